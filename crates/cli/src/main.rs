@@ -1,0 +1,2 @@
+//! The `tokenmill` command.
+fn main() {}
