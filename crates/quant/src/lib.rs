@@ -1,1 +1,26 @@
-//! tokenmill-quant
+//! Stored weight formats: what the bytes of a weight mean, one file per format.
+//!
+//! [`FORMATS`] is the one table; readers, planner, kernels and tests all go through it. A
+//! format's `decode` *is* its definition: exact f32 operations in a stated order, so every
+//! kernel and every other implementation can be held against it bit for bit.
+
+mod blocks;
+pub mod float;
+mod format;
+
+mod bf16;
+mod f16;
+mod mxfp4;
+mod plain;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+
+pub use format::{FORMATS, Format, FormatId, UnknownFormat};
+pub use mxfp4::MXFP4_VALUES_DOUBLED;
+pub use q4_k::scale_and_min;
