@@ -1,1 +1,33 @@
-//! tokenmill-ir
+//! The shared words of tokenmill: what is computed ([`Op`], [`Program`]), on what ([`WeightSpec`],
+//! [`CacheSpec`]), for whom ([`Batch`], [`SamplingParams`]) and with which outcome ([`StepOutput`]).
+//!
+//! Pure: no file, network, thread, clock or environment. Everything here is plain data.
+
+pub mod batch;
+pub mod cache;
+pub mod checkpoint;
+pub mod cost;
+pub mod device;
+pub mod math;
+pub mod op;
+pub mod program;
+pub mod sampling;
+pub mod weight;
+
+pub use batch::{
+    Batch, BlockCopy, BlockId, MAX_GROUPS, OutputKind, OutputRow, Span, StepOutput, TokenSource,
+};
+pub use cache::{CacheKind, CacheSpec, GroupKind, KvFormat};
+pub use checkpoint::{Checkpoint, Container, Extent, Meta, MetaError, MetaValue, TensorInfo};
+pub use cost::{Cost, Load};
+pub use device::{DeviceCaps, Limits};
+pub use op::{
+    Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, HeadNorm, Mask, NormKind, Op, Operand,
+    PoolKind, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,
+};
+pub use program::{BufferId, BufferSpec, CacheId, Program, ProgramError, RopeId, Rows, View};
+pub use sampling::{Sampled, SamplingParams};
+pub use weight::{RowPart, RowSlices, SourceError, WeightId, WeightSource, WeightSpec, WeightUse};
+
+/// A token id of the model's vocabulary.
+pub type TokenId = u32;

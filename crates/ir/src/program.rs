@@ -1,0 +1,295 @@
+//! A model as a flat list of ops over numbered buffers, weights and caches: plain data that can be
+//! checked, printed, costed, and compiled by any device.
+
+use std::fmt::Write as _;
+
+use thiserror::Error;
+
+use crate::batch::MAX_GROUPS;
+use crate::cache::{CacheSpec, GroupKind};
+use crate::op::{Op, Operand, Rope};
+use crate::weight::{WeightId, WeightSpec};
+
+/// Index into [`Program::buffers`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+/// Index into [`Program::caches`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CacheId(pub u32);
+
+/// Index into [`Program::ropes`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RopeId(pub u32);
+
+/// How many rows a buffer has in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// One a token.
+    Tokens,
+    /// One an output row.
+    Outputs,
+}
+
+/// A buffer of f32: `rows × cols`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferSpec {
+    /// Rows.
+    pub rows: Rows,
+    /// Columns.
+    pub cols: u32,
+}
+
+/// A column range of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View {
+    /// Buffer.
+    pub buffer: BufferId,
+    /// First column.
+    pub start: u32,
+    /// Columns.
+    pub cols: u32,
+}
+
+/// A model, ready for a device.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Program {
+    /// In order of execution.
+    pub ops: Vec<Op>,
+    /// Written once each, by one op.
+    pub buffers: Vec<BufferSpec>,
+    /// All weights.
+    pub weights: Vec<WeightSpec>,
+    /// All caches.
+    pub caches: Vec<CacheSpec>,
+    /// Distinct rotations.
+    pub ropes: Vec<Rope>,
+    /// Vocabulary size: columns of the logits (0 for pooled models).
+    pub vocab: u32,
+    /// Columns of the final hidden rows.
+    pub hidden: u32,
+    /// Whether spans must hold whole sequences (no cache, attention in both directions).
+    pub whole_sequences: bool,
+}
+
+/// What is inconsistent in a program: a bug in lowering, or a model that contradicts itself.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("op {op} ({name}): {reason}")]
+pub struct ProgramError {
+    /// Index of the op; `ops.len()` for the program as a whole.
+    pub op: usize,
+    /// Its name.
+    pub name: &'static str,
+    /// What is wrong, with the numbers.
+    pub reason: String,
+}
+
+impl Program {
+    /// Adds a buffer and gives a view of all its columns.
+    pub fn buffer(&mut self, rows: Rows, cols: u32) -> View {
+        let buffer = BufferId(self.buffers.len() as u32);
+        self.buffers.push(BufferSpec { rows, cols });
+        View { buffer, start: 0, cols }
+    }
+
+    /// Adds a weight.
+    pub fn weight(&mut self, spec: WeightSpec) -> WeightId {
+        self.weights.push(spec);
+        WeightId(self.weights.len() as u32 - 1)
+    }
+
+    /// The kind of each cache group, by group number.
+    pub fn groups(&self) -> Vec<GroupKind> {
+        let count = self.caches.iter().map(|c| c.group + 1).max().unwrap_or(0);
+        (0..count)
+            .filter_map(|g| self.caches.iter().find(|c| c.group == g))
+            .map(CacheSpec::group_kind)
+            .collect()
+    }
+
+    /// Bytes one block of `group` takes in all its caches (a slot for a state group).
+    pub fn block_bytes(&self, group: u32, block_tokens: u32) -> u64 {
+        let members = self.caches.iter().filter(|c| c.group == group);
+        members
+            .map(|c| match c.group_kind() {
+                GroupKind::State => c.unit_bytes(),
+                _ => c.unit_bytes() * u64::from(block_tokens),
+            })
+            .sum()
+    }
+
+    /// Verifies indices, column counts, single assignment and cache groups.
+    pub fn check(&self) -> Result<(), ProgramError> {
+        let fail = |op: usize, reason: String| {
+            let name = self.ops.get(op).map_or("program", Op::name);
+            Err(ProgramError { op, name, reason })
+        };
+        let mut written = vec![false; self.buffers.len()];
+        for (i, op) in self.ops.iter().enumerate() {
+            for operand in op.operands() {
+                if let Err(reason) = self.check_operand(operand, &written) {
+                    return fail(i, reason);
+                }
+                if let Operand::Write(b) = operand {
+                    written[b.0 as usize] = true;
+                }
+            }
+            if let Err(reason) = self.check_shape(op) {
+                return fail(i, reason);
+            }
+        }
+        let groups = self.groups();
+        let count = self.caches.iter().map(|c| c.group + 1).max().unwrap_or(0);
+        if groups.len() != count as usize || groups.len() > MAX_GROUPS {
+            return fail(self.ops.len(), format!("{count} cache groups, at most {MAX_GROUPS}"));
+        }
+        for (i, c) in self.caches.iter().enumerate() {
+            if groups[c.group as usize] != c.group_kind() {
+                return fail(self.ops.len(), format!("cache {i} differs from its group"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_operand(&self, operand: Operand, written: &[bool]) -> Result<(), String> {
+        match operand {
+            Operand::Read(v) => {
+                let b = self.buffers.get(v.buffer.0 as usize).ok_or("buffer out of range")?;
+                if v.start.checked_add(v.cols).is_none_or(|end| end > b.cols) || v.cols == 0 {
+                    return Err(format!("columns {}+{} of {}", v.start, v.cols, b.cols));
+                }
+                if !written[v.buffer.0 as usize] {
+                    return Err(format!("buffer {} read before it is written", v.buffer.0));
+                }
+            }
+            Operand::Write(b) => match written.get(b.0 as usize) {
+                None => return Err("buffer out of range".into()),
+                Some(true) => return Err(format!("buffer {} written twice", b.0)),
+                Some(false) => {}
+            },
+            Operand::Weight(w) if w.0 as usize >= self.weights.len() => {
+                return Err(format!("weight {} of {}", w.0, self.weights.len()));
+            }
+            Operand::Cache(c) if c.0 as usize >= self.caches.len() => {
+                return Err(format!("cache {} of {}", c.0, self.caches.len()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_shape(&self, op: &Op) -> Result<(), String> {
+        let cols = |b: &BufferId| self.buffers[b.0 as usize].cols;
+        let same = |what: &str, found: u32, expected: u32| {
+            if found == expected {
+                Ok(())
+            } else {
+                Err(format!("{what}: expected {expected}, found {found}"))
+            }
+        };
+        let product = |x: &View, w: &WeightId, out: &BufferId| {
+            let w = &self.weights[w.0 as usize];
+            same(&format!("columns of '{}'", w.name), w.cols, x.cols)?;
+            same(&format!("rows of '{}'", w.name), w.rows, cols(out))
+        };
+        match op {
+            Op::Embed { table, out, .. } => {
+                same("columns of the embedding", self.weights[table.0 as usize].cols, cols(out))
+            }
+            Op::Norm { x, adds, sum, out, gate, .. } => {
+                for v in adds.iter().chain(gate.iter().map(|(v, _)| v)) {
+                    same("columns added", v.cols, x.cols)?;
+                }
+                if let Some(s) = sum {
+                    same("columns of the sum", cols(s), x.cols)?;
+                }
+                same("columns out", cols(out), x.cols)
+            }
+            Op::Linear { x, weight, out } | Op::Head { x, weight, out, .. } => {
+                product(x, weight, out)
+            }
+            Op::GatedLinear { x, gate, up, out, .. } => {
+                product(x, gate, out)?;
+                product(x, up, out)
+            }
+            Op::HeadLinear { x, heads, weight, out } => {
+                let w = &self.weights[weight.0 as usize];
+                same("rows of the head matrices", w.rows, cols(out))?;
+                same("columns of the head matrices", w.cols * heads, x.cols)
+            }
+            Op::RotateStore { q, heads, head_dim, out, .. } => {
+                same("query columns", q.cols, heads * head_dim)?;
+                same("columns out", cols(out), q.cols)
+            }
+            Op::Attend { heads, v_dim, out, kv_heads, .. } => {
+                same("heads per key/value head", heads % kv_heads.max(&1), 0)?;
+                same("columns out", cols(out), heads * v_dim)
+            }
+            Op::AttendLatent { q_latent, out, .. } => same("columns out", cols(out), q_latent.cols),
+            Op::Conv { x, out, .. } => same("columns out", cols(out), x.cols),
+            Op::DeltaRule { v, out, .. } => same("columns out", cols(out), v.cols),
+            Op::Scan { x, out, .. } => same("columns out", cols(out), x.cols),
+            Op::Route { rule, out, router, .. } => {
+                same("experts", self.weights[router.0 as usize].rows, rule.experts)?;
+                same("columns out", cols(out), 2 * rule.top)
+            }
+            Op::Experts { x, down, out, .. } => {
+                same("rows of down", self.weights[down.0 as usize].rows, cols(out))?;
+                same("columns out", cols(out), x.cols)
+            }
+            Op::Map { args, out, .. } => {
+                for v in args.iter().filter(|v| v.cols != 1) {
+                    same("operand columns", v.cols, cols(out))?;
+                }
+                same("operands over four", u32::from(args.len() > 4), 0)
+            }
+            Op::TakeRows { x, out } | Op::Pool { x, out, .. } => {
+                same("columns out", cols(out), x.cols)
+            }
+            Op::StoreLatent { .. } | Op::Sample { .. } => Ok(()),
+        }
+    }
+
+    /// A readable listing, one op a line.
+    pub fn dump(&self) -> String {
+        let mut text = String::new();
+        for (i, op) in self.ops.iter().enumerate() {
+            let _ = write!(text, "{i:4} {:<12}", op.name());
+            let mut experts = 0;
+            for operand in op.operands() {
+                let _ = match operand {
+                    Operand::Read(v) if v.start == 0 && v.cols == self.cols(v.buffer) => {
+                        write!(text, " b{}[{}]", v.buffer.0, v.cols)
+                    }
+                    Operand::Read(v) => {
+                        write!(text, " b{}[{}..{}]", v.buffer.0, v.start, v.start + v.cols)
+                    }
+                    Operand::Write(b) => write!(text, " -> b{}[{}]", b.0, self.cols(b)),
+                    Operand::Weight(_) if matches!(op, Op::Experts { .. }) => {
+                        experts += 1;
+                        Ok(())
+                    }
+                    Operand::Weight(w) => write!(text, " {}", self.weight_text(w)),
+                    Operand::Cache(c) => write!(text, " cache{}", c.0),
+                };
+            }
+            if experts > 0 {
+                let _ = write!(text, " ({experts} expert matrices)");
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    fn cols(&self, b: BufferId) -> u32 {
+        self.buffers.get(b.0 as usize).map_or(0, |b| b.cols)
+    }
+
+    fn weight_text(&self, w: WeightId) -> String {
+        let Some(spec) = self.weights.get(w.0 as usize) else { return format!("w{}?", w.0) };
+        let mut formats: Vec<&str> = spec.parts.iter().map(|p| p.format.name()).collect();
+        formats.dedup();
+        let bias = if spec.bias.is_empty() { "" } else { "+bias" };
+        format!("{}{{{}x{} {}{bias}}}", spec.name, spec.rows, spec.cols, formats.join("+"))
+    }
+}
