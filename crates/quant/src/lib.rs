@@ -6,6 +6,7 @@
 
 mod blocks;
 pub mod float;
+pub mod panel;
 mod format;
 
 mod bf16;
@@ -21,6 +22,6 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 
-pub use format::{FORMATS, Format, FormatId, UnknownFormat};
+pub use format::{Decode, Encode, FORMATS, Format, FormatId, UnknownFormat};
 pub use mxfp4::MXFP4_VALUES_DOUBLED;
 pub use q4_k::scale_and_min;

@@ -1,0 +1,105 @@
+//! Taking a stored block apart into codes and scales, 32 columns at a time.
+
+use crate::{FormatId, scale_and_min};
+
+/// One stored block of one row: up to 256 codes and their scales, as raw bits.
+pub(super) struct Fields {
+    /// Codes of 4 columns to a word, lowest column in the lowest byte: `[block][step of 4]`.
+    pub codes: [[u32; 8]; 8],
+    /// f16 bits of the block scale (or the e8m0 byte of mxfp4).
+    pub d: u16,
+    /// f16 bits of the block minimum (or of the scale of the minima).
+    pub m: u16,
+    /// Sub-block scales: 8 of 32 columns, or 16 of 16 columns.
+    pub sub_scales: [u8; 16],
+    /// Sub-block minima, 8 of 32 columns.
+    pub sub_mins: [u8; 8],
+}
+
+impl Fields {
+    pub(super) const ZERO: Fields =
+        Fields { codes: [[0; 8]; 8], d: 0, m: 0, sub_scales: [0; 16], sub_mins: [0; 8] };
+
+    /// Takes one stored block apart. `block` is exactly one block of an integer format.
+    pub(super) fn read(&mut self, format: FormatId, block: &[u8]) {
+        let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
+        match format {
+            FormatId::Q4_0 => {
+                self.d = half(0);
+                self.codes[0] = halves_of_nibbles(&block[2..18], 0);
+            }
+            FormatId::Q4_1 => {
+                (self.d, self.m) = (half(0), half(2));
+                self.codes[0] = halves_of_nibbles(&block[4..20], 0);
+            }
+            FormatId::Q5_0 => {
+                self.d = half(0);
+                self.codes[0] = halves_of_nibbles(&block[6..22], word(block, 2));
+            }
+            FormatId::Q5_1 => {
+                (self.d, self.m) = (half(0), half(2));
+                self.codes[0] = halves_of_nibbles(&block[8..24], word(block, 4));
+            }
+            FormatId::Q8_0 => {
+                self.d = half(0);
+                for (g, code) in self.codes[0].iter_mut().enumerate() {
+                    *code = word(block, 2 + 4 * g) ^ 0x8080_8080;
+                }
+            }
+            FormatId::MXFP4 => {
+                self.d = u16::from(block[0]);
+                self.codes[0] = halves_of_nibbles(&block[1..17], 0);
+            }
+            FormatId::Q4_K | FormatId::Q5_K => self.read_super45(format, block),
+            FormatId::Q6_K => self.read_super6(block),
+            _ => unreachable!("only integer layouts have fields"),
+        }
+    }
+
+    fn read_super45(&mut self, format: FormatId, block: &[u8]) {
+        self.d = u16::from_le_bytes([block[0], block[1]]);
+        self.m = u16::from_le_bytes([block[2], block[3]]);
+        for s in 0..8 {
+            (self.sub_scales[s], self.sub_mins[s]) = scale_and_min(&block[4..16], s);
+        }
+        let five = format == FormatId::Q5_K;
+        let nibbles = if five { 48 } else { 16 };
+        for (s, codes) in self.codes.iter_mut().enumerate() {
+            for (g, code) in codes.iter_mut().enumerate() {
+                let low = word(block, nibbles + 32 * (s / 2) + 4 * g) >> (4 * (s % 2));
+                let high = if five { word(block, 16 + 4 * g) >> s } else { 0 };
+                *code = (low & 0x0f0f_0f0f) | (high & 0x0101_0101) << 4;
+            }
+        }
+    }
+
+    fn read_super6(&mut self, block: &[u8]) {
+        self.d = u16::from_le_bytes([block[208], block[209]]);
+        self.sub_scales.copy_from_slice(&block[192..208]);
+        for (b, codes) in self.codes.iter_mut().enumerate() {
+            let (half, group) = (b / 4, b % 4);
+            for (g, code) in codes.iter_mut().enumerate() {
+                let low = word(block, 64 * half + 32 * (group % 2) + 4 * g) >> (4 * (group / 2));
+                let high = word(block, 128 + 32 * half + 4 * g) >> (2 * group);
+                *code = (low & 0x0f0f_0f0f) | (high & 0x0303_0303) << 4;
+            }
+        }
+    }
+}
+
+/// Four bytes as a little-endian word.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The 32 codes of a legacy block: low nibbles of 16 bytes are columns 0–15, high nibbles
+/// columns 16–31; bit c of `high` is the fifth bit of column c.
+fn halves_of_nibbles(bytes: &[u8], high: u32) -> [u32; 8] {
+    std::array::from_fn(|g| {
+        let nibbles = word(bytes, 4 * (g % 4)) >> (4 * (g / 4));
+        // Bits 4g..4g+4 of `high`, one to each byte, at bit 4.
+        let bits = (high >> (4 * g)) & 15;
+        let spread = (bits & 1) | (bits & 2) << 7 | (bits & 4) << 14 | (bits & 8) << 21;
+        (nibbles & 0x0f0f_0f0f) | spread << 4
+    })
+}

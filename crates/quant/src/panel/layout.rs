@@ -1,0 +1,208 @@
+//! The panel layouts as data: group geometry, byte sizes, which format goes where.
+
+use crate::FormatId;
+
+/// Output rows in a panel: the 32-bit lanes of a 64-byte vector.
+pub const PANEL_ROWS: usize = 16;
+
+/// Columns in a block of the integer layouts.
+pub const BLOCK_COLS: usize = 32;
+
+/// How the weights of a panel lie in memory; the module documentation has the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PanelLayout {
+    /// 4-bit codes, zero point 8, f16 scale per 32.
+    Zero4,
+    /// 4-bit codes, f16 scale and minimum per 32.
+    Min4,
+    /// 5-bit codes, zero point 16, f16 scale per 32.
+    Zero5,
+    /// 5-bit codes, f16 scale and minimum per 32.
+    Min5,
+    /// 8-bit codes, zero point 128, f16 scale per 32.
+    Zero8,
+    /// 4-bit codes, two-level scale and minimum per 32.
+    Super4,
+    /// 5-bit codes, two-level scale and minimum per 32.
+    Super5,
+    /// 6-bit codes, zero point 32, two-level scale per 16.
+    Super6,
+    /// 4-bit indices into the doubled e2m1 table, power-of-two scale per 32.
+    Table4,
+    /// bf16 weights, columns in pairs.
+    Bf16,
+    /// f16 weights.
+    F16,
+    /// f32 weights.
+    F32,
+}
+
+/// Sizes of one integer layout, in bytes unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Blocks of 32 columns that share a run of scales.
+    pub blocks: usize,
+    /// Scales of the 16 rows, before the codes of the blocks.
+    pub scale_bytes: usize,
+    /// Low plane of a block.
+    pub low_bytes: usize,
+    /// High plane of a block, after its low plane.
+    pub high_bytes: usize,
+}
+
+impl Group {
+    /// Codes of one block.
+    pub const fn block_bytes(&self) -> usize {
+        self.low_bytes + self.high_bytes
+    }
+
+    /// The whole group.
+    pub const fn bytes(&self) -> usize {
+        self.scale_bytes + self.blocks * self.block_bytes()
+    }
+}
+
+impl PanelLayout {
+    /// The layout a format repacks into; `None` for plain tables and buffers.
+    pub const fn of(format: FormatId) -> Option<PanelLayout> {
+        Some(match format {
+            FormatId::Q4_0 => PanelLayout::Zero4,
+            FormatId::Q4_1 => PanelLayout::Min4,
+            FormatId::Q5_0 => PanelLayout::Zero5,
+            FormatId::Q5_1 => PanelLayout::Min5,
+            FormatId::Q8_0 => PanelLayout::Zero8,
+            FormatId::Q4_K => PanelLayout::Super4,
+            FormatId::Q5_K => PanelLayout::Super5,
+            FormatId::Q6_K => PanelLayout::Super6,
+            FormatId::MXFP4 => PanelLayout::Table4,
+            FormatId::BF16 => PanelLayout::Bf16,
+            FormatId::F16 => PanelLayout::F16,
+            FormatId::F32 => PanelLayout::F32,
+            _ => return None,
+        })
+    }
+
+    /// Group sizes of an integer layout; `None` for the float ones.
+    pub const fn group(self) -> Option<Group> {
+        let (blocks, scale_bytes, low_bytes, high_bytes) = match self {
+            PanelLayout::Zero4 => (2, 64, 256, 0),
+            PanelLayout::Min4 => (1, 64, 256, 0),
+            PanelLayout::Zero5 => (2, 64, 256, 64),
+            PanelLayout::Min5 => (1, 64, 256, 64),
+            PanelLayout::Zero8 => (2, 64, 512, 0),
+            PanelLayout::Super4 => (8, 320, 256, 0),
+            PanelLayout::Super5 => (8, 320, 256, 64),
+            PanelLayout::Super6 => (8, 320, 256, 128),
+            PanelLayout::Table4 => (4, 64, 256, 0),
+            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => return None,
+        };
+        Some(Group { blocks, scale_bytes, low_bytes, high_bytes })
+    }
+
+    /// Bytes of one panel of `cols` columns.
+    pub const fn panel_bytes(self, cols: usize) -> usize {
+        match self {
+            PanelLayout::Bf16 => cols.div_ceil(2) * 4 * PANEL_ROWS,
+            PanelLayout::F16 => cols.div_ceil(2) * 4 * PANEL_ROWS,
+            PanelLayout::F32 => cols * 4 * PANEL_ROWS,
+            _ => match self.group() {
+                Some(group) => cols.div_ceil(BLOCK_COLS * group.blocks) * group.bytes(),
+                None => 0,
+            },
+        }
+    }
+}
+
+/// Why a weight has no panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PanelError {
+    /// The format holds no weights.
+    #[error("format {0} has no panel layout")]
+    NotWeights(FormatId),
+    /// A row is not a whole number of blocks.
+    #[error("{cols} columns are not a whole number of {format} blocks")]
+    PartBlock {
+        /// The stored format.
+        format: FormatId,
+        /// Columns asked for.
+        cols: usize,
+    },
+    /// No rows, no columns, or more bytes than an address can hold.
+    #[error("a matrix of {rows} × {cols} cannot be laid out")]
+    Size {
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+    },
+}
+
+/// The shape of one matrix in panels: `[rows, cols]` of one stored format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PanelSpec {
+    format: FormatId,
+    layout: PanelLayout,
+    rows: usize,
+    cols: usize,
+}
+
+impl PanelSpec {
+    /// Lays out `rows` × `cols` weights stored as `format`.
+    ///
+    /// # Errors
+    /// [`PanelError`] if the format holds no weights or the shape does not fit it.
+    pub fn new(format: FormatId, rows: usize, cols: usize) -> Result<PanelSpec, PanelError> {
+        let layout = PanelLayout::of(format).ok_or(PanelError::NotWeights(format))?;
+        if !cols.is_multiple_of(format.info().block_weights) {
+            return Err(PanelError::PartBlock { format, cols });
+        }
+        // 64 bytes a column bounds every layout's panel; the padding is less than a group.
+        let bound = cols.checked_add(256).and_then(|c| c.checked_mul(64));
+        let total = bound.and_then(|panel| panel.checked_mul(rows.div_ceil(PANEL_ROWS)));
+        if rows == 0 || cols == 0 || total.is_none_or(|t| t > isize::MAX as usize) {
+            return Err(PanelError::Size { rows, cols });
+        }
+        Ok(PanelSpec { format, layout, rows, cols })
+    }
+
+    /// The stored format the rows come in.
+    pub const fn format(&self) -> FormatId {
+        self.format
+    }
+
+    /// The layout they are repacked into.
+    pub const fn layout(&self) -> PanelLayout {
+        self.layout
+    }
+
+    /// Output rows, without padding.
+    pub const fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns: weights in a row.
+    pub const fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Number of panels of 16 rows; the last may be part padding.
+    pub const fn panels(&self) -> usize {
+        self.rows.div_ceil(PANEL_ROWS)
+    }
+
+    /// Bytes of one panel: a multiple of 64.
+    pub const fn panel_bytes(&self) -> usize {
+        self.layout.panel_bytes(self.cols)
+    }
+
+    /// Bytes of the whole matrix.
+    pub const fn bytes(&self) -> usize {
+        self.panel_bytes() * self.panels()
+    }
+
+    /// Bytes of one row as stored.
+    pub fn stored_row_bytes(&self) -> usize {
+        let format = self.format.info();
+        self.cols / format.block_weights * format.block_bytes
+    }
+}

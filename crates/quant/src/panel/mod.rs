@@ -1,0 +1,41 @@
+//! Panels: the few runtime layouts that stored formats are repacked into, without loss.
+//!
+//! A panel is 16 output rows interleaved by 4 bytes of columns ("R16k4"), so that one 64-byte
+//! vector holds 16 rows and a dot product over 4 columns lands in lane = row: no horizontal
+//! sums, and the same order of additions for any number of tokens. A matrix is its panels one
+//! after the other, the last one padded with zero weights.
+//!
+//! Integer layouts go by blocks of 32 columns, several blocks to a group that shares scales:
+//!
+//! ```text
+//! group = [scales of the 16 rows: scale_bytes][block 0: low, high][block 1: low, high] …
+//! low,  4 bits: 4 × 64 bytes; byte [8-column step s][row][j] = column 8s+j | column 8s+4+j << 4
+//! low,  8 bits: 8 × 64 bytes; byte [4-column step g][row][j] = column 4g+j
+//! high, 1 bit:  64 bytes;     bit g of byte [row][j]         = bit 4 of column 4g+j
+//! high, 2 bits: 2 × 64 bytes; bits 2g of byte [h][row][j]    = bits 4, 5 of column 16h+4g+j
+//! ```
+//!
+//! Scales stay as they are in the file (f16; the 6-bit scales of K-quants one to a byte):
+//!
+//! | layout | from  | weight          | scales of a group, each ×16 rows          |
+//! |--------|-------|-----------------|-------------------------------------------|
+//! | Zero4  | q4_0  | (q − 8)·d       | d f16, 2 blocks                           |
+//! | Min4   | q4_1  | q·d + m         | d f16, m f16                              |
+//! | Zero5  | q5_0  | (q − 16)·d      | d f16, 2 blocks                           |
+//! | Min5   | q5_1  | q·d + m         | d f16, m f16                              |
+//! | Zero8  | q8_0  | (q − 128)·d     | d f16, 2 blocks                           |
+//! | Super4 | q4_k  | (d·sc)·q − dm·m | d f16, dm f16, sc u8 × 8, m u8 × 8        |
+//! | Super5 | q5_k  | (d·sc)·q − dm·m | d f16, dm f16, sc u8 × 8, m u8 × 8        |
+//! | Super6 | q6_k  | (d·sc)·(q − 32) | d f16, 32 unused bytes, sc i8 × 16        |
+//! | Table4 | mxfp4 | 2^(e−128)·v\[q\]  | e u8, 4 blocks                            |
+//! | Bf16   | bf16  | w               | none; \[column pair\]\[row\]\[2\]               |
+//! | F16    | f16   | w               | none; \[column\]\[row\]                       |
+//! | F32    | f32   | w               | none; \[column\]\[row\]                       |
+//!
+//! A group that the row does not fill is zero beyond its columns.
+
+mod fields;
+mod layout;
+mod repack;
+
+pub use layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelError, PanelLayout, PanelSpec};

@@ -1,0 +1,314 @@
+//! Stored rows into panels, and a row out of its panel again.
+
+use super::fields::Fields;
+use super::layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelLayout, PanelSpec};
+use crate::MXFP4_VALUES_DOUBLED;
+use crate::float::{bf16_to_f32, e8m0_to_f32_half, f16_to_f32};
+
+impl PanelSpec {
+    /// Repacks the stored rows of one panel: `src` holds rows `16·panel ..` of the matrix, as
+    /// many as the panel has (fewer than 16 in the last one); `dst` is the panel's bytes.
+    ///
+    /// Panels are independent, so threads may each repack, and first touch, their own.
+    ///
+    /// # Panics
+    /// If the lengths of `src` and `dst` are not those of the panel.
+    pub fn repack_panel(&self, panel: usize, src: &[u8], dst: &mut [u8]) {
+        let row_bytes = self.stored_row_bytes();
+        let rows = PANEL_ROWS.min(self.rows() - panel * PANEL_ROWS);
+        assert_eq!(src.len(), rows * row_bytes, "stored bytes of the panel's rows");
+        assert_eq!(dst.len(), self.panel_bytes(), "bytes of the panel");
+        dst.fill(0);
+        for (row, src) in src.chunks_exact(row_bytes).enumerate() {
+            match self.layout().group() {
+                Some(group) => self.repack_integer_row(group, row, src, dst),
+                None => self.repack_float_row(row, src, dst),
+            }
+        }
+    }
+
+    /// Repacks a run of whole panels, `first` and following; `src` holds their rows.
+    ///
+    /// # Panics
+    /// If the lengths of `src` and `dst` are not those of a run of panels.
+    pub fn repack(&self, first: usize, src: &[u8], dst: &mut [u8]) {
+        let per_panel = self.stored_row_bytes() * PANEL_ROWS;
+        assert_eq!(dst.len() / self.panel_bytes(), src.len().div_ceil(per_panel), "panel count");
+        let panels = dst.chunks_exact_mut(self.panel_bytes());
+        for (p, (src, dst)) in src.chunks(per_panel).zip(panels).enumerate() {
+            self.repack_panel(first + p, src, dst);
+        }
+    }
+
+    /// Row `row` of a matrix in panels as f32, equal bit for bit to the stored row decoded.
+    ///
+    /// # Panics
+    /// If `data` is not the whole matrix, `out` not one row, or `row` beyond the matrix.
+    pub fn row(&self, data: &[u8], row: usize, out: &mut [f32]) {
+        assert!(row < self.rows() && data.len() == self.bytes() && out.len() == self.cols());
+        let panel = &data[row / PANEL_ROWS * self.panel_bytes()..][..self.panel_bytes()];
+        let lane = row % PANEL_ROWS;
+        match self.layout().group() {
+            Some(group) => {
+                for (b, out) in out.as_chunks_mut::<BLOCK_COLS>().0.iter_mut().enumerate() {
+                    let bytes = &panel[b / group.blocks * group.bytes()..][..group.bytes()];
+                    decode_block(self.layout(), group, bytes, b % group.blocks, lane, out);
+                }
+            }
+            None => decode_float_row(self.layout(), panel, lane, out),
+        }
+    }
+
+    fn repack_integer_row(&self, group: Group, row: usize, src: &[u8], dst: &mut [u8]) {
+        let format = self.format().info();
+        let blocks_per_stored = format.block_weights / BLOCK_COLS;
+        let mut fields = Fields::ZERO;
+        for (i, stored) in src.chunks_exact(format.block_bytes).enumerate() {
+            fields.read(self.format(), stored);
+            for (s, codes) in fields.codes[..blocks_per_stored].iter().enumerate() {
+                let b = i * blocks_per_stored + s;
+                let bytes = &mut dst[b / group.blocks * group.bytes()..][..group.bytes()];
+                let (scales, codes_at) = bytes.split_at_mut(group.scale_bytes);
+                put_scales(self.layout(), b % group.blocks, row, &fields, scales);
+                let at = b % group.blocks * group.block_bytes();
+                put_codes(group, row, codes, &mut codes_at[at..][..group.block_bytes()]);
+            }
+        }
+    }
+
+    fn repack_float_row(&self, row: usize, src: &[u8], dst: &mut [u8]) {
+        let size = self.format().info().block_bytes;
+        for (col, weight) in src.chunks_exact(size).enumerate() {
+            let at = match self.layout() {
+                PanelLayout::Bf16 => (col / 2 * PANEL_ROWS + row) * 4 + col % 2 * 2,
+                _ => (col * PANEL_ROWS + row) * size,
+            };
+            dst[at..at + size].copy_from_slice(weight);
+        }
+    }
+}
+
+/// Stores the scales of block `b` of a group for one row; what blocks share is stored by each.
+fn put_scales(layout: PanelLayout, b: usize, row: usize, fields: &Fields, scales: &mut [u8]) {
+    let mut put = |at: usize, bits: u16| {
+        scales[at + 2 * row..][..2].copy_from_slice(&bits.to_le_bytes());
+    };
+    match layout {
+        PanelLayout::Zero4 | PanelLayout::Zero5 | PanelLayout::Zero8 => put(32 * b, fields.d),
+        PanelLayout::Min4 | PanelLayout::Min5 => {
+            put(0, fields.d);
+            put(32, fields.m);
+        }
+        PanelLayout::Super4 | PanelLayout::Super5 => {
+            put(0, fields.d);
+            put(32, fields.m);
+            scales[64 + 16 * b + row] = fields.sub_scales[b];
+            scales[192 + 16 * b + row] = fields.sub_mins[b];
+        }
+        PanelLayout::Super6 => {
+            put(0, fields.d);
+            scales[64 + 32 * b + row] = fields.sub_scales[2 * b];
+            scales[64 + 32 * b + 16 + row] = fields.sub_scales[2 * b + 1];
+        }
+        PanelLayout::Table4 => scales[16 * b + row] = fields.d as u8,
+        PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => {}
+    }
+}
+
+/// Stores the 32 codes of one row of a block in its planes.
+fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
+    let (low, high) = block.split_at_mut(group.low_bytes);
+    let put = |plane: &mut [u8], vector: usize, word: u32| {
+        plane[64 * vector + 4 * row..][..4].copy_from_slice(&word.to_le_bytes());
+    };
+    if group.low_bytes == 512 {
+        for (g, &word) in codes.iter().enumerate() {
+            put(low, g, word);
+        }
+        return;
+    }
+    for s in 0..4 {
+        let nibbles = |word: u32| word & 0x0f0f_0f0f;
+        put(low, s, nibbles(codes[2 * s]) | nibbles(codes[2 * s + 1]) << 4);
+    }
+    match group.high_bytes {
+        64 => {
+            let bits = codes.iter().enumerate();
+            put(high, 0, bits.fold(0, |acc, (g, c)| acc | ((c >> 4) & 0x0101_0101) << g));
+        }
+        128 => {
+            for (h, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+                let bits = codes.iter().enumerate();
+                let word = bits.fold(0, |acc, (g, c)| acc | ((c >> 4) & 0x0303_0303) << (2 * g));
+                put(high, h, word);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The 32 codes of one row of a block, as bytes in column order.
+pub(super) fn codes_of_row(group: Group, block: &[u8], row: usize) -> [u8; BLOCK_COLS] {
+    let word = |at: usize, vector: usize| {
+        let at = at + 64 * vector + 4 * row;
+        u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+    };
+    let mut codes = [0; BLOCK_COLS];
+    for (g, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let low = match group.low_bytes {
+            512 => word(0, g),
+            _ => (word(0, g / 2) >> (4 * (g % 2))) & 0x0f0f_0f0f,
+        };
+        let high = match group.high_bytes {
+            64 => (word(256, 0) >> g) & 0x0101_0101,
+            128 => (word(256, g / 4) >> (2 * (g % 4))) & 0x0303_0303,
+            _ => 0,
+        };
+        *codes = (low | high << 4).to_le_bytes();
+    }
+    codes
+}
+
+/// Decodes the 32 weights of one row of block `b` of a group, as the stored format would.
+fn decode_block(
+    layout: PanelLayout,
+    group: Group,
+    bytes: &[u8],
+    b: usize,
+    row: usize,
+    out: &mut [f32; BLOCK_COLS],
+) {
+    let codes = codes_of_row(group, &bytes[group.scale_bytes + b * group.block_bytes()..], row);
+    let half = |at: usize| {
+        let at = at + 2 * row;
+        f16_to_f32(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+    };
+    let centred = |d: f32, zero: f32, out: &mut [f32], codes: &[u8]| {
+        for (out, &code) in out.iter_mut().zip(codes) {
+            *out = (f32::from(code) - zero) * d;
+        }
+    };
+    match layout {
+        PanelLayout::Zero4 => centred(half(32 * b), 8.0, out, &codes),
+        PanelLayout::Zero5 => centred(half(32 * b), 16.0, out, &codes),
+        PanelLayout::Zero8 => centred(half(32 * b), 128.0, out, &codes),
+        PanelLayout::Min4 | PanelLayout::Min5 => {
+            let (d, m) = (half(0), half(32));
+            for (out, code) in out.iter_mut().zip(codes) {
+                *out = f32::from(code) * d + m;
+            }
+        }
+        PanelLayout::Super4 | PanelLayout::Super5 => {
+            let d = half(0) * f32::from(bytes[64 + 16 * b + row]);
+            let m = half(32) * f32::from(bytes[192 + 16 * b + row]);
+            for (out, code) in out.iter_mut().zip(codes) {
+                *out = d * f32::from(code) - m;
+            }
+        }
+        PanelLayout::Super6 => {
+            for (s, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+                let d = half(0) * f32::from(bytes[64 + 32 * b + 16 * s + row] as i8);
+                centred(d, 32.0, out, &codes[16 * s..]);
+            }
+        }
+        PanelLayout::Table4 => {
+            let scale = e8m0_to_f32_half(bytes[16 * b + row]);
+            for (out, code) in out.iter_mut().zip(codes) {
+                *out = scale * f32::from(MXFP4_VALUES_DOUBLED[usize::from(code)]);
+            }
+        }
+        PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => {
+            unreachable!("float layouts have no blocks")
+        }
+    }
+}
+
+fn decode_float_row(layout: PanelLayout, panel: &[u8], row: usize, out: &mut [f32]) {
+    for (col, out) in out.iter_mut().enumerate() {
+        let half = |at: usize| u16::from_le_bytes([panel[at], panel[at + 1]]);
+        *out = match layout {
+            PanelLayout::Bf16 => bf16_to_f32(half((col / 2 * PANEL_ROWS + row) * 4 + col % 2 * 2)),
+            PanelLayout::F16 => f16_to_f32(half((col * PANEL_ROWS + row) * 2)),
+            _ => {
+                let at = (col * PANEL_ROWS + row) * 4;
+                f32::from_le_bytes([panel[at], panel[at + 1], panel[at + 2], panel[at + 3]])
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FORMATS, FormatId};
+
+    /// Bytes from a multiplicative congruential sequence: every bit pattern is a legal block.
+    fn noise(len: usize, mut state: u64) -> Vec<u8> {
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_041);
+            (state >> 56) as u8
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    fn check(format: FormatId, rows: usize, cols: usize) {
+        let spec = PanelSpec::new(format, rows, cols).expect("a legal shape");
+        let row_bytes = spec.stored_row_bytes();
+        assert_eq!(format.row_bytes(cols as u64), Some(row_bytes as u64));
+        assert_eq!(spec.panel_bytes() % 64, 0);
+        let stored = noise(rows * row_bytes, (rows * cols) as u64);
+        let mut data = vec![0xaa; spec.bytes()];
+        spec.repack(0, &stored, &mut data);
+        let (mut expect, mut got) = (vec![0.0; cols], vec![0.0; cols]);
+        for (r, stored) in stored.chunks_exact(row_bytes).enumerate() {
+            format.decode_row(stored, &mut expect);
+            spec.row(&data, r, &mut got);
+            for (c, (e, g)) in expect.iter().zip(&got).enumerate() {
+                let same = e.to_bits() == g.to_bits() || e.is_nan() && g.is_nan();
+                assert!(same, "{format} {rows}x{cols} row {r} column {c}: {e} is now {g}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_out_of_its_panel_is_the_stored_row() {
+        for format in FORMATS.iter().filter(|f| f.id.is_weight()) {
+            for rows in [1, 15, 16, 17, 40] {
+                for blocks in [1, 2, 3, 5] {
+                    check(format.id, rows, blocks * format.block_weights);
+                }
+            }
+            check(format.id, 33, 2816);
+        }
+    }
+
+    #[test]
+    fn panels_repacked_apart_are_the_same_bytes() {
+        let spec = PanelSpec::new(FormatId::Q4_1, 40, 96).expect("a legal shape");
+        let stored = noise(40 * spec.stored_row_bytes(), 7);
+        let mut whole = vec![0; spec.bytes()];
+        spec.repack(0, &stored, &mut whole);
+        let mut parts = vec![1; spec.bytes()];
+        let (first, rest) = parts.split_at_mut(spec.panel_bytes());
+        let (head, tail) = stored.split_at(16 * spec.stored_row_bytes());
+        spec.repack(1, tail, rest);
+        spec.repack_panel(0, head, first);
+        assert!(whole == parts);
+    }
+
+    #[test]
+    fn shapes_that_cannot_be_laid_out_are_refused() {
+        use crate::panel::PanelError;
+        let cases = [
+            (FormatId::Q4_K, 4, 96, PanelError::PartBlock { format: FormatId::Q4_K, cols: 96 }),
+            (FormatId::I32, 4, 96, PanelError::NotWeights(FormatId::I32)),
+            (FormatId::F32, 0, 96, PanelError::Size { rows: 0, cols: 96 }),
+            (FormatId::F32, 4, 0, PanelError::Size { rows: 4, cols: 0 }),
+            (FormatId::F32, usize::MAX, 8, PanelError::Size { rows: usize::MAX, cols: 8 }),
+            (FormatId::F32, 8, usize::MAX, PanelError::Size { rows: 8, cols: usize::MAX }),
+        ];
+        for (format, rows, cols, expect) in cases {
+            assert_eq!(PanelSpec::new(format, rows, cols), Err(expect));
+        }
+    }
+}
