@@ -4,6 +4,11 @@
 //! A device sees whole programs and whole steps; two virtual calls a step cost nothing. What it
 //! lacks is a typed [`DeviceError::Unsupported`], never a wrong answer.
 
+pub mod conformance;
+pub mod reference;
+pub mod sim;
+pub mod trace;
+
 use thiserror::Error;
 use tokenmill_ir::{
     Batch, DeviceCaps, Limits, Program, SourceError, StepOutput, WeightSource, WeightSpec,

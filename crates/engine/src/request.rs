@@ -1,0 +1,180 @@
+//! What is asked of the engine ([`Request`]) and what it answers ([`Event`]).
+
+use thiserror::Error;
+use tokenmill_ir::{SamplingParams, TokenId};
+
+/// One generation. `choices` parallel answers share the prompt's cache.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Prompt tokens, BOS included where the model wants one. Not empty.
+    pub prompt: Vec<TokenId>,
+    /// How to sample; `choice` and `index` are set by the engine.
+    pub sampling: SamplingParams,
+    /// Parallel answers (`n`).
+    pub choices: u32,
+    /// Most tokens to generate a choice; `None`: until the context is full.
+    pub max_tokens: Option<u32>,
+    /// Texts that end a choice; not part of the answer.
+    pub stop: Vec<String>,
+    /// Do not stop at end-of-sequence tokens.
+    pub ignore_eos: bool,
+    /// Added to logits.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Show special tokens as text.
+    pub show_special: bool,
+}
+
+impl Request {
+    /// A greedy request for that prompt.
+    pub fn new(prompt: Vec<TokenId>) -> Self {
+        Self {
+            prompt,
+            sampling: SamplingParams::default(),
+            choices: 1,
+            max_tokens: None,
+            stop: Vec::new(),
+            ignore_eos: false,
+            logit_bias: Vec::new(),
+            show_special: false,
+        }
+    }
+}
+
+/// An alternative at a position.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TopToken {
+    /// Token.
+    pub id: TokenId,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// ln p.
+    pub logprob: f32,
+}
+
+/// A generated token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenInfo {
+    /// Token.
+    pub id: TokenId,
+    /// Its bytes (empty for a hidden special token).
+    pub bytes: Vec<u8>,
+    /// ln p, when log-probabilities were asked for.
+    pub logprob: Option<f32>,
+    /// Alternatives, best first.
+    pub top: Vec<TopToken>,
+}
+
+/// Why a choice ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopReason {
+    /// End-of-sequence token.
+    EndOfText,
+    /// That stop text was met.
+    StopText(String),
+    /// `max_tokens`, or the context is full.
+    Length,
+}
+
+/// Tokens accounted for one request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens.
+    pub prompt_tokens: u32,
+    /// Of those, read from the prefix cache.
+    pub cached_tokens: u32,
+    /// Generated tokens, all choices.
+    pub completion_tokens: u32,
+}
+
+/// What happens to a request, in order. After `Done` for every choice comes `Finished`; `Failed`
+/// is the last event too.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// More text of a choice. `text` may be empty while characters are held back.
+    Text {
+        /// Choice.
+        choice: u32,
+        /// Text since the last event of this choice.
+        text: String,
+        /// The tokens behind it.
+        tokens: Vec<TokenInfo>,
+    },
+    /// A choice ended.
+    Done {
+        /// Choice.
+        choice: u32,
+        /// Why.
+        reason: StopReason,
+    },
+    /// All choices ended.
+    Finished(Usage),
+    /// The request failed.
+    Failed(RequestError),
+}
+
+/// Why a request is not taken (4xx, 429 or 503).
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Nothing to compute.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// A token outside the vocabulary.
+    #[error("token {token} is outside the vocabulary of {vocab}")]
+    BadToken {
+        /// The token.
+        token: TokenId,
+        /// Vocabulary size.
+        vocab: u32,
+    },
+    /// Prompt and wanted answer do not fit.
+    #[error("{prompt_tokens} prompt tokens + {max_tokens} to generate exceed the context of {limit}")]
+    ContextLength {
+        /// Prompt.
+        prompt_tokens: u32,
+        /// Wanted.
+        max_tokens: u32,
+        /// Context limit.
+        limit: u32,
+    },
+    /// A parameter is out of range.
+    #[error("{name}: {reason}")]
+    BadParameter {
+        /// Which.
+        name: &'static str,
+        /// Why, with the numbers.
+        reason: String,
+    },
+    /// The queue is full; try again later.
+    #[error("{waiting} requests are waiting, the limit is {limit}")]
+    QueueFull {
+        /// In the queue.
+        waiting: u32,
+        /// Its limit.
+        limit: u32,
+    },
+    /// The engine is draining or has stopped.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}
+
+/// Why an accepted request failed (5xx).
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The model produced a row that is not a number.
+    #[error("the model's output was not a number at token {index}")]
+    NotANumber {
+        /// Index of the generated token.
+        index: u32,
+    },
+    /// The device failed twice on this request.
+    #[error("the device failed: {0}")]
+    Device(String),
+    /// A bug in tokenmill, confined to this request.
+    #[error("internal error: {0}")]
+    Internal(String),
+    /// The engine stopped before the answer was complete.
+    #[error("the server shut down before the answer was complete")]
+    ShutDown,
+}
