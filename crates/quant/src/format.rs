@@ -26,6 +26,12 @@ pub enum FormatId {
     F64,
 }
 
+/// Bytes of whole blocks → their weights.
+pub type Decode = fn(&[u8], &mut [f32]);
+
+/// Weights of whole blocks → their bytes.
+pub type Encode = fn(&[f32], &mut [u8]);
+
 /// One stored format: its sizes, its id in GGUF, its definition.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
@@ -41,10 +47,10 @@ pub struct Format {
     pub ggml_type: Option<u32>,
     /// Decodes whole blocks: `[n · block_bytes]` → `[n · block_weights]`. This is the
     /// definition of the format; panics if the lengths do not match.
-    pub decode: fn(&[u8], &mut [f32]),
+    pub decode: Decode,
     /// Encodes whole blocks: `[n · block_weights]` → `[n · block_bytes]`, where offered.
     /// Finite input only; panics if the lengths do not match.
-    pub encode: Option<fn(&[f32], &mut [u8])>,
+    pub encode: Option<Encode>,
 }
 
 /// All formats, in the order of [`FormatId`].
@@ -173,7 +179,7 @@ impl FormatId {
     pub fn row_bytes(self, cols: u64) -> Option<u64> {
         let Format { block_weights, block_bytes, .. } = *self.info();
         let blocks = cols / block_weights as u64;
-        (cols % block_weights as u64 == 0).then(|| blocks.checked_mul(block_bytes as u64))?
+        cols.is_multiple_of(block_weights as u64).then(|| blocks.checked_mul(block_bytes as u64))?
     }
 
     /// Decodes one row (or any run of whole blocks) into `out`.

@@ -111,10 +111,14 @@ proptest! {
 
     /// Any bytes decode without a panic, and decoding is a function of the bytes alone.
     #[test]
-    fn any_bytes_decode(seed in proptest::collection::vec(any::<u8>(), 256), row in 0..FORMATS.len()) {
+    fn any_bytes_decode(
+        seed in proptest::collection::vec(any::<u8>(), 256),
+        row in 0..FORMATS.len(),
+    ) {
         let format = &FORMATS[row];
         let bytes: Vec<u8> = seed.iter().cycle().take(3 * format.block_bytes).copied().collect();
-        let (mut a, mut b) = (vec![0.0; 3 * format.block_weights], vec![1.0; 3 * format.block_weights]);
+        let weights = 3 * format.block_weights;
+        let (mut a, mut b) = (vec![0.0; weights], vec![1.0; weights]);
         format.id.decode_row(&bytes, &mut a);
         format.id.decode_row(&bytes, &mut b);
         prop_assert!(a.iter().zip(&b).all(|(&a, &b)| same(a, b)));
