@@ -827,9 +827,12 @@ sys.path.insert(0, sys.argv[1])
 sys.path.insert(1, sys.argv[1] + "/gguf-py")
 import convert_hf_to_gguf as tool
 get = tool.get_model_class
+def only_size(model):
+    model._set_vocab_none()
+    model.gguf_writer.add_vocab_size(model.hparams["vocab_size"])
 def get_without_vocab(*args, **kwargs):
     found = get(*args, **kwargs)
-    found.set_vocab = lambda self: self._set_vocab_none()
+    found.set_vocab = only_size
     return found
 tool.get_model_class = get_without_vocab
 sys.argv = ["convert", sys.argv[2], "--outtype", "f32", "--outfile", sys.argv[3],
