@@ -294,7 +294,7 @@ def gpt_oss():
 
 
 def deepseek_v3():
-    heads, nope, rope, vdim, q_rank, kv_rank = 4, 16, 8, 24, 48, 32
+    heads, nope, rope, vdim, q_rank, kv_rank = 4, 24, 16, 20, 48, 32
     c = config("DeepseekV3ForCausalLM", "deepseek_v3", vocab_size=197, hidden_size=64,
                intermediate_size=112, moe_intermediate_size=40, num_hidden_layers=3,
                num_attention_heads=heads, num_key_value_heads=heads, q_lora_rank=q_rank,
@@ -304,7 +304,7 @@ def deepseek_v3():
                scoring_func="sigmoid", topk_method="noaux_tc", first_k_dense_replace=1,
                moe_layer_freq=1, num_nextn_predict_layers=0,
                rope_scaling={"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
-                             "mscale_all_dim": 0.6, "original_max_position_embeddings": 128,
+                             "mscale_all_dim": 0.6, "original_max_position_embeddings": 660,
                              "type": "yarn"})
 
     def layer(t, i, p):
@@ -461,7 +461,7 @@ def bert():
     c = {"architectures": ["BertModel"], "model_type": "bert", "torch_dtype": "float32",
          "vocab_size": 223, "hidden_size": 64, "intermediate_size": 152, "num_hidden_layers": 2,
          "num_attention_heads": 4, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
-         "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02, "layer_norm_eps": 0.01,
+         "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02, "layer_norm_eps": 0.05,
          "max_position_embeddings": 96, "type_vocab_size": 2, "pad_token_id": 0,
          "position_embedding_type": "absolute", "use_cache": True}
     t = Tensors()
@@ -475,8 +475,8 @@ def bert():
         t.linear(f"{p}.attention.self.value", 64, 64, 1.2, bias=True)
         t.linear(f"{p}.attention.output.dense", 64, 64, 1.5, bias=True)
         t.norm(f"{p}.attention.output.LayerNorm", 64, bias=True)
-        t.linear(f"{p}.intermediate.dense", 152, 64, 1.3, bias=True)
-        t.linear(f"{p}.output.dense", 64, 152, 1.5, bias=True)
+        t.linear(f"{p}.intermediate.dense", 152, 64, 1.6, bias=True)
+        t.linear(f"{p}.output.dense", 64, 152, 4.0, bias=True)
         t.norm(f"{p}.output.LayerNorm", 64, bias=True)
     t.linear("pooler.dense", 64, 64, 1.0, bias=True)
     return c, t.rows
