@@ -1,1 +1,19 @@
-//! tokenmill-text
+//! Text in and out: tokenizers, UTF-8-safe streaming with stop strings, chat templates.
+//!
+//! Pure: no file, network, thread, environment or clock; bytes and the time come in as arguments.
+
+mod bpe;
+mod byte_level;
+mod gguf_vocab;
+mod pretokenize;
+mod specials;
+mod stream;
+mod template;
+mod tokenizer;
+
+pub use gguf_vocab::{GgufVocab, TokenType};
+pub use stream::{Lead, StreamPiece, TextStream};
+pub use template::{
+    ChatTemplate, DateTime, RenderOptions, RenderedPrompt, TemplateError, TemplateTokens,
+};
+pub use tokenizer::{MAX_TEXT_BYTES, Special, Tokenizer, TokenizerError};

@@ -1,0 +1,369 @@
+//! Tokenizers out of the `tokenizer.ggml.*` metadata of a GGUF file.
+
+use crate::bpe::{ByteBpe, CharBpe, CharRule, FastMap, MergeTable, SPACE_MARK};
+use crate::byte_level::ByteDecoder;
+use crate::pretokenize::{self, PreTokenizer};
+use crate::specials::{SpecialSet, SpecialToken};
+use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
+
+/// What a GGUF file says about its vocabulary: one field per `tokenizer.ggml.*` key, as read.
+#[derive(Debug, Clone, Default)]
+pub struct GgufVocab {
+    /// `model`: `gpt2`, `llama`, `gemma4`, `bert`.
+    pub model: String,
+    /// `pre`: the kind of pre-tokenizer.
+    pub pre: Option<String>,
+    /// `tokens`: text of each id, in the spelling of the vocabulary.
+    pub tokens: Vec<String>,
+    /// `scores`: one per token, or empty.
+    pub scores: Vec<f32>,
+    /// `token_type`: one [`TokenType`] code per token, or empty.
+    pub token_types: Vec<i32>,
+    /// `merges`: `left right`, best first.
+    pub merges: Vec<String>,
+    /// `bos_token_id`.
+    pub bos: Option<u32>,
+    /// `eos_token_id`.
+    pub eos: Option<u32>,
+    /// `eot_token_id`: end of turn.
+    pub eot: Option<u32>,
+    /// `eom_token_id`: end of message.
+    pub eom: Option<u32>,
+    /// `unknown_token_id`.
+    pub unk: Option<u32>,
+    /// `seperator_token_id` (spelled so in the format).
+    pub sep: Option<u32>,
+    /// `padding_token_id`.
+    pub pad: Option<u32>,
+    /// `add_bos_token`.
+    pub add_bos: Option<bool>,
+    /// `add_eos_token`.
+    pub add_eos: Option<bool>,
+    /// `add_space_prefix`.
+    pub add_space_prefix: Option<bool>,
+}
+
+/// The codes of `tokenizer.ggml.token_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenType {
+    /// Produced by merging.
+    Normal,
+    /// Stands for what the vocabulary cannot spell.
+    Unknown,
+    /// Marks structure; never part of text.
+    Control,
+    /// Matched as a whole, also in plain text.
+    UserDefined,
+    /// Reserved; never produced.
+    Unused,
+    /// One raw byte, spelled `<0x0A>`.
+    Byte,
+}
+
+impl TokenType {
+    /// `None` for a code the format does not define.
+    pub fn from_code(code: i32) -> Option<TokenType> {
+        Some(match code {
+            1 => TokenType::Normal,
+            2 => TokenType::Unknown,
+            3 => TokenType::Control,
+            4 => TokenType::UserDefined,
+            5 => TokenType::Unused,
+            6 => TokenType::Byte,
+            _ => return None,
+        })
+    }
+}
+
+/// Texts of tokens that end a turn in some family, whatever the metadata says. Only control
+/// tokens count.
+const TURN_ENDS: &[&str] = &[
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|return|>",
+    "<|call|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|end_of_sentence|>",
+    "<｜end▁of▁sentence｜>",
+    "<end_of_utterance>",
+    "<EOT>",
+];
+
+impl Tokenizer {
+    /// Builds the tokenizer a GGUF file describes.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownModel`] and [`TokenizerError::UnknownPreTokenizer`] name what this
+    /// crate lacks; the other errors say which part of the metadata is inconsistent.
+    pub fn from_gguf(vocab: GgufVocab) -> Result<Tokenizer, TokenizerError> {
+        let types = token_types(&vocab)?;
+        for id in [vocab.bos, vocab.eos, vocab.eot, vocab.eom, vocab.unk, vocab.sep] {
+            check_id(&vocab, id)?;
+        }
+        match vocab.model.as_str() {
+            "gpt2" => byte_level(vocab, types),
+            "llama" => scored(vocab, types),
+            "gemma4" => listed_chars(vocab, types),
+            "bert" => Err(TokenizerError::UnknownModel { model: vocab.model }),
+            _ => Err(TokenizerError::UnknownModel { model: vocab.model }),
+        }
+    }
+}
+
+fn check_id(vocab: &GgufVocab, id: Option<u32>) -> Result<(), TokenizerError> {
+    match id {
+        Some(id) if id as usize >= vocab.tokens.len() => {
+            Err(TokenizerError::IdOutOfRange { id, vocab_size: vocab.tokens.len() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn token_types(vocab: &GgufVocab) -> Result<Vec<TokenType>, TokenizerError> {
+    let count = vocab.tokens.len();
+    if count == 0 || u32::try_from(count).is_err() {
+        return Err(TokenizerError::VocabularySize { tokens: count });
+    }
+    if vocab.token_types.is_empty() {
+        return Ok(vec![TokenType::Normal; count]);
+    }
+    if vocab.token_types.len() != count {
+        return Err(TokenizerError::LengthMismatch {
+            what: "token_type",
+            expected: count,
+            found: vocab.token_types.len(),
+        });
+    }
+    // Some converters write 0 ("undefined") for padding: nothing but a reserved slot.
+    let parse = |&code: &i32| TokenType::from_code(code).unwrap_or(TokenType::Unused);
+    let mut types: Vec<TokenType> = vocab.token_types.iter().map(parse).collect();
+    // What starts or ends a text is a control token, also where a converter says otherwise.
+    let ends = [vocab.bos, vocab.eos, vocab.eot, vocab.eom].into_iter().flatten();
+    for id in ends {
+        if let Some(kind) = types.get_mut(id as usize) {
+            *kind = TokenType::Control;
+        }
+    }
+    for (kind, text) in types.iter_mut().zip(&vocab.tokens) {
+        if TURN_ENDS.contains(&text.as_str()) {
+            *kind = TokenType::Control;
+        }
+    }
+    Ok(types)
+}
+
+/// `gpt2`: byte-level BPE with listed merges.
+fn byte_level(vocab: GgufVocab, types: Vec<TokenType>) -> Result<Tokenizer, TokenizerError> {
+    let kind = vocab.pre.as_deref().unwrap_or("default");
+    if kind == "gemma4" {
+        return listed_chars(vocab, types);
+    }
+    let pre = PreTokenizer::named(kind).ok_or_else(|| TokenizerError::UnknownPreTokenizer {
+        kind: kind.to_owned(),
+        known: pretokenize::known_names().collect(),
+    })?;
+    let ids = ids_by_text(&vocab, &types);
+    let merges = merge_table(&vocab, &ids)?;
+    let byte_ids = ByteBpe::byte_ids(|text| ids.get(text).copied());
+
+    let decoder = ByteDecoder::new();
+    let mut whole_words = FastMap::default();
+    let mut table = TokenTable::default();
+    for (id, (text, kind)) in (0u32..).zip(vocab.tokens.iter().zip(&types)) {
+        // Added tokens are spelled as they are; a merged one never holds a raw space.
+        let bytes = match kind {
+            TokenType::Normal => decoder.decode(text),
+            _ => None,
+        };
+        let bytes = bytes.unwrap_or_else(|| text.as_bytes().to_vec());
+        if pre.whole_words && *kind == TokenType::Normal {
+            whole_words.insert(bytes.clone().into_boxed_slice(), id);
+        }
+        table.push(&bytes, is_control(*kind));
+    }
+    let adds_bos = pre.whole_words && matches!(kind, "llama-bpe" | "llama3" | "tekken");
+    let unknown = None;
+    let core = Core::Bytes(Box::new(ByteBpe { pre, merges, byte_ids, whole_words, unknown }));
+    assemble(&vocab, &types, core, table, Defaults { add_bos: adds_bos, strips_lead: false })
+}
+
+/// `llama`: SentencePiece BPE, merges ranked by the score of what they make.
+fn scored(vocab: GgufVocab, types: Vec<TokenType>) -> Result<Tokenizer, TokenizerError> {
+    if vocab.scores.len() != vocab.tokens.len() {
+        return Err(TokenizerError::LengthMismatch {
+            what: "scores",
+            expected: vocab.tokens.len(),
+            found: vocab.scores.len(),
+        });
+    }
+    let space_prefix = vocab.add_space_prefix.unwrap_or(true);
+    let rule = CharRule::Score(ranks_of_scores(&vocab.scores));
+    characters(vocab, types, rule, space_prefix)
+}
+
+/// `gemma4`: SentencePiece spelling with listed merges.
+fn listed_chars(vocab: GgufVocab, types: Vec<TokenType>) -> Result<Tokenizer, TokenizerError> {
+    let ids = ids_by_text(&vocab, &types);
+    let rule = CharRule::Listed(merge_table(&vocab, &ids)?);
+    let space_prefix = vocab.add_space_prefix.unwrap_or(false);
+    characters(vocab, types, rule, space_prefix)
+}
+
+fn characters(
+    vocab: GgufVocab,
+    types: Vec<TokenType>,
+    rule: CharRule,
+    space_prefix: bool,
+) -> Result<Tokenizer, TokenizerError> {
+    let mut ids: FastMap<Box<str>, u32> = FastMap::default();
+    let mut byte_ids = vec![None; 256];
+    let mut table = TokenTable::default();
+    let mut longest_bytes = 0;
+    for (id, (text, kind)) in (0u32..).zip(vocab.tokens.iter().zip(&types)) {
+        match kind {
+            TokenType::Normal | TokenType::UserDefined => {
+                ids.entry(text.as_str().into()).or_insert(id);
+                longest_bytes = longest_bytes.max(text.len());
+                table.push(text.replace(SPACE_MARK, " ").as_bytes(), false);
+            }
+            TokenType::Byte => {
+                let byte = byte_of(text)
+                    .ok_or_else(|| TokenizerError::BadByteToken { text: text.clone() })?;
+                if let Some(slot) = byte_ids.get_mut(usize::from(byte)) {
+                    *slot = Some(id);
+                }
+                table.push(&[byte], false);
+            }
+            TokenType::Unknown | TokenType::Control | TokenType::Unused => {
+                table.push(text.as_bytes(), is_control(*kind));
+            }
+        }
+    }
+    let unknown = vocab.unk;
+    let scored = matches!(rule, CharRule::Score(_));
+    let core = CharBpe { rule, ids, byte_ids, unknown, longest_bytes, space_prefix };
+    let defaults = Defaults { add_bos: scored, strips_lead: space_prefix };
+    assemble(&vocab, &types, Core::Chars(Box::new(core)), table, defaults)
+}
+
+/// What a model kind does where the metadata says nothing.
+pub(crate) struct Defaults {
+    pub(crate) add_bos: bool,
+    /// Decoding drops one leading space: encoding put it there.
+    pub(crate) strips_lead: bool,
+}
+
+/// Puts the parts every model kind shares around its core.
+pub(crate) fn assemble(
+    vocab: &GgufVocab,
+    types: &[TokenType],
+    core: Core,
+    table: TokenTable,
+    defaults: Defaults,
+) -> Result<Tokenizer, TokenizerError> {
+    let of_kind = |wanted: &dyn Fn(TokenType) -> bool| {
+        let tokens = (0u32..).zip(vocab.tokens.iter().zip(types));
+        let tokens = tokens.filter(|(_, (_, kind))| wanted(**kind));
+        let tokens = tokens.map(|(id, (text, _))| SpecialToken {
+            id,
+            text: text.clone(),
+            ..SpecialToken::default()
+        });
+        SpecialSet::new(tokens.collect()).ok_or(TokenizerError::TooManySpecials)
+    };
+    let control = of_kind(&is_control)?;
+    let user_defined = of_kind(&|kind| kind == TokenType::UserDefined)?;
+
+    let mut eos_ids: Vec<u32> = [vocab.eos, vocab.eot, vocab.eom].into_iter().flatten().collect();
+    for (id, (text, kind)) in (0u32..).zip(vocab.tokens.iter().zip(types)) {
+        if is_control(*kind) && TURN_ENDS.contains(&text.as_str()) {
+            eos_ids.push(id);
+        }
+    }
+    let add_bos = vocab.add_bos.unwrap_or(defaults.add_bos);
+    let add_eos = vocab.add_eos.unwrap_or(false);
+    Ok(Tokenizer::from_parts(Parts {
+        core,
+        control,
+        user_defined,
+        table,
+        bos: vocab.bos,
+        eos: vocab.eos,
+        prefix: vocab.bos.filter(|_| add_bos).into_iter().collect(),
+        suffix: vocab.eos.filter(|_| add_eos).into_iter().collect(),
+        eos_ids,
+        strips_lead: defaults.strips_lead,
+    }))
+}
+
+/// Tokens that plain text never becomes.
+pub(crate) fn is_control(kind: TokenType) -> bool {
+    matches!(kind, TokenType::Control | TokenType::Unknown)
+}
+
+/// Text → id of the tokens merging may meet; the first of two equal texts wins.
+fn ids_by_text<'v>(vocab: &'v GgufVocab, types: &[TokenType]) -> FastMap<&'v str, u32> {
+    let mut ids = FastMap::default();
+    for (id, (text, kind)) in (0u32..).zip(vocab.tokens.iter().zip(types)) {
+        if matches!(kind, TokenType::Normal | TokenType::UserDefined | TokenType::Unused) {
+            ids.entry(text.as_str()).or_insert(id);
+        }
+    }
+    ids
+}
+
+fn merge_table(vocab: &GgufVocab, ids: &FastMap<&str, u32>) -> Result<MergeTable, TokenizerError> {
+    if vocab.merges.is_empty() {
+        return Err(TokenizerError::NoMerges);
+    }
+    let mut table = MergeTable::default();
+    let mut joined = String::new();
+    for (rank, merge) in (0u32..).zip(&vocab.merges) {
+        let bad = || TokenizerError::BadMerge { index: rank, text: merge.clone() };
+        // The left side may itself start with the separator's character.
+        let cut = merge.char_indices().skip(1).find(|(_, c)| *c == ' ').ok_or_else(bad)?.0;
+        let (left, right) = (merge.get(..cut), merge.get(cut + 1..));
+        let (Some(left), Some(right)) = (left, right) else { return Err(bad()) };
+        joined.clear();
+        joined.push_str(left);
+        joined.push_str(right);
+        let id = |text: &str| ids.get(text).copied().ok_or_else(bad);
+        table.entry((id(left)?, id(right)?)).or_insert((rank, id(&joined)?));
+    }
+    Ok(table)
+}
+
+/// Higher score, lower rank; equal scores share a rank, so that the leftmost pair wins.
+fn ranks_of_scores(scores: &[f32]) -> Vec<u32> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    let score = |i: usize| scores.get(i).copied().unwrap_or(f32::NEG_INFINITY);
+    order.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+    let mut ranks = vec![0; scores.len()];
+    let mut rank = 0;
+    let mut last = None;
+    for i in order {
+        if last.is_some_and(|last: f32| last != score(i)) {
+            rank += 1;
+        }
+        last = Some(score(i));
+        if let Some(slot) = ranks.get_mut(i) {
+            *slot = rank;
+        }
+    }
+    ranks
+}
+
+/// The byte of a token spelled `<0x0A>`.
+pub(crate) fn byte_of(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    if digits.len() != 2 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    u8::from_str_radix(digits, 16).ok()
+}

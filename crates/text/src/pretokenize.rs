@@ -1,0 +1,373 @@
+//! Pre-tokenizers: how text is cut into words before merging, one table row per kind.
+
+use regex_automata::meta;
+
+/// One way of cutting text into words.
+///
+/// Each stage runs on every piece the stage before left; a match is a piece of its own, and so is
+/// the text between two matches. The patterns are those of the families' published tokenizer
+/// files.
+struct Kind {
+    /// Values of `tokenizer.ggml.pre` that mean this kind.
+    names: &'static [&'static str],
+    stages: &'static [Stage],
+    /// A word that is in the vocabulary is taken whole, without merging.
+    whole_words: bool,
+}
+
+/// One cut.
+enum Stage {
+    /// Isolate every match.
+    Isolate(&'static str),
+    /// Isolate every match; then runs of white space, which leave their last character to the
+    /// word that follows them. This is `…|\s+(?!\S)|\s+` without a look-ahead, so that matching
+    /// takes linear time.
+    IsolateThenSpaces(&'static str),
+}
+
+use Stage::{Isolate, IsolateThenSpaces};
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
+const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+);
+const QWEN2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+);
+const QWEN35: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
+);
+const O200K: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
+);
+const TEKKEN: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
+);
+const DEEPSEEK3: &str = concat!(
+    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*",
+    r"|\s*[\r\n]+"
+);
+/// Cased letters of the alphabets the first DeepSeek tokenizer was trained on.
+const DEEPSEEK_LETTERS: &str = concat!(
+    r"\s?[",
+    r"A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}",
+    r"\x{295}-\x{2AF}\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}",
+    r"\x{388}-\x{38A}\x{38C}\x{38E}-\x{3A1}\x{3A3}-\x{3F5}\x{3F7}-\x{481}\x{48A}-\x{52F}",
+    r"\x{531}-\x{556}\x{10A0}-\x{10C5}\x{13A0}-\x{13F5}\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}",
+    r"\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B}\x{1D6B}-\x{1D77}\x{1D79}-\x{1D9A}",
+    r"\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D}\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}",
+    r"\x{1F50}-\x{1F57}\x{1F59}\x{1F5B}\x{1F5D}\x{1F5F}-\x{1F7D}\x{1F80}-\x{1FB4}",
+    r"\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4}\x{1FC6}-\x{1FCC}\x{1FD0}-\x{1FD3}",
+    r"\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}\x{2102}\x{2107}",
+    r"\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128}\x{212A}-\x{212D}",
+    r"\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{214E}\x{2183}\x{2184}",
+    r"\x{2C00}-\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2}\x{2CF3}\x{A640}-\x{A66D}",
+    r"\x{A680}-\x{A69B}\x{A722}-\x{A76F}\x{A771}-\x{A787}\x{A78B}-\x{A78E}",
+    r"\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A}",
+    r"\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}",
+    r"\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}",
+    r"]+"
+);
+const CJK: &str = "[一-龥ࠀ-一가-\u{D7FF}]+";
+const HAN_KANA: &str = "[一-龥぀-ゟ゠-ヿ]+";
+
+/// Every kind this crate knows.
+const KINDS: &[Kind] = &[
+    Kind {
+        // Files written before the key existed.
+        names: &["default"],
+        stages: &[
+            Isolate(r"[\p{P}\$\+<=>\^~\|]+"),
+            IsolateThenSpaces(GPT2),
+            Isolate(r"\p{N}+"),
+            Isolate("[0-9][0-9][0-9]"),
+        ],
+        whole_words: false,
+    },
+    Kind {
+        names: &[
+            "gpt-2",
+            "gpt2",
+            "phi-2",
+            "jina-es",
+            "jina-de",
+            "jina-v2-es",
+            "jina-v2-de",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "modern-bert",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "exaone4",
+            "granite-docling",
+            "jina-v1-en",
+            "jina-v2-code",
+            "roberta-bpe",
+        ],
+        stages: &[IsolateThenSpaces(GPT2)],
+        whole_words: false,
+    },
+    Kind {
+        names: &[
+            "smollm",
+            "starcoder",
+            "refact",
+            "command-r",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+            "mellum2",
+        ],
+        stages: &[Isolate(r"\p{N}"), IsolateThenSpaces(GPT2)],
+        whole_words: false,
+    },
+    Kind {
+        names: &[
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "jina-v5-nano",
+            "glm4",
+            "glm5",
+        ],
+        stages: &[IsolateThenSpaces(LLAMA3)],
+        whole_words: true,
+    },
+    Kind {
+        names: &["dbrx", "smaug-bpe", "chatglm-bpe"],
+        stages: &[IsolateThenSpaces(LLAMA3)],
+        whole_words: false,
+    },
+    Kind {
+        names: &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "stablelm2",
+            "hunyuan",
+            "megrez",
+            "solar-open",
+            "grok-2",
+            "kormo",
+            "f2llmv2",
+        ],
+        stages: &[IsolateThenSpaces(QWEN2)],
+        whole_words: false,
+    },
+    Kind { names: &["qwen35"], stages: &[IsolateThenSpaces(QWEN35)], whole_words: false },
+    Kind {
+        names: &["gpt-4o", "o200k", "llama4", "kanana2", "minimax-m2", "talkie"],
+        stages: &[IsolateThenSpaces(O200K)],
+        whole_words: false,
+    },
+    Kind {
+        names: &["granite-embed-multi-97m"],
+        stages: &[IsolateThenSpaces(O200K)],
+        whole_words: true,
+    },
+    Kind { names: &["tekken"], stages: &[IsolateThenSpaces(TEKKEN)], whole_words: true },
+    Kind {
+        names: &["deepseek-llm"],
+        stages: &[
+            Isolate(r"[\r\n]"),
+            Isolate(DEEPSEEK_LETTERS),
+            Isolate("\\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+"),
+            Isolate(r"\s+$"),
+            Isolate(CJK),
+            Isolate(r"\p{N}+"),
+        ],
+        whole_words: false,
+    },
+    Kind {
+        names: &["deepseek-coder"],
+        stages: &[
+            Isolate(r"[\r\n]"),
+            Isolate(r"\s?\p{L}+"),
+            Isolate(r"\s?\p{P}+"),
+            Isolate(CJK),
+            Isolate(r"\p{N}"),
+        ],
+        whole_words: false,
+    },
+    Kind {
+        names: &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
+        stages: &[Isolate(r"\p{N}{1,3}"), Isolate(HAN_KANA), IsolateThenSpaces(DEEPSEEK3)],
+        whole_words: false,
+    },
+    Kind {
+        names: &["falcon"],
+        stages: &[
+            Isolate(r"[\p{P}\$\+<=>\^~\|`]+"),
+            IsolateThenSpaces(GPT2),
+            Isolate("[0-9][0-9][0-9]"),
+        ],
+        whole_words: false,
+    },
+    Kind {
+        names: &["bloom", "gpt3-finnish", "poro-chat"],
+        stages: &[Isolate(r" ?[^(\s|.,!?…。，、।۔،)]+")],
+        whole_words: false,
+    },
+    Kind {
+        names: &["viking"],
+        stages: &[Isolate(r" ?[^(\s|.,!?…。，、।۔،)]+"), Isolate(r"\p{N}")],
+        whole_words: false,
+    },
+    Kind {
+        names: &["seed-coder"],
+        stages: &[IsolateThenSpaces(concat!(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+            r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"
+        ))],
+        whole_words: false,
+    },
+    Kind {
+        names: &["bailingmoe", "bailingmoe2", "llada-moe"],
+        stages: &[IsolateThenSpaces(concat!(
+            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]"
+        ))],
+        whole_words: false,
+    },
+    Kind {
+        names: &["minicpm5"],
+        stages: &[
+            Isolate(r"\p{N}{1,3}"),
+            IsolateThenSpaces(concat!(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+",
+                r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+            )),
+        ],
+        whole_words: true,
+    },
+];
+
+/// Every name the table knows, in table order.
+pub(crate) fn known_names() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().flat_map(|kind| kind.names.iter().copied())
+}
+
+/// A compiled pre-tokenizer.
+pub(crate) struct PreTokenizer {
+    stages: Vec<meta::Regex>,
+    /// A word that is in the vocabulary is taken whole, without merging.
+    pub(crate) whole_words: bool,
+}
+
+impl PreTokenizer {
+    /// The pre-tokenizer of a `tokenizer.ggml.pre` value; `None` for an unknown one.
+    pub(crate) fn named(name: &str) -> Option<PreTokenizer> {
+        let kind = KINDS.iter().find(|kind| kind.names.contains(&name))?;
+        let stages = kind.stages.iter().map(compile).collect::<Option<Vec<_>>>()?;
+        Some(PreTokenizer { stages, whole_words: kind.whole_words })
+    }
+
+    /// Calls `word` with every word of `text`, in order; together they are the text.
+    pub(crate) fn split<'t>(&self, text: &'t str, word: &mut dyn FnMut(&'t str)) {
+        let mut pieces = vec![text];
+        for stage in &self.stages {
+            let mut next = Vec::with_capacity(pieces.len());
+            for piece in pieces {
+                isolate(stage, piece, &mut next);
+            }
+            pieces = next;
+        }
+        pieces.into_iter().for_each(word);
+    }
+}
+
+/// Pattern 0 is the stage's own, pattern 1 (where present) the runs of white space.
+fn compile(stage: &Stage) -> Option<meta::Regex> {
+    match stage {
+        Isolate(pattern) => meta::Regex::new(pattern).ok(),
+        IsolateThenSpaces(pattern) => meta::Regex::new_many(&[*pattern, r"\s+"]).ok(),
+    }
+}
+
+fn isolate<'t>(regex: &meta::Regex, piece: &'t str, out: &mut Vec<&'t str>) {
+    let mut push = |text: Option<&'t str>| out.extend(text.filter(|t| !t.is_empty()));
+    let mut input = regex_automata::Input::new(piece);
+    let mut done = 0;
+    while let Some(found) = regex.search(&input) {
+        let mut end = found.end();
+        if found.pattern().as_usize() == 1 && end < piece.len() {
+            let last = piece.get(found.range()).and_then(|run| run.chars().next_back());
+            let kept = end - last.map_or(0, char::len_utf8);
+            if kept > found.start() {
+                end = kept;
+            }
+        }
+        push(piece.get(done..found.start()));
+        push(piece.get(found.start()..end));
+        done = end;
+        if done >= piece.len() {
+            break;
+        }
+        input.set_start(done);
+    }
+    push(piece.get(done..));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(kind: &str, text: &str) -> Vec<String> {
+        let mut words = Vec::new();
+        let splitter = PreTokenizer::named(kind).unwrap_or_else(|| panic!("kind {kind}"));
+        splitter.split(text, &mut |word| words.push(word.to_owned()));
+        words
+    }
+
+    #[test]
+    fn table_rows_compile_and_keep_the_text() {
+        let text = "Hello  world's 1234\r\n\n  日本語 don't!? \u{3000}x\t\t";
+        for name in known_names() {
+            assert_eq!(words(name, text).concat(), text, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = known_names().collect();
+        names.sort_unstable();
+        let before = names.len();
+        names.dedup();
+        assert_eq!(names.len(), before);
+        assert!(PreTokenizer::named("no-such-kind").is_none());
+    }
+
+    #[test]
+    fn white_space_leaves_its_last_character() {
+        let cases: &[(&str, &str, &[&str])] = &[
+            ("gpt-2", "a   b", &["a", "  ", " b"]),
+            ("gpt-2", "a\n\nb", &["a", "\n", "\n", "b"]),
+            ("gpt-2", "a  ", &["a", "  "]),
+            ("smollm", " 12 a", &[" ", "1", "2", " a"]),
+            ("llama-bpe", "a\n\n  b", &["a", "\n\n", " ", " b"]),
+            ("llama-bpe", "12345's", &["123", "45", "'s"]),
+            ("qwen2", "x 12", &["x", " ", "1", "2"]),
+            ("tekken", "fooBar BAZ", &["foo", "Bar", " BAZ"]),
+            ("deepseek-v3", "1234漢字a", &["123", "4", "漢字", "a"]),
+        ];
+        for (kind, text, expect) in cases {
+            assert_eq!(words(kind, text), *expect, "{kind} {text:?}");
+        }
+    }
+}

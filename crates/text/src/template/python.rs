@@ -1,0 +1,248 @@
+//! What templates written for Python's Jinja expect beside the engine's own: `tojson` as the
+//! model hubs define it, and string methods the engine's Python layer lacks.
+
+use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, State, Value};
+
+/// Deepest nesting `tojson` writes.
+const MAX_DEPTH: usize = 128;
+
+/// How `tojson` writes.
+struct Style {
+    /// Text between two items.
+    item: String,
+    /// Text between a key and its value.
+    key: String,
+    /// Text of one level of indentation; `None` writes one line.
+    indent: Option<String>,
+    ascii: bool,
+    sorted: bool,
+}
+
+/// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`: Python's
+/// `json.dumps`, without escaping HTML.
+pub(super) fn tojson(
+    value: &Value,
+    indent: Option<Value>,
+    options: Kwargs,
+) -> Result<Value, Error> {
+    let indent = match indent {
+        Some(indent) => Some(indent),
+        None => options.get::<Option<Value>>("indent")?,
+    };
+    let indent = match indent.filter(|v| !v.is_none() && !v.is_undefined()) {
+        Some(text) if text.as_str().is_some() => Some(text.to_string()),
+        Some(width) => Some(" ".repeat(usize::try_from(width)?.min(64))),
+        None => None,
+    };
+    let (mut item, mut key) = (", ".to_owned(), ": ".to_owned());
+    if indent.is_some() {
+        item.truncate(1);
+    }
+    let separators = options.get::<Option<Value>>("separators")?;
+    if let Some(pair) = separators.filter(|v| !v.is_none()) {
+        item = pair.get_item_by_index(0)?.to_string();
+        key = pair.get_item_by_index(1)?.to_string();
+    }
+    let style = Style {
+        item,
+        key,
+        indent,
+        ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        sorted: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+    };
+    options.assert_all_used()?;
+    let mut out = String::new();
+    write_json(value, &style, 0, &mut out)?;
+    Ok(Value::from(out))
+}
+
+fn write_json(value: &Value, style: &Style, depth: usize, out: &mut String) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(Error::new(ErrorKind::InvalidOperation, "tojson: nested too deep"));
+    }
+    match value.kind() {
+        ValueKind::None => out.push_str("null"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number => out.push_str(&number(value)),
+        ValueKind::String => write_string(value.as_str().unwrap_or_default(), style.ascii, out),
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items: Vec<Value> = value.try_iter()?.collect();
+            write_items(&items, '[', ']', style, depth, out, |item, out| {
+                write_json(item, style, depth + 1, out)
+            })?;
+        }
+        ValueKind::Map => {
+            let mut keys: Vec<Value> = value.try_iter()?.collect();
+            if style.sorted {
+                keys.sort();
+            }
+            write_items(&keys, '{', '}', style, depth, out, |name, out| {
+                write_string(&key_text(name), style.ascii, out);
+                out.push_str(&style.key);
+                write_json(&value.get_item(name)?, style, depth + 1, out)
+            })?;
+        }
+        kind => {
+            let message = format!("tojson: {kind} is not JSON");
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+    }
+    Ok(())
+}
+
+fn write_items(
+    items: &[Value],
+    open: char,
+    close: char,
+    style: &Style,
+    depth: usize,
+    out: &mut String,
+    mut write: impl FnMut(&Value, &mut String) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let new_line = |depth: usize, out: &mut String| {
+        if let Some(indent) = &style.indent {
+            out.push('\n');
+            out.push_str(&indent.repeat(depth));
+        }
+    };
+    out.push(open);
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            out.push_str(&style.item);
+        }
+        new_line(depth + 1, out);
+        write(item, out)?;
+    }
+    if !items.is_empty() {
+        new_line(depth, out);
+    }
+    out.push(close);
+    Ok(())
+}
+
+/// Keys are strings in JSON: Python spells the other kinds the JSON way.
+fn key_text(key: &Value) -> String {
+    match key.kind() {
+        ValueKind::None => "null".to_owned(),
+        ValueKind::Bool => if key.is_true() { "true" } else { "false" }.to_owned(),
+        ValueKind::Number => number(key),
+        _ => key.to_string(),
+    }
+}
+
+/// A number as Python prints it: floats in their shortest form, with an exponent below 1e-4 and
+/// from 1e16 on.
+fn number(value: &Value) -> String {
+    if value.is_integer() {
+        return value.to_string();
+    }
+    let Ok(float) = f64::try_from(value.clone()) else { return value.to_string() };
+    if float.is_nan() {
+        return "NaN".to_owned();
+    }
+    if float.is_infinite() {
+        return if float > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
+    }
+    let magnitude = float.abs();
+    if float == 0.0 || (1e-4..1e16).contains(&magnitude) {
+        return format!("{float:?}");
+    }
+    let text = format!("{float:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, exponent) = match exponent.strip_prefix('-') {
+        Some(exponent) => ('-', exponent),
+        None => ('+', exponent),
+    };
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+fn write_string(text: &str, ascii: bool, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{C}' => out.push_str("\\f"),
+            c if c < ' ' || (ascii && c > '~') => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+/// Methods of Python's `str` beyond those of the engine's compatibility layer.
+pub(super) fn methods(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let Some(text) = value.as_str() else {
+        return minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args);
+    };
+    match method {
+        "removeprefix" => {
+            let (prefix,): (&str,) = from_args(args)?;
+            Ok(Value::from(text.strip_prefix(prefix).unwrap_or(text)))
+        }
+        "removesuffix" => {
+            let (suffix,): (&str,) = from_args(args)?;
+            Ok(Value::from(text.strip_suffix(suffix).unwrap_or(text)))
+        }
+        "partition" => {
+            let (mark,): (&str,) = from_args(args)?;
+            let (left, right) = text.split_once(mark).unwrap_or((text, ""));
+            let found = if left.len() < text.len() { mark } else { "" };
+            Ok(strings([left, found, right]))
+        }
+        "rpartition" => {
+            let (mark,): (&str,) = from_args(args)?;
+            let (left, right) = text.rsplit_once(mark).unwrap_or(("", text));
+            let found = if right.len() < text.len() { mark } else { "" };
+            Ok(strings([left, found, right]))
+        }
+        "rsplit" => {
+            let (mark, most): (&str, Option<usize>) = from_args(args)?;
+            let most = most.map_or(usize::MAX, |most| most.saturating_add(1));
+            let mut parts: Vec<&str> = text.rsplitn(most, mark).collect();
+            parts.reverse();
+            Ok(strings(parts))
+        }
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+    }
+}
+
+fn strings<'t>(texts: impl IntoIterator<Item = &'t str>) -> Value {
+    Value::from(texts.into_iter().map(Value::from).collect::<Vec<Value>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_print_as_python_does() {
+        let cases = [
+            (Value::from(1), "1"),
+            (Value::from(1.0), "1.0"),
+            (Value::from(0.1), "0.1"),
+            (Value::from(1e-5), "1e-05"),
+            (Value::from(1.5e300), "1.5e+300"),
+            (Value::from(1e16), "1e+16"),
+            (Value::from(123456789012345.6), "123456789012345.6"),
+            (Value::from(-0.0), "-0.0"),
+        ];
+        for (value, expect) in cases {
+            assert_eq!(number(&value), expect);
+        }
+    }
+}

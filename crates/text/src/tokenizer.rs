@@ -1,0 +1,340 @@
+//! The tokenizer: text to token ids and back, whatever file the vocabulary came from.
+
+use crate::bpe::{ByteBpe, CharBpe};
+use crate::specials::{Part, SpecialSet};
+use crate::stream::{Lead, bytes_to_text};
+use crate::template::{RenderedPrompt, TemplateTokens};
+
+/// Longest text one call encodes, in bytes.
+pub const MAX_TEXT_BYTES: usize = 256 << 20;
+
+/// Why a tokenizer could not be built, or a text not be encoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenizerError {
+    /// `tokenizer.ggml.model` names a kind this crate does not have.
+    #[error("tokenizer model {model:?} is not supported (supported: gpt2, llama, gemma4, bert)")]
+    UnknownModel {
+        /// The value found.
+        model: String,
+    },
+    /// `tokenizer.ggml.pre` names a kind this crate does not have.
+    #[error("pre-tokenizer {kind:?} is not supported (supported: {})", known.join(", "))]
+    UnknownPreTokenizer {
+        /// The value found.
+        kind: String,
+        /// The values this crate knows.
+        known: Vec<&'static str>,
+    },
+    /// No tokens, or more than ids can count.
+    #[error("a vocabulary of {tokens} tokens")]
+    VocabularySize {
+        /// Number of tokens found.
+        tokens: usize,
+    },
+    /// A list that must have one element per token has another length.
+    #[error("{what} has {found} elements, the vocabulary {expected} tokens")]
+    LengthMismatch {
+        /// Key of the list.
+        what: &'static str,
+        /// Number of tokens.
+        expected: usize,
+        /// Number of elements.
+        found: usize,
+    },
+    /// An id beyond the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {vocab_size} tokens")]
+    IdOutOfRange {
+        /// The id.
+        id: u32,
+        /// Number of tokens.
+        vocab_size: usize,
+    },
+    /// A model that merges has no merges.
+    #[error("the vocabulary has no merges")]
+    NoMerges,
+    /// A merge whose sides or result are not tokens.
+    #[error("merge {index} ({text:?}) does not join two tokens into a third")]
+    BadMerge {
+        /// Position in the list.
+        index: u32,
+        /// The merge as written.
+        text: String,
+    },
+    /// A token of the byte kind that is not spelled `<0xNN>`.
+    #[error("byte token {text:?} is not spelled <0xNN>")]
+    BadByteToken {
+        /// Its text.
+        text: String,
+    },
+    /// The control tokens are too many or too long to search for.
+    #[error("the special tokens are too many or too long")]
+    TooManySpecials,
+    /// `tokenizer.json` could not be used.
+    #[error("tokenizer.json: {reason}")]
+    Json {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The text is longer than [`MAX_TEXT_BYTES`].
+    #[error("a text of {bytes} bytes is longer than {MAX_TEXT_BYTES}")]
+    TextTooLong {
+        /// Length of the text.
+        bytes: usize,
+    },
+    /// The tokenizer gave up on this text.
+    #[error("the text could not be encoded: {reason}")]
+    Encode {
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// What control tokens spelled out in a text become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Special {
+    /// Plain text, like any other: for text that users wrote.
+    Plain,
+    /// The tokens themselves: for text the program or the model's author wrote.
+    Parse,
+}
+
+/// How plain text becomes tokens.
+pub(crate) enum Core {
+    Bytes(Box<ByteBpe>),
+    Chars(Box<CharBpe>),
+}
+
+/// Raw bytes and kind of every token.
+#[derive(Default)]
+pub(crate) struct TokenTable {
+    bytes: Vec<u8>,
+    /// End of each token in `bytes`, and whether it is special.
+    ends: Vec<(usize, bool)>,
+}
+
+impl TokenTable {
+    /// Appends the next id.
+    pub(crate) fn push(&mut self, bytes: &[u8], special: bool) {
+        self.bytes.extend_from_slice(bytes);
+        self.ends.push((self.bytes.len(), special));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn get(&self, id: u32) -> Option<(&[u8], bool)> {
+        let index = id as usize;
+        let &(end, special) = self.ends.get(index)?;
+        let start = match index.checked_sub(1) {
+            Some(before) => self.ends.get(before)?.0,
+            None => 0,
+        };
+        Some((self.bytes.get(start..end)?, special))
+    }
+}
+
+/// What the loaders hand over.
+pub(crate) struct Parts {
+    pub(crate) core: Core,
+    pub(crate) control: SpecialSet,
+    pub(crate) user_defined: SpecialSet,
+    pub(crate) table: TokenTable,
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+    pub(crate) prefix: Vec<u32>,
+    pub(crate) suffix: Vec<u32>,
+    pub(crate) eos_ids: Vec<u32>,
+    pub(crate) strips_lead: bool,
+}
+
+/// A vocabulary with the rules to encode into it and decode from it. Immutable, `Send + Sync`.
+pub struct Tokenizer {
+    parts: Parts,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size())
+            .field("eos_ids", &self.parts.eos_ids)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tokenizer {
+    pub(crate) fn from_parts(mut parts: Parts) -> Tokenizer {
+        parts.eos_ids.sort_unstable();
+        parts.eos_ids.dedup();
+        Tokenizer { parts }
+    }
+
+    /// Number of ids, special ones included. A model's output may be wider (padded).
+    pub fn vocab_size(&self) -> usize {
+        self.parts.table.len()
+    }
+
+    /// The token that starts a text, if the vocabulary names one.
+    pub fn bos_id(&self) -> Option<u32> {
+        self.parts.bos
+    }
+
+    /// The tokens that end an answer, in ascending order.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.parts.eos_ids
+    }
+
+    /// Adds ending tokens from elsewhere, such as `generation_config.json`. Ids outside the
+    /// vocabulary are ignored.
+    pub fn extend_eos_ids(&mut self, ids: &[u32]) {
+        let size = self.vocab_size();
+        let eos_ids = &mut self.parts.eos_ids;
+        eos_ids.extend(ids.iter().filter(|&&id| (id as usize) < size));
+        eos_ids.sort_unstable();
+        eos_ids.dedup();
+    }
+
+    /// The raw bytes a token stands for (a special token: its name); `None` outside the
+    /// vocabulary. Bytes of one token need not be whole characters.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.parts.table.get(id).map(|(bytes, _)| bytes)
+    }
+
+    /// Whether a token marks structure and is no part of the text. False outside the vocabulary.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.parts.table.get(id).is_some_and(|(_, special)| special)
+    }
+
+    /// The id of a token by its text, special tokens first.
+    pub fn id_of(&self, text: &str) -> Option<u32> {
+        let whole = |set: &SpecialSet| match set.split(text, None).as_slice() {
+            [Part::Token(id)] => Some(*id),
+            _ => None,
+        };
+        whole(&self.parts.control).or_else(|| whole(&self.parts.user_defined)).or_else(|| {
+            let ids = 0..self.vocab_size() as u32;
+            ids.into_iter().find(|&id| self.token_bytes(id) == Some(text.as_bytes()))
+        })
+    }
+
+    /// Whether decoding drops one leading space, which encoding put there.
+    pub(crate) fn strips_lead(&self) -> bool {
+        self.parts.strips_lead
+    }
+
+    /// Encodes a text; adds neither BOS nor EOS.
+    ///
+    /// # Errors
+    /// [`TokenizerError::TextTooLong`], or [`TokenizerError::Encode`] from a `tokenizer.json`.
+    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
+        let mut out = Vec::with_capacity(text.len() / 4 + 1);
+        match special {
+            Special::Plain => {
+                check_len(text)?;
+                self.encode_plain(text, true, &mut out)?;
+            }
+            Special::Parse => self.encode_parts(text, None, &mut out)?,
+        }
+        Ok(out)
+    }
+
+    /// Encodes a prompt: BOS in front and EOS behind where the model wants them, neither twice.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_prompt(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
+        Ok(self.frame(self.encode(text, special)?))
+    }
+
+    /// Encodes what a chat template rendered: the template's control tokens are tokens, those in
+    /// the users' text are text. BOS in front where the model wants it, never twice; no EOS.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_rendered(&self, prompt: &RenderedPrompt) -> Result<Vec<u32>, TokenizerError> {
+        let mut out = Vec::with_capacity(prompt.guarded_text().len() / 4 + 1);
+        self.encode_parts(prompt.guarded_text(), prompt.guard(), &mut out)?;
+        if !out.starts_with(&self.parts.prefix) {
+            out.splice(0..0, self.parts.prefix.iter().copied());
+        }
+        Ok(out)
+    }
+
+    fn frame(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        if !ids.starts_with(&self.parts.prefix) {
+            ids.splice(0..0, self.parts.prefix.iter().copied());
+        }
+        if !ids.ends_with(&self.parts.suffix) {
+            ids.extend(&self.parts.suffix);
+        }
+        ids
+    }
+
+    /// Cuts at control tokens; what lies between is plain once the guard is taken out.
+    fn encode_parts(
+        &self,
+        text: &str,
+        guard: Option<char>,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        check_len(text)?;
+        for (index, part) in self.parts.control.split(text, guard).into_iter().enumerate() {
+            match (part, guard) {
+                (Part::Token(id), _) => out.push(id),
+                (Part::Text(text), Some(guard)) if text.contains(guard) => {
+                    self.encode_plain(&text.replace(guard, ""), index == 0, out)?;
+                }
+                (Part::Text(text), _) => self.encode_plain(text, index == 0, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_plain(
+        &self,
+        text: &str,
+        _starts_text: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        for part in self.parts.user_defined.split(text, None) {
+            match (part, &self.parts.core) {
+                (Part::Token(id), _) => out.push(id),
+                (Part::Text(text), Core::Bytes(core)) => core.encode(text, out),
+                (Part::Text(text), Core::Chars(core)) => core.encode(text, out),
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of `ids`, special tokens skipped, bytes that are no UTF-8 replaced by U+FFFD. Ids
+    /// outside the vocabulary are skipped too.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let mut bytes = Vec::with_capacity(ids.len() * 4);
+        for (token, special) in ids.iter().filter_map(|&id| self.parts.table.get(id)) {
+            if !special {
+                bytes.extend_from_slice(token);
+            }
+        }
+        bytes_to_text(&bytes, if self.parts.strips_lead { Lead::Strip } else { Lead::Keep })
+    }
+
+    /// What chat templates need to know of the vocabulary.
+    pub fn template_tokens(&self) -> TemplateTokens {
+        let name = |id: Option<u32>| {
+            let bytes = id.and_then(|id| self.token_bytes(id)).unwrap_or_default();
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        TemplateTokens {
+            bos: name(self.parts.bos),
+            eos: name(self.parts.eos),
+            control: self.parts.control.texts().map(str::to_owned).collect(),
+        }
+    }
+}
+
+fn check_len(text: &str) -> Result<(), TokenizerError> {
+    match text.len() {
+        bytes if bytes > MAX_TEXT_BYTES => Err(TokenizerError::TextTooLong { bytes }),
+        _ => Ok(()),
+    }
+}
