@@ -1,1 +1,5 @@
-//! tokenmill-cpu
+//! The CPU device: kernels, the thread pool that runs them, and the memory they read.
+#![allow(unsafe_code)]
+
+pub mod isa;
+pub mod linear;

@@ -99,6 +99,32 @@ impl PanelLayout {
         Some(Group { blocks, scale_bytes, low_bytes, high_bytes })
     }
 
+    /// The code that weighs nothing; 0 for layouts with minima.
+    pub const fn zero(self) -> u8 {
+        match self {
+            PanelLayout::Zero4 => 8,
+            PanelLayout::Zero5 | PanelLayout::Table4 => 16,
+            PanelLayout::Zero8 => 128,
+            PanelLayout::Super6 => 32,
+            _ => 0,
+        }
+    }
+
+    /// Whether blocks have a minimum.
+    pub const fn has_min(self) -> bool {
+        use PanelLayout::{Min4, Min5, Super4, Super5};
+        matches!(self, Min4 | Min5 | Super4 | Super5)
+    }
+
+    /// Columns under one scale: 32, or 16 in `Super6`; 0 for float layouts.
+    pub const fn scale_cols(self) -> usize {
+        match self {
+            PanelLayout::Super6 => 16,
+            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => 0,
+            _ => BLOCK_COLS,
+        }
+    }
+
     /// Bytes of one panel of `cols` columns.
     pub const fn panel_bytes(self, cols: usize) -> usize {
         match self {

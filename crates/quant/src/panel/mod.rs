@@ -39,3 +39,4 @@ mod layout;
 mod repack;
 
 pub use layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelError, PanelLayout, PanelSpec};
+pub use repack::Lane;

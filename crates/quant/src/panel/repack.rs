@@ -49,10 +49,12 @@ impl PanelSpec {
         let panel = &data[row / PANEL_ROWS * self.panel_bytes()..][..self.panel_bytes()];
         let lane = row % PANEL_ROWS;
         match self.layout().group() {
-            Some(group) => {
+            Some(_) => {
                 for (b, out) in out.as_chunks_mut::<BLOCK_COLS>().0.iter_mut().enumerate() {
-                    let bytes = &panel[b / group.blocks * group.bytes()..][..group.bytes()];
-                    decode_block(self.layout(), group, bytes, b % group.blocks, lane, out);
+                    let Lane { codes, zero, scales, min } = self.lane(panel, b, lane);
+                    for (c, (out, code)) in out.iter_mut().zip(codes).enumerate() {
+                        *out = (f32::from(code) - f32::from(zero)) * scales[c / 16] + min;
+                    }
                 }
             }
             None => decode_float_row(self.layout(), panel, lane, out),
@@ -147,8 +149,39 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
     }
 }
 
+/// One row of one block: 32 codes and their scales.
+///
+/// Column c weighs `(codes[c] − zero)·scales[c / 16] + min`, exactly as the stored format
+/// decodes it: every product is exact in f32, so only the last addition rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lane {
+    /// Codes in column order; for `Table4` the table's values, raised by `zero`.
+    pub codes: [u8; BLOCK_COLS],
+    /// The code that weighs nothing (before `min`).
+    pub zero: u8,
+    /// Scale of columns 0–15 and of columns 16–31.
+    pub scales: [f32; 2],
+    /// What is added to every weight; −0 where the layout has no minima.
+    pub min: f32,
+}
+
+impl PanelSpec {
+    /// Row `row` (0..16) of block `block` of one panel of an integer layout.
+    ///
+    /// # Panics
+    /// If the layout is a float one, or `panel` does not hold the block.
+    pub fn lane(&self, panel: &[u8], block: usize, row: usize) -> Lane {
+        let group = self.layout().group().expect("an integer layout");
+        let bytes = &panel[block / group.blocks * group.bytes()..][..group.bytes()];
+        let b = block % group.blocks;
+        let codes = &bytes[group.scale_bytes + b * group.block_bytes()..][..group.block_bytes()];
+        let codes = codes_of_row(group, codes, row);
+        lane_of_group(self.layout(), bytes, b, row, codes)
+    }
+}
+
 /// The 32 codes of one row of a block, as bytes in column order.
-pub(super) fn codes_of_row(group: Group, block: &[u8], row: usize) -> [u8; BLOCK_COLS] {
+fn codes_of_row(group: Group, block: &[u8], row: usize) -> [u8; BLOCK_COLS] {
     let word = |at: usize, vector: usize| {
         let at = at + 64 * vector + 4 * row;
         u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
@@ -169,59 +202,47 @@ pub(super) fn codes_of_row(group: Group, block: &[u8], row: usize) -> [u8; BLOCK
     codes
 }
 
-/// Decodes the 32 weights of one row of block `b` of a group, as the stored format would.
-fn decode_block(
+/// Puts the scales of block `b` of a group beside the codes of one of its rows.
+fn lane_of_group(
     layout: PanelLayout,
-    group: Group,
     bytes: &[u8],
     b: usize,
     row: usize,
-    out: &mut [f32; BLOCK_COLS],
-) {
-    let codes = codes_of_row(group, &bytes[group.scale_bytes + b * group.block_bytes()..], row);
+    codes: [u8; BLOCK_COLS],
+) -> Lane {
     let half = |at: usize| {
         let at = at + 2 * row;
         f16_to_f32(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
     };
-    let centred = |d: f32, zero: f32, out: &mut [f32], codes: &[u8]| {
-        for (out, &code) in out.iter_mut().zip(codes) {
-            *out = (f32::from(code) - zero) * d;
-        }
-    };
+    let one = |scale: f32, zero: u8, min: f32| Lane { codes, zero, scales: [scale; 2], min };
     match layout {
-        PanelLayout::Zero4 => centred(half(32 * b), 8.0, out, &codes),
-        PanelLayout::Zero5 => centred(half(32 * b), 16.0, out, &codes),
-        PanelLayout::Zero8 => centred(half(32 * b), 128.0, out, &codes),
-        PanelLayout::Min4 | PanelLayout::Min5 => {
-            let (d, m) = (half(0), half(32));
-            for (out, code) in out.iter_mut().zip(codes) {
-                *out = f32::from(code) * d + m;
-            }
-        }
+        PanelLayout::Zero4 => one(half(32 * b), 8, -0.0),
+        PanelLayout::Zero5 => one(half(32 * b), 16, -0.0),
+        PanelLayout::Zero8 => one(half(32 * b), 128, -0.0),
+        PanelLayout::Min4 | PanelLayout::Min5 => one(half(0), 0, half(32)),
         PanelLayout::Super4 | PanelLayout::Super5 => {
-            let d = half(0) * f32::from(bytes[64 + 16 * b + row]);
-            let m = half(32) * f32::from(bytes[192 + 16 * b + row]);
-            for (out, code) in out.iter_mut().zip(codes) {
-                *out = d * f32::from(code) - m;
-            }
+            let scale = half(0) * f32::from(bytes[64 + 16 * b + row]);
+            let min = half(32) * f32::from(bytes[192 + 16 * b + row]);
+            one(scale, 0, -min)
         }
         PanelLayout::Super6 => {
-            for (s, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let d = half(0) * f32::from(bytes[64 + 32 * b + 16 * s + row] as i8);
-                centred(d, 32.0, out, &codes[16 * s..]);
-            }
+            let sub = |s: usize| half(0) * f32::from(bytes[64 + 32 * b + 16 * s + row] as i8);
+            Lane { codes, zero: 32, scales: [sub(0), sub(1)], min: -0.0 }
         }
         PanelLayout::Table4 => {
+            let value = |code: u8| MXFP4_VALUES_DOUBLED[usize::from(code)] + TABLE_ZERO as i8;
+            let codes = codes.map(|code| value(code) as u8);
             let scale = e8m0_to_f32_half(bytes[16 * b + row]);
-            for (out, code) in out.iter_mut().zip(codes) {
-                *out = scale * f32::from(MXFP4_VALUES_DOUBLED[usize::from(code)]);
-            }
+            Lane { codes, zero: TABLE_ZERO, scales: [scale; 2], min: -0.0 }
         }
         PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => {
             unreachable!("float layouts have no blocks")
         }
     }
 }
+
+/// What raises the values of the e2m1 table above zero, so that they can be unsigned codes.
+const TABLE_ZERO: u8 = 16;
 
 fn decode_float_row(layout: PanelLayout, panel: &[u8], row: usize, out: &mut [f32]) {
     for (col, out) in out.iter_mut().enumerate() {

@@ -1,0 +1,153 @@
+//! The linear layer on weights in panels: y\[t\]\[n\] = Σₖ W\[n\]\[k\]·x\[t\]\[k\].
+//!
+//! # Numerics (version 1)
+//!
+//! Every y\[t\]\[n\] is one chain of f32 operations over the columns in order. It depends on row
+//! n of the weight and on token t alone: not on the other tokens, the tiles, the threads or
+//! the instruction set. `fma` rounds once, `·` and `f32()` to nearest, ties to even; nothing
+//! is flushed to zero. `scalar` is the definition in code; other paths equal it bit for bit.
+//!
+//! **int8** (integer layouts). A token is encoded by blocks of 32 columns into signed bytes
+//! a\[k\] and one scale s with 22 significant bits (see `encode`). Then from acc = 0, for block
+//! b = 0, 1, …, with S the weight scale (d, or d·sc: exact in f32), z the zero point, m the
+//! minimum (m, or −(dmin·m): exact in f32):
+//!
+//! ```text
+//! isum = Σ (q[k] − z)·a[k]                       exact, |isum| < 2²²
+//! acc  = fma(s·f32(isum), S, acc)
+//! acc  = fma(s·f32(Σ a[k]), m, acc)              where the layout has minima
+//! ```
+//!
+//! q6_k has a scale per 16 columns: two such `isum` steps a block, in order.
+//! A block whose largest magnitude is below 2⁻¹⁰⁰ is all zero; from 2¹⁰⁰ on, or with a NaN, its
+//! scale is NaN, so that the outputs of the token are NaN and can be seen.
+//!
+//! **f32**. acc = fma(w\[k\], x\[k\], acc) for k = 0, 1, …, from acc = 0, with w\[k\] the weight as
+//! its format decodes it.
+//!
+//! **bf16**. The same chain after w\[k\] and x\[k\] are each rounded to bf16 (nearest, ties to
+//! even). The dot-product instructions of the hardware are not used: they flush subnormals.
+//!
+//! Weights stored as f32 and f16 are computed in f32 in every mode, those stored as bf16 in
+//! f32 except in bf16 mode (their own rounding then changes nothing).
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod encode;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
+
+use crate::isa::Isa;
+pub use encode::{Encoding, Line};
+
+/// Arithmetic of a whole model: part of the key under which results repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Activations as bytes with a scale per 32 columns.
+    Int8,
+    /// Activations and weights rounded to bf16, sums in f32.
+    Bf16,
+    /// Everything in f32.
+    F32,
+}
+
+/// Where results go: `[tokens][stride]` f32, shared by the threads that fill its columns.
+#[derive(Clone, Copy, Debug)]
+pub struct OutView<'a> {
+    start: *mut f32,
+    len: usize,
+    stride: usize,
+    _memory: std::marker::PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: an `OutView` is only a place; writing through it is the `unsafe` of `linear`, whose
+// contract is that concurrent calls write different elements.
+unsafe impl Send for OutView<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for OutView<'_> {}
+
+impl<'a> OutView<'a> {
+    /// A view of `out` with `stride` f32 from token to token; results start at its first
+    /// element.
+    pub fn new(out: &'a mut [f32], stride: usize) -> OutView<'a> {
+        OutView { start: out.as_mut_ptr(), len: out.len(), stride, _memory: Default::default() }
+    }
+}
+
+/// One linear layer over a range of its panels, for any number of tokens.
+#[derive(Clone, Debug)]
+pub struct LinearJob<'a> {
+    /// Shape and layout of the weight.
+    pub spec: PanelSpec,
+    /// The weight's panels: `spec.bytes()` bytes.
+    pub weights: &'a [u8],
+    /// Panels to compute: a thread's share.
+    pub panels: Range<usize>,
+    /// How the activations are encoded.
+    pub encoding: Encoding,
+    /// Encoded activations: `tokens` rows of `encoding.lines(cols)` lines.
+    pub input: &'a [Line],
+    /// Rows of `input`.
+    pub tokens: usize,
+    /// Where y\[t\]\[n\] goes: element t·stride + n.
+    pub out: OutView<'a>,
+}
+
+impl LinearJob<'_> {
+    /// Panics unless every buffer is as large as the shapes say.
+    fn check(&self) {
+        assert_eq!(self.weights.len(), self.spec.bytes(), "bytes of the weight");
+        assert!(self.panels.start <= self.panels.end && self.panels.end <= self.spec.panels());
+        let lines = self.encoding.lines(self.spec.cols());
+        assert!(self.input.len() >= self.tokens * lines, "encoded rows");
+        let last = self.tokens.saturating_sub(1) * self.out.stride + self.spec.rows();
+        assert!(self.tokens == 0 || self.out.len >= last, "room for the results");
+        assert!(self.tokens <= 1 || self.out.stride >= self.spec.rows(), "rows do not overlap");
+        let bytes = self.encoding == Encoding::Int8;
+        assert!(!bytes || self.spec.layout().group().is_some(), "bytes need an integer layout");
+    }
+
+    /// Rows of panel `p` that exist.
+    fn rows_of_panel(&self, p: usize) -> usize {
+        PANEL_ROWS.min(self.spec.rows() - p * PANEL_ROWS)
+    }
+}
+
+/// Lines of scratch memory that [`linear`] wants for a weight of this shape.
+pub fn scratch_lines(spec: &PanelSpec) -> usize {
+    // Two panels expanded to bytes: 8 lines of codes and at most 2 of scales a block; or a
+    // chunk of four panels expanded to f32.
+    (2 * spec.cols().div_ceil(32) * 10).max(4 * F32_CHUNK)
+}
+
+/// Columns that the f32 kernels expand at a time.
+const F32_CHUNK: usize = 128;
+
+/// Computes the panels of `job` for all its tokens.
+///
+/// `scratch` is this thread's own, at least [`scratch_lines`] long.
+///
+/// # Panics
+/// If a buffer is smaller than its shape, or `isa` is not available on this machine.
+///
+/// # Safety
+/// Nothing else may read or write the columns of `job.panels` in `job.out` meanwhile: give
+/// concurrent calls on one output ranges that do not overlap.
+pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
+    job.check();
+    assert!(isa.is_available(), "{} is not available here", isa.name());
+    assert!(scratch.len() >= scratch_lines(&job.spec), "scratch");
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the features are there, the buffers are as large as `check` found, and the
+        // caller keeps others away from the outputs.
+        Isa::Avx512 if job.encoding == Encoding::Int8 => unsafe { avx512::linear(job, scratch) },
+        // SAFETY: as above.
+        _ => unsafe { scalar::linear(job) },
+    }
+}

@@ -1,0 +1,213 @@
+//! Every format × shape × token count × instruction set against the definition and f64.
+
+use tokenmill_quant::float::{f32_to_bf16, f32_to_f16};
+use tokenmill_quant::panel::PanelSpec;
+use tokenmill_quant::{FORMATS, FormatId};
+
+use super::*;
+
+/// A multiplicative congruential sequence.
+struct Noise(u64);
+
+impl Noise {
+    fn byte(&mut self) -> u8 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_041);
+        (self.0 >> 56) as u8
+    }
+
+    /// About −1..1.
+    fn unit(&mut self) -> f32 {
+        let bits = u32::from(self.byte()) << 16 | u32::from(self.byte()) << 8;
+        (bits | u32::from(self.byte())) as f32 / 8_388_608.0 - 1.0
+    }
+}
+
+/// Stored rows of `format` in which every code appears and scales are moderate.
+fn stored(format: FormatId, rows: usize, cols: usize, noise: &mut Noise) -> Vec<u8> {
+    let info = format.info();
+    let mut bytes = vec![0; rows * cols / info.block_weights * info.block_bytes];
+    for block in bytes.chunks_exact_mut(info.block_bytes) {
+        block.fill_with(|| noise.byte());
+        let mut put = |at: usize, bits: u16| block[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+        match format {
+            FormatId::F32 => block.copy_from_slice(&noise.unit().to_le_bytes()),
+            FormatId::F16 => put(0, f32_to_f16(noise.unit())),
+            FormatId::BF16 => put(0, f32_to_bf16(noise.unit())),
+            FormatId::MXFP4 => block[0] = 118 + block[0] % 8,
+            FormatId::Q6_K => put(208, f32_to_f16(noise.unit() * 0.01)),
+            FormatId::Q4_1 | FormatId::Q5_1 | FormatId::Q4_K | FormatId::Q5_K => {
+                put(0, f32_to_f16(noise.unit() * 0.01));
+                put(2, f32_to_f16(noise.unit() * 0.05));
+            }
+            _ => put(0, f32_to_f16(noise.unit() * 0.01)),
+        }
+    }
+    bytes
+}
+
+/// A weight in panels and the activations of some tokens.
+struct Case {
+    spec: PanelSpec,
+    weights: Vec<u8>,
+    encoding: Encoding,
+    input: Vec<Line>,
+    x: Vec<f32>,
+    tokens: usize,
+}
+
+impl Case {
+    fn new(format: FormatId, mode: Mode, rows: usize, cols: usize, tokens: usize) -> Case {
+        let mut noise = Noise((rows * 31 + cols * 7 + tokens) as u64);
+        let spec = PanelSpec::new(format, rows, cols).expect("a legal shape");
+        let mut weights = vec![0; spec.bytes()];
+        spec.repack(0, &stored(format, rows, cols, &mut noise), &mut weights);
+        let encoding = Encoding::of(spec.layout(), mode);
+        let lines = encoding.lines(cols);
+        let mut input = vec![Line::ZERO; tokens * lines];
+        let mut x = Vec::new();
+        for row in input.chunks_exact_mut(lines) {
+            let size = 1.0 + noise.unit().abs() * 20.0;
+            let values: Vec<f32> = (0..cols).map(|_| noise.unit().powi(3) * size).collect();
+            encoding.encode(Isa::Scalar, &values, row);
+            x.extend(values);
+        }
+        Case { spec, weights, encoding, input, x, tokens }
+    }
+
+    /// Results of all panels, computed in two runs that split the panels at `split`; columns
+    /// beyond the matrix keep the mark they had.
+    fn run(&self, isa: Isa, split: usize) -> Vec<f32> {
+        let stride = self.spec.rows() + 3;
+        let mut out = vec![7.5; self.tokens * stride];
+        let mut scratch = vec![Line::ZERO; scratch_lines(&self.spec)];
+        let view = OutView::new(&mut out, stride);
+        for panels in [0..split, split..self.spec.panels()] {
+            let job = LinearJob {
+                spec: self.spec,
+                weights: &self.weights,
+                panels,
+                encoding: self.encoding,
+                input: &self.input,
+                tokens: self.tokens,
+                out: view,
+            };
+            // SAFETY: one call at a time.
+            unsafe { linear(isa, &job, &mut scratch) };
+        }
+        for row in out.chunks_exact(stride) {
+            assert!(row[self.spec.rows()..].iter().all(|&y| y == 7.5), "wrote beyond the row");
+        }
+        out.chunks_exact(stride).flat_map(|row| row[..self.spec.rows()].to_vec()).collect()
+    }
+}
+
+fn check_isas(format: FormatId, mode: Mode, rows: usize, cols: usize, tokens: usize) {
+    let case = Case::new(format, mode, rows, cols, tokens);
+    let expect = case.run(Isa::Scalar, 0);
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for split in [0, case.spec.panels() / 2] {
+            for (i, (e, g)) in expect.iter().zip(case.run(isa, split)).enumerate() {
+                assert!(
+                    e.to_bits() == g.to_bits(),
+                    "{format} {mode:?} {rows}×{cols}, {tokens} tokens, {}: [{}][{}] {e} is {g}",
+                    isa.name(),
+                    i / rows,
+                    i % rows
+                );
+            }
+        }
+    }
+}
+
+fn weight_formats() -> impl Iterator<Item = FormatId> {
+    FORMATS.iter().map(|f| f.id).filter(|id| id.is_weight())
+}
+
+#[test]
+fn every_instruction_set_gives_the_bits_of_the_definition() {
+    for format in weight_formats() {
+        let unit = format.info().block_weights.max(32);
+        for mode in [Mode::Int8, Mode::Bf16, Mode::F32] {
+            for tokens in [1, 2, 3, 5, 6, 7, 8, 13, 64] {
+                check_isas(format, mode, 50, unit * 3, tokens);
+            }
+            for (rows, cols) in [(1, unit), (16, unit * 2), (33, unit * 5), (100, unit)] {
+                check_isas(format, mode, rows, cols, 4);
+                check_isas(format, mode, rows, cols, 25);
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_columns_of_plain_formats() {
+    for format in [FormatId::F32, FormatId::F16, FormatId::BF16] {
+        for cols in [1, 7, 31, 33, 130, 257] {
+            for mode in [Mode::Bf16, Mode::F32] {
+                check_isas(format, mode, 18, cols, 3);
+            }
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_other_tokens() {
+    let whole = Case::new(FormatId::Q4_1, Mode::Int8, 40, 576, 64);
+    let expect = whole.run(Isa::detect(), 0);
+    let lines = whole.encoding.lines(576);
+    for t in [0, 13, 63] {
+        let mut one = Case::new(FormatId::Q4_1, Mode::Int8, 40, 576, 64);
+        one.input = whole.input[t * lines..][..lines].to_vec();
+        one.tokens = 1;
+        assert_eq!(one.run(Isa::detect(), 1), expect[t * 40..][..40], "token {t}");
+    }
+}
+
+/// The exact product in f64, and Σ|w·x| for a bound.
+fn oracle(case: &Case) -> Vec<(f64, f64)> {
+    let cols = case.spec.cols();
+    let mut w = vec![0.0; cols];
+    let mut out = vec![(0.0, 0.0); case.tokens * case.spec.rows()];
+    for r in 0..case.spec.rows() {
+        case.spec.row(&case.weights, r, &mut w);
+        for (t, x) in case.x.chunks_exact(cols).enumerate() {
+            let products = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
+            out[t * case.spec.rows() + r] =
+                products.fold((0.0, 0.0), |(y, size), p| (y + p, size + p.abs()));
+        }
+    }
+    out
+}
+
+#[test]
+fn the_definition_is_near_the_exact_product() {
+    // Relative to Σ|w·x|: f32 rounds n times; bf16 loses 2⁻⁹ on each side; int8 loses half a
+    // step of amax/127 on each activation, here at most 1/127 of the block's sum.
+    let bounds = [(Mode::F32, 1e-5), (Mode::Bf16, 4.1e-3), (Mode::Int8, 8e-3)];
+    for format in weight_formats() {
+        for (mode, bound) in bounds {
+            let case = Case::new(format, mode, 20, 512, 3);
+            let got = case.run(Isa::Scalar, 0);
+            for ((exact, size), got) in oracle(&case).into_iter().zip(got) {
+                let error = (exact - f64::from(got)).abs() / size;
+                assert!(error < bound, "{format} {mode:?}: {got} for {exact}, error {error:.2e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_that_cannot_be_encoded_show() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 2e30] {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let mut case = Case::new(FormatId::Q4_0, Mode::Int8, 16, 64, 2);
+            let mut x = case.x[..64].to_vec();
+            x[40] = bad;
+            let lines = case.encoding.lines(64);
+            case.encoding.encode(isa, &x, &mut case.input[..lines]);
+            let got = case.run(isa, 0);
+            assert!(got[..16].iter().all(|y| y.is_nan()), "{bad}: {:?}", &got[..16]);
+            assert!(got[16..].iter().all(|y| y.is_finite()), "the other token is untouched");
+        }
+    }
+}
