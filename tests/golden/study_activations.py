@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""What does quantising activations cost? Teacher-forced KL divergence on a real model.
+
+The weights of a GGUF file (llama architecture) are decoded to f32 and put into HF's Llama; then the
+inputs of its linears, or its K and V, are quantised and decoded again ("fake quantisation") and the
+next-token distribution is compared with the f32 run: KL(f32 || variant) in nats, in f64, over the
+whole vocabulary, at every position of text/eval.txt in chunks of 512 tokens.
+
+    pip install torch transformers gguf tokenizers
+    python tests/golden/study_activations.py MODEL.gguf --stage roles   # each role alone
+    python tests/golden/study_activations.py MODEL.gguf --stage all     # everything together
+
+Results and the decision: docs/decisions/0001-activation-scales.md.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+HERE = pathlib.Path(__file__).resolve().parent
+CHUNK = 512
+SAMPLED_CHUNKS = (0, 5, 10, 15)  # what the per-role rows read: prose, notes, proofs, code
+
+# ------------------------------------------------------------------------------------- the schemes
+
+
+def quantise(x, block):
+    """s8, round to nearest even, scale amax/127 per `block` values of a row (0: the whole row)."""
+    width = x.shape[-1]
+    out = torch.empty_like(x)
+    for start in range(0, width, block or width):
+        part = x[..., start:start + (block or width)]
+        scale = part.abs().amax(-1, keepdim=True) / 127
+        scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+        out[..., start:start + part.shape[-1]] = (part / scale).round() * scale
+    return out
+
+
+def two_terms(x):
+    """Two s8 values for each input: per-row scale, then the same for what is left."""
+    first = quantise(x, 0)
+    return first + quantise(x - first, 0)
+
+
+SCHEMES = {
+    "row": lambda x: quantise(x, 0),
+    "256": lambda x: quantise(x, 256),
+    "128": lambda x: quantise(x, 128),
+    "64": lambda x: quantise(x, 64),
+    "32": lambda x: quantise(x, 32),
+    "two": two_terms,
+    "bf16": lambda x: x.bfloat16().float(),
+}
+ROLES = ("qkv", "o", "gate_up", "down", "head")
+
+
+def everywhere(scheme, **change):
+    return {role: scheme for role in ROLES} | change
+
+
+# name -> (scheme by role, int8 "k"/"v" letters, bf16 weights)
+ROLE_VARIANTS = {f"{role} {scheme}": ({role: scheme}, "", False)
+                 for role in ROLES for scheme in ("row", "256", "64", "32", "two")}
+ALL_VARIANTS = {
+    "all row": (everywhere("row"), "", False),
+    "all 256": (everywhere("256"), "", False),
+    "all 128": (everywhere("128"), "", False),
+    "all 64": (everywhere("64"), "", False),
+    "all 32": (everywhere("32"), "", False),
+    "all two": (everywhere("two"), "", False),
+    "256, down 32": (everywhere("256", down="32"), "", False),
+    "256, down 64": (everywhere("256", down="64"), "", False),
+    "256, down 32, o 32": (everywhere("256", down="32", o="32"), "", False),
+    "64, down 32": (everywhere("64", down="32"), "", False),
+    "256, down two": (everywhere("256", down="two"), "", False),
+    "bf16 activations": (everywhere("bf16"), "", False),
+    "bf16 activations and weights": (everywhere("bf16"), "", True),
+    "int8 K": ({}, "k", False),
+    "int8 V": ({}, "v", False),
+    "int8 K and V": ({}, "kv", False),
+    "all 32, int8 K and V": (everywhere("32"), "kv", False),
+    "256, down 32, int8 K and V": (everywhere("256", down="32"), "kv", False),
+}
+
+# --------------------------------------------------------------------------------------- the model
+
+
+def unpermute(rows, heads):
+    """llama.cpp stores the rows of q and k pair by pair; HF wants the halves of a head apart."""
+    half = rows.shape[0] // heads // 2
+    return rows.reshape(heads, half, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def load(path):
+    """(tokenizer, HF model in f32) from a GGUF file of the llama architecture."""
+    reader = gguf.GGUFReader(path)
+
+    def field(name):
+        return reader.fields[name].contents()
+
+    config = transformers.LlamaConfig(
+        vocab_size=field("llama.vocab_size"), hidden_size=field("llama.embedding_length"),
+        intermediate_size=field("llama.feed_forward_length"),
+        num_hidden_layers=field("llama.block_count"),
+        num_attention_heads=field("llama.attention.head_count"),
+        num_key_value_heads=field("llama.attention.head_count_kv"),
+        rms_norm_eps=field("llama.attention.layer_norm_rms_epsilon"),
+        rope_parameters={"rope_type": "default", "rope_theta": field("llama.rope.freq_base")},
+        tie_word_embeddings=True, attn_implementation="study")
+    names = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+             "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+             "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+             "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+    state = {}
+    for tensor in reader.tensors:
+        data = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        parts = tensor.name.split(".")
+        if parts[0] == "token_embd":
+            name = "model.embed_tokens.weight"
+        elif parts[0] == "output_norm":
+            name = "model.norm.weight"
+        else:
+            name = f"model.layers.{parts[1]}.{names[parts[2]]}.weight"
+        if parts[-2] == "attn_q":
+            data = unpermute(data, config.num_attention_heads)
+        if parts[-2] == "attn_k":
+            data = unpermute(data, config.num_key_value_heads)
+        state[name] = torch.from_numpy(data.copy())
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model = transformers.LlamaForCausalLM(config)
+    model.load_state_dict(state)
+    merges = [tuple(m.split(" ")) for m in field("tokenizer.ggml.merges")]
+    tokens = field("tokenizer.ggml.tokens")
+    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True),
+         pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    return tokenizer, model.float().eval()
+
+
+class Study:
+    """The model with hooks that quantise what the current variant says."""
+
+    def __init__(self, model):
+        self.model = model
+        self.roles = {}
+        self.kv = ""
+        for name, module in model.named_modules():
+            role = role_of(name)
+            if role:
+                module.register_forward_pre_hook(self.hook(role))
+        self.weights = {}
+
+    def hook(self, role):
+        def run(module, inputs):
+            scheme = self.roles.get(role)
+            return (SCHEMES[scheme](inputs[0]),) if scheme else None
+        return run
+
+    def attention(self, module, query, key, value, mask, **kwargs):
+        if "k" in self.kv:
+            key = quantise(key, 0)
+        if "v" in self.kv:
+            value = quantise(value, 0)
+        eager = transformers.models.llama.modeling_llama.eager_attention_forward
+        return eager(module, query, key, value, mask, **kwargs)
+
+    def round_weights(self):
+        """Round the weights of all linears to bf16; `restore` brings them back."""
+        for name, module in self.model.named_modules():
+            if role_of(name):
+                self.weights[name] = module.weight.data
+                module.weight.data = module.weight.data.bfloat16().float()
+
+    def restore(self):
+        for name, module in self.model.named_modules():
+            if name in self.weights:
+                module.weight.data = self.weights[name]
+        self.weights = {}
+
+    def logits(self, ids, variant):
+        self.roles, self.kv, rounded = variant
+        if rounded:
+            self.round_weights()
+        out = self.model(ids, use_cache=False).logits[0]
+        if rounded:
+            self.restore()
+        return out
+
+
+def role_of(name):
+    """The role of the linear called `name`, or None if it is none."""
+    last = name.split(".")[-1]
+    return {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "o_proj": "o",
+            "gate_proj": "gate_up", "up_proj": "gate_up", "down_proj": "down",
+            "lm_head": "head"}.get(last)
+
+
+def divergence(base, other):
+    """(KL per position [tokens] in nats, share of equal best tokens), rows in f64."""
+    kl = np.empty(base.shape[0])
+    for i in range(0, base.shape[0], 64):
+        p = base[i:i + 64].double().log_softmax(-1)
+        q = other[i:i + 64].double().log_softmax(-1)
+        kl[i:i + 64] = (p.exp() * (p - q)).sum(-1).numpy()
+    return kl, (base.argmax(-1) == other.argmax(-1)).numpy()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--stage", choices=("roles", "all"), required=True)
+    parser.add_argument("--only", default="", help="variants whose name holds this text")
+    parser.add_argument("--json", help="write the results to this file")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+
+    study = None
+    transformers.AttentionInterface.register(
+        "study", lambda *a, **kw: study.attention(*a, **kw))
+    transformers.AttentionMaskInterface.register(
+        "study", transformers.masking_utils.eager_mask)
+    tokenizer, model = load(args.model)
+    study = Study(model)
+    ids = tokenizer.encode((HERE / "text" / "eval.txt").read_text()).ids
+    chunks = [ids[i:i + CHUNK] for i in range(0, len(ids), CHUNK)]
+    variants = ROLE_VARIANTS if args.stage == "roles" else ALL_VARIANTS
+    variants = {k: v for k, v in variants.items() if args.only in k}
+    chosen = SAMPLED_CHUNKS if args.stage == "roles" else range(len(chunks))
+    found = {name: ([], []) for name in variants}
+    nll = []
+    for number in chosen:
+        began = time.time()
+        tokens = torch.tensor([chunks[number]])
+        base = study.logits(tokens, ({}, "", False))
+        nll.append(torch.nn.functional.cross_entropy(base[:-1], tokens[0, 1:], reduction="none"))
+        for name, variant in variants.items():
+            kl, same = divergence(base, study.logits(tokens, variant))
+            found[name][0].append(kl)
+            found[name][1].append(same)
+        print(f"chunk {number}: {time.time() - began:.0f} s", file=sys.stderr, flush=True)
+    print(f"{len(ids)} tokens, {sum(len(c) for c in map(chunks.__getitem__, chosen))} scored, "
+          f"perplexity in f32 {torch.cat(nll).mean().exp():.3f}")
+    print("| variant | mean KL | p99 KL | max KL | same best token |\n|---|---:|---:|---:|---:|")
+    rows = {}
+    for name, (kls, sames) in found.items():
+        kl, same = np.concatenate(kls), np.concatenate(sames)
+        rows[name] = {"mean": kl.mean(), "p99": np.quantile(kl, 0.99), "max": kl.max(),
+                      "same": same.mean(), "tokens": len(kl)}
+        print(f"| {name} | {kl.mean():.6f} | {np.quantile(kl, 0.99):.5f} | {kl.max():.4f} "
+              f"| {100 * same.mean():.2f} % |")
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
