@@ -1,0 +1,308 @@
+//! From a path to an open model: what kind of file it is and which others belong to it.
+
+use std::path::{Path, PathBuf};
+
+use tokenmill_ir::{Checkpoint, Container, MetaValue, TensorInfo};
+
+use crate::assemble::assemble_mxfp4;
+use crate::data::ModelData;
+use crate::error::LoadError;
+use crate::gguf::{self, Gguf, Split};
+use crate::hf_config;
+use crate::mmap::MappedFile;
+use crate::safetensors;
+
+/// Longest shard index, bytes.
+const MAX_INDEX_BYTES: u64 = 256 << 20;
+
+/// A model whose headers are read and whose weights are mapped.
+#[derive(Debug)]
+pub struct OpenModel {
+    /// Hyper-parameters and the tensor index. For a Hugging Face folder `meta` is config.json,
+    /// with generation_config.json under the key `generation_config`.
+    pub checkpoint: Checkpoint,
+    /// The tensors' bytes.
+    pub data: ModelData,
+    /// Files beside the weights.
+    pub sidecars: Sidecars,
+}
+
+/// Files of a Hugging Face folder that others read; `None` where absent.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Sidecars {
+    /// `tokenizer.json`
+    pub tokenizer: Option<PathBuf>,
+    /// `tokenizer_config.json`
+    pub tokenizer_config: Option<PathBuf>,
+    /// `special_tokens_map.json`
+    pub special_tokens_map: Option<PathBuf>,
+    /// `chat_template.jinja`, or `chat_template.json`
+    pub chat_template: Option<PathBuf>,
+    /// `preprocessor_config.json`
+    pub preprocessor_config: Option<PathBuf>,
+}
+
+/// Opens the model at `path`: a GGUF file (any part of a split one), a safetensors file or its
+/// index with config.json beside it, or a folder with one model.
+///
+/// # Errors
+/// [`LoadError`], naming path, place, expectation and finding.
+pub fn open(path: &Path) -> Result<OpenModel, LoadError> {
+    let metadata = std::fs::metadata(path).map_err(|e| LoadError::io(path, e))?;
+    if metadata.is_dir() {
+        return open_folder(path);
+    }
+    if file_name(path).ends_with(".safetensors.index.json") {
+        return open_hf(folder_of(path), Weights::Index(path.to_owned()));
+    }
+    let file = MappedFile::open(path)?;
+    match kind(file.bytes()) {
+        Kind::Gguf => open_gguf(file),
+        Kind::Safetensors => open_hf(folder_of(path), Weights::File(file)),
+        Kind::Other(what) => Err(LoadError::not_a_model(path, what)),
+    }
+}
+
+enum Kind {
+    Gguf,
+    Safetensors,
+    Other(String),
+}
+
+/// What a file is, from its first bytes.
+fn kind(bytes: &[u8]) -> Kind {
+    let head = &bytes[..bytes.len().min(4)];
+    if head == b"GGUF" {
+        return Kind::Gguf;
+    }
+    if bytes.get(8) == Some(&b'{') {
+        return Kind::Safetensors; // eight bytes of length, then the header
+    }
+    match head {
+        b"lmgg" | b"fmgg" | b"tjgg" | b"algg" => {
+            return Kind::Other("a GGML file from before GGUF; convert the model again".into());
+        }
+        b"PK\x03\x04" | [0x80, 2..=5, ..] => {
+            return Kind::Other(
+                "a PyTorch pickle, which can run code when loaded; convert it to safetensors"
+                    .into(),
+            );
+        }
+        _ => {}
+    }
+    Kind::Other(format!("neither GGUF nor safetensors; it starts with {head:02x?}"))
+}
+
+fn open_folder(folder: &Path) -> Result<OpenModel, LoadError> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|e| LoadError::io(folder, e))? {
+        let entry = entry.map_err(|e| LoadError::io(folder, e))?;
+        names.extend(entry.file_name().into_string().ok());
+    }
+    names.sort();
+    let having = |suffix: &str| names.iter().filter(|n| n.ends_with(suffix)).collect::<Vec<_>>();
+    let (ggufs, safetensors) = (having(".gguf"), having(".safetensors"));
+    if names.iter().any(|n| n == "config.json") && !safetensors.is_empty() {
+        let indexes = having(".safetensors.index.json");
+        return match (indexes.as_slice(), safetensors.as_slice()) {
+            _ if indexes.iter().any(|n| *n == "model.safetensors.index.json") => {
+                open_hf(folder, Weights::Index(folder.join("model.safetensors.index.json")))
+            }
+            _ if safetensors.iter().any(|n| *n == "model.safetensors") => {
+                open_hf(folder, Weights::File(MappedFile::open(&folder.join("model.safetensors"))?))
+            }
+            ([], [name]) => open_hf(folder, Weights::File(MappedFile::open(&folder.join(name))?)),
+            _ => Err(ambiguous(folder, &safetensors)),
+        };
+    }
+    match ggufs.as_slice() {
+        [] => {
+            let pickled = names.iter().any(|n| n.ends_with(".bin") || n.ends_with(".pth"));
+            let hint = if pickled { " (PyTorch .bin files are not read)" } else { "" };
+            let found = format!("no .gguf, no config.json with .safetensors{hint}");
+            Err(LoadError::not_a_model(folder, found))
+        }
+        [first, rest @ ..] => {
+            // The parts of one split model count as one.
+            let whole = |name: &str| split_name(name).map(|(stem, ..)| stem.to_owned());
+            if !rest.is_empty()
+                && rest.iter().any(|n| whole(n).is_none() || whole(n) != whole(first))
+            {
+                return Err(ambiguous(folder, &ggufs));
+            }
+            open(&folder.join(first))
+        }
+    }
+}
+
+fn ambiguous(folder: &Path, names: &[&String]) -> LoadError {
+    let mut list = names.iter().take(8).map(|n| n.as_str()).collect::<Vec<_>>().join(", ");
+    if names.len() > 8 {
+        list.push_str(", …");
+    }
+    LoadError::not_a_model(folder, format!("several models, name one of: {list}"))
+}
+
+/// `stem-00001-of-00003.gguf` → (stem, 1, 3).
+fn split_name(name: &str) -> Option<(&str, u32, u32)> {
+    let rest = name.strip_suffix(".gguf")?;
+    let (rest, count) = rest.rsplit_once("-of-")?;
+    let (stem, number) = rest.rsplit_once('-')?;
+    let digits = |text: &str| (text.len() == 5).then(|| text.parse().ok())?;
+    Some((stem, digits(number)?, digits(count)?))
+}
+
+fn open_gguf(file: MappedFile) -> Result<OpenModel, LoadError> {
+    let path = file.path().to_owned();
+    let gguf = gguf::parse(&path, file.bytes(), 0)?;
+    let (files, gguf) = match gguf.split(&path)? {
+        None => (vec![file], gguf),
+        Some(split) => open_parts(file, split)?,
+    };
+    let checkpoint = index(&path, Container::Gguf, gguf.meta, gguf.tensors)?;
+    let data = ModelData::new(files, Vec::new());
+    Ok(OpenModel { checkpoint, data, sidecars: Sidecars::default() })
+}
+
+/// All parts of a split model, in order; the pairs are those of the first part.
+fn open_parts(any: MappedFile, split: Split) -> Result<(Vec<MappedFile>, Gguf), LoadError> {
+    let path = any.path().to_owned();
+    let name = file_name(&path);
+    let Some((stem, number, count)) = split_name(name) else {
+        let expected = format!("-{:05}-of-{:05}.gguf", split.index + 1, split.count);
+        return Err(LoadError::invalid(&path, "file name of a split model", expected, name));
+    };
+    let folder = folder_of(&path);
+    let mut files: Vec<MappedFile> = Vec::new();
+    let mut all: Option<Gguf> = None;
+    for part in 0..split.count {
+        let part_path = folder.join(format!("{stem}-{:05}-of-{count:05}.gguf", part + 1));
+        let file = MappedFile::open(&part_path)?;
+        let gguf = gguf::parse(&part_path, file.bytes(), part)?;
+        let found = gguf.split(&part_path)?;
+        if found.map(|s| (s.index, s.count)) != Some((part, split.count)) {
+            let expected =
+                format!("part {part} of {} (file name: {number} of {count})", split.count);
+            let found = format!("{:?}", found.map(|s| (s.index, s.count)));
+            return Err(LoadError::invalid(&part_path, "split.no, split.count", expected, found));
+        }
+        files.push(file);
+        match &mut all {
+            None => all = Some(gguf),
+            Some(all) => all.tensors.extend(gguf.tensors),
+        }
+    }
+    let Some(all) = all else {
+        return Err(LoadError::invalid(&path, "split.count", "at least one part", split.count));
+    };
+    match all.split(&path)?.and_then(|s| s.tensors) {
+        Some(expected) if u64::from(expected) != all.tensors.len() as u64 => {
+            let found = format!("{} in all parts", all.tensors.len());
+            Err(LoadError::invalid(&path, "split.tensors.count", expected.to_string(), found))
+        }
+        _ => Ok((files, all)),
+    }
+}
+
+enum Weights {
+    File(MappedFile),
+    Index(PathBuf),
+}
+
+fn open_hf(folder: &Path, weights: Weights) -> Result<OpenModel, LoadError> {
+    let config_path = folder.join("config.json");
+    let json = read_whole(&config_path, hf_config::MAX_CONFIG_BYTES)?;
+    let mut meta = hf_config::parse(&config_path, &json)?;
+    hf_config::check_quantization(&config_path, &meta)?;
+    let generation_path = folder.join("generation_config.json");
+    if generation_path.is_file() {
+        let json = read_whole(&generation_path, hf_config::MAX_CONFIG_BYTES)?;
+        let generation = hf_config::parse(&generation_path, &json)?;
+        meta.insert("generation_config".to_owned(), MetaValue::Map(generation));
+    }
+    let (path, files, tensors) = match weights {
+        Weights::File(file) => {
+            let tensors = safetensors::parse(file.path(), file.bytes(), 0)?;
+            (file.path().to_owned(), vec![file], tensors)
+        }
+        Weights::Index(path) => {
+            let (files, tensors) = open_shards(folder, &path)?;
+            (path, files, tensors)
+        }
+    };
+    let (tensors, assembled) = assemble_mxfp4(&path, tensors, files.len() as u32)?;
+    let checkpoint = index(&path, Container::Hf, meta, tensors)?;
+    let data = ModelData::new(files, assembled);
+    Ok(OpenModel { checkpoint, data, sidecars: sidecars(folder) })
+}
+
+fn open_shards(
+    folder: &Path,
+    index_path: &Path,
+) -> Result<(Vec<MappedFile>, Vec<TensorInfo>), LoadError> {
+    let json = read_whole(index_path, MAX_INDEX_BYTES)?;
+    let shards = safetensors::parse_index(index_path, &json)?;
+    let (mut files, mut tensors) = (Vec::new(), Vec::new());
+    for (i, name) in shards.files.iter().enumerate() {
+        let file = MappedFile::open(&folder.join(name))?;
+        tensors.extend(safetensors::parse(file.path(), file.bytes(), i as u32)?);
+        files.push(file);
+    }
+    let places: std::collections::HashSet<(&str, u32)> =
+        tensors.iter().map(|t| (t.name.as_str(), t.extent.file)).collect();
+    for (tensor, file) in &shards.tensors {
+        if !places.contains(&(tensor.as_str(), *file as u32)) {
+            let expected = format!("the tensor in {}", shards.files[*file]);
+            let place = format!("weight_map: '{tensor}'");
+            return Err(LoadError::invalid(index_path, place, expected, "no such tensor there"));
+        }
+    }
+    Ok((files, tensors))
+}
+
+fn index(
+    path: &Path,
+    container: Container,
+    meta: tokenmill_ir::Meta,
+    tensors: Vec<TensorInfo>,
+) -> Result<Checkpoint, LoadError> {
+    Checkpoint::new(container, meta, tensors).map_err(|name| {
+        let place = crate::error::shorten(format!("tensor '{name}'"));
+        LoadError::invalid(path, place, "one tensor of this name", "two")
+    })
+}
+
+fn sidecars(folder: &Path) -> Sidecars {
+    let find = |names: &[&str]| names.iter().map(|n| folder.join(n)).find(|p| p.is_file());
+    Sidecars {
+        tokenizer: find(&["tokenizer.json"]),
+        tokenizer_config: find(&["tokenizer_config.json"]),
+        special_tokens_map: find(&["special_tokens_map.json"]),
+        chat_template: find(&["chat_template.jinja", "chat_template.json"]),
+        preprocessor_config: find(&["preprocessor_config.json"]),
+    }
+}
+
+/// The content of a small file.
+fn read_whole(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, LoadError> {
+    use std::io::Read;
+    let file = std::fs::File::open(path).map_err(|e| LoadError::io(path, e))?;
+    let mut content = Vec::new();
+    file.take(limit_bytes + 1).read_to_end(&mut content).map_err(|e| LoadError::io(path, e))?;
+    if content.len() as u64 > limit_bytes {
+        let place = "length".to_owned();
+        return Err(LoadError::TooLarge { path: path.to_owned(), place, limit_bytes });
+    }
+    Ok(content)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn file_name(path: &Path) -> &str {
+    path.file_name().and_then(|n| n.to_str()).unwrap_or_default()
+}
