@@ -71,13 +71,14 @@ pub struct RowPart {
     pub tensor: String,
     /// Which rows of that tensor (its outer axes flattened).
     pub rows: RowSlices,
-    /// Set when the stored matrix must be read transposed: `heads` blocks, each `[in, out]` in the
-    /// file and `[out, in]` here. Plain (unblocked) formats only.
+    /// Set when the stored matrix must be read transposed: each of the `rows.repeat` slices is a
+    /// block `[count, tensor cols]` in the file and gives `tensor cols` rows of `count` columns
+    /// here. Plain (unblocked) formats only.
     pub transposed: bool,
 }
 
 /// One weight: `rows × cols`, its rows taken from one or more stored tensors.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WeightSpec {
     /// A readable name for `inspect` and errors, such as `layers.3.attn.qkv`.
     pub name: String,
@@ -87,10 +88,14 @@ pub struct WeightSpec {
     pub rows: u32,
     /// Input features (columns, contiguous).
     pub cols: u32,
-    /// Where the rows come from, top to bottom; `Σ rows` of the parts is `rows`.
+    /// Where the rows come from, top to bottom; `Σ rows` of the parts is `rows` (for transposed
+    /// parts: `Σ repeat · tensor cols`).
     pub parts: Vec<RowPart>,
-    /// Added to the product, one number a row, in the order of the rows. Empty: no bias.
+    /// Added to the product, one number a row, in the order of the rows. Here `RowPart::rows`
+    /// counts *elements* of the tensor flattened, not rows. Empty: no bias.
     pub bias: Vec<RowPart>,
+    /// Runs of rows and the factor of each: `out = scale · (x · wᵀ + bias)`. Empty: 1 everywhere.
+    pub scales: Vec<(u32, f32)>,
 }
 
 impl WeightSpec {

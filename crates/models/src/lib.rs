@@ -1,1 +1,19 @@
-//! tokenmill-models
+//! What each architecture is (data), and how it becomes a program.
+//!
+//! [`arch`] holds one small function per architecture that turns hyper-parameters into a
+//! [`ModelSpec`]; [`lower()`] is the only place that knows how a layer computes; [`names`] the only
+//! place that knows how files spell tensors. Pure.
+
+pub mod arch;
+mod error;
+pub mod hyper;
+pub mod lower;
+pub mod names;
+pub mod rope;
+pub mod spec;
+
+pub use arch::{ARCHS, Arch, spec_of};
+pub use error::ModelError;
+pub use hyper::Hyper;
+pub use lower::{Lowered, lower};
+pub use spec::ModelSpec;

@@ -1,0 +1,40 @@
+//! gpt-oss: attention sinks, alternating windows, biases everywhere, clamped gated experts.
+
+use tokenmill_ir::{GateAct, Mask, MetaValue, RopePairing, RouteScore};
+
+use super::{Arch, llama};
+use crate::error::ModelError;
+use crate::hyper::*;
+use crate::spec::{Experts, Ffn, ModelSpec};
+
+pub const ARCH: Arch = Arch { name: "gpt_oss", spellings: &["gpt_oss", "gpt-oss"], spec };
+
+fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    let mut model = llama::spec_with(h, RopePairing::Half)?;
+    let window = h.u32(WINDOW)?;
+    let types = h.meta().opt_list("layer_types")?;
+    for (i, a) in model.attention_mut() {
+        a.sinks = true;
+        let windowed = match types {
+            Some(list) => list.get(i).and_then(MetaValue::as_str) == Some("sliding_attention"),
+            None => i % 2 == 0,
+        };
+        if windowed {
+            a.mask = Mask::Window(window);
+        }
+    }
+    let limit = h.meta().opt_f32("swiglu_limit")?.unwrap_or(7.0);
+    let experts = Experts {
+        count: h.u32(EXPERTS)?,
+        top: h.u32(EXPERTS_USED)?,
+        width: h.u32(EXPERT_FFN)?,
+        act: GateAct::Clamped { alpha: 1.702, limit },
+        score: RouteScore::SoftmaxOfTop,
+        groups: None,
+        normalise: false,
+        scale: 1.0,
+        shared: None,
+    };
+    model.ffn_mut().for_each(|(_, f)| *f = Ffn::Experts(experts.clone()));
+    Ok(model)
+}

@@ -1,0 +1,15 @@
+//! Qwen3: Llama with a norm on each query and key head.
+
+use super::{Arch, qwen2};
+use crate::error::ModelError;
+use crate::hyper::*;
+use crate::spec::{ModelSpec, Norm, QkNorm};
+
+pub const ARCH: Arch = Arch { name: "qwen3", spellings: &["qwen3"], spec };
+
+pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    let mut model = qwen2::spec(h)?;
+    let norm = Norm::rms(h.f32(RMS_EPS)?);
+    model.attention_mut().for_each(|(_, a)| a.qk_norm = QkNorm::Head(norm));
+    Ok(model)
+}

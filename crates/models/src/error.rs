@@ -1,0 +1,65 @@
+//! What can be wrong between a model file and its program.
+
+use thiserror::Error;
+use tokenmill_ir::{MetaError, ProgramError};
+
+/// Why a checkpoint cannot become a program.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// No row of [`ARCHS`](crate::ARCHS) has that name.
+    #[error("unknown architecture '{found}'; known: {known}")]
+    UnknownArch {
+        /// As the file spells it.
+        found: String,
+        /// All known names.
+        known: String,
+    },
+    /// A hyper-parameter is absent or of the wrong type.
+    #[error("hyper-parameters: {0}")]
+    Meta(#[from] MetaError),
+    /// A hyper-parameter has a value that is not implemented.
+    #[error("{key} = {value} is not supported")]
+    Unsupported {
+        /// Key.
+        key: String,
+        /// Value.
+        value: String,
+    },
+    /// A tensor is absent under every name it may have.
+    #[error("missing tensor '{name}' (also looked for: {others})")]
+    MissingTensor {
+        /// Usual name.
+        name: String,
+        /// Other spellings tried.
+        others: String,
+    },
+    /// A tensor has another shape than the hyper-parameters say.
+    #[error("tensor '{tensor}': expected shape {expected}, found {found}")]
+    Shape {
+        /// Tensor.
+        tensor: String,
+        /// From the hyper-parameters.
+        expected: String,
+        /// In the file.
+        found: String,
+    },
+    /// The file has tensors the architecture does not use: something would be lost in silence.
+    #[error("{count} tensors are not used by this architecture, first '{first}'")]
+    UnusedTensors {
+        /// How many.
+        count: usize,
+        /// One of them.
+        first: String,
+    },
+    /// The program contradicts itself.
+    #[error("program: {0}")]
+    Program(#[from] ProgramError),
+}
+
+impl ModelError {
+    /// An unsupported value of a hyper-parameter.
+    pub fn unsupported(key: &str, value: impl std::fmt::Display) -> Self {
+        ModelError::Unsupported { key: key.to_owned(), value: value.to_string() }
+    }
+}

@@ -1,0 +1,107 @@
+//! Feed-forward parts: gated, plain, routed experts.
+
+use tokenmill_ir::{Act, Expr, GateAct, Op, RouteRule, RowSlices, Rows, Unary, View, WeightId};
+
+use super::Lower;
+use super::weights::ExpertKind;
+use crate::error::ModelError;
+use crate::names::Role;
+use crate::spec::{Experts, Ffn};
+
+const GATE: ExpertKind = ExpertKind {
+    name: "gate",
+    single: Role::ExpertGate,
+    stacked: Role::ExpertsGate,
+    fused: Some((Role::ExpertsGateUp, 0)),
+};
+const UP: ExpertKind = ExpertKind {
+    name: "up",
+    single: Role::ExpertUp,
+    stacked: Role::ExpertsUp,
+    fused: Some((Role::ExpertsGateUp, 1)),
+};
+const DOWN: ExpertKind =
+    ExpertKind { name: "down", single: Role::ExpertDown, stacked: Role::ExpertsDown, fused: None };
+
+impl Lower<'_> {
+    pub(super) fn ffn(&mut self, ffn: &Ffn, x: View) -> Result<View, ModelError> {
+        let hidden = self.spec.hidden;
+        match *ffn {
+            Ffn::Gated { width, act, gate_scale, out_scale } => {
+                let (gate, up) = self.gate_and_up(width)?;
+                self.scale_rows(gate, &[(width, gate_scale)]);
+                let y = self.gated(x, gate, up, width, act);
+                let down = self.matrix(Role::Down, hidden, width)?;
+                self.scale_rows(down, &[(hidden, out_scale)]);
+                Ok(self.linear(y, down))
+            }
+            Ffn::Plain { width, act } => {
+                let up = self.matrix(Role::Up, width, hidden)?;
+                let y = self.linear(x, up);
+                let y = self.map(Expr::Arg(0).apply(Unary::Act(act)), vec![y]);
+                let down = self.matrix(Role::Down, hidden, width)?;
+                Ok(self.linear(y, down))
+            }
+            Ffn::Experts(ref experts) => self.experts(experts, x),
+        }
+    }
+
+    /// Two matrices, whether stored apart or one above the other.
+    fn gate_and_up(&mut self, width: u32) -> Result<(WeightId, WeightId), ModelError> {
+        let hidden = self.spec.hidden;
+        if self.tensor_opt(Role::GateUp).is_none() {
+            let gate = self.matrix(Role::Gate, width, hidden)?;
+            return Ok((gate, self.matrix(Role::Up, width, hidden)?));
+        }
+        let half = |start| Some(RowSlices::range(start, width.into()));
+        let gate = self.stacked("mlp.gate", hidden, &[(Role::GateUp, half(0))])?;
+        let up = self.stacked("mlp.up", hidden, &[(Role::GateUp, half(width.into()))])?;
+        Ok((gate, up))
+    }
+
+    fn gated(&mut self, x: View, gate: WeightId, up: WeightId, width: u32, act: GateAct) -> View {
+        let out = self.program.buffer(Rows::Tokens, width);
+        self.program.ops.push(Op::GatedLinear { x, gate, up, act, out: out.buffer });
+        out
+    }
+
+    fn experts(&mut self, e: &Experts, x: View) -> Result<View, ModelError> {
+        let hidden = self.spec.hidden;
+        let router = self.matrix(Role::Router, e.count, hidden)?;
+        let choice_bias = match self.tensor_opt(Role::RouterChoiceBias) {
+            Some(_) => Some(self.vector(Role::RouterChoiceBias, e.count)?),
+            None => None,
+        };
+        let rule = RouteRule {
+            experts: e.count,
+            top: e.top,
+            score: e.score,
+            choice_bias,
+            groups: e.groups,
+            normalise: e.normalise,
+            scale: e.scale,
+        };
+        let route = self.program.buffer(Rows::Tokens, 2 * e.top);
+        self.program.ops.push(Op::Route { x, router, rule, out: route.buffer });
+        let gate = self.expert_matrices(&GATE, e.count, e.width, hidden)?;
+        let up = self.expert_matrices(&UP, e.count, e.width, hidden)?;
+        let down = self.expert_matrices(&DOWN, e.count, hidden, e.width)?;
+        let out = self.program.buffer(Rows::Tokens, hidden);
+        let (experts, act) = (e.count, e.act);
+        let id = out.buffer;
+        self.program.ops.push(Op::Experts { x, route, gate, up, down, experts, act, out: id });
+        let Some(shared) = e.shared else { return Ok(out) };
+        let gate = self.matrix(Role::SharedGate, shared.width, hidden)?;
+        let up = self.matrix(Role::SharedUp, shared.width, hidden)?;
+        let y = self.gated(x, gate, up, shared.width, GateAct::Plain(Act::Silu));
+        let down = self.matrix(Role::SharedDown, hidden, shared.width)?;
+        let mut y = self.linear(y, down);
+        if shared.gated {
+            let gate = self.matrix(Role::SharedRouter, 1, hidden)?;
+            let g = self.linear(x, gate);
+            let sigmoid = Expr::Arg(1).apply(Unary::Sigmoid);
+            y = self.map(Expr::Mul(Box::new(Expr::Arg(0)), Box::new(sigmoid)), vec![y, g]);
+        }
+        Ok(self.map(Expr::add(0, 1), vec![out, y]))
+    }
+}

@@ -1,0 +1,377 @@
+//! Token mixers: attention, latent attention, gated delta net, Mamba-2, short convolution.
+
+use tokenmill_ir::{
+    Act, AttendSource, CacheKind, Expr, GateOrder, HeadNorm, Mask, Op, RowSlices, Rows, Store,
+    Unary, View, WeightId, WeightSpec, WeightUse,
+};
+
+use super::{Lower, slice};
+use crate::error::ModelError;
+use crate::names::Role;
+use crate::spec::{
+    Attention, DeltaNet, Latent, Mamba, Mixer, Multipliers, Norm, QkNorm, ShortConv,
+};
+
+impl Lower<'_> {
+    pub(super) fn mixer(&mut self, mixer: &Mixer, x: View) -> Result<View, ModelError> {
+        match mixer {
+            Mixer::Attention(a) => self.attention(a, x),
+            Mixer::Latent(l) => self.latent(l, x),
+            Mixer::DeltaNet(d) => self.delta_net(d, x),
+            Mixer::Mamba(m) => self.mamba(m, x),
+            Mixer::ShortConv(c) => self.short_conv(c, x),
+        }
+    }
+
+    fn attention(&mut self, a: &Attention, x: View) -> Result<View, ModelError> {
+        let hidden = self.spec.hidden;
+        let (q_cols, kv_cols) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let qkv_weight = self.qkv(a, q_cols, kv_cols)?;
+        let Multipliers { input, key, output } = a.multipliers;
+        self.scale_rows(qkv_weight, &[(q_cols, input), (kv_cols, input * key), (kv_cols, input)]);
+        let qkv = self.linear(x, qkv_weight);
+        let mut q = slice(qkv, 0, q_cols);
+        let mut k = slice(qkv, q_cols, kv_cols);
+        let v = slice(qkv, q_cols + kv_cols, kv_cols);
+        let gate = a.gated.then(|| slice(qkv, q_cols + 2 * kv_cols, q_cols));
+        if let QkNorm::Whole(norm) = a.qk_norm {
+            q = self.norm(q, norm, Role::QNorm)?;
+            k = self.norm(k, norm, Role::KNorm)?;
+        }
+        let (mut q_norm, mut k_norm) = (None, None);
+        if let QkNorm::Head(norm) = a.qk_norm {
+            q_norm = Some(self.head_norm(norm, Role::QNorm, a.head_dim, q_cols)?);
+            k_norm = Some(self.head_norm(norm, Role::KNorm, a.head_dim, kv_cols)?);
+        }
+        let out = self.program.buffer(Rows::Tokens, q_cols);
+        let source = if a.mask == Mask::None && a.rope.is_none() && q_norm.is_none() {
+            AttendSource::Fresh { k, v }
+        } else {
+            let (kv_heads, k_dim, v_dim) = (a.kv_heads, a.head_dim, a.head_dim);
+            let cache = self.cache(match a.mask {
+                Mask::Window(tokens) => CacheKind::Window { tokens, kv_heads, k_dim, v_dim },
+                _ => CacheKind::Full { kv_heads, k_dim, v_dim },
+            });
+            let rope = match &a.rope {
+                Some(r) => Some(self.rope_id(r)?),
+                None => None,
+            };
+            let rotated = self.program.buffer(Rows::Tokens, q_cols);
+            self.program.ops.push(Op::RotateStore {
+                q,
+                heads: a.heads,
+                head_dim: a.head_dim,
+                q_norm,
+                rope,
+                store: Some(Store { k, v, kv_heads, k_norm, cache }),
+                out: rotated.buffer,
+            });
+            q = rotated;
+            AttendSource::Cache(cache)
+        };
+        let sinks = match a.sinks {
+            true => Some(self.vector(Role::Sinks, a.heads)?),
+            false => None,
+        };
+        self.program.ops.push(Op::Attend {
+            q,
+            heads: a.heads,
+            source,
+            kv_heads: a.kv_heads,
+            v_dim: a.head_dim,
+            scale: a.scale,
+            mask: a.mask,
+            softcap: a.softcap,
+            sinks,
+            out: out.buffer,
+        });
+        let mut y = out;
+        if let Some(gate) = gate {
+            let sigmoid = Expr::Arg(1).apply(Unary::Sigmoid);
+            y = self.map(Expr::Mul(Box::new(Expr::Arg(0)), Box::new(sigmoid)), vec![y, gate]);
+        }
+        let o = self.matrix(Role::O, hidden, q_cols)?;
+        self.scale_rows(o, &[(hidden, output)]);
+        Ok(self.linear(y, o))
+    }
+
+    /// Queries, keys, values (and gates) as one matrix.
+    fn qkv(&mut self, a: &Attention, q_cols: u32, kv_cols: u32) -> Result<WeightId, ModelError> {
+        let hidden = self.spec.hidden;
+        if self.tensor_opt(Role::Qkv).is_some() {
+            let all = RowSlices::range(0, u64::from(q_cols + 2 * kv_cols));
+            return self.stacked("attn.qkv", hidden, &[(Role::Qkv, Some(all))]);
+        }
+        let kv = Some(RowSlices::range(0, kv_cols.into()));
+        if !a.gated {
+            let q = Some(RowSlices::range(0, q_cols.into()));
+            let parts = [(Role::Q, q), (Role::K, kv), (Role::V, kv)];
+            return self.stacked("attn.qkv", hidden, &parts);
+        }
+        // The query projection holds, head after head, the query and its gate.
+        let d = u64::from(a.head_dim);
+        let of_heads =
+            |start| Some(RowSlices { start, count: d, stride: 2 * d, repeat: a.heads.into() });
+        let parts = [(Role::Q, of_heads(0)), (Role::K, kv), (Role::V, kv), (Role::Q, of_heads(d))];
+        self.stacked("attn.qkvg", hidden, &parts)
+    }
+
+    fn head_norm(
+        &mut self,
+        norm: Norm,
+        role: Role,
+        head_dim: u32,
+        all: u32,
+    ) -> Result<HeadNorm, ModelError> {
+        let weight = self.vector_any(role, [head_dim, all])?;
+        Ok(HeadNorm { kind: norm.kind, weight, offset: norm.offset, eps: norm.eps })
+    }
+
+    fn latent(&mut self, l: &Latent, x: View) -> Result<View, ModelError> {
+        debug_assert!(Self::is_rms(l.norm));
+        let hidden = self.spec.hidden;
+        let (heads, nope, rope_dim) = (l.heads, l.nope, l.rope_dim);
+        let (q_role, q_cols, q_in) = match l.q_lora {
+            Some(width) => {
+                let down = self.matrix(Role::QLoraDown, width, hidden)?;
+                let q = self.linear(x, down);
+                (Role::QLoraUp, width, self.norm(q, l.norm, Role::QLoraNorm)?)
+            }
+            None => (Role::Q, hidden, x),
+        };
+        // Rows of the query projection: head after head, unrotated then rotated columns.
+        let per_head = u64::from(nope + rope_dim);
+        let rows = |start: u32, count: u32| {
+            let (start, count) = (u64::from(start), u64::from(count));
+            Some(RowSlices { start, count, stride: per_head, repeat: heads.into() })
+        };
+        let parts = [(q_role, rows(0, nope)), (q_role, rows(nope, rope_dim))];
+        let weight = self.stacked("attn.q", q_cols, &parts)?;
+        let q = self.linear(q_in, weight);
+        let q_nope = slice(q, 0, heads * nope);
+        let q_pe = slice(q, heads * nope, heads * rope_dim);
+
+        let down = self.matrix(Role::KvLoraDown, l.kv_lora + rope_dim, hidden)?;
+        let kv = self.linear(x, down);
+        let norm = self.vector(Role::KvLoraNorm, l.kv_lora)?;
+        let rope = self.rope_id(&l.rope)?;
+        let cache = self.cache(CacheKind::Latent { latent: l.kv_lora, rope: rope_dim });
+        self.program.ops.push(Op::StoreLatent {
+            latent: slice(kv, 0, l.kv_lora),
+            norm,
+            eps: l.norm.eps,
+            key: slice(kv, l.kv_lora, rope_dim),
+            rope,
+            cache,
+        });
+        let rotated = self.program.buffer(Rows::Tokens, heads * rope_dim);
+        self.program.ops.push(Op::RotateStore {
+            q: q_pe,
+            heads,
+            head_dim: rope_dim,
+            q_norm: None,
+            rope: Some(rope),
+            store: None,
+            out: rotated.buffer,
+        });
+        // Absorbed: queries are taken into the latent space, and values out of it, a head at a time.
+        let (key, value) = self.latent_matrices(l)?;
+        let q_latent = self.head_linear(q_nope, heads, key);
+        let out = self.program.buffer(Rows::Tokens, heads * l.kv_lora);
+        self.program.ops.push(Op::AttendLatent {
+            q_latent,
+            q_rope: rotated,
+            heads,
+            cache,
+            scale: l.scale,
+            out: out.buffer,
+        });
+        let y = self.head_linear(out, heads, value);
+        let o = self.matrix(Role::O, hidden, heads * l.v_dim)?;
+        Ok(self.linear(y, o))
+    }
+
+    /// Key and value matrices of all heads from the one stored up-projection.
+    fn latent_matrices(&mut self, l: &Latent) -> Result<(WeightId, WeightId), ModelError> {
+        let t = self.tensor(Role::KvLoraUp)?;
+        let stride = u64::from(l.nope + l.v_dim);
+        let rows = |start: u32, count: u32| {
+            let (start, count) = (u64::from(start), u64::from(count));
+            Some(RowSlices { start, count, stride, repeat: l.heads.into() })
+        };
+        let mut key = self.part(t, rows(0, l.nope), l.kv_lora)?;
+        if key.format.info().block_weights != 1 {
+            return Err(ModelError::unsupported(&t.name, key.format.name()));
+        }
+        key.transposed = true;
+        let value = self.part(t, rows(l.nope, l.v_dim), l.kv_lora)?;
+        let mut add = |name: &str, rows, cols, part| {
+            self.program.weight(WeightSpec {
+                name: format!("layers.{}.attn.{name}", self.layer),
+                role: WeightUse::Matmul,
+                rows,
+                cols,
+                parts: vec![part],
+                bias: Vec::new(),
+                scales: Vec::new(),
+            })
+        };
+        let key = add("k_up", l.heads * l.kv_lora, l.nope, key);
+        Ok((key, add("v_up", l.heads * l.v_dim, l.kv_lora, value)))
+    }
+
+    fn head_linear(&mut self, x: View, heads: u32, weight: WeightId) -> View {
+        let rows = self.program.weights[weight.0 as usize].rows;
+        let out = self.program.buffer(Rows::Tokens, rows);
+        self.program.ops.push(Op::HeadLinear { x, heads, weight, out: out.buffer });
+        out
+    }
+
+    fn delta_net(&mut self, d: &DeltaNet, x: View) -> Result<View, ModelError> {
+        let hidden = self.spec.hidden;
+        let ratio = d.v_heads / d.k_heads.max(1);
+        let (k, v) = (u64::from(d.k_dim), u64::from(d.v_dim * ratio));
+        // Rows of the input projection: key head after key head, its q, k, v and z.
+        let of = |start, count| {
+            let repeat = d.k_heads.into();
+            Some(RowSlices { start, count, stride: 2 * k + 2 * v, repeat })
+        };
+        let role = Role::DeltaIn;
+        let parts = [(role, of(0, k)), (role, of(k, k)), (role, of(2 * k, v))];
+        let qkv_weight = self.stacked("delta.qkv", hidden, &parts)?;
+        let z_weight = self.stacked("delta.z", hidden, &[(role, of(2 * k + v, v))])?;
+        let r = u64::from(ratio);
+        let ba = |start| {
+            let repeat = d.k_heads.into();
+            Some(RowSlices { start, count: r, stride: 2 * r, repeat })
+        };
+        let role = Role::DeltaBetaAlpha;
+        let ba_weight = self.stacked("delta.ba", hidden, &[(role, ba(0)), (role, ba(r))])?;
+        let qkv = self.linear(x, qkv_weight);
+        let z = self.linear(x, z_weight);
+        let ba = self.linear(x, ba_weight);
+        let mixed = self.conv(qkv, Role::DeltaConv, d.kernel, Some(Act::Silu))?;
+        let (k_cols, v_cols) = (d.k_heads * d.k_dim, d.v_heads * d.v_dim);
+        let state = self.cache(CacheKind::State { len: d.v_heads * d.k_dim * d.v_dim });
+        let a_log = self.vector(Role::DeltaALog, d.v_heads)?;
+        let dt_bias = self.vector(Role::DeltaDtBias, d.v_heads)?;
+        let out = self.program.buffer(Rows::Tokens, v_cols);
+        self.program.ops.push(Op::DeltaRule {
+            q: slice(mixed, 0, k_cols),
+            k: slice(mixed, k_cols, k_cols),
+            v: slice(mixed, 2 * k_cols, v_cols),
+            a: slice(ba, d.v_heads, d.v_heads),
+            b: slice(ba, 0, d.v_heads),
+            a_log,
+            dt_bias,
+            k_heads: d.k_heads,
+            v_heads: d.v_heads,
+            state,
+            out: out.buffer,
+        });
+        let weight = self.vector(Role::DeltaNorm, d.v_dim)?;
+        let gate = (z, GateOrder::AfterNorm);
+        let y = self.gated_norm(out, d.norm, weight, d.v_heads, gate);
+        let o = self.matrix(Role::DeltaOut, hidden, v_cols)?;
+        Ok(self.linear(y, o))
+    }
+
+    fn gated_norm(
+        &mut self,
+        x: View,
+        norm: Norm,
+        weight: WeightId,
+        groups: u32,
+        gate: (View, GateOrder),
+    ) -> View {
+        let out = self.program.buffer(Rows::Tokens, x.cols);
+        self.program.ops.push(Op::Norm {
+            x,
+            adds: Vec::new(),
+            sum: None,
+            kind: norm.kind,
+            weight: Some(weight),
+            offset: norm.offset,
+            bias: None,
+            groups,
+            gate: Some(gate),
+            eps: norm.eps,
+            out: out.buffer,
+        });
+        out
+    }
+
+    fn conv(
+        &mut self,
+        x: View,
+        role: Role,
+        kernel: u32,
+        act: Option<Act>,
+    ) -> Result<View, ModelError> {
+        let weight = self.taps(role, x.cols, kernel)?;
+        let bias = self.bias_vector(role, x.cols)?;
+        let state = self.cache(CacheKind::State { len: (kernel - 1) * x.cols });
+        let out = self.program.buffer(Rows::Tokens, x.cols);
+        let id = out.buffer;
+        self.program.ops.push(Op::Conv { x, weight, kernel, bias, act, state, out: id });
+        Ok(out)
+    }
+
+    fn mamba(&mut self, m: &Mamba, x: View) -> Result<View, ModelError> {
+        let hidden = self.spec.hidden;
+        let (inner, bc) = (m.heads * m.head_dim, m.groups * m.state_dim);
+        let weight = self.matrix(Role::MambaIn, 2 * inner + 2 * bc + m.heads, hidden)?;
+        let rows = [inner, inner, bc, bc, m.heads];
+        let runs = std::array::from_fn::<_, 5, _>(|i| (rows[i], m.in_scale * m.part_scales[i]));
+        self.scale_rows(weight, &runs);
+        let all = self.linear(x, weight);
+        let z = slice(all, 0, inner);
+        let xbc = slice(all, inner, inner + 2 * bc);
+        let dt = slice(all, 2 * inner + 2 * bc, m.heads);
+        let mixed = self.conv(xbc, Role::MambaConv, m.kernel, Some(Act::Silu))?;
+        let state = self.cache(CacheKind::State { len: inner * m.state_dim });
+        let out = self.program.buffer(Rows::Tokens, inner);
+        let (a_log, skip) =
+            (self.vector(Role::MambaALog, m.heads)?, self.vector(Role::MambaSkip, m.heads)?);
+        let dt_bias = self.vector(Role::MambaDtBias, m.heads)?;
+        self.program.ops.push(Op::Scan {
+            x: slice(mixed, 0, inner),
+            b: slice(mixed, inner, bc),
+            c: slice(mixed, inner + bc, bc),
+            dt,
+            a_log,
+            skip,
+            dt_bias,
+            heads: m.heads,
+            groups: m.groups,
+            dt_limit: m.dt_limit,
+            state,
+            out: out.buffer,
+        });
+        let y = match m.norm {
+            Some((norm, order)) => {
+                let weight = self.vector(Role::MambaNorm, inner)?;
+                self.gated_norm(out, norm, weight, m.groups, (z, order))
+            }
+            None => {
+                let gate = Expr::Arg(1).apply(Unary::Act(Act::Silu));
+                self.map(Expr::Mul(Box::new(Expr::Arg(0)), Box::new(gate)), vec![out, z])
+            }
+        };
+        let o = self.matrix(Role::MambaOut, hidden, inner)?;
+        self.scale_rows(o, &[(hidden, m.out_scale)]);
+        Ok(self.linear(y, o))
+    }
+
+    fn short_conv(&mut self, c: &ShortConv, x: View) -> Result<View, ModelError> {
+        let hidden = self.spec.hidden;
+        let weight = self.matrix(Role::ConvIn, 3 * hidden, hidden)?;
+        let bcx = self.linear(x, weight);
+        let part = |i: u32| slice(bcx, i * hidden, hidden);
+        let bx = self.map(Expr::mul(0, 1), vec![part(0), part(2)]);
+        let y = self.conv(bx, Role::ConvTaps, c.kernel, None)?;
+        let y = self.map(Expr::mul(0, 1), vec![part(1), y]);
+        let o = self.matrix(Role::ConvOut, hidden, hidden)?;
+        Ok(self.linear(y, o))
+    }
+}

@@ -1,0 +1,345 @@
+//! From a [`ModelSpec`] and the index of tensors to a [`Program`]: the only place that knows how a
+//! layer computes.
+
+mod ffn;
+mod mixers;
+mod weights;
+
+use std::collections::HashSet;
+
+use tokenmill_ir::{
+    CacheId, CacheKind, CacheSpec, Checkpoint, Expr, KvFormat, NormKind, Op, Program, RopeId, Rows,
+    View, WeightId,
+};
+
+use crate::error::ModelError;
+use crate::names::{Role, find_opt, is_ignorable};
+use crate::rope::rope;
+use crate::spec::{Body, Branch, Join, Layer, ModelSpec, Norm, Output, RopeScaling, RopeSpec};
+
+/// A lowered model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lowered {
+    /// The program; it has passed [`Program::check`].
+    pub program: Program,
+    /// Tensors of the file that the program does not use, ignorable ones left out.
+    pub unused: Vec<String>,
+}
+
+/// Turns a spec into a program over the checkpoint's tensors. `kv` is the storage format of keys
+/// and values.
+pub fn lower(
+    spec: &ModelSpec,
+    checkpoint: &Checkpoint,
+    kv: KvFormat,
+) -> Result<Lowered, ModelError> {
+    let mut low = Lower {
+        checkpoint,
+        spec,
+        kv,
+        program: Program::default(),
+        used: HashSet::new(),
+        layer: 0,
+        groups: Vec::new(),
+    };
+    low.model()?;
+    low.program.check()?;
+    let names = checkpoint.tensors.iter().map(|t| &t.name);
+    let unused: Vec<String> =
+        names.filter(|n| !low.used.contains(*n) && !is_ignorable(n)).cloned().collect();
+    Ok(Lowered { program: low.program, unused })
+}
+
+/// State of one lowering.
+struct Lower<'a> {
+    checkpoint: &'a Checkpoint,
+    spec: &'a ModelSpec,
+    kv: KvFormat,
+    program: Program,
+    /// Names of tensors referred to.
+    used: HashSet<String>,
+    /// Current layer.
+    layer: usize,
+    /// Kinds of cache groups so far, in order of appearance.
+    groups: Vec<tokenmill_ir::GroupKind>,
+}
+
+/// The residual stream: a buffer and outputs not yet added to it. The next norm adds them.
+struct Stream {
+    base: View,
+    pending: Vec<View>,
+}
+
+impl Lower<'_> {
+    fn model(&mut self) -> Result<(), ModelError> {
+        let spec = self.spec;
+        self.program.hidden = spec.hidden;
+        let mut stream = self.embed()?;
+        for (i, layer) in spec.layers.iter().enumerate() {
+            self.layer = i;
+            self.lower_layer(layer, &mut stream)?;
+        }
+        self.output(stream)
+    }
+
+    fn embed(&mut self) -> Result<Stream, ModelError> {
+        let spec = self.spec;
+        let tied = matches!(spec.output, Output::Logits { .. })
+            && find_opt(self.checkpoint, Role::Head, 0, 0).is_none();
+        let table = self.embedding(tied)?;
+        let (mut positions, mut token_types) = (None, None);
+        if spec.embed.learned_positions {
+            positions = Some(self.table(Role::EmbedPositions)?);
+            if find_opt(self.checkpoint, Role::EmbedTypes, 0, 0).is_some() {
+                token_types = Some(self.table(Role::EmbedTypes)?);
+            }
+        }
+        let out = self.program.buffer(Rows::Tokens, spec.hidden);
+        let (scale, out_id) = (spec.embed.scale, out.buffer);
+        self.program.ops.push(Op::Embed { table, scale, positions, token_types, out: out_id });
+        let mut stream = Stream { base: out, pending: Vec::new() };
+        if let Some(norm) = spec.embed.norm {
+            stream.base = self.norm(out, norm, Role::EmbedNorm)?;
+        }
+        Ok(stream)
+    }
+
+    fn lower_layer(&mut self, layer: &Layer, stream: &mut Stream) -> Result<(), ModelError> {
+        match layer.join {
+            Join::Sequential => {
+                for branch in &layer.branches {
+                    let x = self.branch_input(branch, stream)?;
+                    self.branch_output(branch, x, stream)?;
+                }
+            }
+            Join::Parallel => {
+                let Some(first) = layer.branches.first() else { return Ok(()) };
+                let x = self.branch_input(first, stream)?;
+                for branch in &layer.branches {
+                    self.branch_output(branch, x, stream)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The normalised stream; pending outputs are added on the way.
+    fn branch_input(&mut self, branch: &Branch, stream: &mut Stream) -> Result<View, ModelError> {
+        let role = match branch.body {
+            Body::Mix(_) => Role::MixerNorm,
+            Body::Ffn(_) => Role::FfnNorm,
+        };
+        match branch.norm_in {
+            Some(norm) => self.norm_stream(stream, norm, role, Rows::Tokens),
+            None => {
+                self.flush(stream);
+                Ok(stream.base)
+            }
+        }
+    }
+
+    fn branch_output(
+        &mut self,
+        branch: &Branch,
+        x: View,
+        stream: &mut Stream,
+    ) -> Result<(), ModelError> {
+        let (mut y, post) = match &branch.body {
+            Body::Mix(mixers) => {
+                let mut outs = Vec::with_capacity(mixers.len());
+                for mixer in mixers {
+                    outs.push(self.mixer(mixer, x)?);
+                }
+                (self.total(&outs), Role::MixerPostNorm)
+            }
+            Body::Ffn(ffn) => (self.ffn(ffn, x)?, Role::FfnPostNorm),
+        };
+        if let Some(norm) = branch.norm_out {
+            y = self.norm(y, norm, post)?;
+        }
+        stream.pending.push(self.scaled(y, branch.scale));
+        if let Some(norm) = branch.norm_sum {
+            stream.base = self.norm_stream(stream, norm, post, Rows::Tokens)?;
+            stream.pending.clear();
+        }
+        Ok(())
+    }
+
+    fn output(&mut self, mut stream: Stream) -> Result<(), ModelError> {
+        let spec = self.spec;
+        let mut hidden = match spec.output {
+            Output::Pooled { kind, normalise } => {
+                let x = self.final_norm(&mut stream, Rows::Tokens)?;
+                let out = self.program.buffer(Rows::Outputs, spec.hidden);
+                let id = out.buffer;
+                self.program.ops.push(Op::Pool { x, kind, normalise, out: id });
+                self.program.whole_sequences = true;
+                out
+            }
+            _ => {
+                // Only rows with an output go through the last norm and the head.
+                stream.base = self.take_rows(stream.base);
+                for i in 0..stream.pending.len() {
+                    stream.pending[i] = self.take_rows(stream.pending[i]);
+                }
+                self.final_norm(&mut stream, Rows::Outputs)?
+            }
+        };
+        let mut logits = None;
+        if let Output::Logits { scale, softcap } = spec.output {
+            let weight = self.head()?;
+            let out = self.program.buffer(Rows::Outputs, spec.vocab);
+            self.program.ops.push(Op::Head { x: hidden, weight, scale, softcap, out: out.buffer });
+            self.program.vocab = spec.vocab;
+            logits = Some(out);
+        }
+        if self.program.caches.is_empty() {
+            self.program.whole_sequences = true;
+        }
+        hidden.cols = spec.hidden;
+        self.program.ops.push(Op::Sample { logits, hidden });
+        Ok(())
+    }
+
+    fn final_norm(&mut self, stream: &mut Stream, rows: Rows) -> Result<View, ModelError> {
+        match self.spec.final_norm {
+            Some(norm) => self.norm_stream(stream, norm, Role::FinalNorm, rows),
+            None => {
+                self.flush_rows(stream, rows);
+                Ok(stream.base)
+            }
+        }
+    }
+
+    fn take_rows(&mut self, x: View) -> View {
+        let out = self.program.buffer(Rows::Outputs, x.cols);
+        self.program.ops.push(Op::TakeRows { x, out: out.buffer });
+        out
+    }
+
+    /// Adds pending outputs to the base.
+    fn flush(&mut self, stream: &mut Stream) {
+        self.flush_rows(stream, Rows::Tokens);
+    }
+
+    fn flush_rows(&mut self, stream: &mut Stream, rows: Rows) {
+        for add in std::mem::take(&mut stream.pending) {
+            stream.base = self.map_rows(Expr::add(0, 1), vec![stream.base, add], rows);
+        }
+    }
+
+    /// `norm(base + pending)`; the sum becomes the base.
+    fn norm_stream(
+        &mut self,
+        stream: &mut Stream,
+        norm: Norm,
+        role: Role,
+        rows: Rows,
+    ) -> Result<View, ModelError> {
+        let x = stream.base;
+        let adds = std::mem::take(&mut stream.pending);
+        let sum = (!adds.is_empty()).then(|| self.program.buffer(rows, x.cols));
+        if let Some(sum) = sum {
+            stream.base = sum;
+        }
+        let out = self.program.buffer(rows, x.cols);
+        let (weight, bias) = self.norm_weights(role, x.cols)?;
+        self.program.ops.push(Op::Norm {
+            x,
+            adds,
+            sum: sum.map(|s| s.buffer),
+            kind: norm.kind,
+            weight,
+            offset: norm.offset,
+            bias,
+            groups: 1,
+            gate: None,
+            eps: norm.eps,
+            out: out.buffer,
+        });
+        Ok(out)
+    }
+
+    /// Plain `norm(x)`.
+    fn norm(&mut self, x: View, norm: Norm, role: Role) -> Result<View, ModelError> {
+        let mut stream = Stream { base: x, pending: Vec::new() };
+        self.norm_stream(&mut stream, norm, role, Rows::Tokens)
+    }
+
+    fn norm_weights(
+        &mut self,
+        role: Role,
+        cols: u32,
+    ) -> Result<(Option<WeightId>, Option<WeightId>), ModelError> {
+        let weight = self.vector(role, cols)?;
+        Ok((Some(weight), self.bias_vector(role, cols)?))
+    }
+
+    /// Sum of several outputs, left to right.
+    fn total(&mut self, outs: &[View]) -> View {
+        let mut sum = outs[0];
+        for &next in &outs[1..] {
+            sum = self.map(Expr::add(0, 1), vec![sum, next]);
+        }
+        sum
+    }
+
+    /// `c · x`; nothing is emitted for 1.
+    fn scaled(&mut self, x: View, c: f32) -> View {
+        if c == 1.0 { x } else { self.map(Expr::Arg(0).scaled(c), vec![x]) }
+    }
+
+    fn map(&mut self, expr: Expr, args: Vec<View>) -> View {
+        self.map_rows(expr, args, Rows::Tokens)
+    }
+
+    fn map_rows(&mut self, expr: Expr, args: Vec<View>, rows: Rows) -> View {
+        let cols = args.iter().map(|v| v.cols).max().unwrap_or(1);
+        let out = self.program.buffer(rows, cols);
+        self.program.ops.push(Op::Map { expr, args, out: out.buffer });
+        out
+    }
+
+    fn linear(&mut self, x: View, weight: WeightId) -> View {
+        let rows = self.program.weights[weight.0 as usize].rows;
+        let out = self.program.buffer(Rows::Tokens, rows);
+        self.program.ops.push(Op::Linear { x, weight, out: out.buffer });
+        out
+    }
+
+    fn rope_id(&mut self, spec: &RopeSpec) -> Result<RopeId, ModelError> {
+        let factors = match spec.scaling {
+            RopeScaling::Tensor => Some(self.shared_vector(Role::RopeFactors, spec.dims / 2)?),
+            _ => None,
+        };
+        let rope = rope(spec, factors);
+        let known = self.program.ropes.iter().position(|r| *r == rope);
+        let index = known.unwrap_or_else(|| {
+            self.program.ropes.push(rope);
+            self.program.ropes.len() - 1
+        });
+        Ok(RopeId(index as u32))
+    }
+
+    /// Adds a cache; caches of equal kind (and equal window) share a group.
+    fn cache(&mut self, kind: CacheKind) -> CacheId {
+        let mut cache = CacheSpec { kind, format: self.kv, group: 0 };
+        let group = cache.group_kind();
+        let at = self.groups.iter().position(|g| *g == group).unwrap_or_else(|| {
+            self.groups.push(group);
+            self.groups.len() - 1
+        });
+        cache.group = at as u32;
+        self.program.caches.push(cache);
+        CacheId(self.program.caches.len() as u32 - 1)
+    }
+
+    fn is_rms(norm: Norm) -> bool {
+        norm.kind == NormKind::Rms
+    }
+}
+
+/// Columns `start .. start + cols` of a view.
+fn slice(v: View, start: u32, cols: u32) -> View {
+    View { buffer: v.buffer, start: v.start + start, cols }
+}

@@ -1,0 +1,317 @@
+//! Weights of a program from tensors of a file, shapes checked.
+
+use tokenmill_ir::{RowPart, RowSlices, TensorInfo, WeightId, WeightSpec, WeightUse};
+
+use super::Lower;
+use crate::error::ModelError;
+use crate::names::{self, Role};
+
+impl<'a> Lower<'a> {
+    /// The tensor of a role in the current layer.
+    pub(super) fn tensor(&mut self, role: Role) -> Result<&'a TensorInfo, ModelError> {
+        let t = names::find(self.checkpoint, role, self.layer)?;
+        self.used.insert(t.name.clone());
+        Ok(t)
+    }
+
+    /// The tensor of a role, if the file has it.
+    pub(super) fn tensor_opt(&mut self, role: Role) -> Option<&'a TensorInfo> {
+        let t = names::find_opt(self.checkpoint, role, self.layer, 0)?;
+        self.used.insert(t.name.clone());
+        Some(t)
+    }
+
+    /// A vector weight of exactly `cols` numbers.
+    pub(super) fn vector(&mut self, role: Role, cols: u32) -> Result<WeightId, ModelError> {
+        let t = self.tensor(role)?;
+        self.vector_of(t, cols)
+    }
+
+    /// A vector that exists once for all layers and may be asked for again.
+    pub(super) fn shared_vector(&mut self, role: Role, cols: u32) -> Result<WeightId, ModelError> {
+        let t = self.tensor(role)?;
+        let known = self.program.weights.iter().position(|w| w.name == t.name);
+        match known {
+            Some(i) => Ok(WeightId(i as u32)),
+            None => self.vector_of(t, cols),
+        }
+    }
+
+    /// A vector weight of either length; returns it with the length found.
+    pub(super) fn vector_any(
+        &mut self,
+        role: Role,
+        lengths: [u32; 2],
+    ) -> Result<WeightId, ModelError> {
+        let t = self.tensor(role)?;
+        let len = elements(t);
+        let cols = lengths.into_iter().find(|&l| u64::from(l) == len).unwrap_or(lengths[0]);
+        self.vector_of(t, cols)
+    }
+
+    /// The bias that belongs to a role's tensor, as a vector.
+    pub(super) fn bias_vector(
+        &mut self,
+        role: Role,
+        cols: u32,
+    ) -> Result<Option<WeightId>, ModelError> {
+        let t = self.tensor(role)?;
+        match names::bias_of(self.checkpoint, t) {
+            None => Ok(None),
+            Some(b) => {
+                self.used.insert(b.name.clone());
+                self.vector_of(b, cols).map(Some)
+            }
+        }
+    }
+
+    fn vector_of(&mut self, t: &TensorInfo, cols: u32) -> Result<WeightId, ModelError> {
+        if elements(t) != u64::from(cols) {
+            return Err(shape_error(t, format!("[{cols}]")));
+        }
+        let rows = RowSlices::range(0, t.rows().max(1));
+        let part = RowPart { format: t.format, tensor: t.name.clone(), rows, transposed: false };
+        Ok(self.program.weight(WeightSpec {
+            name: t.name.clone(),
+            role: WeightUse::Vector,
+            rows: 1,
+            cols,
+            parts: vec![part],
+            bias: Vec::new(),
+            scales: Vec::new(),
+        }))
+    }
+
+    /// A depthwise kernel `[channels, 1, taps]` as a matrix `[channels, taps]`.
+    pub(super) fn taps(
+        &mut self,
+        role: Role,
+        channels: u32,
+        taps: u32,
+    ) -> Result<WeightId, ModelError> {
+        let t = self.tensor(role)?;
+        let part = self.part(t, None, taps)?;
+        self.expect_rows(t, part.rows.len(), channels)?;
+        Ok(self.program.weight(WeightSpec {
+            name: t.name.clone(),
+            role: WeightUse::Rows,
+            rows: channels,
+            cols: taps,
+            parts: vec![part],
+            bias: Vec::new(),
+            scales: Vec::new(),
+        }))
+    }
+
+    /// The embedding table; `tied` when it is the head too.
+    pub(super) fn embedding(&mut self, tied: bool) -> Result<WeightId, ModelError> {
+        let (vocab, hidden) = (self.spec.vocab, self.spec.hidden);
+        let role = if tied { WeightUse::RowsAndMatmul } else { WeightUse::Rows };
+        self.matrix_as(Role::Embed, vocab, hidden, role)
+    }
+
+    /// A table of rows whose number the file decides.
+    pub(super) fn table(&mut self, role: Role) -> Result<WeightId, ModelError> {
+        let rows = self.tensor(role)?.rows();
+        let hidden = self.spec.hidden;
+        self.matrix_as(role, u32::try_from(rows).unwrap_or(u32::MAX), hidden, WeightUse::Rows)
+    }
+
+    /// The output matrix: its own, or the embedding.
+    pub(super) fn head(&mut self) -> Result<WeightId, ModelError> {
+        let (vocab, hidden) = (self.spec.vocab, self.spec.hidden);
+        if names::find_opt(self.checkpoint, Role::Head, 0, 0).is_some() {
+            return self.matrix(Role::Head, vocab, hidden);
+        }
+        Ok(WeightId(0)) // the embedding is the first weight of every program
+    }
+
+    /// A matrix with its bias, if the file has one.
+    pub(super) fn matrix(
+        &mut self,
+        role: Role,
+        rows: u32,
+        cols: u32,
+    ) -> Result<WeightId, ModelError> {
+        self.matrix_as(role, rows, cols, WeightUse::Matmul)
+    }
+
+    fn matrix_as(
+        &mut self,
+        role: Role,
+        rows: u32,
+        cols: u32,
+        used_as: WeightUse,
+    ) -> Result<WeightId, ModelError> {
+        let t = self.tensor(role)?;
+        let part = self.part(t, None, cols)?;
+        self.expect_rows(t, part.rows.len(), rows)?;
+        let bias = self.bias_part(t, None, rows)?.into_iter().collect();
+        Ok(self.program.weight(WeightSpec {
+            name: t.name.clone(),
+            role: used_as,
+            rows,
+            cols,
+            parts: vec![part],
+            bias,
+            scales: Vec::new(),
+        }))
+    }
+
+    /// Multiplies rows of a weight: runs of `(rows, factor)`. Nothing is stored when all are 1.
+    pub(super) fn scale_rows(&mut self, weight: WeightId, runs: &[(u32, f32)]) {
+        if runs.iter().any(|r| r.1 != 1.0) {
+            self.program.weights[weight.0 as usize].scales = runs.to_vec();
+        }
+    }
+
+    /// Several slices of tensors as one matrix. Biases are taken when every tensor has one.
+    pub(super) fn stacked(
+        &mut self,
+        name: &str,
+        cols: u32,
+        slices: &[(Role, Option<RowSlices>)],
+    ) -> Result<WeightId, ModelError> {
+        let (mut parts, mut bias) = (Vec::new(), Vec::new());
+        let mut rows = 0u64;
+        for &(role, wanted) in slices {
+            let t = self.tensor(role)?;
+            let part = self.part(t, wanted, cols)?;
+            let count = part.rows.len();
+            rows += count;
+            bias.extend(self.bias_part(t, wanted, count as u32)?);
+            parts.push(part);
+        }
+        if !bias.is_empty() && bias.len() != parts.len() {
+            return Err(ModelError::Shape {
+                tensor: name.to_owned(),
+                expected: format!("{} biases or none", parts.len()),
+                found: format!("{} biases", bias.len()),
+            });
+        }
+        let name = format!("layers.{}.{name}", self.layer);
+        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        Ok(self.program.weight(WeightSpec {
+            name,
+            role: WeightUse::Matmul,
+            rows,
+            cols,
+            parts,
+            bias,
+            scales: Vec::new(),
+        }))
+    }
+
+    /// The matrices of one expert kind; the first of `count` consecutive weights is returned.
+    pub(super) fn expert_matrices(
+        &mut self,
+        kind: &ExpertKind,
+        count: u32,
+        rows: u32,
+        cols: u32,
+    ) -> Result<WeightId, ModelError> {
+        let first = WeightId(self.program.weights.len() as u32);
+        let stacked = self.tensor_opt(kind.stacked);
+        let fused = match kind.fused {
+            Some((role, _)) if stacked.is_none() => self.tensor_opt(role),
+            _ => None,
+        };
+        for e in 0..count {
+            let (t, wanted) = match (stacked, fused, kind.fused) {
+                (Some(t), _, _) => {
+                    let start = u64::from(e) * u64::from(rows);
+                    (t, Some(RowSlices::range(start, rows.into())))
+                }
+                (None, Some(t), Some((_, odd))) => {
+                    let start = u64::from(e) * 2 * u64::from(rows) + odd;
+                    (t, Some(RowSlices { start, count: 1, stride: 2, repeat: rows.into() }))
+                }
+                _ => (self.expert_tensor(kind.single, e)?, None),
+            };
+            let part = self.part(t, wanted, cols)?;
+            self.expect_rows(t, part.rows.len(), rows)?;
+            let bias = self.bias_part(t, wanted, rows)?.into_iter().collect();
+            let name = format!("layers.{}.experts.{e}.{}", self.layer, kind.name);
+            let parts = vec![part];
+            let role = WeightUse::Expert;
+            self.program.weight(WeightSpec {
+                name,
+                role,
+                rows,
+                cols,
+                parts,
+                bias,
+                scales: Vec::new(),
+            });
+        }
+        Ok(first)
+    }
+
+    fn expert_tensor(&mut self, role: Role, expert: u32) -> Result<&'a TensorInfo, ModelError> {
+        let t = names::find_opt(self.checkpoint, role, self.layer, expert)
+            .ok_or_else(|| names::missing(self.checkpoint, role, self.layer, expert))?;
+        self.used.insert(t.name.clone());
+        Ok(t)
+    }
+
+    /// Rows of a tensor whose columns must be `cols`.
+    pub(super) fn part(
+        &mut self,
+        t: &TensorInfo,
+        wanted: Option<RowSlices>,
+        cols: u32,
+    ) -> Result<RowPart, ModelError> {
+        if t.cols() != u64::from(cols) || t.format.row_bytes(t.cols()).is_none() {
+            return Err(shape_error(t, format!("[…, {cols}]")));
+        }
+        let rows = wanted.unwrap_or(RowSlices::range(0, t.rows()));
+        if rows.is_empty() || rows.row(rows.len() - 1) >= t.rows() {
+            let last = rows.row(rows.len().saturating_sub(1));
+            return Err(shape_error(t, format!("[more than {last}, {cols}]")));
+        }
+        Ok(RowPart { format: t.format, tensor: t.name.clone(), rows, transposed: false })
+    }
+
+    fn bias_part(
+        &mut self,
+        t: &TensorInfo,
+        wanted: Option<RowSlices>,
+        rows: u32,
+    ) -> Result<Option<RowPart>, ModelError> {
+        let Some(b) = names::bias_of(self.checkpoint, t) else { return Ok(None) };
+        self.used.insert(b.name.clone());
+        let rows = wanted.unwrap_or(RowSlices::range(0, rows.into()));
+        if elements(b) != t.rows() {
+            return Err(shape_error(b, format!("{} numbers", t.rows())));
+        }
+        let (format, tensor) = (b.format, b.name.clone());
+        Ok(Some(RowPart { format, tensor, rows, transposed: false }))
+    }
+
+    fn expect_rows(&self, t: &TensorInfo, found: u64, expected: u32) -> Result<(), ModelError> {
+        if found == u64::from(expected) {
+            return Ok(());
+        }
+        Err(shape_error(t, format!("[{expected}, {}]", t.cols())))
+    }
+}
+
+/// How the matrices of experts may be stored.
+pub(super) struct ExpertKind {
+    /// For names.
+    pub name: &'static str,
+    /// One tensor an expert.
+    pub single: Role,
+    /// All experts in one tensor.
+    pub stacked: Role,
+    /// All experts in one tensor, rows interleaved with another kind; 0 or 1: which.
+    pub fused: Option<(Role, u64)>,
+}
+
+fn elements(t: &TensorInfo) -> u64 {
+    t.shape.iter().product()
+}
+
+fn shape_error(t: &TensorInfo, expected: String) -> ModelError {
+    ModelError::Shape { tensor: t.name.clone(), expected, found: format!("{:?}", t.shape) }
+}

@@ -1,0 +1,431 @@
+//! The vocabulary of layers: plain data that says what a model computes, without names of tensors,
+//! memory or devices. Variety lives in enum variants, not in flags.
+
+use tokenmill_ir::{
+    Act, GateAct, GateOrder, GroupRule, Mask, NormKind, PoolKind, RopePairing, RouteScore,
+};
+
+/// A model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelSpec {
+    /// Row of [`ARCHS`](crate::ARCHS).
+    pub arch: &'static str,
+    /// Vocabulary size.
+    pub vocab: u32,
+    /// Width of the residual stream.
+    pub hidden: u32,
+    /// Longest sequence the model was made for, tokens.
+    pub context: u32,
+    /// Input.
+    pub embed: Embed,
+    /// Layers, in order.
+    pub layers: Vec<Layer>,
+    /// After the last layer.
+    pub final_norm: Option<Norm>,
+    /// Output.
+    pub output: Output,
+}
+
+/// Input of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Embed {
+    /// Multiplies the table's rows.
+    pub scale: f32,
+    /// Learned positions (and token types) are added.
+    pub learned_positions: bool,
+    /// After the sum.
+    pub norm: Option<Norm>,
+}
+
+/// Output of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Output {
+    /// Logits over the vocabulary. The head's matrix is the embedding where the file has none.
+    Logits {
+        /// Multiplies the logits.
+        scale: f32,
+        /// `c·tanh(l/c)`.
+        softcap: Option<f32>,
+    },
+    /// The hidden row of each token.
+    Hidden,
+    /// One vector a sequence.
+    Pooled {
+        /// How.
+        kind: PoolKind,
+        /// Divided by its length.
+        normalise: bool,
+    },
+}
+
+/// A normalisation; its weight (and bias) are the file's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Norm {
+    /// Root-mean-square or layer.
+    pub kind: NormKind,
+    /// Added under the root.
+    pub eps: f32,
+    /// Added to the weight.
+    pub offset: f32,
+}
+
+impl Norm {
+    /// Root-mean-square norm.
+    pub fn rms(eps: f32) -> Self {
+        Self { kind: NormKind::Rms, eps, offset: 0.0 }
+    }
+
+    /// Layer norm.
+    pub fn layer(eps: f32) -> Self {
+        Self { kind: NormKind::Layer, eps, offset: 0.0 }
+    }
+}
+
+/// A layer: branches off the residual stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layer {
+    /// Usually a mixer and a feed-forward part.
+    pub branches: Vec<Branch>,
+    /// How they join the stream.
+    pub join: Join,
+}
+
+/// How branches join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// Each branch reads the stream that the one before it left.
+    Sequential,
+    /// All read the same normalised stream; their outputs are added together.
+    Parallel,
+}
+
+/// `h ← norm_sum(h + scale · norm_out(body(norm_in(h))))`, absent norms being the identity.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Branch {
+    /// Before the body.
+    pub norm_in: Option<Norm>,
+    /// What is computed.
+    pub body: Body,
+    /// After the body, before the sum.
+    pub norm_out: Option<Norm>,
+    /// After the sum (BERT).
+    pub norm_sum: Option<Norm>,
+    /// Multiplies the branch.
+    pub scale: f32,
+}
+
+impl Branch {
+    /// The common pre-norm branch.
+    pub fn pre(norm: Norm, body: Body) -> Self {
+        Self { norm_in: Some(norm), body, norm_out: None, norm_sum: None, scale: 1.0 }
+    }
+}
+
+/// What a branch computes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Body {
+    /// Token mixers side by side; their outputs are added.
+    Mix(Vec<Mixer>),
+    /// Feed-forward.
+    Ffn(Ffn),
+}
+
+/// What mixes tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mixer {
+    /// Attention over keys and values.
+    Attention(Attention),
+    /// Multi-head latent attention, absorbed.
+    Latent(Latent),
+    /// Gated delta rule.
+    DeltaNet(DeltaNet),
+    /// Mamba-2.
+    Mamba(Mamba),
+    /// Gated short convolution.
+    ShortConv(ShortConv),
+}
+
+/// Normalisation of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// Each head alone.
+    Head(Norm),
+    /// All heads as one row.
+    Whole(Norm),
+}
+
+/// Attention.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attention {
+    /// Query heads.
+    pub heads: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Columns of a head.
+    pub head_dim: u32,
+    /// Multiplies q·k.
+    pub scale: f32,
+    /// Rotation; absent for layers without positions.
+    pub rope: Option<RopeSpec>,
+    /// Normalisation of queries and keys.
+    pub qk_norm: QkNorm,
+    /// Which keys are seen.
+    pub mask: Mask,
+    /// Score cap.
+    pub softcap: Option<f32>,
+    /// Whether heads have sink logits.
+    pub sinks: bool,
+    /// Whether the query projection carries a gate a head: `out · σ(gate)`.
+    pub gated: bool,
+    /// Multiplies the input, the keys and the output (Falcon-H1).
+    pub multipliers: Multipliers,
+}
+
+/// Scalar factors around attention; 1 where a model has none.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Multipliers {
+    /// On the input.
+    pub input: f32,
+    /// On keys.
+    pub key: f32,
+    /// On the output.
+    pub output: f32,
+}
+
+impl Multipliers {
+    /// No factors.
+    pub const ONE: Self = Self { input: 1.0, key: 1.0, output: 1.0 };
+}
+
+/// Rotary embedding before its frequencies are computed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeSpec {
+    /// Rotated columns of a head (the first ones).
+    pub dims: u32,
+    /// Base.
+    pub theta: f64,
+    /// Pairing of columns.
+    pub pairing: RopePairing,
+    /// Stretching to longer contexts.
+    pub scaling: RopeScaling,
+}
+
+/// Ways to stretch rotary embeddings.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    /// None.
+    None,
+    /// Positions divided by a factor.
+    Linear {
+        /// Factor.
+        factor: f64,
+    },
+    /// Llama 3.1: low frequencies divided, high kept, smooth between.
+    Llama3 {
+        /// Factor.
+        factor: f64,
+        /// Wavelength bound of low frequencies, as a part of the original context.
+        low: f64,
+        /// Wavelength bound of high frequencies.
+        high: f64,
+        /// Original context, tokens.
+        original: f64,
+    },
+    /// YaRN (arXiv 2309.00071).
+    Yarn {
+        /// Factor.
+        factor: f64,
+        /// Rotations above which a frequency is kept.
+        beta_fast: f64,
+        /// Rotations below which it is interpolated.
+        beta_slow: f64,
+        /// Original context, tokens.
+        original: f64,
+        /// Multiplies sine and cosine.
+        magnitude: f32,
+        /// Whether the bounds are rounded to whole columns.
+        truncate: bool,
+    },
+    /// Divisors for each frequency, and a magnitude (LongRoPE, arXiv 2402.13753).
+    Factors {
+        /// One a pair.
+        factors: Vec<f64>,
+        /// Multiplies sine and cosine.
+        magnitude: f32,
+    },
+    /// Divisors in the file's `rope_freqs` tensor.
+    Tensor,
+}
+
+/// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Latent {
+    /// Heads.
+    pub heads: u32,
+    /// Width of the compressed query; absent: a direct projection.
+    pub q_lora: Option<u32>,
+    /// Width of the compressed key/value.
+    pub kv_lora: u32,
+    /// Unrotated columns of a query head.
+    pub nope: u32,
+    /// Rotated columns of a query head.
+    pub rope_dim: u32,
+    /// Columns of a value head.
+    pub v_dim: u32,
+    /// Multiplies scores.
+    pub scale: f32,
+    /// Norm of the compressed query and key/value.
+    pub norm: Norm,
+    /// Rotation.
+    pub rope: RopeSpec,
+}
+
+/// Gated delta net (Qwen3-Next).
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeltaNet {
+    /// Key heads.
+    pub k_heads: u32,
+    /// Value heads.
+    pub v_heads: u32,
+    /// Columns of a key head.
+    pub k_dim: u32,
+    /// Columns of a value head.
+    pub v_dim: u32,
+    /// Taps of the convolution.
+    pub kernel: u32,
+    /// Norm of the output, a head at a time.
+    pub norm: Norm,
+}
+
+/// Mamba-2 (arXiv 2405.21060).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mamba {
+    /// Heads.
+    pub heads: u32,
+    /// Columns of a head.
+    pub head_dim: u32,
+    /// Groups sharing b and c.
+    pub groups: u32,
+    /// Columns of b and c.
+    pub state_dim: u32,
+    /// Taps of the convolution.
+    pub kernel: u32,
+    /// Bounds of the step size.
+    pub dt_limit: (f32, f32),
+    /// Norm of the output (over each group), with the order of its gate; absent: gate only.
+    pub norm: Option<(Norm, GateOrder)>,
+    /// Multiplies the input.
+    pub in_scale: f32,
+    /// Multiplies the output.
+    pub out_scale: f32,
+    /// Multiply z, x, b, c and dt after the input projection.
+    pub part_scales: [f32; 5],
+}
+
+/// Gated short convolution (LFM2): `out(c · conv(b · x))`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShortConv {
+    /// Taps.
+    pub kernel: u32,
+}
+
+/// Feed-forward part.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ffn {
+    /// `down(act(gate·x, up·x))`.
+    Gated {
+        /// Inner width.
+        width: u32,
+        /// Combination.
+        act: GateAct,
+        /// Multiplies the gate before its activation.
+        gate_scale: f32,
+        /// Multiplies the output.
+        out_scale: f32,
+    },
+    /// `down(act(up·x))`.
+    Plain {
+        /// Inner width.
+        width: u32,
+        /// Activation.
+        act: Act,
+    },
+    /// Routed experts.
+    Experts(Experts),
+}
+
+impl Ffn {
+    /// The common gated part.
+    pub fn gated(width: u32, act: Act) -> Self {
+        Ffn::Gated { width, act: GateAct::Plain(act), gate_scale: 1.0, out_scale: 1.0 }
+    }
+}
+
+/// Routed experts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Experts {
+    /// Experts in all.
+    pub count: u32,
+    /// Experts a token uses.
+    pub top: u32,
+    /// Inner width of an expert.
+    pub width: u32,
+    /// Combination.
+    pub act: GateAct,
+    /// Logits to scores.
+    pub score: RouteScore,
+    /// Group-limited choice.
+    pub groups: Option<GroupRule>,
+    /// Whether chosen weights are divided by their sum.
+    pub normalise: bool,
+    /// Multiplies the weights.
+    pub scale: f32,
+    /// An expert every token uses.
+    pub shared: Option<SharedExpert>,
+}
+
+/// An expert every token uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedExpert {
+    /// Inner width.
+    pub width: u32,
+    /// Whether its output is multiplied by `σ(gate·x)`.
+    pub gated: bool,
+}
+
+impl ModelSpec {
+    /// Every attention mixer, for architectures that adjust another's layers.
+    pub fn attention_mut(&mut self) -> impl Iterator<Item = (usize, &mut Attention)> {
+        let layers = self.layers.iter_mut().enumerate();
+        layers.flat_map(|(i, l)| {
+            l.branches.iter_mut().flat_map(move |b| {
+                let mixers = match &mut b.body {
+                    Body::Mix(m) => m.iter_mut(),
+                    Body::Ffn(_) => [].iter_mut(),
+                };
+                mixers.filter_map(move |m| match m {
+                    Mixer::Attention(a) => Some((i, a)),
+                    _ => None,
+                })
+            })
+        })
+    }
+
+    /// Every feed-forward part.
+    pub fn ffn_mut(&mut self) -> impl Iterator<Item = (usize, &mut Ffn)> {
+        let layers = self.layers.iter_mut().enumerate();
+        layers.flat_map(|(i, l)| {
+            l.branches.iter_mut().filter_map(move |b| match &mut b.body {
+                Body::Ffn(f) => Some((i, f)),
+                Body::Mix(_) => None,
+            })
+        })
+    }
+
+    /// Every branch.
+    pub fn branches_mut(&mut self) -> impl Iterator<Item = &mut Branch> {
+        self.layers.iter_mut().flat_map(|l| l.branches.iter_mut())
+    }
+}
