@@ -3,3 +3,5 @@
 
 pub mod isa;
 pub mod linear;
+pub mod memory;
+pub mod pool;

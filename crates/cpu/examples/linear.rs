@@ -1,0 +1,184 @@
+//! Measures the linear kernels beside the limits of the machine, in the same run.
+//!
+//! `cargo run --release -p tokenmill-cpu --example linear [-- format … isa …]`, on one thread. For
+//! one token the rate is bytes of weights; for 512 it is operations (2 per weight and token).
+#![allow(unsafe_code)]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use tokenmill_cpu::isa::Isa;
+use tokenmill_cpu::linear::{Encoding, Line, LinearJob, Mode, OutView, linear, scratch_lines};
+use tokenmill_quant::panel::PanelSpec;
+use tokenmill_quant::{FORMATS, FormatId};
+
+/// Shapes measured: (rows, columns).
+const SHAPES: [(usize, usize); 3] = [(1536, 576), (2048, 2048), (4096, 4096)];
+/// A weight this large does not stay in a core's own caches; several copies are walked.
+const COLD_BYTES: usize = 192 << 20;
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    println!("int8 peak {:.2} TOP/s, f32 peak {:.2} TFLOP/s", int8_peak(), f32_peak());
+    println!("read: {:.1} GB/s of 1 MiB, {:.1} GB/s of 256 MiB", read_rate(1), read_rate(256));
+    for format in FORMATS.iter().filter(|f| f.id.is_weight()) {
+        let formats = || wanted.iter().filter(|w| Isa::from_name(w).is_none());
+        if formats().next().is_some() && !formats().any(|w| w == format.name) {
+            continue;
+        }
+        for (rows, cols) in SHAPES {
+            let isas = || wanted.iter().filter_map(|w| Isa::from_name(w));
+            let named = |isa: &Isa| isas().next().is_none() || isas().any(|w| w == *isa);
+            let fast = Isa::ALL.into_iter().skip(1).filter(|isa| isa.is_available());
+            for isa in fast.filter(named) {
+                measure(format.id, rows, cols, isa);
+            }
+        }
+    }
+}
+
+/// Prints one line for a shape.
+fn measure(format: FormatId, rows: usize, cols: usize, isa: Isa) {
+    let Ok(spec) = PanelSpec::new(format, rows, cols) else { return };
+    let stored = vec![0x11; rows * spec.stored_row_bytes()];
+    let copies = (COLD_BYTES / spec.bytes()).max(1);
+    let mut weights = vec![Line::ZERO; copies * spec.bytes() / 64];
+    // SAFETY: lines are plain words.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(weights.as_mut_ptr().cast::<u8>(), weights.len() * 64)
+    };
+    for copy in bytes.chunks_exact_mut(spec.bytes()) {
+        spec.repack(0, &stored, copy);
+    }
+    print!("{:<6} {rows}x{cols} {:<8}", format.name(), isa.name());
+    for tokens in [1, 4, 8] {
+        let gb_s = rate(&spec, bytes, isa, tokens) * spec.bytes() as f64 / 1e9;
+        print!("  {tokens} tok {gb_s:6.1} GB/s");
+    }
+    let one = &bytes[..spec.bytes()];
+    for tokens in [32, 512] {
+        let ops = 2.0 * (rows * cols * tokens) as f64;
+        print!("  {tokens} tok {:5.3} TOP/s", rate(&spec, one, isa, tokens) * ops / 1e12);
+    }
+    println!();
+}
+
+/// Calls per second, walking the copies of a weight in `bytes`.
+fn rate(spec: &PanelSpec, bytes: &[u8], isa: Isa, tokens: usize) -> f64 {
+    let encoding = Encoding::of(spec.layout(), Mode::Int8);
+    let lines = encoding.lines(spec.cols());
+    let mut input = vec![Line::ZERO; tokens * lines];
+    let x: Vec<f32> = (0..spec.cols()).map(|k| (k as f32 * 0.7).sin()).collect();
+    for row in input.chunks_exact_mut(lines) {
+        encoding.encode(isa, &x, row);
+    }
+    let mut out = vec![0.0; tokens * spec.rows()];
+    let mut scratch = vec![Line::ZERO; scratch_lines(spec)];
+    let out = OutView::new(&mut out, spec.rows());
+    let mut copies = bytes.chunks_exact(spec.bytes()).cycle();
+    best_rate(|| {
+        let weights = copies.next().expect("at least one copy");
+        let panels = 0..spec.panels();
+        let job = LinearJob { spec: *spec, weights, panels, encoding, input: &input, tokens, out };
+        // SAFETY: one call at a time.
+        unsafe { linear(isa, &job, &mut scratch) };
+    })
+}
+
+/// Calls per second: the best of several runs of a few milliseconds.
+fn best_rate(mut f: impl FnMut()) -> f64 {
+    f();
+    let mut best = 0.0_f64;
+    for _ in 0..8 {
+        let (start, mut calls) = (Instant::now(), 0);
+        while start.elapsed() < Duration::from_millis(8) {
+            f();
+            calls += 1;
+        }
+        best = best.max(f64::from(calls) / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+/// GB/s of reading `mib` MiB again and again with one thread.
+fn read_rate(mib: usize) -> f64 {
+    let data = vec![1_u64; mib << 17];
+    let sum = || {
+        let mut sums = [0_u64; 32];
+        for chunk in data.as_chunks::<32>().0 {
+            for (sum, x) in sums.iter_mut().zip(chunk) {
+                *sum ^= x;
+            }
+        }
+        black_box(sums);
+    };
+    best_rate(sum) * (mib << 20) as f64 / 1e9
+}
+
+/// TOP/s of one core doing nothing but `vpdpbusd` on registers.
+fn int8_peak() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::Avx512.is_available() {
+        // SAFETY: the features are there.
+        return best_rate(|| unsafe { peak::vnni() }) * peak::STEPS as f64 * 16.0 * 128.0 / 1e12;
+    }
+    f64::NAN
+}
+
+/// TFLOP/s of one core doing nothing but f32 `fma` on registers.
+fn f32_peak() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::Avx512.is_available() {
+        // SAFETY: the features are there.
+        return best_rate(|| unsafe { peak::fma() }) * peak::STEPS as f64 * 16.0 * 32.0 / 1e12;
+    }
+    f64::NAN
+}
+
+#[cfg(target_arch = "x86_64")]
+mod peak {
+    use std::arch::asm;
+    pub const STEPS: usize = 20_000;
+
+    macro_rules! sixteen {
+        ($op:literal) => {
+            asm!(
+                "2:",
+                concat!($op, " zmm0, zmm30, zmm31"), concat!($op, " zmm1, zmm30, zmm31"),
+                concat!($op, " zmm2, zmm30, zmm31"), concat!($op, " zmm3, zmm30, zmm31"),
+                concat!($op, " zmm4, zmm30, zmm31"), concat!($op, " zmm5, zmm30, zmm31"),
+                concat!($op, " zmm6, zmm30, zmm31"), concat!($op, " zmm7, zmm30, zmm31"),
+                concat!($op, " zmm8, zmm30, zmm31"), concat!($op, " zmm9, zmm30, zmm31"),
+                concat!($op, " zmm10, zmm30, zmm31"), concat!($op, " zmm11, zmm30, zmm31"),
+                concat!($op, " zmm12, zmm30, zmm31"), concat!($op, " zmm13, zmm30, zmm31"),
+                concat!($op, " zmm14, zmm30, zmm31"), concat!($op, " zmm15, zmm30, zmm31"),
+                "dec {n}", "jnz 2b",
+                n = inout(reg) STEPS => _,
+                out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
+                out("zmm4") _, out("zmm5") _, out("zmm6") _, out("zmm7") _,
+                out("zmm8") _, out("zmm9") _, out("zmm10") _, out("zmm11") _,
+                out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
+                out("zmm30") _, out("zmm31") _,
+                options(nomem, nostack)
+            )
+        };
+    }
+
+    /// 16 independent chains of `vpdpbusd`, `STEPS` long.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    pub unsafe fn vnni() {
+        // SAFETY: touches only the registers named.
+        unsafe { sixteen!("vpdpbusd") }
+    }
+
+    /// 16 independent chains of `vfmadd231ps`, `STEPS` long (on zeros, no subnormals).
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn fma() {
+        // SAFETY: touches only the registers named.
+        unsafe {
+            asm!("vpxord zmm30, zmm30, zmm30", "vpxord zmm31, zmm31, zmm31",
+                 out("zmm30") _, out("zmm31") _, options(nomem, nostack));
+            sixteen!("vfmadd231ps");
+        }
+    }
+}
