@@ -3,5 +3,6 @@
 
 pub mod isa;
 pub mod linear;
+pub mod math;
 pub mod memory;
 pub mod pool;
