@@ -1,1 +1,17 @@
-//! tokenmill-sched
+//! The scheduler: which tokens of which sequences run in the next step, and where their cache lies.
+//!
+//! Pure: no clock, thread, device, file or environment; time arrives as a number. Everything a step
+//! touches is allocated when a sequence is submitted, so steady decoding allocates nothing.
+
+mod block_pool;
+mod cache;
+mod fill;
+mod invariants;
+mod prefix;
+mod scheduler;
+mod sequence;
+mod step;
+
+pub use scheduler::{Config, Counts, GroupCounts, Refused, Scheduler};
+pub use sequence::{NewSequence, SeqId, Want};
+pub use step::{Grant, Outcome, Progress, Step, StepCost};

@@ -1,0 +1,92 @@
+//! A planned step as the flat arrays a device reads.
+
+use tokenmill_ir::{
+    Batch, GroupKind, MAX_GROUPS, OutputKind, OutputRow, SamplingParams, Span, TokenSource,
+};
+
+use crate::scheduler::Scheduler;
+use crate::sequence::{Sequence, Want};
+use crate::step::{Grant, Step};
+
+impl Scheduler {
+    /// Writes the step just planned into `batch`, which is emptied first.
+    pub fn fill(&self, step: &Step, batch: &mut Batch) {
+        batch.clear();
+        for grant in &step.grants {
+            let Some(seq) = self.get(grant.seq) else { continue };
+            let first = batch.tokens.len() as u32;
+            let (from, to) = (grant.context, grant.context + grant.tokens);
+            let tokens = &seq.tokens[from as usize..to as usize];
+            batch.tokens.extend(tokens.iter().map(|&t| TokenSource::Id(t)));
+            batch.positions.extend(from..to);
+            let tables = self.fill_tables(seq, to, batch);
+            batch.spans.push(Span { first, len: grant.tokens, context: from, tables });
+            fill_outputs(seq, grant, first, batch);
+        }
+    }
+
+    fn fill_tables(&self, seq: &Sequence, end: u32, batch: &mut Batch) -> [u32; MAX_GROUPS] {
+        let mut tables = [0; MAX_GROUPS];
+        for (g, kind) in self.config.groups.iter().enumerate() {
+            tables[g] = batch.tables.len() as u32;
+            let entries = match kind {
+                GroupKind::State => 2,
+                _ => end.div_ceil(self.config.block_tokens) as usize,
+            };
+            batch.tables.extend_from_slice(&seq.tables[g][..entries]);
+        }
+        tables
+    }
+}
+
+fn fill_outputs(seq: &Sequence, grant: &Grant, first: u32, batch: &mut Batch) {
+    let end = grant.context + grant.tokens;
+    let rows = end - grant.outputs..end;
+    let row_of = |position: u32| first + position - grant.context;
+    match &seq.want {
+        Want::Tokens { sampling, bias } => {
+            if rows.is_empty() {
+                return;
+            }
+            let history = batch.history.len() as u32;
+            if penalises(sampling) {
+                batch.history.extend_from_slice(&seq.tokens[..end as usize]);
+            }
+            let bias_at = batch.bias.len() as u32;
+            batch.bias.extend_from_slice(bias);
+            for position in rows {
+                // The row at `position` chooses the token after it; drafts count as generated.
+                let index = position + 1 - seq.prompt;
+                let seen = if penalises(sampling) { position + 1 } else { 0 };
+                let kind = OutputKind::Sample {
+                    params: SamplingParams { index, ..*sampling },
+                    history: (history, seen),
+                    prompt: seq.prompt.min(seen),
+                    bias: (bias_at, bias.len() as u32),
+                    mask: u32::MAX,
+                };
+                batch.outputs.push(OutputRow { row: row_of(position), kind });
+            }
+        }
+        Want::Scores { top } => {
+            for position in rows {
+                let target = seq.tokens[position as usize + 1];
+                let kind = OutputKind::Score { target, top: *top };
+                batch.outputs.push(OutputRow { row: row_of(position), kind });
+            }
+        }
+        Want::Logits { .. } => {
+            let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Logits };
+            batch.outputs.extend(rows.map(row));
+        }
+        Want::Hidden => {
+            let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Hidden };
+            batch.outputs.extend(rows.map(row));
+        }
+    }
+}
+
+/// Whether the choice of a token looks at the tokens before it.
+fn penalises(p: &SamplingParams) -> bool {
+    p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0
+}

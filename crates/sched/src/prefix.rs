@@ -1,0 +1,234 @@
+//! The prefix tree: one node per full block of tokens, with a cache block per group where that group
+//! has one. Nodes are found by a 128-bit id chained over the tokens, and compared token by token.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use tokenmill_ir::sampling::splitmix;
+use tokenmill_ir::{BlockId, MAX_GROUPS, TokenId};
+
+use crate::block_pool::NONE;
+
+/// Identity of a run of tokens from the start of a text: chained over blocks, salted at the root,
+/// the same in every process, so that it can name a block on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct PrefixId(pub u128);
+
+impl PrefixId {
+    /// The empty text under that salt.
+    pub fn root(salt: u64) -> Self {
+        let high = splitmix(salt ^ 0x746f_6b65_6e6d_696c);
+        Self(u128::from(high) << 64 | u128::from(splitmix(high ^ salt)))
+    }
+
+    /// The text with one more block: two 64-bit lanes of the splitmix64 finaliser.
+    pub fn then(self, tokens: &[TokenId]) -> Self {
+        let (mut high, mut low) = ((self.0 >> 64) as u64, self.0 as u64);
+        for &t in tokens {
+            high = splitmix(high ^ u64::from(t));
+            low = splitmix(low.rotate_left(23) ^ high.wrapping_mul(0x9e6c_63d0_876a_46d5));
+        }
+        Self(u128::from(high) << 64 | u128::from(low))
+    }
+}
+
+/// Ids are already mixed: their low half is the hash.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LowHalf(u64);
+
+impl Hasher for LowHalf {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.0 = splitmix(self.0 ^ u64::from(b));
+        }
+    }
+
+    fn write_u128(&mut self, id: u128) {
+        self.0 = id as u64;
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub id: PrefixId,
+    pub salt: u64,
+    /// [`NONE`] at the root.
+    pub parent: u32,
+    pub children: u32,
+    /// Sequences whose text runs through this node.
+    pub leases: u32,
+    /// A block per group; `BlockId::NONE` where that group has none.
+    pub blocks: [BlockId; MAX_GROUPS],
+    live: bool,
+}
+
+/// Nodes in a slab; tokens beside them.
+#[derive(Debug, Clone)]
+pub(crate) struct PrefixTree {
+    nodes: Vec<Node>,
+    tokens: Vec<TokenId>,
+    spare: Vec<u32>,
+    by_id: HashMap<PrefixId, u32, BuildHasherDefault<LowHalf>>,
+    block_tokens: usize,
+}
+
+impl PrefixTree {
+    /// Room for `capacity` nodes of `block_tokens` tokens.
+    pub fn new(capacity: usize, block_tokens: u32) -> Self {
+        let mut by_id = HashMap::default();
+        by_id.reserve(capacity);
+        let empty = Node {
+            id: PrefixId(0),
+            salt: 0,
+            parent: NONE,
+            children: 0,
+            leases: 0,
+            blocks: [BlockId::NONE; MAX_GROUPS],
+            live: false,
+        };
+        Self {
+            nodes: vec![empty; capacity],
+            tokens: vec![0; capacity * block_tokens as usize],
+            spare: (0..capacity as u32).rev().collect(),
+            by_id,
+            block_tokens: block_tokens as usize,
+        }
+    }
+
+    pub fn node(&self, n: u32) -> &Node {
+        &self.nodes[n as usize]
+    }
+
+    pub fn node_mut(&mut self, n: u32) -> &mut Node {
+        &mut self.nodes[n as usize]
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes.len() - self.spare.len()
+    }
+
+    /// Live nodes.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Node)> {
+        (0u32..).zip(&self.nodes).filter(|(_, n)| n.live)
+    }
+
+    pub fn tokens(&self, n: u32) -> &[TokenId] {
+        let at = n as usize * self.block_tokens;
+        &self.tokens[at..at + self.block_tokens]
+    }
+
+    fn id_below(&self, parent: u32, salt: u64, tokens: &[TokenId]) -> PrefixId {
+        let above =
+            if parent == NONE { PrefixId::root(salt) } else { self.nodes[parent as usize].id };
+        above.then(tokens)
+    }
+
+    fn is(&self, n: u32, parent: u32, salt: u64, tokens: &[TokenId]) -> bool {
+        let node = &self.nodes[n as usize];
+        node.parent == parent && node.salt == salt && self.tokens(n) == tokens
+    }
+
+    /// The node of that block below `parent`.
+    pub fn child(&self, parent: u32, salt: u64, tokens: &[TokenId]) -> Option<u32> {
+        let n = *self.by_id.get(&self.id_below(parent, salt, tokens))?;
+        self.is(n, parent, salt, tokens).then_some(n)
+    }
+
+    /// The node of that block below `parent`, made if absent; `None` when there is no room, or when
+    /// another text has the same id.
+    pub fn insert(&mut self, parent: u32, salt: u64, tokens: &[TokenId]) -> Option<u32> {
+        let id = self.id_below(parent, salt, tokens);
+        if let Some(&n) = self.by_id.get(&id) {
+            return self.is(n, parent, salt, tokens).then_some(n);
+        }
+        let n = self.spare.pop()?;
+        self.nodes[n as usize] = Node {
+            id,
+            salt,
+            parent,
+            children: 0,
+            leases: 0,
+            blocks: [BlockId::NONE; MAX_GROUPS],
+            live: true,
+        };
+        let at = n as usize * self.block_tokens;
+        self.tokens[at..at + self.block_tokens].copy_from_slice(tokens);
+        self.by_id.insert(id, n);
+        if parent != NONE {
+            self.nodes[parent as usize].children += 1;
+        }
+        Some(n)
+    }
+
+    /// Takes a node out; its blocks are given back before.
+    pub fn remove(&mut self, n: u32) {
+        let node = &mut self.nodes[n as usize];
+        assert!(node.live && node.children == 0 && node.leases == 0, "node {n} is still in use");
+        assert!(node.blocks.iter().all(|&b| b == BlockId::NONE), "node {n} still has blocks");
+        node.live = false;
+        let (id, parent) = (node.id, node.parent);
+        self.by_id.remove(&id);
+        if parent != NONE {
+            self.nodes[parent as usize].children -= 1;
+        }
+        self.spare.push(n);
+    }
+
+    /// Asserts what holds inside the tree alone.
+    pub fn check(&self) {
+        assert_eq!(self.by_id.len(), self.len(), "every node has one id");
+        let mut children = vec![0; self.nodes.len()];
+        for (n, node) in self.iter() {
+            assert_eq!(self.by_id.get(&node.id), Some(&n), "node {n} is found by its id");
+            let id = self.id_below(node.parent, node.salt, self.tokens(n));
+            assert_eq!(node.id, id, "id of node {n}");
+            if node.parent != NONE {
+                let above = self.node(node.parent);
+                assert!(above.live && above.leases >= node.leases, "leases above node {n}");
+                assert_eq!(above.salt, node.salt, "salt of node {n}");
+                children[node.parent as usize] += 1;
+            }
+        }
+        for (n, node) in self.iter() {
+            assert_eq!(node.children, children[n as usize], "children of node {n}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_told_apart_by_tokens_place_and_salt() {
+        let mut tree = PrefixTree::new(4, 2);
+        let a = tree.insert(NONE, 0, &[1, 2]).unwrap();
+        let ab = tree.insert(a, 0, &[3, 4]).unwrap();
+        assert_eq!(tree.insert(a, 0, &[3, 4]), Some(ab), "the same text is the same node");
+        assert_eq!(tree.child(a, 0, &[3, 4]), Some(ab));
+        assert_eq!(tree.child(NONE, 0, &[3, 4]), None);
+        assert_eq!(tree.child(NONE, 9, &[1, 2]), None, "another salt");
+        let salted = tree.insert(NONE, 9, &[1, 2]).unwrap();
+        assert_ne!(salted, a);
+        tree.check();
+        tree.insert(NONE, 0, &[5, 6]).unwrap();
+        assert_eq!(tree.insert(NONE, 0, &[7, 8]), None, "no room");
+        tree.remove(ab);
+        assert_eq!(tree.child(a, 0, &[3, 4]), None);
+        tree.check();
+    }
+
+    #[test]
+    fn ids_are_frozen() {
+        // Names of blocks on disk: they must not change between versions.
+        let id = PrefixId::root(7).then(&[1, 2, 3]);
+        assert_eq!(id, PrefixId::root(7).then(&[1, 2, 3]));
+        assert_ne!(id, PrefixId::root(7).then(&[1, 3, 2]));
+        assert_ne!(id, PrefixId::root(8).then(&[1, 2, 3]));
+        assert_ne!(id.0 >> 64, u128::from(id.0 as u64));
+    }
+}

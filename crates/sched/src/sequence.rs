@@ -1,0 +1,141 @@
+//! A sequence: its tokens, how many of them are computed, and where its cache lies.
+
+use tokenmill_ir::{BlockId, MAX_GROUPS, SamplingParams, TokenId};
+
+/// Names a sequence for as long as it lives; never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SeqId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// What a sequence is computed for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Want {
+    /// Sampled tokens until `max_len`; `index` is set for each token.
+    Tokens {
+        /// How to sample.
+        sampling: SamplingParams,
+        /// Added to logits.
+        bias: Vec<(TokenId, f32)>,
+    },
+    /// The log-probability of every token but the first.
+    Scores {
+        /// Alternatives at each position.
+        top: u32,
+    },
+    /// All logits of the rows from that position on.
+    Logits {
+        /// First position.
+        from: u32,
+    },
+    /// The hidden (or pooled) row of the last token.
+    Hidden,
+}
+
+/// A sequence to compute.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewSequence {
+    /// The caller's name for it, given back in each `Progress`.
+    pub key: u64,
+    /// Known tokens. Not empty.
+    pub tokens: Vec<TokenId>,
+    /// Tokens it may reach, known ones included.
+    pub max_len: u32,
+    /// What for.
+    pub want: Want,
+    /// Sequences share cached prefixes only with those of the same salt.
+    pub salt: u64,
+    /// A sequence with the same tokens whose computed blocks are waited for and shared: parallel
+    /// answers to one prompt.
+    pub after: Option<SeqId>,
+}
+
+/// A sequence the scheduler knows.
+#[derive(Debug, Clone)]
+pub(crate) struct Sequence {
+    pub key: u64,
+    /// Order of submission.
+    pub arrival: u64,
+    pub salt: u64,
+    pub after: Option<SeqId>,
+    pub want: Want,
+    /// Known tokens, then drafts.
+    pub tokens: Vec<TokenId>,
+    /// How many of `tokens` were given at submission.
+    pub prompt: u32,
+    /// How many of `tokens` are no drafts.
+    pub known: u32,
+    /// How many of `tokens` are in the cache.
+    pub computed: u32,
+    pub max_len: u32,
+    /// Rows before this position were handed out (scores and logits).
+    pub delivered: u32,
+    /// Set once `Outcome::Started` was reported.
+    pub started: bool,
+    /// Per group: its blocks by index; `[read, write]` for a state group.
+    pub tables: [Vec<BlockId>; MAX_GROUPS],
+    /// Per window group: entries before this one were given back.
+    pub behind: [u32; MAX_GROUPS],
+    /// Leased nodes of the prefix tree, one a full block from the start.
+    pub path: Vec<u32>,
+    /// Prompt tokens found in the prefix cache at the first admission.
+    pub cached: u32,
+}
+
+impl Sequence {
+    pub fn new(new: NewSequence, arrival: u64, block_tokens: u32, groups: usize) -> Self {
+        let prompt = new.tokens.len() as u32;
+        let mut tokens = new.tokens;
+        tokens.reserve_exact((new.max_len as usize + 1).saturating_sub(tokens.len()));
+        let blocks = (new.max_len / block_tokens) as usize + 2;
+        let table = |g: usize| Vec::with_capacity(if g < groups { blocks } else { 0 });
+        let delivered = if let Want::Logits { from } = new.want { from } else { 0 };
+        Self {
+            key: new.key,
+            arrival,
+            salt: new.salt,
+            after: new.after,
+            want: new.want,
+            tokens,
+            prompt,
+            known: prompt,
+            computed: 0,
+            max_len: new.max_len,
+            delivered,
+            started: false,
+            tables: std::array::from_fn(table),
+            behind: [0; MAX_GROUPS],
+            path: Vec::with_capacity(blocks),
+            cached: 0,
+        }
+    }
+
+    pub fn len(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Tokens to compute: all of them, but nobody asks what follows the last scored one.
+    pub fn goal(&self) -> u32 {
+        self.len() - u32::from(matches!(self.want, Want::Scores { .. }))
+    }
+
+    /// Position of the first output row.
+    pub fn first_output(&self) -> u32 {
+        match self.want {
+            Want::Tokens { .. } => self.known - 1,
+            Want::Scores { .. } | Want::Logits { .. } => self.delivered,
+            Want::Hidden => self.known - 1,
+        }
+    }
+
+    /// Output rows among the next `n` tokens.
+    pub fn outputs_in(&self, n: u32) -> u32 {
+        (self.computed + n).saturating_sub(self.first_output().max(self.computed))
+    }
+
+    /// Most of the next tokens that have at most `rows` output rows.
+    pub fn tokens_for_outputs(&self, rows: u32) -> u32 {
+        self.first_output().saturating_sub(self.computed) + rows
+    }
+}
