@@ -1,1 +1,629 @@
-//! (being written)
+//! The simulated device: its cache slots remember which token at which position was stored, and its
+//! "model" is a hash of everything it reads back through the block tables.
+//!
+//! Any mistake in paging, rollback, eviction or ordering becomes a panic that names the slot or a
+//! wrong token; [`SimText`] computes the right ones without any cache. The device also stands in
+//! for a real one where only the server around it is tested.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score, splitmix};
+use tokenmill_ir::{
+    Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, GroupKind, KvFormat, Limits, OutputKind,
+    OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource, WeightSpec,
+};
+
+use crate::{Backend, DeviceError, Executable, WeightHandle};
+
+const NAME: &str = "sim";
+
+/// A program without ops whose caches form these groups.
+pub fn program(groups: &[GroupKind], vocab: u32, hidden: u32) -> Program {
+    let cache = |(group, kind): (u32, &GroupKind)| {
+        let kind = match *kind {
+            GroupKind::Full => CacheKind::Full { kv_heads: 1, k_dim: 1, v_dim: 1 },
+            GroupKind::Window { tokens } => {
+                CacheKind::Window { tokens, kv_heads: 1, k_dim: 1, v_dim: 1 }
+            }
+            GroupKind::State => CacheKind::State { len: 1 },
+        };
+        CacheSpec { kind, format: KvFormat::F32, group }
+    };
+    let caches = (0..).zip(groups).map(cache).collect();
+    Program { caches, vocab, hidden, ..Program::default() }
+}
+
+// ---- the model ---------------------------------------------------------------------------------
+
+/// Folds one more value into a digest.
+#[inline]
+fn fold(digest: u64, value: u64) -> u64 {
+    (digest.rotate_left(29) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// What a group stores of a token, given all that the token can see of the past.
+#[inline]
+fn stored(group: usize, token: TokenId, position: u32, seen: u64) -> u64 {
+    splitmix(seen ^ (u64::from(token) << 32 | u64::from(position)) ^ (group as u64) << 61)
+}
+
+/// First position a token of a window group sees.
+fn first_seen(kind: GroupKind, position: u32) -> u32 {
+    match kind {
+        GroupKind::Window { tokens } => (position + 1).saturating_sub(tokens),
+        _ => 0,
+    }
+}
+
+fn fill_row(digest: u64, out: &mut [f32], nan: bool) {
+    for (x, i) in out.iter_mut().zip(0u64..) {
+        let bits = splitmix(digest ^ i.wrapping_mul(0x2545_f491_4f6c_dd1d)) >> 40;
+        *x = if nan { f32::NAN } else { bits as f32 * (8.0 / (1u64 << 24) as f32) };
+    }
+}
+
+/// The oracle: the same model without a cache. Push tokens; each gives the digest its logits are
+/// made of.
+#[derive(Debug, Clone)]
+pub struct SimText {
+    kinds: Vec<GroupKind>,
+    /// Running fold per full or state group.
+    chains: Vec<u64>,
+    /// Stored values per group and position.
+    values: Vec<Vec<u64>>,
+    len: u32,
+}
+
+impl SimText {
+    /// The empty text.
+    pub fn new(kinds: &[GroupKind]) -> Self {
+        let groups = kinds.len();
+        Self {
+            kinds: kinds.to_vec(),
+            chains: vec![0; groups],
+            values: vec![Vec::new(); groups],
+            len: 0,
+        }
+    }
+
+    /// Appends a token; the digest of its output row.
+    pub fn push(&mut self, token: TokenId) -> u64 {
+        let position = self.len;
+        let mut seen = 0;
+        for (g, kind) in self.kinds.iter().enumerate() {
+            let read = match kind {
+                GroupKind::Window { .. } => {
+                    let first = first_seen(*kind, position) as usize;
+                    self.values[g].iter().skip(first).fold(0, |d, &v| fold(d, v))
+                }
+                _ => self.chains[g],
+            };
+            seen = fold(seen, read);
+        }
+        let mut digest = fold(seen, u64::from(token));
+        for g in 0..self.kinds.len() {
+            let value = stored(g, token, position, seen);
+            self.chains[g] = fold(self.chains[g], value);
+            self.values[g].push(value);
+            digest = fold(digest, value);
+        }
+        self.len += 1;
+        digest
+    }
+
+    /// Logits (or any other row) of a digest.
+    pub fn row(digest: u64, out: &mut [f32]) {
+        fill_row(digest, out, false);
+    }
+}
+
+/// The digest of a whole sequence of a program with `whole_sequences`.
+pub fn whole_digest(tokens: impl Iterator<Item = TokenId>) -> u64 {
+    tokens.fold(1, |d, t| fold(d, u64::from(t)))
+}
+
+// ---- control -----------------------------------------------------------------------------------
+
+#[derive(Debug, Default)]
+struct Plan {
+    steps: u64,
+    fail_at: BTreeSet<u64>,
+    panic_at: BTreeSet<u64>,
+    nan_on: BTreeSet<TokenId>,
+    poison: Vec<(usize, BlockId)>,
+    delay: Duration,
+}
+
+/// What goes wrong, shared with the devices made under it; survives their rebuilding.
+#[derive(Debug, Clone, Default)]
+pub struct SimControl(Arc<Mutex<Plan>>);
+
+impl SimControl {
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Steps submitted so far.
+    pub fn steps(&self) -> u64 {
+        self.plan().steps
+    }
+
+    /// Step number `step` (from 0) fails with a device error.
+    pub fn fail_at(&self, step: u64) {
+        self.plan().fail_at.insert(step);
+    }
+
+    /// Step number `step` panics.
+    pub fn panic_at(&self, step: u64) {
+        self.plan().panic_at.insert(step);
+    }
+
+    /// Output rows of that token are not numbers.
+    pub fn nan_on(&self, token: TokenId) {
+        self.plan().nan_on.insert(token);
+    }
+
+    /// Forgets what a block holds: reading it before it is written again is an error.
+    pub fn poison(&self, group: usize, block: BlockId) {
+        self.plan().poison.push((group, block));
+    }
+
+    /// Every step takes at least that long.
+    pub fn delay(&self, delay: Duration) {
+        self.plan().delay = delay;
+    }
+}
+
+// ---- the device --------------------------------------------------------------------------------
+
+/// The simulated device.
+#[derive(Debug, Clone)]
+pub struct SimBackend {
+    caps: DeviceCaps,
+    control: SimControl,
+}
+
+impl SimBackend {
+    /// A device whose blocks hold `block_tokens` tokens.
+    pub fn new(block_tokens: u32, control: SimControl) -> Self {
+        let caps = DeviceCaps {
+            name: NAME.to_string(),
+            memory_bytes: 1 << 30,
+            block_tokens,
+            workers: 1,
+            read_bytes_per_s: 1e10,
+            ops_per_s: 1e12,
+        };
+        Self { caps, control }
+    }
+}
+
+impl Backend for SimBackend {
+    fn caps(&self) -> &DeviceCaps {
+        &self.caps
+    }
+
+    fn upload(
+        &mut self,
+        _spec: &WeightSpec,
+        _source: &dyn WeightSource,
+    ) -> Result<WeightHandle, DeviceError> {
+        Ok(WeightHandle(0))
+    }
+
+    fn free(&mut self, _weight: WeightHandle) {}
+
+    fn compile(
+        &mut self,
+        program: &Program,
+        _weights: &[WeightHandle],
+        limits: &Limits,
+    ) -> Result<Box<dyn Executable>, DeviceError> {
+        if let Some(op) = program.ops.first() {
+            let (device, what) = (NAME.to_string(), op.name().to_string());
+            return Err(DeviceError::Unsupported { device, what });
+        }
+        Ok(Box::new(SimExecutable::new(
+            program,
+            limits,
+            self.caps.block_tokens,
+            self.control.clone(),
+        )))
+    }
+}
+
+/// One cached token (of a state: the sequence so far).
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Tokens stored up to and including this one; [`UNWRITTEN`] before any.
+    end: u32,
+    value: u64,
+}
+
+const UNWRITTEN: u32 = u32::MAX;
+const EMPTY: Entry = Entry { end: UNWRITTEN, value: 0 };
+
+#[derive(Debug)]
+struct SimExecutable {
+    kinds: Vec<GroupKind>,
+    whole: bool,
+    vocab: usize,
+    hidden: usize,
+    limits: Limits,
+    size: usize,
+    /// Entries per group, `block · size + offset`; one a slot for states.
+    store: Vec<Vec<Entry>>,
+    /// Which span of which step wrote a block last.
+    writer: Vec<Vec<u64>>,
+    clock: u64,
+    out: StepOutput,
+    scratch: SampleScratch,
+    logits: Vec<f32>,
+    broken: bool,
+    control: SimControl,
+}
+
+impl SimExecutable {
+    fn new(program: &Program, limits: &Limits, block_tokens: u32, control: SimControl) -> Self {
+        let kinds = program.groups();
+        let size = block_tokens as usize;
+        let blocks = |g: usize| limits.group_blocks.get(g).copied().unwrap_or(0) as usize;
+        let entries = |(g, k): (usize, &GroupKind)| match k {
+            GroupKind::State => vec![EMPTY; blocks(g)],
+            _ => vec![EMPTY; blocks(g) * size],
+        };
+        Self {
+            store: kinds.iter().enumerate().map(entries).collect(),
+            writer: (0..kinds.len()).map(|g| vec![0; blocks(g)]).collect(),
+            whole: program.whole_sequences,
+            vocab: program.vocab as usize,
+            hidden: program.hidden as usize,
+            limits: limits.clone(),
+            size,
+            clock: 0,
+            out: StepOutput::default(),
+            scratch: SampleScratch::new(program.vocab as usize),
+            logits: vec![0.0; program.vocab as usize],
+            broken: false,
+            control,
+            kinds,
+        }
+    }
+
+    /// Entries of one block.
+    fn extent(&self, g: usize, block: BlockId) -> std::ops::Range<usize> {
+        let size = if self.kinds[g] == GroupKind::State { 1 } else { self.size };
+        let at = block.0 as usize * size;
+        assert!(at + size <= self.store[g].len(), "group {g} has no block {}", block.0);
+        at..at + size
+    }
+
+    fn check_batch(&self, batch: &Batch) {
+        let l = &self.limits;
+        let tokens = batch.tokens.len();
+        assert!(tokens > 0, "an empty step");
+        assert!(tokens <= l.step_tokens as usize, "{tokens} tokens in a step");
+        assert!(batch.spans.len() <= l.sequences as usize, "{} sequences", batch.spans.len());
+        assert!(batch.outputs.len() <= l.outputs as usize, "{} outputs", batch.outputs.len());
+        assert_eq!(batch.positions.len(), tokens, "a position for each token");
+        let mut at = 0;
+        for span in &batch.spans {
+            assert_eq!(span.first, at, "spans lie one after another");
+            assert!(span.len > 0, "an empty span");
+            assert!(span.context + span.len <= l.context, "a span beyond the context");
+            for i in 0..span.len {
+                let position = batch.positions[(at + i) as usize];
+                assert_eq!(position, span.context + i, "positions follow the cache index");
+            }
+            at += span.len;
+        }
+        assert_eq!(at as usize, tokens, "spans cover the tokens");
+        assert!(batch.outputs.is_sorted_by(|a, b| a.row < b.row), "outputs in order of rows");
+        assert!(batch.outputs.iter().all(|o| (o.row as usize) < tokens), "rows exist");
+    }
+
+    /// Marks what each span writes: nobody else may write or read that in this step.
+    fn claim(&mut self, batch: &Batch) {
+        for (s, span) in (1u64..).zip(&batch.spans) {
+            let mark = self.clock + s;
+            for g in 0..self.kinds.len() {
+                let table = &batch.tables[span.tables[g] as usize..];
+                let blocks = if self.kinds[g] == GroupKind::State {
+                    &table[1..2]
+                } else {
+                    let first = span.context as usize / self.size;
+                    &table[first..(span.context + span.len).div_ceil(self.size as u32) as usize]
+                };
+                for &block in blocks {
+                    let writer = &mut self.writer[g][block.0 as usize];
+                    let other = *writer > self.clock && *writer != mark;
+                    assert!(!other, "two spans write block {} of group {g}", block.0);
+                    *writer = mark;
+                }
+            }
+        }
+    }
+
+    fn assert_readable(&self, g: usize, block: BlockId, mark: u64) {
+        let writer = self.writer[g][block.0 as usize];
+        let other = writer > self.clock && writer != mark;
+        assert!(!other, "block {} of group {g} is read while another span writes it", block.0);
+    }
+
+    /// Folds what group `g` holds for the token at `position`.
+    fn read(&self, g: usize, table: &[BlockId], position: u32, mark: u64) -> u64 {
+        let mut digest = 0;
+        let mut index = first_seen(self.kinds[g], position) as usize;
+        while index < position as usize {
+            let block = table[index / self.size];
+            assert_ne!(block, BlockId::NONE, "group {g}: no block for position {index}");
+            self.assert_readable(g, block, mark);
+            let extent = self.extent(g, block);
+            let stop = (index / self.size * self.size + self.size).min(position as usize);
+            let from = extent.start + index % self.size;
+            for entry in &self.store[g][from..from + stop - index] {
+                let found = entry.end;
+                assert_eq!(found, index as u32 + 1, "group {g} block {}: wrong token", block.0);
+                digest = fold(digest, entry.value);
+                index += 1;
+            }
+        }
+        digest
+    }
+
+    fn read_state(&self, g: usize, table: &[BlockId], span: &Span, position: u32, mark: u64) -> u64 {
+        let slot = if position == span.context { table[0] } else { table[1] };
+        if slot == BlockId::NONE {
+            assert_eq!(position, 0, "group {g}: no state at {position}");
+            return 0;
+        }
+        self.assert_readable(g, slot, mark);
+        let entry = self.store[g][self.extent(g, slot).start];
+        assert_eq!(entry.end, position, "group {g} slot {}: state of another length", slot.0);
+        entry.value
+    }
+
+    /// Stores one token and gives the digest of its output row.
+    fn step_token(
+        &mut self,
+        batch: &Batch,
+        span: &Span,
+        position: u32,
+        token: TokenId,
+        mark: u64,
+    ) -> u64 {
+        let table = |g: usize| &batch.tables[span.tables[g] as usize..];
+        let mut reads = [0u64; tokenmill_ir::MAX_GROUPS];
+        let mut seen = 0;
+        for g in 0..self.kinds.len() {
+            reads[g] = match self.kinds[g] {
+                GroupKind::State => self.read_state(g, table(g), span, position, mark),
+                _ => self.read(g, table(g), position, mark),
+            };
+            seen = fold(seen, reads[g]);
+        }
+        let mut digest = fold(seen, u64::from(token));
+        for g in 0..self.kinds.len() {
+            let value = stored(g, token, position, seen);
+            let (block, offset, kept) = match self.kinds[g] {
+                GroupKind::State => (table(g)[1], 0, fold(reads[g], value)),
+                _ => {
+                    let (block, offset) =
+                        (position as usize / self.size, position as usize % self.size);
+                    (table(g)[block], offset, value)
+                }
+            };
+            assert_ne!(block, BlockId::NONE, "group {g}: nowhere to store position {position}");
+            let at = self.extent(g, block).start + offset;
+            self.store[g][at] = Entry { end: position + 1, value: kept };
+            digest = fold(digest, value);
+        }
+        digest
+    }
+
+    fn run(&mut self, batch: &Batch) {
+        for copy in &batch.copies {
+            let g = copy.group as usize;
+            let (src, dst) = (self.extent(g, copy.src), self.extent(g, copy.dst));
+            self.store[g].copy_within(src, dst.start);
+        }
+        self.claim(batch);
+        let mut outputs = batch.outputs.iter().peekable();
+        for (s, span) in (1u64..).zip(&batch.spans) {
+            let mark = self.clock + s;
+            let rows = span.first as usize..(span.first + span.len) as usize;
+            let ids = || batch.tokens[rows.clone()].iter().map(token_id);
+            let whole = whole_digest(ids());
+            assert!(!self.whole || span.context == 0, "a whole sequence has no past");
+            for ((row, token), position) in (span.first..).zip(ids()).zip(span.context..) {
+                assert!((token as usize) < self.vocab, "token {token} outside the vocabulary");
+                let mut digest = self.step_token(batch, span, position, token, mark);
+                if self.whole {
+                    digest = whole;
+                }
+                if let Some(output) = outputs.next_if(|o| o.row == row) {
+                    self.output(batch, output, token, digest);
+                }
+            }
+        }
+        self.clock += batch.spans.len() as u64;
+    }
+
+    fn output(&mut self, batch: &Batch, output: &OutputRow, token: TokenId, digest: u64) {
+        let nan = self.control.plan().nan_on.contains(&token);
+        let width = if output.kind == OutputKind::Hidden { self.hidden } else { self.vocab };
+        if matches!(output.kind, OutputKind::Hidden | OutputKind::Logits) {
+            let at = self.out.rows.len();
+            self.out.rows.resize(at + width, 0.0);
+            fill_row(digest, &mut self.out.rows[at..], nan);
+            self.out.sampled.push(Default::default());
+            return;
+        }
+        fill_row(digest, &mut self.logits, nan);
+        let slice = |(at, len): (u32, u32)| at as usize..(at + len) as usize;
+        let (logits, scratch, top) = (&mut self.logits, &mut self.scratch, &mut self.out.top);
+        let sampled = match &output.kind {
+            OutputKind::Sample { params, history, prompt, bias, mask } => {
+                let words = self.vocab.div_ceil(32);
+                let mask = match *mask {
+                    u32::MAX => &[],
+                    m => &batch.masks[m as usize * words..(m as usize + 1) * words],
+                };
+                let row = SampleRow {
+                    params,
+                    history: &batch.history[slice(*history)],
+                    prompt: *prompt as usize,
+                    bias: &batch.bias[slice(*bias)],
+                    mask,
+                };
+                sample(logits, &row, scratch, top)
+            }
+            OutputKind::Score { target, top: n } => {
+                score(logits, *target, *n as usize, scratch, top)
+            }
+            OutputKind::Logits | OutputKind::Hidden => return,
+        };
+        self.out.sampled.push(sampled);
+    }
+}
+
+fn token_id(source: &TokenSource) -> TokenId {
+    match *source {
+        TokenSource::Id(id) => id,
+        TokenSource::Sampled(_) => panic!("the host knows every token of this device"),
+    }
+}
+
+impl Executable for SimExecutable {
+    fn submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+        assert!(!self.broken, "a failed device is used again");
+        let (step, delay) = {
+            let mut plan = self.control.plan();
+            for (g, block) in std::mem::take(&mut plan.poison) {
+                let extent = self.extent(g, block);
+                self.store[g][extent].fill(EMPTY);
+            }
+            plan.steps += 1;
+            (plan.steps - 1, plan.delay)
+        };
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        if self.control.plan().fail_at.contains(&step) {
+            self.broken = true;
+            let (device, reason) = (NAME.to_string(), format!("step {step} was told to fail"));
+            return Err(DeviceError::Failed { device, reason });
+        }
+        assert!(!self.control.plan().panic_at.contains(&step), "step {step} was told to panic");
+        self.check_batch(batch);
+        self.out.clear();
+        self.run(batch);
+        Ok(())
+    }
+
+    fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
+        out.clear();
+        std::mem::swap(out, &mut self.out);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [GroupKind; 3] =
+        [GroupKind::Full, GroupKind::Window { tokens: 3 }, GroupKind::State];
+
+    fn limits() -> Limits {
+        Limits {
+            step_tokens: 16,
+            sequences: 4,
+            outputs: 16,
+            context: 64,
+            group_blocks: vec![8, 8, 2],
+            top_logprobs: 0,
+        }
+    }
+
+    fn device() -> Box<dyn Executable> {
+        let mut backend = SimBackend::new(4, SimControl::default());
+        backend.compile(&program(&KINDS, 50, 4), &[], &limits()).unwrap()
+    }
+
+    /// Tokens `context..` of a text, with blocks 0, 1, … of each group and slot 0.
+    fn batch(text: &[TokenId], context: u32) -> Batch {
+        let len = text.len() as u32 - context;
+        let mut batch = Batch::default();
+        batch.tokens.extend(text[context as usize..].iter().map(|&t| TokenSource::Id(t)));
+        batch.positions.extend(context..context + len);
+        let slot = if context == 0 { BlockId::NONE } else { BlockId(0) };
+        batch.tables.extend([0, 1, 2].map(BlockId));
+        batch.tables.extend([slot, BlockId(0)]);
+        batch.spans.push(Span { first: 0, len, context, tables: [0, 0, 3, 0] });
+        batch.outputs.push(OutputRow { row: len - 1, kind: OutputKind::Logits });
+        batch
+    }
+
+    fn step(device: &mut dyn Executable, batch: &Batch) -> Vec<f32> {
+        let mut out = StepOutput::default();
+        device.submit(batch).unwrap();
+        device.wait(&mut out).unwrap();
+        out.rows
+    }
+
+    #[test]
+    fn chunks_give_what_the_oracle_gives() {
+        let text = [5, 9, 2, 8, 1, 7, 3];
+        let mut oracle = SimText::new(&KINDS);
+        let digest = text.iter().map(|&t| oracle.push(t)).last().unwrap();
+        let mut expect = vec![0.0; 50];
+        SimText::row(digest, &mut expect);
+        for cut in 1..text.len() {
+            let mut device = device();
+            step(device.as_mut(), &batch(&text[..cut], 0));
+            assert_eq!(step(device.as_mut(), &batch(&text, cut as u32)), expect, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_changed_token_far_back_changes_the_row() {
+        let row = |first| step(device().as_mut(), &batch(&[first, 9, 2, 8, 1, 7, 3], 0));
+        assert_ne!(row(5), row(6));
+    }
+
+    #[test]
+    #[should_panic(expected = "wrong token")]
+    fn a_stale_block_is_noticed() {
+        let mut device = device();
+        step(device.as_mut(), &batch(&[5, 9, 2, 8, 1], 0));
+        let mut next = batch(&[5, 9, 2, 8, 1, 7], 5);
+        next.tables[0] = BlockId(2);
+        step(device.as_mut(), &next);
+    }
+
+    #[test]
+    #[should_panic(expected = "two spans write")]
+    fn a_block_written_twice_is_noticed() {
+        let mut twice = batch(&[5, 9], 0);
+        twice.tokens.extend_from_within(..);
+        twice.positions.extend_from_within(..);
+        twice.spans.push(Span { first: 2, ..twice.spans[0] });
+        step(device().as_mut(), &twice);
+    }
+
+    #[test]
+    fn told_faults_happen() {
+        let control = SimControl::default();
+        control.fail_at(1);
+        control.nan_on(9);
+        let mut backend = SimBackend::new(4, control.clone());
+        let mut device = backend.compile(&program(&KINDS, 50, 4), &[], &limits()).unwrap();
+        assert!(step(device.as_mut(), &batch(&[5, 9], 0)).iter().all(|x| x.is_nan()));
+        let failed = device.submit(&batch(&[5, 9, 2], 2));
+        assert!(matches!(failed, Err(DeviceError::Failed { .. })));
+        assert_eq!(control.steps(), 2);
+    }
+}
