@@ -4,9 +4,11 @@
 //! A device sees whole programs and whole steps; two virtual calls a step cost nothing. What it
 //! lacks is a typed [`DeviceError::Unsupported`], never a wrong answer.
 
+pub mod batch_check;
 pub mod conformance;
 pub mod reference;
 pub mod sim;
+pub mod stored;
 pub mod trace;
 
 use thiserror::Error;

@@ -1,0 +1,176 @@
+//! Is this batch one the program and its limits allow? Every device asks before it computes, so
+//! that no kernel meets an index it cannot follow.
+
+use tokenmill_ir::{Batch, BlockId, GroupKind, Limits, Op, OutputKind, Program, Span, TokenSource};
+
+use crate::DeviceError;
+
+/// What batches are held against.
+#[derive(Debug, Clone)]
+pub struct BatchRules {
+    groups: Vec<GroupKind>,
+    limits: Limits,
+    block_tokens: u32,
+    vocab: u32,
+    /// Rows of the embedding table.
+    ids: u32,
+    /// Rows of the table of learned positions.
+    positions: u32,
+}
+
+fn bad<T>(reason: String) -> Result<T, DeviceError> {
+    Err(DeviceError::BadBatch(reason))
+}
+
+impl BatchRules {
+    /// The rules of a program at its limits on a device with blocks of `block_tokens`.
+    pub fn new(program: &Program, limits: &Limits, block_tokens: u32) -> Self {
+        let (mut ids, mut positions) = (u32::MAX, u32::MAX);
+        let rows = |w: &tokenmill_ir::WeightId| program.weights[w.0 as usize].rows;
+        for op in &program.ops {
+            if let Op::Embed { table, positions: learned, .. } = op {
+                ids = ids.min(rows(table));
+                positions = learned.as_ref().map_or(positions, |w| positions.min(rows(w)));
+            }
+        }
+        let (groups, vocab) = (program.groups(), program.vocab);
+        Self { groups, limits: limits.clone(), block_tokens, vocab, ids, positions }
+    }
+
+    /// Verifies every number of a batch that becomes an index. `previous` is the number of output
+    /// rows of the step before.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadBatch`] with the numbers.
+    pub fn check(&self, batch: &Batch, previous: usize) -> Result<(), DeviceError> {
+        let limits = &self.limits;
+        for (what, found, limit) in [
+            ("tokens", batch.tokens.len(), limits.step_tokens),
+            ("sequences", batch.spans.len(), limits.sequences),
+            ("outputs", batch.outputs.len(), limits.outputs),
+        ] {
+            if found > limit as usize {
+                return bad(format!("{found} {what}, at most {limit}"));
+            }
+        }
+        if batch.positions.len() != batch.tokens.len() {
+            let (p, t) = (batch.positions.len(), batch.tokens.len());
+            return bad(format!("{p} positions for {t} tokens"));
+        }
+        self.check_tokens(batch, previous)?;
+        self.check_spans(batch)?;
+        self.check_outputs(batch)?;
+        for c in &batch.copies {
+            let blocks = self.blocks(c.group as usize);
+            if c.src.0 >= blocks || c.dst.0 >= blocks || c.group as usize >= self.groups.len() {
+                return bad(format!("copy {c:?} of {blocks} blocks"));
+            }
+        }
+        Ok(())
+    }
+
+    fn blocks(&self, group: usize) -> u32 {
+        self.limits.group_blocks.get(group).copied().unwrap_or(0)
+    }
+
+    fn check_tokens(&self, batch: &Batch, previous: usize) -> Result<(), DeviceError> {
+        for (i, (token, &position)) in batch.tokens.iter().zip(&batch.positions).enumerate() {
+            let known = match *token {
+                TokenSource::Id(id) => id < self.ids,
+                TokenSource::Sampled(row) => (row as usize) < previous,
+            };
+            if !known || position >= self.positions {
+                return bad(format!("token {i}: {token:?} at position {position}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_spans(&self, batch: &Batch) -> Result<(), DeviceError> {
+        let mut next = 0u64;
+        for (i, span) in batch.spans.iter().enumerate() {
+            let end = u64::from(span.context) + u64::from(span.len);
+            if u64::from(span.first) != next || span.len == 0 {
+                return bad(format!("span {i}: {} tokens from {}", span.len, span.first));
+            }
+            if end > u64::from(self.limits.context) {
+                return bad(format!("span {i}: {end} tokens, at most {}", self.limits.context));
+            }
+            next += u64::from(span.len);
+            for group in 0..self.groups.len() {
+                self.check_table(batch, span, group, end as u32)
+                    .or_else(|reason| bad(format!("span {i}, group {group}: {reason}")))?;
+            }
+        }
+        if next != batch.tokens.len() as u64 {
+            return bad(format!("spans of {next} tokens, {} tokens", batch.tokens.len()));
+        }
+        Ok(())
+    }
+
+    fn check_table(
+        &self,
+        batch: &Batch,
+        span: &Span,
+        group: usize,
+        end: u32,
+    ) -> Result<(), String> {
+        let blocks = self.blocks(group);
+        let (len, first) = match self.groups[group] {
+            GroupKind::State => (2, 0),
+            GroupKind::Full => (end.div_ceil(self.block_tokens), 0),
+            GroupKind::Window { tokens } => {
+                let oldest = (span.context + 1).saturating_sub(tokens);
+                (end.div_ceil(self.block_tokens), oldest / self.block_tokens)
+            }
+        };
+        let start = span.tables[group] as usize;
+        let Some(table) = batch.tables.get(start..start + len as usize) else {
+            return Err(format!("table {start}+{len} of {}", batch.tables.len()));
+        };
+        for (i, id) in table.iter().enumerate().skip(first as usize) {
+            let zeros = self.groups[group] == GroupKind::State && i == 0 && *id == BlockId::NONE;
+            if id.0 >= blocks && !zeros {
+                return Err(format!("entry {i} is block {} of {blocks}", id.0));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_outputs(&self, batch: &Batch) -> Result<(), DeviceError> {
+        let mut next = 0;
+        for (i, output) in batch.outputs.iter().enumerate() {
+            if output.row < next || output.row as usize >= batch.tokens.len() {
+                return bad(format!("output {i} is token row {}", output.row));
+            }
+            next = output.row + 1;
+            if !self.kind_is_served(batch, &output.kind) {
+                return bad(format!("output {i}: {:?}", output.kind));
+            }
+        }
+        Ok(())
+    }
+
+    fn kind_is_served(&self, batch: &Batch, kind: &OutputKind) -> bool {
+        let inside = |(at, len): (u32, u32), all: usize| {
+            u64::from(at) + u64::from(len) <= all as u64 || len == 0
+        };
+        let top = self.limits.top_logprobs;
+        match *kind {
+            OutputKind::Sample { params, history, prompt, bias, mask } => {
+                let words = u64::from(self.vocab.div_ceil(32));
+                let masked =
+                    mask == u32::MAX || (u64::from(mask) + 1) * words <= batch.masks.len() as u64;
+                self.vocab > 0
+                    && inside(history, batch.history.len())
+                    && prompt <= history.1
+                    && inside(bias, batch.bias.len())
+                    && masked
+                    && params.logprobs.is_none_or(|n| n <= top)
+            }
+            OutputKind::Score { target, top: n } => target < self.vocab && n <= top,
+            OutputKind::Logits => self.vocab > 0,
+            OutputKind::Hidden => true,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What sequences keep, as f32 already rounded through the cache's format.
+
+use tokenmill_ir::{BlockCopy, BlockId, CacheKind, CacheSpec, GroupKind, KvFormat, Limits};
+use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
+
+use crate::DeviceError;
+
+/// One row a token (or one a state slot) of the first and second kind of number a cache keeps:
+/// keys and values, latents and rotated keys; states have the first only.
+#[derive(Debug)]
+pub(super) struct Cache {
+    pub spec: CacheSpec,
+    /// Tokens in a block; 1 for states.
+    pub block_tokens: usize,
+    /// Columns and heads of each kind.
+    shapes: [(usize, usize); 2],
+    data: [Vec<f32>; 2],
+}
+
+impl Cache {
+    pub fn new(spec: &CacheSpec, limits: &Limits, block_tokens: u32) -> Result<Self, DeviceError> {
+        let state = spec.group_kind() == GroupKind::State;
+        let block_tokens = if state { 1 } else { block_tokens as usize };
+        let blocks = limits.group_blocks.get(spec.group as usize).copied().unwrap_or(0) as usize;
+        let n = |x: u32| x as usize;
+        let shapes = match spec.kind {
+            CacheKind::Full { kv_heads, k_dim, v_dim }
+            | CacheKind::Window { kv_heads, k_dim, v_dim, .. } => {
+                [(n(kv_heads * k_dim), n(kv_heads)), (n(kv_heads * v_dim), n(kv_heads))]
+            }
+            CacheKind::Latent { latent, rope } => [(n(latent), 1), (n(rope), 1)],
+            CacheKind::State { len } => [(n(len), 1), (0, 1)],
+        };
+        let mut data = [Vec::new(), Vec::new()];
+        for (data, (cols, _)) in data.iter_mut().zip(shapes) {
+            let len = blocks * block_tokens * cols;
+            data.try_reserve_exact(len).map_err(|_| DeviceError::OutOfMemory {
+                device: "reference".into(),
+                what: "a cache".into(),
+                needed_bytes: len as u64 * 4,
+            })?;
+            data.resize(len, 0.0);
+        }
+        Ok(Self { spec: *spec, block_tokens, shapes, data })
+    }
+
+    /// The cache with its numbers, leaving an empty one behind.
+    pub fn take(&mut self) -> Self {
+        let data = std::mem::take(&mut self.data);
+        Self { data, ..*self }
+    }
+
+    /// Kind `which` of token `index` of the sequence with that block table. [cols]
+    pub fn row(&self, which: usize, table: &[BlockId], index: usize) -> &[f32] {
+        let (cols, at) = (self.shapes[which].0, self.at(table, index));
+        &self.data[which][at * cols..][..cols]
+    }
+
+    /// Stores a row through the cache's format.
+    pub fn store(&mut self, which: usize, table: &[BlockId], index: usize, row: &[f32]) {
+        let ((cols, heads), at) = (self.shapes[which], self.at(table, index));
+        let to = &mut self.data[which][at * cols..][..cols];
+        to.copy_from_slice(row);
+        match self.spec.format {
+            KvFormat::F32 => {}
+            KvFormat::Bf16 => to.iter_mut().for_each(|x| *x = bf16_to_f32(f32_to_bf16(*x))),
+            KvFormat::Int8 => to.chunks_exact_mut(cols / heads).for_each(round_to_int8),
+        }
+    }
+
+    fn at(&self, table: &[BlockId], index: usize) -> usize {
+        table[index / self.block_tokens].0 as usize * self.block_tokens + index % self.block_tokens
+    }
+
+    /// The state in a slot, zeros for `NONE`. [len]
+    pub fn state(&self, slot: BlockId) -> Vec<f32> {
+        let len = self.shapes[0].0;
+        match slot {
+            BlockId::NONE => vec![0.0; len],
+            BlockId(slot) => self.data[0][slot as usize * len..][..len].to_vec(),
+        }
+    }
+
+    /// Writes a slot.
+    pub fn put_state(&mut self, slot: BlockId, state: &[f32]) {
+        self.data[0][slot.0 as usize * state.len()..][..state.len()].copy_from_slice(state);
+    }
+
+    /// Copies a whole block or slot.
+    pub fn copy(&mut self, copy: &BlockCopy) {
+        for (data, (cols, _)) in self.data.iter_mut().zip(self.shapes) {
+            let len = self.block_tokens * cols;
+            let start = copy.src.0 as usize * len;
+            data.copy_within(start..start + len, copy.dst.0 as usize * len);
+        }
+    }
+}
+
+/// `x ≈ s·q`, `s = max|x| / 127`.
+fn round_to_int8(head: &mut [f32]) {
+    let scale = head.iter().fold(0.0f32, |m, x| m.max(x.abs())) / 127.0;
+    for x in head {
+        *x = if scale == 0.0 { 0.0 } else { (*x / scale).round_ties_even() * scale };
+    }
+}
