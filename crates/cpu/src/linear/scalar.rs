@@ -6,6 +6,9 @@ use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 use super::encode::{SCALE, SUM};
 use super::{Encoding, Line, LinearJob};
 
+/// Tokens that share the unpacking of a weight.
+const TOKENS: usize = 8;
+
 /// Computes a job.
 ///
 /// # Safety
@@ -16,65 +19,91 @@ pub(super) unsafe fn linear(job: &LinearJob<'_>) {
         let bytes = job.spec.panel_bytes();
         let panel = &job.weights[p * bytes..][..bytes];
         for lane in 0..job.rows_of_panel(p) {
-            for t in 0..job.tokens {
-                let row = &job.input[t * lines..][..lines];
+            for first in (0..job.tokens).step_by(TOKENS) {
+                let tokens = TOKENS.min(job.tokens - first);
+                let rows = &job.input[first * lines..][..tokens * lines];
                 let y = match job.encoding {
-                    Encoding::Int8 => dot_bytes(job, panel, lane, row),
-                    Encoding::F32 | Encoding::Bf16 => dot_floats(job, panel, lane, row),
+                    Encoding::Int8 => dot_bytes(job, panel, lane, rows),
+                    Encoding::F32 | Encoding::Bf16 => dot_floats(job, panel, lane, rows),
                 };
-                let at = t * job.out.stride + p * PANEL_ROWS + lane;
-                assert!(at < job.out.len);
-                // SAFETY: inside the output, and the caller keeps others away from it.
-                unsafe { job.out.start.add(at).write(y) };
+                for (t, y) in y.into_iter().enumerate().take(tokens) {
+                    let at = (first + t) * job.out.stride + p * PANEL_ROWS + lane;
+                    assert!(at < job.out.len);
+                    // SAFETY: inside the output, and the caller keeps others away from it.
+                    unsafe { job.out.start.add(at).write(y) };
+                }
             }
         }
     }
 }
 
-/// One output of the int8 chain.
-fn dot_bytes(job: &LinearJob<'_>, panel: &[u8], lane: usize, row: &[Line]) -> f32 {
+/// One row of the weight on up to 8 tokens by the int8 chain.
+fn dot_bytes(job: &LinearJob<'_>, panel: &[u8], lane: usize, rows: &[Line]) -> [f32; TOKENS] {
     let layout = job.spec.layout();
-    let mut acc = 0.0_f32;
-    for (b, Line(words)) in row[..job.spec.cols() / BLOCK_COLS].iter().enumerate() {
+    let lines = job.encoding.lines(job.spec.cols());
+    let mut acc = [0.0_f32; TOKENS];
+    for b in 0..job.spec.cols() / BLOCK_COLS {
         let weights = job.spec.lane(panel, b, lane);
-        let scale = f32::from_bits(words[SCALE]);
-        let mut products = [0; BLOCK_COLS];
-        for (k, (product, code)) in products.iter_mut().zip(weights.codes).enumerate() {
-            let a = words[k / 4].to_le_bytes()[k % 4] as i8;
-            *product = (i32::from(code) - i32::from(weights.zero)) * i32::from(a);
-        }
-        for part in products.chunks(layout.scale_cols()).zip(weights.scales) {
-            let isum: i32 = part.0.iter().sum();
-            acc = (scale * isum as f32).mul_add(part.1, acc);
-        }
-        if layout.has_min() {
-            acc = f32::from_bits(words[SUM]).mul_add(weights.min, acc);
+        let q = weights.codes.map(|code| i32::from(code) - i32::from(weights.zero));
+        for (acc, row) in acc.iter_mut().zip(rows.chunks_exact(lines)) {
+            let Line(words) = row[b];
+            let scale = f32::from_bits(words[SCALE]);
+            let mut a = [0; BLOCK_COLS];
+            for (a, word) in a.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+                *a = word.to_le_bytes().map(|a| i32::from(a as i8));
+            }
+            let size = layout.scale_cols();
+            for ((q, a), weight) in q.chunks(size).zip(a.chunks(size)).zip(weights.scales) {
+                let isum: i32 = q.iter().zip(a).map(|(q, a)| q * a).sum();
+                *acc = (scale * isum as f32).mul_add(weight, *acc);
+            }
+            if layout.has_min() {
+                *acc = f32::from_bits(words[SUM]).mul_add(weights.min, *acc);
+            }
         }
     }
     acc
 }
 
-/// One output of the f32 and bf16 chains.
-fn dot_floats(job: &LinearJob<'_>, panel: &[u8], lane: usize, row: &[Line]) -> f32 {
+/// One row of the weight on up to 8 tokens by the f32 and bf16 chains.
+fn dot_floats(job: &LinearJob<'_>, panel: &[u8], lane: usize, rows: &[Line]) -> [f32; TOKENS] {
     let cols = job.spec.cols();
-    let x = row.iter().flat_map(|line| line.0).map(f32::from_bits);
-    let round = |w: f32| match job.encoding {
-        Encoding::Bf16 => bf16_to_f32(f32_to_bf16(w)),
-        _ => w,
-    };
+    let lines = job.encoding.lines(cols);
+    let mut acc = [0.0_f32; TOKENS];
+    for first in (0..cols).step_by(BLOCK_COLS) {
+        let mut w = [0.0; BLOCK_COLS];
+        let w = &mut w[..BLOCK_COLS.min(cols - first)];
+        weights_of_block(job, panel, lane, first, w);
+        for (acc, row) in acc.iter_mut().zip(rows.chunks_exact(lines)) {
+            let x = row[first / 16..].iter().flat_map(|line| line.0).map(f32::from_bits);
+            *acc = w.iter().zip(x).fold(*acc, |acc, (w, x)| w.mul_add(x, acc));
+        }
+    }
+    acc
+}
+
+/// Weights of columns `first ..` of one row, rounded if the arithmetic is bf16.
+fn weights_of_block(job: &LinearJob<'_>, panel: &[u8], lane: usize, first: usize, out: &mut [f32]) {
     let half = |at: usize| u16::from_le_bytes([panel[at], panel[at + 1]]);
-    let weight = |k: usize| match job.spec.layout() {
-        PanelLayout::Bf16 => bf16_to_f32(half((k / 2 * PANEL_ROWS + lane) * 4 + k % 2 * 2)),
-        PanelLayout::F16 => f16_to_f32(half((k * PANEL_ROWS + lane) * 2)),
-        PanelLayout::F32 => {
-            let at = (k * PANEL_ROWS + lane) * 4;
-            f32::from_le_bytes([panel[at], panel[at + 1], panel[at + 2], panel[at + 3]])
+    let layout = job.spec.layout();
+    if layout.group().is_some() {
+        let b = job.spec.lane(panel, first / BLOCK_COLS, lane);
+        for (k, (out, code)) in out.iter_mut().zip(b.codes).enumerate() {
+            *out = (f32::from(code) - f32::from(b.zero)) * b.scales[k / 16] + b.min;
         }
-        _ => {
-            let b = job.spec.lane(panel, k / BLOCK_COLS, lane);
-            let k = k % BLOCK_COLS;
-            (f32::from(b.codes[k]) - f32::from(b.zero)) * b.scales[k / 16] + b.min
+    } else {
+        for (k, out) in (first..).zip(&mut *out) {
+            let at = k * PANEL_ROWS + lane;
+            *out = match layout {
+                PanelLayout::Bf16 => bf16_to_f32(half((k / 2 * PANEL_ROWS + lane) * 4 + k % 2 * 2)),
+                PanelLayout::F16 => f16_to_f32(half(2 * at)),
+                _ => f32::from_bits(u32::from(half(4 * at)) | u32::from(half(4 * at + 2)) << 16),
+            };
         }
-    };
-    (0..cols).zip(x).fold(0.0, |acc, (k, x)| round(weight(k)).mul_add(x, acc))
+    }
+    if job.encoding == Encoding::Bf16 {
+        for w in out {
+            *w = bf16_to_f32(f32_to_bf16(*w));
+        }
+    }
 }
