@@ -12,7 +12,7 @@ use tokenmill_ir::{Extent, TensorInfo};
 use tokenmill_quant::FormatId;
 
 use crate::error::{LoadError, shorten};
-use crate::gguf::stored_bytes;
+use crate::shape::stored_bytes;
 
 /// Bytes of 32 codes in the `_blocks` piece.
 pub(crate) const PIECE_BLOCK_BYTES: usize = 16;

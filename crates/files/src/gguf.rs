@@ -12,6 +12,7 @@ use tokenmill_quant::FormatId;
 use crate::budget::{Budget, ENTRY_BYTES};
 use crate::cursor::Cursor;
 use crate::error::{LoadError, shorten};
+use crate::shape::stored_bytes;
 
 /// Memory that a header may take beside the multiple of its file, bytes.
 const BASE_BYTES: u64 = 768 << 10;
@@ -247,14 +248,6 @@ impl Reader<'_> {
         }
         Ok(tensors)
     }
-}
-
-/// Bytes of a tensor of this shape (outermost first); `None` if a row is not a whole number of
-/// blocks or a product exceeds i64.
-pub(crate) fn stored_bytes(format: FormatId, shape: &[u64]) -> Option<u64> {
-    let (cols, outer) = shape.split_last().unwrap_or((&1, &[]));
-    let bytes = outer.iter().try_fold(format.row_bytes(*cols)?, |n, &d| n.checked_mul(d))?;
-    i64::try_from(bytes).is_ok().then_some(bytes)
 }
 
 fn unknown_value_type(path: &Path, key: &str, found: u32) -> LoadError {

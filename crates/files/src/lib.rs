@@ -16,6 +16,7 @@ pub mod hf_config;
 mod mmap;
 mod open;
 pub mod safetensors;
+mod shape;
 pub mod write;
 
 pub use data::{ModelData, expert_rows};

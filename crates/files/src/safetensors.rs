@@ -14,7 +14,7 @@ use tokenmill_quant::FormatId;
 use crate::budget::{Budget, ENTRY_BYTES};
 use crate::cursor::Cursor;
 use crate::error::{LoadError, shorten};
-use crate::gguf::stored_bytes;
+use crate::shape::stored_bytes;
 
 /// Memory that a header may take beside the multiple of its file, bytes.
 const BASE_BYTES: u64 = 768 << 10;
@@ -126,9 +126,7 @@ impl Record {
             return Err(LoadError::invalid(path, place(), expected, found));
         }
         let len = end - begin;
-        let stored =
-            if self.shape.contains(&0) { Some(0) } else { stored_bytes(format, &self.shape) };
-        if stored != Some(len) {
+        if stored_bytes(format, &self.shape) != Some(len) {
             let expected = format!("the bytes of {format} {:?}", self.shape);
             return Err(LoadError::invalid(path, place(), expected, format!("{len} bytes")));
         }

@@ -8,8 +8,9 @@ use std::io::{self, Write};
 use tokenmill_ir::{Meta, MetaValue};
 use tokenmill_quant::FormatId;
 
-use crate::gguf::{DEFAULT_ALIGNMENT, align_up, stored_bytes};
+use crate::gguf::{DEFAULT_ALIGNMENT, align_up};
 use crate::safetensors::dtype_name;
+use crate::shape::stored_bytes;
 
 /// A tensor to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub struct TensorHeader {
 impl TensorHeader {
     /// Bytes of the tensor; `None` if its shape does not fit its format.
     pub fn len_bytes(&self) -> Option<u64> {
-        if self.shape.contains(&0) { Some(0) } else { stored_bytes(self.format, &self.shape) }
+        stored_bytes(self.format, &self.shape)
     }
 
     fn checked_len(&self) -> io::Result<u64> {

@@ -391,6 +391,8 @@ fn wrong_headers_in_safetensors_are_refused() {
         r#"{"t":{"dtype":"F32","shape":2,"data_offsets":[0,8]}}"#,
         r#"{"t":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,8]}}"#,
         r#"{"t":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}"#,
+        r#"{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+            "u":{"dtype":"F32","shape":[4294967296,4294967296,0],"data_offsets":[8,8]}}"#,
         r#"{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8,9]}}"#,
         r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
         r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#,

@@ -6,8 +6,8 @@
 
 mod blocks;
 pub mod float;
-pub mod panel;
 mod format;
+pub mod panel;
 
 mod bf16;
 mod f16;
