@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use rustc_hash::FxBuildHasher;
+use unicode_normalization::UnicodeNormalization;
 
 use crate::byte_level::char_of_byte;
 use crate::pretokenize::PreTokenizer;
@@ -143,6 +144,14 @@ impl ByteBpe {
 
     pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut merger = Merger::default();
+        let composed: String;
+        let text = match self.pre.composes && !unicode_normalization::is_nfc(text) {
+            true => {
+                composed = text.nfc().collect();
+                &composed
+            }
+            false => text,
+        };
         self.pre.split(text, &mut |word| self.encode_word(word.as_bytes(), &mut merger, out));
     }
 

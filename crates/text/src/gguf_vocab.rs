@@ -1,10 +1,14 @@
 //! Tokenizers out of the `tokenizer.ggml.*` metadata of a GGUF file.
 
+use serde_json::json;
+
 use crate::bpe::{ByteBpe, CharBpe, CharRule, FastMap, MergeTable, SPACE_MARK};
 use crate::byte_level::ByteDecoder;
+use crate::hf_json::{self, HfTokenizerConfig};
 use crate::pretokenize::{self, PreTokenizer};
 use crate::specials::{SpecialSet, SpecialToken};
 use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
+use crate::turn_ends::{self, TURN_ENDS};
 
 /// What a GGUF file says about its vocabulary: one field per `tokenizer.ggml.*` key, as read.
 #[derive(Debug, Clone, Default)]
@@ -75,26 +79,6 @@ impl TokenType {
     }
 }
 
-/// Texts of tokens that end a turn in some family, whatever the metadata says. Only control
-/// tokens count.
-const TURN_ENDS: &[&str] = &[
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<turn|>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|return|>",
-    "<|call|>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<|end_of_sentence|>",
-    "<｜end▁of▁sentence｜>",
-    "<end_of_utterance>",
-    "<EOT>",
-];
-
 impl Tokenizer {
     /// Builds the tokenizer a GGUF file describes.
     ///
@@ -110,7 +94,7 @@ impl Tokenizer {
             "gpt2" => byte_level(vocab, types),
             "llama" => scored(vocab, types),
             "gemma4" => listed_chars(vocab, types),
-            "bert" => Err(TokenizerError::UnknownModel { model: vocab.model }),
+            "bert" => wordpiece(&vocab, &types),
             _ => Err(TokenizerError::UnknownModel { model: vocab.model }),
         }
     }
@@ -252,6 +236,57 @@ fn characters(
     assemble(&vocab, &types, Core::Chars(Box::new(core)), table, defaults)
 }
 
+/// `bert`: WordPiece. Here a word starts with `▁`; as `tokenizer.json` spells it, its other pieces
+/// start with `##`, and the same code runs both.
+fn wordpiece(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, TokenizerError> {
+    let mut pieces = serde_json::Map::new();
+    let mut added = Vec::new();
+    let mut cased = false;
+    for (id, (text, kind)) in (0u32..).zip(vocab.tokens.iter().zip(types)) {
+        if is_control(*kind) || text.starts_with('[') && text.ends_with(']') {
+            added.push(json!({"id": id, "content": text, "special": true}));
+            pieces.insert(text.clone(), id.into());
+            continue;
+        }
+        cased |= text.contains(|c: char| c.is_ascii_uppercase());
+        let piece = match text.strip_prefix(SPACE_MARK) {
+            Some(word) => word.to_owned(),
+            None => format!("##{text}"),
+        };
+        pieces.entry(piece).or_insert(id.into());
+    }
+    let name = |id: Option<u32>| id.and_then(|id| vocab.tokens.get(id as usize)).cloned();
+    let unknown = name(vocab.unk).unwrap_or_else(|| "[UNK]".to_owned());
+    let file = json!({
+        "added_tokens": added,
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": true,
+            "handle_chinese_chars": true,
+            "strip_accents": null,
+            "lowercase": !cased,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": false},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": unknown,
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": pieces,
+        },
+    });
+    let (bos, sep) = (name(vocab.bos), name(vocab.sep.or(vocab.eos)));
+    let config = HfTokenizerConfig {
+        add_bos: Some(bos.is_some() && vocab.add_bos.unwrap_or(true)),
+        add_eos: Some(sep.is_some() && vocab.add_eos.unwrap_or(true)),
+        bos,
+        eos: sep,
+        chat_template: None,
+    };
+    hf_json::from_value(&file, &config)
+}
+
 /// What a model kind does where the metadata says nothing.
 pub(crate) struct Defaults {
     pub(crate) add_bos: bool,
@@ -281,11 +316,9 @@ pub(crate) fn assemble(
     let user_defined = of_kind(&|kind| kind == TokenType::UserDefined)?;
 
     let mut eos_ids: Vec<u32> = [vocab.eos, vocab.eot, vocab.eom].into_iter().flatten().collect();
-    for (id, (text, kind)) in (0u32..).zip(vocab.tokens.iter().zip(types)) {
-        if is_control(*kind) && TURN_ENDS.contains(&text.as_str()) {
-            eos_ids.push(id);
-        }
-    }
+    let tokens = (0u32..).zip(vocab.tokens.iter().zip(types));
+    let tokens = tokens.filter(|(_, (_, kind))| is_control(**kind));
+    eos_ids.extend(turn_ends::among(tokens.map(|(id, (text, _))| (id, text.as_str()))));
     let add_bos = vocab.add_bos.unwrap_or(defaults.add_bos);
     let add_eos = vocab.add_eos.unwrap_or(false);
     Ok(Tokenizer::from_parts(Parts {

@@ -5,13 +5,17 @@
 mod bpe;
 mod byte_level;
 mod gguf_vocab;
+mod hf_bytes;
+mod hf_json;
 mod pretokenize;
 mod specials;
 mod stream;
 mod template;
 mod tokenizer;
+mod turn_ends;
 
 pub use gguf_vocab::{GgufVocab, TokenType};
+pub use hf_json::HfTokenizerConfig;
 pub use stream::{Lead, StreamPiece, TextStream};
 pub use template::{
     ChatTemplate, DateTime, RenderOptions, RenderedPrompt, TemplateError, TemplateTokens,

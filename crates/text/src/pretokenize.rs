@@ -27,7 +27,7 @@ enum Stage {
 
 use Stage::{Isolate, IsolateThenSpaces};
 
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
+pub(crate) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
 const LLAMA3: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -263,19 +263,46 @@ pub(crate) fn known_names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.names.iter().copied())
 }
 
+/// Kinds whose tokenizer files normalise text to NFC first.
+const COMPOSED: &[&str] = &["qwen2", "qwen35", "command-r", "olmo", "mpt", "modern-bert"];
+
 /// A compiled pre-tokenizer.
 pub(crate) struct PreTokenizer {
     stages: Vec<meta::Regex>,
     /// A word that is in the vocabulary is taken whole, without merging.
     pub(crate) whole_words: bool,
+    /// Text is normalised to NFC first.
+    pub(crate) composes: bool,
 }
 
+/// The last two choices of most published patterns: see [`Stage::IsolateThenSpaces`].
+const SPACES: &str = r"|\s+(?!\S)|\s+";
+
 impl PreTokenizer {
+    /// A pre-tokenizer out of published patterns, one per stage; `None` if one of them needs more
+    /// than linear matching.
+    pub(crate) fn from_patterns(
+        patterns: &[String],
+        whole_words: bool,
+        composes: bool,
+    ) -> Option<PreTokenizer> {
+        let compile = |pattern: &String| match pattern.strip_suffix(SPACES) {
+            Some(pattern) => compile_with_spaces(pattern),
+            None => meta::Regex::new(pattern).ok(),
+        };
+        if patterns.iter().any(|pattern| has_possessive(pattern)) {
+            return None;
+        }
+        let stages = patterns.iter().map(compile).collect::<Option<Vec<_>>>()?;
+        Some(PreTokenizer { stages, whole_words, composes })
+    }
+
     /// The pre-tokenizer of a `tokenizer.ggml.pre` value; `None` for an unknown one.
     pub(crate) fn named(name: &str) -> Option<PreTokenizer> {
         let kind = KINDS.iter().find(|kind| kind.names.contains(&name))?;
         let stages = kind.stages.iter().map(compile).collect::<Option<Vec<_>>>()?;
-        Some(PreTokenizer { stages, whole_words: kind.whole_words })
+        let composes = COMPOSED.contains(&name);
+        Some(PreTokenizer { stages, whole_words: kind.whole_words, composes })
     }
 
     /// Calls `word` with every word of `text`, in order; together they are the text.
@@ -296,8 +323,41 @@ impl PreTokenizer {
 fn compile(stage: &Stage) -> Option<meta::Regex> {
     match stage {
         Isolate(pattern) => meta::Regex::new(pattern).ok(),
-        IsolateThenSpaces(pattern) => meta::Regex::new_many(&[*pattern, r"\s+"]).ok(),
+        IsolateThenSpaces(pattern) => compile_with_spaces(pattern),
     }
+}
+
+fn compile_with_spaces(pattern: &str) -> Option<meta::Regex> {
+    meta::Regex::new_many(&[pattern, r"\s+"]).ok()
+}
+
+/// Whether a pattern has a possessive quantifier (`?+`, `*+`, `++`, `}+`), which the linear
+/// matcher would read as two quantifiers.
+fn has_possessive(pattern: &str) -> bool {
+    let mut class_depth = 0usize;
+    let mut after_quantifier = false;
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        let in_class = class_depth > 0;
+        match c {
+            '\\' => {
+                // The braces of `\p{..}` are no quantifier.
+                if matches!(chars.next(), Some('p' | 'P' | 'x' | 'u')) {
+                    let rest = chars.as_str();
+                    if let Some((_, after)) = rest.strip_prefix('{').and_then(|r| r.split_once('}'))
+                    {
+                        chars = after.chars();
+                    }
+                }
+            }
+            '[' => class_depth += 1,
+            ']' => class_depth = class_depth.saturating_sub(1),
+            '+' if !in_class && after_quantifier => return true,
+            _ => {}
+        }
+        after_quantifier = !in_class && matches!(c, '?' | '*' | '+' | '}');
+    }
+    false
 }
 
 fn isolate<'t>(regex: &meta::Regex, piece: &'t str, out: &mut Vec<&'t str>) {
@@ -340,6 +400,21 @@ mod tests {
         let text = "Hello  world's 1234\r\n\n  日本語 don't!? \u{3000}x\t\t";
         for name in known_names() {
             assert_eq!(words(name, text).concat(), text, "{name}");
+        }
+    }
+
+    #[test]
+    fn possessive_quantifiers_are_told_apart() {
+        for (pattern, expect) in [
+            (r"[^\r\n\p{L}]?+\p{L}+", true),
+            (r"a++", true),
+            (r"\p{N}{1,3}+", true),
+            (r"[()*+,]+|\p{L}+|(?:a)?", false),
+            (r"\++", false),
+            (DEEPSEEK3, false),
+            (O200K, false),
+        ] {
+            assert_eq!(has_possessive(pattern), expect, "{pattern}");
         }
     }
 

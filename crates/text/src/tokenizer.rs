@@ -1,6 +1,7 @@
 //! The tokenizer: text to token ids and back, whatever file the vocabulary came from.
 
 use crate::bpe::{ByteBpe, CharBpe};
+use crate::hf_json::Library;
 use crate::specials::{Part, SpecialSet};
 use crate::stream::{Lead, bytes_to_text};
 use crate::template::{RenderedPrompt, TemplateTokens};
@@ -102,6 +103,7 @@ pub enum Special {
 pub(crate) enum Core {
     Bytes(Box<ByteBpe>),
     Chars(Box<CharBpe>),
+    Library(Box<Library>),
 }
 
 /// Raw bytes and kind of every token.
@@ -121,6 +123,16 @@ impl TokenTable {
 
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    /// A table with some of its tokens unknown: their bytes are empty.
+    pub(crate) fn from_slots(slots: &[Option<(Vec<u8>, bool)>]) -> TokenTable {
+        let mut table = TokenTable::default();
+        for slot in slots {
+            let (bytes, special) = slot.as_ref().map_or((&[][..], false), |(b, s)| (b, *s));
+            table.push(bytes, special);
+        }
+        table
     }
 
     fn get(&self, id: u32) -> Option<(&[u8], bool)> {
@@ -293,14 +305,17 @@ impl Tokenizer {
     fn encode_plain(
         &self,
         text: &str,
-        _starts_text: bool,
+        starts_text: bool,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        for part in self.parts.user_defined.split(text, None) {
+        for (index, part) in self.parts.user_defined.split(text, None).into_iter().enumerate() {
             match (part, &self.parts.core) {
                 (Part::Token(id), _) => out.push(id),
                 (Part::Text(text), Core::Bytes(core)) => core.encode(text, out),
                 (Part::Text(text), Core::Chars(core)) => core.encode(text, out),
+                (Part::Text(text), Core::Library(core)) => {
+                    core.encode(text, starts_text && index == 0, out)?;
+                }
             }
         }
         Ok(())

@@ -61,9 +61,9 @@ impl Guard {
             }
             Json::Object(map) => {
                 let pair = |(key, item): (&String, &Json)| {
-                    Ok((Value::from(self.text(key, guard)), self.nested(item, guard, depth)?))
+                    Ok((self.text(key, guard), self.nested(item, guard, depth)?))
                 };
-                map.iter().map(pair).collect::<Result<Value, TemplateError>>()?
+                Value::from_pairs(map.iter().map(pair).collect::<Result<Vec<_>, TemplateError>>()?)
             }
             Json::Null => Value::from(()),
             Json::Bool(flag) => Value::from(*flag),

@@ -242,7 +242,7 @@ impl ChatTemplate {
         for (name, value) in kwargs {
             context.push((name.clone(), guarded(value)?));
         }
-        let text = self.write(context.into_iter().collect())?;
+        let text = self.write(Value::from_pairs(context))?;
         Ok(RenderedPrompt { text, guard })
     }
 

@@ -1,0 +1,388 @@
+//! Tokenizers out of `tokenizer.json`.
+//!
+//! Byte-level BPE, which nearly all language models use, runs on this crate's own code: its time
+//! is bounded for every input. Everything else (WordPiece, Unigram, Metaspace) runs in the
+//! `tokenizers` library.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde_json::Value as Json;
+
+use crate::bpe::SPACE_MARK;
+use crate::byte_level::ByteDecoder;
+use crate::gguf_vocab::byte_of;
+use crate::hf_bytes;
+use crate::specials::{SpecialSet, SpecialToken};
+use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
+use crate::turn_ends;
+
+/// Highest token id a file may use.
+const MAX_ID: u64 = 1 << 24;
+
+/// What `tokenizer_config.json` adds to `tokenizer.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HfTokenizerConfig {
+    /// `bos_token`.
+    pub bos: Option<String>,
+    /// `eos_token`.
+    pub eos: Option<String>,
+    /// `add_bos_token`.
+    pub add_bos: Option<bool>,
+    /// `add_eos_token`.
+    pub add_eos: Option<bool>,
+    /// `chat_template`; of several named ones, `default`.
+    pub chat_template: Option<String>,
+}
+
+impl HfTokenizerConfig {
+    /// Takes the fields out of the parsed file. What is absent or of another type stays unset.
+    pub fn from_json(config: &Json) -> HfTokenizerConfig {
+        // A token is its text, or an object with the text as `content`.
+        let token = |key: &str| {
+            let value = config.get(key)?;
+            Some(value.as_str().or_else(|| value.get("content")?.as_str())?.to_owned())
+        };
+        let flag = |key: &str| config.get(key).and_then(Json::as_bool);
+        let template = config.get("chat_template").and_then(|value| match value {
+            Json::Array(named) => {
+                let is_default = |t: &&Json| t.get("name").is_some_and(|name| name == "default");
+                named.iter().find(is_default)?.get("template")?.as_str()
+            }
+            other => other.as_str(),
+        });
+        HfTokenizerConfig {
+            bos: token("bos_token"),
+            eos: token("eos_token"),
+            add_bos: flag("add_bos_token"),
+            add_eos: flag("add_eos_token"),
+            chat_template: template.map(str::to_owned),
+        }
+    }
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer a `tokenizer.json` describes.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Json`] says what is wrong with the file.
+    pub fn from_json(file: &[u8], config: &HfTokenizerConfig) -> Result<Tokenizer, TokenizerError> {
+        let file: Json = serde_json::from_slice(file).map_err(|error| bad(error.to_string()))?;
+        from_value(&file, config)
+    }
+}
+
+/// Builds a tokenizer out of a parsed `tokenizer.json`.
+pub(crate) fn from_value(
+    file: &Json,
+    config: &HfTokenizerConfig,
+) -> Result<Tokenizer, TokenizerError> {
+    let added = added_tokens(file)?;
+    let pieces = pieces(file)?;
+    let (core, user_defined) = match hf_bytes::recognise(file, &pieces)? {
+        Some(core) => {
+            let user_defined = added.iter().filter(|token| !token.special);
+            let user_defined = user_defined.map(|token| token.matched.clone()).collect();
+            (Core::Bytes(Box::new(core)), user_defined)
+        }
+        // The library finds those by itself.
+        None => (Core::Library(Box::new(Library::new(file)?)), Vec::new()),
+    };
+    let control: Vec<SpecialToken> =
+        added.iter().filter(|token| token.special).map(|token| token.matched.clone()).collect();
+
+    let id_of = |text: &str| {
+        let added = added.iter().find(|token| token.matched.text == text);
+        added.map(|t| t.matched.id).or_else(|| Some(pieces.iter().find(|(t, _)| t == text)?.1))
+    };
+    let bos = config.bos.as_deref().and_then(id_of);
+    let eos = config.eos.as_deref().and_then(id_of);
+    let (mut prefix, mut suffix) = frame(file.get("post_processor"));
+    reconcile(&mut prefix, bos, config.add_bos);
+    reconcile(&mut suffix, eos, config.add_eos);
+    let mut eos_ids: Vec<u32> = eos.into_iter().collect();
+    eos_ids.extend(turn_ends::among(control.iter().map(|t| (t.id, t.text.as_str()))));
+
+    let spelling = Spelling::of(file);
+    Ok(Tokenizer::from_parts(Parts {
+        core,
+        table: spelling.table(&pieces, &added),
+        control: SpecialSet::new(control).ok_or(TokenizerError::TooManySpecials)?,
+        user_defined: SpecialSet::new(user_defined).ok_or(TokenizerError::TooManySpecials)?,
+        bos,
+        eos,
+        prefix,
+        suffix,
+        eos_ids,
+        strips_lead: spelling.strips_lead,
+    }))
+}
+
+pub(crate) fn bad(reason: impl Into<String>) -> TokenizerError {
+    TokenizerError::Json { reason: reason.into() }
+}
+
+/// An entry of `added_tokens`.
+struct AddedToken {
+    matched: SpecialToken,
+    special: bool,
+}
+
+fn added_tokens(file: &Json) -> Result<Vec<AddedToken>, TokenizerError> {
+    let empty = Vec::new();
+    let entries = file.get("added_tokens").and_then(Json::as_array).unwrap_or(&empty);
+    let parse = |entry: &Json| {
+        let flag = |key: &str| entry.get(key).and_then(Json::as_bool).unwrap_or(false);
+        let text = entry.get("content").and_then(Json::as_str);
+        Some(AddedToken {
+            matched: SpecialToken {
+                id: id(entry.get("id")?)?,
+                text: text?.to_owned(),
+                strips_left: flag("lstrip"),
+                strips_right: flag("rstrip"),
+                single_word: flag("single_word"),
+            },
+            special: flag("special"),
+        })
+    };
+    let parsed: Option<Vec<AddedToken>> = entries.iter().map(parse).collect();
+    parsed.ok_or_else(|| bad("an entry of added_tokens has no usable id and content"))
+}
+
+fn id(value: &Json) -> Option<u32> {
+    value.as_u64().filter(|&id| id <= MAX_ID).and_then(|id| u32::try_from(id).ok())
+}
+
+/// Text and id of every piece of the model's own vocabulary: a map, or (Unigram) a list of
+/// [text, score] pairs.
+pub(crate) type Pieces = Vec<(String, u32)>;
+
+fn pieces(file: &Json) -> Result<Pieces, TokenizerError> {
+    let vocab = file.get("model").and_then(|model| model.get("vocab"));
+    let parsed: Option<Pieces> = match vocab {
+        Some(Json::Object(map)) => {
+            map.iter().map(|(text, value)| Some((text.clone(), id(value)?))).collect()
+        }
+        Some(Json::Array(list)) => (0u32..)
+            .zip(list)
+            .map(|(id, pair)| Some((pair.get(0)?.as_str()?.to_owned(), id)))
+            .collect(),
+        _ => return Err(bad("model.vocab is missing")),
+    };
+    parsed.ok_or_else(|| bad("model.vocab holds something that is no token id"))
+}
+
+/// The ids a post-processor puts in front of a text and behind it.
+fn frame(processor: Option<&Json>) -> (Vec<u32>, Vec<u32>) {
+    let Some(processor) = processor else { return Default::default() };
+    let kind = processor.get("type").and_then(Json::as_str).unwrap_or_default();
+    let pair_id = |key: &str| processor.get(key).and_then(|pair| id(pair.get(1)?));
+    match kind {
+        "Sequence" => {
+            let steps = processor.get("processors").and_then(Json::as_array);
+            let framed = steps.into_iter().flatten().map(|step| frame(Some(step)));
+            framed.fold(Default::default(), |(mut head, mut tail), (before, after)| {
+                head.splice(0..0, before);
+                tail.extend(after);
+                (head, tail)
+            })
+        }
+        "BertProcessing" | "RobertaProcessing" => {
+            (pair_id("cls").into_iter().collect(), pair_id("sep").into_iter().collect())
+        }
+        "TemplateProcessing" => template_frame(processor),
+        _ => Default::default(),
+    }
+}
+
+fn template_frame(processor: &Json) -> (Vec<u32>, Vec<u32>) {
+    let (mut head, mut tail) = (Vec::new(), Vec::new());
+    let mut in_head = true;
+    let steps = processor.get("single").and_then(Json::as_array);
+    for step in steps.into_iter().flatten() {
+        if step.get("Sequence").is_some() {
+            in_head = false;
+            continue;
+        }
+        let name = step.get("SpecialToken").and_then(|token| token.get("id")?.as_str());
+        let token = name.and_then(|name| processor.get("special_tokens")?.get(name));
+        let ids = token.and_then(|token| token.get("ids")?.as_array());
+        let ids = ids.into_iter().flatten().filter_map(id);
+        if in_head { head.extend(ids) } else { tail.extend(ids) }
+    }
+    (head, tail)
+}
+
+/// `add_bos_token` and `add_eos_token` overrule the post-processor.
+fn reconcile(frame: &mut Vec<u32>, token: Option<u32>, wanted: Option<bool>) {
+    let (Some(token), Some(wanted)) = (token, wanted) else { return };
+    match wanted {
+        true if !frame.contains(&token) => frame.push(token),
+        true => {}
+        false => frame.retain(|&id| id != token),
+    }
+}
+
+/// How the pieces of a vocabulary spell text, told from the file's decoder.
+struct Spelling {
+    kind: SpellingKind,
+    /// Pieces `<0x0A>` stand for bytes.
+    byte_pieces: bool,
+    strips_lead: bool,
+}
+
+enum SpellingKind {
+    ByteLevel,
+    /// A space is `▁`.
+    SpaceMark,
+    /// A piece that starts with this text continues a word; the others start one.
+    Continuation(String),
+    /// A piece that ends with this text ends a word.
+    WordEnd(String),
+}
+
+impl Spelling {
+    fn of(file: &Json) -> Spelling {
+        let mut steps = Vec::new();
+        let mut todo: Vec<&Json> = file.get("decoder").into_iter().collect();
+        while let Some(step) = todo.pop() {
+            steps.push(step);
+            todo.extend(step.get("decoders").and_then(Json::as_array).into_iter().flatten());
+        }
+        let step = |kind: &str| {
+            steps.iter().find(|step| step.get("type").is_some_and(|found| found == kind))
+        };
+        let text = |step: &Json, key: &str, default: &str| {
+            step.get(key).and_then(Json::as_str).unwrap_or(default).to_owned()
+        };
+        let kind = if step("ByteLevel").is_some() {
+            SpellingKind::ByteLevel
+        } else if let Some(step) = step("WordPiece") {
+            SpellingKind::Continuation(text(step, "prefix", "##"))
+        } else if let Some(step) = step("BPEDecoder") {
+            SpellingKind::WordEnd(text(step, "suffix", "</w>"))
+        } else {
+            SpellingKind::SpaceMark
+        };
+        let strip = step("Strip").and_then(|step| step.get("start")?.as_u64());
+        let metaspace = step("Metaspace").is_some_and(|step| {
+            let never = step.get("prepend_scheme").is_some_and(|scheme| scheme == "never");
+            let off = step.get("add_prefix_space").is_some_and(|on| on == false);
+            !never && !off
+        });
+        Spelling {
+            byte_pieces: step("ByteFallback").is_some(),
+            strips_lead: strip.is_some_and(|count| count > 0)
+                || metaspace
+                || matches!(kind, SpellingKind::Continuation(_)),
+            kind,
+        }
+    }
+
+    /// Bytes of every id; added tokens stand for their text.
+    fn table(&self, pieces: &Pieces, added: &[AddedToken]) -> TokenTable {
+        let ids = pieces.iter().map(|(_, id)| *id).chain(added.iter().map(|t| t.matched.id));
+        let size = ids.max().map_or(0, |last| last as usize + 1);
+        let mut slots: Vec<Option<(Vec<u8>, bool)>> = vec![None; size];
+        let decoder = ByteDecoder::new();
+        for (text, id) in pieces {
+            if let Some(slot) = slots.get_mut(*id as usize) {
+                *slot = Some((self.bytes(text, &decoder), false));
+            }
+        }
+        for token in added {
+            if let Some(slot) = slots.get_mut(token.matched.id as usize) {
+                *slot = Some((token.matched.text.as_bytes().to_vec(), token.special));
+            }
+        }
+        TokenTable::from_slots(&slots)
+    }
+
+    fn bytes(&self, piece: &str, decoder: &ByteDecoder) -> Vec<u8> {
+        if let Some(byte) = byte_of(piece).filter(|_| self.byte_pieces) {
+            return vec![byte];
+        }
+        let text = match &self.kind {
+            SpellingKind::ByteLevel => {
+                return decoder.decode(piece).unwrap_or_else(|| piece.as_bytes().to_vec());
+            }
+            SpellingKind::SpaceMark => piece.replace(SPACE_MARK, " "),
+            SpellingKind::Continuation(prefix) => match piece.strip_prefix(prefix.as_str()) {
+                Some(rest) => rest.to_owned(),
+                None => format!(" {piece}"),
+            },
+            SpellingKind::WordEnd(suffix) => match piece.strip_suffix(suffix.as_str()) {
+                Some(word) => format!("{word} "),
+                None => piece.to_owned(),
+            },
+        };
+        text.into_bytes()
+    }
+}
+
+/// A tokenizer that runs in the `tokenizers` library.
+///
+/// The library panics on some crafted files, when loading them or when encoding with them. The
+/// panic is caught here, at its edge: it leaves nothing half done behind (both calls only read
+/// what they are given), and it must fail one load or one request, not the server.
+pub(crate) struct Library {
+    first: tokenizers::Tokenizer,
+    /// For text that does not start the input, where the file tells the two apart.
+    later: Option<tokenizers::Tokenizer>,
+}
+
+impl Library {
+    fn new(file: &Json) -> Result<Library, TokenizerError> {
+        let mut later = file.clone();
+        let differs = replace_first_scheme(&mut later);
+        Ok(Library { first: load(file)?, later: if differs { Some(load(&later)?) } else { None } })
+    }
+
+    pub(crate) fn encode(
+        &self,
+        text: &str,
+        starts_text: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let tokenizer = match (&self.later, starts_text) {
+            (Some(later), false) => later,
+            _ => &self.first,
+        };
+        let encoded = catch_unwind(AssertUnwindSafe(|| tokenizer.encode_fast(text, false)));
+        let failed = |reason: String| TokenizerError::Encode { reason };
+        let encoded = encoded.map_err(|_| failed("the tokenizer library panicked".to_owned()))?;
+        out.extend(encoded.map_err(|error| failed(error.to_string()))?.get_ids());
+        Ok(())
+    }
+}
+
+fn load(file: &Json) -> Result<tokenizers::Tokenizer, TokenizerError> {
+    let bytes = serde_json::to_vec(file).map_err(|error| bad(error.to_string()))?;
+    let loaded = catch_unwind(AssertUnwindSafe(|| {
+        let mut tokenizer = tokenizers::Tokenizer::from_bytes(&bytes)?;
+        tokenizer.with_truncation(None)?;
+        tokenizer.with_padding(None);
+        // Control tokens are found before: what reaches the library is plain text.
+        tokenizer.set_encode_special_tokens(true);
+        // A file may load and yet panic on the first text.
+        tokenizer.encode_fast("a 1\u{e9}", false)?;
+        Ok::<_, tokenizers::Error>(tokenizer)
+    }));
+    let loaded = loaded.map_err(|_| bad("the tokenizer library panicked on it"))?;
+    loaded.map_err(|error| bad(error.to_string()))
+}
+
+/// Turns `"prepend_scheme": "first"` into `"never"` where text is split; false if there is none.
+fn replace_first_scheme(file: &mut Json) -> bool {
+    let mut found = false;
+    let mut todo: Vec<&mut Json> = file.get_mut("pre_tokenizer").into_iter().collect();
+    while let Some(step) = todo.pop() {
+        if let Some(scheme) = step.get_mut("prepend_scheme").filter(|scheme| *scheme == "first") {
+            *scheme = Json::from("never");
+            found = true;
+            continue;
+        }
+        let steps = step.get_mut("pretokenizers").and_then(Json::as_array_mut);
+        todo.extend(steps.into_iter().flatten());
+    }
+    found
+}

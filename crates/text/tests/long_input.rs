@@ -1,0 +1,97 @@
+//! Four-megabyte inputs of the worst kinds: time stays near linear and nothing recurses.
+
+use std::time::Instant;
+
+use tokenmill_text::{GgufVocab, HfTokenizerConfig, Special, Tokenizer};
+
+const BYTES: usize = 4 << 20;
+
+/// The inputs: name, text.
+fn inputs() -> Vec<(&'static str, String)> {
+    let repeated = |unit: &str| unit.repeat(BYTES / unit.len());
+    // A linear congruential generator: any fixed stream of code points will do.
+    let mut state = 1u64;
+    let random = std::iter::repeat_with(move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        char::from_u32((state >> 33) as u32 % 0x11_0000).unwrap_or('x')
+    });
+    vec![
+        ("one character", repeated("a")),
+        ("spaces", repeated(" ")),
+        ("newlines", repeated("\n")),
+        ("digits", repeated("7")),
+        ("spaces, then a letter", repeated(" ") + "a"),
+        ("single letters", repeated("a ")),
+        ("one long word", repeated("lorem").chars().take(1 << 20).collect()),
+        ("random Unicode", random.take(BYTES / 4).collect()),
+        ("emoji joined", repeated("👩\u{200d}")),
+        ("apostrophes", repeated("'")),
+        ("control tokens", repeated("<|im_end|>")),
+    ]
+}
+
+fn check(name: &str, tokenizer: &Tokenizer) {
+    for (input, text) in inputs() {
+        let start = Instant::now();
+        let ids = tokenizer.encode(&text, Special::Plain).expect("encodes");
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{name}, {input}: {} tokens, {seconds:.2} s", ids.len());
+        assert_eq!(tokenizer.decode(&ids), text, "{name}, {input}");
+        // Far above what linear code takes even unoptimised on a busy machine; quadratic code
+        // would take hours.
+        assert!(seconds < 60.0, "{name}, {input}: {seconds} s");
+    }
+}
+
+fn texts(value: &serde_json::Value) -> Vec<String> {
+    serde_json::from_value(value.clone()).expect("texts")
+}
+
+#[test]
+fn byte_level() {
+    let fixture: serde_json::Value =
+        serde_json::from_str(include_str!("fixtures/pretokenizers.json")).expect("JSON");
+    for kind in ["smollm", "llama-bpe", "gpt-4o", "deepseek-v3"] {
+        let tokenizer = Tokenizer::from_gguf(GgufVocab {
+            model: "gpt2".to_owned(),
+            pre: Some(kind.to_owned()),
+            tokens: texts(&fixture["tokens"]),
+            merges: texts(&fixture["merges"]),
+            ..GgufVocab::default()
+        });
+        check(kind, &tokenizer.expect("a known kind"));
+    }
+}
+
+#[test]
+fn sentencepiece() {
+    let fixtures: serde_json::Value =
+        serde_json::from_str(include_str!("fixtures/sentencepiece.json")).expect("JSON");
+    let fixture = &fixtures[0];
+    let tokenizer = Tokenizer::from_gguf(GgufVocab {
+        model: "llama".to_owned(),
+        tokens: texts(&fixture["tokens"]),
+        scores: serde_json::from_value(fixture["scores"].clone()).expect("scores"),
+        token_types: serde_json::from_value(fixture["types"].clone()).expect("types"),
+        ..GgufVocab::default()
+    });
+    check("sentencepiece", &tokenizer.expect("a known kind"));
+}
+
+#[test]
+fn tokenizer_file() {
+    let fixture: serde_json::Value =
+        serde_json::from_str(include_str!("fixtures/tokenizer_files.json")).expect("JSON");
+    for name in ["byte_level", "legacy"] {
+        let file = serde_json::to_vec(&fixture["files"][name]["file"]).expect("JSON");
+        let tokenizer = Tokenizer::from_json(&file, &HfTokenizerConfig::default());
+        let tokenizer = tokenizer.expect("a usable file");
+        for (input, text) in inputs() {
+            let start = Instant::now();
+            let ids = tokenizer.encode(&text, Special::Plain).expect("encodes");
+            let seconds = start.elapsed().as_secs_f64();
+            println!("{name}, {input}: {} tokens, {seconds:.2} s", ids.len());
+            assert!(seconds < 60.0, "{name}, {input}: {seconds} s");
+        }
+    }
+}

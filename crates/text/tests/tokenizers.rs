@@ -1,0 +1,217 @@
+//! Token-equal with the original libraries, over texts recorded by `fixtures/generate.py`.
+
+use serde_json::Value as Json;
+use tokenmill_text::{GgufVocab, HfTokenizerConfig, Special, Tokenizer, TokenizerError};
+
+fn parse(fixture: &str) -> Json {
+    serde_json::from_str(fixture).expect("the fixture is JSON")
+}
+
+fn take<T: serde::de::DeserializeOwned>(value: &Json) -> T {
+    serde_json::from_value(value.clone()).expect("the fixture has the expected shape")
+}
+
+/// Compares every text and shows all that differ.
+fn check(name: &str, texts: &[String], expected: &Json, found: impl Fn(&str) -> Vec<u32>) {
+    let expected: Vec<Vec<u32>> = take(expected);
+    assert_eq!(texts.len(), expected.len(), "{name}");
+    let mut wrong = Vec::new();
+    for (text, expect) in texts.iter().zip(&expected) {
+        let found = found(text);
+        if found != *expect {
+            wrong.push(format!("{text:?}\n expected {expect:?}\n found    {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{name}: {} texts differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn plain(tokenizer: &Tokenizer) -> impl Fn(&str) -> Vec<u32> {
+    |text| tokenizer.encode(text, Special::Plain).expect("encodes")
+}
+
+#[test]
+fn pre_tokenizers_cut_as_the_originals_do() {
+    let fixture = parse(include_str!("fixtures/pretokenizers.json"));
+    let texts: Vec<String> = take(&fixture["texts"]);
+    for (kind, expected) in fixture["expected"].as_object().expect("kinds") {
+        let tokenizer = Tokenizer::from_gguf(GgufVocab {
+            model: "gpt2".to_owned(),
+            pre: Some(kind.clone()),
+            tokens: take(&fixture["tokens"]),
+            merges: take(&fixture["merges"]),
+            ..GgufVocab::default()
+        });
+        let tokenizer = tokenizer.expect("a known kind");
+        check(kind, &texts, expected, plain(&tokenizer));
+        for text in &texts {
+            let ids = tokenizer.encode(text, Special::Plain).expect("encodes");
+            if !matches!(kind.as_str(), "qwen2" | "qwen35" | "command-r") {
+                assert_eq!(tokenizer.decode(&ids), *text, "{kind}");
+            }
+        }
+    }
+}
+
+fn smollm2(fixture: &Json) -> Tokenizer {
+    let tokens: Vec<String> = take(&fixture["tokens"]);
+    let control: usize = take(&fixture["control"]);
+    let vocab = GgufVocab {
+        model: "gpt2".to_owned(),
+        pre: Some("smollm".to_owned()),
+        token_types: (0..tokens.len()).map(|id| if id < control { 3 } else { 1 }).collect(),
+        tokens,
+        merges: take(&fixture["merges"]),
+        bos: Some(1),
+        eos: Some(2),
+        add_bos: Some(false),
+        ..GgufVocab::default()
+    };
+    Tokenizer::from_gguf(vocab).expect("a known kind")
+}
+
+#[test]
+fn smollm2_encodes_as_the_original() {
+    let fixture = parse(include_str!("fixtures/smollm2.json"));
+    let texts: Vec<String> = take(&fixture["texts"]);
+    let tokenizer = smollm2(&fixture);
+    let expected = &fixture["expected"];
+    check("plain", &texts, &expected["plain"], plain(&tokenizer));
+    check("parse", &texts, &expected["parse"], |text| {
+        tokenizer.encode(text, Special::Parse).expect("encodes")
+    });
+    assert_eq!(tokenizer.eos_ids(), [0, 2], "<|endoftext|> and <|im_end|>");
+    assert_eq!(tokenizer.id_of("<|im_start|>"), Some(1));
+    assert!(tokenizer.is_special(2) && !tokenizer.is_special(40));
+}
+
+#[test]
+fn sentencepiece_vocabularies_encode_as_the_original() {
+    let fixtures = parse(include_str!("fixtures/sentencepiece.json"));
+    for fixture in fixtures.as_array().expect("vocabularies") {
+        let texts: Vec<String> = take(&fixture["texts"]);
+        let tokenizer = Tokenizer::from_gguf(GgufVocab {
+            model: "llama".to_owned(),
+            tokens: take(&fixture["tokens"]),
+            scores: take(&fixture["scores"]),
+            token_types: take(&fixture["types"]),
+            unk: Some(0),
+            bos: Some(1),
+            eos: Some(2),
+            add_space_prefix: fixture["add_space_prefix"].as_bool(),
+            ..GgufVocab::default()
+        });
+        let tokenizer = tokenizer.expect("a known kind");
+        check("sentencepiece", &texts, &fixture["expected"], plain(&tokenizer));
+        let decoded: Vec<String> = take(&fixture["decoded"]);
+        for (text, decoded) in texts.iter().zip(decoded) {
+            let ids = tokenizer.encode(text, Special::Plain).expect("encodes");
+            assert_eq!(tokenizer.decode(&ids), decoded);
+        }
+        let framed = tokenizer.encode_prompt("Hello", Special::Plain).expect("encodes");
+        assert_eq!(framed.first(), Some(&1), "such models want a BOS");
+    }
+}
+
+#[test]
+fn tokenizer_files_encode_as_the_original() {
+    let fixture = parse(include_str!("fixtures/tokenizer_files.json"));
+    let texts: Vec<String> = take(&fixture["texts"]);
+    for (name, case) in fixture["files"].as_object().expect("files") {
+        let file = serde_json::to_vec(&case["file"]).expect("JSON");
+        let config = HfTokenizerConfig::default();
+        let tokenizer = Tokenizer::from_json(&file, &config).expect("a usable file");
+        check(&format!("{name}, plain"), &texts, &case["plain"], plain(&tokenizer));
+        let parsed = |text: &str| tokenizer.encode(text, Special::Parse).expect("encodes");
+        check(&format!("{name}, parse"), &texts, &case["parse"], parsed);
+        let framed: Vec<Vec<u32>> = take(&case["framed"]);
+        let decoded: Vec<String> = take(&case["decoded"]);
+        for ((text, framed), decoded) in texts.iter().zip(framed).zip(decoded) {
+            // The original doubles what the text already has.
+            if !text.starts_with("<s>") && !text.ends_with("</s>") && !text.starts_with("[CLS]") {
+                let prompt = tokenizer.encode_prompt(text, Special::Parse).expect("encodes");
+                assert_eq!(prompt, framed, "{name} {text:?}");
+            }
+            assert_eq!(tokenizer.decode(&parsed(text)), decoded, "{name} {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_gets_its_bos_once() {
+    let fixture = parse(include_str!("fixtures/tokenizer_files.json"));
+    let file = serde_json::to_vec(&fixture["files"]["byte_level"]["file"]).expect("JSON");
+    let config = serde_json::json!({
+        "bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_eos_token": true,
+    });
+    let config = HfTokenizerConfig::from_json(&config);
+    let tokenizer = Tokenizer::from_json(&file, &config).expect("a usable file");
+    let without = tokenizer.encode_prompt("Hi", Special::Parse).expect("encodes");
+    let with = tokenizer.encode_prompt("<s>Hi</s>", Special::Parse).expect("encodes");
+    assert_eq!(with, without);
+    assert_eq!((with.first(), with.last()), (Some(&1), Some(&2)));
+    assert_eq!(tokenizer.eos_ids(), [2]);
+    let plain = tokenizer.encode("<s>", Special::Plain).expect("encodes");
+    assert!(!plain.contains(&1) && tokenizer.decode(&plain) == "<s>");
+}
+
+#[test]
+fn what_is_missing_or_wrong_is_named() {
+    let tiny = || GgufVocab {
+        model: "gpt2".to_owned(),
+        tokens: vec!["a".to_owned(), "b".to_owned(), "ab".to_owned()],
+        merges: vec!["a b".to_owned()],
+        ..GgufVocab::default()
+    };
+    let error = |vocab: GgufVocab| Tokenizer::from_gguf(vocab).expect_err("must be refused");
+    let text = error(GgufVocab { pre: Some("klingon".to_owned()), ..tiny() }).to_string();
+    assert!(text.contains("klingon") && text.contains("qwen2"), "{text}");
+    let cases = [
+        (GgufVocab { model: "rwkv".to_owned(), ..tiny() }, "rwkv"),
+        (GgufVocab { tokens: Vec::new(), ..tiny() }, "0 tokens"),
+        (GgufVocab { merges: Vec::new(), ..tiny() }, "no merges"),
+        (GgufVocab { merges: vec!["a c".to_owned()], ..tiny() }, "a c"),
+        (GgufVocab { merges: vec!["ab".to_owned()], ..tiny() }, "merge 0"),
+        (GgufVocab { token_types: vec![1], ..tiny() }, "token_type"),
+        (GgufVocab { bos: Some(3), ..tiny() }, "id 3"),
+        (GgufVocab { model: "llama".to_owned(), ..tiny() }, "scores"),
+    ];
+    for (vocab, expect) in cases {
+        let text = error(vocab).to_string();
+        assert!(text.contains(expect), "{text} should name {expect}");
+    }
+}
+
+#[test]
+fn crafted_files_are_errors() {
+    let config = HfTokenizerConfig::default();
+    let cases: &[&str] = &[
+        "",
+        "{}",
+        "[]",
+        r#"{"model": {"vocab": []}}"#,
+        r#"{"model": {"vocab": {"a": -1}}}"#,
+        r#"{"model": {"vocab": {"a": 99999999999}}}"#,
+        r#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}"#,
+        r#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [[1]]}}"#,
+        r#"{"added_tokens": [{}], "model": {"vocab": {}}}"#,
+        // A cut of length 0.
+        r#"{"version":"1.0","added_tokens":[],"normalizer":null,
+            "pre_tokenizer":{"type":"FixedLength","length":0},"decoder":null,
+            "post_processor":null,"model":{"type":"WordPiece","vocab":{"[UNK]":0,"a":1},
+            "unk_token":"[UNK]","continuing_subword_prefix":"","max_input_chars_per_word":1}}"#,
+        // A merge shorter than the prefix it should drop.
+        r#"{"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,
+            "decoder":null,"post_processor":null,"model":{"type":"BPE","dropout":null,
+            "unk_token":null,"continuing_subword_prefix":"@@@@","end_of_word_suffix":null,
+            "fuse_unk":false,"byte_fallback":false,"vocab":{"a":0,"é":1,"aé":2},
+            "merges":["a é"]}}"#,
+    ];
+    for file in cases {
+        let loaded = Tokenizer::from_json(file.as_bytes(), &config);
+        let error = loaded.map(|t| t.encode("aaé a", Special::Plain));
+        assert!(
+            matches!(error, Err(TokenizerError::Json { .. } | TokenizerError::BadMerge { .. })),
+            "{file}: {error:?}"
+        );
+    }
+}
