@@ -201,6 +201,16 @@ impl<'a> Hyper<'a> {
         })
     }
 
+    /// A number of the rotary embedding, wherever this generation of configs keeps it.
+    pub fn rope_number(&self, key: &str) -> Result<Option<f64>, MetaError> {
+        for at in ["rope_parameters.", "rope_scaling.", ""] {
+            if let Some(number) = self.meta.opt_f64(&format!("{at}{key}"))? {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
     /// Rotary base; `kind` selects the entry of configs that keep one per layer type.
     pub fn theta(&self, kind: &str) -> Result<f64, ModelError> {
         let nested = [
@@ -314,7 +324,7 @@ impl<'a> Hyper<'a> {
         // ones for every position, so the context limit is the original one.
         let list = map.opt_list("short_factor")?.unwrap_or_default();
         let factors = list.iter().filter_map(MetaValue::as_f64).collect();
-        let ratio = context / original;
+        let ratio = map.opt_f64("factor")?.unwrap_or(context / original);
         let magnitude = match map.opt_f64("attention_factor")? {
             Some(a) => a,
             None if ratio <= 1.0 => 1.0,

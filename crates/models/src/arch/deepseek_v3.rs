@@ -17,7 +17,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let scaling = h.rope_scaling("")?;
     let mut scale = 1.0 / ((nope + rope_dim) as f32).sqrt();
     if let (RopeScaling::Yarn { factor, .. }, Some(all)) =
-        (&scaling, m.opt_f64("rope_scaling.mscale_all_dim")?)
+        (&scaling, h.rope_number("mscale_all_dim")?)
     {
         let magnitude = yarn_magnitude(*factor, all) as f32;
         scale *= magnitude * magnitude;

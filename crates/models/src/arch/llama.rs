@@ -24,9 +24,9 @@ pub fn spec_with(h: &Hyper<'_>, pairing: RopePairing) -> Result<ModelSpec, Model
 pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<ModelSpec, ModelError> {
     let heads = h.u32(HEADS)?;
     let head_dim = h.head_dim()?;
-    let partial = h.meta().opt_f32("partial_rotary_factor")?;
+    let partial = h.rope_number("partial_rotary_factor")?;
     let dims = match partial {
-        Some(part) => (head_dim as f32 * part) as u32,
+        Some(part) => (f64::from(head_dim) * part) as u32,
         None => h.opt_u32(ROPE_DIMS)?.unwrap_or(head_dim),
     };
     let rope = RopeSpec { dims, theta: h.theta("")?, pairing, scaling: h.rope_scaling("")? };

@@ -1,0 +1,169 @@
+//! Tokenizer and chat template of an open model, from GGUF metadata or the files beside the weights.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+use thiserror::Error;
+use tokenmill_files::OpenModel;
+use tokenmill_ir::{Container, Meta, MetaError, MetaValue};
+use tokenmill_text::{
+    ChatTemplate, GgufVocab, HfTokenizerConfig, TemplateError, TemplateTokens, Tokenizer,
+    TokenizerError,
+};
+
+/// Largest tokenizer file read, bytes.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// Why a model's vocabulary cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum VocabularyError {
+    /// A metadata key is missing or of the wrong type.
+    #[error("tokenizer metadata: {0}")]
+    Meta(#[from] MetaError),
+    /// The vocabulary itself is wrong or unsupported.
+    #[error("tokenizer: {0}")]
+    Tokenizer(#[from] TokenizerError),
+    /// A file beside the weights cannot be read.
+    #[error("{path}: {reason}")]
+    File {
+        /// Which.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What turns text into tokens and back.
+#[derive(Debug)]
+pub struct Vocabulary {
+    /// The tokenizer; its end-of-answer tokens include those of generation_config.json.
+    pub tokenizer: Tokenizer,
+    /// The chat template, or why there is none.
+    pub template: Result<ChatTemplate, TemplateError>,
+}
+
+/// The vocabulary of a model; `None` when its files hold no tokenizer at all.
+///
+/// # Errors
+/// [`VocabularyError`] when there is one that cannot be used.
+pub fn vocabulary(model: &OpenModel) -> Result<Option<Vocabulary>, VocabularyError> {
+    match model.checkpoint.container {
+        Container::Gguf => from_gguf(&model.checkpoint.meta),
+        Container::Hf => from_folder(model),
+    }
+}
+
+fn from_gguf(meta: &Meta) -> Result<Option<Vocabulary>, VocabularyError> {
+    let key = |k: &str| format!("tokenizer.ggml.{k}");
+    let Some(model) = meta.opt_str(&key("model"))? else { return Ok(None) };
+    if model == "none" {
+        return Ok(None);
+    }
+    let strings = |k: &str| -> Result<Vec<String>, MetaError> {
+        let list = meta.opt_list(&key(k))?.unwrap_or_default();
+        collect(list, &key(k), "a list of strings", |v| v.as_str().map(str::to_owned))
+    };
+    let scores = meta.opt_list(&key("scores"))?.unwrap_or_default();
+    let types = meta.opt_list(&key("token_type"))?.unwrap_or_default();
+    let id = |k: &str| meta.opt_u32(&key(&format!("{k}_token_id")));
+    let vocab = GgufVocab {
+        model: model.to_owned(),
+        pre: meta.opt_str(&key("pre"))?.map(str::to_owned),
+        tokens: strings("tokens")?,
+        merges: strings("merges")?,
+        scores: collect(scores, &key("scores"), "a list of numbers", |v| {
+            v.as_f64().map(|x| x as f32)
+        })?,
+        token_types: collect(types, &key("token_type"), "a list of integers", |v| {
+            v.as_f64().map(|x| x as i32)
+        })?,
+        bos: id("bos")?,
+        eos: id("eos")?,
+        eot: id("eot")?,
+        eom: id("eom")?,
+        unk: id("unknown")?,
+        sep: id("seperator")?, // as GGUF spells it
+        pad: id("padding")?,
+        add_bos: meta.opt_bool(&key("add_bos_token"))?,
+        add_eos: meta.opt_bool(&key("add_eos_token"))?,
+        add_space_prefix: meta.opt_bool(&key("add_space_prefix"))?,
+    };
+    let tokenizer = Tokenizer::from_gguf(vocab)?;
+    let source = meta.opt_str("tokenizer.chat_template")?;
+    let template = template(source, tokenizer.template_tokens());
+    Ok(Some(Vocabulary { tokenizer, template }))
+}
+
+fn collect<T>(
+    list: &[MetaValue],
+    key: &str,
+    expected: &'static str,
+    read: impl Fn(&MetaValue) -> Option<T>,
+) -> Result<Vec<T>, MetaError> {
+    let item = |(i, v)| {
+        read(v).ok_or_else(|| MetaError::Type {
+            key: format!("{key}[{i}]"),
+            expected,
+            found: "another type".into(),
+        })
+    };
+    list.iter().enumerate().map(item).collect()
+}
+
+fn from_folder(model: &OpenModel) -> Result<Option<Vocabulary>, VocabularyError> {
+    let Some(path) = &model.sidecars.tokenizer else { return Ok(None) };
+    let json = |path: &Path| -> Result<Json, VocabularyError> {
+        serde_json::from_slice(&read(path)?)
+            .map_err(|e| VocabularyError::File { path: shown(path), reason: e.to_string() })
+    };
+    let config = match &model.sidecars.tokenizer_config {
+        Some(path) => HfTokenizerConfig::from_json(&json(path)?),
+        None => HfTokenizerConfig::default(),
+    };
+    let mut tokenizer = Tokenizer::from_json(&read(path)?, &config)?;
+    tokenizer.extend_eos_ids(&eos_ids(&model.checkpoint.meta));
+    let source = match &model.sidecars.chat_template {
+        Some(path) if path.extension().is_some_and(|e| e == "json") => {
+            json(path)?.get("chat_template").and_then(Json::as_str).map(str::to_owned)
+        }
+        Some(path) => Some(String::from_utf8_lossy(&read(path)?).into_owned()),
+        None => config.chat_template,
+    };
+    let template = template(source.as_deref(), tokenizer.template_tokens());
+    Ok(Some(Vocabulary { tokenizer, template }))
+}
+
+/// End tokens of config.json and generation_config.json: a number or a list.
+fn eos_ids(meta: &Meta) -> Vec<u32> {
+    let mut ids = Vec::new();
+    for key in ["eos_token_id", "generation_config.eos_token_id"] {
+        match meta.get(key) {
+            Some(MetaValue::List(list)) => ids.extend(list.iter().filter_map(MetaValue::as_u32)),
+            Some(value) => ids.extend(value.as_u32()),
+            None => {}
+        }
+    }
+    ids
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, VocabularyError> {
+    let fail = |reason: String| VocabularyError::File { path: shown(path), reason };
+    let len = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.len();
+    if len > MAX_FILE_BYTES {
+        return Err(fail(format!("{len} bytes, more than {MAX_FILE_BYTES}")));
+    }
+    std::fs::read(path).map_err(|e| fail(e.to_string()))
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// The model's own template, or the one its vocabulary tells.
+fn template(source: Option<&str>, tokens: TemplateTokens) -> Result<ChatTemplate, TemplateError> {
+    match source {
+        Some(source) => ChatTemplate::new(source, tokens),
+        None => ChatTemplate::fallback(tokens),
+    }
+}

@@ -1,0 +1,8 @@
+//! Golden tests: tiny models of every architecture, weights from an integer hash, outputs recorded
+//! from HF transformers. README.md defines the hash and the files.
+
+mod model;
+mod run;
+
+pub use model::{Golden, Variant};
+pub use run::{Runner, worst_difference};

@@ -1,0 +1,180 @@
+//! A recorded model: its files written out with hashed weights, its expected outputs.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use tokenmill_files::write::{TensorHeader, write_safetensors};
+use tokenmill_files::{OpenModel, open};
+use tokenmill_ir::sampling::splitmix;
+use tokenmill_quant::FormatId;
+
+/// Which files describe the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// `config.json`, as hubs have it.
+    Config,
+    /// `config.v5.json`, as transformers 5 writes it.
+    ConfigV5,
+    /// `twin.gguf`, by llama.cpp's converter.
+    Gguf,
+}
+
+#[derive(Deserialize)]
+struct Tensors {
+    salt: String,
+    tensors: Vec<Tensor>,
+}
+
+#[derive(Deserialize)]
+struct Tensor {
+    name: String,
+    shape: Vec<u64>,
+    dtype: String,
+    scale: f64,
+    offset: f64,
+}
+
+#[derive(Deserialize)]
+struct Recorded {
+    ids: Vec<u32>,
+    greedy: Option<Vec<u32>>,
+}
+
+/// Expected outputs of one architecture.
+pub struct Golden {
+    /// Folder name.
+    pub arch: String,
+    /// Prompt.
+    pub ids: Vec<u32>,
+    /// The next tokens, greedily (none for encoders).
+    pub greedy: Vec<u32>,
+    folder: PathBuf,
+}
+
+impl Golden {
+    /// Reads the recording of `arch`.
+    pub fn read(arch: &str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(arch);
+        let text = std::fs::read_to_string(folder.join("golden.json")).expect("golden.json");
+        let recorded: Recorded = serde_json::from_str(&text).expect("golden.json");
+        let Recorded { ids, greedy } = recorded;
+        Self { arch: arch.to_owned(), ids, greedy: greedy.unwrap_or_default(), folder }
+    }
+
+    /// Folders that hold a recording, in order.
+    pub fn all() -> Vec<String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let entries = std::fs::read_dir(root).expect("the folder of this crate");
+        let mut names: Vec<String> = entries
+            .filter_map(|e| e.ok())
+            .filter(|e| e.path().join("golden.json").exists())
+            .filter_map(|e| e.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Whether the variant was recorded.
+    pub fn has(&self, variant: Variant) -> bool {
+        match variant {
+            Variant::Config => true,
+            Variant::ConfigV5 => self.folder.join("config.v5.json").exists(),
+            Variant::Gguf => self.folder.join("twin.gguf").exists(),
+        }
+    }
+
+    /// Little-endian floats of a file beside the recording.
+    pub fn floats(&self, file: &str) -> Vec<f32> {
+        let bytes = std::fs::read(self.folder.join(file)).expect("recorded floats");
+        bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
+    }
+
+    /// Opens the model through the production readers; `scratch` receives its files.
+    pub fn open(&self, variant: Variant, scratch: &Path) -> OpenModel {
+        let config = match variant {
+            Variant::Gguf => {
+                return open(&self.folder.join("twin.gguf")).expect("the twin opens");
+            }
+            Variant::Config => "config.json",
+            Variant::ConfigV5 => "config.v5.json",
+        };
+        std::fs::copy(self.folder.join(config), scratch.join("config.json")).expect("config");
+        let text = std::fs::read_to_string(self.folder.join("tensors.json")).expect("tensors");
+        let list: Tensors = serde_json::from_str(&text).expect("tensors.json");
+        let headers: Vec<TensorHeader> = list
+            .tensors
+            .iter()
+            .map(|t| TensorHeader {
+                name: t.name.clone(),
+                format: match t.dtype.as_str() {
+                    "F32" => FormatId::F32,
+                    "BF16" => FormatId::BF16,
+                    "U8" => FormatId::U8,
+                    other => panic!("dtype {other}"),
+                },
+                shape: t.shape.clone(),
+            })
+            .collect();
+        let file = std::fs::File::create(scratch.join("model.safetensors")).expect("create");
+        let mut out = std::io::BufWriter::new(file);
+        let mut at = 0;
+        write_safetensors(&mut out, &headers, |header, out| {
+            let tensor = &list.tensors[at];
+            assert_eq!(tensor.name, header.name);
+            at += 1;
+            fill(tensor, &list.salt, header.format, out)
+        })
+        .expect("written");
+        out.flush().expect("flushed");
+        drop(out);
+        open(scratch).expect("the hashed model opens")
+    }
+}
+
+fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn fill(
+    tensor: &Tensor,
+    salt: &str,
+    format: FormatId,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    let seed = fnv1a(tensor.name.bytes().chain(salt.bytes()));
+    let count: u64 = tensor.shape.iter().product();
+    for i in 0..count {
+        let x = splitmix(seed.wrapping_add(i));
+        if format == FormatId::U8 {
+            out.write_all(&[(tensor.offset as u64 + (x >> 56) % tensor.scale as u64) as u8])?;
+            continue;
+        }
+        let v = (x >> 40) as f32 / 16_777_216.0 - 0.5;
+        let w = tensor.offset as f32 + tensor.scale as f32 * v;
+        match format {
+            FormatId::F32 => out.write_all(&w.to_le_bytes())?,
+            _ => {
+                let mut bytes = [0; 2];
+                let encode = FormatId::BF16.info().encode.expect("bf16 has an encoder");
+                encode(&[w], &mut bytes);
+                out.write_all(&bytes)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_has_the_documented_values() {
+        assert_eq!(fnv1a("".bytes()), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a("a".bytes()), 0xaf63_dc4c_8601_ec8c);
+        let seed = fnv1a("model.embed_tokens.weight".bytes());
+        assert_eq!(seed, 0xa88f_d795_d5c6_d156);
+        assert_eq!(splitmix(seed), 0x5f0c_e479_8904_7d81);
+    }
+}
