@@ -9,6 +9,7 @@ whole vocabulary, at every position of text/eval.txt in chunks of 512 tokens.
     pip install torch transformers gguf tokenizers
     python tests/golden/study_activations.py MODEL.gguf --stage roles   # each role alone
     python tests/golden/study_activations.py MODEL.gguf --stage all     # everything together
+    python tests/golden/study_activations.py MODEL.gguf --stage ideas   # less usual schemes
 
 Results and the decision: docs/decisions/0001-activation-scales.md.
 """
@@ -50,7 +51,44 @@ def two_terms(x):
     return first + quantise(x - first, 0)
 
 
+def offset(x, block):
+    """u8 with a zero point: the range of each block is cut into 255 steps."""
+    parts = x.reshape(*x.shape[:-1], -1, block)
+    low = parts.amin(-1, keepdim=True).clamp(max=0)
+    high = parts.amax(-1, keepdim=True).clamp(min=0)
+    scale = ((high - low) / 255).clamp(min=1e-30)
+    zero = (-low / scale).round()
+    codes = ((parts / scale).round() + zero).clamp(0, 255)
+    return ((codes - zero) * scale).reshape(x.shape)
+
+
+def without_peaks(x, block):
+    """The largest value of each block is kept as it is, the others are quantised without it."""
+    parts = x.reshape(*x.shape[:-1], -1, block)
+    at = parts.abs().argmax(-1, keepdim=True)
+    peak = parts.gather(-1, at)
+    rest = quantise(parts.scatter(-1, at, 0.0), 0)
+    return rest.scatter(-1, at, peak).reshape(x.shape)
+
+
+def loud_twice(x, block, ratio):
+    """A second term only for blocks whose scale is above `ratio` times the row's median scale."""
+    parts = x.reshape(*x.shape[:-1], -1, block)
+    once = quantise(parts, 0)
+    twice = once + quantise(parts - once, 0)
+    loud = parts.abs().amax(-1, keepdim=True)
+    return torch.where(loud > ratio * loud.median(-2, keepdim=True).values,
+                       twice, once).reshape(x.shape)
+
+
 SCHEMES = {
+    "16": lambda x: quantise(x, 16),
+    "offset 32": lambda x: offset(x, 32),
+    "peak 32": lambda x: without_peaks(x, 32),
+    "loud 1.5": lambda x: loud_twice(x, 32, 1.5),
+    "loud 2": lambda x: loud_twice(x, 32, 2.0),
+    "loud 3": lambda x: loud_twice(x, 32, 3.0),
+    "loud 4": lambda x: loud_twice(x, 32, 4.0),
     "row": lambda x: quantise(x, 0),
     "256": lambda x: quantise(x, 256),
     "128": lambda x: quantise(x, 128),
@@ -89,6 +127,26 @@ ALL_VARIANTS = {
     "all 32, int8 K and V": (everywhere("32"), "kv", False),
     "256, down 32, int8 K and V": (everywhere("256", down="32"), "kv", False),
 }
+
+IDEAS = {
+    "all 32": (everywhere("32"), "", False),
+    "all 16": (everywhere("16"), "", False),
+    "all offset 32": (everywhere("offset 32"), "", False),
+    "all peak 32": (everywhere("peak 32"), "", False),
+    "all loud 1.5": (everywhere("loud 1.5"), "", False),
+    "all loud 2": (everywhere("loud 2"), "", False),
+    "all loud 3": (everywhere("loud 3"), "", False),
+    "all loud 4": (everywhere("loud 4"), "", False),
+    "loud 2, o 32, head two": (everywhere("loud 2", o="32", head="two"), "", False),
+    "loud 3, o 32, head two": (everywhere("loud 3", o="32", head="two"), "", False),
+    "32, head two": (everywhere("32", head="two"), "", False),
+    "32, head and qkv two": (everywhere("32", head="two", qkv="two"), "", False),
+    "two, o and down 32": (everywhere("two", o="32", down="32"), "", False),
+    "two, o 32": (everywhere("two", o="32"), "", False),
+    "offset 32, head two": (everywhere("offset 32", head="two"), "", False),
+    "peak 32, head two": (everywhere("peak 32", head="two"), "", False),
+}
+STAGES = {"roles": ROLE_VARIANTS, "all": ALL_VARIANTS, "ideas": IDEAS}
 
 # --------------------------------------------------------------------------------------- the model
 
@@ -217,7 +275,7 @@ def divergence(base, other):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--stage", choices=("roles", "all"), required=True)
+    parser.add_argument("--stage", choices=tuple(STAGES), required=True)
     parser.add_argument("--only", default="", help="variants whose name holds this text")
     parser.add_argument("--json", help="write the results to this file")
     args = parser.parse_args()
@@ -233,9 +291,8 @@ def main():
     study = Study(model)
     ids = tokenizer.encode((HERE / "text" / "eval.txt").read_text()).ids
     chunks = [ids[i:i + CHUNK] for i in range(0, len(ids), CHUNK)]
-    variants = ROLE_VARIANTS if args.stage == "roles" else ALL_VARIANTS
-    variants = {k: v for k, v in variants.items() if args.only in k}
-    chosen = SAMPLED_CHUNKS if args.stage == "roles" else range(len(chunks))
+    variants = {k: v for k, v in STAGES[args.stage].items() if args.only in k}
+    chosen = range(len(chunks)) if args.stage == "all" else SAMPLED_CHUNKS
     found = {name: ([], []) for name in variants}
     nll = []
     for number in chosen:

@@ -136,12 +136,7 @@ fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-fn fill(
-    tensor: &Tensor,
-    salt: &str,
-    format: FormatId,
-    out: &mut dyn Write,
-) -> std::io::Result<()> {
+fn fill(tensor: &Tensor, salt: &str, format: FormatId, out: &mut dyn Write) -> std::io::Result<()> {
     let seed = fnv1a(tensor.name.bytes().chain(salt.bytes()));
     let count: u64 = tensor.shape.iter().product();
     for i in 0..count {

@@ -1,0 +1,308 @@
+//! Each field of each architecture's spec, perturbed: the golden must notice, by ten times the
+//! tolerance, or lowering must refuse. A field nobody notices is a field nobody tests.
+
+use tokenmill_backend::reference::ReferenceDevice;
+use tokenmill_files::OpenModel;
+use tokenmill_golden_tests::{Golden, Runner, Variant, worst_difference};
+use tokenmill_ir::{Act, GateAct, GateOrder, KvFormat, Mask, NormKind, RopePairing, RouteScore};
+use tokenmill_models::spec::*;
+use tokenmill_models::{ModelSpec, lower, spec_of};
+
+/// Ten times the tolerance of the golden test.
+const NOTICED: f32 = 1e-3;
+
+type Change = fn(&mut ModelSpec);
+
+/// Perturbations; one that leaves a spec as it was does not apply to that architecture.
+const CHANGES: &[(&str, Change)] = &[
+    ("embed.scale", |m| m.embed.scale *= 1.1),
+    ("embed.learned_positions", |m| m.embed.learned_positions = false),
+    ("embed.norm.eps", |m| each(&mut m.embed.norm, |n| n.eps *= 2.0)),
+    ("norm_in.eps", |m| branches(m, |b| each(&mut b.norm_in, |n| n.eps *= 2.0))),
+    ("norm_in.kind", |m| branches(m, |b| each(&mut b.norm_in, flip_kind))),
+    ("norm_in.offset", |m| branches(m, |b| each(&mut b.norm_in, |n| n.offset += 0.1))),
+    ("norm_out.eps", |m| branches(m, |b| each(&mut b.norm_out, |n| n.eps *= 2.0))),
+    ("norm_out.offset", |m| branches(m, |b| each(&mut b.norm_out, |n| n.offset += 0.1))),
+    ("norm_sum.eps", |m| branches(m, |b| each(&mut b.norm_sum, |n| n.eps *= 2.0))),
+    ("branch.scale", |m| branches(m, |b| b.scale *= 1.1)),
+    ("join", |m| {
+        m.layers.iter_mut().for_each(|l| {
+            l.join = match l.join {
+                Join::Sequential => Join::Parallel,
+                Join::Parallel => Join::Sequential,
+            }
+        })
+    }),
+    ("final_norm.eps", |m| each(&mut m.final_norm, |n| n.eps *= 2.0)),
+    ("final_norm.kind", |m| each(&mut m.final_norm, flip_kind)),
+    ("output.scale", |m| {
+        if let Output::Logits { scale, .. } = &mut m.output {
+            *scale *= 1.1
+        }
+    }),
+    ("output.softcap", |m| {
+        if let Output::Logits { softcap: Some(cap), .. } = &mut m.output {
+            *cap *= 1.1
+        }
+    }),
+    ("output.pool", |m| {
+        if let Output::Pooled { kind, .. } = &mut m.output {
+            *kind = tokenmill_ir::PoolKind::First
+        }
+    }),
+    ("output.normalise", |m| {
+        if let Output::Pooled { normalise, .. } = &mut m.output {
+            *normalise = false
+        }
+    }),
+    ("attention.scale", |m| attention(m, |a| a.scale *= 1.1)),
+    ("attention.kv_heads", |m| attention(m, |a| a.kv_heads = a.heads)),
+    ("attention.rope", |m| attention(m, |a| a.rope = None)),
+    ("attention.rope.theta", |m| attention(m, |a| each(&mut a.rope, |r| r.theta *= 2.0))),
+    ("attention.rope.dims", |m| attention(m, |a| each(&mut a.rope, |r| r.dims -= 4))),
+    ("attention.rope.pairing", |m| attention(m, |a| each(&mut a.rope, flip_pairing))),
+    ("attention.rope.scaling", |m| attention(m, |a| each(&mut a.rope, flip_scaling))),
+    ("attention.qk_norm", |m| attention(m, |a| a.qk_norm = QkNorm::None)),
+    ("attention.qk_norm.eps", |m| {
+        attention(m, |a| {
+            if let QkNorm::Head(n) | QkNorm::Whole(n) = &mut a.qk_norm {
+                n.eps *= 2.0
+            }
+        })
+    }),
+    ("attention.mask", |m| {
+        attention(m, |a| {
+            a.mask = match a.mask {
+                Mask::Causal => Mask::Window(16),
+                Mask::Window(n) => Mask::Window(n + 1),
+                Mask::None => Mask::None,
+            }
+        })
+    }),
+    ("attention.mask.full", |m| {
+        attention(m, |a| {
+            if let Mask::Window(_) = a.mask {
+                a.mask = Mask::Causal
+            }
+        })
+    }),
+    ("attention.softcap", |m| attention(m, |a| each(&mut a.softcap, |c| *c *= 1.1))),
+    ("attention.sinks", |m| attention(m, |a| a.sinks = false)),
+    ("attention.gated", |m| attention(m, |a| a.gated = false)),
+    ("attention.multipliers.input", |m| attention(m, |a| a.multipliers.input *= 1.1)),
+    ("attention.multipliers.key", |m| attention(m, |a| a.multipliers.key *= 1.1)),
+    ("attention.multipliers.output", |m| attention(m, |a| a.multipliers.output *= 1.1)),
+    ("latent.scale", |m| latent(m, |l| l.scale *= 1.1)),
+    ("latent.norm.eps", |m| latent(m, |l| l.norm.eps = 0.01)),
+    ("latent.rope.theta", |m| latent(m, |l| l.rope.theta *= 2.0)),
+    ("latent.rope.pairing", |m| latent(m, |l| flip_pairing(&mut l.rope))),
+    ("latent.rope.scaling", |m| latent(m, |l| flip_scaling(&mut l.rope))),
+    ("latent.rope.magnitude", |m| {
+        latent(m, |l| {
+            if let RopeScaling::Yarn { magnitude, .. } = &mut l.rope.scaling {
+                *magnitude = 1.0
+            }
+        })
+    }),
+    ("delta.norm.eps", |m| delta(m, |d| d.norm.eps *= 2.0)),
+    ("delta.kernel", |m| delta(m, |d| d.kernel -= 1)),
+    ("mamba.dt_limit", |m| mamba(m, |x| x.dt_limit = (0.2, 0.4))),
+    ("mamba.norm", |m| mamba(m, |x| x.norm = None)),
+    ("mamba.norm.eps", |m| mamba(m, |x| each(&mut x.norm, |n| n.0.eps *= 2.0))),
+    ("mamba.norm.order", |m| mamba(m, |x| each(&mut x.norm, |n| n.1 = GateOrder::AfterNorm))),
+    ("mamba.in_scale", |m| mamba(m, |x| x.in_scale *= 1.1)),
+    ("mamba.out_scale", |m| mamba(m, |x| x.out_scale *= 1.1)),
+    ("mamba.part_scales.z", |m| mamba(m, |x| x.part_scales[0] *= 1.1)),
+    ("mamba.part_scales.x", |m| mamba(m, |x| x.part_scales[1] *= 1.1)),
+    ("mamba.part_scales.b", |m| mamba(m, |x| x.part_scales[2] *= 1.1)),
+    ("mamba.part_scales.c", |m| mamba(m, |x| x.part_scales[3] *= 1.1)),
+    ("mamba.part_scales.dt", |m| mamba(m, |x| x.part_scales[4] *= 1.1)),
+    ("short_conv.kernel", |m| {
+        mixers(m, |x| {
+            if let Mixer::ShortConv(c) = x {
+                c.kernel -= 1
+            }
+        })
+    }),
+    ("ffn.act", |m| m.ffn_mut().for_each(|(_, f)| flip_act(f))),
+    ("ffn.gate_scale", |m| gated(m, |gate, _| *gate *= 1.1)),
+    ("ffn.out_scale", |m| gated(m, |_, out| *out *= 1.1)),
+    ("experts.top", |m| experts(m, |e| e.top -= 1)),
+    ("experts.score", |m| {
+        experts(m, |e| {
+            e.score = match e.score {
+                RouteScore::Sigmoid => RouteScore::Softmax,
+                _ => RouteScore::Sigmoid,
+            }
+        })
+    }),
+    ("experts.groups", |m| experts(m, |e| e.groups = None)),
+    ("experts.groups.keep", |m| experts(m, |e| each(&mut e.groups, |g| g.keep -= 1))),
+    ("experts.normalise", |m| {
+        experts(m, |e| {
+            // The softmax of the chosen sums to 1 already.
+            if e.score != RouteScore::SoftmaxOfTop {
+                e.normalise = !e.normalise
+            }
+        })
+    }),
+    ("experts.scale", |m| experts(m, |e| e.scale *= 1.1)),
+    ("experts.shared", |m| experts(m, |e| e.shared = None)),
+    ("experts.shared.gated", |m| experts(m, |e| each(&mut e.shared, |s| s.gated = false))),
+];
+
+fn each<T>(option: &mut Option<T>, change: impl FnOnce(&mut T)) {
+    if let Some(value) = option {
+        change(value);
+    }
+}
+
+fn branches(m: &mut ModelSpec, change: impl FnMut(&mut Branch)) {
+    m.branches_mut().for_each(change);
+}
+
+fn attention(m: &mut ModelSpec, mut change: impl FnMut(&mut Attention)) {
+    m.attention_mut().for_each(|(_, a)| change(a));
+}
+
+fn mixers(m: &mut ModelSpec, mut change: impl FnMut(&mut Mixer)) {
+    for branch in m.branches_mut() {
+        if let Body::Mix(list) = &mut branch.body {
+            list.iter_mut().for_each(&mut change);
+        }
+    }
+}
+
+fn latent(m: &mut ModelSpec, mut change: impl FnMut(&mut Latent)) {
+    mixers(m, |x| {
+        if let Mixer::Latent(l) = x {
+            change(l);
+        }
+    });
+}
+
+fn delta(m: &mut ModelSpec, mut change: impl FnMut(&mut DeltaNet)) {
+    mixers(m, |x| {
+        if let Mixer::DeltaNet(d) = x {
+            change(d);
+        }
+    });
+}
+
+fn mamba(m: &mut ModelSpec, mut change: impl FnMut(&mut Mamba)) {
+    mixers(m, |x| {
+        if let Mixer::Mamba(d) = x {
+            change(d);
+        }
+    });
+}
+
+fn experts(m: &mut ModelSpec, mut change: impl FnMut(&mut Experts)) {
+    m.ffn_mut().for_each(|(_, f)| {
+        if let Ffn::Experts(e) = f {
+            change(e);
+        }
+    });
+}
+
+fn gated(m: &mut ModelSpec, mut change: impl FnMut(&mut f32, &mut f32)) {
+    m.ffn_mut().for_each(|(_, f)| {
+        if let Ffn::Gated { gate_scale, out_scale, .. } = f {
+            change(gate_scale, out_scale);
+        }
+    });
+}
+
+fn flip_kind(n: &mut Norm) {
+    n.kind = match n.kind {
+        NormKind::Rms => NormKind::Layer,
+        NormKind::Layer => NormKind::Rms,
+    };
+}
+
+fn flip_pairing(r: &mut RopeSpec) {
+    r.pairing = match r.pairing {
+        RopePairing::Half => RopePairing::Interleaved,
+        RopePairing::Interleaved => RopePairing::Half,
+    };
+}
+
+fn flip_scaling(r: &mut RopeSpec) {
+    r.scaling = match r.scaling {
+        RopeScaling::None => RopeScaling::Linear { factor: 2.0 },
+        _ => RopeScaling::None,
+    };
+}
+
+fn flip_act(f: &mut Ffn) {
+    let other = |a: Act| if a == Act::Silu { Act::GeluTanh } else { Act::Silu };
+    match f {
+        Ffn::Gated { act: GateAct::Plain(a), .. } | Ffn::Plain { act: a, .. } => *a = other(*a),
+        Ffn::Gated { act: GateAct::Clamped { alpha, .. }, .. } => *alpha *= 1.1,
+        Ffn::Experts(e) => match &mut e.act {
+            GateAct::Plain(a) => *a = other(*a),
+            GateAct::Clamped { alpha, .. } => *alpha *= 1.1,
+        },
+    }
+}
+
+/// Largest difference from the recording; infinite when the changed spec is refused.
+fn difference(golden: &Golden, model: &OpenModel, spec: &ModelSpec, expected: &str) -> f32 {
+    let Ok(lowered) = lower(spec, &model.checkpoint, KvFormat::F32) else { return f32::INFINITY };
+    let expected = golden.floats(expected);
+    let len = golden.ids.len();
+    let rows = match spec.output {
+        Output::Pooled { .. } => 1,
+        _ => len,
+    };
+    let mut device = ReferenceDevice::new(16);
+    let run = Runner::new(&mut device, &lowered.program, model, len as u32 + 1);
+    let found = run.and_then(|mut run| run.feed(&golden.ids, rows));
+    match found {
+        Ok(found) if found.len() == expected.len() && lowered.unused.is_empty() => {
+            worst_difference(&found, &expected).0
+        }
+        _ => f32::INFINITY,
+    }
+}
+
+#[test]
+fn every_perturbed_field_is_noticed() {
+    let only = std::env::var("GOLDEN").ok();
+    let mut unnoticed = Vec::new();
+    let mut applied = vec![false; CHANGES.len()];
+    for arch in Golden::all() {
+        if only.as_ref().is_some_and(|o| *o != arch) {
+            continue;
+        }
+        let golden = Golden::read(&arch);
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let model = golden.open(Variant::Config, scratch.path());
+        let spec = spec_of(&model.checkpoint).expect("spec");
+        for (i, (name, change)) in CHANGES.iter().enumerate() {
+            let mut changed = spec.clone();
+            change(&mut changed);
+            if changed == spec {
+                continue;
+            }
+            applied[i] = true;
+            let mut worst = match golden.greedy.is_empty() {
+                false => difference(&golden, &model, &changed, "logits.f32"),
+                true => difference(&golden, &model, &changed, "embedding.f32"),
+            };
+            if golden.greedy.is_empty() && changed.output == spec.output {
+                changed.output = Output::Hidden;
+                worst = worst.max(difference(&golden, &model, &changed, "hidden.f32"));
+            }
+            if worst <= NOTICED {
+                unnoticed.push(format!("{arch}: {name} changes outputs by {worst:.1e} only"));
+            }
+        }
+    }
+    assert!(unnoticed.is_empty(), "\n{}", unnoticed.join("\n"));
+    if only.is_none() {
+        let never: Vec<&str> =
+            CHANGES.iter().zip(&applied).filter(|(_, a)| !**a).map(|(c, _)| c.0).collect();
+        assert!(never.is_empty(), "perturbations that apply to no architecture: {never:?}");
+    }
+}
