@@ -184,7 +184,11 @@ impl ChatTemplate {
         environment.set_syntax(syntax()?);
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(python::methods);
+        environment.set_formatter(python::print);
         environment.add_filter("tojson", python::tojson);
+        environment.add_filter("string", python::string);
+        environment.add_test("iterable", python::is_iterable);
+        environment.add_test("sequence", python::is_sequence);
         environment.add_function("raise_exception", raise_exception);
         environment.remove_global("debug");
         environment

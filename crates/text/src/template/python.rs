@@ -2,7 +2,7 @@
 //! model hubs define it, and string methods the engine's Python layer lacks.
 
 use minijinja::value::{Kwargs, ValueKind, from_args};
-use minijinja::{Error, ErrorKind, State, Value};
+use minijinja::{Error, ErrorKind, Output, State, Value};
 
 /// Deepest nesting `tojson` writes.
 const MAX_DEPTH: usize = 128;
@@ -129,6 +129,92 @@ fn key_text(key: &Value) -> String {
         ValueKind::Number => number(key),
         _ => key.to_string(),
     }
+}
+
+/// Prints a value of a template, for the engine.
+pub(super) fn print(out: &mut Output, _state: &mut State, value: &Value) -> Result<(), Error> {
+    let written = match value.as_str() {
+        Some(text) => out.write_str(text),
+        None => out.write_str(&str_of(value)?),
+    };
+    written.map_err(|_| Error::new(ErrorKind::WriteFailure, "the output is full"))
+}
+
+/// The `string` filter.
+pub(super) fn string(value: &Value) -> Result<Value, Error> {
+    match value.as_str() {
+        Some(_) => Ok(value.clone()),
+        None => Ok(Value::from(str_of(value)?)),
+    }
+}
+
+/// What Python's `str` gives.
+fn str_of(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    match value.kind() {
+        ValueKind::Invalid => {
+            return Err(Error::new(ErrorKind::InvalidOperation, value.to_string()));
+        }
+        ValueKind::Number if !value.is_integer() => out = float(value),
+        ValueKind::Seq | ValueKind::Map => write_repr(value, 0, &mut out)?,
+        _ => out = value.to_string(),
+    }
+    Ok(out)
+}
+
+/// What Python's `repr` gives.
+fn write_repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(Error::new(ErrorKind::InvalidOperation, "nested too deep to print"));
+    }
+    match value.kind() {
+        ValueKind::Number if !value.is_integer() => out.push_str(&float(value)),
+        ValueKind::Seq => {
+            let (open, close) = if value.is_tuple() { ('(', ')') } else { ('[', ']') };
+            out.push(open);
+            let mut count = 0;
+            for item in value.try_iter()? {
+                out.push_str(if count > 0 { ", " } else { "" });
+                write_repr(&item, depth + 1, out)?;
+                count += 1;
+            }
+            out.push_str(if value.is_tuple() && count == 1 { "," } else { "" });
+            out.push(close);
+        }
+        ValueKind::Map => {
+            out.push('{');
+            for (index, key) in value.try_iter()?.enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                write_repr(&key, depth + 1, out)?;
+                out.push_str(": ");
+                write_repr(&value.get_item(&key)?, depth + 1, out)?;
+            }
+            out.push('}');
+        }
+        // The engine's debug form of strings and of the simple values is Python's.
+        _ => out.push_str(&format!("{value:?}")),
+    }
+    Ok(())
+}
+
+/// A float as Python prints it.
+fn float(value: &Value) -> String {
+    match f64::try_from(value.clone()) {
+        Ok(float) if float.is_nan() => "nan".to_owned(),
+        Ok(float) if float.is_infinite() => if float > 0.0 { "inf" } else { "-inf" }.to_owned(),
+        _ => number(value),
+    }
+}
+
+/// The test `iterable`: the engine also iterates over none, Python does not.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// The test `sequence`: in Python everything with a length and items.
+pub(super) fn is_sequence(value: &Value) -> bool {
+    let kinds = [ValueKind::Seq, ValueKind::Map, ValueKind::String, ValueKind::Undefined];
+    kinds.contains(&value.kind())
 }
 
 /// A number as Python prints it: floats in their shortest form, with an exponent below 1e-4 and
