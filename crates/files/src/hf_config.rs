@@ -33,7 +33,7 @@ pub fn parse(path: &Path, json: &[u8]) -> Result<Meta, LoadError> {
     let json = quote_non_finite(json);
     let budget = Budget::new(BASE_BYTES, json.len() as u64);
     match parse_json(path, "config", &json, &budget, |d| Value(&budget).deserialize(d))? {
-        MetaValue::Map(meta) => Ok(meta),
+        MetaValue::Map(meta) => Ok(*meta),
         _ => Err(LoadError::invalid(path, "config", "a JSON map", "another JSON value")),
     }
 }
@@ -160,7 +160,7 @@ impl<'de> Visitor<'de> for Value<'_> {
             return Ok(MetaValue::Float(value));
         }
         drop(pairs);
-        Ok(MetaValue::Map(meta))
+        Ok(MetaValue::Map(Box::new(meta)))
     }
 }
 

@@ -218,7 +218,7 @@ fn open_hf(folder: &Path, weights: Weights) -> Result<OpenModel, LoadError> {
     if generation_path.is_file() {
         let json = read_whole(&generation_path, hf_config::MAX_CONFIG_BYTES)?;
         let generation = hf_config::parse(&generation_path, &json)?;
-        meta.insert("generation_config".to_owned(), MetaValue::Map(generation));
+        meta.insert("generation_config".to_owned(), MetaValue::Map(Box::new(generation)));
     }
     let (path, files, tensors) = match weights {
         Weights::File(file) => {

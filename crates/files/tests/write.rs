@@ -90,7 +90,7 @@ fn what_the_containers_cannot_hold_is_refused() {
     };
     for bad in [
         meta("null", MetaValue::Null),
-        meta("map", MetaValue::Map(Meta::new())),
+        meta("map", MetaValue::Map(Box::default())),
         meta("mixed", MetaValue::List(vec![MetaValue::Bool(true), MetaValue::Int(1)])),
         meta("wide", MetaValue::List(vec![MetaValue::Uint(u64::MAX), MetaValue::Int(-1)])),
         meta("general.alignment", MetaValue::Int(64)),

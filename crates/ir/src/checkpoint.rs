@@ -32,7 +32,7 @@ pub enum MetaValue {
     /// A list.
     List(Vec<MetaValue>),
     /// A map in file order (HF nested configs such as `rope_scaling`).
-    Map(Meta),
+    Map(Box<Meta>),
 }
 
 /// What was wrong with a hyper-parameter.
