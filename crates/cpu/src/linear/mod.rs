@@ -32,11 +32,21 @@
 //! f32 except in bf16 mode (their own rounding then changes nothing).
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod bytes;
 mod encode;
+#[cfg(target_arch = "x86_64")]
+mod floats;
+#[cfg(target_arch = "x86_64")]
+mod kind;
 mod scalar;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 use std::ops::Range;
 
@@ -142,12 +152,31 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
     job.check();
     assert!(isa.is_available(), "{} is not available here", isa.name());
     assert!(scratch.len() >= scratch_lines(&job.spec), "scratch");
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the features are there, the buffers are as large as `check` found, and the
-        // caller keeps others away from the outputs.
-        Isa::Avx512 if job.encoding == Encoding::Int8 => unsafe { avx512::linear(job, scratch) },
-        // SAFETY: as above.
-        _ => unsafe { scalar::linear(job) },
+    // SAFETY: the features are there, the buffers are as large as `check` found, and the
+    // caller keeps others away from the outputs.
+    unsafe {
+        match isa {
+            Isa::Scalar => scalar::linear(job),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => vectors::<avx2::Avx2<false>>(job, scratch),
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => vectors::<avx2::Avx2<true>>(job, scratch),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => vectors::<avx512::Avx512>(job, scratch),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("not available, as asserted"),
+        }
+    }
+}
+
+/// The chain of the job's encoding on vectors.
+#[cfg(target_arch = "x86_64")]
+unsafe fn vectors<V: vector::Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    // SAFETY: passed on.
+    unsafe {
+        match job.encoding {
+            Encoding::Int8 => bytes::linear::<V>(job, scratch),
+            Encoding::Bf16 | Encoding::F32 => floats::linear::<V>(job, scratch),
+        }
     }
 }

@@ -1,0 +1,334 @@
+//! The vector kernels with AVX2: a panel's 16 rows are two 256-bit registers.
+//!
+//! Without VNNI, a dot product of bytes is `vpmaddubsw` and `vpmaddwd`. Its 16-bit sums are
+//! exact for codes below 128; full bytes are split at their top bit.
+
+use std::arch::x86_64::*;
+
+use super::bytes::{self, ByteTile};
+use super::floats::{self, FloatTile};
+use super::vector::Vector;
+
+/// AVX2, FMA and F16C; `VNNI` also has the 256-bit VNNI instructions.
+pub(super) struct Avx2<const VNNI: bool>;
+
+/// Does the same to both halves of a vector.
+macro_rules! both {
+    ($v:ident => $body:expr) => {
+        [
+            {
+                let $v = $v[0];
+                $body
+            },
+            {
+                let $v = $v[1];
+                $body
+            },
+        ]
+    };
+}
+
+/// Puts together the two halves, numbered by a constant.
+macro_rules! halves_of {
+    ($i:ident => $body:expr) => {
+        [
+            {
+                let $i = 0;
+                $body
+            },
+            {
+                let $i = 1;
+                $body
+            },
+        ]
+    };
+}
+
+// SAFETY (every block below): the contract of `Vector`: the instruction set is available and
+// the pointers cover what is read or written.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<const VNNI: bool> Vector for Avx2<VNNI> {
+    type Int = [__m256i; 2];
+    type Float = [__m256; 2];
+    type Same = __m256i;
+
+    // 12 integer and float sums of the 16 registers.
+    const BYTE_TILE: (usize, usize) = (1, 3);
+    const FLOAT_TILE: (usize, usize) = (2, 3);
+    const EXPAND_FROM: usize = 12;
+
+    #[inline(always)]
+    unsafe fn same(bits: i32) -> __m256i {
+        unsafe { _mm256_set1_epi32(bits) }
+    }
+    #[inline(always)]
+    unsafe fn same_at(from: *const i32) -> __m256i {
+        unsafe { _mm256_set1_epi32(*from) }
+    }
+    #[inline(always)]
+    unsafe fn int(same: __m256i) -> [__m256i; 2] {
+        [same, same]
+    }
+    #[inline(always)]
+    unsafe fn float(same: __m256i) -> [__m256; 2] {
+        unsafe { [_mm256_castsi256_ps(same), _mm256_castsi256_ps(same)] }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> [__m256i; 2] {
+        unsafe { halves_of!(i => _mm256_loadu_si256(from.add(32 * i).cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store(v: [__m256i; 2], to: *mut u8) {
+        unsafe {
+            _mm256_storeu_si256(to.cast(), v[0]);
+            _mm256_storeu_si256(to.add(32).cast(), v[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn left<const BITS: u32>(v: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_sll_epi16(v, _mm_cvtsi32_si128(BITS as i32))) }
+    }
+    #[inline(always)]
+    unsafe fn right<const BITS: u32>(v: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_srl_epi16(v, _mm_cvtsi32_si128(BITS as i32))) }
+    }
+    #[inline(always)]
+    unsafe fn mask(v: [__m256i; 2], mask: i8) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_and_si256(v, _mm256_set1_epi8(mask))) }
+    }
+    #[inline(always)]
+    unsafe fn with_bits(v: [__m256i; 2], bits: [__m256i; 2], mask: i8) -> [__m256i; 2] {
+        unsafe {
+            let bits = both!(bits => _mm256_and_si256(bits, _mm256_set1_epi8(mask)));
+            halves_of!(i => _mm256_or_si256(v[i], bits[i]))
+        }
+    }
+    #[inline(always)]
+    unsafe fn look_up(v: [__m256i; 2], table: &[u8; 16]) -> [__m256i; 2] {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            both!(v => _mm256_shuffle_epi8(table, v))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot<const FULL: bool>(
+        sum: [__m256i; 2],
+        codes: [__m256i; 2],
+        bytes: __m256i,
+    ) -> [__m256i; 2] {
+        unsafe {
+            if VNNI {
+                return halves_of!(i => dot_vnni(sum[i], codes[i], bytes));
+            }
+            let one = _mm256_set1_epi16(1);
+            let add = |sum: __m256i, codes: __m256i| {
+                let pairs = _mm256_maddubs_epi16(codes, bytes);
+                _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, one))
+            };
+            if !FULL {
+                return halves_of!(i => add(sum[i], codes[i]));
+            }
+            let low = both!(codes => _mm256_and_si256(codes, _mm256_set1_epi8(0x7f)));
+            let top = both!(codes => _mm256_and_si256(codes, _mm256_set1_epi8(-0x80)));
+            halves_of!(i => add(add(sum[i], low[i]), top[i]))
+        }
+    }
+    #[inline(always)]
+    unsafe fn as_float(v: [__m256i; 2]) -> [__m256; 2] {
+        unsafe { both!(v => _mm256_castsi256_ps(v)) }
+    }
+    #[inline(always)]
+    unsafe fn byte<const J: u32>(v: [__m256i; 2]) -> [__m256; 2] {
+        unsafe {
+            both!(v => {
+                let shifted = _mm256_srl_epi32(v, _mm_cvtsi32_si128(8 * J as i32));
+                _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(255)))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn unsigned(from: *const u8) -> [__m256; 2] {
+        unsafe {
+            halves_of!(i => {
+                let bytes = _mm_loadl_epi64(from.add(8 * i).cast());
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn signed(from: *const u8) -> [__m256; 2] {
+        unsafe {
+            halves_of!(i => {
+                let bytes = _mm_loadl_epi64(from.add(8 * i).cast());
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn powers(from: *const u8) -> [__m256; 2] {
+        unsafe {
+            halves_of!(i => {
+                let e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8 * i).cast()));
+                let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, _mm256_set1_epi32(1)));
+                let small = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
+                let is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
+                _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, is_small))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8) -> [__m256; 2] {
+        unsafe { halves_of!(i => _mm256_cvtph_ps(_mm_loadu_si128(from.add(16 * i).cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn floats(from: *const f32) -> [__m256; 2] {
+        unsafe { halves_of!(i => _mm256_loadu_ps(from.add(8 * i))) }
+    }
+    #[inline(always)]
+    unsafe fn store_floats(v: [__m256; 2], to: *mut f32) {
+        unsafe {
+            _mm256_storeu_ps(to, v[0]);
+            _mm256_storeu_ps(to.add(8), v[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn first_floats(from: *const f32, rows: usize) -> [__m256; 2] {
+        unsafe {
+            if rows == 16 {
+                return Self::floats(from);
+            }
+            let mut all = [0.0; 16];
+            std::ptr::copy_nonoverlapping(from, all.as_mut_ptr(), rows);
+            Self::floats(all.as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_first(v: [__m256; 2], to: *mut f32, rows: usize) {
+        unsafe {
+            if rows == 16 {
+                return Self::store_floats(v, to);
+            }
+            let mut all = [0.0; 16];
+            Self::store_floats(v, all.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(all.as_ptr(), to, rows);
+        }
+    }
+    #[inline(always)]
+    unsafe fn bf16_pair(from: *const u8) -> [[__m256; 2]; 2] {
+        unsafe {
+            let pair = Self::load(from);
+            let low = both!(pair => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pair)));
+            let mask = _mm256_set1_epi32(-65536);
+            [low, both!(pair => _mm256_castsi256_ps(_mm256_and_si256(pair, mask)))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn to_bf16(v: [__m256; 2]) -> [__m256; 2] {
+        unsafe {
+            both!(v => {
+                let bits = _mm256_castps_si256(v);
+                let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+                let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+                let number = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_ORD_Q>(v, v));
+                let rounded = _mm256_add_epi32(bits, _mm256_and_si256(half, number));
+                _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_set1_epi32(-65536)))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { halves_of!(i => _mm256_mul_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { halves_of!(i => _mm256_sub_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        unsafe { halves_of!(i => _mm256_fmadd_ps(a[i], b[i], c[i])) }
+    }
+    #[inline(always)]
+    unsafe fn fma_same(a: [__m256; 2], same: __m256i, c: [__m256; 2]) -> [__m256; 2] {
+        unsafe { halves_of!(i => _mm256_fmadd_ps(a[i], _mm256_castsi256_ps(same), c[i])) }
+    }
+
+    unsafe fn byte_tile<const KIND: u8>(panels: usize, tokens: usize, t: &ByteTile) {
+        unsafe {
+            match (VNNI, panels, tokens) {
+                (false, 1, 1) => byte_tile::<KIND, 1>(t),
+                (false, 1, 2) => byte_tile::<KIND, 2>(t),
+                (false, 1, 3) => byte_tile::<KIND, 3>(t),
+                (true, 1, 1) => byte_tile_vnni::<KIND, 1>(t),
+                (true, 1, 2) => byte_tile_vnni::<KIND, 2>(t),
+                (true, 1, 3) => byte_tile_vnni::<KIND, 3>(t),
+                _ => unreachable!("a tile is at most 1 × 3"),
+            }
+        }
+    }
+    unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
+        unsafe { widen::<KIND>(panel, blocks, to) }
+    }
+    unsafe fn float_tile<const KIND: u8>(panels: usize, tokens: usize, t: &FloatTile) {
+        unsafe {
+            match (panels, tokens) {
+                (1, 1) => float_tile::<KIND, 1, 1>(t),
+                (1, 2) => float_tile::<KIND, 1, 2>(t),
+                (1, 3) => float_tile::<KIND, 1, 3>(t),
+                (2, 1) => float_tile::<KIND, 2, 1>(t),
+                (2, 2) => float_tile::<KIND, 2, 2>(t),
+                (2, 3) => float_tile::<KIND, 2, 3>(t),
+                _ => unreachable!("a tile is at most 2 × 3"),
+            }
+        }
+    }
+    unsafe fn expand<const KIND: u8, const ROUND: bool>(
+        panel: *const u8,
+        first: usize,
+        blocks: usize,
+        to: *mut f32,
+    ) {
+        unsafe { expand::<KIND, ROUND>(panel, first, blocks, to) }
+    }
+}
+
+/// `vpdpbusd` on 256 bits.
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn dot_vnni(sum: __m256i, codes: __m256i, bytes: __m256i) -> __m256i {
+    _mm256_dpbusd_avx_epi32(sum, codes, bytes)
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn byte_tile<const KIND: u8, const C: usize>(t: &ByteTile) {
+    // SAFETY: the features are enabled; the rest is the caller's.
+    unsafe { bytes::tile::<Avx2<false>, KIND, 1, C>(t) }
+}
+
+#[target_feature(enable = "avx2,avxvnni,fma,f16c")]
+unsafe fn byte_tile_vnni<const KIND: u8, const C: usize>(t: &ByteTile) {
+    // SAFETY: as above.
+    unsafe { bytes::tile::<Avx2<true>, KIND, 1, C>(t) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
+    // SAFETY: as above.
+    unsafe { bytes::widen::<Avx2<false>, KIND>(panel, blocks, to) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn float_tile<const KIND: u8, const W: usize, const C: usize>(t: &FloatTile) {
+    // SAFETY: as above.
+    unsafe { floats::tile::<Avx2<false>, KIND, W, C>(t) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn expand<const KIND: u8, const ROUND: bool>(
+    panel: *const u8,
+    first: usize,
+    blocks: usize,
+    to: *mut f32,
+) {
+    // SAFETY: as above.
+    unsafe { floats::expand::<Avx2<false>, KIND, ROUND>(panel, first, blocks, to) }
+}

@@ -1,0 +1,274 @@
+//! The f32 and bf16 chains on vectors: one fma per row, token and column, columns in order.
+//!
+//! Panels of f32, f16 and bf16 weights are read as they are. Integer panels are expanded to
+//! f32 a chunk of columns at a time; between chunks the chains wait in the output.
+
+use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
+
+use super::vector::Vector;
+use super::{Encoding, F32_CHUNK, Line, LinearJob, bytes, kind};
+
+/// Encoded tokens kept in the L2 cache while panels pass by, in bytes.
+const L2_BYTES: usize = 1 << 20;
+
+/// Computes a job of a float encoding.
+///
+/// # Safety
+/// As [`super::linear`]; `job.check()` has passed and the instruction set is available.
+pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    // SAFETY: passed on.
+    unsafe {
+        match job.spec.layout() {
+            PanelLayout::Bf16 => run_plain::<V, { kind::BF16 }>(job),
+            PanelLayout::F16 => run_plain::<V, { kind::F16 }>(job),
+            PanelLayout::F32 => run_plain::<V, { kind::F32 }>(job),
+            PanelLayout::Zero4 => run_integer::<V, { kind::ZERO4 }>(job, scratch),
+            PanelLayout::Min4 => run_integer::<V, { kind::MIN4 }>(job, scratch),
+            PanelLayout::Zero5 => run_integer::<V, { kind::ZERO5 }>(job, scratch),
+            PanelLayout::Min5 => run_integer::<V, { kind::MIN5 }>(job, scratch),
+            PanelLayout::Zero8 => run_integer::<V, { kind::ZERO8 }>(job, scratch),
+            PanelLayout::Super4 => run_integer::<V, { kind::SUPER4 }>(job, scratch),
+            PanelLayout::Super5 => run_integer::<V, { kind::SUPER5 }>(job, scratch),
+            PanelLayout::Super6 => run_integer::<V, { kind::SUPER6 }>(job, scratch),
+            PanelLayout::Table4 => run_integer::<V, { kind::TABLE4 }>(job, scratch),
+        }
+    }
+}
+
+/// One call of a tile kernel.
+#[derive(Clone, Copy)]
+pub(super) struct FloatTile {
+    /// First panel; others follow at `panel_bytes`.
+    weights: *const u8,
+    panel_bytes: usize,
+    cols: usize,
+    /// First column of the first token, and f32s from one token to the next.
+    input: *const f32,
+    input_stride: usize,
+    /// First result, and f32s from one token to the next.
+    out: *mut f32,
+    stride: usize,
+    /// Whether the chains go on from what is in `out`.
+    resume: bool,
+    /// Rows of the last panel that exist; those before it are whole.
+    last_rows: usize,
+}
+
+impl FloatTile {
+    /// Token `t` on panel `p`, all columns.
+    unsafe fn new(job: &LinearJob<'_>, t: usize, p: usize, panels: usize) -> FloatTile {
+        let lines = job.encoding.lines(job.spec.cols());
+        // SAFETY: `check` found the output as large as the shapes say.
+        let out = unsafe { job.out.start.add(t * job.out.stride + p * PANEL_ROWS) };
+        FloatTile {
+            weights: job.weights[p * job.spec.panel_bytes()..].as_ptr(),
+            panel_bytes: job.spec.panel_bytes(),
+            cols: job.spec.cols(),
+            input: job.input[t * lines..].as_ptr().cast(),
+            input_stride: lines * 16,
+            out,
+            stride: job.out.stride,
+            resume: false,
+            last_rows: job.rows_of_panel(p + panels - 1),
+        }
+    }
+}
+
+/// Calls `f(first token, tokens, first panel, panels)` for every tile: tokens by what fits
+/// the L2 cache, then panels, then tokens by at most the widest tile.
+fn tiles<V: Vector>(job: &LinearJob<'_>, mut f: impl FnMut(usize, usize, usize, usize)) {
+    let (most_panels, most_tokens) = V::FLOAT_TILE;
+    let lines = job.encoding.lines(job.spec.cols());
+    let in_cache = (L2_BYTES / 64 / lines).max(most_tokens) / most_tokens * most_tokens;
+    for first in (0..job.tokens).step_by(in_cache) {
+        let tokens = in_cache.min(job.tokens - first);
+        let groups = tokens.div_ceil(most_tokens);
+        let mut p = job.panels.start;
+        while p < job.panels.end {
+            // A whole tile or single panels.
+            let panels = if job.panels.end - p >= most_panels { most_panels } else { 1 };
+            for g in 0..groups {
+                let (from, to) = (g * tokens / groups, (g + 1) * tokens / groups);
+                f(first + from, to - from, p, panels);
+            }
+            p += panels;
+        }
+    }
+}
+
+unsafe fn run_plain<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
+    tiles::<V>(job, |t, tokens, p, panels| {
+        // SAFETY: `check` found every buffer as large as the shapes say.
+        unsafe { V::float_tile::<KIND>(panels, tokens, &FloatTile::new(job, t, p, panels)) };
+    });
+}
+
+/// Panels outermost, so that a chunk is expanded once for all tokens.
+unsafe fn run_integer<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    let (most_panels, most_tokens) = V::FLOAT_TILE;
+    let to = scratch.as_mut_ptr().cast::<f32>();
+    assert!(scratch.len() >= most_panels * F32_CHUNK, "scratch");
+    let mut p = job.panels.start;
+    while p < job.panels.end {
+        let panels = if job.panels.end - p >= most_panels { most_panels } else { 1 };
+        for first in (0..job.spec.cols()).step_by(F32_CHUNK) {
+            let cols = F32_CHUNK.min(job.spec.cols() - first);
+            let (block, blocks) = (first / BLOCK_COLS, cols / BLOCK_COLS);
+            for i in 0..panels {
+                let panel = job.weights[(p + i) * job.spec.panel_bytes()..].as_ptr();
+                // SAFETY: the panel is in the weights, its chunk in the scratch.
+                unsafe {
+                    let to = to.add(i * F32_CHUNK * PANEL_ROWS);
+                    match job.encoding {
+                        Encoding::Bf16 => V::expand::<KIND, true>(panel, block, blocks, to),
+                        _ => V::expand::<KIND, false>(panel, block, blocks, to),
+                    }
+                }
+            }
+            let groups = job.tokens.div_ceil(most_tokens);
+            for g in 0..groups {
+                let (from, end) = (g * job.tokens / groups, (g + 1) * job.tokens / groups);
+                // SAFETY: `check` found every buffer as large as the shapes say.
+                unsafe {
+                    let mut tile = FloatTile::new(job, from, p, panels);
+                    tile.weights = to.cast_const().cast();
+                    tile.panel_bytes = F32_CHUNK * PANEL_ROWS * 4;
+                    tile.cols = cols;
+                    tile.input = tile.input.add(first);
+                    tile.resume = first > 0;
+                    V::float_tile::<{ kind::F32 }>(panels, end - from, &tile);
+                }
+            }
+        }
+        p += panels;
+    }
+}
+
+/// W panels × C tokens over all columns: the body of [`Vector::float_tile`].
+///
+/// # Safety
+/// The pointers of `t` cover W panels and C tokens of `cols` columns.
+#[inline(always)]
+pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: usize>(
+    t: &FloatTile,
+) {
+    // SAFETY: all pointers stay inside what the caller vouches for.
+    unsafe {
+        let mut acc = [[V::float(V::same(0)); C]; W];
+        let rows = |w: usize| if w == W - 1 { t.last_rows } else { PANEL_ROWS };
+        if t.resume {
+            for w in 0..W {
+                for c in 0..C {
+                    let from = t.out.add(c * t.stride + w * PANEL_ROWS);
+                    acc[w][c] = V::first_floats(from, rows(w));
+                }
+            }
+        }
+        for k in (0..t.cols / 2 * 2).step_by(2) {
+            add_column::<V, KIND, 0, W, C>(t, k, &mut acc);
+            add_column::<V, KIND, 1, W, C>(t, k, &mut acc);
+        }
+        if t.cols % 2 == 1 {
+            add_column::<V, KIND, 0, W, C>(t, t.cols - 1, &mut acc);
+        }
+        for w in 0..W {
+            for c in 0..C {
+                V::store_first(acc[w][c], t.out.add(c * t.stride + w * PANEL_ROWS), rows(w));
+            }
+        }
+    }
+}
+
+/// Adds column `k` + `ODD` (k even) to the chains.
+#[inline(always)]
+unsafe fn add_column<
+    V: Vector,
+    const KIND: u8,
+    const ODD: usize,
+    const W: usize,
+    const C: usize,
+>(
+    t: &FloatTile,
+    k: usize,
+    acc: &mut [[V::Float; C]; W],
+) {
+    // SAFETY: as the caller.
+    unsafe {
+        let weight = |w: usize| {
+            let panel = t.weights.add(w * t.panel_bytes);
+            match KIND {
+                kind::BF16 => V::bf16_pair(panel.add(k * 2 * PANEL_ROWS))[ODD],
+                kind::F16 => V::halves(panel.add((k + ODD) * 2 * PANEL_ROWS)),
+                _ => V::floats(panel.add((k + ODD) * 4 * PANEL_ROWS).cast()),
+            }
+        };
+        let mut weights = [weight(0); W];
+        for (w, to) in weights.iter_mut().enumerate().skip(1) {
+            *to = weight(w);
+        }
+        for c in 0..C {
+            let x = V::same_at(t.input.add(c * t.input_stride + k + ODD).cast());
+            for w in 0..W {
+                acc[w][c] = V::fma_same(weights[w], x, acc[w][c]);
+            }
+        }
+    }
+}
+
+/// Expands `blocks` blocks from block `first` on to f32 `[column][row]`, as the format
+/// decodes them, rounded to bf16 if asked: the body of [`Vector::expand`].
+///
+/// # Safety
+/// `panel` holds the blocks, `to` has room for 32 × 16 f32s of each.
+#[inline(always)]
+pub(super) unsafe fn expand<V: Vector, const KIND: u8, const ROUND: bool>(
+    panel: *const u8,
+    first: usize,
+    blocks: usize,
+    to: *mut f32,
+) {
+    let group = const { kind::group(KIND) };
+    // SAFETY: all pointers stay inside what the caller vouches for.
+    unsafe {
+        for i in 0..blocks {
+            let block = first + i;
+            let scales = panel.add(block / group.blocks * group.bytes());
+            let b = block % group.blocks;
+            let codes = scales.add(group.scale_bytes + b * group.block_bytes());
+            let to = to.add(i * BLOCK_COLS * PANEL_ROWS);
+            let scale = bytes::scale_and_min::<V, KIND, 0>(scales, b);
+            expand_step::<V, KIND, ROUND, 0>(codes, scale, to);
+            expand_step::<V, KIND, ROUND, 1>(codes, scale, to);
+            let scale = bytes::scale_and_min::<V, KIND, 1>(scales, b);
+            expand_step::<V, KIND, ROUND, 2>(codes, scale, to);
+            expand_step::<V, KIND, ROUND, 3>(codes, scale, to);
+        }
+    }
+}
+
+/// Expands columns 8·STEP .. +8 of a block that starts at `to`.
+#[inline(always)]
+unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: usize>(
+    codes: *const u8,
+    scale: (V::Float, V::Float),
+    to: *mut f32,
+) {
+    // SAFETY: as the caller.
+    unsafe {
+        let zero = f32::from(const { kind::layout(KIND).zero() });
+        let zero = V::float(V::same(zero.to_bits() as i32));
+        for (half, q) in bytes::unpack::<V, KIND, STEP>(codes).into_iter().enumerate() {
+            let columns = [V::byte::<0>(q), V::byte::<1>(q), V::byte::<2>(q), V::byte::<3>(q)];
+            for (j, code) in columns.into_iter().enumerate() {
+                let code = V::sub(code, zero);
+                // Every product is exact, so fusing the addition changes nothing.
+                let weight = match kind::has_min(KIND) {
+                    true => V::fma(code, scale.0, scale.1),
+                    false => V::mul(code, scale.0),
+                };
+                let weight = if ROUND { V::to_bf16(weight) } else { weight };
+                V::store_floats(weight, to.add((8 * STEP + 4 * half + j) * PANEL_ROWS));
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a vector kernel asks of an instruction set: 16 lanes, one for each row of a panel.
+
+use super::bytes::ByteTile;
+use super::floats::FloatTile;
+
+/// Sixteen 32-bit lanes of one instruction set.
+///
+/// # Safety of the functions
+/// All are `unsafe` for two reasons only: the instruction set must be available, and pointers
+/// must cover what is read or written (64 bytes for codes and f32s, 32 for f16s, 16 for
+/// bytes). They are inlined into `byte_tile`, `float_tile` and the like of the same
+/// implementation, which enable the features.
+pub(super) trait Vector {
+    /// 16 × i32, or 64 bytes.
+    type Int: Copy;
+    /// 16 × f32.
+    type Float: Copy;
+    /// The same 32 bits in every lane.
+    type Same: Copy;
+
+    /// Most panels and tokens of a tile in the int8 arithmetic.
+    const BYTE_TILE: (usize, usize);
+    /// Most panels and tokens of a tile in the float arithmetics.
+    const FLOAT_TILE: (usize, usize);
+    /// Tokens from which on expanding panels to bytes first pays.
+    const EXPAND_FROM: usize;
+
+    /// `bits` in all lanes.
+    unsafe fn same(bits: i32) -> Self::Same;
+    /// The word at `from` in all lanes.
+    unsafe fn same_at(from: *const i32) -> Self::Same;
+    /// As a vector of integers.
+    unsafe fn int(same: Self::Same) -> Self::Int;
+    /// As a vector of floats.
+    unsafe fn float(same: Self::Same) -> Self::Float;
+
+    /// 64 bytes.
+    unsafe fn load(from: *const u8) -> Self::Int;
+    /// Stores 64 bytes.
+    unsafe fn store(v: Self::Int, to: *mut u8);
+    /// Each 16-bit part shifted left.
+    unsafe fn left<const BITS: u32>(v: Self::Int) -> Self::Int;
+    /// Each 16-bit part shifted right.
+    unsafe fn right<const BITS: u32>(v: Self::Int) -> Self::Int;
+    /// `v & mask`, the mask repeated in every byte.
+    unsafe fn mask(v: Self::Int, mask: i8) -> Self::Int;
+    /// `v | (bits & mask)`, the mask repeated in every byte.
+    unsafe fn with_bits(v: Self::Int, bits: Self::Int, mask: i8) -> Self::Int;
+    /// Each byte (0–15) replaced by its entry in `table`.
+    unsafe fn look_up(v: Self::Int, table: &[u8; 16]) -> Self::Int;
+    /// `sum` + Σ of 4 products unsigned byte × signed byte in each lane; `codes` < 64 unless
+    /// `FULL`.
+    unsafe fn dot<const FULL: bool>(
+        sum: Self::Int,
+        codes: Self::Int,
+        bytes: Self::Same,
+    ) -> Self::Int;
+
+    /// The bits of integers as floats.
+    unsafe fn as_float(v: Self::Int) -> Self::Float;
+    /// Byte `J` of every lane, unsigned, as a float.
+    unsafe fn byte<const J: u32>(v: Self::Int) -> Self::Float;
+    /// 16 unsigned bytes as floats.
+    unsafe fn unsigned(from: *const u8) -> Self::Float;
+    /// 16 signed bytes as floats.
+    unsafe fn signed(from: *const u8) -> Self::Float;
+    /// 16 bytes e as 2^(e − 128), subnormal below 2.
+    unsafe fn powers(from: *const u8) -> Self::Float;
+    /// 16 f16s.
+    unsafe fn halves(from: *const u8) -> Self::Float;
+    /// 16 f32s.
+    unsafe fn floats(from: *const f32) -> Self::Float;
+    /// Stores 16 f32s.
+    unsafe fn store_floats(v: Self::Float, to: *mut f32);
+    /// The first `rows` f32s, zeros after them.
+    unsafe fn first_floats(from: *const f32, rows: usize) -> Self::Float;
+    /// Stores the first `rows` f32s only.
+    unsafe fn store_first(v: Self::Float, to: *mut f32, rows: usize);
+    /// The bf16s in the low and in the high halves of the lanes.
+    unsafe fn bf16_pair(from: *const u8) -> [Self::Float; 2];
+    /// Rounded to bf16, ties to even.
+    unsafe fn to_bf16(v: Self::Float) -> Self::Float;
+    /// `a·b`.
+    unsafe fn mul(a: Self::Float, b: Self::Float) -> Self::Float;
+    /// `a − b`.
+    unsafe fn sub(a: Self::Float, b: Self::Float) -> Self::Float;
+    /// `a·b + c` rounded once.
+    unsafe fn fma(a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float;
+    /// `a·same + c` rounded once.
+    unsafe fn fma_same(a: Self::Float, same: Self::Same, c: Self::Float) -> Self::Float;
+
+    /// Runs a tile of `panels` × `tokens` in the int8 arithmetic.
+    unsafe fn byte_tile<const KIND: u8>(panels: usize, tokens: usize, t: &ByteTile);
+    /// Expands a panel to bytes: `bytes::widen`.
+    unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8);
+    /// Runs a tile of `panels` × `tokens` in a float arithmetic.
+    unsafe fn float_tile<const KIND: u8>(panels: usize, tokens: usize, t: &FloatTile);
+    /// Expands blocks of a panel to f32: `floats::expand`.
+    unsafe fn expand<const KIND: u8, const ROUND: bool>(
+        panel: *const u8,
+        first: usize,
+        blocks: usize,
+        to: *mut f32,
+    );
+}
