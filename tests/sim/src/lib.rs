@@ -1,0 +1,1 @@
+//! Simulated schedules of the production engine; see `tests/schedules.rs`.
