@@ -1,1 +1,31 @@
-//! tokenmill-store
+//! The model store: turns a model name into files on this disk, fetching and checking them if need be.
+//!
+//! [`Store::resolve`] looks at home first (own store, then the Hugging Face cache) and fetches what
+//! is missing; [`Store::pull`] fetches and repairs. At any crash point a name resolves to a
+//! complete, digest-checked set of files or to nothing, and a broken download resumes.
+
+mod digest;
+mod disk;
+mod download;
+mod env;
+mod error;
+mod http;
+mod hub;
+mod hub_cache;
+mod journal;
+mod local;
+mod name;
+mod own;
+mod pick;
+mod progress;
+mod store;
+mod wheel;
+
+pub use digest::Digest;
+pub use env::{Limits, StoreEnv, WheelCommand};
+pub use error::StoreError;
+pub use local::{Checked, Entry, Owner, Removed, State};
+pub use name::{ALIASES, Alias, HubName, Mirror, ModelName, PypiName};
+pub use own::{LocalFile, LocalModel};
+pub use progress::{OnProgress, Progress};
+pub use store::Store;

@@ -1,0 +1,232 @@
+//! Every way the store can fail; each message says what failed, the numbers, and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An error of the store. `Display` is up to three lines: what failed, the numbers, the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The text is no model name.
+    #[error(
+        "{text} is not a model name: {why}\nnames are a path, user/repo[:quant][@rev], \
+         pypi:package or one of: {known}"
+    )]
+    BadName {
+        /// What was given.
+        text: String,
+        /// The rule it breaks.
+        why: String,
+        /// The aliases there are.
+        known: String,
+    },
+    /// A short name that the table does not have.
+    #[error("no model is called {text}{suggestion}\nshort names: {known}\ntry: tokenmill list")]
+    UnknownAlias {
+        /// What was given.
+        text: String,
+        /// "; did you mean ...?" or nothing.
+        suggestion: String,
+        /// The aliases there are.
+        known: String,
+    },
+    /// A path that is not there.
+    #[error("no file or folder at {}", path.display())]
+    NoSuchPath {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A source this build does not read.
+    #[error("{what} is not supported\n{instead}")]
+    Unsupported {
+        /// What was asked for.
+        what: String,
+        /// What works in its place.
+        instead: String,
+    },
+    /// The model is not here and the network may not be used.
+    #[error(
+        "{name} is not on this machine and the network is switched off\ntry: unset HF_HUB_OFFLINE, then tokenmill pull {name}"
+    )]
+    Offline {
+        /// The model.
+        name: String,
+    },
+    /// The model is not here.
+    #[error("{name} is not on this machine\ntry: tokenmill pull {name}")]
+    NotLocal {
+        /// The model.
+        name: String,
+    },
+    /// A file operation failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Disk {
+        /// The verb.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The disk has no room.
+    #[error(
+        "disk full at {}\nneed {need_bytes} bytes more, {free_bytes} are free; what came so far is kept\n\
+         free some room (tokenmill rm) and run the same command again: it resumes",
+        path.display()
+    )]
+    DiskFull {
+        /// The file that did not fit.
+        path: PathBuf,
+        /// Bytes still to write.
+        need_bytes: u64,
+        /// Bytes free there.
+        free_bytes: u64,
+    },
+    /// The network failed, after the retries.
+    #[error("cannot fetch {url}\n{why}\nwhat came so far is kept: the same command resumes")]
+    Network {
+        /// The address, without credentials.
+        url: String,
+        /// What happened.
+        why: String,
+    },
+    /// The server answered, and the answer is no.
+    #[error("{url} answered {status}\n{hint}")]
+    Refused {
+        /// The address.
+        url: String,
+        /// HTTP status.
+        status: u16,
+        /// What that means here.
+        hint: String,
+    },
+    /// The server said something that makes no sense.
+    #[error("{url} gave a wrong answer\n{why}")]
+    BadAnswer {
+        /// The address.
+        url: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The length differs from what was promised.
+    #[error(
+        "{file} has the wrong length\nexpected {expected} bytes, found {found}\nthe file was not kept"
+    )]
+    WrongSize {
+        /// File or address.
+        file: String,
+        /// Bytes promised.
+        expected: u64,
+        /// Bytes offered.
+        found: String,
+    },
+    /// The digest differs from what was promised.
+    #[error(
+        "{file} has the wrong digest\nexpected {expected}, found {found}\nthe file was not kept; run the same command again"
+    )]
+    WrongDigest {
+        /// File name.
+        file: String,
+        /// Digest promised.
+        expected: String,
+        /// Digest of what came.
+        found: String,
+    },
+    /// No file of the repository fits the request.
+    #[error("{place} has no {wanted}\nchoices: {choices}\n{hint}")]
+    NoChoice {
+        /// The repository or folder.
+        place: String,
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        choices: String,
+        /// The next command.
+        hint: String,
+    },
+    /// A name from outside would leave its folder.
+    #[error("{place} names a file outside its folder: {name}\nnothing was written")]
+    UnsafeName {
+        /// Where the name came from.
+        place: String,
+        /// The name, escaped.
+        name: String,
+    },
+    /// The wheel cannot be used.
+    #[error("the wheel of {package} cannot be used\n{why}")]
+    BadWheel {
+        /// The package.
+        package: String,
+        /// Why.
+        why: String,
+    },
+    /// No command could fetch the wheel.
+    #[error("cannot fetch the wheel of {package}; tried:\n{tried}")]
+    NoWheel {
+        /// The package.
+        package: String,
+        /// Commands and their last words, one a line.
+        tried: String,
+    },
+    /// Every mirror of an alias failed.
+    #[error("no mirror gave {name}; tried:\n{tried}")]
+    NoMirror {
+        /// The alias.
+        name: String,
+        /// Mirrors and reasons, one a line.
+        tried: String,
+    },
+    /// The file is not the store's to delete.
+    #[error("{what} was not put there by tokenmill, so it stays\n{hint}")]
+    NotOwned {
+        /// The model or path.
+        what: String,
+        /// The command that would do it.
+        hint: String,
+    },
+    /// A record of the store is unreadable.
+    #[error("{} is damaged: {why}\ntry: tokenmill pull {name}", path.display())]
+    BadRecord {
+        /// The record.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+        /// The model it belongs to.
+        name: String,
+    },
+}
+
+impl StoreError {
+    /// True where the trouble is this machine's disk, so that another mirror cannot help.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::Disk { .. } | Self::DiskFull { .. })
+    }
+}
+
+/// Maps an I/O error on `path`, telling a full disk from the rest; `need_bytes` is what was left.
+pub(crate) fn disk_error(
+    action: &'static str,
+    path: &Path,
+    need_bytes: u64,
+    source: io::Error,
+) -> StoreError {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            let folder = path.parent().unwrap_or(path);
+            let free_bytes = fs4::available_space(folder).unwrap_or(0);
+            StoreError::DiskFull { path: path.to_path_buf(), need_bytes, free_bytes }
+        }
+        _ => StoreError::Disk { action, path: path.to_path_buf(), source },
+    }
+}
+
+/// Text from outside, made safe to print: control characters escaped, at most 200 characters.
+pub(crate) fn shown(text: &str) -> String {
+    text.chars()
+        .take(200)
+        .flat_map(|c| {
+            let escaped: Vec<char> =
+                if c.is_control() { c.escape_default().collect() } else { vec![c] };
+            escaped
+        })
+        .collect()
+}

