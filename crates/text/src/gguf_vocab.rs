@@ -244,7 +244,10 @@ fn wordpiece(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokeni
     let mut cased = false;
     for (id, (text, kind)) in (0u32..).zip(vocab.tokens.iter().zip(types)) {
         if is_control(*kind) || text.starts_with('[') && text.ends_with(']') {
-            added.push(json!({"id": id, "content": text, "special": true}));
+            added.push(json!({
+                "id": id, "content": text, "special": true, "normalized": false,
+                "single_word": false, "lstrip": false, "rstrip": false,
+            }));
             pieces.insert(text.clone(), id.into());
             continue;
         }

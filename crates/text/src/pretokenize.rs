@@ -264,7 +264,7 @@ pub(crate) fn known_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Kinds whose tokenizer files normalise text to NFC first.
-const COMPOSED: &[&str] = &["qwen2", "qwen35", "command-r", "olmo", "mpt", "modern-bert"];
+const COMPOSED: &[&str] = &["qwen2", "command-r", "olmo", "mpt", "modern-bert"];
 
 /// A compiled pre-tokenizer.
 pub(crate) struct PreTokenizer {
