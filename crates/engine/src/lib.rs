@@ -1,8 +1,20 @@
 //! The engine: one thread that owns scheduler and device, and the handle through which requests
 //! reach it. It speaks tokens and events; it knows no socket and no JSON protocol.
 
+mod answer;
+pub mod engine;
+pub mod handle;
+pub mod direct;
 pub mod load;
 pub mod request;
+mod rows;
+pub mod start;
+mod stats;
 pub mod vocabulary;
 
+pub use answer::Sink;
+pub use engine::{Clock, Core, EngineParts, Rebuild, Turn};
+pub use handle::{Cancel, Engine, Events, RowsError, system_clock};
 pub use request::{Event, Refusal, Request, RequestError, StopReason, TokenInfo, TopToken, Usage};
+pub use rows::{RowsAnswer, RowsRequest, RowsSink, Scored};
+pub use stats::{EngineStats, STEP_BOUNDS_S};

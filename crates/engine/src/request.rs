@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 use tokenmill_ir::{SamplingParams, TokenId};
+use tokenmill_text::Lead;
 
 /// One generation. `choices` parallel answers share the prompt's cache.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +23,10 @@ pub struct Request {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Show special tokens as text.
     pub show_special: bool,
+    /// Whether the answer is a text of its own (a chat) or continues the prompt's.
+    pub lead: Lead,
+    /// Cached prefixes are shared only among requests of the same salt.
+    pub salt: u64,
 }
 
 impl Request {
@@ -36,6 +41,8 @@ impl Request {
             ignore_eos: false,
             logit_bias: Vec::new(),
             show_special: false,
+            lead: Lead::Keep,
+            salt: 0,
         }
     }
 }
@@ -128,7 +135,9 @@ pub enum Refusal {
         vocab: u32,
     },
     /// Prompt and wanted answer do not fit.
-    #[error("{prompt_tokens} prompt tokens + {max_tokens} to generate exceed the context of {limit}")]
+    #[error(
+        "{prompt_tokens} prompt tokens + {max_tokens} to generate exceed the context of {limit}"
+    )]
     ContextLength {
         /// Prompt.
         prompt_tokens: u32,

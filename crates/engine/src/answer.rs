@@ -1,0 +1,171 @@
+//! One generation while it runs: tokens become text, text is searched for stop strings, and events
+//! go to whoever asked.
+
+use std::sync::Arc;
+
+use tokenmill_ir::{StepOutput, TokenId};
+use tokenmill_sched::SeqId;
+use tokenmill_text::{Lead, TextStream, Tokenizer};
+
+use crate::request::{Event, Request, RequestError, StopReason, TokenInfo, TopToken, Usage};
+
+/// Takes events; false means that nobody listens any more, which cancels the request.
+pub type Sink = Box<dyn FnMut(Event) -> bool + Send>;
+
+/// What is left to do for a request after an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Other tokens come.
+    Open,
+    /// That choice ended; its sequence is no longer needed.
+    ChoiceEnded,
+    /// The last event was delivered.
+    Ended,
+    /// Nobody listens.
+    Abandoned,
+}
+
+struct Choice {
+    seq: SeqId,
+    stream: Option<TextStream>,
+    ended: bool,
+}
+
+/// A generation.
+pub(crate) struct Answer {
+    sink: Sink,
+    tokenizer: Option<Arc<Tokenizer>>,
+    eos: Arc<[TokenId]>,
+    stop: Vec<String>,
+    ignore_eos: bool,
+    show_special: bool,
+    logprobs: bool,
+    choices: Vec<Choice>,
+    usage: Usage,
+}
+
+impl Answer {
+    pub fn new(
+        request: &Request,
+        sink: Sink,
+        tokenizer: Option<Arc<Tokenizer>>,
+        eos: Arc<[TokenId]>,
+    ) -> Self {
+        Self {
+            sink,
+            tokenizer,
+            eos,
+            stop: request.stop.clone(),
+            ignore_eos: request.ignore_eos,
+            show_special: request.show_special,
+            logprobs: request.sampling.logprobs.is_some(),
+            choices: Vec::with_capacity(request.choices as usize),
+            usage: Usage { prompt_tokens: request.prompt.len() as u32, ..Usage::default() },
+        }
+    }
+
+    pub fn add_choice(&mut self, seq: SeqId, lead: Lead) {
+        let stream = self.tokenizer.as_ref().map(|t| TextStream::new(t, &self.stop, lead));
+        self.choices.push(Choice { seq, stream, ended: false });
+    }
+
+    pub fn sequences(&self) -> impl Iterator<Item = SeqId> + '_ {
+        self.choices.iter().filter(|c| !c.ended).map(|c| c.seq)
+    }
+
+    pub fn sequence(&self, choice: u32) -> Option<SeqId> {
+        self.choices.get(choice as usize).filter(|c| !c.ended).map(|c| c.seq)
+    }
+
+    pub fn started(&mut self, choice: u32, cached: u32) {
+        // The others read the first one's blocks: that is sharing, not the cache of earlier prompts.
+        if choice == 0 {
+            self.usage.cached_tokens = cached;
+        }
+    }
+
+    /// A generated token; `output` is its row in `out`.
+    pub fn token(&mut self, choice: u32, token: TokenId, output: u32, out: &StepOutput) -> After {
+        if self.choices.get(choice as usize).is_none_or(|c| c.ended) {
+            return After::Open; // drafts beyond the end of this choice
+        }
+        self.usage.completion_tokens += 1;
+        if !self.ignore_eos && self.eos.contains(&token) {
+            return self.end(choice, StopReason::EndOfText);
+        }
+        let info = self.info(token, output, out);
+        let (text, stop) = self.text(choice, token);
+        if !(self.sink)(Event::Text { choice, text, tokens: vec![info] }) {
+            return After::Abandoned;
+        }
+        match stop.and_then(|s| self.stop.get(s).cloned()) {
+            Some(stop) => self.end(choice, StopReason::StopText(stop)),
+            None => After::Open,
+        }
+    }
+
+    /// Ends a choice, and the request with the last one.
+    pub fn end(&mut self, choice: u32, reason: StopReason) -> After {
+        let Some(c) = self.choices.get_mut(choice as usize).filter(|c| !c.ended) else {
+            return After::Open;
+        };
+        c.ended = true;
+        let piece = c.stream.as_mut().map(TextStream::finish).unwrap_or_default();
+        let mut reason = reason;
+        if let Some(stop) = piece.stop.and_then(|s| self.stop.get(s).cloned()) {
+            reason = StopReason::StopText(stop);
+        }
+        let rest = piece.text;
+        if !rest.is_empty() && !(self.sink)(Event::Text { choice, text: rest, tokens: Vec::new() })
+        {
+            return After::Abandoned;
+        }
+        if !(self.sink)(Event::Done { choice, reason }) {
+            return After::Abandoned;
+        }
+        if self.choices.iter().any(|c| !c.ended) {
+            return After::ChoiceEnded;
+        }
+        (self.sink)(Event::Finished(self.usage));
+        After::Ended
+    }
+
+    pub fn fail(&mut self, error: RequestError) {
+        (self.sink)(Event::Failed(error));
+    }
+
+    fn info(&self, token: TokenId, output: u32, out: &StepOutput) -> TokenInfo {
+        let bytes = self.bytes(token, self.show_special);
+        let sampled = out.sampled.get(output as usize).filter(|_| self.logprobs);
+        let Some(s) = sampled else {
+            return TokenInfo { id: token, bytes, logprob: None, top: Vec::new() };
+        };
+        let slice = s.top.0 as usize..(s.top.0 + s.top.1) as usize;
+        let top = out.top.get(slice).unwrap_or_default().iter();
+        let top = top.map(|&(id, logprob)| TopToken { id, bytes: self.bytes(id, true), logprob });
+        TokenInfo { id: token, bytes, logprob: Some(s.logprob), top: top.collect() }
+    }
+
+    fn bytes(&self, token: TokenId, special: bool) -> Vec<u8> {
+        let Some(t) = &self.tokenizer else { return Vec::new() };
+        let shown = special || !t.is_special(token);
+        t.token_bytes(token).filter(|_| shown).map(<[u8]>::to_vec).unwrap_or_default()
+    }
+
+    /// Text that a token makes certain, and the stop string it completes.
+    fn text(&mut self, choice: u32, token: TokenId) -> (String, Option<usize>) {
+        let stream = self.choices.get_mut(choice as usize).and_then(|c| c.stream.as_mut());
+        let (Some(stream), Some(tokenizer)) = (stream, &self.tokenizer) else {
+            return (String::new(), None);
+        };
+        if !(self.show_special && tokenizer.is_special(token)) {
+            let piece = stream.push(tokenizer, token);
+            return (piece.text, piece.stop);
+        }
+        // A special token's name is text of its own: what was held back is certain before it.
+        let piece = stream.finish();
+        *stream = TextStream::new(tokenizer, &self.stop, Lead::Keep);
+        let name = tokenizer.token_bytes(token).unwrap_or_default();
+        (piece.text + &String::from_utf8_lossy(name), piece.stop)
+    }
+}

@@ -1,0 +1,440 @@
+//! The loop body: plan, fill, run, commit, deliver. It knows no thread, so that a simulation drives it
+//! exactly as the engine's thread does.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokenmill_backend::{DeviceError, Executable};
+use tokenmill_ir::{Batch, SamplingParams, StepOutput, TokenId};
+use tokenmill_sched::{
+    Config, NewSequence, Outcome, Progress, Refused, Scheduler, SeqId, Step, Want,
+};
+use tokenmill_text::Tokenizer;
+
+use crate::answer::{After, Answer, Sink};
+use crate::request::{Request, RequestError, StopReason};
+use crate::rows::{Rows, RowsRequest, RowsSink};
+use crate::stats::{EngineStats, Stats, count};
+
+/// Compiles the program again, with empty caches, after the device failed.
+pub type Rebuild = Box<dyn FnMut() -> Result<Box<dyn Executable>, DeviceError> + Send>;
+
+/// Seconds since some fixed moment.
+pub type Clock = Box<dyn Fn() -> f64 + Send>;
+
+/// Parallel answers a request may ask for.
+pub const MAX_CHOICES: u32 = 128;
+
+/// What an engine is made of.
+pub struct EngineParts {
+    /// The compiled program.
+    pub device: Box<dyn Executable>,
+    /// Compiles it again.
+    pub rebuild: Rebuild,
+    /// Cache groups, limits, vocabulary and step times.
+    pub config: Config,
+    /// Turns tokens into text; without one, events carry tokens only.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    /// Tokens that end an answer.
+    pub eos: Vec<TokenId>,
+    /// Requests that may wait before further ones are refused.
+    pub queue: u32,
+    /// Measures steps.
+    pub clock: Clock,
+}
+
+/// What a turn did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// A step.
+    Worked,
+    /// There is nothing to compute.
+    Idle,
+}
+
+enum Work {
+    Answer(Answer),
+    Rows(Rows),
+}
+
+struct Open {
+    work: Work,
+    started: bool,
+    /// Steps of this request that a device error ended.
+    failures: u32,
+}
+
+/// Scheduler, device and open requests.
+pub struct Core {
+    sched: Scheduler,
+    config: Config,
+    device: Option<Box<dyn Executable>>,
+    rebuild: Rebuild,
+    tokenizer: Option<Arc<Tokenizer>>,
+    eos: Arc<[TokenId]>,
+    clock: Clock,
+    requests: HashMap<u64, Open>,
+    step: Step,
+    batch: Batch,
+    out: StepOutput,
+    progress: Vec<Progress>,
+    stats: Arc<Stats>,
+}
+
+/// A sequence's key: request number and choice.
+fn key(request: u64, choice: u32) -> u64 {
+    request * u64::from(MAX_CHOICES) + u64::from(choice)
+}
+
+fn request_of(key: u64) -> (u64, u32) {
+    (key / u64::from(MAX_CHOICES), (key % u64::from(MAX_CHOICES)) as u32)
+}
+
+impl Core {
+    /// An idle engine.
+    pub fn new(parts: EngineParts) -> Self {
+        Self::with_stats(parts, Arc::default())
+    }
+
+    pub(crate) fn with_stats(parts: EngineParts, stats: Arc<Stats>) -> Self {
+        let config = parts.config;
+        let core = Self {
+            sched: Scheduler::new(config.clone()),
+            batch: Batch::with_limits(&config.limits, config.block_tokens),
+            device: Some(parts.device),
+            rebuild: parts.rebuild,
+            tokenizer: parts.tokenizer,
+            eos: parts.eos.into(),
+            clock: parts.clock,
+            requests: HashMap::new(),
+            step: Step::default(),
+            out: StepOutput::default(),
+            progress: Vec::new(),
+            stats,
+            config,
+        };
+        core.update_sizes();
+        core
+    }
+
+    /// Takes a checked request under a number of the caller's choice, never used before.
+    pub fn generate(&mut self, id: u64, request: Request, sink: Sink) {
+        self.opened();
+        let limit = self.sched.longest();
+        let prompt = request.prompt.len() as u32;
+        let wanted = request.max_tokens.map_or(limit, |n| prompt.saturating_add(n));
+        let mut answer =
+            Answer::new(&request, sink, self.tokenizer.clone(), Arc::clone(&self.eos));
+        let mut first = None;
+        for choice in 0..request.choices {
+            let sampling = SamplingParams { choice, index: 0, ..request.sampling };
+            let new = NewSequence {
+                key: key(id, choice),
+                tokens: request.prompt.clone(),
+                max_len: wanted.min(limit),
+                want: Want::Tokens { sampling, bias: request.logit_bias.clone() },
+                salt: request.salt,
+                after: first,
+            };
+            match self.sched.submit(new) {
+                Ok(seq) => {
+                    first = first.or(Some(seq));
+                    answer.add_choice(seq, request.lead);
+                }
+                Err(refused) => {
+                    answer.sequences().for_each(|seq| self.sched.cancel(seq));
+                    answer.fail(never_fits(&refused));
+                    self.closed(false, &self.stats.failed);
+                    return;
+                }
+            }
+        }
+        let open = Open { work: Work::Answer(answer), started: false, failures: 0 };
+        self.requests.insert(id, open);
+    }
+
+    /// Takes a request for numbers under a number never used before.
+    pub fn rows(&mut self, id: u64, request: RowsRequest, sink: RowsSink) {
+        self.opened();
+        let (tokens, want) = request.into_want();
+        let prompt = tokens.len() as u32;
+        let new = NewSequence {
+            key: key(id, 0),
+            tokens,
+            max_len: prompt,
+            want,
+            salt: 0,
+            after: None,
+        };
+        match self.sched.submit(new) {
+            Ok(seq) => {
+                let work = Work::Rows(Rows::new(seq, prompt, sink));
+                self.requests.insert(id, Open { work, started: false, failures: 0 });
+            }
+            Err(refused) => {
+                sink(Err(never_fits(&refused)));
+                self.closed(false, &self.stats.failed);
+            }
+        }
+    }
+
+    /// Forgets a request; its receiver hears nothing more.
+    pub fn cancel(&mut self, id: u64) {
+        if let Some(open) = self.requests.remove(&id) {
+            self.cancel_sequences(&open.work);
+            self.closed(open.started, &self.stats.cancelled);
+        }
+    }
+
+    /// Ends every open request with that error.
+    pub fn fail_all(&mut self, error: &RequestError) {
+        let ids: Vec<u64> = self.requests.keys().copied().collect();
+        for id in ids {
+            self.fail(id, error.clone());
+        }
+    }
+
+    /// Offers tokens that may follow; see [`Scheduler::offer_draft`].
+    pub fn offer_draft(&mut self, id: u64, choice: u32, draft: &[TokenId]) -> u32 {
+        let Some(Open { work: Work::Answer(answer), .. }) = self.requests.get(&id) else {
+            return 0;
+        };
+        answer.sequence(choice).map_or(0, |seq| self.sched.offer_draft(seq, draft))
+    }
+
+    /// Whether no request is open.
+    pub fn is_idle(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Asserts every invariant of the scheduler.
+    pub fn check(&self) {
+        self.sched.check();
+        if self.requests.is_empty() {
+            assert!(self.sched.is_idle(), "sequences without a request");
+        }
+    }
+
+    /// Read access to the scheduler.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.sched
+    }
+
+    /// What the engine has done and holds.
+    pub fn stats(&self) -> EngineStats {
+        self.stats.snapshot()
+    }
+
+    /// One step: plan, fill, run, commit, deliver.
+    pub fn turn(&mut self) -> Turn {
+        self.sched.plan(&mut self.step);
+        if self.step.is_empty() {
+            self.update_sizes();
+            return Turn::Idle;
+        }
+        self.sched.fill(&self.step, &mut self.batch);
+        let start = (self.clock)();
+        if let Err(error) = self.run() {
+            self.recover(&error);
+            self.update_sizes();
+            return Turn::Worked;
+        }
+        self.step.observed_s = Some((self.clock)() - start);
+        self.stats.step(&self.step);
+        let mut progress = std::mem::take(&mut self.progress);
+        self.sched.commit(&self.step, &self.out, &mut progress);
+        for p in &progress {
+            self.deliver(p);
+        }
+        self.progress = progress;
+        self.update_sizes();
+        Turn::Worked
+    }
+
+    /// After a panic anywhere in a turn: whatever was open failed, and everything starts afresh.
+    pub fn restart(&mut self, reason: &str) {
+        // First the new scheduler: the old one may be inconsistent, and knows nobody any more.
+        self.sched = Scheduler::new(self.config.clone());
+        self.fail_all(&RequestError::Internal(reason.to_string()));
+        self.rebuild_device();
+        self.update_sizes();
+    }
+
+    fn run(&mut self) -> Result<(), DeviceError> {
+        let (batch, out) = (&self.batch, &mut self.out);
+        let lost = |reason: &str| DeviceError::Failed {
+            device: "device".to_string(),
+            reason: reason.to_string(),
+        };
+        let Some(device) = self.device.as_mut() else { return Err(lost("it was not rebuilt")) };
+        let step = || {
+            device.submit(batch)?;
+            device.wait(out)
+        };
+        catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|p| Err(lost(&panic_text(&*p))))
+    }
+
+    /// The device failed: it is rebuilt, and the requests of this step start over, or fail the
+    /// second time.
+    fn recover(&mut self, error: &DeviceError) {
+        tracing::error!(%error, "the device failed; rebuilding it");
+        count(&self.stats.device_errors, 1);
+        let mut hit: Vec<u64> = Vec::with_capacity(self.step.grants.len());
+        let ids = self.requests.iter_mut();
+        for (&id, open) in ids {
+            let part = |seq: SeqId| self.step.grants.iter().any(|g| g.seq == seq);
+            let involved = match &open.work {
+                Work::Answer(a) => a.sequences().any(part),
+                Work::Rows(r) => part(r.seq),
+            };
+            open.failures += u32::from(involved);
+            if open.failures > 1 {
+                hit.push(id);
+            }
+        }
+        // The failed step granted tokens that no commit will take back.
+        self.sched.device_lost();
+        for id in hit {
+            self.fail(id, RequestError::Device(error.to_string()));
+        }
+        self.rebuild_device();
+    }
+
+    fn rebuild_device(&mut self) {
+        self.device = None; // its memory is free before the next one takes some
+        match (self.rebuild)() {
+            Ok(device) => self.device = Some(device),
+            Err(error) => {
+                tracing::error!(%error, "the device cannot be rebuilt");
+                self.fail_all(&RequestError::Device(error.to_string()));
+            }
+        }
+    }
+
+    /// Tells a request what happened to one of its sequences; what goes wrong there is its own.
+    fn deliver(&mut self, p: &Progress) {
+        let (id, choice) = request_of(p.key);
+        self.note_started(id, p);
+        let Some(open) = self.requests.get_mut(&id) else { return };
+        let out = &self.out;
+        let apply = || apply(&mut open.work, choice, p.outcome, out);
+        let after = match catch_unwind(AssertUnwindSafe(apply)) {
+            Ok(Ok(after)) => after,
+            Ok(Err(error)) => return self.fail(id, error),
+            Err(panic) => {
+                return self.fail(id, RequestError::Internal(panic_text(&*panic)));
+            }
+        };
+        match after {
+            After::Open => {}
+            After::ChoiceEnded => self.sched.cancel(p.seq),
+            After::Ended => {
+                self.sched.cancel(p.seq);
+                self.requests.remove(&id);
+                self.closed(true, &self.stats.finished);
+            }
+            After::Abandoned => self.cancel(id),
+        }
+    }
+
+    fn note_started(&mut self, id: u64, p: &Progress) {
+        match p.outcome {
+            Outcome::Started { cached } => {
+                let prompt = self.sched.tokens(p.seq).map_or(0, <[TokenId]>::len);
+                count(&self.stats.prompt_tokens, prompt as u64);
+                count(&self.stats.cached_tokens, u64::from(cached));
+                let Some(open) = self.requests.get_mut(&id) else { return };
+                if !std::mem::replace(&mut open.started, true) {
+                    self.stats.queued.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+            Outcome::Token { .. } => count(&self.stats.generated_tokens, 1),
+            _ => {}
+        }
+    }
+
+    fn fail(&mut self, id: u64, error: RequestError) {
+        let Some(mut open) = self.requests.remove(&id) else { return };
+        self.cancel_sequences(&open.work);
+        tracing::warn!(request = id, %error, "a request failed");
+        let told = catch_unwind(AssertUnwindSafe(|| match &mut open.work {
+            Work::Answer(answer) => answer.fail(error),
+            Work::Rows(rows) => rows.fail(error),
+        }));
+        if told.is_err() {
+            tracing::warn!(request = id, "the receiver of a failed request panicked");
+        }
+        self.closed(open.started, &self.stats.failed);
+    }
+
+    fn cancel_sequences(&mut self, work: &Work) {
+        match work {
+            Work::Answer(answer) => answer.sequences().for_each(|seq| self.sched.cancel(seq)),
+            Work::Rows(rows) => self.sched.cancel(rows.seq),
+        }
+    }
+
+    fn opened(&self) {
+        self.stats.open.fetch_add(1, Ordering::Relaxed);
+        self.stats.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn closed(&self, started: bool, how: &std::sync::atomic::AtomicU64) {
+        if !started {
+            self.stats.queued.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.stats.open.fetch_sub(1, Ordering::Relaxed);
+        count(how, 1);
+    }
+
+    fn update_sizes(&self) {
+        self.stats.sizes(&self.sched, self.config.groups.len());
+    }
+
+    /// A request that comes straight to the core, without a handle that counts the queue.
+    pub fn enqueue(&self) {
+        self.stats.queued.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn apply(
+    work: &mut Work,
+    choice: u32,
+    outcome: Outcome,
+    out: &StepOutput,
+) -> Result<After, RequestError> {
+    if let Outcome::NotANumber { index } = outcome {
+        return Err(RequestError::NotANumber { index });
+    }
+    match work {
+        Work::Answer(answer) => Ok(match outcome {
+            Outcome::Started { cached } => {
+                answer.started(choice, cached);
+                After::Open
+            }
+            Outcome::Token { token, output, .. } => answer.token(choice, token, output, out),
+            Outcome::Finished => answer.end(choice, StopReason::Length),
+            _ => After::Open,
+        }),
+        Work::Rows(rows) => {
+            rows.take(outcome, out);
+            if outcome != Outcome::Finished {
+                return Ok(After::Open);
+            }
+            rows.finish();
+            Ok(After::Ended)
+        }
+    }
+}
+
+fn never_fits(refused: &Refused) -> RequestError {
+    RequestError::Internal(format!("the scheduler refused a checked request: {refused}"))
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
+}

@@ -1,0 +1,414 @@
+//! The handle: requests are checked here, on the caller's thread, and run on the engine's.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tokenmill_ir::TokenId;
+use tokenmill_sched::Scheduler;
+
+use crate::answer::Sink;
+use crate::engine::{Core, EngineParts, MAX_CHOICES, Turn, panic_text};
+use crate::request::{Event, Refusal, Request, RequestError};
+use crate::rows::{RowsAnswer, RowsRequest, RowsSink, Scored};
+use crate::stats::{EngineStats, Stats};
+
+/// Stop texts of one request, at most.
+const MAX_STOPS: usize = 64;
+
+enum Message {
+    Generate(u64, Box<Request>, Sink),
+    Rows(u64, RowsRequest, RowsSink),
+    Cancel(u64),
+    /// Answer once nothing is open.
+    Drain(Sender<()>),
+    Stop,
+}
+
+/// What requests are checked against.
+struct Facts {
+    vocab: u32,
+    longest: u32,
+    top_logprobs: u32,
+    whole_sequences: bool,
+    has_text: bool,
+    queue: u32,
+}
+
+struct Shared {
+    facts: Facts,
+    stats: Arc<Stats>,
+    next: AtomicU64,
+    closed: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A running engine. Cheap to clone; the thread ends when handles and open requests are gone, or by
+/// [`shut_down`](Engine::shut_down).
+#[derive(Clone)]
+pub struct Engine {
+    inbox: Sender<Message>,
+    shared: Arc<Shared>,
+}
+
+/// Cancels its request when dropped.
+pub struct Cancel {
+    id: u64,
+    inbox: Sender<Message>,
+}
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        // Of a request that has ended this is heard and ignored.
+        let _ = self.inbox.send(Message::Cancel(self.id));
+    }
+}
+
+/// Events of one request, in order; dropping it cancels the request within a step.
+pub struct Events {
+    receiver: Receiver<Event>,
+    _cancel: Cancel,
+}
+
+impl Events {
+    /// The next event; `None` after the last one.
+    pub fn recv(&self) -> Option<Event> {
+        self.receiver.recv().ok()
+    }
+
+    /// The next event, `None` when there is none yet or none any more.
+    pub fn try_recv(&self) -> Option<Event> {
+        match self.receiver.try_recv() {
+            Ok(event) => Some(event),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+        }
+    }
+}
+
+impl Iterator for Events {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.recv()
+    }
+}
+
+/// Why there are no numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RowsError {
+    /// The request was not taken.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// It failed.
+    #[error(transparent)]
+    Failed(#[from] RequestError),
+}
+
+impl Engine {
+    /// Starts the engine's thread.
+    ///
+    /// # Errors
+    /// What the system says when it refuses a thread.
+    pub fn start(parts: EngineParts) -> std::io::Result<Engine> {
+        let c = &parts.config;
+        let facts = Facts {
+            vocab: c.vocab,
+            longest: Scheduler::new(c.clone()).longest(),
+            top_logprobs: c.limits.top_logprobs,
+            whole_sequences: c.whole_sequences,
+            has_text: parts.tokenizer.is_some(),
+            queue: parts.queue,
+        };
+        let stats = Arc::<Stats>::default();
+        let (inbox, receiver) = channel();
+        let core_stats = Arc::clone(&stats);
+        let body = move || run(Core::with_stats(parts, core_stats), &receiver);
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(body)?;
+        let shared = Shared {
+            facts,
+            stats,
+            next: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+            thread: Mutex::new(Some(thread)),
+        };
+        Ok(Engine { inbox, shared: Arc::new(shared) })
+    }
+
+    /// Takes a request. The iterator gives its events.
+    ///
+    /// # Errors
+    /// [`Refusal`]: nothing was started.
+    pub fn submit(&self, request: Request) -> Result<Events, Refusal> {
+        let (sender, receiver) = channel();
+        let sink = Box::new(move |event| sender.send(event).is_ok());
+        let cancel = self.submit_to(request, sink)?;
+        Ok(Events { receiver, _cancel: cancel })
+    }
+
+    /// Takes a request whose events go to `sink`, on the engine's thread: it must not block.
+    /// Dropping the result cancels the request.
+    ///
+    /// # Errors
+    /// [`Refusal`]: nothing was started and `sink` is never called.
+    pub fn submit_to(&self, request: Request, sink: Sink) -> Result<Cancel, Refusal> {
+        self.check(&request)?;
+        self.enter(|id| Message::Generate(id, Box::new(request), sink))
+    }
+
+    /// Takes a request for numbers; the answer goes to `sink`, on the engine's thread.
+    ///
+    /// # Errors
+    /// [`Refusal`]: nothing was started and `sink` is never called.
+    pub fn submit_rows(&self, request: RowsRequest, sink: RowsSink) -> Result<Cancel, Refusal> {
+        self.check_rows(&request)?;
+        self.enter(|id| Message::Rows(id, request, sink))
+    }
+
+    /// Log-probabilities of every token but the first, with the `top` best at each position.
+    ///
+    /// # Errors
+    /// [`RowsError`].
+    pub fn score(&self, tokens: Vec<TokenId>, top: u32) -> Result<Vec<Scored>, RowsError> {
+        if tokens.len() == 1 {
+            self.check_tokens(&tokens)?;
+            return Ok(Vec::new());
+        }
+        Ok(self.wait_rows(RowsRequest::Scores { tokens, top })?.scores)
+    }
+
+    /// Logits after each token from position `from` on, one row after another.
+    ///
+    /// # Errors
+    /// [`RowsError`].
+    pub fn logits(&self, tokens: Vec<TokenId>, from: u32) -> Result<RowsAnswer, RowsError> {
+        self.wait_rows(RowsRequest::Logits { tokens, from })
+    }
+
+    /// The embedding of a text: the pooled row, or the last token's hidden row.
+    ///
+    /// # Errors
+    /// [`RowsError`].
+    pub fn embed(&self, tokens: Vec<TokenId>) -> Result<Vec<f32>, RowsError> {
+        Ok(self.wait_rows(RowsRequest::Embedding { tokens })?.numbers)
+    }
+
+    /// What the engine has done and holds.
+    pub fn stats(&self) -> EngineStats {
+        self.shared.stats.snapshot()
+    }
+
+    /// Most tokens a request may reach, prompt included.
+    pub fn longest(&self) -> u32 {
+        self.shared.facts.longest
+    }
+
+    /// Columns of a logits row.
+    pub fn vocab(&self) -> u32 {
+        self.shared.facts.vocab
+    }
+
+    /// Refuses new requests and waits until the open ones have ended; false when some were still
+    /// open at the deadline. Follow it by [`shut_down`](Engine::shut_down).
+    pub fn drain(&self, deadline: Duration) -> bool {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        let (sender, receiver) = channel();
+        if self.inbox.send(Message::Drain(sender)).is_err() {
+            return true;
+        }
+        !matches!(receiver.recv_timeout(deadline), Err(RecvTimeoutError::Timeout))
+    }
+
+    /// Fails what is still open and ends the thread.
+    pub fn shut_down(&self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        let _ = self.inbox.send(Message::Stop); // an ended thread needs no telling
+        let mut thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the engine's thread ended by a panic");
+        }
+    }
+
+    fn wait_rows(&self, request: RowsRequest) -> Result<RowsAnswer, RowsError> {
+        let (sender, receiver) = channel();
+        let sink = Box::new(move |answer| {
+            let _ = sender.send(answer); // the receiver waits below
+        });
+        let _cancel = self.submit_rows(request, sink)?;
+        Ok(receiver.recv().unwrap_or(Err(RequestError::ShutDown))?)
+    }
+
+    fn enter(&self, message: impl FnOnce(u64) -> Message) -> Result<Cancel, Refusal> {
+        if self.shared.closed.load(Ordering::SeqCst) {
+            return Err(Refusal::ShuttingDown);
+        }
+        let limit = self.shared.facts.queue;
+        let next = |n| (n < limit).then_some(n + 1);
+        let queued = &self.shared.stats.queued;
+        if let Err(waiting) = queued.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next) {
+            return Err(Refusal::QueueFull { waiting, limit });
+        }
+        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        if self.inbox.send(message(id)).is_err() {
+            queued.fetch_sub(1, Ordering::SeqCst);
+            return Err(Refusal::ShuttingDown);
+        }
+        Ok(Cancel { id, inbox: self.inbox.clone() })
+    }
+
+    fn check_tokens(&self, tokens: &[TokenId]) -> Result<u32, Refusal> {
+        let vocab = self.shared.facts.vocab;
+        if tokens.is_empty() {
+            return Err(Refusal::EmptyPrompt);
+        }
+        // Pooled models have no logits: their token ids are checked against the tokenizer's.
+        if let Some(&token) = tokens.iter().find(|&&t| t >= vocab && vocab > 0) {
+            return Err(Refusal::BadToken { token, vocab });
+        }
+        Ok(u32::try_from(tokens.len()).unwrap_or(u32::MAX))
+    }
+
+    fn check_rows(&self, request: &RowsRequest) -> Result<(), Refusal> {
+        let facts = &self.shared.facts;
+        let prompt_tokens = self.check_tokens(request.tokens())?;
+        if prompt_tokens > facts.longest {
+            let limit = facts.longest;
+            return Err(Refusal::ContextLength { prompt_tokens, max_tokens: 0, limit });
+        }
+        let bad = |name, reason| Err(Refusal::BadParameter { name, reason });
+        match *request {
+            RowsRequest::Scores { .. } if prompt_tokens < 2 => {
+                bad("tokens", "at least 2 are needed for a score".to_string())
+            }
+            RowsRequest::Scores { top, .. } if top > facts.top_logprobs => {
+                bad("top", format!("{top}, at most {}", facts.top_logprobs))
+            }
+            RowsRequest::Logits { from, .. } if from >= prompt_tokens => {
+                bad("from", format!("{from} of {prompt_tokens} tokens"))
+            }
+            RowsRequest::Scores { .. } | RowsRequest::Logits { .. } if facts.vocab == 0 => {
+                bad("model", "this model gives embeddings only".to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
+        let facts = &self.shared.facts;
+        let prompt_tokens = self.check_tokens(&request.prompt)?;
+        let bad = |name, reason| Err(Refusal::BadParameter { name, reason });
+        if facts.whole_sequences || facts.vocab == 0 {
+            return bad("model", "this model gives embeddings, no text".to_string());
+        }
+        if !(1..=MAX_CHOICES).contains(&request.choices) {
+            return bad("choices", format!("{}, allowed 1 to {MAX_CHOICES}", request.choices));
+        }
+        if request.max_tokens == Some(0) {
+            return bad("max_tokens", "0, at least 1".to_string());
+        }
+        let max_tokens = request.max_tokens.unwrap_or(1);
+        if prompt_tokens.saturating_add(max_tokens) > facts.longest {
+            let limit = facts.longest;
+            return Err(Refusal::ContextLength { prompt_tokens, max_tokens, limit });
+        }
+        if !request.stop.is_empty() && !facts.has_text {
+            return bad("stop", "this model has no tokenizer".to_string());
+        }
+        if request.stop.len() > MAX_STOPS {
+            return bad("stop", format!("{} texts, at most {MAX_STOPS}", request.stop.len()));
+        }
+        check_sampling(request, facts)
+    }
+}
+
+/// Ranges of sampling parameters.
+fn check_sampling(request: &Request, facts: &Facts) -> Result<(), Refusal> {
+    let p = &request.sampling;
+    let any = f32::NEG_INFINITY..=f32::MAX;
+    let signed = -100.0..=100.0;
+    let ranges = [
+        ("temperature", p.temperature, 0.0..=100.0),
+        ("top_p", p.top_p, f32::MIN_POSITIVE..=1.0),
+        ("min_p", p.min_p, 0.0..=1.0),
+        ("repetition_penalty", p.repetition_penalty, f32::MIN_POSITIVE..=100.0),
+        ("presence_penalty", p.presence_penalty, signed.clone()),
+        ("frequency_penalty", p.frequency_penalty, signed),
+    ];
+    let biases = request.logit_bias.iter().map(|&(_, b)| ("logit_bias", b, any.clone()));
+    for (name, value, range) in ranges.into_iter().chain(biases) {
+        if !range.contains(&value) {
+            let (from, to) = (range.start(), range.end());
+            let reason = format!("{value}, allowed {from} to {to}");
+            return Err(Refusal::BadParameter { name, reason });
+        }
+    }
+    if let Some(&(token, _)) = request.logit_bias.iter().find(|(t, _)| *t >= facts.vocab) {
+        return Err(Refusal::BadToken { token, vocab: facts.vocab });
+    }
+    let limit = facts.top_logprobs;
+    if let Some(top) = p.logprobs.filter(|&n| n > limit) {
+        let reason = format!("{top}, at most {limit}");
+        return Err(Refusal::BadParameter { name: "logprobs", reason });
+    }
+    Ok(())
+}
+
+/// The thread: messages, a step, messages, …; parked while there is nothing to do.
+fn run(mut core: Core, inbox: &Receiver<Message>) {
+    let mut draining: Vec<Sender<()>> = Vec::new();
+    let mut idle = true;
+    loop {
+        if core.is_idle() {
+            for waiting in draining.drain(..) {
+                let _ = waiting.send(()); // who waits may have given up
+            }
+        }
+        if idle {
+            core.check();
+            let Ok(message) = inbox.recv() else { return };
+            if !take(&mut core, message, &mut draining) {
+                return;
+            }
+        }
+        while let Ok(message) = inbox.try_recv() {
+            if !take(&mut core, message, &mut draining) {
+                return;
+            }
+        }
+        idle = match catch_unwind(AssertUnwindSafe(|| core.turn())) {
+            Ok(turn) => turn == Turn::Idle,
+            Err(panic) => {
+                let reason = panic_text(&*panic);
+                tracing::error!(reason, "a bug in the engine's loop");
+                core.restart(&reason);
+                false
+            }
+        };
+    }
+}
+
+/// Applies a message; false to stop.
+fn take(core: &mut Core, message: Message, draining: &mut Vec<Sender<()>>) -> bool {
+    match message {
+        Message::Generate(id, request, sink) => core.generate(id, *request, sink),
+        Message::Rows(id, request, sink) => core.rows(id, request, sink),
+        Message::Cancel(id) => core.cancel(id),
+        Message::Drain(sender) => draining.push(sender),
+        Message::Stop => {
+            core.fail_all(&RequestError::ShutDown);
+            return false;
+        }
+    }
+    true
+}
+
+/// A clock for [`EngineParts`].
+pub fn system_clock() -> crate::engine::Clock {
+    let start = Instant::now();
+    Box::new(move || start.elapsed().as_secs_f64())
+}
