@@ -145,7 +145,8 @@ fn token_types(vocab: &GgufVocab) -> Result<Vec<TokenType>, TokenizerError> {
 /// `gpt2`: byte-level BPE with listed merges.
 fn byte_level(vocab: GgufVocab, types: Vec<TokenType>) -> Result<Tokenizer, TokenizerError> {
     let kind = vocab.pre.as_deref().unwrap_or("default");
-    if kind == "gemma4" {
+    // These name a byte-level model, but spell their vocabulary as SentencePiece does.
+    if matches!(kind, "gemma4" | "sarvam-moe" | "granite-embed-multi-311m") {
         return listed_chars(vocab, types);
     }
     let pre = PreTokenizer::named(kind).ok_or_else(|| TokenizerError::UnknownPreTokenizer {
@@ -171,10 +172,10 @@ fn byte_level(vocab: GgufVocab, types: Vec<TokenType>) -> Result<Tokenizer, Toke
         }
         table.push(&bytes, is_control(*kind));
     }
-    let adds_bos = pre.whole_words && matches!(kind, "llama-bpe" | "llama3" | "tekken");
+    let add_bos = pre.wants_bos;
     let unknown = None;
     let core = Core::Bytes(Box::new(ByteBpe { pre, merges, byte_ids, whole_words, unknown }));
-    assemble(&vocab, &types, core, table, Defaults { add_bos: adds_bos, strips_lead: false })
+    assemble(&vocab, &types, core, table, Defaults { add_bos, strips_lead: false })
 }
 
 /// `llama`: SentencePiece BPE, merges ranked by the score of what they make.

@@ -17,7 +17,7 @@ use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
 use crate::turn_ends;
 
 /// Highest token id a file may use.
-const MAX_ID: u64 = 1 << 24;
+const MAX_ID: u64 = 1 << 22;
 
 /// What `tokenizer_config.json` adds to `tokenizer.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -246,6 +246,80 @@ const KINDS: &[Kind] = &[
         whole_words: false,
     },
     Kind {
+        names: &["exaone-moe"],
+        stages: &[IsolateThenSpaces(concat!(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+",
+            r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]"
+        ))],
+        whole_words: false,
+    },
+    Kind {
+        names: &["ufakzeka"],
+        stages: &[IsolateThenSpaces(concat!(
+            r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        ))],
+        whole_words: false,
+    },
+    Kind {
+        names: &["laguna"],
+        stages: &[Isolate(r"\n+"), IsolateThenSpaces(QWEN2)],
+        whole_words: false,
+    },
+    Kind {
+        names: &["spark2_5"],
+        stages: &[
+            Isolate(r"\p{N}{1,3}"),
+            Isolate(HAN_KANA),
+            IsolateThenSpaces(concat!(
+                r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+",
+                r"| ?[\p{P}\p{S}]+|[\r\n]"
+            )),
+            Isolate(r"\p{N}"),
+        ],
+        whole_words: false,
+    },
+    Kind {
+        names: &["youtu"],
+        stages: &[
+            Isolate(concat!(
+                "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|",
+                "[一-龥\u{3040}-ゟ゠-ヿ]+"
+            )),
+            IsolateThenSpaces(concat!(
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*",
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+                r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+",
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+                r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
+            )),
+        ],
+        whole_words: true,
+    },
+    Kind {
+        names: &["kimi-k2"],
+        stages: &[IsolateThenSpaces(concat!(
+            r"\p{Han}+",
+            r"|[^\r\n\p{L}\p{N}]?[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]*",
+            r"[[\p{Ll}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+            r"|[^\r\n\p{L}\p{N}]?[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]+",
+            r"[[\p{Ll}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+            r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        ))],
+        whole_words: false,
+    },
+    Kind {
+        names: &["chameleon"],
+        stages: &[
+            Isolate("<sentinel:[0-9]+>"),
+            Isolate("IMGIMG[A-I]{1,4}Z"),
+            Isolate(r"[\t\n]|    |  "),
+            Isolate(r"\p{N}"),
+            Isolate(r"[\p{P}!-/:-@\[-`{-~]"),
+            IsolateThenSpaces(GPT2),
+        ],
+        whole_words: false,
+    },
+    Kind {
         names: &["minicpm5"],
         stages: &[
             Isolate(r"\p{N}{1,3}"),
@@ -263,6 +337,21 @@ pub(crate) fn known_names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.names.iter().copied())
 }
 
+/// Kinds whose models want a BOS where the metadata does not say.
+const WANTS_BOS: &[&str] = &[
+    "llama-bpe",
+    "llama3",
+    "llama-v3",
+    "falcon3",
+    "falcon-h1",
+    "pixtral",
+    "midm-2.0",
+    "lfm2",
+    "jina-v5-nano",
+    "tekken",
+    "chameleon",
+];
+
 /// Kinds whose tokenizer files normalise text to NFC first.
 const COMPOSED: &[&str] = &["qwen2", "command-r", "olmo", "mpt", "modern-bert"];
 
@@ -273,6 +362,8 @@ pub(crate) struct PreTokenizer {
     pub(crate) whole_words: bool,
     /// Text is normalised to NFC first.
     pub(crate) composes: bool,
+    /// A BOS goes in front of prompts where the metadata does not say.
+    pub(crate) wants_bos: bool,
 }
 
 /// The last two choices of most published patterns: see [`Stage::IsolateThenSpaces`].
@@ -294,7 +385,7 @@ impl PreTokenizer {
             return None;
         }
         let stages = patterns.iter().map(compile).collect::<Option<Vec<_>>>()?;
-        Some(PreTokenizer { stages, whole_words, composes })
+        Some(PreTokenizer { stages, whole_words, composes, wants_bos: false })
     }
 
     /// The pre-tokenizer of a `tokenizer.ggml.pre` value; `None` for an unknown one.
@@ -302,7 +393,8 @@ impl PreTokenizer {
         let kind = KINDS.iter().find(|kind| kind.names.contains(&name))?;
         let stages = kind.stages.iter().map(compile).collect::<Option<Vec<_>>>()?;
         let composes = COMPOSED.contains(&name);
-        Some(PreTokenizer { stages, whole_words: kind.whole_words, composes })
+        let wants_bos = WANTS_BOS.contains(&name);
+        Some(PreTokenizer { stages, whole_words: kind.whole_words, composes, wants_bos })
     }
 
     /// Calls `word` with every word of `text`, in order; together they are the text.
