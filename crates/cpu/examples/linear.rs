@@ -85,13 +85,14 @@ fn rate(spec: &PanelSpec, bytes: &[u8], isa: Isa, tokens: usize) -> f64 {
     })
 }
 
-/// Calls per second: the best of several runs of a few milliseconds.
+/// Calls per second: the best of many runs of a few milliseconds, so that other work on the
+/// machine disturbs little.
 fn best_rate(mut f: impl FnMut()) -> f64 {
     f();
     let mut best = 0.0_f64;
-    for _ in 0..8 {
+    for _ in 0..24 {
         let (start, mut calls) = (Instant::now(), 0);
-        while start.elapsed() < Duration::from_millis(8) {
+        while start.elapsed() < Duration::from_millis(2) {
             f();
             calls += 1;
         }

@@ -5,6 +5,8 @@
 //! registers. With few tokens a tile reads the panels themselves; with many, the panels of a
 //! tile are first expanded to bytes and f32 scales, once for all tokens.
 
+#![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
+
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
@@ -155,7 +157,8 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             for b in 0..group.blocks.min(t.blocks - block) {
                 let codes = scales.add(group.scale_bytes + b * group.block_bytes());
                 let line = t.input.add(block + b);
-                for w in 0..W {
+                // What was expanded is in the cache already.
+                for w in 0..if KIND < kind::WIDE { W } else { 0 } {
                     for i in 0..group.block_bytes() / 64 {
                         let at = codes.wrapping_add(w * t.panel_bytes + 64 * i + PREFETCH);
                         _mm_prefetch::<_MM_HINT_T0>(at.cast());

@@ -3,6 +3,8 @@
 //! Panels of f32, f16 and bf16 weights are read as they are. Integer panels are expanded to
 //! f32 a chunk of columns at a time; between chunks the chains wait in the output.
 
+#![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
+
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::vector::Vector;
