@@ -1,1 +1,288 @@
-//! (being written)
+//! The suite every device passes: small programs of one or a few ops, seeded, with odd sizes, ragged
+//! batches and shuffled blocks, each compared with the reference device through the production
+//! door: upload, compile, submit, wait.
+
+mod cases;
+mod lab;
+mod pager;
+
+use std::fmt;
+
+use tokenmill_ir::{Batch, Limits, Program, StepOutput};
+
+use crate::reference::ReferenceDevice;
+use crate::{Backend, DeviceError};
+pub use cases::all as cases;
+pub use lab::Material;
+
+/// One program and the steps it runs.
+#[derive(Debug)]
+pub struct Case {
+    /// What it is, such as `linear q4_k 17x768`.
+    pub name: String,
+    /// The program.
+    pub program: Program,
+    /// The bytes of its weights.
+    pub material: Material,
+    /// Its limits.
+    pub limits: Limits,
+    /// Steps in order.
+    pub steps: Vec<Batch>,
+    /// How far results may be from the reference.
+    pub tolerance: Tolerance,
+}
+
+/// How far from the reference a result may be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tolerance {
+    /// Σ(x − r)² / Σr² over all rows of a step.
+    pub nmse: f64,
+    /// max|x − r| / max|r| over a step.
+    pub max: f64,
+}
+
+impl Tolerance {
+    /// Arithmetic in f32 (or in another order).
+    pub const F32: Tolerance = Tolerance { nmse: 1e-9, max: 1e-4 };
+    /// One rounding of activations to bytes or bf16 on the way.
+    pub const ENCODED: Tolerance = Tolerance { nmse: 2e-4, max: 6e-2 };
+    /// As `F32`, where a stored key or value may round to its neighbour.
+    pub const CACHED: Tolerance = Tolerance { nmse: 2e-5, max: 2e-2 };
+}
+
+/// What came of a case.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// Within tolerance; the worst errors of its steps.
+    Passed(Tolerance),
+    /// The device says so itself.
+    Unsupported(String),
+    /// Anything else, with the numbers.
+    Failed(String),
+}
+
+/// A case and what came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The case's name.
+    pub name: String,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.outcome {
+            Outcome::Passed(t) => write!(f, "ok   {} (nmse {:.1e})", self.name, t.nmse),
+            Outcome::Unsupported(what) => write!(f, "none {}: {what}", self.name),
+            Outcome::Failed(why) => write!(f, "FAIL {}: {why}", self.name),
+        }
+    }
+}
+
+/// Runs every case on a device.
+pub fn run(device: &mut dyn Backend, report: &mut dyn FnMut(Report)) {
+    for case in cases(device.caps().block_tokens) {
+        let outcome = match run_case(device, &case) {
+            Ok(worst) => Outcome::Passed(worst),
+            Err(Problem::Device(DeviceError::Unsupported { what, .. })) => {
+                Outcome::Unsupported(what)
+            }
+            Err(Problem::Device(error)) => Outcome::Failed(error.to_string()),
+            Err(Problem::Differs(why)) => Outcome::Failed(why),
+        };
+        report(Report { name: case.name, outcome });
+    }
+}
+
+enum Problem {
+    Device(DeviceError),
+    Differs(String),
+}
+
+impl From<DeviceError> for Problem {
+    fn from(error: DeviceError) -> Self {
+        Problem::Device(error)
+    }
+}
+
+fn run_case(device: &mut dyn Backend, case: &Case) -> Result<Tolerance, Problem> {
+    let mut reference = ReferenceDevice::new(device.caps().block_tokens);
+    let expected = outputs(&mut reference, case)
+        .map_err(|e| Problem::Differs(format!("the reference itself: {e}")))?;
+    let found = outputs(device, case)?;
+    let mut worst = Tolerance { nmse: 0.0, max: 0.0 };
+    for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        compare(found, expected, case.tolerance, &mut worst)
+            .map_err(|why| Problem::Differs(format!("step {step}: {why}")))?;
+    }
+    Ok(worst)
+}
+
+/// Runs a case's steps on a device and gives its weights back.
+///
+/// # Errors
+/// Those of the device.
+pub fn outputs(device: &mut dyn Backend, case: &Case) -> Result<Vec<StepOutput>, DeviceError> {
+    let mut handles = Vec::new();
+    let mut uploaded = Ok(());
+    for spec in &case.program.weights {
+        match device.upload(spec, &case.material) {
+            Ok(handle) => handles.push(handle),
+            Err(error) => {
+                uploaded = Err(error);
+                break;
+            }
+        }
+    }
+    let result = uploaded.and_then(|()| {
+        let mut executable = device.compile(&case.program, &handles, &case.limits)?;
+        let mut all = Vec::new();
+        for step in &case.steps {
+            let mut out = StepOutput::default();
+            executable.submit(step)?;
+            executable.wait(&mut out)?;
+            all.push(out);
+        }
+        Ok(all)
+    });
+    handles.into_iter().for_each(|h| device.free(h));
+    result
+}
+
+/// Holds a step's results against the reference's.
+fn compare(
+    found: &StepOutput,
+    expected: &StepOutput,
+    limit: Tolerance,
+    worst: &mut Tolerance,
+) -> Result<(), String> {
+    let error = difference(&found.rows, &expected.rows)?;
+    worst.nmse = worst.nmse.max(error.nmse);
+    worst.max = worst.max.max(error.max);
+    if !(error.nmse <= limit.nmse && error.max <= limit.max) {
+        return Err(format!("nmse {:.2e}, max {:.2e} (limit {limit:?})", error.nmse, error.max));
+    }
+    if found.sampled.len() != expected.sampled.len() || found.top.len() != expected.top.len() {
+        let (f, e) = (found.sampled.len(), expected.sampled.len());
+        return Err(format!("{f} sampled rows for {e}, or lists of other lengths"));
+    }
+    for (f, e) in found.sampled.iter().zip(&expected.sampled) {
+        let same = (f.token, f.valid, f.top) == (e.token, e.valid, e.top);
+        if !same || (f.logprob - e.logprob).abs() > 1e-4 {
+            return Err(format!("{f:?}, expected {e:?}"));
+        }
+    }
+    for (f, e) in found.top.iter().zip(&expected.top) {
+        if f.0 != e.0 || (f.1 - e.1).abs() > 1e-4 {
+            return Err(format!("alternative {f:?}, expected {e:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// The two measures of difference; numbers that are not finite never pass.
+///
+/// # Errors
+/// Unequal lengths; a number that is not finite where the reference's is.
+pub fn difference(found: &[f32], expected: &[f32]) -> Result<Tolerance, String> {
+    if found.len() != expected.len() {
+        return Err(format!("{} numbers for {}", found.len(), expected.len()));
+    }
+    let (mut error, mut power, mut max_error, mut max) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
+    for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
+        if f.is_finite() != e.is_finite() {
+            return Err(format!("number {i} is {f}, expected {e}"));
+        }
+        if e.is_finite() {
+            let d = f64::from(f) - f64::from(e);
+            (error, power) = (error + d * d, power + f64::from(e) * f64::from(e));
+            (max_error, max) = (max_error.max(d.abs()), max.max(f64::from(e).abs()));
+        }
+    }
+    let of = |error: f64, whole: f64| if error == 0.0 { 0.0 } else { error / whole.max(1e-30) };
+    Ok(Tolerance { nmse: of(error, power), max: of(max_error, max) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenmill_ir::Op;
+
+    /// The position of an op's variant; a new variant does not compile without a place here, and
+    /// fails the test below without a case.
+    fn variant(op: &Op) -> usize {
+        match op {
+            Op::Embed { .. } => 0,
+            Op::Norm { .. } => 1,
+            Op::Linear { .. } => 2,
+            Op::GatedLinear { .. } => 3,
+            Op::HeadLinear { .. } => 4,
+            Op::RotateStore { .. } => 5,
+            Op::StoreLatent { .. } => 6,
+            Op::Attend { .. } => 7,
+            Op::AttendLatent { .. } => 8,
+            Op::Conv { .. } => 9,
+            Op::DeltaRule { .. } => 10,
+            Op::Scan { .. } => 11,
+            Op::Route { .. } => 12,
+            Op::Experts { .. } => 13,
+            Op::Map { .. } => 14,
+            Op::TakeRows { .. } => 15,
+            Op::Pool { .. } => 16,
+            Op::Head { .. } => 17,
+            Op::Sample { .. } => 18,
+        }
+    }
+
+    #[test]
+    fn every_op_has_a_case_and_every_case_is_consistent() {
+        let cases = cases(32);
+        let mut seen = [false; 19];
+        for case in &cases {
+            case.program.check().unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            case.program.ops.iter().for_each(|op| seen[variant(op)] = true);
+        }
+        assert!(seen.iter().all(|&s| s), "{seen:?}");
+        let mut names: Vec<_> = cases.iter().map(|c| &c.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), cases.len(), "names are distinct");
+    }
+
+    #[test]
+    fn the_reference_passes_with_other_block_sizes() {
+        for block_tokens in [32, 5] {
+            let mut count = 0;
+            run(&mut ReferenceDevice::new(block_tokens), &mut |report| {
+                assert!(matches!(report.outcome, Outcome::Passed(_)), "{report}");
+                count += 1;
+            });
+            assert!(count > 100, "{count} cases");
+        }
+    }
+
+    #[test]
+    fn paging_does_not_show_in_results() {
+        // The same steps with blocks of another size must give the same numbers.
+        for (a, b) in cases(32).into_iter().zip(cases(7)) {
+            let differs = a.steps.iter().zip(&b.steps).any(|(a, b)| a.tables != b.tables);
+            if a.program.caches.is_empty() || a.steps.iter().any(|s| !s.copies.is_empty()) {
+                continue;
+            }
+            assert!(differs || a.name != b.name || a.program.groups().len() == 1);
+            let one = outputs(&mut ReferenceDevice::new(32), &a).expect("runs");
+            let two = outputs(&mut ReferenceDevice::new(7), &b).expect("runs");
+            assert_eq!(one, two, "{}", a.name);
+        }
+    }
+
+    #[test]
+    fn differences_are_seen() {
+        assert_eq!(difference(&[1.0], &[1.0]), Ok(Tolerance { nmse: 0.0, max: 0.0 }));
+        assert!(difference(&[1.0], &[1.0, 2.0]).is_err());
+        assert!(difference(&[f32::NAN], &[1.0]).is_err());
+        let d = difference(&[1.1, 2.0], &[1.0, 2.0]).expect("finite");
+        assert!((d.nmse - 0.002).abs() < 1e-6 && (d.max - 0.05).abs() < 1e-6, "{d:?}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Rotation, storing, attention over caches and fresh keys, latent attention.
+
+use tokenmill_ir::{
+    AttendSource, CacheKind, Expr, HeadNorm, KvFormat, Mask, NormKind, Op, Rope, RopeId,
+    RopePairing, Store,
+};
+
+use crate::conformance::lab::Lab;
+use crate::conformance::{Case, Tolerance, pager};
+
+/// One shape of attention.
+struct Shape {
+    name: &'static str,
+    heads: u32,
+    kv_heads: u32,
+    dim: u32,
+    v_dim: u32,
+    mask: Mask,
+    softcap: Option<f32>,
+    sinks: bool,
+    norm: Option<NormKind>,
+    /// Rotated columns; 0: none.
+    rotated: u32,
+    pairing: RopePairing,
+}
+
+const PLAIN: Shape = Shape {
+    name: "plain",
+    heads: 4,
+    kv_heads: 4,
+    dim: 24,
+    v_dim: 24,
+    mask: Mask::Causal,
+    softcap: None,
+    sinks: false,
+    norm: None,
+    rotated: 24,
+    pairing: RopePairing::Half,
+};
+
+const SHAPES: [Shape; 9] = [
+    PLAIN,
+    Shape { name: "9 heads on 3", heads: 9, kv_heads: 3, dim: 64, v_dim: 64, rotated: 64, ..PLAIN },
+    Shape {
+        name: "14 heads on 2, interleaved",
+        heads: 14,
+        kv_heads: 2,
+        dim: 64,
+        v_dim: 64,
+        rotated: 64,
+        pairing: RopePairing::Interleaved,
+        ..PLAIN
+    },
+    Shape { name: "window of 20", mask: Mask::Window(20), heads: 6, kv_heads: 2, ..PLAIN },
+    Shape { name: "window of 1", mask: Mask::Window(1), ..PLAIN },
+    Shape {
+        name: "softcap, 8 heads on 1",
+        heads: 8,
+        kv_heads: 1,
+        dim: 128,
+        v_dim: 128,
+        softcap: Some(3.0),
+        rotated: 96,
+        ..PLAIN
+    },
+    Shape { name: "sinks", sinks: true, dim: 80, v_dim: 80, rotated: 80, ..PLAIN },
+    Shape { name: "narrow values", heads: 4, kv_heads: 2, v_dim: 20, ..PLAIN },
+    Shape {
+        name: "head norms, no rotation",
+        norm: Some(NormKind::Rms),
+        rotated: 0,
+        heads: 6,
+        kv_heads: 3,
+        ..PLAIN
+    },
+];
+
+pub(super) fn cases(block: u32) -> Vec<Case> {
+    let mut all = Vec::new();
+    for shape in &SHAPES {
+        for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
+            all.push(cached(shape, format, block));
+        }
+    }
+    all.push(cached(&Shape { name: "every key", mask: Mask::None, ..PLAIN }, KvFormat::F32, block));
+    all.push(rotated_only(block));
+    all.extend([Mask::None, Mask::Causal, Mask::Window(9)].map(|mask| fresh(mask, block)));
+    all.extend([KvFormat::F32, KvFormat::Bf16, KvFormat::Int8].map(|f| latent(f, block)));
+    all
+}
+
+/// Adds a rotation of `dims` columns, with divisors for odd halves.
+fn rope(lab: &mut Lab, dims: u32, pairing: RopePairing) -> RopeId {
+    let half = dims / 2;
+    let inv_freq: Vec<f32> = (0..half).map(|i| 500f32.powf(-(i as f32) / half as f32)).collect();
+    let factors = half.is_multiple_of(16).then(|| lab.vector(half, 2.0, 0.3));
+    lab.program.ropes.push(Rope { pairing, inv_freq, factors, magnitude: 1.1 });
+    RopeId(lab.program.ropes.len() as u32 - 1)
+}
+
+fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
+    let mut lab = Lab::new(20 + u64::from(shape.heads));
+    let &Shape { heads, kv_heads, dim, v_dim, mask, softcap, .. } = shape;
+    let inputs = lab.inputs(&[heads * dim, kv_heads * dim, kv_heads * v_dim]);
+    let kind = match mask {
+        Mask::Window(tokens) => CacheKind::Window { tokens, kv_heads, k_dim: dim, v_dim },
+        _ => CacheKind::Full { kv_heads, k_dim: dim, v_dim },
+    };
+    let cache = lab.cache(kind, format);
+    let rope = (shape.rotated > 0).then(|| rope(&mut lab, shape.rotated, shape.pairing));
+    let norm = |lab: &mut Lab, all: u32| {
+        shape.norm.map(|kind| HeadNorm {
+            kind,
+            weight: lab.vector(all, 0.5, 0.3),
+            offset: 1.0,
+            eps: 1e-3,
+        })
+    };
+    // Queries share one weight a column, keys have one a head.
+    let (q_norm, k_norm) = (norm(&mut lab, dim), norm(&mut lab, kv_heads * dim));
+    let (k, v) = (inputs[1], inputs[2]);
+    let (rotated, out) = (lab.out(heads * dim), lab.out(heads * v_dim));
+    lab.push(Op::RotateStore {
+        q: inputs[0],
+        heads,
+        head_dim: dim,
+        q_norm,
+        rope,
+        store: Some(Store { k, v, kv_heads, k_norm, cache }),
+        out: rotated.buffer,
+    });
+    let sinks = shape.sinks.then(|| lab.vector(heads, 1.0, 1.0));
+    lab.push(Op::Attend {
+        q: rotated,
+        heads,
+        source: AttendSource::Cache(cache),
+        kv_heads,
+        v_dim,
+        scale: 2.0 / (dim as f32).sqrt(),
+        mask,
+        softcap,
+        sinks,
+        out: out.buffer,
+    });
+    let name = format!("attention {} over {format:?}", shape.name);
+    let tolerance = match format {
+        KvFormat::F32 => Tolerance::F32,
+        KvFormat::Bf16 | KvFormat::Int8 => Tolerance::CACHED,
+    };
+    if mask == Mask::None {
+        return lab.finish_with(name, out, tolerance, block, pager::whole);
+    }
+    lab.finish(name, out, tolerance, block)
+}
+
+fn rotated_only(block: u32) -> Case {
+    let mut lab = Lab::new(30);
+    let q = lab.inputs(&[4, 5 * 48])[1];
+    let rope = Some(rope(&mut lab, 32, RopePairing::Interleaved));
+    let weight = lab.vector(5 * 48, 1.0, 0.2);
+    let q_norm = Some(HeadNorm { kind: NormKind::Layer, weight, offset: 0.0, eps: 1e-5 });
+    let out = lab.out(5 * 48);
+    let (heads, head_dim) = (5, 48);
+    let id = out.buffer;
+    lab.push(Op::RotateStore { q, heads, head_dim, q_norm, rope, store: None, out: id });
+    lab.finish("rotation of queries alone".into(), out, Tolerance::F32, block)
+}
+
+fn fresh(mask: Mask, block: u32) -> Case {
+    let mut lab = Lab::new(31);
+    let (heads, kv_heads, dim, v_dim) = (6, 3, 40, 24);
+    let inputs = lab.inputs(&[heads * dim, kv_heads * dim, kv_heads * v_dim]);
+    let out = lab.out(heads * v_dim);
+    lab.program.whole_sequences = true;
+    lab.push(Op::Attend {
+        q: inputs[0],
+        heads,
+        source: AttendSource::Fresh { k: inputs[1], v: inputs[2] },
+        kv_heads,
+        v_dim,
+        scale: 0.3,
+        mask,
+        softcap: None,
+        sinks: None,
+        out: out.buffer,
+    });
+    let name = format!("attention over fresh keys, {mask:?}");
+    lab.finish_with(name, out, Tolerance::F32, block, pager::whole)
+}
+
+fn latent(format: KvFormat, block: u32) -> Case {
+    let mut lab = Lab::new(32);
+    let (heads, latent, dims) = (5, 48, 16);
+    let inputs = lab.inputs(&[heads * latent, heads * dims, latent, dims]);
+    let rope = rope(&mut lab, dims, RopePairing::Interleaved);
+    let cache = lab.cache(CacheKind::Latent { latent, rope: dims }, format);
+    let norm = lab.vector(latent, 1.0, 0.3);
+    let (latents, key) = (inputs[2], inputs[3]);
+    lab.push(Op::StoreLatent { latent: latents, norm, eps: 1e-6, key, rope, cache });
+    let out = lab.out(heads * latent);
+    lab.push(Op::AttendLatent {
+        q_latent: inputs[0],
+        q_rope: inputs[1],
+        heads,
+        cache,
+        scale: 0.25,
+        out: out.buffer,
+    });
+    let doubled = lab.out(heads * latent);
+    let id = doubled.buffer;
+    lab.push(Op::Map { expr: Expr::add(0, 0), args: vec![out], out: id });
+    let tolerance = if format == KvFormat::F32 { Tolerance::F32 } else { Tolerance::CACHED };
+    lab.finish(format!("latent attention over {format:?}"), doubled, tolerance, block)
+}

@@ -1,0 +1,221 @@
+//! Embedding, norms, products, elementwise maps.
+
+use tokenmill_ir::{
+    Act, Expr, GateAct, GateOrder, NormKind, Op, RowSlices, Rows, Unary, WeightUse,
+};
+use tokenmill_quant::{FORMATS, FormatId};
+
+use crate::conformance::lab::{IDS, Lab};
+use crate::conformance::{Case, Tolerance};
+
+/// Widths of products; those that are whole blocks of a format are taken.
+const WIDTHS: [u32; 7] = [64, 96, 576, 640, 896, 256, 768];
+
+pub(super) fn cases(block: u32) -> Vec<Case> {
+    let mut all = Vec::new();
+    for format in FORMATS.iter().map(|f| f.id).filter(|f| f.is_weight()) {
+        all.push(embed(format, block));
+        let fits = |k: &&u32| format.row_bytes(u64::from(**k)).is_some();
+        for (i, &k) in WIDTHS.iter().filter(fits).enumerate() {
+            all.push(linear(format, [40, 17, 7, 64, 33][i % 5], k, block));
+        }
+        all.push(gated_linear(format, block));
+    }
+    all.push(parts(block));
+    all.push(slices(block));
+    all.push(transposed(block));
+    all.extend(norms(block));
+    all.extend([head_linear(FormatId::F32, block), head_linear(FormatId::Q8_0, block)]);
+    all.push(clamped(block));
+    all.extend(maps(block));
+    all
+}
+
+/// The tolerance of a product with weights in `format`.
+pub(super) fn product_tolerance(format: FormatId) -> Tolerance {
+    if format == FormatId::F32 { Tolerance::F32 } else { Tolerance::ENCODED }
+}
+
+fn embed(format: FormatId, block: u32) -> Case {
+    let mut lab = Lab::new(1);
+    let k = 768;
+    let table = lab.table(format, IDS, k);
+    let positions = Some(lab.table(FormatId::F32, 80, k));
+    let token_types = Some(lab.table(FormatId::F16, 2, k));
+    let x = lab.out(k);
+    lab.push(Op::Embed { table, scale: 1.5, positions, token_types, out: x.buffer });
+    lab.finish(format!("embed {format}"), x, Tolerance::F32, block)
+}
+
+fn linear(format: FormatId, rows: u32, k: u32, block: u32) -> Case {
+    let mut lab = Lab::new(u64::from(rows * k));
+    // The operand begins inside its buffer.
+    let x = lab.inputs(&[5, k, 3])[1];
+    let weight = lab.matrix(format, rows, k);
+    if rows % 2 == 1 {
+        lab.add_bias(weight);
+    }
+    let out = lab.out(rows);
+    lab.push(Op::Linear { x, weight, out: out.buffer });
+    lab.finish(format!("linear {format} {rows}x{k}"), out, product_tolerance(format), block)
+}
+
+/// Unlike formats in one row space, with biases and factors.
+fn parts(block: u32) -> Case {
+    let mut lab = Lab::new(3);
+    let k = 256;
+    let x = lab.inputs(&[k])[0];
+    let parts = vec![
+        lab.part(FormatId::Q4_K, 21, k),
+        lab.part(FormatId::Q6_K, 16, k),
+        lab.part(FormatId::F32, 3, k),
+    ];
+    let weight = lab.of_parts(WeightUse::Matmul, k, parts);
+    lab.add_bias(weight);
+    lab.program.weights[weight.0 as usize].scales = vec![(10, 0.5), (5, 1.0), (25, -2.0)];
+    let out = lab.out(40);
+    lab.push(Op::Linear { x, weight, out: out.buffer });
+    lab.finish("linear of q4_k, q6_k and f32 parts".into(), out, Tolerance::ENCODED, block)
+}
+
+/// Strided rows of an interleaved tensor, twice.
+fn slices(block: u32) -> Case {
+    let mut lab = Lab::new(4);
+    let k = 96;
+    let x = lab.inputs(&[k])[0];
+    let mut part = lab.part(FormatId::Q8_0, 60, k);
+    part.rows = RowSlices { start: 3, count: 5, stride: 12, repeat: 4 };
+    let mut other = part.clone();
+    other.rows = RowSlices { start: 8, count: 7, stride: 12, repeat: 4 };
+    let weight = lab.of_parts(WeightUse::Matmul, k, vec![part, other]);
+    let out = lab.out(48);
+    lab.push(Op::Linear { x, weight, out: out.buffer });
+    lab.finish("linear of strided rows".into(), out, Tolerance::ENCODED, block)
+}
+
+/// Blocks read transposed, as the key matrices of latent attention are.
+fn transposed(block: u32) -> Case {
+    let mut lab = Lab::new(5);
+    let (heads, nope, latent) = (3, 12, 40);
+    let x = lab.inputs(&[heads * nope])[0];
+    let mut part = lab.part(FormatId::F32, heads * (nope + 8), latent);
+    let stride = u64::from(nope + 8);
+    part.rows = RowSlices { start: 0, count: nope.into(), stride, repeat: heads.into() };
+    part.transposed = true;
+    let weight = lab.of_parts(WeightUse::Matmul, nope, vec![part]);
+    lab.program.weights[weight.0 as usize].rows = heads * latent;
+    let out = lab.out(heads * latent);
+    lab.push(Op::HeadLinear { x, heads, weight, out: out.buffer });
+    lab.finish("head linear of transposed blocks".into(), out, Tolerance::F32, block)
+}
+
+fn head_linear(format: FormatId, block: u32) -> Case {
+    let mut lab = Lab::new(6);
+    let (heads, k, n) = (5, 64, 24);
+    let x = lab.inputs(&[heads * k])[0];
+    let weight = lab.matrix(format, heads * n, k);
+    let out = lab.out(heads * n);
+    lab.push(Op::HeadLinear { x, heads, weight, out: out.buffer });
+    lab.finish(format!("head linear {format}"), out, product_tolerance(format), block)
+}
+
+fn gated_linear(format: FormatId, block: u32) -> Case {
+    let mut lab = Lab::new(7);
+    let k = 256;
+    let x = lab.inputs(&[k])[0];
+    let (gate, up) = (lab.matrix(format, 50, k), lab.matrix(format, 50, k));
+    let out = lab.out(50);
+    let act = GateAct::Plain(if format == FormatId::F16 { Act::GeluTanh } else { Act::Silu });
+    lab.push(Op::GatedLinear { x, gate, up, act, out: out.buffer });
+    let mut tolerance = product_tolerance(format);
+    tolerance.nmse *= 4.0;
+    lab.finish(format!("gated linear {format}"), out, tolerance, block)
+}
+
+fn clamped(block: u32) -> Case {
+    let mut lab = Lab::new(8);
+    let x = lab.inputs(&[64])[0];
+    let (gate, up) = (lab.matrix(FormatId::F32, 24, 64), lab.matrix(FormatId::F32, 24, 64));
+    lab.add_bias(gate);
+    lab.add_bias(up);
+    let out = lab.out(24);
+    let act = GateAct::Clamped { alpha: 1.702, limit: 0.8 };
+    lab.push(Op::GatedLinear { x, gate, up, act, out: out.buffer });
+    lab.finish("gated linear, clamped".into(), out, Tolerance::F32, block)
+}
+
+fn norms(block: u32) -> Vec<Case> {
+    let mut all = Vec::new();
+    for (i, kind) in [NormKind::Rms, NormKind::Layer].into_iter().enumerate() {
+        for cols in [96, 576, 63] {
+            let mut lab = Lab::new(9);
+            let inputs = lab.inputs(&[cols, 2, cols, cols]);
+            let weight = Some(lab.vector(cols, 1.0, 0.3));
+            let bias = (i == 1).then(|| lab.vector(cols, 0.0, 0.5));
+            let (sum, out) = (lab.out(cols), lab.out(cols));
+            lab.push(Op::Norm {
+                x: inputs[0],
+                adds: vec![inputs[2], inputs[3]],
+                sum: Some(sum.buffer),
+                kind,
+                weight,
+                offset: 1.0,
+                bias,
+                groups: 1,
+                gate: None,
+                eps: 0.01,
+                out: out.buffer,
+            });
+            let both = lab.out(cols);
+            let expr = Expr::Add(Box::new(Expr::Arg(0)), Box::new(Expr::Arg(1).scaled(0.3)));
+            lab.push(Op::Map { expr, args: vec![out, sum], out: both.buffer });
+            let name = format!("norm {kind:?} of a sum, {cols} columns");
+            all.push(lab.finish(name, both, Tolerance::F32, block));
+        }
+    }
+    for (order, shared) in [(GateOrder::BeforeNorm, false), (GateOrder::AfterNorm, true)] {
+        let mut lab = Lab::new(10);
+        let inputs = lab.inputs(&[120, 120]);
+        let weight = Some(lab.vector(if shared { 40 } else { 120 }, 1.0, 0.3));
+        let out = lab.out(120);
+        lab.push(Op::Norm {
+            x: inputs[0],
+            adds: Vec::new(),
+            sum: None,
+            kind: NormKind::Rms,
+            weight,
+            offset: 0.0,
+            bias: None,
+            groups: 3,
+            gate: Some((inputs[1], order)),
+            eps: 1e-6,
+            out: out.buffer,
+        });
+        all.push(lab.finish(format!("norm in groups, gate {order:?}"), out, Tolerance::F32, block));
+    }
+    all
+}
+
+fn maps(block: u32) -> Vec<Case> {
+    let arg = |f| Expr::Arg(0).apply(f);
+    let product = Expr::Mul(Box::new(Expr::Arg(0)), Box::new(Expr::Arg(3).apply(Unary::Sigmoid)));
+    let long = Expr::Add(Box::new(product), Box::new(Expr::mul(1, 2).scaled(-0.7)));
+    let mut list = vec![("four operands".to_owned(), long), ("sum".to_owned(), Expr::add(0, 1))];
+    for act in [Act::Silu, Act::Gelu, Act::GeluTanh, Act::Relu, Act::ReluSquared] {
+        list.push((format!("{act:?}"), arg(Unary::Act(act))));
+    }
+    list.push(("tanh".to_owned(), arg(Unary::Tanh)));
+    let mut all = Vec::new();
+    for (name, expr) in list {
+        let mut lab = Lab::new(11);
+        let mut args = lab.inputs(&[77, 77, 77, 1]);
+        let wide = Expr::Arg(0).scaled(3.0);
+        let scaled = lab.out(77);
+        lab.push(Op::Map { expr: wide, args: vec![args[0]], out: scaled.buffer });
+        args[0] = scaled;
+        let out = lab.program.buffer(Rows::Tokens, 77);
+        lab.push(Op::Map { expr, args, out: out.buffer });
+        all.push(lab.finish(format!("map {name}"), out, Tolerance::F32, block));
+    }
+    all
+}

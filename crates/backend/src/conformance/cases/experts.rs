@@ -1,0 +1,86 @@
+//! Routing and experts.
+
+use tokenmill_ir::{Act, GateAct, GroupRule, Op, RouteRule, RouteScore, WeightId, WeightUse};
+use tokenmill_quant::FormatId;
+
+use super::dense::product_tolerance;
+use crate::conformance::lab::Lab;
+use crate::conformance::{Case, Tolerance};
+
+const RULE: RouteRule = RouteRule {
+    experts: 8,
+    top: 3,
+    score: RouteScore::Softmax,
+    choice_bias: None,
+    groups: None,
+    normalise: false,
+    scale: 1.0,
+};
+
+pub(super) fn cases(block: u32) -> Vec<Case> {
+    let mut all = Vec::new();
+    for score in [RouteScore::Softmax, RouteScore::SoftmaxOfTop, RouteScore::Sigmoid] {
+        for normalise in [false, true] {
+            all.push(route(RouteRule { score, normalise, ..RULE }, false, block));
+        }
+    }
+    let groups = Some(GroupRule { groups: 4, keep: 2 });
+    let deepseek =
+        RouteRule { score: RouteScore::Sigmoid, groups, normalise: true, scale: 2.5, ..RULE };
+    all.push(route(deepseek, true, block));
+    for format in [FormatId::F32, FormatId::BF16, FormatId::Q4_K, FormatId::Q8_0, FormatId::MXFP4] {
+        all.push(experts(format, block));
+    }
+    all
+}
+
+fn route(mut rule: RouteRule, biased: bool, block: u32) -> Case {
+    let mut lab = Lab::new(50);
+    let x = lab.inputs(&[96])[0];
+    let router = lab.matrix(FormatId::F32, rule.experts, 96);
+    if biased {
+        lab.add_bias(router);
+        rule.choice_bias = Some(lab.vector(rule.experts, 0.0, 0.4));
+    }
+    let out = lab.out(2 * rule.top);
+    lab.push(Op::Route { x, router, rule, out: out.buffer });
+    let groups = if biased { ", grouped and biased" } else { "" };
+    let name = format!("route {:?}, normalise {}{groups}", rule.score, rule.normalise);
+    lab.finish(name, out, Tolerance::F32, block)
+}
+
+fn experts(format: FormatId, block: u32) -> Case {
+    let mut lab = Lab::new(51);
+    let (hidden, width, count) = (256, 256, RULE.experts);
+    let x = lab.inputs(&[hidden])[0];
+    let router = lab.matrix(FormatId::F32, count, hidden);
+    let rule = RouteRule { normalise: true, ..RULE };
+    let route = lab.out(2 * rule.top);
+    lab.push(Op::Route { x, router, rule, out: route.buffer });
+    let clamped = format == FormatId::MXFP4;
+    let mut matrices = |rows: u32, cols: u32| {
+        let all: Vec<WeightId> = (0..count)
+            .map(|_| {
+                let part = lab.part(format, rows, cols);
+                let id = lab.of_parts(WeightUse::Expert, cols, vec![part]);
+                if clamped {
+                    lab.add_bias(id);
+                }
+                id
+            })
+            .collect();
+        all[0]
+    };
+    let (gate, up) = (matrices(width, hidden), matrices(width, hidden));
+    let down = matrices(hidden, width);
+    let act = match clamped {
+        true => GateAct::Clamped { alpha: 1.702, limit: 1.0 },
+        false => GateAct::Plain(Act::Silu),
+    };
+    let out = lab.out(hidden);
+    let id = out.buffer;
+    lab.push(Op::Experts { x, route, gate, up, down, experts: count, act, out: id });
+    let mut tolerance = product_tolerance(format);
+    tolerance.nmse *= 6.0;
+    lab.finish(format!("experts {format}"), out, tolerance, block)
+}
