@@ -10,6 +10,8 @@ whole vocabulary, at every position of text/eval.txt in chunks of 512 tokens.
     python tests/golden/study_activations.py MODEL.gguf --stage roles   # each role alone
     python tests/golden/study_activations.py MODEL.gguf --stage all     # everything together
     python tests/golden/study_activations.py MODEL.gguf --stage ideas   # less usual schemes
+    python tests/golden/study_activations.py MODEL.gguf --stage cache   # K and V
+    python tests/golden/study_activations.py MODEL.gguf --stage final   # the candidates, all tokens
 
 Results and the decision: docs/decisions/0001-activation-scales.md.
 """
@@ -81,7 +83,30 @@ def loud_twice(x, block, ratio):
                        twice, once).reshape(x.shape)
 
 
+def far_twice(x, block, ratio):
+    """As loud_twice, against the mean magnitude of the row, which needs no sorting."""
+    parts = x.reshape(*x.shape[:-1], -1, block)
+    once = quantise(parts, 0)
+    twice = once + quantise(parts - once, 0)
+    far = parts.abs().amax(-1, keepdim=True) > ratio * parts.abs().mean((-2, -1), keepdim=True)
+    return torch.where(far, twice, once).reshape(x.shape)
+
+
+def rotated(x):
+    """s8 per row after an orthonormal Hadamard transform of the row (of q too, so scores keep)."""
+    width = x.shape[-1]
+    matrix = torch.ones(1, 1)
+    while matrix.shape[0] < width:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)], 0)
+    matrix = matrix / width ** 0.5
+    return quantise(x @ matrix, 0) @ matrix.T
+
+
 SCHEMES = {
+    "rotated": rotated,
+    "far 6": lambda x: far_twice(x, 32, 6.0),
+    "far 8": lambda x: far_twice(x, 32, 8.0),
+    "far 10": lambda x: far_twice(x, 32, 10.0),
     "16": lambda x: quantise(x, 16),
     "offset 32": lambda x: offset(x, 32),
     "peak 32": lambda x: without_peaks(x, 32),
@@ -104,49 +129,79 @@ def everywhere(scheme, **change):
     return {role: scheme for role in ROLES} | change
 
 
-# name -> (scheme by role, int8 "k"/"v" letters, bf16 weights)
-ROLE_VARIANTS = {f"{role} {scheme}": ({role: scheme}, "", False)
+KV = {"k": "row", "v": "row"}  # one scale for each token and head
+
+# name -> (scheme by role, scheme by "k" and "v", bf16 weights)
+ROLE_VARIANTS = {f"{role} {scheme}": ({role: scheme}, {}, False)
                  for role in ROLES for scheme in ("row", "256", "64", "32", "two")}
 ALL_VARIANTS = {
-    "all row": (everywhere("row"), "", False),
-    "all 256": (everywhere("256"), "", False),
-    "all 128": (everywhere("128"), "", False),
-    "all 64": (everywhere("64"), "", False),
-    "all 32": (everywhere("32"), "", False),
-    "all two": (everywhere("two"), "", False),
-    "256, down 32": (everywhere("256", down="32"), "", False),
-    "256, down 64": (everywhere("256", down="64"), "", False),
-    "256, down 32, o 32": (everywhere("256", down="32", o="32"), "", False),
-    "64, down 32": (everywhere("64", down="32"), "", False),
-    "256, down two": (everywhere("256", down="two"), "", False),
-    "bf16 activations": (everywhere("bf16"), "", False),
-    "bf16 activations and weights": (everywhere("bf16"), "", True),
-    "int8 K": ({}, "k", False),
-    "int8 V": ({}, "v", False),
-    "int8 K and V": ({}, "kv", False),
-    "all 32, int8 K and V": (everywhere("32"), "kv", False),
-    "256, down 32, int8 K and V": (everywhere("256", down="32"), "kv", False),
+    "all row": (everywhere("row"), {}, False),
+    "all 256": (everywhere("256"), {}, False),
+    "all 128": (everywhere("128"), {}, False),
+    "all 64": (everywhere("64"), {}, False),
+    "all 32": (everywhere("32"), {}, False),
+    "all two": (everywhere("two"), {}, False),
+    "256, down 32": (everywhere("256", down="32"), {}, False),
+    "256, down 64": (everywhere("256", down="64"), {}, False),
+    "256, down 32, o 32": (everywhere("256", down="32", o="32"), {}, False),
+    "64, down 32": (everywhere("64", down="32"), {}, False),
+    "256, down two": (everywhere("256", down="two"), {}, False),
+    "bf16 activations": (everywhere("bf16"), {}, False),
+    "bf16 activations and weights": (everywhere("bf16"), {}, True),
+    "int8 K": ({}, {"k": "row"}, False),
+    "int8 V": ({}, {"v": "row"}, False),
+    "int8 K and V": ({}, KV, False),
+    "all 32, int8 K and V": (everywhere("32"), KV, False),
+    "256, down 32, int8 K and V": (everywhere("256", down="32"), KV, False),
 }
 
 IDEAS = {
-    "all 32": (everywhere("32"), "", False),
-    "all 16": (everywhere("16"), "", False),
-    "all offset 32": (everywhere("offset 32"), "", False),
-    "all peak 32": (everywhere("peak 32"), "", False),
-    "all loud 1.5": (everywhere("loud 1.5"), "", False),
-    "all loud 2": (everywhere("loud 2"), "", False),
-    "all loud 3": (everywhere("loud 3"), "", False),
-    "all loud 4": (everywhere("loud 4"), "", False),
-    "loud 2, o 32, head two": (everywhere("loud 2", o="32", head="two"), "", False),
-    "loud 3, o 32, head two": (everywhere("loud 3", o="32", head="two"), "", False),
-    "32, head two": (everywhere("32", head="two"), "", False),
-    "32, head and qkv two": (everywhere("32", head="two", qkv="two"), "", False),
-    "two, o and down 32": (everywhere("two", o="32", down="32"), "", False),
-    "two, o 32": (everywhere("two", o="32"), "", False),
-    "offset 32, head two": (everywhere("offset 32", head="two"), "", False),
-    "peak 32, head two": (everywhere("peak 32", head="two"), "", False),
+    "all 32": (everywhere("32"), {}, False),
+    "all 16": (everywhere("16"), {}, False),
+    "all offset 32": (everywhere("offset 32"), {}, False),
+    "all peak 32": (everywhere("peak 32"), {}, False),
+    "all loud 1.5": (everywhere("loud 1.5"), {}, False),
+    "all loud 2": (everywhere("loud 2"), {}, False),
+    "all loud 3": (everywhere("loud 3"), {}, False),
+    "all loud 4": (everywhere("loud 4"), {}, False),
+    "all far 6": (everywhere("far 6"), {}, False),
+    "all far 8": (everywhere("far 8"), {}, False),
+    "all far 10": (everywhere("far 10"), {}, False),
+    "loud 2, o 32, head two": (everywhere("loud 2", o="32", head="two"), {}, False),
+    "loud 3, o 32, head two": (everywhere("loud 3", o="32", head="two"), {}, False),
+    "32, head two": (everywhere("32", head="two"), {}, False),
+    "32, head and qkv two": (everywhere("32", head="two", qkv="two"), {}, False),
+    "two, o and down 32": (everywhere("two", o="32", down="32"), {}, False),
+    "two, o 32": (everywhere("two", o="32"), {}, False),
+    "offset 32, head two": (everywhere("offset 32", head="two"), {}, False),
+    "peak 32, head two": (everywhere("peak 32", head="two"), {}, False),
 }
-STAGES = {"roles": ROLE_VARIANTS, "all": ALL_VARIANTS, "ideas": IDEAS}
+CACHE = {
+    "K per head": ({}, {"k": "row"}, False),
+    "K per 32": ({}, {"k": "32"}, False),
+    "K per 16": ({}, {"k": "16"}, False),
+    "K Hadamard": ({}, {"k": "rotated"}, False),
+    "K offset 32": ({}, {"k": "offset 32"}, False),
+    "K bf16": ({}, {"k": "bf16"}, False),
+    "V per head": ({}, {"v": "row"}, False),
+    "V per 32": ({}, {"v": "32"}, False),
+    "K Hadamard, V per head": ({}, {"k": "rotated", "v": "row"}, False),
+    "K and V bf16": ({}, {"k": "bf16", "v": "bf16"}, False),
+}
+FAR = everywhere("far 10", head="two")
+FINAL = {
+    "32, head two": (everywhere("32", head="two"), {}, False),
+    "far 10": (everywhere("far 10"), {}, False),
+    "far 10, head two": (FAR, {}, False),
+    "far 8, head two": (everywhere("far 8", head="two"), {}, False),
+    "two, o 32": (everywhere("two", o="32"), {}, False),
+    "K per 32, V per head": ({}, {"k": "32", "v": "row"}, False),
+    "K Hadamard, V per head": ({}, {"k": "rotated", "v": "row"}, False),
+    "far 10, head two, K per 32, V per head": (FAR, {"k": "32", "v": "row"}, False),
+    "far 10, head two, K Hadamard, V per head": (FAR, {"k": "rotated", "v": "row"}, False),
+}
+STAGES = {"roles": ROLE_VARIANTS, "all": ALL_VARIANTS, "ideas": IDEAS, "cache": CACHE,
+          "final": FINAL}
 
 # --------------------------------------------------------------------------------------- the model
 
@@ -210,7 +265,7 @@ class Study:
     def __init__(self, model):
         self.model = model
         self.roles = {}
-        self.kv = ""
+        self.kv = {}
         for name, module in model.named_modules():
             role = role_of(name)
             if role:
@@ -225,9 +280,9 @@ class Study:
 
     def attention(self, module, query, key, value, mask, **kwargs):
         if "k" in self.kv:
-            key = quantise(key, 0)
+            key = SCHEMES[self.kv["k"]](key)
         if "v" in self.kv:
-            value = quantise(value, 0)
+            value = SCHEMES[self.kv["v"]](value)
         eager = transformers.models.llama.modeling_llama.eager_attention_forward
         return eager(module, query, key, value, mask, **kwargs)
 
@@ -292,13 +347,13 @@ def main():
     ids = tokenizer.encode((HERE / "text" / "eval.txt").read_text()).ids
     chunks = [ids[i:i + CHUNK] for i in range(0, len(ids), CHUNK)]
     variants = {k: v for k, v in STAGES[args.stage].items() if args.only in k}
-    chosen = range(len(chunks)) if args.stage == "all" else SAMPLED_CHUNKS
+    chosen = (range(len(chunks)) if args.stage in ("all", "final") else SAMPLED_CHUNKS)
     found = {name: ([], []) for name in variants}
     nll = []
     for number in chosen:
         began = time.time()
         tokens = torch.tensor([chunks[number]])
-        base = study.logits(tokens, ({}, "", False))
+        base = study.logits(tokens, ({}, {}, False))
         nll.append(torch.nn.functional.cross_entropy(base[:-1], tokens[0, 1:], reduction="none"))
         for name, variant in variants.items():
             kl, same = divergence(base, study.logits(tokens, variant))
