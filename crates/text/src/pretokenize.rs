@@ -255,9 +255,9 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         names: &["ufakzeka"],
-        stages: &[IsolateThenSpaces(concat!(
-            r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-        ))],
+        stages: &[IsolateThenSpaces(
+            r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
+        )],
         whole_words: false,
     },
     Kind {

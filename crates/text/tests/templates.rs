@@ -16,6 +16,7 @@ fn options<'a>(conversation: &'a Json, now: DateTime) -> RenderOptions<'a> {
         tools: conversation.get("tools"),
         documents: conversation.get("documents"),
         now,
+        continue_final: false,
         kwargs: conversation.get("kwargs").and_then(Json::as_object),
     }
 }
@@ -198,6 +199,35 @@ fn parts_cannot_make_a_control_token_together() {
         let ids = tokenizer.encode_rendered(&prompt).expect("encodes");
         assert_eq!(ids.iter().filter(|&&id| id == 2).count(), 1, "{parts:?}");
     }
+}
+
+#[test]
+fn the_last_message_can_be_continued() {
+    let user = json!({"role": "user", "content": "Count."});
+    let render = |source: &str, content: Json| {
+        let template = ChatTemplate::new(source, tokens("", "")).expect("compiles");
+        let messages = [user.clone(), json!({"role": "assistant", "content": content})];
+        let options = RenderOptions { continue_final: true, ..RenderOptions::default() };
+        template.render(&messages, &options).map(|prompt| prompt.text().into_owned())
+    };
+    let plain = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    let trims = "{% for m in messages %}[{{ m.content | trim }}]{% endfor %}";
+    let parts = "{% for m in messages %}[{% for p in m.content %}{{ p.text }}{% endfor %}]\
+                 {% endfor %}";
+    let drops = "{{ messages[0].content }}";
+    assert_eq!(render(plain, json!("One, two, ")).as_deref(), Ok("[Count.][One, two, "));
+    assert_eq!(render(trims, json!("One, two, ")).as_deref(), Ok("[Count.][One, two,"));
+    assert_eq!(render(parts, json!([{"text": "One"}, {"x": 1}])).as_deref(), Ok("[][One"));
+    for (source, content) in [(drops, json!("One")), (plain, json!(null)), (plain, json!([]))] {
+        assert_eq!(render(source, content), Err(TemplateError::NothingToContinue));
+    }
+}
+
+#[test]
+fn a_template_tells_what_it_reads() {
+    let source = "{% if tools %}{{ tools }}{% endif %}{% set own = 1 %}{{ own }}";
+    let template = ChatTemplate::new(source, tokens("", "")).expect("compiles");
+    assert!(template.uses("tools") && !template.uses("own") && !template.uses("documents"));
 }
 
 #[test]

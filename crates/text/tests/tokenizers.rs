@@ -215,3 +215,10 @@ fn crafted_files_are_errors() {
         );
     }
 }
+
+#[test]
+fn tokenizers_and_templates_are_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Tokenizer>();
+    shared::<tokenmill_text::ChatTemplate>();
+}

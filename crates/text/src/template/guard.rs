@@ -37,15 +37,6 @@ impl Guard {
         Some(Guard { control, finder })
     }
 
-    /// A guard character that occurs in none of the values.
-    pub(super) fn choose<'v>(
-        &self,
-        values: impl Iterator<Item = &'v Json> + Clone,
-    ) -> Result<char, TemplateError> {
-        let unused = |guard: &char| values.clone().all(|value| !contains(value, *guard));
-        GUARDS.into_iter().find(unused).ok_or(TemplateError::NoGuardLeft)
-    }
-
     /// The value with every string guarded, keys too.
     pub(super) fn value(&self, value: &Json, guard: char) -> Result<Value, TemplateError> {
         self.nested(value, guard, MAX_DEPTH)
@@ -114,6 +105,14 @@ impl Guard {
     }
 }
 
+/// Two characters that occur in none of the values: one to guard with, one to mark a place with.
+pub(super) fn free_characters<'v>(
+    values: impl Iterator<Item = &'v Json> + Clone,
+) -> Result<(char, char), TemplateError> {
+    let mut unused = GUARDS.filter(|c| values.clone().all(|value| !contains(value, *c)));
+    unused.next().zip(unused.next()).ok_or(TemplateError::NoGuardLeft)
+}
+
 /// Whether a character occurs in any string of the value. The depth is bounded by the caller's
 /// parser; the guard refuses what is deeper than it renders.
 fn contains(value: &Json, wanted: char) -> bool {
@@ -168,11 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn chooses_a_free_character() {
-        let guard = Guard::new(&[]).expect("no tokens");
-        let text = Json::from("a\u{FDD0}b\u{FDD1}");
-        assert_eq!(guard.choose([&text].into_iter()), Ok('\u{FDD2}'));
-        let all = Json::from(GUARDS.collect::<String>());
-        assert_eq!(guard.choose([&all].into_iter()), Err(TemplateError::NoGuardLeft));
+    fn chooses_free_characters() {
+        let free = |text: String| free_characters([&Json::from(text)].into_iter());
+        assert_eq!(free("a\u{FDD0}b\u{FDD2}".to_owned()), Ok(('\u{FDD1}', '\u{FDD3}')));
+        assert_eq!(free(GUARDS.skip(1).collect()), Err(TemplateError::NoGuardLeft));
     }
 }

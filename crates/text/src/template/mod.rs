@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::Value as Json;
 
+use self::guard::Guard;
 pub use clock::DateTime;
-use guard::Guard;
 
 /// Steps one rendering may take. A long chat takes some hundred thousand.
 const FUEL: u64 = 10_000_000;
@@ -80,6 +80,9 @@ pub enum TemplateError {
         /// The name.
         name: String,
     },
+    /// `continue_final` without a last message whose text the template writes.
+    #[error("there is no final message text to continue")]
+    NothingToContinue,
     /// A value is nested deeper than 128 levels.
     #[error("a value for the chat template is nested too deep")]
     TooDeep,
@@ -107,6 +110,9 @@ pub struct TemplateTokens {
 pub struct RenderOptions<'a> {
     /// End with the beginning of the assistant's turn.
     pub add_generation_prompt: bool,
+    /// End inside the last message, which the answer continues. Goes with
+    /// `add_generation_prompt: false`.
+    pub continue_final: bool,
     /// The tools on offer: an array of JSON schemas in the usual envelope.
     pub tools: Option<&'a Json>,
     /// Documents for models that take them.
@@ -118,6 +124,9 @@ pub struct RenderOptions<'a> {
 }
 
 /// A compiled chat template. Immutable, `Send + Sync`.
+///
+/// Steps and output are limited, but a template made for it can still build strings that exhaust
+/// memory: compile what came with a model, never what came with a request.
 pub struct ChatTemplate {
     environment: Environment<'static>,
     guard: Guard,
@@ -209,6 +218,12 @@ impl ChatTemplate {
         }
     }
 
+    /// Whether the template reads a variable, such as `tools` or `enable_thinking`.
+    pub fn uses(&self, variable: &str) -> bool {
+        let template = self.environment.get_template("chat");
+        template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
+    }
+
     /// Renders messages, each a JSON object with `role` and `content` at least.
     ///
     /// # Errors
@@ -224,10 +239,19 @@ impl ChatTemplate {
             return Err(TemplateError::ReservedName { name: name.clone() });
         }
         let outside = messages.iter().chain(options.tools).chain(options.documents);
-        let guard = self.guard.choose(outside.chain(kwargs.clone().map(|(_, value)| value)))?;
+        let outside = outside.chain(kwargs.clone().map(|(_, value)| value));
+        let (guard, mark) = guard::free_characters(outside)?;
         let guarded = |value: &Json| self.guard.value(value, guard);
         let optional = |value: Option<&Json>| value.map_or(Ok(Value::from(())), guarded);
 
+        let marked: Vec<Json>;
+        let messages = match options.continue_final {
+            true => {
+                marked = with_mark(messages, mark)?;
+                &marked
+            }
+            false => messages,
+        };
         let messages = messages.iter().map(|message| guarded(&with_reasoning(message)));
         let messages = messages.collect::<Result<Vec<Value>, _>>()?;
         let now = options.now;
@@ -246,7 +270,10 @@ impl ChatTemplate {
         for (name, value) in kwargs {
             context.push((name.clone(), guarded(value)?));
         }
-        let text = self.write(Value::from_pairs(context))?;
+        let mut text = self.write(Value::from_pairs(context))?;
+        if options.continue_final {
+            cut_at_mark(&mut text, mark)?;
+        }
         Ok(RenderedPrompt { text, guard })
     }
 
@@ -324,6 +351,32 @@ fn describe(error: &Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// The messages with a mark behind the text of the last one.
+fn with_mark(messages: &[Json], mark: char) -> Result<Vec<Json>, TemplateError> {
+    let mut messages = messages.to_vec();
+    let content = messages.last_mut().and_then(|message| message.get_mut("content"));
+    let text = match content {
+        Some(Json::Array(parts)) => parts.iter_mut().rev().find_map(|part| part.get_mut("text")),
+        content => content,
+    };
+    let Some(Json::String(text)) = text else { return Err(TemplateError::NothingToContinue) };
+    text.push(mark);
+    // Where the template trims, the blank is gone afterwards.
+    text.push(' ');
+    Ok(messages)
+}
+
+/// Ends the text where the mark is.
+fn cut_at_mark(text: &mut String, mark: char) -> Result<(), TemplateError> {
+    let at = text.rfind(mark).ok_or(TemplateError::NothingToContinue)?;
+    let trimmed = !text.get(at..).unwrap_or_default().trim_start_matches(mark).starts_with(' ');
+    text.truncate(at);
+    if trimmed {
+        text.truncate(text.trim_end().len());
+    }
+    Ok(())
 }
 
 /// Older and newer names of a message's reasoning: templates read either.
