@@ -373,7 +373,14 @@ impl SimExecutable {
         digest
     }
 
-    fn read_state(&self, g: usize, table: &[BlockId], span: &Span, position: u32, mark: u64) -> u64 {
+    fn read_state(
+        &self,
+        g: usize,
+        table: &[BlockId],
+        span: &Span,
+        position: u32,
+        mark: u64,
+    ) -> u64 {
         let slot = if position == span.context { table[0] } else { table[1] };
         if slot == BlockId::NONE {
             assert_eq!(position, 0, "group {g}: no state at {position}");

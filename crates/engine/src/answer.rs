@@ -69,8 +69,9 @@ impl Answer {
         self.choices.push(Choice { seq, stream, ended: false });
     }
 
+    /// Sequences of all choices; those of ended ones may be gone.
     pub fn sequences(&self) -> impl Iterator<Item = SeqId> + '_ {
-        self.choices.iter().filter(|c| !c.ended).map(|c| c.seq)
+        self.choices.iter().map(|c| c.seq)
     }
 
     pub fn sequence(&self, choice: u32) -> Option<SeqId> {

@@ -125,8 +125,7 @@ impl Core {
         let limit = self.sched.longest();
         let prompt = request.prompt.len() as u32;
         let wanted = request.max_tokens.map_or(limit, |n| prompt.saturating_add(n));
-        let mut answer =
-            Answer::new(&request, sink, self.tokenizer.clone(), Arc::clone(&self.eos));
+        let mut answer = Answer::new(&request, sink, self.tokenizer.clone(), Arc::clone(&self.eos));
         let mut first = None;
         for choice in 0..request.choices {
             let sampling = SamplingParams { choice, index: 0, ..request.sampling };
@@ -160,14 +159,8 @@ impl Core {
         self.opened();
         let (tokens, want) = request.into_want();
         let prompt = tokens.len() as u32;
-        let new = NewSequence {
-            key: key(id, 0),
-            tokens,
-            max_len: prompt,
-            want,
-            salt: 0,
-            after: None,
-        };
+        let new =
+            NewSequence { key: key(id, 0), tokens, max_len: prompt, want, salt: 0, after: None };
         match self.sched.submit(new) {
             Ok(seq) => {
                 let work = Work::Rows(Rows::new(seq, prompt, sink));

@@ -41,10 +41,14 @@ impl KvCache {
         let blocks = |g: usize| limits.group_blocks.get(g).copied().unwrap_or(0);
         let pools: Vec<BlockPool> = (0..kinds.len()).map(|g| BlockPool::new(blocks(g))).collect();
         let per_text = limits.context as usize / block_tokens as usize + 1;
-        let nodes: usize = kinds.iter().zip(&pools).map(|(kind, pool)| match kind {
-            GroupKind::State => pool.total() as usize * per_text,
-            _ => pool.total() as usize,
-        }).sum();
+        let nodes: usize = kinds
+            .iter()
+            .zip(&pools)
+            .map(|(kind, pool)| match kind {
+                GroupKind::State => pool.total() as usize * per_text,
+                _ => pool.total() as usize,
+            })
+            .sum();
         let nodes = if sharing { nodes.min(MAX_NODES) } else { 0 };
         let state_slots = kinds.iter().zip(&pools).filter(|(k, _)| **k == GroupKind::State);
         let spare = state_slots.map(|(_, p)| p.total().saturating_sub(1)).min().unwrap_or(0);

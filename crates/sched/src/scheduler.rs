@@ -202,7 +202,7 @@ impl Scheduler {
     pub fn offer_draft(&mut self, id: SeqId, draft: &[TokenId]) -> u32 {
         let vocab = self.config.vocab;
         let Some(seq) = self.get_mut(id) else { return 0 };
-        let generating = matches!(seq.want, Want::Tokens { .. });
+        let generating = matches!(seq.want, Want::Tokens { .. }) && seq.computed > 0;
         if !generating || seq.computed + 1 != seq.known || seq.len() != seq.known {
             return 0;
         }
@@ -323,7 +323,8 @@ impl Scheduler {
         let outputs = seq.tokens_for_outputs(budget.outputs.saturating_sub(later));
         let most = wanted.min(tokens).min(outputs);
         let timed = self.config.cost.tokens_within(budget.seconds, seq.computed, most);
-        let floor = if short { seq.known.saturating_sub(seq.computed).min(1) } else { budget.floor };
+        let floor =
+            if short { seq.known.saturating_sub(seq.computed).min(1) } else { budget.floor };
         timed.max(floor.min(most))
     }
 
@@ -364,8 +365,7 @@ impl Scheduler {
             budget.floor = 0;
         }
         self.cache.extend(seq, n);
-        let grant =
-            Grant { seq: id, context: seq.computed, tokens: n, outputs: seq.outputs_in(n) };
+        let grant = Grant { seq: id, context: seq.computed, tokens: n, outputs: seq.outputs_in(n) };
         budget.tokens -= n;
         budget.outputs -= grant.outputs;
         budget.seconds -= self.seconds(&grant);

@@ -181,8 +181,11 @@ mod tests {
     fn the_factor_follows_observed_steps() {
         let mut cost = StepCost::new(0.0, 1.0, 0.0);
         for _ in 0..100 {
-            let step =
-                Step { predicted_s: cost.predict(10, 0), observed_s: Some(30.0), ..Step::default() };
+            let step = Step {
+                predicted_s: cost.predict(10, 0),
+                observed_s: Some(30.0),
+                ..Step::default()
+            };
             cost.observe(&step);
         }
         assert!((cost.predict(10, 0) - 30.0).abs() < 0.01);

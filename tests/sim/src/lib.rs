@@ -1,1 +1,9 @@
-//! Simulated schedules of the production engine; see `tests/schedules.rs`.
+//! Simulated schedules: the production scheduler and engine loop on the simulated device, everything
+//! random drawn from one seed. See `tests/schedules.rs`.
+
+mod oracle;
+mod scene;
+mod world;
+
+pub use scene::{Draw, Scene};
+pub use world::run;

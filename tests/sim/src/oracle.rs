@@ -1,0 +1,126 @@
+//! What each request must give, computed with no cache, no batch and no scheduler.
+
+use tokenmill_backend::sim::{SimText, whole_digest};
+use tokenmill_engine::{Request, RowsAnswer, RowsRequest, Scored, StopReason};
+use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
+use tokenmill_ir::{SamplingParams, TokenId};
+
+use crate::scene::Scene;
+
+/// One generated token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expected {
+    pub id: TokenId,
+    pub logprob: Option<f32>,
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// One choice of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Course {
+    /// Tokens before the end, the end-of-sequence token not among them.
+    pub tokens: Vec<Expected>,
+    /// How it ends; `None`: with a row that is not a number.
+    pub end: Option<StopReason>,
+    /// Tokens generated, the end-of-sequence token among them.
+    pub generated: u32,
+}
+
+struct Model<'a> {
+    scene: &'a Scene,
+    row: Vec<f32>,
+    scratch: SampleScratch,
+}
+
+impl<'a> Model<'a> {
+    fn new(scene: &'a Scene) -> Self {
+        let vocab = scene.config.vocab as usize;
+        Self { scene, row: vec![0.0; vocab], scratch: SampleScratch::new(vocab) }
+    }
+
+    /// The row after a token; false when it is not a number.
+    fn logits(&mut self, digest: u64, token: TokenId) -> bool {
+        SimText::row(digest, &mut self.row);
+        !self.scene.nan.contains(&token)
+    }
+}
+
+/// The course of one choice.
+pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Course {
+    let mut model = Model::new(scene);
+    let mut text = SimText::new(&scene.config.groups);
+    let mut history = request.prompt.clone();
+    let mut digest = 0;
+    request.prompt.iter().for_each(|&t| digest = text.push(t));
+    let most = request.max_tokens.unwrap_or(longest - request.prompt.len() as u32);
+    let mut course = Course { tokens: Vec::new(), end: Some(StopReason::Length), generated: 0 };
+    for index in 0..most {
+        if !model.logits(digest, history[history.len() - 1]) {
+            course.end = None;
+            break;
+        }
+        let params = SamplingParams { choice, index, ..request.sampling };
+        let row = SampleRow {
+            params: &params,
+            history: &history,
+            prompt: request.prompt.len(),
+            bias: &request.logit_bias,
+            mask: &[],
+        };
+        let mut top = Vec::new();
+        let sampled = sample(&mut model.row, &row, &mut model.scratch, &mut top);
+        assert!(sampled.valid, "the model's rows are numbers");
+        course.generated += 1;
+        if !request.ignore_eos && scene.eos.contains(&sampled.token) {
+            course.end = Some(StopReason::EndOfText);
+            break;
+        }
+        let logprob = params.logprobs.map(|_| sampled.logprob);
+        course.tokens.push(Expected { id: sampled.token, logprob, top });
+        history.push(sampled.token);
+        digest = text.push(sampled.token);
+    }
+    course
+}
+
+/// The numbers of a request; `None` where a row is not a number.
+pub fn rows(scene: &Scene, request: &RowsRequest) -> Option<RowsAnswer> {
+    let mut model = Model::new(scene);
+    let tokens = request.tokens();
+    let mut answer = RowsAnswer { prompt_tokens: tokens.len() as u32, ..RowsAnswer::default() };
+    let mut text = SimText::new(&scene.config.groups);
+    let digests: Vec<u64> = tokens.iter().map(|&t| text.push(t)).collect();
+    match request {
+        RowsRequest::Scores { top: n, .. } => {
+            for i in 1..tokens.len() {
+                if !model.logits(digests[i - 1], tokens[i - 1]) {
+                    return None;
+                }
+                let mut top = Vec::new();
+                let s = score(&model.row, tokens[i], *n as usize, &mut model.scratch, &mut top);
+                answer.scores.push(Scored { id: tokens[i], logprob: s.logprob, top });
+            }
+        }
+        RowsRequest::Logits { from, .. } => {
+            answer.width = scene.config.vocab as usize;
+            for i in *from as usize..tokens.len() {
+                if !model.logits(digests[i], tokens[i]) {
+                    return None;
+                }
+                answer.numbers.extend_from_slice(&model.row);
+            }
+        }
+        RowsRequest::Embedding { .. } => {
+            let last = tokens.len() - 1;
+            if scene.nan.contains(&tokens[last]) {
+                return None;
+            }
+            let whole = scene.config.whole_sequences;
+            let digest = if whole { whole_digest(tokens.iter().copied()) } else { digests[last] };
+            answer.width = scene.config.hidden as usize;
+            answer.numbers = vec![0.0; answer.width];
+            SimText::row(digest, &mut answer.numbers);
+        }
+    }
+    Some(answer)
+}

@@ -1,0 +1,239 @@
+//! What happens in one simulated run, drawn from its seed: the machine, the requests, the faults.
+
+use tokenmill_engine::{Request, RowsRequest};
+use tokenmill_ir::sampling::splitmix;
+use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
+use tokenmill_sched::{Config, StepCost};
+
+/// A stream of random numbers that depends on its seed only.
+#[derive(Debug, Clone)]
+pub struct Draw(u64);
+
+impl Draw {
+    /// The stream of that seed.
+    pub fn new(seed: u64) -> Self {
+        Self(splitmix(seed))
+    }
+
+    /// Any number.
+    pub fn any(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        splitmix(self.0)
+    }
+
+    /// A number in `low..=high`.
+    pub fn range(&mut self, low: u32, high: u32) -> u32 {
+        low + (self.any() % u64::from(high - low + 1)) as u32
+    }
+
+    /// True once in `n` times.
+    pub fn once_in(&mut self, n: u32) -> bool {
+        self.range(1, n) == 1
+    }
+
+    fn pick<T: Clone>(&mut self, items: &[T]) -> T {
+        items[self.range(0, items.len() as u32 - 1) as usize].clone()
+    }
+}
+
+/// How a client behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Client {
+    /// Takes everything.
+    Patient,
+    /// Goes away (its channel closes) after that many events.
+    Leaves(u32),
+    /// Cancels after that many turns.
+    Cancels(u32),
+    /// Its code panics at that event.
+    Panics(u32),
+}
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ask {
+    /// Text.
+    Answer(Request),
+    /// Numbers.
+    Rows(RowsRequest),
+}
+
+/// One request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Arrival {
+    /// Before which turn it arrives.
+    pub turn: u32,
+    /// What it asks.
+    pub ask: Ask,
+    /// How its client behaves.
+    pub client: Client,
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scene {
+    /// Machine and limits.
+    pub config: Config,
+    /// End-of-sequence tokens.
+    pub eos: Vec<TokenId>,
+    /// Requests in order of arrival.
+    pub arrivals: Vec<Arrival>,
+    /// Steps that fail.
+    pub failing: Vec<u64>,
+    /// Steps that panic inside the device.
+    pub panicking: Vec<u64>,
+    /// Tokens whose rows are not numbers.
+    pub nan: Vec<TokenId>,
+    /// How many turns in ten offer drafts.
+    pub drafts: u32,
+}
+
+impl Scene {
+    /// The scene of a seed.
+    pub fn new(seed: u64) -> Scene {
+        let mut d = Draw::new(seed);
+        let config = machine(&mut d);
+        let longest = tokenmill_sched::Scheduler::new(config.clone()).longest();
+        let vocab = config.vocab;
+        let families: Vec<Vec<TokenId>> =
+            (0..d.range(1, 3)).map(|_| words(&mut d, longest, vocab)).collect();
+        let count = d.range(1, 12);
+        let spread = d.pick(&[0, 3, 30]);
+        let mut turn = 0;
+        let mut arrivals = Vec::new();
+        for _ in 0..count {
+            turn += d.range(0, spread);
+            let ask = ask(&mut d, &config, longest, &families);
+            arrivals.push(Arrival { turn, ask, client: client(&mut d) });
+        }
+        let faulty = d.once_in(6);
+        let mut steps = |n: u32, wanted: bool| -> Vec<u64> {
+            let n = if wanted { d.range(0, n) } else { 0 };
+            (0..n).map(|_| u64::from(d.range(0, 60))).collect()
+        };
+        let (failing, panicking) = (steps(3, faulty), steps(1, faulty));
+        let eos = (0..d.range(0, 2)).map(|_| d.range(0, vocab - 1)).collect();
+        let nan = if d.once_in(8) { vec![d.range(0, vocab - 1)] } else { Vec::new() };
+        let drafts = d.pick(&[0, 0, 4, 10]);
+        Scene { config, eos, arrivals, failing, panicking, nan, drafts }
+    }
+}
+
+const FULL: GroupKind = GroupKind::Full;
+const STATE: GroupKind = GroupKind::State;
+
+fn machine(d: &mut Draw) -> Config {
+    let window = GroupKind::Window { tokens: d.range(1, 14) };
+    let kinds: [&[GroupKind]; 11] = [
+        &[FULL],
+        &[FULL],
+        &[FULL, window],
+        &[window],
+        &[STATE],
+        &[FULL, STATE],
+        &[FULL, window, STATE],
+        &[FULL, FULL],
+        &[window, STATE, FULL, STATE],
+        &[],
+        &[],
+    ];
+    let which = d.range(0, kinds.len() as u32 - 1) as usize;
+    let groups = kinds[which].to_vec();
+    let whole_sequences = which == kinds.len() - 1;
+    let block_tokens = d.pick(&[1, 2, 4, 4, 8]);
+    let context = d.range(12, 72);
+    let plenty = d.pick(&[0, 0, 1, 3]);
+    let sequences = d.range(1, 8);
+    let blocks = |kind: &GroupKind, d: &mut Draw| match kind {
+        GroupKind::State => d.range(1, 3) + plenty * 4,
+        GroupKind::Full => context.div_ceil(block_tokens) * (1 + plenty) + d.range(0, 3),
+        GroupKind::Window { tokens } => {
+            tokens.div_ceil(block_tokens) + 1 + d.range(0, 4) + plenty * 8
+        }
+    };
+    let group_blocks = groups.iter().map(|k| blocks(k, d)).collect();
+    let limits = Limits {
+        step_tokens: d.pick(&[1, 3, 8, 16, 64]).max(if whole_sequences { 16 } else { 1 }),
+        sequences,
+        outputs: d.pick(&[1, 4, 16]),
+        context,
+        group_blocks,
+        top_logprobs: 4,
+    };
+    Config {
+        groups,
+        block_tokens,
+        limits,
+        whole_sequences,
+        vocab: d.range(20, 40),
+        hidden: 3,
+        cost: StepCost::new(1e-3, d.pick(&[0.0, 1e-4, 1e-3]), d.pick(&[0.0, 1e-6, 1e-5])),
+        step_s: d.pick(&[1e-9, 2e-3, 1.0]),
+        checkpoint_slots: d.range(0, 4),
+    }
+}
+
+fn words(d: &mut Draw, len: u32, vocab: u32) -> Vec<TokenId> {
+    (0..len).map(|_| d.range(0, vocab - 1)).collect()
+}
+
+/// A text that often shares its beginning with others.
+fn text(d: &mut Draw, most: u32, vocab: u32, families: &[Vec<TokenId>]) -> Vec<TokenId> {
+    let len = if d.once_in(8) { most } else { d.range(1, most) };
+    let family = d.pick(families);
+    let shared = if d.once_in(4) { 0 } else { d.range(0, len) };
+    let mut text = family[..shared as usize].to_vec();
+    text.extend(words(d, len - shared, vocab));
+    text
+}
+
+fn ask(d: &mut Draw, config: &Config, longest: u32, families: &[Vec<TokenId>]) -> Ask {
+    let vocab = config.vocab;
+    if config.whole_sequences {
+        return Ask::Rows(RowsRequest::Embedding { tokens: text(d, longest, vocab, families) });
+    }
+    if longest >= 2 && d.once_in(6) {
+        let mut tokens = text(d, longest - 1, vocab, families);
+        tokens.push(d.range(0, vocab - 1));
+        let from = d.range(0, tokens.len() as u32 - 1);
+        let kinds = [
+            RowsRequest::Scores { tokens: tokens.clone(), top: from % 4 },
+            RowsRequest::Logits { tokens: tokens.clone(), from },
+            RowsRequest::Embedding { tokens },
+        ];
+        return Ask::Rows(d.pick(&kinds));
+    }
+    let most = (longest - 1).min(d.pick(&[4, 20, 80]));
+    let mut request = Request::new(text(d, most, vocab, families));
+    let room = longest - request.prompt.len() as u32;
+    let wanted = room.min(d.pick(&[1, 8, 30]));
+    request.max_tokens = if d.once_in(10) { None } else { Some(d.range(1, wanted)) };
+    request.choices = if d.once_in(4) { d.range(2, 4) } else { 1 };
+    request.ignore_eos = d.once_in(3);
+    request.salt = if d.once_in(8) { 5 } else { 0 };
+    request.sampling = sampling(d);
+    if d.once_in(6) {
+        request.logit_bias = vec![(d.range(0, vocab - 1), 3.0)];
+    }
+    Ask::Answer(request)
+}
+
+fn sampling(d: &mut Draw) -> SamplingParams {
+    let mut p = SamplingParams { seed: d.any(), ..SamplingParams::default() };
+    p.temperature = d.pick(&[0.0, 0.7, 1.5]);
+    p.top_k = d.pick(&[0, 0, 5]);
+    p.top_p = d.pick(&[1.0, 0.9]);
+    p.repetition_penalty = d.pick(&[1.0, 1.0, 1.0, 1.4]);
+    p.frequency_penalty = d.pick(&[0.0, 0.0, 0.0, 0.5]);
+    p.logprobs = d.pick(&[None, None, Some(0), Some(2)]);
+    p
+}
+
+fn client(d: &mut Draw) -> Client {
+    match d.range(0, 11) {
+        0 => Client::Leaves(d.range(0, 6)),
+        1 => Client::Cancels(d.range(0, 20)),
+        2 if d.once_in(4) => Client::Panics(d.range(0, 6)),
+        _ => Client::Patient,
+    }
+}

@@ -1,0 +1,292 @@
+//! Runs a scene turn by turn and asserts everything: invariants after each turn, the oracle's tokens,
+//! how each request ends, and that every block comes back.
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokenmill_backend::Backend;
+use tokenmill_backend::sim::{SimBackend, SimControl, program};
+use tokenmill_engine::{Core, EngineParts, Event, Request, RequestError, RowsAnswer, Sink, Turn};
+
+use crate::oracle::{self, Course};
+use crate::scene::{Arrival, Ask, Client, Draw, Scene};
+
+/// More turns than any scene needs: beyond it, nothing moves any more.
+const MANY_TURNS: u32 = 20_000;
+
+/// What a client has seen.
+#[derive(Debug, Default)]
+struct Seen {
+    events: Vec<Event>,
+    rows: Option<Result<RowsAnswer, RequestError>>,
+    gone: bool,
+}
+
+type Shared = Arc<Mutex<Seen>>;
+
+fn seen(shared: &Shared) -> std::sync::MutexGuard<'_, Seen> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Pending {
+    arrival: Arrival,
+    courses: Vec<Course>,
+    rows: Option<RowsAnswer>,
+    seen: Shared,
+    /// Turn in which it arrived.
+    since: Option<u32>,
+    cancelled: bool,
+}
+
+struct World {
+    scene: Scene,
+    core: Core,
+    control: SimControl,
+    pending: Vec<Pending>,
+    draw: Draw,
+}
+
+/// Runs the scene of a seed; panics where anything is wrong. Returns the steps it took.
+pub fn run(seed: u64) -> u64 {
+    let scene = Scene::new(seed);
+    let mut world = World::new(scene, seed);
+    for turn in 0..MANY_TURNS {
+        if world.turn(turn) {
+            world.at_the_end();
+            return world.core.stats().steps;
+        }
+    }
+    panic!("no end after {MANY_TURNS} turns");
+}
+
+impl World {
+    fn new(scene: Scene, seed: u64) -> World {
+        let control = SimControl::default();
+        scene.failing.iter().for_each(|&s| control.fail_at(s));
+        scene.panicking.iter().for_each(|&s| control.panic_at(s));
+        scene.nan.iter().for_each(|&t| control.nan_on(t));
+        let config = scene.config.clone();
+        let mut program = program(&config.groups, config.vocab, config.hidden);
+        program.whole_sequences = config.whole_sequences;
+        let mut backend = SimBackend::new(config.block_tokens, control.clone());
+        let limits = config.limits.clone();
+        let mut build = move || backend.compile(&program, &[], &limits);
+        let device = build().expect("the simulated device compiles");
+        let now = Cell::new(Draw::new(seed ^ 0xc10c));
+        let parts = EngineParts {
+            device,
+            rebuild: Box::new(build),
+            config,
+            tokenizer: None,
+            eos: scene.eos.clone(),
+            queue: u32::MAX,
+            clock: Box::new(move || {
+                // Any duration, sometimes none, even backwards: time only steers chunk sizes.
+                let mut draw = now.replace(Draw::new(0));
+                let t = f64::from(draw.range(0, 1000)) * 1e-3;
+                now.set(draw);
+                t
+            }),
+        };
+        let core = Core::new(parts);
+        let longest = core.scheduler().longest();
+        let expect = |arrival: &Arrival| Pending {
+            courses: match &arrival.ask {
+                Ask::Answer(r) => {
+                    (0..r.choices).map(|c| oracle::course(&scene, r, c, longest)).collect()
+                }
+                Ask::Rows(_) => Vec::new(),
+            },
+            rows: match &arrival.ask {
+                Ask::Answer(_) => None,
+                Ask::Rows(r) => oracle::rows(&scene, r),
+            },
+            arrival: arrival.clone(),
+            seen: Shared::default(),
+            since: None,
+            cancelled: false,
+        };
+        let pending = scene.arrivals.iter().map(expect).collect();
+        World { core, control, pending, draw: Draw::new(seed ^ 0xd1a5), scene }
+    }
+
+    /// One turn; true when all is done.
+    fn turn(&mut self, turn: u32) -> bool {
+        self.arrive(turn);
+        self.cancel(turn);
+        self.offer_drafts();
+        let done = self.core.turn();
+        if done == Turn::Idle {
+            assert!(self.core.is_idle(), "requests are open, but nothing is computed");
+        }
+        self.core.check();
+        let injected = self.injected();
+        let found = self.core.stats().device_errors;
+        assert_eq!(found, injected, "the device noticed a fault of the scheduler");
+        for g in 0..self.scene.config.groups.len() {
+            for block in self.core.scheduler().free_blocks(g) {
+                self.control.poison(g, block);
+            }
+        }
+        done == Turn::Idle && self.pending.iter().all(|p| p.since.is_some())
+    }
+
+    /// Faults that have happened by now.
+    fn injected(&self) -> u64 {
+        let steps = self.control.steps();
+        let mut faults: Vec<u64> =
+            self.scene.failing.iter().chain(&self.scene.panicking).copied().collect();
+        faults.sort_unstable();
+        faults.dedup();
+        faults.iter().filter(|&&s| s < steps).count() as u64
+    }
+
+    fn arrive(&mut self, turn: u32) {
+        for (id, p) in (1u64..).zip(&mut self.pending) {
+            if p.since.is_some() || p.arrival.turn > turn {
+                continue;
+            }
+            p.since = Some(turn);
+            self.core.enqueue();
+            match p.arrival.ask.clone() {
+                Ask::Answer(request) => {
+                    self.core.generate(id, request, sink(p.arrival.client, &p.seen));
+                }
+                Ask::Rows(request) => {
+                    let shared = Arc::clone(&p.seen);
+                    let take = Box::new(move |answer| seen(&shared).rows = Some(answer));
+                    self.core.rows(id, request, take);
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, turn: u32) {
+        for (id, p) in (1u64..).zip(&mut self.pending) {
+            let Client::Cancels(after) = p.arrival.client else { continue };
+            if p.since.is_some_and(|since| since + after == turn) {
+                p.cancelled = true;
+                self.core.cancel(id);
+            }
+        }
+    }
+
+    /// Drafts that are right for a while, then wrong.
+    fn offer_drafts(&mut self) {
+        for (id, p) in (1u64..).zip(&self.pending) {
+            for (choice, course) in (0u32..).zip(&p.courses) {
+                if self.draw.range(1, 10) > self.scene.drafts {
+                    continue;
+                }
+                let done = tokens_of(&seen(&p.seen).events, choice).count();
+                let (right, wrong) = (self.draw.range(0, 4), self.draw.range(0, 2));
+                let rest = course.tokens.iter().skip(done).take(right as usize);
+                let mut draft: Vec<u32> = rest.map(|t| t.id).collect();
+                draft.extend((0..wrong).map(|_| self.draw.range(0, self.scene.config.vocab - 1)));
+                self.core.offer_draft(id, choice, &draft);
+            }
+        }
+    }
+
+    fn at_the_end(&self) {
+        let stats = self.core.stats();
+        for g in 0..self.scene.config.groups.len() {
+            let n = self.core.scheduler().group_counts(g);
+            assert_eq!(n.free + n.cached, n.total, "blocks of group {g} come back");
+        }
+        assert_eq!((stats.open_requests, stats.queued_requests), (0, 0), "counters come back");
+        let ended = stats.finished + stats.cancelled + stats.failed;
+        assert_eq!(ended, self.pending.len() as u64, "every request ended once");
+        for p in &self.pending {
+            match &p.arrival.ask {
+                Ask::Answer(request) => self.check_answer(p, request),
+                Ask::Rows(_) => self.check_rows(p),
+            }
+        }
+    }
+
+    fn check_rows(&self, p: &Pending) {
+        let seen = seen(&p.seen);
+        match (&seen.rows, &p.rows) {
+            (None, _) => assert!(p.cancelled, "an answer is missing"),
+            (Some(Ok(found)), Some(expected)) => assert_eq!(found, expected),
+            (Some(Err(RequestError::NotANumber { .. })), None) => {}
+            (Some(Err(RequestError::Device(_))), _) => self.check_device_failure(),
+            (found, expected) => panic!("found {found:?}, expected {expected:?}"),
+        }
+    }
+
+    fn check_device_failure(&self) {
+        assert!(self.injected() >= 2, "a request fails with the second device error only");
+    }
+
+    fn check_answer(&self, p: &Pending, request: &Request) {
+        let seen = seen(&p.seen);
+        for (choice, course) in (0u32..).zip(&p.courses) {
+            let found: Vec<_> = tokens_of(&seen.events, choice).collect();
+            assert!(found.len() <= course.tokens.len(), "more tokens than expected");
+            for (found, expected) in found.iter().zip(&course.tokens) {
+                assert_eq!(found.id, expected.id, "a wrong token");
+                assert_eq!(found.logprob, expected.logprob, "a wrong log-probability");
+                let top = found.top.iter().map(|t| (t.id, t.logprob));
+                assert!(top.eq(expected.top.iter().copied()), "wrong alternatives");
+            }
+            let is_done = |e: &&Event| matches!(e, Event::Done { choice: c, .. } if *c == choice);
+            if let Some(Event::Done { reason, .. }) = seen.events.iter().find(is_done) {
+                assert_eq!(Some(reason), course.end.as_ref(), "why choice {choice} ended");
+                assert_eq!(found.len(), course.tokens.len(), "choice {choice} is complete");
+            }
+        }
+        let invalid = p.courses.iter().any(|c| c.end.is_none());
+        match seen.events.last() {
+            Some(Event::Finished(usage)) => {
+                let generated = p.courses.iter().map(|c| c.generated).sum::<u32>();
+                assert_eq!(usage.completion_tokens, generated);
+                assert_eq!(usage.prompt_tokens, request.prompt.len() as u32);
+                assert!(usage.cached_tokens < usage.prompt_tokens);
+                let done = seen.events.iter().filter(|e| matches!(e, Event::Done { .. }));
+                assert_eq!(done.count(), request.choices as usize, "every choice is done");
+            }
+            Some(Event::Failed(RequestError::NotANumber { .. })) => assert!(invalid),
+            Some(Event::Failed(RequestError::Device(_))) => self.check_device_failure(),
+            Some(Event::Failed(RequestError::Internal(text))) => {
+                assert!(matches!(p.arrival.client, Client::Panics(_)), "{text}");
+            }
+            last => {
+                // A client may even panic at its last event.
+                let silent = matches!(p.arrival.client, Client::Panics(_));
+                assert!(p.cancelled || seen.gone || silent, "no end after {last:?}");
+            }
+        }
+    }
+}
+
+fn tokens_of(events: &[Event], choice: u32) -> impl Iterator<Item = &tokenmill_engine::TokenInfo> {
+    let of = move |e| match e {
+        &Event::Text { choice: c, ref tokens, .. } if c == choice => tokens.as_slice(),
+        _ => &[],
+    };
+    events.iter().flat_map(of)
+}
+
+fn sink(client: Client, shared: &Shared) -> Sink {
+    let shared = Arc::clone(shared);
+    let mut count = 0;
+    Box::new(move |event| {
+        let mut seen = seen(&shared);
+        match client {
+            Client::Leaves(after) if count >= after => {
+                seen.gone = true;
+                return false;
+            }
+            Client::Panics(at) if count == at => {
+                count += 1;
+                panic!("a client was told to panic");
+            }
+            _ => {}
+        }
+        count += 1;
+        seen.events.push(event);
+        true
+    })
+}
