@@ -11,11 +11,13 @@ pub enum Isa {
     AvxVnni,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+    /// The same with the int8 tiles of AMX, for many tokens.
+    Amx,
 }
 
 impl Isa {
     /// All of them, slowest first.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Amx];
 
     /// The best one this machine runs.
     pub fn detect() -> Isa {
@@ -32,13 +34,8 @@ impl Isa {
                 Isa::Scalar => true,
                 Isa::Avx2 => avx2,
                 Isa::AvxVnni => avx2 && has!("avxvnni"),
-                Isa::Avx512 => {
-                    avx2 && has!("avx512f")
-                        && has!("avx512bw")
-                        && has!("avx512dq")
-                        && has!("avx512vl")
-                        && has!("avx512vnni")
-                }
+                Isa::Avx512 => avx2 && has_avx512(),
+                Isa::Amx => avx2 && has_avx512() && amx::is_granted(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -54,12 +51,50 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
         }
     }
 
     /// The instruction set of this name.
     pub fn from_name(name: &str) -> Option<Isa> {
         Isa::ALL.into_iter().find(|isa| isa.name() == name)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    use std::arch::is_x86_feature_detected as has;
+    has!("avx512f")
+        && has!("avx512bw")
+        && has!("avx512dq")
+        && has!("avx512vl")
+        && has!("avx512vnni")
+}
+
+#[cfg(target_arch = "x86_64")]
+mod amx {
+    /// Whether the processor has int8 tiles and the system lets this process use them.
+    #[cfg(target_os = "linux")]
+    pub(super) fn is_granted() -> bool {
+        use std::arch::x86_64::__cpuid_count;
+        static GRANTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        /// `arch_prctl`: ask for a state component, for all threads of the process.
+        const REQUEST_PERMISSION: libc::c_long = 0x1023;
+        const TILE_DATA: libc::c_long = 18;
+        *GRANTED.get_or_init(|| {
+            // Bits 24 and 25 of EDX in leaf 7: tiles, int8.
+            let has_tiles = __cpuid_count(7, 0).edx >> 24 & 3 == 3;
+            // SAFETY: the call changes nothing but what the process may use.
+            has_tiles
+                && unsafe {
+                    libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0
+                }
+        })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn is_granted() -> bool {
+        false
     }
 }
 

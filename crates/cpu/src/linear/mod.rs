@@ -31,6 +31,8 @@
 //! Weights stored as f32 and f16 are computed in f32 in every mode, those stored as bf16 in
 //! f32 except in bf16 mode (their own rounding then changes nothing).
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -163,7 +165,13 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
             Isa::AvxVnni => vectors::<avx2::Avx2<true>>(job, scratch),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => vectors::<avx512::Avx512>(job, scratch),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Isa::Amx if job.encoding == Encoding::Int8 && job.tokens >= amx::WORTH_FROM => {
+                amx::linear(job, scratch);
+            }
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Isa::Amx => vectors::<avx512::Avx512>(job, scratch),
+            #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
             _ => unreachable!("not available, as asserted"),
         }
     }

@@ -1,0 +1,360 @@
+//! How keys and values of one layer lie in blocks of 32 tokens, and how a token is stored.
+//!
+//! A block holds its heads one after another; a head holds, for its 32 tokens in two groups of
+//! 16 (D and V: columns of a key and of a value):
+//!
+//! | part | f32 | bf16 | int8 |
+//! |---|---|---|---|
+//! | keys | `[2][D][16]` f32 | `[2][D][16]` u16 | `[2][⌈D/2⌉][16][2]` i8, pairs of columns |
+//! | values | `[32][V]` f32 | `[32][V]` u16 | `[16][V][2]` i8, pairs of tokens |
+//! | scales | | | keys `[32]`, values `[32]` f32 |
+
+use tokenmill_ir::KvFormat;
+use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
+
+use crate::isa::Isa;
+use crate::math::per_isa;
+use crate::memory::Parts;
+
+/// Tokens of a block.
+pub const BLOCK_TOKENS: usize = 32;
+/// Keys of a group: the lanes of a vector.
+pub(super) const GROUP: usize = 16;
+
+/// Shape of one layer's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayout {
+    /// How numbers are stored.
+    pub format: KvFormat,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Columns of a key head.
+    pub k_dim: usize,
+    /// Columns of a value head.
+    pub v_dim: usize,
+}
+
+impl KvLayout {
+    /// Bytes of a block: block `b` of a cache starts at byte `b · block_bytes()`.
+    pub const fn block_bytes(&self) -> usize {
+        self.kv_heads * self.head_bytes()
+    }
+
+    /// Bytes of a cache of `blocks` blocks.
+    pub const fn bytes(&self, blocks: usize) -> usize {
+        blocks * self.block_bytes()
+    }
+
+    const fn head_bytes(&self) -> usize {
+        let scales = match self.format {
+            KvFormat::Int8 => 2 * BLOCK_TOKENS * 4,
+            KvFormat::F32 | KvFormat::Bf16 => 0,
+        };
+        self.key_bytes() + self.value_bytes() + scales
+    }
+
+    const fn key_bytes(&self) -> usize {
+        BLOCK_TOKENS
+            * match self.format {
+                KvFormat::F32 => self.k_dim * 4,
+                KvFormat::Bf16 => self.k_dim * 2,
+                KvFormat::Int8 => self.k_dim.next_multiple_of(2),
+            }
+    }
+
+    const fn value_bytes(&self) -> usize {
+        BLOCK_TOKENS
+            * self.v_dim
+            * match self.format {
+                KvFormat::F32 => 4,
+                KvFormat::Bf16 => 2,
+                KvFormat::Int8 => 1,
+            }
+    }
+
+    /// First byte of a head in a block.
+    pub(super) const fn head_at(&self, block: usize, head: usize) -> usize {
+        block * self.block_bytes() + head * self.head_bytes()
+    }
+
+    /// The parts of a head: keys, values, scales.
+    pub(super) fn split<'a>(&self, head: &'a [u8]) -> (&'a [u8], &'a [u8], &'a [u8]) {
+        let (keys, rest) = head[..self.head_bytes()].split_at(self.key_bytes());
+        let (values, scales) = rest.split_at(self.value_bytes());
+        (keys, values, scales)
+    }
+
+    /// Stores one token: `slot` (0–31) of `block`. k `[kv_heads × k_dim]` after norm and
+    /// rotation, v `[kv_heads × v_dim]`.
+    ///
+    /// # Panics
+    /// If a row has another length, the slot is not in the cache, or `isa` is not available.
+    ///
+    /// # Safety
+    /// Nothing else may use the numbers of that token meanwhile; other tokens of the block may
+    /// be stored at the same time.
+    pub unsafe fn store(
+        &self,
+        isa: Isa,
+        cache: Parts<'_, u8>,
+        block: usize,
+        slot: usize,
+        k: &[f32],
+        v: &[f32],
+    ) {
+        assert_eq!(k.len(), self.kv_heads * self.k_dim, "key row");
+        assert_eq!(v.len(), self.kv_heads * self.v_dim, "value row");
+        assert!(slot < BLOCK_TOKENS, "slot of the block");
+        for head in 0..self.kv_heads {
+            let at = self.head_at(block, head);
+            let k = &k[head * self.k_dim..][..self.k_dim];
+            let v = &v[head * self.v_dim..][..self.v_dim];
+            let place = Place { layout: *self, cache, at, slot };
+            // SAFETY: passed on.
+            unsafe {
+                match self.format {
+                    KvFormat::F32 => store_f32(isa, place, k, v),
+                    KvFormat::Bf16 => store_bf16(isa, place, k, v),
+                    KvFormat::Int8 => store_int8(isa, place, k, v),
+                }
+            }
+        }
+    }
+
+    /// Key `slot` of a head (its bytes, all of them) as f32. For int8: codes without the scale,
+    /// which is returned (1 for other formats).
+    pub(super) fn key(&self, head: &[u8], slot: usize, out: &mut [f32]) -> f32 {
+        let (keys, _, scales) = self.split(head);
+        for (d, out) in out.iter_mut().enumerate() {
+            *out = number(self.format, keys, self.key_index(slot, d));
+        }
+        self.scale(scales, slot)
+    }
+
+    /// Value `slot` of a head, as [`KvLayout::key`].
+    pub(super) fn value(&self, head: &[u8], slot: usize, out: &mut [f32]) -> f32 {
+        let (_, values, scales) = self.split(head);
+        for (d, out) in out.iter_mut().enumerate() {
+            *out = number(self.format, values, self.value_index(slot, d));
+        }
+        self.scale(scales, BLOCK_TOKENS + slot)
+    }
+
+    fn scale(&self, scales: &[u8], index: usize) -> f32 {
+        match self.format {
+            KvFormat::Int8 => number(KvFormat::F32, scales, index),
+            KvFormat::F32 | KvFormat::Bf16 => 1.0,
+        }
+    }
+
+    /// Element of a key among the keys of a head.
+    #[inline(always)]
+    fn key_index(&self, slot: usize, d: usize) -> usize {
+        let (group, lane) = (slot / GROUP, slot % GROUP);
+        match self.format {
+            KvFormat::F32 | KvFormat::Bf16 => (group * self.k_dim + d) * GROUP + lane,
+            KvFormat::Int8 => {
+                ((group * self.k_dim.div_ceil(2) + d / 2) * GROUP + lane) * 2 + d % 2
+            }
+        }
+    }
+
+    /// Element of a value among the values of a head.
+    #[inline(always)]
+    fn value_index(&self, slot: usize, d: usize) -> usize {
+        match self.format {
+            KvFormat::F32 | KvFormat::Bf16 => slot * self.v_dim + d,
+            KvFormat::Int8 => (slot / 2 * self.v_dim + d) * 2 + slot % 2,
+        }
+    }
+}
+
+/// Number `index` of an array in that format; a code for int8.
+fn number(format: KvFormat, bytes: &[u8], index: usize) -> f32 {
+    match format {
+        KvFormat::F32 => f32::from_le_bytes(bytes.as_chunks::<4>().0[index]),
+        KvFormat::Bf16 => bf16_to_f32(u16::from_le_bytes(bytes.as_chunks::<2>().0[index])),
+        KvFormat::Int8 => f32::from(bytes[index] as i8),
+    }
+}
+
+/// Where a token of a head goes.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    layout: KvLayout,
+    cache: Parts<'a, u8>,
+    /// First byte of the head.
+    at: usize,
+    slot: usize,
+}
+
+impl Place<'_> {
+    /// Writes `bytes` as element `index` of the part that starts at byte `part` of the head.
+    ///
+    /// # Safety
+    /// As [`KvLayout::store`].
+    #[inline(always)]
+    unsafe fn write<const N: usize>(&self, part: usize, index: usize, bytes: [u8; N]) {
+        let at = self.at + part + index * N;
+        // SAFETY: passed on.
+        unsafe { self.cache.part(at..at + N) }.copy_from_slice(&bytes);
+    }
+}
+
+per_isa! {
+    store_f32(to: Place<'_>, k: &[f32], v: &[f32]) = floats;
+    store_bf16(to: Place<'_>, k: &[f32], v: &[f32]) = halves;
+    store_int8(to: Place<'_>, k: &[f32], v: &[f32]) = codes;
+}
+
+/// Stores numbers as they are.
+#[inline(always)]
+fn floats(to: Place<'_>, k: &[f32], v: &[f32]) {
+    numbers(to, k, v, f32::to_le_bytes);
+}
+
+/// Stores numbers rounded to bf16.
+#[inline(always)]
+fn halves(to: Place<'_>, k: &[f32], v: &[f32]) {
+    numbers(to, k, v, |x| f32_to_bf16(x).to_le_bytes());
+}
+
+#[inline(always)]
+fn numbers<const N: usize>(to: Place<'_>, k: &[f32], v: &[f32], encode: impl Fn(f32) -> [u8; N]) {
+    let layout = to.layout;
+    for (d, &x) in k.iter().enumerate() {
+        // SAFETY: elements of this token only: the contract of `store`.
+        unsafe { to.write(0, layout.key_index(to.slot, d), encode(x)) };
+    }
+    for (d, &x) in v.iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { to.write(layout.key_bytes(), layout.value_index(to.slot, d), encode(x)) };
+    }
+}
+
+/// Stores codes and their scales.
+#[inline(always)]
+fn codes(to: Place<'_>, k: &[f32], v: &[f32]) {
+    let layout = to.layout;
+    let values = layout.key_bytes();
+    let scales = values + layout.value_bytes();
+    let (k_scale, v_scale) = (int8_scale(k), int8_scale(v));
+    for (d, &x) in k.iter().enumerate() {
+        // SAFETY: elements of this token only: the contract of `store`.
+        unsafe { to.write(0, layout.key_index(to.slot, d), [int8_code(x, k_scale) as u8]) };
+    }
+    if layout.k_dim % 2 == 1 {
+        // SAFETY: as above; the pair's other half belongs to this token too.
+        unsafe { to.write(0, layout.key_index(to.slot, layout.k_dim), [0]) };
+    }
+    for (d, &x) in v.iter().enumerate() {
+        let at = layout.value_index(to.slot, d);
+        // SAFETY: as above.
+        unsafe { to.write(values, at, [int8_code(x, v_scale) as u8]) };
+    }
+    // SAFETY: as above.
+    unsafe {
+        to.write(scales, to.slot, k_scale.to_le_bytes());
+        to.write(scales, BLOCK_TOKENS + to.slot, v_scale.to_le_bytes());
+    }
+}
+
+/// max|x| / 127; NaN where there is a NaN.
+#[inline(always)]
+fn int8_scale(x: &[f32]) -> f32 {
+    // As integers, so that a NaN is the largest of all.
+    let top = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
+    f32::from_bits(top) / 127.0
+}
+
+/// x / scale rounded, ties to even; 0 where that is not a number.
+#[inline(always)]
+fn int8_code(x: f32, scale: f32) -> i8 {
+    (x / scale).round_ties_even() as i8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(format: KvFormat, k_dim: usize, v_dim: usize) -> KvLayout {
+        KvLayout { format, kv_heads: 2, k_dim, v_dim }
+    }
+
+    fn row(len: usize, seed: usize) -> Vec<f32> {
+        (0..len).map(|i| ((i * 37 + seed * 101) % 211) as f32 / 17.0 - 6.0).collect()
+    }
+
+    /// What a number becomes in a format, beside others of its head.
+    fn through(format: KvFormat, x: f32, head: &[f32]) -> f32 {
+        let scale = head.iter().fold(0.0_f32, |m, x| m.max(x.abs())) / 127.0;
+        match format {
+            KvFormat::F32 => x,
+            KvFormat::Bf16 => bf16_to_f32(f32_to_bf16(x)),
+            KvFormat::Int8 => (x / scale).round_ties_even() * scale,
+        }
+    }
+
+    #[test]
+    fn every_token_is_read_back_through_its_format() {
+        for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
+            for (k_dim, v_dim) in [(64, 64), (24, 40), (7, 5), (80, 16)] {
+                let layout = layout(format, k_dim, v_dim);
+                let mut bytes = vec![0xff; layout.bytes(3)];
+                let cache = Parts::new(&mut bytes);
+                for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                    for token in 0..96 {
+                        let (k, v) = (row(2 * k_dim, token), row(2 * v_dim, token + 7));
+                        // SAFETY: one thread.
+                        unsafe { layout.store(isa, cache, token / 32, token % 32, &k, &v) };
+                    }
+                    check(&layout, cache);
+                }
+            }
+        }
+    }
+
+    fn check(layout: &KvLayout, cache: Parts<'_, u8>) {
+        // SAFETY: one thread.
+        let bytes = unsafe { cache.part(0..cache.len()) };
+        for token in 0..96 {
+            for head in 0..2 {
+                let part = &bytes[layout.head_at(token / 32, head)..];
+                let mut got = vec![0.0; layout.k_dim];
+                let scale = layout.key(part, token % 32, &mut got);
+                let all = row(2 * layout.k_dim, token);
+                let head_row = &all[head * layout.k_dim..][..layout.k_dim];
+                for (got, x) in got.iter().zip(head_row) {
+                    assert_eq!(got * scale, through(layout.format, *x, head_row));
+                }
+                let mut got = vec![0.0; layout.v_dim];
+                let scale = layout.value(part, token % 32, &mut got);
+                let all = row(2 * layout.v_dim, token + 7);
+                let head_row = &all[head * layout.v_dim..][..layout.v_dim];
+                for (got, x) in got.iter().zip(head_row) {
+                    assert_eq!(got * scale, through(layout.format, *x, head_row));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn int8_of_extreme_rows() {
+        assert_eq!((int8_scale(&[0.0; 4]), int8_code(0.0, 0.0)), (0.0, 0));
+        assert!(int8_scale(&[1.0, f32::NAN]).is_nan());
+        assert_eq!(int8_code(1.0, f32::NAN), 0);
+        assert_eq!(int8_scale(&[1.0, f32::NEG_INFINITY]), f32::INFINITY);
+        assert_eq!(int8_code(-127.0, 1.0), -127);
+        assert_eq!([int8_code(0.5, 1.0), int8_code(1.5, 1.0)], [0, 2]);
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_cache_spec() {
+        use tokenmill_ir::{CacheKind, CacheSpec};
+        for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
+            let kind = CacheKind::Full { kv_heads: 2, k_dim: 64, v_dim: 40 };
+            let unit = CacheSpec { kind, format, group: 0 }.unit_bytes() as usize;
+            assert_eq!(layout(format, 64, 40).block_bytes(), unit * BLOCK_TOKENS);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The int8 chain with AMX tiles: 16 tokens × 16 rows × 32 columns to one instruction.
+//!
+//! The tile unit gives the exact integer sums of a block; AVX-512 then runs the same f32 chain
+//! as everywhere, so the results have the same bits. A panel is first expanded to signed
+//! codes (zero point taken off), which in the order of a panel are just what the unit wants.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
+
+use super::avx512::Avx512;
+use super::bytes::{scale_and_min, unpack};
+use super::encode::{SCALE, SUM};
+use super::{Encoding, Line, LinearJob, kind};
+
+/// Tokens in a tile.
+const TOKENS: usize = 16;
+/// From this many tokens on, tiles beat vectors.
+pub(super) const WORTH_FROM: usize = 8;
+/// Encoded tokens kept in the L2 cache while panels pass by, in bytes.
+const L2_BYTES: usize = 1 << 20;
+
+/// Computes a job of the int8 encoding.
+///
+/// # Safety
+/// As [`super::linear`]; `job.check()` has passed; AVX-512 and AMX are available and granted.
+pub(super) unsafe fn linear(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    debug_assert!(job.encoding == Encoding::Int8);
+    // SAFETY: passed on.
+    unsafe {
+        match job.spec.layout() {
+            PanelLayout::Zero4 => run::<{ kind::ZERO4 }>(job, scratch),
+            PanelLayout::Min4 => run::<{ kind::MIN4 }>(job, scratch),
+            PanelLayout::Zero5 => run::<{ kind::ZERO5 }>(job, scratch),
+            PanelLayout::Min5 => run::<{ kind::MIN5 }>(job, scratch),
+            PanelLayout::Zero8 => run::<{ kind::ZERO8 }>(job, scratch),
+            PanelLayout::Super4 => run::<{ kind::SUPER4 }>(job, scratch),
+            PanelLayout::Super5 => run::<{ kind::SUPER5 }>(job, scratch),
+            PanelLayout::Super6 => run::<{ kind::SUPER6 }>(job, scratch),
+            PanelLayout::Table4 => run::<{ kind::TABLE4 }>(job, scratch),
+            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => {
+                unreachable!("float layouts are not encoded as bytes")
+            }
+        }
+    }
+}
+
+/// One call of the tile kernel: a panel on up to 16 tokens.
+struct Tile {
+    /// The expanded panel.
+    weights: *const u8,
+    blocks: usize,
+    /// First token, and lines from one to the next.
+    input: *const Line,
+    lines: usize,
+    tokens: usize,
+    out: *mut f32,
+    stride: usize,
+    /// Rows of the panel that exist.
+    rows: usize,
+}
+
+/// Goes over tokens by what fits the L2 cache, then panels, then tokens by 16.
+unsafe fn run<const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    let lines = job.encoding.lines(job.spec.cols());
+    let blocks = job.spec.cols() / BLOCK_COLS;
+    let in_cache = (L2_BYTES / 64 / lines).max(TOKENS) / TOKENS * TOKENS;
+    assert!(scratch.len() * 64 >= blocks * const { kind::group(kind::wide(KIND)).bytes() });
+    let to = scratch.as_mut_ptr().cast::<u8>();
+    // Every run of tokens but the last is a whole number of tiles.
+    let rest = job.tokens % TOKENS;
+    let halves = if kind::has_halves(KIND) { 2 } else { 1 };
+    let shape = Shape::new(rest, BLOCK_COLS / halves);
+    // SAFETY: `check` found every buffer as large as the shapes say; the shape is legal.
+    unsafe {
+        configure(&shape);
+        for first in (0..job.tokens).step_by(in_cache) {
+            let tokens = in_cache.min(job.tokens - first);
+            for p in job.panels.clone() {
+                let panel = job.weights[p * job.spec.panel_bytes()..].as_ptr();
+                widen::<KIND>(panel, blocks, to);
+                for from in (first..first + tokens).step_by(TOKENS) {
+                    let tile = Tile {
+                        weights: to.cast_const(),
+                        blocks,
+                        input: job.input[from * lines..].as_ptr(),
+                        lines,
+                        tokens: TOKENS.min(first + tokens - from),
+                        out: job.out.start.add(from * job.out.stride + p * PANEL_ROWS),
+                        stride: job.out.stride,
+                        rows: job.rows_of_panel(p),
+                    };
+                    if tile.tokens == TOKENS {
+                        tile_of::<KIND, true>(&tile);
+                    } else {
+                        tile_of::<KIND, false>(&tile);
+                    }
+                }
+            }
+        }
+        release();
+    }
+}
+
+/// The tile configuration, palette 1.
+#[repr(C, align(64))]
+struct Shape([u8; 64]);
+
+impl Shape {
+    /// Sums in tiles 0 and 1 (16 tokens) and 6 (`rest` tokens); activations in 2, 3 and 7;
+    /// codes in 4 and 5. `depth` columns to a product.
+    fn new(rest: usize, depth: usize) -> Shape {
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        let rest = rest.max(1);
+        let shapes = [(16, 64), (16, 64), (16, depth), (16, depth)];
+        let shapes = shapes.into_iter().chain([(depth / 4, 64), (depth / 4, 64)]);
+        for (i, (rows, row_bytes)) in shapes.chain([(rest, 64), (rest, depth)]).enumerate() {
+            bytes[16 + 2 * i] = row_bytes as u8;
+            bytes[48 + i] = rows as u8;
+        }
+        Shape(bytes)
+    }
+}
+
+/// Sets up the tiles. The compiler never uses them, so they keep their state between `asm!`s.
+///
+/// # Safety
+/// AMX is available and granted; `release` follows.
+unsafe fn configure(shape: &Shape) {
+    // SAFETY: reads 64 bytes.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) shape, options(nostack)) }
+}
+
+/// Leaves the tiles unused, so that the system need not save them.
+unsafe fn release() {
+    // SAFETY: touches the tiles only.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) }
+}
+
+/// Starts the integer sums of one product in tiles 0, 2, 4 or 1, 3, 5 by `parity`, or in
+/// 6, 7, 4 for the last tokens, and stores them to `sums`.
+#[inline(always)]
+unsafe fn product<const FULL: bool>(
+    parity: usize,
+    input: *const Line,
+    lines: usize,
+    codes: *const u8,
+    at: usize,
+    sums: *mut [Line; TOKENS],
+) {
+    macro_rules! product {
+        ($sum:literal, $input:literal, $codes:literal) => {
+            asm!(
+                concat!("tilezero ", $sum),
+                concat!("tileloadd ", $input, ", [{a} + {step}]"),
+                concat!("tileloadd ", $codes, ", [{b} + {line}]"),
+                concat!("tdpbssd ", $sum, ", ", $input, ", ", $codes),
+                concat!("tilestored [{c} + {line}], ", $sum),
+                a = in(reg) input.cast::<u8>().add(at),
+                step = in(reg) lines * 64,
+                b = in(reg) codes,
+                line = in(reg) 64_usize,
+                c = in(reg) sums,
+                options(nostack)
+            )
+        };
+    }
+    // SAFETY: as the caller: the tiles are configured, the pointers cover what they load.
+    unsafe {
+        match (FULL, parity) {
+            (false, _) => product!("tmm6", "tmm7", "tmm4"),
+            (true, 0) => product!("tmm0", "tmm2", "tmm4"),
+            (true, _) => product!("tmm1", "tmm3", "tmm5"),
+        }
+    }
+}
+
+/// One panel on `FULL` 16 tokens or the last few.
+///
+/// # Safety
+/// The pointers of `t` cover its tokens and blocks; the tiles are configured.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
+    let group = const { kind::group(kind::wide(KIND)) };
+    let halves = if kind::has_halves(KIND) { 2 } else { 1 };
+    let steps = t.blocks * halves;
+    let mut sums = [[Line::ZERO; TOKENS]; 2];
+    // SAFETY: all pointers stay inside what the caller vouches for.
+    unsafe {
+        let start = |step: usize, sums: &mut [Line; TOKENS]| {
+            let (block, half) = (step / halves, step % halves);
+            let codes = t.weights.add(block * group.bytes() + group.scale_bytes + half * 256);
+            product::<FULL>(step % 2, t.input.add(block), t.lines, codes, half * 16, sums);
+        };
+        let mut acc = [_mm512_setzero_ps(); TOKENS];
+        let [even, odd] = &mut sums;
+        start(0, even);
+        let mut step = 0;
+        while step < steps {
+            // The next product is under way while this one is scaled.
+            if step + 1 < steps {
+                start(step + 1, odd);
+            }
+            scale_sums::<KIND, FULL>(t, step / halves, 0, even, &mut acc);
+            if step + 1 < steps {
+                if step + 2 < steps {
+                    start(step + 2, even);
+                }
+                let (block, half) = ((step + 1) / halves, (step + 1) % halves);
+                scale_sums::<KIND, FULL>(t, block, half, odd, &mut acc);
+            }
+            step += 2;
+        }
+        let mask = u16::MAX >> (PANEL_ROWS - t.rows);
+        for (i, acc) in acc.into_iter().enumerate() {
+            if FULL || i < t.tokens {
+                _mm512_mask_storeu_ps(t.out.add(i * t.stride), mask, acc);
+            }
+        }
+    }
+}
+
+/// Adds the scaled integer sums of a block (or half of one), and the minima, to the chains.
+#[inline(always)]
+unsafe fn scale_sums<const KIND: u8, const FULL: bool>(
+    t: &Tile,
+    block: usize,
+    half: usize,
+    sums: &[Line; TOKENS],
+    acc: &mut [__m512; TOKENS],
+) {
+    let group = const { kind::group(kind::wide(KIND)) };
+    // SAFETY: as the caller; tokens beyond the last are read as the last.
+    unsafe {
+        let scales = t.weights.add(block * group.bytes());
+        let scale = _mm512_loadu_ps(scales.add(64 * half).cast());
+        let line = t.input.add(block);
+        for (i, (sum, acc)) in sums.iter().zip(acc).enumerate() {
+            let i = if FULL { i } else { i.min(t.tokens - 1) };
+            let words = line.add(i * t.lines).cast::<f32>();
+            let isum = _mm512_cvtepi32_ps(_mm512_load_si512(sum.0.as_ptr().cast()));
+            let product = _mm512_mul_ps(isum, _mm512_set1_ps(*words.add(SCALE)));
+            *acc = _mm512_fmadd_ps(product, scale, *acc);
+            if kind::has_min(KIND) {
+                let min = _mm512_loadu_ps(scales.add(64).cast());
+                *acc = _mm512_fmadd_ps(_mm512_set1_ps(*words.add(SUM)), min, *acc);
+            }
+        }
+    }
+}
+
+/// Expands one panel to signed codes and f32 scales, laid out as its wide kind.
+///
+/// # Safety
+/// `panel` holds `blocks` blocks of `KIND`, `to` has room for their expansion.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma")]
+unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
+    let group = const { kind::group(KIND) };
+    let wide = const { kind::group(kind::wide(KIND)) };
+    let zero = _mm512_set1_epi8(const { kind::layout(KIND).zero() as i8 });
+    // SAFETY: all pointers stay inside what the caller vouches for.
+    unsafe {
+        for block in 0..blocks {
+            let scales = panel.add(block / group.blocks * group.bytes());
+            let b = block % group.blocks;
+            let codes = scales.add(group.scale_bytes + b * group.block_bytes());
+            let to = to.add(block * wide.bytes());
+            let (first, min) = scale_and_min::<Avx512, KIND, 0>(scales, b);
+            _mm512_storeu_ps(to.cast(), first);
+            if kind::has_min(KIND) {
+                _mm512_storeu_ps(to.add(64).cast(), min);
+            }
+            if kind::has_halves(KIND) {
+                let (second, _) = scale_and_min::<Avx512, KIND, 1>(scales, b);
+                _mm512_storeu_ps(to.add(64).cast(), second);
+            }
+            let steps = [
+                unpack::<Avx512, KIND, 0>(codes),
+                unpack::<Avx512, KIND, 1>(codes),
+                unpack::<Avx512, KIND, 2>(codes),
+                unpack::<Avx512, KIND, 3>(codes),
+            ];
+            for (i, vector) in steps.as_flattened().iter().enumerate() {
+                let signed = _mm512_sub_epi8(*vector, zero);
+                _mm512_storeu_si512(to.add(wide.scale_bytes + 64 * i).cast(), signed);
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! From a program to a step: nodes in order, where barriers stand, where buffers lie.
+//!
+//! A node is either divided among the workers in its own way, or by rows. With few rows
+//! ([`NARROW`]) a node by rows is computed by every worker for itself, into memory of its own,
+//! which saves the barrier after it; with many, each worker takes its share of the rows.
+
+use tokenmill_ir::{Limits, Program, Rows as RowKind, View};
+
+use crate::exec::Kernel;
+
+/// Up to this many rows every worker computes them all.
+pub(crate) const NARROW: usize = 2;
+
+/// Cases of (few tokens, few outputs) that a plan distinguishes.
+pub(crate) const CASES: usize = 4;
+
+/// What a node reads and writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resource {
+    Place(usize),
+    Cache(usize),
+}
+
+/// How workers divide a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Split {
+    /// By rows of that kind, or by none where they are few.
+    Rows(RowKind),
+    /// As Rows, but rows of other workers are read.
+    Gather(RowKind),
+    /// In its own way.
+    Own,
+    /// By rows, and left out with many of them.
+    Few(RowKind),
+}
+
+/// One piece of a step.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub kernel: Box<dyn Kernel>,
+    pub reads: Vec<Resource>,
+    pub writes: Vec<Resource>,
+    pub split: Split,
+}
+
+/// Where a buffer lies: `stride` f32 from row to row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub rows: RowKind,
+    pub stride: usize,
+    /// Whether workers have copies of their own with few rows.
+    pub copied: bool,
+    /// Byte offset in the shared memory, and in each worker's own.
+    pub shared: usize,
+    pub own: usize,
+    /// Whether it is whole at the end of a step.
+    pub kept: bool,
+    /// f32 of a buffer that is not made of rows.
+    flat: Option<usize>,
+}
+
+/// A program taken apart.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub nodes: Vec<Node>,
+    pub places: Vec<Place>,
+    /// Per case and node: a barrier before it.
+    pub barriers: [Vec<bool>; CASES],
+    /// Bytes of the memory all share, and of each worker's own.
+    pub shared_bytes: usize,
+    pub own_bytes: usize,
+}
+
+/// What becomes of buffers within a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Buffers {
+    /// Memory is used again as soon as nobody reads it.
+    #[default]
+    Reused,
+    /// All of them stay until the next step, for tracing.
+    Kept,
+}
+
+/// Index of a case.
+pub(crate) fn case_of(tokens: usize, outputs: usize) -> usize {
+    usize::from(tokens <= NARROW) | usize::from(outputs <= NARROW) << 1
+}
+
+fn few(case: usize, kind: RowKind) -> bool {
+    case >> usize::from(kind == RowKind::Outputs) & 1 == 1
+}
+
+/// A column range of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cols {
+    pub place: usize,
+    pub start: usize,
+    pub cols: usize,
+}
+
+impl From<View> for Cols {
+    fn from(v: View) -> Self {
+        // The places of a program's buffers come first, in order.
+        let (start, cols) = (v.start as usize, v.cols as usize);
+        Self { place: v.buffer.0 as usize, start, cols }
+    }
+}
+
+/// A plan being made.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub nodes: Vec<Node>,
+    pub places: Vec<Place>,
+}
+
+impl Draft {
+    /// A draft with the program's buffers.
+    pub fn new(program: &Program) -> Self {
+        let mut draft = Self { nodes: Vec::new(), places: Vec::new() };
+        for b in &program.buffers {
+            draft.place(b.rows, b.cols as usize);
+        }
+        draft
+    }
+
+    /// Adds a place of rows of `cols` f32.
+    pub fn place(&mut self, rows: RowKind, cols: usize) -> usize {
+        let stride = cols.next_multiple_of(16);
+        let (shared, own, kept, flat) = (0, 0, false, None);
+        self.places.push(Place { rows, stride, copied: false, shared, own, kept, flat });
+        self.places.len() - 1
+    }
+
+    /// Adds a place of `len` f32 in the shared memory.
+    pub fn flat(&mut self, len: usize) -> usize {
+        let at = self.place(RowKind::Tokens, 1);
+        self.places[at].flat = Some(len);
+        at
+    }
+
+    /// Adds a node. Places written by rows get copies with every worker.
+    pub fn push(
+        &mut self,
+        kernel: impl Kernel + 'static,
+        split: Split,
+        reads: &[Resource],
+        writes: &[Resource],
+    ) {
+        if split != Split::Own {
+            for write in writes {
+                if let Resource::Place(p) = write {
+                    self.places[*p].copied = true;
+                }
+            }
+        }
+        let (reads, writes) = (reads.to_vec(), writes.to_vec());
+        self.nodes.push(Node { kernel: Box::new(kernel), reads, writes, split });
+    }
+
+    /// Places barriers and memory.
+    pub fn finish(mut self, limits: &Limits, buffers: Buffers) -> Plan {
+        let barriers: [Vec<bool>; CASES] =
+            std::array::from_fn(|case| barriers(&self.nodes, case));
+        let phases = barriers.each_ref().map(|barriers| {
+            let count = |sum: &mut u32, &b: &bool| {
+                *sum += u32::from(b);
+                Some(*sum)
+            };
+            barriers.iter().scan(0, count).collect::<Vec<u32>>()
+        });
+        let (mut shared, mut own) = (Arena::default(), Arena::default());
+        for p in 0..self.places.len() {
+            let uses = |n: &Node| {
+                let it = Resource::Place(p);
+                n.reads.contains(&it) || n.writes.contains(&it)
+            };
+            let first = self.nodes.iter().position(uses);
+            let last = self.nodes.iter().rposition(uses);
+            let (Some(first), Some(last)) = (first, last) else { continue };
+            let phase = |n: usize| std::array::from_fn(|c| phases[c][n]);
+            let life = Life { first: phase(first), last: phase(last) };
+            let place = &mut self.places[p];
+            let rows = match place.rows {
+                RowKind::Tokens => limits.step_tokens,
+                RowKind::Outputs => limits.outputs,
+            } as usize;
+            let bytes = place.flat.unwrap_or(rows * place.stride) * 4;
+            let reuse = buffers == Buffers::Reused;
+            place.shared = shared.take(p, bytes, life, reuse);
+            place.own = own.take(p, NARROW * place.stride * 4, life, reuse);
+        }
+        shared.slots.iter().for_each(|s| self.places[s.place].kept = true);
+        let (shared_bytes, own_bytes) = (shared.end, own.end.next_multiple_of(4096));
+        Plan { nodes: self.nodes, places: self.places, barriers, shared_bytes, own_bytes }
+    }
+}
+
+/// First and last phase in which a place is used, per case.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    first: [u32; CASES],
+    last: [u32; CASES],
+}
+
+#[derive(Debug)]
+struct Slot {
+    start: usize,
+    bytes: usize,
+    place: usize,
+    life: Life,
+}
+
+/// Memory whose parts are used again.
+#[derive(Debug, Default)]
+struct Arena {
+    slots: Vec<Slot>,
+    end: usize,
+}
+
+impl Arena {
+    fn take(&mut self, place: usize, bytes: usize, life: Life, reuse: bool) -> usize {
+        let bytes = bytes.next_multiple_of(64);
+        let dead = |s: &&mut Slot| {
+            let before = s.life.last.iter().zip(&life.first).all(|(last, first)| last < first);
+            reuse && before && s.bytes >= bytes
+        };
+        if let Some(slot) = self.slots.iter_mut().filter(dead).min_by_key(|s| s.bytes) {
+            (slot.place, slot.life) = (place, life);
+            return slot.start;
+        }
+        let start = self.end;
+        self.slots.push(Slot { start, bytes, place, life });
+        self.end += bytes;
+        start
+    }
+}
+
+/// Before which nodes the workers must meet.
+fn barriers(nodes: &[Node], case: usize) -> Vec<bool> {
+    let mut since: Vec<&Node> = Vec::new();
+    let mut found = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let skipped = matches!(node.split, Split::Few(kind) if !few(case, kind));
+        let needed = !skipped && since.iter().any(|before| conflict(before, node, case));
+        if needed {
+            since.clear();
+        }
+        if !skipped {
+            since.push(node);
+        }
+        found.push(needed);
+    }
+    found
+}
+
+/// Whether `node` must not begin on one worker before `before` has ended on all.
+fn conflict(before: &Node, node: &Node, case: usize) -> bool {
+    let touches = |list: &[Resource], r: &Resource| list.contains(r);
+    let depends = node.reads.iter().chain(&node.writes).any(|r| touches(&before.writes, r))
+        || node.writes.iter().any(|r| touches(&before.reads, r));
+    let by_rows = |split: Split| match split {
+        Split::Rows(kind) | Split::Gather(kind) | Split::Few(kind) => Some(kind),
+        Split::Own => None,
+    };
+    let aligned = match (by_rows(before.split), by_rows(node.split)) {
+        // Each worker has all rows for itself.
+        (Some(kind), _) if few(case, kind) => true,
+        // Each worker has made the rows it reads.
+        (Some(a), Some(b)) => a == b && !matches!(node.split, Split::Gather(_)),
+        _ => false,
+    };
+    depends && !aligned
+}

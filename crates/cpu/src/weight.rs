@@ -1,0 +1,331 @@
+//! Weights in the device's memory: panels for products, stored rows for look-ups, plain vectors.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokenmill_backend::{DeviceError, stored};
+use tokenmill_ir::{RowPart, SourceError, WeightSource, WeightSpec, WeightUse};
+use tokenmill_quant::FormatId;
+use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
+
+use crate::DEVICE;
+use crate::memory::{Buffer, Parts};
+use crate::pool::Pool;
+
+/// Bytes taken from the system at a time; large pages are shared by many weights.
+const SLAB_BYTES: usize = 64 << 20;
+/// Weights start at multiples of this.
+const ALIGN: usize = 64;
+
+/// A run of bytes inside a slab.
+#[derive(Debug, Clone)]
+pub(crate) struct Bytes {
+    slab: Arc<Slab>,
+    start: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Slab {
+    start: *mut u8,
+    /// Owns the memory behind `start`; never borrowed again.
+    _buffer: Buffer,
+}
+
+// SAFETY: a slab is plain memory; runs of it are written once, before anyone else has them.
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+unsafe impl Sync for Slab {}
+
+impl Bytes {
+    pub fn get(&self) -> &[u8] {
+        // SAFETY: the run lies inside the slab, which lives as long as `self`, and is no longer
+        // written.
+        unsafe { std::slice::from_raw_parts(self.slab.start.add(self.start), self.len) }
+    }
+
+    /// The bytes, to fill.
+    ///
+    /// # Safety
+    /// Nobody else uses this run yet.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn fill(&self) -> &mut [u8] {
+        // SAFETY: inside the slab; alone by contract.
+        unsafe { std::slice::from_raw_parts_mut(self.slab.start.add(self.start), self.len) }
+    }
+}
+
+/// Hands out runs of large pages.
+#[derive(Debug, Default)]
+pub(crate) struct Slabs {
+    current: Option<(Arc<Slab>, usize, usize)>,
+}
+
+impl Slabs {
+    fn take(&mut self, len: usize) -> Result<Bytes, DeviceError> {
+        let fits = |(_, used, size): &&(Arc<Slab>, usize, usize)| size - used >= len;
+        let (slab, start, size) = match self.current.as_ref().filter(fits) {
+            Some((slab, used, size)) => (Arc::clone(slab), *used, *size),
+            None => {
+                let size = len.max(SLAB_BYTES);
+                let mut buffer = Buffer::zeroed(size).map_err(out_of_memory)?;
+                let start = buffer.bytes_mut().as_mut_ptr();
+                (Arc::new(Slab { start, _buffer: buffer }), 0, size)
+            }
+        };
+        let end = (start + len).next_multiple_of(ALIGN).min(size);
+        self.current = Some((Arc::clone(&slab), end, size));
+        Ok(Bytes { slab, start, len })
+    }
+}
+
+pub(crate) fn out_of_memory(error: crate::memory::OutOfMemory) -> DeviceError {
+    DeviceError::OutOfMemory {
+        device: DEVICE.into(),
+        what: error.reason,
+        needed_bytes: error.bytes as u64,
+    }
+}
+
+/// Rows in one panel layout.
+#[derive(Debug, Clone)]
+pub(crate) struct Panels {
+    pub spec: PanelSpec,
+    /// First row within the weight.
+    pub row: usize,
+    bytes: Bytes,
+}
+
+impl Panels {
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get()
+    }
+}
+
+/// Rows as stored.
+#[derive(Debug, Clone)]
+struct Table {
+    format: FormatId,
+    row: usize,
+    rows: usize,
+    bytes: Bytes,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Vector(Vec<f32>),
+    Table(Vec<Table>),
+    Panels(Vec<Panels>),
+}
+
+/// A weight.
+#[derive(Debug, Clone)]
+pub(crate) struct Weight {
+    pub rows: usize,
+    pub cols: usize,
+    kind: Kind,
+    /// One a row, or empty.
+    pub bias: Vec<f32>,
+    /// One a row, or empty.
+    pub scales: Vec<f32>,
+}
+
+impl Weight {
+    /// Reads a weight and brings it into the layout its use asks for.
+    pub fn upload(
+        spec: &WeightSpec,
+        source: &dyn WeightSource,
+        slabs: &mut Slabs,
+        pool: &mut Pool,
+    ) -> Result<Self, DeviceError> {
+        let kind = match spec.role {
+            WeightUse::Vector => Kind::Vector(stored::vector(spec, source)?),
+            WeightUse::Rows => Kind::Table(tables(spec, source, slabs)?),
+            _ => Kind::Panels(panels(spec, source, slabs, pool)?),
+        };
+        let (rows, cols) = (spec.rows as usize, spec.cols as usize);
+        let (bias, scales) = (stored::bias(spec, source)?, stored::scales(spec));
+        Ok(Self { rows, cols, kind, bias, scales })
+    }
+
+    /// The numbers of a vector; empty for matrices.
+    pub fn vector(&self) -> &[f32] {
+        match &self.kind {
+            Kind::Vector(v) => v,
+            _ => &[],
+        }
+    }
+
+    /// The panels of a matrix; empty for others.
+    pub fn panels(&self) -> &[Panels] {
+        match &self.kind {
+            Kind::Panels(p) => p,
+            _ => &[],
+        }
+    }
+
+    /// Decodes one row. [cols]
+    pub fn row(&self, row: usize, out: &mut [f32]) {
+        match &self.kind {
+            Kind::Vector(v) => out.copy_from_slice(v),
+            Kind::Table(tables) => {
+                let holds = |t: &&Table| (t.row..t.row + t.rows).contains(&row);
+                if let Some(t) = tables.iter().find(holds) {
+                    let size = t.bytes.len / t.rows;
+                    t.format.decode_row(&t.bytes.get()[(row - t.row) * size..][..size], out);
+                }
+            }
+            Kind::Panels(panels) => {
+                let holds = |p: &&Panels| (p.row..p.row + p.spec.rows()).contains(&row);
+                if let Some(p) = panels.iter().find(holds) {
+                    p.spec.row(p.bytes(), row - p.row, out);
+                }
+            }
+        }
+    }
+}
+
+/// Where rows of a run of equal format come from.
+enum Segment<'a> {
+    Stored(&'a RowPart),
+    Turned(Vec<u8>),
+}
+
+/// Neighbouring parts of one format, as one matrix.
+struct Run<'a> {
+    format: FormatId,
+    row: usize,
+    rows: usize,
+    segments: Vec<(usize, Segment<'a>)>,
+}
+
+fn runs<'a>(
+    spec: &'a WeightSpec,
+    source: &dyn WeightSource,
+) -> Result<Vec<Run<'a>>, SourceError> {
+    let mut runs: Vec<Run<'a>> = Vec::new();
+    let mut row = 0;
+    for (part, rows) in spec.parts.iter().zip(stored::part_rows(spec)?) {
+        let segment = if part.transposed {
+            Segment::Turned(stored::transposed(part, rows, spec.cols.into(), source)?)
+        } else {
+            Segment::Stored(part)
+        };
+        let rows = rows as usize;
+        match runs.last_mut().filter(|run| run.format == part.format) {
+            Some(run) => {
+                run.segments.push((rows, segment));
+                run.rows += rows;
+            }
+            None => {
+                let segments = vec![(rows, segment)];
+                runs.push(Run { format: part.format, row, rows, segments });
+            }
+        }
+        row += rows;
+    }
+    Ok(runs)
+}
+
+impl Run<'_> {
+    /// Stored rows `first ..` of the run, as many as `out` has room for.
+    fn read(
+        &self,
+        cols: u64,
+        mut first: usize,
+        source: &dyn WeightSource,
+        mut out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        for (rows, segment) in &self.segments {
+            if first >= *rows {
+                first -= rows;
+                continue;
+            }
+            let size = match segment {
+                Segment::Stored(part) => stored::row_bytes(part, cols)?,
+                Segment::Turned(bytes) => bytes.len() / rows,
+            };
+            let count = (out.len() / size.max(1)).min(rows - first);
+            let (now, rest) = out.split_at_mut(count * size);
+            match segment {
+                Segment::Stored(part) => {
+                    stored::read_rows(part, cols, first as u64, source, now)?;
+                }
+                Segment::Turned(bytes) => now.copy_from_slice(&bytes[first * size..][..now.len()]),
+            }
+            (out, first) = (rest, 0);
+            if out.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tables(
+    spec: &WeightSpec,
+    source: &dyn WeightSource,
+    slabs: &mut Slabs,
+) -> Result<Vec<Table>, DeviceError> {
+    let cols = u64::from(spec.cols);
+    let mut all = Vec::new();
+    for run in runs(spec, source)? {
+        let size = run.format.row_bytes(cols).unwrap_or(0) as usize;
+        let bytes = slabs.take(size * run.rows)?;
+        // SAFETY: just taken.
+        run.read(cols, 0, source, unsafe { bytes.fill() })?;
+        all.push(Table { format: run.format, row: run.row, rows: run.rows, bytes });
+    }
+    Ok(all)
+}
+
+fn panels(
+    spec: &WeightSpec,
+    source: &dyn WeightSource,
+    slabs: &mut Slabs,
+    pool: &mut Pool,
+) -> Result<Vec<Panels>, DeviceError> {
+    let cols = spec.cols as usize;
+    let mut all = Vec::new();
+    for run in runs(spec, source)? {
+        let layout = PanelSpec::new(run.format, run.rows, cols).map_err(|e| {
+            DeviceError::Unsupported { device: DEVICE.into(), what: format!("{}: {e}", spec.name) }
+        })?;
+        let bytes = slabs.take(layout.bytes())?;
+        // SAFETY: just taken.
+        let parts = Parts::new(unsafe { bytes.fill() });
+        let failed = Mutex::new(None);
+        let ran = pool.run(|worker| {
+            let share = worker.share(layout.panels());
+            if let Err(error) = repack(&run, &layout, share, source, parts) {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        });
+        ran.map_err(|e| DeviceError::Failed { device: DEVICE.into(), reason: e.to_string() })?;
+        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error.into());
+        }
+        all.push(Panels { spec: layout, row: run.row, bytes });
+    }
+    Ok(all)
+}
+
+/// Repacks a worker's share of panels, which it touches first.
+fn repack(
+    run: &Run<'_>,
+    layout: &PanelSpec,
+    share: std::ops::Range<usize>,
+    source: &dyn WeightSource,
+    out: Parts<'_, u8>,
+) -> Result<(), SourceError> {
+    let (size, row_bytes) = (layout.panel_bytes(), layout.stored_row_bytes());
+    let mut rows = vec![0; PANEL_ROWS * row_bytes];
+    for panel in share {
+        let first = panel * PANEL_ROWS;
+        let rows = &mut rows[..PANEL_ROWS.min(layout.rows() - first) * row_bytes];
+        run.read(layout.cols() as u64, first, source, rows)?;
+        // SAFETY: panels of different shares do not overlap.
+        let out = unsafe { out.part(panel * size..(panel + 1) * size) };
+        layout.repack_panel(panel, rows, out);
+    }
+    Ok(())
+}
