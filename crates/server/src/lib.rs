@@ -1,1 +1,28 @@
-//! tokenmill-server
+//! The HTTP server: dialects over the engine, health and metrics, and an orderly way down.
+//!
+//! The only crate with async code. A request is read and checked, its text tokenised away from the
+//! connections, handed to the engine, and answered whole or as a stream; a client that goes away
+//! cancels its request.
+
+mod backlog;
+mod body;
+mod config;
+mod error;
+mod fields;
+mod generation;
+mod guard;
+mod health;
+mod keys;
+mod listen;
+mod metrics;
+mod model;
+mod openai;
+mod routes;
+mod shared;
+mod socket;
+mod strict_json;
+
+pub use config::{Limits, ServeError, ServerConfig, Timeouts};
+pub use listen::{Running, serve, spawn};
+pub use model::ServedModel;
+pub use routes::{Access, ROUTES, Route};

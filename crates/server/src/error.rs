@@ -1,0 +1,198 @@
+//! What a client is told when a request is not answered: one shape, the one OpenAI clients parse.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::http::header::{CONNECTION, HeaderValue, RETRY_AFTER};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tokenmill_engine::{Refusal, RequestError};
+
+/// A refusal or a failure as HTTP tells it. Bodies never hold paths, addresses or panic texts:
+/// details that might go to the log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiError {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// What failed and the numbers, for a person.
+    pub message: String,
+    /// The field at fault, such as `messages[2].content`.
+    pub param: Option<String>,
+    /// Stable word for programs.
+    pub code: Option<&'static str>,
+    /// Seconds after which another try makes sense.
+    pub retry_after_s: Option<u32>,
+}
+
+impl ApiError {
+    /// An error of that status with nothing but a message.
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None, code: None, retry_after_s: None }
+    }
+
+    /// 400: the value of a field is wrong.
+    pub fn bad(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let param = Some(param.into());
+        Self { param, ..Self::new(StatusCode::BAD_REQUEST, message) }
+    }
+
+    /// 400: the field is known, what it asks for is not built.
+    pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: Some("unsupported"), ..Self::bad(param, message) }
+    }
+
+    /// 500 without a word on the cause, which belongs in the log.
+    pub fn internal() -> Self {
+        let message = "the server failed on this request; its log has the details";
+        Self {
+            code: Some("internal_error"),
+            ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+        }
+    }
+
+    /// 503: the server is draining.
+    pub fn shutting_down() -> Self {
+        let message = "the server is shutting down";
+        Self {
+            code: Some("shutting_down"),
+            retry_after_s: Some(5),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        }
+    }
+
+    /// 429: more work than the server takes at once.
+    pub fn overloaded(message: impl Into<String>) -> Self {
+        Self {
+            code: Some("queue_full"),
+            retry_after_s: Some(1),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, message)
+        }
+    }
+
+    /// Prompt longer than the context.
+    pub fn context_length(prompt_tokens: usize, limit: u32, param: &str) -> Self {
+        let message = format!(
+            "the prompt has {prompt_tokens} tokens; the context holds {limit}, of which at least \
+             one must be left for the answer"
+        );
+        Self { code: Some("context_length_exceeded"), ..Self::bad(param, message) }
+    }
+
+    /// The `error` object.
+    pub fn body(&self) -> Value {
+        let kind = match self.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            400..500 => "invalid_request_error",
+            _ => "server_error",
+        };
+        json!({ "error": {
+            "message": self.message, "type": kind, "param": self.param, "code": self.code,
+        }})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::QueueFull { .. } => Self::overloaded(message),
+            Refusal::ShuttingDown => Self::shutting_down(),
+            Refusal::ContextLength { .. } => {
+                Self { code: Some("context_length_exceeded"), ..Self::bad("prompt", message) }
+            }
+            Refusal::BadParameter { name, .. } => Self::bad(name, message),
+            Refusal::EmptyPrompt | Refusal::BadToken { .. } => Self::bad("prompt", message),
+            _ => Self::new(StatusCode::BAD_REQUEST, message),
+        }
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::NotANumber { index } => Self {
+                code: Some("not_a_number"),
+                message: format!("the model's output was not a number at token {index}"),
+                ..Self::internal()
+            },
+            RequestError::ShutDown => Self {
+                message: "the server shut down before the answer was complete".into(),
+                ..Self::shutting_down()
+            },
+            RequestError::Device(reason) => {
+                tracing::error!(%reason, "the device failed on a request");
+                Self {
+                    code: Some("device_error"),
+                    message: "the device failed".into(),
+                    ..Self::internal()
+                }
+            }
+            other => {
+                tracing::error!(error = %other, "a request failed");
+                Self::internal()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_status_and_code() {
+        let cases: &[(ApiError, u16, Option<&str>, &str)] = &[
+            (Refusal::EmptyPrompt.into(), 400, None, "invalid_request_error"),
+            (Refusal::BadToken { token: 9, vocab: 4 }.into(), 400, None, "invalid_request_error"),
+            (
+                Refusal::ContextLength { prompt_tokens: 9, max_tokens: 1, limit: 8 }.into(),
+                400,
+                Some("context_length_exceeded"),
+                "invalid_request_error",
+            ),
+            (
+                Refusal::QueueFull { waiting: 3, limit: 3 }.into(),
+                429,
+                Some("queue_full"),
+                "rate_limit_error",
+            ),
+            (Refusal::ShuttingDown.into(), 503, Some("shutting_down"), "overloaded_error"),
+            (
+                RequestError::NotANumber { index: 2 }.into(),
+                500,
+                Some("not_a_number"),
+                "server_error",
+            ),
+            (RequestError::ShutDown.into(), 503, Some("shutting_down"), "overloaded_error"),
+        ];
+        for (error, status, code, kind) in cases {
+            assert_eq!((error.status.as_u16(), error.code), (*status, *code), "{error:?}");
+            assert_eq!(error.body()["error"]["type"], *kind, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_only_the_log_may_know_stays_out_of_the_body() {
+        let secret = "panicked at /root/x.rs:7: 0xdeadbeef";
+        for error in [RequestError::Internal(secret.into()), RequestError::Device(secret.into())] {
+            let body = ApiError::from(error).body().to_string();
+            assert!(!body.contains("panicked") && !body.contains("0x"), "{body}");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The members of a JSON object, taken one by one: what nobody takes is refused by name, or named in
+//! a warning when a table says that leaving it out changes no answer.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+
+/// A member that may be there and is not read.
+#[derive(Debug, Clone, Copy)]
+pub struct Ignored {
+    /// Its name.
+    pub name: &'static str,
+    /// Why leaving it out changes no answer.
+    pub because: &'static str,
+}
+
+/// A member that is known and not built yet.
+#[derive(Debug, Clone, Copy)]
+pub struct Unsupported {
+    /// Its name.
+    pub name: &'static str,
+    /// Values that ask for nothing and are fine.
+    pub neutral: fn(&Value) -> bool,
+}
+
+/// An object being read. `null` is as good as absent.
+#[derive(Debug)]
+pub struct Fields {
+    members: Map<String, Value>,
+    /// Where the object is, as a prefix of names: empty, or `messages[2].`.
+    prefix: String,
+}
+
+impl Fields {
+    /// The members of `value`, found at `path` (empty for the body itself).
+    ///
+    /// # Errors
+    /// 400 when it is no object.
+    pub fn of(value: Value, path: &str) -> Result<Self, ApiError> {
+        match value {
+            Value::Object(members) => {
+                let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
+                Ok(Self { members, prefix })
+            }
+            other if path.is_empty() => {
+                let found = kind_of(&other);
+                Err(ApiError::bad("body", format!("the body must be a JSON object, not {found}")))
+            }
+            other => Err(wrong(path, "an object", &other)),
+        }
+    }
+
+    /// The full name of a member.
+    pub fn path(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// Takes a member as it is.
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.members.shift_remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Takes a member that must be there.
+    ///
+    /// # Errors
+    /// 400 when it is not.
+    pub fn require(&mut self, name: &str) -> Result<Value, ApiError> {
+        let path = self.path(name);
+        self.take(name).ok_or_else(|| ApiError::bad(&path, format!("{path} is missing")))
+    }
+
+    /// A finite number in a range.
+    ///
+    /// # Errors
+    /// 400 for anything else.
+    pub fn number(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f32>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let path = self.path(name);
+        number(&value, range, &path).map(Some)
+    }
+
+    /// A whole number in a range.
+    ///
+    /// # Errors
+    /// 400 for anything else.
+    pub fn integer(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<i64>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let path = self.path(name);
+        let found = value.as_i64().ok_or_else(|| match value.is_u64() {
+            true => out_of_range(&path, &value, &range),
+            false => wrong(&path, "a whole number", &value),
+        })?;
+        if !range.contains(&found) {
+            return Err(out_of_range(&path, &value, &range));
+        }
+        Ok(Some(found))
+    }
+
+    /// A whole number from 0 to `most`.
+    ///
+    /// # Errors
+    /// 400 for anything else.
+    pub fn count(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<u32>,
+    ) -> Result<Option<u32>, ApiError> {
+        let wide = i64::from(*range.start())..=i64::from(*range.end());
+        let found = self.integer(name, wide)?;
+        Ok(found.and_then(|n| u32::try_from(n).ok()))
+    }
+
+    /// True or false.
+    ///
+    /// # Errors
+    /// 400 for anything else.
+    pub fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        let path = self.path(name);
+        let read = |v: Value| v.as_bool().ok_or_else(|| wrong(&path, "true or false", &v));
+        self.take(name).map(read).transpose()
+    }
+
+    /// A string.
+    ///
+    /// # Errors
+    /// 400 for anything else.
+    pub fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        let path = self.path(name);
+        self.take(name).map(|value| text(value, &path)).transpose()
+    }
+
+    /// Refuses members that ask for what is not built.
+    ///
+    /// # Errors
+    /// 400 with code `unsupported`, naming the first.
+    pub fn refuse(&mut self, table: &[Unsupported]) -> Result<(), ApiError> {
+        for row in table {
+            let Some(value) = self.take(row.name) else { continue };
+            if !(row.neutral)(&value) {
+                let path = self.path(row.name);
+                let message = format!("{path} is not supported by this server with this value");
+                return Err(ApiError::unsupported(path, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the reading: whatever is left is refused, or named in a warning if the table has it.
+    ///
+    /// # Errors
+    /// 400 naming the first unknown member.
+    pub fn finish(self, ignored: &[Ignored]) -> Result<Vec<String>, ApiError> {
+        let mut warnings = Vec::new();
+        for (name, value) in &self.members {
+            let path = self.path(&shown(name));
+            match ignored.iter().find(|row| row.name == name) {
+                Some(_) if value.is_null() => {}
+                Some(row) => warnings.push(format!("{path} was ignored: {}", row.because)),
+                None => {
+                    let message = format!("{path} is not a field of this request");
+                    return Err(ApiError {
+                        code: Some("unknown_field"),
+                        ..ApiError::bad(path, message)
+                    });
+                }
+            }
+        }
+        Ok(warnings)
+    }
+}
+
+/// A finite number in a range.
+///
+/// # Errors
+/// 400 for anything else.
+pub fn number(value: &Value, range: RangeInclusive<f64>, path: &str) -> Result<f32, ApiError> {
+    let found = value.as_f64().filter(|_| value.is_number());
+    let found = found.ok_or_else(|| wrong(path, "a number", value))?;
+    if !range.contains(&found) {
+        return Err(out_of_range(path, value, &range));
+    }
+    Ok(found as f32)
+}
+
+/// A string.
+///
+/// # Errors
+/// 400 for anything else.
+pub fn text(value: Value, path: &str) -> Result<String, ApiError> {
+    match value {
+        Value::String(text) => Ok(text),
+        other => Err(wrong(path, "a string", &other)),
+    }
+}
+
+/// An array.
+///
+/// # Errors
+/// 400 for anything else, and for more than `most` items.
+pub fn list(value: Value, most: usize, path: &str) -> Result<Vec<Value>, ApiError> {
+    match value {
+        Value::Array(items) if items.len() <= most => Ok(items),
+        Value::Array(items) => {
+            let found = items.len();
+            Err(ApiError::bad(path, format!("{path} has {found} items, the limit is {most}")))
+        }
+        other => Err(wrong(path, "an array", &other)),
+    }
+}
+
+/// 400: a value of another type than expected.
+pub fn wrong(path: &str, expected: &str, found: &Value) -> ApiError {
+    ApiError::bad(path, format!("{path} must be {expected}, not {}", kind_of(found)))
+}
+
+fn out_of_range<T: std::fmt::Display>(
+    path: &str,
+    found: &Value,
+    range: &RangeInclusive<T>,
+) -> ApiError {
+    let (from, to) = (range.start(), range.end());
+    ApiError::bad(path, format!("{path} must be from {from} to {to}, not {found}"))
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(n) if n.is_f64() => "a fraction",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// A client's own word, fit for a message: short, without control characters.
+pub fn shown(word: &str) -> String {
+    let mut clean: String = word.chars().filter(|c| !c.is_control()).take(64).collect();
+    if clean.len() < word.len() {
+        clean.push('…');
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn fields(value: Value) -> Fields {
+        Fields::of(value, "").unwrap()
+    }
+
+    #[test]
+    fn numbers_are_finite_and_in_range() {
+        let read = |v: Value| fields(json!({ "x": v })).number("x", 0.0..=2.0);
+        for (value, expect) in
+            [(json!(0), 0.0), (json!(2), 2.0), (json!(0.5), 0.5), (json!(-0.0), 0.0)]
+        {
+            assert_eq!(read(value).unwrap(), Some(expect));
+        }
+        assert_eq!(read(Value::Null).unwrap(), None);
+        for value in [json!(2.0001), json!(-1), json!("1"), json!(true), json!([1]), json!(1e300)] {
+            let error = read(value.clone()).expect_err("must be refused");
+            assert_eq!(error.param.as_deref(), Some("x"), "{value}");
+        }
+    }
+
+    #[test]
+    fn integers_are_whole_and_in_range() {
+        let read = |v: Value| fields(json!({ "n": v })).count("n", 1..=8);
+        assert_eq!(read(json!(1)).unwrap(), Some(1));
+        assert_eq!(read(json!(8)).unwrap(), Some(8));
+        for value in [
+            json!(0),
+            json!(9),
+            json!(-1),
+            json!(1.5),
+            json!(u64::MAX),
+            json!(i64::MIN),
+            json!("1"),
+        ] {
+            assert!(read(value.clone()).is_err(), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_refused_or_named() {
+        let table = [Ignored { name: "user", because: "no accounting by user" }];
+        let warnings = fields(json!({ "user": "me" })).finish(&table).unwrap();
+        assert_eq!(warnings, ["user was ignored: no accounting by user"]);
+        assert!(fields(json!({ "user": null })).finish(&table).unwrap().is_empty());
+        let error = fields(json!({ "temprature": 1 })).finish(&table).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("temprature"));
+        assert_eq!(error.code, Some("unknown_field"));
+    }
+
+    #[test]
+    fn unsupported_members_may_ask_for_nothing() {
+        let table =
+            [Unsupported { name: "tools", neutral: |v| v.as_array().is_some_and(Vec::is_empty) }];
+        assert!(fields(json!({ "tools": [] })).refuse(&table).is_ok());
+        assert!(fields(json!({ "tools": null })).refuse(&table).is_ok());
+        let error = fields(json!({ "tools": [1] })).refuse(&table).unwrap_err();
+        assert_eq!((error.code, error.param.as_deref()), (Some("unsupported"), Some("tools")));
+    }
+
+    #[test]
+    fn client_words_are_shown_clean() {
+        for (word, expect) in [("a\r\nb\u{1b}[1m", "ab[1m…"), ("plain", "plain")] {
+            assert_eq!(shown(word), expect);
+        }
+        assert!(shown(&"x".repeat(1000)).len() < 80);
+    }
+}

@@ -1,0 +1,162 @@
+//! A request at the engine, as the connection sees it: events to await, cancelled when dropped.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::http::StatusCode;
+use tokenmill_engine::{Cancel, Event, Request, RequestError, Usage};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use crate::backlog::{Backlog, Empty, Inlet, Tagged};
+use crate::error::ApiError;
+use crate::metrics::{ModelMetrics, Outcome};
+use crate::shared::{Model, Phase, Shared, reached};
+
+/// One or more prompts being answered as one HTTP request.
+pub struct Generation {
+    backlog: Arc<Backlog>,
+    /// Dropping them cancels.
+    cancels: Vec<Cancel>,
+    /// Prompts not yet answered.
+    open: usize,
+    usage: Usage,
+    outcome: Outcome,
+    phase: watch::Receiver<Phase>,
+    metrics: Arc<ModelMetrics>,
+    started: Instant,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Generation {
+    /// Hands the prompts to the engine: all or none.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn start(
+        shared: &Shared,
+        model: &Model,
+        requests: Vec<Request>,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Self, ApiError> {
+        let mut generation = Self {
+            backlog: Backlog::new(shared.config.limits.backlog_bytes),
+            cancels: Vec::with_capacity(requests.len()),
+            open: requests.len(),
+            usage: Usage::default(),
+            outcome: Outcome::Cancelled,
+            phase: shared.phases(),
+            metrics: Arc::clone(&model.metrics),
+            started: Instant::now(),
+            _place: place,
+        };
+        for (prompt, request) in requests.into_iter().enumerate() {
+            let mut inlet = Inlet::new(Arc::clone(&generation.backlog), prompt);
+            let mut watch = Stopwatch::new(&generation, request.choices);
+            let sink = Box::new(move |event| {
+                watch.see(&event);
+                inlet.put(event)
+            });
+            generation.cancels.push(model.served.engine.submit_to(request, sink)?);
+        }
+        Ok(generation)
+    }
+
+    /// The next text or end of a choice; `None` when all prompts are answered.
+    ///
+    /// # Errors
+    /// The request failed; nothing comes after.
+    pub async fn next(&mut self) -> Result<Option<Tagged>, ApiError> {
+        while self.open > 0 {
+            match self.backlog.take() {
+                Ok((_, Event::Finished(usage))) => self.finished(usage),
+                Ok((_, Event::Failed(error))) => return Err(self.fail(error.into())),
+                Ok(event) => return Ok(Some(event)),
+                Err(Empty::Overflowed) => {
+                    let slow = "the reader was too slow for the answer";
+                    return Err(self.fail(ApiError::new(StatusCode::REQUEST_TIMEOUT, slow)));
+                }
+                Err(Empty::Yet) => {
+                    if !self.filled_or_stopped().await {
+                        return Err(self.fail(RequestError::ShutDown.into()));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tokens of all prompts answered so far.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// True when there may be an event, false when the server stops.
+    async fn filled_or_stopped(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.backlog.filled() => true,
+            () = reached(&mut self.phase, Phase::Stopping) => false,
+        }
+    }
+
+    fn finished(&mut self, usage: Usage) {
+        self.open -= 1;
+        self.usage.prompt_tokens += usage.prompt_tokens;
+        self.usage.cached_tokens += usage.cached_tokens;
+        self.usage.completion_tokens += usage.completion_tokens;
+        if self.open == 0 {
+            self.outcome = Outcome::Finished;
+            self.metrics.whole.observe(self.started.elapsed());
+        }
+    }
+
+    fn fail(&mut self, error: ApiError) -> ApiError {
+        self.open = 0;
+        self.outcome = Outcome::Failed;
+        self.backlog.close();
+        self.cancels.clear();
+        error
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.backlog.close();
+        self.metrics.ended(self.outcome);
+    }
+}
+
+/// Measures tokens where they come out of the engine, however slow the reader is.
+struct Stopwatch {
+    metrics: Arc<ModelMetrics>,
+    started: Instant,
+    first: bool,
+    /// Last token of each choice.
+    last: Vec<Option<Instant>>,
+}
+
+impl Stopwatch {
+    fn new(generation: &Generation, choices: u32) -> Self {
+        Self {
+            metrics: Arc::clone(&generation.metrics),
+            started: generation.started,
+            first: true,
+            last: vec![None; choices as usize],
+        }
+    }
+
+    fn see(&mut self, event: &Event) {
+        let Event::Text { choice, tokens, .. } = event else { return };
+        if tokens.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        if std::mem::take(&mut self.first) {
+            self.metrics.first_token.observe(now - self.started);
+        }
+        let Some(last) = self.last.get_mut(*choice as usize) else { return };
+        if let Some(before) = last.replace(now) {
+            self.metrics.between_tokens.observe(now - before);
+        }
+    }
+}

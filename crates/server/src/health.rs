@@ -1,0 +1,50 @@
+//! What operators ask: is it alive, is it ready, what is it, what does it do.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use crate::metrics::{ModelPage, page};
+use crate::shared::{Phase, Shared};
+
+/// 200 as long as the process answers at all.
+pub async fn live() -> Response {
+    Json(json!({ "status": "ok" })).into_response()
+}
+
+/// 200 while new requests are taken, 503 once the server drains.
+pub async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.phase() {
+        Phase::Serving => Json(json!({ "status": "ready" })).into_response(),
+        Phase::Draining | Phase::Stopping => {
+            let body = Json(json!({ "status": "draining" }));
+            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+        }
+    }
+}
+
+/// Name and version.
+pub async fn version() -> Response {
+    Json(json!({ "name": "tokenmill", "version": env!("CARGO_PKG_VERSION") })).into_response()
+}
+
+/// Counters in the Prometheus text format.
+pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let one = |m: &'static str| [(CONTENT_TYPE, m)];
+    let pages: Vec<ModelPage<'_>> = shared
+        .models
+        .iter()
+        .map(|m| ModelPage {
+            model: m.served.name(),
+            engine: m.served.engine.stats(),
+            server: &m.metrics,
+        })
+        .collect();
+    let text = page(&pages, &shared.responses, shared.in_flight(), shared.started.elapsed());
+    (one("text/plain; version=0.0.4; charset=utf-8"), text).into_response()
+}

@@ -1,0 +1,269 @@
+//! Listening, connections, and the way down: drain, then cut, then end.
+
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::pin;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::config::{ServeError, ServerConfig};
+use crate::model::ServedModel;
+use crate::routes::router;
+use crate::shared::{Phase, Shared, reached};
+use crate::socket::StallGuard;
+
+/// For connections to write their last words once the server stops.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Pause after a failed accept, such as for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until SIGTERM or SIGINT, then drains; a second signal ends the draining. `listening` is
+/// called with the address once requests are answered.
+///
+/// # Errors
+/// [`ServeError`] when it cannot start.
+pub fn serve(
+    config: ServerConfig,
+    models: Vec<ServedModel>,
+    listening: impl FnOnce(SocketAddr),
+) -> Result<(), ServeError> {
+    let shared = Arc::new(Shared::new(config, models)?);
+    let listener = bind(&shared.config)?;
+    let address = listener.local_addr().map_err(ServeError::Start)?;
+    let runtime = runtime()?;
+    let done = runtime.block_on(async {
+        let mut signals = signals::Signals::new().map_err(ServeError::Start)?;
+        listening(address);
+        let watch = async {
+            signals.next().await;
+            tracing::info!("draining; a second signal stops at once");
+            shared.advance(Phase::Draining);
+            signals.next().await;
+            shared.advance(Phase::Stopping);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            done = run(listener, Arc::clone(&shared)) => done,
+            () = watch => Ok(()),
+        }
+    });
+    runtime.shutdown_timeout(LAST_WORDS);
+    done
+}
+
+/// Serves in the background, without signals.
+///
+/// # Errors
+/// [`ServeError`] when it cannot start.
+pub fn spawn(config: ServerConfig, models: Vec<ServedModel>) -> Result<Running, ServeError> {
+    let shared = Arc::new(Shared::new(config, models)?);
+    let listener = bind(&shared.config)?;
+    let address = listener.local_addr().map_err(ServeError::Start)?;
+    let runtime = runtime()?;
+    let state = Arc::clone(&shared);
+    let body = move || {
+        let done = runtime.block_on(run(listener, state));
+        runtime.shutdown_timeout(LAST_WORDS);
+        done
+    };
+    let thread = std::thread::Builder::new().name("server".into()).spawn(body);
+    Ok(Running { address, shared, thread: Some(thread.map_err(ServeError::Start)?) })
+}
+
+/// A server in the background; dropping it stops it at once.
+pub struct Running {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Begins to drain, as the first signal does.
+    pub fn drain(&self) {
+        self.shared.advance(Phase::Draining);
+    }
+
+    /// Cuts what is in progress, as the second signal does.
+    pub fn stop(&self) {
+        self.shared.advance(Phase::Stopping);
+    }
+
+    /// Waits until it has ended; only after [`drain`](Running::drain) or [`stop`](Running::stop).
+    ///
+    /// # Errors
+    /// What [`serve`] would give.
+    pub fn wait(mut self) -> Result<(), ServeError> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(), ServeError> {
+        let panicked = |_| Err(ServeError::Start(std::io::Error::other("the server panicked")));
+        self.thread.take().map_or(Ok(()), |thread| thread.join().unwrap_or_else(panicked))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+        if let Err(error) = self.join() {
+            tracing::error!(%error, "the server did not end well");
+        }
+    }
+}
+
+fn bind(config: &ServerConfig) -> Result<StdListener, ServeError> {
+    let bind = config.bind;
+    let listener = StdListener::bind(bind).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener.map_err(|source| ServeError::Bind { bind, source })
+}
+
+fn runtime() -> Result<Runtime, ServeError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("http")
+        .enable_all()
+        .build()
+        .map_err(ServeError::Start)
+}
+
+/// Answers connections until the server has drained or is stopped.
+async fn run(listener: StdListener, shared: Arc<Shared>) -> Result<(), ServeError> {
+    let listener = TcpListener::from_std(listener).map_err(ServeError::Start)?;
+    let places = Arc::new(Semaphore::new(shared.config.limits.connections));
+    let router = router(Arc::clone(&shared));
+    let mut connections = JoinSet::new();
+    let mut ended = pin!(wound_down(&shared));
+    loop {
+        tokio::select! {
+            (stream, place) = accept(&listener, &places) => {
+                let (shared, router) = (Arc::clone(&shared), router.clone());
+                connections.spawn(async move {
+                    connection(stream, router, &shared).await;
+                    drop(place);
+                });
+            }
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            () = &mut ended => break,
+        }
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    if timeout(LAST_WORDS, all).await.is_err() {
+        connections.shutdown().await;
+    }
+    Ok(())
+}
+
+/// Ends when draining has, at its timeout, or when the server is stopped.
+async fn wound_down(shared: &Shared) {
+    let mut phases = shared.phases();
+    reached(&mut phases, Phase::Draining).await;
+    let all = u32::try_from(shared.config.limits.requests).unwrap_or(u32::MAX);
+    tokio::select! {
+        () = reached(&mut phases, Phase::Stopping) => {}
+        _ = shared.admission.acquire_many(all) => {}
+        () = tokio::time::sleep(shared.config.timeouts.drain) => {
+            tracing::warn!(open = shared.in_flight(), "draining timed out; cutting what is left");
+        }
+    }
+    shared.advance(Phase::Stopping);
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+    let place = Arc::clone(places).acquire_owned().await.ok();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return (stream, place),
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, router: Router, shared: &Shared) {
+    let _ = stream.set_nodelay(true); // without it tokens come late, but they come
+    let (limits, timeouts) = (&shared.config.limits, &shared.config.timeouts);
+    let io = TokioIo::new(StallGuard::new(stream, timeouts.write_stall));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(timeouts.header)
+        .max_headers(limits.headers)
+        .max_header_size(limits.header_bytes)
+        .serve_connection(io, TowerToHyperService::new(router));
+    let mut served = pin!(served);
+    let mut phases = shared.phases();
+    let result = tokio::select! {
+        result = &mut served => result,
+        () = reached(&mut phases, Phase::Stopping) => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
+
+/// SIGTERM and SIGINT.
+#[cfg(unix)]
+mod signals {
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    pub struct Signals {
+        terminate: Signal,
+        interrupt: Signal,
+    }
+
+    impl Signals {
+        pub fn new() -> std::io::Result<Self> {
+            let terminate = signal(SignalKind::terminate())?;
+            Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
+        }
+
+        pub async fn next(&mut self) {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
+            }
+        }
+    }
+}
+
+/// Ctrl-C.
+#[cfg(not(unix))]
+mod signals {
+    pub struct Signals;
+
+    impl Signals {
+        pub fn new() -> std::io::Result<Self> {
+            Ok(Self)
+        }
+
+        pub async fn next(&mut self) {
+            let _ = tokio::signal::ctrl_c().await; // cannot be heard: wait for the process's end
+        }
+    }
+}

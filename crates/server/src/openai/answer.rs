@@ -1,0 +1,379 @@
+//! Answers as JSON: whole objects and chunks of a stream, for chat and for text completion.
+
+use serde_json::{Map, Value, json};
+use tokenmill_engine::{StopReason, TokenInfo, TopToken, Usage};
+
+/// Least log-probability told; JSON has no infinity.
+const LEAST_LOGPROB: f32 = -9999.0;
+
+/// Which of the two shapes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Text,
+}
+
+/// What is known of an answer before its first token.
+#[derive(Debug, Clone)]
+pub struct Head {
+    /// Shape.
+    pub kind: Kind,
+    /// A number no other answer has.
+    pub ticket: u64,
+    /// Unix seconds.
+    pub created: u64,
+    /// The model's own name.
+    pub model: String,
+    /// Prompts.
+    pub prompts: usize,
+    /// Choices of each prompt.
+    pub choices: u32,
+    /// Whether log-probabilities are told.
+    pub logprobs: bool,
+    /// Whether a stream ends with the tokens counted.
+    pub include_usage: bool,
+    /// What of the request had no effect.
+    pub warnings: Vec<String>,
+    /// Text each prompt's answers begin with; empty: none.
+    pub echo: Vec<String>,
+}
+
+/// Writes the parts of one answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    head: Head,
+    id: String,
+    /// Whether log-probabilities are told.
+    pub logprobs: bool,
+    /// Characters before the next token, for each choice.
+    offsets: Vec<usize>,
+}
+
+impl Answer {
+    /// An answer with that head.
+    pub fn new(head: Head) -> Self {
+        let prefix = if head.kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
+        let choices = head.prompts * head.choices as usize;
+        let echoed = |i: usize| {
+            let text = head.echo.get(i / (head.choices as usize).max(1));
+            text.map_or(0, |text| text.chars().count())
+        };
+        Self {
+            id: format!("{prefix}-{:016x}", head.ticket),
+            offsets: (0..choices).map(echoed).collect(),
+            logprobs: head.logprobs,
+            head,
+        }
+    }
+
+    /// Choices of all prompts.
+    pub fn choices(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Index of a choice among those of all prompts.
+    pub fn index(&self, prompt: usize, choice: u32) -> usize {
+        prompt * self.head.choices as usize + choice as usize
+    }
+
+    /// A choice that has ended.
+    pub fn whole_choice(
+        &mut self,
+        index: usize,
+        text: &str,
+        tokens: &[TokenInfo],
+        reason: Option<&StopReason>,
+    ) -> Value {
+        let logprobs = self.logprobs_of(index, tokens);
+        let finish = reason.map(finish_reason);
+        match self.head.kind {
+            Kind::Chat => json!({
+                "index": index,
+                "message": { "role": "assistant", "content": text, "refusal": null },
+                "logprobs": logprobs,
+                "finish_reason": finish,
+            }),
+            Kind::Text => {
+                let text = format!("{}{text}", self.echo(index));
+                json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
+            }
+        }
+    }
+
+    /// The whole answer.
+    pub fn whole(&self, choices: Vec<Value>, usage: Usage) -> Value {
+        let object = match self.head.kind {
+            Kind::Chat => "chat.completion",
+            Kind::Text => "text_completion",
+        };
+        let mut whole = self.envelope(object, choices);
+        whole.insert("usage".into(), usage_object(usage));
+        if !self.head.warnings.is_empty() {
+            whole.insert("warnings".into(), json!(self.head.warnings));
+        }
+        Value::Object(whole)
+    }
+
+    /// What a stream begins with: the role of each choice, or the echoed prompts; and warnings.
+    pub fn opening(&self) -> Vec<Value> {
+        let first = |index: usize| match self.head.kind {
+            Kind::Chat => {
+                let delta = json!({ "role": "assistant", "content": "" });
+                Some(self.chunk(self.chat_delta(index, delta, Value::Null, None)))
+            }
+            Kind::Text if self.head.echo.is_empty() => None,
+            Kind::Text => {
+                let text = self.echo(index);
+                let choice = json!({
+                    "index": index, "text": text, "logprobs": null, "finish_reason": null,
+                });
+                Some(self.chunk(choice))
+            }
+        };
+        let mut chunks: Vec<Value> = (0..self.choices()).filter_map(first).collect();
+        if !self.head.warnings.is_empty() {
+            if chunks.is_empty() {
+                chunks.push(self.stream_object(Vec::new()));
+            }
+            if let Some(Value::Object(chunk)) = chunks.first_mut() {
+                chunk.insert("warnings".into(), json!(self.head.warnings));
+            }
+        }
+        chunks
+    }
+
+    /// More text of a choice; `None` when there is nothing to tell.
+    pub fn more(&mut self, index: usize, text: &str, tokens: &[TokenInfo]) -> Option<Value> {
+        let told = self.logprobs && !tokens.is_empty();
+        if text.is_empty() && !told {
+            return None;
+        }
+        let logprobs = if told { self.logprobs_of(index, tokens) } else { Value::Null };
+        let choice = match self.head.kind {
+            Kind::Chat => self.chat_delta(index, json!({ "content": text }), logprobs, None),
+            Kind::Text => {
+                json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null })
+            }
+        };
+        Some(self.chunk(choice))
+    }
+
+    /// The end of a choice.
+    pub fn done(&self, index: usize, reason: &StopReason) -> Value {
+        let finish = finish_reason(reason);
+        self.chunk(match self.head.kind {
+            Kind::Chat => self.chat_delta(index, json!({}), Value::Null, Some(finish)),
+            Kind::Text => {
+                json!({ "index": index, "text": "", "logprobs": null, "finish_reason": finish })
+            }
+        })
+    }
+
+    /// The tokens counted, if they were asked for.
+    pub fn closing(&self, usage: Usage) -> Option<Value> {
+        let mut chunk = self.head.include_usage.then(|| self.stream_object(Vec::new()))?;
+        chunk["usage"] = usage_object(usage);
+        Some(chunk)
+    }
+
+    fn echo(&self, index: usize) -> &str {
+        let prompt = index / (self.head.choices as usize).max(1);
+        self.head.echo.get(prompt).map_or("", String::as_str)
+    }
+
+    fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
+        let fingerprint = concat!("tokenmill-", env!("CARGO_PKG_VERSION"));
+        [
+            ("id", Value::from(self.id.as_str())),
+            ("object", object.into()),
+            ("created", self.head.created.into()),
+            ("model", self.head.model.as_str().into()),
+            ("system_fingerprint", fingerprint.into()),
+            ("choices", choices.into()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into_iter()
+        .collect()
+    }
+
+    fn stream_object(&self, choices: Vec<Value>) -> Value {
+        let object = match self.head.kind {
+            Kind::Chat => "chat.completion.chunk",
+            Kind::Text => "text_completion",
+        };
+        let mut chunk = self.envelope(object, choices);
+        if self.head.include_usage {
+            chunk.insert("usage".into(), Value::Null);
+        }
+        Value::Object(chunk)
+    }
+
+    fn chunk(&self, choice: Value) -> Value {
+        self.stream_object(vec![choice])
+    }
+
+    fn chat_delta(
+        &self,
+        index: usize,
+        delta: Value,
+        logprobs: Value,
+        finish: Option<&str>,
+    ) -> Value {
+        json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish })
+    }
+
+    fn logprobs_of(&mut self, index: usize, tokens: &[TokenInfo]) -> Value {
+        if !self.logprobs {
+            return Value::Null;
+        }
+        match self.head.kind {
+            Kind::Chat => json!({
+                "content": tokens.iter().map(chat_logprob).collect::<Vec<_>>(), "refusal": null,
+            }),
+            Kind::Text => self.text_logprobs(index, tokens),
+        }
+    }
+
+    /// Four lists of the same length; `text_offset` counts characters from the start of the text.
+    fn text_logprobs(&mut self, index: usize, tokens: &[TokenInfo]) -> Value {
+        let mut offsets = Vec::with_capacity(tokens.len());
+        if let Some(at) = self.offsets.get_mut(index) {
+            for token in tokens {
+                offsets.push(*at);
+                *at += token.bytes.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
+            }
+        }
+        let top = |token: &TokenInfo| -> Value {
+            token.top.iter().map(|t| (token_word(&t.bytes), json!(told(t.logprob)))).collect()
+        };
+        json!({
+            "tokens": tokens.iter().map(|t| token_word(&t.bytes)).collect::<Vec<_>>(),
+            "token_logprobs": tokens.iter().map(|t| t.logprob.map(told)).collect::<Vec<_>>(),
+            "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
+            "text_offset": offsets,
+        })
+    }
+}
+
+fn chat_logprob(token: &TokenInfo) -> Value {
+    let top = |t: &TopToken| {
+        json!({
+            "token": String::from_utf8_lossy(&t.bytes), "logprob": told(t.logprob), "bytes": t.bytes,
+        })
+    };
+    json!({
+        "token": String::from_utf8_lossy(&token.bytes),
+        "logprob": token.logprob.map(told),
+        "bytes": token.bytes,
+        "top_logprobs": token.top.iter().map(top).collect::<Vec<_>>(),
+    })
+}
+
+fn told(logprob: f32) -> f32 {
+    logprob.max(LEAST_LOGPROB)
+}
+
+/// A token as a key: its text, or its bytes where they are no text by themselves.
+fn token_word(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => {
+            let hex: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+            format!("bytes:{hex}")
+        }
+    }
+}
+
+fn finish_reason(reason: &StopReason) -> &'static str {
+    match reason {
+        StopReason::EndOfText | StopReason::StopText(_) => "stop",
+        StopReason::Length => "length",
+    }
+}
+
+fn usage_object(usage: Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
+        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(kind: Kind) -> Head {
+        Head {
+            kind,
+            ticket: 0xab,
+            created: 7,
+            model: "m".into(),
+            prompts: 2,
+            choices: 2,
+            logprobs: true,
+            include_usage: true,
+            warnings: vec!["w".into()],
+            echo: Vec::new(),
+        }
+    }
+
+    fn token(bytes: &[u8]) -> TokenInfo {
+        let top = vec![TopToken { id: 2, bytes: b"b".to_vec(), logprob: f32::NEG_INFINITY }];
+        TokenInfo { id: 1, bytes: bytes.to_vec(), logprob: Some(-0.5), top }
+    }
+
+    #[test]
+    fn choices_are_numbered_over_all_prompts() {
+        let answer = Answer::new(head(Kind::Text));
+        assert_eq!((answer.choices(), answer.index(0, 1), answer.index(1, 0)), (4, 1, 2));
+    }
+
+    #[test]
+    fn offsets_count_characters_over_chunks() {
+        let mut answer =
+            Answer::new(Head { echo: vec!["ab".into(), "".into()], ..head(Kind::Text) });
+        let first = answer.more(0, "aé", &[token(b"a"), token("é".as_bytes())]).unwrap();
+        let second = answer.more(0, "x", &[token(b"x")]).unwrap();
+        assert_eq!(first["choices"][0]["logprobs"]["text_offset"], json!([2, 3]));
+        assert_eq!(second["choices"][0]["logprobs"]["text_offset"], json!([4]));
+        let other = answer.more(2, "x", &[token(b"x")]).unwrap();
+        assert_eq!(other["choices"][0]["logprobs"]["text_offset"], json!([0]));
+    }
+
+    #[test]
+    fn chat_logprobs_carry_bytes_and_no_infinity() {
+        let mut answer = Answer::new(head(Kind::Chat));
+        let chunk = answer.more(1, "", &[token(&[0xff])]).unwrap();
+        let content = &chunk["choices"][0]["logprobs"]["content"][0];
+        assert_eq!(content["bytes"], json!([255]));
+        assert_eq!(content["top_logprobs"][0]["logprob"], json!(-9999.0));
+        assert_eq!(answer.more(1, "", &[]), None);
+    }
+
+    #[test]
+    fn a_stream_opens_with_roles_and_warnings_and_closes_with_usage() {
+        let answer = Answer::new(head(Kind::Chat));
+        let opening = answer.opening();
+        assert_eq!(opening.len(), 4);
+        assert_eq!(opening[0]["choices"][0]["delta"]["role"], "assistant");
+        assert_eq!(opening[0]["warnings"], json!(["w"]));
+        assert_eq!(opening[1]["usage"], Value::Null);
+        let usage = Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 4 };
+        let closing = answer.closing(usage).unwrap();
+        assert_eq!(closing["usage"]["total_tokens"], 7);
+        assert_eq!(closing["choices"], json!([]));
+        let silent =
+            Answer::new(Head { include_usage: false, warnings: vec![], ..head(Kind::Text) });
+        assert!(silent.opening().is_empty() && silent.closing(usage).is_none());
+    }
+
+    #[test]
+    fn tokens_that_are_no_text_are_told_as_bytes() {
+        assert_eq!(token_word(&[0xe2, 0x80]), "bytes:\\xe2\\x80");
+        assert_eq!(token_word("é".as_bytes()), "é");
+    }
+}

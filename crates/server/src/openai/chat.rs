@@ -1,0 +1,252 @@
+//! Chat requests: messages to prompt tokens.
+
+use serde_json::{Map, Value, json};
+use tokenmill_text::{DateTime, RenderOptions};
+
+use super::answer::Kind;
+use super::parameters::{self, IGNORED};
+use super::{Draft, Prepared};
+use crate::config::Limits;
+use crate::error::ApiError;
+use crate::fields::{Fields, Unsupported, list, text, wrong};
+use crate::shared::{Model, Shared, unix_seconds};
+
+/// Members that ask for what is not built yet, unless they ask for nothing.
+const UNSUPPORTED: &[Unsupported] = &[
+    Unsupported { name: "tools", neutral: is_empty_list },
+    Unsupported { name: "tool_choice", neutral: |v| v == "none" || v == "auto" },
+    Unsupported { name: "functions", neutral: is_empty_list },
+    Unsupported { name: "function_call", neutral: |v| v == "none" || v == "auto" },
+    Unsupported { name: "response_format", neutral: |v| *v == json!({ "type": "text" }) },
+    Unsupported { name: "modalities", neutral: |v| *v == json!(["text"]) },
+    Unsupported { name: "audio", neutral: |_| false },
+    Unsupported { name: "prediction", neutral: |_| false },
+    Unsupported { name: "reasoning_effort", neutral: |_| false },
+    Unsupported { name: "verbosity", neutral: |_| false },
+    Unsupported { name: "web_search_options", neutral: |_| false },
+    Unsupported { name: "moderation", neutral: |_| false },
+];
+
+/// Roles, and what templates call them.
+const ROLES: &[(&str, &str)] = &[
+    ("system", "system"),
+    ("developer", "system"),
+    ("user", "user"),
+    ("assistant", "assistant"),
+    ("tool", "tool"),
+];
+
+/// What of a message is not built yet.
+const MESSAGE_UNSUPPORTED: &[Unsupported] = &[
+    Unsupported { name: "tool_calls", neutral: is_empty_list },
+    Unsupported { name: "function_call", neutral: |_| false },
+    Unsupported { name: "audio", neutral: |_| false },
+    Unsupported { name: "refusal", neutral: |_| false },
+];
+
+fn is_empty_list(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// Reads a chat request and tokenises it.
+///
+/// # Errors
+/// 400 and 404 of the request; 500 if the tokenizer fails.
+pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError> {
+    let limits = &shared.config.limits;
+    let name = fields.text("model")?;
+    let messages = fields.require("messages")?;
+    let messages = messages_of(messages, limits)?;
+    let kwargs = kwargs(&mut fields)?;
+    let logprobs = logprobs(&mut fields, limits)?;
+    let mut parameters = parameters::read(&mut fields, limits, shared.ticket())?;
+    parameters.sampling.logprobs = logprobs;
+    fields.refuse(UNSUPPORTED)?;
+    let warnings = fields.finish(IGNORED)?;
+    let model = shared.model(name.as_deref())?.clone();
+    let prompt = prompt(&model, &messages, kwargs.as_ref())?;
+    let (prompts, param) = (vec![prompt], "messages");
+    let (kind, echo) = (Kind::Chat, Vec::new());
+    Draft { shared, kind, model, parameters, warnings, prompts, param, echo }.finish()
+}
+
+fn prompt(
+    model: &Model,
+    messages: &[Value],
+    kwargs: Option<&Map<String, Value>>,
+) -> Result<Vec<u32>, ApiError> {
+    let Some(template) = &model.served.template else {
+        let message = "the model has no chat template; use /v1/completions";
+        return Err(ApiError {
+            code: Some("no_chat_template"),
+            ..ApiError::bad("messages", message)
+        });
+    };
+    let options = RenderOptions {
+        add_generation_prompt: true,
+        now: DateTime::from_unix_seconds(unix_seconds()),
+        kwargs,
+        ..RenderOptions::default()
+    };
+    let rendered = template.render(messages, &options);
+    let rendered = rendered.map_err(|e| ApiError::bad("messages", e.to_string()))?;
+    let tokens = model.served.tokenizer.encode_rendered(&rendered);
+    tokens.map_err(|e| ApiError::bad("messages", e.to_string()))
+}
+
+/// Extra variables of the template, such as `enable_thinking`.
+fn kwargs(fields: &mut Fields) -> Result<Option<Map<String, Value>>, ApiError> {
+    match fields.take("chat_template_kwargs") {
+        None => Ok(None),
+        Some(Value::Object(members)) => Ok(Some(members)),
+        Some(other) => Err(wrong("chat_template_kwargs", "an object", &other)),
+    }
+}
+
+/// `logprobs` switches, `top_logprobs` counts alternatives.
+fn logprobs(fields: &mut Fields, limits: &Limits) -> Result<Option<u32>, ApiError> {
+    let on = fields.flag("logprobs")?.unwrap_or(false);
+    let top = fields.count("top_logprobs", 0..=limits.top_logprobs)?;
+    match (on, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, Some(n)) if n > 0 => {
+            Err(ApiError::bad("top_logprobs", "top_logprobs needs \"logprobs\": true"))
+        }
+        (false, _) => Ok(None),
+    }
+}
+
+fn messages_of(value: Value, limits: &Limits) -> Result<Vec<Value>, ApiError> {
+    let items = list(value, limits.messages, "messages")?;
+    if items.is_empty() {
+        return Err(ApiError::bad("messages", "messages is empty"));
+    }
+    items.into_iter().enumerate().map(|(i, item)| message(item, i)).collect()
+}
+
+/// A message as templates want it: `role`, `content` as one string, and who spoke.
+fn message(value: Value, i: usize) -> Result<Value, ApiError> {
+    let path = format!("messages[{i}]");
+    let mut fields = Fields::of(value, &path)?;
+    let role = text(fields.require("role")?, &fields.path("role"))?;
+    let Some((_, role)) = ROLES.iter().find(|(name, _)| *name == role) else {
+        let known: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
+        let message = format!("{path}.role must be one of {}", known.join(", "));
+        return Err(ApiError::bad(fields.path("role"), message));
+    };
+    fields.refuse(MESSAGE_UNSUPPORTED)?;
+    let content = content(fields.require("content")?, &fields.path("content"))?;
+    let mut message = Map::new();
+    message.insert("role".into(), (*role).into());
+    message.insert("content".into(), content.into());
+    for (name, only) in
+        [("name", None), ("tool_call_id", Some("tool")), ("reasoning_content", Some("assistant"))]
+    {
+        if only.is_none_or(|only| only == *role)
+            && let Some(text) = fields.text(name)?
+        {
+            message.insert(name.into(), text.into());
+        }
+    }
+    fields.finish(&[])?;
+    Ok(Value::Object(message))
+}
+
+/// A string, or text parts, which are joined by line breaks.
+fn content(value: Value, path: &str) -> Result<String, ApiError> {
+    let parts = match value {
+        Value::String(text) => return Ok(text),
+        Value::Array(parts) => parts,
+        other => return Err(wrong(path, "a string or an array of parts", &other)),
+    };
+    let part = |(i, part): (usize, Value)| {
+        let path = format!("{path}[{i}]");
+        let mut fields = Fields::of(part, &path)?;
+        let kind = text(fields.require("type")?, &fields.path("type"))?;
+        if kind != "text" {
+            let message = format!(
+                "{path} is of type {:?}; this model takes text",
+                crate::fields::shown(&kind)
+            );
+            return Err(ApiError::unsupported(path, message));
+        }
+        let text = text(fields.require("text")?, &fields.path("text"))?;
+        fields.finish(&[])?;
+        Ok(text)
+    };
+    let texts: Result<Vec<String>, ApiError> = parts.into_iter().enumerate().map(part).collect();
+    Ok(texts?.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_become_what_templates_want() {
+        let cases = [
+            (json!({"role":"user","content":"a"}), json!({"role":"user","content":"a"})),
+            (json!({"role":"developer","content":"a"}), json!({"role":"system","content":"a"})),
+            (
+                json!({"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}),
+                json!({"role":"user","content":"a\nb"}),
+            ),
+            (
+                json!({"role":"tool","content":"4","tool_call_id":"x","name":"sum"}),
+                json!({"role":"tool","content":"4","name":"sum","tool_call_id":"x"}),
+            ),
+            (
+                json!({"role":"assistant","content":"a","tool_calls":[],"refusal":null}),
+                json!({"role":"assistant","content":"a"}),
+            ),
+        ];
+        for (given, expect) in cases {
+            assert_eq!(message(given.clone(), 0).unwrap(), expect, "{given}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            (json!("hi"), "messages[3]"),
+            (json!({"content":"a"}), "messages[3].role"),
+            (json!({"role":"bot","content":"a"}), "messages[3].role"),
+            (json!({"role":"user"}), "messages[3].content"),
+            (json!({"role":"user","content":7}), "messages[3].content"),
+            (json!({"role":"user","content":["a"]}), "messages[3].content[0]"),
+            (json!({"role":"user","content":[{"type":"text"}]}), "messages[3].content[0].text"),
+            (
+                json!({"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{}}]}),
+                "messages[3].content[1]",
+            ),
+            (json!({"role":"user","content":"a","nam":"b"}), "messages[3].nam"),
+            (json!({"role":"user","content":"a","tool_call_id":"b"}), "messages[3].tool_call_id"),
+            (json!({"role":"assistant","content":"a","tool_calls":[{}]}), "messages[3].tool_calls"),
+        ];
+        for (given, expect) in cases {
+            let error = message(given.clone(), 3).expect_err("refused");
+            assert_eq!(error.param.as_deref(), Some(expect), "{given}");
+        }
+    }
+
+    #[test]
+    fn a_chat_has_between_one_and_the_most_messages() {
+        let limits = Limits { messages: 2, ..Limits::default() };
+        let chat = |n: usize| json!(vec![json!({"role":"user","content":"a"}); n]);
+        assert!(messages_of(chat(0), &limits).is_err());
+        assert!(messages_of(chat(2), &limits).is_ok());
+        assert!(messages_of(chat(3), &limits).is_err());
+    }
+
+    #[test]
+    fn alternatives_need_the_switch() {
+        let limits = Limits::default();
+        let read = |v: Value| logprobs(&mut Fields::of(v, "").unwrap(), &limits);
+        assert_eq!(read(json!({})), Ok(None));
+        assert_eq!(read(json!({"logprobs":true})), Ok(Some(0)));
+        assert_eq!(read(json!({"logprobs":true,"top_logprobs":20})), Ok(Some(20)));
+        assert!(read(json!({"logprobs":true,"top_logprobs":21})).is_err());
+        assert!(read(json!({"top_logprobs":1})).is_err());
+        assert!(read(json!({"logprobs":2})).is_err());
+    }
+}

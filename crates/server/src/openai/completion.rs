@@ -1,0 +1,154 @@
+//! Text completion requests: prompts as text or tokens.
+
+use serde_json::Value;
+use tokenmill_ir::TokenId;
+use tokenmill_text::{Special, Tokenizer};
+
+use super::answer::Kind;
+use super::parameters::{self, IGNORED};
+use super::{Draft, Prepared};
+use crate::config::Limits;
+use crate::error::ApiError;
+use crate::fields::{Fields, Unsupported, list, wrong};
+use crate::shared::Shared;
+
+/// Tokens of an answer when none are named, as the dialect has it.
+const DEFAULT_MAX_TOKENS: u32 = 16;
+
+/// Members that ask for what is not built yet, unless they ask for nothing.
+const UNSUPPORTED: &[Unsupported] = &[
+    Unsupported { name: "suffix", neutral: |v| v == "" },
+    Unsupported { name: "best_of", neutral: |v| *v == 1 },
+    Unsupported {
+        name: "response_format",
+        neutral: |v| *v == serde_json::json!({ "type": "text" }),
+    },
+];
+
+/// One prompt as it was given.
+#[derive(Debug, Clone, PartialEq)]
+enum Prompt {
+    Text(String),
+    Tokens(Vec<TokenId>),
+}
+
+/// Reads a completion request and tokenises it.
+///
+/// # Errors
+/// 400 and 404 of the request.
+pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError> {
+    let limits = &shared.config.limits;
+    let name = fields.text("model")?;
+    let given = prompts_of(fields.require("prompt")?, limits)?;
+    let logprobs = fields.count("logprobs", 0..=limits.top_logprobs)?;
+    let echo = fields.flag("echo")?.unwrap_or(false);
+    if echo && logprobs.is_some() {
+        let message = "logprobs of the prompt are not supported: leave out echo or logprobs";
+        return Err(ApiError::unsupported("echo", message));
+    }
+    let mut parameters = parameters::read(&mut fields, limits, shared.ticket())?;
+    parameters.sampling.logprobs = logprobs;
+    parameters.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
+    fields.refuse(UNSUPPORTED)?;
+    let warnings = fields.finish(IGNORED)?;
+    let model = shared.model(name.as_deref())?.clone();
+    let tokenizer = &model.served.tokenizer;
+    let echo = if echo { given.iter().map(|p| shown(p, tokenizer)).collect() } else { Vec::new() };
+    let prompts: Result<Vec<_>, _> = given.into_iter().map(|p| tokens(p, tokenizer)).collect();
+    let (kind, prompts, param) = (Kind::Text, prompts?, "prompt");
+    Draft { shared, kind, model, parameters, warnings, prompts, param, echo }.finish()
+}
+
+/// A string, tokens, or a list of either.
+fn prompts_of(value: Value, limits: &Limits) -> Result<Vec<Prompt>, ApiError> {
+    let items = match value {
+        Value::String(text) => return Ok(vec![Prompt::Text(text)]),
+        Value::Array(items) => items,
+        other => return Err(wrong("prompt", "a string or an array", &other)),
+    };
+    if items.is_empty() {
+        return Err(ApiError::bad("prompt", "prompt is empty"));
+    }
+    if items.iter().all(Value::is_number) {
+        return Ok(vec![Prompt::Tokens(ids(items, "prompt")?)]);
+    }
+    let one = |(i, item)| {
+        let path = format!("prompt[{i}]");
+        match item {
+            Value::String(text) => Ok(Prompt::Text(text)),
+            Value::Array(items) => Ok(Prompt::Tokens(ids(items, &path)?)),
+            other => Err(wrong(&path, "a string or an array of token ids", &other)),
+        }
+    };
+    list(Value::Array(items), limits.prompts, "prompt")?.into_iter().enumerate().map(one).collect()
+}
+
+fn ids(items: Vec<Value>, path: &str) -> Result<Vec<TokenId>, ApiError> {
+    let id = |(i, item): (usize, Value)| {
+        let id = item.as_u64().and_then(|id| TokenId::try_from(id).ok());
+        id.ok_or_else(|| {
+            let path = format!("{path}[{i}]");
+            ApiError::bad(&path, format!("{path} must be a token id, not {item}"))
+        })
+    };
+    items.into_iter().enumerate().map(id).collect()
+}
+
+/// A text prompt is the caller's own from end to end: control tokens spelled out are control tokens.
+fn tokens(prompt: Prompt, tokenizer: &Tokenizer) -> Result<Vec<TokenId>, ApiError> {
+    match prompt {
+        Prompt::Tokens(ids) => Ok(ids),
+        Prompt::Text(text) => {
+            let ids = tokenizer.encode_prompt(&text, Special::Parse);
+            ids.map_err(|e| ApiError::bad("prompt", e.to_string()))
+        }
+    }
+}
+
+fn shown(prompt: &Prompt, tokenizer: &Tokenizer) -> String {
+    match prompt {
+        Prompt::Text(text) => text.clone(),
+        Prompt::Tokens(ids) => tokenizer.decode(ids),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn prompts_come_in_four_forms() {
+        let text = |t: &str| Prompt::Text(t.into());
+        let cases = [
+            (json!("a"), vec![text("a")]),
+            (json!(["a", "b"]), vec![text("a"), text("b")]),
+            (json!([1, 2]), vec![Prompt::Tokens(vec![1, 2])]),
+            (json!([[1], [2, 3]]), vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])]),
+            (json!([[1], "b"]), vec![Prompt::Tokens(vec![1]), text("b")]),
+        ];
+        for (given, expect) in cases {
+            assert_eq!(prompts_of(given.clone(), &Limits::default()).unwrap(), expect, "{given}");
+        }
+    }
+
+    #[test]
+    fn wrong_prompts_are_named() {
+        let limits = Limits { prompts: 2, ..Limits::default() };
+        let cases = [
+            (json!(7), "prompt"),
+            (json!({}), "prompt"),
+            (json!([]), "prompt"),
+            (json!(["a", "b", "c"]), "prompt"),
+            (json!([-1]), "prompt[0]"),
+            (json!([1, 1.5]), "prompt[1]"),
+            (json!([1u64 << 32]), "prompt[0]"),
+            (json!(["a", 1]), "prompt[1]"),
+            (json!([[1, "a"]]), "prompt[0][1]"),
+        ];
+        for (given, expect) in cases {
+            let error = prompts_of(given.clone(), &limits).expect_err("refused");
+            assert_eq!(error.param.as_deref(), Some(expect), "{given}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The OpenAI dialect: chat and text completion, whole or streamed, and the list of models.
+
+mod answer;
+mod chat;
+mod completion;
+pub mod models;
+mod parameters;
+mod stream;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request as HttpRequest, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use tokenmill_engine::{Event, Request, StopReason, TokenInfo};
+
+use crate::body;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::generation::Generation;
+use crate::shared::{Model, Shared, unix_seconds};
+use crate::strict_json::{self, JsonLimits};
+use answer::{Answer, Kind};
+
+/// A request read, checked and tokenised.
+struct Prepared {
+    model: Model,
+    /// One for each prompt.
+    requests: Vec<Request>,
+    answer: Answer,
+    stream: bool,
+}
+
+type Prepare = fn(&Shared, Fields) -> Result<Prepared, ApiError>;
+
+/// POST /v1/chat/completions
+pub async fn chat(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
+    respond(state, request, chat::prepare).await
+}
+
+/// POST /v1/completions
+pub async fn completions(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
+    respond(state, request, completion::prepare).await
+}
+
+async fn respond(
+    State(shared): State<Arc<Shared>>,
+    request: HttpRequest<Body>,
+    prepare: Prepare,
+) -> Response {
+    answer(shared, request, prepare).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn answer(
+    shared: Arc<Shared>,
+    request: HttpRequest<Body>,
+    prepare: Prepare,
+) -> Result<Response, ApiError> {
+    let place = shared.admit()?;
+    let bytes = body::read(request, &shared.config).await?;
+    let state = Arc::clone(&shared);
+    let prepared = shared.prepare(move || prepare(&state, parse(&state, &bytes)?)).await?;
+    let Prepared { model, requests, answer, stream } = prepared;
+    let generation = Generation::start(&shared, &model, requests, place)?;
+    if stream {
+        return Ok(stream::response(generation, answer, shared.config.timeouts.ping));
+    }
+    whole(generation, answer).await.map(|body| Json(body).into_response())
+}
+
+fn parse(shared: &Shared, bytes: &[u8]) -> Result<Fields, ApiError> {
+    let limits = &shared.config.limits;
+    let limits = JsonLimits { depth: limits.json_depth, values: limits.json_values };
+    let value = strict_json::parse(bytes, limits).map_err(|reason| ApiError {
+        code: Some("invalid_json"),
+        ..ApiError::bad("body", format!("the body is not valid JSON: {reason}"))
+    })?;
+    Fields::of(value, "")
+}
+
+/// A choice as far as it has come.
+#[derive(Debug, Default)]
+struct Whole {
+    text: String,
+    tokens: Vec<TokenInfo>,
+    reason: Option<StopReason>,
+}
+
+/// The answer in one piece.
+async fn whole(mut generation: Generation, mut answer: Answer) -> Result<Value, ApiError> {
+    let mut choices: Vec<Whole> = Vec::new();
+    choices.resize_with(answer.choices(), Whole::default);
+    while let Some((prompt, event)) = generation.next().await? {
+        match event {
+            Event::Text { choice, text, tokens } => {
+                let Some(whole) = choices.get_mut(answer.index(prompt, choice)) else { continue };
+                whole.text.push_str(&text);
+                if answer.logprobs {
+                    whole.tokens.extend(tokens);
+                }
+            }
+            Event::Done { choice, reason } => {
+                let Some(whole) = choices.get_mut(answer.index(prompt, choice)) else { continue };
+                whole.reason = Some(reason);
+            }
+            Event::Finished(_) | Event::Failed(_) => {}
+        }
+    }
+    let list: Vec<Value> = choices
+        .into_iter()
+        .enumerate()
+        .map(|(index, c)| answer.whole_choice(index, &c.text, &c.tokens, c.reason.as_ref()))
+        .collect();
+    Ok(answer.whole(list, generation.usage()))
+}
+
+/// What is the same in every request: names the answer and cuts `max_tokens` to the context.
+struct Draft<'a> {
+    shared: &'a Shared,
+    kind: Kind,
+    model: Model,
+    parameters: parameters::Parameters,
+    warnings: Vec<String>,
+    /// Tokens of each prompt, and what it is called in errors.
+    prompts: Vec<Vec<u32>>,
+    param: &'static str,
+    /// Texts the answers begin with, when prompts are echoed.
+    echo: Vec<String>,
+}
+
+impl Draft<'_> {
+    fn finish(mut self) -> Result<Prepared, ApiError> {
+        let served = &self.model.served;
+        let context = served.context.min(served.engine.longest());
+        let p = &self.parameters;
+        let mut requests = Vec::with_capacity(self.prompts.len());
+        let mut cut = None;
+        for prompt in std::mem::take(&mut self.prompts) {
+            let used = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+            let Some(left) = context.checked_sub(used).filter(|left| *left > 0) else {
+                return Err(ApiError::context_length(prompt.len(), context, self.param));
+            };
+            let wanted = p.max_tokens.unwrap_or(left);
+            if wanted > left {
+                cut = Some(cut.map_or(left, |c: u32| c.min(left)));
+            }
+            requests.push(Request {
+                sampling: p.sampling,
+                choices: p.choices,
+                max_tokens: Some(wanted.min(left)),
+                stop: p.stop.clone(),
+                ignore_eos: p.ignore_eos,
+                logit_bias: p.logit_bias.clone(),
+                ..Request::new(prompt)
+            });
+        }
+        if let Some(left) = cut {
+            let warning = format!("the context of {context} tokens leaves {left} for the answer");
+            self.warnings.push(warning);
+        }
+        let answer = Answer::new(answer::Head {
+            kind: self.kind,
+            ticket: self.shared.ticket(),
+            created: unix_seconds(),
+            model: served.name().to_owned(),
+            prompts: requests.len(),
+            choices: p.choices,
+            logprobs: p.sampling.logprobs.is_some(),
+            include_usage: p.include_usage,
+            warnings: self.warnings,
+            echo: self.echo,
+        });
+        Ok(Prepared { model: self.model, requests, answer, stream: p.stream })
+    }
+}

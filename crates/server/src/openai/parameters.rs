@@ -1,0 +1,238 @@
+//! The parameters chat and completion share.
+
+use serde_json::Value;
+use tokenmill_ir::{SamplingParams, TokenId};
+
+use crate::config::Limits;
+use crate::error::ApiError;
+use crate::fields::{Fields, Ignored, list, number, text, wrong};
+
+/// How to answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameters {
+    /// How to sample; log-probabilities are set by the dialect's own fields.
+    pub sampling: SamplingParams,
+    /// Parallel answers to each prompt.
+    pub choices: u32,
+    /// Most tokens of an answer.
+    pub max_tokens: Option<u32>,
+    /// Texts that end an answer.
+    pub stop: Vec<String>,
+    /// Do not stop at end-of-sequence tokens.
+    pub ignore_eos: bool,
+    /// Added to logits.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Answer as it comes.
+    pub stream: bool,
+    /// End a stream with the tokens counted.
+    pub include_usage: bool,
+}
+
+/// Members that change no answer here.
+pub const IGNORED: &[Ignored] = &[
+    Ignored { name: "user", because: "this server keeps no accounts of end users" },
+    Ignored { name: "safety_identifier", because: "this server keeps no accounts of end users" },
+    Ignored { name: "metadata", because: "this server stores no answers" },
+    Ignored { name: "store", because: "this server stores no answers" },
+    Ignored { name: "service_tier", because: "there is one tier" },
+    Ignored { name: "prompt_cache_key", because: "the prefix cache finds prompts by their tokens" },
+    Ignored { name: "prompt_cache_retention", because: "the prefix cache keeps what fits" },
+    Ignored { name: "parallel_tool_calls", because: "no tools are offered" },
+];
+
+/// Reads them. `fresh_seed` is used when the request names none.
+///
+/// # Errors
+/// 400 naming the first that is wrong.
+pub fn read(fields: &mut Fields, limits: &Limits, fresh_seed: u64) -> Result<Parameters, ApiError> {
+    let defaults = SamplingParams::default();
+    let sampling = SamplingParams {
+        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
+        top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0).max(f32::MIN_POSITIVE),
+        top_k: top_k(fields)?,
+        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.min_p),
+        repetition_penalty: fields.number("repetition_penalty", 0.01..=10.0)?.unwrap_or(1.0),
+        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+        seed: seed(fields)?.unwrap_or(fresh_seed),
+        ..defaults
+    };
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    Ok(Parameters {
+        sampling,
+        choices: fields.count("n", 1..=limits.choices)?.unwrap_or(1),
+        max_tokens: max_tokens(fields)?,
+        stop: stop(fields, limits)?,
+        ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
+        logit_bias: logit_bias(fields, limits)?,
+        include_usage: include_usage(fields, stream)?,
+        stream,
+    })
+}
+
+/// All tokens for -1 and 0, as others have it.
+fn top_k(fields: &mut Fields) -> Result<u32, ApiError> {
+    let found = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0);
+    Ok(u32::try_from(found).unwrap_or(0))
+}
+
+/// Any whole number of 64 bits, signed or not.
+fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let path = fields.path("seed");
+    let read = |value: Value| {
+        let signed = value.as_i64().map(|n| n as u64);
+        value.as_u64().or(signed).ok_or_else(|| wrong(&path, "a whole number of 64 bits", &value))
+    };
+    fields.take("seed").map(read).transpose()
+}
+
+/// Under its old or its new name; both only if they agree.
+fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let old = fields.count("max_tokens", 1..=u32::MAX)?;
+    let new = fields.count("max_completion_tokens", 1..=u32::MAX)?;
+    match (old, new) {
+        (Some(a), Some(b)) if a != b => {
+            let message = format!("max_tokens is {a} and max_completion_tokens is {b}");
+            Err(ApiError::bad("max_completion_tokens", message))
+        }
+        _ => Ok(new.or(old)),
+    }
+}
+
+fn stop(fields: &mut Fields, limits: &Limits) -> Result<Vec<String>, ApiError> {
+    let Some(value) = fields.take("stop") else { return Ok(Vec::new()) };
+    let items = match value {
+        Value::String(_) => vec![value],
+        other => list(other, limits.stops, "stop")?,
+    };
+    let read = |(i, item)| {
+        let path = format!("stop[{i}]");
+        let text = text(item, &path)?;
+        match text.len() {
+            0 => Err(ApiError::bad(&path, format!("{path} is empty"))),
+            n if n > limits.stop_bytes => {
+                let most = limits.stop_bytes;
+                Err(ApiError::bad(&path, format!("{path} has {n} bytes, the limit is {most}")))
+            }
+            _ => Ok(text),
+        }
+    };
+    items.into_iter().enumerate().map(read).collect()
+}
+
+fn logit_bias(fields: &mut Fields, limits: &Limits) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let Some(value) = fields.take("logit_bias") else { return Ok(Vec::new()) };
+    let Value::Object(members) = value else {
+        return Err(wrong("logit_bias", "an object of token ids", &value));
+    };
+    if members.len() > limits.logit_bias {
+        let (found, most) = (members.len(), limits.logit_bias);
+        let message = format!("logit_bias has {found} tokens, the limit is {most}");
+        return Err(ApiError::bad("logit_bias", message));
+    }
+    let read = |(key, value): (&String, &Value)| {
+        let id = key.parse::<TokenId>().ok().filter(|id| id.to_string() == *key);
+        let id = id.ok_or_else(|| {
+            ApiError::bad("logit_bias", "the keys of logit_bias must be token ids")
+        })?;
+        Ok((id, number(value, -100.0..=100.0, &format!("logit_bias.{id}"))?))
+    };
+    members.iter().map(read).collect()
+}
+
+fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+    let Some(value) = fields.take("stream_options") else { return Ok(false) };
+    if !stream {
+        let message = "stream_options is for requests with \"stream\": true";
+        return Err(ApiError::bad("stream_options", message));
+    }
+    let mut options = Fields::of(value, "stream_options")?;
+    let include = options.flag("include_usage")?.unwrap_or(false);
+    if options.flag("include_obfuscation")?.unwrap_or(false) {
+        let path = "stream_options.include_obfuscation";
+        return Err(ApiError::unsupported(path, "obfuscation is not supported"));
+    }
+    options.finish(&[])?;
+    Ok(include)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn parameters(body: Value) -> Result<Parameters, ApiError> {
+        let mut fields = Fields::of(body, "")?;
+        let found = read(&mut fields, &Limits::default(), 77)?;
+        fields.finish(IGNORED)?;
+        Ok(found)
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_dialect() {
+        let p = parameters(json!({})).unwrap();
+        assert_eq!((p.sampling.temperature, p.sampling.top_p, p.choices), (1.0, 1.0, 1));
+        assert_eq!((p.sampling.seed, p.max_tokens, p.stream), (77, None, false));
+        assert_eq!(parameters(json!({ "temperature": null, "stop": null, "n": null })).unwrap(), p);
+    }
+
+    #[test]
+    fn limits_hold_at_the_limit_and_not_beyond() {
+        let many = |n: usize| vec!["x"; n];
+        let bias = |n: usize| -> Value { (0..n).map(|i| (i.to_string(), json!(1))).collect() };
+        let cases: Vec<(&str, Value, Value)> = vec![
+            ("temperature", json!(2), json!(2.0001)),
+            ("temperature", json!(0), json!(-0.0001)),
+            ("temperature", json!(1e-9), json!("1")),
+            ("top_p", json!(0), json!(1.1)),
+            ("top_k", json!(-1), json!(-2)),
+            ("top_k", json!(u32::MAX), json!(1u64 << 32)),
+            ("min_p", json!(1), json!(1.01)),
+            ("repetition_penalty", json!(10), json!(0)),
+            ("presence_penalty", json!(-2), json!(-2.1)),
+            ("frequency_penalty", json!(2), json!(2.1)),
+            ("n", json!(8), json!(9)),
+            ("n", json!(1), json!(0)),
+            ("max_tokens", json!(1), json!(0)),
+            ("max_tokens", json!(u32::MAX), json!(1.5)),
+            ("max_completion_tokens", json!(1), json!(-1)),
+            ("seed", json!(i64::MIN), json!(0.5)),
+            ("seed", json!(u64::MAX), json!("1")),
+            ("stop", json!(many(16)), json!(many(17))),
+            ("stop", json!("x".repeat(256)), json!("x".repeat(257))),
+            ("stop", json!([]), json!("")),
+            ("stop", json!(["a"]), json!(["a", ""])),
+            ("stop", json!("a"), json!([1])),
+            ("logit_bias", bias(1024), bias(1025)),
+            ("logit_bias", json!({ "1": -100 }), json!({ "1": -100.5 })),
+            ("logit_bias", json!({}), json!({ "01": 1 })),
+            ("logit_bias", json!({ "7": 0.5 }), json!({ "-1": 1 })),
+            ("logit_bias", json!({}), json!([])),
+            ("ignore_eos", json!(true), json!(1)),
+            ("stream", json!(false), json!("true")),
+        ];
+        for (name, good, bad) in cases {
+            let body = |value: &Value| Value::from_iter([(name, value.clone())]);
+            assert!(parameters(body(&good)).is_ok(), "{name}: {good}");
+            let error = parameters(body(&bad)).expect_err(name);
+            let param = error.param.clone().unwrap_or_default();
+            assert!(param.starts_with(name), "{name}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn stream_options_need_a_stream() {
+        assert!(parameters(json!({ "stream_options": {} })).is_err());
+        let p = parameters(json!({ "stream": true, "stream_options": { "include_usage": true } }));
+        assert!(p.unwrap().include_usage);
+        let p = parameters(json!({ "stream": true, "stream_options": { "other": true } }));
+        assert_eq!(p.unwrap_err().param.as_deref(), Some("stream_options.other"));
+    }
+
+    #[test]
+    fn two_names_of_one_limit_must_agree() {
+        let both = |a, b| parameters(json!({ "max_tokens": a, "max_completion_tokens": b }));
+        assert_eq!(both(5, 5).unwrap().max_tokens, Some(5));
+        assert!(both(5, 6).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! The table of routes, and the router made of it. A route not marked open needs a key.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::CorsLayer;
+
+use crate::error::ApiError;
+use crate::fields::shown;
+use crate::shared::Shared;
+use crate::{guard, health, openai};
+
+/// Who may use a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody, also when keys are set.
+    Open,
+    /// Holders of a key, when keys are set.
+    Keyed,
+}
+
+/// A row of the table.
+pub struct Route {
+    /// Its only method.
+    pub method: Method,
+    /// Its path, in the router's notation.
+    pub path: &'static str,
+    /// Who may use it.
+    pub access: Access,
+    handler: fn() -> MethodRouter<Arc<Shared>>,
+}
+
+const fn open_route(path: &'static str, handler: fn() -> MethodRouter<Arc<Shared>>) -> Route {
+    Route { method: Method::GET, path, access: Access::Open, handler }
+}
+
+const fn read_route(path: &'static str, handler: fn() -> MethodRouter<Arc<Shared>>) -> Route {
+    Route { method: Method::GET, path, access: Access::Keyed, handler }
+}
+
+const fn ask_route(path: &'static str, handler: fn() -> MethodRouter<Arc<Shared>>) -> Route {
+    Route { method: Method::POST, path, access: Access::Keyed, handler }
+}
+
+/// Every route there is.
+pub const ROUTES: &[Route] = &[
+    open_route("/health", || get(health::live)),
+    open_route("/livez", || get(health::live)),
+    open_route("/readyz", || get(health::ready)),
+    read_route("/version", || get(health::version)),
+    read_route("/metrics", || get(health::metrics)),
+    read_route("/v1/models", || get(openai::models::list)),
+    read_route("/v1/models/{*id}", || get(openai::models::one)),
+    ask_route("/v1/chat/completions", || post(openai::chat)),
+    ask_route("/v1/completions", || post(openai::completions)),
+];
+
+/// The router of one server.
+pub fn router(shared: Arc<Shared>) -> Router {
+    let of = |access: Access| {
+        let rows = ROUTES.iter().filter(|route| route.access == access);
+        rows.fold(Router::new(), |router, row| router.route(row.path, (row.handler)()))
+            .method_not_allowed_fallback(wrong_method)
+    };
+    let keyed = of(Access::Keyed)
+        .fallback(unknown_path)
+        .layer(from_fn_with_state(Arc::clone(&shared), guard::key));
+    let router = of(Access::Open)
+        .merge(keyed)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(Arc::clone(&shared), guard::site));
+    let origins = &shared.config.allowed_origins;
+    let router = match origins.is_empty() {
+        true => router,
+        false => router.layer(cross_origin(origins)),
+    };
+    router.with_state(shared)
+}
+
+/// Lets browsers read answers to the pages of those origins; never with cookies.
+fn cross_origin(origins: &[String]) -> CorsLayer {
+    let origins = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
+    CorsLayer::new()
+        .allow_origin(origins.collect::<Vec<_>>())
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers([AUTHORIZATION, CONTENT_TYPE, HeaderName::from_static("x-api-key")])
+}
+
+async fn unknown_path(request: Request) -> ApiError {
+    let path = shown(request.uri().path());
+    let message = format!("there is no {} {path}", request.method());
+    ApiError { code: Some("unknown_path"), ..ApiError::new(StatusCode::NOT_FOUND, message) }
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    let message = format!("this path does not take {}", request.method());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
+}
+
+/// A bug in a handler costs its request only. The panic itself went to the log by the hook.
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    ApiError::internal().into_response()
+}

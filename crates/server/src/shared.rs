@@ -1,0 +1,188 @@
+//! What all requests share: the models, the limits, and how far the server is on its way down.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use axum::http::StatusCode;
+use tokenmill_ir::sampling::splitmix;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::config::{ServeError, ServerConfig};
+use crate::error::ApiError;
+use crate::fields::shown;
+use crate::keys::ApiKeys;
+use crate::metrics::{ModelMetrics, Responses};
+use crate::model::ServedModel;
+
+/// How far the server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Takes requests.
+    Serving,
+    /// Takes none; those in progress go on.
+    Draining,
+    /// Those in progress are cut.
+    Stopping,
+}
+
+/// A model and what is counted of it.
+#[derive(Clone)]
+pub struct Model {
+    /// The model.
+    pub served: ServedModel,
+    /// Its counters.
+    pub metrics: Arc<ModelMetrics>,
+}
+
+/// One server.
+pub struct Shared {
+    /// How it is set up; its keys are not kept here.
+    pub config: ServerConfig,
+    /// Who may ask.
+    pub keys: ApiKeys,
+    /// What is served; not empty.
+    pub models: Vec<Model>,
+    /// Responses by status.
+    pub responses: Responses,
+    /// When it started.
+    pub started: Instant,
+    /// One permit for each request that may be answered at once.
+    pub admission: Arc<Semaphore>,
+    preparing: Arc<Semaphore>,
+    phase: watch::Sender<Phase>,
+    salt: u64,
+    issued: AtomicU64,
+}
+
+impl Shared {
+    /// Checks the set-up.
+    ///
+    /// # Errors
+    /// [`ServeError`] of the configuration, or of the models' names.
+    pub fn new(mut config: ServerConfig, models: Vec<ServedModel>) -> Result<Self, ServeError> {
+        config.check()?;
+        let mut names: Vec<&String> = models.iter().flat_map(|m| &m.names).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(ServeError::SameName { name: twice[0].clone() });
+        }
+        if models.is_empty() || models.iter().any(|m| m.names.is_empty()) {
+            return Err(ServeError::NoModel);
+        }
+        let keys = ApiKeys::new(&std::mem::take(&mut config.api_keys));
+        let model = |served| Model { served, metrics: Arc::default() };
+        Ok(Self {
+            admission: Arc::new(Semaphore::new(config.limits.requests)),
+            preparing: Arc::new(Semaphore::new(config.limits.preparing.max(1))),
+            phase: watch::Sender::new(Phase::Serving),
+            salt: splitmix(unix_nanos() ^ u64::from(std::process::id()) << 40),
+            issued: AtomicU64::new(0),
+            models: models.into_iter().map(model).collect(),
+            responses: Responses::default(),
+            started: Instant::now(),
+            keys,
+            config,
+        })
+    }
+
+    /// How far the server is.
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Goes on towards the end; never back.
+    pub fn advance(&self, to: Phase) {
+        self.phase.send_if_modified(|phase| {
+            let later = to > *phase;
+            *phase = to.max(*phase);
+            later
+        });
+    }
+
+    /// Hears of every advance.
+    pub fn phases(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
+    }
+
+    /// A place among the requests being answered.
+    ///
+    /// # Errors
+    /// 503 when the server is on its way down, 429 when all places are taken.
+    pub fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        if self.phase() != Phase::Serving {
+            return Err(ApiError::shutting_down());
+        }
+        Arc::clone(&self.admission).try_acquire_owned().map_err(|_| {
+            let limit = self.config.limits.requests;
+            ApiError::overloaded(format!("{limit} requests are being answered, the most at once"))
+        })
+    }
+
+    /// Requests being answered.
+    pub fn in_flight(&self) -> usize {
+        self.config.limits.requests.saturating_sub(self.admission.available_permits())
+    }
+
+    /// Runs a job that computes for long away from the connections; few at once.
+    ///
+    /// # Errors
+    /// The job's own, or 500 when it panicked.
+    pub async fn prepare<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let place = Arc::clone(&self.preparing).acquire_owned().await;
+        let work = move || {
+            let _place = place;
+            job()
+        };
+        tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| {
+            tracing::error!(%panic, "a bug while a request was prepared");
+            Err(ApiError::internal())
+        })
+    }
+
+    /// The model of that name; the only one when none is named.
+    ///
+    /// # Errors
+    /// 404 with the names there are.
+    pub fn model(&self, name: Option<&str>) -> Result<&Model, ApiError> {
+        let Some(name) = name else {
+            let missing = || ApiError::bad("model", "model is missing; several are served");
+            return self.models.first().filter(|_| self.models.len() == 1).ok_or_else(missing);
+        };
+        let found = self.models.iter().find(|m| m.served.names.iter().any(|n| n == name));
+        found.ok_or_else(|| {
+            let names: Vec<&str> = self.models.iter().map(|m| m.served.name()).collect();
+            let asked = shown(name);
+            let message =
+                format!("the model {asked:?} is not served; served: {}", names.join(", "));
+            ApiError {
+                param: Some("model".into()),
+                code: Some("model_not_found"),
+                ..ApiError::new(StatusCode::NOT_FOUND, message)
+            }
+        })
+    }
+
+    /// A number no other request of this server has, hard to guess.
+    pub fn ticket(&self) -> u64 {
+        splitmix(self.salt ^ self.issued.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Waits until the server is that far.
+pub async fn reached(phases: &mut watch::Receiver<Phase>, least: Phase) {
+    // The sender goes with the server itself: then it is as far as it gets.
+    let _ = phases.wait_for(|phase| *phase >= least).await;
+}
+
+/// Seconds since 1970.
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+fn unix_nanos() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
