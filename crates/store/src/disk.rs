@@ -124,6 +124,7 @@ pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
+    waited: bool,
 }
 
 impl Lock {
@@ -138,14 +139,21 @@ impl Lock {
         }
         let fail = |e| disk_error("lock", path, 0, e);
         let file = OpenOptions::new().create(true).append(true).open(path).map_err(fail)?;
+        let mut waited = false;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 on(Progress::Waiting(path));
                 file.lock().map_err(fail)?;
+                waited = true;
             }
             Err(TryLockError::Error(e)) => return Err(fail(e)),
         }
-        Ok(Self { _file: file })
+        Ok(Self { _file: file, waited })
+    }
+
+    /// True if another process held the lock first, and so may have done the work.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.waited
     }
 }

@@ -284,6 +284,10 @@ impl Downloader<'_> {
         });
         match troubles.into_iter().find(|t| !matches!(t, Trouble::Stopped)) {
             Some(trouble) => Err(trouble),
+            // A worker that died took its range with it.
+            None if done_bytes != job.total => {
+                Err(NetError::Bad("not every range came".to_string()).into())
+            }
             None => Ok(resumed),
         }
     }

@@ -173,6 +173,8 @@ impl Default for Limits {
 mod tests {
     use super::*;
 
+    type Vars = &'static [(&'static str, &'static str)];
+
     fn env(vars: &[(&str, &str)]) -> StoreEnv {
         StoreEnv::from_vars(vars.iter().map(|(k, v)| (k.to_string(), v.to_string())))
     }
@@ -180,7 +182,7 @@ mod tests {
     #[test]
     fn folders_follow_the_variables() {
         // variables, hub cache, own store
-        let table: &[(&[(&str, &str)], &str, &str)] = &[
+        let table: &[(Vars, &str, &str)] = &[
             (&[("HOME", "/h")], "/h/.cache/huggingface/hub", "/h/.local/share/tokenmill/models"),
             (
                 &[("HOME", "/h"), ("XDG_CACHE_HOME", "/c"), ("XDG_DATA_HOME", "/d")],

