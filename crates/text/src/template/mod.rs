@@ -2,18 +2,21 @@
 
 mod clock;
 mod guard;
+mod limits;
 mod python;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::Value as Json;
 
 use self::guard::Guard;
+use self::limits::Budget;
 pub use clock::DateTime;
 
 /// Steps one rendering may take. A long chat takes some hundred thousand.
-const FUEL: u64 = 10_000_000;
+const FUEL: u64 = 5_000_000;
 /// Longest prompt a template may write, in bytes.
 const MAX_OUTPUT_BYTES: usize = 8 << 20;
 /// Longest template source, in bytes.
@@ -62,8 +65,8 @@ pub enum TemplateError {
         /// The template's own words.
         message: String,
     },
-    /// The template computed for too long.
-    #[error("the chat template took more than {FUEL} steps")]
+    /// The template computed for too long, or built values too large.
+    #[error("the chat template takes too much time or memory")]
     OutOfFuel,
     /// The template wrote too much.
     #[error("the chat template wrote more than {MAX_OUTPUT_BYTES} bytes")]
@@ -125,8 +128,9 @@ pub struct RenderOptions<'a> {
 
 /// A compiled chat template. Immutable, `Send + Sync`.
 ///
-/// Steps and output are limited, but a template made for it can still build strings that exhaust
-/// memory: compile what came with a model, never what came with a request.
+/// Steps, output, and the size and depth of assigned values are limited. A single expression made
+/// for it can still build a string that exhausts memory (`x.replace('a', x)` with a long `x`):
+/// compile what came with a model, never what came with a request.
 pub struct ChatTemplate {
     environment: Environment<'static>,
     guard: Guard,
@@ -193,7 +197,6 @@ impl ChatTemplate {
         environment.set_syntax(syntax()?);
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(python::methods);
-        environment.set_formatter(python::print);
         environment.add_filter("tojson", python::tojson);
         environment.add_filter("string", python::string);
         environment.add_test("iterable", python::is_iterable);
@@ -201,7 +204,7 @@ impl ChatTemplate {
         environment.add_function("raise_exception", raise_exception);
         environment.remove_global("debug");
         environment
-            .add_template_owned("chat", without_generation_tags(source))
+            .add_template_owned("chat", limits::prepare(source)?)
             .map_err(|error| TemplateError::Syntax { reason: describe(&error) })?;
         Ok(ChatTemplate { environment, guard, tokens })
     }
@@ -279,7 +282,12 @@ impl ChatTemplate {
 
     fn write(&self, context: Value) -> Result<String, TemplateError> {
         let failed = |error: &Error| TemplateError::Render { reason: describe(error) };
-        let template = self.environment.get_template("chat").map_err(|error| failed(&error))?;
+        let mut environment = self.environment.clone();
+        let budget = Arc::new(Budget::default());
+        let bounds = Arc::clone(&budget);
+        environment.add_filter(limits::FILTER, move |value: Value| bounds.bounded(value));
+        environment.set_formatter(move |out, _, value| python::print(out, value, &budget));
+        let template = environment.get_template("chat").map_err(|error| failed(&error))?;
         let mut out = Capped::default();
         match template.render_captured_to(context, &mut out) {
             _ if out.overflowed => Err(TemplateError::OutputTooLong),
@@ -391,27 +399,4 @@ fn with_reasoning(message: &Json) -> Cow<'_, Json> {
     }
     object.insert("reasoning_content".to_owned(), reasoning.clone());
     Cow::Owned(Json::Object(object))
-}
-
-/// `{% generation %}` marks what the assistant wrote, for training; here it is a plain block.
-fn without_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some((before, tag)) = rest.split_once("{%") {
-        out.push_str(before);
-        out.push_str("{%");
-        rest = tag;
-        let Some((inside, after)) = tag.split_once("%}") else { break };
-        let name = inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
-        let block = match name {
-            "generation" => "if true",
-            "endgeneration" => "endif",
-            _ => continue,
-        };
-        out.push_str(&inside.replace(name, block));
-        out.push_str("%}");
-        rest = after;
-    }
-    out.push_str(rest);
-    out
 }

@@ -4,6 +4,8 @@
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Output, State, Value};
 
+use super::limits::Budget;
+
 /// Deepest nesting `tojson` writes.
 const MAX_DEPTH: usize = 128;
 
@@ -132,11 +134,17 @@ fn key_text(key: &Value) -> String {
 }
 
 /// Prints a value of a template, for the engine.
-pub(super) fn print(out: &mut Output, _state: &mut State, value: &Value) -> Result<(), Error> {
-    let written = match value.as_str() {
-        Some(text) => out.write_str(text),
-        None => out.write_str(&str_of(value)?),
+pub(super) fn print(out: &mut Output, value: &Value, budget: &Budget) -> Result<(), Error> {
+    let printed: String;
+    let text = match value.as_str() {
+        Some(text) => text,
+        None => {
+            printed = str_of(value)?;
+            &printed
+        }
     };
+    budget.charge(text.len())?;
+    let written = out.write_str(text);
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "the output is full"))
 }
 
