@@ -126,7 +126,6 @@ impl Core {
         let prompt = request.prompt.len() as u32;
         let wanted = request.max_tokens.map_or(limit, |n| prompt.saturating_add(n));
         let mut answer = Answer::new(&request, sink, self.tokenizer.clone(), Arc::clone(&self.eos));
-        let mut first = None;
         for choice in 0..request.choices {
             let sampling = SamplingParams { choice, index: 0, ..request.sampling };
             let new = NewSequence {
@@ -135,13 +134,9 @@ impl Core {
                 max_len: wanted.min(limit),
                 want: Want::Tokens { sampling, bias: request.logit_bias.clone() },
                 salt: request.salt,
-                after: first,
             };
             match self.sched.submit(new) {
-                Ok(seq) => {
-                    first = first.or(Some(seq));
-                    answer.add_choice(seq, request.lead);
-                }
+                Ok(seq) => answer.add_choice(seq, request.lead),
                 Err(refused) => {
                     answer.sequences().for_each(|seq| self.sched.cancel(seq));
                     answer.fail(never_fits(&refused));
@@ -160,7 +155,7 @@ impl Core {
         let (tokens, want) = request.into_want();
         let prompt = tokens.len() as u32;
         let new =
-            NewSequence { key: key(id, 0), tokens, max_len: prompt, want, salt: 0, after: None };
+            NewSequence { key: key(id, 0), tokens, max_len: prompt, want, salt: 0 };
         match self.sched.submit(new) {
             Ok(seq) => {
                 let work = Work::Rows(Rows::new(seq, prompt, sink));

@@ -79,6 +79,20 @@ impl KvCache {
         (self.has_state() && self.checkpoint_limit > 0 && border > 0).then_some(border)
     }
 
+    /// Whether sequences share blocks at all.
+    pub fn is_shared(&self) -> bool {
+        self.sharing
+    }
+
+    /// Tokens after which a running sequence next has something for others: a full block, or,
+    /// where states matter, its checkpoint. `u32::MAX`: never.
+    pub fn next_shared(&self, seq: &Sequence) -> u32 {
+        if self.has_state() {
+            return self.border(seq).filter(|&b| b > seq.computed).unwrap_or(u32::MAX);
+        }
+        (seq.computed / self.block_tokens + 1) * self.block_tokens
+    }
+
     /// First block of a window group that the token at `position` reads.
     fn first_in_window(&self, window: u32, position: u32) -> u32 {
         (position + 1).saturating_sub(window) / self.block_tokens

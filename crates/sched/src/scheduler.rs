@@ -41,6 +41,9 @@ pub enum Refused {
     /// Nothing to compute.
     #[error("nothing to compute")]
     Empty,
+    /// Generation by a program that takes whole sequences and keeps nothing.
+    #[error("the model keeps no cache to generate with")]
+    KeepsNothing,
     /// Longer than the context or than the whole cache.
     #[error("{len} tokens, the limit is {limit}")]
     TooLong {
@@ -169,6 +172,9 @@ impl Scheduler {
         };
         if len < least || nothing {
             return Err(Refused::Empty);
+        }
+        if self.config.whole_sequences && matches!(new.want, Want::Tokens { .. }) {
+            return Err(Refused::KeepsNothing);
         }
         let len = u32::try_from(len).unwrap_or(u32::MAX).max(new.max_len);
         let limit = self.longest();
@@ -425,12 +431,21 @@ impl Scheduler {
         }
     }
 
-    /// Parallel answers wait until the first has computed the blocks they share.
+    /// Whether a running sequence is about to compute a block that this one can share: parallel
+    /// answers to one prompt, or requests that arrive together with the same beginning. It is
+    /// cheaper to wait; others may pass meanwhile.
     fn waits_for_another(&self, slot: u32) -> bool {
         let Some(seq) = seq_ref(&self.slots, slot) else { return false };
-        let Some(first) = seq.after.and_then(|id| self.get(id)) else { return false };
-        let size = self.config.block_tokens;
-        first.computed < (seq.prompt - 1) / size * size
+        let most = seq.first_output().min(seq.goal() - 1);
+        let useful = |&r: &u32| {
+            let Some(other) = seq_ref(&self.slots, r).filter(|o| o.salt == seq.salt) else {
+                return false;
+            };
+            let end = self.cache.next_shared(other);
+            end <= most.min(other.known)
+                && seq.tokens[..end as usize] == other.tokens[..end as usize]
+        };
+        self.cache.is_shared() && self.running.iter().any(useful)
     }
 
     /// Attaches a waiting sequence to its cached prefix; the tokens it can have now, 0 to go on

@@ -46,9 +46,6 @@ pub struct NewSequence {
     pub want: Want,
     /// Sequences share cached prefixes only with those of the same salt.
     pub salt: u64,
-    /// A sequence with the same tokens whose computed blocks are waited for and shared: parallel
-    /// answers to one prompt.
-    pub after: Option<SeqId>,
 }
 
 /// A sequence the scheduler knows.
@@ -58,7 +55,6 @@ pub(crate) struct Sequence {
     /// Order of submission.
     pub arrival: u64,
     pub salt: u64,
-    pub after: Option<SeqId>,
     pub want: Want,
     /// Known tokens, then drafts.
     pub tokens: Vec<TokenId>,
@@ -95,7 +91,6 @@ impl Sequence {
             key: new.key,
             arrival,
             salt: new.salt,
-            after: new.after,
             want: new.want,
             tokens,
             prompt,

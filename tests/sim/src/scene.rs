@@ -206,7 +206,7 @@ fn ask(d: &mut Draw, config: &Config, longest: u32, families: &[Vec<TokenId>]) -
     let most = (longest - 1).min(d.pick(&[4, 20, 80]));
     let mut request = Request::new(text(d, most, vocab, families));
     let room = longest - request.prompt.len() as u32;
-    let wanted = room.min(d.pick(&[1, 8, 30]));
+    let wanted = room.min(d.pick(&[1, 8, 30, 80]));
     request.max_tokens = if d.once_in(10) { None } else { Some(d.range(1, wanted)) };
     request.choices = if d.once_in(4) { d.range(2, 4) } else { 1 };
     request.ignore_eos = d.once_in(3);

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_backend::Backend;
 use tokenmill_backend::sim::{SimBackend, SimControl, program};
-use tokenmill_engine::{Core, EngineParts, Event, Request, RequestError, RowsAnswer, Sink, Turn};
+use tokenmill_engine::{
+    Core, EngineParts, EngineStats, Event, Request, RequestError, RowsAnswer, Sink, Turn,
+};
 
 use crate::oracle::{self, Course};
 use crate::scene::{Arrival, Ask, Client, Draw, Scene};
@@ -46,14 +48,14 @@ struct World {
     draw: Draw,
 }
 
-/// Runs the scene of a seed; panics where anything is wrong. Returns the steps it took.
-pub fn run(seed: u64) -> u64 {
+/// Runs the scene of a seed; panics where anything is wrong. Returns what was done.
+pub fn run(seed: u64) -> EngineStats {
     let scene = Scene::new(seed);
     let mut world = World::new(scene, seed);
     for turn in 0..MANY_TURNS {
         if world.turn(turn) {
             world.at_the_end();
-            return world.core.stats().steps;
+            return world.core.stats();
         }
     }
     panic!("no end after {MANY_TURNS} turns");

@@ -3,8 +3,46 @@
 
 use std::panic::catch_unwind;
 
+use tokenmill_engine::EngineStats;
+
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().and_then(|v| v.parse().ok())
+}
+
+/// What all schedules together did: a test that exercises nothing proves nothing.
+#[derive(Debug, Default)]
+struct Totals {
+    steps: u64,
+    finished: u64,
+    cancelled: u64,
+    failed: u64,
+    generated: u64,
+    cached: u64,
+    preemptions: u64,
+    drafts_right: u64,
+    drafts_wrong: u64,
+    device_errors: u64,
+}
+
+impl Totals {
+    fn add(&mut self, s: &EngineStats) {
+        self.steps += s.steps;
+        self.finished += s.finished;
+        self.cancelled += s.cancelled;
+        self.failed += s.failed;
+        self.generated += s.generated_tokens;
+        self.cached += s.cached_tokens;
+        self.preemptions += s.preemptions;
+        self.drafts_right += s.accepted_tokens;
+        self.drafts_wrong += s.drafted_tokens - s.accepted_tokens;
+        self.device_errors += s.device_errors;
+    }
+
+    fn assert_exercised(&self) {
+        let rare = [self.preemptions, self.drafts_wrong, self.device_errors, self.failed];
+        let common = [self.finished, self.cancelled, self.cached, self.drafts_right];
+        assert!(rare.iter().chain(&common).all(|&n| n > 100), "{self:?}");
+    }
 }
 
 #[test]
@@ -22,14 +60,17 @@ fn every_schedule_gives_the_oracles_tokens() {
     };
     let start = std::time::Instant::now();
     let count = seeds.end - seeds.start;
-    let mut steps = 0;
+    let mut all = Totals::default();
     for seed in seeds {
         match catch_unwind(|| tokenmill_sim_tests::run(seed)) {
-            Ok(n) => steps += n,
+            Ok(stats) => all.add(&stats),
             Err(_) => panic!("seed {seed} failed; replay it with TOKENMILL_SIM_SEED={seed}"),
         }
     }
     let seconds = start.elapsed().as_secs_f64();
     let rate = count as f64 / seconds;
-    println!("{count} schedules, {steps} steps in {seconds:.1} s: {rate:.0} schedules a second");
+    println!("{count} schedules in {seconds:.1} s, {rate:.0} a second: {all:?}");
+    if count >= 1000 {
+        all.assert_exercised();
+    }
 }
