@@ -170,9 +170,7 @@ pub(crate) mod x86 {
         #[inline(always)]
         unsafe fn fma(self, b: Self, c: Self) -> Self {
             // SAFETY: FMA is available, by contract.
-            unsafe {
-                Ymm2(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1))
-            }
+            unsafe { Ymm2(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
         }
     }
 }

@@ -1,8 +1,162 @@
 //! The CPU device: kernels, the thread pool that runs them, and the memory they read.
 #![allow(unsafe_code)]
 
+mod compile;
+mod exec;
+pub mod attend;
 pub mod isa;
+mod kv;
+mod lanes;
+pub mod limits;
 pub mod linear;
 pub mod math;
 pub mod memory;
+mod ops;
+mod plan;
 pub mod pool;
+mod weight;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokenmill_backend::{Backend, DeviceError, Executable, WeightHandle};
+use tokenmill_ir::{DeviceCaps, Limits, Program, WeightSource, WeightSpec};
+
+use isa::Isa;
+pub use linear::Mode;
+pub use plan::Buffers;
+use pool::{Affinity, Pool};
+use weight::{Slabs, Weight};
+
+/// The device's name in errors.
+const DEVICE: &str = "cpu";
+
+/// How a CPU device is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Worker threads, the caller's among them.
+    pub threads: usize,
+    /// Instruction set; the best of this machine when absent.
+    pub isa: Option<Isa>,
+    /// Arithmetic of products.
+    pub mode: Mode,
+    /// What becomes of buffers within a step.
+    pub buffers: Buffers,
+}
+
+impl Default for CpuOptions {
+    /// All cores this process may use, bytes as activations.
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Self { threads, isa: None, mode: Mode::Int8, buffers: Buffers::Reused }
+    }
+}
+
+/// The CPU as a device.
+#[derive(Debug)]
+pub struct CpuDevice {
+    caps: DeviceCaps,
+    isa: Isa,
+    mode: Mode,
+    buffers: Buffers,
+    pool: Arc<Mutex<Pool>>,
+    slabs: Slabs,
+    weights: Vec<Option<Arc<Weight>>>,
+}
+
+impl CpuDevice {
+    /// Starts the threads of a device.
+    ///
+    /// # Errors
+    /// An instruction set this machine lacks; threads the system refuses.
+    pub fn new(options: CpuOptions) -> Result<Self, DeviceError> {
+        let isa = options.isa.unwrap_or_else(Isa::detect);
+        if !isa.is_available() {
+            let what = format!("{} on this machine", isa.name());
+            return Err(DeviceError::Unsupported { device: DEVICE.into(), what });
+        }
+        let pool = Pool::new(options.threads, Affinity::Free)
+            .map_err(|e| DeviceError::Failed { device: DEVICE.into(), reason: e.to_string() })?;
+        let workers = pool.workers() as u32;
+        let caps = DeviceCaps {
+            name: format!("cpu {}", isa.name()),
+            memory_bytes: memory_bytes(),
+            block_tokens: kv::BLOCK as u32,
+            workers,
+            read_bytes_per_s: 12e9 * f64::from(workers),
+            ops_per_s: 400e9 * f64::from(workers),
+        };
+        let CpuOptions { mode, buffers, .. } = options;
+        let pool = Arc::new(Mutex::new(pool));
+        let (slabs, weights) = (Slabs::default(), Vec::new());
+        Ok(Self { caps, isa, mode, buffers, pool, slabs, weights })
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+impl Backend for CpuDevice {
+    fn caps(&self) -> &DeviceCaps {
+        &self.caps
+    }
+
+    fn upload(
+        &mut self,
+        spec: &WeightSpec,
+        source: &dyn WeightSource,
+    ) -> Result<WeightHandle, DeviceError> {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let weight = Some(Arc::new(Weight::upload(spec, source, &mut self.slabs, &mut pool)?));
+        let free = self.weights.iter().position(Option::is_none);
+        match free {
+            Some(at) => self.weights[at] = weight,
+            None => self.weights.push(weight),
+        }
+        Ok(WeightHandle(free.unwrap_or(self.weights.len() - 1) as u32))
+    }
+
+    fn free(&mut self, weight: WeightHandle) {
+        if let Some(held) = self.weights.get_mut(weight.0 as usize) {
+            *held = None;
+        }
+    }
+
+    fn compile(
+        &mut self,
+        program: &Program,
+        weights: &[WeightHandle],
+        limits: &Limits,
+    ) -> Result<Box<dyn Executable>, DeviceError> {
+        let failed = |reason: String| DeviceError::Failed { device: DEVICE.into(), reason };
+        program.check().map_err(|e| failed(e.to_string()))?;
+        let held = |h: &WeightHandle| self.weights.get(h.0 as usize).cloned().flatten();
+        let held: Option<Vec<Arc<Weight>>> = weights.iter().map(held).collect();
+        let held = held.filter(|h| h.len() == program.weights.len());
+        let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;
+        let caches = program.caches.iter().map(|c| kv::KvCache::new(c, limits));
+        let caches = caches.collect::<Result<Vec<_>, _>>()?;
+        let mut compiler = compile::Compiler::new(program, &held, &caches, limits, self.mode);
+        compiler.compile()?;
+        let (draft, wants, outputs) = (compiler.draft, compiler.wants, compiler.outputs);
+        let plan = draft.finish(limits, self.buffers);
+        let (isa, pool) = (self.isa, Arc::clone(&self.pool));
+        let parts = exec::Compiled { plan, wants, outputs, isa, pool, caches };
+        Ok(Box::new(exec::CpuExecutable::new(parts, program, limits)?))
+    }
+}
+
+/// Physical memory of the machine; a guess where the system does not say.
+fn memory_bytes() -> u64 {
+    #[cfg(unix)]
+    {
+        // SAFETY: a query without arguments in memory.
+        let (pages, size) =
+            unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+        if pages > 0 && size > 0 {
+            return (pages as u64).saturating_mul(size as u64);
+        }
+    }
+    8 << 30
+}

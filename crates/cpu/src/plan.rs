@@ -159,8 +159,7 @@ impl Draft {
 
     /// Places barriers and memory.
     pub fn finish(mut self, limits: &Limits, buffers: Buffers) -> Plan {
-        let barriers: [Vec<bool>; CASES] =
-            std::array::from_fn(|case| barriers(&self.nodes, case));
+        let barriers: [Vec<bool>; CASES] = std::array::from_fn(|case| barriers(&self.nodes, case));
         let phases = barriers.each_ref().map(|barriers| {
             let count = |sum: &mut u32, &b: &bool| {
                 *sum += u32::from(b);

@@ -198,10 +198,7 @@ struct Run<'a> {
     segments: Vec<(usize, Segment<'a>)>,
 }
 
-fn runs<'a>(
-    spec: &'a WeightSpec,
-    source: &dyn WeightSource,
-) -> Result<Vec<Run<'a>>, SourceError> {
+fn runs<'a>(spec: &'a WeightSpec, source: &dyn WeightSource) -> Result<Vec<Run<'a>>, SourceError> {
     let mut runs: Vec<Run<'a>> = Vec::new();
     let mut row = 0;
     for (part, rows) in spec.parts.iter().zip(stored::part_rows(spec)?) {

@@ -223,7 +223,7 @@ unsafe fn run_chunk(isa: Isa, unit: &Unit<'_>, chunk: usize, scratch: &mut Scrat
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512(unit, chunk, scratch),
+            Isa::Avx512 | Isa::Amx => avx512(unit, chunk, scratch),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni => avx2(unit, chunk, scratch),
             _ => of_format::<[f32; LANES]>(unit, chunk, scratch),

@@ -1,0 +1,384 @@
+//! Runs a plan: one parallel region a step, in which every worker walks all nodes.
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokenmill_backend::batch_check::BatchRules;
+use tokenmill_backend::{DeviceError, Executable};
+use tokenmill_ir::sampling::SampleScratch;
+use tokenmill_ir::{
+    Batch, BlockId, BufferId, Limits, OutputKind, Program, Rows as RowKind, Sampled, Span,
+    StepOutput, TokenId, TokenSource,
+};
+
+use crate::DEVICE;
+use crate::isa::Isa;
+use crate::kv::KvCache;
+use crate::linear::Line;
+use crate::memory::{Buffer, Parts};
+use crate::ops::attention;
+use crate::plan::{Cols, NARROW, Place, Plan, Split, case_of};
+use crate::pool::{Pool, Worker};
+
+/// Code of one node.
+pub(crate) trait Kernel: Debug + Send + Sync {
+    /// Does this worker's part.
+    fn run(&self, job: &Job<'_>);
+}
+
+/// A worker's own memory.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub lines: Vec<Line>,
+    pub attention: attention::Scratch,
+    pub sample: SampleScratch,
+    /// A row of logits, or whatever a kernel needs.
+    pub row: Vec<f32>,
+}
+
+/// How much scratch the nodes of a program want.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wants {
+    pub lines: usize,
+    pub v_stride: usize,
+    pub row: usize,
+    /// Work counters.
+    pub counters: usize,
+}
+
+/// What a sampled row gave.
+#[derive(Debug, Default)]
+pub(crate) struct Served {
+    pub sampled: Sampled,
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// Everything a step reads.
+pub(crate) struct Step<'a> {
+    pub batch: &'a Batch,
+    /// Tokens, known by now.
+    pub ids: &'a [TokenId],
+    pub isa: Isa,
+    pub tokens: usize,
+    pub outputs: usize,
+    pub caches: &'a [KvCache],
+    pub counters: &'a [AtomicUsize],
+    /// Blocks of queries: span, first token within the span, tokens.
+    pub queries: &'a [QueryBlock],
+    pub served: Parts<'a, Served>,
+    places: &'a [Place],
+    shared: *mut u8,
+    own: *mut u8,
+    own_bytes: usize,
+    scratch: Parts<'a, Scratch>,
+}
+
+// SAFETY: the raw pointers are to memory of the executable, which outlives the step; workers
+// write different parts of it, or meet at a barrier between writing and reading.
+unsafe impl Sync for Step<'_> {}
+
+/// A few neighbouring tokens of a span.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueryBlock {
+    pub span: u32,
+    pub first: u32,
+    pub len: u32,
+}
+
+/// Tokens in a block of queries.
+pub(crate) const QUERY_TOKENS: u32 = 8;
+
+/// A step on one worker.
+pub(crate) struct Job<'a> {
+    pub step: &'a Step<'a>,
+    pub worker: Worker<'a>,
+}
+
+impl<'a> Job<'a> {
+    /// Rows of that kind in this step.
+    pub fn count(&self, kind: RowKind) -> usize {
+        match kind {
+            RowKind::Tokens => self.step.tokens,
+            RowKind::Outputs => self.step.outputs,
+        }
+    }
+
+    /// The rows this worker computes of a node by rows.
+    pub fn rows(&self, kind: RowKind) -> Range<usize> {
+        let count = self.count(kind);
+        if count <= NARROW { 0..count } else { self.worker.share(count) }
+    }
+
+    /// What kind of rows a place has.
+    pub fn kind(&self, place: usize) -> RowKind {
+        self.step.places[place].rows
+    }
+
+    /// f32 from row to row.
+    pub fn stride(&self, place: usize) -> usize {
+        self.step.places[place].stride
+    }
+
+    /// The first row of a place, as this worker sees it.
+    pub fn start(&self, place: usize) -> *mut f32 {
+        let (p, index) = (&self.step.places[place], self.worker.index());
+        let own = p.copied && index > 0 && self.count(p.rows) <= NARROW;
+        // SAFETY: inside the memory the plan asked for.
+        unsafe {
+            if own {
+                self.step.own.add((index - 1) * self.step.own_bytes + p.own).cast()
+            } else {
+                self.step.shared.add(p.shared).cast()
+            }
+        }
+    }
+
+    /// A row of a view.
+    pub fn read(&self, v: Cols, row: usize) -> &'a [f32] {
+        let p = &self.step.places[v.place];
+        debug_assert!(row < self.count(p.rows) && v.start + v.cols <= p.stride);
+        // SAFETY: inside the place; the plan has a barrier, or the same worker, between writing
+        // and reading it.
+        unsafe {
+            let first = self.start(v.place).add(row * p.stride + v.start);
+            std::slice::from_raw_parts(first, v.cols)
+        }
+    }
+
+    /// A row of a view, to write.
+    ///
+    /// # Safety
+    /// The row (or these columns of it) is this worker's by the node's way of splitting.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn write(&self, v: Cols, row: usize) -> &'a mut [f32] {
+        let p = &self.step.places[v.place];
+        debug_assert!(row < self.count(p.rows) && v.start + v.cols <= p.stride);
+        // SAFETY: inside the place; alone by contract.
+        unsafe {
+            let first = self.start(v.place).add(row * p.stride + v.start);
+            std::slice::from_raw_parts_mut(first, v.cols)
+        }
+    }
+
+    /// This worker's scratch memory.
+    ///
+    /// # Safety
+    /// One use at a time.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn scratch(&self) -> &'a mut Scratch {
+        let index = self.worker.index();
+        // SAFETY: workers have different indices; one use at a time by contract.
+        unsafe { &mut self.step.scratch.part(index..index + 1)[0] }
+    }
+
+    /// The block table of a span for a cache.
+    pub fn table(&self, span: &Span, cache: &KvCache) -> &'a [BlockId] {
+        &self.step.batch.tables[span.tables[cache.group] as usize..]
+    }
+}
+
+/// A compiled program with its caches.
+pub(crate) struct CpuExecutable {
+    plan: Plan,
+    rules: BatchRules,
+    pool: Arc<Mutex<Pool>>,
+    isa: Isa,
+    caches: Vec<KvCache>,
+    shared: Buffer,
+    own: Buffer,
+    scratch: Vec<Scratch>,
+    counters: Vec<AtomicUsize>,
+    ids: Vec<TokenId>,
+    queries: Vec<QueryBlock>,
+    served: Vec<Served>,
+    /// Buffers and columns of logits and final rows.
+    outputs: Outputs,
+    sampled: Vec<TokenId>,
+    /// Tokens, outputs of the last step; what rows of it are wanted.
+    last: (usize, usize),
+    wanted: Vec<OutputKind>,
+    in_flight: bool,
+    buffer_cols: Vec<usize>,
+}
+
+/// Where a step's results lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outputs {
+    pub logits: Option<Cols>,
+    pub hidden: Option<Cols>,
+}
+
+/// What an executable is made of.
+pub(crate) struct Compiled {
+    pub plan: Plan,
+    pub wants: Wants,
+    pub outputs: Outputs,
+    pub isa: Isa,
+    pub pool: Arc<Mutex<Pool>>,
+    pub caches: Vec<KvCache>,
+}
+
+impl CpuExecutable {
+    pub fn new(c: Compiled, program: &Program, limits: &Limits) -> Result<Self, DeviceError> {
+        let workers = c.pool.lock().unwrap_or_else(PoisonError::into_inner).workers();
+        let vocab = program.vocab as usize;
+        let oom = crate::weight::out_of_memory;
+        let scratch = (0..workers).map(|_| Scratch {
+            lines: vec![Line::ZERO; c.wants.lines],
+            attention: attention::Scratch::new(c.wants.v_stride),
+            sample: SampleScratch::new(vocab),
+            row: vec![0.0; c.wants.row.max(vocab)],
+        });
+        let (tokens, outputs) = (limits.step_tokens as usize, limits.outputs as usize);
+        let top = || Vec::with_capacity(limits.top_logprobs as usize);
+        let served = |_| Served { sampled: Sampled::default(), top: top() };
+        Ok(Self {
+            rules: BatchRules::new(program, limits, crate::kv::BLOCK as u32),
+            shared: Buffer::zeroed(c.plan.shared_bytes).map_err(oom)?,
+            own: Buffer::zeroed(c.plan.own_bytes * (workers - 1)).map_err(oom)?,
+            scratch: scratch.collect(),
+            counters: (0..c.wants.counters).map(|_| AtomicUsize::new(0)).collect(),
+            ids: Vec::with_capacity(tokens),
+            queries: Vec::with_capacity(tokens),
+            served: (0..outputs).map(served).collect(),
+            sampled: Vec::with_capacity(outputs),
+            wanted: Vec::with_capacity(outputs),
+            buffer_cols: program.buffers.iter().map(|b| b.cols as usize).collect(),
+            last: (0, 0),
+            in_flight: false,
+            plan: c.plan,
+            outputs: c.outputs,
+            isa: c.isa,
+            pool: c.pool,
+            caches: c.caches,
+        })
+    }
+
+    /// Learns the step's tokens and cuts its spans into blocks of queries.
+    fn prepare(&mut self, batch: &Batch) {
+        self.ids.clear();
+        for token in &batch.tokens {
+            self.ids.push(match *token {
+                TokenSource::Id(id) => id,
+                TokenSource::Sampled(row) => self.sampled[row as usize],
+            });
+        }
+        self.queries.clear();
+        for (span, s) in (0u32..).zip(&batch.spans) {
+            let mut first = 0;
+            while first < s.len {
+                let len = QUERY_TOKENS.min(s.len - first);
+                self.queries.push(QueryBlock { span, first, len });
+                first += len;
+            }
+        }
+        self.wanted.clear();
+        self.wanted.extend(batch.outputs.iter().map(|o| o.kind));
+        self.counters.iter().for_each(|c| c.store(0, Ordering::Relaxed));
+        self.last = (batch.tokens.len(), batch.outputs.len());
+        for copy in &batch.copies {
+            for cache in self.caches.iter().filter(|c| c.group == copy.group as usize) {
+                // SAFETY: no step is running.
+                unsafe { cache.copy(copy.src, copy.dst) };
+            }
+        }
+    }
+
+    fn run(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+        let case = case_of(self.last.0, self.last.1);
+        let step = Step {
+            batch,
+            ids: &self.ids,
+            isa: self.isa,
+            tokens: self.last.0,
+            outputs: self.last.1,
+            caches: &self.caches,
+            counters: &self.counters,
+            queries: &self.queries,
+            served: Parts::new(&mut self.served),
+            places: &self.plan.places,
+            shared: self.shared.bytes_mut().as_mut_ptr(),
+            own: self.own.bytes_mut().as_mut_ptr(),
+            own_bytes: self.plan.own_bytes,
+            scratch: Parts::new(&mut self.scratch),
+        };
+        let (plan, step) = (&self.plan, &step);
+        let few_tokens = case & 1 == 1;
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let ran = pool.run(|worker| {
+            let job = Job { step, worker };
+            for (node, &barrier) in plan.nodes.iter().zip(&plan.barriers[case]) {
+                if barrier {
+                    worker.barrier();
+                }
+                if few_tokens || !matches!(node.split, Split::Few(_)) {
+                    node.kernel.run(&job);
+                }
+            }
+        });
+        ran.map_err(|e| DeviceError::Failed { device: DEVICE.into(), reason: e.to_string() })
+    }
+
+    /// A row of an output view of the last step.
+    fn row(&self, v: Cols, row: usize) -> &[f32] {
+        let p = &self.plan.places[v.place];
+        let start = p.shared + (row * p.stride + v.start) * 4;
+        let bytes = &self.shared.bytes()[start..start + v.cols * 4];
+        // SAFETY: f32 in memory aligned to 64 bytes; the step has ended.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), v.cols) }
+    }
+}
+
+impl Executable for CpuExecutable {
+    fn submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+        if self.in_flight {
+            return Err(DeviceError::BadBatch("a step is already in flight".into()));
+        }
+        self.rules.check(batch, self.sampled.len())?;
+        self.prepare(batch);
+        self.run(batch)?;
+        self.in_flight = true;
+        Ok(())
+    }
+
+    fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
+        out.clear();
+        if !std::mem::take(&mut self.in_flight) {
+            return Err(DeviceError::BadBatch("no step was submitted".into()));
+        }
+        self.sampled.clear();
+        for (row, (kind, served)) in self.wanted.iter().zip(&self.served).enumerate() {
+            let mut sampled = Sampled::default();
+            let wanted = match kind {
+                OutputKind::Logits => self.outputs.logits,
+                OutputKind::Hidden => self.outputs.hidden,
+                _ => {
+                    sampled = served.sampled;
+                    sampled.top.0 = out.top.len() as u32;
+                    out.top.extend_from_slice(&served.top);
+                    None
+                }
+            };
+            if let Some(v) = wanted {
+                out.rows.extend_from_slice(self.row(v, row));
+            }
+            self.sampled.push(sampled.token);
+            out.sampled.push(sampled);
+        }
+        Ok(())
+    }
+
+    fn buffer(&self, buffer: BufferId) -> Option<Vec<f32>> {
+        let place = buffer.0 as usize;
+        let cols = *self.buffer_cols.get(place)?;
+        let p = self.plan.places[place];
+        let rows = match p.rows {
+            RowKind::Tokens => self.last.0,
+            RowKind::Outputs => self.last.1,
+        };
+        let view = Cols { place, start: 0, cols };
+        p.kept.then(|| (0..rows).flat_map(|r| self.row(view, r)).copied().collect())
+    }
+}

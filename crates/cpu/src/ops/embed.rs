@@ -1,0 +1,125 @@
+//! Embedding rows, the angles of rotations, rows with an output, pooling.
+
+use std::sync::Arc;
+
+use tokenmill_ir::{PoolKind, Rope, Rows as RowKind};
+
+use crate::exec::{Job, Kernel};
+use crate::math::{inverse_sqrt, sin_cos_all, sum};
+use crate::plan::Cols;
+use crate::weight::Weight;
+
+/// `scale · table[token] (+ positions[p]) (+ token_types[0])`.
+#[derive(Debug)]
+pub(crate) struct Embed {
+    pub table: Arc<Weight>,
+    pub scale: f32,
+    pub positions: Option<Arc<Weight>>,
+    pub token_types: Option<Arc<Weight>>,
+    pub out: Cols,
+}
+
+impl Kernel for Embed {
+    fn run(&self, job: &Job<'_>) {
+        for r in job.rows(RowKind::Tokens) {
+            // SAFETY: by rows; scratch is used here only.
+            let (out, scratch) = unsafe { (job.write(self.out, r), job.scratch()) };
+            self.table.row(job.step.ids[r] as usize, out);
+            out.iter_mut().for_each(|x| *x *= self.scale);
+            let position = job.step.batch.positions[r] as usize;
+            for (table, row) in [(&self.positions, position), (&self.token_types, 0)] {
+                let Some(table) = table else { continue };
+                let extra = &mut scratch.row[..out.len()];
+                table.row(row, extra);
+                out.iter_mut().zip(extra).for_each(|(x, add)| *x += *add);
+            }
+        }
+    }
+}
+
+/// Sines, then cosines, of a rotation at the position of every token, times its magnitude.
+#[derive(Debug)]
+pub(crate) struct Angles {
+    freq: Vec<f32>,
+    magnitude: f32,
+    pub out: Cols,
+}
+
+impl Angles {
+    pub fn new(rope: &Rope, factors: Option<&Weight>, out: Cols) -> Self {
+        let mut freq = rope.inv_freq.clone();
+        if let Some(f) = factors {
+            freq.iter_mut().zip(f.vector()).for_each(|(freq, f)| *freq /= f);
+        }
+        Self { freq, magnitude: rope.magnitude, out }
+    }
+}
+
+impl Kernel for Angles {
+    fn run(&self, job: &Job<'_>) {
+        for r in job.rows(RowKind::Tokens) {
+            // SAFETY: by rows; scratch is used here only.
+            let (out, scratch) = unsafe { (job.write(self.out, r), job.scratch()) };
+            let angle = &mut scratch.row[..self.freq.len()];
+            let position = job.step.batch.positions[r] as f32;
+            angle.iter_mut().zip(&self.freq).for_each(|(a, f)| *a = position * f);
+            let (sin, cos) = out.split_at_mut(self.freq.len());
+            sin_cos_all(job.step.isa, angle, sin, cos);
+            out.iter_mut().for_each(|x| *x *= self.magnitude);
+        }
+    }
+}
+
+/// Token rows that have an output.
+#[derive(Debug)]
+pub(crate) struct TakeRows {
+    pub x: Cols,
+    pub out: Cols,
+}
+
+impl Kernel for TakeRows {
+    fn run(&self, job: &Job<'_>) {
+        for r in job.rows(RowKind::Outputs) {
+            let row = job.step.batch.outputs[r].row as usize;
+            // SAFETY: by rows.
+            unsafe { job.write(self.out, r) }.copy_from_slice(job.read(self.x, row));
+        }
+    }
+}
+
+/// One vector an output row: that of the span around it.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub x: Cols,
+    pub kind: PoolKind,
+    pub normalise: bool,
+    pub out: Cols,
+}
+
+impl Kernel for Pool {
+    fn run(&self, job: &Job<'_>) {
+        for r in job.rows(RowKind::Outputs) {
+            let row = job.step.batch.outputs[r].row;
+            let around = |s: &&tokenmill_ir::Span| (s.first..s.first + s.len).contains(&row);
+            let Some(span) = job.step.batch.spans.iter().find(around) else { continue };
+            let (first, last) = (span.first as usize, (span.first + span.len) as usize - 1);
+            // SAFETY: by rows; scratch is used here only.
+            let (out, scratch) = unsafe { (job.write(self.out, r), job.scratch()) };
+            let from = if self.kind == PoolKind::Last { last } else { first };
+            out.copy_from_slice(job.read(self.x, from));
+            if self.kind == PoolKind::Mean {
+                for row in first + 1..=last {
+                    out.iter_mut().zip(job.read(self.x, row)).for_each(|(o, x)| *o += x);
+                }
+                out.iter_mut().for_each(|o| *o /= span.len as f32);
+            }
+            if self.normalise {
+                let squares = &mut scratch.row[..out.len()];
+                squares.iter_mut().zip(&*out).for_each(|(s, o)| *s = o * o);
+                let square = sum(job.step.isa, squares);
+                let factor = if square > 0.0 { inverse_sqrt(square) } else { 0.0 };
+                out.iter_mut().for_each(|o| *o *= factor);
+            }
+        }
+    }
+}

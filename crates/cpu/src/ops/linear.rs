@@ -1,0 +1,282 @@
+//! Products with weights: encoding of their inputs, plain and gated layers, the head.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tokenmill_ir::{Act, GateAct};
+use tokenmill_quant::panel::PANEL_ROWS;
+
+use crate::exec::{Job, Kernel};
+use crate::isa::Isa;
+use crate::linear::{Encoding, Line, LinearJob, OutView, linear};
+use crate::math::{erf, exp, sigmoid, silu, tanh};
+use crate::plan::Cols;
+use crate::weight::{Panels, Weight};
+
+/// Encodes rows for the products that read them.
+#[derive(Debug)]
+pub(crate) struct Encode {
+    pub x: Cols,
+    pub encoding: Encoding,
+    /// Lines as f32 words.
+    pub out: Cols,
+}
+
+impl Kernel for Encode {
+    fn run(&self, job: &Job<'_>) {
+        for r in job.rows(job.kind(self.out.place)) {
+            // SAFETY: by rows.
+            let out = unsafe { job.write(self.out, r) };
+            // SAFETY: places and their rows are aligned to lines; a line is sixteen words.
+            let lines = unsafe {
+                std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<Line>(), out.len() / 16)
+            };
+            self.encoding.encode(job.step.isa, job.read(self.x, r), lines);
+        }
+    }
+}
+
+/// One weight times encoded rows.
+#[derive(Debug)]
+pub(crate) struct Product {
+    pub weight: Arc<Weight>,
+    /// For every run of panels: its input and its encoding.
+    pub inputs: Vec<(Cols, Encoding)>,
+    pub out: Cols,
+}
+
+impl Product {
+    /// This worker's panels of every run, all rows at once; biases and factors included.
+    fn run_share(&self, job: &Job<'_>) {
+        for i in 0..self.inputs.len() {
+            let panels = &self.weight.panels()[i];
+            self.run_panels(job, i, job.worker.share(panels.spec.panels()));
+        }
+    }
+
+    /// Some panels of run `i`.
+    fn run_panels(&self, job: &Job<'_>, i: usize, range: Range<usize>) {
+        let (panels, (input, encoding)) = (&self.weight.panels()[i], &self.inputs[i]);
+        let tokens = job.count(job.kind(self.out.place));
+        if tokens == 0 || range.is_empty() {
+            return;
+        }
+        let stride = job.stride(self.out.place);
+        let len = (tokens - 1) * stride + panels.spec.rows();
+        let lines = encoding.lines(panels.spec.cols());
+        // SAFETY: inputs are rows of lines, one after another; workers write different columns
+        // of the output.
+        unsafe {
+            let input =
+                std::slice::from_raw_parts(job.start(input.place).cast::<Line>(), tokens * lines);
+            let first = job.start(self.out.place).add(self.out.start + panels.row);
+            let out = OutView::new(std::slice::from_raw_parts_mut(first, len), stride);
+            let work = LinearJob {
+                spec: panels.spec,
+                weights: panels.bytes(),
+                panels: range.clone(),
+                encoding: *encoding,
+                input,
+                tokens,
+                out,
+            };
+            linear(job.step.isa, &work, &mut job.scratch().lines);
+        }
+        self.after(job, panels, range, tokens);
+    }
+
+    /// Adds biases, multiplies by factors.
+    fn after(&self, job: &Job<'_>, panels: &Panels, range: Range<usize>, tokens: usize) {
+        let Weight { bias, scales, .. } = &*self.weight;
+        if bias.is_empty() && scales.is_empty() {
+            return;
+        }
+        let cols = columns(panels, range);
+        for r in 0..tokens {
+            let view = Cols { start: self.out.start + cols.start, cols: cols.len(), ..self.out };
+            // SAFETY: columns of this worker's panels.
+            let row = unsafe { job.write(view, r) };
+            if !bias.is_empty() {
+                row.iter_mut().zip(&bias[cols.clone()]).for_each(|(y, b)| *y += b);
+            }
+            if !scales.is_empty() {
+                row.iter_mut().zip(&scales[cols.clone()]).for_each(|(y, s)| *y *= s);
+            }
+        }
+    }
+}
+
+/// Rows of the weight (columns of the result) in some panels.
+fn columns(panels: &Panels, range: Range<usize>) -> Range<usize> {
+    let end = (range.end * PANEL_ROWS).min(panels.spec.rows());
+    panels.row + (range.start * PANEL_ROWS).min(end)..panels.row + end
+}
+
+/// `out = x · weightᵀ + bias`.
+#[derive(Debug)]
+pub(crate) struct Linear(pub Product);
+
+impl Kernel for Linear {
+    fn run(&self, job: &Job<'_>) {
+        self.0.run_share(job);
+    }
+}
+
+/// Panels computed by both branches before they are combined, when there are many rows.
+const GATED_PANELS: usize = 8;
+
+/// `out = act(x · gateᵀ, x · upᵀ)`: the gate is computed in place of the result. Both weights have
+/// one run of panels.
+#[derive(Debug)]
+pub(crate) struct GatedLinear {
+    pub gate: Product,
+    pub up: Product,
+    pub act: GateAct,
+}
+
+impl Kernel for GatedLinear {
+    fn run(&self, job: &Job<'_>) {
+        let panels = &self.gate.weight.panels()[0];
+        let share = job.worker.share(panels.spec.panels());
+        let tokens = job.count(job.kind(self.gate.out.place));
+        let step = if tokens <= 8 { share.len().max(1) } else { GATED_PANELS };
+        let mut first = share.start;
+        while first < share.end {
+            let range = first..(first + step).min(share.end);
+            self.gate.run_panels(job, 0, range.clone());
+            self.up.run_panels(job, 0, range.clone());
+            first = range.end;
+            let cols = columns(panels, range);
+            let view = |of: Cols| Cols { start: of.start + cols.start, cols: cols.len(), ..of };
+            for r in 0..tokens {
+                let up = job.read(view(self.up.out), r);
+                // SAFETY: columns of this worker's panels.
+                let gate = unsafe { job.write(view(self.gate.out), r) };
+                combine(job.step.isa, gate, up, self.act);
+            }
+        }
+    }
+}
+
+/// Gate and linear branch as rows of their own.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    pub gate: Cols,
+    pub up: Cols,
+    pub act: GateAct,
+    pub out: Cols,
+}
+
+impl Kernel for Gate {
+    fn run(&self, job: &Job<'_>) {
+        for r in job.rows(job.kind(self.out.place)) {
+            // SAFETY: by rows.
+            let out = unsafe { job.write(self.out, r) };
+            out.copy_from_slice(job.read(self.gate, r));
+            combine(job.step.isa, out, job.read(self.up, r), self.act);
+        }
+    }
+}
+
+crate::math::per_isa! {
+    /// `gate = act(gate, up)`.
+    combine(gate: &mut [f32], up: &[f32], act: GateAct) = combine_lanes;
+    /// `x = act(x)`.
+    activate(x: &mut [f32], act: Act) = activate_lanes;
+    /// `x = cap(scale · x)`.
+    scale_and_cap(x: &mut [f32], scale: f32, softcap: Option<f32>) = cap_lanes;
+}
+
+#[inline(always)]
+fn combine_lanes(gate: &mut [f32], up: &[f32], act: GateAct) {
+    match act {
+        GateAct::Plain(Act::Silu) => {
+            for (g, &u) in gate.iter_mut().zip(up) {
+                *g = silu(*g) * u;
+            }
+        }
+        GateAct::Plain(act) => {
+            activate_lanes(gate, act);
+            for (g, &u) in gate.iter_mut().zip(up) {
+                *g *= u;
+            }
+        }
+        GateAct::Clamped { alpha, limit } => {
+            for (g, &u) in gate.iter_mut().zip(up) {
+                let x = if *g > limit { limit } else { *g };
+                let u = if u > limit { limit } else { u };
+                let u = if u < -limit { -limit } else { u };
+                *g = (u + 1.0) * (x / (1.0 + exp(-(alpha * x))));
+            }
+        }
+    }
+}
+
+/// The activations, one loop each.
+#[inline(always)]
+fn activate_lanes(x: &mut [f32], act: Act) {
+    match act {
+        Act::Silu => each(x, silu),
+        Act::Gelu => each(x, |x| 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))),
+        Act::GeluTanh => each(x, |x| {
+            let inner = 0.797_884_6 * (0.044715 * x * x).mul_add(x, x);
+            0.5 * x * (1.0 + tanh(inner))
+        }),
+        Act::Relu => each(x, |x| if x < 0.0 { 0.0 } else { x }),
+        Act::ReluSquared => each(x, |x| if x < 0.0 { 0.0 } else { x * x }),
+    }
+}
+
+#[inline(always)]
+pub(crate) fn each(x: &mut [f32], f: impl Fn(f32) -> f32) {
+    for x in x {
+        *x = f(*x);
+    }
+}
+
+#[inline(always)]
+fn cap_lanes(x: &mut [f32], scale: f32, softcap: Option<f32>) {
+    if scale != 1.0 {
+        each(x, |x| x * scale);
+    }
+    if let Some(c) = softcap {
+        each(x, |x| c * tanh(x / c));
+    }
+}
+
+crate::math::per_isa! {
+    /// Logistic function of every element.
+    sigmoid_all(x: &mut [f32]) = sigmoid_lanes;
+}
+
+#[inline(always)]
+fn sigmoid_lanes(x: &mut [f32]) {
+    each(x, sigmoid);
+}
+
+/// Logits.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub product: Product,
+    pub scale: f32,
+    pub softcap: Option<f32>,
+}
+
+impl Kernel for Head {
+    fn run(&self, job: &Job<'_>) {
+        self.product.run_share(job);
+        if self.scale == 1.0 && self.softcap.is_none() {
+            return;
+        }
+        let out = self.product.out;
+        for panels in self.product.weight.panels() {
+            let cols = columns(panels, job.worker.share(panels.spec.panels()));
+            for r in 0..job.count(job.kind(out.place)) {
+                let view = Cols { start: out.start + cols.start, cols: cols.len(), ..out };
+                // SAFETY: columns of this worker's panels.
+                let row = unsafe { job.write(view, r) };
+                scale_and_cap(job.step.isa, row, self.scale, self.softcap);
+            }
+        }
+    }
+}
