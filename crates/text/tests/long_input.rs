@@ -39,7 +39,7 @@ fn check(name: &str, tokenizer: &Tokenizer, bytes: usize) {
         assert_eq!(tokenizer.decode(&ids), text, "{name}, {input}");
         // Far above what linear code takes even unoptimised on a busy machine; quadratic code
         // would take hours.
-        assert!(seconds < 60.0, "{name}, {input}: {seconds} s");
+        assert!(seconds < 300.0, "{name}, {input}: {seconds} s");
     }
 }
 
@@ -91,7 +91,7 @@ fn tokenizer_file() {
             let ids = tokenizer.encode(&text, Special::Plain).expect("encodes");
             let seconds = start.elapsed().as_secs_f64();
             println!("{name}, {input}: {} tokens, {seconds:.2} s", ids.len());
-            assert!(seconds < 60.0, "{name}, {input}: {seconds} s");
+            assert!(seconds < 300.0, "{name}, {input}: {seconds} s");
         }
     }
 }

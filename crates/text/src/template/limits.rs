@@ -12,7 +12,7 @@ use minijinja::{Error, ErrorKind, Value};
 use super::TemplateError;
 
 /// Most characters in one tag, without blanks and string literals. The engine's parser keeps
-/// chains of operators as trees as deep as the chain is long. Published templates stay below 700.
+/// chains of operators as trees as deep as the chain is long. Published templates stay below 250.
 const MAX_TAG_CHARS: usize = 2048;
 /// Most `elif` branches in a template: they nest too.
 const MAX_ELIFS: usize = 256;
