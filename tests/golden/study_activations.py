@@ -35,13 +35,13 @@ SAMPLED_CHUNKS = (0, 5, 10, 15)  # what the per-role rows read: prose, notes, pr
 # ------------------------------------------------------------------------------------- the schemes
 
 
-def quantise(x, block):
-    """s8, round to nearest even, scale amax/127 per `block` values of a row (0: the whole row)."""
+def quantise(x, block, steps=127):
+    """Round to nearest even at scale amax/steps, per `block` values of a row (0: the whole row)."""
     width = x.shape[-1]
     out = torch.empty_like(x)
     for start in range(0, width, block or width):
         part = x[..., start:start + (block or width)]
-        scale = part.abs().amax(-1, keepdim=True) / 127
+        scale = part.abs().amax(-1, keepdim=True) / steps
         scale = torch.where(scale == 0, torch.ones_like(scale), scale)
         out[..., start:start + part.shape[-1]] = (part / scale).round() * scale
     return out
@@ -73,23 +73,26 @@ def without_peaks(x, block):
     return rest.scatter(-1, at, peak).reshape(x.shape)
 
 
+def fine(x, block):
+    """Two s8 values for each input that share one scale: 254 q1 + q2, so amax is 32258 steps."""
+    return quantise(x, block, 254 * 127)
+
+
 def loud_twice(x, block, ratio):
-    """A second term only for blocks whose scale is above `ratio` times the row's median scale."""
-    parts = x.reshape(*x.shape[:-1], -1, block)
-    once = quantise(parts, 0)
-    twice = once + quantise(parts - once, 0)
-    loud = parts.abs().amax(-1, keepdim=True)
-    return torch.where(loud > ratio * loud.median(-2, keepdim=True).values,
-                       twice, once).reshape(x.shape)
+    """Two values only in blocks whose amax is above `ratio` times the median amax of the row."""
+    loud = x.reshape(*x.shape[:-1], -1, block).abs().amax(-1)
+    return choose(x, block, loud > ratio * loud.median(-1, keepdim=True).values)
 
 
 def far_twice(x, block, ratio):
     """As loud_twice, against the mean magnitude of the row, which needs no sorting."""
-    parts = x.reshape(*x.shape[:-1], -1, block)
-    once = quantise(parts, 0)
-    twice = once + quantise(parts - once, 0)
-    far = parts.abs().amax(-1, keepdim=True) > ratio * parts.abs().mean((-2, -1), keepdim=True)
-    return torch.where(far, twice, once).reshape(x.shape)
+    loud = x.reshape(*x.shape[:-1], -1, block).abs().amax(-1)
+    return choose(x, block, loud > ratio * x.abs().mean(-1, keepdim=True))
+
+
+def choose(x, block, marked):
+    """Two values in the marked blocks, one in the others; marked [..., blocks]."""
+    return torch.where(marked.repeat_interleave(block, -1), fine(x, block), quantise(x, block))
 
 
 def rotated(x):
@@ -120,6 +123,7 @@ SCHEMES = {
     "64": lambda x: quantise(x, 64),
     "32": lambda x: quantise(x, 32),
     "two": two_terms,
+    "fine 32": lambda x: fine(x, 32),
     "bf16": lambda x: x.bfloat16().float(),
 }
 ROLES = ("qkv", "o", "gate_up", "down", "head")
@@ -167,14 +171,14 @@ IDEAS = {
     "all far 6": (everywhere("far 6"), {}, False),
     "all far 8": (everywhere("far 8"), {}, False),
     "all far 10": (everywhere("far 10"), {}, False),
-    "loud 2, o 32, head two": (everywhere("loud 2", o="32", head="two"), {}, False),
-    "loud 3, o 32, head two": (everywhere("loud 3", o="32", head="two"), {}, False),
-    "32, head two": (everywhere("32", head="two"), {}, False),
+    "loud 2, o 32, head fine": (everywhere("loud 2", o="32", head="fine 32"), {}, False),
+    "loud 3, o 32, head fine": (everywhere("loud 3", o="32", head="fine 32"), {}, False),
+    "32, head fine": (everywhere("32", head="fine 32"), {}, False),
     "32, head and qkv two": (everywhere("32", head="two", qkv="two"), {}, False),
     "two, o and down 32": (everywhere("two", o="32", down="32"), {}, False),
     "two, o 32": (everywhere("two", o="32"), {}, False),
-    "offset 32, head two": (everywhere("offset 32", head="two"), {}, False),
-    "peak 32, head two": (everywhere("peak 32", head="two"), {}, False),
+    "offset 32, head fine": (everywhere("offset 32", head="fine 32"), {}, False),
+    "peak 32, head fine": (everywhere("peak 32", head="fine 32"), {}, False),
 }
 CACHE = {
     "K per head": ({}, {"k": "row"}, False),
@@ -188,17 +192,17 @@ CACHE = {
     "K Hadamard, V per head": ({}, {"k": "rotated", "v": "row"}, False),
     "K and V bf16": ({}, {"k": "bf16", "v": "bf16"}, False),
 }
-FAR = everywhere("far 10", head="two")
+FAR = everywhere("far 10", head="fine 32")
 FINAL = {
-    "32, head two": (everywhere("32", head="two"), {}, False),
+    "32, head fine": (everywhere("32", head="fine 32"), {}, False),
     "far 10": (everywhere("far 10"), {}, False),
-    "far 10, head two": (FAR, {}, False),
-    "far 8, head two": (everywhere("far 8", head="two"), {}, False),
-    "two, o 32": (everywhere("two", o="32"), {}, False),
+    "far 10, head fine": (FAR, {}, False),
+    "far 8, head fine": (everywhere("far 8", head="fine 32"), {}, False),
+    "fine 32": (everywhere("fine 32"), {}, False),
     "K per 32, V per head": ({}, {"k": "32", "v": "row"}, False),
     "K Hadamard, V per head": ({}, {"k": "rotated", "v": "row"}, False),
-    "far 10, head two, K per 32, V per head": (FAR, {"k": "32", "v": "row"}, False),
-    "far 10, head two, K Hadamard, V per head": (FAR, {"k": "rotated", "v": "row"}, False),
+    "far 10, head fine, K per 32, V per head": (FAR, {"k": "32", "v": "row"}, False),
+    "far 10, head fine, K Hadamard, V per head": (FAR, {"k": "rotated", "v": "row"}, False),
 }
 STAGES = {"roles": ROLE_VARIANTS, "all": ALL_VARIANTS, "ideas": IDEAS, "cache": CACHE,
           "final": FINAL}
@@ -347,7 +351,7 @@ def main():
     ids = tokenizer.encode((HERE / "text" / "eval.txt").read_text()).ids
     chunks = [ids[i:i + CHUNK] for i in range(0, len(ids), CHUNK)]
     variants = {k: v for k, v in STAGES[args.stage].items() if args.only in k}
-    chosen = (range(len(chunks)) if args.stage in ("all", "final") else SAMPLED_CHUNKS)
+    chosen = range(len(chunks)) if args.stage in ("all", "final") else SAMPLED_CHUNKS
     found = {name: ([], []) for name in variants}
     nll = []
     for number in chosen:
