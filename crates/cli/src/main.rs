@@ -1,2 +1,60 @@
-//! The `tokenmill` command.
-fn main() {}
+//! The `tokenmill` command: run, serve, measure and inspect models.
+
+mod args;
+mod bench;
+mod chat;
+mod devices;
+mod doctor;
+mod eval;
+mod failure;
+mod inspect;
+mod memory;
+mod model;
+mod run;
+mod score;
+mod serve;
+mod store;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Args, Command};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let level = if args.verbose { "debug" } else { "warn" };
+    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
+    match dispatch(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::Run(run) => run::run(&run),
+        Command::Serve(_) | Command::Bench(_) | Command::Doctor => {
+            Err(Failure::new("not here yet", ""))
+        }
+        Command::Score(score) => score::score(&score),
+        Command::Eval(eval) => eval::eval(&eval),
+        Command::Inspect(inspect) => inspect::inspect(&inspect),
+        Command::Pull { model } => store::pull(&model),
+        Command::List { json } => store::list(json),
+        Command::Show { model } => store::show(&model),
+        Command::Rm { model } => store::rm(&model),
+        Command::Verify { model } => store::verify(model.as_deref()),
+        Command::Doctor => doctor::doctor(),
+        Command::Completions { shell } => {
+            let mut command = Args::command();
+            clap_complete::generate(shell, &mut command, "tokenmill", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}

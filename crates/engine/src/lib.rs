@@ -2,9 +2,9 @@
 //! reach it. It speaks tokens and events; it knows no socket and no JSON protocol.
 
 mod answer;
+pub mod direct;
 pub mod engine;
 pub mod handle;
-pub mod direct;
 pub mod load;
 pub mod request;
 mod rows;

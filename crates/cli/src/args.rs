@@ -1,0 +1,345 @@
+//! The command line: every command, flag and default.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Runs language models: any model file, on the hardware there is.
+#[derive(Debug, Parser)]
+#[command(name = "tokenmill", version, about, disable_help_subcommand = true)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Say more on the standard error.
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// One answer, or a chat when on a terminal.
+    Run(Run),
+    /// OpenAI-style HTTP server.
+    Serve(Box<Serve>),
+    /// Prefill and decode speed, beside the machine's limits.
+    Bench(Bench),
+    /// Log-probabilities of given text or token ids.
+    Score(Score),
+    /// Perplexity of a text; KL divergence from a reference run.
+    Eval(Eval),
+    /// What a model file holds and what will be computed.
+    Inspect(Inspect),
+    /// Fetch a model.
+    Pull {
+        /// Name or alias.
+        model: String,
+    },
+    /// Models on this machine.
+    #[command(alias = "ls")]
+    List {
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Where a model lies and what it is made of.
+    Show {
+        /// Name or alias.
+        model: String,
+    },
+    /// Remove a model.
+    Rm {
+        /// Name or alias.
+        model: String,
+    },
+    /// Check stored files against their digests.
+    Verify {
+        /// Only this model.
+        model: Option<String>,
+    },
+    /// What this machine offers and what will be used.
+    Doctor,
+    /// Completion script for a shell.
+    Completions {
+        /// Shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Which device runs the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// Vector kernels on all cores.
+    Cpu,
+    /// Plain loops on one core: slow, the truth by tolerance.
+    Reference,
+}
+
+/// Arithmetic of matrix products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Activations as 8-bit integers.
+    Int8,
+    /// Weights and activations as bfloat16.
+    Bf16,
+    /// Everything in 32-bit floats.
+    F32,
+}
+
+/// Storage format of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kv {
+    /// 32-bit floats.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// Bytes with a scale a head.
+    Int8,
+}
+
+/// What decides how a model runs.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Machine {
+    /// Device.
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub device: Device,
+    /// Threads; default: the cores this process may use.
+    #[arg(short, long)]
+    pub threads: Option<usize>,
+    /// Arithmetic of matrix products.
+    #[arg(long, value_enum, default_value = "int8")]
+    pub mode: Mode,
+    /// Storage format of keys and values.
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub kv: Kv,
+    /// Longest sequence, tokens (suffix k allowed); default: what the model allows and memory holds.
+    #[arg(long, visible_alias = "max-model-len", value_parser = count)]
+    pub ctx: Option<u32>,
+    /// Memory to stay within, such as 8G; default: what is free.
+    #[arg(long, value_parser = bytes)]
+    pub mem: Option<u64>,
+}
+
+/// How tokens are chosen.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Sampling {
+    /// 0: always the likeliest token.
+    #[arg(long, default_value_t = 0.0)]
+    pub temp: f32,
+    /// Only the k likeliest; 0: all.
+    #[arg(long, default_value_t = 0)]
+    pub top_k: u32,
+    /// Only the likeliest with this much probability together.
+    #[arg(long, default_value_t = 1.0)]
+    pub top_p: f32,
+    /// Only tokens with this part of the best one's probability.
+    #[arg(long, default_value_t = 0.0)]
+    pub min_p: f32,
+    /// Divides the logits of tokens seen before.
+    #[arg(long, default_value_t = 1.0)]
+    pub repeat_penalty: f32,
+    /// Seed; default: from the clock, and printed with -v.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Most tokens to generate.
+    #[arg(short = 'n', long, value_parser = count)]
+    pub max_tokens: Option<u32>,
+}
+
+/// `run`.
+#[derive(Debug, clap::Args)]
+pub struct Run {
+    /// Name, alias or path.
+    #[arg(default_value = "smollm2")]
+    pub model: String,
+    /// What to say; absent: a chat on a terminal, else the standard input.
+    pub prompt: Option<String>,
+    /// System message.
+    #[arg(long)]
+    pub system: Option<String>,
+    /// Give the prompt as it is, without the chat template.
+    #[arg(long)]
+    pub raw: bool,
+    /// The answer and its numbers as one JSON line.
+    #[arg(long)]
+    pub json: bool,
+    /// Sampling.
+    #[command(flatten)]
+    pub sampling: Sampling,
+    /// Machine.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// `serve`.
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    /// Name, alias or path.
+    #[arg(default_value = "smollm2")]
+    pub model: String,
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// Port.
+    #[arg(short, long, default_value_t = 8080)]
+    pub port: u16,
+    /// Keys that clients must show; needed for addresses others can reach. May be repeated.
+    #[arg(long, env = "TOKENMILL_API_KEY", hide_env_values = true, value_delimiter = ',')]
+    pub api_key: Vec<String>,
+    /// Name in the API; default: the name given.
+    #[arg(long)]
+    pub served_model_name: Option<String>,
+    /// Sequences that run at once.
+    #[arg(long, visible_alias = "max-num-seqs", default_value_t = 32)]
+    pub slots: u32,
+    /// Requests that may wait.
+    #[arg(long, default_value_t = 1024)]
+    pub queue: u32,
+    /// Seconds that running answers get to finish after SIGTERM.
+    #[arg(long, default_value_t = 30)]
+    pub drain_timeout: u64,
+    /// Machine.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// `bench`.
+#[derive(Debug, clap::Args)]
+pub struct Bench {
+    /// Name, alias or path.
+    pub model: String,
+    /// Prompt lengths to prefill.
+    #[arg(short, long, default_value = "512", value_delimiter = ',', value_parser = count)]
+    pub prompt: Vec<u32>,
+    /// Numbers of tokens to decode.
+    #[arg(short = 'n', long = "gen", default_value = "128", value_delimiter = ',', value_parser = count)]
+    pub generate: Vec<u32>,
+    /// Sequences decoded at once.
+    #[arg(long, default_value = "1", value_delimiter = ',')]
+    pub batch: Vec<u32>,
+    /// Tokens in the cache before decoding.
+    #[arg(long, default_value_t = 0, value_parser = count)]
+    pub depth: u32,
+    /// Repetitions; medians are printed.
+    #[arg(short, long, default_value_t = 5)]
+    pub reps: u32,
+    /// JSON lines.
+    #[arg(long)]
+    pub json: bool,
+    /// Machine.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// `score`.
+#[derive(Debug, clap::Args)]
+pub struct Score {
+    /// Name, alias or path.
+    pub model: String,
+    /// Token ids, comma-separated.
+    #[arg(long, value_delimiter = ',', conflicts_with = "file")]
+    pub ids: Vec<u32>,
+    /// A text file.
+    #[arg(short, long)]
+    pub file: Option<PathBuf>,
+    /// Alternatives to print at each position.
+    #[arg(long, default_value_t = 0)]
+    pub top: u32,
+    /// JSON lines.
+    #[arg(long)]
+    pub json: bool,
+    /// Machine.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// `eval`.
+#[derive(Debug, clap::Args)]
+pub struct Eval {
+    /// Name, alias or path.
+    pub model: String,
+    /// The text.
+    #[arg(short, long)]
+    pub file: PathBuf,
+    /// Tokens that see each other: the text is cut into pieces of this length.
+    #[arg(long, default_value_t = 512)]
+    pub window: u32,
+    /// Stop after this many tokens.
+    #[arg(long, value_parser = count)]
+    pub tokens: Option<u32>,
+    /// Reference log-probabilities: written if the file is absent, else compared.
+    #[arg(long)]
+    pub kl_base: Option<PathBuf>,
+    /// JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Machine.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// `inspect`.
+#[derive(Debug, clap::Args)]
+pub struct Inspect {
+    /// Name, alias or path.
+    pub model: String,
+    /// The program, one op a line.
+    #[arg(long)]
+    pub program: bool,
+    /// The layer vocabulary's description.
+    #[arg(long)]
+    pub spec: bool,
+    /// All tensors.
+    #[arg(long)]
+    pub tensors: bool,
+    /// All metadata.
+    #[arg(long)]
+    pub meta: bool,
+}
+
+/// A number of tokens, with an optional k (1024).
+fn count(text: &str) -> Result<u32, String> {
+    let (digits, factor) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (text, 1),
+    };
+    let number: u32 = digits.parse().map_err(|_| format!("'{text}' is not a number of tokens"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("'{text}' is too large"))
+}
+
+/// A number of bytes, with an optional K, M, G or T (powers of 1024).
+fn bytes(text: &str) -> Result<u64, String> {
+    let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+    let upper = text.trim_end_matches(['B', 'b']).trim_end_matches('i').to_uppercase();
+    let unit = units.iter().find(|(u, _)| upper.ends_with(*u));
+    let digits = unit.map_or(upper.as_str(), |(u, _)| upper.trim_end_matches(*u));
+    let number: f64 = digits.parse().map_err(|_| format!("'{text}' is not a size, try 8G"))?;
+    if !(0.0..1e15).contains(&number) {
+        return Err(format!("'{text}' is out of range"));
+    }
+    Ok((number * (1u64 << unit.map_or(0, |u| u.1)) as f64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn counts_and_sizes() {
+        assert_eq!(count("32k"), Ok(32768));
+        assert_eq!(count("7"), Ok(7));
+        assert!(count("x").is_err() && count("9999999k").is_err());
+        assert_eq!(bytes("8G"), Ok(8 << 30));
+        assert_eq!(bytes("1.5GiB"), Ok(3 << 29));
+        assert_eq!(bytes("100"), Ok(100));
+        assert!(bytes("-1").is_err() && bytes("G").is_err());
+    }
+}

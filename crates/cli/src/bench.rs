@@ -1,0 +1,255 @@
+//! `bench`: prefill and decode speed of a model, beside the machine's limits measured in the same
+//! run.
+
+use std::io::Write;
+use std::time::Instant;
+
+use serde_json::json;
+use tokenmill_engine::direct::{Direct, Feed};
+use tokenmill_engine::load::LoadedModel;
+use tokenmill_ir::sampling::splitmix;
+use tokenmill_ir::{Cost, Load, OutputKind, SamplingParams, TokenId};
+
+use crate::args::{Bench, Mode};
+use crate::devices;
+use crate::failure::Failure;
+use crate::model;
+
+/// One measured thing.
+struct Test {
+    name: String,
+    /// Tokens a repetition handles.
+    tokens: f64,
+    /// Work of a repetition.
+    cost: Cost,
+    /// Seconds of each repetition.
+    seconds: Vec<f64>,
+}
+
+/// Runs the command.
+pub fn bench(args: &Bench) -> Result<(), Failure> {
+    let sequences = args.batch.iter().copied().max().unwrap_or(1).max(1);
+    let mut machine = args.machine.clone();
+    let longest_prompt = args.prompt.iter().copied().max().unwrap_or(0);
+    let longest_answer = args.generate.iter().copied().max().unwrap_or(0) + args.depth;
+    machine.ctx.get_or_insert(longest_prompt.max(longest_answer + 1).next_multiple_of(32));
+    let mut loaded = model::open(&args.model, &machine, sequences)?;
+    let limits = devices::limits(&machine);
+    let mut bench = Runner { args, loaded: &mut loaded };
+    let mut tests = Vec::new();
+    for &n in args.prompt.iter().filter(|n| **n > 0) {
+        tests.push(bench.prefill(n)?);
+    }
+    for &n in args.generate.iter().filter(|n| **n > 0) {
+        for &b in &args.batch {
+            tests.push(bench.decode(n, b.max(1))?);
+        }
+    }
+    print(args, &loaded, &tests, &limits)
+}
+
+struct Runner<'a> {
+    args: &'a Bench,
+    loaded: &'a mut LoadedModel,
+}
+
+impl Runner<'_> {
+    fn direct(&mut self, sequences: u32) -> Result<Direct, Failure> {
+        let executable =
+            self.loaded.compile().map_err(|e| Failure::new("the device failed", e))?;
+        let LoadedModel { program, limits, device, .. } = &*self.loaded;
+        Ok(Direct::new(executable, program, limits, device.caps().block_tokens, sequences))
+    }
+
+    /// A prompt of `n` tokens in steps of the largest size; only the last token has an output.
+    fn prefill(&mut self, n: u32) -> Result<Test, Failure> {
+        let tokens = self.tokens(n, 0);
+        let step = self.loaded.limits.step_tokens as usize;
+        let mut direct = self.direct(1)?;
+        let mut cost = Cost::default();
+        let mut seconds = Vec::new();
+        for rep in 0..=self.args.reps {
+            direct.restart(0);
+            let start = Instant::now();
+            for chunk in tokens.chunks(step) {
+                let last = direct.computed(0) as usize + chunk.len() == tokens.len();
+                let outputs = [(chunk.len() as u32 - 1, greedy(0))];
+                if rep == 0 {
+                    let context = u64::from(direct.computed(0));
+                    cost = add(cost, self.cost(chunk.len() as u64, u64::from(last), context, 1));
+                }
+                let outputs = &outputs[..usize::from(last)];
+                run(&mut direct, &[Feed { sequence: 0, tokens: chunk, outputs }])?;
+            }
+            if rep > 0 {
+                seconds.push(start.elapsed().as_secs_f64());
+            }
+        }
+        Ok(Test { name: format!("pp{n}"), tokens: f64::from(n), cost, seconds })
+    }
+
+    /// `n` steps of one token for each of `b` sequences, greedily sampled.
+    fn decode(&mut self, n: u32, b: u32) -> Result<Test, Failure> {
+        let prompts: Vec<Vec<TokenId>> =
+            (0..b).map(|s| self.tokens(self.args.depth.max(1), s)).collect();
+        let step = self.loaded.limits.step_tokens as usize;
+        let mut direct = self.direct(b)?;
+        let mut cost = Cost::default();
+        let mut seconds = Vec::new();
+        for rep in 0..=self.args.reps {
+            let mut next = vec![0; b as usize];
+            for (s, prompt) in prompts.iter().enumerate() {
+                direct.restart(s);
+                for chunk in prompt.chunks(step) {
+                    let outputs = [(chunk.len() as u32 - 1, greedy(0))];
+                    let feed = Feed { sequence: s, tokens: chunk, outputs: &outputs };
+                    next[s] = run(&mut direct, &[feed])?[0];
+                }
+            }
+            let outputs = [(0, greedy(0))];
+            let start = Instant::now();
+            for _ in 0..n {
+                let feeds: Vec<Feed<'_>> = next
+                    .chunks(1)
+                    .enumerate()
+                    .map(|(sequence, tokens)| Feed { sequence, tokens, outputs: &outputs })
+                    .collect();
+                let context = u64::from(direct.computed(0));
+                if rep == 0 {
+                    let b = u64::from(b);
+                    cost = add(cost, self.cost(b, b, context, b));
+                }
+                next = run(&mut direct, &feeds)?;
+            }
+            if rep > 0 {
+                seconds.push(start.elapsed().as_secs_f64());
+            }
+        }
+        let mut name = format!("tg{n}");
+        if self.args.depth > 0 {
+            name += &format!("@{}", self.args.depth);
+        }
+        if b > 1 {
+            name += &format!(" x{b}");
+        }
+        Ok(Test { name, tokens: f64::from(n * b), cost, seconds })
+    }
+
+    fn cost(&self, tokens: u64, outputs: u64, context: u64, sequences: u64) -> Cost {
+        let each = tokens / sequences;
+        let key_reads = sequences * (each * context + each * (each + 1) / 2);
+        self.loaded.program.cost(&Load { tokens, outputs, key_reads })
+    }
+
+    /// Random tokens, the same in every run.
+    fn tokens(&self, n: u32, salt: u32) -> Vec<TokenId> {
+        let vocab = u64::from(self.loaded.program.vocab.max(1));
+        let at = |i: u32| splitmix(u64::from(salt) << 32 | u64::from(i)) % vocab;
+        (0..n).map(|i| at(i) as TokenId).collect()
+    }
+}
+
+fn greedy(prompt: u32) -> OutputKind {
+    let params = SamplingParams::default();
+    OutputKind::Sample { params, history: (0, 0), prompt, bias: (0, 0), mask: u32::MAX }
+}
+
+fn run(direct: &mut Direct, feeds: &[Feed<'_>]) -> Result<Vec<TokenId>, Failure> {
+    let out = direct.step(feeds).map_err(|e| Failure::new("the device failed", e))?;
+    if out.sampled.iter().any(|s| !s.valid) {
+        return Err(Failure::new("the model gave no numbers", "a row of logits is not finite"));
+    }
+    Ok(out.sampled.iter().map(|s| s.token).collect())
+}
+
+fn add(a: Cost, b: Cost) -> Cost {
+    Cost {
+        weight_bytes: a.weight_bytes + b.weight_bytes,
+        cache_bytes: a.cache_bytes + b.cache_bytes,
+        ops: a.ops + b.ops,
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn print(
+    args: &Bench,
+    loaded: &LoadedModel,
+    tests: &[Test],
+    limits: &devices::MachineLimits,
+) -> Result<(), Failure> {
+    let caps = loaded.device.caps();
+    let mut text = String::new();
+    if !args.json {
+        text += &format!(
+            "{} · {} threads · limits: read {:.1} GB/s, {} {:.2} Top/s\n\
+             test             tok/s (min … max)          GB/s   % read     Top/s    % ops\n",
+            caps.name,
+            caps.workers,
+            limits.read_bytes_per_s / 1e9,
+            mode_name(args.machine.mode),
+            limits.ops_per_s / 1e12,
+        );
+    }
+    for t in tests {
+        let s = median(&t.seconds);
+        let min = t.tokens / t.seconds.iter().copied().fold(0.0, f64::max);
+        let max = t.tokens / t.seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let bytes = (t.cost.weight_bytes + t.cost.cache_bytes) / s;
+        let ops = t.cost.ops / s;
+        if args.json {
+            let line = json!({
+                "model": args.model,
+                "format": format_of(loaded),
+                "threads": caps.workers,
+                "test": t.name,
+                "tok_s": {"median": t.tokens / s, "min": min, "max": max},
+                "gb_s": bytes / 1e9,
+                "tops": ops / 1e12,
+                "limit_gb_s": limits.read_bytes_per_s / 1e9,
+                "limit_tops": limits.ops_per_s / 1e12,
+            });
+            text += &format!("{line}\n");
+        } else {
+            text += &format!(
+                "{:<12} {:>9.1} ({:.1} … {:.1}) {:>10.1} {:>7.0} % {:>9.3} {:>7.0} %\n",
+                t.name,
+                t.tokens / s,
+                min,
+                max,
+                bytes / 1e9,
+                100.0 * bytes / limits.read_bytes_per_s,
+                ops / 1e12,
+                100.0 * ops / limits.ops_per_s,
+            );
+        }
+    }
+    std::io::stdout().write_all(text.as_bytes()).map_err(Failure::output)
+}
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Int8 => "int8",
+        Mode::Bf16 => "bf16",
+        Mode::F32 => "f32",
+    }
+}
+
+/// The format most weight bytes are stored in.
+fn format_of(loaded: &LoadedModel) -> &'static str {
+    let mut by_format: Vec<(&'static str, u64)> = Vec::new();
+    for w in &loaded.program.weights {
+        for p in &w.parts {
+            let bytes = p.format.row_bytes(w.cols.into()).unwrap_or(0) * p.rows.len();
+            match by_format.iter_mut().find(|f| f.0 == p.format.name()) {
+                Some(f) => f.1 += bytes,
+                None => by_format.push((p.format.name(), bytes)),
+            }
+        }
+    }
+    by_format.iter().max_by_key(|f| f.1).map_or("none", |f| f.0)
+}

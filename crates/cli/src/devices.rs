@@ -1,0 +1,82 @@
+//! The devices this binary was built with: the only file that names a device crate.
+
+use tokenmill_backend::Backend;
+use tokenmill_backend::reference::ReferenceDevice;
+use tokenmill_cpu::isa::Isa;
+use tokenmill_cpu::{Buffers, CpuDevice, CpuOptions};
+
+use crate::args::{Device, Machine, Mode};
+use crate::failure::Failure;
+
+/// Tokens in a cache block of the reference device.
+const REFERENCE_BLOCK_TOKENS: u32 = 32;
+
+/// What the machine can do at most, measured now.
+#[derive(Debug, Clone, Copy)]
+pub struct MachineLimits {
+    /// Memory reads, bytes a second.
+    pub read_bytes_per_s: f64,
+    /// Operations of the mode's arithmetic a second, 2 a multiply-add.
+    pub ops_per_s: f64,
+}
+
+/// Opens the device the command line asks for.
+pub fn open(machine: &Machine) -> Result<Box<dyn Backend>, Failure> {
+    if machine.device == Device::Reference {
+        return Ok(Box::new(ReferenceDevice::new(REFERENCE_BLOCK_TOKENS)));
+    }
+    let mut options = CpuOptions { isa: forced_isa()?, ..CpuOptions::default() };
+    options.mode = mode(machine.mode);
+    options.buffers = Buffers::Reused;
+    if let Some(threads) = machine.threads {
+        if !(1..=1024).contains(&threads) {
+            return Err(Failure::new("bad --threads", format!("{threads} is not in 1..=1024")));
+        }
+        options.threads = threads;
+    }
+    match CpuDevice::new(options) {
+        Ok(device) => Ok(Box::new(device)),
+        Err(e) => Err(Failure::new("cannot open the CPU device", e).fix("unset TOKENMILL_ISA")),
+    }
+}
+
+fn mode(mode: Mode) -> tokenmill_cpu::Mode {
+    match mode {
+        Mode::Int8 => tokenmill_cpu::Mode::Int8,
+        Mode::Bf16 => tokenmill_cpu::Mode::Bf16,
+        Mode::F32 => tokenmill_cpu::Mode::F32,
+    }
+}
+
+/// `TOKENMILL_ISA`, if set.
+fn forced_isa() -> Result<Option<Isa>, Failure> {
+    let Ok(name) = std::env::var("TOKENMILL_ISA") else { return Ok(None) };
+    match Isa::from_name(&name) {
+        Some(isa) => Ok(Some(isa)),
+        None => {
+            let known: Vec<&str> = Isa::ALL.iter().map(|i| i.name()).collect();
+            Err(Failure::new(
+                format!("TOKENMILL_ISA={name} is unknown"),
+                format!("known: {}", known.join(", ")),
+            ))
+        }
+    }
+}
+
+/// The kernel classes of this machine, best last.
+pub fn instruction_sets() -> String {
+    let names: Vec<&str> =
+        Isa::ALL.iter().filter(|i| i.is_available()).map(|i| i.name()).collect();
+    names.join(", ")
+}
+
+/// Measures the machine for about half a second.
+pub fn limits(machine: &Machine) -> MachineLimits {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = machine.threads.unwrap_or(cores);
+    let measured = tokenmill_cpu::limits::measure(threads, mode(machine.mode));
+    MachineLimits {
+        read_bytes_per_s: measured.read_bytes_per_s,
+        ops_per_s: measured.ops_per_s,
+    }
+}

@@ -1,0 +1,45 @@
+//! `doctor`: what this machine offers and what will be used.
+
+use std::io::Write;
+
+use clap::Parser;
+
+use crate::args::{Args, Command};
+use crate::failure::{Failure, size};
+use crate::{devices, memory};
+
+/// Runs the command.
+pub fn doctor() -> Result<(), Failure> {
+    let machine = match Args::try_parse_from(["tokenmill", "run"]).map(|a| a.command) {
+        Ok(Command::Run(run)) => run.machine,
+        _ => return Err(Failure::new("cannot read the defaults", "a bug in this program")),
+    };
+    let device = devices::open(&machine)?;
+    let limits = devices::limits(&machine);
+    let caps = device.caps();
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let known = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size);
+    let lines = [
+        ("tokenmill", env!("CARGO_PKG_VERSION").to_owned()),
+        ("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
+        ("cores", format!("{cores} usable")),
+        ("memory", format!("{} in all", known(memory::total_bytes()))),
+        ("available", known(Some(memory::available_bytes()).filter(|b| *b != u64::MAX))),
+        ("in use here", known(memory::resident_bytes())),
+        ("device", format!("{}, {} threads", caps.name, caps.workers)),
+        ("instructions", devices::instruction_sets()),
+        ("reads", format!("{:.1} GB/s", limits.read_bytes_per_s / 1e9)),
+        ("int8", format!("{:.2} Top/s", limits.ops_per_s / 1e12)),
+        ("huge pages", huge_pages()),
+    ];
+    let mut out = std::io::stdout().lock();
+    for (name, value) in lines {
+        writeln!(out, "{name:<13} {value}").map_err(Failure::output)?;
+    }
+    Ok(())
+}
+
+fn huge_pages() -> String {
+    std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
+        .map_or("unknown".to_owned(), |text| text.trim().to_owned())
+}

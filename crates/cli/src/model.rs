@@ -1,0 +1,65 @@
+//! From a name on the command line to a loaded model.
+
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
+use tokenmill_engine::start::{ServeOptions, Served};
+use tokenmill_ir::KvFormat;
+
+use crate::args::{Kv, Machine};
+use crate::failure::Failure;
+use crate::{devices, memory, store};
+
+/// Tokens a step may hold.
+const STEP_TOKENS: u32 = 512;
+
+/// The file or folder behind a name, fetched if need be.
+pub fn locate(name: &str) -> Result<PathBuf, Failure> {
+    let path = Path::new(name);
+    if path.exists() {
+        return Ok(path.to_owned());
+    }
+    store::resolve(name)
+}
+
+/// Storage format of keys and values.
+pub fn kv_format(kv: Kv) -> KvFormat {
+    match kv {
+        Kv::F32 => KvFormat::F32,
+        Kv::Bf16 => KvFormat::Bf16,
+        Kv::Int8 => KvFormat::Int8,
+    }
+}
+
+/// Loads a model for that many sequences.
+pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel, Failure> {
+    let path = locate(name)?;
+    let device = devices::open(machine)?;
+    let options = LoadOptions {
+        kv: kv_format(machine.kv),
+        context: machine.ctx,
+        sequences,
+        step_tokens: STEP_TOKENS,
+        memory_bytes: machine.mem.unwrap_or_else(memory::available_bytes),
+    };
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{spinner} loading {pos}/{len} weights");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    let loaded = load(&path, device, &options, |at, of| {
+        // Small models load before a bar could be read.
+        if bar.elapsed().as_secs() >= 1 {
+            bar.set_length(of as u64);
+            bar.set_position(at as u64);
+        }
+    });
+    bar.finish_and_clear();
+    loaded.map_err(|e| Failure::load(name, e))
+}
+
+/// Loads a model and starts its engine.
+pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
+    let options = ServeOptions { queue, step_s: 0.1 };
+    let model = open(name, machine, sequences)?;
+    model.start(options).map_err(|e| Failure::new(format!("cannot start {name}"), e))
+}

@@ -1,0 +1,190 @@
+//! `pull`, `list`, `show`, `rm`, `verify`, and fetching on first use.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use tokenmill_store::{LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError};
+
+use crate::failure::{Failure, size};
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::Lines(error.to_string())
+    }
+}
+
+fn environment() -> StoreEnv {
+    StoreEnv::from_vars(std::env::vars())
+}
+
+/// Where the chat keeps its lines.
+pub fn history_file() -> Option<PathBuf> {
+    let env = environment();
+    let folder = env.data_home.or_else(|| Some(env.home?.join(".local/share")))?.join("tokenmill");
+    std::fs::create_dir_all(&folder).ok()?;
+    Some(folder.join("history.txt"))
+}
+
+/// The path of a named model, fetched if it is not here.
+pub fn resolve(name: &str) -> Result<PathBuf, Failure> {
+    let store = Store::new(environment());
+    let name = store.name(name)?;
+    let mut bar = Bar::default();
+    Ok(store.resolve(&name, &mut |p| bar.show(&p))?.path)
+}
+
+/// `pull`.
+pub fn pull(name: &str) -> Result<(), Failure> {
+    let store = Store::new(environment());
+    let name = store.name(name)?;
+    let mut bar = Bar::default();
+    let model = store.pull(&name, &mut |p| bar.show(&p))?;
+    describe(&model)
+}
+
+/// `list`.
+pub fn list(as_json: bool) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    for entry in Store::new(environment()).list() {
+        let LocalModel { name, path, .. } = &entry.model;
+        let bytes = entry.model.bytes();
+        let owner = match entry.owner {
+            Owner::Own => "tokenmill",
+            _ => "hf cache",
+        };
+        let line = match as_json {
+            true => json!({"name": name, "bytes": bytes, "path": path, "owner": owner}).to_string(),
+            false => format!("{:>10}  {owner:<10} {name}", size(bytes)),
+        };
+        writeln!(out, "{line}").map_err(Failure::output)?;
+    }
+    Ok(())
+}
+
+/// `show`.
+pub fn show(name: &str) -> Result<(), Failure> {
+    let store = Store::new(environment());
+    let parsed = store.name(name)?;
+    match store.find(&parsed)? {
+        Some(model) => describe(&model),
+        None => Err(not_here(name)),
+    }
+}
+
+/// `rm`.
+pub fn rm(name: &str) -> Result<(), Failure> {
+    let store = Store::new(environment());
+    let parsed = store.name(name)?;
+    let removed = store.rm(&parsed)?;
+    eprintln!("removed {} files, {} freed", removed.files, size(removed.bytes));
+    Ok(())
+}
+
+/// `verify`.
+pub fn verify(name: Option<&str>) -> Result<(), Failure> {
+    let store = Store::new(environment());
+    let parsed = name.map(|n| store.name(n)).transpose()?;
+    let mut bar = Bar::default();
+    let checked = store.verify(parsed.as_ref(), &mut |p| bar.show(&p))?;
+    bar.end();
+    let mut corrupt = None;
+    for c in &checked {
+        let state = match &c.state {
+            State::Good => "good",
+            State::Corrupt { .. } => "CORRUPT",
+            _ => "no digest",
+        };
+        println!("{state:<10} {}", c.path.display());
+        if let (State::Corrupt { expected, found }, Some(repair)) = (&c.state, &c.repair) {
+            let detail = format!("sha256 {found}, recorded {expected}");
+            corrupt = Some(Failure::new(format!("{} is corrupt", c.name), detail).fix(repair));
+        }
+    }
+    corrupt.map_or(Ok(()), Err)
+}
+
+fn describe(model: &LocalModel) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let mut text = format!("{}  {}\n", model.name, size(model.bytes()));
+    for file in &model.files {
+        let digest = file.digest.as_ref().map_or("no digest recorded".to_owned(), |d| d.hex());
+        text += &format!(
+            "  {:>10}  {}\n              {digest}\n",
+            size(file.bytes),
+            file.path.display()
+        );
+    }
+    out.write_all(text.as_bytes()).map_err(Failure::output)
+}
+
+fn not_here(name: &str) -> Failure {
+    Failure::new(format!("{name} is not on this machine"), "nothing in the stores has that name")
+        .fix(format!("tokenmill pull {name}"))
+}
+
+/// A progress bar for one file after another.
+#[derive(Default)]
+struct Bar {
+    bar: Option<ProgressBar>,
+}
+
+impl Bar {
+    fn show(&mut self, progress: &Progress<'_>) {
+        match progress {
+            Progress::Trying(source) => self.line(&format!("trying {source}")),
+            Progress::Failed { source, why } => {
+                self.line(&format!("{source}: {}", why.lines().next().unwrap_or_default()));
+            }
+            Progress::Waiting(path) => {
+                self.line(&format!("another process is fetching {}", path.display()));
+            }
+            Progress::Retry { why, pause_ms } => {
+                self.line(&format!("{why}; trying again in {pause_ms} ms"));
+            }
+            Progress::Bytes { file, done, total } => self.bytes(file, *done, *total),
+            Progress::Verify { file, done, total } => {
+                self.bytes(&format!("checking {file}"), *done, *total);
+            }
+            Progress::Done { file, bytes } => {
+                self.end();
+                eprintln!("{file}: {}", size(*bytes));
+            }
+        }
+    }
+
+    fn bytes(&mut self, name: &str, done: u64, total: u64) {
+        let bar = self.bar.get_or_insert_with(|| {
+            let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+            let style = ProgressStyle::with_template(template);
+            let bar = ProgressBar::new(total);
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        });
+        if bar.message() != name {
+            bar.set_message(name.to_owned());
+        }
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+
+    fn line(&mut self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

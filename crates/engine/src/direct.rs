@@ -1,0 +1,107 @@
+//! Sequences run straight on an executable, without scheduler or thread: what `score`, `eval` and
+//! `bench` use, where every step is known beforehand.
+
+use tokenmill_backend::{DeviceError, Executable};
+use tokenmill_ir::{
+    Batch, BlockId, GroupKind, Limits, MAX_GROUPS, OutputKind, OutputRow, Program, Span,
+    StepOutput, TokenId, TokenSource,
+};
+
+/// Equal shares of every cache group for a fixed number of sequences.
+pub struct Direct {
+    executable: Box<dyn Executable>,
+    groups: Vec<GroupKind>,
+    /// Blocks of each group that one sequence owns.
+    share: Vec<u32>,
+    block_tokens: u32,
+    computed: Vec<u32>,
+    batch: Batch,
+    out: StepOutput,
+}
+
+/// Tokens fed to one sequence in a step, and what is wanted of them.
+pub struct Feed<'a> {
+    /// Which sequence.
+    pub sequence: usize,
+    /// Its next tokens.
+    pub tokens: &'a [TokenId],
+    /// Wanted of each token row, by index within `tokens`.
+    pub outputs: &'a [(u32, OutputKind)],
+}
+
+impl Direct {
+    /// Splits the caches of `limits` among `sequences`.
+    pub fn new(
+        executable: Box<dyn Executable>,
+        program: &Program,
+        limits: &Limits,
+        block_tokens: u32,
+        sequences: u32,
+    ) -> Self {
+        let sequences = sequences.max(1);
+        Self {
+            executable,
+            groups: program.groups(),
+            share: limits.group_blocks.iter().map(|b| b / sequences).collect(),
+            block_tokens,
+            computed: vec![0; sequences as usize],
+            batch: Batch::with_limits(limits, block_tokens),
+            out: StepOutput::default(),
+        }
+    }
+
+    /// Tokens of a sequence in the cache.
+    pub fn computed(&self, sequence: usize) -> u32 {
+        self.computed[sequence]
+    }
+
+    /// Forgets a sequence.
+    pub fn restart(&mut self, sequence: usize) {
+        self.computed[sequence] = 0;
+    }
+
+    /// Runs one step.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn step(&mut self, feeds: &[Feed<'_>]) -> Result<&StepOutput, DeviceError> {
+        self.batch.clear();
+        for feed in feeds {
+            let context = self.computed[feed.sequence];
+            let (first, len) = (self.batch.tokens.len() as u32, feed.tokens.len() as u32);
+            let tables = self.push_tables(feed.sequence as u32, context, len);
+            let batch = &mut self.batch;
+            batch.tokens.extend(feed.tokens.iter().map(|&t| TokenSource::Id(t)));
+            batch.positions.extend(context..context + len);
+            batch.spans.push(Span { first, len, context, tables });
+            let row = |&(row, kind): &(u32, OutputKind)| OutputRow { row: first + row, kind };
+            batch.outputs.extend(feed.outputs.iter().map(row));
+            self.computed[feed.sequence] += len;
+        }
+        self.executable.submit(&self.batch)?;
+        self.executable.wait(&mut self.out)?;
+        Ok(&self.out)
+    }
+
+    /// Appends the block tables of a sequence. A window's blocks are used round and round.
+    fn push_tables(&mut self, sequence: u32, context: u32, len: u32) -> [u32; MAX_GROUPS] {
+        let mut starts = [0; MAX_GROUPS];
+        for (g, kind) in self.groups.iter().enumerate() {
+            let (share, tables) = (self.share[g], &mut self.batch.tables);
+            let base = sequence * share;
+            starts[g] = tables.len() as u32;
+            if *kind == GroupKind::State {
+                let read = if context == 0 { BlockId::NONE } else { BlockId(base) };
+                tables.extend([read, BlockId(base)]);
+                continue;
+            }
+            let needed = (context + len).div_ceil(self.block_tokens);
+            assert!(*kind != GroupKind::Full || needed <= share, "{needed} blocks of {share}");
+            tables.extend((0..needed).map(|i| match i + share < needed {
+                true => BlockId::NONE,
+                false => BlockId(base + i % share),
+            }));
+        }
+        starts
+    }
+}
