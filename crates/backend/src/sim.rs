@@ -404,18 +404,18 @@ impl SimExecutable {
         let table = |g: usize| &batch.tables[span.tables[g] as usize..];
         let mut reads = [0u64; tokenmill_ir::MAX_GROUPS];
         let mut seen = 0;
-        for g in 0..self.kinds.len() {
-            reads[g] = match self.kinds[g] {
+        for (g, read) in reads.iter_mut().enumerate().take(self.kinds.len()) {
+            *read = match self.kinds[g] {
                 GroupKind::State => self.read_state(g, table(g), span, position, mark),
                 _ => self.read(g, table(g), position, mark),
             };
-            seen = fold(seen, reads[g]);
+            seen = fold(seen, *read);
         }
         let mut digest = fold(seen, u64::from(token));
-        for g in 0..self.kinds.len() {
+        for (g, &read) in reads.iter().enumerate().take(self.kinds.len()) {
             let value = stored(g, token, position, seen);
             let (block, offset, kept) = match self.kinds[g] {
-                GroupKind::State => (table(g)[1], 0, fold(reads[g], value)),
+                GroupKind::State => (table(g)[1], 0, fold(read, value)),
                 _ => {
                     let (block, offset) =
                         (position as usize / self.size, position as usize % self.size);

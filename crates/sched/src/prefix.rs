@@ -225,10 +225,10 @@ mod tests {
     #[test]
     fn ids_are_frozen() {
         // Names of blocks on disk: they must not change between versions.
-        let id = PrefixId::root(7).then(&[1, 2, 3]);
-        assert_eq!(id, PrefixId::root(7).then(&[1, 2, 3]));
-        assert_ne!(id, PrefixId::root(7).then(&[1, 3, 2]));
-        assert_ne!(id, PrefixId::root(8).then(&[1, 2, 3]));
-        assert_ne!(id.0 >> 64, u128::from(id.0 as u64));
+        let id = |salt, tokens: &[TokenId]| PrefixId::root(salt).then(tokens).0;
+        assert_eq!(id(0, &[]), 0x4081_54ab_36df_6a1a_75a3_42b8_40b0_4c19);
+        assert_eq!(id(7, &[1, 2, 3]), 0x760a_268c_9a5c_f384_f724_18f6_b2cb_34f8);
+        assert_ne!(id(7, &[1, 3, 2]), id(7, &[1, 2, 3]));
+        assert_ne!(id(8, &[1, 2, 3]), id(7, &[1, 2, 3]));
     }
 }

@@ -1,0 +1,384 @@
+//! The scheduling rule seen from outside: who gets tokens, in which order, at whose expense.
+
+use tokenmill_ir::sampling::splitmix;
+use tokenmill_ir::{
+    Batch, BlockId, GroupKind, Limits, OutputKind, Sampled, SamplingParams, StepOutput, TokenId,
+    TokenSource,
+};
+use tokenmill_sched::{
+    Config, NewSequence, Outcome, Progress, Refused, Scheduler, SeqId, Step, StepCost, Want,
+};
+
+const FULL: GroupKind = GroupKind::Full;
+
+/// A scheduler and a device that answers every row with token 7.
+struct Bench {
+    sched: Scheduler,
+    step: Step,
+    batch: Batch,
+    progress: Vec<Progress>,
+}
+
+fn config(groups: &[GroupKind], blocks: &[u32]) -> Config {
+    let limits = Limits {
+        step_tokens: 64,
+        sequences: 16,
+        outputs: 64,
+        context: 256,
+        group_blocks: blocks.to_vec(),
+        top_logprobs: 0,
+    };
+    Config {
+        groups: groups.to_vec(),
+        block_tokens: 8,
+        limits,
+        whole_sequences: false,
+        vocab: 100,
+        hidden: 2,
+        cost: StepCost::new(0.0, 1e-3, 0.0),
+        step_s: 1.0,
+        checkpoint_slots: 2,
+    }
+}
+
+impl Bench {
+    fn new(config: Config) -> Self {
+        Self {
+            sched: Scheduler::new(config),
+            step: Step::default(),
+            batch: Batch::default(),
+            progress: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, tokens: Vec<TokenId>, generate: u32) -> SeqId {
+        let max_len = tokens.len() as u32 + generate;
+        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let new = NewSequence { key: 0, tokens, max_len, want, salt: 0 };
+        self.sched.submit(new).unwrap()
+    }
+
+    fn plan(&mut self) -> Vec<(SeqId, u32, u32)> {
+        self.sched.plan(&mut self.step);
+        self.sched.fill(&self.step, &mut self.batch);
+        self.step.grants.iter().map(|g| (g.seq, g.context, g.tokens)).collect()
+    }
+
+    fn commit(&mut self) {
+        let sampled = Sampled { token: 7, valid: true, ..Sampled::default() };
+        let out = StepOutput {
+            sampled: vec![sampled; self.batch.outputs.len()],
+            ..StepOutput::default()
+        };
+        self.sched.commit(&self.step, &out, &mut self.progress);
+        self.sched.check();
+    }
+
+    fn turn(&mut self) -> Vec<(SeqId, u32, u32)> {
+        let grants = self.plan();
+        self.commit();
+        grants
+    }
+
+    /// Tokens of the prefix cache that a new sequence starts with.
+    fn hit(&mut self, tokens: Vec<TokenId>) -> u32 {
+        let id = self.add(tokens, 1);
+        self.plan();
+        let context = self.step.grants.iter().find(|g| g.seq == id).unwrap().context;
+        self.commit();
+        while self.sched.tokens(id).is_some() {
+            self.turn();
+        }
+        context
+    }
+
+    fn run(&mut self) {
+        for _ in 0..10_000 {
+            if self.turn().is_empty() {
+                return;
+            }
+        }
+        panic!("no end");
+    }
+
+    fn finished(&self) -> usize {
+        self.progress.iter().filter(|p| p.outcome == Outcome::Finished).count()
+    }
+}
+
+fn text(seed: u64, len: u32) -> Vec<TokenId> {
+    (0..u64::from(len)).map(|i| (splitmix(seed << 20 | i) % 100) as TokenId).collect()
+}
+
+#[test]
+fn decoding_goes_on_while_a_long_prompt_is_read() {
+    let config = Config { step_s: 20e-3, ..config(&[FULL], &[200]) };
+    let mut b = Bench::new(config);
+    let decoding: Vec<SeqId> = (0..6).map(|i| b.add(text(i, 5), 200)).collect();
+    for _ in 0..4 {
+        b.turn();
+    }
+    let long = b.add(text(99, 240), 4);
+    let mut read = 0;
+    while read < 240 {
+        let grants = b.turn();
+        for id in &decoding {
+            assert!(grants.contains(&(*id, b.sched.tokens(*id).unwrap().len() as u32 - 2, 1)));
+        }
+        let chunk = grants.iter().find(|g| g.0 == long).map_or(0, |g| g.2);
+        assert!((8..=20).contains(&chunk) || read + chunk == 240, "a chunk of {chunk}");
+        read += chunk;
+        assert!(b.step.predicted_s <= 20e-3 + 8e-3, "{}", b.step.predicted_s);
+    }
+}
+
+#[test]
+fn prefill_goes_on_however_much_is_decoded() {
+    // Decoding alone takes more time than a step has.
+    let mut b = Bench::new(Config { step_s: 1e-3, ..config(&[FULL], &[200]) });
+    for i in 0..8 {
+        b.add(text(i, 5), 100);
+    }
+    for _ in 0..20 {
+        b.turn();
+    }
+    let long = b.add(text(99, 100), 4);
+    for _ in 0..14 {
+        let grants = b.turn();
+        assert!(grants.iter().any(|g| g.0 == long), "{grants:?}");
+        assert!(grants.iter().filter(|g| g.0 != long).all(|g| g.2 == 1));
+        assert_eq!(grants.len(), 9);
+    }
+}
+
+#[test]
+fn sequences_are_let_in_by_arrival_and_none_passes_a_large_one() {
+    // Eight blocks: the first takes three, the second needs six.
+    let mut b = Bench::new(config(&[FULL], &[8]));
+    let first = b.add(text(1, 20), 3);
+    let large = b.add(text(2, 45), 3);
+    let small = b.add(text(3, 5), 3);
+    let mut order = Vec::new();
+    while order.len() < 3 {
+        for (id, context, _) in b.turn() {
+            if context == 0 && !order.contains(&id) {
+                order.push(id);
+            }
+        }
+    }
+    assert_eq!(order, [first, large, small]);
+}
+
+#[test]
+fn the_youngest_gives_way_and_everyone_finishes() {
+    let mut b = Bench::new(config(&[FULL], &[12]));
+    let oldest = b.add(text(1, 10), 60);
+    for i in 2..6 {
+        b.add(text(i, 10), 60);
+    }
+    let mut expected = 0;
+    let mut finished = 0;
+    while finished < 5 {
+        let grants = b.plan();
+        if b.sched.tokens(oldest).is_some() {
+            let (_, context, n) = grants.iter().find(|g| g.0 == oldest).unwrap();
+            assert_eq!(*context, expected, "the oldest never loses anything");
+            expected += n;
+        }
+        b.commit();
+        finished += b.finished();
+    }
+    assert!(b.sched.counts().preemptions > 0);
+}
+
+#[test]
+fn cached_prefixes_are_used_but_for_the_last_token() {
+    let mut b = Bench::new(config(&[FULL], &[20]));
+    let prompt = text(1, 24);
+    assert_eq!(b.hit(prompt.clone()), 0);
+    assert_eq!(b.hit(prompt.clone()), 16, "one token is left to compute");
+    assert_eq!(b.hit([prompt.clone(), text(2, 5)].concat()), 24);
+    assert_eq!(b.hit([&prompt[..12], &text(3, 20)].concat()), 8, "full blocks only");
+    // Unrelated texts push the oldest leaves out first.
+    for i in 10..14 {
+        b.hit(text(i, 40));
+    }
+    assert_eq!(b.hit(prompt), 0);
+}
+
+#[test]
+fn another_salt_shares_nothing() {
+    let mut b = Bench::new(config(&[FULL], &[20]));
+    let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+    for (salt, cached) in [(1, 0), (2, 0), (1, 16), (2, 16), (3, 0)] {
+        let tokens = text(1, 20);
+        let new = NewSequence { key: 0, tokens, max_len: 21, want: want.clone(), salt };
+        b.sched.submit(new).unwrap();
+        assert_eq!(b.turn()[0].1, cached, "salt {salt}");
+        assert_eq!(b.finished(), 1);
+    }
+}
+
+#[test]
+fn requests_with_one_beginning_that_arrive_together_compute_it_once() {
+    let mut b = Bench::new(config(&[FULL], &[60]));
+    let prefix = text(1, 48);
+    for i in 0..6 {
+        b.add([prefix.clone(), text(50 + i, 6)].concat(), 2);
+    }
+    let mut computed = 0;
+    loop {
+        let grants = b.turn();
+        if grants.is_empty() {
+            break;
+        }
+        computed += grants.iter().map(|g| g.2).sum::<u32>();
+    }
+    assert_eq!(computed, 48 + 6 * 6 + 6, "the prefix, each rest, and one token each");
+}
+
+#[test]
+fn blocks_behind_a_window_are_given_back() {
+    let window = GroupKind::Window { tokens: 10 };
+    let mut b = Bench::new(config(&[window], &[4]));
+    let id = b.add(text(1, 9), 100);
+    while b.sched.tokens(id).is_some() {
+        b.turn();
+        let n = b.sched.group_counts(0);
+        assert!(n.total - n.free - n.cached <= 3);
+    }
+    // A hit needs only the blocks inside the window.
+    let mut b = Bench::new(config(&[FULL, window], &[20, 6]));
+    let prompt = text(2, 70);
+    b.hit(prompt.clone());
+    assert_eq!(b.hit([prompt, text(3, 9)].concat()), 64);
+    let tables = &b.batch.tables[b.batch.spans[0].tables[1] as usize..][..8];
+    assert_eq!(tables[..6], [BlockId::NONE; 6]);
+    assert!(tables[7] != BlockId::NONE);
+}
+
+#[test]
+fn states_are_found_again_at_the_prompts_end() {
+    let mut b = Bench::new(config(&[FULL, GroupKind::State], &[20, 4]));
+    let prompt = text(1, 29);
+    assert_eq!(b.hit(prompt.clone()), 0);
+    assert_eq!(b.hit([&prompt[..], &text(2, 9)].concat()), 24, "where the checkpoint is");
+    assert_eq!(b.hit([&prompt[..17], &text(3, 9)].concat()), 0, "no checkpoint there");
+}
+
+#[test]
+fn right_drafts_are_kept_and_the_rest_is_rolled_back() {
+    for groups in [&[FULL][..], &[FULL, GroupKind::State]] {
+        let mut b = Bench::new(config(groups, &[20, 4]));
+        let id = b.add(text(1, 9), 40);
+        while b.sched.tokens(id).unwrap().len() < 12 {
+            b.turn();
+        }
+        assert_eq!(b.sched.offer_draft(id, &[7, 7, 8, 7]), 4);
+        assert_eq!(b.sched.offer_draft(id, &[7]), 0, "one draft at a time");
+        let grants = b.turn();
+        assert_eq!(grants, [(id, 11, 5)]);
+        let tokens = b.sched.tokens(id).unwrap();
+        assert_eq!(tokens[9..], [7; 6], "three sampled before, two right drafts, one more");
+        // A state cannot be rolled back: the accepted tokens are computed again.
+        let next = if groups.len() == 1 { (id, 14, 1) } else { (id, 11, 4) };
+        assert_eq!(b.turn(), [next]);
+        let counts = b.sched.counts();
+        assert_eq!((counts.drafted, counts.accepted), (4, 2));
+    }
+}
+
+#[test]
+fn what_can_never_run_is_refused() {
+    let b = Bench::new(config(&[FULL, GroupKind::Window { tokens: 10 }], &[4, 2]));
+    // Four blocks hold 32 tokens; the last one sampled needs no place.
+    assert_eq!(b.sched.longest(), 17, "two window blocks are too few to slide");
+    let mut b = Bench::new(config(&[FULL, GroupKind::Window { tokens: 8 }], &[4, 2]));
+    assert_eq!(b.sched.longest(), 33);
+    let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+    let new = |len, max_len| NewSequence {
+        key: 0,
+        tokens: text(1, len),
+        max_len,
+        want: want.clone(),
+        salt: 0,
+    };
+    let refused = Err(Refused::TooLong { len: 34, limit: 33 });
+    assert_eq!(b.sched.submit(new(30, 34)), refused);
+    assert_eq!(b.sched.submit(new(0, 4)), Err(Refused::Empty));
+    assert_eq!(b.sched.submit(new(4, 4)), Err(Refused::Empty));
+    b.sched.submit(new(30, 33)).unwrap();
+    b.run();
+    b.sched.check();
+}
+
+#[test]
+fn whole_sequences_are_never_cut() {
+    let mut b = Bench::new(Config { whole_sequences: true, ..config(&[], &[]) });
+    let add = |b: &mut Bench, len| {
+        let tokens = text(u64::from(len), len);
+        let want = Want::Hidden;
+        b.sched.submit(NewSequence { key: 0, tokens, max_len: len, want, salt: 0 })
+    };
+    assert_eq!(add(&mut b, 65), Err(Refused::TooLong { len: 65, limit: 64 }));
+    let [x, y, z] = [40, 30, 20].map(|len| add(&mut b, len).unwrap());
+    assert_eq!(b.plan(), [(x, 0, 40)], "the second does not fit, the third may not pass it");
+    let answer = |b: &mut Bench| {
+        let rows = b.batch.outputs.len();
+        let out = StepOutput {
+            sampled: vec![Sampled::default(); rows],
+            rows: vec![1.0; 2 * rows],
+            ..StepOutput::default()
+        };
+        b.sched.commit(&b.step, &out, &mut b.progress);
+    };
+    answer(&mut b);
+    assert_eq!(b.plan(), [(y, 0, 30), (z, 0, 20)]);
+    answer(&mut b);
+    let rows = b.progress.iter().filter(|p| matches!(p.outcome, Outcome::Row { len: 2, .. }));
+    assert_eq!(rows.count(), 2);
+    assert!(b.sched.is_idle());
+    let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+    let new = NewSequence { key: 0, tokens: text(1, 3), max_len: 5, want, salt: 0 };
+    assert_eq!(b.sched.submit(new), Err(Refused::KeepsNothing));
+}
+
+#[test]
+fn the_index_of_a_draw_survives_preemption_and_penalties_see_everything() {
+    let sampling = SamplingParams { repetition_penalty: 1.1, seed: 3, ..Default::default() };
+    let mut b = Bench::new(config(&[FULL], &[8]));
+    let new = |seed| NewSequence {
+        key: seed,
+        tokens: text(seed, 10),
+        max_len: 50,
+        want: Want::Tokens { sampling, bias: vec![(5, 1.0)] },
+        salt: 0,
+    };
+    let older = b.sched.submit(new(1)).unwrap();
+    let younger = b.sched.submit(new(2)).unwrap();
+    let (mut next, mut recomputed) = (0, false);
+    while b.sched.tokens(younger).is_some() {
+        b.plan();
+        for (grant, span) in b.step.grants.iter().zip(&b.batch.spans) {
+            recomputed |= grant.seq == younger && grant.tokens > 1 && next > 0;
+            let row = span.first + span.len - 1;
+            let output = b.batch.outputs.iter().find(|o| o.row == row);
+            let Some(OutputKind::Sample { params, history, prompt, bias, .. }) =
+                output.map(|o| o.kind)
+            else {
+                continue;
+            };
+            assert_eq!((history.1, prompt, bias.1), (10 + params.index, 10, 1));
+            if grant.seq == younger {
+                assert_eq!(params.index, next);
+                next += 1;
+                let seen = &b.batch.history[history.0 as usize..][..history.1 as usize];
+                assert_eq!(seen, b.sched.tokens(younger).unwrap());
+                let last = b.batch.tokens[row as usize];
+                assert_eq!(last, TokenSource::Id(seen[seen.len() - 1]));
+            }
+        }
+        b.commit();
+    }
+    assert!(recomputed && next == 40 && b.sched.tokens(older).is_none());
+}
