@@ -124,7 +124,6 @@ pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
-    waited: bool,
 }
 
 impl Lock {
@@ -139,21 +138,14 @@ impl Lock {
         }
         let fail = |e| disk_error("lock", path, 0, e);
         let file = OpenOptions::new().create(true).append(true).open(path).map_err(fail)?;
-        let mut waited = false;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 on(Progress::Waiting(path));
                 file.lock().map_err(fail)?;
-                waited = true;
             }
             Err(TryLockError::Error(e)) => return Err(fail(e)),
         }
-        Ok(Self { _file: file, waited })
-    }
-
-    /// True if another process held the lock first, and so may have done the work.
-    pub(crate) fn has_waited(&self) -> bool {
-        self.waited
+        Ok(Self { _file: file })
     }
 }

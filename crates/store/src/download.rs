@@ -489,7 +489,7 @@ fn read_probe(answer: &Answer) -> Probe {
     };
     let linked = answer.linked.etag.clone();
     let digest = linked.as_ref().or(server_tag.as_ref()).and_then(|t| Digest::parse(unquoted(t)));
-    // A quoted 40 or 64 digit ETag of some other server is taken for a digest only on the hub's word.
+    // The ETag of some other server is no digest, whatever it looks like.
     let digest = digest.filter(|_| linked.is_some() || headers.contains_key("x-repo-commit"));
     let is_strong = server_tag.as_ref().is_some_and(|t| !t.starts_with("W/"));
     Probe {

@@ -5,7 +5,7 @@ use crate::disk::{Disk, with_suffix};
 use crate::download::{Downloader, Remote};
 use crate::env::{Limits, StoreEnv};
 use crate::error::StoreError;
-use crate::fixture::{Reply, Server, content};
+use crate::fixture::{Reply, Seen, Server, content};
 use crate::http::Http;
 use crate::progress::Progress;
 use sha2::Digest as _;
@@ -127,7 +127,8 @@ fn broken_connections_go_on_where_they_broke() {
 #[test]
 fn a_dead_run_is_resumed() {
     let data = content(TOTAL, 3);
-    let (serve, bench) = (data.clone(), Bench::new());
+    let (serve, mut bench) = (data.clone(), Bench::new());
+    bench.limits.ranges = 1;
     let server = Server::start(move |seen, n| match n {
         0..4 => Reply::file(seen, &serve, "\"a\""),
         4..40 => Reply::new(503, "later"),
@@ -185,7 +186,8 @@ fn changed_content_starts_anew() {
 #[test]
 fn a_damaged_partial_is_found_out() {
     let data = content(TOTAL, 6);
-    let (serve, bench) = (data.clone(), Bench::new());
+    let (serve, mut bench) = (data.clone(), Bench::new());
+    bench.limits.ranges = 1;
     let server = Server::start(move |seen, n| match n {
         4..8 => Reply::new(400, ""),
         _ => Reply::file(seen, &serve, "\"a\""),
@@ -203,11 +205,13 @@ fn a_damaged_partial_is_found_out() {
     assert_eq!(bench.bytes().unwrap(), data);
 }
 
-#[test]
-fn answers_that_must_not_be_kept() {
-    let data = content(TOTAL, 7);
-    type Script = Box<dyn Fn(&crate::fixture::Seen, &[u8]) -> Reply + Send + Sync>;
-    let table: Vec<(&str, Option<u64>, Script, &str)> = vec![
+type Script = Box<dyn Fn(&Seen, &[u8]) -> Reply + Send + Sync>;
+
+/// A case, the pinned size, the server, and a part of the message.
+type Evil = (&'static str, Option<u64>, Script, &'static str);
+
+fn evil_servers() -> Vec<Evil> {
+    vec![
         (
             "wrong digest",
             None,
@@ -274,8 +278,13 @@ fn answers_that_must_not_be_kept() {
             }),
             "limit",
         ),
-    ];
-    for (case, bytes, script, expect) in table {
+    ]
+}
+
+#[test]
+fn answers_that_must_not_be_kept() {
+    let data = content(TOTAL, 7);
+    for (case, bytes, script, expect) in evil_servers() {
         let (serve, bench) = (data.clone(), Bench::new());
         let server = Server::start(move |seen, _| script(seen, &serve));
         let error = bench.fetch(&server, bytes, sha256(&data)).unwrap_err().to_string();

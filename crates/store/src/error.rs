@@ -45,7 +45,8 @@ pub enum StoreError {
     },
     /// The model is not here and the network may not be used.
     #[error(
-        "{name} is not on this machine and the network is switched off\ntry: unset HF_HUB_OFFLINE, then tokenmill pull {name}"
+        "{name} is not on this machine and the network is switched off\n\
+         try: unset HF_HUB_OFFLINE, then tokenmill pull {name}"
     )]
     Offline {
         /// The model.
@@ -69,7 +70,8 @@ pub enum StoreError {
     },
     /// The disk has no room.
     #[error(
-        "disk full at {}\nneed {need_bytes} bytes more, {free_bytes} are free; what came so far is kept\n\
+        "disk full at {}\n\
+         need {need_bytes} bytes more, {free_bytes} are free; what came so far is kept\n\
          free some room (tokenmill rm) and run the same command again: it resumes",
         path.display()
     )]
@@ -109,7 +111,8 @@ pub enum StoreError {
     },
     /// The length differs from what was promised.
     #[error(
-        "{file} has the wrong length\nexpected {expected} bytes, found {found}\nthe file was not kept"
+        "{file} has the wrong length\nexpected {expected} bytes, found {found}\n\
+         the file was not kept"
     )]
     WrongSize {
         /// File or address.
@@ -121,7 +124,8 @@ pub enum StoreError {
     },
     /// The digest differs from what was promised.
     #[error(
-        "{file} has the wrong digest\nexpected {expected}, found {found}\nthe file was not kept; run the same command again"
+        "{file} has the wrong digest\nexpected {expected}, found {found}\n\
+         the file was not kept; run the same command again"
     )]
     WrongDigest {
         /// File name.

