@@ -65,6 +65,13 @@ impl Store {
         {
             self.drop_corrupt(&model, on)?;
         }
+        // Pinned bytes have no newer state: whichever mirror they came from, they stay.
+        if let ModelName::Alias(alias) = name
+            && !alias.mirrors.iter().any(|m| matches!(m, Mirror::HubQuant { .. }))
+            && let Ok(Some(model)) = self.find(name)
+        {
+            return Ok(model);
+        }
         self.fetch(name, on)
     }
 
