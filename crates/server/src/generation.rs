@@ -67,6 +67,9 @@ impl Generation {
     /// The request failed; nothing comes after.
     pub async fn next(&mut self) -> Result<Option<Tagged>, ApiError> {
         while self.open > 0 {
+            if *self.phase.borrow() == Phase::Stopping {
+                return Err(self.fail(RequestError::ShutDown.into()));
+            }
             match self.backlog.take() {
                 Ok((_, Event::Finished(usage))) => self.finished(usage),
                 Ok((_, Event::Failed(error))) => return Err(self.fail(error.into())),
@@ -75,11 +78,7 @@ impl Generation {
                     let slow = "the reader was too slow for the answer";
                     return Err(self.fail(ApiError::new(StatusCode::REQUEST_TIMEOUT, slow)));
                 }
-                Err(Empty::Yet) => {
-                    if !self.filled_or_stopped().await {
-                        return Err(self.fail(RequestError::ShutDown.into()));
-                    }
-                }
+                Err(Empty::Yet) => self.filled_or_stopped().await,
             }
         }
         Ok(None)
@@ -90,12 +89,10 @@ impl Generation {
         self.usage
     }
 
-    /// True when there may be an event, false when the server stops.
-    async fn filled_or_stopped(&mut self) -> bool {
+    async fn filled_or_stopped(&mut self) {
         tokio::select! {
-            biased;
-            () = self.backlog.filled() => true,
-            () = reached(&mut self.phase, Phase::Stopping) => false,
+            () = self.backlog.filled() => {}
+            () = reached(&mut self.phase, Phase::Stopping) => {}
         }
     }
 

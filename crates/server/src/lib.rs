@@ -21,6 +21,7 @@ mod routes;
 mod shared;
 mod socket;
 mod strict_json;
+mod workshop;
 
 pub use config::{Limits, ServeError, ServerConfig, Timeouts};
 pub use listen::{Running, serve, spawn};

@@ -23,7 +23,7 @@ use crate::shared::{Phase, Shared, reached};
 use crate::socket::StallGuard;
 
 /// For connections to write their last words once the server stops.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 

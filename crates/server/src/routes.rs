@@ -108,3 +108,32 @@ async fn wrong_method(request: Request) -> ApiError {
 fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     ApiError::internal().into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::{Body, to_bytes};
+    use tower::ServiceExt;
+
+    #[tokio::test]
+    async fn a_bug_in_a_handler_is_a_500_without_its_text() {
+        async fn broken() -> Response {
+            panic!("secret at /root/x.rs:7")
+        }
+        let router: Router =
+            Router::new().route("/broken", get(broken)).layer(CatchPanicLayer::custom(panicked));
+        let request = Request::builder().uri("/broken").body(Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert!(body.contains("internal_error") && !body.contains("secret"), "{body}");
+    }
+
+    #[test]
+    fn only_the_reviewed_routes_are_open() {
+        let open = ROUTES.iter().filter(|route| route.access == Access::Open);
+        let paths: Vec<&str> = open.map(|route| route.path).collect();
+        assert_eq!(paths, ["/health", "/livez", "/readyz"]);
+    }
+}

@@ -14,6 +14,7 @@ use crate::fields::shown;
 use crate::keys::ApiKeys;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
+use crate::workshop::Workshop;
 
 /// How far the server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +50,8 @@ pub struct Shared {
     pub started: Instant,
     /// One permit for each request that may be answered at once.
     pub admission: Arc<Semaphore>,
-    preparing: Arc<Semaphore>,
+    /// Where bodies are parsed and tokenised.
+    pub workshop: Workshop,
     phase: watch::Sender<Phase>,
     salt: u64,
     issued: AtomicU64,
@@ -74,7 +76,7 @@ impl Shared {
         let model = |served| Model { served, metrics: Arc::default() };
         Ok(Self {
             admission: Arc::new(Semaphore::new(config.limits.requests)),
-            preparing: Arc::new(Semaphore::new(config.limits.preparing.max(1))),
+            workshop: Workshop::new(config.limits.preparing),
             phase: watch::Sender::new(Phase::Serving),
             salt: splitmix(unix_nanos() ^ u64::from(std::process::id()) << 40),
             issued: AtomicU64::new(0),
@@ -122,25 +124,6 @@ impl Shared {
     /// Requests being answered.
     pub fn in_flight(&self) -> usize {
         self.config.limits.requests.saturating_sub(self.admission.available_permits())
-    }
-
-    /// Runs a job that computes for long away from the connections; few at once.
-    ///
-    /// # Errors
-    /// The job's own, or 500 when it panicked.
-    pub async fn prepare<T: Send + 'static>(
-        &self,
-        job: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let place = Arc::clone(&self.preparing).acquire_owned().await;
-        let work = move || {
-            let _place = place;
-            job()
-        };
-        tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| {
-            tracing::error!(%panic, "a bug while a request was prepared");
-            Err(ApiError::internal())
-        })
     }
 
     /// The model of that name; the only one when none is named.

@@ -148,7 +148,7 @@ mod tests {
             ("1e999", "out of range"),
             ("NaN", "expected"),
             ("-Infinity", "invalid number"),
-            ("\"\\ud800\"", "surrogate"),
+            ("\"\\ud800\"", "hex escape"),
             ("\"a\nb\"", "control character"),
             ("'a'", "expected value"),
             ("[1,]", "trailing comma"),

@@ -61,7 +61,7 @@ async fn answer(
     let place = shared.admit()?;
     let bytes = body::read(request, &shared.config).await?;
     let state = Arc::clone(&shared);
-    let prepared = shared.prepare(move || prepare(&state, parse(&state, &bytes)?)).await?;
+    let prepared = shared.workshop.run(move || prepare(&state, parse(&state, &bytes)?)).await?;
     let Prepared { model, requests, answer, stream } = prepared;
     let generation = Generation::start(&shared, &model, requests, place)?;
     if stream {

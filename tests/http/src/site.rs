@@ -1,0 +1,200 @@
+//! A running server whose device is simulated and whose vocabulary is the 256 bytes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokenmill_backend::Backend;
+use tokenmill_backend::sim::{SimBackend, SimControl, program};
+use tokenmill_engine::{Engine, EngineParts, system_clock};
+use tokenmill_ir::{GroupKind, Limits};
+use tokenmill_sched::{Config, StepCost};
+use tokenmill_server::{Running, ServedModel, ServerConfig, spawn};
+use tokenmill_text::{ChatTemplate, GgufVocab, Tokenizer};
+
+use crate::client::Client;
+
+/// Tokens: all bytes, then the start and the end of a turn and the end of text.
+pub const VOCAB: u32 = 259;
+
+/// Control tokens after the bytes.
+const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
+
+/// How a site is made.
+pub struct Setup {
+    /// The server; bound to a free loopback port.
+    pub server: ServerConfig,
+    /// Requests the engine lets wait.
+    pub queue: u32,
+    /// Sequences that run at once.
+    pub sequences: u32,
+    /// Longest sequence, tokens.
+    pub context: u32,
+    /// Cache blocks of the full-attention group, 16 tokens each.
+    pub blocks: u32,
+    /// Least duration of a step.
+    pub step: Duration,
+    /// Whether the model has a chat template.
+    pub chat: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            server: ServerConfig::new(([127, 0, 0, 1], 0).into()),
+            queue: 64,
+            sequences: 8,
+            context: 512,
+            blocks: 300,
+            step: Duration::ZERO,
+            chat: true,
+        }
+    }
+}
+
+/// A server, its engine and its device.
+pub struct Site {
+    /// The server; `None` once it was taken.
+    pub server: Option<Running>,
+    /// The engine.
+    pub engine: Engine,
+    /// What goes wrong on the device.
+    pub control: SimControl,
+    /// Asks the server.
+    pub client: Client,
+}
+
+impl Site {
+    /// The default site.
+    pub fn new() -> Self {
+        Self::with(Setup::default())
+    }
+
+    /// A site of that set-up.
+    pub fn with(setup: Setup) -> Self {
+        let control = SimControl::default();
+        control.delay(setup.step);
+        let tokenizer = Arc::new(tokenizer());
+        let engine = engine(&setup, &control, &tokenizer);
+        let template = ChatTemplate::fallback(tokenizer.template_tokens()).expect("a template");
+        let model = ServedModel {
+            names: vec!["sim".into(), "user/sim:q8".into()],
+            engine: engine.clone(),
+            tokenizer,
+            template: setup.chat.then(|| Arc::new(template)),
+            context: setup.context,
+            created: 1_700_000_000,
+        };
+        let server = spawn(setup.server, vec![model]).expect("the server starts");
+        let client = Client::new(server.address());
+        Self { server: Some(server), engine, control, client }
+    }
+
+    /// The value of a line of `/metrics`, by everything before the number.
+    pub fn metric(&self, line: &str) -> f64 {
+        let page = self.client.get("/metrics");
+        let prefix = format!("{line} ");
+        let found = page.body.lines().find_map(|l| l.strip_prefix(&prefix));
+        let found = found.unwrap_or_else(|| panic!("no {line} in\n{}", page.body));
+        found.parse().expect("a number")
+    }
+
+    /// Blocks in use by sequences, all groups.
+    pub fn used_blocks(&self) -> f64 {
+        let used = |g: u32| {
+            let labels = format!("model_name=\"sim\",group=\"{g}\",state=\"used\"");
+            self.metric(&format!("tokenmill_kv_blocks{{{labels}}}"))
+        };
+        used(0) + used(1)
+    }
+
+    /// Waits until a condition holds; panics after some seconds.
+    pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(start.elapsed() < Duration::from_secs(10), "waited in vain: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until nothing is open; then every block must be free or cached.
+    pub fn settle(&self) {
+        let open = "tokenmill_requests_open{model_name=\"sim\"}";
+        self.wait_until("no request is open", |site| site.metric(open) == 0.0);
+        self.wait_until("no block is in use", |site| site.used_blocks() == 0.0);
+        assert_eq!(self.metric("tokenmill_http_requests_in_flight"), 0.0);
+    }
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        self.engine.shut_down();
+    }
+}
+
+fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> Engine {
+    let groups = vec![GroupKind::Full, GroupKind::Window { tokens: 40 }];
+    let limits = Limits {
+        step_tokens: 64,
+        sequences: setup.sequences,
+        outputs: 64,
+        context: setup.context,
+        group_blocks: vec![setup.blocks, setup.blocks],
+        top_logprobs: 20,
+    };
+    let program = program(&groups, VOCAB, 8);
+    let mut backend = SimBackend::new(16, control.clone());
+    let compiled = limits.clone();
+    let mut build = move || backend.compile(&program, &[], &compiled);
+    let parts = EngineParts {
+        device: build().expect("the simulated device compiles"),
+        rebuild: Box::new(build),
+        config: Config {
+            groups,
+            block_tokens: 16,
+            limits,
+            whole_sequences: false,
+            vocab: VOCAB,
+            hidden: 8,
+            cost: StepCost::new(1e-4, 1e-6, 0.0),
+            step_s: 0.05,
+            checkpoint_slots: 0,
+        },
+        eos: tokenizer.eos_ids().to_vec(),
+        tokenizer: Some(Arc::clone(tokenizer)),
+        queue: setup.queue,
+        clock: system_clock(),
+    };
+    Engine::start(parts).expect("the engine starts")
+}
+
+/// Every byte a token, by the usual spelling of byte-level vocabularies.
+fn tokenizer() -> Tokenizer {
+    let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut next = 0x100;
+    let mut spell = |byte: u8| {
+        let code = if printable(byte) { u32::from(byte) } else { next };
+        next += u32::from(!printable(byte));
+        char::from_u32(code).expect("a character").to_string()
+    };
+    let mut tokens: Vec<String> = (0..=255).map(&mut spell).collect();
+    tokens.extend(CONTROL.map(str::to_owned));
+    let mut token_types = vec![1; 256];
+    token_types.extend([3; 3]);
+    let vocab = GgufVocab {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        token_types,
+        eos: Some(258),
+        eot: Some(257),
+        ..GgufVocab::default()
+    };
+    Tokenizer::from_gguf(vocab).expect("the vocabulary is well formed")
+}

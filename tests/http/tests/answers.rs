@@ -1,0 +1,283 @@
+//! Answers: whole and streamed, for both endpoints, with everything that can be asked of them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use tokenmill_http_tests::{Client, Site};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+
+fn chat(extra: Value) -> Value {
+    let body = json!({
+        "model": "sim", "messages": [{ "role": "user", "content": "Grüße, 世界" }],
+        "max_tokens": 40, "seed": 5, "ignore_eos": true,
+    });
+    merged(body, extra)
+}
+
+fn text(extra: Value) -> Value {
+    let body = json!({ "prompt": "once upon", "max_tokens": 40, "seed": 5, "ignore_eos": true });
+    merged(body, extra)
+}
+
+fn merged(mut body: Value, extra: Value) -> Value {
+    for (key, value) in extra.as_object().expect("an object") {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// What a stream says of one choice, put together.
+#[derive(Debug, Default, PartialEq)]
+struct Choice {
+    text: String,
+    finish: String,
+    logprobs: Vec<Value>,
+}
+
+/// Puts the chunks of a stream together and checks its form.
+fn streamed(client: Client, path: &str, body: &Value) -> (BTreeMap<u64, Choice>, Option<Value>) {
+    let reply = client.stream(path, body).finish();
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.header("content-type"), Some("text/event-stream; charset=utf-8"));
+    let mut events = reply.events();
+    assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+    let mut choices: BTreeMap<u64, Choice> = BTreeMap::new();
+    let mut usage = None;
+    let mut ids: Vec<String> = Vec::new();
+    for event in &events {
+        let chunk: Value = serde_json::from_str(event).expect("JSON");
+        ids.push(chunk["id"].as_str().expect("an id").to_owned());
+        if !chunk["usage"].is_null() {
+            assert_eq!(chunk["choices"], json!([]));
+            usage = Some(chunk["usage"].clone());
+            continue;
+        }
+        for part in chunk["choices"].as_array().expect("choices") {
+            let choice = choices.entry(part["index"].as_u64().expect("an index")).or_default();
+            assert_eq!(choice.finish, "", "nothing comes after the end of a choice");
+            let content = if path == CHAT { &part["delta"]["content"] } else { &part["text"] };
+            choice.text.push_str(content.as_str().unwrap_or_default());
+            choice.finish = part["finish_reason"].as_str().unwrap_or_default().to_owned();
+            choice.logprobs.extend(logprobs(path, part));
+        }
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 1, "one id for one answer");
+    (choices, usage)
+}
+
+/// One value a token.
+fn logprobs(path: &str, choice: &Value) -> Vec<Value> {
+    let logprobs = &choice["logprobs"];
+    if path == CHAT {
+        return logprobs["content"].as_array().cloned().unwrap_or_default();
+    }
+    let count = logprobs["tokens"].as_array().map_or(0, Vec::len);
+    let row = |i: usize| {
+        json!([
+            logprobs["tokens"][i],
+            logprobs["token_logprobs"][i],
+            logprobs["top_logprobs"][i],
+            logprobs["text_offset"][i],
+        ])
+    };
+    (0..count).map(row).collect()
+}
+
+fn whole(client: Client, path: &str, body: &Value) -> (BTreeMap<u64, Choice>, Value) {
+    let reply = client.post(path, body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let answer = reply.json();
+    let one = |choice: &Value| {
+        let content = if path == CHAT { &choice["message"]["content"] } else { &choice["text"] };
+        let choice = Choice {
+            text: content.as_str().expect("text").to_owned(),
+            finish: choice["finish_reason"].as_str().expect("a reason").to_owned(),
+            logprobs: logprobs(path, choice),
+        };
+        choice
+    };
+    let list = answer["choices"].as_array().expect("choices");
+    let choices = list.iter().map(|c| (c["index"].as_u64().expect("an index"), one(c)));
+    (choices.collect(), answer["usage"].clone())
+}
+
+#[test]
+fn a_stream_says_what_the_whole_answer_says() {
+    let site = Site::new();
+    let usage = json!({ "stream_options": { "include_usage": true } });
+    let cases = [
+        (CHAT, chat(json!({}))),
+        (CHAT, chat(json!({ "temperature": 0 }))),
+        (CHAT, chat(json!({ "n": 3, "top_p": 0.9, "top_k": 50, "min_p": 0.01 }))),
+        (CHAT, chat(json!({ "logprobs": true, "top_logprobs": 5, "n": 2 }))),
+        (CHAT, chat(json!({ "stop": ["e", "a", "\u{fffd}"], "logprobs": true }))),
+        (CHAT, chat(json!({ "presence_penalty": 1, "frequency_penalty": 0.5 }))),
+        (CHAT, chat(json!({ "ignore_eos": false, "logit_bias": { "257": 4 }, "max_tokens": 200 }))),
+        (TEXT, text(json!({}))),
+        (TEXT, text(json!({ "logprobs": 3 }))),
+        (TEXT, text(json!({ "prompt": ["a", "bc"], "n": 2, "logprobs": 0 }))),
+        (TEXT, text(json!({ "prompt": [[97, 98], [99]], "repetition_penalty": 1.2 }))),
+        (TEXT, text(json!({ "prompt": [97, 98, 99], "echo": true }))),
+    ];
+    for (path, body) in cases {
+        let (pieces, counted) = streamed(site.client, path, &merged(body.clone(), usage.clone()));
+        let (expect, mut usage) = whole(site.client, path, &body);
+        assert_eq!(pieces, expect, "{body}");
+        let mut counted = counted.expect("usage was asked for");
+        // The second of two equal prompts finds the first one's blocks.
+        for usage in [&mut counted, &mut usage] {
+            usage["prompt_tokens_details"] = Value::Null;
+        }
+        assert_eq!(counted, usage, "{body}");
+    }
+    site.settle();
+}
+
+#[test]
+fn tokens_are_counted_and_cut_at_the_limit() {
+    let site = Site::new();
+    let body = text(json!({ "prompt": "abcde", "max_tokens": 7, "n": 2, "logprobs": 0 }));
+    let (choices, usage) = whole(site.client, TEXT, &body);
+    assert_eq!(usage["prompt_tokens"], 5);
+    assert_eq!(usage["completion_tokens"], 14);
+    assert_eq!(usage["total_tokens"], 19);
+    for choice in choices.values() {
+        assert_eq!((choice.finish.as_str(), choice.logprobs.len()), ("length", 7));
+    }
+    let sixteen = whole(site.client, TEXT, &json!({ "prompt": "a", "ignore_eos": true }));
+    assert_eq!(sixteen.1["completion_tokens"], 16, "the dialect's default");
+}
+
+#[test]
+fn the_same_seed_says_the_same_and_another_does_not() {
+    let site = Site::new();
+    let say = |seed: Value| whole(site.client, CHAT, &chat(json!({ "seed": seed }))).0;
+    assert_eq!(say(json!(1)), say(json!(1)));
+    assert_ne!(say(json!(1)), say(json!(2)));
+    assert_ne!(say(json!(-1)), say(json!(1)));
+    assert_ne!(say(Value::Null), say(Value::Null), "without a seed, a fresh one each time");
+}
+
+#[test]
+fn an_answer_ends_before_its_stop_text() {
+    let site = Site::new();
+    let long = json!({ "max_tokens": 400, "logit_bias": { "65": 3, "66": 3, "67": 3 } });
+    let free = whole(site.client, TEXT, &text(long.clone())).0.remove(&0).expect("a choice");
+    let at = free.text.find('B').expect("a likely letter");
+    for stop in [json!("B"), json!(["nowhere", "B"])] {
+        let body = merged(text(long.clone()), json!({ "stop": stop }));
+        let stopped = whole(site.client, TEXT, &body).0.remove(&0).expect("a choice");
+        assert_eq!(stopped.text, free.text.get(..at).expect("a prefix"));
+        assert_eq!(stopped.finish, "stop");
+    }
+}
+
+#[test]
+fn logprobs_add_up_to_a_distribution() {
+    let site = Site::new();
+    let body = chat(json!({ "logprobs": true, "top_logprobs": 20, "temperature": 0 }));
+    let (choices, _) = whole(site.client, CHAT, &body);
+    let tokens = &choices[&0].logprobs;
+    assert_eq!(tokens.len(), 40);
+    for token in tokens {
+        let top = token["top_logprobs"].as_array().expect("alternatives");
+        assert_eq!(top.len(), 20);
+        assert_eq!(top[0]["bytes"], token["bytes"], "greedy takes the best");
+        assert_eq!(top[0]["logprob"], token["logprob"]);
+        let values: Vec<f64> = top.iter().filter_map(|t| t["logprob"].as_f64()).collect();
+        assert!(values.is_sorted_by(|a, b| a >= b), "{values:?}");
+        let mass: f64 = values.iter().map(|v| v.exp()).sum();
+        assert!(mass > 0.0 && mass <= 1.0 + 1e-5, "{mass}");
+    }
+    let bytes = tokens.iter().flat_map(|t| t["bytes"].as_array().cloned().unwrap_or_default());
+    let bytes: Vec<u8> = bytes.filter_map(|b| b.as_u64()).map(|b| b as u8).collect();
+    assert_eq!(String::from_utf8_lossy(&bytes), choices[&0].text, "bytes are the text");
+}
+
+#[test]
+fn a_bias_forces_and_forbids() {
+    let site = Site::new();
+    let forced = text(json!({ "logit_bias": { "65": 100 }, "max_tokens": 5 }));
+    assert_eq!(whole(site.client, TEXT, &forced).0[&0].text, "AAAAA");
+    let greedy = text(json!({ "temperature": 0, "max_tokens": 1, "logprobs": 1 }));
+    let first = whole(site.client, TEXT, &greedy).0.remove(&0).expect("a choice");
+    let again = whole(site.client, TEXT, &greedy).0.remove(&0).expect("a choice");
+    assert_eq!(first, again);
+}
+
+#[test]
+fn echo_puts_the_prompt_in_front() {
+    let site = Site::new();
+    let plain = whole(site.client, TEXT, &text(json!({ "prompt": ["ab", "cd"], "n": 2 }))).0;
+    let echoed =
+        whole(site.client, TEXT, &text(json!({ "prompt": ["ab", "cd"], "n": 2, "echo": true }))).0;
+    for (index, prompt) in [(0, "ab"), (1, "ab"), (2, "cd"), (3, "cd")] {
+        assert_eq!(echoed[&index].text, format!("{prompt}{}", plain[&index].text));
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_named() {
+    let site = Site::new();
+    let body = chat(json!({ "user": "u", "store": false, "metadata": {}, "max_tokens": 100_000 }));
+    let answer = site.client.post(CHAT, &body).json();
+    let warnings = answer["warnings"].to_string();
+    for word in ["user", "store", "metadata", "the context of 512 tokens leaves"] {
+        assert!(warnings.contains(word), "{word} in {warnings}");
+    }
+    let quiet = site.client.post(CHAT, &chat(json!({}))).json();
+    assert!(quiet.get("warnings").is_none());
+    let first = site.client.stream(CHAT, &chat(json!({ "user": "u" }))).event().expect("an event");
+    assert!(first.contains("user was ignored"), "{first}");
+}
+
+#[test]
+fn control_tokens_in_messages_are_text() {
+    let site = Site::new();
+    let count = |content: &str| {
+        let messages = json!([{ "role": "user", "content": content }]);
+        whole(site.client, CHAT, &chat(json!({ "messages": messages }))).1["prompt_tokens"].clone()
+    };
+    let plain = count("x").as_u64().expect("a number");
+    let spelled = "<|im_end|>";
+    assert_eq!(count(spelled), json!(plain - 1 + spelled.len() as u64), "one token a byte");
+}
+
+#[test]
+fn models_are_listed_and_found_by_any_name() {
+    let site = Site::new();
+    let list = site.client.get("/v1/models").json();
+    let ids: Vec<&str> =
+        list["data"].as_array().expect("data").iter().filter_map(|m| m["id"].as_str()).collect();
+    assert_eq!(ids, ["sim", "user/sim:q8"]);
+    assert_eq!(list["data"][0]["max_model_len"], 512);
+    for path in ["/v1/models/sim", "/v1/models/user/sim:q8", "/v1/models/user%2Fsim:q8"] {
+        assert_eq!(site.client.get(path).json()["root"], "sim", "{path}");
+    }
+    let missing = site.client.get("/v1/models/gpt-9");
+    assert_eq!((missing.status, missing.error("code").as_str()), (404, "model_not_found"));
+    assert!(missing.error("message").contains("sim"));
+    let body = chat(json!({ "model": "user/sim:q8" }));
+    assert_eq!(site.client.post(CHAT, &body).json()["model"], "sim");
+}
+
+#[test]
+fn operators_get_their_pages() {
+    let site = Site::new();
+    for path in ["/health", "/livez", "/readyz", "/version"] {
+        assert_eq!(site.client.get(path).status, 200, "{path}");
+    }
+    whole(site.client, CHAT, &chat(json!({})));
+    site.settle();
+    assert_eq!(site.metric("tokenmill_generated_tokens_total{model_name=\"sim\"}"), 40.0);
+    assert_eq!(site.metric("vllm:generation_tokens_total{model_name=\"sim\"}"), 40.0);
+    assert_eq!(site.metric("vllm:num_requests_running{model_name=\"sim\"}"), 0.0);
+    let count = "tokenmill_time_to_first_token_seconds_count{model_name=\"sim\"}";
+    assert_eq!(site.metric(count), 1.0);
+    assert_eq!(site.metric("tokenmill_inter_token_seconds_count{model_name=\"sim\"}"), 39.0);
+    let done = "tokenmill_requests_total{model_name=\"sim\",outcome=\"finished\"}";
+    assert_eq!(site.metric(done), 1.0);
+}
