@@ -153,9 +153,7 @@ impl KvLayout {
         let (group, lane) = (slot / GROUP, slot % GROUP);
         match self.format {
             KvFormat::F32 | KvFormat::Bf16 => (group * self.k_dim + d) * GROUP + lane,
-            KvFormat::Int8 => {
-                ((group * self.k_dim.div_ceil(2) + d / 2) * GROUP + lane) * 2 + d % 2
-            }
+            KvFormat::Int8 => ((group * self.k_dim.div_ceil(2) + d / 2) * GROUP + lane) * 2 + d % 2,
         }
     }
 
@@ -180,7 +178,7 @@ fn number(format: KvFormat, bytes: &[u8], index: usize) -> f32 {
 
 /// Where a token of a head goes.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+pub(super) struct Place<'a> {
     layout: KvLayout,
     cache: Parts<'a, u8>,
     /// First byte of the head.

@@ -1,0 +1,164 @@
+//! The vectors of attention with AVX2: 16 lanes are two 256-bit registers.
+
+use std::arch::x86_64::*;
+
+use super::vector::{ScoreTile, ValueTile, Vector};
+use super::{AttendJob, Item, Scratch, blocked};
+
+/// AVX2 and FMA.
+pub(super) struct Avx2;
+
+/// Computes an item.
+///
+/// # Safety
+/// As [`super::attend`], and the instruction set is available.
+pub(super) unsafe fn attend(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+    // SAFETY: passed on.
+    unsafe {
+        match job.is_int8() {
+            false => Avx2::attend::<false>(job, item, scratch),
+            true => Avx2::attend::<true>(job, item, scratch),
+        }
+    }
+}
+
+/// Does the same to both halves.
+macro_rules! both {
+    ($i:ident => $body:expr) => {
+        [
+            {
+                let $i = 0;
+                $body
+            },
+            {
+                let $i = 1;
+                $body
+            },
+        ]
+    };
+}
+
+// SAFETY (every block below): the contract of `Vector`: the instruction set is available and
+// the pointers cover what is read or written.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Vector for Avx2 {
+    type Float = [__m256; 2];
+    type Int = [__m256i; 2];
+
+    // 12 sums of the 16 registers.
+    const TILE: (usize, usize) = (2, 3);
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> [__m256; 2] {
+        unsafe { both!(i => _mm256_loadu_ps(from.add(8 * i))) }
+    }
+    #[inline(always)]
+    unsafe fn store(v: [__m256; 2], to: *mut f32) {
+        unsafe {
+            _mm256_storeu_ps(to, v[0]);
+            _mm256_storeu_ps(to.add(8), v[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> [__m256; 2] {
+        unsafe { [_mm256_set1_ps(x); 2] }
+    }
+    #[inline(always)]
+    unsafe fn add(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { both!(i => _mm256_add_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { both!(i => _mm256_sub_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { both!(i => _mm256_mul_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        unsafe { both!(i => _mm256_fmadd_ps(a[i], b[i], c[i])) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { both!(i => _mm256_max_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn greatest(v: [__m256; 2]) -> f32 {
+        unsafe {
+            let v = _mm256_max_ps(v[0], v[1]);
+            let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+            _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn times_power(y: [__m256; 2], shifted: [__m256; 2]) -> [__m256; 2] {
+        unsafe {
+            // In two factors, so that n may be −151; only the last product can round.
+            let n = both!(i => _mm256_sub_epi32(
+                _mm256_castps_si256(shifted[i]),
+                _mm256_castps_si256(_mm256_set1_ps(12_582_912.0)),
+            ));
+            both!(i => {
+                let half = _mm256_srai_epi32::<1>(n[i]);
+                let bias = _mm256_set1_epi32(127);
+                let first = _mm256_slli_epi32::<23>(_mm256_add_epi32(half, bias));
+                let rest = _mm256_sub_epi32(n[i], half);
+                let rest = _mm256_slli_epi32::<23>(_mm256_add_epi32(rest, bias));
+                let y = _mm256_mul_ps(y[i], _mm256_castsi256_ps(first));
+                _mm256_mul_ps(y, _mm256_castsi256_ps(rest))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn zero() -> [__m256i; 2] {
+        unsafe { [_mm256_setzero_si256(); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load_int(from: *const i16) -> [__m256i; 2] {
+        unsafe { both!(i => _mm256_loadu_si256(from.add(16 * i).cast())) }
+    }
+    #[inline(always)]
+    unsafe fn splat_pair(from: *const i16) -> [__m256i; 2] {
+        unsafe { [_mm256_set1_epi32(from.cast::<i32>().read_unaligned()); 2] }
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: [__m256i; 2], a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { both!(i => _mm256_add_epi32(sum[i], _mm256_madd_epi16(a[i], b[i]))) }
+    }
+    #[inline(always)]
+    unsafe fn to_float(v: [__m256i; 2]) -> [__m256; 2] {
+        unsafe { both!(i => _mm256_cvtepi32_ps(v[i])) }
+    }
+    #[inline(always)]
+    unsafe fn store_codes(v: [__m256; 2], to: *mut i16) {
+        unsafe {
+            let v = both!(i => _mm256_cvtps_epi32(v[i]));
+            // The packing works within halves of a register.
+            let packed = _mm256_packs_epi32(v[0], v[1]);
+            _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scores<const INT8: bool>(vectors: usize, rows: usize, t: &ScoreTile) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn run<const INT8: bool, const N: usize, const R: usize>(t: &ScoreTile) {
+            unsafe { blocked::scores::<Avx2, INT8, N, R>(t) }
+        }
+        unsafe { super::vector::by_shape!(vectors, rows, run, INT8, t, [1 2], [1 2 3]) }
+    }
+    #[inline(always)]
+    unsafe fn values<const INT8: bool>(vectors: usize, rows: usize, t: &ValueTile) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn run<const INT8: bool, const N: usize, const R: usize>(t: &ValueTile) {
+            unsafe { blocked::values::<Avx2, INT8, N, R>(t) }
+        }
+        unsafe { super::vector::by_shape!(vectors, rows, run, INT8, t, [1 2], [1 2 3]) }
+    }
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn attend<const INT8: bool>(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+        unsafe { blocked::attend::<Avx2, INT8>(job, item, scratch) }
+    }
+}

@@ -1,0 +1,120 @@
+//! The vectors of attention with AVX-512 and its VNNI.
+
+use std::arch::x86_64::*;
+
+use super::vector::{ScoreTile, ValueTile, Vector};
+use super::{AttendJob, Item, Scratch, blocked};
+
+/// AVX-512 F, BW, DQ, VL and VNNI.
+pub(super) struct Avx512;
+
+/// Computes an item.
+///
+/// # Safety
+/// As [`super::attend`], and the instruction set is available.
+pub(super) unsafe fn attend(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+    // SAFETY: passed on.
+    unsafe {
+        match job.is_int8() {
+            false => Avx512::attend::<false>(job, item, scratch),
+            true => Avx512::attend::<true>(job, item, scratch),
+        }
+    }
+}
+
+// SAFETY (every block below): the contract of `Vector`: the instruction set is available and
+// the pointers cover what is read or written.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Vector for Avx512 {
+    type Float = __m512;
+    type Int = __m512i;
+
+    // 24 sums of the 32 registers.
+    const TILE: (usize, usize) = (4, 6);
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn store(v: __m512, to: *mut f32) {
+        unsafe { _mm512_storeu_ps(to, v) }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn greatest(v: __m512) -> f32 {
+        unsafe { _mm512_reduce_max_ps(v) }
+    }
+    #[inline(always)]
+    unsafe fn times_power(y: __m512, shifted: __m512) -> __m512 {
+        unsafe { _mm512_scalef_ps(y, _mm512_sub_ps(shifted, _mm512_set1_ps(12_582_912.0))) }
+    }
+    #[inline(always)]
+    unsafe fn zero() -> __m512i {
+        unsafe { _mm512_setzero_si512() }
+    }
+    #[inline(always)]
+    unsafe fn load_int(from: *const i16) -> __m512i {
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn splat_pair(from: *const i16) -> __m512i {
+        unsafe { _mm512_set1_epi32(from.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_dpwssd_epi32(sum, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn to_float(v: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(v) }
+    }
+    #[inline(always)]
+    unsafe fn store_codes(v: __m512, to: *mut i16) {
+        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(v))) }
+    }
+
+    #[inline(always)]
+    unsafe fn scores<const INT8: bool>(vectors: usize, rows: usize, t: &ScoreTile) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        unsafe fn run<const INT8: bool, const N: usize, const R: usize>(t: &ScoreTile) {
+            unsafe { blocked::scores::<Avx512, INT8, N, R>(t) }
+        }
+        unsafe { super::vector::by_shape!(vectors, rows, run, INT8, t, [1 2 3 4], [1 2 3 4 5 6]) }
+    }
+    #[inline(always)]
+    unsafe fn values<const INT8: bool>(vectors: usize, rows: usize, t: &ValueTile) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        unsafe fn run<const INT8: bool, const N: usize, const R: usize>(t: &ValueTile) {
+            unsafe { blocked::values::<Avx512, INT8, N, R>(t) }
+        }
+        unsafe { super::vector::by_shape!(vectors, rows, run, INT8, t, [1 2 3 4], [1 2 3 4 5 6]) }
+    }
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    unsafe fn attend<const INT8: bool>(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+        unsafe { blocked::attend::<Avx512, INT8>(job, item, scratch) }
+    }
+}

@@ -1,0 +1,465 @@
+//! Attention by blocks: a tile of keys is widened once for all rows of an item, then a few rows
+//! at a time are scored, weighted and summed in registers.
+//!
+//! Rows are ordered by token, then by head of the group.
+
+use std::ops::Range;
+
+use super::layout::GROUP;
+use super::scalar::code_scale;
+use super::scratch::{floats, shorts};
+use super::vector::{ScoreTile, ValueTile, Vector};
+use super::{AttendJob, Item, SPLIT, Scratch, TILE, widen};
+use crate::math::{exp, tanh, tree};
+
+/// Scores of `R` rows by `N` groups of keys.
+///
+/// # Safety
+/// As [`Vector`]; the tile's pointers cover its shapes.
+#[inline(always)]
+pub(super) unsafe fn scores<V: Vector, const INT8: bool, const N: usize, const R: usize>(
+    t: &ScoreTile,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        if INT8 {
+            let mut sum = [[V::zero(); N]; R];
+            for step in 0..t.steps {
+                let k: [V::Int; N] =
+                    std::array::from_fn(|i| V::load_int(t.k.add(step * TILE + i * GROUP).cast()));
+                for (r, sum) in sum.iter_mut().enumerate() {
+                    let q = V::splat_pair(t.q.add(r * t.steps + step).cast());
+                    for (sum, k) in sum.iter_mut().zip(k) {
+                        *sum = V::dot(*sum, k, q);
+                    }
+                }
+            }
+            for (r, sum) in sum.iter().enumerate() {
+                let q_scale = V::splat(*t.q_scale.add(r));
+                for (i, sum) in sum.iter().enumerate() {
+                    let s = V::mul(V::to_float(*sum), V::load(t.k_scale.add(i * GROUP)));
+                    V::store(V::mul(s, q_scale), t.s.add(r * TILE + i * GROUP));
+                }
+            }
+        } else {
+            let mut sum = [[V::splat(0.0); N]; R];
+            for step in 0..t.steps {
+                let k: [V::Float; N] =
+                    std::array::from_fn(|i| V::load(t.k.add(step * TILE + i * GROUP)));
+                for (r, sum) in sum.iter_mut().enumerate() {
+                    let q = V::splat(*t.q.add(r * t.steps + step));
+                    for (sum, k) in sum.iter_mut().zip(k) {
+                        *sum = V::fma(q, k, *sum);
+                    }
+                }
+            }
+            for (r, sum) in sum.iter().enumerate() {
+                for (i, sum) in sum.iter().enumerate() {
+                    V::store(*sum, t.s.add(r * TILE + i * GROUP));
+                }
+            }
+        }
+    }
+}
+
+/// Outputs of `R` rows and `N` vectors of columns: decayed, then weighted values added.
+///
+/// # Safety
+/// As [`scores`].
+#[inline(always)]
+pub(super) unsafe fn values<V: Vector, const INT8: bool, const N: usize, const R: usize>(
+    t: &ValueTile,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        let at = |r: usize, i: usize| t.out.add(r * t.v_cols + i * GROUP);
+        let decayed = |r: usize, i: usize| V::mul(V::load(at(r, i)), V::splat(*t.decay.add(r)));
+        if INT8 {
+            let mut sum = [[V::zero(); N]; R];
+            for step in 0..t.steps {
+                let v: [V::Int; N] = std::array::from_fn(|i| {
+                    V::load_int(t.v.add(step * t.v_cols + i * GROUP).cast())
+                });
+                for (r, sum) in sum.iter_mut().enumerate() {
+                    let p = V::splat_pair(t.p.add(r * t.p_stride + step).cast());
+                    for (sum, v) in sum.iter_mut().zip(v) {
+                        *sum = V::dot(*sum, v, p);
+                    }
+                }
+            }
+            for (r, sum) in sum.iter().enumerate() {
+                let scale = V::splat(*t.p_scale.add(r));
+                for (i, sum) in sum.iter().enumerate() {
+                    V::store(V::fma(V::to_float(*sum), scale, decayed(r, i)), at(r, i));
+                }
+            }
+        } else {
+            let mut sum: [[V::Float; N]; R] =
+                std::array::from_fn(|r| std::array::from_fn(|i| decayed(r, i)));
+            for step in 0..t.steps {
+                let v: [V::Float; N] =
+                    std::array::from_fn(|i| V::load(t.v.add(step * t.v_cols + i * GROUP)));
+                for (r, sum) in sum.iter_mut().enumerate() {
+                    let p = V::splat(*t.p.add(r * t.p_stride + step));
+                    for (sum, v) in sum.iter_mut().zip(v) {
+                        *sum = V::fma(p, v, *sum);
+                    }
+                }
+            }
+            for (r, sum) in sum.iter().enumerate() {
+                for (i, sum) in sum.iter().enumerate() {
+                    V::store(*sum, at(r, i));
+                }
+            }
+        }
+    }
+}
+
+/// e^x for x ≤ 0 or NaN, the bits of [`exp`].
+#[inline(always)]
+unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
+    // SAFETY: registers only.
+    unsafe {
+        let round = V::splat(12_582_912.0); // 1.5·2²³
+        let x = V::max(V::splat(-104.0), x);
+        let shifted = V::fma(x, V::splat(std::f32::consts::LOG2_E), round);
+        let n = V::sub(shifted, round);
+        let r = V::fma(n, V::splat(-std::f32::consts::LN_2), x);
+        let r = V::fma(V::splat(1.904_654_3e-9), n, r);
+        let p = V::splat(1.979_032_2e-4);
+        let p = V::fma(p, r, V::splat(1.394_469_1e-3));
+        let p = V::fma(p, r, V::splat(8.333_498e-3));
+        let p = V::fma(p, r, V::splat(4.166_629_5e-2));
+        let p = V::fma(p, r, V::splat(1.666_666_6e-1));
+        let p = V::fma(p, r, V::splat(0.5));
+        let y = V::add(V::fma(V::mul(r, r), p, r), V::splat(1.0));
+        V::times_power(y, shifted)
+    }
+}
+
+/// Computes an item.
+///
+/// # Safety
+/// As [`super::attend`], and the instruction set of `V` is available.
+#[inline(always)]
+pub(super) unsafe fn attend<V: Vector, const INT8: bool>(
+    job: &AttendJob<'_>,
+    item: &Item,
+    scratch: &mut Scratch,
+) {
+    let rows = item.tokens as usize * job.group();
+    load_queries::<INT8>(job, item, scratch);
+    scratch.total_max[..rows].fill(f32::NEG_INFINITY);
+    scratch.total_sum[..rows].fill(0.0);
+    let v_cols = job.v_dim.next_multiple_of(GROUP);
+    floats(&mut scratch.total_out)[..rows * v_cols].fill(0.0);
+    let seen = seen_by(job, item, 0..rows);
+    let mut at = seen.start;
+    while at < seen.end {
+        let end = seen.end.min((at / SPLIT + 1) * SPLIT);
+        // SAFETY: passed on.
+        unsafe { split::<V, INT8>(job, item, at..end, scratch) };
+        for row in 0..rows {
+            merge(scratch, row, v_cols);
+        }
+        at = end;
+    }
+    for row in 0..rows {
+        let (token, head) = (row / job.group(), row % job.group());
+        let head = item.kv_head as usize * job.group() + head;
+        let at = (item.row as usize + token) * job.out_stride + head * job.v_dim;
+        // SAFETY: the item's own columns.
+        let out = unsafe { job.out.part(at..at + job.v_dim) };
+        finish(scratch, row, v_cols, job.sinks.map(|s| s[head]), out);
+    }
+}
+
+/// Keys that any of the rows sees.
+#[inline(always)]
+fn seen_by(job: &AttendJob<'_>, item: &Item, rows: Range<usize>) -> Range<usize> {
+    let of = |row: usize| job.seen(item.index as usize + row / job.group(), item.keys as usize);
+    of(rows.start).start..of(rows.end - 1).end
+}
+
+/// Scaled queries, or their codes.
+#[inline(always)]
+fn load_queries<const INT8: bool>(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+    let (dim, group) = (job.k_dim, job.group());
+    for row in 0..item.tokens as usize * group {
+        let first = (item.kv_head as usize * group + row % group) * dim;
+        let from = job.q.get(item.row as usize + row / group, first..first + dim);
+        if INT8 {
+            let cols = dim.next_multiple_of(2);
+            let to = &mut shorts(&mut scratch.q)[row * cols..][..cols];
+            to[dim..].fill(0);
+            scratch.q_scale[row] = encode(from, &mut to[..dim]) * job.scale;
+        } else {
+            let to = &mut floats(&mut scratch.q)[row * dim..][..dim];
+            for (to, x) in to.iter_mut().zip(from) {
+                *to = x * job.scale;
+            }
+        }
+    }
+}
+
+/// Codes of a row of any numbers; returns the scale.
+#[inline(always)]
+fn encode(x: &[f32], codes: &mut [i16]) -> f32 {
+    let top = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
+    let (inverse, scale) = code_scale(f32::from_bits(top));
+    for (code, x) in codes.iter_mut().zip(x) {
+        *code = (x * inverse).round_ties_even() as i16;
+    }
+    scale
+}
+
+/// The keys `seen`, all of one split.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn split<V: Vector, const INT8: bool>(
+    job: &AttendJob<'_>,
+    item: &Item,
+    seen: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    let rows = item.tokens as usize * job.group();
+    let v_cols = job.v_dim.next_multiple_of(GROUP);
+    scratch.max[..rows].fill(f32::NEG_INFINITY);
+    floats(&mut scratch.sum)[..rows * GROUP].fill(0.0);
+    floats(&mut scratch.out)[..rows * v_cols].fill(0.0);
+    for tile in seen.start / TILE..seen.end.div_ceil(TILE) {
+        let of_tile = |keys: Range<usize>| {
+            let first = tile * TILE;
+            let end = keys.end.clamp(first, first + TILE) - first;
+            (keys.start.clamp(first, first + TILE) - first).min(end)..end
+        };
+        widen::tile(job, item, tile, of_tile(seen.clone()), scratch);
+        for first in (0..rows).step_by(V::TILE.1) {
+            let chunk = first..rows.min(first + V::TILE.1);
+            let keys = of_tile(seen_by(job, item, chunk.clone()));
+            if keys.is_empty() {
+                continue;
+            }
+            let mut decay = [0.0; 8];
+            let mut p_scale = [0.0; 8];
+            // SAFETY: passed on; the scratch is as large as its shapes.
+            unsafe {
+                score_rows::<V, INT8>(job, chunk.clone(), keys.clone(), scratch);
+                for row in chunk.clone() {
+                    let seen = of_tile(seen_by(job, item, row..row + 1));
+                    let i = row - first;
+                    cover(job, &keys, seen, &mut floats(&mut scratch.s)[i * TILE..][..TILE]);
+                    decay[i] = weigh::<V>(row, i, &keys, scratch);
+                    if INT8 {
+                        p_scale[i] = encode_weights::<V>(i, &keys, scratch);
+                    }
+                }
+                add_values::<V, INT8>(job, chunk, keys, &decay, &p_scale, scratch);
+            }
+        }
+    }
+}
+
+/// Groups that hold `keys`.
+#[inline(always)]
+fn groups(keys: &Range<usize>) -> Range<usize> {
+    keys.start / GROUP..keys.end.div_ceil(GROUP)
+}
+
+/// Scores of a chunk of rows.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn score_rows<V: Vector, const INT8: bool>(
+    job: &AttendJob<'_>,
+    chunk: Range<usize>,
+    keys: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    let steps = if INT8 { job.k_dim.div_ceil(2) } else { job.k_dim };
+    let groups = groups(&keys);
+    for group in groups.clone().step_by(V::TILE.0) {
+        let count = V::TILE.0.min(groups.end - group);
+        let lane = group * GROUP;
+        let t = ScoreTile {
+            q: floats(&mut scratch.q)[chunk.start * steps..].as_ptr(),
+            steps,
+            k: floats(&mut scratch.k)[lane..].as_ptr(),
+            s: floats(&mut scratch.s)[lane..].as_mut_ptr(),
+            k_scale: floats(&mut scratch.scales)[lane..].as_ptr(),
+            q_scale: scratch.q_scale[chunk.start..].as_ptr(),
+        };
+        // SAFETY: `count` groups from `lane` on are inside the tile, the rows inside `q` and `s`.
+        unsafe { V::scores::<INT8>(count, chunk.len(), &t) };
+    }
+}
+
+/// Caps the scores, and makes those of keys that the row does not see −∞.
+#[inline(always)]
+fn cover(job: &AttendJob<'_>, keys: &Range<usize>, seen: Range<usize>, s: &mut [f32]) {
+    let groups = groups(keys);
+    let s = &mut s[groups.start * GROUP..groups.end * GROUP];
+    if let Some(cap) = job.softcap {
+        for vector in s.as_chunks_mut::<GROUP>().0 {
+            *vector = vector.map(|s| tanh(s / cap) * cap);
+        }
+    }
+    let first = groups.start * GROUP;
+    let end = (seen.end.max(first) - first).min(s.len());
+    let start = (seen.start.max(first) - first).min(end);
+    if start > 0 || end < s.len() {
+        s[end..].fill(f32::NEG_INFINITY);
+        s[..start].fill(f32::NEG_INFINITY);
+    }
+}
+
+/// Turns the scores of row `row`, at `i` in the chunk, into weights, and adds them up; returns
+/// what its outputs are multiplied by.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn weigh<V: Vector>(
+    row: usize,
+    i: usize,
+    keys: &Range<usize>,
+    scratch: &mut Scratch,
+) -> f32 {
+    let groups = groups(keys);
+    let s = floats(&mut scratch.s)[i * TILE..][..TILE].as_mut_ptr();
+    // SAFETY: groups of the tile; registers.
+    unsafe {
+        let mut top = V::load(s.add(groups.start * GROUP));
+        for group in groups.start + 1..groups.end {
+            top = V::max(top, V::load(s.add(group * GROUP)));
+        }
+        let max = scratch.max[row].max(V::greatest(top));
+        let base = if max == f32::NEG_INFINITY { 0.0 } else { max };
+        let decay = exp(scratch.max[row] - base);
+        scratch.max[row] = max;
+        let sum = scratch.sum[row].0.as_mut_ptr();
+        let mut lanes = V::mul(V::load(sum), V::splat(decay));
+        for group in groups {
+            let p = exp_of_negative::<V>(V::sub(V::load(s.add(group * GROUP)), V::splat(base)));
+            V::store(p, s.add(group * GROUP));
+            lanes = V::add(lanes, p);
+        }
+        V::store(lanes, sum);
+        decay
+    }
+}
+
+/// Codes of a row's weights times the scales of the values; returns the codes' scale.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn encode_weights<V: Vector>(i: usize, keys: &Range<usize>, scratch: &mut Scratch) -> f32 {
+    let groups = groups(keys);
+    let (s, v_scale) = (scratch.s[i * TILE / 16..].as_mut_ptr(), scratch.scales[4..].as_ptr());
+    let codes = shorts(&mut scratch.p)[i * TILE..][..TILE].as_mut_ptr();
+    // SAFETY: groups of the tile; registers.
+    unsafe {
+        let mut top = 0;
+        for group in groups.clone() {
+            let s = s.add(group).cast::<f32>();
+            V::store(V::mul(V::load(s), V::load(v_scale.add(group).cast())), s);
+        }
+        for group in groups.clone() {
+            let w = (*s.add(group)).0;
+            top = w.iter().fold(top, |top, w| top.max(w.to_bits() & 0x7fff_ffff));
+        }
+        let (inverse, scale) = code_scale(f32::from_bits(top));
+        for group in groups {
+            let w = V::mul(V::load(s.add(group).cast()), V::splat(inverse));
+            V::store_codes(w, codes.add(group * GROUP));
+        }
+        scale
+    }
+}
+
+/// Adds the weighted values to the outputs of a chunk of rows.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn add_values<V: Vector, const INT8: bool>(
+    job: &AttendJob<'_>,
+    chunk: Range<usize>,
+    keys: Range<usize>,
+    decay: &[f32; 8],
+    p_scale: &[f32; 8],
+    scratch: &mut Scratch,
+) {
+    let v_cols = job.v_dim.next_multiple_of(GROUP);
+    let vectors = v_cols / GROUP;
+    // Steps in words: keys, or pairs of keys.
+    let steps = if INT8 { keys.start / 2..keys.end.div_ceil(2) } else { keys };
+    let (p, p_stride) = if INT8 {
+        (floats(&mut scratch.p)[steps.start..].as_ptr(), TILE / 2)
+    } else {
+        (floats(&mut scratch.s)[steps.start..].as_ptr(), TILE)
+    };
+    for vector in (0..vectors).step_by(V::TILE.0) {
+        let col = vector * GROUP;
+        let t = ValueTile {
+            p,
+            p_stride,
+            steps: steps.len(),
+            v: floats(&mut scratch.v)[steps.start * v_cols + col..].as_ptr(),
+            v_cols,
+            out: floats(&mut scratch.out)[chunk.start * v_cols + col..].as_mut_ptr(),
+            decay: decay.as_ptr(),
+            p_scale: p_scale.as_ptr(),
+        };
+        // SAFETY: columns of the rows of the chunk; keys of the tile.
+        unsafe { V::values::<INT8>(V::TILE.0.min(vectors - vector), chunk.len(), &t) };
+    }
+}
+
+/// The split of a row joins its total.
+#[inline(always)]
+fn merge(scratch: &mut Scratch, row: usize, v_cols: usize) {
+    let (max, sum) = (scratch.max[row], tree(scratch.sum[row].0));
+    if sum == 0.0 {
+        return;
+    }
+    let part = &floats(&mut scratch.out)[row * v_cols..][..v_cols];
+    let total = &mut floats(&mut scratch.total_out)[row * v_cols..][..v_cols];
+    let total_max = scratch.total_max[row];
+    if scratch.total_sum[row] == 0.0 {
+        (scratch.total_max[row], scratch.total_sum[row]) = (max, sum);
+        total.copy_from_slice(part);
+        return;
+    }
+    let new = total_max.max(max);
+    let (x, y) = (exp(total_max - new), exp(max - new));
+    scratch.total_max[row] = new;
+    scratch.total_sum[row] = scratch.total_sum[row].mul_add(x, sum * y);
+    for (o, part) in total.iter_mut().zip(part) {
+        *o = o.mul_add(x, part * y);
+    }
+}
+
+/// The sink joins the total of a row, and the sums become results.
+#[inline(always)]
+fn finish(scratch: &mut Scratch, row: usize, v_cols: usize, sink: Option<f32>, out: &mut [f32]) {
+    let total = &floats(&mut scratch.total_out)[row * v_cols..][..out.len()];
+    let (max, mut sum) = (scratch.total_max[row], scratch.total_sum[row]);
+    let mut x = 1.0;
+    if let Some(sink) = sink {
+        let new = max.max(sink);
+        x = exp(max - new);
+        sum = sum.mul_add(x, exp(sink - new));
+    } else if sum == 0.0 {
+        out.fill(0.0);
+        return;
+    }
+    let inverse = 1.0 / sum;
+    for (out, o) in out.iter_mut().zip(total) {
+        *out = (o * x).mul_add(inverse, 0.0);
+    }
+}

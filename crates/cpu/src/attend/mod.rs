@@ -1,0 +1,283 @@
+//! Attention over paged keys and values: the cache layout, storing, rotation, attending.
+//!
+//! # Use
+//!
+//! 1. [`KvLayout`] gives the bytes of a layer's cache (`Full` and `Window`), zeroed or not.
+//! 2. A step first rotates ([`rope`]) and stores every token of the step ([`KvLayout::store`]),
+//!    by any threads in any order; then a barrier.
+//! 3. [`plan_items`] cuts the step's spans into [`Item`]s; any thread calls [`attend`] for any
+//!    item, each item once, with a [`Scratch`] of its own. Items of a span are ordered by kv
+//!    head, then by token; causal items of later tokens cost more, so deal them out in turn.
+//!
+//! Keys that nobody sees (stale slots, `BlockId::NONE` behind a window) are never read into a
+//! result, whatever their bytes.
+//!
+//! # Numerics (version 1)
+//!
+//! A row is one token's one query head. Its result depends on its query, on the keys and values
+//! it sees and on their indices: not on chunks, batch, block placement, threads or the
+//! instruction set. `scalar` is the definition in code. `fma` rounds once; `exp` and `tanh` are
+//! those of [`crate::math`].
+//!
+//! Keys fall into tiles of 64 and splits of 1024 by their index in the sequence. Unseen keys
+//! take no part. In a split, from m = −∞, l\[0..16\] = 0, o = 0, for each tile with a seen key:
+//!
+//! ```text
+//! s[j] = score of key j
+//! s[j] = tanh(s[j] / cap)·cap                      with a soft cap
+//! m'   = max(m, max s[j]);  b = m' (0 if m' = −∞);  c = exp(m − b)
+//! p[j] = exp(s[j] − b)
+//! l[i] = l[i]·c, then l[i] + p[j] for j ≡ i mod 16 in order
+//! o[e] = o[e]·c, then values                       m = m'
+//! ```
+//!
+//! **f32, bf16.** Scores: s = fma(q\[d\]·scale, k\[j\]\[d\], s) for d = 0, 1, … from 0. Values:
+//! o\[e\] = fma(p\[j\], v\[j\]\[e\], o\[e\]) in order of j. Keys and values are as stored (bf16: rounded
+//! to nearest, ties to even).
+//!
+//! **int8.** Stored are codes and a scale per token and head, S = max|x|/127, code = x/S rounded,
+//! ties to even. A query row becomes 16-bit codes: t = max|q|, a\[d\] = round(q\[d\]·(32767/t)),
+//! Q = (t/32767)·scale. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. Values:
+//! w\[j\] = p\[j\]·Sᵥ\[j\], t = max w, a\[j\] = round(w\[j\]·(32767/t)) over the tile, o\[e\] =
+//! fma(f32(Σ a\[j\]·code\[j\]\[e\]), t/32767, o\[e\]), the sum exact. If t < 2⁻¹⁰⁰ all a and the
+//! scale are 0; if t is NaN or at least 2¹⁰⁰ the scale is NaN.
+//!
+//! After a split, L = tree(l). Splits with L = 0 are left out. The first is the total (M, L, O);
+//! each later one joins by m' = max(M, m), x = exp(M − m'), y = exp(m − m'), L = fma(L, x, l·y),
+//! O = fma(O, x, o·y). A sink s joins last: m' = max(M, s), x = exp(M − m'),
+//! L = fma(L, x, exp(s − m')), O·x. The result is fma(O, 1/L, +0): never −0, so a term of an
+//! exact zero more or less changes nothing. A row that sees no key and has no sink is 0.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod blocked;
+mod layout;
+pub mod rope;
+mod scalar;
+mod scratch;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod vector;
+#[cfg(target_arch = "x86_64")]
+mod widen;
+
+use std::ops::Range;
+
+use tokenmill_ir::{BlockId, KvFormat, Mask, Span};
+
+use crate::isa::Isa;
+use crate::memory::Parts;
+pub use layout::{BLOCK_TOKENS, KvLayout};
+pub use scratch::Scratch;
+
+/// Keys of a tile.
+const TILE: usize = 64;
+/// Keys of a split.
+const SPLIT: usize = 1024;
+/// Rows (tokens × heads of a group) of an item, at least one token.
+const ITEM_ROWS: usize = 96;
+/// Columns of an int8 key head whose sums surely fit 32 bits.
+const INT8_MAX_DIM: usize = 512;
+/// Below this magnitude a row of codes is zero; from its inverse on it is NaN.
+const TINY: f32 = f32::from_bits((127 - 100) << 23);
+/// See [`TINY`].
+const HUGE: f32 = f32::from_bits((127 + 100) << 23);
+/// The largest 16-bit code.
+const CODE_MAX: f32 = 32767.0;
+
+/// Rows of f32, `stride` apart: row r starts at element r · stride.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// The numbers, from the first column of the first row.
+    pub data: &'a [f32],
+    /// Elements from one row to the next.
+    pub stride: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// Columns `range` of row `row`.
+    fn get(&self, row: usize, range: Range<usize>) -> &'a [f32] {
+        &self.data[row * self.stride..][range]
+    }
+}
+
+/// Where keys and values are.
+#[derive(Clone, Copy, Debug)]
+pub enum Keys<'a> {
+    /// In a cache that already holds this step's tokens.
+    Cache {
+        /// Its shape.
+        layout: KvLayout,
+        /// Its bytes.
+        bytes: &'a [u8],
+        /// The block tables of the batch, concatenated.
+        tables: &'a [BlockId],
+    },
+    /// In buffers of this step; a span is the whole sequence.
+    Fresh {
+        /// Keys. [tokens, kv_heads × k_dim]
+        k: Rows<'a>,
+        /// Values. [tokens, kv_heads × v_dim]
+        v: Rows<'a>,
+    },
+}
+
+/// The attention of one layer for one step.
+#[derive(Clone, Copy, Debug)]
+pub struct AttendJob<'a> {
+    /// Query heads; heads / kv_heads of them share a key head.
+    pub heads: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Columns of a query and key head.
+    pub k_dim: usize,
+    /// Columns of a value head.
+    pub v_dim: usize,
+    /// Multiplies q·k.
+    pub scale: f32,
+    /// Which keys are seen.
+    pub mask: Mask,
+    /// Score cap.
+    pub softcap: Option<f32>,
+    /// One logit a query head. [heads]
+    pub sinks: Option<&'a [f32]>,
+    /// Rotated queries. [tokens, heads × k_dim]
+    pub q: Rows<'a>,
+    /// Keys and values.
+    pub keys: Keys<'a>,
+    /// Results. [tokens, heads × v_dim], rows `out_stride` apart
+    pub out: Parts<'a, f32>,
+    /// Elements from one row of `out` to the next.
+    pub out_stride: usize,
+}
+
+/// A piece of work: the rows of some consecutive tokens of one span for one key/value head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// First token's row in `q` and `out`.
+    pub row: u32,
+    /// Tokens.
+    pub tokens: u32,
+    /// Index of the first token among the keys of its sequence.
+    pub index: u32,
+    /// Keys of the sequence, this step's included.
+    pub keys: u32,
+    /// Cache: where the block table starts in `tables`. Fresh: row of the sequence's first key.
+    pub origin: u32,
+    /// Key/value head.
+    pub kv_head: u32,
+}
+
+/// Where [`plan_items`] finds the keys of a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ItemSource {
+    /// In a cache of this group.
+    Cache {
+        /// Cache group.
+        group: usize,
+    },
+    /// In buffers of the step.
+    Fresh,
+}
+
+/// Appends the items of a step to `items`: for `heads` query and `kv_heads` key heads.
+///
+/// Never more than Σ over spans of kv_heads · ⌈len / tokens of an item⌉ entries, where an item
+/// has max(1, 96 · kv_heads / heads) tokens.
+pub fn plan_items(
+    spans: &[Span],
+    source: ItemSource,
+    heads: usize,
+    kv_heads: usize,
+    items: &mut Vec<Item>,
+) {
+    let most = item_tokens(heads, kv_heads);
+    for span in spans {
+        let (origin, context) = match source {
+            ItemSource::Cache { group } => (span.tables[group], span.context),
+            ItemSource::Fresh => (span.first, 0),
+        };
+        for kv_head in 0..kv_heads as u32 {
+            for at in (0..span.len).step_by(most) {
+                items.push(Item {
+                    row: span.first + at,
+                    tokens: (most as u32).min(span.len - at),
+                    index: context + at,
+                    keys: context + span.len,
+                    origin,
+                    kv_head,
+                });
+            }
+        }
+    }
+}
+
+/// Most tokens of an item.
+fn item_tokens(heads: usize, kv_heads: usize) -> usize {
+    (ITEM_ROWS * kv_heads / heads).max(1)
+}
+
+impl AttendJob<'_> {
+    /// Query heads of a key/value head.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Whether scores and values are sums of integers.
+    fn is_int8(&self) -> bool {
+        matches!(self.keys, Keys::Cache { layout, .. } if layout.format == KvFormat::Int8)
+    }
+
+    /// Indices of the keys that a token at `index` of a sequence of `keys` sees.
+    fn seen(&self, index: usize, keys: usize) -> Range<usize> {
+        match self.mask {
+            Mask::Causal => 0..index + 1,
+            Mask::Window(n) => (index + 1).saturating_sub(n as usize)..index + 1,
+            Mask::None => 0..keys,
+        }
+    }
+
+    /// Panics unless the shapes agree and every key that `item` sees is there.
+    fn check(&self, item: &Item) {
+        assert!(self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads), "heads");
+        assert!(self.k_dim > 0 && self.v_dim > 0, "columns");
+        assert!((item.kv_head as usize) < self.kv_heads, "kv head of the item");
+        assert!(item.tokens > 0 && item.index + item.tokens <= item.keys, "keys of the item");
+        assert!(self.sinks.is_none_or(|s| s.len() == self.heads), "a sink a head");
+        if let Keys::Cache { layout, .. } = self.keys {
+            let shape = (layout.kv_heads, layout.k_dim, layout.v_dim);
+            assert_eq!(shape, (self.kv_heads, self.k_dim, self.v_dim), "shape of the cache");
+            assert!(!self.is_int8() || self.k_dim <= INT8_MAX_DIM, "int8 sums");
+        }
+    }
+}
+
+/// Computes one item.
+///
+/// # Panics
+/// If a buffer is smaller than its shape, a seen key's block is not in the cache, `scratch` was
+/// made for another shape, or `isa` is not available on this machine.
+///
+/// # Safety
+/// Nothing else may use the item's columns of its rows in `job.out` meanwhile.
+pub unsafe fn attend(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+    job.check(item);
+    assert!(isa.is_available(), "{} is not available here", isa.name());
+    scratch.check(job, item);
+    // SAFETY: the features are there; the caller keeps others away from the outputs.
+    unsafe {
+        match isa {
+            Isa::Scalar => scalar::attend(job, item, scratch),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::attend(job, item, scratch),
+            #[cfg(target_arch = "x86_64")]
+            _ => avx2::attend(job, item, scratch),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("not available, as asserted"),
+        }
+    }
+}

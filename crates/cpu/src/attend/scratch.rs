@@ -1,0 +1,96 @@
+//! Memory of one thread for attention, allocated once.
+
+use super::layout::GROUP;
+use super::{AttendJob, ITEM_ROWS, Item, TILE, item_tokens};
+
+/// Sixteen f32, or as many bits of codes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Lanes(pub [f32; 16]);
+
+/// Memory that [`super::attend`] works in: one a thread, for every layer of these head sizes.
+#[derive(Debug)]
+pub struct Scratch {
+    /// Rows of queries. [rows][k_dim] f32, or 16-bit codes in pairs
+    pub(super) q: Vec<Lanes>,
+    /// Scale of a row of query codes. [rows]
+    pub(super) q_scale: Vec<f32>,
+    /// A tile of keys. [k_dim][64] f32, or [k_dim / 2][64][2] i16
+    pub(super) k: Vec<Lanes>,
+    /// A tile of values. [64][v_cols] f32, or [32][v_cols][2] i16
+    pub(super) v: Vec<Lanes>,
+    /// Scales of the tile's keys and values. [2][64]
+    pub(super) scales: Vec<Lanes>,
+    /// Scores, then weights, of a few rows. [8][64]
+    pub(super) s: Vec<Lanes>,
+    /// 16-bit codes of weights. [8][64] i16
+    pub(super) p: Vec<Lanes>,
+    /// Running maximum of each row. [rows]
+    pub(super) max: Vec<f32>,
+    /// Running sums. [rows][16]
+    pub(super) sum: Vec<Lanes>,
+    /// Running outputs. [rows][v_cols]
+    pub(super) out: Vec<Lanes>,
+    /// Totals of the splits before: maximum [rows], sum [rows], output [rows][v_cols].
+    pub(super) total_max: Vec<f32>,
+    /// See `total_max`.
+    pub(super) total_sum: Vec<f32>,
+    /// See `total_max`.
+    pub(super) total_out: Vec<Lanes>,
+    rows: usize,
+    k_dim: usize,
+    v_dim: usize,
+}
+
+impl Scratch {
+    /// Room for items of up to `heads / kv_heads` query heads a key head (the largest of all
+    /// layers), keys of up to `k_dim` and values of up to `v_dim` columns.
+    pub fn new(heads: usize, kv_heads: usize, k_dim: usize, v_dim: usize) -> Scratch {
+        let rows = ITEM_ROWS.max(heads.div_ceil(kv_heads.max(1)));
+        let lanes = |count: usize| vec![Lanes([0.0; 16]); count.div_ceil(GROUP)];
+        let v_cols = v_dim.next_multiple_of(GROUP);
+        Scratch {
+            q: lanes(rows * k_dim.next_multiple_of(2)),
+            q_scale: vec![0.0; rows],
+            k: lanes(k_dim.next_multiple_of(2) * TILE),
+            v: lanes(TILE * v_cols),
+            scales: lanes(2 * TILE),
+            s: lanes(8 * TILE),
+            p: lanes(8 * TILE / 2),
+            max: vec![0.0; rows],
+            sum: lanes(rows * GROUP),
+            out: lanes(rows * v_cols),
+            total_max: vec![0.0; rows],
+            total_sum: vec![0.0; rows],
+            total_out: lanes(rows * v_cols),
+            rows,
+            k_dim,
+            v_dim,
+        }
+    }
+
+    /// Panics unless there is room for the item.
+    pub(super) fn check(&self, job: &AttendJob<'_>, item: &Item) {
+        assert!(item.tokens as usize <= item_tokens(job.heads, job.kv_heads), "tokens of the item");
+        assert!(item.tokens as usize * job.group() <= self.rows, "rows of the scratch");
+        assert!(job.k_dim <= self.k_dim && job.v_dim <= self.v_dim, "columns of the scratch");
+    }
+}
+
+/// The f32s of lanes.
+pub(super) fn floats(lanes: &mut [Lanes]) -> &mut [f32] {
+    // SAFETY: `Lanes` is 16 f32s without padding.
+    unsafe { std::slice::from_raw_parts_mut(lanes.as_mut_ptr().cast(), lanes.len() * 16) }
+}
+
+/// Lanes as 16-bit integers.
+pub(super) fn shorts(lanes: &mut [Lanes]) -> &mut [i16] {
+    // SAFETY: `Lanes` is 64 bytes without padding; every bit pattern is an i16.
+    unsafe { std::slice::from_raw_parts_mut(lanes.as_mut_ptr().cast(), lanes.len() * 32) }
+}
+
+/// Lanes as 32-bit integers.
+pub(super) fn words(lanes: &mut [Lanes]) -> &mut [i32] {
+    // SAFETY: `Lanes` is 64 bytes without padding; every bit pattern is an i32.
+    unsafe { std::slice::from_raw_parts_mut(lanes.as_mut_ptr().cast(), lanes.len() * 16) }
+}

@@ -1,0 +1,371 @@
+//! Attention against plain f64 sums, and its bits across instruction sets, chunks and blocks.
+
+use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, Span};
+
+use super::*;
+use crate::memory::Parts;
+
+/// A sequence of random queries, keys and values, and how it is attended.
+#[derive(Clone)]
+struct Case {
+    format: KvFormat,
+    heads: usize,
+    kv_heads: usize,
+    k_dim: usize,
+    v_dim: usize,
+    tokens: usize,
+    mask: Mask,
+    softcap: Option<f32>,
+    sinks: bool,
+    /// Multiplies queries: how peaked the softmax is.
+    sharp: f32,
+}
+
+const CASE: Case = Case {
+    format: KvFormat::F32,
+    heads: 3,
+    kv_heads: 1,
+    k_dim: 64,
+    v_dim: 64,
+    tokens: 150,
+    mask: Mask::Causal,
+    softcap: None,
+    sinks: false,
+    sharp: 1.0,
+};
+
+/// Everything that a case computes from.
+struct Data {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    sinks: Vec<f32>,
+}
+
+/// How a case is run; results must not depend on it.
+#[derive(Clone, Copy)]
+struct Way {
+    isa: Isa,
+    /// Tokens a step.
+    chunk: usize,
+    /// Multiplies block numbers modulo the number of blocks.
+    spread: usize,
+    /// What unwritten slots hold.
+    stale: u8,
+    /// Whether buffers of the step are attended instead of the cache.
+    fresh: bool,
+}
+
+const WAY: Way = Way { isa: Isa::Scalar, chunk: usize::MAX, spread: 1, stale: 0, fresh: false };
+
+/// Numbers like a normal distribution's.
+fn random(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(747_796_405).wrapping_add(1);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / 16_777_216.0 - 0.5
+    };
+    (0..count).map(|_| (0..6).map(|_| next()).sum::<f32>() * 1.4).collect()
+}
+
+fn data(case: &Case) -> Data {
+    let n = case.tokens;
+    let mut q = random(n * case.heads * case.k_dim, 1);
+    q.iter_mut().for_each(|q| *q *= case.sharp);
+    Data {
+        q,
+        k: random(n * case.kv_heads * case.k_dim, 2),
+        v: random(n * case.kv_heads * case.v_dim, 3),
+        sinks: random(case.heads, 4),
+    }
+}
+
+fn layout(case: &Case) -> KvLayout {
+    let Case { format, kv_heads, k_dim, v_dim, .. } = *case;
+    KvLayout { format, kv_heads, k_dim, v_dim }
+}
+
+/// Stores and attends chunk after chunk. [tokens, heads × v_dim]
+fn run(case: &Case, data: &Data, way: Way) -> Vec<f32> {
+    let layout = layout(case);
+    let blocks = 67; // a prime, so that every spread is a permutation
+    assert!(case.tokens <= blocks * BLOCK_TOKENS);
+    let tables: Vec<BlockId> =
+        (0..blocks).map(|b| BlockId((b * way.spread % blocks) as u32)).collect();
+    let mut bytes = vec![way.stale; layout.bytes(blocks)];
+    let mut out = vec![f32::NAN; case.tokens * case.heads * case.v_dim];
+    let mut scratch = Scratch::new(case.heads, case.kv_heads, case.k_dim, case.v_dim);
+    let chunk = way.chunk.min(case.tokens);
+    for first in (0..case.tokens).step_by(chunk) {
+        let len = chunk.min(case.tokens - first);
+        let cache = Parts::new(&mut bytes);
+        for token in first..first + len {
+            let k = &data.k[token * case.kv_heads * case.k_dim..][..case.kv_heads * case.k_dim];
+            let v = &data.v[token * case.kv_heads * case.v_dim..][..case.kv_heads * case.v_dim];
+            let block = tables[token / BLOCK_TOKENS].0 as usize;
+            // SAFETY: one thread.
+            unsafe { layout.store(way.isa, cache, block, token % BLOCK_TOKENS, k, v) };
+        }
+        let mut tables = tables.clone();
+        if let Mask::Window(n) = case.mask {
+            // Blocks behind the window of the first token are given back.
+            let behind = (first + 1).saturating_sub(n as usize) / BLOCK_TOKENS;
+            tables[..behind].fill(BlockId::NONE);
+        }
+        let keys = if way.fresh {
+            Keys::Fresh {
+                k: Rows { data: &data.k, stride: case.kv_heads * case.k_dim },
+                v: Rows { data: &data.v, stride: case.kv_heads * case.v_dim },
+            }
+        } else {
+            Keys::Cache { layout, bytes: &bytes, tables: &tables }
+        };
+        step(case, data, way, keys, (first, len), &mut out, &mut scratch);
+    }
+    out
+}
+
+/// Attends the tokens of one step.
+fn step(
+    case: &Case,
+    data: &Data,
+    way: Way,
+    keys: Keys<'_>,
+    (first, len): (usize, usize),
+    out: &mut [f32],
+    scratch: &mut Scratch,
+) {
+    let job = AttendJob {
+        heads: case.heads,
+        kv_heads: case.kv_heads,
+        k_dim: case.k_dim,
+        v_dim: case.v_dim,
+        scale: 1.0 / (case.k_dim as f32).sqrt(),
+        mask: case.mask,
+        softcap: case.softcap,
+        sinks: case.sinks.then_some(&data.sinks[..]),
+        q: Rows {
+            data: &data.q[first * case.heads * case.k_dim..],
+            stride: case.heads * case.k_dim,
+        },
+        keys,
+        out: Parts::new(&mut out[first * case.heads * case.v_dim..]),
+        out_stride: case.heads * case.v_dim,
+    };
+    let span = Span { first: 0, len: len as u32, context: first as u32, tables: [0; MAX_GROUPS] };
+    let source = if way.fresh { ItemSource::Fresh } else { ItemSource::Cache { group: 0 } };
+    let mut items = Vec::new();
+    plan_items(&[span], source, case.heads, case.kv_heads, &mut items);
+    for item in items.iter().rev() {
+        // SAFETY: one thread.
+        unsafe { attend(way.isa, &job, item, scratch) };
+    }
+}
+
+/// The same in f64, from the numbers as they are stored.
+fn oracle(case: &Case, data: &Data) -> Vec<f64> {
+    let group = case.heads / case.kv_heads;
+    let mut out = Vec::new();
+    let rounded = |x: &[f32], dim: usize| -> Vec<f64> {
+        let round = |head: &[f32]| -> Vec<f64> {
+            let scale = head.iter().fold(0.0_f32, |m, x| m.max(x.abs())) / 127.0;
+            let through = |x: f32| match case.format {
+                KvFormat::F32 => f64::from(x),
+                KvFormat::Bf16 => {
+                    use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
+                    f64::from(bf16_to_f32(f32_to_bf16(x)))
+                }
+                KvFormat::Int8 => f64::from((x / scale).round_ties_even()) * f64::from(scale),
+            };
+            head.iter().map(|x| through(*x)).collect()
+        };
+        x.chunks_exact(dim).flat_map(round).collect()
+    };
+    let (k, v) = (rounded(&data.k, case.k_dim), rounded(&data.v, case.v_dim));
+    for t in 0..case.tokens {
+        let seen = match case.mask {
+            Mask::Causal => 0..t + 1,
+            Mask::Window(n) => (t + 1).saturating_sub(n as usize)..t + 1,
+            Mask::None => 0..case.tokens,
+        };
+        for h in 0..case.heads {
+            let q = &data.q[(t * case.heads + h) * case.k_dim..][..case.k_dim];
+            let score = |j: usize| {
+                let k = &k[(j * case.kv_heads + h / group) * case.k_dim..][..case.k_dim];
+                let s: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * k).sum();
+                let s = s / (case.k_dim as f64).sqrt();
+                case.softcap.map_or(s, |c| (s / f64::from(c)).tanh() * f64::from(c))
+            };
+            let scores: Vec<f64> = seen.clone().map(score).collect();
+            let sink = case.sinks.then(|| f64::from(data.sinks[h]));
+            let max = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
+            let total: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
+            for e in 0..case.v_dim {
+                let value = |j| v[(j * case.kv_heads + h / group) * case.v_dim + e];
+                let pairs = scores.iter().zip(seen.clone());
+                out.push(pairs.map(|(s, j)| (s - max).exp() * value(j)).sum::<f64>() / total);
+            }
+        }
+    }
+    out
+}
+
+/// Cases that between them meet every branch.
+fn cases() -> Vec<Case> {
+    let f32_cases = [
+        CASE,
+        Case { tokens: 1, ..CASE },
+        Case { tokens: 65, heads: 4, kv_heads: 4, k_dim: 16, v_dim: 16, ..CASE },
+        Case { heads: 8, kv_heads: 2, k_dim: 80, v_dim: 80, ..CASE },
+        Case { heads: 8, k_dim: 24, v_dim: 40, mask: Mask::Window(37), ..CASE },
+        Case { mask: Mask::Window(1), ..CASE },
+        Case { mask: Mask::Window(64), softcap: Some(5.0), sinks: true, sharp: 3.0, ..CASE },
+        Case { mask: Mask::None, heads: 2, kv_heads: 2, k_dim: 32, v_dim: 32, ..CASE },
+        Case { heads: 1, k_dim: 7, v_dim: 5, sinks: true, tokens: 90, ..CASE },
+        Case { heads: 2, k_dim: 128, v_dim: 256, softcap: Some(30.0), tokens: 70, ..CASE },
+        Case { heads: 1, k_dim: 16, v_dim: 8, tokens: 1100, sharp: 4.0, ..CASE },
+        Case { heads: 2, k_dim: 16, v_dim: 8, tokens: 2100, mask: Mask::Window(500), ..CASE },
+    ];
+    let formats = [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8];
+    f32_cases.iter().flat_map(|c| formats.map(|format| Case { format, ..c.clone() })).collect()
+}
+
+fn name(case: &Case) -> String {
+    let Case { format, heads, kv_heads, k_dim, v_dim, tokens, mask, .. } = case;
+    format!("{format:?} heads {heads}/{kv_heads} dims {k_dim}/{v_dim} tokens {tokens} {mask:?}")
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+fn vector_isas() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.is_available())
+}
+
+#[test]
+fn results_are_near_f64() {
+    for case in cases() {
+        let data = data(&case);
+        let got = run(&case, &data, WAY);
+        for (i, (got, exact)) in got.iter().zip(oracle(&case, &data)).enumerate() {
+            let error = (f64::from(*got) - exact).abs();
+            let bound = if case.format == KvFormat::Int8 { 1e-4 } else { 2e-6 };
+            assert!(error < bound * f64::from(case.sharp), "{}: {i} {got} {exact}", name(&case));
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_and_chunking_gives_the_same_bits() {
+    for case in cases() {
+        let data = data(&case);
+        let expect = bits(&run(&case, &data, WAY));
+        for isa in vector_isas() {
+            for (chunk, spread, stale) in [(usize::MAX, 5, 0xff), (64, 1, 0x7f), (7, 31, 0xff)] {
+                if case.mask == Mask::None && chunk < case.tokens {
+                    continue;
+                }
+                let way = Way { isa, chunk, spread, stale, ..WAY };
+                let got = bits(&run(&case, &data, way));
+                assert!(got == expect, "{} on {} by {chunk}", name(&case), isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn one_token_at_a_time_gives_the_same_bits() {
+    for case in cases() {
+        if case.mask == Mask::None {
+            continue;
+        }
+        let data = data(&case);
+        let isa = Isa::detect();
+        let expect = run(&case, &data, Way { isa, ..WAY });
+        let got = run(&case, &data, Way { isa, chunk: 1, spread: 12, stale: 0xff, ..WAY });
+        assert!(bits(&got) == bits(&expect), "{}", name(&case));
+    }
+}
+
+#[test]
+fn fresh_keys_equal_an_f32_cache() {
+    for case in cases().into_iter().filter(|c| c.format == KvFormat::F32) {
+        let data = data(&case);
+        let expect = run(&case, &data, WAY);
+        for isa in vector_isas() {
+            let got = run(&case, &data, Way { isa, fresh: true, ..WAY });
+            assert!(bits(&got) == bits(&expect), "{} on {}", name(&case), isa.name());
+        }
+    }
+}
+
+#[test]
+fn spans_of_a_batch_do_not_meet() {
+    // Two sequences in one step, one of them in the middle of its life.
+    let case = Case { heads: 4, kv_heads: 2, tokens: 100, ..CASE };
+    let (data, layout) = (data(&case), layout(&case));
+    let alone = run(&case, &data, WAY);
+    let (mut bytes, heads) = (vec![0xff; layout.bytes(8)], case.heads);
+    let tables: Vec<BlockId> = [6, 1, 4, 3, 0, 5, 2, 7].map(BlockId).to_vec();
+    let cache = Parts::new(&mut bytes);
+    for (table, tokens) in [(0, 100), (4, 60)] {
+        for t in 0..tokens {
+            let (k, v) = (&data.k[t * 128..][..128], &data.v[t * 128..][..128]);
+            let block = tables[table + t / 32].0 as usize;
+            // SAFETY: one thread.
+            unsafe { layout.store(Isa::detect(), cache, block, t % 32, k, v) };
+        }
+    }
+    // Rows: tokens 90..100 of the first sequence, then all 60 of the second.
+    let q = [&data.q[90 * heads * 64..], &data.q[..60 * heads * 64]].concat();
+    let mut out = vec![0.0; 70 * heads * 64];
+    let job = AttendJob {
+        heads,
+        kv_heads: 2,
+        k_dim: 64,
+        v_dim: 64,
+        scale: 0.125,
+        mask: Mask::Causal,
+        softcap: None,
+        sinks: None,
+        q: Rows { data: &q, stride: heads * 64 },
+        keys: Keys::Cache { layout, bytes: &bytes, tables: &tables },
+        out: Parts::new(&mut out),
+        out_stride: heads * 64,
+    };
+    let spans = [
+        Span { first: 0, len: 10, context: 90, tables: [0; MAX_GROUPS] },
+        Span { first: 10, len: 60, context: 0, tables: [4; MAX_GROUPS] },
+    ];
+    let mut items = Vec::new();
+    plan_items(&spans, ItemSource::Cache { group: 1 }, heads, 2, &mut items);
+    let mut scratch = Scratch::new(heads, 2, 64, 64);
+    for item in &items {
+        // SAFETY: one thread.
+        unsafe { attend(Isa::detect(), &job, item, &mut scratch) };
+    }
+    let expect = [&alone[90 * heads * 64..], &alone[..60 * heads * 64]].concat();
+    assert!(bits(&out) == bits(&expect));
+}
+
+#[test]
+fn what_is_not_a_number_stays_in_its_rows() {
+    for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
+        let case = Case { format, tokens: 80, ..CASE };
+        let clean = data(&case);
+        for (poison, value) in [(0, f32::NAN), (1, f32::NAN), (2, f32::NAN), (1, f32::INFINITY)] {
+            let mut data = data(&case);
+            let row = [&mut data.q, &mut data.k, &mut data.v];
+            let width = [3 * 64, 64, 64][poison];
+            row[poison][70 * width + 5] = value;
+            for isa in vector_isas() {
+                // One token a step: rows of one chunk may share a fate, others not.
+                let way = Way { isa, chunk: 1, ..WAY };
+                let (got, expect) = (run(&case, &data, way), run(&case, &clean, way));
+                assert!(bits(&got[..70 * 192]) == bits(&expect[..70 * 192]));
+                assert!(got[70 * 192..][..64].iter().any(|x| x.is_nan()), "{format:?} {poison}");
+            }
+        }
+    }
+}

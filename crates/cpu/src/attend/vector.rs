@@ -1,0 +1,109 @@
+//! What blocked attention asks of an instruction set: 16 lanes, one for each key of a group.
+
+use super::{AttendJob, Item, Scratch};
+
+/// Sixteen 32-bit lanes of one instruction set.
+///
+/// # Safety of the functions
+/// The instruction set must be available, and pointers must cover what is read or written (64
+/// bytes for 16 lanes of 32 bits, 32 for 16-bit ones). They are inlined into functions that
+/// enable the features.
+pub(super) trait Vector {
+    /// 16 × f32.
+    type Float: Copy;
+    /// 16 × i32.
+    type Int: Copy;
+
+    /// Vectors and rows of a tile kernel.
+    const TILE: (usize, usize);
+
+    unsafe fn load(from: *const f32) -> Self::Float;
+    unsafe fn store(v: Self::Float, to: *mut f32);
+    unsafe fn splat(x: f32) -> Self::Float;
+    unsafe fn add(a: Self::Float, b: Self::Float) -> Self::Float;
+    unsafe fn sub(a: Self::Float, b: Self::Float) -> Self::Float;
+    unsafe fn mul(a: Self::Float, b: Self::Float) -> Self::Float;
+    /// `a·b + c` rounded once.
+    unsafe fn fma(a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float;
+    /// The greater; `b` where either is NaN.
+    unsafe fn max(a: Self::Float, b: Self::Float) -> Self::Float;
+    /// The greatest lane; any lane or NaN if there is a NaN.
+    unsafe fn greatest(v: Self::Float) -> f32;
+    /// `y·2ⁿ` rounded once, for y in \[0.5, 2\] and n in −151..=0, where `shifted` is
+    /// n + 1.5·2²³.
+    unsafe fn times_power(y: Self::Float, shifted: Self::Float) -> Self::Float;
+
+    /// Zeros.
+    unsafe fn zero() -> Self::Int;
+    /// 64 bytes.
+    unsafe fn load_int(from: *const i16) -> Self::Int;
+    /// The pair of i16 at `from` in all lanes.
+    unsafe fn splat_pair(from: *const i16) -> Self::Int;
+    /// `sum` + Σ of 2 products i16 × i16 in each lane.
+    unsafe fn dot(sum: Self::Int, a: Self::Int, b: Self::Int) -> Self::Int;
+    /// As floats, rounded to nearest, ties to even.
+    unsafe fn to_float(v: Self::Int) -> Self::Float;
+    /// Rounds to i16, ties to even, and stores the 16 of them.
+    unsafe fn store_codes(v: Self::Float, to: *mut i16);
+
+    /// `blocked::scores` of that many vectors and rows.
+    unsafe fn scores<const INT8: bool>(vectors: usize, rows: usize, t: &ScoreTile);
+    /// `blocked::values` of that many vectors and rows.
+    unsafe fn values<const INT8: bool>(vectors: usize, rows: usize, t: &ValueTile);
+    /// `blocked::attend`.
+    unsafe fn attend<const INT8: bool>(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch);
+}
+
+/// One call of the score kernel: rows of queries by groups of keys of a tile.
+#[derive(Clone, Copy)]
+pub(super) struct ScoreTile {
+    /// First query row: f32, or pairs of codes.
+    pub q: *const f32,
+    /// Elements (f32, or pairs) of a row, and words from row to row.
+    pub steps: usize,
+    /// First group of the tile. [steps][64]
+    pub k: *const f32,
+    /// Scores of the first row from the first group on. [rows][64]
+    pub s: *mut f32,
+    /// int8: scales of the keys from the first group on, and of the rows.
+    pub k_scale: *const f32,
+    pub q_scale: *const f32,
+}
+
+/// One call of the value kernel: rows of weights by vectors of value columns.
+#[derive(Clone, Copy)]
+pub(super) struct ValueTile {
+    /// Weights of the first row from the first key on: f32, or pairs of codes.
+    pub p: *const f32,
+    /// Words from a row of weights to the next.
+    pub p_stride: usize,
+    /// Keys, or pairs of keys.
+    pub steps: usize,
+    /// First column of the first key. [steps][v_cols]
+    pub v: *const f32,
+    /// Words of a row of `v` and of `out`.
+    pub v_cols: usize,
+    /// First column of the first row.
+    pub out: *mut f32,
+    /// What each row's outputs are multiplied by first.
+    pub decay: *const f32,
+    /// int8: scale of each row's codes.
+    pub p_scale: *const f32,
+}
+
+/// Calls `$run::<INT8, N, R>($t)` for the shape at hand.
+macro_rules! by_shape {
+    ($vectors:expr, $rows:expr, $run:ident, $int8:ident, $t:expr, [$($n:literal)*], $r:tt) => {
+        match $vectors {
+            $($n => super::vector::by_shape!(@rows $rows, $run, $int8, $n, $t, $r),)*
+            _ => unreachable!("vectors of a tile"),
+        }
+    };
+    (@rows $rows:expr, $run:ident, $int8:ident, $n:literal, $t:expr, [$($r:literal)*]) => {
+        match $rows {
+            $($r => $run::<$int8, $n, $r>($t),)*
+            _ => unreachable!("rows of a tile"),
+        }
+    };
+}
+pub(super) use by_shape;
