@@ -12,6 +12,7 @@ whole vocabulary, at every position of text/eval.txt in chunks of 512 tokens.
     python tests/golden/study_activations.py MODEL.gguf --stage ideas   # less usual schemes
     python tests/golden/study_activations.py MODEL.gguf --stage cache   # K and V
     python tests/golden/study_activations.py MODEL.gguf --stage final   # the candidates, all tokens
+    python tests/golden/study_activations.py MODEL.gguf --stage shares  # how many blocks are loud
 
 Results and the decision: docs/decisions/0001-activation-scales.md.
 """
@@ -331,10 +332,40 @@ def divergence(base, other):
     return kl, (base.argmax(-1) == other.argmax(-1)).numpy()
 
 
+def shares(study, chunks):
+    """Print how many blocks of 32 are loud by role, for one token and for six neighbours."""
+    found = {}
+
+    def look(role):
+        def hook(module, inputs):
+            blocks = inputs[0][0].reshape(inputs[0].shape[1], -1, 32).abs()
+            peak, mean = blocks.amax(-1), blocks.mean((-2, -1))[:, None]
+            middle = peak.median(-1, keepdim=True).values
+            for name, level in (("2 median", 2 * middle), ("3 median", 3 * middle),
+                                ("6 mean", 6 * mean), ("8 mean", 8 * mean),
+                                ("10 mean", 10 * mean)):
+                loud = peak > level
+                six = loud[:len(loud) // 6 * 6].reshape(-1, 6, loud.shape[-1]).any(1)
+                found.setdefault((role, name), []).append(
+                    (loud.float().mean().item(), six.float().mean().item()))
+        return hook
+
+    for name, module in study.model.named_modules():
+        # One of the linears that read the same input is enough.
+        if role_of(name) and name.split(".")[-1] not in ("k_proj", "v_proj", "up_proj"):
+            module.register_forward_pre_hook(look(role_of(name)))
+    for number in SAMPLED_CHUNKS:
+        study.logits(torch.tensor([chunks[number]]), ({}, {}, False))
+    print("| inputs of | loud above | blocks | union of six tokens |\n|---|---|---:|---:|")
+    for (role, name), counts in found.items():
+        one, six = 100 * np.mean(counts, 0)
+        print(f"| {role} | {name} | {one:.1f} % | {six:.1f} % |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--stage", choices=tuple(STAGES), required=True)
+    parser.add_argument("--stage", choices=(*STAGES, "shares"), required=True)
     parser.add_argument("--only", default="", help="variants whose name holds this text")
     parser.add_argument("--json", help="write the results to this file")
     args = parser.parse_args()
@@ -350,6 +381,8 @@ def main():
     study = Study(model)
     ids = tokenizer.encode((HERE / "text" / "eval.txt").read_text()).ids
     chunks = [ids[i:i + CHUNK] for i in range(0, len(ids), CHUNK)]
+    if args.stage == "shares":
+        return shares(study, chunks)
     variants = {k: v for k, v in STAGES[args.stage].items() if args.only in k}
     chosen = range(len(chunks)) if args.stage in ("all", "final") else SAMPLED_CHUNKS
     found = {name: ([], []) for name in variants}
