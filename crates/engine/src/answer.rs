@@ -79,7 +79,7 @@ impl Answer {
     }
 
     pub fn started(&mut self, choice: u32, cached: u32) {
-        // The others read the first one's blocks: that is sharing, not the cache of earlier prompts.
+        // The others read the first one's blocks: no hit on an earlier prompt.
         if choice == 0 {
             self.usage.cached_tokens = cached;
         }

@@ -1,5 +1,5 @@
-//! The loop body: plan, fill, run, commit, deliver. It knows no thread, so that a simulation drives it
-//! exactly as the engine's thread does.
+//! The loop body: plan, fill, run, commit, deliver. It knows no thread, so that a simulation drives
+//! it exactly as the engine's thread does.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -111,7 +111,7 @@ impl Core {
             requests: HashMap::new(),
             step: Step::default(),
             out: StepOutput::default(),
-            progress: Vec::new(),
+            progress: Vec::with_capacity(3 * config.limits.sequences as usize),
             stats,
             config,
         };
@@ -154,8 +154,7 @@ impl Core {
         self.opened();
         let (tokens, want) = request.into_want();
         let prompt = tokens.len() as u32;
-        let new =
-            NewSequence { key: key(id, 0), tokens, max_len: prompt, want, salt: 0 };
+        let new = NewSequence { key: key(id, 0), tokens, max_len: prompt, want, salt: 0 };
         match self.sched.submit(new) {
             Ok(seq) => {
                 let work = Work::Rows(Rows::new(seq, prompt, sink));

@@ -32,6 +32,8 @@ enum Message {
 /// What requests are checked against.
 struct Facts {
     vocab: u32,
+    /// Token ids are below this.
+    ids: u32,
     longest: u32,
     top_logprobs: u32,
     whole_sequences: bool,
@@ -112,8 +114,11 @@ impl Engine {
     /// What the system says when it refuses a thread.
     pub fn start(parts: EngineParts) -> std::io::Result<Engine> {
         let c = &parts.config;
+        // Pooled models have no logits to count the vocabulary by.
+        let known = parts.tokenizer.as_ref().map_or(u32::MAX, |t| t.vocab_size() as u32);
         let facts = Facts {
             vocab: c.vocab,
+            ids: if c.vocab > 0 { c.vocab } else { known },
             longest: Scheduler::new(c.clone()).longest(),
             top_logprobs: c.limits.top_logprobs,
             whole_sequences: c.whole_sequences,
@@ -259,12 +264,11 @@ impl Engine {
     }
 
     fn check_tokens(&self, tokens: &[TokenId]) -> Result<u32, Refusal> {
-        let vocab = self.shared.facts.vocab;
+        let vocab = self.shared.facts.ids;
         if tokens.is_empty() {
             return Err(Refusal::EmptyPrompt);
         }
-        // Pooled models have no logits: their token ids are checked against the tokenizer's.
-        if let Some(&token) = tokens.iter().find(|&&t| t >= vocab && vocab > 0) {
+        if let Some(&token) = tokens.iter().find(|&&t| t >= vocab) {
             return Err(Refusal::BadToken { token, vocab });
         }
         Ok(u32::try_from(tokens.len()).unwrap_or(u32::MAX))
@@ -355,7 +359,8 @@ fn check_sampling(request: &Request, facts: &Facts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The thread: messages, a step, messages, …; parked while there is nothing to do.
+/// The thread: messages, a step, messages, …; parked while there is nothing to do. A panic in there
+/// is a bug: what is open fails, and the engine starts afresh.
 fn run(mut core: Core, inbox: &Receiver<Message>) {
     let mut draining: Vec<Sender<()>> = Vec::new();
     let mut idle = true;
@@ -365,28 +370,36 @@ fn run(mut core: Core, inbox: &Receiver<Message>) {
                 let _ = waiting.send(()); // who waits may have given up
             }
         }
-        if idle {
-            core.check();
-            let Ok(message) = inbox.recv() else { return };
-            if !take(&mut core, message, &mut draining) {
-                return;
-            }
-        }
-        while let Ok(message) = inbox.try_recv() {
-            if !take(&mut core, message, &mut draining) {
-                return;
-            }
-        }
-        idle = match catch_unwind(AssertUnwindSafe(|| core.turn())) {
-            Ok(turn) => turn == Turn::Idle,
+        let round = || round(&mut core, inbox, &mut draining, idle);
+        match catch_unwind(AssertUnwindSafe(round)) {
+            Ok(Some(turn)) => idle = turn == Turn::Idle,
+            Ok(None) => return,
             Err(panic) => {
                 let reason = panic_text(&*panic);
                 tracing::error!(reason, "a bug in the engine's loop");
                 core.restart(&reason);
-                false
+                idle = false;
             }
-        };
+        }
     }
+}
+
+/// Takes messages, waiting for one when idle, and a turn; `None` to stop.
+fn round(
+    core: &mut Core,
+    inbox: &Receiver<Message>,
+    draining: &mut Vec<Sender<()>>,
+    idle: bool,
+) -> Option<Turn> {
+    if idle {
+        core.check();
+        let message = inbox.recv().ok()?;
+        take(core, message, draining).then_some(())?;
+    }
+    while let Ok(message) = inbox.try_recv() {
+        take(core, message, draining).then_some(())?;
+    }
+    Some(core.turn())
 }
 
 /// Applies a message; false to stop.

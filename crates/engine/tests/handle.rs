@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use tokenmill_backend::sim::{SimBackend, SimControl, SimText, program};
 use tokenmill_backend::{Backend, DeviceError};
 use tokenmill_engine::{
-    Engine, EngineParts, Event, Refusal, Request, RequestError, RowsError, StopReason,
-    system_clock,
+    Engine, EngineParts, Event, Refusal, Request, RequestError, RowsError, StopReason, system_clock,
 };
 use tokenmill_ir::sampling::argmax;
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};

@@ -2,9 +2,9 @@
 //!
 //! Rules that keep it consistent:
 //! * a sequence holds a reference to every block in its tables and a lease on every node of its path;
-//! * in a full group, a node's block is what every sequence through that node has in its table, so a
-//!   node without leases is held by the tree alone, and a child is always released before its parent:
-//!   the first block in a pool's cached list belongs to a leaf;
+//! * in a full group, a node's block is what every sequence through that node has in its table, so
+//!   a node without leases is held by the tree alone, and a child is always released before its
+//!   parent: the first block in a pool's cached list belongs to a leaf;
 //! * a block that will be written is in one table and no node.
 
 use tokenmill_ir::{BlockId, GroupKind, Limits};
@@ -191,6 +191,7 @@ impl KvCache {
             self.prune(node);
         }
         seq.behind.fill(0);
+        seq.attached = 0;
         seq.computed = 0;
     }
 
@@ -210,10 +211,10 @@ impl KvCache {
         seq.tables[g].clear();
     }
 
-    /// As [`release`](Self::release), but nothing that only this sequence used stays in the tree.
+    /// As [`release`](Self::release), but what only this sequence computed leaves the tree.
     pub fn discard(&mut self, seq: &mut Sequence) {
         let mut below = 0;
-        for i in (0..seq.path.len()).rev() {
+        for i in (seq.attached as usize..seq.path.len()).rev() {
             let node = self.tree.node(seq.path[i]);
             if node.leases > 1 || node.children > below {
                 break;
@@ -235,6 +236,7 @@ impl KvCache {
         }
         let depth = self.find(seq, most / self.block_tokens);
         seq.path.truncate(depth as usize);
+        seq.attached = depth;
         seq.computed = depth * self.block_tokens;
         for i in 0..seq.path.len() {
             self.tree.node_mut(seq.path[i]).leases += 1;

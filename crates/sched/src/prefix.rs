@@ -1,5 +1,6 @@
-//! The prefix tree: one node per full block of tokens, with a cache block per group where that group
-//! has one. Nodes are found by a 128-bit id chained over the tokens, and compared token by token.
+//! The prefix tree: one node per full block of tokens, with a cache block per group where that
+//! group has one. Nodes are found by a 128-bit id chained over the tokens, and compared token by
+//! token.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,5 +1,6 @@
-//! The scheduler. One rule: every step grants each sequence `min(goal − computed, budget left, blocks
-//! obtainable)` tokens. Prefill in chunks, decoding, prefix hits, drafts and preemption are that rule.
+//! The scheduler. One rule: every step grants each sequence `min(goal − computed, budget left,
+//! blocks obtainable)` tokens. Prefill in chunks, decoding, prefix hits, drafts and preemption are
+//! that rule.
 
 use std::collections::VecDeque;
 
@@ -27,8 +28,8 @@ pub struct Config {
     pub hidden: u32,
     /// How long steps take.
     pub cost: StepCost,
-    /// How long a step may take, seconds, beyond its base: bounds the gap between two tokens of a
-    /// running sequence.
+    /// How long a step may take, seconds, beyond its base, while a sequence is decoding: bounds the
+    /// gap between two of its tokens.
     pub step_s: f64,
     /// State slots that may hold checkpoints for prefix hits.
     pub checkpoint_slots: u32,
@@ -279,22 +280,24 @@ impl Scheduler {
     /// Decides the next step. Follow it by `commit` with that step, or by `device_lost`.
     pub fn plan(&mut self, step: &mut Step) {
         step.clear();
-        let limits = &self.config.limits;
-        let mut budget = Budget {
-            tokens: limits.step_tokens,
-            outputs: limits.outputs,
-            seconds: self.config.step_s,
-            floor: self.config.block_tokens,
-        };
         // Short ones (decoding) before long ones (prefill), each by arrival.
         self.order.clear();
+        let mut decoding = false;
         for short in [true, false] {
             for i in 0..self.running.len() {
                 if self.is_short(self.running[i]) == short {
                     self.order.push(self.running[i]);
+                    decoding |= short;
                 }
             }
         }
+        let mut budget = Budget {
+            tokens: self.config.limits.step_tokens,
+            outputs: self.config.limits.outputs,
+            // Nobody waits for a next token: nothing to hurry for.
+            seconds: if decoding { self.config.step_s } else { f64::INFINITY },
+            floor: self.config.block_tokens,
+        };
         let preempted = self.counts.preemptions;
         for i in 0..self.order.len() {
             let later = (self.order.len() - i - 1) as u32;

@@ -75,6 +75,8 @@ pub(crate) struct Sequence {
     pub behind: [u32; MAX_GROUPS],
     /// Leased nodes of the prefix tree, one a full block from the start.
     pub path: Vec<u32>,
+    /// How many of those it found computed when it was last let in.
+    pub attached: u32,
     /// Prompt tokens found in the prefix cache at the first admission.
     pub cached: u32,
 }
@@ -102,6 +104,7 @@ impl Sequence {
             tables: std::array::from_fn(table),
             behind: [0; MAX_GROUPS],
             path: Vec::with_capacity(blocks),
+            attached: 0,
             cached: 0,
         }
     }

@@ -152,6 +152,32 @@ fn prefill_goes_on_however_much_is_decoded() {
 }
 
 #[test]
+fn a_prompt_alone_is_read_in_the_largest_chunks() {
+    let mut b = Bench::new(Config { step_s: 1e-3, ..config(&[FULL], &[200]) });
+    let id = b.add(text(1, 150), 2);
+    let chunks: Vec<_> = (0..4).map(|_| b.turn()[0]).collect();
+    assert_eq!(chunks, [(id, 0, 64), (id, 64, 64), (id, 128, 22), (id, 150, 1)]);
+}
+
+#[test]
+fn what_a_failed_sequence_computed_is_not_offered_to_others() {
+    let mut b = Bench::new(config(&[FULL, GroupKind::State], &[40, 6]));
+    let good = text(1, 16);
+    b.hit(good.clone());
+    let bad = [&good[..], &text(2, 20)].concat();
+    b.add(bad.clone(), 4);
+    while b.plan().iter().all(|g| g.1 + g.2 < 36) {
+        b.commit();
+    }
+    let out = StepOutput { sampled: vec![Sampled::default()], ..StepOutput::default() };
+    b.sched.commit(&b.step, &out, &mut b.progress);
+    b.sched.check();
+    assert_eq!(b.progress.last().unwrap().outcome, Outcome::NotANumber { index: 0 });
+    assert!(b.sched.is_idle());
+    assert_eq!(b.hit(bad), 8, "only what the good one left, up to its checkpoint");
+}
+
+#[test]
 fn sequences_are_let_in_by_arrival_and_none_passes_a_large_one() {
     // Eight blocks: the first takes three, the second needs six.
     let mut b = Bench::new(config(&[FULL], &[8]));

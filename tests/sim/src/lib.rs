@@ -1,5 +1,5 @@
-//! Simulated schedules: the production scheduler and engine loop on the simulated device, everything
-//! random drawn from one seed. See `tests/schedules.rs`.
+//! Simulated schedules: the production scheduler and engine loop on the simulated device,
+//! everything random drawn from one seed. See `tests/schedules.rs`.
 
 mod oracle;
 mod scene;

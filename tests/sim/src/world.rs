@@ -1,5 +1,5 @@
-//! Runs a scene turn by turn and asserts everything: invariants after each turn, the oracle's tokens,
-//! how each request ends, and that every block comes back.
+//! Runs a scene turn by turn and asserts everything: invariants after each turn, the oracle's
+//! tokens, how each request ends, and that every block comes back.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
