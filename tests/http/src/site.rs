@@ -13,10 +13,10 @@ use tokenmill_text::{ChatTemplate, GgufVocab, Tokenizer};
 
 use crate::client::Client;
 
-/// Tokens: all bytes, then the start and the end of a turn and the end of text.
-pub const VOCAB: u32 = 259;
+/// Tokens: all bytes, one pair, then the start and the end of a turn and the end of text.
+pub const VOCAB: u32 = 260;
 
-/// Control tokens after the bytes.
+/// Control tokens, the last ones.
 const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
 
 /// How a site is made.
@@ -51,6 +51,23 @@ impl Default for Setup {
     }
 }
 
+impl Setup {
+    /// The model, its engine started on a device of that control.
+    pub fn model(&self, control: &SimControl) -> ServedModel {
+        control.delay(self.step);
+        let tokenizer = Arc::new(tokenizer());
+        let template = ChatTemplate::fallback(tokenizer.template_tokens()).expect("a template");
+        ServedModel {
+            names: vec!["sim".into(), "user/sim:q8".into()],
+            engine: engine(self, control, &tokenizer),
+            tokenizer,
+            template: self.chat.then(|| Arc::new(template)),
+            context: self.context,
+            created: 1_700_000_000,
+        }
+    }
+}
+
 /// A server, its engine and its device.
 pub struct Site {
     /// The server; `None` once it was taken.
@@ -72,18 +89,8 @@ impl Site {
     /// A site of that set-up.
     pub fn with(setup: Setup) -> Self {
         let control = SimControl::default();
-        control.delay(setup.step);
-        let tokenizer = Arc::new(tokenizer());
-        let engine = engine(&setup, &control, &tokenizer);
-        let template = ChatTemplate::fallback(tokenizer.template_tokens()).expect("a template");
-        let model = ServedModel {
-            names: vec!["sim".into(), "user/sim:q8".into()],
-            engine: engine.clone(),
-            tokenizer,
-            template: setup.chat.then(|| Arc::new(template)),
-            context: setup.context,
-            created: 1_700_000_000,
-        };
+        let model = setup.model(&control);
+        let engine = model.engine.clone();
         let server = spawn(setup.server, vec![model]).expect("the server starts");
         let client = Client::new(server.address());
         Self { server: Some(server), engine, control, client }
@@ -174,7 +181,7 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
     Engine::start(parts).expect("the engine starts")
 }
 
-/// Every byte a token, by the usual spelling of byte-level vocabularies.
+/// Every byte a token, spelled as byte-level vocabularies do.
 fn tokenizer() -> Tokenizer {
     let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut next = 0x100;
@@ -184,16 +191,20 @@ fn tokenizer() -> Tokenizer {
         char::from_u32(code).expect("a character").to_string()
     };
     let mut tokens: Vec<String> = (0..=255).map(&mut spell).collect();
+    // A byte-level vocabulary has merges: here one, of two bytes nobody writes.
+    let pair = ["\u{101}", "\u{102}"];
+    tokens.push(pair.concat());
     tokens.extend(CONTROL.map(str::to_owned));
-    let mut token_types = vec![1; 256];
+    let mut token_types = vec![1; 257];
     token_types.extend([3; 3]);
     let vocab = GgufVocab {
         model: "gpt2".into(),
         pre: Some("gpt-2".into()),
         tokens,
         token_types,
-        eos: Some(258),
-        eot: Some(257),
+        merges: vec![pair.join(" ")],
+        eos: Some(259),
+        eot: Some(258),
         ..GgufVocab::default()
     };
     Tokenizer::from_gguf(vocab).expect("the vocabulary is well formed")

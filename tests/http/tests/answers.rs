@@ -115,7 +115,7 @@ fn a_stream_says_what_the_whole_answer_says() {
         (CHAT, chat(json!({ "logprobs": true, "top_logprobs": 5, "n": 2 }))),
         (CHAT, chat(json!({ "stop": ["e", "a", "\u{fffd}"], "logprobs": true }))),
         (CHAT, chat(json!({ "presence_penalty": 1, "frequency_penalty": 0.5 }))),
-        (CHAT, chat(json!({ "ignore_eos": false, "logit_bias": { "257": 4 }, "max_tokens": 200 }))),
+        (CHAT, chat(json!({ "ignore_eos": false, "logit_bias": { "258": 4 }, "max_tokens": 200 }))),
         (TEXT, text(json!({}))),
         (TEXT, text(json!({ "logprobs": 3 }))),
         (TEXT, text(json!({ "prompt": ["a", "bc"], "n": 2, "logprobs": 0 }))),

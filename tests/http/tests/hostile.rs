@@ -18,10 +18,23 @@ impl Draw {
     }
 }
 
-const SEEDS: &[&str] = &[
-    r#"{"model":"sim","messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stop":["a"]}"#,
-    r#"{"prompt":[1,2,3],"max_tokens":2,"logprobs":2,"n":2,"logit_bias":{"5":1.5},"seed":-3}"#,
-    r#"{"messages":[{"role":"system","content":[{"type":"text","text":"x"}]}],"max_tokens":1}"#,
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+
+const SEEDS: &[(&str, &str)] = &[
+    (
+        CHAT,
+        r#"{"model":"sim","messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stop":["a"]}"#,
+    ),
+    (
+        TEXT,
+        r#"{"prompt":[1,2,3],"max_tokens":2,"logprobs":2,"n":2,"logit_bias":{"5":1.5},"seed":-3}"#,
+    ),
+    (
+        CHAT,
+        r#"{"messages":[{"role":"system","content":[{"type":"text","text":"x"}]}],"max_tokens":1}"#,
+    ),
+    (TEXT, r#"{"prompt":["some text","and more"],"max_tokens":3,"stop":"e","temperature":0.5}"#),
 ];
 
 /// Pieces that parsers stumble over.
@@ -51,7 +64,15 @@ fn mutated(text: &str, draw: &mut Draw) -> String {
     let mut chars: Vec<char> = text.chars().collect();
     for _ in 0..=draw.below(3) {
         let at = draw.below(chars.len());
-        match draw.below(4) {
+        match draw.below(8) {
+            // Often only another letter or digit: many of those stay good requests.
+            4.. => {
+                let other = draw.below(128) as u8 as char;
+                let fits = |c: &char| c.is_ascii_alphanumeric() && other.is_ascii_alphanumeric();
+                if let Some(c) = chars.get_mut(at).filter(|c| fits(c)) {
+                    *c = other;
+                }
+            }
             0 => {
                 chars.remove(at.min(chars.len().saturating_sub(1)));
             }
@@ -103,14 +124,13 @@ fn mutated_bodies_are_answered() {
     let mut socket = site.client.connect();
     let mut counts = [0; 2];
     for round in 0..1500 {
-        let seed = SEEDS[draw.below(SEEDS.len())];
+        let (path, seed) = SEEDS[draw.below(SEEDS.len())];
         let body = mutated(seed, &mut draw);
-        let path = ["/v1/chat/completions", "/v1/completions"][draw.below(2)];
         let status = ask(&mut socket, path, &body);
         assert!([200, 400, 404].contains(&status), "{status} in round {round}: {body}");
         counts[usize::from(status == 200)] += 1;
     }
-    assert!(counts[0] > 100 && counts[1] > 5, "both kinds were met: {counts:?}");
+    assert!(counts[0] > 100 && counts[1] > 100, "both kinds were met: {counts:?}");
     site.settle();
     let canary = json!({ "prompt": "a", "max_tokens": 3, "seed": 1 });
     assert_eq!(site.client.post("/v1/completions", &canary).status, 200);

@@ -39,7 +39,7 @@ fn bad_requests_are_named() {
         (CHAT, json!({}), "messages".into()),
         (TEXT, json!({}), "prompt".into()),
         (TEXT, json!({ "prompt": "" }), "prompt".into()),
-        (TEXT, json!({ "prompt": [259] }), "prompt".into()),
+        (TEXT, json!({ "prompt": [260] }), "prompt".into()),
         (TEXT, json!({ "prompt": [4_294_967_295u32] }), "prompt".into()),
         chat("messages", json!([])),
         chat("messages", json!("hi")),
@@ -64,7 +64,7 @@ fn bad_requests_are_named() {
         text("messages", json!([])),
         text("logprobs", json!(21)),
         text("logprobs", json!(true)),
-        text("n", json!(1e999_f64.min(1e300))),
+        text("n", json!(1e300)),
     ];
     for (path, body, param) in cases {
         let reply = site.client.post(path, &body);
