@@ -10,6 +10,8 @@ use thiserror::Error;
 pub struct Limits {
     /// Request body, bytes.
     pub body_bytes: usize,
+    /// Bodies over 1 MiB in memory at once; more wait.
+    pub long_bodies: usize,
     /// Nested arrays and objects in a body.
     pub json_depth: u32,
     /// Values in a body.
@@ -46,6 +48,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: 32 << 20,
+            long_bodies: 8,
             json_depth: 64,
             json_values: 1 << 20,
             headers: 100,

@@ -50,6 +50,8 @@ pub struct Shared {
     pub started: Instant,
     /// One permit for each request that may be answered at once.
     pub admission: Arc<Semaphore>,
+    /// One permit for each long body that may be in memory at once.
+    pub long_bodies: Arc<Semaphore>,
     /// Where bodies are parsed and tokenised.
     pub workshop: Workshop,
     phase: watch::Sender<Phase>,
@@ -76,6 +78,7 @@ impl Shared {
         let model = |served| Model { served, metrics: Arc::default() };
         Ok(Self {
             admission: Arc::new(Semaphore::new(config.limits.requests)),
+            long_bodies: Arc::new(Semaphore::new(config.limits.long_bodies.max(1))),
             workshop: Workshop::new(config.limits.preparing),
             phase: watch::Sender::new(Phase::Serving),
             salt: splitmix(unix_nanos() ^ u64::from(std::process::id()) << 40),

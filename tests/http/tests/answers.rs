@@ -92,12 +92,11 @@ fn whole(client: Client, path: &str, body: &Value) -> (BTreeMap<u64, Choice>, Va
     let answer = reply.json();
     let one = |choice: &Value| {
         let content = if path == CHAT { &choice["message"]["content"] } else { &choice["text"] };
-        let choice = Choice {
+        Choice {
             text: content.as_str().expect("text").to_owned(),
             finish: choice["finish_reason"].as_str().expect("a reason").to_owned(),
             logprobs: logprobs(path, choice),
-        };
-        choice
+        }
     };
     let list = answer["choices"].as_array().expect("choices");
     let choices = list.iter().map(|c| (c["index"].as_u64().expect("an index"), one(c)));

@@ -59,15 +59,18 @@ fn a_client_that_hangs_up_on_a_whole_answer_cancels_it() {
 
 #[test]
 fn a_queued_client_may_go_away_too() {
-    let site = Site::with(Setup { sequences: 1, ..slow() });
+    let step = Duration::from_millis(20);
+    let site = Site::with(Setup { sequences: 1, step, ..Setup::default() });
     let first = site.client.stream(TEXT, &long(json!({})));
     site.wait_until("the first runs", |site| site.used_blocks() > 0.0);
     let second = site.client.stream(TEXT, &long(json!({})));
     let third = site.client.stream(TEXT, &long(json!({ "max_tokens": 3 })));
     let waiting = "tokenmill_requests_open{model_name=\"sim\"}";
     site.wait_until("three are open", |site| site.metric(waiting) == 3.0);
+    let left = Instant::now();
     drop(second);
     site.wait_until("one has left the queue", |site| site.metric(waiting) == 2.0);
+    assert!(left.elapsed() < Duration::from_secs(2), "long before the first one ends");
     drop(first);
     assert_eq!(third.finish().events().pop().as_deref(), Some("[DONE]"));
     site.settle();

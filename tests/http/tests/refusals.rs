@@ -183,6 +183,32 @@ fn a_body_at_the_limit_is_read_and_one_beyond_is_not() {
 }
 
 #[test]
+fn long_bodies_wait_for_each_other_and_all_are_answered() {
+    let mut setup = Setup::default();
+    setup.server.limits.long_bodies = 1;
+    let site = Site::with(setup);
+    let asking: Vec<_> = (0..4)
+        .map(|_| {
+            let client = site.client;
+            let body = json!({ "prompt": "a", "max_tokens": 1, "user": "u".repeat(3 << 20) });
+            std::thread::spawn(move || client.post(TEXT, &body).status)
+        })
+        .collect();
+    for thread in asking {
+        assert_eq!(thread.join().expect("a reply"), 200);
+    }
+    let mut stuck = site.client.connect();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n\
+                content-type: application/json\r\ncontent-length: 3000000\r\n\r\n";
+    stuck.write_all(head.as_bytes()).expect("sent");
+    stuck.write_all(&vec![b' '; 2 << 20]).expect("sent");
+    let small = json!({ "prompt": "a", "max_tokens": 1 });
+    assert_eq!(site.client.post(TEXT, &small).status, 200, "short ones do not wait");
+    drop(stuck);
+    site.settle();
+}
+
+#[test]
 fn a_prompt_that_leaves_no_room_is_refused_with_the_numbers() {
     let site = Site::new();
     let ask = |tokens: usize| {

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use tokenmill_engine::{Event, Request, StopReason, TokenInfo};
 
-use crate::body;
+use crate::body::{self, Received};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::Generation;
@@ -59,9 +59,10 @@ async fn answer(
     prepare: Prepare,
 ) -> Result<Response, ApiError> {
     let place = shared.admit()?;
-    let bytes = body::read(request, &shared.config).await?;
+    let body = body::read(request, &shared).await?;
     let state = Arc::clone(&shared);
-    let prepared = shared.workshop.run(move || prepare(&state, parse(&state, &bytes)?)).await?;
+    let job = move || prepare(&state, parse(&state, body)?);
+    let prepared = shared.workshop.run(job).await?;
     let Prepared { model, requests, answer, stream } = prepared;
     let generation = Generation::start(&shared, &model, requests, place)?;
     if stream {
@@ -70,10 +71,10 @@ async fn answer(
     whole(generation, answer).await.map(|body| Json(body).into_response())
 }
 
-fn parse(shared: &Shared, bytes: &[u8]) -> Result<Fields, ApiError> {
+fn parse(shared: &Shared, body: Received) -> Result<Fields, ApiError> {
     let limits = &shared.config.limits;
     let limits = JsonLimits { depth: limits.json_depth, values: limits.json_values };
-    let value = strict_json::parse(bytes, limits).map_err(|reason| ApiError {
+    let value = strict_json::parse(&body.bytes, limits).map_err(|reason| ApiError {
         code: Some("invalid_json"),
         ..ApiError::bad("body", format!("the body is not valid JSON: {reason}"))
     })?;
