@@ -11,22 +11,27 @@ use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::avx512::Avx512;
 use super::bytes::{scale_and_min, unpack};
-use super::encode::{SCALE, SUM};
+use super::encode::{SCALE, SUM, second_lines};
 use super::{Encoding, Line, LinearJob, kind};
 
 /// Tokens in a tile.
 const TOKENS: usize = 16;
 /// From this many tokens on, tiles beat vectors.
-pub(super) const WORTH_FROM: usize = 8;
+const WORTH_FROM: usize = 8;
 /// Encoded tokens kept in the L2 cache while panels pass by, in bytes.
 const L2_BYTES: usize = 1 << 20;
+
+/// Whether a job is one for tiles.
+pub(super) fn is_worth(job: &LinearJob<'_>) -> bool {
+    let bytes = matches!(job.encoding, Encoding::Int8 | Encoding::Int8Twice);
+    bytes && job.tokens >= WORTH_FROM
+}
 
 /// Computes a job of the int8 encoding.
 ///
 /// # Safety
 /// As [`super::linear`]; `job.check()` has passed; AVX-512 and AMX are available and granted.
 pub(super) unsafe fn linear(job: &LinearJob<'_>, scratch: &mut [Line]) {
-    debug_assert!(job.encoding == Encoding::Int8);
     // SAFETY: passed on.
     unsafe {
         match job.spec.layout() {
@@ -65,7 +70,8 @@ struct Tile {
 unsafe fn run<const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let lines = job.encoding.lines(job.spec.cols());
     let blocks = job.spec.cols() / BLOCK_COLS;
-    let in_cache = (L2_BYTES / 64 / lines).max(TOKENS) / TOKENS * TOKENS;
+    // Of the second lines some are read.
+    let in_cache = (L2_BYTES / 64 / (blocks * 3 / 2)).max(TOKENS) / TOKENS * TOKENS;
     assert!(scratch.len() * 64 >= blocks * const { kind::group(kind::wide(KIND)).bytes() });
     let to = scratch.as_mut_ptr().cast::<u8>();
     // Every run of tokens but the last is a whole number of tiles.
@@ -177,6 +183,61 @@ unsafe fn product<const FULL: bool>(
     }
 }
 
+/// One step of a chain: a block or half of one, on the first lines or the second.
+#[derive(Clone, Copy)]
+struct Step {
+    block: usize,
+    half: usize,
+    second: bool,
+}
+
+/// The steps of a chain in order, for the union of a tile's loud blocks.
+struct Steps<'a> {
+    t: &'a Tile,
+    halves: usize,
+    next: Step,
+    /// Loud blocks of the 32 that `next` is among.
+    loud: u32,
+}
+
+impl Iterator for Steps<'_> {
+    type Item = Step;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Step> {
+        let Step { block, half, second } = self.next;
+        if block == self.t.blocks {
+            return None;
+        }
+        if block.is_multiple_of(32) && half == 0 && !second {
+            // SAFETY: the lines of bits follow those of the blocks.
+            self.loud = unsafe {
+                let words = self.t.input.add(self.t.blocks).cast::<u32>().add(block / 32);
+                let word = |i: usize| *words.add(i * self.t.lines * 16);
+                (0..self.t.tokens).fold(0, |loud, i| loud | word(i))
+            };
+        }
+        self.next = if half + 1 < self.halves {
+            Step { block, half: half + 1, second }
+        } else if !second && self.loud >> (block % 32) & 1 == 1 {
+            Step { block, half: 0, second: true }
+        } else {
+            Step { block: block + 1, half: 0, second: false }
+        };
+        Some(Step { block, half, second })
+    }
+}
+
+impl Step {
+    /// The line of the first token.
+    #[inline(always)]
+    unsafe fn line(self, t: &Tile) -> *const Line {
+        let second = if self.second { second_lines(t.blocks) } else { 0 };
+        // SAFETY: inside the row.
+        unsafe { t.input.add(self.block + second) }
+    }
+}
+
 /// One panel on `FULL` 16 tokens or the last few.
 ///
 /// # Safety
@@ -185,38 +246,43 @@ unsafe fn product<const FULL: bool>(
 unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
     let group = const { kind::group(kind::wide(KIND)) };
     let halves = if kind::has_halves(KIND) { 2 } else { 1 };
-    let steps = t.blocks * halves;
     let mut sums = [[Line::ZERO; TOKENS]; 2];
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
-        let start = |step: usize, sums: &mut [Line; TOKENS]| {
-            let (block, half) = (step / halves, step % halves);
-            let codes = t.weights.add(block * group.bytes() + group.scale_bytes + half * 256);
-            product::<FULL>(step % 2, t.input.add(block), t.lines, codes, half * 16, sums);
+        let start = |parity: usize, step: Step, sums: &mut [Line; TOKENS]| {
+            let at = step.block * group.bytes() + group.scale_bytes + step.half * 256;
+            let line = step.line(t);
+            product::<FULL>(parity, line, t.lines, t.weights.add(at), step.half * 16, sums);
         };
+        let first = Step { block: 0, half: 0, second: false };
+        let mut steps = Steps { t, halves, next: first, loud: 0 };
         let mut acc = [_mm512_setzero_ps(); TOKENS];
         let [even, odd] = &mut sums;
-        start(0, even);
-        let mut step = 0;
-        while step < steps {
-            // The next product is under way while this one is scaled.
-            if step + 1 < steps {
-                start(step + 1, odd);
+        let mut now = steps.next();
+        if let Some(step) = now {
+            start(0, step, even);
+        }
+        // The next product is under way while one is scaled.
+        while let Some(step) = now {
+            let then = steps.next();
+            if let Some(then) = then {
+                start(1, then, odd);
             }
-            scale_sums::<KIND, FULL>(t, step / halves, 0, even, &mut acc);
-            if step + 1 < steps {
-                if step + 2 < steps {
-                    start(step + 2, even);
+            scale_sums::<KIND, FULL>(t, step, even, &mut acc);
+            now = None;
+            if let Some(step) = then {
+                now = steps.next();
+                if let Some(now) = now {
+                    start(0, now, even);
                 }
-                let (block, half) = ((step + 1) / halves, (step + 1) % halves);
-                scale_sums::<KIND, FULL>(t, block, half, odd, &mut acc);
+                scale_sums::<KIND, FULL>(t, step, odd, &mut acc);
             }
-            step += 2;
         }
         let mask = u16::MAX >> (PANEL_ROWS - t.rows);
         for (i, acc) in acc.into_iter().enumerate() {
             if FULL || i < t.tokens {
-                _mm512_mask_storeu_ps(t.out.add(i * t.stride), mask, acc);
+                let y = _mm512_add_ps(acc, _mm512_setzero_ps());
+                _mm512_mask_storeu_ps(t.out.add(i * t.stride), mask, y);
             }
         }
     }
@@ -226,17 +292,16 @@ unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
 #[inline(always)]
 unsafe fn scale_sums<const KIND: u8, const FULL: bool>(
     t: &Tile,
-    block: usize,
-    half: usize,
+    step: Step,
     sums: &[Line; TOKENS],
     acc: &mut [__m512; TOKENS],
 ) {
     let group = const { kind::group(kind::wide(KIND)) };
     // SAFETY: as the caller; tokens beyond the last are read as the last.
     unsafe {
-        let scales = t.weights.add(block * group.bytes());
-        let scale = _mm512_loadu_ps(scales.add(64 * half).cast());
-        let line = t.input.add(block);
+        let scales = t.weights.add(step.block * group.bytes());
+        let scale = _mm512_loadu_ps(scales.add(64 * step.half).cast());
+        let line = step.line(t);
         for (i, (sum, acc)) in sums.iter().zip(acc).enumerate() {
             let i = if FULL { i } else { i.min(t.tokens - 1) };
             let words = line.add(i * t.lines).cast::<f32>();

@@ -240,6 +240,10 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         unsafe { halves_of!(i => _mm256_mul_ps(a[i], b[i])) }
     }
     #[inline(always)]
+    unsafe fn add(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { halves_of!(i => _mm256_add_ps(a[i], b[i])) }
+    }
+    #[inline(always)]
     unsafe fn sub(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         unsafe { halves_of!(i => _mm256_sub_ps(a[i], b[i])) }
     }

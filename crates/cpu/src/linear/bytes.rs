@@ -11,9 +11,9 @@ use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
-use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, start_word};
+use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
 use super::vector::Vector;
-use super::{Encoding, Line, LinearJob, kind};
+use super::{Line, LinearJob, kind};
 
 /// Encoded tokens kept in the L2 cache while panels pass by, in bytes.
 const L2_BYTES: usize = 1 << 20;
@@ -25,7 +25,6 @@ const PREFETCH: usize = 4096;
 /// # Safety
 /// As [`super::linear`]; `job.check()` has passed and the instruction set is available.
 pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
-    debug_assert!(job.encoding == Encoding::Int8);
     // SAFETY: passed on.
     unsafe {
         match job.spec.layout() {
@@ -69,7 +68,9 @@ pub(super) struct ByteTile {
 unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let (most_panels, most_tokens) = V::BYTE_TILE;
     let lines = job.encoding.lines(job.spec.cols());
-    let in_cache = (L2_BYTES / 64 / lines).max(most_tokens) / most_tokens * most_tokens;
+    // Of the second lines few are read.
+    let in_cache = L2_BYTES / 64 / (job.spec.cols() / BLOCK_COLS * 5 / 4);
+    let in_cache = in_cache.max(most_tokens) / most_tokens * most_tokens;
     let expand = job.tokens >= V::EXPAND_FROM && KIND != kind::ZERO8;
     let mut tile = ByteTile {
         weights: job.weights.as_ptr(),
@@ -151,7 +152,7 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[V::float(V::same(0)); C]; W];
-        let mut block = 0;
+        let (mut block, mut loud) = (0, 0);
         let mut scales = t.weights;
         while block < t.blocks {
             for b in 0..group.blocks.min(t.blocks - block) {
@@ -164,7 +165,15 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
                         _mm_prefetch::<_MM_HINT_T0>(at.cast());
                     }
                 }
+                if (block + b).is_multiple_of(32) {
+                    loud = loud_blocks::<C>(t, (block + b) / 32);
+                }
                 add_block::<V, KIND, W, C>(t, scales, b, codes, line, &mut acc);
+                if loud >> ((block + b) % 32) & 1 == 1 {
+                    // Lines of tokens for which the block is not loud are zero.
+                    let line = line.add(second_lines(t.blocks));
+                    add_block::<V, KIND, W, C>(t, scales, b, codes, line, &mut acc);
+                }
             }
             block += group.blocks;
             scales = scales.add(group.bytes());
@@ -172,13 +181,24 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
         for c in 0..C {
             for w in 0..W {
                 let to = t.out.add(c * t.stride + w * PANEL_ROWS);
+                let y = V::add(acc[w][c], V::float(V::same(0)));
                 if w == W - 1 {
-                    V::store_first(acc[w][c], to, t.last_rows);
+                    V::store_first(y, to, t.last_rows);
                 } else {
-                    V::store_floats(acc[w][c], to);
+                    V::store_floats(y, to);
                 }
             }
         }
+    }
+}
+
+/// Which of blocks 32·i .. are loud for any of the tile's tokens, a bit each.
+#[inline(always)]
+unsafe fn loud_blocks<const C: usize>(t: &ByteTile, i: usize) -> u32 {
+    // SAFETY: the lines of bits follow those of the blocks.
+    unsafe {
+        let words = t.input.add(t.blocks).cast::<u32>().add(i);
+        (0..C).fold(0, |loud, c| loud | *words.add(c * t.lines * 16))
     }
 }
 

@@ -16,14 +16,21 @@
 //! s·f32(isum), correctly rounded, as one fma of the sum's bits with words 8 and 9.
 //!
 //! s = amax/127 with the two low bits of its significand cleared; a\[k\] = x\[k\]·(1/s) rounded
-//! to nearest, ties to even. Both depend on nothing but the 32 columns.
+//! to nearest, ties to even. A block is *loud* if its amax is more than ten times the mean
+//! magnitude of the row: one value far above the rest makes the steps of all coarse. Loud
+//! blocks have a second line, which encodes what is left, x\[k\] − s·a\[k\], with the scale
+//! s/254 (its two low bits cleared); in `Int8Twice` every block has one. All depends on
+//! nothing but the row.
+//!
+//! A row is the lines of its blocks, then lines of bits that say which blocks are loud (bit
+//! b % 32 of word b / 32), then the second lines, zero where the block is not loud.
 
 use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
 use tokenmill_quant::panel::{BLOCK_COLS, PanelLayout};
 
 use super::Mode;
 use crate::isa::Isa;
-use crate::math::per_isa;
+use crate::math::{per_isa, tree};
 
 /// 64 bytes of encoded activations, aligned so that a load never crosses a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +58,15 @@ pub(super) const fn start_word(zero: u8) -> Option<usize> {
         _ => None,
     }
 }
+/// Lines before the second lines of a row: those of its blocks, and the bits.
+pub(super) const fn second_lines(blocks: usize) -> usize {
+    blocks + blocks.div_ceil(512)
+}
 /// Bits of the f32 1.5·2²³.
 pub(super) const BIAS: i32 = 0x4b40_0000;
 
+/// A block this many times above the mean magnitude of its row is loud.
+const LOUD: f32 = 10.0;
 /// Blocks below this magnitude encode as zero.
 const TINY: f32 = f32::from_bits((127 - 100) << 23); // 2⁻¹⁰⁰
 /// Blocks from this magnitude on encode as NaN.
@@ -62,8 +75,10 @@ const HUGE: f32 = f32::from_bits((127 + 100) << 23); // 2¹⁰⁰
 /// How a row of activations is encoded for a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Encoding {
-    /// Signed bytes with an f32 scale per 32 columns.
+    /// Signed bytes with an f32 scale per 32 columns; second bytes where a block is loud.
     Int8,
+    /// The same with second bytes in every block, for a weight whose inputs matter most.
+    Int8Twice,
     /// f32 values rounded to bf16.
     Bf16,
     /// f32 values as they are.
@@ -85,7 +100,10 @@ impl Encoding {
     /// apart do not share cache sets.
     pub const fn lines(self, cols: usize) -> usize {
         match self {
-            Encoding::Int8 => cols.div_ceil(BLOCK_COLS) | 1,
+            Encoding::Int8 | Encoding::Int8Twice => {
+                let blocks = cols.div_ceil(BLOCK_COLS);
+                (second_lines(blocks) + blocks) | 1
+            }
             Encoding::Bf16 | Encoding::F32 => cols.div_ceil(16) | 1,
         }
     }
@@ -98,7 +116,8 @@ impl Encoding {
         assert_eq!(out.len(), self.lines(x.len()), "lines of an encoded row");
         assert!(isa.is_available(), "{} is not available here", isa.name());
         match self {
-            Encoding::Int8 => encode_bytes(isa, x, out),
+            Encoding::Int8 => encode_bytes(isa, x, LOUD, out),
+            Encoding::Int8Twice => encode_bytes(isa, x, -1.0, out),
             Encoding::Bf16 => encode_rounded(isa, x, out),
             Encoding::F32 => encode_floats(isa, x, out),
         }
@@ -106,8 +125,8 @@ impl Encoding {
 }
 
 per_isa! {
-    /// A row as bytes with scales.
-    encode_bytes(x: &[f32], out: &mut [Line]) = bytes_of_row;
+    /// A row as bytes with scales; blocks above `loud` times the mean magnitude have two.
+    encode_bytes(x: &[f32], loud: f32, out: &mut [Line]) = bytes_of_row;
     /// A row rounded to bf16.
     encode_rounded(x: &[f32], out: &mut [Line]) = rounded_row;
     /// A row as it is.
@@ -115,18 +134,39 @@ per_isa! {
 }
 
 #[inline(always)]
-fn bytes_of_row(x: &[f32], out: &mut [Line]) {
-    let (whole, rest) = x.as_chunks::<BLOCK_COLS>();
-    let (lines, tail) = out.split_at_mut(whole.len());
-    for (x, line) in whole.iter().zip(lines) {
-        *line = encode_block(x);
-    }
-    tail.fill(Line::ZERO);
-    if let (false, Some(line)) = (rest.is_empty(), tail.first_mut()) {
+fn bytes_of_row(x: &[f32], loud: f32, out: &mut [Line]) {
+    let blocks = x.len().div_ceil(BLOCK_COLS);
+    let limit = loud * (magnitude(x) / x.len() as f32);
+    let (first, rest) = out.split_at_mut(blocks);
+    let (bits, second) = rest.split_at_mut(second_lines(blocks) - blocks);
+    bits.fill(Line::ZERO);
+    for (b, (line, second)) in first.iter_mut().zip(second).enumerate() {
+        let from = &x[b * BLOCK_COLS..];
         let mut block = [0.0; BLOCK_COLS];
-        block[..rest.len()].copy_from_slice(rest);
-        *line = encode_block(&block);
+        match from.first_chunk() {
+            Some(whole) => block = *whole,
+            None => block[..from.len()].copy_from_slice(from),
+        }
+        if encode_block(&block, limit, line, second) {
+            bits[b / 512].0[b / 32 % 16] |= 1 << (b % 32);
+        }
     }
+}
+
+/// Σ |x| by the lanes and tree of all sums.
+#[inline(always)]
+fn magnitude(x: &[f32]) -> f32 {
+    let (vectors, rest) = x.as_chunks::<16>();
+    let mut lanes = [0.0; 16];
+    for vector in vectors {
+        for (lane, x) in lanes.iter_mut().zip(vector) {
+            *lane += x.abs();
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane += x.abs();
+    }
+    tree(lanes)
 }
 
 #[inline(always)]
@@ -152,23 +192,49 @@ fn words_of_row(x: &[f32], out: &mut [Line], word: impl Fn(f32) -> u32) {
     }
 }
 
-/// The int8 encoding of 32 columns.
+/// Encodes 32 columns into a line, and what is left into a second one if their magnitude is
+/// above `limit`; says whether it is.
 #[inline(always)]
-fn encode_block(x: &[f32; BLOCK_COLS]) -> Line {
+fn encode_block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut Line) -> bool {
     // As integers, so that a NaN is the largest of all.
     let amax = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
     let amax = f32::from_bits(amax);
+    *second = line_of(0.0, &[0; BLOCK_COLS]);
     if amax < TINY {
-        return line_of(0.0, &[0; BLOCK_COLS]);
+        *line = *second;
+        return false;
     }
     if amax.is_nan() || amax >= HUGE {
-        return line_of(f32::NAN, &[0; BLOCK_COLS]);
+        *line = line_of(f32::NAN, &[0; BLOCK_COLS]);
+        return false;
     }
-    let scale = f32::from_bits((amax / 127.0).to_bits() & !3);
+    let scale = clear_low_bits(amax / 127.0);
+    let codes = codes_of(x, scale);
+    *line = line_of(scale, &codes);
+    let loud = amax > limit;
+    if loud {
+        let mut left = *x;
+        for (left, code) in left.iter_mut().zip(codes) {
+            *left = f32::from(code).mul_add(-scale, *left);
+        }
+        let scale = clear_low_bits(scale / 254.0);
+        *second = line_of(scale, &codes_of(&left, scale));
+    }
+    loud
+}
+
+/// With a significand of 22 bits.
+#[inline(always)]
+fn clear_low_bits(scale: f32) -> f32 {
+    f32::from_bits(scale.to_bits() & !3)
+}
+
+#[inline(always)]
+fn codes_of(x: &[f32; BLOCK_COLS], scale: f32) -> [i8; BLOCK_COLS] {
     let inverse = 1.0 / scale;
     // Adding 1.5·2²³ rounds to a whole number, which is then in the low bits.
     let bias = f32::from_bits(BIAS as u32);
-    line_of(scale, &x.map(|x| (x * inverse + bias).to_bits() as i8))
+    x.map(|x| (x * inverse + bias).to_bits() as i8)
 }
 
 /// Lays out the codes and what the kernels need of their sums.
@@ -210,47 +276,67 @@ mod tests {
         rows.push(vec![-1e-40; 40]);
         rows.push([vec![1.0; 33], vec![f32::NAN]].concat());
         rows.push([vec![f32::NEG_INFINITY], vec![2.0; 70]].concat());
+        // One loud block of three.
+        rows.push((0..96).map(|i| if i == 40 { 90.0 } else { (i as f32).sin() }).collect());
         // Halves between codes: 127 is the largest, so the scale is 1.
         rows.push((0..64).map(|i| if i % 32 == 0 { 127.0 } else { i as f32 - 32.5 }).collect());
         rows
     }
 
+    /// Checks what a line says of itself; returns its scale and codes.
+    fn check_line(Line(words): &Line) -> (f32, Vec<f32>) {
+        let scale = f32::from_bits(words[SCALE]);
+        let codes: Vec<i8> =
+            words[..8].iter().flat_map(|w| w.to_le_bytes()).map(|a| a as i8).collect();
+        let sum = |codes: &[i8]| codes.iter().map(|&a| i32::from(a)).sum::<i32>();
+        let sums = [sum(&codes[..16]), sum(&codes[16..])];
+        assert_eq!(scale.to_bits() & 3, 0);
+        let bias = f64::from(f32::from_bits(words[SCALE_BIAS]));
+        assert_eq!(bias, f64::from(scale) * -12_582_912.0, "exact");
+        assert_eq!(f32::from_bits(words[SUM]), scale * (sums[0] + sums[1]) as f32);
+        for (zero, word) in [(8, 11), (16, 12), (128, 13)] {
+            assert_eq!(start_word(zero), Some(word));
+            assert_eq!(words[word] as i32, BIAS - i32::from(zero) * (sums[0] + sums[1]));
+        }
+        assert_eq!(start_word(32), Some(14));
+        assert_eq!([words[14] as i32, words[15] as i32], sums.map(|sum| BIAS - 32 * sum));
+        (scale, codes.into_iter().map(f32::from).collect())
+    }
+
     #[test]
     fn bytes_follow_their_definition() {
-        for x in rows() {
-            let mut out = vec![Line::ZERO; Encoding::Int8.lines(x.len())];
-            Encoding::Int8.encode(Isa::Scalar, &x, &mut out);
-            for (x, Line(words)) in x.chunks(BLOCK_COLS).zip(&out) {
-                let amax =
-                    x.iter().fold(0.0_f32, |top, x| if x.is_nan() { *x } else { top.max(x.abs()) });
-                let scale = f32::from_bits(words[SCALE]);
+        for (x, encoding) in
+            rows().iter().flat_map(|x| [(x, Encoding::Int8), (x, Encoding::Int8Twice)])
+        {
+            let mut out = vec![Line::ZERO; encoding.lines(x.len())];
+            encoding.encode(Isa::Scalar, x, &mut out);
+            let blocks = x.len().div_ceil(BLOCK_COLS);
+            let mean = x.iter().map(|x| f64::from(x.abs())).sum::<f64>() / x.len() as f64;
+            for (b, x) in x.chunks(BLOCK_COLS).enumerate() {
+                let amax = x.iter().fold(0.0, |top: f32, x| {
+                    if x.is_nan() || top.is_nan() { f32::NAN } else { top.max(x.abs()) }
+                });
+                let loud = out[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1;
                 if amax.is_nan() || amax >= HUGE {
-                    assert!(scale.is_nan());
+                    assert!(f32::from_bits(out[b].0[SCALE]).is_nan() && !loud);
                     continue;
                 }
-                let mut sums = [0, 0];
-                for (k, x) in x.iter().enumerate() {
-                    let a = words[k / 4].to_le_bytes()[k % 4] as i8;
-                    sums[k / 16] += i32::from(a);
-                    let expect =
-                        if amax < TINY { 0.0 } else { (x * (1.0 / scale)).round_ties_even() };
-                    assert_eq!(f32::from(a), expect, "{x} with scale {scale}");
-                    assert!((x - scale * f32::from(a)).abs() <= (0.501 * scale).max(TINY));
+                let (scale, codes) = check_line(&out[b]);
+                let (fine, second) = check_line(&out[second_lines(blocks) + b]);
+                if amax < TINY {
+                    assert!(scale == 0.0 && fine == 0.0 && !loud);
+                    continue;
                 }
-                assert_eq!(scale.to_bits() & 3, 0);
-                assert!(amax < TINY || (scale * 127.0 / amax - 1.0).abs() < 1e-6);
-                let sum = sums[0] + sums[1];
-                assert_eq!(
-                    f64::from(f32::from_bits(words[SCALE_BIAS])),
-                    f64::from(scale) * -12_582_912.0
-                );
-                assert_eq!(f32::from_bits(words[SUM]), scale * sum as f32);
-                for (zero, word) in [(8, 11), (16, 12), (128, 13)] {
-                    assert_eq!(start_word(zero), Some(word));
-                    assert_eq!(words[word] as i32, BIAS - i32::from(zero) * sum);
+                let times = f64::from(amax) / mean;
+                assert!(encoding == Encoding::Int8Twice || loud == (times > 10.0), "{times}");
+                assert!((scale * 127.0 / amax - 1.0).abs() < 1e-6);
+                for ((x, a), a2) in x.iter().zip(codes).zip(second) {
+                    assert_eq!(a, (x * (1.0 / scale)).round_ties_even(), "{x} by {scale}");
+                    let exact = f64::from(*x) - f64::from(scale) * f64::from(a);
+                    let left = exact - f64::from(fine) * f64::from(a2);
+                    let step = if loud { fine } else { scale };
+                    assert!(left.abs() <= 0.501 * f64::from(step), "{x} by {scale}, {fine}");
                 }
-                assert_eq!(words[14] as i32, BIAS - 32 * sums[0]);
-                assert_eq!(words[15] as i32, BIAS - 32 * sums[1]);
             }
         }
     }
@@ -258,7 +344,7 @@ mod tests {
     #[test]
     fn every_instruction_set_encodes_the_same_lines() {
         for x in rows() {
-            for encoding in [Encoding::Int8, Encoding::Bf16, Encoding::F32] {
+            for encoding in [Encoding::Int8, Encoding::Int8Twice, Encoding::Bf16, Encoding::F32] {
                 let run = |isa: Isa| {
                     let mut out = vec![Line([7; 16]); encoding.lines(x.len())];
                     encoding.encode(isa, &x, &mut out);

@@ -18,7 +18,10 @@
 //! acc  = fma(s·f32(Σ a[k]), m, acc)              where the layout has minima
 //! ```
 //!
-//! q6_k has a scale per 16 columns: two such `isum` steps a block, in order.
+//! q6_k has a scale per 16 columns: two such `isum` steps a block, in order. A loud block, one
+//! whose largest magnitude is more than 10 times the mean magnitude of the row, has a second
+//! set of bytes for what the first leaves: the steps are then run again on those with their
+//! own s (the head: in every block). At the end 0 is added, so that no result is −0.
 //! A block whose largest magnitude is below 2⁻¹⁰⁰ is all zero; from 2¹⁰⁰ on, or with a NaN, its
 //! scale is NaN, so that the outputs of the token are NaN and can be seen.
 //!
@@ -120,7 +123,7 @@ impl LinearJob<'_> {
         let last = self.tokens.saturating_sub(1) * self.out.stride + self.spec.rows();
         assert!(self.tokens == 0 || self.out.len >= last, "room for the results");
         assert!(self.tokens <= 1 || self.out.stride >= self.spec.rows(), "rows do not overlap");
-        let bytes = self.encoding == Encoding::Int8;
+        let bytes = matches!(self.encoding, Encoding::Int8 | Encoding::Int8Twice);
         assert!(!bytes || self.spec.layout().group().is_some(), "bytes need an integer layout");
     }
 
@@ -166,9 +169,7 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => vectors::<avx512::Avx512>(job, scratch),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Isa::Amx if job.encoding == Encoding::Int8 && job.tokens >= amx::WORTH_FROM => {
-                amx::linear(job, scratch);
-            }
+            Isa::Amx if amx::is_worth(job) => amx::linear(job, scratch),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Isa::Amx => vectors::<avx512::Avx512>(job, scratch),
             #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
@@ -183,7 +184,7 @@ unsafe fn vectors<V: vector::Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) 
     // SAFETY: passed on.
     unsafe {
         match job.encoding {
-            Encoding::Int8 => bytes::linear::<V>(job, scratch),
+            Encoding::Int8 | Encoding::Int8Twice => bytes::linear::<V>(job, scratch),
             Encoding::Bf16 | Encoding::F32 => floats::linear::<V>(job, scratch),
         }
     }

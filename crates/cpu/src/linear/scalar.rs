@@ -1,9 +1,9 @@
 //! The linear layer in plain Rust: the definition of every result.
 
 use tokenmill_quant::float::{bf16_to_f32, f16_to_f32, f32_to_bf16};
-use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
+use tokenmill_quant::panel::{BLOCK_COLS, Lane, PANEL_ROWS, PanelLayout};
 
-use super::encode::{SCALE, SUM};
+use super::encode::{SCALE, SUM, second_lines};
 use super::{Encoding, Line, LinearJob};
 
 /// Tokens that share the unpacking of a weight.
@@ -23,7 +23,7 @@ pub(super) unsafe fn linear(job: &LinearJob<'_>) {
                 let tokens = TOKENS.min(job.tokens - first);
                 let rows = &job.input[first * lines..][..tokens * lines];
                 let y = match job.encoding {
-                    Encoding::Int8 => dot_bytes(job, panel, lane, rows),
+                    Encoding::Int8 | Encoding::Int8Twice => dot_bytes(job, panel, lane, rows),
                     Encoding::F32 | Encoding::Bf16 => dot_floats(job, panel, lane, rows),
                 };
                 for (t, y) in y.into_iter().enumerate().take(tokens) {
@@ -41,26 +41,34 @@ pub(super) unsafe fn linear(job: &LinearJob<'_>) {
 fn dot_bytes(job: &LinearJob<'_>, panel: &[u8], lane: usize, rows: &[Line]) -> [f32; TOKENS] {
     let layout = job.spec.layout();
     let lines = job.encoding.lines(job.spec.cols());
+    let blocks = job.spec.cols() / BLOCK_COLS;
     let mut acc = [0.0_f32; TOKENS];
-    for b in 0..job.spec.cols() / BLOCK_COLS {
+    for b in 0..blocks {
         let weights = job.spec.lane(panel, b, lane);
-        let q = weights.codes.map(|code| i32::from(code) - i32::from(weights.zero));
         for (acc, row) in acc.iter_mut().zip(rows.chunks_exact(lines)) {
-            let Line(words) = row[b];
-            let scale = f32::from_bits(words[SCALE]);
-            let mut a = [0; BLOCK_COLS];
-            for (a, word) in a.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-                *a = word.to_le_bytes().map(|a| i32::from(a as i8));
-            }
-            let size = layout.scale_cols();
-            for ((q, a), weight) in q.chunks(size).zip(a.chunks(size)).zip(weights.scales) {
-                let isum: i32 = q.iter().zip(a).map(|(q, a)| q * a).sum();
-                *acc = (scale * isum as f32).mul_add(weight, *acc);
-            }
-            if layout.has_min() {
-                *acc = f32::from_bits(words[SUM]).mul_add(weights.min, *acc);
+            *acc = add_block(layout, &weights, &row[b], *acc);
+            if row[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1 {
+                *acc = add_block(layout, &weights, &row[second_lines(blocks) + b], *acc);
             }
         }
+    }
+    acc.map(|acc| acc + 0.0)
+}
+
+/// The steps of one block on one line.
+fn add_block(layout: PanelLayout, weights: &Lane, Line(words): &Line, mut acc: f32) -> f32 {
+    let scale = f32::from_bits(words[SCALE]);
+    let mut products = [0; BLOCK_COLS];
+    for (k, (product, code)) in products.iter_mut().zip(weights.codes).enumerate() {
+        let a = words[k / 4].to_le_bytes()[k % 4] as i8;
+        *product = (i32::from(code) - i32::from(weights.zero)) * i32::from(a);
+    }
+    for (products, weight) in products.chunks(layout.scale_cols()).zip(weights.scales) {
+        let isum: i32 = products.iter().sum();
+        acc = (scale * isum as f32).mul_add(weight, acc);
+    }
+    if layout.has_min() {
+        acc = f32::from_bits(words[SUM]).mul_add(weights.min, acc);
     }
     acc
 }

@@ -82,6 +82,8 @@ pub(super) trait Vector {
     unsafe fn to_bf16(v: Self::Float) -> Self::Float;
     /// `a·b`.
     unsafe fn mul(a: Self::Float, b: Self::Float) -> Self::Float;
+    /// `a + b`.
+    unsafe fn add(a: Self::Float, b: Self::Float) -> Self::Float;
     /// `a − b`.
     unsafe fn sub(a: Self::Float, b: Self::Float) -> Self::Float;
     /// `a·b + c` rounded once.
