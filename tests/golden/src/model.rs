@@ -92,10 +92,13 @@ impl Golden {
 
     /// Opens the model through the production readers; `scratch` receives its files.
     pub fn open(&self, variant: Variant, scratch: &Path) -> OpenModel {
+        open(&self.path(variant, scratch)).expect("the hashed model opens")
+    }
+
+    /// The model's file or folder; `scratch` receives its files.
+    pub fn path(&self, variant: Variant, scratch: &Path) -> PathBuf {
         let config = match variant {
-            Variant::Gguf => {
-                return open(&self.folder.join("twin.gguf")).expect("the twin opens");
-            }
+            Variant::Gguf => return self.folder.join("twin.gguf"),
             Variant::Config => "config.json",
             Variant::ConfigV5 => "config.v5.json",
         };
@@ -128,7 +131,7 @@ impl Golden {
         .expect("written");
         out.flush().expect("flushed");
         drop(out);
-        open(scratch).expect("the hashed model opens")
+        scratch.to_owned()
     }
 }
 
