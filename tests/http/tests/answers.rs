@@ -277,6 +277,12 @@ fn operators_get_their_pages() {
     let count = "tokenmill_time_to_first_token_seconds_count{model_name=\"sim\"}";
     assert_eq!(site.metric(count), 1.0);
     assert_eq!(site.metric("tokenmill_inter_token_seconds_count{model_name=\"sim\"}"), 39.0);
+    let blocks = |state: &str| {
+        let labels = format!("model_name=\"sim\",group=\"0\",state=\"{state}\"");
+        site.metric(&format!("tokenmill_kv_blocks{{{labels}}}"))
+    };
+    assert_eq!(blocks("total"), 300.0);
+    assert_eq!(blocks("free") + blocks("cached"), 300.0);
     let done = "tokenmill_requests_total{model_name=\"sim\",outcome=\"finished\"}";
     assert_eq!(site.metric(done), 1.0);
 }
