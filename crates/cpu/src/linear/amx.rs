@@ -17,7 +17,7 @@ use super::{Encoding, Line, LinearJob, kind};
 /// Tokens in a tile.
 const TOKENS: usize = 16;
 /// From this many tokens on, tiles beat vectors.
-const WORTH_FROM: usize = 8;
+const WORTH_FROM: usize = 16;
 /// Encoded tokens kept in the L2 cache while panels pass by, in bytes.
 const L2_BYTES: usize = 1 << 20;
 
@@ -72,11 +72,11 @@ unsafe fn run<const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let blocks = job.spec.cols() / BLOCK_COLS;
     // Of the second lines some are read.
     let in_cache = (L2_BYTES / 64 / (blocks * 3 / 2)).max(TOKENS) / TOKENS * TOKENS;
-    assert!(scratch.len() * 64 >= blocks * const { kind::group(kind::wide(KIND)).bytes() });
+    assert!(scratch.len() * 64 >= blocks * const { kind::sizes(kind::wide(KIND)).group });
     let to = scratch.as_mut_ptr().cast::<u8>();
     // Every run of tokens but the last is a whole number of tiles.
     let rest = job.tokens % TOKENS;
-    let halves = if kind::has_halves(KIND) { 2 } else { 1 };
+    let halves = if const { kind::has_halves(KIND) } { 2 } else { 1 };
     let shape = Shape::new(rest, BLOCK_COLS / halves);
     // SAFETY: `check` found every buffer as large as the shapes say; the shape is legal.
     unsafe {
@@ -244,13 +244,13 @@ impl Step {
 /// The pointers of `t` cover its tokens and blocks; the tiles are configured.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
-    let group = const { kind::group(kind::wide(KIND)) };
-    let halves = if kind::has_halves(KIND) { 2 } else { 1 };
+    let sizes = const { kind::sizes(kind::wide(KIND)) };
+    let halves = if const { kind::has_halves(KIND) } { 2 } else { 1 };
     let mut sums = [[Line::ZERO; TOKENS]; 2];
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
         let start = |parity: usize, step: Step, sums: &mut [Line; TOKENS]| {
-            let at = step.block * group.bytes() + group.scale_bytes + step.half * 256;
+            let at = step.block * sizes.group + sizes.scales + step.half * 256;
             let line = step.line(t);
             product::<FULL>(parity, line, t.lines, t.weights.add(at), step.half * 16, sums);
         };
@@ -296,10 +296,10 @@ unsafe fn scale_sums<const KIND: u8, const FULL: bool>(
     sums: &[Line; TOKENS],
     acc: &mut [__m512; TOKENS],
 ) {
-    let group = const { kind::group(kind::wide(KIND)) };
+    let sizes = const { kind::sizes(kind::wide(KIND)) };
     // SAFETY: as the caller; tokens beyond the last are read as the last.
     unsafe {
-        let scales = t.weights.add(step.block * group.bytes());
+        let scales = t.weights.add(step.block * sizes.group);
         let scale = _mm512_loadu_ps(scales.add(64 * step.half).cast());
         let line = step.line(t);
         for (i, (sum, acc)) in sums.iter().zip(acc).enumerate() {
@@ -308,7 +308,7 @@ unsafe fn scale_sums<const KIND: u8, const FULL: bool>(
             let isum = _mm512_cvtepi32_ps(_mm512_load_si512(sum.0.as_ptr().cast()));
             let product = _mm512_mul_ps(isum, _mm512_set1_ps(*words.add(SCALE)));
             *acc = _mm512_fmadd_ps(product, scale, *acc);
-            if kind::has_min(KIND) {
+            if const { kind::has_min(KIND) } {
                 let min = _mm512_loadu_ps(scales.add(64).cast());
                 *acc = _mm512_fmadd_ps(_mm512_set1_ps(*words.add(SUM)), min, *acc);
             }
@@ -322,22 +322,22 @@ unsafe fn scale_sums<const KIND: u8, const FULL: bool>(
 /// `panel` holds `blocks` blocks of `KIND`, `to` has room for their expansion.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma")]
 unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
-    let group = const { kind::group(KIND) };
-    let wide = const { kind::group(kind::wide(KIND)) };
+    let sizes = const { kind::sizes(KIND) };
+    let wide = const { kind::sizes(kind::wide(KIND)) };
     let zero = _mm512_set1_epi8(const { kind::layout(KIND).zero() as i8 });
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
         for block in 0..blocks {
-            let scales = panel.add(block / group.blocks * group.bytes());
-            let b = block % group.blocks;
-            let codes = scales.add(group.scale_bytes + b * group.block_bytes());
-            let to = to.add(block * wide.bytes());
+            let scales = panel.add(block / sizes.blocks * sizes.group);
+            let b = block % sizes.blocks;
+            let codes = scales.add(sizes.scales + b * sizes.codes);
+            let to = to.add(block * wide.group);
             let (first, min) = scale_and_min::<Avx512, KIND, 0>(scales, b);
             _mm512_storeu_ps(to.cast(), first);
-            if kind::has_min(KIND) {
+            if const { kind::has_min(KIND) } {
                 _mm512_storeu_ps(to.add(64).cast(), min);
             }
-            if kind::has_halves(KIND) {
+            if const { kind::has_halves(KIND) } {
                 let (second, _) = scale_and_min::<Avx512, KIND, 1>(scales, b);
                 _mm512_storeu_ps(to.add(64).cast(), second);
             }
@@ -349,7 +349,7 @@ unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
             ];
             for (i, vector) in steps.as_flattened().iter().enumerate() {
                 let signed = _mm512_sub_epi8(*vector, zero);
-                _mm512_storeu_si512(to.add(wide.scale_bytes + 64 * i).cast(), signed);
+                _mm512_storeu_si512(to.add(wide.scales + 64 * i).cast(), signed);
             }
         }
     }

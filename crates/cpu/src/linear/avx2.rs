@@ -256,16 +256,16 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         unsafe { halves_of!(i => _mm256_fmadd_ps(a[i], _mm256_castsi256_ps(same), c[i])) }
     }
 
-    unsafe fn byte_tile<const KIND: u8>(panels: usize, tokens: usize, t: &ByteTile) {
+    unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
         unsafe {
-            match (VNNI, panels, tokens) {
-                (false, 1, 1) => byte_tile::<KIND, 1>(t),
-                (false, 1, 2) => byte_tile::<KIND, 2>(t),
-                (false, 1, 3) => byte_tile::<KIND, 3>(t),
-                (true, 1, 1) => byte_tile_vnni::<KIND, 1>(t),
-                (true, 1, 2) => byte_tile_vnni::<KIND, 2>(t),
-                (true, 1, 3) => byte_tile_vnni::<KIND, 3>(t),
-                _ => unreachable!("a tile is at most 1 × 3"),
+            match (VNNI, tokens) {
+                (false, 1) => byte_tile::<KIND, 1>(t),
+                (false, 2) => byte_tile::<KIND, 2>(t),
+                (false, 3) => byte_tile::<KIND, 3>(t),
+                (true, 1) => byte_tile_vnni::<KIND, 1>(t),
+                (true, 2) => byte_tile_vnni::<KIND, 2>(t),
+                (true, 3) => byte_tile_vnni::<KIND, 3>(t),
+                _ => unreachable!("a tile is at most 3 tokens"),
             }
         }
     }

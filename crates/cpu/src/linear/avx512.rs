@@ -9,6 +9,12 @@ use super::vector::Vector;
 /// AVX-512 F, BW, DQ, VL and VNNI.
 pub(super) struct Avx512;
 
+/// The first `rows` of 16 lanes.
+#[inline(always)]
+fn first(rows: usize) -> u16 {
+    (0xffff_u32 >> (16 - rows)) as u16
+}
+
 // SAFETY (every block below): the contract of `Vector`: the instruction set is available and
 // the pointers cover what is read or written.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -117,11 +123,11 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     unsafe fn first_floats(from: *const f32, rows: usize) -> __m512 {
-        unsafe { _mm512_maskz_loadu_ps(u16::MAX >> (16 - rows), from) }
+        unsafe { _mm512_maskz_loadu_ps(first(rows), from) }
     }
     #[inline(always)]
     unsafe fn store_first(v: __m512, to: *mut f32, rows: usize) {
-        unsafe { _mm512_mask_storeu_ps(to, u16::MAX >> (16 - rows), v) }
+        unsafe { _mm512_mask_storeu_ps(to, first(rows), v) }
     }
     #[inline(always)]
     unsafe fn bf16_pair(from: *const u8) -> [__m512; 2] {
@@ -163,22 +169,16 @@ impl Vector for Avx512 {
         unsafe { _mm512_fmadd_ps(a, _mm512_castsi512_ps(same), c) }
     }
 
-    unsafe fn byte_tile<const KIND: u8>(panels: usize, tokens: usize, t: &ByteTile) {
+    unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
         unsafe {
-            match (panels, tokens) {
-                (1, 1) => byte_tile::<KIND, 1, 1>(t),
-                (1, 2) => byte_tile::<KIND, 1, 2>(t),
-                (1, 3) => byte_tile::<KIND, 1, 3>(t),
-                (1, 4) => byte_tile::<KIND, 1, 4>(t),
-                (1, 5) => byte_tile::<KIND, 1, 5>(t),
-                (1, 6) => byte_tile::<KIND, 1, 6>(t),
-                (2, 1) => byte_tile::<KIND, 2, 1>(t),
-                (2, 2) => byte_tile::<KIND, 2, 2>(t),
-                (2, 3) => byte_tile::<KIND, 2, 3>(t),
-                (2, 4) => byte_tile::<KIND, 2, 4>(t),
-                (2, 5) => byte_tile::<KIND, 2, 5>(t),
-                (2, 6) => byte_tile::<KIND, 2, 6>(t),
-                _ => unreachable!("a tile is at most 2 × 6"),
+            match tokens {
+                1 => byte_tile::<KIND, 1>(t),
+                2 => byte_tile::<KIND, 2>(t),
+                3 => byte_tile::<KIND, 3>(t),
+                4 => byte_tile::<KIND, 4>(t),
+                5 => byte_tile::<KIND, 5>(t),
+                6 => byte_tile::<KIND, 6>(t),
+                _ => unreachable!("a tile is at most 6 tokens"),
             }
         }
     }
@@ -215,9 +215,9 @@ impl Vector for Avx512 {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
-unsafe fn byte_tile<const KIND: u8, const W: usize, const C: usize>(t: &ByteTile) {
+unsafe fn byte_tile<const KIND: u8, const C: usize>(t: &ByteTile) {
     // SAFETY: the features are enabled; the rest is the caller's.
-    unsafe { bytes::tile::<Avx512, KIND, W, C>(t) }
+    unsafe { bytes::tile::<Avx512, KIND, 2, C>(t) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]

@@ -60,8 +60,8 @@ pub(super) struct ByteTile {
     /// First result, and f32s from one token to the next.
     out: *mut f32,
     stride: usize,
-    /// Rows of the last panel that exist; those before it are whole.
-    last_rows: usize,
+    /// Rows of each panel to store.
+    rows: [usize; 2],
 }
 
 /// Goes over tokens by what fits the L2 cache, then panels, then tokens by tiles.
@@ -81,18 +81,26 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
         start: start_word(job.spec.layout().zero()).unwrap_or(0),
         out: job.out.start,
         stride: job.out.stride,
-        last_rows: PANEL_ROWS,
+        rows: [PANEL_ROWS; 2],
     };
     for first in (0..job.tokens).step_by(in_cache) {
         let tokens = in_cache.min(job.tokens - first);
         for p in job.panels.clone().step_by(most_panels) {
             let panels = most_panels.min(job.panels.end - p);
-            tile.last_rows = job.rows_of_panel(p + panels - 1);
+            tile.rows = std::array::from_fn(|i| match i < panels {
+                true => job.rows_of_panel(p + i),
+                false => 0,
+            });
             let stored = &job.weights[p * job.spec.panel_bytes()..];
             (tile.weights, tile.panel_bytes) = (stored.as_ptr(), job.spec.panel_bytes());
             if expand {
                 // SAFETY: the panels are in the weights.
                 unsafe { widen_panels::<V, KIND>(&mut tile, panels, scratch) };
+            }
+            if panels < most_panels {
+                // A tile of fewer panels is a whole one that reads its first panel again and
+                // stores nothing for the others: half the kernels to make.
+                tile.panel_bytes = 0;
             }
             let groups = tokens.div_ceil(most_tokens);
             for g in 0..groups {
@@ -105,17 +113,17 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
                     let at = (first + from) * job.out.stride + p * PANEL_ROWS;
                     tile.out = job.out.start.add(at);
                     if !expand {
-                        V::byte_tile::<KIND>(panels, to - from, &tile);
+                        V::byte_tile::<KIND>(to - from, &tile);
                         continue;
                     }
                     match kind::wide(KIND) {
                         kind::WIDE_MIN => {
-                            V::byte_tile::<{ kind::WIDE_MIN }>(panels, to - from, &tile);
+                            V::byte_tile::<{ kind::WIDE_MIN }>(to - from, &tile);
                         }
                         kind::WIDE_HALVES => {
-                            V::byte_tile::<{ kind::WIDE_HALVES }>(panels, to - from, &tile);
+                            V::byte_tile::<{ kind::WIDE_HALVES }>(to - from, &tile);
                         }
-                        _ => V::byte_tile::<{ kind::WIDE }>(panels, to - from, &tile),
+                        _ => V::byte_tile::<{ kind::WIDE }>(to - from, &tile),
                     }
                 }
             }
@@ -129,7 +137,7 @@ unsafe fn widen_panels<V: Vector, const KIND: u8>(
     panels: usize,
     scratch: &mut [Line],
 ) {
-    let bytes = const { kind::group(kind::wide(KIND)).bytes() } * tile.blocks;
+    let bytes = const { kind::sizes(kind::wide(KIND)).group } * tile.blocks;
     assert!(scratch.len() * 64 >= panels * bytes, "scratch");
     let to = scratch.as_mut_ptr().cast::<u8>();
     for i in 0..panels {
@@ -148,45 +156,47 @@ unsafe fn widen_panels<V: Vector, const KIND: u8>(
 /// The pointers of `t` cover W panels and C tokens of `blocks` blocks.
 #[inline(always)]
 pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: usize>(t: &ByteTile) {
-    let group = const { kind::group(KIND) };
+    let sizes = const { kind::sizes(KIND) };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[V::float(V::same(0)); C]; W];
-        let (mut block, mut loud) = (0, 0);
-        let mut scales = t.weights;
-        while block < t.blocks {
-            for b in 0..group.blocks.min(t.blocks - block) {
-                let codes = scales.add(group.scale_bytes + b * group.block_bytes());
-                let line = t.input.add(block + b);
-                // What was expanded is in the cache already.
-                for w in 0..if KIND < kind::WIDE { W } else { 0 } {
-                    for i in 0..group.block_bytes() / 64 {
-                        let at = codes.wrapping_add(w * t.panel_bytes + 64 * i + PREFETCH);
-                        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-                    }
-                }
-                if (block + b).is_multiple_of(32) {
-                    loud = loud_blocks::<C>(t, (block + b) / 32);
-                }
-                add_block::<V, KIND, W, C>(t, scales, b, codes, line, &mut acc);
-                if loud >> ((block + b) % 32) & 1 == 1 {
-                    // Lines of tokens for which the block is not loud are zero.
-                    let line = line.add(second_lines(t.blocks));
-                    add_block::<V, KIND, W, C>(t, scales, b, codes, line, &mut acc);
+        // One loop over all steps: a nested one would not keep the sums in registers.
+        let (mut block, mut b, mut scales) = (0, 0, t.weights);
+        let (mut line, mut second) = (t.input, false);
+        let mut loud = loud_blocks::<C>(t, 0);
+        loop {
+            let codes = scales.add(sizes.scales + b * sizes.codes);
+            // What was expanded is in the cache already.
+            for w in 0..if KIND < kind::WIDE { W } else { 0 } {
+                for i in 0..sizes.codes / 64 {
+                    let at = codes.wrapping_add(w * t.panel_bytes + 64 * i + PREFETCH);
+                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
                 }
             }
-            block += group.blocks;
-            scales = scales.add(group.bytes());
+            add_block::<V, KIND, W, C>(t, scales, b, codes, line, &mut acc);
+            if loud & 1 == 1 && !second {
+                // Second lines of tokens for which the block is not loud are zero.
+                (line, second) = (line.add(second_lines(t.blocks)), true);
+                continue;
+            }
+            block += 1;
+            if block == t.blocks {
+                break;
+            }
+            (line, second, loud) = (t.input.add(block), false, loud >> 1);
+            if block % 32 == 0 {
+                loud = loud_blocks::<C>(t, block / 32);
+            }
+            b += 1;
+            if b == sizes.blocks {
+                (b, scales) = (0, scales.add(sizes.group));
+            }
         }
         for c in 0..C {
             for w in 0..W {
                 let to = t.out.add(c * t.stride + w * PANEL_ROWS);
                 let y = V::add(acc[w][c], V::float(V::same(0)));
-                if w == W - 1 {
-                    V::store_first(y, to, t.last_rows);
-                } else {
-                    V::store_floats(y, to);
-                }
+                V::store_first(y, to, t.rows[w]);
             }
         }
     }
@@ -224,7 +234,7 @@ unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
         let mut sums = start::<V, KIND, W, C>(t, line, 0);
         add_step::<V, KIND, 0, W, C>(t, codes, line, &mut sums);
         add_step::<V, KIND, 1, W, C>(t, codes, line, &mut sums);
-        if kind::has_halves(KIND) {
+        if const { kind::has_halves(KIND) } {
             scale_sums::<V, KIND, 0, W, C>(t, scales, b, line, &sums, acc);
             sums = start::<V, KIND, W, C>(t, line, 1);
         }
@@ -244,7 +254,7 @@ unsafe fn start<V: Vector, const KIND: u8, const W: usize, const C: usize>(
     // SAFETY: as the caller.
     unsafe {
         let mut sums = [[V::int(V::same(BIAS)); C]; W];
-        if !kind::has_min(KIND) {
+        if !const { kind::has_min(KIND) } {
             for c in 0..C {
                 let from = V::int(word::<V>(t, line, c, t.start + half));
                 for sums in &mut sums {
@@ -310,7 +320,7 @@ unsafe fn scale_sums<
                 let bias = V::float(word::<V>(t, line, c, SCALE_BIAS));
                 let product = V::fma_same(biased, word::<V>(t, line, c, SCALE), bias);
                 acc[w][c] = V::fma(product, scale, acc[w][c]);
-                if kind::has_min(KIND) {
+                if const { kind::has_min(KIND) } {
                     acc[w][c] = V::fma_same(min, word::<V>(t, line, c, SUM), acc[w][c]);
                 }
             }
@@ -328,7 +338,7 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        if const { kind::group(KIND).low_bytes == 512 } {
+        if const { kind::sizes(KIND).low == 512 } {
             return [V::load(codes.add(128 * STEP)), V::load(codes.add(128 * STEP + 64))];
         }
         let nibbles = V::load(codes.add(64 * STEP));
@@ -403,21 +413,21 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
     blocks: usize,
     to: *mut u8,
 ) {
-    let group = const { kind::group(KIND) };
-    let wide = const { kind::group(kind::wide(KIND)) };
+    let sizes = const { kind::sizes(KIND) };
+    let wide = const { kind::sizes(kind::wide(KIND)) };
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
         for block in 0..blocks {
-            let scales = panel.add(block / group.blocks * group.bytes());
-            let b = block % group.blocks;
-            let codes = scales.add(group.scale_bytes + b * group.block_bytes());
-            let to = to.add(block * wide.bytes());
+            let scales = panel.add(block / sizes.blocks * sizes.group);
+            let b = block % sizes.blocks;
+            let codes = scales.add(sizes.scales + b * sizes.codes);
+            let to = to.add(block * wide.group);
             let (first, min) = scale_and_min::<V, KIND, 0>(scales, b);
             V::store_floats(first, to.cast());
-            if kind::has_min(KIND) {
+            if const { kind::has_min(KIND) } {
                 V::store_floats(min, to.add(64).cast());
             }
-            if kind::has_halves(KIND) {
+            if const { kind::has_halves(KIND) } {
                 let (second, _) = scale_and_min::<V, KIND, 1>(scales, b);
                 V::store_floats(second, to.add(64).cast());
             }
@@ -428,7 +438,7 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
                 unpack::<V, KIND, 3>(codes),
             ];
             for (i, vector) in steps.as_flattened().iter().enumerate() {
-                V::store(*vector, to.add(wide.scale_bytes + 64 * i));
+                V::store(*vector, to.add(wide.scales + 64 * i));
             }
         }
     }

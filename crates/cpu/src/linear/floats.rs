@@ -229,14 +229,14 @@ pub(super) unsafe fn expand<V: Vector, const KIND: u8, const ROUND: bool>(
     blocks: usize,
     to: *mut f32,
 ) {
-    let group = const { kind::group(KIND) };
+    let sizes = const { kind::sizes(KIND) };
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
         for i in 0..blocks {
             let block = first + i;
-            let scales = panel.add(block / group.blocks * group.bytes());
-            let b = block % group.blocks;
-            let codes = scales.add(group.scale_bytes + b * group.block_bytes());
+            let scales = panel.add(block / sizes.blocks * sizes.group);
+            let b = block % sizes.blocks;
+            let codes = scales.add(sizes.scales + b * sizes.codes);
             let to = to.add(i * BLOCK_COLS * PANEL_ROWS);
             let scale = bytes::scale_and_min::<V, KIND, 0>(scales, b);
             expand_step::<V, KIND, ROUND, 0>(codes, scale, to);
@@ -264,7 +264,7 @@ unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: 
             for (j, code) in columns.into_iter().enumerate() {
                 let code = V::sub(code, zero);
                 // Every product is exact, so fusing the addition changes nothing.
-                let weight = match kind::has_min(KIND) {
+                let weight = match const { kind::has_min(KIND) } {
                     true => V::fma(code, scale.0, scale.1),
                     false => V::mul(code, scale.0),
                 };

@@ -40,8 +40,35 @@ pub const fn layout(kind: u8) -> PanelLayout {
     }
 }
 
+/// Geometry of a kind, to be taken in a `const` block: kernels must not compute it.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    /// Blocks of a group.
+    pub blocks: usize,
+    /// Bytes of its scales.
+    pub scales: usize,
+    /// Bytes of the codes of one block.
+    pub codes: usize,
+    /// Bytes of the low plane of a block.
+    pub low: usize,
+    /// Bytes of the whole group.
+    pub group: usize,
+}
+
+/// Sizes of an integer kind.
+pub const fn sizes(kind: u8) -> Sizes {
+    let group = group(kind);
+    Sizes {
+        blocks: group.blocks,
+        scales: group.scale_bytes,
+        codes: group.block_bytes(),
+        low: group.low_bytes,
+        group: group.bytes(),
+    }
+}
+
 /// Geometry of an integer kind. Expanded: 8 lines of codes after their scales, one block.
-pub const fn group(kind: u8) -> Group {
+const fn group(kind: u8) -> Group {
     let scale_bytes = match kind {
         WIDE => 64,
         WIDE_MIN | WIDE_HALVES => 128,

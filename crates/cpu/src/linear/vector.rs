@@ -18,7 +18,7 @@ pub(super) trait Vector {
     /// The same 32 bits in every lane.
     type Same: Copy;
 
-    /// Most panels and tokens of a tile in the int8 arithmetic.
+    /// Panels (at most 2), and most tokens, of a tile in the int8 arithmetic.
     const BYTE_TILE: (usize, usize);
     /// Most panels and tokens of a tile in the float arithmetics.
     const FLOAT_TILE: (usize, usize);
@@ -91,8 +91,8 @@ pub(super) trait Vector {
     /// `a·same + c` rounded once.
     unsafe fn fma_same(a: Self::Float, same: Self::Same, c: Self::Float) -> Self::Float;
 
-    /// Runs a tile of `panels` × `tokens` in the int8 arithmetic.
-    unsafe fn byte_tile<const KIND: u8>(panels: usize, tokens: usize, t: &ByteTile);
+    /// Runs a tile of `tokens` and as many panels as there may be in the int8 arithmetic.
+    unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile);
     /// Expands a panel to bytes: `bytes::widen`.
     unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8);
     /// Runs a tile of `panels` × `tokens` in a float arithmetic.
