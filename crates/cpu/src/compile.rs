@@ -5,32 +5,32 @@ use std::sync::Arc;
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    AttendSource, BufferId, HeadNorm, Limits, Mask, Op, Operand, Program, RopeId, Rows as RowKind,
-    View, WeightId,
+    AttendSource, BufferId, HeadNorm, Op, Operand, Program, RopeId, Rows as RowKind, View, WeightId,
 };
 
 use crate::DEVICE;
+use crate::attend::ItemSource;
+use crate::attend::rope::Rotation;
+use crate::caches::Cache;
 use crate::exec::{Outputs, Wants};
-use crate::kv::KvCache;
 use crate::linear::{Encoding, Mode, scratch_lines};
-use crate::ops::{attend, attention, elementwise, embed, linear, norm, rotate, sample};
-use crate::plan::{Cols, Draft, NARROW, Resource, Split};
+use crate::ops::{attend, elementwise, embed, linear, norm, rotate, sample};
+use crate::plan::{Cols, Draft, Resource, Split};
 use crate::weight::Weight;
 
 /// A compilation under way.
 pub(crate) struct Compiler<'a> {
     program: &'a Program,
     weights: &'a [Arc<Weight>],
-    limits: &'a Limits,
-    caches: &'a [KvCache],
+    caches: &'a [Cache],
     mode: Mode,
     pub draft: Draft,
     pub wants: Wants,
     pub outputs: Outputs,
     /// Encoded views so far.
     encoded: HashMap<(usize, usize, usize, Encoding), Cols>,
-    /// Angles of every rotation.
-    angles: Vec<Cols>,
+    /// Every rotation, and where its angles lie.
+    rotations: Vec<(Rotation, Cols)>,
 }
 
 type Done = Result<(), DeviceError>;
@@ -47,35 +47,37 @@ impl<'a> Compiler<'a> {
     pub fn new(
         program: &'a Program,
         weights: &'a [Arc<Weight>],
-        caches: &'a [KvCache],
-        limits: &'a Limits,
+        caches: &'a [Cache],
         mode: Mode,
     ) -> Self {
         Self {
             program,
             weights,
-            limits,
             caches,
             mode,
             draft: Draft::new(program),
             wants: Wants { row: 16, ..Wants::default() },
             outputs: Outputs { logits: None, hidden: None },
             encoded: HashMap::new(),
-            angles: Vec::new(),
+            rotations: Vec::new(),
         }
     }
 
     /// All nodes of the program.
     pub fn compile(&mut self) -> Done {
         for rope in &self.program.ropes {
-            let cols = 2 * rope.inv_freq.len();
+            let factors = rope.factors.map(|w| self.weight(w));
+            let factors = factors.as_deref().map(Weight::vector);
+            if factors.is_some_and(|f| f.len() != rope.inv_freq.len()) {
+                return Err(unsupported("a rotation with another number of factors than pairs"));
+            }
+            let rotation = Rotation::new(rope, factors);
+            let cols = rotation.table_len();
             let at = self.draft.place(RowKind::Tokens, cols);
             let out = Cols { place: at, start: 0, cols };
-            let factors = rope.factors.map(|w| self.weight(w));
-            let angles = embed::Angles::new(rope, factors.as_deref(), out);
-            self.want_row(cols);
-            self.draft.push(angles, Split::Rows(RowKind::Tokens), &[], &[place(out)]);
-            self.angles.push(out);
+            self.rotations.push((rotation.clone(), out));
+            let kernel = rotate::Angles { rotation, out };
+            self.draft.push(kernel, Split::Rows(RowKind::Tokens), &[], &[place(out)]);
         }
         let program = self.program;
         program.ops.iter().try_for_each(|op| self.op(op))
@@ -255,38 +257,34 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn head_rule(&self, norm: &Option<HeadNorm>) -> Option<norm::Rule> {
-        let n = norm.as_ref()?;
-        let weight = self.weight(n.weight);
-        Some(norm::Rule::new(n.kind, n.eps, Some(&weight), n.offset, None))
-    }
-
-    fn rotation(&self, rope: RopeId) -> rotate::Rotation {
-        let pairing = self.program.ropes[rope.0 as usize].pairing;
-        rotate::Rotation { angles: self.angles[rope.0 as usize], pairing }
+    /// Norm and rotation of heads of `dim` columns.
+    fn turn(&self, dim: u32, norm: &Option<HeadNorm>, rope: Option<RopeId>) -> rotate::Turn {
+        let norm = norm.as_ref().map(|n| rotate::HeadRule {
+            kind: n.kind,
+            weight: self.weight(n.weight).vector().to_vec(),
+            offset: n.offset,
+            eps: n.eps,
+        });
+        let rotation = rope.map(|r| self.rotations[r.0 as usize].clone());
+        rotate::Turn { dim: dim as usize, norm, rotation }
     }
 
     fn rotate(&mut self, op: &Op) {
-        let Op::RotateStore { q, heads, head_dim, q_norm, rope, store, out } = op else { return };
+        let Op::RotateStore { q, head_dim, q_norm, rope, store, out, .. } = op else { return };
         let (q, out) = (Cols::from(*q), self.whole(*out));
-        let rotation = rope.map(|r| self.rotation(r));
+        let turn = self.turn(*head_dim, q_norm, *rope);
         let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
-        reads.extend(rotation.map(|r| place(r.angles)));
-        let store = store.as_ref().map(|s| rotate::Store {
-            k: s.k.into(),
-            v: s.v.into(),
-            kv_heads: s.kv_heads as usize,
-            k_norm: self.head_rule(&s.k_norm),
-            cache: s.cache.0 as usize,
+        reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
+        let store = store.as_ref().map(|s| {
+            let turn = self.turn(*head_dim, &s.k_norm, *rope);
+            rotate::Store { k: s.k.into(), v: s.v.into(), turn, cache: s.cache.0 as usize }
         });
         if let Some(s) = &store {
             reads.extend([place(s.k), place(s.v)]);
             writes.push(Resource::Cache(s.cache));
+            self.want_row(s.k.cols);
         }
-        let (heads, dim) = (*heads as usize, *head_dim as usize);
-        self.want_row(dim);
-        let q_norm = self.head_rule(q_norm);
-        let kernel = rotate::RotateStore { q, heads, dim, q_norm, rotation, store, out };
+        let kernel = rotate::RotateStore { q, turn, store, out };
         self.draft.push(kernel, Split::Own, &reads, &writes);
     }
 
@@ -295,44 +293,48 @@ impl<'a> Compiler<'a> {
         else {
             return Ok(());
         };
-        let AttendSource::Cache(cache) = source else {
-            return Err(unsupported("Attend over fresh keys"));
-        };
-        let cache = cache.0 as usize;
         let (q, out) = (Cols::from(*q), self.whole(*out));
-        let heads = *heads as usize;
-        let max_chunks = match mask {
-            Mask::Window(n) => (*n as usize).div_ceil(attention::CHUNK) + 1,
-            _ => (self.limits.context as usize).div_ceil(attention::CHUNK).max(1),
+        let (heads, kv_heads, v_dim) = (*heads as usize, *kv_heads as usize, *v_dim as usize);
+        let mut reads = vec![place(q)];
+        let (source, item_source) = match source {
+            AttendSource::Cache(cache) => {
+                let cache = cache.0 as usize;
+                reads.push(Resource::Cache(cache));
+                let group = self.caches[cache].group;
+                (attend::Source::Cache(cache), ItemSource::Cache { group })
+            }
+            AttendSource::Fresh { k, v } => {
+                let (k, v) = (Cols::from(*k), Cols::from(*v));
+                reads.extend([place(k), place(v)]);
+                (attend::Source::Fresh { k, v }, ItemSource::Fresh)
+            }
         };
-        let v_stride = self.caches[cache].v_stride;
-        let step = attention::PARTIAL_HEAD + v_stride;
-        let len = NARROW * heads * max_chunks * step;
-        let partials = Cols { place: self.draft.flat(len), start: 0, cols: len };
-        self.wants.v_stride = self.wants.v_stride.max(v_stride);
-        self.want_row(v_stride);
+        let want = &mut self.wants.attention;
+        want.group = want.group.max(heads / kv_heads);
+        want.k_dim = want.k_dim.max(q.cols / heads);
+        want.v_dim = want.v_dim.max(v_dim);
+        let items = (item_source, heads, kv_heads);
+        let known = self.wants.items.iter().position(|known| *known == items);
+        let list = known.unwrap_or(self.wants.items.len());
+        if known.is_none() {
+            self.wants.items.push(items);
+        }
         let kernel = attend::Attend {
             q,
             out,
             heads,
-            kv_heads: *kv_heads as usize,
-            k_dim: q.cols / heads,
-            v_dim: *v_dim as usize,
-            rule: attention::Rule { scale: *scale, softcap: *softcap },
+            kv_heads,
+            v_dim,
+            scale: *scale,
+            softcap: *softcap,
             mask: *mask,
             sinks: sinks.map(|w| self.weight(w)),
-            cache,
+            source,
+            items: list,
             counter: self.wants.counters,
-            partials,
-            max_chunks,
         };
         self.wants.counters += 1;
-        let merge = attend::Merge(kernel.clone());
-        let reads = [place(q), Resource::Cache(cache)];
-        let writes = [place(out), place(partials)];
-        self.draft.push(kernel, Split::Own, &reads, &writes);
-        let few = Split::Few(RowKind::Tokens);
-        self.draft.push(merge, few, &[place(partials)], &[place(out)]);
+        self.draft.push(kernel, Split::Own, &reads, &[place(out)]);
         Ok(())
     }
 }

@@ -14,12 +14,12 @@ use tokenmill_ir::{
 };
 
 use crate::DEVICE;
+use crate::attend::{self, Item, ItemSource, plan_items};
+use crate::caches::Cache;
 use crate::isa::Isa;
-use crate::kv::KvCache;
 use crate::linear::Line;
 use crate::memory::{Buffer, Parts};
-use crate::ops::attention;
-use crate::plan::{Cols, NARROW, Place, Plan, Split, case_of};
+use crate::plan::{Cols, NARROW, Place, Plan, case_of};
 use crate::pool::{Pool, Worker};
 
 /// Code of one node.
@@ -32,20 +32,37 @@ pub(crate) trait Kernel: Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub lines: Vec<Line>,
-    pub attention: attention::Scratch,
+    pub attention: attend::Scratch,
     pub sample: SampleScratch,
     /// A row of logits, or whatever a kernel needs.
     pub row: Vec<f32>,
 }
 
 /// How much scratch the nodes of a program want.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Wants {
     pub lines: usize,
-    pub v_stride: usize,
+    pub attention: AttentionWants,
     pub row: usize,
     /// Work counters.
     pub counters: usize,
+    /// Distinct lists of attention items: source, heads, key heads.
+    pub items: Vec<(ItemSource, usize, usize)>,
+}
+
+/// The largest shapes of attention.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AttentionWants {
+    /// Query heads a key head.
+    pub group: usize,
+    pub k_dim: usize,
+    pub v_dim: usize,
+}
+
+impl AttentionWants {
+    fn scratch(self) -> attend::Scratch {
+        attend::Scratch::new(self.group.max(1), 1, self.k_dim, self.v_dim)
+    }
 }
 
 /// What a sampled row gave.
@@ -63,10 +80,10 @@ pub(crate) struct Step<'a> {
     pub isa: Isa,
     pub tokens: usize,
     pub outputs: usize,
-    pub caches: &'a [KvCache],
+    pub caches: &'a [Cache],
     pub counters: &'a [AtomicUsize],
-    /// Blocks of queries: span, first token within the span, tokens.
-    pub queries: &'a [QueryBlock],
+    /// Lists of attention items.
+    pub items: &'a [Vec<Item>],
     pub served: Parts<'a, Served>,
     places: &'a [Place],
     shared: *mut u8,
@@ -78,17 +95,6 @@ pub(crate) struct Step<'a> {
 // SAFETY: the raw pointers are to memory of the executable, which outlives the step; workers
 // write different parts of it, or meet at a barrier between writing and reading.
 unsafe impl Sync for Step<'_> {}
-
-/// A few neighbouring tokens of a span.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QueryBlock {
-    pub span: u32,
-    pub first: u32,
-    pub len: u32,
-}
-
-/// Tokens in a block of queries.
-pub(crate) const QUERY_TOKENS: u32 = 8;
 
 /// A step on one worker.
 pub(crate) struct Job<'a> {
@@ -174,7 +180,7 @@ impl<'a> Job<'a> {
     }
 
     /// The block table of a span for a cache.
-    pub fn table(&self, span: &Span, cache: &KvCache) -> &'a [BlockId] {
+    pub fn table(&self, span: &Span, cache: &Cache) -> &'a [BlockId] {
         &self.step.batch.tables[span.tables[cache.group] as usize..]
     }
 }
@@ -185,13 +191,14 @@ pub(crate) struct CpuExecutable {
     rules: BatchRules,
     pool: Arc<Mutex<Pool>>,
     isa: Isa,
-    caches: Vec<KvCache>,
+    caches: Vec<Cache>,
     shared: Buffer,
     own: Buffer,
     scratch: Vec<Scratch>,
     counters: Vec<AtomicUsize>,
     ids: Vec<TokenId>,
-    queries: Vec<QueryBlock>,
+    items: Vec<Vec<Item>>,
+    item_kinds: Vec<(ItemSource, usize, usize)>,
     served: Vec<Served>,
     /// Buffers and columns of logits and final rows.
     outputs: Outputs,
@@ -217,7 +224,7 @@ pub(crate) struct Compiled {
     pub outputs: Outputs,
     pub isa: Isa,
     pub pool: Arc<Mutex<Pool>>,
-    pub caches: Vec<KvCache>,
+    pub caches: Vec<Cache>,
 }
 
 impl CpuExecutable {
@@ -227,21 +234,25 @@ impl CpuExecutable {
         let oom = crate::weight::out_of_memory;
         let scratch = (0..workers).map(|_| Scratch {
             lines: vec![Line::ZERO; c.wants.lines],
-            attention: attention::Scratch::new(c.wants.v_stride),
+            attention: c.wants.attention.scratch(),
             sample: SampleScratch::new(vocab),
             row: vec![0.0; c.wants.row.max(vocab)],
         });
         let (tokens, outputs) = (limits.step_tokens as usize, limits.outputs as usize);
         let top = || Vec::with_capacity(limits.top_logprobs as usize);
+        // No item has less than a token of a key head.
+        let room =
+            |(_, _, kv_heads): &(ItemSource, usize, usize)| Vec::with_capacity(kv_heads * tokens);
         let served = |_| Served { sampled: Sampled::default(), top: top() };
         Ok(Self {
-            rules: BatchRules::new(program, limits, crate::kv::BLOCK as u32),
+            rules: BatchRules::new(program, limits, attend::BLOCK_TOKENS as u32),
             shared: Buffer::zeroed(c.plan.shared_bytes).map_err(oom)?,
             own: Buffer::zeroed(c.plan.own_bytes * (workers - 1)).map_err(oom)?,
             scratch: scratch.collect(),
             counters: (0..c.wants.counters).map(|_| AtomicUsize::new(0)).collect(),
             ids: Vec::with_capacity(tokens),
-            queries: Vec::with_capacity(tokens),
+            items: c.wants.items.iter().map(room).collect(),
+            item_kinds: c.wants.items,
             served: (0..outputs).map(served).collect(),
             sampled: Vec::with_capacity(outputs),
             wanted: Vec::with_capacity(outputs),
@@ -256,7 +267,7 @@ impl CpuExecutable {
         })
     }
 
-    /// Learns the step's tokens and cuts its spans into blocks of queries.
+    /// Learns the step's tokens and cuts its attention into items.
     fn prepare(&mut self, batch: &Batch) {
         self.ids.clear();
         for token in &batch.tokens {
@@ -265,14 +276,9 @@ impl CpuExecutable {
                 TokenSource::Sampled(row) => self.sampled[row as usize],
             });
         }
-        self.queries.clear();
-        for (span, s) in (0u32..).zip(&batch.spans) {
-            let mut first = 0;
-            while first < s.len {
-                let len = QUERY_TOKENS.min(s.len - first);
-                self.queries.push(QueryBlock { span, first, len });
-                first += len;
-            }
+        for (items, &(source, heads, kv_heads)) in self.items.iter_mut().zip(&self.item_kinds) {
+            items.clear();
+            plan_items(&batch.spans, source, heads, kv_heads, items);
         }
         self.wanted.clear();
         self.wanted.extend(batch.outputs.iter().map(|o| o.kind));
@@ -296,7 +302,7 @@ impl CpuExecutable {
             outputs: self.last.1,
             caches: &self.caches,
             counters: &self.counters,
-            queries: &self.queries,
+            items: &self.items,
             served: Parts::new(&mut self.served),
             places: &self.plan.places,
             shared: self.shared.bytes_mut().as_mut_ptr(),
@@ -305,7 +311,6 @@ impl CpuExecutable {
             scratch: Parts::new(&mut self.scratch),
         };
         let (plan, step) = (&self.plan, &step);
-        let few_tokens = case & 1 == 1;
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         let ran = pool.run(|worker| {
             let job = Job { step, worker };
@@ -313,9 +318,7 @@ impl CpuExecutable {
                 if barrier {
                     worker.barrier();
                 }
-                if few_tokens || !matches!(node.split, Split::Few(_)) {
-                    node.kernel.run(&job);
-                }
+                node.kernel.run(&job);
             }
         });
         ran.map_err(|e| DeviceError::Failed { device: DEVICE.into(), reason: e.to_string() })

@@ -1,12 +1,11 @@
 //! The CPU device: kernels, the thread pool that runs them, and the memory they read.
 #![allow(unsafe_code)]
 
+pub mod attend;
+mod caches;
 mod compile;
 mod exec;
-pub mod attend;
 pub mod isa;
-mod kv;
-mod lanes;
 pub mod limits;
 pub mod linear;
 pub mod math;
@@ -80,7 +79,7 @@ impl CpuDevice {
         let caps = DeviceCaps {
             name: format!("cpu {}", isa.name()),
             memory_bytes: memory_bytes(),
-            block_tokens: kv::BLOCK as u32,
+            block_tokens: attend::BLOCK_TOKENS as u32,
             workers,
             read_bytes_per_s: 12e9 * f64::from(workers),
             ops_per_s: 400e9 * f64::from(workers),
@@ -135,9 +134,9 @@ impl Backend for CpuDevice {
         let held: Option<Vec<Arc<Weight>>> = weights.iter().map(held).collect();
         let held = held.filter(|h| h.len() == program.weights.len());
         let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;
-        let caches = program.caches.iter().map(|c| kv::KvCache::new(c, limits));
+        let caches = program.caches.iter().map(|c| caches::Cache::new(c, limits));
         let caches = caches.collect::<Result<Vec<_>, _>>()?;
-        let mut compiler = compile::Compiler::new(program, &held, &caches, limits, self.mode);
+        let mut compiler = compile::Compiler::new(program, &held, &caches, self.mode);
         compiler.compile()?;
         let (draft, wants, outputs) = (compiler.draft, compiler.wants, compiler.outputs);
         let plan = draft.finish(limits, self.buffers);

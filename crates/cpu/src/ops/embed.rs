@@ -1,11 +1,11 @@
-//! Embedding rows, the angles of rotations, rows with an output, pooling.
+//! Embedding rows, rows with an output, pooling.
 
 use std::sync::Arc;
 
-use tokenmill_ir::{PoolKind, Rope, Rows as RowKind};
+use tokenmill_ir::{PoolKind, Rows as RowKind};
 
 use crate::exec::{Job, Kernel};
-use crate::math::{inverse_sqrt, sin_cos_all, sum};
+use crate::math::{inverse_sqrt, sum};
 use crate::plan::Cols;
 use crate::weight::Weight;
 
@@ -33,39 +33,6 @@ impl Kernel for Embed {
                 table.row(row, extra);
                 out.iter_mut().zip(extra).for_each(|(x, add)| *x += *add);
             }
-        }
-    }
-}
-
-/// Sines, then cosines, of a rotation at the position of every token, times its magnitude.
-#[derive(Debug)]
-pub(crate) struct Angles {
-    freq: Vec<f32>,
-    magnitude: f32,
-    pub out: Cols,
-}
-
-impl Angles {
-    pub fn new(rope: &Rope, factors: Option<&Weight>, out: Cols) -> Self {
-        let mut freq = rope.inv_freq.clone();
-        if let Some(f) = factors {
-            freq.iter_mut().zip(f.vector()).for_each(|(freq, f)| *freq /= f);
-        }
-        Self { freq, magnitude: rope.magnitude, out }
-    }
-}
-
-impl Kernel for Angles {
-    fn run(&self, job: &Job<'_>) {
-        for r in job.rows(RowKind::Tokens) {
-            // SAFETY: by rows; scratch is used here only.
-            let (out, scratch) = unsafe { (job.write(self.out, r), job.scratch()) };
-            let angle = &mut scratch.row[..self.freq.len()];
-            let position = job.step.batch.positions[r] as f32;
-            angle.iter_mut().zip(&self.freq).for_each(|(a, f)| *a = position * f);
-            let (sin, cos) = out.split_at_mut(self.freq.len());
-            sin_cos_all(job.step.isa, angle, sin, cos);
-            out.iter_mut().for_each(|x| *x *= self.magnitude);
         }
     }
 }

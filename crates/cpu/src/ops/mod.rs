@@ -1,7 +1,6 @@
 //! The ops of the device, one file a family.
 
 pub(crate) mod attend;
-pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
 pub(crate) mod linear;

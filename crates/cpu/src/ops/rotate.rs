@@ -1,49 +1,60 @@
-//! Head norms, rotation of queries and keys, storing keys and values.
+//! Angles of rotations, rotating queries, rotating and storing keys and values.
 
-use tokenmill_ir::{RopePairing, Rows as RowKind};
+use tokenmill_ir::{BlockId, NormKind, Rows as RowKind};
 
-use super::norm::Rule;
+use crate::attend::BLOCK_TOKENS;
+use crate::attend::rope::{HeadScale, Rotation};
+use crate::caches::{Cache, Shape};
 use crate::exec::{Job, Kernel};
-use crate::isa::Isa;
-use crate::kv::BLOCK;
 use crate::plan::Cols;
 
-/// Where a rotation's sines and cosines lie, and how columns pair.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rotation {
-    pub angles: Cols,
-    pub pairing: RopePairing,
+/// Cosines and sines of a rotation at the position of every token.
+#[derive(Debug)]
+pub(crate) struct Angles {
+    pub rotation: Rotation,
+    pub out: Cols,
 }
 
-impl Rotation {
-    /// Rotates the first columns of a head.
-    fn apply(&self, job: &Job<'_>, row: usize, head: &mut [f32]) {
-        let (sin, cos) = job.read(self.angles, row).split_at(self.angles.cols / 2);
-        turn(job.step.isa, head, sin, cos, self.pairing);
+impl Kernel for Angles {
+    fn run(&self, job: &Job<'_>) {
+        for r in job.rows(RowKind::Tokens) {
+            let position = job.step.batch.positions[r];
+            // SAFETY: by rows.
+            self.rotation.table(job.step.isa, position, unsafe { job.write(self.out, r) });
+        }
     }
 }
 
-crate::math::per_isa! {
-    /// Turns the pairs of a head.
-    turn(head: &mut [f32], sin: &[f32], cos: &[f32], pairing: RopePairing) = turn_lanes;
+/// Normalisation of heads.
+#[derive(Debug, Clone)]
+pub(crate) struct HeadRule {
+    pub kind: NormKind,
+    pub weight: Vec<f32>,
+    pub offset: f32,
+    pub eps: f32,
 }
 
-#[inline(always)]
-fn turn_lanes(head: &mut [f32], sin: &[f32], cos: &[f32], pairing: RopePairing) {
-    let n = sin.len();
-    match pairing {
-        RopePairing::Half => {
-            let (a, b) = head[..2 * n].split_at_mut(n);
-            for (((a, b), sin), cos) in a.iter_mut().zip(b).zip(sin).zip(cos) {
-                (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
-            }
+/// Norm and rotation of heads.
+#[derive(Debug, Clone)]
+pub(crate) struct Turn {
+    pub dim: usize,
+    pub norm: Option<HeadRule>,
+    /// The rotation and where its angles lie.
+    pub rotation: Option<(Rotation, Cols)>,
+}
+
+impl Turn {
+    /// Heads `first ..` of a row in place.
+    fn apply(&self, job: &Job<'_>, row: usize, first: usize, heads: &mut [f32]) {
+        let isa = job.step.isa;
+        if let Some(n) = &self.norm {
+            let own = n.weight.len() > self.dim;
+            let weight = if own { &n.weight[first * self.dim..][..heads.len()] } else { &n.weight };
+            let HeadRule { kind, offset, eps, .. } = *n;
+            HeadScale { kind, weight, offset, eps }.apply(isa, self.dim, heads);
         }
-        RopePairing::Interleaved => {
-            let pairs = head[..2 * n].as_chunks_mut::<2>().0;
-            for ((pair, sin), cos) in pairs.iter_mut().zip(sin).zip(cos) {
-                let [a, b] = *pair;
-                *pair = [a * cos - b * sin, b * cos + a * sin];
-            }
+        if let Some((rotation, angles)) = &self.rotation {
+            rotation.apply(isa, job.read(*angles, row), self.dim, heads);
         }
     }
 }
@@ -53,8 +64,7 @@ fn turn_lanes(head: &mut [f32], sin: &[f32], cos: &[f32], pairing: RopePairing) 
 pub(crate) struct Store {
     pub k: Cols,
     pub v: Cols,
-    pub kv_heads: usize,
-    pub k_norm: Option<Rule>,
+    pub turn: Turn,
     /// Index of the cache.
     pub cache: usize,
 }
@@ -63,61 +73,58 @@ pub(crate) struct Store {
 #[derive(Debug)]
 pub(crate) struct RotateStore {
     pub q: Cols,
-    pub heads: usize,
-    pub dim: usize,
-    pub q_norm: Option<Rule>,
-    pub rotation: Option<Rotation>,
+    pub turn: Turn,
     pub store: Option<Store>,
     pub out: Cols,
 }
 
-impl RotateStore {
-    fn head(&self, job: &Job<'_>, row: usize, h: usize, norm: &Option<Rule>, x: &mut [f32]) {
-        if let Some(rule) = norm {
-            rule.apply(job.step.isa, h, x);
-        }
-        if let Some(rotation) = &self.rotation {
-            rotation.apply(job, row, x);
-        }
-    }
+/// The block and the place in it of a token row.
+pub(crate) fn slot_of(job: &Job<'_>, cache: &Cache, row: usize) -> (BlockId, usize) {
+    let spans = &job.step.batch.spans;
+    let span = &spans[spans.partition_point(|s| (s.first + s.len) as usize <= row)];
+    let index = span.context as usize + row - span.first as usize;
+    (job.table(span, cache)[index / BLOCK_TOKENS], index % BLOCK_TOKENS)
+}
 
+impl RotateStore {
     fn query(&self, job: &Job<'_>, row: usize, h: usize) {
-        let head = |v: Cols| Cols { start: v.start + h * self.dim, cols: self.dim, ..v };
+        let dim = self.turn.dim;
+        let head = |v: Cols| Cols { start: v.start + h * dim, cols: dim, ..v };
         // SAFETY: this head of this row is this worker's.
         let out = unsafe { job.write(head(self.out), row) };
         out.copy_from_slice(job.read(head(self.q), row));
-        self.head(job, row, h, &self.q_norm, out);
+        self.turn.apply(job, row, h, out);
     }
 
-    fn key_and_value(&self, job: &Job<'_>, s: &Store, row: usize, h: usize) {
+    fn keys_and_values(job: &Job<'_>, s: &Store, row: usize) {
         let cache = &job.step.caches[s.cache];
-        let spans = &job.step.batch.spans;
-        let span = &spans[spans.partition_point(|s| (s.first + s.len) as usize <= row)];
-        let index = span.context as usize + row - span.first as usize;
-        let block = job.table(span, cache)[index / BLOCK];
+        let Shape::Paged(layout) = cache.shape else { return };
+        let (block, slot) = slot_of(job, cache, row);
         // SAFETY: scratch is used here only.
-        let key = unsafe { &mut job.scratch().row[..self.dim] };
-        let head = |v: Cols, dim: usize| Cols { start: v.start + h * dim, cols: dim, ..v };
-        key.copy_from_slice(job.read(head(s.k, self.dim), row));
-        self.head(job, row, h, &s.k_norm, key);
-        let value = job.read(head(s.v, cache.v_dim), row);
-        // SAFETY: this head of this token is this worker's, and a barrier follows.
+        let keys = unsafe { &mut job.scratch().row[..s.k.cols] };
+        keys.copy_from_slice(job.read(s.k, row));
+        s.turn.apply(job, row, 0, keys);
+        let values = job.read(s.v, row);
+        // SAFETY: this token is this worker's, and a barrier follows.
         unsafe {
-            cache.store_key(block, h, index % BLOCK, key);
-            cache.store_value(block, h, index % BLOCK, value);
+            let parts = cache.parts();
+            layout.store(job.step.isa, parts, block.0 as usize, slot, keys, values);
         }
     }
 }
 
 impl Kernel for RotateStore {
     fn run(&self, job: &Job<'_>) {
-        let kv_heads = self.store.as_ref().map_or(0, |s| s.kv_heads);
-        let units = self.heads + kv_heads;
+        let heads = self.q.cols / self.turn.dim;
+        // Storing all keys and values of a token counts as many heads as there are.
+        let stored = self.store.as_ref().map_or(0, |s| s.k.cols / self.turn.dim);
+        let units = heads + stored;
         for unit in job.worker.share(job.count(RowKind::Tokens) * units) {
             let (row, h) = (unit / units, unit % units);
             match &self.store {
-                Some(s) if h < kv_heads => self.key_and_value(job, s, row, h),
-                _ => self.query(job, row, h - kv_heads),
+                Some(s) if h == 0 => Self::keys_and_values(job, s, row),
+                Some(_) if h < stored => {}
+                _ => self.query(job, row, h - stored),
             }
         }
     }

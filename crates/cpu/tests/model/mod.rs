@@ -1,0 +1,245 @@
+//! A small decoder with random weights in several formats, and ways of running it.
+#![allow(dead_code)] // each test uses a part of it
+
+use tokenmill_backend::Backend;
+use tokenmill_backend::conformance::Material;
+use tokenmill_ir::sampling::splitmix;
+use tokenmill_ir::{
+    Act, AttendSource, Batch, BlockId, CacheId, CacheKind, CacheSpec, GateAct, Limits, MAX_GROUPS,
+    Mask, NormKind, Op, OutputKind, OutputRow, Program, Rope, RopeId, RopePairing, RowPart,
+    RowSlices, Rows, Span, StepOutput, Store, TokenSource, View, WeightId, WeightSpec, WeightUse,
+};
+use tokenmill_quant::FormatId;
+
+const HIDDEN: u32 = 288;
+const HEADS: u32 = 6;
+const KV_HEADS: u32 = 2;
+const DIM: u32 = 48;
+const FFN: u32 = 352;
+pub const VOCAB: u32 = 403;
+/// Tokens of a sequence.
+pub const LEN: u32 = 150;
+/// Tokens in a block of the device.
+const BLOCK: u32 = 32;
+
+/// How a model is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Sequences side by side; the first one is looked at.
+    pub sequences: u32,
+    /// Tokens of a step of a sequence.
+    pub chunk: u32,
+    /// The other sequences are this much shorter, each than the one before.
+    pub shift: u32,
+}
+
+/// Program, weights and limits.
+pub struct Model {
+    pub program: Program,
+    pub material: Material,
+    pub limits: Limits,
+    rng: u64,
+}
+
+impl Model {
+    pub fn new(kv: tokenmill_ir::KvFormat) -> Self {
+        let limits = Limits {
+            step_tokens: 8 * LEN,
+            sequences: 8,
+            outputs: 8 * LEN,
+            context: 256,
+            group_blocks: vec![8 * 256 / BLOCK, 8 * 256 / BLOCK],
+            top_logprobs: 8,
+        };
+        let mut model =
+            Self { program: Program::default(), material: Material::default(), limits, rng: 99 };
+        model.build(kv);
+        model.program.check().expect("a consistent program");
+        model
+    }
+
+    fn number(&mut self) -> f32 {
+        self.rng = splitmix(self.rng);
+        let sum: u64 = (0..4).map(|i| (self.rng >> (16 * i)) & 0xffff).sum();
+        (sum as f32 / 65535.0 - 2.0) * 1.732
+    }
+
+    fn weight(&mut self, role: WeightUse, format: FormatId, rows: u32, cols: u32) -> WeightId {
+        let scale = if role == WeightUse::Vector { 0.1 } else { 2.0 / (cols as f32).sqrt() };
+        let offset = if role == WeightUse::Vector { 1.0 } else { 0.0 };
+        let numbers: Vec<f32> = (0..rows * cols).map(|_| offset + self.number() * scale).collect();
+        let info = format.info();
+        let mut bytes = vec![0; numbers.len() / info.block_weights * info.block_bytes];
+        info.encode.expect("a format that encodes")(&numbers, &mut bytes);
+        let tensor = format!("t{}", self.program.weights.len());
+        self.material.insert(&tensor, bytes.len() / rows as usize, bytes);
+        let slices = RowSlices::range(0, rows.into());
+        let part = RowPart { format, tensor, rows: slices, transposed: false };
+        let name = format!("w{}", self.program.weights.len());
+        let (parts, bias, scales) = (vec![part], Vec::new(), Vec::new());
+        self.program.weight(WeightSpec { name, role, rows, cols, parts, bias, scales })
+    }
+
+    fn linear(&mut self, x: View, format: FormatId, rows: u32) -> View {
+        let weight = self.weight(WeightUse::Matmul, format, rows, x.cols);
+        let out = self.program.buffer(Rows::Tokens, rows);
+        self.program.ops.push(Op::Linear { x, weight, out: out.buffer });
+        out
+    }
+
+    fn norm(&mut self, x: View, adds: Vec<View>) -> (View, View) {
+        let rows = self.program.buffers[x.buffer.0 as usize].rows;
+        let weight = Some(self.weight(WeightUse::Vector, FormatId::F32, 1, x.cols));
+        let (sum, out) = (self.program.buffer(rows, x.cols), self.program.buffer(rows, x.cols));
+        self.program.ops.push(Op::Norm {
+            x,
+            adds,
+            sum: Some(sum.buffer),
+            kind: NormKind::Rms,
+            weight,
+            offset: 0.0,
+            bias: None,
+            groups: 1,
+            gate: None,
+            eps: 1e-5,
+            out: out.buffer,
+        });
+        (sum, out)
+    }
+
+    fn build(&mut self, kv: tokenmill_ir::KvFormat) {
+        let formats = [FormatId::Q4_0, FormatId::Q8_0, FormatId::Q5_1, FormatId::F16];
+        let table = self.weight(WeightUse::RowsAndMatmul, FormatId::Q8_0, VOCAB, HIDDEN);
+        let mut stream = self.program.buffer(Rows::Tokens, HIDDEN);
+        let out = stream.buffer;
+        let (positions, token_types) = (None, None);
+        self.program.ops.push(Op::Embed { table, scale: 1.0, positions, token_types, out });
+        let inv_freq = (0..DIM / 2).map(|i| 1000f32.powf(-(i as f32) / 24.0)).collect();
+        let pairing = RopePairing::Half;
+        self.program.ropes = vec![Rope { pairing, inv_freq, factors: None, magnitude: 1.0 }];
+        let mut pending = Vec::new();
+        for layer in 0..4u32 {
+            let format = formats[layer as usize];
+            let (sum, x) = self.norm(stream, std::mem::take(&mut pending));
+            stream = sum;
+            let y = self.attention(x, layer, format, kv);
+            let (sum, x) = self.norm(stream, vec![y]);
+            stream = sum;
+            let gate = self.weight(WeightUse::Matmul, format, FFN, HIDDEN);
+            let up = self.weight(WeightUse::Matmul, format, FFN, HIDDEN);
+            let inner = self.program.buffer(Rows::Tokens, FFN);
+            let (act, out) = (GateAct::Plain(Act::Silu), inner.buffer);
+            self.program.ops.push(Op::GatedLinear { x, gate, up, act, out });
+            pending = vec![self.linear(inner, format, HIDDEN)];
+        }
+        let taken = [stream, pending[0]].map(|x| {
+            let out = self.program.buffer(Rows::Outputs, HIDDEN);
+            self.program.ops.push(Op::TakeRows { x, out: out.buffer });
+            out
+        });
+        let (_, hidden) = self.norm(taken[0], vec![taken[1]]);
+        let logits = self.program.buffer(Rows::Outputs, VOCAB);
+        let (scale, softcap, out) = (1.0, None, logits.buffer);
+        self.program.ops.push(Op::Head { x: hidden, weight: table, scale, softcap, out });
+        (self.program.vocab, self.program.hidden) = (VOCAB, HIDDEN);
+        self.program.ops.push(Op::Sample { logits: Some(logits), hidden });
+    }
+
+    /// Attention, over a window in odd layers.
+    fn attention(
+        &mut self,
+        x: View,
+        layer: u32,
+        format: FormatId,
+        kv: tokenmill_ir::KvFormat,
+    ) -> View {
+        let (q_cols, kv_cols) = (HEADS * DIM, KV_HEADS * DIM);
+        let qkv = self.linear(x, format, q_cols + 2 * kv_cols);
+        let part = |start, cols| View { buffer: qkv.buffer, start, cols };
+        let (kv_heads, k_dim, v_dim) = (KV_HEADS, DIM, DIM);
+        let (mask, kind) = match layer % 2 {
+            0 => (Mask::Causal, CacheKind::Full { kv_heads, k_dim, v_dim }),
+            _ => (Mask::Window(40), CacheKind::Window { tokens: 40, kv_heads, k_dim, v_dim }),
+        };
+        self.program.caches.push(CacheSpec { kind, format: kv, group: layer % 2 });
+        let cache = CacheId(layer);
+        let (k, v) = (part(q_cols, kv_cols), part(q_cols + kv_cols, kv_cols));
+        let store = Some(Store { k, v, kv_heads, k_norm: None, cache });
+        let q = self.program.buffer(Rows::Tokens, q_cols);
+        self.program.ops.push(Op::RotateStore {
+            q: part(0, q_cols),
+            heads: HEADS,
+            head_dim: DIM,
+            q_norm: None,
+            rope: Some(RopeId(0)),
+            store,
+            out: q.buffer,
+        });
+        let out = self.program.buffer(Rows::Tokens, q_cols);
+        self.program.ops.push(Op::Attend {
+            q,
+            heads: HEADS,
+            source: AttendSource::Cache(cache),
+            kv_heads,
+            v_dim,
+            scale: 0.3,
+            mask,
+            softcap: None,
+            sinks: None,
+            out: out.buffer,
+        });
+        self.linear(out, format, HIDDEN)
+    }
+
+    /// Uploads the weights and compiles.
+    pub fn compile(&self, device: &mut dyn Backend) -> Box<dyn tokenmill_backend::Executable> {
+        let upload = |w| device.upload(w, &self.material).expect("uploads");
+        let weights: Vec<_> = self.program.weights.iter().map(upload).collect();
+        device.compile(&self.program, &weights, &self.limits).expect("compiles")
+    }
+
+    /// The next step of a plan, after `done` tokens of every sequence; empty at the end.
+    pub fn step(&self, plan: &Plan, done: u32) -> Batch {
+        let mut batch = Batch::default();
+        let table = self.limits.context / BLOCK;
+        // Sequence 0 stands last, so that others come before it in the batch.
+        for sequence in (0..plan.sequences).rev() {
+            let len = LEN.saturating_sub(plan.shift * sequence);
+            let count = plan.chunk.min(len.saturating_sub(done));
+            if count == 0 {
+                continue;
+            }
+            let mut tables = [0; MAX_GROUPS];
+            for start in tables.iter_mut().take(2) {
+                *start = batch.tables.len() as u32;
+                let block = |i: u32| BlockId((i * 5 + sequence * 13) % 8 * 8 + sequence);
+                batch.tables.extend((0..table).map(block));
+            }
+            let first = batch.tokens.len() as u32;
+            batch.spans.push(Span { first, len: count, context: done, tables });
+            for i in done..done + count {
+                let id = splitmix(u64::from(sequence * 1000 + i)) % u64::from(VOCAB);
+                batch.tokens.push(TokenSource::Id(id as u32));
+                batch.positions.push(i);
+                if sequence == 0 {
+                    let row = first + i - done;
+                    batch.outputs.push(OutputRow { row, kind: OutputKind::Logits });
+                }
+            }
+        }
+        batch
+    }
+
+    /// Logits of all tokens of sequence 0, as bits.
+    pub fn run(&self, device: &mut dyn Backend, plan: &Plan) -> Vec<u32> {
+        let mut executable = self.compile(device);
+        let (mut out, mut all, mut done) = (StepOutput::default(), Vec::new(), 0);
+        while done < LEN {
+            executable.submit(&self.step(plan, done)).expect("a good batch");
+            executable.wait(&mut out).expect("a step");
+            all.extend(out.rows.iter().map(|x| x.to_bits()));
+            done += plan.chunk;
+        }
+        all
+    }
+}
