@@ -1,5 +1,5 @@
-//! The members of a JSON object, taken one by one: what nobody takes is refused by name, or named in
-//! a warning when a table says that leaving it out changes no answer.
+//! The members of a JSON object, taken one by one. What nobody takes is refused by name, or named
+//! in a warning when a table says that leaving it out changes no answer.
 
 use std::ops::RangeInclusive;
 

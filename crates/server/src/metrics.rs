@@ -1,7 +1,7 @@
 //! Counters and histograms, and their page in the Prometheus text format.
 //!
-//! Own names begin with `tokenmill_`. What vLLM exports under `vllm:` is repeated under those names,
-//! so that dashboards made for it work unchanged.
+//! Own names begin with `tokenmill_`. What vLLM exports under `vllm:` is repeated under those
+//! names, so that dashboards made for it work unchanged.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -154,7 +154,8 @@ const ROWS: &[Row] = &[
     row!("tokenmill_sequences_running", Some("vllm:num_requests_running"), "gauge",
         "Sequences that hold cache blocks.", |s| f64::from(s.running)),
     row!("tokenmill_sequences_waiting", Some("vllm:num_requests_waiting"), "gauge",
-        "Sequences and requests that wait.", |s| f64::from(s.waiting) + f64::from(s.queued_requests)),
+        "Sequences and requests that wait.",
+        |s| f64::from(s.waiting) + f64::from(s.queued_requests)),
     row!("tokenmill_requests_open", None, "gauge",
         "Requests accepted and not yet ended.", |s| f64::from(s.open_requests)),
     row!("tokenmill_kv_used_ratio", Some("vllm:gpu_cache_usage_perc"), "gauge",

@@ -152,7 +152,7 @@ impl Shared {
         })
     }
 
-    /// A number no other request of this server has, hard to guess.
+    /// A number no other request of this server has: names answers, and seeds those without seed.
     pub fn ticket(&self) -> u64 {
         splitmix(self.salt ^ self.issued.fetch_add(1, Ordering::Relaxed))
     }

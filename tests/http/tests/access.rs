@@ -1,4 +1,4 @@
-//! Who may ask: every route of the table without a key, hosts and origins, and paths made to confuse.
+//! Who may ask: every route of the table without a key, hosts, origins, paths made to confuse.
 
 use serde_json::json;
 use tokenmill_http_tests::{Setup, Site};

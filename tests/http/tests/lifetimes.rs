@@ -280,3 +280,13 @@ fn many_clients_at_once_get_their_own_answers() {
     }
     site.settle();
 }
+
+#[test]
+fn a_silent_stream_shows_that_it_lives() {
+    let mut setup = Setup { step: Duration::from_millis(300), ..Setup::default() };
+    setup.server.timeouts.ping = Duration::from_millis(50);
+    let site = Site::with(setup);
+    let reply = site.client.stream(TEXT, &long(json!({ "max_tokens": 2 }))).finish();
+    assert!(reply.body.lines().any(|line| line == ": ping"), "{}", reply.body);
+    assert_eq!(reply.events().pop().as_deref(), Some("[DONE]"), "pings are no events");
+}

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT to a real process: it drains, ends with status 0, and a second signal hurries it.
+//! SIGTERM and SIGINT to a real process: it drains and ends with status 0; a second signal hurries.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader};

@@ -97,7 +97,9 @@ impl Answer {
             }),
             Kind::Text => {
                 let text = format!("{}{text}", self.echo(index));
-                json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
+                json!({
+                    "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish,
+                })
             }
         }
     }
@@ -260,7 +262,9 @@ impl Answer {
 fn chat_logprob(token: &TokenInfo) -> Value {
     let top = |t: &TopToken| {
         json!({
-            "token": String::from_utf8_lossy(&t.bytes), "logprob": told(t.logprob), "bytes": t.bytes,
+            "token": String::from_utf8_lossy(&t.bytes),
+            "logprob": told(t.logprob),
+            "bytes": t.bytes,
         })
     };
     json!({

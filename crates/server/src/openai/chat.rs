@@ -188,7 +188,9 @@ mod tests {
             (json!({"role":"user","content":"a"}), json!({"role":"user","content":"a"})),
             (json!({"role":"developer","content":"a"}), json!({"role":"system","content":"a"})),
             (
-                json!({"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}),
+                json!({"role":"user","content":[
+                    {"type":"text","text":"a"}, {"type":"text","text":"b"},
+                ]}),
                 json!({"role":"user","content":"a\nb"}),
             ),
             (
@@ -216,7 +218,9 @@ mod tests {
             (json!({"role":"user","content":["a"]}), "messages[3].content[0]"),
             (json!({"role":"user","content":[{"type":"text"}]}), "messages[3].content[0].text"),
             (
-                json!({"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{}}]}),
+                json!({"role":"user","content":[
+                    {"type":"text","text":"a"}, {"type":"image_url","image_url":{}},
+                ]}),
                 "messages[3].content[1]",
             ),
             (json!({"role":"user","content":"a","nam":"b"}), "messages[3].nam"),

@@ -94,7 +94,7 @@ fn ids(items: Vec<Value>, path: &str) -> Result<Vec<TokenId>, ApiError> {
     items.into_iter().enumerate().map(id).collect()
 }
 
-/// A text prompt is the caller's own from end to end: control tokens spelled out are control tokens.
+/// A text prompt is the caller's own from end to end: control tokens spelled out are such tokens.
 fn tokens(prompt: Prompt, tokenizer: &Tokenizer) -> Result<Vec<TokenId>, ApiError> {
     match prompt {
         Prompt::Tokens(ids) => Ok(ids),
