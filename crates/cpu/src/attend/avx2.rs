@@ -93,6 +93,27 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn greater_bits(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe {
+            let magnitude = _mm256_set1_epi32(0x7fff_ffff);
+            both!(i => {
+                let a = _mm256_and_si256(_mm256_castps_si256(a[i]), magnitude);
+                let b = _mm256_and_si256(_mm256_castps_si256(b[i]), magnitude);
+                _mm256_castsi256_ps(_mm256_max_epi32(a, b))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn greatest_bits(v: [__m256; 2]) -> f32 {
+        unsafe {
+            let v = _mm256_castps_si256(Self::greater_bits([v[0]; 2], [v[1]; 2])[0]);
+            let v = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+            let v = _mm_max_epi32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
+            let v = _mm_max_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v));
+            f32::from_bits(_mm_cvtsi128_si32(v) as u32)
+        }
+    }
+    #[inline(always)]
     unsafe fn times_power(y: [__m256; 2], shifted: [__m256; 2]) -> [__m256; 2] {
         unsafe {
             // In two factors, so that n may be −151; only the last product can round.
@@ -109,6 +130,26 @@ impl Vector for Avx2 {
                 let y = _mm256_mul_ps(y[i], _mm256_castsi256_ps(first));
                 _mm256_mul_ps(y, _mm256_castsi256_ps(rest))
             })
+        }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u16) -> [__m256; 2] {
+        unsafe {
+            both!(i => {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8 * i).cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn bytes(from: *const i8) -> [__m256i; 2] {
+        unsafe { both!(i => _mm256_cvtepi8_epi16(_mm_loadu_si128(from.add(16 * i).cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_int(v: [__m256i; 2], to: *mut i16) {
+        unsafe {
+            _mm256_storeu_si256(to.cast(), v[0]);
+            _mm256_storeu_si256(to.add(16).cast(), v[1]);
         }
     }
     #[inline(always)]

@@ -9,7 +9,7 @@ use super::layout::GROUP;
 use super::scalar::code_scale;
 use super::scratch::{floats, shorts};
 use super::vector::{ScoreTile, ValueTile, Vector};
-use super::{AttendJob, Item, SPLIT, Scratch, TILE, widen};
+use super::{AttendJob, CODE_MAX, Item, SPLIT, Scratch, TILE, widen};
 use crate::math::{exp, tanh, tree};
 
 /// Scores of `R` rows by `N` groups of keys.
@@ -25,8 +25,10 @@ pub(super) unsafe fn scores<V: Vector, const INT8: bool, const N: usize, const R
         if INT8 {
             let mut sum = [[V::zero(); N]; R];
             for step in 0..t.steps {
-                let k: [V::Int; N] =
-                    std::array::from_fn(|i| V::load_int(t.k.add(step * TILE + i * GROUP).cast()));
+                let mut k = [V::zero(); N];
+                for (i, k) in k.iter_mut().enumerate() {
+                    *k = V::load_int(t.k.add(step * TILE + i * GROUP).cast());
+                }
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let q = V::splat_pair(t.q.add(r * t.steps + step).cast());
                     for (sum, k) in sum.iter_mut().zip(k) {
@@ -44,8 +46,10 @@ pub(super) unsafe fn scores<V: Vector, const INT8: bool, const N: usize, const R
         } else {
             let mut sum = [[V::splat(0.0); N]; R];
             for step in 0..t.steps {
-                let k: [V::Float; N] =
-                    std::array::from_fn(|i| V::load(t.k.add(step * TILE + i * GROUP)));
+                let mut k = [V::splat(0.0); N];
+                for (i, k) in k.iter_mut().enumerate() {
+                    *k = V::load(t.k.add(step * TILE + i * GROUP));
+                }
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let q = V::splat(*t.q.add(r * t.steps + step));
                     for (sum, k) in sum.iter_mut().zip(k) {
@@ -72,14 +76,13 @@ pub(super) unsafe fn values<V: Vector, const INT8: bool, const N: usize, const R
 ) {
     // SAFETY: passed on.
     unsafe {
-        let at = |r: usize, i: usize| t.out.add(r * t.v_cols + i * GROUP);
-        let decayed = |r: usize, i: usize| V::mul(V::load(at(r, i)), V::splat(*t.decay.add(r)));
         if INT8 {
             let mut sum = [[V::zero(); N]; R];
             for step in 0..t.steps {
-                let v: [V::Int; N] = std::array::from_fn(|i| {
-                    V::load_int(t.v.add(step * t.v_cols + i * GROUP).cast())
-                });
+                let mut v = [V::zero(); N];
+                for (i, v) in v.iter_mut().enumerate() {
+                    *v = V::load_int(t.v.add(step * t.v_cols + i * GROUP).cast());
+                }
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let p = V::splat_pair(t.p.add(r * t.p_stride + step).cast());
                     for (sum, v) in sum.iter_mut().zip(v) {
@@ -90,15 +93,24 @@ pub(super) unsafe fn values<V: Vector, const INT8: bool, const N: usize, const R
             for (r, sum) in sum.iter().enumerate() {
                 let scale = V::splat(*t.p_scale.add(r));
                 for (i, sum) in sum.iter().enumerate() {
-                    V::store(V::fma(V::to_float(*sum), scale, decayed(r, i)), at(r, i));
+                    let out = t.out.add(r * t.v_cols + i * GROUP);
+                    let decayed = V::mul(V::load(out), V::splat(*t.decay.add(r)));
+                    V::store(V::fma(V::to_float(*sum), scale, decayed), out);
                 }
             }
         } else {
-            let mut sum: [[V::Float; N]; R] =
-                std::array::from_fn(|r| std::array::from_fn(|i| decayed(r, i)));
+            let mut sum = [[V::splat(0.0); N]; R];
+            for (r, sum) in sum.iter_mut().enumerate() {
+                for (i, sum) in sum.iter_mut().enumerate() {
+                    let out = V::load(t.out.add(r * t.v_cols + i * GROUP));
+                    *sum = V::mul(out, V::splat(*t.decay.add(r)));
+                }
+            }
             for step in 0..t.steps {
-                let v: [V::Float; N] =
-                    std::array::from_fn(|i| V::load(t.v.add(step * t.v_cols + i * GROUP)));
+                let mut v = [V::splat(0.0); N];
+                for (i, v) in v.iter_mut().enumerate() {
+                    *v = V::load(t.v.add(step * t.v_cols + i * GROUP));
+                }
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let p = V::splat(*t.p.add(r * t.p_stride + step));
                     for (sum, v) in sum.iter_mut().zip(v) {
@@ -108,7 +120,7 @@ pub(super) unsafe fn values<V: Vector, const INT8: bool, const N: usize, const R
             }
             for (r, sum) in sum.iter().enumerate() {
                 for (i, sum) in sum.iter().enumerate() {
-                    V::store(*sum, at(r, i));
+                    V::store(*sum, t.out.add(r * t.v_cols + i * GROUP));
                 }
             }
         }
@@ -192,7 +204,7 @@ fn load_queries<const INT8: bool>(job: &AttendJob<'_>, item: &Item, scratch: &mu
             let cols = dim.next_multiple_of(2);
             let to = &mut shorts(&mut scratch.q)[row * cols..][..cols];
             to[dim..].fill(0);
-            scratch.q_scale[row] = encode(from, &mut to[..dim]) * job.scale;
+            scratch.q_scale[row] = encode(from, job.query_codes(), &mut to[..dim]) * job.scale;
         } else {
             let to = &mut floats(&mut scratch.q)[row * dim..][..dim];
             for (to, x) in to.iter_mut().zip(from) {
@@ -202,11 +214,11 @@ fn load_queries<const INT8: bool>(job: &AttendJob<'_>, item: &Item, scratch: &mu
     }
 }
 
-/// Codes of a row of any numbers; returns the scale.
+/// Codes of a row of any numbers, up to `most`; returns the scale.
 #[inline(always)]
-fn encode(x: &[f32], codes: &mut [i16]) -> f32 {
+fn encode(x: &[f32], most: f32, codes: &mut [i16]) -> f32 {
     let top = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
-    let (inverse, scale) = code_scale(f32::from_bits(top));
+    let (inverse, scale) = code_scale(f32::from_bits(top), most);
     for (code, x) in codes.iter_mut().zip(x) {
         *code = (x * inverse).round_ties_even() as i16;
     }
@@ -235,15 +247,16 @@ unsafe fn split<V: Vector, const INT8: bool>(
             let end = keys.end.clamp(first, first + TILE) - first;
             (keys.start.clamp(first, first + TILE) - first).min(end)..end
         };
-        widen::tile(job, item, tile, of_tile(seen.clone()), scratch);
+        // SAFETY: passed on.
+        unsafe { widen::tile::<V>(job, item, tile, of_tile(seen.clone()), scratch) };
         for first in (0..rows).step_by(V::TILE.1) {
             let chunk = first..rows.min(first + V::TILE.1);
             let keys = of_tile(seen_by(job, item, chunk.clone()));
             if keys.is_empty() {
                 continue;
             }
-            let mut decay = [0.0; 8];
-            let mut p_scale = [0.0; 8];
+            let mut decay = [0.0; GROUP];
+            let mut p_scale = [0.0; GROUP];
             // SAFETY: passed on; the scratch is as large as its shapes.
             unsafe {
                 score_rows::<V, INT8>(job, chunk.clone(), keys.clone(), scratch);
@@ -251,10 +264,10 @@ unsafe fn split<V: Vector, const INT8: bool>(
                     let seen = of_tile(seen_by(job, item, row..row + 1));
                     let i = row - first;
                     cover(job, &keys, seen, &mut floats(&mut scratch.s)[i * TILE..][..TILE]);
-                    decay[i] = weigh::<V>(row, i, &keys, scratch);
-                    if INT8 {
-                        p_scale[i] = encode_weights::<V>(i, &keys, scratch);
-                    }
+                }
+                weigh::<V>(chunk.clone(), &keys, &mut decay, scratch);
+                if INT8 {
+                    encode_weights::<V>(chunk.len(), &keys, &mut p_scale, scratch);
                 }
                 add_values::<V, INT8>(job, chunk, keys, &decay, &p_scale, scratch);
             }
@@ -304,7 +317,9 @@ fn cover(job: &AttendJob<'_>, keys: &Range<usize>, seen: Range<usize>, s: &mut [
     let s = &mut s[groups.start * GROUP..groups.end * GROUP];
     if let Some(cap) = job.softcap {
         for vector in s.as_chunks_mut::<GROUP>().0 {
-            *vector = vector.map(|s| tanh(s / cap) * cap);
+            for s in vector {
+                *s = tanh(*s / cap) * cap;
+            }
         }
     }
     let first = groups.start * GROUP;
@@ -316,68 +331,84 @@ fn cover(job: &AttendJob<'_>, keys: &Range<usize>, seen: Range<usize>, s: &mut [
     }
 }
 
-/// Turns the scores of row `row`, at `i` in the chunk, into weights, and adds them up; returns
-/// what its outputs are multiplied by.
+/// Turns the scores of a chunk of rows into weights, and adds them up; `decay` becomes what the
+/// rows' outputs are multiplied by.
 ///
 /// # Safety
 /// As [`attend`].
 #[inline(always)]
 unsafe fn weigh<V: Vector>(
-    row: usize,
-    i: usize,
+    chunk: Range<usize>,
     keys: &Range<usize>,
+    decay: &mut [f32; GROUP],
     scratch: &mut Scratch,
-) -> f32 {
+) {
     let groups = groups(keys);
-    let s = floats(&mut scratch.s)[i * TILE..][..TILE].as_mut_ptr();
-    // SAFETY: groups of the tile; registers.
+    let s = floats(&mut scratch.s)[..V::TILE.1 * TILE].as_mut_ptr();
+    let mut base = [0.0; GROUP];
+    // SAFETY: rows and groups of the tile; registers.
     unsafe {
-        let mut top = V::load(s.add(groups.start * GROUP));
-        for group in groups.start + 1..groups.end {
-            top = V::max(top, V::load(s.add(group * GROUP)));
+        for (i, max) in scratch.max[chunk.clone()].iter_mut().enumerate() {
+            let s = s.add(i * TILE);
+            let mut top = V::load(s.add(groups.start * GROUP));
+            for group in groups.start + 1..groups.end {
+                top = V::max(top, V::load(s.add(group * GROUP)));
+            }
+            let new = max.max(V::greatest(top));
+            base[i] = if new == f32::NEG_INFINITY { 0.0 } else { new };
+            decay[i] = *max - base[i];
+            *max = new;
         }
-        let max = scratch.max[row].max(V::greatest(top));
-        let base = if max == f32::NEG_INFINITY { 0.0 } else { max };
-        let decay = exp(scratch.max[row] - base);
-        scratch.max[row] = max;
-        let sum = scratch.sum[row].0.as_mut_ptr();
-        let mut lanes = V::mul(V::load(sum), V::splat(decay));
-        for group in groups {
-            let p = exp_of_negative::<V>(V::sub(V::load(s.add(group * GROUP)), V::splat(base)));
-            V::store(p, s.add(group * GROUP));
-            lanes = V::add(lanes, p);
+        let exp = exp_of_negative::<V>(V::load(decay.as_ptr()));
+        V::store(exp, decay.as_mut_ptr());
+        for (i, sum) in scratch.sum[chunk].iter_mut().enumerate() {
+            let base = V::splat(base[i]);
+            let mut lanes = V::mul(V::load(sum.0.as_ptr()), V::splat(decay[i]));
+            for group in groups.clone() {
+                let s = s.add(i * TILE + group * GROUP);
+                let p = exp_of_negative::<V>(V::sub(V::load(s), base));
+                V::store(p, s);
+                lanes = V::add(lanes, p);
+            }
+            V::store(lanes, sum.0.as_mut_ptr());
         }
-        V::store(lanes, sum);
-        decay
     }
 }
 
-/// Codes of a row's weights times the scales of the values; returns the codes' scale.
+/// Codes of the weights of `rows` rows times the scales of the values; `p_scale` becomes the
+/// scales of the codes.
 ///
 /// # Safety
 /// As [`attend`].
 #[inline(always)]
-unsafe fn encode_weights<V: Vector>(i: usize, keys: &Range<usize>, scratch: &mut Scratch) -> f32 {
+unsafe fn encode_weights<V: Vector>(
+    rows: usize,
+    keys: &Range<usize>,
+    p_scale: &mut [f32; GROUP],
+    scratch: &mut Scratch,
+) {
     let groups = groups(keys);
-    let (s, v_scale) = (scratch.s[i * TILE / 16..].as_mut_ptr(), scratch.scales[4..].as_ptr());
-    let codes = shorts(&mut scratch.p)[i * TILE..][..TILE].as_mut_ptr();
-    // SAFETY: groups of the tile; registers.
-    unsafe {
-        let mut top = 0;
-        for group in groups.clone() {
-            let s = s.add(group).cast::<f32>();
-            V::store(V::mul(V::load(s), V::load(v_scale.add(group).cast())), s);
+    let s = floats(&mut scratch.s)[..V::TILE.1 * TILE].as_mut_ptr();
+    let v_scale = floats(&mut scratch.scales)[TILE..].as_ptr();
+    let codes = shorts(&mut scratch.p)[..V::TILE.1 * TILE].as_mut_ptr();
+    for (i, p_scale) in p_scale[..rows].iter_mut().enumerate() {
+        // SAFETY: rows and groups of the tile; registers.
+        unsafe {
+            let (s, codes) = (s.add(i * TILE), codes.add(i * TILE));
+            let mut top = V::splat(0.0);
+            for group in groups.clone() {
+                let at = group * GROUP;
+                let w = V::mul(V::load(s.add(at)), V::load(v_scale.add(at)));
+                V::store(w, s.add(at));
+                top = V::greater_bits(top, w);
+            }
+            let (inverse, scale) = code_scale(V::greatest_bits(top), CODE_MAX);
+            for group in groups.clone() {
+                let w = V::mul(V::load(s.add(group * GROUP)), V::splat(inverse));
+                V::store_codes(w, codes.add(group * GROUP));
+            }
+            *p_scale = scale;
         }
-        for group in groups.clone() {
-            let w = (*s.add(group)).0;
-            top = w.iter().fold(top, |top, w| top.max(w.to_bits() & 0x7fff_ffff));
-        }
-        let (inverse, scale) = code_scale(f32::from_bits(top));
-        for group in groups {
-            let w = V::mul(V::load(s.add(group).cast()), V::splat(inverse));
-            V::store_codes(w, codes.add(group * GROUP));
-        }
-        scale
     }
 }
 
@@ -390,8 +421,8 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
     job: &AttendJob<'_>,
     chunk: Range<usize>,
     keys: Range<usize>,
-    decay: &[f32; 8],
-    p_scale: &[f32; 8],
+    decay: &[f32; GROUP],
+    p_scale: &[f32; GROUP],
     scratch: &mut Scratch,
 ) {
     let v_cols = job.v_dim.next_multiple_of(GROUP);

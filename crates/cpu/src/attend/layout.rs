@@ -72,6 +72,14 @@ impl KvLayout {
             }
     }
 
+    /// Values of a token pair or of a token in a 32-bit word of a widened tile.
+    pub(super) const fn per_word(&self) -> usize {
+        match self.format {
+            KvFormat::Int8 => 2,
+            KvFormat::F32 | KvFormat::Bf16 => 1,
+        }
+    }
+
     /// First byte of a head in a block.
     pub(super) const fn head_at(&self, block: usize, head: usize) -> usize {
         block * self.block_bytes() + head * self.head_bytes()

@@ -36,8 +36,8 @@
 //! to nearest, ties to even).
 //!
 //! **int8.** Stored are codes and a scale per token and head, S = max|x|/127, code = x/S rounded,
-//! ties to even. A query row becomes 16-bit codes: t = max|q|, a\[d\] = round(q\[d\]·(32767/t)),
-//! Q = (t/32767)·scale. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. Values:
+//! ties to even. A query row becomes 16-bit codes: t = max|q|, a\[d\] = round(q\[d\]·(N/t)),
+//! Q = (t/N)·scale, N = 32767, or 16383 beyond 512 columns. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. Values:
 //! w\[j\] = p\[j\]·Sᵥ\[j\], t = max w, a\[j\] = round(w\[j\]·(32767/t)) over the tile, o\[e\] =
 //! fma(f32(Σ a\[j\]·code\[j\]\[e\]), t/32767, o\[e\]), the sum exact. If t < 2⁻¹⁰⁰ all a and the
 //! scale are 0; if t is NaN or at least 2¹⁰⁰ the scale is NaN.
@@ -81,13 +81,15 @@ const SPLIT: usize = 1024;
 /// Rows (tokens × heads of a group) of an item, at least one token.
 const ITEM_ROWS: usize = 96;
 /// Columns of an int8 key head whose sums surely fit 32 bits.
-const INT8_MAX_DIM: usize = 512;
+const INT8_MAX_DIM: usize = 1024;
 /// Below this magnitude a row of codes is zero; from its inverse on it is NaN.
 const TINY: f32 = f32::from_bits((127 - 100) << 23);
 /// See [`TINY`].
 const HUGE: f32 = f32::from_bits((127 + 100) << 23);
-/// The largest 16-bit code.
+/// The largest code of a weight, or of a query of up to 512 columns: 512 · 32767 · 127 < 2³¹.
 const CODE_MAX: f32 = 32767.0;
+/// The largest code of a longer query: 1024 · 16383 · 127 < 2³¹.
+const LONG_CODE_MAX: f32 = 16383.0;
 
 /// Rows of f32, `stride` apart: row r starts at element r · stride.
 #[derive(Clone, Copy, Debug)]
@@ -227,6 +229,11 @@ impl AttendJob<'_> {
         self.heads / self.kv_heads
     }
 
+    /// The largest code of a query.
+    fn query_codes(&self) -> f32 {
+        if self.k_dim <= 512 { CODE_MAX } else { LONG_CODE_MAX }
+    }
+
     /// Whether scores and values are sums of integers.
     fn is_int8(&self) -> bool {
         matches!(self.keys, Keys::Cache { layout, .. } if layout.format == KvFormat::Int8)
@@ -273,9 +280,9 @@ pub unsafe fn attend(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut S
         match isa {
             Isa::Scalar => scalar::attend(job, item, scratch),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::attend(job, item, scratch),
+            Isa::Avx2 | Isa::AvxVnni => avx2::attend(job, item, scratch),
             #[cfg(target_arch = "x86_64")]
-            _ => avx2::attend(job, item, scratch),
+            Isa::Avx512 | Isa::Amx => avx512::attend(job, item, scratch),
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("not available, as asserted"),
         }

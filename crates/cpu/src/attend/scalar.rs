@@ -72,7 +72,7 @@ impl<'a> Query<'a> {
         let row = &mut row[..query.len()];
         if job.is_int8() {
             row.copy_from_slice(query);
-            let scale = encode(row) * job.scale;
+            let scale = encode(row, job.query_codes()) * job.scale;
             return Query { row, scale };
         }
         for (row, q) in row.iter_mut().zip(query) {
@@ -82,24 +82,24 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Replaces numbers by their 16-bit codes; returns the scale.
-fn encode(x: &mut [f32]) -> f32 {
+/// Replaces numbers by their codes, up to `most`; returns the scale.
+fn encode(x: &mut [f32], most: f32) -> f32 {
     let top = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
-    let (inverse, scale) = code_scale(f32::from_bits(top));
+    let (inverse, scale) = code_scale(f32::from_bits(top), most);
     for x in x {
         *x = if inverse == 0.0 { 0.0 } else { (*x * inverse).round_ties_even() };
     }
     scale
 }
 
-/// What numbers of largest magnitude `top` are multiplied by to become codes (0: all codes are
-/// 0), and what codes are multiplied by.
+/// What numbers of largest magnitude `top` are multiplied by to become codes up to `most` (0: all
+/// codes are 0), and what codes are multiplied by.
 #[inline(always)]
-pub(super) fn code_scale(top: f32) -> (f32, f32) {
+pub(super) fn code_scale(top: f32, most: f32) -> (f32, f32) {
     if top < TINY {
         (0.0, 0.0)
     } else if top < HUGE {
-        (CODE_MAX / top, top / CODE_MAX)
+        (most / top, top / most)
     } else {
         (0.0, f32::NAN)
     }
@@ -203,7 +203,7 @@ impl Reader<'_> {
         for (j, p) in weights.iter_mut().enumerate() {
             *p *= self.read(at + j, Part::Values);
         }
-        let scale = encode(weights);
+        let scale = encode(weights, CODE_MAX);
         self.sums.fill(0);
         for (j, a) in weights.iter().enumerate() {
             self.read(at + j, Part::Values);

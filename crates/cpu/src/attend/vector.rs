@@ -29,10 +29,20 @@ pub(super) trait Vector {
     unsafe fn max(a: Self::Float, b: Self::Float) -> Self::Float;
     /// The greatest lane; any lane or NaN if there is a NaN.
     unsafe fn greatest(v: Self::Float) -> f32;
+    /// The lanes of greater magnitude, as bit patterns: NaN is the greatest.
+    unsafe fn greater_bits(a: Self::Float, b: Self::Float) -> Self::Float;
+    /// The greatest magnitude of a lane, as bit patterns.
+    unsafe fn greatest_bits(v: Self::Float) -> f32;
     /// `y·2ⁿ` rounded once, for y in \[0.5, 2\] and n in −151..=0, where `shifted` is
     /// n + 1.5·2²³.
     unsafe fn times_power(y: Self::Float, shifted: Self::Float) -> Self::Float;
 
+    /// 16 bf16s.
+    unsafe fn halves(from: *const u16) -> Self::Float;
+    /// 32 signed bytes as 32 i16s.
+    unsafe fn bytes(from: *const i8) -> Self::Int;
+    /// Stores 64 bytes.
+    unsafe fn store_int(v: Self::Int, to: *mut i16);
     /// Zeros.
     unsafe fn zero() -> Self::Int;
     /// 64 bytes.

@@ -1,21 +1,22 @@
 //! A tile of 64 keys and values as the kernels read it: f32, or 16-bit codes for int8.
-//!
-//! Plain Rust, inlined into functions compiled for wider registers.
 
 use std::ops::Range;
 
 use tokenmill_ir::{BlockId, KvFormat};
-use tokenmill_quant::float::bf16_to_f32;
 
 use super::layout::{BLOCK_TOKENS, GROUP, KvLayout};
-use super::scratch::{floats, shorts};
+use super::scratch::floats;
+use super::vector::Vector;
 use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
 
 /// Reads the keys `seen` of the tile (relative to its first) into `scratch`. Keys beside them
 /// in their groups become any numbers, values beside them are left alone (int8: any codes), and
 /// their scales become 0.
+///
+/// # Safety
+/// The instruction set of `V` is available.
 #[inline(always)]
-pub(super) fn tile(
+pub(super) unsafe fn tile<V: Vector>(
     job: &AttendJob<'_>,
     item: &Item,
     tile: usize,
@@ -31,7 +32,8 @@ pub(super) fn tile(
                 if !slots.is_empty() {
                     let at = item.origin as usize + tile * (TILE / BLOCK_TOKENS) + half;
                     let head = head(&layout, bytes, tables[at], item.kv_head as usize);
-                    block(&layout, head, half, slots, scratch);
+                    // SAFETY: passed on.
+                    unsafe { block::<V>(&layout, head, half, slots, scratch) };
                 }
             }
         }
@@ -50,110 +52,123 @@ fn head<'a>(layout: &KvLayout, bytes: &'a [u8], block: BlockId, head: usize) -> 
 }
 
 /// Half of a tile: the slots `slots` of one block.
+///
+/// # Safety
+/// As [`tile`].
 #[inline(always)]
-fn block(layout: &KvLayout, head: &[u8], half: usize, slots: Range<usize>, scratch: &mut Scratch) {
+unsafe fn block<V: Vector>(
+    layout: &KvLayout,
+    head: &[u8],
+    half: usize,
+    slots: Range<usize>,
+    scratch: &mut Scratch,
+) {
     let (keys, values, scales) = layout.split(head);
     let v_cols = layout.v_dim.next_multiple_of(GROUP);
     let groups = slots.start / GROUP..slots.end.div_ceil(GROUP);
-    match layout.format {
-        KvFormat::F32 => {
-            keys_by_groups(keys, half, groups, floats(&mut scratch.k), f32::from_le_bytes);
-            let v = &mut floats(&mut scratch.v)[half * BLOCK_TOKENS * v_cols..];
-            values_by_rows(values, layout.v_dim, v_cols, slots, v, f32::from_le_bytes);
-        }
-        KvFormat::Bf16 => {
-            let widen = |x| bf16_to_f32(u16::from_le_bytes(x));
-            keys_by_groups(keys, half, groups, floats(&mut scratch.k), widen);
-            let v = &mut floats(&mut scratch.v)[half * BLOCK_TOKENS * v_cols..];
-            values_by_rows(values, layout.v_dim, v_cols, slots, v, widen);
-        }
-        KvFormat::Int8 => {
-            codes_of_keys(keys, half, groups, shorts(&mut scratch.k));
-            let v = &mut shorts(&mut scratch.v)[half * BLOCK_TOKENS * v_cols..];
-            codes_of_values(values, layout.v_dim, v_cols, slots.clone(), v);
-            let to = floats(&mut scratch.scales);
-            let (of_keys, of_values) = scales.split_at(scales.len() / 2);
-            copy_scales(of_keys, slots.clone(), &mut to[half * BLOCK_TOKENS..]);
-            copy_scales(of_values, slots, &mut to[TILE + half * BLOCK_TOKENS..]);
-        }
-    }
-}
-
-/// `[2][D][16]` numbers to columns of `[D][64]`.
-#[inline(always)]
-fn keys_by_groups<const N: usize>(
-    keys: &[u8],
-    half: usize,
-    groups: Range<usize>,
-    to: &mut [f32],
-    number: impl Fn([u8; N]) -> f32,
-) {
-    let (keys, to) = (keys.as_chunks::<N>().0.as_chunks::<GROUP>().0, to.as_chunks_mut::<TILE>().0);
-    let dim = keys.len() / 2;
-    for group in groups {
-        let lane = half * BLOCK_TOKENS + group * GROUP;
-        for (from, to) in keys[group * dim..][..dim].iter().zip(&mut *to) {
-            if let Some(to) = to[lane..].first_chunk_mut::<GROUP>() {
-                *to = from.map(&number);
+    let k = &mut scratch.k[half * BLOCK_TOKENS / GROUP..];
+    let v = &mut scratch.v[half * BLOCK_TOKENS * v_cols / layout.per_word() / GROUP..];
+    // SAFETY: passed on.
+    unsafe {
+        match layout.format {
+            KvFormat::F32 => {
+                keys_of_groups::<V, F32>(keys, groups, floats(k));
+                rows_of_values::<V, F32>(values, layout.v_dim, v_cols, slots, floats(v));
+            }
+            KvFormat::Bf16 => {
+                keys_of_groups::<V, BF16>(keys, groups, floats(k));
+                rows_of_values::<V, BF16>(values, layout.v_dim, v_cols, slots, floats(v));
+            }
+            KvFormat::Int8 => {
+                keys_of_groups::<V, INT8>(keys, groups, floats(k));
+                let pairs = slots.start / 2..slots.end.div_ceil(2);
+                rows_of_values::<V, INT8>(values, layout.v_dim, v_cols, pairs, floats(v));
+                let to = floats(&mut scratch.scales);
+                let (of_keys, of_values) = scales.split_at(scales.len() / 2);
+                copy_scales(of_keys, slots.clone(), &mut to[half * BLOCK_TOKENS..]);
+                copy_scales(of_values, slots, &mut to[TILE + half * BLOCK_TOKENS..]);
             }
         }
     }
 }
 
-/// Rows of `dim` numbers to rows of `cols` f32.
+/// Kinds of words: an f32, a bf16 that becomes one, two codes that become i16s.
+const F32: u8 = 0;
+const BF16: u8 = 1;
+const INT8: u8 = 2;
+
+/// Stored bytes of a word.
+const fn stored(kind: u8) -> usize {
+    if kind == F32 { 4 } else { 2 }
+}
+
+/// Widens 16 words.
+///
+/// # Safety
+/// As [`tile`]; `from` covers them, `to` 64 bytes.
 #[inline(always)]
-fn values_by_rows<const N: usize>(
+unsafe fn widen<V: Vector, const KIND: u8>(from: *const u8, to: *mut f32) {
+    // SAFETY: passed on.
+    unsafe {
+        match KIND {
+            F32 => V::store(V::load(from.cast()), to),
+            BF16 => V::store(V::halves(from.cast()), to),
+            _ => V::store_int(V::bytes(from.cast()), to.cast()),
+        }
+    }
+}
+
+/// `[2][steps][16]` words to columns of `[steps][64]`.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+unsafe fn keys_of_groups<V: Vector, const KIND: u8>(
+    keys: &[u8],
+    groups: Range<usize>,
+    to: &mut [f32],
+) {
+    let steps = keys.len() / (BLOCK_TOKENS * stored(KIND));
+    assert!(groups.end <= 2 && to.len() >= (steps - 1) * TILE + BLOCK_TOKENS, "a tile of keys");
+    for group in groups {
+        for step in 0..steps {
+            // SAFETY: inside `keys` by its length and `to` as asserted.
+            unsafe {
+                let from = keys.as_ptr().add((group * steps + step) * GROUP * stored(KIND));
+                widen::<V, KIND>(from, to.as_mut_ptr().add(step * TILE + group * GROUP));
+            }
+        }
+    }
+}
+
+/// Rows of `dim` words to rows of `cols` words.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+unsafe fn rows_of_values<V: Vector, const KIND: u8>(
     values: &[u8],
     dim: usize,
     cols: usize,
-    slots: Range<usize>,
+    rows: Range<usize>,
     to: &mut [f32],
-    number: impl Fn([u8; N]) -> f32,
 ) {
-    let values = values.as_chunks::<N>().0;
-    for slot in slots {
-        let (from, to) = (&values[slot * dim..][..dim], &mut to[slot * cols..][..dim]);
-        let (vectors, rest) = from.as_chunks::<GROUP>();
-        let (to_vectors, to_rest) = to.as_chunks_mut::<GROUP>();
-        for (to, from) in to_vectors.iter_mut().zip(vectors) {
-            *to = from.map(&number);
-        }
-        for (to, from) in to_rest.iter_mut().zip(rest) {
-            *to = number(*from);
-        }
-    }
-}
-
-/// `[2][pairs][16][2]` codes to columns of `[pairs][64][2]` i16.
-#[inline(always)]
-fn codes_of_keys(keys: &[u8], half: usize, groups: Range<usize>, to: &mut [i16]) {
-    const PAIRS: usize = 2 * GROUP;
-    let (keys, to) = (keys.as_chunks::<PAIRS>().0, to.as_chunks_mut::<{ 2 * TILE }>().0);
-    let dim = keys.len() / 2;
-    for group in groups {
-        let lane = 2 * (half * BLOCK_TOKENS + group * GROUP);
-        for (from, to) in keys[group * dim..][..dim].iter().zip(&mut *to) {
-            if let Some(to) = to[lane..].first_chunk_mut::<PAIRS>() {
-                *to = from.map(|code| i16::from(code as i8));
+    for row in rows {
+        let from = &values[row * dim * stored(KIND)..][..dim * stored(KIND)];
+        let to = &mut to[row * cols..][..cols];
+        for col in (0..dim / GROUP * GROUP).step_by(GROUP) {
+            // SAFETY: 16 words of both.
+            unsafe {
+                let from = from.as_ptr().add(col * stored(KIND));
+                widen::<V, KIND>(from, to.as_mut_ptr().add(col));
             }
         }
-    }
-}
-
-/// `[16][dim][2]` codes to rows of `cols` pairs of i16.
-#[inline(always)]
-fn codes_of_values(values: &[u8], dim: usize, cols: usize, slots: Range<usize>, to: &mut [i16]) {
-    const PAIRS: usize = 2 * GROUP;
-    for pair in slots.start / 2..slots.end.div_ceil(2) {
-        let from = &values[pair * dim * 2..][..dim * 2];
-        let to = &mut to[pair * cols * 2..][..dim * 2];
-        let (vectors, rest) = from.as_chunks::<PAIRS>();
-        let (to_vectors, to_rest) = to.as_chunks_mut::<PAIRS>();
-        for (to, from) in to_vectors.iter_mut().zip(vectors) {
-            *to = from.map(|code| i16::from(code as i8));
-        }
-        for (to, from) in to_rest.iter_mut().zip(rest) {
-            *to = i16::from(*from as i8);
+        let rest = dim % GROUP;
+        if rest > 0 {
+            let mut last = [0; 4 * GROUP];
+            last[..rest * stored(KIND)].copy_from_slice(&from[(dim - rest) * stored(KIND)..]);
+            // SAFETY: 16 words of both: `cols` is a multiple of 16.
+            unsafe { widen::<V, KIND>(last.as_ptr(), to.as_mut_ptr().add(dim - rest)) };
         }
     }
 }

@@ -1,0 +1,208 @@
+//! Measures attention beside the f32 limit of a core, in the same run.
+//!
+//! `cargo run --release -p tokenmill-cpu --example attend [-- isa … format … decode|prefill]`,
+//! on one thread. Decode is
+//! one token over a long context: GB/s of keys and values, and tokens/s of one layer. Prefill is
+//! a whole prompt: GFLOP/s (4 · dim per seen key and query head), and tokens/s of one layer.
+//! Where the system says it, times are those the thread was given, not those on the wall.
+#![allow(unsafe_code)]
+
+use std::hint::black_box;
+#[cfg(not(target_os = "linux"))]
+use std::time::Instant;
+
+use tokenmill_cpu::attend::{
+    AttendJob, Item, ItemSource, Keys, KvLayout, Rows, Scratch, attend, plan_items,
+};
+use tokenmill_cpu::isa::Isa;
+use tokenmill_cpu::memory::{Buffer, Parts};
+use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, Span};
+
+/// (query heads, key heads, columns of a head)
+const SHAPES: [(usize, usize, usize); 3] = [(9, 3, 64), (32, 8, 128), (16, 16, 64)];
+const FORMATS: [(KvFormat, &str); 3] =
+    [(KvFormat::F32, "f32"), (KvFormat::Bf16, "bf16"), (KvFormat::Int8, "int8")];
+const PHASES: [&str; 2] = ["decode", "prefill"];
+/// Tokens of all caches walked in decode, so that they do not stay in a core's own caches.
+const COLD_TOKENS: usize = 65_536;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let named: Vec<Isa> = args.iter().filter_map(|a| Isa::from_name(a)).collect();
+    let best = if named.is_empty() { vec![Isa::detect()] } else { named };
+    // What no argument of its kind names is measured whole.
+    let wants = |name: &str, all: &[&str]| {
+        args.iter().any(|a| a == name) || !args.iter().any(|a| all.contains(&a.as_str()))
+    };
+    println!("f32 peak {:.0} GFLOP/s", peak());
+    for isa in best {
+        for (heads, kv_heads, dim) in SHAPES {
+            for (format, name) in FORMATS {
+                if !wants(name, &FORMATS.map(|f| f.1)) {
+                    continue;
+                }
+                let layout = KvLayout { format, kv_heads, k_dim: dim, v_dim: dim };
+                let bench = Bench::new(isa, heads, layout);
+                print!("{:<7} {heads:>2}/{kv_heads:<2} x {dim:<3} {name:<4}", isa.name());
+                for context in [1024, 8192].into_iter().filter(|_| wants("decode", &PHASES)) {
+                    let seconds = bench.decode(context);
+                    let bytes = (layout.block_bytes() / 32 * context) as f64;
+                    print!(
+                        " {context}: {:5.1} GB/s {:7.0} tok/s",
+                        bytes / seconds / 1e9,
+                        1.0 / seconds
+                    );
+                }
+                for tokens in [512, 2048].into_iter().filter(|_| wants("prefill", &PHASES)) {
+                    let seconds = bench.prefill(tokens);
+                    let pairs = (tokens * (tokens + 1) / 2 * heads) as f64;
+                    let rate = pairs * 4.0 * dim as f64 / seconds / 1e9;
+                    print!(
+                        "  pp{tokens}: {rate:5.0} GFLOP/s {:8.0} tok/s",
+                        tokens as f64 / seconds
+                    );
+                }
+                println!();
+            }
+        }
+    }
+}
+
+/// A cache full of tokens.
+struct Bench {
+    isa: Isa,
+    heads: usize,
+    layout: KvLayout,
+    cache: Buffer,
+    tables: Vec<BlockId>,
+    q: Vec<f32>,
+}
+
+impl Bench {
+    fn new(isa: Isa, heads: usize, layout: KvLayout) -> Bench {
+        let blocks = COLD_TOKENS / 32;
+        let mut cache = Buffer::zeroed(layout.bytes(blocks)).expect("memory");
+        let row: Vec<f32> = (0..layout.kv_heads * layout.k_dim + 99)
+            .map(|i| ((i * 7919) % 1009) as f32 / 500.0 - 1.0)
+            .collect();
+        let parts = Parts::new(cache.bytes_mut());
+        for token in 0..COLD_TOKENS {
+            let (k, v) = (&row[token % 97..], &row[token % 89..]);
+            let (k, v) =
+                (&k[..layout.kv_heads * layout.k_dim], &v[..layout.kv_heads * layout.v_dim]);
+            // SAFETY: one thread.
+            unsafe { layout.store(isa, parts, token / 32, token % 32, k, v) };
+        }
+        let tables = (0..blocks).map(|b| BlockId((b * 641 % blocks) as u32)).collect();
+        let q = row.iter().cycle().take(2048 * heads * layout.k_dim).copied().collect();
+        Bench { isa, heads, layout, cache, tables, q }
+    }
+
+    /// Seconds of one token after `context − 1` others, over cold caches.
+    fn decode(&self, context: usize) -> f64 {
+        let starts = (0..COLD_TOKENS / context).map(|i| (i * context / 32) as u32);
+        let spans: Vec<Span> = starts
+            .map(|at| Span {
+                first: 0,
+                len: 1,
+                context: context as u32 - 1,
+                tables: [at; MAX_GROUPS],
+            })
+            .collect();
+        self.time(&spans) / spans.len() as f64
+    }
+
+    /// Seconds of a prompt.
+    fn prefill(&self, tokens: usize) -> f64 {
+        self.time(&[Span { first: 0, len: tokens as u32, context: 0, tables: [0; MAX_GROUPS] }])
+    }
+
+    /// Seconds of a step of these spans: the best of some.
+    fn time(&self, spans: &[Span]) -> f64 {
+        let KvLayout { kv_heads, k_dim, v_dim, .. } = self.layout;
+        let mut out = vec![0.0; 2048 * self.heads * v_dim];
+        let job = AttendJob {
+            heads: self.heads,
+            kv_heads,
+            k_dim,
+            v_dim,
+            scale: 0.125,
+            mask: Mask::Causal,
+            softcap: None,
+            sinks: None,
+            q: Rows { data: &self.q, stride: self.heads * k_dim },
+            keys: Keys::Cache {
+                layout: self.layout,
+                bytes: self.cache.bytes(),
+                tables: &self.tables,
+            },
+            out: Parts::new(&mut out),
+            out_stride: self.heads * v_dim,
+        };
+        let mut items: Vec<Item> = Vec::new();
+        plan_items(spans, ItemSource::Cache { group: 0 }, self.heads, kv_heads, &mut items);
+        let mut scratch = Scratch::new(self.heads, kv_heads, k_dim, v_dim);
+        let (start, mut best) = (seconds(), f64::INFINITY);
+        while best.is_infinite() || seconds() - start < 0.1 {
+            let begin = seconds();
+            for item in &items {
+                // SAFETY: one thread.
+                unsafe { attend(self.isa, black_box(&job), item, &mut scratch) };
+            }
+            best = best.min(seconds() - begin);
+        }
+        best
+    }
+}
+
+/// Processor time of this thread.
+#[cfg(target_os = "linux")]
+fn seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// Time since the first call.
+#[cfg(not(target_os = "linux"))]
+fn seconds() -> f64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_secs_f64()
+}
+
+/// f32 operations a second of a core, in 1e9: the best of some loops of independent fmas.
+fn peak() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::Avx512.is_available() {
+        let best = (0..20).map(|_| {
+            let begin = seconds();
+            // SAFETY: the features are there.
+            black_box(unsafe { fmas(black_box(20_000)) });
+            seconds() - begin
+        });
+        return 20_000.0 * 24.0 * 32.0 / best.fold(f64::INFINITY, f64::min) / 1e9;
+    }
+    0.0
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn fmas(turns: usize) -> [f32; 16] {
+    use std::arch::x86_64::*;
+    let mut sums = [_mm512_set1_ps(1.0); 24];
+    let (a, b) = (black_box(_mm512_set1_ps(0.5)), black_box(_mm512_set1_ps(0.25)));
+    for _ in 0..turns {
+        for sum in &mut sums {
+            *sum = _mm512_fmadd_ps(*sum, a, b);
+        }
+    }
+    let mut total = sums[0];
+    for sum in &sums[1..] {
+        total = _mm512_add_ps(total, *sum);
+    }
+    let mut out = [0.0; 16];
+    // SAFETY: 16 f32s.
+    unsafe { _mm512_storeu_ps(out.as_mut_ptr(), total) };
+    out
+}
