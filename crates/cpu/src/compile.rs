@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    AttendSource, BufferId, HeadNorm, Op, Operand, Program, RopeId, Rows as RowKind, View, WeightId,
+    AttendSource, BufferId, HeadNorm, NormKind, Op, Operand, Program, RopeId, Rows as RowKind,
+    View, WeightId,
 };
 
 use crate::DEVICE;
@@ -14,7 +15,10 @@ use crate::attend::rope::Rotation;
 use crate::caches::Cache;
 use crate::exec::{Outputs, Wants};
 use crate::linear::{Encoding, Mode, scratch_lines};
-use crate::ops::{attend, elementwise, embed, linear, norm, rotate, sample};
+use crate::math::exp;
+use crate::ops::{
+    attend, elementwise, embed, experts, heads, latent, linear, norm, recurrent, rotate, sample,
+};
 use crate::plan::{Cols, Draft, Resource, Split};
 use crate::weight::Weight;
 
@@ -170,7 +174,35 @@ impl<'a> Compiler<'a> {
                 let vocab = self.program.vocab as usize;
                 self.draft.push(sample::Sample { logits, vocab }, Split::Own, &reads, &[]);
             }
-            other => return Err(unsupported(other.name())),
+            Op::HeadLinear { x, heads, weight, out } => {
+                let (x, out) = (Cols::from(*x), self.whole(*out));
+                let weight = self.weight(*weight);
+                let kernel = heads::HeadLinear::new(x, weight, *heads as usize, self.mode, out)
+                    .ok_or_else(|| unsupported("HeadLinear of several formats"))?;
+                let (encoded, block, spec) = kernel.wants();
+                self.want_block(encoded, block);
+                let lines = spec.map_or(0, |s| scratch_lines(&s));
+                self.wants.lines = self.wants.lines.max(lines);
+                self.draft.push(kernel, Split::Own, &[place(x)], &[place(out)]);
+            }
+            Op::StoreLatent { .. } | Op::AttendLatent { .. } => self.latent(op),
+            Op::Conv { .. } | Op::DeltaRule { .. } | Op::Scan { .. } => self.recurrent(op),
+            Op::Route { x, router, rule, out } => {
+                let cols = rule.experts as usize;
+                let at = self.draft.place(RowKind::Tokens, cols);
+                let logits = Cols { place: at, start: 0, cols };
+                let product = self.product(*x, *router, logits)?;
+                let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
+                self.draft.push(linear::Linear(product), Split::Own, &reads, &[place(logits)]);
+                let (rule, out) = (*rule, self.whole(*out));
+                let choice_bias = rule.choice_bias.map(|w| self.weight(w).vector().to_vec());
+                let choice_bias = choice_bias.unwrap_or_default();
+                let kernel = experts::Route { logits, rule, choice_bias, out };
+                self.want_row(kernel.wants());
+                let split = Split::Rows(RowKind::Tokens);
+                self.draft.push(kernel, split, &[place(logits)], &[place(out)]);
+            }
+            Op::Experts { .. } => self.experts(op)?,
         }
         Ok(())
     }
@@ -336,5 +368,162 @@ impl<'a> Compiler<'a> {
         self.wants.counters += 1;
         self.draft.push(kernel, Split::Own, &reads, &[place(out)]);
         Ok(())
+    }
+
+    fn want_block(&mut self, encoded: usize, block: usize) {
+        self.wants.encoded = self.wants.encoded.max(encoded);
+        self.wants.block = self.wants.block.max(block);
+    }
+
+    fn latent(&mut self, op: &Op) {
+        match op {
+            Op::StoreLatent { latent, norm, eps, key, rope, cache } => {
+                let (latent, key) = (Cols::from(*latent), Cols::from(*key));
+                let weight = self.weight(*norm);
+                let rule = norm::Rule::new(NormKind::Rms, *eps, Some(&weight), 0.0, None);
+                let turn = self.turn(key.cols as u32, &None, Some(*rope));
+                let mut reads = vec![place(latent), place(key)];
+                reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
+                self.want_row(latent.cols + key.cols);
+                let cache = cache.0 as usize;
+                let kernel = latent::StoreLatent { latent, rule, key, turn, cache };
+                self.draft.push(kernel, Split::Own, &reads, &[Resource::Cache(cache)]);
+            }
+            Op::AttendLatent { q_latent, q_rope, heads, cache, scale, out } => {
+                let (q_latent, q_rope) = (Cols::from(*q_latent), Cols::from(*q_rope));
+                let (heads, cache) = (*heads as usize, cache.0 as usize);
+                let (scale, out) = (*scale, self.whole(*out));
+                let kernel = latent::AttendLatent { q_latent, q_rope, heads, scale, cache, out };
+                self.want_row(kernel.wants());
+                let reads = [place(q_latent), place(q_rope), Resource::Cache(cache)];
+                self.draft.push(kernel, Split::Own, &reads, &[place(out)]);
+            }
+            _ => {}
+        }
+    }
+
+    fn recurrent(&mut self, op: &Op) {
+        let vector = |w: &WeightId| self.weight(*w).vector().to_vec();
+        // Rates are kept as −e^a_log.
+        let rates = |w: &WeightId| vector(w).into_iter().map(|a| -exp(a)).collect();
+        match op {
+            Op::Conv { x, weight, kernel, bias, act, state, out } => {
+                let (x, out, kernel) = (Cols::from(*x), self.whole(*out), *kernel as usize);
+                let (weight, mut row) = (self.weight(*weight), vec![0.0; kernel]);
+                let mut taps = vec![0.0; kernel * x.cols];
+                for c in 0..x.cols {
+                    weight.row(c, &mut row);
+                    (0..kernel).for_each(|j| taps[j * x.cols + c] = row[j]);
+                }
+                let bias = bias.as_ref().map(vector).unwrap_or_default();
+                let (cache, act) = (state.0 as usize, *act);
+                let conv = recurrent::Conv { x, taps, kernel, bias, act, cache, out };
+                self.push_recurrent(conv, op, cache);
+            }
+            Op::DeltaRule { q, k, v, a, b, a_log, dt_bias, k_heads, v_heads, state, out } => {
+                let rule = recurrent::DeltaRule {
+                    q: (*q).into(),
+                    k: (*k).into(),
+                    v: (*v).into(),
+                    a: (*a).into(),
+                    b: (*b).into(),
+                    rate: rates(a_log),
+                    dt_bias: vector(dt_bias),
+                    k_heads: *k_heads as usize,
+                    v_heads: *v_heads as usize,
+                    cache: state.0 as usize,
+                    out: self.whole(*out),
+                };
+                self.want_row(rule.wants());
+                self.push_recurrent(rule, op, state.0 as usize);
+            }
+            Op::Scan { x, b, c, dt, a_log, skip, dt_bias, heads, groups, dt_limit, state, out } => {
+                let scan = recurrent::Scan {
+                    x: (*x).into(),
+                    b: (*b).into(),
+                    c: (*c).into(),
+                    dt: (*dt).into(),
+                    rate: rates(a_log),
+                    skip: vector(skip),
+                    dt_bias: vector(dt_bias),
+                    heads: *heads as usize,
+                    groups: *groups as usize,
+                    dt_limit: *dt_limit,
+                    cache: state.0 as usize,
+                    out: self.whole(*out),
+                };
+                self.push_recurrent(scan, op, state.0 as usize);
+            }
+            _ => {}
+        }
+    }
+
+    fn push_recurrent(
+        &mut self,
+        kernel: impl crate::exec::Kernel + 'static,
+        op: &Op,
+        cache: usize,
+    ) {
+        let (mut reads, mut writes) = (Vec::new(), vec![Resource::Cache(cache)]);
+        for operand in op.operands() {
+            match operand {
+                Operand::Read(v) => reads.push(place(v.into())),
+                Operand::Write(b) => writes.push(Resource::Place(b.0 as usize)),
+                _ => {}
+            }
+        }
+        self.draft.push(kernel, Split::Own, &reads, &writes);
+    }
+
+    fn experts(&mut self, op: &Op) -> Done {
+        let Op::Experts { x, route, gate, up, down, experts: count, act, out } = op else {
+            return Ok(());
+        };
+        let (x, route, out) = (Cols::from(*x), Cols::from(*route), self.whole(*out));
+        let all = |first: &WeightId| -> Vec<_> {
+            (0..*count).map(|e| self.weight(WeightId(first.0 + e))).collect()
+        };
+        let [gate, up, down] = [gate, up, down].map(all);
+        let [of_gate, of_up, of_down] =
+            [self.encoding_of(&gate)?, self.encoding_of(&up)?, self.encoding_of(&down)?];
+        let (top, ffn) = (route.cols / 2, gate.first().map_or(0, |w| w.rows));
+        let inputs = [(self.encode(x, of_gate), of_gate), (self.encode(x, of_up), of_up)];
+        let mut slots = |cols: usize| {
+            let at = self.draft.place(RowKind::Tokens, top * cols);
+            Cols { place: at, start: 0, cols: top * cols }
+        };
+        let (inner, results) = (slots(ffn), slots(out.cols));
+        let lines = of_gate.lines(x.cols).max(of_up.lines(x.cols)).max(of_down.lines(ffn));
+        self.want_block(heads::ROWS * lines, heads::ROWS * (2 * ffn).max(out.cols));
+        let (experts, uses) = self.wants.experts;
+        self.wants.experts = (experts.max(*count as usize), uses.max(top));
+        let act = *act;
+        let kernel = experts::ExpertsInner { route, gate, up, inputs, act, out: inner };
+        let reads = [place(route), place(inputs[0].0), place(inputs[1].0)];
+        self.draft.push(kernel, Split::Own, &reads, &[place(inner)]);
+        let encoding = of_down;
+        let kernel = experts::ExpertsDown { route, down, inner, encoding, out: results };
+        let reads = [place(route), place(inner)];
+        self.draft.push(kernel, Split::Own, &reads, &[place(results)]);
+        let kernel = experts::Mix { route, slots: results, out };
+        let reads = [place(route), place(results)];
+        self.draft.push(kernel, Split::Rows(RowKind::Tokens), &reads, &[place(out)]);
+        Ok(())
+    }
+
+    /// The encoding that all matrices of a kind read; each is one run of panels.
+    fn encoding_of(&mut self, weights: &[Arc<Weight>]) -> Result<Encoding, DeviceError> {
+        let mut found = None;
+        for weight in weights {
+            let [panels] = weight.panels() else {
+                return Err(unsupported("an expert of several formats"));
+            };
+            let encoding = Encoding::of(panels.spec.layout(), self.mode);
+            if *found.get_or_insert(encoding) != encoding {
+                return Err(unsupported("experts of unlike formats"));
+            }
+            self.wants.lines = self.wants.lines.max(scratch_lines(&panels.spec));
+        }
+        found.ok_or_else(|| unsupported("a layer without experts"))
     }
 }

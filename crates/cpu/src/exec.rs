@@ -36,6 +36,11 @@ pub(crate) struct Scratch {
     pub sample: SampleScratch,
     /// A row of logits, or whatever a kernel needs.
     pub row: Vec<f32>,
+    /// Rows encoded for a product of this worker alone, and its results.
+    pub encoded: Vec<Line>,
+    pub block: Vec<f32>,
+    /// Tokens by expert.
+    pub order: Vec<u32>,
 }
 
 /// How much scratch the nodes of a program want.
@@ -44,6 +49,10 @@ pub(crate) struct Wants {
     pub lines: usize,
     pub attention: AttentionWants,
     pub row: usize,
+    pub encoded: usize,
+    pub block: usize,
+    /// Experts, and experts a token uses.
+    pub experts: (usize, usize),
     /// Work counters.
     pub counters: usize,
     /// Distinct lists of attention items: source, heads, key heads.
@@ -237,6 +246,9 @@ impl CpuExecutable {
             attention: c.wants.attention.scratch(),
             sample: SampleScratch::new(vocab),
             row: vec![0.0; c.wants.row.max(vocab)],
+            encoded: vec![Line::ZERO; c.wants.encoded],
+            block: vec![0.0; c.wants.block],
+            order: vec![0; c.wants.experts.0 + c.wants.experts.1 * limits.step_tokens as usize],
         });
         let (tokens, outputs) = (limits.step_tokens as usize, limits.outputs as usize);
         let top = || Vec::with_capacity(limits.top_logprobs as usize);

@@ -121,12 +121,11 @@ enum Kind {
 #[derive(Debug, Clone)]
 pub(crate) struct Weight {
     pub rows: usize,
-    pub cols: usize,
     kind: Kind,
     /// One a row, or empty.
-    pub bias: Vec<f32>,
+    bias: Vec<f32>,
     /// One a row, or empty.
-    pub scales: Vec<f32>,
+    scales: Vec<f32>,
 }
 
 impl Weight {
@@ -142,9 +141,14 @@ impl Weight {
             WeightUse::Rows => Kind::Table(tables(spec, source, slabs)?),
             _ => Kind::Panels(panels(spec, source, slabs, pool)?),
         };
-        let (rows, cols) = (spec.rows as usize, spec.cols as usize);
+        let rows = spec.rows as usize;
         let (bias, scales) = (stored::bias(spec, source)?, stored::scales(spec));
-        Ok(Self { rows, cols, kind, bias, scales })
+        Ok(Self { rows, kind, bias, scales })
+    }
+
+    /// Whether a product needs [`Self::after`].
+    pub fn has_after(&self) -> bool {
+        !self.bias.is_empty() || !self.scales.is_empty()
     }
 
     /// The numbers of a vector; empty for matrices.
@@ -160,6 +164,17 @@ impl Weight {
         match &self.kind {
             Kind::Panels(p) => p,
             _ => &[],
+        }
+    }
+
+    /// Adds biases and multiplies by factors: `y` holds rows `first ..` of a product.
+    pub fn after(&self, first: usize, y: &mut [f32]) {
+        let rows = first..first + y.len();
+        if !self.bias.is_empty() {
+            y.iter_mut().zip(&self.bias[rows.clone()]).for_each(|(y, b)| *y += b);
+        }
+        if !self.scales.is_empty() {
+            y.iter_mut().zip(&self.scales[rows]).for_each(|(y, s)| *y *= s);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The suite every device passes, on every instruction set of this machine and in every mode.
+//! The suite every device passes, whole, on every instruction set of this machine and in every mode.
 
 use tokenmill_backend::conformance::{Outcome, run};
 use tokenmill_cpu::isa::Isa;
@@ -10,17 +10,13 @@ fn every_instruction_set_passes() {
         for mode in [Mode::Int8, Mode::Bf16, Mode::F32] {
             let options = CpuOptions { threads: 2, isa: Some(isa), mode, ..Default::default() };
             let mut device = CpuDevice::new(options).expect("a device");
-            let (mut failed, mut passed, mut absent) = (Vec::new(), 0, Vec::new());
+            let (mut failed, mut passed) = (Vec::new(), 0);
             run(&mut device, &mut |report| match report.outcome {
                 Outcome::Passed(_) => passed += 1,
-                Outcome::Unsupported(what) => absent.push(what),
-                Outcome::Failed(_) => failed.push(report.to_string()),
+                Outcome::Unsupported(_) | Outcome::Failed(_) => failed.push(report.to_string()),
             });
-            absent.sort_unstable();
-            absent.dedup();
-            println!("{} {mode:?}: {passed} passed, absent: {absent:?}", isa.name());
             assert!(failed.is_empty(), "{} {mode:?}:\n{}", isa.name(), failed.join("\n"));
-            assert!(passed > 60, "{passed} cases");
+            assert!(passed > 150, "{passed} cases");
         }
     }
 }

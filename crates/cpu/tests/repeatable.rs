@@ -4,6 +4,7 @@
 mod model;
 
 use model::{Model, Plan};
+use tokenmill_backend::conformance::{cases, outputs};
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
 use tokenmill_ir::KvFormat;
@@ -47,6 +48,36 @@ fn batch_chunks_threads_and_instruction_set_do_not_show() {
         }
         for &isa in isas.iter().filter(|isa| **isa != best) {
             check(isa.name(), logits(&model, isa, 2, mode, &alone(64)));
+        }
+    }
+}
+
+#[test]
+fn every_op_gives_the_same_bits_on_every_instruction_set_and_number_of_threads() {
+    let all: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
+    let cases = cases(32);
+    for mode in [Mode::Int8, Mode::F32] {
+        let device = |isa, threads| {
+            let options = CpuOptions { threads, isa: Some(isa), mode, ..Default::default() };
+            CpuDevice::new(options).expect("a device")
+        };
+        let mut first = device(Isa::detect(), 1);
+        let mut others: Vec<CpuDevice> = all.iter().map(|&isa| device(isa, 2)).collect();
+        others.push(device(Isa::detect(), 5));
+        for case in &cases {
+            let bits = |device: &mut CpuDevice| -> Vec<(Vec<u32>, Vec<u32>)> {
+                let steps = outputs(device, case).expect("runs");
+                let rows =
+                    |s: &tokenmill_ir::StepOutput| s.rows.iter().map(|x| x.to_bits()).collect();
+                let tokens = |s: &tokenmill_ir::StepOutput| {
+                    s.sampled.iter().flat_map(|s| [s.token, s.logprob.to_bits()]).collect()
+                };
+                steps.iter().map(|s| (rows(s), tokens(s))).collect()
+            };
+            let expected = bits(&mut first);
+            for other in &mut others {
+                assert!(bits(other) == expected, "{} {mode:?}: {:?}", case.name, other.isa());
+            }
         }
     }
 }

@@ -87,21 +87,14 @@ impl Product {
 
     /// Adds biases, multiplies by factors.
     fn after(&self, job: &Job<'_>, panels: &Panels, range: Range<usize>, tokens: usize) {
-        let Weight { bias, scales, .. } = &*self.weight;
-        if bias.is_empty() && scales.is_empty() {
+        if !self.weight.has_after() {
             return;
         }
         let cols = columns(panels, range);
         for r in 0..tokens {
             let view = Cols { start: self.out.start + cols.start, cols: cols.len(), ..self.out };
             // SAFETY: columns of this worker's panels.
-            let row = unsafe { job.write(view, r) };
-            if !bias.is_empty() {
-                row.iter_mut().zip(&bias[cols.clone()]).for_each(|(y, b)| *y += b);
-            }
-            if !scales.is_empty() {
-                row.iter_mut().zip(&scales[cols.clone()]).for_each(|(y, s)| *y *= s);
-            }
+            self.weight.after(cols.start, unsafe { job.write(view, r) });
         }
     }
 }

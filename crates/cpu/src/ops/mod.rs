@@ -3,7 +3,11 @@
 pub(crate) mod attend;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
+pub(crate) mod experts;
+pub(crate) mod heads;
+pub(crate) mod latent;
 pub(crate) mod linear;
 pub(crate) mod norm;
+pub(crate) mod recurrent;
 pub(crate) mod rotate;
 pub(crate) mod sample;

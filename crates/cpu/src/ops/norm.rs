@@ -1,7 +1,5 @@
 //! Norms, with the sums and gates around them.
 
-use std::sync::Arc;
-
 use tokenmill_ir::{GateOrder, NormKind};
 
 use crate::exec::{Job, Kernel};

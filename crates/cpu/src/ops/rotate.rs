@@ -45,7 +45,7 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Heads `first ..` of a row in place.
-    fn apply(&self, job: &Job<'_>, row: usize, first: usize, heads: &mut [f32]) {
+    pub fn apply(&self, job: &Job<'_>, row: usize, first: usize, heads: &mut [f32]) {
         let isa = job.step.isa;
         if let Some(n) = &self.norm {
             let own = n.weight.len() > self.dim;
