@@ -1,26 +1,13 @@
 //! The vectors of attention with AVX2: 16 lanes are two 256-bit registers.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::vector::{ScoreTile, ValueTile, Vector};
 use super::{AttendJob, Item, Scratch, blocked};
 
 /// AVX2 and FMA.
 pub(super) struct Avx2;
-
-/// Computes an item.
-///
-/// # Safety
-/// As [`super::attend`], and the instruction set is available.
-pub(super) unsafe fn attend(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
-    // SAFETY: passed on.
-    unsafe {
-        match job.is_int8() {
-            false => Avx2::attend::<false>(job, item, scratch),
-            true => Avx2::attend::<true>(job, item, scratch),
-        }
-    }
-}
 
 /// Does the same to both halves.
 macro_rules! both {
@@ -199,7 +186,20 @@ impl Vector for Avx2 {
         unsafe { super::vector::by_shape!(vectors, rows, run, INT8, t, [1 2], [1 2 3]) }
     }
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn attend<const INT8: bool>(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
-        unsafe { blocked::attend::<Avx2, INT8>(job, item, scratch) }
+    unsafe fn load_queries<const INT8: bool>(
+        job: &AttendJob<'_>,
+        item: &Item,
+        scratch: &mut Scratch,
+    ) {
+        blocked::load_queries::<INT8>(job, item, scratch);
+    }
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn split<const INT8: bool>(
+        job: &AttendJob<'_>,
+        item: &Item,
+        range: Range<usize>,
+        scratch: &mut Scratch,
+    ) {
+        unsafe { blocked::split::<Avx2, INT8>(job, item, range, scratch) }
     }
 }

@@ -1,26 +1,13 @@
 //! The vectors of attention with AVX-512 and its VNNI.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::vector::{ScoreTile, ValueTile, Vector};
 use super::{AttendJob, Item, Scratch, blocked};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 pub(super) struct Avx512;
-
-/// Computes an item.
-///
-/// # Safety
-/// As [`super::attend`], and the instruction set is available.
-pub(super) unsafe fn attend(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
-    // SAFETY: passed on.
-    unsafe {
-        match job.is_int8() {
-            false => Avx512::attend::<false>(job, item, scratch),
-            true => Avx512::attend::<true>(job, item, scratch),
-        }
-    }
-}
 
 // SAFETY (every block below): the contract of `Vector`: the instruction set is available and
 // the pointers cover what is read or written.
@@ -145,7 +132,20 @@ impl Vector for Avx512 {
         unsafe { super::vector::by_shape!(vectors, rows, run, INT8, t, [1 2 3 4], [1 2 3 4 5 6]) }
     }
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn attend<const INT8: bool>(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
-        unsafe { blocked::attend::<Avx512, INT8>(job, item, scratch) }
+    unsafe fn load_queries<const INT8: bool>(
+        job: &AttendJob<'_>,
+        item: &Item,
+        scratch: &mut Scratch,
+    ) {
+        blocked::load_queries::<INT8>(job, item, scratch);
+    }
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    unsafe fn split<const INT8: bool>(
+        job: &AttendJob<'_>,
+        item: &Item,
+        range: Range<usize>,
+        scratch: &mut Scratch,
+    ) {
+        unsafe { blocked::split::<Avx512, INT8>(job, item, range, scratch) }
     }
 }

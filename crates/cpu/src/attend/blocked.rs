@@ -9,8 +9,8 @@ use super::layout::GROUP;
 use super::scalar::code_scale;
 use super::scratch::{floats, shorts};
 use super::vector::{ScoreTile, ValueTile, Vector};
-use super::{AttendJob, CODE_MAX, Item, SPLIT, Scratch, TILE, widen};
-use crate::math::{exp, tanh, tree};
+use super::{AttendJob, CODE_MAX, Item, Scratch, TILE, widen};
+use crate::math::tanh;
 
 /// Scores of `R` rows by `N` groups of keys.
 ///
@@ -127,7 +127,7 @@ pub(super) unsafe fn values<V: Vector, const INT8: bool, const N: usize, const R
     }
 }
 
-/// e^x for x ≤ 0 or NaN, the bits of [`exp`].
+/// e^x for x ≤ 0 or NaN, the bits of [`crate::math::exp`].
 #[inline(always)]
 unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
     // SAFETY: registers only.
@@ -149,53 +149,13 @@ unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
     }
 }
 
-/// Computes an item.
-///
-/// # Safety
-/// As [`super::attend`], and the instruction set of `V` is available.
+/// Scaled queries, or their codes.
 #[inline(always)]
-pub(super) unsafe fn attend<V: Vector, const INT8: bool>(
+pub(super) fn load_queries<const INT8: bool>(
     job: &AttendJob<'_>,
     item: &Item,
     scratch: &mut Scratch,
 ) {
-    let rows = item.tokens as usize * job.group();
-    load_queries::<INT8>(job, item, scratch);
-    scratch.total_max[..rows].fill(f32::NEG_INFINITY);
-    scratch.total_sum[..rows].fill(0.0);
-    let v_cols = job.v_dim.next_multiple_of(GROUP);
-    floats(&mut scratch.total_out)[..rows * v_cols].fill(0.0);
-    let seen = seen_by(job, item, 0..rows);
-    let mut at = seen.start;
-    while at < seen.end {
-        let end = seen.end.min((at / SPLIT + 1) * SPLIT);
-        // SAFETY: passed on.
-        unsafe { split::<V, INT8>(job, item, at..end, scratch) };
-        for row in 0..rows {
-            merge(scratch, row, v_cols);
-        }
-        at = end;
-    }
-    for row in 0..rows {
-        let (token, head) = (row / job.group(), row % job.group());
-        let head = item.kv_head as usize * job.group() + head;
-        let at = (item.row as usize + token) * job.out_stride + head * job.v_dim;
-        // SAFETY: the item's own columns.
-        let out = unsafe { job.out.part(at..at + job.v_dim) };
-        finish(scratch, row, v_cols, job.sinks.map(|s| s[head]), out);
-    }
-}
-
-/// Keys that any of the rows sees.
-#[inline(always)]
-fn seen_by(job: &AttendJob<'_>, item: &Item, rows: Range<usize>) -> Range<usize> {
-    let of = |row: usize| job.seen(item.index as usize + row / job.group(), item.keys as usize);
-    of(rows.start).start..of(rows.end - 1).end
-}
-
-/// Scaled queries, or their codes.
-#[inline(always)]
-fn load_queries<const INT8: bool>(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
     let (dim, group) = (job.k_dim, job.group());
     for row in 0..item.tokens as usize * group {
         let first = (item.kv_head as usize * group + row % group) * dim;
@@ -225,15 +185,15 @@ fn encode(x: &[f32], most: f32, codes: &mut [i16]) -> f32 {
     scale
 }
 
-/// The keys `seen`, all of one split.
+/// The keys `range`, all of one split, for every row of an item, into the scratch.
 ///
 /// # Safety
-/// As [`attend`].
+/// The instruction set of `V` is available; the queries are loaded.
 #[inline(always)]
-unsafe fn split<V: Vector, const INT8: bool>(
+pub(super) unsafe fn split<V: Vector, const INT8: bool>(
     job: &AttendJob<'_>,
     item: &Item,
-    seen: Range<usize>,
+    range: Range<usize>,
     scratch: &mut Scratch,
 ) {
     let rows = item.tokens as usize * job.group();
@@ -241,17 +201,17 @@ unsafe fn split<V: Vector, const INT8: bool>(
     scratch.max[..rows].fill(f32::NEG_INFINITY);
     floats(&mut scratch.sum)[..rows * GROUP].fill(0.0);
     floats(&mut scratch.out)[..rows * v_cols].fill(0.0);
-    for tile in seen.start / TILE..seen.end.div_ceil(TILE) {
+    for tile in range.start / TILE..range.end.div_ceil(TILE) {
         let of_tile = |keys: Range<usize>| {
             let first = tile * TILE;
             let end = keys.end.clamp(first, first + TILE) - first;
             (keys.start.clamp(first, first + TILE) - first).min(end)..end
         };
         // SAFETY: passed on.
-        unsafe { widen::tile::<V>(job, item, tile, of_tile(seen.clone()), scratch) };
+        unsafe { widen::tile::<V>(job, item, tile, of_tile(range.clone()), scratch) };
         for first in (0..rows).step_by(V::TILE.1) {
             let chunk = first..rows.min(first + V::TILE.1);
-            let keys = of_tile(seen_by(job, item, chunk.clone()));
+            let keys = of_tile(job.seen_by(item, chunk.clone()));
             if keys.is_empty() {
                 continue;
             }
@@ -261,7 +221,7 @@ unsafe fn split<V: Vector, const INT8: bool>(
             unsafe {
                 score_rows::<V, INT8>(job, chunk.clone(), keys.clone(), scratch);
                 for row in chunk.clone() {
-                    let seen = of_tile(seen_by(job, item, row..row + 1));
+                    let seen = of_tile(job.seen_by(item, row..row + 1));
                     let i = row - first;
                     cover(job, &keys, seen, &mut floats(&mut scratch.s)[i * TILE..][..TILE]);
                 }
@@ -284,7 +244,7 @@ fn groups(keys: &Range<usize>) -> Range<usize> {
 /// Scores of a chunk of rows.
 ///
 /// # Safety
-/// As [`attend`].
+/// As [`split`].
 #[inline(always)]
 unsafe fn score_rows<V: Vector, const INT8: bool>(
     job: &AttendJob<'_>,
@@ -335,7 +295,7 @@ fn cover(job: &AttendJob<'_>, keys: &Range<usize>, seen: Range<usize>, s: &mut [
 /// rows' outputs are multiplied by.
 ///
 /// # Safety
-/// As [`attend`].
+/// As [`split`].
 #[inline(always)]
 unsafe fn weigh<V: Vector>(
     chunk: Range<usize>,
@@ -379,7 +339,7 @@ unsafe fn weigh<V: Vector>(
 /// scales of the codes.
 ///
 /// # Safety
-/// As [`attend`].
+/// As [`split`].
 #[inline(always)]
 unsafe fn encode_weights<V: Vector>(
     rows: usize,
@@ -415,7 +375,7 @@ unsafe fn encode_weights<V: Vector>(
 /// Adds the weighted values to the outputs of a chunk of rows.
 ///
 /// # Safety
-/// As [`attend`].
+/// As [`split`].
 #[inline(always)]
 unsafe fn add_values<V: Vector, const INT8: bool>(
     job: &AttendJob<'_>,
@@ -448,49 +408,5 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
         };
         // SAFETY: columns of the rows of the chunk; keys of the tile.
         unsafe { V::values::<INT8>(V::TILE.0.min(vectors - vector), chunk.len(), &t) };
-    }
-}
-
-/// The split of a row joins its total.
-#[inline(always)]
-fn merge(scratch: &mut Scratch, row: usize, v_cols: usize) {
-    let (max, sum) = (scratch.max[row], tree(scratch.sum[row].0));
-    if sum == 0.0 {
-        return;
-    }
-    let part = &floats(&mut scratch.out)[row * v_cols..][..v_cols];
-    let total = &mut floats(&mut scratch.total_out)[row * v_cols..][..v_cols];
-    let total_max = scratch.total_max[row];
-    if scratch.total_sum[row] == 0.0 {
-        (scratch.total_max[row], scratch.total_sum[row]) = (max, sum);
-        total.copy_from_slice(part);
-        return;
-    }
-    let new = total_max.max(max);
-    let (x, y) = (exp(total_max - new), exp(max - new));
-    scratch.total_max[row] = new;
-    scratch.total_sum[row] = scratch.total_sum[row].mul_add(x, sum * y);
-    for (o, part) in total.iter_mut().zip(part) {
-        *o = o.mul_add(x, part * y);
-    }
-}
-
-/// The sink joins the total of a row, and the sums become results.
-#[inline(always)]
-fn finish(scratch: &mut Scratch, row: usize, v_cols: usize, sink: Option<f32>, out: &mut [f32]) {
-    let total = &floats(&mut scratch.total_out)[row * v_cols..][..out.len()];
-    let (max, mut sum) = (scratch.total_max[row], scratch.total_sum[row]);
-    let mut x = 1.0;
-    if let Some(sink) = sink {
-        let new = max.max(sink);
-        x = exp(max - new);
-        sum = sum.mul_add(x, exp(sink - new));
-    } else if sum == 0.0 {
-        out.fill(0.0);
-        return;
-    }
-    let inverse = 1.0 / sum;
-    for (out, o) in out.iter_mut().zip(total) {
-        *out = (o * x).mul_add(inverse, 0.0);
     }
 }

@@ -118,13 +118,10 @@ impl KvLayout {
             let k = &k[head * self.k_dim..][..self.k_dim];
             let v = &v[head * self.v_dim..][..self.v_dim];
             let place = Place { layout: *self, cache, at, slot };
-            // SAFETY: passed on.
-            unsafe {
-                match self.format {
-                    KvFormat::F32 => store_f32(isa, place, k, v),
-                    KvFormat::Bf16 => store_bf16(isa, place, k, v),
-                    KvFormat::Int8 => store_int8(isa, place, k, v),
-                }
+            match self.format {
+                KvFormat::F32 => store_f32(isa, place, k, v),
+                KvFormat::Bf16 => store_bf16(isa, place, k, v),
+                KvFormat::Int8 => store_int8(isa, place, k, v),
             }
         }
     }

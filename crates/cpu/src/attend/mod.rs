@@ -19,7 +19,7 @@
 //! instruction set. `scalar` is the definition in code. `fma` rounds once; `exp` and `tanh` are
 //! those of [`crate::math`].
 //!
-//! Keys fall into tiles of 64 and splits of 1024 by their index in the sequence. Unseen keys
+//! Keys fall into tiles of 64 and splits of 256 by their index in the sequence. Unseen keys
 //! take no part. In a split, from m = −∞, l\[0..16\] = 0, o = 0, for each tile with a seen key:
 //!
 //! ```text
@@ -58,6 +58,7 @@ mod layout;
 pub mod rope;
 mod scalar;
 mod scratch;
+mod splits;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -73,11 +74,13 @@ use crate::isa::Isa;
 use crate::memory::Parts;
 pub use layout::{BLOCK_TOKENS, KvLayout};
 pub use scratch::Scratch;
+#[cfg(target_arch = "x86_64")]
+use {avx2::Avx2, avx512::Avx512, vector::Vector};
 
 /// Keys of a tile.
 const TILE: usize = 64;
 /// Keys of a split.
-const SPLIT: usize = 1024;
+const SPLIT: usize = 256;
 /// Rows (tokens × heads of a group) of an item, at least one token.
 const ITEM_ROWS: usize = 96;
 /// Columns of an int8 key head whose sums surely fit 32 bits.
@@ -248,6 +251,30 @@ impl AttendJob<'_> {
         }
     }
 
+    /// Rows of an item: its tokens by the heads of the group.
+    fn rows(&self, item: &Item) -> usize {
+        item.tokens as usize * self.group()
+    }
+
+    /// Indices of the keys that any of an item's rows sees.
+    #[inline(always)]
+    fn seen_by(&self, item: &Item, rows: Range<usize>) -> Range<usize> {
+        let of = |row| self.seen(item.index as usize + row / self.group(), item.keys as usize);
+        of(rows.start).start..of(rows.end - 1).end
+    }
+
+    /// The splits of 256 keys in which `item` sees a key. Where there are fewer items than
+    /// threads, compute them apart by [`attend_split`] and then [`join_splits`].
+    pub fn splits(&self, item: &Item) -> Range<usize> {
+        let seen = self.seen_by(item, 0..self.rows(item));
+        seen.start / SPLIT..seen.end.div_ceil(SPLIT)
+    }
+
+    /// f32s of a part: what a split of `item` comes to.
+    pub fn part_len(&self, item: &Item) -> usize {
+        self.rows(item) * splits::part_row(self.v_dim)
+    }
+
     /// Panics unless the shapes agree and every key that `item` sees is there.
     fn check(&self, item: &Item) {
         assert!(self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads), "heads");
@@ -273,18 +300,117 @@ impl AttendJob<'_> {
 /// Nothing else may use the item's columns of its rows in `job.out` meanwhile.
 pub unsafe fn attend(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
     job.check(item);
-    assert!(isa.is_available(), "{} is not available here", isa.name());
     scratch.check(job, item);
-    // SAFETY: the features are there; the caller keeps others away from the outputs.
+    let rows = job.rows(item);
+    splits::clear(isa, scratch, rows, job.v_dim);
+    load_queries(isa, job, item, scratch);
+    for split in job.splits(item) {
+        run_split(isa, job, item, split, scratch);
+        splits::merge(isa, scratch, rows, job.v_dim);
+    }
+    // SAFETY: passed on.
+    unsafe { finish(isa, job, item, scratch) };
+}
+
+/// Computes one split of an item into `part`, `job.part_len(item)` long.
+///
+/// # Panics
+/// As [`attend`], or if the part has another length.
+pub fn attend_split(
+    isa: Isa,
+    job: &AttendJob<'_>,
+    item: &Item,
+    split: usize,
+    part: &mut [f32],
+    scratch: &mut Scratch,
+) {
+    job.check(item);
+    scratch.check(job, item);
+    assert_eq!(part.len(), job.part_len(item), "length of a part");
+    load_queries(isa, job, item, scratch);
+    run_split(isa, job, item, split, scratch);
+    splits::save(isa, scratch, job.rows(item), job.v_dim, part);
+}
+
+/// Makes the results of an item from the parts of all `job.splits(item)`, in order, one after
+/// another in `parts`: the same bits as [`attend`].
+///
+/// # Panics
+/// As [`attend`], or if the parts have another length.
+///
+/// # Safety
+/// As [`attend`].
+pub unsafe fn join_splits(
+    isa: Isa,
+    job: &AttendJob<'_>,
+    item: &Item,
+    parts: &[f32],
+    scratch: &mut Scratch,
+) {
+    job.check(item);
+    scratch.check(job, item);
+    let len = job.part_len(item);
+    assert_eq!(parts.len(), len * job.splits(item).len(), "length of the parts");
+    splits::clear(isa, scratch, job.rows(item), job.v_dim);
+    for part in parts.chunks_exact(len) {
+        splits::merge_part(isa, scratch, job.v_dim, part);
+    }
+    // SAFETY: passed on.
+    unsafe { finish(isa, job, item, scratch) };
+}
+
+/// Puts the queries of an item into the scratch.
+fn load_queries(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+    assert!(isa.is_available(), "{} is not available here", isa.name());
+    // SAFETY: the features are there.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
-        match isa {
-            Isa::Scalar => scalar::attend(job, item, scratch),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => avx2::attend(job, item, scratch),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => avx512::attend(job, item, scratch),
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => unreachable!("not available, as asserted"),
+        match (isa, job.is_int8()) {
+            (Isa::Scalar, _) => {}
+            (Isa::Avx2 | Isa::AvxVnni, false) => Avx2::load_queries::<false>(job, item, scratch),
+            (Isa::Avx2 | Isa::AvxVnni, true) => Avx2::load_queries::<true>(job, item, scratch),
+            (Isa::Avx512 | Isa::Amx, false) => Avx512::load_queries::<false>(job, item, scratch),
+            (Isa::Avx512 | Isa::Amx, true) => Avx512::load_queries::<true>(job, item, scratch),
         }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (job, item, scratch);
+}
+
+/// Computes a split of an item whose queries are loaded, into the scratch.
+fn run_split(isa: Isa, job: &AttendJob<'_>, item: &Item, split: usize, scratch: &mut Scratch) {
+    let seen = job.seen_by(item, 0..job.rows(item));
+    let range = seen.start.max(split * SPLIT)..seen.end.min((split + 1) * SPLIT);
+    assert!(!range.is_empty(), "a split with a seen key");
+    // SAFETY: the features are there: `load_queries` asserts it.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        match (isa, job.is_int8()) {
+            (Isa::Scalar, _) => scalar::split(job, item, range, scratch),
+            (Isa::Avx2 | Isa::AvxVnni, false) => Avx2::split::<false>(job, item, range, scratch),
+            (Isa::Avx2 | Isa::AvxVnni, true) => Avx2::split::<true>(job, item, range, scratch),
+            (Isa::Avx512 | Isa::Amx, false) => Avx512::split::<false>(job, item, range, scratch),
+            (Isa::Avx512 | Isa::Amx, true) => Avx512::split::<true>(job, item, range, scratch),
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = isa;
+        scalar::split(job, item, range, scratch);
+    }
+}
+
+/// Writes the results of an item whose splits have joined.
+///
+/// # Safety
+/// As [`attend`].
+unsafe fn finish(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+    let (group, sinks) = (job.group(), splits::sinks_of(job, item));
+    for row in 0..job.rows(item) {
+        let head = item.kv_head as usize * group + row % group;
+        let at = (item.row as usize + row / group) * job.out_stride + head * job.v_dim;
+        // SAFETY: the item's own columns.
+        let out = unsafe { job.out.part(at..at + job.v_dim) };
+        splits::finish(isa, scratch, sinks, job.v_dim, row, out);
     }
 }

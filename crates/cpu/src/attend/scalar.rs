@@ -2,63 +2,30 @@
 
 use std::ops::Range;
 
-use super::layout::BLOCK_TOKENS;
+use super::layout::{BLOCK_TOKENS, GROUP};
 use super::scratch::{floats, words};
-use super::{AttendJob, CODE_MAX, HUGE, Item, Keys, SPLIT, Scratch, TILE, TINY};
-use crate::math::{exp, tanh, tree};
+use super::{AttendJob, CODE_MAX, HUGE, Item, Keys, Scratch, TILE, TINY};
+use crate::math::{exp, tanh};
 
-/// Computes an item.
-///
-/// # Safety
-/// As [`super::attend`].
-pub(super) unsafe fn attend(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+/// Computes the keys `range`, all of one split, for every row of an item, into the scratch.
+pub(super) fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch) {
     let group = job.group();
-    for token in 0..item.tokens as usize {
-        for head in item.kv_head as usize * group..(item.kv_head as usize + 1) * group {
-            let at = (item.row as usize + token) * job.out_stride + head * job.v_dim;
-            // SAFETY: the item's own columns.
-            let out = unsafe { job.out.part(at..at + job.v_dim) };
-            row(job, item, token, head, scratch, out);
-        }
-    }
-}
-
-/// What a split, or several, have come to.
-struct State<'a> {
-    max: f32,
-    sum: f32,
-    out: &'a mut [f32],
-}
-
-/// One query head of one token.
-fn row(
-    job: &AttendJob<'_>,
-    item: &Item,
-    token: usize,
-    head: usize,
-    scratch: &mut Scratch,
-    out: &mut [f32],
-) {
-    let query = job.q.get(item.row as usize + token, head * job.k_dim..(head + 1) * job.k_dim);
-    let query = Query::new(job, query, floats(&mut scratch.q));
-    let part = &mut floats(&mut scratch.out)[..job.v_dim];
+    let v_cols = job.v_dim.next_multiple_of(GROUP);
     let mut read = Reader {
         job,
         item,
         number: &mut floats(&mut scratch.v)[..job.k_dim.max(job.v_dim)],
-        sums: &mut words(&mut scratch.total_out)[..job.v_dim],
+        sums: &mut words(&mut scratch.k)[..job.v_dim],
     };
-    let seen = job.seen(item.index as usize + token, item.keys as usize);
-    let mut total = State { max: f32::NEG_INFINITY, sum: 0.0, out };
-    total.out.fill(0.0);
-    let mut at = seen.start;
-    while at < seen.end {
-        let end = seen.end.min((at / SPLIT + 1) * SPLIT);
-        let state = split(&mut read, &query, at..end, part);
-        merge(&mut total, &state);
-        at = end;
+    for row in 0..item.tokens as usize * group {
+        let (token, head) = (row / group, item.kv_head as usize * group + row % group);
+        let query = job.q.get(item.row as usize + token, head * job.k_dim..(head + 1) * job.k_dim);
+        let query = Query::new(job, query, floats(&mut scratch.q));
+        let seen = job.seen(item.index as usize + token, item.keys as usize);
+        let seen = seen.start.max(range.start)..seen.end.min(range.end);
+        let out = &mut floats(&mut scratch.out)[row * v_cols..][..job.v_dim];
+        (scratch.max[row], scratch.sum[row].0) = row_of_split(&mut read, &query, seen, out);
     }
-    finish(&mut total, job.sinks.map(|s| s[head]));
 }
 
 /// A query: scaled numbers, or codes with their scale.
@@ -105,13 +72,13 @@ pub(super) fn code_scale(top: f32, most: f32) -> (f32, f32) {
     }
 }
 
-/// The keys `seen`, all of one split.
-fn split<'a>(
+/// The keys `seen`, all of one split, for one row: its maximum and sums.
+fn row_of_split(
     read: &mut Reader<'_>,
     query: &Query<'_>,
     seen: Range<usize>,
-    out: &'a mut [f32],
-) -> State<'a> {
+    out: &mut [f32],
+) -> (f32, [f32; 16]) {
     let (mut max, mut lanes) = (f32::NEG_INFINITY, [0.0_f32; 16]);
     out.fill(0.0);
     let mut at = seen.start;
@@ -135,7 +102,7 @@ fn split<'a>(
         read.add_values(at, weights, out);
         at = end;
     }
-    State { max, sum: tree(lanes), out }
+    (max, lanes)
 }
 
 /// Which rows of a cache.
@@ -214,37 +181,4 @@ impl Reader<'_> {
             *o = (*sum as f32).mul_add(scale, *o);
         }
     }
-}
-
-/// A later split joins the total.
-fn merge(total: &mut State<'_>, split: &State<'_>) {
-    if split.sum == 0.0 {
-        return;
-    }
-    if total.sum == 0.0 {
-        (total.max, total.sum) = (split.max, split.sum);
-        total.out.copy_from_slice(split.out);
-        return;
-    }
-    let max = total.max.max(split.max);
-    let (x, y) = (exp(total.max - max), exp(split.max - max));
-    total.max = max;
-    total.sum = total.sum.mul_add(x, split.sum * y);
-    for (o, part) in total.out.iter_mut().zip(&*split.out) {
-        *o = o.mul_add(x, part * y);
-    }
-}
-
-/// The sink joins, and the sums become results.
-fn finish(total: &mut State<'_>, sink: Option<f32>) {
-    if let Some(sink) = sink {
-        let max = total.max.max(sink);
-        let x = exp(total.max - max);
-        total.sum = total.sum.mul_add(x, exp(sink - max));
-        total.out.iter_mut().for_each(|o| *o *= x);
-    } else if total.sum == 0.0 {
-        return;
-    }
-    let inverse = 1.0 / total.sum;
-    total.out.iter_mut().for_each(|o| *o = o.mul_add(inverse, 0.0));
 }

@@ -52,7 +52,7 @@ impl Scratch {
         Scratch {
             q: lanes(rows * k_dim.next_multiple_of(2)),
             q_scale: vec![0.0; rows],
-            k: lanes(k_dim.next_multiple_of(2) * TILE),
+            k: lanes((k_dim.next_multiple_of(2) * TILE).max(v_cols)),
             v: lanes(TILE * v_cols),
             scales: lanes(2 * TILE),
             s: lanes(8 * TILE),

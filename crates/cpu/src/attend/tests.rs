@@ -54,9 +54,12 @@ struct Way {
     stale: u8,
     /// Whether buffers of the step are attended instead of the cache.
     fresh: bool,
+    /// Whether splits are computed apart, last to first.
+    apart: bool,
 }
 
-const WAY: Way = Way { isa: Isa::Scalar, chunk: usize::MAX, spread: 1, stale: 0, fresh: false };
+const WAY: Way =
+    Way { isa: Isa::Scalar, chunk: usize::MAX, spread: 1, stale: 0, fresh: false, apart: false };
 
 /// Numbers like a normal distribution's.
 fn random(count: usize, seed: u32) -> Vec<f32> {
@@ -157,8 +160,18 @@ fn step(
     let mut items = Vec::new();
     plan_items(&[span], source, case.heads, case.kv_heads, &mut items);
     for item in items.iter().rev() {
+        if !way.apart {
+            // SAFETY: one thread.
+            unsafe { attend(way.isa, &job, item, scratch) };
+            continue;
+        }
+        let (splits, len) = (job.splits(item), job.part_len(item));
+        let mut parts = vec![f32::NAN; splits.len() * len];
+        for (split, part) in splits.zip(parts.chunks_exact_mut(len)).rev() {
+            attend_split(way.isa, &job, item, split, part, scratch);
+        }
         // SAFETY: one thread.
-        unsafe { attend(way.isa, &job, item, scratch) };
+        unsafe { join_splits(way.isa, &job, item, &parts, scratch) };
     }
 }
 
@@ -285,6 +298,18 @@ fn one_token_at_a_time_gives_the_same_bits() {
         let expect = run(&case, &data, Way { isa, ..WAY });
         let got = run(&case, &data, Way { isa, chunk: 1, spread: 12, stale: 0xff, ..WAY });
         assert!(bits(&got) == bits(&expect), "{}", name(&case));
+    }
+}
+
+#[test]
+fn splits_computed_apart_give_the_same_bits() {
+    for case in cases().into_iter().filter(|c| c.tokens > 256) {
+        let data = data(&case);
+        let expect = run(&case, &data, WAY);
+        for isa in vector_isas() {
+            let got = run(&case, &data, Way { isa, chunk: 600, apart: true, ..WAY });
+            assert!(bits(&got) == bits(&expect), "{} on {}", name(&case), isa.name());
+        }
     }
 }
 

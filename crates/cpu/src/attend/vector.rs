@@ -1,5 +1,7 @@
 //! What blocked attention asks of an instruction set: 16 lanes, one for each key of a group.
 
+use std::ops::Range;
+
 use super::{AttendJob, Item, Scratch};
 
 /// Sixteen 32-bit lanes of one instruction set.
@@ -60,8 +62,19 @@ pub(super) trait Vector {
     unsafe fn scores<const INT8: bool>(vectors: usize, rows: usize, t: &ScoreTile);
     /// `blocked::values` of that many vectors and rows.
     unsafe fn values<const INT8: bool>(vectors: usize, rows: usize, t: &ValueTile);
-    /// `blocked::attend`.
-    unsafe fn attend<const INT8: bool>(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch);
+    /// `blocked::load_queries`.
+    unsafe fn load_queries<const INT8: bool>(
+        job: &AttendJob<'_>,
+        item: &Item,
+        scratch: &mut Scratch,
+    );
+    /// `blocked::split`.
+    unsafe fn split<const INT8: bool>(
+        job: &AttendJob<'_>,
+        item: &Item,
+        range: Range<usize>,
+        scratch: &mut Scratch,
+    );
 }
 
 /// One call of the score kernel: rows of queries by groups of keys of a tile.
