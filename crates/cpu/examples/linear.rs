@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::linear::{Encoding, Line, LinearJob, Mode, OutView, linear, scratch_lines};
+use tokenmill_cpu::memory::Buffer;
 use tokenmill_quant::panel::PanelSpec;
 use tokenmill_quant::{FORMATS, FormatId};
 
@@ -42,11 +43,8 @@ fn measure(format: FormatId, rows: usize, cols: usize, isa: Isa) {
     let Ok(spec) = PanelSpec::new(format, rows, cols) else { return };
     let stored = vec![0x11; rows * spec.stored_row_bytes()];
     let copies = (COLD_BYTES / spec.bytes()).max(1);
-    let mut weights = vec![Line::ZERO; copies * spec.bytes() / 64];
-    // SAFETY: lines are plain words.
-    let bytes = unsafe {
-        std::slice::from_raw_parts_mut(weights.as_mut_ptr().cast::<u8>(), weights.len() * 64)
-    };
+    let mut weights = Buffer::zeroed(copies * spec.bytes()).expect("memory for the weights");
+    let bytes = weights.bytes_mut();
     for copy in bytes.chunks_exact_mut(spec.bytes()) {
         spec.repack(0, &stored, copy);
     }
@@ -106,10 +104,12 @@ fn best_rate(mut f: impl FnMut()) -> f64 {
 
 /// GB/s of reading `mib` MiB again and again with one thread.
 fn read_rate(mib: usize) -> f64 {
-    let data = vec![1_u64; mib << 17];
+    let mut data = Buffer::zeroed(mib << 20).expect("memory to read");
+    data.bytes_mut().fill(1);
+    let data = data.bytes();
     let sum = || {
-        let mut sums = [0_u64; 32];
-        for chunk in data.as_chunks::<32>().0 {
+        let mut sums = [0_u8; 256];
+        for chunk in data.as_chunks::<256>().0 {
             for (sum, x) in sums.iter_mut().zip(chunk) {
                 *sum ^= x;
             }

@@ -18,7 +18,7 @@ use super::{Line, LinearJob, kind};
 /// Encoded tokens kept in the L2 cache while panels pass by, in bytes.
 const L2_BYTES: usize = 1 << 20;
 /// How far ahead of the codes a tile prefetches, in bytes.
-const PREFETCH: usize = 4096;
+const PREFETCH: usize = 8192;
 
 /// Computes a job of the int8 encoding.
 ///
@@ -104,7 +104,7 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
             }
             let groups = tokens.div_ceil(most_tokens);
             for g in 0..groups {
-                // Groups as even as can be: 7 tokens are 4 + 3, not 6 + 1.
+                // Groups as even as can be: 5 tokens are 3 + 2, not 4 + 1.
                 let (from, to) = (g * tokens / groups, (g + 1) * tokens / groups);
                 tile.input = job.input[(first + from) * lines..].as_ptr();
                 // SAFETY: `check` found every buffer as large as the shapes say, and a tile

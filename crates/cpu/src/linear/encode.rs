@@ -16,7 +16,7 @@
 //! s·f32(isum), correctly rounded, as one fma of the sum's bits with words 8 and 9.
 //!
 //! s = amax/127 with the two low bits of its significand cleared; a\[k\] = x\[k\]·(1/s) rounded
-//! to nearest, ties to even. A block is *loud* if its amax is more than ten times the mean
+//! to nearest, ties to even. A block is *loud* if its amax is more than eight times the mean
 //! magnitude of the row: one value far above the rest makes the steps of all coarse. Loud
 //! blocks have a second line, which encodes what is left, x\[k\] − s·a\[k\], with the scale
 //! s/254 (its two low bits cleared); in `Int8Twice` every block has one. All depends on
@@ -66,7 +66,7 @@ pub(super) const fn second_lines(blocks: usize) -> usize {
 pub(super) const BIAS: i32 = 0x4b40_0000;
 
 /// A block this many times above the mean magnitude of its row is loud.
-const LOUD: f32 = 10.0;
+const LOUD: f32 = 8.0;
 /// Blocks below this magnitude encode as zero.
 const TINY: f32 = f32::from_bits((127 - 100) << 23); // 2⁻¹⁰⁰
 /// Blocks from this magnitude on encode as NaN.
