@@ -328,7 +328,10 @@ mod tests {
                     continue;
                 }
                 let times = f64::from(amax) / mean;
-                assert!(encoding == Encoding::Int8Twice || loud == (times > 10.0), "{times}");
+                assert!(
+                    encoding == Encoding::Int8Twice || loud == (times > f64::from(LOUD)),
+                    "{times}"
+                );
                 assert!((scale * 127.0 / amax - 1.0).abs() < 1e-6);
                 for ((x, a), a2) in x.iter().zip(codes).zip(second) {
                     assert_eq!(a, (x * (1.0 / scale)).round_ties_even(), "{x} by {scale}");

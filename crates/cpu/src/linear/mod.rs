@@ -19,7 +19,7 @@
 //! ```
 //!
 //! q6_k has a scale per 16 columns: two such `isum` steps a block, in order. A loud block, one
-//! whose largest magnitude is more than 10 times the mean magnitude of the row, has a second
+//! whose largest magnitude is more than 8 times the mean magnitude of the row, has a second
 //! set of bytes for what the first leaves: the steps are then run again on those with their
 //! own s (the head: in every block). At the end 0 is added, so that no result is −0.
 //! A block whose largest magnitude is below 2⁻¹⁰⁰ is all zero; from 2¹⁰⁰ on, or with a NaN, its
