@@ -120,6 +120,10 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn fetch(at: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+    #[inline(always)]
     unsafe fn halves(from: *const u16) -> [__m256; 2] {
         unsafe {
             both!(i => {

@@ -76,6 +76,10 @@ impl Vector for Avx512 {
         unsafe { _mm512_scalef_ps(y, _mm512_sub_ps(shifted, _mm512_set1_ps(12_582_912.0))) }
     }
     #[inline(always)]
+    unsafe fn fetch(at: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+    #[inline(always)]
     unsafe fn halves(from: *const u16) -> __m512 {
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));

@@ -139,7 +139,7 @@ unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
         let r = V::fma(n, V::splat(-std::f32::consts::LN_2), x);
         let r = V::fma(V::splat(1.904_654_3e-9), n, r);
         let p = V::splat(1.979_032_2e-4);
-        let p = V::fma(p, r, V::splat(1.394_469_1e-3));
+        let p = V::fma(p, r, V::splat(1.394_469e-3));
         let p = V::fma(p, r, V::splat(8.333_498e-3));
         let p = V::fma(p, r, V::splat(4.166_629_5e-2));
         let p = V::fma(p, r, V::splat(1.666_666_6e-1));

@@ -45,7 +45,8 @@ impl KvLayout {
         blocks * self.block_bytes()
     }
 
-    const fn head_bytes(&self) -> usize {
+    /// Bytes of a head in a block.
+    pub(super) const fn head_bytes(&self) -> usize {
         let scales = match self.format {
             KvFormat::Int8 => 2 * BLOCK_TOKENS * 4,
             KvFormat::F32 | KvFormat::Bf16 => 0,

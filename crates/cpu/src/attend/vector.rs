@@ -39,6 +39,8 @@ pub(super) trait Vector {
     /// n + 1.5·2²³.
     unsafe fn times_power(y: Self::Float, shifted: Self::Float) -> Self::Float;
 
+    /// Asks for the cache line at an address, which need not be mapped.
+    unsafe fn fetch(at: *const u8);
     /// 16 bf16s.
     unsafe fn halves(from: *const u16) -> Self::Float;
     /// 32 signed bytes as 32 i16s.

@@ -31,7 +31,17 @@ pub(super) unsafe fn tile<V: Vector>(
                     ..seen.end.clamp(from, from + 32) - from;
                 if !slots.is_empty() {
                     let at = item.origin as usize + tile * (TILE / BLOCK_TOKENS) + half;
-                    let head = head(&layout, bytes, tables[at], item.kv_head as usize);
+                    let head_of = |at: usize| {
+                        let block = tables.get(at).filter(|&&block| block != BlockId::NONE)?;
+                        bytes.get(layout.head_at(block.0 as usize, item.kv_head as usize)..)
+                    };
+                    let head = head_of(at).expect("the block of a seen key");
+                    // With one token there is little to compute while the next tile comes.
+                    let more = item.tokens == 1 && (tile + 1) * TILE + from < item.keys as usize;
+                    if let Some(next) = head_of(at + TILE / BLOCK_TOKENS).filter(|_| more) {
+                        // SAFETY: passed on.
+                        unsafe { fetch::<V>(next, layout.head_bytes()) };
+                    }
                     // SAFETY: passed on.
                     unsafe { block::<V>(&layout, head, half, slots, scratch) };
                 }
@@ -45,10 +55,16 @@ pub(super) unsafe fn tile<V: Vector>(
     }
 }
 
-/// The bytes of a head of a block.
+/// Asks for the first `len` bytes of a head that is read soon, if it is read at all.
+///
+/// # Safety
+/// As [`tile`].
 #[inline(always)]
-fn head<'a>(layout: &KvLayout, bytes: &'a [u8], block: BlockId, head: usize) -> &'a [u8] {
-    &bytes[layout.head_at(block.0 as usize, head)..]
+unsafe fn fetch<V: Vector>(head: &[u8], len: usize) {
+    for at in (0..len).step_by(64) {
+        // SAFETY: passed on; any address may be asked for.
+        unsafe { V::fetch(head.as_ptr().wrapping_add(at)) };
+    }
 }
 
 /// Half of a tile: the slots `slots` of one block.
