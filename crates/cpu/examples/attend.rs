@@ -1,6 +1,6 @@
 //! Measures attention beside the f32 limit of a core, in the same run.
 //!
-//! `cargo run --release -p tokenmill-cpu --example attend [-- isa … format … decode|prefill]`,
+//! `cargo run --release -p tokenmill-cpu --example attend [-- isa … format … store|decode|prefill]`,
 //! on one thread. Decode is
 //! one token over a long context: GB/s of keys and values, and tokens/s of one layer. Prefill is
 //! a whole prompt: GFLOP/s (4 · dim per seen key and query head), and tokens/s of one layer.
@@ -22,7 +22,7 @@ use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, Span};
 const SHAPES: [(usize, usize, usize); 3] = [(9, 3, 64), (32, 8, 128), (16, 16, 64)];
 const FORMATS: [(KvFormat, &str); 3] =
     [(KvFormat::F32, "f32"), (KvFormat::Bf16, "bf16"), (KvFormat::Int8, "int8")];
-const PHASES: [&str; 2] = ["decode", "prefill"];
+const PHASES: [&str; 3] = ["store", "decode", "prefill"];
 /// Tokens of all caches walked in decode, so that they do not stay in a core's own caches.
 const COLD_TOKENS: usize = 65_536;
 
@@ -42,8 +42,11 @@ fn main() {
                     continue;
                 }
                 let layout = KvLayout { format, kv_heads, k_dim: dim, v_dim: dim };
-                let bench = Bench::new(isa, heads, layout);
+                let mut bench = Bench::new(isa, heads, layout);
                 print!("{:<7} {heads:>2}/{kv_heads:<2} x {dim:<3} {name:<4}", isa.name());
+                if wants("store", &PHASES) {
+                    print!(" store {:8.0} tok/s", bench.store());
+                }
                 for context in [1024, 8192].into_iter().filter(|_| wants("decode", &PHASES)) {
                     let seconds = bench.decode(context);
                     let bytes = (layout.block_bytes() / 32 * context) as f64;
@@ -96,6 +99,22 @@ impl Bench {
         let tables = (0..blocks).map(|b| BlockId((b * 641 % blocks) as u32)).collect();
         let q = row.iter().cycle().take(2048 * heads * layout.k_dim).copied().collect();
         Bench { isa, heads, layout, cache, tables, q }
+    }
+
+    /// Tokens a second stored, 512 of them again and again.
+    fn store(&mut self) -> f64 {
+        let KvLayout { kv_heads, k_dim, v_dim, .. } = self.layout;
+        let (k, v) = (&self.q[..kv_heads * k_dim], &self.q[..kv_heads * v_dim]);
+        let cache = Parts::new(self.cache.bytes_mut());
+        let run = || {
+            let begin = seconds();
+            for token in 0..512 {
+                // SAFETY: one thread.
+                unsafe { self.layout.store(self.isa, cache, token / 32, token % 32, k, v) };
+            }
+            seconds() - begin
+        };
+        512.0 / (0..20).map(|_| run()).fold(f64::INFINITY, f64::min)
     }
 
     /// Seconds of one token after `context − 1` others, over cold caches.

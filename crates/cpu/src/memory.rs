@@ -147,6 +147,11 @@ impl<'a, T> Parts<'a, T> {
         Parts { start: slice.as_mut_ptr(), len: slice.len(), _memory: PhantomData }
     }
 
+    /// The first element's place. Its elements are used under the contract of [`Parts::part`].
+    pub fn start(&self) -> *mut T {
+        self.start
+    }
+
     /// Length of the whole.
     pub fn len(&self) -> usize {
         self.len

@@ -114,11 +114,16 @@ impl KvLayout {
         assert_eq!(k.len(), self.kv_heads * self.k_dim, "key row");
         assert_eq!(v.len(), self.kv_heads * self.v_dim, "value row");
         assert!(slot < BLOCK_TOKENS, "slot of the block");
+        assert!(isa.is_available(), "{} is not available here", isa.name());
+        assert!(cache.len() >= self.bytes(block + 1), "block of the cache");
+        // Compiled for AVX-512 the steps become scatters, which are slower.
+        let isa = isa.min(Isa::Avx2);
         for head in 0..self.kv_heads {
-            let at = self.head_at(block, head);
+            // SAFETY: inside the cache, as just asserted.
+            let at = unsafe { cache.start().add(self.head_at(block, head)) };
             let k = &k[head * self.k_dim..][..self.k_dim];
             let v = &v[head * self.v_dim..][..self.v_dim];
-            let place = Place { layout: *self, cache, at, slot };
+            let place = Place { layout: *self, at, slot };
             match self.format {
                 KvFormat::F32 => store_f32(isa, place, k, v),
                 KvFormat::Bf16 => store_bf16(isa, place, k, v),
@@ -182,84 +187,115 @@ fn number(format: KvFormat, bytes: &[u8], index: usize) -> f32 {
     }
 }
 
-/// Where a token of a head goes.
+/// Where a token of a head goes: only [`KvLayout::store`] makes one, whose contract holds.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct Place {
     layout: KvLayout,
-    cache: Parts<'a, u8>,
-    /// First byte of the head.
-    at: usize,
+    /// First byte of the head, all of which is inside the cache.
+    at: *mut u8,
     slot: usize,
 }
 
-impl Place<'_> {
-    /// Writes `bytes` as element `index` of the part that starts at byte `part` of the head.
+impl Place {
+    /// Writes `x` in steps of `stride` bytes from byte `at` of the head on.
     ///
     /// # Safety
-    /// As [`KvLayout::store`].
+    /// All of it are bytes of the head that belong to the token.
     #[inline(always)]
-    unsafe fn write<const N: usize>(&self, part: usize, index: usize, bytes: [u8; N]) {
-        let at = self.at + part + index * N;
-        // SAFETY: passed on.
-        unsafe { self.cache.part(at..at + N) }.copy_from_slice(&bytes);
+    unsafe fn write<T: Copy>(&self, at: usize, stride: usize, x: &[T]) {
+        for (i, x) in x.iter().enumerate() {
+            // SAFETY: by contract.
+            unsafe { self.at.add(at + i * stride).cast::<T>().write_unaligned(*x) };
+        }
     }
 }
 
 per_isa! {
-    store_f32(to: Place<'_>, k: &[f32], v: &[f32]) = floats;
-    store_bf16(to: Place<'_>, k: &[f32], v: &[f32]) = halves;
-    store_int8(to: Place<'_>, k: &[f32], v: &[f32]) = codes;
+    store_f32(to: Place, k: &[f32], v: &[f32]) = floats;
+    store_bf16(to: Place, k: &[f32], v: &[f32]) = halves;
+    store_int8(to: Place, k: &[f32], v: &[f32]) = codes;
 }
 
 /// Stores numbers as they are.
 #[inline(always)]
-fn floats(to: Place<'_>, k: &[f32], v: &[f32]) {
-    numbers(to, k, v, f32::to_le_bytes);
+fn floats(to: Place, k: &[f32], v: &[f32]) {
+    numbers(to, k, v, |x| x.to_bits().to_le());
 }
 
 /// Stores numbers rounded to bf16.
 #[inline(always)]
-fn halves(to: Place<'_>, k: &[f32], v: &[f32]) {
-    numbers(to, k, v, |x| f32_to_bf16(x).to_le_bytes());
+fn halves(to: Place, k: &[f32], v: &[f32]) {
+    numbers(to, k, v, |x| f32_to_bf16(x).to_le());
+}
+
+/// Calls `f(first column, numbers)` for every 16 columns or fewer, encoded.
+#[inline(always)]
+fn by_vectors<T: Copy + Default>(
+    x: &[f32],
+    encode: impl Fn(f32) -> T,
+    mut f: impl FnMut(usize, &[T]),
+) {
+    let (vectors, rest) = x.as_chunks::<GROUP>();
+    let mut words = [T::default(); GROUP];
+    for (i, vector) in vectors.iter().enumerate() {
+        for (word, x) in words.iter_mut().zip(vector) {
+            *word = encode(*x);
+        }
+        f(i * GROUP, &words);
+    }
+    for (word, x) in words.iter_mut().zip(rest) {
+        *word = encode(*x);
+    }
+    f(x.len() - rest.len(), &words[..rest.len()]);
 }
 
 #[inline(always)]
-fn numbers<const N: usize>(to: Place<'_>, k: &[f32], v: &[f32], encode: impl Fn(f32) -> [u8; N]) {
-    let layout = to.layout;
-    for (d, &x) in k.iter().enumerate() {
-        // SAFETY: elements of this token only: the contract of `store`.
-        unsafe { to.write(0, layout.key_index(to.slot, d), encode(x)) };
-    }
-    for (d, &x) in v.iter().enumerate() {
-        // SAFETY: as above.
-        unsafe { to.write(layout.key_bytes(), layout.value_index(to.slot, d), encode(x)) };
-    }
+fn numbers<T: Copy + Default>(to: Place, k: &[f32], v: &[f32], encode: impl Fn(f32) -> T) {
+    let (layout, size) = (to.layout, size_of::<T>());
+    let first = (to.slot / GROUP * layout.k_dim * GROUP + to.slot % GROUP) * size;
+    by_vectors(k, &encode, |d, words| {
+        // SAFETY: the keys' columns are 16 numbers apart.
+        unsafe { to.write(first + d * GROUP * size, GROUP * size, words) };
+    });
+    let first = layout.key_bytes() + to.slot * layout.v_dim * size;
+    by_vectors(v, &encode, |d, words| {
+        // SAFETY: the value's columns lie together.
+        unsafe { to.write(first + d * size, size, words) };
+    });
 }
 
 /// Stores codes and their scales.
 #[inline(always)]
-fn codes(to: Place<'_>, k: &[f32], v: &[f32]) {
+fn codes(to: Place, k: &[f32], v: &[f32]) {
     let layout = to.layout;
-    let values = layout.key_bytes();
-    let scales = values + layout.value_bytes();
     let (k_scale, v_scale) = (int8_scale(k), int8_scale(v));
-    for (d, &x) in k.iter().enumerate() {
-        // SAFETY: elements of this token only: the contract of `store`.
-        unsafe { to.write(0, layout.key_index(to.slot, d), [int8_code(x, k_scale) as u8]) };
-    }
-    if layout.k_dim % 2 == 1 {
-        // SAFETY: as above; the pair's other half belongs to this token too.
-        unsafe { to.write(0, layout.key_index(to.slot, layout.k_dim), [0]) };
-    }
-    for (d, &x) in v.iter().enumerate() {
-        let at = layout.value_index(to.slot, d);
-        // SAFETY: as above.
-        unsafe { to.write(values, at, [int8_code(x, v_scale) as u8]) };
-    }
-    // SAFETY: as above.
+    let pairs = layout.k_dim.div_ceil(2);
+    let first = (to.slot / GROUP * pairs * GROUP + to.slot % GROUP) * 2;
+    by_vectors(
+        k,
+        |x| int8_code(x, k_scale),
+        |d, codes| {
+            for (i, pair) in codes.chunks(2).enumerate() {
+                let pair = [pair[0], pair.get(1).copied().unwrap_or(0)];
+                // SAFETY: pairs of the key's columns are 16 pairs apart; `d` is even.
+                unsafe { to.write(first + (d / 2 + i) * GROUP * 2, 0, &[pair]) };
+            }
+        },
+    );
+    let first = layout.key_bytes() + to.slot / 2 * layout.v_dim * 2 + to.slot % 2;
+    by_vectors(
+        v,
+        |x| int8_code(x, v_scale),
+        |d, codes| {
+            // SAFETY: the value's columns are in pairs with another token's.
+            unsafe { to.write(first + d * 2, 2, codes) };
+        },
+    );
+    let scales = layout.key_bytes() + layout.value_bytes();
+    // SAFETY: one number a token in each of the two arrays.
     unsafe {
-        to.write(scales, to.slot, k_scale.to_le_bytes());
-        to.write(scales, BLOCK_TOKENS + to.slot, v_scale.to_le_bytes());
+        to.write(scales + to.slot * 4, 0, &[k_scale.to_bits().to_le()]);
+        to.write(scales + (BLOCK_TOKENS + to.slot) * 4, 0, &[v_scale.to_bits().to_le()]);
     }
 }
 
