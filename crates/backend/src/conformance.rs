@@ -1,6 +1,6 @@
-//! The suite every device passes: small programs of one or a few ops, seeded, with odd sizes, ragged
-//! batches and shuffled blocks, each compared with the reference device through the production
-//! door: upload, compile, submit, wait.
+//! The suite every device passes: small programs of one or a few ops, seeded, with odd sizes,
+//! ragged batches and shuffled blocks, each compared with the reference device through the
+//! production door: upload, compile, submit, wait.
 
 mod cases;
 mod lab;

@@ -1,5 +1,5 @@
-//! Which op went wrong: runs two executables over the same steps and names the first op whose result
-//! differs.
+//! Which op went wrong: runs two executables over the same steps and names the first op whose
+//! result differs.
 
 use std::fmt;
 

@@ -174,34 +174,10 @@ impl<'a> Compiler<'a> {
                 let vocab = self.program.vocab as usize;
                 self.draft.push(sample::Sample { logits, vocab }, Split::Own, &reads, &[]);
             }
-            Op::HeadLinear { x, heads, weight, out } => {
-                let (x, out) = (Cols::from(*x), self.whole(*out));
-                let weight = self.weight(*weight);
-                let kernel = heads::HeadLinear::new(x, weight, *heads as usize, self.mode, out)
-                    .ok_or_else(|| unsupported("HeadLinear of several formats"))?;
-                let (encoded, block, spec) = kernel.wants();
-                self.want_block(encoded, block);
-                let lines = spec.map_or(0, |s| scratch_lines(&s));
-                self.wants.lines = self.wants.lines.max(lines);
-                self.draft.push(kernel, Split::Own, &[place(x)], &[place(out)]);
-            }
+            Op::HeadLinear { .. } => self.head_linear(op)?,
             Op::StoreLatent { .. } | Op::AttendLatent { .. } => self.latent(op),
             Op::Conv { .. } | Op::DeltaRule { .. } | Op::Scan { .. } => self.recurrent(op),
-            Op::Route { x, router, rule, out } => {
-                let cols = rule.experts as usize;
-                let at = self.draft.place(RowKind::Tokens, cols);
-                let logits = Cols { place: at, start: 0, cols };
-                let product = self.product(*x, *router, logits)?;
-                let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
-                self.draft.push(linear::Linear(product), Split::Own, &reads, &[place(logits)]);
-                let (rule, out) = (*rule, self.whole(*out));
-                let choice_bias = rule.choice_bias.map(|w| self.weight(w).vector().to_vec());
-                let choice_bias = choice_bias.unwrap_or_default();
-                let kernel = experts::Route { logits, rule, choice_bias, out };
-                self.want_row(kernel.wants());
-                let split = Split::Rows(RowKind::Tokens);
-                self.draft.push(kernel, split, &[place(logits)], &[place(out)]);
-            }
+            Op::Route { .. } => self.route(op)?,
             Op::Experts { .. } => self.experts(op)?,
         }
         Ok(())
@@ -367,6 +343,37 @@ impl<'a> Compiler<'a> {
         };
         self.wants.counters += 1;
         self.draft.push(kernel, Split::Own, &reads, &[place(out)]);
+        Ok(())
+    }
+
+    fn head_linear(&mut self, op: &Op) -> Done {
+        let Op::HeadLinear { x, heads, weight, out } = op else { return Ok(()) };
+        let (x, out) = (Cols::from(*x), self.whole(*out));
+        let weight = self.weight(*weight);
+        let kernel = heads::HeadLinear::new(x, weight, *heads as usize, self.mode, out)
+            .ok_or_else(|| unsupported("HeadLinear of several formats"))?;
+        let (encoded, block, spec) = kernel.wants();
+        self.want_block(encoded, block);
+        self.wants.lines = self.wants.lines.max(spec.map_or(0, |s| scratch_lines(&s)));
+        self.draft.push(kernel, Split::Own, &[place(x)], &[place(out)]);
+        Ok(())
+    }
+
+    fn route(&mut self, op: &Op) -> Done {
+        let Op::Route { x, router, rule, out } = op else { return Ok(()) };
+        let cols = rule.experts as usize;
+        let at = self.draft.place(RowKind::Tokens, cols);
+        let logits = Cols { place: at, start: 0, cols };
+        let product = self.product(*x, *router, logits)?;
+        let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
+        self.draft.push(linear::Linear(product), Split::Own, &reads, &[place(logits)]);
+        let (rule, out) = (*rule, self.whole(*out));
+        let choice_bias = rule.choice_bias.map(|w| self.weight(w).vector().to_vec());
+        let choice_bias = choice_bias.unwrap_or_default();
+        let kernel = experts::Route { logits, rule, choice_bias, out };
+        self.want_row(kernel.wants());
+        let split = Split::Rows(RowKind::Tokens);
+        self.draft.push(kernel, split, &[place(logits)], &[place(out)]);
         Ok(())
     }
 

@@ -256,3 +256,102 @@ fn conflict(before: &Node, node: &Node, case: usize) -> bool {
     };
     depends && !aligned
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::Job;
+
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl Kernel for Nothing {
+        fn run(&self, _: &Job<'_>) {}
+    }
+
+    /// Tokens, then outputs of a step in each case.
+    const STEPS: [(usize, usize); 4] = [(1, 1), (64, 1), (64, 64), (2, 2)];
+
+    /// A chain like that of a layer: norm, encode, product, rows taken, norm, head.
+    fn chain() -> Draft {
+        let mut draft = Draft::new(&Program::default());
+        let p: Vec<usize> = [RowKind::Tokens; 4]
+            .into_iter()
+            .chain([RowKind::Outputs; 3])
+            .map(|kind| draft.place(kind, 40))
+            .collect();
+        let at = Resource::Place;
+        let (tokens, outputs) = (RowKind::Tokens, RowKind::Outputs);
+        for (split, read, write) in [
+            (Split::Rows(tokens), None, p[0]),
+            (Split::Rows(tokens), Some(p[0]), p[1]),
+            (Split::Own, Some(p[1]), p[2]),
+            (Split::Rows(tokens), Some(p[2]), p[3]),
+            (Split::Gather(outputs), Some(p[3]), p[4]),
+            (Split::Rows(outputs), Some(p[4]), p[5]),
+            (Split::Own, Some(p[5]), p[6]),
+        ] {
+            let reads: Vec<_> = read.map(at).into_iter().collect();
+            draft.push(Nothing, split, &reads, &[at(write)]);
+        }
+        draft
+    }
+
+    fn limits() -> Limits {
+        Limits {
+            step_tokens: 64,
+            sequences: 4,
+            outputs: 64,
+            context: 64,
+            group_blocks: Vec::new(),
+            top_logprobs: 0,
+        }
+    }
+
+    #[test]
+    fn barriers_stand_where_other_workers_results_are_read() {
+        let plan = chain().finish(&limits(), Buffers::Reused);
+        let at = |(tokens, outputs): (usize, usize)| -> Vec<usize> {
+            let all = plan.barriers[case_of(tokens, outputs)].iter().enumerate();
+            all.filter(|b| *b.1).map(|b| b.0).collect()
+        };
+        // Few rows: only after what workers divide in their own way.
+        assert_eq!(at(STEPS[0]), [3]);
+        assert_eq!(at(STEPS[3]), [3]);
+        // Many tokens: before the product, after it, and before rows of others are taken.
+        assert_eq!(at(STEPS[1]), [2, 3, 4]);
+        // Many outputs as well: also before the head.
+        assert_eq!(at(STEPS[2]), [2, 3, 4, 6]);
+    }
+
+    #[test]
+    fn memory_is_used_again_only_behind_a_barrier_in_every_case() {
+        for buffers in [Buffers::Reused, Buffers::Kept] {
+            let plan = chain().finish(&limits(), buffers);
+            let uses = |place: usize| {
+                let it = Resource::Place(place);
+                let used = |n: &Node| n.reads.contains(&it) || n.writes.contains(&it);
+                let first = plan.nodes.iter().position(used).unwrap();
+                (first, plan.nodes.iter().rposition(used).unwrap())
+            };
+            let size = |p: &Place| 64 * p.stride * 4;
+            let mut shared = 0;
+            for (a, b) in (0..plan.places.len()).flat_map(|b| (0..b).map(move |a| (a, b))) {
+                let (pa, pb) = (&plan.places[a], &plan.places[b]);
+                if pa.shared >= pb.shared + size(pb) || pb.shared >= pa.shared + size(pa) {
+                    continue;
+                }
+                shared += 1;
+                let (_, last) = uses(a);
+                let (first, _) = uses(b);
+                for case in 0..CASES {
+                    let between = &plan.barriers[case][last + 1..=first];
+                    assert!(between.contains(&true), "places {a} and {b} in case {case}");
+                }
+            }
+            assert_eq!(shared > 0, buffers == Buffers::Reused, "{shared} places share memory");
+            let kept = plan.places.iter().filter(|p| p.kept).count();
+            assert!(buffers == Buffers::Reused || kept == plan.places.len());
+        }
+    }
+}

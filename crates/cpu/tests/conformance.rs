@@ -1,4 +1,4 @@
-//! The suite every device passes, whole, on every instruction set of this machine and in every mode.
+//! The suite every device passes, whole, on each instruction set of this machine in each mode.
 
 use tokenmill_backend::conformance::{Outcome, run};
 use tokenmill_cpu::isa::Isa;
