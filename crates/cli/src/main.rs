@@ -39,9 +39,8 @@ fn main() -> ExitCode {
 fn dispatch(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Run(run) => run::run(&run),
-        Command::Serve(_) | Command::Bench(_) | Command::Doctor => {
-            Err(Failure::new("not here yet", ""))
-        }
+        Command::Serve(serve) => serve::serve(*serve),
+        Command::Bench(bench) => bench::bench(&bench),
         Command::Score(score) => score::score(&score),
         Command::Eval(eval) => eval::eval(&eval),
         Command::Inspect(inspect) => inspect::inspect(&inspect),

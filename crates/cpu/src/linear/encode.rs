@@ -96,6 +96,14 @@ impl Encoding {
         }
     }
 
+    /// The encoding with second bytes in every block, where there is one.
+    pub const fn twice(self) -> Encoding {
+        match self {
+            Encoding::Int8 => Encoding::Int8Twice,
+            other => other,
+        }
+    }
+
     /// Lines from one encoded row to the next: an odd number, so that rows a power of two
     /// apart do not share cache sets.
     pub const fn lines(self, cols: usize) -> usize {
