@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    AttendSource, BufferId, HeadNorm, NormKind, Op, Operand, Program, RopeId, Rows as RowKind,
-    View, WeightId,
+    AttendSource, BufferId, HeadNorm, Limits, Mask, NormKind, Op, Operand, Program, RopeId,
+    Rows as RowKind, View, WeightId,
 };
 
 use crate::DEVICE;
-use crate::attend::ItemSource;
 use crate::attend::rope::Rotation;
+use crate::attend::{ItemSource, SPLIT};
 use crate::caches::Cache;
 use crate::exec::{Outputs, Wants};
 use crate::linear::{Encoding, Mode, scratch_lines};
@@ -27,6 +27,7 @@ pub(crate) struct Compiler<'a> {
     program: &'a Program,
     weights: &'a [Arc<Weight>],
     caches: &'a [Cache],
+    limits: &'a Limits,
     mode: Mode,
     pub draft: Draft,
     pub wants: Wants,
@@ -52,12 +53,14 @@ impl<'a> Compiler<'a> {
         program: &'a Program,
         weights: &'a [Arc<Weight>],
         caches: &'a [Cache],
+        limits: &'a Limits,
         mode: Mode,
     ) -> Self {
         Self {
             program,
             weights,
             caches,
+            limits,
             mode,
             draft: Draft::new(program),
             wants: Wants { row: 16, ..Wants::default() },
@@ -161,7 +164,8 @@ impl<'a> Compiler<'a> {
                 self.by_rows(kernel, op, true);
             }
             Op::Head { x, weight, scale, softcap, out } => {
-                let product = self.product(*x, *weight, self.whole(*out))?;
+                // Few rows, and every logit depends on them: second bytes in every block.
+                let product = self.product_of(*x, *weight, self.whole(*out), Encoding::twice)?;
                 let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
                 let writes = [place(product.out)];
                 let kernel = linear::Head { product, scale: *scale, softcap: *softcap };
@@ -224,10 +228,21 @@ impl<'a> Compiler<'a> {
         weight: WeightId,
         out: Cols,
     ) -> Result<linear::Product, DeviceError> {
+        self.product_of(x, weight, out, |encoding| encoding)
+    }
+
+    /// The same with another encoding than the mode's.
+    fn product_of(
+        &mut self,
+        x: View,
+        weight: WeightId,
+        out: Cols,
+        change: impl Fn(Encoding) -> Encoding,
+    ) -> Result<linear::Product, DeviceError> {
         let weight = self.weight(weight);
         let mut inputs = Vec::new();
         for panels in weight.panels() {
-            let encoding = Encoding::of(panels.spec.layout(), self.mode);
+            let encoding = change(Encoding::of(panels.spec.layout(), self.mode));
             inputs.push((self.encode(x.into(), encoding), encoding));
             self.wants.lines = self.wants.lines.max(scratch_lines(&panels.spec));
         }
@@ -327,6 +342,12 @@ impl<'a> Compiler<'a> {
         if known.is_none() {
             self.wants.items.push(items);
         }
+        // One more where a window begins within a split, one for the tokens of the step.
+        let max_splits = match mask {
+            Mask::Window(n) => (*n as usize).div_ceil(SPLIT) + 2,
+            Mask::Causal | Mask::None => (self.limits.context as usize).div_ceil(SPLIT) + 1,
+        };
+        let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
         let kernel = attend::Attend {
             q,
             out,
@@ -340,9 +361,14 @@ impl<'a> Compiler<'a> {
             source,
             items: list,
             counter: self.wants.counters,
+            parts,
+            max_splits,
         };
         self.wants.counters += 1;
-        self.draft.push(kernel, Split::Own, &reads, &[place(out)]);
+        let (join, parts) = (attend::Join(kernel.clone()), Resource::Place(parts));
+        self.draft.push(kernel, Split::Own, &reads, &[place(out), parts]);
+        reads.push(parts);
+        self.draft.push(join, Split::Few(RowKind::Tokens), &reads, &[place(out)]);
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use crate::caches::Cache;
 use crate::isa::Isa;
 use crate::linear::Line;
 use crate::memory::{Buffer, Parts};
-use crate::plan::{Cols, NARROW, Place, Plan, case_of};
+use crate::plan::{Cols, NARROW, Place, Plan, Split, case_of};
 use crate::pool::{Pool, Worker};
 
 /// Code of one node.
@@ -323,6 +323,7 @@ impl CpuExecutable {
             scratch: Parts::new(&mut self.scratch),
         };
         let (plan, step) = (&self.plan, &step);
+        let few_tokens = step.tokens <= NARROW;
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         let ran = pool.run(|worker| {
             let job = Job { step, worker };
@@ -330,7 +331,9 @@ impl CpuExecutable {
                 if barrier {
                     worker.barrier();
                 }
-                node.kernel.run(&job);
+                if few_tokens || !matches!(node.split, Split::Few(_)) {
+                    node.kernel.run(&job);
+                }
             }
         });
         ran.map_err(|e| DeviceError::Failed { device: DEVICE.into(), reason: e.to_string() })

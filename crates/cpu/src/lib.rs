@@ -136,7 +136,7 @@ impl Backend for CpuDevice {
         let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;
         let caches = program.caches.iter().map(|c| caches::Cache::new(c, limits));
         let caches = caches.collect::<Result<Vec<_>, _>>()?;
-        let mut compiler = compile::Compiler::new(program, &held, &caches, self.mode);
+        let mut compiler = compile::Compiler::new(program, &held, &caches, limits, self.mode);
         compiler.compile()?;
         let (draft, wants, outputs) = (compiler.draft, compiler.wants, compiler.outputs);
         let plan = draft.finish(limits, self.buffers);

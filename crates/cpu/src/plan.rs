@@ -30,6 +30,8 @@ pub(crate) enum Split {
     Gather(RowKind),
     /// In its own way.
     Own,
+    /// By rows, and left out with many of them.
+    Few(RowKind),
 }
 
 /// One piece of a step.
@@ -53,6 +55,8 @@ pub(crate) struct Place {
     pub own: usize,
     /// Whether it is whole at the end of a step.
     pub kept: bool,
+    /// f32 of a place that is not made of rows.
+    flat: Option<usize>,
 }
 
 /// A program taken apart.
@@ -122,9 +126,16 @@ impl Draft {
     /// Adds a place of rows of `cols` f32.
     pub fn place(&mut self, rows: RowKind, cols: usize) -> usize {
         let stride = cols.next_multiple_of(16);
-        let (shared, own, kept) = (0, 0, false);
-        self.places.push(Place { rows, stride, copied: false, shared, own, kept });
+        let (shared, own, kept, flat) = (0, 0, false, None);
+        self.places.push(Place { rows, stride, copied: false, shared, own, kept, flat });
         self.places.len() - 1
+    }
+
+    /// Adds a place of `len` f32 in the shared memory.
+    pub fn flat(&mut self, len: usize) -> usize {
+        let at = self.place(RowKind::Tokens, 1);
+        self.places[at].flat = Some(len);
+        at
     }
 
     /// Adds a node. Places written by rows get copies with every worker.
@@ -172,7 +183,7 @@ impl Draft {
                 RowKind::Tokens => limits.step_tokens,
                 RowKind::Outputs => limits.outputs,
             } as usize;
-            let bytes = rows * place.stride * 4;
+            let bytes = place.flat.unwrap_or(rows * place.stride) * 4;
             let reuse = buffers == Buffers::Reused;
             place.shared = shared.take(p, bytes, life, reuse);
             place.own = own.take(p, NARROW * place.stride * 4, life, reuse);
@@ -228,11 +239,14 @@ fn barriers(nodes: &[Node], case: usize) -> Vec<bool> {
     let mut since: Vec<&Node> = Vec::new();
     let mut found = Vec::with_capacity(nodes.len());
     for node in nodes {
-        let needed = since.iter().any(|before| conflict(before, node, case));
+        let skipped = matches!(node.split, Split::Few(kind) if !few(case, kind));
+        let needed = !skipped && since.iter().any(|before| conflict(before, node, case));
         if needed {
             since.clear();
         }
-        since.push(node);
+        if !skipped {
+            since.push(node);
+        }
         found.push(needed);
     }
     found
@@ -244,7 +258,7 @@ fn conflict(before: &Node, node: &Node, case: usize) -> bool {
     let depends = node.reads.iter().chain(&node.writes).any(|r| touches(&before.writes, r))
         || node.writes.iter().any(|r| touches(&before.reads, r));
     let by_rows = |split: Split| match split {
-        Split::Rows(kind) | Split::Gather(kind) => Some(kind),
+        Split::Rows(kind) | Split::Gather(kind) | Split::Few(kind) => Some(kind),
         Split::Own => None,
     };
     let aligned = match (by_rows(before.split), by_rows(node.split)) {

@@ -80,7 +80,7 @@ use {avx2::Avx2, avx512::Avx512, vector::Vector};
 /// Keys of a tile.
 const TILE: usize = 64;
 /// Keys of a split.
-const SPLIT: usize = 256;
+pub const SPLIT: usize = 256;
 /// Rows (tokens × heads of a group) of an item, at least one token.
 const ITEM_ROWS: usize = 96;
 /// Columns of an int8 key head whose sums surely fit 32 bits.

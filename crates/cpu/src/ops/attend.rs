@@ -1,15 +1,16 @@
-//! Attention: items of work taken as workers come free.
+//! Attention: items of work taken as workers come free; with few tokens, splits of their keys are
+//! computed apart and joined.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokenmill_ir::Mask;
 
-use crate::attend::{AttendJob, Keys, Rows, attend};
+use crate::attend::{AttendJob, Item, Keys, Rows, attend, attend_split, join_splits};
 use crate::caches::Shape;
 use crate::exec::{Job, Kernel};
 use crate::memory::Parts;
-use crate::plan::Cols;
+use crate::plan::{Cols, NARROW};
 use crate::weight::Weight;
 
 /// Where keys and values are.
@@ -24,7 +25,7 @@ pub(crate) enum Source {
 }
 
 /// The attention of one layer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Attend {
     pub q: Cols,
     pub out: Cols,
@@ -39,6 +40,14 @@ pub(crate) struct Attend {
     /// Which list of items, and which counter.
     pub items: usize,
     pub counter: usize,
+    /// Place of the splits' results, and most splits of an item.
+    pub parts: usize,
+    pub max_splits: usize,
+}
+
+/// f32 that the splits of few tokens take.
+pub(crate) fn parts_len(heads: usize, v_dim: usize, max_splits: usize) -> usize {
+    NARROW * heads * max_splits * (16 + v_dim.next_multiple_of(16))
 }
 
 /// All rows of a view.
@@ -50,27 +59,26 @@ fn rows<'a>(job: &Job<'a>, v: Cols) -> Rows<'a> {
     Rows { data, stride }
 }
 
-impl Kernel for Attend {
-    fn run(&self, job: &Job<'_>) {
+impl Attend {
+    /// The work of this step; results go where this worker sees them.
+    fn work<'a>(&'a self, job: &Job<'a>) -> Option<AttendJob<'a>> {
         let step = job.step;
-        if step.tokens == 0 {
-            return;
-        }
+        let last = step.tokens.checked_sub(1)?;
         let keys = match self.source {
             Source::Cache(cache) => {
                 let cache = &step.caches[cache];
-                let Shape::Paged(layout) = cache.shape else { return };
+                let Shape::Paged(layout) = cache.shape else { return None };
                 // SAFETY: what is read was stored before the last barrier.
                 Keys::Cache { layout, bytes: unsafe { cache.bytes() }, tables: &step.batch.tables }
             }
             Source::Fresh { k, v } => Keys::Fresh { k: rows(job, k), v: rows(job, v) },
         };
         let out_stride = job.stride(self.out.place);
-        let len = (step.tokens - 1) * out_stride + self.out.cols;
+        let len = last * out_stride + self.out.cols;
         // SAFETY: inside the place; items write different parts of it.
         let out =
             unsafe { Parts::new(std::slice::from_raw_parts_mut(job.start(self.out.place), len)) };
-        let work = AttendJob {
+        Some(AttendJob {
             heads: self.heads,
             kv_heads: self.kv_heads,
             k_dim: self.q.cols / self.heads,
@@ -83,15 +91,80 @@ impl Kernel for Attend {
             keys,
             out,
             out_stride,
-        };
-        // The last items of a span see most keys: they go first.
-        let items = &step.items[self.items];
-        let counter = &step.counters[self.counter];
+        })
+    }
+
+    /// Place of the results of all splits of few tokens.
+    fn parts<'a>(&self, job: &Job<'a>) -> Parts<'a, f32> {
+        let len = parts_len(self.heads, self.v_dim, self.max_splits);
+        // SAFETY: the whole place; using parts of it is the unsafe of `Parts`.
+        Parts::new(unsafe { std::slice::from_raw_parts_mut(job.start(self.parts), len) })
+    }
+
+    /// Few tokens: every split of every item is a unit of its own.
+    fn few(&self, job: &Job<'_>, work: &AttendJob<'_>, items: &[Item]) {
+        let total = items.iter().map(|item| work.splits(item).len()).sum();
+        let (mine, parts) = (job.worker.share(total), self.parts(job));
+        let (mut unit, mut start) = (0, 0);
+        for item in items {
+            let len = work.part_len(item);
+            for split in work.splits(item) {
+                if mine.contains(&unit) {
+                    // SAFETY: every split has a part of its own and one worker; scratch is used
+                    // here only.
+                    unsafe {
+                        let (part, scratch) = (parts.part(start..start + len), job.scratch());
+                        attend_split(job.step.isa, work, item, split, part, &mut scratch.attention);
+                    }
+                }
+                (unit, start) = (unit + 1, start + len);
+            }
+        }
+    }
+
+    /// Many tokens: whole items, taken as workers come free.
+    fn many(&self, job: &Job<'_>, work: &AttendJob<'_>, items: &[Item]) {
+        let counter = &job.step.counters[self.counter];
         loop {
+            // The last items of a span see most keys: they go first.
             let next = counter.fetch_add(1, Ordering::Relaxed);
             let Some(item) = items.len().checked_sub(next + 1).map(|i| &items[i]) else { return };
             // SAFETY: every item has one worker; scratch is used here only.
-            unsafe { attend(step.isa, &work, item, &mut job.scratch().attention) };
+            unsafe { attend(job.step.isa, work, item, &mut job.scratch().attention) };
+        }
+    }
+}
+
+impl Kernel for Attend {
+    fn run(&self, job: &Job<'_>) {
+        let Some(work) = self.work(job) else { return };
+        let items = &job.step.items[self.items];
+        if job.step.tokens <= NARROW {
+            self.few(job, &work, items);
+        } else {
+            self.many(job, &work, items);
+        }
+    }
+}
+
+/// Joins the splits that [`Attend`] leaves with few tokens.
+#[derive(Debug)]
+pub(crate) struct Join(pub Attend);
+
+impl Kernel for Join {
+    fn run(&self, job: &Job<'_>) {
+        let Some(work) = self.0.work(job) else { return };
+        let mut start = 0;
+        for item in &job.step.items[self.0.items] {
+            let len = work.part_len(item) * work.splits(item).len();
+            // SAFETY: parts were written before the last barrier and are only read now; every
+            // worker has results and scratch of its own.
+            unsafe {
+                let first = job.start(self.0.parts).add(start);
+                let parts = std::slice::from_raw_parts(first, len);
+                join_splits(job.step.isa, &work, item, parts, &mut job.scratch().attention);
+            }
+            start += len;
         }
     }
 }

@@ -17,8 +17,8 @@ const KV_HEADS: u32 = 2;
 const DIM: u32 = 48;
 const FFN: u32 = 352;
 pub const VOCAB: u32 = 403;
-/// Tokens of a sequence.
-pub const LEN: u32 = 150;
+/// Tokens of a sequence: more than a split of attention.
+pub const LEN: u32 = 300;
 /// Tokens in a block of the device.
 const BLOCK: u32 = 32;
 
@@ -47,8 +47,8 @@ impl Model {
             step_tokens: 8 * LEN,
             sequences: 8,
             outputs: 8 * LEN,
-            context: 256,
-            group_blocks: vec![8 * 256 / BLOCK, 8 * 256 / BLOCK],
+            context: 512,
+            group_blocks: vec![8 * 512 / BLOCK; 2],
             top_logprobs: 8,
         };
         let mut model =
@@ -212,7 +212,7 @@ impl Model {
             let mut tables = [0; MAX_GROUPS];
             for start in tables.iter_mut().take(2) {
                 *start = batch.tables.len() as u32;
-                let block = |i: u32| BlockId((i * 5 + sequence * 13) % 8 * 8 + sequence);
+                let block = |i: u32| BlockId((i * 5 + sequence * 13) % 16 * 8 + sequence);
                 batch.tables.extend((0..table).map(block));
             }
             let first = batch.tokens.len() as u32;
