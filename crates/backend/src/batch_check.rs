@@ -77,7 +77,7 @@ impl BatchRules {
         for (i, (token, &position)) in batch.tokens.iter().zip(&batch.positions).enumerate() {
             let known = match *token {
                 TokenSource::Id(id) => id < self.ids,
-                TokenSource::Sampled(row) => (row as usize) < previous,
+                TokenSource::Sampled(row) => (row as usize) < previous && self.vocab <= self.ids,
             };
             if !known || position >= self.positions {
                 return bad(format!("token {i}: {token:?} at position {position}"));

@@ -3,6 +3,7 @@
 //! production door: upload, compile, submit, wait.
 
 mod cases;
+mod hostile;
 mod lab;
 mod pager;
 
@@ -13,6 +14,7 @@ use tokenmill_ir::{Batch, Limits, Program, StepOutput};
 use crate::reference::ReferenceDevice;
 use crate::{Backend, DeviceError};
 pub use cases::all as cases;
+pub use hostile::spoiled;
 pub use lab::Material;
 
 /// One program and the steps it runs.
@@ -150,6 +152,32 @@ pub fn outputs(device: &mut dyn Backend, case: &Case) -> Result<Vec<StepOutput>,
     result
 }
 
+/// Runs spoiled batches between the good steps of a case: each is refused as a bad batch or runs,
+/// and the good steps run after them as before.
+///
+/// # Errors
+/// What else came of a batch, with the seed that spoiled it.
+pub fn endure(device: &mut dyn Backend, case: &Case, seeds: u64) -> Result<u64, String> {
+    let upload = |w| device.upload(w, &case.material).map_err(|e| e.to_string());
+    let handles: Vec<_> = case.program.weights.iter().map(upload).collect::<Result<_, _>>()?;
+    let compiled = device.compile(&case.program, &handles, &case.limits);
+    let mut executable = compiled.map_err(|e| e.to_string())?;
+    let (mut out, mut refused) = (StepOutput::default(), 0);
+    for step in &case.steps {
+        for seed in 0..seeds {
+            match executable.submit(&spoiled(step, seed)) {
+                Ok(()) => executable.wait(&mut out).map_err(|e| format!("seed {seed}: {e}"))?,
+                Err(DeviceError::BadBatch(_)) => refused += 1,
+                Err(other) => return Err(format!("seed {seed}: {other}")),
+            }
+        }
+        executable.submit(step).map_err(|e| format!("a good step: {e}"))?;
+        executable.wait(&mut out).map_err(|e| format!("a good step: {e}"))?;
+    }
+    handles.into_iter().for_each(|h| device.free(h));
+    Ok(refused)
+}
+
 /// Holds a step's results against the reference's.
 fn compare(
     found: &StepOutput,
@@ -274,6 +302,15 @@ mod tests {
             let one = outputs(&mut ReferenceDevice::new(32), &a).expect("runs");
             let two = outputs(&mut ReferenceDevice::new(7), &b).expect("runs");
             assert_eq!(one, two, "{}", a.name);
+        }
+    }
+
+    #[test]
+    fn bad_batches_are_refused_by_the_reference() {
+        let wanted = ["sampling", "window of 20", "scan", "latent attention", "embed f32", "pool"];
+        for case in cases(32).iter().filter(|c| wanted.iter().any(|w| c.name.contains(w))) {
+            let refused = endure(&mut ReferenceDevice::new(32), case, 300);
+            assert!(refused.as_ref().is_ok_and(|&n| n > 300), "{}: {refused:?}", case.name);
         }
     }
 

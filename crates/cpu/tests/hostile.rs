@@ -1,0 +1,14 @@
+//! Batches that break the rules reach no kernel: they are refused, and the device goes on.
+
+use tokenmill_backend::conformance::{cases, endure};
+use tokenmill_cpu::{CpuDevice, CpuOptions};
+
+#[test]
+fn bad_batches_are_refused() {
+    let options = CpuOptions { threads: 2, ..CpuOptions::default() };
+    let mut device = CpuDevice::new(options).expect("a device");
+    for case in cases(32).iter().filter(|c| !c.name.starts_with("linear")) {
+        let refused = endure(&mut device, case, 200);
+        assert!(refused.as_ref().is_ok_and(|&n| n > 100), "{}: {refused:?}", case.name);
+    }
+}
