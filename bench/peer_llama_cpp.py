@@ -35,7 +35,8 @@ def main():
     p.add_argument("--batch", default="1")
     a = p.parse_args()
     batches = [int(x) for x in a.batch.split(",")]
-    L.llama_log_set(L.llama_log_callback(lambda *_: None), ctypes.c_void_p(0))
+    quiet = L.llama_log_callback(lambda *_: None)  # must outlive the library's use of it
+    L.llama_log_set(quiet, ctypes.c_void_p(0))
     L.llama_backend_init()
     model = L.llama_model_load_from_file(a.model.encode(), L.llama_model_default_params())
     c = L.llama_context_default_params()

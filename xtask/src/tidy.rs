@@ -148,7 +148,8 @@ fn file(name: &str, text: &str, found: &mut Vec<String>) {
                 found.push(format!("{at}: {word} in a pure crate"));
             }
         }
-        let is_unsafe = code.contains("unsafe {") || code.contains("unsafe fn");
+        let is_unsafe =
+            code.contains(concat!("unsafe", " {")) || code.contains(concat!("unsafe", " fn"));
         if is_unsafe && production && !UNSAFE.iter().any(|u| name.starts_with(u)) {
             found.push(format!("{at}: unsafe outside its crates"));
         }
@@ -173,7 +174,7 @@ fn long_functions(name: &str, text: &str, found: &mut Vec<String>) {
             None => {
                 let is_fn = trimmed.starts_with("fn ")
                     || trimmed.contains(" fn ") && trimmed.starts_with("pub")
-                    || trimmed.starts_with("unsafe fn ");
+                    || trimmed.starts_with(concat!("unsafe", " fn "));
                 if is_fn && !trimmed.ends_with(';') && !trimmed.ends_with('}') {
                     open = Some((i, indent, trimmed.to_owned()));
                 }

@@ -225,10 +225,12 @@ impl Program {
                 same("heads per key/value head", heads % kv_heads.max(&1), 0)?;
                 same("columns out", cols(out), heads * v_dim)
             }
-            Op::AttendLatent { q_latent, out, .. } => same("columns out", cols(out), q_latent.cols),
-            Op::Conv { x, out, .. } => same("columns out", cols(out), x.cols),
-            Op::DeltaRule { v, out, .. } => same("columns out", cols(out), v.cols),
-            Op::Scan { x, out, .. } => same("columns out", cols(out), x.cols),
+            Op::AttendLatent { q_latent: x, out, .. }
+            | Op::DeltaRule { v: x, out, .. }
+            | Op::Conv { x, out, .. }
+            | Op::Scan { x, out, .. }
+            | Op::TakeRows { x, out }
+            | Op::Pool { x, out, .. } => same("columns out", cols(out), x.cols),
             Op::Route { rule, out, router, .. } => {
                 same("experts", self.weights[router.0 as usize].rows, rule.experts)?;
                 same("columns out", cols(out), 2 * rule.top)
@@ -242,9 +244,6 @@ impl Program {
                     same("operand columns", v.cols, cols(out))?;
                 }
                 same("operands over four", u32::from(args.len() > 4), 0)
-            }
-            Op::TakeRows { x, out } | Op::Pool { x, out, .. } => {
-                same("columns out", cols(out), x.cols)
             }
             Op::StoreLatent { .. } | Op::Sample { .. } => Ok(()),
         }

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::layout::GROUP;
+use super::mix::{MIX_MAX, mixed};
 use super::scalar::code_scale;
 use super::scratch::{floats, shorts};
 use super::vector::{ScoreTile, ValueTile, Vector};
@@ -164,6 +165,8 @@ pub(super) fn load_queries<const INT8: bool>(
             let cols = dim.next_multiple_of(2);
             let to = &mut shorts(&mut scratch.q)[row * cols..][..cols];
             to[dim..].fill(0);
+            let mut buffer = [0.0; MIX_MAX];
+            let from = mixed(from, &mut buffer);
             scratch.q_scale[row] = encode(from, job.query_codes(), &mut to[..dim]) * job.scale;
         } else {
             let to = &mut floats(&mut scratch.q)[row * dim..][..dim];

@@ -12,6 +12,7 @@
 use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
 
+use super::mix::{MIX_MAX, mixed};
 use crate::isa::Isa;
 use crate::math::per_isa;
 use crate::memory::Parts;
@@ -268,6 +269,8 @@ fn numbers<T: Copy + Default>(to: Place, k: &[f32], v: &[f32], encode: impl Fn(f
 #[inline(always)]
 fn codes(to: Place, k: &[f32], v: &[f32]) {
     let layout = to.layout;
+    let mut buffer = [0.0; MIX_MAX];
+    let k = mixed(k, &mut buffer);
     let (k_scale, v_scale) = (int8_scale(k), int8_scale(v));
     let pairs = layout.k_dim.div_ceil(2);
     let first = (to.slot / GROUP * pairs * GROUP + to.slot % GROUP) * 2;
@@ -363,7 +366,11 @@ mod tests {
                 let mut got = vec![0.0; layout.k_dim];
                 let scale = layout.key(part, token % 32, &mut got);
                 let all = row(2 * layout.k_dim, token);
-                let head_row = &all[head * layout.k_dim..][..layout.k_dim];
+                let mut head_row = &all[head * layout.k_dim..][..layout.k_dim];
+                let mut buffer = [0.0; MIX_MAX];
+                if layout.format == KvFormat::Int8 {
+                    head_row = mixed(head_row, &mut buffer);
+                }
                 for (got, x) in got.iter().zip(head_row) {
                     assert_eq!(got * scale, through(layout.format, *x, head_row));
                 }

@@ -35,7 +35,8 @@
 //! o\[e\] = fma(p\[j\], v\[j\]\[e\], o\[e\]) in order of j. Keys and values are as stored (bf16: rounded
 //! to nearest, ties to even).
 //!
-//! **int8.** Stored are codes and a scale per token and head, S = max|x|/127, code = x/S rounded,
+//! **int8.** Keys and queries first go through a Hadamard transform (`mix`), where the width of
+//! the head is a power of two up to 256. Stored are codes and a scale per token and head, S = max|x|/127, code = x/S rounded,
 //! ties to even. A query row becomes 16-bit codes: t = max|q|, a\[d\] = round(q\[d\]·(N/t)),
 //! Q = (t/N)·scale, N = 32767, or 16383 beyond 512 columns. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. Values:
 //! w\[j\] = p\[j\]·Sᵥ\[j\], t = max w, a\[j\] = round(w\[j\]·(32767/t)) over the tile, o\[e\] =
@@ -55,6 +56,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod blocked;
 mod layout;
+mod mix;
 pub mod rope;
 mod scalar;
 mod scratch;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::layout::{BLOCK_TOKENS, GROUP};
+use super::mix::{MIX_MAX, mixed};
 use super::scratch::{floats, words};
 use super::{AttendJob, CODE_MAX, HUGE, Item, Keys, Scratch, TILE, TINY};
 use crate::math::{exp, tanh};
@@ -38,7 +39,7 @@ impl<'a> Query<'a> {
     fn new(job: &AttendJob<'_>, query: &[f32], row: &'a mut [f32]) -> Query<'a> {
         let row = &mut row[..query.len()];
         if job.is_int8() {
-            row.copy_from_slice(query);
+            row.copy_from_slice(mixed(query, &mut [0.0; MIX_MAX]));
             let scale = encode(row, job.query_codes()) * job.scale;
             return Query { row, scale };
         }

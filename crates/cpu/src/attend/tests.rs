@@ -2,6 +2,7 @@
 
 use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, Span};
 
+use super::mix::{MIX_MAX, mixed};
 use super::*;
 use crate::memory::Parts;
 
@@ -194,7 +195,16 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
         };
         x.chunks_exact(dim).flat_map(round).collect()
     };
-    let (k, v) = (rounded(&data.k, case.k_dim), rounded(&data.v, case.v_dim));
+    // Keys and queries meet transformed where the cache holds bytes.
+    let turned = |x: &[f32]| -> Vec<f32> {
+        let heads = x.chunks_exact(case.k_dim);
+        match case.format {
+            KvFormat::Int8 => heads.flat_map(|h| mixed(h, &mut [0.0; MIX_MAX]).to_vec()).collect(),
+            _ => x.to_vec(),
+        }
+    };
+    let (q, k) = (turned(&data.q), turned(&data.k));
+    let (k, v) = (rounded(&k, case.k_dim), rounded(&data.v, case.v_dim));
     for t in 0..case.tokens {
         let seen = match case.mask {
             Mask::Causal => 0..t + 1,
@@ -202,7 +212,7 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
             Mask::None => 0..case.tokens,
         };
         for h in 0..case.heads {
-            let q = &data.q[(t * case.heads + h) * case.k_dim..][..case.k_dim];
+            let q = &q[(t * case.heads + h) * case.k_dim..][..case.k_dim];
             let score = |j: usize| {
                 let k = &k[(j * case.kv_heads + h / group) * case.k_dim..][..case.k_dim];
                 let s: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * k).sum();

@@ -27,8 +27,7 @@ impl Lower<'_> {
         let hidden = self.spec.hidden;
         let (q_cols, kv_cols) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let qkv_weight = self.qkv(a, q_cols, kv_cols)?;
-        let Multipliers { input, key, output } = a.multipliers;
-        self.scale_rows(qkv_weight, &[(q_cols, input), (kv_cols, input * key), (kv_cols, input)]);
+        let output = a.multipliers.output;
         let qkv = self.linear(x, qkv_weight);
         let mut q = slice(qkv, 0, q_cols);
         let mut k = slice(qkv, q_cols, kv_cols);
@@ -95,8 +94,22 @@ impl Lower<'_> {
         Ok(self.linear(y, o))
     }
 
-    /// Queries, keys, values (and gates) as one matrix.
+    /// Queries, keys, values (and gates) as one matrix, scalar factors on its rows.
     fn qkv(&mut self, a: &Attention, q_cols: u32, kv_cols: u32) -> Result<WeightId, ModelError> {
+        let weight = self.qkv_rows(a, q_cols, kv_cols)?;
+        let Multipliers { input, key, .. } = a.multipliers;
+        let gate = if a.gated { q_cols } else { 0 };
+        let runs = [(q_cols, input), (kv_cols, input * key), (kv_cols, input), (gate, input)];
+        self.scale_rows(weight, &runs[..if a.gated { 4 } else { 3 }]);
+        Ok(weight)
+    }
+
+    fn qkv_rows(
+        &mut self,
+        a: &Attention,
+        q_cols: u32,
+        kv_cols: u32,
+    ) -> Result<WeightId, ModelError> {
         let hidden = self.spec.hidden;
         if self.tensor_opt(Role::Qkv).is_some() {
             let all = RowSlices::range(0, u64::from(q_cols + 2 * kv_cols));

@@ -1,0 +1,52 @@
+//! The transform that int8 keys and the queries that meet them go through: an orthonormal Hadamard
+//! matrix over the columns of a head. It spreads loud columns, so that one scale fits all, and
+//! changes no product q·k (QuaRot, arXiv 2404.00456; decision 0001 has what it gains).
+//!
+//! Columns meet at distances 1, 2, 4, …: (a, b) becomes (a + b, a − b); at the end all are
+//! multiplied by 1/√d. Heads whose width is no power of two stay as they are.
+
+/// Widest head that is transformed.
+pub(super) const MIX_MAX: usize = 256;
+
+/// The head transformed, in `buffer`, or as it is.
+#[inline(always)]
+pub(super) fn mixed<'a>(x: &'a [f32], buffer: &'a mut [f32; MIX_MAX]) -> &'a [f32] {
+    let len = x.len();
+    if !len.is_power_of_two() || len > MIX_MAX {
+        return x;
+    }
+    let head = &mut buffer[..len];
+    head.copy_from_slice(x);
+    let mut distance = 1;
+    while distance < len {
+        for pair in head.chunks_exact_mut(2 * distance) {
+            let (low, high) = pair.split_at_mut(distance);
+            for (a, b) in low.iter_mut().zip(high) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+        distance *= 2;
+    }
+    let scale = 1.0 / (len as f32).sqrt();
+    head.iter_mut().for_each(|x| *x *= scale);
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_stay_and_loud_columns_spread() {
+        let row = |seed: usize| (0..64).map(move |i| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0);
+        let (mut q, k): (Vec<f32>, Vec<f32>) = (row(3).collect(), row(40).collect());
+        q[5] = 30.0;
+        let (mut a, mut b) = ([0.0; MIX_MAX], [0.0; MIX_MAX]);
+        let (mq, mk) = (mixed(&q, &mut a), mixed(&k, &mut b));
+        let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f32>();
+        assert!((dot(mq, mk) - dot(&q, &k)).abs() < 1e-4);
+        assert!(mq.iter().fold(0.0f32, |m, x| m.max(x.abs())) < 10.0);
+        let odd = [1.0; 24];
+        assert_eq!(mixed(&odd, &mut [0.0; MIX_MAX]), odd);
+    }
+}
