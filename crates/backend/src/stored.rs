@@ -204,3 +204,137 @@ fn tensor_cols(part: &RowPart, source: &dyn WeightSource) -> Result<u64, SourceE
     };
     ends.into_iter().find(fits).ok_or_else(|| error(part, "its length is not known"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::Range;
+    use tokenmill_ir::{RowSlices, WeightUse};
+    use tokenmill_quant::FormatId;
+
+    /// Tensors whose number i is i; `a` is `[6, 4]`, `b` has one axis of 12, `c` is `[3, 4]`.
+    struct Counting {
+        mapped: bool,
+        bytes: Vec<u8>,
+    }
+
+    impl Counting {
+        fn new(mapped: bool) -> Self {
+            let bytes = (0..24u8).flat_map(|i| f32::from(i).to_le_bytes()).collect();
+            Self { mapped, bytes }
+        }
+
+        fn range(&self, tensor: &str, rows: &Range<u64>) -> Option<&[u8]> {
+            let (all, cols) = match tensor {
+                "a" => (6, 4),
+                "b" => (1, 12),
+                _ => (3, 4),
+            };
+            let bytes = rows.start as usize * cols * 4..rows.end as usize * cols * 4;
+            (rows.end <= all).then(|| &self.bytes[bytes])
+        }
+    }
+
+    impl WeightSource for Counting {
+        fn read_rows(
+            &self,
+            tensor: &str,
+            rows: Range<u64>,
+            out: &mut [u8],
+        ) -> Result<(), SourceError> {
+            let found = self.range(tensor, &rows).filter(|f| f.len() == out.len());
+            let error = || SourceError { tensor: tensor.into(), reason: "length".into() };
+            out.copy_from_slice(found.ok_or_else(error)?);
+            Ok(())
+        }
+
+        fn rows(&self, tensor: &str, rows: Range<u64>) -> Option<&[u8]> {
+            self.range(tensor, &rows).filter(|_| self.mapped)
+        }
+    }
+
+    fn part(tensor: &str, rows: [u64; 4], transposed: bool) -> RowPart {
+        let [start, count, stride, repeat] = rows;
+        let rows = RowSlices { start, count, stride, repeat };
+        RowPart { format: FormatId::F32, tensor: tensor.into(), rows, transposed }
+    }
+
+    fn spec(rows: u32, cols: u32, parts: Vec<RowPart>) -> WeightSpec {
+        let (name, role) = ("w".to_owned(), WeightUse::Matmul);
+        WeightSpec { name, role, rows, cols, parts, bias: Vec::new(), scales: Vec::new() }
+    }
+
+    #[test]
+    fn parts_are_read_row_by_row() {
+        let source = Counting::new(true);
+        let check = |rows, cols, parts, expect: &[f32]| {
+            assert_eq!(decode(&spec(rows, cols, parts), &source).as_deref(), Ok(expect));
+        };
+        check(2, 4, vec![part("a", [2, 2, 2, 1], false)], &[8., 9., 10., 11., 12., 13., 14., 15.]);
+        // Every third row from the second on, then the first row again.
+        let strided = vec![part("a", [1, 1, 3, 2], false), part("a", [0, 1, 1, 1], false)];
+        check(3, 4, strided, &[4., 5., 6., 7., 16., 17., 18., 19., 0., 1., 2., 3.]);
+        // Two blocks [2, 4], three rows apart, each read as [4, 2].
+        let turned = [0., 4., 1., 5., 2., 6., 3., 7., 12., 16., 13., 17., 14., 18., 15., 19.];
+        check(8, 2, vec![part("a", [0, 2, 3, 2], true)], &turned);
+    }
+
+    #[test]
+    fn a_run_of_rows_may_begin_anywhere() {
+        let part = part("a", [1, 2, 3, 2], false);
+        for (first, expect) in [(0, [4u8, 8, 16, 20].as_slice()), (1, &[8, 16]), (3, &[20])] {
+            let mut out = vec![0; expect.len() * 16];
+            read_rows(&part, 4, first, &Counting::new(true), &mut out).expect("rows");
+            let firsts: Vec<f32> = out
+                .chunks_exact(16)
+                .map(|row| f32::from_le_bytes([row[0], row[1], row[2], row[3]]))
+                .collect();
+            assert_eq!(firsts, expect.iter().map(|&x| f32::from(x)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn biases_are_elements_of_their_tensor() {
+        for (mapped, bias, expect) in [
+            (true, vec![part("b", [3, 2, 2, 1], false)], Some(vec![3., 4.])),
+            (true, vec![part("c", [2, 2, 6, 2], false)], Some(vec![2., 3., 8., 9.])),
+            (
+                true,
+                vec![part("b", [0, 12, 12, 1], false)],
+                Some((0..12).map(|i| i as f32).collect()),
+            ),
+            (
+                false,
+                vec![part("b", [0, 12, 12, 1], false)],
+                Some((0..12).map(|i| i as f32).collect()),
+            ),
+            (false, vec![part("b", [6, 6, 6, 1], false)], Some(vec![6., 7., 8., 9., 10., 11.])),
+            (false, vec![part("b", [0, 3, 3, 1], false)], None),
+        ] {
+            let rows = expect.as_ref().map_or(3, Vec::len) as u32;
+            let spec = WeightSpec { bias, ..spec(rows, 4, Vec::new()) };
+            assert_eq!(super::bias(&spec, &Counting::new(mapped)).ok(), expect);
+        }
+    }
+
+    #[test]
+    fn rows_that_do_not_add_up_are_errors() {
+        let source = Counting::new(true);
+        for spec in [
+            spec(3, 4, vec![part("a", [0, 2, 2, 1], false)]),
+            spec(7, 2, vec![part("a", [0, 2, 3, 2], true)]),
+            spec(2, 4, vec![part("a", [5, 2, 2, 1], false)]),
+            spec(2, 5, vec![part("a", [0, 2, 2, 1], false)]),
+        ] {
+            assert!(decode(&spec, &source).is_err(), "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn factors_come_in_runs() {
+        let with = |scales| super::scales(&WeightSpec { scales, ..spec(4, 4, Vec::new()) });
+        assert_eq!(with(vec![]), Vec::<f32>::new());
+        assert_eq!(with(vec![(1, 2.0), (2, 3.0)]), [2.0, 3.0, 3.0, 1.0]);
+        assert_eq!(with(vec![(9, 2.0)]), [2.0; 4]);
+    }
+}
