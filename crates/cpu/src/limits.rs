@@ -1,5 +1,5 @@
-//! What this machine can do at most, measured: memory reads, and multiply-adds in the arithmetic of a
-//! mode. Every measured speed stands beside these.
+//! What this machine can do at most, measured: memory reads, and multiply-adds in the arithmetic
+//! of a mode. Every measured speed stands beside these.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -88,10 +88,12 @@ fn ops_of(mode: Mode) -> f64 {
 /// Independent chains of the mode's best instruction on registers.
 fn rate_loop(mode: Mode) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: `detect` has found the features.
     match (mode, Isa::detect()) {
+        // SAFETY: `detect` has found the features, here and below.
         (Mode::Int8, Isa::Amx) => unsafe { x86::tiles() },
+        // SAFETY: as above.
         (Mode::Int8, Isa::Avx512) => unsafe { x86::vnni() },
+        // SAFETY: as above.
         (_, Isa::Avx512 | Isa::Amx) => unsafe { x86::fma() },
         _ => {}
     }
