@@ -55,8 +55,7 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn direct(&mut self, sequences: u32) -> Result<Direct, Failure> {
-        let executable =
-            self.loaded.compile().map_err(|e| Failure::new("the device failed", e))?;
+        let executable = self.loaded.compile().map_err(|e| Failure::new("the device failed", e))?;
         let LoadedModel { program, limits, device, .. } = &*self.loaded;
         Ok(Direct::new(executable, program, limits, device.caps().block_tokens, sequences))
     }

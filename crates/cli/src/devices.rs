@@ -65,8 +65,7 @@ fn forced_isa() -> Result<Option<Isa>, Failure> {
 
 /// The kernel classes of this machine, best last.
 pub fn instruction_sets() -> String {
-    let names: Vec<&str> =
-        Isa::ALL.iter().filter(|i| i.is_available()).map(|i| i.name()).collect();
+    let names: Vec<&str> = Isa::ALL.iter().filter(|i| i.is_available()).map(|i| i.name()).collect();
     names.join(", ")
 }
 
@@ -75,8 +74,5 @@ pub fn limits(machine: &Machine) -> MachineLimits {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = machine.threads.unwrap_or(cores);
     let measured = tokenmill_cpu::limits::measure(threads, mode(machine.mode));
-    MachineLimits {
-        read_bytes_per_s: measured.read_bytes_per_s,
-        ops_per_s: measured.ops_per_s,
-    }
+    MachineLimits { read_bytes_per_s: measured.read_bytes_per_s, ops_per_s: measured.ops_per_s }
 }

@@ -73,10 +73,8 @@ impl Runner {
         self.computed += len;
         for table in &mut self.tables {
             // A state is read where the last step wrote it.
-            if let [read, write] = table.as_mut_slice() {
-                if *read == BlockId::NONE {
-                    *read = *write;
-                }
+            if let [read @ BlockId::NONE, write] = table.as_mut_slice() {
+                *read = *write;
             }
         }
         Ok(out.rows)

@@ -1,12 +1,12 @@
 //! Every recorded architecture through the engine: scheduler, chunked prefill, decode, prefix hits,
-//! batches. The reference device runs all of them; the CPU device those it has kernels for.
+//! batches; on the reference device and on the CPU.
 
 use std::path::Path;
 
+use tokenmill_backend::Backend;
 use tokenmill_backend::reference::ReferenceDevice;
-use tokenmill_backend::{Backend, DeviceError};
 use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
-use tokenmill_engine::load::{LoadFailure, LoadOptions, load};
+use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served, StartError};
 use tokenmill_engine::{Event, Request};
 use tokenmill_golden_tests::{Golden, Variant, worst_difference};
@@ -14,19 +14,6 @@ use tokenmill_ir::KvFormat;
 
 /// Largest |Δlogit| allowed against transformers.
 const TOLERANCE: f32 = 1e-4;
-
-/// Architectures whose operations the CPU device lacks; all others must run on it.
-const NOT_ON_CPU: &[&str] = &[
-    "bert",
-    "deepseek_v3",
-    "falcon_h1",
-    "falcon_h1_norm",
-    "gpt_oss",
-    "lfm2",
-    "mixtral",
-    "qwen3_moe",
-    "qwen3_next",
-];
 
 fn start(path: &Path, device: Box<dyn Backend>, step_tokens: u32) -> Result<Served, StartError> {
     let options = LoadOptions {
@@ -37,10 +24,7 @@ fn start(path: &Path, device: Box<dyn Backend>, step_tokens: u32) -> Result<Serv
         memory_bytes: 1 << 32,
     };
     let loaded = load(path, device, &options, |_, _| {});
-    let loaded = loaded.unwrap_or_else(|e| match e {
-        LoadFailure::Device(e) => panic!("{}: {e}", path.display()),
-        e => panic!("{}: {e}", path.display()),
-    });
+    let loaded = loaded.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     loaded.start(ServeOptions { queue: 64, step_s: 10.0 })
 }
 
@@ -112,7 +96,6 @@ fn every_recording_through_the_engine_on_the_reference_device() {
 
 #[test]
 fn every_recording_through_the_engine_on_the_cpu() {
-    let mut lacking = Vec::new();
     for arch in Golden::all() {
         let golden = Golden::read(&arch);
         let scratch = tempfile::tempdir().expect("a scratch folder");
@@ -120,11 +103,7 @@ fn every_recording_through_the_engine_on_the_cpu() {
         let options = CpuOptions { threads: 2, mode: Mode::F32, ..CpuOptions::default() };
         let device = CpuDevice::new(options).expect("a CPU");
         let step_tokens = if golden.greedy.is_empty() { 128 } else { 33 };
-        match start(&path, Box::new(device), step_tokens) {
-            Ok(served) => check(&golden, &served),
-            Err(StartError::Device(DeviceError::Unsupported { .. })) => lacking.push(arch),
-            Err(e) => panic!("{arch}: {e}"),
-        }
+        let served = start(&path, Box::new(device), step_tokens);
+        check(&golden, &served.unwrap_or_else(|e| panic!("{arch}: {e}")));
     }
-    assert_eq!(lacking, NOT_ON_CPU, "architectures the CPU device refuses");
 }
