@@ -4,10 +4,10 @@
 //! one token the rate is bytes of weights; for 512 it is operations (2 per weight and token).
 #![allow(unsafe_code)]
 
-use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tokenmill_cpu::isa::Isa;
+use tokenmill_cpu::limits;
 use tokenmill_cpu::linear::{Encoding, Line, LinearJob, Mode, OutView, linear, scratch_lines};
 use tokenmill_cpu::memory::Buffer;
 use tokenmill_quant::panel::PanelSpec;
@@ -20,8 +20,13 @@ const COLD_BYTES: usize = 192 << 20;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    println!("int8 peak {:.2} TOP/s, f32 peak {:.2} TFLOP/s", int8_peak(), f32_peak());
-    println!("read: {:.1} GB/s of 1 MiB, {:.1} GB/s of 256 MiB", read_rate(1), read_rate(256));
+    let [int8, f32] = [Mode::Int8, Mode::F32].map(|mode| limits::measure(1, mode));
+    println!(
+        "int8 peak {:.2} TOP/s, f32 {:.2} TFLOP/s",
+        int8.ops_per_s / 1e12,
+        f32.ops_per_s / 1e12
+    );
+    println!("read: {:.1} GB/s", int8.read_bytes_per_s / 1e9);
     for format in FORMATS.iter().filter(|f| f.id.is_weight()) {
         let formats = || wanted.iter().filter(|w| Isa::from_name(w).is_none());
         if formats().next().is_some() && !formats().any(|w| w == format.name) {
@@ -100,89 +105,4 @@ fn best_rate(mut f: impl FnMut()) -> f64 {
         best = best.max(f64::from(calls) / start.elapsed().as_secs_f64());
     }
     best
-}
-
-/// GB/s of reading `mib` MiB again and again with one thread.
-fn read_rate(mib: usize) -> f64 {
-    let mut data = Buffer::zeroed(mib << 20).expect("memory to read");
-    data.bytes_mut().fill(1);
-    let data = data.bytes();
-    let sum = || {
-        let mut sums = [0_u8; 256];
-        for chunk in data.as_chunks::<256>().0 {
-            for (sum, x) in sums.iter_mut().zip(chunk) {
-                *sum ^= x;
-            }
-        }
-        black_box(sums);
-    };
-    best_rate(sum) * (mib << 20) as f64 / 1e9
-}
-
-/// TOP/s of one core doing nothing but `vpdpbusd` on registers.
-fn int8_peak() -> f64 {
-    #[cfg(target_arch = "x86_64")]
-    if Isa::Avx512.is_available() {
-        // SAFETY: the features are there.
-        return best_rate(|| unsafe { peak::vnni() }) * peak::STEPS as f64 * 16.0 * 128.0 / 1e12;
-    }
-    f64::NAN
-}
-
-/// TFLOP/s of one core doing nothing but f32 `fma` on registers.
-fn f32_peak() -> f64 {
-    #[cfg(target_arch = "x86_64")]
-    if Isa::Avx512.is_available() {
-        // SAFETY: the features are there.
-        return best_rate(|| unsafe { peak::fma() }) * peak::STEPS as f64 * 16.0 * 32.0 / 1e12;
-    }
-    f64::NAN
-}
-
-#[cfg(target_arch = "x86_64")]
-mod peak {
-    use std::arch::asm;
-    pub const STEPS: usize = 20_000;
-
-    macro_rules! sixteen {
-        ($op:literal) => {
-            asm!(
-                "2:",
-                concat!($op, " zmm0, zmm30, zmm31"), concat!($op, " zmm1, zmm30, zmm31"),
-                concat!($op, " zmm2, zmm30, zmm31"), concat!($op, " zmm3, zmm30, zmm31"),
-                concat!($op, " zmm4, zmm30, zmm31"), concat!($op, " zmm5, zmm30, zmm31"),
-                concat!($op, " zmm6, zmm30, zmm31"), concat!($op, " zmm7, zmm30, zmm31"),
-                concat!($op, " zmm8, zmm30, zmm31"), concat!($op, " zmm9, zmm30, zmm31"),
-                concat!($op, " zmm10, zmm30, zmm31"), concat!($op, " zmm11, zmm30, zmm31"),
-                concat!($op, " zmm12, zmm30, zmm31"), concat!($op, " zmm13, zmm30, zmm31"),
-                concat!($op, " zmm14, zmm30, zmm31"), concat!($op, " zmm15, zmm30, zmm31"),
-                "dec {n}", "jnz 2b",
-                n = inout(reg) STEPS => _,
-                out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
-                out("zmm4") _, out("zmm5") _, out("zmm6") _, out("zmm7") _,
-                out("zmm8") _, out("zmm9") _, out("zmm10") _, out("zmm11") _,
-                out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
-                out("zmm30") _, out("zmm31") _,
-                options(nomem, nostack)
-            )
-        };
-    }
-
-    /// 16 independent chains of `vpdpbusd`, `STEPS` long.
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    pub unsafe fn vnni() {
-        // SAFETY: touches only the registers named.
-        unsafe { sixteen!("vpdpbusd") }
-    }
-
-    /// 16 independent chains of `vfmadd231ps`, `STEPS` long (on zeros, no subnormals).
-    #[target_feature(enable = "avx512f")]
-    pub unsafe fn fma() {
-        // SAFETY: touches only the registers named.
-        unsafe {
-            asm!("vpxord zmm30, zmm30, zmm30", "vpxord zmm31, zmm31, zmm31",
-                 out("zmm30") _, out("zmm31") _, options(nomem, nostack));
-            sixteen!("vfmadd231ps");
-        }
-    }
 }
