@@ -16,8 +16,9 @@ use super::{Encoding, Line, LinearJob, kind};
 
 /// Tokens in a tile.
 const TOKENS: usize = 16;
-/// From this many tokens on, tiles beat vectors.
-const WORTH_FROM: usize = 16;
+/// From this many tokens on, tiles do not lose to vectors: widening a weight for them costs as much
+/// as sixteen tokens do.
+const WORTH_FROM: usize = 96;
 /// Encoded tokens kept in the L2 cache while panels pass by, in bytes.
 const L2_BYTES: usize = 1 << 20;
 

@@ -143,7 +143,7 @@ fn every_instruction_set_gives_the_bits_of_the_definition() {
     for format in weight_formats() {
         let unit = format.info().block_weights.max(32);
         for encoding in encodings(format) {
-            for tokens in [1, 2, 3, 5, 6, 7, 8, 13, 64] {
+            for tokens in [1, 2, 3, 5, 6, 7, 8, 13, 64, 100] {
                 check_isas(format, encoding, 50, unit * 3, tokens);
             }
             for (rows, cols) in [(1, unit), (16, unit * 2), (33, unit * 5), (100, unit)] {
