@@ -152,7 +152,7 @@ fn file(name: &str, text: &str, found: &mut Vec<String>) {
         if is_unsafe && production && !UNSAFE.iter().any(|u| name.starts_with(u)) {
             found.push(format!("{at}: unsafe outside its crates"));
         }
-        for word in ["todo!(", "unimplemented!(", "dbg!("] {
+        for word in [concat!("todo", "!("), concat!("unimplemented", "!("), "dbg!("] {
             if code.contains(word) && !name.starts_with("xtask/") {
                 found.push(format!("{at}: {word})"));
             }
