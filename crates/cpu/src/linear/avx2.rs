@@ -54,8 +54,10 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
 
     // 12 integer and float sums of the 16 registers.
     const BYTE_TILE: (usize, usize) = (1, 3);
+    const WIDE_TOKENS: usize = 3;
     const FLOAT_TILE: (usize, usize) = (2, 3);
     const EXPAND_FROM: usize = 12;
+    const EXPANDS_BYTES: bool = false;
 
     #[inline(always)]
     unsafe fn same(bits: i32) -> __m256i {

@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
 use super::vector::Vector;
+use super::{kind, wide};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 pub(super) struct Avx512;
@@ -25,8 +26,10 @@ impl Vector for Avx512 {
 
     // 16 integer and float sums of the 32 registers; with 24 the compiler spills.
     const BYTE_TILE: (usize, usize) = (2, 4);
+    const WIDE_TOKENS: usize = wide::TOKENS;
     const FLOAT_TILE: (usize, usize) = (4, 6);
-    const EXPAND_FROM: usize = 24;
+    const EXPAND_FROM: usize = 9;
+    const EXPANDS_BYTES: bool = true;
 
     #[inline(always)]
     unsafe fn same(bits: i32) -> __m512i {
@@ -172,6 +175,7 @@ impl Vector for Avx512 {
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
         unsafe {
             match tokens {
+                _ if KIND >= kind::WIDE => wide::tile::<KIND>(tokens, t),
                 1 => byte_tile::<KIND, 1>(t),
                 2 => byte_tile::<KIND, 2>(t),
                 3 => byte_tile::<KIND, 3>(t),

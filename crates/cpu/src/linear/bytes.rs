@@ -7,16 +7,18 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+use std::ops::Range;
 
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
 use super::vector::Vector;
-use super::{Line, LinearJob, kind};
+use super::{Line, LinearJob, WIDE_LINES, kind, tokens_at_once};
 
-/// Encoded tokens kept in the L2 cache while panels pass by, in bytes.
-const L2_BYTES: usize = 1 << 20;
+/// Blocks expanded at a time, up to half as many more where that is all: two panels of them fit
+/// the L1 cache beside the tokens. A whole number of groups in every layout.
+const RUN: usize = 16;
 /// How far ahead of the codes a tile prefetches, in bytes.
 const PREFETCH: usize = 8192;
 
@@ -47,107 +49,255 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
 /// One call of a tile kernel.
 #[derive(Clone, Copy)]
 pub(super) struct ByteTile {
-    /// First panel; others follow at `panel_bytes`.
+    /// First panel; others follow at `panel_bytes`, or line by line where they are expanded.
     weights: *const u8,
     panel_bytes: usize,
-    /// Blocks of 32 columns.
+    /// Blocks of 32 columns of a row, and which of them to go over.
     blocks: usize,
+    first: usize,
+    end: usize,
     /// First token, and lines from one to the next.
     input: *const Line,
-    lines: usize,
+    pub lines: usize,
     /// Word of a line that integer sums start from.
-    start: usize,
+    pub start: usize,
     /// First result, and f32s from one token to the next.
-    out: *mut f32,
-    stride: usize,
+    pub out: *mut f32,
+    pub stride: usize,
     /// Rows of each panel to store.
-    rows: [usize; 2],
+    pub rows: [usize; 2],
+    /// Where chains wait between runs of blocks, two lines a token.
+    chains: *mut Line,
+    /// Packed weights that will be wanted next, and lines of each panel to ask for at a block.
+    ahead: *const u8,
+    ahead_lines: usize,
 }
 
-/// Goes over tokens by what fits the L2 cache, then panels, then tokens by tiles.
+/// Goes over tokens by what fits the L2 cache, then panels by tiles.
 unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
-    let (most_panels, most_tokens) = V::BYTE_TILE;
-    let lines = job.encoding.lines(job.spec.cols());
-    // Of the second lines few are read.
-    let in_cache = L2_BYTES / 64 / (job.spec.cols() / BLOCK_COLS * 5 / 4);
-    let in_cache = in_cache.max(most_tokens) / most_tokens * most_tokens;
-    let expand = job.tokens >= V::EXPAND_FROM && KIND != kind::ZERO8;
-    let mut tile = ByteTile {
-        weights: job.weights.as_ptr(),
-        panel_bytes: job.spec.panel_bytes(),
-        blocks: job.spec.cols() / BLOCK_COLS,
-        input: job.input.as_ptr(),
-        lines,
-        start: start_word(job.spec.layout().zero()).unwrap_or(0),
-        out: job.out.start,
-        stride: job.out.stride,
-        rows: [PANEL_ROWS; 2],
-    };
-    for first in (0..job.tokens).step_by(in_cache) {
-        let tokens = in_cache.min(job.tokens - first);
-        for p in job.panels.clone().step_by(most_panels) {
-            let panels = most_panels.min(job.panels.end - p);
-            tile.rows = std::array::from_fn(|i| match i < panels {
-                true => job.rows_of_panel(p + i),
-                false => 0,
-            });
-            let stored = &job.weights[p * job.spec.panel_bytes()..];
-            (tile.weights, tile.panel_bytes) = (stored.as_ptr(), job.spec.panel_bytes());
-            if expand {
-                // SAFETY: the panels are in the weights.
-                unsafe { widen_panels::<V, KIND>(&mut tile, panels, scratch) };
-            }
-            if panels < most_panels {
-                // A tile of fewer panels is a whole one that reads its first panel again and
-                // stores nothing for the others: half the kernels to make.
-                tile.panel_bytes = 0;
-            }
-            let groups = tokens.div_ceil(most_tokens);
-            for g in 0..groups {
-                // Groups as even as can be: 5 tokens are 3 + 2, not 4 + 1.
-                let (from, to) = (g * tokens / groups, (g + 1) * tokens / groups);
-                tile.input = job.input[(first + from) * lines..].as_ptr();
-                // SAFETY: `check` found every buffer as large as the shapes say, and a tile
-                // stores only rows that exist.
-                unsafe {
-                    let at = (first + from) * job.out.stride + p * PANEL_ROWS;
-                    tile.out = job.out.start.add(at);
-                    if !expand {
-                        V::byte_tile::<KIND>(to - from, &tile);
-                        continue;
-                    }
-                    match kind::wide(KIND) {
-                        kind::WIDE_MIN => {
-                            V::byte_tile::<{ kind::WIDE_MIN }>(to - from, &tile);
-                        }
-                        kind::WIDE_HALVES => {
-                            V::byte_tile::<{ kind::WIDE_HALVES }>(to - from, &tile);
-                        }
-                        _ => V::byte_tile::<{ kind::WIDE }>(to - from, &tile),
-                    }
+    let panels = V::BYTE_TILE.0;
+    let gains = KIND != kind::ZERO8 || V::EXPANDS_BYTES;
+    let expand = gains && job.tokens >= V::EXPAND_FROM;
+    let parts = job.tokens.div_ceil(tokens_at_once(&job.spec, job.encoding));
+    for part in 0..parts {
+        let tokens = part * job.tokens / parts..(part + 1) * job.tokens / parts;
+        for p in job.panels.clone().step_by(panels) {
+            let tile = ByteTile::new(job, p, panels);
+            // SAFETY: passed on.
+            unsafe {
+                if expand {
+                    run_wide::<V, KIND>(job, tile, p, tokens.clone(), scratch);
+                } else {
+                    run_tokens::<V, KIND>(job, tile, p, tokens.clone(), V::BYTE_TILE.1);
                 }
             }
         }
     }
 }
 
-/// Expands the panels of a tile into `scratch` and points the tile there.
-unsafe fn widen_panels<V: Vector, const KIND: u8>(
-    tile: &mut ByteTile,
-    panels: usize,
-    scratch: &mut [Line],
-) {
-    let bytes = const { kind::sizes(kind::wide(KIND)).group } * tile.blocks;
-    assert!(scratch.len() * 64 >= panels * bytes, "scratch");
-    let to = scratch.as_mut_ptr().cast::<u8>();
-    for i in 0..panels {
-        // SAFETY: the panel is in the weights, its expansion in the scratch.
-        unsafe {
-            let panel = tile.weights.add(i * tile.panel_bytes);
-            V::widen::<KIND>(panel, tile.blocks, to.add(i * bytes));
+impl ByteTile {
+    /// Up to `most` panels from panel `p` on. A tile of fewer panels is a whole one that reads
+    /// its first panel again and stores nothing for the others: half the kernels to make.
+    fn new(job: &LinearJob<'_>, p: usize, most: usize) -> ByteTile {
+        let panels = most.min(job.panels.end - p);
+        let panel_bytes = job.spec.panel_bytes();
+        let blocks = job.spec.cols() / BLOCK_COLS;
+        ByteTile {
+            weights: job.weights[p * panel_bytes..].as_ptr(),
+            panel_bytes: if panels < most { 0 } else { panel_bytes },
+            blocks,
+            first: 0,
+            end: blocks,
+            input: job.input.as_ptr(),
+            lines: job.encoding.lines(job.spec.cols()),
+            start: start_word(job.spec.layout().zero()).unwrap_or(0),
+            out: job.out.start,
+            stride: job.out.stride,
+            rows: std::array::from_fn(|i| if i < panels { job.rows_of_panel(p + i) } else { 0 }),
+            chains: std::ptr::null_mut(),
+            ahead: std::ptr::null(),
+            ahead_lines: 0,
         }
     }
-    (tile.weights, tile.panel_bytes) = (to.cast_const(), bytes);
+}
+
+/// Runs the packed or expanded blocks of a tile's panels on some tokens, in groups as even as can
+/// be: 5 are 3 + 2, not 4 + 1.
+unsafe fn run_tokens<V: Vector, const KIND: u8>(
+    job: &LinearJob<'_>,
+    mut tile: ByteTile,
+    p: usize,
+    tokens: Range<usize>,
+    most: usize,
+) {
+    let groups = tokens.len().div_ceil(most);
+    for g in 0..groups {
+        let at = |g: usize| g * tokens.len() / groups;
+        let first = tokens.start + at(g);
+        tile.input = job.input[first * tile.lines..].as_ptr();
+        // SAFETY: `check` found every buffer as large as the shapes say, and a tile stores only
+        // rows that exist.
+        unsafe {
+            tile.out = job.out.start.add(first * tile.stride + p * PANEL_ROWS);
+            V::byte_tile::<KIND>(at(g + 1) - at(g), &tile);
+        }
+        tile.ahead = tile.ahead.wrapping_add((tile.end - tile.first) * tile.ahead_lines * 64);
+        tile.chains = tile.chains.wrapping_add(2 * (at(g + 1) - at(g)));
+    }
+}
+
+/// Expands runs of blocks that fit the L1 cache and runs them on some tokens.
+unsafe fn run_wide<V: Vector, const KIND: u8>(
+    job: &LinearJob<'_>,
+    mut tile: ByteTile,
+    p: usize,
+    tokens: Range<usize>,
+    scratch: &mut [Line],
+) {
+    let sizes = const { kind::sizes(KIND) };
+    let packed = tile.weights;
+    let (wide, chains) = scratch.split_at_mut(2 * WIDE_LINES);
+    assert!(chains.len() >= 2 * tokens.len(), "scratch");
+    tile.chains = chains.as_mut_ptr();
+    let run = if tile.blocks <= RUN * 3 / 2 { tile.blocks } else { RUN };
+    let groups = tokens.len().div_ceil(V::WIDE_TOKENS);
+    for first in (0..tile.blocks).step_by(run) {
+        (tile.first, tile.end) = (first, (first + run).min(tile.blocks));
+        tile.weights = packed.wrapping_add(first / sizes.blocks * sizes.group);
+        let bytes = (tile.end - first).div_ceil(sizes.blocks) * sizes.group;
+        // SAFETY: passed on; the blocks are in the panels, their expansion in the scratch.
+        unsafe {
+            widen_run::<V, KIND>(&tile, wide);
+            // What follows: the next run, or the first of the next panels.
+            tile.ahead = match tile.end == tile.blocks {
+                true => packed.wrapping_add(V::BYTE_TILE.0 * job.spec.panel_bytes()),
+                false => tile.weights.wrapping_add(bytes),
+            };
+            tile.ahead_lines = (bytes / 64).div_ceil((tile.end - first) * groups);
+            tile.weights = wide.as_ptr().cast();
+            let tokens = tokens.clone();
+            match const { kind::wide(KIND) } {
+                kind::WIDE_MIN => {
+                    run_tokens::<V, { kind::WIDE_MIN }>(job, tile, p, tokens, V::WIDE_TOKENS);
+                }
+                kind::WIDE_HALVES => {
+                    run_tokens::<V, { kind::WIDE_HALVES }>(job, tile, p, tokens, V::WIDE_TOKENS);
+                }
+                _ => run_tokens::<V, { kind::WIDE }>(job, tile, p, tokens, V::WIDE_TOKENS),
+            }
+        }
+    }
+}
+
+/// Expands a tile's blocks, a line of each panel in turn.
+unsafe fn widen_run<V: Vector, const KIND: u8>(tile: &ByteTile, wide: &mut [Line]) {
+    let blocks = tile.end - tile.first;
+    let bytes = const { kind::sizes(kind::wide(KIND)).group } * blocks;
+    assert!(wide.len() * 64 >= V::BYTE_TILE.0 * bytes, "scratch");
+    let to = wide.as_mut_ptr().cast::<u8>();
+    for w in 0..V::BYTE_TILE.0 {
+        // SAFETY: the blocks are in the weights, their expansion in the scratch.
+        unsafe {
+            let from = tile.weights.add(w * tile.panel_bytes);
+            V::widen::<KIND>(from, blocks, to.add(64 * w));
+        }
+    }
+}
+
+/// Where a tile of W panels is in its columns.
+pub(super) struct Walk {
+    /// The first panel's group.
+    pub scales: *const u8,
+    /// Block within the group.
+    b: usize,
+    /// The first token's line.
+    pub line: *const Line,
+    /// Whether that is a second line.
+    second: bool,
+    block: usize,
+    /// Loud blocks of the 32 that `block` is among, from `block` on.
+    loud: u32,
+    ahead: *const u8,
+}
+
+impl Walk {
+    /// At the first block, for C tokens.
+    #[inline(always)]
+    pub unsafe fn new<const C: usize>(t: &ByteTile) -> Walk {
+        // SAFETY: as `loud_blocks`; inside the row.
+        let (loud, line) =
+            unsafe { (loud_blocks::<C>(t, t.first / 32) >> (t.first % 32), t.input.add(t.first)) };
+        let (scales, ahead) = (t.weights, t.ahead);
+        Walk { scales, b: 0, line, second: false, block: t.first, loud, ahead }
+    }
+
+    /// Goes to the second lines of a loud block, or else to the next block; false at the end.
+    #[inline(always)]
+    pub unsafe fn next<const KIND: u8, const W: usize, const C: usize>(
+        &mut self,
+        t: &ByteTile,
+    ) -> bool {
+        let sizes = const { kind::sizes(KIND) };
+        // SAFETY: inside the rows and the panels.
+        unsafe {
+            if self.loud & 1 == 1 && !self.second {
+                // Second lines of tokens for which the block is not loud are zero.
+                (self.line, self.second) = (self.line.add(second_lines(t.blocks)), true);
+                return true;
+            }
+            self.block += 1;
+            if self.block == t.end {
+                return false;
+            }
+            (self.line, self.second) = (t.input.add(self.block), false);
+            self.loud >>= 1;
+            if self.block.is_multiple_of(32) {
+                self.loud = loud_blocks::<C>(t, self.block / 32);
+            }
+            self.b += 1;
+            if self.b == sizes.blocks {
+                self.b = 0;
+                // Expanded panels lie line by line.
+                let panels = if KIND >= kind::WIDE { W } else { 1 };
+                self.scales = self.scales.add(sizes.group * panels);
+            }
+        }
+        true
+    }
+
+    /// Asks for some of the weights that follow.
+    #[inline(always)]
+    pub fn ask_ahead(&mut self, t: &ByteTile) {
+        for _ in 0..t.ahead_lines {
+            // SAFETY: a prefetch may name any address.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T1>(self.ahead.cast());
+                _mm_prefetch::<_MM_HINT_T1>(self.ahead.wrapping_add(t.panel_bytes).cast());
+            }
+            self.ahead = self.ahead.wrapping_add(64);
+        }
+    }
+}
+
+impl ByteTile {
+    /// Whether this run of blocks goes on with chains of the one before.
+    #[inline(always)]
+    pub fn resumes(&self) -> bool {
+        self.first > 0
+    }
+
+    /// Whether another run of blocks follows.
+    #[inline(always)]
+    pub fn waits(&self) -> bool {
+        self.end < self.blocks
+    }
+
+    /// Where the chain of token `c` on panel `w` waits between runs.
+    #[inline(always)]
+    pub unsafe fn chain(&self, c: usize, w: usize) -> *mut f32 {
+        // SAFETY: two lines a token.
+        unsafe { self.chains.add(2 * c + w).cast() }
+    }
 }
 
 /// W panels × C tokens over all columns: the body of [`Vector::byte_tile`].
@@ -160,12 +310,17 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[V::float(V::same(0)); C]; W];
+        if KIND >= kind::WIDE && t.resumes() {
+            for c in 0..C {
+                for w in 0..W {
+                    acc[w][c] = V::floats(t.chain(c, w));
+                }
+            }
+        }
         // One loop over all steps: a nested one would not keep the sums in registers.
-        let (mut block, mut b, mut scales) = (0, 0, t.weights);
-        let (mut line, mut second) = (t.input, false);
-        let mut loud = loud_blocks::<C>(t, 0);
+        let mut walk = Walk::new::<C>(t);
         loop {
-            let codes = scales.add(sizes.scales + b * sizes.codes);
+            let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
             for w in 0..if KIND < kind::WIDE { W } else { 0 } {
                 for i in 0..sizes.codes / 64 {
@@ -173,27 +328,20 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
                     _mm_prefetch::<_MM_HINT_T0>(at.cast());
                 }
             }
-            add_block::<V, KIND, W, C>(t, scales, b, codes, line, &mut acc);
-            if loud & 1 == 1 && !second {
-                // Second lines of tokens for which the block is not loud are zero.
-                (line, second) = (line.add(second_lines(t.blocks)), true);
-                continue;
+            add_block::<V, KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
+            if KIND >= kind::WIDE {
+                walk.ask_ahead(t);
             }
-            block += 1;
-            if block == t.blocks {
+            if !walk.next::<KIND, W, C>(t) {
                 break;
-            }
-            (line, second, loud) = (t.input.add(block), false, loud >> 1);
-            if block % 32 == 0 {
-                loud = loud_blocks::<C>(t, block / 32);
-            }
-            b += 1;
-            if b == sizes.blocks {
-                (b, scales) = (0, scales.add(sizes.group));
             }
         }
         for c in 0..C {
             for w in 0..W {
+                if KIND >= kind::WIDE && t.waits() {
+                    V::store_floats(acc[w][c], t.chain(c, w));
+                    continue;
+                }
                 let to = t.out.add(c * t.stride + w * PANEL_ROWS);
                 let y = V::add(acc[w][c], V::float(V::same(0)));
                 V::store_first(y, to, t.rows[w]);
@@ -403,7 +551,7 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
 }
 
 /// Expands one panel to bytes and f32 scales, `[block]` of the group of the matching wide
-/// kind: the body of [`Vector::widen`].
+/// kind, to every line of as many as a tile has panels: the body of [`Vector::widen`].
 ///
 /// # Safety
 /// `panel` holds `blocks` blocks of `KIND`, `to` has room for their expansion.
@@ -421,15 +569,15 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
             let scales = panel.add(block / sizes.blocks * sizes.group);
             let b = block % sizes.blocks;
             let codes = scales.add(sizes.scales + b * sizes.codes);
-            let to = to.add(block * wide.group);
+            let line = |at: usize| to.add((block * wide.group + at) * V::BYTE_TILE.0);
             let (first, min) = scale_and_min::<V, KIND, 0>(scales, b);
-            V::store_floats(first, to.cast());
+            V::store_floats(first, line(0).cast());
             if const { kind::has_min(KIND) } {
-                V::store_floats(min, to.add(64).cast());
+                V::store_floats(min, line(64).cast());
             }
             if const { kind::has_halves(KIND) } {
                 let (second, _) = scale_and_min::<V, KIND, 1>(scales, b);
-                V::store_floats(second, to.add(64).cast());
+                V::store_floats(second, line(64).cast());
             }
             let steps = [
                 unpack::<V, KIND, 0>(codes),
@@ -438,7 +586,7 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
                 unpack::<V, KIND, 3>(codes),
             ];
             for (i, vector) in steps.as_flattened().iter().enumerate() {
-                V::store(*vector, to.add(wide.scales + 64 * i));
+                V::store(*vector, line(wide.scales + 64 * i));
             }
         }
     }

@@ -52,6 +52,8 @@ mod scalar;
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod vector;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use std::ops::Range;
 
@@ -135,9 +137,28 @@ impl LinearJob<'_> {
 
 /// Lines of scratch memory that [`linear`] wants for a weight of this shape.
 pub fn scratch_lines(spec: &PanelSpec) -> usize {
-    // Two panels expanded to bytes: 8 lines of codes and at most 2 of scales a block; or a
-    // chunk of four panels expanded to f32.
-    (2 * spec.cols().div_ceil(32) * 10).max(4 * F32_CHUNK)
+    // A panel expanded to bytes, 8 lines of codes and at most 2 of scales a block; a run of
+    // blocks of two panels and the chains of tokens; or a chunk of four panels expanded to f32.
+    let runs = 2 * (WIDE_LINES + MOST_CHAINS);
+    (spec.cols().div_ceil(32) * 10).max(runs).max(4 * F32_CHUNK)
+}
+
+/// Lines of a run of blocks of one panel expanded to bytes: 24 blocks of 10.
+const WIDE_LINES: usize = 240;
+/// Tokens whose chains wait between runs of blocks at most, two lines each.
+const MOST_CHAINS: usize = 512;
+/// Encoded tokens kept in a core's L2 cache while panels pass by, in bytes.
+const L2_BYTES: usize = 1 << 20;
+
+/// Tokens whose encoded rows stay in a core's cache while panels pass by: at least 1.
+pub fn tokens_at_once(spec: &PanelSpec, encoding: Encoding) -> usize {
+    let blocks = spec.cols().div_ceil(32);
+    let lines = match encoding {
+        // Of the second lines few are read.
+        Encoding::Int8 => blocks * 5 / 4,
+        _ => blocks * 2,
+    };
+    (L2_BYTES / 64 / lines.max(1)).clamp(6, MOST_CHAINS)
 }
 
 /// Columns that the f32 kernels expand at a time.

@@ -20,10 +20,14 @@ pub(super) trait Vector {
 
     /// Panels (at most 2), and most tokens, of a tile in the int8 arithmetic.
     const BYTE_TILE: (usize, usize);
+    /// Most tokens of a tile of expanded panels.
+    const WIDE_TOKENS: usize;
     /// Most panels and tokens of a tile in the float arithmetics.
     const FLOAT_TILE: (usize, usize);
     /// Tokens from which on expanding panels to bytes first pays.
     const EXPAND_FROM: usize;
+    /// Whether that goes for codes that are bytes already.
+    const EXPANDS_BYTES: bool;
 
     /// `bits` in all lanes.
     unsafe fn same(bits: i32) -> Self::Same;

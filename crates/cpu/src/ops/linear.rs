@@ -8,7 +8,7 @@ use tokenmill_quant::panel::PANEL_ROWS;
 
 use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
-use crate::linear::{Encoding, Line, LinearJob, OutView, linear};
+use crate::linear::{Encoding, Line, LinearJob, OutView, linear, tokens_at_once};
 use crate::math::{erf, exp, sigmoid, silu, tanh};
 use crate::plan::Cols;
 use crate::weight::{Panels, Weight};
@@ -50,14 +50,15 @@ impl Product {
     fn run_share(&self, job: &Job<'_>) {
         for i in 0..self.inputs.len() {
             let panels = &self.weight.panels()[i];
-            self.run_panels(job, i, job.worker.share(panels.spec.panels()));
+            let tokens = 0..job.count(job.kind(self.out.place));
+            self.run_panels(job, i, job.worker.share(panels.spec.panels()), tokens);
         }
     }
 
-    /// Some panels of run `i`.
-    fn run_panels(&self, job: &Job<'_>, i: usize, range: Range<usize>) {
+    /// Some panels of run `i` on some rows.
+    fn run_panels(&self, job: &Job<'_>, i: usize, range: Range<usize>, rows: Range<usize>) {
         let (panels, (input, encoding)) = (&self.weight.panels()[i], &self.inputs[i]);
-        let tokens = job.count(job.kind(self.out.place));
+        let tokens = rows.len();
         if tokens == 0 || range.is_empty() {
             return;
         }
@@ -67,9 +68,10 @@ impl Product {
         // SAFETY: inputs are rows of lines, one after another; workers write different columns
         // of the output.
         unsafe {
-            let input =
-                std::slice::from_raw_parts(job.start(input.place).cast::<Line>(), tokens * lines);
-            let first = job.start(self.out.place).add(self.out.start + panels.row);
+            let input = job.start(input.place).cast::<Line>().add(rows.start * lines);
+            let input = std::slice::from_raw_parts(input, tokens * lines);
+            let first = self.out.start + panels.row + rows.start * stride;
+            let first = job.start(self.out.place).add(first);
             let out = OutView::new(std::slice::from_raw_parts_mut(first, len), stride);
             let work = LinearJob {
                 spec: panels.spec,
@@ -82,16 +84,16 @@ impl Product {
             };
             linear(job.step.isa, &work, &mut job.scratch().lines);
         }
-        self.after(job, panels, range, tokens);
+        self.after(job, panels, range, rows);
     }
 
     /// Adds biases, multiplies by factors.
-    fn after(&self, job: &Job<'_>, panels: &Panels, range: Range<usize>, tokens: usize) {
+    fn after(&self, job: &Job<'_>, panels: &Panels, range: Range<usize>, rows: Range<usize>) {
         if !self.weight.has_after() {
             return;
         }
         let cols = columns(panels, range);
-        for r in 0..tokens {
+        for r in rows {
             let view = Cols { start: self.out.start + cols.start, cols: cols.len(), ..self.out };
             // SAFETY: columns of this worker's panels.
             self.weight.after(cols.start, unsafe { job.write(view, r) });
@@ -117,6 +119,9 @@ impl Kernel for Linear {
 
 /// Panels computed by both branches before they are combined, when there are many rows.
 const GATED_PANELS: usize = 8;
+/// Rows for which a worker computes all its panels of one branch, then of the other: weights are
+/// then read in long runs.
+const FEW_ROWS: usize = 8;
 
 /// `out = act(x · gateᵀ, x · upᵀ)`: the gate is computed in place of the result. Both weights have
 /// one run of panels.
@@ -129,24 +134,34 @@ pub(crate) struct GatedLinear {
 
 impl Kernel for GatedLinear {
     fn run(&self, job: &Job<'_>) {
-        let panels = &self.gate.weight.panels()[0];
-        let share = job.worker.share(panels.spec.panels());
+        let spec = &self.gate.weight.panels()[0].spec;
+        let share = job.worker.share(spec.panels());
         let tokens = job.count(job.kind(self.gate.out.place));
-        let step = if tokens <= 8 { share.len().max(1) } else { GATED_PANELS };
-        let mut first = share.start;
-        while first < share.end {
-            let range = first..(first + step).min(share.end);
-            self.gate.run_panels(job, 0, range.clone());
-            self.up.run_panels(job, 0, range.clone());
-            first = range.end;
-            let cols = columns(panels, range);
-            let view = |of: Cols| Cols { start: of.start + cols.start, cols: cols.len(), ..of };
-            for r in 0..tokens {
-                let up = job.read(view(self.up.out), r);
-                // SAFETY: columns of this worker's panels.
-                let gate = unsafe { job.write(view(self.gate.out), r) };
-                combine(job.step.isa, gate, up, self.act);
+        let step = if tokens <= FEW_ROWS { share.len().max(1) } else { GATED_PANELS };
+        // Rows that stay in the cache go by all panels before the next rows do.
+        let at_once = tokens_at_once(spec, self.gate.inputs[0].1);
+        let parts = tokens.div_ceil(at_once);
+        for part in 0..parts {
+            let rows = part * tokens / parts..(part + 1) * tokens / parts;
+            for first in share.clone().step_by(step) {
+                self.run_panels(job, first..(first + step).min(share.end), rows.clone());
             }
+        }
+    }
+}
+
+impl GatedLinear {
+    /// Some panels of both branches on some rows, combined.
+    fn run_panels(&self, job: &Job<'_>, range: Range<usize>, rows: Range<usize>) {
+        self.gate.run_panels(job, 0, range.clone(), rows.clone());
+        self.up.run_panels(job, 0, range.clone(), rows.clone());
+        let cols = columns(&self.gate.weight.panels()[0], range);
+        let view = |of: Cols| Cols { start: of.start + cols.start, cols: cols.len(), ..of };
+        for r in rows {
+            let up = job.read(view(self.up.out), r);
+            // SAFETY: columns of this worker's panels.
+            let gate = unsafe { job.write(view(self.gate.out), r) };
+            combine(job.step.isa, gate, up, self.act);
         }
     }
 }
