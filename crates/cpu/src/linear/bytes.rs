@@ -68,9 +68,11 @@ pub(super) struct ByteTile {
     pub rows: [usize; 2],
     /// Where chains wait between runs of blocks, two lines a token.
     chains: *mut Line,
-    /// Packed weights that will be wanted next, and lines of each panel to ask for at a block.
+    /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
+    /// how many there are.
     ahead: *const u8,
     ahead_lines: usize,
+    ahead_left: usize,
 }
 
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
@@ -117,6 +119,7 @@ impl ByteTile {
             chains: std::ptr::null_mut(),
             ahead: std::ptr::null(),
             ahead_lines: 0,
+            ahead_left: 0,
         }
     }
 }
@@ -141,7 +144,12 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
             tile.out = job.out.start.add(first * tile.stride + p * PANEL_ROWS);
             V::byte_tile::<KIND>(at(g + 1) - at(g), &tile);
         }
-        tile.ahead = tile.ahead.wrapping_add((tile.end - tile.first) * tile.ahead_lines * 64);
+        let asked = (tile.end - tile.first) * tile.ahead_lines;
+        tile.ahead = tile.ahead.wrapping_add(asked * 64);
+        tile.ahead_left = tile.ahead_left.saturating_sub(asked);
+        if tile.ahead_left == 0 {
+            tile.ahead_lines = 0;
+        }
         tile.chains = tile.chains.wrapping_add(2 * (at(g + 1) - at(g)));
     }
 }
@@ -173,7 +181,8 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                 true => packed.wrapping_add(V::BYTE_TILE.0 * job.spec.panel_bytes()),
                 false => tile.weights.wrapping_add(bytes),
             };
-            tile.ahead_lines = (bytes / 64).div_ceil((tile.end - first) * groups);
+            tile.ahead_left = bytes / 64;
+            tile.ahead_lines = tile.ahead_left.div_ceil((tile.end - first) * groups);
             tile.weights = wide.as_ptr().cast();
             let tokens = tokens.clone();
             match const { kind::wide(KIND) } {
