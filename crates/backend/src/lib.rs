@@ -13,7 +13,8 @@ pub mod trace;
 
 use thiserror::Error;
 use tokenmill_ir::{
-    Batch, DeviceCaps, Limits, Program, SourceError, StepOutput, WeightSource, WeightSpec,
+    Batch, BufferSpec, DeviceCaps, Limits, Program, Rows, SourceError, StepOutput, WeightSource,
+    WeightSpec,
 };
 
 /// A weight a device holds.
@@ -58,6 +59,36 @@ pub enum DeviceError {
     },
 }
 
+/// Memory a program takes on a device, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Weights, in the device's layout.
+    pub weight_bytes: u64,
+    /// Caches, every block in use.
+    pub cache_bytes: u64,
+    /// Buffers of the largest step, and scratch memory.
+    pub buffer_bytes: u64,
+}
+
+impl Footprint {
+    /// The caches alone, numbers packed as their format says, and the buffers as plain f32.
+    pub fn of_caches(program: &Program, limits: &Limits, block_tokens: u32) -> Self {
+        let blocks = (0u32..).zip(&limits.group_blocks);
+        let rows = |rows: Rows| match rows {
+            Rows::Tokens => limits.step_tokens,
+            Rows::Outputs => limits.outputs,
+        };
+        let buffer = |b: &BufferSpec| u64::from(rows(b.rows)) * u64::from(b.cols) * 4;
+        Self {
+            weight_bytes: 0,
+            cache_bytes: blocks
+                .map(|(g, &n)| program.block_bytes(g, block_tokens) * u64::from(n))
+                .sum(),
+            buffer_bytes: program.buffers.iter().map(buffer).sum(),
+        }
+    }
+}
+
 /// A device: memory and a compiler of programs.
 pub trait Backend: Send {
     /// What the device is.
@@ -73,6 +104,10 @@ pub trait Backend: Send {
 
     /// Gives a weight's memory back.
     fn free(&mut self, weight: WeightHandle);
+
+    /// What [`upload`](Self::upload) of all weights and [`compile`](Self::compile) will take, from
+    /// the shapes alone.
+    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError>;
 
     /// Prepares a program: `weights[i]` is the upload of `program.weights[i]`. Caches and scratch
     /// are allocated here, once, from `limits`.

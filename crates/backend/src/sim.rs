@@ -15,7 +15,7 @@ use tokenmill_ir::{
     OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource, WeightSpec,
 };
 
-use crate::{Backend, DeviceError, Executable, WeightHandle};
+use crate::{Backend, DeviceError, Executable, Footprint, WeightHandle};
 
 const NAME: &str = "sim";
 
@@ -214,6 +214,10 @@ impl Backend for SimBackend {
     }
 
     fn free(&mut self, _weight: WeightHandle) {}
+
+    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError> {
+        Ok(Footprint::of_caches(program, limits, self.caps.block_tokens))
+    }
 
     fn compile(
         &mut self,

@@ -30,6 +30,8 @@ pub enum Command {
     Score(Score),
     /// Perplexity of a text; KL divergence from a reference run.
     Eval(Eval),
+    /// Whether a model fits, with what context and how many streams, and how fast it will be.
+    Plan(Plan),
     /// What a model file holds and what will be computed.
     Inspect(Inspect),
     /// Fetch a model.
@@ -273,6 +275,25 @@ pub struct Eval {
     #[arg(long)]
     pub kl_base: Option<PathBuf>,
     /// JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Machine.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// `plan`.
+#[derive(Debug, clap::Args)]
+pub struct Plan {
+    /// Name, alias or path.
+    pub model: String,
+    /// Sequences that run at once.
+    #[arg(long, visible_alias = "max-num-seqs", default_value_t = 1)]
+    pub slots: u32,
+    /// Memory only: do not time anything.
+    #[arg(long)]
+    pub memory_only: bool,
+    /// One JSON object.
     #[arg(long)]
     pub json: bool,
     /// Machine.

@@ -10,6 +10,7 @@ mod failure;
 mod inspect;
 mod memory;
 mod model;
+mod plan;
 mod run;
 mod score;
 mod serve;
@@ -43,6 +44,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Bench(bench) => bench::bench(&bench),
         Command::Score(score) => score::score(&score),
         Command::Eval(eval) => eval::eval(&eval),
+        Command::Plan(plan) => plan::plan(&plan),
         Command::Inspect(inspect) => inspect::inspect(&inspect),
         Command::Pull { model } => store::pull(&model),
         Command::List { json } => store::list(json),

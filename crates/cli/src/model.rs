@@ -32,17 +32,22 @@ pub fn kv_format(kv: Kv) -> KvFormat {
     }
 }
 
-/// Loads a model for that many sequences.
-pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel, Failure> {
-    let path = locate(name)?;
-    let device = devices::open(machine)?;
-    let options = LoadOptions {
+/// What the command line asks of a load for that many sequences.
+pub fn options(machine: &Machine, sequences: u32) -> LoadOptions {
+    LoadOptions {
         kv: kv_format(machine.kv),
         context: machine.ctx,
         sequences,
         step_tokens: STEP_TOKENS,
         memory_bytes: machine.mem.unwrap_or_else(memory::available_bytes),
-    };
+    }
+}
+
+/// Loads a model for that many sequences.
+pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel, Failure> {
+    let path = locate(name)?;
+    let device = devices::open(machine)?;
+    let options = options(machine, sequences);
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{spinner} loading {pos}/{len} weights");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));

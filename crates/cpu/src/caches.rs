@@ -88,6 +88,11 @@ impl Cache {
         Ok(Self { group, shape, block_bytes, blocks, start, _buffer: buffer })
     }
 
+    /// Bytes of all blocks.
+    pub fn size(&self) -> usize {
+        self.blocks * self.block_bytes
+    }
+
     /// All bytes, to read.
     ///
     /// # Safety

@@ -236,6 +236,23 @@ pub(crate) struct Compiled {
     pub caches: Vec<Cache>,
 }
 
+/// Bytes that an executable's buffers and scratch memory take beside its caches; attention's few
+/// rows are left out.
+pub(crate) fn buffer_bytes(
+    plan: &Plan,
+    wants: &Wants,
+    program: &Program,
+    limits: &Limits,
+    workers: usize,
+) -> usize {
+    let (vocab, tokens) = (program.vocab as usize, limits.step_tokens as usize);
+    let lines = (wants.lines + wants.encoded) * size_of::<Line>();
+    let order = wants.experts.0 + wants.experts.1 * tokens;
+    let words = wants.row.max(vocab) + wants.block + order;
+    let worker = lines + 4 * words + SampleScratch::bytes(vocab);
+    plan.shared_bytes + plan.own_bytes * (workers - 1) + worker * workers
+}
+
 impl CpuExecutable {
     pub fn new(c: Compiled, program: &Program, limits: &Limits) -> Result<Self, DeviceError> {
         let workers = c.pool.lock().unwrap_or_else(PoisonError::into_inner).workers();

@@ -17,7 +17,7 @@ mod weight;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokenmill_backend::{Backend, DeviceError, Executable, WeightHandle};
+use tokenmill_backend::{Backend, DeviceError, Executable, Footprint, WeightHandle};
 use tokenmill_ir::{DeviceCaps, Limits, Program, WeightSource, WeightSpec};
 
 use isa::Isa;
@@ -120,6 +120,26 @@ impl Backend for CpuDevice {
         if let Some(held) = self.weights.get_mut(weight.0 as usize) {
             *held = None;
         }
+    }
+
+    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError> {
+        // Compiled as ever, on weights and caches whose memory is never touched.
+        let mut slabs = Slabs::default();
+        let shape = |w: &WeightSpec| Ok(Arc::new(Weight::shape(w, &mut slabs)?));
+        let weights: Vec<Arc<Weight>> =
+            program.weights.iter().map(shape).collect::<Result<_, DeviceError>>()?;
+        let caches = program.caches.iter().map(|c| caches::Cache::new(c, limits));
+        let caches = caches.collect::<Result<Vec<_>, _>>()?;
+        let mut compiler = compile::Compiler::new(program, &weights, &caches, limits, self.mode);
+        compiler.compile()?;
+        let (draft, wants) = (compiler.draft, compiler.wants);
+        let plan = draft.finish(limits, self.buffers);
+        let workers = self.caps.workers as usize;
+        Ok(Footprint {
+            weight_bytes: weights.iter().map(|w| w.bytes() as u64).sum(),
+            cache_bytes: caches.iter().map(|c| c.size() as u64).sum(),
+            buffer_bytes: exec::buffer_bytes(&plan, &wants, program, limits, workers) as u64,
+        })
     }
 
     fn compile(

@@ -146,6 +146,46 @@ impl Weight {
         Ok(Self { rows, kind, bias, scales })
     }
 
+    /// The weight with room for its numbers and none of them: what compiling and measuring need.
+    pub fn shape(spec: &WeightSpec, slabs: &mut Slabs) -> Result<Self, DeviceError> {
+        let mut runs: Vec<(FormatId, usize)> = Vec::new();
+        for (part, rows) in spec.parts.iter().zip(stored::part_rows(spec)?) {
+            match runs.last_mut().filter(|run| run.0 == part.format) {
+                Some(run) => run.1 += rows as usize,
+                None => runs.push((part.format, rows as usize)),
+            }
+        }
+        let (mut tables, mut panels, mut row) = (Vec::new(), Vec::new(), 0);
+        for (format, rows) in runs {
+            if spec.role == WeightUse::Rows {
+                let size = format.row_bytes(spec.cols.into()).unwrap_or(0) as usize;
+                tables.push(Table { format, row, rows, bytes: slabs.take(size * rows)? });
+            } else if spec.role != WeightUse::Vector {
+                let layout = layout_of(spec, format, rows)?;
+                panels.push(Panels { spec: layout, row, bytes: slabs.take(layout.bytes())? });
+            }
+            row += rows;
+        }
+        let kind = match spec.role {
+            WeightUse::Vector => Kind::Vector(vec![0.0; spec.rows as usize * spec.cols as usize]),
+            WeightUse::Rows => Kind::Table(tables),
+            _ => Kind::Panels(panels),
+        };
+        let rows = spec.rows as usize;
+        let bias = if spec.bias.is_empty() { Vec::new() } else { vec![0.0; rows] };
+        Ok(Self { rows, kind, bias, scales: stored::scales(spec) })
+    }
+
+    /// Bytes of memory it takes.
+    pub fn bytes(&self) -> usize {
+        let numbers = match &self.kind {
+            Kind::Vector(v) => v.len() * 4,
+            Kind::Table(tables) => tables.iter().map(|t| t.bytes.len).sum(),
+            Kind::Panels(panels) => panels.iter().map(|p| p.bytes.len).sum(),
+        };
+        numbers + 4 * (self.bias.len() + self.scales.len())
+    }
+
     /// Whether a product needs [`Self::after`].
     pub fn has_after(&self) -> bool {
         !self.bias.is_empty() || !self.scales.is_empty()
@@ -296,12 +336,9 @@ fn panels(
     slabs: &mut Slabs,
     pool: &mut Pool,
 ) -> Result<Vec<Panels>, DeviceError> {
-    let cols = spec.cols as usize;
     let mut all = Vec::new();
     for run in runs(spec, source)? {
-        let layout = PanelSpec::new(run.format, run.rows, cols).map_err(|e| {
-            DeviceError::Unsupported { device: DEVICE.into(), what: format!("{}: {e}", spec.name) }
-        })?;
+        let layout = layout_of(spec, run.format, run.rows)?;
         let bytes = slabs.take(layout.bytes())?;
         // SAFETY: just taken.
         let parts = Parts::new(unsafe { bytes.fill() });
@@ -319,6 +356,14 @@ fn panels(
         all.push(Panels { spec: layout, row: run.row, bytes });
     }
     Ok(all)
+}
+
+/// The panels of a run of rows.
+fn layout_of(spec: &WeightSpec, format: FormatId, rows: usize) -> Result<PanelSpec, DeviceError> {
+    PanelSpec::new(format, rows, spec.cols as usize).map_err(|e| DeviceError::Unsupported {
+        device: DEVICE.into(),
+        what: format!("{}: {e}", spec.name),
+    })
 }
 
 /// Repacks a worker's share of panels, which it touches first.

@@ -6,6 +6,7 @@ pub mod direct;
 pub mod engine;
 pub mod handle;
 pub mod load;
+pub mod plan;
 pub mod request;
 mod rows;
 pub mod start;

@@ -10,7 +10,8 @@ use tokenmill_text::{ChatTemplate, TemplateError, Tokenizer};
 
 use crate::engine::EngineParts;
 use crate::handle::{Engine, system_clock};
-use crate::load::{Fit, LoadedModel};
+use crate::load::LoadedModel;
+use crate::plan::Fit;
 
 /// How an engine serves.
 #[derive(Debug, Clone, Copy, PartialEq)]
