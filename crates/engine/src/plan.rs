@@ -116,11 +116,17 @@ impl Needs {
     }
 }
 
+/// Output rows for each sequence of a step (a token and its drafts), and the fewest of a step.
+/// Each is a row of the vocabulary: as many as tokens would be hundreds of megabytes.
+const OUTPUTS: (u32, u32) = (8, 64);
+
 fn limits(options: &LoadOptions, context: u32, group_blocks: Vec<u32>) -> Limits {
+    let (step_tokens, sequences) = (options.step_tokens.max(1), options.sequences.max(1));
+    let outputs = sequences.saturating_mul(OUTPUTS.0).max(OUTPUTS.1);
     Limits {
-        step_tokens: options.step_tokens.max(1),
-        sequences: options.sequences.max(1),
-        outputs: options.step_tokens.max(options.sequences).max(1),
+        step_tokens,
+        sequences,
+        outputs: outputs.min(step_tokens.max(sequences)),
         context,
         group_blocks,
         top_logprobs: 20,
@@ -206,8 +212,10 @@ pub struct Timing {
     pub cost: Cost,
 }
 
-/// Repetitions of a timed step; the median counts.
-const REPETITIONS: usize = 5;
+/// Repetitions of a timed step, and seconds after which there are no more than the fewest; the
+/// median counts.
+const REPETITIONS: std::ops::RangeInclusive<usize> = 5..=41;
+const SECONDS: f64 = 0.3;
 /// Most bytes read between two timed steps, to push the slice out of caches as the rest of the
 /// model would.
 const PRESSURE_BYTES: u64 = 1 << 30;
@@ -303,17 +311,21 @@ fn time(
     let outputs = [(scene.tokens - 1, kind)];
     let feed = |sequence| Feed { sequence, tokens: &tokens, outputs: &outputs };
     let feeds: Vec<Feed<'_>> = (0..scene.sequences as usize).map(feed).collect();
-    let mut seconds = Vec::with_capacity(REPETITIONS);
-    for _ in 0..=REPETITIONS {
+    let mut seconds = Vec::with_capacity(*REPETITIONS.end());
+    let begin = Instant::now();
+    while seconds.len() < *REPETITIONS.start()
+        || (seconds.len() < *REPETITIONS.end() && begin.elapsed().as_secs_f64() < SECONDS)
+    {
         (0..scene.sequences as usize).for_each(|s| direct.resume(s, scene.context));
         black_box(pressure.iter().fold(0, |sum, x| sum ^ x));
         let start = Instant::now();
         direct.step(&feeds)?;
         seconds.push(start.elapsed().as_secs_f64());
     }
+    // The first one touches memory for the first time.
     seconds.remove(0);
     seconds.sort_unstable_by(f64::total_cmp);
-    Ok(seconds[REPETITIONS / 2])
+    Ok(seconds[seconds.len() / 2])
 }
 
 /// Weight bytes that a decode step of one sequence reads, and all that must be resident for it:
