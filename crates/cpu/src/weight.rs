@@ -386,3 +386,56 @@ fn repack(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use tokenmill_ir::RowSlices;
+    use tokenmill_quant::FORMATS;
+
+    use super::*;
+    use crate::pool::Affinity;
+
+    /// Rows of zero bytes.
+    struct Zeros;
+
+    impl WeightSource for Zeros {
+        fn read_rows(&self, _: &str, _: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+            out.fill(0);
+            Ok(())
+        }
+
+        fn rows(&self, _: &str, _: Range<u64>) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_shape_takes_what_an_upload_takes() {
+        let mut pool = Pool::new(1, Affinity::Free).expect("a thread");
+        for format in FORMATS.iter().filter(|f| f.id.is_weight()) {
+            for role in [WeightUse::Rows, WeightUse::Matmul, WeightUse::RowsAndMatmul] {
+                let part = |rows| RowPart {
+                    format: format.id,
+                    tensor: "t".to_owned(),
+                    rows: RowSlices::range(0, rows),
+                    transposed: false,
+                };
+                let spec = WeightSpec {
+                    name: "w".to_owned(),
+                    role,
+                    rows: 40,
+                    cols: 512,
+                    parts: vec![part(24), part(16)],
+                    bias: Vec::new(),
+                    scales: vec![(24, 2.0)],
+                };
+                let mut slabs = Slabs::default();
+                let shape = Weight::shape(&spec, &mut slabs).map(|w| w.bytes());
+                let upload = Weight::upload(&spec, &Zeros, &mut slabs, &mut pool);
+                assert_eq!(shape, upload.map(|w| w.bytes()), "{} as {role:?}", format.name);
+            }
+        }
+    }
+}
