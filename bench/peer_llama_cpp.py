@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Prefill and decode speed of llama.cpp through llama-cpp-python, as JSON lines in the form of `tokenmill bench`.
+"""Prefill and decode speed of llama.cpp through llama-cpp-python, in the form of `llama-bench -o jsonl`.
 
-usage: peer_llama_cpp.py MODEL.gguf [-p 512] [-n 128] [-r 5] [-t 2] [--batch 1,16]
+usage: peer_llama_cpp.py MODEL.gguf [-p 512] [-n 128] [-r 5] [-t 2] [--batch 1,16] > peer.jsonl
+       tokenmill bench MODEL.gguf -p 512 -n 128 --batch 1,16 --compare peer.jsonl
+
+One member is not llama-bench's own: "n_seqs", sequences decoded at once.
 needs: pip install llama-cpp-python built from source with native flags (CMAKE_ARGS="-DGGML_NATIVE=ON").
 
 Decoding is greedy by argmax over the logits of each sequence; batched decoding uses one KV cache with
@@ -23,6 +26,12 @@ def batch_of(b, rows):
     for i, (token, pos, seq, logits) in enumerate(rows):
         b.token[i], b.pos[i], b.n_seq_id[i], b.logits[i] = token, pos, 1, logits
         b.seq_id[i][0] = seq
+
+
+def description(model):
+    text = ctypes.create_string_buffer(128)
+    L.llama_model_desc(model, text, 128)
+    return text.value.decode()
 
 
 def main():
@@ -58,10 +67,14 @@ def main():
             raise SystemExit("llama_decode failed")
         L.llama_synchronize(ctx)
 
-    def report(test, tokens, seconds):
-        rates = [tokens / s for s in seconds]
-        print(json.dumps({"model": a.model, "threads": a.t, "test": test, "tok_s": {
-            "median": statistics.median(rates), "min": min(rates), "max": max(rates)}}), flush=True)
+    def report(n_prompt, n_gen, n_seqs, seconds):
+        rates = [max(n_prompt, n_gen * n_seqs) / s for s in seconds]
+        print(json.dumps({
+            "model_filename": a.model, "model_type": description(model), "n_threads": a.t,
+            "n_prompt": n_prompt, "n_gen": n_gen, "n_depth": 0, "n_seqs": n_seqs,
+            "avg_ns": int(1e9 * statistics.mean(seconds)), "avg_ts": statistics.mean(rates),
+            "stddev_ts": statistics.stdev(rates) if len(rates) > 1 else 0.0,
+            "samples_ns": [int(1e9 * s) for s in seconds], "samples_ts": rates}), flush=True)
 
     if a.p:
         tokens, seconds = rng.integers(0, vocab, a.p), []
@@ -73,7 +86,7 @@ def main():
                 decode([(int(x), at + i, 0, at + i == a.p - 1) for i, x in enumerate(part)])
             if rep:
                 seconds.append(time.perf_counter() - start)
-        report(f"pp{a.p}", a.p, seconds)
+        report(a.p, 0, 1, seconds)
     for b in batches if a.n else []:
         seconds = []
         for rep in range(a.r + 1):
@@ -88,7 +101,7 @@ def main():
                     next_tokens[s] = int(row.argmax())
             if rep:
                 seconds.append(time.perf_counter() - start)
-        report(f"tg{a.n}" + (f" x{b}" if b > 1 else ""), a.n * b, seconds)
+        report(0, a.n, b, seconds)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cpu", &["backend", "ir", "quant"]),
     ("engine", &["backend", "files", "ir", "models", "quant", "sched", "store", "text"]),
     ("server", &["engine", "ir", "text"]),
+    ("load", &[]),
     (
         "cli",
-        &["backend", "cpu", "engine", "files", "ir", "models", "quant", "server", "store", "text"],
+        &[
+            "backend", "cpu", "engine", "files", "ir", "load", "models", "quant", "server",
+            "store", "text",
+        ],
     ),
 ];
 

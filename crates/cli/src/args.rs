@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub use crate::bench::args::Bench;
+
 /// Runs language models: any model file, on the hardware there is.
 #[derive(Debug, Parser)]
 #[command(name = "tokenmill", version, about, disable_help_subcommand = true)]
@@ -24,8 +26,8 @@ pub enum Command {
     Run(Run),
     /// OpenAI-style HTTP server.
     Serve(Box<Serve>),
-    /// Prefill and decode speed, beside the machine's limits.
-    Bench(Bench),
+    /// Speed of a model beside the machine's limits; of the machine; of a server under load.
+    Bench(Box<Bench>),
     /// Log-probabilities of given text or token ids.
     Score(Score),
     /// Perplexity of a text; KL divergence from a reference run.
@@ -205,34 +207,6 @@ pub struct Serve {
     pub machine: Machine,
 }
 
-/// `bench`.
-#[derive(Debug, clap::Args)]
-pub struct Bench {
-    /// Name, alias or path.
-    pub model: String,
-    /// Prompt lengths to prefill.
-    #[arg(short, long, default_value = "512", value_delimiter = ',', value_parser = count)]
-    pub prompt: Vec<u32>,
-    /// Numbers of tokens to decode.
-    #[arg(short = 'n', long = "gen", default_value = "128", value_delimiter = ',', value_parser = count)]
-    pub generate: Vec<u32>,
-    /// Sequences decoded at once.
-    #[arg(long, default_value = "1", value_delimiter = ',')]
-    pub batch: Vec<u32>,
-    /// Tokens in the cache before decoding.
-    #[arg(long, default_value_t = 0, value_parser = count)]
-    pub depth: u32,
-    /// Repetitions; medians are printed.
-    #[arg(short, long, default_value_t = 5)]
-    pub reps: u32,
-    /// JSON lines.
-    #[arg(long)]
-    pub json: bool,
-    /// Machine.
-    #[command(flatten)]
-    pub machine: Machine,
-}
-
 /// `score`.
 #[derive(Debug, clap::Args)]
 pub struct Score {
@@ -300,7 +274,7 @@ pub struct Inspect {
 }
 
 /// A number of tokens, with an optional k (1024).
-fn count(text: &str) -> Result<u32, String> {
+pub fn count(text: &str) -> Result<u32, String> {
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1024),
         None => (text, 1),

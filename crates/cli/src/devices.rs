@@ -3,22 +3,15 @@
 use tokenmill_backend::Backend;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::isa::Isa;
-use tokenmill_cpu::{Buffers, CpuDevice, CpuOptions};
+pub use tokenmill_cpu::limits::{Arithmetic, Level, ReadLimit, caches, ops as op_limit};
+use tokenmill_cpu::{Buffers, CpuDevice, CpuOptions, limits};
 
 use crate::args::{Device, Machine, Mode};
 use crate::failure::Failure;
+use crate::memory;
 
 /// Tokens in a cache block of the reference device.
 const REFERENCE_BLOCK_TOKENS: u32 = 32;
-
-/// What the machine can do at most, measured now.
-#[derive(Debug, Clone, Copy)]
-pub struct MachineLimits {
-    /// Memory reads, bytes a second.
-    pub read_bytes_per_s: f64,
-    /// Operations of the mode's arithmetic a second, 2 a multiply-add.
-    pub ops_per_s: f64,
-}
 
 /// Opens the device the command line asks for.
 pub fn open(machine: &Machine) -> Result<Box<dyn Backend>, Failure> {
@@ -69,10 +62,18 @@ pub fn instruction_sets() -> String {
     names.join(", ")
 }
 
-/// Measures the machine for about half a second.
-pub fn limits(machine: &Machine) -> MachineLimits {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let threads = machine.threads.unwrap_or(cores);
-    let measured = tokenmill_cpu::limits::measure(threads, mode(machine.mode));
-    MachineLimits { read_bytes_per_s: measured.read_bytes_per_s, ops_per_s: measured.ops_per_s }
+/// The threads the command line asks for.
+pub fn threads(machine: &Machine) -> usize {
+    machine.threads.unwrap_or_else(cores)
+}
+
+/// Cores this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Measures reads from a level of memory; `None` where memory or the caches do not allow it.
+pub fn read_limit(threads: usize, level: Level) -> Option<ReadLimit> {
+    let memory_bytes = usize::try_from(memory::available_bytes() / 2).unwrap_or(usize::MAX);
+    limits::read(threads, level, memory_bytes)
 }

@@ -15,9 +15,11 @@ pub fn doctor() -> Result<(), Failure> {
         _ => return Err(Failure::new("cannot read the defaults", "a bug in this program")),
     };
     let device = devices::open(&machine)?;
-    let limits = devices::limits(&machine);
+    let threads = devices::threads(&machine);
+    let read = devices::read_limit(threads, devices::Level::Dram);
+    let int8 = devices::op_limit(threads, devices::Arithmetic::Int8);
     let caps = device.caps();
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let cores = devices::cores();
     let known = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size);
     let lines = [
         ("tokenmill", env!("CARGO_PKG_VERSION").to_owned()),
@@ -28,8 +30,8 @@ pub fn doctor() -> Result<(), Failure> {
         ("in use here", known(memory::resident_bytes())),
         ("device", format!("{}, {} threads", caps.name, caps.workers)),
         ("instructions", devices::instruction_sets()),
-        ("reads", format!("{:.1} GB/s", limits.read_bytes_per_s / 1e9)),
-        ("int8", format!("{:.2} Top/s", limits.ops_per_s / 1e12)),
+        ("reads", read.map_or("unknown".to_owned(), |r| format!("{:.1} GB/s", r.rate.best / 1e9))),
+        ("int8", format!("{:.2} Top/s ({})", int8.rate.best / 1e12, int8.instruction)),
         ("huge pages", huge_pages()),
     ];
     let mut out = std::io::stdout().lock();

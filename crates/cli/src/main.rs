@@ -40,7 +40,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Run(run) => run::run(&run),
         Command::Serve(serve) => serve::serve(*serve),
-        Command::Bench(bench) => bench::bench(&bench),
+        Command::Bench(bench) => bench::bench(*bench),
         Command::Score(score) => score::score(&score),
         Command::Eval(eval) => eval::eval(&eval),
         Command::Inspect(inspect) => inspect::inspect(&inspect),

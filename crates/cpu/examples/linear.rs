@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use tokenmill_cpu::isa::Isa;
-use tokenmill_cpu::limits;
+use tokenmill_cpu::limits::{self, Arithmetic, Level};
 use tokenmill_cpu::linear::{Encoding, Line, LinearJob, Mode, OutView, linear, scratch_lines};
 use tokenmill_cpu::memory::Buffer;
 use tokenmill_quant::panel::PanelSpec;
@@ -20,13 +20,14 @@ const COLD_BYTES: usize = 192 << 20;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let [int8, f32] = [Mode::Int8, Mode::F32].map(|mode| limits::measure(1, mode));
-    println!(
-        "int8 peak {:.2} TOP/s, f32 {:.2} TFLOP/s",
-        int8.ops_per_s / 1e12,
-        f32.ops_per_s / 1e12
-    );
-    println!("read: {:.1} GB/s", int8.read_bytes_per_s / 1e9);
+    for arithmetic in Arithmetic::ALL {
+        let limit = limits::ops(1, arithmetic);
+        let (name, rate) = (arithmetic.name(), limit.rate.best / 1e12);
+        println!("{name} peak {rate:.2} TOP/s ({})", limit.instruction);
+    }
+    if let Some(read) = limits::read(1, Level::Dram, usize::MAX) {
+        println!("read: {:.1} GB/s", read.rate.best / 1e9);
+    }
     for format in FORMATS.iter().filter(|f| f.id.is_weight()) {
         let formats = || wanted.iter().filter(|w| Isa::from_name(w).is_none());
         if formats().next().is_some() && !formats().any(|w| w == format.name) {

@@ -1,8 +1,8 @@
 //! The HTTP server: dialects over the engine, health and metrics, and an orderly way down.
 //!
-//! The only crate with async code. A request is read and checked, its text tokenised away from the
-//! connections, handed to the engine, and answered whole or as a stream; a client that goes away
-//! cancels its request.
+//! All async code that serves is here. A request is read and checked, its text tokenised away from
+//! the connections, handed to the engine, and answered whole or as a stream; a client that goes
+//! away cancels its request.
 
 mod backlog;
 mod body;

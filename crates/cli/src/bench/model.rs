@@ -1,17 +1,18 @@
-//! `bench`: prefill and decode speed of a model, beside the machine's limits measured in the same
-//! run.
+//! `bench MODEL`: prefill and decode speed of a model, beside the machine's limits measured in the
+//! same run.
 
-use std::io::Write;
 use std::time::Instant;
 
-use serde_json::json;
 use tokenmill_engine::direct::{Direct, Feed};
 use tokenmill_engine::load::LoadedModel;
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{Cost, Load, OutputKind, SamplingParams, TokenId};
+use tokenmill_quant::FormatId;
 
-use crate::args::{Bench, Mode};
-use crate::devices;
+use super::args::Bench;
+use super::line::{Line, Work};
+use crate::args::Mode;
+use crate::devices::{self, Arithmetic, Level};
 use crate::failure::Failure;
 use crate::model;
 
@@ -26,15 +27,18 @@ struct Test {
     seconds: Vec<f64>,
 }
 
-/// Runs the command.
-pub fn bench(args: &Bench) -> Result<(), Failure> {
+/// Runs every test that the command line asks for.
+pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
     let sequences = args.batch.iter().copied().max().unwrap_or(1).max(1);
     let mut machine = args.machine.clone();
     let longest_prompt = args.prompt.iter().copied().max().unwrap_or(0);
     let longest_answer = args.generate.iter().copied().max().unwrap_or(0) + args.depth;
     machine.ctx.get_or_insert(longest_prompt.max(longest_answer + 1).next_multiple_of(32));
-    let mut loaded = model::open(&args.model, &machine, sequences)?;
-    let limits = devices::limits(&machine);
+    let mut loaded = model::open(name, &machine, sequences)?;
+    let threads = devices::threads(&machine);
+    let read_limit = || devices::read_limit(threads, Level::Dram).map_or(0.0, |l| l.rate.best);
+    // Other users of the memory come and go: the better of before and after is the limit.
+    let before = read_limit();
     let mut bench = Runner { args, loaded: &mut loaded };
     let mut tests = Vec::new();
     for &n in args.prompt.iter().filter(|n| **n > 0) {
@@ -45,7 +49,30 @@ pub fn bench(args: &Bench) -> Result<(), Failure> {
             tests.push(bench.decode(n, b.max(1))?);
         }
     }
-    print(args, &loaded, &tests, &limits)
+    let read = Some(read_limit().max(before)).filter(|&limit| limit > 0.0);
+    let (format, arithmetic) = arithmetic_of(&loaded, machine.mode);
+    let ops = devices::op_limit(threads, arithmetic);
+    let line = |test: Test| {
+        let s = median(&test.seconds);
+        let slowest = test.seconds.iter().copied().fold(0.0, f64::max);
+        let fastest = test.seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        Line {
+            engine: "tokenmill".to_owned(),
+            model: name.to_owned(),
+            format: format.to_owned(),
+            threads: u64::from(loaded.device.caps().workers),
+            test: test.name,
+            tok_s: [s, slowest, fastest].map(|seconds| test.tokens / seconds),
+            work: Some(Work {
+                gb_s: (test.cost.weight_bytes + test.cost.cache_bytes) / s / 1e9,
+                tops: test.cost.ops / s / 1e12,
+                limit_gb_s: read.map(|limit| limit / 1e9),
+                limit_tops: ops.rate.best / 1e12,
+                arithmetic: format!("{} ({})", arithmetic.name(), ops.instruction),
+            }),
+        }
+    };
+    Ok(tests.into_iter().map(line).collect())
 }
 
 struct Runner<'a> {
@@ -175,80 +202,24 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn print(
-    args: &Bench,
-    loaded: &LoadedModel,
-    tests: &[Test],
-    limits: &devices::MachineLimits,
-) -> Result<(), Failure> {
-    let caps = loaded.device.caps();
-    let mut text = String::new();
-    if !args.json {
-        text += &format!(
-            "{} · {} threads · limits: read {:.1} GB/s, {} {:.2} Top/s\n\
-             test             tok/s (min … max)          GB/s   % read     Top/s    % ops\n",
-            caps.name,
-            caps.workers,
-            limits.read_bytes_per_s / 1e9,
-            mode_name(args.machine.mode),
-            limits.ops_per_s / 1e12,
-        );
-    }
-    for t in tests {
-        let s = median(&t.seconds);
-        let min = t.tokens / t.seconds.iter().copied().fold(0.0, f64::max);
-        let max = t.tokens / t.seconds.iter().copied().fold(f64::INFINITY, f64::min);
-        let bytes = (t.cost.weight_bytes + t.cost.cache_bytes) / s;
-        let ops = t.cost.ops / s;
-        if args.json {
-            let line = json!({
-                "model": args.model,
-                "format": format_of(loaded),
-                "threads": caps.workers,
-                "test": t.name,
-                "tok_s": {"median": t.tokens / s, "min": min, "max": max},
-                "gb_s": bytes / 1e9,
-                "tops": ops / 1e12,
-                "limit_gb_s": limits.read_bytes_per_s / 1e9,
-                "limit_tops": limits.ops_per_s / 1e12,
-            });
-            text += &format!("{line}\n");
-        } else {
-            text += &format!(
-                "{:<12} {:>9.1} ({:.1} … {:.1}) {:>10.1} {:>7.0} % {:>9.3} {:>7.0} %\n",
-                t.name,
-                t.tokens / s,
-                min,
-                max,
-                bytes / 1e9,
-                100.0 * bytes / limits.read_bytes_per_s,
-                ops / 1e12,
-                100.0 * ops / limits.ops_per_s,
-            );
-        }
-    }
-    std::io::stdout().write_all(text.as_bytes()).map_err(Failure::output)
-}
-
-fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Int8 => "int8",
-        Mode::Bf16 => "bf16",
-        Mode::F32 => "f32",
-    }
-}
-
-/// The format most weight bytes are stored in.
-fn format_of(loaded: &LoadedModel) -> &'static str {
-    let mut by_format: Vec<(&'static str, u64)> = Vec::new();
+/// The format that most weight bytes are stored in, and the arithmetic its products can use at
+/// best: stored floats as they are, blocks of integers as the mode says.
+fn arithmetic_of(loaded: &LoadedModel, mode: Mode) -> (&'static str, Arithmetic) {
+    let mut by_format: Vec<(FormatId, u64)> = Vec::new();
     for w in &loaded.program.weights {
         for p in &w.parts {
             let bytes = p.format.row_bytes(w.cols.into()).unwrap_or(0) * p.rows.len();
-            match by_format.iter_mut().find(|f| f.0 == p.format.name()) {
+            match by_format.iter_mut().find(|f| f.0 == p.format) {
                 Some(f) => f.1 += bytes,
-                None => by_format.push((p.format.name(), bytes)),
+                None => by_format.push((p.format, bytes)),
             }
         }
     }
-    by_format.iter().max_by_key(|f| f.1).map_or("none", |f| f.0)
+    let most = by_format.iter().max_by_key(|f| f.1).map(|f| f.0);
+    let arithmetic = match (most, mode) {
+        (Some(FormatId::F32 | FormatId::F16), _) | (_, Mode::F32) => Arithmetic::F32,
+        (Some(FormatId::BF16), _) | (_, Mode::Bf16) => Arithmetic::Bf16,
+        (_, Mode::Int8) => Arithmetic::Int8,
+    };
+    (most.map_or("none", |f| f.name()), arithmetic)
 }

@@ -1,0 +1,142 @@
+//! The flags of `bench`.
+
+use std::path::PathBuf;
+
+use clap::{Subcommand, ValueEnum};
+use tokenmill_load::Lengths;
+
+use crate::args::{Machine, count};
+
+/// `bench`.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Bench {
+    /// What else to measure.
+    #[command(subcommand)]
+    pub other: Option<Other>,
+    /// Name, alias or path.
+    #[arg(required_unless_present_any = ["limits", "from"])]
+    pub model: Option<String>,
+    /// Only the machine: reads of each level of memory, operations of each arithmetic.
+    #[arg(long)]
+    pub limits: bool,
+    /// Prompt lengths to prefill.
+    #[arg(short, long, default_value = "512", value_delimiter = ',', value_parser = count)]
+    pub prompt: Vec<u32>,
+    /// Numbers of tokens to decode.
+    #[arg(short = 'n', long = "gen", default_value = "128", value_delimiter = ',', value_parser = count)]
+    pub generate: Vec<u32>,
+    /// Sequences decoded at once.
+    #[arg(long, default_value = "1", value_delimiter = ',')]
+    pub batch: Vec<u32>,
+    /// Tokens in the cache before decoding.
+    #[arg(long, default_value_t = 0, value_parser = count)]
+    pub depth: u32,
+    /// Repetitions; medians are printed.
+    #[arg(short, long, default_value_t = 5)]
+    pub reps: u32,
+    /// A peer's figures of the same tests to stand beside: the JSON of llama-bench (-o json or
+    /// jsonl) or of this command, as FILE or NAME=FILE. May be repeated.
+    #[arg(long, value_name = "[NAME=]FILE")]
+    pub compare: Vec<String>,
+    /// Take our figures from an earlier --json run instead of running.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "limits"])]
+    pub from: Option<PathBuf>,
+    /// Draw all figures as parts of the limit: out.svg or out.html.
+    #[arg(long, value_name = "FILE", conflicts_with = "limits")]
+    pub plot: Option<PathBuf>,
+    /// JSON lines.
+    #[arg(long)]
+    pub json: bool,
+    /// Machine.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// What `bench` measures beside a model's speed.
+#[derive(Debug, Subcommand)]
+pub enum Other {
+    /// A server under load: any OpenAI-style one.
+    Serve(Serve),
+}
+
+/// `bench serve`.
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    /// Address, such as http://127.0.0.1:8080.
+    #[arg(required_unless_present = "spawn")]
+    pub url: Option<String>,
+    /// Start `tokenmill serve MODEL` for the test, with what follows `--` as its flags.
+    #[arg(long, value_name = "MODEL", conflicts_with = "url")]
+    pub spawn: Option<String>,
+    /// Flags of the started server.
+    #[arg(last = true, requires = "spawn")]
+    pub flags: Vec<String>,
+    /// Model in the API; default: the first that the server lists.
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Endpoint.
+    #[arg(long, value_enum, default_value = "completions")]
+    pub api: Endpoint,
+    /// Key to show.
+    #[arg(long, env = "TOKENMILL_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// Members of every request as a JSON object; null takes one of ours out, such as
+    /// {"ignore_eos":null}.
+    #[arg(long, default_value = "{}", value_name = "JSON")]
+    pub extra: String,
+    /// Sessions.
+    #[arg(short = 'n', long, default_value_t = 32)]
+    pub sessions: usize,
+    /// Requests of a session, each with all before it in its prompt.
+    #[arg(long, default_value_t = 1)]
+    pub turns: u32,
+    /// Words of a new message: 256, 64..512 or lognormal:256:0.8.
+    #[arg(short, long, default_value = "256")]
+    pub prompt: Lengths,
+    /// Tokens of an answer, in the same forms.
+    #[arg(short, long, default_value = "128")]
+    pub output: Lengths,
+    /// Words at the start that sessions share.
+    #[arg(long, default_value_t = 0, value_parser = count)]
+    pub prefix: u32,
+    /// Different such starts.
+    #[arg(long, default_value_t = 1)]
+    pub prefix_groups: usize,
+    /// Closed loop: sessions at a time.
+    #[arg(short, long, default_value_t = 8, conflicts_with = "rate")]
+    pub concurrency: usize,
+    /// Open loop: sessions a second, arriving independently (Poisson).
+    #[arg(long, value_parser = rate)]
+    pub rate: Option<f64>,
+    /// The same seed makes the same sessions.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Short requests before, which do not count.
+    #[arg(long, default_value_t = 1)]
+    pub warmup: u32,
+    /// Seconds of silence after which a request has failed.
+    #[arg(long, default_value_t = 600)]
+    pub timeout: u64,
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// A report with plots.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// An endpoint that `bench serve` can drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Endpoint {
+    /// /v1/completions.
+    Completions,
+    /// /v1/chat/completions.
+    Chat,
+}
+
+/// A positive number.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().ok().filter(|r| *r >= 1e-6 && *r <= 1e6);
+    rate.ok_or_else(|| format!("'{text}' is no rate between 0.000001 and 1000000 a second"))
+}

@@ -1,0 +1,213 @@
+//! `bench serve`: a server under load.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokenmill_load::{Api, Arrival, LoadError, Spread, Summary, Target, Workload, run};
+
+use super::args::{Endpoint, Serve};
+use super::report;
+use crate::failure::Failure;
+
+/// Runs the command.
+pub fn serve(args: &Serve) -> Result<(), Failure> {
+    let spawned =
+        args.spawn.as_ref().map(|model| Spawned::start(model, &args.flags)).transpose()?;
+    let url = match (&spawned, &args.url) {
+        (Some(server), _) => server.url.clone(),
+        (None, Some(url)) => url.clone(),
+        (None, None) => return Err(Failure::new("nothing to load", "no server was named")),
+    };
+    let target = Target {
+        url,
+        api: match args.api {
+            Endpoint::Completions => Api::Completions,
+            Endpoint::Chat => Api::Chat,
+        },
+        model: args.model.clone(),
+        api_key: args.api_key.clone(),
+        extra: extra(&args.extra)?,
+        patience: Duration::from_secs(args.timeout),
+    };
+    let workload = Workload {
+        seed: args.seed,
+        sessions: args.sessions,
+        turns: args.turns,
+        prompt: args.prompt,
+        output: args.output,
+        prefix_words: args.prefix,
+        prefix_groups: args.prefix_groups,
+    };
+    let arrival = match args.rate {
+        Some(rate) => Arrival::Open { rate },
+        None => Arrival::Closed { clients: args.concurrency },
+    };
+    let seen = run(&target, &workload, arrival, args.warmup);
+    let seen = seen.map_err(|e| cannot_load(&target.url, e))?;
+    let summary = Summary::of(&seen);
+    let of_what = format!("{} at {} · {}", seen.model, target.url, workload_in_words(args));
+    let text = match args.json {
+        true => format!("{}\n", as_json(args, &seen.model, &summary)),
+        false => format!("{of_what}\n\n{}", table(&summary)),
+    };
+    std::io::stdout().write_all(text.as_bytes()).map_err(Failure::output)?;
+    if let Some(file) = &args.html {
+        let page = report::page(&of_what, &table(&summary), &summary, &seen);
+        let cannot = |e| Failure::new(format!("cannot write {}", file.display()), e);
+        std::fs::write(file, page).map_err(cannot)?;
+    }
+    match summary.errors.first() {
+        Some((most, _)) if summary.completion_tokens == 0 => {
+            Err(Failure::new("every request failed", most))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn cannot_load(url: &str, error: LoadError) -> Failure {
+    let failure = Failure::new(format!("cannot load {url}"), &error);
+    match error {
+        LoadError::Status { status: 401 | 403, .. } => failure.fix("add --api-key KEY"),
+        LoadError::NoModel => failure.fix("add --model NAME"),
+        LoadError::Connection(_) => failure.fix("tokenmill bench serve --spawn MODEL"),
+        _ => failure,
+    }
+}
+
+fn extra(text: &str) -> Result<Map<String, Value>, Failure> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(members)) => Ok(members),
+        Ok(_) => Err(Failure::new("bad --extra", "it is no JSON object")),
+        Err(e) => Err(Failure::new("bad --extra", e)),
+    }
+}
+
+fn workload_in_words(args: &Serve) -> String {
+    let mut words = match args.rate {
+        Some(rate) => format!("open loop, {rate} sessions/s"),
+        None => format!("closed loop, {} at a time", args.concurrency),
+    };
+    words += &format!(" · {} sessions", args.sessions);
+    if args.turns > 1 {
+        words += &format!(" of {} turns", args.turns);
+    }
+    words += &format!(" · prompt {}, output {}", args.prompt, args.output);
+    if args.prefix > 0 {
+        words += &format!(", {} shared in {} groups", args.prefix, args.prefix_groups);
+    }
+    words + &format!(" · seed {}", args.seed)
+}
+
+/// For people.
+fn table(s: &Summary) -> String {
+    let cached = s.cached_tokens.map_or("unknown".to_owned(), |n| {
+        format!("{n} ({:.0} %)", 100.0 * n as f64 / s.prompt_tokens.max(1) as f64)
+    });
+    let mut text = format!(
+        "requests   {} in {:.2} s ({:.2}/s), {} failed, {} answers shorter than asked\n\
+         tokens     {} in ({} cached), {} out\n\
+         throughput {:.1} tok/s out, {:.1} tok/s in\n\n\
+         ms             mean      p50      p95      p99      max\n",
+        s.requests,
+        s.wall_s,
+        s.requests as f64 / s.wall_s,
+        s.errors.iter().map(|e| e.1).sum::<usize>(),
+        s.short,
+        s.prompt_tokens,
+        cached,
+        s.completion_tokens,
+        s.output_tok_s(),
+        s.input_tok_s(),
+    );
+    for (name, spread) in spreads(s) {
+        let Spread { mean, p50, p95, p99, max } = spread;
+        text += &format!("{name:<10}");
+        for seconds in [mean, p50, p95, p99, max] {
+            text += &format!(" {:>8.2}", 1e3 * seconds);
+        }
+        text += "\n";
+    }
+    for (error, times) in &s.errors {
+        text += &format!("failed {times} times: {error}\n");
+    }
+    text
+}
+
+/// The distributions by name.
+pub fn spreads(s: &Summary) -> [(&'static str, Spread); 4] {
+    [("TTFT", s.ttft), ("TPOT", s.tpot), ("ITL", s.itl), ("latency", s.latency)]
+}
+
+fn as_json(args: &Serve, model: &str, s: &Summary) -> Value {
+    let ms = |spread: Spread| {
+        let Spread { mean, p50, p95, p99, max } = spread;
+        let ms = |seconds: f64| (1e6 * seconds).round() / 1e3;
+        json!({"mean": ms(mean), "p50": ms(p50), "p95": ms(p95), "p99": ms(p99), "max": ms(max)})
+    };
+    let errors: Map<String, Value> = s.errors.iter().map(|(e, n)| (e.clone(), json!(n))).collect();
+    json!({
+        "model": model,
+        "workload": workload_in_words(args),
+        "concurrency": args.rate.is_none().then_some(args.concurrency),
+        "rate": args.rate,
+        "seed": args.seed,
+        "requests": s.requests,
+        "errors": errors,
+        "short": s.short,
+        "wall_s": s.wall_s,
+        "req_s": s.requests as f64 / s.wall_s,
+        "in_tok": s.prompt_tokens,
+        "cached_tok": s.cached_tokens,
+        "out_tok": s.completion_tokens,
+        "in_tok_s": s.input_tok_s(),
+        "out_tok_s": s.output_tok_s(),
+        "ttft_ms": ms(s.ttft),
+        "tpot_ms": ms(s.tpot),
+        "itl_ms": ms(s.itl),
+        "latency_ms": ms(s.latency),
+    })
+}
+
+/// A server of our own, ended when dropped.
+struct Spawned {
+    child: Child,
+    url: String,
+}
+
+impl Spawned {
+    /// Starts this program as a server on a free port and waits until it listens.
+    fn start(model: &str, flags: &[String]) -> Result<Spawned, Failure> {
+        let cannot = |why: String| Failure::new(format!("cannot serve {model}"), why);
+        let program = std::env::current_exe().map_err(|e| cannot(e.to_string()))?;
+        let mut child = Command::new(program)
+            .args(["serve", model, "--port", "0"])
+            .args(flags)
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| cannot(e.to_string()))?;
+        let output = child.stderr.take();
+        let mut spawned = Spawned { child, url: String::new() };
+        let mut lines = BufReader::new(output.ok_or_else(|| cannot("no output".into()))?).lines();
+        let mut said = Vec::new();
+        for line in lines.by_ref().map_while(Result::ok) {
+            if let Some((_, rest)) = line.split_once("listening on ") {
+                spawned.url = rest.split(' ').next().unwrap_or_default().to_owned();
+                // Read on, or the server would block on a full pipe.
+                std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+                return Ok(spawned);
+            }
+            said.push(line);
+        }
+        Err(cannot(said.join("\n  ")))
+    }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        // Nothing is left to save: a killed server loses no file.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
