@@ -21,24 +21,25 @@ impl Fields {
         Fields { codes: [[0; 8]; 8], d: 0, m: 0, sub_scales: [0; 16], sub_mins: [0; 8] };
 
     /// Takes one stored block apart. `block` is exactly one block of an integer format.
+    #[inline(always)]
     pub(super) fn read(&mut self, format: FormatId, block: &[u8]) {
         let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
         match format {
             FormatId::Q4_0 => {
                 self.d = half(0);
-                self.codes[0] = halves_of_nibbles(&block[2..18], 0);
+                self.codes[0] = halves(&block[2..18]);
             }
             FormatId::Q4_1 => {
                 (self.d, self.m) = (half(0), half(2));
-                self.codes[0] = halves_of_nibbles(&block[4..20], 0);
+                self.codes[0] = halves(&block[4..20]);
             }
             FormatId::Q5_0 => {
                 self.d = half(0);
-                self.codes[0] = halves_of_nibbles(&block[6..22], word(block, 2));
+                self.codes[0] = halves_and_bits(&block[6..22], word(block, 2));
             }
             FormatId::Q5_1 => {
                 (self.d, self.m) = (half(0), half(2));
-                self.codes[0] = halves_of_nibbles(&block[8..24], word(block, 4));
+                self.codes[0] = halves_and_bits(&block[8..24], word(block, 4));
             }
             FormatId::Q8_0 => {
                 self.d = half(0);
@@ -48,7 +49,7 @@ impl Fields {
             }
             FormatId::MXFP4 => {
                 self.d = u16::from(block[0]);
-                self.codes[0] = halves_of_nibbles(&block[1..17], 0);
+                self.codes[0] = halves(&block[1..17]);
             }
             FormatId::Q4_K | FormatId::Q5_K => self.read_super45(format, block),
             FormatId::Q6_K => self.read_super6(block),
@@ -92,14 +93,24 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The 32 codes of a legacy block: low nibbles of 16 bytes are columns 0–15, high nibbles
-/// columns 16–31; bit c of `high` is the fifth bit of column c.
-fn halves_of_nibbles(bytes: &[u8], high: u32) -> [u32; 8] {
-    std::array::from_fn(|g| {
-        let nibbles = word(bytes, 4 * (g % 4)) >> (4 * (g / 4));
+/// The 32 codes of a block of nibbles: low nibbles of 16 bytes are columns 0–15, high nibbles
+/// columns 16–31.
+fn halves(bytes: &[u8]) -> [u32; 8] {
+    const LOW: u32 = 0x0f0f_0f0f;
+    let words: [u32; 4] = [0, 4, 8, 12].map(|at| word(bytes, at));
+    let [a, b, c, d] = words.map(|w| w & LOW);
+    let [e, f, g, h] = words.map(|w| (w >> 4) & LOW);
+    [a, b, c, d, e, f, g, h]
+}
+
+/// The same with fifth bits: bit c of `high` is that of column c.
+fn halves_and_bits(bytes: &[u8], high: u32) -> [u32; 8] {
+    let mut codes = halves(bytes);
+    for (g, code) in codes.iter_mut().enumerate() {
         // Bits 4g..4g+4 of `high`, one to each byte, at bit 4.
         let bits = (high >> (4 * g)) & 15;
         let spread = (bits & 1) | (bits & 2) << 7 | (bits & 4) << 14 | (bits & 8) << 21;
-        (nibbles & 0x0f0f_0f0f) | spread << 4
-    })
+        *code |= spread << 4;
+    }
+    codes
 }

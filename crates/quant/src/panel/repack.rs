@@ -2,8 +2,8 @@
 
 use super::fields::Fields;
 use super::layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelLayout, PanelSpec};
-use crate::MXFP4_VALUES_DOUBLED;
 use crate::float::{bf16_to_f32, e8m0_to_f32_half, f16_to_f32};
+use crate::{FormatId, MXFP4_VALUES_DOUBLED};
 
 impl PanelSpec {
     /// Repacks the stored rows of one panel: `src` holds rows `16·panel ..` of the matrix, as
@@ -19,11 +19,17 @@ impl PanelSpec {
         assert_eq!(src.len(), rows * row_bytes, "stored bytes of the panel's rows");
         assert_eq!(dst.len(), self.panel_bytes(), "bytes of the panel");
         dst.fill(0);
-        for (row, src) in src.chunks_exact(row_bytes).enumerate() {
-            match self.layout().group() {
-                Some(group) => self.repack_integer_row(group, row, src, dst),
-                None => self.repack_float_row(row, src, dst),
-            }
+        // A copy of the code for each of the usual formats, in which its sizes are constants.
+        match self.format() {
+            FormatId::Q4_0 => repack_codes(FormatId::Q4_0, row_bytes, src, dst),
+            FormatId::Q8_0 => repack_codes(FormatId::Q8_0, row_bytes, src, dst),
+            FormatId::Q4_K => repack_codes(FormatId::Q4_K, row_bytes, src, dst),
+            FormatId::Q5_K => repack_codes(FormatId::Q5_K, row_bytes, src, dst),
+            FormatId::Q6_K => repack_codes(FormatId::Q6_K, row_bytes, src, dst),
+            FormatId::BF16 => repack_pairs(row_bytes, src, dst),
+            FormatId::F16 => repack_floats::<2>(row_bytes, src, dst),
+            FormatId::F32 => repack_floats::<4>(row_bytes, src, dst),
+            other => repack_codes(other, row_bytes, src, dst),
         }
     }
 
@@ -60,37 +66,53 @@ impl PanelSpec {
             None => decode_float_row(self.layout(), panel, lane, out),
         }
     }
+}
 
-    fn repack_integer_row(&self, group: Group, row: usize, src: &[u8], dst: &mut [u8]) {
-        let format = self.format().info();
-        let blocks_per_stored = format.block_weights / BLOCK_COLS;
-        let mut fields = Fields::ZERO;
-        for (i, stored) in src.chunks_exact(format.block_bytes).enumerate() {
-            fields.read(self.format(), stored);
+/// Rows of codes with scales, into one panel.
+#[inline(always)]
+fn repack_codes(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) {
+    let Some(layout) = PanelLayout::of(format) else { return };
+    let Some(group) = layout.group() else { return };
+    let info = format.info();
+    let blocks_per_stored = info.block_weights / BLOCK_COLS;
+    let mut fields = Fields::ZERO;
+    for (row, src) in src.chunks_exact(row_bytes).enumerate() {
+        for (i, stored) in src.chunks_exact(info.block_bytes).enumerate() {
+            fields.read(format, stored);
             for (s, codes) in fields.codes[..blocks_per_stored].iter().enumerate() {
                 let b = i * blocks_per_stored + s;
                 let bytes = &mut dst[b / group.blocks * group.bytes()..][..group.bytes()];
                 let (scales, codes_at) = bytes.split_at_mut(group.scale_bytes);
-                put_scales(self.layout(), b % group.blocks, row, &fields, scales);
+                put_scales(layout, b % group.blocks, row, &fields, scales);
                 let at = b % group.blocks * group.block_bytes();
                 put_codes(group, row, codes, &mut codes_at[at..][..group.block_bytes()]);
             }
         }
     }
+}
 
-    fn repack_float_row(&self, row: usize, src: &[u8], dst: &mut [u8]) {
-        let size = self.format().info().block_bytes;
-        for (col, weight) in src.chunks_exact(size).enumerate() {
-            let at = match self.layout() {
-                PanelLayout::Bf16 => (col / 2 * PANEL_ROWS + row) * 4 + col % 2 * 2,
-                _ => (col * PANEL_ROWS + row) * size,
-            };
-            dst[at..at + size].copy_from_slice(weight);
+/// Rows of numbers of `SIZE` bytes: `[column][row]`.
+fn repack_floats<const SIZE: usize>(row_bytes: usize, src: &[u8], dst: &mut [u8]) {
+    for (row, src) in src.chunks_exact(row_bytes).enumerate() {
+        let columns = dst.as_chunks_mut::<SIZE>().0.chunks_exact_mut(PANEL_ROWS);
+        for (column, number) in columns.zip(src.as_chunks::<SIZE>().0) {
+            column[row] = *number;
+        }
+    }
+}
+
+/// Rows of bf16: `[pair of columns][row]`.
+fn repack_pairs(row_bytes: usize, src: &[u8], dst: &mut [u8]) {
+    for (row, src) in src.chunks_exact(row_bytes).enumerate() {
+        let pairs = dst.as_chunks_mut::<4>().0.chunks_exact_mut(PANEL_ROWS);
+        for (pair, numbers) in pairs.zip(src.chunks(4)) {
+            pair[row][..numbers.len()].copy_from_slice(numbers);
         }
     }
 }
 
 /// Stores the scales of block `b` of a group for one row; what blocks share is stored by each.
+#[inline(always)]
 fn put_scales(layout: PanelLayout, b: usize, row: usize, fields: &Fields, scales: &mut [u8]) {
     let mut put = |at: usize, bits: u16| {
         scales[at + 2 * row..][..2].copy_from_slice(&bits.to_le_bytes());
@@ -118,6 +140,7 @@ fn put_scales(layout: PanelLayout, b: usize, row: usize, fields: &Fields, scales
 }
 
 /// Stores the 32 codes of one row of a block in its planes.
+#[inline(always)]
 fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
     let (low, high) = block.split_at_mut(group.low_bytes);
     let put = |plane: &mut [u8], vector: usize, word: u32| {
@@ -261,7 +284,7 @@ fn decode_float_row(layout: PanelLayout, panel: &[u8], row: usize, out: &mut [f3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FORMATS, FormatId};
+    use crate::FORMATS;
 
     /// Bytes from a multiplicative congruential sequence: every bit pattern is a legal block.
     fn noise(len: usize, mut state: u64) -> Vec<u8> {
