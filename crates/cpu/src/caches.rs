@@ -7,8 +7,9 @@ use tokenmill_ir::{BlockId, CacheKind, CacheSpec, KvFormat, Limits};
 use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
 
 use crate::attend::{BLOCK_TOKENS, KvLayout};
-use crate::memory::{Buffer, Parts};
-use crate::weight::out_of_memory;
+use crate::isa::Isa;
+use crate::memory::Parts;
+use crate::weight::{Bytes, Slabs};
 
 /// How the numbers of a cache lie in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,8 @@ pub(crate) struct Cache {
     block_bytes: usize,
     blocks: usize,
     start: *mut u8,
-    _buffer: Buffer,
+    /// Owns the memory behind `start`.
+    _bytes: Bytes,
 }
 
 // SAFETY: a cache owns its memory; workers write different tokens or slots of it, and read what
@@ -59,8 +61,9 @@ unsafe impl Send for Cache {}
 unsafe impl Sync for Cache {}
 
 impl Cache {
-    /// Room for the blocks of its group; untouched pages cost nothing.
-    pub fn new(spec: &CacheSpec, limits: &Limits) -> Result<Self, DeviceError> {
+    /// Room for the blocks of its group, beside the other caches: layers that hold little share
+    /// large pages. Untouched pages cost nothing.
+    pub fn new(spec: &CacheSpec, limits: &Limits, slabs: &mut Slabs) -> Result<Self, DeviceError> {
         let n = |x: u32| x as usize;
         let shape = match spec.kind {
             CacheKind::Full { kv_heads, k_dim, v_dim }
@@ -82,10 +85,10 @@ impl Cache {
         };
         let group = n(spec.group);
         let blocks = n(limits.group_blocks.get(group).copied().unwrap_or(0));
-        let bytes = blocks.saturating_mul(block_bytes);
-        let mut buffer = Buffer::zeroed(bytes).map_err(out_of_memory)?;
-        let start = buffer.bytes_mut().as_mut_ptr();
-        Ok(Self { group, shape, block_bytes, blocks, start, _buffer: buffer })
+        let bytes = slabs.take(blocks.saturating_mul(block_bytes))?;
+        // SAFETY: just taken.
+        let start = unsafe { bytes.fill() }.as_mut_ptr();
+        Ok(Self { group, shape, block_bytes, blocks, start, _bytes: bytes })
     }
 
     /// All bytes, to read.
@@ -169,26 +172,41 @@ impl Cache {
     ///
     /// # Safety
     /// As [`Self::bytes`].
-    pub unsafe fn load_latent(&self, block: BlockId, token: usize, out: &mut [f32]) {
+    pub unsafe fn load_latent(&self, isa: Isa, block: BlockId, token: usize, out: &mut [f32]) {
         let Shape::Latent(row) = &self.shape else { return };
         // SAFETY: by contract.
         let bytes = &unsafe { self.bytes() }[self.latent_row(row, block, token)];
-        let (scales, numbers) = bytes.split_at(8);
-        let scale = |i: usize| f32::from_le_bytes(scales.as_chunks::<4>().0[i]);
-        match row.format {
-            KvFormat::F32 => {
-                let numbers = numbers.as_chunks::<4>().0;
-                out.iter_mut().zip(numbers).for_each(|(o, n)| *o = f32::from_le_bytes(*n));
-            }
-            KvFormat::Bf16 => {
-                let numbers = numbers.as_chunks::<2>().0;
-                let of = |n: &[u8; 2]| bf16_to_f32(u16::from_le_bytes(*n));
-                out.iter_mut().zip(numbers).for_each(|(o, n)| *o = of(n));
-            }
-            KvFormat::Int8 => {
-                for (i, (o, n)) in out.iter_mut().zip(numbers).enumerate() {
-                    *o = f32::from(*n as i8) * scale(usize::from(i >= row.latent));
-                }
+        load_row(isa, row, bytes, out);
+    }
+}
+
+crate::math::per_isa! {
+    /// The numbers of a stored row.
+    load_row(row: &LatentRow, bytes: &[u8], out: &mut [f32]) = load_row_lanes;
+}
+
+#[inline(always)]
+fn load_row_lanes(row: &LatentRow, bytes: &[u8], out: &mut [f32]) {
+    let (scales, numbers) = bytes.split_at(8);
+    match row.format {
+        KvFormat::F32 => {
+            let numbers = numbers.as_chunks::<4>().0;
+            out.iter_mut().zip(numbers).for_each(|(o, n)| *o = f32::from_le_bytes(*n));
+        }
+        KvFormat::Bf16 => {
+            let numbers = numbers.as_chunks::<2>().0;
+            let of = |n: &[u8; 2]| bf16_to_f32(u16::from_le_bytes(*n));
+            out.iter_mut().zip(numbers).for_each(|(o, n)| *o = of(n));
+        }
+        KvFormat::Int8 => {
+            let (latent, key) = out.split_at_mut(row.latent);
+            let (of_latent, of_key) = numbers.split_at(row.latent);
+            let scales = scales.as_chunks::<4>().0;
+            for ((out, numbers), scale) in
+                [(latent, of_latent), (key, of_key)].into_iter().zip(scales)
+            {
+                let scale = f32::from_le_bytes(*scale);
+                out.iter_mut().zip(numbers).for_each(|(o, n)| *o = f32::from(*n as i8) * scale);
             }
         }
     }

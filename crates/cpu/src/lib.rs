@@ -134,7 +134,8 @@ impl Backend for CpuDevice {
         let held: Option<Vec<Arc<Weight>>> = weights.iter().map(held).collect();
         let held = held.filter(|h| h.len() == program.weights.len());
         let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;
-        let caches = program.caches.iter().map(|c| caches::Cache::new(c, limits));
+        let mut slabs = Slabs::default();
+        let caches = program.caches.iter().map(|c| caches::Cache::new(c, limits, &mut slabs));
         let caches = caches.collect::<Result<Vec<_>, _>>()?;
         let mut compiler = compile::Compiler::new(program, &held, &caches, limits, self.mode);
         compiler.compile()?;

@@ -48,7 +48,7 @@ impl Bytes {
     /// # Safety
     /// Nobody else uses this run yet.
     #[allow(clippy::mut_from_ref)]
-    unsafe fn fill(&self) -> &mut [u8] {
+    pub unsafe fn fill(&self) -> &mut [u8] {
         // SAFETY: inside the slab; alone by contract.
         unsafe { std::slice::from_raw_parts_mut(self.slab.start.add(self.start), self.len) }
     }
@@ -61,7 +61,7 @@ pub(crate) struct Slabs {
 }
 
 impl Slabs {
-    fn take(&mut self, len: usize) -> Result<Bytes, DeviceError> {
+    pub fn take(&mut self, len: usize) -> Result<Bytes, DeviceError> {
         let fits = |(_, used, size): &&(Arc<Slab>, usize, usize)| size - used >= len;
         let (slab, start, size) = match self.current.as_ref().filter(fits) {
             Some((slab, used, size)) => (Arc::clone(slab), *used, *size),

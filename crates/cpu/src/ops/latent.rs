@@ -11,7 +11,7 @@ use super::rotate::{Turn, slot_of};
 use crate::attend::BLOCK_TOKENS;
 use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
-use crate::math::{dot, exp};
+use crate::math::{exp, tree};
 use crate::plan::Cols;
 
 /// Normalises latents, rotates keys and stores both.
@@ -90,16 +90,13 @@ impl AttendLatent {
             let count = BLOCK_TOKENS.min(keys - t * BLOCK_TOKENS);
             for (j, key) in tile.chunks_exact_mut(latent + rope).take(count).enumerate() {
                 // SAFETY: stored before the last barrier.
-                unsafe { cache.load_latent(block, j, key) };
+                unsafe { cache.load_latent(isa, block, j, key) };
             }
             for (h, state) in heads.clone().zip(states.as_chunks_mut::<2>().0) {
                 let of_latent = job.read(column(self.q_latent, h, latent), row);
                 let of_rope = job.read(column(self.q_rope, h, rope), row);
-                let keys = tile.chunks_exact(latent + rope).take(count);
-                for (score, key) in scores.iter_mut().zip(keys) {
-                    let (c, k) = key.split_at(latent);
-                    *score = (dot(isa, of_latent, c) + dot(isa, of_rope, k)) * self.scale;
-                }
+                let tile = &tile[..count * (latent + rope)];
+                dots(isa, of_latent, of_rope, tile, self.scale, &mut scores[..count]);
                 // SAFETY: as above.
                 let acc = unsafe { job.write(column(self.out, h, latent), row) };
                 fold(isa, &mut scores[..count], tile, latent + rope, state, acc);
@@ -114,6 +111,14 @@ impl AttendLatent {
 }
 
 crate::math::per_isa! {
+    /// Scores of a tile's keys, `[latent | rotated part]` each, for one head.
+    dots(
+        of_latent: &[f32],
+        of_rope: &[f32],
+        tile: &[f32],
+        scale: f32,
+        scores: &mut [f32]
+    ) = dots_lanes;
     /// Adds a tile to the running softmax of a head.
     fold(
         scores: &mut [f32],
@@ -122,6 +127,50 @@ crate::math::per_isa! {
         state: &mut [f32; 2],
         acc: &mut [f32]
     ) = fold_lanes;
+}
+
+#[inline(always)]
+fn dots_lanes(of_latent: &[f32], of_rope: &[f32], tile: &[f32], scale: f32, scores: &mut [f32]) {
+    let (latent, stride) = (of_latent.len(), of_latent.len() + of_rope.len());
+    let keys = |first: usize| move |i: usize| &tile[(first + i) * stride..][..stride];
+    let mut first = 0;
+    // Four keys at a time: their sums do not wait for each other.
+    while first + 4 <= scores.len() {
+        let keys: [&[f32]; 4] = std::array::from_fn(keys(first));
+        let c = dots_of(of_latent, keys.map(|k| &k[..latent]));
+        let r = dots_of(of_rope, keys.map(|k| &k[latent..]));
+        for i in 0..4 {
+            scores[first + i] = (c[i] + r[i]) * scale;
+        }
+        first += 4;
+    }
+    for (i, score) in scores.iter_mut().enumerate().skip(first) {
+        let (c, r) = keys(i)(0).split_at(latent);
+        let (c, r) = (dots_of(of_latent, [c]), dots_of(of_rope, [r]));
+        *score = (c[0] + r[0]) * scale;
+    }
+}
+
+/// [`crate::math::dot`] of one vector with several.
+#[inline(always)]
+fn dots_of<const N: usize>(a: &[f32], b: [&[f32]; N]) -> [f32; N] {
+    let mut lanes = [[0.0f32; 16]; N];
+    let whole = a.len() / 16 * 16;
+    for at in (0..whole).step_by(16) {
+        let a = &a[at..at + 16];
+        for (lanes, b) in lanes.iter_mut().zip(b) {
+            let b = &b[at..at + 16];
+            for i in 0..16 {
+                lanes[i] = a[i].mul_add(b[i], lanes[i]);
+            }
+        }
+    }
+    for (lanes, b) in lanes.iter_mut().zip(b) {
+        for ((lane, a), b) in lanes.iter_mut().zip(&a[whole..]).zip(&b[whole..]) {
+            *lane = a.mul_add(*b, *lane);
+        }
+    }
+    lanes.map(tree)
 }
 
 #[inline(always)]
@@ -138,10 +187,22 @@ fn fold_lanes(
         *state = [top, state[1] * factor];
         acc.iter_mut().for_each(|x| *x *= factor);
     }
-    for (score, key) in scores.iter().zip(tile.chunks_exact(stride)) {
-        let p = exp(score - top);
-        state[1] += p;
-        for (acc, c) in acc.iter_mut().zip(key) {
+    scores.iter_mut().for_each(|s| *s = exp(*s - top));
+    scores.iter().for_each(|p| state[1] += p);
+    let blocks = acc.len() / 64;
+    let (wide, rest) = acc.split_at_mut(blocks * 64);
+    // Columns have nothing to do with each other: 64 at a time, summed over all keys.
+    for (b, acc) in wide.as_chunks_mut::<64>().0.iter_mut().enumerate() {
+        let mut sums = *acc;
+        for (p, key) in scores.iter().zip(tile.chunks_exact(stride)) {
+            for (sum, c) in sums.iter_mut().zip(&key[64 * b..64 * b + 64]) {
+                *sum = p.mul_add(*c, *sum);
+            }
+        }
+        *acc = sums;
+    }
+    for (p, key) in scores.iter().zip(tile.chunks_exact(stride)) {
+        for (acc, c) in rest.iter_mut().zip(&key[64 * blocks..]) {
             *acc = p.mul_add(*c, *acc);
         }
     }

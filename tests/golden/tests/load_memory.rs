@@ -1,0 +1,120 @@
+//! Loading and answering take little more memory than the file: the peak of resident bytes, mapped
+//! file pages among them. A binary of its own, because the peak is one of the whole process.
+#![cfg(target_os = "linux")]
+
+use std::io::Write;
+use std::path::Path;
+
+use tokenmill_cpu::{CpuDevice, CpuOptions};
+use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::start::ServeOptions;
+use tokenmill_engine::{Event, Request};
+use tokenmill_files::write::{TensorHeader, write_gguf};
+use tokenmill_ir::{KvFormat, Meta, MetaValue};
+use tokenmill_quant::FormatId;
+
+const LAYERS: u64 = 24;
+const HIDDEN: u64 = 512;
+const FFN: u64 = 1536;
+const VOCAB: u64 = 4096;
+
+/// Buffers of a step, the allocator, and the corners of large pages.
+const ROOM_BYTES: u64 = 24 << 20;
+
+#[test]
+fn a_model_is_loaded_and_run_within_its_memory() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let path = scratch.path().join("model.gguf");
+    write_model(&path);
+    let file_bytes = std::fs::metadata(&path).expect("written").len();
+    let before = resident_bytes("VmRSS:");
+    // 5 sets the peak back to what is resident now.
+    std::fs::write("/proc/self/clear_refs", "5").expect("the peak can be set back");
+
+    let device = CpuDevice::new(CpuOptions { threads: 2, ..CpuOptions::default() });
+    let options = LoadOptions {
+        kv: KvFormat::Bf16,
+        context: Some(256),
+        sequences: 1,
+        step_tokens: 64,
+        memory_bytes: 1 << 33,
+    };
+    let device = Box::new(device.expect("a device"));
+    let model = load(&path, device, &options, |_, _| {}).expect("loaded");
+    let cache_bytes = model.fit.cache_bytes;
+    let served = model.start(ServeOptions { queue: 1, step_s: 10.0 }).expect("started");
+    let request = Request { max_tokens: Some(4), ..Request::new((0..48).collect()) };
+    for event in served.engine.submit(request).expect("accepted") {
+        assert!(!matches!(event, Event::Failed(_)), "{event:?}");
+    }
+
+    let used = resident_bytes("VmHWM:") - before;
+    let allowed = file_bytes + file_bytes / 25 + cache_bytes + ROOM_BYTES;
+    assert!(
+        used <= allowed,
+        "{used} bytes at the peak, {allowed} allowed for {file_bytes} of file"
+    );
+}
+
+/// A number of /proc/self/status.
+fn resident_bytes(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = text.lines().find(|l| l.starts_with(name)).expect("a line of that name");
+    let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("a number");
+    kib * 1024
+}
+
+/// A Llama of many layers with small caches, 80 MB of zeros.
+fn write_model(path: &Path) {
+    let mut meta = Meta::new();
+    let mut set = |key: &str, value: MetaValue| {
+        meta.insert(key.to_owned(), value);
+    };
+    set("general.architecture", MetaValue::Str("llama".into()));
+    for (key, value) in [
+        ("embedding_length", HIDDEN),
+        ("block_count", LAYERS),
+        ("context_length", 256),
+        ("feed_forward_length", FFN),
+        ("attention.head_count", 8),
+        ("attention.head_count_kv", 2),
+    ] {
+        set(&format!("llama.{key}"), MetaValue::Int(value as i64));
+    }
+    set("llama.attention.layer_norm_rms_epsilon", MetaValue::Float(1e-5));
+    set("tokenizer.ggml.model", MetaValue::Str("none".into()));
+    let mut tensors = Vec::new();
+    let mut add = |name: String, format, shape: &[u64]| {
+        tensors.push(TensorHeader { name, format, shape: shape.to_vec() });
+    };
+    add("token_embd.weight".into(), FormatId::Q8_0, &[VOCAB, HIDDEN]);
+    add("output_norm.weight".into(), FormatId::F32, &[HIDDEN]);
+    for l in 0..LAYERS {
+        let name = |n: &str| format!("blk.{l}.{n}.weight");
+        add(name("attn_norm"), FormatId::F32, &[HIDDEN]);
+        add(name("ffn_norm"), FormatId::F32, &[HIDDEN]);
+        for (n, rows, cols) in [
+            ("attn_q", HIDDEN, HIDDEN),
+            ("attn_k", HIDDEN / 4, HIDDEN),
+            ("attn_v", HIDDEN / 4, HIDDEN),
+            ("attn_output", HIDDEN, HIDDEN),
+            ("ffn_gate", FFN, HIDDEN),
+            ("ffn_up", FFN, HIDDEN),
+            ("ffn_down", HIDDEN, FFN),
+        ] {
+            add(name(n), FormatId::Q8_0, &[rows, cols]);
+        }
+    }
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("created"));
+    let zeros = vec![0; 1 << 16];
+    let fill = |t: &TensorHeader, out: &mut dyn Write| {
+        let mut left = t.len_bytes().expect("a shape that fits") as usize;
+        while left > 0 {
+            let now = left.min(zeros.len());
+            out.write_all(&zeros[..now])?;
+            left -= now;
+        }
+        Ok(())
+    };
+    write_gguf(&mut file, &meta, &tensors, fill).expect("written");
+}
