@@ -8,6 +8,7 @@ use tokenmill_ir::{
     AttendSource, BufferId, HeadNorm, Limits, Mask, NormKind, Op, Operand, Program, RopeId,
     Rows as RowKind, View, WeightId,
 };
+use tokenmill_quant::panel::PANEL_ROWS;
 
 use crate::DEVICE;
 use crate::attend::rope::Rotation;
@@ -485,6 +486,7 @@ impl<'a> Compiler<'a> {
                     cache: state.0 as usize,
                     out: self.whole(*out),
                 };
+                self.want_row(scan.wants());
                 self.push_recurrent(scan, op, state.0 as usize);
             }
             _ => {}
@@ -516,6 +518,8 @@ impl<'a> Compiler<'a> {
         let all = |first: &WeightId| -> Vec<_> {
             (0..*count).map(|e| self.weight(WeightId(first.0 + e))).collect()
         };
+        let stored = |first: &WeightId| self.program.weights[first.0 as usize].stored_bytes();
+        let expert_bytes = [gate, up, down].map(stored).iter().sum();
         let [gate, up, down] = [gate, up, down].map(all);
         let [of_gate, of_up, of_down] =
             [self.encoding_of(&gate)?, self.encoding_of(&up)?, self.encoding_of(&down)?];
@@ -526,21 +530,36 @@ impl<'a> Compiler<'a> {
             Cols { place: at, start: 0, cols: top * cols }
         };
         let (inner, results) = (slots(ffn), slots(out.cols));
-        let lines = of_gate.lines(x.cols).max(of_up.lines(x.cols)).max(of_down.lines(ffn));
-        self.want_block(heads::ROWS * lines, heads::ROWS * (2 * ffn).max(out.cols));
-        let (experts, uses) = self.wants.experts;
-        self.wants.experts = (experts.max(*count as usize), uses.max(top));
-        let act = *act;
-        let kernel = experts::ExpertsInner { route, gate, up, inputs, act, out: inner };
+        let encoded = slots(of_down.lines(ffn) * 16);
+        let lines = (of_gate.lines(x.cols) + of_up.lines(x.cols)).max(of_down.lines(ffn));
+        let block = 2 * experts::SLOTS * experts::PANELS * PANEL_ROWS;
+        self.want_block(experts::SLOTS * lines, block);
+        let wanted =
+            experts::Groups::wants(*count as usize, top * self.limits.step_tokens as usize);
+        self.wants.order = self.wants.order.max(wanted);
+        let counter = self.wants.counters;
+        self.wants.counters += 2;
+        let kernel = experts::ExpertsInner {
+            route,
+            gate,
+            up,
+            inputs,
+            act: *act,
+            out: inner,
+            counter,
+            expert_bytes,
+        };
         let reads = [place(route), place(inputs[0].0), place(inputs[1].0)];
         self.draft.push(kernel, Split::Own, &reads, &[place(inner)]);
-        let encoding = of_down;
-        let kernel = experts::ExpertsDown { route, down, inner, encoding, out: results };
-        let reads = [place(route), place(inner)];
+        let kernel = experts::EncodeSlots { inner, top, encoding: of_down, out: encoded };
+        let split = Split::Rows(RowKind::Tokens);
+        self.draft.push(kernel, split, &[place(inner)], &[place(encoded)]);
+        let (input, counter) = ((encoded, of_down), counter + 1);
+        let kernel = experts::ExpertsDown { route, down, input, out: results, counter };
+        let reads = [place(route), place(encoded)];
         self.draft.push(kernel, Split::Own, &reads, &[place(results)]);
         let kernel = experts::Mix { route, slots: results, out };
-        let reads = [place(route), place(results)];
-        self.draft.push(kernel, Split::Rows(RowKind::Tokens), &reads, &[place(out)]);
+        self.draft.push(kernel, split, &[place(route), place(results)], &[place(out)]);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_backend::batch_check::BatchRules;
@@ -51,8 +51,8 @@ pub(crate) struct Wants {
     pub row: usize,
     pub encoded: usize,
     pub block: usize,
-    /// Experts, and experts a token uses.
-    pub experts: (usize, usize),
+    /// Numbers that sort tokens by expert.
+    pub order: usize,
     /// Work counters.
     pub counters: usize,
     /// Distinct lists of attention items: source, heads, key heads.
@@ -81,6 +81,21 @@ pub(crate) struct Served {
     pub top: Vec<(TokenId, f32)>,
 }
 
+/// Experts whose weights a step has read, and their stored bytes.
+#[derive(Debug, Default)]
+pub(crate) struct ExpertReads {
+    experts: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl ExpertReads {
+    /// So many experts of that size more.
+    pub fn count(&self, experts: u64, bytes: u64) {
+        self.experts.fetch_add(experts, Ordering::Relaxed);
+        self.bytes.fetch_add(experts * bytes, Ordering::Relaxed);
+    }
+}
+
 /// Everything a step reads.
 pub(crate) struct Step<'a> {
     pub batch: &'a Batch,
@@ -91,6 +106,7 @@ pub(crate) struct Step<'a> {
     pub outputs: usize,
     pub caches: &'a [Cache],
     pub counters: &'a [AtomicUsize],
+    pub experts: &'a ExpertReads,
     /// Lists of attention items.
     pub items: &'a [Vec<Item>],
     pub served: Parts<'a, Served>,
@@ -205,6 +221,7 @@ pub(crate) struct CpuExecutable {
     own: Buffer,
     scratch: Vec<Scratch>,
     counters: Vec<AtomicUsize>,
+    experts: ExpertReads,
     ids: Vec<TokenId>,
     items: Vec<Vec<Item>>,
     item_kinds: Vec<(ItemSource, usize, usize)>,
@@ -248,7 +265,7 @@ impl CpuExecutable {
             row: vec![0.0; c.wants.row.max(vocab)],
             encoded: vec![Line::ZERO; c.wants.encoded],
             block: vec![0.0; c.wants.block],
-            order: vec![0; c.wants.experts.0 + c.wants.experts.1 * limits.step_tokens as usize],
+            order: vec![0; c.wants.order],
         });
         let (tokens, outputs) = (limits.step_tokens as usize, limits.outputs as usize);
         let top = || Vec::with_capacity(limits.top_logprobs as usize);
@@ -262,6 +279,7 @@ impl CpuExecutable {
             own: Buffer::zeroed(c.plan.own_bytes * (workers - 1)).map_err(oom)?,
             scratch: scratch.collect(),
             counters: (0..c.wants.counters).map(|_| AtomicUsize::new(0)).collect(),
+            experts: ExpertReads::default(),
             ids: Vec::with_capacity(tokens),
             items: c.wants.items.iter().map(room).collect(),
             item_kinds: c.wants.items,
@@ -314,6 +332,7 @@ impl CpuExecutable {
             outputs: self.last.1,
             caches: &self.caches,
             counters: &self.counters,
+            experts: &self.experts,
             items: &self.items,
             served: Parts::new(&mut self.served),
             places: &self.plan.places,
@@ -366,6 +385,8 @@ impl Executable for CpuExecutable {
         if !std::mem::take(&mut self.in_flight) {
             return Err(DeviceError::BadBatch("no step was submitted".into()));
         }
+        out.expert_reads = std::mem::take(self.experts.experts.get_mut());
+        out.expert_bytes = std::mem::take(self.experts.bytes.get_mut());
         self.sampled.clear();
         for (row, (kind, served)) in self.wanted.iter().zip(&self.served).enumerate() {
             let mut sampled = Sampled::default();

@@ -229,7 +229,7 @@ impl Core {
             return Turn::Worked;
         }
         self.step.observed_s = Some((self.clock)() - start);
-        self.stats.step(&self.step);
+        self.stats.step(&self.step, &self.out);
         let mut progress = std::mem::take(&mut self.progress);
         self.sched.commit(&self.step, &self.out, &mut progress);
         for p in &progress {

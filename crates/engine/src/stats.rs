@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use tokenmill_ir::MAX_GROUPS;
+use tokenmill_ir::{MAX_GROUPS, StepOutput};
 use tokenmill_sched::{GroupCounts, Scheduler, Step};
 
 /// Upper bounds of the step-time histogram, seconds; the last bucket has none.
@@ -44,6 +44,10 @@ pub struct EngineStats {
     pub drafted_tokens: u64,
     /// Draft tokens that were right.
     pub accepted_tokens: u64,
+    /// Experts whose weights were read, those of all layers and steps.
+    pub expert_reads: u64,
+    /// Their stored bytes.
+    pub expert_bytes: u64,
     /// Times a sequence gave up its blocks for an older one.
     pub preemptions: u64,
     /// Times the device had to be rebuilt.
@@ -72,6 +76,8 @@ pub(crate) struct Stats {
     computed_tokens: AtomicU64,
     drafted_tokens: AtomicU64,
     accepted_tokens: AtomicU64,
+    expert_reads: AtomicU64,
+    expert_bytes: AtomicU64,
     preemptions: AtomicU64,
     running: AtomicU32,
     waiting: AtomicU32,
@@ -89,8 +95,10 @@ pub(crate) fn count(counter: &AtomicU64, n: u64) {
 
 impl Stats {
     /// After a step.
-    pub fn step(&self, step: &Step) {
+    pub fn step(&self, step: &Step, out: &StepOutput) {
         count(&self.steps, 1);
+        count(&self.expert_reads, out.expert_reads);
+        count(&self.expert_bytes, out.expert_bytes);
         count(&self.computed_tokens, u64::from(step.tokens));
         let seconds = step.observed_s.unwrap_or(0.0);
         count(&self.step_micros, (seconds * 1e6) as u64);
@@ -140,6 +148,8 @@ impl Stats {
             computed_tokens: large(&self.computed_tokens),
             drafted_tokens: large(&self.drafted_tokens),
             accepted_tokens: large(&self.accepted_tokens),
+            expert_reads: large(&self.expert_reads),
+            expert_bytes: large(&self.expert_bytes),
             preemptions: large(&self.preemptions),
             device_errors: large(&self.device_errors),
             steps: large(&self.steps),

@@ -158,6 +158,10 @@ pub struct StepOutput {
     pub top: Vec<(TokenId, f32)>,
     /// Numbers of `Logits` and `Hidden` rows, concatenated in row order.
     pub rows: Vec<f32>,
+    /// Experts whose weights were read, those of all layers; 0 where the device does not count.
+    pub expert_reads: u64,
+    /// Their stored bytes.
+    pub expert_bytes: u64,
 }
 
 impl StepOutput {
@@ -166,5 +170,6 @@ impl StepOutput {
         self.sampled.clear();
         self.top.clear();
         self.rows.clear();
+        (self.expert_reads, self.expert_bytes) = (0, 0);
     }
 }

@@ -10,6 +10,7 @@ use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served};
 use tokenmill_engine::{Event, Events, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
+use tokenmill_golden_tests::Golden;
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{KvFormat, Meta, MetaValue, SamplingParams};
 use tokenmill_quant::FormatId;
@@ -33,11 +34,53 @@ struct Variant {
 /// What may not differ: tokens and the bits of their log-probabilities.
 type Answer = Vec<(u32, u32, Vec<(u32, u32)>)>;
 
+/// Modes and KV formats, all pairs.
+const EVERY: [(Mode, KvFormat); 9] = {
+    use KvFormat as K;
+    use Mode::{Bf16, F32, Int8};
+    [
+        (Int8, K::Bf16),
+        (Int8, K::Int8),
+        (Int8, K::F32),
+        (Bf16, K::Bf16),
+        (Bf16, K::Int8),
+        (Bf16, K::F32),
+        (F32, K::Bf16),
+        (F32, K::Int8),
+        (F32, K::F32),
+    ]
+};
+
 #[test]
 fn the_same_request_gives_the_same_bits() {
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let path = scratch.path().join("matrix.gguf");
-    write_model(&path);
+    write_model(&path, &Ffn::Dense);
+    check(&path, VOCAB, &EVERY);
+}
+
+#[test]
+fn experts_change_nothing_of_that() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let path = scratch.path().join("matrix.gguf");
+    write_model(&path, &Ffn::Experts { count: 12, top: 3, width: 256 });
+    let bf16 = KvFormat::Bf16;
+    check(&path, VOCAB, &[(Mode::Int8, bf16), (Mode::Bf16, bf16), (Mode::F32, bf16)]);
+}
+
+#[test]
+fn recurrences_change_nothing_of_that() {
+    for arch in ["falcon_h1", "lfm2", "qwen3_next"] {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let golden = Golden::read(arch);
+        let path = golden.path(tokenmill_golden_tests::Variant::Config, scratch.path());
+        let vocab = 1 + u64::from(golden.ids.iter().copied().max().unwrap_or(0));
+        check(&path, vocab, &[(Mode::Int8, KvFormat::Bf16)]);
+    }
+}
+
+/// One request, run in every way, for each of some modes and KV formats.
+fn check(path: &Path, vocab: u64, modes: &[(Mode, KvFormat)]) {
     let best = Isa::detect();
     let plain = Variant { isa: best, threads: 2, step_tokens: 512, blocks: None, crowd: 0 };
     let mut variants = vec![];
@@ -53,19 +96,17 @@ fn the_same_request_gives_the_same_bits() {
     variants.push(Variant { crowd: 7, ..plain });
     variants.push(Variant { crowd: 7, blocks: Some(14), ..plain });
     variants.push(Variant { crowd: 7, blocks: Some(9), step_tokens: 16, ..plain });
-    for mode in [Mode::Int8, Mode::Bf16, Mode::F32] {
-        for kv in [KvFormat::Bf16, KvFormat::Int8, KvFormat::F32] {
-            let expected = run(&path, plain, mode, kv);
-            assert!(expected.len() == 24, "{mode:?} {kv:?}: {} tokens", expected.len());
-            for &variant in &variants {
-                let found = run(&path, variant, mode, kv);
-                assert_eq!(found, expected, "{mode:?} {kv:?} {variant:?}");
-            }
+    for &(mode, kv) in modes {
+        let expected = run(path, vocab, plain, mode, kv);
+        assert!(expected.len() == 24, "{mode:?} {kv:?}: {} tokens", expected.len());
+        for &variant in &variants {
+            let found = run(path, vocab, variant, mode, kv);
+            assert_eq!(found, expected, "{} {mode:?} {kv:?} {variant:?}", path.display());
         }
     }
 }
 
-fn run(path: &Path, variant: Variant, mode: Mode, kv: KvFormat) -> Answer {
+fn run(path: &Path, vocab: u64, variant: Variant, mode: Mode, kv: KvFormat) -> Answer {
     let Variant { isa, threads, step_tokens, .. } = variant;
     let options = CpuOptions { threads, isa: Some(isa), mode, ..CpuOptions::default() };
     let device = CpuDevice::new(options).expect("a device");
@@ -76,8 +117,9 @@ fn run(path: &Path, variant: Variant, mode: Mode, kv: KvFormat) -> Answer {
         model.limits.group_blocks.fill(blocks);
     }
     let served = model.start(ServeOptions { queue: 64, step_s: 10.0 }).expect("started");
-    let others: Vec<Events> = (1..=variant.crowd).map(|s| submit(&served, s, 40 + 9 * s)).collect();
-    let first = answer(submit(&served, 0, 150));
+    let submit = |seed, prompt| submit(&served, vocab, seed, prompt);
+    let others: Vec<Events> = (1..=variant.crowd).map(|s| submit(s, 40 + 9 * s)).collect();
+    let first = answer(submit(0, 150));
     for events in others {
         answer(events);
     }
@@ -85,7 +127,7 @@ fn run(path: &Path, variant: Variant, mode: Mode, kv: KvFormat) -> Answer {
         assert!(served.engine.stats().preemptions > 0, "{variant:?}: nothing was preempted");
     }
     // The prompt is in the prefix cache now.
-    let again = answer(submit(&served, 0, 150));
+    let again = answer(submit(0, 150));
     assert_eq!(again, first, "{variant:?}: out of the prefix cache");
     if variant.blocks.is_none() {
         assert!(served.engine.stats().cached_tokens > 0, "{variant:?}: no prefix hit");
@@ -93,8 +135,8 @@ fn run(path: &Path, variant: Variant, mode: Mode, kv: KvFormat) -> Answer {
     first
 }
 
-fn submit(served: &Served, seed: u64, prompt: u64) -> Events {
-    let token = |i| (splitmix(seed << 32 | i) % VOCAB) as u32;
+fn submit(served: &Served, vocab: u64, seed: u64, prompt: u64) -> Events {
+    let token = |i| (splitmix(seed << 32 | i) % vocab) as u32;
     let sampling = SamplingParams {
         temperature: 0.9,
         top_p: 0.95,
@@ -130,13 +172,20 @@ fn answer(events: Events) -> Answer {
         .collect()
 }
 
-/// A Llama of two layers whose matrices use every block format.
-fn write_model(path: &Path) {
+/// What follows attention in a layer.
+enum Ffn {
+    Dense,
+    Experts { count: u64, top: i64, width: u64 },
+}
+
+/// A Llama, or a Qwen3 with experts, of two layers whose matrices use every block format.
+fn write_model(path: &Path, ffn: &Ffn) {
     let mut meta = Meta::new();
     let mut set = |key: &str, value: MetaValue| {
         meta.insert(key.to_owned(), value);
     };
-    set("general.architecture", MetaValue::Str("llama".into()));
+    let arch = if matches!(ffn, Ffn::Dense) { "llama" } else { "qwen3moe" };
+    set("general.architecture", MetaValue::Str(arch.into()));
     for (key, value) in [
         ("embedding_length", HIDDEN as i64),
         ("block_count", 2),
@@ -145,9 +194,18 @@ fn write_model(path: &Path) {
         ("attention.head_count", 4),
         ("attention.head_count_kv", 2),
     ] {
-        set(&format!("llama.{key}"), MetaValue::Int(value));
+        set(&format!("{arch}.{key}"), MetaValue::Int(value));
     }
-    set("llama.attention.layer_norm_rms_epsilon", MetaValue::Float(1e-5));
+    if let Ffn::Experts { count, top, width } = *ffn {
+        for (key, value) in [
+            ("expert_count", count as i64),
+            ("expert_used_count", top),
+            ("expert_feed_forward_length", width as i64),
+        ] {
+            set(&format!("{arch}.{key}"), MetaValue::Int(value));
+        }
+    }
+    set(&format!("{arch}.attention.layer_norm_rms_epsilon"), MetaValue::Float(1e-5));
     set("tokenizer.ggml.model", MetaValue::Str("none".into()));
     let mut tensors = Vec::new();
     let mut add = |name: String, format, shape: &[u64]| {
@@ -166,6 +224,15 @@ fn write_model(path: &Path) {
         add(name("attn_k"), f[1], &[HIDDEN / 2, HIDDEN]);
         add(name("attn_v"), f[2], &[HIDDEN / 2, HIDDEN]);
         add(name("attn_output"), f[3], &[HIDDEN, HIDDEN]);
+        if let Ffn::Experts { count, width, .. } = *ffn {
+            add(name("attn_q_norm"), F32, &[HIDDEN / 4]);
+            add(name("attn_k_norm"), F32, &[HIDDEN / 4]);
+            add(name("ffn_gate_inp"), F32, &[count, HIDDEN]);
+            add(name("ffn_gate_exps"), f[4], &[count, width, HIDDEN]);
+            add(name("ffn_up_exps"), f[5], &[count, width, HIDDEN]);
+            add(name("ffn_down_exps"), f[6], &[count, HIDDEN, width]);
+            continue;
+        }
         add(name("ffn_gate"), f[4], &[FFN, HIDDEN]);
         add(name("ffn_up"), f[5], &[FFN, HIDDEN]);
         add(name("ffn_down"), f[6], &[HIDDEN, FFN]);

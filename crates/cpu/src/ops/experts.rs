@@ -1,23 +1,30 @@
-//! Routing tokens to experts, and the experts: tokens are gathered by expert, workers divide the
-//! rows of its matrices.
+//! Routing tokens to experts, and the experts: tokens are gathered by expert; workers divide the
+//! rows of all used experts' matrices.
 //!
 //! Numerics (version 1): an expert's products are those of the linear layer, so a token's result
 //! does not depend on who shares its experts; slots are added in order, each product rounded.
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokenmill_ir::{GateAct, GroupRule, RouteRule, RouteScore, Rows as RowKind};
 use tokenmill_quant::panel::PANEL_ROWS;
 
-use super::heads::ROWS;
-use super::linear::combine;
+use super::linear::{combine, lines_mut, lines_of};
 use crate::exec::{Job, Kernel, Scratch};
 use crate::isa::Isa;
 use crate::linear::{Encoding, Line, LinearJob, OutView, linear};
 use crate::math::{exp, sigmoid};
-use crate::plan::Cols;
+use crate::plan::{Cols, NARROW};
 use crate::weight::Weight;
+
+/// Slots of one expert that are computed together.
+pub(crate) const SLOTS: usize = 128;
+/// Panels of a matrix whose results for these slots are held together.
+pub(crate) const PANELS: usize = 32;
+/// Pieces of work a worker should find, so that all end at about the same time.
+const PIECES: usize = 4;
 
 /// Chooses experts from router logits.
 #[derive(Debug)]
@@ -119,79 +126,168 @@ impl Kernel for Route {
 }
 
 /// Which tokens go to which expert.
-struct Groups<'a> {
-    /// Ends of the experts' runs in `order`.
+pub(crate) struct Groups<'a> {
+    /// Ends of the experts' runs in `slots`.
     ends: &'a [u32],
-    /// Token · top + slot, by expert, then by token.
-    order: &'a [u32],
+    /// Token · top + place among the token's choices: by expert, then by token.
+    slots: &'a [u32],
+    /// Experts that are used, those with most tokens first.
+    used: &'a [u32],
 }
 
-impl Groups<'_> {
-    fn of(&self, expert: usize) -> &[u32] {
+impl<'a> Groups<'a> {
+    /// Numbers of scratch for that many experts and slots.
+    pub fn wants(experts: usize, slots: usize) -> usize {
+        2 * experts + slots
+    }
+
+    /// Sorts the choices of all tokens by expert.
+    fn new(job: &Job<'_>, route: Cols, experts: usize, room: &'a mut [u32]) -> Self {
+        let top = route.cols / 2;
+        let count = job.count(RowKind::Tokens) * top;
+        let (ends, room) = room.split_at_mut(experts);
+        let (used, slots) = room.split_at_mut(experts);
+        let slots = &mut slots[..count];
+        let expert = |i: usize| (job.read(route, i / top)[i % top] as usize).min(experts - 1);
+        ends.fill(0);
+        for i in 0..count {
+            ends[expert(i)] += 1;
+        }
+        let mut n = 0;
+        for e in (0..experts).filter(|&e| ends[e] > 0) {
+            used[n] = e as u32;
+            n += 1;
+        }
+        used[..n].sort_unstable_by_key(|&e| (std::cmp::Reverse(ends[e as usize]), e));
+        let mut start = 0;
+        for end in ends.iter_mut() {
+            start += std::mem::replace(end, start);
+        }
+        for i in 0..count {
+            let at = &mut ends[expert(i)];
+            slots[*at as usize] = i as u32;
+            *at += 1;
+        }
+        Groups { ends, slots, used: &used[..n] }
+    }
+
+    /// The slots of an expert.
+    fn of(&self, expert: usize) -> &'a [u32] {
         let start = if expert == 0 { 0 } else { self.ends[expert - 1] };
-        &self.order[start as usize..self.ends[expert] as usize]
+        &self.slots[start as usize..self.ends[expert] as usize]
+    }
+
+    /// Calls `work` with an expert and some of its `panels`, until all workers together have
+    /// done every one that is used.
+    ///
+    /// With few tokens the panels of all used experts are one row of them, of which each worker
+    /// has an equal share. With many, workers take whole experts as they come (or parts, where
+    /// experts are few).
+    fn divide(
+        &self,
+        job: &Job<'_>,
+        panels: usize,
+        counter: usize,
+        mut work: impl FnMut(usize, Range<usize>),
+    ) {
+        let (used, pairs) = (self.used.len(), panels.div_ceil(2));
+        let mut some = |i: usize, pairs: Range<usize>| {
+            work(self.used[i] as usize, 2 * pairs.start..(2 * pairs.end).min(panels));
+        };
+        if job.count(RowKind::Tokens) <= NARROW {
+            let share = job.worker.share(used * pairs);
+            for i in 0..used {
+                let (start, end) = (share.start.max(i * pairs), share.end.min((i + 1) * pairs));
+                if start < end {
+                    some(i, start - i * pairs..end - i * pairs);
+                }
+            }
+            return;
+        }
+        let cuts = (PIECES * job.worker.count()).div_ceil(used.max(1)).min(pairs);
+        loop {
+            let next = job.step.counters[counter].fetch_add(1, Ordering::Relaxed);
+            let (i, cut) = (next / cuts, next % cuts);
+            if i >= used {
+                break;
+            }
+            some(i, cut * pairs / cuts..(cut + 1) * pairs / cuts);
+        }
     }
 }
 
-/// Sorts the choices of all tokens by expert.
-fn group<'a>(job: &Job<'_>, route: Cols, experts: usize, room: &'a mut [u32]) -> Groups<'a> {
-    let top = route.cols / 2;
-    let count = job.count(RowKind::Tokens) * top;
-    let (ends, order) = room.split_at_mut(experts);
-    let order = &mut order[..count];
-    let expert = |i: usize| (job.read(route, i / top)[i % top] as usize).min(experts - 1);
-    ends.fill(0);
-    for i in 0..count {
-        ends[expert(i)] += 1;
+/// Rows of lines of some slots: where they are if it is one, else brought together in `room`.
+fn gather<'a>(
+    job: &Job<'a>,
+    slots: &[u32],
+    row_of: impl Fn(usize) -> (Cols, usize),
+    room: &'a mut [Line],
+) -> &'a [Line] {
+    let row = |slot: u32| {
+        let (view, row) = row_of(slot as usize);
+        lines_of(job.read(view, row))
+    };
+    if let [slot] = *slots {
+        return row(slot);
     }
-    let mut start = 0;
-    for end in ends.iter_mut() {
-        start += std::mem::replace(end, start);
+    let mut len = 0;
+    for &slot in slots {
+        let lines = row(slot);
+        room[len..len + lines.len()].copy_from_slice(lines);
+        len += lines.len();
     }
-    for i in 0..count {
-        let at = &mut ends[expert(i)];
-        order[*at as usize] = i as u32;
-        *at += 1;
-    }
-    Groups { ends, order }
+    &room[..len]
 }
 
-/// Gathered rows, encoded.
+/// A product of gathered rows.
+#[derive(Clone, Copy)]
 struct Gathered<'a> {
+    isa: Isa,
     encoding: Encoding,
     input: &'a [Line],
-    tokens: usize,
+    slots: usize,
 }
 
 impl Gathered<'_> {
-    /// Some panels of a weight with one run of them, into `block` `[tokens, weight rows]`;
-    /// returns the columns computed.
+    /// Some panels of a weight with one run of them, into `block` `[slots, columns]`.
     fn product(
         &self,
-        isa: Isa,
         weight: &Weight,
         panels: Range<usize>,
         block: &mut [f32],
         scratch: &mut [Line],
-    ) -> Range<usize> {
+    ) {
         let run = &weight.panels()[0];
-        let rows = run.spec.rows();
-        let cols = panels.start * PANEL_ROWS..(panels.end * PANEL_ROWS).min(rows);
-        let block = &mut block[..self.tokens * rows];
-        let out = OutView::new(block, rows);
-        let Self { encoding, input, tokens } = *self;
-        let (spec, weights) = (run.spec, run.bytes());
-        let work = LinearJob { spec, weights, panels, encoding, input, tokens, out };
+        let (size, first) = (run.spec.panel_bytes(), panels.start * PANEL_ROWS);
+        let spec = run.spec.part(panels.clone());
+        let work = LinearJob {
+            spec,
+            weights: &run.bytes()[panels.start * size..panels.end * size],
+            panels: 0..spec.panels(),
+            encoding: self.encoding,
+            input: self.input,
+            tokens: self.slots,
+            out: OutView::new(block, spec.rows()),
+        };
         // SAFETY: the block is this worker's own.
-        unsafe { linear(isa, &work, scratch) };
-        for row in block.chunks_exact_mut(rows) {
-            weight.after(cols.start, &mut row[cols.clone()]);
+        unsafe { linear(self.isa, &work, scratch) };
+        if weight.has_after() {
+            block.chunks_exact_mut(spec.rows()).for_each(|row| weight.after(first, row));
         }
-        cols
     }
 }
 
-/// `inner[slot] = act(gate[e](x), up[e](x))` for the chosen experts, divided by panels.
+/// Panels `all`, so many at a time that results of many slots stay in the cache, with the columns
+/// they give in a result of `rows`.
+fn blocks(all: Range<usize>, rows: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    all.clone().step_by(PANELS).map(move |first| {
+        let panels = first..(first + PANELS).min(all.end);
+        let cols = panels.start * PANEL_ROWS..(panels.end * PANEL_ROWS).min(rows);
+        (panels, cols)
+    })
+}
+
+/// `inner[slot] = act(gate[e](x), up[e](x))` for the chosen experts.
 #[derive(Debug)]
 pub(crate) struct ExpertsInner {
     pub route: Cols,
@@ -202,17 +298,10 @@ pub(crate) struct ExpertsInner {
     pub act: GateAct,
     /// [tokens, top × ffn]
     pub out: Cols,
-}
-
-/// Gathers rows of lines: row `at(i)` of `input` becomes row i.
-fn gather(job: &Job<'_>, input: Cols, rows: &[u32], top: usize, to: &mut [Line]) {
-    let lines = input.cols / 16;
-    for (row, to) in rows.iter().zip(to.chunks_exact_mut(lines)) {
-        let words = job.read(input, *row as usize / top);
-        for (line, words) in to.iter_mut().zip(words.as_chunks::<16>().0) {
-            line.0 = words.map(f32::to_bits);
-        }
-    }
+    /// Work counter.
+    pub counter: usize,
+    /// Stored bytes of one expert, all three matrices.
+    pub expert_bytes: u64,
 }
 
 impl Kernel for ExpertsInner {
@@ -221,85 +310,121 @@ impl Kernel for ExpertsInner {
         let ffn = self.out.cols / top;
         // SAFETY: scratch is used here only.
         let Scratch { lines, encoded, block, order, .. } = unsafe { job.scratch() };
-        let groups = group(job, self.route, self.gate.len(), order);
-        let share = job.worker.share(ffn.div_ceil(PANEL_ROWS));
-        if share.is_empty() {
-            return;
+        let groups = Groups::new(job, self.route, self.gate.len(), order);
+        if job.worker.index() == 0 {
+            job.step.experts.count(groups.used.len() as u64, self.expert_bytes);
         }
-        let (gates, ups) = block.split_at_mut(ROWS * ffn);
-        for (e, (gate, up)) in self.gate.iter().zip(&self.up).enumerate() {
-            for rows in groups.of(e).chunks(ROWS) {
-                let mut both = |i: usize, weight: &Weight, block: &mut [f32]| {
-                    let (input, encoding) = self.inputs[i];
-                    gather(job, input, rows, top, encoded);
-                    let tokens = rows.len();
-                    Gathered { encoding, input: encoded, tokens }.product(
-                        isa,
-                        weight,
-                        share.clone(),
-                        block,
-                        lines,
-                    )
+        let (first, second) = encoded.split_at_mut(SLOTS * self.inputs[0].0.cols / 16);
+        let (gates, ups) = block.split_at_mut(SLOTS * PANELS * PANEL_ROWS);
+        groups.divide(job, ffn.div_ceil(PANEL_ROWS), self.counter, |e, panels| {
+            for slots in groups.of(e).chunks(SLOTS) {
+                let row = |i: usize| move |slot: usize| (self.inputs[i].0, slot / top);
+                let gathered = |i: usize, input| {
+                    let (encoding, slots) = (self.inputs[i].1, slots.len());
+                    Gathered { isa, encoding, input, slots }
                 };
-                let cols = both(0, gate, gates);
-                both(1, up, ups);
-                for (r, &row) in rows.iter().enumerate() {
-                    let at = r * ffn + cols.start..r * ffn + cols.end;
-                    let gate = &mut gates[at.clone()];
-                    combine(isa, gate, &ups[at], self.act);
-                    let start = self.out.start + row as usize % top * ffn + cols.start;
-                    let view = Cols { start, cols: cols.len(), ..self.out };
-                    // SAFETY: these columns are this worker's.
-                    unsafe { job.write(view, row as usize / top) }.copy_from_slice(gate);
+                let gate = gathered(0, gather(job, slots, row(0), first));
+                let up = match self.inputs[0] == self.inputs[1] {
+                    true => gate,
+                    false => gathered(1, gather(job, slots, row(1), second)),
+                };
+                for (panels, cols) in blocks(panels.clone(), ffn) {
+                    let gates = &mut gates[..slots.len() * cols.len()];
+                    let ups = &mut ups[..slots.len() * cols.len()];
+                    gate.product(&self.gate[e], panels.clone(), gates, lines);
+                    up.product(&self.up[e], panels, ups, lines);
+                    combine(isa, gates, ups, self.act);
+                    // SAFETY: these columns of these slots are this worker's.
+                    unsafe { put(job, self.out, top, slots, cols, gates) };
                 }
+            }
+        });
+    }
+}
+
+/// Puts rows of `block` into columns `cols` of slots: `out` is `[tokens, top × …]`.
+///
+/// # Safety
+/// Nobody else uses these columns of these slots.
+unsafe fn put(
+    job: &Job<'_>,
+    out: Cols,
+    top: usize,
+    slots: &[u32],
+    cols: Range<usize>,
+    block: &[f32],
+) {
+    for (&slot, row) in slots.iter().zip(block.chunks_exact(cols.len())) {
+        let (token, place) = (slot as usize / top, slot as usize % top);
+        let start = out.start + place * (out.cols / top) + cols.start;
+        // SAFETY: by contract.
+        unsafe { job.write(Cols { start, cols: cols.len(), ..out }, token) }.copy_from_slice(row);
+    }
+}
+
+/// Encodes the inner rows of all slots for the down products.
+#[derive(Debug)]
+pub(crate) struct EncodeSlots {
+    /// [tokens, top × ffn]
+    pub inner: Cols,
+    pub top: usize,
+    pub encoding: Encoding,
+    /// Lines as f32 words. [tokens, top × lines]
+    pub out: Cols,
+}
+
+impl Kernel for EncodeSlots {
+    fn run(&self, job: &Job<'_>) {
+        let ffn = self.inner.cols / self.top;
+        for r in job.rows(RowKind::Tokens) {
+            // SAFETY: by rows.
+            let lines = lines_mut(unsafe { job.write(self.out, r) });
+            let slots = job.read(self.inner, r).chunks_exact(ffn);
+            for (x, lines) in slots.zip(lines.chunks_exact_mut(self.encoding.lines(ffn))) {
+                self.encoding.encode(job.step.isa, x, lines);
             }
         }
     }
 }
 
-/// `out[slot] = down[e](inner[slot])`, divided by panels.
+/// `out[slot] = down[e](inner[slot])`.
 #[derive(Debug)]
 pub(crate) struct ExpertsDown {
     pub route: Cols,
     pub down: Vec<Arc<Weight>>,
-    /// [tokens, top × ffn]
-    pub inner: Cols,
-    pub encoding: Encoding,
+    /// Encoded inner rows and their encoding. [tokens, top × lines]
+    pub input: (Cols, Encoding),
     /// [tokens, top × hidden]
     pub out: Cols,
+    /// Work counter.
+    pub counter: usize,
 }
 
 impl Kernel for ExpertsDown {
     fn run(&self, job: &Job<'_>) {
         let (isa, top) = (job.step.isa, self.route.cols / 2);
-        let (ffn, hidden) = (self.inner.cols / top, self.out.cols / top);
+        let hidden = self.out.cols / top;
+        let (input, encoding) = self.input;
+        let words = input.cols / top;
         // SAFETY: scratch is used here only.
         let Scratch { lines, encoded, block, order, .. } = unsafe { job.scratch() };
-        let groups = group(job, self.route, self.down.len(), order);
-        let share = job.worker.share(hidden.div_ceil(PANEL_ROWS));
-        if share.is_empty() {
-            return;
-        }
-        for (e, down) in self.down.iter().enumerate() {
-            for rows in groups.of(e).chunks(ROWS) {
-                let each = self.encoding.lines(ffn);
-                for (&row, to) in rows.iter().zip(encoded.chunks_exact_mut(each)) {
-                    let start = self.inner.start + row as usize % top * ffn;
-                    let view = Cols { start, cols: ffn, ..self.inner };
-                    self.encoding.encode(isa, job.read(view, row as usize / top), to);
-                }
-                let (encoding, tokens) = (self.encoding, rows.len());
-                let gathered = Gathered { encoding, input: encoded, tokens };
-                let cols = gathered.product(isa, down, share.clone(), block, lines);
-                for (r, &row) in rows.iter().enumerate() {
-                    let start = self.out.start + row as usize % top * hidden + cols.start;
-                    let view = Cols { start, cols: cols.len(), ..self.out };
-                    let result = &block[r * hidden..][cols.clone()];
-                    // SAFETY: these columns are this worker's.
-                    unsafe { job.write(view, row as usize / top) }.copy_from_slice(result);
+        let groups = Groups::new(job, self.route, self.down.len(), order);
+        groups.divide(job, hidden.div_ceil(PANEL_ROWS), self.counter, |e, panels| {
+            for slots in groups.of(e).chunks(SLOTS) {
+                let row = |slot: usize| {
+                    let start = input.start + slot % top * words;
+                    (Cols { start, cols: words, ..input }, slot / top)
+                };
+                let rows = gather(job, slots, row, encoded);
+                let gathered = Gathered { isa, encoding, input: rows, slots: slots.len() };
+                for (panels, cols) in blocks(panels.clone(), hidden) {
+                    let block = &mut block[..slots.len() * cols.len()];
+                    gathered.product(&self.down[e], panels, block, lines);
+                    // SAFETY: these columns of these slots are this worker's.
+                    unsafe { put(job, self.out, top, slots, cols, block) };
                 }
             }
-        }
+        });
     }
 }
 

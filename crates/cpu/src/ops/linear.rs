@@ -26,14 +26,24 @@ impl Kernel for Encode {
     fn run(&self, job: &Job<'_>) {
         for r in job.rows(job.kind(self.out.place)) {
             // SAFETY: by rows.
-            let out = unsafe { job.write(self.out, r) };
-            // SAFETY: places and their rows are aligned to lines; a line is sixteen words.
-            let lines = unsafe {
-                std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<Line>(), out.len() / 16)
-            };
+            let lines = lines_mut(unsafe { job.write(self.out, r) });
             self.encoding.encode(job.step.isa, job.read(self.x, r), lines);
         }
     }
+}
+
+/// Words of an encoded row as its lines.
+pub(crate) fn lines_mut(words: &mut [f32]) -> &mut [Line] {
+    assert_eq!(words.as_ptr().align_offset(align_of::<Line>()), 0, "rows of places are aligned");
+    // SAFETY: aligned; a line is sixteen words, and all bits are legal in both.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<Line>(), words.len() / 16) }
+}
+
+/// Words of an encoded row as its lines.
+pub(crate) fn lines_of(words: &[f32]) -> &[Line] {
+    assert_eq!(words.as_ptr().align_offset(align_of::<Line>()), 0, "rows of places are aligned");
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<Line>(), words.len() / 16) }
 }
 
 /// One weight times encoded rows.

@@ -226,6 +226,17 @@ impl PanelSpec {
         self.panel_bytes() * self.panels()
     }
 
+    /// The matrix of some of the panels alone.
+    ///
+    /// # Panics
+    /// If they are none, or not of this matrix.
+    pub fn part(&self, panels: std::ops::Range<usize>) -> PanelSpec {
+        let first = panels.start * PANEL_ROWS;
+        let end = (panels.end * PANEL_ROWS).min(self.rows);
+        assert!(panels.start < panels.end && first < end, "panels {panels:?} of {self:?}");
+        PanelSpec { rows: end - first, ..*self }
+    }
+
     /// Bytes of one row as stored.
     pub fn stored_row_bytes(&self) -> usize {
         let format = self.format.info();
