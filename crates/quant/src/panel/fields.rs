@@ -95,15 +95,20 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 /// The 32 codes of a block of nibbles: low nibbles of 16 bytes are columns 0–15, high nibbles
 /// columns 16–31.
+#[inline(always)]
 fn halves(bytes: &[u8]) -> [u32; 8] {
     const LOW: u32 = 0x0f0f_0f0f;
-    let words: [u32; 4] = [0, 4, 8, 12].map(|at| word(bytes, at));
-    let [a, b, c, d] = words.map(|w| w & LOW);
-    let [e, f, g, h] = words.map(|w| (w >> 4) & LOW);
-    [a, b, c, d, e, f, g, h]
+    let mut codes = [0; 8];
+    for g in 0..4 {
+        let nibbles = word(bytes, 4 * g);
+        codes[g] = nibbles & LOW;
+        codes[g + 4] = (nibbles >> 4) & LOW;
+    }
+    codes
 }
 
 /// The same with fifth bits: bit c of `high` is that of column c.
+#[inline(always)]
 fn halves_and_bits(bytes: &[u8], high: u32) -> [u32; 8] {
     let mut codes = halves(bytes);
     for (g, code) in codes.iter_mut().enumerate() {

@@ -22,6 +22,7 @@ impl PanelSpec {
         // A copy of the code for each of the usual formats, in which its sizes are constants.
         match self.format() {
             FormatId::Q4_0 => repack_codes(FormatId::Q4_0, row_bytes, src, dst),
+            FormatId::Q4_1 => repack_codes(FormatId::Q4_1, row_bytes, src, dst),
             FormatId::Q8_0 => repack_codes(FormatId::Q8_0, row_bytes, src, dst),
             FormatId::Q4_K => repack_codes(FormatId::Q4_K, row_bytes, src, dst),
             FormatId::Q5_K => repack_codes(FormatId::Q5_K, row_bytes, src, dst),
