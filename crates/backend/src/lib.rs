@@ -98,4 +98,11 @@ pub trait Executable: Send {
         let _ = buffer;
         None
     }
+
+    /// How often its workers wait for each other in a step of that many tokens and outputs;
+    /// `None` where a device has no such thing.
+    fn barriers(&self, tokens: u32, outputs: u32) -> Option<u32> {
+        let _ = (tokens, outputs);
+        None
+    }
 }

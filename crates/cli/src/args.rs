@@ -98,7 +98,13 @@ pub enum Kv {
     /// bfloat16.
     Bf16,
     /// Bytes with a scale a head.
+    #[value(alias = "q8")]
     Int8,
+    /// 4 bits, heads turned by a Hadamard transform, a scale for 32 columns.
+    #[value(alias = "q4")]
+    Int4,
+    /// Keys as int8, values as int4.
+    K8v4,
 }
 
 /// What decides how a model runs.

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tokenmill_backend::DeviceError;
+use tokenmill_engine::guard::{KL_LIMIT, cache_divergence};
 use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
 use tokenmill_engine::start::{ServeOptions, Served};
 use tokenmill_ir::KvFormat;
@@ -29,6 +31,8 @@ pub fn kv_format(kv: Kv) -> KvFormat {
         Kv::F32 => KvFormat::F32,
         Kv::Bf16 => KvFormat::Bf16,
         Kv::Int8 => KvFormat::Int8,
+        Kv::Int4 => KvFormat::Int4,
+        Kv::K8v4 => KvFormat::K8V4,
     }
 }
 
@@ -57,9 +61,21 @@ pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel
     loaded.map_err(|e| Failure::load(name, e))
 }
 
+/// Says so where 4-bit keys and values change this model more than they should.
+fn warn_of_cache(model: &mut LoadedModel) -> Result<(), DeviceError> {
+    if let Some(kl) = cache_divergence(model)?.filter(|kl| kl.is_nan() || *kl > KL_LIMIT) {
+        eprintln!(
+            "warning: 4-bit keys and values change this model's predictions by {kl:.3} nats a \
+             token (limit {KL_LIMIT}); --kv int8 or bf16 changes them less"
+        );
+    }
+    Ok(())
+}
+
 /// Loads a model and starts its engine.
 pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
     let options = ServeOptions { queue, step_s: 0.1 };
-    let model = open(name, machine, sequences)?;
+    let mut model = open(name, machine, sequences)?;
+    warn_of_cache(&mut model).map_err(|e| Failure::new("the device failed", e))?;
     model.start(options).map_err(|e| Failure::new(format!("cannot start {name}"), e))
 }

@@ -6,6 +6,7 @@ use tokenmill_backend::DeviceError;
 use tokenmill_ir::{BlockId, CacheKind, CacheSpec, KvFormat, Limits};
 use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
 
+use crate::DEVICE;
 use crate::attend::{BLOCK_TOKENS, KvLayout};
 use crate::isa::Isa;
 use crate::memory::Parts;
@@ -36,7 +37,7 @@ impl LatentRow {
         let size = match self.format {
             KvFormat::F32 => 4,
             KvFormat::Bf16 => 2,
-            KvFormat::Int8 => 1,
+            _ => 1,
         };
         8 + ((self.latent + self.rope) * size).next_multiple_of(4)
     }
@@ -73,6 +74,10 @@ impl Cache {
                 k_dim: n(k_dim),
                 v_dim: n(v_dim),
             }),
+            CacheKind::Latent { .. } if spec.format.of_latents() != spec.format => {
+                let what = format!("latents in {:?}", spec.format);
+                return Err(DeviceError::Unsupported { device: DEVICE.into(), what });
+            }
             CacheKind::Latent { latent, rope } => {
                 Shape::Latent(LatentRow { format: spec.format, latent: n(latent), rope: n(rope) })
             }
@@ -159,7 +164,7 @@ impl Cache {
                 let stored: &[u8] = match row.format {
                     KvFormat::F32 => &four,
                     KvFormat::Bf16 => &two,
-                    KvFormat::Int8 => &one,
+                    _ => &one,
                 };
                 let (now, rest) = numbers.split_at_mut(stored.len());
                 now.copy_from_slice(stored);
@@ -198,7 +203,7 @@ fn load_row_lanes(row: &LatentRow, bytes: &[u8], out: &mut [f32]) {
             let of = |n: &[u8; 2]| bf16_to_f32(u16::from_le_bytes(*n));
             out.iter_mut().zip(numbers).for_each(|(o, n)| *o = of(n));
         }
-        KvFormat::Int8 => {
+        _ => {
             let (latent, key) = out.split_at_mut(row.latent);
             let (of_latent, of_key) = numbers.split_at(row.latent);
             let scales = scales.as_chunks::<4>().0;

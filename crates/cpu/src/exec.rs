@@ -154,7 +154,12 @@ impl<'a> Job<'a> {
 
     /// The first row of a place, as this worker sees it.
     pub fn start(&self, place: usize) -> *mut f32 {
-        let (p, index) = (&self.step.places[place], self.worker.index());
+        self.start_of(place, self.worker.index())
+    }
+
+    /// The first row of a place, as worker `index` sees it.
+    pub fn start_of(&self, place: usize, index: usize) -> *mut f32 {
+        let p = &self.step.places[place];
         let own = p.copied && index > 0 && self.count(p.rows) <= NARROW;
         // SAFETY: inside the memory the plan asked for.
         unsafe {
@@ -419,5 +424,10 @@ impl Executable for CpuExecutable {
         };
         let view = Cols { place, start: 0, cols };
         p.kept.then(|| (0..rows).flat_map(|r| self.row(view, r)).copied().collect())
+    }
+
+    fn barriers(&self, tokens: u32, outputs: u32) -> Option<u32> {
+        let barriers = &self.plan.barriers[case_of(tokens as usize, outputs as usize)];
+        Some(barriers.iter().filter(|b| **b).count() as u32)
     }
 }

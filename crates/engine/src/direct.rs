@@ -50,6 +50,11 @@ impl Direct {
         }
     }
 
+    /// How often the device's workers wait for each other in a step.
+    pub fn barriers(&self, tokens: u32, outputs: u32) -> Option<u32> {
+        self.executable.barriers(tokens, outputs)
+    }
+
     /// Tokens of a sequence in the cache.
     pub fn computed(&self, sequence: usize) -> u32 {
         self.computed[sequence]

@@ -4,6 +4,7 @@
 mod answer;
 pub mod direct;
 pub mod engine;
+pub mod guard;
 pub mod handle;
 pub mod load;
 pub mod request;

@@ -34,14 +34,16 @@ struct Variant {
 /// What may not differ: tokens and the bits of their log-probabilities.
 type Answer = Vec<(u32, u32, Vec<(u32, u32)>)>;
 
-/// Modes and KV formats, all pairs.
-const EVERY: [(Mode, KvFormat); 9] = {
+/// Modes and KV formats: all pairs of the wider ones; narrow ones do not meet the mode.
+const EVERY: [(Mode, KvFormat); 11] = {
     use KvFormat as K;
     use Mode::{Bf16, F32, Int8};
     [
         (Int8, K::Bf16),
         (Int8, K::Int8),
         (Int8, K::F32),
+        (Int8, K::Int4),
+        (Int8, K::K8V4),
         (Bf16, K::Bf16),
         (Bf16, K::Int8),
         (Bf16, K::F32),

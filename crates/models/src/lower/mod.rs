@@ -323,7 +323,11 @@ impl Lower<'_> {
 
     /// Adds a cache; caches of equal kind (and equal window) share a group.
     fn cache(&mut self, kind: CacheKind) -> CacheId {
-        let mut cache = CacheSpec { kind, format: self.kv, group: 0 };
+        let format = match kind {
+            CacheKind::Latent { .. } => self.kv.of_latents(),
+            _ => self.kv,
+        };
+        let mut cache = CacheSpec { kind, format, group: 0 };
         let group = cache.group_kind();
         let at = self.groups.iter().position(|g| *g == group).unwrap_or_else(|| {
             self.groups.push(group);
