@@ -178,17 +178,17 @@ enum Ffn {
     Experts { count: u64, top: i64, width: u64 },
 }
 
-/// A Llama, or a Qwen3 with experts, of two layers whose matrices use every block format.
+/// A Llama of four layers whose matrices use every block format, or a Qwen3 with experts of two.
 fn write_model(path: &Path, ffn: &Ffn) {
     let mut meta = Meta::new();
     let mut set = |key: &str, value: MetaValue| {
         meta.insert(key.to_owned(), value);
     };
-    let arch = if matches!(ffn, Ffn::Dense) { "llama" } else { "qwen3moe" };
+    let (arch, layers) = if matches!(ffn, Ffn::Dense) { ("llama", 4) } else { ("qwen3moe", 2) };
     set("general.architecture", MetaValue::Str(arch.into()));
     for (key, value) in [
         ("embedding_length", HIDDEN as i64),
-        ("block_count", 2),
+        ("block_count", layers as i64),
         ("context_length", 256),
         ("feed_forward_length", FFN as i64),
         ("attention.head_count", 4),
@@ -214,9 +214,13 @@ fn write_model(path: &Path, ffn: &Ffn) {
     add("token_embd.weight".into(), FormatId::Q6_K, &[VOCAB, HIDDEN]);
     add("output_norm.weight".into(), FormatId::F32, &[HIDDEN]);
     use FormatId::*;
-    let formats =
-        [[Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_1, Q6_K], [Q4_K, Q5_K, Q6_K, BF16, F16, Q4_1, Q5_0]];
-    for (l, f) in formats.iter().enumerate() {
+    let formats = [
+        [Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_1, Q6_K],
+        [Q4_K, Q5_K, Q6_K, BF16, F16, Q4_1, Q5_0],
+        [Q2_K, Q3_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S],
+        [IQ3_XXS, IQ3_S, IQ4_NL, IQ4_XS, NVFP4, TQ1_0, TQ2_0],
+    ];
+    for (l, f) in formats.iter().take(layers).enumerate() {
         let name = |n: &str| format!("blk.{l}.{n}.weight");
         add(name("attn_norm"), F32, &[HIDDEN]);
         add(name("ffn_norm"), F32, &[HIDDEN]);
@@ -261,10 +265,27 @@ fn bytes(t: &TensorHeader) -> Vec<u8> {
         *byte = (splitmix(seed + i as u64) >> 33) as u8;
     }
     let small = 0x0c00u16.to_le_bytes(); // 2⁻¹², as f16
-    let scales: &[usize] = if t.format == FormatId::Q6_K { &[208] } else { &[0, 2] };
+    let scales: &[usize] = match t.format {
+        FormatId::Q6_K => &[208],
+        FormatId::Q2_K => &[80, 82],
+        FormatId::Q3_K => &[108],
+        FormatId::TQ1_0 => &[52],
+        FormatId::TQ2_0 => &[64],
+        FormatId::IQ1_M | FormatId::NVFP4 => &[],
+        FormatId::Q4_K | FormatId::Q5_K => &[0, 2],
+        _ => &[0],
+    };
     for block in out.chunks_exact_mut(info.block_bytes) {
         for &at in scales {
             block[at..at + 2].copy_from_slice(&small);
+        }
+        match t.format {
+            // The same number in four pieces.
+            FormatId::IQ1_M => (0..4).for_each(|i| {
+                block[49 + 2 * i] = block[49 + 2 * i] & 15 | if i == 2 { 0xc0 } else { 0 };
+            }),
+            FormatId::NVFP4 => block[..4].fill(0x08), // 2⁻⁶
+            _ => {}
         }
     }
     out

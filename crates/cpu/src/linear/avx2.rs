@@ -149,6 +149,17 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     #[inline(always)]
+    unsafe fn e4m3<const J: u32>(v: [__m256i; 2]) -> [__m256; 2] {
+        unsafe {
+            both!(v => {
+                let top = _mm256_sll_epi32(v, _mm_cvtsi32_si128(24 - 8 * J as i32));
+                let sign = _mm256_and_si256(top, _mm256_set1_epi32(i32::MIN));
+                let magnitude = _mm256_and_si256(top, _mm256_set1_epi32(0x7f00_0000));
+                _mm256_castsi256_ps(_mm256_or_si256(sign, _mm256_srli_epi32::<4>(magnitude)))
+            })
+        }
+    }
+    #[inline(always)]
     unsafe fn unsigned(from: *const u8) -> [__m256; 2] {
         unsafe {
             halves_of!(i => {

@@ -95,6 +95,15 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn e4m3<const J: u32>(v: __m512i) -> __m512 {
+        unsafe {
+            let top = _mm512_sll_epi32(v, _mm_cvtsi32_si128(24 - 8 * J as i32));
+            let sign = _mm512_and_si512(top, _mm512_set1_epi32(i32::MIN));
+            let magnitude = _mm512_and_si512(top, _mm512_set1_epi32(0x7f00_0000));
+            _mm512_castsi512_ps(_mm512_or_si512(sign, _mm512_srli_epi32::<4>(magnitude)))
+        }
+    }
+    #[inline(always)]
     unsafe fn unsigned(from: *const u8) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
     }

@@ -5,8 +5,10 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
+use tokenmill_quant::float::E4M3_UNIT;
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
+use super::coded::with_kind;
 use super::vector::Vector;
 use super::{Encoding, F32_CHUNK, Line, LinearJob, bytes, kind};
 
@@ -33,6 +35,8 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
             PanelLayout::Super5 => run_integer::<V, { kind::SUPER5 }>(job, scratch),
             PanelLayout::Super6 => run_integer::<V, { kind::SUPER6 }>(job, scratch),
             PanelLayout::Table4 => run_integer::<V, { kind::TABLE4 }>(job, scratch),
+            PanelLayout::Float8 => run_integer::<V, { kind::FLOAT8 }>(job, scratch),
+            _ => with_kind!(kind::of(&job.spec), K => run_integer::<V, K>(job, scratch)),
         }
     }
 }
@@ -259,11 +263,20 @@ unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: 
     unsafe {
         let zero = f32::from(const { kind::layout(KIND).zero() });
         let zero = V::float(V::same(zero.to_bits() as i32));
+        let unit = V::float(V::same(E4M3_UNIT.to_bits() as i32));
         for (half, q) in bytes::unpack::<V, KIND, STEP>(codes).into_iter().enumerate() {
-            let columns = [V::byte::<0>(q), V::byte::<1>(q), V::byte::<2>(q), V::byte::<3>(q)];
+            let columns = match KIND {
+                kind::FLOAT8 => {
+                    [V::e4m3::<0>(q), V::e4m3::<1>(q), V::e4m3::<2>(q), V::e4m3::<3>(q)]
+                }
+                _ => [V::byte::<0>(q), V::byte::<1>(q), V::byte::<2>(q), V::byte::<3>(q)],
+            };
             for (j, code) in columns.into_iter().enumerate() {
-                let code = V::sub(code, zero);
-                // Every product is exact, so fusing the addition changes nothing.
+                let code = match KIND {
+                    kind::FLOAT8 => V::mul(code, unit),
+                    _ => V::sub(code, zero),
+                };
+                // Rounded once.
                 let weight = match const { kind::has_min(KIND) } {
                     true => V::fma(code, scale.0, scale.1),
                     false => V::mul(code, scale.0),
