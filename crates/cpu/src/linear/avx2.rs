@@ -287,6 +287,9 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
             }
         }
     }
+    unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32) {
+        unsafe { expand_pairs(from, pairs, to) }
+    }
     unsafe fn expand<const KIND: u8, const ROUND: bool>(
         panel: *const u8,
         first: usize,
@@ -337,4 +340,10 @@ unsafe fn expand<const KIND: u8, const ROUND: bool>(
 ) {
     // SAFETY: as above.
     unsafe { floats::expand::<Avx2<false>, KIND, ROUND>(panel, first, blocks, to) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32) {
+    // SAFETY: as above.
+    unsafe { floats::expand_pairs::<Avx2<false>>(from, pairs, to) }
 }

@@ -28,7 +28,7 @@ impl Vector for Avx512 {
     const BYTE_TILE: (usize, usize) = (2, 4);
     const WIDE_TOKENS: usize = wide::TOKENS;
     const FLOAT_TILE: (usize, usize) = (4, 6);
-    const EXPAND_FROM: usize = 9;
+    const EXPAND_FROM: usize = 7;
     const EXPANDS_BYTES: bool = true;
 
     #[inline(always)]
@@ -206,6 +206,9 @@ impl Vector for Avx512 {
             }
         }
     }
+    unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32) {
+        unsafe { expand_pairs(from, pairs, to) }
+    }
     unsafe fn expand<const KIND: u8, const ROUND: bool>(
         panel: *const u8,
         first: usize,
@@ -243,4 +246,10 @@ unsafe fn expand<const KIND: u8, const ROUND: bool>(
 ) {
     // SAFETY: as above.
     unsafe { floats::expand::<Avx512, KIND, ROUND>(panel, first, blocks, to) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
+unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32) {
+    // SAFETY: as above.
+    unsafe { floats::expand_pairs::<Avx512>(from, pairs, to) }
 }

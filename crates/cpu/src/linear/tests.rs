@@ -155,6 +155,17 @@ fn every_instruction_set_gives_the_bits_of_the_definition() {
 }
 
 #[test]
+fn rows_and_tokens_beyond_what_is_held_in_a_cache() {
+    // More blocks than an expanded run and than a word of loud bits, more tokens than stay in L2.
+    for format in [FormatId::Q4_0, FormatId::Q8_0, FormatId::Q4_K, FormatId::Q6_K] {
+        check_isas(format, Encoding::Int8, 33, 2048, 210);
+        check_isas(format, Encoding::Int8Twice, 33, 2048, 8);
+    }
+    check_isas(FormatId::BF16, Encoding::F32, 81, 300, 300);
+    check_isas(FormatId::Q4_K, Encoding::Bf16, 65, 512, 260);
+}
+
+#[test]
 fn odd_columns_of_plain_formats() {
     for format in [FormatId::F32, FormatId::F16, FormatId::BF16] {
         for cols in [1, 7, 31, 33, 130, 257] {

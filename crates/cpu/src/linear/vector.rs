@@ -108,4 +108,6 @@ pub(super) trait Vector {
         blocks: usize,
         to: *mut f32,
     );
+    /// Expands pairs of bf16 columns to f32: `floats::expand_pairs`.
+    unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32);
 }
