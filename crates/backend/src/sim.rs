@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score, splitmix};
 use tokenmill_ir::{
-    Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, GroupKind, KvFormat, Limits, OutputKind,
-    OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource, WeightSpec,
+    Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, GroupKind, KvFormat, Limits, Load,
+    OutputKind, OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource,
+    WeightSpec,
 };
 
 use crate::{Backend, DeviceError, Executable, WeightHandle};
@@ -129,6 +130,7 @@ pub fn whole_digest(tokens: impl Iterator<Item = TokenId>) -> u64 {
 #[derive(Debug, Default)]
 struct Plan {
     steps: u64,
+    done: Load,
     fail_at: BTreeSet<u64>,
     panic_at: BTreeSet<u64>,
     nan_on: BTreeSet<TokenId>,
@@ -136,13 +138,28 @@ struct Plan {
     delay: Duration,
 }
 
-/// What goes wrong, shared with the devices made under it; survives their rebuilding.
+impl Plan {
+    fn count(&mut self, batch: &Batch) {
+        let keys = |&position: &u32| u64::from(position) + 1;
+        self.done.tokens += batch.tokens.len() as u64;
+        self.done.outputs += batch.outputs.len() as u64;
+        self.done.key_reads += batch.positions.iter().map(keys).sum::<u64>();
+    }
+}
+
+/// What goes wrong, and what was done, shared with the devices made under it; survives their
+/// rebuilding.
 #[derive(Debug, Clone, Default)]
 pub struct SimControl(Arc<Mutex<Plan>>);
 
 impl SimControl {
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What all steps so far computed.
+    pub fn done(&self) -> Load {
+        self.plan().done
     }
 
     /// Steps submitted so far.
@@ -525,6 +542,7 @@ impl Executable for SimExecutable {
         }
         assert!(!self.control.plan().panic_at.contains(&step), "step {step} was told to panic");
         self.check_batch(batch);
+        self.control.plan().count(batch);
         self.out.clear();
         self.run(batch);
         Ok(())

@@ -101,6 +101,17 @@ pub enum Kv {
     Int8,
 }
 
+/// Where guesses of the next tokens come from; no answer depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Draft {
+    /// No guesses.
+    None,
+    /// The latest place where the last three tokens stood before.
+    Ngram,
+    /// The place with the longest text in common before it.
+    Suffix,
+}
+
 /// What decides how a model runs.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Machine {
@@ -122,6 +133,9 @@ pub struct Machine {
     /// Memory to stay within, such as 8G; default: what is free.
     #[arg(long, value_parser = bytes)]
     pub mem: Option<u64>,
+    /// Where guesses of the next tokens come from; changes speed, no answer.
+    #[arg(long, value_enum, default_value = "suffix")]
+    pub draft: Draft,
 }
 
 /// How tokens are chosen.

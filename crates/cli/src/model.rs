@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tokenmill_engine::DraftMode;
 use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
 use tokenmill_engine::start::{ServeOptions, Served};
 use tokenmill_ir::KvFormat;
 
-use crate::args::{Kv, Machine};
+use crate::args::{Draft, Kv, Machine};
 use crate::failure::Failure;
 use crate::{devices, memory, store};
 
@@ -59,7 +60,12 @@ pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel
 
 /// Loads a model and starts its engine.
 pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
-    let options = ServeOptions { queue, step_s: 0.1 };
+    let draft = match machine.draft {
+        Draft::None => DraftMode::None,
+        Draft::Ngram => DraftMode::Ngram,
+        Draft::Suffix => DraftMode::Suffix,
+    };
+    let options = ServeOptions { queue, step_s: 0.1, draft };
     let model = open(name, machine, sequences)?;
     model.start(options).map_err(|e| Failure::new(format!("cannot start {name}"), e))
 }

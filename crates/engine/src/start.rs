@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tokenmill_backend::DeviceError;
-use tokenmill_ir::{Cost, DeviceCaps, Load, Program};
+use tokenmill_ir::{DeviceCaps, Load, Program};
 use tokenmill_sched::{Config, StepCost};
 use tokenmill_text::{ChatTemplate, TemplateError, Tokenizer};
 
+use crate::draft::DraftMode;
 use crate::engine::EngineParts;
 use crate::handle::{Engine, system_clock};
 use crate::load::{Fit, LoadedModel};
@@ -19,6 +20,8 @@ pub struct ServeOptions {
     pub queue: u32,
     /// How long a step may take beyond its base, seconds: bounds the gap between two tokens.
     pub step_s: f64,
+    /// Where drafts come from, unless a request says otherwise.
+    pub draft: DraftMode,
 }
 
 /// A model that answers requests.
@@ -68,6 +71,7 @@ impl LoadedModel {
             config,
             tokenizer: tokenizer.clone(),
             eos,
+            draft: options.draft,
             queue: options.queue,
             clock: system_clock(),
             rebuild: Box::new(move || self.compile()),
@@ -91,15 +95,17 @@ impl LoadedModel {
     }
 }
 
-/// Step time from the program's cost and the device's rates.
+/// Step time from the program's cost and the device's rates: memory for what every step reads,
+/// arithmetic for each row.
 fn step_cost(program: &Program, caps: &DeviceCaps) -> StepCost {
-    let seconds = |c: Cost| {
-        let memory = (c.weight_bytes + c.cache_bytes) / caps.read_bytes_per_s.max(1.0);
-        (memory, c.ops / caps.ops_per_s.max(1.0))
-    };
-    let load = |tokens, key_reads| Load { tokens, outputs: 1, key_reads };
-    let (base, _) = seconds(program.cost(&load(1, 0)));
-    let (_, one) = seconds(program.cost(&load(1, 0)));
-    let (_, thousand) = seconds(program.cost(&load(1, 1000)));
-    StepCost::new(base, one, (thousand - one).max(0.0) / 1000.0)
+    let cost = |tokens, outputs, key_reads| program.cost(&Load { tokens, outputs, key_reads });
+    let memory_s = |bytes: f64| bytes / caps.read_bytes_per_s.max(1.0);
+    let arithmetic_s = |ops: f64| ops / caps.ops_per_s.max(1.0);
+    let (row, output, keys) = (cost(1, 0, 0), cost(1, 1, 0), cost(1, 0, 1000));
+    StepCost {
+        base_s: memory_s(output.weight_bytes),
+        token_s: arithmetic_s(row.ops),
+        output_s: arithmetic_s(output.ops - row.ops),
+        key_s: arithmetic_s(keys.ops - row.ops) / 1000.0,
+    }
 }

@@ -1,6 +1,7 @@
 //! The bitwise matrix of the CPU device, through the engine: the same request gives the same tokens
 //! and log-probabilities alone, in a crowd, in chunks of any size, out of the prefix cache, after
-//! preemption, on one thread or two, on every instruction set, in every mode and KV format.
+//! preemption, with drafts, on one thread or two, on every instruction set, in every mode and KV
+//! format.
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served};
-use tokenmill_engine::{Event, Events, Request};
+use tokenmill_engine::{DraftMode, Event, Events, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
 use tokenmill_golden_tests::Golden;
 use tokenmill_ir::sampling::splitmix;
@@ -116,10 +117,12 @@ fn run(path: &Path, vocab: u64, variant: Variant, mode: Mode, kv: KvFormat) -> A
     if let Some(blocks) = variant.blocks {
         model.limits.group_blocks.fill(blocks);
     }
-    let served = model.start(ServeOptions { queue: 64, step_s: 10.0 }).expect("started");
-    let submit = |seed, prompt| submit(&served, vocab, seed, prompt);
-    let others: Vec<Events> = (1..=variant.crowd).map(|s| submit(s, 40 + 9 * s)).collect();
-    let first = answer(submit(0, 150));
+    let served = model
+        .start(ServeOptions { queue: 64, step_s: 10.0, draft: DraftMode::Suffix })
+        .expect("started");
+    let submit = |seed, prompt, prediction| submit(&served, vocab, seed, prompt, prediction);
+    let others: Vec<Events> = (1..=variant.crowd).map(|s| submit(s, 40 + 9 * s, &[])).collect();
+    let first = answer(submit(0, 150, &[]));
     for events in others {
         answer(events);
     }
@@ -127,15 +130,19 @@ fn run(path: &Path, vocab: u64, variant: Variant, mode: Mode, kv: KvFormat) -> A
         assert!(served.engine.stats().preemptions > 0, "{variant:?}: nothing was preempted");
     }
     // The prompt is in the prefix cache now.
-    let again = answer(submit(0, 150));
+    let again = answer(submit(0, 150, &[]));
     assert_eq!(again, first, "{variant:?}: out of the prefix cache");
+    let mut prediction: Vec<u32> = first.iter().map(|t| t.0).collect();
+    prediction[15] ^= 1;
+    let drafted = answer(submit(0, 150, &prediction));
+    assert_eq!(drafted, first, "{variant:?}: with drafts, right and wrong");
     if variant.blocks.is_none() {
         assert!(served.engine.stats().cached_tokens > 0, "{variant:?}: no prefix hit");
     }
     first
 }
 
-fn submit(served: &Served, vocab: u64, seed: u64, prompt: u64) -> Events {
+fn submit(served: &Served, vocab: u64, seed: u64, prompt: u64, prediction: &[u32]) -> Events {
     let token = |i| (splitmix(seed << 32 | i) % vocab) as u32;
     let sampling = SamplingParams {
         temperature: 0.9,
@@ -150,6 +157,7 @@ fn submit(served: &Served, vocab: u64, seed: u64, prompt: u64) -> Events {
         sampling,
         max_tokens: Some(24),
         ignore_eos: true,
+        prediction: prediction.to_vec(),
         ..Request::new((0..prompt).map(token).collect())
     };
     served.engine.submit(request).expect("accepted")

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokenmill_backend::Backend;
 use tokenmill_backend::sim::{SimBackend, SimControl, program};
-use tokenmill_engine::{Engine, EngineParts, system_clock};
+use tokenmill_engine::{DraftMode, Engine, EngineParts, system_clock};
 use tokenmill_ir::{GroupKind, Limits};
 use tokenmill_sched::{Config, StepCost};
 use tokenmill_server::{Running, ServedModel, ServerConfig, spawn};
@@ -180,6 +180,7 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
         },
         eos: tokenizer.eos_ids().to_vec(),
         tokenizer: Some(Arc::clone(tokenizer)),
+        draft: DraftMode::Suffix,
         queue: setup.queue,
         clock: system_clock(),
     };

@@ -55,8 +55,10 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError
     let tokenizer = &model.served.tokenizer;
     let echo = if echo { given.iter().map(|p| shown(p, tokenizer)).collect() } else { Vec::new() };
     let prompts: Result<Vec<_>, _> = given.into_iter().map(|p| tokens(p, tokenizer)).collect();
-    let (kind, prompts, param) = (Kind::Text, prompts?, "prompt");
-    Draft { shared, kind, model, parameters, warnings, prompts, param, echo }.finish()
+    let (kind, prompts, param, prediction) = (Kind::Text, prompts?, "prompt", Vec::new());
+    let parts = Vec::new();
+    Draft { shared, kind, model, parameters, warnings, prompts, param, echo, prediction, parts }
+        .finish()
 }
 
 /// A string, tokens, or a list of either.
