@@ -13,7 +13,7 @@ pub mod trace;
 
 use thiserror::Error;
 use tokenmill_ir::{
-    Batch, DeviceCaps, Limits, Program, SourceError, StepOutput, WeightSource, WeightSpec,
+    Batch, BlockId, DeviceCaps, Limits, Program, SourceError, StepOutput, WeightSource, WeightSpec,
 };
 
 /// A weight a device holds.
@@ -84,6 +84,16 @@ pub trait Backend: Send {
     ) -> Result<Box<dyn Executable>, DeviceError>;
 }
 
+/// What cache blocks are as bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockBytes {
+    /// Everything the bytes depend on besides the program, its weights and the tokens: device
+    /// class, numerics version, mode, layout. Executables of equal names understand each other.
+    pub layout: String,
+    /// Bytes of a block of each cache group, all its layers together.
+    pub groups: Vec<usize>,
+}
+
 /// A compiled program with its caches.
 pub trait Executable: Send {
     /// Hands a step over. At most one step is in flight.
@@ -98,4 +108,46 @@ pub trait Executable: Send {
         let _ = buffer;
         None
     }
+
+    /// What its cache blocks are as bytes.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: blocks cannot be read and written.
+    fn blocks(&self) -> Result<BlockBytes, DeviceError> {
+        Err(no_blocks())
+    }
+
+    /// Copies a block of a group out, all its layers. Not while a step is in flight.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadBatch`] for a group, block or length that is not; `Unsupported`.
+    fn read_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let _ = (group, block, out);
+        Err(no_blocks())
+    }
+
+    /// Fills a block of a group with what [`read_block`](Self::read_block) gave, here or in an
+    /// executable whose [`blocks`](Self::blocks) are equal. Not while a step is in flight.
+    ///
+    /// # Errors
+    /// As `read_block`.
+    fn write_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        let _ = (group, block, bytes);
+        Err(no_blocks())
+    }
+}
+
+fn no_blocks() -> DeviceError {
+    let (device, what) = ("this device".into(), "reading and writing cache blocks".into());
+    DeviceError::Unsupported { device, what }
 }

@@ -15,7 +15,7 @@ use tokenmill_ir::{
     OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource, WeightSpec,
 };
 
-use crate::{Backend, DeviceError, Executable, WeightHandle};
+use crate::{Backend, BlockBytes, DeviceError, Executable, WeightHandle};
 
 const NAME: &str = "sim";
 
@@ -242,6 +242,8 @@ struct Entry {
     value: u64,
 }
 
+/// An entry as bytes.
+const ENTRY_BYTES: usize = 12;
 const UNWRITTEN: u32 = u32::MAX;
 const EMPTY: Entry = Entry { end: UNWRITTEN, value: 0 };
 
@@ -533,6 +535,47 @@ impl Executable for SimExecutable {
     fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
         out.clear();
         std::mem::swap(out, &mut self.out);
+        Ok(())
+    }
+
+    fn blocks(&self) -> Result<BlockBytes, DeviceError> {
+        let bytes = |kind: &GroupKind| match kind {
+            GroupKind::State => ENTRY_BYTES,
+            _ => self.size * ENTRY_BYTES,
+        };
+        let groups = self.kinds.iter().map(bytes).collect();
+        Ok(BlockBytes { layout: format!("sim, blocks of {}", self.size), groups })
+    }
+
+    fn read_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let extent = self.extent(group, block);
+        assert_eq!(out.len(), extent.len() * ENTRY_BYTES, "bytes of a block");
+        for (to, entry) in out.chunks_exact_mut(ENTRY_BYTES).zip(&self.store[group][extent]) {
+            to[..4].copy_from_slice(&entry.end.to_le_bytes());
+            to[4..].copy_from_slice(&entry.value.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn write_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        let extent = self.extent(group, block);
+        assert_eq!(bytes.len(), extent.len() * ENTRY_BYTES, "bytes of a block");
+        let entries = bytes.as_chunks::<ENTRY_BYTES>().0;
+        for (entry, from) in self.store[group][extent].iter_mut().zip(entries) {
+            let &[a, b, c, d, ref value @ ..] = from;
+            entry.end = u32::from_le_bytes([a, b, c, d]);
+            entry.value = u64::from_le_bytes(*value);
+        }
         Ok(())
     }
 }

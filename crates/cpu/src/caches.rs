@@ -120,6 +120,22 @@ impl Cache {
         }
     }
 
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// All of a block's bytes.
+    ///
+    /// # Safety
+    /// Nobody else uses the block meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn block(&self, block: BlockId) -> &mut [u8] {
+        let start = block.0 as usize * self.block_bytes;
+        // SAFETY: `part` checks the place; alone by contract.
+        unsafe { self.parts().part(start..start + self.block_bytes) }
+    }
+
     /// Copies a block.
     ///
     /// # Safety

@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_backend::batch_check::BatchRules;
-use tokenmill_backend::{DeviceError, Executable};
+use tokenmill_backend::{BlockBytes, DeviceError, Executable};
 use tokenmill_ir::sampling::SampleScratch;
 use tokenmill_ir::{
     Batch, BlockId, BufferId, Limits, OutputKind, Program, Rows as RowKind, Sampled, Span,
     StepOutput, TokenId, TokenSource,
 };
 
-use crate::DEVICE;
 use crate::attend::{self, Item, ItemSource, plan_items};
 use crate::caches::Cache;
 use crate::isa::Isa;
@@ -21,6 +20,7 @@ use crate::linear::Line;
 use crate::memory::{Buffer, Parts};
 use crate::plan::{Cols, NARROW, Place, Plan, Split, case_of};
 use crate::pool::{Pool, Worker};
+use crate::{DEVICE, Mode, NUMERICS_VERSION};
 
 /// Code of one node.
 pub(crate) trait Kernel: Debug + Send + Sync {
@@ -200,6 +200,9 @@ pub(crate) struct CpuExecutable {
     rules: BatchRules,
     pool: Arc<Mutex<Pool>>,
     isa: Isa,
+    mode: Mode,
+    /// Cache groups.
+    groups: usize,
     caches: Vec<Cache>,
     shared: Buffer,
     own: Buffer,
@@ -232,6 +235,7 @@ pub(crate) struct Compiled {
     pub wants: Wants,
     pub outputs: Outputs,
     pub isa: Isa,
+    pub mode: Mode,
     pub pool: Arc<Mutex<Pool>>,
     pub caches: Vec<Cache>,
 }
@@ -274,9 +278,16 @@ impl CpuExecutable {
             plan: c.plan,
             outputs: c.outputs,
             isa: c.isa,
+            mode: c.mode,
+            groups: program.groups().len(),
             pool: c.pool,
             caches: c.caches,
         })
+    }
+
+    fn block_bytes(&self, group: usize) -> usize {
+        let of_group = self.caches.iter().filter(|c| c.group == group);
+        of_group.map(Cache::block_bytes).sum()
     }
 
     /// Learns the step's tokens and cuts its attention into items.
@@ -349,6 +360,12 @@ impl CpuExecutable {
     }
 }
 
+/// The mode as part of what blocks depend on. The layout of blocks (`attend::layout`, latent rows)
+/// has a version of its own: a change of it alone changes no result.
+fn block_layout(mode: Mode) -> String {
+    format!("cpu, numerics {NUMERICS_VERSION}, {mode:?}, blocks 1")
+}
+
 impl Executable for CpuExecutable {
     fn submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         if self.in_flight {
@@ -398,5 +415,45 @@ impl Executable for CpuExecutable {
         };
         let view = Cols { place, start: 0, cols };
         p.kept.then(|| (0..rows).flat_map(|r| self.row(view, r)).copied().collect())
+    }
+
+    fn blocks(&self) -> Result<BlockBytes, DeviceError> {
+        let groups = 0..self.groups;
+        let groups = groups.map(|g| self.block_bytes(g)).collect();
+        Ok(BlockBytes { layout: block_layout(self.mode), groups })
+    }
+
+    fn read_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        self.rules.check_block((group, block), (out.len(), self.block_bytes(group)))?;
+        let mut out = out;
+        for cache in self.caches.iter().filter(|c| c.group == group) {
+            let (now, rest) = out.split_at_mut(cache.block_bytes());
+            // SAFETY: no step is running while the executable is borrowed.
+            now.copy_from_slice(unsafe { cache.block(block) });
+            out = rest;
+        }
+        Ok(())
+    }
+
+    fn write_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        self.rules.check_block((group, block), (bytes.len(), self.block_bytes(group)))?;
+        let mut bytes = bytes;
+        for cache in self.caches.iter().filter(|c| c.group == group) {
+            let (now, rest) = bytes.split_at(cache.block_bytes());
+            // SAFETY: as above.
+            unsafe { cache.block(block) }.copy_from_slice(now);
+            bytes = rest;
+        }
+        Ok(())
     }
 }

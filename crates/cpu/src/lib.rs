@@ -29,6 +29,9 @@ use weight::{Slabs, Weight};
 /// The device's name in errors.
 const DEVICE: &str = "cpu";
 
+/// Version of `NUMERICS.md` that this device computes by.
+pub const NUMERICS_VERSION: u32 = 1;
+
 /// How a CPU device is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuOptions {
@@ -141,7 +144,7 @@ impl Backend for CpuDevice {
         let (draft, wants, outputs) = (compiler.draft, compiler.wants, compiler.outputs);
         let plan = draft.finish(limits, self.buffers);
         let (isa, pool) = (self.isa, Arc::clone(&self.pool));
-        let parts = exec::Compiled { plan, wants, outputs, isa, pool, caches };
+        let parts = exec::Compiled { plan, wants, outputs, isa, mode: self.mode, pool, caches };
         Ok(Box::new(exec::CpuExecutable::new(parts, program, limits)?))
     }
 }

@@ -86,6 +86,37 @@ impl Cache {
         self.data[0][slot.0 as usize * state.len()..][..state.len()].copy_from_slice(state);
     }
 
+    /// Bytes of a block or slot.
+    pub fn block_bytes(&self) -> usize {
+        self.shapes.iter().map(|(cols, _)| self.block_tokens * cols * 4).sum()
+    }
+
+    /// A whole block or slot as bytes. [block_bytes]
+    pub fn read_block(&self, block: BlockId, mut out: &mut [u8]) {
+        for (data, (cols, _)) in self.data.iter().zip(self.shapes) {
+            let len = self.block_tokens * cols;
+            let (now, rest) = out.split_at_mut(len * 4);
+            let numbers = &data[block.0 as usize * len..][..len];
+            for (to, x) in now.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
+                *to = x.to_le_bytes();
+            }
+            out = rest;
+        }
+    }
+
+    /// Fills a block or slot with such bytes. [block_bytes]
+    pub fn write_block(&mut self, block: BlockId, mut bytes: &[u8]) {
+        for (data, (cols, _)) in self.data.iter_mut().zip(self.shapes) {
+            let len = self.block_tokens * cols;
+            let (now, rest) = bytes.split_at(len * 4);
+            let numbers = &mut data[block.0 as usize * len..][..len];
+            for (x, from) in numbers.iter_mut().zip(now.as_chunks::<4>().0) {
+                *x = f32::from_le_bytes(*from);
+            }
+            bytes = rest;
+        }
+    }
+
     /// Copies a whole block or slot.
     pub fn copy(&mut self, copy: &BlockCopy) {
         for (data, (cols, _)) in self.data.iter_mut().zip(self.shapes) {
