@@ -100,7 +100,7 @@ impl KvCache {
 
     // ---- taking and giving back ------------------------------------------------------------
 
-    fn take(&mut self, g: usize) -> Option<BlockId> {
+    pub fn take(&mut self, g: usize) -> Option<BlockId> {
         if self.pools[g].free() == 0 {
             let node = self.pools[g].oldest_cached()?;
             match self.kinds[g] {
@@ -268,7 +268,7 @@ impl KvCache {
     }
 
     /// Walks down the tree, pushing nodes on the sequence's path; the depth that can be used.
-    fn find(&self, seq: &mut Sequence, most: u32) -> u32 {
+    pub fn find(&self, seq: &mut Sequence, most: u32) -> u32 {
         let size = self.block_tokens as usize;
         let mut runs = [0u32; tokenmill_ir::MAX_GROUPS];
         let (mut best, mut parent) = (0, NONE);

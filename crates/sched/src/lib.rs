@@ -8,10 +8,12 @@ mod cache;
 mod fill;
 mod invariants;
 mod prefix;
+mod runs;
 mod scheduler;
 mod sequence;
 mod step;
 
+pub use runs::{Adoption, CachedText};
 pub use scheduler::{Config, Counts, GroupCounts, Refused, Scheduler};
 pub use sequence::{NewSequence, SeqId, Want};
 pub use step::{Grant, Outcome, Progress, Step, StepCost};

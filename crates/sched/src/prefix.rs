@@ -104,6 +104,11 @@ impl PrefixTree {
         &self.nodes[n as usize]
     }
 
+    /// The node, if there is one of that number.
+    pub fn live(&self, n: u32) -> Option<&Node> {
+        self.nodes.get(n as usize).filter(|n| n.live)
+    }
+
     pub fn node_mut(&mut self, n: u32) -> &mut Node {
         &mut self.nodes[n as usize]
     }

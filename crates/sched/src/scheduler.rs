@@ -8,6 +8,7 @@ use thiserror::Error;
 use tokenmill_ir::{BlockId, GroupKind, Limits, StepOutput, TokenId};
 
 use crate::cache::KvCache;
+use crate::runs::Noted;
 use crate::sequence::{NewSequence, SeqId, Sequence, Want};
 use crate::step::{Grant, Outcome, Progress, Step, StepCost};
 
@@ -101,6 +102,7 @@ pub struct Scheduler {
     order: Vec<u32>,
     arrivals: u64,
     counts: Counts,
+    pub(crate) noted: Noted,
 }
 
 /// What is left of a step's budget.
@@ -134,6 +136,7 @@ impl Scheduler {
             order: Vec::with_capacity(sequences),
             arrivals: 0,
             counts: Counts::default(),
+            noted: Noted::default(),
             config,
         }
     }
@@ -551,6 +554,9 @@ impl Scheduler {
             _ => seq.computed == seq.goal(),
         };
         self.cache.share(seq);
+        if grant.outputs > 0 && matches!(seq.want, Want::Tokens { .. }) {
+            self.noted.note(&self.cache, seq);
+        }
         self.cache.give_back(seq);
         if finished { End::Complete } else { End::Open }
     }
