@@ -62,7 +62,11 @@ pub enum Command {
         model: Option<String>,
     },
     /// What this machine offers and what will be used.
-    Doctor,
+    Doctor {
+        /// Look at the prompt cache in this folder, too.
+        #[arg(long, value_name = "DIR")]
+        kv_dir: Option<PathBuf>,
+    },
     /// Completion script for a shell.
     Completions {
         /// Shell.
@@ -202,6 +206,13 @@ pub struct Serve {
     /// Seconds that running answers get to finish after SIGTERM.
     #[arg(long, default_value_t = 30)]
     pub drain_timeout: u64,
+    /// Keep the prompt cache in this folder, so that a restart finds it. It holds what clients
+    /// sent: off by default.
+    #[arg(long, value_name = "DIR")]
+    pub kv_dir: Option<PathBuf>,
+    /// Most disk space of the prompt cache, GiB; a GiB of the disk always stays free.
+    #[arg(long, default_value_t = 10.0, value_name = "N", value_parser = gibibytes)]
+    pub kv_disk_gb: f64,
     /// Machine.
     #[command(flatten)]
     pub machine: Machine,
@@ -294,6 +305,15 @@ fn bytes(text: &str) -> Result<u64, String> {
         return Err(format!("'{text}' is out of range"));
     }
     Ok((number * (1u64 << unit.map_or(0, |u| u.1)) as f64) as u64)
+}
+
+/// A number of gibibytes that is some.
+fn gibibytes(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of GiB"))?;
+    if (0.001..=1e6).contains(&number) {
+        return Ok(number);
+    }
+    Err(format!("'{text}' is out of range, try 10"))
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Show { model } => store::show(&model),
         Command::Rm { model } => store::rm(&model),
         Command::Verify { model } => store::verify(model.as_deref()),
-        Command::Doctor => doctor::doctor(),
+        Command::Doctor { kv_dir } => doctor::doctor(kv_dir.as_deref()),
         Command::Completions { shell } => {
             let mut command = Args::command();
             clap_complete::generate(shell, &mut command, "tokenmill", &mut std::io::stdout());

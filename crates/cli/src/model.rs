@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
-use tokenmill_engine::start::{ServeOptions, Served};
+use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_ir::KvFormat;
 
 use crate::args::{Kv, Machine};
@@ -59,7 +59,28 @@ pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel
 
 /// Loads a model and starts its engine.
 pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
+    start_with(name, machine, sequences, queue, None)
+}
+
+/// As [`start`], with the cache kept in a folder of at most that many bytes.
+pub fn start_with(
+    name: &str,
+    machine: &Machine,
+    sequences: u32,
+    queue: u32,
+    disk: Option<(&Path, u64)>,
+) -> Result<Served, Failure> {
     let options = ServeOptions { queue, step_s: 0.1 };
     let model = open(name, machine, sequences)?;
-    model.start(options).map_err(|e| Failure::new(format!("cannot start {name}"), e))
+    let disk = match disk {
+        Some((folder, cap_bytes)) => Some(DiskOptions {
+            folder: folder.to_owned(),
+            cap_bytes,
+            model: locate(name)?,
+            kv: kv_format(machine.kv),
+        }),
+        None => None,
+    };
+    let started = model.start_with(options, disk.as_ref());
+    started.map_err(|e| Failure::new(format!("cannot start {name}"), e))
 }

@@ -85,6 +85,11 @@ impl Answer {
         }
     }
 
+    /// So many tokens of the prompt came from disk for this request.
+    pub fn add_disk_tokens(&mut self, tokens: u32) {
+        self.usage.disk_tokens += tokens;
+    }
+
     /// A generated token; `output` is its row in `out`.
     pub fn token(&mut self, choice: u32, token: TokenId, output: u32, out: &StepOutput) -> After {
         if self.choices.get(choice as usize).is_none_or(|c| c.ended) {

@@ -2,6 +2,7 @@
 //! it exactly as the engine's thread does.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +18,10 @@ use crate::answer::{After, Answer, Sink};
 use crate::request::{Request, RequestError, StopReason};
 use crate::rows::{Rows, RowsRequest, RowsSink};
 use crate::stats::{EngineStats, Stats, count};
+use crate::tier::Tier;
+use restore::Restore;
+
+mod restore;
 
 /// Compiles the program again, with empty caches, after the device failed.
 pub type Rebuild = Box<dyn FnMut() -> Result<Box<dyn Executable>, DeviceError> + Send>;
@@ -50,6 +55,8 @@ pub struct EngineParts {
 pub enum Turn {
     /// A step.
     Worked,
+    /// There is nothing to compute until the disk has answered; try again soon.
+    Waiting,
     /// There is nothing to compute.
     Idle,
 }
@@ -62,6 +69,8 @@ enum Work {
 struct Open {
     work: Work,
     started: bool,
+    /// Its prompt's tokens that came from disk.
+    from_disk: Range<u32>,
     /// Steps of this request that a device error ended.
     failures: u32,
 }
@@ -81,6 +90,10 @@ pub struct Core {
     out: StepOutput,
     progress: Vec<Progress>,
     stats: Arc<Stats>,
+    tier: Option<Tier>,
+    restores: Vec<Restore>,
+    /// Runs of the text noted first that were queued for writing.
+    kept_runs: u32,
 }
 
 /// A sequence's key: request number and choice.
@@ -114,6 +127,9 @@ impl Core {
             progress: Vec::with_capacity(3 * config.limits.sequences as usize),
             stats,
             config,
+            tier: None,
+            restores: Vec::new(),
+            kept_runs: 0,
         };
         core.update_sizes();
         core
@@ -122,6 +138,13 @@ impl Core {
     /// Takes a checked request under a number of the caller's choice, never used before.
     pub fn generate(&mut self, id: u64, request: Request, sink: Sink) {
         self.opened();
+        if let Some((request, sink)) = self.restore_first(id, request, sink) {
+            self.admit(id, request, sink, 0..0);
+        }
+    }
+
+    /// Gives the scheduler a request.
+    fn admit(&mut self, id: u64, request: Request, sink: Sink, from_disk: Range<u32>) {
         let limit = self.sched.longest();
         let prompt = request.prompt.len() as u32;
         let wanted = request.max_tokens.map_or(limit, |n| prompt.saturating_add(n));
@@ -145,8 +168,8 @@ impl Core {
                 }
             }
         }
-        let open = Open { work: Work::Answer(answer), started: false, failures: 0 };
-        self.requests.insert(id, open);
+        let work = Work::Answer(answer);
+        self.requests.insert(id, Open { work, started: false, from_disk, failures: 0 });
     }
 
     /// Takes a request for numbers under a number never used before.
@@ -158,7 +181,8 @@ impl Core {
         match self.sched.submit(new) {
             Ok(seq) => {
                 let work = Work::Rows(Rows::new(seq, prompt, sink));
-                self.requests.insert(id, Open { work, started: false, failures: 0 });
+                let open = Open { work, started: false, from_disk: 0..0, failures: 0 };
+                self.requests.insert(id, open);
             }
             Err(refused) => {
                 sink(Err(never_fits(&refused)));
@@ -172,6 +196,8 @@ impl Core {
         if let Some(open) = self.requests.remove(&id) {
             self.cancel_sequences(&open.work);
             self.closed(open.started, &self.stats.cancelled);
+        } else if self.stop_restoring(id).is_some() {
+            self.closed(false, &self.stats.cancelled);
         }
     }
 
@@ -181,6 +207,7 @@ impl Core {
         for id in ids {
             self.fail(id, error.clone());
         }
+        self.fail_restores(error);
     }
 
     /// Offers tokens that may follow; see [`Scheduler::offer_draft`].
@@ -193,7 +220,7 @@ impl Core {
 
     /// Whether no request is open.
     pub fn is_idle(&self) -> bool {
-        self.requests.is_empty()
+        self.requests.is_empty() && self.restores.is_empty()
     }
 
     /// Asserts every invariant of the scheduler.
@@ -216,10 +243,12 @@ impl Core {
 
     /// One step: plan, fill, run, commit, deliver.
     pub fn turn(&mut self) -> Turn {
+        self.take_restored();
         self.sched.plan(&mut self.step);
         if self.step.is_empty() {
+            let waiting = self.keep_a_run() || !self.restores.is_empty();
             self.update_sizes();
-            return Turn::Idle;
+            return if waiting { Turn::Waiting } else { Turn::Idle };
         }
         self.sched.fill(&self.step, &mut self.batch);
         let start = (self.clock)();
@@ -236,6 +265,7 @@ impl Core {
             self.deliver(p);
         }
         self.progress = progress;
+        self.keep_a_run();
         self.update_sizes();
         Turn::Worked
     }
@@ -244,6 +274,7 @@ impl Core {
     pub fn restart(&mut self, reason: &str) {
         // First the new scheduler: the old one may be inconsistent, and knows nobody any more.
         self.sched = Scheduler::new(self.config.clone());
+        self.note_runs();
         self.fail_all(&RequestError::Internal(reason.to_string()));
         self.rebuild_device();
         self.update_sizes();
@@ -333,6 +364,12 @@ impl Core {
                 count(&self.stats.prompt_tokens, prompt as u64);
                 count(&self.stats.cached_tokens, u64::from(cached));
                 let Some(open) = self.requests.get_mut(&id) else { return };
+                let from_disk = std::mem::take(&mut open.from_disk);
+                let disk = cached.min(from_disk.end).saturating_sub(from_disk.start);
+                count(&self.stats.disk_tokens, u64::from(disk));
+                if let Work::Answer(answer) = &mut open.work {
+                    answer.add_disk_tokens(disk);
+                }
                 if !std::mem::replace(&mut open.started, true) {
                     self.stats.queued.fetch_sub(1, Ordering::Relaxed);
                 }

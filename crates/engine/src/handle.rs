@@ -16,9 +16,16 @@ use crate::engine::{Core, EngineParts, MAX_CHOICES, Turn, panic_text};
 use crate::request::{Event, Refusal, Request, RequestError};
 use crate::rows::{RowsAnswer, RowsRequest, RowsSink, Scored};
 use crate::stats::{EngineStats, Stats};
+use crate::tier::Tier;
 
 /// Stop texts of one request, at most.
 const MAX_STOPS: usize = 64;
+
+/// How long an idle engine waits before it looks again for what the disk has read.
+const DISK_POLL: Duration = Duration::from_millis(1);
+
+/// Turns of writing to disk before the engine stops, each of [`DISK_POLL`] at least.
+const MAX_LAST_RUNS: u32 = 2000;
 
 enum Message {
     Generate(u64, Box<Request>, Sink),
@@ -113,6 +120,14 @@ impl Engine {
     /// # Errors
     /// What the system says when it refuses a thread.
     pub fn start(parts: EngineParts) -> std::io::Result<Engine> {
+        Self::start_with(parts, None)
+    }
+
+    /// As [`start`](Engine::start), with a cache on disk.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(parts: EngineParts, tier: Option<Tier>) -> std::io::Result<Engine> {
         let c = &parts.config;
         // Pooled models have no logits to count the vocabulary by.
         let known = parts.tokenizer.as_ref().map_or(u32::MAX, |t| t.vocab_size() as u32);
@@ -128,7 +143,16 @@ impl Engine {
         let stats = Arc::<Stats>::default();
         let (inbox, receiver) = channel();
         let core_stats = Arc::clone(&stats);
-        let body = move || run(Core::with_stats(parts, core_stats), &receiver);
+        if let Some(tier) = &tier {
+            let _ = stats.disk.set(tier.shared()); // the first of these stats
+        }
+        let body = move || {
+            let mut core = Core::with_stats(parts, core_stats);
+            if let Some(tier) = tier {
+                core = core.with_tier(tier);
+            }
+            run(core, &receiver);
+        };
         let thread = std::thread::Builder::new().name("engine".into()).spawn(body)?;
         let shared = Shared {
             facts,
@@ -363,22 +387,22 @@ fn check_sampling(request: &Request, facts: &Facts) -> Result<(), Refusal> {
 /// is a bug: what is open fails, and the engine starts afresh.
 fn run(mut core: Core, inbox: &Receiver<Message>) {
     let mut draining: Vec<Sender<()>> = Vec::new();
-    let mut idle = true;
+    let mut last = Turn::Idle;
     loop {
         if core.is_idle() {
             for waiting in draining.drain(..) {
                 let _ = waiting.send(()); // who waits may have given up
             }
         }
-        let round = || round(&mut core, inbox, &mut draining, idle);
+        let round = || round(&mut core, inbox, &mut draining, last);
         match catch_unwind(AssertUnwindSafe(round)) {
-            Ok(Some(turn)) => idle = turn == Turn::Idle,
+            Ok(Some(turn)) => last = turn,
             Ok(None) => return,
             Err(panic) => {
                 let reason = panic_text(&*panic);
                 tracing::error!(reason, "a bug in the engine's loop");
                 core.restart(&reason);
-                idle = false;
+                last = Turn::Worked;
             }
         }
     }
@@ -389,12 +413,20 @@ fn round(
     core: &mut Core,
     inbox: &Receiver<Message>,
     draining: &mut Vec<Sender<()>>,
-    idle: bool,
+    last: Turn,
 ) -> Option<Turn> {
-    if idle {
-        core.check();
-        let message = inbox.recv().ok()?;
-        take(core, message, draining).then_some(())?;
+    match last {
+        Turn::Worked => {}
+        Turn::Waiting => match inbox.recv_timeout(DISK_POLL) {
+            Ok(message) => take(core, message, draining).then_some(())?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
+        },
+        Turn::Idle => {
+            core.check();
+            let message = inbox.recv().ok()?;
+            take(core, message, draining).then_some(())?;
+        }
     }
     while let Ok(message) = inbox.try_recv() {
         take(core, message, draining).then_some(())?;
@@ -411,6 +443,13 @@ fn take(core: &mut Core, message: Message, draining: &mut Vec<Sender<()>>) -> bo
         Message::Drain(sender) => draining.push(sender),
         Message::Stop => {
             core.fail_all(&RequestError::ShutDown);
+            // What was computed and is not yet on its way to disk, within reason.
+            for _ in 0..MAX_LAST_RUNS {
+                if !core.keep_a_run() {
+                    break;
+                }
+                std::thread::sleep(DISK_POLL);
+            }
             return false;
         }
     }

@@ -10,6 +10,7 @@ pub mod request;
 mod rows;
 pub mod start;
 mod stats;
+pub mod tier;
 pub mod vocabulary;
 
 pub use answer::Sink;

@@ -89,6 +89,8 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Of those, read from the prefix cache.
     pub cached_tokens: u32,
+    /// Of those, read from disk for this request.
+    pub disk_tokens: u32,
     /// Generated tokens, all choices.
     pub completion_tokens: u32,
 }

@@ -1,16 +1,19 @@
 //! From a loaded model to a running engine.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
-use tokenmill_backend::DeviceError;
-use tokenmill_ir::{Cost, DeviceCaps, Load, Program};
+use tokenmill_backend::{DeviceError, Executable};
+use tokenmill_ir::{Cost, DeviceCaps, KvFormat, Load, Program};
 use tokenmill_sched::{Config, StepCost};
+use tokenmill_store::kv::LogOptions;
 use tokenmill_text::{ChatTemplate, TemplateError, Tokenizer};
 
 use crate::engine::EngineParts;
 use crate::handle::{Engine, system_clock};
 use crate::load::{Fit, LoadedModel};
+use crate::tier::{Tier, TierError, identify};
 
 /// How an engine serves.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,6 +38,21 @@ pub struct Served {
     pub fit: Fit,
     /// What it runs on.
     pub caps: DeviceCaps,
+    /// Whether the cache is kept on disk, or why not.
+    pub disk: Result<(), TierError>,
+}
+
+/// Where the cache is kept beyond the life of the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// The folder; one process at a time uses it, for any models.
+    pub folder: PathBuf,
+    /// Most bytes in it.
+    pub cap_bytes: u64,
+    /// The model's file or folder, as it was loaded.
+    pub model: PathBuf,
+    /// Storage format of keys and values it was loaded with.
+    pub kv: KvFormat,
 }
 
 /// Why an engine does not start.
@@ -53,10 +71,27 @@ impl LoadedModel {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(mut self, options: ServeOptions) -> Result<Served, StartError> {
+    pub fn start(self, options: ServeOptions) -> Result<Served, StartError> {
+        self.start_with(options, None)
+    }
+
+    /// As [`start`](Self::start), with the cache kept on disk; without, where that cannot be.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_with(
+        mut self,
+        options: ServeOptions,
+        disk: Option<&DiskOptions>,
+    ) -> Result<Served, StartError> {
         let executable = self.compile()?;
         let caps = self.device.caps().clone();
         let config = self.config(&caps, options);
+        let tier = disk.ok_or(TierError::Off).and_then(|d| open_tier(d, &*executable, &config));
+        let (tier, disk) = match tier {
+            Ok(tier) => (Some(tier), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
         let (tokenizer, template) = match self.vocabulary.take() {
             Some(v) => (Some(Arc::new(v.tokenizer)), v.template),
             None => (None, Err(TemplateError::Missing)),
@@ -72,8 +107,8 @@ impl LoadedModel {
             clock: system_clock(),
             rebuild: Box::new(move || self.compile()),
         };
-        let engine = Engine::start(parts)?;
-        Ok(Served { engine, tokenizer, template, arch, fit, caps })
+        let engine = Engine::start_with(parts, tier)?;
+        Ok(Served { engine, tokenizer, template, arch, fit, caps, disk })
     }
 
     fn config(&self, caps: &DeviceCaps, options: ServeOptions) -> Config {
@@ -89,6 +124,18 @@ impl LoadedModel {
             checkpoint_slots: 8,
         }
     }
+}
+
+/// The tier of a compiled program.
+fn open_tier(
+    disk: &DiskOptions,
+    executable: &dyn Executable,
+    config: &Config,
+) -> Result<Tier, TierError> {
+    let blocks = executable.blocks()?;
+    let key = identify(&disk.model, disk.kv, &blocks)?;
+    let options = LogOptions::with_cap(disk.cap_bytes);
+    Tier::start(&disk.folder, options, key, blocks, &config.groups, config.block_tokens)
 }
 
 /// Step time from the program's cost and the device's rates.

@@ -1,9 +1,12 @@
 //! What the engine has done and holds, readable at any time from any thread.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokenmill_ir::MAX_GROUPS;
 use tokenmill_sched::{GroupCounts, Scheduler, Step};
+
+use crate::tier::{Shared, TierStats};
 
 /// Upper bounds of the step-time histogram, seconds; the last bucket has none.
 pub const STEP_BOUNDS_S: [f64; 11] =
@@ -36,6 +39,10 @@ pub struct EngineStats {
     pub prompt_tokens: u64,
     /// Of those, found in the prefix cache.
     pub cached_tokens: u64,
+    /// Of those, read from disk.
+    pub disk_tokens: u64,
+    /// The cache on disk, where there is one.
+    pub disk: Option<TierStats>,
     /// Tokens generated.
     pub generated_tokens: u64,
     /// Tokens computed, recomputed ones and drafts included.
@@ -67,6 +74,8 @@ pub(crate) struct Stats {
     pub failed: AtomicU64,
     pub prompt_tokens: AtomicU64,
     pub cached_tokens: AtomicU64,
+    pub disk_tokens: AtomicU64,
+    pub disk: OnceLock<Arc<Shared>>,
     pub generated_tokens: AtomicU64,
     pub device_errors: AtomicU64,
     computed_tokens: AtomicU64,
@@ -136,6 +145,8 @@ impl Stats {
             failed: large(&self.failed),
             prompt_tokens: large(&self.prompt_tokens),
             cached_tokens: large(&self.cached_tokens),
+            disk_tokens: large(&self.disk_tokens),
+            disk: self.disk.get().map(|d| d.stats()),
             generated_tokens: large(&self.generated_tokens),
             computed_tokens: large(&self.computed_tokens),
             drafted_tokens: large(&self.drafted_tokens),

@@ -100,6 +100,7 @@ impl Generation {
         self.open -= 1;
         self.usage.prompt_tokens += usage.prompt_tokens;
         self.usage.cached_tokens += usage.cached_tokens;
+        self.usage.disk_tokens += usage.disk_tokens;
         self.usage.completion_tokens += usage.completion_tokens;
         if self.open == 0 {
             self.outcome = Outcome::Finished;

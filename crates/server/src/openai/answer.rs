@@ -302,7 +302,10 @@ fn usage_object(usage: Usage) -> Value {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
-        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "disk_tokens": usage.disk_tokens,
+        },
     })
 }
 
@@ -366,7 +369,8 @@ mod tests {
         assert_eq!(opening[0]["choices"][0]["delta"]["role"], "assistant");
         assert_eq!(opening[0]["warnings"], json!(["w"]));
         assert_eq!(opening[1]["usage"], Value::Null);
-        let usage = Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 4 };
+        let usage =
+            Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 4, ..Usage::default() };
         let closing = answer.closing(usage).unwrap();
         assert_eq!(closing["usage"]["total_tokens"], 7);
         assert_eq!(closing["choices"], json!([]));
