@@ -244,6 +244,11 @@ impl Tier {
         Arc::clone(&self.shared)
     }
 
+    /// Whether its thread has ended, which it does by a bug only.
+    pub(crate) fn has_died(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
     fn run_tokens(&self) -> u32 {
         RUN_BLOCKS * self.block_tokens
     }

@@ -78,6 +78,14 @@ impl Core {
 
     /// Takes over what was read since the last turn.
     pub(super) fn take_restored(&mut self) {
+        if self.tier.as_ref().is_some_and(Tier::has_died) {
+            tracing::error!("the cache on disk is off: its thread ended by a panic");
+            self.tier = None;
+            self.sched.note_runs(0);
+            for restore in std::mem::take(&mut self.restores) {
+                self.end_restore(restore);
+            }
+        }
         for _ in 0..RUNS_A_TURN {
             let Some(done) = self.tier.as_ref().and_then(Tier::take_done) else { return };
             let Some(at) = self.restores.iter().position(|r| r.job.number == done.job) else {
