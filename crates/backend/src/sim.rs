@@ -294,6 +294,15 @@ impl SimExecutable {
         }
     }
 
+    /// Forgets what it was told to forget.
+    fn poison(&mut self) {
+        let poisoned = std::mem::take(&mut self.control.plan().poison);
+        for (g, block) in poisoned {
+            let extent = self.extent(g, block);
+            self.store[g][extent].fill(EMPTY);
+        }
+    }
+
     /// Entries of one block.
     fn extent(&self, g: usize, block: BlockId) -> std::ops::Range<usize> {
         let size = if self.kinds[g] == GroupKind::State { 1 } else { self.size };
@@ -508,12 +517,9 @@ fn token_id(source: &TokenSource) -> TokenId {
 impl Executable for SimExecutable {
     fn submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         assert!(!self.broken, "a failed device is used again");
+        self.poison();
         let (step, delay) = {
             let mut plan = self.control.plan();
-            for (g, block) in std::mem::take(&mut plan.poison) {
-                let extent = self.extent(g, block);
-                self.store[g][extent].fill(EMPTY);
-            }
             plan.steps += 1;
             (plan.steps - 1, plan.delay)
         };
@@ -553,6 +559,7 @@ impl Executable for SimExecutable {
         block: BlockId,
         out: &mut [u8],
     ) -> Result<(), DeviceError> {
+        self.poison();
         let extent = self.extent(group, block);
         assert_eq!(out.len(), extent.len() * ENTRY_BYTES, "bytes of a block");
         for (to, entry) in out.chunks_exact_mut(ENTRY_BYTES).zip(&self.store[group][extent]) {
@@ -568,6 +575,7 @@ impl Executable for SimExecutable {
         block: BlockId,
         bytes: &[u8],
     ) -> Result<(), DeviceError> {
+        self.poison();
         let extent = self.extent(group, block);
         assert_eq!(bytes.len(), extent.len() * ENTRY_BYTES, "bytes of a block");
         let entries = bytes.as_chunks::<ENTRY_BYTES>().0;

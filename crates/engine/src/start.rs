@@ -132,6 +132,9 @@ fn open_tier(
     executable: &dyn Executable,
     config: &Config,
 ) -> Result<Tier, TierError> {
+    if config.whole_sequences {
+        return Err(TierError::Model("a model that takes whole sequences"));
+    }
     let blocks = executable.blocks()?;
     let key = identify(&disk.model, disk.kv, &blocks)?;
     let options = LogOptions::with_cap(disk.cap_bytes);

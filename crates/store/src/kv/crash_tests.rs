@@ -149,27 +149,30 @@ fn a_crash_at_every_call() {
 
 #[test]
 fn a_call_that_fails_harms_nothing() {
-    for at in 1..400 {
+    for at in 1..200 {
         let disk = SimDisk::new(at);
         disk.fail_at(at);
         disk.fail_at(at + 7);
         let mut log = open(&disk);
         life(&mut log);
         read_all(&mut log);
-        assert!(write(&mut log, &text(90)) || write(&mut log, &text(90)), "call {at}");
-        assert_eq!(read(&mut log, &text(90)), 4, "call {at}");
+        // The last run written is never the one that makes room.
+        let tokens = [1, 2];
+        let run = Run { parent: RunId::root(&key(), 9), salt: 9, first: 0, tokens: &tokens };
+        let again = log.put(&run, &payload(&run)).or_else(|_| log.put(&run, &payload(&run)));
+        assert!(again.is_ok(), "call {at}: {again:?}");
         drop(log);
         disk.restart(Crash::Kill);
         let mut log = open(&disk);
         read_all(&mut log);
-        assert_eq!(read(&mut log, &text(90)), 4, "call {at}");
+        assert_eq!(log.get(&run, &mut Vec::new()), Some(&payload(&run)[..]), "call {at}");
     }
 }
 
 #[test]
 fn damage_is_noticed() {
     let mut damaged = 0;
-    for seed in 0..1500 {
+    for seed in 0..500 {
         let disk = SimDisk::new(seed);
         let mut log = open(&disk);
         life(&mut log);
@@ -192,7 +195,7 @@ fn damage_is_noticed() {
         assert!(rounds.any(|whole| whole), "seed {seed}");
         read_all(&mut log);
     }
-    assert!(damaged > 300, "{damaged}");
+    assert!(damaged > 100, "{damaged}");
 }
 
 #[test]
