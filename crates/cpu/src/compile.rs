@@ -346,7 +346,9 @@ impl<'a> Compiler<'a> {
         // One more where a window begins within a split, one for the tokens of the step.
         let max_splits = match mask {
             Mask::Window(n) => (*n as usize).div_ceil(SPLIT) + 2,
-            Mask::Causal | Mask::None => (self.limits.context as usize).div_ceil(SPLIT) + 1,
+            Mask::Causal | Mask::None | Mask::Around(_) => {
+                (self.limits.context as usize).div_ceil(SPLIT) + 1
+            }
         };
         let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
         let kernel = attend::Attend {

@@ -137,7 +137,7 @@ impl Weight {
         pool: &mut Pool,
     ) -> Result<Self, DeviceError> {
         let kind = match spec.role {
-            WeightUse::Vector => Kind::Vector(stored::vector(spec, source)?),
+            WeightUse::Vector | WeightUse::LogVector => Kind::Vector(stored::vector(spec, source)?),
             WeightUse::Rows => Kind::Table(tables(spec, source, slabs)?),
             _ => Kind::Panels(panels(spec, source, slabs, pool)?),
         };

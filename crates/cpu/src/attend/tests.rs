@@ -210,6 +210,7 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
             Mask::Causal => 0..t + 1,
             Mask::Window(n) => (t + 1).saturating_sub(n as usize)..t + 1,
             Mask::None => 0..case.tokens,
+            Mask::Around(n) => t.saturating_sub(n as usize)..case.tokens.min(t + n as usize + 1),
         };
         for h in 0..case.heads {
             let q = &q[(t * case.heads + h) * case.k_dim..][..case.k_dim];

@@ -84,7 +84,9 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
     }
     all.push(cached(&Shape { name: "every key", mask: Mask::None, ..PLAIN }, KvFormat::F32, block));
     all.push(rotated_only(block));
-    all.extend([Mask::None, Mask::Causal, Mask::Window(9)].map(|mask| fresh(mask, block)));
+    all.extend(
+        [Mask::None, Mask::Causal, Mask::Window(9), Mask::Around(5)].map(|mask| fresh(mask, block)),
+    );
     all.extend([KvFormat::F32, KvFormat::Bf16, KvFormat::Int8].map(|f| latent(f, block)));
     all
 }
