@@ -19,7 +19,8 @@ const MAX_INDEX_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct OpenModel {
     /// Hyper-parameters and the tensor index. For a Hugging Face folder `meta` is config.json,
-    /// with generation_config.json under the key `generation_config`.
+    /// with generation_config.json under the key `generation_config` and 1_Pooling/config.json
+    /// under `pooling`.
     pub checkpoint: Checkpoint,
     /// The tensors' bytes.
     pub data: ModelData,
@@ -219,6 +220,13 @@ fn open_hf(folder: &Path, weights: Weights) -> Result<OpenModel, LoadError> {
         let json = read_whole(&generation_path, hf_config::MAX_CONFIG_BYTES)?;
         let generation = hf_config::parse(&generation_path, &json)?;
         meta.insert("generation_config".to_owned(), MetaValue::Map(Box::new(generation)));
+    }
+    // How sentence-transformers pools the rows of a sequence.
+    let pooling_path = folder.join("1_Pooling").join("config.json");
+    if pooling_path.is_file() {
+        let json = read_whole(&pooling_path, hf_config::MAX_CONFIG_BYTES)?;
+        let pooling = hf_config::parse(&pooling_path, &json)?;
+        meta.insert("pooling".to_owned(), MetaValue::Map(Box::new(pooling)));
     }
     let (path, files, tensors) = match weights {
         Weights::File(file) => {
