@@ -61,6 +61,14 @@ pub enum Command {
         /// Only this model.
         model: Option<String>,
     },
+    /// What is wrong with a model's tokenizer and chat template.
+    Lint {
+        /// Name, alias or path.
+        model: String,
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
     /// What this machine offers and what will be used.
     Doctor,
     /// Completion script for a shell.

@@ -8,6 +8,7 @@ mod doctor;
 mod eval;
 mod failure;
 mod inspect;
+mod lint;
 mod memory;
 mod model;
 mod run;
@@ -44,6 +45,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Score(score) => score::score(&score),
         Command::Eval(eval) => eval::eval(&eval),
         Command::Inspect(inspect) => inspect::inspect(&inspect),
+        Command::Lint { model, json } => lint::lint(&model, json),
         Command::Pull { model } => store::pull(&model),
         Command::List { json } => store::list(json),
         Command::Show { model } => store::show(&model),
