@@ -32,6 +32,7 @@ enum Message {
 /// What requests are checked against.
 struct Facts {
     vocab: u32,
+    hidden: u32,
     /// Token ids are below this.
     ids: u32,
     longest: u32,
@@ -118,6 +119,7 @@ impl Engine {
         let known = parts.tokenizer.as_ref().map_or(u32::MAX, |t| t.vocab_size() as u32);
         let facts = Facts {
             vocab: c.vocab,
+            hidden: c.hidden,
             ids: if c.vocab > 0 { c.vocab } else { known },
             longest: Scheduler::new(c.clone()).longest(),
             top_logprobs: c.limits.top_logprobs,
@@ -211,6 +213,11 @@ impl Engine {
     /// Columns of a logits row.
     pub fn vocab(&self) -> u32 {
         self.shared.facts.vocab
+    }
+
+    /// Columns of an embedding; 1 where the model scores a text instead.
+    pub fn width(&self) -> u32 {
+        self.shared.facts.hidden
     }
 
     /// Refuses new requests and waits until the open ones have ended; false when some were still

@@ -10,6 +10,9 @@ use tokenmill_models::{ModelError, ModelSpec, lower, spec_of};
 
 use crate::vocabulary::{Vocabulary, VocabularyError, vocabulary};
 
+/// Longest text of a model that takes texts whole, unless a longer context is asked for.
+const WHOLE_TOKENS: u32 = 8192;
+
 /// What the user wants of a loaded model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadOptions {
@@ -143,7 +146,13 @@ pub fn load(
     mut progress: impl FnMut(usize, usize),
 ) -> Result<LoadedModel, LoadFailure> {
     let Lowered { files, spec, program } = read(path, options.kv)?;
-    let (limits, fit) = fit(&spec, &program, device.caps().block_tokens, options)?;
+    let mut options = options.clone();
+    if program.whole_sequences {
+        // A step holds whole texts.
+        let longest = options.context.unwrap_or(spec.context.min(WHOLE_TOKENS)).min(spec.context);
+        options.step_tokens = options.step_tokens.max(longest);
+    }
+    let (limits, fit) = fit(&spec, &program, device.caps().block_tokens, &options)?;
     // The vocabulary is built while weights are uploaded.
     let (vocabulary, weights) = std::thread::scope(|scope| {
         let text = scope.spawn(|| vocabulary(&files));

@@ -187,7 +187,7 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
 }
 
 /// Every byte a token, spelled as byte-level vocabularies do.
-fn tokenizer() -> Tokenizer {
+pub fn tokenizer() -> Tokenizer {
     let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut next = 0x100;
     let mut spell = |byte: u8| {

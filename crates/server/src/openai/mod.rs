@@ -1,10 +1,14 @@
-//! The OpenAI dialect: chat and text completion, whole or streamed, and the list of models.
+//! The OpenAI dialect: chat and text completion, whole or streamed, embeddings, and the list of
+//! models; beside it the rerank call of Cohere and Jina.
 
 mod answer;
 mod chat;
 mod completion;
+mod embedding;
 pub mod models;
 mod parameters;
+mod rerank;
+mod rows;
 mod stream;
 
 use std::sync::Arc;
@@ -14,7 +18,7 @@ use axum::body::Body;
 use axum::extract::{Request as HttpRequest, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
-use tokenmill_engine::{Event, Request, StopReason, TokenInfo};
+use tokenmill_engine::{Event, Request, RowsAnswer, StopReason, TokenInfo};
 
 use crate::body::{self, Received};
 use crate::error::ApiError;
@@ -43,6 +47,36 @@ pub async fn chat(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Resp
 /// POST /v1/completions
 pub async fn completions(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
     respond(state, request, completion::prepare).await
+}
+
+/// POST /v1/embeddings
+pub async fn embeddings(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
+    numbers(state, request, embedding::prepare, embedding::answer).await
+}
+
+/// POST /v1/rerank
+pub async fn rerank(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
+    numbers(state, request, rerank::prepare, rerank::answer).await
+}
+
+/// A request answered by rows of numbers: reads it, has the rows computed, writes the answer.
+async fn numbers<A: Send + 'static>(
+    State(shared): State<Arc<Shared>>,
+    request: HttpRequest<Body>,
+    prepare: fn(&Shared, Fields) -> Result<rows::Asked<A>, ApiError>,
+    write: fn(&Shared, A, Vec<RowsAnswer>) -> Response,
+) -> Response {
+    let job = async {
+        let place = shared.admit()?;
+        let body = body::read(request, &shared).await?;
+        let state = Arc::clone(&shared);
+        let job = move || prepare(&state, parse(&state, body)?);
+        let rows::Asked { model, inputs, rest } = shared.workshop.run(job).await?;
+        let found = rows::compute(&shared, &model, inputs).await?;
+        drop(place);
+        Ok::<_, ApiError>(write(&shared, rest, found))
+    };
+    job.await.unwrap_or_else(IntoResponse::into_response)
 }
 
 async fn respond(
