@@ -1,6 +1,7 @@
 //! Project chores: `cargo xtask tidy` checks what the compiler cannot, `cargo xtask lines` prints
-//! the size of every crate.
+//! the size of every crate, architecture and format, `cargo xtask docs` writes docs/models.md.
 
+mod rows;
 mod tidy;
 
 use std::process::ExitCode;
@@ -19,10 +20,18 @@ fn main() -> ExitCode {
             for (name, lines) in tidy::lines(&root) {
                 println!("{lines:6} {name}");
             }
+            print!("{}", rows::lines(&root));
             ExitCode::SUCCESS
         }
+        Some("docs") => match std::fs::write(root.join("docs/models.md"), rows::page(&root)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("docs/models.md: {error}");
+                ExitCode::FAILURE
+            }
+        },
         _ => {
-            eprintln!("usage: cargo xtask tidy | lines");
+            eprintln!("usage: cargo xtask tidy | lines | docs");
             ExitCode::FAILURE
         }
     }
