@@ -1,6 +1,7 @@
 //! Project chores: `cargo xtask tidy` checks what the compiler cannot, `cargo xtask lines` prints
-//! the size of every crate.
+//! the size of every crate, `cargo xtask instructions` counts those of hot kernels.
 
+mod instructions;
 mod tidy;
 
 use std::process::ExitCode;
@@ -21,8 +22,22 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
+        Some("instructions") => {
+            let write = std::env::args().nth(2).as_deref() == Some("write");
+            let done = if write { instructions::write(&root) } else { instructions::check(&root) };
+            match done {
+                Ok(report) => {
+                    print!("{report}");
+                    ExitCode::SUCCESS
+                }
+                Err(problem) => {
+                    eprintln!("{problem}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
         _ => {
-            eprintln!("usage: cargo xtask tidy | lines");
+            eprintln!("usage: cargo xtask tidy | lines | instructions [write]");
             ExitCode::FAILURE
         }
     }
