@@ -10,7 +10,7 @@ outputs of the HF model are kept.
     python tests/golden/record.py llama qwen3      # some
     python tests/golden/record.py --check llama    # recompute and compare with what is committed
     python tests/golden/record.py --vectors        # the hash test vectors of README.md
-    python tests/golden/record.py --twins CONVERTER_DIR llama   # also twin.gguf, by llama.cpp
+    python tests/golden/record.py --twins CONVERTER_DIR llama   # its GGUF twin, by llama.cpp
 
 CONVERTER_DIR is a llama.cpp source folder (it holds convert_hf_to_gguf.py and conversion/).
 """
@@ -26,151 +26,13 @@ import tempfile
 
 import numpy as np
 
+import families
+import twins
+from hashed import (ABSENT, Tensors, config, decoder, fnv1a64, head_dim, prompt_ids, raw,
+                    splitmix64, values_of)
+
 HERE = pathlib.Path(__file__).resolve().parent
 GREEDY_STEPS = 32
-MASK = (1 << 64) - 1
-
-# ---------------------------------------------------------------------------------------- the hash
-
-
-def fnv1a64(text):
-    """FNV-1a 64 of the UTF-8 bytes of `text`."""
-    value = 0xCBF29CE484222325
-    for byte in text.encode():
-        value = ((value ^ byte) * 0x100000001B3) & MASK
-    return value
-
-
-def splitmix64(values):
-    """The standard splitmix64 step of each element of a uint64 array (increment, then mix)."""
-    z = values + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def raw(name, count):
-    """uint64[count]: the hash of elements 0..count of the tensor called `name`."""
-    with np.errstate(over="ignore"):
-        return splitmix64(np.uint64(fnv1a64(name)) + np.arange(count, dtype=np.uint64))
-
-
-def round_bf16(values):
-    """f32 values rounded to bfloat16, to nearest with ties to even; returns f32."""
-    bits = values.view(np.uint32)
-    bits = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return (bits & np.uint32(0xFFFF0000)).view(np.float32)
-
-
-def values_of(tensor, salt):
-    """The tensor's values: f32 array (rounded to bf16 where its dtype says so) or uint8 array."""
-    count = math.prod(tensor["shape"])
-    x = raw(tensor["name"] + salt, count)
-    if tensor["dtype"] == "U8":
-        top = (x >> np.uint64(56)).astype(np.uint32)
-        data = (tensor["offset"] + top % tensor["scale"]).astype(np.uint8)
-        return data.reshape(tensor["shape"])
-    v = (x >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24) - np.float32(0.5)
-    data = np.float32(tensor["offset"]) + np.float32(tensor["scale"]) * v
-    data = data.astype(np.float32)
-    if tensor["dtype"] == "BF16":
-        data = round_bf16(data)
-    return data.reshape(tensor["shape"])
-
-
-def prompt_ids(arch, count, vocab):
-    """Prompt token ids: splitmix64 of the hash of "prompt:<arch>", modulo the vocabulary."""
-    return [int(x % np.uint64(vocab)) for x in raw("prompt:" + arch, count)]
-
-
-# --------------------------------------------------------------------------- describing the tensors
-
-
-def short(value):
-    """A scale kept to three digits, so that JSON holds it exactly as used."""
-    return float(f"{value:.3g}")
-
-
-class Tensors:
-    """Collects the tensor table of one family, in checkpoint names."""
-
-    def __init__(self, dtype="F32"):
-        self.rows = []
-        self.dtype = dtype
-
-    def add(self, name, shape, scale, offset=0.0, dtype=None):
-        self.rows.append({"name": name, "shape": list(shape), "dtype": dtype or self.dtype,
-                          "scale": scale, "offset": offset})
-
-    def linear(self, name, rows, cols, gain=1.0, bias=False):
-        """`gain` is the standard deviation of the outputs for inputs of unit RMS."""
-        self.add(name + ".weight", [rows, cols], short(2 * math.sqrt(3 / cols) * gain))
-        if bias:
-            self.bias(name + ".bias", rows)
-
-    def bias(self, name, count, scale=0.5):
-        self.add(name, [count], scale)
-
-    def norm(self, name, count, offset=1.0, bias=False):
-        self.add(name + ".weight", [count], 0.5, offset)
-        if bias:
-            self.bias(name + ".bias", count)
-
-    def embed(self, name, vocab, hidden, std=1.0):
-        self.add(name + ".weight", [vocab, hidden], short(math.sqrt(12) * std))
-
-    def head(self, vocab, hidden, gain=2.2):
-        self.linear("lm_head", vocab, hidden, gain)
-
-    def gated(self, prefix, hidden, inner, names=("gate_proj", "up_proj", "down_proj"), down=1.6):
-        self.linear(f"{prefix}.{names[0]}", inner, hidden, 1.3)
-        self.linear(f"{prefix}.{names[1]}", inner, hidden, 1.2)
-        self.linear(f"{prefix}.{names[2]}", hidden, inner, down)
-
-    def attention(self, prefix, c, peak=1.7, bias=(), out="o_proj"):
-        """q, k, v and output projections; `bias` names those that have one."""
-        hidden, dim = c["hidden_size"], head_dim(c)
-        q, kv = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
-        self.linear(f"{prefix}.q_proj", q, hidden, peak, "q" in bias)
-        self.linear(f"{prefix}.k_proj", kv, hidden, peak, "k" in bias)
-        self.linear(f"{prefix}.v_proj", kv, hidden, 1.2, "v" in bias)
-        self.linear(f"{prefix}.{out}", hidden, q, 1.5, "o" in bias)
-
-    def qk_norm(self, prefix, q, k, offset=1.6, names=("q_norm", "k_norm")):
-        self.norm(f"{prefix}.{names[0]}", q, offset)
-        self.norm(f"{prefix}.{names[1]}", k, offset)
-
-
-def head_dim(c):
-    return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
-
-
-def decoder(c, layer, norm_offset=1.0, embed_std=None, dtype="F32", norm="model.norm"):
-    """The tensors around the layers: embedding, `layer(t, i, prefix)` for each, norm, head."""
-    t = Tensors(dtype)
-    tied = c.get("tie_word_embeddings", c.get("tie_embedding", False))
-    std = embed_std or (0.3 if tied else 1.0)
-    t.embed("model.embed_tokens", c["vocab_size"], c["hidden_size"], std)
-    for i in range(c["num_hidden_layers"]):
-        layer(t, i, f"model.layers.{i}")
-    t.norm(norm, c["hidden_size"], norm_offset)
-    if not tied:
-        t.head(c["vocab_size"], c["hidden_size"])
-    return t.rows
-
-
-def config(arch, model_type, **fields):
-    """Fields every hub config.json of a decoder has, in the layout files on the hub use."""
-    base = {"architectures": [arch], "model_type": model_type, "torch_dtype": "float32",
-            "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 0.01,
-            "rope_theta": 10000.0, "tie_word_embeddings": False, "attention_bias": False,
-            "attention_dropout": 0.0, "use_cache": True, "initializer_range": 0.02,
-            "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
-    base.update(fields)
-    return {k: v for k, v in base.items() if v is not ABSENT}
-
-
-ABSENT = object()
 
 # ------------------------------------------------------------------------------------ the families
 # Each returns (config as found on the hub, tensor table). eps is large on purpose: where it is
@@ -593,9 +455,11 @@ FAMILIES = {
     "olmo2": (olmo2, 72), "granite": (granite, 71), "qwen3_moe": (qwen3_moe, 74),
     "mixtral": (mixtral, 73), "gemma2": (gemma2, 70),
 }
+ENCODERS = ("bert", "xlm-roberta", "nomic_bert", "modernbert")
+EMBEDDERS = ("qwen3_embedding",)
 TWINS = ("llama", "qwen2", "qwen3", "gemma3")
-# The cached one-token path of transformers leaves out the dt clamp; the prompt path has it.
-NO_CACHE_CHECK = ("falcon_h1_norm",)
+# The cached one-token path of transformers leaves out the dt clamp, and Mamba-2 has its own cache.
+NO_CACHE_CHECK = ("falcon_h1_norm", "mamba2")
 
 # --------------------------------------------------------------------------------------- recording
 
@@ -616,8 +480,10 @@ def load_model(folder, conf):
     """The HF model in f32 with eager attention; every checkpoint tensor must have been used."""
     import torch
     import transformers
-    kind = (transformers.AutoModel if conf["model_type"] == "bert"
+    kind = (transformers.AutoModel if conf["model_type"] in ENCODERS or folder.name in EMBEDDERS
             else transformers.AutoModelForCausalLM)
+    if conf["architectures"][0].endswith("ForSequenceClassification"):
+        kind = transformers.AutoModelForSequenceClassification
     extra = {}
     if "quantization_config" in conf:
         extra["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
@@ -639,8 +505,10 @@ def router_margins(model):
         if k is None:
             return
         logits = output[0].detach().reshape(-1, output[0].shape[-1])
-        if hasattr(module, "e_score_correction_bias"):
-            scores = logits.sigmoid() + module.e_score_correction_bias
+        bias = getattr(module, "e_score_correction_bias", None)
+        if bias is not None:
+            logits = scores = logits.sigmoid() + bias
+        if bias is not None and getattr(module, "num_group", 1) > 1:
             groups = scores.view(-1, module.num_group, scores.shape[1] // module.num_group)
             group = groups.topk(2, dim=-1)[0].sum(-1)
             order = group.sort(dim=-1, descending=True)
@@ -659,8 +527,9 @@ def router_margins(model):
 
 def layer_trace(model, run):
     """f32 [1 + layers, 2, hidden]: embedding and layer outputs at the first and last position."""
-    inner = getattr(model, "model", model)
-    layers = inner.layers if hasattr(inner, "layers") else inner.encoder.layer
+    inner = model.base_model if model.base_model is not model else getattr(model, "model", model)
+    inner = getattr(inner, "encoder", inner)
+    layers = next(getattr(inner, name) for name in ("layers", "layer", "h") if hasattr(inner, name))
     rows = []
 
     def first(value):
@@ -716,7 +585,7 @@ def run_decoder(arch, conf, model, ids):
         return None, f"sigma {sigma:.3f}"
     if margins and min(margins) < 1e-3:
         return None, f"router margin {min(margins):.2e}"
-    peaks = [float(a.max(-1).values.mean()) for a in (out.attentions or []) if a is not None]
+    peaks = [float(a.max(-1).values.mean()) for a in (getattr(out, "attentions", None) or []) if a is not None]
     chosen, least = greedy(model, ids)
     if least < 2e-3 * sigma:
         return None, f"greedy margin {least:.2e}"
@@ -733,13 +602,24 @@ def run_decoder(arch, conf, model, ids):
     return {"logits": logits, "trace": trace, "greedy": chosen, "meta": meta}, None
 
 
+def encodes(arch, conf):
+    return conf["model_type"] in ENCODERS or arch in EMBEDDERS
+
+
 def run_encoder(arch, conf, model, ids):
-    """The recorded data of BERT: last hidden state and its mean, normalised."""
+    """The recorded data of an encoder: last hidden state, and its normalised mean (of EMBEDDERS the
+    last row, of rerankers the score)."""
     import torch
     tokens = torch.tensor([ids])
+    scores = conf["architectures"][0].endswith("ForSequenceClassification")
+    whole, model = model, model.base_model
     trace, out = layer_trace(model, lambda: model(tokens, output_attentions=True))
     hidden = out.last_hidden_state[0].numpy().astype(np.float32)
-    mean = torch.nn.functional.normalize(out.last_hidden_state[0].mean(0), dim=0)
+    rows = out.last_hidden_state[0]
+    row = rows[-1] if arch in EMBEDDERS else rows.mean(0)
+    mean = torch.nn.functional.normalize(row, dim=0)
+    if scores:
+        mean = whole(tokens).logits[0]
     meta = {"sigma": round(float(hidden.std()), 4),
             "attention_peak": [round(float(a.max(-1).values.mean()), 3) for a in out.attentions]}
     return {"hidden": hidden, "embedding": mean.numpy().astype(np.float32), "trace": trace,
@@ -749,10 +629,10 @@ def run_encoder(arch, conf, model, ids):
 def record(arch, scratch):
     """Find a salt whose choices are stable and return everything to be written."""
     import torch
-    builder, length = FAMILIES[arch]
+    builder, length = (FAMILIES | families.FAMILIES)[arch]
     conf, rows = builder()
     ids = prompt_ids(arch, length, conf["vocab_size"])
-    run = run_encoder if conf["model_type"] == "bert" else run_decoder
+    run = run_encoder if encodes(arch, conf) else run_decoder
     for attempt in range(400):
         salt = f"#{attempt}" if attempt else ""
         folder = pathlib.Path(scratch) / arch
@@ -841,15 +721,39 @@ tool.main()
 """
 
 
-def twin(arch, folder, converter):
-    out = HERE / arch / "twin.gguf"
+def convert(arch, folder, converter, out):
+    """Runs the converter on a folder."""
     vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
     # The converter reads this file only to count the rows of the embedding.
     (folder / "tokenizer.json").write_text(json.dumps(
         {"added_tokens": [], "model": {"vocab": {f"t{i}": i for i in range(vocab)}}}))
     subprocess.run([sys.executable, "-c", CONVERT, str(converter), str(folder), str(out),
                     f"golden {arch}"], check=True, env={"NO_LOCAL_GGUF": "1", "PATH": "/usr/bin"})
-    print(f"{arch}: twin.gguf {out.stat().st_size} bytes")
+
+
+def twin(arch, folder, converter):
+    """The converted file itself for TWINS, else where each of its numbers comes from."""
+    out = HERE / arch / "twin.gguf"
+    if arch in TWINS:
+        convert(arch, folder, converter, out)
+        print(f"{arch}: twin.gguf {out.stat().st_size} bytes")
+        return
+    convert(arch, folder, converter, folder / "twin.gguf")
+    table = json.loads((HERE / arch / "tensors.json").read_text())
+    sources = [values_of(row, table["salt"]).ravel() for row in table["tensors"]]
+    text = twins.describe(folder / "twin.gguf", sources)
+    (HERE / arch / "twin.json").write_text(text)
+    print(f"{arch}: twin.json {len(text)} bytes")
+
+
+def only_twin(arch, scratch, converter):
+    """The twin of what is committed already."""
+    folder = pathlib.Path(scratch) / arch
+    folder.mkdir(parents=True)
+    table = json.loads((HERE / arch / "tensors.json").read_text())
+    conf = json.loads((HERE / arch / "config.json").read_text())
+    write_checkpoint(folder, conf, table["tensors"], table["salt"])
+    twin(arch, folder, converter)
 
 
 def vectors():
@@ -876,7 +780,7 @@ def main():
     parser.add_argument("families", nargs="*", help="default: all")
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     parser.add_argument("--vectors", action="store_true", help="print the hash test vectors")
-    parser.add_argument("--twins", metavar="DIR", help="llama.cpp folder: write twin.gguf too")
+    parser.add_argument("--twins", metavar="DIR", help="llama.cpp folder: only the GGUF twins")
     args = parser.parse_args()
     if args.vectors:
         return vectors()
@@ -886,15 +790,16 @@ def main():
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        for arch in args.families or FAMILIES:
+        for arch in args.families or FAMILIES | families.FAMILIES:
+            if args.twins:
+                only_twin(arch, scratch, args.twins)
+                continue
             conf, rows, ids, salt, data, folder = record(arch, scratch)
             if args.check:
                 print(f"{arch}: largest difference {check(arch, data):.3g}")
                 continue
             write(arch, conf, rows, ids, salt, data, folder)
             print(f"{arch}: salt {salt!r} {json.dumps(data['meta'])}")
-            if args.twins and arch in TWINS:
-                twin(arch, folder, args.twins)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 //! Project chores: `cargo xtask tidy` checks what the compiler cannot, `cargo xtask lines` prints
-//! the size of every crate.
+//! the size of every crate, architecture and format, `cargo xtask docs` writes docs/models.md,
+//! `cargo xtask instructions` counts those of hot kernels.
 
+mod instructions;
+mod rows;
 mod tidy;
 
 use std::process::ExitCode;
@@ -19,10 +22,32 @@ fn main() -> ExitCode {
             for (name, lines) in tidy::lines(&root) {
                 println!("{lines:6} {name}");
             }
+            print!("{}", rows::lines(&root));
             ExitCode::SUCCESS
         }
+        Some("docs") => match std::fs::write(root.join("docs/models.md"), rows::page(&root)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("docs/models.md: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        Some("instructions") => {
+            let write = std::env::args().nth(2).as_deref() == Some("write");
+            let done = if write { instructions::write(&root) } else { instructions::check(&root) };
+            match done {
+                Ok(report) => {
+                    print!("{report}");
+                    ExitCode::SUCCESS
+                }
+                Err(problem) => {
+                    eprintln!("{problem}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
         _ => {
-            eprintln!("usage: cargo xtask tidy | lines");
+            eprintln!("usage: cargo xtask tidy | lines | docs | instructions [write]");
             ExitCode::FAILURE
         }
     }

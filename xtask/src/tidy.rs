@@ -57,6 +57,7 @@ pub fn root() -> PathBuf {
 pub fn check(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     arrows(root, &mut found);
+    crate::rows::check(root, &mut found);
     for path in sources(root) {
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();

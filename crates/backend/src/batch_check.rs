@@ -69,6 +69,25 @@ impl BatchRules {
         Ok(())
     }
 
+    /// Verifies that a block exists, and that its bytes are as many as given.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadBatch`] with the numbers.
+    pub fn check_block(
+        &self,
+        (group, block): (usize, BlockId),
+        (found, expected): (usize, usize),
+    ) -> Result<(), DeviceError> {
+        let blocks = self.blocks(group);
+        if group >= self.groups.len() || block.0 >= blocks {
+            return bad(format!("block {} of group {group}, which has {blocks}", block.0));
+        }
+        if found != expected {
+            return bad(format!("{found} bytes for a block of {expected}"));
+        }
+        Ok(())
+    }
+
     fn blocks(&self, group: usize) -> u32 {
         self.limits.group_blocks.get(group).copied().unwrap_or(0)
     }

@@ -2,6 +2,7 @@
 //! ragged batches and shuffled blocks, each compared with the reference device through the
 //! production door: upload, compile, submit, wait.
 
+mod blocks;
 mod cases;
 mod hostile;
 mod lab;
@@ -13,6 +14,7 @@ use tokenmill_ir::{Batch, Limits, Program, StepOutput};
 
 use crate::reference::ReferenceDevice;
 use crate::{Backend, DeviceError};
+pub use blocks::moved;
 pub use cases::all as cases;
 pub use hostile::spoiled;
 pub use lab::Material;
@@ -117,6 +119,15 @@ fn run_case(device: &mut dyn Backend, case: &Case) -> Result<Tolerance, Problem>
     for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
         compare(found, expected, case.tolerance, &mut worst)
             .map_err(|why| Problem::Differs(format!("step {step}: {why}")))?;
+    }
+    if !case.program.caches.is_empty() {
+        match moved(device, case) {
+            Ok(again) if again == found => {}
+            Ok(_) => return Err(Problem::Differs("blocks moved elsewhere differ".into())),
+            // A device may do without; the tier of the cache on disk is off then.
+            Err(DeviceError::Unsupported { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(worst)
 }

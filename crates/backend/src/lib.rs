@@ -13,7 +13,8 @@ pub mod trace;
 
 use thiserror::Error;
 use tokenmill_ir::{
-    Batch, DeviceCaps, Limits, Program, SourceError, StepOutput, WeightSource, WeightSpec,
+    Batch, BlockId, BufferSpec, DeviceCaps, Limits, Program, Rows, SourceError, StepOutput,
+    WeightSource, WeightSpec,
 };
 
 /// A weight a device holds.
@@ -58,6 +59,36 @@ pub enum DeviceError {
     },
 }
 
+/// Memory a program takes on a device, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Weights, in the device's layout.
+    pub weight_bytes: u64,
+    /// Caches, every block in use.
+    pub cache_bytes: u64,
+    /// Buffers of the largest step, and scratch memory.
+    pub buffer_bytes: u64,
+}
+
+impl Footprint {
+    /// The caches alone, numbers packed as their format says, and the buffers as plain f32.
+    pub fn of_caches(program: &Program, limits: &Limits, block_tokens: u32) -> Self {
+        let blocks = (0u32..).zip(&limits.group_blocks);
+        let rows = |rows: Rows| match rows {
+            Rows::Tokens => limits.step_tokens,
+            Rows::Outputs => limits.outputs,
+        };
+        let buffer = |b: &BufferSpec| u64::from(rows(b.rows)) * u64::from(b.cols) * 4;
+        Self {
+            weight_bytes: 0,
+            cache_bytes: blocks
+                .map(|(g, &n)| program.block_bytes(g, block_tokens) * u64::from(n))
+                .sum(),
+            buffer_bytes: program.buffers.iter().map(buffer).sum(),
+        }
+    }
+}
+
 /// A device: memory and a compiler of programs.
 pub trait Backend: Send {
     /// What the device is.
@@ -74,6 +105,10 @@ pub trait Backend: Send {
     /// Gives a weight's memory back.
     fn free(&mut self, weight: WeightHandle);
 
+    /// What [`upload`](Self::upload) of all weights and [`compile`](Self::compile) will take, from
+    /// the shapes alone.
+    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError>;
+
     /// Prepares a program: `weights[i]` is the upload of `program.weights[i]`. Caches and scratch
     /// are allocated here, once, from `limits`.
     fn compile(
@@ -82,6 +117,16 @@ pub trait Backend: Send {
         weights: &[WeightHandle],
         limits: &Limits,
     ) -> Result<Box<dyn Executable>, DeviceError>;
+}
+
+/// What cache blocks are as bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockBytes {
+    /// Everything the bytes depend on besides the program, its weights and the tokens: device
+    /// class, numerics version, mode, layout. Executables of equal names understand each other.
+    pub layout: String,
+    /// Bytes of a block of each cache group, all its layers together.
+    pub groups: Vec<usize>,
 }
 
 /// A compiled program with its caches.
@@ -98,4 +143,52 @@ pub trait Executable: Send {
         let _ = buffer;
         None
     }
+
+    /// How often its workers wait for each other in a step of that many tokens and outputs;
+    /// `None` where a device has no such thing.
+    fn barriers(&self, tokens: u32, outputs: u32) -> Option<u32> {
+        let _ = (tokens, outputs);
+        None
+    }
+    /// What its cache blocks are as bytes.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: blocks cannot be read and written.
+    fn blocks(&self) -> Result<BlockBytes, DeviceError> {
+        Err(no_blocks())
+    }
+
+    /// Copies a block of a group out, all its layers. Not while a step is in flight.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadBatch`] for a group, block or length that is not; `Unsupported`.
+    fn read_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let _ = (group, block, out);
+        Err(no_blocks())
+    }
+
+    /// Fills a block of a group with what [`read_block`](Self::read_block) gave, here or in an
+    /// executable whose [`blocks`](Self::blocks) are equal. Not while a step is in flight.
+    ///
+    /// # Errors
+    /// As `read_block`.
+    fn write_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        let _ = (group, block, bytes);
+        Err(no_blocks())
+    }
+}
+
+fn no_blocks() -> DeviceError {
+    let (device, what) = ("this device".into(), "reading and writing cache blocks".into());
+    DeviceError::Unsupported { device, what }
 }

@@ -12,7 +12,7 @@ mod sampling;
 
 use tokenmill_ir::{DeviceCaps, Limits, Program, WeightSource, WeightSpec};
 
-use crate::{Backend, DeviceError, Executable, WeightHandle};
+use crate::{Backend, DeviceError, Executable, Footprint, WeightHandle};
 pub use matrix::Matrix;
 
 use std::sync::Arc;
@@ -69,6 +69,14 @@ impl Backend for ReferenceDevice {
         if let Some(held) = self.weights.get_mut(weight.0 as usize) {
             *held = None;
         }
+    }
+
+    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError> {
+        let numbers = |w: &WeightSpec| u64::from(w.rows) * u64::from(w.cols) * 4;
+        Ok(Footprint {
+            weight_bytes: program.weights.iter().map(numbers).sum(),
+            ..Footprint::of_caches(program, limits, self.caps.block_tokens)
+        })
     }
 
     fn compile(

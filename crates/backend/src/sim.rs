@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score, splitmix};
 use tokenmill_ir::{
-    Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, GroupKind, KvFormat, Limits, OutputKind,
-    OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource, WeightSpec,
+    Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, GroupKind, KvFormat, Limits, Load,
+    OutputKind, OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource,
+    WeightSpec,
 };
 
-use crate::{Backend, DeviceError, Executable, WeightHandle};
+use crate::{Backend, BlockBytes, DeviceError, Executable, Footprint, WeightHandle};
 
 const NAME: &str = "sim";
 
@@ -129,6 +130,7 @@ pub fn whole_digest(tokens: impl Iterator<Item = TokenId>) -> u64 {
 #[derive(Debug, Default)]
 struct Plan {
     steps: u64,
+    done: Load,
     fail_at: BTreeSet<u64>,
     panic_at: BTreeSet<u64>,
     nan_on: BTreeSet<TokenId>,
@@ -136,13 +138,28 @@ struct Plan {
     delay: Duration,
 }
 
-/// What goes wrong, shared with the devices made under it; survives their rebuilding.
+impl Plan {
+    fn count(&mut self, batch: &Batch) {
+        let keys = |&position: &u32| u64::from(position) + 1;
+        self.done.tokens += batch.tokens.len() as u64;
+        self.done.outputs += batch.outputs.len() as u64;
+        self.done.key_reads += batch.positions.iter().map(keys).sum::<u64>();
+    }
+}
+
+/// What goes wrong, and what was done, shared with the devices made under it; survives their
+/// rebuilding.
 #[derive(Debug, Clone, Default)]
 pub struct SimControl(Arc<Mutex<Plan>>);
 
 impl SimControl {
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What all steps so far computed.
+    pub fn done(&self) -> Load {
+        self.plan().done
     }
 
     /// Steps submitted so far.
@@ -215,6 +232,10 @@ impl Backend for SimBackend {
 
     fn free(&mut self, _weight: WeightHandle) {}
 
+    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError> {
+        Ok(Footprint::of_caches(program, limits, self.caps.block_tokens))
+    }
+
     fn compile(
         &mut self,
         program: &Program,
@@ -242,6 +263,8 @@ struct Entry {
     value: u64,
 }
 
+/// An entry as bytes.
+const ENTRY_BYTES: usize = 12;
 const UNWRITTEN: u32 = u32::MAX;
 const EMPTY: Entry = Entry { end: UNWRITTEN, value: 0 };
 
@@ -289,6 +312,15 @@ impl SimExecutable {
             broken: false,
             control,
             kinds,
+        }
+    }
+
+    /// Forgets what it was told to forget.
+    fn poison(&mut self) {
+        let poisoned = std::mem::take(&mut self.control.plan().poison);
+        for (g, block) in poisoned {
+            let extent = self.extent(g, block);
+            self.store[g][extent].fill(EMPTY);
         }
     }
 
@@ -506,12 +538,9 @@ fn token_id(source: &TokenSource) -> TokenId {
 impl Executable for SimExecutable {
     fn submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         assert!(!self.broken, "a failed device is used again");
+        self.poison();
         let (step, delay) = {
             let mut plan = self.control.plan();
-            for (g, block) in std::mem::take(&mut plan.poison) {
-                let extent = self.extent(g, block);
-                self.store[g][extent].fill(EMPTY);
-            }
             plan.steps += 1;
             (plan.steps - 1, plan.delay)
         };
@@ -525,6 +554,7 @@ impl Executable for SimExecutable {
         }
         assert!(!self.control.plan().panic_at.contains(&step), "step {step} was told to panic");
         self.check_batch(batch);
+        self.control.plan().count(batch);
         self.out.clear();
         self.run(batch);
         Ok(())
@@ -533,6 +563,49 @@ impl Executable for SimExecutable {
     fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
         out.clear();
         std::mem::swap(out, &mut self.out);
+        Ok(())
+    }
+
+    fn blocks(&self) -> Result<BlockBytes, DeviceError> {
+        let bytes = |kind: &GroupKind| match kind {
+            GroupKind::State => ENTRY_BYTES,
+            _ => self.size * ENTRY_BYTES,
+        };
+        let groups = self.kinds.iter().map(bytes).collect();
+        Ok(BlockBytes { layout: format!("sim, blocks of {}", self.size), groups })
+    }
+
+    fn read_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        self.poison();
+        let extent = self.extent(group, block);
+        assert_eq!(out.len(), extent.len() * ENTRY_BYTES, "bytes of a block");
+        for (to, entry) in out.chunks_exact_mut(ENTRY_BYTES).zip(&self.store[group][extent]) {
+            to[..4].copy_from_slice(&entry.end.to_le_bytes());
+            to[4..].copy_from_slice(&entry.value.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn write_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        self.poison();
+        let extent = self.extent(group, block);
+        assert_eq!(bytes.len(), extent.len() * ENTRY_BYTES, "bytes of a block");
+        let entries = bytes.as_chunks::<ENTRY_BYTES>().0;
+        for (entry, from) in self.store[group][extent].iter_mut().zip(entries) {
+            let &[a, b, c, d, ref value @ ..] = from;
+            entry.end = u32::from_le_bytes([a, b, c, d]);
+            entry.value = u64::from_le_bytes(*value);
+        }
         Ok(())
     }
 }

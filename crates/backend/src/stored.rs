@@ -1,6 +1,6 @@
 //! A weight's rows as its parts describe them, pulled from a source: what every device does first.
 
-use tokenmill_ir::{RowPart, SourceError, WeightSource, WeightSpec};
+use tokenmill_ir::{RowPart, SourceError, WeightSource, WeightSpec, WeightUse, math};
 
 /// Why a part cannot be read, as the error devices hand on.
 fn error(part: &RowPart, reason: impl Into<String>) -> SourceError {
@@ -134,7 +134,11 @@ pub fn vector(spec: &WeightSpec, source: &dyn WeightSource) -> Result<Vec<f32>, 
         cols: u32::try_from(u64::from(spec.cols) / rows.max(1)).unwrap_or(u32::MAX),
         ..spec.clone()
     };
-    decode(&whole, source)
+    let mut numbers = decode(&whole, source)?;
+    if spec.role == WeightUse::LogVector {
+        numbers.iter_mut().for_each(|x| *x = math::ln(-f64::from(*x)) as f32);
+    }
+    Ok(numbers)
 }
 
 /// The bias of a matrix, one number a row; empty when it has none.
@@ -209,7 +213,7 @@ fn tensor_cols(part: &RowPart, source: &dyn WeightSource) -> Result<u64, SourceE
 mod tests {
     use super::*;
     use std::ops::Range;
-    use tokenmill_ir::{RowSlices, WeightUse};
+    use tokenmill_ir::RowSlices;
     use tokenmill_quant::FormatId;
 
     /// Tensors whose number i is i; `a` is `[6, 4]`, `b` has one axis of 12, `c` is `[3, 4]`.

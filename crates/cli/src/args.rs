@@ -32,6 +32,8 @@ pub enum Command {
     Score(Score),
     /// Perplexity of a text; KL divergence from a reference run.
     Eval(Eval),
+    /// Whether a model fits, with what context and how many streams, and how fast it will be.
+    Plan(Plan),
     /// What a model file holds and what will be computed.
     Inspect(Inspect),
     /// Fetch a model.
@@ -61,8 +63,20 @@ pub enum Command {
         /// Only this model.
         model: Option<String>,
     },
+    /// What is wrong with a model's tokenizer and chat template.
+    Lint {
+        /// Name, alias or path.
+        model: String,
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
     /// What this machine offers and what will be used.
-    Doctor,
+    Doctor {
+        /// Look at the prompt cache in this folder, too.
+        #[arg(long, value_name = "DIR")]
+        kv_dir: Option<PathBuf>,
+    },
     /// Completion script for a shell.
     Completions {
         /// Shell.
@@ -98,7 +112,24 @@ pub enum Kv {
     /// bfloat16.
     Bf16,
     /// Bytes with a scale a head.
+    #[value(alias = "q8")]
     Int8,
+    /// 4 bits, heads turned by a Hadamard transform, a scale for 32 columns.
+    #[value(alias = "q4")]
+    Int4,
+    /// Keys as int8, values as int4.
+    K8v4,
+}
+
+/// Where guesses of the next tokens come from; no answer depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Draft {
+    /// No guesses.
+    None,
+    /// The latest place where the last three tokens stood before.
+    Ngram,
+    /// The place with the longest text in common before it.
+    Suffix,
 }
 
 /// What decides how a model runs.
@@ -122,6 +153,9 @@ pub struct Machine {
     /// Memory to stay within, such as 8G; default: what is free.
     #[arg(long, value_parser = bytes)]
     pub mem: Option<u64>,
+    /// Where guesses of the next tokens come from; changes speed, no answer.
+    #[arg(long, value_enum, default_value = "none")]
+    pub draft: Draft,
 }
 
 /// How tokens are chosen.
@@ -202,6 +236,13 @@ pub struct Serve {
     /// Seconds that running answers get to finish after SIGTERM.
     #[arg(long, default_value_t = 30)]
     pub drain_timeout: u64,
+    /// Keep the prompt cache in this folder, so that a restart finds it. It holds what clients
+    /// sent: off by default.
+    #[arg(long, value_name = "DIR")]
+    pub kv_dir: Option<PathBuf>,
+    /// Most disk space of the prompt cache, GiB; a GiB of the disk always stays free.
+    #[arg(long, default_value_t = 10.0, value_name = "N", value_parser = gibibytes)]
+    pub kv_disk_gb: f64,
     /// Machine.
     #[command(flatten)]
     pub machine: Machine,
@@ -254,6 +295,25 @@ pub struct Eval {
     pub machine: Machine,
 }
 
+/// `plan`.
+#[derive(Debug, clap::Args)]
+pub struct Plan {
+    /// Name, alias or path.
+    pub model: String,
+    /// Sequences that run at once.
+    #[arg(long, visible_alias = "max-num-seqs", default_value_t = 1)]
+    pub slots: u32,
+    /// Memory only: do not time anything.
+    #[arg(long)]
+    pub memory_only: bool,
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Machine.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
 /// `inspect`.
 #[derive(Debug, clap::Args)]
 pub struct Inspect {
@@ -294,6 +354,15 @@ fn bytes(text: &str) -> Result<u64, String> {
         return Err(format!("'{text}' is out of range"));
     }
     Ok((number * (1u64 << unit.map_or(0, |u| u.1)) as f64) as u64)
+}
+
+/// A number of gibibytes that is some.
+fn gibibytes(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of GiB"))?;
+    if (0.001..=1e6).contains(&number) {
+        return Ok(number);
+    }
+    Err(format!("'{text}' is out of range, try 10"))
 }
 
 #[cfg(test)]

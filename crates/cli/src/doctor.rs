@@ -1,15 +1,17 @@
 //! `doctor`: what this machine offers and what will be used.
 
 use std::io::Write;
+use std::path::Path;
 
 use clap::Parser;
+use tokenmill_store::kv::{Folder, SegmentFiles};
 
 use crate::args::{Args, Command};
 use crate::failure::{Failure, size};
 use crate::{devices, memory};
 
 /// Runs the command.
-pub fn doctor() -> Result<(), Failure> {
+pub fn doctor(kv_dir: Option<&Path>) -> Result<(), Failure> {
     let machine = match Args::try_parse_from(["tokenmill", "run"]).map(|a| a.command) {
         Ok(Command::Run(run)) => run.machine,
         _ => return Err(Failure::new("cannot read the defaults", "a bug in this program")),
@@ -35,10 +37,27 @@ pub fn doctor() -> Result<(), Failure> {
         ("huge pages", huge_pages()),
     ];
     let mut out = std::io::stdout().lock();
-    for (name, value) in lines {
+    let kv = kv_dir.map(|folder| ("prompt cache", kv_state(folder)));
+    for (name, value) in lines.into_iter().chain(kv) {
         writeln!(out, "{name:<13} {value}").map_err(Failure::output)?;
     }
     Ok(())
+}
+
+/// What the prompt cache in a folder holds; it may belong to any models.
+fn kv_state(folder: &Path) -> String {
+    if !folder.exists() {
+        return format!("nothing in {} yet", folder.display());
+    }
+    let found = Folder::open(folder).map(|mut files| files.list());
+    match found {
+        Ok(Ok(segments)) => {
+            let bytes = segments.iter().map(|s| s.bytes).sum();
+            format!("{} in {} segments, {}", size(bytes), segments.len(), folder.display())
+        }
+        Ok(Err(error)) => format!("cannot list {}: {error}", folder.display()),
+        Err(error) => error.to_string(),
+    }
 }
 
 fn huge_pages() -> String {

@@ -8,8 +8,10 @@ mod doctor;
 mod eval;
 mod failure;
 mod inspect;
+mod lint;
 mod memory;
 mod model;
+mod plan;
 mod run;
 mod score;
 mod serve;
@@ -43,13 +45,15 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Bench(bench) => bench::bench(*bench),
         Command::Score(score) => score::score(&score),
         Command::Eval(eval) => eval::eval(&eval),
+        Command::Plan(plan) => plan::plan(&plan),
         Command::Inspect(inspect) => inspect::inspect(&inspect),
+        Command::Lint { model, json } => lint::lint(&model, json),
         Command::Pull { model } => store::pull(&model),
         Command::List { json } => store::list(json),
         Command::Show { model } => store::show(&model),
         Command::Rm { model } => store::rm(&model),
         Command::Verify { model } => store::verify(model.as_deref()),
-        Command::Doctor => doctor::doctor(),
+        Command::Doctor { kv_dir } => doctor::doctor(kv_dir.as_deref()),
         Command::Completions { shell } => {
             let mut command = Args::command();
             clap_complete::generate(shell, &mut command, "tokenmill", &mut std::io::stdout());

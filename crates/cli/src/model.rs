@@ -3,11 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tokenmill_backend::DeviceError;
+use tokenmill_engine::DraftMode;
+use tokenmill_engine::guard::{KL_LIMIT, cache_divergence};
 use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
-use tokenmill_engine::start::{ServeOptions, Served};
+use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_ir::KvFormat;
 
-use crate::args::{Kv, Machine};
+use crate::args::{Draft, Kv, Machine};
 use crate::failure::Failure;
 use crate::{devices, memory, store};
 
@@ -29,6 +32,19 @@ pub fn kv_format(kv: Kv) -> KvFormat {
         Kv::F32 => KvFormat::F32,
         Kv::Bf16 => KvFormat::Bf16,
         Kv::Int8 => KvFormat::Int8,
+        Kv::Int4 => KvFormat::Int4,
+        Kv::K8v4 => KvFormat::K8V4,
+    }
+}
+
+/// What the command line asks of a load for that many sequences.
+pub fn options(machine: &Machine, sequences: u32) -> LoadOptions {
+    LoadOptions {
+        kv: kv_format(machine.kv),
+        context: machine.ctx,
+        sequences,
+        step_tokens: STEP_TOKENS,
+        memory_bytes: machine.mem.unwrap_or_else(memory::available_bytes),
     }
 }
 
@@ -36,13 +52,7 @@ pub fn kv_format(kv: Kv) -> KvFormat {
 pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel, Failure> {
     let path = locate(name)?;
     let device = devices::open(machine)?;
-    let options = LoadOptions {
-        kv: kv_format(machine.kv),
-        context: machine.ctx,
-        sequences,
-        step_tokens: STEP_TOKENS,
-        memory_bytes: machine.mem.unwrap_or_else(memory::available_bytes),
-    };
+    let options = options(machine, sequences);
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{spinner} loading {pos}/{len} weights");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
@@ -57,9 +67,47 @@ pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel
     loaded.map_err(|e| Failure::load(name, e))
 }
 
+/// Says so where 4-bit keys and values change this model more than they should.
+fn warn_of_cache(model: &mut LoadedModel) -> Result<(), DeviceError> {
+    if let Some(kl) = cache_divergence(model)?.filter(|kl| kl.is_nan() || *kl > KL_LIMIT) {
+        eprintln!(
+            "warning: 4-bit keys and values change this model's predictions by {kl:.3} nats a \
+             token (limit {KL_LIMIT}); --kv int8 or bf16 changes them less"
+        );
+    }
+    Ok(())
+}
+
 /// Loads a model and starts its engine.
 pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
-    let options = ServeOptions { queue, step_s: 0.1 };
-    let model = open(name, machine, sequences)?;
-    model.start(options).map_err(|e| Failure::new(format!("cannot start {name}"), e))
+    start_with(name, machine, sequences, queue, None)
+}
+
+/// As [`start`], with the cache kept in a folder of at most that many bytes.
+pub fn start_with(
+    name: &str,
+    machine: &Machine,
+    sequences: u32,
+    queue: u32,
+    disk: Option<(&Path, u64)>,
+) -> Result<Served, Failure> {
+    let draft = match machine.draft {
+        Draft::None => DraftMode::None,
+        Draft::Ngram => DraftMode::Ngram,
+        Draft::Suffix => DraftMode::Suffix,
+    };
+    let options = ServeOptions { queue, step_s: 0.1, draft };
+    let mut model = open(name, machine, sequences)?;
+    warn_of_cache(&mut model).map_err(|e| Failure::new("the device failed", e))?;
+    let disk = match disk {
+        Some((folder, cap_bytes)) => Some(DiskOptions {
+            folder: folder.to_owned(),
+            cap_bytes,
+            model: locate(name)?,
+            kv: kv_format(machine.kv),
+        }),
+        None => None,
+    };
+    let started = model.start_with(options, disk.as_ref());
+    started.map_err(|e| Failure::new(format!("cannot start {name}"), e))
 }

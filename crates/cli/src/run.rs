@@ -157,6 +157,7 @@ pub fn generate(
                 answer.text.push_str(&text);
             }
             Event::Done { reason, .. } => answer.reason = Some(reason),
+            Event::Prefix(_) => {}
             Event::Finished(usage) => answer.usage = usage,
             Event::Failed(error) => return Err(error.into()),
         }
@@ -216,6 +217,8 @@ impl Answer {
             "prompt_tokens": self.usage.prompt_tokens,
             "cached_tokens": self.usage.cached_tokens,
             "completion_tokens": self.usage.completion_tokens,
+            "accepted_draft_tokens": self.usage.accepted_drafts,
+            "rejected_draft_tokens": self.usage.rejected_drafts,
             "prompt_tok_s": prefill,
             "tok_s": decode,
             "first_token_s": first.duration_since(started).as_secs_f64(),

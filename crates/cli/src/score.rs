@@ -82,7 +82,7 @@ fn check_ids(ids: &[TokenId], loaded: &LoadedModel) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Scores a sequence in steps of the largest size.
+/// Scores a sequence in steps of as many tokens as there may be outputs.
 pub fn score_ids(
     loaded: &mut LoadedModel,
     ids: &[TokenId],
@@ -93,7 +93,7 @@ pub fn score_ids(
     let executable = loaded.compile().map_err(failed)?;
     let mut direct = Direct::new(executable, &loaded.program, &loaded.limits, block_tokens, 1);
     let mut lines = vec![Line { logprob: None, top: Vec::new() }];
-    let step = loaded.limits.step_tokens as usize;
+    let step = loaded.limits.outputs.min(loaded.limits.step_tokens) as usize;
     for (chunk, tokens) in ids.chunks(step).enumerate() {
         let kind = |i: usize| {
             let target = ids.get(chunk * step + i + 1).copied();

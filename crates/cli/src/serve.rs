@@ -17,7 +17,9 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     config.api_keys = args.api_key;
     config.timeouts.drain = Duration::from_secs(args.drain_timeout);
     config.check().map_err(|e| refused(&e))?;
-    let served = model::start(&args.model, &args.machine, args.slots, args.queue)?;
+    let cap_bytes = (args.kv_disk_gb * (1u64 << 30) as f64) as u64;
+    let disk = args.kv_dir.as_deref().map(|folder| (folder, cap_bytes));
+    let served = model::start_with(&args.model, &args.machine, args.slots, args.queue, disk)?;
     let Some(tokenizer) = served.tokenizer.clone() else {
         return Err(Failure::new(
             format!("cannot serve {}", args.model),
@@ -35,6 +37,18 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     };
     let (fit, caps) = (served.fit, served.caps);
+    let kv_line = match (&args.kv_dir, &served.disk) {
+        (None, _) => None,
+        (Some(folder), Ok(())) => {
+            let log = served.engine.stats().disk.unwrap_or_default().log;
+            let (folder, used, cap) = (folder.display(), size(log.bytes), size(cap_bytes));
+            Some(format!(
+                "prompt cache in {folder}: {used} of {cap}, {} runs of this model",
+                log.records
+            ))
+        }
+        (Some(_), Err(error)) => Some(format!("without a prompt cache on disk: {error}")),
+    };
     let ended = listen(config, vec![model], |address| {
         eprintln!(
             "{name} on {} · context {context} · weights {}, cache {} ({} a token)",
@@ -43,6 +57,9 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
             size(fit.cache_bytes),
             size(fit.token_bytes),
         );
+        if let Some(line) = &kv_line {
+            eprintln!("{line}");
+        }
         eprintln!("listening on http://{address} (OpenAI API at /v1)");
     });
     served.engine.shut_down();

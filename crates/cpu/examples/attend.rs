@@ -20,8 +20,13 @@ use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, Span};
 
 /// (query heads, key heads, columns of a head)
 const SHAPES: [(usize, usize, usize); 3] = [(9, 3, 64), (32, 8, 128), (16, 16, 64)];
-const FORMATS: [(KvFormat, &str); 3] =
-    [(KvFormat::F32, "f32"), (KvFormat::Bf16, "bf16"), (KvFormat::Int8, "int8")];
+const FORMATS: [(KvFormat, &str); 5] = [
+    (KvFormat::F32, "f32"),
+    (KvFormat::Bf16, "bf16"),
+    (KvFormat::Int8, "int8"),
+    (KvFormat::Int4, "int4"),
+    (KvFormat::K8V4, "k8v4"),
+];
 const PHASES: [&str; 3] = ["store", "decode", "prefill"];
 /// Tokens of all caches walked in decode, so that they do not stay in a core's own caches.
 const COLD_TOKENS: usize = 65_536;

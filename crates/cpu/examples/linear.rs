@@ -55,7 +55,7 @@ fn measure(format: FormatId, rows: usize, cols: usize, isa: Isa) {
         spec.repack(0, &stored, copy);
     }
     print!("{:<6} {rows}x{cols} {:<8}", format.name(), isa.name());
-    for tokens in [1, 4, 8] {
+    for tokens in [1, 2, 4, 6, 8] {
         let gb_s = rate(&spec, bytes, isa, tokens) * spec.bytes() as f64 / 1e9;
         print!("  {tokens} tok {gb_s:6.1} GB/s");
     }

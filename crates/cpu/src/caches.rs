@@ -6,6 +6,7 @@ use tokenmill_backend::DeviceError;
 use tokenmill_ir::{BlockId, CacheKind, CacheSpec, KvFormat, Limits};
 use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
 
+use crate::DEVICE;
 use crate::attend::{BLOCK_TOKENS, KvLayout};
 use crate::isa::Isa;
 use crate::memory::Parts;
@@ -36,7 +37,7 @@ impl LatentRow {
         let size = match self.format {
             KvFormat::F32 => 4,
             KvFormat::Bf16 => 2,
-            KvFormat::Int8 => 1,
+            _ => 1,
         };
         8 + ((self.latent + self.rope) * size).next_multiple_of(4)
     }
@@ -73,6 +74,10 @@ impl Cache {
                 k_dim: n(k_dim),
                 v_dim: n(v_dim),
             }),
+            CacheKind::Latent { .. } if spec.format.of_latents() != spec.format => {
+                let what = format!("latents in {:?}", spec.format);
+                return Err(DeviceError::Unsupported { device: DEVICE.into(), what });
+            }
             CacheKind::Latent { latent, rope } => {
                 Shape::Latent(LatentRow { format: spec.format, latent: n(latent), rope: n(rope) })
             }
@@ -89,6 +94,11 @@ impl Cache {
         // SAFETY: just taken.
         let start = unsafe { bytes.fill() }.as_mut_ptr();
         Ok(Self { group, shape, block_bytes, blocks, start, _bytes: bytes })
+    }
+
+    /// Bytes of all blocks.
+    pub fn size(&self) -> usize {
+        self.blocks * self.block_bytes
     }
 
     /// All bytes, to read.
@@ -121,6 +131,22 @@ impl Cache {
             let bytes = self.parts().part(start..start + range.len() * 4);
             std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), range.len())
         }
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// All of a block's bytes.
+    ///
+    /// # Safety
+    /// Nobody else uses the block meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn block(&self, block: BlockId) -> &mut [u8] {
+        let start = block.0 as usize * self.block_bytes;
+        // SAFETY: `part` checks the place; alone by contract.
+        unsafe { self.parts().part(start..start + self.block_bytes) }
     }
 
     /// Copies a block.
@@ -159,7 +185,7 @@ impl Cache {
                 let stored: &[u8] = match row.format {
                     KvFormat::F32 => &four,
                     KvFormat::Bf16 => &two,
-                    KvFormat::Int8 => &one,
+                    _ => &one,
                 };
                 let (now, rest) = numbers.split_at_mut(stored.len());
                 now.copy_from_slice(stored);
@@ -198,7 +224,7 @@ fn load_row_lanes(row: &LatentRow, bytes: &[u8], out: &mut [f32]) {
             let of = |n: &[u8; 2]| bf16_to_f32(u16::from_le_bytes(*n));
             out.iter_mut().zip(numbers).for_each(|(o, n)| *o = of(n));
         }
-        KvFormat::Int8 => {
+        _ => {
             let (latent, key) = out.split_at_mut(row.latent);
             let (of_latent, of_key) = numbers.split_at(row.latent);
             let scales = scales.as_chunks::<4>().0;

@@ -35,6 +35,8 @@ pub(crate) struct Compiler<'a> {
     pub outputs: Outputs,
     /// Encoded views so far.
     encoded: HashMap<(usize, usize, usize, Encoding), Cols>,
+    /// What the attention that comes next stores.
+    storing: Option<rotate::Store>,
     /// Every rotation, and where its angles lie.
     rotations: Vec<(Rotation, Cols)>,
 }
@@ -67,6 +69,7 @@ impl<'a> Compiler<'a> {
             wants: Wants { row: 16, ..Wants::default() },
             outputs: Outputs { logits: None, hidden: None },
             encoded: HashMap::new(),
+            storing: None,
             rotations: Vec::new(),
         }
     }
@@ -88,7 +91,7 @@ impl<'a> Compiler<'a> {
             self.draft.push(kernel, Split::Rows(RowKind::Tokens), &[], &[place(out)]);
         }
         let program = self.program;
-        program.ops.iter().try_for_each(|op| self.op(op))
+        program.ops.iter().enumerate().try_for_each(|(i, op)| self.op(op, program.ops.get(i + 1)))
     }
 
     fn weight(&self, id: WeightId) -> Arc<Weight> {
@@ -126,7 +129,7 @@ impl<'a> Compiler<'a> {
         self.draft.push(kernel, split, &reads, &writes);
     }
 
-    fn op(&mut self, op: &Op) -> Done {
+    fn op(&mut self, op: &Op, next: Option<&Op>) -> Done {
         match op {
             Op::Embed { table, scale, positions, token_types, out } => {
                 let out = self.whole(*out);
@@ -145,7 +148,7 @@ impl<'a> Compiler<'a> {
                 self.draft.push(linear::Linear(product), Split::Own, &reads, &writes);
             }
             Op::GatedLinear { .. } => self.gated(op)?,
-            Op::RotateStore { .. } => self.rotate(op),
+            Op::RotateStore { .. } => self.rotate(op, next),
             Op::Attend { .. } => self.attend(op)?,
             Op::Map { expr, args, out } => {
                 let args = args.iter().map(|&v| v.into()).collect();
@@ -293,23 +296,33 @@ impl<'a> Compiler<'a> {
         rotate::Turn { dim: dim as usize, norm, rotation }
     }
 
-    fn rotate(&mut self, op: &Op) {
+    fn rotate(&mut self, op: &Op, next: Option<&Op>) {
         let Op::RotateStore { q, head_dim, q_norm, rope, store, out, .. } = op else { return };
         let (q, out) = (Cols::from(*q), self.whole(*out));
         let turn = self.turn(*head_dim, q_norm, *rope);
         let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
         reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
-        let store = store.as_ref().map(|s| {
+        let mut split = Split::Rows(RowKind::Tokens);
+        let storing = store.as_ref().map_or(rotate::Storing::None, |s| {
             let turn = self.turn(*head_dim, &s.k_norm, *rope);
-            rotate::Store { k: s.k.into(), v: s.v.into(), turn, cache: s.cache.0 as usize }
+            let cache = s.cache.0 as usize;
+            let store = rotate::Store { k: s.k.into(), v: s.v.into(), turn, cache };
+            reads.extend([place(store.k), place(store.v)]);
+            writes.push(Resource::Cache(cache));
+            self.want_row(store.k.cols);
+            match next {
+                Some(Op::Attend { source: AttendSource::Cache(read), .. }) if *read == s.cache => {
+                    self.storing = Some(store.clone());
+                    rotate::Storing::Shared(store)
+                }
+                _ => {
+                    split = Split::Own;
+                    rotate::Storing::Here(store)
+                }
+            }
         });
-        if let Some(s) = &store {
-            reads.extend([place(s.k), place(s.v)]);
-            writes.push(Resource::Cache(s.cache));
-            self.want_row(s.k.cols);
-        }
-        let kernel = rotate::RotateStore { q, turn, store, out };
-        self.draft.push(kernel, Split::Own, &reads, &writes);
+        let kernel = rotate::RotateStore { q, turn, storing, out };
+        self.draft.push(kernel, split, &reads, &writes);
     }
 
     fn attend(&mut self, op: &Op) -> Done {
@@ -319,7 +332,13 @@ impl<'a> Compiler<'a> {
         };
         let (q, out) = (Cols::from(*q), self.whole(*out));
         let (heads, kv_heads, v_dim) = (*heads as usize, *kv_heads as usize, *v_dim as usize);
-        let mut reads = vec![place(q)];
+        let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
+        let store = self.storing.take();
+        if let Some(s) = &store {
+            reads.extend([place(s.k), place(s.v)]);
+            reads.extend(s.turn.rotation.as_ref().map(|r| place(r.1)));
+            writes.push(Resource::Cache(s.cache));
+        }
         let (source, item_source) = match source {
             AttendSource::Cache(cache) => {
                 let cache = cache.0 as usize;
@@ -346,7 +365,9 @@ impl<'a> Compiler<'a> {
         // One more where a window begins within a split, one for the tokens of the step.
         let max_splits = match mask {
             Mask::Window(n) => (*n as usize).div_ceil(SPLIT) + 2,
-            Mask::Causal | Mask::None => (self.limits.context as usize).div_ceil(SPLIT) + 1,
+            Mask::Causal | Mask::None | Mask::Around(_) => {
+                (self.limits.context as usize).div_ceil(SPLIT) + 1
+            }
         };
         let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
         let kernel = attend::Attend {
@@ -360,6 +381,7 @@ impl<'a> Compiler<'a> {
             mask: *mask,
             sinks: sinks.map(|w| self.weight(w)),
             source,
+            store,
             items: list,
             counter: self.wants.counters,
             parts,
@@ -367,7 +389,8 @@ impl<'a> Compiler<'a> {
         };
         self.wants.counters += 1;
         let (join, parts) = (attend::Join(kernel.clone()), Resource::Place(parts));
-        self.draft.push(kernel, Split::Own, &reads, &[place(out), parts]);
+        writes.push(parts);
+        self.draft.push(kernel, Split::Own, &reads, &writes);
         reads.push(parts);
         self.draft.push(join, Split::Few(RowKind::Tokens), &reads, &[place(out)]);
         Ok(())

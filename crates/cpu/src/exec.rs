@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_backend::batch_check::BatchRules;
-use tokenmill_backend::{DeviceError, Executable};
+use tokenmill_backend::{BlockBytes, DeviceError, Executable};
 use tokenmill_ir::sampling::SampleScratch;
 use tokenmill_ir::{
     Batch, BlockId, BufferId, Limits, OutputKind, Program, Rows as RowKind, Sampled, Span,
     StepOutput, TokenId, TokenSource,
 };
 
-use crate::DEVICE;
 use crate::attend::{self, Item, ItemSource, plan_items};
 use crate::caches::Cache;
 use crate::isa::Isa;
@@ -21,6 +20,7 @@ use crate::linear::Line;
 use crate::memory::{Buffer, Parts};
 use crate::plan::{Cols, NARROW, Place, Plan, Split, case_of};
 use crate::pool::{Pool, Worker};
+use crate::{DEVICE, Mode, NUMERICS_VERSION};
 
 /// Code of one node.
 pub(crate) trait Kernel: Debug + Send + Sync {
@@ -154,7 +154,12 @@ impl<'a> Job<'a> {
 
     /// The first row of a place, as this worker sees it.
     pub fn start(&self, place: usize) -> *mut f32 {
-        let (p, index) = (&self.step.places[place], self.worker.index());
+        self.start_of(place, self.worker.index())
+    }
+
+    /// The first row of a place, as worker `index` sees it.
+    pub fn start_of(&self, place: usize, index: usize) -> *mut f32 {
+        let p = &self.step.places[place];
         let own = p.copied && index > 0 && self.count(p.rows) <= NARROW;
         // SAFETY: inside the memory the plan asked for.
         unsafe {
@@ -216,6 +221,9 @@ pub(crate) struct CpuExecutable {
     rules: BatchRules,
     pool: Arc<Mutex<Pool>>,
     isa: Isa,
+    mode: Mode,
+    /// Cache groups.
+    groups: usize,
     caches: Vec<Cache>,
     shared: Buffer,
     own: Buffer,
@@ -249,8 +257,19 @@ pub(crate) struct Compiled {
     pub wants: Wants,
     pub outputs: Outputs,
     pub isa: Isa,
+    pub mode: Mode,
     pub pool: Arc<Mutex<Pool>>,
     pub caches: Vec<Cache>,
+}
+
+/// Bytes that an executable's buffers and scratch memory take beside its caches; attention's few
+/// rows are left out.
+pub(crate) fn buffer_bytes(plan: &Plan, wants: &Wants, program: &Program, workers: usize) -> usize {
+    let vocab = program.vocab as usize;
+    let lines = (wants.lines + wants.encoded) * size_of::<Line>();
+    let words = wants.row.max(vocab) + wants.block + wants.order;
+    let worker = lines + 4 * words + SampleScratch::bytes(vocab);
+    plan.shared_bytes + plan.own_bytes * (workers - 1) + worker * workers
 }
 
 impl CpuExecutable {
@@ -292,9 +311,16 @@ impl CpuExecutable {
             plan: c.plan,
             outputs: c.outputs,
             isa: c.isa,
+            mode: c.mode,
+            groups: program.groups().len(),
             pool: c.pool,
             caches: c.caches,
         })
+    }
+
+    fn block_bytes(&self, group: usize) -> usize {
+        let of_group = self.caches.iter().filter(|c| c.group == group);
+        of_group.map(Cache::block_bytes).sum()
     }
 
     /// Learns the step's tokens and cuts its attention into items.
@@ -368,6 +394,12 @@ impl CpuExecutable {
     }
 }
 
+/// The mode as part of what blocks depend on. The layout of blocks (`attend::layout`, latent rows)
+/// has a version of its own: a change of it alone changes no result.
+fn block_layout(mode: Mode) -> String {
+    format!("cpu, numerics {NUMERICS_VERSION}, {mode:?}, blocks 1")
+}
+
 impl Executable for CpuExecutable {
     fn submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         if self.in_flight {
@@ -419,5 +451,50 @@ impl Executable for CpuExecutable {
         };
         let view = Cols { place, start: 0, cols };
         p.kept.then(|| (0..rows).flat_map(|r| self.row(view, r)).copied().collect())
+    }
+
+    fn barriers(&self, tokens: u32, outputs: u32) -> Option<u32> {
+        let barriers = &self.plan.barriers[case_of(tokens as usize, outputs as usize)];
+        Some(barriers.iter().filter(|b| **b).count() as u32)
+    }
+
+    fn blocks(&self) -> Result<BlockBytes, DeviceError> {
+        let groups = 0..self.groups;
+        let groups = groups.map(|g| self.block_bytes(g)).collect();
+        Ok(BlockBytes { layout: block_layout(self.mode), groups })
+    }
+
+    fn read_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        self.rules.check_block((group, block), (out.len(), self.block_bytes(group)))?;
+        let mut out = out;
+        for cache in self.caches.iter().filter(|c| c.group == group) {
+            let (now, rest) = out.split_at_mut(cache.block_bytes());
+            // SAFETY: no step is running while the executable is borrowed.
+            now.copy_from_slice(unsafe { cache.block(block) });
+            out = rest;
+        }
+        Ok(())
+    }
+
+    fn write_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        self.rules.check_block((group, block), (bytes.len(), self.block_bytes(group)))?;
+        let mut bytes = bytes;
+        for cache in self.caches.iter().filter(|c| c.group == group) {
+            let (now, rest) = bytes.split_at(cache.block_bytes());
+            // SAFETY: as above.
+            unsafe { cache.block(block) }.copy_from_slice(now);
+            bytes = rest;
+        }
+        Ok(())
     }
 }

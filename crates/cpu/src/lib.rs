@@ -17,7 +17,7 @@ mod weight;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokenmill_backend::{Backend, DeviceError, Executable, WeightHandle};
+use tokenmill_backend::{Backend, DeviceError, Executable, Footprint, WeightHandle};
 use tokenmill_ir::{DeviceCaps, Limits, Program, WeightSource, WeightSpec};
 
 use isa::Isa;
@@ -28,6 +28,9 @@ use weight::{Slabs, Weight};
 
 /// The device's name in errors.
 const DEVICE: &str = "cpu";
+
+/// Version of `NUMERICS.md` that this device computes by.
+pub const NUMERICS_VERSION: u32 = 1;
 
 /// How a CPU device is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +125,26 @@ impl Backend for CpuDevice {
         }
     }
 
+    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError> {
+        // Compiled as ever, on weights and caches whose memory is never touched.
+        let mut slabs = Slabs::default();
+        let shape = |w: &WeightSpec| Ok(Arc::new(Weight::shape(w, &mut slabs)?));
+        let weights: Vec<Arc<Weight>> =
+            program.weights.iter().map(shape).collect::<Result<_, DeviceError>>()?;
+        let caches = program.caches.iter().map(|c| caches::Cache::new(c, limits, &mut slabs));
+        let caches = caches.collect::<Result<Vec<_>, _>>()?;
+        let mut compiler = compile::Compiler::new(program, &weights, &caches, limits, self.mode);
+        compiler.compile()?;
+        let (draft, wants) = (compiler.draft, compiler.wants);
+        let plan = draft.finish(limits, self.buffers);
+        let workers = self.caps.workers as usize;
+        Ok(Footprint {
+            weight_bytes: weights.iter().map(|w| w.bytes() as u64).sum(),
+            cache_bytes: caches.iter().map(|c| c.size() as u64).sum(),
+            buffer_bytes: exec::buffer_bytes(&plan, &wants, program, workers) as u64,
+        })
+    }
+
     fn compile(
         &mut self,
         program: &Program,
@@ -142,7 +165,7 @@ impl Backend for CpuDevice {
         let (draft, wants, outputs) = (compiler.draft, compiler.wants, compiler.outputs);
         let plan = draft.finish(limits, self.buffers);
         let (isa, pool) = (self.isa, Arc::clone(&self.pool));
-        let parts = exec::Compiled { plan, wants, outputs, isa, pool, caches };
+        let parts = exec::Compiled { plan, wants, outputs, isa, mode: self.mode, pool, caches };
         Ok(Box::new(exec::CpuExecutable::new(parts, program, limits)?))
     }
 }

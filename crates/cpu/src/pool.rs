@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Turns of the waiting loop with a processor pause: some tens of microseconds.
-const SPINS: u32 = 1000;
-/// Turns that then offer the core to others before going to sleep.
-const YIELDS: u32 = 50;
+/// Turns of the waiting loop with a processor pause before a thread sleeps: one or two hundred
+/// microseconds, longer than workers that have their cores wait for each other. It never yields:
+/// with a busy process on its core that would cost a time slice, while a core that goes idle draws
+/// the worker that is waited for to it.
+const SPINS: u32 = 4000;
 
 /// Where workers may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,7 +250,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A counter that threads wait on: they spin, then yield, then sleep until it advances.
+/// A counter that threads wait on: they spin, then sleep until it advances.
 #[derive(Default)]
 #[repr(align(128))] // a cache line pair of its own
 struct Gate {
@@ -276,16 +277,12 @@ impl Gate {
 
     /// Waits until the value is no longer `seen`; returns it.
     fn wait(&self, seen: u32) -> u32 {
-        for turn in 0..SPINS + YIELDS {
+        for _ in 0..SPINS {
             let now = self.now();
             if now != seen {
                 return now;
             }
-            if turn < SPINS {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
+            std::hint::spin_loop();
         }
         let mut guard = lock(&self.lock);
         self.sleepers.fetch_add(1, Ordering::SeqCst);

@@ -137,13 +137,57 @@ impl Weight {
         pool: &mut Pool,
     ) -> Result<Self, DeviceError> {
         let kind = match spec.role {
-            WeightUse::Vector => Kind::Vector(stored::vector(spec, source)?),
+            WeightUse::Vector | WeightUse::LogVector => Kind::Vector(stored::vector(spec, source)?),
             WeightUse::Rows => Kind::Table(tables(spec, source, slabs)?),
             _ => Kind::Panels(panels(spec, source, slabs, pool)?),
         };
         let rows = spec.rows as usize;
         let (bias, scales) = (stored::bias(spec, source)?, stored::scales(spec));
         Ok(Self { rows, kind, bias, scales })
+    }
+
+    /// The weight with room for its numbers and none of them: what compiling and measuring need.
+    pub fn shape(spec: &WeightSpec, slabs: &mut Slabs) -> Result<Self, DeviceError> {
+        if matches!(spec.role, WeightUse::Vector | WeightUse::LogVector) {
+            let kind = Kind::Vector(vec![0.0; spec.rows as usize * spec.cols as usize]);
+            let (bias, scales) = (Vec::new(), Vec::new());
+            return Ok(Self { rows: spec.rows as usize, kind, bias, scales });
+        }
+        let mut runs: Vec<(FormatId, usize)> = Vec::new();
+        for (part, rows) in spec.parts.iter().zip(stored::part_rows(spec)?) {
+            match runs.last_mut().filter(|run| run.0 == part.format) {
+                Some(run) => run.1 += rows as usize,
+                None => runs.push((part.format, rows as usize)),
+            }
+        }
+        let (mut tables, mut panels, mut row) = (Vec::new(), Vec::new(), 0);
+        for (format, rows) in runs {
+            if spec.role == WeightUse::Rows {
+                let size = format.row_bytes(spec.cols.into()).unwrap_or(0) as usize;
+                tables.push(Table { format, row, rows, bytes: slabs.take(size * rows)? });
+            } else {
+                let layout = layout_of(spec, format, rows)?;
+                panels.push(Panels { spec: layout, row, bytes: slabs.take(layout.bytes())? });
+            }
+            row += rows;
+        }
+        let kind = match spec.role {
+            WeightUse::Rows => Kind::Table(tables),
+            _ => Kind::Panels(panels),
+        };
+        let rows = spec.rows as usize;
+        let bias = if spec.bias.is_empty() { Vec::new() } else { vec![0.0; rows] };
+        Ok(Self { rows, kind, bias, scales: stored::scales(spec) })
+    }
+
+    /// Bytes of memory it takes.
+    pub fn bytes(&self) -> usize {
+        let numbers = match &self.kind {
+            Kind::Vector(v) => v.len() * 4,
+            Kind::Table(tables) => tables.iter().map(|t| t.bytes.len).sum(),
+            Kind::Panels(panels) => panels.iter().map(|p| p.bytes.len).sum(),
+        };
+        numbers + 4 * (self.bias.len() + self.scales.len())
     }
 
     /// Whether a product needs [`Self::after`].
@@ -296,12 +340,9 @@ fn panels(
     slabs: &mut Slabs,
     pool: &mut Pool,
 ) -> Result<Vec<Panels>, DeviceError> {
-    let cols = spec.cols as usize;
     let mut all = Vec::new();
     for run in runs(spec, source)? {
-        let layout = PanelSpec::new(run.format, run.rows, cols).map_err(|e| {
-            DeviceError::Unsupported { device: DEVICE.into(), what: format!("{}: {e}", spec.name) }
-        })?;
+        let layout = layout_of(spec, run.format, run.rows)?;
         let bytes = slabs.take(layout.bytes())?;
         // SAFETY: just taken.
         let parts = Parts::new(unsafe { bytes.fill() });
@@ -319,6 +360,14 @@ fn panels(
         all.push(Panels { spec: layout, row: run.row, bytes });
     }
     Ok(all)
+}
+
+/// The panels of a run of rows.
+fn layout_of(spec: &WeightSpec, format: FormatId, rows: usize) -> Result<PanelSpec, DeviceError> {
+    PanelSpec::new(format, rows, spec.cols as usize).map_err(|e| DeviceError::Unsupported {
+        device: DEVICE.into(),
+        what: format!("{}: {e}", spec.name),
+    })
 }
 
 /// Repacks a worker's share of panels, which it touches first.
@@ -340,4 +389,57 @@ fn repack(
         layout.repack_panel(panel, rows, out);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use tokenmill_ir::RowSlices;
+    use tokenmill_quant::FORMATS;
+
+    use super::*;
+    use crate::pool::Affinity;
+
+    /// Rows of zero bytes.
+    struct Zeros;
+
+    impl WeightSource for Zeros {
+        fn read_rows(&self, _: &str, _: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+            out.fill(0);
+            Ok(())
+        }
+
+        fn rows(&self, _: &str, _: Range<u64>) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_shape_takes_what_an_upload_takes() {
+        let mut pool = Pool::new(1, Affinity::Free).expect("a thread");
+        for format in FORMATS.iter().filter(|f| f.id.is_weight()) {
+            for role in [WeightUse::Rows, WeightUse::Matmul, WeightUse::RowsAndMatmul] {
+                let part = |rows| RowPart {
+                    format: format.id,
+                    tensor: "t".to_owned(),
+                    rows: RowSlices::range(0, rows),
+                    transposed: false,
+                };
+                let spec = WeightSpec {
+                    name: "w".to_owned(),
+                    role,
+                    rows: 40,
+                    cols: 512,
+                    parts: vec![part(24), part(16)],
+                    bias: Vec::new(),
+                    scales: vec![(24, 2.0)],
+                };
+                let mut slabs = Slabs::default();
+                let shape = Weight::shape(&spec, &mut slabs).map(|w| w.bytes());
+                let upload = Weight::upload(&spec, &Zeros, &mut slabs, &mut pool);
+                assert_eq!(shape, upload.map(|w| w.bytes()), "{} as {role:?}", format.name);
+            }
+        }
+    }
 }

@@ -23,6 +23,8 @@ fn batch_chunks_threads_and_instruction_set_do_not_show() {
     for (kv, mode) in [
         (KvFormat::Bf16, Mode::Int8),
         (KvFormat::Int8, Mode::Int8),
+        (KvFormat::Int4, Mode::Int8),
+        (KvFormat::K8V4, Mode::Int8),
         (KvFormat::F32, Mode::F32),
         (KvFormat::Bf16, Mode::Bf16),
     ] {

@@ -7,7 +7,10 @@ use tokenmill_ir::{StepOutput, TokenId};
 use tokenmill_sched::SeqId;
 use tokenmill_text::{Lead, TextStream, Tokenizer};
 
-use crate::request::{Event, Request, RequestError, StopReason, TokenInfo, TopToken, Usage};
+use crate::draft::{DraftMode, Drafter};
+use crate::request::{
+    Divergence, Event, Request, RequestError, StopReason, TokenInfo, TopToken, Usage,
+};
 
 /// Takes events; false means that nobody listens any more, which cancels the request.
 pub type Sink = Box<dyn FnMut(Event) -> bool + Send>;
@@ -28,6 +31,7 @@ pub(crate) enum After {
 struct Choice {
     seq: SeqId,
     stream: Option<TextStream>,
+    drafter: Option<Drafter>,
     ended: bool,
 }
 
@@ -41,6 +45,8 @@ pub(crate) struct Answer {
     show_special: bool,
     logprobs: bool,
     choices: Vec<Choice>,
+    /// To be told when it starts.
+    prefix: Option<Option<Divergence>>,
     usage: Usage,
 }
 
@@ -60,13 +66,34 @@ impl Answer {
             show_special: request.show_special,
             logprobs: request.sampling.logprobs.is_some(),
             choices: Vec::with_capacity(request.choices as usize),
+            prefix: None,
             usage: Usage { prompt_tokens: request.prompt.len() as u32, ..Usage::default() },
         }
     }
 
-    pub fn add_choice(&mut self, seq: SeqId, lead: Lead) {
-        let stream = self.tokenizer.as_ref().map(|t| TextStream::new(t, &self.stop, lead));
-        self.choices.push(Choice { seq, stream, ended: false });
+    /// The next choice; `draft` where the request names no other mode.
+    pub fn add_choice(&mut self, seq: SeqId, request: &Request, draft: DraftMode) {
+        let new = |t| TextStream::new(t, &self.stop, request.lead);
+        let stream = self.tokenizer.as_deref().map(new);
+        let drafter = Drafter::new(request.draft.unwrap_or(draft), &request.prediction);
+        self.choices.push(Choice { seq, stream, drafter, ended: false });
+    }
+
+    /// Sequences that generate, each with what guesses their next tokens.
+    pub fn drafters(&mut self) -> impl Iterator<Item = (SeqId, &mut Drafter)> {
+        let open = self.choices.iter_mut().filter(|c| !c.ended);
+        open.filter_map(|c| c.drafter.as_mut().map(|d| (c.seq, d)))
+    }
+
+    /// Prompt tokens.
+    pub fn prompt(&self) -> usize {
+        self.usage.prompt_tokens as usize
+    }
+
+    /// Verified draft tokens.
+    pub fn drafted(&mut self, tokens: u32, right: u32) {
+        self.usage.accepted_drafts += right;
+        self.usage.rejected_drafts += tokens - right;
     }
 
     /// Sequences of all choices; those of ended ones may be gone.
@@ -78,11 +105,23 @@ impl Answer {
         self.choices.get(choice as usize).filter(|c| !c.ended).map(|c| c.seq)
     }
 
-    pub fn started(&mut self, choice: u32, cached: u32) {
+    /// What the first choice found of its prompt.
+    pub fn found(&mut self, prefix: Option<Divergence>) {
+        self.prefix = Some(prefix);
+    }
+
+    pub fn started(&mut self, choice: u32, cached: u32) -> After {
         // The others read the first one's blocks: no hit on an earlier prompt.
         if choice == 0 {
             self.usage.cached_tokens = cached;
         }
+        let heard = self.prefix.take().is_none_or(|found| (self.sink)(Event::Prefix(found)));
+        if heard { After::Open } else { After::Abandoned }
+    }
+
+    /// So many tokens of the prompt came from disk for this request.
+    pub fn add_disk_tokens(&mut self, tokens: u32) {
+        self.usage.disk_tokens += tokens;
     }
 
     /// A generated token; `output` is its row in `out`.

@@ -50,6 +50,11 @@ impl Direct {
         }
     }
 
+    /// How often the device's workers wait for each other in a step.
+    pub fn barriers(&self, tokens: u32, outputs: u32) -> Option<u32> {
+        self.executable.barriers(tokens, outputs)
+    }
+
     /// Tokens of a sequence in the cache.
     pub fn computed(&self, sequence: usize) -> u32 {
         self.computed[sequence]
@@ -57,7 +62,12 @@ impl Direct {
 
     /// Forgets a sequence.
     pub fn restart(&mut self, sequence: usize) {
-        self.computed[sequence] = 0;
+        self.resume(sequence, 0);
+    }
+
+    /// Takes a sequence as having that many tokens in the cache, whatever lies there: for timing.
+    pub fn resume(&mut self, sequence: usize, computed: u32) {
+        self.computed[sequence] = computed;
     }
 
     /// Runs one step.

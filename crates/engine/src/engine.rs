@@ -2,9 +2,10 @@
 //! it exactly as the engine's thread does.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokenmill_backend::{DeviceError, Executable};
 use tokenmill_ir::{Batch, SamplingParams, StepOutput, TokenId};
@@ -14,15 +15,27 @@ use tokenmill_sched::{
 use tokenmill_text::Tokenizer;
 
 use crate::answer::{After, Answer, Sink};
-use crate::request::{Request, RequestError, StopReason};
+use crate::draft::DraftMode;
+use crate::queue::NOBODY;
+use crate::request::{Divergence, Request, RequestError, StopReason};
 use crate::rows::{Rows, RowsRequest, RowsSink};
 use crate::stats::{EngineStats, Stats, count};
+use crate::tier::Tier;
+use restore::Restore;
+
+mod restore;
 
 /// Compiles the program again, with empty caches, after the device failed.
 pub type Rebuild = Box<dyn FnMut() -> Result<Box<dyn Executable>, DeviceError> + Send>;
 
 /// Seconds since some fixed moment.
 pub type Clock = Box<dyn Fn() -> f64 + Send>;
+
+/// Draft tokens of one sequence in one step.
+const MAX_DRAFT: u32 = 31;
+
+/// Tokens shown on either side where a prompt leaves a cached one.
+const SHOWN_TOKENS: usize = 16;
 
 /// Parallel answers a request may ask for.
 pub const MAX_CHOICES: u32 = 128;
@@ -39,6 +52,8 @@ pub struct EngineParts {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Tokens that end an answer.
     pub eos: Vec<TokenId>,
+    /// Where drafts come from, unless a request says otherwise.
+    pub draft: DraftMode,
     /// Requests that may wait before further ones are refused.
     pub queue: u32,
     /// Measures steps.
@@ -50,6 +65,8 @@ pub struct EngineParts {
 pub enum Turn {
     /// A step.
     Worked,
+    /// There is nothing to compute until the disk has answered; try again soon.
+    Waiting,
     /// There is nothing to compute.
     Idle,
 }
@@ -61,7 +78,12 @@ enum Work {
 
 struct Open {
     work: Work,
+    account: u64,
+    /// When it fails, and its limit: seconds of the engine's clock.
+    deadline: Option<(f64, f64)>,
     started: bool,
+    /// Its prompt's tokens that came from disk.
+    from_disk: Range<u32>,
     /// Steps of this request that a device error ended.
     failures: u32,
 }
@@ -75,12 +97,20 @@ pub struct Core {
     tokenizer: Option<Arc<Tokenizer>>,
     eos: Arc<[TokenId]>,
     clock: Clock,
+    draft: DraftMode,
+    guess: Vec<TokenId>,
     requests: HashMap<u64, Open>,
     step: Step,
+    /// When the step before ended, unless there was a pause.
+    last_step_s: Option<f64>,
     batch: Batch,
     out: StepOutput,
     progress: Vec<Progress>,
     stats: Arc<Stats>,
+    tier: Option<Tier>,
+    restores: Vec<Restore>,
+    /// Runs of the text noted first that were queued for writing.
+    kept_runs: u32,
 }
 
 /// A sequence's key: request number and choice.
@@ -108,12 +138,18 @@ impl Core {
             tokenizer: parts.tokenizer,
             eos: parts.eos.into(),
             clock: parts.clock,
+            draft: parts.draft,
+            guess: Vec::new(),
             requests: HashMap::new(),
             step: Step::default(),
+            last_step_s: None,
             out: StepOutput::default(),
             progress: Vec::with_capacity(3 * config.limits.sequences as usize),
             stats,
             config,
+            tier: None,
+            restores: Vec::new(),
+            kept_runs: 0,
         };
         core.update_sizes();
         core
@@ -122,10 +158,20 @@ impl Core {
     /// Takes a checked request under a number of the caller's choice, never used before.
     pub fn generate(&mut self, id: u64, request: Request, sink: Sink) {
         self.opened();
+        if let Some((request, sink)) = self.restore_first(id, request, sink) {
+            self.admit(id, request, sink, 0..0);
+        }
+    }
+
+    /// Gives the scheduler a request.
+    fn admit(&mut self, id: u64, request: Request, sink: Sink, from_disk: Range<u32>) {
         let limit = self.sched.longest();
         let prompt = request.prompt.len() as u32;
         let wanted = request.max_tokens.map_or(limit, |n| prompt.saturating_add(n));
         let mut answer = Answer::new(&request, sink, self.tokenizer.clone(), Arc::clone(&self.eos));
+        if request.diagnose {
+            answer.found(self.diverges(id, &request));
+        }
         for choice in 0..request.choices {
             let sampling = SamplingParams { choice, index: 0, ..request.sampling };
             let new = NewSequence {
@@ -134,19 +180,43 @@ impl Core {
                 max_len: wanted.min(limit),
                 want: Want::Tokens { sampling, bias: request.logit_bias.clone() },
                 salt: request.salt,
+                account: request.account,
+                priority: request.priority,
             };
             match self.sched.submit(new) {
-                Ok(seq) => answer.add_choice(seq, request.lead),
+                Ok(seq) => answer.add_choice(seq, &request, self.draft),
                 Err(refused) => {
                     answer.sequences().for_each(|seq| self.sched.cancel(seq));
                     answer.fail(never_fits(&refused));
-                    self.closed(false, &self.stats.failed);
+                    self.stats.queue.leave(request.account);
+                    self.closed(&self.stats.failed);
                     return;
                 }
             }
         }
-        let open = Open { work: Work::Answer(answer), started: false, failures: 0 };
+        let deadline = request.timeout.map(|t| ((self.clock)() + t.as_secs_f64(), t.as_secs_f64()));
+        let (work, account) = (Work::Answer(answer), request.account);
+        let open = Open { work, account, deadline, started: false, from_disk, failures: 0 };
         self.requests.insert(id, open);
+    }
+
+    /// Where a prompt leaves the nearest cached one.
+    fn diverges(&self, id: u64, request: &Request) -> Option<Divergence> {
+        let (common, cached) = self.sched.nearest(request.salt, &request.prompt)?;
+        let rest = request.prompt.get(common as usize..).unwrap_or_default();
+        let text = |tokens: &[TokenId]| {
+            let few = &tokens[..tokens.len().min(SHOWN_TOKENS)];
+            self.tokenizer.as_ref().map_or_else(String::new, |t| t.decode(few))
+        };
+        let prompt_tokens = request.prompt.len() as u32;
+        tracing::info!(
+            request = id,
+            prompt_tokens,
+            common_tokens = common,
+            "nearest cached prompt"
+        );
+        let (cached, prompt) = ((!cached.is_empty()).then(|| text(&cached)), text(rest));
+        Some(Divergence { prompt_tokens, common_tokens: common, cached, prompt })
     }
 
     /// Takes a request for numbers under a number never used before.
@@ -154,15 +224,27 @@ impl Core {
         self.opened();
         let (tokens, want) = request.into_want();
         let prompt = tokens.len() as u32;
-        let new = NewSequence { key: key(id, 0), tokens, max_len: prompt, want, salt: 0 };
+        let new = NewSequence {
+            key: key(id, 0),
+            tokens,
+            max_len: prompt,
+            want,
+            salt: 0,
+            account: NOBODY,
+            priority: 0,
+        };
         match self.sched.submit(new) {
             Ok(seq) => {
                 let work = Work::Rows(Rows::new(seq, prompt, sink));
-                self.requests.insert(id, Open { work, started: false, failures: 0 });
+                let (account, deadline) = (NOBODY, None);
+                let from_disk = 0..0;
+                let open = Open { work, account, deadline, started: false, from_disk, failures: 0 };
+                self.requests.insert(id, open);
             }
             Err(refused) => {
                 sink(Err(never_fits(&refused)));
-                self.closed(false, &self.stats.failed);
+                self.stats.queue.leave(NOBODY);
+                self.closed(&self.stats.failed);
             }
         }
     }
@@ -170,8 +252,11 @@ impl Core {
     /// Forgets a request; its receiver hears nothing more.
     pub fn cancel(&mut self, id: u64) {
         if let Some(open) = self.requests.remove(&id) {
-            self.cancel_sequences(&open.work);
-            self.closed(open.started, &self.stats.cancelled);
+            let stats = Arc::clone(&self.stats);
+            self.ended(&open, &stats.cancelled);
+        } else if let Some((account, _)) = self.stop_restoring(id) {
+            self.stats.queue.leave(account);
+            self.closed(&self.stats.cancelled);
         }
     }
 
@@ -181,19 +266,25 @@ impl Core {
         for id in ids {
             self.fail(id, error.clone());
         }
+        self.fail_restores(error);
+    }
+
+    /// The sequence behind a choice that has not ended.
+    pub fn sequence(&self, id: u64, choice: u32) -> Option<SeqId> {
+        match &self.requests.get(&id)?.work {
+            Work::Answer(answer) => answer.sequence(choice),
+            Work::Rows(_) => None,
+        }
     }
 
     /// Offers tokens that may follow; see [`Scheduler::offer_draft`].
     pub fn offer_draft(&mut self, id: u64, choice: u32, draft: &[TokenId]) -> u32 {
-        let Some(Open { work: Work::Answer(answer), .. }) = self.requests.get(&id) else {
-            return 0;
-        };
-        answer.sequence(choice).map_or(0, |seq| self.sched.offer_draft(seq, draft))
+        self.sequence(id, choice).map_or(0, |seq| self.sched.offer_draft(seq, draft))
     }
 
     /// Whether no request is open.
     pub fn is_idle(&self) -> bool {
-        self.requests.is_empty()
+        self.requests.is_empty() && self.restores.is_empty()
     }
 
     /// Asserts every invariant of the scheduler.
@@ -214,28 +305,72 @@ impl Core {
         self.stats.snapshot()
     }
 
-    /// One step: plan, fill, run, commit, deliver.
+    /// Offers the scheduler what the drafters guess, as far as it pays.
+    fn draft(&mut self) {
+        for open in self.requests.values_mut().filter(|open| open.started) {
+            let Work::Answer(answer) = &mut open.work else { continue };
+            let prompt = answer.prompt();
+            for (seq, drafter) in answer.drafters() {
+                let Some(tokens) = self.sched.tokens(seq) else { continue };
+                drafter.follow(tokens, prompt);
+                let Some(odds) = drafter.odds() else { continue };
+                let n = self.sched.draft_that_pays(seq, odds, MAX_DRAFT);
+                drafter.guess(n, &mut self.guess);
+                self.sched.offer_draft(seq, &self.guess);
+            }
+        }
+    }
+
+    /// Fails the requests whose time is over.
+    fn expire(&mut self) {
+        let deadline =
+            |(&id, open): (&u64, &Open)| open.deadline.map(|(at, limit)| (id, at, limit));
+        let mut deadlines = self.requests.iter().filter_map(deadline).peekable();
+        if deadlines.peek().is_none() {
+            return;
+        }
+        let now = (self.clock)();
+        let over: Vec<_> = deadlines.filter(|&(_, at, _)| at <= now).collect();
+        for (id, _, limit_s) in over {
+            self.fail(id, RequestError::TimedOut { limit_s });
+        }
+    }
+
+    /// One step: draft, plan, fill, run, commit, deliver.
     pub fn turn(&mut self) -> Turn {
+        self.take_restored();
+        self.expire();
+        self.draft();
         self.sched.plan(&mut self.step);
         if self.step.is_empty() {
+            self.last_step_s = None;
+            let waiting = self.keep_a_run() || !self.restores.is_empty();
             self.update_sizes();
-            return Turn::Idle;
+            return if waiting { Turn::Waiting } else { Turn::Idle };
         }
         self.sched.fill(&self.step, &mut self.batch);
+        self.stats.begins(&self.step);
         let start = (self.clock)();
         if let Err(error) = self.run() {
             self.recover(&error);
+            self.last_step_s = None;
             self.update_sizes();
             return Turn::Worked;
         }
-        self.step.observed_s = Some((self.clock)() - start);
-        self.stats.step(&self.step, &self.out);
+        let end = (self.clock)();
+        self.step.observed_s = Some(end - start);
+        self.stats.step(
+            &self.step,
+            &self.out,
+            end - self.last_step_s.replace(end).unwrap_or(start),
+        );
         let mut progress = std::mem::take(&mut self.progress);
         self.sched.commit(&self.step, &self.out, &mut progress);
         for p in &progress {
             self.deliver(p);
         }
         self.progress = progress;
+        self.keep_a_run();
         self.update_sizes();
         Turn::Worked
     }
@@ -244,6 +379,7 @@ impl Core {
     pub fn restart(&mut self, reason: &str) {
         // First the new scheduler: the old one may be inconsistent, and knows nobody any more.
         self.sched = Scheduler::new(self.config.clone());
+        self.note_runs();
         self.fail_all(&RequestError::Internal(reason.to_string()));
         self.rebuild_device();
         self.update_sizes();
@@ -320,7 +456,7 @@ impl Core {
             After::Ended => {
                 self.sched.cancel(p.seq);
                 self.requests.remove(&id);
-                self.closed(true, &self.stats.finished);
+                self.closed(&self.stats.finished);
             }
             After::Abandoned => self.cancel(id),
         }
@@ -333,8 +469,14 @@ impl Core {
                 count(&self.stats.prompt_tokens, prompt as u64);
                 count(&self.stats.cached_tokens, u64::from(cached));
                 let Some(open) = self.requests.get_mut(&id) else { return };
+                let from_disk = std::mem::take(&mut open.from_disk);
+                let disk = cached.min(from_disk.end).saturating_sub(from_disk.start);
+                count(&self.stats.disk_tokens, u64::from(disk));
+                if let Work::Answer(answer) = &mut open.work {
+                    answer.add_disk_tokens(disk);
+                }
                 if !std::mem::replace(&mut open.started, true) {
-                    self.stats.queued.fetch_sub(1, Ordering::Relaxed);
+                    self.stats.queue.leave(open.account);
                 }
             }
             Outcome::Token { .. } => count(&self.stats.generated_tokens, 1),
@@ -344,7 +486,6 @@ impl Core {
 
     fn fail(&mut self, id: u64, error: RequestError) {
         let Some(mut open) = self.requests.remove(&id) else { return };
-        self.cancel_sequences(&open.work);
         tracing::warn!(request = id, %error, "a request failed");
         let told = catch_unwind(AssertUnwindSafe(|| match &mut open.work {
             Work::Answer(answer) => answer.fail(error),
@@ -353,14 +494,20 @@ impl Core {
         if told.is_err() {
             tracing::warn!(request = id, "the receiver of a failed request panicked");
         }
-        self.closed(open.started, &self.stats.failed);
+        let stats = Arc::clone(&self.stats);
+        self.ended(&open, &stats.failed);
     }
 
-    fn cancel_sequences(&mut self, work: &Work) {
-        match work {
+    /// A request ends before its answer does.
+    fn ended(&mut self, open: &Open, how: &AtomicU64) {
+        match &open.work {
             Work::Answer(answer) => answer.sequences().for_each(|seq| self.sched.cancel(seq)),
             Work::Rows(rows) => self.sched.cancel(rows.seq),
         }
+        if !open.started {
+            self.stats.queue.leave(open.account);
+        }
+        self.closed(how);
     }
 
     fn opened(&self) {
@@ -368,10 +515,7 @@ impl Core {
         self.stats.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn closed(&self, started: bool, how: &std::sync::atomic::AtomicU64) {
-        if !started {
-            self.stats.queued.fetch_sub(1, Ordering::Relaxed);
-        }
+    fn closed(&self, how: &AtomicU64) {
         self.stats.open.fetch_sub(1, Ordering::Relaxed);
         count(how, 1);
     }
@@ -381,8 +525,9 @@ impl Core {
     }
 
     /// A request that comes straight to the core, without a handle that counts the queue.
-    pub fn enqueue(&self) {
-        self.stats.queued.fetch_add(1, Ordering::Relaxed);
+    pub fn enqueue(&self, account: u64) {
+        // Beyond any limit: whoever drives the core directly decides what waits.
+        let _ = self.stats.queue.enter(account, u32::MAX);
     }
 }
 
@@ -397,11 +542,12 @@ fn apply(
     }
     match work {
         Work::Answer(answer) => Ok(match outcome {
-            Outcome::Started { cached } => {
-                answer.started(choice, cached);
+            Outcome::Started { cached } => answer.started(choice, cached),
+            Outcome::Token { token, output, .. } => answer.token(choice, token, output, out),
+            Outcome::Drafted { tokens, right } => {
+                answer.drafted(tokens, right);
                 After::Open
             }
-            Outcome::Token { token, output, .. } => answer.token(choice, token, output, out),
             Outcome::Finished => answer.end(choice, StopReason::Length),
             _ => After::Open,
         }),

@@ -13,12 +13,22 @@ use tokenmill_sched::Scheduler;
 
 use crate::answer::Sink;
 use crate::engine::{Core, EngineParts, MAX_CHOICES, Turn, panic_text};
+use crate::queue::NOBODY;
 use crate::request::{Event, Refusal, Request, RequestError};
 use crate::rows::{RowsAnswer, RowsRequest, RowsSink, Scored};
 use crate::stats::{EngineStats, Stats};
+use crate::tier::Tier;
 
 /// Stop texts of one request, at most.
 const MAX_STOPS: usize = 64;
+
+/// A step that lasts longer, and much longer than predicted, will not end.
+const STUCK: Duration = Duration::from_secs(60);
+/// How long an idle engine waits before it looks again for what the disk has read.
+const DISK_POLL: Duration = Duration::from_millis(1);
+
+/// Turns of writing to disk before the engine stops, each of [`DISK_POLL`] at least.
+const MAX_LAST_RUNS: u32 = 2000;
 
 enum Message {
     Generate(u64, Box<Request>, Sink),
@@ -32,6 +42,7 @@ enum Message {
 /// What requests are checked against.
 struct Facts {
     vocab: u32,
+    hidden: u32,
     /// Token ids are below this.
     ids: u32,
     longest: u32,
@@ -41,8 +52,26 @@ struct Facts {
     queue: u32,
 }
 
+/// When the round in progress began, microseconds after `start`; 0 between rounds.
+struct Pulse {
+    start: Instant,
+    since: AtomicU64,
+}
+
+impl Pulse {
+    fn begin(&self) {
+        let now = self.start.elapsed().as_micros() as u64;
+        self.since.store(now.max(1), Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.since.store(0, Ordering::Relaxed);
+    }
+}
+
 struct Shared {
     facts: Facts,
+    pulse: Arc<Pulse>,
     stats: Arc<Stats>,
     next: AtomicU64,
     closed: AtomicBool,
@@ -97,7 +126,7 @@ impl Iterator for Events {
 }
 
 /// Why there are no numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Error)]
 pub enum RowsError {
     /// The request was not taken.
     #[error(transparent)]
@@ -113,11 +142,20 @@ impl Engine {
     /// # Errors
     /// What the system says when it refuses a thread.
     pub fn start(parts: EngineParts) -> std::io::Result<Engine> {
+        Self::start_with(parts, None)
+    }
+
+    /// As [`start`](Engine::start), with a cache on disk.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(parts: EngineParts, tier: Option<Tier>) -> std::io::Result<Engine> {
         let c = &parts.config;
         // Pooled models have no logits to count the vocabulary by.
         let known = parts.tokenizer.as_ref().map_or(u32::MAX, |t| t.vocab_size() as u32);
         let facts = Facts {
             vocab: c.vocab,
+            hidden: c.hidden,
             ids: if c.vocab > 0 { c.vocab } else { known },
             longest: Scheduler::new(c.clone()).longest(),
             top_logprobs: c.limits.top_logprobs,
@@ -128,10 +166,22 @@ impl Engine {
         let stats = Arc::<Stats>::default();
         let (inbox, receiver) = channel();
         let core_stats = Arc::clone(&stats);
-        let body = move || run(Core::with_stats(parts, core_stats), &receiver);
+        if let Some(tier) = &tier {
+            let _ = stats.disk.set(tier.shared()); // the first of these stats
+        }
+        let pulse = Arc::new(Pulse { start: Instant::now(), since: AtomicU64::new(0) });
+        let beating = Arc::clone(&pulse);
+        let body = move || {
+            let mut core = Core::with_stats(parts, core_stats);
+            if let Some(tier) = tier {
+                core = core.with_tier(tier);
+            }
+            run(core, &receiver, &beating);
+        };
         let thread = std::thread::Builder::new().name("engine".into()).spawn(body)?;
         let shared = Shared {
             facts,
+            pulse,
             stats,
             next: AtomicU64::new(1),
             closed: AtomicBool::new(false),
@@ -158,7 +208,7 @@ impl Engine {
     /// [`Refusal`]: nothing was started and `sink` is never called.
     pub fn submit_to(&self, request: Request, sink: Sink) -> Result<Cancel, Refusal> {
         self.check(&request)?;
-        self.enter(|id| Message::Generate(id, Box::new(request), sink))
+        self.enter(request.account, |id| Message::Generate(id, Box::new(request), sink))
     }
 
     /// Takes a request for numbers; the answer goes to `sink`, on the engine's thread.
@@ -167,7 +217,7 @@ impl Engine {
     /// [`Refusal`]: nothing was started and `sink` is never called.
     pub fn submit_rows(&self, request: RowsRequest, sink: RowsSink) -> Result<Cancel, Refusal> {
         self.check_rows(&request)?;
-        self.enter(|id| Message::Rows(id, request, sink))
+        self.enter(NOBODY, |id| Message::Rows(id, request, sink))
     }
 
     /// Log-probabilities of every token but the first, with the `top` best at each position.
@@ -203,6 +253,16 @@ impl Engine {
         self.shared.stats.snapshot()
     }
 
+    /// How long the step in progress has been running, if that is over a minute and twenty times
+    /// what was predicted: it is stuck, and only a restart of the process frees it.
+    pub fn stuck(&self) -> Option<Duration> {
+        let pulse = &self.shared.pulse;
+        let since = Duration::from_micros(pulse.since.load(Ordering::Relaxed));
+        let age = pulse.start.elapsed().saturating_sub(since);
+        let limit = STUCK.max(self.shared.stats.predicted().saturating_mul(20));
+        (!since.is_zero() && age > limit).then_some(age)
+    }
+
     /// Most tokens a request may reach, prompt included.
     pub fn longest(&self) -> u32 {
         self.shared.facts.longest
@@ -211,6 +271,11 @@ impl Engine {
     /// Columns of a logits row.
     pub fn vocab(&self) -> u32 {
         self.shared.facts.vocab
+    }
+
+    /// Columns of an embedding; 1 where the model scores a text instead.
+    pub fn width(&self) -> u32 {
+        self.shared.facts.hidden
     }
 
     /// Refuses new requests and waits until the open ones have ended; false when some were still
@@ -245,19 +310,17 @@ impl Engine {
         Ok(receiver.recv().unwrap_or(Err(RequestError::ShutDown))?)
     }
 
-    fn enter(&self, message: impl FnOnce(u64) -> Message) -> Result<Cancel, Refusal> {
+    fn enter(&self, account: u64, message: impl FnOnce(u64) -> Message) -> Result<Cancel, Refusal> {
         if self.shared.closed.load(Ordering::SeqCst) {
             return Err(Refusal::ShuttingDown);
         }
-        let limit = self.shared.facts.queue;
-        let next = |n| (n < limit).then_some(n + 1);
-        let queued = &self.shared.stats.queued;
-        if let Err(waiting) = queued.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next) {
-            return Err(Refusal::QueueFull { waiting, limit });
+        if let Some(age) = self.stuck() {
+            return Err(Refusal::Stuck { seconds: age.as_secs() });
         }
+        self.shared.stats.queue.enter(account, self.shared.facts.queue)?;
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         if self.inbox.send(message(id)).is_err() {
-            queued.fetch_sub(1, Ordering::SeqCst);
+            self.shared.stats.queue.leave(account);
             return Err(Refusal::ShuttingDown);
         }
         Ok(Cancel { id, inbox: self.inbox.clone() })
@@ -361,24 +424,26 @@ fn check_sampling(request: &Request, facts: &Facts) -> Result<(), Refusal> {
 
 /// The thread: messages, a step, messages, …; parked while there is nothing to do. A panic in there
 /// is a bug: what is open fails, and the engine starts afresh.
-fn run(mut core: Core, inbox: &Receiver<Message>) {
+fn run(mut core: Core, inbox: &Receiver<Message>, pulse: &Pulse) {
     let mut draining: Vec<Sender<()>> = Vec::new();
-    let mut idle = true;
+    let mut last = Turn::Idle;
     loop {
         if core.is_idle() {
             for waiting in draining.drain(..) {
                 let _ = waiting.send(()); // who waits may have given up
             }
         }
-        let round = || round(&mut core, inbox, &mut draining, idle);
-        match catch_unwind(AssertUnwindSafe(round)) {
-            Ok(Some(turn)) => idle = turn == Turn::Idle,
+        let round = || round(&mut core, inbox, &mut draining, last, pulse);
+        let round = catch_unwind(AssertUnwindSafe(round));
+        pulse.end();
+        match round {
+            Ok(Some(turn)) => last = turn,
             Ok(None) => return,
             Err(panic) => {
                 let reason = panic_text(&*panic);
                 tracing::error!(reason, "a bug in the engine's loop");
                 core.restart(&reason);
-                idle = false;
+                last = Turn::Worked;
             }
         }
     }
@@ -389,13 +454,23 @@ fn round(
     core: &mut Core,
     inbox: &Receiver<Message>,
     draining: &mut Vec<Sender<()>>,
-    idle: bool,
+    last: Turn,
+    pulse: &Pulse,
 ) -> Option<Turn> {
-    if idle {
-        core.check();
-        let message = inbox.recv().ok()?;
-        take(core, message, draining).then_some(())?;
+    match last {
+        Turn::Worked => {}
+        Turn::Waiting => match inbox.recv_timeout(DISK_POLL) {
+            Ok(message) => take(core, message, draining).then_some(())?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
+        },
+        Turn::Idle => {
+            core.check();
+            let message = inbox.recv().ok()?;
+            take(core, message, draining).then_some(())?;
+        }
     }
+    pulse.begin();
     while let Ok(message) = inbox.try_recv() {
         take(core, message, draining).then_some(())?;
     }
@@ -411,6 +486,13 @@ fn take(core: &mut Core, message: Message, draining: &mut Vec<Sender<()>>) -> bo
         Message::Drain(sender) => draining.push(sender),
         Message::Stop => {
             core.fail_all(&RequestError::ShutDown);
+            // What was computed and is not yet on its way to disk, within reason.
+            for _ in 0..MAX_LAST_RUNS {
+                if !core.keep_a_run() {
+                    break;
+                }
+                std::thread::sleep(DISK_POLL);
+            }
             return false;
         }
     }

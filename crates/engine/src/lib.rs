@@ -3,18 +3,27 @@
 
 mod answer;
 pub mod direct;
+mod draft;
 pub mod engine;
+pub mod guard;
 pub mod handle;
 pub mod load;
+pub mod plan;
+mod queue;
 pub mod request;
 mod rows;
 pub mod start;
 mod stats;
+pub mod tier;
 pub mod vocabulary;
 
 pub use answer::Sink;
+pub use draft::DraftMode;
 pub use engine::{Clock, Core, EngineParts, Rebuild, Turn};
 pub use handle::{Cancel, Engine, Events, RowsError, system_clock};
-pub use request::{Event, Refusal, Request, RequestError, StopReason, TokenInfo, TopToken, Usage};
+pub use queue::NOBODY;
+pub use request::{
+    Divergence, Event, Refusal, Request, RequestError, StopReason, TokenInfo, TopToken, Usage,
+};
 pub use rows::{RowsAnswer, RowsRequest, RowsSink, Scored};
 pub use stats::{EngineStats, STEP_BOUNDS_S};

@@ -5,10 +5,14 @@ use std::path::Path;
 use thiserror::Error;
 use tokenmill_backend::{Backend, DeviceError, Executable, WeightHandle};
 use tokenmill_files::{LoadError, OpenModel};
-use tokenmill_ir::{GroupKind, KvFormat, Limits, Program};
+use tokenmill_ir::{KvFormat, Limits, Program};
 use tokenmill_models::{ModelError, ModelSpec, lower, spec_of};
 
+use crate::plan::{Fit, fit};
 use crate::vocabulary::{Vocabulary, VocabularyError, vocabulary};
+
+/// Longest text of a model that takes texts whole, unless a longer context is asked for.
+const WHOLE_TOKENS: u32 = 8192;
 
 /// What the user wants of a loaded model.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,21 +27,6 @@ pub struct LoadOptions {
     pub step_tokens: u32,
     /// Memory this process may use, bytes.
     pub memory_bytes: u64,
-}
-
-/// Where the memory goes, bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fit {
-    /// Weights.
-    pub weight_bytes: u64,
-    /// Keys, values and states, when every block is in use.
-    pub cache_bytes: u64,
-    /// Buffers of one step and the program itself.
-    pub scratch_bytes: u64,
-    /// What this process may use.
-    pub available_bytes: u64,
-    /// Cache bytes of one token.
-    pub token_bytes: u64,
 }
 
 /// Why a model cannot be loaded.
@@ -143,7 +132,13 @@ pub fn load(
     mut progress: impl FnMut(usize, usize),
 ) -> Result<LoadedModel, LoadFailure> {
     let Lowered { files, spec, program } = read(path, options.kv)?;
-    let (limits, fit) = fit(&spec, &program, device.caps().block_tokens, options)?;
+    let mut options = options.clone();
+    if program.whole_sequences {
+        // A step holds whole texts.
+        let longest = options.context.unwrap_or(spec.context.min(WHOLE_TOKENS)).min(spec.context);
+        options.step_tokens = options.step_tokens.max(longest);
+    }
+    let (limits, fit) = fit(&spec, &program, device.as_ref(), &options)?;
     // The vocabulary is built while weights are uploaded.
     let (vocabulary, weights) = std::thread::scope(|scope| {
         let text = scope.spawn(|| vocabulary(&files));
@@ -159,95 +154,4 @@ pub fn load(
         Ok::<_, LoadFailure>((text?, weights))
     })?;
     Ok(LoadedModel { spec, program, device, weights, limits, vocabulary, fit })
-}
-
-/// Chooses context and cache size within memory.
-///
-/// # Errors
-/// [`LoadFailure::DoesNotFit`] with the numbers.
-pub fn fit(
-    spec: &ModelSpec,
-    program: &Program,
-    block_tokens: u32,
-    options: &LoadOptions,
-) -> Result<(Limits, Fit), LoadFailure> {
-    let groups = program.groups();
-    let block_bytes: Vec<u64> =
-        (0..groups.len()).map(|g| program.block_bytes(g as u32, block_tokens)).collect();
-    let weight_bytes = program.weight_bytes();
-    let scratch_bytes = scratch_bytes(program, options);
-    let fixed = weight_bytes + scratch_bytes;
-    let room = options.memory_bytes.saturating_sub(fixed);
-    let cost = |context: u32, sequences: u32| -> (Vec<u32>, u64) {
-        let blocks: Vec<u32> = groups
-            .iter()
-            .map(|g| group_blocks(*g, context, sequences, block_tokens, options.step_tokens))
-            .collect();
-        let bytes = blocks.iter().zip(&block_bytes).map(|(n, b)| u64::from(*n) * b).sum();
-        (blocks, bytes)
-    };
-    // One sequence at full length must fit; more sequences share what is left.
-    let wanted = options.context.unwrap_or(spec.context).min(spec.context).max(1);
-    let mut context = wanted;
-    while cost(context, 1).1 > room && context > block_tokens {
-        context = (context / 2).max(block_tokens);
-    }
-    let fits = cost(context, 1).1 <= room && fixed <= options.memory_bytes;
-    if !fits || (options.context.is_some() && context < wanted) {
-        let cache_bytes = cost(wanted, 1).1;
-        return Err(LoadFailure::DoesNotFit {
-            needed_bytes: fixed + cache_bytes,
-            weight_bytes,
-            cache_bytes,
-            scratch_bytes,
-            available_bytes: options.memory_bytes,
-            context: wanted,
-            fitting_context: if fits { context } else { 0 },
-        });
-    }
-    let mut sequences = options.sequences.max(1);
-    while sequences > 1 && cost(context, sequences).1 > room / 2 {
-        sequences -= sequences.div_ceil(8);
-    }
-    let (group_blocks, cache_bytes) = cost(context, sequences.max(1));
-    let limits = Limits {
-        step_tokens: options.step_tokens.max(1),
-        sequences: options.sequences.max(1),
-        outputs: options.step_tokens.max(options.sequences).max(1),
-        context,
-        group_blocks,
-        top_logprobs: 20,
-    };
-    let per_token = program.caches.iter().filter(|c| c.group_kind() != GroupKind::State);
-    let token_bytes = per_token.map(|c| c.unit_bytes()).sum();
-    let available_bytes = options.memory_bytes;
-    Ok((limits, Fit { weight_bytes, cache_bytes, scratch_bytes, available_bytes, token_bytes }))
-}
-
-/// Blocks of a group for that many sequences of that length.
-fn group_blocks(
-    kind: GroupKind,
-    context: u32,
-    sequences: u32,
-    block_tokens: u32,
-    step_tokens: u32,
-) -> u32 {
-    let full = context.div_ceil(block_tokens) + 1;
-    match kind {
-        GroupKind::Full => full.saturating_mul(sequences),
-        GroupKind::Window { tokens } => {
-            let held = (tokens + step_tokens).div_ceil(block_tokens) + 2;
-            held.min(full).saturating_mul(sequences)
-        }
-        GroupKind::State => 2 * sequences + 8,
-    }
-}
-
-/// An upper estimate of a step's buffers: the widest few live at once, and logits of all outputs.
-fn scratch_bytes(program: &Program, options: &LoadOptions) -> u64 {
-    let mut widths: Vec<u64> = program.buffers.iter().map(|b| u64::from(b.cols)).collect();
-    widths.sort_unstable_by(|a, b| b.cmp(a));
-    let head = u64::from(program.vocab) * u64::from(options.sequences.max(1)) * 4;
-    let wide: u64 = widths.iter().filter(|w| **w != u64::from(program.vocab)).take(6).sum();
-    wide * 4 * u64::from(options.step_tokens) + head + (48 << 20)
 }

@@ -1,8 +1,13 @@
 //! What is asked of the engine ([`Request`]) and what it answers ([`Event`]).
 
+use std::time::Duration;
+
 use thiserror::Error;
 use tokenmill_ir::{SamplingParams, TokenId};
 use tokenmill_text::Lead;
+
+use crate::draft::DraftMode;
+use crate::queue::NOBODY;
 
 /// One generation. `choices` parallel answers share the prompt's cache.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +32,18 @@ pub struct Request {
     pub lead: Lead,
     /// Cached prefixes are shared only among requests of the same salt.
     pub salt: u64,
+    /// Tokens the answer may repeat, wholly or in parts: it comes faster where it does.
+    pub prediction: Vec<TokenId>,
+    /// Where drafts come from; `None`: the engine's choice.
+    pub draft: Option<DraftMode>,
+    /// Who asks: accounts with work to do get equal shares; [`NOBODY`](crate::NOBODY) is one too.
+    pub account: u64,
+    /// Among requests of one account: smaller comes first.
+    pub priority: i32,
+    /// How long it may take, waiting included; then it fails.
+    pub timeout: Option<Duration>,
+    /// Tell where the prompt leaves the nearest cached one.
+    pub diagnose: bool,
 }
 
 impl Request {
@@ -43,6 +60,12 @@ impl Request {
             show_special: false,
             lead: Lead::Keep,
             salt: 0,
+            prediction: Vec::new(),
+            draft: None,
+            account: NOBODY,
+            priority: 0,
+            timeout: None,
+            diagnose: false,
         }
     }
 }
@@ -89,14 +112,35 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Of those, read from the prefix cache.
     pub cached_tokens: u32,
+    /// Of those, read from disk for this request.
+    pub disk_tokens: u32,
     /// Generated tokens, all choices.
     pub completion_tokens: u32,
+    /// Draft tokens that became part of the answer.
+    pub accepted_drafts: u32,
+    /// Draft tokens computed in vain.
+    pub rejected_drafts: u32,
+}
+
+/// Where a prompt leaves the nearest cached text of its salt, found when the request is taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Divergence {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens from the start that the cached text has too.
+    pub common_tokens: u32,
+    /// How the cached text goes on there, a few tokens; `None` where it ends.
+    pub cached: Option<String>,
+    /// How the prompt goes on there.
+    pub prompt: String,
 }
 
 /// What happens to a request, in order. After `Done` for every choice comes `Finished`; `Failed`
 /// is the last event too.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
+    /// Asked for by [`Request::diagnose`], and first; `None` when nothing is cached.
+    Prefix(Option<Divergence>),
     /// More text of a choice. `text` may be empty while characters are held back.
     Text {
         /// Choice.
@@ -154,13 +198,19 @@ pub enum Refusal {
         /// Why, with the numbers.
         reason: String,
     },
-    /// The queue is full; try again later.
+    /// The queue is full, or this account's part of it; try again later.
     #[error("{waiting} requests are waiting, the limit is {limit}")]
     QueueFull {
-        /// In the queue.
+        /// In the queue, of all or of this account.
         waiting: u32,
         /// Its limit.
         limit: u32,
+    },
+    /// A step does not end: the device hangs.
+    #[error("the device has not answered for {seconds} s")]
+    Stuck {
+        /// Since when, seconds.
+        seconds: u64,
     },
     /// The engine is draining or has stopped.
     #[error("the server is shutting down")]
@@ -168,7 +218,7 @@ pub enum Refusal {
 }
 
 /// Why an accepted request failed (5xx).
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum RequestError {
     /// The model produced a row that is not a number.
@@ -176,6 +226,12 @@ pub enum RequestError {
     NotANumber {
         /// Index of the generated token.
         index: u32,
+    },
+    /// Its own time limit has passed.
+    #[error("the request's timeout of {limit_s} s passed before the answer was complete")]
+    TimedOut {
+        /// The limit, seconds.
+        limit_s: f64,
     },
     /// The device failed twice on this request.
     #[error("the device failed: {0}")]

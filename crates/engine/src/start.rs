@@ -1,16 +1,21 @@
 //! From a loaded model to a running engine.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
-use tokenmill_backend::DeviceError;
-use tokenmill_ir::{Cost, DeviceCaps, Load, Program};
+use tokenmill_backend::{DeviceError, Executable};
+use tokenmill_ir::{DeviceCaps, KvFormat, Load, Program};
 use tokenmill_sched::{Config, StepCost};
+use tokenmill_store::kv::LogOptions;
 use tokenmill_text::{ChatTemplate, TemplateError, Tokenizer};
 
+use crate::draft::DraftMode;
 use crate::engine::EngineParts;
 use crate::handle::{Engine, system_clock};
-use crate::load::{Fit, LoadedModel};
+use crate::load::LoadedModel;
+use crate::plan::Fit;
+use crate::tier::{Tier, TierError, identify};
 
 /// How an engine serves.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,6 +24,8 @@ pub struct ServeOptions {
     pub queue: u32,
     /// How long a step may take beyond its base, seconds: bounds the gap between two tokens.
     pub step_s: f64,
+    /// Where drafts come from, unless a request says otherwise.
+    pub draft: DraftMode,
 }
 
 /// A model that answers requests.
@@ -35,6 +42,21 @@ pub struct Served {
     pub fit: Fit,
     /// What it runs on.
     pub caps: DeviceCaps,
+    /// Whether the cache is kept on disk, or why not.
+    pub disk: Result<(), TierError>,
+}
+
+/// Where the cache is kept beyond the life of the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// The folder; one process at a time uses it, for any models.
+    pub folder: PathBuf,
+    /// Most bytes in it.
+    pub cap_bytes: u64,
+    /// The model's file or folder, as it was loaded.
+    pub model: PathBuf,
+    /// Storage format of keys and values it was loaded with.
+    pub kv: KvFormat,
 }
 
 /// Why an engine does not start.
@@ -53,10 +75,27 @@ impl LoadedModel {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(mut self, options: ServeOptions) -> Result<Served, StartError> {
+    pub fn start(self, options: ServeOptions) -> Result<Served, StartError> {
+        self.start_with(options, None)
+    }
+
+    /// As [`start`](Self::start), with the cache kept on disk; without, where that cannot be.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_with(
+        mut self,
+        options: ServeOptions,
+        disk: Option<&DiskOptions>,
+    ) -> Result<Served, StartError> {
         let executable = self.compile()?;
         let caps = self.device.caps().clone();
         let config = self.config(&caps, options);
+        let tier = disk.ok_or(TierError::Off).and_then(|d| open_tier(d, &*executable, &config));
+        let (tier, disk) = match tier {
+            Ok(tier) => (Some(tier), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
         let (tokenizer, template) = match self.vocabulary.take() {
             Some(v) => (Some(Arc::new(v.tokenizer)), v.template),
             None => (None, Err(TemplateError::Missing)),
@@ -68,12 +107,13 @@ impl LoadedModel {
             config,
             tokenizer: tokenizer.clone(),
             eos,
+            draft: options.draft,
             queue: options.queue,
             clock: system_clock(),
             rebuild: Box::new(move || self.compile()),
         };
-        let engine = Engine::start(parts)?;
-        Ok(Served { engine, tokenizer, template, arch, fit, caps })
+        let engine = Engine::start_with(parts, tier)?;
+        Ok(Served { engine, tokenizer, template, arch, fit, caps, disk })
     }
 
     fn config(&self, caps: &DeviceCaps, options: ServeOptions) -> Config {
@@ -91,15 +131,32 @@ impl LoadedModel {
     }
 }
 
-/// Step time from the program's cost and the device's rates.
+/// The tier of a compiled program.
+fn open_tier(
+    disk: &DiskOptions,
+    executable: &dyn Executable,
+    config: &Config,
+) -> Result<Tier, TierError> {
+    if config.whole_sequences {
+        return Err(TierError::Model("a model that takes whole sequences"));
+    }
+    let blocks = executable.blocks()?;
+    let key = identify(&disk.model, disk.kv, &blocks)?;
+    let options = LogOptions::with_cap(disk.cap_bytes);
+    Tier::start(&disk.folder, options, key, blocks, &config.groups, config.block_tokens)
+}
+
+/// Step time from the program's cost and the device's rates: memory for what every step reads,
+/// arithmetic for each row.
 fn step_cost(program: &Program, caps: &DeviceCaps) -> StepCost {
-    let seconds = |c: Cost| {
-        let memory = (c.weight_bytes + c.cache_bytes) / caps.read_bytes_per_s.max(1.0);
-        (memory, c.ops / caps.ops_per_s.max(1.0))
-    };
-    let load = |tokens, key_reads| Load { tokens, outputs: 1, key_reads };
-    let (base, _) = seconds(program.cost(&load(1, 0)));
-    let (_, one) = seconds(program.cost(&load(1, 0)));
-    let (_, thousand) = seconds(program.cost(&load(1, 1000)));
-    StepCost::new(base, one, (thousand - one).max(0.0) / 1000.0)
+    let cost = |tokens, outputs, key_reads| program.cost(&Load { tokens, outputs, key_reads });
+    let memory_s = |bytes: f64| bytes / caps.read_bytes_per_s.max(1.0);
+    let arithmetic_s = |ops: f64| ops / caps.ops_per_s.max(1.0);
+    let (row, output, keys) = (cost(1, 0, 0), cost(1, 1, 0), cost(1, 0, 1000));
+    StepCost {
+        base_s: memory_s(output.weight_bytes),
+        token_s: arithmetic_s(row.ops),
+        output_s: arithmetic_s(output.ops - row.ops),
+        key_s: arithmetic_s(keys.ops - row.ops) / 1000.0,
+    }
 }

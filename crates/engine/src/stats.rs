@@ -1,9 +1,14 @@
 //! What the engine has done and holds, readable at any time from any thread.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokenmill_ir::{MAX_GROUPS, StepOutput};
 use tokenmill_sched::{GroupCounts, Scheduler, Step};
+
+use crate::queue::Queue;
+use crate::tier::{Shared, TierStats};
 
 /// Upper bounds of the step-time histogram, seconds; the last bucket has none.
 pub const STEP_BOUNDS_S: [f64; 11] =
@@ -36,6 +41,10 @@ pub struct EngineStats {
     pub prompt_tokens: u64,
     /// Of those, found in the prefix cache.
     pub cached_tokens: u64,
+    /// Of those, read from disk.
+    pub disk_tokens: u64,
+    /// The cache on disk, where there is one.
+    pub disk: Option<TierStats>,
     /// Tokens generated.
     pub generated_tokens: u64,
     /// Tokens computed, recomputed ones and drafts included.
@@ -48,7 +57,7 @@ pub struct EngineStats {
     pub expert_reads: u64,
     /// Their stored bytes.
     pub expert_bytes: u64,
-    /// Times a sequence gave up its blocks for an older one.
+    /// Times a sequence gave up its blocks for another, or waited a step for want of blocks.
     pub preemptions: u64,
     /// Times the device had to be rebuilt.
     pub device_errors: u64,
@@ -56,6 +65,15 @@ pub struct EngineStats {
     pub steps: u64,
     /// Their time, seconds.
     pub step_seconds: f64,
+    /// Time between steps that follow each other, seconds: planning, drafts, texts and events.
+    pub host_seconds: f64,
+    /// Longest time from one step's end to the next one's while streams went on, seconds: the
+    /// longest gap between two tokens of a running stream.
+    pub gap_max_s: f64,
+    /// Longest such time that was predicted and thus promised, seconds.
+    pub gap_bound_s: f64,
+    /// Steps that took longer than promised.
+    pub late_steps: u64,
     /// Steps by duration: not more than each of [`STEP_BOUNDS_S`], then longer ones.
     pub step_histogram: [u64; STEP_BOUNDS_S.len() + 1],
 }
@@ -63,7 +81,7 @@ pub struct EngineStats {
 /// The shared side: plain atomics, written by the engine thread alone except for the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
-    pub queued: AtomicU32,
+    pub queue: Queue,
     pub open: AtomicU32,
     pub requests: AtomicU64,
     pub finished: AtomicU64,
@@ -71,6 +89,8 @@ pub(crate) struct Stats {
     pub failed: AtomicU64,
     pub prompt_tokens: AtomicU64,
     pub cached_tokens: AtomicU64,
+    pub disk_tokens: AtomicU64,
+    pub disk: OnceLock<Arc<Shared>>,
     pub generated_tokens: AtomicU64,
     pub device_errors: AtomicU64,
     computed_tokens: AtomicU64,
@@ -85,6 +105,11 @@ pub(crate) struct Stats {
     groups: [[AtomicU32; 3]; MAX_GROUPS],
     steps: AtomicU64,
     step_micros: AtomicU64,
+    host_micros: AtomicU64,
+    gap_max_micros: AtomicU64,
+    gap_bound_micros: AtomicU64,
+    late_steps: AtomicU64,
+    predicted_micros: AtomicU64,
     step_histogram: [AtomicU64; STEP_BOUNDS_S.len() + 1],
 }
 
@@ -94,14 +119,31 @@ pub(crate) fn count(counter: &AtomicU64, n: u64) {
 }
 
 impl Stats {
-    /// After a step.
-    pub fn step(&self, step: &Step, out: &StepOutput) {
+    /// Before a step.
+    pub fn begins(&self, step: &Step) {
+        self.predicted_micros.store((step.predicted_s * 1e6) as u64, Ordering::Relaxed);
+    }
+
+    /// What the latest step was predicted to take.
+    pub fn predicted(&self) -> Duration {
+        Duration::from_micros(self.predicted_micros.load(Ordering::Relaxed))
+    }
+
+    /// After a step that ended `gap_s` after the one before.
+    pub fn step(&self, step: &Step, out: &StepOutput, gap_s: f64) {
         count(&self.steps, 1);
         count(&self.expert_reads, out.expert_reads);
         count(&self.expert_bytes, out.expert_bytes);
+        if step.decoding {
+            self.gap_max_micros.fetch_max((gap_s * 1e6) as u64, Ordering::Relaxed);
+            let bound = (step.bound_s * 1e6).ceil() as u64;
+            self.gap_bound_micros.fetch_max(bound, Ordering::Relaxed);
+            count(&self.late_steps, u64::from((gap_s * 1e6) as u64 > bound));
+        }
         count(&self.computed_tokens, u64::from(step.tokens));
         let seconds = step.observed_s.unwrap_or(0.0);
         count(&self.step_micros, (seconds * 1e6) as u64);
+        count(&self.host_micros, ((gap_s - seconds) * 1e6) as u64);
         let bucket = STEP_BOUNDS_S.iter().position(|&b| seconds <= b);
         count(&self.step_histogram[bucket.unwrap_or(STEP_BOUNDS_S.len())], 1);
     }
@@ -134,7 +176,7 @@ impl Stats {
         EngineStats {
             running: small(&self.running),
             waiting: small(&self.waiting),
-            queued_requests: small(&self.queued),
+            queued_requests: self.queue.len(),
             open_requests: small(&self.open),
             groups: std::array::from_fn(|g| group(&self.groups[g])),
             group_count: small(&self.group_count) as usize,
@@ -144,6 +186,8 @@ impl Stats {
             failed: large(&self.failed),
             prompt_tokens: large(&self.prompt_tokens),
             cached_tokens: large(&self.cached_tokens),
+            disk_tokens: large(&self.disk_tokens),
+            disk: self.disk.get().map(|d| d.stats()),
             generated_tokens: large(&self.generated_tokens),
             computed_tokens: large(&self.computed_tokens),
             drafted_tokens: large(&self.drafted_tokens),
@@ -154,6 +198,10 @@ impl Stats {
             device_errors: large(&self.device_errors),
             steps: large(&self.steps),
             step_seconds: large(&self.step_micros) as f64 * 1e-6,
+            host_seconds: large(&self.host_micros) as f64 * 1e-6,
+            gap_max_s: large(&self.gap_max_micros) as f64 * 1e-6,
+            gap_bound_s: large(&self.gap_bound_micros) as f64 * 1e-6,
+            late_steps: large(&self.late_steps),
             step_histogram: std::array::from_fn(|i| large(&self.step_histogram[i])),
         }
     }

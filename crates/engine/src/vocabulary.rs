@@ -66,6 +66,7 @@ fn from_gguf(meta: &Meta) -> Result<Option<Vocabulary>, VocabularyError> {
     };
     let scores = meta.opt_list(&key("scores"))?.unwrap_or_default();
     let types = meta.opt_list(&key("token_type"))?.unwrap_or_default();
+    let charsmap = meta.opt_list(&key("precompiled_charsmap"))?.unwrap_or_default();
     let id = |k: &str| meta.opt_u32(&key(&format!("{k}_token_id")));
     let vocab = GgufVocab {
         model: model.to_owned(),
@@ -88,6 +89,10 @@ fn from_gguf(meta: &Meta) -> Result<Option<Vocabulary>, VocabularyError> {
         add_bos: meta.opt_bool(&key("add_bos_token"))?,
         add_eos: meta.opt_bool(&key("add_eos_token"))?,
         add_space_prefix: meta.opt_bool(&key("add_space_prefix"))?,
+        remove_extra_whitespaces: meta.opt_bool(&key("remove_extra_whitespaces"))?,
+        charsmap: collect(charsmap, &key("precompiled_charsmap"), "a list of bytes", |v| {
+            v.as_u32().map(|byte| byte as u8)
+        })?,
     };
     let tokenizer = Tokenizer::from_gguf(vocab)?;
     let source = meta.opt_str("tokenizer.chat_template")?;

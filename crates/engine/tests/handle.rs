@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use tokenmill_backend::sim::{SimBackend, SimControl, SimText, program};
 use tokenmill_backend::{Backend, DeviceError};
 use tokenmill_engine::{
-    Engine, EngineParts, Event, Refusal, Request, RequestError, RowsError, StopReason, system_clock,
+    DraftMode, Engine, EngineParts, Event, Refusal, Request, RequestError, RowsError, StopReason,
+    system_clock,
 };
 use tokenmill_ir::sampling::argmax;
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
@@ -65,6 +66,7 @@ fn parts(control: &SimControl, eos: Vec<TokenId>) -> EngineParts {
         config,
         tokenizer: Some(Arc::new(tokenizer())),
         eos,
+        draft: DraftMode::Suffix,
         queue: 4,
         clock: system_clock(),
     }
@@ -114,7 +116,7 @@ fn collect(events: impl Iterator<Item = Event>) -> Answer {
                 answer.tokens.extend(tokens.iter().map(|t| t.id));
             }
             Event::Done { reason, .. } => answer.reason = Some(reason.clone()),
-            Event::Finished(_) | Event::Failed(_) => {}
+            Event::Prefix(_) | Event::Finished(_) | Event::Failed(_) => {}
         }
         answer.last = Some(event);
     }
@@ -358,6 +360,59 @@ fn draining_waits_and_shutting_down_does_not() {
     assert!(!engine.drain(Duration::from_millis(50)), "a hundred slow steps are not over");
     engine.shut_down();
     assert_eq!(collect(events).last, Some(Event::Failed(RequestError::ShutDown)));
+}
+
+#[test]
+fn a_prediction_saves_steps_and_changes_no_token() {
+    let control = SimControl::default();
+    let prompt = [3, 1, 4];
+    for temperature in [0.0, 1.0] {
+        let mut steps = Vec::new();
+        let mut predicted = Vec::new();
+        let mut first = None;
+        for (draft, right) in [(None, false), (None, true), (Some(DraftMode::None), true)] {
+            // Time stands still: what steps cost is as it was told.
+            let parts = EngineParts { clock: Box::new(|| 0.0), ..parts(&control, Vec::new()) };
+            let engine = Engine::start(parts).unwrap();
+            let sampling = SamplingParams { temperature, seed: 5, ..SamplingParams::default() };
+            let prediction = if right { predicted.clone() } else { Vec::new() };
+            let asked = Request { sampling, prediction, draft, ..request(&prompt, 60) };
+            let answer = collect(engine.submit(asked).unwrap());
+            assert_eq!(&answer.tokens, first.get_or_insert(answer.tokens.clone()));
+            let Some(Event::Finished(usage)) = answer.last else { panic!("{answer:?}") };
+            let stats = engine.stats();
+            let drafts = u64::from(usage.accepted_drafts + usage.rejected_drafts);
+            assert_eq!(drafts, stats.drafted_tokens);
+            assert_eq!(u64::from(usage.accepted_drafts), stats.accepted_tokens);
+            steps.push(stats.steps);
+            predicted = answer.tokens;
+            predicted[30] ^= 1; // lost for a while, then found again
+        }
+        assert!(steps[1] < 35 && steps[2] == 60, "{steps:?}");
+    }
+}
+
+#[test]
+fn where_a_prompt_leaves_the_cached_one_is_told() {
+    let engine = engine(&SimControl::default());
+    let prompt: Vec<TokenId> = (0..20).collect();
+    let told = |prompt: &[TokenId]| {
+        let asked = Request { diagnose: true, ..request(prompt, 1) };
+        match engine.submit(asked).unwrap().next() {
+            Some(Event::Prefix(found)) => found,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(told(&prompt), None, "nothing is cached");
+    collect(engine.submit(request(&prompt, 1)).unwrap());
+    let mut other = prompt.clone();
+    other[10] = 25;
+    let found = told(&other).unwrap();
+    assert_eq!((found.prompt_tokens, found.common_tokens), (20, 10));
+    assert_eq!(found.cached.as_deref(), Some("kl"), "to the end of the block");
+    assert!(found.prompt.starts_with("zl"), "{found:?}");
+    let found = told(&prompt).unwrap();
+    assert!(found.common_tokens >= 16 && found.cached.is_none(), "{found:?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::assemble::{BLOCK_BYTES, Mxfp4Pieces, PIECE_BLOCK_BYTES, interleave_mx
 use crate::error::LoadError;
 use crate::mmap::MappedFile;
 use crate::open::OpenModel;
+use crate::quantized::Assembled;
 
 /// Blocks that are assembled at a time: two small buffers, whatever the tensor.
 const ASSEMBLE_BLOCKS: u64 = 4096;
@@ -17,11 +18,11 @@ const ASSEMBLE_BLOCKS: u64 = 4096;
 #[derive(Debug)]
 pub struct ModelData {
     files: Vec<MappedFile>,
-    assembled: Vec<Mxfp4Pieces>,
+    assembled: Vec<Assembled>,
 }
 
 impl ModelData {
-    pub(crate) fn new(files: Vec<MappedFile>, assembled: Vec<Mxfp4Pieces>) -> Self {
+    pub(crate) fn new(files: Vec<MappedFile>, assembled: Vec<Assembled>) -> Self {
         ModelData { files, assembled }
     }
 
@@ -72,14 +73,17 @@ impl ModelData {
         if let Some(file) = self.files.get(index) {
             return file.read_at(tensor.extent.offset + range.start, out);
         }
-        let Some(pieces) = self.assembled.get(index - self.files.len()) else {
-            return Err(rows_error(tensor, "not of this checkpoint"));
-        };
-        self.read_assembled(pieces, range.start / BLOCK_BYTES as u64, out)
+        match self.assembled.get(index - self.files.len()) {
+            None => Err(rows_error(tensor, "not of this checkpoint")),
+            Some(Assembled::Mxfp4(pieces)) => {
+                self.read_mxfp4(pieces, range.start / BLOCK_BYTES as u64, out)
+            }
+            Some(assembled) => assembled.read(&self.files, rows, out),
+        }
     }
 
     /// Assembles `out.len()` bytes from block `first` on.
-    fn read_assembled(
+    fn read_mxfp4(
         &self,
         pieces: &Mxfp4Pieces,
         mut first: u64,

@@ -12,6 +12,7 @@ use tokenmill_ir::{Meta, MetaValue};
 
 use crate::budget::{Budget, ENTRY_BYTES};
 use crate::error::LoadError;
+use crate::quantized::Quantization;
 use crate::safetensors::{Text, charge, parse_json};
 
 /// Memory that a configuration may take beside the multiple of its file, bytes.
@@ -21,9 +22,6 @@ pub(crate) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Python's spellings of the floats that JSON lacks.
 const NON_FINITE: [(&str, f64); 3] =
     [("Infinity", f64::INFINITY), ("-Infinity", f64::NEG_INFINITY), ("NaN", f64::NAN)];
-
-/// Ways of quantising safetensors that can be read.
-const QUANT_METHODS: [&str; 1] = ["mxfp4"];
 
 /// Reads a JSON map; `path` is for error messages.
 ///
@@ -41,20 +39,9 @@ pub fn parse(path: &Path, json: &[u8]) -> Result<Meta, LoadError> {
 /// Refuses a checkpoint whose weights are quantised in a way that cannot be read.
 ///
 /// # Errors
-/// [`LoadError::Unsupported`], naming the method.
+/// [`LoadError::Unsupported`], naming the method or key.
 pub fn check_quantization(path: &Path, meta: &Meta) -> Result<(), LoadError> {
-    if meta.get("quantization").is_some() {
-        return Err(LoadError::unsupported(path, "quantization by MLX"));
-    }
-    if meta.get("quantization_config").is_none() {
-        return Ok(());
-    }
-    let method = match meta.get("quantization_config.quant_method") {
-        Some(MetaValue::Str(method)) if QUANT_METHODS.contains(&method.as_str()) => return Ok(()),
-        Some(MetaValue::Str(method)) => format!("quantization method '{method}'"),
-        _ => "quantization_config without quant_method".to_owned(),
-    };
-    Err(LoadError::unsupported(path, method))
+    Quantization::parse(path, meta).map(drop)
 }
 
 /// Puts quotes around `Infinity`, `-Infinity` and `NaN` outside strings.
@@ -218,23 +205,5 @@ mod tests {
         assert!(matches!(read(&deep), Err(LoadError::Invalid { .. })));
         let wide = format!("{{\"a\": [{}0]}}", "0,".repeat(400_000));
         assert!(matches!(read(&wide), Err(LoadError::TooLarge { .. })));
-    }
-
-    #[test]
-    fn unread_quantization_is_refused_by_name() {
-        for (json, expect) in [
-            ("{}", None),
-            (r#"{"quantization_config": {"quant_method": "mxfp4"}}"#, None),
-            (r#"{"quantization_config": null}"#, None),
-            (r#"{"quantization_config": {"quant_method": "gptq"}}"#, Some("method 'gptq' is not")),
-            (r#"{"quantization_config": {"bits": 4}}"#, Some("without quant_method is not")),
-            (r#"{"quantization": {"bits": 4}}"#, Some("MLX is not supported")),
-        ] {
-            let got = check_quantization(Path::new("c"), &read(json).unwrap());
-            match expect {
-                None => assert!(got.is_ok(), "{json}"),
-                Some(text) => assert!(got.unwrap_err().to_string().contains(text), "{json}"),
-            }
-        }
     }
 }

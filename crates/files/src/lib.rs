@@ -15,6 +15,7 @@ pub mod gguf;
 pub mod hf_config;
 mod mmap;
 mod open;
+mod quantized;
 pub mod safetensors;
 mod shape;
 pub mod write;

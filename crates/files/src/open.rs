@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use tokenmill_ir::{Checkpoint, Container, MetaValue, TensorInfo};
 
-use crate::assemble::assemble_mxfp4;
 use crate::data::ModelData;
 use crate::error::LoadError;
 use crate::gguf::{self, Gguf, Split};
 use crate::hf_config;
 use crate::mmap::MappedFile;
+use crate::quantized::{self, Quantization};
 use crate::safetensors;
 
 /// Longest shard index, bytes.
@@ -19,7 +19,8 @@ const MAX_INDEX_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct OpenModel {
     /// Hyper-parameters and the tensor index. For a Hugging Face folder `meta` is config.json,
-    /// with generation_config.json under the key `generation_config`.
+    /// with generation_config.json under the key `generation_config` and 1_Pooling/config.json
+    /// under `pooling`.
     pub checkpoint: Checkpoint,
     /// The tensors' bytes.
     pub data: ModelData,
@@ -213,12 +214,20 @@ fn open_hf(folder: &Path, weights: Weights) -> Result<OpenModel, LoadError> {
     let config_path = folder.join("config.json");
     let json = read_whole(&config_path, hf_config::MAX_CONFIG_BYTES)?;
     let mut meta = hf_config::parse(&config_path, &json)?;
-    hf_config::check_quantization(&config_path, &meta)?;
+    read_quantization(folder, &mut meta)?;
+    let quantization = Quantization::parse(&config_path, &meta)?;
     let generation_path = folder.join("generation_config.json");
     if generation_path.is_file() {
         let json = read_whole(&generation_path, hf_config::MAX_CONFIG_BYTES)?;
         let generation = hf_config::parse(&generation_path, &json)?;
         meta.insert("generation_config".to_owned(), MetaValue::Map(Box::new(generation)));
+    }
+    // How sentence-transformers pools the rows of a sequence.
+    let pooling_path = folder.join("1_Pooling").join("config.json");
+    if pooling_path.is_file() {
+        let json = read_whole(&pooling_path, hf_config::MAX_CONFIG_BYTES)?;
+        let pooling = hf_config::parse(&pooling_path, &json)?;
+        meta.insert("pooling".to_owned(), MetaValue::Map(Box::new(pooling)));
     }
     let (path, files, tensors) = match weights {
         Weights::File(file) => {
@@ -230,10 +239,34 @@ fn open_hf(folder: &Path, weights: Weights) -> Result<OpenModel, LoadError> {
             (path, files, tensors)
         }
     };
-    let (tensors, assembled) = assemble_mxfp4(&path, tensors, files.len() as u32)?;
+    let (tensors, assembled) = quantized::assemble(&path, &quantization, &meta, tensors, &files)?;
     let checkpoint = index(&path, Container::Hf, meta, tensors)?;
     let data = ModelData::new(files, assembled);
     Ok(OpenModel { checkpoint, data, sidecars: sidecars(folder) })
+}
+
+/// Quantisation described in a file of its own, as older tools did, goes into config.json's place.
+fn read_quantization(folder: &Path, meta: &mut tokenmill_ir::Meta) -> Result<(), LoadError> {
+    const FILES: [(&str, &str, &str); 3] = [
+        ("hf_quant_config.json", "quantization", "modelopt"),
+        ("quantize_config.json", "", "gptq"),
+        ("quant_config.json", "", "awq"),
+    ];
+    let known = ["quantization_config", "quantization"];
+    for (name, key, method) in FILES {
+        let path = folder.join(name);
+        if known.iter().any(|key| meta.get(key).is_some()) || !path.is_file() {
+            continue;
+        }
+        let whole = hf_config::parse(&path, &read_whole(&path, hf_config::MAX_CONFIG_BYTES)?)?;
+        let mut config = match whole.get(key) {
+            Some(MetaValue::Map(inner)) => (**inner).clone(),
+            _ => whole,
+        };
+        config.insert("quant_method".to_owned(), MetaValue::Str(method.to_owned()));
+        meta.insert("quantization_config".to_owned(), MetaValue::Map(Box::new(config)));
+    }
+    Ok(())
 }
 
 fn open_shards(

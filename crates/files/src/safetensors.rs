@@ -31,10 +31,14 @@ const DTYPES: &[(&str, FormatId)] = &[
     ("F64", FormatId::F64),
     ("I64", FormatId::I64),
     ("I32", FormatId::I32),
+    ("U32", FormatId::I32), // packed words, whose sign means nothing
     ("I16", FormatId::I16),
     ("I8", FormatId::I8),
     ("U8", FormatId::U8),
     ("BOOL", FormatId::U8),
+    ("F8_E4M3", FormatId::F8_E4M3),
+    ("F8_E5M2", FormatId::F8_E5M2),
+    ("F8_E8M0", FormatId::U8), // exponents, read as such where they are scales
 ];
 
 /// The name of a format in a safetensors header, where it has one.

@@ -385,7 +385,7 @@ fn wrong_headers_in_safetensors_are_refused() {
         r#"{"t":{}}"#,
         r#"{"t":{"dtype":"F32","shape":[2]}}"#,
         r#"{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}}"#,
-        r#"{"t":{"dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8]}}"#,
+        r#"{"t":{"dtype":"F6_E2M3","shape":[8],"data_offsets":[0,8]}}"#,
         r#"{"t":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}"#,
         r#"{"t":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}}"#,
         r#"{"t":{"dtype":"F32","shape":2,"data_offsets":[0,8]}}"#,

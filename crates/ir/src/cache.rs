@@ -9,6 +9,30 @@ pub enum KvFormat {
     Bf16,
     /// Signed bytes with one f32 scale a token and head: `x ≈ s·q`, `s = max|x| / 127`.
     Int8,
+    /// Heads turned by a Hadamard transform, then 4 bits a number with one f16 scale for 32
+    /// columns: `x ≈ s·(2q − 15)`, `s = max|x| / 15`. Not for latents.
+    Int4,
+    /// Keys as `Int8`, values as `Int4`. Not for latents.
+    K8V4,
+}
+
+impl KvFormat {
+    /// The format of latents where keys and values have this one: at least bytes, since a
+    /// latent is all that its layer keeps of a token.
+    pub fn of_latents(self) -> Self {
+        match self {
+            Self::Int4 | Self::K8V4 => Self::Int8,
+            other => other,
+        }
+    }
+
+    /// Formats of keys and of values.
+    pub const fn parts(self) -> (Self, Self) {
+        match self {
+            Self::K8V4 => (Self::Int8, Self::Int4),
+            other => (other, other),
+        }
+    }
 }
 
 /// What one layer keeps.
@@ -85,15 +109,22 @@ impl CacheSpec {
 
     /// Bytes one token takes in this cache (for a state: bytes of one slot).
     pub fn unit_bytes(&self) -> u64 {
-        let row = |heads: u32, dim: u32| match self.format {
-            KvFormat::F32 => u64::from(heads) * u64::from(dim) * 4,
-            KvFormat::Bf16 => u64::from(heads) * u64::from(dim) * 2,
-            KvFormat::Int8 => u64::from(heads) * (u64::from(dim) + 4),
+        let row_of = |format: KvFormat, heads: u32, dim: u32| {
+            let dim = u64::from(dim);
+            u64::from(heads)
+                * match format {
+                    KvFormat::F32 => dim * 4,
+                    KvFormat::Bf16 => dim * 2,
+                    KvFormat::Int8 => dim + 4,
+                    KvFormat::Int4 | KvFormat::K8V4 => dim.div_ceil(32) * 18,
+                }
         };
+        let (keys, values) = self.format.parts();
+        let row = |heads, dim| row_of(self.format, heads, dim);
         match self.kind {
             CacheKind::Full { kv_heads, k_dim, v_dim }
             | CacheKind::Window { kv_heads, k_dim, v_dim, .. } => {
-                row(kv_heads, k_dim) + row(kv_heads, v_dim)
+                row_of(keys, kv_heads, k_dim) + row_of(values, kv_heads, v_dim)
             }
             CacheKind::Latent { latent, rope } => row(1, latent) + row(1, rope),
             CacheKind::State { len } => u64::from(len) * 4,

@@ -7,7 +7,7 @@ use crate::program::Program;
 use crate::weight::{WeightId, WeightUse};
 
 /// What a step does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     /// Tokens in the step.
     pub tokens: u64,

@@ -151,6 +151,8 @@ pub enum Mask {
     Window(u32),
     /// All keys of the sequence, before and after.
     None,
+    /// Keys at most `n` tokens before or after the query.
+    Around(u32),
 }
 
 /// Where keys and values come from.

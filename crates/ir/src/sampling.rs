@@ -91,6 +91,11 @@ pub struct SampleScratch {
 }
 
 impl SampleScratch {
+    /// Bytes of one for a vocabulary of that size.
+    pub fn bytes(vocab: usize) -> usize {
+        vocab * (size_of::<u32>() + size_of::<(f32, TokenId)>() + size_of::<f32>())
+    }
+
     /// Memory for a vocabulary of that size.
     pub fn new(vocab: usize) -> Self {
         Self {

@@ -14,6 +14,8 @@ pub struct WeightId(pub u32);
 pub enum WeightUse {
     /// A vector of f32 read element by element (norms, biases, decay rates). `rows` is 1.
     Vector,
+    /// As `Vector`, but stored as −eᵃ and read as a (decay rates in GGUF files).
+    LogVector,
     /// Rows are looked up and decoded one at a time (an untied embedding); may stay in the file.
     Rows,
     /// The right side of a matrix product.

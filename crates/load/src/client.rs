@@ -249,6 +249,8 @@ fn client_for(base: &str, patience: Duration) -> Result<Client, LoadError> {
     Client::builder()
         .tls_backend_preconfigured(tls.with_no_client_auth())
         .read_timeout(patience)
+        // A connection a request: some servers close idle ones just when they are used again.
+        .pool_max_idle_per_host(0)
         // What lies between would be measured too.
         .no_proxy()
         .build()

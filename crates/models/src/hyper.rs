@@ -1,6 +1,6 @@
 //! Typed reading of hyper-parameters in both spellings: one table of keys, one reader.
 
-use tokenmill_ir::{Checkpoint, Container, Meta, MetaError, MetaValue};
+use tokenmill_ir::{Checkpoint, Container, Meta, MetaError, MetaValue, PoolKind};
 
 use crate::error::ModelError;
 use crate::spec::RopeScaling;
@@ -38,7 +38,8 @@ keys! {
     RMS_EPS = ["rms_norm_eps", "norm_eps", "layer_norm_epsilon", "block_norm_eps"],
         "attention.layer_norm_rms_epsilon";
     /// Epsilon of layer norms.
-    LAYER_EPS = ["layer_norm_eps", "layer_norm_epsilon"], "attention.layer_norm_epsilon";
+    LAYER_EPS = ["layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"],
+        "attention.layer_norm_epsilon";
     /// Sliding window.
     WINDOW = ["sliding_window"], "attention.sliding_window";
     /// Attention scale.
@@ -59,8 +60,11 @@ keys! {
     EXPERTS_USED = ["num_experts_per_tok", "experts_per_token"], "expert_used_count";
     /// Inner width of an expert.
     EXPERT_FFN = ["moe_intermediate_size", "intermediate_size"], "expert_feed_forward_length";
+    /// Inner width of the shared expert.
+    SHARED_FFN = ["shared_expert_intermediate_size", "shared_intermediate_size"],
+        "expert_shared_feed_forward_length";
     /// Rotary base.
-    THETA = ["rope_theta"], "rope.freq_base";
+    THETA = ["rope_theta", "rotary_emb_base"], "rope.freq_base";
     /// Rotated columns.
     ROPE_DIMS = ["rotary_dim"], "rope.dimension_count";
 }
@@ -115,6 +119,64 @@ impl<'a> Hyper<'a> {
         self.meta
     }
 
+    /// Whether the file is one that scores sequences with one number (a reranker).
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] for classifiers with several labels.
+    pub fn is_classifier(&self) -> Result<bool, ModelError> {
+        let names = self.checkpoint.meta.opt_list("architectures")?.unwrap_or_default();
+        let classifies =
+            |v: &MetaValue| v.as_str().is_some_and(|n| n.ends_with("ForSequenceClassification"));
+        if !names.iter().any(classifies) {
+            return Ok(false);
+        }
+        let labels = match self.checkpoint.meta.get("id2label") {
+            Some(MetaValue::Map(labels)) => labels.iter().count(),
+            _ => self.meta.opt_u32("num_labels")?.unwrap_or(2) as usize,
+        };
+        match labels {
+            1 => Ok(true),
+            n => Err(ModelError::unsupported("num_labels", n)),
+        }
+    }
+
+    /// How the rows of a sequence become one vector, where the files say so.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] for other ways than the mean, the first and the last row.
+    pub fn pooling(&self) -> Result<Option<PoolKind>, ModelError> {
+        if self.is_gguf() {
+            let key = format!("{}pooling_type", self.prefix);
+            return match self.meta.opt_u32(&key)? {
+                None | Some(0) => Ok(None),
+                Some(1) => Ok(Some(PoolKind::Mean)),
+                Some(2) => Ok(Some(PoolKind::First)),
+                Some(3) => Ok(Some(PoolKind::Last)),
+                Some(other) => Err(ModelError::unsupported(&key, other)),
+            };
+        }
+        let Some(MetaValue::Map(modes)) = self.checkpoint.meta.get("pooling") else {
+            return Ok(None);
+        };
+        let mut found = None;
+        for (key, value) in modes.iter() {
+            let Some(mode) = key.strip_prefix("pooling_mode_") else { continue };
+            if *value != MetaValue::Bool(true) {
+                continue;
+            }
+            let kind = match mode {
+                "mean_tokens" => PoolKind::Mean,
+                "cls_token" => PoolKind::First,
+                "lasttoken" => PoolKind::Last,
+                _ => return Err(ModelError::unsupported("pooling", key)),
+            };
+            if found.replace(kind).is_some() {
+                return Err(ModelError::unsupported("pooling", "several modes at once"));
+            }
+        }
+        Ok(found)
+    }
+
     /// A key of one architecture: `hf` in config.json or `gguf` after the prefix.
     pub fn own(&self, hf: &'static str, gguf: &str) -> String {
         if self.is_gguf() { format!("{}{gguf}", self.prefix) } else { hf.to_owned() }
@@ -155,6 +217,11 @@ impl<'a> Hyper<'a> {
         }
     }
 
+    /// Inner width of an expert: its own key, or the usual one.
+    pub fn expert_width(&self) -> Result<u32, MetaError> {
+        self.opt_u32(EXPERT_FFN)?.map_or_else(|| self.u32(FFN), Ok)
+    }
+
     /// A required number.
     pub fn f32(&self, key: Key) -> Result<f32, MetaError> {
         self.meta.f32(&self.name(key))
@@ -163,6 +230,43 @@ impl<'a> Hyper<'a> {
     /// A number, if present.
     pub fn opt_f32(&self, key: Key) -> Result<Option<f32>, MetaError> {
         self.meta.opt_f32(&self.name(key))
+    }
+
+    /// Layers of the model itself; those behind them only draft tokens.
+    pub fn layers(&self) -> Result<u32, MetaError> {
+        let all = self.u32(LAYERS)?;
+        Ok(if self.is_gguf() { all.saturating_sub(self.draft_layers()?) } else { all })
+    }
+
+    /// Layers behind the last that only draft tokens for speculation.
+    pub fn draft_layers(&self) -> Result<u32, MetaError> {
+        let key = self.own("num_nextn_predict_layers", "nextn_predict_layers");
+        Ok(self.meta.opt_u32(&key)?.unwrap_or(0))
+    }
+
+    /// Whether each layer attends to everything, not to a window: as the file lists it, else
+    /// every `every`-th (or the file's own number), the last of each run or the `first`.
+    pub fn full_layers(&self, every: u32, first: bool) -> Result<Vec<bool>, ModelError> {
+        let layers = self.layers()? as usize;
+        let key = self.own("layer_types", "attention.sliding_window_pattern");
+        let list = match self.meta.get(&key) {
+            Some(MetaValue::List(list)) => Some(list),
+            _ => None,
+        };
+        let mut every = every;
+        for key in [
+            self.own("sliding_window_pattern", "attention.sliding_window_pattern"),
+            self.own("global_attn_every_n_layers", ""),
+        ] {
+            every = self.meta.get(&key).and_then(MetaValue::as_u32).unwrap_or(every);
+        }
+        let every = every.max(1) as usize;
+        let full = |i: usize| match list.and_then(|l| l.get(i)) {
+            Some(MetaValue::Bool(window)) => !window,
+            Some(kind) => kind.as_str() == Some("full_attention"),
+            None => (i + usize::from(!first)).is_multiple_of(every),
+        };
+        Ok((0..layers).map(full).collect())
     }
 
     /// Vocabulary size: rows of the embedding, which is what counts.
@@ -186,10 +290,10 @@ impl<'a> Hyper<'a> {
     /// The activation named in config.json, or the architecture's own in GGUF.
     pub fn activation(&self, own: tokenmill_ir::Act) -> Result<tokenmill_ir::Act, ModelError> {
         use tokenmill_ir::Act;
-        let named = match self.meta.opt_str("hidden_activation")? {
-            Some(name) => Some(name),
-            None => self.meta.opt_str("hidden_act")?,
-        };
+        let mut named = None;
+        for key in ["hidden_activation", "hidden_act", "activation_function"] {
+            named = named.or(self.meta.opt_str(key)?);
+        }
         Ok(match named {
             None => own,
             Some("silu" | "swish") => Act::Silu,
@@ -234,7 +338,11 @@ impl<'a> Hyper<'a> {
     fn gguf_rope_scaling(&self) -> Result<RopeScaling, ModelError> {
         let key = |k: &str| format!("{}rope.scaling.{k}", self.prefix);
         if self.checkpoint.tensor("rope_freqs.weight").is_some() {
-            return Ok(RopeScaling::Tensor);
+            return Ok(RopeScaling::Tensor { magnitude: 1.0 });
+        }
+        if self.checkpoint.tensor("rope_factors_short.weight").is_some() {
+            let magnitude = self.meta.opt_f32(&key("attn_factor"))?.unwrap_or(1.0);
+            return Ok(RopeScaling::Tensor { magnitude });
         }
         let factor = self.meta.opt_f64(&key("factor"))?.unwrap_or(1.0);
         match self.meta.opt_str(&key("type"))? {

@@ -13,6 +13,13 @@ pub enum Role {
     EmbedPositions,
     EmbedTypes,
     EmbedNorm,
+    LayerTable,
+    LayerProjection,
+    LayerProjectionNorm,
+    LayerInputGate,
+    LayerInputOut,
+    LayerInputNorm,
+    LayerScale,
     RopeFactors,
     FinalNorm,
     Head,
@@ -24,6 +31,7 @@ pub enum Role {
     K,
     V,
     Qkv,
+    QkvByHead,
     O,
     QNorm,
     KNorm,
@@ -34,11 +42,18 @@ pub enum Role {
     KvLoraDown,
     KvLoraNorm,
     KvLoraUp,
+    KvLoraKeys,
+    KvLoraValues,
     DeltaIn,
     DeltaBetaAlpha,
+    DeltaQkv,
+    DeltaZ,
+    DeltaBeta,
+    DeltaAlpha,
     DeltaConv,
     DeltaDtBias,
     DeltaALog,
+    DecayRates,
     DeltaNorm,
     DeltaOut,
     MambaIn,
@@ -66,8 +81,12 @@ pub enum Role {
     ExpertsDown,
     SharedGate,
     SharedUp,
+    SharedGateUp,
     SharedDown,
     SharedRouter,
+    ScoreDense,
+    ScoreNorm,
+    ScoreOut,
 }
 
 /// Role, spellings in Hugging Face files (any of [`HF_PREFIXES`] before them), spellings in GGUF.
@@ -76,26 +95,76 @@ pub enum Role {
 type Row = (Role, &'static [&'static str], &'static [&'static str]);
 
 /// What may stand before a Hugging Face name.
-pub const HF_PREFIXES: &[&str] =
-    &["model.", "", "language_model.model.", "model.language_model.", "bert.", "transformer."];
+pub const HF_PREFIXES: &[&str] = &[
+    "model.",
+    "",
+    "language_model.model.",
+    "model.language_model.",
+    "bert.",
+    "transformer.",
+    "backbone.",
+    "gpt_neox.",
+    "roberta.",
+];
 
 /// The table.
 pub const NAMES: &[Row] = &[
-    (Role::Embed, &["embed_tokens", "embeddings.word_embeddings", "wte"], &["token_embd"]),
-    (Role::EmbedPositions, &["embeddings.position_embeddings"], &["position_embd"]),
+    (
+        Role::Embed,
+        &[
+            "embed_tokens",
+            "embeddings.word_embeddings",
+            "wte",
+            "embeddings",
+            "embed_in",
+            "embeddings.tok_embeddings",
+        ],
+        &["token_embd"],
+    ),
+    (Role::EmbedPositions, &["embeddings.position_embeddings", "wpe"], &["position_embd"]),
     (Role::EmbedTypes, &["embeddings.token_type_embeddings"], &["token_types"]),
-    (Role::EmbedNorm, &["embeddings.LayerNorm"], &["token_embd_norm"]),
-    (Role::RopeFactors, &[], &["rope_freqs"]),
-    (Role::FinalNorm, &["norm", "final_layernorm", "embedding_norm"], &["output_norm"]),
-    (Role::Head, &["lm_head"], &["output"]),
+    (Role::EmbedNorm, &["embeddings.LayerNorm", "embeddings.norm", "emb_ln"], &["token_embd_norm"]),
+    (Role::LayerTable, &["embed_tokens_per_layer"], &["per_layer_token_embd"]),
+    (Role::LayerProjection, &["per_layer_model_projection"], &["per_layer_model_proj"]),
+    (Role::LayerProjectionNorm, &["per_layer_projection_norm"], &["per_layer_proj_norm"]),
+    (Role::LayerInputGate, &["layers.{l}.per_layer_input_gate"], &["blk.{l}.inp_gate"]),
+    (Role::LayerInputOut, &["layers.{l}.per_layer_projection"], &["blk.{l}.proj"]),
+    (Role::LayerInputNorm, &["layers.{l}.post_per_layer_input_norm"], &["blk.{l}.post_norm"]),
+    (Role::LayerScale, &["layers.{l}.layer_scalar"], &["blk.{l}.layer_output_scale"]),
+    (Role::RopeFactors, &[], &["rope_freqs", "rope_factors_short"]),
+    (
+        Role::FinalNorm,
+        &[
+            "norm",
+            "final_layernorm",
+            "embedding_norm",
+            "ln_f",
+            "final_layer_norm",
+            "norm_f",
+            "final_norm",
+        ],
+        &["output_norm", "token_embd_norm"],
+    ),
+    (Role::Head, &["lm_head", "embed_out"], &["output"]),
     (
         Role::MixerNorm,
-        &["layers.{l}.input_layernorm", "layers.{l}.operator_norm"],
+        &[
+            "layers.{l}.input_layernorm",
+            "layers.{l}.operator_norm",
+            "h.{l}.ln_1",
+            "layers.{l}.norm",
+            "layers.{l}.attn_norm",
+        ],
         &["blk.{l}.attn_norm"],
     ),
     (
         Role::MixerPostNorm,
-        &["layers.{l}.post_attention_layernorm", "encoder.layer.{l}.attention.output.LayerNorm"],
+        &[
+            "layers.{l}.post_self_attn_layernorm",
+            "layers.{l}.post_attention_layernorm",
+            "encoder.layer.{l}.attention.output.LayerNorm",
+            "encoder.layers.{l}.norm1",
+        ],
         &["blk.{l}.post_attention_norm", "blk.{l}.attn_output_norm"],
     ),
     (
@@ -105,12 +174,19 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.pre_ff_layernorm",
             "layers.{l}.ffn_norm",
             "layers.{l}.post_attention_layernorm",
+            "h.{l}.ln_2",
+            "layers.{l}.mlp_norm",
         ],
         &["blk.{l}.ffn_norm", "blk.{l}.post_attention_norm"],
     ),
     (
         Role::FfnPostNorm,
-        &["layers.{l}.post_feedforward_layernorm", "encoder.layer.{l}.output.LayerNorm"],
+        &[
+            "layers.{l}.post_feedforward_layernorm",
+            "encoder.layer.{l}.output.LayerNorm",
+            "layers.{l}.post_mlp_layernorm",
+            "encoder.layers.{l}.norm2",
+        ],
         &["blk.{l}.post_ffw_norm", "blk.{l}.layer_output_norm"],
     ),
     (
@@ -128,13 +204,27 @@ pub const NAMES: &[Row] = &[
         &["layers.{l}.self_attn.v_proj", "encoder.layer.{l}.attention.self.value"],
         &["blk.{l}.attn_v"],
     ),
-    (Role::Qkv, &["layers.{l}.self_attn.qkv_proj"], &["blk.{l}.attn_qkv"]),
+    (
+        Role::Qkv,
+        &[
+            "layers.{l}.self_attn.qkv_proj",
+            "h.{l}.attn.c_attn",
+            "layers.{l}.attn.Wqkv",
+            "encoder.layers.{l}.attn.Wqkv",
+        ],
+        &["blk.{l}.attn_qkv"],
+    ),
     (
         Role::O,
         &[
             "layers.{l}.self_attn.o_proj",
             "layers.{l}.self_attn.out_proj",
             "encoder.layer.{l}.attention.output.dense",
+            "layers.{l}.self_attn.dense",
+            "layers.{l}.attention.dense",
+            "h.{l}.attn.c_proj",
+            "layers.{l}.attn.Wo",
+            "encoder.layers.{l}.attn.out_proj",
         ],
         &["blk.{l}.attn_output"],
     ),
@@ -148,6 +238,7 @@ pub const NAMES: &[Row] = &[
         &["layers.{l}.self_attn.k_norm", "layers.{l}.self_attn.k_layernorm"],
         &["blk.{l}.attn_k_norm"],
     ),
+    (Role::QkvByHead, &["layers.{l}.attention.query_key_value"], &[]),
     (Role::Sinks, &["layers.{l}.self_attn.sinks"], &["blk.{l}.attn_sinks"]),
     (Role::QLoraDown, &["layers.{l}.self_attn.q_a_proj"], &["blk.{l}.attn_q_a"]),
     (Role::QLoraNorm, &["layers.{l}.self_attn.q_a_layernorm"], &["blk.{l}.attn_q_a_norm"]),
@@ -155,20 +246,39 @@ pub const NAMES: &[Row] = &[
     (Role::KvLoraDown, &["layers.{l}.self_attn.kv_a_proj_with_mqa"], &["blk.{l}.attn_kv_a_mqa"]),
     (Role::KvLoraNorm, &["layers.{l}.self_attn.kv_a_layernorm"], &["blk.{l}.attn_kv_a_norm"]),
     (Role::KvLoraUp, &["layers.{l}.self_attn.kv_b_proj"], &["blk.{l}.attn_kv_b"]),
+    (Role::KvLoraKeys, &[], &["blk.{l}.attn_k_b"]),
+    (Role::KvLoraValues, &[], &["blk.{l}.attn_v_b"]),
     (Role::DeltaIn, &["layers.{l}.linear_attn.in_proj_qkvz"], &["blk.{l}.ssm_in"]),
     (Role::DeltaBetaAlpha, &["layers.{l}.linear_attn.in_proj_ba"], &["blk.{l}.ssm_ba"]),
+    (Role::DeltaQkv, &["layers.{l}.linear_attn.in_proj_qkv"], &["blk.{l}.attn_qkv"]),
+    (Role::DeltaZ, &["layers.{l}.linear_attn.in_proj_z"], &["blk.{l}.attn_gate"]),
+    (Role::DeltaBeta, &["layers.{l}.linear_attn.in_proj_b"], &["blk.{l}.ssm_beta"]),
+    (Role::DeltaAlpha, &["layers.{l}.linear_attn.in_proj_a"], &["blk.{l}.ssm_alpha"]),
     (Role::DeltaConv, &["layers.{l}.linear_attn.conv1d"], &["blk.{l}.ssm_conv1d"]),
     (Role::DeltaDtBias, &["layers.{l}.linear_attn.dt_bias"], &["blk.{l}.ssm_dt.bias"]),
-    (Role::DeltaALog, &["layers.{l}.linear_attn.A_log"], &["blk.{l}.ssm_a"]),
+    (Role::DeltaALog, &["layers.{l}.linear_attn.A_log"], &[]),
+    (Role::DecayRates, &[], &["blk.{l}.ssm_a"]),
     (Role::DeltaNorm, &["layers.{l}.linear_attn.norm"], &["blk.{l}.ssm_norm"]),
     (Role::DeltaOut, &["layers.{l}.linear_attn.out_proj"], &["blk.{l}.ssm_out"]),
-    (Role::MambaIn, &["layers.{l}.mamba.in_proj"], &["blk.{l}.ssm_in"]),
-    (Role::MambaConv, &["layers.{l}.mamba.conv1d"], &["blk.{l}.ssm_conv1d"]),
-    (Role::MambaDtBias, &["layers.{l}.mamba.dt_bias"], &["blk.{l}.ssm_dt.bias"]),
-    (Role::MambaALog, &["layers.{l}.mamba.A_log"], &["blk.{l}.ssm_a"]),
-    (Role::MambaSkip, &["layers.{l}.mamba.D"], &["blk.{l}.ssm_d"]),
-    (Role::MambaNorm, &["layers.{l}.mamba.norm"], &["blk.{l}.ssm_norm"]),
-    (Role::MambaOut, &["layers.{l}.mamba.out_proj"], &["blk.{l}.ssm_out"]),
+    (Role::MambaIn, &["layers.{l}.mamba.in_proj", "layers.{l}.mixer.in_proj"], &["blk.{l}.ssm_in"]),
+    (
+        Role::MambaConv,
+        &["layers.{l}.mamba.conv1d", "layers.{l}.mixer.conv1d"],
+        &["blk.{l}.ssm_conv1d"],
+    ),
+    (
+        Role::MambaDtBias,
+        &["layers.{l}.mamba.dt_bias", "layers.{l}.mixer.dt_bias"],
+        &["blk.{l}.ssm_dt.bias"],
+    ),
+    (Role::MambaALog, &["layers.{l}.mamba.A_log", "layers.{l}.mixer.A_log"], &[]),
+    (Role::MambaSkip, &["layers.{l}.mamba.D", "layers.{l}.mixer.D"], &["blk.{l}.ssm_d"]),
+    (Role::MambaNorm, &["layers.{l}.mamba.norm", "layers.{l}.mixer.norm"], &["blk.{l}.ssm_norm"]),
+    (
+        Role::MambaOut,
+        &["layers.{l}.mamba.out_proj", "layers.{l}.mixer.out_proj"],
+        &["blk.{l}.ssm_out"],
+    ),
     (Role::ConvIn, &["layers.{l}.conv.in_proj"], &["blk.{l}.shortconv.in_proj"]),
     (Role::ConvTaps, &["layers.{l}.conv.conv"], &["blk.{l}.shortconv.conv"]),
     (Role::ConvOut, &["layers.{l}.conv.out_proj"], &["blk.{l}.shortconv.out_proj"]),
@@ -178,6 +288,7 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.mlp.gate_proj",
             "layers.{l}.feed_forward.gate_proj",
             "layers.{l}.feed_forward.w1",
+            "encoder.layers.{l}.mlp.fc12",
         ],
         &["blk.{l}.ffn_gate"],
     ),
@@ -188,10 +299,19 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.feed_forward.up_proj",
             "layers.{l}.feed_forward.w3",
             "encoder.layer.{l}.intermediate.dense",
+            "layers.{l}.mlp.c_fc",
+            "layers.{l}.mlp.fc1",
+            "layers.{l}.mlp.dense_h_to_4h",
+            "h.{l}.mlp.c_fc",
+            "encoder.layers.{l}.mlp.fc11",
         ],
         &["blk.{l}.ffn_up"],
     ),
-    (Role::GateUp, &["layers.{l}.mlp.gate_up_proj"], &[]),
+    (
+        Role::GateUp,
+        &["layers.{l}.mlp.gate_up_proj", "layers.{l}.shared_mlp.input_linear", "layers.{l}.mlp.Wi"],
+        &["blk.{l}.ffn_up"],
+    ),
     (
         Role::Down,
         &[
@@ -199,17 +319,33 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.feed_forward.down_proj",
             "layers.{l}.feed_forward.w2",
             "encoder.layer.{l}.output.dense",
+            "layers.{l}.mlp.c_proj",
+            "layers.{l}.mlp.fc2",
+            "layers.{l}.mlp.dense_4h_to_h",
+            "h.{l}.mlp.c_proj",
+            "layers.{l}.shared_mlp.output_linear",
+            "encoder.layers.{l}.mlp.fc2",
+            "layers.{l}.mlp.Wo",
         ],
         &["blk.{l}.ffn_down"],
     ),
     (
         Role::Router,
-        &["layers.{l}.mlp.gate", "layers.{l}.mlp.router", "layers.{l}.block_sparse_moe.gate"],
+        &[
+            "layers.{l}.mlp.gate",
+            "layers.{l}.mlp.router",
+            "layers.{l}.block_sparse_moe.gate",
+            "layers.{l}.block_sparse_moe.router.layer",
+            "layers.{l}.feed_forward.router",
+        ],
         &["blk.{l}.ffn_gate_inp"],
     ),
     (
         Role::RouterChoiceBias,
-        &["layers.{l}.mlp.gate.e_score_correction_bias"],
+        &[
+            "layers.{l}.mlp.gate.e_score_correction_bias",
+            "layers.{l}.block_sparse_moe.e_score_correction_bias",
+        ],
         &["blk.{l}.exp_probs_b.bias"],
     ),
     (
@@ -229,33 +365,79 @@ pub const NAMES: &[Row] = &[
     ),
     (Role::ExpertsGate, &[], &["blk.{l}.ffn_gate_exps"]),
     (Role::ExpertsUp, &[], &["blk.{l}.ffn_up_exps"]),
-    (Role::ExpertsGateUp, &["layers.{l}.mlp.experts.gate_up_proj"], &[]),
-    (Role::ExpertsDown, &["layers.{l}.mlp.experts.down_proj"], &["blk.{l}.ffn_down_exps"]),
+    (
+        Role::ExpertsGateUp,
+        &[
+            "layers.{l}.mlp.experts.gate_up_proj",
+            "layers.{l}.block_sparse_moe.input_linear",
+            "layers.{l}.feed_forward.experts.gate_up_proj",
+        ],
+        &[],
+    ),
+    (
+        Role::ExpertsDown,
+        &[
+            "layers.{l}.mlp.experts.down_proj",
+            "layers.{l}.block_sparse_moe.output_linear",
+            "layers.{l}.feed_forward.experts.down_proj",
+        ],
+        &["blk.{l}.ffn_down_exps"],
+    ),
     (
         Role::SharedGate,
-        &["layers.{l}.mlp.shared_experts.gate_proj", "layers.{l}.mlp.shared_expert.gate_proj"],
+        &[
+            "layers.{l}.mlp.shared_experts.gate_proj",
+            "layers.{l}.mlp.shared_expert.gate_proj",
+            "layers.{l}.feed_forward.shared_expert.gate_proj",
+        ],
         &["blk.{l}.ffn_gate_shexp"],
     ),
     (
         Role::SharedUp,
-        &["layers.{l}.mlp.shared_experts.up_proj", "layers.{l}.mlp.shared_expert.up_proj"],
+        &[
+            "layers.{l}.mlp.shared_experts.up_proj",
+            "layers.{l}.mlp.shared_expert.up_proj",
+            "layers.{l}.feed_forward.shared_expert.up_proj",
+        ],
         &["blk.{l}.ffn_up_shexp"],
     ),
     (
         Role::SharedDown,
-        &["layers.{l}.mlp.shared_experts.down_proj", "layers.{l}.mlp.shared_expert.down_proj"],
+        &[
+            "layers.{l}.mlp.shared_experts.down_proj",
+            "layers.{l}.mlp.shared_expert.down_proj",
+            "layers.{l}.shared_mlp.output_linear",
+            "layers.{l}.feed_forward.shared_expert.down_proj",
+        ],
         &["blk.{l}.ffn_down_shexp"],
     ),
+    (Role::SharedGateUp, &["layers.{l}.shared_mlp.input_linear"], &[]),
+    (Role::ScoreDense, &["classifier.dense", "head.dense"], &[]),
+    (Role::ScoreNorm, &["head.norm"], &[]),
+    (Role::ScoreOut, &["classifier.out_proj", "classifier"], &[]),
     (Role::SharedRouter, &["layers.{l}.mlp.shared_expert_gate"], &["blk.{l}.ffn_gate_inp_shexp"]),
 ];
+
+/// Ends of names of matrices stored `[columns, rows]`, in the files of GPT-2.
+const TRANSPOSED: &[&str] =
+    &[".attn.c_attn.weight", ".attn.c_proj.weight", ".mlp.c_fc.weight", ".mlp.c_proj.weight"];
+
+/// Whether a tensor is stored `[columns, rows]`.
+pub fn is_transposed(name: &str) -> bool {
+    let stem = name.strip_prefix("transformer.").unwrap_or(name);
+    stem.starts_with("h.") && TRANSPOSED.iter().any(|end| stem.ends_with(end))
+}
 
 /// Tensors a file may carry that no program needs.
 pub fn is_ignorable(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq")
         || name.ends_with("position_ids")
         || name.contains("pooler.")
+        || name == "rope_factors_long.weight" // contexts end where the short ones do
         || name.starts_with("mtp.")
-        || name.contains("vision_tower")
+        || ["visual.", "vision_tower", "vision_model", "audio_tower", "embed_vision", "embed_audio"]
+            .iter()
+            .any(|part| name.contains(part))
         || name.contains("multi_modal_projector")
 }
 

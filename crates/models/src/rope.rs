@@ -15,7 +15,11 @@ pub fn rope(spec: &RopeSpec, factors: Option<WeightId>) -> Rope {
     let scaled = |i: u32| -> f64 {
         let f = plain(i);
         match &spec.scaling {
-            RopeScaling::None | RopeScaling::Tensor => f,
+            RopeScaling::None | RopeScaling::Tensor { .. } => f,
+            RopeScaling::Proportional { part } => {
+                // (f64 of a small whole number: exact)
+                if f64::from(i) < (f64::from(pairs) * part).floor() { f } else { 0.0 }
+            }
             RopeScaling::Linear { factor } => f / factor,
             RopeScaling::Llama3 { factor, low, high, original } => {
                 let wavelength = 2.0 * PI / f;
@@ -46,8 +50,9 @@ pub fn rope(spec: &RopeSpec, factors: Option<WeightId>) -> Rope {
         }
     };
     let inv_freq = (0..pairs).map(|i| scaled(i) as f32).collect();
-    if let RopeScaling::Yarn { magnitude: m, .. } | RopeScaling::Factors { magnitude: m, .. } =
-        &spec.scaling
+    if let RopeScaling::Yarn { magnitude: m, .. }
+    | RopeScaling::Factors { magnitude: m, .. }
+    | RopeScaling::Tensor { magnitude: m } = &spec.scaling
     {
         magnitude = *m;
     }

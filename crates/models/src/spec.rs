@@ -2,7 +2,7 @@
 //! memory or devices. Variety lives in enum variants, not in flags.
 
 use tokenmill_ir::{
-    Act, GateAct, GateOrder, GroupRule, Mask, NormKind, PoolKind, RopePairing, RouteScore,
+    Act, GateAct, GateOrder, GroupRule, Mask, NormKind, PoolKind, RopePairing, RouteScore, Unary,
 };
 
 /// A model.
@@ -24,6 +24,8 @@ pub struct ModelSpec {
     pub final_norm: Option<Norm>,
     /// Output.
     pub output: Output,
+    /// Layers the file has behind the last that only draft tokens; they are not computed.
+    pub draft_layers: u32,
 }
 
 /// Input of a model.
@@ -31,10 +33,26 @@ pub struct ModelSpec {
 pub struct Embed {
     /// Multiplies the table's rows.
     pub scale: f32,
-    /// Learned positions (and token types) are added.
-    pub learned_positions: bool,
+    /// Learned positions (and token types) are added; the table's row of position 0.
+    pub positions: Option<u32>,
     /// After the sum.
     pub norm: Option<Norm>,
+    /// Beside it: an input for every layer.
+    pub per_layer: Option<PerLayer>,
+}
+
+/// Inputs of the layers (Gemma 4): a second table's row and a projection of the embedding, in
+/// `width` columns a layer; `(norm(projection) + row) / √2`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PerLayer {
+    /// Columns a layer.
+    pub width: u32,
+    /// Of the projection, a layer at a time.
+    pub norm: Norm,
+    /// Multiplies the second table's rows.
+    pub scale: f32,
+    /// Multiplies the projection.
+    pub projection_scale: f32,
 }
 
 /// Output of a model.
@@ -55,6 +73,15 @@ pub enum Output {
         kind: PoolKind,
         /// Divided by its length.
         normalise: bool,
+    },
+    /// One number a sequence: `out(norm(act(dense·pooled)))`.
+    Score {
+        /// How rows are pooled.
+        kind: PoolKind,
+        /// After the dense part.
+        act: Unary,
+        /// Before the last product.
+        norm: Option<Norm>,
     },
 }
 
@@ -88,6 +115,8 @@ pub struct Layer {
     pub branches: Vec<Branch>,
     /// How they join the stream.
     pub join: Join,
+    /// Whether the stream is multiplied by a number of the file afterwards.
+    pub scaled: bool,
 }
 
 /// How branches join.
@@ -95,7 +124,8 @@ pub struct Layer {
 pub enum Join {
     /// Each branch reads the stream that the one before it left.
     Sequential,
-    /// All read the same normalised stream; their outputs are added together.
+    /// All read the same stream, normalised by their own norm or, without one, by the first
+    /// branch's; their outputs are added together.
     Parallel,
 }
 
@@ -128,6 +158,8 @@ pub enum Body {
     Mix(Vec<Mixer>),
     /// Feed-forward.
     Ffn(Ffn),
+    /// `project(act(gate·x) · input)` with the layer's own input.
+    LayerInput(Act),
 }
 
 /// What mixes tokens.
@@ -171,6 +203,10 @@ pub struct Attention {
     pub rope: Option<RopeSpec>,
     /// Normalisation of queries and keys.
     pub qk_norm: QkNorm,
+    /// Normalisation of values, each head alone, without weights.
+    pub v_norm: Option<Norm>,
+    /// Where keys and values come from.
+    pub kv: KvSource,
     /// Which keys are seen.
     pub mask: Mask,
     /// Score cap.
@@ -181,6 +217,17 @@ pub struct Attention {
     pub gated: bool,
     /// Multiplies the input, the keys and the output (Falcon-H1).
     pub multipliers: Multipliers,
+}
+
+/// Where the keys and values of a layer come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvSource {
+    /// Their own projections.
+    Own,
+    /// One projection for both.
+    KeysAreValues,
+    /// The cache of an earlier layer.
+    Layer(usize),
 }
 
 /// Scalar factors around attention; 1 where a model has none.
@@ -255,8 +302,16 @@ pub enum RopeScaling {
         /// Multiplies sine and cosine.
         magnitude: f32,
     },
-    /// Divisors in the file's `rope_freqs` tensor.
-    Tensor,
+    /// Only the first `part` of the pairs turn, at the frequencies they have in a whole head.
+    Proportional {
+        /// Part of the pairs.
+        part: f64,
+    },
+    /// Divisors in a tensor of the file.
+    Tensor {
+        /// Multiplies sine and cosine.
+        magnitude: f32,
+    },
 }
 
 /// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434).
@@ -382,8 +437,19 @@ pub struct Experts {
     pub normalise: bool,
     /// Multiplies the weights.
     pub scale: f32,
+    /// Rows of a tensor that holds gates and ups.
+    pub fused: GateUp,
     /// An expert every token uses.
     pub shared: Option<SharedExpert>,
+}
+
+/// How rows of gate and up lie in a tensor that holds both, expert by expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateUp {
+    /// Gate, up, gate, up, …
+    Alternate,
+    /// All of gate, then all of up.
+    Halves,
 }
 
 /// An expert every token uses.
@@ -403,7 +469,7 @@ impl ModelSpec {
             l.branches.iter_mut().flat_map(move |b| {
                 let mixers = match &mut b.body {
                     Body::Mix(m) => m.iter_mut(),
-                    Body::Ffn(_) => [].iter_mut(),
+                    Body::Ffn(_) | Body::LayerInput(_) => [].iter_mut(),
                 };
                 mixers.filter_map(move |m| match m {
                     Mixer::Attention(a) => Some((i, a)),
@@ -419,9 +485,18 @@ impl ModelSpec {
         layers.flat_map(|(i, l)| {
             l.branches.iter_mut().filter_map(move |b| match &mut b.body {
                 Body::Ffn(f) => Some((i, f)),
-                Body::Mix(_) => None,
+                Body::Mix(_) | Body::LayerInput(_) => None,
             })
         })
+    }
+
+    /// Makes every gated feed-forward part a plain one of the same width.
+    pub fn plain_ffn(&mut self, act: Act) {
+        for (_, ffn) in self.ffn_mut() {
+            if let Ffn::Gated { width, .. } = *ffn {
+                *ffn = Ffn::Plain { width, act };
+            }
+        }
     }
 
     /// Every branch.

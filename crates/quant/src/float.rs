@@ -86,6 +86,24 @@ pub const fn e8m0_to_f32_half(e: u8) -> f32 {
     }
 }
 
+/// e4m3 byte (bias 7, no infinities) → f32, exact including subnormals. NaN has the codes 0x7f
+/// and 0xff; they become ±480 here, the number they would be.
+#[inline]
+pub const fn e4m3_to_f32(bits: u8) -> f32 {
+    let magnitude = f32::from_bits(((bits & 0x7f) as u32) << 20); // 2⁻¹²⁰ times the value
+    let sign = ((bits & 0x80) as u32) << 24;
+    f32::from_bits((magnitude * E4M3_UNIT).to_bits() | sign)
+}
+
+/// 2¹²⁰: what the bits of an e4m3, put in the place of an f32's, are too small by.
+pub const E4M3_UNIT: f32 = f32::from_bits((127 + 120) << 23);
+
+/// e5m2 byte → f32: the upper half of an f16.
+#[inline]
+pub const fn e5m2_to_f32(bits: u8) -> f32 {
+    f16_to_f32((bits as u16) << 8)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +119,18 @@ mod tests {
             31 => f64::NAN,
             e => sign * (1.0 + m / 1024.0) * 2f64.powi(e - 15),
         }
+    }
+
+    #[test]
+    fn every_e4m3_is_its_definition() {
+        for bits in 0..=u8::MAX {
+            let (e, m) = (i32::from(bits >> 3 & 15), f32::from(bits & 7) / 8.0);
+            let size = if e == 0 { m * 2f32.powi(-6) } else { (1.0 + m) * 2f32.powi(e - 7) };
+            let expect = if bits & 0x80 != 0 { -size } else { size };
+            assert_eq!(e4m3_to_f32(bits).to_bits(), expect.to_bits(), "{bits:#04x}");
+        }
+        assert_eq!(e5m2_to_f32(0x7b), 57344.0);
+        assert_eq!(e5m2_to_f32(0x81), -(2f32.powi(-16)));
     }
 
     #[test]

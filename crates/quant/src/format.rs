@@ -1,6 +1,9 @@
 //! The table of formats and what is asked of it: sizes, names, ids, decoding a row.
 
-use crate::{bf16, f16, mxfp4, plain, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0};
+use crate::{
+    bf16, f16, flat, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, mxfp4,
+    nvfp4, plain, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, tq1_0, tq2_0,
+};
 
 /// Every way a tensor may be stored. The discriminant is the row in [`FORMATS`].
 #[allow(missing_docs, non_camel_case_types)] // the names are those of the formats
@@ -18,12 +21,36 @@ pub enum FormatId {
     Q5_K,
     Q6_K,
     MXFP4,
+    Q2_K,
+    Q3_K,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
+    IQ4_NL,
+    IQ4_XS,
+    NVFP4,
+    TQ1_0,
+    TQ2_0,
+    U4_32,
+    U4_64,
+    U4_128,
+    U8_32,
+    U8_64,
+    U8_128,
+    FP4_F32,
+    E4M3_32,
     U8,
     I8,
     I16,
     I32,
     I64,
     F64,
+    F8_E4M3,
+    F8_E5M2,
 }
 
 /// Bytes of whole blocks → their weights.
@@ -67,12 +94,36 @@ pub const FORMATS: &[Format] = &[
     q5_k::FORMAT,
     q6_k::FORMAT,
     mxfp4::FORMAT,
+    q2_k::FORMAT,
+    q3_k::FORMAT,
+    iq1_s::FORMAT,
+    iq1_m::FORMAT,
+    iq2_xxs::FORMAT,
+    iq2_xs::FORMAT,
+    iq2_s::FORMAT,
+    iq3_xxs::FORMAT,
+    iq3_s::FORMAT,
+    iq4_nl::FORMAT,
+    iq4_xs::FORMAT,
+    nvfp4::FORMAT,
+    tq1_0::FORMAT,
+    tq2_0::FORMAT,
+    flat::U4_32,
+    flat::U4_64,
+    flat::U4_128,
+    flat::U8_32,
+    flat::U8_64,
+    flat::U8_128,
+    flat::FP4_F32,
+    flat::E4M3_32,
     plain::U8,
     plain::I8,
     plain::I16,
     plain::I32,
     plain::I64,
     plain::F64,
+    plain::F8_E4M3,
+    plain::F8_E5M2,
 ];
 
 const _: () = {
@@ -81,37 +132,24 @@ const _: () = {
         assert!(FORMATS[row].id as usize == row, "FORMATS is in the order of FormatId");
         row += 1;
     }
-    assert!(FormatId::F64 as usize + 1 == FORMATS.len(), "every FormatId has a row");
+    assert!(FormatId::F8_E5M2 as usize + 1 == FORMATS.len(), "every FormatId has a row");
 };
 
-/// GGUF type ids that exist or existed and have no row here: (id, name, still in use).
-const OTHER_GGML_TYPES: &[(u32, &str, bool)] = &[
-    (4, "Q4_2", false),
-    (5, "Q4_3", false),
-    (9, "Q8_1", true),
-    (10, "Q2_K", true),
-    (11, "Q3_K", true),
-    (15, "Q8_K", true),
-    (16, "IQ2_XXS", true),
-    (17, "IQ2_XS", true),
-    (18, "IQ3_XXS", true),
-    (19, "IQ1_S", true),
-    (20, "IQ4_NL", true),
-    (21, "IQ3_S", true),
-    (22, "IQ2_S", true),
-    (23, "IQ4_XS", true),
-    (29, "IQ1_M", true),
-    (31, "Q4_0_4_4", false),
-    (32, "Q4_0_4_8", false),
-    (33, "Q4_0_8_8", false),
-    (34, "TQ1_0", true),
-    (35, "TQ2_0", true),
-    (36, "IQ4_NL_4_4", false),
-    (37, "IQ4_NL_4_8", false),
-    (38, "IQ4_NL_8_8", false),
-    (40, "NVFP4", true),
-    (41, "Q1_0", true),
-    (42, "Q2_0", true),
+/// GGUF type ids that exist or existed and have no row here: id, name, and for those withdrawn
+/// the format to use instead.
+const OTHER_GGML_TYPES: &[(u32, &str, Option<&str>)] = &[
+    (4, "Q4_2", Some("Q4_0")),
+    (5, "Q4_3", Some("Q4_1")),
+    (9, "Q8_1", None),
+    (15, "Q8_K", None),
+    (31, "Q4_0_4_4", Some("Q4_0")),
+    (32, "Q4_0_4_8", Some("Q4_0")),
+    (33, "Q4_0_8_8", Some("Q4_0")),
+    (36, "IQ4_NL_4_4", Some("IQ4_NL")),
+    (37, "IQ4_NL_4_8", Some("IQ4_NL")),
+    (38, "IQ4_NL_8_8", Some("IQ4_NL")),
+    (41, "Q1_0", None),
+    (42, "Q2_0", None),
 ];
 
 /// A GGUF type id that cannot be read.
@@ -126,12 +164,17 @@ pub enum UnknownFormat {
         name: &'static str,
     },
     /// The format was withdrawn from GGUF; the file must be made again.
-    #[error("tensor format {name} (GGUF type {id}) was removed from GGUF")]
+    #[error(
+        "tensor format {name} (GGUF type {id}) was removed from GGUF; get or make the file as \
+         {instead}, which is laid out for this machine when it is loaded"
+    )]
     Removed {
         /// The id in the file.
         id: u32,
         /// Its former name.
         name: &'static str,
+        /// What holds the same weights today.
+        instead: &'static str,
     },
     /// Nothing is known under this id.
     #[error("GGUF type {id} is unknown")]
@@ -167,8 +210,8 @@ impl FormatId {
             return Ok(format.id);
         }
         Err(match OTHER_GGML_TYPES.iter().find(|(other, ..)| *other == id) {
-            Some(&(id, name, true)) => UnknownFormat::NotSupported { id, name },
-            Some(&(id, name, false)) => UnknownFormat::Removed { id, name },
+            Some(&(id, name, None)) => UnknownFormat::NotSupported { id, name },
+            Some(&(id, name, Some(instead))) => UnknownFormat::Removed { id, name, instead },
             None => UnknownFormat::Unknown { id },
         })
     }
@@ -193,7 +236,7 @@ impl FormatId {
 
     /// Whether weights may be stored this way (the rest are plain tables and buffers).
     pub fn is_weight(self) -> bool {
-        (self as usize) <= FormatId::MXFP4 as usize
+        (self as usize) < FormatId::U8 as usize
     }
 }
 
@@ -223,14 +266,18 @@ mod tests {
     #[test]
     fn other_ids_are_refused_by_number_and_name() {
         for (id, expect) in [
-            (4, "tensor format Q4_2 (GGUF type 4) was removed from GGUF"),
-            (33, "tensor format Q4_0_8_8 (GGUF type 33) was removed from GGUF"),
-            (10, "tensor format Q2_K (GGUF type 10) is not supported"),
-            (40, "tensor format NVFP4 (GGUF type 40) is not supported"),
+            (4, "format Q4_2 (GGUF type 4) was removed from GGUF; get or make the file as Q4_0,"),
+            (33, "tensor format Q4_0_8_8 (GGUF type 33) was removed from GGUF; get or make"),
+            (
+                38,
+                "IQ4_NL_8_8 (GGUF type 38) was removed from GGUF; get or make the file as IQ4_NL,",
+            ),
+            (9, "tensor format Q8_1 (GGUF type 9) is not supported"),
             (43, "GGUF type 43 is unknown"),
             (u32::MAX, "GGUF type 4294967295 is unknown"),
         ] {
-            assert_eq!(FormatId::from_ggml(id).unwrap_err().to_string(), expect);
+            let error = FormatId::from_ggml(id).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
         }
     }
 

@@ -5,14 +5,29 @@
 //! kernel and every other implementation can be held against it bit for bit.
 
 mod blocks;
+mod coded;
 pub mod float;
 mod format;
+mod grids;
 pub mod panel;
 
 mod bf16;
 mod f16;
+mod flat;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
+mod iq4_nl;
+mod iq4_xs;
 mod mxfp4;
+mod nvfp4;
 mod plain;
+mod q2_k;
+mod q3_k;
 mod q4_0;
 mod q4_1;
 mod q4_k;
@@ -21,6 +36,8 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod tq1_0;
+mod tq2_0;
 
 pub use format::{Decode, Encode, FORMATS, Format, FormatId, UnknownFormat};
 pub use mxfp4::MXFP4_VALUES_DOUBLED;

@@ -100,7 +100,7 @@ impl KvCache {
 
     // ---- taking and giving back ------------------------------------------------------------
 
-    fn take(&mut self, g: usize) -> Option<BlockId> {
+    pub fn take(&mut self, g: usize) -> Option<BlockId> {
         if self.pools[g].free() == 0 {
             let node = self.pools[g].oldest_cached()?;
             match self.kinds[g] {
@@ -268,7 +268,7 @@ impl KvCache {
     }
 
     /// Walks down the tree, pushing nodes on the sequence's path; the depth that can be used.
-    fn find(&self, seq: &mut Sequence, most: u32) -> u32 {
+    pub fn find(&self, seq: &mut Sequence, most: u32) -> u32 {
         let size = self.block_tokens as usize;
         let mut runs = [0u32; tokenmill_ir::MAX_GROUPS];
         let (mut best, mut parent) = (0, NONE);
@@ -329,20 +329,18 @@ impl KvCache {
         n
     }
 
-    /// Whether a sequence that waits could run for a while: blocks for its tokens and one more.
-    pub fn roomy(&self, seq: &Sequence) -> bool {
-        let blocks = (seq.len() + 1).min(seq.max_len).div_ceil(self.block_tokens);
-        self.kinds.iter().enumerate().all(|(g, kind)| {
-            let need = match kind {
-                GroupKind::Full => blocks - (seq.tables[g].len() as u32).min(blocks),
-                GroupKind::Window { tokens } => {
-                    let have = seq.tables[g].len() as u32;
-                    (blocks - have.min(blocks)).min(tokens.div_ceil(self.block_tokens) + 2)
-                }
-                GroupKind::State => u32::from(self.needs_slot(seq, g, 1)),
-            };
-            need <= self.obtainable(g)
-        })
+    /// Blocks of group `g` that a sequence takes until it has `len` tokens.
+    pub fn growth(&self, seq: &Sequence, g: usize, len: u32) -> u32 {
+        let have = seq.tables[g].len() as u32;
+        let more = len.div_ceil(self.block_tokens).saturating_sub(have);
+        match self.kinds[g] {
+            GroupKind::Full => more,
+            GroupKind::Window { tokens } => {
+                let held = have - seq.behind[g];
+                more.min((tokens.div_ceil(self.block_tokens) + 2).saturating_sub(held))
+            }
+            GroupKind::State => u32::from(self.needs_slot(seq, g, 1)),
+        }
     }
 
     /// Takes the blocks for the next `n` tokens, which fit.

@@ -38,6 +38,10 @@ impl Scheduler {
             pool.check(refs);
         }
         self.check_tree(leases);
+        let account = |slot: &u32| seq_ref(&self.slots, *slot).expect("a listed sequence").account;
+        let running = self.running.iter().map(|slot| (account(slot), true));
+        let waiting = self.waiting.iter().map(|slot| (account(slot), false));
+        self.accounts.check(running.chain(waiting));
     }
 
     fn check_order(&self) {

@@ -3,15 +3,20 @@
 //! Pure: no clock, thread, device, file or environment; time arrives as a number. Everything a step
 //! touches is allocated when a sequence is submitted, so steady decoding allocates nothing.
 
+mod accounts;
 mod block_pool;
 mod cache;
+mod commit;
 mod fill;
 mod invariants;
+mod plan;
 mod prefix;
+mod runs;
 mod scheduler;
 mod sequence;
 mod step;
 
+pub use runs::{Adoption, CachedText};
 pub use scheduler::{Config, Counts, GroupCounts, Refused, Scheduler};
 pub use sequence::{NewSequence, SeqId, Want};
-pub use step::{Grant, Outcome, Progress, Step, StepCost};
+pub use step::{Grant, Odds, Outcome, Progress, Step, StepCost};

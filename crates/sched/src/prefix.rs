@@ -104,6 +104,11 @@ impl PrefixTree {
         &self.nodes[n as usize]
     }
 
+    /// The node, if there is one of that number.
+    pub fn live(&self, n: u32) -> Option<&Node> {
+        self.nodes.get(n as usize).filter(|n| n.live)
+    }
+
     pub fn node_mut(&mut self, n: u32) -> &mut Node {
         &mut self.nodes[n as usize]
     }
@@ -137,6 +142,24 @@ impl PrefixTree {
     pub fn child(&self, parent: u32, salt: u64, tokens: &[TokenId]) -> Option<u32> {
         let n = *self.by_id.get(&self.id_below(parent, salt, tokens))?;
         self.is(n, parent, salt, tokens).then_some(n)
+    }
+
+    /// How much of a text, in tokens, the nearest text in the tree has too, and the node where they
+    /// part. Cost: linear in nodes.
+    pub fn nearest(&self, salt: u64, text: &[TokenId]) -> (usize, Option<u32>) {
+        let (mut parent, mut common) = (NONE, 0);
+        for block in text.chunks_exact(self.block_tokens) {
+            let Some(node) = self.child(parent, salt, block) else { break };
+            parent = node;
+            common += self.block_tokens;
+        }
+        let shared = |n: u32| {
+            let pairs = self.tokens(n).iter().zip(&text[common..]);
+            pairs.take_while(|(a, b)| a == b).count()
+        };
+        let below = self.iter().filter(|(_, n)| n.parent == parent && n.salt == salt);
+        let best = below.map(|(n, _)| (shared(n), n)).max();
+        (common + best.map_or(0, |(more, _)| more), best.map(|(_, n)| n))
     }
 
     /// The node of that block below `parent`, made if absent; `None` when there is no room, or when
@@ -221,6 +244,26 @@ mod tests {
         tree.remove(ab);
         assert_eq!(tree.child(a, 0, &[3, 4]), None);
         tree.check();
+    }
+
+    #[test]
+    fn the_nearest_text_is_found() {
+        let mut tree = PrefixTree::new(8, 3);
+        let a = tree.insert(NONE, 0, &[1, 2, 3]).unwrap();
+        let b = tree.insert(a, 0, &[4, 5, 6]).unwrap();
+        tree.insert(a, 0, &[4, 9, 9]).unwrap();
+        let cases: [(&[TokenId], usize, Option<u32>); 6] = [
+            (&[1, 2, 3, 4, 5, 7], 5, Some(b)),
+            (&[1, 2, 3, 4, 5], 5, Some(b)),
+            (&[1, 2, 3, 4, 5, 6, 8], 6, None),
+            (&[1, 2, 9], 2, Some(a)),
+            (&[7], 0, Some(a)),
+            (&[], 0, Some(a)),
+        ];
+        for (text, common, node) in cases {
+            assert_eq!(tree.nearest(0, text), (common, node), "{text:?}");
+        }
+        assert_eq!(tree.nearest(5, &[1, 2, 3]), (0, None), "another salt");
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! The scheduler. One rule: every step grants each sequence `min(goal − computed, budget left,
 //! blocks obtainable)` tokens. Prefill in chunks, decoding, prefix hits, drafts and preemption are
-//! that rule.
+//! that rule. Here is what it knows; `plan` and `commit` are the two halves of a step.
 
 use std::collections::VecDeque;
 
 use thiserror::Error;
-use tokenmill_ir::{BlockId, GroupKind, Limits, StepOutput, TokenId};
+use tokenmill_ir::{BlockId, GroupKind, Limits, TokenId};
 
+use crate::accounts::Accounts;
 use crate::cache::KvCache;
-use crate::sequence::{NewSequence, SeqId, Sequence, Want};
-use crate::step::{Grant, Outcome, Progress, Step, StepCost};
+use crate::runs::Noted;
+use crate::sequence::{NewSequence, Place, SeqId, Sequence, Want};
+use crate::step::{Odds, StepCost};
+
+const STATE: GroupKind = GroupKind::State;
 
 /// What a scheduler is made for.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,7 +77,7 @@ pub struct Counts {
     pub running: u32,
     /// Sequences without.
     pub waiting: u32,
-    /// Times a sequence gave its blocks up for an older one.
+    /// Times a sequence gave its blocks up for another, or waited a step for want of blocks.
     pub preemptions: u64,
     /// Draft tokens computed.
     pub drafted: u64,
@@ -98,19 +102,15 @@ pub struct Scheduler {
     pub(crate) running: Vec<u32>,
     /// Slots of sequences without, in order of arrival.
     pub(crate) waiting: VecDeque<u32>,
-    order: Vec<u32>,
+    /// Who is served in which order; scratch of `plan`.
+    pub(crate) order: Vec<u32>,
+    pub(crate) accounts: Accounts,
+    /// Tokens of recent answers, smoothed; none until one has ended.
+    pub(crate) typical_answer: f64,
+    answers: u64,
     arrivals: u64,
-    counts: Counts,
-}
-
-/// What is left of a step's budget.
-#[derive(Debug, Clone, Copy)]
-struct Budget {
-    tokens: u32,
-    outputs: u32,
-    seconds: f64,
-    /// Tokens that the next long sequence gets whatever the time: prefill never starves.
-    floor: u32,
+    pub(crate) counts: Counts,
+    pub(crate) noted: Noted,
 }
 
 impl Scheduler {
@@ -132,8 +132,12 @@ impl Scheduler {
             running: Vec::with_capacity(sequences),
             waiting: VecDeque::with_capacity(sequences),
             order: Vec::with_capacity(sequences),
+            accounts: Accounts::default(),
+            typical_answer: 0.0,
+            answers: 0,
             arrivals: 0,
             counts: Counts::default(),
+            noted: Noted::default(),
             config,
         }
     }
@@ -185,11 +189,13 @@ impl Scheduler {
         let new = NewSequence { max_len: len, ..new };
         let groups = self.config.groups.len();
         self.arrivals += 1;
-        let seq = Sequence::new(new, self.arrivals, self.config.block_tokens, groups);
         let slot = self.spare.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, seq: None });
             self.slots.len() as u32 - 1
         });
+        let place =
+            Place { slot, arrival: self.arrivals, account: self.accounts.open(new.account) };
+        let seq = Sequence::new(new, place, self.config.block_tokens, groups);
         self.slots[slot as usize].seq = Some(Box::new(seq));
         self.waiting.push_back(slot);
         Ok(self.id(slot))
@@ -208,20 +214,73 @@ impl Scheduler {
     /// Returns how many were taken: none unless only its last token is not yet computed.
     pub fn offer_draft(&mut self, id: SeqId, draft: &[TokenId]) -> u32 {
         let vocab = self.config.vocab;
-        let Some(seq) = self.get_mut(id) else { return 0 };
-        let generating = matches!(seq.want, Want::Tokens { .. }) && seq.computed > 0;
-        if !generating || seq.computed + 1 != seq.known || seq.len() != seq.known {
-            return 0;
-        }
+        let Some(seq) = self.get_mut(id).filter(|s| s.takes_drafts()) else { return 0 };
         let room = (seq.max_len - seq.known - 1) as usize;
         let valid = draft.iter().take(room).take_while(|&&t| t < vocab);
         seq.tokens.extend(valid);
         seq.len() - seq.known
     }
 
+    /// Tokens of a sequence that are in the cache; 0 while it waits.
+    pub fn computed(&self, id: SeqId) -> Option<u32> {
+        self.get(id).map(|s| s.computed)
+    }
+
+    /// Tokens for which running sequences hold room they do not use yet, and how many tables of
+    /// blocks they hold; states have no room.
+    pub fn slack(&self) -> (u64, u64) {
+        let (mut tokens, mut tables) = (0, 0);
+        for seq in self.running.iter().filter_map(|&slot| seq_ref(&self.slots, slot)) {
+            for (g, _) in self.config.groups.iter().enumerate().filter(|(_, k)| **k != STATE) {
+                let room = seq.tables[g].len() as u64 * u64::from(self.config.block_tokens);
+                tokens += room - u64::from(seq.computed);
+                tables += 1;
+            }
+        }
+        (tokens, tables)
+    }
+
+    /// How many draft tokens, of at most `most`, make the tokens of all sequences come fastest by
+    /// predicted time: a draft takes the time of its rows and saves the steps of what is right.
+    /// 0 when none pays, or none would be taken.
+    pub fn draft_that_pays(&self, id: SeqId, odds: Odds, most: u32) -> u32 {
+        let Some(seq) = self.get(id).filter(|s| s.takes_drafts()) else { return 0 };
+        let keys = |&r: &u32| seq_ref(&self.slots, r).map_or(0, |s| u64::from(s.computed) + 1);
+        let (all, cost) = (self.running.len() as u64, &self.config.cost);
+        let alone_s = cost.predict(all, all, self.running.iter().map(keys).sum());
+        let mut row_s = cost.beyond_base(1, 1, u64::from(seq.computed) + 1);
+        if self.config.groups.contains(&STATE) {
+            row_s *= 2.0; // what was right is computed again when the rest was wrong
+        }
+        // Short enough for a step that nobody waits for.
+        let most = most.min(self.config.block_tokens - 1);
+        let (mut best, mut chance, mut gained) = (0, odds.first, 0.0);
+        // A gain below a twentieth is not worth the risk of the prediction.
+        let mut best_rate = 1.05 * all as f64 / alone_s;
+        for n in 1..=most {
+            gained += chance;
+            chance *= odds.later;
+            let rate = (all as f64 + gained) / (alone_s + f64::from(n) * row_s);
+            if rate > best_rate {
+                (best, best_rate) = (n, rate);
+            }
+        }
+        best
+    }
+
     /// Known tokens of a sequence (prompt and generated).
     pub fn tokens(&self, id: SeqId) -> Option<&[TokenId]> {
         self.get(id).and_then(|s| s.tokens.get(..s.known as usize))
+    }
+
+    /// Where a text leaves the nearest one in the prefix cache: tokens they share from the start,
+    /// and what the cached one has there, up to the end of its block. `None`: nothing is cached.
+    pub fn nearest(&self, salt: u64, text: &[TokenId]) -> Option<(u32, Vec<TokenId>)> {
+        let tree = &self.cache.tree;
+        let (common, node) = tree.nearest(salt, text);
+        let at = common % self.config.block_tokens as usize;
+        let rest = node.map_or(Vec::new(), |n| tree.tokens(n)[at..].to_vec());
+        (common > 0 || node.is_some()).then_some((common as u32, rest))
     }
 
     /// Sequences that run, oldest first.
@@ -260,6 +319,7 @@ impl Scheduler {
         for &slot in &self.running {
             let seq = seq_mut(&mut self.slots, slot);
             seq.tokens.truncate(seq.known as usize);
+            self.accounts.leave(seq.account);
             self.cache.release(seq);
         }
         for slot in self.running.drain(..).rev() {
@@ -275,289 +335,9 @@ impl Scheduler {
             KvCache::new(&c.groups, c.block_tokens, &c.limits, c.checkpoint_slots, sharing);
     }
 
-    // ---- plan ------------------------------------------------------------------------------
-
-    /// Decides the next step. Follow it by `commit` with that step, or by `device_lost`.
-    pub fn plan(&mut self, step: &mut Step) {
-        step.clear();
-        // Short ones (decoding) before long ones (prefill), each by arrival.
-        self.order.clear();
-        let mut decoding = false;
-        for short in [true, false] {
-            for i in 0..self.running.len() {
-                if self.is_short(self.running[i]) == short {
-                    self.order.push(self.running[i]);
-                    decoding |= short;
-                }
-            }
-        }
-        let mut budget = Budget {
-            tokens: self.config.limits.step_tokens,
-            outputs: self.config.limits.outputs,
-            // Nobody waits for a next token: nothing to hurry for.
-            seconds: if decoding { self.config.step_s } else { f64::INFINITY },
-            floor: self.config.block_tokens,
-        };
-        let preempted = self.counts.preemptions;
-        for i in 0..self.order.len() {
-            let later = (self.order.len() - i - 1) as u32;
-            let slot = self.order[i];
-            if self.place_in_running(slot).is_ok() {
-                self.grant(slot, later, &mut budget, step);
-            }
-        }
-        if preempted == self.counts.preemptions {
-            self.admit(&mut budget, step);
-        }
-        let read = |g: &Grant| {
-            let (context, n) = (u64::from(g.context), u64::from(g.tokens));
-            n * context + n * (n + 1) / 2
-        };
-        step.tokens = step.grants.iter().map(|g| g.tokens).sum();
-        step.outputs = step.grants.iter().map(|g| g.outputs).sum();
-        step.key_reads = step.grants.iter().map(read).sum();
-        step.predicted_s = self.config.cost.predict(u64::from(step.tokens), step.key_reads);
-    }
-
-    fn is_short(&self, slot: u32) -> bool {
-        let size = self.config.block_tokens;
-        seq_ref(&self.slots, slot).is_some_and(|s| s.goal() - s.computed <= size)
-    }
-
-    /// Most tokens the budget has for a sequence, keeping one for each of `later` ones.
-    fn affordable(&self, seq: &Sequence, later: u32, budget: &Budget) -> u32 {
-        let wanted = seq.goal() - seq.computed;
-        let short = wanted <= self.config.block_tokens;
-        let tokens = budget.tokens.saturating_sub(later);
-        let outputs = seq.tokens_for_outputs(budget.outputs.saturating_sub(later));
-        let most = wanted.min(tokens).min(outputs);
-        let timed = self.config.cost.tokens_within(budget.seconds, seq.computed, most);
-        let floor =
-            if short { seq.known.saturating_sub(seq.computed).min(1) } else { budget.floor };
-        timed.max(floor.min(most))
-    }
-
-    /// Cuts a grant where the state is worth a checkpoint.
-    fn cut(&self, seq: &Sequence, n: u32) -> u32 {
-        match self.cache.border(seq) {
-            Some(border) if border > seq.computed => n.min(border - seq.computed),
-            _ => n,
-        }
-    }
-
-    /// Grants a running sequence what the budget and the blocks allow, taking blocks from younger
-    /// sequences rather than stopping.
-    fn grant(&mut self, slot: u32, later: u32, budget: &mut Budget, step: &mut Step) {
-        loop {
-            let Some(seq) = seq_ref(&self.slots, slot) else { return };
-            let n = self.cut(seq, self.affordable(seq, later, budget));
-            if n == 0 {
-                return;
-            }
-            let fits = self.cache.fits(seq, n);
-            if fits > 0 {
-                self.give(slot, fits, budget, step);
-                return;
-            }
-            match self.running.last() {
-                Some(&youngest) if youngest != slot => self.preempt(youngest, budget, step),
-                _ => return,
-            }
-        }
-    }
-
-    fn give(&mut self, slot: u32, n: u32, budget: &mut Budget, step: &mut Step) {
-        let id = self.id(slot);
-        let block_tokens = self.config.block_tokens;
-        let seq = seq_mut(&mut self.slots, slot);
-        if seq.goal() - seq.computed > block_tokens {
-            budget.floor = 0;
-        }
-        self.cache.extend(seq, n);
-        let grant = Grant { seq: id, context: seq.computed, tokens: n, outputs: seq.outputs_in(n) };
-        budget.tokens -= n;
-        budget.outputs -= grant.outputs;
-        budget.seconds -= self.seconds(&grant);
-        step.grants.push(grant);
-    }
-
-    fn seconds(&self, grant: &Grant) -> f64 {
-        let n = u64::from(grant.tokens);
-        let keys = n * u64::from(grant.context) + n * n / 2;
-        let cost = &self.config.cost;
-        cost.predict(n, keys) - cost.predict(0, 0)
-    }
-
-    /// A sequence gives its blocks up and waits again; what it computed stays in the tree.
-    fn preempt(&mut self, slot: u32, budget: &mut Budget, step: &mut Step) {
-        let id = self.id(slot);
-        if let Some(at) = step.grants.iter().position(|g| g.seq == id) {
-            let grant = step.grants.remove(at);
-            budget.tokens += grant.tokens;
-            budget.outputs += grant.outputs;
-            budget.seconds += self.seconds(&grant);
-        }
-        let seq = seq_mut(&mut self.slots, slot);
-        seq.tokens.truncate(seq.known as usize);
-        self.cache.release(seq);
-        let arrival = seq.arrival;
-        if let Ok(at) = self.place_in_running(slot) {
-            self.running.remove(at);
-        }
-        let slots = &self.slots;
-        let older = |&s: &u32| seq_ref(slots, s).is_some_and(|s| s.arrival < arrival);
-        let at = self.waiting.partition_point(older);
-        self.waiting.insert(at, slot);
-        self.counts.preemptions += 1;
-    }
-
-    /// Lets waiting sequences in, oldest first, while they fit.
-    fn admit(&mut self, budget: &mut Budget, step: &mut Step) {
-        let limits = &self.config.limits;
-        let most = limits.sequences.min(limits.step_tokens).min(limits.outputs) as usize;
-        let mut at = 0;
-        while at < self.waiting.len() && self.running.len() < most {
-            let slot = self.waiting[at];
-            if self.waits_for_another(slot) {
-                at += 1;
-                continue;
-            }
-            let n = self.enter(slot, budget, step);
-            if n == 0 {
-                return;
-            }
-            self.waiting.remove(at);
-            if let Err(place) = self.place_in_running(slot) {
-                self.running.insert(place, slot);
-            }
-            self.give(slot, n, budget, step);
-        }
-    }
-
-    /// Whether a running sequence is about to compute a block that this one can share: parallel
-    /// answers to one prompt, or requests that arrive together with the same beginning. It is
-    /// cheaper to wait; others may pass meanwhile.
-    fn waits_for_another(&self, slot: u32) -> bool {
-        let Some(seq) = seq_ref(&self.slots, slot) else { return false };
-        let most = seq.first_output().min(seq.goal() - 1);
-        let useful = |&r: &u32| {
-            let Some(other) = seq_ref(&self.slots, r).filter(|o| o.salt == seq.salt) else {
-                return false;
-            };
-            let end = self.cache.next_shared(other);
-            end <= most.min(other.known)
-                && seq.tokens[..end as usize] == other.tokens[..end as usize]
-        };
-        self.cache.is_shared() && self.running.iter().any(useful)
-    }
-
-    /// Attaches a waiting sequence to its cached prefix; the tokens it can have now, 0 to go on
-    /// waiting with nothing attached.
-    fn enter(&mut self, slot: u32, budget: &Budget, step: &Step) -> u32 {
-        let whole = self.config.whole_sequences;
-        let alone = self.running.is_empty();
-        let seq = seq_mut(&mut self.slots, slot);
-        let most = seq.first_output().min(seq.goal() - 1);
-        self.cache.attach(seq, most);
-        let Some(seq) = seq_ref(&self.slots, slot) else { return 0 };
-        let mut n = self.cut(seq, self.affordable(seq, 0, budget));
-        if whole {
-            let fits = seq.goal() <= budget.tokens && seq.outputs_in(seq.goal()) <= budget.outputs;
-            let now = n == seq.goal() || step.is_empty();
-            n = if fits && now { seq.goal() } else { 0 };
-        }
-        if n > 0 && (alone || self.cache.roomy(seq)) {
-            n = self.cache.fits(seq, n);
-        } else {
-            n = 0;
-        }
-        let seq = seq_mut(&mut self.slots, slot);
-        if n == 0 {
-            self.cache.release(seq);
-        } else if !seq.started {
-            seq.cached = seq.computed;
-        }
-        n
-    }
-
-    // ---- commit ----------------------------------------------------------------------------
-
-    /// Takes the results of a step and reports what came of it, in the order of the grants.
-    pub fn commit(&mut self, step: &Step, out: &StepOutput, progress: &mut Vec<Progress>) {
-        progress.clear();
-        self.config.cost.observe(step);
-        let mut at = Taken { output: 0, number: 0 };
-        for grant in &step.grants {
-            let Some(seq) = self.get(grant.seq) else {
-                debug_assert!(false, "a granted sequence was cancelled before commit");
-                at.output += grant.outputs;
-                continue;
-            };
-            assert_eq!(seq.computed, grant.context, "the step does not belong to this state");
-            let key = seq.key;
-            let mut report = |outcome| progress.push(Progress { seq: grant.seq, key, outcome });
-            if !seq.started {
-                report(Outcome::Started { cached: seq.cached });
-            }
-            let before = at.output;
-            let end = self.advance(grant, out, &mut at, &mut report);
-            at.output = before + grant.outputs;
-            match end {
-                End::Open => {}
-                End::Complete => {
-                    report(Outcome::Finished);
-                    self.cache.release(seq_mut(&mut self.slots, grant.seq.slot));
-                    self.remove(grant.seq.slot);
-                }
-                End::Invalid(index) => {
-                    report(Outcome::NotANumber { index });
-                    self.cache.discard(seq_mut(&mut self.slots, grant.seq.slot));
-                    self.remove(grant.seq.slot);
-                }
-            }
-        }
-    }
-
-    /// Moves one sequence on by what its grant computed.
-    fn advance(
-        &mut self,
-        grant: &Grant,
-        out: &StepOutput,
-        at: &mut Taken,
-        report: &mut impl FnMut(Outcome),
-    ) -> End {
-        let widths = (self.config.vocab as usize, self.config.hidden as usize);
-        let seq = seq_mut(&mut self.slots, grant.seq.slot);
-        seq.started = true;
-        let end = seq.computed + grant.tokens;
-        let taken = match seq.want {
-            Want::Tokens { .. } => accept(seq, grant, out, at.output, report),
-            Want::Scores { .. } => scored(seq, grant, out, at.output, report),
-            Want::Logits { .. } => rows(seq, grant, out, widths.0, at, report),
-            Want::Hidden => rows(seq, grant, out, widths.1, at, report),
-        };
-        if let Some(index) = taken.invalid {
-            return End::Invalid(index);
-        }
-        self.counts.drafted += u64::from(taken.drafted);
-        self.counts.accepted += u64::from(taken.accepted);
-        let kept = taken.accepted == taken.drafted;
-        if kept || !self.config.groups.contains(&GroupKind::State) {
-            seq.computed = end - (taken.drafted - taken.accepted);
-        }
-        self.cache.settle_states(seq, kept);
-        let finished = match seq.want {
-            Want::Tokens { .. } => seq.known == seq.max_len,
-            _ => seq.computed == seq.goal(),
-        };
-        self.cache.share(seq);
-        self.cache.give_back(seq);
-        if finished { End::Complete } else { End::Open }
-    }
-
     // ---- slots -----------------------------------------------------------------------------
 
-    fn id(&self, slot: u32) -> SeqId {
+    pub(crate) fn id(&self, slot: u32) -> SeqId {
         SeqId { slot, generation: self.slots[slot as usize].generation }
     }
 
@@ -572,45 +352,35 @@ impl Scheduler {
     }
 
     /// Where a sequence is in `running`, or where it would be.
-    fn place_in_running(&self, slot: u32) -> Result<usize, usize> {
+    pub(crate) fn place_in_running(&self, slot: u32) -> Result<usize, usize> {
         let arrival = seq_ref(&self.slots, slot).map_or(0, |s| s.arrival);
         let key = |&s: &u32| seq_ref(&self.slots, s).map_or(0, |s| s.arrival);
         self.running.binary_search_by_key(&arrival, key)
     }
 
-    fn remove(&mut self, slot: u32) {
+    /// Forgets a sequence whose blocks were released.
+    pub(crate) fn remove(&mut self, slot: u32) {
+        let Some(seq) = seq_ref(&self.slots, slot) else { return };
+        if seq.known > seq.prompt {
+            self.answers += 1;
+            let weight = (1.0 / self.answers as f64).max(0.1);
+            let tokens = f64::from(seq.known - seq.prompt);
+            self.typical_answer += weight * (tokens - self.typical_answer);
+        }
+        let account = seq.account;
         match self.place_in_running(slot) {
             Ok(at) => {
                 self.running.remove(at);
+                self.accounts.leave(account);
             }
             Err(_) => self.waiting.retain(|&s| s != slot),
         }
+        self.accounts.close(account);
         let entry = &mut self.slots[slot as usize];
         entry.seq = None;
         entry.generation = entry.generation.wrapping_add(1);
         self.spare.push(slot);
     }
-}
-
-/// What a commit has used up of the step's output.
-#[derive(Debug, Clone, Copy)]
-struct Taken {
-    output: u32,
-    number: usize,
-}
-
-enum End {
-    Open,
-    Complete,
-    Invalid(u32),
-}
-
-/// What a sequence's output rows came to.
-#[derive(Debug, Clone, Copy, Default)]
-struct Rows {
-    invalid: Option<u32>,
-    drafted: u32,
-    accepted: u32,
 }
 
 pub(crate) fn seq_ref(slots: &[Slot], slot: u32) -> Option<&Sequence> {
@@ -623,81 +393,4 @@ pub(crate) fn seq_mut(slots: &mut [Slot], slot: u32) -> &mut Sequence {
         Some(seq) => seq,
         None => unreachable!("slot {slot} is listed but empty"),
     }
-}
-
-/// Appends sampled tokens for as long as each draft token before them was the one sampled.
-fn accept(
-    seq: &mut Sequence,
-    grant: &Grant,
-    out: &StepOutput,
-    first: u32,
-    report: &mut impl FnMut(Outcome),
-) -> Rows {
-    let mut rows = Rows::default();
-    if grant.outputs == 0 {
-        return rows;
-    }
-    rows.drafted = grant.outputs - 1;
-    for output in first..first + grant.outputs {
-        let sampled = out.sampled.get(output as usize).copied().unwrap_or_default();
-        let index = seq.known - seq.prompt;
-        if !sampled.valid {
-            rows.invalid = Some(index);
-            break;
-        }
-        report(Outcome::Token { index, token: sampled.token, output });
-        let draft = seq.tokens.get(seq.known as usize).copied();
-        let right = output + 1 < first + grant.outputs && draft == Some(sampled.token);
-        if !right {
-            seq.tokens.truncate(seq.known as usize);
-            seq.tokens.push(sampled.token);
-        }
-        seq.known += 1;
-        if !right {
-            break;
-        }
-        rows.accepted += 1;
-    }
-    seq.tokens.truncate(seq.known as usize);
-    rows
-}
-
-fn scored(
-    seq: &mut Sequence,
-    grant: &Grant,
-    out: &StepOutput,
-    first: u32,
-    report: &mut impl FnMut(Outcome),
-) -> Rows {
-    for output in first..first + grant.outputs {
-        let position = seq.delivered + 1;
-        if !out.sampled.get(output as usize).is_some_and(|s| s.valid) {
-            return Rows { invalid: Some(position), ..Rows::default() };
-        }
-        report(Outcome::Scored { position, output });
-        seq.delivered = position;
-    }
-    Rows::default()
-}
-
-fn rows(
-    seq: &mut Sequence,
-    grant: &Grant,
-    out: &StepOutput,
-    width: usize,
-    at: &mut Taken,
-    report: &mut impl FnMut(Outcome),
-) -> Rows {
-    let first = grant.context + grant.tokens - grant.outputs;
-    for position in first..first + grant.outputs {
-        let numbers = out.rows.get(at.number..at.number + width);
-        if !numbers.is_some_and(|n| n.iter().all(|x| x.is_finite())) {
-            at.number += width * (first + grant.outputs - position) as usize;
-            return Rows { invalid: Some(position), ..Rows::default() };
-        }
-        report(Outcome::Row { position, start: at.number, len: width });
-        at.number += width;
-        seq.delivered = position + 1;
-    }
-    Rows::default()
 }

@@ -46,14 +46,32 @@ pub struct NewSequence {
     pub want: Want,
     /// Sequences share cached prefixes only with those of the same salt.
     pub salt: u64,
+    /// Who it is for: those who were served least come first.
+    pub account: u64,
+    /// Among sequences of one account: smaller comes first.
+    pub priority: i32,
+}
+
+/// Where the scheduler keeps a sequence.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub slot: u32,
+    /// Order of submission.
+    pub arrival: u64,
+    /// Index of its account.
+    pub account: u32,
 }
 
 /// A sequence the scheduler knows.
 #[derive(Debug, Clone)]
 pub(crate) struct Sequence {
     pub key: u64,
+    pub slot: u32,
     /// Order of submission.
     pub arrival: u64,
+    /// Index of its account.
+    pub account: u32,
+    pub priority: i32,
     pub salt: u64,
     pub want: Want,
     /// Known tokens, then drafts.
@@ -79,10 +97,12 @@ pub(crate) struct Sequence {
     pub attached: u32,
     /// Prompt tokens found in the prefix cache at the first admission.
     pub cached: u32,
+    /// Whole runs of its text that were noted as worth keeping.
+    pub noted_runs: u32,
 }
 
 impl Sequence {
-    pub fn new(new: NewSequence, arrival: u64, block_tokens: u32, groups: usize) -> Self {
+    pub fn new(new: NewSequence, place: Place, block_tokens: u32, groups: usize) -> Self {
         let prompt = new.tokens.len() as u32;
         let mut tokens = new.tokens;
         tokens.reserve_exact((new.max_len as usize + 1).saturating_sub(tokens.len()));
@@ -91,7 +111,10 @@ impl Sequence {
         let delivered = if let Want::Logits { from } = new.want { from } else { 0 };
         Self {
             key: new.key,
-            arrival,
+            slot: place.slot,
+            arrival: place.arrival,
+            account: place.account,
+            priority: new.priority,
             salt: new.salt,
             want: new.want,
             tokens,
@@ -106,6 +129,7 @@ impl Sequence {
             path: Vec::with_capacity(blocks),
             attached: 0,
             cached: 0,
+            noted_runs: 0,
         }
     }
 
@@ -113,9 +137,20 @@ impl Sequence {
         self.tokens.len() as u32
     }
 
+    /// Whether drafts may follow: it generates, and only its last token is not yet computed.
+    pub fn takes_drafts(&self) -> bool {
+        let generating = matches!(self.want, Want::Tokens { .. }) && self.computed > 0;
+        generating && self.computed + 1 == self.known && self.len() == self.known
+    }
+
     /// Tokens to compute: all of them, but nobody asks what follows the last scored one.
     pub fn goal(&self) -> u32 {
         self.len() - u32::from(matches!(self.want, Want::Scores { .. }))
+    }
+
+    /// Tokens it gets in every step, whatever the time: those that a stream's next one waits for.
+    pub fn due(&self) -> u32 {
+        if self.known > self.prompt { self.known - self.computed } else { 1 }
     }
 
     /// Position of the first output row.

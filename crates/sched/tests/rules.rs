@@ -54,7 +54,7 @@ impl Bench {
     fn add(&mut self, tokens: Vec<TokenId>, generate: u32) -> SeqId {
         let max_len = tokens.len() as u32 + generate;
         let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
-        let new = NewSequence { key: 0, tokens, max_len, want, salt: 0 };
+        let new = NewSequence { key: 0, tokens, max_len, want, salt: 0, account: 0, priority: 0 };
         self.sched.submit(new).unwrap()
     }
 
@@ -90,6 +90,14 @@ impl Bench {
             self.turn();
         }
         context
+    }
+
+    /// Many answers of that many tokens.
+    fn expect_answers(&mut self, tokens: u32) {
+        for i in 0..50 {
+            self.add(vec![i], tokens);
+            self.run();
+        }
     }
 
     fn run(&mut self) {
@@ -218,6 +226,82 @@ fn the_youngest_gives_way_and_everyone_finishes() {
 }
 
 #[test]
+fn sequences_are_let_in_as_long_as_answers_like_those_before_will_fit() {
+    // Twelve blocks; each sequence would take nine if its answer were as long as it may be.
+    let mut b = Bench::new(config(&[FULL], &[12]));
+    b.expect_answers(60);
+    for i in 0..3 {
+        b.add(text(i, 10), 60);
+    }
+    b.turn();
+    assert_eq!((b.sched.counts().running, b.sched.counts().waiting), (1, 2));
+    b.run();
+    assert_eq!(b.sched.counts().preemptions, 0);
+    b.expect_answers(1);
+    for i in 0..3 {
+        b.add(text(10 + i, 10), 60);
+    }
+    b.turn();
+    assert_eq!(b.sched.counts().running, 3);
+    b.run();
+}
+
+#[test]
+fn an_account_with_fewer_places_gets_one_and_urgent_sequences_pass_their_own() {
+    let mut b = Bench::new(config(&[FULL], &[200]));
+    let ask = |b: &mut Bench, account, priority| {
+        let tokens = text(b.sched.counts().waiting.into(), 9);
+        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let new = NewSequence { key: 0, tokens, max_len: 99, want, salt: 0, account, priority };
+        b.sched.submit(new).unwrap()
+    };
+    let greedy: Vec<SeqId> = (0..20).map(|_| ask(&mut b, 1, 0)).collect();
+    // Nine tokens each, 64 a step.
+    for _ in 0..3 {
+        b.turn();
+    }
+    assert_eq!(b.sched.running().collect::<Vec<_>>(), greedy[..16]);
+    let light = ask(&mut b, 2, 0);
+    b.turn();
+    assert!(b.sched.running().any(|s| s == light));
+    assert!(b.sched.running().all(|s| s != greedy[15]), "the last one gave way");
+    // Neither account takes places from the other once the shares are even.
+    let more: Vec<SeqId> = (0..10).map(|_| ask(&mut b, 2, 0)).collect();
+    b.turn();
+    b.turn();
+    let theirs = |b: &Bench| b.sched.running().filter(|s| more.contains(s) || *s == light).count();
+    assert_eq!(theirs(&b), 8);
+    let urgent = ask(&mut b, 1, -1);
+    b.turn();
+    assert!(b.sched.running().any(|s| s == urgent));
+    assert_eq!(theirs(&b), 8, "at the expense of its own account");
+}
+
+#[test]
+fn drafts_are_as_long_as_pays() {
+    use tokenmill_sched::Odds;
+    let cost = StepCost { output_s: 1e-4, ..StepCost::new(4e-3, 9e-4, 0.0) };
+    let mut b = Bench::new(Config { cost, ..config(&[FULL], &[60]) });
+    let id = b.add(text(1, 5), 100);
+    while b.sched.tokens(id).unwrap().len() < 8 {
+        b.turn();
+    }
+    let pays = |b: &Bench, p| b.sched.draft_that_pays(id, Odds { first: p, later: p }, 31);
+    // A row takes a fifth of a step: less than that chance is a loss.
+    assert_eq!([0.0, 0.1, 0.2].map(|p| pays(&b, p)), [0, 0, 0]);
+    assert!((1..=2).contains(&pays(&b, 0.4)), "{}", pays(&b, 0.4));
+    assert_eq!(pays(&b, 1.0), 7, "up to a block");
+    let half = Odds { first: 0.9, later: 0.0 };
+    assert_eq!(b.sched.draft_that_pays(id, half, 31), 1);
+    // Beside many others a row is as dear as a token of theirs.
+    for i in 2..16 {
+        b.add(text(i, 5), 100);
+    }
+    b.turn();
+    assert!(pays(&b, 0.6) == 0 && pays(&b, 1.0) > 0);
+}
+
+#[test]
 fn cached_prefixes_are_used_but_for_the_last_token() {
     let mut b = Bench::new(config(&[FULL], &[20]));
     let prompt = text(1, 24);
@@ -238,7 +322,15 @@ fn another_salt_shares_nothing() {
     let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
     for (salt, cached) in [(1, 0), (2, 0), (1, 16), (2, 16), (3, 0)] {
         let tokens = text(1, 20);
-        let new = NewSequence { key: 0, tokens, max_len: 21, want: want.clone(), salt };
+        let new = NewSequence {
+            key: 0,
+            tokens,
+            max_len: 21,
+            want: want.clone(),
+            salt,
+            account: 0,
+            priority: 0,
+        };
         b.sched.submit(new).unwrap();
         assert_eq!(b.turn()[0].1, cached, "salt {salt}");
         assert_eq!(b.finished(), 1);
@@ -328,6 +420,8 @@ fn what_can_never_run_is_refused() {
         max_len,
         want: want.clone(),
         salt: 0,
+        account: 0,
+        priority: 0,
     };
     let refused = Err(Refused::TooLong { len: 34, limit: 33 });
     assert_eq!(b.sched.submit(new(30, 34)), refused);
@@ -344,7 +438,15 @@ fn whole_sequences_are_never_cut() {
     let add = |b: &mut Bench, len| {
         let tokens = text(u64::from(len), len);
         let want = Want::Hidden;
-        b.sched.submit(NewSequence { key: 0, tokens, max_len: len, want, salt: 0 })
+        b.sched.submit(NewSequence {
+            key: 0,
+            tokens,
+            max_len: len,
+            want,
+            salt: 0,
+            account: 0,
+            priority: 0,
+        })
     };
     assert_eq!(add(&mut b, 65), Err(Refused::TooLong { len: 65, limit: 64 }));
     let [x, y, z] = [40, 30, 20].map(|len| add(&mut b, len).unwrap());
@@ -365,7 +467,15 @@ fn whole_sequences_are_never_cut() {
     assert_eq!(rows.count(), 2);
     assert!(b.sched.is_idle());
     let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
-    let new = NewSequence { key: 0, tokens: text(1, 3), max_len: 5, want, salt: 0 };
+    let new = NewSequence {
+        key: 0,
+        tokens: text(1, 3),
+        max_len: 5,
+        want,
+        salt: 0,
+        account: 0,
+        priority: 0,
+    };
     assert_eq!(b.sched.submit(new), Err(Refused::KeepsNothing));
 }
 
@@ -379,6 +489,8 @@ fn the_index_of_a_draw_survives_preemption_and_penalties_see_everything() {
         max_len: 50,
         want: Want::Tokens { sampling, bias: vec![(5, 1.0)] },
         salt: 0,
+        account: 0,
+        priority: 0,
     };
     let older = b.sched.submit(new(1)).unwrap();
     let younger = b.sched.submit(new(2)).unwrap();

@@ -30,6 +30,8 @@ pub struct Limits {
     pub messages: usize,
     /// Prompts of one completion request.
     pub prompts: usize,
+    /// Texts of one request for embeddings or scores.
+    pub inputs: usize,
     /// Parallel answers (`n`).
     pub choices: u32,
     /// Stop texts.
@@ -58,6 +60,7 @@ impl Default for Limits {
             preparing: 4,
             messages: 4096,
             prompts: 128,
+            inputs: 2048,
             choices: 8,
             stops: 16,
             stop_bytes: 256,

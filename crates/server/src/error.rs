@@ -113,6 +113,10 @@ impl From<Refusal> for ApiError {
         match refusal {
             Refusal::QueueFull { .. } => Self::overloaded(message),
             Refusal::ShuttingDown => Self::shutting_down(),
+            Refusal::Stuck { .. } => Self {
+                code: Some("device_stuck"),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            },
             Refusal::ContextLength { .. } => {
                 Self { code: Some("context_length_exceeded"), ..Self::bad("prompt", message) }
             }
@@ -134,6 +138,11 @@ impl From<RequestError> for ApiError {
             RequestError::ShutDown => Self {
                 message: "the server shut down before the answer was complete".into(),
                 ..Self::shutting_down()
+            },
+            RequestError::TimedOut { .. } => Self {
+                code: Some("timeout"),
+                param: Some("timeout".into()),
+                ..Self::new(StatusCode::GATEWAY_TIMEOUT, error.to_string())
             },
             RequestError::Device(reason) => {
                 tracing::error!(%reason, "the device failed on a request");
@@ -160,6 +169,8 @@ mod tests {
         let cases: &[(ApiError, u16, Option<&str>, &str)] = &[
             (Refusal::EmptyPrompt.into(), 400, None, "invalid_request_error"),
             (Refusal::BadToken { token: 9, vocab: 4 }.into(), 400, None, "invalid_request_error"),
+            (Refusal::Stuck { seconds: 61 }.into(), 503, Some("device_stuck"), "overloaded_error"),
+            (RequestError::TimedOut { limit_s: 0.5 }.into(), 504, Some("timeout"), "server_error"),
             (
                 Refusal::ContextLength { prompt_tokens: 9, max_tokens: 1, limit: 8 }.into(),
                 400,

@@ -100,7 +100,10 @@ impl Generation {
         self.open -= 1;
         self.usage.prompt_tokens += usage.prompt_tokens;
         self.usage.cached_tokens += usage.cached_tokens;
+        self.usage.disk_tokens += usage.disk_tokens;
         self.usage.completion_tokens += usage.completion_tokens;
+        self.usage.accepted_drafts += usage.accepted_drafts;
+        self.usage.rejected_drafts += usage.rejected_drafts;
         if self.open == 0 {
             self.outcome = Outcome::Finished;
             self.metrics.whole.observe(self.started.elapsed());

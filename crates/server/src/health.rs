@@ -12,8 +12,13 @@ use serde_json::json;
 use crate::metrics::{ModelPage, page};
 use crate::shared::{Phase, Shared};
 
-/// 200 as long as the process answers at all.
-pub async fn live() -> Response {
+/// 200 as long as the process answers and no model's device hangs in a step.
+pub async fn live(State(shared): State<Arc<Shared>>) -> Response {
+    let stuck = shared.models.iter().find_map(|m| m.served.engine.stuck());
+    if let Some(age) = stuck {
+        let body = Json(json!({ "status": "stuck", "seconds": age.as_secs() }));
+        return (StatusCode::SERVICE_UNAVAILABLE, body).into_response();
+    }
     Json(json!({ "status": "ok" })).into_response()
 }
 

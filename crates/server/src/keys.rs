@@ -22,12 +22,14 @@ impl ApiKeys {
     /// Whether a request carries one of them, as `Authorization: Bearer` or `x-api-key`. Without
     /// any key everybody may ask.
     pub fn admit(&self, headers: &HeaderMap) -> bool {
-        if self.0.is_empty() {
-            return true;
-        }
-        let bearer = headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-        let plain = headers.get("x-api-key").map(|value| value.as_bytes());
-        [bearer, plain].into_iter().flatten().fold(false, |known, key| known | self.knows(key))
+        self.0.is_empty() || shown(headers).fold(false, |known, key| known | self.knows(key))
+    }
+
+    /// Whose share an admitted request takes: its key's, where there are several.
+    pub fn account(&self, headers: &HeaderMap) -> Option<u64> {
+        let shares = self.0.len() > 1;
+        let key = shown(headers).find(|key| shares && self.knows(key))?;
+        Some(account_of(key))
     }
 
     /// Every key is compared to the end.
@@ -35,6 +37,19 @@ impl ApiKeys {
         let asked = digest(key);
         self.0.iter().fold(false, |known, one| known | same(one, &asked))
     }
+}
+
+/// The keys a request shows.
+fn shown(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+    let plain = headers.get("x-api-key").map(|value| value.as_bytes());
+    [bearer, plain].into_iter().flatten()
+}
+
+/// A name as an account of the engine; never that of nobody.
+pub fn account_of(name: &[u8]) -> u64 {
+    let head = digest(name).first_chunk().copied().unwrap_or_default();
+    u64::from_le_bytes(head).max(tokenmill_engine::NOBODY + 1)
 }
 
 /// Compares without stopping at the first difference.
@@ -56,6 +71,16 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn accounts_are_told_apart_where_there_are_several_keys() {
+        let show = |key: &str| HeaderMap::from_iter([(AUTHORIZATION, key.parse().unwrap())]);
+        let two = ApiKeys::new(&["alpha".into(), "beta".into()]);
+        let (alpha, beta) = (two.account(&show("Bearer alpha")), two.account(&show("Bearer beta")));
+        assert!(alpha.is_some() && beta.is_some() && alpha != beta);
+        assert_eq!(two.account(&show("Bearer gamma")), None);
+        assert_eq!(ApiKeys::new(&["alpha".into()]).account(&show("Bearer alpha")), None);
+    }
 
     #[test]
     fn only_the_keys_are_admitted() {

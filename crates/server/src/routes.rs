@@ -60,6 +60,8 @@ pub const ROUTES: &[Route] = &[
     read_route("/v1/models/{*id}", || get(openai::models::one)),
     ask_route("/v1/chat/completions", || post(openai::chat)),
     ask_route("/v1/completions", || post(openai::completions)),
+    ask_route("/v1/embeddings", || post(openai::embeddings)),
+    ask_route("/v1/rerank", || post(openai::rerank)),
 ];
 
 /// The router of one server.

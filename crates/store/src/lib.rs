@@ -3,6 +3,8 @@
 //! [`Store::resolve`] looks at home first (own store, then the Hugging Face cache) and fetches what
 //! is missing; [`Store::pull`] fetches and repairs. At any crash point a name resolves to a
 //! complete, digest-checked set of files or to nothing, and a broken download resumes.
+//!
+//! Beside it, [`kv`] keeps what sequences have computed on disk.
 
 mod digest;
 mod disk;
@@ -13,6 +15,7 @@ mod http;
 mod hub;
 mod hub_cache;
 mod journal;
+pub mod kv;
 mod local;
 mod name;
 mod own;

@@ -13,7 +13,7 @@ use crate::turn_ends::{self, TURN_ENDS};
 /// What a GGUF file says about its vocabulary: one field per `tokenizer.ggml.*` key, as read.
 #[derive(Debug, Clone, Default)]
 pub struct GgufVocab {
-    /// `model`: `gpt2`, `llama`, `gemma4`, `bert`.
+    /// `model`: `gpt2`, `llama`, `gemma4`, `bert`, `t5`.
     pub model: String,
     /// `pre`: the kind of pre-tokenizer.
     pub pre: Option<String>,
@@ -45,6 +45,10 @@ pub struct GgufVocab {
     pub add_eos: Option<bool>,
     /// `add_space_prefix`.
     pub add_space_prefix: Option<bool>,
+    /// `remove_extra_whitespaces`.
+    pub remove_extra_whitespaces: Option<bool>,
+    /// `precompiled_charsmap`: SentencePiece's normalisation, compiled.
+    pub charsmap: Vec<u8>,
 }
 
 /// The codes of `tokenizer.ggml.token_type`.
@@ -95,6 +99,7 @@ impl Tokenizer {
             "llama" => scored(vocab, types),
             "gemma4" => listed_chars(vocab, types),
             "bert" => wordpiece(&vocab, &types),
+            "t5" => unigram(&vocab, &types),
             _ => Err(TokenizerError::UnknownModel { model: vocab.model }),
         }
     }
@@ -291,6 +296,81 @@ fn wordpiece(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokeni
     hf_json::from_value(&file, &config)
 }
 
+/// `t5`: SentencePiece unigram (XLM-R, T5), as `tokenizer.json` spells it.
+fn unigram(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, TokenizerError> {
+    let score = |id: usize| f64::from(vocab.scores.get(id).copied().unwrap_or(0.0));
+    let (mut pieces, mut added) = (Vec::new(), Vec::new());
+    for (id, (text, kind)) in vocab.tokens.iter().zip(types).enumerate() {
+        match kind {
+            TokenType::Normal => pieces.push(json!([text, score(id)])),
+            _ => {
+                // Never a part of text: its piece is one that no text has.
+                pieces.push(json!([format!("\u{10ffff}{id}"), -1e6]));
+                added.push(json!({
+                    "id": id, "content": text, "special": *kind != TokenType::UserDefined,
+                    "normalized": false, "single_word": false, "lstrip": false, "rstrip": false,
+                }));
+            }
+        }
+    }
+    let unknown = types.iter().position(|kind| *kind == TokenType::Unknown);
+    let unknown = vocab.unk.map(|id| id as usize).or(unknown).unwrap_or(0);
+    let mut normalizers = Vec::new();
+    if !vocab.charsmap.is_empty() {
+        let map = base64(&vocab.charsmap);
+        normalizers.push(json!({ "type": "Precompiled", "precompiled_charsmap": map }));
+    }
+    if vocab.remove_extra_whitespaces.unwrap_or(true) {
+        for (pattern, content) in [(" {2,}", " "), ("\\A | \\z", "")] {
+            normalizers.push(json!({
+                "type": "Replace", "pattern": { "Regex": pattern }, "content": content,
+            }));
+        }
+    }
+    let prefix = if vocab.add_space_prefix.unwrap_or(true) { "always" } else { "never" };
+    let spaces = json!({
+        "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": prefix, "split": true,
+    });
+    let name = |id: Option<u32>| id.and_then(|id| vocab.tokens.get(id as usize)).cloned();
+    let config = HfTokenizerConfig {
+        bos: name(vocab.bos),
+        eos: name(vocab.eos),
+        add_bos: Some(vocab.add_bos.unwrap_or(false)),
+        add_eos: Some(vocab.add_eos.unwrap_or(true)),
+        chat_template: None,
+    };
+    let mut file = json!({
+        "added_tokens": added,
+        "normalizer": { "type": "Sequence", "normalizers": normalizers },
+        "pre_tokenizer": spaces,
+        "decoder": spaces,
+        "model": { "type": "Unigram", "unk_id": unknown, "vocab": pieces, "byte_fallback": false },
+    });
+    if let (Some(true), Some(bos), Some(eos)) = (config.add_bos, &config.bos, &config.eos) {
+        // A model with both reads pairs as RoBERTa does.
+        file["post_processor"] = json!({
+            "type": "RobertaProcessing", "cls": [bos, vocab.bos], "sep": [eos, vocab.eos],
+            "trim_offsets": true, "add_prefix_space": true,
+        });
+    }
+    hf_json::from_value(&file, &config)
+}
+
+/// RFC 4648, padded.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let at = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for digit in 0..4 {
+            let code = (bits >> (18 - 6 * digit) & 63) as usize;
+            text.push(if digit <= three.len() { char::from(DIGITS[code]) } else { '=' });
+        }
+    }
+    text
+}
+
 /// What a model kind does where the metadata says nothing.
 pub(crate) struct Defaults {
     pub(crate) add_bos: bool,
@@ -334,6 +414,7 @@ pub(crate) fn assemble(
         eos: vocab.eos,
         prefix: vocab.bos.filter(|_| add_bos).into_iter().collect(),
         suffix: vocab.eos.filter(|_| add_eos).into_iter().collect(),
+        between: Vec::new(),
         eos_ids,
         strips_lead: defaults.strips_lead,
     }))

@@ -112,6 +112,7 @@ pub(crate) fn from_value(
         eos,
         prefix,
         suffix,
+        between: between(file.get("post_processor")),
         eos_ids,
         strips_lead: spelling.strips_lead,
     }))
@@ -192,6 +193,45 @@ fn frame(processor: Option<&Json>) -> (Vec<u32>, Vec<u32>) {
         "TemplateProcessing" => template_frame(processor),
         _ => Default::default(),
     }
+}
+
+/// The ids between the two texts of a pair that are not the end of the first alone.
+fn between(processor: Option<&Json>) -> Vec<u32> {
+    let Some(processor) = processor else { return Vec::new() };
+    match processor.get("type").and_then(Json::as_str).unwrap_or_default() {
+        "Sequence" => {
+            let steps = processor.get("processors").and_then(Json::as_array);
+            steps.into_iter().flatten().flat_map(|step| between(Some(step))).collect()
+        }
+        "RobertaProcessing" => {
+            processor.get("sep").and_then(|pair| id(pair.get(1)?)).into_iter().collect()
+        }
+        "TemplateProcessing" => {
+            let inner = template_ids(processor, "pair", 1);
+            let ends = template_ids(processor, "single", 1);
+            inner.strip_prefix(ends.as_slice()).unwrap_or_default().to_vec()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The special ids of a template that stand after `texts` texts and before the next.
+fn template_ids(processor: &Json, template: &str, texts: usize) -> Vec<u32> {
+    let (mut seen, mut ids) = (0, Vec::new());
+    let steps = processor.get(template).and_then(Json::as_array);
+    for step in steps.into_iter().flatten() {
+        if step.get("Sequence").is_some() {
+            seen += 1;
+            continue;
+        }
+        let name = step.get("SpecialToken").and_then(|token| token.get("id")?.as_str());
+        let token = name.and_then(|name| processor.get("special_tokens")?.get(name));
+        let found = token.and_then(|token| token.get("ids")?.as_array());
+        if seen == texts {
+            ids.extend(found.into_iter().flatten().filter_map(id));
+        }
+    }
+    ids
 }
 
 fn template_frame(processor: &Json) -> (Vec<u32>, Vec<u32>) {

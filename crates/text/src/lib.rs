@@ -7,6 +7,7 @@ mod byte_level;
 mod gguf_vocab;
 mod hf_bytes;
 mod hf_json;
+mod lint;
 mod pretokenize;
 mod specials;
 mod stream;
@@ -16,6 +17,7 @@ mod turn_ends;
 
 pub use gguf_vocab::{GgufVocab, TokenType};
 pub use hf_json::HfTokenizerConfig;
+pub use lint::{Finding, Severity, lint};
 pub use stream::{Lead, StreamPiece, TextStream};
 pub use template::{
     ChatTemplate, DateTime, RenderOptions, RenderedPrompt, TemplateError, TemplateTokens,

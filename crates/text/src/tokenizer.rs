@@ -13,7 +13,9 @@ pub const MAX_TEXT_BYTES: usize = 256 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenizerError {
     /// `tokenizer.ggml.model` names a kind this crate does not have.
-    #[error("tokenizer model {model:?} is not supported (supported: gpt2, llama, gemma4, bert)")]
+    #[error(
+        "tokenizer model {model:?} is not supported (supported: gpt2, llama, gemma4, bert, t5)"
+    )]
     UnknownModel {
         /// The value found.
         model: String,
@@ -156,6 +158,8 @@ pub(crate) struct Parts {
     pub(crate) eos: Option<u32>,
     pub(crate) prefix: Vec<u32>,
     pub(crate) suffix: Vec<u32>,
+    /// Between the two texts of a pair, after the suffix of the first.
+    pub(crate) between: Vec<u32>,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) strips_lead: bool,
 }
@@ -256,6 +260,20 @@ impl Tokenizer {
     /// As [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
         Ok(self.frame(self.encode(text, special)?))
+    }
+
+    /// Encodes two texts for a model that compares them, framed as its files say.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<Vec<u32>, TokenizerError> {
+        let Parts { prefix, suffix, between, .. } = &self.parts;
+        let mut ids = prefix.clone();
+        ids.extend(self.encode(first, Special::Plain)?);
+        ids.extend(suffix.iter().chain(between));
+        ids.extend(self.encode(second, Special::Plain)?);
+        ids.extend(suffix);
+        Ok(ids)
     }
 
     /// Encodes what a chat template rendered: the template's control tokens are tokens, those in

@@ -113,6 +113,31 @@ fn sentencepiece_vocabularies_encode_as_the_original() {
 }
 
 #[test]
+fn unigram_vocabularies_encode_as_the_original() {
+    let fixture = parse(include_str!("fixtures/unigram.json"));
+    let texts: Vec<String> = take(&fixture["texts"]);
+    let vocab = GgufVocab {
+        model: "t5".to_owned(),
+        tokens: take(&fixture["tokens"]),
+        scores: take(&fixture["scores"]),
+        token_types: take(&fixture["types"]),
+        charsmap: take(&fixture["charsmap"]),
+        unk: Some(0),
+        bos: Some(1),
+        eos: Some(2),
+        add_bos: Some(true),
+        ..GgufVocab::default()
+    };
+    let tokenizer = Tokenizer::from_gguf(vocab).expect("a known kind");
+    check("unigram", &texts, &fixture["expected"], plain(&tokenizer));
+    let framed = tokenizer.encode_prompt("fox", Special::Plain).expect("encodes");
+    let bare = tokenizer.encode("fox", Special::Plain).expect("encodes");
+    assert_eq!(framed, [&[1], bare.as_slice(), &[2]].concat());
+    let pair = tokenizer.encode_pair("fox", "fox").expect("encodes");
+    assert_eq!(pair, [&[1], bare.as_slice(), &[2, 2], bare.as_slice(), &[2]].concat());
+}
+
+#[test]
 fn tokenizer_files_encode_as_the_original() {
     let fixture = parse(include_str!("fixtures/tokenizer_files.json"));
     let texts: Vec<String> = take(&fixture["texts"]);

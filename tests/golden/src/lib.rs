@@ -2,7 +2,10 @@
 //! from HF transformers. README.md defines the hash and the files.
 
 mod model;
+mod packing;
 mod run;
+mod twin;
 
 pub use model::{Golden, Variant};
+pub use packing::Packing;
 pub use run::{Runner, worst_difference};

@@ -9,6 +9,9 @@ use tokenmill_files::{OpenModel, open};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_quant::FormatId;
 
+use crate::packing::Packing;
+use crate::twin;
+
 /// Which files describe the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
@@ -16,12 +19,13 @@ pub enum Variant {
     Config,
     /// `config.v5.json`, as transformers 5 writes it.
     ConfigV5,
-    /// `twin.gguf`, by llama.cpp's converter.
+    /// `twin.gguf` by llama.cpp's converter, or `twin.json`, which says where in the hashed tensors
+    /// each number of that file stands.
     Gguf,
 }
 
 #[derive(Deserialize)]
-struct Tensors {
+pub(crate) struct Tensors {
     salt: String,
     tensors: Vec<Tensor>,
 }
@@ -80,7 +84,9 @@ impl Golden {
         match variant {
             Variant::Config => true,
             Variant::ConfigV5 => self.folder.join("config.v5.json").exists(),
-            Variant::Gguf => self.folder.join("twin.gguf").exists(),
+            Variant::Gguf => {
+                ["twin.gguf", "twin.json"].iter().any(|f| self.folder.join(f).exists())
+            }
         }
     }
 
@@ -90,28 +96,60 @@ impl Golden {
         bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
     }
 
+    fn tensors(&self) -> Tensors {
+        let text = std::fs::read_to_string(self.folder.join("tensors.json")).expect("tensors");
+        serde_json::from_str(&text).expect("tensors.json")
+    }
+
     /// Opens the model through the production readers; `scratch` receives its files.
     pub fn open(&self, variant: Variant, scratch: &Path) -> OpenModel {
         open(&self.path(variant, scratch)).expect("the hashed model opens")
     }
 
+    /// Whether its matrices can be packed in any format of GGUF.
+    pub fn is_packable(&self) -> bool {
+        self.folder.join("twin.json").exists()
+    }
+
+    /// The model with its matrices packed: a GGUF file where there is a twin, else a folder, which
+    /// holds f32, f16 and bf16 only.
+    pub fn packed(&self, packing: Packing, scratch: &Path) -> PathBuf {
+        let twin = self.folder.join("twin.json");
+        if twin.exists() {
+            return twin::write_packed(&twin, &self.tensors(), packing, &scratch.join("p.gguf"));
+        }
+        self.folder_of("config.json", packing, scratch)
+    }
+
     /// The model's file or folder; `scratch` receives its files.
     pub fn path(&self, variant: Variant, scratch: &Path) -> PathBuf {
         let config = match variant {
+            Variant::Gguf if self.folder.join("twin.json").exists() => {
+                return twin::write(&self.folder.join("twin.json"), &self.tensors(), scratch);
+            }
             Variant::Gguf => return self.folder.join("twin.gguf"),
             Variant::Config => "config.json",
             Variant::ConfigV5 => "config.v5.json",
         };
+        self.folder_of(config, Packing::PLAIN, scratch)
+    }
+
+    fn folder_of(&self, config: &str, packing: Packing, scratch: &Path) -> PathBuf {
         std::fs::copy(self.folder.join(config), scratch.join("config.json")).expect("config");
-        let text = std::fs::read_to_string(self.folder.join("tensors.json")).expect("tensors");
-        let list: Tensors = serde_json::from_str(&text).expect("tensors.json");
+        let pooling = self.folder.join("1_Pooling.json");
+        if pooling.exists() {
+            let folder = scratch.join("1_Pooling");
+            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::copy(pooling, folder.join("config.json")).expect("pooling");
+        }
+        let list = self.tensors();
         let headers: Vec<TensorHeader> = list
             .tensors
             .iter()
             .map(|t| TensorHeader {
                 name: t.name.clone(),
                 format: match t.dtype.as_str() {
-                    "F32" => FormatId::F32,
+                    "F32" => packing.stored(&t.shape),
                     "BF16" => FormatId::BF16,
                     "U8" => FormatId::U8,
                     other => panic!("dtype {other}"),
@@ -126,12 +164,36 @@ impl Golden {
             let tensor = &list.tensors[at];
             assert_eq!(tensor.name, header.name);
             at += 1;
+            if tensor.dtype == "F32" {
+                let mut bytes = Vec::new();
+                fill(tensor, &list.salt, FormatId::F32, &mut bytes)?;
+                let number = |c: &[u8]| f32::from_le_bytes([c[0], c[1], c[2], c[3]]);
+                let numbers: Vec<f32> = bytes.chunks_exact(4).map(number).collect();
+                return out.write_all(&packing.bytes(&tensor.shape, &numbers));
+            }
             fill(tensor, &list.salt, header.format, out)
         })
         .expect("written");
         out.flush().expect("flushed");
         drop(out);
         scratch.to_owned()
+    }
+}
+
+impl Tensors {
+    /// The numbers of tensor `at`, as stored.
+    pub(crate) fn values(&self, at: usize) -> Vec<f32> {
+        let tensor = &self.tensors[at];
+        let format = match tensor.dtype.as_str() {
+            "F32" => FormatId::F32,
+            "BF16" => FormatId::BF16,
+            other => panic!("dtype {other} in a twin"),
+        };
+        let mut bytes = Vec::new();
+        fill(tensor, &self.salt, format, &mut bytes).expect("filled");
+        let mut values = vec![0.0; bytes.len() / format.info().block_bytes];
+        format.decode_row(&bytes, &mut values);
+        values
     }
 }
 

@@ -8,7 +8,7 @@ use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served, StartError};
-use tokenmill_engine::{Event, Request};
+use tokenmill_engine::{DraftMode, Event, Request};
 use tokenmill_golden_tests::{Golden, Variant, worst_difference};
 use tokenmill_ir::KvFormat;
 
@@ -25,7 +25,7 @@ fn start(path: &Path, device: Box<dyn Backend>, step_tokens: u32) -> Result<Serv
     };
     let loaded = load(path, device, &options, |_, _| {});
     let loaded = loaded.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    loaded.start(ServeOptions { queue: 64, step_s: 10.0 })
+    loaded.start(ServeOptions { queue: 64, step_s: 10.0, draft: DraftMode::Suffix })
 }
 
 /// Greedy tokens of several requests submitted together.
@@ -46,7 +46,7 @@ fn answers(served: &Served, prompts: &[Vec<u32>], n: usize) -> Vec<(Vec<u32>, u3
                     Event::Text { tokens, .. } => ids.extend(tokens.iter().map(|t| t.id)),
                     Event::Finished(usage) => cached = usage.cached_tokens,
                     Event::Failed(e) => panic!("{e}"),
-                    Event::Done { .. } => {}
+                    Event::Done { .. } | Event::Prefix(_) => {}
                 }
             }
             (ids, cached)

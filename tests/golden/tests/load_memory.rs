@@ -8,7 +8,7 @@ use std::path::Path;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::ServeOptions;
-use tokenmill_engine::{Event, Request};
+use tokenmill_engine::{DraftMode, Event, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
 use tokenmill_ir::{KvFormat, Meta, MetaValue};
 use tokenmill_quant::FormatId;
@@ -42,7 +42,9 @@ fn a_model_is_loaded_and_run_within_its_memory() {
     let device = Box::new(device.expect("a device"));
     let model = load(&path, device, &options, |_, _| {}).expect("loaded");
     let cache_bytes = model.fit.cache_bytes;
-    let served = model.start(ServeOptions { queue: 1, step_s: 10.0 }).expect("started");
+    let served = model
+        .start(ServeOptions { queue: 1, step_s: 10.0, draft: DraftMode::None })
+        .expect("started");
     let request = Request { max_tokens: Some(4), ..Request::new((0..48).collect()) };
     for event in served.engine.submit(request).expect("accepted") {
         assert!(!matches!(event, Event::Failed(_)), "{event:?}");

@@ -1,6 +1,7 @@
 //! The bitwise matrix of the CPU device, through the engine: the same request gives the same tokens
 //! and log-probabilities alone, in a crowd, in chunks of any size, out of the prefix cache, after
-//! preemption, on one thread or two, on every instruction set, in every mode and KV format.
+//! preemption, with drafts, on one thread or two, on every instruction set, in every mode and KV
+//! format.
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served};
-use tokenmill_engine::{Event, Events, Request};
+use tokenmill_engine::{DraftMode, Event, Events, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
 use tokenmill_golden_tests::Golden;
 use tokenmill_ir::sampling::splitmix;
@@ -34,14 +35,16 @@ struct Variant {
 /// What may not differ: tokens and the bits of their log-probabilities.
 type Answer = Vec<(u32, u32, Vec<(u32, u32)>)>;
 
-/// Modes and KV formats, all pairs.
-const EVERY: [(Mode, KvFormat); 9] = {
+/// Modes and KV formats: all pairs of the wider ones; narrow ones do not meet the mode.
+const EVERY: [(Mode, KvFormat); 11] = {
     use KvFormat as K;
     use Mode::{Bf16, F32, Int8};
     [
         (Int8, K::Bf16),
         (Int8, K::Int8),
         (Int8, K::F32),
+        (Int8, K::Int4),
+        (Int8, K::K8V4),
         (Bf16, K::Bf16),
         (Bf16, K::Int8),
         (Bf16, K::F32),
@@ -116,26 +119,33 @@ fn run(path: &Path, vocab: u64, variant: Variant, mode: Mode, kv: KvFormat) -> A
     if let Some(blocks) = variant.blocks {
         model.limits.group_blocks.fill(blocks);
     }
-    let served = model.start(ServeOptions { queue: 64, step_s: 10.0 }).expect("started");
-    let submit = |seed, prompt| submit(&served, vocab, seed, prompt);
-    let others: Vec<Events> = (1..=variant.crowd).map(|s| submit(s, 40 + 9 * s)).collect();
-    let first = answer(submit(0, 150));
+    let served = model
+        .start(ServeOptions { queue: 64, step_s: 10.0, draft: DraftMode::Suffix })
+        .expect("started");
+    let submit = |seed, prompt, prediction| submit(&served, vocab, seed, prompt, prediction);
+    let others: Vec<Events> = (1..=variant.crowd).map(|s| submit(s, 40 + 9 * s, &[])).collect();
+    let first = answer(submit(0, 150, &[]));
     for events in others {
         answer(events);
     }
-    if variant.blocks.is_some() {
+    // With fewer blocks requests wait for each other instead.
+    if variant.blocks == Some(14) {
         assert!(served.engine.stats().preemptions > 0, "{variant:?}: nothing was preempted");
     }
     // The prompt is in the prefix cache now.
-    let again = answer(submit(0, 150));
+    let again = answer(submit(0, 150, &[]));
     assert_eq!(again, first, "{variant:?}: out of the prefix cache");
+    let mut prediction: Vec<u32> = first.iter().map(|t| t.0).collect();
+    prediction[15] ^= 1;
+    let drafted = answer(submit(0, 150, &prediction));
+    assert_eq!(drafted, first, "{variant:?}: with drafts, right and wrong");
     if variant.blocks.is_none() {
         assert!(served.engine.stats().cached_tokens > 0, "{variant:?}: no prefix hit");
     }
     first
 }
 
-fn submit(served: &Served, vocab: u64, seed: u64, prompt: u64) -> Events {
+fn submit(served: &Served, vocab: u64, seed: u64, prompt: u64, prediction: &[u32]) -> Events {
     let token = |i| (splitmix(seed << 32 | i) % vocab) as u32;
     let sampling = SamplingParams {
         temperature: 0.9,
@@ -150,6 +160,7 @@ fn submit(served: &Served, vocab: u64, seed: u64, prompt: u64) -> Events {
         sampling,
         max_tokens: Some(24),
         ignore_eos: true,
+        prediction: prediction.to_vec(),
         ..Request::new((0..prompt).map(token).collect())
     };
     served.engine.submit(request).expect("accepted")
@@ -178,17 +189,17 @@ enum Ffn {
     Experts { count: u64, top: i64, width: u64 },
 }
 
-/// A Llama, or a Qwen3 with experts, of two layers whose matrices use every block format.
+/// A Llama of four layers whose matrices use every block format, or a Qwen3 with experts of two.
 fn write_model(path: &Path, ffn: &Ffn) {
     let mut meta = Meta::new();
     let mut set = |key: &str, value: MetaValue| {
         meta.insert(key.to_owned(), value);
     };
-    let arch = if matches!(ffn, Ffn::Dense) { "llama" } else { "qwen3moe" };
+    let (arch, layers) = if matches!(ffn, Ffn::Dense) { ("llama", 4) } else { ("qwen3moe", 2) };
     set("general.architecture", MetaValue::Str(arch.into()));
     for (key, value) in [
         ("embedding_length", HIDDEN as i64),
-        ("block_count", 2),
+        ("block_count", layers as i64),
         ("context_length", 256),
         ("feed_forward_length", FFN as i64),
         ("attention.head_count", 4),
@@ -214,9 +225,13 @@ fn write_model(path: &Path, ffn: &Ffn) {
     add("token_embd.weight".into(), FormatId::Q6_K, &[VOCAB, HIDDEN]);
     add("output_norm.weight".into(), FormatId::F32, &[HIDDEN]);
     use FormatId::*;
-    let formats =
-        [[Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_1, Q6_K], [Q4_K, Q5_K, Q6_K, BF16, F16, Q4_1, Q5_0]];
-    for (l, f) in formats.iter().enumerate() {
+    let formats = [
+        [Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_1, Q6_K],
+        [Q4_K, Q5_K, Q6_K, BF16, F16, Q4_1, Q5_0],
+        [Q2_K, Q3_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S],
+        [IQ3_XXS, IQ3_S, IQ4_NL, IQ4_XS, NVFP4, TQ1_0, TQ2_0],
+    ];
+    for (l, f) in formats.iter().take(layers).enumerate() {
         let name = |n: &str| format!("blk.{l}.{n}.weight");
         add(name("attn_norm"), F32, &[HIDDEN]);
         add(name("ffn_norm"), F32, &[HIDDEN]);
@@ -261,10 +276,27 @@ fn bytes(t: &TensorHeader) -> Vec<u8> {
         *byte = (splitmix(seed + i as u64) >> 33) as u8;
     }
     let small = 0x0c00u16.to_le_bytes(); // 2⁻¹², as f16
-    let scales: &[usize] = if t.format == FormatId::Q6_K { &[208] } else { &[0, 2] };
+    let scales: &[usize] = match t.format {
+        FormatId::Q6_K => &[208],
+        FormatId::Q2_K => &[80, 82],
+        FormatId::Q3_K => &[108],
+        FormatId::TQ1_0 => &[52],
+        FormatId::TQ2_0 => &[64],
+        FormatId::IQ1_M | FormatId::NVFP4 => &[],
+        FormatId::Q4_K | FormatId::Q5_K => &[0, 2],
+        _ => &[0],
+    };
     for block in out.chunks_exact_mut(info.block_bytes) {
         for &at in scales {
             block[at..at + 2].copy_from_slice(&small);
+        }
+        match t.format {
+            // The same number in four pieces.
+            FormatId::IQ1_M => (0..4).for_each(|i| {
+                block[49 + 2 * i] = block[49 + 2 * i] & 15 | if i == 2 { 0xc0 } else { 0 };
+            }),
+            FormatId::NVFP4 => block[..4].fill(0x08), // 2⁻⁶
+            _ => {}
         }
     }
     out

@@ -16,7 +16,13 @@ type Change = fn(&mut ModelSpec);
 /// Perturbations; one that leaves a spec as it was does not apply to that architecture.
 const CHANGES: &[(&str, Change)] = &[
     ("embed.scale", |m| m.embed.scale *= 1.1),
-    ("embed.learned_positions", |m| m.embed.learned_positions = false),
+    ("embed.positions", |m| m.embed.positions = None),
+    ("embed.positions.first", |m| each(&mut m.embed.positions, |first| *first += 1)),
+    ("embed.per_layer.norm.eps", |m| each(&mut m.embed.per_layer, |p| p.norm.eps *= 2.0)),
+    ("embed.per_layer.scale", |m| each(&mut m.embed.per_layer, |p| p.scale *= 1.1)),
+    ("embed.per_layer.projection_scale", |m| {
+        each(&mut m.embed.per_layer, |p| p.projection_scale *= 1.3)
+    }),
     ("embed.norm.eps", |m| each(&mut m.embed.norm, |n| n.eps *= 2.0)),
     ("norm_in.eps", |m| branches(m, |b| each(&mut b.norm_in, |n| n.eps *= 2.0))),
     ("norm_in.kind", |m| branches(m, |b| each(&mut b.norm_in, flip_kind))),
@@ -26,10 +32,18 @@ const CHANGES: &[(&str, Change)] = &[
     ("norm_sum.eps", |m| branches(m, |b| each(&mut b.norm_sum, |n| n.eps *= 2.0))),
     ("branch.scale", |m| branches(m, |b| b.scale *= 1.1)),
     ("join", |m| {
-        m.layers.iter_mut().for_each(|l| {
+        m.layers.iter_mut().filter(|l| l.branches.len() > 1).for_each(|l| {
             l.join = match l.join {
                 Join::Sequential => Join::Parallel,
                 Join::Parallel => Join::Sequential,
+            }
+        })
+    }),
+    ("layer.scaled", |m| m.layers.iter_mut().for_each(|l| l.scaled = false)),
+    ("layer_input.act", |m| {
+        branches(m, |b| {
+            if let Body::LayerInput(act) = &mut b.body {
+                *act = Act::Silu
             }
         })
     }),
@@ -55,6 +69,21 @@ const CHANGES: &[(&str, Change)] = &[
             *normalise = false
         }
     }),
+    ("output.score.kind", |m| {
+        if let Output::Score { kind, .. } = &mut m.output {
+            *kind = tokenmill_ir::PoolKind::Last
+        }
+    }),
+    ("output.score.act", |m| {
+        if let Output::Score { act, .. } = &mut m.output {
+            *act = tokenmill_ir::Unary::Sigmoid
+        }
+    }),
+    ("output.score.norm", |m| {
+        if let Output::Score { norm, .. } = &mut m.output {
+            each(norm, |n| n.eps *= 2.0)
+        }
+    }),
     ("attention.scale", |m| attention(m, |a| a.scale *= 1.1)),
     ("attention.kv_heads", |m| attention(m, |a| a.kv_heads = a.heads)),
     ("attention.rope", |m| attention(m, |a| a.rope = None)),
@@ -62,6 +91,18 @@ const CHANGES: &[(&str, Change)] = &[
     ("attention.rope.dims", |m| attention(m, |a| each(&mut a.rope, |r| r.dims -= 4))),
     ("attention.rope.pairing", |m| attention(m, |a| each(&mut a.rope, flip_pairing))),
     ("attention.rope.scaling", |m| attention(m, |a| each(&mut a.rope, flip_scaling))),
+    ("attention.v_norm", |m| attention(m, |a| a.v_norm = None)),
+    ("attention.v_norm.eps", |m| attention(m, |a| each(&mut a.v_norm, |n| n.eps *= 2.0))),
+    ("attention.kv", |m| attention(m, |a| a.kv = KvSource::Own)),
+    ("attention.rope.part", |m| {
+        attention(m, |a| {
+            each(&mut a.rope, |r| {
+                if let RopeScaling::Proportional { part } = &mut r.scaling {
+                    *part *= 2.0
+                }
+            })
+        })
+    }),
     ("attention.qk_norm", |m| attention(m, |a| a.qk_norm = QkNorm::None)),
     ("attention.qk_norm.eps", |m| {
         attention(m, |a| {
@@ -76,14 +117,15 @@ const CHANGES: &[(&str, Change)] = &[
                 Mask::Causal => Mask::Window(16),
                 Mask::Window(n) => Mask::Window(n + 1),
                 Mask::None => Mask::None,
+                Mask::Around(n) => Mask::Around(n + 1),
             }
         })
     }),
     ("attention.mask.full", |m| {
-        attention(m, |a| {
-            if let Mask::Window(_) = a.mask {
-                a.mask = Mask::Causal
-            }
+        attention(m, |a| match a.mask {
+            Mask::Window(_) => a.mask = Mask::Causal,
+            Mask::Around(_) => a.mask = Mask::None,
+            _ => {}
         })
     }),
     ("attention.softcap", |m| attention(m, |a| each(&mut a.softcap, |c| *c *= 1.1))),
@@ -147,6 +189,14 @@ const CHANGES: &[(&str, Change)] = &[
         })
     }),
     ("experts.scale", |m| experts(m, |e| e.scale *= 1.1)),
+    ("experts.fused", |m| {
+        experts(m, |e| {
+            // Only where one tensor holds both.
+            if e.fused == GateUp::Halves {
+                e.fused = GateUp::Alternate
+            }
+        })
+    }),
     ("experts.shared", |m| experts(m, |e| e.shared = None)),
     ("experts.shared.gated", |m| experts(m, |e| each(&mut e.shared, |s| s.gated = false))),
 ];
@@ -252,7 +302,7 @@ fn difference(golden: &Golden, model: &OpenModel, spec: &ModelSpec, expected: &s
     let expected = golden.floats(expected);
     let len = golden.ids.len();
     let rows = match spec.output {
-        Output::Pooled { .. } => 1,
+        Output::Pooled { .. } | Output::Score { .. } => 1,
         _ => len,
     };
     let mut device = ReferenceDevice::new(16);

@@ -5,4 +5,4 @@ mod client;
 mod site;
 
 pub use client::{Client, Reply, Stream};
-pub use site::{Setup, Site, VOCAB};
+pub use site::{Setup, Site, VOCAB, tokenizer};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokenmill_backend::Backend;
 use tokenmill_backend::sim::{SimBackend, SimControl, program};
-use tokenmill_engine::{Engine, EngineParts, system_clock};
+use tokenmill_engine::{DraftMode, Engine, EngineParts, system_clock};
 use tokenmill_ir::{GroupKind, Limits};
 use tokenmill_sched::{Config, StepCost};
 use tokenmill_server::{Running, ServedModel, ServerConfig, spawn};
@@ -180,6 +180,7 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
         },
         eos: tokenizer.eos_ids().to_vec(),
         tokenizer: Some(Arc::clone(tokenizer)),
+        draft: DraftMode::Suffix,
         queue: setup.queue,
         clock: system_clock(),
     };
@@ -187,7 +188,7 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
 }
 
 /// Every byte a token, spelled as byte-level vocabularies do.
-fn tokenizer() -> Tokenizer {
+pub fn tokenizer() -> Tokenizer {
     let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut next = 0x100;
     let mut spell = |byte: u8| {

@@ -129,6 +129,8 @@ fn a_stream_says_what_the_whole_answer_says() {
         // The second of two equal prompts finds the first one's blocks.
         for usage in [&mut counted, &mut usage] {
             usage["prompt_tokens_details"] = Value::Null;
+            // Whether drafts pay depends on the time that steps take.
+            usage["completion_tokens_details"] = Value::Null;
         }
         assert_eq!(counted, usage, "{body}");
     }
@@ -221,16 +223,69 @@ fn echo_puts_the_prompt_in_front() {
 #[test]
 fn what_has_no_effect_is_named() {
     let site = Site::new();
-    let body = chat(json!({ "user": "u", "store": false, "metadata": {}, "max_tokens": 100_000 }));
+    let body = json!({ "safety_identifier": "u", "store": false, "metadata": {} });
+    let body = chat(merged(body, json!({ "max_tokens": 100_000 })));
     let answer = site.client.post(CHAT, &body).json();
     let warnings = answer["warnings"].to_string();
-    for word in ["user", "store", "metadata", "the context of 512 tokens leaves"] {
+    for word in ["safety_identifier", "store", "metadata", "the context of 512 tokens leaves"] {
         assert!(warnings.contains(word), "{word} in {warnings}");
     }
     let quiet = site.client.post(CHAT, &chat(json!({}))).json();
     assert!(quiet.get("warnings").is_none());
-    let first = site.client.stream(CHAT, &chat(json!({ "user": "u" }))).event().expect("an event");
-    assert!(first.contains("user was ignored"), "{first}");
+    let body = chat(json!({ "store": false }));
+    let first = site.client.stream(CHAT, &body).event().expect("an event");
+    assert!(first.contains("store was ignored"), "{first}");
+}
+
+#[test]
+fn what_changes_the_order_and_the_speed_changes_no_answer() {
+    let site = Site::new();
+    let plain = whole(site.client, CHAT, &chat(json!({ "max_tokens": 40 })));
+    let text = plain.0[&0].text.clone();
+    let other = json!([{ "type": "text", "text": "no" }]);
+    let cases = [
+        json!({ "user": "u" }),
+        json!({ "priority": -3, "timeout": 60 }),
+        json!({ "draft": "none" }),
+        json!({ "prediction": { "type": "content", "content": text } }),
+        json!({ "prediction": { "type": "content", "content": other } }),
+    ];
+    for case in cases {
+        let (choices, _) =
+            whole(site.client, CHAT, &chat(merged(json!({ "max_tokens": 40 }), case)));
+        assert_eq!(choices[&0].text, plain.0[&0].text);
+    }
+    let late = site.client.post(CHAT, &chat(json!({ "timeout": 0, "max_tokens": 100 })));
+    assert_eq!((late.status, late.json()["error"]["code"].as_str()), (504, Some("timeout")));
+    for wrong in
+        [json!("text"), json!({ "type": "content" }), json!({ "type": "x", "content": "" })]
+    {
+        let refused = site.client.post(CHAT, &chat(json!({ "prediction": wrong })));
+        assert_eq!(refused.status, 400, "{wrong}");
+    }
+}
+
+#[test]
+fn why_a_prompt_was_not_cached_is_told() {
+    let site = Site::new();
+    let ask = |system: &str, question: &str| {
+        let messages = json!([
+            { "role": "system", "content": system }, { "role": "user", "content": question },
+        ]);
+        let extra = json!({ "messages": messages, "diagnostics": true, "max_tokens": 1 });
+        site.client.post(CHAT, &chat(extra)).json()["diagnostics"]["cache_miss_reason"].clone()
+    };
+    let (system, question) = ("You are a helpful assistant.", "What is the capital of Peru?");
+    assert_eq!(ask(system, question)["type"], "previous_message_not_found");
+    assert_eq!(ask(system, question), Value::Null, "all that can be cached is");
+    let found = ask("You are a harsh assistant.", question);
+    assert_eq!((&found["type"], &found["message_index"]), (&json!("system_changed"), &json!(0)));
+    let found = ask(system, "What is the longest river of Chile?");
+    assert_eq!((&found["type"], &found["message_index"]), (&json!("messages_changed"), &json!(1)));
+    let starts = |side: &str, c: char| found[side].as_str().is_some_and(|t| t.starts_with(c));
+    assert!(starts("cached_text", 'c') && starts("prompt_text", 'l'), "{found}");
+    let plain = site.client.post(CHAT, &chat(json!({}))).json();
+    assert!(plain.get("diagnostics").is_none());
 }
 
 #[test]

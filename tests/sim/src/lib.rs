@@ -3,7 +3,9 @@
 
 mod oracle;
 mod scene;
+mod service;
 mod world;
 
 pub use scene::{Draw, Scene};
+pub use service::{Service, Times};
 pub use world::run;

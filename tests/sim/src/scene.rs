@@ -1,6 +1,8 @@
 //! What happens in one simulated run, drawn from its seed: the machine, the requests, the faults.
 
-use tokenmill_engine::{Request, RowsRequest};
+use std::time::Duration;
+
+use tokenmill_engine::{DraftMode, Request, RowsRequest};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
 use tokenmill_sched::{Config, StepCost};
@@ -86,6 +88,8 @@ pub struct Scene {
     pub nan: Vec<TokenId>,
     /// How many turns in ten offer drafts.
     pub drafts: u32,
+    /// Whether time goes as it is predicted; otherwise it is any.
+    pub true_time: bool,
 }
 
 impl Scene {
@@ -115,7 +119,8 @@ impl Scene {
         let eos = (0..d.range(0, 2)).map(|_| d.range(0, vocab - 1)).collect();
         let nan = if d.once_in(8) { vec![d.range(0, vocab - 1)] } else { Vec::new() };
         let drafts = d.pick(&[0, 0, 4, 10]);
-        Scene { config, eos, arrivals, failing, panicking, nan, drafts }
+        let true_time = d.once_in(2);
+        Scene { config, eos, arrivals, failing, panicking, nan, drafts, true_time }
     }
 }
 
@@ -167,7 +172,10 @@ fn machine(d: &mut Draw) -> Config {
         whole_sequences,
         vocab: d.range(20, 40),
         hidden: 3,
-        cost: StepCost::new(1e-3, d.pick(&[0.0, 1e-4, 1e-3]), d.pick(&[0.0, 1e-6, 1e-5])),
+        cost: StepCost {
+            output_s: d.pick(&[0.0, 1e-4]),
+            ..StepCost::new(1e-3, d.pick(&[0.0, 1e-4, 1e-3]), d.pick(&[0.0, 1e-6, 1e-5]))
+        },
         step_s: d.pick(&[1e-9, 2e-3, 1.0]),
         checkpoint_slots: d.range(0, 4),
     }
@@ -212,6 +220,12 @@ fn ask(d: &mut Draw, config: &Config, longest: u32, families: &[Vec<TokenId>]) -
     request.ignore_eos = d.once_in(3);
     request.salt = if d.once_in(8) { 5 } else { 0 };
     request.sampling = sampling(d);
+    request.draft = d.pick(&[None, None, Some(DraftMode::None), Some(DraftMode::Ngram)]);
+    request.account = d.pick(&[0, 0, 1, 2]);
+    request.priority = d.pick(&[0, 0, -1, 5]);
+    if d.once_in(8) {
+        request.timeout = Some(Duration::from_millis(u64::from(d.range(0, 100))));
+    }
     if d.once_in(6) {
         request.logit_bias = vec![(d.range(0, vocab - 1), 3.0)];
     }

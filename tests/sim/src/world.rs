@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokenmill_backend::Backend;
 use tokenmill_backend::sim::{SimBackend, SimControl, program};
 use tokenmill_engine::{
-    Core, EngineParts, EngineStats, Event, Request, RequestError, RowsAnswer, Sink, Turn,
+    Clock, Core, DraftMode, EngineParts, EngineStats, Event, NOBODY, Request, RequestError,
+    RowsAnswer, Sink, Turn,
 };
+use tokenmill_ir::TokenId;
 
 use crate::oracle::{self, Course};
 use crate::scene::{Arrival, Ask, Client, Draw, Scene};
@@ -74,21 +76,15 @@ impl World {
         let limits = config.limits.clone();
         let mut build = move || backend.compile(&program, &[], &limits);
         let device = build().expect("the simulated device compiles");
-        let now = Cell::new(Draw::new(seed ^ 0xc10c));
         let parts = EngineParts {
             device,
             rebuild: Box::new(build),
             config,
             tokenizer: None,
             eos: scene.eos.clone(),
+            draft: DraftMode::Suffix,
             queue: u32::MAX,
-            clock: Box::new(move || {
-                // Any duration, sometimes none, even backwards: time only steers chunk sizes.
-                let mut draw = now.replace(Draw::new(0));
-                let t = f64::from(draw.range(0, 1000)) * 1e-3;
-                now.set(draw);
-                t
-            }),
+            clock: clock(&scene, &control, seed),
         };
         let core = Core::new(parts);
         let longest = core.scheduler().longest();
@@ -108,8 +104,10 @@ impl World {
             since: None,
             cancelled: false,
         };
-        let pending = scene.arrivals.iter().map(expect).collect();
-        World { core, control, pending, draw: Draw::new(seed ^ 0xd1a5), scene }
+        let mut draw = Draw::new(seed ^ 0xd1a5);
+        let mut pending: Vec<Pending> = scene.arrivals.iter().map(expect).collect();
+        pending.iter_mut().for_each(|p| predict(p, &scene, &mut draw));
+        World { core, control, pending, draw, scene }
     }
 
     /// One turn; true when all is done.
@@ -149,7 +147,7 @@ impl World {
                 continue;
             }
             p.since = Some(turn);
-            self.core.enqueue();
+            self.core.enqueue(account_of(&p.arrival.ask));
             match p.arrival.ask.clone() {
                 Ask::Answer(request) => {
                     self.core.generate(id, request, sink(p.arrival.client, &p.seen));
@@ -197,6 +195,11 @@ impl World {
             assert_eq!(n.free + n.cached, n.total, "blocks of group {g} come back");
         }
         assert_eq!((stats.open_requests, stats.queued_requests), (0, 0), "counters come back");
+        if self.scene.true_time {
+            // The largest gap, beside the largest bound: single steps may pass their own.
+            let (gap, bound) = (stats.gap_max_s, stats.gap_bound_s);
+            assert!(gap <= bound, "{gap} over {bound}");
+        }
         let ended = stats.finished + stats.cancelled + stats.failed;
         assert_eq!(ended, self.pending.len() as u64, "every request ended once");
         for p in &self.pending {
@@ -246,11 +249,15 @@ impl World {
                 assert_eq!(usage.completion_tokens, generated);
                 assert_eq!(usage.prompt_tokens, request.prompt.len() as u32);
                 assert!(usage.cached_tokens < usage.prompt_tokens);
+                assert!(usage.accepted_drafts <= generated);
                 let done = seen.events.iter().filter(|e| matches!(e, Event::Done { .. }));
                 assert_eq!(done.count(), request.choices as usize, "every choice is done");
             }
             Some(Event::Failed(RequestError::NotANumber { .. })) => assert!(invalid),
             Some(Event::Failed(RequestError::Device(_))) => self.check_device_failure(),
+            Some(Event::Failed(RequestError::TimedOut { limit_s })) => {
+                assert_eq!(request.timeout.map(|t| t.as_secs_f64()), Some(*limit_s));
+            }
             Some(Event::Failed(RequestError::Internal(text))) => {
                 assert!(matches!(p.arrival.client, Client::Panics(_)), "{text}");
             }
@@ -260,6 +267,48 @@ impl World {
                 assert!(p.cancelled || seen.gone || silent, "no end after {last:?}");
             }
         }
+    }
+}
+
+/// What a client may expect of its answer: right, but for some tokens.
+fn predict(p: &mut Pending, scene: &Scene, draw: &mut Draw) {
+    let (Ask::Answer(request), Some(course)) = (&mut p.arrival.ask, p.courses.first()) else {
+        return;
+    };
+    if scene.drafts == 0 || draw.once_in(2) {
+        return;
+    }
+    let rarity = draw.range(2, 30);
+    let mut token = |t: TokenId| match draw.once_in(rarity) {
+        true => draw.range(0, scene.config.vocab + 1),
+        false => t,
+    };
+    request.prediction = course.tokens.iter().map(|t| token(t.id)).collect();
+}
+
+/// Time as predicted for what the device does, or any: sometimes none, even backwards.
+fn clock(scene: &Scene, control: &SimControl, seed: u64) -> Clock {
+    let (control, cost) = (control.clone(), scene.config.cost);
+    if scene.true_time {
+        return Box::new(move || {
+            let done = control.done();
+            let beyond = cost.predict(done.tokens, done.outputs, done.key_reads) - cost.base_s;
+            control.steps() as f64 * cost.base_s + beyond
+        });
+    }
+    let now = Cell::new(Draw::new(seed ^ 0xc10c));
+    Box::new(move || {
+        let mut draw = now.replace(Draw::new(0));
+        let t = f64::from(draw.range(0, 1000)) * 1e-3;
+        now.set(draw);
+        t
+    })
+}
+
+fn account_of(ask: &Ask) -> u64 {
+    match ask {
+        Ask::Answer(request) => request.account,
+        Ask::Rows(_) => NOBODY,
     }
 }
 

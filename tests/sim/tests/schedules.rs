@@ -1,4 +1,4 @@
-//! Twenty thousand random schedules, each against the oracle. `TOKENMILL_SIM_SEED=n` replays one;
+//! Fifty thousand random schedules, each against the oracle. `TOKENMILL_SIM_SEED=n` replays one;
 //! `TOKENMILL_SIM_COUNT=n` runs that many.
 
 use std::panic::catch_unwind;
@@ -56,7 +56,7 @@ fn every_schedule_gives_the_oracles_tokens() {
     }));
     let seeds = match number("TOKENMILL_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("TOKENMILL_SIM_COUNT").unwrap_or(20_000),
+        None => 0..number("TOKENMILL_SIM_COUNT").unwrap_or(50_000),
     };
     let start = std::time::Instant::now();
     let count = seeds.end - seeds.start;

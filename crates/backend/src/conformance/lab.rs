@@ -45,6 +45,37 @@ impl WeightSource for Material {
     }
 }
 
+/// The scales of formats that have no f16s in one piece.
+fn set_other_scales(format: FormatId, block: &mut [u8], scale: f32) {
+    let floats: &[f32] = match format {
+        FormatId::IQ1_M => {
+            // The top nibbles of four numbers are an f16; 2⁻⁶ of a weight is one of its bits.
+            let exponent = (15.0 + (scale / 8.0).log2()).round() as u8;
+            for (i, nibble) in [0, 0, exponent << 2 & 15, exponent >> 2].into_iter().enumerate() {
+                block[49 + 2 * i] = block[49 + 2 * i] & 15 | nibble << 4;
+            }
+            return;
+        }
+        // e4m3: powers of two.
+        FormatId::NVFP4 => {
+            block[..4].fill((((scale / 2.0).log2().round() + 7.0) as u8) << 3);
+            return;
+        }
+        FormatId::U4_32 | FormatId::U4_64 | FormatId::U4_128 => &[1.0 / 5.0, -1.5],
+        FormatId::U8_32 | FormatId::U8_64 | FormatId::U8_128 => &[1.0 / 75.0, -1.7],
+        FormatId::FP4_F32 => &[1.0 / 5.0, 1.0 / 6.0],
+        FormatId::E4M3_32 => &[1.0 / 120.0],
+        // mxfp4: a power of two.
+        _ => {
+            block[0] = (127.0 + (scale / 2.0).log2()).round() as u8;
+            return;
+        }
+    };
+    for (i, x) in floats.iter().enumerate() {
+        block[4 * i..][..4].copy_from_slice(&(x * scale).to_le_bytes());
+    }
+}
+
 /// A case being built.
 #[derive(Debug)]
 pub(super) struct Lab {
@@ -96,19 +127,24 @@ impl Lab {
             let encode = FormatId::F16.info().encode;
             encode.iter().for_each(|f| f(&[x * jitter], &mut block[at..at + 2]));
         };
-        match format {
+        let f16s: &[(usize, f32)] = match format {
             // Weights are about 32 · d · q; minima pull them to zero.
-            FormatId::Q4_K => [(0, 1.0 / 150.0), (2, 1.0 / 20.0)],
-            FormatId::Q5_K => [(0, 1.0 / 300.0), (2, 1.0 / 20.0)],
-            FormatId::Q6_K => [(208, 1.0 / 1300.0), (208, 1.0 / 1300.0)],
-            _ => {
-                // mxfp4: a power of two.
-                block[0] = (127.0 + (scale / 2.0).log2()).round() as u8 + (self.bits() % 2) as u8;
-                return;
-            }
-        }
-        .into_iter()
-        .for_each(|(at, x)| put(at, x * scale));
+            FormatId::Q4_K => &[(0, 1.0 / 150.0), (2, 1.0 / 20.0)],
+            FormatId::Q5_K => &[(0, 1.0 / 300.0), (2, 1.0 / 20.0)],
+            FormatId::Q6_K => &[(208, 1.0 / 1300.0)],
+            FormatId::Q2_K => &[(80, 1.0 / 8.0), (82, 1.0 / 6.0)],
+            FormatId::Q3_K => &[(108, 1.0 / 40.0)],
+            FormatId::IQ1_S => &[(0, 1.0 / 8.0)],
+            FormatId::IQ2_XXS | FormatId::IQ2_XS | FormatId::IQ2_S => &[(0, 1.0 / 60.0)],
+            FormatId::IQ3_XXS => &[(0, 1.0 / 150.0)],
+            FormatId::IQ3_S => &[(0, 1.0 / 150.0)],
+            FormatId::IQ4_XS => &[(0, 1.0 / 1200.0)],
+            FormatId::IQ4_NL => &[(0, 1.0 / 70.0)],
+            FormatId::TQ1_0 => &[(52, 1.2)],
+            FormatId::TQ2_0 => &[(64, 1.0)],
+            _ => return set_other_scales(format, block, scale * jitter),
+        };
+        f16s.iter().for_each(|&(at, x)| put(at, x * scale));
     }
 
     /// Adds a tensor of random weights and a part that is all of it.

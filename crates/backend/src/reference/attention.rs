@@ -108,6 +108,10 @@ pub(super) fn attend(a: &Attention<'_>, q: Rows<'_>, keys: Keys<'_>, batch: &Bat
                 Mask::Causal => 0..start + i + 1,
                 Mask::Window(n) => (start + i + 1).saturating_sub(n as usize)..start + i + 1,
                 Mask::None => 0..total,
+                Mask::Around(n) => {
+                    let (at, n) = (start + i, n as usize);
+                    at.saturating_sub(n)..total.min(at + n + 1)
+                }
             };
             let row = q.row(span.first as usize + i);
             for (h, query) in row.chunks_exact(dim).enumerate() {

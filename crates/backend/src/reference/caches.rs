@@ -1,7 +1,7 @@
 //! What sequences keep, as f32 already rounded through the cache's format.
 
 use tokenmill_ir::{BlockCopy, BlockId, CacheKind, CacheSpec, GroupKind, KvFormat, Limits};
-use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
+use tokenmill_quant::float::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 use crate::DeviceError;
 
@@ -19,6 +19,11 @@ pub(super) struct Cache {
 
 impl Cache {
     pub fn new(spec: &CacheSpec, limits: &Limits, block_tokens: u32) -> Result<Self, DeviceError> {
+        let latent = matches!(spec.kind, CacheKind::Latent { .. });
+        if latent && spec.format.of_latents() != spec.format {
+            let what = format!("latents in {:?}", spec.format);
+            return Err(DeviceError::Unsupported { device: "reference".into(), what });
+        }
         let state = spec.group_kind() == GroupKind::State;
         let block_tokens = if state { 1 } else { block_tokens as usize };
         let blocks = limits.group_blocks.get(spec.group as usize).copied().unwrap_or(0) as usize;
@@ -61,10 +66,12 @@ impl Cache {
         let ((cols, heads), at) = (self.shapes[which], self.at(table, index));
         let to = &mut self.data[which][at * cols..][..cols];
         to.copy_from_slice(row);
-        match self.spec.format {
+        let (keys, values) = self.spec.format.parts();
+        match if which == 0 { keys } else { values } {
             KvFormat::F32 => {}
             KvFormat::Bf16 => to.iter_mut().for_each(|x| *x = bf16_to_f32(f32_to_bf16(*x))),
             KvFormat::Int8 => to.chunks_exact_mut(cols / heads).for_each(round_to_int8),
+            _ => to.chunks_exact_mut(cols / heads).for_each(round_to_int4),
         }
     }
 
@@ -86,6 +93,37 @@ impl Cache {
         self.data[0][slot.0 as usize * state.len()..][..state.len()].copy_from_slice(state);
     }
 
+    /// Bytes of a block or slot.
+    pub fn block_bytes(&self) -> usize {
+        self.shapes.iter().map(|(cols, _)| self.block_tokens * cols * 4).sum()
+    }
+
+    /// A whole block or slot as bytes. [block_bytes]
+    pub fn read_block(&self, block: BlockId, mut out: &mut [u8]) {
+        for (data, (cols, _)) in self.data.iter().zip(self.shapes) {
+            let len = self.block_tokens * cols;
+            let (now, rest) = out.split_at_mut(len * 4);
+            let numbers = &data[block.0 as usize * len..][..len];
+            for (to, x) in now.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
+                *to = x.to_le_bytes();
+            }
+            out = rest;
+        }
+    }
+
+    /// Fills a block or slot with such bytes. [block_bytes]
+    pub fn write_block(&mut self, block: BlockId, mut bytes: &[u8]) {
+        for (data, (cols, _)) in self.data.iter_mut().zip(self.shapes) {
+            let len = self.block_tokens * cols;
+            let (now, rest) = bytes.split_at(len * 4);
+            let numbers = &mut data[block.0 as usize * len..][..len];
+            for (x, from) in numbers.iter_mut().zip(now.as_chunks::<4>().0) {
+                *x = f32::from_le_bytes(*from);
+            }
+            bytes = rest;
+        }
+    }
+
     /// Copies a whole block or slot.
     pub fn copy(&mut self, copy: &BlockCopy) {
         for (data, (cols, _)) in self.data.iter_mut().zip(self.shapes) {
@@ -102,4 +140,34 @@ fn round_to_int8(head: &mut [f32]) {
     for x in head {
         *x = if scale == 0.0 { 0.0 } else { (*x / scale).round_ties_even() * scale };
     }
+}
+
+/// There and back through a Hadamard transform over blocks of the largest power of two that
+/// divides the head; between, `x ≈ s·(2q − 15)` with an f16 `s = max|x| / 15` for 32 columns.
+fn round_to_int4(head: &mut [f32]) {
+    let block = 1 << head.len().trailing_zeros().min(8);
+    head.chunks_exact_mut(block).for_each(turn);
+    for group in head.chunks_mut(32) {
+        let top = group.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        let scale = f16_to_f32(f32_to_f16(top / 15.0));
+        for x in group {
+            let q = (*x / (2.0 * scale)).floor().clamp(-8.0, 7.0);
+            *x = if scale == 0.0 { 0.0 } else { (2.0 * q + 1.0) * scale };
+        }
+    }
+    head.chunks_exact_mut(block).for_each(turn);
+}
+
+/// The orthonormal Hadamard transform, its own inverse.
+fn turn(block: &mut [f32]) {
+    let mut distance = 1;
+    while distance < block.len() {
+        for i in (0..block.len()).filter(|i| i & distance == 0) {
+            let (a, b) = (block[i], block[i + distance]);
+            (block[i], block[i + distance]) = (a + b, a - b);
+        }
+        distance *= 2;
+    }
+    let scale = 1.0 / (block.len() as f32).sqrt();
+    block.iter_mut().for_each(|x| *x *= scale);
 }

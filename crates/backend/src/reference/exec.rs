@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokenmill_ir::sampling::SampleScratch;
 use tokenmill_ir::{
-    AttendSource, Batch, BufferId, CacheId, HeadNorm, Limits, Op, Program, RopeId, Rows as RowKind,
-    StepOutput, TokenId, TokenSource, View, WeightId,
+    AttendSource, Batch, BlockId, BufferId, CacheId, HeadNorm, Limits, Op, Program, RopeId,
+    Rows as RowKind, StepOutput, TokenId, TokenSource, View, WeightId,
 };
 
 use super::attention::{Attention, Keys, Rotation, attend, attend_latent, rotate, store};
@@ -13,7 +13,7 @@ use super::caches::Cache;
 use super::matrix::Matrix;
 use super::{dense, experts, recurrent, sampling};
 use crate::batch_check::BatchRules;
-use crate::{DeviceError, Executable};
+use crate::{BlockBytes, DeviceError, Executable};
 
 /// A column range of a buffer, row by row.
 #[derive(Clone, Copy)]
@@ -44,6 +44,7 @@ pub(super) struct ReferenceExecutable {
     program: Program,
     weights: Vec<Arc<Matrix>>,
     rules: BatchRules,
+    block_tokens: u32,
     /// Last step's buffers.
     buffers: Vec<Vec<f32>>,
     caches: Vec<Cache>,
@@ -63,6 +64,7 @@ impl ReferenceExecutable {
         let caches = program.caches.iter().map(|c| Cache::new(c, limits, block_tokens));
         Ok(Self {
             rules: BatchRules::new(program, limits, block_tokens),
+            block_tokens,
             buffers: vec![Vec::new(); program.buffers.len()],
             caches: caches.collect::<Result<_, _>>()?,
             scratch: SampleScratch::new(program.vocab as usize),
@@ -71,6 +73,11 @@ impl ReferenceExecutable {
             program: program.clone(),
             weights,
         })
+    }
+
+    fn block_bytes(&self, group: usize) -> usize {
+        let of_group = self.caches.iter().filter(|c| c.spec.group as usize == group);
+        of_group.map(Cache::block_bytes).sum()
     }
 
     fn rows(&self, view: View) -> Rows<'_> {
@@ -358,5 +365,46 @@ impl Executable for ReferenceExecutable {
 
     fn buffer(&self, buffer: BufferId) -> Option<Vec<f32>> {
         self.buffers.get(buffer.0 as usize).cloned()
+    }
+
+    fn blocks(&self) -> Result<BlockBytes, DeviceError> {
+        let groups = 0..self.program.groups().len();
+        let block_tokens = self.block_tokens;
+        Ok(BlockBytes {
+            layout: format!("reference, numerics 1, blocks 1 of {block_tokens}"),
+            groups: groups.map(|g| self.block_bytes(g)).collect(),
+        })
+    }
+
+    fn read_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        self.rules.check_block((group, block), (out.len(), self.block_bytes(group)))?;
+        let mut out = out;
+        for cache in self.caches.iter().filter(|c| c.spec.group as usize == group) {
+            let (now, rest) = out.split_at_mut(cache.block_bytes());
+            cache.read_block(block, now);
+            out = rest;
+        }
+        Ok(())
+    }
+
+    fn write_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        self.rules.check_block((group, block), (bytes.len(), self.block_bytes(group)))?;
+        let mut bytes = bytes;
+        for cache in self.caches.iter_mut().filter(|c| c.spec.group as usize == group) {
+            let (now, rest) = bytes.split_at(cache.block_bytes());
+            cache.write_block(block, now);
+            bytes = rest;
+        }
+        Ok(())
     }
 }

@@ -26,7 +26,7 @@ impl Matrix {
     /// Those of its parts and of the source.
     pub fn read(spec: &WeightSpec, source: &dyn WeightSource) -> Result<Self, SourceError> {
         let data = match spec.role {
-            WeightUse::Vector => stored::vector(spec, source)?,
+            WeightUse::Vector | WeightUse::LogVector => stored::vector(spec, source)?,
             _ => stored::decode(spec, source)?,
         };
         let (rows, cols) = (spec.rows as usize, spec.cols as usize);

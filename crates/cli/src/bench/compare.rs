@@ -228,6 +228,7 @@ mod tests {
                 limit_gb_s: Some(50.0),
                 limit_tops: 2.0,
                 arithmetic: "int8".into(),
+                barriers: None,
             }),
         };
         vec![line("pp512", 1000.0, 2.0, 1.0), line("tg128", 300.0, 40.0, 0.1)]

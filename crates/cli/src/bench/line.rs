@@ -36,6 +36,8 @@ pub struct Work {
     pub limit_tops: f64,
     /// The arithmetic of the limit.
     pub arithmetic: String,
+    /// How often workers wait for each other in the largest step; none where it is not known.
+    pub barriers: Option<u64>,
 }
 
 impl Work {
@@ -78,6 +80,7 @@ impl Line {
             put("limit_gb_s", json!(work.limit_gb_s));
             put("limit_tops", json!(work.limit_tops));
             put("arithmetic", json!(work.arithmetic));
+            put("barriers", json!(work.barriers));
         }
         map
     }
@@ -115,6 +118,7 @@ fn own(value: &Value) -> Result<Line, String> {
             limit_gb_s: number(value, "limit_gb_s"),
             limit_tops: number(value, "limit_tops")?,
             arithmetic: text(value, "arithmetic"),
+            barriers: value.get("barriers").and_then(Value::as_u64),
         })
     };
     let engine = match text(value, "engine") {
@@ -184,6 +188,7 @@ mod tests {
             limit_gb_s: Some(40.0),
             limit_tops: 2.0,
             arithmetic: "int8".into(),
+            barriers: Some(7),
         };
         assert_eq!((work.of_limit(), work.of_ops()), (0.5, 0.25));
         let line = Line {

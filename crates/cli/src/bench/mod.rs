@@ -4,6 +4,7 @@ pub mod args;
 mod compare;
 mod limits;
 mod line;
+pub use model::arithmetic_of;
 mod model;
 mod plot;
 mod report;

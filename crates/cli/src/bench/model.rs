@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokenmill_engine::direct::{Direct, Feed};
 use tokenmill_engine::load::LoadedModel;
 use tokenmill_ir::sampling::splitmix;
-use tokenmill_ir::{Cost, Load, OutputKind, SamplingParams, TokenId};
+use tokenmill_ir::{Cost, Load, OutputKind, Program, SamplingParams, TokenId};
 use tokenmill_quant::FormatId;
 
 use super::args::Bench;
@@ -25,6 +25,8 @@ struct Test {
     cost: Cost,
     /// Seconds of each repetition.
     seconds: Vec<f64>,
+    /// How often workers wait for each other in its largest step.
+    barriers: Option<u32>,
 }
 
 /// Runs every test that the command line asks for.
@@ -50,7 +52,7 @@ pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
         }
     }
     let read = Some(read_limit().max(before)).filter(|&limit| limit > 0.0);
-    let (format, arithmetic) = arithmetic_of(&loaded, machine.mode);
+    let (format, arithmetic) = arithmetic_of(&loaded.program, machine.mode);
     let ops = devices::op_limit(threads, arithmetic);
     let line = |test: Test| {
         let s = median(&test.seconds);
@@ -69,6 +71,7 @@ pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
                 limit_gb_s: read.map(|limit| limit / 1e9),
                 limit_tops: ops.rate.best / 1e12,
                 arithmetic: format!("{} ({})", arithmetic.name(), ops.instruction),
+                barriers: test.barriers.map(u64::from),
             }),
         }
     };
@@ -92,6 +95,7 @@ impl Runner<'_> {
         let tokens = self.tokens(n, 0);
         let step = self.loaded.limits.step_tokens as usize;
         let mut direct = self.direct(1)?;
+        let barriers = direct.barriers(n.min(step as u32), 1);
         let mut cost = Cost::default();
         let mut seconds = Vec::new();
         for rep in 0..=self.args.reps {
@@ -111,7 +115,7 @@ impl Runner<'_> {
                 seconds.push(start.elapsed().as_secs_f64());
             }
         }
-        Ok(Test { name: format!("pp{n}"), tokens: f64::from(n), cost, seconds })
+        Ok(Test { name: format!("pp{n}"), tokens: f64::from(n), cost, seconds, barriers })
     }
 
     /// `n` steps of one token for each of `b` sequences, greedily sampled.
@@ -120,6 +124,7 @@ impl Runner<'_> {
             (0..b).map(|s| self.tokens(self.args.depth.max(1), s)).collect();
         let step = self.loaded.limits.step_tokens as usize;
         let mut direct = self.direct(b)?;
+        let barriers = direct.barriers(b, b);
         let mut cost = Cost::default();
         let mut seconds = Vec::new();
         for rep in 0..=self.args.reps {
@@ -158,7 +163,7 @@ impl Runner<'_> {
         if b > 1 {
             name += &format!(" x{b}");
         }
-        Ok(Test { name, tokens: f64::from(n * b), cost, seconds })
+        Ok(Test { name, tokens: f64::from(n * b), cost, seconds, barriers })
     }
 
     fn cost(&self, tokens: u64, outputs: u64, context: u64, sequences: u64) -> Cost {
@@ -204,9 +209,9 @@ fn median(values: &[f64]) -> f64 {
 
 /// The format that most weight bytes are stored in, and the arithmetic its products can use at
 /// best: stored floats as they are, blocks of integers as the mode says.
-fn arithmetic_of(loaded: &LoadedModel, mode: Mode) -> (&'static str, Arithmetic) {
+pub fn arithmetic_of(program: &Program, mode: Mode) -> (&'static str, Arithmetic) {
     let mut by_format: Vec<(FormatId, u64)> = Vec::new();
-    for w in &loaded.program.weights {
+    for w in &program.weights {
         for p in &w.parts {
             let bytes = p.format.row_bytes(w.cols.into()).unwrap_or(0) * p.rows.len();
             match by_format.iter_mut().find(|f| f.0 == p.format) {

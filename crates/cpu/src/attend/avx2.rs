@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::vector::{ScoreTile, ValueTile, Vector};
-use super::{AttendJob, Item, Scratch, blocked};
+use super::{AttendJob, Item, Kind, Scratch, blocked};
 
 /// AVX2 and FMA.
 pub(super) struct Avx2;
@@ -133,6 +133,24 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn short_floats(from: *const u16) -> [__m256; 2] {
+        unsafe { both!(i => _mm256_cvtph_ps(_mm_loadu_si128(from.add(8 * i).cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(from: *const u8) -> [[__m256; 2]; 2] {
+        unsafe {
+            let bytes = both!(i => _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8 * i).cast())));
+            let number = |q: __m256i| {
+                let q = _mm256_sub_epi32(_mm256_add_epi32(q, q), _mm256_set1_epi32(15));
+                _mm256_cvtepi32_ps(q)
+            };
+            [
+                both!(i => number(_mm256_and_si256(bytes[i], _mm256_set1_epi32(15)))),
+                both!(i => number(_mm256_srli_epi32::<4>(bytes[i]))),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn bytes(from: *const i8) -> [__m256i; 2] {
         unsafe { both!(i => _mm256_cvtepi8_epi16(_mm_loadu_si128(from.add(16 * i).cast()))) }
     }
@@ -174,36 +192,45 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn scores<const INT8: bool>(vectors: usize, rows: usize, t: &ScoreTile) {
+    unsafe fn scores<const INT8: bool, const STORED: bool>(
+        vectors: usize,
+        rows: usize,
+        t: &ScoreTile,
+    ) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn run<const INT8: bool, const N: usize, const R: usize>(t: &ScoreTile) {
-            unsafe { blocked::scores::<Avx2, INT8, N, R>(t) }
+        unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
+            t: &ScoreTile,
+        ) {
+            unsafe { blocked::scores::<Avx2, INT8, STORED, N, R>(t) }
         }
-        unsafe { super::vector::by_shape!(vectors, rows, run, INT8, t, [1 2], [1 2 3]) }
+        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2], [1 2 3]) }
     }
     #[inline(always)]
-    unsafe fn values<const INT8: bool>(vectors: usize, rows: usize, t: &ValueTile) {
+    unsafe fn values<const INT8: bool, const STORED: bool>(
+        vectors: usize,
+        rows: usize,
+        t: &ValueTile,
+    ) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn run<const INT8: bool, const N: usize, const R: usize>(t: &ValueTile) {
-            unsafe { blocked::values::<Avx2, INT8, N, R>(t) }
+        unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
+            t: &ValueTile,
+        ) {
+            unsafe { blocked::values::<Avx2, INT8, STORED, N, R>(t) }
         }
-        unsafe { super::vector::by_shape!(vectors, rows, run, INT8, t, [1 2], [1 2 3]) }
+        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2], [1 2 3]) }
     }
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn load_queries<const INT8: bool>(
-        job: &AttendJob<'_>,
-        item: &Item,
-        scratch: &mut Scratch,
-    ) {
-        blocked::load_queries::<INT8>(job, item, scratch);
+    unsafe fn load_queries(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+        blocked::load_queries(job, item, scratch);
     }
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn split<const INT8: bool>(
-        job: &AttendJob<'_>,
-        item: &Item,
-        range: Range<usize>,
-        scratch: &mut Scratch,
-    ) {
-        unsafe { blocked::split::<Avx2, INT8>(job, item, range, scratch) }
+    unsafe fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch) {
+        unsafe {
+            match job.kind() {
+                Kind::Numbers => blocked::split::<Avx2, false, false>(job, item, range, scratch),
+                Kind::KeyCodes => blocked::split::<Avx2, true, false>(job, item, range, scratch),
+                Kind::Codes => blocked::split::<Avx2, true, true>(job, item, range, scratch),
+            }
+        }
     }
 }

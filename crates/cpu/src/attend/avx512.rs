@@ -4,7 +4,11 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::vector::{ScoreTile, ValueTile, Vector};
-use super::{AttendJob, Item, Scratch, blocked};
+use super::{AttendJob, Item, Kind, Scratch, blocked};
+
+/// What 4-bit codes stand for, without their scale.
+const NIBBLES: [f32; 16] =
+    [-15., -13., -11., -9., -7., -5., -3., -1., 1., 3., 5., 7., 9., 11., 13., 15.];
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 pub(super) struct Avx512;
@@ -87,6 +91,20 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn short_floats(from: *const u16) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(from: *const u8) -> [__m512; 2] {
+        unsafe {
+            // The permutation looks at the low four bits of an index only.
+            let codes = _mm512_loadu_ps(const { &NIBBLES }.as_ptr());
+            let low = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+            let high = _mm512_srli_epi32::<4>(low);
+            [_mm512_permutexvar_ps(low, codes), _mm512_permutexvar_ps(high, codes)]
+        }
+    }
+    #[inline(always)]
     unsafe fn bytes(from: *const i8) -> __m512i {
         unsafe { _mm512_cvtepi8_epi16(_mm256_loadu_si256(from.cast())) }
     }
@@ -120,36 +138,45 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn scores<const INT8: bool>(vectors: usize, rows: usize, t: &ScoreTile) {
+    unsafe fn scores<const INT8: bool, const STORED: bool>(
+        vectors: usize,
+        rows: usize,
+        t: &ScoreTile,
+    ) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        unsafe fn run<const INT8: bool, const N: usize, const R: usize>(t: &ScoreTile) {
-            unsafe { blocked::scores::<Avx512, INT8, N, R>(t) }
+        unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
+            t: &ScoreTile,
+        ) {
+            unsafe { blocked::scores::<Avx512, INT8, STORED, N, R>(t) }
         }
-        unsafe { super::vector::by_shape!(vectors, rows, run, INT8, t, [1 2 3 4], [1 2 3 4 5 6]) }
+        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2 3 4], [1 2 3 4 5 6]) }
     }
     #[inline(always)]
-    unsafe fn values<const INT8: bool>(vectors: usize, rows: usize, t: &ValueTile) {
+    unsafe fn values<const INT8: bool, const STORED: bool>(
+        vectors: usize,
+        rows: usize,
+        t: &ValueTile,
+    ) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        unsafe fn run<const INT8: bool, const N: usize, const R: usize>(t: &ValueTile) {
-            unsafe { blocked::values::<Avx512, INT8, N, R>(t) }
+        unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
+            t: &ValueTile,
+        ) {
+            unsafe { blocked::values::<Avx512, INT8, STORED, N, R>(t) }
         }
-        unsafe { super::vector::by_shape!(vectors, rows, run, INT8, t, [1 2 3 4], [1 2 3 4 5 6]) }
+        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2 3 4], [1 2 3 4 5 6]) }
     }
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn load_queries<const INT8: bool>(
-        job: &AttendJob<'_>,
-        item: &Item,
-        scratch: &mut Scratch,
-    ) {
-        blocked::load_queries::<INT8>(job, item, scratch);
+    unsafe fn load_queries(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+        blocked::load_queries(job, item, scratch);
     }
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn split<const INT8: bool>(
-        job: &AttendJob<'_>,
-        item: &Item,
-        range: Range<usize>,
-        scratch: &mut Scratch,
-    ) {
-        unsafe { blocked::split::<Avx512, INT8>(job, item, range, scratch) }
+    unsafe fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch) {
+        unsafe {
+            match job.kind() {
+                Kind::Numbers => blocked::split::<Avx512, false, false>(job, item, range, scratch),
+                Kind::KeyCodes => blocked::split::<Avx512, true, false>(job, item, range, scratch),
+                Kind::Codes => blocked::split::<Avx512, true, true>(job, item, range, scratch),
+            }
+        }
     }
 }

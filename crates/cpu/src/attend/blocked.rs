@@ -5,20 +5,86 @@
 
 use std::ops::Range;
 
-use super::layout::GROUP;
-use super::mix::{MIX_MAX, mixed};
+use tokenmill_ir::KvFormat;
+
+use super::layout::{BLOCK_TOKENS, GROUP};
+use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scalar::code_scale;
 use super::scratch::{floats, shorts};
-use super::vector::{ScoreTile, ValueTile, Vector};
+use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
 use super::{AttendJob, CODE_MAX, Item, Scratch, TILE, widen};
 use crate::math::tanh;
+
+/// Bytes of 16 words as a kernel reads them.
+const fn width(stored: bool) -> usize {
+    if stored { 32 } else { 64 }
+}
+
+/// 16 numbers: f32, or stored as bf16.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn numbers<V: Vector, const STORED: bool>(from: *const u8) -> V::Float {
+    // SAFETY: passed on.
+    unsafe { if STORED { V::halves(from.cast()) } else { V::load(from.cast()) } }
+}
+
+/// 16 pairs of codes: i16, or stored as bytes.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn pairs<V: Vector, const STORED: bool>(from: *const u8) -> V::Int {
+    // SAFETY: passed on.
+    unsafe { if STORED { V::bytes(from.cast()) } else { V::load_int(from.cast()) } }
+}
+
+/// Asks for what the same step reads of the tile to come. Spread over the steps the requests
+/// overlap with what the processor fetches by itself; in one burst they stall.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn fetch_keys<V: Vector, const STORED: bool>(t: &ScoreTile, step: usize) {
+    if STORED {
+        for next in t.next {
+            // SAFETY: passed on. Two groups of a half, 32 bytes a step each.
+            unsafe { V::fetch(next.wrapping_add(step * 64)) };
+        }
+    }
+}
+
+/// The same for the values of `N` vectors.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn fetch_values<V: Vector, const STORED: bool, const N: usize>(
+    t: &ValueTile,
+    half: usize,
+    step: usize,
+) {
+    if STORED {
+        for i in (0..N).step_by(2) {
+            // SAFETY: passed on.
+            unsafe { V::fetch(t.next[half].wrapping_add(step * t.v_step + i * width(STORED))) };
+        }
+    }
+}
 
 /// Scores of `R` rows by `N` groups of keys.
 ///
 /// # Safety
 /// As [`Vector`]; the tile's pointers cover its shapes.
 #[inline(always)]
-pub(super) unsafe fn scores<V: Vector, const INT8: bool, const N: usize, const R: usize>(
+pub(super) unsafe fn scores<
+    V: Vector,
+    const INT8: bool,
+    const STORED: bool,
+    const N: usize,
+    const R: usize,
+>(
     t: &ScoreTile,
 ) {
     // SAFETY: passed on.
@@ -27,9 +93,10 @@ pub(super) unsafe fn scores<V: Vector, const INT8: bool, const N: usize, const R
             let mut sum = [[V::zero(); N]; R];
             for step in 0..t.steps {
                 let mut k = [V::zero(); N];
-                for (i, k) in k.iter_mut().enumerate() {
-                    *k = V::load_int(t.k.add(step * TILE + i * GROUP).cast());
+                for (k, from) in k.iter_mut().zip(&t.k) {
+                    *k = pairs::<V, STORED>(from.add(step * t.k_step));
                 }
+                fetch_keys::<V, STORED>(t, step);
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let q = V::splat_pair(t.q.add(r * t.steps + step).cast());
                     for (sum, k) in sum.iter_mut().zip(k) {
@@ -48,9 +115,10 @@ pub(super) unsafe fn scores<V: Vector, const INT8: bool, const N: usize, const R
             let mut sum = [[V::splat(0.0); N]; R];
             for step in 0..t.steps {
                 let mut k = [V::splat(0.0); N];
-                for (i, k) in k.iter_mut().enumerate() {
-                    *k = V::load(t.k.add(step * TILE + i * GROUP));
+                for (k, from) in k.iter_mut().zip(&t.k) {
+                    *k = numbers::<V, STORED>(from.add(step * t.k_step));
                 }
+                fetch_keys::<V, STORED>(t, step);
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let q = V::splat(*t.q.add(r * t.steps + step));
                     for (sum, k) in sum.iter_mut().zip(k) {
@@ -72,57 +140,101 @@ pub(super) unsafe fn scores<V: Vector, const INT8: bool, const N: usize, const R
 /// # Safety
 /// As [`scores`].
 #[inline(always)]
-pub(super) unsafe fn values<V: Vector, const INT8: bool, const N: usize, const R: usize>(
+pub(super) unsafe fn values<
+    V: Vector,
+    const INT8: bool,
+    const STORED: bool,
+    const N: usize,
+    const R: usize,
+>(
     t: &ValueTile,
 ) {
     // SAFETY: passed on.
     unsafe {
         if INT8 {
-            let mut sum = [[V::zero(); N]; R];
-            for step in 0..t.steps {
+            value_codes::<V, STORED, N, R>(t);
+        } else {
+            value_numbers::<V, STORED, N, R>(t);
+        }
+    }
+}
+
+/// [`values`] in integers.
+///
+/// # Safety
+/// As [`scores`].
+#[inline(always)]
+unsafe fn value_codes<V: Vector, const STORED: bool, const N: usize, const R: usize>(
+    t: &ValueTile,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        let mut sum = [[V::zero(); N]; R];
+        for (half, (first, end)) in t.steps.into_iter().enumerate() {
+            let p = t.p.add(half * t.p_half);
+            for step in first..end {
                 let mut v = [V::zero(); N];
                 for (i, v) in v.iter_mut().enumerate() {
-                    *v = V::load_int(t.v.add(step * t.v_cols + i * GROUP).cast());
+                    let at = step * t.v_step + i * width(STORED);
+                    *v = pairs::<V, STORED>(t.v[half].add(at));
                 }
+                fetch_values::<V, STORED, N>(t, half, step);
                 for (r, sum) in sum.iter_mut().enumerate() {
-                    let p = V::splat_pair(t.p.add(r * t.p_stride + step).cast());
+                    let p = V::splat_pair(p.add(r * t.p_stride + step).cast());
                     for (sum, v) in sum.iter_mut().zip(v) {
                         *sum = V::dot(*sum, v, p);
                     }
                 }
             }
-            for (r, sum) in sum.iter().enumerate() {
-                let scale = V::splat(*t.p_scale.add(r));
-                for (i, sum) in sum.iter().enumerate() {
-                    let out = t.out.add(r * t.v_cols + i * GROUP);
-                    let decayed = V::mul(V::load(out), V::splat(*t.decay.add(r)));
-                    V::store(V::fma(V::to_float(*sum), scale, decayed), out);
-                }
+        }
+        for (r, sum) in sum.iter().enumerate() {
+            let scale = V::splat(*t.p_scale.add(r));
+            for (i, sum) in sum.iter().enumerate() {
+                let out = t.out.add(r * t.v_cols + i * GROUP);
+                let decayed = V::mul(V::load(out), V::splat(*t.decay.add(r)));
+                V::store(V::fma(V::to_float(*sum), scale, decayed), out);
             }
-        } else {
-            let mut sum = [[V::splat(0.0); N]; R];
-            for (r, sum) in sum.iter_mut().enumerate() {
-                for (i, sum) in sum.iter_mut().enumerate() {
-                    let out = V::load(t.out.add(r * t.v_cols + i * GROUP));
-                    *sum = V::mul(out, V::splat(*t.decay.add(r)));
-                }
+        }
+    }
+}
+
+/// [`values`] in f32.
+///
+/// # Safety
+/// As [`scores`].
+#[inline(always)]
+unsafe fn value_numbers<V: Vector, const STORED: bool, const N: usize, const R: usize>(
+    t: &ValueTile,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        let mut sum = [[V::splat(0.0); N]; R];
+        for (r, sum) in sum.iter_mut().enumerate() {
+            for (i, sum) in sum.iter_mut().enumerate() {
+                let out = V::load(t.out.add(r * t.v_cols + i * GROUP));
+                *sum = V::mul(out, V::splat(*t.decay.add(r)));
             }
-            for step in 0..t.steps {
+        }
+        for (half, (first, end)) in t.steps.into_iter().enumerate() {
+            let p = t.p.add(half * t.p_half);
+            for step in first..end {
                 let mut v = [V::splat(0.0); N];
                 for (i, v) in v.iter_mut().enumerate() {
-                    *v = V::load(t.v.add(step * t.v_cols + i * GROUP));
+                    let at = step * t.v_step + i * width(STORED);
+                    *v = numbers::<V, STORED>(t.v[half].add(at));
                 }
+                fetch_values::<V, STORED, N>(t, half, step);
                 for (r, sum) in sum.iter_mut().enumerate() {
-                    let p = V::splat(*t.p.add(r * t.p_stride + step));
+                    let p = V::splat(*p.add(r * t.p_stride + step));
                     for (sum, v) in sum.iter_mut().zip(v) {
                         *sum = V::fma(p, v, *sum);
                     }
                 }
             }
-            for (r, sum) in sum.iter().enumerate() {
-                for (i, sum) in sum.iter().enumerate() {
-                    V::store(*sum, t.out.add(r * t.v_cols + i * GROUP));
-                }
+        }
+        for (r, sum) in sum.iter().enumerate() {
+            for (i, sum) in sum.iter().enumerate() {
+                V::store(*sum, t.out.add(r * t.v_cols + i * GROUP));
             }
         }
     }
@@ -152,16 +264,12 @@ unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
 
 /// Scaled queries, or their codes.
 #[inline(always)]
-pub(super) fn load_queries<const INT8: bool>(
-    job: &AttendJob<'_>,
-    item: &Item,
-    scratch: &mut Scratch,
-) {
-    let (dim, group) = (job.k_dim, job.group());
+pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+    let (dim, group, keys) = (job.k_dim, job.group(), job.formats().0);
     for row in 0..item.tokens as usize * group {
         let first = (item.kv_head as usize * group + row % group) * dim;
         let from = job.q.get(item.row as usize + row / group, first..first + dim);
-        if INT8 {
+        if keys == KvFormat::Int8 {
             let cols = dim.next_multiple_of(2);
             let to = &mut shorts(&mut scratch.q)[row * cols..][..cols];
             to[dim..].fill(0);
@@ -170,9 +278,11 @@ pub(super) fn load_queries<const INT8: bool>(
             scratch.q_scale[row] = encode(from, job.query_codes(), &mut to[..dim]) * job.scale;
         } else {
             let to = &mut floats(&mut scratch.q)[row * dim..][..dim];
-            for (to, x) in to.iter_mut().zip(from) {
-                *to = x * job.scale;
+            to.copy_from_slice(from);
+            if keys == KvFormat::Int4 {
+                turn_blocks(to, turn_block(dim));
             }
+            to.iter_mut().for_each(|x| *x *= job.scale);
         }
     }
 }
@@ -193,7 +303,7 @@ fn encode(x: &[f32], most: f32, codes: &mut [i16]) -> f32 {
 /// # Safety
 /// The instruction set of `V` is available; the queries are loaded.
 #[inline(always)]
-pub(super) unsafe fn split<V: Vector, const INT8: bool>(
+pub(super) unsafe fn split<V: Vector, const KEYS8: bool, const VALUES8: bool>(
     job: &AttendJob<'_>,
     item: &Item,
     range: Range<usize>,
@@ -211,7 +321,7 @@ pub(super) unsafe fn split<V: Vector, const INT8: bool>(
             (keys.start.clamp(first, first + TILE) - first).min(end)..end
         };
         // SAFETY: passed on.
-        unsafe { widen::tile::<V>(job, item, tile, of_tile(range.clone()), scratch) };
+        let place = unsafe { widen::tile::<V>(job, item, tile, of_tile(range.clone()), scratch) };
         for first in (0..rows).step_by(V::TILE.1) {
             let chunk = first..rows.min(first + V::TILE.1);
             let keys = of_tile(job.seen_by(item, chunk.clone()));
@@ -222,17 +332,18 @@ pub(super) unsafe fn split<V: Vector, const INT8: bool>(
             let mut p_scale = [0.0; GROUP];
             // SAFETY: passed on; the scratch is as large as its shapes.
             unsafe {
-                score_rows::<V, INT8>(job, chunk.clone(), keys.clone(), scratch);
+                score_rows::<V, KEYS8>(job, &place, chunk.clone(), keys.clone(), scratch);
                 for row in chunk.clone() {
                     let seen = of_tile(job.seen_by(item, row..row + 1));
                     let i = row - first;
                     cover(job, &keys, seen, &mut floats(&mut scratch.s)[i * TILE..][..TILE]);
                 }
                 weigh::<V>(chunk.clone(), &keys, &mut decay, scratch);
-                if INT8 {
+                if VALUES8 {
                     encode_weights::<V>(chunk.len(), &keys, &mut p_scale, scratch);
                 }
-                add_values::<V, INT8>(job, chunk, keys, &decay, &p_scale, scratch);
+                let factors = (&decay, &p_scale);
+                add_values::<V, VALUES8>(job, &place, chunk, keys, factors, scratch);
             }
         }
     }
@@ -251,6 +362,7 @@ fn groups(keys: &Range<usize>) -> Range<usize> {
 #[inline(always)]
 unsafe fn score_rows<V: Vector, const INT8: bool>(
     job: &AttendJob<'_>,
+    place: &TilePlace,
     chunk: Range<usize>,
     keys: Range<usize>,
     scratch: &mut Scratch,
@@ -260,16 +372,26 @@ unsafe fn score_rows<V: Vector, const INT8: bool>(
     for group in groups.clone().step_by(V::TILE.0) {
         let count = V::TILE.0.min(groups.end - group);
         let lane = group * GROUP;
+        let mut k = [std::ptr::null(); TILE / GROUP];
+        k[..count].copy_from_slice(&place.k[group..group + count]);
         let t = ScoreTile {
             q: floats(&mut scratch.q)[chunk.start * steps..].as_ptr(),
             steps,
-            k: floats(&mut scratch.k)[lane..].as_ptr(),
+            k,
+            k_step: place.k_step,
+            next: place.next_k,
             s: floats(&mut scratch.s)[lane..].as_mut_ptr(),
             k_scale: floats(&mut scratch.scales)[lane..].as_ptr(),
             q_scale: scratch.q_scale[chunk.start..].as_ptr(),
         };
         // SAFETY: `count` groups from `lane` on are inside the tile, the rows inside `q` and `s`.
-        unsafe { V::scores::<INT8>(count, chunk.len(), &t) };
+        unsafe {
+            if place.keys_stored {
+                V::scores::<INT8, true>(count, chunk.len(), &t);
+            } else {
+                V::scores::<INT8, false>(count, chunk.len(), &t);
+            }
+        }
     }
 }
 
@@ -382,34 +504,47 @@ unsafe fn encode_weights<V: Vector>(
 #[inline(always)]
 unsafe fn add_values<V: Vector, const INT8: bool>(
     job: &AttendJob<'_>,
+    place: &TilePlace,
     chunk: Range<usize>,
     keys: Range<usize>,
-    decay: &[f32; GROUP],
-    p_scale: &[f32; GROUP],
+    (decay, p_scale): (&[f32; GROUP], &[f32; GROUP]),
     scratch: &mut Scratch,
 ) {
     let v_cols = job.v_dim.next_multiple_of(GROUP);
     let vectors = v_cols / GROUP;
-    // Steps in words: keys, or pairs of keys.
-    let steps = if INT8 { keys.start / 2..keys.end.div_ceil(2) } else { keys };
-    let (p, p_stride) = if INT8 {
-        (floats(&mut scratch.p)[steps.start..].as_ptr(), TILE / 2)
-    } else {
-        (floats(&mut scratch.s)[steps.start..].as_ptr(), TILE)
+    // Steps are keys, or pairs of keys.
+    let per_step = if INT8 { 2 } else { 1 };
+    let half = |h: usize| {
+        let first = h * BLOCK_TOKENS;
+        let inside = |key: usize| key.clamp(first, first + BLOCK_TOKENS) - first;
+        (inside(keys.start) / per_step, inside(keys.end).div_ceil(per_step))
     };
+    let weights = if INT8 { &mut scratch.p } else { &mut scratch.s };
+    let p = floats(weights).as_ptr();
     for vector in (0..vectors).step_by(V::TILE.0) {
         let col = vector * GROUP;
+        let at = vector * width(place.values_stored);
         let t = ValueTile {
             p,
-            p_stride,
-            steps: steps.len(),
-            v: floats(&mut scratch.v)[steps.start * v_cols + col..].as_ptr(),
+            p_stride: TILE / per_step,
+            p_half: BLOCK_TOKENS / per_step,
+            steps: [half(0), half(1)],
+            v: place.v.map(|v| v.wrapping_add(at)),
+            v_step: place.v_step,
+            next: place.next_v.map(|v| v.wrapping_add(at)),
             v_cols,
             out: floats(&mut scratch.out)[chunk.start * v_cols + col..].as_mut_ptr(),
             decay: decay.as_ptr(),
             p_scale: p_scale.as_ptr(),
         };
         // SAFETY: columns of the rows of the chunk; keys of the tile.
-        unsafe { V::values::<INT8>(V::TILE.0.min(vectors - vector), chunk.len(), &t) };
+        unsafe {
+            let count = V::TILE.0.min(vectors - vector);
+            if place.values_stored {
+                V::values::<INT8, true>(count, chunk.len(), &t);
+            } else {
+                V::values::<INT8, false>(count, chunk.len(), &t);
+            }
+        }
     }
 }

@@ -1,18 +1,19 @@
 //! How keys and values of one layer lie in blocks of 32 tokens, and how a token is stored.
 //!
 //! A block holds its heads one after another; a head holds, for its 32 tokens in two groups of
-//! 16 (D and V: columns of a key and of a value):
+//! 16 (D and V: columns of a key and of a value; D4 and V4: their groups of 32 columns):
 //!
-//! | part | f32 | bf16 | int8 |
-//! |---|---|---|---|
-//! | keys | `[2][D][16]` f32 | `[2][D][16]` u16 | `[2][⌈D/2⌉][16][2]` i8, pairs of columns |
-//! | values | `[32][V]` f32 | `[32][V]` u16 | `[16][V][2]` i8, pairs of tokens |
-//! | scales | | | keys `[32]`, values `[32]` f32 |
+//! | part | f32 | bf16 | int8 | int4 |
+//! |---|---|---|---|---|
+//! | keys | `[2][D][16]` f32 | `[2][D][16]` u16 | `[2][⌈D/2⌉][16][2]` i8, pairs of columns | `[2][D4][16][16]` u8, pairs of columns |
+//! | values | `[32][V]` f32 | `[32][V]` u16 | `[16][V][2]` i8, pairs of tokens | `[32][V4][16]` u8, columns i and i + 16 |
+//! | key scales | | | `[32]` f32 | `[2][D4][16]` f16 |
+//! | value scales | | | `[32]` f32 | `[32][V4]` f16 |
 
 use tokenmill_ir::KvFormat;
-use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
+use tokenmill_quant::float::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
-use super::mix::{MIX_MAX, mixed};
+use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use crate::isa::Isa;
 use crate::math::per_isa;
 use crate::memory::Parts;
@@ -21,6 +22,8 @@ use crate::memory::Parts;
 pub const BLOCK_TOKENS: usize = 32;
 /// Keys of a group: the lanes of a vector.
 pub(super) const GROUP: usize = 16;
+/// Columns that share a scale in int4.
+pub(super) const SCALED: usize = 32;
 
 /// Shape of one layer's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,39 +49,44 @@ impl KvLayout {
         blocks * self.block_bytes()
     }
 
+    /// Formats of keys and of values.
+    pub(super) const fn formats(&self) -> (KvFormat, KvFormat) {
+        self.format.parts()
+    }
+
     /// Bytes of a head in a block.
     pub(super) const fn head_bytes(&self) -> usize {
-        let scales = match self.format {
-            KvFormat::Int8 => 2 * BLOCK_TOKENS * 4,
-            KvFormat::F32 | KvFormat::Bf16 => 0,
-        };
+        let (keys, values) = self.formats();
+        let scales = scale_bytes(keys, self.k_dim) + scale_bytes(values, self.v_dim);
         self.key_bytes() + self.value_bytes() + scales
     }
 
-    const fn key_bytes(&self) -> usize {
+    /// Bytes of the keys of a head, which come first.
+    pub(super) const fn key_bytes(&self) -> usize {
         BLOCK_TOKENS
-            * match self.format {
+            * match self.formats().0 {
                 KvFormat::F32 => self.k_dim * 4,
                 KvFormat::Bf16 => self.k_dim * 2,
                 KvFormat::Int8 => self.k_dim.next_multiple_of(2),
+                KvFormat::Int4 | KvFormat::K8V4 => self.k_dim.div_ceil(SCALED) * SCALED / 2,
             }
     }
 
     const fn value_bytes(&self) -> usize {
         BLOCK_TOKENS
-            * self.v_dim
-            * match self.format {
-                KvFormat::F32 => 4,
-                KvFormat::Bf16 => 2,
-                KvFormat::Int8 => 1,
+            * match self.formats().1 {
+                KvFormat::F32 => self.v_dim * 4,
+                KvFormat::Bf16 => self.v_dim * 2,
+                KvFormat::Int8 => self.v_dim,
+                KvFormat::Int4 | KvFormat::K8V4 => self.v_dim.div_ceil(SCALED) * SCALED / 2,
             }
     }
 
     /// Values of a token pair or of a token in a 32-bit word of a widened tile.
     pub(super) const fn per_word(&self) -> usize {
-        match self.format {
+        match self.formats().1 {
             KvFormat::Int8 => 2,
-            KvFormat::F32 | KvFormat::Bf16 => 1,
+            _ => 1,
         }
     }
 
@@ -87,11 +95,18 @@ impl KvLayout {
         block * self.block_bytes() + head * self.head_bytes()
     }
 
-    /// The parts of a head: keys, values, scales.
-    pub(super) fn split<'a>(&self, head: &'a [u8]) -> (&'a [u8], &'a [u8], &'a [u8]) {
+    /// The parts of a head: keys, values, scales of keys, scales of values.
+    pub(super) fn split<'a>(&self, head: &'a [u8]) -> [&'a [u8]; 4] {
         let (keys, rest) = head[..self.head_bytes()].split_at(self.key_bytes());
         let (values, scales) = rest.split_at(self.value_bytes());
-        (keys, values, scales)
+        let (of_keys, of_values) = scales.split_at(scale_bytes(self.formats().0, self.k_dim));
+        [keys, values, of_keys, of_values]
+    }
+
+    /// First byte of the scales of keys, and of values, in a head.
+    fn scales_at(&self) -> (usize, usize) {
+        let keys = self.key_bytes() + self.value_bytes();
+        (keys, keys + scale_bytes(self.formats().0, self.k_dim))
     }
 
     /// Stores one token: `slot` (0–31) of `block`. k `[kv_heads × k_dim]` after norm and
@@ -113,22 +128,47 @@ impl KvLayout {
         v: &[f32],
     ) {
         assert_eq!(k.len(), self.kv_heads * self.k_dim, "key row");
-        assert_eq!(v.len(), self.kv_heads * self.v_dim, "value row");
+        // SAFETY: passed on.
+        unsafe { self.store_heads(isa, cache, (block, slot), 0, k, v) };
+    }
+
+    /// Stores heads `first ..` of a token at a block and a slot of it: as many as `k` and `v`
+    /// hold.
+    ///
+    /// # Panics
+    /// As [`KvLayout::store`].
+    ///
+    /// # Safety
+    /// As [`KvLayout::store`], for these heads of the token.
+    pub unsafe fn store_heads(
+        &self,
+        isa: Isa,
+        cache: Parts<'_, u8>,
+        (block, slot): (usize, usize),
+        first: usize,
+        k: &[f32],
+        v: &[f32],
+    ) {
+        let count = k.len() / self.k_dim;
+        assert_eq!(k.len(), count * self.k_dim, "key row");
+        assert_eq!(v.len(), count * self.v_dim, "value row");
+        assert!(first + count <= self.kv_heads, "heads of the cache");
         assert!(slot < BLOCK_TOKENS, "slot of the block");
         assert!(isa.is_available(), "{} is not available here", isa.name());
         assert!(cache.len() >= self.bytes(block + 1), "block of the cache");
         // Compiled for AVX-512 the steps become scatters, which are slower.
         let isa = isa.min(Isa::Avx2);
-        for head in 0..self.kv_heads {
+        let heads = k.chunks_exact(self.k_dim).zip(v.chunks_exact(self.v_dim));
+        for (head, (k, v)) in (first..).zip(heads) {
             // SAFETY: inside the cache, as just asserted.
             let at = unsafe { cache.start().add(self.head_at(block, head)) };
-            let k = &k[head * self.k_dim..][..self.k_dim];
-            let v = &v[head * self.v_dim..][..self.v_dim];
             let place = Place { layout: *self, at, slot };
             match self.format {
                 KvFormat::F32 => store_f32(isa, place, k, v),
                 KvFormat::Bf16 => store_bf16(isa, place, k, v),
                 KvFormat::Int8 => store_int8(isa, place, k, v),
+                KvFormat::Int4 => store_int4(isa, place, k, v),
+                KvFormat::K8V4 => store_k8v4(isa, place, k, v),
             }
         }
     }
@@ -136,56 +176,81 @@ impl KvLayout {
     /// Key `slot` of a head (its bytes, all of them) as f32. For int8: codes without the scale,
     /// which is returned (1 for other formats).
     pub(super) fn key(&self, head: &[u8], slot: usize, out: &mut [f32]) -> f32 {
-        let (keys, _, scales) = self.split(head);
+        let [keys, _, scales, _] = self.split(head);
+        let (format, groups) = (self.formats().0, self.k_dim.div_ceil(SCALED));
         for (d, out) in out.iter_mut().enumerate() {
-            *out = number(self.format, keys, self.key_index(slot, d));
+            *out = match format {
+                KvFormat::Int4 => {
+                    let block = slot / GROUP * groups + d / SCALED;
+                    let byte = keys[(block * 16 + d % SCALED / 2) * GROUP + slot % GROUP];
+                    number4(byte, d % 2 == 1, scales, block * GROUP + slot % GROUP)
+                }
+                _ => number(format, keys, self.key_index(slot, d)),
+            };
         }
-        self.scale(scales, slot)
+        if format == KvFormat::Int8 { number(KvFormat::F32, scales, slot) } else { 1.0 }
     }
 
     /// Value `slot` of a head, as [`KvLayout::key`].
     pub(super) fn value(&self, head: &[u8], slot: usize, out: &mut [f32]) -> f32 {
-        let (_, values, scales) = self.split(head);
+        let [_, values, _, scales] = self.split(head);
+        let (format, groups) = (self.formats().1, self.v_dim.div_ceil(SCALED));
         for (d, out) in out.iter_mut().enumerate() {
-            *out = number(self.format, values, self.value_index(slot, d));
+            *out = match format {
+                KvFormat::Int4 => {
+                    let group = slot * groups + d / SCALED;
+                    let byte = values[group * 16 + d % 16];
+                    number4(byte, d % SCALED >= 16, scales, group)
+                }
+                _ => number(format, values, self.value_index(slot, d)),
+            };
         }
-        self.scale(scales, BLOCK_TOKENS + slot)
+        if format == KvFormat::Int8 { number(KvFormat::F32, scales, slot) } else { 1.0 }
     }
 
-    fn scale(&self, scales: &[u8], index: usize) -> f32 {
-        match self.format {
-            KvFormat::Int8 => number(KvFormat::F32, scales, index),
-            KvFormat::F32 | KvFormat::Bf16 => 1.0,
-        }
-    }
-
-    /// Element of a key among the keys of a head.
+    /// Element of a key of whole bytes among the keys of a head.
     #[inline(always)]
     fn key_index(&self, slot: usize, d: usize) -> usize {
         let (group, lane) = (slot / GROUP, slot % GROUP);
-        match self.format {
-            KvFormat::F32 | KvFormat::Bf16 => (group * self.k_dim + d) * GROUP + lane,
+        match self.formats().0 {
             KvFormat::Int8 => ((group * self.k_dim.div_ceil(2) + d / 2) * GROUP + lane) * 2 + d % 2,
+            _ => (group * self.k_dim + d) * GROUP + lane,
         }
     }
 
-    /// Element of a value among the values of a head.
+    /// Element of a value of whole bytes among the values of a head.
     #[inline(always)]
     fn value_index(&self, slot: usize, d: usize) -> usize {
-        match self.format {
-            KvFormat::F32 | KvFormat::Bf16 => slot * self.v_dim + d,
+        match self.formats().1 {
             KvFormat::Int8 => (slot / 2 * self.v_dim + d) * 2 + slot % 2,
+            _ => slot * self.v_dim + d,
         }
     }
 }
 
-/// Number `index` of an array in that format; a code for int8.
+/// Bytes of the scales of a head's keys or values.
+const fn scale_bytes(format: KvFormat, dim: usize) -> usize {
+    BLOCK_TOKENS
+        * match format {
+            KvFormat::F32 | KvFormat::Bf16 => 0,
+            KvFormat::Int8 => 4,
+            KvFormat::Int4 | KvFormat::K8V4 => dim.div_ceil(SCALED) * 2,
+        }
+}
+
+/// Number `index` of an array in a format of whole bytes; a code for int8.
 fn number(format: KvFormat, bytes: &[u8], index: usize) -> f32 {
     match format {
         KvFormat::F32 => f32::from_le_bytes(bytes.as_chunks::<4>().0[index]),
         KvFormat::Bf16 => bf16_to_f32(u16::from_le_bytes(bytes.as_chunks::<2>().0[index])),
-        KvFormat::Int8 => f32::from(bytes[index] as i8),
+        _ => f32::from(bytes[index] as i8),
     }
+}
+
+/// The number of one half of a byte, with scale `index`: exact.
+fn number4(byte: u8, high: bool, scales: &[u8], index: usize) -> f32 {
+    let q = if high { byte >> 4 } else { byte & 15 };
+    f32::from(2 * q as i8 - 15) * f16_to_f32(u16::from_le_bytes(scales.as_chunks::<2>().0[index]))
 }
 
 /// Where a token of a head goes: only [`KvLayout::store`] makes one, whose contract holds.
@@ -215,6 +280,8 @@ per_isa! {
     store_f32(to: Place, k: &[f32], v: &[f32]) = floats;
     store_bf16(to: Place, k: &[f32], v: &[f32]) = halves;
     store_int8(to: Place, k: &[f32], v: &[f32]) = codes;
+    store_int4(to: Place, k: &[f32], v: &[f32]) = nibbles;
+    store_k8v4(to: Place, k: &[f32], v: &[f32]) = codes_and_nibbles;
 }
 
 /// Stores numbers as they are.
@@ -268,15 +335,34 @@ fn numbers<T: Copy + Default>(to: Place, k: &[f32], v: &[f32], encode: impl Fn(f
 /// Stores codes and their scales.
 #[inline(always)]
 fn codes(to: Place, k: &[f32], v: &[f32]) {
+    key_codes(to, k);
+    let layout = to.layout;
+    let scale = int8_scale(v);
+    let first = layout.key_bytes() + to.slot / 2 * layout.v_dim * 2 + to.slot % 2;
+    by_vectors(
+        v,
+        |x| int8_code(x, scale),
+        |d, codes| {
+            // SAFETY: the value's columns are in pairs with another token's.
+            unsafe { to.write(first + d * 2, 2, codes) };
+        },
+    );
+    // SAFETY: one number a token.
+    unsafe { to.write(layout.scales_at().1 + to.slot * 4, 0, &[scale.to_bits().to_le()]) };
+}
+
+/// Stores the codes of a key and their scale.
+#[inline(always)]
+fn key_codes(to: Place, k: &[f32]) {
     let layout = to.layout;
     let mut buffer = [0.0; MIX_MAX];
     let k = mixed(k, &mut buffer);
-    let (k_scale, v_scale) = (int8_scale(k), int8_scale(v));
+    let scale = int8_scale(k);
     let pairs = layout.k_dim.div_ceil(2);
     let first = (to.slot / GROUP * pairs * GROUP + to.slot % GROUP) * 2;
     by_vectors(
         k,
-        |x| int8_code(x, k_scale),
+        |x| int8_code(x, scale),
         |d, codes| {
             for (i, pair) in codes.chunks(2).enumerate() {
                 let pair = [pair[0], pair.get(1).copied().unwrap_or(0)];
@@ -285,21 +371,83 @@ fn codes(to: Place, k: &[f32], v: &[f32]) {
             }
         },
     );
-    let first = layout.key_bytes() + to.slot / 2 * layout.v_dim * 2 + to.slot % 2;
-    by_vectors(
-        v,
-        |x| int8_code(x, v_scale),
-        |d, codes| {
-            // SAFETY: the value's columns are in pairs with another token's.
-            unsafe { to.write(first + d * 2, 2, codes) };
-        },
-    );
-    let scales = layout.key_bytes() + layout.value_bytes();
-    // SAFETY: one number a token in each of the two arrays.
-    unsafe {
-        to.write(scales + to.slot * 4, 0, &[k_scale.to_bits().to_le()]);
-        to.write(scales + (BLOCK_TOKENS + to.slot) * 4, 0, &[v_scale.to_bits().to_le()]);
+    // SAFETY: one number a token.
+    unsafe { to.write(layout.scales_at().0 + to.slot * 4, 0, &[scale.to_bits().to_le()]) };
+}
+
+/// Stores a key as int8 and a value as int4.
+#[inline(always)]
+fn codes_and_nibbles(to: Place, k: &[f32], v: &[f32]) {
+    key_codes(to, k);
+    value_nibbles(to, v);
+}
+
+/// Stores 4-bit codes and their scales.
+#[inline(always)]
+fn nibbles(to: Place, k: &[f32], v: &[f32]) {
+    let (layout, lane) = (to.layout, to.slot % GROUP);
+    let groups = layout.k_dim.div_ceil(SCALED);
+    by_scales(k, |g, codes, scale| {
+        let block = to.slot / GROUP * groups + g;
+        let pairs: [u8; 16] = std::array::from_fn(|i| codes[2 * i] | codes[2 * i + 1] << 4);
+        // SAFETY: pairs of the key's columns are 16 bytes apart; one scale a token and group.
+        unsafe {
+            to.write(block * 16 * GROUP + lane, GROUP, &pairs);
+            to.write(layout.scales_at().0 + (block * GROUP + lane) * 2, 0, &[scale]);
+        }
+    });
+    value_nibbles(to, v);
+}
+
+/// Stores the 4-bit codes of a value and their scales.
+#[inline(always)]
+fn value_nibbles(to: Place, v: &[f32]) {
+    let layout = to.layout;
+    let groups = layout.v_dim.div_ceil(SCALED);
+    by_scales(v, |g, codes, scale| {
+        let group = to.slot * groups + g;
+        let pairs: [u8; 16] = std::array::from_fn(|i| codes[i] | codes[i + 16] << 4);
+        // SAFETY: the bytes of a value lie together; one scale a token and group.
+        unsafe {
+            to.write(layout.key_bytes() + group * 16, 1, &pairs);
+            to.write(layout.scales_at().1 + group * 2, 0, &[scale]);
+        }
+    });
+}
+
+/// Calls `f(group, codes, scale as f16)` for every 32 columns or fewer of a head, turned.
+#[inline(always)]
+fn by_scales(head: &[f32], mut f: impl FnMut(usize, &[u8; SCALED], u16)) {
+    let block = turn_block(head.len());
+    let mut buffer = [0.0; MIX_MAX];
+    // Pieces of whole blocks and groups.
+    for (piece, x) in head.chunks(MIX_MAX).enumerate() {
+        let turned = &mut buffer[..x.len()];
+        turned.copy_from_slice(x);
+        turn_blocks(turned, block);
+        for (g, group) in turned.chunks(SCALED).enumerate() {
+            let mut codes = [0; SCALED];
+            let stored = int4_scale(group);
+            let width = 2.0 * f16_to_f32(stored);
+            for (code, x) in codes.iter_mut().zip(group) {
+                *code = int4_code(*x, width);
+            }
+            f(piece * (MIX_MAX / SCALED) + g, &codes, stored.to_le());
+        }
     }
+}
+
+/// max|x| / 15 as f16; NaN where there is a NaN.
+#[inline(always)]
+fn int4_scale(x: &[f32]) -> u16 {
+    let top = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
+    f32_to_f16(f32::from_bits(top) / 15.0)
+}
+
+/// Which of 16 steps of `width`, eight of them below 0, `x` falls into.
+#[inline(always)]
+fn int4_code(x: f32, width: f32) -> u8 {
+    ((x / width).floor().clamp(-8.0, 7.0) + 8.0) as u8
 }
 
 /// max|x| / 127; NaN where there is a NaN.
@@ -334,7 +482,7 @@ mod tests {
         match format {
             KvFormat::F32 => x,
             KvFormat::Bf16 => bf16_to_f32(f32_to_bf16(x)),
-            KvFormat::Int8 => (x / scale).round_ties_even() * scale,
+            _ => (x / scale).round_ties_even() * scale,
         }
     }
 
@@ -386,6 +534,42 @@ mod tests {
     }
 
     #[test]
+    fn int4_keeps_within_half_a_step_of_the_turned_head() {
+        for (k_dim, v_dim) in [(64, 64), (24, 40), (7, 5), (80, 16), (320, 300)] {
+            let layout = layout(KvFormat::Int4, k_dim, v_dim);
+            let mut bytes = vec![0xff; layout.bytes(2)];
+            for token in 0..64 {
+                let (k, v) = (row(2 * k_dim, token), row(2 * v_dim, token + 7));
+                let (block, slot) = (token / 32, token % 32);
+                // SAFETY: one thread.
+                unsafe {
+                    layout.store(Isa::detect(), Parts::new(&mut bytes), block, slot, &k, &v);
+                }
+                for head in 0..2 {
+                    let part = &bytes[layout.head_at(block, head)..];
+                    let (mut key, mut value) = (vec![0.0; k_dim], vec![0.0; v_dim]);
+                    let scales =
+                        [layout.key(part, slot, &mut key), layout.value(part, slot, &mut value)];
+                    assert_eq!(scales, [1.0; 2]);
+                    near_turned(&key, &k[head * k_dim..][..k_dim]);
+                    near_turned(&value, &v[head * v_dim..][..v_dim]);
+                }
+            }
+        }
+    }
+
+    fn near_turned(got: &[f32], head: &[f32]) {
+        let mut exact = head.to_vec();
+        turn_blocks(&mut exact, turn_block(head.len()));
+        for (got, exact) in got.chunks(32).zip(exact.chunks(32)) {
+            let top = exact.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+            for (got, exact) in got.iter().zip(exact) {
+                assert!((got - exact).abs() <= top / 15.0 * 1.001, "{got} {exact} of {top}");
+            }
+        }
+    }
+
+    #[test]
     fn int8_of_extreme_rows() {
         assert_eq!((int8_scale(&[0.0; 4]), int8_code(0.0, 0.0)), (0.0, 0));
         assert!(int8_scale(&[1.0, f32::NAN]).is_nan());
@@ -397,8 +581,9 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_cache_spec() {
+        use KvFormat::*;
         use tokenmill_ir::{CacheKind, CacheSpec};
-        for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
+        for format in [F32, Bf16, Int8, Int4, K8V4] {
             let kind = CacheKind::Full { kv_heads: 2, k_dim: 64, v_dim: 40 };
             let unit = CacheSpec { kind, format, group: 0 }.unit_bytes() as usize;
             assert_eq!(layout(format, 64, 40).block_bytes(), unit * BLOCK_TOKENS);

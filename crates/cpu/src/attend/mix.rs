@@ -1,9 +1,10 @@
-//! The transform that int8 keys and the queries that meet them go through: an orthonormal Hadamard
-//! matrix over the columns of a head. It spreads loud columns, so that one scale fits all, and
+//! The transform that int8 keys and the queries that meet them go through, and int4 values: an
+//! orthonormal Hadamard matrix over the columns of a head. It spreads loud columns, so that one scale fits all, and
 //! changes no product q·k (QuaRot, arXiv 2404.00456; decision 0001 has what it gains).
 //!
 //! Columns meet at distances 1, 2, 4, …: (a, b) becomes (a + b, a − b); at the end all are
-//! multiplied by 1/√d. Heads whose width is no power of two stay as they are.
+//! multiplied by 1/√d. For int8, heads whose width is no power of two stay as they are; for int4 the
+//! transform goes over blocks of the largest power of two, up to 256, that divides the width.
 
 /// Widest head that is transformed.
 pub(super) const MIX_MAX: usize = 256;
@@ -17,6 +18,26 @@ pub(super) fn mixed<'a>(x: &'a [f32], buffer: &'a mut [f32; MIX_MAX]) -> &'a [f3
     }
     let head = &mut buffer[..len];
     head.copy_from_slice(x);
+    turn(head);
+    head
+}
+
+/// Columns of a block of a head in int4.
+pub(super) const fn turn_block(dim: usize) -> usize {
+    let power = 1 << dim.trailing_zeros();
+    if power < MIX_MAX { power } else { MIX_MAX }
+}
+
+/// Transforms every block of a head; twice is not at all, but for rounding.
+#[inline(always)]
+pub(super) fn turn_blocks(head: &mut [f32], block: usize) {
+    head.chunks_exact_mut(block).for_each(turn);
+}
+
+/// Transforms in place, a power of two wide.
+#[inline(always)]
+fn turn(head: &mut [f32]) {
+    let len = head.len();
     let mut distance = 1;
     while distance < len {
         for pair in head.chunks_exact_mut(2 * distance) {
@@ -29,7 +50,6 @@ pub(super) fn mixed<'a>(x: &'a [f32], buffer: &'a mut [f32; MIX_MAX]) -> &'a [f3
     }
     let scale = 1.0 / (len as f32).sqrt();
     head.iter_mut().for_each(|x| *x *= scale);
-    head
 }
 
 #[cfg(test)]

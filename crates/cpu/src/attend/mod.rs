@@ -43,6 +43,12 @@
 //! fma(f32(Σ a\[j\]·code\[j\]\[e\]), t/32767, o\[e\]), the sum exact. If t < 2⁻¹⁰⁰ all a and the
 //! scale are 0; if t is NaN or at least 2¹⁰⁰ the scale is NaN.
 //!
+//! **int4.** Keys, values and queries go through the transform in blocks of the largest power of two
+//! (up to 256) that divides the width of the head. Stored for 32 columns are S = f16(max|x|/15) and
+//! 4-bit codes q = min(max(⌊x/(2S)⌋, −8), 7) + 8; a number is S·(2q − 15), exact in f32. Scores and
+//! values are those of f32, with q\[d\] the transformed query; a finished result goes through the
+//! transform again, which is its own inverse. **k8v4**: keys and scores as int8, values as int4.
+//!
 //! After a split, L = tree(l). Splits with L = 0 are left out. The first is the total (M, L, O);
 //! each later one joins by m' = max(M, m), x = exp(M − m'), y = exp(m − m'), L = fma(L, x, l·y),
 //! O = fma(O, x, o·y). A sink s joins last: m' = max(M, s), x = exp(M − m'),
@@ -73,8 +79,10 @@ use std::ops::Range;
 use tokenmill_ir::{BlockId, KvFormat, Mask, Span};
 
 use crate::isa::Isa;
+use crate::math::per_isa;
 use crate::memory::Parts;
 pub use layout::{BLOCK_TOKENS, KvLayout};
+use mix::{turn_block, turn_blocks};
 pub use scratch::Scratch;
 #[cfg(target_arch = "x86_64")]
 use {avx2::Avx2, avx512::Avx512, vector::Vector};
@@ -223,6 +231,17 @@ pub fn plan_items(
     }
 }
 
+/// Which sums of attention are over integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// None.
+    Numbers,
+    /// Scores.
+    KeyCodes,
+    /// Scores and values.
+    Codes,
+}
+
 /// Most tokens of an item.
 fn item_tokens(heads: usize, kv_heads: usize) -> usize {
     (ITEM_ROWS * kv_heads / heads).max(1)
@@ -239,9 +258,21 @@ impl AttendJob<'_> {
         if self.k_dim <= 512 { CODE_MAX } else { LONG_CODE_MAX }
     }
 
-    /// Whether scores and values are sums of integers.
-    fn is_int8(&self) -> bool {
-        matches!(self.keys, Keys::Cache { layout, .. } if layout.format == KvFormat::Int8)
+    /// Formats of keys and values.
+    fn formats(&self) -> (KvFormat, KvFormat) {
+        match self.keys {
+            Keys::Cache { layout, .. } => layout.formats(),
+            Keys::Fresh { .. } => (KvFormat::F32, KvFormat::F32),
+        }
+    }
+
+    /// Whether scores, and sums of values, are sums of integers.
+    fn kind(&self) -> Kind {
+        match self.formats() {
+            (KvFormat::Int8, KvFormat::Int8) => Kind::Codes,
+            (KvFormat::Int8, _) => Kind::KeyCodes,
+            _ => Kind::Numbers,
+        }
     }
 
     /// Indices of the keys that a token at `index` of a sequence of `keys` sees.
@@ -250,6 +281,7 @@ impl AttendJob<'_> {
             Mask::Causal => 0..index + 1,
             Mask::Window(n) => (index + 1).saturating_sub(n as usize)..index + 1,
             Mask::None => 0..keys,
+            Mask::Around(n) => index.saturating_sub(n as usize)..keys.min(index + n as usize + 1),
         }
     }
 
@@ -287,7 +319,7 @@ impl AttendJob<'_> {
         if let Keys::Cache { layout, .. } = self.keys {
             let shape = (layout.kv_heads, layout.k_dim, layout.v_dim);
             assert_eq!(shape, (self.kv_heads, self.k_dim, self.v_dim), "shape of the cache");
-            assert!(!self.is_int8() || self.k_dim <= INT8_MAX_DIM, "int8 sums");
+            assert!(self.kind() == Kind::Numbers || self.k_dim <= INT8_MAX_DIM, "int8 sums");
         }
     }
 }
@@ -367,12 +399,10 @@ fn load_queries(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratc
     // SAFETY: the features are there.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        match (isa, job.is_int8()) {
-            (Isa::Scalar, _) => {}
-            (Isa::Avx2 | Isa::AvxVnni, false) => Avx2::load_queries::<false>(job, item, scratch),
-            (Isa::Avx2 | Isa::AvxVnni, true) => Avx2::load_queries::<true>(job, item, scratch),
-            (Isa::Avx512 | Isa::Amx, false) => Avx512::load_queries::<false>(job, item, scratch),
-            (Isa::Avx512 | Isa::Amx, true) => Avx512::load_queries::<true>(job, item, scratch),
+        match isa {
+            Isa::Scalar => {}
+            Isa::Avx2 | Isa::AvxVnni => Avx2::load_queries(job, item, scratch),
+            Isa::Avx512 | Isa::Amx => Avx512::load_queries(job, item, scratch),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -387,12 +417,10 @@ fn run_split(isa: Isa, job: &AttendJob<'_>, item: &Item, split: usize, scratch: 
     // SAFETY: the features are there: `load_queries` asserts it.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        match (isa, job.is_int8()) {
-            (Isa::Scalar, _) => scalar::split(job, item, range, scratch),
-            (Isa::Avx2 | Isa::AvxVnni, false) => Avx2::split::<false>(job, item, range, scratch),
-            (Isa::Avx2 | Isa::AvxVnni, true) => Avx2::split::<true>(job, item, range, scratch),
-            (Isa::Avx512 | Isa::Amx, false) => Avx512::split::<false>(job, item, range, scratch),
-            (Isa::Avx512 | Isa::Amx, true) => Avx512::split::<true>(job, item, range, scratch),
+        match isa {
+            Isa::Scalar => scalar::split(job, item, range, scratch),
+            Isa::Avx2 | Isa::AvxVnni => Avx2::split(job, item, range, scratch),
+            Isa::Avx512 | Isa::Amx => Avx512::split(job, item, range, scratch),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -400,6 +428,16 @@ fn run_split(isa: Isa, job: &AttendJob<'_>, item: &Item, split: usize, scratch: 
         let _ = isa;
         scalar::split(job, item, range, scratch);
     }
+}
+
+per_isa! {
+    /// Makes a result of turned values one of values.
+    turn_back(out: &mut [f32]) = turn_head;
+}
+
+#[inline(always)]
+fn turn_head(head: &mut [f32]) {
+    turn_blocks(head, turn_block(head.len()));
 }
 
 /// Writes the results of an item whose splits have joined.
@@ -414,5 +452,8 @@ unsafe fn finish(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scrat
         // SAFETY: the item's own columns.
         let out = unsafe { job.out.part(at..at + job.v_dim) };
         splits::finish(isa, scratch, sinks, job.v_dim, row, out);
+        if job.formats().1 == KvFormat::Int4 {
+            turn_back(isa, out);
+        }
     }
 }

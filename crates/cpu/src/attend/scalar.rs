@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use tokenmill_ir::KvFormat;
+
 use super::layout::{BLOCK_TOKENS, GROUP};
-use super::mix::{MIX_MAX, mixed};
+use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scratch::{floats, words};
 use super::{AttendJob, CODE_MAX, HUGE, Item, Keys, Scratch, TILE, TINY};
 use crate::math::{exp, tanh};
@@ -38,14 +40,17 @@ struct Query<'a> {
 impl<'a> Query<'a> {
     fn new(job: &AttendJob<'_>, query: &[f32], row: &'a mut [f32]) -> Query<'a> {
         let row = &mut row[..query.len()];
-        if job.is_int8() {
+        let keys = job.formats().0;
+        if keys == KvFormat::Int8 {
             row.copy_from_slice(mixed(query, &mut [0.0; MIX_MAX]));
             let scale = encode(row, job.query_codes()) * job.scale;
             return Query { row, scale };
         }
-        for (row, q) in row.iter_mut().zip(query) {
-            *row = q * job.scale;
+        row.copy_from_slice(query);
+        if keys == KvFormat::Int4 {
+            turn_blocks(row, turn_block(query.len()));
         }
+        row.iter_mut().for_each(|x| *x *= job.scale);
         Query { row, scale: 1.0 }
     }
 }
@@ -150,7 +155,7 @@ impl Reader<'_> {
     fn score(&mut self, query: &Query<'_>, index: usize) -> f32 {
         let k_scale = self.read(index, Part::Keys);
         let pairs = query.row.iter().zip(&*self.number);
-        let s = if self.job.is_int8() {
+        let s = if self.job.formats().0 == KvFormat::Int8 {
             let sum: i32 = pairs.map(|(&q, &k)| q as i32 * k as i32).sum();
             sum as f32 * k_scale * query.scale
         } else {
@@ -161,7 +166,7 @@ impl Reader<'_> {
 
     /// Adds the weighted values of the keys from index `at` on, all of one tile.
     fn add_values(&mut self, at: usize, weights: &mut [f32], out: &mut [f32]) {
-        if !self.job.is_int8() {
+        if self.job.formats().1 != KvFormat::Int8 {
             for (j, p) in weights.iter().enumerate() {
                 self.read(at + j, Part::Values);
                 out.iter_mut().zip(&*self.number).for_each(|(o, v)| *o = p.mul_add(*v, *o));

@@ -22,6 +22,9 @@ struct Case {
     sharp: f32,
 }
 
+const FORMATS: [KvFormat; 5] =
+    [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8, KvFormat::Int4, KvFormat::K8V4];
+
 const CASE: Case = Case {
     format: KvFormat::F32,
     heads: 3,
@@ -176,40 +179,78 @@ fn step(
     }
 }
 
+/// Heads of keys (and their queries) or values as they are before they are rounded.
+fn turned(format: KvFormat, x: &[f32], dim: usize) -> Vec<f32> {
+    let mut all = x.to_vec();
+    for head in all.chunks_exact_mut(dim) {
+        match format {
+            KvFormat::Int8 => {
+                let turned = mixed(head, &mut [0.0; MIX_MAX]).to_vec();
+                head.copy_from_slice(&turned);
+            }
+            KvFormat::Int4 => turn_blocks(head, turn_block(dim)),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Heads as a cache gives them back.
+fn rounded(format: KvFormat, x: &[f32], dim: usize) -> Vec<f64> {
+    use tokenmill_quant::float::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+    let top = |x: &[f32]| x.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+    let int4 = |group: &[f32]| -> Vec<f64> {
+        let scale = f16_to_f32(f32_to_f16(top(group) / 15.0));
+        let steps = |x: f32| f64::from((x / (2.0 * scale)).floor().clamp(-8.0, 7.0));
+        group.iter().map(|x| (2.0 * steps(*x) + 1.0) * f64::from(scale)).collect()
+    };
+    let round = |head: &[f32]| -> Vec<f64> {
+        let scale = top(head) / 127.0;
+        let through = |x: f32| match format {
+            KvFormat::F32 => f64::from(x),
+            KvFormat::Bf16 => f64::from(bf16_to_f32(f32_to_bf16(x))),
+            _ => f64::from((x / scale).round_ties_even()) * f64::from(scale),
+        };
+        match format {
+            KvFormat::Int4 => head.chunks(32).flat_map(int4).collect(),
+            _ => head.iter().map(|x| through(*x)).collect(),
+        }
+    };
+    x.chunks_exact(dim).flat_map(round).collect()
+}
+
+/// The Hadamard transform of a head in f64, by its definition: signs by the parity of i & j.
+fn turn_back_exactly(head: &mut [f64]) {
+    let block = turn_block(head.len());
+    for part in head.chunks_exact_mut(block) {
+        let sign = |i: usize, j: usize| 1.0 - 2.0 * f64::from((i & j).count_ones() % 2);
+        let sum = |i| part.iter().enumerate().map(|(j, x)| sign(i, j) * x).sum::<f64>();
+        let turned: Vec<f64> = (0..block).map(|i| sum(i) / (block as f64).sqrt()).collect();
+        part.copy_from_slice(&turned);
+    }
+}
+
 /// The same in f64, from the numbers as they are stored.
 fn oracle(case: &Case, data: &Data) -> Vec<f64> {
     let group = case.heads / case.kv_heads;
     let mut out = Vec::new();
-    let rounded = |x: &[f32], dim: usize| -> Vec<f64> {
-        let round = |head: &[f32]| -> Vec<f64> {
-            let scale = head.iter().fold(0.0_f32, |m, x| m.max(x.abs())) / 127.0;
-            let through = |x: f32| match case.format {
-                KvFormat::F32 => f64::from(x),
-                KvFormat::Bf16 => {
-                    use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
-                    f64::from(bf16_to_f32(f32_to_bf16(x)))
-                }
-                KvFormat::Int8 => f64::from((x / scale).round_ties_even()) * f64::from(scale),
-            };
-            head.iter().map(|x| through(*x)).collect()
-        };
-        x.chunks_exact(dim).flat_map(round).collect()
+    let (of_keys, of_values) = case.format.parts();
+    let q = turned(of_keys, &data.q, case.k_dim);
+    let k = rounded(of_keys, &turned(of_keys, &data.k, case.k_dim), case.k_dim);
+    let v = match of_values {
+        KvFormat::Int4 => turned(of_values, &data.v, case.v_dim),
+        _ => data.v.clone(),
     };
-    // Keys and queries meet transformed where the cache holds bytes.
-    let turned = |x: &[f32]| -> Vec<f32> {
-        let heads = x.chunks_exact(case.k_dim);
-        match case.format {
-            KvFormat::Int8 => heads.flat_map(|h| mixed(h, &mut [0.0; MIX_MAX]).to_vec()).collect(),
-            _ => x.to_vec(),
-        }
-    };
-    let (q, k) = (turned(&data.q), turned(&data.k));
-    let (k, v) = (rounded(&k, case.k_dim), rounded(&data.v, case.v_dim));
+    let v = rounded(of_values, &v, case.v_dim);
     for t in 0..case.tokens {
         let seen = match case.mask {
             Mask::Causal => 0..t + 1,
             Mask::Window(n) => (t + 1).saturating_sub(n as usize)..t + 1,
             Mask::None => 0..case.tokens,
+            Mask::Around(n) => {
+                let n = n as usize;
+                t.saturating_sub(n)..case.tokens.min(t + n + 1)
+            }
         };
         for h in 0..case.heads {
             let q = &q[(t * case.heads + h) * case.k_dim..][..case.k_dim];
@@ -228,6 +269,10 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
                 let pairs = scores.iter().zip(seen.clone());
                 out.push(pairs.map(|(s, j)| (s - max).exp() * value(j)).sum::<f64>() / total);
             }
+            if of_values == KvFormat::Int4 {
+                let from = out.len() - case.v_dim;
+                turn_back_exactly(&mut out[from..]);
+            }
         }
     }
     out
@@ -245,12 +290,12 @@ fn cases() -> Vec<Case> {
         Case { mask: Mask::Window(64), softcap: Some(5.0), sinks: true, sharp: 3.0, ..CASE },
         Case { mask: Mask::None, heads: 2, kv_heads: 2, k_dim: 32, v_dim: 32, ..CASE },
         Case { heads: 1, k_dim: 7, v_dim: 5, sinks: true, tokens: 90, ..CASE },
+        Case { heads: 2, k_dim: 320, v_dim: 96, tokens: 40, ..CASE },
         Case { heads: 2, k_dim: 128, v_dim: 256, softcap: Some(30.0), tokens: 70, ..CASE },
         Case { heads: 1, k_dim: 16, v_dim: 8, tokens: 1100, sharp: 4.0, ..CASE },
         Case { heads: 2, k_dim: 16, v_dim: 8, tokens: 2100, mask: Mask::Window(500), ..CASE },
     ];
-    let formats = [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8];
-    f32_cases.iter().flat_map(|c| formats.map(|format| Case { format, ..c.clone() })).collect()
+    f32_cases.iter().flat_map(|c| FORMATS.map(|format| Case { format, ..c.clone() })).collect()
 }
 
 fn name(case: &Case) -> String {
@@ -273,7 +318,10 @@ fn results_are_near_f64() {
         let got = run(&case, &data, WAY);
         for (i, (got, exact)) in got.iter().zip(oracle(&case, &data)).enumerate() {
             let error = (f64::from(*got) - exact).abs();
-            let bound = if case.format == KvFormat::Int8 { 1e-4 } else { 2e-6 };
+            let bound = match case.format {
+                KvFormat::Int8 | KvFormat::K8V4 => 1e-4,
+                _ => 2e-6,
+            };
             assert!(error < bound * f64::from(case.sharp), "{}: {i} {got} {exact}", name(&case));
         }
     }
@@ -336,6 +384,59 @@ fn fresh_keys_equal_an_f32_cache() {
 }
 
 #[test]
+fn the_last_of_128k_tokens_sees_them_all() {
+    let (tokens, dim) = (131_072_usize, 16);
+    let layout = KvLayout { format: KvFormat::Bf16, kv_heads: 1, k_dim: dim, v_dim: dim };
+    let mut bytes = vec![0; layout.bytes(tokens / BLOCK_TOKENS)];
+    let (k, v) = (random(tokens + dim, 5), random(tokens + dim, 6));
+    let cache = Parts::new(&mut bytes);
+    for t in 0..tokens {
+        let (block, slot, k, v) = (t / 32, t % 32, &k[t..t + dim], &v[t..t + dim]);
+        // SAFETY: one thread.
+        unsafe { layout.store(Isa::detect(), cache, block, slot, k, v) };
+    }
+    let tables: Vec<BlockId> = (0..tokens as u32 / 32).map(BlockId).collect();
+    let (q, mut out) = (random(2 * dim, 7), vec![0.0; 2 * dim]);
+    let job = AttendJob {
+        heads: 2,
+        kv_heads: 1,
+        k_dim: dim,
+        v_dim: dim,
+        scale: 1.0,
+        mask: Mask::Causal,
+        softcap: None,
+        sinks: None,
+        q: Rows { data: &q, stride: 2 * dim },
+        keys: Keys::Cache { layout, bytes: &bytes, tables: &tables },
+        out: Parts::new(&mut out),
+        out_stride: 2 * dim,
+    };
+    let (row, context) = (0, tokens as u32 - 1);
+    let item = Item { row, tokens: 1, index: context, keys: tokens as u32, origin: 0, kv_head: 0 };
+    let mut scratch = Scratch::new(2, 1, dim, dim);
+    let (mut parts, len) = (Vec::new(), job.part_len(&item));
+    for split in job.splits(&item) {
+        parts.resize(parts.len() + len, 0.0);
+        let at = parts.len() - len;
+        attend_split(Isa::detect(), &job, &item, split, &mut parts[at..], &mut scratch);
+    }
+    // SAFETY: one thread.
+    unsafe { join_splits(Isa::detect(), &job, &item, &parts, &mut scratch) };
+    let stored = |x: &[f32]| rounded(KvFormat::Bf16, x, x.len());
+    let (k, v) = (stored(&k), stored(&v));
+    for h in 0..2 {
+        let score = |t: usize| (0..dim).map(|d| f64::from(q[h * dim + d]) * k[t + d]).sum::<f64>();
+        let weights: Vec<f64> = (0..tokens).map(|t| score(t).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        for e in 0..dim {
+            let exact = weights.iter().enumerate().map(|(t, w)| w * v[t + e]).sum::<f64>() / total;
+            let got = f64::from(out[h * dim + e]);
+            assert!((got - exact).abs() < 1e-5, "{got} {exact}");
+        }
+    }
+}
+
+#[test]
 fn spans_of_a_batch_do_not_meet() {
     // Two sequences in one step, one of them in the middle of its life.
     let case = Case { heads: 4, kv_heads: 2, tokens: 100, ..CASE };
@@ -386,7 +487,7 @@ fn spans_of_a_batch_do_not_meet() {
 
 #[test]
 fn what_is_not_a_number_stays_in_its_rows() {
-    for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
+    for format in FORMATS {
         let case = Case { format, tokens: 80, ..CASE };
         let clean = data(&case);
         for (poison, value) in [(0, f32::NAN), (1, f32::NAN), (2, f32::NAN), (1, f32::INFINITY)] {

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{AttendJob, Item, Scratch};
+use super::layout::GROUP;
+use super::{AttendJob, Item, Scratch, TILE};
 
 /// Sixteen 32-bit lanes of one instruction set.
 ///
@@ -43,6 +44,10 @@ pub(super) trait Vector {
     unsafe fn fetch(at: *const u8);
     /// 16 bf16s.
     unsafe fn halves(from: *const u16) -> Self::Float;
+    /// 16 f16s.
+    unsafe fn short_floats(from: *const u16) -> Self::Float;
+    /// 2q − 15 for the low and the high halves of 16 bytes.
+    unsafe fn nibbles(from: *const u8) -> [Self::Float; 2];
     /// 32 signed bytes as 32 i16s.
     unsafe fn bytes(from: *const i8) -> Self::Int;
     /// Stores 64 bytes.
@@ -61,22 +66,41 @@ pub(super) trait Vector {
     unsafe fn store_codes(v: Self::Float, to: *mut i16);
 
     /// `blocked::scores` of that many vectors and rows.
-    unsafe fn scores<const INT8: bool>(vectors: usize, rows: usize, t: &ScoreTile);
+    unsafe fn scores<const INT8: bool, const STORED: bool>(
+        vectors: usize,
+        rows: usize,
+        t: &ScoreTile,
+    );
     /// `blocked::values` of that many vectors and rows.
-    unsafe fn values<const INT8: bool>(vectors: usize, rows: usize, t: &ValueTile);
+    unsafe fn values<const INT8: bool, const STORED: bool>(
+        vectors: usize,
+        rows: usize,
+        t: &ValueTile,
+    );
     /// `blocked::load_queries`.
-    unsafe fn load_queries<const INT8: bool>(
-        job: &AttendJob<'_>,
-        item: &Item,
-        scratch: &mut Scratch,
-    );
+    unsafe fn load_queries(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch);
     /// `blocked::split`.
-    unsafe fn split<const INT8: bool>(
-        job: &AttendJob<'_>,
-        item: &Item,
-        range: Range<usize>,
-        scratch: &mut Scratch,
-    );
+    unsafe fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch);
+}
+
+/// Where the kernels find a tile's keys and values: widened in the scratch, or in the cache.
+#[derive(Clone, Copy)]
+pub(super) struct TilePlace {
+    /// Groups of keys; those with a seen key are there.
+    pub k: [*const u8; TILE / GROUP],
+    /// Bytes from step to step.
+    pub k_step: usize,
+    /// Whether keys are as stored (bf16, bytes) and not yet f32 or i16.
+    pub keys_stored: bool,
+    /// Both halves of the values; those with a seen key are there.
+    pub v: [*const u8; 2],
+    /// Bytes from step to step.
+    pub v_step: usize,
+    /// As `keys_stored`.
+    pub values_stored: bool,
+    /// Keys and values of the tile to come; anything where there is none.
+    pub next_k: [*const u8; 2],
+    pub next_v: [*const u8; 2],
 }
 
 /// One call of the score kernel: rows of queries by groups of keys of a tile.
@@ -86,8 +110,12 @@ pub(super) struct ScoreTile {
     pub q: *const f32,
     /// Elements (f32, or pairs) of a row, and words from row to row.
     pub steps: usize,
-    /// First group of the tile. [steps][64]
-    pub k: *const f32,
+    /// Groups of keys, each `[steps][16]` words; of bf16 or of pairs of bytes where `STORED`.
+    pub k: [*const u8; TILE / GROUP],
+    /// Bytes from step to step.
+    pub k_step: usize,
+    /// Keys of both halves of the tile to come, which are asked for where `STORED`.
+    pub next: [*const u8; 2],
     /// Scores of the first row from the first group on. [rows][64]
     pub s: *mut f32,
     /// int8: scales of the keys from the first group on, and of the rows.
@@ -98,15 +126,20 @@ pub(super) struct ScoreTile {
 /// One call of the value kernel: rows of weights by vectors of value columns.
 #[derive(Clone, Copy)]
 pub(super) struct ValueTile {
-    /// Weights of the first row from the first key on: f32, or pairs of codes.
+    /// Weights of the first row from the tile's first key on: f32, or pairs of codes.
     pub p: *const f32,
-    /// Words from a row of weights to the next.
+    /// Words from a row of weights to the next, and those of half a tile.
     pub p_stride: usize,
-    /// Keys, or pairs of keys.
-    pub steps: usize,
-    /// First column of the first key. [steps][v_cols]
-    pub v: *const f32,
-    /// Words of a row of `v` and of `out`.
+    pub p_half: usize,
+    /// First column of the first key of both halves; bf16 or pairs of bytes where `STORED`.
+    pub v: [*const u8; 2],
+    /// Bytes from step to step: keys, or pairs of keys.
+    pub v_step: usize,
+    /// As `v`, of the tile to come, asked for where `STORED`.
+    pub next: [*const u8; 2],
+    /// First and end step of both halves.
+    pub steps: [(usize, usize); 2],
+    /// Words of a row of `out`.
     pub v_cols: usize,
     /// First column of the first row.
     pub out: *mut f32,
@@ -116,17 +149,17 @@ pub(super) struct ValueTile {
     pub p_scale: *const f32,
 }
 
-/// Calls `$run::<INT8, N, R>($t)` for the shape at hand.
+/// Calls `$run::<INT8, STORED, N, R>($t)` for the shape at hand.
 macro_rules! by_shape {
-    ($vectors:expr, $rows:expr, $run:ident, $int8:ident, $t:expr, [$($n:literal)*], $r:tt) => {
+    ($vectors:expr, $rows:expr, $run:ident, $t:expr, [$($n:literal)*], $r:tt) => {
         match $vectors {
-            $($n => super::vector::by_shape!(@rows $rows, $run, $int8, $n, $t, $r),)*
+            $($n => super::vector::by_shape!(@rows $rows, $run, $n, $t, $r),)*
             _ => unreachable!("vectors of a tile"),
         }
     };
-    (@rows $rows:expr, $run:ident, $int8:ident, $n:literal, $t:expr, [$($r:literal)*]) => {
+    (@rows $rows:expr, $run:ident, $n:literal, $t:expr, [$($r:literal)*]) => {
         match $rows {
-            $($r => $run::<$int8, $n, $r>($t),)*
+            $($r => $run::<INT8, STORED, $n, $r>($t),)*
             _ => unreachable!("rows of a tile"),
         }
     };

@@ -1,17 +1,20 @@
-//! A tile of 64 keys and values as the kernels read it: f32, or 16-bit codes for int8.
+//! A tile of 64 keys and values as the kernels read it: f32, or 16-bit codes for int8; or left
+//! as it is stored.
 
 use std::ops::Range;
 
 use tokenmill_ir::{BlockId, KvFormat};
+use tokenmill_quant::float::f16_to_f32;
 
-use super::layout::{BLOCK_TOKENS, GROUP, KvLayout};
+use super::layout::{BLOCK_TOKENS, GROUP, KvLayout, SCALED};
 use super::scratch::floats;
-use super::vector::Vector;
+use super::vector::{TilePlace, Vector};
 use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
 
-/// Reads the keys `seen` of the tile (relative to its first) into `scratch`. Keys beside them
-/// in their groups become any numbers, values beside them are left alone (int8: any codes), and
-/// their scales become 0.
+/// Makes the keys `seen` of the tile (relative to its first) and their values readable for the
+/// kernels: widened into `scratch`, or where they lie if few rows read them. Keys beside them in
+/// their groups are any numbers, values beside them (int8: any codes) are not read into results,
+/// and their scales become 0.
 ///
 /// # Safety
 /// The instruction set of `V` is available.
@@ -22,29 +25,39 @@ pub(super) unsafe fn tile<V: Vector>(
     tile: usize,
     seen: Range<usize>,
     scratch: &mut Scratch,
-) {
+) -> TilePlace {
+    let mut place = widened(job, scratch);
     match job.keys {
         Keys::Cache { layout, bytes, tables } => {
+            let few = item.tokens as usize * job.group() <= FEW * V::TILE.1;
+            let (keys, values) = layout.formats();
+            let here = Here {
+                keys: few && keys != KvFormat::Int4,
+                values: few && values != KvFormat::Int4 && layout.v_dim.is_multiple_of(GROUP),
+            };
+            stay(&layout, here, &mut place);
             for half in 0..TILE / BLOCK_TOKENS {
                 let from = half * BLOCK_TOKENS;
                 let slots = seen.start.clamp(from, from + 32) - from
                     ..seen.end.clamp(from, from + 32) - from;
-                if !slots.is_empty() {
-                    let at = item.origin as usize + tile * (TILE / BLOCK_TOKENS) + half;
-                    let head_of = |at: usize| {
-                        let block = tables.get(at).filter(|&&block| block != BlockId::NONE)?;
-                        bytes.get(layout.head_at(block.0 as usize, item.kv_head as usize)..)
-                    };
-                    let head = head_of(at).expect("the block of a seen key");
-                    // With one token there is little to compute while the next tile comes.
-                    let more = item.tokens == 1 && (tile + 1) * TILE + from < item.keys as usize;
-                    if let Some(next) = head_of(at + TILE / BLOCK_TOKENS).filter(|_| more) {
-                        // SAFETY: passed on.
-                        unsafe { fetch::<V>(next, layout.head_bytes()) };
-                    }
-                    // SAFETY: passed on.
-                    unsafe { block::<V>(&layout, head, half, slots, scratch) };
+                if slots.is_empty() {
+                    continue;
                 }
+                let at = item.origin as usize + tile * (TILE / BLOCK_TOKENS) + half;
+                let head_of = |at: usize| {
+                    let block = tables.get(at).filter(|&&block| block != BlockId::NONE)?;
+                    bytes.get(layout.head_at(block.0 as usize, item.kv_head as usize)..)
+                };
+                let head = head_of(at).expect("the block of a seen key");
+                // Few rows compute little while the next tile comes.
+                let more = (tile + 1) * TILE + from < item.keys as usize;
+                let next = head_of(at + TILE / BLOCK_TOKENS).filter(|_| more).unwrap_or(head);
+                place.next_k[half] = next.as_ptr();
+                place.next_v[half] = next.as_ptr().wrapping_add(layout.key_bytes());
+                // SAFETY: passed on.
+                unsafe {
+                    block::<V>(&layout, head, half, slots, here, (&mut *scratch, &mut place))
+                };
             }
         }
         Keys::Fresh { k, v } => {
@@ -53,17 +66,50 @@ pub(super) unsafe fn tile<V: Vector>(
             fresh_values(v, first, head * job.v_dim, job.v_dim, seen, scratch);
         }
     }
+    place
 }
 
-/// Asks for the first `len` bytes of a head that is read soon, if it is read at all.
-///
-/// # Safety
-/// As [`tile`].
+/// Up to so many times the rows of a kernel read keys where they lie: widening them once and
+/// reading them back costs more than widening them as often.
+const FEW: usize = 2;
+
+/// What is read where it lies.
+#[derive(Clone, Copy)]
+struct Here {
+    keys: bool,
+    values: bool,
+}
+
+/// The places of a widened tile.
 #[inline(always)]
-unsafe fn fetch<V: Vector>(head: &[u8], len: usize) {
-    for at in (0..len).step_by(64) {
-        // SAFETY: passed on; any address may be asked for.
-        unsafe { V::fetch(head.as_ptr().wrapping_add(at)) };
+fn widened(job: &AttendJob<'_>, scratch: &mut Scratch) -> TilePlace {
+    let per_word = if job.formats().1 == KvFormat::Int8 { 2 } else { 1 };
+    let v_step = job.v_dim.next_multiple_of(GROUP) * 4;
+    let k: *const u8 = floats(&mut scratch.k).as_ptr().cast();
+    let v: *const u8 = floats(&mut scratch.v).as_ptr().cast();
+    TilePlace {
+        k: std::array::from_fn(|group| k.wrapping_add(group * GROUP * 4)),
+        k_step: TILE * 4,
+        keys_stored: false,
+        v: [v, v.wrapping_add(BLOCK_TOKENS / per_word * v_step)],
+        v_step,
+        values_stored: false,
+        next_k: [k; 2],
+        next_v: [v; 2],
+    }
+}
+
+/// Steps of what is read where it lies.
+#[inline(always)]
+fn stay(layout: &KvLayout, here: Here, place: &mut TilePlace) {
+    let (keys, values) = layout.formats();
+    if here.keys {
+        place.keys_stored = keys != KvFormat::F32;
+        place.k_step = GROUP * if place.keys_stored { 2 } else { 4 };
+    }
+    if here.values {
+        place.values_stored = values != KvFormat::F32;
+        place.v_step = layout.v_dim * if place.values_stored { 2 } else { 4 };
     }
 }
 
@@ -77,32 +123,119 @@ unsafe fn block<V: Vector>(
     head: &[u8],
     half: usize,
     slots: Range<usize>,
-    scratch: &mut Scratch,
+    here: Here,
+    (scratch, place): (&mut Scratch, &mut TilePlace),
 ) {
-    let (keys, values, scales) = layout.split(head);
-    let v_cols = layout.v_dim.next_multiple_of(GROUP);
+    let [keys, values, key_scales, value_scales] = layout.split(head);
+    let (k_dim, v_dim) = (layout.k_dim, layout.v_dim);
+    let v_cols = v_dim.next_multiple_of(GROUP);
     let groups = slots.start / GROUP..slots.end.div_ceil(GROUP);
-    let k = &mut scratch.k[half * BLOCK_TOKENS / GROUP..];
-    let v = &mut scratch.v[half * BLOCK_TOKENS * v_cols / layout.per_word() / GROUP..];
+    let k = floats(&mut scratch.k[half * BLOCK_TOKENS / GROUP..]);
+    let v = floats(&mut scratch.v[half * BLOCK_TOKENS * v_cols / layout.per_word() / GROUP..]);
+    let (to_keys, to_values) = floats(&mut scratch.scales).split_at_mut(TILE);
+    let (key_format, value_format) = layout.formats();
+    if here.keys {
+        let half_keys = keys.as_ptr();
+        place.k[2 * half] = half_keys;
+        place.k[2 * half + 1] = half_keys.wrapping_add(keys.len() / 2);
+    }
+    if here.values {
+        place.v[half] = values.as_ptr();
+    }
+    if key_format == KvFormat::Int8 {
+        copy_scales(key_scales, slots.clone(), &mut to_keys[half * BLOCK_TOKENS..]);
+    }
+    if value_format == KvFormat::Int8 {
+        copy_scales(value_scales, slots.clone(), &mut to_values[half * BLOCK_TOKENS..]);
+    }
     // SAFETY: passed on.
     unsafe {
-        match layout.format {
-            KvFormat::F32 => {
-                keys_of_groups::<V, F32>(keys, groups, floats(k));
-                rows_of_values::<V, F32>(values, layout.v_dim, v_cols, slots, floats(v));
+        match key_format {
+            _ if here.keys => {}
+            KvFormat::F32 => keys_of_groups::<V, F32>(keys, groups, k),
+            KvFormat::Bf16 => keys_of_groups::<V, BF16>(keys, groups, k),
+            KvFormat::Int8 => keys_of_groups::<V, INT8>(keys, groups, k),
+            KvFormat::Int4 | KvFormat::K8V4 => {
+                nibbles_of_keys::<V>(keys, key_scales, k_dim, groups, k);
             }
-            KvFormat::Bf16 => {
-                keys_of_groups::<V, BF16>(keys, groups, floats(k));
-                rows_of_values::<V, BF16>(values, layout.v_dim, v_cols, slots, floats(v));
-            }
+        }
+        match value_format {
+            _ if here.values => {}
+            KvFormat::F32 => rows_of_values::<V, F32>(values, v_dim, v_cols, slots, v),
+            KvFormat::Bf16 => rows_of_values::<V, BF16>(values, v_dim, v_cols, slots, v),
             KvFormat::Int8 => {
-                keys_of_groups::<V, INT8>(keys, groups, floats(k));
                 let pairs = slots.start / 2..slots.end.div_ceil(2);
-                rows_of_values::<V, INT8>(values, layout.v_dim, v_cols, pairs, floats(v));
-                let to = floats(&mut scratch.scales);
-                let (of_keys, of_values) = scales.split_at(scales.len() / 2);
-                copy_scales(of_keys, slots.clone(), &mut to[half * BLOCK_TOKENS..]);
-                copy_scales(of_values, slots, &mut to[TILE + half * BLOCK_TOKENS..]);
+                rows_of_values::<V, INT8>(values, v_dim, v_cols, pairs, v);
+            }
+            KvFormat::Int4 | KvFormat::K8V4 => {
+                nibbles_of_values::<V>(values, value_scales, v_cols, slots, v);
+            }
+        }
+    }
+}
+
+/// `[2][D4][16][16]` bytes of two columns to columns of `[D][64]`.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+unsafe fn nibbles_of_keys<V: Vector>(
+    keys: &[u8],
+    scales: &[u8],
+    dim: usize,
+    groups: Range<usize>,
+    to: &mut [f32],
+) {
+    let blocks = dim.div_ceil(SCALED);
+    assert!(keys.len() == 2 * blocks * 256 && scales.len() == 2 * blocks * 32, "a block of keys");
+    assert!(groups.end <= 2 && to.len() >= (dim - 1) * TILE + BLOCK_TOKENS, "a tile of keys");
+    for (group, block) in groups.flat_map(|g| (0..blocks).map(move |b| (g, b))) {
+        let at = group * blocks + block;
+        // SAFETY: inside `keys` and `scales` by their lengths, and `to` as asserted.
+        unsafe {
+            let scale = V::short_floats(scales.as_ptr().add(at * 32).cast());
+            let from = keys.as_ptr().add(at * 256);
+            let to = to.as_mut_ptr().add(group * GROUP);
+            for pair in 0..16.min((dim - block * SCALED).div_ceil(2)) {
+                let [low, high] = V::nibbles(from.add(pair * GROUP));
+                let col = block * SCALED + 2 * pair;
+                V::store(V::mul(low, scale), to.add(col * TILE));
+                if col + 1 < dim {
+                    V::store(V::mul(high, scale), to.add((col + 1) * TILE));
+                }
+            }
+        }
+    }
+}
+
+/// `[32][V4][16]` bytes of two columns to rows of `cols` f32.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+unsafe fn nibbles_of_values<V: Vector>(
+    values: &[u8],
+    scales: &[u8],
+    cols: usize,
+    rows: Range<usize>,
+    to: &mut [f32],
+) {
+    let groups = cols.div_ceil(SCALED);
+    assert!(values.len() == BLOCK_TOKENS * groups * 16, "a block of values");
+    let scales = scales.as_chunks::<2>().0;
+    for row in rows {
+        let to = &mut to[row * cols..][..cols];
+        for group in 0..groups {
+            let at = row * groups + group;
+            let scale = f16_to_f32(u16::from_le_bytes(scales[at]));
+            // SAFETY: 16 bytes of `values` by its length; 16 or 32 columns of `to`.
+            unsafe {
+                let [low, high] = V::nibbles(values.as_ptr().add(at * 16));
+                let to = to.as_mut_ptr().add(group * SCALED);
+                V::store(V::mul(low, V::splat(scale)), to);
+                if group * SCALED + GROUP < cols {
+                    V::store(V::mul(high, V::splat(scale)), to.add(GROUP));
+                }
             }
         }
     }

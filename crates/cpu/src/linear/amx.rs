@@ -25,7 +25,7 @@ const L2_BYTES: usize = 1 << 20;
 /// Whether a job is one for tiles.
 pub(super) fn is_worth(job: &LinearJob<'_>) -> bool {
     let bytes = matches!(job.encoding, Encoding::Int8 | Encoding::Int8Twice);
-    bytes && job.tokens >= WORTH_FROM
+    bytes && job.tokens >= WORTH_FROM && !kind::is_coded(kind::of(&job.spec))
 }
 
 /// Computes a job of the int8 encoding.
@@ -45,9 +45,7 @@ pub(super) unsafe fn linear(job: &LinearJob<'_>, scratch: &mut [Line]) {
             PanelLayout::Super5 => run::<{ kind::SUPER5 }>(job, scratch),
             PanelLayout::Super6 => run::<{ kind::SUPER6 }>(job, scratch),
             PanelLayout::Table4 => run::<{ kind::TABLE4 }>(job, scratch),
-            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => {
-                unreachable!("float layouts are not encoded as bytes")
-            }
+            _ => unreachable!("not worth it, as asked before"),
         }
     }
 }

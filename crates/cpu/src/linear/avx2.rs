@@ -149,6 +149,17 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     #[inline(always)]
+    unsafe fn e4m3<const J: u32>(v: [__m256i; 2]) -> [__m256; 2] {
+        unsafe {
+            both!(v => {
+                let top = _mm256_sll_epi32(v, _mm_cvtsi32_si128(24 - 8 * J as i32));
+                let sign = _mm256_and_si256(top, _mm256_set1_epi32(i32::MIN));
+                let magnitude = _mm256_and_si256(top, _mm256_set1_epi32(0x7f00_0000));
+                _mm256_castsi256_ps(_mm256_or_si256(sign, _mm256_srli_epi32::<4>(magnitude)))
+            })
+        }
+    }
+    #[inline(always)]
     unsafe fn unsigned(from: *const u8) -> [__m256; 2] {
         unsafe {
             halves_of!(i => {
@@ -287,6 +298,9 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
             }
         }
     }
+    unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32) {
+        unsafe { expand_pairs(from, pairs, to) }
+    }
     unsafe fn expand<const KIND: u8, const ROUND: bool>(
         panel: *const u8,
         first: usize,
@@ -337,4 +351,10 @@ unsafe fn expand<const KIND: u8, const ROUND: bool>(
 ) {
     // SAFETY: as above.
     unsafe { floats::expand::<Avx2<false>, KIND, ROUND>(panel, first, blocks, to) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32) {
+    // SAFETY: as above.
+    unsafe { floats::expand_pairs::<Avx2<false>>(from, pairs, to) }
 }

@@ -28,7 +28,7 @@ impl Vector for Avx512 {
     const BYTE_TILE: (usize, usize) = (2, 4);
     const WIDE_TOKENS: usize = wide::TOKENS;
     const FLOAT_TILE: (usize, usize) = (4, 6);
-    const EXPAND_FROM: usize = 9;
+    const EXPAND_FROM: usize = 7;
     const EXPANDS_BYTES: bool = true;
 
     #[inline(always)]
@@ -92,6 +92,15 @@ impl Vector for Avx512 {
         unsafe {
             let shifted = _mm512_srl_epi32(v, _mm_cvtsi32_si128(8 * J as i32));
             _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(255)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn e4m3<const J: u32>(v: __m512i) -> __m512 {
+        unsafe {
+            let top = _mm512_sll_epi32(v, _mm_cvtsi32_si128(24 - 8 * J as i32));
+            let sign = _mm512_and_si512(top, _mm512_set1_epi32(i32::MIN));
+            let magnitude = _mm512_and_si512(top, _mm512_set1_epi32(0x7f00_0000));
+            _mm512_castsi512_ps(_mm512_or_si512(sign, _mm512_srli_epi32::<4>(magnitude)))
         }
     }
     #[inline(always)]
@@ -206,6 +215,9 @@ impl Vector for Avx512 {
             }
         }
     }
+    unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32) {
+        unsafe { expand_pairs(from, pairs, to) }
+    }
     unsafe fn expand<const KIND: u8, const ROUND: bool>(
         panel: *const u8,
         first: usize,
@@ -243,4 +255,10 @@ unsafe fn expand<const KIND: u8, const ROUND: bool>(
 ) {
     // SAFETY: as above.
     unsafe { floats::expand::<Avx512, KIND, ROUND>(panel, first, blocks, to) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
+unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32) {
+    // SAFETY: as above.
+    unsafe { floats::expand_pairs::<Avx512>(from, pairs, to) }
 }

@@ -12,7 +12,8 @@ use std::ops::Range;
 
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
-use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
+use super::coded::{self, with_kind};
+use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
 use super::vector::Vector;
 use super::{Line, LinearJob, WIDE_LINES, kind, tokens_at_once};
 
@@ -39,9 +40,10 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
             PanelLayout::Super5 => run::<V, { kind::SUPER5 }>(job, scratch),
             PanelLayout::Super6 => run::<V, { kind::SUPER6 }>(job, scratch),
             PanelLayout::Table4 => run::<V, { kind::TABLE4 }>(job, scratch),
-            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => {
+            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 | PanelLayout::Float8 => {
                 unreachable!("float layouts are not encoded as bytes")
             }
+            _ => with_kind!(kind::of(&job.spec), K => run::<V, K>(job, scratch)),
         }
     }
 }
@@ -87,7 +89,9 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
             let tile = ByteTile::new(job, p, panels);
             // SAFETY: passed on.
             unsafe {
-                if expand {
+                if const { kind::is_coded(KIND) && (kind::has_halves(KIND) || !V::EXPANDS_BYTES) } {
+                    run_full::<V, KIND>(job, tile, p, tokens.clone(), scratch);
+                } else if const { kind::is_coded(KIND) } || expand {
                     run_wide::<V, KIND>(job, tile, p, tokens.clone(), scratch);
                 } else {
                     run_tokens::<V, KIND>(job, tile, p, tokens.clone(), V::BYTE_TILE.1);
@@ -194,6 +198,37 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                 }
                 _ => run_tokens::<V, { kind::WIDE }>(job, tile, p, tokens, V::WIDE_TOKENS),
             }
+        }
+    }
+}
+
+/// Expands a tile's panels one after the other and runs them on some tokens.
+unsafe fn run_full<V: Vector, const KIND: u8>(
+    job: &LinearJob<'_>,
+    mut tile: ByteTile,
+    p: usize,
+    tokens: Range<usize>,
+    scratch: &mut [Line],
+) {
+    let bytes = const { kind::expanded(KIND).group } * tile.blocks;
+    assert!(scratch.len() * 64 >= V::BYTE_TILE.0 * bytes, "scratch");
+    let to = scratch.as_mut_ptr().cast::<u8>();
+    // SAFETY: passed on; the panels are in the weights, their expansion in the scratch.
+    unsafe {
+        for w in 0..if tile.panel_bytes == 0 { 1 } else { V::BYTE_TILE.0 } {
+            let panel = tile.weights.add(w * tile.panel_bytes);
+            V::widen::<KIND>(panel, tile.blocks, to.add(w * bytes));
+        }
+        tile.weights = to.cast_const();
+        tile.panel_bytes = if tile.panel_bytes == 0 { 0 } else { bytes };
+        let most = V::BYTE_TILE.1;
+        match const { kind::full(KIND) } {
+            kind::FULL => run_tokens::<V, { kind::FULL }>(job, tile, p, tokens, most),
+            kind::FULL_MIN => run_tokens::<V, { kind::FULL_MIN }>(job, tile, p, tokens, most),
+            kind::FULL_HALVES => {
+                run_tokens::<V, { kind::FULL_HALVES }>(job, tile, p, tokens, most);
+            }
+            _ => run_tokens::<V, { kind::FULL_HALVES_MIN }>(job, tile, p, tokens, most),
         }
     }
 }
@@ -331,7 +366,7 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
         loop {
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
-            for w in 0..if KIND < kind::WIDE { W } else { 0 } {
+            for w in 0..if KIND < kind::FULL { W } else { 0 } {
                 for i in 0..sizes.codes / 64 {
                     let at = codes.wrapping_add(w * t.panel_bytes + 64 * i + PREFETCH);
                     _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -413,13 +448,39 @@ unsafe fn start<V: Vector, const KIND: u8, const W: usize, const C: usize>(
         let mut sums = [[V::int(V::same(BIAS)); C]; W];
         if !const { kind::has_min(KIND) } {
             for c in 0..C {
-                let from = V::int(word::<V>(t, line, c, t.start + half));
+                let from = match KIND {
+                    kind::FULL_HALVES => V::int(half_start::<V>(t, line, c, half)),
+                    _ => V::int(word::<V>(t, line, c, t.start + half)),
+                };
                 for sums in &mut sums {
                     sums[c] = from;
                 }
             }
         }
         sums
+    }
+}
+
+/// What the sum of half a block starts from with a zero point of 128: B − 128·Σa, from the word
+/// that is B − 32·Σa.
+#[inline(always)]
+unsafe fn half_start<V: Vector>(t: &ByteTile, line: *const Line, c: usize, half: usize) -> V::Same {
+    // SAFETY: the line is inside the input.
+    unsafe {
+        let word = *line.add(c * t.lines).cast::<i32>().add(HALF_SUM + half);
+        V::same(word.wrapping_mul(4).wrapping_sub(BIAS.wrapping_mul(3)))
+    }
+}
+
+/// s·f32(Σa) of half a block, from the word that is B − 32·Σa: 32 is a power of two.
+#[inline(always)]
+unsafe fn half_sum<V: Vector>(t: &ByteTile, line: *const Line, c: usize, half: usize) -> V::Float {
+    // SAFETY: as the caller.
+    unsafe {
+        let sum = V::float(word::<V>(t, line, c, HALF_SUM + half));
+        let bias = V::float(word::<V>(t, line, c, SCALE_BIAS));
+        let sum = V::fma_same(sum, word::<V>(t, line, c, SCALE), bias);
+        V::mul(sum, V::float(V::same((-1.0_f32 / 32.0).to_bits() as i32)))
     }
 }
 
@@ -441,9 +502,9 @@ unsafe fn add_step<V: Vector, const KIND: u8, const STEP: usize, const W: usize,
             for c in 0..C {
                 let a = word::<V>(t, line, c, 2 * STEP + half);
                 for w in 0..W {
-                    sums[w][c] = match KIND {
-                        kind::ZERO8 => V::dot::<true>(sums[w][c], q[w][half], a),
-                        _ => V::dot::<false>(sums[w][c], q[w][half], a),
+                    sums[w][c] = match const { kind::is_full(KIND) } {
+                        true => V::dot::<true>(sums[w][c], q[w][half], a),
+                        false => V::dot::<false>(sums[w][c], q[w][half], a),
                     };
                 }
             }
@@ -477,7 +538,9 @@ unsafe fn scale_sums<
                 let bias = V::float(word::<V>(t, line, c, SCALE_BIAS));
                 let product = V::fma_same(biased, word::<V>(t, line, c, SCALE), bias);
                 acc[w][c] = V::fma(product, scale, acc[w][c]);
-                if const { kind::has_min(KIND) } {
+                if const { kind::has_min(KIND) && kind::has_halves(KIND) } {
+                    acc[w][c] = V::fma(min, half_sum::<V>(t, line, c, HALF), acc[w][c]);
+                } else if const { kind::has_min(KIND) } {
                     acc[w][c] = V::fma_same(min, word::<V>(t, line, c, SUM), acc[w][c]);
                 }
             }
@@ -495,6 +558,9 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
+        if const { kind::is_coded(KIND) } {
+            return coded::unpack::<V, KIND, STEP>(codes);
+        }
         if const { kind::sizes(KIND).low == 512 } {
             return [V::load(codes.add(128 * STEP)), V::load(codes.add(128 * STEP + 64))];
         }
@@ -535,6 +601,9 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
     use kind::{MIN4, MIN5, SUPER4, SUPER5, SUPER6, TABLE4, WIDE, WIDE_HALVES, WIDE_MIN};
     // SAFETY: the group's scales are inside the panel.
     unsafe {
+        if const { kind::is_coded(KIND) || kind::is_full(KIND) && KIND != kind::ZERO8 } {
+            return coded::scale_and_min::<V, KIND, HALF>(scales, b);
+        }
         let none = V::float(V::same(0));
         let full = |at: usize| V::floats(scales.add(at).cast());
         match KIND {
@@ -560,7 +629,8 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
 }
 
 /// Expands one panel to bytes and f32 scales, `[block]` of the group of the matching wide
-/// kind, to every line of as many as a tile has panels: the body of [`Vector::widen`].
+/// kind, to every line of as many as a tile has panels; coded kinds with two scales, of their full
+/// kind, to one line after the other: the body of [`Vector::widen`].
 ///
 /// # Safety
 /// `panel` holds `blocks` blocks of `KIND`, `to` has room for their expansion.
@@ -571,22 +641,32 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
     to: *mut u8,
 ) {
     let sizes = const { kind::sizes(KIND) };
-    let wide = const { kind::sizes(kind::wide(KIND)) };
-    // SAFETY: all pointers stay inside what the caller vouches for.
+    let wide = const { kind::expanded(KIND) };
+    let alone = const { kind::is_coded(KIND) && kind::has_halves(KIND) };
+    let step = if alone { 1 } else { V::BYTE_TILE.0 };
+    // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         for block in 0..blocks {
             let scales = panel.add(block / sizes.blocks * sizes.group);
             let b = block % sizes.blocks;
             let codes = scales.add(sizes.scales + b * sizes.codes);
-            let line = |at: usize| to.add((block * wide.group + at) * V::BYTE_TILE.0);
+            for i in 0..if alone { sizes.codes / 64 } else { 0 } {
+                _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64 * i + PREFETCH).cast());
+            }
+            let line = |at: usize| to.add((block * wide.group + at) * step);
             let (first, min) = scale_and_min::<V, KIND, 0>(scales, b);
             V::store_floats(first, line(0).cast());
-            if const { kind::has_min(KIND) } {
-                V::store_floats(min, line(64).cast());
-            }
+            let mut mins = 64;
             if const { kind::has_halves(KIND) } {
-                let (second, _) = scale_and_min::<V, KIND, 1>(scales, b);
+                let (second, min) = scale_and_min::<V, KIND, 1>(scales, b);
                 V::store_floats(second, line(64).cast());
+                if const { kind::has_min(KIND) } {
+                    V::store_floats(min, line(192).cast());
+                }
+                mins = 128;
+            }
+            if const { kind::has_min(KIND) } {
+                V::store_floats(min, line(mins).cast());
             }
             let steps = [
                 unpack::<V, KIND, 0>(codes),

@@ -48,13 +48,15 @@ pub(super) const SCALE: usize = 8;
 pub(super) const SCALE_BIAS: usize = 9;
 /// Word that holds s·f32(Σa).
 pub(super) const SUM: usize = 10;
+/// Words that hold B − 32·Σa of columns 0–15, and of columns 16–31.
+pub(super) const HALF_SUM: usize = 14;
 /// Word that the integer sum starts from, by zero point; `None` for 0 (start from `BIAS`).
 pub(super) const fn start_word(zero: u8) -> Option<usize> {
     match zero {
         8 => Some(11),
         16 => Some(12),
         128 => Some(13),
-        32 => Some(14),
+        32 => Some(HALF_SUM),
         _ => None,
     }
 }
@@ -91,7 +93,7 @@ impl Encoding {
         match (layout, mode) {
             (PanelLayout::F32 | PanelLayout::F16, _) | (_, Mode::F32) => Encoding::F32,
             (_, Mode::Bf16) => Encoding::Bf16,
-            (PanelLayout::Bf16, Mode::Int8) => Encoding::F32,
+            (PanelLayout::Bf16 | PanelLayout::Float8, Mode::Int8) => Encoding::F32,
             (_, Mode::Int8) => Encoding::Int8,
         }
     }

@@ -1,17 +1,21 @@
 //! The f32 and bf16 chains on vectors: one fma per row, token and column, columns in order.
 //!
-//! Panels of f32, f16 and bf16 weights are read as they are. Integer panels are expanded to
-//! f32 a chunk of columns at a time; between chunks the chains wait in the output.
+//! Panels of f32, f16 and, for few tokens, bf16 weights are read as they are. Others are expanded
+//! to f32 a chunk of columns at a time; between chunks the chains wait in the output.
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
+use tokenmill_quant::float::E4M3_UNIT;
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
+use super::coded::with_kind;
 use super::vector::Vector;
-use super::{Encoding, F32_CHUNK, Line, LinearJob, bytes, kind};
+use super::{Encoding, F32_CHUNK, L2_BYTES, Line, LinearJob, bytes, kind};
 
-/// Encoded tokens kept in the L2 cache while panels pass by, in bytes.
-const L2_BYTES: usize = 1 << 20;
+/// Tokens from which on expanding bf16 weights first pays.
+const EXPAND_FROM: usize = 64;
+/// Tokens that share an expanded chunk at most.
+const EXPANDED_TOKENS: usize = 256;
 
 /// Computes a job of a float encoding.
 ///
@@ -21,6 +25,7 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
     // SAFETY: passed on.
     unsafe {
         match job.spec.layout() {
+            PanelLayout::Bf16 if job.tokens >= EXPAND_FROM => run_pairs::<V>(job, scratch),
             PanelLayout::Bf16 => run_plain::<V, { kind::BF16 }>(job),
             PanelLayout::F16 => run_plain::<V, { kind::F16 }>(job),
             PanelLayout::F32 => run_plain::<V, { kind::F32 }>(job),
@@ -33,6 +38,8 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
             PanelLayout::Super5 => run_integer::<V, { kind::SUPER5 }>(job, scratch),
             PanelLayout::Super6 => run_integer::<V, { kind::SUPER6 }>(job, scratch),
             PanelLayout::Table4 => run_integer::<V, { kind::TABLE4 }>(job, scratch),
+            PanelLayout::Float8 => run_integer::<V, { kind::FLOAT8 }>(job, scratch),
+            _ => with_kind!(kind::of(&job.spec), K => run_integer::<V, K>(job, scratch)),
         }
     }
 }
@@ -105,44 +112,70 @@ unsafe fn run_plain<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
     });
 }
 
-/// Panels outermost, so that a chunk is expanded once for all tokens.
 unsafe fn run_integer<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    let expand = |panel: *const u8, first: usize, cols: usize, to: *mut f32| {
+        let (block, blocks) = (first / BLOCK_COLS, cols / BLOCK_COLS);
+        // SAFETY: as `run_chunks` asks.
+        unsafe {
+            match job.encoding {
+                Encoding::Bf16 => V::expand::<KIND, true>(panel, block, blocks, to),
+                _ => V::expand::<KIND, false>(panel, block, blocks, to),
+            }
+        }
+    };
+    // SAFETY: passed on.
+    unsafe { run_chunks::<V>(job, scratch, expand) }
+}
+
+unsafe fn run_pairs<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    let expand = |panel: *const u8, first: usize, cols: usize, to: *mut f32| {
+        // SAFETY: as `run_chunks` asks; a chunk has room for a whole pair at its end.
+        unsafe { V::expand_pairs(panel.add(first * 2 * PANEL_ROWS), cols.div_ceil(2), to) }
+    };
+    // SAFETY: passed on.
+    unsafe { run_chunks::<V>(job, scratch, expand) }
+}
+
+/// Goes over some hundred tokens, then panels, then chunks of columns, each expanded once for these
+/// tokens by `expand(panel, first column, columns, to)`. The tokens need not fit the L2 cache: a pass
+/// over one chunk of them computes long enough to have the next fetched.
+unsafe fn run_chunks<V: Vector>(
+    job: &LinearJob<'_>,
+    scratch: &mut [Line],
+    expand: impl Fn(*const u8, usize, usize, *mut f32),
+) {
     let (most_panels, most_tokens) = V::FLOAT_TILE;
     let to = scratch.as_mut_ptr().cast::<f32>();
     assert!(scratch.len() >= most_panels * F32_CHUNK, "scratch");
-    let mut p = job.panels.start;
-    while p < job.panels.end {
-        let panels = if job.panels.end - p >= most_panels { most_panels } else { 1 };
-        for first in (0..job.spec.cols()).step_by(F32_CHUNK) {
-            let cols = F32_CHUNK.min(job.spec.cols() - first);
-            let (block, blocks) = (first / BLOCK_COLS, cols / BLOCK_COLS);
-            for i in 0..panels {
-                let panel = job.weights[(p + i) * job.spec.panel_bytes()..].as_ptr();
-                // SAFETY: the panel is in the weights, its chunk in the scratch.
-                unsafe {
-                    let to = to.add(i * F32_CHUNK * PANEL_ROWS);
-                    match job.encoding {
-                        Encoding::Bf16 => V::expand::<KIND, true>(panel, block, blocks, to),
-                        _ => V::expand::<KIND, false>(panel, block, blocks, to),
+    let parts = job.tokens.div_ceil(EXPANDED_TOKENS);
+    for part in 0..parts {
+        let tokens = part * job.tokens / parts..(part + 1) * job.tokens / parts;
+        let groups = tokens.len().div_ceil(most_tokens);
+        let mut p = job.panels.start;
+        while p < job.panels.end {
+            let panels = if job.panels.end - p >= most_panels { most_panels } else { 1 };
+            for first in (0..job.spec.cols()).step_by(F32_CHUNK) {
+                let cols = F32_CHUNK.min(job.spec.cols() - first);
+                for i in 0..panels {
+                    let panel = job.weights[(p + i) * job.spec.panel_bytes()..].as_ptr();
+                    expand(panel, first, cols, to.wrapping_add(i * F32_CHUNK * PANEL_ROWS));
+                }
+                for g in 0..groups {
+                    let at = |g: usize| tokens.start + g * tokens.len() / groups;
+                    // SAFETY: `check` found every buffer as large as the shapes say.
+                    unsafe {
+                        let mut tile = FloatTile::new(job, at(g), p, panels);
+                        tile.weights = to.cast_const().cast();
+                        tile.panel_bytes = F32_CHUNK * PANEL_ROWS * 4;
+                        tile.cols = cols;
+                        tile.input = tile.input.add(first);
+                        tile.resume = first > 0;
+                        V::float_tile::<{ kind::F32 }>(panels, at(g + 1) - at(g), &tile);
                     }
                 }
             }
-            let groups = job.tokens.div_ceil(most_tokens);
-            for g in 0..groups {
-                let (from, end) = (g * job.tokens / groups, (g + 1) * job.tokens / groups);
-                // SAFETY: `check` found every buffer as large as the shapes say.
-                unsafe {
-                    let mut tile = FloatTile::new(job, from, p, panels);
-                    tile.weights = to.cast_const().cast();
-                    tile.panel_bytes = F32_CHUNK * PANEL_ROWS * 4;
-                    tile.cols = cols;
-                    tile.input = tile.input.add(first);
-                    tile.resume = first > 0;
-                    V::float_tile::<{ kind::F32 }>(panels, end - from, &tile);
-                }
-            }
+            p += panels;
         }
-        p += panels;
     }
 }
 
@@ -248,6 +281,22 @@ pub(super) unsafe fn expand<V: Vector, const KIND: u8, const ROUND: bool>(
     }
 }
 
+/// Expands pairs of bf16 columns to f32 `[column][row]`: the body of [`Vector::expand_pairs`].
+///
+/// # Safety
+/// `from` holds the pairs, `to` has room for 2 × 16 f32s of each.
+#[inline(always)]
+pub(super) unsafe fn expand_pairs<V: Vector>(from: *const u8, pairs: usize, to: *mut f32) {
+    // SAFETY: all pointers stay inside what the caller vouches for.
+    unsafe {
+        for i in 0..pairs {
+            let [even, odd] = V::bf16_pair(from.add(i * 4 * PANEL_ROWS));
+            V::store_floats(even, to.add(2 * i * PANEL_ROWS));
+            V::store_floats(odd, to.add((2 * i + 1) * PANEL_ROWS));
+        }
+    }
+}
+
 /// Expands columns 8·STEP .. +8 of a block that starts at `to`.
 #[inline(always)]
 unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: usize>(
@@ -259,11 +308,20 @@ unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: 
     unsafe {
         let zero = f32::from(const { kind::layout(KIND).zero() });
         let zero = V::float(V::same(zero.to_bits() as i32));
+        let unit = V::float(V::same(E4M3_UNIT.to_bits() as i32));
         for (half, q) in bytes::unpack::<V, KIND, STEP>(codes).into_iter().enumerate() {
-            let columns = [V::byte::<0>(q), V::byte::<1>(q), V::byte::<2>(q), V::byte::<3>(q)];
+            let columns = match KIND {
+                kind::FLOAT8 => {
+                    [V::e4m3::<0>(q), V::e4m3::<1>(q), V::e4m3::<2>(q), V::e4m3::<3>(q)]
+                }
+                _ => [V::byte::<0>(q), V::byte::<1>(q), V::byte::<2>(q), V::byte::<3>(q)],
+            };
             for (j, code) in columns.into_iter().enumerate() {
-                let code = V::sub(code, zero);
-                // Every product is exact, so fusing the addition changes nothing.
+                let code = match KIND {
+                    kind::FLOAT8 => V::mul(code, unit),
+                    _ => V::sub(code, zero),
+                };
+                // Rounded once.
                 let weight = match const { kind::has_min(KIND) } {
                     true => V::fma(code, scale.0, scale.1),
                     false => V::mul(code, scale.0),

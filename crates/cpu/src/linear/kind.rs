@@ -1,6 +1,7 @@
 //! What a kernel is made for, as a number that a const parameter can carry.
 
-use tokenmill_quant::panel::{Group, PanelLayout};
+use tokenmill_quant::FormatId;
+use tokenmill_quant::panel::{Group, PanelLayout, PanelSpec};
 
 pub const ZERO4: u8 = PanelLayout::Zero4 as u8;
 pub const MIN4: u8 = PanelLayout::Min4 as u8;
@@ -21,9 +22,84 @@ pub const WIDE_MIN: u8 = 101;
 /// Expanded to bytes: zero point, f32 scale per 16 columns.
 pub const WIDE_HALVES: u8 = 102;
 
+/// Kinds from here on are expanded whatever the number of tokens.
+pub const CODED: u8 = SUPER2;
+pub const SUPER2: u8 = PanelLayout::Super2 as u8;
+pub const SUPER3: u8 = PanelLayout::Super3 as u8;
+pub const HALF_TABLE: u8 = PanelLayout::HalfTable as u8;
+pub const FLOAT_TABLE16: u8 = PanelLayout::FloatTable16 as u8;
+pub const FLAT4: u8 = PanelLayout::Flat4 as u8;
+pub const FLAT4_64: u8 = PanelLayout::Flat4x64 as u8;
+pub const FLAT4_128: u8 = PanelLayout::Flat4x128 as u8;
+pub const FLAT8: u8 = PanelLayout::Flat8 as u8;
+pub const FLAT8_64: u8 = PanelLayout::Flat8x64 as u8;
+pub const FLAT8_128: u8 = PanelLayout::Flat8x128 as u8;
+pub const FLOAT8: u8 = PanelLayout::Float8 as u8;
+/// Super tables, a kind for each table.
+pub const TABLE_IQ1: u8 = 40;
+pub const TABLE_IQ2: u8 = 41;
+pub const TABLE_IQ3_XXS: u8 = 42;
+pub const TABLE_IQ3_S: u8 = 43;
+pub const TABLE_IQ4: u8 = 44;
+/// The same with scales of 16 columns.
+pub const TABLE16_IQ1: u8 = 45;
+pub const TABLE16_IQ2: u8 = 46;
+/// Coded kinds in bytes, panel after panel: zero point 128, f32 scale per 32 columns.
+pub const FULL: u8 = 90;
+/// f32 scale and minimum per 32 columns.
+pub const FULL_MIN: u8 = 91;
+/// Zero point 128, f32 scale per 16 columns.
+pub const FULL_HALVES: u8 = 92;
+/// f32 scale and minimum per 16 columns.
+pub const FULL_HALVES_MIN: u8 = 93;
+
+/// The kind of a weight in panels.
+pub fn of(spec: &PanelSpec) -> u8 {
+    match (spec.layout(), spec.format()) {
+        (PanelLayout::SuperTable, FormatId::IQ1_S) => TABLE_IQ1,
+        (PanelLayout::SuperTable, FormatId::IQ2_XXS) => TABLE_IQ2,
+        (PanelLayout::SuperTable, FormatId::IQ3_XXS) => TABLE_IQ3_XXS,
+        (PanelLayout::SuperTable, FormatId::IQ3_S) => TABLE_IQ3_S,
+        (PanelLayout::SuperTable, _) => TABLE_IQ4,
+        (PanelLayout::SuperTable16, FormatId::IQ1_M) => TABLE16_IQ1,
+        (PanelLayout::SuperTable16, _) => TABLE16_IQ2,
+        (layout, _) => layout as u8,
+    }
+}
+
+/// The values behind the codes of a kind with a table, raised by 128.
+pub const fn table(kind: u8) -> &'static [u8; 16] {
+    tokenmill_quant::panel::table(match kind {
+        TABLE_IQ1 | TABLE16_IQ1 => FormatId::IQ1_S,
+        TABLE_IQ3_XXS => FormatId::IQ3_XXS,
+        TABLE_IQ3_S => FormatId::IQ3_S,
+        TABLE_IQ4 | HALF_TABLE => FormatId::IQ4_XS,
+        FLOAT_TABLE16 => FormatId::NVFP4,
+        _ => FormatId::IQ2_XXS,
+    })
+}
+
+/// Whether a kind is expanded whatever the number of tokens.
+pub const fn is_coded(kind: u8) -> bool {
+    kind >= CODED && kind < FULL
+}
+
 /// The layout of a kind that is stored that way.
 pub const fn layout(kind: u8) -> PanelLayout {
     match kind {
+        SUPER2 => PanelLayout::Super2,
+        SUPER3 => PanelLayout::Super3,
+        HALF_TABLE => PanelLayout::HalfTable,
+        FLOAT_TABLE16 => PanelLayout::FloatTable16,
+        FLAT4 => PanelLayout::Flat4,
+        FLAT4_64 => PanelLayout::Flat4x64,
+        FLAT4_128 => PanelLayout::Flat4x128,
+        FLAT8 => PanelLayout::Flat8,
+        FLAT8_64 => PanelLayout::Flat8x64,
+        FLAT8_128 => PanelLayout::Flat8x128,
+        FLOAT8 => PanelLayout::Float8,
+        TABLE_IQ1 | TABLE_IQ2 | TABLE_IQ3_XXS | TABLE_IQ3_S | TABLE_IQ4 => PanelLayout::SuperTable,
+        TABLE16_IQ1 | TABLE16_IQ2 => PanelLayout::SuperTable16,
         ZERO4 => PanelLayout::Zero4,
         MIN4 => PanelLayout::Min4,
         ZERO5 => PanelLayout::Zero5,
@@ -70,8 +146,9 @@ pub const fn sizes(kind: u8) -> Sizes {
 /// Geometry of an integer kind. Expanded: 8 lines of codes after their scales, one block.
 const fn group(kind: u8) -> Group {
     let scale_bytes = match kind {
-        WIDE => 64,
-        WIDE_MIN | WIDE_HALVES => 128,
+        WIDE | FULL => 64,
+        WIDE_MIN | WIDE_HALVES | FULL_MIN | FULL_HALVES => 128,
+        FULL_HALVES_MIN => 256,
         _ => match layout(kind).group() {
             Some(group) => return group,
             None => panic!("float layouts have no groups"),
@@ -82,19 +159,45 @@ const fn group(kind: u8) -> Group {
 
 /// Whether blocks have a minimum (and then no zero point).
 pub const fn has_min(kind: u8) -> bool {
-    kind == WIDE_MIN || kind < WIDE && layout(kind).has_min()
+    match kind {
+        WIDE_MIN | FULL_MIN | FULL_HALVES_MIN => true,
+        _ => kind < FULL && layout(kind).has_min(),
+    }
 }
 
 /// Whether a block has two scales.
 pub const fn has_halves(kind: u8) -> bool {
-    matches!(kind, SUPER6 | WIDE_HALVES)
+    match kind {
+        WIDE_HALVES | FULL_HALVES | FULL_HALVES_MIN => true,
+        _ => kind < FULL && layout(kind).scale_cols() == 16,
+    }
 }
 
-/// What a kind expands to.
+/// Whether codes may be any byte.
+pub const fn is_full(kind: u8) -> bool {
+    kind == ZERO8 || kind >= FULL && kind < WIDE
+}
+
+/// What a kind expands to, line by line of a tile's panels.
 pub const fn wide(kind: u8) -> u8 {
     match (has_min(kind), has_halves(kind)) {
         (true, _) => WIDE_MIN,
         (_, true) => WIDE_HALVES,
         _ => WIDE,
     }
+}
+
+/// What a coded kind expands to, panel by panel.
+pub const fn full(kind: u8) -> u8 {
+    match (has_min(kind), has_halves(kind)) {
+        (true, true) => FULL_HALVES_MIN,
+        (true, _) => FULL_MIN,
+        (_, true) => FULL_HALVES,
+        _ => FULL,
+    }
+}
+
+/// Sizes of what a kind expands to.
+pub const fn expanded(kind: u8) -> Sizes {
+    sizes(if is_coded(kind) { full(kind) } else { wide(kind) })
 }

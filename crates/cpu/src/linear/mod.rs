@@ -18,7 +18,8 @@
 //! acc  = fma(s·f32(Σ a[k]), m, acc)              where the layout has minima
 //! ```
 //!
-//! q6_k has a scale per 16 columns: two such `isum` steps a block, in order. A loud block, one
+//! Formats with a scale per 16 columns have two such `isum` steps a block, each followed by its
+//! own minimum where there are minima. A loud block, one
 //! whose largest magnitude is more than 8 times the mean magnitude of the row, has a second
 //! set of bytes for what the first leaves: the steps are then run again on those with their
 //! own s (the head: in every block). At the end 0 is added, so that no result is −0.
@@ -31,8 +32,8 @@
 //! **bf16**. The same chain after w\[k\] and x\[k\] are each rounded to bf16 (nearest, ties to
 //! even). The dot-product instructions of the hardware are not used: they flush subnormals.
 //!
-//! Weights stored as f32 and f16 are computed in f32 in every mode, those stored as bf16 in
-//! f32 except in bf16 mode (their own rounding then changes nothing).
+//! Weights stored as f32 and f16 are computed in f32 in every mode, those stored as bf16 and
+//! e4m3 in f32 except in bf16 mode.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -42,6 +43,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod coded;
 mod encode;
 #[cfg(target_arch = "x86_64")]
 mod floats;
@@ -126,7 +129,7 @@ impl LinearJob<'_> {
         assert!(self.tokens == 0 || self.out.len >= last, "room for the results");
         assert!(self.tokens <= 1 || self.out.stride >= self.spec.rows(), "rows do not overlap");
         let bytes = matches!(self.encoding, Encoding::Int8 | Encoding::Int8Twice);
-        assert!(!bytes || self.spec.layout().group().is_some(), "bytes need an integer layout");
+        assert!(!bytes || self.spec.layout().is_integer(), "bytes need an integer layout");
     }
 
     /// Rows of panel `p` that exist.
@@ -137,10 +140,11 @@ impl LinearJob<'_> {
 
 /// Lines of scratch memory that [`linear`] wants for a weight of this shape.
 pub fn scratch_lines(spec: &PanelSpec) -> usize {
-    // A panel expanded to bytes, 8 lines of codes and at most 2 of scales a block; a run of
-    // blocks of two panels and the chains of tokens; or a chunk of four panels expanded to f32.
+    // One panel expanded to bytes, or two where scales are of 16 columns: 8 lines of codes and at
+    // most 4 of scales a block; a run of blocks of two panels and the chains of tokens; or a chunk
+    // of four panels expanded to f32.
     let runs = 2 * (WIDE_LINES + MOST_CHAINS);
-    (spec.cols().div_ceil(32) * 10).max(runs).max(4 * F32_CHUNK)
+    (2 * spec.cols().div_ceil(32) * 12).max(runs).max(4 * F32_CHUNK)
 }
 
 /// Lines of a run of blocks of one panel expanded to bytes: 24 blocks of 10.

@@ -3,7 +3,7 @@
 use tokenmill_quant::float::{bf16_to_f32, f16_to_f32, f32_to_bf16};
 use tokenmill_quant::panel::{BLOCK_COLS, Lane, PANEL_ROWS, PanelLayout};
 
-use super::encode::{SCALE, SUM, second_lines};
+use super::encode::{SCALE, second_lines};
 use super::{Encoding, Line, LinearJob};
 
 /// Tokens that share the unpacking of a weight.
@@ -63,12 +63,15 @@ fn add_block(layout: PanelLayout, weights: &Lane, Line(words): &Line, mut acc: f
         let a = words[k / 4].to_le_bytes()[k % 4] as i8;
         *product = (i32::from(code) - i32::from(weights.zero)) * i32::from(a);
     }
-    for (products, weight) in products.chunks(layout.scale_cols()).zip(weights.scales) {
+    let scale_cols = layout.scale_cols();
+    for (i, products) in products.chunks(scale_cols).enumerate() {
         let isum: i32 = products.iter().sum();
-        acc = (scale * isum as f32).mul_add(weight, acc);
-    }
-    if layout.has_min() {
-        acc = f32::from_bits(words[SUM]).mul_add(weights.min, acc);
+        acc = (scale * isum as f32).mul_add(weights.scales[i], acc);
+        if layout.has_min() {
+            let bytes = words[i * scale_cols / 4..][..scale_cols / 4].iter();
+            let sum: i32 = bytes.flat_map(|w| w.to_le_bytes()).map(|a| i32::from(a as i8)).sum();
+            acc = (scale * sum as f32).mul_add(weights.mins[i], acc);
+        }
     }
     acc
 }
@@ -95,10 +98,8 @@ fn weights_of_block(job: &LinearJob<'_>, panel: &[u8], lane: usize, first: usize
     let half = |at: usize| u16::from_le_bytes([panel[at], panel[at + 1]]);
     let layout = job.spec.layout();
     if layout.group().is_some() {
-        let b = job.spec.lane(panel, first / BLOCK_COLS, lane);
-        for (k, (out, code)) in out.iter_mut().zip(b.codes).enumerate() {
-            *out = (f32::from(code) - f32::from(b.zero)) * b.scales[k / 16] + b.min;
-        }
+        let weights = job.spec.lane(panel, first / BLOCK_COLS, lane).weights();
+        out.copy_from_slice(&weights[..out.len()]);
     } else {
         for (k, out) in (first..).zip(&mut *out) {
             let at = k * PANEL_ROWS + lane;

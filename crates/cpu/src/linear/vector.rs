@@ -64,6 +64,8 @@ pub(super) trait Vector {
     unsafe fn as_float(v: Self::Int) -> Self::Float;
     /// Byte `J` of every lane, unsigned, as a float.
     unsafe fn byte<const J: u32>(v: Self::Int) -> Self::Float;
+    /// Byte `J` of every lane, an e4m3 float, in the place of an f32's bits: 2⁻¹²⁰ times its value.
+    unsafe fn e4m3<const J: u32>(v: Self::Int) -> Self::Float;
     /// 16 unsigned bytes as floats.
     unsafe fn unsigned(from: *const u8) -> Self::Float;
     /// 16 signed bytes as floats.
@@ -108,4 +110,6 @@ pub(super) trait Vector {
         blocks: usize,
         to: *mut f32,
     );
+    /// Expands pairs of bf16 columns to f32: `floats::expand_pairs`.
+    unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32);
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use tokenmill_ir::Mask;
 
-use crate::attend::{AttendJob, Item, Keys, Rows, attend, attend_split, join_splits};
+use super::rotate::Store;
+use crate::attend::{AttendJob, Item, Keys, Rows, SPLIT, attend, attend_split, join_splits};
 use crate::caches::Shape;
 use crate::exec::{Job, Kernel};
 use crate::memory::Parts;
@@ -37,6 +38,8 @@ pub(crate) struct Attend {
     pub mask: Mask,
     pub sinks: Option<Arc<Weight>>,
     pub source: Source,
+    /// Keys and values to store first, with few tokens.
+    pub store: Option<Store>,
     /// Which list of items, and which counter.
     pub items: usize,
     pub counter: usize,
@@ -101,23 +104,40 @@ impl Attend {
         Parts::new(unsafe { std::slice::from_raw_parts_mut(job.start(self.parts), len) })
     }
 
-    /// Few tokens: every split of every item is a unit of its own.
+    /// Few tokens: every split of every item is a unit of its own. Whoever has the last split of
+    /// a head has all that hold keys of this step, and stores those first.
     fn few(&self, job: &Job<'_>, work: &AttendJob<'_>, items: &[Item]) {
-        let total = items.iter().map(|item| work.splits(item).len()).sum();
+        let total: usize = items.iter().map(|item| work.splits(item).len()).sum();
         let (mine, parts) = (job.worker.share(total), self.parts(job));
         let (mut unit, mut start) = (0, 0);
-        for item in items {
-            let len = work.part_len(item);
-            for split in work.splits(item) {
-                if mine.contains(&unit) {
-                    // SAFETY: every split has a part of its own and one worker; scratch is used
-                    // here only.
-                    unsafe {
-                        let (part, scratch) = (parts.part(start..start + len), job.scratch());
-                        attend_split(job.step.isa, work, item, split, part, &mut scratch.attention);
-                    }
+        for of_head in items.chunk_by(|a, b| (a.origin, a.kv_head) == (b.origin, b.kv_head)) {
+            let units: usize = of_head.iter().map(|item| work.splits(item).len()).sum();
+            let has_last = mine.contains(&(unit + units - 1));
+            let fresh = if self.store.is_some() { of_head[0].index as usize } else { usize::MAX };
+            if let Some(s) = self.store.as_ref().filter(|_| has_last) {
+                for row in of_head.iter().flat_map(|i| i.row..i.row + i.tokens) {
+                    let head = of_head[0].kv_head as usize;
+                    // SAFETY: this head's new keys are read by this worker only, until the next
+                    // barrier.
+                    unsafe { s.heads(job, row as usize, head..head + 1) };
                 }
-                (unit, start) = (unit + 1, start + len);
+            }
+            for item in of_head {
+                let len = work.part_len(item);
+                for split in work.splits(item) {
+                    let holds_new = (split + 1) * SPLIT > fresh;
+                    let taken = if holds_new { has_last } else { mine.contains(&unit) };
+                    if taken {
+                        // SAFETY: every split has a part of its own and one worker; scratch is
+                        // used here only.
+                        unsafe {
+                            let (part, scratch) = (parts.part(start..start + len), job.scratch());
+                            let scratch = &mut scratch.attention;
+                            attend_split(job.step.isa, work, item, split, part, scratch);
+                        }
+                    }
+                    (unit, start) = (unit + 1, start + len);
+                }
             }
         }
     }
@@ -151,20 +171,59 @@ impl Kernel for Attend {
 #[derive(Debug)]
 pub(crate) struct Join(pub Attend);
 
+/// Up to so many splits every worker joins all heads for itself; beyond, reading them costs more
+/// than dividing the heads and waiting once more.
+const JOINED_BY_ALL: usize = 8;
+
+impl Join {
+    /// Gives the results of an item to the other workers.
+    ///
+    /// # Safety
+    /// They read them after the next barrier, and nobody else writes them.
+    unsafe fn spread(&self, job: &Job<'_>, work: &AttendJob<'_>, item: &Item) {
+        let cols = work.heads / work.kv_heads * work.v_dim;
+        let of_head = item.kv_head as usize * cols;
+        for row in item.row..item.row + item.tokens {
+            let at = self.0.out.start + row as usize * work.out_stride + of_head;
+            for other in (0..job.worker.count()).filter(|w| *w != job.worker.index()) {
+                // SAFETY: inside both workers' rows; by contract.
+                unsafe {
+                    let to = job.start_of(self.0.out.place, other).add(at);
+                    job.start(self.0.out.place).add(at).copy_to_nonoverlapping(to, cols);
+                }
+            }
+        }
+    }
+}
+
 impl Kernel for Join {
     fn run(&self, job: &Job<'_>) {
         let Some(work) = self.0.work(job) else { return };
+        let items = &job.step.items[self.0.items];
+        let most = items.iter().map(|item| work.splits(item).len()).max().unwrap_or(0);
+        let divided = most > JOINED_BY_ALL && job.worker.count() > 1;
+        let mine = if divided { job.worker.share(items.len()) } else { 0..items.len() };
         let mut start = 0;
-        for item in &job.step.items[self.0.items] {
+        for (i, item) in items.iter().enumerate() {
             let len = work.part_len(item) * work.splits(item).len();
-            // SAFETY: parts were written before the last barrier and are only read now; every
-            // worker has results and scratch of its own.
-            unsafe {
-                let first = job.start(self.0.parts).add(start);
-                let parts = std::slice::from_raw_parts(first, len);
-                join_splits(job.step.isa, &work, item, parts, &mut job.scratch().attention);
+            if mine.contains(&i) {
+                // SAFETY: parts were written before the last barrier and are only read now;
+                // every worker has results and scratch of its own, and those of an item are
+                // given to others by one worker, before a barrier.
+                unsafe {
+                    let first = job.start(self.0.parts).add(start);
+                    let parts = std::slice::from_raw_parts(first, len);
+                    let scratch = &mut job.scratch().attention;
+                    join_splits(job.step.isa, &work, item, parts, scratch);
+                    if divided {
+                        self.spread(job, &work, item);
+                    }
+                }
             }
             start += len;
+        }
+        if divided {
+            job.worker.barrier();
         }
     }
 }

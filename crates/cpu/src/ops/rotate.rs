@@ -1,12 +1,14 @@
 //! Angles of rotations, rotating queries, rotating and storing keys and values.
 
+use std::ops::Range;
+
 use tokenmill_ir::{BlockId, NormKind, Rows as RowKind};
 
 use crate::attend::BLOCK_TOKENS;
 use crate::attend::rope::{HeadScale, Rotation};
 use crate::caches::{Cache, Shape};
 use crate::exec::{Job, Kernel};
-use crate::plan::Cols;
+use crate::plan::{Cols, NARROW};
 
 /// Cosines and sines of a rotation at the position of every token.
 #[derive(Debug)]
@@ -60,7 +62,7 @@ impl Turn {
 }
 
 /// Keys and values to store.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Store {
     pub k: Cols,
     pub v: Cols,
@@ -69,12 +71,24 @@ pub(crate) struct Store {
     pub cache: usize,
 }
 
-/// Rotates queries; rotates and stores keys; stores values. Divided by tokens and heads.
+/// Who stores keys and values.
+#[derive(Debug)]
+pub(crate) enum Storing {
+    /// Nobody.
+    None,
+    /// The worker that the token falls to.
+    Here(Store),
+    /// That worker with many tokens; with few, the attention that follows: rows are every
+    /// worker's then.
+    Shared(Store),
+}
+
+/// Rotates queries; rotates and stores keys; stores values.
 #[derive(Debug)]
 pub(crate) struct RotateStore {
     pub q: Cols,
     pub turn: Turn,
-    pub store: Option<Store>,
+    pub storing: Storing,
     pub out: Cols,
 }
 
@@ -86,45 +100,48 @@ pub(crate) fn slot_of(job: &Job<'_>, cache: &Cache, row: usize) -> (BlockId, usi
     (job.table(span, cache)[index / BLOCK_TOKENS], index % BLOCK_TOKENS)
 }
 
-impl RotateStore {
-    fn query(&self, job: &Job<'_>, row: usize, h: usize) {
-        let dim = self.turn.dim;
-        let head = |v: Cols| Cols { start: v.start + h * dim, cols: dim, ..v };
-        // SAFETY: this head of this row is this worker's.
-        let out = unsafe { job.write(head(self.out), row) };
-        out.copy_from_slice(job.read(head(self.q), row));
-        self.turn.apply(job, row, h, out);
-    }
-
-    fn keys_and_values(job: &Job<'_>, s: &Store, row: usize) {
-        let cache = &job.step.caches[s.cache];
+impl Store {
+    /// Rotates and stores the keys, and stores the values, of key heads `heads` of a token row.
+    ///
+    /// # Safety
+    /// They are this worker's, and whoever reads them meets a barrier first or is this worker.
+    pub unsafe fn heads(&self, job: &Job<'_>, row: usize, heads: Range<usize>) {
+        let cache = &job.step.caches[self.cache];
         let Shape::Paged(layout) = cache.shape else { return };
         let (block, slot) = slot_of(job, cache, row);
+        let cols = |v: Cols, dim: usize| {
+            let (start, cols) = (v.start + heads.start * dim, heads.len() * dim);
+            job.read(Cols { start, cols, ..v }, row)
+        };
+        let keys = cols(self.k, layout.k_dim);
         // SAFETY: scratch is used here only.
-        let keys = unsafe { &mut job.scratch().row[..s.k.cols] };
-        keys.copy_from_slice(job.read(s.k, row));
-        s.turn.apply(job, row, 0, keys);
-        let values = job.read(s.v, row);
-        // SAFETY: this token is this worker's, and a barrier follows.
+        let turned = unsafe { &mut job.scratch().row[..keys.len()] };
+        turned.copy_from_slice(keys);
+        self.turn.apply(job, row, heads.start, turned);
+        let (isa, parts, values) = (job.step.isa, cache.parts(), cols(self.v, layout.v_dim));
+        // SAFETY: by contract.
         unsafe {
-            let parts = cache.parts();
-            layout.store(job.step.isa, parts, block.0 as usize, slot, keys, values);
+            layout.store_heads(isa, parts, (block.0 as usize, slot), heads.start, turned, values);
         }
     }
 }
 
 impl Kernel for RotateStore {
     fn run(&self, job: &Job<'_>) {
-        let heads = self.q.cols / self.turn.dim;
-        // Storing all keys and values of a token counts as many heads as there are.
-        let stored = self.store.as_ref().map_or(0, |s| s.k.cols / self.turn.dim);
-        let units = heads + stored;
-        for unit in job.worker.share(job.count(RowKind::Tokens) * units) {
-            let (row, h) = (unit / units, unit % units);
-            match &self.store {
-                Some(s) if h == 0 => Self::keys_and_values(job, s, row),
-                Some(_) if h < stored => {}
-                _ => self.query(job, row, h - stored),
+        let count = job.count(RowKind::Tokens);
+        let (store, rows) = match &self.storing {
+            Storing::None => (None, job.rows(RowKind::Tokens)),
+            Storing::Here(s) => (Some(s), job.worker.share(count)),
+            Storing::Shared(s) => ((count > NARROW).then_some(s), job.rows(RowKind::Tokens)),
+        };
+        for row in rows {
+            // SAFETY: by rows.
+            let out = unsafe { job.write(self.out, row) };
+            out.copy_from_slice(job.read(self.q, row));
+            self.turn.apply(job, row, 0, out);
+            if let Some(s) = store {
+                // SAFETY: this token is this worker's, and a barrier follows.
+                unsafe { s.heads(job, row, 0..s.k.cols / s.turn.dim) };
             }
         }
     }

@@ -43,6 +43,11 @@ pub struct Model {
 
 impl Model {
     pub fn new(kv: tokenmill_ir::KvFormat) -> Self {
+        Self::of(kv, [FormatId::Q4_0, FormatId::Q8_0, FormatId::Q5_1, FormatId::F16])
+    }
+
+    /// The format of each layer.
+    pub fn of(kv: tokenmill_ir::KvFormat, formats: [FormatId; 4]) -> Self {
         let limits = Limits {
             step_tokens: 8 * LEN,
             sequences: 8,
@@ -53,7 +58,7 @@ impl Model {
         };
         let mut model =
             Self { program: Program::default(), material: Material::default(), limits, rng: 99 };
-        model.build(kv);
+        model.build(kv, formats);
         model.program.check().expect("a consistent program");
         model
     }
@@ -107,8 +112,7 @@ impl Model {
         (sum, out)
     }
 
-    fn build(&mut self, kv: tokenmill_ir::KvFormat) {
-        let formats = [FormatId::Q4_0, FormatId::Q8_0, FormatId::Q5_1, FormatId::F16];
+    fn build(&mut self, kv: tokenmill_ir::KvFormat, formats: [FormatId; 4]) {
         let table = self.weight(WeightUse::RowsAndMatmul, FormatId::Q8_0, VOCAB, HIDDEN);
         let mut stream = self.program.buffer(Rows::Tokens, HIDDEN);
         let out = stream.buffer;

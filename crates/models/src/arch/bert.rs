@@ -1,6 +1,7 @@
-//! BERT and MiniLM: learned positions, norms after each sum, attention in both directions, pooled.
+//! BERT, MiniLM, RoBERTa and XLM-R: learned positions, norms after each sum, attention in both
+//! directions, pooled.
 
-use tokenmill_ir::{Act, Mask, PoolKind};
+use tokenmill_ir::{Act, Mask, PoolKind, Unary};
 
 use super::Arch;
 use crate::error::ModelError;
@@ -8,8 +9,26 @@ use crate::hyper::*;
 use crate::spec::*;
 
 pub const ARCH: Arch = Arch { name: "bert", spellings: &["bert"], spec };
+pub const XLM_ROBERTA: Arch = Arch {
+    name: "xlm_roberta",
+    spellings: &["xlm-roberta", "roberta", "camembert"],
+    spec: roberta,
+};
 
-fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+/// Positions begin after the padding token's.
+fn roberta(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    let mut model = spec(h)?;
+    let first = h.meta().opt_u32("pad_token_id")?.unwrap_or(1) + 1;
+    model.embed.positions = Some(first);
+    model.context = model.context.saturating_sub(first);
+    if h.is_classifier()? {
+        let (kind, act) = (PoolKind::First, Unary::Tanh);
+        model.output = Output::Score { kind, act, norm: None };
+    }
+    Ok(model)
+}
+
+pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let norm = Norm::layer(h.f32(LAYER_EPS)?);
     let heads = h.u32(HEADS)?;
     let head_dim = h.head_dim()?;
@@ -20,6 +39,8 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         scale: 1.0 / (head_dim as f32).sqrt(),
         rope: None,
         qk_norm: QkNorm::None,
+        v_norm: None,
+        kv: KvSource::Own,
         mask: Mask::None,
         softcap: None,
         sinks: false,
@@ -31,15 +52,17 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let layer = Layer {
         branches: vec![after(Body::Mix(vec![Mixer::Attention(attention)])), after(Body::Ffn(ffn))],
         join: Join::Sequential,
+        scaled: false,
     };
     Ok(ModelSpec {
         arch: ARCH.name,
         vocab: h.vocab()?,
         hidden: h.u32(HIDDEN)?,
         context: h.u32(CONTEXT)?,
-        embed: Embed { scale: 1.0, learned_positions: true, norm: Some(norm) },
-        layers: vec![layer; h.u32(LAYERS)? as usize],
+        embed: Embed { scale: 1.0, positions: Some(0), norm: Some(norm), per_layer: None },
+        layers: vec![layer; h.layers()? as usize],
         final_norm: None,
         output: Output::Pooled { kind: PoolKind::Mean, normalise: true },
+        draft_layers: 0,
     })
 }

@@ -11,19 +11,13 @@ use crate::spec::*;
 pub const ARCH: Arch = Arch { name: "cohere2", spellings: &["cohere2"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
-    let m = h.meta();
     let norm = Norm::layer(h.f32(LAYER_EPS)?);
     let mut model = llama::spec_norm(h, RopePairing::Interleaved, norm)?;
-    model.layers.iter_mut().for_each(|l| l.join = Join::Parallel);
+    one_norm(&mut model);
     let window = h.u32(WINDOW)?;
-    let pattern = m.opt_u32("sliding_window_pattern")?.unwrap_or(4).max(1) as usize;
-    let types = m.opt_list("layer_types")?;
+    let full = h.full_layers(4, false)?;
     for (i, a) in model.attention_mut() {
-        let full = match types {
-            Some(list) => list.get(i).and_then(|v| v.as_str()) == Some("full_attention"),
-            None => (i + 1) % pattern == 0,
-        };
-        if full {
+        if full[i] {
             a.rope = None;
         } else {
             a.mask = Mask::Window(window);
@@ -32,4 +26,12 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let scale = h.opt_f32(LOGIT_SCALE)?.unwrap_or(0.0625);
     model.output = Output::Logits { scale, softcap: None };
     Ok(model)
+}
+
+/// Both branches of a layer read the stream through its one norm.
+pub fn one_norm(model: &mut ModelSpec) {
+    for layer in &mut model.layers {
+        layer.join = Join::Parallel;
+        layer.branches[1].norm_in = None;
+    }
 }

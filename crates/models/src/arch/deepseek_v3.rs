@@ -1,5 +1,5 @@
-//! DeepSeek-V3 (arXiv 2412.19437): multi-head latent attention, group-limited sigmoid routing, shared
-//! expert, first layers dense.
+//! DeepSeek-V3 and R1 (arXiv 2412.19437), Kimi K2: multi-head latent attention, group-limited
+//! sigmoid routing, shared expert, first layers dense.
 
 use tokenmill_ir::{Act, GateAct, GroupRule, RopePairing, RouteScore};
 
@@ -8,27 +8,35 @@ use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::*;
 
-pub const ARCH: Arch = Arch { name: "deepseek_v3", spellings: &["deepseek_v3"], spec };
+pub const ARCH: Arch =
+    Arch { name: "deepseek_v3", spellings: &["deepseek_v3", "kimi_k2", "deepseek2"], spec };
 
-fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let m = h.meta();
     let mut model = llama::spec_with(h, RopePairing::Interleaved)?;
-    let (nope, rope_dim) = (m.u32("qk_nope_head_dim")?, m.u32("qk_rope_head_dim")?);
-    let scaling = h.rope_scaling("")?;
-    let mut scale = 1.0 / ((nope + rope_dim) as f32).sqrt();
-    if let (RopeScaling::Yarn { factor, .. }, Some(all)) =
-        (&scaling, h.rope_number("mscale_all_dim")?)
-    {
-        let magnitude = yarn_magnitude(*factor, all) as f32;
-        scale *= magnitude * magnitude;
-    }
+    let own = |hf, gguf| h.own(hf, gguf);
+    let rope_dim = m.u32(&own("qk_rope_head_dim", "rope.dimension_count"))?;
+    let nope = match h.is_gguf() {
+        false => m.u32("qk_nope_head_dim")?,
+        true => {
+            // Older files have the whole width of a head under the usual key.
+            let whole = m.opt_u32(&own("", "attention.key_length_mla"))?;
+            whole.map_or_else(|| h.u32(HEAD_DIM), Ok)?.saturating_sub(rope_dim)
+        }
+    };
+    let v_dim = match m.opt_u32(&own("v_head_dim", "attention.value_length_mla"))? {
+        Some(width) => width,
+        None => m.u32(&own("v_head_dim", "attention.value_length"))?,
+    };
+    let (scaling, magnitude) = stretch(h)?;
+    let scale = magnitude * magnitude / ((nope + rope_dim) as f32).sqrt();
     let latent = Latent {
         heads: h.u32(HEADS)?,
-        q_lora: m.opt_u32("q_lora_rank")?,
-        kv_lora: m.u32("kv_lora_rank")?,
+        q_lora: m.opt_u32(&own("q_lora_rank", "attention.q_lora_rank"))?,
+        kv_lora: m.u32(&own("kv_lora_rank", "attention.kv_lora_rank"))?,
         nope,
         rope_dim,
-        v_dim: m.u32("v_head_dim")?,
+        v_dim,
         scale,
         norm: Norm::rms(1e-6),
         rope: RopeSpec {
@@ -43,22 +51,60 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
             *mixers = vec![Mixer::Latent(latent.clone())];
         }
     }
-    let width = h.u32(EXPERT_FFN)?;
-    let shared = m.opt_u32("n_shared_experts")?.filter(|n| *n > 0);
+    experts(h, &mut model)?;
+    Ok(model)
+}
+
+/// The stretching of the rotation, and a factor of queries and keys that goes with it.
+fn stretch(h: &Hyper<'_>) -> Result<(RopeScaling, f32), ModelError> {
+    let mut scaling = h.rope_scaling("")?;
+    let RopeScaling::Yarn { factor, magnitude, .. } = &mut scaling else {
+        return Ok((scaling, 1.0));
+    };
+    let all = match h.is_gguf() {
+        false => h.rope_number("mscale_all_dim")?,
+        true => {
+            // Such files keep a tenth of it, and know no other factor of sine and cosine.
+            *magnitude = 1.0;
+            h.meta().opt_f64(&h.own("", "rope.scaling.yarn_log_multiplier"))?.map(|x| x * 10.0)
+        }
+    };
+    let of_scores = all.map_or(1.0, |all| yarn_magnitude(*factor, all) as f32);
+    Ok((scaling, of_scores))
+}
+
+/// Makes the layers after the first dense ones layers of experts.
+pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
+    let m = h.meta();
+    let width = h.expert_width()?;
+    let shared = m.opt_u32(&h.own("n_shared_experts", "expert_shared_count"))?.filter(|n| *n > 0);
+    let (count, keep) = (
+        m.opt_u32(&h.own("n_group", "expert_group_count"))?,
+        m.opt_u32(&h.own("topk_group", "expert_group_used_count"))?,
+    );
+    let groups = count.zip(keep).map(|(groups, keep)| GroupRule { groups, keep });
+    let normalise = m.opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?;
+    let score = match m.opt_u32(&h.own("", "expert_gating_func"))? {
+        Some(1) => RouteScore::Softmax,
+        _ => RouteScore::Sigmoid,
+    };
     let experts = Experts {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,
         width,
         act: GateAct::Plain(Act::Silu),
-        score: RouteScore::Sigmoid,
-        groups: Some(GroupRule { groups: m.u32("n_group")?, keep: m.u32("topk_group")? }),
-        normalise: m.opt_bool("norm_topk_prob")?.unwrap_or(true),
-        scale: m.opt_f32("routed_scaling_factor")?.unwrap_or(1.0),
+        score,
+        groups: groups.filter(|g| g.groups > 1),
+        normalise: normalise.unwrap_or(!h.is_gguf()),
+        scale: m.opt_f32(&h.own("routed_scaling_factor", "expert_weights_scale"))?.unwrap_or(1.0),
+        fused: GateUp::Alternate,
         shared: shared.map(|n| SharedExpert { width: width * n, gated: false }),
     };
-    let dense = m.opt_u32("first_k_dense_replace")?.unwrap_or(0) as usize;
+    let dense = m
+        .opt_u32(&h.own("first_k_dense_replace", "leading_dense_block_count"))?
+        .unwrap_or(0) as usize;
     for (_, ffn) in model.ffn_mut().filter(|(i, _)| *i >= dense) {
         *ffn = Ffn::Experts(experts.clone());
     }
-    Ok(model)
+    Ok(())
 }

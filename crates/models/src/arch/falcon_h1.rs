@@ -48,6 +48,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
                     *ffn = Ffn::Gated { width, act, gate_scale, out_scale };
                 }
             }
+            Body::LayerInput(_) => {}
         }
     }
     model.embed.scale = one("embedding_multiplier")?;

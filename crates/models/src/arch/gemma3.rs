@@ -1,7 +1,7 @@
 //! Gemma 3: Gemma 2's sandwich with head norms, five windowed layers to a full one, and a rotary
 //! base for each kind.
 
-use tokenmill_ir::{Mask, MetaValue};
+use tokenmill_ir::Mask;
 
 use super::{Arch, gemma2};
 use crate::error::ModelError;
@@ -14,8 +14,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = gemma2::sandwich(h)?;
     let norm = gemma2::gemma_norm(h)?;
     let window = h.u32(WINDOW)?;
-    let pattern = h.meta().opt_u32("sliding_window_pattern")?.unwrap_or(6) as usize;
-    let types = h.meta().opt_list("layer_types")?;
+    let full = h.full_layers(6, false)?;
     let local_theta = match h.meta().opt_f64("rope_local_base_freq")? {
         Some(theta) => theta,
         None if h.is_gguf() => 10_000.0,
@@ -24,12 +23,8 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let (theta, scaling) = (h.theta("full_attention")?, h.rope_scaling("full_attention")?);
     for (i, a) in model.attention_mut() {
         a.qk_norm = QkNorm::Head(norm);
-        let full = match types {
-            Some(list) => list.get(i).and_then(MetaValue::as_str) == Some("full_attention"),
-            None => (i + 1) % pattern.max(1) == 0,
-        };
         let Some(rope) = &mut a.rope else { continue };
-        if full {
+        if full[i] {
             (rope.theta, rope.scaling) = (theta, scaling.clone());
         } else {
             (rope.theta, rope.scaling) = (local_theta, RopeScaling::None);

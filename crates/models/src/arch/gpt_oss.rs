@@ -5,7 +5,7 @@ use tokenmill_ir::{GateAct, Mask, MetaValue, RopePairing, RouteScore};
 use super::{Arch, llama};
 use crate::error::ModelError;
 use crate::hyper::*;
-use crate::spec::{Experts, Ffn, ModelSpec};
+use crate::spec::{Experts, Ffn, GateUp, ModelSpec};
 
 pub const ARCH: Arch = Arch { name: "gpt_oss", spellings: &["gpt_oss", "gpt-oss"], spec };
 
@@ -27,12 +27,13 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let experts = Experts {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,
-        width: h.u32(EXPERT_FFN)?,
+        width: h.expert_width()?,
         act: GateAct::Clamped { alpha: 1.702, limit },
         score: RouteScore::SoftmaxOfTop,
         groups: None,
         normalise: false,
         scale: 1.0,
+        fused: GateUp::Alternate,
         shared: None,
     };
     model.ffn_mut().for_each(|(_, f)| *f = Ffn::Experts(experts.clone()));

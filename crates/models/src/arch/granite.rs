@@ -7,7 +7,7 @@ use crate::spec::{ModelSpec, Output};
 
 pub const ARCH: Arch = Arch { name: "granite", spellings: &["granite"], spec };
 
-fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec(h)?;
     model.embed.scale = h.opt_f32(EMBED_SCALE)?.unwrap_or(1.0);
     let residual = h.opt_f32(RESIDUAL_SCALE)?.unwrap_or(1.0);

@@ -13,12 +13,13 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_with(h, RopePairing::Half)?;
     let norm = Norm::rms(h.f32(RMS_EPS)?);
     model.attention_mut().for_each(|(_, a)| a.qk_norm = QkNorm::Head(norm));
-    let kernel = m.u32("conv_L_cache")?;
+    let kernel = m.u32(&h.own("conv_L_cache", "shortconv.l_cache"))?;
     let types = m.opt_list("layer_types")?;
     let full = m.opt_list("full_attn_idxs")?.unwrap_or_default();
     for (i, layer) in model.layers.iter_mut().enumerate() {
         let attends = match types {
             Some(list) => list.get(i).and_then(MetaValue::as_str) == Some("full_attention"),
+            None if h.is_gguf() => h.layer_u32(KV_HEADS, i)? != Some(0),
             None => full.iter().any(|v| v.as_u32() == Some(i as u32)),
         };
         if !attends {
@@ -39,7 +40,7 @@ fn ffn_width(h: &Hyper<'_>) -> Result<u32, ModelError> {
         Some(width) => width,
         None => h.u32(FFN)?,
     };
-    if !m.opt_bool("block_auto_adjust_ff_dim")?.unwrap_or(true) {
+    if h.is_gguf() || !m.opt_bool("block_auto_adjust_ff_dim")?.unwrap_or(true) {
         return Ok(stated);
     }
     let factor = m.opt_f64("block_ffn_dim_multiplier")?.unwrap_or(1.0);

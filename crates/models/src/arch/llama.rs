@@ -2,12 +2,20 @@
 
 use tokenmill_ir::{Act, Mask, RopePairing};
 
-use super::Arch;
+use super::{Arch, mixtral};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::*;
 
-pub const ARCH: Arch = Arch { name: "llama", spellings: &["llama"], spec };
+pub const ARCH: Arch = Arch { name: "llama", spellings: &["llama"], spec: spec_or_experts };
+
+fn spec_or_experts(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    // GGUF calls Mixtral so too.
+    match h.is_gguf() && h.opt_u32(EXPERTS)?.is_some_and(|n| n > 0) {
+        true => mixtral::spec(h),
+        false => spec(h),
+    }
+}
 
 pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     // llama.cpp's converter permutes query and key rows of this family to pair neighbours.
@@ -24,7 +32,7 @@ pub fn spec_with(h: &Hyper<'_>, pairing: RopePairing) -> Result<ModelSpec, Model
 pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<ModelSpec, ModelError> {
     let heads = h.u32(HEADS)?;
     let head_dim = h.head_dim()?;
-    let partial = h.rope_number("partial_rotary_factor")?;
+    let partial = h.rope_number("partial_rotary_factor")?.or(h.rope_number("rotary_pct")?);
     let dims = match partial {
         Some(part) => (f64::from(head_dim) * part) as u32,
         None => h.opt_u32(ROPE_DIMS)?.unwrap_or(head_dim),
@@ -39,6 +47,8 @@ pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<Mode
             scale: 1.0 / (head_dim as f32).sqrt(),
             rope: Some(rope.clone()),
             qk_norm: QkNorm::None,
+            v_norm: None,
+            kv: KvSource::Own,
             mask: Mask::Causal,
             softcap: None,
             sinks: false,
@@ -52,6 +62,7 @@ pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<Mode
                 Branch::pre(norm, Body::Ffn(Ffn::gated(width, act))),
             ],
             join: Join::Sequential,
+            scaled: false,
         })
     };
     Ok(ModelSpec {
@@ -59,9 +70,10 @@ pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<Mode
         vocab: h.vocab()?,
         hidden: h.u32(HIDDEN)?,
         context: h.u32(CONTEXT)?,
-        embed: Embed { scale: 1.0, learned_positions: false, norm: None },
-        layers: (0..h.u32(LAYERS)? as usize).map(layer).collect::<Result<_, _>>()?,
+        embed: Embed { scale: 1.0, positions: None, norm: None, per_layer: None },
+        layers: (0..h.layers()? as usize).map(layer).collect::<Result<_, _>>()?,
         final_norm: Some(norm),
         output: Output::Logits { scale: 1.0, softcap: None },
+        draft_layers: 0,
     })
 }

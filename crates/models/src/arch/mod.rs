@@ -1,29 +1,57 @@
 //! One file per architecture: a function from hyper-parameters to a [`ModelSpec`].
 
+mod arcee;
 mod bert;
+mod cohere;
 mod cohere2;
+mod deepseek_v2;
 mod deepseek_v3;
+mod ernie4_5;
+mod exaone4;
 mod falcon_h1;
+mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma4;
+mod glm4;
+mod glm4_moe;
+mod gpt2;
+mod gpt_neox;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
+mod granitemoe;
 mod lfm2;
 mod llama;
+mod mamba2;
+mod minimax_m2;
+mod ministral3;
 mod mistral;
 mod mixtral;
+mod modernbert;
+mod nemotron;
+mod nomic_bert;
 mod olmo2;
+mod olmo3;
+mod olmoe;
+mod phi;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
 mod qwen3_next;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 use tokenmill_ir::Checkpoint;
 
 use crate::error::ModelError;
 use crate::hyper::Hyper;
-use crate::spec::ModelSpec;
+use crate::spec::{ModelSpec, Output};
 
 /// An architecture.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +83,37 @@ pub const ARCHS: &[Arch] = &[
     phi3::ARCH,
     olmo2::ARCH,
     granite::ARCH,
+    smollm3::ARCH,
+    gemma::ARCH,
+    glm4::ARCH,
+    glm4_moe::ARCH,
+    deepseek_v2::ARCH,
+    olmo3::ARCH,
+    olmoe::ARCH,
+    cohere::ARCH,
+    exaone4::ARCH,
+    starcoder2::ARCH,
+    nemotron::ARCH,
+    stablelm::ARCH,
+    phi::ARCH,
+    gpt2::ARCH,
+    gpt_neox::ARCH,
+    ministral3::ARCH,
+    seed_oss::ARCH,
+    arcee::ARCH,
+    ernie4_5::ARCH,
+    qwen2_moe::ARCH,
+    granitemoe::ARCH,
+    granite_hybrid::ARCH,
+    mamba2::ARCH,
+    minimax_m2::ARCH,
+    gemma4::ARCH,
+    qwen3_5::ARCH,
+    qwen3_5::MOE,
     bert::ARCH,
+    bert::XLM_ROBERTA,
+    nomic_bert::ARCH,
+    modernbert::ARCH,
 ];
 
 /// The spec of a checkpoint.
@@ -68,5 +126,9 @@ pub fn spec_of(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
     })?;
     let mut spec = (arch.spec)(&hyper)?;
     spec.arch = arch.name;
+    spec.draft_layers = hyper.draft_layers()?;
+    if let (Some(kind), false) = (hyper.pooling()?, matches!(spec.output, Output::Score { .. })) {
+        spec.output = Output::Pooled { kind, normalise: true };
+    }
     Ok(spec)
 }

@@ -17,10 +17,13 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         if let Some(window) = window {
             a.mask = Mask::Window(window);
         }
-        long |= a.rope.as_ref().is_some_and(|r| matches!(r.scaling, RopeScaling::Factors { .. }));
+        long |= a.rope.as_ref().is_some_and(|r| {
+            matches!(r.scaling, RopeScaling::Factors { .. } | RopeScaling::Tensor { .. })
+        });
     }
     // Only the short factors are used, so sequences end where they stop holding.
-    if let (true, Some(original)) = (long, h.meta().opt_u32("original_max_position_embeddings")?) {
+    let key = h.own("original_max_position_embeddings", "rope.scaling.original_context_length");
+    if let (true, Some(original)) = (long, h.meta().opt_u32(&key)?) {
         model.context = original;
     }
     Ok(model)

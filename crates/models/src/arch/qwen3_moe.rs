@@ -5,7 +5,7 @@ use tokenmill_ir::{Act, GateAct, RouteScore};
 use super::{Arch, qwen3};
 use crate::error::ModelError;
 use crate::hyper::*;
-use crate::spec::{Experts, Ffn, ModelSpec};
+use crate::spec::{Experts, Ffn, GateUp, ModelSpec};
 
 pub const ARCH: Arch = Arch { name: "qwen3_moe", spellings: &["qwen3_moe", "qwen3moe"], spec };
 
@@ -24,12 +24,13 @@ pub fn softmax_experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
     Ok(Experts {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,
-        width: h.u32(EXPERT_FFN)?,
+        width: h.expert_width()?,
         act: GateAct::Plain(Act::Silu),
         score: RouteScore::Softmax,
         groups: None,
         normalise: h.meta().opt_bool("norm_topk_prob")?.unwrap_or(true),
         scale: 1.0,
+        fused: GateUp::Alternate,
         shared: None,
     })
 }

@@ -10,6 +10,24 @@ use tokenmill_ir::{MetaValue, RopePairing};
 pub const ARCH: Arch = Arch { name: "qwen3_next", spellings: &["qwen3_next"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    let mut model = mixed_layers(h)?;
+    let ffn = Ffn::Experts(experts(h)?);
+    let sparse = qwen3_moe::sparse_layers(h, model.layers.len())?;
+    for (_, f) in model.ffn_mut().filter(|(i, _)| sparse[*i]) {
+        *f = ffn.clone();
+    }
+    Ok(model)
+}
+
+/// Softmax routing with a gated shared expert.
+pub fn experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
+    let width = h.u32(SHARED_FFN)?;
+    let shared = Some(SharedExpert { width, gated: true });
+    Ok(Experts { shared, ..qwen3_moe::softmax_experts(h)? })
+}
+
+/// The layers with dense feed-forward parts.
+pub fn mixed_layers(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let m = h.meta();
     let mut model = llama::spec_with(h, RopePairing::Half)?;
     let norm = gemma2::gemma_norm(h)?; // weights stored around 0
@@ -37,13 +55,6 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         if !full {
             layer.branches[0].body = Body::Mix(vec![Mixer::DeltaNet(delta.clone())]);
         }
-    }
-    let mut experts = qwen3_moe::softmax_experts(h)?;
-    let width = m.u32("shared_expert_intermediate_size")?;
-    experts.shared = Some(SharedExpert { width, gated: true });
-    let sparse = qwen3_moe::sparse_layers(h, model.layers.len())?;
-    for (_, ffn) in model.ffn_mut().filter(|(i, _)| sparse[*i]) {
-        *ffn = Ffn::Experts(experts.clone());
     }
     Ok(model)
 }

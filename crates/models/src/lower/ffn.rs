@@ -49,13 +49,24 @@ impl Lower<'_> {
     /// Two matrices, whether stored apart or one above the other.
     fn gate_and_up(&mut self, width: u32) -> Result<(WeightId, WeightId), ModelError> {
         let hidden = self.spec.hidden;
-        if self.tensor_opt(Role::GateUp).is_none() {
+        if self.tensor_opt(Role::Gate).is_some() {
             let gate = self.matrix(Role::Gate, width, hidden)?;
             return Ok((gate, self.matrix(Role::Up, width, hidden)?));
         }
+        self.halves("mlp", Role::GateUp, width)
+    }
+
+    /// The upper and the lower half of a tensor.
+    fn halves(
+        &mut self,
+        name: &str,
+        role: Role,
+        width: u32,
+    ) -> Result<(WeightId, WeightId), ModelError> {
+        let hidden = self.spec.hidden;
         let half = |start| Some(RowSlices::range(start, width.into()));
-        let gate = self.stacked("mlp.gate", hidden, &[(Role::GateUp, half(0))])?;
-        let up = self.stacked("mlp.up", hidden, &[(Role::GateUp, half(width.into()))])?;
+        let gate = self.stacked(&format!("{name}.gate"), hidden, &[(role, half(0))])?;
+        let up = self.stacked(&format!("{name}.up"), hidden, &[(role, half(width.into()))])?;
         Ok((gate, up))
     }
 
@@ -83,16 +94,21 @@ impl Lower<'_> {
         };
         let route = self.program.buffer(Rows::Tokens, 2 * e.top);
         self.program.ops.push(Op::Route { x, router, rule, out: route.buffer });
-        let gate = self.expert_matrices(&GATE, e.count, e.width, hidden)?;
-        let up = self.expert_matrices(&UP, e.count, e.width, hidden)?;
-        let down = self.expert_matrices(&DOWN, e.count, hidden, e.width)?;
+        let gate = self.expert_matrices(&GATE, e, e.width, hidden)?;
+        let up = self.expert_matrices(&UP, e, e.width, hidden)?;
+        let down = self.expert_matrices(&DOWN, e, hidden, e.width)?;
         let out = self.program.buffer(Rows::Tokens, hidden);
         let (experts, act) = (e.count, e.act);
         let id = out.buffer;
         self.program.ops.push(Op::Experts { x, route, gate, up, down, experts, act, out: id });
         let Some(shared) = e.shared else { return Ok(out) };
-        let gate = self.matrix(Role::SharedGate, shared.width, hidden)?;
-        let up = self.matrix(Role::SharedUp, shared.width, hidden)?;
+        let (gate, up) = match self.tensor_opt(Role::SharedGateUp) {
+            Some(_) => self.halves("shared", Role::SharedGateUp, shared.width)?,
+            None => (
+                self.matrix(Role::SharedGate, shared.width, hidden)?,
+                self.matrix(Role::SharedUp, shared.width, hidden)?,
+            ),
+        };
         let y = self.gated(x, gate, up, shared.width, GateAct::Plain(Act::Silu));
         let down = self.matrix(Role::SharedDown, hidden, shared.width)?;
         let mut y = self.linear(y, down);

@@ -1,15 +1,15 @@
 //! Token mixers: attention, latent attention, gated delta net, Mamba-2, short convolution.
 
 use tokenmill_ir::{
-    Act, AttendSource, CacheKind, Expr, GateOrder, HeadNorm, Mask, Op, RowSlices, Rows, Store,
-    Unary, View, WeightId, WeightSpec, WeightUse,
+    Act, AttendSource, CacheKind, Expr, GateOrder, HeadNorm, Mask, Op, RopeId, RowSlices, Rows,
+    Store, Unary, View, WeightId, WeightSpec, WeightUse,
 };
 
 use super::{Lower, slice};
 use crate::error::ModelError;
 use crate::names::Role;
 use crate::spec::{
-    Attention, DeltaNet, Latent, Mamba, Mixer, Multipliers, Norm, QkNorm, ShortConv,
+    Attention, DeltaNet, KvSource, Latent, Mamba, Mixer, Multipliers, Norm, QkNorm, ShortConv,
 };
 
 impl Lower<'_> {
@@ -25,49 +25,28 @@ impl Lower<'_> {
 
     fn attention(&mut self, a: &Attention, x: View) -> Result<View, ModelError> {
         let hidden = self.spec.hidden;
-        let (q_cols, kv_cols) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let q_cols = a.heads * a.head_dim;
+        // Layers that read another's cache have queries only.
+        let kv_cols = match a.kv {
+            KvSource::Layer(_) => 0,
+            _ => a.kv_heads * a.head_dim,
+        };
         let qkv_weight = self.qkv(a, q_cols, kv_cols)?;
         let output = a.multipliers.output;
         let qkv = self.linear(x, qkv_weight);
         let mut q = slice(qkv, 0, q_cols);
         let mut k = slice(qkv, q_cols, kv_cols);
-        let v = slice(qkv, q_cols + kv_cols, kv_cols);
+        let mut v = slice(qkv, q_cols + kv_cols, kv_cols);
         let gate = a.gated.then(|| slice(qkv, q_cols + 2 * kv_cols, q_cols));
         if let QkNorm::Whole(norm) = a.qk_norm {
             q = self.norm(q, norm, Role::QNorm)?;
             k = self.norm(k, norm, Role::KNorm)?;
         }
-        let (mut q_norm, mut k_norm) = (None, None);
-        if let QkNorm::Head(norm) = a.qk_norm {
-            q_norm = Some(self.head_norm(norm, Role::QNorm, a.head_dim, q_cols)?);
-            k_norm = Some(self.head_norm(norm, Role::KNorm, a.head_dim, kv_cols)?);
+        if let (Some(norm), true) = (a.v_norm, kv_cols > 0) {
+            v = self.unit_norm(v, norm, a.kv_heads);
         }
+        let (q, source) = self.keys_and_values(a, q, k, v)?;
         let out = self.program.buffer(Rows::Tokens, q_cols);
-        let source = if a.mask == Mask::None && a.rope.is_none() && q_norm.is_none() {
-            AttendSource::Fresh { k, v }
-        } else {
-            let (kv_heads, k_dim, v_dim) = (a.kv_heads, a.head_dim, a.head_dim);
-            let cache = self.cache(match a.mask {
-                Mask::Window(tokens) => CacheKind::Window { tokens, kv_heads, k_dim, v_dim },
-                _ => CacheKind::Full { kv_heads, k_dim, v_dim },
-            });
-            let rope = match &a.rope {
-                Some(r) => Some(self.rope_id(r)?),
-                None => None,
-            };
-            let rotated = self.program.buffer(Rows::Tokens, q_cols);
-            self.program.ops.push(Op::RotateStore {
-                q,
-                heads: a.heads,
-                head_dim: a.head_dim,
-                q_norm,
-                rope,
-                store: Some(Store { k, v, kv_heads, k_norm, cache }),
-                out: rotated.buffer,
-            });
-            q = rotated;
-            AttendSource::Cache(cache)
-        };
         let sinks = match a.sinks {
             true => Some(self.vector(Role::Sinks, a.heads)?),
             false => None,
@@ -94,6 +73,84 @@ impl Lower<'_> {
         Ok(self.linear(y, o))
     }
 
+    /// Head norms and rotation. Keys and values go to the layer's cache, to none where every token
+    /// sees all of its own step, and nowhere where another layer's cache is read.
+    fn keys_and_values(
+        &mut self,
+        a: &Attention,
+        q: View,
+        k: View,
+        v: View,
+    ) -> Result<(View, AttendSource), ModelError> {
+        let (mut q_norm, mut k_norm) = (None, None);
+        if let QkNorm::Head(norm) = a.qk_norm {
+            q_norm = Some(self.head_norm(norm, Role::QNorm, a.head_dim, q.cols)?);
+            if k.cols > 0 {
+                k_norm = Some(self.head_norm(norm, Role::KNorm, a.head_dim, k.cols)?);
+            }
+        }
+        let rope = match &a.rope {
+            Some(r) => Some(self.rope_id(r)?),
+            None => None,
+        };
+        if matches!(a.mask, Mask::None | Mask::Around(_)) {
+            let q = self.rotated(q, a.heads, q_norm, rope);
+            return Ok((
+                q,
+                AttendSource::Fresh { k: self.rotated(k, a.kv_heads, k_norm, rope), v },
+            ));
+        }
+        if let KvSource::Layer(layer) = a.kv {
+            let shared = self.kv_caches.iter().find(|(l, _)| *l == layer).map(|(_, c)| *c);
+            let value = format!("the cache of layer {layer}");
+            let cache = shared.ok_or_else(|| ModelError::unsupported("shared keys", value))?;
+            return Ok((self.rotated(q, a.heads, q_norm, rope), AttendSource::Cache(cache)));
+        }
+        let (kv_heads, k_dim, v_dim) = (a.kv_heads, a.head_dim, a.head_dim);
+        let cache = self.cache(match a.mask {
+            Mask::Window(tokens) => CacheKind::Window { tokens, kv_heads, k_dim, v_dim },
+            _ => CacheKind::Full { kv_heads, k_dim, v_dim },
+        });
+        self.kv_caches.push((self.layer, cache));
+        let rotated = self.program.buffer(Rows::Tokens, q.cols);
+        self.program.ops.push(Op::RotateStore {
+            q,
+            heads: a.heads,
+            head_dim: a.head_dim,
+            q_norm,
+            rope,
+            store: Some(Store { k, v, kv_heads, k_norm, cache }),
+            out: rotated.buffer,
+        });
+        Ok((rotated, AttendSource::Cache(cache)))
+    }
+
+    /// Heads normalised and rotated, kept nowhere.
+    fn rotated(
+        &mut self,
+        x: View,
+        heads: u32,
+        norm: Option<HeadNorm>,
+        rope: Option<RopeId>,
+    ) -> View {
+        if norm.is_none() && rope.is_none() {
+            return x;
+        }
+        let out = self.program.buffer(Rows::Tokens, x.cols);
+        let (head_dim, id) = (x.cols / heads, out.buffer);
+        let (q, q_norm) = (x, norm);
+        self.program.ops.push(Op::RotateStore {
+            q,
+            heads,
+            head_dim,
+            q_norm,
+            rope,
+            store: None,
+            out: id,
+        });
+        out
+    }
+
     /// Queries, keys, values (and gates) as one matrix, scalar factors on its rows.
     fn qkv(&mut self, a: &Attention, q_cols: u32, kv_cols: u32) -> Result<WeightId, ModelError> {
         let weight = self.qkv_rows(a, q_cols, kv_cols)?;
@@ -111,6 +168,15 @@ impl Lower<'_> {
         kv_cols: u32,
     ) -> Result<WeightId, ModelError> {
         let hidden = self.spec.hidden;
+        if self.tensor_opt(Role::QkvByHead).is_some() {
+            // Head after head, its query, key and value.
+            let d = u64::from(a.head_dim);
+            let rows = |i| {
+                Some(RowSlices { start: i * d, count: d, stride: 3 * d, repeat: a.heads.into() })
+            };
+            let parts = [0, 1, 2].map(|i| (Role::QkvByHead, rows(i)));
+            return self.stacked("attn.qkv", hidden, &parts);
+        }
         if self.tensor_opt(Role::Qkv).is_some() {
             let all = RowSlices::range(0, u64::from(q_cols + 2 * kv_cols));
             return self.stacked("attn.qkv", hidden, &[(Role::Qkv, Some(all))]);
@@ -118,7 +184,17 @@ impl Lower<'_> {
         let kv = Some(RowSlices::range(0, kv_cols.into()));
         if !a.gated {
             let q = Some(RowSlices::range(0, q_cols.into()));
-            let parts = [(Role::Q, q), (Role::K, kv), (Role::V, kv)];
+            let parts = match a.kv {
+                KvSource::Own => vec![(Role::Q, q), (Role::K, kv), (Role::V, kv)],
+                KvSource::KeysAreValues => vec![(Role::Q, q), (Role::K, kv), (Role::K, kv)],
+                KvSource::Layer(_) => {
+                    // Files may hold projections that such a layer does not use.
+                    for role in [Role::K, Role::V, Role::KNorm] {
+                        self.tensor_opt(role);
+                    }
+                    vec![(Role::Q, q)]
+                }
+            };
             return self.stacked("attn.qkv", hidden, &parts);
         }
         // The query projection holds, head after head, the query and its gate.
@@ -187,7 +263,7 @@ impl Lower<'_> {
             store: None,
             out: rotated.buffer,
         });
-        // Absorbed: queries are taken into the latent space, and values out of it, a head at a time.
+        // Absorbed: queries are taken into the latent space, values out of it, a head at a time.
         let (key, value) = self.latent_matrices(l)?;
         let q_latent = self.head_linear(q_nope, heads, key);
         let out = self.program.buffer(Rows::Tokens, heads * l.kv_lora);
@@ -206,6 +282,11 @@ impl Lower<'_> {
 
     /// Key and value matrices of all heads from the one stored up-projection.
     fn latent_matrices(&mut self, l: &Latent) -> Result<(WeightId, WeightId), ModelError> {
+        if self.tensor_opt(Role::KvLoraKeys).is_some() {
+            // Stored apart, the keys' turned already.
+            let key = self.matrix(Role::KvLoraKeys, l.heads * l.kv_lora, l.nope)?;
+            return Ok((key, self.matrix(Role::KvLoraValues, l.heads * l.v_dim, l.kv_lora)?));
+        }
         let t = self.tensor(Role::KvLoraUp)?;
         let stride = u64::from(l.nope + l.v_dim);
         let rows = |start: u32, count: u32| {
@@ -233,7 +314,7 @@ impl Lower<'_> {
         Ok((key, add("v_up", l.heads * l.v_dim, l.kv_lora, value)))
     }
 
-    fn head_linear(&mut self, x: View, heads: u32, weight: WeightId) -> View {
+    pub(super) fn head_linear(&mut self, x: View, heads: u32, weight: WeightId) -> View {
         let rows = self.program.weights[weight.0 as usize].rows;
         let out = self.program.buffer(Rows::Tokens, rows);
         self.program.ops.push(Op::HeadLinear { x, heads, weight, out: out.buffer });
@@ -244,6 +325,9 @@ impl Lower<'_> {
         let hidden = self.spec.hidden;
         let ratio = d.v_heads / d.k_heads.max(1);
         let (k, v) = (u64::from(d.k_dim), u64::from(d.v_dim * ratio));
+        if self.tensor_opt(Role::DeltaQkv).is_some() {
+            return self.delta_net_split(d, x);
+        }
         // Rows of the input projection: key head after key head, its q, k, v and z.
         let of = |start, count| {
             let repeat = d.k_heads.into();
@@ -263,10 +347,34 @@ impl Lower<'_> {
         let qkv = self.linear(x, qkv_weight);
         let z = self.linear(x, z_weight);
         let ba = self.linear(x, ba_weight);
+        self.delta_rule(d, qkv, z, ba)
+    }
+
+    /// Projections stored apart: queries, keys and values; gates; β; α.
+    fn delta_net_split(&mut self, d: &DeltaNet, x: View) -> Result<View, ModelError> {
+        let hidden = self.spec.hidden;
+        let v_cols = d.v_heads * d.v_dim;
+        let qkv = self.matrix(Role::DeltaQkv, 2 * d.k_heads * d.k_dim + v_cols, hidden)?;
+        let z = self.matrix(Role::DeltaZ, v_cols, hidden)?;
+        let ba = [(Role::DeltaBeta, None), (Role::DeltaAlpha, None)];
+        let ba = self.stacked("delta.ba", hidden, &ba)?;
+        let [qkv, z, ba] = [qkv, z, ba].map(|w| self.linear(x, w));
+        self.delta_rule(d, qkv, z, ba)
+    }
+
+    /// From projections to the output; `ba` holds β, then α, of each value head.
+    fn delta_rule(
+        &mut self,
+        d: &DeltaNet,
+        qkv: View,
+        z: View,
+        ba: View,
+    ) -> Result<View, ModelError> {
+        let hidden = self.spec.hidden;
         let mixed = self.conv(qkv, Role::DeltaConv, d.kernel, Some(Act::Silu))?;
         let (k_cols, v_cols) = (d.k_heads * d.k_dim, d.v_heads * d.v_dim);
         let state = self.cache(CacheKind::State { len: d.v_heads * d.k_dim * d.v_dim });
-        let a_log = self.vector(Role::DeltaALog, d.v_heads)?;
+        let a_log = self.decay(Role::DeltaALog, Role::DecayRates, d.v_heads)?;
         let dt_bias = self.vector(Role::DeltaDtBias, d.v_heads)?;
         let out = self.program.buffer(Rows::Tokens, v_cols);
         self.program.ops.push(Op::DeltaRule {
@@ -287,6 +395,25 @@ impl Lower<'_> {
         let y = self.gated_norm(out, d.norm, weight, d.v_heads, gate);
         let o = self.matrix(Role::DeltaOut, hidden, v_cols)?;
         Ok(self.linear(y, o))
+    }
+
+    /// Each of `groups` column groups normalised alone, without weights.
+    fn unit_norm(&mut self, x: View, norm: Norm, groups: u32) -> View {
+        let out = self.program.buffer(Rows::Tokens, x.cols);
+        self.program.ops.push(Op::Norm {
+            x,
+            adds: Vec::new(),
+            sum: None,
+            kind: norm.kind,
+            weight: None,
+            offset: 0.0,
+            bias: None,
+            groups,
+            gate: None,
+            eps: norm.eps,
+            out: out.buffer,
+        });
+        out
     }
 
     fn gated_norm(
@@ -344,8 +471,8 @@ impl Lower<'_> {
         let mixed = self.conv(xbc, Role::MambaConv, m.kernel, Some(Act::Silu))?;
         let state = self.cache(CacheKind::State { len: inner * m.state_dim });
         let out = self.program.buffer(Rows::Tokens, inner);
-        let (a_log, skip) =
-            (self.vector(Role::MambaALog, m.heads)?, self.vector(Role::MambaSkip, m.heads)?);
+        let a_log = self.decay(Role::MambaALog, Role::DecayRates, m.heads)?;
+        let skip = self.vector(Role::MambaSkip, m.heads)?;
         let dt_bias = self.vector(Role::MambaDtBias, m.heads)?;
         self.program.ops.push(Op::Scan {
             x: slice(mixed, 0, inner),

@@ -2,14 +2,15 @@
 //! layer computes.
 
 mod ffn;
+mod inputs;
 mod mixers;
 mod weights;
 
 use std::collections::HashSet;
 
 use tokenmill_ir::{
-    CacheId, CacheKind, CacheSpec, Checkpoint, Expr, KvFormat, NormKind, Op, Program, RopeId, Rows,
-    View, WeightId,
+    CacheId, CacheKind, CacheSpec, Checkpoint, Expr, KvFormat, NormKind, Op, PoolKind, Program,
+    RopeId, Rows, Unary, View, WeightId,
 };
 
 use crate::error::ModelError;
@@ -41,12 +42,15 @@ pub fn lower(
         used: HashSet::new(),
         layer: 0,
         groups: Vec::new(),
+        kv_caches: Vec::new(),
+        layer_inputs: None,
     };
     low.model()?;
     low.program.check()?;
     let names = checkpoint.tensors.iter().map(|t| &t.name);
-    let unused: Vec<String> =
-        names.filter(|n| !low.used.contains(*n) && !is_ignorable(n)).cloned().collect();
+    let unused =
+        names.filter(|n| !low.used.contains(*n) && !is_ignorable(n) && !low.drafts(n)).cloned();
+    let unused: Vec<String> = unused.collect();
     Ok(Lowered { program: low.program, unused })
 }
 
@@ -62,6 +66,10 @@ struct Lower<'a> {
     layer: usize,
     /// Kinds of cache groups so far, in order of appearance.
     groups: Vec<tokenmill_ir::GroupKind>,
+    /// The key/value cache of each attention layer so far, for layers that share it.
+    kv_caches: Vec<(usize, CacheId)>,
+    /// Inputs of all layers side by side. [tokens, layers × width]
+    layer_inputs: Option<View>,
 }
 
 /// The residual stream: a buffer and outputs not yet added to it. The next norm adds them.
@@ -71,6 +79,14 @@ struct Stream {
 }
 
 impl Lower<'_> {
+    /// Whether a tensor belongs to a layer that only drafts.
+    fn drafts(&self, name: &str) -> bool {
+        let layers = self.spec.layers.len();
+        let parts = name.split('.').filter_map(|p| p.parse::<usize>().ok());
+        let draft = layers..layers + self.spec.draft_layers as usize;
+        parts.take(1).any(|l| draft.contains(&l))
+    }
+
     fn model(&mut self) -> Result<(), ModelError> {
         let spec = self.spec;
         self.program.hidden = spec.hidden;
@@ -88,11 +104,11 @@ impl Lower<'_> {
             && find_opt(self.checkpoint, Role::Head, 0, 0).is_none();
         let table = self.embedding(tied)?;
         let (mut positions, mut token_types) = (None, None);
-        if spec.embed.learned_positions {
-            positions = Some(self.table(Role::EmbedPositions)?);
-            if find_opt(self.checkpoint, Role::EmbedTypes, 0, 0).is_some() {
-                token_types = Some(self.table(Role::EmbedTypes)?);
-            }
+        if let Some(first) = spec.embed.positions {
+            positions = Some(self.table(Role::EmbedPositions, first)?);
+        }
+        if find_opt(self.checkpoint, Role::EmbedTypes, 0, 0).is_some() {
+            token_types = Some(self.table(Role::EmbedTypes, 0)?);
         }
         let out = self.program.buffer(Rows::Tokens, spec.hidden);
         let (scale, out_id) = (spec.embed.scale, out.buffer);
@@ -100,6 +116,9 @@ impl Lower<'_> {
         let mut stream = Stream { base: out, pending: Vec::new() };
         if let Some(norm) = spec.embed.norm {
             stream.base = self.norm(out, norm, Role::EmbedNorm)?;
+        }
+        if let Some(per_layer) = spec.embed.per_layer {
+            self.layer_inputs = Some(self.per_layer(&per_layer, stream.base)?);
         }
         Ok(stream)
     }
@@ -114,11 +133,22 @@ impl Lower<'_> {
             }
             Join::Parallel => {
                 let Some(first) = layer.branches.first() else { return Ok(()) };
-                let x = self.branch_input(first, stream)?;
-                for branch in &layer.branches {
+                let shared = self.branch_input(first, stream)?;
+                let mut inputs = vec![shared];
+                for branch in &layer.branches[1..] {
+                    inputs.push(match branch.norm_in {
+                        Some(_) => self.branch_input(branch, stream)?,
+                        None => shared,
+                    });
+                }
+                for (branch, x) in layer.branches.iter().zip(inputs) {
                     self.branch_output(branch, x, stream)?;
                 }
             }
+        }
+        if layer.scaled {
+            self.flush(stream);
+            stream.base = self.scaled_by_tensor(stream.base, Role::LayerScale)?;
         }
         Ok(())
     }
@@ -128,6 +158,7 @@ impl Lower<'_> {
         let role = match branch.body {
             Body::Mix(_) => Role::MixerNorm,
             Body::Ffn(_) => Role::FfnNorm,
+            Body::LayerInput(_) => Role::LayerInputNorm,
         };
         match branch.norm_in {
             Some(norm) => self.norm_stream(stream, norm, role, Rows::Tokens),
@@ -153,6 +184,7 @@ impl Lower<'_> {
                 (self.total(&outs), Role::MixerPostNorm)
             }
             Body::Ffn(ffn) => (self.ffn(ffn, x)?, Role::FfnPostNorm),
+            Body::LayerInput(act) => (self.layer_input(*act, x)?, Role::LayerInputNorm),
         };
         if let Some(norm) = branch.norm_out {
             y = self.norm(y, norm, post)?;
@@ -167,14 +199,14 @@ impl Lower<'_> {
 
     fn output(&mut self, mut stream: Stream) -> Result<(), ModelError> {
         let spec = self.spec;
-        let mut hidden = match spec.output {
+        let hidden = match spec.output {
             Output::Pooled { kind, normalise } => {
                 let x = self.final_norm(&mut stream, Rows::Tokens)?;
-                let out = self.program.buffer(Rows::Outputs, spec.hidden);
-                let id = out.buffer;
-                self.program.ops.push(Op::Pool { x, kind, normalise, out: id });
-                self.program.whole_sequences = true;
-                out
+                self.pool(x, kind, normalise)
+            }
+            Output::Score { kind, act, norm } => {
+                let x = self.final_norm(&mut stream, Rows::Tokens)?;
+                self.score(x, kind, act, norm)?
             }
             _ => {
                 // Only rows with an output go through the last norm and the head.
@@ -196,9 +228,40 @@ impl Lower<'_> {
         if self.program.caches.is_empty() {
             self.program.whole_sequences = true;
         }
-        hidden.cols = spec.hidden;
+        if logits.is_none() {
+            self.tensor_opt(Role::Head); // a file may hold one for other uses
+        }
+        self.program.hidden = hidden.cols;
         self.program.ops.push(Op::Sample { logits, hidden });
         Ok(())
+    }
+
+    fn pool(&mut self, x: View, kind: PoolKind, normalise: bool) -> View {
+        let out = self.program.buffer(Rows::Outputs, x.cols);
+        self.program.ops.push(Op::Pool { x, kind, normalise, out: out.buffer });
+        self.program.whole_sequences = true;
+        out
+    }
+
+    /// One number for each pooled row.
+    fn score(
+        &mut self,
+        x: View,
+        kind: PoolKind,
+        act: Unary,
+        norm: Option<Norm>,
+    ) -> Result<View, ModelError> {
+        let (hidden, rows) = (self.spec.hidden, Rows::Outputs);
+        let pooled = self.pool(x, kind, false);
+        let dense = self.matrix(Role::ScoreDense, hidden, hidden)?;
+        let y = self.linear_rows(pooled, dense, rows);
+        let mut y = self.map_rows(Expr::Arg(0).apply(act), vec![y], rows);
+        if let Some(norm) = norm {
+            let mut stream = Stream { base: y, pending: Vec::new() };
+            y = self.norm_stream(&mut stream, norm, Role::ScoreNorm, rows)?;
+        }
+        let out = self.matrix(Role::ScoreOut, 1, hidden)?;
+        Ok(self.linear_rows(y, out, rows))
     }
 
     fn final_norm(&mut self, stream: &mut Stream, rows: Rows) -> Result<View, ModelError> {
@@ -301,15 +364,21 @@ impl Lower<'_> {
     }
 
     fn linear(&mut self, x: View, weight: WeightId) -> View {
-        let rows = self.program.weights[weight.0 as usize].rows;
-        let out = self.program.buffer(Rows::Tokens, rows);
+        self.linear_rows(x, weight, Rows::Tokens)
+    }
+
+    fn linear_rows(&mut self, x: View, weight: WeightId, rows: Rows) -> View {
+        let cols = self.program.weights[weight.0 as usize].rows;
+        let out = self.program.buffer(rows, cols);
         self.program.ops.push(Op::Linear { x, weight, out: out.buffer });
         out
     }
 
     fn rope_id(&mut self, spec: &RopeSpec) -> Result<RopeId, ModelError> {
         let factors = match spec.scaling {
-            RopeScaling::Tensor => Some(self.shared_vector(Role::RopeFactors, spec.dims / 2)?),
+            RopeScaling::Tensor { .. } => {
+                Some(self.shared_vector(Role::RopeFactors, spec.dims / 2)?)
+            }
             _ => None,
         };
         let rope = rope(spec, factors);
@@ -323,7 +392,11 @@ impl Lower<'_> {
 
     /// Adds a cache; caches of equal kind (and equal window) share a group.
     fn cache(&mut self, kind: CacheKind) -> CacheId {
-        let mut cache = CacheSpec { kind, format: self.kv, group: 0 };
+        let format = match kind {
+            CacheKind::Latent { .. } => self.kv.of_latents(),
+            _ => self.kv,
+        };
+        let mut cache = CacheSpec { kind, format, group: 0 };
         let group = cache.group_kind();
         let at = self.groups.iter().position(|g| *g == group).unwrap_or_else(|| {
             self.groups.push(group);

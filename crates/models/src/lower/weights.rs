@@ -5,6 +5,7 @@ use tokenmill_ir::{RowPart, RowSlices, TensorInfo, WeightId, WeightSpec, WeightU
 use super::Lower;
 use crate::error::ModelError;
 use crate::names::{self, Role};
+use crate::spec::{Experts, GateUp};
 
 impl<'a> Lower<'a> {
     /// The tensor of a role in the current layer.
@@ -25,6 +26,21 @@ impl<'a> Lower<'a> {
     pub(super) fn vector(&mut self, role: Role, cols: u32) -> Result<WeightId, ModelError> {
         let t = self.tensor(role)?;
         self.vector_of(t, cols)
+    }
+
+    /// Logarithms of decay rates: as they are, or stored negated and exponentiated (`log`).
+    pub(super) fn decay(
+        &mut self,
+        role: Role,
+        log: Role,
+        cols: u32,
+    ) -> Result<WeightId, ModelError> {
+        if self.tensor_opt(log).is_none() {
+            return self.vector(role, cols);
+        }
+        let id = self.vector(log, cols)?;
+        self.program.weights[id.0 as usize].role = WeightUse::LogVector;
+        Ok(id)
     }
 
     /// A vector that exists once for all layers and may be asked for again.
@@ -110,11 +126,27 @@ impl<'a> Lower<'a> {
         self.matrix_as(Role::Embed, vocab, hidden, role)
     }
 
-    /// A table of rows whose number the file decides.
-    pub(super) fn table(&mut self, role: Role) -> Result<WeightId, ModelError> {
+    /// A table of rows whose number the file decides, without the `first` ones.
+    pub(super) fn table(&mut self, role: Role, first: u32) -> Result<WeightId, ModelError> {
+        let t = self.tensor(role)?;
+        let (first, cols) = (u64::from(first), self.spec.hidden);
+        let part =
+            self.part(t, Some(RowSlices::range(first, t.rows().saturating_sub(first))), cols)?;
+        Ok(self.program.weight(WeightSpec {
+            name: t.name.clone(),
+            role: WeightUse::Rows,
+            rows: u32::try_from(part.rows.len()).unwrap_or(u32::MAX),
+            cols,
+            parts: vec![part],
+            bias: Vec::new(),
+            scales: Vec::new(),
+        }))
+    }
+
+    /// A table of rows of another width than the stream's.
+    pub(super) fn table_of(&mut self, role: Role, cols: u32) -> Result<WeightId, ModelError> {
         let rows = self.tensor(role)?.rows();
-        let hidden = self.spec.hidden;
-        self.matrix_as(role, u32::try_from(rows).unwrap_or(u32::MAX), hidden, WeightUse::Rows)
+        self.matrix_as(role, u32::try_from(rows).unwrap_or(u32::MAX), cols, WeightUse::Rows)
     }
 
     /// The output matrix: its own, or the embedding.
@@ -145,7 +177,7 @@ impl<'a> Lower<'a> {
     ) -> Result<WeightId, ModelError> {
         let t = self.tensor(role)?;
         let part = self.part(t, None, cols)?;
-        self.expect_rows(t, part.rows.len(), rows)?;
+        self.expect_rows(t, part_rows(t, &part), rows)?;
         let bias = self.bias_part(t, None, rows)?.into_iter().collect();
         Ok(self.program.weight(WeightSpec {
             name: t.name.clone(),
@@ -177,7 +209,7 @@ impl<'a> Lower<'a> {
         for &(role, wanted) in slices {
             let t = self.tensor(role)?;
             let part = self.part(t, wanted, cols)?;
-            let count = part.rows.len();
+            let count = part_rows(t, &part);
             rows += count;
             bias.extend(self.bias_part(t, wanted, count as u32)?);
             parts.push(part);
@@ -206,10 +238,11 @@ impl<'a> Lower<'a> {
     pub(super) fn expert_matrices(
         &mut self,
         kind: &ExpertKind,
-        count: u32,
+        e: &Experts,
         rows: u32,
         cols: u32,
     ) -> Result<WeightId, ModelError> {
+        let (count, layout) = (e.count, e.fused);
         let first = WeightId(self.program.weights.len() as u32);
         let stacked = self.tensor_opt(kind.stacked);
         let fused = match kind.fused {
@@ -223,8 +256,14 @@ impl<'a> Lower<'a> {
                     (t, Some(RowSlices::range(start, rows.into())))
                 }
                 (None, Some(t), Some((_, odd))) => {
-                    let start = u64::from(e) * 2 * u64::from(rows) + odd;
-                    (t, Some(RowSlices { start, count: 1, stride: 2, repeat: rows.into() }))
+                    let (both, rows) = (2 * u64::from(e) * u64::from(rows), u64::from(rows));
+                    let wanted = match layout {
+                        GateUp::Alternate => {
+                            RowSlices { start: both + odd, count: 1, stride: 2, repeat: rows }
+                        }
+                        GateUp::Halves => RowSlices::range(both + odd * rows, rows),
+                    };
+                    (t, Some(wanted))
                 }
                 _ => (self.expert_tensor(kind.single, e)?, None),
             };
@@ -261,6 +300,9 @@ impl<'a> Lower<'a> {
         wanted: Option<RowSlices>,
         cols: u32,
     ) -> Result<RowPart, ModelError> {
+        if names::is_transposed(&t.name) {
+            return transposed(t, wanted, cols);
+        }
         if t.cols() != u64::from(cols) || t.format.row_bytes(t.cols()).is_none() {
             return Err(shape_error(t, format!("[…, {cols}]")));
         }
@@ -281,8 +323,9 @@ impl<'a> Lower<'a> {
         let Some(b) = names::bias_of(self.checkpoint, t) else { return Ok(None) };
         self.used.insert(b.name.clone());
         let rows = wanted.unwrap_or(RowSlices::range(0, rows.into()));
-        if elements(b) != t.rows() {
-            return Err(shape_error(b, format!("{} numbers", t.rows())));
+        let expected = if names::is_transposed(&t.name) { t.cols() } else { t.rows() };
+        if elements(b) != expected {
+            return Err(shape_error(b, format!("{expected} numbers")));
         }
         let (format, tensor) = (b.format, b.name.clone());
         Ok(Some(RowPart { format, tensor, rows, transposed: false }))
@@ -304,8 +347,23 @@ pub(super) struct ExpertKind {
     pub single: Role,
     /// All experts in one tensor.
     pub stacked: Role,
-    /// All experts in one tensor, rows interleaved with another kind; 0 or 1: which.
+    /// All experts in one tensor, beside another kind; 0 or 1: which.
     pub fused: Option<(Role, u64)>,
+}
+
+/// All of a matrix stored `[columns, rows]`.
+fn transposed(t: &TensorInfo, wanted: Option<RowSlices>, cols: u32) -> Result<RowPart, ModelError> {
+    let whole = wanted.is_none_or(|w| w == RowSlices::range(0, t.cols()));
+    if t.rows() != u64::from(cols) || !whole || t.format.info().block_weights != 1 {
+        return Err(shape_error(t, format!("[{cols}, …], plain numbers")));
+    }
+    let rows = RowSlices::range(0, t.rows());
+    Ok(RowPart { format: t.format, tensor: t.name.clone(), rows, transposed: true })
+}
+
+/// Rows of the weight that come from a part of `t`.
+fn part_rows(t: &TensorInfo, part: &RowPart) -> u64 {
+    if part.transposed { part.rows.repeat * t.cols() } else { part.rows.len() }
 }
 
 fn elements(t: &TensorInfo) -> u64 {

@@ -1,6 +1,9 @@
 //! Taking a stored block apart into codes and scales, 32 columns at a time.
 
+use crate::coded::Coded;
+use crate::nvfp4::half_of_ue4m3;
 use crate::{FormatId, scale_and_min};
+use crate::{iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_xs, q3_k, tq1_0, tq2_0};
 
 /// One stored block of one row: up to 256 codes and their scales, as raw bits.
 pub(super) struct Fields {
@@ -12,13 +15,21 @@ pub(super) struct Fields {
     pub m: u16,
     /// Sub-block scales: 8 of 32 columns, or 16 of 16 columns.
     pub sub_scales: [u8; 16],
-    /// Sub-block minima, 8 of 32 columns.
-    pub sub_mins: [u8; 8],
+    /// Sub-block minima: 8 of 32 columns, or 16 of 16 columns.
+    pub sub_mins: [u8; 16],
+    /// f32 scales: of each 16 columns; the unit of the sub-block scales; or scale and minimum.
+    pub floats: [f32; 4],
 }
 
 impl Fields {
-    pub(super) const ZERO: Fields =
-        Fields { codes: [[0; 8]; 8], d: 0, m: 0, sub_scales: [0; 16], sub_mins: [0; 8] };
+    pub(super) const ZERO: Fields = Fields {
+        codes: [[0; 8]; 8],
+        d: 0,
+        m: 0,
+        sub_scales: [0; 16],
+        sub_mins: [0; 16],
+        floats: [0.0; 4],
+    };
 
     /// Takes one stored block apart. `block` is exactly one block of an integer format.
     #[inline(always)]
@@ -53,7 +64,55 @@ impl Fields {
             }
             FormatId::Q4_K | FormatId::Q5_K => self.read_super45(format, block),
             FormatId::Q6_K => self.read_super6(block),
-            _ => unreachable!("only integer layouts have fields"),
+            FormatId::IQ4_NL => {
+                self.d = half(0);
+                self.codes[0] = halves(&block[2..18]);
+            }
+            FormatId::Q2_K => self.read_super2(block),
+            FormatId::Q3_K => self.read_super3(block),
+            FormatId::IQ1_S => self.read_coded(&iq1_s::read(block)),
+            FormatId::IQ1_M => self.read_coded(&iq1_m::read(block)),
+            FormatId::IQ2_XXS => self.read_coded(&iq2_xxs::read(block)),
+            FormatId::IQ2_XS => self.read_coded(&iq2_xs::read(block)),
+            FormatId::IQ2_S => self.read_coded(&iq2_s::read(block)),
+            FormatId::IQ3_XXS => self.read_coded(&iq3_xxs::read(block)),
+            FormatId::IQ3_S => self.read_coded(&iq3_s::read(block)),
+            FormatId::IQ4_XS => self.read_coded(&iq4_xs::read(block)),
+            _ => self.read_other(format, block),
+        }
+    }
+
+    /// Ternary formats, and those with f32 scales.
+    fn read_other(&mut self, format: FormatId, block: &[u8]) {
+        let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
+        match format {
+            FormatId::TQ1_0 => self.read_ternary(half(52), &tq1_0::digits(block)),
+            FormatId::TQ2_0 => {
+                self.read_ternary(half(64), &std::array::from_fn(|c| tq2_0::code(block, c)));
+            }
+            FormatId::NVFP4 => {
+                self.floats = std::array::from_fn(|s| half_of_ue4m3(block[s]));
+                for (b, codes) in self.codes[..2].iter_mut().enumerate() {
+                    *codes = std::array::from_fn(|g| {
+                        let (sub, in_sub) = (2 * b + g / 4, g % 4);
+                        word(block, 4 + 8 * sub + 4 * (in_sub % 2)) >> (4 * (in_sub / 2))
+                            & 0x0f0f_0f0f
+                    });
+                }
+            }
+            FormatId::U4_32 | FormatId::U4_64 | FormatId::U4_128 | FormatId::FP4_F32 => {
+                self.read_floats(2, block);
+                self.read_pairs(&block[8..]);
+            }
+            FormatId::U8_32 | FormatId::U8_64 | FormatId::U8_128 => {
+                self.read_floats(2, block);
+                self.read_bytes(&block[8..]);
+            }
+            FormatId::E4M3_32 => {
+                self.read_floats(1, block);
+                self.read_bytes(&block[4..]);
+            }
+            _ => unreachable!("only layouts of codes have fields"),
         }
     }
 
@@ -70,6 +129,69 @@ impl Fields {
                 let low = word(block, nibbles + 32 * (s / 2) + 4 * g) >> (4 * (s % 2));
                 let high = if five { word(block, 16 + 4 * g) >> s } else { 0 };
                 *code = (low & 0x0f0f_0f0f) | (high & 0x0101_0101) << 4;
+            }
+        }
+    }
+
+    /// The first `count` words as f32s.
+    fn read_floats(&mut self, count: usize, block: &[u8]) {
+        for (i, float) in self.floats[..count].iter_mut().enumerate() {
+            *float = f32::from_bits(word(block, 4 * i));
+        }
+    }
+
+    /// Nibbles in column order, low one first.
+    fn read_pairs(&mut self, bytes: &[u8]) {
+        let pairs = bytes.as_chunks::<2>().0.iter();
+        for (code, [a, b]) in self.codes.as_flattened_mut().iter_mut().zip(pairs) {
+            *code = u32::from_le_bytes([a & 15, a >> 4, b & 15, b >> 4]);
+        }
+    }
+
+    /// Bytes in column order.
+    fn read_bytes(&mut self, bytes: &[u8]) {
+        let words = bytes.as_chunks::<4>().0.iter();
+        for (code, word) in self.codes.as_flattened_mut().iter_mut().zip(words) {
+            *code = u32::from_le_bytes(*word);
+        }
+    }
+
+    fn read_coded(&mut self, coded: &Coded) {
+        self.floats[0] = coded.unit;
+        self.sub_scales = coded.scales.map(|s| s as u8);
+        self.read_bytes(&coded.codes);
+    }
+
+    /// Codes 0–3 of one scale, as codes around 8.
+    fn read_ternary(&mut self, d: u16, codes: &[u8; 256]) {
+        self.d = d;
+        self.read_bytes(&codes.map(|code| code + 7));
+    }
+
+    fn read_super2(&mut self, block: &[u8]) {
+        self.d = u16::from_le_bytes([block[80], block[81]]);
+        self.m = u16::from_le_bytes([block[82], block[83]]);
+        self.sub_scales = std::array::from_fn(|s| block[s] & 15);
+        self.sub_mins = std::array::from_fn(|s| block[s] >> 4);
+        self.read_two_bits(&block[16..80]);
+    }
+
+    fn read_super3(&mut self, block: &[u8]) {
+        self.d = u16::from_le_bytes([block[108], block[109]]);
+        self.sub_scales = std::array::from_fn(|s| q3_k::scale(&block[96..108], s) as u8);
+        self.read_two_bits(&block[32..96]);
+        for (b, codes) in self.codes.iter_mut().enumerate() {
+            for (g, code) in codes.iter_mut().enumerate() {
+                *code |= (word(block, 4 * g) >> b & 0x0101_0101) << 2;
+            }
+        }
+    }
+
+    /// The 2-bit codes of q2_k and q3_k.
+    fn read_two_bits(&mut self, bytes: &[u8]) {
+        for (b, codes) in self.codes.iter_mut().enumerate() {
+            for (g, code) in codes.iter_mut().enumerate() {
+                *code = word(bytes, 32 * (b / 4) + 4 * g) >> (2 * (b % 4)) & 0x0303_0303;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The panel layouts as data: group geometry, byte sizes, which format goes where.
 
-use crate::FormatId;
+use crate::{FormatId, MXFP4_VALUES_DOUBLED, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl};
 
 /// Output rows in a panel: the 32-bit lanes of a 64-byte vector.
 pub const PANEL_ROWS: usize = 16;
@@ -29,6 +29,32 @@ pub enum PanelLayout {
     Super6,
     /// 4-bit indices into the doubled e2m1 table, power-of-two scale per 32.
     Table4,
+    /// 2-bit codes, two-level scale and minimum per 16.
+    Super2,
+    /// 3-bit codes, zero point 4 (codes are raised by 124), two-level scale per 16.
+    Super3,
+    /// 4-bit indices into the format's table, two-level scale per 32.
+    SuperTable,
+    /// 4-bit indices into the format's table, two-level scale per 16.
+    SuperTable16,
+    /// 4-bit indices into the format's table, f16 scale per 32.
+    HalfTable,
+    /// 4-bit indices into the doubled e2m1 table, f32 scale per 16.
+    FloatTable16,
+    /// 4-bit codes, f32 scale and minimum per 32.
+    Flat4,
+    /// 4-bit codes, f32 scale and minimum per 64.
+    Flat4x64,
+    /// 4-bit codes, f32 scale and minimum per 128.
+    Flat4x128,
+    /// 8-bit codes, f32 scale and minimum per 32.
+    Flat8,
+    /// 8-bit codes, f32 scale and minimum per 64.
+    Flat8x64,
+    /// 8-bit codes, f32 scale and minimum per 128.
+    Flat8x128,
+    /// e4m3 bytes, f32 scale per 32; computed as floats.
+    Float8,
     /// bf16 weights, columns in pairs.
     Bf16,
     /// f16 weights.
@@ -75,6 +101,21 @@ impl PanelLayout {
             FormatId::Q5_K => PanelLayout::Super5,
             FormatId::Q6_K => PanelLayout::Super6,
             FormatId::MXFP4 => PanelLayout::Table4,
+            FormatId::Q2_K => PanelLayout::Super2,
+            FormatId::Q3_K => PanelLayout::Super3,
+            FormatId::IQ1_S | FormatId::IQ2_XXS | FormatId::IQ3_XXS => PanelLayout::SuperTable,
+            FormatId::IQ3_S | FormatId::IQ4_XS => PanelLayout::SuperTable,
+            FormatId::IQ1_M | FormatId::IQ2_XS | FormatId::IQ2_S => PanelLayout::SuperTable16,
+            FormatId::IQ4_NL => PanelLayout::HalfTable,
+            FormatId::NVFP4 | FormatId::FP4_F32 => PanelLayout::FloatTable16,
+            FormatId::TQ1_0 | FormatId::TQ2_0 => PanelLayout::Zero4,
+            FormatId::U4_32 => PanelLayout::Flat4,
+            FormatId::U4_64 => PanelLayout::Flat4x64,
+            FormatId::U4_128 => PanelLayout::Flat4x128,
+            FormatId::U8_32 => PanelLayout::Flat8,
+            FormatId::U8_64 => PanelLayout::Flat8x64,
+            FormatId::U8_128 => PanelLayout::Flat8x128,
+            FormatId::E4M3_32 => PanelLayout::Float8,
             FormatId::BF16 => PanelLayout::Bf16,
             FormatId::F16 => PanelLayout::F16,
             FormatId::F32 => PanelLayout::F32,
@@ -82,7 +123,7 @@ impl PanelLayout {
         })
     }
 
-    /// Group sizes of an integer layout; `None` for the float ones.
+    /// Group sizes of a layout of codes and scales; `None` for plain floats.
     pub const fn group(self) -> Option<Group> {
         let (blocks, scale_bytes, low_bytes, high_bytes) = match self {
             PanelLayout::Zero4 => (2, 64, 256, 0),
@@ -94,6 +135,18 @@ impl PanelLayout {
             PanelLayout::Super5 => (8, 320, 256, 64),
             PanelLayout::Super6 => (8, 320, 256, 128),
             PanelLayout::Table4 => (4, 64, 256, 0),
+            PanelLayout::Super2 => (8, 576, 128, 0),
+            PanelLayout::Super3 => (8, 320, 128, 64),
+            PanelLayout::SuperTable => (8, 192, 256, 0),
+            PanelLayout::SuperTable16 => (8, 320, 256, 0),
+            PanelLayout::HalfTable => (2, 64, 256, 0),
+            PanelLayout::FloatTable16 | PanelLayout::Flat4 => (1, 128, 256, 0),
+            PanelLayout::Flat4x64 => (2, 128, 256, 0),
+            PanelLayout::Flat4x128 => (4, 128, 256, 0),
+            PanelLayout::Flat8 => (1, 128, 512, 0),
+            PanelLayout::Flat8x64 => (2, 128, 512, 0),
+            PanelLayout::Flat8x128 => (4, 128, 512, 0),
+            PanelLayout::Float8 => (1, 64, 512, 0),
             PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => return None,
         };
         Some(Group { blocks, scale_bytes, low_bytes, high_bytes })
@@ -101,28 +154,36 @@ impl PanelLayout {
 
     /// The code that weighs nothing; 0 for layouts with minima.
     pub const fn zero(self) -> u8 {
+        use PanelLayout::*;
         match self {
-            PanelLayout::Zero4 => 8,
-            PanelLayout::Zero5 | PanelLayout::Table4 => 16,
-            PanelLayout::Zero8 => 128,
-            PanelLayout::Super6 => 32,
+            Zero4 => 8,
+            Zero5 | Table4 => 16,
+            Super6 => 32,
+            Zero8 | Super3 | SuperTable | SuperTable16 | HalfTable | FloatTable16 => 128,
             _ => 0,
         }
     }
 
     /// Whether blocks have a minimum.
     pub const fn has_min(self) -> bool {
-        use PanelLayout::{Min4, Min5, Super4, Super5};
-        matches!(self, Min4 | Min5 | Super4 | Super5)
+        use PanelLayout::*;
+        let flat = matches!(self, Flat4 | Flat4x64 | Flat4x128 | Flat8 | Flat8x64 | Flat8x128);
+        flat || matches!(self, Min4 | Min5 | Super2 | Super4 | Super5)
     }
 
-    /// Columns under one scale: 32, or 16 in `Super6`; 0 for float layouts.
+    /// Columns under one scale: 32 or 16; 0 for plain floats.
     pub const fn scale_cols(self) -> usize {
+        use PanelLayout::*;
         match self {
-            PanelLayout::Super6 => 16,
-            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => 0,
+            Super2 | Super3 | Super6 | SuperTable16 | FloatTable16 => 16,
+            Bf16 | F16 | F32 => 0,
             _ => BLOCK_COLS,
         }
+    }
+
+    /// Whether weights are integers times scales, so that the int8 arithmetic can use them.
+    pub const fn is_integer(self) -> bool {
+        self.group().is_some() && !matches!(self, PanelLayout::Float8)
     }
 
     /// Bytes of one panel of `cols` columns.
@@ -137,6 +198,31 @@ impl PanelLayout {
             },
         }
     }
+}
+
+/// What the codes of a format stand for where they are indices: each value raised by the zero
+/// point of the layout.
+pub const fn table(format: FormatId) -> &'static [u8; 16] {
+    match format {
+        FormatId::IQ4_NL | FormatId::IQ4_XS => const { &raised(&iq4_nl::TABLE, 128) },
+        FormatId::IQ3_XXS => const { &raised(&iq3_xxs::TABLE, 128) },
+        FormatId::IQ3_S => const { &raised(&iq3_s::TABLE, 128) },
+        FormatId::IQ1_S | FormatId::IQ1_M => const { &raised(&iq1_s::TABLE, 128) },
+        FormatId::NVFP4 | FormatId::FP4_F32 => const { &raised(&MXFP4_VALUES_DOUBLED, 128) },
+        FormatId::MXFP4 => const { &raised(&MXFP4_VALUES_DOUBLED, 16) },
+        _ => const { &raised(&iq2_xxs::TABLE, 128) },
+    }
+}
+
+/// A table of values as unsigned codes.
+const fn raised(values: &[i8; 16], zero: i16) -> [u8; 16] {
+    let mut table = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        table[i] = (values[i] as i16 + zero) as u8;
+        i += 1;
+    }
+    table
 }
 
 /// Why a weight has no panels.

@@ -11,11 +11,15 @@
 //! group = [scales of the 16 rows: scale_bytes][block 0: low, high][block 1: low, high] …
 //! low,  4 bits: 4 × 64 bytes; byte [8-column step s][row][j] = column 8s+j | column 8s+4+j << 4
 //! low,  8 bits: 8 × 64 bytes; byte [4-column step g][row][j] = column 4g+j
-//! high, 1 bit:  64 bytes;     bit g of byte [row][j]         = bit 4 of column 4g+j
+//! low,  2 bits: 2 × 64 bytes; bits 2g of byte [h][row][j]    = column 16h+4g+j
+//! high, 1 bit:  64 bytes;     bit g of byte [row][j]         = the next bit of column 4g+j
 //! high, 2 bits: 2 × 64 bytes; bits 2g of byte [h][row][j]    = bits 4, 5 of column 16h+4g+j
 //! ```
 //!
-//! Scales stay as they are in the file (f16; the 6-bit scales of K-quants one to a byte):
+//! Scales stay as they are in the file (f16; the 6-bit scales of K-quants one to a byte), or are
+//! f32 where they hold more. Ternary tq1_0 and tq2_0 are Zero4 with codes 7–10.
+//!
+//! v are the sixteen values of a format, [`table`].
 //!
 //! | layout | from  | weight          | scales of a group, each ×16 rows          |
 //! |--------|-------|-----------------|-------------------------------------------|
@@ -28,6 +32,15 @@
 //! | Super5 | q5_k  | (d·sc)·q − dm·m | d f16, dm f16, sc u8 × 8, m u8 × 8        |
 //! | Super6 | q6_k  | (d·sc)·(q − 32) | d f16, 32 unused bytes, sc i8 × 16        |
 //! | Table4 | mxfp4 | 2^(e−128)·v\[q\]  | e u8, 4 blocks                            |
+//! | Super2 | q2_k | (d·sc)·q − dm·m | d f16, dm f16, sc u8 × 16, m u8 × 16      |
+//! | Super3 | q3_k | (d·sc)·(q − 4)  | as Super6                                 |
+//! | SuperTable | iq1_s, iq2_xxs, iq3_xxs, iq3_s, iq4_xs | (u·sc)·v\[q\] | u f32, sc i8 × 8 |
+//! | SuperTable16 | iq1_m, iq2_xs, iq2_s | (u·sc)·v\[q\] | u f32, sc i8 × 16     |
+//! | HalfTable | iq4_nl | d·v\[q\] | d f16, 2 blocks                             |
+//! | FloatTable16 | nvfp4, fp4_f32 | s·v\[q\] | s f32 × 2                        |
+//! | Flat4, Flat4x64, Flat4x128 | u4_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
+//! | Flat8, Flat8x64, Flat8x128 | u8_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
+//! | Float8 | e4m3_32 | s·value | s f32                                          |
 //! | Bf16   | bf16  | w               | none; \[column pair\]\[row\]\[2\]               |
 //! | F16    | f16   | w               | none; \[column\]\[row\]                       |
 //! | F32    | f32   | w               | none; \[column\]\[row\]                       |
@@ -38,5 +51,5 @@ mod fields;
 mod layout;
 mod repack;
 
-pub use layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelError, PanelLayout, PanelSpec};
+pub use layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelError, PanelLayout, PanelSpec, table};
 pub use repack::Lane;

@@ -1,9 +1,9 @@
 //! Stored rows into panels, and a row out of its panel again.
 
 use super::fields::Fields;
-use super::layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelLayout, PanelSpec};
-use crate::float::{bf16_to_f32, e8m0_to_f32_half, f16_to_f32};
-use crate::{FormatId, MXFP4_VALUES_DOUBLED};
+use super::layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelLayout, PanelSpec, table};
+use crate::FormatId;
+use crate::float::{bf16_to_f32, e4m3_to_f32, e8m0_to_f32_half, f16_to_f32};
 
 impl PanelSpec {
     /// Repacks the stored rows of one panel: `src` holds rows `16·panel ..` of the matrix, as
@@ -58,10 +58,7 @@ impl PanelSpec {
         match self.layout().group() {
             Some(_) => {
                 for (b, out) in out.as_chunks_mut::<BLOCK_COLS>().0.iter_mut().enumerate() {
-                    let Lane { codes, zero, scales, min } = self.lane(panel, b, lane);
-                    for (c, (out, code)) in out.iter_mut().zip(codes).enumerate() {
-                        *out = (f32::from(code) - f32::from(zero)) * scales[c / 16] + min;
-                    }
+                    *out = self.lane(panel, b, lane).weights();
                 }
             }
             None => decode_float_row(self.layout(), panel, lane, out),
@@ -84,7 +81,7 @@ fn repack_codes(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) 
                 let b = i * blocks_per_stored + s;
                 let bytes = &mut dst[b / group.blocks * group.bytes()..][..group.bytes()];
                 let (scales, codes_at) = bytes.split_at_mut(group.scale_bytes);
-                put_scales(layout, b % group.blocks, row, &fields, scales);
+                put_scales(layout, (b % group.blocks, s), row, &fields, scales);
                 let at = b % group.blocks * group.block_bytes();
                 put_codes(group, row, codes, &mut codes_at[at..][..group.block_bytes()]);
             }
@@ -112,14 +109,23 @@ fn repack_pairs(row_bytes: usize, src: &[u8], dst: &mut [u8]) {
     }
 }
 
-/// Stores the scales of block `b` of a group for one row; what blocks share is stored by each.
+/// Stores the scales of block `b` of a group, block `stored_block` of what is stored together,
+/// for one row; what blocks share is stored by each.
 #[inline(always)]
-fn put_scales(layout: PanelLayout, b: usize, row: usize, fields: &Fields, scales: &mut [u8]) {
+fn put_scales(
+    layout: PanelLayout,
+    (b, stored_block): (usize, usize),
+    row: usize,
+    fields: &Fields,
+    scales: &mut [u8],
+) {
     let mut put = |at: usize, bits: u16| {
         scales[at + 2 * row..][..2].copy_from_slice(&bits.to_le_bytes());
     };
     match layout {
-        PanelLayout::Zero4 | PanelLayout::Zero5 | PanelLayout::Zero8 => put(32 * b, fields.d),
+        PanelLayout::Zero4 | PanelLayout::Zero5 | PanelLayout::Zero8 | PanelLayout::HalfTable => {
+            put(32 * b, fields.d);
+        }
         PanelLayout::Min4 | PanelLayout::Min5 => {
             put(0, fields.d);
             put(32, fields.m);
@@ -130,14 +136,53 @@ fn put_scales(layout: PanelLayout, b: usize, row: usize, fields: &Fields, scales
             scales[64 + 16 * b + row] = fields.sub_scales[b];
             scales[192 + 16 * b + row] = fields.sub_mins[b];
         }
-        PanelLayout::Super6 => {
+        PanelLayout::Super3 | PanelLayout::Super6 => {
             put(0, fields.d);
-            scales[64 + 32 * b + row] = fields.sub_scales[2 * b];
-            scales[64 + 32 * b + 16 + row] = fields.sub_scales[2 * b + 1];
+            put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
+        }
+        PanelLayout::Super2 => {
+            put(0, fields.d);
+            put(32, fields.m);
+            put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
+            put_pair(scales, 320 + 32 * b, row, &fields.sub_mins[2 * b..]);
         }
         PanelLayout::Table4 => scales[16 * b + row] = fields.d as u8,
+        PanelLayout::SuperTable => {
+            put_float(scales, 0, row, fields.floats[0]);
+            scales[64 + 16 * b + row] = fields.sub_scales[2 * b];
+        }
+        PanelLayout::SuperTable16 => {
+            put_float(scales, 0, row, fields.floats[0]);
+            put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
+        }
+        PanelLayout::FloatTable16 => {
+            let first = 2 * (stored_block % 2);
+            put_float(scales, 0, row, fields.floats[first]);
+            put_float(scales, 64, row, fields.floats[first + 1]);
+        }
+        PanelLayout::Flat4
+        | PanelLayout::Flat4x64
+        | PanelLayout::Flat4x128
+        | PanelLayout::Flat8
+        | PanelLayout::Flat8x64
+        | PanelLayout::Flat8x128 => {
+            put_float(scales, 0, row, fields.floats[0]);
+            put_float(scales, 64, row, fields.floats[1]);
+        }
+        PanelLayout::Float8 => put_float(scales, 0, row, fields.floats[0]),
         PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => {}
     }
+}
+
+/// Stores the scales of the two halves of a block for one row.
+fn put_pair(scales: &mut [u8], at: usize, row: usize, pair: &[u8]) {
+    scales[at + row] = pair[0];
+    scales[at + 16 + row] = pair[1];
+}
+
+/// Stores an f32 for one row.
+fn put_float(scales: &mut [u8], at: usize, row: usize, value: f32) {
+    scales[at + 4 * row..][..4].copy_from_slice(&value.to_le_bytes());
 }
 
 /// Stores the 32 codes of one row of a block in its planes.
@@ -153,40 +198,67 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
         }
         return;
     }
-    for s in 0..4 {
-        let nibbles = |word: u32| word & 0x0f0f_0f0f;
-        put(low, s, nibbles(codes[2 * s]) | nibbles(codes[2 * s + 1]) << 4);
+    let low_bits = if group.low_bytes == 128 { 2 } else { 4 };
+    if low_bits == 2 {
+        for (h, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+            put(low, h, two_bits(codes, 0));
+        }
+    } else {
+        for s in 0..4 {
+            let nibbles = |word: u32| word & 0x0f0f_0f0f;
+            put(low, s, nibbles(codes[2 * s]) | nibbles(codes[2 * s + 1]) << 4);
+        }
     }
     match group.high_bytes {
         64 => {
             let bits = codes.iter().enumerate();
-            put(high, 0, bits.fold(0, |acc, (g, c)| acc | ((c >> 4) & 0x0101_0101) << g));
+            let bit = |c: &u32| (c >> low_bits) & 0x0101_0101;
+            put(high, 0, bits.fold(0, |acc, (g, c)| acc | bit(c) << g));
         }
         128 => {
             for (h, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
-                let bits = codes.iter().enumerate();
-                let word = bits.fold(0, |acc, (g, c)| acc | ((c >> 4) & 0x0303_0303) << (2 * g));
-                put(high, h, word);
+                put(high, h, two_bits(codes, low_bits));
             }
         }
         _ => {}
     }
 }
 
+/// Bits `from` and `from + 1` of the codes of 16 columns, in a word.
+fn two_bits(codes: &[u32; 4], from: u32) -> u32 {
+    let bits = codes.iter().enumerate();
+    bits.fold(0, |acc, (g, c)| acc | ((c >> from) & 0x0303_0303) << (2 * g))
+}
+
 /// One row of one block: 32 codes and their scales.
 ///
-/// Column c weighs `(codes[c] − zero)·scales[c / 16] + min`, exactly as the stored format
-/// decodes it: every product is exact in f32, so only the last addition rounds.
+/// Column c weighs `(codes[c] − zero)·scales[c / 16] + mins[c / 16]`, rounded once, exactly as
+/// the stored format decodes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lane {
-    /// Codes in column order; for `Table4` the table's values, raised by `zero`.
+    /// Codes in column order; for tables their values, raised by `zero`; for `Float8` bytes.
     pub codes: [u8; BLOCK_COLS],
-    /// The code that weighs nothing (before `min`).
+    /// The code that weighs nothing (before `mins`).
     pub zero: u8,
     /// Scale of columns 0–15 and of columns 16–31.
     pub scales: [f32; 2],
-    /// What is added to every weight; −0 where the layout has no minima.
-    pub min: f32,
+    /// What is added to every weight of the halves; −0 where the layout has no minima.
+    pub mins: [f32; 2],
+    /// Whether codes are e4m3 floats.
+    pub e4m3: bool,
+}
+
+impl Lane {
+    /// The 32 weights.
+    pub fn weights(&self) -> [f32; BLOCK_COLS] {
+        std::array::from_fn(|c| {
+            let code = match self.e4m3 {
+                true => e4m3_to_f32(self.codes[c]),
+                false => f32::from(self.codes[c]) - f32::from(self.zero),
+            };
+            code.mul_add(self.scales[c / 16], self.mins[c / 16])
+        })
+    }
 }
 
 impl PanelSpec {
@@ -200,7 +272,7 @@ impl PanelSpec {
         let b = block % group.blocks;
         let codes = &bytes[group.scale_bytes + b * group.block_bytes()..][..group.block_bytes()];
         let codes = codes_of_row(group, codes, row);
-        lane_of_group(self.layout(), bytes, b, row, codes)
+        lane_of_group(self, bytes, b, row, codes)
     }
 }
 
@@ -214,59 +286,75 @@ fn codes_of_row(group: Group, block: &[u8], row: usize) -> [u8; BLOCK_COLS] {
     for (g, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let low = match group.low_bytes {
             512 => word(0, g),
+            128 => (word(0, g / 4) >> (2 * (g % 4))) & 0x0303_0303,
             _ => (word(0, g / 2) >> (4 * (g % 2))) & 0x0f0f_0f0f,
         };
         let high = match group.high_bytes {
-            64 => (word(256, 0) >> g) & 0x0101_0101,
+            64 => (word(group.low_bytes, 0) >> g) & 0x0101_0101,
             128 => (word(256, g / 4) >> (2 * (g % 4))) & 0x0303_0303,
             _ => 0,
         };
-        *codes = (low | high << 4).to_le_bytes();
+        let low_bits = if group.low_bytes == 128 { 2 } else { 4 };
+        *codes = (low | high << low_bits).to_le_bytes();
     }
     codes
 }
 
 /// Puts the scales of block `b` of a group beside the codes of one of its rows.
 fn lane_of_group(
-    layout: PanelLayout,
+    spec: &PanelSpec,
     bytes: &[u8],
     b: usize,
     row: usize,
     codes: [u8; BLOCK_COLS],
 ) -> Lane {
+    use PanelLayout::*;
+    let layout = spec.layout();
     let half = |at: usize| {
         let at = at + 2 * row;
         f16_to_f32(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
     };
-    let one = |scale: f32, zero: u8, min: f32| Lane { codes, zero, scales: [scale; 2], min };
+    let full = |at: usize| {
+        let at = at + 4 * row;
+        f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    };
+    let signed = |at: usize| f32::from(bytes[at + row] as i8);
+    let unsigned = |at: usize| f32::from(bytes[at + row]);
+    let values = || codes.map(|code| table(spec.format())[usize::from(code)]);
+    let (e4m3, zero, mins) = (layout == Float8, layout.zero(), [-0.0; 2]);
+    let lane = |codes, scales, mins| Lane { codes, zero, scales, mins, e4m3 };
     match layout {
-        PanelLayout::Zero4 => one(half(32 * b), 8, -0.0),
-        PanelLayout::Zero5 => one(half(32 * b), 16, -0.0),
-        PanelLayout::Zero8 => one(half(32 * b), 128, -0.0),
-        PanelLayout::Min4 | PanelLayout::Min5 => one(half(0), 0, half(32)),
-        PanelLayout::Super4 | PanelLayout::Super5 => {
-            let scale = half(0) * f32::from(bytes[64 + 16 * b + row]);
-            let min = half(32) * f32::from(bytes[192 + 16 * b + row]);
-            one(scale, 0, -min)
+        Zero4 | Zero5 | Zero8 => lane(codes, [half(32 * b); 2], mins),
+        HalfTable => lane(values(), [half(32 * b); 2], mins),
+        Min4 | Min5 => lane(codes, [half(0); 2], [half(32); 2]),
+        Super4 | Super5 => {
+            let scale = half(0) * unsigned(64 + 16 * b);
+            lane(codes, [scale; 2], [-(half(32) * unsigned(192 + 16 * b)); 2])
         }
-        PanelLayout::Super6 => {
-            let sub = |s: usize| half(0) * f32::from(bytes[64 + 32 * b + 16 * s + row] as i8);
-            Lane { codes, zero: 32, scales: [sub(0), sub(1)], min: -0.0 }
+        Super2 => {
+            let scale = |s: usize| half(0) * unsigned(64 + 32 * b + 16 * s);
+            let min = |s: usize| -(half(32) * unsigned(320 + 32 * b + 16 * s));
+            lane(codes, [scale(0), scale(1)], [min(0), min(1)])
         }
-        PanelLayout::Table4 => {
-            let value = |code: u8| MXFP4_VALUES_DOUBLED[usize::from(code)] + TABLE_ZERO as i8;
-            let codes = codes.map(|code| value(code) as u8);
-            let scale = e8m0_to_f32_half(bytes[16 * b + row]);
-            Lane { codes, zero: TABLE_ZERO, scales: [scale; 2], min: -0.0 }
+        Super3 | Super6 => {
+            let scale = |s: usize| half(0) * signed(64 + 32 * b + 16 * s);
+            let codes = if layout == Super3 { codes.map(|code| code + 124) } else { codes };
+            lane(codes, [scale(0), scale(1)], mins)
         }
-        PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => {
-            unreachable!("float layouts have no blocks")
+        Table4 => lane(values(), [e8m0_to_f32_half(bytes[16 * b + row]); 2], mins),
+        SuperTable => lane(values(), [full(0) * signed(64 + 16 * b); 2], mins),
+        SuperTable16 => {
+            let scale = |s: usize| full(0) * signed(64 + 32 * b + 16 * s);
+            lane(values(), [scale(0), scale(1)], mins)
         }
+        FloatTable16 => lane(values(), [full(0), full(64)], mins),
+        Flat4 | Flat4x64 | Flat4x128 | Flat8 | Flat8x64 | Flat8x128 => {
+            lane(codes, [full(0); 2], [full(64); 2])
+        }
+        Float8 => lane(codes, [full(0); 2], mins),
+        Bf16 | F16 | F32 => unreachable!("plain floats have no blocks"),
     }
 }
-
-/// What raises the values of the e2m1 table above zero, so that they can be unsigned codes.
-const TABLE_ZERO: u8 = 16;
 
 fn decode_float_row(layout: PanelLayout, panel: &[u8], row: usize, out: &mut [f32]) {
     for (col, out) in out.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
 //! Answers as JSON: whole objects and chunks of a stream, for chat and for text completion.
 
 use serde_json::{Map, Value, json};
-use tokenmill_engine::{StopReason, TokenInfo, TopToken, Usage};
+use tokenmill_engine::{Divergence, StopReason, TokenInfo, TopToken, Usage};
 
 /// Least log-probability told; JSON has no infinity.
 const LEAST_LOGPROB: f32 = -9999.0;
@@ -13,6 +13,17 @@ pub enum Kind {
     Chat,
     /// `/v1/completions`
     Text,
+}
+
+/// A message as part of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// Tokens of the prompt up to its end.
+    pub end: usize,
+    /// What it means for the cache when a prompt differs in it first.
+    pub kind: &'static str,
+    /// Its index.
+    pub index: usize,
 }
 
 /// What is known of an answer before its first token.
@@ -38,6 +49,8 @@ pub struct Head {
     pub warnings: Vec<String>,
     /// Text each prompt's answers begin with; empty: none.
     pub echo: Vec<String>,
+    /// Messages of the prompt, where it was asked how it differs from cached ones.
+    pub parts: Vec<Part>,
 }
 
 /// Writes the parts of one answer.
@@ -49,6 +62,8 @@ pub struct Answer {
     pub logprobs: bool,
     /// Characters before the next token, for each choice.
     offsets: Vec<usize>,
+    /// Why prompts were not found in the cache, one a prompt, where that was asked.
+    misses: Vec<Value>,
 }
 
 impl Answer {
@@ -64,6 +79,7 @@ impl Answer {
             id: format!("{prefix}-{:016x}", head.ticket),
             offsets: (0..choices).map(echoed).collect(),
             logprobs: head.logprobs,
+            misses: Vec::new(),
             head,
         }
     }
@@ -115,7 +131,49 @@ impl Answer {
         if !self.head.warnings.is_empty() {
             whole.insert("warnings".into(), json!(self.head.warnings));
         }
+        if let Some(diagnostics) = self.diagnostics() {
+            whole.insert("diagnostics".into(), diagnostics);
+        }
         Value::Object(whole)
+    }
+
+    /// Takes note of where a prompt leaves the nearest cached one.
+    pub fn diagnosed(&mut self, prompt: usize, found: Option<&Divergence>) {
+        let reason = match found {
+            None => json!({ "type": "previous_message_not_found" }),
+            // All but the part of a block that every request computes.
+            Some(d) if d.cached.is_none() || d.common_tokens == d.prompt_tokens => Value::Null,
+            Some(d) => {
+                let at = d.common_tokens as usize;
+                let part = self.head.parts.iter().find(|p| p.end > at).or(self.head.parts.last());
+                json!({
+                    "type": part.map_or("messages_changed", |p| p.kind),
+                    "cache_missed_input_tokens": d.prompt_tokens - d.common_tokens,
+                    "token_offset": d.common_tokens,
+                    "message_index": part.map(|p| p.index),
+                    "cached_text": d.cached,
+                    "prompt_text": d.prompt,
+                })
+            }
+        };
+        self.misses.resize(self.misses.len().max(prompt + 1), Value::Null);
+        self.misses[prompt] = reason;
+    }
+
+    /// A chunk that tells it.
+    pub fn diagnosis(&self) -> Value {
+        let mut chunk = self.stream_object(Vec::new());
+        chunk["diagnostics"] = self.diagnostics().unwrap_or_default();
+        chunk
+    }
+
+    /// In the form Anthropic's API has; a list where there are several prompts.
+    fn diagnostics(&self) -> Option<Value> {
+        match &self.misses[..] {
+            [] => None,
+            [one] => Some(json!({ "cache_miss_reason": one })),
+            several => Some(json!({ "cache_miss_reasons": several })),
+        }
     }
 
     /// What a stream begins with: the role of each choice, or the echoed prompts; and warnings.
@@ -302,7 +360,14 @@ fn usage_object(usage: Usage) -> Value {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
-        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "disk_tokens": usage.disk_tokens,
+        },
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": usage.accepted_drafts,
+            "rejected_prediction_tokens": usage.rejected_drafts,
+        },
     })
 }
 
@@ -322,6 +387,7 @@ mod tests {
             include_usage: true,
             warnings: vec!["w".into()],
             echo: Vec::new(),
+            parts: Vec::new(),
         }
     }
 
@@ -366,9 +432,17 @@ mod tests {
         assert_eq!(opening[0]["choices"][0]["delta"]["role"], "assistant");
         assert_eq!(opening[0]["warnings"], json!(["w"]));
         assert_eq!(opening[1]["usage"], Value::Null);
-        let usage = Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 4 };
+        let usage = Usage {
+            prompt_tokens: 3,
+            cached_tokens: 1,
+            completion_tokens: 4,
+            accepted_drafts: 2,
+            ..Usage::default()
+        };
         let closing = answer.closing(usage).unwrap();
         assert_eq!(closing["usage"]["total_tokens"], 7);
+        let drafts = json!({ "accepted_prediction_tokens": 2, "rejected_prediction_tokens": 0 });
+        assert_eq!(closing["usage"]["completion_tokens_details"], drafts);
         assert_eq!(closing["choices"], json!([]));
         let silent =
             Answer::new(Head { include_usage: false, warnings: vec![], ..head(Kind::Text) });

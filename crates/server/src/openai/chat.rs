@@ -1,10 +1,10 @@
 //! Chat requests: messages to prompt tokens.
 
 use serde_json::{Map, Value, json};
-use tokenmill_text::{DateTime, RenderOptions};
+use tokenmill_text::{DateTime, RenderOptions, Special, Tokenizer};
 
-use super::answer::Kind;
-use super::parameters::{self, IGNORED};
+use super::answer::{Kind, Part};
+use super::parameters::{self, IGNORED, Parameters};
 use super::{Draft, Prepared};
 use crate::config::Limits;
 use crate::error::ApiError;
@@ -20,7 +20,6 @@ const UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "response_format", neutral: |v| *v == json!({ "type": "text" }) },
     Unsupported { name: "modalities", neutral: |v| *v == json!(["text"]) },
     Unsupported { name: "audio", neutral: |_| false },
-    Unsupported { name: "prediction", neutral: |_| false },
     Unsupported { name: "reasoning_effort", neutral: |_| false },
     Unsupported { name: "verbosity", neutral: |_| false },
     Unsupported { name: "web_search_options", neutral: |_| false },
@@ -58,23 +57,28 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError
     let messages = fields.require("messages")?;
     let messages = messages_of(messages, limits)?;
     let kwargs = kwargs(&mut fields)?;
+    let predicted = prediction(&mut fields)?;
     let logprobs = logprobs(&mut fields, limits)?;
     let mut parameters = parameters::read(&mut fields, limits, shared.ticket())?;
     parameters.sampling.logprobs = logprobs;
     fields.refuse(UNSUPPORTED)?;
     let warnings = fields.finish(IGNORED)?;
     let model = shared.model(name.as_deref())?.clone();
-    let prompt = prompt(&model, &messages, kwargs.as_ref())?;
+    let (prompt, parts) = prompt(&model, &messages, kwargs.as_ref(), &parameters)?;
+    let prediction = model.served.tokenizer.encode(&predicted, Special::Plain);
+    let prediction = prediction.map_err(|e| ApiError::bad("prediction", e.to_string()))?;
     let (prompts, param) = (vec![prompt], "messages");
     let (kind, echo) = (Kind::Chat, Vec::new());
-    Draft { shared, kind, model, parameters, warnings, prompts, param, echo }.finish()
+    Draft { shared, kind, model, parameters, warnings, prompts, param, echo, prediction, parts }
+        .finish()
 }
 
 fn prompt(
     model: &Model,
     messages: &[Value],
     kwargs: Option<&Map<String, Value>>,
-) -> Result<Vec<u32>, ApiError> {
+    parameters: &Parameters,
+) -> Result<(Vec<u32>, Vec<Part>), ApiError> {
     let Some(template) = &model.served.template else {
         let message = "the model has no chat template; use /v1/completions";
         return Err(ApiError {
@@ -90,8 +94,44 @@ fn prompt(
     };
     let rendered = template.render(messages, &options);
     let rendered = rendered.map_err(|e| ApiError::bad("messages", e.to_string()))?;
-    let tokens = model.served.tokenizer.encode_rendered(&rendered);
-    tokens.map_err(|e| ApiError::bad("messages", e.to_string()))
+    let tokenizer = &model.served.tokenizer;
+    let tokens = tokenizer.encode_rendered(&rendered);
+    let tokens = tokens.map_err(|e| ApiError::bad("messages", e.to_string()))?;
+    let parts = match parameters.diagnose {
+        true => parts(messages, &rendered.text(), &tokens, tokenizer),
+        false => Vec::new(),
+    };
+    Ok((tokens, parts))
+}
+
+/// Where each message ends in the prompt, in tokens.
+fn parts(messages: &[Value], text: &str, tokens: &[u32], tokenizer: &Tokenizer) -> Vec<Part> {
+    let (mut at, mut token, mut bytes) = (0, 0, 0);
+    let part = |(index, message): (usize, &Value)| {
+        let content = message["content"].as_str().unwrap_or_default();
+        let found = text.get(at..).and_then(|rest| rest.find(content));
+        at = found.map_or(at, |from| at + from + content.len());
+        while bytes < at && token < tokens.len() {
+            bytes += tokenizer.token_bytes(tokens[token]).map_or(0, <[u8]>::len);
+            token += 1;
+        }
+        let kind = if message["role"] == "system" { "system_changed" } else { "messages_changed" };
+        Part { end: token, kind, index }
+    };
+    messages.iter().enumerate().map(part).collect()
+}
+
+/// The text the answer is expected to repeat; empty without one.
+fn prediction(fields: &mut Fields) -> Result<String, ApiError> {
+    let Some(value) = fields.take("prediction") else { return Ok(String::new()) };
+    let mut fields = Fields::of(value, "prediction")?;
+    let path = fields.path("type");
+    if text(fields.require("type")?, &path)? != "content" {
+        return Err(ApiError::unsupported(&path, format!("{path} must be \"content\"")));
+    }
+    let found = content(fields.require("content")?, &fields.path("content"))?;
+    fields.finish(&[])?;
+    Ok(found)
 }
 
 /// Extra variables of the template, such as `enable_thinking`.

@@ -7,7 +7,6 @@ use tokenmill_text::{Special, Tokenizer};
 use super::answer::Kind;
 use super::parameters::{self, IGNORED};
 use super::{Draft, Prepared};
-use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Unsupported, list, wrong};
 use crate::shared::Shared;
@@ -27,7 +26,7 @@ const UNSUPPORTED: &[Unsupported] = &[
 
 /// One prompt as it was given.
 #[derive(Debug, Clone, PartialEq)]
-enum Prompt {
+pub(super) enum Prompt {
     Text(String),
     Tokens(Vec<TokenId>),
 }
@@ -39,7 +38,7 @@ enum Prompt {
 pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError> {
     let limits = &shared.config.limits;
     let name = fields.text("model")?;
-    let given = prompts_of(fields.require("prompt")?, limits)?;
+    let given = prompts_of(fields.require("prompt")?, limits.prompts, "prompt")?;
     let logprobs = fields.count("logprobs", 0..=limits.top_logprobs)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
     if echo && logprobs.is_some() {
@@ -55,32 +54,34 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError
     let tokenizer = &model.served.tokenizer;
     let echo = if echo { given.iter().map(|p| shown(p, tokenizer)).collect() } else { Vec::new() };
     let prompts: Result<Vec<_>, _> = given.into_iter().map(|p| tokens(p, tokenizer)).collect();
-    let (kind, prompts, param) = (Kind::Text, prompts?, "prompt");
-    Draft { shared, kind, model, parameters, warnings, prompts, param, echo }.finish()
+    let (kind, prompts, param, prediction) = (Kind::Text, prompts?, "prompt", Vec::new());
+    let parts = Vec::new();
+    Draft { shared, kind, model, parameters, warnings, prompts, param, echo, prediction, parts }
+        .finish()
 }
 
-/// A string, tokens, or a list of either.
-fn prompts_of(value: Value, limits: &Limits) -> Result<Vec<Prompt>, ApiError> {
+/// A string, tokens, or a list of either, at most `most`; `name` is the member's.
+pub(super) fn prompts_of(value: Value, most: usize, name: &str) -> Result<Vec<Prompt>, ApiError> {
     let items = match value {
         Value::String(text) => return Ok(vec![Prompt::Text(text)]),
         Value::Array(items) => items,
-        other => return Err(wrong("prompt", "a string or an array", &other)),
+        other => return Err(wrong(name, "a string or an array", &other)),
     };
     if items.is_empty() {
-        return Err(ApiError::bad("prompt", "prompt is empty"));
+        return Err(ApiError::bad(name, format!("{name} is empty")));
     }
     if items.iter().all(Value::is_number) {
-        return Ok(vec![Prompt::Tokens(ids(items, "prompt")?)]);
+        return Ok(vec![Prompt::Tokens(ids(items, name)?)]);
     }
     let one = |(i, item)| {
-        let path = format!("prompt[{i}]");
+        let path = format!("{name}[{i}]");
         match item {
             Value::String(text) => Ok(Prompt::Text(text)),
             Value::Array(items) => Ok(Prompt::Tokens(ids(items, &path)?)),
             other => Err(wrong(&path, "a string or an array of token ids", &other)),
         }
     };
-    list(Value::Array(items), limits.prompts, "prompt")?.into_iter().enumerate().map(one).collect()
+    list(Value::Array(items), most, name)?.into_iter().enumerate().map(one).collect()
 }
 
 fn ids(items: Vec<Value>, path: &str) -> Result<Vec<TokenId>, ApiError> {
@@ -128,13 +129,12 @@ mod tests {
             (json!([[1], "b"]), vec![Prompt::Tokens(vec![1]), text("b")]),
         ];
         for (given, expect) in cases {
-            assert_eq!(prompts_of(given.clone(), &Limits::default()).unwrap(), expect, "{given}");
+            assert_eq!(prompts_of(given.clone(), 9, "prompt").unwrap(), expect, "{given}");
         }
     }
 
     #[test]
     fn wrong_prompts_are_named() {
-        let limits = Limits { prompts: 2, ..Limits::default() };
         let cases = [
             (json!(7), "prompt"),
             (json!({}), "prompt"),
@@ -147,7 +147,7 @@ mod tests {
             (json!([[1, "a"]]), "prompt[0][1]"),
         ];
         for (given, expect) in cases {
-            let error = prompts_of(given.clone(), &limits).expect_err("refused");
+            let error = prompts_of(given.clone(), 2, "prompt").expect_err("refused");
             assert_eq!(error.param.as_deref(), Some(expect), "{given}");
         }
     }

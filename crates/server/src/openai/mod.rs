@@ -1,10 +1,14 @@
-//! The OpenAI dialect: chat and text completion, whole or streamed, and the list of models.
+//! The OpenAI dialect: chat and text completion, whole or streamed, embeddings, and the list of
+//! models; beside it the rerank call of Cohere and Jina.
 
 mod answer;
 mod chat;
 mod completion;
+mod embedding;
 pub mod models;
 mod parameters;
+mod rerank;
+mod rows;
 mod stream;
 
 use std::sync::Arc;
@@ -14,15 +18,16 @@ use axum::body::Body;
 use axum::extract::{Request as HttpRequest, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
-use tokenmill_engine::{Event, Request, StopReason, TokenInfo};
+use tokenmill_engine::{Event, NOBODY, Request, RowsAnswer, StopReason, TokenInfo};
 
 use crate::body::{self, Received};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::Generation;
+use crate::keys::account_of;
 use crate::shared::{Model, Shared, unix_seconds};
 use crate::strict_json::{self, JsonLimits};
-use answer::{Answer, Kind};
+use answer::{Answer, Kind, Part};
 
 /// A request read, checked and tokenised.
 struct Prepared {
@@ -45,6 +50,36 @@ pub async fn completions(state: State<Arc<Shared>>, request: HttpRequest<Body>) 
     respond(state, request, completion::prepare).await
 }
 
+/// POST /v1/embeddings
+pub async fn embeddings(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
+    numbers(state, request, embedding::prepare, embedding::answer).await
+}
+
+/// POST /v1/rerank
+pub async fn rerank(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
+    numbers(state, request, rerank::prepare, rerank::answer).await
+}
+
+/// A request answered by rows of numbers: reads it, has the rows computed, writes the answer.
+async fn numbers<A: Send + 'static>(
+    State(shared): State<Arc<Shared>>,
+    request: HttpRequest<Body>,
+    prepare: fn(&Shared, Fields) -> Result<rows::Asked<A>, ApiError>,
+    write: fn(&Shared, A, Vec<RowsAnswer>) -> Response,
+) -> Response {
+    let job = async {
+        let place = shared.admit()?;
+        let body = body::read(request, &shared).await?;
+        let state = Arc::clone(&shared);
+        let job = move || prepare(&state, parse(&state, body)?);
+        let rows::Asked { model, inputs, rest } = shared.workshop.run(job).await?;
+        let found = rows::compute(&shared, &model, inputs).await?;
+        drop(place);
+        Ok::<_, ApiError>(write(&shared, rest, found))
+    };
+    job.await.unwrap_or_else(IntoResponse::into_response)
+}
+
 async fn respond(
     State(shared): State<Arc<Shared>>,
     request: HttpRequest<Body>,
@@ -59,11 +94,16 @@ async fn answer(
     prepare: Prepare,
 ) -> Result<Response, ApiError> {
     let place = shared.admit()?;
+    let account = shared.keys.account(request.headers());
     let body = body::read(request, &shared).await?;
     let state = Arc::clone(&shared);
     let job = move || prepare(&state, parse(&state, body)?);
     let prepared = shared.workshop.run(job).await?;
-    let Prepared { model, requests, answer, stream } = prepared;
+    let Prepared { model, mut requests, answer, stream } = prepared;
+    if let Some(account) = account {
+        // Holders of different keys share neither time nor cached prompts.
+        requests.iter_mut().for_each(|r| (r.account, r.salt) = (account, account));
+    }
     let generation = Generation::start(&shared, &model, requests, place)?;
     if stream {
         return Ok(stream::response(generation, answer, shared.config.timeouts.ping));
@@ -106,6 +146,7 @@ async fn whole(mut generation: Generation, mut answer: Answer) -> Result<Value, 
                 let Some(whole) = choices.get_mut(answer.index(prompt, choice)) else { continue };
                 whole.reason = Some(reason);
             }
+            Event::Prefix(found) => answer.diagnosed(prompt, found.as_ref()),
             Event::Finished(_) | Event::Failed(_) => {}
         }
     }
@@ -129,6 +170,10 @@ struct Draft<'a> {
     param: &'static str,
     /// Texts the answers begin with, when prompts are echoed.
     echo: Vec<String>,
+    /// Tokens the answers may repeat.
+    prediction: Vec<u32>,
+    /// Of what parts the prompt is, if that was asked for.
+    parts: Vec<Part>,
 }
 
 impl Draft<'_> {
@@ -154,6 +199,13 @@ impl Draft<'_> {
                 stop: p.stop.clone(),
                 ignore_eos: p.ignore_eos,
                 logit_bias: p.logit_bias.clone(),
+                prediction: self.prediction.clone(),
+                draft: p.draft,
+                // An API key, where several are set, stands above this.
+                account: p.user.as_ref().map_or(NOBODY, |user| account_of(user.as_bytes())),
+                priority: p.priority,
+                timeout: p.timeout,
+                diagnose: p.diagnose,
                 ..Request::new(prompt)
             });
         }
@@ -172,6 +224,7 @@ impl Draft<'_> {
             include_usage: p.include_usage,
             warnings: self.warnings,
             echo: self.echo,
+            parts: self.parts,
         });
         Ok(Prepared { model: self.model, requests, answer, stream: p.stream })
     }

@@ -1,6 +1,9 @@
 //! The parameters chat and completion share.
 
+use std::time::Duration;
+
 use serde_json::Value;
+use tokenmill_engine::DraftMode;
 use tokenmill_ir::{SamplingParams, TokenId};
 
 use crate::config::Limits;
@@ -22,6 +25,16 @@ pub struct Parameters {
     pub ignore_eos: bool,
     /// Added to logits.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// Where drafts come from; `None`: the server's choice.
+    pub draft: Option<DraftMode>,
+    /// Among requests of one account: smaller comes first.
+    pub priority: i32,
+    /// How long it may take.
+    pub timeout: Option<Duration>,
+    /// Tell where the prompt leaves the nearest cached one.
+    pub diagnose: bool,
+    /// The client's name for who asks.
+    pub user: Option<String>,
     /// Answer as it comes.
     pub stream: bool,
     /// End a stream with the tokens counted.
@@ -30,7 +43,6 @@ pub struct Parameters {
 
 /// Members that change no answer here.
 pub const IGNORED: &[Ignored] = &[
-    Ignored { name: "user", because: "this server keeps no accounts of end users" },
     Ignored { name: "safety_identifier", because: "this server keeps no accounts of end users" },
     Ignored { name: "metadata", because: "this server stores no answers" },
     Ignored { name: "store", because: "this server stores no answers" },
@@ -65,6 +77,11 @@ pub fn read(fields: &mut Fields, limits: &Limits, fresh_seed: u64) -> Result<Par
         stop: stop(fields, limits)?,
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         logit_bias: logit_bias(fields, limits)?,
+        draft: draft(fields)?,
+        priority: priority(fields)?,
+        timeout: fields.number("timeout", 0.0..=86_400.0)?.map(Duration::from_secs_f32),
+        diagnose: fields.flag("diagnostics")?.unwrap_or(false),
+        user: fields.text("user")?,
         include_usage: include_usage(fields, stream)?,
         stream,
     })
@@ -97,6 +114,23 @@ fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
         }
         _ => Ok(new.or(old)),
     }
+}
+
+/// An extension others have too: smaller comes first.
+fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
+    let all = i64::from(i32::MIN)..=i64::from(i32::MAX);
+    let found = fields.integer("priority", all)?.unwrap_or(0);
+    Ok(i32::try_from(found).unwrap_or(0))
+}
+
+/// An extension: where guesses of the next tokens come from.
+fn draft(fields: &mut Fields) -> Result<Option<DraftMode>, ApiError> {
+    let Some(asked) = fields.text("draft")? else { return Ok(None) };
+    let known = DraftMode::NAMES.iter().find(|(name, _)| *name == asked);
+    known.map(|(_, mode)| Some(*mode)).ok_or_else(|| {
+        let names = DraftMode::NAMES.map(|(name, _)| name).join(", ");
+        ApiError::bad("draft", format!("draft must be one of {names}"))
+    })
 }
 
 fn stop(fields: &mut Fields, limits: &Limits) -> Result<Vec<String>, ApiError> {
@@ -209,6 +243,11 @@ mod tests {
             ("logit_bias", json!({ "7": 0.5 }), json!({ "-1": 1 })),
             ("logit_bias", json!({}), json!([])),
             ("ignore_eos", json!(true), json!(1)),
+            ("priority", json!(-5), json!(0.5)),
+            ("timeout", json!(0.5), json!(-1)),
+            ("user", json!("u"), json!(1)),
+            ("draft", json!("suffix"), json!("model")),
+            ("draft", json!("none"), json!(1)),
             ("stream", json!(false), json!("true")),
         ];
         for (name, good, bad) in cases {

@@ -81,6 +81,10 @@ impl Stream {
             Event::Done { choice, reason } => {
                 push(out, &self.answer.done(self.answer.index(prompt, choice), &reason));
             }
+            Event::Prefix(found) => {
+                self.answer.diagnosed(prompt, found.as_ref());
+                push(out, &self.answer.diagnosis());
+            }
             Event::Finished(_) | Event::Failed(_) => {}
         }
     }

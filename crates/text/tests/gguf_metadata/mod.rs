@@ -125,5 +125,7 @@ pub fn vocab(entries: &HashMap<String, Entry>) -> GgufVocab {
         add_bos: flag("add_bos_token"),
         add_eos: flag("add_eos_token"),
         add_space_prefix: flag("add_space_prefix"),
+        remove_extra_whitespaces: flag("remove_extra_whitespaces"),
+        charsmap: Vec::new(),
     }
 }

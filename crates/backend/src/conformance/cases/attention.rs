@@ -75,16 +75,21 @@ const SHAPES: [Shape; 9] = [
     },
 ];
 
+const FORMATS: [KvFormat; 5] =
+    [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8, KvFormat::Int4, KvFormat::K8V4];
+
 pub(super) fn cases(block: u32) -> Vec<Case> {
     let mut all = Vec::new();
     for shape in &SHAPES {
-        for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
+        for format in FORMATS {
             all.push(cached(shape, format, block));
         }
     }
     all.push(cached(&Shape { name: "every key", mask: Mask::None, ..PLAIN }, KvFormat::F32, block));
     all.push(rotated_only(block));
-    all.extend([Mask::None, Mask::Causal, Mask::Window(9)].map(|mask| fresh(mask, block)));
+    all.extend(
+        [Mask::None, Mask::Causal, Mask::Window(9), Mask::Around(5)].map(|mask| fresh(mask, block)),
+    );
     all.extend([KvFormat::F32, KvFormat::Bf16, KvFormat::Int8].map(|f| latent(f, block)));
     all
 }
@@ -95,7 +100,7 @@ fn cached_tolerance(format: KvFormat) -> Tolerance {
     match format {
         KvFormat::F32 => Tolerance::F32,
         KvFormat::Bf16 => Tolerance::CACHED,
-        KvFormat::Int8 => Tolerance::ENCODED,
+        KvFormat::Int8 | KvFormat::Int4 | KvFormat::K8V4 => Tolerance::ENCODED,
     }
 }
 

@@ -1,0 +1,45 @@
+//! `lint`: what is wrong with a model's tokenizer and chat template.
+
+use tokenmill_engine::load::read;
+use tokenmill_engine::vocabulary::vocabulary;
+use tokenmill_ir::KvFormat;
+use tokenmill_text::{Finding, Severity, lint as findings};
+
+use crate::failure::Failure;
+use crate::model;
+
+/// Runs the command; findings that spoil answers make it fail.
+pub fn lint(name: &str, json: bool) -> Result<(), Failure> {
+    let path = model::locate(name)?;
+    let cannot = |e: &dyn std::fmt::Display| Failure::new(format!("cannot check {name}"), e);
+    let model = read(&path, KvFormat::Bf16).map_err(|e| Failure::load(name, e))?;
+    let Some(found) = vocabulary(&model.files).map_err(|e| cannot(&e))? else {
+        return Err(cannot(&"its files have no tokenizer"));
+    };
+    let list = findings(&found.tokenizer, found.template.as_ref());
+    for finding in &list {
+        println!("{}", line(finding, json));
+    }
+    let errors = list.iter().filter(|f| f.severity == Severity::Error).count();
+    match errors {
+        0 if list.is_empty() && !json => {
+            println!("nothing found");
+            Ok(())
+        }
+        0 => Ok(()),
+        n => Err(Failure::new(format!("{name} has faults"), format!("{n} of them"))),
+    }
+}
+
+fn line(finding: &Finding, json: bool) -> String {
+    let severity = match finding.severity {
+        Severity::Error => "error",
+        Severity::Note => "note",
+    };
+    let Finding { code, message, .. } = finding;
+    match json {
+        true => serde_json::json!({ "severity": severity, "code": code, "message": message })
+            .to_string(),
+        false => format!("{severity}: {message} ({code})"),
+    }
+}

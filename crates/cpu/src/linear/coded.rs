@@ -1,0 +1,120 @@
+//! Kinds whose codes are taken apart before any product: 2- and 3-bit codes, tables of sixteen
+//! values, codes with f32 scales, e4m3 floats.
+
+use super::kind;
+use super::vector::Vector;
+
+/// Runs `$run` with the kind of a coded weight as a constant.
+macro_rules! with_kind {
+    ($kind:expr, $name:ident => $run:expr) => {
+        with_kind!($kind, $name => $run, [
+            SUPER2 SUPER3 HALF_TABLE FLOAT_TABLE16 FLAT4 FLAT4_64 FLAT4_128 FLAT8 FLAT8_64 FLAT8_128
+            TABLE_IQ1 TABLE_IQ2 TABLE_IQ3_XXS TABLE_IQ3_S TABLE_IQ4 TABLE16_IQ1 TABLE16_IQ2
+        ])
+    };
+    ($kind:expr, $name:ident => $run:expr, [$($of:ident)+]) => {
+        match $kind {
+            $(crate::linear::kind::$of => {
+                const $name: u8 = crate::linear::kind::$of;
+                $run
+            })+
+            other => unreachable!("kind {other} has a path of its own"),
+        }
+    };
+}
+pub(super) use with_kind;
+
+/// Codes of columns 8·STEP .. +4 and +4 .. +8 of a block, as bytes.
+///
+/// # Safety
+/// `codes` are those of a block of `KIND`.
+#[inline(always)]
+pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
+    codes: *const u8,
+) -> [V::Int; 2] {
+    /// Codes 0–7 raised by 124.
+    const THREE_BITS: [u8; 16] = [124, 125, 126, 127, 128, 129, 130, 131, 0, 0, 0, 0, 0, 0, 0, 0];
+    // SAFETY: the block's planes are inside the panel.
+    unsafe {
+        match KIND {
+            kind::SUPER2 => two_bits::<V, STEP>(codes),
+            kind::SUPER3 => {
+                let [low, high] = two_bits::<V, STEP>(codes);
+                let plane = V::load(codes.add(128));
+                let [a, b] = match STEP {
+                    0 => [V::left::<2>(plane), V::left::<1>(plane)],
+                    1 => [plane, V::right::<1>(plane)],
+                    2 => [V::right::<2>(plane), V::right::<3>(plane)],
+                    _ => [V::right::<4>(plane), V::right::<5>(plane)],
+                };
+                let [low, high] = [V::with_bits(low, a, 4), V::with_bits(high, b, 4)];
+                [V::look_up(low, &THREE_BITS), V::look_up(high, &THREE_BITS)]
+            }
+            _ if const { kind::sizes(KIND).low == 512 } => {
+                [V::load(codes.add(128 * STEP)), V::load(codes.add(128 * STEP + 64))]
+            }
+            _ => {
+                let nibbles = V::load(codes.add(64 * STEP));
+                let [low, high] = [V::mask(nibbles, 15), V::mask(V::right::<4>(nibbles), 15)];
+                if const { kind::has_min(KIND) } {
+                    return [low, high];
+                }
+                let table = const { kind::table(KIND) };
+                [V::look_up(low, table), V::look_up(high, table)]
+            }
+        }
+    }
+}
+
+/// Two bits of each of columns 8·STEP .. +8.
+#[inline(always)]
+unsafe fn two_bits<V: Vector, const STEP: usize>(codes: *const u8) -> [V::Int; 2] {
+    // SAFETY: as the caller.
+    unsafe {
+        let plane = V::load(codes.add(64 * (STEP / 2)));
+        match STEP % 2 {
+            0 => [V::mask(plane, 3), V::mask(V::right::<2>(plane), 3)],
+            _ => [V::mask(V::right::<4>(plane), 3), V::mask(V::right::<6>(plane), 3)],
+        }
+    }
+}
+
+/// Scale and minimum of half `HALF` of block `b` of a group, for 16 rows.
+///
+/// # Safety
+/// `scales` are those of a group of `KIND`.
+#[inline(always)]
+pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>(
+    scales: *const u8,
+    b: usize,
+) -> (V::Float, V::Float) {
+    use kind::*;
+    // SAFETY: the group's scales are inside the panel.
+    unsafe {
+        let full = |at: usize| V::floats(scales.add(at).cast());
+        let none = V::float(V::same(0));
+        match KIND {
+            SUPER2 => {
+                let scale = V::unsigned(scales.add(64 + 32 * b + 16 * HALF));
+                let min = V::unsigned(scales.add(320 + 32 * b + 16 * HALF));
+                let min = V::mul(V::halves(scales.add(32)), min);
+                let min = V::sub(V::float(V::same((-0.0_f32).to_bits() as i32)), min);
+                (V::mul(V::halves(scales), scale), min)
+            }
+            SUPER3 => {
+                let scale = V::signed(scales.add(64 + 32 * b + 16 * HALF));
+                (V::mul(V::halves(scales), scale), none)
+            }
+            TABLE_IQ1..=TABLE_IQ4 => (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none),
+            TABLE16_IQ1 | TABLE16_IQ2 => {
+                (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none)
+            }
+            HALF_TABLE => (V::halves(scales.add(32 * b)), none),
+            FLOAT_TABLE16 => (full(64 * HALF), none),
+            FLOAT8 | FULL => (full(0), none),
+            FULL_HALVES => (full(64 * HALF), none),
+            FULL_HALVES_MIN => (full(64 * HALF), full(128 + 64 * HALF)),
+            _ => (full(0), full(64)),
+        }
+    }
+}

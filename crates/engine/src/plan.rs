@@ -1,0 +1,390 @@
+//! Does a model fit, with what context and how many sequences, and how fast will it be: the numbers
+//! that loading, admission and `plan` share.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use tokenmill_backend::{Backend, DeviceError, Footprint};
+use tokenmill_ir::{Cost, GroupKind, Limits, Load, OutputKind, Program, SamplingParams, WeightUse};
+use tokenmill_models::{ModelSpec, lower};
+
+use crate::direct::{Direct, Feed};
+use crate::load::{LoadFailure, LoadOptions, Lowered};
+
+/// What a process takes beside the model: code, threads, tokenizer, queues. Bytes.
+const PROCESS_BYTES: u64 = 24 << 20;
+/// Bytes of the tokenizer for each token of the vocabulary, about.
+const VOCABULARY_BYTES: u64 = 160;
+
+/// Where the memory goes, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fit {
+    /// Weights in the device's layout.
+    pub weight_bytes: u64,
+    /// Keys, values and states, when every block is in use.
+    pub cache_bytes: u64,
+    /// Buffers of the largest step, and scratch memory.
+    pub scratch_bytes: u64,
+    /// The process itself, and the tokenizer.
+    pub process_bytes: u64,
+    /// What this process may use.
+    pub available_bytes: u64,
+    /// Cache bytes of one token.
+    pub token_bytes: u64,
+}
+
+impl Fit {
+    /// All of it.
+    pub fn needed_bytes(&self) -> u64 {
+        self.weight_bytes + self.cache_bytes + self.scratch_bytes + self.process_bytes
+    }
+}
+
+/// Memory of a program on a device, before a context is chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Needs {
+    fixed: Footprint,
+    process_bytes: u64,
+    groups: Vec<GroupKind>,
+    /// Bytes of a block (a slot for states) of each group.
+    block_bytes: Vec<u64>,
+    block_tokens: u32,
+    step_tokens: u32,
+}
+
+impl Needs {
+    /// Asks the device.
+    ///
+    /// # Errors
+    /// What the device does not support.
+    pub fn of(
+        spec: &ModelSpec,
+        program: &Program,
+        device: &dyn Backend,
+        options: &LoadOptions,
+    ) -> Result<Self, DeviceError> {
+        let groups = program.groups();
+        let context = options.context.unwrap_or(spec.context).min(spec.context).max(1);
+        let mut limits = limits(options, context, vec![0; groups.len()]);
+        let fixed = device.footprint(program, &limits)?;
+        let mut block_bytes = Vec::with_capacity(groups.len());
+        for g in 0..groups.len() {
+            limits.group_blocks = vec![0; groups.len()];
+            limits.group_blocks[g] = 1;
+            block_bytes.push(device.footprint(program, &limits)?.cache_bytes);
+        }
+        Ok(Self {
+            fixed,
+            process_bytes: PROCESS_BYTES + u64::from(program.vocab) * VOCABULARY_BYTES,
+            groups,
+            block_bytes,
+            block_tokens: device.caps().block_tokens,
+            step_tokens: options.step_tokens.max(1),
+        })
+    }
+
+    /// Everything but the cache.
+    pub fn fixed_bytes(&self) -> u64 {
+        self.fixed.weight_bytes + self.fixed.buffer_bytes + self.process_bytes
+    }
+
+    /// Blocks of each group for that many sequences of that length, and their bytes.
+    pub fn cache(&self, context: u32, sequences: u32) -> (Vec<u32>, u64) {
+        let full = context.div_ceil(self.block_tokens) + 1;
+        let of = |kind: &GroupKind| match *kind {
+            GroupKind::Full => full.saturating_mul(sequences),
+            GroupKind::Window { tokens } => {
+                let held = (tokens + self.step_tokens).div_ceil(self.block_tokens) + 2;
+                held.min(full).saturating_mul(sequences)
+            }
+            GroupKind::State => 2 * sequences + 8,
+        };
+        let blocks: Vec<u32> = self.groups.iter().map(of).collect();
+        let bytes = blocks.iter().zip(&self.block_bytes).map(|(&n, b)| u64::from(n) * b).sum();
+        (blocks, bytes)
+    }
+
+    /// Sequences of that length that fit `memory_bytes` at once.
+    pub fn sequences(&self, context: u32, memory_bytes: u64) -> u32 {
+        let room = memory_bytes.saturating_sub(self.fixed_bytes());
+        let (mut fits, mut fails) = (0, 1 << 16);
+        while fails - fits > 1 {
+            let n = fits + (fails - fits) / 2;
+            if self.cache(context, n).1 <= room { fits = n } else { fails = n }
+        }
+        fits
+    }
+}
+
+/// Output rows for each sequence of a step (a token and its drafts), and the fewest of a step.
+/// Each is a row of the vocabulary: as many as tokens would be hundreds of megabytes.
+const OUTPUTS: (u32, u32) = (8, 64);
+
+fn limits(options: &LoadOptions, context: u32, group_blocks: Vec<u32>) -> Limits {
+    let (step_tokens, sequences) = (options.step_tokens.max(1), options.sequences.max(1));
+    let outputs = sequences.saturating_mul(OUTPUTS.0).max(OUTPUTS.1);
+    Limits {
+        step_tokens,
+        sequences,
+        outputs: outputs.min(step_tokens.max(sequences)),
+        context,
+        group_blocks,
+        top_logprobs: 20,
+    }
+}
+
+/// Chooses context and cache size within memory.
+///
+/// # Errors
+/// [`LoadFailure::DoesNotFit`] with the numbers; what the device does not support.
+pub fn fit(
+    spec: &ModelSpec,
+    program: &Program,
+    device: &dyn Backend,
+    options: &LoadOptions,
+) -> Result<(Limits, Fit), LoadFailure> {
+    let needs = Needs::of(spec, program, device, options)?;
+    let fixed = needs.fixed_bytes();
+    let room = options.memory_bytes.saturating_sub(fixed);
+    // One sequence at full length must fit; more sequences share what is left.
+    let wanted = options.context.unwrap_or(spec.context).min(spec.context).max(1);
+    let mut context = wanted;
+    while needs.cache(context, 1).1 > room && context > needs.block_tokens {
+        context = (context / 2).max(needs.block_tokens);
+    }
+    let fits = needs.cache(context, 1).1 <= room && fixed <= options.memory_bytes;
+    if !fits || (options.context.is_some() && context < wanted) {
+        let cache_bytes = needs.cache(wanted, 1).1;
+        return Err(LoadFailure::DoesNotFit {
+            needed_bytes: fixed + cache_bytes,
+            weight_bytes: needs.fixed.weight_bytes,
+            cache_bytes,
+            scratch_bytes: needs.fixed.buffer_bytes + needs.process_bytes,
+            available_bytes: options.memory_bytes,
+            context: wanted,
+            fitting_context: if fits { context } else { 0 },
+        });
+    }
+    let mut sequences = options.sequences.max(1);
+    while sequences > 1 && needs.cache(context, sequences).1 > room / 2 {
+        sequences -= sequences.div_ceil(8);
+    }
+    let (group_blocks, cache_bytes) = needs.cache(context, sequences);
+    let per_token = program.caches.iter().filter(|c| c.group_kind() != GroupKind::State);
+    let fit = Fit {
+        weight_bytes: needs.fixed.weight_bytes,
+        cache_bytes,
+        scratch_bytes: needs.fixed.buffer_bytes,
+        process_bytes: needs.process_bytes,
+        available_bytes: options.memory_bytes,
+        token_bytes: per_token.map(|c| c.unit_bytes()).sum(),
+    };
+    Ok((limits(options, context, group_blocks), fit))
+}
+
+/// A kind of step whose time is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scene {
+    /// Sequences in the step.
+    pub sequences: u32,
+    /// Tokens of each.
+    pub tokens: u32,
+    /// Tokens of each already in the cache.
+    pub context: u32,
+}
+
+impl Scene {
+    /// What it computes.
+    pub fn load(&self) -> Load {
+        let (n, t, c) = (self.sequences.into(), u64::from(self.tokens), u64::from(self.context));
+        Load { tokens: n * t, outputs: n, key_reads: n * (t * c + t * (t + 1) / 2) }
+    }
+}
+
+/// How long a step takes, and what it moves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timing {
+    /// The step.
+    pub scene: Scene,
+    /// Seconds, predicted for the whole model.
+    pub seconds: f64,
+    /// Work of the whole model.
+    pub cost: Cost,
+}
+
+/// Repetitions of a timed step, and seconds after which there are no more than the fewest; the
+/// median counts.
+const REPETITIONS: std::ops::RangeInclusive<usize> = 5..=41;
+const SECONDS: f64 = 0.3;
+/// Most bytes read between two timed steps, to push the slice out of caches as the rest of the
+/// model would.
+const PRESSURE_BYTES: u64 = 1 << 30;
+
+/// Times the first layers of a model on the device and extends the result to all of them: once
+/// with one period of its layer pattern, once with two; what the second adds, every further
+/// period adds.
+///
+/// # Errors
+/// [`LoadFailure`]: reading the layers, or what the device says.
+pub fn timings(
+    model: &Lowered,
+    device: &mut dyn Backend,
+    options: &LoadOptions,
+    scenes: &[Scene],
+) -> Result<Vec<Timing>, LoadFailure> {
+    let layers = model.spec.layers.len();
+    let (lead, period) = pattern(&model.spec.layers);
+    let short = (lead + period).min(layers);
+    let long = (short + period).min(layers);
+    let one = slice(model, device, options, scenes, short)?;
+    let two = slice(model, device, options, scenes, long)?;
+    let more = (layers - short) as f64 / (long - short).max(1) as f64;
+    let timing = |((one, two), &scene): ((&f64, &f64), &Scene)| Timing {
+        scene,
+        seconds: one + (two - one).max(0.0) * more,
+        cost: model.program.cost(&scene.load()),
+    };
+    Ok(one.iter().zip(&two).zip(scenes).map(timing).collect())
+}
+
+/// Fewest layers in a period, where there are as many: one layer alone is timed too roughly.
+const PERIOD: usize = 3;
+
+/// The first layers that are like no others, and the length of the pattern that the rest repeat.
+fn pattern<T: PartialEq>(layers: &[T]) -> (usize, usize) {
+    let n = layers.len();
+    let lead =
+        |p: usize| (0..n - p).rev().find(|&i| layers[i] != layers[i + p]).map_or(0, |i| i + 1);
+    let all = (1..=n / 2).map(|p| (lead(p), p));
+    let Some((lead, p)) = all.min_by_key(|(lead, p)| lead + 2 * p) else { return (0, n) };
+    let times = PERIOD.div_ceil(p).min((n - lead) / (2 * p)).max(1);
+    (lead, times * p)
+}
+
+/// Seconds of every scene with the first `layers` layers of the model alone.
+fn slice(
+    model: &Lowered,
+    device: &mut dyn Backend,
+    options: &LoadOptions,
+    scenes: &[Scene],
+    layers: usize,
+) -> Result<Vec<f64>, LoadFailure> {
+    let spec = ModelSpec { layers: model.spec.layers[..layers].to_vec(), ..model.spec.clone() };
+    let program = lower(&spec, &model.files.checkpoint, options.kv)?.program;
+    let mut weights = Vec::with_capacity(program.weights.len());
+    for weight in &program.weights {
+        weights.push(device.upload(weight, &model.files)?);
+    }
+    let rest = model.program.resident_weight_bytes() - program.resident_weight_bytes();
+    let pressure = vec![1u64; (rest.min(PRESSURE_BYTES) / 8) as usize];
+    let seconds = scenes.iter().map(|scene| {
+        let needs = Needs::of(&spec, &program, device, options)?;
+        let context = scene.context + scene.tokens;
+        let blocks = needs.cache(context, scene.sequences).0;
+        let limits = limits(options, context.max(1), blocks);
+        let executable = device.compile(&program, &weights, &limits)?;
+        let block_tokens = device.caps().block_tokens;
+        let direct = Direct::new(executable, &program, &limits, block_tokens, scene.sequences);
+        time(direct, *scene, &program, &pressure).map_err(LoadFailure::from)
+    });
+    let seconds = seconds.collect();
+    weights.into_iter().for_each(|w| device.free(w));
+    seconds
+}
+
+/// Median seconds of a step.
+fn time(
+    mut direct: Direct,
+    scene: Scene,
+    program: &Program,
+    pressure: &[u64],
+) -> Result<f64, DeviceError> {
+    let tokens: Vec<u32> = (0..scene.tokens).map(|i| 1 + i % program.vocab.max(2) / 2).collect();
+    let kind = match program.vocab {
+        0 => OutputKind::Hidden,
+        _ => {
+            let params = SamplingParams::default();
+            let (history, prompt, bias) = ((0, 0), 0, (0, 0));
+            OutputKind::Sample { params, history, prompt, bias, mask: u32::MAX }
+        }
+    };
+    let outputs = [(scene.tokens - 1, kind)];
+    let feed = |sequence| Feed { sequence, tokens: &tokens, outputs: &outputs };
+    let feeds: Vec<Feed<'_>> = (0..scene.sequences as usize).map(feed).collect();
+    let mut seconds = Vec::with_capacity(*REPETITIONS.end());
+    let begin = Instant::now();
+    while seconds.len() < *REPETITIONS.start()
+        || (seconds.len() < *REPETITIONS.end() && begin.elapsed().as_secs_f64() < SECONDS)
+    {
+        (0..scene.sequences as usize).for_each(|s| direct.resume(s, scene.context));
+        black_box(pressure.iter().fold(0, |sum, x| sum ^ x));
+        let start = Instant::now();
+        direct.step(&feeds)?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    // The first one touches memory for the first time.
+    seconds.remove(0);
+    seconds.sort_unstable_by(f64::total_cmp);
+    Ok(seconds[seconds.len() / 2])
+}
+
+/// Weight bytes that a decode step of one sequence reads, and all that must be resident for it:
+/// far apart for mixtures of experts.
+pub fn active_bytes(program: &Program) -> (u64, u64) {
+    let one = Load { tokens: 1, outputs: 1, key_reads: 0 };
+    let tables = program.weights.iter().filter(|w| w.role == WeightUse::Rows);
+    let resident = program.weight_bytes() - tables.map(|w| w.stored_bytes()).sum::<u64>();
+    (program.cost(&one).weight_bytes as u64, resident)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs(groups: Vec<GroupKind>) -> Needs {
+        let fixed = Footprint { weight_bytes: 1000, cache_bytes: 0, buffer_bytes: 100 };
+        let block_bytes = vec![10; groups.len()];
+        Needs { fixed, process_bytes: 50, groups, block_bytes, block_tokens: 32, step_tokens: 64 }
+    }
+
+    #[test]
+    fn caches_of_every_kind_are_counted() {
+        for (kind, context, sequences, blocks) in [
+            (GroupKind::Full, 320, 1, 11),
+            (GroupKind::Full, 320, 3, 33),
+            (GroupKind::Window { tokens: 64 }, 3200, 2, 12),
+            (GroupKind::Window { tokens: 64 }, 32, 2, 4),
+            (GroupKind::State, 3200, 2, 12),
+        ] {
+            let (found, bytes) = needs(vec![kind]).cache(context, sequences);
+            assert_eq!((found, bytes), (vec![blocks], u64::from(blocks) * 10), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_of_layers() {
+        for (layers, expected) in [
+            ("a", (0, 1)),
+            ("aa", (0, 1)),
+            ("aaaaaaaaaa", (0, 3)),
+            ("baaaaaaaaa", (1, 3)),
+            ("lllglllglllg", (0, 4)),
+            ("dlllglllglllg", (1, 4)),
+            ("abcd", (3, 1)),
+        ] {
+            let layers: Vec<char> = layers.chars().collect();
+            assert_eq!(pattern(&layers), expected, "{layers:?}");
+        }
+    }
+
+    #[test]
+    fn sequences_are_as_many_as_fit() {
+        let needs = needs(vec![GroupKind::Full]);
+        for memory in [0, 1150, 1259, 1260, 1480, 5000] {
+            let n = needs.sequences(320, memory);
+            let room = memory.saturating_sub(needs.fixed_bytes());
+            assert!(needs.cache(320, n).1 <= room || n == 0, "{n} at {memory}");
+            assert!(needs.cache(320, n + 1).1 > room, "{n} at {memory}");
+        }
+    }
+}

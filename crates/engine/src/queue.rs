@@ -1,0 +1,83 @@
+//! Requests that have not started, counted by account: all together up to a limit, and none may
+//! take the places that others could need.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::request::Refusal;
+
+/// The account of requests that name none.
+pub const NOBODY: u64 = 0;
+
+#[derive(Debug, Default)]
+struct Waiting {
+    all: u32,
+    by_account: HashMap<u64, u32>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Queue(Mutex<Waiting>);
+
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Requests that wait.
+    pub fn len(&self) -> u32 {
+        self.waiting().all
+    }
+
+    /// One more. An account may hold as many places as are left free: alone, half of all.
+    ///
+    /// # Errors
+    /// [`Refusal::QueueFull`].
+    pub fn enter(&self, account: u64, limit: u32) -> Result<(), Refusal> {
+        let mut waiting = self.waiting();
+        let free = limit.saturating_sub(waiting.all);
+        let own = waiting.by_account.get(&account).copied().unwrap_or(0);
+        if free == 0 {
+            return Err(Refusal::QueueFull { waiting: waiting.all, limit });
+        }
+        if account != NOBODY && own >= free {
+            return Err(Refusal::QueueFull { waiting: own, limit: free });
+        }
+        waiting.all += 1;
+        waiting.by_account.insert(account, own + 1);
+        Ok(())
+    }
+
+    /// One has started or ended.
+    pub fn leave(&self, account: u64) {
+        let mut waiting = self.waiting();
+        waiting.all = waiting.all.saturating_sub(1);
+        match waiting.by_account.get_mut(&account) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => {
+                waiting.by_account.remove(&account);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_leaves_places_to_others() {
+        let queue = Queue::default();
+        let fill = |account| (0..).take_while(|_| queue.enter(account, 16).is_ok()).count();
+        assert_eq!(fill(1), 8, "half");
+        assert_eq!(fill(2), 4, "half of the rest");
+        assert_eq!(queue.enter(1, 16), Err(Refusal::QueueFull { waiting: 8, limit: 4 }));
+        assert_eq!(fill(NOBODY), 4, "all that is left");
+        assert_eq!(queue.enter(3, 16), Err(Refusal::QueueFull { waiting: 16, limit: 16 }));
+        for (account, n) in [(1, 8), (2, 4), (NOBODY, 4)] {
+            (0..n).for_each(|_| queue.leave(account));
+        }
+        assert_eq!(queue.len(), 0);
+        assert!(queue.waiting().by_account.is_empty());
+    }
+}

@@ -1,0 +1,28 @@
+//! EXAONE 4: OLMo 2's norms after each part, head norms; the hybrid models have windows with
+//! positions and full layers without.
+
+use tokenmill_ir::Mask;
+
+use super::{Arch, olmo2};
+use crate::error::ModelError;
+use crate::hyper::*;
+use crate::spec::{ModelSpec, Norm, QkNorm};
+
+pub const ARCH: Arch = Arch { name: "exaone4", spellings: &["exaone4"], spec };
+
+fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    let mut model = olmo2::plain(h)?;
+    let norm = Norm::rms(h.f32(RMS_EPS)?);
+    let window = h.opt_u32(WINDOW)?;
+    let full = h.full_layers(4, false)?;
+    for (i, a) in model.attention_mut() {
+        a.qk_norm = QkNorm::Head(norm);
+        let Some(window) = window else { continue };
+        if full[i] {
+            a.rope = None;
+        } else {
+            a.mask = Mask::Window(window);
+        }
+    }
+    Ok(model)
+}

@@ -1,0 +1,110 @@
+//! Gemma 4, the dense models: Gemma 3's sandwich with plain norm weights, unscaled scores,
+//! normalised values, wider heads in full layers; the small ones with inputs for each layer and
+//! shared keys.
+
+use tokenmill_ir::{Act, Mask, RopePairing};
+
+use super::{Arch, llama};
+use crate::error::ModelError;
+use crate::hyper::*;
+use crate::spec::*;
+
+pub const ARCH: Arch = Arch { name: "gemma4", spellings: &["gemma4", "gemma4_text"], spec };
+
+fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    let m = h.meta();
+    if h.opt_u32(EXPERTS)?.is_some_and(|n| n > 0) {
+        return Err(ModelError::unsupported("num_experts", "Gemma 4 with experts"));
+    }
+    let mut model = llama::spec_with(h, RopePairing::Half)?;
+    let norm = Norm::rms(h.f32(RMS_EPS)?);
+    let act = h.activation(Act::GeluTanh)?;
+    let layers = model.layers.len();
+    let mut full = h.full_layers(6, false)?;
+    full.iter_mut().last().into_iter().for_each(|last| *last = true);
+    let shared = m.opt_u32(&h.own("num_kv_shared_layers", "attention.shared_kv_layers"))?;
+    let own = layers.saturating_sub(shared.unwrap_or(0) as usize);
+    for (i, a) in model.attention_mut() {
+        attention(h, a, i, full[i])?;
+        (a.qk_norm, a.v_norm) = (QkNorm::Head(norm), Some(norm));
+        if i >= own {
+            // The last layer of the same kind that has keys of its own.
+            let source = (0..own).rev().find(|&l| full[l] == full[i]).unwrap_or(0);
+            a.kv = KvSource::Layer(source);
+        }
+    }
+    let wide = !h.is_gguf() && m.opt_bool("use_double_wide_mlp")?.unwrap_or(false);
+    for (i, f) in model.ffn_mut() {
+        if let Ffn::Gated { width, .. } = *f {
+            *f = Ffn::gated(if wide && i >= own { 2 * width } else { width }, act);
+        }
+    }
+    model.branches_mut().for_each(|b| b.norm_out = Some(norm));
+    layer_inputs(h, &mut model, norm, act)?;
+    model.layers.iter_mut().for_each(|l| l.scaled = true);
+    model.embed.scale = (model.hidden as f32).sqrt();
+    model.output = Output::Logits { scale: 1.0, softcap: h.opt_f32(FINAL_SOFTCAP)? };
+    Ok(model)
+}
+
+/// What differs between windowed and full layers.
+fn attention(h: &Hyper<'_>, a: &mut Attention, i: usize, full: bool) -> Result<(), ModelError> {
+    let m = h.meta();
+    a.scale = 1.0;
+    let kind = if full { "full_attention" } else { "sliding_attention" };
+    let (mut theta, mut scaling) = (h.theta(kind)?, RopeScaling::None);
+    if full {
+        let of_layer = format!("per_layer_config.{i}.");
+        let either = |own: &str, usual: &str| -> Result<Option<u32>, ModelError> {
+            Ok(m.opt_u32(&format!("{of_layer}{own}"))?.or(m.opt_u32(usual)?))
+        };
+        if !h.is_gguf() {
+            a.head_dim = either("head_dim", "global_head_dim")?.unwrap_or(512);
+            if m.opt_bool("attention_k_eq_v")?.unwrap_or(false) {
+                a.kv = KvSource::KeysAreValues;
+                let heads = either("num_key_value_heads", "num_global_key_value_heads")?;
+                a.kv_heads = heads.unwrap_or(a.kv_heads);
+            }
+            let part = m.opt_f64("rope_parameters.full_attention.partial_rotary_factor")?;
+            scaling = RopeScaling::Proportional { part: part.unwrap_or(0.25) };
+        } else {
+            scaling = RopeScaling::Tensor { magnitude: 1.0 };
+            let v = crate::names::find_opt(h.checkpoint(), crate::names::Role::V, i, 0);
+            if v.is_none() {
+                a.kv = KvSource::KeysAreValues;
+            }
+        }
+    } else {
+        a.mask = Mask::Window(h.u32(WINDOW)?);
+        if h.is_gguf() {
+            let own = |key: &str| h.own("", key);
+            a.head_dim = m.u32(&own("attention.key_length_swa"))?;
+            theta = m.opt_f64(&own("rope.freq_base_swa"))?.unwrap_or(10_000.0);
+        }
+    }
+    let (dims, pairing) = (a.head_dim, RopePairing::Half);
+    a.rope = Some(RopeSpec { dims, theta, pairing, scaling });
+    Ok(())
+}
+
+fn layer_inputs(
+    h: &Hyper<'_>,
+    model: &mut ModelSpec,
+    norm: Norm,
+    act: Act,
+) -> Result<(), ModelError> {
+    let key = h.own("hidden_size_per_layer_input", "embedding_length_per_layer_input");
+    let Some(width) = h.meta().opt_u32(&key)?.filter(|w| *w > 0) else { return Ok(()) };
+    model.embed.per_layer = Some(PerLayer {
+        width,
+        norm,
+        scale: (width as f32).sqrt(),
+        projection_scale: 1.0 / (model.hidden as f32).sqrt(),
+    });
+    for layer in &mut model.layers {
+        let body = Body::LayerInput(act);
+        let norm_out = Some(norm);
+        layer.branches.push(Branch { norm_in: None, norm_out, ..Branch::pre(norm, body) });
+    }
+    Ok(())
+}

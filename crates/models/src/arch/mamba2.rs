@@ -1,0 +1,77 @@
+//! Mamba-2 (arXiv 2405.21060): one selective scan a layer, no feed-forward part.
+
+use tokenmill_ir::{GateOrder, MetaValue};
+
+use super::Arch;
+use crate::error::ModelError;
+use crate::hyper::*;
+use crate::spec::*;
+
+pub const ARCH: Arch = Arch { name: "mamba2", spellings: &["mamba2"], spec };
+
+/// How a family names the sizes of its scans in config.json.
+pub struct Keys {
+    pub heads: &'static str,
+    pub head_dim: &'static str,
+    pub groups: &'static str,
+    pub state: &'static str,
+    pub kernel: &'static str,
+}
+
+const KEYS: Keys = Keys {
+    heads: "num_heads",
+    head_dim: "head_dim",
+    groups: "n_groups",
+    state: "state_size",
+    kernel: "conv_kernel",
+};
+
+fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    let eps = h.f32(RMS_EPS)?;
+    let mamba = mixer(h, &KEYS, eps)?;
+    let norm = Norm::rms(eps);
+    let branch = Branch::pre(norm, Body::Mix(vec![Mixer::Mamba(mamba)]));
+    let layer = Layer { branches: vec![branch], join: Join::Sequential, scaled: false };
+    Ok(ModelSpec {
+        arch: ARCH.name,
+        vocab: h.vocab()?,
+        hidden: h.u32(HIDDEN)?,
+        // A state has no positions; the limit is only that of counters.
+        context: h.opt_u32(CONTEXT)?.unwrap_or(1 << 20),
+        embed: Embed { scale: 1.0, positions: None, norm: None, per_layer: None },
+        layers: vec![layer; h.layers()? as usize],
+        final_norm: Some(norm),
+        output: Output::Logits { scale: 1.0, softcap: None },
+        draft_layers: 0,
+    })
+}
+
+/// The scan with a gated norm of its output, over each group.
+pub fn mixer(h: &Hyper<'_>, keys: &Keys, eps: f32) -> Result<Mamba, ModelError> {
+    let m = h.meta();
+    let limit: Vec<f32> = match m.opt_list("time_step_limit")? {
+        Some(list) => list.iter().filter_map(MetaValue::as_f64).map(|x| x as f32).collect(),
+        None => vec![0.0, f32::INFINITY],
+    };
+    let &[low, high] = limit.as_slice() else {
+        return Err(ModelError::unsupported("time_step_limit", format!("{limit:?}")));
+    };
+    let read = |hf, gguf| m.u32(&h.own(hf, gguf));
+    let heads = read(keys.heads, "ssm.time_step_rank")?;
+    let head_dim = match h.is_gguf() {
+        true => m.u32(&h.own("", "ssm.inner_size"))? / heads.max(1),
+        false => m.u32(keys.head_dim)?,
+    };
+    Ok(Mamba {
+        heads,
+        head_dim,
+        groups: read(keys.groups, "ssm.group_count")?,
+        state_dim: read(keys.state, "ssm.state_size")?,
+        kernel: read(keys.kernel, "ssm.conv_kernel")?,
+        dt_limit: (low, high),
+        norm: Some((Norm::rms(eps), GateOrder::BeforeNorm)),
+        in_scale: 1.0,
+        out_scale: 1.0,
+        part_scales: [1.0; 5],
+    })
+}

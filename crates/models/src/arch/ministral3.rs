@@ -1,0 +1,34 @@
+//! Ministral 3: Mistral whose queries grow slowly behind the original context.
+
+use tokenmill_ir::{Mask, RopePairing};
+
+use super::{Arch, llama};
+use crate::error::ModelError;
+use crate::hyper::*;
+use crate::spec::{ModelSpec, RopeScaling};
+
+pub const ARCH: Arch = Arch { name: "ministral3", spellings: &["ministral3", "mistral3"], spec };
+
+fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    // llama.cpp's converter permutes query and key rows to pair neighbours.
+    let pairing = if h.is_gguf() { RopePairing::Interleaved } else { RopePairing::Half };
+    let mut model = llama::spec_with(h, pairing)?;
+    let beta = match h.is_gguf() {
+        true => h.meta().opt_f64(&h.own("", "attention.temperature_scale"))?,
+        false => h.rope_number("llama_4_scaling_beta")?,
+    };
+    let mut context = model.context;
+    for (_, a) in model.attention_mut() {
+        if let Some(window) = h.opt_u32(WINDOW)? {
+            a.mask = Mask::Window(window);
+        }
+        // The factor is 1 up to the original context, so sequences end there.
+        if let (Some(RopeScaling::Yarn { original, .. }), true) =
+            (a.rope.as_ref().map(|r| &r.scaling), beta.is_some_and(|b| b != 0.0))
+        {
+            context = context.min(*original as u32);
+        }
+    }
+    model.context = context;
+    Ok(model)
+}

@@ -1,0 +1,26 @@
+//! Nomic BERT: BERT with rotary positions and a gated feed-forward part.
+
+use tokenmill_ir::{Act, RopePairing};
+
+use super::{Arch, bert};
+use crate::error::ModelError;
+use crate::hyper::*;
+use crate::spec::*;
+
+pub const ARCH: Arch = Arch { name: "nomic_bert", spellings: &["nomic_bert", "nomic-bert"], spec };
+
+fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    let mut model = bert::spec(h)?;
+    model.embed.positions = None;
+    let theta = h.theta("")?;
+    for (_, a) in model.attention_mut() {
+        let (dims, pairing) = (a.head_dim, RopePairing::Half);
+        a.rope = Some(RopeSpec { dims, theta, pairing, scaling: RopeScaling::None });
+    }
+    for (_, f) in model.ffn_mut() {
+        if let Ffn::Plain { width, .. } = *f {
+            *f = Ffn::gated(width, Act::Silu);
+        }
+    }
+    Ok(model)
+}

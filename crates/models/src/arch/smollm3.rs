@@ -1,0 +1,33 @@
+//! SmolLM3: Llama with layers that have no positions.
+
+use tokenmill_ir::MetaValue;
+
+use super::{Arch, llama};
+use crate::error::ModelError;
+use crate::hyper::*;
+use crate::spec::ModelSpec;
+
+pub const ARCH: Arch = Arch { name: "smollm3", spellings: &["smollm3"], spec };
+
+fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    let mut model = llama::spec(h)?;
+    without_positions(h, &mut model)?;
+    Ok(model)
+}
+
+/// Takes the rotation from layers whose `no_rope_layers` is 0; without that list, from every
+/// `no_rope_layer_interval`-th.
+pub fn without_positions(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
+    let list = h.meta().opt_list("no_rope_layers")?.filter(|l| !l.is_empty());
+    let every = h.meta().opt_u32("no_rope_layer_interval")?.unwrap_or(4).max(1) as usize;
+    for (i, a) in model.attention_mut() {
+        let bare = match list {
+            Some(list) => list.get(i).and_then(MetaValue::as_u32) == Some(0),
+            None => (i + 1) % every == 0,
+        };
+        if bare {
+            a.rope = None;
+        }
+    }
+    Ok(())
+}

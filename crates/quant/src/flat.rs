@@ -1,0 +1,91 @@
+//! Formats that no file has as such: what tensors kept in several pieces are assembled to.
+//!
+//! Codes in column order with f32 scales beside them, so that integer scales, zero points,
+//! f16 and bf16 scales and second-level scales of every family fit without loss:
+//!
+//! * `u4_N`: N weights, f32 `s`, f32 `m`, N nibbles, the even column in the low one;
+//!   `u8_N` the same with bytes. w = q·s + m, rounded once.
+//! * `fp4_f32`: 32 weights, two f32 scales of 16 columns, nibbles that are e2m1.
+//!   w = (scale/2)·v, v from mxfp4's doubled table; what is stored is the half.
+//! * `e4m3_32`: 32 weights, f32 scale, e4m3 bytes. w = scale·value. There are no NaNs here: the
+//!   codes 0x7f and 0xff are ±480, and whoever assembles refuses them.
+
+use crate::blocks::decode_each;
+use crate::coded::word_at;
+use crate::float::e4m3_to_f32;
+use crate::{Format, FormatId, MXFP4_VALUES_DOUBLED};
+
+/// One row of the table for codes with a scale and a minimum.
+macro_rules! flat {
+    ($id:ident, $name:literal, $weights:literal, $bytes:literal, $code:expr) => {
+        pub(crate) const $id: Format = Format {
+            id: FormatId::$id,
+            name: $name,
+            block_weights: $weights,
+            block_bytes: $bytes,
+            ggml_type: None,
+            decode: |src, dst| {
+                decode_each(src, dst, |block: &[u8; $bytes], out: &mut [f32; $weights]| {
+                    let (s, m) = (float_at(block, 0), float_at(block, 4));
+                    for (c, out) in out.iter_mut().enumerate() {
+                        let code: u8 = $code(&block[8..], c);
+                        *out = f32::from(code).mul_add(s, m);
+                    }
+                });
+            },
+            encode: None,
+        };
+    };
+}
+
+flat!(U4_32, "u4_32", 32, 24, nibble);
+flat!(U4_64, "u4_64", 64, 40, nibble);
+flat!(U4_128, "u4_128", 128, 72, nibble);
+flat!(U8_32, "u8_32", 32, 40, byte);
+flat!(U8_64, "u8_64", 64, 72, byte);
+flat!(U8_128, "u8_128", 128, 136, byte);
+
+pub(crate) const FP4_F32: Format = Format {
+    id: FormatId::FP4_F32,
+    name: "fp4_f32",
+    block_weights: 32,
+    block_bytes: 24,
+    ggml_type: None,
+    decode: |src, dst| {
+        decode_each(src, dst, |block: &[u8; 24], out: &mut [f32; 32]| {
+            for (c, out) in out.iter_mut().enumerate() {
+                let value = MXFP4_VALUES_DOUBLED[usize::from(nibble(&block[8..], c))];
+                *out = f32::from(value) * float_at(block, c / 16 * 4);
+            }
+        });
+    },
+    encode: None,
+};
+
+pub(crate) const E4M3_32: Format = Format {
+    id: FormatId::E4M3_32,
+    name: "e4m3_32",
+    block_weights: 32,
+    block_bytes: 36,
+    ggml_type: None,
+    decode: |src, dst| {
+        decode_each(src, dst, |block: &[u8; 36], out: &mut [f32; 32]| {
+            for (c, out) in out.iter_mut().enumerate() {
+                *out = e4m3_to_f32(block[4 + c]) * float_at(block, 0);
+            }
+        });
+    },
+    encode: None,
+};
+
+fn float_at(block: &[u8], at: usize) -> f32 {
+    f32::from_bits(word_at(block, at))
+}
+
+fn nibble(codes: &[u8], c: usize) -> u8 {
+    codes[c / 2] >> (4 * (c % 2)) & 15
+}
+
+fn byte(codes: &[u8], c: usize) -> u8 {
+    codes[c]
+}

@@ -1,0 +1,183 @@
+//! The results of a step: sequences move on by what it computed.
+
+use tokenmill_ir::{GroupKind, Sampled, StepOutput, TokenId};
+
+use crate::scheduler::{Scheduler, seq_mut};
+use crate::sequence::{Sequence, Want};
+use crate::step::{Grant, Outcome, Progress, Step};
+
+impl Scheduler {
+    /// Takes the results of a step and reports what came of it, in the order of the grants.
+    pub fn commit(&mut self, step: &Step, out: &StepOutput, progress: &mut Vec<Progress>) {
+        progress.clear();
+        self.config.cost.observe(step);
+        let mut at = Taken { output: 0, number: 0 };
+        for grant in &step.grants {
+            let Some(seq) = self.get(grant.seq) else {
+                debug_assert!(false, "a granted sequence was cancelled before commit");
+                at.output += grant.outputs;
+                continue;
+            };
+            assert_eq!(seq.computed, grant.context, "the step does not belong to this state");
+            let key = seq.key;
+            let mut report = |outcome| progress.push(Progress { seq: grant.seq, key, outcome });
+            if !seq.started {
+                report(Outcome::Started { cached: seq.cached });
+            }
+            let before = at.output;
+            let end = self.advance(grant, out, &mut at, &mut report);
+            at.output = before + grant.outputs;
+            match end {
+                End::Open => {}
+                End::Complete => {
+                    report(Outcome::Finished);
+                    self.cache.release(seq_mut(&mut self.slots, grant.seq.slot));
+                    self.remove(grant.seq.slot);
+                }
+                End::Invalid(index) => {
+                    report(Outcome::NotANumber { index });
+                    self.cache.discard(seq_mut(&mut self.slots, grant.seq.slot));
+                    self.remove(grant.seq.slot);
+                }
+            }
+        }
+    }
+
+    /// Moves one sequence on by what its grant computed.
+    fn advance(
+        &mut self,
+        grant: &Grant,
+        out: &StepOutput,
+        at: &mut Taken,
+        report: &mut impl FnMut(Outcome),
+    ) -> End {
+        let widths = (self.config.vocab as usize, self.config.hidden as usize);
+        let seq = seq_mut(&mut self.slots, grant.seq.slot);
+        seq.started = true;
+        self.accounts.charge(seq.account, grant.tokens + grant.outputs);
+        let end = seq.computed + grant.tokens;
+        let taken = match seq.want {
+            Want::Tokens { .. } => accept(seq, grant, out, at.output, report),
+            Want::Scores { .. } => scored(seq, grant, out, at.output, report),
+            Want::Logits { .. } => rows(seq, grant, out, widths.0, at, report),
+            Want::Hidden => rows(seq, grant, out, widths.1, at, report),
+        };
+        if let Some(index) = taken.invalid {
+            return End::Invalid(index);
+        }
+        self.counts.drafted += u64::from(taken.drafted);
+        self.counts.accepted += u64::from(taken.accepted);
+        let kept = taken.accepted == taken.drafted;
+        if kept || !self.config.groups.contains(&GroupKind::State) {
+            seq.computed = end - (taken.drafted - taken.accepted);
+        }
+        self.cache.settle_states(seq, kept);
+        let finished = match seq.want {
+            Want::Tokens { .. } => seq.known == seq.max_len,
+            _ => seq.computed == seq.goal(),
+        };
+        self.cache.share(seq);
+        if grant.outputs > 0 && matches!(seq.want, Want::Tokens { .. }) {
+            self.noted.note(&self.cache, seq);
+        }
+        self.cache.give_back(seq);
+        if finished { End::Complete } else { End::Open }
+    }
+}
+
+/// What a commit has used up of the step's output.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    output: u32,
+    number: usize,
+}
+
+enum End {
+    Open,
+    Complete,
+    Invalid(u32),
+}
+
+/// What a sequence's output rows came to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rows {
+    invalid: Option<u32>,
+    drafted: u32,
+    accepted: u32,
+}
+
+/// Appends sampled tokens for as long as each draft token before them was the one sampled.
+fn accept(
+    seq: &mut Sequence,
+    grant: &Grant,
+    out: &StepOutput,
+    first: u32,
+    report: &mut impl FnMut(Outcome),
+) -> Rows {
+    if grant.outputs == 0 {
+        return Rows::default();
+    }
+    let sampled = |i: u32| out.sampled.get((first + i) as usize).copied().unwrap_or_default();
+    let drafted = grant.outputs - 1;
+    let drafts = seq.tokens.get(seq.known as usize..).unwrap_or_default();
+    let is_right = |&(i, draft): &(u32, &TokenId)| sampled(i).valid && sampled(i).token == *draft;
+    let accepted = (0..drafted).zip(drafts).take_while(is_right).count() as u32;
+    if drafted > 0 {
+        report(Outcome::Drafted { tokens: drafted, right: accepted });
+    }
+    let mut rows = Rows { drafted, accepted, invalid: None };
+    seq.tokens.truncate((seq.known + accepted) as usize);
+    for i in 0..=accepted {
+        let index = seq.known - seq.prompt;
+        let Sampled { token, valid: true, .. } = sampled(i) else {
+            rows.invalid = Some(index);
+            break;
+        };
+        report(Outcome::Token { index, token, output: first + i });
+        if i == accepted {
+            seq.tokens.push(token);
+        }
+        seq.known += 1;
+    }
+    rows
+}
+
+fn scored(
+    seq: &mut Sequence,
+    grant: &Grant,
+    out: &StepOutput,
+    first: u32,
+    report: &mut impl FnMut(Outcome),
+) -> Rows {
+    for output in first..first + grant.outputs {
+        let position = seq.delivered + 1;
+        if !out.sampled.get(output as usize).is_some_and(|s| s.valid) {
+            return Rows { invalid: Some(position), ..Rows::default() };
+        }
+        report(Outcome::Scored { position, output });
+        seq.delivered = position;
+    }
+    Rows::default()
+}
+
+fn rows(
+    seq: &mut Sequence,
+    grant: &Grant,
+    out: &StepOutput,
+    width: usize,
+    at: &mut Taken,
+    report: &mut impl FnMut(Outcome),
+) -> Rows {
+    let first = grant.context + grant.tokens - grant.outputs;
+    for position in first..first + grant.outputs {
+        let numbers = out.rows.get(at.number..at.number + width);
+        if !numbers.is_some_and(|n| n.iter().all(|x| x.is_finite())) {
+            at.number += width * (first + grant.outputs - position) as usize;
+            return Rows { invalid: Some(position), ..Rows::default() };
+        }
+        report(Outcome::Row { position, start: at.number, len: width });
+        at.number += width;
+        seq.delivered = position + 1;
+    }
+    Rows::default()
+}

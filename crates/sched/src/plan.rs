@@ -1,0 +1,322 @@
+//! What the next step computes: who is served in which order, and at whose expense.
+
+use crate::scheduler::{Scheduler, seq_mut, seq_ref};
+use crate::sequence::{Sequence, Want};
+use crate::step::{Grant, Step};
+
+/// What is left of a step's budget.
+#[derive(Debug, Clone, Copy)]
+struct Budget {
+    tokens: u32,
+    outputs: u32,
+    seconds: f64,
+    /// Tokens that the next long sequence gets whatever the time: prefill never starves.
+    floor: u32,
+}
+
+/// What a waiting sequence would get.
+enum Entry {
+    Tokens(u32),
+    NoBudget,
+    NoRoom,
+}
+
+impl Scheduler {
+    /// Decides the next step. Follow it by `commit` with that step, or by `device_lost`.
+    pub fn plan(&mut self, step: &mut Step) {
+        step.clear();
+        step.decoding = self.order_running();
+        let mut budget = Budget {
+            tokens: self.config.limits.step_tokens,
+            outputs: self.config.limits.outputs,
+            // Nobody waits for a next token: nothing to hurry for.
+            seconds: if step.decoding { self.config.step_s } else { f64::INFINITY },
+            floor: self.config.block_tokens,
+        };
+        // Who gives up its place in this step was due a token as well.
+        let bound_s = self.gap_bound_s();
+        let preempted = self.counts.preemptions;
+        for i in 0..self.order.len() {
+            let later = (self.order.len() - i - 1) as u32;
+            let slot = self.order[i];
+            if self.place_in_running(slot).is_ok() {
+                self.grant(slot, later, &mut budget, step);
+            }
+        }
+        if preempted == self.counts.preemptions {
+            self.admit(&mut budget, step);
+        }
+        step.tokens = step.grants.iter().map(|g| g.tokens).sum();
+        step.outputs = step.grants.iter().map(|g| g.outputs).sum();
+        step.key_reads = step.grants.iter().map(Grant::key_reads).sum();
+        let (tokens, outputs) = (u64::from(step.tokens), u64::from(step.outputs));
+        step.predicted_s = self.config.cost.predict(tokens, outputs, step.key_reads);
+        step.bound_s = self.gap_bound_s().max(bound_s);
+    }
+
+    /// Short ones (decoding) by arrival, then long ones (prefill) by rank; whether there are short
+    /// ones.
+    fn order_running(&mut self) -> bool {
+        let mut order = std::mem::take(&mut self.order);
+        order.clear();
+        order.extend(self.running.iter().filter(|&&slot| self.is_short(slot)));
+        let short = order.len();
+        order.extend(self.running.iter().filter(|&&slot| !self.is_short(slot)));
+        order[short..].sort_unstable_by_key(|&slot| self.rank(slot));
+        self.order = order;
+        short > 0
+    }
+
+    fn is_short(&self, slot: u32) -> bool {
+        let size = self.config.block_tokens;
+        seq_ref(&self.slots, slot).is_some_and(|s| s.goal() - s.computed <= size)
+    }
+
+    /// Smaller comes first: the account that was served least, and its own priorities.
+    fn rank(&self, slot: u32) -> (u64, i32, u64) {
+        let rank = |s: &Sequence| (self.accounts.served(s.account), s.priority, s.arrival);
+        seq_ref(&self.slots, slot).map_or((0, 0, 0), rank)
+    }
+
+    /// The running sequence that gives way first: the last of the account with most places. The
+    /// first of all by priority and arrival is never that, unless it runs alone: something always
+    /// goes on.
+    fn victim(&self) -> Option<&Sequence> {
+        let running = self.running.iter().filter_map(|&slot| seq_ref(&self.slots, slot));
+        running.max_by_key(|s| (self.accounts.places(s.account), s.priority, s.arrival))
+    }
+
+    /// What a step may take while streams go on, seconds: beyond its base `step_s`, what every
+    /// running sequence is due, and a block of a prompt.
+    fn gap_bound_s(&self) -> f64 {
+        let (cost, block) = (&self.config.cost, u64::from(self.config.block_tokens));
+        let (mut rows_s, mut block_s) = (0.0, 0.0f64);
+        for seq in self.running.iter().filter_map(|&slot| seq_ref(&self.slots, slot)) {
+            let (due, len) = (u64::from(seq.due()), u64::from(seq.len()));
+            rows_s += cost.beyond_base(due, due, due * len);
+            let rows = if matches!(seq.want, Want::Tokens { .. }) { 0 } else { block };
+            block_s = block_s.max(cost.beyond_base(block, rows, block * len));
+        }
+        cost.base_s + self.config.step_s + rows_s + block_s
+    }
+
+    /// Most tokens the budget has for a sequence, keeping one for each of `later` ones.
+    fn affordable(&self, seq: &Sequence, later: u32, budget: &Budget) -> u32 {
+        let wanted = seq.goal() - seq.computed;
+        let short = wanted <= self.config.block_tokens;
+        let tokens = budget.tokens.saturating_sub(later);
+        let outputs = seq.tokens_for_outputs(budget.outputs.saturating_sub(later));
+        let most = wanted.min(tokens).min(outputs);
+        let all_rows = seq.outputs_in(most) > 1;
+        let timed = self.config.cost.tokens_within(budget.seconds, seq.computed, all_rows, most);
+        let floor = if short { seq.due() } else { budget.floor };
+        timed.max(floor.min(most))
+    }
+
+    /// Cuts a grant where the state is worth a checkpoint.
+    fn cut(&self, seq: &Sequence, n: u32) -> u32 {
+        match self.cache.border(seq) {
+            Some(border) if border > seq.computed => n.min(border - seq.computed),
+            _ => n,
+        }
+    }
+
+    /// Grants a running sequence what the budget and the blocks allow, taking blocks from others
+    /// rather than stopping.
+    fn grant(&mut self, slot: u32, later: u32, budget: &mut Budget, step: &mut Step) {
+        loop {
+            let Some(seq) = seq_ref(&self.slots, slot) else { return };
+            let n = self.cut(seq, self.affordable(seq, later, budget));
+            if n == 0 {
+                return;
+            }
+            let fits = self.cache.fits(seq, n);
+            if fits > 0 {
+                self.give(slot, fits, budget, step);
+                return;
+            }
+            match self.victim().map(|v| v.slot).filter(|&v| v != slot) {
+                Some(victim) => self.preempt(victim, budget, step),
+                None => {
+                    self.counts.preemptions += 1;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn give(&mut self, slot: u32, n: u32, budget: &mut Budget, step: &mut Step) {
+        let id = self.id(slot);
+        let block_tokens = self.config.block_tokens;
+        let seq = seq_mut(&mut self.slots, slot);
+        if seq.goal() - seq.computed > block_tokens {
+            budget.floor = 0;
+        }
+        self.cache.extend(seq, n);
+        let grant = Grant { seq: id, context: seq.computed, tokens: n, outputs: seq.outputs_in(n) };
+        budget.tokens -= n;
+        budget.outputs -= grant.outputs;
+        budget.seconds -= self.seconds(&grant);
+        step.grants.push(grant);
+    }
+
+    fn seconds(&self, grant: &Grant) -> f64 {
+        let (tokens, outputs) = (u64::from(grant.tokens), u64::from(grant.outputs));
+        self.config.cost.beyond_base(tokens, outputs, grant.key_reads())
+    }
+
+    /// A sequence gives its blocks up and waits again; what it computed stays in the tree.
+    fn preempt(&mut self, slot: u32, budget: &mut Budget, step: &mut Step) {
+        let id = self.id(slot);
+        if let Some(at) = step.grants.iter().position(|g| g.seq == id) {
+            let grant = step.grants.remove(at);
+            budget.tokens += grant.tokens;
+            budget.outputs += grant.outputs;
+            budget.seconds += self.seconds(&grant);
+        }
+        let seq = seq_mut(&mut self.slots, slot);
+        seq.tokens.truncate(seq.known as usize);
+        self.cache.release(seq);
+        self.accounts.leave(seq.account);
+        let arrival = seq.arrival;
+        if let Ok(at) = self.place_in_running(slot) {
+            self.running.remove(at);
+        }
+        let slots = &self.slots;
+        let older = |&s: &u32| seq_ref(slots, s).is_some_and(|s| s.arrival < arrival);
+        let at = self.waiting.partition_point(older);
+        self.waiting.insert(at, slot);
+        self.counts.preemptions += 1;
+    }
+
+    /// Lets waiting sequences in by rank while they fit, or in place of others.
+    fn admit(&mut self, budget: &mut Budget, step: &mut Step) {
+        let limits = &self.config.limits;
+        let most = limits.sequences.min(limits.step_tokens).min(limits.outputs) as usize;
+        let mut order = std::mem::take(&mut self.order);
+        order.clear();
+        order.extend(&self.waiting);
+        order.sort_unstable_by_key(|&slot| self.rank(slot));
+        for &slot in &order {
+            if self.waits_for_another(slot) {
+                continue;
+            }
+            let n = self.let_in(slot, most, budget, step);
+            if n == 0 && self.running.len() < most {
+                break; // none passes one that waits for blocks
+            }
+            if n == 0 {
+                continue;
+            }
+            self.place(slot);
+            self.give(slot, n, budget, step);
+        }
+        self.order = order;
+    }
+
+    /// Tokens with which a waiting sequence enters, 0 to wait on; others give way where they must.
+    fn let_in(&mut self, slot: u32, most: usize, budget: &mut Budget, step: &mut Step) -> u32 {
+        loop {
+            if self.running.len() < most {
+                match self.enter(slot, budget, step) {
+                    Entry::Tokens(n) => return n,
+                    Entry::NoBudget => return 0,
+                    Entry::NoRoom => {}
+                }
+            } else if seq_ref(&self.slots, slot).is_none_or(|s| self.affordable(s, 0, budget) == 0)
+            {
+                return 0;
+            }
+            match self.displaced_by(slot) {
+                Some(victim) => self.preempt(victim, budget, step),
+                None => return 0,
+            }
+        }
+    }
+
+    /// From the waiting ones to the running ones.
+    fn place(&mut self, slot: u32) {
+        self.waiting.retain(|&s| s != slot);
+        if let Err(at) = self.place_in_running(slot) {
+            self.running.insert(at, slot);
+        }
+        if let Some(seq) = seq_ref(&self.slots, slot) {
+            self.accounts.enter(seq.account);
+        }
+    }
+
+    /// The running sequence whose place a waiting one may have: a less urgent one of its own account,
+    /// or the last one of an account with at least two places more.
+    fn displaced_by(&self, slot: u32) -> Option<u32> {
+        let seq = seq_ref(&self.slots, slot)?;
+        let running = self.running.iter().filter_map(|&slot| seq_ref(&self.slots, slot));
+        let less = running.filter(|r| r.account == seq.account && r.priority > seq.priority);
+        let places = |s: &Sequence| self.accounts.places(s.account);
+        let richer = || self.victim().filter(|v| places(v) >= places(seq) + 2);
+        less.max_by_key(|r| (r.priority, r.arrival)).or_else(richer).map(|v| v.slot)
+    }
+
+    /// Whether a running sequence is about to compute a block that this one can share: parallel
+    /// answers to one prompt, or requests that arrive together with the same beginning. It is
+    /// cheaper to wait; others may pass meanwhile.
+    fn waits_for_another(&self, slot: u32) -> bool {
+        let Some(seq) = seq_ref(&self.slots, slot) else { return false };
+        let most = seq.first_output().min(seq.goal() - 1);
+        let useful = |&r: &u32| {
+            let Some(other) = seq_ref(&self.slots, r).filter(|o| o.salt == seq.salt) else {
+                return false;
+            };
+            let end = self.cache.next_shared(other);
+            end <= most.min(other.known)
+                && seq.tokens[..end as usize] == other.tokens[..end as usize]
+        };
+        self.cache.is_shared() && self.running.iter().any(useful)
+    }
+
+    /// Attaches a waiting sequence to its cached prefix if it can have tokens now; otherwise it
+    /// goes on waiting with nothing attached.
+    fn enter(&mut self, slot: u32, budget: &Budget, step: &Step) -> Entry {
+        let whole = self.config.whole_sequences;
+        let seq = seq_mut(&mut self.slots, slot);
+        let most = seq.first_output().min(seq.goal() - 1);
+        self.cache.attach(seq, most);
+        let Some(seq) = seq_ref(&self.slots, slot) else { return Entry::NoBudget };
+        let mut n = self.cut(seq, self.affordable(seq, 0, budget));
+        if whole {
+            let fits = seq.goal() <= budget.tokens && seq.outputs_in(seq.goal()) <= budget.outputs;
+            let now = n == seq.goal() || step.is_empty();
+            n = if fits && now { seq.goal() } else { 0 };
+        }
+        let mut entry = Entry::NoBudget;
+        if n > 0 {
+            n = if self.roomy(seq) { self.cache.fits(seq, n) } else { 0 };
+            entry = if n > 0 { Entry::Tokens(n) } else { Entry::NoRoom };
+        }
+        let seq = seq_mut(&mut self.slots, slot);
+        if n == 0 {
+            self.cache.release(seq);
+        } else if !seq.started {
+            seq.cached = seq.computed;
+        }
+        entry
+    }
+
+    /// Whether there are blocks for a sequence and for those that run, at the lengths they will
+    /// probably reach. One that runs alone always fits.
+    fn roomy(&self, seq: &Sequence) -> bool {
+        let running = || self.running.iter().filter_map(|&slot| seq_ref(&self.slots, slot));
+        let fits = |g| {
+            let grows = |s: &Sequence| u64::from(self.cache.growth(s, g, self.likely_len(s)));
+            let wanted = grows(seq) + running().map(grows).sum::<u64>();
+            wanted <= u64::from(self.cache.obtainable(g))
+        };
+        self.running.is_empty() || (0..self.config.groups.len()).all(fits)
+    }
+
+    /// Tokens a sequence will probably reach: answers are about as long as those before.
+    fn likely_len(&self, seq: &Sequence) -> u32 {
+        let generates = matches!(seq.want, Want::Tokens { .. });
+        let answer = if generates { self.typical_answer.ceil() as u32 } else { 0 };
+        seq.prompt.saturating_add(answer).max(seq.len() + 1).min(seq.max_len)
+    }
+}

@@ -1,0 +1,108 @@
+//! Texts answered by numbers instead of text: handed to the engine a few at a time, in order.
+
+use std::collections::VecDeque;
+
+use tokenmill_engine::{Cancel, Refusal, RequestError, RowsAnswer, RowsRequest};
+use tokenmill_ir::TokenId;
+use tokio::sync::{oneshot, watch};
+
+use crate::error::ApiError;
+use crate::shared::{Model, Phase, Shared, reached};
+
+/// Texts of one request at the engine at once: enough to fill its steps, few enough to leave its
+/// queue to others.
+const AT_ONCE: usize = 16;
+
+/// What a request asks of a model.
+pub struct Asked<A> {
+    /// The model.
+    pub model: Model,
+    /// Tokens of each text.
+    pub inputs: Vec<Vec<TokenId>>,
+    /// What the answer needs.
+    pub rest: A,
+}
+
+/// A text at the engine.
+struct Open {
+    answer: oneshot::Receiver<Result<RowsAnswer, RequestError>>,
+    /// Dropping it cancels.
+    _cancel: Cancel,
+}
+
+/// 400 unless every text fits the model; `name` is the member that held them.
+pub fn check(model: &Model, inputs: &[Vec<TokenId>], name: &str) -> Result<(), ApiError> {
+    let served = &model.served;
+    let limit = served.context.min(served.engine.longest()) as usize;
+    for (i, tokens) in inputs.iter().enumerate() {
+        let path = if inputs.len() == 1 { name.to_owned() } else { format!("{name}[{i}]") };
+        if tokens.is_empty() {
+            return Err(ApiError::bad(&path, format!("{path} is empty")));
+        }
+        if tokens.len() > limit {
+            let message = format!("{path} has {} tokens; the model takes {limit}", tokens.len());
+            return Err(ApiError {
+                code: Some("context_length_exceeded"),
+                ..ApiError::bad(path, message)
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The rows of all texts, in order.
+///
+/// # Errors
+/// What the engine refuses or fails on; then the others are cancelled.
+pub async fn compute(
+    shared: &Shared,
+    model: &Model,
+    inputs: Vec<Vec<TokenId>>,
+) -> Result<Vec<RowsAnswer>, ApiError> {
+    let mut phase = shared.phases();
+    let mut open: VecDeque<Open> = VecDeque::new();
+    let mut answers = Vec::with_capacity(inputs.len());
+    for tokens in inputs {
+        loop {
+            let full = match open.len() < AT_ONCE {
+                true => match submit(model, tokens.clone()) {
+                    Ok(one) => {
+                        open.push_back(one);
+                        break;
+                    }
+                    Err(refusal) => Some(refusal),
+                },
+                false => None,
+            };
+            match (full, open.pop_front()) {
+                // A full queue is waited for as long as some of it is ours.
+                (None | Some(Refusal::QueueFull { .. }), Some(first)) => {
+                    answers.push(wait(first, &mut phase).await?);
+                }
+                (Some(refusal), _) => return Err(refusal.into()),
+                (None, None) => {}
+            }
+        }
+    }
+    while let Some(first) = open.pop_front() {
+        answers.push(wait(first, &mut phase).await?);
+    }
+    Ok(answers)
+}
+
+fn submit(model: &Model, tokens: Vec<TokenId>) -> Result<Open, Refusal> {
+    let (sender, answer) = oneshot::channel();
+    let sink = Box::new(move |rows| {
+        let _ = sender.send(rows); // nobody waits for a cancelled one
+    });
+    let request = RowsRequest::Embedding { tokens };
+    let _cancel = model.served.engine.submit_rows(request, sink)?;
+    Ok(Open { answer, _cancel })
+}
+
+async fn wait(one: Open, phase: &mut watch::Receiver<Phase>) -> Result<RowsAnswer, ApiError> {
+    tokio::select! {
+        answer = one.answer => Ok(answer.unwrap_or(Err(RequestError::ShutDown))?),
+        () = reached(phase, Phase::Stopping) => Err(RequestError::ShutDown.into()),
+    }
+}

@@ -1,0 +1,1 @@
+//! Real processes that really die. See `tests/`.

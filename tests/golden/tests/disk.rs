@@ -1,0 +1,158 @@
+//! The bitwise matrix over a restart: a cache that comes back from disk gives the bits that computing
+//! gives, for every architecture whose cache can be kept, and is found by nothing else.
+
+use std::path::Path;
+
+use tokenmill_backend::Backend;
+use tokenmill_backend::reference::ReferenceDevice;
+use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
+use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
+use tokenmill_engine::tier::TierError;
+use tokenmill_engine::{Event, Request, Usage};
+use tokenmill_golden_tests::{Golden, Variant};
+use tokenmill_ir::sampling::splitmix;
+use tokenmill_ir::{KvFormat, SamplingParams};
+use tokenmill_store::kv::KvError;
+
+/// Tokens and the bits of their log-probabilities.
+type Answer = Vec<(u32, u32)>;
+
+fn cpu(mode: Mode) -> Box<dyn Backend> {
+    let options = CpuOptions { threads: 2, mode, ..CpuOptions::default() };
+    Box::new(CpuDevice::new(options).expect("a device"))
+}
+
+fn start(device: Box<dyn Backend>, model: &Path, kv: KvFormat, folder: Option<&Path>) -> Served {
+    let options =
+        LoadOptions { kv, context: None, sequences: 4, step_tokens: 128, memory_bytes: 1 << 32 };
+    let loaded = load(model, device, &options, |_, _| {}).expect("loaded");
+    let disk = folder.map(|folder| DiskOptions {
+        folder: folder.to_owned(),
+        cap_bytes: 1 << 30,
+        model: model.to_owned(),
+        kv,
+    });
+    let options =
+        ServeOptions { queue: 8, step_s: 10.0, draft: tokenmill_engine::DraftMode::Suffix };
+    loaded.start_with(options, disk.as_ref()).expect("started")
+}
+
+/// The answer to a prompt of the longest length that leaves room, and its accounts.
+fn ask(served: &Served, vocab: u32) -> (Answer, Usage) {
+    let len = (served.engine.longest() - 12).min(1000);
+    let token = |i| (splitmix(i) % u64::from(vocab)) as u32;
+    let sampling = SamplingParams {
+        temperature: 0.8,
+        seed: 3,
+        logprobs: Some(0),
+        ..SamplingParams::default()
+    };
+    let request = Request {
+        sampling,
+        max_tokens: Some(10),
+        ignore_eos: true,
+        ..Request::new((0..u64::from(len)).map(token).collect())
+    };
+    let (mut answer, mut accounts) = (Vec::new(), Usage::default());
+    for event in served.engine.submit(request).expect("accepted") {
+        match event {
+            Event::Text { tokens, .. } => {
+                let bits = |p: Option<f32>| p.unwrap_or(f32::NAN).to_bits();
+                answer.extend(tokens.iter().map(|t| (t.id, bits(t.logprob))));
+            }
+            Event::Finished(usage) => accounts = usage,
+            Event::Failed(error) => panic!("{error}"),
+            Event::Prefix(_) | Event::Done { .. } => {}
+        }
+    }
+    (answer, accounts)
+}
+
+#[test]
+fn a_restored_cache_gives_the_same_bits() {
+    for arch in ["llama", "qwen3", "gemma3", "gpt_oss", "deepseek_v3", "cohere2"] {
+        let (files, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let model = Golden::read(arch).path(Variant::Config, files.path());
+        let all = |device: &dyn Fn() -> Box<dyn Backend>, kv| {
+            let plain = start(device(), &model, kv, None);
+            let vocab = plain.engine.vocab();
+            let (expected, _) = ask(&plain, vocab);
+            let first = start(device(), &model, kv, Some(folder.path()));
+            assert!(first.disk.is_ok(), "{arch}: {:?}", first.disk);
+            let (answer, usage) = ask(&first, vocab);
+            assert_eq!(answer, expected, "{arch} {kv:?}: while writing");
+            assert_eq!(usage.disk_tokens, 0, "{arch} {kv:?}: another's cache was used");
+            first.engine.shut_down();
+            let second = start(device(), &model, kv, Some(folder.path()));
+            let (answer, usage) = ask(&second, vocab);
+            assert_eq!(answer, expected, "{arch} {kv:?}: restored");
+            let whole = (usage.prompt_tokens - 1) / 256 * 256;
+            assert_eq!(usage.disk_tokens, whole, "{arch} {kv:?}: read from disk");
+            assert_eq!(usage.cached_tokens, whole);
+            let (answer, usage) = ask(&second, vocab);
+            assert_eq!(answer, expected, "{arch} {kv:?}: from memory");
+            assert_eq!(usage.disk_tokens, 0, "memory comes first");
+            second.engine.shut_down();
+        };
+        all(&|| cpu(Mode::Int8), KvFormat::Bf16);
+        // Whole caches, windows, latents.
+        if ["llama", "gemma3", "deepseek_v3"].contains(&arch) {
+            all(&|| cpu(Mode::Int8), KvFormat::Int8);
+            all(&|| cpu(Mode::Int8), KvFormat::F32);
+            all(&|| cpu(Mode::F32), KvFormat::Bf16);
+            all(&|| Box::new(ReferenceDevice::new(32)), KvFormat::Bf16);
+        }
+    }
+}
+
+#[test]
+fn states_are_not_kept_and_it_is_said() {
+    for arch in ["falcon_h1", "lfm2", "qwen3_next"] {
+        let (files, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let model = Golden::read(arch).path(Variant::Config, files.path());
+        let served = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+        assert!(matches!(served.disk, Err(TierError::Model(_))), "{arch}: {:?}", served.disk);
+        let (answer, _) = ask(&served, served.engine.vocab());
+        assert_eq!(answer.len(), 10, "{arch}: it answers without");
+    }
+}
+
+#[test]
+fn other_weights_find_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut expect_none = false;
+    for change in [0u8, 1] {
+        let files = tempfile::tempdir().unwrap();
+        let model = Golden::read("llama").path(Variant::Config, files.path());
+        let weights = model.join("model.safetensors");
+        let mut bytes = std::fs::read(&weights).unwrap();
+        // The last byte of the last tensor: a small change of one number.
+        *bytes.last_mut().unwrap() ^= change;
+        std::fs::write(&weights, bytes).unwrap();
+        let served = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+        let (_, usage) = ask(&served, served.engine.vocab());
+        assert_eq!(usage.disk_tokens, 0);
+        served.engine.shut_down();
+        if !expect_none {
+            let again = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+            assert_eq!(ask(&again, again.engine.vocab()).1.disk_tokens, 256);
+            again.engine.shut_down();
+        }
+        expect_none = true;
+    }
+}
+
+#[test]
+fn a_second_process_goes_without() {
+    let (files, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let model = Golden::read("llama").path(Variant::Config, files.path());
+    let first = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+    let second = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+    assert!(matches!(second.disk, Err(TierError::Disk(KvError::InUse { .. }))));
+    let vocab = first.engine.vocab();
+    assert_eq!(ask(&first, vocab), ask(&second, vocab));
+    first.engine.shut_down();
+    let third = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+    assert!(third.disk.is_ok(), "{:?}", third.disk);
+}

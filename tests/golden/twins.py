@@ -1,0 +1,82 @@
+"""A converted GGUF file without its numbers: metadata, and for every row of every tensor where in
+the hashed tensors its numbers stand."""
+
+import json
+
+import numpy as np
+
+
+class Sources:
+    """Flat tensors, and where each value occurs in them."""
+
+    def __init__(self, flats):
+        self.flats = [np.ascontiguousarray(f, dtype=np.float32) for f in flats]
+        self.places = {}
+        for t, flat in enumerate(self.flats):
+            for i, value in enumerate(flat.tolist()):
+                self.places.setdefault(value, []).append((t, i))
+
+    def find(self, row):
+        """(tensor, start, stride) of a row of at least two numbers, or None."""
+        first, second = row[:2].tolist()
+        for t, start in self.places.get(first, ()):
+            flat = self.flats[t]
+            for other, next_ in self.places.get(second, ()):
+                stride = next_ - start
+                last = start + stride * (len(row) - 1)
+                if other != t or stride <= 0 or last >= len(flat):
+                    continue
+                if np.array_equal(flat[start:last + 1:stride], row):
+                    return t, start, stride
+        return None
+
+
+def runs_of(rows, sources):
+    """Runs `[tensor, start, step between rows, rows, stride]`, or None if a row is not found."""
+    runs = []
+    for row in rows:
+        found = sources.find(row)
+        if found is None:
+            return None
+        t, start, stride = found
+        if runs and runs[-1][0] == t and runs[-1][4] == stride:
+            run = runs[-1]
+            if run[3] == 1:
+                run[2] = start - run[1]
+            if start == run[1] + run[2] * run[3]:
+                run[3] += 1
+                continue
+        runs.append([t, start, 0, 1, stride])
+    return runs
+
+
+def plain(field):
+    """The value of a metadata field as JSON."""
+    value = field.contents()
+    return [v for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def describe(path, flats):
+    """The JSON text of a twin."""
+    import gguf
+    reader = gguf.GGUFReader(path)
+    meta = {k: plain(f) for k, f in reader.fields.items()
+            if not k.startswith("GGUF.") and not (k.startswith("general.") and k.count(".") > 1)}
+    keep = {"general.architecture"}
+    meta = {k: v for k, v in meta.items() if not k.startswith("general.") or k in keep}
+    sources = Sources(flats)
+    lines = []
+    for tensor in reader.tensors:
+        data = np.array(tensor.data, dtype=np.float32)
+        shape = [int(n) for n in reversed(tensor.shape)]
+        rows = data.reshape(-1, shape[-1])
+        runs = runs_of(rows, sources) if shape[-1] > 1 else None
+        entry = {"name": tensor.name, "shape": shape}
+        if runs is None:
+            assert data.size <= 4096, f"{tensor.name}: {data.size} numbers of no source"
+            entry["values"] = [float(f"{v:.9g}") for v in data.ravel()]
+        else:
+            entry["runs"] = runs
+        lines.append("  " + json.dumps(entry))
+    head = json.dumps(meta, indent=1).replace("\n", "\n ")
+    return f'{{\n "meta": {head},\n "tensors": [\n' + ",\n".join(lines) + "\n ]\n}\n"

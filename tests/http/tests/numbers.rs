@@ -1,0 +1,222 @@
+//! Embeddings and reranking over HTTP, by the recorded encoders of tests/golden on the reference
+//! device.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokenmill_backend::reference::ReferenceDevice;
+use tokenmill_engine::Engine;
+use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::start::ServeOptions;
+use tokenmill_golden_tests::{Golden, Variant, worst_difference};
+use tokenmill_http_tests::{Client, Site, tokenizer};
+use tokenmill_ir::KvFormat;
+use tokenmill_server::{Running, ServedModel, ServerConfig, spawn};
+
+const EMBED: &str = "/v1/embeddings";
+const RERANK: &str = "/v1/rerank";
+
+/// A server over one recorded encoder; its vocabulary is the bytes.
+struct Encoder {
+    server: Option<Running>,
+    engine: Engine,
+    client: Client,
+    golden: Golden,
+}
+
+impl Encoder {
+    fn new(arch: &str) -> Self {
+        let golden = Golden::read(arch);
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let path = golden.path(Variant::Config, scratch.path());
+        let options = LoadOptions {
+            kv: KvFormat::F32,
+            context: None,
+            sequences: 4,
+            step_tokens: 96,
+            memory_bytes: 1 << 32,
+        };
+        let loaded = load(&path, Box::new(ReferenceDevice::new(16)), &options, |_, _| {});
+        let served = loaded.expect("loaded").start(ServeOptions {
+            queue: 8,
+            step_s: 10.0,
+            draft: tokenmill_engine::DraftMode::None,
+        });
+        let engine = served.expect("started").engine;
+        let model = ServedModel {
+            names: vec![arch.into()],
+            engine: engine.clone(),
+            tokenizer: Arc::new(tokenizer()),
+            template: None,
+            context: engine.longest(),
+            created: 1_700_000_000,
+        };
+        let config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+        let server = spawn(config, vec![model]).expect("the server starts");
+        let client = Client::new(server.address());
+        Self { server: Some(server), engine, client, golden }
+    }
+
+    /// The vectors of an answer.
+    fn embed(&self, body: Value) -> (Vec<Vec<f32>>, Value) {
+        let reply = self.client.post(EMBED, &body);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let answer = reply.json();
+        assert_eq!(answer["object"], "list");
+        let data = answer["data"].as_array().expect("data").clone();
+        for (i, item) in data.iter().enumerate() {
+            assert_eq!((&item["object"], &item["index"]), (&json!("embedding"), &json!(i)));
+        }
+        let numbers = |item: &Value| -> Vec<f32> {
+            serde_json::from_value(item["embedding"].clone()).expect("numbers")
+        };
+        let vectors = if data[0]["embedding"].is_array() {
+            data.iter().map(numbers).collect()
+        } else {
+            Vec::new()
+        };
+        (vectors, answer)
+    }
+}
+
+impl Drop for Encoder {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        self.engine.shut_down();
+    }
+}
+
+#[test]
+fn tokens_give_the_recorded_vector() {
+    for arch in ["bert", "xlm_roberta", "nomic_bert", "modernbert", "qwen3_embedding"] {
+        let encoder = Encoder::new(arch);
+        let ids = &encoder.golden.ids;
+        let (vectors, answer) = encoder.embed(json!({ "model": arch, "input": ids }));
+        let (worst, _) = worst_difference(&vectors[0], &encoder.golden.floats("embedding.f32"));
+        assert!(worst < 1e-4, "{arch}: {worst}");
+        let usage = json!({ "prompt_tokens": ids.len(), "total_tokens": ids.len() });
+        assert_eq!(answer["usage"], usage);
+    }
+}
+
+#[test]
+fn many_texts_in_one_request_are_as_alone() {
+    let encoder = Encoder::new("bert");
+    // More than the engine's queue holds.
+    let texts: Vec<String> = (0..40).map(|i| "abc ".repeat(1 + i % 7) + &i.to_string()).collect();
+    let (all, answer) = encoder.embed(json!({ "input": texts }));
+    assert_eq!(all.len(), texts.len());
+    let bytes: usize = texts.iter().map(String::len).sum();
+    assert_eq!(answer["usage"]["prompt_tokens"], json!(bytes));
+    for i in [0, 17, 39] {
+        let (alone, _) = encoder.embed(json!({ "input": texts[i] }));
+        assert_eq!(alone[0], all[i]);
+    }
+}
+
+#[test]
+fn base64_holds_the_same_numbers() {
+    let encoder = Encoder::new("bert");
+    let (floats, _) = encoder.embed(json!({ "input": "hello", "encoding_format": "float" }));
+    let (_, answer) = encoder.embed(json!({ "input": "hello", "encoding_format": "base64" }));
+    let text = answer["data"][0]["embedding"].as_str().expect("text").to_owned();
+    assert_eq!(from_base64(&text), floats[0]);
+}
+
+fn from_base64(text: &str) -> Vec<f32> {
+    let digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (mut bits, mut count, mut bytes) = (0u32, 0, Vec::new());
+    for digit in text.chars().filter_map(|c| digits.find(c)) {
+        bits = bits << 6 | digit as u32;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
+}
+
+#[test]
+fn dimensions_cut_and_normalise() {
+    let encoder = Encoder::new("bert");
+    let (whole, _) = encoder.embed(json!({ "input": "hello" }));
+    let (cut, _) = encoder.embed(json!({ "input": "hello", "dimensions": 8 }));
+    let length = whole[0][..8].iter().map(|x| x * x).sum::<f32>().sqrt();
+    assert_eq!(cut[0].len(), 8);
+    for (a, b) in cut[0].iter().zip(&whole[0]) {
+        assert!((a - b / length).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let encoder = Encoder::new("bert");
+    let cases = [
+        (EMBED, json!({}), "input"),
+        (EMBED, json!({ "input": [] }), "input"),
+        (EMBED, json!({ "input": "" }), "input"),
+        (EMBED, json!({ "input": ["a", ""] }), "input[1]"),
+        (EMBED, json!({ "input": "x".repeat(97) }), "input"),
+        (EMBED, json!({ "input": "a", "dimensions": 65 }), "dimensions"),
+        (EMBED, json!({ "input": "a", "encoding_format": "int8" }), "encoding_format"),
+        (EMBED, json!({ "input": "a", "color": 1 }), "color"),
+        (RERANK, json!({ "documents": ["a"] }), "query"),
+        (RERANK, json!({ "query": "q" }), "documents"),
+        (RERANK, json!({ "query": "q", "documents": [] }), "documents"),
+        (RERANK, json!({ "query": "q", "documents": ["a"], "top_n": 0 }), "top_n"),
+        ("/v1/completions", json!({ "prompt": "a" }), "model"),
+    ];
+    for (path, body, param) in cases {
+        let reply = encoder.client.post(path, &body);
+        assert_eq!((reply.status, reply.error("param").as_str()), (400, param), "{body}");
+    }
+    // A model of text gives no vectors.
+    let site = Site::new();
+    for (path, body) in
+        [(EMBED, json!({ "input": "a" })), (RERANK, json!({ "query": "a", "documents": ["b"] }))]
+    {
+        let reply = site.client.post(path, &body);
+        assert_eq!((reply.status, reply.error("code").as_str()), (400, "unsupported"), "{path}");
+    }
+}
+
+#[test]
+fn embedding_models_rank_by_cosine() {
+    let encoder = Encoder::new("bert");
+    let documents = ["apple pie", "a query", "zzz"];
+    let body = json!({ "query": "a query", "documents": documents, "return_documents": true });
+    let answer = encoder.client.post(RERANK, &body).json();
+    let results = answer["results"].as_array().expect("results");
+    assert_eq!(results.len(), 3);
+    assert_eq!(results[0]["index"], json!(1), "the query itself is nearest: {answer}");
+    assert!((results[0]["relevance_score"].as_f64().expect("a number") - 1.0).abs() < 1e-6);
+    assert_eq!(results[0]["document"], json!({ "text": "a query" }));
+    let scores: Vec<f64> =
+        results.iter().map(|r| r["relevance_score"].as_f64().expect("a number")).collect();
+    assert!(scores.is_sorted_by(|a, b| a >= b));
+    let top = json!({ "query": "a query", "documents": [{ "text": "x" }, "y"], "top_n": 1 });
+    let answer = encoder.client.post(RERANK, &top).json();
+    assert_eq!(answer["results"].as_array().map(Vec::len), Some(1));
+    assert!(answer["results"][0].get("document").is_none());
+}
+
+#[test]
+fn rerankers_read_query_and_document_together() {
+    for arch in ["xlm_roberta_score", "modernbert_score"] {
+        let encoder = Encoder::new(arch);
+        let documents = ["one", "two", "three"];
+        let body = json!({ "query": "which", "documents": documents });
+        let answer = encoder.client.post(RERANK, &body).json();
+        for result in answer["results"].as_array().expect("results") {
+            let document = documents[result["index"].as_u64().expect("an index") as usize];
+            let pair = tokenizer().encode_pair("which", document).expect("tokens");
+            let score = encoder.engine.embed(pair).expect("a score")[0];
+            let expect = 1.0 / (1.0 + f64::from(-score).exp());
+            let found = result["relevance_score"].as_f64().expect("a number");
+            assert!((found - expect).abs() < 1e-6, "{arch}: {found} {expect}");
+        }
+        // Its score is no vector.
+        assert_eq!(encoder.client.post(EMBED, &json!({ "input": "a" })).status, 400);
+    }
+}

@@ -1,0 +1,300 @@
+//! The engine with its cache on a simulated disk, over several lives of the process: it is killed,
+//! the power goes, calls fail, bits flip, files shrink, the disk fills. Every token is the oracle's.
+//! `TOKENMILL_SIM_SEED=n` replays one seed; `TOKENMILL_SIM_COUNT=n` runs that many.
+
+use std::panic::catch_unwind;
+use std::sync::{Arc, Mutex};
+
+use tokenmill_backend::sim::{SimBackend, SimControl, SimText, program};
+use tokenmill_backend::{Backend, Executable};
+use tokenmill_engine::tier::{Tier, TierWorker};
+use tokenmill_engine::{Core, EngineParts, Event, Request, Turn, Usage};
+use tokenmill_ir::{GroupKind, Limits, TokenId};
+use tokenmill_sched::{Config, StepCost};
+use tokenmill_sim_tests::Draw;
+use tokenmill_store::kv::sim::{Crash, SimDisk};
+use tokenmill_store::kv::{Key, Log, LogOptions};
+
+const VOCAB: u32 = 40;
+
+/// What all seeds together did.
+#[derive(Debug, Default)]
+struct Totals {
+    lives: u64,
+    answers: u64,
+    cached: u64,
+    from_disk: u64,
+    written: u64,
+    damaged: u64,
+    deleted: u64,
+    without: u64,
+}
+
+#[derive(Default)]
+struct Seen {
+    tokens: Vec<TokenId>,
+    usage: Option<Usage>,
+}
+
+struct Asked {
+    prompt: Vec<TokenId>,
+    expect: Vec<TokenId>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+struct World {
+    draw: Draw,
+    disk: SimDisk,
+    config: Config,
+    options: LogOptions,
+    texts: Vec<Vec<TokenId>>,
+}
+
+/// The greedy answer, computed with no cache.
+fn oracle(groups: &[GroupKind], prompt: &[TokenId], count: u32) -> Vec<TokenId> {
+    let mut text = SimText::new(groups);
+    let mut row = vec![0.0; VOCAB as usize];
+    let mut digest = 0;
+    prompt.iter().for_each(|&t| digest = text.push(t));
+    let next = |digest: u64, row: &mut [f32]| {
+        SimText::row(digest, row);
+        let best = row.iter().enumerate().max_by(|(i, a), (j, b)| a.total_cmp(b).then(j.cmp(i)));
+        best.map_or(0, |(i, _)| i as TokenId)
+    };
+    (0..count)
+        .map(|_| {
+            let token = next(digest, &mut row);
+            digest = text.push(token);
+            token
+        })
+        .collect()
+}
+
+fn config(d: &mut Draw) -> Config {
+    let window = GroupKind::Window { tokens: d.range(1, 30) };
+    let groups = match d.range(0, 3) {
+        0 | 1 => vec![GroupKind::Full],
+        2 => vec![GroupKind::Full, window],
+        _ => vec![window, GroupKind::Full],
+    };
+    let block_tokens = 1 << d.range(0, 2);
+    let context = d.range(60, 160);
+    let plenty = d.range(1, 3);
+    let blocks = |_: &GroupKind| context.div_ceil(block_tokens) * plenty + 2;
+    let limits = Limits {
+        step_tokens: d.range(8, 40),
+        sequences: 4,
+        outputs: 16,
+        context,
+        group_blocks: groups.iter().map(blocks).collect(),
+        top_logprobs: 0,
+    };
+    Config {
+        groups,
+        block_tokens,
+        limits,
+        whole_sequences: false,
+        vocab: VOCAB,
+        hidden: 4,
+        cost: StepCost::new(1e-3, 1e-4, 0.0),
+        step_s: 1.0,
+        checkpoint_slots: 0,
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut draw = Draw::new(seed);
+        let config = config(&mut draw);
+        let mut texts: Vec<Vec<TokenId>> = Vec::new();
+        for i in 0..draw.range(2, 5) {
+            let most = config.limits.context - 10;
+            let len = draw.range(most / 3, most);
+            let shared = draw.range(0, len) as usize;
+            let mut text: Vec<_> = (0..len).map(|_| draw.range(0, VOCAB - 1)).collect();
+            if let Some(other) = texts.first().filter(|_| i > 0) {
+                let shared = shared.min(other.len());
+                text[..shared].copy_from_slice(&other[..shared]);
+            }
+            texts.push(text);
+        }
+        let small = draw.once_in(4);
+        let options = LogOptions {
+            cap_bytes: u64::from(draw.range(2_000, if small { 6_000 } else { 60_000 })),
+            floor_bytes: 0,
+            segment_bytes: u64::from(draw.range(500, 8_000)),
+        };
+        World { draw, disk: SimDisk::new(seed), config, options, texts }
+    }
+
+    fn tier(&self) -> Option<(Tier, TierWorker)> {
+        // The seam's own names: the device's layout and the program decide the key.
+        let key = Key::of([format!("{:?}", self.config.groups).as_bytes()]);
+        let log = Log::open(Box::new(self.disk.files()), key, self.options).ok()?;
+        let blocks = self.device().blocks().expect("the simulated device gives its blocks out");
+        let (kinds, size) = (&self.config.groups, self.config.block_tokens);
+        Some(Tier::new(log, key, blocks, kinds, size).expect("these models are kept"))
+    }
+
+    fn device(&self) -> Box<dyn Executable> {
+        let program = program(&self.config.groups, VOCAB, 4);
+        let mut backend = SimBackend::new(self.config.block_tokens, SimControl::default());
+        backend.compile(&program, &[], &self.config.limits).expect("it compiles")
+    }
+
+    /// One process, from start to its end or its death.
+    fn live(&mut self, totals: &mut Totals) {
+        let control = SimControl::default();
+        let program = program(&self.config.groups, VOCAB, 4);
+        let mut backend = SimBackend::new(self.config.block_tokens, control.clone());
+        let limits = self.config.limits.clone();
+        let mut build = move || backend.compile(&program, &[], &limits);
+        let parts = EngineParts {
+            device: build().expect("it compiles"),
+            rebuild: Box::new(build),
+            config: self.config.clone(),
+            tokenizer: None,
+            eos: Vec::new(),
+            queue: u32::MAX,
+            draft: tokenmill_engine::DraftMode::None,
+            clock: Box::new(|| 0.0),
+        };
+        let mut core = Core::new(parts);
+        let mut worker = None;
+        match self.tier() {
+            Some((tier, w)) => (core, worker) = (core.with_tier(tier), Some(w)),
+            None => totals.without += 1,
+        }
+        if self.draw.once_in(12) {
+            control.fail_at(u64::from(self.draw.range(0, 20)));
+        }
+        let mut asked: Vec<Asked> = Vec::new();
+        let (mut left, eager) = (self.draw.range(1, 10), self.draw.range(1, 6));
+        let death = self.draw.once_in(3).then(|| self.draw.range(1, 60));
+        for turn in 0.. {
+            assert!(turn < 20_000, "no end");
+            if left > 0 && self.draw.once_in(3) {
+                left -= 1;
+                self.ask(&mut core, &mut asked);
+            }
+            let done = core.turn();
+            core.check();
+            for g in 0..self.config.groups.len() {
+                core.scheduler().free_blocks(g).for_each(|b| control.poison(g, b));
+            }
+            for _ in 0..self.draw.range(0, eager) {
+                worker.as_mut().map(TierWorker::step);
+            }
+            if death == Some(turn) {
+                self.disk.crash_at(self.disk.calls());
+                break;
+            }
+            if done == Turn::Idle && left == 0 {
+                assert!(core.is_idle(), "requests are open, but nothing is computed");
+                break;
+            }
+        }
+        self.check(&core, &asked, death.is_none(), totals);
+        if death.is_none() {
+            while worker.as_mut().is_some_and(TierWorker::step) {}
+        }
+    }
+
+    fn ask(&mut self, core: &mut Core, asked: &mut Vec<Asked>) {
+        let text = &self.texts[self.draw.range(0, self.texts.len() as u32 - 1) as usize];
+        let least = if self.draw.once_in(3) { 1 } else { text.len() as u32 };
+        let prompt = text[..self.draw.range(least, text.len() as u32) as usize].to_vec();
+        let count = self.draw.range(1, 9);
+        let seen = Arc::<Mutex<Seen>>::default();
+        let into = Arc::clone(&seen);
+        let sink = Box::new(move |event: Event| {
+            let mut seen = into.lock().unwrap();
+            match event {
+                Event::Text { tokens, .. } => seen.tokens.extend(tokens.iter().map(|t| t.id)),
+                Event::Finished(usage) => seen.usage = Some(usage),
+                Event::Failed(error) => panic!("a request failed: {error}"),
+                Event::Prefix(_) | Event::Done { .. } => {}
+            }
+            true
+        });
+        let request = Request { max_tokens: Some(count), ..Request::new(prompt.clone()) };
+        let expect = oracle(&self.config.groups, &prompt, count);
+        core.enqueue(request.account);
+        core.generate(asked.len() as u64 + 1, request, sink);
+        asked.push(Asked { prompt, expect, seen });
+    }
+
+    fn check(&self, core: &Core, asked: &[Asked], whole: bool, totals: &mut Totals) {
+        let stats = core.stats();
+        for a in asked {
+            let seen = a.seen.lock().unwrap();
+            assert_eq!(seen.tokens, a.expect[..seen.tokens.len()], "a wrong token");
+            if let Some(usage) = seen.usage {
+                assert_eq!(seen.tokens, a.expect);
+                assert!(usage.disk_tokens <= usage.cached_tokens);
+                assert!(usage.cached_tokens < a.prompt.len() as u32);
+                totals.answers += 1;
+                totals.cached += u64::from(usage.cached_tokens);
+                totals.from_disk += u64::from(usage.disk_tokens);
+            }
+            assert!(!whole || seen.usage.is_some(), "an answer is missing");
+        }
+        let log = stats.disk.unwrap_or_default().log;
+        totals.lives += 1;
+        totals.written += log.written;
+        totals.damaged += log.damaged;
+        totals.deleted += log.deleted;
+    }
+
+    /// What happens to the disk before the next life.
+    fn between(&mut self) {
+        let crash = if self.draw.once_in(3) { Crash::PowerCut } else { Crash::Kill };
+        self.disk.restart(crash);
+        let full = self.draw.once_in(8).then(|| u64::from(self.draw.range(0, 20_000)));
+        self.disk.capacity(full);
+        if self.draw.once_in(4) {
+            self.disk.flip_a_bit();
+        }
+        if self.draw.once_in(8) {
+            self.disk.shorten();
+        }
+        let soon = |d: &mut Draw, most| self.disk.calls() + u64::from(d.range(0, most));
+        if self.draw.once_in(3) {
+            self.disk.crash_at(soon(&mut self.draw, 80));
+        }
+        if self.draw.once_in(3) {
+            self.disk.fail_at(soon(&mut self.draw, 40));
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|v| v.parse().ok())
+}
+
+#[test]
+fn every_life_gives_the_oracles_tokens() {
+    let seeds = match number("TOKENMILL_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("TOKENMILL_SIM_COUNT").unwrap_or(3_000),
+    };
+    let count = seeds.end - seeds.start;
+    let all = Mutex::new(Totals::default());
+    for seed in seeds {
+        let run = || {
+            let mut world = World::new(seed);
+            for _ in 0..world.draw.range(2, 6) {
+                world.live(&mut all.lock().unwrap());
+                world.between();
+            }
+        };
+        assert!(catch_unwind(run).is_ok(), "seed {seed}; replay it with TOKENMILL_SIM_SEED={seed}");
+    }
+    let t = all.into_inner().unwrap();
+    println!("{count} seeds: {t:?}");
+    if count >= 1000 {
+        let common = [t.answers, t.from_disk, t.written, t.lives];
+        assert!(common.iter().all(|&n| n > 2 * count), "{t:?}");
+        assert!([t.damaged, t.deleted, t.without].iter().all(|&n| n > 30), "{t:?}");
+    }
+}

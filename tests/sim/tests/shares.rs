@@ -1,0 +1,104 @@
+//! Who waits how long for whom, in predicted time.
+
+use tokenmill_engine::Request;
+use tokenmill_sim_tests::{Draw, Service};
+
+const PROMPT: u32 = 256;
+const ANSWER: u32 = 128;
+
+/// The value that 95 of 100 do not exceed.
+fn p95(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[(values.len() * 95).div_ceil(100) - 1]
+}
+
+/// Times to the first token of light accounts, and how many requests of the greedy one ended.
+fn light_waits(greedy: usize) -> (Vec<f64>, usize) {
+    let mut service = Service::new(32, 32 * 1024);
+    let mut draw = Draw::new(7);
+    // Seven light accounts offer 1.2 requests a second: less than 30 % of what is possible.
+    let mut arrivals: Vec<(f64, u64)> = (0..72)
+        .map(|_| (5.0 + f64::from(draw.range(0, 60_000)) * 1e-3, u64::from(draw.range(2, 8))))
+        .collect();
+    if greedy == 0 {
+        // Idle: one after the other.
+        arrivals.iter_mut().zip(0u32..).for_each(|(a, i)| a.0 = f64::from(i) * 10.0);
+    }
+    arrivals.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut streams: Vec<usize> = (0..greedy).map(|_| service.ask(1, 0, PROMPT, ANSWER)).collect();
+    let (mut light, mut ended) = (Vec::new(), 0);
+    while let Some(&(at, account)) = arrivals.last() {
+        if service.now() >= at {
+            arrivals.pop();
+            light.push(service.ask(account, 0, PROMPT, ANSWER));
+        }
+        for stream in &mut streams {
+            if service.times(*stream).ended.is_some() {
+                *stream = service.ask(1, 0, PROMPT, ANSWER);
+                ended += 1;
+            }
+        }
+        service.turn(at);
+    }
+    service.finish();
+    let wait = |&r: &usize| service.times(r).first.expect("answered") - service.times(r).came;
+    assert_eq!(service.stats().late_steps, 0);
+    (light.iter().map(wait).collect(), ended)
+}
+
+#[test]
+fn light_accounts_wait_at_most_three_times_as_long_beside_a_greedy_one() {
+    let (idle, _) = light_waits(0);
+    let (busy, ended) = light_waits(256);
+    let (idle, busy) = (p95(idle), p95(busy));
+    println!("first token, p95: {idle:.3} s idle, {busy:.3} s beside 256 greedy streams");
+    assert!(busy <= 3.0 * idle, "{busy} s, idle {idle} s");
+    assert!(ended > 100, "the greedy account gets what is left: {ended} answers");
+}
+
+#[test]
+fn streams_go_on_within_the_bound_while_a_long_prompt_is_read() {
+    let mut service = Service::new(32, 64 * 1024);
+    let streams: Vec<usize> = (0..8).map(|_| service.ask(1, 0, 64, 400)).collect();
+    while streams.iter().any(|&s| service.times(s).first.is_none()) {
+        service.turn(f64::INFINITY);
+    }
+    let long = service.ask(2, 0, 8192, 8);
+    service.finish();
+    let stats = service.stats();
+    // Base, 0.1 s, eight rows and a block of 32 tokens that each read up to 8 K keys.
+    let stated = 1.6e-3 + 0.1 + 9.0 * 0.95e-3 + 32.0 * 0.55e-3 + 33.0 * 8200.0 * 1e-7;
+    assert_eq!(stats.late_steps, 0);
+    assert!(stats.gap_max_s <= stats.gap_bound_s && stats.gap_bound_s <= stated, "{stats:?}");
+    assert!(stats.gap_max_s > 0.09, "the time is used: {}", stats.gap_max_s);
+    let read = service.times(long).first.expect("answered") - service.times(long).came;
+    let alone = 8192.0 * 0.55e-3 + 8192.0 * 4096.0 * 1e-7;
+    assert!(read < 1.25 * alone, "the prompt is read meanwhile: {read} s");
+}
+
+#[test]
+fn urgent_requests_of_an_account_come_first() {
+    let mut service = Service::new(4, 8 * 1024);
+    let plain: Vec<usize> = (0..12).map(|_| service.ask(1, 0, PROMPT, ANSWER)).collect();
+    for _ in 0..20 {
+        service.turn(f64::INFINITY);
+    }
+    let urgent = service.ask(1, -1, PROMPT, ANSWER);
+    let later = service.ask(1, 1, PROMPT, ANSWER);
+    service.finish();
+    let first = |r: usize| service.times(r).first.expect("answered");
+    assert!(first(urgent) - service.times(urgent).came < 0.5, "in the place of another");
+    assert!(plain.iter().all(|&r| first(r) < first(later)), "the least urgent comes last");
+}
+
+#[test]
+fn parallel_answers_compute_the_prompt_once() {
+    let mut service = Service::new(32, 32 * 1024);
+    let prompt: Vec<u32> = (0..1000).map(|i| i * i % 47).collect();
+    let request = Request { choices: 8, max_tokens: Some(10), ..Request::new(prompt) };
+    service.submit(request);
+    service.finish();
+    // Each other choice computes what is left after the last full block.
+    let most = 1000 + 7 * (1000 % 32) + 8 * 9;
+    assert!(service.stats().computed_tokens <= most, "{}", service.stats().computed_tokens);
+}
