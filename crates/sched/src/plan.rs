@@ -33,8 +33,6 @@ impl Scheduler {
             seconds: if step.decoding { self.config.step_s } else { f64::INFINITY },
             floor: self.config.block_tokens,
         };
-        // Who gives up its place in this step was due a token as well.
-        let bound_s = self.gap_bound_s();
         let preempted = self.counts.preemptions;
         for i in 0..self.order.len() {
             let later = (self.order.len() - i - 1) as u32;
@@ -51,7 +49,7 @@ impl Scheduler {
         step.key_reads = step.grants.iter().map(Grant::key_reads).sum();
         let (tokens, outputs) = (u64::from(step.tokens), u64::from(step.outputs));
         step.predicted_s = self.config.cost.predict(tokens, outputs, step.key_reads);
-        step.bound_s = self.gap_bound_s().max(bound_s);
+        step.bound_s = self.gap_bound_s();
     }
 
     /// Short ones (decoding) by arrival, then long ones (prefill) by rank; whether there are short
@@ -69,7 +67,7 @@ impl Scheduler {
 
     fn is_short(&self, slot: u32) -> bool {
         let size = self.config.block_tokens;
-        seq_ref(&self.slots, slot).is_some_and(|s| s.goal() - s.computed <= size)
+        seq_ref(&self.slots, slot).is_some_and(|s| s.lacks() <= size)
     }
 
     /// Smaller comes first: the account that was served least, and its own priorities.
@@ -103,7 +101,7 @@ impl Scheduler {
     /// Most tokens the budget has for a sequence, keeping one for each of `later` ones.
     fn affordable(&self, seq: &Sequence, later: u32, budget: &Budget) -> u32 {
         let wanted = seq.goal() - seq.computed;
-        let short = wanted <= self.config.block_tokens;
+        let short = seq.lacks() <= self.config.block_tokens;
         let tokens = budget.tokens.saturating_sub(later);
         let outputs = seq.tokens_for_outputs(budget.outputs.saturating_sub(later));
         let most = wanted.min(tokens).min(outputs);
@@ -149,7 +147,7 @@ impl Scheduler {
         let id = self.id(slot);
         let block_tokens = self.config.block_tokens;
         let seq = seq_mut(&mut self.slots, slot);
-        if seq.goal() - seq.computed > block_tokens {
+        if seq.lacks() > block_tokens {
             budget.floor = 0;
         }
         self.cache.extend(seq, n);

@@ -153,6 +153,11 @@ impl Sequence {
         if self.known > self.prompt { self.known - self.computed } else { 1 }
     }
 
+    /// Tokens to compute before its next one can come, drafts aside.
+    pub fn lacks(&self) -> u32 {
+        self.goal().min(self.known).saturating_sub(self.computed)
+    }
+
     /// Position of the first output row.
     pub fn first_output(&self) -> u32 {
         match self.want {
