@@ -71,10 +71,13 @@ impl Answer {
         }
     }
 
-    /// The next choice; `draft` where the request names no other mode.
+    /// The next choice. Its drafts come from where the request says, else from what it predicts, else
+    /// from `draft`.
     pub fn add_choice(&mut self, seq: SeqId, request: &Request, draft: DraftMode) {
         let new = |t| TextStream::new(t, &self.stop, request.lead);
         let stream = self.tokenizer.as_deref().map(new);
+        let predicted = !request.prediction.is_empty();
+        let draft = if predicted { DraftMode::Suffix } else { draft };
         let drafter = Drafter::new(request.draft.unwrap_or(draft), &request.prediction);
         self.choices.push(Choice { seq, stream, drafter, ended: false });
     }

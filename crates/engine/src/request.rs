@@ -34,7 +34,7 @@ pub struct Request {
     pub salt: u64,
     /// Tokens the answer may repeat, wholly or in parts: it comes faster where it does.
     pub prediction: Vec<TokenId>,
-    /// Where drafts come from; `None`: the engine's choice.
+    /// Where drafts come from; `None`: from the prediction, else the engine's choice.
     pub draft: Option<DraftMode>,
     /// Who asks: accounts with work to do get equal shares; [`NOBODY`](crate::NOBODY) is one too.
     pub account: u64,
