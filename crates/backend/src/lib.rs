@@ -60,12 +60,12 @@ pub enum DeviceError {
 }
 
 /// Memory a program takes on a device, bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Weights, in the device's layout.
     pub weight_bytes: u64,
-    /// Caches, every block in use.
-    pub cache_bytes: u64,
+    /// A block (a slot for states) of each cache group, all its layers. [groups]
+    pub block_bytes: Vec<u64>,
     /// Buffers of the largest step, and scratch memory.
     pub buffer_bytes: u64,
 }
@@ -73,7 +73,7 @@ pub struct Footprint {
 impl Footprint {
     /// The caches alone, numbers packed as their format says, and the buffers as plain f32.
     pub fn of_caches(program: &Program, limits: &Limits, block_tokens: u32) -> Self {
-        let blocks = (0u32..).zip(&limits.group_blocks);
+        let groups = 0..program.groups().len() as u32;
         let rows = |rows: Rows| match rows {
             Rows::Tokens => limits.step_tokens,
             Rows::Outputs => limits.outputs,
@@ -81,9 +81,7 @@ impl Footprint {
         let buffer = |b: &BufferSpec| u64::from(rows(b.rows)) * u64::from(b.cols) * 4;
         Self {
             weight_bytes: 0,
-            cache_bytes: blocks
-                .map(|(g, &n)| program.block_bytes(g, block_tokens) * u64::from(n))
-                .sum(),
+            block_bytes: groups.map(|g| program.block_bytes(g, block_tokens)).collect(),
             buffer_bytes: program.buffers.iter().map(buffer).sum(),
         }
     }

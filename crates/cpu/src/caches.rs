@@ -61,6 +61,11 @@ unsafe impl Send for Cache {}
 // SAFETY: as above.
 unsafe impl Sync for Cache {}
 
+/// Bytes of a block of a group, all its caches.
+pub(crate) fn block_bytes(caches: &[Cache], group: usize) -> usize {
+    caches.iter().filter(|c| c.group == group).map(Cache::block_bytes).sum()
+}
+
 impl Cache {
     /// Room for the blocks of its group, beside the other caches: layers that hold little share
     /// large pages. Untouched pages cost nothing.
@@ -94,11 +99,6 @@ impl Cache {
         // SAFETY: just taken.
         let start = unsafe { bytes.fill() }.as_mut_ptr();
         Ok(Self { group, shape, block_bytes, blocks, start, _bytes: bytes })
-    }
-
-    /// Bytes of all blocks.
-    pub fn size(&self) -> usize {
-        self.blocks * self.block_bytes
     }
 
     /// All bytes, to read.

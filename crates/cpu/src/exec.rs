@@ -14,7 +14,7 @@ use tokenmill_ir::{
 };
 
 use crate::attend::{self, Item, ItemSource, plan_items};
-use crate::caches::Cache;
+use crate::caches::{Cache, block_bytes};
 use crate::isa::Isa;
 use crate::linear::Line;
 use crate::memory::{Buffer, Parts};
@@ -262,14 +262,16 @@ pub(crate) struct Compiled {
     pub caches: Vec<Cache>,
 }
 
-/// Bytes that an executable's buffers and scratch memory take beside its caches; attention's few
-/// rows are left out.
-pub(crate) fn buffer_bytes(plan: &Plan, wants: &Wants, program: &Program, workers: usize) -> usize {
-    let vocab = program.vocab as usize;
-    let lines = (wants.lines + wants.encoded) * size_of::<Line>();
-    let words = wants.row.max(vocab) + wants.block + wants.order;
-    let worker = lines + 4 * words + SampleScratch::bytes(vocab);
-    plan.shared_bytes + plan.own_bytes * (workers - 1) + worker * workers
+impl Compiled {
+    /// Bytes that buffers and scratch memory take beside the caches; attention's few rows are left
+    /// out.
+    pub fn buffer_bytes(&self, program: &Program, workers: usize) -> usize {
+        let (plan, wants, vocab) = (&self.plan, &self.wants, program.vocab as usize);
+        let lines = (wants.lines + wants.encoded) * size_of::<Line>();
+        let words = wants.row.max(vocab) + wants.block + wants.order;
+        let worker = lines + 4 * words + SampleScratch::bytes(vocab);
+        plan.shared_bytes + plan.own_bytes * (workers - 1) + worker * workers
+    }
 }
 
 impl CpuExecutable {
@@ -316,11 +318,6 @@ impl CpuExecutable {
             pool: c.pool,
             caches: c.caches,
         })
-    }
-
-    fn block_bytes(&self, group: usize) -> usize {
-        let of_group = self.caches.iter().filter(|c| c.group == group);
-        of_group.map(Cache::block_bytes).sum()
     }
 
     /// Learns the step's tokens and cuts its attention into items.
@@ -460,7 +457,7 @@ impl Executable for CpuExecutable {
 
     fn blocks(&self) -> Result<BlockBytes, DeviceError> {
         let groups = 0..self.groups;
-        let groups = groups.map(|g| self.block_bytes(g)).collect();
+        let groups = groups.map(|g| block_bytes(&self.caches, g)).collect();
         Ok(BlockBytes { layout: block_layout(self.mode), groups })
     }
 
@@ -470,7 +467,7 @@ impl Executable for CpuExecutable {
         block: BlockId,
         out: &mut [u8],
     ) -> Result<(), DeviceError> {
-        self.rules.check_block((group, block), (out.len(), self.block_bytes(group)))?;
+        self.rules.check_block((group, block), (out.len(), block_bytes(&self.caches, group)))?;
         let mut out = out;
         for cache in self.caches.iter().filter(|c| c.group == group) {
             let (now, rest) = out.split_at_mut(cache.block_bytes());
@@ -487,7 +484,7 @@ impl Executable for CpuExecutable {
         block: BlockId,
         bytes: &[u8],
     ) -> Result<(), DeviceError> {
-        self.rules.check_block((group, block), (bytes.len(), self.block_bytes(group)))?;
+        self.rules.check_block((group, block), (bytes.len(), block_bytes(&self.caches, group)))?;
         let mut bytes = bytes;
         for cache in self.caches.iter().filter(|c| c.group == group) {
             let (now, rest) = bytes.split_at(cache.block_bytes());

@@ -97,6 +97,24 @@ impl CpuDevice {
     pub fn isa(&self) -> Isa {
         self.isa
     }
+
+    /// A program in nodes, with its caches.
+    fn assemble(
+        &self,
+        program: &Program,
+        weights: &[Arc<Weight>],
+        limits: &Limits,
+    ) -> Result<exec::Compiled, DeviceError> {
+        let mut slabs = Slabs::default();
+        let caches = program.caches.iter().map(|c| caches::Cache::new(c, limits, &mut slabs));
+        let caches = caches.collect::<Result<Vec<_>, _>>()?;
+        let mut compiler = compile::Compiler::new(program, weights, &caches, limits, self.mode);
+        compiler.compile()?;
+        let (draft, wants, outputs) = (compiler.draft, compiler.wants, compiler.outputs);
+        let plan = draft.finish(limits, self.buffers);
+        let (isa, mode, pool) = (self.isa, self.mode, Arc::clone(&self.pool));
+        Ok(exec::Compiled { plan, wants, outputs, isa, mode, pool, caches })
+    }
 }
 
 impl Backend for CpuDevice {
@@ -126,22 +144,19 @@ impl Backend for CpuDevice {
     }
 
     fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError> {
-        // Compiled as ever, on weights and caches whose memory is never touched.
+        // Assembled as ever, on weights whose memory is never touched.
         let mut slabs = Slabs::default();
         let shape = |w: &WeightSpec| Ok(Arc::new(Weight::shape(w, &mut slabs)?));
         let weights: Vec<Arc<Weight>> =
             program.weights.iter().map(shape).collect::<Result<_, DeviceError>>()?;
-        let caches = program.caches.iter().map(|c| caches::Cache::new(c, limits, &mut slabs));
-        let caches = caches.collect::<Result<Vec<_>, _>>()?;
-        let mut compiler = compile::Compiler::new(program, &weights, &caches, limits, self.mode);
-        compiler.compile()?;
-        let (draft, wants) = (compiler.draft, compiler.wants);
-        let plan = draft.finish(limits, self.buffers);
+        let limits = Limits { group_blocks: Vec::new(), ..limits.clone() };
+        let assembled = self.assemble(program, &weights, &limits)?;
         let workers = self.caps.workers as usize;
+        let groups = 0..program.groups().len();
         Ok(Footprint {
             weight_bytes: weights.iter().map(|w| w.bytes() as u64).sum(),
-            cache_bytes: caches.iter().map(|c| c.size() as u64).sum(),
-            buffer_bytes: exec::buffer_bytes(&plan, &wants, program, workers) as u64,
+            block_bytes: groups.map(|g| caches::block_bytes(&assembled.caches, g) as u64).collect(),
+            buffer_bytes: assembled.buffer_bytes(program, workers) as u64,
         })
     }
 
@@ -157,15 +172,7 @@ impl Backend for CpuDevice {
         let held: Option<Vec<Arc<Weight>>> = weights.iter().map(held).collect();
         let held = held.filter(|h| h.len() == program.weights.len());
         let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;
-        let mut slabs = Slabs::default();
-        let caches = program.caches.iter().map(|c| caches::Cache::new(c, limits, &mut slabs));
-        let caches = caches.collect::<Result<Vec<_>, _>>()?;
-        let mut compiler = compile::Compiler::new(program, &held, &caches, limits, self.mode);
-        compiler.compile()?;
-        let (draft, wants, outputs) = (compiler.draft, compiler.wants, compiler.outputs);
-        let plan = draft.finish(limits, self.buffers);
-        let (isa, pool) = (self.isa, Arc::clone(&self.pool));
-        let parts = exec::Compiled { plan, wants, outputs, isa, mode: self.mode, pool, caches };
+        let parts = self.assemble(program, &held, limits)?;
         Ok(Box::new(exec::CpuExecutable::new(parts, program, limits)?))
     }
 }

@@ -43,11 +43,9 @@ impl Fit {
 /// Memory of a program on a device, before a context is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Needs {
-    fixed: Footprint,
+    footprint: Footprint,
     process_bytes: u64,
     groups: Vec<GroupKind>,
-    /// Bytes of a block (a slot for states) of each group.
-    block_bytes: Vec<u64>,
     block_tokens: u32,
     step_tokens: u32,
 }
@@ -65,19 +63,11 @@ impl Needs {
     ) -> Result<Self, DeviceError> {
         let groups = program.groups();
         let context = options.context.unwrap_or(spec.context).min(spec.context).max(1);
-        let mut limits = limits(options, context, vec![0; groups.len()]);
-        let fixed = device.footprint(program, &limits)?;
-        let mut block_bytes = Vec::with_capacity(groups.len());
-        for g in 0..groups.len() {
-            limits.group_blocks = vec![0; groups.len()];
-            limits.group_blocks[g] = 1;
-            block_bytes.push(device.footprint(program, &limits)?.cache_bytes);
-        }
+        let limits = limits(options, context, vec![0; groups.len()]);
         Ok(Self {
-            fixed,
+            footprint: device.footprint(program, &limits)?,
             process_bytes: PROCESS_BYTES + u64::from(program.vocab) * VOCABULARY_BYTES,
             groups,
-            block_bytes,
             block_tokens: device.caps().block_tokens,
             step_tokens: options.step_tokens.max(1),
         })
@@ -85,7 +75,7 @@ impl Needs {
 
     /// Everything but the cache.
     pub fn fixed_bytes(&self) -> u64 {
-        self.fixed.weight_bytes + self.fixed.buffer_bytes + self.process_bytes
+        self.footprint.weight_bytes + self.footprint.buffer_bytes + self.process_bytes
     }
 
     /// Blocks of each group for that many sequences of that length, and their bytes.
@@ -100,7 +90,8 @@ impl Needs {
             GroupKind::State => 2 * sequences + 8,
         };
         let blocks: Vec<u32> = self.groups.iter().map(of).collect();
-        let bytes = blocks.iter().zip(&self.block_bytes).map(|(&n, b)| u64::from(n) * b).sum();
+        let bytes =
+            blocks.iter().zip(&self.footprint.block_bytes).map(|(&n, b)| u64::from(n) * b).sum();
         (blocks, bytes)
     }
 
@@ -157,9 +148,9 @@ pub fn fit(
         let cache_bytes = needs.cache(wanted, 1).1;
         return Err(LoadFailure::DoesNotFit {
             needed_bytes: fixed + cache_bytes,
-            weight_bytes: needs.fixed.weight_bytes,
+            weight_bytes: needs.footprint.weight_bytes,
             cache_bytes,
-            scratch_bytes: needs.fixed.buffer_bytes + needs.process_bytes,
+            scratch_bytes: needs.footprint.buffer_bytes + needs.process_bytes,
             available_bytes: options.memory_bytes,
             context: wanted,
             fitting_context: if fits { context } else { 0 },
@@ -172,9 +163,9 @@ pub fn fit(
     let (group_blocks, cache_bytes) = needs.cache(context, sequences);
     let per_token = program.caches.iter().filter(|c| c.group_kind() != GroupKind::State);
     let fit = Fit {
-        weight_bytes: needs.fixed.weight_bytes,
+        weight_bytes: needs.footprint.weight_bytes,
         cache_bytes,
-        scratch_bytes: needs.fixed.buffer_bytes,
+        scratch_bytes: needs.footprint.buffer_bytes,
         process_bytes: needs.process_bytes,
         available_bytes: options.memory_bytes,
         token_bytes: per_token.map(|c| c.unit_bytes()).sum(),
@@ -342,9 +333,9 @@ mod tests {
     use super::*;
 
     fn needs(groups: Vec<GroupKind>) -> Needs {
-        let fixed = Footprint { weight_bytes: 1000, cache_bytes: 0, buffer_bytes: 100 };
         let block_bytes = vec![10; groups.len()];
-        Needs { fixed, process_bytes: 50, groups, block_bytes, block_tokens: 32, step_tokens: 64 }
+        let footprint = Footprint { weight_bytes: 1000, block_bytes, buffer_bytes: 100 };
+        Needs { footprint, process_bytes: 50, groups, block_tokens: 32, step_tokens: 64 }
     }
 
     #[test]
