@@ -11,7 +11,7 @@ use tokenmill_ir::{KvFormat, Program, SourceError, WeightSource};
 use tokenmill_quant::FormatId;
 
 const TOKENS: u32 = 48;
-/// Largest error of the int8 arithmetic, as a share of the spread of the logits.
+/// Largest error of the int8 arithmetic, as a share of the spread of the logits; 0.022 was seen.
 const ENCODED: f32 = 0.03;
 
 /// The weights of a model, decoded.
