@@ -17,7 +17,7 @@ use tokenmill_text::Tokenizer;
 use crate::answer::{After, Answer, Sink};
 use crate::draft::DraftMode;
 use crate::queue::NOBODY;
-use crate::request::{Divergence, Request, RequestError, StopReason};
+use crate::request::{Divergence, Refusal, Request, RequestError, StopReason};
 use crate::rows::{Rows, RowsRequest, RowsSink};
 use crate::stats::{EngineStats, Stats, count};
 use crate::tier::Tier;
@@ -527,7 +527,15 @@ impl Core {
     /// A request that comes straight to the core, without a handle that counts the queue.
     pub fn enqueue(&self, account: u64) {
         // Beyond any limit: whoever drives the core directly decides what waits.
-        let _ = self.stats.queue.enter(account, u32::MAX);
+        let _ = self.enqueue_within(account, u32::MAX);
+    }
+
+    /// As [`enqueue`](Self::enqueue), where at most `limit` requests may wait.
+    ///
+    /// # Errors
+    /// [`Refusal::QueueFull`], and nothing was counted.
+    pub fn enqueue_within(&self, account: u64, limit: u32) -> Result<(), Refusal> {
+        self.stats.queue.enter(account, limit)
     }
 }
 

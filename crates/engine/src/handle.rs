@@ -1,8 +1,9 @@
 //! The handle: requests are checked here, on the caller's thread, and run on the engine's.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use tokenmill_ir::TokenId;
 use tokenmill_sched::Scheduler;
 
 use crate::answer::Sink;
+use crate::backlog::{Backlog, Inlet};
 use crate::engine::{Core, EngineParts, MAX_CHOICES, Turn, panic_text};
 use crate::queue::NOBODY;
 use crate::request::{Event, Refusal, Request, RequestError};
@@ -21,6 +23,9 @@ use crate::tier::Tier;
 
 /// Stop texts of one request, at most.
 const MAX_STOPS: usize = 64;
+
+/// What [`Events`] hold for a reader that does not read, bytes of text and tokens.
+const UNREAD_BYTES: usize = 1 << 20;
 
 /// A step that lasts longer, and much longer than predicted, will not end.
 const STUCK: Duration = Duration::from_secs(60);
@@ -99,21 +104,34 @@ impl Drop for Cancel {
     }
 }
 
-/// Events of one request, in order; dropping it cancels the request within a step.
+/// Events of one request, in order; dropping it cancels the request within a step. Text that was
+/// not read joins; a megabyte of it ends the request with [`RequestError::Unread`].
 pub struct Events {
-    receiver: Receiver<Event>,
+    backlog: Arc<Backlog>,
+    /// Something was put into the backlog since it was last looked at.
+    filled: Receiver<()>,
+    ended: Cell<bool>,
     _cancel: Cancel,
 }
 
 impl Events {
     /// The next event; `None` after the last one.
     pub fn recv(&self) -> Option<Event> {
-        self.receiver.recv().ok()
+        while !self.ended.get() {
+            if let Some(event) = self.try_recv() {
+                return Some(event);
+            }
+            // The backlog, which lives, holds the sender.
+            self.filled.recv().ok()?;
+        }
+        None
     }
 
     /// The next event, `None` when there is none yet or none any more.
     pub fn try_recv(&self) -> Option<Event> {
-        self.receiver.try_recv().ok()
+        let (_, event) = self.backlog.take()?;
+        self.ended.set(matches!(event, Event::Finished(_) | Event::Failed(_)));
+        Some(event)
     }
 }
 
@@ -195,10 +213,15 @@ impl Engine {
     /// # Errors
     /// [`Refusal`]: nothing was started.
     pub fn submit(&self, request: Request) -> Result<Events, Refusal> {
-        let (sender, receiver) = channel();
-        let sink = Box::new(move |event| sender.send(event).is_ok());
+        let (wake, filled) = sync_channel(1);
+        let wake = move || {
+            let _ = wake.try_send(()); // woken already is woken enough
+        };
+        let backlog = Backlog::new(UNREAD_BYTES, Box::new(wake));
+        let mut inlet = Inlet::new(Arc::clone(&backlog), 0);
+        let sink = Box::new(move |event| inlet.put(event));
         let cancel = self.submit_to(request, sink)?;
-        Ok(Events { receiver, _cancel: cancel })
+        Ok(Events { backlog, filled, ended: Cell::new(false), _cancel: cancel })
     }
 
     /// Takes a request whose events go to `sink`, on the engine's thread: it must not block.

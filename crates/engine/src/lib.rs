@@ -2,6 +2,7 @@
 //! reach it. It speaks tokens and events; it knows no socket and no JSON protocol.
 
 mod answer;
+pub mod backlog;
 pub mod direct;
 mod draft;
 pub mod engine;

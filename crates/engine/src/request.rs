@@ -236,6 +236,12 @@ pub enum RequestError {
     /// The device failed twice on this request.
     #[error("the device failed: {0}")]
     Device(String),
+    /// Its reader left too much of the answer unread.
+    #[error("the reader left more than {limit_bytes} bytes of the answer unread")]
+    Unread {
+        /// The limit, bytes of text and tokens.
+        limit_bytes: usize,
+    },
     /// A bug in tokenmill, confined to this request.
     #[error("internal error: {0}")]
     Internal(String),

@@ -304,6 +304,20 @@ fn a_bug_in_the_loop_fails_what_is_open_and_nothing_after() {
 }
 
 #[test]
+fn a_reader_that_does_not_read_fails_alone_and_holds_nobody_up() {
+    let engine = engine(&SimControl::default());
+    let sampling = SamplingParams { logprobs: Some(5), ..SamplingParams::default() };
+    let asked = Request { choices: 128, sampling, ..request(&[5, 6], 100) };
+    let unread = engine.submit(asked).unwrap();
+    let answer = collect(engine.submit(request(&[1, 2], 10)).unwrap());
+    assert_eq!(answer.tokens, oracle(&[1, 2], 10));
+    wait_until("cancelled", || engine.stats().cancelled == 1);
+    let waiting = collect(unread);
+    assert!((1000..12_000).contains(&waiting.tokens.len()), "{} tokens", waiting.tokens.len());
+    assert_eq!(waiting.last, Some(Event::Failed(RequestError::Unread { limit_bytes: 1 << 20 })));
+}
+
+#[test]
 fn a_receiver_that_panics_fails_alone() {
     let engine = engine(&SimControl::default());
     let sink = Box::new(|_| panic!("a receiver's bug"));

@@ -144,6 +144,10 @@ impl From<RequestError> for ApiError {
                 param: Some("timeout".into()),
                 ..Self::new(StatusCode::GATEWAY_TIMEOUT, error.to_string())
             },
+            RequestError::Unread { .. } => Self {
+                code: Some("slow_reader"),
+                ..Self::new(StatusCode::REQUEST_TIMEOUT, error.to_string())
+            },
             RequestError::Device(reason) => {
                 tracing::error!(%reason, "the device failed on a request");
                 Self {
@@ -171,6 +175,12 @@ mod tests {
             (Refusal::BadToken { token: 9, vocab: 4 }.into(), 400, None, "invalid_request_error"),
             (Refusal::Stuck { seconds: 61 }.into(), 503, Some("device_stuck"), "overloaded_error"),
             (RequestError::TimedOut { limit_s: 0.5 }.into(), 504, Some("timeout"), "server_error"),
+            (
+                RequestError::Unread { limit_bytes: 9 }.into(),
+                408,
+                Some("slow_reader"),
+                "invalid_request_error",
+            ),
             (
                 Refusal::ContextLength { prompt_tokens: 9, max_tokens: 1, limit: 8 }.into(),
                 400,

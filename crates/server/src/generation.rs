@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::http::StatusCode;
+use tokenmill_engine::backlog::{Backlog, Inlet, Tagged};
 use tokenmill_engine::{Cancel, Event, Request, RequestError, Usage};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 
-use crate::backlog::{Backlog, Empty, Inlet, Tagged};
 use crate::error::ApiError;
 use crate::metrics::{ModelMetrics, Outcome};
 use crate::shared::{Model, Phase, Shared, reached};
@@ -15,6 +14,8 @@ use crate::shared::{Model, Phase, Shared, reached};
 /// One or more prompts being answered as one HTTP request.
 pub struct Generation {
     backlog: Arc<Backlog>,
+    /// Told when something was put into it.
+    filled: Arc<Notify>,
     /// Dropping them cancels.
     cancels: Vec<Cancel>,
     /// Prompts not yet answered.
@@ -38,8 +39,12 @@ impl Generation {
         requests: Vec<Request>,
         place: OwnedSemaphorePermit,
     ) -> Result<Self, ApiError> {
+        let filled = Arc::<Notify>::default();
+        let wake = Arc::clone(&filled);
+        let wake = Box::new(move || wake.notify_one());
         let mut generation = Self {
-            backlog: Backlog::new(shared.config.limits.backlog_bytes),
+            backlog: Backlog::new(shared.config.limits.backlog_bytes, wake),
+            filled,
             cancels: Vec::with_capacity(requests.len()),
             open: requests.len(),
             usage: Usage::default(),
@@ -71,14 +76,10 @@ impl Generation {
                 return Err(self.fail(RequestError::ShutDown.into()));
             }
             match self.backlog.take() {
-                Ok((_, Event::Finished(usage))) => self.finished(usage),
-                Ok((_, Event::Failed(error))) => return Err(self.fail(error.into())),
-                Ok(event) => return Ok(Some(event)),
-                Err(Empty::Overflowed) => {
-                    let slow = "the reader was too slow for the answer";
-                    return Err(self.fail(ApiError::new(StatusCode::REQUEST_TIMEOUT, slow)));
-                }
-                Err(Empty::Yet) => self.filled_or_stopped().await,
+                Some((_, Event::Finished(usage))) => self.finished(usage),
+                Some((_, Event::Failed(error))) => return Err(self.fail(error.into())),
+                Some(event) => return Ok(Some(event)),
+                None => self.filled_or_stopped().await,
             }
         }
         Ok(None)
@@ -91,7 +92,7 @@ impl Generation {
 
     async fn filled_or_stopped(&mut self) {
         tokio::select! {
-            () = self.backlog.filled() => {}
+            () = self.filled.notified() => {}
             () = reached(&mut self.phase, Phase::Stopping) => {}
         }
     }

@@ -4,7 +4,6 @@
 //! the connections, handed to the engine, and answered whole or as a stream; a client that goes
 //! away cancels its request.
 
-mod backlog;
 mod body;
 mod config;
 mod error;

@@ -49,6 +49,13 @@ pub enum Client {
     Cancels(u32),
     /// Its code panics at that event.
     Panics(u32),
+    /// Takes an event every so many turns, and lets wait at most so many bytes.
+    Slow {
+        /// Turns from one event to the next.
+        turns: u32,
+        /// Bytes that may wait.
+        limit_bytes: u32,
+    },
 }
 
 /// What is asked.
@@ -248,6 +255,7 @@ fn client(d: &mut Draw) -> Client {
         0 => Client::Leaves(d.range(0, 6)),
         1 => Client::Cancels(d.range(0, 20)),
         2 if d.once_in(4) => Client::Panics(d.range(0, 6)),
+        3 | 4 => Client::Slow { turns: d.range(1, 20), limit_bytes: d.pick(&[0, 200, 2000, 9999]) },
         _ => Client::Patient,
     }
 }

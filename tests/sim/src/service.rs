@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_backend::Backend;
 use tokenmill_backend::sim::{SimBackend, SimControl, program};
-use tokenmill_engine::{Core, DraftMode, EngineParts, EngineStats, Event, Request, Turn};
+use tokenmill_engine::{Core, DraftMode, EngineParts, EngineStats, Event, Refusal, Request, Turn};
 use tokenmill_ir::{GroupKind, Limits};
 use tokenmill_sched::{Config, Scheduler, StepCost};
 
@@ -88,14 +88,42 @@ impl Service {
 
     /// A request for `answer` tokens after `prompt` random ones; its number.
     pub fn ask(&mut self, account: u64, priority: i32, prompt: u32, answer: u32) -> usize {
-        let prompt = (0..prompt).map(|_| self.draw.range(0, VOCAB - 1)).collect();
-        let max_tokens = Some(answer);
-        let request = Request { account, priority, max_tokens, ..Request::new(prompt) };
+        let request = self.request(account, priority, prompt, answer);
         self.submit(request)
+    }
+
+    /// As [`ask`](Self::ask), where at most `queue` requests may wait.
+    ///
+    /// # Errors
+    /// [`Refusal::QueueFull`], at once.
+    pub fn ask_within(
+        &mut self,
+        queue: u32,
+        account: u64,
+        prompt: u32,
+        answer: u32,
+    ) -> Result<usize, Refusal> {
+        let before = self.now();
+        let waits = self.core.enqueue_within(account, queue);
+        assert_eq!(self.now(), before, "nobody waits for a refusal");
+        waits.map(|()| {
+            let request = self.request(account, 0, prompt, answer);
+            self.begin(request)
+        })
     }
 
     /// Any request; its number.
     pub fn submit(&mut self, request: Request) -> usize {
+        self.core.enqueue(request.account);
+        self.begin(request)
+    }
+
+    fn request(&mut self, account: u64, priority: i32, prompt: u32, answer: u32) -> Request {
+        let prompt = (0..prompt).map(|_| self.draw.range(0, VOCAB - 1)).collect();
+        Request { account, priority, max_tokens: Some(answer), ..Request::new(prompt) }
+    }
+
+    fn begin(&mut self, request: Request) -> usize {
         let came = self.now();
         let times =
             Arc::new(Mutex::new(Times { account: request.account, came, ..Times::default() }));
@@ -111,7 +139,6 @@ impl Service {
             }
             true
         });
-        self.core.enqueue(request.account);
         self.core.generate(self.requests.len() as u64, request, sink);
         self.requests.len() - 1
     }

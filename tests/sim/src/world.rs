@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_backend::Backend;
 use tokenmill_backend::sim::{SimBackend, SimControl, program};
+use tokenmill_engine::backlog::{Backlog, Inlet};
 use tokenmill_engine::{
     Clock, Core, DraftMode, EngineParts, EngineStats, Event, NOBODY, Request, RequestError,
     RowsAnswer, Sink, Turn,
@@ -37,6 +38,8 @@ struct Pending {
     courses: Vec<Course>,
     rows: Option<RowsAnswer>,
     seen: Shared,
+    /// What a slow client has not taken yet.
+    backlog: Option<Arc<Backlog>>,
     /// Turn in which it arrived.
     since: Option<u32>,
     cancelled: bool,
@@ -50,14 +53,16 @@ struct World {
     draw: Draw,
 }
 
-/// Runs the scene of a seed; panics where anything is wrong. Returns what was done.
-pub fn run(seed: u64) -> EngineStats {
+/// Runs the scene of a seed; panics where anything is wrong. Returns what was done, and how many
+/// clients were too slow.
+pub fn run(seed: u64) -> (EngineStats, u64) {
     let scene = Scene::new(seed);
     let mut world = World::new(scene, seed);
     for turn in 0..MANY_TURNS {
         if world.turn(turn) {
+            world.read_the_rest();
             world.at_the_end();
-            return world.core.stats();
+            return (world.core.stats(), world.unread());
         }
     }
     panic!("no end after {MANY_TURNS} turns");
@@ -101,6 +106,12 @@ impl World {
             },
             arrival: arrival.clone(),
             seen: Shared::default(),
+            backlog: match arrival.client {
+                Client::Slow { limit_bytes, .. } => {
+                    Some(Backlog::new(limit_bytes as usize, Box::new(|| ())))
+                }
+                _ => None,
+            },
             since: None,
             cancelled: false,
         };
@@ -120,6 +131,7 @@ impl World {
             assert!(self.core.is_idle(), "requests are open, but nothing is computed");
         }
         self.core.check();
+        self.read_slowly(turn);
         let injected = self.injected();
         let found = self.core.stats().device_errors;
         assert_eq!(found, injected, "the device noticed a fault of the scheduler");
@@ -150,7 +162,14 @@ impl World {
             self.core.enqueue(account_of(&p.arrival.ask));
             match p.arrival.ask.clone() {
                 Ask::Answer(request) => {
-                    self.core.generate(id, request, sink(p.arrival.client, &p.seen));
+                    let sink = match &p.backlog {
+                        Some(backlog) => {
+                            let mut inlet = Inlet::new(Arc::clone(backlog), 0);
+                            Box::new(move |event| inlet.put(event))
+                        }
+                        None => sink(p.arrival.client, &p.seen),
+                    };
+                    self.core.generate(id, request, sink);
                 }
                 Ask::Rows(request) => {
                     let shared = Arc::clone(&p.seen);
@@ -169,6 +188,31 @@ impl World {
                 self.core.cancel(id);
             }
         }
+    }
+
+    /// Slow clients take an event when it is time; what waits for them is bounded.
+    fn read_slowly(&mut self, turn: u32) {
+        for p in &self.pending {
+            let (Some(backlog), Some(since)) = (&p.backlog, p.since) else { continue };
+            let Client::Slow { turns, limit_bytes } = p.arrival.client else { continue };
+            assert!(backlog.bytes() <= limit_bytes as usize, "what waits is bounded");
+            if (turn - since).is_multiple_of(turns) {
+                seen(&p.seen).events.extend(backlog.take().map(|(_, event)| event));
+            }
+        }
+    }
+
+    fn read_the_rest(&mut self) {
+        for p in &self.pending {
+            let rest = p.backlog.iter().flat_map(|b| std::iter::from_fn(|| b.take()));
+            seen(&p.seen).events.extend(rest.map(|(_, event)| event));
+        }
+    }
+
+    fn unread(&self) -> u64 {
+        let unread = |e: &Event| matches!(e, Event::Failed(RequestError::Unread { .. }));
+        self.pending.iter().filter(|p| seen(&p.seen).events.last().is_some_and(unread)).count()
+            as u64
     }
 
     /// Drafts that are right for a while, then wrong.
@@ -255,6 +299,12 @@ impl World {
             Some(Event::Failed(RequestError::Device(_))) => self.check_device_failure(),
             Some(Event::Failed(RequestError::TimedOut { limit_s })) => {
                 assert_eq!(request.timeout.map(|t| t.as_secs_f64()), Some(*limit_s));
+            }
+            Some(Event::Failed(RequestError::Unread { limit_bytes: found })) => {
+                let Client::Slow { limit_bytes, .. } = p.arrival.client else {
+                    panic!("a client that reads was too slow");
+                };
+                assert_eq!(*found, limit_bytes as usize);
             }
             Some(Event::Failed(RequestError::Internal(text))) => {
                 assert!(matches!(p.arrival.client, Client::Panics(_)), "{text}");

@@ -22,6 +22,7 @@ struct Totals {
     drafts_right: u64,
     drafts_wrong: u64,
     device_errors: u64,
+    unread: u64,
 }
 
 impl Totals {
@@ -39,7 +40,8 @@ impl Totals {
     }
 
     fn assert_exercised(&self) {
-        let rare = [self.preemptions, self.drafts_wrong, self.device_errors, self.failed];
+        let rare =
+            [self.preemptions, self.drafts_wrong, self.device_errors, self.failed, self.unread];
         let common = [self.finished, self.cancelled, self.cached, self.drafts_right];
         assert!(rare.iter().chain(&common).all(|&n| n > 100), "{self:?}");
     }
@@ -63,7 +65,10 @@ fn every_schedule_gives_the_oracles_tokens() {
     let mut all = Totals::default();
     for seed in seeds {
         match catch_unwind(|| tokenmill_sim_tests::run(seed)) {
-            Ok(stats) => all.add(&stats),
+            Ok((stats, unread)) => {
+                all.add(&stats);
+                all.unread += unread;
+            }
             Err(_) => panic!("seed {seed} failed; replay it with TOKENMILL_SIM_SEED={seed}"),
         }
     }

@@ -76,6 +76,54 @@ fn streams_go_on_within_the_bound_while_a_long_prompt_is_read() {
     assert!(read < 1.25 * alone, "the prompt is read meanwhile: {read} s");
 }
 
+/// Waits for the first token of requests that come in `after..after + 20` seconds, at a third of
+/// what is possible; before, from second 20 to 40, `times` of what is possible come. How many were
+/// refused.
+fn waits_around_overload(times: u32, after: f64) -> (Vec<f64>, usize) {
+    // Alone a request takes 0.25 s of the device, and 32 together no less in all.
+    const POSSIBLE_A_SECOND: u32 = 4;
+    let mut service = Service::new(32, 32 * 1024);
+    let mut draw = Draw::new(13);
+    let mut come = |from: f64, seconds: u32, count: u32| -> Vec<f64> {
+        (0..count).map(|_| from + f64::from(draw.range(0, seconds * 1000)) * 1e-3).collect()
+    };
+    let mut arrivals = come(0.0, 80, 80 * POSSIBLE_A_SECOND / 3);
+    arrivals.extend(come(20.0, 20, 20 * POSSIBLE_A_SECOND * times));
+    arrivals.sort_by(|a, b| b.total_cmp(a));
+    let (mut taken, mut refused) = (Vec::new(), 0);
+    while let Some(&at) = arrivals.last() {
+        if service.now() >= at {
+            arrivals.pop();
+            match service.ask_within(8, 0, PROMPT, ANSWER) {
+                Ok(request) => taken.push(request),
+                Err(_) => refused += 1,
+            }
+        }
+        service.turn(at);
+    }
+    service.finish();
+    let times = taken.iter().map(|&r| service.times(r));
+    let of_interest = times.filter(|t| (after..after + 20.0).contains(&t.came));
+    (of_interest.map(|t| t.first.expect("answered") - t.came).collect(), refused)
+}
+
+#[test]
+fn four_times_too_much_is_refused_at_once_and_forgotten_in_five_seconds() {
+    let median = |mut waits: Vec<f64>| {
+        waits.sort_by(f64::total_cmp);
+        waits[waits.len() / 2]
+    };
+    let (calm, refused) = waits_around_overload(0, 45.0);
+    assert_eq!(refused, 0);
+    let (during, refused) = waits_around_overload(4, 20.0);
+    let (after, _) = waits_around_overload(4, 45.0);
+    let (calm, during, after) = (median(calm), median(during), median(after));
+    println!("first token, p50: {calm:.3} s, {during:.3} s in overload, {after:.3} s 5 s later");
+    assert!(refused > 200, "{refused} of 320 are too many");
+    assert!(during > 3.0 * calm, "it is an overload");
+    assert!(after <= 1.1 * calm, "{after} s, before {calm} s");
+}
+
 #[test]
 fn urgent_requests_of_an_account_come_first() {
     let mut service = Service::new(4, 8 * 1024);

@@ -1,90 +1,86 @@
-//! Events on their way from the engine's thread to one connection: never blocking the engine, and
-//! bounded however slow the reader is.
+//! Events on their way from the engine's thread to who asked: never blocking the engine, and bounded
+//! however slow the reader is.
+//!
+//! At the bound the request ends: what waits is still read, then comes
+//! [`RequestError::Unread`]. Waiting instead would hold up every other stream, and dropping events
+//! would make the answer another one.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokenmill_engine::{Event, RequestError, TokenInfo};
-use tokio::sync::Notify;
+use crate::request::{Event, RequestError, TokenInfo};
 
-/// An event and the prompt of the request it belongs to.
+/// An event and the prompt of the request it belongs to, where one reader asked several.
 pub type Tagged = (usize, Event);
+
+/// Tells the reader that there is something to take.
+pub type Wake = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Waiting {
     events: VecDeque<Tagged>,
     bytes: usize,
-    /// Nobody takes events any more.
+    /// Takes no more events.
     closed: bool,
-    /// More waits than may.
-    overflowed: bool,
 }
 
 /// What the reader has not taken yet.
-#[derive(Debug)]
 pub struct Backlog {
     waiting: Mutex<Waiting>,
-    filled: Notify,
+    wake: Wake,
     limit_bytes: usize,
-}
-
-/// Why there is nothing to take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Empty {
-    /// Nothing yet.
-    Yet,
-    /// The reader was too slow; the request is being cancelled.
-    Overflowed,
 }
 
 impl Backlog {
     /// An empty one that holds that many bytes of text and tokens.
-    pub fn new(limit_bytes: usize) -> Arc<Self> {
-        let waiting = Mutex::default();
-        Arc::new(Self { waiting, filled: Notify::new(), limit_bytes })
+    pub fn new(limit_bytes: usize, wake: Wake) -> Arc<Self> {
+        Arc::new(Self { waiting: Mutex::default(), wake, limit_bytes })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes an event from the engine; false when nobody wants it or it does not fit. Text of the
     /// choice that spoke last joins what is still waiting.
     pub fn put(&self, prompt: usize, event: Event) -> bool {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.closed || waiting.overflowed {
+        let mut waiting = self.waiting();
+        if waiting.closed {
             return false;
         }
-        waiting.bytes += bytes_of(&event);
-        if waiting.bytes > self.limit_bytes {
-            waiting.overflowed = true;
+        let bytes = waiting.bytes + bytes_of(&event);
+        if bytes > self.limit_bytes {
+            waiting.closed = true;
+            let error = RequestError::Unread { limit_bytes: self.limit_bytes };
+            waiting.events.push_back((prompt, Event::Failed(error)));
         } else {
+            waiting.bytes = bytes;
             join(&mut waiting.events, prompt, event);
         }
-        let taken = !waiting.overflowed;
+        let taken = !waiting.closed;
         drop(waiting);
-        self.filled.notify_one();
+        (self.wake)();
         taken
     }
 
-    /// The next event.
-    ///
-    /// # Errors
-    /// [`Empty`].
-    pub fn take(&self) -> Result<Tagged, Empty> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(next) = waiting.events.pop_front() else {
-            return Err(if waiting.overflowed { Empty::Overflowed } else { Empty::Yet });
-        };
+    /// The next event; `None`: nothing yet, or nothing any more.
+    pub fn take(&self) -> Option<Tagged> {
+        let mut waiting = self.waiting();
+        let next = waiting.events.pop_front()?;
         waiting.bytes = waiting.bytes.saturating_sub(bytes_of(&next.1));
-        Ok(next)
+        Some(next)
     }
 
-    /// Waits until something was put since the last take.
-    pub async fn filled(&self) {
-        self.filled.notified().await;
+    /// Bytes of text and tokens that wait.
+    pub fn bytes(&self) -> usize {
+        self.waiting().bytes
     }
 
     /// Nobody takes events any more.
     pub fn close(&self) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting();
         waiting.closed = true;
+        waiting.bytes = 0;
         waiting.events.clear();
     }
 }
@@ -149,22 +145,27 @@ impl Drop for Inlet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenmill_engine::StopReason;
+    use crate::request::StopReason;
 
     fn text(choice: u32, text: &str) -> Event {
         Event::Text { choice, text: text.into(), tokens: Vec::new() }
     }
 
+    fn backlog(limit_bytes: usize) -> Arc<Backlog> {
+        Backlog::new(limit_bytes, Box::new(|| ()))
+    }
+
     #[test]
     fn text_of_one_choice_joins_and_order_stays() {
-        let backlog = Backlog::new(100);
+        let backlog = backlog(100);
         assert!(backlog.put(0, text(0, "a")));
         assert!(backlog.put(0, text(0, "b")));
         assert!(backlog.put(0, text(1, "c")));
         assert!(backlog.put(1, text(1, "d")));
         assert!(backlog.put(1, Event::Done { choice: 1, reason: StopReason::Length }));
         assert!(backlog.put(1, text(1, "e")));
-        let taken: Vec<_> = std::iter::from_fn(|| backlog.take().ok()).collect();
+        assert_eq!(backlog.bytes(), 5);
+        let taken: Vec<_> = std::iter::from_fn(|| backlog.take()).collect();
         let expect = [
             (0, text(0, "ab")),
             (0, text(1, "c")),
@@ -173,32 +174,42 @@ mod tests {
             (1, text(1, "e")),
         ];
         assert_eq!(taken, expect);
-        assert_eq!(backlog.take(), Err(Empty::Yet));
+        assert_eq!(backlog.bytes(), 0);
     }
 
     #[test]
     fn what_does_not_fit_ends_the_request() {
-        let backlog = Backlog::new(4);
+        let backlog = backlog(4);
         assert!(backlog.put(0, text(0, "1234")), "at the limit");
-        assert!(backlog.take().is_ok());
+        assert!(backlog.take().is_some());
         assert!(backlog.put(0, text(0, "123")));
         assert!(!backlog.put(0, text(0, "45")), "one beyond");
         assert!(!backlog.put(0, text(0, "")), "and nothing after");
-        assert_eq!(backlog.take(), Ok((0, text(0, "123"))));
-        assert_eq!(backlog.take(), Err(Empty::Overflowed));
+        assert_eq!(backlog.take(), Some((0, text(0, "123"))));
+        let unread = Event::Failed(RequestError::Unread { limit_bytes: 4 });
+        assert_eq!(backlog.take(), Some((0, unread)));
+        assert_eq!(backlog.take(), None);
     }
 
     #[test]
     fn an_inlet_that_goes_early_is_a_failure() {
-        let backlog = Backlog::new(100);
+        let backlog = backlog(100);
         drop(Inlet::new(Arc::clone(&backlog), 3));
-        assert_eq!(backlog.take(), Ok((3, Event::Failed(RequestError::ShutDown))));
+        assert_eq!(backlog.take(), Some((3, Event::Failed(RequestError::ShutDown))));
         let mut inlet = Inlet::new(Arc::clone(&backlog), 0);
         assert!(inlet.put(Event::Finished(Default::default())));
         drop(inlet);
-        assert_eq!(backlog.take(), Ok((0, Event::Finished(Default::default()))));
-        assert_eq!(backlog.take(), Err(Empty::Yet));
+        assert_eq!(backlog.take(), Some((0, Event::Finished(Default::default()))));
+        assert_eq!(backlog.take(), None);
         backlog.close();
         assert!(!backlog.put(0, text(0, "x")));
+    }
+
+    #[test]
+    fn the_reader_is_woken() {
+        let (wake, woken) = std::sync::mpsc::channel();
+        let backlog = Backlog::new(9, Box::new(move || wake.send(()).expect("a reader")));
+        backlog.put(0, text(0, "a"));
+        assert!(woken.try_recv().is_ok() && woken.try_recv().is_err());
     }
 }
