@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use tokenmill_files::{OpenModel, open};
 use tokenmill_ir::WeightSource;
 
-const FAMILIES: [&str; 9] = [
+const FAMILIES: [&str; 10] = [
     "awq",
     "bnb_4bit",
     "bnb_int8",
     "compressed_tensors",
+    "exl3",
     "fp8",
     "gptq_v1",
     "gptq_v2",
@@ -58,17 +59,21 @@ fn every_family_decodes_to_its_formula() {
         for (name, expect) in expect {
             let tensor = model.checkpoint.tensor(name).unwrap_or_else(|| panic!("{name}"));
             assert_eq!(tensor.format.name(), expect["format"], "{family} {name}");
-            for run in [1, 5, 16, 64] {
+            // Rows of EXL3 cost blocks of 128 each.
+            let runs: &[u64] = if family == "exl3" { &[80, 128] } else { &[1, 5, 16, 64] };
+            for &run in runs {
                 let values = decoded(&model, name, run);
                 assert_eq!(fnv(&values), expect["hash"], "{family} {name} by {run} rows");
             }
         }
         // Nothing of the pieces is left over, and the rest is as it was.
         let left = |end: &str| model.checkpoint.tensors.iter().any(|t| t.name.ends_with(end));
-        for end in ["scales", "scale", "qweight", "g_idx", "absmax", "SCB", "packed", "biases"] {
+        let ends = "scales scale qweight g_idx absmax SCB packed biases suh svh su sv mcg mul1";
+        for end in ends.split(' ') {
             assert!(!left(end), "{family}: a tensor .{end} is left");
         }
-        assert_eq!(model.checkpoint.tensor("lm_head.weight").unwrap().shape, [40, 64]);
+        let shape = if family == "exl3" { [128, 128] } else { [40, 64] };
+        assert_eq!(model.checkpoint.tensor("lm_head.weight").unwrap().shape, shape);
     }
 }
 
@@ -98,11 +103,13 @@ fn older_tools_describe_quantisation_beside_config_json() {
 #[test]
 fn pieces_that_do_not_fit_are_refused() {
     use tokenmill_files::write::{TensorHeader, write_safetensors};
-    use tokenmill_quant::FormatId::{self, F16, F32, I32, U8};
+    use tokenmill_quant::FormatId::{self, F16, F32, I16, I32, U8};
     type Piece<'a> = (&'a str, FormatId, &'a [u64]);
     let gptq = r#"{"quant_method": "gptq", "bits": 4}"#;
     let awq = r#"{"quant_method": "awq", "bits": 4}"#;
     let bnb = r#"{"quant_method": "bitsandbytes"}"#;
+    let exl3 = r#"{"quant_method": "exl3", "bits": 4}"#;
+    let t: Piece = ("m.trellis", I16, &[8, 8, 64]);
     let q: &[Piece] = &[("m.qweight", I32, &[8, 32]), ("m.qzeros", I32, &[2, 4])];
     let with = |more: &[Piece<'static>]| [q, more].concat();
     for (config, pieces, expect) in [
@@ -126,6 +133,15 @@ fn pieces_that_do_not_fit_are_refused() {
         ),
         (awq, with(&[("m.scales", F16, &[2, 32])]), ".qweight [8, 4], found [8, 32]"),
         (bnb, vec![("m.SCB", F32, &[4])], "a tensor .weight"),
+        (exl3, vec![t, ("m.suh", F16, &[128])], "a tensor .sv"),
+        (exl3, vec![t, ("m.suh", F16, &[128]), ("m.svh", F16, &[99])], ".svh [128], found [99]"),
+        (
+            exl3,
+            vec![("m.trellis", I16, &[8, 8, 40])],
+            "16·bits] of 1 to 8 bits, found i16 [8, 8, 40]",
+        ),
+        (exl3, vec![("m.trellis", I16, &[8, 9, 64])], "found i16 [8, 9, 64]"),
+        (exl3, vec![t, ("m.mul1", I32, &[])], "code book 0x83dcd12d, found 0x0"),
         (
             r#"{"quant_method": "fp8"}"#,
             vec![("m.weight", U8, &[4, 4]), ("m.weight_scale", F32, &[1])],

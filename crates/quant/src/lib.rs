@@ -6,6 +6,7 @@
 
 mod blocks;
 mod coded;
+pub mod exl3;
 pub mod float;
 mod format;
 mod grids;

@@ -57,6 +57,7 @@ fn every_family_runs_as_what_it_decodes_to() {
         "bnb_4bit",
         "bnb_int8",
         "compressed_tensors",
+        "exl3",
         "fp8",
         "gptq_v1",
         "gptq_v2",

@@ -21,6 +21,7 @@ pub(crate) enum Quantization {
     CompressedTensors,
     Bitsandbytes,
     ModelOpt,
+    Exl3,
     Mlx(Mlx),
 }
 
@@ -131,6 +132,21 @@ const MODELOPT: &[&str] = &[
     "pre_quant_scale",
 ];
 
+const EXL3: &[&str] = &[
+    "bits",
+    "head_bits",
+    "calibration",
+    "codebook",
+    "out_scales",
+    "tensor_storage",
+    "layer_bits",
+    "method",
+    "format",
+    "checkpoint_format",
+    "group_size",
+    "desc_act",
+];
+
 impl Quantization {
     /// Reads config.json.
     ///
@@ -171,6 +187,13 @@ impl Quantization {
                 config.among("quant_algo", &["NVFP4", "FP8", "MIXED_PRECISION"])?;
                 config.falsy("pre_quant_scale")?;
                 Ok(Quantization::ModelOpt)
+            }
+            "exl3" => {
+                config.check(EXL3)?;
+                config.among("format", &["exl3"])?;
+                config.among("checkpoint_format", &["exl3"])?;
+                config.among("codebook", &["3inst", "mcg", "mul1"])?;
+                Ok(Quantization::Exl3)
             }
             other => Err(LoadError::unsupported(path, format!("quantization method '{other}'"))),
         }
@@ -367,6 +390,11 @@ mod tests {
                 Quantization::Bitsandbytes,
             ),
             (
+                r#"{"quantization_config": {"quant_method": "exl3", "bits": 4.0, "head_bits": 6,
+                    "version": "0.0.30", "codebook": "mul1", "calibration": {"rows": 128}}}"#,
+                Quantization::Exl3,
+            ),
+            (
                 r#"{"quantization": {"group_size": 64, "bits": 4, "lm_head": false},
                     "quantization_config": {"group_size": 64, "bits": 4}}"#,
                 mlx(4, 64, MlxMode::Affine),
@@ -401,6 +429,8 @@ mod tests {
                 "quantization_config.transform_config",
             ),
             ("bitsandbytes", r#", "outliers": 6"#, "quantization_config.outliers"),
+            ("exl3", r#", "codebook": "tq3""#, "quantization_config.codebook"),
+            ("exl3", r#", "rank_slices": 2"#, "quantization_config.rank_slices"),
             ("modelopt", r#", "quant_algo": "W4A8_AWQ""#, "quantization_config.quant_algo"),
         ] {
             let json =

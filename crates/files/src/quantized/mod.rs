@@ -10,6 +10,7 @@ mod awq;
 mod bitsandbytes;
 mod compressed;
 mod config;
+mod exl3;
 mod fp4;
 mod fp8;
 mod gptq;
@@ -36,6 +37,7 @@ pub(crate) enum Assembled {
     Fp8(fp8::Fp8),
     Fp4(fp4::Fp4),
     Lookup(bitsandbytes::Lookup),
+    Exl3(exl3::Exl3),
 }
 
 impl Assembled {
@@ -52,6 +54,7 @@ impl Assembled {
             Assembled::Fp8(f) => f.read(files, rows, out),
             Assembled::Fp4(f) => f.read(files, rows, out),
             Assembled::Lookup(l) => l.read(files, rows, out),
+            Assembled::Exl3(e) => e.read(files, rows, out),
         }
     }
 }
@@ -81,6 +84,7 @@ pub(crate) fn assemble(
         Quantization::CompressedTensors => compressed::assemble(&mut to)?,
         Quantization::Bitsandbytes => bitsandbytes::assemble(&mut to)?,
         Quantization::ModelOpt => modelopt::assemble(&mut to)?,
+        Quantization::Exl3 => exl3::assemble(&mut to)?,
         Quantization::Mlx(config) => mlx::assemble(config, meta, &mut to)?,
     }
     Ok((to.tensors, to.assembled))

@@ -1,0 +1,146 @@
+//! EXL3: `.trellis` i16 `[cols/16, rows/16, 16·bits]`, `.suh` and `.svh` f16, factors of columns and
+//! rows (in older files `.su` and `.sv`, their signs, a bit each), and the scalars `.mcg` or `.mul1`
+//! where the code book is not the first. Bits and code book may differ from module to module.
+//!
+//! Rows are read as f32, blocks of 128 × 128 at a time: transforms mix the rows of a block.
+
+use std::ops::Range;
+
+use tokenmill_ir::TensorInfo;
+use tokenmill_quant::FormatId;
+use tokenmill_quant::exl3::{Block, Codebook, MCG, MUL1, TILE, TURN, tile_bytes};
+
+use super::Assembled;
+use super::module::{Assembly, Module, bytes, float, word};
+use crate::error::LoadError;
+use crate::mmap::MappedFile;
+
+/// A matrix of EXL3.
+#[derive(Debug)]
+pub(crate) struct Exl3 {
+    trellis: TensorInfo,
+    /// Factors of columns, and of rows.
+    factors: [TensorInfo; 2],
+    shape: [u64; 2],
+    bits: usize,
+    codebook: Codebook,
+}
+
+pub(super) fn assemble(to: &mut Assembly<'_>) -> Result<(), LoadError> {
+    for module in to.take("trellis", &["trellis", "suh", "svh", "su", "sv", "mcg", "mul1"]) {
+        let trellis = module.piece("trellis")?.clone();
+        let turn = TURN as u64;
+        let (rows, cols, bits) = match trellis.shape.as_slice() {
+            &[k @ 1..=0xff_ffff, n @ 1..=0xff_ffff, words @ 16..=128]
+                if (16 * k).is_multiple_of(turn)
+                    && (16 * n).is_multiple_of(turn)
+                    && words.is_multiple_of(16)
+                    && trellis.format == FormatId::I16 =>
+            {
+                (16 * n, 16 * k, words as usize / 16)
+            }
+            _ => {
+                let found = format!("{} {:?}", trellis.format, trellis.shape);
+                let expected = ".trellis: i16 [8·n, 8·m, 16·bits] of 1 to 8 bits";
+                return Err(module.wrong(expected, found));
+            }
+        };
+        let codebook = match (module.opt("mcg"), module.opt("mul1")) {
+            (Some(_), Some(_)) => return Err(module.wrong("one code book", ".mcg and .mul1")),
+            (Some(t), _) => factor(&module, to, t, MCG).map(|()| Codebook::Mcg)?,
+            (_, Some(t)) => factor(&module, to, t, MUL1).map(|()| Codebook::Mul1)?,
+            _ => Codebook::ThreeInst,
+        };
+        let factors = [factors(&module, "suh", "su", cols)?, factors(&module, "svh", "sv", rows)?];
+        let exl3 = Exl3 { trellis, factors, shape: [rows, cols], bits, codebook };
+        to.push(&module, FormatId::F32, [rows, cols], Assembled::Exl3(exl3))?;
+    }
+    Ok(())
+}
+
+/// Checks the scalar that names a code book.
+fn factor(
+    module: &Module<'_>,
+    to: &Assembly<'_>,
+    scalar: &TensorInfo,
+    expected: u32,
+) -> Result<(), LoadError> {
+    let bytes = bytes(to.files, scalar)?;
+    let found = match bytes.len() {
+        4 => word(bytes, 0),
+        _ => return Err(module.wrong("one word that names the code book", bytes.len())),
+    };
+    match found == expected {
+        true => Ok(()),
+        false => Err(module.wrong(&format!("code book {expected:#x}"), format!("{found:#x}"))),
+    }
+}
+
+/// The factors of `count` rows or columns: numbers, or packed signs.
+fn factors(
+    module: &Module<'_>,
+    plain: &str,
+    signs: &str,
+    count: u64,
+) -> Result<TensorInfo, LoadError> {
+    let (end, format, len) = match module.opt(plain) {
+        Some(_) => (plain, FormatId::F16, count),
+        None => (signs, FormatId::I16, count / 16),
+    };
+    module.expect(end, &[len])?;
+    let piece = module.piece(end)?;
+    match piece.format == format {
+        true => Ok(piece.clone()),
+        false => Err(module.wrong(&format!(".{end}: {format}"), piece.format)),
+    }
+}
+
+/// Factors `first .. first + 128`.
+fn factors_at(tensor: &TensorInfo, bytes: &[u8], first: usize) -> [f32; TURN] {
+    std::array::from_fn(|i| {
+        let at = first + i;
+        match tensor.format {
+            FormatId::I16 if bytes[at / 8] >> (at % 8) & 1 == 1 => -1.0,
+            FormatId::I16 => 1.0,
+            format => float(format, bytes, at),
+        }
+    })
+}
+
+impl Exl3 {
+    /// Writes `rows` to `out`.
+    pub fn read(
+        &self,
+        files: &[MappedFile],
+        rows: Range<u64>,
+        out: &mut [u8],
+    ) -> Result<(), LoadError> {
+        let trellis = bytes(files, &self.trellis)?;
+        let [suh, svh] = [bytes(files, &self.factors[0])?, bytes(files, &self.factors[1])?];
+        let [all_rows, cols] = self.shape.map(|n| n as usize);
+        let (rows, size) = (rows.start as usize..rows.end as usize, tile_bytes(self.bits));
+        let mut weights = Box::new([[0.0; TURN]; TURN]);
+        for band in rows.start / TURN..rows.end.div_ceil(TURN) {
+            let wanted = rows.start.max(band * TURN)..rows.end.min((band + 1) * TURN);
+            for k in (0..cols).step_by(TURN) {
+                let block = Block {
+                    bits: self.bits,
+                    codebook: self.codebook,
+                    suh: &factors_at(&self.factors[0], suh, k),
+                    svh: &factors_at(&self.factors[1], svh, band * TURN),
+                };
+                let tile = |col: usize, row: usize| {
+                    let (col, row) = (k / TILE + col, band * TURN / TILE + row);
+                    &trellis[(col * (all_rows / TILE) + row) * size..][..size]
+                };
+                block.decode(tile, &mut weights);
+                for n in wanted.clone() {
+                    let at = 4 * ((n - rows.start) * cols + k);
+                    let row = weights[n % TURN].iter().flat_map(|w| w.to_le_bytes());
+                    out[at..at + 4 * TURN].iter_mut().zip(row).for_each(|(to, b)| *to = b);
+                }
+            }
+        }
+        Ok(())
+    }
+}
