@@ -147,7 +147,8 @@ pub struct Machine {
     /// Storage format of keys and values.
     #[arg(long, value_enum, default_value = "bf16")]
     pub kv: Kv,
-    /// Longest sequence, tokens (suffix k allowed); default: what the model allows and memory holds.
+    /// Longest sequence, tokens (suffix k allowed); default: the model's, else what it allows and
+    /// memory holds.
     #[arg(long, visible_alias = "max-model-len", value_parser = count)]
     pub ctx: Option<u32>,
     /// Memory to stay within, such as 8G; default: what is free.
@@ -161,21 +162,30 @@ pub struct Machine {
 /// How tokens are chosen.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Sampling {
-    /// 0: always the likeliest token.
-    #[arg(long, default_value_t = 0.0)]
-    pub temp: f32,
-    /// Only the k likeliest; 0: all.
-    #[arg(long, default_value_t = 0)]
-    pub top_k: u32,
-    /// Only the likeliest with this much probability together.
-    #[arg(long, default_value_t = 1.0)]
-    pub top_p: f32,
-    /// Only tokens with this part of the best one's probability.
-    #[arg(long, default_value_t = 0.0)]
-    pub min_p: f32,
-    /// Divides the logits of tokens seen before.
-    #[arg(long, default_value_t = 1.0)]
-    pub repeat_penalty: f32,
+    /// 0: always the likeliest token [default: the model's, else 0].
+    #[arg(long)]
+    pub temp: Option<f32>,
+    /// Only the k likeliest; 0: all [default: the model's, else 0].
+    #[arg(long)]
+    pub top_k: Option<u32>,
+    /// Only the likeliest with this much probability together [default: the model's, else 1].
+    #[arg(long)]
+    pub top_p: Option<f32>,
+    /// Only tokens with this part of the best one's probability [default: the model's, else 0].
+    #[arg(long)]
+    pub min_p: Option<f32>,
+    /// Divides the logits of tokens seen before [default: the model's, else 1].
+    #[arg(long)]
+    pub repeat_penalty: Option<f32>,
+    /// Taken from the logits of tokens seen before [default: the model's, else 0].
+    #[arg(long)]
+    pub presence_penalty: Option<f32>,
+    /// The same, once for each time they were seen [default: the model's, else 0].
+    #[arg(long)]
+    pub frequency_penalty: Option<f32>,
+    /// Text that ends the answer; may be repeated [default: the model's].
+    #[arg(long)]
+    pub stop: Vec<String>,
     /// Seed; default: from the clock, and printed with -v.
     #[arg(long)]
     pub seed: Option<u64>,
@@ -185,7 +195,7 @@ pub struct Sampling {
 }
 
 /// `run`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Run {
     /// Name, alias or path.
     #[arg(default_value = "smollm2")]

@@ -9,6 +9,7 @@ use tokenmill_engine::guard::{KL_LIMIT, cache_divergence};
 use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_ir::KvFormat;
+use tokenmill_store::Defaults;
 
 use crate::args::{Draft, Kv, Machine};
 use crate::failure::Failure;
@@ -23,7 +24,19 @@ pub fn locate(name: &str) -> Result<PathBuf, Failure> {
     if path.exists() {
         return Ok(path.to_owned());
     }
-    store::resolve(name)
+    Ok(store::resolve(name)?.path)
+}
+
+/// How the packager of a model wants it to be run; the model is fetched if need be.
+pub fn defaults(name: &str) -> Result<Defaults, Failure> {
+    if Path::new(name).exists() {
+        return Ok(Defaults::default());
+    }
+    let defaults = store::resolve(name)?.defaults;
+    for what in &defaults.unused {
+        eprintln!("note: {name} comes with {what}, which is not used");
+    }
+    Ok(defaults)
 }
 
 /// Storage format of keys and values.

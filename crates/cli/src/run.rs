@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokenmill_engine::start::Served;
 use tokenmill_engine::{Event, Request, StopReason, Usage};
 use tokenmill_ir::SamplingParams;
+use tokenmill_store::Defaults;
 use tokenmill_text::{DateTime, RenderOptions, Special, Tokenizer};
 
 use crate::args::{Run, Sampling};
@@ -23,6 +24,7 @@ pub fn run(args: &Run) -> Result<(), Failure> {
         None if std::io::stdin().is_terminal() => None,
         None => Some(read_stdin()?),
     };
+    let args = &with_defaults(args.clone(), model::defaults(&args.model)?);
     let served = model::start(&args.model, &args.machine, 1, 16)?;
     let Some(prompt) = prompt else { return chat::chat(args, &served) };
     let messages = conversation(args.system.as_deref(), &prompt);
@@ -47,6 +49,26 @@ pub fn run(args: &Run) -> Result<(), Failure> {
     show("\n")?;
     eprintln!("{}", answer.speed_line(started));
     Ok(())
+}
+
+/// The command line, and where it is silent what the model's packager says.
+fn with_defaults(mut args: Run, defaults: Defaults) -> Run {
+    args.system = args.system.or(defaults.system);
+    args.machine.ctx = args.machine.ctx.or(defaults.context);
+    let s = &mut args.sampling;
+    s.temp = s.temp.or(defaults.temperature);
+    s.top_k = s.top_k.or(defaults.top_k);
+    s.top_p = s.top_p.or(defaults.top_p);
+    s.min_p = s.min_p.or(defaults.min_p);
+    s.repeat_penalty = s.repeat_penalty.or(defaults.repeat_penalty);
+    s.presence_penalty = s.presence_penalty.or(defaults.presence_penalty);
+    s.frequency_penalty = s.frequency_penalty.or(defaults.frequency_penalty);
+    s.seed = s.seed.or(defaults.seed);
+    s.max_tokens = s.max_tokens.or(defaults.max_tokens);
+    if s.stop.is_empty() {
+        s.stop = defaults.stop;
+    }
+    args
 }
 
 fn read_stdin() -> Result<String, Failure> {
@@ -102,17 +124,21 @@ pub fn request(sampling: &Sampling, tokens: Vec<u32>) -> Request {
     };
     let seed = sampling.seed.unwrap_or_else(clock);
     tracing::debug!(seed, "sampling");
+    let greedy = SamplingParams::default();
     Request {
         sampling: SamplingParams {
-            temperature: sampling.temp,
-            top_k: sampling.top_k,
-            top_p: sampling.top_p,
-            min_p: sampling.min_p,
-            repetition_penalty: sampling.repeat_penalty,
+            temperature: sampling.temp.unwrap_or(greedy.temperature),
+            top_k: sampling.top_k.unwrap_or(greedy.top_k),
+            top_p: sampling.top_p.unwrap_or(greedy.top_p),
+            min_p: sampling.min_p.unwrap_or(greedy.min_p),
+            repetition_penalty: sampling.repeat_penalty.unwrap_or(greedy.repetition_penalty),
+            presence_penalty: sampling.presence_penalty.unwrap_or(greedy.presence_penalty),
+            frequency_penalty: sampling.frequency_penalty.unwrap_or(greedy.frequency_penalty),
             seed,
-            ..SamplingParams::default()
+            ..greedy
         },
         max_tokens: sampling.max_tokens,
+        stop: sampling.stop.clone(),
         ..Request::new(tokens)
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tokenmill_store::{LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError};
+use tokenmill_store::{LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError, Unusable};
 
 use crate::failure::{Failure, size};
 
@@ -27,12 +27,12 @@ pub fn history_file() -> Option<PathBuf> {
     Some(folder.join("history.txt"))
 }
 
-/// The path of a named model, fetched if it is not here.
-pub fn resolve(name: &str) -> Result<PathBuf, Failure> {
+/// A named model, fetched if it is not here.
+pub fn resolve(name: &str) -> Result<LocalModel, Failure> {
     let store = Store::new(environment());
     let name = store.name(name)?;
     let mut bar = Bar::default();
-    Ok(store.resolve(&name, &mut |p| bar.show(&p))?.path)
+    Ok(store.resolve(&name, &mut |p| bar.show(&p))?)
 }
 
 /// `pull`.
@@ -47,16 +47,22 @@ pub fn pull(name: &str) -> Result<(), Failure> {
 /// `list`.
 pub fn list(as_json: bool) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    for entry in Store::new(environment()).list() {
+    let store = Store::new(environment());
+    for entry in store.list() {
         let LocalModel { name, path, .. } = &entry.model;
-        let bytes = entry.model.bytes();
-        let owner = match entry.owner {
-            Owner::Own => "tokenmill",
-            _ => "hf cache",
-        };
+        let (bytes, owner) = (entry.model.bytes(), entry.owner.name());
         let line = match as_json {
             true => json!({"name": name, "bytes": bytes, "path": path, "owner": owner}).to_string(),
             false => format!("{:>10}  {owner:<10} {name}", size(bytes)),
+        };
+        writeln!(out, "{line}").map_err(Failure::output)?;
+    }
+    for Unusable { name, error } in store.unusable() {
+        let why = error.to_string();
+        let why = why.lines().next().unwrap_or_default();
+        let line = match as_json {
+            true => json!({"name": name, "owner": Owner::Ollama.name(), "error": why}).to_string(),
+            false => format!("{:>10}  {:<10} {why}", "-", Owner::Ollama.name()),
         };
         writeln!(out, "{line}").map_err(Failure::output)?;
     }
@@ -115,6 +121,9 @@ fn describe(model: &LocalModel) -> Result<(), Failure> {
             size(file.bytes),
             file.path.display()
         );
+    }
+    for line in model.defaults.lines() {
+        text += &format!("  {line}\n");
     }
     out.write_all(text.as_bytes()).map_err(Failure::output)
 }

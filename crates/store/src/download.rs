@@ -155,7 +155,7 @@ impl Downloader<'_> {
     pub(crate) fn probe(&self, url: &str, on: &mut OnProgress<'_>) -> Result<Probe, StoreError> {
         let mut tries = 0;
         let answer = loop {
-            let ask = Ask { range: Some(0..1), if_range: None };
+            let ask = Ask { range: Some(0..1), ..Ask::default() };
             match self.http.get(url, &ask) {
                 Ok(answer) => break answer,
                 Err(NetError::Passing(why)) if tries + 1 < self.limits.attempts => {
@@ -364,7 +364,8 @@ impl Downloader<'_> {
         events: &Sender<Event>,
     ) -> Result<(), Trouble> {
         let tag = job.content.etag.as_deref().filter(|_| job.probe.is_server_tag);
-        let answer = self.http.get(job.url, &Ask { range: Some(*at..end), if_range: tag })?;
+        let ask = Ask { range: Some(*at..end), if_range: tag, ..Ask::default() };
+        let answer = self.http.get(job.url, &ask)?;
         check_range(&answer, job, *at..end)?;
         let fail = |left: u64| move |e| disk_error("write", &job.partial, left, e);
         let mut file =
@@ -475,6 +476,39 @@ impl Downloader<'_> {
             return Err(NetError::Passing(why).into());
         }
         Ok(())
+    }
+}
+
+/// A small answer as a whole, with retries; one of more than `most` bytes is refused.
+pub(crate) fn get_small(
+    http: &Http,
+    limits: &Limits,
+    url: &str,
+    ask: &Ask<'_>,
+    most: u64,
+    on: &mut OnProgress<'_>,
+) -> Result<Vec<u8>, StoreError> {
+    let get_once = || -> Result<Vec<u8>, NetError> {
+        let mut body = Vec::new();
+        let broke = |e| NetError::Passing(format!("the body broke off: {e}"));
+        http.get(url, ask)?.body.take(most + 1).read_to_end(&mut body).map_err(broke)?;
+        match body.len() as u64 > most {
+            true => Err(NetError::Bad(format!("an answer of more than {most} bytes"))),
+            false => Ok(body),
+        }
+    };
+    let mut tries = 0;
+    loop {
+        match get_once() {
+            Ok(body) => return Ok(body),
+            Err(NetError::Passing(why)) if tries + 1 < limits.attempts => {
+                tries += 1;
+                let pause = limits.pause.saturating_mul(1 << tries.min(6));
+                on(Progress::Retry { why: &why, pause_ms: pause.as_millis() as u64 });
+                thread::sleep(pause);
+            }
+            Err(error) => return Err(net_error(url, error)),
+        }
     }
 }
 

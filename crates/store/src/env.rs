@@ -20,6 +20,11 @@ pub struct StoreEnv {
     pub hf_endpoint: Option<String>,
     /// `HF_TOKEN`; sent to the endpoint alone.
     pub hf_token: Option<String>,
+    /// `OLLAMA_MODELS`: where Ollama keeps its models.
+    pub ollama_models: Option<PathBuf>,
+    /// `TOKENMILL_OLLAMA_REGISTRY`: the address that is asked in the place of Ollama's own
+    /// registry, without a slash at the end.
+    pub ollama_registry: Option<String>,
     /// `HF_HUB_OFFLINE`: no network at all.
     pub offline: bool,
     /// `http_proxy`.
@@ -52,6 +57,10 @@ impl StoreEnv {
                 "HF_HUB_CACHE" => env.hf_hub_cache = Some(value.into()),
                 "HF_ENDPOINT" => env.hf_endpoint = Some(value.trim_end_matches('/').to_string()),
                 "HF_TOKEN" => env.hf_token = Some(value.trim().to_string()),
+                "OLLAMA_MODELS" => env.ollama_models = Some(value.into()),
+                "TOKENMILL_OLLAMA_REGISTRY" => {
+                    env.ollama_registry = Some(value.trim_end_matches('/').to_string());
+                }
                 "HF_HUB_OFFLINE" => env.offline = is_on(&value),
                 "http_proxy" => env.http_proxy = Some(value),
                 "https_proxy" | "HTTPS_PROXY" => env.https_proxy = Some(value),
@@ -82,6 +91,23 @@ impl StoreEnv {
             let cache = self.cache_home.clone().unwrap_or_else(|| self.under_home(".cache"));
             cache.join("huggingface")
         })
+    }
+
+    /// Ollama's folders: the one it is told to use, else the user's and that of the service.
+    pub fn ollama_dirs(&self) -> Vec<PathBuf> {
+        match (&self.ollama_models, &self.home) {
+            (Some(dir), _) => vec![dir.clone()],
+            (None, Some(home)) => {
+                vec![home.join(".ollama/models"), "/usr/share/ollama/.ollama/models".into()]
+            }
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// LM Studio's homes, the newer place first; each may have `models` and `settings.json`.
+    pub(crate) fn lm_studio_homes(&self) -> Vec<PathBuf> {
+        let homes = self.home.iter();
+        homes.flat_map(|home| [home.join(".lmstudio"), home.join(".cache/lm-studio")]).collect()
     }
 
     /// The hub's address.
@@ -220,5 +246,14 @@ mod tests {
             assert_eq!(env(&[("HF_HUB_OFFLINE", value)]).offline, expect, "{value}");
         }
         assert_eq!(env(&[("HF_ENDPOINT", "http://x/")]).endpoint(), "http://x");
+    }
+
+    #[test]
+    fn folders_of_other_programs() {
+        let (home, own) = (env(&[("HOME", "/h")]), env(&[("HOME", "/h"), ("OLLAMA_MODELS", "/m")]));
+        assert_eq!(home.ollama_dirs()[0], PathBuf::from("/h/.ollama/models"));
+        assert_eq!(own.ollama_dirs(), [PathBuf::from("/m")]);
+        assert_eq!(home.lm_studio_homes()[0], PathBuf::from("/h/.lmstudio"));
+        assert!(env(&[]).ollama_dirs().is_empty() && env(&[]).lm_studio_homes().is_empty());
     }
 }

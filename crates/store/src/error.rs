@@ -9,7 +9,7 @@ pub enum StoreError {
     /// The text is no model name.
     #[error(
         "{text} is not a model name: {why}\nnames are a path, user/repo[:quant][@rev], \
-         pypi:package or one of: {known}"
+         ollama:model[:tag], lmstudio:user/repo, pypi:package or one of: {known}"
     )]
     BadName {
         /// What was given.
@@ -20,7 +20,10 @@ pub enum StoreError {
         known: String,
     },
     /// A short name that the table does not have.
-    #[error("no model is called {text}{suggestion}\nshort names: {known}\ntry: tokenmill list")]
+    #[error(
+        "no model is called {text}{suggestion}\nshort names: {known}\n\
+         try: tokenmill list, or tokenmill pull ollama:{text}"
+    )]
     UnknownAlias {
         /// What was given.
         text: String,
@@ -28,6 +31,14 @@ pub enum StoreError {
         suggestion: String,
         /// The aliases there are.
         known: String,
+    },
+    /// A short name that several models answer to.
+    #[error("{text} can be any of these: {candidates}\ntry: one of them in its place")]
+    Ambiguous {
+        /// What was given.
+        text: String,
+        /// Full names, with commas.
+        candidates: String,
     },
     /// A path that is not there.
     #[error("no file or folder at {}", path.display())]

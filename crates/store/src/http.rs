@@ -4,7 +4,9 @@
 use crate::env::{Limits, StoreEnv};
 use crate::error::shown;
 use reqwest::blocking::{Client, Response};
-use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, IF_RANGE, LOCATION, RANGE};
+use reqwest::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, IF_RANGE, LOCATION, RANGE,
+};
 use reqwest::{NoProxy, Proxy, Url, redirect};
 use rustls::ClientConfig;
 use rustls::crypto::ring;
@@ -53,6 +55,8 @@ pub(crate) struct Ask<'a> {
     pub range: Option<Range<u64>>,
     /// Give the range only if the content still has this ETag.
     pub if_range: Option<&'a str>,
+    /// The kind of document wanted.
+    pub accept: Option<&'a str>,
 }
 
 /// The client.
@@ -98,6 +102,11 @@ impl Http {
         Ok(Self { client, token: token.map(|t| (origin, t)), roots })
     }
 
+    /// True if there is a log-in to show.
+    pub(crate) fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// One GET with its redirects. 2xx and 416 are answers; all else is an error.
     pub(crate) fn get(&self, url: &str, ask: &Ask<'_>) -> Result<Answer, NetError> {
         let mut url = Url::parse(url).map_err(|e| NetError::Bad(e.to_string()))?;
@@ -112,7 +121,10 @@ impl Http {
             let status = response.status().as_u16();
             match status {
                 300..=303 | 307 | 308 => url = next_hop(&url, &headers)?,
-                200..=299 | 416 => return Ok(Answer { status, headers, linked, body: response }),
+                200..=299 | 416 => {
+                    check_encoding(&headers)?;
+                    return Ok(Answer { status, headers, linked, body: response });
+                }
                 408 | 429 | 500..=599 => {
                     return Err(NetError::Passing(format!("the server answered {status}")));
                 }
@@ -134,6 +146,9 @@ impl Http {
             let last = range.end.saturating_sub(1);
             request = request.header(RANGE, format!("bytes={}-{last}", range.start));
         }
+        if let Some(kind) = ask.accept {
+            request = request.header(ACCEPT, kind);
+        }
         if let Some(etag) = ask.if_range {
             request = request.header(IF_RANGE, etag);
         }
@@ -144,6 +159,17 @@ impl Http {
             }
             NetError::Passing(why)
         })
+    }
+}
+
+/// Refuses packed bodies: none was asked for, and what unpacks can grow without end.
+fn check_encoding(headers: &HeaderMap) -> Result<(), NetError> {
+    match text_of(headers, "content-encoding").as_deref() {
+        None | Some("" | "identity") => Ok(()),
+        Some(other) => {
+            let other = shown(other);
+            Err(NetError::Bad(format!("the answer is packed ({other}), which was not asked for")))
+        }
     }
 }
 

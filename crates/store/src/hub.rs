@@ -2,17 +2,15 @@
 
 use crate::digest::Digest;
 use crate::disk::Disk;
-use crate::download::{Downloader, Remote, net_error};
+use crate::download::{Downloader, Remote, get_small};
 use crate::env::Limits;
 use crate::error::{StoreError, shown};
-use crate::http::{Ask, Http, NetError, plain_url};
+use crate::http::{Ask, Http, plain_url};
 use crate::hub_cache::{HubCache, is_commit, local_model};
 use crate::own::LocalModel;
 use crate::pick::{Choice, ListedFile, choose, is_safe_path};
 use crate::progress::{OnProgress, Progress};
 use serde::Deserialize;
-use std::io::Read;
-use std::thread;
 
 /// The hub and the cache it fills.
 pub(crate) struct Hub<'a> {
@@ -129,7 +127,9 @@ impl Hub<'_> {
         let rev = rev.replace('/', "%2F");
         let url = format!("{}/api/models/{repo}/revision/{rev}?blobs=true", self.endpoint);
         let bad = |why: String| StoreError::BadAnswer { url: plain_url(&url), why };
-        let body = self.get_text(&url, on)?;
+        let (ask, most) = (Ask::default(), self.limits.api_bytes);
+        let body = get_small(self.http, self.limits, &url, &ask, most, on)
+            .map_err(|error| self.refused(repo, error))?;
         let model: ApiModel = serde_json::from_slice(&body).map_err(|e| bad(e.to_string()))?;
         if !is_commit(&model.sha) {
             return Err(bad(format!("it names the commit {}", shown(&model.sha))));
@@ -145,37 +145,6 @@ impl Hub<'_> {
         Ok(Listing { commit: model.sha, files })
     }
 
-    fn get_text(&self, url: &str, on: &mut OnProgress<'_>) -> Result<Vec<u8>, StoreError> {
-        let mut tries = 0;
-        loop {
-            match self.get_once(url) {
-                Ok(body) => return Ok(body),
-                Err(NetError::Passing(why)) if tries + 1 < self.limits.attempts => {
-                    tries += 1;
-                    let pause = self.limits.pause.saturating_mul(1 << tries.min(6));
-                    on(Progress::Retry { why: &why, pause_ms: pause.as_millis() as u64 });
-                    thread::sleep(pause);
-                }
-                Err(error) => return Err(net_error(url, error)),
-            }
-        }
-    }
-
-    fn get_once(&self, url: &str) -> Result<Vec<u8>, NetError> {
-        let answer = self.http.get(url, &Ask::default())?;
-        let mut body = Vec::new();
-        let cap = self.limits.api_bytes;
-        answer
-            .body
-            .take(cap + 1)
-            .read_to_end(&mut body)
-            .map_err(|e| NetError::Passing(format!("the body broke off: {e}")))?;
-        if body.len() as u64 > cap {
-            return Err(NetError::Bad(format!("an answer of more than {cap} bytes")));
-        }
-        Ok(body)
-    }
-
     /// Brings one file among the blobs; returns it with its size and digest settled.
     fn fetch_file(
         &self,
@@ -189,7 +158,8 @@ impl Hub<'_> {
         let (bytes, digest) = match (file.bytes, file.digest) {
             (Some(bytes), Some(digest)) => (Some(bytes), Some(digest)),
             (bytes, digest) => {
-                let probe = downloader.probe(&url, on)?;
+                let probed = downloader.probe(&url, on);
+                let probe = probed.map_err(|error| self.refused(repo, error))?;
                 (bytes.or(probe.bytes), digest.or(probe.digest))
             }
         };
@@ -201,8 +171,29 @@ impl Hub<'_> {
         let lock = self.cache.lock(repo, &digest);
         let name = shown(&file.path);
         let remote = Remote { url: &url, name: &name, bytes, digest: Some(digest) };
-        let bytes = downloader.fetch(&remote, &blob, &lock, on)?;
+        let fetched = downloader.fetch(&remote, &blob, &lock, on);
+        let bytes = fetched.map_err(|error| self.refused(repo, error))?;
         Ok(ListedFile { path: file.path.clone(), bytes: Some(bytes), digest: Some(digest) })
+    }
+
+    /// What a refusal of the hub means for this repository and this log-in.
+    fn refused(&self, repo: &str, error: StoreError) -> StoreError {
+        let StoreError::Refused { url, status: status @ (401 | 403), .. } = error else {
+            return error;
+        };
+        let page = plain_url(&format!("{}/{repo}", self.endpoint));
+        let hint = if self.http.has_token() {
+            format!(
+                "the token given does not open it, or there is no such model\n\
+                 if it is gated: accept its terms at {page} with the token's account"
+            )
+        } else {
+            format!(
+                "it is gated or private, or there is no such model; no token was found\n\
+                 if it is gated: accept its terms at {page}, then HF_TOKEN=… tokenmill pull {repo}"
+            )
+        };
+        StoreError::Refused { url, status, hint }
     }
 }
 

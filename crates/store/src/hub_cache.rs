@@ -1,11 +1,12 @@
 //! The Hugging Face cache in its own layout, shared with every other program that uses it:
 //! `models--user--repo/{blobs,refs,snapshots/<commit>}`, links relative, blobs named by digest.
 
+use crate::defaults::Defaults;
 use crate::digest::Digest;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::own::{LocalFile, LocalModel};
-use crate::pick::{Choice, ListedFile, choose, is_safe_path};
+use crate::pick::{Choice, ListedFile, choose, gguf_labels, is_safe_path};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,11 @@ const FILES: usize = 20_000;
 impl HubCache {
     pub(crate) fn new(root: PathBuf) -> Self {
         Self { root }
+    }
+
+    /// The folder of the cache.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// `models--user--repo`.
@@ -57,11 +63,7 @@ impl HubCache {
 
     /// The files of a snapshot that are really there, with the digests their blobs are named by.
     pub(crate) fn list(&self, repo: &str, commit: &str) -> Vec<ListedFile> {
-        let root = self.snapshot(repo, commit);
-        let mut files = Vec::new();
-        walk(&root, "", DEPTH, &mut files);
-        files.sort_by(|a, b| a.path.cmp(&b.path));
-        files
+        files_under(&self.snapshot(repo, commit))
     }
 
     /// The repositories there are, as `user/repo`.
@@ -99,12 +101,7 @@ impl HubCache {
         name: &str,
     ) -> Option<LocalModel> {
         let commit = self.commit_of(repo, rev)?;
-        let choice = choose(&self.list(repo, &commit), quant).ok()?;
-        let dir = self.snapshot(repo, &commit);
-        if matches!(choice, Choice::Folder(_)) && !has_all_shards(&dir) {
-            return None;
-        }
-        Some(local_model(&dir, &choice, name))
+        model_in(&self.snapshot(repo, &commit), quant, name)
     }
 
     /// One file of a snapshot, if it is here.
@@ -153,6 +150,35 @@ impl HubCache {
     }
 }
 
+/// The files below a folder that are really there, by name.
+pub(crate) fn files_under(root: &Path) -> Vec<ListedFile> {
+    let mut files = Vec::new();
+    walk(root, "", DEPTH, &mut files);
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files
+}
+
+/// The whole model of a folder, of that quantisation.
+pub(crate) fn model_in(dir: &Path, quant: Option<&str>, name: &str) -> Option<LocalModel> {
+    let choice = choose(&files_under(dir), quant).ok()?;
+    if matches!(choice, Choice::Folder(_)) && !has_all_shards(dir) {
+        return None;
+    }
+    Some(local_model(dir, &choice, name))
+}
+
+/// The whole models of a folder: one a quantisation, or the folder itself; `name_of` is told the
+/// quantisation.
+pub(crate) fn models_in(dir: &Path, name_of: &dyn Fn(Option<&str>) -> String) -> Vec<LocalModel> {
+    let files = files_under(dir);
+    let labels = gguf_labels(&files);
+    if labels.is_empty() {
+        return model_in(dir, None, &name_of(None)).into_iter().collect();
+    }
+    let model = |label: &String| model_in(dir, Some(label), &name_of(Some(label)));
+    labels.iter().filter_map(model).collect()
+}
+
 /// The model of a choice in a snapshot's folder.
 pub(crate) fn local_model(dir: &Path, choice: &Choice, name: &str) -> LocalModel {
     let files: Vec<LocalFile> = choice
@@ -168,7 +194,7 @@ pub(crate) fn local_model(dir: &Path, choice: &Choice, name: &str) -> LocalModel
         (Choice::Gguf(_), Some(first)) => first.path.clone(),
         _ => dir.to_path_buf(),
     };
-    LocalModel { name: name.to_string(), path, files }
+    LocalModel { name: name.to_string(), path, files, defaults: Defaults::default() }
 }
 
 fn folder_name(repo: &str) -> String {

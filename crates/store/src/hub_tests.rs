@@ -188,9 +188,17 @@ fn folders_come_whole() {
 
 #[test]
 fn evil_listings_write_nothing() {
-    for name in
-        ["../evil.gguf", "/etc/evil.gguf", "a/../../evil.gguf", "c:evil.gguf", "a\\\\b.gguf"]
-    {
+    for name in [
+        "../evil.gguf",
+        "/etc/evil.gguf",
+        "a/../../evil.gguf",
+        "c:evil.gguf",
+        "a\\\\b.gguf",
+        "\\u0000.gguf",
+        "a\\nb.gguf",
+        "a//b.gguf",
+        "./b.gguf",
+    ] {
         let bench = Bench::new(vec![HubFile::new(name, b"x".to_vec(), true)]);
         let error = bench.resolve("u/r").unwrap_err();
         assert!(matches!(error, StoreError::UnsafeName { .. }), "{name}: {error}");
@@ -209,6 +217,99 @@ fn evil_listings_write_nothing() {
         assert!(matches!(error, StoreError::BadAnswer { .. }), "{body}: {error}");
         assert!(!bench.in_repo("").exists(), "{body}");
     }
+}
+
+#[test]
+fn refusals_say_what_helps() {
+    let table: [(u16, Option<&str>, &[&str]); 4] = [
+        (401, None, &["no token was found", "accept its terms at ", "/u/r, then HF_TOKEN=…"]),
+        (403, Some("hf_x"), &["the token given does not open it", "with the token's account"]),
+        (401, Some("hf_x"), &["the token given does not open it"]),
+        (404, None, &["check the spelling"]),
+    ];
+    for (status, token, expect) in table {
+        // refused at the list, or only at the file
+        for at in ["/api/", "/u/r/resolve"] {
+            let files = ggufs();
+            let mut bench = Bench::with_script(move |seen, _| {
+                let is_refused = seen.path.starts_with(at);
+                if is_refused { Reply::new(status, "") } else { answer(seen, &files) }
+            });
+            bench.store.env.hf_token = token.map(str::to_string);
+            let error = bench.resolve("hf.co/u/r:Q8_0").unwrap_err();
+            assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+            let text = error.to_string();
+            assert!(expect.iter().all(|e| text.contains(e)), "{status} {token:?} {at}: {text}");
+            assert!(!text.contains("hf_x") && text.lines().count() <= 3, "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_token_of_a_log_in_is_found_and_stays_with_the_hub() {
+    let files = ggufs();
+    let large = files[1].bytes.clone();
+    let cdn = Arc::new(Server::start(move |seen, _| Reply::file(seen, &large, "\"x\"")));
+    let to = format!("{}/bytes?signed=1", cdn.url);
+    let bench = Bench::with_script(move |seen, _| match seen.path.starts_with("/api/") {
+        true => answer(seen, &files),
+        false => Reply::new(302, "").with("Location", to.clone()),
+    });
+    std::fs::write(bench.dir.path().join("token"), "hf_login\n").unwrap();
+    bench.resolve("hf.co/u/r:Q8_0").unwrap();
+    let is_ours = |s: &Seen| s.token.as_deref() == Some("Bearer hf_login");
+    assert!(bench.server.seen().iter().all(is_ours));
+    assert!(!cdn.seen().is_empty() && cdn.seen().iter().all(|s| s.token.is_none()));
+}
+
+#[test]
+fn evil_hubs_leave_no_model() {
+    type Script = fn(&Seen) -> Reply;
+    let table: [(&str, Script, &str); 8] = [
+        ("packed list", |_| Reply::new(200, "x").with("Content-Encoding", "gzip"), "packed (gzip)"),
+        ("packed file", |s| file_of(s, |r| r.with("Content-Encoding", "br")), "packed (br)"),
+        (
+            "endless list",
+            |_| Reply { endless: true, ..Reply::new(200, "{") },
+            "more than 1000000 bytes",
+        ),
+        ("deep list", |_| Reply::new(200, "[".repeat(500_000)), "wrong answer"),
+        ("loop", |_| Reply::new(302, "").with("Location", "/api/again"), "more than 8 redirects"),
+        (
+            "endless file",
+            |s| file_of(s, |r| Reply { endless: true, ..Reply::new(200, r.body) }),
+            "wrong length",
+        ),
+        (
+            "other bytes",
+            |s| file_of(s, |r| Reply { body: vec![9; r.body.len()], ..r }),
+            "wrong digest",
+        ),
+        (
+            "size of the list is wrong",
+            |s| file_of(s, |r| Reply::new(200, vec![0; r.body.len() + 7])),
+            "wrong length",
+        ),
+    ];
+    for (case, script, expect) in table {
+        let mut bench = Bench::with_script(move |seen, _| script(seen));
+        bench.store.limits.api_bytes = 1_000_000;
+        let error = bench.resolve("u/r:Q8_0").unwrap_err().to_string();
+        assert!(error.contains(expect) && error.lines().count() <= 3, "{case}: {error}");
+        assert!(bench.store.list().is_empty(), "{case}");
+        assert!(!bench.in_repo("snapshots").exists() && !bench.in_repo("refs").exists(), "{case}");
+        let blobs = std::fs::read_dir(bench.in_repo("blobs")).into_iter().flatten().flatten();
+        for blob in blobs {
+            let name = blob.file_name().into_string().unwrap();
+            assert!(name.contains(".partial"), "{case}: {name}");
+        }
+    }
+}
+
+/// The list as it is, and the file as `spoil` leaves it.
+fn file_of(seen: &Seen, spoil: fn(Reply) -> Reply) -> Reply {
+    let good = answer(seen, &ggufs());
+    if seen.path.starts_with("/api/") { good } else { spoil(good) }
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! The model store: turns a model name into files on this disk, fetching and checking them.
 //!
-//! [`Store::resolve`] looks at home first (own store, then the Hugging Face cache) and fetches what
-//! is missing; [`Store::pull`] fetches and repairs. At any crash point a name resolves to a
+//! [`Store::resolve`] looks at home first (own store, the Hugging Face cache, the stores of Ollama
+//! and LM Studio, all in place) and fetches what is missing; [`Store::pull`] fetches and repairs. At any crash point a name resolves to a
 //! complete, digest-checked set of files or to nothing, and a broken download resumes.
 //!
 //! Beside it, [`kv`] keeps what sequences have computed on disk.
 
+mod defaults;
 mod digest;
 mod disk;
 mod download;
@@ -18,10 +19,13 @@ mod journal;
 pub mod kv;
 mod local;
 mod name;
+mod ollama;
 mod own;
 mod pick;
 mod progress;
+mod registry;
 mod store;
+mod studio;
 mod wheel;
 
 #[cfg(test)]
@@ -31,13 +35,16 @@ mod fixture;
 #[cfg(test)]
 mod hub_tests;
 #[cfg(test)]
+mod ollama_tests;
+#[cfg(test)]
 mod wheel_tests;
 
+pub use defaults::Defaults;
 pub use digest::Digest;
 pub use env::{Limits, StoreEnv, WheelCommand};
 pub use error::StoreError;
-pub use local::{Checked, Entry, Owner, Removed, State};
-pub use name::{ALIASES, Alias, HubName, Mirror, ModelName, PypiName};
+pub use local::{Checked, Entry, Owner, Removed, State, Unusable};
+pub use name::{ALIASES, Alias, HubName, Mirror, ModelName, OllamaName, PypiName};
 pub use own::{LocalFile, LocalModel};
 pub use progress::{OnProgress, Progress};
 pub use store::Store;

@@ -1,11 +1,13 @@
 //! What is here: list, show, remove, verify.
 
-use crate::error::{StoreError, disk_error};
-use crate::name::{HubName, Mirror, ModelName};
+use crate::error::{StoreError, disk_error, shown};
+use crate::hub_cache::models_in;
+use crate::name::{HubName, Mirror, ModelName, OllamaName};
+use crate::ollama;
 use crate::own::{self, LocalFile, LocalModel};
-use crate::pick::{choose, gguf_labels};
 use crate::progress::OnProgress;
 use crate::store::{Store, digest_of};
+use crate::studio;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,15 +19,48 @@ pub enum Owner {
     Own,
     /// The Hugging Face cache, shared with other programs.
     HubCache,
+    /// Ollama's store.
+    Ollama,
+    /// LM Studio's folders.
+    LmStudio,
+    /// None of these: a path that the user gave.
+    User,
+}
+
+impl Owner {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own => "tokenmill",
+            Self::HubCache => "hf cache",
+            Self::Ollama => "ollama",
+            Self::LmStudio => "lm studio",
+            Self::User => "-",
+        }
+    }
+
+    /// True for folders that tokenmill writes, and may repair.
+    pub(crate) fn is_written(self) -> bool {
+        matches!(self, Self::Own | Self::HubCache)
+    }
 }
 
 /// One line of the list.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// The model and its files; the name is one that `resolve` takes.
     pub model: LocalModel,
     /// Where it lies.
     pub owner: Owner,
+}
+
+/// A model of another program that is here and cannot be used.
+#[derive(Debug)]
+pub struct Unusable {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub error: StoreError,
 }
 
 /// What became of one file under `verify`.
@@ -67,7 +102,7 @@ pub struct Removed {
 }
 
 impl Store {
-    /// Every whole model of the own store and of the Hugging Face cache.
+    /// Every whole model: of the own store, the Hugging Face cache, Ollama and LM Studio.
     pub fn list(&self) -> Vec<Entry> {
         let mut entries = Vec::new();
         for dir in own::model_dirs(&self.models) {
@@ -81,14 +116,81 @@ impl Store {
             let models = self.models_of(&repo);
             entries.extend(models.into_iter().map(|m| Entry { model: m, owner: Owner::HubCache }));
         }
+        for model in
+            self.ollama_names().iter().filter_map(|n| ollama::find(&self.ollama, n).ok()?)
+        {
+            let owner = self.owner_of(&model.path);
+            entries.push(Entry { model, owner });
+        }
+        let models = studio::list(&self.env).into_iter();
+        entries.extend(models.map(|model| Entry { model, owner: Owner::LmStudio }));
         entries
+    }
+
+    /// The models of Ollama's store that are here and refused.
+    pub fn unusable(&self) -> Vec<Unusable> {
+        let names = self.ollama_names().into_iter();
+        let error_of = |name: OllamaName| {
+            let error = ollama::find(&self.ollama, &name).err()?;
+            Some(Unusable { name: name.to_string(), error })
+        };
+        names.filter_map(error_of).collect()
+    }
+
+    /// The names in all folders of Ollama's layout, each once.
+    fn ollama_names(&self) -> Vec<OllamaName> {
+        let mut names: Vec<OllamaName> = Vec::new();
+        for name in self.ollama.iter().flat_map(|root| ollama::names(root)) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// The one model here that goes by a word: the last part of its name, with a tag or
+    /// quantisation if there is one in the word.
+    pub(crate) fn by_short_name(&self, word: &str) -> Result<Option<ModelName>, StoreError> {
+        let mut names: Vec<String> = self.list().into_iter().map(|e| e.model.name).collect();
+        names.retain(|name| goes_by(name, word));
+        // Without a tag, Ollama means the latest.
+        let latest = format!(":{}", OllamaName::TAG);
+        if names.iter().all(|n| n.starts_with("ollama:")) && names.len() > 1 {
+            let one = names.iter().find(|n| n.ends_with(&latest)).cloned();
+            names = one.map_or(names, |name| vec![name]);
+        }
+        match names.as_slice() {
+            [] => Ok(None),
+            [name] => ModelName::parse(name, &|_| false).map(Some),
+            several => {
+                let candidates = several.join(", ");
+                Err(StoreError::Ambiguous { text: shown(word), candidates })
+            }
+        }
+    }
+
+    /// Whose folder a file lies in.
+    pub(crate) fn owner_of(&self, path: &Path) -> Owner {
+        let studios = studio::roots(&self.env);
+        let others = self.ollama.get(1..).unwrap_or_default();
+        if path.starts_with(&self.models) {
+            Owner::Own
+        } else if others.iter().any(|root| path.starts_with(root)) {
+            Owner::Ollama
+        } else if studios.iter().any(|root| path.starts_with(root)) {
+            Owner::LmStudio
+        } else if path.starts_with(self.cache.root()) {
+            Owner::HubCache
+        } else {
+            Owner::User
+        }
     }
 
     /// One model and where it lies; `Err(NotLocal)` if it is not here.
     pub fn show(&self, name: &ModelName) -> Result<Entry, StoreError> {
         let model =
             self.find(name)?.ok_or_else(|| StoreError::NotLocal { name: name.to_string() })?;
-        let owner = if model.path.starts_with(&self.models) { Owner::Own } else { Owner::HubCache };
+        let owner = self.owner_of(&model.path);
         Ok(Entry { model, owner })
     }
 
@@ -101,7 +203,14 @@ impl Store {
                 what: path.display().to_string(),
                 hint: "delete the file yourself if it is yours".to_string(),
             }),
-            ModelName::Ollama { .. } => self.find(name).and_then(|_| Err(not_local())),
+            ModelName::Ollama(ollama) => self.rm_ollama(ollama, &not_local),
+            ModelName::LmStudio { .. } => {
+                let model = self.find(name)?.ok_or_else(not_local)?;
+                Err(StoreError::NotOwned {
+                    what: format!("{name} ({})", model.path.display()),
+                    hint: "LM Studio removes its models".to_string(),
+                })
+            }
             ModelName::Pypi(pypi) => {
                 self.rm_dir(&own::package_dir(&self.models, &pypi.package), &not_local)
             }
@@ -146,25 +255,55 @@ impl Store {
         Ok(checked)
     }
 
-    /// The models of a cached repository: one a quantisation, or the folder.
+    /// The models of a cached repository, at every commit.
     fn models_of(&self, repo: &str) -> Vec<LocalModel> {
         let main = self.cache.commit_of(repo, "main");
         let mut models = Vec::new();
         for commit in self.cache.commits(repo) {
-            let files = self.cache.list(repo, &commit);
             let tail =
                 if main.as_ref() == Some(&commit) { String::new() } else { format!("@{commit}") };
-            let labels = gguf_labels(&files);
-            if labels.is_empty() && choose(&files, None).is_ok() {
-                let name = format!("{repo}{tail}");
-                models.extend(self.cache.find(repo, &commit, None, &name));
-            }
-            for label in labels {
-                let name = format!("{repo}:{label}{tail}");
-                models.extend(self.cache.find(repo, &commit, Some(&label), &name));
-            }
+            let name_of = |label: Option<&str>| match label {
+                Some(label) => format!("{repo}:{label}{tail}"),
+                None => format!("{repo}{tail}"),
+            };
+            models.extend(models_in(&self.cache.snapshot(repo, &commit), &name_of));
         }
         models
+    }
+
+    /// Only what tokenmill pulled goes; a blob goes with the last manifest that names it.
+    fn rm_ollama(
+        &self,
+        name: &OllamaName,
+        not_local: &dyn Fn() -> StoreError,
+    ) -> Result<Removed, StoreError> {
+        let own = self.ollama.first().ok_or_else(not_local)?;
+        let manifest = ollama::manifest_path(own, name);
+        if !manifest.is_file() {
+            let model = ollama::find(&self.ollama, name)?.ok_or_else(not_local)?;
+            return Err(StoreError::NotOwned {
+                what: format!("{name} ({})", model.path.display()),
+                hint: format!("try: ollama rm {}", name.to_string().trim_start_matches("ollama:")),
+            });
+        }
+        // The record first: from there on the model is gone, whatever else happens.
+        let gone = ollama::layers_of(&manifest, name);
+        self.disk.remove_file(&manifest)?;
+        let mut removed = Removed { files: 1, bytes: 0 };
+        let mut kept = BTreeSet::new();
+        for other in ollama::names(own) {
+            let layers = ollama::layers_of(&ollama::manifest_path(own, &other), &other)?;
+            kept.extend(layers.blobs().map(|b| b.digest.hex()));
+        }
+        for blob in gone.iter().flat_map(|layers| layers.blobs()) {
+            let path = ollama::blob_path(own, &blob.digest);
+            if !kept.contains(&blob.digest.hex()) && path.is_file() {
+                self.disk.remove_file(&path)?;
+                removed.files += 1;
+                removed.bytes += blob.bytes;
+            }
+        }
+        Ok(removed)
     }
 
     fn rm_dir(
@@ -221,6 +360,25 @@ impl Store {
                 .any(|f| fs::canonicalize(dir.join(&f.path)).is_ok_and(|real| real == blob))
         })
     }
+}
+
+/// True if `word` is the last part of a model name, with its tag or without.
+fn goes_by(name: &str, word: &str) -> bool {
+    let (place, rest) = match name.split_once(':') {
+        Some((place @ ("ollama" | "lmstudio" | "pypi"), rest)) => (place, rest),
+        _ => ("", name),
+    };
+    let (repo, tag) = rest.split_once(':').map_or((rest, None), |(r, t)| (r, Some(t)));
+    let last = repo.rsplit('/').next().unwrap_or(repo);
+    let (wanted, wanted_tag) = word.split_once(':').map_or((word, None), |(w, t)| (w, Some(t)));
+    let is_same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
+    let plain = last.len().checked_sub(5).and_then(|n| Some((last.get(..n)?, last.get(n..)?)));
+    let without_suffix = plain.filter(|(_, end)| is_same(end, "-gguf")).map(|(start, _)| start);
+    // Paths are no names.
+    let is_name = !name.starts_with(['/', '.', '~']) && (!place.is_empty() || name.contains('/'));
+    is_name
+        && (is_same(last, wanted) || without_suffix.is_some_and(|l| is_same(l, wanted)))
+        && wanted_tag.is_none_or(|w| tag.is_some_and(|t| is_same(t, w)))
 }
 
 fn check(name: &str, file: &LocalFile, on: &mut OnProgress<'_>) -> Result<Checked, StoreError> {

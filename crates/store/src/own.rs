@@ -1,5 +1,6 @@
 //! The own store: one folder per model, described by a manifest that is written last.
 
+use crate::defaults::Defaults;
 use crate::digest::Digest;
 use crate::disk::Disk;
 use crate::error::StoreError;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// A model that is on this disk, whole.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LocalModel {
     /// The name it answers to.
     pub name: String,
@@ -17,6 +18,8 @@ pub struct LocalModel {
     pub path: PathBuf,
     /// All its files.
     pub files: Vec<LocalFile>,
+    /// How its packager wants it to be run.
+    pub defaults: Defaults,
 }
 
 impl LocalModel {
@@ -143,7 +146,8 @@ pub(crate) fn find(dir: &Path, name: &str) -> Result<Option<LocalModel>, StoreEr
         files.push(LocalFile { path, bytes: file.bytes, digest: Digest::parse(&file.sha256) });
     }
     let Some(first) = files.first() else { return Ok(None) };
-    Ok(Some(LocalModel { name: name.to_string(), path: first.path.clone(), files }))
+    let (name, path) = (name.to_string(), first.path.clone());
+    Ok(Some(LocalModel { name, path, files, defaults: Defaults::default() }))
 }
 
 /// True for a plain file name: one part, not hidden, safe on every file system.

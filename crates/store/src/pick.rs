@@ -84,15 +84,19 @@ pub(crate) fn choose(files: &[ListedFile], quant: Option<&str>) -> Result<Choice
     let groups = gguf_groups(files);
     let labels = || groups.iter().map(describe).collect::<Vec<_>>();
     if let Some(quant) = quant {
-        return groups
-            .iter()
-            .find(|g| g.label.eq_ignore_ascii_case(quant))
-            .or_else(|| groups.iter().find(|g| is_tail(&g.stem, quant)))
-            .map(|g| Choice::Gguf(g.files.clone()))
-            .ok_or_else(|| NoChoice {
-                wanted: format!("whole file for {quant}"),
-                choices: labels(),
-            });
+        let exact: Vec<_> = groups.iter().filter(|g| g.label.eq_ignore_ascii_case(quant)).collect();
+        let tails: Vec<_> = groups.iter().filter(|g| is_tail(&g.stem, quant)).collect();
+        return match (exact.as_slice(), tails.as_slice()) {
+            ([group], _) | ([], [group]) => Ok(Choice::Gguf(group.files.clone())),
+            ([], []) => {
+                let wanted = format!("whole file for {quant}");
+                Err(NoChoice { wanted, choices: labels() })
+            }
+            _ => {
+                let wanted = format!("single model for {quant}");
+                Err(NoChoice { wanted, choices: labels() })
+            }
+        };
     }
     if let [only] = groups.as_slice() {
         return Ok(Choice::Gguf(only.files.clone()));
@@ -166,13 +170,17 @@ fn gguf_groups(files: &[ListedFile]) -> Vec<Group> {
         }
     }
     groups.retain(|(_, of, group)| group.files.len() == *of as usize);
+    let mut groups: Vec<Group> = groups.into_iter().map(|(_, _, group)| group).collect();
+    let labels: Vec<String> = groups.iter().map(|g| g.label.to_ascii_lowercase()).collect();
+    for group in &mut groups {
+        group.files.sort_by(|a, b| a.path.cmp(&b.path));
+        // Several models of one quantisation are told apart by their whole names.
+        let label = group.label.to_ascii_lowercase();
+        if labels.iter().filter(|l| **l == label).count() > 1 {
+            group.label.clone_from(&group.stem);
+        }
+    }
     groups
-        .into_iter()
-        .map(|(_, _, mut group)| {
-            group.files.sort_by(|a, b| a.path.cmp(&b.path));
-            group
-        })
-        .collect()
 }
 
 /// `name-00002-of-00003` as the name and (2, 3).
@@ -264,6 +272,7 @@ mod tests {
         let split =
             ["Q2/m.Q2_K-00002-of-00002.gguf", "Q2/m.Q2_K-00001-of-00002.gguf", "m.q6_k.gguf"];
         let torn = ["m-Q4_0-00001-of-00003.gguf", "m-Q4_0-00003-of-00003.gguf", "m-Q8_0.gguf"];
+        let two = ["a-7b-Q4_0.gguf", "a-13b-Q4_0.gguf", "a-7b-Q8_0.gguf"];
         let folder = [
             "config.json",
             "model.safetensors",
@@ -285,6 +294,9 @@ mod tests {
             ),
             (&split, Some("Q6_K"), &["m.q6_k.gguf"]),
             (&torn, None, &["m-Q8_0.gguf"]),
+            (&two, Some("a-13b-q4_0"), &["a-13b-Q4_0.gguf"]),
+            (&two, Some("Q8_0"), &["a-7b-Q8_0.gguf"]),
+            (&two, None, &["a-7b-Q8_0.gguf"]),
             (&["only-odd.gguf"], None, &["only-odd.gguf"]),
             (&folder, None, &["config.json", "model.safetensors", "tokenizer.json"]),
         ];
@@ -302,6 +314,8 @@ mod tests {
         assert!(chosen(&["config.json"], None).is_err());
         assert!(chosen(&["model.safetensors"], None).is_err(), "no config");
         assert!(chosen(&[], None).is_err());
+        let two = chosen(&["a-7b-Q4_0.gguf", "a-13b-Q4_0.gguf"], Some("Q4_0")).unwrap_err();
+        assert_eq!(two, ["a-7b-Q4_0 (0.0 GB)", "a-13b-Q4_0 (0.0 GB)"], "which of them?");
         // "Q8_0" is not the tail of another word
         assert!(chosen(&["m-IQ8_0.gguf"], Some("Q8_0")).is_err());
     }

