@@ -127,6 +127,11 @@ impl Answer {
         self.usage.disk_tokens += tokens;
     }
 
+    /// So many tokens of the prompt stay in the cache.
+    pub fn leased(&mut self, tokens: u32) {
+        self.usage.leased_tokens = tokens;
+    }
+
     /// A generated token; `output` is its row in `out`.
     pub fn token(&mut self, choice: u32, token: TokenId, output: u32, out: &StepOutput) -> After {
         if self.choices.get(choice as usize).is_none_or(|c| c.ended) {

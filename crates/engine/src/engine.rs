@@ -21,8 +21,10 @@ use crate::request::{Divergence, Refusal, Request, RequestError, StopReason};
 use crate::rows::{Rows, RowsRequest, RowsSink};
 use crate::stats::{EngineStats, Stats, count};
 use crate::tier::Tier;
+use leases::Wanted;
 use restore::Restore;
 
+mod leases;
 mod restore;
 
 /// Compiles the program again, with empty caches, after the device failed.
@@ -82,6 +84,8 @@ struct Open {
     /// When it fails, and its limit: seconds of the engine's clock.
     deadline: Option<(f64, f64)>,
     started: bool,
+    /// What is to stay of its prompt, until it does.
+    wanted: Option<Wanted>,
     /// Its prompt's tokens that came from disk.
     from_disk: Range<u32>,
     /// Steps of this request that a device error ended.
@@ -195,8 +199,9 @@ impl Core {
             }
         }
         let deadline = request.timeout.map(|t| ((self.clock)() + t.as_secs_f64(), t.as_secs_f64()));
-        let (work, account) = (Work::Answer(answer), request.account);
-        let open = Open { work, account, deadline, started: false, from_disk, failures: 0 };
+        let (wanted, account) = (Wanted::of(&request), request.account);
+        let (work, started, failures) = (Work::Answer(answer), false, 0);
+        let open = Open { work, account, deadline, started, wanted, from_disk, failures };
         self.requests.insert(id, open);
     }
 
@@ -237,8 +242,8 @@ impl Core {
             Ok(seq) => {
                 let work = Work::Rows(Rows::new(seq, prompt, sink));
                 let (account, deadline) = (NOBODY, None);
-                let from_disk = 0..0;
-                let open = Open { work, account, deadline, started: false, from_disk, failures: 0 };
+                let (started, wanted, from_disk, failures) = (false, None, 0..0, 0);
+                let open = Open { work, account, deadline, started, wanted, from_disk, failures };
                 self.requests.insert(id, open);
             }
             Err(refused) => {
@@ -340,6 +345,7 @@ impl Core {
     pub fn turn(&mut self) -> Turn {
         self.take_restored();
         self.expire();
+        self.end_leases();
         self.draft();
         self.sched.plan(&mut self.step);
         if self.step.is_empty() {
@@ -479,7 +485,10 @@ impl Core {
                     self.stats.queue.leave(open.account);
                 }
             }
-            Outcome::Token { .. } => count(&self.stats.generated_tokens, 1),
+            Outcome::Token { .. } => {
+                count(&self.stats.generated_tokens, 1);
+                self.keep_leased(id);
+            }
             _ => {}
         }
     }

@@ -16,7 +16,7 @@ use crate::answer::Sink;
 use crate::backlog::{Backlog, Inlet};
 use crate::engine::{Core, EngineParts, MAX_CHOICES, Turn, panic_text};
 use crate::queue::NOBODY;
-use crate::request::{Event, Refusal, Request, RequestError};
+use crate::request::{Event, Leased, Refusal, Request, RequestError};
 use crate::rows::{RowsAnswer, RowsRequest, RowsSink, Scored};
 use crate::stats::{EngineStats, Stats};
 use crate::tier::Tier;
@@ -39,10 +39,24 @@ enum Message {
     Generate(u64, Box<Request>, Sink),
     Rows(u64, RowsRequest, RowsSink),
     Cancel(u64),
+    /// List the leases of an account, or of all, and end them where that is asked.
+    Leases(Option<u64>, LeasesAsk, LeasesSink),
     /// Answer once nothing is open.
     Drain(Sender<()>),
     Stop,
 }
+
+/// What to do about leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeasesAsk {
+    /// Tell them.
+    List,
+    /// End them, and tell what they were.
+    GiveUp,
+}
+
+/// Takes the leases; never called if the engine ends first.
+pub type LeasesSink = Box<dyn FnOnce(Vec<Leased>) + Send>;
 
 /// What requests are checked against.
 struct Facts {
@@ -269,6 +283,11 @@ impl Engine {
     /// [`RowsError`].
     pub fn embed(&self, tokens: Vec<TokenId>) -> Result<Vec<f32>, RowsError> {
         Ok(self.wait_rows(RowsRequest::Embedding { tokens })?.numbers)
+    }
+
+    /// Leases of an account, or of all; `sink` is called on the engine's thread.
+    pub fn leases(&self, account: Option<u64>, ask: LeasesAsk, sink: LeasesSink) {
+        let _ = self.inbox.send(Message::Leases(account, ask, sink)); // an ended engine drops it
     }
 
     /// What the engine has done and holds.
@@ -506,6 +525,14 @@ fn take(core: &mut Core, message: Message, draining: &mut Vec<Sender<()>>) -> bo
         Message::Generate(id, request, sink) => core.generate(id, *request, sink),
         Message::Rows(id, request, sink) => core.rows(id, request, sink),
         Message::Cancel(id) => core.cancel(id),
+        Message::Leases(account, ask, sink) => {
+            core.end_leases();
+            let found = core.leases(account);
+            if ask == LeasesAsk::GiveUp {
+                core.give_up_leases(account);
+            }
+            sink(found);
+        }
         Message::Drain(sender) => draining.push(sender),
         Message::Stop => {
             core.fail_all(&RequestError::ShutDown);

@@ -21,10 +21,11 @@ pub mod vocabulary;
 pub use answer::Sink;
 pub use draft::DraftMode;
 pub use engine::{Clock, Core, EngineParts, Rebuild, Turn};
-pub use handle::{Cancel, Engine, Events, RowsError, system_clock};
+pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use queue::NOBODY;
 pub use request::{
-    Divergence, Event, Refusal, Request, RequestError, StopReason, TokenInfo, TopToken, Usage,
+    Divergence, Event, Lease, Leased, Refusal, Request, RequestError, StopReason, TokenInfo,
+    TopToken, Usage,
 };
 pub use rows::{RowsAnswer, RowsRequest, RowsSink, Scored};
 pub use stats::{EngineStats, STEP_BOUNDS_S};

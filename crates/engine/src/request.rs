@@ -44,6 +44,26 @@ pub struct Request {
     pub timeout: Option<Duration>,
     /// Tell where the prompt leaves the nearest cached one.
     pub diagnose: bool,
+    /// Keep the prompt in the cache, as far as the account's quota allows.
+    pub lease: Option<Lease>,
+}
+
+/// How long a prompt stays in the cache, whatever else comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// From the moment the prompt is computed.
+    pub ttl: Duration,
+    /// A new lease takes the place of the account's lease of that name; 0: it has none.
+    pub name: u64,
+}
+
+/// A lease that holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leased {
+    /// Tokens kept.
+    pub tokens: u32,
+    /// For how long yet.
+    pub left: Duration,
 }
 
 impl Request {
@@ -66,6 +86,7 @@ impl Request {
             priority: 0,
             timeout: None,
             diagnose: false,
+            lease: None,
         }
     }
 }
@@ -114,6 +135,8 @@ pub struct Usage {
     pub cached_tokens: u32,
     /// Of those, read from disk for this request.
     pub disk_tokens: u32,
+    /// Of the prompt, kept in the cache by the lease that was asked for.
+    pub leased_tokens: u32,
     /// Generated tokens, all choices.
     pub completion_tokens: u32,
     /// Draft tokens that became part of the answer.

@@ -57,6 +57,10 @@ pub struct EngineStats {
     pub expert_reads: u64,
     /// Their stored bytes.
     pub expert_bytes: u64,
+    /// Tokens that leases keep in the cache.
+    pub leased_tokens: u64,
+    /// Leases that ended early, for a sequence that ran alone and needed the memory.
+    pub broken_leases: u64,
     /// Times a sequence gave up its blocks for another, or waited a step for want of blocks.
     pub preemptions: u64,
     /// Times the device had to be rebuilt.
@@ -98,6 +102,8 @@ pub(crate) struct Stats {
     accepted_tokens: AtomicU64,
     expert_reads: AtomicU64,
     expert_bytes: AtomicU64,
+    leased_tokens: AtomicU64,
+    broken_leases: AtomicU64,
     preemptions: AtomicU64,
     running: AtomicU32,
     waiting: AtomicU32,
@@ -154,6 +160,9 @@ impl Stats {
         self.running.store(c.running, Ordering::Relaxed);
         self.waiting.store(c.waiting, Ordering::Relaxed);
         self.preemptions.store(c.preemptions, Ordering::Relaxed);
+        let leased = sched.leases().map(|l| u64::from(l.tokens)).sum();
+        self.leased_tokens.store(leased, Ordering::Relaxed);
+        self.broken_leases.store(c.broken_leases, Ordering::Relaxed);
         self.drafted_tokens.store(c.drafted, Ordering::Relaxed);
         self.accepted_tokens.store(c.accepted, Ordering::Relaxed);
         self.group_count.store(groups as u32, Ordering::Relaxed);
@@ -194,6 +203,8 @@ impl Stats {
             accepted_tokens: large(&self.accepted_tokens),
             expert_reads: large(&self.expert_reads),
             expert_bytes: large(&self.expert_bytes),
+            leased_tokens: large(&self.leased_tokens),
+            broken_leases: large(&self.broken_leases),
             preemptions: large(&self.preemptions),
             device_errors: large(&self.device_errors),
             steps: large(&self.steps),

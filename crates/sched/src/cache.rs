@@ -10,6 +10,7 @@
 use tokenmill_ir::{BlockId, GroupKind, Limits};
 
 use crate::block_pool::{BlockPool, NONE};
+use crate::leases::Lease;
 use crate::prefix::PrefixTree;
 use crate::sequence::Sequence;
 
@@ -22,8 +23,10 @@ pub(crate) struct KvCache {
     pub pools: Vec<BlockPool>,
     pub tree: PrefixTree,
     pub block_tokens: u32,
+    /// What stays in the tree whatever comes; charged by block.
+    pub leases: Vec<Lease>,
     /// State slots the tree may hold.
-    checkpoint_limit: u32,
+    pub checkpoint_limit: u32,
     /// State slots it holds, per state group the same.
     pub checkpoints: u32,
     /// Whether blocks are shared through the tree at all.
@@ -57,6 +60,7 @@ impl KvCache {
             pools,
             tree: PrefixTree::new(nodes, block_tokens),
             block_tokens,
+            leases: Vec::new(),
             checkpoint_limit: checkpoint_limit.min(spare),
             checkpoints: 0,
             sharing,
@@ -94,7 +98,7 @@ impl KvCache {
     }
 
     /// First block of a window group that the token at `position` reads.
-    fn first_in_window(&self, window: u32, position: u32) -> u32 {
+    pub fn first_in_window(&self, window: u32, position: u32) -> u32 {
         (position + 1).saturating_sub(window) / self.block_tokens
     }
 
@@ -154,7 +158,7 @@ impl KvCache {
     }
 
     /// Removes leaves that hold nothing for nobody, upwards.
-    fn prune(&mut self, node: u32) {
+    pub fn prune(&mut self, node: u32) {
         let mut node = node;
         while node != NONE {
             let n = self.tree.node(node);

@@ -34,6 +34,7 @@ impl Scheduler {
                 self.check_table(seq, g, refs);
             }
         }
+        leases += self.cache.check_leases(&mut refs);
         for (pool, refs) in pools.iter().zip(&refs) {
             pool.check(refs);
         }

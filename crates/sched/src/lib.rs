@@ -9,6 +9,7 @@ mod cache;
 mod commit;
 mod fill;
 mod invariants;
+mod leases;
 mod plan;
 mod prefix;
 mod runs;
@@ -16,6 +17,7 @@ mod scheduler;
 mod sequence;
 mod step;
 
+pub use leases::{LeaseInfo, LeaseWish};
 pub use runs::{Adoption, CachedText};
 pub use scheduler::{Config, Counts, GroupCounts, Refused, Scheduler};
 pub use sequence::{NewSequence, SeqId, Want};

@@ -135,6 +135,8 @@ impl Scheduler {
             }
             match self.victim().map(|v| v.slot).filter(|&v| v != slot) {
                 Some(victim) => self.preempt(victim, budget, step),
+                // Who has all places to himself has all memory.
+                None if self.running.len() == 1 && self.break_lease() => {}
                 None => {
                     self.counts.preemptions += 1;
                     return;
@@ -219,6 +221,7 @@ impl Scheduler {
                 match self.enter(slot, budget, step) {
                     Entry::Tokens(n) => return n,
                     Entry::NoBudget => return 0,
+                    Entry::NoRoom if self.running.is_empty() && self.break_lease() => continue,
                     Entry::NoRoom => {}
                 }
             } else if seq_ref(&self.slots, slot).is_none_or(|s| self.affordable(s, 0, budget) == 0)

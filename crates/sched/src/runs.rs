@@ -96,7 +96,7 @@ impl Scheduler {
     }
 
     /// A sequence nobody waits for.
-    fn passer_by(&self, salt: u64, tokens: &[TokenId]) -> Sequence {
+    pub(crate) fn passer_by(&self, salt: u64, tokens: &[TokenId]) -> Sequence {
         let (tokens, want) = (tokens.to_vec(), Want::Hidden);
         let max_len = tokens.len() as u32;
         let new = NewSequence { key: 0, max_len, tokens, want, salt, account: 0, priority: 0 };

@@ -79,6 +79,8 @@ pub struct Counts {
     pub waiting: u32,
     /// Times a sequence gave its blocks up for another, or waited a step for want of blocks.
     pub preemptions: u64,
+    /// Leases that ended early, for a sequence that needed the memory and ran alone.
+    pub broken_leases: u64,
     /// Draft tokens computed.
     pub drafted: u64,
     /// Draft tokens that were right.

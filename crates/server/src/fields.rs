@@ -57,6 +57,11 @@ impl Fields {
         format!("{}{name}", self.prefix)
     }
 
+    /// Whether a member is there and not yet taken.
+    pub fn has(&self, name: &str) -> bool {
+        self.members.get(name).is_some_and(|value| !value.is_null())
+    }
+
     /// Takes a member as it is.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.members.shift_remove(name).filter(|value| !value.is_null())

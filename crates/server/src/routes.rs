@@ -8,7 +8,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::CorsLayer;
 
@@ -49,6 +49,10 @@ const fn ask_route(path: &'static str, handler: fn() -> MethodRouter<Arc<Shared>
     Route { method: Method::POST, path, access: Access::Keyed, handler }
 }
 
+const fn end_route(path: &'static str, handler: fn() -> MethodRouter<Arc<Shared>>) -> Route {
+    Route { method: Method::DELETE, path, access: Access::Keyed, handler }
+}
+
 /// Every route there is.
 pub const ROUTES: &[Route] = &[
     open_route("/health", || get(health::live)),
@@ -62,6 +66,9 @@ pub const ROUTES: &[Route] = &[
     ask_route("/v1/completions", || post(openai::completions)),
     ask_route("/v1/embeddings", || post(openai::embeddings)),
     ask_route("/v1/rerank", || post(openai::rerank)),
+    ask_route("/v1/cache/leases", || post(openai::leases::make)),
+    read_route("/v1/cache/leases", || get(openai::leases::list)),
+    end_route("/v1/cache/leases", || delete(openai::leases::give_up)),
 ];
 
 /// The router of one server.
@@ -91,7 +98,7 @@ fn cross_origin(origins: &[String]) -> CorsLayer {
     let origins = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
     CorsLayer::new()
         .allow_origin(origins.collect::<Vec<_>>())
-        .allow_methods([Method::GET, Method::POST])
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
         .allow_headers([AUTHORIZATION, CONTENT_TYPE, HeaderName::from_static("x-api-key")])
 }
 

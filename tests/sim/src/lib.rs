@@ -8,4 +8,4 @@ mod world;
 
 pub use scene::{Draw, Scene};
 pub use service::{Service, Times};
-pub use world::run;
+pub use world::{Clients, run};

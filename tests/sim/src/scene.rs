@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokenmill_engine::{DraftMode, Request, RowsRequest};
+use tokenmill_engine::{DraftMode, Lease, Request, RowsRequest};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
 use tokenmill_sched::{Config, StepCost};
@@ -232,6 +232,10 @@ fn ask(d: &mut Draw, config: &Config, longest: u32, families: &[Vec<TokenId>]) -
     request.priority = d.pick(&[0, 0, -1, 5]);
     if d.once_in(8) {
         request.timeout = Some(Duration::from_millis(u64::from(d.range(0, 100))));
+    }
+    if d.once_in(3) {
+        let ttl = Duration::from_millis(u64::from(d.range(1, 300)));
+        request.lease = Some(Lease { ttl, name: u64::from(d.range(0, 2)) });
     }
     if d.once_in(6) {
         request.logit_bias = vec![(d.range(0, vocab - 1), 3.0)];

@@ -53,16 +53,24 @@ struct World {
     draw: Draw,
 }
 
-/// Runs the scene of a seed; panics where anything is wrong. Returns what was done, and how many
-/// clients were too slow.
-pub fn run(seed: u64) -> (EngineStats, u64) {
+/// What clients saw.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Clients {
+    /// Requests that ended because too much was unread.
+    pub unread: u64,
+    /// Tokens that were leased.
+    pub leased: u64,
+}
+
+/// Runs the scene of a seed; panics where anything is wrong. Returns what was done.
+pub fn run(seed: u64) -> (EngineStats, Clients) {
     let scene = Scene::new(seed);
     let mut world = World::new(scene, seed);
     for turn in 0..MANY_TURNS {
         if world.turn(turn) {
             world.read_the_rest();
             world.at_the_end();
-            return (world.core.stats(), world.unread());
+            return (world.core.stats(), world.clients());
         }
     }
     panic!("no end after {MANY_TURNS} turns");
@@ -209,10 +217,16 @@ impl World {
         }
     }
 
-    fn unread(&self) -> u64 {
-        let unread = |e: &Event| matches!(e, Event::Failed(RequestError::Unread { .. }));
-        self.pending.iter().filter(|p| seen(&p.seen).events.last().is_some_and(unread)).count()
-            as u64
+    fn clients(&self) -> Clients {
+        let mut clients = Clients::default();
+        for p in &self.pending {
+            match seen(&p.seen).events.last() {
+                Some(Event::Failed(RequestError::Unread { .. })) => clients.unread += 1,
+                Some(Event::Finished(usage)) => clients.leased += u64::from(usage.leased_tokens),
+                _ => {}
+            }
+        }
+        clients
     }
 
     /// Drafts that are right for a while, then wrong.
@@ -232,8 +246,10 @@ impl World {
         }
     }
 
-    fn at_the_end(&self) {
+    fn at_the_end(&mut self) {
         let stats = self.core.stats();
+        self.core.give_up_leases(None);
+        self.core.check();
         for g in 0..self.scene.config.groups.len() {
             let n = self.core.scheduler().group_counts(g);
             assert_eq!(n.free + n.cached, n.total, "blocks of group {g} come back");
@@ -291,6 +307,8 @@ impl World {
                 assert_eq!(usage.completion_tokens, generated);
                 assert_eq!(usage.prompt_tokens, request.prompt.len() as u32);
                 assert!(usage.cached_tokens < usage.prompt_tokens);
+                let leased = usage.leased_tokens;
+                assert!(leased <= usage.prompt_tokens && (leased == 0 || request.lease.is_some()));
                 assert!(usage.accepted_drafts <= generated);
                 let done = seen.events.iter().filter(|e| matches!(e, Event::Done { .. }));
                 assert_eq!(done.count(), request.choices as usize, "every choice is done");

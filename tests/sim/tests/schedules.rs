@@ -23,6 +23,8 @@ struct Totals {
     drafts_wrong: u64,
     device_errors: u64,
     unread: u64,
+    leased: u64,
+    broken_leases: u64,
 }
 
 impl Totals {
@@ -37,13 +39,14 @@ impl Totals {
         self.drafts_right += s.accepted_tokens;
         self.drafts_wrong += s.drafted_tokens - s.accepted_tokens;
         self.device_errors += s.device_errors;
+        self.broken_leases += s.broken_leases;
     }
 
     fn assert_exercised(&self) {
-        let rare =
-            [self.preemptions, self.drafts_wrong, self.device_errors, self.failed, self.unread];
+        let rare = [self.preemptions, self.drafts_wrong, self.device_errors, self.failed];
+        let clients = [self.unread, self.leased, self.broken_leases];
         let common = [self.finished, self.cancelled, self.cached, self.drafts_right];
-        assert!(rare.iter().chain(&common).all(|&n| n > 100), "{self:?}");
+        assert!(rare.iter().chain(&common).chain(&clients).all(|&n| n > 100), "{self:?}");
     }
 }
 
@@ -65,9 +68,10 @@ fn every_schedule_gives_the_oracles_tokens() {
     let mut all = Totals::default();
     for seed in seeds {
         match catch_unwind(|| tokenmill_sim_tests::run(seed)) {
-            Ok((stats, unread)) => {
+            Ok((stats, clients)) => {
                 all.add(&stats);
-                all.unread += unread;
+                all.unread += clients.unread;
+                all.leased += clients.leased;
             }
             Err(_) => panic!("seed {seed} failed; replay it with TOKENMILL_SIM_SEED={seed}"),
         }

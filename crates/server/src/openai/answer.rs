@@ -363,6 +363,7 @@ fn usage_object(usage: Usage) -> Value {
         "prompt_tokens_details": {
             "cached_tokens": usage.cached_tokens,
             "disk_tokens": usage.disk_tokens,
+            "leased_tokens": usage.leased_tokens,
         },
         "completion_tokens_details": {
             "accepted_prediction_tokens": usage.accepted_drafts,

@@ -5,6 +5,7 @@ mod answer;
 mod chat;
 mod completion;
 mod embedding;
+pub mod leases;
 pub mod models;
 mod parameters;
 mod rerank;
@@ -93,22 +94,30 @@ async fn answer(
     request: HttpRequest<Body>,
     prepare: Prepare,
 ) -> Result<Response, ApiError> {
-    let place = shared.admit()?;
-    let account = shared.keys.account(request.headers());
-    let body = body::read(request, &shared).await?;
-    let state = Arc::clone(&shared);
-    let job = move || prepare(&state, parse(&state, body)?);
-    let prepared = shared.workshop.run(job).await?;
-    let Prepared { model, mut requests, answer, stream } = prepared;
-    if let Some(account) = account {
-        // Holders of different keys share neither time nor cached prompts.
-        requests.iter_mut().for_each(|r| (r.account, r.salt) = (account, account));
-    }
-    let generation = Generation::start(&shared, &model, requests, place)?;
+    let (generation, (answer, stream)) = generation_of(&shared, request, prepare).await?;
     if stream {
         return Ok(stream::response(generation, answer, shared.config.timeouts.ping));
     }
     whole(generation, answer).await.map(|body| Json(body).into_response())
+}
+
+/// Reads a request and hands it to the engine; how it is to be answered, and whether as it comes.
+async fn generation_of(
+    shared: &Arc<Shared>,
+    request: HttpRequest<Body>,
+    prepare: Prepare,
+) -> Result<(Generation, (Answer, bool)), ApiError> {
+    let place = shared.admit()?;
+    let account = shared.keys.account(request.headers());
+    let body = body::read(request, shared).await?;
+    let state = Arc::clone(shared);
+    let job = move || prepare(&state, parse(&state, body)?);
+    let Prepared { model, mut requests, answer, stream } = shared.workshop.run(job).await?;
+    if let Some(account) = account {
+        // Holders of different keys share neither time nor cached prompts.
+        requests.iter_mut().for_each(|r| (r.account, r.salt) = (account, account));
+    }
+    Ok((Generation::start(shared, &model, requests, place)?, (answer, stream)))
 }
 
 fn parse(shared: &Shared, body: Received) -> Result<Fields, ApiError> {
@@ -206,6 +215,7 @@ impl Draft<'_> {
                 priority: p.priority,
                 timeout: p.timeout,
                 diagnose: p.diagnose,
+                lease: p.lease,
                 ..Request::new(prompt)
             });
         }

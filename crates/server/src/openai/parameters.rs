@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tokenmill_engine::DraftMode;
+use tokenmill_engine::{DraftMode, Lease};
 use tokenmill_ir::{SamplingParams, TokenId};
 
+use super::leases;
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, list, number, text, wrong};
@@ -33,6 +34,8 @@ pub struct Parameters {
     pub timeout: Option<Duration>,
     /// Tell where the prompt leaves the nearest cached one.
     pub diagnose: bool,
+    /// How long the prompt stays in the cache.
+    pub lease: Option<Lease>,
     /// The client's name for who asks.
     pub user: Option<String>,
     /// Answer as it comes.
@@ -47,8 +50,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "metadata", because: "this server stores no answers" },
     Ignored { name: "store", because: "this server stores no answers" },
     Ignored { name: "service_tier", because: "there is one tier" },
-    Ignored { name: "prompt_cache_key", because: "the prefix cache finds prompts by their tokens" },
-    Ignored { name: "prompt_cache_retention", because: "the prefix cache keeps what fits" },
     Ignored { name: "parallel_tool_calls", because: "no tools are offered" },
 ];
 
@@ -81,6 +82,7 @@ pub fn read(fields: &mut Fields, limits: &Limits, fresh_seed: u64) -> Result<Par
         priority: priority(fields)?,
         timeout: fields.number("timeout", 0.0..=86_400.0)?.map(Duration::from_secs_f32),
         diagnose: fields.flag("diagnostics")?.unwrap_or(false),
+        lease: leases::read(fields)?,
         user: fields.text("user")?,
         include_usage: include_usage(fields, stream)?,
         stream,
