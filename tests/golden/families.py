@@ -413,6 +413,38 @@ def deepseek_v2():
     return c, decoder(c, layer)
 
 
+def llama4(tiny=True):
+    """Chunks, growing queries and experts as in Meta's models. Not `tiny`: chunks longer than the
+    prompt, which llama.cpp's files can say, and every second layer dense."""
+    c = small("Llama4ForCausalLM", "llama4_text", 160 if tiny else 159, head_dim=24,
+              intermediate_size=40, intermediate_size_mlp=104, num_hidden_layers=4,
+              rope_theta=500000.0, num_local_experts=8, num_experts_per_tok=1,
+              interleave_moe_layer_step=1 if tiny else 2, use_qk_norm=True, no_rope_layers=[],
+              no_rope_layer_interval=2 if tiny else 4, attention_chunk_size=20 if tiny else 8192,
+              attn_temperature_tuning=tiny, floor_scale=10 if tiny else 8192, attn_scale=0.4,
+              output_router_logits=False, router_aux_loss_coef=0.001, router_jitter_noise=0.0)
+
+    def layer(t, i, p):
+        t.norm(f"{p}.input_layernorm", 64)
+        t.attention(f"{p}.self_attn", c)
+        t.norm(f"{p}.post_attention_layernorm", 64)
+        m = f"{p}.feed_forward"
+        if not tiny and i % 2 == 0:
+            t.gated(m, 64, 104)
+            return
+        t.linear(f"{m}.router", 8, 64, 1.0)
+        t.linear(f"{m}.experts.gate_up_proj", 1, 64, 1.6)
+        t.rows[-1] |= {"name": f"{m}.experts.gate_up_proj", "shape": [8, 64, 80]}
+        t.linear(f"{m}.experts.down_proj", 1, 40, 1.6)
+        t.rows[-1] |= {"name": f"{m}.experts.down_proj", "shape": [8, 40, 64]}
+        t.gated(f"{m}.shared_expert", 64, 40)
+    return c, decoder(c, layer)
+
+
+def llama4_dense():
+    return llama4(tiny=False)
+
+
 def olmoe():
     c = small("OlmoeForCausalLM", "olmoe", 173, intermediate_size=40, num_key_value_heads=4,
               num_experts=8, num_experts_per_tok=3, norm_topk_prob=False, clip_qkv=None,
@@ -718,6 +750,7 @@ FAMILIES = {
     "granitemoe": (granitemoe, 74), "granitemoehybrid": (granitemoehybrid, 72),
     "granite4_dense": (granite4_dense, 71), "minimax_m2": (minimax_m2, 70),
     "gemma4": (gemma4, 71), "gemma4_small": (gemma4_small, 72),
+    "llama4": (llama4, 75), "llama4_dense": (llama4_dense, 70),
     "qwen3_5": (qwen3_5, 74), "qwen3_5_moe": (qwen3_5_moe, 75),
     "mamba2": (mamba2, 70), "xlm_roberta": (xlm_roberta, 71), "nomic_bert": (nomic_bert, 72),
     "xlm_roberta_score": (xlm_roberta_score, 70), "modernbert_score": (modernbert_score, 71),

@@ -504,7 +504,9 @@ def router_margins(model):
         k = getattr(module, "top_k", None)
         if k is None:
             return
-        logits = output[0].detach().reshape(-1, output[0].shape[-1])
+        # Llama 4's gives the weights first.
+        logits = output[1] if type(module).__name__ == "Llama4Router" else output[0]
+        logits = logits.detach().reshape(-1, logits.shape[-1])
         bias = getattr(module, "e_score_correction_bias", None)
         if bias is not None:
             logits = scores = logits.sigmoid() + bias

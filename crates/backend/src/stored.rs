@@ -1,6 +1,6 @@
 //! A weight's rows as its parts describe them, pulled from a source: what every device does first.
 
-use tokenmill_ir::{RowPart, SourceError, WeightSource, WeightSpec, WeightUse, math};
+use tokenmill_ir::{Columns, RowPart, SourceError, WeightSource, WeightSpec, WeightUse, math};
 
 /// Why a part cannot be read, as the error devices hand on.
 fn error(part: &RowPart, reason: impl Into<String>) -> SourceError {
@@ -21,20 +21,13 @@ pub fn row_bytes(part: &RowPart, cols: u64) -> Result<usize, SourceError> {
 /// # Errors
 /// When the parts do not make up the rows of the weight.
 pub fn part_rows(spec: &WeightSpec) -> Result<Vec<u64>, SourceError> {
-    let plain: u64 = spec.parts.iter().filter(|p| !p.transposed).map(|p| p.rows.len()).sum();
-    let turned: u64 = spec.parts.iter().filter(|p| p.transposed).map(|p| p.rows.repeat).sum();
-    let rest = u64::from(spec.rows).checked_sub(plain);
-    let tensor_cols = match (rest, turned) {
-        (Some(0), 0) => Some(0),
-        (Some(rest), 1..) if rest % turned == 0 => Some(rest / turned),
-        _ => None,
-    };
-    let Some(tensor_cols) = tensor_cols else {
-        let reason = format!("{plain} rows stored for {} of the weight", spec.rows);
+    let rows: Vec<u64> = spec.parts.iter().map(RowPart::weight_rows).collect();
+    let all = rows.iter().fold(0u64, |sum, rows| sum.saturating_add(*rows));
+    if all != u64::from(spec.rows) {
+        let reason = format!("{all} rows stored for {} of the weight", spec.rows);
         return Err(SourceError { tensor: spec.name.clone(), reason });
-    };
-    let rows = |p: &RowPart| if p.transposed { p.rows.repeat * tensor_cols } else { p.rows.len() };
-    Ok(spec.parts.iter().map(rows).collect())
+    }
+    Ok(rows)
 }
 
 /// Copies rows `first .. first + count` of an untransposed part to `out`: `count` stored rows of
@@ -71,30 +64,33 @@ pub fn read_rows(
     Ok(())
 }
 
-/// The bytes of a transposed part, turned: `rows` rows of `cols` columns in the part's format.
+/// The bytes of the `taken` columns of a part, turned: rows of `cols` columns in its format.
 ///
 /// # Errors
-/// Blocked formats; those of the source.
+/// Blocked formats; columns that are not there; those of the source.
 pub fn transposed(
     part: &RowPart,
-    rows: u64,
+    taken: Columns,
     cols: u64,
     source: &dyn WeightSource,
 ) -> Result<Vec<u8>, SourceError> {
     let info = part.format.info();
-    if info.block_weights != 1 || part.rows.count != cols || part.rows.repeat == 0 {
-        return Err(error(part, format!("cannot be read transposed as [{rows}, {cols}]")));
+    let there = taken.start.checked_add(taken.count).is_some_and(|end| end <= taken.of);
+    if info.block_weights != 1 || part.rows.count != cols || !there || taken.count == 0 {
+        return Err(error(part, format!("cannot be read transposed: {taken:?}, {cols} rows")));
     }
-    let (size, tensor_cols) = (info.block_bytes, (rows / part.rows.repeat) as usize);
-    let cols = cols as usize;
-    let mut block = vec![0; cols * tensor_cols * size];
-    let mut out = vec![0; rows as usize * cols * size];
-    for (i, turned) in out.chunks_exact_mut(block.len().max(1)).enumerate() {
+    let size = info.block_bytes;
+    let [cols, first, count, of] = [cols, taken.start, taken.count, taken.of].map(|n| n as usize);
+    let mut block = vec![0; cols * of * size];
+    let mut out = vec![0; part.rows.repeat as usize * count * cols * size];
+    for (i, turned) in out.chunks_exact_mut(count * cols * size).enumerate() {
         let start = part.rows.start + i as u64 * part.rows.stride;
         source.read_rows(&part.tensor, start..start + part.rows.count, &mut block)?;
-        for (at, number) in block.chunks_exact(size).enumerate() {
-            let (row, col) = (at % tensor_cols, at / tensor_cols);
-            turned[(row * cols + col) * size..][..size].copy_from_slice(number);
+        for (col, stored) in block.chunks_exact(of * size).enumerate() {
+            let taken = stored[first * size..][..count * size].chunks_exact(size);
+            for (row, number) in taken.enumerate() {
+                turned[(row * cols + col) * size..][..size].copy_from_slice(number);
+            }
         }
     }
     Ok(out)
@@ -110,12 +106,13 @@ pub fn decode(spec: &WeightSpec, source: &dyn WeightSource) -> Result<Vec<f32>, 
     let mut rest = data.as_mut_slice();
     for (part, rows) in spec.parts.iter().zip(part_rows(spec)?) {
         let (now, after) = rest.split_at_mut(rows as usize * spec.cols as usize);
-        let bytes = if part.transposed {
-            transposed(part, rows, cols, source)?
-        } else {
-            let mut bytes = vec![0; rows as usize * row_bytes(part, cols)?];
-            read_rows(part, cols, 0, source, &mut bytes)?;
-            bytes
+        let bytes = match part.transposed {
+            Some(columns) => transposed(part, columns, cols, source)?,
+            None => {
+                let mut bytes = vec![0; rows as usize * row_bytes(part, cols)?];
+                read_rows(part, cols, 0, source, &mut bytes)?;
+                bytes
+            }
         };
         part.format.decode_row(&bytes, now);
         rest = after;
@@ -257,7 +254,7 @@ mod tests {
         }
     }
 
-    fn part(tensor: &str, rows: [u64; 4], transposed: bool) -> RowPart {
+    fn part(tensor: &str, rows: [u64; 4], transposed: Option<Columns>) -> RowPart {
         let [start, count, stride, repeat] = rows;
         let rows = RowSlices { start, count, stride, repeat };
         RowPart { format: FormatId::F32, tensor: tensor.into(), rows, transposed }
@@ -274,18 +271,23 @@ mod tests {
         let check = |rows, cols, parts, expect: &[f32]| {
             assert_eq!(decode(&spec(rows, cols, parts), &source).as_deref(), Ok(expect));
         };
-        check(2, 4, vec![part("a", [2, 2, 2, 1], false)], &[8., 9., 10., 11., 12., 13., 14., 15.]);
+        check(2, 4, vec![part("a", [2, 2, 2, 1], None)], &[8., 9., 10., 11., 12., 13., 14., 15.]);
         // Every third row from the second on, then the first row again.
-        let strided = vec![part("a", [1, 1, 3, 2], false), part("a", [0, 1, 1, 1], false)];
+        let strided = vec![part("a", [1, 1, 3, 2], None), part("a", [0, 1, 1, 1], None)];
         check(3, 4, strided, &[4., 5., 6., 7., 16., 17., 18., 19., 0., 1., 2., 3.]);
         // Two blocks [2, 4], three rows apart, each read as [4, 2].
         let turned = [0., 4., 1., 5., 2., 6., 3., 7., 12., 16., 13., 17., 14., 18., 15., 19.];
-        check(8, 2, vec![part("a", [0, 2, 3, 2], true)], &turned);
+        let all = Some(Columns::all(4));
+        check(8, 2, vec![part("a", [0, 2, 3, 2], all)], &turned);
+        // Of the same blocks the last three columns.
+        let some = Some(Columns { start: 1, count: 3, of: 4 });
+        let last = [&turned[2..8], &turned[10..]].concat();
+        check(6, 2, vec![part("a", [0, 2, 3, 2], some)], &last);
     }
 
     #[test]
     fn a_run_of_rows_may_begin_anywhere() {
-        let part = part("a", [1, 2, 3, 2], false);
+        let part = part("a", [1, 2, 3, 2], None);
         for (first, expect) in [(0, [4u8, 8, 16, 20].as_slice()), (1, &[8, 16]), (3, &[20])] {
             let mut out = vec![0; expect.len() * 16];
             read_rows(&part, 4, first, &Counting::new(true), &mut out).expect("rows");
@@ -300,20 +302,20 @@ mod tests {
     #[test]
     fn biases_are_elements_of_their_tensor() {
         for (mapped, bias, expect) in [
-            (true, vec![part("b", [3, 2, 2, 1], false)], Some(vec![3., 4.])),
-            (true, vec![part("c", [2, 2, 6, 2], false)], Some(vec![2., 3., 8., 9.])),
+            (true, vec![part("b", [3, 2, 2, 1], None)], Some(vec![3., 4.])),
+            (true, vec![part("c", [2, 2, 6, 2], None)], Some(vec![2., 3., 8., 9.])),
             (
                 true,
-                vec![part("b", [0, 12, 12, 1], false)],
+                vec![part("b", [0, 12, 12, 1], None)],
                 Some((0..12).map(|i| i as f32).collect()),
             ),
             (
                 false,
-                vec![part("b", [0, 12, 12, 1], false)],
+                vec![part("b", [0, 12, 12, 1], None)],
                 Some((0..12).map(|i| i as f32).collect()),
             ),
-            (false, vec![part("b", [6, 6, 6, 1], false)], Some(vec![6., 7., 8., 9., 10., 11.])),
-            (false, vec![part("b", [0, 3, 3, 1], false)], None),
+            (false, vec![part("b", [6, 6, 6, 1], None)], Some(vec![6., 7., 8., 9., 10., 11.])),
+            (false, vec![part("b", [0, 3, 3, 1], None)], None),
         ] {
             let rows = expect.as_ref().map_or(3, Vec::len) as u32;
             let spec = WeightSpec { bias, ..spec(rows, 4, Vec::new()) };
@@ -325,10 +327,11 @@ mod tests {
     fn rows_that_do_not_add_up_are_errors() {
         let source = Counting::new(true);
         for spec in [
-            spec(3, 4, vec![part("a", [0, 2, 2, 1], false)]),
-            spec(7, 2, vec![part("a", [0, 2, 3, 2], true)]),
-            spec(2, 4, vec![part("a", [5, 2, 2, 1], false)]),
-            spec(2, 5, vec![part("a", [0, 2, 2, 1], false)]),
+            spec(3, 4, vec![part("a", [0, 2, 2, 1], None)]),
+            spec(7, 2, vec![part("a", [0, 2, 3, 2], Some(Columns::all(4)))]),
+            spec(8, 2, vec![part("a", [0, 2, 3, 2], Some(Columns { start: 1, count: 4, of: 4 }))]),
+            spec(2, 4, vec![part("a", [5, 2, 2, 1], None)]),
+            spec(2, 5, vec![part("a", [0, 2, 2, 1], None)]),
         ] {
             assert!(decode(&spec, &source).is_err(), "{spec:?}");
         }

@@ -293,13 +293,15 @@ impl<'a> Compiler<'a> {
             eps: n.eps,
         });
         let rotation = rope.map(|r| self.rotations[r.0 as usize].clone());
-        rotate::Turn { dim: dim as usize, norm, rotation }
+        rotate::Turn { dim: dim as usize, norm, rotation, growth: None }
     }
 
     fn rotate(&mut self, op: &Op, next: Option<&Op>) {
-        let Op::RotateStore { q, head_dim, q_norm, rope, store, out, .. } = op else { return };
+        let Op::RotateStore { q, head_dim, q_norm, rope, growth, store, out, .. } = op else {
+            return;
+        };
         let (q, out) = (Cols::from(*q), self.whole(*out));
-        let turn = self.turn(*head_dim, q_norm, *rope);
+        let turn = rotate::Turn { growth: *growth, ..self.turn(*head_dim, q_norm, *rope) };
         let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
         reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
         let mut split = Split::Rows(RowKind::Tokens);
@@ -364,7 +366,7 @@ impl<'a> Compiler<'a> {
         }
         // One more where a window begins within a split, one for the tokens of the step.
         let max_splits = match mask {
-            Mask::Window(n) => (*n as usize).div_ceil(SPLIT) + 2,
+            Mask::Window(n) | Mask::Chunk(n) => (*n as usize).div_ceil(SPLIT) + 2,
             Mask::Causal | Mask::None | Mask::Around(_) => {
                 (self.limits.context as usize).div_ceil(SPLIT) + 1
             }

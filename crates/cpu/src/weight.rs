@@ -261,10 +261,11 @@ fn runs<'a>(spec: &'a WeightSpec, source: &dyn WeightSource) -> Result<Vec<Run<'
     let mut runs: Vec<Run<'a>> = Vec::new();
     let mut row = 0;
     for (part, rows) in spec.parts.iter().zip(stored::part_rows(spec)?) {
-        let segment = if part.transposed {
-            Segment::Turned(stored::transposed(part, rows, spec.cols.into(), source)?)
-        } else {
-            Segment::Stored(part)
+        let segment = match part.transposed {
+            Some(taken) => {
+                Segment::Turned(stored::transposed(part, taken, spec.cols.into(), source)?)
+            }
+            None => Segment::Stored(part),
         };
         let rows = rows as usize;
         match runs.last_mut().filter(|run| run.format == part.format) {
@@ -424,7 +425,7 @@ mod tests {
                     format: format.id,
                     tensor: "t".to_owned(),
                     rows: RowSlices::range(0, rows),
-                    transposed: false,
+                    transposed: None,
                 };
                 let spec = WeightSpec {
                     name: "w".to_owned(),

@@ -22,12 +22,14 @@ pub use checkpoint::{Checkpoint, Container, Extent, Meta, MetaError, MetaValue, 
 pub use cost::{Cost, Load};
 pub use device::{DeviceCaps, Limits};
 pub use op::{
-    Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, HeadNorm, Mask, NormKind, Op, Operand,
-    PoolKind, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,
+    Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, Growth, HeadNorm, Mask, NormKind, Op,
+    Operand, PoolKind, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,
 };
 pub use program::{BufferId, BufferSpec, CacheId, Program, ProgramError, RopeId, Rows, View};
 pub use sampling::{Sampled, SamplingParams};
-pub use weight::{RowPart, RowSlices, SourceError, WeightId, WeightSource, WeightSpec, WeightUse};
+pub use weight::{
+    Columns, RowPart, RowSlices, SourceError, WeightId, WeightSource, WeightSpec, WeightUse,
+};
 
 /// A token id of the model's vocabulary.
 pub type TokenId = u32;

@@ -65,6 +65,26 @@ pub struct Rope {
     pub magnitude: f32,
 }
 
+/// Growth of queries with their position `p`, so that attention over many keys stays sharp:
+/// `q · (1 + beta · ln(1 + ⌊(p + offset) / every⌋))` (arXiv 2501.19399).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Growth {
+    /// Steepness.
+    pub beta: f32,
+    /// Tokens a step of the logarithm's argument; not 0.
+    pub every: u32,
+    /// Added to positions.
+    pub offset: u32,
+}
+
+impl Growth {
+    /// The factor at a position.
+    pub fn factor(&self, position: u32) -> f32 {
+        let steps = (u64::from(position) + u64::from(self.offset)) / u64::from(self.every.max(1));
+        (f64::from(self.beta) * crate::math::ln((1 + steps) as f64) + 1.0) as f32
+    }
+}
+
 /// Functions of one number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Act {
@@ -149,6 +169,9 @@ pub enum Mask {
     Causal,
     /// The last `n` keys at or before the query, itself included.
     Window(u32),
+    /// Keys at or before the query in its own run of `n` positions; runs begin at multiples of
+    /// `n`. Needs a cache of at least the last `n` tokens.
+    Chunk(u32),
     /// All keys of the sequence, before and after.
     None,
     /// Keys at most `n` tokens before or after the query.
@@ -324,6 +347,8 @@ pub enum Op {
         q_norm: Option<HeadNorm>,
         /// Rotation; absent for layers without positions.
         rope: Option<RopeId>,
+        /// Growth of the rotated queries.
+        growth: Option<Growth>,
         /// Keys and values.
         store: Option<Store>,
         /// Rotated queries.

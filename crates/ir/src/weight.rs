@@ -74,9 +74,34 @@ pub struct RowPart {
     /// Which rows of that tensor (its outer axes flattened).
     pub rows: RowSlices,
     /// Set when the stored matrix must be read transposed: each of the `rows.repeat` slices is a
-    /// block `[count, tensor cols]` in the file and gives `tensor cols` rows of `count` columns
-    /// here. Plain (unblocked) formats only.
-    pub transposed: bool,
+    /// block `[rows.count, of]` in the file, whose columns `start .. start + count` give `count`
+    /// rows of `rows.count` columns here. Plain (unblocked) formats only.
+    pub transposed: Option<Columns>,
+}
+
+impl RowPart {
+    /// Rows of the weight that come from this part.
+    pub fn weight_rows(&self) -> u64 {
+        self.transposed.map_or(self.rows.len(), |c| self.rows.repeat.saturating_mul(c.count))
+    }
+}
+
+/// A run of a stored matrix's columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Columns {
+    /// The first.
+    pub start: u64,
+    /// How many.
+    pub count: u64,
+    /// Columns of the stored matrix.
+    pub of: u64,
+}
+
+impl Columns {
+    /// All of `of` columns.
+    pub fn all(of: u64) -> Self {
+        Self { start: 0, count: of, of }
+    }
 }
 
 /// One weight: `rows × cols`, its rows taken from one or more stored tensors.
@@ -90,8 +115,7 @@ pub struct WeightSpec {
     pub rows: u32,
     /// Input features (columns, contiguous).
     pub cols: u32,
-    /// Where the rows come from, top to bottom; `Σ rows` of the parts is `rows` (for transposed
-    /// parts: `Σ repeat · tensor cols`).
+    /// Where the rows come from, top to bottom; `Σ` [`RowPart::weight_rows`] is `rows`.
     pub parts: Vec<RowPart>,
     /// Added to the product, one number a row, in the order of the rows. Here `RowPart::rows`
     /// counts *elements* of the tensor flattened, not rows. Empty: no bias.
@@ -104,7 +128,7 @@ impl WeightSpec {
     /// Bytes of the stored form, all parts, biases included.
     pub fn stored_bytes(&self) -> u64 {
         let of = |p: &RowPart, cols: u64| {
-            p.format.row_bytes(cols).unwrap_or(0).saturating_mul(p.rows.len())
+            p.format.row_bytes(cols).unwrap_or(0).saturating_mul(p.weight_rows())
         };
         let matrix: u64 = self.parts.iter().map(|p| of(p, self.cols.into())).sum();
         matrix + self.bias.iter().map(|p| of(p, p.rows.len()) / p.rows.len().max(1)).sum::<u64>()

@@ -99,6 +99,7 @@ pub const HF_PREFIXES: &[&str] = &[
     "model.",
     "",
     "language_model.model.",
+    "language_model.",
     "model.language_model.",
     "bert.",
     "transformer.",
@@ -350,17 +351,29 @@ pub const NAMES: &[Row] = &[
     ),
     (
         Role::ExpertGate,
-        &["layers.{l}.mlp.experts.{e}.gate_proj", "layers.{l}.block_sparse_moe.experts.{e}.w1"],
+        &[
+            "layers.{l}.mlp.experts.{e}.gate_proj",
+            "layers.{l}.block_sparse_moe.experts.{e}.w1",
+            "layers.{l}.feed_forward.experts.{e}.gate_proj",
+        ],
         &[],
     ),
     (
         Role::ExpertUp,
-        &["layers.{l}.mlp.experts.{e}.up_proj", "layers.{l}.block_sparse_moe.experts.{e}.w3"],
+        &[
+            "layers.{l}.mlp.experts.{e}.up_proj",
+            "layers.{l}.block_sparse_moe.experts.{e}.w3",
+            "layers.{l}.feed_forward.experts.{e}.up_proj",
+        ],
         &[],
     ),
     (
         Role::ExpertDown,
-        &["layers.{l}.mlp.experts.{e}.down_proj", "layers.{l}.block_sparse_moe.experts.{e}.w2"],
+        &[
+            "layers.{l}.mlp.experts.{e}.down_proj",
+            "layers.{l}.block_sparse_moe.experts.{e}.w2",
+            "layers.{l}.feed_forward.experts.{e}.down_proj",
+        ],
         &[],
     ),
     (Role::ExpertsGate, &[], &["blk.{l}.ffn_gate_exps"]),

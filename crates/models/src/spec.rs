@@ -2,7 +2,8 @@
 //! memory or devices. Variety lives in enum variants, not in flags.
 
 use tokenmill_ir::{
-    Act, GateAct, GateOrder, GroupRule, Mask, NormKind, PoolKind, RopePairing, RouteScore, Unary,
+    Act, GateAct, GateOrder, GroupRule, Growth, Mask, NormKind, PoolKind, RopePairing, RouteScore,
+    Unary,
 };
 
 /// A model.
@@ -186,6 +187,8 @@ pub enum QkNorm {
     Head(Norm),
     /// All heads as one row.
     Whole(Norm),
+    /// Each head alone, without weights.
+    Unit(Norm),
 }
 
 /// Attention.
@@ -201,6 +204,8 @@ pub struct Attention {
     pub scale: f32,
     /// Rotation; absent for layers without positions.
     pub rope: Option<RopeSpec>,
+    /// Growth of queries with their position.
+    pub growth: Option<Growth>,
     /// Normalisation of queries and keys.
     pub qk_norm: QkNorm,
     /// Normalisation of values, each head alone, without weights.
@@ -437,10 +442,21 @@ pub struct Experts {
     pub normalise: bool,
     /// Multiplies the weights.
     pub scale: f32,
+    /// What the weights multiply.
+    pub weigh: Weigh,
     /// Rows of a tensor that holds gates and ups.
     pub fused: GateUp,
     /// An expert every token uses.
     pub shared: Option<SharedExpert>,
+}
+
+/// What the weight of a chosen expert multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weigh {
+    /// Its output.
+    Output,
+    /// Its input; where a token uses one expert only.
+    Input,
 }
 
 /// How rows of gate and up lie in a tensor that holds both, expert by expert.
@@ -450,6 +466,8 @@ pub enum GateUp {
     Alternate,
     /// All of gate, then all of up.
     Halves,
+    /// As columns: all of gate, then all of up. Down matrices are stored so too.
+    Turned,
 }
 
 /// An expert every token uses.

@@ -103,10 +103,14 @@ const CHANGES: &[(&str, Change)] = &[
             })
         })
     }),
+    ("attention.growth", |m| attention(m, |a| a.growth = None)),
+    ("attention.growth.beta", |m| attention(m, |a| each(&mut a.growth, |g| g.beta *= 1.1))),
+    ("attention.growth.every", |m| attention(m, |a| each(&mut a.growth, |g| g.every += 1))),
+    ("attention.growth.offset", |m| attention(m, |a| each(&mut a.growth, |g| g.offset += 1))),
     ("attention.qk_norm", |m| attention(m, |a| a.qk_norm = QkNorm::None)),
     ("attention.qk_norm.eps", |m| {
         attention(m, |a| {
-            if let QkNorm::Head(n) | QkNorm::Whole(n) = &mut a.qk_norm {
+            if let QkNorm::Head(n) | QkNorm::Whole(n) | QkNorm::Unit(n) = &mut a.qk_norm {
                 n.eps *= 2.0
             }
         })
@@ -116,6 +120,7 @@ const CHANGES: &[(&str, Change)] = &[
             a.mask = match a.mask {
                 Mask::Causal => Mask::Window(16),
                 Mask::Window(n) => Mask::Window(n + 1),
+                Mask::Chunk(n) => Mask::Chunk(n.min(64) - 1),
                 Mask::None => Mask::None,
                 Mask::Around(n) => Mask::Around(n + 1),
             }
@@ -124,6 +129,8 @@ const CHANGES: &[(&str, Change)] = &[
     ("attention.mask.full", |m| {
         attention(m, |a| match a.mask {
             Mask::Window(_) => a.mask = Mask::Causal,
+            // (longer ones than any prompt cannot be told from none)
+            Mask::Chunk(n) if n < 64 => a.mask = Mask::Window(n),
             Mask::Around(_) => a.mask = Mask::None,
             _ => {}
         })
@@ -189,11 +196,14 @@ const CHANGES: &[(&str, Change)] = &[
         })
     }),
     ("experts.scale", |m| experts(m, |e| e.scale *= 1.1)),
+    ("experts.weigh", |m| experts(m, |e| e.weigh = Weigh::Output)),
     ("experts.fused", |m| {
         experts(m, |e| {
             // Only where one tensor holds both.
-            if e.fused == GateUp::Halves {
-                e.fused = GateUp::Alternate
+            e.fused = match e.fused {
+                GateUp::Alternate => GateUp::Alternate,
+                GateUp::Halves => GateUp::Alternate,
+                GateUp::Turned => GateUp::Halves,
             }
         })
     }),

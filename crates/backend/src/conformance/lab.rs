@@ -154,12 +154,12 @@ impl Lab {
         let tensor = format!("t{}", self.material.tensors.len());
         self.material.insert(&tensor, bytes.len() / rows as usize, bytes);
         let rows = RowSlices::range(0, rows.into());
-        RowPart { format, tensor, rows, transposed: false }
+        RowPart { format, tensor, rows, transposed: None }
     }
 
     /// Adds a weight made of those parts.
     pub fn of_parts(&mut self, role: WeightUse, cols: u32, parts: Vec<RowPart>) -> WeightId {
-        let rows = parts.iter().map(|p| p.rows.len()).sum::<u64>() as u32;
+        let rows = parts.iter().map(RowPart::weight_rows).sum::<u64>() as u32;
         let name = format!("w{}", self.program.weights.len());
         let (bias, scales) = (Vec::new(), Vec::new());
         self.program.weight(WeightSpec { name, role, rows, cols, parts, bias, scales })
@@ -190,7 +190,7 @@ impl Lab {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.material.insert(&tensor, bytes.len(), bytes);
         let rows = RowSlices::range(0, 1);
-        RowPart { format: FormatId::F32, tensor, rows, transposed: false }
+        RowPart { format: FormatId::F32, tensor, rows, transposed: None }
     }
 
     /// Gives a matrix a random bias.
@@ -208,7 +208,7 @@ impl Lab {
         let tensor = format!("t{}", self.material.tensors.len());
         self.material.insert(&tensor, all as usize * 4, values);
         let rows = RowSlices::range(0, IDS.into());
-        let part = RowPart { format: FormatId::F32, tensor, rows, transposed: false };
+        let part = RowPart { format: FormatId::F32, tensor, rows, transposed: None };
         let table = self.of_parts(WeightUse::Rows, all, vec![part]);
         let out = self.program.buffer(Rows::Tokens, all);
         let id = out.buffer;

@@ -107,6 +107,7 @@ pub(super) fn attend(a: &Attention<'_>, q: Rows<'_>, keys: Keys<'_>, batch: &Bat
             let seen = match a.mask {
                 Mask::Causal => 0..start + i + 1,
                 Mask::Window(n) => (start + i + 1).saturating_sub(n as usize)..start + i + 1,
+                Mask::Chunk(n) => (start + i) / n as usize * n as usize..start + i + 1,
                 Mask::None => 0..total,
                 Mask::Around(n) => {
                     let (at, n) = (start + i, n as usize);

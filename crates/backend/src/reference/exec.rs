@@ -261,10 +261,17 @@ impl ReferenceExecutable {
     fn store_op(&mut self, op: &Op, batch: &Batch) {
         let at = &batch.positions;
         match op {
-            Op::RotateStore { q, head_dim, q_norm, rope, store: kept, out, .. } => {
+            Op::RotateStore { q, head_dim, q_norm, rope, growth, store: kept, out, .. } => {
                 let dim = *head_dim as usize;
                 let rotation = rope.map(|r| self.rotation(r));
-                let queries = rotate(self.rows(*q), dim, self.head_norm(q_norm), rotation, at);
+                let mut queries = rotate(self.rows(*q), dim, self.head_norm(q_norm), rotation, at);
+                if let Some(growth) = growth {
+                    let rows = queries.chunks_exact_mut(q.cols as usize);
+                    for (row, &position) in rows.zip(at) {
+                        let factor = growth.factor(position);
+                        row.iter_mut().for_each(|x| *x *= factor);
+                    }
+                }
                 if let Some(s) = kept {
                     let k = self.rows(s.k);
                     let keys = rotate(k, dim, self.head_norm(&s.k_norm), rotation, at);

@@ -213,7 +213,7 @@ pub fn arithmetic_of(program: &Program, mode: Mode) -> (&'static str, Arithmetic
     let mut by_format: Vec<(FormatId, u64)> = Vec::new();
     for w in &program.weights {
         for p in &w.parts {
-            let bytes = p.format.row_bytes(w.cols.into()).unwrap_or(0) * p.rows.len();
+            let bytes = p.format.row_bytes(w.cols.into()).unwrap_or(0) * p.weight_rows();
             match by_format.iter_mut().find(|f| f.0 == p.format) {
                 Some(f) => f.1 += bytes,
                 None => by_format.push((p.format, bytes)),

@@ -280,6 +280,7 @@ impl AttendJob<'_> {
         match self.mask {
             Mask::Causal => 0..index + 1,
             Mask::Window(n) => (index + 1).saturating_sub(n as usize)..index + 1,
+            Mask::Chunk(n) => index / n as usize * n as usize..index + 1,
             Mask::None => 0..keys,
             Mask::Around(n) => index.saturating_sub(n as usize)..keys.min(index + n as usize + 1),
         }

@@ -114,7 +114,7 @@ fn run(case: &Case, data: &Data, way: Way) -> Vec<f32> {
             unsafe { layout.store(way.isa, cache, block, token % BLOCK_TOKENS, k, v) };
         }
         let mut tables = tables.clone();
-        if let Mask::Window(n) = case.mask {
+        if let Mask::Window(n) | Mask::Chunk(n) = case.mask {
             // Blocks behind the window of the first token are given back.
             let behind = (first + 1).saturating_sub(n as usize) / BLOCK_TOKENS;
             tables[..behind].fill(BlockId::NONE);
@@ -246,6 +246,7 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
         let seen = match case.mask {
             Mask::Causal => 0..t + 1,
             Mask::Window(n) => (t + 1).saturating_sub(n as usize)..t + 1,
+            Mask::Chunk(n) => t - t % n as usize..t + 1,
             Mask::None => 0..case.tokens,
             Mask::Around(n) => {
                 let n = n as usize;
@@ -287,6 +288,8 @@ fn cases() -> Vec<Case> {
         Case { heads: 8, kv_heads: 2, k_dim: 80, v_dim: 80, ..CASE },
         Case { heads: 8, k_dim: 24, v_dim: 40, mask: Mask::Window(37), ..CASE },
         Case { mask: Mask::Window(1), ..CASE },
+        Case { mask: Mask::Chunk(37), ..CASE },
+        Case { heads: 2, k_dim: 16, v_dim: 8, tokens: 700, mask: Mask::Chunk(300), ..CASE },
         Case { mask: Mask::Window(64), softcap: Some(5.0), sinks: true, sharp: 3.0, ..CASE },
         Case { mask: Mask::None, heads: 2, kv_heads: 2, k_dim: 32, v_dim: 32, ..CASE },
         Case { heads: 1, k_dim: 7, v_dim: 5, sinks: true, tokens: 90, ..CASE },

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tokenmill_ir::{BlockId, NormKind, Rows as RowKind};
+use tokenmill_ir::{BlockId, Growth, NormKind, Rows as RowKind};
 
 use crate::attend::BLOCK_TOKENS;
 use crate::attend::rope::{HeadScale, Rotation};
@@ -36,13 +36,14 @@ pub(crate) struct HeadRule {
     pub eps: f32,
 }
 
-/// Norm and rotation of heads.
+/// Norm, rotation and growth of heads.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub dim: usize,
     pub norm: Option<HeadRule>,
     /// The rotation and where its angles lie.
     pub rotation: Option<(Rotation, Cols)>,
+    pub growth: Option<Growth>,
 }
 
 impl Turn {
@@ -57,6 +58,10 @@ impl Turn {
         }
         if let Some((rotation, angles)) = &self.rotation {
             rotation.apply(isa, job.read(*angles, row), self.dim, heads);
+        }
+        if let Some(growth) = self.growth {
+            let factor = growth.factor(job.step.batch.positions[row]);
+            heads.iter_mut().for_each(|x| *x *= factor);
         }
     }
 }

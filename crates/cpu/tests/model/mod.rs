@@ -79,7 +79,7 @@ impl Model {
         let tensor = format!("t{}", self.program.weights.len());
         self.material.insert(&tensor, bytes.len() / rows as usize, bytes);
         let slices = RowSlices::range(0, rows.into());
-        let part = RowPart { format, tensor, rows: slices, transposed: false };
+        let part = RowPart { format, tensor, rows: slices, transposed: None };
         let name = format!("w{}", self.program.weights.len());
         let (parts, bias, scales) = (vec![part], Vec::new(), Vec::new());
         self.program.weight(WeightSpec { name, role, rows, cols, parts, bias, scales })
@@ -176,6 +176,7 @@ impl Model {
             head_dim: DIM,
             q_norm: None,
             rope: Some(RopeId(0)),
+            growth: None,
             store,
             out: q.buffer,
         });

@@ -38,6 +38,7 @@ pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         head_dim,
         scale: 1.0 / (head_dim as f32).sqrt(),
         rope: None,
+        growth: None,
         qk_norm: QkNorm::None,
         v_norm: None,
         kv: KvSource::Own,

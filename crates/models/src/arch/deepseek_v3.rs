@@ -97,6 +97,7 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
         groups: groups.filter(|g| g.groups > 1),
         normalise: normalise.unwrap_or(!h.is_gguf()),
         scale: m.opt_f32(&h.own("routed_scaling_factor", "expert_weights_scale"))?.unwrap_or(1.0),
+        weigh: Weigh::Output,
         fused: GateUp::Alternate,
         shared: shared.map(|n| SharedExpert { width: width * n, gated: false }),
     };

@@ -5,7 +5,7 @@ use tokenmill_ir::{GateAct, Mask, MetaValue, RopePairing, RouteScore};
 use super::{Arch, llama};
 use crate::error::ModelError;
 use crate::hyper::*;
-use crate::spec::{Experts, Ffn, GateUp, ModelSpec};
+use crate::spec::{Experts, Ffn, GateUp, ModelSpec, Weigh};
 
 pub const ARCH: Arch = Arch { name: "gpt_oss", spellings: &["gpt_oss", "gpt-oss"], spec };
 
@@ -33,6 +33,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         groups: None,
         normalise: false,
         scale: 1.0,
+        weigh: Weigh::Output,
         fused: GateUp::Alternate,
         shared: None,
     };

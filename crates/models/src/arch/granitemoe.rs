@@ -5,7 +5,7 @@ use tokenmill_ir::{Act, GateAct, RouteScore};
 use super::{Arch, granite};
 use crate::error::ModelError;
 use crate::hyper::*;
-use crate::spec::{Experts, Ffn, GateUp, ModelSpec, SharedExpert};
+use crate::spec::{Experts, Ffn, GateUp, ModelSpec, SharedExpert, Weigh};
 
 pub const ARCH: Arch =
     Arch { name: "granitemoe", spellings: &["granitemoe", "granitemoeshared"], spec };
@@ -29,6 +29,7 @@ pub fn experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
         groups: None,
         normalise: false,
         scale: 1.0,
+        weigh: Weigh::Output,
         fused: GateUp::Halves,
         shared: shared.map(|width| SharedExpert { width, gated: false }),
     })

@@ -23,6 +23,7 @@ mod granite_hybrid;
 mod granitemoe;
 mod lfm2;
 mod llama;
+mod llama4;
 mod mamba2;
 mod minimax_m2;
 mod ministral3;
@@ -67,6 +68,7 @@ pub struct Arch {
 /// All architectures.
 pub const ARCHS: &[Arch] = &[
     llama::ARCH,
+    llama4::ARCH,
     mistral::ARCH,
     mixtral::ARCH,
     qwen2::ARCH,

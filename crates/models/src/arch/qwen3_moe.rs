@@ -5,7 +5,7 @@ use tokenmill_ir::{Act, GateAct, RouteScore};
 use super::{Arch, qwen3};
 use crate::error::ModelError;
 use crate::hyper::*;
-use crate::spec::{Experts, Ffn, GateUp, ModelSpec};
+use crate::spec::{Experts, Ffn, GateUp, ModelSpec, Weigh};
 
 pub const ARCH: Arch = Arch { name: "qwen3_moe", spellings: &["qwen3_moe", "qwen3moe"], spec };
 
@@ -30,6 +30,7 @@ pub fn softmax_experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
         groups: None,
         normalise: h.meta().opt_bool("norm_topk_prob")?.unwrap_or(true),
         scale: 1.0,
+        weigh: Weigh::Output,
         fused: GateUp::Alternate,
         shared: None,
     })

@@ -1,12 +1,14 @@
 //! Feed-forward parts: gated, plain, routed experts.
 
-use tokenmill_ir::{Act, Expr, GateAct, Op, RouteRule, RowSlices, Rows, Unary, View, WeightId};
+use tokenmill_ir::{
+    Act, Expr, GateAct, Op, RouteRule, RouteScore, RowSlices, Rows, Unary, View, WeightId,
+};
 
-use super::Lower;
 use super::weights::ExpertKind;
+use super::{Lower, slice};
 use crate::error::ModelError;
 use crate::names::Role;
-use crate::spec::{Experts, Ffn};
+use crate::spec::{Experts, Ffn, Weigh};
 
 const GATE: ExpertKind = ExpertKind {
     name: "gate",
@@ -92,8 +94,13 @@ impl Lower<'_> {
             normalise: e.normalise,
             scale: e.scale,
         };
-        let route = self.program.buffer(Rows::Tokens, 2 * e.top);
+        let mut route = self.program.buffer(Rows::Tokens, 2 * e.top);
         self.program.ops.push(Op::Route { x, router, rule, out: route.buffer });
+        let all = x;
+        let mut x = x;
+        if e.weigh == Weigh::Input {
+            (x, route) = self.weighed_input(x, router, rule, route)?;
+        }
         let gate = self.expert_matrices(&GATE, e, e.width, hidden)?;
         let up = self.expert_matrices(&UP, e, e.width, hidden)?;
         let down = self.expert_matrices(&DOWN, e, hidden, e.width)?;
@@ -109,15 +116,33 @@ impl Lower<'_> {
                 self.matrix(Role::SharedUp, shared.width, hidden)?,
             ),
         };
-        let y = self.gated(x, gate, up, shared.width, GateAct::Plain(Act::Silu));
+        let y = self.gated(all, gate, up, shared.width, GateAct::Plain(Act::Silu));
         let down = self.matrix(Role::SharedDown, hidden, shared.width)?;
         let mut y = self.linear(y, down);
         if shared.gated {
             let gate = self.matrix(Role::SharedRouter, 1, hidden)?;
-            let g = self.linear(x, gate);
+            let g = self.linear(all, gate);
             let sigmoid = Expr::Arg(1).apply(Unary::Sigmoid);
             y = self.map(Expr::Mul(Box::new(Expr::Arg(0)), Box::new(sigmoid)), vec![y, g]);
         }
         Ok(self.map(Expr::add(0, 1), vec![out, y]))
+    }
+
+    /// The input times the weight of its one expert, and the same choice with a weight of 1.
+    fn weighed_input(
+        &mut self,
+        x: View,
+        router: WeightId,
+        rule: RouteRule,
+        route: View,
+    ) -> Result<(View, View), ModelError> {
+        if rule.top != 1 || rule.choice_bias.is_some() {
+            return Err(ModelError::unsupported("experts a token (weighed inputs)", rule.top));
+        }
+        let weighed = self.map(Expr::mul(0, 1), vec![x, slice(route, 1, 1)]);
+        let rule = RouteRule { score: RouteScore::SoftmaxOfTop, scale: 1.0, ..rule };
+        let whole = self.program.buffer(Rows::Tokens, 2);
+        self.program.ops.push(Op::Route { x, router, rule, out: whole.buffer });
+        Ok((weighed, whole))
     }
 }

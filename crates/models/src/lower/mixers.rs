@@ -1,8 +1,8 @@
 //! Token mixers: attention, latent attention, gated delta net, Mamba-2, short convolution.
 
 use tokenmill_ir::{
-    Act, AttendSource, CacheKind, Expr, GateOrder, HeadNorm, Mask, Op, RopeId, RowSlices, Rows,
-    Store, Unary, View, WeightId, WeightSpec, WeightUse,
+    Act, AttendSource, CacheKind, Columns, Expr, GateOrder, Growth, HeadNorm, Mask, Op, RopeId,
+    RowSlices, Rows, Store, Unary, View, WeightId, WeightSpec, WeightUse,
 };
 
 use super::{Lower, slice};
@@ -41,6 +41,10 @@ impl Lower<'_> {
         if let QkNorm::Whole(norm) = a.qk_norm {
             q = self.norm(q, norm, Role::QNorm)?;
             k = self.norm(k, norm, Role::KNorm)?;
+        }
+        if let QkNorm::Unit(norm) = a.qk_norm {
+            q = self.unit_norm(q, norm, a.heads);
+            k = self.unit_norm(k, norm, a.kv_heads);
         }
         if let (Some(norm), true) = (a.v_norm, kv_cols > 0) {
             v = self.unit_norm(v, norm, a.kv_heads);
@@ -94,21 +98,22 @@ impl Lower<'_> {
             None => None,
         };
         if matches!(a.mask, Mask::None | Mask::Around(_)) {
-            let q = self.rotated(q, a.heads, q_norm, rope);
-            return Ok((
-                q,
-                AttendSource::Fresh { k: self.rotated(k, a.kv_heads, k_norm, rope), v },
-            ));
+            let q = self.rotated(q, a.heads, q_norm, rope, a.growth);
+            let k = self.rotated(k, a.kv_heads, k_norm, rope, None);
+            return Ok((q, AttendSource::Fresh { k, v }));
         }
         if let KvSource::Layer(layer) = a.kv {
             let shared = self.kv_caches.iter().find(|(l, _)| *l == layer).map(|(_, c)| *c);
             let value = format!("the cache of layer {layer}");
             let cache = shared.ok_or_else(|| ModelError::unsupported("shared keys", value))?;
-            return Ok((self.rotated(q, a.heads, q_norm, rope), AttendSource::Cache(cache)));
+            let q = self.rotated(q, a.heads, q_norm, rope, a.growth);
+            return Ok((q, AttendSource::Cache(cache)));
         }
         let (kv_heads, k_dim, v_dim) = (a.kv_heads, a.head_dim, a.head_dim);
         let cache = self.cache(match a.mask {
-            Mask::Window(tokens) => CacheKind::Window { tokens, kv_heads, k_dim, v_dim },
+            Mask::Window(tokens) | Mask::Chunk(tokens) => {
+                CacheKind::Window { tokens, kv_heads, k_dim, v_dim }
+            }
             _ => CacheKind::Full { kv_heads, k_dim, v_dim },
         });
         self.kv_caches.push((self.layer, cache));
@@ -119,6 +124,7 @@ impl Lower<'_> {
             head_dim: a.head_dim,
             q_norm,
             rope,
+            growth: a.growth,
             store: Some(Store { k, v, kv_heads, k_norm, cache }),
             out: rotated.buffer,
         });
@@ -132,8 +138,9 @@ impl Lower<'_> {
         heads: u32,
         norm: Option<HeadNorm>,
         rope: Option<RopeId>,
+        growth: Option<Growth>,
     ) -> View {
-        if norm.is_none() && rope.is_none() {
+        if norm.is_none() && rope.is_none() && growth.is_none() {
             return x;
         }
         let out = self.program.buffer(Rows::Tokens, x.cols);
@@ -145,6 +152,7 @@ impl Lower<'_> {
             head_dim,
             q_norm,
             rope,
+            growth,
             store: None,
             out: id,
         });
@@ -260,6 +268,7 @@ impl Lower<'_> {
             head_dim: rope_dim,
             q_norm: None,
             rope: Some(rope),
+            growth: None,
             store: None,
             out: rotated.buffer,
         });
@@ -297,7 +306,7 @@ impl Lower<'_> {
         if key.format.info().block_weights != 1 {
             return Err(ModelError::unsupported(&t.name, key.format.name()));
         }
-        key.transposed = true;
+        key.transposed = Some(Columns::all(l.kv_lora.into()));
         let value = self.part(t, rows(l.nope, l.v_dim), l.kv_lora)?;
         let mut add = |name: &str, rows, cols, part| {
             self.program.weight(WeightSpec {

@@ -1,6 +1,6 @@
 //! Weights of a program from tensors of a file, shapes checked.
 
-use tokenmill_ir::{RowPart, RowSlices, TensorInfo, WeightId, WeightSpec, WeightUse};
+use tokenmill_ir::{Columns, RowPart, RowSlices, TensorInfo, WeightId, WeightSpec, WeightUse};
 
 use super::Lower;
 use crate::error::ModelError;
@@ -86,7 +86,7 @@ impl<'a> Lower<'a> {
             return Err(shape_error(t, format!("[{cols}]")));
         }
         let rows = RowSlices::range(0, t.rows().max(1));
-        let part = RowPart { format: t.format, tensor: t.name.clone(), rows, transposed: false };
+        let part = RowPart { format: t.format, tensor: t.name.clone(), rows, transposed: None };
         Ok(self.program.weight(WeightSpec {
             name: t.name.clone(),
             role: WeightUse::Vector,
@@ -177,7 +177,7 @@ impl<'a> Lower<'a> {
     ) -> Result<WeightId, ModelError> {
         let t = self.tensor(role)?;
         let part = self.part(t, None, cols)?;
-        self.expect_rows(t, part_rows(t, &part), rows)?;
+        self.expect_rows(t, part.weight_rows(), rows)?;
         let bias = self.bias_part(t, None, rows)?.into_iter().collect();
         Ok(self.program.weight(WeightSpec {
             name: t.name.clone(),
@@ -209,7 +209,7 @@ impl<'a> Lower<'a> {
         for &(role, wanted) in slices {
             let t = self.tensor(role)?;
             let part = self.part(t, wanted, cols)?;
-            let count = part_rows(t, &part);
+            let count = part.weight_rows();
             rows += count;
             bias.extend(self.bias_part(t, wanted, count as u32)?);
             parts.push(part);
@@ -243,6 +243,7 @@ impl<'a> Lower<'a> {
         cols: u32,
     ) -> Result<WeightId, ModelError> {
         let (count, layout) = (e.count, e.fused);
+        let turned = layout == GateUp::Turned;
         let first = WeightId(self.program.weights.len() as u32);
         let stacked = self.tensor_opt(kind.stacked);
         let fused = match kind.fused {
@@ -250,6 +251,18 @@ impl<'a> Lower<'a> {
             _ => None,
         };
         for e in 0..count {
+            if let (Some(t), true) = (stacked.or(fused), turned) {
+                let columns = match (stacked, kind.fused) {
+                    (None, Some((_, odd))) => {
+                        let rows = u64::from(rows);
+                        Columns { start: odd * rows, count: rows, of: 2 * rows }
+                    }
+                    _ => Columns::all(rows.into()),
+                };
+                let part = turned_expert(t, e, cols, columns)?;
+                self.expert(kind, e, (rows, cols), part, None);
+                continue;
+            }
             let (t, wanted) = match (stacked, fused, kind.fused) {
                 (Some(t), _, _) => {
                     let start = u64::from(e) * u64::from(rows);
@@ -261,7 +274,7 @@ impl<'a> Lower<'a> {
                         GateUp::Alternate => {
                             RowSlices { start: both + odd, count: 1, stride: 2, repeat: rows }
                         }
-                        GateUp::Halves => RowSlices::range(both + odd * rows, rows),
+                        _ => RowSlices::range(both + odd * rows, rows),
                     };
                     (t, Some(wanted))
                 }
@@ -269,21 +282,30 @@ impl<'a> Lower<'a> {
             };
             let part = self.part(t, wanted, cols)?;
             self.expect_rows(t, part.rows.len(), rows)?;
-            let bias = self.bias_part(t, wanted, rows)?.into_iter().collect();
-            let name = format!("layers.{}.experts.{e}.{}", self.layer, kind.name);
-            let parts = vec![part];
-            let role = WeightUse::Expert;
-            self.program.weight(WeightSpec {
-                name,
-                role,
-                rows,
-                cols,
-                parts,
-                bias,
-                scales: Vec::new(),
-            });
+            let bias = self.bias_part(t, wanted, rows)?;
+            self.expert(kind, e, (rows, cols), part, bias);
         }
         Ok(first)
+    }
+
+    /// Adds the matrix of one expert.
+    fn expert(
+        &mut self,
+        kind: &ExpertKind,
+        expert: u32,
+        (rows, cols): (u32, u32),
+        part: RowPart,
+        bias: Option<RowPart>,
+    ) {
+        self.program.weight(WeightSpec {
+            name: format!("layers.{}.experts.{expert}.{}", self.layer, kind.name),
+            role: WeightUse::Expert,
+            rows,
+            cols,
+            parts: vec![part],
+            bias: bias.into_iter().collect(),
+            scales: Vec::new(),
+        });
     }
 
     fn expert_tensor(&mut self, role: Role, expert: u32) -> Result<&'a TensorInfo, ModelError> {
@@ -311,7 +333,7 @@ impl<'a> Lower<'a> {
             let last = rows.row(rows.len().saturating_sub(1));
             return Err(shape_error(t, format!("[more than {last}, {cols}]")));
         }
-        Ok(RowPart { format: t.format, tensor: t.name.clone(), rows, transposed: false })
+        Ok(RowPart { format: t.format, tensor: t.name.clone(), rows, transposed: None })
     }
 
     fn bias_part(
@@ -328,7 +350,7 @@ impl<'a> Lower<'a> {
             return Err(shape_error(b, format!("{expected} numbers")));
         }
         let (format, tensor) = (b.format, b.name.clone());
-        Ok(Some(RowPart { format, tensor, rows, transposed: false }))
+        Ok(Some(RowPart { format, tensor, rows, transposed: None }))
     }
 
     fn expect_rows(&self, t: &TensorInfo, found: u64, expected: u32) -> Result<(), ModelError> {
@@ -358,12 +380,25 @@ fn transposed(t: &TensorInfo, wanted: Option<RowSlices>, cols: u32) -> Result<Ro
         return Err(shape_error(t, format!("[{cols}, …], plain numbers")));
     }
     let rows = RowSlices::range(0, t.rows());
-    Ok(RowPart { format: t.format, tensor: t.name.clone(), rows, transposed: true })
+    let transposed = Some(Columns::all(t.cols()));
+    Ok(RowPart { format: t.format, tensor: t.name.clone(), rows, transposed })
 }
 
-/// Rows of the weight that come from a part of `t`.
-fn part_rows(t: &TensorInfo, part: &RowPart) -> u64 {
-    if part.transposed { part.rows.repeat * t.cols() } else { part.rows.len() }
+/// The matrix of an expert stored `[expert, columns, rows]`.
+fn turned_expert(
+    t: &TensorInfo,
+    expert: u32,
+    cols: u32,
+    columns: Columns,
+) -> Result<RowPart, ModelError> {
+    let rows = RowSlices::range(u64::from(expert) * u64::from(cols), cols.into());
+    let there = rows.start + rows.count <= t.rows() && t.cols() == columns.of;
+    if !there || t.format.info().block_weights != 1 {
+        let expected = format!("[more than {expert}, {cols}, {}], plain numbers", columns.of);
+        return Err(shape_error(t, expected));
+    }
+    let (format, tensor) = (t.format, t.name.clone());
+    Ok(RowPart { format, tensor, rows, transposed: Some(columns) })
 }
 
 fn elements(t: &TensorInfo) -> u64 {

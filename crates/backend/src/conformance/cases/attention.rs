@@ -1,7 +1,7 @@
 //! Rotation, storing, attention over caches and fresh keys, latent attention.
 
 use tokenmill_ir::{
-    AttendSource, CacheKind, Expr, HeadNorm, KvFormat, Mask, NormKind, Op, Rope, RopeId,
+    AttendSource, CacheKind, Expr, Growth, HeadNorm, KvFormat, Mask, NormKind, Op, Rope, RopeId,
     RopePairing, Store,
 };
 
@@ -22,6 +22,7 @@ struct Shape {
     /// Rotated columns; 0: none.
     rotated: u32,
     pairing: RopePairing,
+    growth: Option<Growth>,
 }
 
 const PLAIN: Shape = Shape {
@@ -36,9 +37,10 @@ const PLAIN: Shape = Shape {
     norm: None,
     rotated: 24,
     pairing: RopePairing::Half,
+    growth: None,
 };
 
-const SHAPES: [Shape; 9] = [
+const SHAPES: [Shape; 11] = [
     PLAIN,
     Shape { name: "9 heads on 3", heads: 9, kv_heads: 3, dim: 64, v_dim: 64, rotated: 64, ..PLAIN },
     Shape {
@@ -53,6 +55,13 @@ const SHAPES: [Shape; 9] = [
     },
     Shape { name: "window of 20", mask: Mask::Window(20), heads: 6, kv_heads: 2, ..PLAIN },
     Shape { name: "window of 1", mask: Mask::Window(1), ..PLAIN },
+    Shape { name: "chunks of 20", mask: Mask::Chunk(20), heads: 6, kv_heads: 2, ..PLAIN },
+    Shape {
+        name: "queries that grow, no rotation",
+        growth: Some(Growth { beta: 0.5, every: 9, offset: 1 }),
+        rotated: 0,
+        ..PLAIN
+    },
     Shape {
         name: "softcap, 8 heads on 1",
         heads: 8,
@@ -118,7 +127,9 @@ fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
     let &Shape { heads, kv_heads, dim, v_dim, mask, softcap, .. } = shape;
     let inputs = lab.inputs(&[heads * dim, kv_heads * dim, kv_heads * v_dim]);
     let kind = match mask {
-        Mask::Window(tokens) => CacheKind::Window { tokens, kv_heads, k_dim: dim, v_dim },
+        Mask::Window(tokens) | Mask::Chunk(tokens) => {
+            CacheKind::Window { tokens, kv_heads, k_dim: dim, v_dim }
+        }
         _ => CacheKind::Full { kv_heads, k_dim: dim, v_dim },
     };
     let cache = lab.cache(kind, format);
@@ -141,6 +152,7 @@ fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
         head_dim: dim,
         q_norm,
         rope,
+        growth: shape.growth,
         store: Some(Store { k, v, kv_heads, k_norm, cache }),
         out: rotated.buffer,
     });
@@ -174,7 +186,8 @@ fn rotated_only(block: u32) -> Case {
     let out = lab.out(5 * 48);
     let (heads, head_dim) = (5, 48);
     let id = out.buffer;
-    lab.push(Op::RotateStore { q, heads, head_dim, q_norm, rope, store: None, out: id });
+    let growth = Some(Growth { beta: 0.1, every: 5, offset: 0 });
+    lab.push(Op::RotateStore { q, heads, head_dim, q_norm, rope, growth, store: None, out: id });
     lab.finish("rotation of queries alone".into(), out, Tolerance::F32, block)
 }
 

@@ -1,7 +1,7 @@
 //! Embedding, norms, products, elementwise maps.
 
 use tokenmill_ir::{
-    Act, Expr, GateAct, GateOrder, NormKind, Op, RowSlices, Rows, Unary, WeightUse,
+    Act, Columns, Expr, GateAct, GateOrder, NormKind, Op, RowSlices, Rows, Unary, WeightUse,
 };
 use tokenmill_quant::{FORMATS, FormatId};
 
@@ -101,9 +101,8 @@ fn transposed(block: u32) -> Case {
     let mut part = lab.part(FormatId::F32, heads * (nope + 8), latent);
     let stride = u64::from(nope + 8);
     part.rows = RowSlices { start: 0, count: nope.into(), stride, repeat: heads.into() };
-    part.transposed = true;
+    part.transposed = Some(Columns::all(latent.into()));
     let weight = lab.of_parts(WeightUse::Matmul, nope, vec![part]);
-    lab.program.weights[weight.0 as usize].rows = heads * latent;
     let out = lab.out(heads * latent);
     lab.push(Op::HeadLinear { x, heads, weight, out: out.buffer });
     lab.finish("head linear of transposed blocks".into(), out, Tolerance::F32, block)

@@ -1,0 +1,84 @@
+//! Llama 4, its text part: rotated layers that attend within chunks, full layers without positions
+//! whose queries grow, one expert a token that takes its weight in, beside a shared one.
+
+use tokenmill_ir::{Act, GateAct, Growth, Mask, RopePairing, RouteScore};
+
+use super::{Arch, llama, smollm3};
+use crate::error::ModelError;
+use crate::hyper::*;
+use crate::spec::*;
+
+pub const ARCH: Arch = Arch { name: "llama4", spellings: &["llama4", "llama4_text"], spec };
+
+/// What llama.cpp's files do not say is as in Meta's models.
+const CHUNK: u32 = 8192;
+
+fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+    let m = h.meta();
+    let mut model = llama::spec_with(h, RopePairing::Interleaved)?;
+    // Files of llama.cpp for models without chunks say so.
+    let whole = h.opt_u32(WINDOW)? == Some(0);
+    if !whole {
+        smollm3::without_positions(h, &mut model)?;
+    }
+    let norm = Norm::rms(h.f32(RMS_EPS)?);
+    let normed =
+        m.opt_bool("use_qk_norm")?.unwrap_or(!h.is_gguf() || h.opt_u32(EXPERTS)? != Some(128));
+    let listed = m.opt_list("layer_types")?.is_some();
+    let full = h.full_layers(4, false)?;
+    let chunk = m.opt_u32("attention_chunk_size")?.unwrap_or(CHUNK);
+    let growth = Growth {
+        beta: m.opt_f32("attn_scale")?.unwrap_or(0.1),
+        every: m.opt_u32("floor_scale")?.unwrap_or(CHUNK),
+        offset: 1,
+    };
+    let grows = m.opt_bool("attn_temperature_tuning")?.unwrap_or(true);
+    for (i, a) in model.attention_mut() {
+        match a.rope {
+            Some(_) if normed => a.qk_norm = QkNorm::Unit(norm),
+            None if grows => a.growth = Some(growth),
+            _ => {}
+        }
+        let full = whole || if listed { full[i] } else { a.rope.is_none() };
+        if !full {
+            a.mask = Mask::Chunk(chunk.max(1));
+        }
+    }
+    feed_forward(h, &mut model)?;
+    Ok(model)
+}
+
+/// Experts in every `interleave_moe_layer_step`-th layer or those listed, the others dense.
+fn feed_forward(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
+    let m = h.meta();
+    let dense = m.u32(&h.own("intermediate_size_mlp", "feed_forward_length"))?;
+    let width = h.expert_width()?;
+    let act = h.activation(Act::Silu)?;
+    let experts = Experts {
+        count: h.opt_u32(EXPERTS)?.unwrap_or(0),
+        top: h.opt_u32(EXPERTS_USED)?.unwrap_or(1),
+        width,
+        act: GateAct::Plain(act),
+        score: RouteScore::Sigmoid,
+        groups: None,
+        normalise: false,
+        scale: 1.0,
+        weigh: Weigh::Input,
+        fused: if h.is_gguf() { GateUp::Halves } else { GateUp::Turned },
+        shared: Some(SharedExpert { width, gated: false }),
+    };
+    let step = m.opt_u32(&h.own("interleave_moe_layer_step", "interleave_moe_layer_step"))?;
+    let step = step.unwrap_or(1) as usize;
+    let list = m.opt_list("moe_layers")?;
+    for (i, ffn) in model.ffn_mut() {
+        let routed = match list {
+            Some(list) => list.iter().any(|l| l.as_u32().is_some_and(|l| l as usize == i)),
+            None => step > 0 && (i + 1).is_multiple_of(step),
+        };
+        *ffn = match routed {
+            true => Ffn::Experts(experts.clone()),
+            false => Ffn::gated(dense, act),
+        };
+    }
+    Ok(())
+}
