@@ -23,9 +23,12 @@ enum Stage {
     /// word that follows them. This is `…|\s+(?!\S)|\s+` without a look-ahead, so that matching
     /// takes linear time.
     IsolateThenSpaces(&'static str),
+    /// Cut every match, a number, into threes from its right end and isolate them. This is
+    /// `\d{1,3}(?=(?:\d{3})*…)` without a look-ahead.
+    Thousands(&'static str),
 }
 
-use Stage::{Isolate, IsolateThenSpaces};
+use Stage::{Isolate, IsolateThenSpaces, Thousands};
 
 pub(crate) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
 const LLAMA3: &str = concat!(
@@ -174,6 +177,17 @@ const KINDS: &[Kind] = &[
     Kind {
         names: &["gpt-4o", "o200k", "llama4", "kanana2", "minimax-m2", "talkie"],
         stages: &[IsolateThenSpaces(O200K)],
+        whole_words: false,
+    },
+    Kind {
+        names: &["tiny_aya", "cohere2moe"],
+        stages: &[Thousands(r"\d+\b"), IsolateThenSpaces(O200K)],
+        whole_words: false,
+    },
+    Kind {
+        // Words end at numbers only: tokens of this family span several words.
+        names: &["superbpe"],
+        stages: &[Isolate(r"\p{N}+"), Thousands(r"\d+")],
         whole_words: false,
     },
     Kind {
@@ -357,7 +371,7 @@ const COMPOSED: &[&str] = &["qwen2", "command-r", "olmo", "mpt", "modern-bert"];
 
 /// A compiled pre-tokenizer.
 pub(crate) struct PreTokenizer {
-    stages: Vec<meta::Regex>,
+    stages: Vec<Cutter>,
     /// A word that is in the vocabulary is taken whole, without merging.
     pub(crate) whole_words: bool,
     /// Text is normalised to NFC first.
@@ -378,8 +392,8 @@ impl PreTokenizer {
         composes: bool,
     ) -> Option<PreTokenizer> {
         let compile = |pattern: &String| match pattern.strip_suffix(SPACES) {
-            Some(pattern) => compile_with_spaces(pattern),
-            None => meta::Regex::new(pattern).ok(),
+            Some(pattern) => compile_with_spaces(pattern).map(Cutter::Isolate),
+            None => meta::Regex::new(pattern).ok().map(Cutter::Isolate),
         };
         if patterns.iter().any(|pattern| has_possessive(pattern)) {
             return None;
@@ -403,7 +417,10 @@ impl PreTokenizer {
         for stage in &self.stages {
             let mut next = Vec::with_capacity(pieces.len());
             for piece in pieces {
-                isolate(stage, piece, &mut next);
+                match stage {
+                    Cutter::Isolate(regex) => isolate(regex, piece, &mut next),
+                    Cutter::Thousands(regex) => isolate_thousands(regex, piece, &mut next),
+                }
             }
             pieces = next;
         }
@@ -411,11 +428,18 @@ impl PreTokenizer {
     }
 }
 
-/// Pattern 0 is the stage's own, pattern 1 (where present) the runs of white space.
-fn compile(stage: &Stage) -> Option<meta::Regex> {
+/// A compiled [`Stage`].
+enum Cutter {
+    /// Pattern 0 is the stage's own, pattern 1 (where present) the runs of white space.
+    Isolate(meta::Regex),
+    Thousands(meta::Regex),
+}
+
+fn compile(stage: &Stage) -> Option<Cutter> {
     match stage {
-        Isolate(pattern) => meta::Regex::new(pattern).ok(),
-        IsolateThenSpaces(pattern) => compile_with_spaces(pattern),
+        Isolate(pattern) => meta::Regex::new(pattern).ok().map(Cutter::Isolate),
+        IsolateThenSpaces(pattern) => compile_with_spaces(pattern).map(Cutter::Isolate),
+        Thousands(pattern) => meta::Regex::new(pattern).ok().map(Cutter::Thousands),
     }
 }
 
@@ -476,6 +500,26 @@ fn isolate<'t>(regex: &meta::Regex, piece: &'t str, out: &mut Vec<&'t str>) {
     push(piece.get(done..));
 }
 
+fn isolate_thousands<'t>(regex: &meta::Regex, piece: &'t str, out: &mut Vec<&'t str>) {
+    let mut push = |text: Option<&'t str>| out.extend(text.filter(|t| !t.is_empty()));
+    let mut done = 0;
+    for found in regex.find_iter(piece) {
+        push(piece.get(done..found.start()));
+        done = found.start();
+        let number = piece.get(found.range()).unwrap_or_default();
+        let digits = number.chars().count();
+        for (index, (at, _)) in number.char_indices().enumerate() {
+            if (digits - index) % 3 == 0 {
+                push(piece.get(done..found.start() + at));
+                done = found.start() + at;
+            }
+        }
+        push(piece.get(done..found.end()));
+        done = found.end();
+    }
+    push(piece.get(done..));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -531,6 +575,9 @@ mod tests {
             ("llama-bpe", "12345's", &["123", "45", "'s"]),
             ("qwen2", "x 12", &["x", " ", "1", "2"]),
             ("tekken", "fooBar BAZ", &["foo", "Bar", " BAZ"]),
+            ("superbpe", "a b 1234567½ c", &["a b ", "1", "234", "567", "½", " c"]),
+            ("tiny_aya", "1234567 12ab", &["1", "234", "567", " ", "12", "ab"]),
+            ("tiny_aya", "12345ab", &["123", "45", "ab"]),
             ("deepseek-v3", "1234漢字a", &["123", "4", "漢字", "a"]),
         ];
         for (kind, text, expect) in cases {

@@ -25,11 +25,18 @@ const MAX_SPENT: u64 = 64 << 20;
 /// Price of looking at a value.
 const LOOK: usize = 8;
 
+/// A list or string from its end to its beginning, in Python.
+const REVERSED_SLICE: &str = "[::-1]";
+/// Name of the method in its place.
+pub(super) const REVERSED: &str = "__reversed";
 /// Name of the filter around assigned values.
 pub(super) const FILTER: &str = "__bounded";
 
-/// The source as it is compiled: assignments bounded, `{% generation %}` (which marks, for
-/// training, what the assistant wrote) a plain block.
+/// Name of the filter around what loops go through.
+pub(super) const EACH: &str = "__each";
+
+/// The source as it is compiled: assignments bounded, loops as strict as Python's, `{% generation %}` (which marks, for
+/// training, what the assistant wrote) a scope of its own, as it is in the hubs' library.
 pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
     let mut out = String::with_capacity(source.len() + source.len() / 8);
     let mut elifs = 0;
@@ -42,12 +49,14 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
             let reason = format!("a tag has more than {MAX_TAG_CHARS} characters: {shown}");
             return Err(TemplateError::Syntax { reason });
         }
+        let tag = &reversed_by_method(tag);
         match name(tag) {
-            Some("generation") => out.push_str(&tag.replacen("generation", "if true", 1)),
-            Some("endgeneration") => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            Some("set") => out.push_str(&bounded_set(tag).unwrap_or_else(|| tag.to_owned())),
+            Some("generation") => out.push_str(&tag.replacen("generation", "with", 1)),
+            Some("endgeneration") => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
+            Some("set") => out.push_str(&bounded_set(tag).unwrap_or_else(|| tag.clone())),
+            Some("for") => out.push_str(&strict_for(tag).unwrap_or_else(|| tag.clone())),
             Some("raw") => {
-                out.push_str(tag);
+                out.push_str(tag.as_str());
                 let end = end_of_raw(rest);
                 out.push_str(rest.get(..end).unwrap_or_default());
                 rest = rest.get(end..).unwrap_or_default();
@@ -65,6 +74,22 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
     }
     out.push_str(rest);
     Ok(out)
+}
+
+/// The tag with `x[::-1]` as a method of `x`: the engine's own slice fails on empty lists.
+fn reversed_by_method(tag: &str) -> String {
+    let mut out = String::with_capacity(tag.len());
+    let mut done = 0;
+    let comment = tag.starts_with("{#");
+    for (at, _) in code_chars(tag).filter(|(_, c)| *c == '[' && !comment) {
+        if tag.get(at..).is_some_and(|rest| rest.starts_with(REVERSED_SLICE)) {
+            out.push_str(tag.get(done..at).unwrap_or_default());
+            out.push_str(&format!(".{REVERSED}()"));
+            done = at + REVERSED_SLICE.len();
+        }
+    }
+    out.push_str(tag.get(done..).unwrap_or_default());
+    out
 }
 
 /// The text before the next tag, the tag with its delimiters, and what follows it. A tag that does
@@ -160,6 +185,34 @@ fn bounded_set(tag: &str) -> Option<String> {
     Some(format!("{target}= ({value})|{FILTER} {end}"))
 }
 
+/// `{% for x in y if z %}` with the filter around `y`.
+fn strict_for(tag: &str) -> Option<String> {
+    let (from, _) = word(tag, "in", 2)?;
+    let rest = [word(tag, "if", from), word(tag, "recursive", from)];
+    let close = tag.strip_suffix("%}")?.trim_end_matches(['-', '+']).len();
+    let end = rest.into_iter().flatten().map(|(_, start)| start).min().unwrap_or(close);
+    let (head, value, tail) = (tag.get(..from)?, tag.get(from..end)?, tag.get(end..)?);
+    Some(format!("{head} ({value})|{EACH} {tail}"))
+}
+
+/// Where a word outside literals and brackets ends, and where it starts, from a place on.
+fn word(tag: &str, wanted: &str, from: usize) -> Option<(usize, usize)> {
+    let mut depth = 0usize;
+    let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    code_chars(tag).skip_while(|(at, _)| *at < 2).find_map(|(at, c)| {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        let after = tag.get(at..)?.strip_prefix(wanted)?;
+        let before = tag.get(..at)?;
+        let stands_alone =
+            !before.ends_with(part_of_name) && !after.starts_with(part_of_name) && depth == 0;
+        (stands_alone && at >= from).then_some((at + wanted.len(), at))
+    })
+}
+
 /// What one rendering has spent.
 #[derive(Default)]
 pub(super) struct Budget {
@@ -192,6 +245,21 @@ impl Budget {
         };
         self.inspect(&value, MAX_DEPTH)?;
         Ok(value)
+    }
+
+    /// The filter of loops: an error for none, which Python does not iterate over; strings and
+    /// sequences of unknown length become lists, so that the last item is known.
+    pub(super) fn each(&self, value: Value) -> Result<Value, Error> {
+        if value.is_none() {
+            let message = "none is not iterable";
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+        let is_open = value.kind() == ValueKind::Iterable && value.len().is_none();
+        if let Some(text) = value.as_str() {
+            self.charge(LOOK * text.len())?;
+            return Ok(Value::from(text.chars().map(String::from).collect::<Vec<String>>()));
+        }
+        if is_open { self.bounded(value) } else { Ok(value) }
     }
 
     fn inspect(&self, value: &Value, depth: usize) -> Result<(), Error> {
@@ -231,7 +299,14 @@ mod tests {
             ("{% set x %}y{% endset %}", "{% set x %}y{% endset %}"),
             ("{% raw %}{% set x = 1 %}{% endraw %}", "{% raw %}{% set x = 1 %}{% endraw %}"),
             ("{# {% set x = 1 %} #}z", "{# {% set x = 1 %} #}z"),
-            ("{% generation %}a{%- endgeneration -%}", "{% if true %}a{%- endif -%}"),
+            ("{%- for a, b in x.items() -%}", "{%- for a, b in ( x.items() )|__each -%}"),
+            (
+                "{% for x in y[1 if 'in' in z else 2] if x in w recursive %}",
+                "{% for x in ( y[1 if 'in' in z else 2] )|__each if x in w recursive %}",
+            ),
+            ("{% for inner in ifs %}", "{% for inner in ( ifs )|__each %}"),
+            ("{% generation %}a{%- endgeneration -%}", "{% with %}a{%- endwith -%}"),
+            ("{{ a.b[::-1][0] ~ '[::-1]' }}", "{{ a.b.__reversed()[0] ~ '[::-1]' }}"),
             (
                 "{{ {'a': {}} }}{% set x = {'b': {}} %}",
                 "{{ {'a': {}} }}{% set x = ( {'b': {}} )|__bounded %}",

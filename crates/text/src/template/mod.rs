@@ -199,6 +199,7 @@ impl ChatTemplate {
         environment.set_unknown_method_callback(python::methods);
         environment.add_filter("tojson", python::tojson);
         environment.add_filter("string", python::string);
+        environment.add_filter("indent", python::indent);
         environment.add_test("iterable", python::is_iterable);
         environment.add_test("sequence", python::is_sequence);
         environment.add_function("raise_exception", raise_exception);
@@ -284,8 +285,9 @@ impl ChatTemplate {
         let failed = |error: &Error| TemplateError::Render { reason: describe(error) };
         let mut environment = self.environment.clone();
         let budget = Arc::new(Budget::default());
-        let bounds = Arc::clone(&budget);
+        let (bounds, loops) = (Arc::clone(&budget), Arc::clone(&budget));
         environment.add_filter(limits::FILTER, move |value: Value| bounds.bounded(value));
+        environment.add_filter(limits::EACH, move |value: Value| loops.each(value));
         environment.set_formatter(move |out, _, value| python::print(out, value, &budget));
         let template = environment.get_template("chat").map_err(|error| failed(&error))?;
         let mut out = Capped::default();

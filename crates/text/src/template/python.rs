@@ -4,7 +4,7 @@
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Output, State, Value};
 
-use super::limits::Budget;
+use super::limits::{Budget, REVERSED};
 
 /// Deepest nesting `tojson` writes.
 const MAX_DEPTH: usize = 128;
@@ -148,6 +148,47 @@ pub(super) fn print(out: &mut Output, value: &Value, budget: &Budget) -> Result<
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "the output is full"))
 }
 
+/// The filter `indent(width=4, first=false, blank=false)`; the engine's own drops line ends.
+pub(super) fn indent(
+    text: &str,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let width = width.or(options.get::<Option<Value>>("width")?);
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let width = match width {
+        None => " ".repeat(4),
+        Some(text) if text.as_str().is_some() => text.to_string(),
+        Some(count) => " ".repeat(usize::try_from(count)?.min(4096)),
+    };
+    let mut out = String::with_capacity(text.len() + width.len());
+    for (index, line) in lines(text).into_iter().enumerate() {
+        out.push_str(if index > 0 { "\n" } else { "" });
+        let indented = if index == 0 { first } else { blank || !line.is_empty() };
+        out.push_str(if indented { &width } else { "" });
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+/// The lines of a text by Python's line ends; a last one that is empty counts.
+fn lines(text: &str) -> Vec<&str> {
+    let is_end = |c: char| matches!(c, '\n'..='\r' | '\u{1C}'..='\u{1E}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let mut lines = Vec::new();
+    let mut rest = text;
+    while let Some((at, end)) = rest.char_indices().find(|(_, c)| is_end(*c)) {
+        lines.push(rest.get(..at).unwrap_or_default());
+        rest = rest.get(at + end.len_utf8()..).unwrap_or_default();
+        rest = if end == '\r' { rest.strip_prefix('\n').unwrap_or(rest) } else { rest };
+    }
+    lines.push(rest);
+    lines
+}
+
 /// The `string` filter.
 pub(super) fn string(value: &Value) -> Result<Value, Error> {
     match value.as_str() {
@@ -280,6 +321,10 @@ pub(super) fn methods(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
+    if method == REVERSED {
+        let () = from_args(args)?;
+        return reversed(value);
+    }
     let Some(text) = value.as_str() else {
         return minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args);
     };
@@ -313,6 +358,20 @@ pub(super) fn methods(
         }
         _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
     }
+}
+
+/// `value[::-1]`.
+fn reversed(value: &Value) -> Result<Value, Error> {
+    if let Some(text) = value.as_str() {
+        return Ok(Value::from(text.chars().rev().collect::<String>()));
+    }
+    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        let message = format!("a value of the kind {} cannot be reversed", value.kind());
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    let mut items: Vec<Value> = value.try_iter()?.collect();
+    items.reverse();
+    Ok(Value::from(items))
 }
 
 fn strings<'t>(texts: impl IntoIterator<Item = &'t str>) -> Value {
