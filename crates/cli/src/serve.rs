@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokenmill_server::{ServeError, ServedModel, ServerConfig, serve as listen};
+use tokenmill_server::{RequestDefaults, ServeError, ServedModel, ServerConfig, serve as listen};
+
+use tokenmill_store::Defaults;
 
 use crate::args::Serve;
 use crate::failure::{Failure, size};
@@ -19,7 +21,10 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     config.check().map_err(|e| refused(&e))?;
     let cap_bytes = (args.kv_disk_gb * (1u64 << 30) as f64) as u64;
     let disk = args.kv_dir.as_deref().map(|folder| (folder, cap_bytes));
-    let served = model::start_with(&args.model, &args.machine, args.slots, args.queue, disk)?;
+    let defaults = model::defaults(&args.model)?;
+    let mut machine = args.machine.clone();
+    machine.ctx = machine.ctx.or(defaults.context);
+    let served = model::start_with(&args.model, &machine, args.slots, args.queue, disk)?;
     let Some(tokenizer) = served.tokenizer.clone() else {
         return Err(Failure::new(
             format!("cannot serve {}", args.model),
@@ -34,6 +39,7 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
         tokenizer,
         template: served.template.ok().map(Arc::new),
         context,
+        defaults: request_defaults(defaults),
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     };
     let (fit, caps) = (served.fit, served.caps);
@@ -64,6 +70,28 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     });
     served.engine.shut_down();
     ended.map_err(|e| refused(&e))
+}
+
+/// A packager's defaults as members of a request.
+fn request_defaults(defaults: Defaults) -> RequestDefaults {
+    let mut members = serde_json::Map::new();
+    let numbers = [
+        ("temperature", defaults.temperature),
+        ("top_p", defaults.top_p),
+        ("min_p", defaults.min_p),
+        ("repetition_penalty", defaults.repeat_penalty),
+        ("presence_penalty", defaults.presence_penalty),
+        ("frequency_penalty", defaults.frequency_penalty),
+    ];
+    for (name, value) in numbers {
+        members.extend(value.map(|value| (name.to_owned(), value.into())));
+    }
+    members.extend(defaults.top_k.map(|k| ("top_k".to_owned(), k.into())));
+    members.extend(defaults.seed.map(|seed| ("seed".to_owned(), seed.into())));
+    if !defaults.stop.is_empty() {
+        members.insert("stop".to_owned(), defaults.stop.into());
+    }
+    RequestDefaults { members, max_tokens: defaults.max_tokens, system: defaults.system }
 }
 
 /// The last part of a path without its ending, or the name as it is.

@@ -67,6 +67,15 @@ impl Fields {
         self.members.shift_remove(name).filter(|value| !value.is_null())
     }
 
+    /// Puts in members that are not there.
+    pub fn fill(&mut self, defaults: &Map<String, Value>) {
+        for (name, value) in defaults {
+            if self.members.get(name).is_none_or(Value::is_null) {
+                self.members.insert(name.clone(), value.clone());
+            }
+        }
+    }
+
     /// Takes a member that must be there.
     ///
     /// # Errors

@@ -24,5 +24,5 @@ mod workshop;
 
 pub use config::{Limits, ServeError, ServerConfig, Timeouts};
 pub use listen::{Running, serve, spawn};
-pub use model::ServedModel;
+pub use model::{RequestDefaults, ServedModel};
 pub use routes::{Access, ROUTES, Route};

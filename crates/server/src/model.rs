@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
 use tokenmill_engine::Engine;
 use tokenmill_text::{ChatTemplate, Tokenizer};
 
@@ -18,8 +19,21 @@ pub struct ServedModel {
     pub template: Option<Arc<ChatTemplate>>,
     /// Most tokens of prompt and answer together.
     pub context: u32,
+    /// What requests get where they say nothing.
+    pub defaults: RequestDefaults,
     /// When the model was made or loaded, Unix seconds.
     pub created: u64,
+}
+
+/// What requests get where they say nothing, in the place of the dialect's own defaults.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RequestDefaults {
+    /// Members of a request, such as `temperature`, with values the dialect takes.
+    pub members: Map<String, Value>,
+    /// Most tokens of an answer.
+    pub max_tokens: Option<u32>,
+    /// System message of chats without one.
+    pub system: Option<String>,
 }
 
 impl ServedModel {

@@ -80,13 +80,13 @@ impl Defaults {
             if whole < 0 { Some(0) } else { u32::try_from(whole).ok() }
         };
         match name {
-            "temperature" => self.temperature = Some(number(0.0, 100.0)?),
+            "temperature" => self.temperature = Some(number(0.0, 2.0)?),
             "top_k" => self.top_k = Some(count()?),
             "top_p" => self.top_p = Some(number(0.0, 1.0)?.max(f32::MIN_POSITIVE)),
             "min_p" => self.min_p = Some(number(0.0, 1.0)?),
-            "repeat_penalty" => self.repeat_penalty = Some(number(0.01, 100.0)?),
-            "presence_penalty" => self.presence_penalty = Some(number(-100.0, 100.0)?),
-            "frequency_penalty" => self.frequency_penalty = Some(number(-100.0, 100.0)?),
+            "repeat_penalty" => self.repeat_penalty = Some(number(0.01, 10.0)?),
+            "presence_penalty" => self.presence_penalty = Some(number(-2.0, 2.0)?),
+            "frequency_penalty" => self.frequency_penalty = Some(number(-2.0, 2.0)?),
             // -1 is "from the clock", which is what no seed is here.
             "seed" => self.seed = u64::try_from(value.as_i64()?).ok(),
             "num_predict" => self.max_tokens = Some(count()?).filter(|n| *n > 0),

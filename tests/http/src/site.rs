@@ -8,7 +8,7 @@ use tokenmill_backend::sim::{SimBackend, SimControl, program};
 use tokenmill_engine::{DraftMode, Engine, EngineParts, system_clock};
 use tokenmill_ir::{GroupKind, Limits};
 use tokenmill_sched::{Config, StepCost};
-use tokenmill_server::{Running, ServedModel, ServerConfig, spawn};
+use tokenmill_server::{RequestDefaults, Running, ServedModel, ServerConfig, spawn};
 use tokenmill_text::{ChatTemplate, GgufVocab, Tokenizer};
 
 use crate::client::Client;
@@ -35,6 +35,8 @@ pub struct Setup {
     pub step: Duration,
     /// Whether the model has a chat template.
     pub chat: bool,
+    /// What requests get where they say nothing.
+    pub defaults: RequestDefaults,
 }
 
 impl Default for Setup {
@@ -47,6 +49,7 @@ impl Default for Setup {
             blocks: 300,
             step: Duration::ZERO,
             chat: true,
+            defaults: RequestDefaults::default(),
         }
     }
 }
@@ -63,6 +66,7 @@ impl Setup {
             tokenizer,
             template: self.chat.then(|| Arc::new(template)),
             context: self.context,
+            defaults: self.defaults.clone(),
             created: 1_700_000_000,
         }
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tokenmill_http_tests::{Client, Site};
+use tokenmill_http_tests::{Client, Setup, Site};
+use tokenmill_server::RequestDefaults;
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -66,6 +67,37 @@ fn streamed(client: Client, path: &str, body: &Value) -> (BTreeMap<u64, Choice>,
     ids.dedup();
     assert_eq!(ids.len(), 1, "one id for one answer");
     (choices, usage)
+}
+
+#[test]
+fn requests_get_the_models_defaults_where_they_say_nothing() {
+    let members = json!({ "temperature": 0, "stop": ["\u{0}never"], "seed": 9 });
+    let members = members.as_object().expect("an object").clone();
+    let system = Some("Be brief.".to_owned());
+    let defaults = RequestDefaults { members, max_tokens: Some(7), system };
+    let site = Site::with(Setup { defaults, ..Setup::default() });
+    let plain = Site::with(Setup::default());
+    let ask = |site: &Site, body: Value| {
+        let reply = site.client.post(CHAT, &body);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let body = reply.json();
+        let text = body["choices"][0]["message"]["content"].clone();
+        (text, body["usage"]["prompt_tokens"].clone(), body["usage"]["completion_tokens"].clone())
+    };
+    let user = json!({ "role": "user", "content": "Hi" });
+    let system = json!({ "role": "system", "content": "Be brief." });
+    let short = json!({ "messages": [user], "ignore_eos": true });
+    let full = json!({
+        "messages": [system, user], "temperature": 0, "seed": 9, "max_tokens": 7,
+        "ignore_eos": true,
+    });
+    assert_eq!(ask(&site, short), ask(&plain, full));
+    // what a request says itself wins
+    let own = json!({
+        "messages": [{ "role": "system", "content": "x" }, user], "temperature": 1.5, "seed": 3,
+        "max_completion_tokens": 5, "ignore_eos": true,
+    });
+    assert_eq!(ask(&site, own.clone()), ask(&plain, own));
 }
 
 /// One value a token.

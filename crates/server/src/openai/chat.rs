@@ -55,15 +55,23 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError
     let limits = &shared.config.limits;
     let name = fields.text("model")?;
     let messages = fields.require("messages")?;
-    let messages = messages_of(messages, limits)?;
+    let mut messages = messages_of(messages, limits)?;
+    let model = shared.model(name.as_deref())?.clone();
+    let defaults = &model.served.defaults;
+    fields.fill(&defaults.members);
+    if let Some(system) = &defaults.system
+        && messages.iter().all(|message| message["role"] != "system")
+    {
+        messages.insert(0, json!({"role": "system", "content": system}));
+    }
     let kwargs = kwargs(&mut fields)?;
     let predicted = prediction(&mut fields)?;
     let logprobs = logprobs(&mut fields, limits)?;
     let mut parameters = parameters::read(&mut fields, limits, shared.ticket())?;
     parameters.sampling.logprobs = logprobs;
+    parameters.max_tokens = parameters.max_tokens.or(defaults.max_tokens);
     fields.refuse(UNSUPPORTED)?;
     let warnings = fields.finish(IGNORED)?;
-    let model = shared.model(name.as_deref())?.clone();
     let (prompt, parts) = prompt(&model, &messages, kwargs.as_ref(), &parameters)?;
     let prediction = model.served.tokenizer.encode(&predicted, Special::Plain);
     let prediction = prediction.map_err(|e| ApiError::bad("prediction", e.to_string()))?;

@@ -45,12 +45,14 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError
         let message = "logprobs of the prompt are not supported: leave out echo or logprobs";
         return Err(ApiError::unsupported("echo", message));
     }
+    let model = shared.model(name.as_deref())?.clone();
+    fields.fill(&model.served.defaults.members);
     let mut parameters = parameters::read(&mut fields, limits, shared.ticket())?;
     parameters.sampling.logprobs = logprobs;
+    parameters.max_tokens = parameters.max_tokens.or(model.served.defaults.max_tokens);
     parameters.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
     fields.refuse(UNSUPPORTED)?;
     let warnings = fields.finish(IGNORED)?;
-    let model = shared.model(name.as_deref())?.clone();
     let tokenizer = &model.served.tokenizer;
     let echo = if echo { given.iter().map(|p| shown(p, tokenizer)).collect() } else { Vec::new() };
     let prompts: Result<Vec<_>, _> = given.into_iter().map(|p| tokens(p, tokenizer)).collect();
