@@ -331,7 +331,9 @@ impl Store {
         if hub.quant.is_none() && hub.rev.is_none() {
             return self.rm_dir(&dir, not_local);
         }
-        let model = self.find(&ModelName::Hub(hub.clone()))?.ok_or_else(not_local)?;
+        // The cache alone: other programs' copies of the repository are not ours to delete.
+        let (quant, name) = (hub.quant.as_deref(), ModelName::Hub(hub.clone()).to_string());
+        let model = self.cache.find(&hub.repo, hub.rev(), quant, &name).ok_or_else(not_local)?;
         let mut removed = Removed::default();
         for file in &model.files {
             let blob = fs::canonicalize(&file.path).ok();

@@ -195,6 +195,10 @@ fn other_programs_files_stay() {
         assert!(matches!(error, StoreError::NotOwned { .. }), "{error}");
         assert!(error.to_string().contains(hint), "{error}");
     }
+    for name in ["u/r:Q8_0", "u/r"] {
+        let error = bench.store.rm(&bench.store.name(name).unwrap()).unwrap_err();
+        assert!(matches!(error, StoreError::NotLocal { .. }), "{error}");
+    }
     assert_eq!(files(bench.dir.path()), before);
 }
 
