@@ -130,6 +130,8 @@ pub enum Draft {
     Ngram,
     /// The place with the longest text in common before it.
     Suffix,
+    /// The draft model.
+    Model,
 }
 
 /// What decides how a model runs.
@@ -154,9 +156,13 @@ pub struct Machine {
     /// Memory to stay within, such as 8G; default: what is free.
     #[arg(long, value_parser = bytes)]
     pub mem: Option<u64>,
-    /// Where guesses of the next tokens come from; changes speed, no answer.
-    #[arg(long, value_enum, default_value = "none")]
-    pub draft: Draft,
+    /// Where guesses of the next tokens come from; changes speed, no answer. Default: none, or the
+    /// draft model.
+    #[arg(long, value_enum)]
+    pub draft: Option<Draft>,
+    /// A small model with the same vocabulary that guesses the next tokens (run and serve).
+    #[arg(long, value_name = "MODEL")]
+    pub draft_model: Option<String>,
 }
 
 /// How tokens are chosen.

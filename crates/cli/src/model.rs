@@ -104,14 +104,24 @@ pub fn start_with(
     queue: u32,
     disk: Option<(&Path, u64)>,
 ) -> Result<Served, Failure> {
-    let draft = match machine.draft {
-        Draft::None => DraftMode::None,
-        Draft::Ngram => DraftMode::Ngram,
-        Draft::Suffix => DraftMode::Suffix,
+    let draft = match (machine.draft, &machine.draft_model) {
+        (None, Some(_)) | (Some(Draft::Model), _) => DraftMode::Model,
+        (None | Some(Draft::None), _) => DraftMode::None,
+        (Some(Draft::Ngram), _) => DraftMode::Ngram,
+        (Some(Draft::Suffix), _) => DraftMode::Suffix,
     };
-    let options = ServeOptions { queue, step_s: 0.1, draft };
+    if draft == DraftMode::Model && machine.draft_model.is_none() {
+        return Err(
+            Failure::new("cannot draft", "no draft model is named").fix("--draft-model MODEL")
+        );
+    }
+    let serve = ServeOptions { queue, step_s: 0.1, draft };
     let mut model = open(name, machine, sequences)?;
     warn_of_cache(&mut model).map_err(|e| Failure::new("the device failed", e))?;
+    if let Some(small) = &machine.draft_model {
+        let loaded = model.load_draft(&locate(small)?, &options(machine, sequences));
+        loaded.map_err(|e| Failure::new(format!("{small} cannot guess for {name}"), e))?;
+    }
     let disk = match disk {
         Some((folder, cap_bytes)) => Some(DiskOptions {
             folder: folder.to_owned(),
@@ -121,6 +131,6 @@ pub fn start_with(
         }),
         None => None,
     };
-    let started = model.start_with(options, disk.as_ref());
+    let started = model.start_with(serve, disk.as_ref());
     started.map_err(|e| Failure::new(format!("cannot start {name}"), e))
 }

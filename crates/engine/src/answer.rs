@@ -7,7 +7,7 @@ use tokenmill_ir::{StepOutput, TokenId};
 use tokenmill_sched::SeqId;
 use tokenmill_text::{Lead, TextStream, Tokenizer};
 
-use crate::draft::{DraftMode, Drafter};
+use crate::draft::{ByModel, DraftMode, Drafter};
 use crate::request::{
     Divergence, Event, Request, RequestError, StopReason, TokenInfo, TopToken, Usage,
 };
@@ -32,6 +32,9 @@ struct Choice {
     seq: SeqId,
     stream: Option<TextStream>,
     drafter: Option<Drafter>,
+    by_model: Option<ByModel>,
+    /// Draft tokens that were right and are still to come as tokens.
+    right: u32,
     ended: bool,
 }
 
@@ -78,8 +81,10 @@ impl Answer {
         let stream = self.tokenizer.as_deref().map(new);
         let predicted = !request.prediction.is_empty();
         let draft = if predicted { DraftMode::Suffix } else { draft };
-        let drafter = Drafter::new(request.draft.unwrap_or(draft), &request.prediction);
-        self.choices.push(Choice { seq, stream, drafter, ended: false });
+        let draft = request.draft.unwrap_or(draft);
+        let drafter = Drafter::new(draft, &request.prediction);
+        let by_model = ByModel::new(draft, self.choices.len() as u32, &request.sampling);
+        self.choices.push(Choice { seq, stream, drafter, by_model, right: 0, ended: false });
     }
 
     /// Sequences that generate, each with what guesses their next tokens.
@@ -88,15 +93,24 @@ impl Answer {
         open.filter_map(|c| c.drafter.as_mut().map(|d| (c.seq, d)))
     }
 
+    /// Sequences that generate and whose next tokens a draft model may guess.
+    pub fn guessed_by_model(&mut self) -> impl Iterator<Item = (SeqId, &mut ByModel)> {
+        let open = self.choices.iter_mut().filter(|c| !c.ended);
+        open.filter_map(|c| c.by_model.as_mut().map(|b| (c.seq, b)))
+    }
+
     /// Prompt tokens.
     pub fn prompt(&self) -> usize {
         self.usage.prompt_tokens as usize
     }
 
-    /// Verified draft tokens.
-    pub fn drafted(&mut self, tokens: u32, right: u32) {
-        self.usage.accepted_drafts += right;
+    /// Verified draft tokens; whether a draft model guessed them.
+    pub fn drafted(&mut self, choice: u32, tokens: u32, right: u32) -> bool {
         self.usage.rejected_drafts += tokens - right;
+        let Some(choice) = self.choices.get_mut(choice as usize) else { return false };
+        choice.right = right;
+        let rate = choice.by_model.as_mut().and_then(|b| b.rate.as_mut());
+        rate.map(|rate| rate.saw_run(tokens, right)).is_some()
     }
 
     /// Sequences of all choices; those of ended ones may be gone.
@@ -134,10 +148,14 @@ impl Answer {
 
     /// A generated token; `output` is its row in `out`.
     pub fn token(&mut self, choice: u32, token: TokenId, output: u32, out: &StepOutput) -> After {
-        if self.choices.get(choice as usize).is_none_or(|c| c.ended) {
+        let Some(c) = self.choices.get_mut(choice as usize).filter(|c| !c.ended) else {
             return After::Open; // drafts beyond the end of this choice
-        }
+        };
         self.usage.completion_tokens += 1;
+        if c.right > 0 {
+            c.right -= 1;
+            self.usage.accepted_drafts += 1;
+        }
         if !self.ignore_eos && self.eos.contains(&token) {
             return self.end(choice, StopReason::EndOfText);
         }
@@ -158,6 +176,8 @@ impl Answer {
             return After::Open;
         };
         c.ended = true;
+        // What was right and comes after the end was computed in vain.
+        self.usage.rejected_drafts += c.right;
         let piece = c.stream.as_mut().map(TextStream::finish).unwrap_or_default();
         let mut reason = reason;
         if let Some(stop) = piece.stop.and_then(|s| self.stop.get(s).cloned()) {

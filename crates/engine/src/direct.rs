@@ -15,6 +15,8 @@ pub struct Direct {
     share: Vec<u32>,
     block_tokens: u32,
     computed: Vec<u32>,
+    /// Most tokens each sequence has had since it was empty.
+    reached: Vec<u32>,
     batch: Batch,
     out: StepOutput,
 }
@@ -45,6 +47,7 @@ impl Direct {
             share: limits.group_blocks.iter().map(|b| b / sequences).collect(),
             block_tokens,
             computed: vec![0; sequences as usize],
+            reached: vec![0; sequences as usize],
             batch: Batch::with_limits(limits, block_tokens),
             out: StepOutput::default(),
         }
@@ -68,6 +71,26 @@ impl Direct {
     /// Takes a sequence as having that many tokens in the cache, whatever lies there: for timing.
     pub fn resume(&mut self, sequence: usize, computed: u32) {
         self.computed[sequence] = computed;
+        self.reached[sequence] = computed;
+    }
+
+    /// Takes a sequence back to its first `computed` tokens, or to none where what they need was
+    /// written over; how many it has then.
+    pub fn rewind(&mut self, sequence: usize, computed: u32) -> u32 {
+        let used = self.reached[sequence].div_ceil(self.block_tokens);
+        let is_lost = |(kind, share): (&GroupKind, &u32)| match *kind {
+            GroupKind::Full => false,
+            GroupKind::Window { tokens } => {
+                (computed + 1).saturating_sub(tokens) / self.block_tokens + share < used
+            }
+            GroupKind::State => computed != self.computed[sequence],
+        };
+        if self.groups.iter().zip(&self.share).any(is_lost) {
+            self.resume(sequence, 0);
+            return 0;
+        }
+        self.computed[sequence] = computed;
+        computed
     }
 
     /// Runs one step.
@@ -87,6 +110,8 @@ impl Direct {
             let row = |&(row, kind): &(u32, OutputKind)| OutputRow { row: first + row, kind };
             batch.outputs.extend(feed.outputs.iter().map(row));
             self.computed[feed.sequence] += len;
+            let reached = &mut self.reached[feed.sequence];
+            *reached = (*reached).max(context + len);
         }
         self.executable.submit(&self.batch)?;
         self.executable.wait(&mut self.out)?;

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use tokenmill_ir::TokenId;
+use tokenmill_ir::{SamplingParams, TokenId};
 use tokenmill_sched::Odds;
 
 /// Tokens that must repeat before their continuation is a guess.
@@ -30,16 +30,22 @@ pub enum DraftMode {
     /// The place with the longest text in common before it, among the latest sixteen.
     #[default]
     Suffix,
+    /// A small model; see [`draft_model`](crate::draft_model).
+    Model,
 }
 
 impl DraftMode {
     /// Its name in options and requests.
-    pub const NAMES: [(&'static str, DraftMode); 3] =
-        [("none", Self::None), ("ngram", Self::Ngram), ("suffix", Self::Suffix)];
+    pub const NAMES: [(&'static str, DraftMode); 4] = [
+        ("none", Self::None),
+        ("ngram", Self::Ngram),
+        ("suffix", Self::Suffix),
+        ("model", Self::Model),
+    ];
 
     fn places(self) -> usize {
         match self {
-            Self::None => 0,
+            Self::None | Self::Model => 0,
             Self::Ngram => 1,
             Self::Suffix => 16,
         }
@@ -48,13 +54,13 @@ impl DraftMode {
 
 /// How often something was right, recent times counting more.
 #[derive(Debug, Clone, Copy)]
-struct Rate {
+pub(crate) struct Rate {
     right: f64,
     all: f64,
 }
 
 impl Rate {
-    fn new(expected: f64) -> Self {
+    pub fn new(expected: f64) -> Self {
         Self { right: expected, all: 1.0 }
     }
 
@@ -63,8 +69,47 @@ impl Rate {
         self.all = MEMORY * self.all + 1.0;
     }
 
-    fn value(&self) -> f64 {
+    /// Of so many guesses in a row that many were right, then one was wrong or there were no more.
+    pub fn saw_run(&mut self, guesses: u32, right: u32) {
+        (0..right).for_each(|_| self.saw(true));
+        if right < guesses {
+            self.saw(false);
+        }
+    }
+
+    pub fn value(&self) -> f64 {
         self.right / self.all
+    }
+
+    /// The same for every guess, and what one takes.
+    pub fn odds(&self, guess_s: f64) -> Odds {
+        Odds { first: self.value(), later: self.value(), guess_s }
+    }
+}
+
+/// A sequence whose next tokens a draft model may guess.
+#[derive(Debug)]
+pub(crate) struct ByModel {
+    /// How the sequence samples: guesses drawn with the same random numbers agree more often.
+    pub sampling: SamplingParams,
+    /// How often guesses were right; none before the first could be made.
+    pub rate: Option<Rate>,
+}
+
+impl ByModel {
+    /// None but for [`DraftMode::Model`].
+    pub fn new(mode: DraftMode, choice: u32, sampling: &SamplingParams) -> Option<Self> {
+        // What the choice of a token remembers is not shown to the draft model.
+        let plain = SamplingParams::default();
+        let sampling = SamplingParams {
+            choice,
+            repetition_penalty: plain.repetition_penalty,
+            presence_penalty: plain.presence_penalty,
+            frequency_penalty: plain.frequency_penalty,
+            logprobs: None,
+            ..*sampling
+        };
+        (mode == DraftMode::Model).then_some(Self { sampling, rate: None })
     }
 }
 
@@ -91,9 +136,9 @@ pub(crate) struct Drafter {
 }
 
 impl Drafter {
-    /// None for [`DraftMode::None`].
+    /// None where the text is not what guesses come from.
     pub fn new(mode: DraftMode, prediction: &[TokenId]) -> Option<Self> {
-        if mode == DraftMode::None {
+        if matches!(mode, DraftMode::None | DraftMode::Model) {
             return None;
         }
         let mut drafter = Self {
@@ -129,7 +174,7 @@ impl Drafter {
     pub fn odds(&self) -> Option<Odds> {
         let later = self.later.value();
         let first = if self.going { later } else { self.first.value() };
-        self.at.map(|_| Odds { first, later })
+        self.at.map(|_| Odds { first, later, guess_s: 0.0 })
     }
 
     /// The next `n` guesses.

@@ -16,6 +16,7 @@ use tokenmill_text::Tokenizer;
 
 use crate::answer::{After, Answer, Sink};
 use crate::draft::DraftMode;
+use crate::draft_model::DraftModel;
 use crate::queue::NOBODY;
 use crate::request::{Divergence, Refusal, Request, RequestError, StopReason};
 use crate::rows::{Rows, RowsRequest, RowsSink};
@@ -25,6 +26,7 @@ use leases::Wanted;
 use restore::Restore;
 
 mod leases;
+mod model_drafts;
 mod restore;
 
 /// Compiles the program again, with empty caches, after the device failed.
@@ -103,6 +105,9 @@ pub struct Core {
     clock: Clock,
     draft: DraftMode,
     guess: Vec<TokenId>,
+    draft_model: Option<DraftModel>,
+    /// What the draft model may have taken of the time of the step to come, seconds.
+    guessing_bound_s: f64,
     requests: HashMap<u64, Open>,
     step: Step,
     /// When the step before ended, unless there was a pause.
@@ -144,6 +149,8 @@ impl Core {
             clock: parts.clock,
             draft: parts.draft,
             guess: Vec::new(),
+            draft_model: None,
+            guessing_bound_s: 0.0,
             requests: HashMap::new(),
             step: Step::default(),
             last_step_s: None,
@@ -347,7 +354,9 @@ impl Core {
         self.expire();
         self.end_leases();
         self.draft();
+        self.draft_by_model();
         self.sched.plan(&mut self.step);
+        self.step.bound_s += std::mem::take(&mut self.guessing_bound_s);
         if self.step.is_empty() {
             self.last_step_s = None;
             let waiting = self.keep_a_run() || !self.restores.is_empty();
@@ -489,6 +498,18 @@ impl Core {
                 count(&self.stats.generated_tokens, 1);
                 self.keep_leased(id);
             }
+            Outcome::Drafted { tokens, right } => {
+                let (_, choice) = request_of(p.key);
+                let Some(Open { work: Work::Answer(answer), .. }) = self.requests.get_mut(&id)
+                else {
+                    return;
+                };
+                if answer.drafted(choice, tokens, right)
+                    && let Some(model) = &mut self.draft_model
+                {
+                    model.verified(tokens, right);
+                }
+            }
             _ => {}
         }
     }
@@ -561,10 +582,6 @@ fn apply(
         Work::Answer(answer) => Ok(match outcome {
             Outcome::Started { cached } => answer.started(choice, cached),
             Outcome::Token { token, output, .. } => answer.token(choice, token, output, out),
-            Outcome::Drafted { tokens, right } => {
-                answer.drafted(tokens, right);
-                After::Open
-            }
             Outcome::Finished => answer.end(choice, StopReason::Length),
             _ => After::Open,
         }),

@@ -14,6 +14,8 @@ use tokenmill_sched::Scheduler;
 
 use crate::answer::Sink;
 use crate::backlog::{Backlog, Inlet};
+use crate::draft::DraftMode;
+use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, MAX_CHOICES, Turn, panic_text};
 use crate::queue::NOBODY;
 use crate::request::{Event, Leased, Refusal, Request, RequestError};
@@ -68,6 +70,7 @@ struct Facts {
     top_logprobs: u32,
     whole_sequences: bool,
     has_text: bool,
+    draft_model: bool,
     queue: u32,
 }
 
@@ -174,14 +177,18 @@ impl Engine {
     /// # Errors
     /// What the system says when it refuses a thread.
     pub fn start(parts: EngineParts) -> std::io::Result<Engine> {
-        Self::start_with(parts, None)
+        Self::start_with(parts, None, None)
     }
 
-    /// As [`start`](Engine::start), with a cache on disk.
+    /// As [`start`](Engine::start), with a cache on disk and a draft model.
     ///
     /// # Errors
     /// As there.
-    pub fn start_with(parts: EngineParts, tier: Option<Tier>) -> std::io::Result<Engine> {
+    pub fn start_with(
+        parts: EngineParts,
+        tier: Option<Tier>,
+        draft_model: Option<DraftModel>,
+    ) -> std::io::Result<Engine> {
         let c = &parts.config;
         // Pooled models have no logits to count the vocabulary by.
         let known = parts.tokenizer.as_ref().map_or(u32::MAX, |t| t.vocab_size() as u32);
@@ -193,6 +200,7 @@ impl Engine {
             top_logprobs: c.limits.top_logprobs,
             whole_sequences: c.whole_sequences,
             has_text: parts.tokenizer.is_some(),
+            draft_model: draft_model.is_some(),
             queue: parts.queue,
         };
         let stats = Arc::<Stats>::default();
@@ -207,6 +215,9 @@ impl Engine {
             let mut core = Core::with_stats(parts, core_stats);
             if let Some(tier) = tier {
                 core = core.with_tier(tier);
+            }
+            if let Some(model) = draft_model {
+                core = core.with_draft_model(model);
             }
             run(core, &receiver, &beating);
         };
@@ -424,6 +435,9 @@ impl Engine {
         }
         if !request.stop.is_empty() && !facts.has_text {
             return bad("stop", "this model has no tokenizer".to_string());
+        }
+        if request.draft == Some(DraftMode::Model) && !facts.draft_model {
+            return bad("draft", "this server has no draft model".to_string());
         }
         if request.stop.len() > MAX_STOPS {
             return bad("stop", format!("{} texts, at most {MAX_STOPS}", request.stop.len()));

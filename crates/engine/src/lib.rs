@@ -5,6 +5,7 @@ mod answer;
 pub mod backlog;
 pub mod direct;
 mod draft;
+pub mod draft_model;
 pub mod engine;
 pub mod guard;
 pub mod handle;

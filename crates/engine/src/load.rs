@@ -8,6 +8,7 @@ use tokenmill_files::{LoadError, OpenModel};
 use tokenmill_ir::{KvFormat, Limits, Program};
 use tokenmill_models::{ModelError, ModelSpec, lower, spec_of};
 
+use crate::draft_model::DraftModel;
 use crate::plan::{Fit, fit};
 use crate::vocabulary::{Vocabulary, VocabularyError, vocabulary};
 
@@ -94,6 +95,8 @@ pub struct LoadedModel {
     pub vocabulary: Option<Vocabulary>,
     /// Where the memory goes.
     pub fit: Fit,
+    /// A small model that guesses for this one.
+    pub draft: Option<DraftModel>,
 }
 
 impl LoadedModel {
@@ -153,5 +156,5 @@ pub fn load(
         });
         Ok::<_, LoadFailure>((text?, weights))
     })?;
-    Ok(LoadedModel { spec, program, device, weights, limits, vocabulary, fit })
+    Ok(LoadedModel { spec, program, device, weights, limits, vocabulary, fit, draft: None })
 }

@@ -101,7 +101,7 @@ impl LoadedModel {
             None => (None, Err(TemplateError::Missing)),
         };
         let eos = tokenizer.as_ref().map(|t| t.eos_ids().to_vec()).unwrap_or_default();
-        let (arch, fit) = (self.spec.arch, self.fit);
+        let (arch, fit, draft_model) = (self.spec.arch, self.fit, self.draft.take());
         let parts = EngineParts {
             device: executable,
             config,
@@ -112,7 +112,7 @@ impl LoadedModel {
             clock: system_clock(),
             rebuild: Box::new(move || self.compile()),
         };
-        let engine = Engine::start_with(parts, tier)?;
+        let engine = Engine::start_with(parts, tier, draft_model)?;
         Ok(Served { engine, tokenizer, template, arch, fit, caps, disk })
     }
 
@@ -148,7 +148,7 @@ fn open_tier(
 
 /// Step time from the program's cost and the device's rates: memory for what every step reads,
 /// arithmetic for each row.
-fn step_cost(program: &Program, caps: &DeviceCaps) -> StepCost {
+pub(crate) fn step_cost(program: &Program, caps: &DeviceCaps) -> StepCost {
     let cost = |tokens, outputs, key_reads| program.cost(&Load { tokens, outputs, key_reads });
     let memory_s = |bytes: f64| bytes / caps.read_bytes_per_s.max(1.0);
     let arithmetic_s = |ops: f64| ops / caps.ops_per_s.max(1.0);

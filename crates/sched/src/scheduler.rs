@@ -243,7 +243,7 @@ impl Scheduler {
     }
 
     /// How many draft tokens, of at most `most`, make the tokens of all sequences come fastest by
-    /// predicted time: a draft takes the time of its rows and saves the steps of what is right.
+    /// predicted time: a draft takes the time to guess it and that of its rows, and saves the steps of what is right.
     /// 0 when none pays, or none would be taken.
     pub fn draft_that_pays(&self, id: SeqId, odds: Odds, most: u32) -> u32 {
         let Some(seq) = self.get(id).filter(|s| s.takes_drafts()) else { return 0 };
@@ -262,7 +262,7 @@ impl Scheduler {
         for n in 1..=most {
             gained += chance;
             chance *= odds.later;
-            let rate = (all as f64 + gained) / (alone_s + f64::from(n) * row_s);
+            let rate = (all as f64 + gained) / (alone_s + f64::from(n) * (row_s + odds.guess_s));
             if rate > best_rate {
                 (best, best_rate) = (n, rate);
             }

@@ -94,7 +94,7 @@ impl StepCost {
 
     /// Most tokens after `context` cached ones that take at most `seconds` beside the base, all of
     /// them with output rows or none.
-    pub(crate) fn tokens_within(&self, seconds: f64, context: u32, rows: bool, most: u32) -> u32 {
+    pub fn tokens_within(&self, seconds: f64, context: u32, rows: bool, most: u32) -> u32 {
         if seconds <= 0.0 {
             return 0;
         }
@@ -113,7 +113,7 @@ impl StepCost {
     }
 
     /// Learns from an observed step.
-    pub(crate) fn observe(&mut self, step: &Step) {
+    pub fn observe(&mut self, step: &Step) {
         let Some(seconds) = step.observed_s.filter(|s| s.is_finite() && *s > 0.0) else { return };
         let (tokens, outputs) = (f64::from(step.tokens), f64::from(step.outputs));
         let mut terms = [
@@ -143,6 +143,8 @@ pub struct Odds {
     pub first: f64,
     /// One after a right one.
     pub later: f64,
+    /// Seconds to make one; 0 where they are free.
+    pub guess_s: f64,
 }
 
 /// What happened to a sequence in a step.

@@ -286,12 +286,13 @@ fn drafts_are_as_long_as_pays() {
     while b.sched.tokens(id).unwrap().len() < 8 {
         b.turn();
     }
-    let pays = |b: &Bench, p| b.sched.draft_that_pays(id, Odds { first: p, later: p }, 31);
+    let pays =
+        |b: &Bench, p| b.sched.draft_that_pays(id, Odds { first: p, later: p, guess_s: 0.0 }, 31);
     // A row takes a fifth of a step: less than that chance is a loss.
     assert_eq!([0.0, 0.1, 0.2].map(|p| pays(&b, p)), [0, 0, 0]);
     assert!((1..=2).contains(&pays(&b, 0.4)), "{}", pays(&b, 0.4));
     assert_eq!(pays(&b, 1.0), 7, "up to a block");
-    let half = Odds { first: 0.9, later: 0.0 };
+    let half = Odds { first: 0.9, later: 0.0, guess_s: 0.0 };
     assert_eq!(b.sched.draft_that_pays(id, half, 31), 1);
     // Beside many others a row is as dear as a token of theirs.
     for i in 2..16 {

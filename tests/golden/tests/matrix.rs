@@ -1,15 +1,16 @@
 //! The bitwise matrix of the CPU device, through the engine: the same request gives the same tokens
 //! and log-probabilities alone, in a crowd, in chunks of any size, out of the prefix cache, after
-//! preemption, with drafts, on one thread or two, on every instruction set, in every mode and KV
+//! preemption, with drafts of the text or of a model, on one thread or two, on every instruction set, in every mode and KV
 //! format.
 
 use std::path::Path;
 
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
+use tokenmill_engine::draft_model::DraftModel;
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served};
-use tokenmill_engine::{DraftMode, Event, Events, Request};
+use tokenmill_engine::{DraftMode, EngineStats, Event, Events, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
 use tokenmill_golden_tests::Golden;
 use tokenmill_ir::sampling::splitmix;
@@ -22,7 +23,7 @@ const FFN: u64 = 512;
 
 /// How one run differs from another; none of it may show.
 #[derive(Debug, Clone, Copy)]
-struct Variant {
+struct Variant<'a> {
     isa: Isa,
     threads: usize,
     step_tokens: u32,
@@ -30,6 +31,8 @@ struct Variant {
     blocks: Option<u32>,
     /// Other requests submitted with it.
     crowd: u64,
+    /// A model that guesses.
+    draft: Option<&'a Path>,
 }
 
 /// What may not differ: tokens and the bits of their log-probabilities.
@@ -82,10 +85,41 @@ fn recurrences_change_nothing_of_that() {
     }
 }
 
+fn plain() -> Variant<'static> {
+    let isa = Isa::detect();
+    Variant { isa, threads: 2, step_tokens: 512, blocks: None, crowd: 0, draft: None }
+}
+
+#[test]
+fn guesses_of_a_draft_model_change_nothing_of_that() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let [large, small] = ["large.gguf", "small.gguf"].map(|name| scratch.path().join(name));
+    write_model(&large, &Ffn::Dense);
+    write_model(&small, &Ffn::Small);
+    let (mut drafted, mut accepted) = ([0; 2], [0; 2]);
+    for (mode, kv) in EVERY {
+        for crowd in [0, 7] {
+            let without = Variant { crowd, ..plain() };
+            let (expected, base) = run(&large, VOCAB, without, mode, kv);
+            for (i, draft) in [&large, &small].into_iter().enumerate() {
+                let variant = Variant { draft: Some(draft), ..without };
+                let (found, stats) = run(&large, VOCAB, variant, mode, kv);
+                assert_eq!(found, expected, "{mode:?} {kv:?} {variant:?}");
+                // Both have the guesses of a prediction.
+                drafted[i] += stats.drafted_tokens.saturating_sub(base.drafted_tokens);
+                accepted[i] += stats.accepted_tokens.saturating_sub(base.accepted_tokens);
+            }
+        }
+    }
+    println!("guesses of the model itself and of its half: {drafted:?}, right: {accepted:?}");
+    for (drafted, accepted) in drafted.into_iter().zip(accepted) {
+        assert!(accepted > 100 && drafted > accepted + 100, "right ones and wrong ones");
+    }
+}
+
 /// One request, run in every way, for each of some modes and KV formats.
 fn check(path: &Path, vocab: u64, modes: &[(Mode, KvFormat)]) {
-    let best = Isa::detect();
-    let plain = Variant { isa: best, threads: 2, step_tokens: 512, blocks: None, crowd: 0 };
+    let plain = plain();
     let mut variants = vec![];
     for isa in Isa::ALL.into_iter().filter(|i| i.is_available()) {
         for threads in [1, 2] {
@@ -100,16 +134,22 @@ fn check(path: &Path, vocab: u64, modes: &[(Mode, KvFormat)]) {
     variants.push(Variant { crowd: 7, blocks: Some(14), ..plain });
     variants.push(Variant { crowd: 7, blocks: Some(9), step_tokens: 16, ..plain });
     for &(mode, kv) in modes {
-        let expected = run(path, vocab, plain, mode, kv);
+        let expected = run(path, vocab, plain, mode, kv).0;
         assert!(expected.len() == 24, "{mode:?} {kv:?}: {} tokens", expected.len());
         for &variant in &variants {
-            let found = run(path, vocab, variant, mode, kv);
+            let found = run(path, vocab, variant, mode, kv).0;
             assert_eq!(found, expected, "{} {mode:?} {kv:?} {variant:?}", path.display());
         }
     }
 }
 
-fn run(path: &Path, vocab: u64, variant: Variant, mode: Mode, kv: KvFormat) -> Answer {
+fn run(
+    path: &Path,
+    vocab: u64,
+    variant: Variant<'_>,
+    mode: Mode,
+    kv: KvFormat,
+) -> (Answer, EngineStats) {
     let Variant { isa, threads, step_tokens, .. } = variant;
     let options = CpuOptions { threads, isa: Some(isa), mode, ..CpuOptions::default() };
     let device = CpuDevice::new(options).expect("a device");
@@ -119,9 +159,13 @@ fn run(path: &Path, vocab: u64, variant: Variant, mode: Mode, kv: KvFormat) -> A
     if let Some(blocks) = variant.blocks {
         model.limits.group_blocks.fill(blocks);
     }
-    let served = model
-        .start(ServeOptions { queue: 64, step_s: 10.0, draft: DraftMode::Suffix })
-        .expect("started");
+    let mut draft = DraftMode::Suffix;
+    if let Some(small) = variant.draft {
+        model.load_draft(small, &options).expect("a draft model");
+        model.draft = model.draft.map(DraftModel::unpriced);
+        draft = DraftMode::Model;
+    }
+    let served = model.start(ServeOptions { queue: 64, step_s: 10.0, draft }).expect("started");
     let submit = |seed, prompt, prediction| submit(&served, vocab, seed, prompt, prediction);
     let others: Vec<Events> = (1..=variant.crowd).map(|s| submit(s, 40 + 9 * s, &[])).collect();
     let first = answer(submit(0, 150, &[]));
@@ -142,7 +186,7 @@ fn run(path: &Path, vocab: u64, variant: Variant, mode: Mode, kv: KvFormat) -> A
     if variant.blocks.is_none() {
         assert!(served.engine.stats().cached_tokens > 0, "{variant:?}: no prefix hit");
     }
-    first
+    (first, served.engine.stats())
 }
 
 fn submit(served: &Served, vocab: u64, seed: u64, prompt: u64, prediction: &[u32]) -> Events {
@@ -186,7 +230,13 @@ fn answer(events: Events) -> Answer {
 /// What follows attention in a layer.
 enum Ffn {
     Dense,
-    Experts { count: u64, top: i64, width: u64 },
+    /// Two layers of the same.
+    Small,
+    Experts {
+        count: u64,
+        top: i64,
+        width: u64,
+    },
 }
 
 /// A Llama of four layers whose matrices use every block format, or a Qwen3 with experts of two.
@@ -195,7 +245,11 @@ fn write_model(path: &Path, ffn: &Ffn) {
     let mut set = |key: &str, value: MetaValue| {
         meta.insert(key.to_owned(), value);
     };
-    let (arch, layers) = if matches!(ffn, Ffn::Dense) { ("llama", 4) } else { ("qwen3moe", 2) };
+    let (arch, layers) = match ffn {
+        Ffn::Dense => ("llama", 4),
+        Ffn::Small => ("llama", 2),
+        Ffn::Experts { .. } => ("qwen3moe", 2),
+    };
     set("general.architecture", MetaValue::Str(arch.into()));
     for (key, value) in [
         ("embedding_length", HIDDEN as i64),

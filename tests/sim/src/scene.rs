@@ -95,6 +95,10 @@ pub struct Scene {
     pub nan: Vec<TokenId>,
     /// How many turns in ten offer drafts.
     pub drafts: u32,
+    /// Cache groups of a draft model: the same ones make it the same model, others another.
+    pub draft_model: Option<Vec<GroupKind>>,
+    /// Steps of the draft model that fail.
+    pub draft_failing: Option<u64>,
     /// Whether time goes as it is predicted; otherwise it is any.
     pub true_time: bool,
 }
@@ -127,7 +131,23 @@ impl Scene {
         let nan = if d.once_in(8) { vec![d.range(0, vocab - 1)] } else { Vec::new() };
         let drafts = d.pick(&[0, 0, 4, 10]);
         let true_time = d.once_in(2);
-        Scene { config, eos, arrivals, failing, panicking, nan, drafts, true_time }
+        let (same, other) = (config.groups.clone(), vec![GroupKind::Window { tokens: 5 }, FULL]);
+        let draft_model = if d.once_in(3) { Some(d.pick(&[same, other])) } else { None };
+        let keeps = |g: &Vec<GroupKind>| !g.is_empty() && !g.contains(&STATE);
+        let draft_model = draft_model.filter(|g| keeps(g) && !config.whole_sequences);
+        let draft_failing = d.once_in(6).then(|| u64::from(d.range(0, 30)));
+        Scene {
+            config,
+            eos,
+            arrivals,
+            failing,
+            panicking,
+            nan,
+            drafts,
+            draft_model,
+            draft_failing,
+            true_time,
+        }
     }
 }
 
@@ -227,7 +247,8 @@ fn ask(d: &mut Draw, config: &Config, longest: u32, families: &[Vec<TokenId>]) -
     request.ignore_eos = d.once_in(3);
     request.salt = if d.once_in(8) { 5 } else { 0 };
     request.sampling = sampling(d);
-    request.draft = d.pick(&[None, None, Some(DraftMode::None), Some(DraftMode::Ngram)]);
+    let drafts = [None, None, Some(DraftMode::None), Some(DraftMode::Ngram)];
+    request.draft = d.pick(&drafts);
     request.account = d.pick(&[0, 0, 1, 2]);
     request.priority = d.pick(&[0, 0, -1, 5]);
     if d.once_in(8) {

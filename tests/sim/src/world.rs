@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokenmill_backend::Backend;
 use tokenmill_backend::sim::{SimBackend, SimControl, program};
 use tokenmill_engine::backlog::{Backlog, Inlet};
+use tokenmill_engine::draft_model::DraftModel;
 use tokenmill_engine::{
     Clock, Core, DraftMode, EngineParts, EngineStats, Event, NOBODY, Request, RequestError,
     RowsAnswer, Sink, Turn,
 };
-use tokenmill_ir::TokenId;
+use tokenmill_ir::{GroupKind, Limits, TokenId};
+use tokenmill_sched::StepCost;
 
 use crate::oracle::{self, Course};
 use crate::scene::{Arrival, Ask, Client, Draw, Scene};
@@ -49,6 +51,8 @@ struct World {
     scene: Scene,
     core: Core,
     control: SimControl,
+    /// The draft model's device.
+    guessing: SimControl,
     pending: Vec<Pending>,
     draw: Draw,
 }
@@ -60,6 +64,10 @@ pub struct Clients {
     pub unread: u64,
     /// Tokens that were leased.
     pub leased: u64,
+    /// Guesses of the draft model, and those that were right where nobody else guessed.
+    pub guessed: u64,
+    /// See there.
+    pub guessed_right: u64,
 }
 
 /// Runs the scene of a seed; panics where anything is wrong. Returns what was done.
@@ -78,7 +86,8 @@ pub fn run(seed: u64) -> (EngineStats, Clients) {
 
 impl World {
     fn new(scene: Scene, seed: u64) -> World {
-        let control = SimControl::default();
+        let (control, guessing) = (SimControl::default(), SimControl::default());
+        scene.draft_failing.iter().for_each(|&s| guessing.fail_at(s));
         scene.failing.iter().for_each(|&s| control.fail_at(s));
         scene.panicking.iter().for_each(|&s| control.panic_at(s));
         scene.nan.iter().for_each(|&t| control.nan_on(t));
@@ -95,11 +104,17 @@ impl World {
             config,
             tokenizer: None,
             eos: scene.eos.clone(),
-            draft: DraftMode::Suffix,
+            draft: match scene.draft_model {
+                Some(_) => DraftMode::Model,
+                None => DraftMode::Suffix,
+            },
             queue: u32::MAX,
-            clock: clock(&scene, &control, seed),
+            clock: clock(&scene, &control, &guessing, seed),
         };
-        let core = Core::new(parts);
+        let mut core = Core::new(parts);
+        if let Some(groups) = &scene.draft_model {
+            core = core.with_draft_model(draft_model(&scene, groups, &guessing));
+        }
         let longest = core.scheduler().longest();
         let expect = |arrival: &Arrival| Pending {
             courses: match &arrival.ask {
@@ -126,7 +141,7 @@ impl World {
         let mut draw = Draw::new(seed ^ 0xd1a5);
         let mut pending: Vec<Pending> = scene.arrivals.iter().map(expect).collect();
         pending.iter_mut().for_each(|p| predict(p, &scene, &mut draw));
-        World { core, control, pending, draw, scene }
+        World { core, control, guessing, pending, draw, scene }
     }
 
     /// One turn; true when all is done.
@@ -218,7 +233,10 @@ impl World {
     }
 
     fn clients(&self) -> Clients {
-        let mut clients = Clients::default();
+        let mut clients = Clients { guessed: self.guessing.done().outputs, ..Clients::default() };
+        if self.scene.draft_model.is_some() && self.scene.drafts == 0 {
+            clients.guessed_right = self.core.stats().accepted_tokens;
+        }
         for p in &self.pending {
             match seen(&p.seen).events.last() {
                 Some(Event::Failed(RequestError::Unread { .. })) => clients.unread += 1,
@@ -352,15 +370,41 @@ fn predict(p: &mut Pending, scene: &Scene, draw: &mut Draw) {
     request.prediction = course.tokens.iter().map(|t| token(t.id)).collect();
 }
 
+/// A tenth of what the large model's steps take.
+fn guess_cost(scene: &Scene) -> StepCost {
+    let c = scene.config.cost;
+    let base_s = 0.1 * c.base_s;
+    StepCost { base_s, token_s: 0.1 * c.token_s, output_s: 0.1 * c.output_s, key_s: 0.1 * c.key_s }
+}
+
+/// A draft model with those cache groups, for two sequences.
+fn draft_model(scene: &Scene, groups: &[GroupKind], control: &SimControl) -> DraftModel {
+    let (context, size) = (scene.config.limits.context, scene.config.block_tokens);
+    let program = program(groups, scene.config.vocab, scene.config.hidden);
+    let limits = Limits {
+        step_tokens: 256,
+        sequences: 2,
+        outputs: 2,
+        context,
+        group_blocks: vec![2 * (context.div_ceil(size) + 1); groups.len()],
+        top_logprobs: 0,
+    };
+    let device = SimBackend::new(size, control.clone()).compile(&program, &[], &limits);
+    let device = device.expect("the simulated device compiles");
+    let model = DraftModel::new(device, &program, &limits, (size, 2), guess_cost(scene));
+    model.expect("a cache of keys and values")
+}
+
 /// Time as predicted for what the device does, or any: sometimes none, even backwards.
-fn clock(scene: &Scene, control: &SimControl, seed: u64) -> Clock {
-    let (control, cost) = (control.clone(), scene.config.cost);
+fn clock(scene: &Scene, control: &SimControl, guessing: &SimControl, seed: u64) -> Clock {
+    let devices = [(control.clone(), scene.config.cost), (guessing.clone(), guess_cost(scene))];
     if scene.true_time {
-        return Box::new(move || {
+        let time = |(control, cost): &(SimControl, StepCost)| {
             let done = control.done();
             let beyond = cost.predict(done.tokens, done.outputs, done.key_reads) - cost.base_s;
             control.steps() as f64 * cost.base_s + beyond
-        });
+        };
+        return Box::new(move || devices.iter().map(time).sum());
     }
     let now = Cell::new(Draw::new(seed ^ 0xc10c));
     Box::new(move || {

@@ -4,11 +4,12 @@
 
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokenmill_backend::sim::{SimBackend, SimControl, SimText, program};
 use tokenmill_backend::{Backend, Executable};
 use tokenmill_engine::tier::{Tier, TierWorker};
-use tokenmill_engine::{Core, EngineParts, Event, Request, Turn, Usage};
+use tokenmill_engine::{Core, EngineParts, Event, Lease, Request, Turn, Usage};
 use tokenmill_ir::{GroupKind, Limits, TokenId};
 use tokenmill_sched::{Config, StepCost};
 use tokenmill_sim_tests::Draw;
@@ -217,7 +218,11 @@ impl World {
             }
             true
         });
-        let request = Request { max_tokens: Some(count), ..Request::new(prompt.clone()) };
+        // The clock stands still: what is leased stays to the end, or until one needs all memory.
+        let lease = Lease { ttl: Duration::from_secs(1), name: 0 };
+        let lease = self.draw.once_in(4).then_some(lease);
+        let max_tokens = Some(count);
+        let request = Request { max_tokens, lease, ..Request::new(prompt.clone()) };
         let expect = oracle(&self.config.groups, &prompt, count);
         core.enqueue(request.account);
         core.generate(asked.len() as u64 + 1, request, sink);

@@ -25,6 +25,8 @@ struct Totals {
     unread: u64,
     leased: u64,
     broken_leases: u64,
+    guessed: u64,
+    guessed_right: u64,
 }
 
 impl Totals {
@@ -45,6 +47,7 @@ impl Totals {
     fn assert_exercised(&self) {
         let rare = [self.preemptions, self.drafts_wrong, self.device_errors, self.failed];
         let clients = [self.unread, self.leased, self.broken_leases];
+        assert!(self.guessed_right > 1000 && self.guessed > 2 * self.guessed_right, "{self:?}");
         let common = [self.finished, self.cancelled, self.cached, self.drafts_right];
         assert!(rare.iter().chain(&common).chain(&clients).all(|&n| n > 100), "{self:?}");
     }
@@ -72,6 +75,8 @@ fn every_schedule_gives_the_oracles_tokens() {
                 all.add(&stats);
                 all.unread += clients.unread;
                 all.leased += clients.leased;
+                all.guessed += clients.guessed;
+                all.guessed_right += clients.guessed_right;
             }
             Err(_) => panic!("seed {seed} failed; replay it with TOKENMILL_SIM_SEED={seed}"),
         }

@@ -248,7 +248,7 @@ mod tests {
             ("priority", json!(-5), json!(0.5)),
             ("timeout", json!(0.5), json!(-1)),
             ("user", json!("u"), json!(1)),
-            ("draft", json!("suffix"), json!("model")),
+            ("draft", json!("model"), json!("other")),
             ("draft", json!("none"), json!(1)),
             ("stream", json!(false), json!("true")),
         ];
