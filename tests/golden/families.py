@@ -1,7 +1,7 @@
 """The families that record.py records beside its own: configuration as found on the hub, and tensor
 table, of a tiny model each. eps is large on purpose: where it is added must show in the outputs."""
 
-from hashed import ABSENT, Tensors, config, decoder, head_dim
+from hashed import ABSENT, Tensors, config, decoder, head_dim, short
 
 
 def llama_layer(c, bias=(), qk=None, peak=1.7, out_norm=False):
@@ -155,7 +155,7 @@ def decoder_biased(c, layer):
 
 def nemotron():
     c = small("NemotronForCausalLM", "nemotron", 184, hidden_act="relu2", rms_norm_eps=ABSENT,
-              norm_eps=0.01, partial_rotary_factor=0.5, head_dim=24, mlp_bias=False)
+              norm_eps=0.01, partial_rotary_factor=0.5, head_dim=16, mlp_bias=False)
 
     def layer(t, i, p):
         t.norm(f"{p}.input_layernorm", 64, 0.0, bias=True)
@@ -187,15 +187,17 @@ def stablelm_parallel():
 
 
 def phi():
+    # (llama.cpp's files leave the inner width out: it is four times the outer one.)
     c = small("PhiForCausalLM", "phi", 182, hidden_act="gelu_new", rms_norm_eps=ABSENT,
+              intermediate_size=256,
               num_key_value_heads=4, layer_norm_eps=0.01, partial_rotary_factor=0.5,
               qk_layernorm=False, attention_bias=ABSENT, embd_pdrop=0.0, resid_pdrop=0.0)
 
     def layer(t, i, p):
         t.norm(f"{p}.input_layernorm", 64, bias=True)
         t.attention(f"{p}.self_attn", c, bias="qkvo", out="dense")
-        t.linear(f"{p}.mlp.fc1", 120, 64, 1.6, bias=True)
-        t.linear(f"{p}.mlp.fc2", 64, 120, 2.5, bias=True)
+        t.linear(f"{p}.mlp.fc1", 256, 64, 1.6, bias=True)
+        t.linear(f"{p}.mlp.fc2", 64, 256, 2.5, bias=True)
     rows = decoder_biased(c, layer)
     t = Tensors()
     t.bias("lm_head.bias", c["vocab_size"])
@@ -253,7 +255,7 @@ def ministral3():
               attention_bias=ABSENT, rope_theta=ABSENT, rope_scaling=ABSENT,
               rope_parameters={"beta_fast": 32.0, "beta_slow": 1.0, "factor": 4.0,
                                "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0,
-                               "original_max_position_embeddings": 128, "rope_theta": 1000000.0,
+                               "original_max_position_embeddings": 40, "rope_theta": 1000000.0,
                                "rope_type": "yarn", "type": "yarn"})
     return c, decoder(c, llama_layer(c))
 
@@ -282,10 +284,10 @@ def ernie4_5():
     return c, decoder(c, llama_layer(c))
 
 
-def gemma4(small_model=False):
+def gemma4(small_model=False, routed=False):
     """The large dense models: full layers with wider heads, fewer of them, keys that are values
     too. `small_model`: the small ones, with inputs for each layer and late layers that read the
-    keys and values of earlier ones."""
+    keys and values of earlier ones. `routed`: with experts beside each dense part."""
     types = ["sliding_attention", "full_attention"] * 2
     c = small("Gemma4ForCausalLM", "gemma4_text", 165, head_dim=16, hidden_act=ABSENT,
               hidden_activation="gelu_pytorch_tanh", num_hidden_layers=len(types),
@@ -294,8 +296,9 @@ def gemma4(small_model=False):
               num_global_key_value_heads=None if small_model else 1, attention_k_eq_v=not small_model,
               num_kv_shared_layers=2 if small_model else 0,
               hidden_size_per_layer_input=24 if small_model else 0, vocab_size_per_layer_input=165,
-              use_double_wide_mlp=small_model, enable_moe_block=False, num_experts=None,
-              top_k_experts=None, moe_intermediate_size=None, use_bidirectional_attention=None,
+              use_double_wide_mlp=small_model, enable_moe_block=routed,
+              num_experts=8 if routed else None, top_k_experts=3 if routed else None,
+              moe_intermediate_size=40 if routed else None, use_bidirectional_attention=None,
               final_logit_softcapping=6.0, bos_token_id=2, eos_token_id=1, pad_token_id=0,
               rope_parameters={
                   "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0,
@@ -320,6 +323,17 @@ def gemma4(small_model=False):
         t.norm(f"{p}.pre_feedforward_layernorm", 64)
         t.gated(f"{p}.mlp", 64, 240 if shared else 120)
         t.norm(f"{p}.post_feedforward_layernorm", 64, 1.2)
+        if routed:
+            t.norm(f"{p}.pre_feedforward_layernorm_2", 64)
+            t.norm(f"{p}.post_feedforward_layernorm_1", 64)
+            t.norm(f"{p}.post_feedforward_layernorm_2", 64)
+            t.linear(f"{p}.router.proj", 8, 64, 16.0)
+            t.add(f"{p}.router.scale", [64], 0.5, 1.0)
+            t.add(f"{p}.router.per_expert_scale", [8], 0.5, 1.0)
+            t.linear(f"{p}.experts.gate_up_proj", 1, 64, 1.3)
+            t.rows[-1] |= {"name": f"{p}.experts.gate_up_proj", "shape": [8, 80, 64]}
+            t.linear(f"{p}.experts.down_proj", 1, 40, 1.6)
+            t.rows[-1] |= {"name": f"{p}.experts.down_proj", "shape": [8, 64, 40]}
         if small_model:
             t.linear(f"{p}.per_layer_input_gate", 24, 64, 1.2)
             t.linear(f"{p}.per_layer_projection", 64, 24, 1.5)
@@ -413,6 +427,64 @@ def deepseek_v2():
     return c, decoder(c, layer)
 
 
+def gemma4_moe():
+    c, rows = gemma4(routed=True)
+    return c | {"vocab_size": 158}, [r | {"shape": [158, 64]} if "embed_tokens" in r["name"] else r
+                                     for r in rows]
+
+
+def gemma3n(table=157):
+    """`table`: tokens that have inputs for each layer of their own."""
+    types = ["sliding_attention", "full_attention"] * 2
+    c = small("Gemma3nForCausalLM", "gemma3n_text", 157, head_dim=16, hidden_act=ABSENT,
+              hidden_activation="gelu_pytorch_tanh", num_hidden_layers=4, rope_theta=1000000.0,
+              rope_local_base_freq=10000.0, tie_word_embeddings=True, sliding_window=20,
+              layer_types=types, num_kv_shared_layers=2, hidden_size_per_layer_input=24,
+              vocab_size_per_layer_input=table, altup_active_idx=0, altup_coef_clip=120.0,
+              altup_correct_scale=True, altup_num_inputs=4, laurel_rank=12,
+              activation_sparsity_pattern=[0.7, 0.0, 0.8, 0.0], final_logit_softcapping=6.0,
+              intermediate_size=[120] * 4, bos_token_id=2, eos_token_id=1, pad_token_id=0)
+
+    def layer(t, i, p):
+        a, u = f"{p}.self_attn", f"{p}.altup"
+        t.norm(f"{p}.input_layernorm", 64)
+        t.linear(f"{a}.q_proj", 64, 64, 1.2)
+        t.norm(f"{a}.q_norm", 16, 0.7)
+        if i < 2:
+            t.linear(f"{a}.k_proj", 32, 64, 1.2)
+            t.norm(f"{a}.k_norm", 16, 0.7)
+            t.linear(f"{a}.v_proj", 32, 64, 1.2)
+        t.linear(f"{a}.o_proj", 64, 64, 1.5)
+        t.norm(f"{p}.post_attention_layernorm", 64, 1.2)
+        t.norm(f"{p}.pre_feedforward_layernorm", 64)
+        t.gated(f"{p}.mlp", 64, 120)
+        t.norm(f"{p}.post_feedforward_layernorm", 64, 1.2)
+        t.linear(f"{u}.modality_router", 4, 64, 40.0)
+        t.norm(f"{u}.router_norm", 64)
+        t.linear(f"{u}.prediction_coefs", 16, 4, 0.4)
+        t.linear(f"{u}.correction_coefs", 4, 4, 0.4)
+        t.add(f"{u}.correct_output_scale", [64], 0.5, 0.8)
+        t.linear(f"{p}.laurel.linear_left", 12, 64, 1.2)
+        t.linear(f"{p}.laurel.linear_right", 64, 12, 1.2)
+        t.norm(f"{p}.laurel.post_laurel_norm", 64)
+        t.linear(f"{p}.per_layer_input_gate", 24, 64, 1.2)
+        t.linear(f"{p}.per_layer_projection", 64, 24, 1.5)
+        t.norm(f"{p}.post_per_layer_input_norm", 64, 0.6)
+    rows = decoder(c, layer, embed_std=0.15)
+    t = Tensors()
+    t.embed("model.embed_tokens_per_layer", table, 24 * 4, 0.15)
+    t.linear("model.per_layer_model_projection", 24 * 4, 64, 8.0)
+    t.norm("model.per_layer_projection_norm", 24)
+    for i in range(3):
+        t.linear(f"model.altup_projections.{i}", 64, 64)
+        t.linear(f"model.altup_unembed_projections.{i}", 64, 64)
+    return c, rows + t.rows
+
+
+def gemma3n_short():
+    return gemma3n(table=120)
+
+
 def llama4(tiny=True):
     """Chunks, growing queries and experts as in Meta's models. Not `tiny`: chunks longer than the
     prompt, which llama.cpp's files can say, and every second layer dense."""
@@ -446,7 +518,9 @@ def llama4_dense():
 
 
 def olmoe():
+    # llama.cpp's files have no other epsilon, so the stream and what is normed must be small.
     c = small("OlmoeForCausalLM", "olmoe", 173, intermediate_size=40, num_key_value_heads=4,
+              rms_norm_eps=1e-5,
               num_experts=8, num_experts_per_tok=3, norm_topk_prob=False, clip_qkv=None,
               output_router_logits=False, router_aux_loss_coef=0.01)
 
@@ -457,7 +531,12 @@ def olmoe():
         t.norm(f"{p}.post_attention_layernorm", 64)
         t.linear(f"{p}.mlp.gate", 8, 64, 2.0)
         experts(t, f"{p}.mlp", 8, 64, 40)
-    return c, decoder(c, layer)
+    rows = decoder(c, layer, embed_std=0.01)
+    for row in rows:
+        if row["name"].endswith(("q_proj.weight", "k_proj.weight", "o_proj.weight",
+                                 "down_proj.weight")):
+            row["scale"] = short(row["scale"] / 200)
+    return c, rows
 
 
 GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.3,
@@ -695,8 +774,11 @@ def nomic_bert():
          "torch_dtype": "float32", "vocab_size": 167, "hidden_size": 64, "n_embd": 64,
          "intermediate_size": 120, "n_inner": 120, "num_hidden_layers": 2, "n_layer": 2,
          "num_attention_heads": 4, "n_head": 4, "hidden_act": "silu",
-         "activation_function": "swiglu", "layer_norm_eps": 0.05, "max_position_embeddings": 128,
-         "n_positions": 128, "rope_theta": 1000.0, "type_vocab_size": 2, "pad_token_id": 0}
+         "activation_function": "swiglu", "layer_norm_eps": 0.05, "max_position_embeddings": 8192,
+         "n_positions": 8192, "causal": False, "qkv_proj_bias": False,
+         "mlp_fc1_bias": False, "mlp_fc2_bias": False, "rotary_emb_fraction": 1.0,
+         "rotary_emb_base": 1000, "rotary_emb_interleaved": False,
+         "rotary_emb_scale_base": None, "prenorm": False, "rope_theta": 1000.0, "type_vocab_size": 2, "pad_token_id": 0}
     t = Tensors()
     t.embed("embeddings.word_embeddings", 167, 64, 0.8)
     t.embed("embeddings.token_type_embeddings", 2, 64, 0.8)
@@ -750,6 +832,8 @@ FAMILIES = {
     "granitemoe": (granitemoe, 74), "granitemoehybrid": (granitemoehybrid, 72),
     "granite4_dense": (granite4_dense, 71), "minimax_m2": (minimax_m2, 70),
     "gemma4": (gemma4, 71), "gemma4_small": (gemma4_small, 72),
+    "gemma4_moe": (gemma4_moe, 73), "gemma3n": (gemma3n, 74),
+    "gemma3n_short": (gemma3n_short, 70),
     "llama4": (llama4, 75), "llama4_dense": (llama4_dense, 70),
     "qwen3_5": (qwen3_5, 74), "qwen3_5_moe": (qwen3_5_moe, 75),
     "mamba2": (mamba2, 70), "xlm_roberta": (xlm_roberta, 71), "nomic_bert": (nomic_bert, 72),

@@ -106,11 +106,11 @@ def gemma3():
     return c, decoder(c, layer, norm_offset=1.0, embed_std=0.12)
 
 
-def gemma2():
+def gemma2(scale=16):
     c = config("Gemma2ForCausalLM", "gemma2", vocab_size=193, hidden_size=64,
                intermediate_size=104, num_hidden_layers=2, num_attention_heads=4,
                num_key_value_heads=2, head_dim=24, hidden_act="gelu_pytorch_tanh",
-               hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=16,
+               hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=scale,
                sliding_window=20, tie_word_embeddings=True, attn_logit_softcapping=5.0,
                final_logit_softcapping=6.0, bos_token_id=2, eos_token_id=1, pad_token_id=0)
 
@@ -122,6 +122,11 @@ def gemma2():
         t.norm(f"{p}.post_feedforward_layernorm", 64, 0.2)
         t.gated(f"{p}.mlp", 64, 104)
     return c, decoder(c, layer, norm_offset=1.0, embed_std=0.12)
+
+
+def gemma2_2b():
+    """Scores scaled by the width of a head, which llama.cpp's files can say."""
+    return gemma2(scale=24)
 
 
 def gpt_oss():
@@ -155,7 +160,7 @@ def gpt_oss():
     return c, decoder(c, layer, dtype="BF16")
 
 
-def deepseek_v3():
+def deepseek_v3(mscale_all_dim=0.6):
     heads, nope, rope, vdim, q_rank, kv_rank = 4, 24, 16, 20, 48, 32
     c = config("DeepseekV3ForCausalLM", "deepseek_v3", vocab_size=197, hidden_size=64,
                intermediate_size=112, moe_intermediate_size=40, num_hidden_layers=3,
@@ -166,7 +171,7 @@ def deepseek_v3():
                scoring_func="sigmoid", topk_method="noaux_tc", first_k_dense_replace=1,
                moe_layer_freq=1, num_nextn_predict_layers=0,
                rope_scaling={"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
-                             "mscale_all_dim": 0.6, "original_max_position_embeddings": 660,
+                             "mscale_all_dim": mscale_all_dim, "original_max_position_embeddings": 660,
                              "type": "yarn"})
 
     def layer(t, i, p):
@@ -189,6 +194,11 @@ def deepseek_v3():
             t.gated(f"{m}.experts.{e}", 64, 40)
         t.gated(f"{m}.shared_experts", 64, 80)
     return c, decoder(c, layer)
+
+
+def deepseek_r1():
+    """Both magnitudes of the rotation alike, as in R1 and in what llama.cpp's files can say."""
+    return deepseek_v3(mscale_all_dim=1.0)
 
 
 def qwen3_next():
@@ -303,13 +313,13 @@ def lfm2():
 
 def cohere2():
     c = config("Cohere2ForCausalLM", "cohere2", vocab_size=200, hidden_size=64,
-               intermediate_size=136, num_hidden_layers=3, num_attention_heads=4,
+               intermediate_size=136, num_hidden_layers=4, num_attention_heads=4,
                num_key_value_heads=2, head_dim=16, rms_norm_eps=ABSENT, layer_norm_eps=0.01,
                logit_scale=0.5, rope_theta=50000.0, rope_scaling=None, sliding_window=20,
-               sliding_window_pattern=3, tie_word_embeddings=True, use_embedding_sharing=True,
+               sliding_window_pattern=4, tie_word_embeddings=True, use_embedding_sharing=True,
                order_of_interleaved_layers="local_attn_first", position_embedding_type="rope_gptj",
                rotary_pct=1.0, use_gated_activation=True, use_parallel_block=True,
-               use_parallel_embedding=False, use_qk_norm=False, layer_switch=3,
+               use_parallel_embedding=False, use_qk_norm=False, layer_switch=4,
                bos_token_id=5, eos_token_id=3, pad_token_id=0)
 
     def layer(t, i, p):
@@ -453,7 +463,7 @@ FAMILIES = {
     "falcon_h1": (falcon_h1, 79), "falcon_h1_norm": (falcon_h1_norm, 71), "lfm2": (lfm2, 72),
     "cohere2": (cohere2, 78), "bert": (bert, 74), "mistral": (mistral, 77), "phi3": (phi3, 75),
     "olmo2": (olmo2, 72), "granite": (granite, 71), "qwen3_moe": (qwen3_moe, 74),
-    "mixtral": (mixtral, 73), "gemma2": (gemma2, 70),
+    "mixtral": (mixtral, 73), "gemma2": (gemma2, 70), "gemma2_2b": (gemma2_2b, 71), "deepseek_r1": (deepseek_r1, 75),
 }
 ENCODERS = ("bert", "xlm-roberta", "nomic_bert", "modernbert")
 EMBEDDERS = ("qwen3_embedding",)
@@ -502,6 +512,8 @@ def router_margins(model):
 
     def hook(module, inputs, output):
         k = getattr(module, "top_k", None)
+        if type(module).__name__ == "Gemma4TextRouter":
+            k, output = module.config.top_k_experts, [output[0].log()]
         if k is None:
             return
         # Llama 4's gives the weights first.
@@ -539,6 +551,8 @@ def layer_trace(model, run):
 
     def keep(value):
         value = first(value).detach()
+        if value.dim() == 4:  # several streams
+            value = value[0]
         rows.append(value[0, [0, -1]].numpy().copy())
 
     hooks = [layers[0].register_forward_pre_hook(
@@ -704,6 +718,8 @@ def check(arch, data):
 
 # Runs llama.cpp's converter without a tokenizer: token ids are all these files are asked about.
 CONVERT = """
+import json
+import pathlib
 import sys
 sys.path.insert(0, sys.argv[1])
 sys.path.insert(1, sys.argv[1] + "/gguf-py")
@@ -717,6 +733,10 @@ def get_without_vocab(*args, **kwargs):
     found.set_vocab = only_size
     return found
 tool.get_model_class = get_without_vocab
+if sys.argv[4] == "golden gpt_neox":
+    # The file as it is: transformers moves a key that the converter wants.
+    tool.ModelBase.load_hparams = staticmethod(
+        lambda folder, *rest: json.loads((pathlib.Path(folder) / "config.json").read_text()))
 sys.argv = ["convert", sys.argv[2], "--outtype", "f32", "--outfile", sys.argv[3],
             "--model-name", sys.argv[4]]
 tool.main()
@@ -728,7 +748,7 @@ def convert(arch, folder, converter, out):
     vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
     # The converter reads this file only to count the rows of the embedding.
     (folder / "tokenizer.json").write_text(json.dumps(
-        {"added_tokens": [], "model": {"vocab": {f"t{i}": i for i in range(vocab)}}}))
+        {"added_tokens": [], "model": {"type": "WordPiece", "vocab": {f"t{i}": i for i in range(vocab)}}}))
     subprocess.run([sys.executable, "-c", CONVERT, str(converter), str(folder), str(out),
                     f"golden {arch}"], check=True, env={"NO_LOCAL_GGUF": "1", "PATH": "/usr/bin"})
 

@@ -53,7 +53,10 @@ def runs_of(rows, sources):
 def plain(field):
     """The value of a metadata field as JSON."""
     value = field.contents()
-    return [v for v in value] if isinstance(value, (list, tuple)) else value
+    if not isinstance(value, (list, tuple)):
+        return value
+    # JSON has no infinity.
+    return [max(v, -3e38) if isinstance(v, float) else v for v in value]
 
 
 def describe(path, flats):

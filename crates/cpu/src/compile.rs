@@ -192,7 +192,8 @@ impl<'a> Compiler<'a> {
     }
 
     fn norm(&mut self, op: &Op) {
-        let Op::Norm { x, adds, sum, kind, weight, offset, bias, groups, gate, eps, out } = op
+        let Op::Norm { x, adds, sum, kind, weight, offset, bias, groups, gate, eps, root, out } =
+            op
         else {
             return;
         };
@@ -206,6 +207,7 @@ impl<'a> Compiler<'a> {
             rule,
             groups: *groups as usize,
             gate: gate.map(|(v, order)| (v.into(), order)),
+            root: root.map(|b| self.whole(b)),
             out: self.whole(*out),
         };
         self.by_rows(kernel, op, false);
@@ -420,9 +422,10 @@ impl<'a> Compiler<'a> {
         let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
         self.draft.push(linear::Linear(product), Split::Own, &reads, &[place(logits)]);
         let (rule, out) = (*rule, self.whole(*out));
-        let choice_bias = rule.choice_bias.map(|w| self.weight(w).vector().to_vec());
-        let choice_bias = choice_bias.unwrap_or_default();
-        let kernel = experts::Route { logits, rule, choice_bias, out };
+        let vector =
+            |w: Option<WeightId>| w.map_or_else(Vec::new, |w| self.weight(w).vector().to_vec());
+        let (choice_bias, gains) = (vector(rule.choice_bias), vector(rule.gains));
+        let kernel = experts::Route { logits, rule, choice_bias, gains, out };
         self.want_row(kernel.wants());
         let split = Split::Rows(RowKind::Tokens);
         self.draft.push(kernel, split, &[place(logits)], &[place(out)]);

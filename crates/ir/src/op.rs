@@ -243,8 +243,10 @@ pub struct RouteRule {
     pub groups: Option<GroupRule>,
     /// Whether the chosen weights are divided by their sum (+ 1e-20).
     pub normalise: bool,
-    /// Multiplies the weights last.
+    /// Multiplies the weights.
     pub scale: f32,
+    /// Multiplies the weight of each expert last. [experts]
+    pub gains: Option<WeightId>,
 }
 
 /// How a pooled model makes one vector of a sequence.
@@ -297,6 +299,8 @@ pub enum Op {
         gate: Option<(View, GateOrder)>,
         /// Added under the root.
         eps: f32,
+        /// Where the divisor goes, when it is needed later; with one group only. [rows, 1]
+        root: Option<BufferId>,
         /// Result. [rows, cols]
         out: BufferId,
     },
@@ -615,12 +619,12 @@ impl Op {
                 list.extend(positions.iter().chain(token_types).map(|w| W(*w)));
                 list.push(O(*out));
             }
-            Op::Norm { x, adds, sum, weight, bias, gate, out, .. } => {
+            Op::Norm { x, adds, sum, weight, bias, gate, root, out, .. } => {
                 list.push(R(*x));
                 list.extend(adds.iter().map(|v| R(*v)));
                 list.extend(weight.iter().chain(bias).map(|w| W(*w)));
                 list.extend(gate.iter().map(|(v, _)| R(*v)));
-                list.extend(sum.iter().map(|b| O(*b)));
+                list.extend(sum.iter().chain(root).map(|b| O(*b)));
                 list.push(O(*out));
             }
             Op::Linear { x, weight, out }
@@ -629,7 +633,7 @@ impl Op {
             | Op::Route { x, router: weight, out, .. } => {
                 list.extend([R(*x), W(*weight), O(*out)]);
                 if let Op::Route { rule, .. } = self {
-                    list.extend(rule.choice_bias.map(W));
+                    list.extend(rule.choice_bias.iter().chain(&rule.gains).map(|w| W(*w)));
                 }
             }
             Op::GatedLinear { x, gate, up, out, .. } => {

@@ -196,12 +196,16 @@ impl Program {
             Op::Embed { table, out, .. } => {
                 same("columns of the embedding", self.weights[table.0 as usize].cols, cols(out))
             }
-            Op::Norm { x, adds, sum, out, gate, .. } => {
+            Op::Norm { x, adds, sum, out, gate, groups, root, .. } => {
                 for v in adds.iter().chain(gate.iter().map(|(v, _)| v)) {
                     same("columns added", v.cols, x.cols)?;
                 }
                 if let Some(s) = sum {
                     same("columns of the sum", cols(s), x.cols)?;
+                }
+                if let Some(r) = root {
+                    same("columns of the divisor", cols(r), 1)?;
+                    same("groups with a divisor kept", *groups, 1)?;
                 }
                 same("columns out", cols(out), x.cols)
             }

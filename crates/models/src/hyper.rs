@@ -57,7 +57,8 @@ keys! {
     /// Experts in all.
     EXPERTS = ["num_local_experts", "num_experts", "n_routed_experts"], "expert_count";
     /// Experts a token uses.
-    EXPERTS_USED = ["num_experts_per_tok", "experts_per_token"], "expert_used_count";
+    EXPERTS_USED = ["num_experts_per_tok", "experts_per_token", "top_k_experts"],
+        "expert_used_count";
     /// Inner width of an expert.
     EXPERT_FFN = ["moe_intermediate_size", "intermediate_size"], "expert_feed_forward_length";
     /// Inner width of the shared expert.

@@ -21,6 +21,8 @@ pub struct ModelSpec {
     pub embed: Embed,
     /// Layers, in order.
     pub layers: Vec<Layer>,
+    /// More streams beside the residual one.
+    pub streams: Option<Streams>,
     /// After the last layer.
     pub final_norm: Option<Norm>,
     /// Output.
@@ -107,6 +109,21 @@ impl Norm {
     pub fn layer(eps: f32) -> Self {
         Self { kind: NormKind::Layer, eps, offset: 0.0 }
     }
+}
+
+/// Streams that a layer predicts from one another, of which it computes the first and corrects the
+/// others by what came out (AltUp, arXiv 2301.13310); and a low-rank path beside each mixer
+/// (LAuReL, arXiv 2411.07501). Layers then have a mixer, a feed-forward part and an input.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Streams {
+    /// Streams in all.
+    pub count: u32,
+    /// Before the router and behind the low-rank path.
+    pub norm: Norm,
+    /// Inner width of the low-rank path.
+    pub rank: u32,
+    /// Whether the first stream is multiplied by a vector before the layer's input is taken in.
+    pub scaled: bool,
 }
 
 /// A layer: branches off the residual stream.
@@ -404,6 +421,22 @@ pub enum Ffn {
         gate_scale: f32,
         /// Multiplies the output.
         out_scale: f32,
+        /// The gate is taken above its mean plus so many standard deviations only:
+        /// `relu(g − mean − cutoff · deviation)`.
+        cutoff: Option<f32>,
+    },
+    /// A gated part and experts side by side, each behind norms of its own:
+    /// `norm(gated(x)) + norm(experts(norm(h)))`, `h` being the stream that `x` is the norm of. The
+    /// router reads another norm of `h`, divided by `√hidden` (Gemma 4).
+    Beside {
+        /// Inner width of the gated part.
+        width: u32,
+        /// Its activation.
+        act: Act,
+        /// All norms.
+        norm: Norm,
+        /// Experts.
+        experts: Experts,
     },
     /// `down(act(up·x))`.
     Plain {
@@ -419,7 +452,8 @@ pub enum Ffn {
 impl Ffn {
     /// The common gated part.
     pub fn gated(width: u32, act: Act) -> Self {
-        Ffn::Gated { width, act: GateAct::Plain(act), gate_scale: 1.0, out_scale: 1.0 }
+        let act = GateAct::Plain(act);
+        Ffn::Gated { width, act, gate_scale: 1.0, out_scale: 1.0, cutoff: None }
     }
 }
 

@@ -176,6 +176,25 @@ const CHANGES: &[(&str, Change)] = &[
     ("ffn.act", |m| m.ffn_mut().for_each(|(_, f)| flip_act(f))),
     ("ffn.gate_scale", |m| gated(m, |gate, _| *gate *= 1.1)),
     ("ffn.out_scale", |m| gated(m, |_, out| *out *= 1.1)),
+    ("ffn.cutoff", |m| {
+        m.ffn_mut().for_each(|(_, f)| {
+            if let Ffn::Gated { cutoff: Some(cutoff), .. } = f {
+                *cutoff *= 1.1
+            }
+        })
+    }),
+    ("ffn.beside.norm.eps", |m| {
+        m.ffn_mut().for_each(|(_, f)| {
+            if let Ffn::Beside { norm, .. } = f {
+                norm.eps *= 2.0
+            }
+        })
+    }),
+    ("streams", |m| m.streams = None),
+    ("streams.count", |m| each(&mut m.streams, |s| s.count -= 1)),
+    ("streams.norm.eps", |m| each(&mut m.streams, |s| s.norm.eps *= 2.0)),
+    ("streams.rank", |m| each(&mut m.streams, |s| s.rank -= 1)),
+    ("streams.scaled", |m| each(&mut m.streams, |s| s.scaled = false)),
     ("experts.top", |m| experts(m, |e| e.top -= 1)),
     ("experts.score", |m| {
         experts(m, |e| {
@@ -259,7 +278,7 @@ fn mamba(m: &mut ModelSpec, mut change: impl FnMut(&mut Mamba)) {
 
 fn experts(m: &mut ModelSpec, mut change: impl FnMut(&mut Experts)) {
     m.ffn_mut().for_each(|(_, f)| {
-        if let Ffn::Experts(e) = f {
+        if let Ffn::Experts(e) | Ffn::Beside { experts: e, .. } = f {
             change(e);
         }
     });
@@ -299,6 +318,7 @@ fn flip_act(f: &mut Ffn) {
     match f {
         Ffn::Gated { act: GateAct::Plain(a), .. } | Ffn::Plain { act: a, .. } => *a = other(*a),
         Ffn::Gated { act: GateAct::Clamped { alpha, .. }, .. } => *alpha *= 1.1,
+        Ffn::Beside { act: a, .. } => *a = other(*a),
         Ffn::Experts(e) => match &mut e.act {
             GateAct::Plain(a) => *a = other(*a),
             GateAct::Clamped { alpha, .. } => *alpha *= 1.1,

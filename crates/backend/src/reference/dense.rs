@@ -37,22 +37,32 @@ pub(super) struct Norm<'a> {
 }
 
 impl Norm<'_> {
-    /// Normalises one row in place.
-    pub fn apply(&self, row: &mut [f32]) {
+    /// Normalises one row in place; returns the divisor of the last group.
+    pub fn apply(&self, row: &mut [f32]) -> f32 {
         let len = row.len() / self.groups;
+        let mut root = 1.0;
         for (g, group) in row.chunks_exact_mut(len).enumerate() {
-            normalise(self.kind, self.eps, group);
+            root = normalise(self.kind, self.eps, group);
             for (i, x) in group.iter_mut().enumerate() {
                 let at = |m: &Matrix| m.data[if m.data.len() == len { i } else { g * len + i }];
                 *x *= self.weight.map_or(1.0, |w| at(w) + self.offset);
                 *x += self.bias.map_or(0.0, at);
             }
         }
+        root
     }
 }
 
-/// Norm without weights.
-pub(super) fn normalise(kind: NormKind, eps: f32, x: &mut [f32]) {
+/// What a norm gives, row by row.
+#[derive(Default)]
+pub(super) struct Normed {
+    pub sums: Vec<f32>,
+    pub roots: Vec<f32>,
+    pub out: Vec<f32>,
+}
+
+/// Norm without weights; returns the divisor.
+pub(super) fn normalise(kind: NormKind, eps: f32, x: &mut [f32]) -> f32 {
     let n = x.len() as f64;
     let mean = match kind {
         NormKind::Rms => 0.0,
@@ -60,8 +70,9 @@ pub(super) fn normalise(kind: NormKind, eps: f32, x: &mut [f32]) {
     };
     let square = |x: f32| (f64::from(x) - mean) * (f64::from(x) - mean);
     let variance = x.iter().map(|&x| square(x)).sum::<f64>() / n;
-    let factor = 1.0 / (variance + f64::from(eps)).sqrt();
-    x.iter_mut().for_each(|x| *x = ((f64::from(*x) - mean) * factor) as f32);
+    let root = (variance + f64::from(eps)).sqrt();
+    x.iter_mut().for_each(|x| *x = ((f64::from(*x) - mean) * (1.0 / root)) as f32);
+    root as f32
 }
 
 /// The sum of `x` and `adds`, then its norm.
@@ -70,27 +81,27 @@ pub(super) fn norm(
     x: Rows<'_>,
     adds: &[Rows<'_>],
     gate: Option<(Rows<'_>, GateOrder)>,
-) -> (Vec<f32>, Vec<f32>) {
-    let (mut sums, mut out) = (Vec::new(), Vec::new());
+) -> Normed {
+    let mut all = Normed::default();
     for r in 0..x.count() {
         let mut sum = x.row(r).to_vec();
         for add in adds {
             sum.iter_mut().zip(add.row(r)).for_each(|(s, a)| *s += a);
         }
-        sums.extend_from_slice(&sum);
+        all.sums.extend_from_slice(&sum);
         let scale = |row: &mut [f32], g: Rows<'_>| {
             row.iter_mut().zip(g.row(r)).for_each(|(x, &g)| *x *= act(Act::Silu, g));
         };
         if let Some((g, GateOrder::BeforeNorm)) = gate {
             scale(&mut sum, g);
         }
-        norm.apply(&mut sum);
+        all.roots.push(norm.apply(&mut sum));
         if let Some((g, GateOrder::AfterNorm)) = gate {
             scale(&mut sum, g);
         }
-        out.append(&mut sum);
+        all.out.append(&mut sum);
     }
-    (sums, out)
+    all
 }
 
 /// `x · weightᵀ`, biases and scales included. [rows, weight.rows]

@@ -125,12 +125,15 @@ impl ReferenceExecutable {
 
     fn run_op(&mut self, op: &Op, batch: &Batch, served: &mut StepOutput) {
         match op {
-            Op::Norm { sum, out, .. } => {
-                let (sums, normed) = self.norm(op);
+            Op::Norm { sum, root, out, .. } => {
+                let normed = self.norm(op);
                 if let Some(sum) = sum {
-                    self.buffers[sum.0 as usize] = sums;
+                    self.buffers[sum.0 as usize] = normed.sums;
                 }
-                self.buffers[out.0 as usize] = normed;
+                if let Some(root) = root {
+                    self.buffers[root.0 as usize] = normed.roots;
+                }
+                self.buffers[out.0 as usize] = normed.out;
             }
             Op::RotateStore { .. } | Op::StoreLatent { .. } => self.store_op(op, batch),
             Op::Conv { .. } | Op::DeltaRule { .. } | Op::Scan { .. } => {
@@ -151,7 +154,7 @@ impl ReferenceExecutable {
         }
     }
 
-    fn norm(&self, op: &Op) -> (Vec<f32>, Vec<f32>) {
+    fn norm(&self, op: &Op) -> dense::Normed {
         let Op::Norm { x, adds, kind, weight, offset, bias, groups, gate, eps, .. } = op else {
             return Default::default();
         };
@@ -202,7 +205,8 @@ impl ReferenceExecutable {
             }
             Op::Route { x, router, rule, .. } => {
                 let bias = rule.choice_bias.map(|w| self.weight(w));
-                experts::route(self.rows(*x), self.weight(*router), rule, bias)
+                let gains = rule.gains.map(|w| self.weight(w));
+                experts::route(self.rows(*x), self.weight(*router), rule, bias, gains)
             }
             Op::Experts { x, route, gate, up, down, act, out, .. } => {
                 let of = |first: &WeightId, e: usize| self.weight(WeightId(first.0 + e as u32));
@@ -292,7 +296,7 @@ impl ReferenceExecutable {
                     groups: 1,
                     eps: *eps,
                 };
-                let (_, latents) = dense::norm(&of, self.rows(*latent), &[], None);
+                let latents = dense::norm(&of, self.rows(*latent), &[], None).out;
                 let dim = key.cols as usize;
                 let keys = rotate(self.rows(*key), dim, None, Some(self.rotation(*rope)), at);
                 let mut cache = self.take(*id);

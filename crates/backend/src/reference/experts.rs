@@ -12,6 +12,7 @@ pub(super) fn route(
     router: &Matrix,
     rule: &RouteRule,
     choice_bias: Option<&Matrix>,
+    gains: Option<&Matrix>,
 ) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.count() * 2 * rule.top as usize);
     for r in 0..x.count() {
@@ -37,7 +38,9 @@ pub(super) fn route(
             weights.iter_mut().for_each(|w| *w /= sum);
         }
         out.extend(chosen.iter().map(|&e| e as f32));
-        out.extend(weights.iter().map(|w| (w * f64::from(rule.scale)) as f32));
+        let gain = |e: usize| gains.map_or(1.0, |g| f64::from(g.data[e]));
+        let last = |(w, &e): (&f64, &usize)| (w * f64::from(rule.scale) * gain(e)) as f32;
+        out.extend(weights.iter().zip(&chosen).map(last));
     }
     out
 }

@@ -33,6 +33,8 @@ pub(crate) struct Route {
     pub rule: RouteRule,
     /// Added to scores for the choice; empty: zeros.
     pub choice_bias: Vec<f32>,
+    /// Of each expert; empty: 1.
+    pub gains: Vec<f32>,
     pub out: Cols,
 }
 
@@ -121,6 +123,10 @@ impl Kernel for Route {
                 weights.iter_mut().for_each(|w| *w /= sum);
             }
             weights.iter_mut().for_each(|w| *w *= rule.scale);
+            if !self.gains.is_empty() {
+                let gains = ids.iter().map(|id| self.gains[*id as usize]);
+                weights.iter_mut().zip(gains).for_each(|(w, gain)| *w *= gain);
+            }
         }
     }
 }

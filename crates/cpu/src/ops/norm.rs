@@ -35,21 +35,21 @@ impl Rule {
         Self { kind, eps, factor: factor.unwrap_or_default(), bias: bias.unwrap_or_default() }
     }
 
-    /// Normalises group `g` of a row in place.
-    pub fn apply(&self, isa: Isa, g: usize, x: &mut [f32]) {
+    /// Normalises group `g` of a row in place; returns the divisor.
+    pub fn apply(&self, isa: Isa, g: usize, x: &mut [f32]) -> f32 {
         let len = x.len();
         let of_group = |list: &[f32]| {
             if list.len() > len { g * len..(g + 1) * len } else { 0..list.len() }
         };
         let factor = &self.factor[of_group(&self.factor)];
         let bias = &self.bias[of_group(&self.bias)];
-        normalise(isa, x, self.kind, self.eps, factor, bias);
+        normalise(isa, x, self.kind, self.eps, factor, bias)
     }
 }
 
 crate::math::per_isa! {
-    /// One norm in place; an empty factor is 1, an empty bias 0.
-    normalise(x: &mut [f32], kind: NormKind, eps: f32, factor: &[f32], bias: &[f32])
+    /// One norm in place; an empty factor is 1, an empty bias 0. Returns the divisor.
+    normalise(x: &mut [f32], kind: NormKind, eps: f32, factor: &[f32], bias: &[f32]) -> f32
         = normalise_lanes;
     /// `x += add`.
     add(x: &mut [f32], more: &[f32]) = add_lanes;
@@ -58,7 +58,7 @@ crate::math::per_isa! {
 }
 
 #[inline(always)]
-fn normalise_lanes(x: &mut [f32], kind: NormKind, eps: f32, factor: &[f32], bias: &[f32]) {
+fn normalise_lanes(x: &mut [f32], kind: NormKind, eps: f32, factor: &[f32], bias: &[f32]) -> f32 {
     let n = x.len() as f32;
     if kind == NormKind::Layer {
         let mean = lanes_of(x, |lane, x| lane + x) / n;
@@ -67,7 +67,8 @@ fn normalise_lanes(x: &mut [f32], kind: NormKind, eps: f32, factor: &[f32], bias
         }
     }
     let square = lanes_of(x, |lane, x| x.mul_add(x, lane));
-    let scale = inverse_sqrt(square / n + eps);
+    let square = square / n + eps;
+    let scale = inverse_sqrt(square);
     for x in x.iter_mut() {
         *x *= scale;
     }
@@ -77,6 +78,7 @@ fn normalise_lanes(x: &mut [f32], kind: NormKind, eps: f32, factor: &[f32], bias
     for (x, b) in x.iter_mut().zip(bias) {
         *x += b;
     }
+    square.sqrt()
 }
 
 /// A sum by sixteen lanes and the tree.
@@ -118,6 +120,7 @@ pub(crate) struct Norm {
     pub rule: Rule,
     pub groups: usize,
     pub gate: Option<(Cols, GateOrder)>,
+    pub root: Option<Cols>,
     pub out: Cols,
 }
 
@@ -139,7 +142,11 @@ impl Kernel for Norm {
                 gate_by(isa, out, job.read(gate, r));
             }
             for (g, group) in out.chunks_exact_mut(self.out.cols / self.groups).enumerate() {
-                self.rule.apply(isa, g, group);
+                let root = self.rule.apply(isa, g, group);
+                if let Some(at) = self.root {
+                    // SAFETY: by rows.
+                    unsafe { job.write(at, r) }.fill(root);
+                }
             }
             if let Some((gate, GateOrder::AfterNorm)) = self.gate {
                 gate_by(isa, out, job.read(gate, r));

@@ -107,6 +107,7 @@ impl Model {
             groups: 1,
             gate: None,
             eps: 1e-5,
+            root: None,
             out: out.buffer,
         });
         (sum, out)

@@ -64,6 +64,7 @@ pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         layers: vec![layer; h.layers()? as usize],
         final_norm: None,
         output: Output::Pooled { kind: PoolKind::Mean, normalise: true },
+        streams: None,
         draft_layers: 0,
     })
 }

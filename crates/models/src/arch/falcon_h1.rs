@@ -45,7 +45,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
             Body::Ffn(ffn) => {
                 if let Ffn::Gated { width, .. } = *ffn {
                     let act = GateAct::Plain(Act::Silu);
-                    *ffn = Ffn::Gated { width, act, gate_scale, out_scale };
+                    *ffn = Ffn::Gated { width, act, gate_scale, out_scale, cutoff: None };
                 }
             }
             Body::LayerInput(_) => {}

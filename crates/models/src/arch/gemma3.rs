@@ -15,11 +15,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let norm = gemma2::gemma_norm(h)?;
     let window = h.u32(WINDOW)?;
     let full = h.full_layers(6, false)?;
-    let local_theta = match h.meta().opt_f64("rope_local_base_freq")? {
-        Some(theta) => theta,
-        None if h.is_gguf() => 10_000.0,
-        None => h.theta("sliding_attention")?,
-    };
+    let local_theta = local_theta(h)?;
     let (theta, scaling) = (h.theta("full_attention")?, h.rope_scaling("full_attention")?);
     for (i, a) in model.attention_mut() {
         a.qk_norm = QkNorm::Head(norm);
@@ -32,4 +28,13 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         }
     }
     Ok(model)
+}
+
+/// The rotary base of windowed layers.
+pub fn local_theta(h: &Hyper<'_>) -> Result<f64, ModelError> {
+    match h.meta().opt_f64("rope_local_base_freq")? {
+        Some(theta) => Ok(theta),
+        None if h.is_gguf() => Ok(10_000.0),
+        None => h.theta("sliding_attention"),
+    }
 }

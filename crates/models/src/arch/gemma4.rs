@@ -1,10 +1,10 @@
-//! Gemma 4, the dense models: Gemma 3's sandwich with plain norm weights, unscaled scores,
-//! normalised values, wider heads in full layers; the small ones with inputs for each layer and
-//! shared keys.
+//! Gemma 4: Gemma 3's sandwich with plain norm weights, unscaled scores, normalised values, wider
+//! heads in full layers; small models with inputs for each layer and shared keys, others with
+//! experts beside the dense part.
 
-use tokenmill_ir::{Act, Mask, RopePairing};
+use tokenmill_ir::{Act, GateAct, Mask, RopePairing};
 
-use super::{Arch, llama};
+use super::{Arch, llama, qwen3_moe};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::*;
@@ -13,30 +13,32 @@ pub const ARCH: Arch = Arch { name: "gemma4", spellings: &["gemma4", "gemma4_tex
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let m = h.meta();
-    if h.opt_u32(EXPERTS)?.is_some_and(|n| n > 0) {
-        return Err(ModelError::unsupported("num_experts", "Gemma 4 with experts"));
-    }
     let mut model = llama::spec_with(h, RopePairing::Half)?;
     let norm = Norm::rms(h.f32(RMS_EPS)?);
     let act = h.activation(Act::GeluTanh)?;
-    let layers = model.layers.len();
     let mut full = h.full_layers(6, false)?;
     full.iter_mut().last().into_iter().for_each(|last| *last = true);
-    let shared = m.opt_u32(&h.own("num_kv_shared_layers", "attention.shared_kv_layers"))?;
-    let own = layers.saturating_sub(shared.unwrap_or(0) as usize);
     for (i, a) in model.attention_mut() {
         attention(h, a, i, full[i])?;
         (a.qk_norm, a.v_norm) = (QkNorm::Head(norm), Some(norm));
-        if i >= own {
-            // The last layer of the same kind that has keys of its own.
-            let source = (0..own).rev().find(|&l| full[l] == full[i]).unwrap_or(0);
-            a.kv = KvSource::Layer(source);
-        }
     }
+    let own = share_keys(h, &mut model, &full)?;
     let wide = !h.is_gguf() && m.opt_bool("use_double_wide_mlp")?.unwrap_or(false);
+    let experts = match h.opt_u32(EXPERTS)?.filter(|n| *n > 0) {
+        Some(_) => Some(Experts {
+            act: GateAct::Plain(act),
+            normalise: true,
+            fused: GateUp::Halves,
+            ..qwen3_moe::softmax_experts(h)?
+        }),
+        None => None,
+    };
     for (i, f) in model.ffn_mut() {
         if let Ffn::Gated { width, .. } = *f {
-            *f = Ffn::gated(if wide && i >= own { 2 * width } else { width }, act);
+            *f = match &experts {
+                Some(experts) => Ffn::Beside { width, act, norm, experts: experts.clone() },
+                None => Ffn::gated(if wide && i >= own { 2 * width } else { width }, act),
+            };
         }
     }
     model.branches_mut().for_each(|b| b.norm_out = Some(norm));
@@ -87,7 +89,25 @@ fn attention(h: &Hyper<'_>, a: &mut Attention, i: usize, full: bool) -> Result<(
     Ok(())
 }
 
-fn layer_inputs(
+/// Lets the last layers read the keys of the last one of the same kind that has its own; returns
+/// how many have.
+pub fn share_keys(
+    h: &Hyper<'_>,
+    model: &mut ModelSpec,
+    full: &[bool],
+) -> Result<usize, ModelError> {
+    let key = h.own("num_kv_shared_layers", "attention.shared_kv_layers");
+    let shared = h.meta().opt_u32(&key)?.unwrap_or(0) as usize;
+    let own = model.layers.len().saturating_sub(shared);
+    for (i, a) in model.attention_mut().filter(|(i, _)| *i >= own) {
+        let source = (0..own).rev().find(|&l| full[l] == full[i]).unwrap_or(0);
+        a.kv = KvSource::Layer(source);
+    }
+    Ok(own)
+}
+
+/// The layers' own inputs, if the model has them.
+pub fn layer_inputs(
     h: &Hyper<'_>,
     model: &mut ModelSpec,
     norm: Norm,

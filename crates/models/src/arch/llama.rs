@@ -75,6 +75,7 @@ pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<Mode
         layers: (0..h.layers()? as usize).map(layer).collect::<Result<_, _>>()?,
         final_norm: Some(norm),
         output: Output::Logits { scale: 1.0, softcap: None },
+        streams: None,
         draft_layers: 0,
     })
 }

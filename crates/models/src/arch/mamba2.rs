@@ -42,6 +42,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         layers: vec![layer; h.layers()? as usize],
         final_norm: Some(norm),
         output: Output::Logits { scale: 1.0, softcap: None },
+        streams: None,
         draft_layers: 0,
     })
 }

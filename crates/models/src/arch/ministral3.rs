@@ -1,6 +1,6 @@
 //! Ministral 3: Mistral whose queries grow slowly behind the original context.
 
-use tokenmill_ir::{Mask, RopePairing};
+use tokenmill_ir::{Growth, Mask, RopePairing};
 
 use super::{Arch, llama};
 use crate::error::ModelError;
@@ -17,18 +17,16 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         true => h.meta().opt_f64(&h.own("", "attention.temperature_scale"))?,
         false => h.rope_number("llama_4_scaling_beta")?,
     };
-    let mut context = model.context;
+    let window = h.opt_u32(WINDOW)?;
     for (_, a) in model.attention_mut() {
-        if let Some(window) = h.opt_u32(WINDOW)? {
+        if let Some(window) = window {
             a.mask = Mask::Window(window);
         }
-        // The factor is 1 up to the original context, so sequences end there.
-        if let (Some(RopeScaling::Yarn { original, .. }), true) =
-            (a.rope.as_ref().map(|r| &r.scaling), beta.is_some_and(|b| b != 0.0))
+        if let (Some(RopeScaling::Yarn { original, .. }), Some(beta)) =
+            (a.rope.as_ref().map(|r| &r.scaling), beta.filter(|b| *b != 0.0))
         {
-            context = context.min(*original as u32);
+            a.growth = Some(Growth { beta: beta as f32, every: *original as u32, offset: 0 });
         }
     }
-    model.context = context;
     Ok(model)
 }

@@ -12,6 +12,7 @@ mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm4;
 mod glm4_moe;
@@ -110,6 +111,7 @@ pub const ARCHS: &[Arch] = &[
     mamba2::ARCH,
     minimax_m2::ARCH,
     gemma4::ARCH,
+    gemma3n::ARCH,
     qwen3_5::ARCH,
     qwen3_5::MOE,
     bert::ARCH,

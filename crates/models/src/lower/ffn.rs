@@ -1,7 +1,7 @@
 //! Feed-forward parts: gated, plain, routed experts.
 
 use tokenmill_ir::{
-    Act, Expr, GateAct, Op, RouteRule, RouteScore, RowSlices, Rows, Unary, View, WeightId,
+    Act, Expr, GateAct, NormKind, Op, RouteRule, RouteScore, RowSlices, Rows, Unary, View, WeightId,
 };
 
 use super::weights::ExpertKind;
@@ -26,13 +26,17 @@ const DOWN: ExpertKind =
     ExpertKind { name: "down", single: Role::ExpertDown, stacked: Role::ExpertsDown, fused: None };
 
 impl Lower<'_> {
-    pub(super) fn ffn(&mut self, ffn: &Ffn, x: View) -> Result<View, ModelError> {
+    /// `x` is the norm of `stream`.
+    pub(super) fn ffn(&mut self, ffn: &Ffn, x: View, stream: View) -> Result<View, ModelError> {
         let hidden = self.spec.hidden;
         match *ffn {
-            Ffn::Gated { width, act, gate_scale, out_scale } => {
+            Ffn::Gated { width, act, gate_scale, out_scale, cutoff } => {
                 let (gate, up) = self.gate_and_up(width)?;
                 self.scale_rows(gate, &[(width, gate_scale)]);
-                let y = self.gated(x, gate, up, width, act);
+                let y = match cutoff {
+                    None => self.gated(x, gate, up, width, act),
+                    Some(cutoff) => self.sparse(x, gate, up, act, cutoff)?,
+                };
                 let down = self.matrix(Role::Down, hidden, width)?;
                 self.scale_rows(down, &[(hidden, out_scale)]);
                 Ok(self.linear(y, down))
@@ -45,6 +49,17 @@ impl Lower<'_> {
                 Ok(self.linear(y, down))
             }
             Ffn::Experts(ref experts) => self.experts(experts, x),
+            Ffn::Beside { width, act, norm, ref experts } => {
+                let y = self.ffn(&Ffn::gated(width, act), x, stream)?;
+                let y = self.norm(y, norm, Role::DensePostNorm)?;
+                let routed = self.norm(stream, norm, Role::RouterNorm)?;
+                let (router, _, route) = self.route(experts, routed)?;
+                self.scale_rows(router, &[(experts.count, 1.0 / (hidden as f32).sqrt())]);
+                let x = self.norm(stream, norm, Role::ExpertsNorm)?;
+                let more = self.chosen(experts, x, route)?;
+                let more = self.norm(more, norm, Role::ExpertsPostNorm)?;
+                Ok(self.map(Expr::add(0, 1), vec![y, more]))
+            }
         }
     }
 
@@ -78,36 +93,37 @@ impl Lower<'_> {
         out
     }
 
+    /// As [`Self::gated`], where the gate is far above its mean.
+    fn sparse(
+        &mut self,
+        x: View,
+        gate: WeightId,
+        up: WeightId,
+        act: GateAct,
+        cutoff: f32,
+    ) -> Result<View, ModelError> {
+        let GateAct::Plain(act) = act else {
+            return Err(ModelError::unsupported("activation sparsity", format!("{act:?}")));
+        };
+        let (gate, up) = (self.linear(x, gate), self.linear(x, up));
+        let (unit, deviation) = self.sized(gate, NormKind::Layer);
+        let above = Expr::Add(Box::new(Expr::Arg(0)), Box::new(Expr::Const(-cutoff)));
+        let above = above.apply(Unary::Act(Act::Relu));
+        let gate = Expr::Mul(Box::new(above), Box::new(Expr::Arg(1))).apply(Unary::Act(act));
+        let expr = Expr::Mul(Box::new(gate), Box::new(Expr::Arg(2)));
+        Ok(self.map(expr, vec![unit, deviation, up]))
+    }
+
     fn experts(&mut self, e: &Experts, x: View) -> Result<View, ModelError> {
         let hidden = self.spec.hidden;
-        let router = self.matrix(Role::Router, e.count, hidden)?;
-        let choice_bias = match self.tensor_opt(Role::RouterChoiceBias) {
-            Some(_) => Some(self.vector(Role::RouterChoiceBias, e.count)?),
-            None => None,
+        let (router, rule, route) = self.route(e, x)?;
+        let out = match e.weigh {
+            Weigh::Output => self.chosen(e, x, route)?,
+            Weigh::Input => {
+                let (x, route) = self.weighed_input(x, router, rule, route)?;
+                self.chosen(e, x, route)?
+            }
         };
-        let rule = RouteRule {
-            experts: e.count,
-            top: e.top,
-            score: e.score,
-            choice_bias,
-            groups: e.groups,
-            normalise: e.normalise,
-            scale: e.scale,
-        };
-        let mut route = self.program.buffer(Rows::Tokens, 2 * e.top);
-        self.program.ops.push(Op::Route { x, router, rule, out: route.buffer });
-        let all = x;
-        let mut x = x;
-        if e.weigh == Weigh::Input {
-            (x, route) = self.weighed_input(x, router, rule, route)?;
-        }
-        let gate = self.expert_matrices(&GATE, e, e.width, hidden)?;
-        let up = self.expert_matrices(&UP, e, e.width, hidden)?;
-        let down = self.expert_matrices(&DOWN, e, hidden, e.width)?;
-        let out = self.program.buffer(Rows::Tokens, hidden);
-        let (experts, act) = (e.count, e.act);
-        let id = out.buffer;
-        self.program.ops.push(Op::Experts { x, route, gate, up, down, experts, act, out: id });
         let Some(shared) = e.shared else { return Ok(out) };
         let (gate, up) = match self.tensor_opt(Role::SharedGateUp) {
             Some(_) => self.halves("shared", Role::SharedGateUp, shared.width)?,
@@ -116,16 +132,53 @@ impl Lower<'_> {
                 self.matrix(Role::SharedUp, shared.width, hidden)?,
             ),
         };
-        let y = self.gated(all, gate, up, shared.width, GateAct::Plain(Act::Silu));
+        let y = self.gated(x, gate, up, shared.width, GateAct::Plain(Act::Silu));
         let down = self.matrix(Role::SharedDown, hidden, shared.width)?;
         let mut y = self.linear(y, down);
         if shared.gated {
             let gate = self.matrix(Role::SharedRouter, 1, hidden)?;
-            let g = self.linear(all, gate);
+            let g = self.linear(x, gate);
             let sigmoid = Expr::Arg(1).apply(Unary::Sigmoid);
             y = self.map(Expr::Mul(Box::new(Expr::Arg(0)), Box::new(sigmoid)), vec![y, g]);
         }
         Ok(self.map(Expr::add(0, 1), vec![out, y]))
+    }
+
+    /// The router, its rule, and what it chooses for `x`.
+    fn route(&mut self, e: &Experts, x: View) -> Result<(WeightId, RouteRule, View), ModelError> {
+        let router = self.matrix(Role::Router, e.count, self.spec.hidden)?;
+        let mut of_experts = |role| match self.tensor_opt(role) {
+            Some(_) => self.vector(role, e.count).map(Some),
+            None => Ok(None),
+        };
+        let choice_bias = of_experts(Role::RouterChoiceBias)?;
+        let gains = of_experts(Role::ExpertGains)?;
+        let rule = RouteRule {
+            experts: e.count,
+            top: e.top,
+            score: e.score,
+            choice_bias,
+            groups: e.groups,
+            normalise: e.normalise,
+            scale: e.scale,
+            gains,
+        };
+        let route = self.program.buffer(Rows::Tokens, 2 * e.top);
+        self.program.ops.push(Op::Route { x, router, rule, out: route.buffer });
+        Ok((router, rule, route))
+    }
+
+    /// The sum of the experts that `route` chose.
+    fn chosen(&mut self, e: &Experts, x: View, route: View) -> Result<View, ModelError> {
+        let hidden = self.spec.hidden;
+        let gate = self.expert_matrices(&GATE, e, e.width, hidden)?;
+        let up = self.expert_matrices(&UP, e, e.width, hidden)?;
+        let down = self.expert_matrices(&DOWN, e, hidden, e.width)?;
+        let out = self.program.buffer(Rows::Tokens, hidden);
+        let (experts, act) = (e.count, e.act);
+        let id = out.buffer;
+        self.program.ops.push(Op::Experts { x, route, gate, up, down, experts, act, out: id });
+        Ok(out)
     }
 
     /// The input times the weight of its one expert, and the same choice with a weight of 1.

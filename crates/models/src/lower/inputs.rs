@@ -31,6 +31,7 @@ impl Lower<'_> {
             groups: self.spec.layers.len() as u32,
             gate: None,
             eps: p.norm.eps,
+            root: None,
             out: normed.buffer,
         });
         let half = std::f32::consts::FRAC_1_SQRT_2;

@@ -1,8 +1,8 @@
 //! Token mixers: attention, latent attention, gated delta net, Mamba-2, short convolution.
 
 use tokenmill_ir::{
-    Act, AttendSource, CacheKind, Columns, Expr, GateOrder, Growth, HeadNorm, Mask, Op, RopeId,
-    RowSlices, Rows, Store, Unary, View, WeightId, WeightSpec, WeightUse,
+    Act, AttendSource, CacheKind, Columns, Expr, GateOrder, Growth, HeadNorm, Mask, NormKind, Op,
+    RopeId, RowSlices, Rows, Store, Unary, View, WeightId, WeightSpec, WeightUse,
 };
 
 use super::{Lower, slice};
@@ -420,9 +420,32 @@ impl Lower<'_> {
             groups,
             gate: None,
             eps: norm.eps,
+            root: None,
             out: out.buffer,
         });
         out
+    }
+
+    /// A row without its size (and, by [`NormKind::Layer`], its mean), and the size: the root of
+    /// the mean square.
+    pub(super) fn sized(&mut self, x: View, kind: NormKind) -> (View, View) {
+        let (out, root) =
+            (self.program.buffer(Rows::Tokens, x.cols), self.program.buffer(Rows::Tokens, 1));
+        self.program.ops.push(Op::Norm {
+            x,
+            adds: Vec::new(),
+            sum: None,
+            kind,
+            weight: None,
+            offset: 0.0,
+            bias: None,
+            groups: 1,
+            gate: None,
+            eps: 1e-30, // so that a row of zeros stays one
+            root: Some(root.buffer),
+            out: out.buffer,
+        });
+        (out, root)
     }
 
     fn gated_norm(
@@ -445,6 +468,7 @@ impl Lower<'_> {
             groups,
             gate: Some(gate),
             eps: norm.eps,
+            root: None,
             out: out.buffer,
         });
         out

@@ -4,6 +4,7 @@
 mod ffn;
 mod inputs;
 mod mixers;
+mod streams;
 mod weights;
 
 use std::collections::HashSet;
@@ -91,6 +92,10 @@ impl Lower<'_> {
         let spec = self.spec;
         self.program.hidden = spec.hidden;
         let mut stream = self.embed()?;
+        if let Some(streams) = &spec.streams {
+            stream.base = self.streams(streams, stream.base)?;
+            return self.output(stream);
+        }
         for (i, layer) in spec.layers.iter().enumerate() {
             self.layer = i;
             self.lower_layer(layer, &mut stream)?;
@@ -183,7 +188,7 @@ impl Lower<'_> {
                 }
                 (self.total(&outs), Role::MixerPostNorm)
             }
-            Body::Ffn(ffn) => (self.ffn(ffn, x)?, Role::FfnPostNorm),
+            Body::Ffn(ffn) => (self.ffn(ffn, x, stream.base)?, Role::FfnPostNorm),
             Body::LayerInput(act) => (self.layer_input(*act, x)?, Role::LayerInputNorm),
         };
         if let Some(norm) = branch.norm_out {
@@ -318,6 +323,7 @@ impl Lower<'_> {
             groups: 1,
             gate: None,
             eps: norm.eps,
+            root: None,
             out: out.buffer,
         });
         Ok(out)

@@ -143,10 +143,25 @@ impl<'a> Lower<'a> {
         }))
     }
 
-    /// A table of rows of another width than the stream's.
+    /// A table of rows of another width than the stream's, one a token. Tokens behind its end have
+    /// its first row (those of images and sound in Gemma 3n).
     pub(super) fn table_of(&mut self, role: Role, cols: u32) -> Result<WeightId, ModelError> {
-        let rows = self.tensor(role)?.rows();
-        self.matrix_as(role, u32::try_from(rows).unwrap_or(u32::MAX), cols, WeightUse::Rows)
+        let t = self.tensor(role)?;
+        let vocab = self.spec.vocab;
+        let own = t.rows().min(vocab.into());
+        let all = self.part(t, Some(RowSlices::range(0, own)), cols)?;
+        let missing = u64::from(vocab) - own;
+        let first = RowSlices { start: 0, count: 1, stride: 0, repeat: missing };
+        let rest = (missing > 0).then(|| RowPart { rows: first, ..all.clone() });
+        Ok(self.program.weight(WeightSpec {
+            name: t.name.clone(),
+            role: WeightUse::Rows,
+            rows: vocab,
+            cols,
+            parts: std::iter::once(all).chain(rest).collect(),
+            bias: Vec::new(),
+            scales: Vec::new(),
+        }))
     }
 
     /// The output matrix: its own, or the embedding.
@@ -308,7 +323,11 @@ impl<'a> Lower<'a> {
         });
     }
 
-    fn expert_tensor(&mut self, role: Role, expert: u32) -> Result<&'a TensorInfo, ModelError> {
+    pub(super) fn expert_tensor(
+        &mut self,
+        role: Role,
+        expert: u32,
+    ) -> Result<&'a TensorInfo, ModelError> {
         let t = names::find_opt(self.checkpoint, role, self.layer, expert)
             .ok_or_else(|| names::missing(self.checkpoint, role, self.layer, expert))?;
         self.used.insert(t.name.clone());
@@ -353,7 +372,12 @@ impl<'a> Lower<'a> {
         Ok(Some(RowPart { format, tensor, rows, transposed: None }))
     }
 
-    fn expect_rows(&self, t: &TensorInfo, found: u64, expected: u32) -> Result<(), ModelError> {
+    pub(super) fn expect_rows(
+        &self,
+        t: &TensorInfo,
+        found: u64,
+        expected: u32,
+    ) -> Result<(), ModelError> {
         if found == u64::from(expected) {
             return Ok(());
         }

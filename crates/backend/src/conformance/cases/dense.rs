@@ -151,7 +151,7 @@ fn norms(block: u32) -> Vec<Case> {
             let inputs = lab.inputs(&[cols, 2, cols, cols]);
             let weight = Some(lab.vector(cols, 1.0, 0.3));
             let bias = (i == 1).then(|| lab.vector(cols, 0.0, 0.5));
-            let (sum, out) = (lab.out(cols), lab.out(cols));
+            let (sum, root, out) = (lab.out(cols), lab.out(1), lab.out(cols));
             lab.push(Op::Norm {
                 x: inputs[0],
                 adds: vec![inputs[2], inputs[3]],
@@ -163,11 +163,13 @@ fn norms(block: u32) -> Vec<Case> {
                 groups: 1,
                 gate: None,
                 eps: 0.01,
+                root: Some(root.buffer),
                 out: out.buffer,
             });
             let both = lab.out(cols);
-            let expr = Expr::Add(Box::new(Expr::Arg(0)), Box::new(Expr::Arg(1).scaled(0.3)));
-            lab.push(Op::Map { expr, args: vec![out, sum], out: both.buffer });
+            let rooted = Expr::Mul(Box::new(Expr::Arg(1)), Box::new(Expr::Arg(2)));
+            let expr = Expr::Add(Box::new(Expr::Arg(0)), Box::new(rooted.scaled(0.3)));
+            lab.push(Op::Map { expr, args: vec![out, sum, root], out: both.buffer });
             let name = format!("norm {kind:?} of a sum, {cols} columns");
             all.push(lab.finish(name, both, Tolerance::F32, block));
         }
@@ -188,6 +190,7 @@ fn norms(block: u32) -> Vec<Case> {
             groups: 3,
             gate: Some((inputs[1], order)),
             eps: 1e-6,
+            root: None,
             out: out.buffer,
         });
         all.push(lab.finish(format!("norm in groups, gate {order:?}"), out, Tolerance::F32, block));

@@ -15,6 +15,7 @@ const RULE: RouteRule = RouteRule {
     groups: None,
     normalise: false,
     scale: 1.0,
+    gains: None,
 };
 
 pub(super) fn cases(block: u32) -> Vec<Case> {
@@ -41,6 +42,7 @@ fn route(mut rule: RouteRule, biased: bool, block: u32) -> Case {
     if biased {
         lab.add_bias(router);
         rule.choice_bias = Some(lab.vector(rule.experts, 0.0, 0.4));
+        rule.gains = Some(lab.vector(rule.experts, 1.0, 0.4));
     }
     let out = lab.out(2 * rule.top);
     lab.push(Op::Route { x, router, rule, out: out.buffer });
