@@ -180,13 +180,6 @@ impl Program {
 
     fn check_shape(&self, op: &Op) -> Result<(), String> {
         let cols = |b: &BufferId| self.buffers[b.0 as usize].cols;
-        let same = |what: &str, found: u32, expected: u32| {
-            if found == expected {
-                Ok(())
-            } else {
-                Err(format!("{what}: expected {expected}, found {found}"))
-            }
-        };
         let product = |x: &View, w: &WeightId, out: &BufferId| {
             let w = &self.weights[w.0 as usize];
             same(&format!("columns of '{}'", w.name), w.cols, x.cols)?;
@@ -294,5 +287,11 @@ impl Program {
         formats.dedup();
         let bias = if spec.bias.is_empty() { "" } else { "+bias" };
         format!("{}{{{}x{} {}{bias}}}", spec.name, spec.rows, spec.cols, formats.join("+"))
+    }
+}
+fn same(what: &str, found: u32, expected: u32) -> Result<(), String> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(format!("{what}: expected {expected}, found {found}")),
     }
 }
