@@ -143,9 +143,7 @@ impl<'a> Compiler<'a> {
             Op::Norm { .. } => self.norm(op),
             Op::Linear { x, weight, out } => {
                 let product = self.product(*x, *weight, self.whole(*out))?;
-                let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
-                let writes = [place(product.out)];
-                self.draft.push(linear::Linear(product), Split::Own, &reads, &writes);
+                self.linear(product);
             }
             Op::GatedLinear { .. } => self.gated(op)?,
             Op::RotateStore { .. } => self.rotate(op, next),
@@ -172,8 +170,9 @@ impl<'a> Compiler<'a> {
                 let product = self.product_of(*x, *weight, self.whole(*out), Encoding::twice)?;
                 let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
                 let writes = [place(product.out)];
+                let split = Split::Product(self.rows_of(product.out));
                 let kernel = linear::Head { product, scale: *scale, softcap: *softcap };
-                self.draft.push(kernel, Split::Own, &reads, &writes);
+                self.draft.push(kernel, split, &reads, &writes);
             }
             Op::Sample { logits, hidden } => {
                 let (logits, hidden) = (logits.map(Cols::from), Cols::from(*hidden));
@@ -258,6 +257,13 @@ impl<'a> Compiler<'a> {
         Ok(linear::Product { weight, inputs, out })
     }
 
+    /// Adds a product as a node.
+    fn linear(&mut self, product: linear::Product) {
+        let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
+        let (split, writes) = (Split::Product(self.rows_of(product.out)), [place(product.out)]);
+        self.draft.push(linear::Linear(product), split, &reads, &writes);
+    }
+
     fn gated(&mut self, op: &Op) -> Done {
         let Op::GatedLinear { x, gate, up, act, out } = op else { return Ok(()) };
         let out = self.whole(*out);
@@ -266,19 +272,17 @@ impl<'a> Compiler<'a> {
         let gate = self.product(*x, *gate, out)?;
         let up = self.product(*x, *up, up_out)?;
         let (act, reads) = (*act, [&gate, &up].map(|p| place(p.inputs[0].0)));
+        let kind = self.rows_of(out);
         if gate.inputs.len() == 1 && up.inputs.len() == 1 {
             let writes = [place(out), place(up_out)];
             let kernel = linear::GatedLinear { gate, up, act };
-            self.draft.push(kernel, Split::Own, &reads, &writes);
+            self.draft.push(kernel, Split::Product(kind), &reads, &writes);
             return Ok(());
         }
         // Runs of unlike formats are divided differently: both branches first, then the rest.
-        let kind = self.rows_of(out);
         let gate_out = Cols { place: self.draft.place(kind, out.cols), ..cols };
         for product in [linear::Product { out: gate_out, ..gate }, up] {
-            let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
-            let writes = [place(product.out)];
-            self.draft.push(linear::Linear(product), Split::Own, &reads, &writes);
+            self.linear(product);
         }
         let kernel = linear::Gate { gate: gate_out, up: up_out, act, out };
         let reads = [place(gate_out), place(up_out)];
@@ -419,8 +423,7 @@ impl<'a> Compiler<'a> {
         let at = self.draft.place(RowKind::Tokens, cols);
         let logits = Cols { place: at, start: 0, cols };
         let product = self.product(*x, *router, logits)?;
-        let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
-        self.draft.push(linear::Linear(product), Split::Own, &reads, &[place(logits)]);
+        self.linear(product);
         let (rule, out) = (*rule, self.whole(*out));
         let vector =
             |w: Option<WeightId>| w.map_or_else(Vec::new, |w| self.weight(w).vector().to_vec());

@@ -18,7 +18,7 @@ use crate::caches::{Cache, block_bytes};
 use crate::isa::Isa;
 use crate::linear::Line;
 use crate::memory::{Buffer, Parts};
-use crate::plan::{Cols, NARROW, Place, Plan, Split, case_of};
+use crate::plan::{Cols, NARROW, Place, Plan, Split, Width, case_of};
 use crate::pool::{Pool, Worker};
 use crate::{DEVICE, Mode, NUMERICS_VERSION};
 
@@ -103,6 +103,7 @@ pub(crate) struct Step<'a> {
     pub ids: &'a [TokenId],
     pub isa: Isa,
     pub tokens: usize,
+    pub width: Width,
     pub outputs: usize,
     pub caches: &'a [Cache],
     pub counters: &'a [AtomicUsize],
@@ -140,6 +141,16 @@ impl<'a> Job<'a> {
     pub fn rows(&self, kind: RowKind) -> Range<usize> {
         let count = self.count(kind);
         if count <= NARROW { 0..count } else { self.worker.share(count) }
+    }
+
+    /// The part of `units` and the rows that this worker computes of a product that has so many
+    /// units of columns.
+    pub fn product(&self, units: usize, kind: RowKind) -> (Range<usize>, Range<usize>) {
+        let count = self.count(kind);
+        match (kind, self.step.width) {
+            (RowKind::Tokens, Width::Wide) => (0..units, self.worker.share(count)),
+            _ => (self.worker.share(units), 0..count),
+        }
     }
 
     /// What kind of rows a place has.
@@ -346,12 +357,15 @@ impl CpuExecutable {
     }
 
     fn run(&mut self, batch: &Batch) -> Result<(), DeviceError> {
-        let case = case_of(self.last.0, self.last.1);
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let width = Width::of(self.last.0, pool.workers());
+        let case = case_of(width, self.last.1);
         let step = Step {
             batch,
             ids: &self.ids,
             isa: self.isa,
             tokens: self.last.0,
+            width,
             outputs: self.last.1,
             caches: &self.caches,
             counters: &self.counters,
@@ -365,8 +379,7 @@ impl CpuExecutable {
             scratch: Parts::new(&mut self.scratch),
         };
         let (plan, step) = (&self.plan, &step);
-        let few_tokens = step.tokens <= NARROW;
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let few_tokens = width == Width::Narrow;
         let ran = pool.run(|worker| {
             let job = Job { step, worker };
             for (node, &barrier) in plan.nodes.iter().zip(&plan.barriers[case]) {
@@ -451,7 +464,9 @@ impl Executable for CpuExecutable {
     }
 
     fn barriers(&self, tokens: u32, outputs: u32) -> Option<u32> {
-        let barriers = &self.plan.barriers[case_of(tokens as usize, outputs as usize)];
+        let workers = self.pool.lock().unwrap_or_else(PoisonError::into_inner).workers();
+        let case = case_of(Width::of(tokens as usize, workers), outputs as usize);
+        let barriers = &self.plan.barriers[case];
         Some(barriers.iter().filter(|b| **b).count() as u32)
     }
 

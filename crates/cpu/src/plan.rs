@@ -2,7 +2,10 @@
 //!
 //! A node is either divided among the workers in its own way, or by rows. With few rows
 //! ([`NARROW`]) a node by rows is computed by every worker for itself, into memory of its own,
-//! which saves the barrier after it; with many, each worker takes its share of the rows.
+//! which saves the barrier after it; with more, each worker takes its share of the rows. Products
+//! with weights are divided by columns of the result, so that a weight is read once; with so many
+//! rows that every worker has work for long with each weight ([`WIDE_SHARE`]), by rows as well. What
+//! a worker computes then stays in its own caches until attention looks at other tokens.
 
 use tokenmill_ir::{Limits, Program, Rows as RowKind, View};
 
@@ -11,8 +14,34 @@ use crate::exec::Kernel;
 /// Up to this many rows every worker computes them all.
 pub(crate) const NARROW: usize = 2;
 
-/// Cases of (few tokens, few outputs) that a plan distinguishes.
-pub(crate) const CASES: usize = 4;
+/// From this many tokens a worker on, products are divided by tokens: expanding a weight costs as
+/// much as a few of them.
+const WIDE_SHARE: usize = 64;
+
+/// Cases a plan distinguishes: three widths of tokens, and whether outputs are few.
+pub(crate) const CASES: usize = 6;
+
+/// How many tokens a step has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// So few that every worker computes them all.
+    Narrow,
+    /// Rows are divided, products are divided by columns.
+    Middle,
+    /// All is divided by rows.
+    Wide,
+}
+
+impl Width {
+    /// Of so many tokens on so many workers.
+    pub fn of(tokens: usize, workers: usize) -> Width {
+        match tokens {
+            0..=NARROW => Width::Narrow,
+            _ if tokens < WIDE_SHARE * workers => Width::Middle,
+            _ => Width::Wide,
+        }
+    }
+}
 
 /// What a node reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +57,8 @@ pub(crate) enum Split {
     Rows(RowKind),
     /// As Rows, but rows of other workers are read.
     Gather(RowKind),
+    /// By columns of the result, or by rows of that kind where steps are wide.
+    Product(RowKind),
     /// In its own way.
     Own,
     /// By rows, and left out with many of them.
@@ -82,12 +113,15 @@ pub enum Buffers {
 }
 
 /// Index of a case.
-pub(crate) fn case_of(tokens: usize, outputs: usize) -> usize {
-    usize::from(tokens <= NARROW) | usize::from(outputs <= NARROW) << 1
+pub(crate) fn case_of(tokens: Width, outputs: usize) -> usize {
+    2 * tokens as usize + usize::from(outputs <= NARROW)
 }
 
 fn few(case: usize, kind: RowKind) -> bool {
-    case >> usize::from(kind == RowKind::Outputs) & 1 == 1
+    match kind {
+        RowKind::Tokens => case / 2 == Width::Narrow as usize,
+        RowKind::Outputs => case % 2 == 1,
+    }
 }
 
 /// A column range of a place.
@@ -146,7 +180,7 @@ impl Draft {
         reads: &[Resource],
         writes: &[Resource],
     ) {
-        if split != Split::Own {
+        if !matches!(split, Split::Own | Split::Product(_)) {
             for write in writes {
                 if let Resource::Place(p) = write {
                     self.places[*p].copied = true;
@@ -257,9 +291,11 @@ fn conflict(before: &Node, node: &Node, case: usize) -> bool {
     let touches = |list: &[Resource], r: &Resource| list.contains(r);
     let depends = node.reads.iter().chain(&node.writes).any(|r| touches(&before.writes, r))
         || node.writes.iter().any(|r| touches(&before.reads, r));
+    let wide = case / 2 == Width::Wide as usize;
     let by_rows = |split: Split| match split {
         Split::Rows(kind) | Split::Gather(kind) | Split::Few(kind) => Some(kind),
-        Split::Own => None,
+        Split::Product(RowKind::Tokens) if wide => Some(RowKind::Tokens),
+        Split::Product(_) | Split::Own => None,
     };
     let aligned = match (by_rows(before.split), by_rows(node.split)) {
         // Each worker has all rows for itself.
@@ -283,8 +319,8 @@ mod tests {
         fn run(&self, _: &Job<'_>) {}
     }
 
-    /// Tokens, then outputs of a step in each case.
-    const STEPS: [(usize, usize); 4] = [(1, 1), (64, 1), (64, 64), (2, 2)];
+    /// Tokens, then outputs of some steps.
+    const STEPS: [(usize, usize); 5] = [(1, 1), (64, 1), (64, 64), (2, 2), (128, 1)];
 
     /// A chain like that of a layer: norm, encode, product, rows taken, norm, head.
     fn chain() -> Draft {
@@ -299,11 +335,11 @@ mod tests {
         for (split, read, write) in [
             (Split::Rows(tokens), None, p[0]),
             (Split::Rows(tokens), Some(p[0]), p[1]),
-            (Split::Own, Some(p[1]), p[2]),
+            (Split::Product(tokens), Some(p[1]), p[2]),
             (Split::Rows(tokens), Some(p[2]), p[3]),
             (Split::Gather(outputs), Some(p[3]), p[4]),
             (Split::Rows(outputs), Some(p[4]), p[5]),
-            (Split::Own, Some(p[5]), p[6]),
+            (Split::Product(outputs), Some(p[5]), p[6]),
         ] {
             let reads: Vec<_> = read.map(at).into_iter().collect();
             draft.push(Nothing, split, &reads, &[at(write)]);
@@ -313,7 +349,7 @@ mod tests {
 
     fn limits() -> Limits {
         Limits {
-            step_tokens: 64,
+            step_tokens: 128,
             sequences: 4,
             outputs: 64,
             context: 64,
@@ -326,7 +362,8 @@ mod tests {
     fn barriers_stand_where_other_workers_results_are_read() {
         let plan = chain().finish(&limits(), Buffers::Reused);
         let at = |(tokens, outputs): (usize, usize)| -> Vec<usize> {
-            let all = plan.barriers[case_of(tokens, outputs)].iter().enumerate();
+            let case = case_of(Width::of(tokens, 2), outputs);
+            let all = plan.barriers[case].iter().enumerate();
             all.filter(|b| *b.1).map(|b| b.0).collect()
         };
         // Few rows: only after what workers divide in their own way.
@@ -336,6 +373,8 @@ mod tests {
         assert_eq!(at(STEPS[1]), [2, 3, 4]);
         // Many outputs as well: also before the head.
         assert_eq!(at(STEPS[2]), [2, 3, 4, 6]);
+        // Wide: only before rows of others are taken.
+        assert_eq!(at(STEPS[4]), [4]);
     }
 
     #[test]
@@ -348,7 +387,8 @@ mod tests {
                 let first = plan.nodes.iter().position(used).unwrap();
                 (first, plan.nodes.iter().rposition(used).unwrap())
             };
-            let size = |p: &Place| 64 * p.stride * 4;
+            let rows = |p: &Place| if p.rows == RowKind::Tokens { 128 } else { 64 };
+            let size = |p: &Place| rows(p) * p.stride * 4;
             let mut shared = 0;
             for (a, b) in (0..plan.places.len()).flat_map(|b| (0..b).map(move |a| (a, b))) {
                 let (pa, pb) = (&plan.places[a], &plan.places[b]);

@@ -50,10 +50,12 @@ pub(super) const SCALE_BIAS: usize = 9;
 pub(super) const SUM: usize = 10;
 /// Words that hold B − 32·Σa of columns 0–15, and of columns 16–31.
 pub(super) const HALF_SUM: usize = 14;
+/// First of the words that integer sums start from.
+const FIRST_START: usize = 11;
 /// Word that the integer sum starts from, by zero point; `None` for 0 (start from `BIAS`).
 pub(super) const fn start_word(zero: u8) -> Option<usize> {
     match zero {
-        8 => Some(11),
+        8 => Some(FIRST_START),
         16 => Some(12),
         128 => Some(13),
         32 => Some(HALF_SUM),
@@ -194,7 +196,9 @@ fn words_of_row(x: &[f32], out: &mut [Line], word: impl Fn(f32) -> u32) {
     let (whole, rest) = x.as_chunks::<16>();
     let (lines, tail) = out.split_at_mut(whole.len());
     for (x, line) in whole.iter().zip(lines) {
-        *line = Line(x.map(&word));
+        for (x, to) in x.iter().zip(&mut line.0) {
+            *to = word(*x);
+        }
     }
     tail.fill(Line::ZERO);
     for (x, to) in rest.iter().zip(tail.iter_mut().flat_map(|line| &mut line.0)) {
@@ -209,9 +213,9 @@ fn encode_block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut
     // As integers, so that a NaN is the largest of all.
     let amax = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
     let amax = f32::from_bits(amax);
-    *second = line_of(0.0, &[0; BLOCK_COLS]);
+    *second = SILENT;
     if amax < TINY {
-        *line = *second;
+        *line = SILENT;
         return false;
     }
     if amax.is_nan() || amax >= HUGE {
@@ -225,7 +229,7 @@ fn encode_block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut
     if loud {
         let mut left = *x;
         for (left, code) in left.iter_mut().zip(codes) {
-            *left = f32::from(code).mul_add(-scale, *left);
+            *left = (code as f32).mul_add(-scale, *left);
         }
         let scale = clear_low_bits(scale / 254.0);
         *second = line_of(scale, &codes_of(&left, scale));
@@ -239,28 +243,57 @@ fn clear_low_bits(scale: f32) -> f32 {
     f32::from_bits(scale.to_bits() & !3)
 }
 
+// Loops instead of `map`, whose closures are compiled apart, without the instruction set.
+
 #[inline(always)]
-fn codes_of(x: &[f32; BLOCK_COLS], scale: f32) -> [i8; BLOCK_COLS] {
+fn codes_of(x: &[f32; BLOCK_COLS], scale: f32) -> [i32; BLOCK_COLS] {
     let inverse = 1.0 / scale;
     // Adding 1.5·2²³ rounds to a whole number, which is then in the low bits.
     let bias = f32::from_bits(BIAS as u32);
-    x.map(|x| (x * inverse + bias).to_bits() as i8)
+    let mut codes = [0; BLOCK_COLS];
+    for (code, x) in codes.iter_mut().zip(x) {
+        *code = (x * inverse + bias).to_bits() as i32 - BIAS;
+    }
+    codes
 }
+
+/// A block of zeros.
+const SILENT: Line = {
+    let mut words = [0; 16];
+    words[SCALE_BIAS] = (-0.0_f32).to_bits();
+    let mut i = FIRST_START;
+    while i < 16 {
+        words[i] = BIAS as u32;
+        i += 1;
+    }
+    Line(words)
+};
 
 /// Lays out the codes and what the kernels need of their sums.
 #[inline(always)]
-fn line_of(scale: f32, codes: &[i8; BLOCK_COLS]) -> Line {
-    let sum = |codes: &[i8]| codes.iter().map(|&a| i32::from(a)).sum::<i32>();
-    let (low, high) = (sum(&codes[..16]), sum(&codes[16..]));
-    let start = |zero: i32, sum: i32| (BIAS - zero * sum) as u32;
-    let mut words = [0; 16];
-    for (word, codes) in words.iter_mut().zip(codes.as_chunks::<4>().0) {
-        *word = u32::from_le_bytes(codes.map(|a| a as u8));
+fn line_of(scale: f32, codes: &[i32; BLOCK_COLS]) -> Line {
+    let mut sums = [0; 16];
+    let (low, high) = codes.split_at(16);
+    for ((sum, low), high) in sums.iter_mut().zip(low).zip(high) {
+        // Both sums at once, in halves of a word.
+        *sum = low + (high << 16);
     }
+    let both = sums.iter().sum::<i32>();
+    let low = i32::from(both as i16);
+    let high = (both - low) >> 16;
+    let mut bytes = [0; BLOCK_COLS];
+    for (byte, code) in bytes.iter_mut().zip(codes) {
+        *byte = *code as u8;
+    }
+    let mut words = [0; 16];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    let start = |zero: i32, sum: i32| (BIAS - zero * sum) as u32;
     words[SCALE] = scale.to_bits();
     words[SCALE_BIAS] = (scale * -f32::from_bits(BIAS as u32)).to_bits();
     words[SUM] = (scale * (low + high) as f32).to_bits();
-    words[11] = start(8, low + high);
+    words[FIRST_START] = start(8, low + high);
     words[12] = start(16, low + high);
     words[13] = start(128, low + high);
     words[14] = start(32, low);

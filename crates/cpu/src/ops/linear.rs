@@ -56,12 +56,12 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// This worker's panels of every run, all rows at once; biases and factors included.
+    /// This worker's part of every run; biases and factors included.
     fn run_share(&self, job: &Job<'_>) {
         for i in 0..self.inputs.len() {
-            let panels = &self.weight.panels()[i];
-            let tokens = 0..job.count(job.kind(self.out.place));
-            self.run_panels(job, i, job.worker.share(panels.spec.panels()), tokens);
+            let panels = self.weight.panels()[i].spec.panels();
+            let (panels, rows) = job.product(panels, job.kind(self.out.place));
+            self.run_panels(job, i, panels, rows);
         }
     }
 
@@ -76,7 +76,7 @@ impl Product {
         let len = (tokens - 1) * stride + panels.spec.rows();
         let lines = encoding.lines(panels.spec.cols());
         // SAFETY: inputs are rows of lines, one after another; workers write different columns
-        // of the output.
+        // or rows of the output.
         unsafe {
             let input = job.start(input.place).cast::<Line>().add(rows.start * lines);
             let input = std::slice::from_raw_parts(input, tokens * lines);
@@ -105,7 +105,7 @@ impl Product {
         let cols = columns(panels, range);
         for r in rows {
             let view = Cols { start: self.out.start + cols.start, cols: cols.len(), ..self.out };
-            // SAFETY: columns of this worker's panels.
+            // SAFETY: this worker's part of the product.
             self.weight.after(cols.start, unsafe { job.write(view, r) });
         }
     }
@@ -145,14 +145,15 @@ pub(crate) struct GatedLinear {
 impl Kernel for GatedLinear {
     fn run(&self, job: &Job<'_>) {
         let spec = &self.gate.weight.panels()[0].spec;
-        let share = job.worker.share(spec.panels());
-        let tokens = job.count(job.kind(self.gate.out.place));
+        let (share, all) = job.product(spec.panels(), job.kind(self.gate.out.place));
+        let tokens = all.len();
         let step = if tokens <= FEW_ROWS { share.len().max(1) } else { GATED_PANELS };
         // Rows that stay in the cache go by all panels before the next rows do.
         let at_once = tokens_at_once(spec, self.gate.inputs[0].1);
         let parts = tokens.div_ceil(at_once);
         for part in 0..parts {
-            let rows = part * tokens / parts..(part + 1) * tokens / parts;
+            let at = |part: usize| all.start + part * tokens / parts;
+            let rows = at(part)..at(part + 1);
             for first in share.clone().step_by(step) {
                 self.run_panels(job, first..(first + step).min(share.end), rows.clone());
             }
@@ -169,7 +170,7 @@ impl GatedLinear {
         let view = |of: Cols| Cols { start: of.start + cols.start, cols: cols.len(), ..of };
         for r in rows {
             let up = job.read(view(self.up.out), r);
-            // SAFETY: columns of this worker's panels.
+            // SAFETY: this worker's part of the product.
             let gate = unsafe { job.write(view(self.gate.out), r) };
             combine(job.step.isa, gate, up, self.act);
         }
@@ -288,10 +289,11 @@ impl Kernel for Head {
         }
         let out = self.product.out;
         for panels in self.product.weight.panels() {
-            let cols = columns(panels, job.worker.share(panels.spec.panels()));
-            for r in 0..job.count(job.kind(out.place)) {
+            let (share, rows) = job.product(panels.spec.panels(), job.kind(out.place));
+            let cols = columns(panels, share);
+            for r in rows {
                 let view = Cols { start: out.start + cols.start, cols: cols.len(), ..out };
-                // SAFETY: columns of this worker's panels.
+                // SAFETY: this worker's part of the product.
                 let row = unsafe { job.write(view, r) };
                 scale_and_cap(job.step.isa, row, self.scale, self.softcap);
             }
