@@ -7,7 +7,7 @@ Each round: an empty folder, a server, the prompt cold; when the cache is writte
 server, the same prompt. --dropped takes the segments out of the page cache before the restart, so
 that the disk itself is read. Answers must be equal. Standard library only."""
 
-import argparse, http.client, json, os, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
+import argparse, atexit, http.client, json, os, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
 
 WORDS = ("the river old stone under bright morning window seven letters quiet engine harbour "
          "never copper field paper answer garden winter number silver north").split()
@@ -45,7 +45,7 @@ class Server:
         return r.status, r.read().decode()
 
     def ask(self, text):
-        body = {"model": "m", "prompt": text, "max_tokens": 16, "temperature": 0, "stream": True,
+        body = {"prompt": text, "max_tokens": 16, "temperature": 0, "stream": True,
                 "stream_options": {"include_usage": True}}
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         start = time.monotonic()
@@ -96,6 +96,7 @@ def main():
             # About a token a word; cut to what the model takes.
             text = prompt(args.tokens, seed)
             server = Server(args, folder)
+            atexit.register(server.kill)
             t, expected, usage = server.ask(text)
             cold.append(t)
             runs = (usage["prompt_tokens"] - 1) // 256
@@ -105,6 +106,7 @@ def main():
             if args.dropped:
                 drop(folder)
             server = Server(args, folder)
+            atexit.register(server.kill)
             t, answer, usage = server.ask(text)
             warm.append(t)
             server.kill()

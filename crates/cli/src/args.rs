@@ -156,7 +156,7 @@ pub struct Machine {
     /// Memory to stay within, such as 8G; default: what is free.
     #[arg(long, value_parser = bytes)]
     pub mem: Option<u64>,
-    /// Where guesses of the next tokens come from; changes speed, no answer. Default: none, or the
+    /// Where guesses of the next tokens come from; changes speed, no answer. Default: ngram, or the
     /// draft model.
     #[arg(long, value_enum)]
     pub draft: Option<Draft>,

@@ -106,8 +106,8 @@ pub fn start_with(
 ) -> Result<Served, Failure> {
     let draft = match (machine.draft, &machine.draft_model) {
         (None, Some(_)) | (Some(Draft::Model), _) => DraftMode::Model,
-        (None | Some(Draft::None), _) => DraftMode::None,
-        (Some(Draft::Ngram), _) => DraftMode::Ngram,
+        (None | Some(Draft::Ngram), _) => DraftMode::Ngram,
+        (Some(Draft::None), _) => DraftMode::None,
         (Some(Draft::Suffix), _) => DraftMode::Suffix,
     };
     if draft == DraftMode::Model && machine.draft_model.is_none() {

@@ -517,7 +517,6 @@ impl<'a> Compiler<'a> {
                     cache: state.0 as usize,
                     out: self.whole(*out),
                 };
-                self.want_row(scan.wants());
                 self.push_recurrent(scan, op, state.0 as usize);
             }
             _ => {}

@@ -16,11 +16,6 @@ use crate::isa::Isa;
 use crate::math::{exp, inverse_sqrt, sigmoid, tree};
 use crate::plan::Cols;
 
-/// Tokens that a state is taken through while it lies in the nearest cache.
-const TOKENS: usize = 16;
-/// Taps of a convolution that are added together.
-const TAPS: usize = 8;
-
 /// Slot to read (`NONE`: zeros) and slot to write of a span.
 fn slots(job: &Job<'_>, span: &Span, cache: &Cache) -> (BlockId, BlockId) {
     let table = job.table(span, cache);
@@ -88,7 +83,6 @@ impl Conv {
             // SAFETY: as above.
             unsafe { state(cache, held, range) }
         };
-        let isa = job.step.isa;
         for i in 0..len {
             // SAFETY: these channels are this worker's.
             let out = unsafe { job.write(of(self.out), first + i) };
@@ -96,20 +90,21 @@ impl Conv {
                 Some(bias) => out.copy_from_slice(bias),
                 None => out.fill(0.0),
             }
-            for start in (0..self.kernel).step_by(TAPS) {
-                let taps = start..(start + TAPS).min(self.kernel);
-                let mut rows: [&[f32]; TAPS] = [&[]; TAPS];
-                for (row, j) in rows.iter_mut().zip(taps.clone()) {
-                    *row = match i + j >= kept {
-                        true => job.read(of(self.x), first + i + j - kept),
-                        false => past(i + j),
-                    };
+            for j in 0..self.kernel {
+                let taps = &self.taps[j * all..][channels.clone()];
+                if i + j >= kept {
+                    multiply_add(
+                        job.step.isa,
+                        out,
+                        taps,
+                        job.read(of(self.x), first + i + j - kept),
+                    );
+                } else {
+                    multiply_add(job.step.isa, out, taps, past(i + j));
                 }
-                let taps = &self.taps[start * all + channels.start..];
-                add_taps(isa, out, (taps, all), &rows[..self.kernel.min(start + TAPS) - start]);
             }
             if let Some(act) = self.act {
-                activate(isa, out, act);
+                activate(job.step.isa, out, act);
             }
         }
         for j in 0..kept {
@@ -124,165 +119,87 @@ impl Conv {
 }
 
 crate::math::per_isa! {
-    /// `out[c] = fma(taps[j · stride + c], rows[j][c], out[c])` for every row j in order; `taps` are
-    /// given with their stride.
-    add_taps(out: &mut [f32], taps: (&[f32], usize), rows: &[&[f32]]) = add_taps_lanes;
-    /// Some tokens of the delta rule for one head; `s` is `[k_dim][v_dim]`.
-    delta_tokens(s: &mut [f32], tokens: &mut [f32], gates: &[[f32; 2]], dims: [usize; 2])
-        = delta_lanes;
-    /// Some tokens of the scan for one head; `s` is `[head_dim][state_dim]`.
-    scan_tokens(
+    /// `out = fma(a, b, out)`.
+    multiply_add(out: &mut [f32], a: &[f32], b: &[f32]) = multiply_add_lanes;
+    /// One token of the delta rule for one head; `s` is `[k_dim][v_dim]`.
+    delta_step(
         s: &mut [f32],
-        tokens: &mut [f32],
-        gates: &[[f32; 2]],
-        skip: f32,
-        dims: [usize; 2]
+        qkv: [&[f32]; 3],
+        gates: [f32; 2],
+        held: &mut [f32],
+        out: &mut [f32]
+    ) = delta_lanes;
+    /// One token of the scan for one head; `s` is `[head_dim][state_dim]`.
+    scan_step(
+        s: &mut [f32],
+        x: &[f32],
+        b: &[f32],
+        c: &[f32],
+        numbers: [f32; 3],
+        out: &mut [f32]
     ) = scan_lanes;
     /// `x / √(Σx² + 1e-6)`, times `scale`.
     unit(x: &[f32], scale: f32, out: &mut [f32]) = unit_lanes;
 }
 
 #[inline(always)]
-fn add_taps_lanes(out: &mut [f32], (taps, stride): (&[f32], usize), rows: &[&[f32]]) {
-    let (blocks, rest) = out.as_chunks_mut::<64>();
-    let done = blocks.len() * 64;
-    for (b, out) in blocks.iter_mut().enumerate() {
-        let mut sums = *out;
-        for (j, row) in rows.iter().enumerate() {
-            let (taps, row) = (&taps[j * stride + 64 * b..][..64], &row[64 * b..][..64]);
-            for ((sum, tap), x) in sums.iter_mut().zip(taps).zip(row) {
-                *sum = tap.mul_add(*x, *sum);
-            }
-        }
-        *out = sums;
-    }
-    for (j, row) in rows.iter().enumerate() {
-        let taps = &taps[j * stride + done..];
-        for ((out, tap), x) in rest.iter_mut().zip(taps).zip(&row[done..]) {
-            *out = tap.mul_add(*x, *out);
-        }
+fn multiply_add_lanes(out: &mut [f32], a: &[f32], b: &[f32]) {
+    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        *out = a.mul_add(*b, *out);
     }
 }
 
-/// `tokens`: of each its q, k, v and, to be written, its result. `gates`: decay of the state, β.
-///
-/// Columns of the state have nothing to do with each other: some at a time, which stay in the
-/// nearest cache for all tokens.
+/// `gates`: decay of the state, β.
 #[inline(always)]
-fn delta_lanes(s: &mut [f32], tokens: &mut [f32], gates: &[[f32; 2]], dims: [usize; 2]) {
-    let v_dim = dims[1];
-    let mut col = 0;
-    while col + 64 <= v_dim {
-        delta_columns::<4, 16>(s, col, tokens, gates, dims);
-        col += 64;
-    }
-    while col + 16 <= v_dim {
-        delta_columns::<1, 16>(s, col, tokens, gates, dims);
-        col += 16;
-    }
-    while col < v_dim {
-        delta_columns::<1, 1>(s, col, tokens, gates, dims);
-        col += 1;
-    }
-}
-
-/// Columns `col .. col + W·L` of the state.
-#[inline(always)]
-fn delta_columns<const W: usize, const L: usize>(
+fn delta_lanes(
     s: &mut [f32],
-    col: usize,
-    tokens: &mut [f32],
-    gates: &[[f32; 2]],
-    [k_dim, v_dim]: [usize; 2],
+    qkv: [&[f32]; 3],
+    gates: [f32; 2],
+    held: &mut [f32],
+    out: &mut [f32],
 ) {
-    for (token, [decay, beta]) in tokens.chunks_exact_mut(2 * (k_dim + v_dim)).zip(gates) {
-        let (q, rest) = token.split_at_mut(k_dim);
-        let (k, rest) = rest.split_at_mut(k_dim);
-        let (v, out) = rest.split_at_mut(v_dim);
-        let (v, out) = (&v[col..col + W * L], &mut out[col..col + W * L]);
-        let mut held = [[0.0f32; L]; W];
-        for (row, k) in s.chunks_exact_mut(v_dim).zip(k.iter()) {
-            let row = row[col..col + W * L].as_chunks_mut::<L>().0;
-            for (s, held) in row.iter_mut().zip(&mut held) {
-                for (s, held) in s.iter_mut().zip(held) {
-                    *s *= decay;
-                    *held = k.mul_add(*s, *held);
-                }
-            }
+    let ([q, k, v], [decay, beta]) = (qkv, gates);
+    held.fill(0.0);
+    out.fill(0.0);
+    for (row, k) in s.chunks_exact_mut(v.len()).zip(k) {
+        for (s, held) in row.iter_mut().zip(held.iter_mut()) {
+            *s *= decay;
+            *held = k.mul_add(*s, *held);
         }
-        for (held, v) in held.as_flattened_mut().iter_mut().zip(v.iter()) {
-            *held = beta * (v - *held);
+    }
+    for (held, v) in held.iter_mut().zip(v) {
+        *held = beta * (v - *held);
+    }
+    for ((row, k), q) in s.chunks_exact_mut(v.len()).zip(k).zip(q) {
+        for ((s, delta), out) in row.iter_mut().zip(held.iter()).zip(out.iter_mut()) {
+            *s = k.mul_add(*delta, *s);
+            *out = q.mul_add(*s, *out);
         }
-        let mut sums = [[0.0f32; L]; W];
-        for ((row, k), q) in s.chunks_exact_mut(v_dim).zip(k.iter()).zip(q.iter()) {
-            let row = row[col..col + W * L].as_chunks_mut::<L>().0;
-            for ((s, delta), sum) in row.iter_mut().zip(&held).zip(&mut sums) {
-                for ((s, delta), sum) in s.iter_mut().zip(delta).zip(sum) {
-                    *s = k.mul_add(*delta, *s);
-                    *sum = q.mul_add(*s, *sum);
-                }
-            }
-        }
-        out.copy_from_slice(sums.as_flattened());
     }
 }
 
-/// `tokens`: of each its b, c, x and, to be written, its result. `gates`: decay of the state, step
-/// size.
-///
-/// Rows of the state have nothing to do with each other: four at a time, which stay in the nearest
-/// cache for all tokens.
+/// `numbers`: decay of the state, step size, skip.
 #[inline(always)]
-fn scan_lanes(s: &mut [f32], tokens: &mut [f32], gates: &[[f32; 2]], skip: f32, dims: [usize; 2]) {
-    let [dim, state_dim] = dims;
-    let mut first = 0;
-    while first + 4 <= dim {
-        let rows = &mut s[first * state_dim..(first + 4) * state_dim];
-        scan_rows::<4>(rows, first, tokens, gates, skip, dims);
-        first += 4;
-    }
-    for (i, row) in s.chunks_exact_mut(state_dim).enumerate().skip(first) {
-        scan_rows::<1>(row, i, tokens, gates, skip, dims);
-    }
-}
-
-/// `R` rows of the state, from row `first` of the head on.
-#[inline(always)]
-fn scan_rows<const R: usize>(
-    s: &mut [f32],
-    first: usize,
-    tokens: &mut [f32],
-    gates: &[[f32; 2]],
-    skip: f32,
-    [dim, state_dim]: [usize; 2],
-) {
-    let whole = state_dim / 16 * 16;
-    for (token, &[decay, step]) in tokens.chunks_exact_mut(2 * (dim + state_dim)).zip(gates) {
-        let (b, rest) = token.split_at_mut(state_dim);
-        let (c, rest) = rest.split_at_mut(state_dim);
-        let (x, out) = rest.split_at_mut(dim);
-        let (x, out) = (&x[first..first + R], &mut out[first..first + R]);
-        let mut lanes = [[0.0f32; 16]; R];
-        for at in (0..whole).step_by(16) {
-            let (b, c) = (&b[at..at + 16], &c[at..at + 16]);
-            for r in 0..R {
-                let input = step * x[r];
-                let s = &mut s[r * state_dim + at..][..16];
-                for i in 0..16 {
-                    s[i] = s[i].mul_add(decay, input * b[i]);
-                    lanes[r][i] = s[i].mul_add(c[i], lanes[r][i]);
-                }
+fn scan_lanes(s: &mut [f32], x: &[f32], b: &[f32], c: &[f32], numbers: [f32; 3], out: &mut [f32]) {
+    let [decay, step, skip] = numbers;
+    for ((row, x), out) in s.chunks_exact_mut(b.len()).zip(x).zip(out) {
+        let input = step * x;
+        let mut lanes = [0.0f32; 16];
+        let (rows, row_rest) = row.as_chunks_mut::<16>();
+        let (bs, b_rest) = b.as_chunks::<16>();
+        let (cs, c_rest) = c.as_chunks::<16>();
+        for ((s, b), c) in rows.iter_mut().zip(bs).zip(cs) {
+            for i in 0..16 {
+                s[i] = s[i].mul_add(decay, input * b[i]);
+                lanes[i] = s[i].mul_add(c[i], lanes[i]);
             }
         }
-        for r in 0..R {
-            let input = step * x[r];
-            let s = &mut s[r * state_dim..(r + 1) * state_dim];
-            for (i, at) in (whole..state_dim).enumerate() {
-                s[at] = s[at].mul_add(decay, input * b[at]);
-                lanes[r][i] = s[at].mul_add(c[at], lanes[r][i]);
-            }
-            out[r] = skip.mul_add(x[r], tree(lanes[r]));
+        let rest = row_rest.iter_mut().zip(b_rest).zip(c_rest);
+        for (((s, b), c), lane) in rest.zip(&mut lanes) {
+            *s = s.mul_add(decay, input * b);
+            *lane = s.mul_add(*c, *lane);
         }
+        *out = skip.mul_add(*x, tree(lanes));
     }
 }
 
@@ -334,10 +251,10 @@ impl DeltaRule {
         (self.k.cols / self.k_heads, self.v.cols / self.v_heads)
     }
 
-    /// f32 of scratch: q, k, v and result of some tokens.
+    /// f32 of scratch.
     pub fn wants(&self) -> usize {
         let (k_dim, v_dim) = self.dims();
-        TOKENS * 2 * (k_dim + v_dim)
+        2 * k_dim + v_dim
     }
 
     fn head(&self, job: &Job<'_>, span: &Span, h: usize) {
@@ -349,44 +266,23 @@ impl DeltaRule {
             let s = state(cache, slots(job, span, cache), range);
             (s, &mut job.scratch().row[..self.wants()])
         };
+        let (q, rest) = scratch.split_at_mut(k_dim);
+        let (k, held) = rest.split_at_mut(k_dim);
         let group = h / (self.v_heads / self.k_heads);
+        let one = |v: Cols, i: usize, n: usize| Cols { start: v.start + i * n, cols: n, ..v };
         let isa = job.step.isa;
-        for rows in pieces(span) {
-            let mut gates = [[0.0; 2]; TOKENS];
-            let each = 2 * (k_dim + v_dim);
-            for ((row, token), gate) in
-                rows.clone().zip(scratch.chunks_exact_mut(each)).zip(&mut gates)
-            {
-                let (q, rest) = token.split_at_mut(k_dim);
-                let (k, rest) = rest.split_at_mut(k_dim);
-                unit(isa, job.read(part(self.q, group, k_dim), row), scale_of(k_dim), q);
-                unit(isa, job.read(part(self.k, group, k_dim), row), 1.0, k);
-                rest[..v_dim].copy_from_slice(job.read(part(self.v, h, v_dim), row));
-                let a = job.read(part(self.a, h, 1), row)[0] + self.dt_bias[h];
-                let beta = sigmoid(job.read(part(self.b, h, 1), row)[0]);
-                *gate = [exp(self.rate[h] * softplus(a)), beta];
-            }
-            let tokens = &mut scratch[..rows.len() * each];
-            delta_tokens(isa, s, tokens, &gates[..rows.len()], [k_dim, v_dim]);
-            for (row, token) in rows.zip(tokens.chunks_exact(each)) {
-                // SAFETY: this head of the row is this worker's.
-                let out = unsafe { job.write(part(self.out, h, v_dim), row) };
-                out.copy_from_slice(&token[each - v_dim..]);
-            }
+        for row in span.first as usize..(span.first + span.len) as usize {
+            unit(isa, job.read(one(self.q, group, k_dim), row), scale_of(k_dim), q);
+            unit(isa, job.read(one(self.k, group, k_dim), row), 1.0, k);
+            let a = job.read(one(self.a, h, 1), row)[0] + self.dt_bias[h];
+            let decay = exp(self.rate[h] * softplus(a));
+            let beta = sigmoid(job.read(one(self.b, h, 1), row)[0]);
+            let v = job.read(one(self.v, h, v_dim), row);
+            // SAFETY: this head of the row is this worker's.
+            let out = unsafe { job.write(one(self.out, h, v_dim), row) };
+            delta_step(isa, s, [q, k, v], [decay, beta], held, out);
         }
     }
-}
-
-/// Part `i` of a view of parts of `n` columns.
-fn part(v: Cols, i: usize, n: usize) -> Cols {
-    Cols { start: v.start + i * n, cols: n, ..v }
-}
-
-/// Rows of a span, some at a time.
-fn pieces(span: &Span) -> impl Iterator<Item = Range<usize>> {
-    let all = span.first as usize..(span.first + span.len) as usize;
-    let end = all.end;
-    all.step_by(TOKENS).map(move |first| first..(first + TOKENS).min(end))
 }
 
 /// `1 / √n`.
@@ -423,50 +319,25 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    fn dims(&self) -> (usize, usize) {
-        (self.x.cols / self.heads, self.b.cols / self.groups)
-    }
-
-    /// f32 of scratch: b, c, x and result of some tokens.
-    pub fn wants(&self) -> usize {
-        let (dim, state_dim) = self.dims();
-        TOKENS * 2 * (dim + state_dim)
-    }
-
     fn head(&self, job: &Job<'_>, span: &Span, h: usize) {
-        let (dim, state_dim) = self.dims();
+        let (dim, state_dim) = (self.x.cols / self.heads, self.b.cols / self.groups);
         let cache = &job.step.caches[self.cache];
         let range = h * dim * state_dim..(h + 1) * dim * state_dim;
-        // SAFETY: this head is this worker's; scratch is used here only.
-        let (s, scratch) = unsafe {
-            let s = state(cache, slots(job, span, cache), range);
-            (s, &mut job.scratch().row[..self.wants()])
-        };
+        // SAFETY: this head is this worker's.
+        let s = unsafe { state(cache, slots(job, span, cache), range) };
         let group = h / (self.heads / self.groups);
-        let isa = job.step.isa;
-        for rows in pieces(span) {
-            let mut gates = [[0.0; 2]; TOKENS];
-            let each = 2 * (dim + state_dim);
-            for ((row, token), gate) in
-                rows.clone().zip(scratch.chunks_exact_mut(each)).zip(&mut gates)
-            {
-                let (b, rest) = token.split_at_mut(state_dim);
-                let (c, rest) = rest.split_at_mut(state_dim);
-                b.copy_from_slice(job.read(part(self.b, group, state_dim), row));
-                c.copy_from_slice(job.read(part(self.c, group, state_dim), row));
-                rest[..dim].copy_from_slice(job.read(part(self.x, h, dim), row));
-                let mut step = softplus(job.read(part(self.dt, h, 1), row)[0] + self.dt_bias[h]);
-                step = if step < self.dt_limit.0 { self.dt_limit.0 } else { step };
-                step = if step > self.dt_limit.1 { self.dt_limit.1 } else { step };
-                *gate = [exp(self.rate[h] * step), step];
-            }
-            let tokens = &mut scratch[..rows.len() * each];
-            scan_tokens(isa, s, tokens, &gates[..rows.len()], self.skip[h], [dim, state_dim]);
-            for (row, token) in rows.zip(tokens.chunks_exact(each)) {
-                // SAFETY: this head of the row is this worker's.
-                let out = unsafe { job.write(part(self.out, h, dim), row) };
-                out.copy_from_slice(&token[each - dim..]);
-            }
+        let one = |v: Cols, i: usize, n: usize| Cols { start: v.start + i * n, cols: n, ..v };
+        for row in span.first as usize..(span.first + span.len) as usize {
+            let mut step = softplus(job.read(one(self.dt, h, 1), row)[0] + self.dt_bias[h]);
+            step = if step < self.dt_limit.0 { self.dt_limit.0 } else { step };
+            step = if step > self.dt_limit.1 { self.dt_limit.1 } else { step };
+            let numbers = [exp(self.rate[h] * step), step, self.skip[h]];
+            let x = job.read(one(self.x, h, dim), row);
+            let b = job.read(one(self.b, group, state_dim), row);
+            let c = job.read(one(self.c, group, state_dim), row);
+            // SAFETY: this head of the row is this worker's.
+            let out = unsafe { job.write(one(self.out, h, dim), row) };
+            scan_step(job.step.isa, s, x, b, c, numbers, out);
         }
     }
 }
