@@ -1,7 +1,7 @@
 //! Llama 4, its text part: rotated layers that attend within chunks, full layers without positions
 //! whose queries grow, one expert a token that takes its weight in, beside a shared one.
 
-use tokenmill_ir::{Act, GateAct, Growth, Mask, RopePairing, RouteScore};
+use tokenmill_ir::{Act, GateAct, Growth, Mask, MetaValue, RopePairing, RouteScore};
 
 use super::{Arch, llama, smollm3};
 use crate::error::ModelError;
@@ -32,7 +32,11 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         every: m.opt_u32("floor_scale")?.unwrap_or(CHUNK),
         offset: 1,
     };
-    let grows = m.opt_bool("attn_temperature_tuning")?.unwrap_or(true);
+    // Early files have a number here.
+    let grows = m.get("attn_temperature_tuning").is_none_or(|v| match v.as_f64() {
+        Some(number) => number != 0.0,
+        None => *v != MetaValue::Bool(false),
+    });
     for (i, a) in model.attention_mut() {
         match a.rope {
             Some(_) if normed => a.qk_norm = QkNorm::Unit(norm),
