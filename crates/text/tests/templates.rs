@@ -266,3 +266,12 @@ fn a_vocabulary_without_chatml_has_no_fallback() {
     let error = ChatTemplate::fallback(tokens("<s>", "</s>")).expect_err("no such tokens");
     assert_eq!(error, TemplateError::Missing);
 }
+
+#[test]
+fn an_engine_that_gives_up_is_an_error() {
+    for source in ["{{ [][::-2] }}", "{{ messages[5:][::-3] }}"] {
+        let template = ChatTemplate::new(source, tokens("", "")).expect("compiles");
+        let error = template.render(&[], &RenderOptions::default());
+        assert!(matches!(error, Err(TemplateError::Render { .. })), "{source}: {error:?}");
+    }
+}

@@ -6,6 +6,7 @@ mod limits;
 mod python;
 
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use minijinja::{Environment, Error, ErrorKind, Value};
@@ -291,7 +292,13 @@ impl ChatTemplate {
         environment.set_formatter(move |out, _, value| python::print(out, value, &budget));
         let template = environment.get_template("chat").map_err(|error| failed(&error))?;
         let mut out = Capped::default();
-        match template.render_captured_to(context, &mut out) {
+        // The engine can panic on slices of an empty list; nothing of it is looked at afterwards.
+        let render = AssertUnwindSafe(|| template.render_captured_to(context, &mut out));
+        let Ok(rendered) = catch_unwind(render) else {
+            let reason = "the template engine gave up on an expression".to_owned();
+            return Err(TemplateError::Render { reason });
+        };
+        match rendered {
             _ if out.overflowed => Err(TemplateError::OutputTooLong),
             Ok(_) => String::from_utf8(out.bytes)
                 .map_err(|_| TemplateError::Render { reason: "output is not UTF-8".to_owned() }),
