@@ -114,7 +114,7 @@ pub fn decode(spec: &WeightSpec, source: &dyn WeightSource) -> Result<Vec<f32>, 
                 bytes
             }
         };
-        part.format.decode_row(&bytes, now);
+        part.format.decode_rows(spec.cols as usize, &bytes, now);
         rest = after;
     }
     Ok(data)

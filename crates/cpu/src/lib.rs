@@ -128,7 +128,8 @@ impl Backend for CpuDevice {
         source: &dyn WeightSource,
     ) -> Result<WeightHandle, DeviceError> {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        let weight = Some(Arc::new(Weight::upload(spec, source, &mut self.slabs, &mut pool)?));
+        let weight =
+            Some(Arc::new(Weight::upload(spec, self.mode, source, &mut self.slabs, &mut pool)?));
         let free = self.weights.iter().position(Option::is_none);
         match free {
             Some(at) => self.weights[at] = weight,
@@ -146,7 +147,7 @@ impl Backend for CpuDevice {
     fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError> {
         // Assembled as ever, on weights whose memory is never touched.
         let mut slabs = Slabs::default();
-        let shape = |w: &WeightSpec| Ok(Arc::new(Weight::shape(w, &mut slabs)?));
+        let shape = |w: &WeightSpec| Ok(Arc::new(Weight::shape(w, self.mode, &mut slabs)?));
         let weights: Vec<Arc<Weight>> =
             program.weights.iter().map(shape).collect::<Result<_, DeviceError>>()?;
         let limits = Limits { group_blocks: Vec::new(), ..limits.clone() };

@@ -7,9 +7,9 @@ use tokenmill_ir::{RowPart, SourceError, WeightSource, WeightSpec, WeightUse};
 use tokenmill_quant::FormatId;
 use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
 
-use crate::DEVICE;
 use crate::memory::{Buffer, Parts};
 use crate::pool::Pool;
+use crate::{DEVICE, Mode};
 
 /// Bytes taken from the system at a time; large pages are shared by many weights.
 const SLAB_BYTES: usize = 64 << 20;
@@ -132,6 +132,7 @@ impl Weight {
     /// Reads a weight and brings it into the layout its use asks for.
     pub fn upload(
         spec: &WeightSpec,
+        mode: Mode,
         source: &dyn WeightSource,
         slabs: &mut Slabs,
         pool: &mut Pool,
@@ -139,7 +140,7 @@ impl Weight {
         let kind = match spec.role {
             WeightUse::Vector | WeightUse::LogVector => Kind::Vector(stored::vector(spec, source)?),
             WeightUse::Rows => Kind::Table(tables(spec, source, slabs)?),
-            _ => Kind::Panels(panels(spec, source, slabs, pool)?),
+            _ => Kind::Panels(panels(spec, mode, source, slabs, pool)?),
         };
         let rows = spec.rows as usize;
         let (bias, scales) = (stored::bias(spec, source)?, stored::scales(spec));
@@ -147,7 +148,7 @@ impl Weight {
     }
 
     /// The weight with room for its numbers and none of them: what compiling and measuring need.
-    pub fn shape(spec: &WeightSpec, slabs: &mut Slabs) -> Result<Self, DeviceError> {
+    pub fn shape(spec: &WeightSpec, mode: Mode, slabs: &mut Slabs) -> Result<Self, DeviceError> {
         if matches!(spec.role, WeightUse::Vector | WeightUse::LogVector) {
             let kind = Kind::Vector(vec![0.0; spec.rows as usize * spec.cols as usize]);
             let (bias, scales) = (Vec::new(), Vec::new());
@@ -166,7 +167,7 @@ impl Weight {
                 let size = format.row_bytes(spec.cols.into()).unwrap_or(0) as usize;
                 tables.push(Table { format, row, rows, bytes: slabs.take(size * rows)? });
             } else {
-                let layout = layout_of(spec, format, rows)?;
+                let layout = layout_of(spec, mode, format, rows)?;
                 panels.push(Panels { spec: layout, row, bytes: slabs.take(layout.bytes())? });
             }
             row += rows;
@@ -337,19 +338,20 @@ fn tables(
 
 fn panels(
     spec: &WeightSpec,
+    mode: Mode,
     source: &dyn WeightSource,
     slabs: &mut Slabs,
     pool: &mut Pool,
 ) -> Result<Vec<Panels>, DeviceError> {
     let mut all = Vec::new();
     for run in runs(spec, source)? {
-        let layout = layout_of(spec, run.format, run.rows)?;
+        let layout = layout_of(spec, mode, run.format, run.rows)?;
         let bytes = slabs.take(layout.bytes())?;
         // SAFETY: just taken.
         let parts = Parts::new(unsafe { bytes.fill() });
         let failed = Mutex::new(None);
         let ran = pool.run(|worker| {
-            let share = worker.share(layout.panels());
+            let share = worker.share(run.rows.div_ceil(rows_at_once(run.format)));
             if let Err(error) = repack(&run, &layout, share, source, parts) {
                 failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
@@ -363,15 +365,40 @@ fn panels(
     Ok(all)
 }
 
-/// The panels of a run of rows.
-fn layout_of(spec: &WeightSpec, format: FormatId, rows: usize) -> Result<PanelSpec, DeviceError> {
-    PanelSpec::new(format, rows, spec.cols as usize).map_err(|e| DeviceError::Unsupported {
+/// The panels of a run of rows. Bands of rows stay as they are where the int8 arithmetic reads
+/// them whole; elsewhere they are kept as f32.
+fn layout_of(
+    spec: &WeightSpec,
+    mode: Mode,
+    format: FormatId,
+    rows: usize,
+) -> Result<PanelSpec, DeviceError> {
+    let whole = mode == Mode::Int8 && spec.role == WeightUse::Matmul;
+    let kept = if format.band_rows() == 1 || whole { format } else { FormatId::F32 };
+    let unsupported = |what: String| DeviceError::Unsupported {
         device: DEVICE.into(),
-        what: format!("{}: {e}", spec.name),
-    })
+        what: format!("{}: {what}", spec.name),
+    };
+    let band = format.band_rows() as u64;
+    let cut = |p: &&RowPart| {
+        let r = p.rows;
+        let starts = r.repeat == 1 || r.stride.is_multiple_of(band);
+        let aligned = r.start.is_multiple_of(band) && r.count.is_multiple_of(band) && starts;
+        p.format == format && !aligned
+    };
+    if let Some(part) = spec.parts.iter().find(cut) {
+        let rows = part.rows;
+        return Err(unsupported(format!("{rows:?} cut bands of {band} rows of {format}")));
+    }
+    PanelSpec::new(kept, rows, spec.cols as usize).map_err(|e| unsupported(e.to_string()))
 }
 
-/// Repacks a worker's share of panels, which it touches first.
+/// Rows that are read at once: those of a panel, or of a band.
+fn rows_at_once(format: FormatId) -> usize {
+    format.band_rows().max(PANEL_ROWS)
+}
+
+/// Repacks a worker's share of a run, by what is read at once; the worker is the first to touch it.
 fn repack(
     run: &Run<'_>,
     layout: &PanelSpec,
@@ -379,15 +406,26 @@ fn repack(
     source: &dyn WeightSource,
     out: Parts<'_, u8>,
 ) -> Result<(), SourceError> {
-    let (size, row_bytes) = (layout.panel_bytes(), layout.stored_row_bytes());
-    let mut rows = vec![0; PANEL_ROWS * row_bytes];
-    for panel in share {
-        let first = panel * PANEL_ROWS;
-        let rows = &mut rows[..PANEL_ROWS.min(layout.rows() - first) * row_bytes];
-        run.read(layout.cols() as u64, first, source, rows)?;
+    let (size, cols) = (layout.panel_bytes(), layout.cols());
+    let most = rows_at_once(run.format);
+    let info = run.format.info();
+    let row_bytes = cols / info.block_weights * info.block_bytes;
+    let mut rows = vec![0; most * row_bytes];
+    for first in share.map(|i| i * most) {
+        let count = most.min(layout.rows() - first);
+        let rows = &mut rows[..count * row_bytes];
+        run.read(cols as u64, first, source, rows)?;
+        let panels = first / PANEL_ROWS..(first + count).div_ceil(PANEL_ROWS);
         // SAFETY: panels of different shares do not overlap.
-        let out = unsafe { out.part(panel * size..(panel + 1) * size) };
-        layout.repack_panel(panel, rows, out);
+        let out = unsafe { out.part(panels.start * size..panels.end * size) };
+        if run.format == layout.format() {
+            layout.repack(panels.start, rows, out);
+        } else {
+            let mut values = vec![0.0; count * cols];
+            run.format.decode_rows(cols, rows, &mut values);
+            let bytes: Vec<u8> = values.iter().flat_map(|w| w.to_le_bytes()).collect();
+            layout.repack(panels.start, &bytes, out);
+        }
     }
     Ok(())
 }
@@ -397,7 +435,7 @@ mod tests {
     use std::ops::Range;
 
     use tokenmill_ir::RowSlices;
-    use tokenmill_quant::FORMATS;
+    use tokenmill_quant::{FORMATS, Format};
 
     use super::*;
     use crate::pool::Affinity;
@@ -419,7 +457,10 @@ mod tests {
     #[test]
     fn a_shape_takes_what_an_upload_takes() {
         let mut pool = Pool::new(1, Affinity::Free).expect("a thread");
-        for format in FORMATS.iter().filter(|f| f.id.is_weight()) {
+        let modes = [Mode::Int8, Mode::F32];
+        let bands = |f: &&Format| f.id.is_weight() || f.id.band_rows() > 1;
+        for (format, mode) in FORMATS.iter().filter(bands).flat_map(|f| modes.map(|m| (f, m))) {
+            let band = format.id.band_rows() as u64;
             for role in [WeightUse::Rows, WeightUse::Matmul, WeightUse::RowsAndMatmul] {
                 let part = |rows| RowPart {
                     format: format.id,
@@ -430,15 +471,15 @@ mod tests {
                 let spec = WeightSpec {
                     name: "w".to_owned(),
                     role,
-                    rows: 40,
+                    rows: 40 * band as u32,
                     cols: 512,
-                    parts: vec![part(24), part(16)],
+                    parts: vec![part(24 * band), part(16 * band)],
                     bias: Vec::new(),
                     scales: vec![(24, 2.0)],
                 };
                 let mut slabs = Slabs::default();
-                let shape = Weight::shape(&spec, &mut slabs).map(|w| w.bytes());
-                let upload = Weight::upload(&spec, &Zeros, &mut slabs, &mut pool);
+                let shape = Weight::shape(&spec, mode, &mut slabs).map(|w| w.bytes());
+                let upload = Weight::upload(&spec, mode, &Zeros, &mut slabs, &mut pool);
                 assert_eq!(shape, upload.map(|w| w.bytes()), "{} as {role:?}", format.name);
             }
         }

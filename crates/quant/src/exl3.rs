@@ -13,6 +13,47 @@
 //! Source: the published layout; GPTQModel's `exllamav3_torch.py` states the same in torch.
 
 use crate::float::f16_to_f32;
+use crate::{Format, FormatId};
+
+/// Blocks of 128 × 128, 4 bits a weight, code book mul1: f16 suh of the columns, f16 svh of the
+/// rows, then the tiles of 16 rows, lowest column first, one such row of tiles after the other.
+pub(crate) const EXL3_4: Format = Format {
+    id: FormatId::EXL3_4,
+    name: "exl3_4",
+    block_weights: TURN,
+    block_bytes: BLOCK_BYTES / TURN,
+    ggml_type: None,
+    decode: |src, dst| {
+        let (blocks, rest) = src.as_chunks::<BLOCK_BYTES>();
+        let (rows, left) = dst.as_chunks_mut::<TURN>();
+        let (out, more) = rows.as_chunks_mut::<TURN>();
+        let whole = rest.is_empty() && left.is_empty() && more.is_empty();
+        assert!(whole && blocks.len() == out.len(), "block count");
+        for (block, out) in blocks.iter().zip(out) {
+            decode_stored(block, out);
+        }
+    },
+    encode: None,
+};
+
+/// Bytes of a stored block of 128 × 128 of `exl3_4`.
+pub const BLOCK_BYTES: usize = FACTOR_BYTES + TURN / TILE * TURN / TILE * tile_bytes(4);
+/// Bytes of its factors, before the tiles.
+pub const FACTOR_BYTES: usize = 4 * TURN;
+
+/// The weights of a stored block of `exl3_4`, `[row][column]`.
+fn decode_stored(block: &[u8; BLOCK_BYTES], out: &mut [[f32; TURN]; TURN]) {
+    let (factors, tiles) = block.split_at(FACTOR_BYTES);
+    let (suh, svh) = factors.split_at(2 * TURN);
+    let block = Block { bits: 4, codebook: Codebook::Mul1, suh: &halves(suh), svh: &halves(svh) };
+    let at = |k: usize, n: usize| (n * TURN / TILE + k) * tile_bytes(4);
+    block.decode(|k, n| &tiles[at(k, n)..][..tile_bytes(4)], out);
+}
+
+/// 128 f16s.
+pub(crate) fn halves(bytes: &[u8]) -> [f32; TURN] {
+    std::array::from_fn(|i| f16_to_f32(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
+}
 
 /// Rows and columns of a tile.
 pub const TILE: usize = 16;
@@ -35,9 +76,9 @@ pub const MCG: u32 = 0xcbac_1fed;
 /// The factor of [`Codebook::Mul1`].
 pub const MUL1: u32 = 0x83dc_d12d;
 /// What a byte sum of [`Codebook::Mul1`] is multiplied by: an f16.
-const MUL1_SCALE: f32 = f16_to_f32(0x1eee);
+pub const MUL1_SCALE: f32 = f16_to_f32(0x1eee);
 /// What is added to that: 1024 · scale and an f16, exact.
-const MUL1_MIN: f32 = 1024.0 * MUL1_SCALE + f16_to_f32(0xc931);
+pub const MUL1_MIN: f32 = 1024.0 * MUL1_SCALE + f16_to_f32(0xc931);
 
 impl Codebook {
     /// The value of a state, exact.
@@ -49,13 +90,16 @@ impl Codebook {
                 two_halves(state.wrapping_mul(89_226_354).wrapping_add(64_248_484))
             }
             Codebook::Mcg => two_halves(state.wrapping_mul(MCG)),
-            Codebook::Mul1 => {
-                let bytes = state.wrapping_mul(MUL1).to_le_bytes();
-                let sum: u32 = bytes.iter().map(|&b| u32::from(b)).sum();
-                (sum as f32).mul_add(MUL1_SCALE, MUL1_MIN)
-            }
+            Codebook::Mul1 => f32::from(mul1_sum(state as u16)).mul_add(MUL1_SCALE, MUL1_MIN),
         }
     }
+}
+
+/// The byte sum of [`Codebook::Mul1`]: 0–1020.
+#[inline]
+pub fn mul1_sum(state: u16) -> u16 {
+    let bytes = u32::from(state).wrapping_mul(MUL1).to_le_bytes();
+    bytes.iter().map(|&b| u16::from(b)).sum()
 }
 
 /// The sum of two f16s between 2⁻⁴ and 2 with the signs and low bits of `bits`.
@@ -93,9 +137,12 @@ pub fn states(bits: usize, tile: &[u8]) -> [u16; 256] {
 }
 
 /// The Hadamard transform of 128 numbers, without a factor.
-#[inline]
+#[inline(always)]
 pub fn hadamard(x: &mut [f32; TURN]) {
-    let mut distance = 1;
+    for x in x.as_chunks_mut::<16>().0 {
+        *x = near::<8>(near::<4>(near::<2>(near::<1>(*x))));
+    }
+    let mut distance = 16;
     while distance < TURN {
         for pair in x.chunks_exact_mut(2 * distance) {
             let (low, high) = pair.split_at_mut(distance);
@@ -105,6 +152,15 @@ pub fn hadamard(x: &mut [f32; TURN]) {
         }
         distance *= 2;
     }
+}
+
+/// Butterflies within 16 numbers, in a form that becomes a shuffle, a change of signs and a sum.
+#[inline(always)]
+fn near<const DISTANCE: usize>(x: [f32; 16]) -> [f32; 16] {
+    std::array::from_fn(|i| {
+        let sign = if i & DISTANCE == 0 { 0 } else { 1 << 31 };
+        x[i ^ DISTANCE] + f32::from_bits(x[i].to_bits() ^ sign)
+    })
 }
 
 /// A block of 128 rows × 128 columns as its pieces.
@@ -134,21 +190,26 @@ impl Block<'_> {
                 }
             }
         }
-        out.iter_mut().for_each(hadamard);
-        let mut distance = 1;
-        while distance < TURN {
-            for pair in out.chunks_exact_mut(2 * distance) {
-                let (low, high) = pair.split_at_mut(distance);
-                for (a, b) in low.as_flattened_mut().iter_mut().zip(high.as_flattened_mut()) {
-                    (*a, *b) = (*a + *b, *a - *b);
-                }
+        turn(out, self.suh, self.svh);
+    }
+}
+
+/// Values of a block, `[row][column]`, to its weights.
+pub(crate) fn turn(out: &mut [[f32; TURN]; TURN], suh: &[f32; TURN], svh: &[f32; TURN]) {
+    out.iter_mut().for_each(hadamard);
+    let mut distance = 1;
+    while distance < TURN {
+        for pair in out.chunks_exact_mut(2 * distance) {
+            let (low, high) = pair.split_at_mut(distance);
+            for (a, b) in low.as_flattened_mut().iter_mut().zip(high.as_flattened_mut()) {
+                (*a, *b) = (*a + *b, *a - *b);
             }
-            distance *= 2;
         }
-        for (row, svh) in out.iter_mut().zip(self.svh) {
-            for (w, suh) in row.iter_mut().zip(self.suh) {
-                *w *= suh * svh / TURN as f32;
-            }
+        distance *= 2;
+    }
+    for (row, svh) in out.iter_mut().zip(svh) {
+        for (w, suh) in row.iter_mut().zip(suh) {
+            *w *= suh * svh / TURN as f32;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The table of formats and what is asked of it: sizes, names, ids, decoding a row.
 
 use crate::{
-    bf16, f16, flat, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, mxfp4,
-    nvfp4, plain, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, tq1_0, tq2_0,
+    bf16, exl3, f16, flat, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs,
+    mxfp4, nvfp4, plain, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, tq1_0, tq2_0,
 };
 
 /// Every way a tensor may be stored. The discriminant is the row in [`FORMATS`].
@@ -51,6 +51,7 @@ pub enum FormatId {
     F64,
     F8_E4M3,
     F8_E5M2,
+    EXL3_4,
 }
 
 /// Bytes of whole blocks → their weights.
@@ -124,6 +125,7 @@ pub const FORMATS: &[Format] = &[
     plain::F64,
     plain::F8_E4M3,
     plain::F8_E5M2,
+    exl3::EXL3_4,
 ];
 
 const _: () = {
@@ -132,7 +134,7 @@ const _: () = {
         assert!(FORMATS[row].id as usize == row, "FORMATS is in the order of FormatId");
         row += 1;
     }
-    assert!(FormatId::F8_E5M2 as usize + 1 == FORMATS.len(), "every FormatId has a row");
+    assert!(FormatId::EXL3_4 as usize + 1 == FORMATS.len(), "every FormatId has a row");
 };
 
 /// GGUF type ids that exist or existed and have no row here: id, name, and for those withdrawn
@@ -234,7 +236,41 @@ impl FormatId {
         (self.info().decode)(row, out);
     }
 
-    /// Whether weights may be stored this way (the rest are plain tables and buffers).
+    /// Rows that are stored, and must be read, together: 128 in `exl3_4`, whose blocks are
+    /// 128 × 128, else 1. The blocks of such a band lie one after the other.
+    pub const fn band_rows(self) -> usize {
+        match self {
+            FormatId::EXL3_4 => exl3::TURN,
+            _ => 1,
+        }
+    }
+
+    /// Decodes whole bands of rows of `cols` weights into `out`, row after row.
+    ///
+    /// # Panics
+    /// If `rows` is not exactly the bytes of `out.len()` weights.
+    pub fn decode_rows(self, cols: usize, rows: &[u8], out: &mut [f32]) {
+        let (band, width) = (self.band_rows(), self.info().block_weights);
+        if band == 1 {
+            return self.decode_row(rows, out);
+        }
+        let bytes = band * self.info().block_bytes;
+        let mut block = vec![0.0; band * width];
+        let mut at = 0;
+        for out in out.chunks_mut(band * cols) {
+            for first in (0..cols).step_by(width) {
+                self.decode_row(&rows[at..at + bytes], &mut block);
+                for (row, from) in out.chunks_mut(cols).zip(block.chunks(width)) {
+                    row[first..first + width].copy_from_slice(from);
+                }
+                at += bytes;
+            }
+        }
+        assert_eq!(at, rows.len(), "bytes of the bands");
+    }
+
+    /// Whether rows of weights may be stored this way one by one (the rest are plain tables and
+    /// buffers, and bands of rows).
     pub fn is_weight(self) -> bool {
         (self as usize) < FormatId::U8 as usize
     }

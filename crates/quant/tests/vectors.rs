@@ -52,10 +52,11 @@ fn every_format_decodes_its_vectors_bit_exactly() {
             assert!(same(got, expect), "{} weight {i}: {got:e} is not {expect:e}", format.name);
         }
         // One block at a time gives the same as all at once.
+        let band = format.id.band_rows();
         for (block, expect) in
-            bytes.chunks(format.block_bytes).zip(expect.chunks(format.block_weights))
+            bytes.chunks(band * format.block_bytes).zip(expect.chunks(band * format.block_weights))
         {
-            let mut got = vec![0.0; format.block_weights];
+            let mut got = vec![0.0; band * format.block_weights];
             format.id.decode_row(block, &mut got);
             assert!(got.iter().zip(expect).all(|(&a, &b)| same(a, b)), "{}", format.name);
         }
@@ -116,8 +117,10 @@ proptest! {
         row in 0..FORMATS.len(),
     ) {
         let format = &FORMATS[row];
-        let bytes: Vec<u8> = seed.iter().cycle().take(3 * format.block_bytes).copied().collect();
-        let weights = 3 * format.block_weights;
+        let blocks = 3 * format.id.band_rows();
+        let bytes = seed.iter().cycle().take(blocks * format.block_bytes);
+        let bytes: Vec<u8> = bytes.copied().collect();
+        let weights = blocks * format.block_weights;
         let (mut a, mut b) = (vec![0.0; weights], vec![1.0; weights]);
         format.id.decode_row(&bytes, &mut a);
         format.id.decode_row(&bytes, &mut b);

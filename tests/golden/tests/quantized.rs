@@ -21,12 +21,17 @@ impl WeightSource for Decoded<'_> {
     fn read_rows(&self, tensor: &str, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
         let info = self.0.checkpoint.tensor(tensor).expect("a tensor of the model");
         let cols = if info.shape.len() == 1 { info.shape[0] } else { info.cols() };
-        let count = rows.end - rows.start;
+        // Whole bands, of which the rows are taken.
+        let band = info.format.band_rows() as u64;
+        let around = rows.start / band * band..rows.end.next_multiple_of(band);
+        let count = around.end - around.start;
         let mut stored =
             vec![0; (count * info.format.row_bytes(cols).expect("whole blocks")) as usize];
-        self.0.read_rows(tensor, rows, &mut stored)?;
+        self.0.read_rows(tensor, around.clone(), &mut stored)?;
         let mut values = vec![0.0; (count * cols) as usize];
-        info.format.decode_row(&stored, &mut values);
+        info.format.decode_rows(cols as usize, &stored, &mut values);
+        let skip = (rows.start - around.start) * cols;
+        let values = &values[skip as usize..][..((rows.end - rows.start) * cols) as usize];
         out.copy_from_slice(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>());
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::arch::x86_64::*;
 
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
+use super::turned::{self, TrellisTile};
 use super::vector::Vector;
 
 /// AVX2, FMA and F16C; `VNNI` also has the 256-bit VNNI instructions.
@@ -136,6 +137,33 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     #[inline(always)]
+    unsafe fn times_low(v: [__m256i; 2], same: __m256i) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_mullo_epi16(v, same)) }
+    }
+    #[inline(always)]
+    unsafe fn times_high(v: [__m256i; 2], same: __m256i) -> [__m256i; 2] {
+        unsafe { both!(v => _mm256_mulhi_epu16(v, same)) }
+    }
+    #[inline(always)]
+    unsafe fn plus16(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { halves_of!(i => _mm256_add_epi16(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn plus32(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { halves_of!(i => _mm256_add_epi32(a[i], b[i])) }
+    }
+    #[inline(always)]
+    unsafe fn middle(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        [a[1], b[0]]
+    }
+    #[inline(always)]
+    unsafe fn rotate_high(v: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe {
+            let from = _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6);
+            [v[0], _mm256_permutevar8x32_epi32(v[1], from)]
+        }
+    }
+    #[inline(always)]
     unsafe fn as_float(v: [__m256i; 2]) -> [__m256; 2] {
         unsafe { both!(v => _mm256_castsi256_ps(v)) }
     }
@@ -155,7 +183,14 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 let top = _mm256_sll_epi32(v, _mm_cvtsi32_si128(24 - 8 * J as i32));
                 let sign = _mm256_and_si256(top, _mm256_set1_epi32(i32::MIN));
                 let magnitude = _mm256_and_si256(top, _mm256_set1_epi32(0x7f00_0000));
-                _mm256_castsi256_ps(_mm256_or_si256(sign, _mm256_srli_epi32::<4>(magnitude)))
+                let bits = _mm256_srli_epi32::<4>(magnitude);
+                let plus = |e: i32| {
+                    _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(e << 23)))
+                };
+                let small = _mm256_cmpgt_epi32(_mm256_set1_epi32(1 << 23), bits);
+                let below = _mm256_sub_ps(plus(121), _mm256_set1_ps(1.0 / 64.0));
+                let value = _mm256_blendv_ps(plus(120), below, _mm256_castsi256_ps(small));
+                _mm256_or_ps(_mm256_castsi256_ps(sign), value)
             })
         }
     }
@@ -282,6 +317,19 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
             }
         }
     }
+    unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
+        unsafe {
+            match (VNNI, tokens) {
+                (false, 1) => trellis_tile::<1>(t),
+                (false, 2) => trellis_tile::<2>(t),
+                (false, 3) => trellis_tile::<3>(t),
+                (true, 1) => trellis_tile_vnni::<1>(t),
+                (true, 2) => trellis_tile_vnni::<2>(t),
+                (true, 3) => trellis_tile_vnni::<3>(t),
+                _ => unreachable!("a tile is at most 3 tokens"),
+            }
+        }
+    }
     unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
         unsafe { widen::<KIND>(panel, blocks, to) }
     }
@@ -328,6 +376,18 @@ unsafe fn byte_tile<const KIND: u8, const C: usize>(t: &ByteTile) {
 unsafe fn byte_tile_vnni<const KIND: u8, const C: usize>(t: &ByteTile) {
     // SAFETY: as above.
     unsafe { bytes::tile::<Avx2<true>, KIND, 1, C>(t) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn trellis_tile<const C: usize>(t: &TrellisTile) {
+    // SAFETY: as above.
+    unsafe { turned::tile::<Avx2<false>, C>(t) }
+}
+
+#[target_feature(enable = "avx2,avxvnni,fma,f16c")]
+unsafe fn trellis_tile_vnni<const C: usize>(t: &TrellisTile) {
+    // SAFETY: as above.
+    unsafe { turned::tile::<Avx2<true>, C>(t) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

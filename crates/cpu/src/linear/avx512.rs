@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
+use super::turned::{self, TrellisTile};
 use super::vector::Vector;
 use super::{kind, wide};
 
@@ -84,6 +85,33 @@ impl Vector for Avx512 {
         unsafe { _mm512_dpbusd_epi32(sum, codes, bytes) }
     }
     #[inline(always)]
+    unsafe fn times_low(v: __m512i, same: __m512i) -> __m512i {
+        unsafe { _mm512_mullo_epi16(v, same) }
+    }
+    #[inline(always)]
+    unsafe fn times_high(v: __m512i, same: __m512i) -> __m512i {
+        unsafe { _mm512_mulhi_epu16(v, same) }
+    }
+    #[inline(always)]
+    unsafe fn plus16(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi16(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn plus32(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn middle(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_shuffle_i64x2::<0x4e>(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn rotate_high(v: __m512i) -> __m512i {
+        unsafe {
+            let from = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 15, 8, 9, 10, 11, 12, 13, 14);
+            _mm512_permutexvar_epi32(from, v)
+        }
+    }
+    #[inline(always)]
     unsafe fn as_float(v: __m512i) -> __m512 {
         unsafe { _mm512_castsi512_ps(v) }
     }
@@ -100,7 +128,13 @@ impl Vector for Avx512 {
             let top = _mm512_sll_epi32(v, _mm_cvtsi32_si128(24 - 8 * J as i32));
             let sign = _mm512_and_si512(top, _mm512_set1_epi32(i32::MIN));
             let magnitude = _mm512_and_si512(top, _mm512_set1_epi32(0x7f00_0000));
-            _mm512_castsi512_ps(_mm512_or_si512(sign, _mm512_srli_epi32::<4>(magnitude)))
+            let bits = _mm512_srli_epi32::<4>(magnitude);
+            let plus =
+                |e: i32| _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(e << 23)));
+            let small = _mm512_cmplt_epi32_mask(bits, _mm512_set1_epi32(1 << 23));
+            let unit = _mm512_set1_ps(1.0 / 64.0);
+            let value = _mm512_mask_sub_ps(plus(120), small, plus(121), unit);
+            _mm512_castsi512_ps(_mm512_or_si512(sign, _mm512_castps_si512(value)))
         }
     }
     #[inline(always)]
@@ -193,6 +227,17 @@ impl Vector for Avx512 {
             }
         }
     }
+    unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
+        unsafe {
+            match tokens {
+                1 => trellis_tile::<1>(t),
+                2 => trellis_tile::<2>(t),
+                3 => trellis_tile::<3>(t),
+                4 => trellis_tile::<4>(t),
+                _ => unreachable!("a tile is at most 4 tokens"),
+            }
+        }
+    }
     unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
         unsafe { widen::<KIND>(panel, blocks, to) }
     }
@@ -232,6 +277,12 @@ impl Vector for Avx512 {
 unsafe fn byte_tile<const KIND: u8, const C: usize>(t: &ByteTile) {
     // SAFETY: the features are enabled; the rest is the caller's.
     unsafe { bytes::tile::<Avx512, KIND, 2, C>(t) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
+unsafe fn trellis_tile<const C: usize>(t: &TrellisTile) {
+    // SAFETY: as above.
+    unsafe { turned::tile::<Avx512, C>(t) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]

@@ -87,12 +87,19 @@ pub enum Encoding {
     Bf16,
     /// f32 values as they are.
     F32,
+    /// f32 values as they are, which every product turns by its own weight's factors and then
+    /// encodes as `Int8`.
+    Turned,
+    /// The same, encoded as `Int8Twice`.
+    TurnedTwice,
 }
 
 impl Encoding {
     /// The encoding a weight in `layout` reads in `mode`.
     pub const fn of(layout: PanelLayout, mode: Mode) -> Encoding {
         match (layout, mode) {
+            // Weights that are turned have this layout in the int8 mode alone.
+            (PanelLayout::Trellis4, _) => Encoding::Turned,
             (PanelLayout::F32 | PanelLayout::F16, _) | (_, Mode::F32) => Encoding::F32,
             (_, Mode::Bf16) => Encoding::Bf16,
             (PanelLayout::Bf16 | PanelLayout::Float8, Mode::Int8) => Encoding::F32,
@@ -104,6 +111,7 @@ impl Encoding {
     pub const fn twice(self) -> Encoding {
         match self {
             Encoding::Int8 => Encoding::Int8Twice,
+            Encoding::Turned => Encoding::TurnedTwice,
             other => other,
         }
     }
@@ -116,7 +124,7 @@ impl Encoding {
                 let blocks = cols.div_ceil(BLOCK_COLS);
                 (second_lines(blocks) + blocks) | 1
             }
-            Encoding::Bf16 | Encoding::F32 => cols.div_ceil(16) | 1,
+            _ => cols.div_ceil(16) | 1,
         }
     }
 
@@ -131,7 +139,9 @@ impl Encoding {
             Encoding::Int8 => encode_bytes(isa, x, LOUD, out),
             Encoding::Int8Twice => encode_bytes(isa, x, -1.0, out),
             Encoding::Bf16 => encode_rounded(isa, x, out),
-            Encoding::F32 => encode_floats(isa, x, out),
+            Encoding::F32 | Encoding::Turned | Encoding::TurnedTwice => {
+                encode_floats(isa, x, out);
+            }
         }
     }
 }

@@ -5,7 +5,6 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
-use tokenmill_quant::float::E4M3_UNIT;
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::with_kind;
@@ -308,7 +307,6 @@ unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: 
     unsafe {
         let zero = f32::from(const { kind::layout(KIND).zero() });
         let zero = V::float(V::same(zero.to_bits() as i32));
-        let unit = V::float(V::same(E4M3_UNIT.to_bits() as i32));
         for (half, q) in bytes::unpack::<V, KIND, STEP>(codes).into_iter().enumerate() {
             let columns = match KIND {
                 kind::FLOAT8 => {
@@ -318,7 +316,7 @@ unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: 
             };
             for (j, code) in columns.into_iter().enumerate() {
                 let code = match KIND {
-                    kind::FLOAT8 => V::mul(code, unit),
+                    kind::FLOAT8 => code,
                     _ => V::sub(code, zero),
                 };
                 // Rounded once.

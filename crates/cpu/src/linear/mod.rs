@@ -32,6 +32,8 @@
 //! **bf16**. The same chain after w\[k\] and x\[k\] are each rounded to bf16 (nearest, ties to
 //! even). The dot-product instructions of the hardware are not used: they flush subnormals.
 //!
+//! **Turned** (EXL3 of 4 bits, in int8). `turned` has the steps.
+//!
 //! Weights stored as f32 and f16 are computed in f32 in every mode, those stored as bf16 and
 //! e4m3 in f32 except in bf16 mode.
 
@@ -53,6 +55,7 @@ mod kind;
 mod scalar;
 #[cfg(test)]
 mod tests;
+mod turned;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -60,7 +63,7 @@ mod wide;
 
 use std::ops::Range;
 
-use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
+use tokenmill_quant::panel::{PANEL_ROWS, PanelLayout, PanelSpec};
 
 use crate::isa::Isa;
 pub use encode::{Encoding, Line};
@@ -130,6 +133,9 @@ impl LinearJob<'_> {
         assert!(self.tokens <= 1 || self.out.stride >= self.spec.rows(), "rows do not overlap");
         let bytes = matches!(self.encoding, Encoding::Int8 | Encoding::Int8Twice);
         assert!(!bytes || self.spec.layout().is_integer(), "bytes need an integer layout");
+        let turned = matches!(self.encoding, Encoding::Turned | Encoding::TurnedTwice);
+        let trellis = self.spec.layout() == PanelLayout::Trellis4;
+        assert_eq!(turned, trellis, "inputs are turned for weights that are");
     }
 
     /// Rows of panel `p` that exist.
@@ -140,6 +146,9 @@ impl LinearJob<'_> {
 
 /// Lines of scratch memory that [`linear`] wants for a weight of this shape.
 pub fn scratch_lines(spec: &PanelSpec) -> usize {
+    if spec.layout() == PanelLayout::Trellis4 {
+        return turned::scratch_lines(spec.cols());
+    }
     // One panel expanded to bytes, or two where scales are of 16 columns: 8 lines of codes and at
     // most 4 of scales a block; a run of blocks of two panels and the chains of tokens; or a chunk
     // of four panels expanded to f32.
@@ -186,6 +195,7 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
     // caller keeps others away from the outputs.
     unsafe {
         match isa {
+            _ if job.spec.layout() == PanelLayout::Trellis4 => turned::linear(isa, job, scratch),
             Isa::Scalar => scalar::linear(job),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => vectors::<avx2::Avx2<false>>(job, scratch),
@@ -210,7 +220,7 @@ unsafe fn vectors<V: vector::Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) 
     unsafe {
         match job.encoding {
             Encoding::Int8 | Encoding::Int8Twice => bytes::linear::<V>(job, scratch),
-            Encoding::Bf16 | Encoding::F32 => floats::linear::<V>(job, scratch),
+            _ => floats::linear::<V>(job, scratch),
         }
     }
 }

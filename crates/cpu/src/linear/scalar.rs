@@ -24,7 +24,7 @@ pub(super) unsafe fn linear(job: &LinearJob<'_>) {
                 let rows = &job.input[first * lines..][..tokens * lines];
                 let y = match job.encoding {
                     Encoding::Int8 | Encoding::Int8Twice => dot_bytes(job, panel, lane, rows),
-                    Encoding::F32 | Encoding::Bf16 => dot_floats(job, panel, lane, rows),
+                    _ => dot_floats(job, panel, lane, rows),
                 };
                 for (t, y) in y.into_iter().enumerate().take(tokens) {
                     let at = (first + t) * job.out.stride + p * PANEL_ROWS + lane;

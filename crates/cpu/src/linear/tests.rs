@@ -258,6 +258,7 @@ fn the_definition_is_near_the_exact_product() {
                     Encoding::F32 => 1e-5,
                     Encoding::Bf16 => 4.1e-3,
                     Encoding::Int8 => 8e-3,
+                    Encoding::Turned | Encoding::TurnedTwice => unreachable!("of bands"),
                     Encoding::Int8Twice => 1e-5 + 0.5 / (127.0 * 254.0) * largest / size,
                 };
                 let error = (exact - f64::from(got)).abs() / size;
@@ -309,5 +310,68 @@ fn activations_that_cannot_be_encoded_show() {
             assert!(got[..16].iter().all(|y| y.is_nan()), "{bad}: {:?}", &got[..16]);
             assert!(got[16..].iter().all(|y| y.is_finite()), "the other token is untouched");
         }
+    }
+}
+
+/// Bands of EXL3 with random tiles and moderate factors.
+fn bands(rows: usize, cols: usize) -> Case {
+    use tokenmill_quant::exl3::{BLOCK_BYTES, FACTOR_BYTES, TURN};
+    let mut noise = Noise(rows as u64 * 7 + cols as u64);
+    let spec = PanelSpec::new(FormatId::EXL3_4, rows, cols).expect("a legal shape");
+    let mut stored: Vec<u8> = (0..rows * spec.stored_row_bytes()).map(|_| noise.byte()).collect();
+    let mut factor = || f32_to_f16((0.1 + noise.unit().abs()) * noise.unit().signum());
+    let (suh, svh): (Vec<u16>, Vec<u16>) =
+        ((0..cols).map(|_| factor()).collect(), (0..rows).map(|_| factor()).collect());
+    for (i, block) in stored.chunks_exact_mut(BLOCK_BYTES).enumerate() {
+        let (band, k) = (i / (cols / TURN), i % (cols / TURN));
+        let factors = suh[k * TURN..][..TURN].iter().chain(&svh[band * TURN..][..TURN]);
+        let bytes = factors.flat_map(|f| f.to_le_bytes());
+        block[..FACTOR_BYTES].iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+    }
+    let mut weights = vec![0; spec.bytes()];
+    spec.repack(0, &stored, &mut weights);
+    let (encoding, input, x) = (Encoding::Turned, Vec::new(), Vec::new());
+    Case { spec, weights, encoding, input, x, tokens: 0 }
+}
+
+impl Case {
+    /// The same weight on tokens of another case.
+    fn with(mut self, encoding: Encoding, tokens: usize) -> Case {
+        let cols = self.spec.cols();
+        let other = Case::new(FormatId::F32, Encoding::F32, 16, cols, tokens);
+        (self.input, self.x, self.tokens) = (other.input, other.x, tokens);
+        self.encoding = encoding;
+        self
+    }
+}
+
+#[test]
+fn turned_products_are_the_definition_however_they_are_shared_out() {
+    for (rows, cols, tokens) in [(128, 128, 1), (256, 384, 7), (128, 1152, 3), (384, 256, 45)] {
+        for encoding in [Encoding::Turned, Encoding::TurnedTwice] {
+            let case = bands(rows, cols).with(encoding, tokens);
+            let expect = case.run(Isa::Scalar, 0);
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                for split in [0, 8, 11] {
+                    let got = case.run(isa, split.min(case.spec.panels()));
+                    let same = expect.iter().zip(&got).all(|(e, g)| e.to_bits() == g.to_bits());
+                    assert!(same, "{rows} × {cols}, {tokens} tokens, {} at {split}", isa.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn turned_products_are_near_the_exact_ones() {
+    for (encoding, bound) in [(Encoding::Turned, 0.012), (Encoding::TurnedTwice, 1e-4)] {
+        let case = bands(128, 512).with(encoding, 4);
+        let (mut wrong, mut all) = (0.0, 0.0);
+        for ((exact, ..), got) in oracle(&case).into_iter().zip(case.run(Isa::detect(), 0)) {
+            wrong += (exact - f64::from(got)).powi(2);
+            all += exact * exact;
+        }
+        let error = (wrong / all).sqrt();
+        assert!(error < bound, "{encoding:?}: error {error:.2e}");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::bytes::ByteTile;
 use super::floats::FloatTile;
+use super::turned::TrellisTile;
 
 /// Sixteen 32-bit lanes of one instruction set.
 ///
@@ -60,11 +61,26 @@ pub(super) trait Vector {
         bytes: Self::Same,
     ) -> Self::Int;
 
+    /// The low halves of products of 16-bit parts, unsigned.
+    unsafe fn times_low(v: Self::Int, same: Self::Same) -> Self::Int;
+    /// The high halves of products of 16-bit parts, unsigned.
+    unsafe fn times_high(v: Self::Int, same: Self::Same) -> Self::Int;
+    /// Sums of 16-bit parts.
+    unsafe fn plus16(a: Self::Int, b: Self::Int) -> Self::Int;
+    /// Sums of lanes.
+    unsafe fn plus32(a: Self::Int, b: Self::Int) -> Self::Int;
+    /// Lanes 8–15 of `a`, then lanes 0–7 of `b`.
+    unsafe fn middle(a: Self::Int, b: Self::Int) -> Self::Int;
+    /// Lanes 8–15 moved up by one, the last to the first of them; the others are any.
+    unsafe fn rotate_high(v: Self::Int) -> Self::Int;
+
     /// The bits of integers as floats.
     unsafe fn as_float(v: Self::Int) -> Self::Float;
     /// Byte `J` of every lane, unsigned, as a float.
     unsafe fn byte<const J: u32>(v: Self::Int) -> Self::Float;
-    /// Byte `J` of every lane, an e4m3 float, in the place of an f32's bits: 2⁻¹²⁰ times its value.
+    /// Byte `J` of every lane, an e4m3 float, as a float. Subnormals, m/8·2⁻⁶, are made as
+    /// (1 + m/8)·2⁻⁶ − 2⁻⁶: operands that are subnormal in f32 cost some processors hundreds of
+    /// cycles.
     unsafe fn e4m3<const J: u32>(v: Self::Int) -> Self::Float;
     /// 16 unsigned bytes as floats.
     unsafe fn unsigned(from: *const u8) -> Self::Float;
@@ -99,6 +115,8 @@ pub(super) trait Vector {
 
     /// Runs a tile of `tokens` and as many panels as there may be in the int8 arithmetic.
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile);
+    /// Runs some tokens on a panel of a trellis: `turned::tile`.
+    unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);
     /// Expands a panel to bytes: `bytes::widen`.
     unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8);
     /// Runs a tile of `panels` × `tokens` in a float arithmetic.

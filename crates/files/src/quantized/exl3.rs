@@ -2,13 +2,17 @@
 //! rows (in older files `.su` and `.sv`, their signs, a bit each), and the scalars `.mcg` or `.mul1`
 //! where the code book is not the first. Bits and code book may differ from module to module.
 //!
-//! Rows are read as f32, blocks of 128 × 128 at a time: transforms mix the rows of a block.
+//! 4 bits with mul1 are `exl3_4`, read by bands of 128 rows; others are read as f32: transforms mix
+//! the rows of a block of 128 × 128.
 
 use std::ops::Range;
 
 use tokenmill_ir::TensorInfo;
 use tokenmill_quant::FormatId;
-use tokenmill_quant::exl3::{Block, Codebook, MCG, MUL1, TILE, TURN, tile_bytes};
+use tokenmill_quant::exl3::{
+    BLOCK_BYTES, Block, Codebook, FACTOR_BYTES, MCG, MUL1, TILE, TURN, tile_bytes,
+};
+use tokenmill_quant::float::f32_to_f16;
 
 use super::Assembled;
 use super::module::{Assembly, Module, bytes, float, word};
@@ -24,6 +28,7 @@ pub(crate) struct Exl3 {
     shape: [u64; 2],
     bits: usize,
     codebook: Codebook,
+    format: FormatId,
 }
 
 pub(super) fn assemble(to: &mut Assembly<'_>) -> Result<(), LoadError> {
@@ -52,8 +57,12 @@ pub(super) fn assemble(to: &mut Assembly<'_>) -> Result<(), LoadError> {
             _ => Codebook::ThreeInst,
         };
         let factors = [factors(&module, "suh", "su", cols)?, factors(&module, "svh", "sv", rows)?];
-        let exl3 = Exl3 { trellis, factors, shape: [rows, cols], bits, codebook };
-        to.push(&module, FormatId::F32, [rows, cols], Assembled::Exl3(exl3))?;
+        let format = match (bits, codebook) {
+            (4, Codebook::Mul1) => FormatId::EXL3_4,
+            _ => FormatId::F32,
+        };
+        let exl3 = Exl3 { trellis, factors, shape: [rows, cols], bits, codebook, format };
+        to.push(&module, format, [rows, cols], Assembled::Exl3(exl3))?;
     }
     Ok(())
 }
@@ -115,6 +124,9 @@ impl Exl3 {
         rows: Range<u64>,
         out: &mut [u8],
     ) -> Result<(), LoadError> {
+        if self.format == FormatId::EXL3_4 {
+            return self.read_bands(files, rows, out);
+        }
         let trellis = bytes(files, &self.trellis)?;
         let [suh, svh] = [bytes(files, &self.factors[0])?, bytes(files, &self.factors[1])?];
         let [all_rows, cols] = self.shape.map(|n| n as usize);
@@ -139,6 +151,40 @@ impl Exl3 {
                     let row = weights[n % TURN].iter().flat_map(|w| w.to_le_bytes());
                     out[at..at + 4 * TURN].iter_mut().zip(row).for_each(|(to, b)| *to = b);
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes whole bands of rows to `out` as `exl3_4`.
+    fn read_bands(
+        &self,
+        files: &[MappedFile],
+        rows: Range<u64>,
+        out: &mut [u8],
+    ) -> Result<(), LoadError> {
+        if !rows.start.is_multiple_of(TURN as u64) || !rows.end.is_multiple_of(TURN as u64) {
+            let reason = format!("rows {rows:?} cut bands of {TURN}");
+            return Err(LoadError::Rows { tensor: self.trellis.name.clone(), reason });
+        }
+        let trellis = bytes(files, &self.trellis)?;
+        let [suh, svh] = [bytes(files, &self.factors[0])?, bytes(files, &self.factors[1])?];
+        let [all_rows, cols] = self.shape.map(|n| n as usize);
+        let size = tile_bytes(self.bits);
+        let put = |to: &mut [u8], factors: [f32; TURN]| {
+            let halves = factors.iter().flat_map(|&f| f32_to_f16(f).to_le_bytes());
+            to.iter_mut().zip(halves).for_each(|(to, byte)| *to = byte);
+        };
+        let per_band = cols / TURN;
+        for (i, block) in out.chunks_exact_mut(BLOCK_BYTES).enumerate() {
+            let (band, k) = (rows.start as usize / TURN + i / per_band, i % per_band);
+            let (factors, tiles) = block.split_at_mut(FACTOR_BYTES);
+            let (for_cols, for_rows) = factors.split_at_mut(FACTOR_BYTES / 2);
+            put(for_cols, factors_at(&self.factors[0], suh, k * TURN));
+            put(for_rows, factors_at(&self.factors[1], svh, band * TURN));
+            for (t, tile) in tiles.chunks_exact_mut(size).enumerate() {
+                let (row, col) = (band * (TURN / TILE) + t / 8, k * (TURN / TILE) + t % 8);
+                tile.copy_from_slice(&trellis[(col * (all_rows / TILE) + row) * size..][..size]);
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! The panel layouts as data: group geometry, byte sizes, which format goes where.
 
+use super::trellis;
 use crate::{FormatId, MXFP4_VALUES_DOUBLED, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl};
 
 /// Output rows in a panel: the 32-bit lanes of a 64-byte vector.
@@ -61,6 +62,8 @@ pub enum PanelLayout {
     F16,
     /// f32 weights.
     F32,
+    /// EXL3 of 4 bits, in bands of eight panels: see `trellis`.
+    Trellis4,
 }
 
 /// Sizes of one integer layout, in bytes unless said otherwise.
@@ -119,6 +122,7 @@ impl PanelLayout {
             FormatId::BF16 => PanelLayout::Bf16,
             FormatId::F16 => PanelLayout::F16,
             FormatId::F32 => PanelLayout::F32,
+            FormatId::EXL3_4 => PanelLayout::Trellis4,
             _ => return None,
         })
     }
@@ -147,7 +151,9 @@ impl PanelLayout {
             PanelLayout::Flat8x64 => (2, 128, 512, 0),
             PanelLayout::Flat8x128 => (4, 128, 512, 0),
             PanelLayout::Float8 => (1, 64, 512, 0),
-            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => return None,
+            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 | PanelLayout::Trellis4 => {
+                return None;
+            }
         };
         Some(Group { blocks, scale_bytes, low_bytes, high_bytes })
     }
@@ -176,7 +182,7 @@ impl PanelLayout {
         use PanelLayout::*;
         match self {
             Super2 | Super3 | Super6 | SuperTable16 | FloatTable16 => 16,
-            Bf16 | F16 | F32 => 0,
+            Bf16 | F16 | F32 | Trellis4 => 0,
             _ => BLOCK_COLS,
         }
     }
@@ -192,6 +198,7 @@ impl PanelLayout {
             PanelLayout::Bf16 => cols.div_ceil(2) * 4 * PANEL_ROWS,
             PanelLayout::F16 => cols.div_ceil(2) * 4 * PANEL_ROWS,
             PanelLayout::F32 => cols * 4 * PANEL_ROWS,
+            PanelLayout::Trellis4 => trellis::panel_bytes(cols),
             _ => match self.group() {
                 Some(group) => cols.div_ceil(BLOCK_COLS * group.blocks) * group.bytes(),
                 None => 0,
@@ -239,6 +246,14 @@ pub enum PanelError {
         /// Columns asked for.
         cols: usize,
     },
+    /// Rows that are stored together are cut.
+    #[error("{rows} rows are not a whole number of bands of {}, as {format} has them", format.band_rows())]
+    PartBand {
+        /// The stored format.
+        format: FormatId,
+        /// Rows asked for.
+        rows: usize,
+    },
     /// No rows, no columns, or more bytes than an address can hold.
     #[error("a matrix of {rows} × {cols} cannot be laid out")]
     Size {
@@ -267,6 +282,9 @@ impl PanelSpec {
         let layout = PanelLayout::of(format).ok_or(PanelError::NotWeights(format))?;
         if !cols.is_multiple_of(format.info().block_weights) {
             return Err(PanelError::PartBlock { format, cols });
+        }
+        if !rows.is_multiple_of(format.band_rows()) {
+            return Err(PanelError::PartBand { format, rows });
         }
         // 64 bytes a column bounds every layout's panel; the padding is less than a group.
         let bound = cols.checked_add(256).and_then(|c| c.checked_mul(64));
@@ -321,6 +339,11 @@ impl PanelSpec {
         let end = (panels.end * PANEL_ROWS).min(self.rows);
         assert!(panels.start < panels.end && first < end, "panels {panels:?} of {self:?}");
         PanelSpec { rows: end - first, ..*self }
+    }
+
+    /// Panels that are laid out together: 1, or those of a band.
+    pub const fn band_panels(&self) -> usize {
+        self.format.band_rows().div_ceil(PANEL_ROWS)
     }
 
     /// Bytes of one row as stored.

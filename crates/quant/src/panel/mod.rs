@@ -44,12 +44,14 @@
 //! | Bf16   | bf16  | w               | none; \[column pair\]\[row\]\[2\]               |
 //! | F16    | f16   | w               | none; \[column\]\[row\]                       |
 //! | F32    | f32   | w               | none; \[column\]\[row\]                       |
+//! | Trellis4 | exl3_4 | see [`trellis`] | factors of 8 panels                       |
 //!
 //! A group that the row does not fill is zero beyond its columns.
 
 mod fields;
 mod layout;
 mod repack;
+pub mod trellis;
 
 pub use layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelError, PanelLayout, PanelSpec, table};
 pub use repack::Lane;

@@ -2,6 +2,7 @@
 
 use super::fields::Fields;
 use super::layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelLayout, PanelSpec, table};
+use super::trellis;
 use crate::FormatId;
 use crate::float::{bf16_to_f32, e4m3_to_f32, e8m0_to_f32_half, f16_to_f32};
 
@@ -39,6 +40,9 @@ impl PanelSpec {
     /// # Panics
     /// If the lengths of `src` and `dst` are not those of a run of panels.
     pub fn repack(&self, first: usize, src: &[u8], dst: &mut [u8]) {
+        if self.layout() == PanelLayout::Trellis4 {
+            return trellis::repack(self.cols(), src, dst);
+        }
         let per_panel = self.stored_row_bytes() * PANEL_ROWS;
         assert_eq!(dst.len() / self.panel_bytes(), src.len().div_ceil(per_panel), "panel count");
         let panels = dst.chunks_exact_mut(self.panel_bytes());
@@ -56,6 +60,11 @@ impl PanelSpec {
         let panel = &data[row / PANEL_ROWS * self.panel_bytes()..][..self.panel_bytes()];
         let lane = row % PANEL_ROWS;
         match self.layout().group() {
+            _ if self.layout() == PanelLayout::Trellis4 => {
+                let band = self.band_panels() * self.panel_bytes();
+                let at = row / self.format().band_rows() * band;
+                trellis::row(self.cols(), &data[at..at + band], row, out);
+            }
             Some(_) => {
                 for (b, out) in out.as_chunks_mut::<BLOCK_COLS>().0.iter_mut().enumerate() {
                     *out = self.lane(panel, b, lane).weights();
@@ -170,7 +179,7 @@ fn put_scales(
             put_float(scales, 64, row, fields.floats[1]);
         }
         PanelLayout::Float8 => put_float(scales, 0, row, fields.floats[0]),
-        PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 => {}
+        PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 | PanelLayout::Trellis4 => {}
     }
 }
 
@@ -352,7 +361,7 @@ fn lane_of_group(
             lane(codes, [full(0); 2], [full(64); 2])
         }
         Float8 => lane(codes, [full(0); 2], mins),
-        Bf16 | F16 | F32 => unreachable!("plain floats have no blocks"),
+        Bf16 | F16 | F32 | Trellis4 => unreachable!("no layout of codes and scales"),
     }
 }
 
@@ -416,6 +425,34 @@ mod tests {
     }
 
     #[test]
+    fn a_row_out_of_its_band_is_the_stored_row() {
+        let (rows, cols) = (256, 384);
+        let spec = PanelSpec::new(FormatId::EXL3_4, rows, cols).expect("a legal shape");
+        let mut stored = noise(rows * spec.stored_row_bytes(), 5);
+        for factors in stored.chunks_exact_mut(crate::exl3::BLOCK_BYTES) {
+            factors[1..512].iter_mut().step_by(2).for_each(|high| *high = 0x2c | *high & 0x83);
+        }
+        // The columns of a band have one set of factors, which each of its blocks repeats.
+        let per_band = stored.len() / 2;
+        for b in 0..3 {
+            let at = b * crate::exl3::BLOCK_BYTES + 256;
+            for band in 0..2 {
+                let svh = stored[band * per_band + 256..][..256].to_vec();
+                stored[band * per_band + at..][..256].copy_from_slice(&svh);
+            }
+        }
+        let mut expect = vec![0.0; rows * cols];
+        FormatId::EXL3_4.decode_rows(cols, &stored, &mut expect);
+        let mut data = vec![0xaa; spec.bytes()];
+        spec.repack(0, &stored, &mut data);
+        let mut got = vec![0.0; cols];
+        for (r, expect) in expect.chunks(cols).enumerate().step_by(37) {
+            spec.row(&data, r, &mut got);
+            assert_eq!(got, expect, "row {r}");
+        }
+    }
+
+    #[test]
     fn panels_repacked_apart_are_the_same_bytes() {
         let spec = PanelSpec::new(FormatId::Q4_1, 40, 96).expect("a legal shape");
         let stored = noise(40 * spec.stored_row_bytes(), 7);
@@ -435,6 +472,12 @@ mod tests {
         let cases = [
             (FormatId::Q4_K, 4, 96, PanelError::PartBlock { format: FormatId::Q4_K, cols: 96 }),
             (FormatId::I32, 4, 96, PanelError::NotWeights(FormatId::I32)),
+            (
+                FormatId::EXL3_4,
+                64,
+                256,
+                PanelError::PartBand { format: FormatId::EXL3_4, rows: 64 },
+            ),
             (FormatId::F32, 0, 96, PanelError::Size { rows: 0, cols: 96 }),
             (FormatId::F32, 4, 0, PanelError::Size { rows: 4, cols: 0 }),
             (FormatId::F32, usize::MAX, 8, PanelError::Size { rows: usize::MAX, cols: 8 }),
