@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -225,6 +226,12 @@ pub struct Run {
     pub machine: Machine,
 }
 
+/// A time in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
+}
+
 /// `serve`.
 #[derive(Debug, clap::Args)]
 pub struct Serve {
@@ -249,6 +256,10 @@ pub struct Serve {
     /// Requests that may wait.
     #[arg(long, default_value_t = 1024)]
     pub queue: u32,
+    /// Seconds a request may have to wait, by prediction; others are refused with 429. Default: as
+    /// long as it takes.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub max_wait: Option<Duration>,
     /// Seconds that running answers get to finish after SIGTERM.
     #[arg(long, default_value_t = 30)]
     pub drain_timeout: u64,

@@ -116,10 +116,12 @@ pub fn start_with(
         );
     }
     let serve = ServeOptions { queue, step_s: 0.1, draft };
+    // Before anything is loaded: the memory that both models share.
+    let both = options(machine, sequences);
     let mut model = open(name, machine, sequences)?;
     warn_of_cache(&mut model).map_err(|e| Failure::new("the device failed", e))?;
     if let Some(small) = &machine.draft_model {
-        let loaded = model.load_draft(&locate(small)?, &options(machine, sequences));
+        let loaded = model.load_draft(&locate(small)?, &both);
         loaded.map_err(|e| Failure::new(format!("{small} cannot guess for {name}"), e))?;
     }
     let disk = match disk {

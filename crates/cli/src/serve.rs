@@ -31,6 +31,9 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
             "its files have no tokenizer",
         ));
     };
+    if let Some(longest) = args.max_wait {
+        served.engine.limit_wait(longest);
+    }
     let name = args.served_model_name.unwrap_or_else(|| short(&args.model));
     let context = served.engine.longest();
     let model = ServedModel {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokenmill_backend::{DeviceError, Executable};
 use tokenmill_ir::{Batch, SamplingParams, StepOutput, TokenId};
@@ -112,6 +113,8 @@ pub struct Core {
     step: Step,
     /// When the step before ended, unless there was a pause.
     last_step_s: Option<f64>,
+    /// When a request started last, if others waited then.
+    last_start_s: Option<f64>,
     batch: Batch,
     out: StepOutput,
     progress: Vec<Progress>,
@@ -154,6 +157,7 @@ impl Core {
             requests: HashMap::new(),
             step: Step::default(),
             last_step_s: None,
+            last_start_s: None,
             out: StepOutput::default(),
             progress: Vec::with_capacity(3 * config.limits.sequences as usize),
             stats,
@@ -162,6 +166,7 @@ impl Core {
             restores: Vec::new(),
             kept_runs: 0,
         };
+        core.stats.places.store(core.config.limits.sequences, Ordering::Relaxed);
         core.update_sizes();
         core
     }
@@ -492,6 +497,11 @@ impl Core {
                 }
                 if !std::mem::replace(&mut open.started, true) {
                     self.stats.queue.leave(open.account);
+                    let now = (self.clock)();
+                    if let Some(before) = self.last_start_s {
+                        self.stats.started(now - before);
+                    }
+                    self.last_start_s = (self.stats.queue.len() > 0).then_some(now);
                 }
             }
             Outcome::Token { .. } => {
@@ -557,15 +567,21 @@ impl Core {
     /// A request that comes straight to the core, without a handle that counts the queue.
     pub fn enqueue(&self, account: u64) {
         // Beyond any limit: whoever drives the core directly decides what waits.
-        let _ = self.enqueue_within(account, u32::MAX);
+        let _ = self.enqueue_within(account, u32::MAX, Duration::MAX);
     }
 
-    /// As [`enqueue`](Self::enqueue), where at most `limit` requests may wait.
+    /// As [`enqueue`](Self::enqueue), where at most `limit` requests may wait, and none for longer
+    /// than `longest`.
     ///
     /// # Errors
-    /// [`Refusal::QueueFull`], and nothing was counted.
-    pub fn enqueue_within(&self, account: u64, limit: u32) -> Result<(), Refusal> {
-        self.stats.queue.enter(account, limit)
+    /// [`Refusal`], and nothing was counted.
+    pub fn enqueue_within(
+        &self,
+        account: u64,
+        limit: u32,
+        longest: Duration,
+    ) -> Result<(), Refusal> {
+        self.stats.enter(account, limit, longest)
     }
 }
 

@@ -97,6 +97,8 @@ struct Shared {
     stats: Arc<Stats>,
     next: AtomicU64,
     closed: AtomicBool,
+    /// Microseconds a request may have to wait to be taken.
+    longest_wait: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -228,6 +230,7 @@ impl Engine {
             stats,
             next: AtomicU64::new(1),
             closed: AtomicBool::new(false),
+            longest_wait: AtomicU64::new(u64::MAX),
             thread: Mutex::new(Some(thread)),
         };
         Ok(Engine { inbox, shared: Arc::new(shared) })
@@ -306,6 +309,12 @@ impl Engine {
         self.shared.stats.snapshot()
     }
 
+    /// From now on refuses requests that would wait longer, as far as that can be predicted.
+    pub fn limit_wait(&self, longest: Duration) {
+        let micros = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
+        self.shared.longest_wait.store(micros, Ordering::Relaxed);
+    }
+
     /// How long the step in progress has been running, if that is over a minute and twenty times
     /// what was predicted: it is stuck, and only a restart of the process frees it.
     pub fn stuck(&self) -> Option<Duration> {
@@ -370,7 +379,8 @@ impl Engine {
         if let Some(age) = self.stuck() {
             return Err(Refusal::Stuck { seconds: age.as_secs() });
         }
-        self.shared.stats.queue.enter(account, self.shared.facts.queue)?;
+        let longest = Duration::from_micros(self.shared.longest_wait.load(Ordering::Relaxed));
+        self.shared.stats.enter(account, self.shared.facts.queue, longest)?;
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         if self.inbox.send(message(id)).is_err() {
             self.shared.stats.queue.leave(account);

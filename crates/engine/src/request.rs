@@ -229,6 +229,18 @@ pub enum Refusal {
         /// Its limit.
         limit: u32,
     },
+    /// It would wait longer than the server lets anybody wait.
+    #[error(
+        "a request that comes now would wait about {:.1} s, the limit is {:.1} s",
+        .wait.as_secs_f64(),
+        .limit.as_secs_f64()
+    )]
+    LongWait {
+        /// Predicted.
+        wait: Duration,
+        /// Limit.
+        limit: Duration,
+    },
     /// A step does not end: the device hangs.
     #[error("the device has not answered for {seconds} s")]
     Stuck {

@@ -8,11 +8,15 @@ use tokenmill_ir::{MAX_GROUPS, StepOutput};
 use tokenmill_sched::{GroupCounts, Scheduler, Step};
 
 use crate::queue::Queue;
+use crate::request::Refusal;
 use crate::tier::{Shared, TierStats};
 
 /// Upper bounds of the step-time histogram, seconds; the last bucket has none.
 pub const STEP_BOUNDS_S: [f64; 11] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0];
+
+/// What one start counts for among those before it.
+const START_WEIGHT: f64 = 0.1;
 
 /// A snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -23,6 +27,8 @@ pub struct EngineStats {
     pub waiting: u32,
     /// Requests accepted and not yet started.
     pub queued_requests: u32,
+    /// How long a request that came now would wait, by how fast others started lately, seconds.
+    pub wait_s: f64,
     /// Requests accepted and not yet ended.
     pub open_requests: u32,
     /// Blocks of each cache group; the first `group_count` are meant.
@@ -86,6 +92,10 @@ pub struct EngineStats {
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub queue: Queue,
+    /// Sequences that may run at once.
+    pub places: AtomicU32,
+    /// From one start to the next while others wait, smoothed; none yet: 0.
+    start_micros: AtomicU64,
     pub open: AtomicU32,
     pub requests: AtomicU64,
     pub finished: AtomicU64,
@@ -133,6 +143,31 @@ impl Stats {
     /// What the latest step was predicted to take.
     pub fn predicted(&self) -> Duration {
         Duration::from_micros(self.predicted_micros.load(Ordering::Relaxed))
+    }
+
+    /// A request started, that long after the one before, while others waited.
+    pub fn started(&self, gap_s: f64) {
+        let (old, new) = (self.start_micros.load(Ordering::Relaxed), gap_s.max(0.0) * 1e6);
+        let weight = if old == 0 { 1.0 } else { START_WEIGHT };
+        let smooth = old as f64 + weight * (new - old as f64);
+        self.start_micros.store(smooth as u64, Ordering::Relaxed);
+    }
+
+    /// How long a request that comes now will wait for a place.
+    pub fn wait(&self) -> Duration {
+        let places = self.places.load(Ordering::Relaxed);
+        let free = places.saturating_sub(self.running.load(Ordering::Relaxed));
+        let before = u64::from((self.queue.len() + 1).saturating_sub(free));
+        Duration::from_micros(before.saturating_mul(self.start_micros.load(Ordering::Relaxed)))
+    }
+
+    /// Counts a request that waits, if not too many do and it need not wait too long.
+    pub fn enter(&self, account: u64, limit: u32, longest: Duration) -> Result<(), Refusal> {
+        let wait = self.wait();
+        if wait > longest {
+            return Err(Refusal::LongWait { wait, limit: longest });
+        }
+        self.queue.enter(account, limit)
     }
 
     /// After a step that ended `gap_s` after the one before.
@@ -186,6 +221,7 @@ impl Stats {
             running: small(&self.running),
             waiting: small(&self.waiting),
             queued_requests: self.queue.len(),
+            wait_s: self.wait().as_secs_f64(),
             open_requests: small(&self.open),
             groups: std::array::from_fn(|g| group(&self.groups[g])),
             group_count: small(&self.group_count) as usize,

@@ -112,6 +112,11 @@ impl From<Refusal> for ApiError {
         let message = refusal.to_string();
         match refusal {
             Refusal::QueueFull { .. } => Self::overloaded(message),
+            Refusal::LongWait { wait, limit } => {
+                let after = wait.saturating_sub(limit).as_secs().saturating_add(1);
+                let retry_after_s = Some(u32::try_from(after).unwrap_or(u32::MAX));
+                Self { retry_after_s, ..Self::overloaded(message) }
+            }
             Refusal::ShuttingDown => Self::shutting_down(),
             Refusal::Stuck { .. } => Self {
                 code: Some("device_stuck"),
@@ -167,6 +172,7 @@ impl From<RequestError> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn every_kind_has_its_status_and_code() {
@@ -189,6 +195,13 @@ mod tests {
             ),
             (
                 Refusal::QueueFull { waiting: 3, limit: 3 }.into(),
+                429,
+                Some("queue_full"),
+                "rate_limit_error",
+            ),
+            (
+                Refusal::LongWait { wait: Duration::from_secs(9), limit: Duration::from_secs(2) }
+                    .into(),
                 429,
                 Some("queue_full"),
                 "rate_limit_error",

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokenmill_backend::Backend;
 use tokenmill_backend::sim::{SimBackend, SimControl, program};
@@ -92,19 +93,20 @@ impl Service {
         self.submit(request)
     }
 
-    /// As [`ask`](Self::ask), where at most `queue` requests may wait.
+    /// As [`ask`](Self::ask), where at most `queue` requests may wait, and none for longer than
+    /// `longest`.
     ///
     /// # Errors
-    /// [`Refusal::QueueFull`], at once.
+    /// [`Refusal`], at once.
     pub fn ask_within(
         &mut self,
-        queue: u32,
+        (queue, longest): (u32, Duration),
         account: u64,
         prompt: u32,
         answer: u32,
     ) -> Result<usize, Refusal> {
         let before = self.now();
-        let waits = self.core.enqueue_within(account, queue);
+        let waits = self.core.enqueue_within(account, queue, longest);
         assert_eq!(self.now(), before, "nobody waits for a refusal");
         waits.map(|()| {
             let request = self.request(account, 0, prompt, answer);
