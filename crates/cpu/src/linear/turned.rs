@@ -162,10 +162,9 @@ fn turn_back_lanes(y: &mut [f32; TURN], svh: &[f32; TURN]) {
 fn spread_lines(lines: &[Line], out: &mut [Line]) {
     for (Line(words), out) in lines.iter().zip(out) {
         let byte = |k: usize| words[k / 4] >> (8 * (k % 4)) & 255;
-        *out = Line(std::array::from_fn(|i| {
-            let k = const { COLUMNS }[i];
-            (byte(k) * 0x0101) | (byte(k + 16) * 0x0101_0000)
-        }));
+        for (word, k) in out.0.iter_mut().zip(const { COLUMNS }) {
+            *word = (byte(k) * 0x0101) | (byte(k + 16) * 0x0101_0000);
+        }
     }
 }
 
