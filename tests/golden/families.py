@@ -1,7 +1,7 @@
 """The families that record.py records beside its own: configuration as found on the hub, and tensor
 table, of a tiny model each. eps is large on purpose: where it is added must show in the outputs."""
 
-from hashed import ABSENT, Tensors, config, decoder, head_dim, short
+from hashed import ABSENT, Tensors, config, decoder, encoder, head_dim, short
 
 
 def llama_layer(c, bias=(), qk=None, peak=1.7, out_norm=False):
@@ -717,22 +717,7 @@ def xlm_roberta():
          "initializer_range": 0.02, "layer_norm_eps": 0.05, "max_position_embeddings": 98,
          "type_vocab_size": 1, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2,
          "position_embedding_type": "absolute", "use_cache": True, "output_past": True}
-    t = Tensors()
-    for name, rows in (("word", 168), ("position", 98), ("token_type", 1)):
-        t.embed(f"embeddings.{name}_embeddings", rows, 64, 0.8)
-    t.norm("embeddings.LayerNorm", 64, bias=True)
-    for i in range(2):
-        p = f"encoder.layer.{i}"
-        t.linear(f"{p}.attention.self.query", 64, 64, 1.7, bias=True)
-        t.linear(f"{p}.attention.self.key", 64, 64, 1.7, bias=True)
-        t.linear(f"{p}.attention.self.value", 64, 64, 1.2, bias=True)
-        t.linear(f"{p}.attention.output.dense", 64, 64, 1.5, bias=True)
-        t.norm(f"{p}.attention.output.LayerNorm", 64, bias=True)
-        t.linear(f"{p}.intermediate.dense", 120, 64, 1.6, bias=True)
-        t.linear(f"{p}.output.dense", 64, 120, 4.0, bias=True)
-        t.norm(f"{p}.output.LayerNorm", 64, bias=True)
-    t.linear("pooler.dense", 64, 64, 1.0, bias=True)
-    return c, t.rows
+    return c, encoder(c)
 
 
 def xlm_roberta_score():

@@ -136,6 +136,27 @@ def decoder(c, layer, norm_offset=1.0, embed_std=None, dtype="F32", norm="model.
     return t.rows
 
 
+def encoder(c):
+    """The tensors of a BERT."""
+    t, h, inner = Tensors(), c["hidden_size"], c["intermediate_size"]
+    for name, rows in (("word", c["vocab_size"]), ("position", c["max_position_embeddings"]),
+                       ("token_type", c["type_vocab_size"])):
+        t.embed(f"embeddings.{name}_embeddings", rows, h, 0.8)
+    t.norm("embeddings.LayerNorm", h, bias=True)
+    for i in range(c["num_hidden_layers"]):
+        p = f"encoder.layer.{i}"
+        t.linear(f"{p}.attention.self.query", h, h, 1.7, bias=True)
+        t.linear(f"{p}.attention.self.key", h, h, 1.7, bias=True)
+        t.linear(f"{p}.attention.self.value", h, h, 1.2, bias=True)
+        t.linear(f"{p}.attention.output.dense", h, h, 1.5, bias=True)
+        t.norm(f"{p}.attention.output.LayerNorm", h, bias=True)
+        t.linear(f"{p}.intermediate.dense", inner, h, 1.6, bias=True)
+        t.linear(f"{p}.output.dense", h, inner, 4.0, bias=True)
+        t.norm(f"{p}.output.LayerNorm", h, bias=True)
+    t.linear("pooler.dense", h, h, 1.0, bias=True)
+    return t.rows
+
+
 def config(arch, model_type, **fields):
     """Fields every hub config.json of a decoder has, in the layout files on the hub use."""
     base = {"architectures": [arch], "model_type": model_type, "torch_dtype": "float32",

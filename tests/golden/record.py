@@ -28,7 +28,7 @@ import numpy as np
 
 import families
 import twins
-from hashed import (ABSENT, Tensors, config, decoder, fnv1a64, head_dim, prompt_ids, raw,
+from hashed import (ABSENT, Tensors, config, decoder, encoder, fnv1a64, head_dim, prompt_ids, raw,
                     splitmix64, values_of)
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -336,22 +336,7 @@ def bert():
          "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02, "layer_norm_eps": 0.05,
          "max_position_embeddings": 96, "type_vocab_size": 2, "pad_token_id": 0,
          "position_embedding_type": "absolute", "use_cache": True}
-    t = Tensors()
-    for name, rows in (("word", 223), ("position", 96), ("token_type", 2)):
-        t.embed(f"embeddings.{name}_embeddings", rows, 64, 0.8)
-    t.norm("embeddings.LayerNorm", 64, bias=True)
-    for i in range(2):
-        p = f"encoder.layer.{i}"
-        t.linear(f"{p}.attention.self.query", 64, 64, 1.7, bias=True)
-        t.linear(f"{p}.attention.self.key", 64, 64, 1.7, bias=True)
-        t.linear(f"{p}.attention.self.value", 64, 64, 1.2, bias=True)
-        t.linear(f"{p}.attention.output.dense", 64, 64, 1.5, bias=True)
-        t.norm(f"{p}.attention.output.LayerNorm", 64, bias=True)
-        t.linear(f"{p}.intermediate.dense", 152, 64, 1.6, bias=True)
-        t.linear(f"{p}.output.dense", 64, 152, 4.0, bias=True)
-        t.norm(f"{p}.output.LayerNorm", 64, bias=True)
-    t.linear("pooler.dense", 64, 64, 1.0, bias=True)
-    return c, t.rows
+    return c, encoder(c)
 
 
 def mistral():
