@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score, splitmix};
+use tokenmill_ir::sampling::{SampleRow, SampleScratch, argmax, sample, score, splitmix};
 use tokenmill_ir::{
     Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, GroupKind, KvFormat, Limits, Load,
     OutputKind, OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource,
@@ -112,6 +112,24 @@ impl SimText {
         }
         self.len += 1;
         digest
+    }
+
+    /// The greedy answer to a text, `count` tokens.
+    ///
+    /// # Panics
+    /// If `vocab` is 0.
+    pub fn greedy(kinds: &[GroupKind], text: &[TokenId], count: usize, vocab: u32) -> Vec<TokenId> {
+        let mut all = Self::new(kinds);
+        let mut digest = 0;
+        text.iter().for_each(|&t| digest = all.push(t));
+        let mut row = vec![0.0; vocab as usize];
+        let next = |_| {
+            Self::row(digest, &mut row);
+            let token = argmax(&row).expect("numbers");
+            digest = all.push(token);
+            token
+        };
+        (0..count).map(next).collect()
     }
 
     /// Logits (or any other row) of a digest.

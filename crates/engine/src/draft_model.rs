@@ -365,7 +365,6 @@ mod tests {
     use super::*;
     use tokenmill_backend::Backend;
     use tokenmill_backend::sim::{SimBackend, SimControl, SimText, program};
-    use tokenmill_ir::sampling::argmax;
     use tokenmill_sched::{Config, NewSequence, Scheduler, Want};
     use tokenmill_text::GgufVocab;
 
@@ -390,17 +389,7 @@ mod tests {
     }
 
     fn greedy(text: &[TokenId], count: usize) -> Vec<TokenId> {
-        let mut sim = SimText::new(&GROUPS);
-        let mut digest = 0;
-        text.iter().for_each(|&t| digest = sim.push(t));
-        let mut row = vec![0.0; VOCAB as usize];
-        let next = |_| {
-            SimText::row(digest, &mut row);
-            let token = argmax(&row).unwrap();
-            digest = sim.push(token);
-            token
-        };
-        (0..count).map(next).collect()
+        SimText::greedy(&GROUPS, text, count, VOCAB)
     }
 
     /// Names of sequences.

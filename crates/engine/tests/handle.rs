@@ -78,17 +78,7 @@ fn engine(control: &SimControl) -> Engine {
 
 /// Greedy tokens after a prompt, without a cache.
 fn oracle(prompt: &[TokenId], count: usize) -> Vec<TokenId> {
-    let mut text = SimText::new(&GROUPS);
-    let mut digest = 0;
-    prompt.iter().for_each(|&t| digest = text.push(t));
-    let mut row = vec![0.0; VOCAB as usize];
-    let next = |_| {
-        SimText::row(digest, &mut row);
-        let token = argmax(&row).unwrap();
-        digest = text.push(token);
-        token
-    };
-    (0..count).map(next).collect()
+    SimText::greedy(&GROUPS, prompt, count, VOCAB)
 }
 
 fn letters(tokens: &[TokenId]) -> String {

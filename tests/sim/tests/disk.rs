@@ -51,26 +51,6 @@ struct World {
     texts: Vec<Vec<TokenId>>,
 }
 
-/// The greedy answer, computed with no cache.
-fn oracle(groups: &[GroupKind], prompt: &[TokenId], count: u32) -> Vec<TokenId> {
-    let mut text = SimText::new(groups);
-    let mut row = vec![0.0; VOCAB as usize];
-    let mut digest = 0;
-    prompt.iter().for_each(|&t| digest = text.push(t));
-    let next = |digest: u64, row: &mut [f32]| {
-        SimText::row(digest, row);
-        let best = row.iter().enumerate().max_by(|(i, a), (j, b)| a.total_cmp(b).then(j.cmp(i)));
-        best.map_or(0, |(i, _)| i as TokenId)
-    };
-    (0..count)
-        .map(|_| {
-            let token = next(digest, &mut row);
-            digest = text.push(token);
-            token
-        })
-        .collect()
-}
-
 fn config(d: &mut Draw) -> Config {
     let window = GroupKind::Window { tokens: d.range(1, 30) };
     let groups = match d.range(0, 3) {
@@ -223,7 +203,7 @@ impl World {
         let lease = self.draw.once_in(4).then_some(lease);
         let max_tokens = Some(count);
         let request = Request { max_tokens, lease, ..Request::new(prompt.clone()) };
-        let expect = oracle(&self.config.groups, &prompt, count);
+        let expect = SimText::greedy(&self.config.groups, &prompt, count as usize, VOCAB);
         core.enqueue(request.account);
         core.generate(asked.len() as u64 + 1, request, sink);
         asked.push(Asked { prompt, expect, seen });

@@ -116,6 +116,11 @@ impl Encoding {
         }
     }
 
+    /// Whether the product itself turns and encodes its input.
+    pub const fn is_turned(self) -> bool {
+        matches!(self, Encoding::Turned | Encoding::TurnedTwice)
+    }
+
     /// Lines from one encoded row to the next: an odd number, so that rows a power of two
     /// apart do not share cache sets.
     pub const fn lines(self, cols: usize) -> usize {

@@ -133,9 +133,8 @@ impl LinearJob<'_> {
         assert!(self.tokens <= 1 || self.out.stride >= self.spec.rows(), "rows do not overlap");
         let bytes = matches!(self.encoding, Encoding::Int8 | Encoding::Int8Twice);
         assert!(!bytes || self.spec.layout().is_integer(), "bytes need an integer layout");
-        let turned = matches!(self.encoding, Encoding::Turned | Encoding::TurnedTwice);
         let trellis = self.spec.layout() == PanelLayout::Trellis4;
-        assert_eq!(turned, trellis, "inputs are turned for weights that are");
+        assert_eq!(self.encoding.is_turned(), trellis, "inputs are turned for weights that are");
     }
 
     /// Rows of panel `p` that exist.

@@ -147,9 +147,12 @@ impl Kernel for GatedLinear {
         let spec = &self.gate.weight.panels()[0].spec;
         let (share, all) = job.product(spec.panels(), job.kind(self.gate.out.place));
         let tokens = all.len();
-        let step = if tokens <= FEW_ROWS { share.len().max(1) } else { GATED_PANELS };
+        let encoding = self.gate.inputs[0].1;
+        // A product that encodes for itself would do it again at every step.
+        let whole = tokens <= FEW_ROWS || encoding.is_turned();
+        let step = if whole { share.len().max(1) } else { GATED_PANELS };
         // Rows that stay in the cache go by all panels before the next rows do.
-        let at_once = tokens_at_once(spec, self.gate.inputs[0].1);
+        let at_once = tokens_at_once(spec, encoding);
         let parts = tokens.div_ceil(at_once);
         for part in 0..parts {
             let at = |part: usize| all.start + part * tokens / parts;
