@@ -30,17 +30,21 @@ impl Coded {
     /// Sets columns 8·`run` .. from an entry of a code book of eight 2-bit indices; bit c of
     /// `signs` negates column c.
     pub fn put_eight(&mut self, run: usize, entry: u16, signs: u8) {
-        for (c, code) in self.codes[8 * run..8 * run + 8].iter_mut().enumerate() {
-            *code = (entry >> (2 * c)) as u8 & 3 | (signs >> c & 1) << 3;
-        }
+        let spread = |x: u64, shift: u32, mask: u64| (x | x << shift) & mask;
+        let codes = spread(u64::from(entry), 24, 0x0000_00ff_0000_00ff);
+        let codes = spread(spread(codes, 12, 0x000f_000f_000f_000f), 6, 0x0303_0303_0303_0303);
+        let signs = spread(u64::from(signs), 28, 0x0000_000f_0000_000f);
+        let signs = spread(spread(signs, 14, 0x0003_0003_0003_0003), 7, 0x0101_0101_0101_0101);
+        self.codes[8 * run..8 * run + 8].copy_from_slice(&(codes | signs << 3).to_le_bytes());
     }
 
     /// Sets columns 4·`run` .. from an entry of a code book of four 3-bit indices; bit c of
     /// `signs` negates column c.
     pub fn put_four(&mut self, run: usize, entry: u16, signs: u8) {
-        for (c, code) in self.codes[4 * run..4 * run + 4].iter_mut().enumerate() {
-            *code = (entry >> (3 * c)) as u8 & 7 | (signs >> c & 1) << 3;
-        }
+        let (e, n) = (u32::from(entry), u32::from(signs));
+        let codes = e & 7 | (e & 0o70) << 5 | (e & 0o700) << 10 | (e & 0o7000) << 15;
+        let signs = (n & 1) << 3 | (n & 2) << 10 | (n & 4) << 17 | (n & 8) << 24;
+        self.codes[4 * run..4 * run + 4].copy_from_slice(&(codes | signs).to_le_bytes());
     }
 }
 

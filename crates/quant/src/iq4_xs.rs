@@ -25,10 +25,10 @@ pub(crate) fn read(block: &[u8]) -> Coded {
         let low = block[4 + s / 2] >> (4 * (s % 2)) & 15;
         let scale = low | ((high >> (2 * s) & 3) as u8) << 4;
         coded.scales[2 * s..2 * s + 2].fill(scale as i8 - 32);
-        for l in 0..16 {
-            let byte = block[8 + 16 * s + l];
-            coded.codes[32 * s + l] = byte & 15;
-            coded.codes[32 * s + 16 + l] = byte >> 4;
+        let (first, second) = coded.codes[32 * s..][..32].split_at_mut(16);
+        let codes = first.iter_mut().zip(second);
+        for ((first, second), byte) in codes.zip(&block[8 + 16 * s..][..16]) {
+            (*first, *second) = (byte & 15, byte >> 4);
         }
     }
     coded

@@ -83,6 +83,7 @@ impl Fields {
     }
 
     /// Ternary formats, and those with f32 scales.
+    #[inline(always)]
     fn read_other(&mut self, format: FormatId, block: &[u8]) {
         let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
         match format {
@@ -116,6 +117,7 @@ impl Fields {
         }
     }
 
+    #[inline(always)]
     fn read_super45(&mut self, format: FormatId, block: &[u8]) {
         self.d = u16::from_le_bytes([block[0], block[1]]);
         self.m = u16::from_le_bytes([block[2], block[3]]);
@@ -134,6 +136,7 @@ impl Fields {
     }
 
     /// The first `count` words as f32s.
+    #[inline(always)]
     fn read_floats(&mut self, count: usize, block: &[u8]) {
         for (i, float) in self.floats[..count].iter_mut().enumerate() {
             *float = f32::from_bits(word(block, 4 * i));
@@ -141,6 +144,7 @@ impl Fields {
     }
 
     /// Nibbles in column order, low one first.
+    #[inline(always)]
     fn read_pairs(&mut self, bytes: &[u8]) {
         let pairs = bytes.as_chunks::<2>().0.iter();
         for (code, [a, b]) in self.codes.as_flattened_mut().iter_mut().zip(pairs) {
@@ -149,6 +153,7 @@ impl Fields {
     }
 
     /// Bytes in column order.
+    #[inline(always)]
     fn read_bytes(&mut self, bytes: &[u8]) {
         let words = bytes.as_chunks::<4>().0.iter();
         for (code, word) in self.codes.as_flattened_mut().iter_mut().zip(words) {
@@ -156,6 +161,7 @@ impl Fields {
         }
     }
 
+    #[inline(always)]
     fn read_coded(&mut self, coded: &Coded) {
         self.floats[0] = coded.unit;
         self.sub_scales = coded.scales.map(|s| s as u8);
@@ -168,6 +174,7 @@ impl Fields {
         self.read_bytes(&codes.map(|code| code + 7));
     }
 
+    #[inline(always)]
     fn read_super2(&mut self, block: &[u8]) {
         self.d = u16::from_le_bytes([block[80], block[81]]);
         self.m = u16::from_le_bytes([block[82], block[83]]);
@@ -176,6 +183,7 @@ impl Fields {
         self.read_two_bits(&block[16..80]);
     }
 
+    #[inline(always)]
     fn read_super3(&mut self, block: &[u8]) {
         self.d = u16::from_le_bytes([block[108], block[109]]);
         self.sub_scales = std::array::from_fn(|s| q3_k::scale(&block[96..108], s) as u8);
@@ -188,6 +196,7 @@ impl Fields {
     }
 
     /// The 2-bit codes of q2_k and q3_k.
+    #[inline(always)]
     fn read_two_bits(&mut self, bytes: &[u8]) {
         for (b, codes) in self.codes.iter_mut().enumerate() {
             for (g, code) in codes.iter_mut().enumerate() {
@@ -196,6 +205,7 @@ impl Fields {
         }
     }
 
+    #[inline(always)]
     fn read_super6(&mut self, block: &[u8]) {
         self.d = u16::from_le_bytes([block[208], block[209]]);
         self.sub_scales.copy_from_slice(&block[192..208]);
@@ -211,6 +221,7 @@ impl Fields {
 }
 
 /// Four bytes as a little-endian word.
+#[inline(always)]
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

@@ -20,19 +20,23 @@ impl PanelSpec {
         assert_eq!(src.len(), rows * row_bytes, "stored bytes of the panel's rows");
         assert_eq!(dst.len(), self.panel_bytes(), "bytes of the panel");
         dst.fill(0);
-        // A copy of the code for each of the usual formats, in which its sizes are constants.
-        match self.format() {
-            FormatId::Q4_0 => repack_codes(FormatId::Q4_0, row_bytes, src, dst),
-            FormatId::Q4_1 => repack_codes(FormatId::Q4_1, row_bytes, src, dst),
-            FormatId::Q8_0 => repack_codes(FormatId::Q8_0, row_bytes, src, dst),
-            FormatId::Q4_K => repack_codes(FormatId::Q4_K, row_bytes, src, dst),
-            FormatId::Q5_K => repack_codes(FormatId::Q5_K, row_bytes, src, dst),
-            FormatId::Q6_K => repack_codes(FormatId::Q6_K, row_bytes, src, dst),
-            FormatId::BF16 => repack_pairs(row_bytes, src, dst),
-            FormatId::F16 => repack_floats::<2>(row_bytes, src, dst),
-            FormatId::F32 => repack_floats::<4>(row_bytes, src, dst),
-            other => repack_codes(other, row_bytes, src, dst),
+        // A copy of the code for each format of codes, in which its sizes are constants.
+        macro_rules! by_format {
+            ($($id:ident)*) => {
+                match self.format() {
+                    $(FormatId::$id => repack_codes(FormatId::$id, row_bytes, src, dst),)*
+                    FormatId::BF16 => repack_pairs(row_bytes, src, dst),
+                    FormatId::F16 => repack_floats::<2>(row_bytes, src, dst),
+                    FormatId::F32 => repack_floats::<4>(row_bytes, src, dst),
+                    other => unreachable!("{other} has no panels of its own"),
+                }
+            };
         }
+        by_format!(
+            Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K MXFP4 NVFP4 TQ1_0 TQ2_0
+            IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS
+            U4_32 U4_64 U4_128 U8_32 U8_64 U8_128 FP4_F32 E4M3_32
+        );
     }
 
     /// Repacks a run of whole panels, `first` and following; `src` holds their rows.
@@ -83,9 +87,10 @@ fn repack_codes(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) 
     let info = format.info();
     let blocks_per_stored = info.block_weights / BLOCK_COLS;
     let mut fields = Fields::ZERO;
-    for (row, src) in src.chunks_exact(row_bytes).enumerate() {
-        for (i, stored) in src.chunks_exact(info.block_bytes).enumerate() {
-            fields.read(format, stored);
+    // All rows of a stored block, then the next: what is written stays in the nearest cache.
+    for i in 0..row_bytes / info.block_bytes {
+        for (row, src) in src.chunks_exact(row_bytes).enumerate() {
+            fields.read(format, &src[i * info.block_bytes..][..info.block_bytes]);
             for (s, codes) in fields.codes[..blocks_per_stored].iter().enumerate() {
                 let b = i * blocks_per_stored + s;
                 let bytes = &mut dst[b / group.blocks * group.bytes()..][..group.bytes()];
@@ -100,16 +105,22 @@ fn repack_codes(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) 
 
 /// Rows of numbers of `SIZE` bytes: `[column][row]`.
 fn repack_floats<const SIZE: usize>(row_bytes: usize, src: &[u8], dst: &mut [u8]) {
-    for (row, src) in src.chunks_exact(row_bytes).enumerate() {
-        let columns = dst.as_chunks_mut::<SIZE>().0.chunks_exact_mut(PANEL_ROWS);
-        for (column, number) in columns.zip(src.as_chunks::<SIZE>().0) {
-            column[row] = *number;
+    const COLS: usize = 64;
+    for (i, dst) in dst.as_chunks_mut::<SIZE>().0.chunks_mut(COLS * PANEL_ROWS).enumerate() {
+        for (row, src) in src.chunks_exact(row_bytes).enumerate() {
+            let numbers = &src.as_chunks::<SIZE>().0[i * COLS..];
+            for (column, number) in dst.chunks_exact_mut(PANEL_ROWS).zip(numbers) {
+                column[row] = *number;
+            }
         }
     }
 }
 
 /// Rows of bf16: `[pair of columns][row]`.
 fn repack_pairs(row_bytes: usize, src: &[u8], dst: &mut [u8]) {
+    if row_bytes.is_multiple_of(4) {
+        return repack_floats::<4>(row_bytes, src, dst);
+    }
     for (row, src) in src.chunks_exact(row_bytes).enumerate() {
         let pairs = dst.as_chunks_mut::<4>().0.chunks_exact_mut(PANEL_ROWS);
         for (pair, numbers) in pairs.zip(src.chunks(4)) {
