@@ -485,7 +485,20 @@ impl<'a> Compiler<'a> {
                 let conv = recurrent::Conv { x, taps, kernel, bias, act, cache, out };
                 self.push_recurrent(conv, op, cache);
             }
-            Op::DeltaRule { q, k, v, a, b, a_log, dt_bias, k_heads, v_heads, state, out } => {
+            Op::DeltaRule {
+                q,
+                k,
+                v,
+                a,
+                b,
+                a_log,
+                dt_bias,
+                k_heads,
+                v_heads,
+                key_head,
+                state,
+                out,
+            } => {
                 let rule = recurrent::DeltaRule {
                     q: (*q).into(),
                     k: (*k).into(),
@@ -496,6 +509,7 @@ impl<'a> Compiler<'a> {
                     dt_bias: vector(dt_bias),
                     k_heads: *k_heads as usize,
                     v_heads: *v_heads as usize,
+                    key_head: *key_head,
                     cache: state.0 as usize,
                     out: self.whole(*out),
                 };

@@ -1,12 +1,15 @@
 //! The vector kernels with AVX2: a panel's 16 rows are two 256-bit registers.
 //!
-//! Without VNNI, a dot product of bytes is `vpmaddubsw` and `vpmaddwd`. Its 16-bit sums are
-//! exact for codes below 128; full bytes are split at their top bit.
+//! Without VNNI, the int8 chain has tiles of its own, in `pairs`. Where single dot products of bytes
+//! are wanted, they are `vpmaddubsw` and `vpmaddwd`. Their 16-bit sums are exact for codes below 128;
+//! full bytes are split at their top bit.
 
 use std::arch::x86_64::*;
 
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
+use super::kind;
+use super::pairs;
 use super::turned::{self, TrellisTile};
 use super::vector::Vector;
 
@@ -53,9 +56,10 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     type Float = [__m256; 2];
     type Same = __m256i;
 
-    // 12 integer and float sums of the 16 registers.
-    const BYTE_TILE: (usize, usize) = (1, 3);
-    const WIDE_TOKENS: usize = 3;
+    // 12 integer and float sums of the 16 registers; without VNNI 8 of 16 bits, the others wait in
+    // the cache.
+    const BYTE_TILE: (usize, usize) = (1, if VNNI { 3 } else { 4 });
+    const WIDE_TOKENS: usize = if VNNI { 3 } else { 4 };
     const FLOAT_TILE: (usize, usize) = (2, 3);
     const EXPAND_FROM: usize = 12;
     const EXPANDS_BYTES: bool = false;
@@ -305,15 +309,17 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     }
 
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
+        use kind::{WIDE, WIDE_MIN};
         unsafe {
             match (VNNI, tokens) {
-                (false, 1) => byte_tile::<KIND, 1>(t),
-                (false, 2) => byte_tile::<KIND, 2>(t),
-                (false, 3) => byte_tile::<KIND, 3>(t),
                 (true, 1) => byte_tile_vnni::<KIND, 1>(t),
                 (true, 2) => byte_tile_vnni::<KIND, 2>(t),
                 (true, 3) => byte_tile_vnni::<KIND, 3>(t),
-                _ => unreachable!("a tile is at most 3 tokens"),
+                (true, _) => unreachable!("a tile is at most 3 tokens"),
+                _ if matches!(KIND, WIDE | WIDE_MIN) && t.narrow => {
+                    pairs_tile::<KIND, true>(tokens, t);
+                }
+                _ => pairs_tile::<KIND, false>(tokens, t),
             }
         }
     }
@@ -323,10 +329,11 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 (false, 1) => trellis_tile::<1>(t),
                 (false, 2) => trellis_tile::<2>(t),
                 (false, 3) => trellis_tile::<3>(t),
+                (false, 4) => trellis_tile::<4>(t),
                 (true, 1) => trellis_tile_vnni::<1>(t),
                 (true, 2) => trellis_tile_vnni::<2>(t),
                 (true, 3) => trellis_tile_vnni::<3>(t),
-                _ => unreachable!("a tile is at most 3 tokens"),
+                _ => unreachable!("a tile is at most 4 tokens, 3 with VNNI"),
             }
         }
     }
@@ -366,10 +373,18 @@ fn dot_vnni(sum: __m256i, codes: __m256i, bytes: __m256i) -> __m256i {
     _mm256_dpbusd_avx_epi32(sum, codes, bytes)
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn byte_tile<const KIND: u8, const C: usize>(t: &ByteTile) {
-    // SAFETY: the features are enabled; the rest is the caller's.
-    unsafe { bytes::tile::<Avx2<false>, KIND, 1, C>(t) }
+/// A tile of up to 4 tokens without VNNI.
+unsafe fn pairs_tile<const KIND: u8, const NARROW: bool>(tokens: usize, t: &ByteTile) {
+    // SAFETY: the caller's.
+    unsafe {
+        match tokens {
+            1 => pairs::tile::<KIND, NARROW, 1>(t),
+            2 => pairs::tile::<KIND, NARROW, 2>(t),
+            3 => pairs::tile::<KIND, NARROW, 3>(t),
+            4 => pairs::tile::<KIND, NARROW, 4>(t),
+            _ => unreachable!("a tile is at most 4 tokens"),
+        }
+    }
 }
 
 #[target_feature(enable = "avx2,avxvnni,fma,f16c")]

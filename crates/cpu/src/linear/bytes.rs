@@ -68,6 +68,8 @@ pub(super) struct ByteTile {
     pub stride: usize,
     /// Rows of each panel to store.
     pub rows: [usize; 2],
+    /// Whether the codes of expanded panels are below 16.
+    pub narrow: bool,
     /// Where chains wait between runs of blocks, two lines a token.
     chains: *mut Line,
     /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
@@ -120,6 +122,7 @@ impl ByteTile {
             out: job.out.start,
             stride: job.out.stride,
             rows: std::array::from_fn(|i| if i < panels { job.rows_of_panel(p + i) } else { 0 }),
+            narrow: false,
             chains: std::ptr::null_mut(),
             ahead: std::ptr::null(),
             ahead_lines: 0,
@@ -171,6 +174,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
     let (wide, chains) = scratch.split_at_mut(2 * WIDE_LINES);
     assert!(chains.len() >= 2 * tokens.len(), "scratch");
     tile.chains = chains.as_mut_ptr();
+    tile.narrow = const { matches!(KIND, kind::ZERO4 | kind::MIN4 | kind::SUPER4) };
     let run = if tile.blocks <= RUN * 3 / 2 { tile.blocks } else { RUN };
     let groups = tokens.len().div_ceil(V::WIDE_TOKENS);
     for first in (0..tile.blocks).step_by(run) {
@@ -253,7 +257,7 @@ pub(super) struct Walk {
     /// The first panel's group.
     pub scales: *const u8,
     /// Block within the group.
-    b: usize,
+    pub b: usize,
     /// The first token's line.
     pub line: *const Line,
     /// Whether that is a second line.
@@ -367,10 +371,7 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
             for w in 0..if KIND < kind::FULL { W } else { 0 } {
-                for i in 0..sizes.codes / 64 {
-                    let at = codes.wrapping_add(w * t.panel_bytes + 64 * i + PREFETCH);
-                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
-                }
+                prefetch::<KIND>(codes.wrapping_add(w * t.panel_bytes));
             }
             add_block::<V, KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
             if KIND >= kind::WIDE {
@@ -394,6 +395,15 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
     }
 }
 
+/// Asks for the codes of a block some way ahead.
+#[inline(always)]
+pub(super) fn prefetch<const KIND: u8>(codes: *const u8) {
+    for i in 0..const { kind::sizes(KIND).codes / 64 } {
+        // SAFETY: a prefetch may name any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64 * i + PREFETCH).cast()) }
+    }
+}
+
 /// Which of blocks 32·i .. are loud for any of the tile's tokens, a bit each.
 #[inline(always)]
 unsafe fn loud_blocks<const C: usize>(t: &ByteTile, i: usize) -> u32 {
@@ -406,7 +416,12 @@ unsafe fn loud_blocks<const C: usize>(t: &ByteTile, i: usize) -> u32 {
 
 /// Word `word` of token c's line, in all lanes.
 #[inline(always)]
-unsafe fn word<V: Vector>(t: &ByteTile, line: *const Line, c: usize, word: usize) -> V::Same {
+pub(super) unsafe fn word<V: Vector>(
+    t: &ByteTile,
+    line: *const Line,
+    c: usize,
+    word: usize,
+) -> V::Same {
     // SAFETY: the line is inside the input.
     unsafe { V::same_at(line.add(c * t.lines).cast::<i32>().add(word)) }
 }
@@ -474,7 +489,12 @@ unsafe fn half_start<V: Vector>(t: &ByteTile, line: *const Line, c: usize, half:
 
 /// s·f32(Σa) of half a block, from the word that is B − 32·Σa: 32 is a power of two.
 #[inline(always)]
-unsafe fn half_sum<V: Vector>(t: &ByteTile, line: *const Line, c: usize, half: usize) -> V::Float {
+pub(super) unsafe fn half_sum<V: Vector>(
+    t: &ByteTile,
+    line: *const Line,
+    c: usize,
+    half: usize,
+) -> V::Float {
     // SAFETY: as the caller.
     unsafe {
         let sum = V::float(word::<V>(t, line, c, HALF_SUM + half));

@@ -52,6 +52,8 @@ mod encode;
 mod floats;
 #[cfg(target_arch = "x86_64")]
 mod kind;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod scalar;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,257 @@
+//! The int8 chain with AVX2 and no instruction for dot products of bytes.
+//!
+//! `vpmaddubsw` adds two products in 16 bits. Those of codes below 64 are added up in 16 bits for
+//! as long as they cannot overflow, 2·127·code a time, and then widened at once by `vpmaddwd`: two
+//! instructions for 32 products instead of three. Full bytes lose their zero point of 128 first; the
+//! product is then |w|·(a with the sign of w), whose pairs just fit: 2·128·127.
+
+#![allow(clippy::needless_range_loop)] // tiles are indexed by token and half a panel
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use super::avx2::Avx2;
+use super::bytes::{self, ByteTile, Walk, word};
+use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
+use super::vector::Vector;
+use super::{Line, kind};
+
+/// The instruction set of this file: what is packed is taken apart as there.
+type V = Avx2<false>;
+
+/// Products of 4 columns that a 16-bit sum can hold of codes of this kind; `narrow`: below 16.
+const fn steps(kind: u8, narrow: bool) -> usize {
+    use kind::*;
+    match kind {
+        _ if narrow => 8,
+        ZERO4 | MIN4 | SUPER4 => 8,
+        ZERO5 | MIN5 | SUPER5 | TABLE4 | WIDE | WIDE_MIN => 4,
+        SUPER6 | WIDE_HALVES => 2,
+        _ => 1,
+    }
+}
+
+/// A panel × C tokens over all columns; `NARROW`: the codes of expanded panels are below 16.
+///
+/// # Safety
+/// As [`bytes::tile`]; AVX2, FMA and F16C are there.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn tile<const KIND: u8, const NARROW: bool, const C: usize>(t: &ByteTile) {
+    let sizes = const { kind::sizes(KIND) };
+    // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
+    unsafe {
+        let mut acc = [[_mm256_setzero_ps(); 2]; C];
+        if KIND >= kind::WIDE && t.resumes() {
+            for c in 0..C {
+                acc[c] = V::floats(t.chain(c, 0));
+            }
+        }
+        let mut walk = Walk::new::<C>(t);
+        loop {
+            let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
+            if KIND < kind::FULL {
+                bytes::prefetch::<KIND>(codes);
+            }
+            add_block::<KIND, NARROW, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
+            if KIND >= kind::WIDE {
+                walk.ask_ahead(t);
+            }
+            if !walk.next::<KIND, 1, C>(t) {
+                break;
+            }
+        }
+        for c in 0..C {
+            if KIND >= kind::WIDE && t.waits() {
+                V::store_floats(acc[c], t.chain(c, 0));
+            } else {
+                let y = V::add(acc[c], V::float(V::same(0)));
+                V::store_first(y, t.out.add(c * t.stride), t.rows[0]);
+            }
+        }
+    }
+}
+
+/// Adds one block to the chains of a tile.
+#[inline(always)]
+unsafe fn add_block<const KIND: u8, const NARROW: bool, const C: usize>(
+    t: &ByteTile,
+    scales: *const u8,
+    b: usize,
+    codes: *const u8,
+    line: *const Line,
+    acc: &mut [[__m256; 2]; C],
+) {
+    // SAFETY: as the caller.
+    unsafe {
+        let mut sums = Sums::<C>::NEW;
+        sums.add::<KIND, NARROW, 0>(t, codes, line);
+        sums.add::<KIND, NARROW, 1>(t, codes, line);
+        if const { kind::has_halves(KIND) } {
+            sums.scale::<KIND, 0>(t, scales, b, line, acc);
+            sums = Sums::NEW;
+        }
+        sums.add::<KIND, NARROW, 2>(t, codes, line);
+        sums.add::<KIND, NARROW, 3>(t, codes, line);
+        sums.scale::<KIND, 1>(t, scales, b, line, acc);
+    }
+}
+
+/// Integer sums of a panel × C tokens.
+struct Sums<const C: usize> {
+    /// Sums of 16 bits, and how many products are in them.
+    pairs: [[__m256i; 2]; C],
+    held: usize,
+    /// Sums of 32 bits, once there are any.
+    whole: [[__m256i; 2]; C],
+    any: bool,
+}
+
+impl<const C: usize> Sums<C> {
+    // SAFETY: zeros are vectors.
+    const NEW: Self = unsafe { std::mem::zeroed() };
+
+    /// Adds 8 columns, `STEP` of the block.
+    #[inline(always)]
+    unsafe fn add<const KIND: u8, const NARROW: bool, const STEP: usize>(
+        &mut self,
+        t: &ByteTile,
+        codes: *const u8,
+        line: *const Line,
+    ) {
+        // SAFETY: as the caller.
+        unsafe {
+            let bytes = const { kind::sizes(KIND).low == 512 };
+            let mut unpacked = [V::int(V::same(0)); 2];
+            if !bytes {
+                compiler_fence(Ordering::SeqCst);
+                unpacked = bytes::unpack::<V, KIND, STEP>(codes);
+            }
+            for half in 0..2 {
+                // Nothing is loaded before its turn: the registers hold no more.
+                compiler_fence(Ordering::SeqCst);
+                let q = match bytes {
+                    true => V::load(codes.add(128 * STEP + 64 * half)),
+                    false => unpacked[half],
+                };
+                for c in 0..C {
+                    let a = word::<V>(t, line, c, 2 * STEP + half);
+                    for i in 0..2 {
+                        let pairs = match const { kind::is_full(KIND) } {
+                            true => full_pairs(q[i], a),
+                            false => _mm256_maddubs_epi16(q[i], a),
+                        };
+                        self.pairs[c][i] = match self.held {
+                            0 => pairs,
+                            _ => _mm256_add_epi16(self.pairs[c][i], pairs),
+                        };
+                    }
+                }
+                self.held += 1;
+                if self.held == const { steps(KIND, NARROW) } {
+                    self.widen();
+                }
+                if const { steps(KIND, NARROW) == 1 } {
+                    self.whole.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
+                }
+            }
+        }
+    }
+
+    /// Moves what is in the 16-bit sums to those of 32 bits.
+    #[inline(always)]
+    unsafe fn widen(&mut self) {
+        // SAFETY: as the caller.
+        unsafe {
+            let one = _mm256_set1_epi16(1);
+            for c in 0..C {
+                for i in 0..2 {
+                    let sum = _mm256_madd_epi16(self.pairs[c][i], one);
+                    self.whole[c][i] = match self.any {
+                        true => _mm256_add_epi32(self.whole[c][i], sum),
+                        false => sum,
+                    };
+                }
+            }
+            (self.held, self.any) = (0, true);
+        }
+    }
+
+    /// Adds the scaled sums, and the minima, to the f32 chains.
+    #[inline(always)]
+    unsafe fn scale<const KIND: u8, const HALF: usize>(
+        &mut self,
+        t: &ByteTile,
+        scales: *const u8,
+        b: usize,
+        line: *const Line,
+        acc: &mut [[__m256; 2]; C],
+    ) {
+        // SAFETY: as the caller.
+        unsafe {
+            if self.held > 0 {
+                self.widen();
+            }
+            let (scale, min) = bytes::scale_and_min::<V, KIND, HALF>(scales, b);
+            for c in 0..C {
+                let start = start::<KIND, HALF>(t, line, c);
+                let biased = V::as_float(V::plus32(self.whole[c], [start, start]));
+                let bias = V::float(word::<V>(t, line, c, SCALE_BIAS));
+                let product = V::fma_same(biased, word::<V>(t, line, c, SCALE), bias);
+                acc[c] = V::fma(product, scale, acc[c]);
+                if const { kind::has_min(KIND) && kind::has_halves(KIND) } {
+                    acc[c] = V::fma(min, bytes::half_sum::<V>(t, line, c, HALF), acc[c]);
+                } else if const { kind::has_min(KIND) } {
+                    acc[c] = V::fma_same(min, word::<V>(t, line, c, SUM), acc[c]);
+                }
+            }
+        }
+    }
+}
+
+/// Has the compiler compute a sum here: it would go over all columns token by token, and keep the
+/// weights, less 128 and without their signs, on the stack.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn pin(sum: &mut __m256i) {
+    // SAFETY: no instruction at all.
+    unsafe { asm!("/* {0} */", inout(ymm_reg) * sum, options(nomem, nostack, preserves_flags)) }
+}
+
+/// Sums of two products of full bytes less 128.
+#[inline(always)]
+unsafe fn full_pairs(codes: __m256i, a: __m256i) -> __m256i {
+    // SAFETY: as the caller.
+    unsafe {
+        let w = _mm256_xor_si256(codes, _mm256_set1_epi8(-0x80));
+        _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w))
+    }
+}
+
+/// What is added to the sums of a block, or of half `HALF` of it: the bits of 1.5·2²³, less what the
+/// zero point adds. Full bytes have lost 128 already, with or without a zero point.
+#[inline(always)]
+unsafe fn start<const KIND: u8, const HALF: usize>(
+    t: &ByteTile,
+    line: *const Line,
+    c: usize,
+) -> __m256i {
+    // SAFETY: as the caller.
+    unsafe {
+        match const { (kind::is_full(KIND), kind::has_min(KIND), kind::has_halves(KIND)) } {
+            (false, true, _) | (true, false, _) => V::same(BIAS),
+            (false, false, halves) => {
+                word::<V>(t, line, c, t.start + if halves { HALF } else { 0 })
+            }
+            // B + 128·Σa from B − 128·Σa, and from B − 32·Σa.
+            (true, true, false) => {
+                let from = word::<V>(t, line, c, const { start_word(128).unwrap() });
+                _mm256_sub_epi32(V::same(BIAS.wrapping_mul(2)), from)
+            }
+            (true, true, true) => {
+                let from = _mm256_slli_epi32::<2>(word::<V>(t, line, c, HALF_SUM + HALF));
+                _mm256_sub_epi32(V::same(BIAS.wrapping_mul(5)), from)
+            }
+        }
+    }
+}
