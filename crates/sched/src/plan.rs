@@ -10,9 +10,16 @@ struct Budget {
     tokens: u32,
     outputs: u32,
     seconds: f64,
+    /// Of those, what prompts of many steps may have.
+    slow_s: f64,
     /// Tokens that the next long sequence gets whatever the time: prefill never starves.
     floor: u32,
 }
+
+/// Prompts that would hold streams up for more full steps than this take no longer in a step than
+/// the streams themselves: their gaps double, instead of growing to a full step for as long as the
+/// prompt lasts. Shorter ones are not slowed: the sooner they are through, the more streams share a step.
+const PATIENT_STEPS: f64 = 10.0;
 
 /// What a waiting sequence would get.
 enum Entry {
@@ -25,12 +32,14 @@ impl Scheduler {
     /// Decides the next step. Follow it by `commit` with that step, or by `device_lost`.
     pub fn plan(&mut self, step: &mut Step) {
         step.clear();
-        step.decoding = self.order_running();
+        let streams = self.order_running();
+        step.decoding = streams > 0;
         let mut budget = Budget {
             tokens: self.config.limits.step_tokens,
             outputs: self.config.limits.outputs,
             // Nobody waits for a next token: nothing to hurry for.
             seconds: if step.decoding { self.config.step_s } else { f64::INFINITY },
+            slow_s: if step.decoding { self.streams_s(streams) } else { f64::INFINITY },
             floor: self.config.block_tokens,
         };
         let preempted = self.counts.preemptions;
@@ -52,9 +61,8 @@ impl Scheduler {
         step.bound_s = self.gap_bound_s();
     }
 
-    /// Short ones (decoding) by arrival, then long ones (prefill) by rank; whether there are short
-    /// ones.
-    fn order_running(&mut self) -> bool {
+    /// Short ones (decoding) by arrival, then long ones (prefill) by rank; how many short ones.
+    fn order_running(&mut self) -> usize {
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend(self.running.iter().filter(|&&slot| self.is_short(slot)));
@@ -62,7 +70,27 @@ impl Scheduler {
         order.extend(self.running.iter().filter(|&&slot| !self.is_short(slot)));
         order[short..].sort_unstable_by_key(|&slot| self.rank(slot));
         self.order = order;
-        short > 0
+        short
+    }
+
+    /// What a step of the first `streams` of the order takes, seconds.
+    fn streams_s(&self, streams: usize) -> f64 {
+        let due = self.order[..streams].iter().filter_map(|&slot| seq_ref(&self.slots, slot));
+        self.config.cost.base_s + due.map(|s| self.due_s(s)).sum::<f64>()
+    }
+
+    /// Seconds of the tokens that a running sequence gets in every step.
+    fn due_s(&self, seq: &Sequence) -> f64 {
+        let (due, len) = (u64::from(seq.due()), u64::from(seq.len()));
+        self.config.cost.beyond_base(due, due, due * len)
+    }
+
+    /// Whether what a sequence lacks would take more than `PATIENT_STEPS` full steps.
+    fn is_patient(&self, seq: &Sequence) -> bool {
+        let (lacks, computed) = (u64::from(seq.lacks()), u64::from(seq.computed));
+        let reads = lacks * computed + lacks * lacks / 2;
+        let seconds = self.config.cost.beyond_base(lacks, 0, reads);
+        seconds > PATIENT_STEPS * self.config.step_s
     }
 
     fn is_short(&self, slot: u32) -> bool {
@@ -90,8 +118,8 @@ impl Scheduler {
         let (cost, block) = (&self.config.cost, u64::from(self.config.block_tokens));
         let (mut rows_s, mut block_s) = (0.0, 0.0f64);
         for seq in self.running.iter().filter_map(|&slot| seq_ref(&self.slots, slot)) {
-            let (due, len) = (u64::from(seq.due()), u64::from(seq.len()));
-            rows_s += cost.beyond_base(due, due, due * len);
+            rows_s += self.due_s(seq);
+            let len = u64::from(seq.len());
             let rows = if matches!(seq.want, Want::Tokens { .. }) { 0 } else { block };
             block_s = block_s.max(cost.beyond_base(block, rows, block * len));
         }
@@ -106,9 +134,10 @@ impl Scheduler {
         let outputs = seq.tokens_for_outputs(budget.outputs.saturating_sub(later));
         let most = wanted.min(tokens).min(outputs);
         let all_rows = seq.outputs_in(most) > 1;
-        let timed = self.config.cost.tokens_within(budget.seconds, seq.computed, all_rows, most);
+        let within = |s| self.config.cost.tokens_within(s, seq.computed, all_rows, most);
         let floor = if short { seq.due() } else { budget.floor };
-        timed.max(floor.min(most))
+        let n = within(budget.seconds).max(floor.min(most));
+        if self.is_patient(seq) { n.min(within(budget.slow_s).max(1)) } else { n }
     }
 
     /// Cuts a grant where the state is worth a checkpoint.
@@ -156,13 +185,18 @@ impl Scheduler {
         let grant = Grant { seq: id, context: seq.computed, tokens: n, outputs: seq.outputs_in(n) };
         budget.tokens -= n;
         budget.outputs -= grant.outputs;
-        budget.seconds -= self.seconds(&grant);
+        self.charge(slot, &grant, -1.0, budget);
         step.grants.push(grant);
     }
 
-    fn seconds(&self, grant: &Grant) -> f64 {
+    /// Takes (-1) a grant's time from the budget, or gives it back (1).
+    fn charge(&self, slot: u32, grant: &Grant, sign: f64, budget: &mut Budget) {
         let (tokens, outputs) = (u64::from(grant.tokens), u64::from(grant.outputs));
-        self.config.cost.beyond_base(tokens, outputs, grant.key_reads())
+        let seconds = sign * self.config.cost.beyond_base(tokens, outputs, grant.key_reads());
+        budget.seconds += seconds;
+        if seq_ref(&self.slots, slot).is_some_and(|s| self.is_patient(s)) {
+            budget.slow_s += seconds;
+        }
     }
 
     /// A sequence gives its blocks up and waits again; what it computed stays in the tree.
@@ -172,7 +206,7 @@ impl Scheduler {
             let grant = step.grants.remove(at);
             budget.tokens += grant.tokens;
             budget.outputs += grant.outputs;
-            budget.seconds += self.seconds(&grant);
+            self.charge(slot, &grant, 1.0, budget);
         }
         let seq = seq_mut(&mut self.slots, slot);
         seq.tokens.truncate(seq.known as usize);

@@ -62,7 +62,8 @@ impl Step {
 }
 
 /// A linear model of step time: `base + tokens·token + outputs·output + key_reads·key`. Observed
-/// steps correct the coefficients, each in proportion to its part of the time.
+/// steps correct the coefficients, each in proportion to its part of the time: those without
+/// prompts the base and what an output costs, those with prompts what a token costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepCost {
     /// Seconds of any step: the weights are read once.
@@ -116,20 +117,27 @@ impl StepCost {
     pub fn observe(&mut self, step: &Step) {
         let Some(seconds) = step.observed_s.filter(|s| s.is_finite() && *s > 0.0) else { return };
         let (tokens, outputs) = (f64::from(step.tokens), f64::from(step.outputs));
+        let keys = step.key_reads as f64;
+        let predicted = self.predict(step.tokens.into(), step.outputs.into(), step.key_reads);
+        // A step with prompts teaches what their tokens cost, one without what streams alone do:
+        // were both to move all terms, a long prompt would pass for slower streams.
+        let (only_streams, prompts) = match step.tokens <= step.outputs {
+            true => (1.0, 0.0),
+            false => (0.0, 1.0),
+        };
         let mut terms = [
-            (&mut self.base_s, 1.0),
-            (&mut self.token_s, tokens),
-            (&mut self.output_s, outputs),
-            (&mut self.key_s, step.key_reads as f64),
+            (&mut self.base_s, only_streams),
+            (&mut self.token_s, tokens * prompts),
+            (&mut self.output_s, outputs * only_streams),
+            (&mut self.key_s, keys),
         ];
-        let sum: f64 = terms.iter().map(|(c, n)| **c * n).sum();
         let squares: f64 = terms.iter().map(|(c, n)| (**c * n).powi(2)).sum();
         if squares <= 0.0 {
             return;
         }
         for (coefficient, n) in &mut terms {
             // The step along the gradient that would remove a fifth of the error.
-            let part = 0.2 * (seconds - sum) * (**coefficient * *n) / squares;
+            let part = 0.2 * (seconds - predicted) * (**coefficient * *n) / squares;
             let new = **coefficient * (1.0 + part.clamp(-0.2, 0.25));
             **coefficient = new.clamp(1e-13, 1e3);
         }

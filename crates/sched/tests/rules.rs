@@ -134,7 +134,9 @@ fn decoding_goes_on_while_a_long_prompt_is_read() {
             assert!(grants.contains(&(*id, b.sched.tokens(*id).unwrap().len() as u32 - 2, 1)));
         }
         let chunk = grants.iter().find(|g| g.0 == long).map_or(0, |g| g.2);
-        assert!((8..=20).contains(&chunk) || read + chunk == 240, "a chunk of {chunk}");
+        // Six streams take 6 ms; what is left after 40 tokens is no more than ten steps of 20 ms.
+        let expected = if read < 40 { 6..=6 } else { 8..=20 };
+        assert!(expected.contains(&chunk) || read + chunk == 240, "{chunk} after {read}");
         read += chunk;
         assert!(b.step.predicted_s <= 20e-3 + 8e-3, "{}", b.step.predicted_s);
     }
