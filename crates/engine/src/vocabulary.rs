@@ -122,11 +122,17 @@ fn from_folder(model: &OpenModel) -> Result<Option<Vocabulary>, VocabularyError>
         serde_json::from_slice(&read(path)?)
             .map_err(|e| VocabularyError::File { path: shown(path), reason: e.to_string() })
     };
-    let config = match &model.sidecars.tokenizer_config {
-        Some(path) => HfTokenizerConfig::from_json(&json(path)?),
-        None => HfTokenizerConfig::default(),
+    let settings = match &model.sidecars.tokenizer_config {
+        Some(path) => json(path)?,
+        None => Json::Null,
     };
-    let mut tokenizer = Tokenizer::from_json(&read(path)?, &config)?;
+    let config = HfTokenizerConfig::from_json(&settings);
+    let file = read(path)?;
+    let mut tokenizer = match path.file_name().and_then(|name| name.to_str()) {
+        Some("tekken.json") => Tokenizer::from_tekken(&file)?,
+        Some("tiktoken.model") => Tokenizer::from_tiktoken(&file, &settings)?,
+        _ => Tokenizer::from_json(&file, &config)?,
+    };
     tokenizer.extend_eos_ids(&eos_ids(&model.checkpoint.meta));
     let source = match &model.sidecars.chat_template {
         Some(path) if path.extension().is_some_and(|e| e == "json") => {

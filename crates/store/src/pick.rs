@@ -65,6 +65,8 @@ const COMPANIONS: &[&str] = &[
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
+    "tekken.json",
+    "tiktoken.model",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::base64;
 use crate::bpe::{ByteBpe, CharBpe, CharRule, FastMap, MergeTable, SPACE_MARK};
 use crate::byte_level::ByteDecoder;
 use crate::hf_json::{self, HfTokenizerConfig};
@@ -317,7 +318,7 @@ fn unigram(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokenize
     let unknown = vocab.unk.map(|id| id as usize).or(unknown).unwrap_or(0);
     let mut normalizers = Vec::new();
     if !vocab.charsmap.is_empty() {
-        let map = base64(&vocab.charsmap);
+        let map = base64::encode(&vocab.charsmap);
         normalizers.push(json!({ "type": "Precompiled", "precompiled_charsmap": map }));
     }
     if vocab.remove_extra_whitespaces.unwrap_or(true) {
@@ -354,21 +355,6 @@ fn unigram(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokenize
         });
     }
     hf_json::from_value(&file, &config)
-}
-
-/// RFC 4648, padded.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let at = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
-        let bits = at(0) << 16 | at(1) << 8 | at(2);
-        for digit in 0..4 {
-            let code = (bits >> (18 - 6 * digit) & 63) as usize;
-            text.push(if digit <= three.len() { char::from(DIGITS[code]) } else { '=' });
-        }
-    }
-    text
 }
 
 /// What a model kind does where the metadata says nothing.

@@ -2,6 +2,7 @@
 //!
 //! Pure: no file, network, thread, environment or clock; bytes and the time come in as arguments.
 
+mod base64;
 mod bpe;
 mod byte_level;
 mod gguf_vocab;
@@ -9,6 +10,7 @@ mod hf_bytes;
 mod hf_json;
 mod lint;
 mod pretokenize;
+mod ranked;
 mod specials;
 mod stream;
 mod template;

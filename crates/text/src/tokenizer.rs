@@ -78,6 +78,14 @@ pub enum TokenizerError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Another tokenizer file could not be used.
+    #[error("{file}: {reason}")]
+    File {
+        /// Its name.
+        file: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The text is longer than [`MAX_TEXT_BYTES`].
     #[error("a text of {bytes} bytes is longer than {MAX_TEXT_BYTES}")]
     TextTooLong {

@@ -1,6 +1,6 @@
 //! Token-equal with the original libraries, over texts recorded by `fixtures/generate.py`.
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tokenmill_text::{GgufVocab, HfTokenizerConfig, Special, Tokenizer, TokenizerError};
 
 fn parse(fixture: &str) -> Json {
@@ -135,6 +135,72 @@ fn unigram_vocabularies_encode_as_the_original() {
     assert_eq!(framed, [&[1], bare.as_slice(), &[2]].concat());
     let pair = tokenizer.encode_pair("fox", "fox").expect("encodes");
     assert_eq!(pair, [&[1], bare.as_slice(), &[2, 2], bare.as_slice(), &[2]].concat());
+}
+
+#[test]
+fn ranked_byte_strings_encode_as_the_original() {
+    let fixture = parse(include_str!("fixtures/ranked.json"));
+    let texts: Vec<String> = take(&fixture["texts"]);
+    let file = serde_json::to_vec(&fixture["tekken"]).expect("JSON");
+    let tekken = Tokenizer::from_tekken(&file).expect("a usable file");
+    check("tekken", &texts, &fixture["tekken_expected"], plain(&tekken));
+    let framed = tekken.encode_prompt("[INST]Hi[/INST]", Special::Parse).expect("encodes");
+    assert_eq!((&framed[..2], framed.last()), (&[1, 3][..], Some(&4)));
+    assert_eq!((tekken.eos_ids(), tekken.vocab_size()), (&[2][..], 900));
+    assert_eq!(tekken.id_of("<SPECIAL_29>"), Some(29));
+
+    let config = json!({
+        "tokenizer_class": "TikTokenTokenizer",
+        "bos_token": "[BOS]",
+        "eos_token": {"content": "[EOS]"},
+        "added_tokens_decoder": {
+            "900": {"content": "[BOS]"}, "901": {"content": "[EOS]"},
+            "902": {"content": "<|im_end|>"},
+        },
+    });
+    let file = fixture["tiktoken"].as_str().expect("text").as_bytes();
+    let kimi = Tokenizer::from_tiktoken(file, &config).expect("a usable file");
+    check("tiktoken", &texts, &fixture["tiktoken_expected"], plain(&kimi));
+    assert_eq!((kimi.bos_id(), kimi.eos_ids()), (Some(900), &[901, 902][..]));
+    assert_eq!(kimi.id_of("<|reserved_token_1155|>"), Some(1155));
+    for tokenizer in [&tekken, &kimi] {
+        for text in &texts {
+            let ids = tokenizer.encode(text, Special::Plain).expect("encodes");
+            assert_eq!(tokenizer.decode(&ids), *text);
+        }
+    }
+}
+
+#[test]
+fn crafted_ranked_files_are_errors() {
+    let config = json!({"tokenizer_class": "TikTokenTokenizer"});
+    let long = format!("{} 0\n", "AAAA".repeat(400));
+    for file in ["", "AA==", "AA== 1\n", "A 0\n", "AA== 0\nAQ== 0\n", " 0\n", long.as_str()] {
+        let error = Tokenizer::from_tiktoken(file.as_bytes(), &config);
+        assert!(matches!(error, Err(TokenizerError::File { .. })), "{file:?}: {error:?}");
+    }
+    let error = Tokenizer::from_tiktoken(b"AA== 0\n", &json!({"tokenizer_class": "Other"}));
+    assert!(error.is_err_and(|e| e.to_string().contains("Other")));
+    let part = |size: u64, first: u64, pattern: &str, token: &str| {
+        json!({
+            "config": {
+                "pattern": pattern, "default_vocab_size": size, "default_num_special_tokens": first,
+            },
+            "vocab": [{"rank": 0, "token_bytes": token}],
+        })
+    };
+    let cases = [
+        json!({}),
+        part(9, 10, r"\s+", "AA=="),
+        part(u64::MAX, 0, r"\s+", "AA=="),
+        part(9, 2, r"(?<=a)b", "AA=="),
+        part(9, 2, r"\s+", "?"),
+        part(2, 2, r"\s+", "AA=="),
+    ];
+    for file in cases {
+        let error = Tokenizer::from_tekken(&serde_json::to_vec(&file).expect("JSON"));
+        assert!(matches!(error, Err(TokenizerError::File { .. })), "{file}: {error:?}");
+    }
 }
 
 #[test]
