@@ -201,7 +201,7 @@ def deepseek_r1():
     return deepseek_v3(mscale_all_dim=1.0)
 
 
-def qwen3_next():
+def qwen3_next(dense=(2,)):
     k_heads, v_heads, k_dim, v_dim = 2, 4, 16, 24
     c = config("Qwen3NextForCausalLM", "qwen3_next", vocab_size=205, hidden_size=64,
                intermediate_size=104, num_hidden_layers=3, num_attention_heads=4,
@@ -209,7 +209,7 @@ def qwen3_next():
                rope_theta=10000000.0, rope_scaling=None, full_attention_interval=2,
                linear_conv_kernel_dim=4, linear_key_head_dim=k_dim, linear_value_head_dim=v_dim,
                linear_num_key_heads=k_heads, linear_num_value_heads=v_heads,
-               decoder_sparse_step=1, mlp_only_layers=[2], moe_intermediate_size=32,
+               decoder_sparse_step=1, mlp_only_layers=list(dense), moe_intermediate_size=32,
                shared_expert_intermediate_size=40, num_experts=8, num_experts_per_tok=3,
                norm_topk_prob=True, output_router_logits=False, router_aux_loss_coef=0.001)
     key, value = k_heads * k_dim, v_heads * v_dim
@@ -234,7 +234,7 @@ def qwen3_next():
             t.linear(f"{a}.out_proj", 64, value, 2.0)
         t.norm(f"{p}.post_attention_layernorm", 64, 0.0)
         m = f"{p}.mlp"
-        if i == 2:
+        if i in dense:
             t.gated(m, 64, 104)
             return
         t.linear(f"{m}.gate", 8, 64, 2.0)
@@ -245,7 +245,12 @@ def qwen3_next():
     return c, decoder(c, layer, norm_offset=0.0)
 
 
-def falcon_h1(gate_norm=False):
+def qwen3_next_80b():
+    """Experts in every layer, as in the published models and in what llama.cpp's files can say."""
+    return qwen3_next(dense=())
+
+
+def falcon_h1(gate_norm=False, step_limit=None):
     ssm, ssm_heads, groups, state = 96, 6, 2, 20
     c = config("FalconH1ForCausalLM", "falcon_h1", vocab_size=198, hidden_size=64,
                intermediate_size=120, num_hidden_layers=2, num_attention_heads=4,
@@ -258,8 +263,8 @@ def falcon_h1(gate_norm=False):
                attention_in_multiplier=1.2, attention_out_multiplier=0.8, key_multiplier=0.7,
                mlp_multipliers=[0.9, 0.6], ssm_in_multiplier=1.25, ssm_out_multiplier=0.7,
                ssm_multipliers=[0.8, 1.1, 0.9, 1.2, 0.75])
-    if gate_norm:
-        c["time_step_limit"] = [0.05, 1.5]
+    if step_limit:
+        c["time_step_limit"] = step_limit
     conv = ssm + 2 * groups * state
 
     def layer(t, i, p):
@@ -281,6 +286,11 @@ def falcon_h1(gate_norm=False):
 
 
 def falcon_h1_norm():
+    return falcon_h1(gate_norm=True, step_limit=[0.05, 1.5])
+
+
+def falcon_h1_34b():
+    """The norm without bounds of the step size, as llama.cpp's files can say."""
     return falcon_h1(gate_norm=True)
 
 
@@ -400,12 +410,12 @@ def granite():
     return c, decoder(c, layer, embed_std=0.3)
 
 
-def qwen3_moe():
+def qwen3_moe(dense=(0,)):
     c = config("Qwen3MoeForCausalLM", "qwen3_moe", vocab_size=204, hidden_size=64,
                intermediate_size=112, moe_intermediate_size=40, num_hidden_layers=2,
                num_attention_heads=4, num_key_value_heads=2, head_dim=24, num_experts=8,
                num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=1,
-               mlp_only_layers=[0], rope_theta=1000000.0, rope_scaling=None,
+               mlp_only_layers=list(dense), rope_theta=1000000.0, rope_scaling=None,
                use_sliding_window=False, sliding_window=None, max_window_layers=2,
                output_router_logits=False, router_aux_loss_coef=0.001)
 
@@ -414,13 +424,18 @@ def qwen3_moe():
         t.attention(f"{p}.self_attn", c)
         t.qk_norm(f"{p}.self_attn", 24, 24)
         t.norm(f"{p}.post_attention_layernorm", 64)
-        if i == 0:
+        if i in dense:
             t.gated(f"{p}.mlp", 64, 112)
             return
         t.linear(f"{p}.mlp.gate", 8, 64, 2.0)
         for e in range(8):
             t.gated(f"{p}.mlp.experts.{e}", 64, 40)
     return c, decoder(c, layer)
+
+
+def qwen3_30b():
+    """Experts in every layer, as in the published models and in what llama.cpp's files can say."""
+    return qwen3_moe(dense=())
 
 
 def mixtral():
@@ -448,11 +463,13 @@ FAMILIES = {
     "falcon_h1": (falcon_h1, 79), "falcon_h1_norm": (falcon_h1_norm, 71), "lfm2": (lfm2, 72),
     "cohere2": (cohere2, 78), "bert": (bert, 74), "mistral": (mistral, 77), "phi3": (phi3, 75),
     "olmo2": (olmo2, 72), "granite": (granite, 71), "qwen3_moe": (qwen3_moe, 74),
-    "mixtral": (mixtral, 73), "gemma2": (gemma2, 70), "gemma2_2b": (gemma2_2b, 71), "deepseek_r1": (deepseek_r1, 75),
+    "mixtral": (mixtral, 73), "gemma2": (gemma2, 70), "gemma2_2b": (gemma2_2b, 71),
+    "deepseek_r1": (deepseek_r1, 75), "falcon_h1_34b": (falcon_h1_34b, 70),
+    "qwen3_next_80b": (qwen3_next_80b, 71), "qwen3_30b": (qwen3_30b, 72),
 }
 ENCODERS = ("bert", "xlm-roberta", "nomic_bert", "modernbert")
 EMBEDDERS = ("qwen3_embedding",)
-TWINS = ("llama", "qwen2", "qwen3", "gemma3")
+TWINS = ("llama", "qwen2", "qwen3", "gemma3", "gpt_oss")
 # The cached one-token path of transformers leaves out the dt clamp, and Mamba-2 has its own cache.
 NO_CACHE_CHECK = ("falcon_h1_norm", "mamba2")
 
@@ -723,7 +740,7 @@ if sys.argv[4] == "golden gpt_neox":
     tool.ModelBase.load_hparams = staticmethod(
         lambda folder, *rest: json.loads((pathlib.Path(folder) / "config.json").read_text()))
 sys.argv = ["convert", sys.argv[2], "--outtype", "f32", "--outfile", sys.argv[3],
-            "--model-name", sys.argv[4]]
+            "--model-name", sys.argv[4], *sys.argv[5:]]
 tool.main()
 """
 
@@ -734,8 +751,20 @@ def convert(arch, folder, converter, out):
     # The converter reads this file only to count the rows of the embedding.
     (folder / "tokenizer.json").write_text(json.dumps(
         {"added_tokens": [], "model": {"type": "WordPiece", "vocab": {f"t{i}": i for i in range(vocab)}}}))
+    # Layers that draft tokens are expected otherwise.
+    flags = ["--no-mtp"] if arch.startswith(("qwen3_5", "qwen3_next")) else []
     subprocess.run([sys.executable, "-c", CONVERT, str(converter), str(folder), str(out),
-                    f"golden {arch}"], check=True, env={"NO_LOCAL_GGUF": "1", "PATH": "/usr/bin"})
+                    f"golden {arch}", *flags], check=True,
+                   env={"NO_LOCAL_GGUF": "1", "PATH": "/usr/bin"})
+
+
+def factors(conf):
+    """The factors that the converter multiplies rows by, in order (Falcon-H1)."""
+    if "ssm_multipliers" not in conf:
+        return []
+    alone = [v for k, v in conf.items() if k.endswith("_multiplier")] + conf["mlp_multipliers"]
+    return ([[f] for f in alone] + [[conf["key_multiplier"], conf["attention_in_multiplier"]]]
+            + [[conf["ssm_in_multiplier"], f] for f in conf["ssm_multipliers"]])
 
 
 def twin(arch, folder, converter):
@@ -748,7 +777,8 @@ def twin(arch, folder, converter):
     convert(arch, folder, converter, folder / "twin.gguf")
     table = json.loads((HERE / arch / "tensors.json").read_text())
     sources = [values_of(row, table["salt"]).ravel() for row in table["tensors"]]
-    text = twins.describe(folder / "twin.gguf", sources)
+    conf = json.loads((folder / "config.json").read_text())
+    text = twins.describe(folder / "twin.gguf", sources, factors(conf))
     (HERE / arch / "twin.json").write_text(text)
     print(f"{arch}: twin.json {len(text)} bytes")
 

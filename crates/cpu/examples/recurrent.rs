@@ -11,8 +11,8 @@ use tokenmill_backend::{Backend, Executable};
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{
-    Act, Batch, BlockId, CacheId, CacheKind, CacheSpec, KvFormat, Limits, MAX_GROUPS, Op, Program,
-    RowPart, RowSlices, Rows, SourceError, Span, StepOutput, TokenSource, View, WeightId,
+    Act, Batch, BlockId, CacheId, CacheKind, CacheSpec, KeyHead, KvFormat, Limits, MAX_GROUPS, Op,
+    Program, RowPart, RowSlices, Rows, SourceError, Span, StepOutput, TokenSource, View, WeightId,
     WeightSource, WeightSpec, WeightUse,
 };
 use tokenmill_quant::FormatId;
@@ -100,6 +100,7 @@ fn delta_rule() -> Program {
             dt_bias,
             k_heads,
             v_heads,
+            key_head: KeyHead::Grouped,
             state,
             out: id,
         });

@@ -31,7 +31,7 @@ pub struct OpenModel {
 /// Files of a Hugging Face folder that others read; `None` where absent.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Sidecars {
-    /// `tokenizer.json`
+    /// `tokenizer.json`, `tekken.json` or `tiktoken.model`
     pub tokenizer: Option<PathBuf>,
     /// `tokenizer_config.json`
     pub tokenizer_config: Option<PathBuf>,
@@ -308,7 +308,7 @@ fn index(
 fn sidecars(folder: &Path) -> Sidecars {
     let find = |names: &[&str]| names.iter().map(|n| folder.join(n)).find(|p| p.is_file());
     Sidecars {
-        tokenizer: find(&["tokenizer.json"]),
+        tokenizer: find(&["tokenizer.json", "tekken.json", "tiktoken.model"]),
         tokenizer_config: find(&["tokenizer_config.json"]),
         special_tokens_map: find(&["special_tokens_map.json"]),
         chat_template: find(&["chat_template.jinja", "chat_template.json"]),

@@ -22,8 +22,8 @@ pub use checkpoint::{Checkpoint, Container, Extent, Meta, MetaError, MetaValue, 
 pub use cost::{Cost, Load};
 pub use device::{DeviceCaps, Limits};
 pub use op::{
-    Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, Growth, HeadNorm, Mask, NormKind, Op,
-    Operand, PoolKind, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,
+    Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, Growth, HeadNorm, KeyHead, Mask,
+    NormKind, Op, Operand, PoolKind, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,
 };
 pub use program::{BufferId, BufferSpec, CacheId, Program, ProgramError, RopeId, Rows, View};
 pub use sampling::{Sampled, SamplingParams};

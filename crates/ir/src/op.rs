@@ -27,6 +27,25 @@ pub enum GateOrder {
     AfterNorm,
 }
 
+/// Which key head a value head of the delta rule has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyHead {
+    /// `h / (v_heads / k_heads)`: Hugging Face.
+    Grouped,
+    /// `h mod k_heads`: GGUF of Qwen3.5.
+    Tiled,
+}
+
+impl KeyHead {
+    /// The key head of value head `h`.
+    pub fn of(self, h: usize, k_heads: usize, v_heads: usize) -> usize {
+        match self {
+            Self::Grouped => h / (v_heads / k_heads),
+            Self::Tiled => h % k_heads,
+        }
+    }
+}
+
 /// Normalisation of each query or key head before rotation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HeadNorm {
@@ -431,7 +450,7 @@ pub enum Op {
         /// Result.
         out: BufferId,
     },
-    /// Gated delta rule (arXiv 2412.06464), per value head h with key head h / (v_heads/k_heads):
+    /// Gated delta rule (arXiv 2412.06464), per value head h with its key head ([`KeyHead`]):
     /// q, k normalised to length 1 (eps 1e-6 under the root), q · 1/√k_dim; `β = σ(b)`,
     /// `g = −e^a_log · softplus(a + dt_bias)`; `S ← e^g S; S ← S + k (β (v − Sᵀk))ᵀ; out = Sᵀ q`.
     /// out [tokens, v_heads × v_dim]
@@ -454,6 +473,8 @@ pub enum Op {
         k_heads: u32,
         /// Value heads.
         v_heads: u32,
+        /// Which key head a value head has.
+        key_head: KeyHead,
         /// State cache of `v_heads × k_dim × v_dim`.
         state: CacheId,
         /// Result.

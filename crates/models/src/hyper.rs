@@ -218,6 +218,19 @@ impl<'a> Hyper<'a> {
         }
     }
 
+    /// A list of exactly N numbers of config.json, or the default.
+    pub fn numbers<const N: usize>(
+        &self,
+        key: &str,
+        default: [f32; N],
+    ) -> Result<[f32; N], ModelError> {
+        let Some(list) = self.meta.opt_list(key)? else { return Ok(default) };
+        let numbers: Vec<f32> =
+            list.iter().filter_map(MetaValue::as_f64).map(|x| x as f32).collect();
+        <[f32; N]>::try_from(numbers)
+            .map_err(|v| ModelError::unsupported(key, format!("a list of {} numbers", v.len())))
+    }
+
     /// Inner width of an expert: its own key, or the usual one.
     pub fn expert_width(&self) -> Result<u32, MetaError> {
         self.opt_u32(EXPERT_FFN)?.map_or_else(|| self.u32(FFN), Ok)
@@ -245,25 +258,29 @@ impl<'a> Hyper<'a> {
         Ok(self.meta.opt_u32(&key)?.unwrap_or(0))
     }
 
-    /// Whether each layer attends to everything, not to a window: as the file lists it, else
-    /// every `every`-th (or the file's own number), the last of each run or the `first`.
+    /// Whether each layer attends to everything, not to a window or a state: as the file lists it,
+    /// else every `every`-th (or the file's own number), the last of each run or the `first`.
     pub fn full_layers(&self, every: u32, first: bool) -> Result<Vec<bool>, ModelError> {
         let layers = self.layers()? as usize;
-        let key = self.own("layer_types", "attention.sliding_window_pattern");
-        let list = match self.meta.get(&key) {
+        let lists = [
+            self.own("layer_types", "attention.sliding_window_pattern"),
+            self.own("", "attention.recurrent_layers"),
+        ];
+        let list = lists.iter().find_map(|key| match self.meta.get(key) {
             Some(MetaValue::List(list)) => Some(list),
             _ => None,
-        };
+        });
         let mut every = every;
         for key in [
             self.own("sliding_window_pattern", "attention.sliding_window_pattern"),
             self.own("global_attn_every_n_layers", ""),
+            self.own("full_attention_interval", "full_attention_interval"),
         ] {
             every = self.meta.get(&key).and_then(MetaValue::as_u32).unwrap_or(every);
         }
         let every = every.max(1) as usize;
         let full = |i: usize| match list.and_then(|l| l.get(i)) {
-            Some(MetaValue::Bool(window)) => !window,
+            Some(MetaValue::Bool(other)) => !other,
             Some(kind) => kind.as_str() == Some("full_attention"),
             None => (i + usize::from(!first)).is_multiple_of(every),
         };

@@ -2,8 +2,8 @@
 //! memory or devices. Variety lives in enum variants, not in flags.
 
 use tokenmill_ir::{
-    Act, GateAct, GateOrder, GroupRule, Growth, Mask, NormKind, PoolKind, RopePairing, RouteScore,
-    Unary,
+    Act, GateAct, GateOrder, GroupRule, Growth, KeyHead, Mask, NormKind, PoolKind, RopePairing,
+    RouteScore, Unary,
 };
 
 /// A model.
@@ -370,6 +370,8 @@ pub struct DeltaNet {
     pub k_dim: u32,
     /// Columns of a value head.
     pub v_dim: u32,
+    /// Which key head a value head has.
+    pub key_head: KeyHead,
     /// Taps of the convolution.
     pub kernel: u32,
     /// Norm of the output, a head at a time.

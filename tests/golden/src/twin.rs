@@ -1,5 +1,5 @@
 //! GGUF twins without their numbers (`twins.py` makes the descriptions): metadata, and for every row
-//! where in the hashed tensors its numbers stand.
+//! where in the hashed tensors its numbers stand, and what they are multiplied by.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -23,9 +23,14 @@ struct Twin {
 struct Tensor {
     name: String,
     shape: Vec<u64>,
+    /// Numbers of a row of `runs`, where that is not the last of `shape`.
+    width: Option<usize>,
     /// `[source, start, step between rows, rows, stride]`
     #[serde(default)]
     runs: Vec<[usize; 5]>,
+    /// Of each run: factors, one after the other. Empty where no run has any.
+    #[serde(default)]
+    times: Vec<Vec<f32>>,
     /// Numbers that stand nowhere: sums, exponentials.
     #[serde(default)]
     values: Vec<f32>,
@@ -72,13 +77,15 @@ fn numbers(t: &Tensor, sources: &Tensors, known: &mut HashMap<usize, Vec<f32>>) 
     if t.runs.is_empty() {
         return t.values.clone();
     }
-    let cols = *t.shape.last().expect("a shape") as usize;
+    let cols = t.width.unwrap_or(*t.shape.last().expect("a shape") as usize);
     let mut all = Vec::new();
-    for &[source, start, step, rows, stride] in &t.runs {
+    for (at, &[source, start, step, rows, stride]) in t.runs.iter().enumerate() {
         let values = known.entry(source).or_insert_with(|| sources.values(source));
+        let times = t.times.get(at).map_or(&[][..], Vec::as_slice);
         for row in 0..rows {
             let first = start + row * step;
-            all.extend((0..cols).map(|i| values[first + i * stride]));
+            let number = |i: usize| times.iter().fold(values[first + i * stride], |x, f| x * f);
+            all.extend((0..cols).map(number));
         }
     }
     all

@@ -4,7 +4,9 @@
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_files::OpenModel;
 use tokenmill_golden_tests::{Golden, Runner, Variant, worst_difference};
-use tokenmill_ir::{Act, GateAct, GateOrder, KvFormat, Mask, NormKind, RopePairing, RouteScore};
+use tokenmill_ir::{
+    Act, GateAct, GateOrder, KeyHead, KvFormat, Mask, NormKind, RopePairing, RouteScore,
+};
 use tokenmill_models::spec::*;
 use tokenmill_models::{ModelSpec, lower, spec_of};
 
@@ -155,6 +157,7 @@ const CHANGES: &[(&str, Change)] = &[
     }),
     ("delta.norm.eps", |m| delta(m, |d| d.norm.eps *= 2.0)),
     ("delta.kernel", |m| delta(m, |d| d.kernel -= 1)),
+    ("delta.key_head", |m| delta(m, |d| d.key_head = KeyHead::Tiled)),
     ("mamba.dt_limit", |m| mamba(m, |x| x.dt_limit = (0.2, 0.4))),
     ("mamba.norm", |m| mamba(m, |x| x.norm = None)),
     ("mamba.norm.eps", |m| mamba(m, |x| each(&mut x.norm, |n| n.0.eps *= 2.0))),

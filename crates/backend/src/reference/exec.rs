@@ -322,7 +322,7 @@ impl ReferenceExecutable {
                 let weight = self.weight(*weight);
                 recurrent::conv(self.rows(*x), weight, bias, *act, &mut cache, batch)
             }
-            Op::DeltaRule { q, k, v, a, b, a_log, dt_bias, k_heads, v_heads, .. } => {
+            Op::DeltaRule { q, k, v, a, b, a_log, dt_bias, k_heads, v_heads, key_head, .. } => {
                 let delta = recurrent::Delta {
                     q: self.rows(*q),
                     k: self.rows(*k),
@@ -333,6 +333,7 @@ impl ReferenceExecutable {
                     dt_bias: self.weight(*dt_bias),
                     k_heads: *k_heads as usize,
                     v_heads: *v_heads as usize,
+                    key_head: *key_head,
                 };
                 recurrent::delta_rule(&delta, &mut cache, batch)
             }

@@ -1,6 +1,6 @@
 //! Recurrences in token order: causal convolution, gated delta rule, selective scan.
 
-use tokenmill_ir::{Act, Batch, Span};
+use tokenmill_ir::{Act, Batch, KeyHead, Span};
 
 use super::attention::table;
 use super::caches::Cache;
@@ -64,6 +64,7 @@ pub(super) struct Delta<'a> {
     pub dt_bias: &'a Matrix,
     pub k_heads: usize,
     pub v_heads: usize,
+    pub key_head: KeyHead,
 }
 
 /// Gated delta rule. [tokens, v_heads × v_dim]
@@ -72,7 +73,7 @@ pub(super) fn delta_rule(d: &Delta<'_>, cache: &mut Cache, batch: &Batch) -> Vec
     let mut out = Vec::with_capacity(d.v.count() * d.v.cols);
     over_spans(cache, batch, |row, states| {
         for (h, state) in states.chunks_exact_mut(k_dim * v_dim).enumerate() {
-            let group = h / (d.v_heads / d.k_heads);
+            let group = d.key_head.of(h, d.k_heads, d.v_heads);
             let q = unit(&d.q.row(row)[group * k_dim..][..k_dim]);
             let k = unit(&d.k.row(row)[group * k_dim..][..k_dim]);
             let v = &d.v.row(row)[h * v_dim..][..v_dim];

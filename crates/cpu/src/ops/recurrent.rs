@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use tokenmill_ir::{Act, BlockId, Rows as RowKind, Span};
+use tokenmill_ir::{Act, BlockId, KeyHead, Rows as RowKind, Span};
 
 use super::linear::activate;
 use crate::caches::Cache;
@@ -242,6 +242,7 @@ pub(crate) struct DeltaRule {
     pub dt_bias: Vec<f32>,
     pub k_heads: usize,
     pub v_heads: usize,
+    pub key_head: KeyHead,
     pub cache: usize,
     pub out: Cols,
 }
@@ -268,7 +269,7 @@ impl DeltaRule {
         };
         let (q, rest) = scratch.split_at_mut(k_dim);
         let (k, held) = rest.split_at_mut(k_dim);
-        let group = h / (self.v_heads / self.k_heads);
+        let group = self.key_head.of(h, self.k_heads, self.v_heads);
         let one = |v: Cols, i: usize, n: usize| Cols { start: v.start + i * n, cols: n, ..v };
         let isa = job.step.isa;
         for row in span.first as usize..(span.first + span.len) as usize {

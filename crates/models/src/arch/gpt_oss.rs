@@ -5,7 +5,7 @@ use tokenmill_ir::{GateAct, Mask, MetaValue, RopePairing, RouteScore};
 use super::{Arch, llama};
 use crate::error::ModelError;
 use crate::hyper::*;
-use crate::spec::{Experts, Ffn, GateUp, ModelSpec, Weigh};
+use crate::spec::{Experts, Ffn, GateUp, ModelSpec, RopeScaling, RopeSpec, Weigh};
 
 pub const ARCH: Arch = Arch { name: "gpt_oss", spellings: &["gpt_oss", "gpt-oss"], spec };
 
@@ -21,6 +21,13 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         };
         if windowed {
             a.mask = Mask::Window(window);
+        }
+        // llama.cpp's files do not say that the bounds are not rounded.
+        match &mut a.rope {
+            Some(RopeSpec { scaling: RopeScaling::Yarn { truncate, .. }, .. }) if h.is_gguf() => {
+                *truncate = false;
+            }
+            _ => {}
         }
     }
     let limit = h.meta().opt_f32("swiglu_limit")?.unwrap_or(7.0);

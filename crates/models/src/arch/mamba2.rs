@@ -1,6 +1,6 @@
 //! Mamba-2 (arXiv 2405.21060): one selective scan a layer, no feed-forward part.
 
-use tokenmill_ir::{GateOrder, MetaValue};
+use tokenmill_ir::GateOrder;
 
 use super::Arch;
 use crate::error::ModelError;
@@ -50,26 +50,24 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
 /// The scan with a gated norm of its output, over each group.
 pub fn mixer(h: &Hyper<'_>, keys: &Keys, eps: f32) -> Result<Mamba, ModelError> {
     let m = h.meta();
-    let limit: Vec<f32> = match m.opt_list("time_step_limit")? {
-        Some(list) => list.iter().filter_map(MetaValue::as_f64).map(|x| x as f32).collect(),
-        None => vec![0.0, f32::INFINITY],
-    };
-    let &[low, high] = limit.as_slice() else {
-        return Err(ModelError::unsupported("time_step_limit", format!("{limit:?}")));
-    };
+    let limit = h.numbers("time_step_limit", [0.0, f32::INFINITY])?;
     let read = |hf, gguf| m.u32(&h.own(hf, gguf));
     let heads = read(keys.heads, "ssm.time_step_rank")?;
     let head_dim = match h.is_gguf() {
         true => m.u32(&h.own("", "ssm.inner_size"))? / heads.max(1),
         false => m.u32(keys.head_dim)?,
     };
+    let groups = read(keys.groups, "ssm.group_count")?;
+    if groups == 0 || heads % groups != 0 {
+        return Err(ModelError::unsupported(keys.groups, format!("{groups} for {heads} heads")));
+    }
     Ok(Mamba {
         heads,
         head_dim,
-        groups: read(keys.groups, "ssm.group_count")?,
+        groups,
         state_dim: read(keys.state, "ssm.state_size")?,
         kernel: read(keys.kernel, "ssm.conv_kernel")?,
-        dt_limit: (low, high),
+        dt_limit: limit.into(),
         norm: Some((Norm::rms(eps), GateOrder::BeforeNorm)),
         in_scale: 1.0,
         out_scale: 1.0,

@@ -5,12 +5,12 @@ use super::{Arch, gemma2, llama, qwen3_moe};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::*;
-use tokenmill_ir::{MetaValue, RopePairing};
+use tokenmill_ir::{KeyHead, RopePairing};
 
-pub const ARCH: Arch = Arch { name: "qwen3_next", spellings: &["qwen3_next"], spec };
+pub const ARCH: Arch = Arch { name: "qwen3_next", spellings: &["qwen3_next", "qwen3next"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
-    let mut model = mixed_layers(h)?;
+    let mut model = mixed_layers(h, KeyHead::Grouped)?;
     let ffn = Ffn::Experts(experts(h)?);
     let sparse = qwen3_moe::sparse_layers(h, model.layers.len())?;
     for (_, f) in model.ffn_mut().filter(|(i, _)| sparse[*i]) {
@@ -27,8 +27,7 @@ pub fn experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
 }
 
 /// The layers with dense feed-forward parts.
-pub fn mixed_layers(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
-    let m = h.meta();
+pub fn mixed_layers(h: &Hyper<'_>, key_head: KeyHead) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_with(h, RopePairing::Half)?;
     let norm = gemma2::gemma_norm(h)?; // weights stored around 0
     model.final_norm = Some(norm);
@@ -37,24 +36,33 @@ pub fn mixed_layers(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         a.gated = true;
         a.qk_norm = QkNorm::Head(norm);
     }
-    let delta = DeltaNet {
-        k_heads: m.u32("linear_num_key_heads")?,
-        v_heads: m.u32("linear_num_value_heads")?,
-        k_dim: m.u32("linear_key_head_dim")?,
-        v_dim: m.u32("linear_value_head_dim")?,
-        kernel: m.u32("linear_conv_kernel_dim")?,
-        norm: Norm::rms(h.f32(RMS_EPS)?),
-    };
-    let every = m.opt_u32("full_attention_interval")?.unwrap_or(4).max(1) as usize;
-    let types = m.opt_list("layer_types")?;
-    for (i, layer) in model.layers.iter_mut().enumerate() {
-        let full = match types {
-            Some(list) => list.get(i).and_then(MetaValue::as_str) == Some("full_attention"),
-            None => (i + 1) % every == 0,
-        };
-        if !full {
-            layer.branches[0].body = Body::Mix(vec![Mixer::DeltaNet(delta.clone())]);
-        }
+    let delta = delta_net(h, key_head)?;
+    let full = h.full_layers(4, false)?;
+    for (layer, _) in model.layers.iter_mut().zip(full).filter(|(_, full)| !full) {
+        layer.branches[0].body = Body::Mix(vec![Mixer::DeltaNet(delta.clone())]);
     }
     Ok(model)
+}
+
+fn delta_net(h: &Hyper<'_>, key_head: KeyHead) -> Result<DeltaNet, ModelError> {
+    let read = |hf, gguf| h.meta().u32(&h.own(hf, gguf));
+    let k_heads = read("linear_num_key_heads", "ssm.group_count")?;
+    let v_heads = read("linear_num_value_heads", "ssm.time_step_rank")?;
+    if k_heads == 0 || v_heads == 0 || v_heads % k_heads != 0 {
+        let heads = format!("{v_heads} on {k_heads} key heads");
+        return Err(ModelError::unsupported("linear_num_value_heads", heads));
+    }
+    let v_dim = match h.is_gguf() {
+        true => read("", "ssm.inner_size")? / v_heads,
+        false => read("linear_value_head_dim", "")?,
+    };
+    Ok(DeltaNet {
+        k_heads,
+        v_heads,
+        k_dim: read("linear_key_head_dim", "ssm.state_size")?,
+        v_dim,
+        key_head,
+        kernel: read("linear_conv_kernel_dim", "ssm.conv_kernel")?,
+        norm: Norm::rms(h.f32(RMS_EPS)?),
+    })
 }

@@ -331,44 +331,47 @@ impl Lower<'_> {
     }
 
     fn delta_net(&mut self, d: &DeltaNet, x: View) -> Result<View, ModelError> {
+        let (qkv, z) = self.delta_qkvz(d)?;
+        let ba = self.delta_rates(d)?;
+        let [qkv, z, ba] = [qkv, z, ba].map(|w| self.linear(x, w));
+        self.delta_rule(d, qkv, z, ba)
+    }
+
+    /// Queries, keys and values; gates.
+    fn delta_qkvz(&mut self, d: &DeltaNet) -> Result<(WeightId, WeightId), ModelError> {
         let hidden = self.spec.hidden;
-        let ratio = d.v_heads / d.k_heads.max(1);
-        let (k, v) = (u64::from(d.k_dim), u64::from(d.v_dim * ratio));
+        let v_cols = d.v_heads * d.v_dim;
         if self.tensor_opt(Role::DeltaQkv).is_some() {
-            return self.delta_net_split(d, x);
+            let qkv = self.matrix(Role::DeltaQkv, 2 * d.k_heads * d.k_dim + v_cols, hidden)?;
+            return Ok((qkv, self.matrix(Role::DeltaZ, v_cols, hidden)?));
         }
-        // Rows of the input projection: key head after key head, its q, k, v and z.
+        // Rows of one tensor: key head after key head, its q, k, v and z.
+        let (k, v) = (u64::from(d.k_dim), u64::from(v_cols / d.k_heads));
         let of = |start, count| {
             let repeat = d.k_heads.into();
             Some(RowSlices { start, count, stride: 2 * k + 2 * v, repeat })
         };
         let role = Role::DeltaIn;
         let parts = [(role, of(0, k)), (role, of(k, k)), (role, of(2 * k, v))];
-        let qkv_weight = self.stacked("delta.qkv", hidden, &parts)?;
-        let z_weight = self.stacked("delta.z", hidden, &[(role, of(2 * k + v, v))])?;
-        let r = u64::from(ratio);
-        let ba = |start| {
+        let qkv = self.stacked("delta.qkv", hidden, &parts)?;
+        Ok((qkv, self.stacked("delta.z", hidden, &[(role, of(2 * k + v, v))])?))
+    }
+
+    /// β, then α, of each value head.
+    fn delta_rates(&mut self, d: &DeltaNet) -> Result<WeightId, ModelError> {
+        let hidden = self.spec.hidden;
+        if self.tensor_opt(Role::DeltaBetaAlpha).is_none() {
+            let parts = [(Role::DeltaBeta, None), (Role::DeltaAlpha, None)];
+            return self.stacked("delta.ba", hidden, &parts);
+        }
+        // Rows of one tensor: key head after key head, the β and the α of its value heads.
+        let r = u64::from(d.v_heads / d.k_heads);
+        let of = |start| {
             let repeat = d.k_heads.into();
             Some(RowSlices { start, count: r, stride: 2 * r, repeat })
         };
         let role = Role::DeltaBetaAlpha;
-        let ba_weight = self.stacked("delta.ba", hidden, &[(role, ba(0)), (role, ba(r))])?;
-        let qkv = self.linear(x, qkv_weight);
-        let z = self.linear(x, z_weight);
-        let ba = self.linear(x, ba_weight);
-        self.delta_rule(d, qkv, z, ba)
-    }
-
-    /// Projections stored apart: queries, keys and values; gates; β; α.
-    fn delta_net_split(&mut self, d: &DeltaNet, x: View) -> Result<View, ModelError> {
-        let hidden = self.spec.hidden;
-        let v_cols = d.v_heads * d.v_dim;
-        let qkv = self.matrix(Role::DeltaQkv, 2 * d.k_heads * d.k_dim + v_cols, hidden)?;
-        let z = self.matrix(Role::DeltaZ, v_cols, hidden)?;
-        let ba = [(Role::DeltaBeta, None), (Role::DeltaAlpha, None)];
-        let ba = self.stacked("delta.ba", hidden, &ba)?;
-        let [qkv, z, ba] = [qkv, z, ba].map(|w| self.linear(x, w));
-        self.delta_rule(d, qkv, z, ba)
+        self.stacked("delta.ba", hidden, &[(role, of(0)), (role, of(r))])
     }
 
     /// From projections to the output; `ba` holds β, then α, of each value head.
@@ -396,6 +399,7 @@ impl Lower<'_> {
             dt_bias,
             k_heads: d.k_heads,
             v_heads: d.v_heads,
+            key_head: d.key_head,
             state,
             out: out.buffer,
         });

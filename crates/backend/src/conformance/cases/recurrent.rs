@@ -1,6 +1,6 @@
 //! Recurrences, whose state lives in slots.
 
-use tokenmill_ir::{Act, CacheKind, KvFormat, Op};
+use tokenmill_ir::{Act, CacheKind, KeyHead, KvFormat, Op};
 use tokenmill_quant::FormatId;
 
 use crate::conformance::lab::Lab;
@@ -11,7 +11,11 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
     for (kernel, act) in [(4, Some(Act::Silu)), (3, None), (1, None)] {
         all.push(conv(kernel, act, block));
     }
-    all.extend([(2, 2), (2, 6)].map(|(k, v)| delta_rule(k, v, block)));
+    for (k_heads, v_heads, key_head) in
+        [(2, 2, KeyHead::Grouped), (2, 6, KeyHead::Grouped), (2, 6, KeyHead::Tiled)]
+    {
+        all.push(delta_rule(k_heads, v_heads, key_head, block));
+    }
     all.extend([(4, 1), (6, 2)].map(|(heads, groups)| scan(heads, groups, block)));
     all
 }
@@ -28,7 +32,7 @@ fn conv(kernel: u32, act: Option<Act>, block: u32) -> Case {
     lab.finish(format!("convolution of {kernel} taps"), out, Tolerance::F32, block)
 }
 
-fn delta_rule(k_heads: u32, v_heads: u32, block: u32) -> Case {
+fn delta_rule(k_heads: u32, v_heads: u32, key_head: KeyHead, block: u32) -> Case {
     let mut lab = Lab::new(41);
     let (k_dim, v_dim) = (24, 20);
     let keys = k_heads * k_dim;
@@ -46,11 +50,17 @@ fn delta_rule(k_heads: u32, v_heads: u32, block: u32) -> Case {
         dt_bias,
         k_heads,
         v_heads,
+        key_head,
         state,
         out: out.buffer,
     });
     let tolerance = Tolerance { nmse: 1e-8, max: 1e-3 };
-    lab.finish(format!("delta rule, {v_heads} heads on {k_heads}"), out, tolerance, block)
+    lab.finish(
+        format!("delta rule, {v_heads} heads on {k_heads}, {key_head:?}"),
+        out,
+        tolerance,
+        block,
+    )
 }
 
 fn scan(heads: u32, groups: u32, block: u32) -> Case {
