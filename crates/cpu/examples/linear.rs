@@ -1,7 +1,8 @@
 //! Measures the linear kernels beside the limits of the machine, in the same run.
 //!
-//! `cargo run --release -p tokenmill-cpu --example linear [-- format … isa …]`, on one thread. For
-//! one token the rate is bytes of weights; for 512 it is operations (2 per weight and token).
+//! `cargo run --release -p tokenmill-cpu --example linear [-- format … isa … ROWSxCOLS … tokens …]`, on one
+//! thread. For up to 8 tokens the rate is bytes of weights; for more it is operations (2 per weight and
+//! token).
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -13,13 +14,25 @@ use tokenmill_cpu::memory::Buffer;
 use tokenmill_quant::panel::PanelSpec;
 use tokenmill_quant::{FORMATS, FormatId};
 
-/// Shapes measured: (rows, columns).
+/// Shapes measured where none are named: (rows, columns).
 const SHAPES: [(usize, usize); 3] = [(1536, 576), (2048, 2048), (2048, 8192)];
+/// Tokens measured where no numbers are named.
+const TOKENS: [usize; 9] = [1, 2, 4, 6, 8, 16, 32, 128, 512];
 /// A weight this large does not stay in a core's own caches; several copies are walked.
 const COLD_BYTES: usize = 192 << 20;
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let (mut formats, mut isas) = (Vec::new(), Vec::new());
+    let (mut shapes, mut tokens) = (Vec::new(), Vec::new());
+    for arg in std::env::args().skip(1) {
+        let shape = arg.split_once('x').and_then(|(r, c)| Some((r.parse().ok()?, c.parse().ok()?)));
+        match (Isa::from_name(&arg), shape, arg.parse()) {
+            (Some(isa), ..) => isas.push(isa),
+            (_, Some(shape), _) => shapes.push(shape),
+            (_, _, Ok(n)) => tokens.push(n),
+            _ => formats.push(arg),
+        }
+    }
     for arithmetic in Arithmetic::ALL {
         let limit = limits::ops(1, arithmetic);
         let (name, rate) = (arithmetic.name(), limit.rate.best / 1e12);
@@ -28,24 +41,22 @@ fn main() {
     if let Some(read) = limits::read(1, Level::Dram, usize::MAX) {
         println!("read: {:.1} GB/s", read.rate.best / 1e9);
     }
-    for format in FORMATS.iter().filter(|f| f.id.is_weight()) {
-        let formats = || wanted.iter().filter(|w| Isa::from_name(w).is_none());
-        if formats().next().is_some() && !formats().any(|w| w == format.name) {
-            continue;
-        }
-        for (rows, cols) in SHAPES {
-            let isas = || wanted.iter().filter_map(|w| Isa::from_name(w));
-            let named = |isa: &Isa| isas().next().is_none() || isas().any(|w| w == *isa);
-            let fast = Isa::ALL.into_iter().skip(1).filter(|isa| isa.is_available());
-            for isa in fast.filter(named) {
-                measure(format.id, rows, cols, isa);
+    let shapes = if shapes.is_empty() { SHAPES.to_vec() } else { shapes };
+    let tokens = if tokens.is_empty() { TOKENS.to_vec() } else { tokens };
+    let fast = || Isa::ALL.into_iter().skip(1).filter(|isa| isa.is_available());
+    let isas: Vec<Isa> = fast().filter(|isa| isas.is_empty() || isas.contains(isa)).collect();
+    let named = |name: &str| formats.is_empty() || formats.iter().any(|f| f == name);
+    for format in FORMATS.iter().filter(|f| f.id.is_weight() && named(f.name)) {
+        for &(rows, cols) in &shapes {
+            for &isa in &isas {
+                measure(format.id, rows, cols, isa, &tokens);
             }
         }
     }
 }
 
 /// Prints one line for a shape.
-fn measure(format: FormatId, rows: usize, cols: usize, isa: Isa) {
+fn measure(format: FormatId, rows: usize, cols: usize, isa: Isa, tokens: &[usize]) {
     let Ok(spec) = PanelSpec::new(format, rows, cols) else { return };
     let stored = vec![0x11; rows * spec.stored_row_bytes()];
     let copies = (COLD_BYTES / spec.bytes()).max(1);
@@ -55,13 +66,14 @@ fn measure(format: FormatId, rows: usize, cols: usize, isa: Isa) {
         spec.repack(0, &stored, copy);
     }
     print!("{:<6} {rows}x{cols} {:<8}", format.name(), isa.name());
-    for tokens in [1, 2, 4, 6, 8] {
-        let gb_s = rate(&spec, bytes, isa, tokens) * spec.bytes() as f64 / 1e9;
-        print!("  {tokens} tok {gb_s:6.1} GB/s");
-    }
-    for tokens in [16, 32, 128, 512] {
-        let ops = 2.0 * (rows * cols * tokens) as f64;
-        print!("  {tokens} tok {:5.3} TOP/s", rate(&spec, bytes, isa, tokens) * ops / 1e12);
+    for &tokens in tokens {
+        let calls = rate(&spec, bytes, isa, tokens);
+        if tokens <= 8 {
+            print!("  {tokens} tok {:6.1} GB/s", calls * spec.bytes() as f64 / 1e9);
+        } else {
+            let ops = 2.0 * (rows * cols * tokens) as f64;
+            print!("  {tokens} tok {:5.3} TOP/s", calls * ops / 1e12);
+        }
     }
     println!();
 }

@@ -32,8 +32,15 @@ impl Vector for Avx2 {
     type Float = [__m256; 2];
     type Int = [__m256i; 2];
 
-    // 12 sums of the 16 registers.
-    const TILE: (usize, usize) = (2, 3);
+    // 12 sums of the 16 registers, a key and a splat. Two vectors take four registers for keys, and
+    // with three rows one sum goes through memory: its chain takes 12 cycles a step and not 6. Few
+    // rows have too few chains otherwise.
+    const ROWS: usize = 6;
+
+    #[inline(always)]
+    fn vectors(rows: usize) -> usize {
+        if rows <= 3 { 2 } else { 1 }
+    }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> [__m256; 2] {
@@ -197,13 +204,15 @@ impl Vector for Avx2 {
         rows: usize,
         t: &ScoreTile,
     ) {
+        // Apart from its caller, whose constants would take registers.
+        #[inline(never)]
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
             t: &ScoreTile,
         ) {
             unsafe { blocked::scores::<Avx2, INT8, STORED, N, R>(t) }
         }
-        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2], [1 2 3]) }
+        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2], [1 2 3 4 5 6]) }
     }
     #[inline(always)]
     unsafe fn values<const INT8: bool, const STORED: bool>(
@@ -211,13 +220,15 @@ impl Vector for Avx2 {
         rows: usize,
         t: &ValueTile,
     ) {
+        // Apart from its caller, whose constants would take registers.
+        #[inline(never)]
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
             t: &ValueTile,
         ) {
             unsafe { blocked::values::<Avx2, INT8, STORED, N, R>(t) }
         }
-        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2], [1 2 3]) }
+        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2], [1 2 3 4 5 6]) }
     }
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn load_queries(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {

@@ -21,7 +21,12 @@ impl Vector for Avx512 {
     type Int = __m512i;
 
     // 24 sums of the 32 registers.
-    const TILE: (usize, usize) = (4, 6);
+    const ROWS: usize = 6;
+
+    #[inline(always)]
+    fn vectors(_: usize) -> usize {
+        4
+    }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> __m512 {

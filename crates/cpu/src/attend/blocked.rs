@@ -12,7 +12,7 @@ use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scalar::code_scale;
 use super::scratch::{floats, shorts};
 use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
-use super::{AttendJob, CODE_MAX, Item, Scratch, TILE, widen};
+use super::{AttendJob, BAND, CODE_MAX, Item, Scratch, TILE, widen};
 use crate::math::tanh;
 
 /// Bytes of 16 words as a kernel reads them.
@@ -322,28 +322,40 @@ pub(super) unsafe fn split<V: Vector, const KEYS8: bool, const VALUES8: bool>(
         };
         // SAFETY: passed on.
         let place = unsafe { widen::tile::<V>(job, item, tile, of_tile(range.clone()), scratch) };
-        for first in (0..rows).step_by(V::TILE.1) {
-            let chunk = first..rows.min(first + V::TILE.1);
-            let keys = of_tile(job.seen_by(item, chunk.clone()));
-            if keys.is_empty() {
-                continue;
-            }
-            let mut decay = [0.0; GROUP];
-            let mut p_scale = [0.0; GROUP];
+        for first in (0..rows).step_by(BAND) {
+            let band = first..rows.min(first + BAND);
+            let chunks = band.clone().step_by(V::ROWS);
+            let chunks = chunks.map(|start| start..band.end.min(start + V::ROWS));
+            let seen = |chunk: &Range<usize>| of_tile(job.seen_by(item, chunk.clone()));
+            let mut factors = [([0.0; GROUP], [0.0; GROUP]); BAND / 3];
             // SAFETY: passed on; the scratch is as large as its shapes.
             unsafe {
-                score_rows::<V, KEYS8>(job, &place, chunk.clone(), keys.clone(), scratch);
-                for row in chunk.clone() {
-                    let seen = of_tile(job.seen_by(item, row..row + 1));
-                    let i = row - first;
-                    cover(job, &keys, seen, &mut floats(&mut scratch.s)[i * TILE..][..TILE]);
+                // All rows of the band on the keys, then on the values: the first-level cache
+                // holds either.
+                for (chunk, (decay, p_scale)) in chunks.clone().zip(&mut factors) {
+                    let keys = seen(&chunk);
+                    if keys.is_empty() {
+                        continue;
+                    }
+                    let at = chunk.start - first;
+                    score_rows::<V, KEYS8>(job, &place, chunk.clone(), at, keys.clone(), scratch);
+                    for row in chunk.clone() {
+                        let seen = of_tile(job.seen_by(item, row..row + 1));
+                        let s = &mut floats(&mut scratch.s)[(row - first) * TILE..][..TILE];
+                        cover(job, &keys, seen, s);
+                    }
+                    weigh::<V>(chunk.clone(), at, &keys, decay, scratch);
+                    if VALUES8 {
+                        encode_weights::<V>(chunk.len(), at, &keys, p_scale, scratch);
+                    }
                 }
-                weigh::<V>(chunk.clone(), &keys, &mut decay, scratch);
-                if VALUES8 {
-                    encode_weights::<V>(chunk.len(), &keys, &mut p_scale, scratch);
+                for (chunk, factors) in chunks.zip(&factors) {
+                    let keys = seen(&chunk);
+                    if !keys.is_empty() {
+                        let at = chunk.start - first;
+                        add_values::<V, VALUES8>(job, &place, chunk, at, keys, factors, scratch);
+                    }
                 }
-                let factors = (&decay, &p_scale);
-                add_values::<V, VALUES8>(job, &place, chunk, keys, factors, scratch);
             }
         }
     }
@@ -355,7 +367,7 @@ fn groups(keys: &Range<usize>) -> Range<usize> {
     keys.start / GROUP..keys.end.div_ceil(GROUP)
 }
 
-/// Scores of a chunk of rows.
+/// Scores of a chunk of rows, which begins `at` rows into its band.
 ///
 /// # Safety
 /// As [`split`].
@@ -364,13 +376,14 @@ unsafe fn score_rows<V: Vector, const INT8: bool>(
     job: &AttendJob<'_>,
     place: &TilePlace,
     chunk: Range<usize>,
+    at: usize,
     keys: Range<usize>,
     scratch: &mut Scratch,
 ) {
     let steps = if INT8 { job.k_dim.div_ceil(2) } else { job.k_dim };
     let groups = groups(&keys);
-    for group in groups.clone().step_by(V::TILE.0) {
-        let count = V::TILE.0.min(groups.end - group);
+    for group in groups.clone().step_by(V::vectors(chunk.len())) {
+        let count = V::vectors(chunk.len()).min(groups.end - group);
         let lane = group * GROUP;
         let mut k = [std::ptr::null(); TILE / GROUP];
         k[..count].copy_from_slice(&place.k[group..group + count]);
@@ -380,7 +393,7 @@ unsafe fn score_rows<V: Vector, const INT8: bool>(
             k,
             k_step: place.k_step,
             next: place.next_k,
-            s: floats(&mut scratch.s)[lane..].as_mut_ptr(),
+            s: floats(&mut scratch.s)[at * TILE + lane..].as_mut_ptr(),
             k_scale: floats(&mut scratch.scales)[lane..].as_ptr(),
             q_scale: scratch.q_scale[chunk.start..].as_ptr(),
         };
@@ -424,12 +437,13 @@ fn cover(job: &AttendJob<'_>, keys: &Range<usize>, seen: Range<usize>, s: &mut [
 #[inline(always)]
 unsafe fn weigh<V: Vector>(
     chunk: Range<usize>,
+    at: usize,
     keys: &Range<usize>,
     decay: &mut [f32; GROUP],
     scratch: &mut Scratch,
 ) {
     let groups = groups(keys);
-    let s = floats(&mut scratch.s)[..V::TILE.1 * TILE].as_mut_ptr();
+    let s = floats(&mut scratch.s)[at * TILE..][..V::ROWS * TILE].as_mut_ptr();
     let mut base = [0.0; GROUP];
     // SAFETY: rows and groups of the tile; registers.
     unsafe {
@@ -468,14 +482,15 @@ unsafe fn weigh<V: Vector>(
 #[inline(always)]
 unsafe fn encode_weights<V: Vector>(
     rows: usize,
+    at: usize,
     keys: &Range<usize>,
     p_scale: &mut [f32; GROUP],
     scratch: &mut Scratch,
 ) {
     let groups = groups(keys);
-    let s = floats(&mut scratch.s)[..V::TILE.1 * TILE].as_mut_ptr();
+    let s = floats(&mut scratch.s)[at * TILE..][..V::ROWS * TILE].as_mut_ptr();
     let v_scale = floats(&mut scratch.scales)[TILE..].as_ptr();
-    let codes = shorts(&mut scratch.p)[..V::TILE.1 * TILE].as_mut_ptr();
+    let codes = shorts(&mut scratch.p)[at * TILE..][..V::ROWS * TILE].as_mut_ptr();
     for (i, p_scale) in p_scale[..rows].iter_mut().enumerate() {
         // SAFETY: rows and groups of the tile; registers.
         unsafe {
@@ -506,8 +521,9 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
     job: &AttendJob<'_>,
     place: &TilePlace,
     chunk: Range<usize>,
+    at: usize,
     keys: Range<usize>,
-    (decay, p_scale): (&[f32; GROUP], &[f32; GROUP]),
+    (decay, p_scale): &([f32; GROUP], [f32; GROUP]),
     scratch: &mut Scratch,
 ) {
     let v_cols = job.v_dim.next_multiple_of(GROUP);
@@ -520,8 +536,8 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
         (inside(keys.start) / per_step, inside(keys.end).div_ceil(per_step))
     };
     let weights = if INT8 { &mut scratch.p } else { &mut scratch.s };
-    let p = floats(weights).as_ptr();
-    for vector in (0..vectors).step_by(V::TILE.0) {
+    let p = floats(weights)[at * TILE / per_step..].as_ptr();
+    for vector in (0..vectors).step_by(V::vectors(chunk.len())) {
         let col = vector * GROUP;
         let at = vector * width(place.values_stored);
         let t = ValueTile {
@@ -539,7 +555,7 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
         };
         // SAFETY: columns of the rows of the chunk; keys of the tile.
         unsafe {
-            let count = V::TILE.0.min(vectors - vector);
+            let count = V::vectors(chunk.len()).min(vectors - vector);
             if place.values_stored {
                 V::values::<INT8, true>(count, chunk.len(), &t);
             } else {

@@ -93,6 +93,9 @@ const TILE: usize = 64;
 pub const SPLIT: usize = 256;
 /// Rows (tokens × heads of a group) of an item, at least one token.
 const ITEM_ROWS: usize = 96;
+/// Rows that go over a tile's keys, and then over its values, together: their scores fit the first-level
+/// cache beside either. Whole chunks of every instruction set.
+const BAND: usize = 24;
 /// Columns of an int8 key head whose sums surely fit 32 bits.
 const INT8_MAX_DIM: usize = 1024;
 /// Below this magnitude a row of codes is zero; from its inverse on it is NaN.

@@ -1,7 +1,7 @@
 //! Memory of one thread for attention, allocated once.
 
 use super::layout::GROUP;
-use super::{AttendJob, ITEM_ROWS, Item, TILE, item_tokens};
+use super::{AttendJob, BAND, ITEM_ROWS, Item, TILE, item_tokens};
 
 /// Sixteen f32, or as many bits of codes.
 #[derive(Clone, Copy, Debug)]
@@ -21,9 +21,9 @@ pub struct Scratch {
     pub(super) v: Vec<Lanes>,
     /// Scales of the tile's keys and values. [2][64]
     pub(super) scales: Vec<Lanes>,
-    /// Scores, then weights, of a few rows. [8][64]
+    /// Scores, then weights, of a band of rows. [24][64]
     pub(super) s: Vec<Lanes>,
-    /// 16-bit codes of weights. [8][64] i16
+    /// 16-bit codes of weights. [24][64] i16
     pub(super) p: Vec<Lanes>,
     /// Running maximum of each row. [rows]
     pub(super) max: Vec<f32>,
@@ -55,8 +55,8 @@ impl Scratch {
             k: lanes((k_dim.next_multiple_of(2) * TILE).max(v_cols)),
             v: lanes(TILE * v_cols),
             scales: lanes(2 * TILE),
-            s: lanes(8 * TILE),
-            p: lanes(8 * TILE / 2),
+            s: lanes(BAND * TILE),
+            p: lanes(BAND * TILE / 2),
             max: vec![0.0; rows],
             sum: lanes(rows * GROUP),
             out: lanes(rows * v_cols),

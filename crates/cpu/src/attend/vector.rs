@@ -17,8 +17,11 @@ pub(super) trait Vector {
     /// 16 × i32.
     type Int: Copy;
 
-    /// Vectors and rows of a tile kernel.
-    const TILE: (usize, usize);
+    /// Most rows of a tile kernel.
+    const ROWS: usize;
+
+    /// Most vectors of a tile of that many rows.
+    fn vectors(rows: usize) -> usize;
 
     unsafe fn load(from: *const f32) -> Self::Float;
     unsafe fn store(v: Self::Float, to: *mut f32);

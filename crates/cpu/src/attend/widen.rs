@@ -29,7 +29,7 @@ pub(super) unsafe fn tile<V: Vector>(
     let mut place = widened(job, scratch);
     match job.keys {
         Keys::Cache { layout, bytes, tables } => {
-            let few = item.tokens as usize * job.group() <= FEW * V::TILE.1;
+            let few = item.tokens as usize * job.group() <= FEW * V::ROWS;
             let (keys, values) = layout.formats();
             let here = Here {
                 keys: few && keys != KvFormat::Int4,

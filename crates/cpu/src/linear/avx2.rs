@@ -12,6 +12,7 @@ use super::kind;
 use super::pairs;
 use super::turned::{self, TrellisTile};
 use super::vector::Vector;
+use crate::isa::Isa;
 
 /// AVX2, FMA and F16C; `VNNI` also has the 256-bit VNNI instructions.
 pub(super) struct Avx2<const VNNI: bool>;
@@ -56,6 +57,7 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     type Float = [__m256; 2];
     type Same = __m256i;
 
+    const ISA: Isa = if VNNI { Isa::AvxVnni } else { Isa::Avx2 };
     // 12 integer and float sums of the 16 registers; without VNNI 8 of 16 bits, the others wait in
     // the cache.
     const BYTE_TILE: (usize, usize) = (1, if VNNI { 3 } else { 4 });

@@ -7,6 +7,7 @@ use super::floats::{self, FloatTile};
 use super::turned::{self, TrellisTile};
 use super::vector::Vector;
 use super::{kind, wide};
+use crate::isa::Isa;
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 pub(super) struct Avx512;
@@ -25,6 +26,7 @@ impl Vector for Avx512 {
     type Float = __m512;
     type Same = __m512i;
 
+    const ISA: Isa = Isa::Avx512;
     // 16 integer and float sums of the 32 registers; with 24 the compiler spills.
     const BYTE_TILE: (usize, usize) = (2, 4);
     const WIDE_TOKENS: usize = wide::TOKENS;

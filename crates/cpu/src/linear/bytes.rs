@@ -84,7 +84,7 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     let panels = V::BYTE_TILE.0;
     let gains = KIND != kind::ZERO8 || V::EXPANDS_BYTES;
     let expand = gains && job.tokens >= V::EXPAND_FROM;
-    let parts = job.tokens.div_ceil(tokens_at_once(&job.spec, job.encoding));
+    let parts = job.tokens.div_ceil(tokens_at_once(V::ISA, &job.spec, job.encoding));
     for part in 0..parts {
         let tokens = part * job.tokens / parts..(part + 1) * job.tokens / parts;
         for p in job.panels.clone().step_by(panels) {

@@ -9,7 +9,7 @@ use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::with_kind;
 use super::vector::Vector;
-use super::{Encoding, F32_CHUNK, L2_BYTES, Line, LinearJob, bytes, kind};
+use super::{Encoding, F32_CHUNK, Line, LinearJob, bytes, kind, row_cache};
 
 /// Tokens from which on expanding bf16 weights first pays.
 const EXPAND_FROM: usize = 64;
@@ -87,7 +87,7 @@ impl FloatTile {
 fn tiles<V: Vector>(job: &LinearJob<'_>, mut f: impl FnMut(usize, usize, usize, usize)) {
     let (most_panels, most_tokens) = V::FLOAT_TILE;
     let lines = job.encoding.lines(job.spec.cols());
-    let in_cache = (L2_BYTES / 64 / lines).max(most_tokens) / most_tokens * most_tokens;
+    let in_cache = (row_cache(V::ISA) / 64 / lines).max(most_tokens) / most_tokens * most_tokens;
     for first in (0..job.tokens).step_by(in_cache) {
         let tokens = in_cache.min(job.tokens - first);
         let groups = tokens.div_ceil(most_tokens);

@@ -161,18 +161,28 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
 const WIDE_LINES: usize = 240;
 /// Tokens whose chains wait between runs of blocks at most, two lines each.
 const MOST_CHAINS: usize = 512;
-/// Encoded tokens kept in a core's L2 cache while panels pass by, in bytes.
-const L2_BYTES: usize = 1 << 20;
+/// Tokens that go by together however long their rows are: for fewer, expanding weights does not pay.
+const FEWEST_AT_ONCE: usize = 12;
+/// Bytes of encoded tokens kept in a core's second-level cache while panels pass by, beside the weights,
+/// the results and what is fetched ahead in vain.
+const fn row_cache(isa: Isa) -> usize {
+    match isa {
+        // Of 256 KiB (Intel before 2019) or 512 KiB (AMD up to Zen 3).
+        Isa::Scalar | Isa::Avx2 => 160 << 10,
+        // Of 1 to 2 MiB.
+        Isa::AvxVnni | Isa::Avx512 | Isa::Amx => 1 << 20,
+    }
+}
 
-/// Tokens whose encoded rows stay in a core's cache while panels pass by: at least 1.
-pub fn tokens_at_once(spec: &PanelSpec, encoding: Encoding) -> usize {
+/// Tokens whose encoded rows stay in a core's cache while panels pass by.
+pub fn tokens_at_once(isa: Isa, spec: &PanelSpec, encoding: Encoding) -> usize {
     let blocks = spec.cols().div_ceil(32);
     let lines = match encoding {
         // Of the second lines few are read.
         Encoding::Int8 => blocks * 5 / 4,
         _ => blocks * 2,
     };
-    (L2_BYTES / 64 / lines.max(1)).clamp(6, MOST_CHAINS)
+    (row_cache(isa) / 64 / lines.max(1)).clamp(FEWEST_AT_ONCE, MOST_CHAINS)
 }
 
 /// Columns that the f32 kernels expand at a time.

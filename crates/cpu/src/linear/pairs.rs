@@ -151,6 +151,9 @@ impl<const C: usize> Sums<C> {
                 if self.held == const { steps(KIND, NARROW) } {
                     self.widen();
                 }
+                if !bytes && C == 4 {
+                    self.pairs.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
+                }
                 if const { steps(KIND, NARROW) == 1 } {
                     self.whole.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
                 }

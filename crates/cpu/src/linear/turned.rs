@@ -28,7 +28,7 @@ use super::encode::{BIAS, SCALE_BIAS};
 use super::encode::{SCALE, SUM, second_lines};
 #[cfg(target_arch = "x86_64")]
 use super::vector::Vector;
-use super::{Encoding, L2_BYTES, Line, LinearJob};
+use super::{Encoding, Line, LinearJob};
 use crate::isa::Isa;
 use crate::math::per_isa;
 
@@ -40,6 +40,9 @@ const PANELS: usize = TURN / PANEL_ROWS;
 #[cfg(target_arch = "x86_64")]
 const PREFETCH: usize = 4096;
 
+/// Bytes of encodings held, which should stay in a core's second-level cache.
+const HELD_BYTES: usize = 1 << 20;
+
 /// Lines of one token: its encoding, then the bytes of first and second lines as tiles read them.
 fn row_lines(cols: usize) -> usize {
     Encoding::Int8.lines(cols) + 2 * (cols / BLOCK_COLS)
@@ -47,7 +50,7 @@ fn row_lines(cols: usize) -> usize {
 
 /// Tokens whose encodings stay in the cache.
 fn tokens_held(cols: usize) -> usize {
-    (L2_BYTES / 64 / row_lines(cols)).clamp(1, TOKENS)
+    (HELD_BYTES / 64 / row_lines(cols)).clamp(1, TOKENS)
 }
 
 /// Lines of scratch memory: tokens, a turned row, the results of a band.

@@ -3,6 +3,7 @@
 use super::bytes::ByteTile;
 use super::floats::FloatTile;
 use super::turned::TrellisTile;
+use crate::isa::Isa;
 
 /// Sixteen 32-bit lanes of one instruction set.
 ///
@@ -19,6 +20,8 @@ pub(super) trait Vector {
     /// The same 32 bits in every lane.
     type Same: Copy;
 
+    /// What the processors that choose this code have.
+    const ISA: Isa;
     /// Panels (at most 2), and most tokens, of a tile in the int8 arithmetic.
     const BYTE_TILE: (usize, usize);
     /// Most tokens of a tile of expanded panels.

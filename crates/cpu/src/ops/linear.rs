@@ -152,7 +152,7 @@ impl Kernel for GatedLinear {
         let whole = tokens <= FEW_ROWS || encoding.is_turned();
         let step = if whole { share.len().max(1) } else { GATED_PANELS };
         // Rows that stay in the cache go by all panels before the next rows do.
-        let at_once = tokens_at_once(spec, encoding);
+        let at_once = tokens_at_once(job.step.isa, spec, encoding);
         let parts = tokens.div_ceil(at_once);
         for part in 0..parts {
             let at = |part: usize| all.start + part * tokens / parts;
