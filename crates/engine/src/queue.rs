@@ -29,6 +29,15 @@ impl Queue {
         self.waiting().all
     }
 
+    /// Requests that would start before one more of that account. Its own do; of another account
+    /// not more than it then has itself, for among accounts the one served least comes first.
+    pub fn before(&self, account: u64) -> u32 {
+        let waiting = self.waiting();
+        let own = waiting.by_account.get(&account).copied().unwrap_or(0);
+        let others = waiting.by_account.iter().filter(|(other, _)| **other != account);
+        own + others.map(|(_, &theirs)| theirs.min(own + 1)).sum::<u32>()
+    }
+
     /// One more. An account may hold as many places as are left free: alone, half of all.
     ///
     /// # Errors
@@ -64,6 +73,31 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_account_waits_for_its_own_and_as_many_of_each_other() {
+        const GREEDY: u64 = 99;
+        let crowd = |each: u32| (1..=60).map(|account| (account, each)).collect::<Vec<_>>();
+        let cases: [(&[(u64, u32)], u64, u32); 10] = [
+            (&[], 1, 0),
+            (&[(1, 5)], 1, 5),
+            (&[(GREEDY, 224)], 1, 1),
+            (&[(GREEDY, 224)], GREEDY, 224),
+            (&[(GREEDY, 224), (1, 3)], 1, 3 + 4),
+            (&[(GREEDY, 224), (1, 3)], GREEDY, 224 + 3),
+            (&[(NOBODY, 50)], 1, 1),
+            (&[(1, 50)], NOBODY, 1),
+            (&crowd(3), GREEDY, 60),
+            (&crowd(3), 1, 3 + 59 * 3),
+        ];
+        for (waiting, account, before) in cases {
+            let queue = Queue::default();
+            for &(account, n) in waiting {
+                (0..n).for_each(|_| queue.enter(account, u32::MAX).unwrap());
+            }
+            assert_eq!(queue.before(account), before, "{account} among {waiting:?}");
+        }
+    }
 
     #[test]
     fn an_account_leaves_places_to_others() {

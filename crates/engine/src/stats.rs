@@ -27,7 +27,9 @@ pub struct EngineStats {
     pub waiting: u32,
     /// Requests accepted and not yet started.
     pub queued_requests: u32,
-    /// How long a request that came now would wait, by how fast others started lately, seconds.
+    /// How long all that wait and one more would take to start, by how fast others started lately,
+    /// seconds: the wait of a request that came now for the account with most requests waiting, or
+    /// without accounts. Any other would wait less.
     pub wait_s: f64,
     /// Requests accepted and not yet ended.
     pub open_requests: u32,
@@ -153,17 +155,17 @@ impl Stats {
         self.start_micros.store(smooth as u64, Ordering::Relaxed);
     }
 
-    /// How long a request that comes now will wait for a place.
-    pub fn wait(&self) -> Duration {
+    /// How long a request waits for a place behind that many others.
+    fn wait(&self, before: u32) -> Duration {
         let places = self.places.load(Ordering::Relaxed);
         let free = places.saturating_sub(self.running.load(Ordering::Relaxed));
-        let before = u64::from((self.queue.len() + 1).saturating_sub(free));
-        Duration::from_micros(before.saturating_mul(self.start_micros.load(Ordering::Relaxed)))
+        let starts = u64::from((before + 1).saturating_sub(free));
+        Duration::from_micros(starts.saturating_mul(self.start_micros.load(Ordering::Relaxed)))
     }
 
     /// Counts a request that waits, if not too many do and it need not wait too long.
     pub fn enter(&self, account: u64, limit: u32, longest: Duration) -> Result<(), Refusal> {
-        let wait = self.wait();
+        let wait = self.wait(self.queue.before(account));
         if wait > longest {
             return Err(Refusal::LongWait { wait, limit: longest });
         }
@@ -221,7 +223,7 @@ impl Stats {
             running: small(&self.running),
             waiting: small(&self.waiting),
             queued_requests: self.queue.len(),
-            wait_s: self.wait().as_secs_f64(),
+            wait_s: self.wait(self.queue.len()).as_secs_f64(),
             open_requests: small(&self.open),
             groups: std::array::from_fn(|g| group(&self.groups[g])),
             group_count: small(&self.group_count) as usize,

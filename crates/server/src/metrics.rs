@@ -157,7 +157,7 @@ const ROWS: &[Row] = &[
         "Sequences and requests that wait.",
         |s| f64::from(s.waiting) + f64::from(s.queued_requests)),
     row!("tokenmill_predicted_wait_seconds", None, "gauge",
-        "How long a request that came now would wait.", |s| s.wait_s),
+        "How long a request of the account with most waiting would wait.", |s| s.wait_s),
     row!("tokenmill_requests_open", None, "gauge",
         "Requests accepted and not yet ended.", |s| f64::from(s.open_requests)),
     row!("tokenmill_kv_used_ratio", Some("vllm:gpu_cache_usage_perc"), "gauge",
