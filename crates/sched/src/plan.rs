@@ -12,7 +12,7 @@ struct Budget {
     seconds: f64,
     /// Of those, what prompts of many steps may have.
     slow_s: f64,
-    /// Tokens that the next long sequence gets whatever the time: prefill never starves.
+    /// Tokens that prompts get whatever the time, the first by rank first: none starves.
     floor: u32,
 }
 
@@ -34,25 +34,18 @@ impl Scheduler {
         step.clear();
         let streams = self.order_running();
         step.decoding = streams > 0;
-        let mut budget = Budget {
-            tokens: self.config.limits.step_tokens,
-            outputs: self.config.limits.outputs,
-            // Nobody waits for a next token: nothing to hurry for.
-            seconds: if step.decoding { self.config.step_s } else { f64::INFINITY },
-            slow_s: if step.decoding { self.streams_s(streams) } else { f64::INFINITY },
-            floor: self.config.block_tokens,
-        };
-        let preempted = self.counts.preemptions;
-        for i in 0..self.order.len() {
-            let later = (self.order.len() - i - 1) as u32;
-            let slot = self.order[i];
-            if self.place_in_running(slot).is_ok() {
-                self.grant(slot, later, &mut budget, step);
-            }
+        let mut budget = self.budget(streams);
+        let order = std::mem::take(&mut self.order);
+        let (streams, prompts) = order.split_at(streams);
+        let mut roomy = self.grant_all(streams, prompts.len(), &mut budget, step);
+        if roomy && let Some(most) = self.most_places(prompts) {
+            self.admit(|places| places + 2 <= most, &mut budget, step);
         }
-        if preempted == self.counts.preemptions {
-            self.admit(&mut budget, step);
+        roomy &= self.grant_all(prompts, 0, &mut budget, step);
+        if roomy {
+            self.admit(|_| true, &mut budget, step);
         }
+        self.order = order;
         step.tokens = step.grants.iter().map(|g| g.tokens).sum();
         step.outputs = step.grants.iter().map(|g| g.outputs).sum();
         step.key_reads = step.grants.iter().map(Grant::key_reads).sum();
@@ -61,16 +54,58 @@ impl Scheduler {
         step.bound_s = self.gap_bound_s();
     }
 
-    /// Short ones (decoding) by arrival, then long ones (prefill) by rank; how many short ones.
+    /// What a step may have, whose first in order are `streams`.
+    fn budget(&self, streams: usize) -> Budget {
+        let (mut seconds, mut slow_s) = (f64::INFINITY, f64::INFINITY);
+        // Without streams nobody waits for a next token: nothing to hurry for.
+        if streams > 0 {
+            slow_s = self.streams_s(streams);
+            let rows_s = slow_s - self.config.cost.base_s;
+            // However many streams there are, half of the time is left for prompts.
+            seconds = rows_s + self.config.step_s.max(rows_s);
+        }
+        let limits = &self.config.limits;
+        let floor = self.config.block_tokens;
+        Budget { tokens: limits.step_tokens, outputs: limits.outputs, seconds, slow_s, floor }
+    }
+
+    /// Grants those of `slots` that still run what they get; `after` more come later. False when
+    /// one of them took blocks from another.
+    fn grant_all(
+        &mut self,
+        slots: &[u32],
+        after: usize,
+        budget: &mut Budget,
+        step: &mut Step,
+    ) -> bool {
+        let preempted = self.counts.preemptions;
+        for (&slot, later) in slots.iter().zip((after..after + slots.len()).rev()) {
+            if self.place_in_running(slot).is_ok() {
+                self.grant(slot, later as u32, budget, step);
+            }
+        }
+        preempted == self.counts.preemptions
+    }
+
+    /// The places of the account that has most, of those that `slots` are for.
+    fn most_places(&self, slots: &[u32]) -> Option<u32> {
+        let sequences = slots.iter().filter_map(|&slot| seq_ref(&self.slots, slot));
+        sequences.map(|s| self.accounts.places(s.account)).max()
+    }
+
+    /// Streams by arrival, then prompts by rank; how many streams.
     fn order_running(&mut self) -> usize {
         let mut order = std::mem::take(&mut self.order);
+        let is_stream = |&&slot: &&u32| {
+            seq_ref(&self.slots, slot).is_some_and(|s| s.is_stream(self.config.block_tokens))
+        };
         order.clear();
-        order.extend(self.running.iter().filter(|&&slot| self.is_short(slot)));
-        let short = order.len();
-        order.extend(self.running.iter().filter(|&&slot| !self.is_short(slot)));
-        order[short..].sort_unstable_by_key(|&slot| self.rank(slot));
+        order.extend(self.running.iter().filter(is_stream));
+        let streams = order.len();
+        order.extend(self.running.iter().filter(|slot| !is_stream(slot)));
+        order[streams..].sort_unstable_by_key(|&slot| self.rank(slot));
         self.order = order;
-        short
+        streams
     }
 
     /// What a step of the first `streams` of the order takes, seconds.
@@ -93,11 +128,6 @@ impl Scheduler {
         seconds > PATIENT_STEPS * self.config.step_s
     }
 
-    fn is_short(&self, slot: u32) -> bool {
-        let size = self.config.block_tokens;
-        seq_ref(&self.slots, slot).is_some_and(|s| s.lacks() <= size)
-    }
-
     /// Smaller comes first: the account that was served least, and its own priorities.
     fn rank(&self, slot: u32) -> (u64, i32, u64) {
         let rank = |s: &Sequence| (self.accounts.served(s.account), s.priority, s.arrival);
@@ -112,8 +142,8 @@ impl Scheduler {
         running.max_by_key(|s| (self.accounts.places(s.account), s.priority, s.arrival))
     }
 
-    /// What a step may take while streams go on, seconds: beyond its base `step_s`, what every
-    /// running sequence is due, and a block of a prompt.
+    /// What a step may take while streams go on, seconds: beyond its base `step_s`, or as much as
+    /// the streams where that is more; what every running sequence is due; and a block of a prompt.
     fn gap_bound_s(&self) -> f64 {
         let (cost, block) = (&self.config.cost, u64::from(self.config.block_tokens));
         let (mut rows_s, mut block_s) = (0.0, 0.0f64);
@@ -123,19 +153,19 @@ impl Scheduler {
             let rows = if matches!(seq.want, Want::Tokens { .. }) { 0 } else { block };
             block_s = block_s.max(cost.beyond_base(block, rows, block * len));
         }
-        cost.base_s + self.config.step_s + rows_s + block_s
+        cost.base_s + self.config.step_s.max(rows_s) + rows_s + block_s
     }
 
     /// Most tokens the budget has for a sequence, keeping one for each of `later` ones.
     fn affordable(&self, seq: &Sequence, later: u32, budget: &Budget) -> u32 {
         let wanted = seq.goal() - seq.computed;
-        let short = seq.lacks() <= self.config.block_tokens;
         let tokens = budget.tokens.saturating_sub(later);
         let outputs = seq.tokens_for_outputs(budget.outputs.saturating_sub(later));
         let most = wanted.min(tokens).min(outputs);
         let all_rows = seq.outputs_in(most) > 1;
         let within = |s| self.config.cost.tokens_within(s, seq.computed, all_rows, most);
-        let floor = if short { seq.due() } else { budget.floor };
+        let stream = seq.is_stream(self.config.block_tokens);
+        let floor = if stream { seq.due() } else { budget.floor };
         let n = within(budget.seconds).max(floor.min(most));
         if self.is_patient(seq) { n.min(within(budget.slow_s).max(1)) } else { n }
     }
@@ -178,8 +208,8 @@ impl Scheduler {
         let id = self.id(slot);
         let block_tokens = self.config.block_tokens;
         let seq = seq_mut(&mut self.slots, slot);
-        if seq.lacks() > block_tokens {
-            budget.floor = 0;
+        if !seq.is_stream(block_tokens) {
+            budget.floor = budget.floor.saturating_sub(n);
         }
         self.cache.extend(seq, n);
         let grant = Grant { seq: id, context: seq.computed, tokens: n, outputs: seq.outputs_in(n) };
@@ -223,13 +253,18 @@ impl Scheduler {
         self.counts.preemptions += 1;
     }
 
-    /// Lets waiting sequences in by rank while they fit, or in place of others.
-    fn admit(&mut self, budget: &mut Budget, step: &mut Step) {
+    /// Lets waiting sequences in by rank while they fit, or in place of others: those of accounts
+    /// with such places.
+    fn admit(&mut self, places: impl Fn(u32) -> bool, budget: &mut Budget, step: &mut Step) {
         let limits = &self.config.limits;
         let most = limits.sequences.min(limits.step_tokens).min(limits.outputs) as usize;
-        let mut order = std::mem::take(&mut self.order);
+        let mut order = std::mem::take(&mut self.queue);
+        let entitled = |&&slot: &&u32| {
+            let seq = seq_ref(&self.slots, slot);
+            seq.is_some_and(|s| places(self.accounts.places(s.account)))
+        };
         order.clear();
-        order.extend(&self.waiting);
+        order.extend(self.waiting.iter().filter(entitled));
         order.sort_unstable_by_key(|&slot| self.rank(slot));
         for &slot in &order {
             if self.waits_for_another(slot) {
@@ -245,7 +280,7 @@ impl Scheduler {
             self.place(slot);
             self.give(slot, n, budget, step);
         }
-        self.order = order;
+        self.queue = order;
     }
 
     /// Tokens with which a waiting sequence enters, 0 to wait on; others give way where they must.

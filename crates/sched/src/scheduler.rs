@@ -106,6 +106,8 @@ pub struct Scheduler {
     pub(crate) waiting: VecDeque<u32>,
     /// Who is served in which order; scratch of `plan`.
     pub(crate) order: Vec<u32>,
+    /// Who is let in in which order; scratch of `plan`.
+    pub(crate) queue: Vec<u32>,
     pub(crate) accounts: Accounts,
     /// Tokens of recent answers, smoothed; none until one has ended.
     pub(crate) typical_answer: f64,
@@ -134,6 +136,7 @@ impl Scheduler {
             running: Vec::with_capacity(sequences),
             waiting: VecDeque::with_capacity(sequences),
             order: Vec::with_capacity(sequences),
+            queue: Vec::with_capacity(sequences),
             accounts: Accounts::default(),
             typical_answer: 0.0,
             answers: 0,

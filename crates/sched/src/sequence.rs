@@ -148,6 +148,12 @@ impl Sequence {
         self.len() - u32::from(matches!(self.want, Want::Scores { .. }))
     }
 
+    /// Whether somebody waits for its next token: it has generated some, and what it lacks to go on,
+    /// such as after giving way to another, is no more than a block.
+    pub fn is_stream(&self, block_tokens: u32) -> bool {
+        self.known > self.prompt && self.lacks() <= block_tokens
+    }
+
     /// Tokens it gets in every step, whatever the time: those that a stream's next one waits for.
     pub fn due(&self) -> u32 {
         if self.known > self.prompt { self.known - self.computed } else { 1 }

@@ -162,6 +162,46 @@ fn prefill_goes_on_however_much_is_decoded() {
 }
 
 #[test]
+fn the_end_of_a_prompt_is_read_a_block_at_a_time_however_much_is_decoded() {
+    let mut b = Bench::new(Config { step_s: 1e-3, ..config(&[FULL], &[200]) });
+    for i in 0..8 {
+        b.add(text(i, 5), 100);
+    }
+    for _ in 0..20 {
+        b.turn();
+    }
+    // Eight streams take 8 ms, and so may prompts: two of less than a block take two steps.
+    let ends = [b.add(text(98, 7), 4), b.add(text(99, 8), 4)];
+    b.turn();
+    b.turn();
+    let read = ends.map(|id| b.sched.computed(id));
+    assert!(read[0] >= Some(7) && read[1] == Some(8), "{read:?}");
+}
+
+#[test]
+fn prompts_of_light_accounts_pass_those_of_greedy_ones() {
+    let mut b = Bench::new(Config { step_s: 20e-3, ..config(&[FULL], &[400]) });
+    let ask = |b: &mut Bench, account, len, most| {
+        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let tokens = text(account << 10 | u64::from(len), len);
+        let (key, salt, priority, max_len) = (0, 0, 0, len + most);
+        let new = NewSequence { key, tokens, max_len, want, salt, account, priority };
+        b.sched.submit(new).unwrap()
+    };
+    for i in 0..4 {
+        ask(&mut b, 1, 5 + i, 100);
+    }
+    b.turn();
+    // Some steps of all the time there is.
+    let long = ask(&mut b, 1, 150, 4);
+    b.turn();
+    let light = ask(&mut b, 2, 15, 4);
+    let grants = b.turn();
+    assert!(grants.contains(&(light, 0, 15)), "{grants:?}");
+    assert!(grants.iter().any(|g| g.0 == long && g.2 < 10), "what is left: {grants:?}");
+}
+
+#[test]
 fn a_prompt_alone_is_read_in_the_largest_chunks() {
     let mut b = Bench::new(Config { step_s: 1e-3, ..config(&[FULL], &[200]) });
     let id = b.add(text(1, 150), 2);

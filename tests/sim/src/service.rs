@@ -42,7 +42,15 @@ const VOCAB: u32 = 50;
 impl Service {
     /// An idle one with that many places for sequences and tokens of cache.
     pub fn new(places: u32, cache_tokens: u32) -> Self {
-        let cost = StepCost { output_s: 0.3e-3, ..StepCost::new(1.6e-3, 0.55e-3, 1e-7) };
+        Self::slowed(places, cache_tokens, 1.0)
+    }
+
+    /// As [`new`](Self::new), on a device that takes `times` as long for everything.
+    pub fn slowed(places: u32, cache_tokens: u32, times: f64) -> Self {
+        let cost = StepCost {
+            output_s: times * 0.3e-3,
+            ..StepCost::new(times * 1.6e-3, times * 0.55e-3, times * 1e-7)
+        };
         let config = Config {
             groups: vec![GroupKind::Full],
             block_tokens: 32,
