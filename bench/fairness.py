@@ -93,6 +93,7 @@ async def fair(server, capacity, seconds, streams):
 
 async def overload(server, capacity, seconds):
     before = ttft(await server.offer(0.3 * capacity, seconds, LIGHT))
+    print(f"before: TTFT p50 {before[0]:.0f} p95 {before[1]:.0f} ms ({before[2]} requests)", flush=True)
     flood = asyncio.create_task(server.offer(4 * capacity, 20, LIGHT))
     await asyncio.sleep(20)
     end = time.perf_counter()

@@ -158,7 +158,10 @@ impl Stats {
     /// How long a request waits for a place behind that many others.
     fn wait(&self, before: u32) -> Duration {
         let places = self.places.load(Ordering::Relaxed);
-        let free = places.saturating_sub(self.running.load(Ordering::Relaxed));
+        // Where others wait already, it is for memory or for time in a step: no place helps.
+        let full = self.waiting.load(Ordering::Relaxed) > 0;
+        let taken = if full { places } else { self.running.load(Ordering::Relaxed) };
+        let free = places.saturating_sub(taken);
         let starts = u64::from((before + 1).saturating_sub(free));
         Duration::from_micros(starts.saturating_mul(self.start_micros.load(Ordering::Relaxed)))
     }

@@ -107,13 +107,13 @@ fn gap(service: &mut Service) -> f64 {
 /// what is possible; before, from second 20 to 40, `times` of what is possible come, all of them from
 /// that many accounts. How many were refused.
 fn waits_around_overload(
-    (limits, accounts): ((u32, Duration), u32),
+    (limits, accounts, cache_tokens): ((u32, Duration), u32, u32),
     times: u32,
     after: f64,
 ) -> (Vec<f64>, usize) {
     // Alone a request takes 0.25 s of the device, and 32 together no less in all.
     const POSSIBLE_A_SECOND: u32 = 4;
-    let mut service = Service::new(32, 32 * 1024);
+    let mut service = Service::new(32, cache_tokens);
     let mut draw = Draw::new(13);
     let mut come = |from: f64, seconds: u32, count: u32| -> Vec<f64> {
         (0..count).map(|_| from + f64::from(draw.range(0, seconds * 1000)) * 1e-3).collect()
@@ -146,8 +146,13 @@ fn four_times_too_much_is_refused_at_once_and_forgotten_in_five_seconds() {
         waits[waits.len() / 2]
     };
     // By number, and by the time it would take.
+    // Memory for all places, or for a quarter of them.
+    const ROOMY: u32 = 32 * 1024;
+    const TIGHT: u32 = 8 * 384;
     let two_s = (1024, Duration::from_secs(2));
-    for limits in [((8, Duration::MAX), 1), (two_s, 1), (two_s, 60)] {
+    for limits in
+        [((8, Duration::MAX), 1, ROOMY), (two_s, 1, ROOMY), (two_s, 60, ROOMY), (two_s, 1, TIGHT)]
+    {
         let (calm, refused) = waits_around_overload(limits, 0, 45.0);
         assert_eq!(refused, 0);
         let (during, refused) = waits_around_overload(limits, 4, 20.0);
