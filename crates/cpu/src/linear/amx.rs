@@ -25,7 +25,8 @@ const L2_BYTES: usize = 1 << 20;
 /// Whether a job is one for tiles.
 pub(super) fn is_worth(job: &LinearJob<'_>) -> bool {
     let bytes = matches!(job.encoding, Encoding::Int8 | Encoding::Int8Twice);
-    bytes && job.tokens >= WORTH_FROM && !kind::is_coded(kind::of(&job.spec))
+    let kind = kind::of(&job.spec);
+    bytes && job.tokens >= WORTH_FROM && !kind::is_coded(kind) && !kind::is_flat(kind)
 }
 
 /// Computes a job of the int8 encoding.

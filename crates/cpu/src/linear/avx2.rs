@@ -318,7 +318,9 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 (true, 2) => byte_tile_vnni::<KIND, 2>(t),
                 (true, 3) => byte_tile_vnni::<KIND, 3>(t),
                 (true, _) => unreachable!("a tile is at most 3 tokens"),
-                _ if matches!(KIND, WIDE | WIDE_MIN) && t.narrow => {
+                _ if const { kind::is_narrow(KIND) }
+                    || matches!(KIND, WIDE | WIDE_MIN) && t.narrow =>
+                {
                     pairs_tile::<KIND, true>(tokens, t);
                 }
                 _ => pairs_tile::<KIND, false>(tokens, t),

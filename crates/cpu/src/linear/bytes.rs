@@ -82,7 +82,7 @@ pub(super) struct ByteTile {
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
 unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let panels = V::BYTE_TILE.0;
-    let gains = KIND != kind::ZERO8 || V::EXPANDS_BYTES;
+    let gains = !kind::is_full(KIND) || V::EXPANDS_BYTES;
     let expand = gains && job.tokens >= V::EXPAND_FROM;
     let parts = job.tokens.div_ceil(tokens_at_once(V::ISA, &job.spec, job.encoding));
     for part in 0..parts {
@@ -174,7 +174,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
     let (wide, chains) = scratch.split_at_mut(2 * WIDE_LINES);
     assert!(chains.len() >= 2 * tokens.len(), "scratch");
     tile.chains = chains.as_mut_ptr();
-    tile.narrow = const { matches!(KIND, kind::ZERO4 | kind::MIN4 | kind::SUPER4) };
+    tile.narrow = const { kind::is_narrow(KIND) };
     let run = if tile.blocks <= RUN * 3 / 2 { tile.blocks } else { RUN };
     let groups = tokens.len().div_ceil(V::WIDE_TOKENS);
     for first in (0..tile.blocks).step_by(run) {
@@ -228,7 +228,6 @@ unsafe fn run_full<V: Vector, const KIND: u8>(
         let most = V::BYTE_TILE.1;
         match const { kind::full(KIND) } {
             kind::FULL => run_tokens::<V, { kind::FULL }>(job, tile, p, tokens, most),
-            kind::FULL_MIN => run_tokens::<V, { kind::FULL_MIN }>(job, tile, p, tokens, most),
             kind::FULL_HALVES => {
                 run_tokens::<V, { kind::FULL_HALVES }>(job, tile, p, tokens, most);
             }
@@ -621,7 +620,8 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
     use kind::{MIN4, MIN5, SUPER4, SUPER5, SUPER6, TABLE4, WIDE, WIDE_HALVES, WIDE_MIN};
     // SAFETY: the group's scales are inside the panel.
     unsafe {
-        if const { kind::is_coded(KIND) || kind::is_full(KIND) && KIND != kind::ZERO8 } {
+        let expanded = KIND >= kind::FULL && const { kind::is_full(KIND) };
+        if const { kind::is_coded(KIND) || kind::is_flat(KIND) } || expanded {
             return coded::scale_and_min::<V, KIND, HALF>(scales, b);
         }
         let none = V::float(V::same(0));

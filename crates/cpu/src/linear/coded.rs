@@ -1,5 +1,5 @@
 //! Kinds whose codes are taken apart before any product: 2- and 3-bit codes, tables of sixteen
-//! values, codes with f32 scales, e4m3 floats.
+//! values, e4m3 floats; and the scales of flat ones.
 
 use super::kind;
 use super::vector::Vector;

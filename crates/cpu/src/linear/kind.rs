@@ -22,7 +22,7 @@ pub const WIDE_MIN: u8 = 101;
 /// Expanded to bytes: zero point, f32 scale per 16 columns.
 pub const WIDE_HALVES: u8 = 102;
 
-/// Kinds from here on are expanded whatever the number of tokens.
+/// Kinds from here on are expanded whatever the number of tokens, but for the flat ones.
 pub const CODED: u8 = SUPER2;
 pub const SUPER2: u8 = PanelLayout::Super2 as u8;
 pub const SUPER3: u8 = PanelLayout::Super3 as u8;
@@ -46,8 +46,6 @@ pub const TABLE16_IQ1: u8 = 45;
 pub const TABLE16_IQ2: u8 = 46;
 /// Coded kinds in bytes, panel after panel: zero point 128, f32 scale per 32 columns.
 pub const FULL: u8 = 90;
-/// f32 scale and minimum per 32 columns.
-pub const FULL_MIN: u8 = 91;
 /// Zero point 128, f32 scale per 16 columns.
 pub const FULL_HALVES: u8 = 92;
 /// f32 scale and minimum per 16 columns.
@@ -81,7 +79,17 @@ pub const fn table(kind: u8) -> &'static [u8; 16] {
 
 /// Whether a kind is expanded whatever the number of tokens.
 pub const fn is_coded(kind: u8) -> bool {
-    kind >= CODED && kind < FULL
+    kind >= CODED && kind < FULL && !is_flat(kind)
+}
+
+/// Whether codes are stored as they are, beside an f32 scale and minimum.
+pub const fn is_flat(kind: u8) -> bool {
+    matches!(kind, FLAT4 | FLAT4_64 | FLAT4_128 | FLAT8 | FLAT8_64 | FLAT8_128)
+}
+
+/// Whether codes are below 16.
+pub const fn is_narrow(kind: u8) -> bool {
+    matches!(kind, ZERO4 | MIN4 | SUPER4 | FLAT4 | FLAT4_64 | FLAT4_128)
 }
 
 /// The layout of a kind that is stored that way.
@@ -147,7 +155,7 @@ pub const fn sizes(kind: u8) -> Sizes {
 const fn group(kind: u8) -> Group {
     let scale_bytes = match kind {
         WIDE | FULL => 64,
-        WIDE_MIN | WIDE_HALVES | FULL_MIN | FULL_HALVES => 128,
+        WIDE_MIN | WIDE_HALVES | FULL_HALVES => 128,
         FULL_HALVES_MIN => 256,
         _ => match layout(kind).group() {
             Some(group) => return group,
@@ -160,7 +168,7 @@ const fn group(kind: u8) -> Group {
 /// Whether blocks have a minimum (and then no zero point).
 pub const fn has_min(kind: u8) -> bool {
     match kind {
-        WIDE_MIN | FULL_MIN | FULL_HALVES_MIN => true,
+        WIDE_MIN | FULL_HALVES_MIN => true,
         _ => kind < FULL && layout(kind).has_min(),
     }
 }
@@ -175,7 +183,7 @@ pub const fn has_halves(kind: u8) -> bool {
 
 /// Whether codes may be any byte.
 pub const fn is_full(kind: u8) -> bool {
-    kind == ZERO8 || kind >= FULL && kind < WIDE
+    matches!(kind, ZERO8 | FLAT8 | FLAT8_64 | FLAT8_128) || kind >= FULL && kind < WIDE
 }
 
 /// What a kind expands to, line by line of a tile's panels.
@@ -190,8 +198,7 @@ pub const fn wide(kind: u8) -> u8 {
 /// What a coded kind expands to, panel by panel.
 pub const fn full(kind: u8) -> u8 {
     match (has_min(kind), has_halves(kind)) {
-        (true, true) => FULL_HALVES_MIN,
-        (true, _) => FULL_MIN,
+        (true, _) => FULL_HALVES_MIN,
         (_, true) => FULL_HALVES,
         _ => FULL,
     }
