@@ -62,7 +62,8 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     // the cache.
     const BYTE_TILE: (usize, usize) = (1, if VNNI { 3 } else { 4 });
     const WIDE_TOKENS: usize = if VNNI { 3 } else { 4 };
-    const FLOAT_TILE: (usize, usize) = (2, 3);
+    // 12 sums too: of two panels only up to 2 tokens are added up at once.
+    const FLOAT_TILE: (usize, usize) = (2, 6);
     const EXPAND_FROM: usize = 12;
     const EXPANDS_BYTES: bool = false;
 
@@ -350,10 +351,16 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 (1, 1) => float_tile::<KIND, 1, 1>(t),
                 (1, 2) => float_tile::<KIND, 1, 2>(t),
                 (1, 3) => float_tile::<KIND, 1, 3>(t),
+                (1, 4) => float_tile::<KIND, 1, 4>(t),
+                (1, 5) => float_tile::<KIND, 1, 5>(t),
+                (1, 6) => float_tile::<KIND, 1, 6>(t),
                 (2, 1) => float_tile::<KIND, 2, 1>(t),
                 (2, 2) => float_tile::<KIND, 2, 2>(t),
-                (2, 3) => float_tile::<KIND, 2, 3>(t),
-                _ => unreachable!("a tile is at most 2 × 3"),
+                (2, 3..=6) => {
+                    Self::float_tile::<KIND>(1, tokens, &t.first_panel());
+                    Self::float_tile::<KIND>(1, tokens, &t.second_panel());
+                }
+                _ => unreachable!("a tile is at most 2 × 6"),
             }
         }
     }

@@ -80,6 +80,17 @@ impl FloatTile {
             last_rows: job.rows_of_panel(p + panels - 1),
         }
     }
+
+    /// The first of two panels alone.
+    pub fn first_panel(&self) -> FloatTile {
+        FloatTile { last_rows: PANEL_ROWS, ..*self }
+    }
+
+    /// The second of two panels alone.
+    pub fn second_panel(&self) -> FloatTile {
+        let weights = self.weights.wrapping_add(self.panel_bytes);
+        FloatTile { weights, out: self.out.wrapping_add(PANEL_ROWS), ..*self }
+    }
 }
 
 /// Calls `f(first token, tokens, first panel, panels)` for every tile: tokens by what fits
