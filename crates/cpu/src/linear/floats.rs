@@ -1,7 +1,7 @@
 //! The f32 and bf16 chains on vectors: one fma per row, token and column, columns in order.
 //!
-//! Panels of f32, f16 and, for few tokens, bf16 weights are read as they are. Others are expanded
-//! to f32 a chunk of columns at a time; between chunks the chains wait in the output.
+//! Panels of f32, f16 and, for few tokens, bf16 and e4m3 weights are read as they are. Others are
+//! expanded to f32 a chunk of columns at a time; between chunks the chains wait in the output.
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
@@ -37,10 +37,16 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
             PanelLayout::Super5 => run_integer::<V, { kind::SUPER5 }>(job, scratch),
             PanelLayout::Super6 => run_integer::<V, { kind::SUPER6 }>(job, scratch),
             PanelLayout::Table4 => run_integer::<V, { kind::TABLE4 }>(job, scratch),
+            PanelLayout::Float8 if reads_coded::<V>(job) => run_plain::<V, { kind::FLOAT8 }>(job),
             PanelLayout::Float8 => run_integer::<V, { kind::FLOAT8 }>(job, scratch),
             _ => with_kind!(kind::of(&job.spec), K => run_integer::<V, K>(job, scratch)),
         }
     }
+}
+
+/// Whether tiles take codes apart: for few tokens, where weights are not rounded to bf16.
+fn reads_coded<V: Vector>(job: &LinearJob<'_>) -> bool {
+    job.encoding == Encoding::F32 && job.tokens <= V::E4M3_TOKENS
 }
 
 /// One call of a tile kernel.
@@ -209,7 +215,15 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
                 }
             }
         }
-        for k in (0..t.cols / 2 * 2).step_by(2) {
+        let coded = if KIND == kind::FLOAT8 { t.cols } else { 0 };
+        for k in (0..coded).step_by(BLOCK_COLS) {
+            let block = t.weights.add(k / BLOCK_COLS * const { kind::sizes(kind::FLOAT8).group });
+            for w in 0..W {
+                bytes::prefetch::<{ kind::FLOAT8 }>(block.wrapping_add(w * t.panel_bytes));
+            }
+            V::add_e4m3(block, t.panel_bytes, t.input.add(k), t.input_stride, &mut acc);
+        }
+        for k in (coded..t.cols / 2 * 2).step_by(2) {
             add_column::<V, KIND, 0, W, C>(t, k, &mut acc);
             add_column::<V, KIND, 1, W, C>(t, k, &mut acc);
         }
@@ -320,9 +334,7 @@ unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: 
         let zero = V::float(V::same(zero.to_bits() as i32));
         for (half, q) in bytes::unpack::<V, KIND, STEP>(codes).into_iter().enumerate() {
             let columns = match KIND {
-                kind::FLOAT8 => {
-                    [V::e4m3::<0>(q), V::e4m3::<1>(q), V::e4m3::<2>(q), V::e4m3::<3>(q)]
-                }
+                kind::FLOAT8 => V::e4m3(q),
                 _ => [V::byte::<0>(q), V::byte::<1>(q), V::byte::<2>(q), V::byte::<3>(q)],
             };
             for (j, code) in columns.into_iter().enumerate() {

@@ -12,6 +12,8 @@
 //! low,  4 bits: 4 × 64 bytes; byte [8-column step s][row][j] = column 8s+j | column 8s+4+j << 4
 //! low,  8 bits: 8 × 64 bytes; byte [4-column step g][row][j] = column 4g+j
 //! low,  2 bits: 2 × 64 bytes; bits 2g of byte [h][row][j]    = column 16h+4g+j
+//! low,  floats: 8 × 64 bytes; byte [4-column step g][4-row step r][p][i][j] = row 4r+i, column
+//!       4g+2p+j
 //! high, 1 bit:  64 bytes;     bit g of byte [row][j]         = the next bit of column 4g+j
 //! high, 2 bits: 2 × 64 bytes; bits 2g of byte [h][row][j]    = bits 4, 5 of column 16h+4g+j
 //! ```

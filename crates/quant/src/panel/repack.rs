@@ -97,7 +97,11 @@ fn repack_codes(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) 
                 let (scales, codes_at) = bytes.split_at_mut(group.scale_bytes);
                 put_scales(layout, (b % group.blocks, s), row, &fields, scales);
                 let at = b % group.blocks * group.block_bytes();
-                put_codes(group, row, codes, &mut codes_at[at..][..group.block_bytes()]);
+                let block = &mut codes_at[at..][..group.block_bytes()];
+                match layout {
+                    PanelLayout::Float8 => put_floats8(row, codes, block),
+                    _ => put_codes(group, row, codes, block),
+                }
             }
         }
     }
@@ -244,6 +248,19 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
     }
 }
 
+/// Stores the 32 bytes of one row of a block of `Float8`.
+#[inline(always)]
+fn put_floats8(row: usize, codes: &[u32; 8], block: &mut [u8]) {
+    for (c, byte) in codes.iter().flat_map(|word| word.to_le_bytes()).enumerate() {
+        block[at_float8(row, c)] = byte;
+    }
+}
+
+/// Where column `c` of a row is in a block of `Float8`.
+const fn at_float8(row: usize, c: usize) -> usize {
+    c / 4 * 64 + row / 4 * 16 + c / 2 % 2 * 8 + row % 4 * 2 + c % 2
+}
+
 /// Bits `from` and `from + 1` of the codes of 16 columns, in a word.
 fn two_bits(codes: &[u32; 4], from: u32) -> u32 {
     let bits = codes.iter().enumerate();
@@ -291,7 +308,10 @@ impl PanelSpec {
         let bytes = &panel[block / group.blocks * group.bytes()..][..group.bytes()];
         let b = block % group.blocks;
         let codes = &bytes[group.scale_bytes + b * group.block_bytes()..][..group.block_bytes()];
-        let codes = codes_of_row(group, codes, row);
+        let codes = match self.layout() {
+            PanelLayout::Float8 => std::array::from_fn(|c| codes[at_float8(row, c)]),
+            _ => codes_of_row(group, codes, row),
+        };
         lane_of_group(self, bytes, b, row, codes)
     }
 }
