@@ -9,6 +9,7 @@ use crate::step::{Grant, Step};
 struct Budget {
     tokens: u32,
     outputs: u32,
+    /// Beside what the streams are due.
     seconds: f64,
     /// Of those, what prompts of many steps may have.
     slow_s: f64,
@@ -34,6 +35,7 @@ impl Scheduler {
         step.clear();
         let streams = self.order_running();
         step.decoding = streams > 0;
+        let before = self.rows_and_block_s();
         let mut budget = self.budget(streams);
         let order = std::mem::take(&mut self.order);
         let (streams, prompts) = order.split_at(streams);
@@ -51,7 +53,11 @@ impl Scheduler {
         step.key_reads = step.grants.iter().map(Grant::key_reads).sum();
         let (tokens, outputs) = (u64::from(step.tokens), u64::from(step.outputs));
         step.predicted_s = self.config.cost.predict(tokens, outputs, step.key_reads);
-        step.bound_s = self.gap_bound_s();
+        // Who gives way in this step had a part in its budget.
+        let after = self.rows_and_block_s();
+        let (rows_s, block_s) = (before.0.max(after.0), before.1.max(after.1));
+        let config = &self.config;
+        step.bound_s = config.cost.base_s + config.step_s.max(rows_s) + rows_s + block_s;
     }
 
     /// What a step may have, whose first in order are `streams`.
@@ -60,9 +66,8 @@ impl Scheduler {
         // Without streams nobody waits for a next token: nothing to hurry for.
         if streams > 0 {
             slow_s = self.streams_s(streams);
-            let rows_s = slow_s - self.config.cost.base_s;
             // However many streams there are, half of the time is left for prompts.
-            seconds = rows_s + self.config.step_s.max(rows_s);
+            seconds = self.config.step_s.max(slow_s - self.config.cost.base_s);
         }
         let limits = &self.config.limits;
         let floor = self.config.block_tokens;
@@ -120,6 +125,11 @@ impl Scheduler {
         self.config.cost.beyond_base(due, due, due * len)
     }
 
+    /// Seconds that a sequence has beside the budget: those of what a stream is due.
+    fn reserved_s(&self, seq: &Sequence) -> f64 {
+        if seq.is_stream(self.config.block_tokens) { self.due_s(seq) } else { 0.0 }
+    }
+
     /// Whether what a sequence lacks would take more than `PATIENT_STEPS` full steps.
     fn is_patient(&self, seq: &Sequence) -> bool {
         let (lacks, computed) = (u64::from(seq.lacks()), u64::from(seq.computed));
@@ -142,9 +152,8 @@ impl Scheduler {
         running.max_by_key(|s| (self.accounts.places(s.account), s.priority, s.arrival))
     }
 
-    /// What a step may take while streams go on, seconds: beyond its base `step_s`, or as much as
-    /// the streams where that is more; what every running sequence is due; and a block of a prompt.
-    fn gap_bound_s(&self) -> f64 {
+    /// Seconds of what every running sequence is due, and of the longest block of a prompt.
+    fn rows_and_block_s(&self) -> (f64, f64) {
         let (cost, block) = (&self.config.cost, u64::from(self.config.block_tokens));
         let (mut rows_s, mut block_s) = (0.0, 0.0f64);
         for seq in self.running.iter().filter_map(|&slot| seq_ref(&self.slots, slot)) {
@@ -153,7 +162,7 @@ impl Scheduler {
             let rows = if matches!(seq.want, Want::Tokens { .. }) { 0 } else { block };
             block_s = block_s.max(cost.beyond_base(block, rows, block * len));
         }
-        cost.base_s + self.config.step_s.max(rows_s) + rows_s + block_s
+        (rows_s, block_s)
     }
 
     /// Most tokens the budget has for a sequence, keeping one for each of `later` ones.
@@ -165,8 +174,9 @@ impl Scheduler {
         let all_rows = seq.outputs_in(most) > 1;
         let within = |s| self.config.cost.tokens_within(s, seq.computed, all_rows, most);
         let stream = seq.is_stream(self.config.block_tokens);
-        let floor = if stream { seq.due() } else { budget.floor };
-        let n = within(budget.seconds).max(floor.min(most));
+        // Guesses at the end of a prompt are rows that no floor is for.
+        let floor = if stream { seq.due() } else { budget.floor.min(seq.lacks()) };
+        let n = within(budget.seconds + self.reserved_s(seq)).max(floor.min(most));
         if self.is_patient(seq) { n.min(within(budget.slow_s).max(1)) } else { n }
     }
 
@@ -222,10 +232,11 @@ impl Scheduler {
     /// Takes (-1) a grant's time from the budget, or gives it back (1).
     fn charge(&self, slot: u32, grant: &Grant, sign: f64, budget: &mut Budget) {
         let (tokens, outputs) = (u64::from(grant.tokens), u64::from(grant.outputs));
-        let seconds = sign * self.config.cost.beyond_base(tokens, outputs, grant.key_reads());
-        budget.seconds += seconds;
-        if seq_ref(&self.slots, slot).is_some_and(|s| self.is_patient(s)) {
-            budget.slow_s += seconds;
+        let seconds = self.config.cost.beyond_base(tokens, outputs, grant.key_reads());
+        let seq = seq_ref(&self.slots, slot);
+        budget.seconds += sign * (seconds - seq.map_or(0.0, |s| self.reserved_s(s)));
+        if seq.is_some_and(|s| self.is_patient(s)) {
+            budget.slow_s += sign * seconds;
         }
     }
 
