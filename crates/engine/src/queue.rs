@@ -77,8 +77,10 @@ mod tests {
     #[test]
     fn an_account_waits_for_its_own_and_as_many_of_each_other() {
         const GREEDY: u64 = 99;
+        /// Requests that wait by account, who asks, and how many start before it.
+        type Case<'a> = (&'a [(u64, u32)], u64, u32);
         let crowd = |each: u32| (1..=60).map(|account| (account, each)).collect::<Vec<_>>();
-        let cases: [(&[(u64, u32)], u64, u32); 10] = [
+        let cases: [Case<'_>; 10] = [
             (&[], 1, 0),
             (&[(1, 5)], 1, 5),
             (&[(GREEDY, 224)], 1, 1),
