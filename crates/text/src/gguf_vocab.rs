@@ -1,8 +1,8 @@
 //! Tokenizers out of the `tokenizer.ggml.*` metadata of a GGUF file.
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::json;
 
-use crate::base64;
 use crate::bpe::{ByteBpe, CharBpe, CharRule, FastMap, MergeTable, SPACE_MARK};
 use crate::byte_level::ByteDecoder;
 use crate::hf_json::{self, HfTokenizerConfig};
@@ -318,7 +318,7 @@ fn unigram(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokenize
     let unknown = vocab.unk.map(|id| id as usize).or(unknown).unwrap_or(0);
     let mut normalizers = Vec::new();
     if !vocab.charsmap.is_empty() {
-        let map = base64::encode(&vocab.charsmap);
+        let map = BASE64_STANDARD.encode(&vocab.charsmap);
         normalizers.push(json!({ "type": "Precompiled", "precompiled_charsmap": map }));
     }
     if vocab.remove_extra_whitespaces.unwrap_or(true) {

@@ -2,7 +2,6 @@
 //!
 //! Pure: no file, network, thread, environment or clock; bytes and the time come in as arguments.
 
-mod base64;
 mod bpe;
 mod byte_level;
 mod gguf_vocab;

@@ -1,9 +1,9 @@
 //! Byte-level BPE whose vocabulary is a list of byte strings in the order of merging:
 //! `tekken.json` (Mistral) and `tiktoken.model` (Kimi).
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::Value as Json;
 
-use crate::base64;
 use crate::bpe::{ByteBpe, FastMap, MergeTable};
 use crate::hf_json::HfTokenizerConfig;
 use crate::pretokenize::PreTokenizer;
@@ -75,7 +75,7 @@ impl Tokenizer {
             .ok_or_else(|| bad("a pattern that needs more than linear matching"))?;
 
         let list = file.get("vocab").and_then(Json::as_array).ok_or_else(|| bad("no vocab"))?;
-        let token = |entry: &Json| base64::decode(entry.get("token_bytes")?.as_str()?);
+        let token = |entry: &Json| BASE64_STANDARD.decode(entry.get("token_bytes")?.as_str()?).ok();
         let tokens: Option<Vec<Vec<u8>>> = list.iter().take(size - first_id).map(token).collect();
         let tokens = tokens.ok_or_else(|| bad("a token without token_bytes"))?;
 
@@ -126,7 +126,7 @@ impl Tokenizer {
         let mut tokens = Vec::new();
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             let entry = line.split_once(' ').and_then(|(token, rank)| {
-                Some((base64::decode(token)?, rank.trim().parse::<usize>().ok()?))
+                Some((BASE64_STANDARD.decode(token).ok()?, rank.trim().parse::<usize>().ok()?))
             });
             match entry {
                 Some((token, rank)) if rank == tokens.len() => tokens.push(token),

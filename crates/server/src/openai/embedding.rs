@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
+use base64::prelude::{BASE64_STANDARD, Engine};
 use serde::Serialize;
 use tokenmill_engine::RowsAnswer;
 use tokenmill_text::Special;
@@ -128,18 +129,8 @@ fn shortened(mut numbers: Vec<f32>, columns: usize) -> Vec<f32> {
 
 /// Little-endian f32s as base64 (RFC 4648, padded).
 fn base64(numbers: &[f32]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let at = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
-        let bits = at(0) << 16 | at(1) << 8 | at(2);
-        for digit in 0..4 {
-            let code = (bits >> (18 - 6 * digit) & 63) as usize;
-            text.push(if digit <= three.len() { char::from(DIGITS[code]) } else { '=' });
-        }
-    }
-    text
+    BASE64_STANDARD.encode(bytes)
 }
 
 #[cfg(test)]
