@@ -62,7 +62,7 @@ pub enum DeviceError {
 /// Memory a program takes on a device, bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Weights, in the device's layout.
+    /// Weights, in the device's layout, in the pages that this touches.
     pub weight_bytes: u64,
     /// A block (a slot for states) of each cache group, all its layers. [groups]
     pub block_bytes: Vec<u64>,

@@ -22,7 +22,7 @@ pub fn eval(args: &Eval) -> Result<(), Failure> {
     let shown = args.file.display();
     let text = std::fs::read_to_string(&args.file)
         .map_err(|e| Failure::new(format!("cannot read {shown}"), e))?;
-    let mut loaded = model::open(&args.model, &args.machine, 1)?;
+    let mut loaded = model::open_scored(&args.model, &args.machine)?;
     let mut ids = score::encode(&loaded, &text)?;
     ids.truncate(args.tokens.unwrap_or(u32::MAX) as usize);
     let vocab = loaded.program.vocab;
@@ -59,8 +59,7 @@ fn rows(
     if vocab == 0 {
         return Err(Failure::new("cannot evaluate", "this model gives embeddings, not logits"));
     }
-    // Few rows at a time: each is a whole vocabulary.
-    let step = (loaded.limits.step_tokens as usize).min(64);
+    let step = loaded.limits.outputs as usize;
     for piece in ids.chunks(window.min(loaded.limits.context as usize)) {
         direct.restart(0);
         for (chunk, tokens) in piece.chunks(step).enumerate() {

@@ -61,6 +61,16 @@ pub fn options(machine: &Machine, sequences: u32) -> LoadOptions {
     }
 }
 
+/// Rows of logits in a step where every token has one: each is a whole vocabulary.
+const SCORED: u32 = 64;
+
+/// Loads a model for one sequence whose every token has logits.
+pub fn open_scored(name: &str, machine: &Machine) -> Result<LoadedModel, Failure> {
+    let mut loaded = open(name, machine, 1)?;
+    loaded.limits.outputs = SCORED.min(loaded.limits.step_tokens);
+    Ok(loaded)
+}
+
 /// Loads a model for that many sequences.
 pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel, Failure> {
     let path = locate(name)?;

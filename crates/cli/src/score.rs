@@ -14,7 +14,7 @@ use crate::model;
 
 /// Runs the command.
 pub fn score(args: &Score) -> Result<(), Failure> {
-    let mut loaded = model::open(&args.model, &args.machine, 1)?;
+    let mut loaded = model::open_scored(&args.model, &args.machine)?;
     let ids = ids(args, &loaded)?;
     check_ids(&ids, &loaded)?;
     let lines = score_ids(&mut loaded, &ids, args.top)?;

@@ -150,12 +150,13 @@ impl Backend for CpuDevice {
         let shape = |w: &WeightSpec| Ok(Arc::new(Weight::shape(w, self.mode, &mut slabs)?));
         let weights: Vec<Arc<Weight>> =
             program.weights.iter().map(shape).collect::<Result<_, DeviceError>>()?;
+        let slack = slabs.slack_bytes();
         let limits = Limits { group_blocks: Vec::new(), ..limits.clone() };
         let assembled = self.assemble(program, &weights, &limits)?;
         let workers = self.caps.workers as usize;
         let groups = 0..program.groups().len();
         Ok(Footprint {
-            weight_bytes: weights.iter().map(|w| w.bytes() as u64).sum(),
+            weight_bytes: (weights.iter().map(|w| w.bytes()).sum::<usize>() + slack) as u64,
             block_bytes: groups.map(|g| caches::block_bytes(&assembled.caches, g) as u64).collect(),
             buffer_bytes: assembled.buffer_bytes(program, workers) as u64,
         })

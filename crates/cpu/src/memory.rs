@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Size of a large page.
-const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// The system has no room for a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -7,7 +7,7 @@ use tokenmill_ir::{RowPart, SourceError, WeightSource, WeightSpec, WeightUse};
 use tokenmill_quant::FormatId;
 use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
 
-use crate::memory::{Buffer, Parts};
+use crate::memory::{Buffer, HUGE_PAGE, Parts};
 use crate::pool::Pool;
 use crate::{DEVICE, Mode};
 
@@ -58,6 +58,8 @@ impl Bytes {
 #[derive(Debug, Default)]
 pub(crate) struct Slabs {
     current: Option<(Arc<Slab>, usize, usize)>,
+    /// Bytes of large pages that slabs before the current one touch and do not use.
+    slack: usize,
 }
 
 impl Slabs {
@@ -66,6 +68,7 @@ impl Slabs {
         let (slab, start, size) = match self.current.as_ref().filter(fits) {
             Some((slab, used, size)) => (Arc::clone(slab), *used, *size),
             None => {
+                self.slack = self.slack_bytes();
                 let size = len.max(SLAB_BYTES);
                 let mut buffer = Buffer::zeroed(size).map_err(out_of_memory)?;
                 let start = buffer.bytes_mut().as_mut_ptr();
@@ -75,6 +78,12 @@ impl Slabs {
         let end = (start + len).next_multiple_of(ALIGN).min(size);
         self.current = Some((Arc::clone(&slab), end, size));
         Ok(Bytes { slab, start, len })
+    }
+
+    /// What the last large page of every slab holds in memory beyond what was taken.
+    pub fn slack_bytes(&self) -> usize {
+        let used = self.current.as_ref().map_or(0, |(_, used, _)| *used);
+        self.slack + used.next_multiple_of(HUGE_PAGE) - used
     }
 }
 

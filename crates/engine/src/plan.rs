@@ -12,7 +12,7 @@ use crate::direct::{Direct, Feed};
 use crate::load::{LoadFailure, LoadOptions, Lowered};
 
 /// What a process takes beside the model: code, threads, tokenizer, queues. Bytes.
-const PROCESS_BYTES: u64 = 24 << 20;
+const PROCESS_BYTES: u64 = 22 << 20;
 /// Bytes of the tokenizer for each token of the vocabulary, about.
 const VOCABULARY_BYTES: u64 = 160;
 
@@ -107,13 +107,13 @@ impl Needs {
     }
 }
 
-/// Output rows for each sequence of a step (a token and its drafts), and the fewest of a step.
-/// Each is a row of the vocabulary: as many as tokens would be hundreds of megabytes.
-const OUTPUTS: (u32, u32) = (8, 64);
+/// Drafts of a sequence in a step, and sequences that may have as many at once: each is a row of the
+/// vocabulary, and beside more sequences drafts gain little.
+const DRAFTS: (u32, u32) = (7, 4);
 
 fn limits(options: &LoadOptions, context: u32, group_blocks: Vec<u32>) -> Limits {
     let (step_tokens, sequences) = (options.step_tokens.max(1), options.sequences.max(1));
-    let outputs = sequences.saturating_mul(OUTPUTS.0).max(OUTPUTS.1);
+    let outputs = sequences.saturating_add(DRAFTS.0 * sequences.min(DRAFTS.1));
     Limits {
         step_tokens,
         sequences,
