@@ -7,8 +7,11 @@
 //!   `u8_N` the same with bytes. w = q·s + m, rounded once.
 //! * `fp4_f32`: 32 weights, two f32 scales of 16 columns, nibbles that are e2m1.
 //!   w = (scale/2)·v, v from mxfp4's doubled table; what is stored is the half.
-//! * `e4m3_32`: 32 weights, f32 scale, e4m3 bytes. w = scale·value. There are no NaNs here: the
-//!   codes 0x7f and 0xff are ±480, and whoever assembles refuses them.
+//! * `e4m3_32`: 32 weights, f32 scale below 256, e4m3 bytes. w = scale·value. There are no NaNs
+//!   here: the codes 0x7f and 0xff are ±480, and whoever assembles refuses them.
+//! * `nf4_64`, `fp4_64`: 64 weights, f32 scale, nibbles, the even column in the low one.
+//!   w = value·scale, the value from [`NF4_VALUES`] (QLoRA, arXiv 2305.14314, appendix E) or
+//!   [`FP4_VALUES`] (bitsandbytes' 4-bit floats: sign, 2 bits of exponent, 1 of mantissa, over 12).
 
 use crate::blocks::decode_each;
 use crate::coded::word_at;
@@ -77,6 +80,63 @@ pub(crate) const E4M3_32: Format = Format {
     },
     encode: None,
 };
+
+/// The values of NF4, as f32s.
+pub const NF4_VALUES: [f32; 16] = [
+    -1.0,
+    -0.696_192_8,
+    -0.525_073_05,
+    -0.394_917_5,
+    -0.284_441_38,
+    -0.184_773_43,
+    -0.091_050_036,
+    0.0,
+    0.079_580_3,
+    0.160_930_2,
+    0.246_112_3,
+    0.337_915_24,
+    0.440_709_83,
+    0.562_617,
+    0.722_956_84,
+    1.0,
+];
+
+/// The values of bitsandbytes' FP4, as f32s.
+pub const FP4_VALUES: [f32; 16] = {
+    let twelfths = [0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0];
+    let mut values = [0.0; 16];
+    let mut code = 0;
+    while code < 8 {
+        values[code] = twelfths[code] / 12.0;
+        values[code + 8] = 0.0 - values[code];
+        code += 1;
+    }
+    values
+};
+
+/// One row of the table for indices into sixteen floats.
+macro_rules! lookup {
+    ($id:ident, $name:literal, $values:ident) => {
+        pub(crate) const $id: Format = Format {
+            id: FormatId::$id,
+            name: $name,
+            block_weights: 64,
+            block_bytes: 36,
+            ggml_type: None,
+            decode: |src, dst| {
+                decode_each(src, dst, |block: &[u8; 36], out: &mut [f32; 64]| {
+                    for (c, out) in out.iter_mut().enumerate() {
+                        *out = $values[usize::from(nibble(&block[4..], c))] * float_at(block, 0);
+                    }
+                });
+            },
+            encode: None,
+        };
+    };
+}
+
+lookup!(NF4_64, "nf4_64", NF4_VALUES);
+lookup!(FP4_64, "fp4_64", FP4_VALUES);
 
 fn float_at(block: &[u8], at: usize) -> f32 {
     f32::from_bits(word_at(block, at))

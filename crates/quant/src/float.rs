@@ -96,7 +96,7 @@ pub const fn e4m3_to_f32(bits: u8) -> f32 {
 }
 
 /// 2¹²⁰: what the bits of an e4m3, put in the place of an f32's, are too small by.
-const E4M3_UNIT: f32 = f32::from_bits((127 + 120) << 23);
+pub const E4M3_UNIT: f32 = f32::from_bits((127 + 120) << 23);
 
 /// e5m2 byte → f32: the upper half of an f16.
 #[inline]

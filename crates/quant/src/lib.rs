@@ -40,6 +40,7 @@ mod q8_0;
 mod tq1_0;
 mod tq2_0;
 
+pub use flat::{FP4_VALUES, NF4_VALUES};
 pub use format::{Decode, Encode, FORMATS, Format, FormatId, UnknownFormat};
 pub use mxfp4::MXFP4_VALUES_DOUBLED;
 pub use q4_k::scale_and_min;

@@ -65,6 +65,7 @@ fn set_other_scales(format: FormatId, block: &mut [u8], scale: f32) {
         FormatId::U8_32 | FormatId::U8_64 | FormatId::U8_128 => &[1.0 / 75.0, -1.7],
         FormatId::FP4_F32 => &[1.0 / 5.0, 1.0 / 6.0],
         FormatId::E4M3_32 => &[1.0 / 120.0],
+        FormatId::NF4_64 | FormatId::FP4_64 => &[2.0],
         // mxfp4: a power of two.
         _ => {
             block[0] = (127.0 + (scale / 2.0).log2()).round() as u8;

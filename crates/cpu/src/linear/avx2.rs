@@ -4,11 +4,9 @@
 //! are wanted, they are `vpmaddubsw` and `vpmaddwd`. Their 16-bit sums are exact for codes below 128;
 //! full bytes are split at their top bit.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
-use std::sync::atomic::{Ordering, compiler_fence};
 
-use tokenmill_quant::float::e4m3_to_f32;
+use tokenmill_quant::float::E4M3_UNIT;
 
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
@@ -68,7 +66,8 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     const WIDE_TOKENS: usize = if VNNI { 3 } else { 4 };
     // 12 sums too: of two panels only up to 2 tokens are added up at once.
     const FLOAT_TILE: (usize, usize) = (2, 6);
-    const E4M3_TOKENS: usize = 3;
+    const CODED_TOKENS: usize = 5;
+    const E4M3_UNIT: f32 = E4M3_UNIT;
     const EXPAND_FROM: usize = 12;
     const EXPANDS_BYTES: bool = false;
 
@@ -189,41 +188,32 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn e4m3(v: [__m256i; 2]) -> [[__m256; 2]; 4] {
+    unsafe fn e4m3(v: [__m256i; 2], j: u32) -> [__m256; 2] {
         unsafe {
-            let tables = E4m3::new();
-            let [a, b] = both!(v => tables.columns(v));
-            [[a[0], b[0]], [a[1], b[1]], [a[2], b[2]], [a[3], b[3]]]
+            // The upper half of an f32: sign, then 4 bits of exponent and 3 of significand where the
+            // lowest are; those of a subnormal are subnormal. Two columns at once.
+            both!(v => {
+                let top = if j % 2 == 1 { v } else { _mm256_slli_epi16::<8>(v) };
+                let places = _mm256_set1_epi16(0x87f0_u16 as i16);
+                let pair = _mm256_and_si256(_mm256_srai_epi16::<4>(top), places);
+                _mm256_castsi256_ps(match j {
+                    0 | 1 => _mm256_slli_epi32::<16>(pair),
+                    _ => _mm256_and_si256(pair, _mm256_set1_epi32(-65536)),
+                })
+            })
         }
     }
     #[inline(always)]
-    unsafe fn add_e4m3<const W: usize, const C: usize>(
-        block: *const u8,
-        panel_bytes: usize,
-        input: *const f32,
-        stride: usize,
-        acc: &mut [[[__m256; 2]; C]; W],
-    ) {
+    unsafe fn entries(v: [__m256i; 2], from: u32, table: &[f32; 16]) -> [__m256; 2] {
         unsafe {
-            let tables = E4m3::new();
-            for step in 0..8 {
-                for (w, acc) in acc.iter_mut().enumerate() {
-                    for i in 0..2 {
-                        // Nothing is loaded before its turn: the registers hold no more.
-                        compiler_fence(Ordering::SeqCst);
-                        let half = block.add(w * panel_bytes + 32 * i);
-                        let codes = _mm256_loadu_si256(half.add(64 + 64 * step).cast());
-                        let scale = _mm256_loadu_ps(half.cast());
-                        for (j, column) in tables.columns(codes).into_iter().enumerate() {
-                            let weight = _mm256_mul_ps(column, scale);
-                            for (c, acc) in acc.iter_mut().enumerate() {
-                                let x = _mm256_set1_ps(*input.add(c * stride + 4 * step + j));
-                                acc[i] = _mm256_fmadd_ps(weight, x, acc[i]);
-                            }
-                        }
-                    }
-                }
-            }
+            let [low, high] = Self::floats(table.as_ptr());
+            both!(v => {
+                let index = _mm256_srl_epi32(v, _mm_cvtsi32_si128(from as i32));
+                let upper = _mm256_sll_epi32(v, _mm_cvtsi32_si128(28 - from as i32));
+                let from_low = _mm256_permutevar8x32_ps(low, index);
+                let from_high = _mm256_permutevar8x32_ps(high, index);
+                _mm256_blendv_ps(from_low, from_high, _mm256_castsi256_ps(upper))
+            })
         }
     }
     #[inline(always)]
@@ -380,7 +370,7 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 (1, 5) => float_tile::<KIND, 1, 5>(t),
                 (1, 6) => float_tile::<KIND, 1, 6>(t),
                 (2, 1) => float_tile::<KIND, 2, 1>(t),
-                (2, 2) if KIND != kind::FLOAT8 => float_tile::<KIND, 2, 2>(t),
+                (2, 2) if !kind::is_float_code(KIND) => float_tile::<KIND, 2, 2>(t),
                 (2, 2..=6) => {
                     Self::float_tile::<KIND>(1, tokens, &t.first_panel());
                     Self::float_tile::<KIND>(1, tokens, &t.second_panel());
@@ -407,87 +397,6 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
 #[target_feature(enable = "avx2,avxvnni")]
 fn dot_vnni(sum: __m256i, codes: __m256i, bytes: __m256i) -> __m256i {
     _mm256_dpbusd_avx_epi32(sum, codes, bytes)
-}
-
-/// What takes e4m3 codes apart. The first byte of an f32 is the sign and three bits of an exponent,
-/// 60 more; the second has the rest. Codes of zero and of subnormals look up what differs.
-#[derive(Clone, Copy)]
-struct E4m3 {
-    first: __m256i,
-    other_first: __m256i,
-    other_second: __m256i,
-    low_bits: __m256i,
-    limit: __m256i,
-    upper: __m256i,
-}
-
-impl E4m3 {
-    /// The first bytes by the upper four bits of a code.
-    const FIRST: [u8; 16] = {
-        let mut first = [0; 16];
-        let mut high = 0;
-        while high < 16 {
-            first[high as usize] = (high & 8) << 4 | (60 + (high & 7));
-            high += 1;
-        }
-        first
-    };
-    /// What differs in the first and second bytes, by twice a code below 8.
-    const OTHER: [[u8; 16]; 2] = {
-        let mut other = [[0; 16]; 2];
-        let mut code = 0;
-        while code < 8 {
-            let bits = e4m3_to_f32(code).to_bits();
-            other[0][2 * code as usize] = (bits >> 24) as u8 ^ 60;
-            other[1][2 * code as usize] = (bits >> 16) as u8 ^ (code << 4);
-            code += 1;
-        }
-        other
-    };
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn new() -> E4m3 {
-        E4m3 {
-            first: kept(table(&Self::FIRST)),
-            other_first: kept(table(&Self::OTHER[0])),
-            other_second: kept(table(&Self::OTHER[1])),
-            low_bits: kept(_mm256_set1_epi8(15)),
-            limit: kept(_mm256_set1_epi8(112)),
-            upper: kept(_mm256_set1_epi32(-65536)),
-        }
-    }
-
-    /// The four columns of eight rows.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn columns(&self, codes: __m256i) -> [__m256; 4] {
-        let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), self.low_bits);
-        let low = _mm256_andnot_si256(self.low_bits, _mm256_slli_epi16::<4>(codes));
-        // Twice the code without its sign; from 16 on the top bit gets set, and zero is looked up.
-        let size = _mm256_adds_epu8(_mm256_add_epi8(codes, codes), self.limit);
-        let other = _mm256_shuffle_epi8(self.other_first, size);
-        let first = _mm256_xor_si256(_mm256_shuffle_epi8(self.first, high), other);
-        let second = _mm256_xor_si256(low, _mm256_shuffle_epi8(self.other_second, size));
-        // Words are two columns of a row.
-        let a = _mm256_unpacklo_epi8(second, first);
-        let b = _mm256_unpackhi_epi8(second, first);
-        [
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(a)),
-            _mm256_castsi256_ps(_mm256_and_si256(a, self.upper)),
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(b)),
-            _mm256_castsi256_ps(_mm256_and_si256(b, self.upper)),
-        ]
-    }
-}
-
-/// The same, but unknown to the compiler, which would load it again and again.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn kept(mut v: __m256i) -> __m256i {
-    // SAFETY: no instruction at all.
-    unsafe { asm!("/* {0} */", inout(ymm_reg) v, options(pure, nomem, nostack, preserves_flags)) }
-    v
 }
 
 /// Sixteen entries to look up in each half.

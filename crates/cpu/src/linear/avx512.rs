@@ -31,7 +31,8 @@ impl Vector for Avx512 {
     const BYTE_TILE: (usize, usize) = (2, 4);
     const WIDE_TOKENS: usize = wide::TOKENS;
     const FLOAT_TILE: (usize, usize) = (4, 6);
-    const E4M3_TOKENS: usize = 6;
+    const CODED_TOKENS: usize = 6;
+    const E4M3_UNIT: f32 = 1.0;
     const EXPAND_FROM: usize = 7;
     const EXPANDS_BYTES: bool = true;
 
@@ -126,36 +127,14 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn e4m3(v: __m512i) -> [__m512; 4] {
-        unsafe {
-            // Four rows of two columns, then of two others: here all four columns of a row.
-            let turn = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
-            let v = _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(turn));
-            [e4m3::<0>(v), e4m3::<1>(v), e4m3::<2>(v), e4m3::<3>(v)]
-        }
+    unsafe fn e4m3(v: __m512i, j: u32) -> __m512 {
+        unsafe { e4m3(v, j) }
     }
     #[inline(always)]
-    unsafe fn add_e4m3<const W: usize, const C: usize>(
-        block: *const u8,
-        panel_bytes: usize,
-        input: *const f32,
-        stride: usize,
-        acc: &mut [[__m512; C]; W],
-    ) {
+    unsafe fn entries(v: __m512i, from: u32, table: &[f32; 16]) -> __m512 {
         unsafe {
-            for step in 0..8 {
-                for (w, acc) in acc.iter_mut().enumerate() {
-                    let block = block.add(w * panel_bytes);
-                    let columns = Self::e4m3(Self::load(block.add(64 + 64 * step)));
-                    for (j, column) in columns.into_iter().enumerate() {
-                        let weight = _mm512_mul_ps(column, _mm512_loadu_ps(block.cast()));
-                        for (c, acc) in acc.iter_mut().enumerate() {
-                            let x = _mm512_set1_ps(*input.add(c * stride + 4 * step + j));
-                            *acc = _mm512_fmadd_ps(weight, x, *acc);
-                        }
-                    }
-                }
-            }
+            let index = _mm512_srl_epi32(v, _mm_cvtsi32_si128(from as i32));
+            _mm512_permutexvar_ps(index, _mm512_loadu_ps(table.as_ptr()))
         }
     }
     #[inline(always)]
@@ -294,12 +273,12 @@ impl Vector for Avx512 {
     }
 }
 
-/// Byte `J` of every lane, an e4m3 float, as a float. Subnormals, m/8·2⁻⁶, are made as
+/// Byte `j` of every lane, an e4m3 float, as a float. Subnormals, m/8·2⁻⁶, are made as
 /// (1 + m/8)·2⁻⁶ − 2⁻⁶.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
-fn e4m3<const J: u32>(v: __m512i) -> __m512 {
-    let top = _mm512_sll_epi32(v, _mm_cvtsi32_si128(24 - 8 * J as i32));
+fn e4m3(v: __m512i, j: u32) -> __m512 {
+    let top = _mm512_sll_epi32(v, _mm_cvtsi32_si128(24 - 8 * j as i32));
     let sign = _mm512_and_si512(top, _mm512_set1_epi32(i32::MIN));
     let magnitude = _mm512_and_si512(top, _mm512_set1_epi32(0x7f00_0000));
     let bits = _mm512_srli_epi32::<4>(magnitude);

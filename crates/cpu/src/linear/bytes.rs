@@ -40,7 +40,7 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
             PanelLayout::Super5 => run::<V, { kind::SUPER5 }>(job, scratch),
             PanelLayout::Super6 => run::<V, { kind::SUPER6 }>(job, scratch),
             PanelLayout::Table4 => run::<V, { kind::TABLE4 }>(job, scratch),
-            PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 | PanelLayout::Float8 => {
+            layout if !layout.is_integer() => {
                 unreachable!("float layouts are not encoded as bytes")
             }
             _ => with_kind!(kind::of(&job.spec), K => run::<V, K>(job, scratch)),

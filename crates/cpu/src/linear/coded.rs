@@ -1,5 +1,5 @@
 //! Kinds whose codes are taken apart before any product: 2- and 3-bit codes, tables of sixteen
-//! values, e4m3 floats; and the scales of flat ones.
+//! values; the scales of flat ones, and of codes of floats.
 
 use super::kind;
 use super::vector::Vector;
@@ -111,7 +111,11 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
             }
             HALF_TABLE => (V::halves(scales.add(32 * b)), none),
             FLOAT_TABLE16 => (full(64 * HALF), none),
-            FLOAT8 | FULL => (full(0), none),
+            FLOAT8 => {
+                let unit = V::float(V::same(V::E4M3_UNIT.to_bits() as i32));
+                (V::mul(full(0), unit), none)
+            }
+            LOOKUP_NF4 | LOOKUP_FP4 | FULL => (full(0), none),
             FULL_HALVES => (full(64 * HALF), none),
             FULL_HALVES_MIN => (full(64 * HALF), full(128 + 64 * HALF)),
             _ => (full(0), full(64)),

@@ -100,10 +100,11 @@ impl Encoding {
         match (layout, mode) {
             // Weights that are turned have this layout in the int8 mode alone.
             (PanelLayout::Trellis4, _) => Encoding::Turned,
-            (PanelLayout::F32 | PanelLayout::F16, _) | (_, Mode::F32) => Encoding::F32,
+            (PanelLayout::F32 | PanelLayout::F16 | PanelLayout::Lookup4, _) => Encoding::F32,
+            (_, Mode::F32) => Encoding::F32,
             (_, Mode::Bf16) => Encoding::Bf16,
-            (PanelLayout::Bf16 | PanelLayout::Float8, Mode::Int8) => Encoding::F32,
-            (_, Mode::Int8) => Encoding::Int8,
+            (layout, Mode::Int8) if layout.is_integer() => Encoding::Int8,
+            _ => Encoding::F32,
         }
     }
 

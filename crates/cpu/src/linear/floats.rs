@@ -1,6 +1,6 @@
 //! The f32 and bf16 chains on vectors: one fma per row, token and column, columns in order.
 //!
-//! Panels of f32, f16 and, for few tokens, bf16 and e4m3 weights are read as they are. Others are
+//! Panels of f32, f16 and, for few tokens, bf16 weights and codes of floats are read as they are. Others are
 //! expanded to f32 a chunk of columns at a time; between chunks the chains wait in the output.
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
@@ -37,16 +37,14 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
             PanelLayout::Super5 => run_integer::<V, { kind::SUPER5 }>(job, scratch),
             PanelLayout::Super6 => run_integer::<V, { kind::SUPER6 }>(job, scratch),
             PanelLayout::Table4 => run_integer::<V, { kind::TABLE4 }>(job, scratch),
-            PanelLayout::Float8 if reads_coded::<V>(job) => run_plain::<V, { kind::FLOAT8 }>(job),
-            PanelLayout::Float8 => run_integer::<V, { kind::FLOAT8 }>(job, scratch),
+            PanelLayout::Float8 => run_coded::<V, { kind::FLOAT8 }>(job, scratch),
+            PanelLayout::Lookup4 if kind::of(&job.spec) == kind::LOOKUP_NF4 => {
+                run_coded::<V, { kind::LOOKUP_NF4 }>(job, scratch);
+            }
+            PanelLayout::Lookup4 => run_coded::<V, { kind::LOOKUP_FP4 }>(job, scratch),
             _ => with_kind!(kind::of(&job.spec), K => run_integer::<V, K>(job, scratch)),
         }
     }
-}
-
-/// Whether tiles take codes apart: for few tokens, where weights are not rounded to bf16.
-fn reads_coded<V: Vector>(job: &LinearJob<'_>) -> bool {
-    job.encoding == Encoding::F32 && job.tokens <= V::E4M3_TOKENS
 }
 
 /// One call of a tile kernel.
@@ -126,6 +124,17 @@ unsafe fn run_plain<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
         // SAFETY: `check` found every buffer as large as the shapes say.
         unsafe { V::float_tile::<KIND>(panels, tokens, &FloatTile::new(job, t, p, panels)) };
     });
+}
+
+/// Tiles take codes of floats apart themselves for few tokens, where weights are not rounded.
+unsafe fn run_coded<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    // SAFETY: passed on.
+    unsafe {
+        match job.encoding == Encoding::F32 && job.tokens <= V::CODED_TOKENS {
+            true => run_plain::<V, KIND>(job),
+            false => run_integer::<V, KIND>(job, scratch),
+        }
+    }
 }
 
 unsafe fn run_integer<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
@@ -215,13 +224,9 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
                 }
             }
         }
-        let coded = if KIND == kind::FLOAT8 { t.cols } else { 0 };
+        let coded = if const { kind::is_float_code(KIND) } { t.cols } else { 0 };
         for k in (0..coded).step_by(BLOCK_COLS) {
-            let block = t.weights.add(k / BLOCK_COLS * const { kind::sizes(kind::FLOAT8).group });
-            for w in 0..W {
-                bytes::prefetch::<{ kind::FLOAT8 }>(block.wrapping_add(w * t.panel_bytes));
-            }
-            V::add_e4m3(block, t.panel_bytes, t.input.add(k), t.input_stride, &mut acc);
+            add_block::<V, KIND, W, C>(t, k, &mut acc);
         }
         for k in (coded..t.cols / 2 * 2).step_by(2) {
             add_column::<V, KIND, 0, W, C>(t, k, &mut acc);
@@ -233,6 +238,55 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
         for w in 0..W {
             for c in 0..C {
                 V::store_first(acc[w][c], t.out.add(c * t.stride + w * PANEL_ROWS), rows(w));
+            }
+        }
+    }
+}
+
+/// Adds a block of codes of floats, from column `k` on, to the chains.
+#[inline(always)]
+unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
+    t: &FloatTile,
+    k: usize,
+    acc: &mut [[V::Float; C]; W],
+) {
+    let sizes = const { kind::sizes(KIND) };
+    let (group, b) = (k / BLOCK_COLS / sizes.blocks, k / BLOCK_COLS % sizes.blocks);
+    // SAFETY: as the caller.
+    unsafe {
+        let scales = t.weights.add(group * sizes.group);
+        let codes = scales.add(sizes.scales + b * sizes.codes);
+        for w in 0..W {
+            bytes::prefetch::<KIND>(codes.wrapping_add(w * t.panel_bytes));
+        }
+        for step in 0..BLOCK_COLS / 8 {
+            for w in 0..W {
+                let scales = scales.add(w * t.panel_bytes);
+                let (scale, _) = bytes::scale_and_min::<V, KIND, 0>(scales, b);
+                let codes = codes.add(w * t.panel_bytes + step * (sizes.codes / 4));
+                for i in 0..8 {
+                    let weight = V::mul(value::<V, KIND>(codes, i), scale);
+                    for c in 0..C {
+                        let x = t.input.add(c * t.input_stride + k + 8 * step + i);
+                        acc[w][c] = V::fma_same(weight, V::same_at(x.cast()), acc[w][c]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Column `i` of the 8 at `codes`, before its scale.
+#[inline(always)]
+unsafe fn value<V: Vector, const KIND: u8>(codes: *const u8, i: usize) -> V::Float {
+    // SAFETY: the codes are in the panel.
+    unsafe {
+        let (vector, byte) = (i / 4, i as u32 % 4);
+        match KIND {
+            kind::FLOAT8 => V::e4m3(V::load(codes.add(64 * vector)), byte),
+            _ => {
+                let from = 8 * byte + 4 * vector as u32;
+                V::entries(V::load(codes), from, const { kind::float_table(KIND) })
             }
         }
     }
@@ -330,25 +384,28 @@ unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: 
 ) {
     // SAFETY: as the caller.
     unsafe {
+        let put = |column: usize, code: V::Float| {
+            // Rounded once.
+            let weight = match const { kind::has_min(KIND) } {
+                true => V::fma(code, scale.0, scale.1),
+                false => V::mul(code, scale.0),
+            };
+            let weight = if ROUND { V::to_bf16(weight) } else { weight };
+            V::store_floats(weight, to.add((8 * STEP + column) * PANEL_ROWS));
+        };
+        if const { kind::is_float_code(KIND) } {
+            let codes = codes.add(STEP * const { kind::sizes(KIND).codes / 4 });
+            for i in 0..8 {
+                put(i, value::<V, KIND>(codes, i));
+            }
+            return;
+        }
         let zero = f32::from(const { kind::layout(KIND).zero() });
         let zero = V::float(V::same(zero.to_bits() as i32));
         for (half, q) in bytes::unpack::<V, KIND, STEP>(codes).into_iter().enumerate() {
-            let columns = match KIND {
-                kind::FLOAT8 => V::e4m3(q),
-                _ => [V::byte::<0>(q), V::byte::<1>(q), V::byte::<2>(q), V::byte::<3>(q)],
-            };
+            let columns = [V::byte::<0>(q), V::byte::<1>(q), V::byte::<2>(q), V::byte::<3>(q)];
             for (j, code) in columns.into_iter().enumerate() {
-                let code = match KIND {
-                    kind::FLOAT8 => code,
-                    _ => V::sub(code, zero),
-                };
-                // Rounded once.
-                let weight = match const { kind::has_min(KIND) } {
-                    true => V::fma(code, scale.0, scale.1),
-                    false => V::mul(code, scale.0),
-                };
-                let weight = if ROUND { V::to_bf16(weight) } else { weight };
-                V::store_floats(weight, to.add((8 * STEP + 4 * half + j) * PANEL_ROWS));
+                put(4 * half + j, V::sub(code, zero));
             }
         }
     }

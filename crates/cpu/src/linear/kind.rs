@@ -35,6 +35,9 @@ pub const FLAT8: u8 = PanelLayout::Flat8 as u8;
 pub const FLAT8_64: u8 = PanelLayout::Flat8x64 as u8;
 pub const FLAT8_128: u8 = PanelLayout::Flat8x128 as u8;
 pub const FLOAT8: u8 = PanelLayout::Float8 as u8;
+/// Lookups of floats, a kind for each table.
+pub const LOOKUP_NF4: u8 = 47;
+pub const LOOKUP_FP4: u8 = 48;
 /// Super tables, a kind for each table.
 pub const TABLE_IQ1: u8 = 40;
 pub const TABLE_IQ2: u8 = 41;
@@ -61,6 +64,8 @@ pub fn of(spec: &PanelSpec) -> u8 {
         (PanelLayout::SuperTable, _) => TABLE_IQ4,
         (PanelLayout::SuperTable16, FormatId::IQ1_M) => TABLE16_IQ1,
         (PanelLayout::SuperTable16, _) => TABLE16_IQ2,
+        (PanelLayout::Lookup4, FormatId::NF4_64) => LOOKUP_NF4,
+        (PanelLayout::Lookup4, _) => LOOKUP_FP4,
         (layout, _) => layout as u8,
     }
 }
@@ -75,6 +80,19 @@ pub const fn table(kind: u8) -> &'static [u8; 16] {
         FLOAT_TABLE16 => FormatId::NVFP4,
         _ => FormatId::IQ2_XXS,
     })
+}
+
+/// The floats behind the codes of a lookup.
+pub const fn float_table(kind: u8) -> &'static [f32; 16] {
+    tokenmill_quant::panel::float_table(match kind {
+        LOOKUP_NF4 => FormatId::NF4_64,
+        _ => FormatId::FP4_64,
+    })
+}
+
+/// Whether codes stand for floats, so that products are of floats.
+pub const fn is_float_code(kind: u8) -> bool {
+    matches!(kind, FLOAT8 | LOOKUP_NF4 | LOOKUP_FP4)
 }
 
 /// Whether a kind is expanded whatever the number of tokens.
@@ -106,6 +124,7 @@ pub const fn layout(kind: u8) -> PanelLayout {
         FLAT8_64 => PanelLayout::Flat8x64,
         FLAT8_128 => PanelLayout::Flat8x128,
         FLOAT8 => PanelLayout::Float8,
+        LOOKUP_NF4 | LOOKUP_FP4 => PanelLayout::Lookup4,
         TABLE_IQ1 | TABLE_IQ2 | TABLE_IQ3_XXS | TABLE_IQ3_S | TABLE_IQ4 => PanelLayout::SuperTable,
         TABLE16_IQ1 | TABLE16_IQ2 => PanelLayout::SuperTable16,
         ZERO4 => PanelLayout::Zero4,
@@ -139,7 +158,7 @@ pub struct Sizes {
     pub group: usize,
 }
 
-/// Sizes of an integer kind.
+/// Sizes of a kind of codes.
 pub const fn sizes(kind: u8) -> Sizes {
     let group = group(kind);
     Sizes {
@@ -151,7 +170,8 @@ pub const fn sizes(kind: u8) -> Sizes {
     }
 }
 
-/// Geometry of an integer kind. Expanded: 8 lines of codes after their scales, one block.
+/// Geometry of a kind of codes. Expanded: 8 lines of codes after their scales, one block. Plain
+/// floats have nothing.
 const fn group(kind: u8) -> Group {
     let scale_bytes = match kind {
         WIDE | FULL => 64,
@@ -159,7 +179,7 @@ const fn group(kind: u8) -> Group {
         FULL_HALVES_MIN => 256,
         _ => match layout(kind).group() {
             Some(group) => return group,
-            None => panic!("float layouts have no groups"),
+            None => return Group { blocks: 1, scale_bytes: 0, low_bytes: 0, high_bytes: 0 },
         },
     };
     Group { blocks: 1, scale_bytes, low_bytes: 512, high_bytes: 0 }

@@ -34,8 +34,8 @@
 //!
 //! **Turned** (EXL3 of 4 bits, in int8). `turned` has the steps.
 //!
-//! Weights stored as f32 and f16 are computed in f32 in every mode, those stored as bf16 and
-//! e4m3 in f32 except in bf16 mode.
+//! Weights stored as f32, f16 and indices into a table of floats are computed in f32 in every mode,
+//! those stored as bf16 and e4m3 in f32 except in bf16 mode.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;

@@ -23,7 +23,7 @@ impl Noise {
 }
 
 /// Formats that begin with f32s.
-const FLOATS: [FormatId; 8] = [
+const FLOATS: [FormatId; 10] = [
     FormatId::U4_32,
     FormatId::U4_64,
     FormatId::U4_128,
@@ -32,6 +32,8 @@ const FLOATS: [FormatId; 8] = [
     FormatId::U8_128,
     FormatId::FP4_F32,
     FormatId::E4M3_32,
+    FormatId::NF4_64,
+    FormatId::FP4_64,
 ];
 
 /// Stored rows of `format` in which every code appears and scales are moderate.
@@ -63,7 +65,8 @@ fn stored(format: FormatId, rows: usize, cols: usize, noise: &mut Noise) -> Vec<
             }
             FormatId::NVFP4 => block[..4].iter_mut().for_each(|s| *s &= 0x3f),
             format if FLOATS.contains(&format) => {
-                let floats = if format == FormatId::E4M3_32 { 1 } else { 2 };
+                use FormatId::{E4M3_32, FP4_64, NF4_64};
+                let floats = if matches!(format, E4M3_32 | NF4_64 | FP4_64) { 1 } else { 2 };
                 for at in 0..floats {
                     block[4 * at..][..4].copy_from_slice(&(noise.unit() * 0.01).to_le_bytes());
                 }

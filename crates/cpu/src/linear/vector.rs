@@ -28,8 +28,10 @@ pub(super) trait Vector {
     const WIDE_TOKENS: usize;
     /// Most panels and tokens of a tile in the float arithmetics.
     const FLOAT_TILE: (usize, usize);
-    /// Most tokens for which tiles take e4m3 codes apart themselves.
-    const E4M3_TOKENS: usize;
+    /// Most tokens for which tiles take the codes of floats apart themselves.
+    const CODED_TOKENS: usize;
+    /// What the floats of `e4m3` are too small by.
+    const E4M3_UNIT: f32;
     /// Tokens from which on expanding panels to bytes first pays.
     const EXPAND_FROM: usize;
     /// Whether that goes for codes that are bytes already.
@@ -83,18 +85,10 @@ pub(super) trait Vector {
     unsafe fn as_float(v: Self::Int) -> Self::Float;
     /// Byte `J` of every lane, unsigned, as a float.
     unsafe fn byte<const J: u32>(v: Self::Int) -> Self::Float;
-    /// Four columns of e4m3 floats, in the order of `Float8`, as floats. No operand on the way is
-    /// subnormal in f32, which costs some processors hundreds of cycles.
-    unsafe fn e4m3(v: Self::Int) -> [Self::Float; 4];
-    /// Adds a block of 32 columns of e4m3 weights, scales before codes, to the chains of W panels ×
-    /// C tokens; inputs are `stride` f32s apart.
-    unsafe fn add_e4m3<const W: usize, const C: usize>(
-        block: *const u8,
-        panel_bytes: usize,
-        input: *const f32,
-        stride: usize,
-        acc: &mut [[Self::Float; C]; W],
-    );
+    /// Byte `j` of every lane, an e4m3 float, as a float over `E4M3_UNIT`.
+    unsafe fn e4m3(v: Self::Int, j: u32) -> Self::Float;
+    /// The entry of `table` that four bits of every lane name, those from bit `from` on.
+    unsafe fn entries(v: Self::Int, from: u32, table: &[f32; 16]) -> Self::Float;
     /// 16 unsigned bytes as floats.
     unsafe fn unsigned(from: *const u8) -> Self::Float;
     /// 16 signed bytes as floats.

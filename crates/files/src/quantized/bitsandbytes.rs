@@ -1,14 +1,14 @@
 //! bitsandbytes. 4 bits: `.weight` u8, the matrix as one run of nibbles, the even element in the
 //! high one; `.weight.quant_map` f32 `[16]`; `.weight.absmax`, one for each block of elements,
-//! itself in bytes where it is nested; `.weight.quant_state…`, JSON. w = map\[q\]·absmax, read as
-//! f32: the values of NF4 and FP4 have no shorter form.
+//! itself in bytes where it is nested; `.weight.quant_state…`, JSON. w = map\[q\]·absmax.
+//! Maps other than those of NF4 and FP4, and blocks that rows cut, are read as f32.
 //!
 //! LLM.int8: `.weight` i8 `[rows, cols]`, `.SCB` f32 `[rows]`. w = q·(SCB/127).
 
 use std::ops::Range;
 
 use tokenmill_ir::{MetaValue, TensorInfo};
-use tokenmill_quant::FormatId;
+use tokenmill_quant::{FP4_VALUES, FormatId, NF4_VALUES};
 
 use super::Assembled;
 use super::affine::{Affine, Matrix, Order, Packed, Zeros};
@@ -29,6 +29,7 @@ pub(crate) struct Lookup {
     block: u64,
     scales: Scales,
     map: [f32; 16],
+    pub format: FormatId,
 }
 
 #[derive(Debug)]
@@ -120,8 +121,14 @@ fn four_bits(
     let map = floats(module, "weight.quant_map")?;
     let values = bytes(to.files, &map)?;
     let map = std::array::from_fn(|i| float(FormatId::F32, values, i));
-    let lookup = Lookup { codes, cols, block, scales, map };
-    to.push(module, FormatId::F32, [rows, cols], Assembled::Lookup(lookup))
+    let whole = cols.is_multiple_of(64) && block.is_multiple_of(64);
+    let format = match map.map(f32::to_bits) {
+        map if whole && map == NF4_VALUES.map(f32::to_bits) => FormatId::NF4_64,
+        map if whole && map == FP4_VALUES.map(f32::to_bits) => FormatId::FP4_64,
+        _ => FormatId::F32,
+    };
+    let lookup = Lookup { codes, cols, block, scales, map, format };
+    to.push(module, format, [rows, cols], Assembled::Lookup(lookup))
 }
 
 fn floats(module: &Module<'_>, end: &str) -> Result<TensorInfo, LoadError> {
@@ -141,13 +148,22 @@ impl Lookup {
         out: &mut [u8],
     ) -> Result<(), LoadError> {
         let codes = bytes(files, &self.codes)?;
-        let cols = self.cols as usize;
         let scale = self.scale(files)?;
-        for (n, out) in rows.zip(out.chunks_exact_mut(4 * cols)) {
-            for (k, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                let i = n as usize * cols + k;
+        let scale = |element: usize| scale(element / self.block as usize);
+        let first = (rows.start * self.cols) as usize;
+        if self.format == FormatId::F32 {
+            for (i, out) in (first..).zip(out.as_chunks_mut::<4>().0) {
                 let code = codes[i / 2] >> (4 * (1 - i % 2)) & 15;
-                *out = (self.map[usize::from(code)] * scale(i / self.block as usize)).to_le_bytes();
+                *out = (self.map[usize::from(code)] * scale(i)).to_le_bytes();
+            }
+            return Ok(());
+        }
+        for (b, block) in out.as_chunks_mut::<36>().0.iter_mut().enumerate() {
+            let i = first + 64 * b;
+            block[..4].copy_from_slice(&scale(i).to_le_bytes());
+            // The even element comes into the low nibble.
+            for (to, pair) in block[4..].iter_mut().zip(&codes[i / 2..]) {
+                *to = pair.rotate_left(4);
             }
         }
         Ok(())

@@ -118,16 +118,19 @@ impl Fp8 {
 
     fn put_block(&self, codes: &[u8], scale: f32, block: &mut [u8]) -> Result<(), LoadError> {
         let e4m3 = self.codes.format == FormatId::F8_E4M3;
+        let refused =
+            |reason: String| Err(LoadError::Rows { tensor: self.codes.name.clone(), reason });
         if e4m3 && codes.iter().any(|code| code & 0x7f == 0x7f) {
-            let (tensor, reason) = (self.codes.name.clone(), "holds a NaN".to_owned());
-            return Err(LoadError::Rows { tensor, reason });
+            return refused("holds a NaN".to_owned());
         }
         if self.format == FormatId::F32 {
             let value = if e4m3 { e4m3_to_f32(codes[0]) } else { e5m2_to_f32(codes[0]) };
             block.copy_from_slice(&(value * scale).to_le_bytes());
-        } else {
+        } else if scale.abs() < 256.0 {
             block[..4].copy_from_slice(&scale.to_le_bytes());
             block[4..].copy_from_slice(codes);
+        } else {
+            return refused(format!("has a scale of {scale}: weights beyond 448·256"));
         }
         Ok(())
     }

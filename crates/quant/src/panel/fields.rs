@@ -113,6 +113,10 @@ impl Fields {
                 self.read_floats(1, block);
                 self.read_bytes(&block[4..]);
             }
+            FormatId::NF4_64 | FormatId::FP4_64 => {
+                self.read_floats(1, block);
+                self.read_pairs(&block[4..]);
+            }
             _ => unreachable!("only layouts of codes have fields"),
         }
     }

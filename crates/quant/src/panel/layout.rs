@@ -1,7 +1,9 @@
 //! The panel layouts as data: group geometry, byte sizes, which format goes where.
 
 use super::trellis;
-use crate::{FormatId, MXFP4_VALUES_DOUBLED, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl};
+use crate::{
+    FP4_VALUES, FormatId, MXFP4_VALUES_DOUBLED, NF4_VALUES, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl,
+};
 
 /// Output rows in a panel: the 32-bit lanes of a 64-byte vector.
 pub const PANEL_ROWS: usize = 16;
@@ -56,6 +58,8 @@ pub enum PanelLayout {
     Flat8x128,
     /// e4m3 bytes, f32 scale per 32; computed as floats.
     Float8,
+    /// 4-bit indices into the format's table of floats, f32 scale per 64; computed as floats.
+    Lookup4,
     /// bf16 weights, columns in pairs.
     Bf16,
     /// f16 weights.
@@ -119,6 +123,7 @@ impl PanelLayout {
             FormatId::U8_64 => PanelLayout::Flat8x64,
             FormatId::U8_128 => PanelLayout::Flat8x128,
             FormatId::E4M3_32 => PanelLayout::Float8,
+            FormatId::NF4_64 | FormatId::FP4_64 => PanelLayout::Lookup4,
             FormatId::BF16 => PanelLayout::Bf16,
             FormatId::F16 => PanelLayout::F16,
             FormatId::F32 => PanelLayout::F32,
@@ -151,6 +156,7 @@ impl PanelLayout {
             PanelLayout::Flat8x64 => (2, 128, 512, 0),
             PanelLayout::Flat8x128 => (4, 128, 512, 0),
             PanelLayout::Float8 => (1, 64, 512, 0),
+            PanelLayout::Lookup4 => (2, 64, 256, 0),
             PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 | PanelLayout::Trellis4 => {
                 return None;
             }
@@ -189,7 +195,7 @@ impl PanelLayout {
 
     /// Whether weights are integers times scales, so that the int8 arithmetic can use them.
     pub const fn is_integer(self) -> bool {
-        self.group().is_some() && !matches!(self, PanelLayout::Float8)
+        self.group().is_some() && !matches!(self, PanelLayout::Float8 | PanelLayout::Lookup4)
     }
 
     /// Bytes of one panel of `cols` columns.
@@ -218,6 +224,14 @@ pub const fn table(format: FormatId) -> &'static [u8; 16] {
         FormatId::NVFP4 | FormatId::FP4_F32 => const { &raised(&MXFP4_VALUES_DOUBLED, 128) },
         FormatId::MXFP4 => const { &raised(&MXFP4_VALUES_DOUBLED, 16) },
         _ => const { &raised(&iq2_xxs::TABLE, 128) },
+    }
+}
+
+/// The floats that the codes of a format in `Lookup4` stand for.
+pub const fn float_table(format: FormatId) -> &'static [f32; 16] {
+    match format {
+        FormatId::NF4_64 => &NF4_VALUES,
+        _ => &FP4_VALUES,
     }
 }
 

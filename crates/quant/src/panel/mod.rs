@@ -43,6 +43,7 @@
 //! | Flat4, Flat4x64, Flat4x128 | u4_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
 //! | Flat8, Flat8x64, Flat8x128 | u8_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
 //! | Float8 | e4m3_32 | s·value | s f32                                          |
+//! | Lookup4 | nf4_64, fp4_64 | v\[q\]·s | s f32, 2 blocks                       |
 //! | Bf16   | bf16  | w               | none; \[column pair\]\[row\]\[2\]               |
 //! | F16    | f16   | w               | none; \[column\]\[row\]                       |
 //! | F32    | f32   | w               | none; \[column\]\[row\]                       |
@@ -55,5 +56,6 @@ mod layout;
 mod repack;
 pub mod trellis;
 
-pub use layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelError, PanelLayout, PanelSpec, table};
-pub use repack::Lane;
+pub use layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelError, PanelLayout, PanelSpec};
+pub use layout::{float_table, table};
+pub use repack::{Lane, Values};

@@ -1,7 +1,7 @@
 //! Stored rows into panels, and a row out of its panel again.
 
 use super::fields::Fields;
-use super::layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelLayout, PanelSpec, table};
+use super::layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelLayout, PanelSpec, float_table, table};
 use super::trellis;
 use crate::FormatId;
 use crate::float::{bf16_to_f32, e4m3_to_f32, e8m0_to_f32_half, f16_to_f32};
@@ -35,7 +35,7 @@ impl PanelSpec {
         by_format!(
             Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K MXFP4 NVFP4 TQ1_0 TQ2_0
             IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS
-            U4_32 U4_64 U4_128 U8_32 U8_64 U8_128 FP4_F32 E4M3_32
+            U4_32 U4_64 U4_128 U8_32 U8_64 U8_128 FP4_F32 E4M3_32 NF4_64 FP4_64
         );
     }
 
@@ -97,11 +97,7 @@ fn repack_codes(format: FormatId, row_bytes: usize, src: &[u8], dst: &mut [u8]) 
                 let (scales, codes_at) = bytes.split_at_mut(group.scale_bytes);
                 put_scales(layout, (b % group.blocks, s), row, &fields, scales);
                 let at = b % group.blocks * group.block_bytes();
-                let block = &mut codes_at[at..][..group.block_bytes()];
-                match layout {
-                    PanelLayout::Float8 => put_floats8(row, codes, block),
-                    _ => put_codes(group, row, codes, block),
-                }
+                put_codes(group, row, codes, &mut codes_at[at..][..group.block_bytes()]);
             }
         }
     }
@@ -193,7 +189,7 @@ fn put_scales(
             put_float(scales, 0, row, fields.floats[0]);
             put_float(scales, 64, row, fields.floats[1]);
         }
-        PanelLayout::Float8 => put_float(scales, 0, row, fields.floats[0]),
+        PanelLayout::Float8 | PanelLayout::Lookup4 => put_float(scales, 0, row, fields.floats[0]),
         PanelLayout::Bf16 | PanelLayout::F16 | PanelLayout::F32 | PanelLayout::Trellis4 => {}
     }
 }
@@ -248,19 +244,6 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
     }
 }
 
-/// Stores the 32 bytes of one row of a block of `Float8`.
-#[inline(always)]
-fn put_floats8(row: usize, codes: &[u32; 8], block: &mut [u8]) {
-    for (c, byte) in codes.iter().flat_map(|word| word.to_le_bytes()).enumerate() {
-        block[at_float8(row, c)] = byte;
-    }
-}
-
-/// Where column `c` of a row is in a block of `Float8`.
-const fn at_float8(row: usize, c: usize) -> usize {
-    c / 4 * 64 + row / 4 * 16 + c / 2 % 2 * 8 + row % 4 * 2 + c % 2
-}
-
 /// Bits `from` and `from + 1` of the codes of 16 columns, in a word.
 fn two_bits(codes: &[u32; 4], from: u32) -> u32 {
     let bits = codes.iter().enumerate();
@@ -273,7 +256,7 @@ fn two_bits(codes: &[u32; 4], from: u32) -> u32 {
 /// the stored format decodes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lane {
-    /// Codes in column order; for tables their values, raised by `zero`; for `Float8` bytes.
+    /// Codes in column order; for tables of integers their values, raised by `zero`.
     pub codes: [u8; BLOCK_COLS],
     /// The code that weighs nothing (before `mins`).
     pub zero: u8,
@@ -281,17 +264,29 @@ pub struct Lane {
     pub scales: [f32; 2],
     /// What is added to every weight of the halves; −0 where the layout has no minima.
     pub mins: [f32; 2],
-    /// Whether codes are e4m3 floats.
-    pub e4m3: bool,
+    /// What codes stand for.
+    pub values: Values,
+}
+
+/// What the codes of a row stand for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Values {
+    /// Integers.
+    Integers,
+    /// e4m3 floats.
+    E4m3,
+    /// Entries of a table.
+    Table(&'static [f32; 16]),
 }
 
 impl Lane {
     /// The 32 weights.
     pub fn weights(&self) -> [f32; BLOCK_COLS] {
         std::array::from_fn(|c| {
-            let code = match self.e4m3 {
-                true => e4m3_to_f32(self.codes[c]),
-                false => f32::from(self.codes[c]) - f32::from(self.zero),
+            let code = match self.values {
+                Values::Integers => f32::from(self.codes[c]) - f32::from(self.zero),
+                Values::E4m3 => e4m3_to_f32(self.codes[c]),
+                Values::Table(table) => table[usize::from(self.codes[c])],
             };
             code.mul_add(self.scales[c / 16], self.mins[c / 16])
         })
@@ -308,11 +303,7 @@ impl PanelSpec {
         let bytes = &panel[block / group.blocks * group.bytes()..][..group.bytes()];
         let b = block % group.blocks;
         let codes = &bytes[group.scale_bytes + b * group.block_bytes()..][..group.block_bytes()];
-        let codes = match self.layout() {
-            PanelLayout::Float8 => std::array::from_fn(|c| codes[at_float8(row, c)]),
-            _ => codes_of_row(group, codes, row),
-        };
-        lane_of_group(self, bytes, b, row, codes)
+        lane_of_group(self, bytes, b, row, codes_of_row(group, codes, row))
     }
 }
 
@@ -360,12 +351,17 @@ fn lane_of_group(
     };
     let signed = |at: usize| f32::from(bytes[at + row] as i8);
     let unsigned = |at: usize| f32::from(bytes[at + row]);
-    let values = || codes.map(|code| table(spec.format())[usize::from(code)]);
-    let (e4m3, zero, mins) = (layout == Float8, layout.zero(), [-0.0; 2]);
-    let lane = |codes, scales, mins| Lane { codes, zero, scales, mins, e4m3 };
+    let raised = || codes.map(|code| table(spec.format())[usize::from(code)]);
+    let (zero, mins) = (layout.zero(), [-0.0; 2]);
+    let values = match layout {
+        Float8 => Values::E4m3,
+        Lookup4 => Values::Table(float_table(spec.format())),
+        _ => Values::Integers,
+    };
+    let lane = |codes, scales, mins| Lane { codes, zero, scales, mins, values };
     match layout {
         Zero4 | Zero5 | Zero8 => lane(codes, [half(32 * b); 2], mins),
-        HalfTable => lane(values(), [half(32 * b); 2], mins),
+        HalfTable => lane(raised(), [half(32 * b); 2], mins),
         Min4 | Min5 => lane(codes, [half(0); 2], [half(32); 2]),
         Super4 | Super5 => {
             let scale = half(0) * unsigned(64 + 16 * b);
@@ -381,17 +377,17 @@ fn lane_of_group(
             let codes = if layout == Super3 { codes.map(|code| code + 124) } else { codes };
             lane(codes, [scale(0), scale(1)], mins)
         }
-        Table4 => lane(values(), [e8m0_to_f32_half(bytes[16 * b + row]); 2], mins),
-        SuperTable => lane(values(), [full(0) * signed(64 + 16 * b); 2], mins),
+        Table4 => lane(raised(), [e8m0_to_f32_half(bytes[16 * b + row]); 2], mins),
+        SuperTable => lane(raised(), [full(0) * signed(64 + 16 * b); 2], mins),
         SuperTable16 => {
             let scale = |s: usize| full(0) * signed(64 + 32 * b + 16 * s);
-            lane(values(), [scale(0), scale(1)], mins)
+            lane(raised(), [scale(0), scale(1)], mins)
         }
-        FloatTable16 => lane(values(), [full(0), full(64)], mins),
+        FloatTable16 => lane(raised(), [full(0), full(64)], mins),
         Flat4 | Flat4x64 | Flat4x128 | Flat8 | Flat8x64 | Flat8x128 => {
             lane(codes, [full(0); 2], [full(64); 2])
         }
-        Float8 => lane(codes, [full(0); 2], mins),
+        Float8 | Lookup4 => lane(codes, [full(0); 2], mins),
         Bf16 | F16 | F32 | Trellis4 => unreachable!("no layout of codes and scales"),
     }
 }
