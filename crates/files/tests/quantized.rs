@@ -104,6 +104,57 @@ fn older_tools_describe_quantisation_beside_config_json() {
     }
 }
 
+/// The first bytes of a file that are `from`, replaced, in a copy of a family's folder.
+fn altered(family: &str, from: &[u8], to: &[u8]) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let mut bytes = std::fs::read(folder(family).join("model.safetensors")).unwrap();
+    let at = bytes.windows(from.len()).position(|w| w == from).expect("it is there");
+    bytes[at..at + to.len()].copy_from_slice(to);
+    std::fs::write(copy.path().join("model.safetensors"), bytes).unwrap();
+    let config = folder(family).join("config.json");
+    std::fs::copy(config, copy.path().join("config.json")).unwrap();
+    copy
+}
+
+#[test]
+fn nf4_blocks_that_rows_cut_and_other_maps_are_read_as_f32() {
+    let whole = open(&folder("bnb_4bit")).unwrap();
+    let formats = |model: &OpenModel| {
+        let of_64 = |t: &&tokenmill_ir::TensorInfo| t.format.name().ends_with("4_64");
+        model.checkpoint.tensors.iter().filter(of_64).map(|t| t.name.clone()).collect::<Vec<_>>()
+    };
+    let nearly_one = 0.999_f32.to_le_bytes();
+    for (from, to) in [
+        (b"\"shape\": [64, 64]".as_slice(), b"\"shape\":[128, 32]".as_slice()),
+        (&1.0_f32.to_le_bytes(), &nearly_one),
+    ] {
+        let copy = altered("bnb_4bit", from, to);
+        let model = open(copy.path()).unwrap();
+        let (all, left) = (formats(&whole), formats(&model));
+        assert_eq!(left.len() + 1, all.len());
+        let name = all.iter().find(|name| !left.contains(name)).unwrap();
+        let (found, expect) = (decoded(&model, name, 4), decoded(&whole, name, 4));
+        let differ = found.iter().zip(&expect).filter(|(f, e)| f != e).count();
+        assert_eq!(differ > 0, to == nearly_one, "{name}: {differ} of {}", found.len());
+    }
+}
+
+#[test]
+fn scales_of_fp8_beyond_any_weight_are_refused() {
+    let name = "model.layers.0.self_attn.q_proj.weight";
+    let model = open(&folder("fp8")).unwrap();
+    let tensor = model.checkpoint.tensor(name).unwrap();
+    assert_eq!(tensor.format.name(), "e4m3_32");
+    let mut block = vec![0; tensor.format.row_bytes(tensor.cols()).unwrap() as usize];
+    model.read_rows(name, 0..1, &mut block).unwrap();
+    let copy = altered("fp8", &block[..4], &300.0_f32.to_le_bytes());
+    let error = open(copy.path()).unwrap().read_rows(name, 0..1, &mut block).unwrap_err();
+    assert!(error.to_string().contains("has a scale of 300"), "{error}");
+    let copy = altered("fp8", &block[4..12], &[0x7f; 8]);
+    let error = open(copy.path()).unwrap().read_rows(name, 0..1, &mut block).unwrap_err();
+    assert!(error.to_string().contains("holds a NaN"), "{error}");
+}
+
 #[test]
 fn pieces_that_do_not_fit_are_refused() {
     use tokenmill_files::write::{TensorHeader, write_safetensors};
