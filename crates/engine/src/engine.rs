@@ -121,8 +121,8 @@ pub struct Core {
     stats: Arc<Stats>,
     tier: Option<Tier>,
     restores: Vec<Restore>,
-    /// Runs of the text noted first that were queued for writing.
-    kept_runs: u32,
+    /// Parts of the text noted first that were queued for writing.
+    kept_parts: u32,
 }
 
 /// A sequence's key: request number and choice.
@@ -164,7 +164,7 @@ impl Core {
             config,
             tier: None,
             restores: Vec::new(),
-            kept_runs: 0,
+            kept_parts: 0,
         };
         core.stats.places.store(core.config.limits.sequences, Ordering::Relaxed);
         core.update_sizes();
@@ -364,7 +364,7 @@ impl Core {
         self.step.bound_s += std::mem::take(&mut self.guessing_bound_s);
         if self.step.is_empty() {
             self.last_step_s = None;
-            let waiting = self.keep_a_run() || !self.restores.is_empty();
+            let waiting = self.keep_a_part() || !self.restores.is_empty();
             self.update_sizes();
             return if waiting { Turn::Waiting } else { Turn::Idle };
         }
@@ -390,7 +390,7 @@ impl Core {
             self.deliver(p);
         }
         self.progress = progress;
-        self.keep_a_run();
+        self.keep_a_part();
         self.update_sizes();
         Turn::Worked
     }

@@ -562,7 +562,7 @@ fn take(core: &mut Core, message: Message, draining: &mut Vec<Sender<()>>) -> bo
             core.fail_all(&RequestError::ShutDown);
             // What was computed and is not yet on its way to disk, within reason.
             for _ in 0..MAX_LAST_RUNS {
-                if !core.keep_a_run() {
+                if !core.keep_a_part() {
                     break;
                 }
                 std::thread::sleep(DISK_POLL);

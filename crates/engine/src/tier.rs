@@ -1,10 +1,15 @@
 //! The tier of the cache on disk: runs of blocks are written behind the loop's back, and read ahead
 //! of a request that they save computing.
 //!
+//! A text is cut into parts: whole runs and, where the model has recurrent states, an end of a run or
+//! less with the states there. Such a text is of use only with its end, so that is written first; a
+//! text of states alone has no other part.
+//!
 //! The engine's thread only copies blocks and asks the index; a [`TierWorker`] does the reading,
 //! hashing and writing, on a thread of its own or, in a simulation, when it is told to.
 
 use std::collections::{HashSet, VecDeque};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -13,14 +18,18 @@ use thiserror::Error;
 use tokenmill_backend::{BlockBytes, DeviceError, Executable};
 use tokenmill_ir::{BlockId, GroupKind, MAX_GROUPS, TokenId};
 use tokenmill_sched::CachedText;
-use tokenmill_store::kv::{Index, Key, KeyParts, KvError, Log, LogOptions, LogStats, Run, RunId};
+use tokenmill_store::kv::{
+    Index, Key, KeyParts, KvError, Log, LogOptions, LogStats, Run, RunId, RunKind,
+};
 
 use crate::load::{self, LoadFailure};
 
 /// Blocks of a record.
 pub(crate) const RUN_BLOCKS: u32 = 8;
-/// Bytes that may wait to be written.
+/// Bytes that may wait to be written; a larger record waits alone.
 const QUEUE_BYTES: usize = 64 << 20;
+/// A larger buffer is not kept to be used again.
+const SPARE_BYTES: usize = 16 << 20;
 /// Runs read and not yet taken: bounds the memory of a long restore.
 const READ_AHEAD: usize = 4;
 /// Bytes of a file hashed at a time.
@@ -57,7 +66,7 @@ pub enum TierError {
 pub struct TierStats {
     /// Of the log.
     pub log: LogStats,
-    /// Runs that could not be written.
+    /// Records that could not be written.
     pub unwritten: u64,
 }
 
@@ -88,51 +97,59 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     writes: VecDeque<Write>,
-    /// Runs in `writes` or being written.
+    /// Records in `writes` or being written.
     writing: HashSet<RunId>,
     write_bytes: usize,
     pause: u32,
     reads: VecDeque<Read>,
-    /// The job of the run being read, while somebody waits for it.
+    /// The job of the part being read, while somebody waits for it.
     reading: Option<u64>,
-    done: VecDeque<ReadRun>,
+    done: VecDeque<ReadPart>,
     /// Buffers to use again.
     spare: Vec<Vec<u8>>,
     stats: TierStats,
     closed: bool,
 }
 
+/// A part of a text, and the text before it.
 #[derive(Debug)]
-struct Write {
+struct Part {
     parent: RunId,
     salt: u64,
     first: u32,
     tokens: Vec<TokenId>,
+    kind: RunKind,
+}
+
+#[derive(Debug)]
+struct Write {
+    part: Part,
     payload: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct Read {
     job: u64,
-    salt: u64,
-    parent: RunId,
-    next: u32,
-    end: u32,
-    tokens: Vec<TokenId>,
+    /// What is still to be read, in order.
+    parts: VecDeque<Part>,
 }
 
-/// A run that was wanted.
+/// A part of a text that was wanted.
 #[derive(Debug)]
-pub(crate) struct ReadRun {
+pub(crate) struct ReadPart {
     pub job: u64,
-    /// Its index from the start of the text.
-    pub run: u32,
+    /// Tokens before it.
+    pub first: u32,
+    /// Its tokens.
+    pub tokens: u32,
+    /// Whether the states at its end are in it.
+    pub state: bool,
     /// Its bytes; `None`: it could not be read, and the job has ended.
     pub payload: Option<Payload>,
 }
 
-/// The blocks of a run: a mask of blocks for each group, then the blocks, group by group within
-/// block by block.
+/// The blocks of a part: a mask of blocks for each group, then the blocks, group by group within
+/// block by block. A slot of states stands with the last block.
 #[derive(Debug)]
 pub(crate) struct Payload {
     record: Vec<u8>,
@@ -154,9 +171,15 @@ pub(crate) enum Offer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Job {
     pub number: u64,
-    /// Runs to come, as indices from the start of the text.
-    pub next: u32,
-    pub end: u32,
+    /// Tokens of the prompt that will be there in the end.
+    pub tokens: u32,
+}
+
+impl Part {
+    fn run(&self) -> Run<'_> {
+        let &Part { parent, salt, first, ref tokens, kind } = self;
+        Run { parent, salt, first, tokens, kind }
+    }
 }
 
 impl Shared {
@@ -198,7 +221,7 @@ impl Tier {
     /// Both sides of a tier over an open log. `kinds`: the groups of the program.
     ///
     /// # Errors
-    /// [`TierError::Model`]: states are not kept on disk.
+    /// [`TierError::Model`]: it has no cache.
     pub fn new(
         log: Log,
         key: Key,
@@ -208,9 +231,6 @@ impl Tier {
     ) -> Result<(Tier, TierWorker), TierError> {
         if kinds.is_empty() {
             return Err(TierError::Model("a model without a cache"));
-        }
-        if kinds.contains(&GroupKind::State) {
-            return Err(TierError::Model("a model with recurrent states"));
         }
         let shared = Arc::<Shared>::default();
         let (index, kinds) = (log.index(), kinds.to_vec());
@@ -253,6 +273,16 @@ impl Tier {
         RUN_BLOCKS * self.block_tokens
     }
 
+    /// Whether a text is of use only with the states at its end.
+    pub(crate) fn has_states(&self) -> bool {
+        self.kinds.contains(&GroupKind::State)
+    }
+
+    /// Whether there is anything but states.
+    fn has_blocks(&self) -> bool {
+        self.kinds.iter().any(|k| *k != GroupKind::State)
+    }
+
     /// Ids of the empty text and of each whole run's end.
     fn ids(&self, salt: u64, tokens: &[TokenId]) -> Vec<RunId> {
         let mut ids = vec![RunId::root(&self.key, salt)];
@@ -262,18 +292,38 @@ impl Tier {
         ids
     }
 
+    /// The parts of a text from its run `from` on, in order; `ids` of at least its runs.
+    fn parts(&self, salt: u64, text: &[TokenId], ids: &[RunId], from: usize) -> VecDeque<Part> {
+        let size = self.run_tokens() as usize;
+        let last = text.len().div_ceil(size).saturating_sub(1);
+        let part = |(i, tokens): (usize, &[TokenId])| {
+            let kind =
+                if self.has_states() && i == last { RunKind::State } else { RunKind::Blocks };
+            let wanted = i >= from && (kind == RunKind::State || self.has_blocks());
+            let (first, tokens) = ((i * size) as u32, tokens.to_vec());
+            wanted.then(|| Part { parent: ids[i], salt, first, tokens, kind })
+        };
+        text.chunks(size).enumerate().filter_map(part).collect()
+    }
+
     // ---- writing ---------------------------------------------------------------------------
 
-    /// Queues the first run of the text that is not on disk; costs a copy of its blocks.
+    /// Queues a part of the text that is not on disk; costs a copy of its blocks.
     pub(crate) fn offer(&self, text: &CachedText, device: &mut dyn Executable) -> Offer {
         if self.shared.lock().write_bytes >= QUEUE_BYTES {
             return Offer::Full;
         }
         let ids = self.ids(text.salt, &text.tokens);
+        let mut parts = self.parts(text.salt, &text.tokens, &ids, 0);
+        if self.has_states() {
+            // States are the first to leave memory.
+            parts.pop_back().into_iter().for_each(|end| parts.push_front(end));
+        }
         let mut payload = {
             let queue = &mut *self.shared.lock();
-            let known = |id: &RunId| self.index.contains(*id) || queue.writing.contains(id);
-            if ids[1..].iter().all(known) {
+            let known = |id: RunId| self.index.contains(id) || queue.writing.contains(&id);
+            parts.retain(|p| !known(p.run().id()));
+            if parts.is_empty() {
                 return Offer::Settled;
             }
             if queue.pause > 0 {
@@ -282,42 +332,73 @@ impl Tier {
             }
             queue.spare.pop().unwrap_or_default()
         };
-        let known =
-            |id: &RunId| self.index.contains(*id) || self.shared.lock().writing.contains(id);
-        let Some(run) = (1..ids.len()).find(|&i| !known(&ids[i])) else { return Offer::Settled };
-        let blocks = (run - 1) * RUN_BLOCKS as usize..run * RUN_BLOCKS as usize;
-        if let Err(error) = self.pack(&text.blocks[blocks], device, &mut payload) {
+        let Some(part) = parts.pop_front() else { return Offer::Settled };
+        let size = self.block_tokens as usize;
+        let blocks = part.first as usize / size..(part.first as usize + part.tokens.len()) / size;
+        let blocks = &text.blocks[blocks];
+        let masks = self.masks(blocks, part.kind);
+        if part.kind == RunKind::State && !self.has_all_states(&masks) {
+            self.shared.lock().keep(payload);
+            return Offer::Settled; // too late; without them the rest is of no use
+        }
+        let waiting = self.shared.lock().write_bytes;
+        if waiting > 0 && waiting + self.payload_bytes(&masks) > QUEUE_BYTES {
+            self.shared.lock().keep(payload);
+            return Offer::Full;
+        }
+        if let Err(error) = self.pack(blocks, &masks, device, &mut payload) {
             tracing::warn!(%error, "cache blocks cannot be read");
             return Offer::Settled;
         }
-        let first = (run as u32 - 1) * self.run_tokens();
-        let tokens = text.tokens[first as usize..][..self.run_tokens() as usize].to_vec();
         let queue = &mut *self.shared.lock();
         queue.write_bytes += payload.len();
-        queue.writing.insert(ids[run]);
-        let parent = ids[run - 1];
-        queue.writes.push_back(Write { parent, salt: text.salt, first, tokens, payload });
+        queue.writing.insert(part.run().id());
+        queue.writes.push_back(Write { part, payload });
         self.shared.wake.notify_one();
         Offer::Queued
     }
 
-    /// Copies the blocks of a run out of the device.
+    /// Which of a part's blocks there are, for each group; of states those at its end alone, and
+    /// only where its record holds them.
+    fn masks(&self, blocks: &[[BlockId; MAX_GROUPS]], kind: RunKind) -> [u32; MAX_GROUPS] {
+        let mut masks = [0; MAX_GROUPS];
+        for (g, group) in self.kinds.iter().enumerate() {
+            let first = match (*group, kind) {
+                (GroupKind::State, RunKind::Blocks) => blocks.len(),
+                (GroupKind::State, RunKind::State) => blocks.len().saturating_sub(1),
+                _ => 0,
+            };
+            let has =
+                |(i, b): (usize, &[BlockId; MAX_GROUPS])| u32::from(b[g] != BlockId::NONE) << i;
+            masks[g] = blocks.iter().enumerate().skip(first).map(has).sum();
+        }
+        masks
+    }
+
+    fn has_all_states(&self, masks: &[u32; MAX_GROUPS]) -> bool {
+        self.kinds.iter().zip(masks).all(|(kind, &mask)| *kind != GroupKind::State || mask != 0)
+    }
+
+    fn payload_bytes(&self, masks: &[u32; MAX_GROUPS]) -> usize {
+        let bytes = |(&mask, &bytes): (&u32, &usize)| mask.count_ones() as usize * bytes;
+        4 * self.kinds.len() + masks.iter().zip(&self.blocks.groups).map(bytes).sum::<usize>()
+    }
+
+    /// Copies the blocks of a part out of the device.
     fn pack(
         &self,
         blocks: &[[BlockId; MAX_GROUPS]],
+        masks: &[u32; MAX_GROUPS],
         device: &mut dyn Executable,
         out: &mut Vec<u8>,
     ) -> Result<(), DeviceError> {
         out.clear();
-        for g in 0..self.kinds.len() {
-            let has =
-                |(i, b): (usize, &[BlockId; MAX_GROUPS])| u32::from(b[g] != BlockId::NONE) << i;
-            let mask: u32 = blocks.iter().enumerate().map(has).sum();
+        for mask in &masks[..self.kinds.len()] {
             out.extend_from_slice(&mask.to_le_bytes());
         }
-        for block in blocks {
+        for (i, block) in blocks.iter().enumerate() {
             for (g, &bytes) in self.blocks.groups.iter().enumerate() {
-                if block[g] != BlockId::NONE {
+                if masks[g] >> i & 1 == 1 {
                     let start = out.len();
                     out.resize(start + bytes, 0);
                     device.read_block(g, block[g], &mut out[start..])?;
@@ -332,18 +413,43 @@ impl Tier {
     /// Starts reading what the disk has of a prompt beyond its first `cached` tokens; `None` where
     /// it has nothing. The last token of a prompt is always computed.
     pub(crate) fn begin(&mut self, salt: u64, prompt: &[TokenId], cached: u32) -> Option<Job> {
-        let ids = self.ids(salt, &prompt[..prompt.len() - 1]);
-        let next = cached / self.run_tokens();
-        let on_disk = |&i: &usize| self.index.contains(ids[i + 1]);
-        let end = (next as usize..ids.len() - 1).take_while(on_disk).last()? as u32 + 1;
+        let usable = &prompt[..prompt.len() - 1];
+        let ids = self.ids(salt, usable);
+        let next = (cached / self.run_tokens()) as usize;
+        let on_disk = |i: &usize| !self.has_blocks() || self.index.contains(ids[i + 1]);
+        let runs = next + (next..ids.len() - 1).take_while(on_disk).count();
+        let tokens = match self.has_states() {
+            true => self.last_state(usable, &ids, next..=runs, cached)?,
+            false => Some(runs).filter(|&runs| runs > next)? as u32 * self.run_tokens(),
+        };
         self.jobs += 1;
-        let job = Job { number: self.jobs, next, end };
-        let tokens = prompt[..(end * self.run_tokens()) as usize].to_vec();
-        let parent = ids[next as usize];
-        let read = Read { job: job.number, salt, parent, next, end, tokens };
-        self.shared.lock().reads.push_back(read);
+        let job = Job { number: self.jobs, tokens };
+        let parts = self.parts(salt, &usable[..tokens as usize], &ids, next);
+        self.shared.lock().reads.push_back(Read { job: job.number, parts });
         self.shared.wake.notify_one();
         Some(job)
+    }
+
+    /// The longest beginning of a text beyond `cached` tokens that ends with states on disk, after
+    /// one of those counts of whole runs.
+    fn last_state(
+        &self,
+        text: &[TokenId],
+        ids: &[RunId],
+        runs: RangeInclusive<usize>,
+        cached: u32,
+    ) -> Option<u32> {
+        let (size, run) = (self.block_tokens as usize, self.run_tokens() as usize);
+        for whole in runs.rev() {
+            let most = (text.len() - whole * run).min(run) / size;
+            for end in (1..=most).rev().map(|blocks| whole * run + blocks * size) {
+                let id = ids[whole].then(&text[whole * run..end]).state();
+                if end > cached as usize && self.index.contains(id) {
+                    return Some(end as u32);
+                }
+            }
+        }
+        None
     }
 
     /// Nobody waits for a job any more.
@@ -353,8 +459,8 @@ impl Tier {
         queue.reading = queue.reading.filter(|&r| r != job);
     }
 
-    /// The next run that was read.
-    pub(crate) fn take_done(&self) -> Option<ReadRun> {
+    /// The next part that was read.
+    pub(crate) fn take_done(&self) -> Option<ReadPart> {
         let done = self.shared.lock().done.pop_front();
         self.shared.wake.notify_one();
         done
@@ -365,26 +471,21 @@ impl Tier {
         self.shared.lock().keep(payload.record);
     }
 
-    /// Tokens up to the end of that many runs.
-    pub(crate) fn tokens_of(&self, runs: u32) -> u32 {
-        runs * self.run_tokens()
-    }
-
-    /// Which blocks of a run a text that ends after `end` runs still reads.
-    pub(crate) fn wanted(&self, payload: &Payload, run: u32, end: u32) -> [u32; MAX_GROUPS] {
+    /// Which blocks of a part a text of `end` tokens still reads.
+    pub(crate) fn wanted(&self, payload: &Payload, first: u32, end: u32) -> [u32; MAX_GROUPS] {
         let mut masks = [0; MAX_GROUPS];
         for (g, kind) in self.kinds.iter().enumerate() {
             masks[g] = payload.mask(g);
             if let GroupKind::Window { tokens } = kind {
-                let first = (self.tokens_of(end) + 1).saturating_sub(*tokens) / self.block_tokens;
-                let behind = first.saturating_sub(run * RUN_BLOCKS).min(RUN_BLOCKS);
+                let first_read = (end + 1).saturating_sub(*tokens) / self.block_tokens;
+                let behind = first_read.saturating_sub(first / self.block_tokens).min(RUN_BLOCKS);
                 masks[g] &= u32::MAX << behind;
             }
         }
         masks
     }
 
-    /// The bytes of a block of a run.
+    /// The bytes of a block of a part.
     pub(crate) fn block<'p>(&self, payload: &'p Payload, group: usize, i: u32) -> Option<&'p [u8]> {
         let bytes = payload.record.get(payload.start..)?;
         let mut at = 4 * self.kinds.len();
@@ -430,7 +531,7 @@ impl Payload {
 
 impl Queue {
     fn keep(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < READ_AHEAD {
+        if self.spare.len() < READ_AHEAD && buffer.capacity() <= SPARE_BYTES {
             self.spare.push(buffer);
         }
     }
@@ -457,7 +558,7 @@ impl TierWorker {
         }
     }
 
-    /// Reads or writes one run; false when there is nothing to do. Reading comes first: somebody
+    /// Reads or writes one record; false when there is nothing to do. Reading comes first: somebody
     /// waits for it.
     pub fn step(&mut self) -> bool {
         let (task, buffer) = {
@@ -474,37 +575,33 @@ impl TierWorker {
     }
 
     fn read(&mut self, mut read: Read, mut record: Vec<u8>) {
-        let size = read.tokens.len() / read.end as usize;
-        let first = read.next as usize * size;
-        let tokens = &read.tokens[first..first + size];
-        let run = Run { parent: read.parent, salt: read.salt, first: first as u32, tokens };
-        let id = run.id();
-        let found = self.log.get(&run, &mut record).map(<[u8]>::len);
+        let Some(part) = read.parts.pop_front() else { return };
+        let found = self.log.get(&part.run(), &mut record).map(<[u8]>::len);
         let payload = found.map(|len| Payload { start: record.len() - len, record });
         let whole = payload.is_some();
+        let Part { first, tokens, kind, .. } = part;
+        let (tokens, state) = (tokens.len() as u32, kind == RunKind::State);
         let queue = &mut *self.shared.lock();
-        queue.done.push_back(ReadRun { job: read.job, run: read.next, payload });
-        read.next += 1;
-        read.parent = id;
+        queue.done.push_back(ReadPart { job: read.job, first, tokens, state, payload });
         let wanted = queue.reading.take() == Some(read.job) && !queue.closed;
-        if whole && read.next < read.end && wanted {
+        if whole && !read.parts.is_empty() && wanted {
             queue.reads.push_front(read);
         }
     }
 
     fn write(&mut self, write: Write) {
-        let Write { parent, salt, first, ref tokens, ref payload } = write;
-        let run = Run { parent, salt, first, tokens };
-        let written = self.log.put(&run, payload);
+        let Write { part, payload } = write;
+        let run = part.run();
+        let written = self.log.put(&run, &payload);
         let queue = &mut *self.shared.lock();
         queue.writing.remove(&run.id());
         queue.write_bytes -= payload.len();
         if let Err(error) = written {
-            tracing::warn!(%error, "a run of the cache was not written to disk");
+            tracing::warn!(%error, "a part of the cache was not written to disk");
             queue.stats.unwritten += 1;
             queue.pause = PAUSE_RUNS;
         }
-        queue.keep(write.payload);
+        queue.keep(payload);
     }
 
     fn publish(&self) {

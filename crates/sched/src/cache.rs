@@ -72,7 +72,7 @@ impl KvCache {
         self.pools[g].free() + self.pools[g].cached()
     }
 
-    fn has_state(&self) -> bool {
+    pub fn has_state(&self) -> bool {
         self.kinds.contains(&GroupKind::State)
     }
 
@@ -436,7 +436,7 @@ impl KvCache {
                 return;
             }
         }
-        if self.checkpoints == self.checkpoint_limit && !self.drop_oldest_checkpoint() {
+        if !self.room_for_checkpoint() {
             return;
         }
         self.checkpoints += 1;
@@ -447,6 +447,11 @@ impl KvCache {
                 self.pools[g].keep(slot, node);
             }
         }
+    }
+
+    /// Whether the tree may hold one more checkpoint; the oldest gives way.
+    pub fn room_for_checkpoint(&mut self) -> bool {
+        self.checkpoints < self.checkpoint_limit || self.drop_oldest_checkpoint()
     }
 
     fn drop_oldest_checkpoint(&mut self) -> bool {

@@ -1,5 +1,5 @@
-//! Runs of blocks between the prefix tree and a store outside: named once they are worth keeping,
-//! given out with their text, and taken back in.
+//! Runs of blocks, and states, between the prefix tree and a store outside: named once they are worth
+//! keeping, given out with their text, and taken back in.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,8 @@ use crate::sequence::{NewSequence, Place, Sequence, Want};
 /// Texts that may wait to be given out; the oldest are forgotten.
 const MAX_NOTED: usize = 256;
 
-/// A text in the prefix tree, ending with a run, whose output was a number: its cache is sound.
+/// A text in the prefix tree, ending with a run or a state, whose output was a number: its cache is
+/// sound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotedText {
     node: u32,
@@ -43,6 +44,8 @@ pub struct Adoption<'a> {
     pub first: u32,
     /// For each group, which of the new blocks there are: bit i for block `first + i`.
     pub present: [u32; MAX_GROUPS],
+    /// Whether the states at the text's end come too.
+    pub state: bool,
 }
 
 /// What is noted, in order.
@@ -54,7 +57,8 @@ pub(crate) struct Noted {
 }
 
 impl Scheduler {
-    /// From now on notes texts with whole runs of that many blocks.
+    /// From now on notes texts of at least a run of that many blocks: whole runs, or, where there
+    /// are states, up to the prompt's last checkpoint.
     pub fn note_runs(&mut self, run_blocks: u32) {
         self.noted.run_blocks = run_blocks;
     }
@@ -82,10 +86,11 @@ impl Scheduler {
         self.cache.find(&mut seq, most) * self.config.block_tokens
     }
 
-    /// Takes blocks from outside into the prefix tree, where the text before them must be. `fill`
-    /// is called with the group, the index within the new ones and the block for each that there is
-    /// room for; false: it could not be filled. Returns how many tokens of the text are in the tree
-    /// now.
+    /// Takes blocks from outside into the prefix tree, where the text before them must be, unless
+    /// the model has states alone. `fill` is called with the group, the index within the new ones
+    /// and the block for each that there is room for, and for states with the last index; false: it
+    /// could not be filled. Returns how many tokens of the text are in the tree now; 0 where states
+    /// were to come and did not.
     pub fn adopt(
         &mut self,
         new: &Adoption<'_>,
@@ -106,17 +111,17 @@ impl Scheduler {
 }
 
 impl Noted {
-    /// After a sequence gave a sound output: its last whole run is worth keeping.
+    /// After a sequence gave a sound output: what is worth keeping of it.
     pub fn note(&mut self, cache: &KvCache, seq: &mut Sequence) {
         if self.run_blocks == 0 {
             return;
         }
-        let runs = seq.path.len() as u32 / self.run_blocks;
-        if runs <= seq.noted_runs {
+        let blocks = cache.worth_keeping(seq, self.run_blocks);
+        if blocks <= seq.noted_blocks || blocks > seq.path.len() as u32 {
             return;
         }
-        seq.noted_runs = runs;
-        let node = seq.path[(runs * self.run_blocks) as usize - 1];
+        seq.noted_blocks = blocks;
+        let node = seq.path[blocks as usize - 1];
         let text = NotedText { node, id: cache.tree.node(node).id };
         if self.texts.back() == Some(&text) {
             return;
@@ -129,6 +134,16 @@ impl Noted {
 }
 
 impl KvCache {
+    /// Blocks of a sequence's text to keep: whole runs; where there are states, those up to its
+    /// checkpoint, if they fill a run.
+    fn worth_keeping(&self, seq: &Sequence, run_blocks: u32) -> u32 {
+        if !self.has_state() {
+            return seq.path.len() as u32 / run_blocks * run_blocks;
+        }
+        let blocks = self.border(seq).unwrap_or(0) / self.block_tokens;
+        if blocks < run_blocks { 0 } else { blocks }
+    }
+
     fn text_of(&self, text: NotedText) -> Option<CachedText> {
         let mut node = self.tree.live(text.node).filter(|n| n.id == text.id)?;
         let salt = node.salt;
@@ -156,7 +171,7 @@ impl KvCache {
             let known = self.follow(seq);
             let more = at.checked_sub(new.first);
             let filled = match more {
-                None => known,
+                None => known || self.pass(seq),
                 Some(i) => self.fill_blocks(seq, new, i, known, fill),
             };
             if !filled {
@@ -164,8 +179,56 @@ impl KvCache {
             }
         }
         let depth = seq.path.len() as u32;
+        let whole = depth == blocks as u32;
+        let well = !new.state || (whole && self.adopt_states(seq, new, fill));
         self.release(seq);
-        depth
+        if well { depth } else { 0 }
+    }
+
+    /// Makes and leases the next node of a text without blocks, as those of models with states alone
+    /// are; false where there must be some.
+    fn pass(&mut self, seq: &mut Sequence) -> bool {
+        if self.kinds.iter().any(|k| *k != GroupKind::State) {
+            return false;
+        }
+        let node = self.insert_next(seq);
+        node.iter().for_each(|&n| self.lease(seq, n));
+        node.is_some()
+    }
+
+    /// Leaves the states at the end of the sequence's text in the tree, as a checkpoint; false where
+    /// that cannot be.
+    fn adopt_states(
+        &mut self,
+        seq: &Sequence,
+        new: &Adoption<'_>,
+        fill: &mut dyn FnMut(usize, u32, BlockId) -> bool,
+    ) -> bool {
+        let (Some(&node), depth) = (seq.path.last(), seq.path.len() as u32) else { return false };
+        let kinds = self.kinds.clone();
+        let states = || (0..kinds.len()).filter(|&g| kinds[g] == GroupKind::State);
+        if states().all(|g| self.tree.node(node).blocks[g] != BlockId::NONE) {
+            return true;
+        }
+        if !self.room_for_checkpoint() {
+            return false;
+        }
+        let mut taken = [BlockId::NONE; MAX_GROUPS];
+        let mut well = true;
+        for g in states() {
+            let slot = if self.obtainable(g) > 0 { self.take(g) } else { None };
+            taken[g] = slot.unwrap_or(BlockId::NONE);
+            well &= slot.is_some_and(|slot| fill(g, depth - 1 - new.first, slot));
+        }
+        for g in states().filter(|&g| taken[g] != BlockId::NONE) {
+            if well {
+                self.tree.node_mut(node).blocks[g] = taken[g];
+                self.pools[g].keep(taken[g], node);
+            }
+            self.pools[g].release(taken[g]);
+        }
+        self.checkpoints += u32::from(well);
+        well
     }
 
     /// Leases the node of the sequence's next block; false where there is none.

@@ -97,8 +97,8 @@ pub(crate) struct Sequence {
     pub attached: u32,
     /// Prompt tokens found in the prefix cache at the first admission.
     pub cached: u32,
-    /// Whole runs of its text that were noted as worth keeping.
-    pub noted_runs: u32,
+    /// Blocks of its text that were noted as worth keeping.
+    pub noted_blocks: u32,
 }
 
 impl Sequence {
@@ -129,7 +129,7 @@ impl Sequence {
             path: Vec::with_capacity(blocks),
             attached: 0,
             cached: 0,
-            noted_runs: 0,
+            noted_blocks: 0,
         }
     }
 

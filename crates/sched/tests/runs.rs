@@ -6,7 +6,7 @@ use tokenmill_sched::{Adoption, Config, NewSequence, Scheduler, Step, StepCost, 
 const SIZE: u32 = 4;
 const RUN: u32 = 2;
 
-fn scheduler(groups: &[GroupKind], blocks: u32) -> Scheduler {
+fn config(groups: &[GroupKind], blocks: u32) -> Config {
     let limits = Limits {
         step_tokens: 16,
         sequences: 4,
@@ -15,7 +15,7 @@ fn scheduler(groups: &[GroupKind], blocks: u32) -> Scheduler {
         group_blocks: vec![blocks; groups.len()],
         top_logprobs: 0,
     };
-    let mut sched = Scheduler::new(Config {
+    Config {
         groups: groups.to_vec(),
         block_tokens: SIZE,
         limits,
@@ -24,8 +24,12 @@ fn scheduler(groups: &[GroupKind], blocks: u32) -> Scheduler {
         hidden: 1,
         cost: StepCost::new(1e-3, 1e-4, 0.0),
         step_s: 1.0,
-        checkpoint_slots: 0,
-    });
+        checkpoint_slots: 2,
+    }
+}
+
+fn scheduler(groups: &[GroupKind], blocks: u32) -> Scheduler {
+    let mut sched = Scheduler::new(config(groups, blocks));
     sched.note_runs(RUN);
     sched
 }
@@ -59,7 +63,7 @@ fn compute(sched: &mut Scheduler, prompt: &[TokenId]) -> u32 {
 /// Offers blocks of the text from `first` on; the tokens that are there then, and what was filled.
 fn adopt(sched: &mut Scheduler, text: &[TokenId], first: u32, mask: u32) -> (u32, usize) {
     let mut filled = 0;
-    let new = Adoption { salt: 1, tokens: text, first, present: [mask; MAX_GROUPS] };
+    let new = Adoption { salt: 1, tokens: text, first, present: [mask; MAX_GROUPS], state: false };
     let reached = sched.adopt(&new, &mut |_, _, _| {
         filled += 1;
         true
@@ -111,7 +115,7 @@ fn window_blocks_may_be_missing_and_come_back() {
     let prompt = text(17);
     let mut present = [0b1111; MAX_GROUPS];
     present[1] = 0;
-    let without = Adoption { salt: 1, tokens: &prompt[..16], first: 0, present };
+    let without = Adoption { salt: 1, tokens: &prompt[..16], first: 0, present, state: false };
     assert_eq!(sched.adopt(&without, &mut |_, _, _| true), 16);
     sched.check();
     assert_eq!(sched.cached_tokens(1, &prompt), 0, "no window, no hit");
@@ -135,7 +139,8 @@ fn without_room_or_bytes_nothing_is_lost() {
     assert_eq!((reached, filled), (16, 4), "its own blocks are not evicted for the next ones");
     let other: Vec<TokenId> = text(12).iter().map(|t| t + 1).collect();
     assert_eq!(adopt(&mut sched, &other, 0, 0b111), (12, 3), "older ones are");
-    let new = Adoption { salt: 9, tokens: &text(8), first: 0, present: [0b11; MAX_GROUPS] };
+    let new =
+        Adoption { salt: 9, tokens: &text(8), first: 0, present: [0b11; MAX_GROUPS], state: false };
     let mut calls = 0;
     let reached = sched.adopt(&new, &mut |_, i, _| {
         calls += 1;
@@ -144,4 +149,80 @@ fn without_room_or_bytes_nothing_is_lost() {
     sched.check();
     assert_eq!((reached, calls), (4, 2), "the second could not be filled");
     assert_eq!(adopt(&mut sched, &text(8), 0, 0b01).0, 4, "a full group needs its block");
+}
+
+#[test]
+fn texts_of_models_with_states_are_noted_up_to_their_checkpoint() {
+    for groups in [&[GroupKind::Full, GroupKind::State][..], &[GroupKind::State]] {
+        let mut sched = scheduler(groups, 20);
+        let state = groups.len() - 1;
+        compute(&mut sched, &text(22));
+        let noted = sched.noted_text().expect("five blocks of the prompt");
+        assert_eq!(noted.tokens, text(20), "no whole run");
+        let has_state = |b: &[BlockId; MAX_GROUPS]| b[state] != BlockId::NONE;
+        let states: Vec<bool> = noted.blocks.iter().map(has_state).collect();
+        assert_eq!(states, [false, false, false, false, true]);
+        sched.forget_noted();
+        compute(&mut sched, &text(8));
+        assert_eq!(sched.noted_text(), None, "its checkpoint is before a run's end");
+        compute(&mut sched, &text(9));
+        assert_eq!(sched.noted_text().map(|t| t.tokens), Some(text(8)));
+    }
+}
+
+/// Offers the end of a text with its states; the tokens that are there then.
+fn adopt_end(sched: &mut Scheduler, text: &[TokenId], first: u32, well: bool) -> u32 {
+    let present = [u32::MAX; MAX_GROUPS];
+    let new = Adoption { salt: 1, tokens: text, first, present, state: true };
+    let last = text.len() as u32 / SIZE - first - 1;
+    let reached = sched.adopt(&new, &mut |group, i, _| {
+        assert!(group == 0 || i == last, "states are those of the end");
+        group == 0 || well
+    });
+    sched.check();
+    reached
+}
+
+#[test]
+fn adopted_states_are_found_where_they_are() {
+    let mut sched = scheduler(&[GroupKind::Full, GroupKind::State, GroupKind::State], 20);
+    let prompt = text(21);
+    assert_eq!(adopt(&mut sched, &prompt[..16], 0, 0b1111), (16, 4), "blocks alone");
+    assert_eq!(sched.cached_tokens(1, &prompt), 0, "no state, no hit");
+    assert_eq!(adopt_end(&mut sched, &prompt[..20], 4, false), 0, "a state is missing");
+    assert_eq!(sched.cached_tokens(1, &prompt), 0);
+    assert_eq!(adopt_end(&mut sched, &prompt[..20], 4, true), 20);
+    assert_eq!(sched.cached_tokens(1, &prompt), 20);
+    assert_eq!(sched.cached_tokens(1, &prompt[..20]), 0, "it ends before");
+    assert_eq!(adopt_end(&mut sched, &prompt[..20], 4, false), 20, "they are there");
+    assert_eq!(compute(&mut sched, &prompt), 1);
+    assert_eq!(adopt_end(&mut sched, &text(36), 6, true), 0, "a gap is not bridged");
+}
+
+#[test]
+fn a_model_with_states_alone_needs_no_text_before() {
+    let mut sched = scheduler(&[GroupKind::State], 20);
+    let mut fill = |_, i, _| i == 1;
+    let text = text(25);
+    let present = [0; MAX_GROUPS];
+    let new = Adoption { salt: 1, tokens: &text[..24], first: 4, present, state: true };
+    assert_eq!(sched.adopt(&new, &mut fill), 24);
+    sched.check();
+    assert_eq!(sched.cached_tokens(1, &text), 24);
+    assert_eq!(sched.adopt(&Adoption { salt: 2, first: 3, ..new }, &mut fill), 0);
+    sched.check();
+    assert_eq!(compute(&mut sched, &text), 1);
+}
+
+#[test]
+fn adopted_states_keep_to_the_checkpoints_there_may_be() {
+    let mut sched = scheduler(&[GroupKind::Full, GroupKind::State], 20);
+    let texts: Vec<Vec<TokenId>> = (0..3).map(|n| (0..9).map(|i| n * 10 + i).collect()).collect();
+    for text in &texts {
+        assert_eq!(adopt_end(&mut sched, &text[..8], 0, true), 8);
+    }
+    let found: Vec<u32> = texts.iter().map(|t| sched.cached_tokens(1, t)).collect();
+    assert_eq!(found, [0, 8, 8], "the oldest gave way to the third");
+    let mut none = Scheduler::new(Config { checkpoint_slots: 0, ..config(&[GroupKind::State], 4) });
+    assert_eq!(adopt_end(&mut none, &texts[0][..8], 0, true), 0);
 }

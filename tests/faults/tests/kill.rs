@@ -47,8 +47,8 @@ fn start(model: &Path, folder: Option<&Path>) -> Served {
     served.expect("it starts")
 }
 
-fn prompt(number: u64, vocab: u32) -> Vec<u32> {
-    let len = 300 + splitmix(number) % 1200;
+fn prompt(number: u64, vocab: u32, longest: u32) -> Vec<u32> {
+    let len = (300 + splitmix(number) % 1200).min(u64::from(longest - ANSWER));
     let family = number / 3;
     let shared = 256 * (1 + number % 3);
     let token = |i: u64| {
@@ -63,7 +63,7 @@ fn ask(served: &Served, number: u64) -> impl FnOnce() -> (Vec<u32>, u32) {
     let request = Request {
         max_tokens: Some(ANSWER),
         ignore_eos: true,
-        ..Request::new(prompt(number, served.engine.vocab()))
+        ..Request::new(prompt(number, served.engine.vocab(), served.engine.longest()))
     };
     let events = served.engine.submit(request).expect("accepted");
     move || {
@@ -104,12 +104,21 @@ fn child(model: &str, folder: &str, seed: &str) {
 
 #[test]
 fn killed_at_any_moment() {
+    kill_again_and_again("killed_at_any_moment", "gpt_oss");
+}
+
+#[test]
+fn killed_with_states() {
+    kill_again_and_again("killed_with_states", "falcon_h1");
+}
+
+fn kill_again_and_again(test: &str, arch: &str) {
     if let [Ok(model), Ok(folder), Ok(seed)] = CHILD.map(std::env::var) {
         return child(&model, &folder, &seed);
     }
     let kills = std::env::var("TOKENMILL_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(25);
     let (files, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let model = Golden::read("gpt_oss").path(Variant::Config, files.path());
+    let model = Golden::read(arch).path(Variant::Config, files.path());
     let expected: Vec<String> = {
         let served = start(&model, None);
         (0..PROMPTS).map(|n| format!("{:?}", ask(&served, n)().0)).collect()
@@ -117,7 +126,7 @@ fn killed_at_any_moment() {
     let (mut answers, mut restored) = (0, 0);
     for kill in 0..kills {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "killed_at_any_moment", "--nocapture"])
+            .args(["--exact", test, "--nocapture"])
             .envs([(CHILD[0], model.as_os_str()), (CHILD[1], folder.path().as_os_str())])
             .env(CHILD[2], kill.to_string())
             .stdout(Stdio::piped())
@@ -146,6 +155,6 @@ fn killed_at_any_moment() {
         }
         killer.join().unwrap();
     }
-    println!("{kills} kills, {answers} answers, {restored} of them restored from disk");
+    println!("{arch}: {kills} kills, {answers} answers, {restored} of them restored from disk");
     assert!(answers > kills && restored > kills / 5, "{answers} answers, {restored} restored");
 }

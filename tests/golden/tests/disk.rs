@@ -41,19 +41,25 @@ fn start(device: Box<dyn Backend>, model: &Path, kv: KvFormat, folder: Option<&P
 /// The answer to a prompt of the longest length that leaves room, and its accounts.
 fn ask(served: &Served, vocab: u32) -> (Answer, Usage) {
     let len = (served.engine.longest() - 12).min(1000);
-    let token = |i| (splitmix(i) % u64::from(vocab)) as u32;
+    answer(served, numbers(0, len, vocab))
+}
+
+/// Tokens that look random.
+fn numbers(text: u64, len: u32, vocab: u32) -> Vec<u32> {
+    let token = |i| (splitmix(text << 32 | i) % u64::from(vocab)) as u32;
+    (0..u64::from(len)).map(token).collect()
+}
+
+/// The answer to a prompt, and its accounts.
+fn answer(served: &Served, prompt: Vec<u32>) -> (Answer, Usage) {
     let sampling = SamplingParams {
         temperature: 0.8,
         seed: 3,
         logprobs: Some(0),
         ..SamplingParams::default()
     };
-    let request = Request {
-        sampling,
-        max_tokens: Some(10),
-        ignore_eos: true,
-        ..Request::new((0..u64::from(len)).map(token).collect())
-    };
+    let request =
+        Request { sampling, max_tokens: Some(10), ignore_eos: true, ..Request::new(prompt) };
     let (mut answer, mut accounts) = (Vec::new(), Usage::default());
     for event in served.engine.submit(request).expect("accepted") {
         match event {
@@ -71,14 +77,20 @@ fn ask(served: &Served, vocab: u32) -> (Answer, Usage) {
 
 #[test]
 fn a_restored_cache_gives_the_same_bits() {
-    let mut kept = 0;
+    let (mut kept, mut with_states) = (0, 0);
     for arch in Golden::all() {
         let (files, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let model = Golden::read(&arch).path(Variant::Config, files.path());
-        if !can_be_kept(&model) {
+        let program = read(&model, KvFormat::Bf16).expect("read").program;
+        let groups = program.groups();
+        if program.whole_sequences || groups.is_empty() {
             continue;
         }
+        // Without states whole runs come back; with them, all up to the prompt's checkpoint.
+        let states = groups.contains(&GroupKind::State);
+        let unit = if states { 32 } else { 256 };
         kept += 1;
+        with_states += u32::from(states);
         let all = |device: &dyn Fn() -> Box<dyn Backend>, kv| {
             let plain = start(device(), &model, kv, None);
             let vocab = plain.engine.vocab();
@@ -92,7 +104,7 @@ fn a_restored_cache_gives_the_same_bits() {
             let second = start(device(), &model, kv, Some(folder.path()));
             let (answer, usage) = ask(&second, vocab);
             assert_eq!(answer, expected, "{arch} {kv:?}: restored");
-            let whole = (usage.prompt_tokens - 1) / 256 * 256;
+            let whole = (usage.prompt_tokens - 1) / unit * unit;
             assert_eq!(usage.disk_tokens, whole, "{arch} {kv:?}: read from disk");
             assert_eq!(usage.cached_tokens, whole);
             let (answer, usage) = ask(&second, vocab);
@@ -101,37 +113,59 @@ fn a_restored_cache_gives_the_same_bits() {
             second.engine.shut_down();
         };
         all(&|| cpu(Mode::Int8), KvFormat::Bf16);
-        // Whole caches, windows, latents.
-        if ["llama", "gemma3", "deepseek_v3"].contains(&arch.as_str()) {
+        // Whole caches, windows, latents, states.
+        if ["llama", "gemma3", "deepseek_v3", "falcon_h1"].contains(&arch.as_str()) {
             all(&|| cpu(Mode::Int8), KvFormat::Int8);
             all(&|| cpu(Mode::Int8), KvFormat::F32);
             all(&|| cpu(Mode::F32), KvFormat::Bf16);
             all(&|| Box::new(ReferenceDevice::new(32)), KvFormat::Bf16);
         }
     }
-    assert!(kept > 30, "{kept} architectures have a cache of keys and values alone");
+    assert!(kept > 40, "{kept} architectures have a cache");
+    assert!(with_states > 6, "{with_states} have recurrent states");
 }
 
-/// Whether a model keeps keys and values, and nothing else.
-fn can_be_kept(model: &Path) -> bool {
-    let program = read(model, KvFormat::Bf16).expect("read").program;
-    let groups = program.groups();
-    !groups.is_empty() && !groups.contains(&GroupKind::State) && !program.whole_sequences
-}
-
+/// Each turn of a conversation of a model with states goes on, in a life of its own, where the prompt
+/// before ended, and gives the bits that computing gives.
 #[test]
-fn states_are_not_kept_and_it_is_said() {
-    for arch in Golden::all() {
+fn a_conversation_goes_on_after_restarts() {
+    for (arch, states_alone) in [("lfm2", false), ("qwen3_next", false), ("mamba2", true)] {
         let (files, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let model = Golden::read(&arch).path(Variant::Config, files.path());
-        let program = read(&model, KvFormat::Bf16).expect("read").program;
-        if can_be_kept(&model) || program.vocab == 0 {
-            continue;
+        let model = Golden::read(arch).path(Variant::Config, files.path());
+        let plain = start(cpu(Mode::Int8), &model, KvFormat::Bf16, None);
+        let restart = || start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+        let vocab = plain.engine.vocab();
+        let (mut prompt, mut before) = (numbers(1, 300, vocab), 0);
+        for turn in 0..4 {
+            let served = restart();
+            let (expected, _) = answer(&plain, prompt.clone());
+            let (found, usage) = answer(&served, prompt.clone());
+            assert_eq!(found, expected, "{arch}, turn {turn}");
+            let from_disk = (usage.disk_tokens, usage.cached_tokens);
+            assert_eq!(from_disk, (before, before), "{arch}, turn {turn}");
+            assert_eq!(served.engine.stats().disk_tokens, u64::from(before));
+            served.engine.shut_down();
+            before = (prompt.len() as u32 - 1) / 32 * 32;
+            prompt.extend(found.iter().map(|(token, _)| *token));
+            prompt.extend(numbers(2 + turn, 30, vocab));
         }
-        let served = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
-        assert!(matches!(served.disk, Err(TierError::Model(_))), "{arch}: {:?}", served.disk);
-        let (answer, _) = ask(&served, served.engine.vocab());
-        assert_eq!(answer.len(), 10, "{arch}: it answers without");
+        let served = restart();
+        let log = served.engine.stats().disk.expect("a disk").log;
+        // Each turn's states, and the run that all turns share.
+        assert_eq!(log.records, 4 + u64::from(!states_alone), "{arch}");
+        // Texts that end or part before, at and behind the first prompt's checkpoint; memory comes
+        // first, and has the block before it by then.
+        for (len, other, cached, from_disk) in
+            [(288, 0, 0, 0), (289, 0, 288, 32), (310, 70, 288, 0)]
+        {
+            let text = [&prompt[..len], &numbers(50, other, vocab)].concat();
+            let (expected, _) = answer(&plain, text.clone());
+            let (found, usage) = answer(&served, text);
+            assert_eq!(found, expected, "{arch}, {len} tokens");
+            let found = (usage.cached_tokens, usage.disk_tokens);
+            assert_eq!(found, (cached, from_disk), "{arch}, {len} tokens");
+        }
+        served.engine.shut_down();
     }
 }
 

@@ -25,6 +25,9 @@ struct Totals {
     answers: u64,
     cached: u64,
     from_disk: u64,
+    /// Of those, by models with states, and with states alone.
+    with_states: u64,
+    of_states: u64,
     written: u64,
     damaged: u64,
     deleted: u64,
@@ -53,15 +56,24 @@ struct World {
 
 fn config(d: &mut Draw) -> Config {
     let window = GroupKind::Window { tokens: d.range(1, 30) };
-    let groups = match d.range(0, 3) {
-        0 | 1 => vec![GroupKind::Full],
-        2 => vec![GroupKind::Full, window],
-        _ => vec![window, GroupKind::Full],
+    let state = GroupKind::State;
+    let groups = match d.range(0, 9) {
+        0..=2 => vec![GroupKind::Full],
+        3 => vec![GroupKind::Full, window],
+        4 => vec![window, GroupKind::Full],
+        5 | 6 => vec![GroupKind::Full, state],
+        7 => vec![state, window, GroupKind::Full, state],
+        8 => vec![state],
+        _ => vec![state, state],
     };
     let block_tokens = 1 << d.range(0, 2);
     let context = d.range(60, 160);
     let plenty = d.range(1, 3);
-    let blocks = |_: &GroupKind| context.div_ceil(block_tokens) * plenty + 2;
+    let slots = d.range(2, 12);
+    let blocks = |kind: &GroupKind| match kind {
+        GroupKind::State => slots,
+        _ => context.div_ceil(block_tokens) * plenty + 2,
+    };
     let limits = Limits {
         step_tokens: d.range(8, 40),
         sequences: 4,
@@ -79,7 +91,7 @@ fn config(d: &mut Draw) -> Config {
         hidden: 4,
         cost: StepCost::new(1e-3, 1e-4, 0.0),
         step_s: 1.0,
-        checkpoint_slots: 0,
+        checkpoint_slots: d.range(0, 4),
     }
 }
 
@@ -220,7 +232,12 @@ impl World {
                 assert!(usage.cached_tokens < a.prompt.len() as u32);
                 totals.answers += 1;
                 totals.cached += u64::from(usage.cached_tokens);
-                totals.from_disk += u64::from(usage.disk_tokens);
+                let from_disk = u64::from(usage.disk_tokens);
+                totals.from_disk += from_disk;
+                let is_state = |k: &GroupKind| *k == GroupKind::State;
+                let groups = &self.config.groups;
+                totals.with_states += if groups.iter().any(is_state) { from_disk } else { 0 };
+                totals.of_states += if groups.iter().all(is_state) { from_disk } else { 0 };
             }
             assert!(!whole || seen.usage.is_some(), "an answer is missing");
         }
@@ -281,5 +298,6 @@ fn every_life_gives_the_oracles_tokens() {
         let common = [t.answers, t.from_disk, t.written, t.lives];
         assert!(common.iter().all(|&n| n > 2 * count), "{t:?}");
         assert!([t.damaged, t.deleted, t.without].iter().all(|&n| n > 30), "{t:?}");
+        assert!(t.of_states > count / 10 && t.with_states > t.of_states + count / 2, "{t:?}");
     }
 }

@@ -9,10 +9,10 @@ use tokenmill_sched::Adoption;
 use super::Core;
 use crate::answer::Sink;
 use crate::request::{Event, Request, RequestError};
-use crate::tier::{Job, Offer, ReadRun, Tier};
+use crate::tier::{Job, Offer, ReadPart, Tier};
 
-/// Runs taken over in one turn: each costs a copy, and somebody may wait for the turn's step.
-const RUNS_A_TURN: usize = 2;
+/// Parts taken over in one turn: each costs a copy, and somebody may wait for the turn's step.
+const PARTS_A_TURN: usize = 2;
 
 struct Waiting {
     id: u64,
@@ -70,7 +70,7 @@ impl Core {
         }
         let cached = self.sched.cached_tokens(salt, prompt);
         let Some(job) = tier.begin(salt, prompt, cached) else { return Some((request, sink)) };
-        let tokens = prompt[..tier.tokens_of(job.end) as usize].to_vec();
+        let tokens = prompt[..job.tokens as usize].to_vec();
         let waiting = vec![Waiting { id, request, sink }];
         self.restores.push(Restore { job, salt, tokens, began: cached, now: cached, waiting });
         None
@@ -86,12 +86,12 @@ impl Core {
                 self.end_restore(restore);
             }
         }
-        for _ in 0..RUNS_A_TURN {
+        for _ in 0..PARTS_A_TURN {
             let Some(done) = self.tier.as_ref().and_then(Tier::take_done) else { return };
             let Some(at) = self.restores.iter().position(|r| r.job.number == done.job) else {
                 continue;
             };
-            if self.take_run(at, done) {
+            if self.take_part(at, done) {
                 let restore = self.restores.swap_remove(at);
                 self.tier.iter().for_each(|t| t.forget(restore.job.number));
                 self.end_restore(restore);
@@ -99,28 +99,31 @@ impl Core {
         }
     }
 
-    /// Puts a run into the prefix tree; whether the restore has ended.
-    fn take_run(&mut self, at: usize, done: ReadRun) -> bool {
+    /// Puts a part into the prefix tree; whether the restore has ended.
+    fn take_part(&mut self, at: usize, done: ReadPart) -> bool {
         let restore = &mut self.restores[at];
         let (Some(payload), Some(tier), Some(device)) =
             (done.payload, &self.tier, &mut self.device)
         else {
             return true;
         };
-        let runs = done.run + 1;
+        let end = done.first + done.tokens;
         let new = Adoption {
             salt: restore.salt,
-            tokens: &restore.tokens[..tier.tokens_of(runs) as usize],
-            first: done.run * crate::tier::RUN_BLOCKS,
-            present: tier.wanted(&payload, done.run, restore.job.end),
+            tokens: &restore.tokens[..end as usize],
+            first: done.first / self.config.block_tokens,
+            present: tier.wanted(&payload, done.first, restore.job.tokens),
+            state: done.state,
         };
         let reached = self.sched.adopt(&new, &mut |group, i, block| {
             let bytes = tier.block(&payload, group, i);
             bytes.is_some_and(|b| device.write_block(group, block, b).is_ok())
         });
         tier.give_back(payload);
-        restore.now = restore.now.max(reached);
-        reached < tier.tokens_of(runs) || runs == restore.job.end
+        if done.state || !tier.has_states() {
+            restore.now = restore.now.max(reached);
+        }
+        reached < end || end == restore.job.tokens
     }
 
     /// Lets those in who waited. Who joined another's restore may look for more of its own.
@@ -166,18 +169,18 @@ impl Core {
 
     // ---- to disk ---------------------------------------------------------------------------
 
-    /// Copies one run that is not yet on disk for the tier to write: at most one a turn, so that no
+    /// Copies one part that is not yet on disk for the tier to write: at most one a turn, so that no
     /// step waits for more. Whether there is more to do.
-    pub(crate) fn keep_a_run(&mut self) -> bool {
+    pub(crate) fn keep_a_part(&mut self) -> bool {
         let (Some(tier), Some(device)) = (&self.tier, &mut self.device) else { return false };
         let Some(text) = self.sched.noted_text() else { return false };
-        let runs = text.blocks.len() as u32 / crate::tier::RUN_BLOCKS;
+        let parts = (text.blocks.len() as u32).div_ceil(crate::tier::RUN_BLOCKS);
         let offer = tier.offer(&text, device.as_mut());
-        self.kept_runs += u32::from(offer == Offer::Queued);
+        self.kept_parts += u32::from(offer == Offer::Queued);
         // Where the disk has no room for all of a text, writing it would never end.
-        if offer == Offer::Settled || self.kept_runs >= runs {
+        if offer == Offer::Settled || self.kept_parts >= parts {
             self.sched.forget_noted();
-            self.kept_runs = 0;
+            self.kept_parts = 0;
         }
         true
     }

@@ -2,7 +2,7 @@
 //! Opening never fails and no wrong payload is ever given out.
 
 use super::sim::{Crash, SimDisk};
-use super::{Key, Log, LogOptions, PutError, Run, RunId};
+use super::{Key, Log, LogOptions, PutError, Run, RunId, RunKind};
 
 const OPTIONS: LogOptions = LogOptions { cap_bytes: 4000, floor_bytes: 0, segment_bytes: 1200 };
 const SALT: u64 = 5;
@@ -20,11 +20,13 @@ fn text(n: u32) -> Vec<u32> {
     (0..8).map(|i| if i < 4 { i } else { n * 100 + i }).collect()
 }
 
-/// Calls `visit` with every run of a text, until it says stop.
+/// Calls `visit` with every run of a text, until it says stop: the states at its end, which are
+/// large, come last.
 fn each_run(text: &[u32], mut visit: impl FnMut(&Run<'_>) -> bool) {
     let mut parent = RunId::root(&key(), SALT);
     for (i, tokens) in text.chunks(2).enumerate() {
-        let run = Run { parent, salt: SALT, first: 2 * i as u32, tokens };
+        let kind = if i == 3 { RunKind::State } else { RunKind::Blocks };
+        let run = Run { parent, salt: SALT, first: 2 * i as u32, tokens, kind };
         if !visit(&run) {
             return;
         }
@@ -36,7 +38,8 @@ fn each_run(text: &[u32], mut visit: impl FnMut(&Run<'_>) -> bool) {
 fn payload(run: &Run<'_>) -> Vec<u8> {
     let id = run.id();
     let hash = blake3::hash(format!("{id:?}").as_bytes());
-    hash.as_bytes().iter().copied().cycle().take(150 + run.first as usize).collect()
+    let state = if run.kind == RunKind::State { 100 } else { 0 };
+    hash.as_bytes().iter().copied().cycle().take(150 + run.first as usize + state).collect()
 }
 
 /// Stores a text; whether all went well.
@@ -158,7 +161,13 @@ fn a_call_that_fails_harms_nothing() {
         read_all(&mut log);
         // The last run written is never the one that makes room.
         let tokens = [1, 2];
-        let run = Run { parent: RunId::root(&key(), 9), salt: 9, first: 0, tokens: &tokens };
+        let run = Run {
+            parent: RunId::root(&key(), 9),
+            salt: 9,
+            first: 0,
+            tokens: &tokens,
+            kind: RunKind::Blocks,
+        };
         let again = log.put(&run, &payload(&run)).or_else(|_| log.put(&run, &payload(&run)));
         assert!(again.is_ok(), "call {at}: {again:?}");
         drop(log);
@@ -231,7 +240,13 @@ fn the_floor_of_free_space_is_kept() {
     assert!(log.stats().records > 0 && log.stats().deleted > 0);
     disk.capacity(Some(100));
     let tokens = [1, 2];
-    let run = Run { parent: RunId::root(&key(), 9), salt: 9, first: 0, tokens: &tokens };
+    let run = Run {
+        parent: RunId::root(&key(), 9),
+        salt: 9,
+        first: 0,
+        tokens: &tokens,
+        kind: RunKind::Blocks,
+    };
     assert!(matches!(log.put(&run, &[1]), Err(PutError::NoRoom { .. })));
 }
 

@@ -1,4 +1,5 @@
-//! The SSD tier of the KV cache: a log of records, each the cache of one run of tokens.
+//! The SSD tier of the KV cache: a log of records, each the cache of one run of tokens, with the
+//! recurrent states at its end or without.
 //!
 //! Segments are only appended to, and deleted whole, least recently used first. The index is
 //! rebuilt from the records' headers on start. A crash at any moment, a power cut, a damaged, cut
@@ -15,7 +16,7 @@ mod crash_tests;
 
 pub use files::{Folder, SegmentFiles, SegmentInfo};
 pub use log::{Index, Log, LogOptions, LogStats, PutError};
-pub use record::{Key, KeyParts, Run, RunId};
+pub use record::{Key, KeyParts, Run, RunId, RunKind};
 
 use std::io;
 use std::path::PathBuf;

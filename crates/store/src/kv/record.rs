@@ -1,7 +1,7 @@
 //! A record: the cache of one run of tokens, and what it must agree with to be used.
 //!
 //! ```text
-//!   0  magic 8 · version u32 · tokens u32 · payload bytes u64 · first u32 · 0 u32 · salt u64 · 0 u64
+//!   0  magic 8 · version u32 · tokens u32 · payload bytes u64 · first u32 · kind u32 · salt u64 · 0 u64
 //!  48  id 16 · parent 16 · key 32 · blake3 of the payload 32 · blake3 of [0, 144) and the tokens 32
 //! 176  tokens, u32 each · payload                                              all little endian
 //! ```
@@ -10,8 +10,8 @@ use std::fmt;
 
 /// Starts every record.
 const MAGIC: [u8; 8] = *b"tokenkv\n";
-/// Version of this layout.
-const VERSION: u32 = 1;
+/// Version of this layout. 1 had no kinds.
+const VERSION: u32 = 2;
 /// Bytes before the tokens.
 pub(crate) const HEADER_BYTES: usize = 176;
 const HASHED_BYTES: usize = 144;
@@ -76,6 +76,12 @@ impl RunId {
         Self::cut(&hash)
     }
 
+    /// The states at the text's end. No text has this id: tokens take four bytes each.
+    #[must_use]
+    pub fn state(self) -> Self {
+        Self::cut(blake3::Hasher::new().update(&self.0).update(b"state"))
+    }
+
     fn cut(hash: &blake3::Hasher) -> Self {
         let mut id = [0; 16];
         hash.finalize_xof().fill(&mut id);
@@ -94,12 +100,28 @@ pub struct Run<'a> {
     pub first: u32,
     /// Its tokens.
     pub tokens: &'a [u32],
+    /// What its record holds.
+    pub kind: RunKind,
+}
+
+/// What a record holds. Frozen: the numbers stand on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum RunKind {
+    /// Blocks of keys and values; longer texts go on from it.
+    Blocks = 0,
+    /// Those and the recurrent states at its end; no text is chained to it.
+    State = 1,
 }
 
 impl Run<'_> {
-    /// The text up to its end.
+    /// The text up to its end; runs of another kind have another.
     pub fn id(&self) -> RunId {
-        self.parent.then(self.tokens)
+        let text = self.parent.then(self.tokens);
+        match self.kind {
+            RunKind::Blocks => text,
+            RunKind::State => text.state(),
+        }
     }
 }
 
@@ -112,6 +134,7 @@ pub(crate) struct Header {
     pub salt: u64,
     pub first: u32,
     pub tokens: u32,
+    pub kind: u32,
     pub payload_bytes: u64,
     pub payload_hash: [u8; 32],
 }
@@ -152,6 +175,7 @@ impl Header {
             salt: run.salt,
             first: run.first,
             tokens: run.tokens.len() as u32,
+            kind: run.kind as u32,
             payload_bytes: payload.len() as u64,
             payload_hash: *blake3::hash(payload).as_bytes(),
         }
@@ -170,7 +194,7 @@ impl Header {
         out.extend_from_slice(&self.tokens.to_le_bytes());
         out.extend_from_slice(&self.payload_bytes.to_le_bytes());
         out.extend_from_slice(&self.first.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.kind.to_le_bytes());
         out.extend_from_slice(&self.salt.to_le_bytes());
         out.extend_from_slice(&[0; 8]);
         out.extend_from_slice(&self.id.0);
@@ -198,7 +222,7 @@ impl Header {
         at.take::<16>();
         let payload_bytes = at.u64();
         let first = at.u32();
-        at.take::<4>();
+        let kind = at.u32();
         let salt = at.u64();
         at.take::<8>();
         Some(Self {
@@ -209,6 +233,7 @@ impl Header {
             salt,
             first,
             tokens,
+            kind,
             payload_bytes,
         })
     }
@@ -226,7 +251,7 @@ pub(crate) fn verify<'b>(record: &'b [u8], run: &Run<'_>, key: Key) -> Option<&'
     let tokens = text.as_chunks::<4>().0.iter().map(|t| u32::from_le_bytes(*t));
     let same = tokens.eq(run.tokens.iter().copied())
         && (header.parent, header.id, header.key) == (run.parent, run.id(), key)
-        && (header.salt, header.first) == (run.salt, run.first)
+        && (header.salt, header.first, header.kind) == (run.salt, run.first, run.kind as u32)
         && header.payload_bytes == payload.len() as u64;
     (same && *blake3::hash(payload).as_bytes() == header.payload_hash).then_some(payload)
 }
@@ -256,10 +281,16 @@ impl Fields<'_> {
 mod tests {
     use super::*;
 
-    fn record() -> (Key, Vec<u32>, Vec<u8>) {
+    const KINDS: [RunKind; 2] = [RunKind::Blocks, RunKind::State];
+
+    fn run<'t>(key: &Key, tokens: &'t [u32], kind: RunKind) -> Run<'t> {
+        Run { parent: RunId::root(key, 7), salt: 7, first: 0, tokens, kind }
+    }
+
+    fn record(kind: RunKind) -> (Key, Vec<u32>, Vec<u8>) {
         let key = Key::of([b"weights".as_slice(), b"numerics 1"]);
         let tokens = vec![3, 1, 4, 1];
-        let run = Run { parent: RunId::root(&key, 7), salt: 7, first: 0, tokens: &tokens };
+        let run = run(&key, &tokens, kind);
         let payload = [9u8; 50];
         let mut bytes = Header::new(&run, key, &payload).encode(&tokens);
         bytes.extend_from_slice(&payload);
@@ -268,33 +299,52 @@ mod tests {
 
     #[test]
     fn a_record_is_used_for_its_run_alone() {
-        let (key, tokens, bytes) = record();
-        let run = Run { parent: RunId::root(&key, 7), salt: 7, first: 0, tokens: &tokens };
-        assert_eq!(verify(&bytes, &run, key), Some([9u8; 50].as_slice()));
-        let other = Key::of([b"weights".as_slice(), b"numerics 2"]);
-        assert_eq!(verify(&bytes, &run, other), None, "another key");
-        for wrong in [
-            Run { parent: RunId::root(&key, 8), ..run },
-            Run { salt: 8, ..run },
-            Run { first: 4, ..run },
-            Run { tokens: &[3, 1, 4, 2], ..run },
-            Run { tokens: &[3, 1, 4], ..run },
-        ] {
-            assert_eq!(verify(&bytes, &wrong, key), None, "{wrong:?}");
+        for (kind, other_kind) in [(KINDS[0], KINDS[1]), (KINDS[1], KINDS[0])] {
+            let (key, tokens, bytes) = record(kind);
+            let run = run(&key, &tokens, kind);
+            assert_eq!(verify(&bytes, &run, key), Some([9u8; 50].as_slice()));
+            let other = Key::of([b"weights".as_slice(), b"numerics 2"]);
+            assert_eq!(verify(&bytes, &run, other), None, "another key");
+            for wrong in [
+                Run { parent: RunId::root(&key, 8), ..run },
+                Run { salt: 8, ..run },
+                Run { first: 4, ..run },
+                Run { tokens: &[3, 1, 4, 2], ..run },
+                Run { tokens: &[3, 1, 4], ..run },
+                Run { kind: other_kind, ..run },
+            ] {
+                assert_eq!(verify(&bytes, &wrong, key), None, "{wrong:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_kind_that_is_not_the_ids_is_not_used() {
+        // As if a program had written the wrong kind with the right id, checksums and all.
+        let (key, tokens, bytes) = record(RunKind::State);
+        let run = run(&key, &tokens, RunKind::State);
+        let header = Header::decode(&bytes).expect("a whole header");
+        for kind in [0, 2, u32::MAX] {
+            let mut bytes = Header { kind, ..header }.encode(&tokens);
+            bytes.extend_from_slice(&[9; 50]);
+            assert!(Header::decode(&bytes).is_some());
+            assert_eq!(verify(&bytes, &run, key), None, "kind {kind}");
         }
     }
 
     #[test]
     fn no_flipped_bit_and_no_cut_is_overlooked() {
-        let (key, tokens, bytes) = record();
-        let run = Run { parent: RunId::root(&key, 7), salt: 7, first: 0, tokens: &tokens };
-        for bit in 0..bytes.len() * 8 {
-            let mut bytes = bytes.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(verify(&bytes, &run, key), None, "bit {bit}");
-        }
-        for len in 0..bytes.len() {
-            assert_eq!(verify(&bytes[..len], &run, key), None, "{len} bytes");
+        for kind in KINDS {
+            let (key, tokens, bytes) = record(kind);
+            let run = run(&key, &tokens, kind);
+            for bit in 0..bytes.len() * 8 {
+                let mut bytes = bytes.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(verify(&bytes, &run, key), None, "bit {bit}");
+            }
+            for len in 0..bytes.len() {
+                assert_eq!(verify(&bytes[..len], &run, key), None, "{len} bytes");
+            }
         }
     }
 
@@ -307,5 +357,7 @@ mod tests {
         assert_eq!(hex, "2ca7381f1bde9a6dd5e2466f38e81d6e");
         assert_ne!(id, RunId::root(&key, 1).then(&[1, 3, 2]));
         assert_ne!(RunId::root(&key, 1), RunId::root(&key, 2));
+        let hex: String = id.state().0.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "89a1524afcc0350c7fa68fb623318adc");
     }
 }
