@@ -626,3 +626,6 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
