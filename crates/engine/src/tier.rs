@@ -114,6 +114,7 @@ struct Queue {
 /// A part of a text, and the text before it.
 #[derive(Debug)]
 struct Part {
+    id: RunId,
     parent: RunId,
     salt: u64,
     first: u32,
@@ -177,7 +178,7 @@ pub(crate) struct Job {
 
 impl Part {
     fn run(&self) -> Run<'_> {
-        let &Part { parent, salt, first, ref tokens, kind } = self;
+        let &Part { parent, salt, first, ref tokens, kind, .. } = self;
         Run { parent, salt, first, tokens, kind }
     }
 }
@@ -297,11 +298,13 @@ impl Tier {
         let size = self.run_tokens() as usize;
         let last = text.len().div_ceil(size).saturating_sub(1);
         let part = |(i, tokens): (usize, &[TokenId])| {
-            let kind =
-                if self.has_states() && i == last { RunKind::State } else { RunKind::Blocks };
+            let (kind, id) = match self.has_states() && i == last {
+                true => (RunKind::State, ids[i].then(tokens).state()),
+                false => (RunKind::Blocks, *ids.get(i + 1)?),
+            };
             let wanted = i >= from && (kind == RunKind::State || self.has_blocks());
             let (first, tokens) = ((i * size) as u32, tokens.to_vec());
-            wanted.then(|| Part { parent: ids[i], salt, first, tokens, kind })
+            wanted.then(|| Part { id, parent: ids[i], salt, first, tokens, kind })
         };
         text.chunks(size).enumerate().filter_map(part).collect()
     }
@@ -322,7 +325,7 @@ impl Tier {
         let mut payload = {
             let queue = &mut *self.shared.lock();
             let known = |id: RunId| self.index.contains(id) || queue.writing.contains(&id);
-            parts.retain(|p| !known(p.run().id()));
+            parts.retain(|p| !known(p.id));
             if parts.is_empty() {
                 return Offer::Settled;
             }
@@ -352,7 +355,7 @@ impl Tier {
         }
         let queue = &mut *self.shared.lock();
         queue.write_bytes += payload.len();
-        queue.writing.insert(part.run().id());
+        queue.writing.insert(part.id);
         queue.writes.push_back(Write { part, payload });
         self.shared.wake.notify_one();
         Offer::Queued
@@ -591,10 +594,9 @@ impl TierWorker {
 
     fn write(&mut self, write: Write) {
         let Write { part, payload } = write;
-        let run = part.run();
-        let written = self.log.put(&run, &payload);
+        let written = self.log.put(&part.run(), &payload);
         let queue = &mut *self.shared.lock();
-        queue.writing.remove(&run.id());
+        queue.writing.remove(&part.id);
         queue.write_bytes -= payload.len();
         if let Err(error) = written {
             tracing::warn!(%error, "a part of the cache was not written to disk");
