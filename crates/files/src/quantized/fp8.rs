@@ -1,7 +1,8 @@
 //! FP8: `.weight` e4m3 or e5m2 `[rows, cols]` and its scales: `.weight_scale_inv` for blocks (which
 //! multiplies, despite its name), `.weight_scale` for the tensor, each row, or blocks.
 //!
-//! w = scale·value. e5m2, and blocks that are no multiple of 32 columns, are read as f32.
+//! w = scale·value. e5m2, and blocks that are no multiple of 32 columns, are read as f32. NaNs of
+//! e4m3, and scales from 256 on where its codes are kept, are refused.
 
 use std::ops::Range;
 
@@ -127,6 +128,7 @@ impl Fp8 {
             let value = if e4m3 { e4m3_to_f32(codes[0]) } else { e5m2_to_f32(codes[0]) };
             block.copy_from_slice(&(value * scale).to_le_bytes());
         } else if scale.abs() < 256.0 {
+            // Kernels multiply it by 2¹²⁰ (`float::E4M3_UNIT`).
             block[..4].copy_from_slice(&scale.to_le_bytes());
             block[4..].copy_from_slice(codes);
         } else {

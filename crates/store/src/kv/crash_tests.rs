@@ -20,6 +20,11 @@ fn text(n: u32) -> Vec<u32> {
     (0..8).map(|i| if i < 4 { i } else { n * 100 + i }).collect()
 }
 
+/// The first run of a text of another salt.
+fn of_another_salt(tokens: &[u32]) -> Run<'_> {
+    Run { parent: RunId::root(&key(), 9), salt: 9, first: 0, tokens, kind: RunKind::Blocks }
+}
+
 /// Calls `visit` with every run of a text, until it says stop: the states at its end, which are
 /// large, come last.
 fn each_run(text: &[u32], mut visit: impl FnMut(&Run<'_>) -> bool) {
@@ -161,13 +166,7 @@ fn a_call_that_fails_harms_nothing() {
         read_all(&mut log);
         // The last run written is never the one that makes room.
         let tokens = [1, 2];
-        let run = Run {
-            parent: RunId::root(&key(), 9),
-            salt: 9,
-            first: 0,
-            tokens: &tokens,
-            kind: RunKind::Blocks,
-        };
+        let run = of_another_salt(&tokens);
         let again = log.put(&run, &payload(&run)).or_else(|_| log.put(&run, &payload(&run)));
         assert!(again.is_ok(), "call {at}: {again:?}");
         drop(log);
@@ -240,13 +239,7 @@ fn the_floor_of_free_space_is_kept() {
     assert!(log.stats().records > 0 && log.stats().deleted > 0);
     disk.capacity(Some(100));
     let tokens = [1, 2];
-    let run = Run {
-        parent: RunId::root(&key(), 9),
-        salt: 9,
-        first: 0,
-        tokens: &tokens,
-        kind: RunKind::Blocks,
-    };
+    let run = of_another_salt(&tokens);
     assert!(matches!(log.put(&run, &[1]), Err(PutError::NoRoom { .. })));
 }
 
