@@ -1,6 +1,6 @@
 //! The vector kernels with AVX2: a panel's 16 rows are two 256-bit registers.
 //!
-//! Without VNNI, the int8 chain has tiles of its own, in `pairs`. Where single dot products of bytes
+//! Without VNNI, the int8 chain has tiles of its own, in `pairs` and `nibbles`. Where single dot products of bytes
 //! are wanted, they are `vpmaddubsw` and `vpmaddwd`. Their 16-bit sums are exact for codes below 128;
 //! full bytes are split at their top bit.
 
@@ -10,7 +10,8 @@ use tokenmill_quant::float::E4M3_UNIT;
 
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
-use super::kind;
+use super::kind::{self, Expands};
+use super::nibbles;
 use super::pairs;
 use super::turned::{self, TrellisTile};
 use super::vector::Vector;
@@ -63,13 +64,13 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     // 12 integer and float sums of the 16 registers; without VNNI 8 of 16 bits, the others wait in
     // the cache.
     const BYTE_TILE: (usize, usize) = (1, if VNNI { 3 } else { 4 });
-    const WIDE_TOKENS: usize = if VNNI { 3 } else { 4 };
+    const WIDE_TOKENS: usize = if VNNI { 3 } else { nibbles::TOKENS };
     // 12 sums too: of two panels only up to 2 tokens are added up at once.
     const FLOAT_TILE: (usize, usize) = (2, 6);
     const CODED_TOKENS: usize = 5;
     const E4M3_UNIT: f32 = E4M3_UNIT;
     const EXPAND_FROM: usize = 12;
-    const EXPANDS_BYTES: bool = false;
+    const EXPANDS: Expands = if VNNI { Expands::Coded } else { Expands::Nibbles };
 
     #[inline(always)]
     unsafe fn same(bits: i32) -> __m256i {
@@ -327,19 +328,17 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     }
 
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
-        use kind::{WIDE, WIDE_MIN};
         unsafe {
             match (VNNI, tokens) {
                 (true, 1) => byte_tile_vnni::<KIND, 1>(t),
                 (true, 2) => byte_tile_vnni::<KIND, 2>(t),
                 (true, 3) => byte_tile_vnni::<KIND, 3>(t),
-                (true, _) => unreachable!("a tile is at most 3 tokens"),
-                _ if const { kind::is_narrow(KIND) }
-                    || matches!(KIND, WIDE | WIDE_MIN) && t.narrow =>
-                {
-                    pairs_tile::<KIND, true>(tokens, t);
-                }
-                _ => pairs_tile::<KIND, false>(tokens, t),
+                (false, _) if KIND >= kind::WIDE => nibbles::tile::<KIND>(tokens, t),
+                (false, 1) => pairs::tile::<KIND, 1>(t),
+                (false, 2) => pairs::tile::<KIND, 2>(t),
+                (false, 3) => pairs::tile::<KIND, 3>(t),
+                (false, 4) => pairs::tile::<KIND, 4>(t),
+                _ => unreachable!("a tile is at most 4 tokens, 3 with VNNI"),
             }
         }
     }
@@ -358,7 +357,12 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
-        unsafe { widen::<KIND>(panel, blocks, to) }
+        unsafe {
+            match VNNI {
+                true => widen_vnni::<KIND>(panel, blocks, to),
+                false => widen::<KIND>(panel, blocks, to),
+            }
+        }
     }
     unsafe fn float_tile<const KIND: u8>(panels: usize, tokens: usize, t: &FloatTile) {
         unsafe {
@@ -408,20 +412,6 @@ fn table(entries: &[u8; 16]) -> __m256i {
     _mm256_broadcastsi128_si256(entries)
 }
 
-/// A tile of up to 4 tokens without VNNI.
-unsafe fn pairs_tile<const KIND: u8, const NARROW: bool>(tokens: usize, t: &ByteTile) {
-    // SAFETY: the caller's.
-    unsafe {
-        match tokens {
-            1 => pairs::tile::<KIND, NARROW, 1>(t),
-            2 => pairs::tile::<KIND, NARROW, 2>(t),
-            3 => pairs::tile::<KIND, NARROW, 3>(t),
-            4 => pairs::tile::<KIND, NARROW, 4>(t),
-            _ => unreachable!("a tile is at most 4 tokens"),
-        }
-    }
-}
-
 #[target_feature(enable = "avx2,avxvnni,fma,f16c")]
 unsafe fn byte_tile_vnni<const KIND: u8, const C: usize>(t: &ByteTile) {
     // SAFETY: as above.
@@ -444,6 +434,12 @@ unsafe fn trellis_tile_vnni<const C: usize>(t: &TrellisTile) {
 unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
     // SAFETY: as above.
     unsafe { bytes::widen::<Avx2<false>, KIND>(panel, blocks, to) }
+}
+
+#[target_feature(enable = "avx2,avxvnni,fma,f16c")]
+unsafe fn widen_vnni<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
+    // SAFETY: as above.
+    unsafe { bytes::widen::<Avx2<true>, KIND>(panel, blocks, to) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -34,7 +34,7 @@ impl Vector for Avx512 {
     const CODED_TOKENS: usize = 6;
     const E4M3_UNIT: f32 = 1.0;
     const EXPAND_FROM: usize = 7;
-    const EXPANDS_BYTES: bool = true;
+    const EXPANDS: kind::Expands = kind::Expands::Bytes;
 
     #[inline(always)]
     unsafe fn same(bits: i32) -> __m512i {

@@ -14,6 +14,7 @@ use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
+use super::kind::Expands;
 use super::vector::Vector;
 use super::{Line, LinearJob, WIDE_LINES, kind, tokens_at_once};
 
@@ -68,7 +69,7 @@ pub(super) struct ByteTile {
     pub stride: usize,
     /// Rows of each panel to store.
     pub rows: [usize; 2],
-    /// Whether the codes of expanded panels are below 16.
+    /// Whether the codes of expanded panels of kinds `WIDE` and `WIDE_MIN` are below 16.
     pub narrow: bool,
     /// Where chains wait between runs of blocks, two lines a token.
     chains: *mut Line,
@@ -82,7 +83,7 @@ pub(super) struct ByteTile {
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
 unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let panels = V::BYTE_TILE.0;
-    let gains = !kind::is_full(KIND) || V::EXPANDS_BYTES;
+    let gains = !kind::is_full(KIND) || !matches!(V::EXPANDS, Expands::Coded);
     let expand = gains && job.tokens >= V::EXPAND_FROM;
     let parts = job.tokens.div_ceil(tokens_at_once(V::ISA, &job.spec, job.encoding));
     for part in 0..parts {
@@ -91,7 +92,7 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
             let tile = ByteTile::new(job, p, panels);
             // SAFETY: passed on.
             unsafe {
-                if const { kind::is_coded(KIND) && (kind::has_halves(KIND) || !V::EXPANDS_BYTES) } {
+                if const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE } {
                     run_full::<V, KIND>(job, tile, p, tokens.clone(), scratch);
                 } else if const { kind::is_coded(KIND) } || expand {
                     run_wide::<V, KIND>(job, tile, p, tokens.clone(), scratch);
@@ -193,15 +194,20 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
             tile.ahead_lines = tile.ahead_left.div_ceil((tile.end - first) * groups);
             tile.weights = wide.as_ptr().cast();
             let tokens = tokens.clone();
-            match const { kind::wide(KIND) } {
-                kind::WIDE_MIN => {
-                    run_tokens::<V, { kind::WIDE_MIN }>(job, tile, p, tokens, V::WIDE_TOKENS);
-                }
-                kind::WIDE_HALVES => {
-                    run_tokens::<V, { kind::WIDE_HALVES }>(job, tile, p, tokens, V::WIDE_TOKENS);
-                }
-                _ => run_tokens::<V, { kind::WIDE }>(job, tile, p, tokens, V::WIDE_TOKENS),
+            macro_rules! run_kind {
+                ($($kind:ident)+) => {
+                    match const { kind::expanded(KIND, V::EXPANDS) } {
+                        $(kind::$kind => {
+                            const OF: u8 = kind::$kind;
+                            run_tokens::<V, OF>(job, tile, p, tokens, V::WIDE_TOKENS);
+                        })+
+                        other => unreachable!("kind {other} is not expanded in runs"),
+                    }
+                };
             }
+            run_kind!(
+                WIDE WIDE_MIN WIDE_HALVES WIDE_HALVES_MIN WIDE_HALVES_4 SPLIT SPLIT_MIN SPLIT_HALVES
+            );
         }
     }
 }
@@ -214,7 +220,7 @@ unsafe fn run_full<V: Vector, const KIND: u8>(
     tokens: Range<usize>,
     scratch: &mut [Line],
 ) {
-    let bytes = const { kind::expanded(KIND).group } * tile.blocks;
+    let bytes = const { kind::sizes(kind::full(KIND)).group } * tile.blocks;
     assert!(scratch.len() * 64 >= V::BYTE_TILE.0 * bytes, "scratch");
     let to = scratch.as_mut_ptr().cast::<u8>();
     // SAFETY: passed on; the panels are in the weights, their expansion in the scratch.
@@ -239,7 +245,7 @@ unsafe fn run_full<V: Vector, const KIND: u8>(
 /// Expands a tile's blocks, a line of each panel in turn.
 unsafe fn widen_run<V: Vector, const KIND: u8>(tile: &ByteTile, wide: &mut [Line]) {
     let blocks = tile.end - tile.first;
-    let bytes = const { kind::sizes(kind::wide(KIND)).group } * blocks;
+    let bytes = const { kind::sizes(kind::expanded(KIND, V::EXPANDS)).group } * blocks;
     assert!(wide.len() * 64 >= V::BYTE_TILE.0 * bytes, "scratch");
     let to = wide.as_mut_ptr().cast::<u8>();
     for w in 0..V::BYTE_TILE.0 {
@@ -278,6 +284,35 @@ impl Walk {
         Walk { scales, b: 0, line, second: false, block: t.first, loud, ahead }
     }
 
+    /// Whether the block is loud for any token, and these are not its second lines.
+    #[inline(always)]
+    pub fn is_loud(&self) -> bool {
+        self.loud & 1 == 1 && !self.second
+    }
+
+    /// For which tokens the block is loud, a bit each.
+    #[inline(always)]
+    pub unsafe fn loud_tokens<const C: usize>(&self, t: &ByteTile) -> u32 {
+        (0..C).fold(0, |tokens, c| {
+            // SAFETY: as `loud_blocks`.
+            let word = unsafe { *loud_word(t, c, self.block / 32) };
+            tokens | (word >> (self.block % 32) & 1) << c
+        })
+    }
+
+    /// The first token's second line of the block.
+    #[inline(always)]
+    pub unsafe fn second_line(&self, t: &ByteTile) -> *const Line {
+        // SAFETY: inside the row.
+        unsafe { self.line.add(second_lines(t.blocks)) }
+    }
+
+    /// Has `next` go to the next block without the second lines of this.
+    #[inline(always)]
+    pub fn pass_second(&mut self) {
+        self.second = true;
+    }
+
     /// Goes to the second lines of a loud block, or else to the next block; false at the end.
     #[inline(always)]
     pub unsafe fn next<const KIND: u8, const W: usize, const C: usize>(
@@ -287,9 +322,9 @@ impl Walk {
         let sizes = const { kind::sizes(KIND) };
         // SAFETY: inside the rows and the panels.
         unsafe {
-            if self.loud & 1 == 1 && !self.second {
+            if self.is_loud() {
                 // Second lines of tokens for which the block is not loud are zero.
-                (self.line, self.second) = (self.line.add(second_lines(t.blocks)), true);
+                (self.line, self.second) = (self.second_line(t), true);
                 return true;
             }
             self.block += 1;
@@ -406,11 +441,15 @@ pub(super) fn prefetch<const KIND: u8>(codes: *const u8) {
 /// Which of blocks 32·i .. are loud for any of the tile's tokens, a bit each.
 #[inline(always)]
 unsafe fn loud_blocks<const C: usize>(t: &ByteTile, i: usize) -> u32 {
+    // SAFETY: the caller's.
+    (0..C).fold(0, |loud, c| loud | unsafe { *loud_word(t, c, i) })
+}
+
+/// Where token `c` says which of blocks 32·i .. are loud.
+#[inline(always)]
+unsafe fn loud_word(t: &ByteTile, c: usize, i: usize) -> *const u32 {
     // SAFETY: the lines of bits follow those of the blocks.
-    unsafe {
-        let words = t.input.add(t.blocks).cast::<u32>().add(i);
-        (0..C).fold(0, |loud, c| loud | *words.add(c * t.lines * 16))
-    }
+    unsafe { t.input.add(c * t.lines + t.blocks).cast::<u32>().add(i) }
 }
 
 /// Word `word` of token c's line, in all lanes.
@@ -648,9 +687,9 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
     }
 }
 
-/// Expands one panel to bytes and f32 scales, `[block]` of the group of the matching wide
-/// kind, to every line of as many as a tile has panels; coded kinds with two scales, of their full
-/// kind, to one line after the other: the body of [`Vector::widen`].
+/// Expands one panel to f32 scales and bytes or nibbles, `[block]` of the group of the kind it expands to:
+/// to every line of as many as a tile has panels, or for full kinds to one line after the other: the body
+/// of [`Vector::widen`].
 ///
 /// # Safety
 /// `panel` holds `blocks` blocks of `KIND`, `to` has room for their expansion.
@@ -661,8 +700,9 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
     to: *mut u8,
 ) {
     let sizes = const { kind::sizes(KIND) };
-    let wide = const { kind::expanded(KIND) };
-    let alone = const { kind::is_coded(KIND) && kind::has_halves(KIND) };
+    let to_kind = const { kind::expanded(KIND, V::EXPANDS) };
+    let wide = const { kind::sizes(kind::expanded(KIND, V::EXPANDS)) };
+    let alone = to_kind < kind::WIDE;
     let step = if alone { 1 } else { V::BYTE_TILE.0 };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
@@ -688,14 +728,29 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
             if const { kind::has_min(KIND) } {
                 V::store_floats(min, line(mins).cast());
             }
-            let steps = [
-                unpack::<V, KIND, 0>(codes),
-                unpack::<V, KIND, 1>(codes),
-                unpack::<V, KIND, 2>(codes),
-                unpack::<V, KIND, 3>(codes),
-            ];
+            let steps = if to_kind == kind::WIDE_HALVES_4 {
+                [
+                    coded::three_bits::<V, 0>(codes),
+                    coded::three_bits::<V, 1>(codes),
+                    coded::three_bits::<V, 2>(codes),
+                    coded::three_bits::<V, 3>(codes),
+                ]
+            } else {
+                [
+                    unpack::<V, KIND, 0>(codes),
+                    unpack::<V, KIND, 1>(codes),
+                    unpack::<V, KIND, 2>(codes),
+                    unpack::<V, KIND, 3>(codes),
+                ]
+            };
             for (i, vector) in steps.as_flattened().iter().enumerate() {
-                V::store(*vector, line(wide.scales + 64 * i));
+                let at = wide.scales + 64 * i;
+                if const { kind::is_split(kind::expanded(KIND, V::EXPANDS)) } {
+                    V::store(V::mask(*vector, 15), line(at));
+                    V::store(V::mask(V::right::<4>(*vector), 15), line(at + 512));
+                } else {
+                    V::store(*vector, line(at));
+                }
             }
         }
     }

@@ -39,15 +39,7 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
         match KIND {
             kind::SUPER2 => two_bits::<V, STEP>(codes),
             kind::SUPER3 => {
-                let [low, high] = two_bits::<V, STEP>(codes);
-                let plane = V::load(codes.add(128));
-                let [a, b] = match STEP {
-                    0 => [V::left::<2>(plane), V::left::<1>(plane)],
-                    1 => [plane, V::right::<1>(plane)],
-                    2 => [V::right::<2>(plane), V::right::<3>(plane)],
-                    _ => [V::right::<4>(plane), V::right::<5>(plane)],
-                };
-                let [low, high] = [V::with_bits(low, a, 4), V::with_bits(high, b, 4)];
+                let [low, high] = three_bits::<V, STEP>(codes);
                 [V::look_up(low, &THREE_BITS), V::look_up(high, &THREE_BITS)]
             }
             _ if const { kind::sizes(KIND).low == 512 } => {
@@ -63,6 +55,26 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
                 [V::look_up(low, table), V::look_up(high, table)]
             }
         }
+    }
+}
+
+/// Codes 0–7 of columns 8·STEP .. +8 of a block of [`kind::SUPER3`], whose zero point is 4.
+///
+/// # Safety
+/// As [`unpack`].
+#[inline(always)]
+pub(super) unsafe fn three_bits<V: Vector, const STEP: usize>(codes: *const u8) -> [V::Int; 2] {
+    // SAFETY: the block's planes are inside the panel.
+    unsafe {
+        let [low, high] = two_bits::<V, STEP>(codes);
+        let plane = V::load(codes.add(128));
+        let [a, b] = match STEP {
+            0 => [V::left::<2>(plane), V::left::<1>(plane)],
+            1 => [plane, V::right::<1>(plane)],
+            2 => [V::right::<2>(plane), V::right::<3>(plane)],
+            _ => [V::right::<4>(plane), V::right::<5>(plane)],
+        };
+        [V::with_bits(low, a, 4), V::with_bits(high, b, 4)]
     }
 }
 

@@ -21,6 +21,16 @@ pub const WIDE: u8 = 100;
 pub const WIDE_MIN: u8 = 101;
 /// Expanded to bytes: zero point, f32 scale per 16 columns.
 pub const WIDE_HALVES: u8 = 102;
+/// Expanded to bytes: f32 scale and minimum per 16 columns.
+pub const WIDE_HALVES_MIN: u8 = 103;
+/// Expanded to a plane of low nibbles and one of high ones: zero point 128, f32 scale per 32 columns.
+pub const SPLIT: u8 = 104;
+/// Expanded to bytes: codes below 8 with a zero point of 4, f32 scale per 16 columns.
+pub const WIDE_HALVES_4: u8 = 107;
+/// Two planes: f32 scale and minimum per 32 columns.
+pub const SPLIT_MIN: u8 = 105;
+/// Two planes: zero point 128, f32 scale per 16 columns.
+pub const SPLIT_HALVES: u8 = 106;
 
 /// Kinds from here on are expanded whatever the number of tokens, but for the flat ones.
 pub const CODED: u8 = SUPER2;
@@ -170,25 +180,30 @@ pub const fn sizes(kind: u8) -> Sizes {
     }
 }
 
-/// Geometry of a kind of codes. Expanded: 8 lines of codes after their scales, one block. Plain
-/// floats have nothing.
+/// Geometry of a kind of codes. Expanded: 8 lines of codes after their scales, or of each plane of them,
+/// one block. Plain floats have nothing.
 const fn group(kind: u8) -> Group {
     let scale_bytes = match kind {
-        WIDE | FULL => 64,
-        WIDE_MIN | WIDE_HALVES | FULL_HALVES => 128,
-        FULL_HALVES_MIN => 256,
+        WIDE | FULL | SPLIT => 64,
+        WIDE_MIN | WIDE_HALVES | FULL_HALVES | WIDE_HALVES_4 | SPLIT_MIN | SPLIT_HALVES => 128,
+        FULL_HALVES_MIN | WIDE_HALVES_MIN => 256,
         _ => match layout(kind).group() {
             Some(group) => return group,
             None => return Group { blocks: 1, scale_bytes: 0, low_bytes: 0, high_bytes: 0 },
         },
     };
-    Group { blocks: 1, scale_bytes, low_bytes: 512, high_bytes: 0 }
+    Group {
+        blocks: 1,
+        scale_bytes,
+        low_bytes: 512,
+        high_bytes: if is_split(kind) { 512 } else { 0 },
+    }
 }
 
 /// Whether blocks have a minimum (and then no zero point).
 pub const fn has_min(kind: u8) -> bool {
     match kind {
-        WIDE_MIN | FULL_HALVES_MIN => true,
+        WIDE_MIN | WIDE_HALVES_MIN | SPLIT_MIN | FULL_HALVES_MIN => true,
         _ => kind < FULL && layout(kind).has_min(),
     }
 }
@@ -196,7 +211,8 @@ pub const fn has_min(kind: u8) -> bool {
 /// Whether a block has two scales.
 pub const fn has_halves(kind: u8) -> bool {
     match kind {
-        WIDE_HALVES | FULL_HALVES | FULL_HALVES_MIN => true,
+        WIDE_HALVES | WIDE_HALVES_MIN | WIDE_HALVES_4 | SPLIT_HALVES | FULL_HALVES
+        | FULL_HALVES_MIN => true,
         _ => kind < FULL && layout(kind).scale_cols() == 16,
     }
 }
@@ -224,7 +240,39 @@ pub const fn full(kind: u8) -> u8 {
     }
 }
 
-/// Sizes of what a kind expands to.
-pub const fn expanded(kind: u8) -> Sizes {
-    sizes(if is_coded(kind) { full(kind) } else { wide(kind) })
+/// Two planes, line by line of a tile's panels; of codes below 16 one.
+const fn split(kind: u8) -> u8 {
+    match (has_min(kind), has_halves(kind)) {
+        (true, true) => WIDE_HALVES_MIN,
+        _ if kind == SUPER3 => WIDE_HALVES_4,
+        (true, false) => SPLIT_MIN,
+        (_, true) => SPLIT_HALVES,
+        _ => SPLIT,
+    }
+}
+
+/// Whether codes are two planes of nibbles.
+pub const fn is_split(kind: u8) -> bool {
+    matches!(kind, SPLIT | SPLIT_MIN | SPLIT_HALVES)
+}
+
+/// What an instruction set expands codes to that may be any byte.
+#[derive(Clone, Copy)]
+pub enum Expands {
+    /// Only coded ones, to bytes.
+    Coded,
+    /// To bytes.
+    Bytes,
+    /// To two planes of nibbles.
+    Nibbles,
+}
+
+/// What a kind expands to.
+pub const fn expanded(kind: u8, how: Expands) -> u8 {
+    match (is_coded(kind), is_full(kind), how) {
+        (true, _, Expands::Nibbles) | (_, true, Expands::Nibbles) => split(kind),
+        (true, _, Expands::Coded) => full(kind),
+        (true, _, Expands::Bytes) if has_halves(kind) => full(kind),
+        _ => wide(kind),
+    }
 }

@@ -53,6 +53,8 @@ mod floats;
 #[cfg(target_arch = "x86_64")]
 mod kind;
 #[cfg(target_arch = "x86_64")]
+mod nibbles;
+#[cfg(target_arch = "x86_64")]
 mod pairs;
 mod scalar;
 #[cfg(test)]

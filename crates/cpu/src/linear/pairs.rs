@@ -1,4 +1,5 @@
-//! The int8 chain with AVX2 and no instruction for dot products of bytes.
+//! The int8 chain on packed panels with AVX2 and no instruction for dot products of bytes, for a few
+//! tokens.
 //!
 //! `vpmaddubsw` adds two products in 16 bits. Those of codes below 64 are added up in 16 bits for
 //! as long as they cannot overflow, 2·127·code a time, and then widened at once by `vpmaddwd`: two
@@ -13,68 +14,53 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::avx2::Avx2;
 use super::bytes::{self, ByteTile, Walk, word};
-use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
+use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, start_word};
 use super::vector::Vector;
 use super::{Line, kind};
 
 /// The instruction set of this file: what is packed is taken apart as there.
 type V = Avx2<false>;
 
-/// Products of 4 columns that a 16-bit sum can hold of codes of this kind; `narrow`: below 16.
-const fn steps(kind: u8, narrow: bool) -> usize {
+/// Products of 4 columns that a 16-bit sum can hold of codes of this kind.
+const fn steps(kind: u8) -> usize {
     use kind::*;
     match kind {
-        _ if narrow => 8,
-        ZERO4 | MIN4 | SUPER4 => 8,
-        ZERO5 | MIN5 | SUPER5 | TABLE4 | WIDE | WIDE_MIN => 4,
-        SUPER6 | WIDE_HALVES => 2,
+        _ if is_narrow(kind) => 8,
+        ZERO5 | MIN5 | SUPER5 | TABLE4 => 4,
+        SUPER6 => 2,
         _ => 1,
     }
 }
 
-/// A panel × C tokens over all columns; `NARROW`: the codes of expanded panels are below 16.
+/// A panel × C tokens over all columns.
 ///
 /// # Safety
 /// As [`bytes::tile`]; AVX2, FMA and F16C are there.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn tile<const KIND: u8, const NARROW: bool, const C: usize>(t: &ByteTile) {
+pub(super) unsafe fn tile<const KIND: u8, const C: usize>(t: &ByteTile) {
     let sizes = const { kind::sizes(KIND) };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[_mm256_setzero_ps(); 2]; C];
-        if KIND >= kind::WIDE && t.resumes() {
-            for c in 0..C {
-                acc[c] = V::floats(t.chain(c, 0));
-            }
-        }
         let mut walk = Walk::new::<C>(t);
         loop {
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
-            if KIND < kind::FULL {
-                bytes::prefetch::<KIND>(codes);
-            }
-            add_block::<KIND, NARROW, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
-            if KIND >= kind::WIDE {
-                walk.ask_ahead(t);
-            }
+            bytes::prefetch::<KIND>(codes);
+            add_block::<KIND, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
             if !walk.next::<KIND, 1, C>(t) {
                 break;
             }
         }
         for c in 0..C {
-            if KIND >= kind::WIDE && t.waits() {
-                V::store_floats(acc[c], t.chain(c, 0));
-            } else {
-                let y = V::add(acc[c], V::float(V::same(0)));
-                V::store_first(y, t.out.add(c * t.stride), t.rows[0]);
-            }
+            let y = V::add(acc[c], V::float(V::same(0)));
+            V::store_first(y, t.out.add(c * t.stride), t.rows[0]);
         }
     }
 }
 
 /// Adds one block to the chains of a tile.
 #[inline(always)]
-unsafe fn add_block<const KIND: u8, const NARROW: bool, const C: usize>(
+unsafe fn add_block<const KIND: u8, const C: usize>(
     t: &ByteTile,
     scales: *const u8,
     b: usize,
@@ -85,14 +71,14 @@ unsafe fn add_block<const KIND: u8, const NARROW: bool, const C: usize>(
     // SAFETY: as the caller.
     unsafe {
         let mut sums = Sums::<C>::NEW;
-        sums.add::<KIND, NARROW, 0>(t, codes, line);
-        sums.add::<KIND, NARROW, 1>(t, codes, line);
+        sums.add::<KIND, 0>(t, codes, line);
+        sums.add::<KIND, 1>(t, codes, line);
         if const { kind::has_halves(KIND) } {
             sums.scale::<KIND, 0>(t, scales, b, line, acc);
             sums = Sums::NEW;
         }
-        sums.add::<KIND, NARROW, 2>(t, codes, line);
-        sums.add::<KIND, NARROW, 3>(t, codes, line);
+        sums.add::<KIND, 2>(t, codes, line);
+        sums.add::<KIND, 3>(t, codes, line);
         sums.scale::<KIND, 1>(t, scales, b, line, acc);
     }
 }
@@ -113,7 +99,7 @@ impl<const C: usize> Sums<C> {
 
     /// Adds 8 columns, `STEP` of the block.
     #[inline(always)]
-    unsafe fn add<const KIND: u8, const NARROW: bool, const STEP: usize>(
+    unsafe fn add<const KIND: u8, const STEP: usize>(
         &mut self,
         t: &ByteTile,
         codes: *const u8,
@@ -148,13 +134,13 @@ impl<const C: usize> Sums<C> {
                     }
                 }
                 self.held += 1;
-                if self.held == const { steps(KIND, NARROW) } {
+                if self.held == const { steps(KIND) } {
                     self.widen();
                 }
                 if !bytes && C == 4 {
                     self.pairs.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
                 }
-                if const { steps(KIND, NARROW) == 1 } {
+                if const { steps(KIND) == 1 } {
                     self.whole.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
                 }
             }
@@ -202,9 +188,7 @@ impl<const C: usize> Sums<C> {
                 let bias = V::float(word::<V>(t, line, c, SCALE_BIAS));
                 let product = V::fma_same(biased, word::<V>(t, line, c, SCALE), bias);
                 acc[c] = V::fma(product, scale, acc[c]);
-                if const { kind::has_min(KIND) && kind::has_halves(KIND) } {
-                    acc[c] = V::fma(min, bytes::half_sum::<V>(t, line, c, HALF), acc[c]);
-                } else if const { kind::has_min(KIND) } {
+                if const { kind::has_min(KIND) } {
                     acc[c] = V::fma_same(min, word::<V>(t, line, c, SUM), acc[c]);
                 }
             }
@@ -246,14 +230,10 @@ unsafe fn start<const KIND: u8, const HALF: usize>(
             (false, false, halves) => {
                 word::<V>(t, line, c, t.start + if halves { HALF } else { 0 })
             }
-            // B + 128·Σa from B − 128·Σa, and from B − 32·Σa.
-            (true, true, false) => {
+            // B + 128·Σa from B − 128·Σa.
+            (true, true, _) => {
                 let from = word::<V>(t, line, c, const { start_word(128).unwrap() });
                 _mm256_sub_epi32(V::same(BIAS.wrapping_mul(2)), from)
-            }
-            (true, true, true) => {
-                let from = _mm256_slli_epi32::<2>(word::<V>(t, line, c, HALF_SUM + HALF));
-                _mm256_sub_epi32(V::same(BIAS.wrapping_mul(5)), from)
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::bytes::ByteTile;
 use super::floats::FloatTile;
+use super::kind::Expands;
 use super::turned::TrellisTile;
 use crate::isa::Isa;
 
@@ -34,8 +35,8 @@ pub(super) trait Vector {
     const E4M3_UNIT: f32;
     /// Tokens from which on expanding panels to bytes first pays.
     const EXPAND_FROM: usize;
-    /// Whether that goes for codes that are bytes already.
-    const EXPANDS_BYTES: bool;
+    /// What codes that may be any byte are expanded to.
+    const EXPANDS: Expands;
 
     /// `bits` in all lanes.
     unsafe fn same(bits: i32) -> Self::Same;
@@ -124,7 +125,7 @@ pub(super) trait Vector {
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile);
     /// Runs some tokens on a panel of a trellis: `turned::tile`.
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);
-    /// Expands a panel to bytes: `bytes::widen`.
+    /// Expands a panel to bytes or nibbles: `bytes::widen`.
     unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8);
     /// Runs a tile of `panels` × `tokens` in a float arithmetic.
     unsafe fn float_tile<const KIND: u8>(panels: usize, tokens: usize, t: &FloatTile);

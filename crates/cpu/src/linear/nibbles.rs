@@ -1,0 +1,611 @@
+//! The int8 chain on expanded panels with AVX2 and no instruction for dot products of bytes: a panel
+//! × up to six tokens.
+//!
+//! `vpmaddubsw` adds two products in 16 bits. Those of codes below 64 are added up in 16 bits for as
+//! long as they cannot overflow, 2·127·code a time: eight times below 16, four below 32, two below
+//! 64. Full bytes are expanded to two planes of nibbles, the sums of the upper one counted 16 times.
+//! Then `vpmaddwd` widens the sums; those of an earlier part of the block wait in memory meanwhile, as
+//! the f32 chains always do.
+//!
+//! 12 sums, two vectors of codes and two at work are all 16 registers, and the order matters: two
+//! multiplications, then two additions, take 61 cycles for 32 columns and 6 tokens on Zen 3, one and
+//! one 64, what the compiler made of it 70 for 4 tokens. So a block is written out in assembly.
+
+use std::arch::asm;
+use std::arch::x86_64::__m256i;
+use std::mem::MaybeUninit;
+
+use super::avx2::Avx2;
+use super::bytes::{ByteTile, Walk};
+use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
+use super::vector::Vector;
+use super::{Line, kind};
+
+/// The instruction set of this file.
+type V = Avx2<false>;
+
+/// Most tokens of a tile.
+pub(super) const TOKENS: usize = 6;
+
+/// Tokens of a tile that a loud block is added for one by one; for more it is for all: where it is not loud
+/// its second line is zero.
+const FEW_LOUD: u32 = 2;
+
+/// Runs a tile of 1 to 6 tokens.
+///
+/// # Safety
+/// The pointers of `t` cover a panel of `KIND`, one of those that this instruction set expands to, and the
+/// tokens; AVX2, FMA and F16C are available.
+pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
+    let of_kind = match (KIND, t.narrow) {
+        (kind::WIDE, true) => NARROW,
+        (kind::WIDE, false) => FIVE_BITS,
+        (kind::WIDE_MIN, true) => NARROW_MIN,
+        (kind::WIDE_MIN, false) => FIVE_BITS_MIN,
+        (kind::WIDE_HALVES, _) => SIX_BITS,
+        (kind::WIDE_HALVES_MIN, _) => NARROW_HALVES_MIN,
+        (kind::WIDE_HALVES_4, _) => NARROW_HALVES,
+        (kind::SPLIT, _) => SPLIT,
+        (kind::SPLIT_MIN, _) => SPLIT_MIN,
+        _ => SPLIT_HALVES,
+    };
+    // SAFETY: passed on.
+    unsafe { of_kind[tokens - 1](t) }
+}
+
+/// What the assembly loads besides: vectors of the same words.
+#[repr(C, align(64))]
+struct Constants([[i32; 8]; 6]);
+
+/// From byte 0: 16-bit ones; 32: sixteens; 64: fours; 96: B; 128: −3·B; 160: −1/32.
+static CONSTANTS: Constants = Constants([
+    [0x0001_0001; 8],
+    [0x0010_0010; 8],
+    [0x0004_0004; 8],
+    [BIAS; 8],
+    [BIAS.wrapping_mul(-3); 8],
+    [(-1.0_f32 / 32.0).to_bits() as i32; 8],
+]);
+
+/// Sums of the parts of a block so far.
+#[repr(C, align(64))]
+struct Held([[__m256i; 2]; TOKENS]);
+
+// The words of a token that are used below.
+const _: () = {
+    assert!(matches!(start_word(8), Some(11)) && matches!(start_word(16), Some(12)));
+    assert!(matches!(start_word(128), Some(13)) && matches!(start_word(32), Some(14)));
+    assert!(SCALE == 8 && SCALE_BIAS == 9 && SUM == 10 && HALF_SUM == 14);
+};
+
+// A token is a list in brackets: the registers of its two sums, its address as a base (`a` for tokens
+// 0–2, `b` for 3–5) and what is added, and its number.
+
+/// Two vectors of codes, of step `$i` of 4 columns after byte `$at`.
+macro_rules! codes {
+    ($at:tt $i:tt) => {
+        concat!(
+            "vmovdqa ymm12, [{w} + ",
+            $at,
+            " + 64*",
+            $i,
+            "]\n",
+            "vmovdqa ymm13, [{w} + ",
+            $at,
+            " + 64*",
+            $i,
+            " + 32]\n",
+        )
+    };
+}
+
+/// Word `$word` of a token, and `$i` after it, in all lanes.
+macro_rules! word {
+    ($to:tt $base:tt $plus:tt $word:tt $i:tt) => {
+        concat!(
+            "vbroadcastss ",
+            $to,
+            ", dword ptr [{",
+            $base,
+            "}",
+            $plus,
+            " + 4*",
+            $word,
+            " + 4*",
+            $i,
+            "]\n",
+        )
+    };
+}
+
+/// Step `$i` after byte `$at` and word `$word`, the first of its sums.
+macro_rules! first {
+    ($at:tt $word:tt $i:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!(
+            codes!($at $i),
+            $(
+                word!("ymm14" $base $plus $word $i),
+                "vpmaddubsw ymm", $i0, ", ymm12, ymm14\n",
+                "vpmaddubsw ymm", $i1, ", ymm13, ymm14\n",
+            )+
+        )
+    };
+}
+
+/// Step `$i` after byte `$at` and word `$word`.
+macro_rules! next {
+    ($at:tt $word:tt $i:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!(
+            codes!($at $i),
+            $(
+                word!("ymm14" $base $plus $word $i),
+                "vpmaddubsw ymm15, ymm12, ymm14\n",
+                "vpmaddubsw ymm14, ymm13, ymm14\n",
+                "vpaddw ymm", $i0, ", ymm", $i0, ", ymm15\n",
+                "vpaddw ymm", $i1, ", ymm", $i1, ", ymm14\n",
+            )+
+        )
+    };
+}
+
+/// 8 columns from byte `$at` and word `$word` on.
+macro_rules! eight {
+    ($at:tt $word:tt $($token:tt)+) => {
+        concat!(first!($at $word 0 $($token)+), next!($at $word 1 $($token)+))
+    };
+}
+
+/// 16 columns from byte `$at` and word `$word` on.
+macro_rules! sixteen {
+    ($at:tt $word:tt $($token:tt)+) => {
+        concat!(
+            eight!($at $word $($token)+),
+            next!($at $word 2 $($token)+),
+            next!($at $word 3 $($token)+),
+        )
+    };
+}
+
+/// 32 columns from byte `$at` on.
+macro_rules! block {
+    ($at:tt $($token:tt)+) => {
+        concat!(
+            sixteen!($at 0 $($token)+),
+            next!($at 0 4 $($token)+),
+            next!($at 0 5 $($token)+),
+            next!($at 0 6 $($token)+),
+            next!($at 0 7 $($token)+),
+        )
+    };
+}
+
+/// Widens the sums, times the constant at `$times`.
+macro_rules! widen {
+    ($times:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!(
+            "vmovdqa ymm12, [{k} + ", $times, "]\n",
+            $(
+                "vpmaddwd ymm", $i0, ", ymm", $i0, ", ymm12\n",
+                "vpmaddwd ymm", $i1, ", ymm", $i1, ", ymm12\n",
+            )+
+        )
+    };
+}
+
+/// Puts the sums aside.
+macro_rules! hold {
+    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!($(
+            "vmovdqa [{h} + 64*", $c, "], ymm", $i0, "\n",
+            "vmovdqa [{h} + 64*", $c, " + 32], ymm", $i1, "\n",
+        )+)
+    };
+}
+
+/// Adds what was put aside.
+macro_rules! held {
+    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!($(
+            "vpaddd ymm", $i0, ", ymm", $i0, ", [{h} + 64*", $c, "]\n",
+            "vpaddd ymm", $i1, ", ymm", $i1, ", [{h} + 64*", $c, " + 32]\n",
+        )+)
+    };
+}
+
+/// Adds word `$word` of each token.
+macro_rules! start {
+    ($word:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!($(
+            word!("ymm13" $base $plus $word 0),
+            "vpaddd ymm", $i0, ", ymm", $i0, ", ymm13\n",
+            "vpaddd ymm", $i1, ", ymm", $i1, ", ymm13\n",
+        )+)
+    };
+}
+
+/// Adds B − 4·Σa, from word `$word` of each token, which is B − 32·Σa.
+macro_rules! start_4 {
+    ($word:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!(
+            "vmovdqa ymm12, [{k} + 96]\n",
+            $(
+                word!("ymm13" $base $plus $word 0),
+                "vpsubd ymm13, ymm13, ymm12\n",
+                "vpsrad ymm13, ymm13, 3\n",
+                "vpaddd ymm13, ymm13, ymm12\n",
+                "vpaddd ymm", $i0, ", ymm", $i0, ", ymm13\n",
+                "vpaddd ymm", $i1, ", ymm", $i1, ", ymm13\n",
+            )+
+        )
+    };
+}
+
+/// Adds the constant at `$at`.
+macro_rules! plus {
+    ($at:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!(
+            "vmovdqa ymm13, [{k} + ", $at, "]\n",
+            $(
+                "vpaddd ymm", $i0, ", ymm", $i0, ", ymm13\n",
+                "vpaddd ymm", $i1, ", ymm", $i1, ", ymm13\n",
+            )+
+        )
+    };
+}
+
+/// Times 4.
+macro_rules! times4 {
+    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!($(
+            "vpslld ymm", $i0, ", ymm", $i0, ", 2\n",
+            "vpslld ymm", $i1, ", ymm", $i1, ", 2\n",
+        )+)
+    };
+}
+
+/// fma(fma(sum, s, −s·1.5·2²³), S, chain), with S from byte `$at` on.
+macro_rules! scale {
+    ($at:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!(
+            "vmovaps ymm12, [{w} + ", $at, "]\n",
+            "vmovaps ymm13, [{w} + ", $at, " + 32]\n",
+            $(
+                word!("ymm14" $base $plus 8 0),
+                word!("ymm15" $base $plus 9 0),
+                "vfmadd132ps ymm", $i0, ", ymm15, ymm14\n",
+                "vfmadd132ps ymm", $i1, ", ymm15, ymm14\n",
+                "vfmadd213ps ymm", $i0, ", ymm12, [{x} + 128*", $c, "]\n",
+                "vfmadd213ps ymm", $i1, ", ymm13, [{x} + 128*", $c, " + 32]\n",
+            )+
+        )
+    };
+}
+
+/// fma(s·Σa, m, chain), with m from byte `$at` on.
+macro_rules! min {
+    ($at:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!($(
+            word!("ymm14" $base $plus 10 0),
+            "vfmadd231ps ymm", $i0, ", ymm14, [{w} + ", $at, "]\n",
+            "vfmadd231ps ymm", $i1, ", ymm14, [{w} + ", $at, " + 32]\n",
+        )+)
+    };
+}
+
+/// fma(s·Σa, m, chain) of 16 columns, with s·Σa = −fma(B − 32·Σa, s, −s·1.5·2²³)/32 from word `$word`.
+macro_rules! half_min {
+    ($at:tt $word:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!(
+            "vmovaps ymm13, [{k} + 160]\n",
+            $(
+                word!("ymm12" $base $plus $word 0),
+                word!("ymm14" $base $plus 8 0),
+                word!("ymm15" $base $plus 9 0),
+                "vfmadd132ps ymm12, ymm15, ymm14\n",
+                "vmulps ymm12, ymm12, ymm13\n",
+                "vfmadd231ps ymm", $i0, ", ymm12, [{w} + ", $at, "]\n",
+                "vfmadd231ps ymm", $i1, ", ymm12, [{w} + ", $at, " + 32]\n",
+            )+
+        )
+    };
+}
+
+/// Stores the chains.
+macro_rules! store {
+    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!($(
+            "vmovaps [{x} + 128*", $c, "], ymm", $i0, "\n",
+            "vmovaps [{x} + 128*", $c, " + 32], ymm", $i1, "\n",
+        )+)
+    };
+}
+
+// Blocks. Scales come first: those of 32 columns or of both halves, then minima; then 64 bytes of codes
+// for each step of 4 columns, all of a plane together.
+
+/// [`kind::WIDE`] below 16.
+macro_rules! narrow {
+    ($($token:tt)+) => {
+        concat!(
+            block!(64 $($token)+),
+            widen!(0 $($token)+), start!(11 $($token)+), scale!(0 $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// [`kind::WIDE`] below 32.
+macro_rules! five_bits {
+    ($($token:tt)+) => {
+        concat!(
+            sixteen!(64 0 $($token)+), widen!(0 $($token)+), hold!($($token)+),
+            sixteen!(320 4 $($token)+), widen!(0 $($token)+), start!(12 $($token)+),
+            held!($($token)+), scale!(0 $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// [`kind::WIDE_MIN`] below 16.
+macro_rules! narrow_min {
+    ($($token:tt)+) => {
+        concat!(
+            block!(128 $($token)+), widen!(0 $($token)+), plus!(96 $($token)+),
+            scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// [`kind::WIDE_MIN`] below 32.
+macro_rules! five_bits_min {
+    ($($token:tt)+) => {
+        concat!(
+            sixteen!(128 0 $($token)+), widen!(0 $($token)+), hold!($($token)+),
+            sixteen!(384 4 $($token)+), widen!(0 $($token)+), plus!(96 $($token)+),
+            held!($($token)+), scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// Half a block of [`kind::WIDE_HALVES`].
+macro_rules! six_bits_half {
+    ($scale:tt $at:tt $at8:tt $word:tt $word8:tt $start:tt $($token:tt)+) => {
+        concat!(
+            eight!($at $word $($token)+), widen!(0 $($token)+), hold!($($token)+),
+            eight!($at8 $word8 $($token)+), widen!(0 $($token)+), start!($start $($token)+),
+            held!($($token)+), scale!($scale $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// [`kind::WIDE_HALVES`].
+macro_rules! six_bits {
+    ($($token:tt)+) => {
+        concat!(
+            six_bits_half!(0 128 256 0 2 14 $($token)+),
+            six_bits_half!(64 384 512 4 6 15 $($token)+),
+        )
+    };
+}
+
+/// Half a block of [`kind::WIDE_HALVES_4`].
+macro_rules! narrow_half {
+    ($scale:tt $at:tt $word:tt $sum:tt $($token:tt)+) => {
+        concat!(
+            sixteen!($at $word $($token)+), widen!(0 $($token)+), start_4!($sum $($token)+),
+            scale!($scale $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// [`kind::WIDE_HALVES_4`].
+macro_rules! narrow_halves {
+    ($($token:tt)+) => {
+        concat!(
+            narrow_half!(0 128 0 14 $($token)+),
+            narrow_half!(64 384 4 15 $($token)+),
+        )
+    };
+}
+
+/// Half a block of [`kind::WIDE_HALVES_MIN`].
+macro_rules! narrow_half_min {
+    ($scale:tt $min:tt $at:tt $word:tt $sum:tt $($token:tt)+) => {
+        concat!(
+            sixteen!($at $word $($token)+), widen!(0 $($token)+), plus!(96 $($token)+),
+            scale!($scale $($token)+), half_min!($min $sum $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// [`kind::WIDE_HALVES_MIN`].
+macro_rules! narrow_halves_min {
+    ($($token:tt)+) => {
+        concat!(
+            narrow_half_min!(0 128 256 0 14 $($token)+),
+            narrow_half_min!(64 192 512 4 15 $($token)+),
+        )
+    };
+}
+
+/// [`kind::SPLIT`].
+macro_rules! split {
+    ($($token:tt)+) => {
+        concat!(
+            block!(64 $($token)+), widen!(0 $($token)+), hold!($($token)+),
+            block!(576 $($token)+), widen!(32 $($token)+), start!(13 $($token)+),
+            held!($($token)+), scale!(0 $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// [`kind::SPLIT_MIN`].
+macro_rules! split_min {
+    ($($token:tt)+) => {
+        concat!(
+            block!(128 $($token)+), widen!(0 $($token)+), hold!($($token)+),
+            block!(640 $($token)+), widen!(32 $($token)+), plus!(96 $($token)+),
+            held!($($token)+), scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// Half a block of [`kind::SPLIT_HALVES`]: B − 128·Σa + 16·u + l = 4·(B − 32·Σa + 4·u) + l − 3·B.
+macro_rules! split_half {
+    ($scale:tt $low:tt $high:tt $word:tt $start:tt $($token:tt)+) => {
+        concat!(
+            sixteen!($low $word $($token)+), widen!(0 $($token)+), plus!(128 $($token)+),
+            hold!($($token)+),
+            sixteen!($high $word $($token)+), widen!(64 $($token)+), start!($start $($token)+),
+            times4!($($token)+), held!($($token)+), scale!($scale $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// [`kind::SPLIT_HALVES`].
+macro_rules! split_halves {
+    ($($token:tt)+) => {
+        concat!(
+            split_half!(0 128 640 0 14 $($token)+),
+            split_half!(64 384 896 4 15 $($token)+),
+        )
+    };
+}
+
+/// Adds a block to the chains of as many tokens as are listed.
+macro_rules! block_of {
+    ($name:ident $block:ident $($token:tt)+) => {
+        #[inline]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn $name(w: *const u8, line: *const Line, lines: usize, chains: *mut f32) {
+            let mut held = MaybeUninit::<Held>::uninit();
+            // SAFETY: reads the panel's block and the tokens' lines only, and writes their chains.
+            unsafe {
+                asm!(
+                    $block!($($token)+),
+                    "/* {a} {b} {s} {h} {k} */",
+                    w = in(reg) w,
+                    a = in(reg) line,
+                    b = in(reg) line.wrapping_add(3 * lines),
+                    s = in(reg) 64 * lines,
+                    x = in(reg) chains,
+                    h = in(reg) held.as_mut_ptr(),
+                    k = in(reg) &CONSTANTS,
+                    out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
+                    out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _,
+                    out("ymm8") _, out("ymm9") _, out("ymm10") _, out("ymm11") _,
+                    out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
+                    options(nostack, preserves_flags)
+                );
+            }
+        }
+    };
+}
+
+/// Blocks and tiles of the first token of a list, of the first two, and so on.
+macro_rules! tiles_of {
+    ($kind:ident $block:ident $single:ident [$($before:tt)*]) => {};
+    ($kind:ident $block:ident $single:ident [$($before:tt)*]
+     $name:ident $add:ident $token:tt $($rest:tt)*) => {
+        block_of!($add $block $($before)* $token);
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn $name(t: &ByteTile) {
+            // SAFETY: passed on.
+            unsafe { run::<{ kind::$kind }, { count!($($before)* $token) }>(t, $add, $single) }
+        }
+        tiles_of!($kind $block $single [$($before)* $token] $($rest)*);
+    };
+}
+
+/// How many tokens are listed.
+macro_rules! count {
+    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => { [$($c),+].len() };
+}
+
+/// The tiles of 1 to 6 tokens of a kind of block.
+macro_rules! tiles {
+    ($all:ident $kind:ident $block:ident) => {
+        const $all: [unsafe fn(&ByteTile); TOKENS] = {
+            tiles_of! {
+                $kind $block add_1 []
+                tile_1 add_1 ["0" "1" "a" "" 0]
+                tile_2 add_2 ["2" "3" "a" " + {s}" 1]
+                tile_3 add_3 ["4" "5" "a" " + 2*{s}" 2]
+                tile_4 add_4 ["6" "7" "b" "" 3]
+                tile_5 add_5 ["8" "9" "b" " + {s}" 4]
+                tile_6 add_6 ["10" "11" "b" " + 2*{s}" 5]
+            }
+            [tile_1, tile_2, tile_3, tile_4, tile_5, tile_6]
+        };
+    };
+}
+
+tiles!(NARROW WIDE narrow);
+tiles!(FIVE_BITS WIDE five_bits);
+tiles!(NARROW_MIN WIDE_MIN narrow_min);
+tiles!(FIVE_BITS_MIN WIDE_MIN five_bits_min);
+tiles!(SIX_BITS WIDE_HALVES six_bits);
+tiles!(NARROW_HALVES_MIN WIDE_HALVES_MIN narrow_halves_min);
+tiles!(NARROW_HALVES WIDE_HALVES_4 narrow_halves);
+tiles!(SPLIT SPLIT split);
+tiles!(SPLIT_MIN SPLIT_MIN split_min);
+tiles!(SPLIT_HALVES SPLIT_HALVES split_halves);
+
+/// Adds a block: its panel's scales and codes, the first token's line, lines from one token to the next,
+/// the first chain.
+type Add = unsafe fn(*const u8, *const Line, usize, *mut f32);
+
+/// Runs the blocks of a tile of C tokens: `add` adds to the chains of all, `single` to that of one.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add, single: Add) {
+    // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
+    unsafe {
+        begin::<C>(t);
+        let mut walk = Walk::new::<C>(t);
+        loop {
+            add(walk.scales, walk.line, t.lines, t.chain(0, 0));
+            if walk.is_loud() {
+                // Usually it is one token's value that is far above the rest.
+                let loud = walk.loud_tokens::<C>(t);
+                if loud.count_ones() <= FEW_LOUD {
+                    for c in (0..C).filter(|c| loud >> c & 1 == 1) {
+                        let line = walk.second_line(t).add(c * t.lines);
+                        single(walk.scales, line, t.lines, t.chain(c, 0));
+                    }
+                    walk.pass_second();
+                }
+            }
+            walk.ask_ahead(t);
+            if !walk.next::<KIND, 1, C>(t) {
+                break;
+            }
+        }
+        end::<C>(t);
+    }
+}
+
+/// Chains start from zero.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn begin<const C: usize>(t: &ByteTile) {
+    if !t.resumes() {
+        for c in 0..C {
+            // SAFETY: where the block looks for them.
+            unsafe { V::store_floats(V::float(V::same(0)), t.chain(c, 0)) };
+        }
+    }
+}
+
+/// Stores the chains as results, the rows that exist.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn end<const C: usize>(t: &ByteTile) {
+    if !t.waits() {
+        for c in 0..C {
+            // SAFETY: inside the results, as the caller vouches.
+            unsafe {
+                let y = V::add(V::floats(t.chain(c, 0)), V::float(V::same(0)));
+                V::store_first(y, t.out.add(c * t.stride), t.rows[0]);
+            }
+        }
+    }
+}
