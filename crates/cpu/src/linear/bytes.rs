@@ -347,14 +347,15 @@ impl Walk {
         true
     }
 
-    /// Asks for some of the weights that follow.
+    /// Asks for some of the weights of W panels that follow.
     #[inline(always)]
-    pub fn ask_ahead(&mut self, t: &ByteTile) {
+    pub fn ask_ahead<const W: usize>(&mut self, t: &ByteTile) {
         for _ in 0..t.ahead_lines {
-            // SAFETY: a prefetch may name any address.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T1>(self.ahead.cast());
-                _mm_prefetch::<_MM_HINT_T1>(self.ahead.wrapping_add(t.panel_bytes).cast());
+            for w in 0..W {
+                // SAFETY: a prefetch may name any address.
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T1>(self.ahead.wrapping_add(w * t.panel_bytes).cast());
+                }
             }
             self.ahead = self.ahead.wrapping_add(64);
         }
@@ -409,7 +410,7 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             }
             add_block::<V, KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
             if KIND >= kind::WIDE {
-                walk.ask_ahead(t);
+                walk.ask_ahead::<W>(t);
             }
             if !walk.next::<KIND, W, C>(t) {
                 break;

@@ -574,7 +574,7 @@ unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add, single: Ad
                     walk.pass_second();
                 }
             }
-            walk.ask_ahead(t);
+            walk.ask_ahead::<1>(t);
             if !walk.next::<KIND, 1, C>(t) {
                 break;
             }

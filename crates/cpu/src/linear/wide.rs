@@ -189,7 +189,7 @@ macro_rules! tile_of {
                         out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
                         options(nostack, readonly, preserves_flags)
                     );
-                    walk.ask_ahead(t);
+                    walk.ask_ahead::<2>(t);
                     if !walk.next::<{ kind::$kind }, 2, C>(t) {
                         break;
                     }
