@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face folder of a real model's shape with random quantised weights, to measure formats without a download.
 
-    python3 bench/random_safetensors.py OUT --family bf16|fp8|gptq|awq|mlx|nf4 [--layers 16]
+    python3 bench/random_safetensors.py OUT --family bf16|fp8|gptq|awq|mlx|nf4|exl3 [--layers 16]
 
 The shape is Llama 3.2 1B's with 49152 tokens, without a tokenizer (`bench` needs none). Weights have deviation 0.02;
 one layer is made and repeated. Needs numpy."""
@@ -16,12 +16,13 @@ CONFIG = {"fp8": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight
           "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True},
           "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"},
           "mlx": {"group_size": 64, "bits": 4},
+          "exl3": {"quant_method": "exl3", "version": "0.0.30", "bits": 4.0, "head_bits": 16, "codebook": "mul1"},
           "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}}
 NF4 = np.array([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
                 -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
                 0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023,
                 1.0], "<f4")
-NAMES = {np.dtype("<f4"): "F32", np.dtype("<f2"): "F16", np.dtype("<i4"): "I32", np.dtype("<u4"): "U32", np.dtype("u1"): "U8"}
+NAMES = {np.dtype("<i2"): "I16", np.dtype("<f4"): "F32", np.dtype("<f2"): "F16", np.dtype("<i4"): "I32", np.dtype("<u4"): "U32", np.dtype("u1"): "U8"}
 rng = np.random.default_rng(0)
 
 
@@ -57,6 +58,10 @@ def quantised(family, n, k):
     if family == "mlx":
         return {"weight": words((n, k // 8)), "scales": np.full((n, k // 64), 0.02 / 4.6, "<f2"),
                 "biases": np.full((n, k // 64), -0.02 / 4.6 * 7.5, "<f2")}
+    if family == "exl3":
+        signs = lambda n: rng.choice([-1.0, 1.0], n).astype("<f2")
+        return {"trellis": words((k // 16, n // 16, 32)).view("<i2"), "suh": signs(k), "svh": signs(n) * np.float16(0.02),
+                "mul1": np.array([0x83DCD12D], "<u4").view("<i4")}
     state = json.dumps({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [n, k]}).encode()
     return {"weight": words((n * k // 8,)).view("u1").reshape(-1, 1), "weight.absmax": np.full(n * k // 64, 0.045, "<f4"),
             "weight.quant_map": NF4, "weight.quant_state.bitsandbytes__nf4": np.frombuffer(state, "u1")}

@@ -1,8 +1,6 @@
 //! The vector kernels with AVX2: a panel's 16 rows are two 256-bit registers.
 //!
-//! Without VNNI, the int8 chain has tiles of its own, in `pairs` and `nibbles`. Where single dot products of bytes
-//! are wanted, they are `vpmaddubsw` and `vpmaddwd`. Their 16-bit sums are exact for codes below 128;
-//! full bytes are split at their top bit.
+//! Without VNNI, the int8 chain has tiles of its own, in `pairs` and `nibbles`.
 
 use std::arch::x86_64::*;
 
@@ -132,20 +130,36 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         bytes: __m256i,
     ) -> [__m256i; 2] {
         unsafe {
+            assert!(VNNI, "tiles of its own");
+            halves_of!(i => dot_vnni(sum[i], codes[i], bytes))
+        }
+    }
+    #[inline(always)]
+    unsafe fn byte_sums(low: [__m256i; 2], high: [__m256i; 2]) -> [[__m256i; 2]; 2] {
+        unsafe {
             if VNNI {
-                return halves_of!(i => dot_vnni(sum[i], codes[i], bytes));
+                return [low, high];
             }
-            let one = _mm256_set1_epi16(1);
-            let add = |sum: __m256i, codes: __m256i| {
-                let pairs = _mm256_maddubs_epi16(codes, bytes);
-                _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, one))
-            };
-            if !FULL {
-                return halves_of!(i => add(sum[i], codes[i]));
+            let one = _mm256_set1_epi8(1);
+            let low = both!(low => _mm256_maddubs_epi16(low, one));
+            let high = both!(high => _mm256_maddubs_epi16(high, one));
+            // All four at once, for any number of tokens.
+            [halves_of!(i => _mm256_add_epi16(low[i], high[i])); 2]
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_byte_sums(
+        sum: [__m256i; 2],
+        of: [[__m256i; 2]; 2],
+        bytes: __m256i,
+    ) -> [__m256i; 2] {
+        unsafe {
+            if VNNI {
+                let low = halves_of!(i => dot_vnni(sum[i], of[0][i], bytes));
+                return halves_of!(i => dot_vnni(low[i], of[1][i], bytes));
             }
-            let low = both!(codes => _mm256_and_si256(codes, _mm256_set1_epi8(0x7f)));
-            let top = both!(codes => _mm256_and_si256(codes, _mm256_set1_epi8(-0x80)));
-            halves_of!(i => add(add(sum[i], low[i]), top[i]))
+            let words = _mm256_srai_epi16::<8>(bytes);
+            halves_of!(i => _mm256_add_epi32(sum[i], _mm256_madd_epi16(of[0][i], words)))
         }
     }
     #[inline(always)]

@@ -360,10 +360,10 @@ unsafe fn add_vector<V: Vector, const Q: usize, const C: usize>(
             let low = V::times_low(states[j], both(MUL1 & 0xffff));
             let carried = V::times_high(states[j], both(MUL1 & 0xffff));
             let high = V::plus16(carried, V::times_low(states[j], both(MUL1 >> 16)));
+            let codes = V::byte_sums(low, high);
             for c in 0..C {
                 let a = V::same_at(spread.add(c * t.stride).cast::<i32>().add(4 * Q + j));
-                let sum = V::dot::<true>(sums[c][j % 2], low, a);
-                sums[c][j % 2] = V::dot::<true>(sum, high, a);
+                sums[c][j % 2] = V::dot_byte_sums(sums[c][j % 2], codes, a);
             }
         }
     }

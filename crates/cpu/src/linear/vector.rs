@@ -69,6 +69,17 @@ pub(super) trait Vector {
         bytes: Self::Same,
     ) -> Self::Int;
 
+    /// What `dot_byte_sums` takes of the sums of two bytes of `low` and two of `high` in each 16-bit part.
+    #[inline(always)]
+    unsafe fn byte_sums(low: Self::Int, high: Self::Int) -> [Self::Int; 2] {
+        [low, high]
+    }
+    /// `sum` + Σ of 2 products byte sum × signed byte in each lane; each byte stands twice in `bytes`.
+    #[inline(always)]
+    unsafe fn dot_byte_sums(sum: Self::Int, of: [Self::Int; 2], bytes: Self::Same) -> Self::Int {
+        // SAFETY: the caller's.
+        unsafe { Self::dot::<true>(Self::dot::<true>(sum, of[0], bytes), of[1], bytes) }
+    }
     /// The low halves of products of 16-bit parts, unsigned.
     unsafe fn times_low(v: Self::Int, same: Self::Same) -> Self::Int;
     /// The high halves of products of 16-bit parts, unsigned.
