@@ -8,8 +8,8 @@
 //! the f32 chains always do.
 //!
 //! 12 sums, two vectors of codes and two at work are all 16 registers, and the order matters: two
-//! multiplications, then two additions, take 61 cycles for 32 columns and 6 tokens on Zen 3, one and
-//! one 64, what the compiler made of it 70 for 4 tokens. So a block is written out in assembly.
+//! multiplications, then two additions, take 61 cycles for 32 columns of 6 tokens on Zen 3, one and
+//! one 64 (bench/NOTES.md). So a block is written out in assembly.
 
 use std::arch::asm;
 use std::arch::x86_64::__m256i;
