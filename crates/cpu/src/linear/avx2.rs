@@ -124,11 +124,7 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn dot<const FULL: bool>(
-        sum: [__m256i; 2],
-        codes: [__m256i; 2],
-        bytes: __m256i,
-    ) -> [__m256i; 2] {
+    unsafe fn dot(sum: [__m256i; 2], codes: [__m256i; 2], bytes: __m256i) -> [__m256i; 2] {
         unsafe {
             assert!(VNNI, "tiles of its own");
             halves_of!(i => dot_vnni(sum[i], codes[i], bytes))
@@ -155,8 +151,7 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     ) -> [__m256i; 2] {
         unsafe {
             if VNNI {
-                let low = halves_of!(i => dot_vnni(sum[i], of[0][i], bytes));
-                return halves_of!(i => dot_vnni(low[i], of[1][i], bytes));
+                return Self::dot(Self::dot(sum, of[0], bytes), of[1], bytes);
             }
             let words = _mm256_srai_epi16::<8>(bytes);
             halves_of!(i => _mm256_add_epi32(sum[i], _mm256_madd_epi16(of[0][i], words)))

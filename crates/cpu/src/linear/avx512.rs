@@ -85,7 +85,7 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn dot<const FULL: bool>(sum: __m512i, codes: __m512i, bytes: __m512i) -> __m512i {
+    unsafe fn dot(sum: __m512i, codes: __m512i, bytes: __m512i) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(sum, codes, bytes) }
     }
     #[inline(always)]

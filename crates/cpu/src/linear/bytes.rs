@@ -561,10 +561,7 @@ unsafe fn add_step<V: Vector, const KIND: u8, const STEP: usize, const W: usize,
             for c in 0..C {
                 let a = word::<V>(t, line, c, 2 * STEP + half);
                 for w in 0..W {
-                    sums[w][c] = match const { kind::is_full(KIND) } {
-                        true => V::dot::<true>(sums[w][c], q[w][half], a),
-                        false => V::dot::<false>(sums[w][c], q[w][half], a),
-                    };
+                    sums[w][c] = V::dot(sums[w][c], q[w][half], a);
                 }
             }
         }

@@ -23,14 +23,14 @@ pub const WIDE_MIN: u8 = 101;
 pub const WIDE_HALVES: u8 = 102;
 /// Expanded to bytes: f32 scale and minimum per 16 columns.
 pub const WIDE_HALVES_MIN: u8 = 103;
-/// Expanded to a plane of low nibbles and one of high ones: zero point 128, f32 scale per 32 columns.
-pub const SPLIT: u8 = 104;
 /// Expanded to bytes: codes below 8 with a zero point of 4, f32 scale per 16 columns.
-pub const WIDE_HALVES_4: u8 = 107;
+pub const WIDE_HALVES_4: u8 = 104;
+/// Expanded to a plane of low nibbles and one of high ones: zero point 128, f32 scale per 32 columns.
+pub const SPLIT: u8 = 105;
 /// Two planes: f32 scale and minimum per 32 columns.
-pub const SPLIT_MIN: u8 = 105;
+pub const SPLIT_MIN: u8 = 106;
 /// Two planes: zero point 128, f32 scale per 16 columns.
-pub const SPLIT_HALVES: u8 = 106;
+pub const SPLIT_HALVES: u8 = 107;
 
 /// Kinds from here on are expanded whatever the number of tokens, but for the flat ones.
 pub const CODED: u8 = SUPER2;
@@ -263,7 +263,7 @@ pub enum Expands {
     Coded,
     /// To bytes.
     Bytes,
-    /// To two planes of nibbles.
+    /// To two planes of nibbles, or bytes where codes are below 16.
     Nibbles,
 }
 

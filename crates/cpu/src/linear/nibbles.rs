@@ -47,7 +47,8 @@ pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
         (kind::WIDE_HALVES_4, _) => NARROW_HALVES,
         (kind::SPLIT, _) => SPLIT,
         (kind::SPLIT_MIN, _) => SPLIT_MIN,
-        _ => SPLIT_HALVES,
+        (kind::SPLIT_HALVES, _) => SPLIT_HALVES,
+        _ => unreachable!("kind {KIND} is not expanded with AVX2"),
     };
     // SAFETY: passed on.
     unsafe { of_kind[tokens - 1](t) }

@@ -61,13 +61,9 @@ pub(super) trait Vector {
     unsafe fn with_bits(v: Self::Int, bits: Self::Int, mask: i8) -> Self::Int;
     /// Each byte (0–15) replaced by its entry in `table`.
     unsafe fn look_up(v: Self::Int, table: &[u8; 16]) -> Self::Int;
-    /// `sum` + Σ of 4 products unsigned byte × signed byte in each lane; `codes` < 64 unless
-    /// `FULL`.
-    unsafe fn dot<const FULL: bool>(
-        sum: Self::Int,
-        codes: Self::Int,
-        bytes: Self::Same,
-    ) -> Self::Int;
+    /// `sum` + Σ of 4 products unsigned byte × signed byte in each lane. Instruction sets without an
+    /// instruction for it have tiles of their own.
+    unsafe fn dot(sum: Self::Int, codes: Self::Int, bytes: Self::Same) -> Self::Int;
 
     /// What `dot_byte_sums` takes of the sums of two bytes of `low` and two of `high` in each 16-bit part.
     #[inline(always)]
@@ -78,7 +74,7 @@ pub(super) trait Vector {
     #[inline(always)]
     unsafe fn dot_byte_sums(sum: Self::Int, of: [Self::Int; 2], bytes: Self::Same) -> Self::Int {
         // SAFETY: the caller's.
-        unsafe { Self::dot::<true>(Self::dot::<true>(sum, of[0], bytes), of[1], bytes) }
+        unsafe { Self::dot(Self::dot(sum, of[0], bytes), of[1], bytes) }
     }
     /// The low halves of products of 16-bit parts, unsigned.
     unsafe fn times_low(v: Self::Int, same: Self::Same) -> Self::Int;
