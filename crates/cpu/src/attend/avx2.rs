@@ -39,7 +39,7 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     fn vectors(rows: usize) -> usize {
-        if rows <= 3 { 2 } else { 1 }
+        if rows <= 2 { 2 } else { 1 }
     }
 
     #[inline(always)]
@@ -110,19 +110,14 @@ impl Vector for Avx2 {
     #[inline(always)]
     unsafe fn times_power(y: [__m256; 2], shifted: [__m256; 2]) -> [__m256; 2] {
         unsafe {
-            // In two factors, so that n may be −151; only the last product can round.
-            let n = both!(i => _mm256_sub_epi32(
-                _mm256_castps_si256(shifted[i]),
-                _mm256_castps_si256(_mm256_set1_ps(12_582_912.0)),
-            ));
+            // In two factors, so that n may be −151; only the last product can round. n is in the lowest
+            // bits of `shifted`, the others are shifted out.
+            let bias = _mm256_set1_epi32((127 + 64) << 23);
+            let rest = _mm256_castsi256_ps(_mm256_set1_epi32((127 - 64) << 23));
             both!(i => {
-                let half = _mm256_srai_epi32::<1>(n[i]);
-                let bias = _mm256_set1_epi32(127);
-                let first = _mm256_slli_epi32::<23>(_mm256_add_epi32(half, bias));
-                let rest = _mm256_sub_epi32(n[i], half);
-                let rest = _mm256_slli_epi32::<23>(_mm256_add_epi32(rest, bias));
-                let y = _mm256_mul_ps(y[i], _mm256_castsi256_ps(first));
-                _mm256_mul_ps(y, _mm256_castsi256_ps(rest))
+                let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted[i]));
+                let first = _mm256_castsi256_ps(_mm256_add_epi32(n, bias));
+                _mm256_mul_ps(_mm256_mul_ps(y[i], first), rest)
             })
         }
     }
@@ -198,14 +193,14 @@ impl Vector for Avx2 {
         }
     }
 
-    #[inline(always)]
+    // Without the features of its caller, so that kernels stay apart from it: its constants would take
+    // registers. (With features `inline(never)` says nothing to rustc 1.95.)
+    #[inline(never)]
     unsafe fn scores<const INT8: bool, const STORED: bool>(
         vectors: usize,
         rows: usize,
         t: &ScoreTile,
     ) {
-        // Apart from its caller, whose constants would take registers.
-        #[inline(never)]
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
             t: &ScoreTile,
@@ -214,14 +209,13 @@ impl Vector for Avx2 {
         }
         unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2], [1 2 3 4 5 6]) }
     }
-    #[inline(always)]
+    // As `scores`.
+    #[inline(never)]
     unsafe fn values<const INT8: bool, const STORED: bool>(
         vectors: usize,
         rows: usize,
         t: &ValueTile,
     ) {
-        // Apart from its caller, whose constants would take registers.
-        #[inline(never)]
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
             t: &ValueTile,
