@@ -40,17 +40,25 @@ unsafe fn pairs<V: Vector, const STORED: bool>(from: *const u8) -> V::Int {
     unsafe { if STORED { V::bytes(from.cast()) } else { V::load_int(from.cast()) } }
 }
 
-/// Asks for what the same step reads of the tile to come. Spread over the steps the requests
-/// overlap with what the processor fetches by itself; in one burst they stall.
+/// Asks for what the same step reads of the tile to come: one half of it in each turn, or both where a
+/// turn has more groups. Spread over the steps the requests overlap with what the processor fetches by
+/// itself; in one burst they stall.
 ///
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-unsafe fn fetch_keys<V: Vector, const STORED: bool>(t: &ScoreTile, step: usize) {
+unsafe fn fetch_keys<V: Vector, const STORED: bool, const N: usize>(
+    t: &ScoreTile,
+    turn: usize,
+    step: usize,
+) {
     if STORED {
-        for next in t.next {
-            // SAFETY: passed on. Two groups of a half, 32 bytes a step each.
-            unsafe { V::fetch(next.wrapping_add(step * 64)) };
+        // SAFETY: passed on. Two groups of a half, 32 bytes a step each.
+        unsafe {
+            V::fetch(t.next[turn % 2].wrapping_add(step * 64));
+            if N > 2 {
+                V::fetch(t.next[1].wrapping_add(step * 64));
+            }
         }
     }
 }
@@ -62,18 +70,21 @@ unsafe fn fetch_keys<V: Vector, const STORED: bool>(t: &ScoreTile, step: usize) 
 #[inline(always)]
 unsafe fn fetch_values<V: Vector, const STORED: bool, const N: usize>(
     t: &ValueTile,
+    first: usize,
     half: usize,
     step: usize,
 ) {
     if STORED {
         for i in (0..N).step_by(2) {
             // SAFETY: passed on.
-            unsafe { V::fetch(t.next[half].wrapping_add(step * t.v_step + i * width(STORED))) };
+            unsafe {
+                V::fetch(t.next[half].wrapping_add(step * t.v_step + (first + i) * width(STORED)))
+            };
         }
     }
 }
 
-/// Scores of `R` rows by `N` groups of keys.
+/// Scores of `R` rows by `N` groups of keys in each turn.
 ///
 /// # Safety
 /// As [`Vector`]; the tile's pointers cover its shapes.
@@ -89,53 +100,86 @@ pub(super) unsafe fn scores<
 ) {
     // SAFETY: passed on.
     unsafe {
-        if INT8 {
-            let mut sum = [[V::zero(); N]; R];
-            for step in 0..t.steps {
-                let mut k = [V::zero(); N];
-                for (k, from) in k.iter_mut().zip(&t.k) {
-                    *k = pairs::<V, STORED>(from.add(step * t.k_step));
-                }
-                fetch_keys::<V, STORED>(t, step);
-                for (r, sum) in sum.iter_mut().enumerate() {
-                    let q = V::splat_pair(t.q.add(r * t.steps + step).cast());
-                    for (sum, k) in sum.iter_mut().zip(k) {
-                        *sum = V::dot(*sum, k, q);
-                    }
-                }
-            }
-            for (r, sum) in sum.iter().enumerate() {
-                let q_scale = V::splat(*t.q_scale.add(r));
-                for (i, sum) in sum.iter().enumerate() {
-                    let s = V::mul(V::to_float(*sum), V::load(t.k_scale.add(i * GROUP)));
-                    V::store(V::mul(s, q_scale), t.s.add(r * TILE + i * GROUP));
-                }
-            }
-        } else {
-            let mut sum = [[V::splat(0.0); N]; R];
-            for step in 0..t.steps {
-                let mut k = [V::splat(0.0); N];
-                for (k, from) in k.iter_mut().zip(&t.k) {
-                    *k = numbers::<V, STORED>(from.add(step * t.k_step));
-                }
-                fetch_keys::<V, STORED>(t, step);
-                for (r, sum) in sum.iter_mut().enumerate() {
-                    let q = V::splat(*t.q.add(r * t.steps + step));
-                    for (sum, k) in sum.iter_mut().zip(k) {
-                        *sum = V::fma(q, k, *sum);
-                    }
-                }
-            }
-            for (r, sum) in sum.iter().enumerate() {
-                for (i, sum) in sum.iter().enumerate() {
-                    V::store(*sum, t.s.add(r * TILE + i * GROUP));
-                }
+        for turn in 0..t.turns {
+            if INT8 {
+                score_codes::<V, STORED, N, R>(t, turn);
+            } else {
+                score_numbers::<V, STORED, N, R>(t, turn);
             }
         }
     }
 }
 
-/// Outputs of `R` rows and `N` vectors of columns: decayed, then weighted values added.
+/// [`scores`] in integers.
+///
+/// # Safety
+/// As [`scores`].
+#[inline(always)]
+unsafe fn score_codes<V: Vector, const STORED: bool, const N: usize, const R: usize>(
+    t: &ScoreTile,
+    turn: usize,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        let mut sum = [[V::zero(); N]; R];
+        for step in 0..t.steps {
+            let mut k = [V::zero(); N];
+            for (i, k) in k.iter_mut().enumerate() {
+                *k = pairs::<V, STORED>(t.k.add(turn * N + i).read().add(step * t.k_step));
+            }
+            fetch_keys::<V, STORED, N>(t, turn, step);
+            for (r, sum) in sum.iter_mut().enumerate() {
+                let q = V::splat_pair(t.q.add(r * t.steps + step).cast());
+                for (sum, k) in sum.iter_mut().zip(k) {
+                    *sum = V::dot(*sum, k, q);
+                }
+            }
+        }
+        for (r, sum) in sum.iter().enumerate() {
+            let q_scale = V::splat(*t.q_scale.add(r));
+            for (i, sum) in sum.iter().enumerate() {
+                let lane = (turn * N + i) * GROUP;
+                let s = V::mul(V::to_float(*sum), V::load(t.k_scale.add(lane)));
+                V::store(V::mul(s, q_scale), t.s.add(r * TILE + lane));
+            }
+        }
+    }
+}
+
+/// [`scores`] in f32.
+///
+/// # Safety
+/// As [`scores`].
+#[inline(always)]
+unsafe fn score_numbers<V: Vector, const STORED: bool, const N: usize, const R: usize>(
+    t: &ScoreTile,
+    turn: usize,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        let mut sum = [[V::splat(0.0); N]; R];
+        for step in 0..t.steps {
+            let mut k = [V::splat(0.0); N];
+            for (i, k) in k.iter_mut().enumerate() {
+                *k = numbers::<V, STORED>(t.k.add(turn * N + i).read().add(step * t.k_step));
+            }
+            fetch_keys::<V, STORED, N>(t, turn, step);
+            for (r, sum) in sum.iter_mut().enumerate() {
+                let q = V::splat(*t.q.add(r * t.steps + step));
+                for (sum, k) in sum.iter_mut().zip(k) {
+                    *sum = V::fma(q, k, *sum);
+                }
+            }
+        }
+        for (r, sum) in sum.iter().enumerate() {
+            for (i, sum) in sum.iter().enumerate() {
+                V::store(*sum, t.s.add(r * TILE + (turn * N + i) * GROUP));
+            }
+        }
+    }
+}
+
+/// Outputs of `R` rows and `N` vectors of columns in each turn: decayed, then weighted values added.
 ///
 /// # Safety
 /// As [`scores`].
@@ -151,34 +195,37 @@ pub(super) unsafe fn values<
 ) {
     // SAFETY: passed on.
     unsafe {
-        if INT8 {
-            value_codes::<V, STORED, N, R>(t);
-        } else {
-            value_numbers::<V, STORED, N, R>(t);
+        for turn in 0..t.turns {
+            if INT8 {
+                value_codes::<V, STORED, N, R>(t, turn * N);
+            } else {
+                value_numbers::<V, STORED, N, R>(t, turn * N);
+            }
         }
     }
 }
 
-/// [`values`] in integers.
+/// [`values`] in integers, from the vector `first` on.
 ///
 /// # Safety
 /// As [`scores`].
 #[inline(always)]
 unsafe fn value_codes<V: Vector, const STORED: bool, const N: usize, const R: usize>(
     t: &ValueTile,
+    first: usize,
 ) {
     // SAFETY: passed on.
     unsafe {
         let mut sum = [[V::zero(); N]; R];
-        for (half, (first, end)) in t.steps.into_iter().enumerate() {
+        for (half, (start, end)) in t.steps.into_iter().enumerate() {
             let p = t.p.add(half * t.p_half);
-            for step in first..end {
+            for step in start..end {
                 let mut v = [V::zero(); N];
                 for (i, v) in v.iter_mut().enumerate() {
-                    let at = step * t.v_step + i * width(STORED);
+                    let at = step * t.v_step + (first + i) * width(STORED);
                     *v = pairs::<V, STORED>(t.v[half].add(at));
                 }
-                fetch_values::<V, STORED, N>(t, half, step);
+                fetch_values::<V, STORED, N>(t, first, half, step);
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let p = V::splat_pair(p.add(r * t.p_stride + step).cast());
                     for (sum, v) in sum.iter_mut().zip(v) {
@@ -190,7 +237,7 @@ unsafe fn value_codes<V: Vector, const STORED: bool, const N: usize, const R: us
         for (r, sum) in sum.iter().enumerate() {
             let scale = V::splat(*t.p_scale.add(r));
             for (i, sum) in sum.iter().enumerate() {
-                let out = t.out.add(r * t.v_cols + i * GROUP);
+                let out = t.out.add(r * t.v_cols + (first + i) * GROUP);
                 let decayed = V::mul(V::load(out), V::splat(*t.decay.add(r)));
                 V::store(V::fma(V::to_float(*sum), scale, decayed), out);
             }
@@ -198,32 +245,33 @@ unsafe fn value_codes<V: Vector, const STORED: bool, const N: usize, const R: us
     }
 }
 
-/// [`values`] in f32.
+/// [`values`] in f32, from the vector `first` on.
 ///
 /// # Safety
 /// As [`scores`].
 #[inline(always)]
 unsafe fn value_numbers<V: Vector, const STORED: bool, const N: usize, const R: usize>(
     t: &ValueTile,
+    first: usize,
 ) {
     // SAFETY: passed on.
     unsafe {
         let mut sum = [[V::splat(0.0); N]; R];
         for (r, sum) in sum.iter_mut().enumerate() {
             for (i, sum) in sum.iter_mut().enumerate() {
-                let out = V::load(t.out.add(r * t.v_cols + i * GROUP));
+                let out = V::load(t.out.add(r * t.v_cols + (first + i) * GROUP));
                 *sum = V::mul(out, V::splat(*t.decay.add(r)));
             }
         }
-        for (half, (first, end)) in t.steps.into_iter().enumerate() {
+        for (half, (start, end)) in t.steps.into_iter().enumerate() {
             let p = t.p.add(half * t.p_half);
-            for step in first..end {
+            for step in start..end {
                 let mut v = [V::splat(0.0); N];
                 for (i, v) in v.iter_mut().enumerate() {
-                    let at = step * t.v_step + i * width(STORED);
+                    let at = step * t.v_step + (first + i) * width(STORED);
                     *v = numbers::<V, STORED>(t.v[half].add(at));
                 }
-                fetch_values::<V, STORED, N>(t, half, step);
+                fetch_values::<V, STORED, N>(t, first, half, step);
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let p = V::splat(*p.add(r * t.p_stride + step));
                     for (sum, v) in sum.iter_mut().zip(v) {
@@ -234,7 +282,7 @@ unsafe fn value_numbers<V: Vector, const STORED: bool, const N: usize, const R: 
         }
         for (r, sum) in sum.iter().enumerate() {
             for (i, sum) in sum.iter().enumerate() {
-                V::store(*sum, t.out.add(r * t.v_cols + i * GROUP));
+                V::store(*sum, t.out.add(r * t.v_cols + (first + i) * GROUP));
             }
         }
     }
@@ -381,23 +429,20 @@ unsafe fn score_rows<V: Vector, const INT8: bool>(
     scratch: &mut Scratch,
 ) {
     let steps = if INT8 { job.k_dim.div_ceil(2) } else { job.k_dim };
-    let groups = groups(&keys);
-    for group in groups.clone().step_by(V::vectors(chunk.len())) {
-        let count = V::vectors(chunk.len()).min(groups.end - group);
+    for (group, count, turns) in turns(groups(&keys), V::vectors(chunk.len())) {
         let lane = group * GROUP;
-        let mut k = [std::ptr::null(); TILE / GROUP];
-        k[..count].copy_from_slice(&place.k[group..group + count]);
         let t = ScoreTile {
             q: floats(&mut scratch.q)[chunk.start * steps..].as_ptr(),
             steps,
-            k,
+            turns,
+            k: place.k[group..group + count * turns].as_ptr(),
             k_step: place.k_step,
             next: place.next_k,
             s: floats(&mut scratch.s)[at * TILE + lane..].as_mut_ptr(),
             k_scale: floats(&mut scratch.scales)[lane..].as_ptr(),
             q_scale: scratch.q_scale[chunk.start..].as_ptr(),
         };
-        // SAFETY: `count` groups from `lane` on are inside the tile, the rows inside `q` and `s`.
+        // SAFETY: the groups are inside the tile, the rows inside `q` and `s`.
         unsafe {
             if place.keys_stored {
                 V::scores::<INT8, true>(count, chunk.len(), &t);
@@ -406,6 +451,14 @@ unsafe fn score_rows<V: Vector, const INT8: bool>(
             }
         }
     }
+}
+
+/// `all` in turns of `at_once`, and what is left in one more: the first of them, how many a turn, turns.
+#[inline(always)]
+fn turns(all: Range<usize>, at_once: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let (turns, left) = (all.len() / at_once, all.len() % at_once);
+    let calls = [(all.start, at_once, turns), (all.end - left, left, 1)];
+    calls.into_iter().filter(|&(_, count, turns)| count * turns > 0)
 }
 
 /// Caps the scores, and makes those of keys that the row does not see −∞.
@@ -527,7 +580,6 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
     scratch: &mut Scratch,
 ) {
     let v_cols = job.v_dim.next_multiple_of(GROUP);
-    let vectors = v_cols / GROUP;
     // Steps are keys, or pairs of keys.
     let per_step = if INT8 { 2 } else { 1 };
     let half = |h: usize| {
@@ -537,10 +589,11 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
     };
     let weights = if INT8 { &mut scratch.p } else { &mut scratch.s };
     let p = floats(weights)[at * TILE / per_step..].as_ptr();
-    for vector in (0..vectors).step_by(V::vectors(chunk.len())) {
+    for (vector, count, turns) in turns(0..v_cols / GROUP, V::vectors(chunk.len())) {
         let col = vector * GROUP;
         let at = vector * width(place.values_stored);
         let t = ValueTile {
+            turns,
             p,
             p_stride: TILE / per_step,
             p_half: BLOCK_TOKENS / per_step,
@@ -555,7 +608,6 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
         };
         // SAFETY: columns of the rows of the chunk; keys of the tile.
         unsafe {
-            let count = V::vectors(chunk.len()).min(vectors - vector);
             if place.values_stored {
                 V::values::<INT8, true>(count, chunk.len(), &t);
             } else {

@@ -113,8 +113,10 @@ pub(super) struct ScoreTile {
     pub q: *const f32,
     /// Elements (f32, or pairs) of a row, and words from row to row.
     pub steps: usize,
-    /// Groups of keys, each `[steps][16]` words; of bf16 or of pairs of bytes where `STORED`.
-    pub k: [*const u8; TILE / GROUP],
+    /// Turns of as many groups as the kernel takes at once.
+    pub turns: usize,
+    /// Where the groups of keys are, each `[steps][16]` words; of bf16 or of pairs of bytes where `STORED`.
+    pub k: *const *const u8,
     /// Bytes from step to step.
     pub k_step: usize,
     /// Keys of both halves of the tile to come, which are asked for where `STORED`.
@@ -129,6 +131,8 @@ pub(super) struct ScoreTile {
 /// One call of the value kernel: rows of weights by vectors of value columns.
 #[derive(Clone, Copy)]
 pub(super) struct ValueTile {
+    /// Turns of as many vectors of columns as the kernel takes at once.
+    pub turns: usize,
     /// Weights of the first row from the tile's first key on: f32, or pairs of codes.
     pub p: *const f32,
     /// Words from a row of weights to the next, and those of half a tile.
