@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face folder of a real model's shape with random quantised weights, to measure formats without a download.
 
-    python3 bench/random_safetensors.py OUT --family bf16|fp8|gptq|awq|mlx|nf4|exl3 [--layers 16]
+    python3 bench/random_safetensors.py OUT --family bf16|fp8|gptq|gptq-act|awq|mlx|nf4|exl3 [--layers 16]
 
 The shape is Llama 3.2 1B's with 49152 tokens, without a tokenizer (`bench` needs none). Weights have deviation 0.02;
 one layer is made and repeated. Needs numpy."""
@@ -14,6 +14,7 @@ MODULES = {"self_attn.q_proj": (H, H), "self_attn.k_proj": (KV, H), "self_attn.v
            "self_attn.o_proj": (H, H), "mlp.gate_proj": (FF, H), "mlp.up_proj": (FF, H), "mlp.down_proj": (H, FF)}
 CONFIG = {"fp8": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
           "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True},
+          "gptq-act": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True, "sym": True},
           "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"},
           "mlx": {"group_size": 64, "bits": 4},
           "exl3": {"quant_method": "exl3", "version": "0.0.30", "bits": 4.0, "head_bits": 16, "codebook": "mul1"},
@@ -49,9 +50,12 @@ def quantised(family, n, k):
         return {"weight": ("BF16", bf16(rng.standard_normal((n, k), dtype=np.float32) * 0.02))}
     if family == "fp8":
         return fp8(n, k)
-    if family == "gptq":
+    if family in ("gptq", "gptq-act"):
+        groups = np.arange(k) // 128
+        if family == "gptq-act":  # the same for modules that read the same input
+            groups = np.random.default_rng(k).permutation(groups)
         return {"qweight": words((k // 8, n)).view("<i4"), "qzeros": np.full((k // 128, n // 8), 0x77777777, "<i4"),
-                "scales": np.full((k // 128, n), 0.02 / 4.6, "<f2"), "g_idx": (np.arange(k) // 128).astype("<i4")}
+                "scales": np.full((k // 128, n), 0.02 / 4.6, "<f2"), "g_idx": groups.astype("<i4")}
     if family == "awq":
         return {"qweight": words((k, n // 8)).view("<i4"), "qzeros": words((k // 128, n // 8)).view("<i4"),
                 "scales": np.full((k // 128, n), 0.02 / 6.5, "<f2")}

@@ -96,6 +96,31 @@ pub fn transposed(
     Ok(out)
 }
 
+/// The order of a part's stored columns, where they lie in another.
+///
+/// # Errors
+/// When it is no permutation of `cols` columns, or of rows that are read transposed.
+pub fn order(part: &RowPart, cols: u64) -> Result<Option<&[u32]>, SourceError> {
+    let Some(order) = part.order.as_deref() else { return Ok(None) };
+    let mut seen = vec![false; order.len()];
+    let once = |&k: &u32| seen.get_mut(k as usize).is_some_and(|s| !std::mem::replace(s, true));
+    if order.len() as u64 != cols || part.transposed.is_some() || !order.iter().all(once) {
+        return Err(error(part, format!("an order of {} columns for {cols}", order.len())));
+    }
+    Ok(Some(order))
+}
+
+/// Puts the columns of rows that were stored in `order` where they belong.
+pub fn put_back(order: &[u32], rows: &mut [f32]) {
+    let mut stored = vec![0.0; order.len()];
+    for row in rows.chunks_exact_mut(order.len()) {
+        stored.copy_from_slice(row);
+        for (&k, value) in order.iter().zip(&stored) {
+            row[k as usize] = *value;
+        }
+    }
+}
+
 /// All rows of a matrix as f32. [rows × cols]
 ///
 /// # Errors
@@ -115,6 +140,9 @@ pub fn decode(spec: &WeightSpec, source: &dyn WeightSource) -> Result<Vec<f32>, 
             }
         };
         part.format.decode_rows(spec.cols as usize, &bytes, now);
+        if let Some(order) = order(part, cols)? {
+            put_back(order, now);
+        }
         rest = after;
     }
     Ok(data)
@@ -257,7 +285,7 @@ mod tests {
     fn part(tensor: &str, rows: [u64; 4], transposed: Option<Columns>) -> RowPart {
         let [start, count, stride, repeat] = rows;
         let rows = RowSlices { start, count, stride, repeat };
-        RowPart { format: FormatId::F32, tensor: tensor.into(), rows, transposed }
+        RowPart { format: FormatId::F32, tensor: tensor.into(), rows, transposed, order: None }
     }
 
     fn spec(rows: u32, cols: u32, parts: Vec<RowPart>) -> WeightSpec {
@@ -283,6 +311,26 @@ mod tests {
         let some = Some(Columns { start: 1, count: 3, of: 4 });
         let last = [&turned[2..8], &turned[10..]].concat();
         check(6, 2, vec![part("a", [0, 2, 3, 2], some)], &last);
+    }
+
+    #[test]
+    fn columns_are_put_back_in_their_order() {
+        let source = Counting::new(true);
+        let ordered = |order: &[u32], transposed| RowPart {
+            order: Some(order.into()),
+            ..part("a", [0, 2, 2, 1], transposed)
+        };
+        let rows = spec(2, 4, vec![ordered(&[2, 0, 3, 1], None)]);
+        assert_eq!(decode(&rows, &source).as_deref(), Ok(&[1., 3., 0., 2., 5., 7., 4., 6.][..]));
+        for order in [&[0, 1, 2][..], &[0, 1, 2, 2], &[0, 1, 2, 4]] {
+            let error = decode(&spec(2, 4, vec![ordered(order, None)]), &source).unwrap_err();
+            assert!(
+                error.to_string().contains(&format!("{} columns for 4", order.len())),
+                "{error}"
+            );
+        }
+        let turned = ordered(&[1, 0], Some(Columns::all(4)));
+        assert!(decode(&spec(4, 2, vec![turned]), &source).is_err());
     }
 
     #[test]

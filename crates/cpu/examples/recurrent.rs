@@ -41,8 +41,13 @@ impl WeightSource for Random {
 fn weight(program: &mut Program, role: WeightUse, rows: u32, cols: u32) -> WeightId {
     let name = format!("w{}", program.weights.len());
     let slices = RowSlices::range(0, rows.into());
-    let part =
-        RowPart { format: FormatId::F32, tensor: name.clone(), rows: slices, transposed: None };
+    let part = RowPart {
+        format: FormatId::F32,
+        tensor: name.clone(),
+        rows: slices,
+        transposed: None,
+        order: None,
+    };
     let (bias, scales) = (Vec::new(), Vec::new());
     program.weight(WeightSpec { name, role, rows, cols, parts: vec![part], bias, scales })
 }

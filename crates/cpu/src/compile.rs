@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    AttendSource, BufferId, HeadNorm, Limits, Mask, NormKind, Op, Operand, Program, RopeId,
-    Rows as RowKind, View, WeightId,
+    AttendSource, BufferId, ColumnOrder, HeadNorm, Limits, Mask, NormKind, Op, Operand, Program,
+    RopeId, Rows as RowKind, View, WeightId,
 };
 use tokenmill_quant::panel::PANEL_ROWS;
 
@@ -34,7 +34,7 @@ pub(crate) struct Compiler<'a> {
     pub wants: Wants,
     pub outputs: Outputs,
     /// Encoded views so far.
-    encoded: HashMap<(usize, usize, usize, Encoding), Cols>,
+    encoded: HashMap<(Cols, Encoding, Option<ColumnOrder>), Cols>,
     /// What the attention that comes next stores.
     storing: Option<rotate::Store>,
     /// Every rotation, and where its angles lie.
@@ -212,15 +212,18 @@ impl<'a> Compiler<'a> {
         self.by_rows(kernel, op, false);
     }
 
-    /// The encoded form of a view, made once.
-    fn encode(&mut self, x: Cols, encoding: Encoding) -> Cols {
-        let key = (x.place, x.start, x.cols, encoding);
+    /// The encoded form of a view, its columns in this order, made once.
+    fn encode(&mut self, x: Cols, encoding: Encoding, order: Option<ColumnOrder>) -> Cols {
+        let key = (x, encoding, order.clone());
         if let Some(known) = self.encoded.get(&key) {
             return *known;
         }
         let (kind, cols) = (self.rows_of(x), encoding.lines(x.cols) * 16);
         let out = Cols { place: self.draft.place(kind, cols), start: 0, cols };
-        let kernel = linear::Encode { x, encoding, out };
+        if order.is_some() {
+            self.want_row(x.cols);
+        }
+        let kernel = linear::Encode { x, encoding, order, out };
         self.draft.push(kernel, Split::Rows(kind), &[place(x)], &[place(out)]);
         self.encoded.insert(key, out);
         out
@@ -248,7 +251,7 @@ impl<'a> Compiler<'a> {
         let mut inputs = Vec::new();
         for panels in weight.panels() {
             let encoding = change(Encoding::of(panels.spec.layout(), self.mode));
-            inputs.push((self.encode(x.into(), encoding), encoding));
+            inputs.push((self.encode(x.into(), encoding, panels.order.clone()), encoding));
             self.wants.lines = self.wants.lines.max(scratch_lines(&panels.spec));
         }
         if inputs.is_empty() {
@@ -408,6 +411,7 @@ impl<'a> Compiler<'a> {
         let Op::HeadLinear { x, heads, weight, out } = op else { return Ok(()) };
         let (x, out) = (Cols::from(*x), self.whole(*out));
         let weight = self.weight(*weight);
+        self.want_row(x.cols / *heads as usize);
         let kernel = heads::HeadLinear::new(x, weight, *heads as usize, self.mode, out)
             .ok_or_else(|| unsupported("HeadLinear of several formats"))?;
         let (encoded, block, spec) = kernel.wants();
@@ -568,7 +572,7 @@ impl<'a> Compiler<'a> {
         let [of_gate, of_up, of_down] =
             [self.encoding_of(&gate)?, self.encoding_of(&up)?, self.encoding_of(&down)?];
         let (top, ffn) = (route.cols / 2, gate.first().map_or(0, |w| w.rows));
-        let inputs = [(self.encode(x, of_gate), of_gate), (self.encode(x, of_up), of_up)];
+        let inputs = [of_gate, of_up].map(|encoding| (self.encode(x, encoding, None), encoding));
         let mut slots = |cols: usize| {
             let at = self.draft.place(RowKind::Tokens, top * cols);
             Cols { place: at, start: 0, cols: top * cols }

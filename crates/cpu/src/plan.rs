@@ -125,7 +125,7 @@ fn few(case: usize, kind: RowKind) -> bool {
 }
 
 /// A column range of a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cols {
     pub place: usize,
     pub start: usize,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_backend::{DeviceError, stored};
-use tokenmill_ir::{RowPart, SourceError, WeightSource, WeightSpec, WeightUse};
+use tokenmill_ir::{ColumnOrder, RowPart, SourceError, WeightSource, WeightSpec, WeightUse};
 use tokenmill_quant::FormatId;
 use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
 
@@ -101,6 +101,8 @@ pub(crate) struct Panels {
     pub spec: PanelSpec,
     /// First row within the weight.
     pub row: usize,
+    /// The column of the input that each column is, where they lie in another order.
+    pub order: Option<ColumnOrder>,
     bytes: Bytes,
 }
 
@@ -163,21 +165,25 @@ impl Weight {
             let (bias, scales) = (Vec::new(), Vec::new());
             return Ok(Self { rows: spec.rows as usize, kind, bias, scales });
         }
-        let mut runs: Vec<(FormatId, usize)> = Vec::new();
+        let mut runs: Vec<(&RowPart, usize)> = Vec::new();
         for (part, rows) in spec.parts.iter().zip(stored::part_rows(spec)?) {
-            match runs.last_mut().filter(|run| run.0 == part.format) {
+            match runs
+                .last_mut()
+                .filter(|run| run.0.format == part.format && run.0.order == part.order)
+            {
                 Some(run) => run.1 += rows as usize,
-                None => runs.push((part.format, rows as usize)),
+                None => runs.push((part, rows as usize)),
             }
         }
         let (mut tables, mut panels, mut row) = (Vec::new(), Vec::new(), 0);
-        for (format, rows) in runs {
+        for (RowPart { format, order, .. }, rows) in runs {
             if spec.role == WeightUse::Rows {
                 let size = format.row_bytes(spec.cols.into()).unwrap_or(0) as usize;
-                tables.push(Table { format, row, rows, bytes: slabs.take(size * rows)? });
+                tables.push(Table { format: *format, row, rows, bytes: slabs.take(size * rows)? });
             } else {
-                let layout = layout_of(spec, mode, format, rows)?;
-                panels.push(Panels { spec: layout, row, bytes: slabs.take(layout.bytes())? });
+                let (layout, order) = layout_of(spec, mode, *format, order.as_ref(), rows)?;
+                let bytes = slabs.take(layout.bytes())?;
+                panels.push(Panels { spec: layout, row, order: order.cloned(), bytes });
             }
             row += rows;
         }
@@ -247,6 +253,9 @@ impl Weight {
                 let holds = |p: &&Panels| (p.row..p.row + p.spec.rows()).contains(&row);
                 if let Some(p) = panels.iter().find(holds) {
                     p.spec.row(p.bytes(), row - p.row, out);
+                    if let Some(order) = &p.order {
+                        stored::put_back(order, out);
+                    }
                 }
             }
         }
@@ -259,9 +268,10 @@ enum Segment<'a> {
     Turned(Vec<u8>),
 }
 
-/// Neighbouring parts of one format, as one matrix.
+/// Neighbouring parts of one format and one order of columns, as one matrix.
 struct Run<'a> {
     format: FormatId,
+    order: Option<&'a ColumnOrder>,
     row: usize,
     rows: usize,
     segments: Vec<(usize, Segment<'a>)>,
@@ -277,15 +287,16 @@ fn runs<'a>(spec: &'a WeightSpec, source: &dyn WeightSource) -> Result<Vec<Run<'
             }
             None => Segment::Stored(part),
         };
-        let rows = rows as usize;
-        match runs.last_mut().filter(|run| run.format == part.format) {
+        stored::order(part, spec.cols.into())?;
+        let (format, order, rows) = (part.format, part.order.as_ref(), rows as usize);
+        match runs.last_mut().filter(|run| run.format == format && run.order == order) {
             Some(run) => {
                 run.segments.push((rows, segment));
                 run.rows += rows;
             }
             None => {
                 let segments = vec![(rows, segment)];
-                runs.push(Run { format: part.format, row, rows, segments });
+                runs.push(Run { format, order, row, rows, segments });
             }
         }
         row += rows;
@@ -336,6 +347,9 @@ fn tables(
     let cols = u64::from(spec.cols);
     let mut all = Vec::new();
     for run in runs(spec, source)? {
+        if run.order.is_some() {
+            return Err(unsupported(spec, "rows to look up with columns in another order".into()));
+        }
         let size = run.format.row_bytes(cols).unwrap_or(0) as usize;
         let bytes = slabs.take(size * run.rows)?;
         // SAFETY: just taken.
@@ -354,14 +368,14 @@ fn panels(
 ) -> Result<Vec<Panels>, DeviceError> {
     let mut all = Vec::new();
     for run in runs(spec, source)? {
-        let layout = layout_of(spec, mode, run.format, run.rows)?;
+        let (layout, order) = layout_of(spec, mode, run.format, run.order, run.rows)?;
         let bytes = slabs.take(layout.bytes())?;
         // SAFETY: just taken.
         let parts = Parts::new(unsafe { bytes.fill() });
         let failed = Mutex::new(None);
         let ran = pool.run(|worker| {
             let share = worker.share(run.rows.div_ceil(rows_at_once(run.format)));
-            if let Err(error) = repack(&run, &layout, share, source, parts) {
+            if let Err(error) = repack(&run, &layout, order.is_some(), share, source, parts) {
                 failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
         });
@@ -369,25 +383,27 @@ fn panels(
         if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error.into());
         }
-        all.push(Panels { spec: layout, row: run.row, bytes });
+        all.push(Panels { spec: layout, row: run.row, order: order.cloned(), bytes });
     }
     Ok(all)
 }
 
-/// The panels of a run of rows. Bands of rows stay as they are where the int8 arithmetic reads
-/// them whole; elsewhere they are kept as f32.
-fn layout_of(
+fn unsupported(spec: &WeightSpec, what: String) -> DeviceError {
+    DeviceError::Unsupported { device: DEVICE.into(), what: format!("{}: {what}", spec.name) }
+}
+
+/// The panels of a run of rows, and the order of their columns. Bands of rows, and columns in another
+/// order, stay as they are where the int8 arithmetic reads them whole; elsewhere they are kept as f32.
+fn layout_of<'a>(
     spec: &WeightSpec,
     mode: Mode,
     format: FormatId,
+    order: Option<&'a ColumnOrder>,
     rows: usize,
-) -> Result<PanelSpec, DeviceError> {
+) -> Result<(PanelSpec, Option<&'a ColumnOrder>), DeviceError> {
     let whole = mode == Mode::Int8 && spec.role == WeightUse::Matmul;
-    let kept = if format.band_rows() == 1 || whole { format } else { FormatId::F32 };
-    let unsupported = |what: String| DeviceError::Unsupported {
-        device: DEVICE.into(),
-        what: format!("{}: {what}", spec.name),
-    };
+    let plain = format.band_rows() == 1 && order.is_none();
+    let kept = if plain || whole { format } else { FormatId::F32 };
     let band = format.band_rows() as u64;
     let cut = |p: &&RowPart| {
         let r = p.rows;
@@ -397,9 +413,11 @@ fn layout_of(
     };
     if let Some(part) = spec.parts.iter().find(cut) {
         let rows = part.rows;
-        return Err(unsupported(format!("{rows:?} cut bands of {band} rows of {format}")));
+        return Err(unsupported(spec, format!("{rows:?} cut bands of {band} rows of {format}")));
     }
-    PanelSpec::new(kept, rows, spec.cols as usize).map_err(|e| unsupported(e.to_string()))
+    let layout = PanelSpec::new(kept, rows, spec.cols as usize)
+        .map_err(|e| unsupported(spec, e.to_string()))?;
+    Ok((layout, order.filter(|_| whole)))
 }
 
 /// Rows that are read at once: those of a panel, or of a band.
@@ -407,10 +425,12 @@ fn rows_at_once(format: FormatId) -> usize {
     format.band_rows().max(PANEL_ROWS)
 }
 
-/// Repacks a worker's share of a run, by what is read at once; the worker is the first to touch it.
+/// Repacks a worker's share of a run, by what is read at once; the worker is the first to touch it. The
+/// order of columns is kept or undone.
 fn repack(
     run: &Run<'_>,
     layout: &PanelSpec,
+    keeps_order: bool,
     share: std::ops::Range<usize>,
     source: &dyn WeightSource,
     out: Parts<'_, u8>,
@@ -427,11 +447,15 @@ fn repack(
         let panels = first / PANEL_ROWS..(first + count).div_ceil(PANEL_ROWS);
         // SAFETY: panels of different shares do not overlap.
         let out = unsafe { out.part(panels.start * size..panels.end * size) };
-        if run.format == layout.format() {
+        let undo = run.order.filter(|_| !keeps_order);
+        if run.format == layout.format() && undo.is_none() {
             layout.repack(panels.start, rows, out);
         } else {
             let mut values = vec![0.0; count * cols];
             run.format.decode_rows(cols, rows, &mut values);
+            if let Some(order) = undo {
+                stored::put_back(order, &mut values);
+            }
             let bytes: Vec<u8> = values.iter().flat_map(|w| w.to_le_bytes()).collect();
             layout.repack(panels.start, &bytes, out);
         }
@@ -476,6 +500,7 @@ mod tests {
                     tensor: "t".to_owned(),
                     rows: RowSlices::range(0, rows),
                     transposed: None,
+                    order: None,
                 };
                 let spec = WeightSpec {
                     name: "w".to_owned(),

@@ -57,7 +57,7 @@ pub(crate) fn assemble_mxfp4(
         let file = first_index + pieces.len() as u32;
         pieces.push(Mxfp4Pieces { codes: tensor.extent, scales: scale.extent });
         let extent = Extent { file, offset: 0, len };
-        *tensor = TensorInfo { name, format: FormatId::MXFP4, shape, extent };
+        *tensor = TensorInfo { name, format: FormatId::MXFP4, shape, extent, order: None };
     }
     Ok((rest, pieces))
 }
@@ -115,7 +115,7 @@ mod tests {
     fn tensor(name: &str, format: FormatId, shape: &[u64]) -> TensorInfo {
         let len = stored_bytes(format, shape).unwrap();
         let extent = Extent { file: 0, offset: 0, len };
-        TensorInfo { name: name.to_owned(), format, shape: shape.to_vec(), extent }
+        TensorInfo { name: name.to_owned(), format, shape: shape.to_vec(), extent, order: None }
     }
 
     #[test]

@@ -244,7 +244,7 @@ impl Reader<'_> {
                 return Err(LoadError::invalid(path, place, expected, format!("{shape:?}")));
             };
             let extent = Extent { file: 0, offset, len };
-            tensors.push(TensorInfo { name, format, shape, extent });
+            tensors.push(TensorInfo { name, format, shape, extent, order: None });
         }
         Ok(tensors)
     }

@@ -135,7 +135,7 @@ impl Record {
             return Err(LoadError::invalid(path, place(), expected, format!("{len} bytes")));
         }
         let extent = Extent { file, offset: data_start + begin, len };
-        Ok(TensorInfo { name: self.name, format, shape: self.shape, extent })
+        Ok(TensorInfo { name: self.name, format, shape: self.shape, extent, order: None })
     }
 }
 

@@ -34,6 +34,13 @@ fn decoded(model: &OpenModel, name: &str, run: u64) -> Vec<f32> {
         model.read_rows(name, rows.clone(), &mut bytes).unwrap();
         let mut values = vec![0.0; ((rows.end - rows.start) * tensor.cols()) as usize];
         tensor.format.decode_rows(tensor.cols() as usize, &bytes, &mut values);
+        if let Some(order) = &tensor.order {
+            for stored in values.chunks_exact_mut(order.len()) {
+                let mut row = vec![f32::NAN; order.len()];
+                order.iter().zip(&*stored).for_each(|(&k, value)| row[k as usize] = *value);
+                stored.copy_from_slice(&row);
+            }
+        }
         all.extend(values);
     }
     all

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use thiserror::Error;
 use tokenmill_quant::FormatId;
 
+use crate::weight::ColumnOrder;
+
 /// Which family of files the checkpoint came from; names and a few quirks depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Container {
@@ -228,6 +230,8 @@ pub struct TensorInfo {
     pub shape: Vec<u64>,
     /// Its bytes.
     pub extent: Extent,
+    /// Where columns lie in another order.
+    pub order: Option<ColumnOrder>,
 }
 
 impl TensorInfo {

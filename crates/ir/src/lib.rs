@@ -28,7 +28,8 @@ pub use op::{
 pub use program::{BufferId, BufferSpec, CacheId, Program, ProgramError, RopeId, Rows, View};
 pub use sampling::{Sampled, SamplingParams};
 pub use weight::{
-    Columns, RowPart, RowSlices, SourceError, WeightId, WeightSource, WeightSpec, WeightUse,
+    ColumnOrder, Columns, RowPart, RowSlices, SourceError, WeightId, WeightSource, WeightSpec,
+    WeightUse,
 };
 
 /// A token id of the model's vocabulary.

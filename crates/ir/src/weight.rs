@@ -1,6 +1,7 @@
 //! Weights: matrices assembled from rows of stored tensors, and the way a device pulls their bytes.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use thiserror::Error;
 use tokenmill_quant::FormatId;
@@ -64,6 +65,9 @@ impl RowSlices {
     }
 }
 
+/// The column of a matrix that each stored column is: a permutation.
+pub type ColumnOrder = Arc<[u32]>;
+
 /// A run of rows of a weight, all stored in one format in one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowPart {
@@ -77,6 +81,8 @@ pub struct RowPart {
     /// block `[rows.count, of]` in the file, whose columns `start .. start + count` give `count`
     /// rows of `rows.count` columns here. Plain (unblocked) formats only.
     pub transposed: Option<Columns>,
+    /// Where columns lie in another order.
+    pub order: Option<ColumnOrder>,
 }
 
 impl RowPart {

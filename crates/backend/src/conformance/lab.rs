@@ -155,7 +155,7 @@ impl Lab {
         let tensor = format!("t{}", self.material.tensors.len());
         self.material.insert(&tensor, bytes.len() / rows as usize, bytes);
         let rows = RowSlices::range(0, rows.into());
-        RowPart { format, tensor, rows, transposed: None }
+        RowPart { format, tensor, rows, transposed: None, order: None }
     }
 
     /// Adds a weight made of those parts.
@@ -191,7 +191,7 @@ impl Lab {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.material.insert(&tensor, bytes.len(), bytes);
         let rows = RowSlices::range(0, 1);
-        RowPart { format: FormatId::F32, tensor, rows, transposed: None }
+        RowPart { format: FormatId::F32, tensor, rows, transposed: None, order: None }
     }
 
     /// Gives a matrix a random bias.
@@ -209,7 +209,7 @@ impl Lab {
         let tensor = format!("t{}", self.material.tensors.len());
         self.material.insert(&tensor, all as usize * 4, values);
         let rows = RowSlices::range(0, IDS.into());
-        let part = RowPart { format: FormatId::F32, tensor, rows, transposed: None };
+        let part = RowPart { format: FormatId::F32, tensor, rows, transposed: None, order: None };
         let table = self.of_parts(WeightUse::Rows, all, vec![part]);
         let out = self.program.buffer(Rows::Tokens, all);
         let id = out.buffer;

@@ -6,6 +6,7 @@ use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
 
 use crate::exec::{Job, Kernel};
 use crate::linear::{Encoding, LinearJob, OutView, linear};
+use crate::ops::linear::in_order;
 use crate::plan::Cols;
 use crate::weight::Weight;
 
@@ -75,7 +76,8 @@ impl HeadLinear {
         let input = &mut scratch.encoded[..count * lines];
         for (r, line) in input.chunks_exact_mut(lines).enumerate() {
             let head = Cols { start: self.x.start + h * spec.cols(), cols: spec.cols(), ..self.x };
-            self.encoding.encode(isa, job.read(head, first + r), line);
+            let x = in_order(job.read(head, first + r), panels.order.as_deref(), &mut scratch.row);
+            self.encoding.encode(isa, x, line);
         }
         let results = &mut scratch.block[..count * spec.rows()];
         let work = LinearJob {

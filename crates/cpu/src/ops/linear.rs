@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tokenmill_ir::{Act, GateAct};
+use tokenmill_ir::{Act, ColumnOrder, GateAct};
 use tokenmill_quant::panel::PANEL_ROWS;
 
 use crate::exec::{Job, Kernel};
@@ -18,6 +18,8 @@ use crate::weight::{Panels, Weight};
 pub(crate) struct Encode {
     pub x: Cols,
     pub encoding: Encoding,
+    /// The column of `x` that each column encoded is, where they are in another order.
+    pub order: Option<ColumnOrder>,
     /// Lines as f32 words.
     pub out: Cols,
 }
@@ -27,9 +29,22 @@ impl Kernel for Encode {
         for r in job.rows(job.kind(self.out.place)) {
             // SAFETY: by rows.
             let lines = lines_mut(unsafe { job.write(self.out, r) });
-            self.encoding.encode(job.step.isa, job.read(self.x, r), lines);
+            let x = job.read(self.x, r);
+            // SAFETY: used here only.
+            let x = in_order(x, self.order.as_deref(), unsafe { &mut job.scratch().row });
+            self.encoding.encode(job.step.isa, x, lines);
         }
     }
+}
+
+/// The columns of a row in another order, put together in `row`.
+pub(crate) fn in_order<'a>(x: &'a [f32], order: Option<&[u32]>, row: &'a mut [f32]) -> &'a [f32] {
+    let Some(order) = order else { return x };
+    let row = &mut row[..order.len()];
+    for (to, &k) in row.iter_mut().zip(order) {
+        *to = x[k as usize];
+    }
+    row
 }
 
 /// Words of an encoded row as its lines.

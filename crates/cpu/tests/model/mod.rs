@@ -79,7 +79,7 @@ impl Model {
         let tensor = format!("t{}", self.program.weights.len());
         self.material.insert(&tensor, bytes.len() / rows as usize, bytes);
         let slices = RowSlices::range(0, rows.into());
-        let part = RowPart { format, tensor, rows: slices, transposed: None };
+        let part = RowPart { format, tensor, rows: slices, transposed: None, order: None };
         let name = format!("w{}", self.program.weights.len());
         let (parts, bias, scales) = (vec![part], Vec::new(), Vec::new());
         self.program.weight(WeightSpec { name, role, rows, cols, parts, bias, scales })

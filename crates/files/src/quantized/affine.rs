@@ -2,12 +2,13 @@
 //!
 //! w = s·q + m with m = −s·z, or a minimum that is stored. The product of a code and a 16-bit
 //! scale is exact in f32, and so is s·z: the only rounding is the last, as in the formula of each
-//! family. Where a group's columns are not neighbours (act-order), where they are no whole
-//! number of blocks, or where scales are f32 and zero points vary, the matrix is f32.
+//! family. Where a group's columns are not neighbours (act-order) they are read group by group, and
+//! the matrix says so. Where groups are no whole number of blocks, or where scales are f32 and zero
+//! points vary, the matrix is f32.
 
 use std::ops::Range;
 
-use tokenmill_ir::TensorInfo;
+use tokenmill_ir::{ColumnOrder, TensorInfo};
 use tokenmill_quant::FormatId;
 
 use super::module::{bytes, float, word};
@@ -70,12 +71,16 @@ pub(super) struct Matrix {
 pub(crate) struct Affine {
     matrix: Matrix,
     pub format: FormatId,
+    /// The column that each column of the rows read is, where groups are not in order.
+    pub order: Option<ColumnOrder>,
 }
 
 impl Affine {
     pub(super) fn new(matrix: Matrix) -> Affine {
-        let format = matrix.format();
-        Affine { matrix, format }
+        let order = matrix.by_groups();
+        let format = matrix.format(order.is_some());
+        let order = order.filter(|_| format != FormatId::F32);
+        Affine { matrix, format, order }
     }
 
     /// Writes `rows` to `out`.
@@ -88,6 +93,7 @@ impl Affine {
         let m = &self.matrix;
         let view = View {
             matrix: m,
+            order: self.order.as_deref(),
             codes: bytes(files, &m.codes.tensor)?,
             scales: bytes(files, &m.scales)?,
             zeros: match &m.zeros {
@@ -108,15 +114,26 @@ impl Affine {
 }
 
 impl Matrix {
-    /// The tightest format that holds the matrix.
-    fn format(&self) -> FormatId {
+    /// The columns, those of each group together and in order, where groups are not; `None` too where
+    /// they are not equally large.
+    fn by_groups(&self) -> Option<ColumnOrder> {
+        let groups = self.groups.as_ref()?;
+        let mut order: Vec<u32> = (0..self.cols as u32).collect();
+        order.sort_by_key(|&k| groups[k as usize]);
+        let at = |j: usize| u64::from(groups[order[j] as usize]);
+        let whole = (0..order.len()).all(|j| at(j) == j as u64 / self.group);
+        whole.then(|| order.into())
+    }
+
+    /// The tightest format that holds the matrix, whose columns may be put in order.
+    fn format(&self, ordered: bool) -> FormatId {
         let whole = |n: u64| self.cols.is_multiple_of(n) && self.group.is_multiple_of(n);
         let exact = self.scales.format != FormatId::F32
             || matches!(self.zeros, Zeros::Minima(_))
             || matches!(self.zeros, Zeros::Constant(z) if z.is_power_of_two());
         let block = [128, 64, 32].into_iter().find(|&n| whole(n));
         match (block, self.codes.bits) {
-            _ if self.groups.is_some() || !exact => FormatId::F32,
+            _ if self.groups.is_some() && !ordered || !exact => FormatId::F32,
             (Some(128), ..=4) => FormatId::U4_128,
             (Some(64), ..=4) => FormatId::U4_64,
             (Some(32), ..=4) => FormatId::U4_32,
@@ -131,6 +148,7 @@ impl Matrix {
 /// A matrix and the bytes of its pieces.
 struct View<'a> {
     matrix: &'a Matrix,
+    order: Option<&'a [u32]>,
     codes: &'a [u8],
     scales: &'a [u8],
     zeros: &'a [u8],
@@ -139,7 +157,10 @@ struct View<'a> {
 impl View<'_> {
     /// The block of row `n` from column `first` on.
     fn put_block(&self, format: FormatId, n: usize, first: usize, block: &mut [u8]) {
-        let code = |k: usize| self.matrix.codes.get(self.codes, n, k) as u8;
+        let code = |j: usize| {
+            let k = self.order.map_or(j, |order| order[j] as usize);
+            self.matrix.codes.get(self.codes, n, k) as u8
+        };
         if format == FormatId::F32 {
             block.copy_from_slice(&self.value(n, first).to_le_bytes());
             return;

@@ -36,8 +36,17 @@ pub(crate) struct Lookup {
 enum Scales {
     /// One for each block.
     Plain(TensorInfo),
-    /// Bytes that index `map`, times one of `absmax` for each `block`, plus `offset`.
-    Nested { codes: TensorInfo, map: TensorInfo, absmax: TensorInfo, block: u64, offset: f32 },
+    Nested(Box<Nested>),
+}
+
+/// Bytes that index `map`, times one of `absmax` for each `block`, plus `offset`.
+#[derive(Debug)]
+struct Nested {
+    codes: TensorInfo,
+    map: TensorInfo,
+    absmax: TensorInfo,
+    block: u64,
+    offset: f32,
 }
 
 pub(super) fn assemble(to: &mut Assembly<'_>) -> Result<(), LoadError> {
@@ -108,13 +117,13 @@ fn four_bits(
             };
             module.expect("weight.nested_quant_map", &[256])?;
             module.expect("weight.nested_absmax", &[blocks.div_ceil(of)])?;
-            Scales::Nested {
+            Scales::Nested(Box::new(Nested {
                 codes: absmax,
                 map: floats(module, "weight.nested_quant_map")?,
                 absmax: floats(module, "weight.nested_absmax")?,
                 block: of,
                 offset: offset as f32,
-            }
+            }))
         }
         other => return Err(module.wrong(".weight.absmax: f32 or u8", other)),
     };
@@ -179,9 +188,10 @@ impl Lookup {
                 let all = bytes(files, t)?;
                 Box::new(move |b| float(FormatId::F32, all, b))
             }
-            Scales::Nested { codes, map, absmax, block, offset } => {
-                let (codes, map) = (bytes(files, codes)?, bytes(files, map)?);
-                let (absmax, block, offset) = (bytes(files, absmax)?, *block as usize, *offset);
+            Scales::Nested(n) => {
+                let (codes, map) = (bytes(files, &n.codes)?, bytes(files, &n.map)?);
+                let (absmax, block, offset) =
+                    (bytes(files, &n.absmax)?, n.block as usize, n.offset);
                 Box::new(move |b| {
                     let value = float(FormatId::F32, map, usize::from(codes[b]));
                     value * float(FormatId::F32, absmax, b / block) + offset

@@ -86,7 +86,7 @@ impl<'a> Lower<'a> {
             return Err(shape_error(t, format!("[{cols}]")));
         }
         let rows = RowSlices::range(0, t.rows().max(1));
-        let part = RowPart { format: t.format, tensor: t.name.clone(), rows, transposed: None };
+        let part = part_of(t, rows, None);
         Ok(self.program.weight(WeightSpec {
             name: t.name.clone(),
             role: WeightUse::Vector,
@@ -352,7 +352,7 @@ impl<'a> Lower<'a> {
             let last = rows.row(rows.len().saturating_sub(1));
             return Err(shape_error(t, format!("[more than {last}, {cols}]")));
         }
-        Ok(RowPart { format: t.format, tensor: t.name.clone(), rows, transposed: None })
+        Ok(part_of(t, rows, None))
     }
 
     fn bias_part(
@@ -368,8 +368,7 @@ impl<'a> Lower<'a> {
         if elements(b) != expected {
             return Err(shape_error(b, format!("{expected} numbers")));
         }
-        let (format, tensor) = (b.format, b.name.clone());
-        Ok(Some(RowPart { format, tensor, rows, transposed: None }))
+        Ok(Some(part_of(b, rows, None)))
     }
 
     pub(super) fn expect_rows(
@@ -404,8 +403,7 @@ fn transposed(t: &TensorInfo, wanted: Option<RowSlices>, cols: u32) -> Result<Ro
         return Err(shape_error(t, format!("[{cols}, …], plain numbers")));
     }
     let rows = RowSlices::range(0, t.rows());
-    let transposed = Some(Columns::all(t.cols()));
-    Ok(RowPart { format: t.format, tensor: t.name.clone(), rows, transposed })
+    Ok(part_of(t, rows, Some(Columns::all(t.cols()))))
 }
 
 /// The matrix of an expert stored `[expert, columns, rows]`.
@@ -421,8 +419,12 @@ fn turned_expert(
         let expected = format!("[more than {expert}, {cols}, {}], plain numbers", columns.of);
         return Err(shape_error(t, expected));
     }
-    let (format, tensor) = (t.format, t.name.clone());
-    Ok(RowPart { format, tensor, rows, transposed: Some(columns) })
+    Ok(part_of(t, rows, Some(columns)))
+}
+
+fn part_of(t: &TensorInfo, rows: RowSlices, transposed: Option<Columns>) -> RowPart {
+    let (tensor, order) = (t.name.clone(), t.order.clone());
+    RowPart { format: t.format, tensor, rows, transposed, order }
 }
 
 fn elements(t: &TensorInfo) -> u64 {

@@ -1,7 +1,8 @@
 //! Embedding, norms, products, elementwise maps.
 
 use tokenmill_ir::{
-    Act, Columns, Expr, GateAct, GateOrder, NormKind, Op, RowSlices, Rows, Unary, WeightUse,
+    Act, Columns, Expr, GateAct, GateOrder, NormKind, Op, RowPart, RowSlices, Rows, Unary,
+    WeightUse,
 };
 use tokenmill_quant::{FORMATS, FormatId};
 
@@ -23,6 +24,7 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
     }
     all.push(parts(block));
     all.push(slices(block));
+    all.extend([reordered(block, 1), reordered(block, 3)]);
     all.push(transposed(block));
     all.extend(norms(block));
     all.extend([head_linear(FormatId::F32, block), head_linear(FormatId::Q8_0, block)]);
@@ -76,6 +78,39 @@ fn parts(block: u32) -> Case {
     let out = lab.out(40);
     lab.push(Op::Linear { x, weight, out: out.buffer });
     lab.finish("linear of q4_k, q6_k and f32 parts".into(), out, Tolerance::ENCODED, block)
+}
+
+/// Columns stored in another order: one order for two formats, another, and none, in one row space.
+fn reordered(block: u32, heads: u32) -> Case {
+    let mut lab = Lab::new(9);
+    let k = 96;
+    let x = lab.inputs(&[heads * k])[0];
+    let order = |step: u32| Some((0..k).map(|j| (j * step + 5) % k).collect());
+    let formats = match heads {
+        1 => [FormatId::Q4_0, FormatId::Q8_0, FormatId::Q8_0, FormatId::F32, FormatId::Q4_0],
+        _ => [FormatId::U4_32; 5],
+    };
+    let orders = match heads {
+        1 => [order(7), order(7), order(11), order(11), None],
+        _ => [0; 5].map(|_| order(11)),
+    };
+    let parts = formats.into_iter().zip(orders).map(|(format, order)| {
+        let part = lab.part(format, 21, k);
+        RowPart { order, ..part }
+    });
+    let parts = parts.collect();
+    let weight = lab.of_parts(WeightUse::Matmul, k, parts);
+    let out = lab.out(105);
+    match heads {
+        1 => lab.push(Op::Linear { x, weight, out: out.buffer }),
+        _ => lab.push(Op::HeadLinear { x, heads, weight, out: out.buffer }),
+    }
+    lab.finish(
+        format!("linear of reordered columns, {heads} heads"),
+        out,
+        Tolerance::ENCODED,
+        block,
+    )
 }
 
 /// Strided rows of an interleaved tensor, twice.
