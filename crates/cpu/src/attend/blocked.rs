@@ -357,8 +357,11 @@ pub(super) unsafe fn split<V: Vector, const KEYS8: bool, const VALUES8: bool>(
     range: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    let rows = item.tokens as usize * job.group();
-    let v_cols = job.v_dim.next_multiple_of(GROUP);
+    let (group, v_cols) = (job.group(), job.v_dim.next_multiple_of(GROUP));
+    let rows = item.tokens as usize * group;
+    for (token, rows) in scratch.seen[..rows].chunks_exact_mut(group).enumerate() {
+        rows.fill(job.seen(item.index as usize + token, item.keys as usize));
+    }
     scratch.max[..rows].fill(f32::NEG_INFINITY);
     floats(&mut scratch.sum)[..rows * GROUP].fill(0.0);
     floats(&mut scratch.out)[..rows * v_cols].fill(0.0);
@@ -374,21 +377,24 @@ pub(super) unsafe fn split<V: Vector, const KEYS8: bool, const VALUES8: bool>(
             let band = first..rows.min(first + BAND);
             let chunks = band.clone().step_by(V::ROWS);
             let chunks = chunks.map(|start| start..band.end.min(start + V::ROWS));
-            let seen = |chunk: &Range<usize>| of_tile(job.seen_by(item, chunk.clone()));
+            // What any row of a chunk sees.
+            let seen_by = |rows: &Range<usize>, seen: &[Range<usize>]| {
+                of_tile(seen[rows.start].start..seen[rows.end - 1].end)
+            };
             let mut factors = [([0.0; GROUP], [0.0; GROUP]); BAND / 3];
             // SAFETY: passed on; the scratch is as large as its shapes.
             unsafe {
                 // All rows of the band on the keys, then on the values: the first-level cache
                 // holds either.
                 for (chunk, (decay, p_scale)) in chunks.clone().zip(&mut factors) {
-                    let keys = seen(&chunk);
+                    let keys = seen_by(&chunk, &scratch.seen);
                     if keys.is_empty() {
                         continue;
                     }
                     let at = chunk.start - first;
                     score_rows::<V, KEYS8>(job, &place, chunk.clone(), at, keys.clone(), scratch);
                     for row in chunk.clone() {
-                        let seen = of_tile(job.seen_by(item, row..row + 1));
+                        let seen = of_tile(scratch.seen[row].clone());
                         let s = &mut floats(&mut scratch.s)[(row - first) * TILE..][..TILE];
                         cover(job, &keys, seen, s);
                     }
@@ -398,7 +404,7 @@ pub(super) unsafe fn split<V: Vector, const KEYS8: bool, const VALUES8: bool>(
                     }
                 }
                 for (chunk, factors) in chunks.zip(&factors) {
-                    let keys = seen(&chunk);
+                    let keys = seen_by(&chunk, &scratch.seen);
                     if !keys.is_empty() {
                         let at = chunk.start - first;
                         add_values::<V, VALUES8>(job, &place, chunk, at, keys, factors, scratch);

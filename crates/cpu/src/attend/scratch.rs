@@ -1,5 +1,7 @@
 //! Memory of one thread for attention, allocated once.
 
+use std::ops::Range;
+
 use super::layout::GROUP;
 use super::{AttendJob, BAND, ITEM_ROWS, Item, TILE, item_tokens};
 
@@ -25,6 +27,8 @@ pub struct Scratch {
     pub(super) s: Vec<Lanes>,
     /// 16-bit codes of weights. [24][64] i16
     pub(super) p: Vec<Lanes>,
+    /// Indices of the keys that each row sees. [rows]
+    pub(super) seen: Vec<Range<usize>>,
     /// Running maximum of each row. [rows]
     pub(super) max: Vec<f32>,
     /// Running sums. [rows][16]
@@ -57,6 +61,7 @@ impl Scratch {
             scales: lanes(2 * TILE),
             s: lanes(BAND * TILE),
             p: lanes(BAND * TILE / 2),
+            seen: vec![0..0; rows],
             max: vec![0.0; rows],
             sum: lanes(rows * GROUP),
             out: lanes(rows * v_cols),

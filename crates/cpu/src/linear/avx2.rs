@@ -153,8 +153,7 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
             if VNNI {
                 return Self::dot(Self::dot(sum, of[0], bytes), of[1], bytes);
             }
-            let words = _mm256_srai_epi16::<8>(bytes);
-            halves_of!(i => _mm256_add_epi32(sum[i], _mm256_madd_epi16(of[0][i], words)))
+            halves_of!(i => _mm256_add_epi32(sum[i], _mm256_madd_epi16(of[0][i], bytes)))
         }
     }
     #[inline(always)]

@@ -126,8 +126,9 @@ fn encode(
     encoding.encode(isa, turned, plain);
     let blocks = cols / BLOCK_COLS;
     let (first, second) = spread.split_at_mut(blocks);
-    spread_all(isa, &plain[..blocks], first);
-    spread_all(isa, &plain[second_lines(blocks)..][..blocks], second);
+    let spread = if isa == Isa::Avx2 { spread_words } else { spread_bytes };
+    spread(isa, &plain[..blocks], first);
+    spread(isa, &plain[second_lines(blocks)..][..blocks], second);
 }
 
 per_isa! {
@@ -136,7 +137,9 @@ per_isa! {
     /// `y = H(y) · svh / 128`.
     turn_back(y: &mut [f32; TURN], svh: &[f32; TURN]) = turn_back_lanes;
     /// Bytes of lines in the order of tiles.
-    spread_all(lines: &[Line], out: &mut [Line]) = spread_lines;
+    spread_bytes(lines: &[Line], out: &mut [Line]) = spread_lines::<false>;
+    /// The same as words, for [`Avx2`].
+    spread_words(lines: &[Line], out: &mut [Line]) = spread_lines::<true>;
 }
 
 #[inline(always)]
@@ -160,13 +163,16 @@ fn turn_back_lanes(y: &mut [f32; TURN], svh: &[f32; TURN]) {
     }
 }
 
-/// Word 4q + j has the byte of column k of vector q and symbol j twice, then that of k + 16.
+/// Word 4q + j has the byte of column k of vector q and symbol j twice, or as 16 bits, then that of k + 16.
 #[inline(always)]
-fn spread_lines(lines: &[Line], out: &mut [Line]) {
+fn spread_lines<const WORDS: bool>(lines: &[Line], out: &mut [Line]) {
     for (Line(words), out) in lines.iter().zip(out) {
-        let byte = |k: usize| words[k / 4] >> (8 * (k % 4)) & 255;
+        let half = |k: usize| {
+            let byte = (words[k / 4] >> (8 * (k % 4))) as i8;
+            if WORDS { u32::from(byte as i16 as u16) } else { u32::from(byte as u8) * 0x0101 }
+        };
         for (word, k) in out.0.iter_mut().zip(const { COLUMNS }) {
-            *word = (byte(k) * 0x0101) | (byte(k + 16) * 0x0101_0000);
+            *word = half(k) | half(k + 16) << 16;
         }
     }
 }

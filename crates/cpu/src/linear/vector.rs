@@ -70,7 +70,8 @@ pub(super) trait Vector {
     unsafe fn byte_sums(low: Self::Int, high: Self::Int) -> [Self::Int; 2] {
         [low, high]
     }
-    /// `sum` + Σ of 2 products byte sum × signed byte in each lane; each byte stands twice in `bytes`.
+    /// `sum` + Σ of 2 products byte sum × signed byte in each lane; each byte stands twice in `bytes`, or as 16 bits
+    /// where [`Self::byte_sums`] has added all four.
     #[inline(always)]
     unsafe fn dot_byte_sums(sum: Self::Int, of: [Self::Int; 2], bytes: Self::Same) -> Self::Int {
         // SAFETY: the caller's.
