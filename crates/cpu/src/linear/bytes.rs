@@ -22,7 +22,7 @@ use super::{Line, LinearJob, WIDE_LINES, kind, tokens_at_once};
 /// the L1 cache beside the tokens. A whole number of groups in every layout.
 const RUN: usize = 16;
 /// How far ahead of the codes a tile prefetches, in bytes.
-const PREFETCH: usize = 8192;
+pub(super) const PREFETCH: usize = 8192;
 
 /// Computes a job of the int8 encoding.
 ///
@@ -406,7 +406,7 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
             for w in 0..if KIND < kind::FULL { W } else { 0 } {
-                prefetch::<KIND>(codes.wrapping_add(w * t.panel_bytes));
+                prefetch::<KIND>(codes.wrapping_add(w * t.panel_bytes), PREFETCH);
             }
             add_block::<V, KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
             if KIND >= kind::WIDE {
@@ -430,12 +430,12 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
     }
 }
 
-/// Asks for the codes of a block some way ahead.
+/// Asks for the codes of a block `ahead` bytes further on.
 #[inline(always)]
-pub(super) fn prefetch<const KIND: u8>(codes: *const u8) {
+pub(super) fn prefetch<const KIND: u8>(codes: *const u8, ahead: usize) {
     for i in 0..const { kind::sizes(KIND).codes / 64 } {
         // SAFETY: a prefetch may name any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64 * i + PREFETCH).cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64 * i + ahead).cast()) }
     }
 }
 

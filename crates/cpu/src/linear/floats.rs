@@ -257,7 +257,7 @@ unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
         let scales = t.weights.add(group * sizes.group);
         let codes = scales.add(sizes.scales + b * sizes.codes);
         for w in 0..W {
-            bytes::prefetch::<KIND>(codes.wrapping_add(w * t.panel_bytes));
+            bytes::prefetch::<KIND>(codes.wrapping_add(w * t.panel_bytes), bytes::PREFETCH);
         }
         for step in 0..BLOCK_COLS / 8 {
             for w in 0..W {

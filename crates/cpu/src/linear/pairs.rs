@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::avx2::Avx2;
-use super::bytes::{self, ByteTile, Walk, word};
+use super::bytes::{self, ByteTile, PREFETCH, Walk, word};
 use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, start_word};
 use super::vector::Vector;
 use super::{Line, kind};
@@ -32,6 +32,11 @@ const fn steps(kind: u8) -> usize {
     }
 }
 
+/// How far ahead a tile prefetches codes of this kind, in bytes: measured on Zen 3 (bench/NOTES.md).
+const fn ahead(kind: u8) -> usize {
+    if kind::sizes(kind).codes <= 256 { 2048 } else { PREFETCH }
+}
+
 /// A panel × C tokens over all columns.
 ///
 /// # Safety
@@ -45,7 +50,7 @@ pub(super) unsafe fn tile<const KIND: u8, const C: usize>(t: &ByteTile) {
         let mut walk = Walk::new::<C>(t);
         loop {
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
-            bytes::prefetch::<KIND>(codes);
+            bytes::prefetch::<KIND>(codes, const { ahead(KIND) });
             add_block::<KIND, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
             if !walk.next::<KIND, 1, C>(t) {
                 break;
