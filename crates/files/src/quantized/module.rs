@@ -2,9 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
 
-use tokenmill_ir::{ColumnOrder, Extent, TensorInfo};
+use tokenmill_ir::{Extent, TensorInfo};
 use tokenmill_quant::FormatId;
 
 use super::Assembled;
@@ -18,8 +17,6 @@ pub(super) struct Assembly<'a> {
     pub files: &'a [MappedFile],
     pub tensors: Vec<TensorInfo>,
     pub assembled: Vec<Assembled>,
-    /// Orders of columns so far: modules that read the same input have the same.
-    orders: HashSet<ColumnOrder>,
 }
 
 /// One module: `<stem>.<end of name>` → tensor.
@@ -31,7 +28,7 @@ pub(super) struct Module<'a> {
 
 impl<'a> Assembly<'a> {
     pub fn new(path: &'a Path, files: &'a [MappedFile], tensors: Vec<TensorInfo>) -> Self {
-        Assembly { path, files, tensors, assembled: Vec::new(), orders: HashSet::new() }
+        Assembly { path, files, tensors, assembled: Vec::new() }
     }
 
     /// Takes the tensors `<stem>.<end>` of every stem that has one with the end `mark`.
@@ -97,13 +94,6 @@ impl<'a> Assembly<'a> {
             Assembled::Affine(affine) => affine.order.clone(),
             _ => None,
         };
-        let order = order.map(|order| {
-            let known = self.orders.get(&order).cloned();
-            known.unwrap_or_else(|| {
-                self.orders.insert(Arc::clone(&order));
-                order
-            })
-        });
         self.tensors.push(TensorInfo { name, format, shape: shape.to_vec(), extent, order });
         self.assembled.push(assembled);
         Ok(())
