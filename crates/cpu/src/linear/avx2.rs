@@ -62,6 +62,7 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     // 12 integer and float sums of the 16 registers; without VNNI 8 of 16 bits, the others wait in
     // the cache.
     const BYTE_TILE: (usize, usize) = (1, if VNNI { 3 } else { 4 });
+    const TWO_STREAMS: bool = !VNNI;
     const WIDE_TOKENS: usize = if VNNI { 3 } else { nibbles::TOKENS };
     // 12 sums too: of two panels only up to 2 tokens are added up at once.
     const FLOAT_TILE: (usize, usize) = (2, 6);
@@ -342,10 +343,11 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 (true, 2) => byte_tile_vnni::<KIND, 2>(t),
                 (true, 3) => byte_tile_vnni::<KIND, 3>(t),
                 (false, _) if KIND >= kind::WIDE => nibbles::tile::<KIND>(tokens, t),
-                (false, 1) => pairs::tile::<KIND, 1>(t),
-                (false, 2) => pairs::tile::<KIND, 2>(t),
-                (false, 3) => pairs::tile::<KIND, 3>(t),
-                (false, 4) => pairs::tile::<KIND, 4>(t),
+                (false, 1) if const { kind::is_full(KIND) } => pairs::tile::<KIND, 2, 1>(t),
+                (false, 1) => pairs::tile::<KIND, 1, 1>(t),
+                (false, 2) => pairs::tile::<KIND, 1, 2>(t),
+                (false, 3) => pairs::tile::<KIND, 1, 3>(t),
+                (false, 4) => pairs::tile::<KIND, 1, 4>(t),
                 _ => unreachable!("a tile is at most 4 tokens, 3 with VNNI"),
             }
         }

@@ -29,6 +29,7 @@ impl Vector for Avx512 {
     const ISA: Isa = Isa::Avx512;
     // 16 integer and float sums of the 32 registers; with 24 the compiler spills.
     const BYTE_TILE: (usize, usize) = (2, 4);
+    const TWO_STREAMS: bool = false;
     const WIDE_TOKENS: usize = wide::TOKENS;
     const FLOAT_TILE: (usize, usize) = (4, 6);
     const CODED_TOKENS: usize = 6;

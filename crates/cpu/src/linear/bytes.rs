@@ -52,9 +52,9 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
 /// One call of a tile kernel.
 #[derive(Clone, Copy)]
 pub(super) struct ByteTile {
-    /// First panel; others follow at `panel_bytes`, or line by line where they are expanded.
+    /// First panel; the other is `panel_bytes` further on, or line by line where they are expanded.
     weights: *const u8,
-    panel_bytes: usize,
+    pub panel_bytes: usize,
     /// Blocks of 32 columns of a row, and which of them to go over.
     blocks: usize,
     first: usize,
@@ -67,6 +67,8 @@ pub(super) struct ByteTile {
     /// First result, and f32s from one token to the next.
     pub out: *mut f32,
     pub stride: usize,
+    /// f32s from the results of the first panel to those of the other.
+    pub apart: usize,
     /// Rows of each panel to store.
     pub rows: [usize; 2],
     /// Whether the codes of expanded panels of kinds `WIDE` and `WIDE_MIN` are below 16.
@@ -82,6 +84,10 @@ pub(super) struct ByteTile {
 
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
 unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    if V::TWO_STREAMS && job.tokens == 1 && const { kind::is_full(KIND) } {
+        // SAFETY: passed on.
+        return unsafe { run_one::<V, KIND>(job) };
+    }
     let panels = V::BYTE_TILE.0;
     let gains = !kind::is_full(KIND) || !matches!(V::EXPANDS, Expands::Coded);
     let expand = gains && job.tokens >= V::EXPAND_FROM;
@@ -89,7 +95,8 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     for part in 0..parts {
         let tokens = part * job.tokens / parts..(part + 1) * job.tokens / parts;
         for p in job.panels.clone().step_by(panels) {
-            let tile = ByteTile::new(job, p, panels);
+            let second = Some(p + 1).filter(|&p| panels == 2 && p < job.panels.end);
+            let tile = ByteTile::new(job, p, second);
             // SAFETY: passed on.
             unsafe {
                 if const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE } {
@@ -104,16 +111,27 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     }
 }
 
+/// One token on packed panels of full bytes, each with one from the other half of them: a core reads two
+/// streams of memory faster than one, and both share the token's words.
+unsafe fn run_one<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
+    let half = job.panels.len().div_ceil(2);
+    for p in job.panels.clone().take(half) {
+        let tile = ByteTile::new(job, p, Some(p + half).filter(|&p| p < job.panels.end));
+        // SAFETY: passed on.
+        unsafe { run_tokens::<V, KIND>(job, tile, p, 0..1, 1) }
+    }
+}
+
 impl ByteTile {
-    /// Up to `most` panels from panel `p` on. A tile of fewer panels is a whole one that reads
-    /// its first panel again and stores nothing for the others: half the kernels to make.
-    fn new(job: &LinearJob<'_>, p: usize, most: usize) -> ByteTile {
-        let panels = most.min(job.panels.end - p);
+    /// Of a panel and, where there is one, a second. Without it a tile of two reads the first again and
+    /// stores nothing for the other: half the kernels to make.
+    fn new(job: &LinearJob<'_>, p: usize, second: Option<usize>) -> ByteTile {
         let panel_bytes = job.spec.panel_bytes();
         let blocks = job.spec.cols() / BLOCK_COLS;
+        let further = second.map_or(0, |second| second - p);
         ByteTile {
             weights: job.weights[p * panel_bytes..].as_ptr(),
-            panel_bytes: if panels < most { 0 } else { panel_bytes },
+            panel_bytes: further * panel_bytes,
             blocks,
             first: 0,
             end: blocks,
@@ -122,7 +140,8 @@ impl ByteTile {
             start: start_word(job.spec.layout().zero()).unwrap_or(0),
             out: job.out.start,
             stride: job.out.stride,
-            rows: std::array::from_fn(|i| if i < panels { job.rows_of_panel(p + i) } else { 0 }),
+            apart: further * PANEL_ROWS,
+            rows: [job.rows_of_panel(p), second.map_or(0, |second| job.rows_of_panel(second))],
             narrow: false,
             chains: std::ptr::null_mut(),
             ahead: std::ptr::null(),
@@ -422,7 +441,7 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
                     V::store_floats(acc[w][c], t.chain(c, w));
                     continue;
                 }
-                let to = t.out.add(c * t.stride + w * PANEL_ROWS);
+                let to = t.out.add(c * t.stride + w * t.apart);
                 let y = V::add(acc[w][c], V::float(V::same(0)));
                 V::store_first(y, to, t.rows[w]);
             }

@@ -37,45 +37,50 @@ const fn ahead(kind: u8) -> usize {
     if kind::sizes(kind).codes <= 256 { 2048 } else { PREFETCH }
 }
 
-/// A panel × C tokens over all columns.
+/// W panels × C tokens over all columns.
 ///
 /// # Safety
 /// As [`bytes::tile`]; AVX2, FMA and F16C are there.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn tile<const KIND: u8, const C: usize>(t: &ByteTile) {
+pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize>(t: &ByteTile) {
     let sizes = const { kind::sizes(KIND) };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
-        let mut acc = [[_mm256_setzero_ps(); 2]; C];
+        let mut acc = [[[_mm256_setzero_ps(); 2]; C]; W];
         let mut walk = Walk::new::<C>(t);
         loop {
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
-            bytes::prefetch::<KIND>(codes, const { ahead(KIND) });
-            add_block::<KIND, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
+            for w in 0..W {
+                let codes = codes.wrapping_add(w * t.panel_bytes);
+                bytes::prefetch::<KIND>(codes, const { ahead(KIND) });
+            }
+            add_block::<KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
             if !walk.next::<KIND, 1, C>(t) {
                 break;
             }
         }
-        for c in 0..C {
-            let y = V::add(acc[c], V::float(V::same(0)));
-            V::store_first(y, t.out.add(c * t.stride), t.rows[0]);
+        for w in 0..W {
+            for c in 0..C {
+                let y = V::add(acc[w][c], V::float(V::same(0)));
+                V::store_first(y, t.out.add(c * t.stride + w * t.apart), t.rows[w]);
+            }
         }
     }
 }
 
 /// Adds one block to the chains of a tile.
 #[inline(always)]
-unsafe fn add_block<const KIND: u8, const C: usize>(
+unsafe fn add_block<const KIND: u8, const W: usize, const C: usize>(
     t: &ByteTile,
     scales: *const u8,
     b: usize,
     codes: *const u8,
     line: *const Line,
-    acc: &mut [[__m256; 2]; C],
+    acc: &mut [[[__m256; 2]; C]; W],
 ) {
     // SAFETY: as the caller.
     unsafe {
-        let mut sums = Sums::<C>::NEW;
+        let mut sums = Sums::<W, C>::NEW;
         sums.add::<KIND, 0>(t, codes, line);
         sums.add::<KIND, 1>(t, codes, line);
         if const { kind::has_halves(KIND) } {
@@ -88,17 +93,17 @@ unsafe fn add_block<const KIND: u8, const C: usize>(
     }
 }
 
-/// Integer sums of a panel × C tokens.
-struct Sums<const C: usize> {
+/// Integer sums of W panels × C tokens.
+struct Sums<const W: usize, const C: usize> {
     /// Sums of 16 bits, and how many products are in them.
-    pairs: [[__m256i; 2]; C],
+    pairs: [[[__m256i; 2]; C]; W],
     held: usize,
     /// Sums of 32 bits, once there are any.
-    whole: [[__m256i; 2]; C],
+    whole: [[[__m256i; 2]; C]; W],
     any: bool,
 }
 
-impl<const C: usize> Sums<C> {
+impl<const W: usize, const C: usize> Sums<W, C> {
     // SAFETY: zeros are vectors.
     const NEW: Self = unsafe { std::mem::zeroed() };
 
@@ -113,29 +118,31 @@ impl<const C: usize> Sums<C> {
         // SAFETY: as the caller.
         unsafe {
             let bytes = const { kind::sizes(KIND).low == 512 };
-            let mut unpacked = [V::int(V::same(0)); 2];
-            if !bytes {
+            let mut unpacked = [[V::int(V::same(0)); 2]; W];
+            for w in 0..if bytes { 0 } else { W } {
                 compiler_fence(Ordering::SeqCst);
-                unpacked = bytes::unpack::<V, KIND, STEP>(codes);
+                unpacked[w] = bytes::unpack::<V, KIND, STEP>(codes.add(w * t.panel_bytes));
             }
             for half in 0..2 {
-                // Nothing is loaded before its turn: the registers hold no more.
-                compiler_fence(Ordering::SeqCst);
-                let q = match bytes {
-                    true => V::load(codes.add(128 * STEP + 64 * half)),
-                    false => unpacked[half],
-                };
-                for c in 0..C {
-                    let a = word::<V>(t, line, c, 2 * STEP + half);
-                    for i in 0..2 {
-                        let pairs = match const { kind::is_full(KIND) } {
-                            true => full_pairs(q[i], a),
-                            false => _mm256_maddubs_epi16(q[i], a),
-                        };
-                        self.pairs[c][i] = match self.held {
-                            0 => pairs,
-                            _ => _mm256_add_epi16(self.pairs[c][i], pairs),
-                        };
+                for w in 0..W {
+                    // Nothing is loaded before its turn: the registers hold no more.
+                    compiler_fence(Ordering::SeqCst);
+                    let q = match bytes {
+                        true => V::load(codes.add(w * t.panel_bytes + 128 * STEP + 64 * half)),
+                        false => unpacked[w][half],
+                    };
+                    for c in 0..C {
+                        let a = word::<V>(t, line, c, 2 * STEP + half);
+                        for i in 0..2 {
+                            let pairs = match const { kind::is_full(KIND) } {
+                                true => full_pairs(q[i], a),
+                                false => _mm256_maddubs_epi16(q[i], a),
+                            };
+                            self.pairs[w][c][i] = match self.held {
+                                0 => pairs,
+                                _ => _mm256_add_epi16(self.pairs[w][c][i], pairs),
+                            };
+                        }
                     }
                 }
                 self.held += 1;
@@ -143,10 +150,12 @@ impl<const C: usize> Sums<C> {
                     self.widen();
                 }
                 if !bytes && C == 4 {
-                    self.pairs.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
+                    let sums = self.pairs.as_flattened_mut().as_flattened_mut();
+                    sums.iter_mut().for_each(|sum| pin(sum));
                 }
                 if const { steps(KIND) == 1 } {
-                    self.whole.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
+                    let sums = self.whole.as_flattened_mut().as_flattened_mut();
+                    sums.iter_mut().for_each(|sum| pin(sum));
                 }
             }
         }
@@ -158,13 +167,15 @@ impl<const C: usize> Sums<C> {
         // SAFETY: as the caller.
         unsafe {
             let one = _mm256_set1_epi16(1);
-            for c in 0..C {
-                for i in 0..2 {
-                    let sum = _mm256_madd_epi16(self.pairs[c][i], one);
-                    self.whole[c][i] = match self.any {
-                        true => _mm256_add_epi32(self.whole[c][i], sum),
-                        false => sum,
-                    };
+            for w in 0..W {
+                for c in 0..C {
+                    for i in 0..2 {
+                        let sum = _mm256_madd_epi16(self.pairs[w][c][i], one);
+                        self.whole[w][c][i] = match self.any {
+                            true => _mm256_add_epi32(self.whole[w][c][i], sum),
+                            false => sum,
+                        };
+                    }
                 }
             }
             (self.held, self.any) = (0, true);
@@ -179,22 +190,26 @@ impl<const C: usize> Sums<C> {
         scales: *const u8,
         b: usize,
         line: *const Line,
-        acc: &mut [[__m256; 2]; C],
+        acc: &mut [[[__m256; 2]; C]; W],
     ) {
         // SAFETY: as the caller.
         unsafe {
             if self.held > 0 {
                 self.widen();
             }
-            let (scale, min) = bytes::scale_and_min::<V, KIND, HALF>(scales, b);
-            for c in 0..C {
-                let start = start::<KIND, HALF>(t, line, c);
-                let biased = V::as_float(V::plus32(self.whole[c], [start, start]));
-                let bias = V::float(word::<V>(t, line, c, SCALE_BIAS));
-                let product = V::fma_same(biased, word::<V>(t, line, c, SCALE), bias);
-                acc[c] = V::fma(product, scale, acc[c]);
-                if const { kind::has_min(KIND) } {
-                    acc[c] = V::fma_same(min, word::<V>(t, line, c, SUM), acc[c]);
+            for w in 0..W {
+                let scales = scales.add(w * t.panel_bytes);
+                let (scale, min) = bytes::scale_and_min::<V, KIND, HALF>(scales, b);
+                for c in 0..C {
+                    let acc = &mut acc[w][c];
+                    let start = start::<KIND, HALF>(t, line, c);
+                    let biased = V::as_float(V::plus32(self.whole[w][c], [start, start]));
+                    let bias = V::float(word::<V>(t, line, c, SCALE_BIAS));
+                    let product = V::fma_same(biased, word::<V>(t, line, c, SCALE), bias);
+                    *acc = V::fma(product, scale, *acc);
+                    if const { kind::has_min(KIND) } {
+                        *acc = V::fma_same(min, word::<V>(t, line, c, SUM), *acc);
+                    }
                 }
             }
         }
