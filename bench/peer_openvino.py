@@ -2,8 +2,8 @@
 """Prefill and decode speed of OpenVINO GenAI on a GGUF file, in the form of `llama-bench -o jsonl`.
 
 usage: peer_openvino.py MODEL.gguf [-p 512] [-n 128] [-r 5] [-t 2] > peer.jsonl
-       tokenmill bench MODEL.gguf -p 512 -n 128 --compare peer.jsonl
-needs: pip install openvino-genai (it reads GGUF of Q4_0, Q4_K_M, Q8_0 and F16 itself).
+       tokenmill bench MODEL.gguf -p 512 -n 128 --compare OpenVINO=peer.jsonl
+needs: pip install openvino-genai (it reads GGUF itself; run with Q4_0 and Q8_0).
 
 Prompts are random tokens, each repetition's its own so that nothing is shared; the first token's time is
 the prompt's, the mean time of the others is decode's. One repetition is thrown away.
