@@ -343,11 +343,11 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 (true, 2) => byte_tile_vnni::<KIND, 2>(t),
                 (true, 3) => byte_tile_vnni::<KIND, 3>(t),
                 (false, _) if KIND >= kind::WIDE => nibbles::tile::<KIND>(tokens, t),
-                (false, 1) if const { kind::is_full(KIND) } => pairs::tile::<KIND, 2, 1>(t),
-                (false, 1) => pairs::tile::<KIND, 1, 1>(t),
-                (false, 2) => pairs::tile::<KIND, 1, 2>(t),
-                (false, 3) => pairs::tile::<KIND, 1, 3>(t),
-                (false, 4) => pairs::tile::<KIND, 1, 4>(t),
+                (false, 1) if const { kind::is_full(KIND) } => pairs::tile::<KIND, 2, 1, 2>(t),
+                (false, 1) => pairs::tile::<KIND, 1, 1, 2>(t),
+                (false, 2) => pairs::tile::<KIND, 1, 2, 4>(t),
+                (false, 3) => pairs::tile::<KIND, 1, 3, 3>(t),
+                (false, 4) => pairs::tile::<KIND, 1, 4, 4>(t),
                 _ => unreachable!("a tile is at most 4 tokens, 3 with VNNI"),
             }
         }

@@ -56,7 +56,7 @@ pub(super) struct ByteTile {
     weights: *const u8,
     pub panel_bytes: usize,
     /// Blocks of 32 columns of a row, and which of them to go over.
-    blocks: usize,
+    pub blocks: usize,
     first: usize,
     end: usize,
     /// First token, and lines from one to the next.

@@ -13,8 +13,8 @@ use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::avx2::Avx2;
-use super::bytes::{self, ByteTile, PREFETCH, Walk, word};
-use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, start_word};
+use super::bytes::{self, ByteTile, PREFETCH, Walk};
+use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
 use super::vector::Vector;
 use super::{Line, kind};
 
@@ -37,12 +37,15 @@ const fn ahead(kind: u8) -> usize {
     if kind::sizes(kind).codes <= 256 { 2048 } else { PREFETCH }
 }
 
-/// W panels × C tokens over all columns.
+/// W panels × C tokens over all columns. N = 2·C takes both lines of a loud block at once, so that its codes
+/// are unpacked once; N = C, where the registers hold no more, one after the other.
 ///
 /// # Safety
 /// As [`bytes::tile`]; AVX2, FMA and F16C are there.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize>(t: &ByteTile) {
+pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const N: usize>(
+    t: &ByteTile,
+) {
     let sizes = const { kind::sizes(KIND) };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
@@ -54,7 +57,12 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize>(t: &By
                 let codes = codes.wrapping_add(w * t.panel_bytes);
                 bytes::prefetch::<KIND>(codes, const { ahead(KIND) });
             }
-            add_block::<KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
+            if N > C && walk.is_loud() {
+                add_block::<KIND, W, C, N>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
+                walk.pass_second();
+            } else {
+                add_block::<KIND, W, C, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
+            }
             if !walk.next::<KIND, 1, C>(t) {
                 break;
             }
@@ -68,9 +76,9 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize>(t: &By
     }
 }
 
-/// Adds one block to the chains of a tile.
+/// Adds one block to the chains of a tile: N ÷ C lines of each token.
 #[inline(always)]
-unsafe fn add_block<const KIND: u8, const W: usize, const C: usize>(
+unsafe fn add_block<const KIND: u8, const W: usize, const C: usize, const N: usize>(
     t: &ByteTile,
     scales: *const u8,
     b: usize,
@@ -80,40 +88,71 @@ unsafe fn add_block<const KIND: u8, const W: usize, const C: usize>(
 ) {
     // SAFETY: as the caller.
     unsafe {
-        let mut sums = Sums::<W, C>::NEW;
-        sums.add::<KIND, 0>(t, codes, line);
-        sums.add::<KIND, 1>(t, codes, line);
-        if const { kind::has_halves(KIND) } {
-            sums.scale::<KIND, 0>(t, scales, b, line, acc);
-            sums = Sums::NEW;
+        let halves = const { kind::has_halves(KIND) };
+        let lines = Lines { first: line, tokens: t.lines, second: second_lines(t.blocks) };
+        let mut sums = Sums::<W, N>::NEW;
+        sums.add::<KIND, 0, C>(t, codes, &lines);
+        sums.add::<KIND, 1, C>(t, codes, &lines);
+        let mut first = Sums::<W, N>::NEW;
+        if halves {
+            std::mem::swap(&mut first, &mut sums);
+            if N == C {
+                first.scale::<KIND, 0, C>(t, scales, b, &lines, 0, acc);
+            }
         }
-        sums.add::<KIND, 2>(t, codes, line);
-        sums.add::<KIND, 3>(t, codes, line);
-        sums.scale::<KIND, 1>(t, scales, b, line, acc);
+        sums.add::<KIND, 2, C>(t, codes, &lines);
+        sums.add::<KIND, 3, C>(t, codes, &lines);
+        for second in 0..N / C {
+            if halves && N > C {
+                first.scale::<KIND, 0, C>(t, scales, b, &lines, second, acc);
+            }
+            sums.scale::<KIND, 1, C>(t, scales, b, &lines, second, acc);
+        }
     }
 }
 
-/// Integer sums of W panels × C tokens.
-struct Sums<const W: usize, const C: usize> {
+/// Lines of a block: those of all tokens, then their second ones.
+struct Lines {
+    first: *const Line,
+    /// From one token to the next.
+    tokens: usize,
+    /// From a token's line to its second.
+    second: usize,
+}
+
+impl Lines {
+    /// Word `word` of line `n`, in all lanes.
+    #[inline(always)]
+    unsafe fn word<const C: usize>(&self, n: usize, word: usize) -> __m256i {
+        // SAFETY: the lines are inside the input.
+        unsafe {
+            let line = self.first.add(n % C * self.tokens + n / C * self.second);
+            V::same_at(line.cast::<i32>().add(word))
+        }
+    }
+}
+
+/// Integer sums of W panels × N lines.
+struct Sums<const W: usize, const N: usize> {
     /// Sums of 16 bits, and how many products are in them.
-    pairs: [[[__m256i; 2]; C]; W],
+    pairs: [[[__m256i; 2]; N]; W],
     held: usize,
     /// Sums of 32 bits, once there are any.
-    whole: [[[__m256i; 2]; C]; W],
+    whole: [[[__m256i; 2]; N]; W],
     any: bool,
 }
 
-impl<const W: usize, const C: usize> Sums<W, C> {
+impl<const W: usize, const N: usize> Sums<W, N> {
     // SAFETY: zeros are vectors.
     const NEW: Self = unsafe { std::mem::zeroed() };
 
     /// Adds 8 columns, `STEP` of the block.
     #[inline(always)]
-    unsafe fn add<const KIND: u8, const STEP: usize>(
+    unsafe fn add<const KIND: u8, const STEP: usize, const C: usize>(
         &mut self,
         t: &ByteTile,
         codes: *const u8,
-        line: *const Line,
+        lines: &Lines,
     ) {
         // SAFETY: as the caller.
         unsafe {
@@ -131,16 +170,16 @@ impl<const W: usize, const C: usize> Sums<W, C> {
                         true => V::load(codes.add(w * t.panel_bytes + 128 * STEP + 64 * half)),
                         false => unpacked[w][half],
                     };
-                    for c in 0..C {
-                        let a = word::<V>(t, line, c, 2 * STEP + half);
+                    for n in 0..N {
+                        let a = lines.word::<C>(n, 2 * STEP + half);
                         for i in 0..2 {
                             let pairs = match const { kind::is_full(KIND) } {
                                 true => full_pairs(q[i], a),
                                 false => _mm256_maddubs_epi16(q[i], a),
                             };
-                            self.pairs[w][c][i] = match self.held {
+                            self.pairs[w][n][i] = match self.held {
                                 0 => pairs,
-                                _ => _mm256_add_epi16(self.pairs[w][c][i], pairs),
+                                _ => _mm256_add_epi16(self.pairs[w][n][i], pairs),
                             };
                         }
                     }
@@ -149,7 +188,7 @@ impl<const W: usize, const C: usize> Sums<W, C> {
                 if self.held == const { steps(KIND) } {
                     self.widen();
                 }
-                if !bytes && C == 4 {
+                if !bytes && N == 4 {
                     let sums = self.pairs.as_flattened_mut().as_flattened_mut();
                     sums.iter_mut().for_each(|sum| pin(sum));
                 }
@@ -168,11 +207,11 @@ impl<const W: usize, const C: usize> Sums<W, C> {
         unsafe {
             let one = _mm256_set1_epi16(1);
             for w in 0..W {
-                for c in 0..C {
+                for n in 0..N {
                     for i in 0..2 {
-                        let sum = _mm256_madd_epi16(self.pairs[w][c][i], one);
-                        self.whole[w][c][i] = match self.any {
-                            true => _mm256_add_epi32(self.whole[w][c][i], sum),
+                        let sum = _mm256_madd_epi16(self.pairs[w][n][i], one);
+                        self.whole[w][n][i] = match self.any {
+                            true => _mm256_add_epi32(self.whole[w][n][i], sum),
                             false => sum,
                         };
                     }
@@ -182,14 +221,15 @@ impl<const W: usize, const C: usize> Sums<W, C> {
         }
     }
 
-    /// Adds the scaled sums, and the minima, to the f32 chains.
+    /// Adds the scaled sums of the first or second lines, and the minima, to the f32 chains.
     #[inline(always)]
-    unsafe fn scale<const KIND: u8, const HALF: usize>(
+    unsafe fn scale<const KIND: u8, const HALF: usize, const C: usize>(
         &mut self,
         t: &ByteTile,
         scales: *const u8,
         b: usize,
-        line: *const Line,
+        lines: &Lines,
+        second: usize,
         acc: &mut [[[__m256; 2]; C]; W],
     ) {
         // SAFETY: as the caller.
@@ -201,14 +241,14 @@ impl<const W: usize, const C: usize> Sums<W, C> {
                 let scales = scales.add(w * t.panel_bytes);
                 let (scale, min) = bytes::scale_and_min::<V, KIND, HALF>(scales, b);
                 for c in 0..C {
-                    let acc = &mut acc[w][c];
-                    let start = start::<KIND, HALF>(t, line, c);
-                    let biased = V::as_float(V::plus32(self.whole[w][c], [start, start]));
-                    let bias = V::float(word::<V>(t, line, c, SCALE_BIAS));
-                    let product = V::fma_same(biased, word::<V>(t, line, c, SCALE), bias);
+                    let (acc, n) = (&mut acc[w][c], second * C + c);
+                    let start = start::<KIND, HALF, C>(t, lines, n);
+                    let biased = V::as_float(V::plus32(self.whole[w][n], [start, start]));
+                    let bias = V::float(lines.word::<C>(n, SCALE_BIAS));
+                    let product = V::fma_same(biased, lines.word::<C>(n, SCALE), bias);
                     *acc = V::fma(product, scale, *acc);
                     if const { kind::has_min(KIND) } {
-                        *acc = V::fma_same(min, word::<V>(t, line, c, SUM), *acc);
+                        *acc = V::fma_same(min, lines.word::<C>(n, SUM), *acc);
                     }
                 }
             }
@@ -238,21 +278,19 @@ unsafe fn full_pairs(codes: __m256i, a: __m256i) -> __m256i {
 /// What is added to the sums of a block, or of half `HALF` of it: the bits of 1.5·2²³, less what the
 /// zero point adds. Full bytes have lost 128 already, with or without a zero point.
 #[inline(always)]
-unsafe fn start<const KIND: u8, const HALF: usize>(
+unsafe fn start<const KIND: u8, const HALF: usize, const C: usize>(
     t: &ByteTile,
-    line: *const Line,
-    c: usize,
+    lines: &Lines,
+    n: usize,
 ) -> __m256i {
     // SAFETY: as the caller.
     unsafe {
         match const { (kind::is_full(KIND), kind::has_min(KIND), kind::has_halves(KIND)) } {
             (false, true, _) | (true, false, _) => V::same(BIAS),
-            (false, false, halves) => {
-                word::<V>(t, line, c, t.start + if halves { HALF } else { 0 })
-            }
+            (false, false, halves) => lines.word::<C>(n, t.start + if halves { HALF } else { 0 }),
             // B + 128·Σa from B − 128·Σa.
             (true, true, _) => {
-                let from = word::<V>(t, line, c, const { start_word(128).unwrap() });
+                let from = lines.word::<C>(n, const { start_word(128).unwrap() });
                 _mm256_sub_epi32(V::same(BIAS.wrapping_mul(2)), from)
             }
         }
