@@ -5,6 +5,8 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::with_kind;
@@ -96,6 +98,9 @@ impl FloatTile {
         FloatTile { weights, out: self.out.wrapping_add(PANEL_ROWS), ..*self }
     }
 }
+
+/// How far ahead a tile asks for numbers of 16 bits, in bytes.
+const AHEAD: usize = 2048;
 
 /// Calls `f(first token, tokens, first panel, panels)` for every tile: tokens by what fits
 /// the L2 cache, then panels, then tokens by at most the widest tile.
@@ -229,6 +234,11 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             add_block::<V, KIND, W, C>(t, k, &mut acc);
         }
         for k in (coded..t.cols / 2 * 2).step_by(2) {
+            // A line of a panel; f32s may be expanded ones, which are in the cache.
+            for w in 0..if KIND == kind::F32 { 0 } else { W } {
+                let line = t.weights.wrapping_add(w * t.panel_bytes + k * 2 * PANEL_ROWS);
+                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
+            }
             add_column::<V, KIND, 0, W, C>(t, k, &mut acc);
             add_column::<V, KIND, 1, W, C>(t, k, &mut acc);
         }
