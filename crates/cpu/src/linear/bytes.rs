@@ -639,6 +639,18 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
         if const { kind::sizes(KIND).low == 512 } {
             return [V::load(codes.add(128 * STEP)), V::load(codes.add(128 * STEP + 64))];
         }
+        if KIND == SUPER6 {
+            let vector = |i: usize| V::load(codes.add(192 * (STEP / 2) + 64 * i));
+            if STEP % 2 == 0 {
+                return [V::mask(vector(0), 63), V::mask(vector(1), 63)];
+            }
+            // The upper two bits of all three are another code.
+            const TOP: i8 = -64;
+            let bits = V::right::<2>(V::mask(vector(0), TOP));
+            let bits = V::right::<2>(V::with_bits(bits, vector(1), TOP));
+            let bits = V::right::<2>(V::with_bits(bits, vector(2), TOP));
+            return [V::mask(vector(2), 63), bits];
+        }
         let nibbles = V::load(codes.add(64 * STEP));
         let low = V::mask(nibbles, 15);
         let high = V::mask(V::right::<4>(nibbles), 15);
@@ -652,14 +664,6 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
                     _ => [V::right::<2>(plane), V::right::<3>(plane)],
                 };
                 [V::with_bits(low, a, 0x10), V::with_bits(high, b, 0x10)]
-            }
-            SUPER6 => {
-                let plane = V::load(codes.add(256 + 64 * (STEP / 2)));
-                let [a, b] = match STEP % 2 {
-                    0 => [V::left::<4>(plane), V::left::<2>(plane)],
-                    _ => [plane, V::right::<2>(plane)],
-                };
-                [V::with_bits(low, a, 0x30), V::with_bits(high, b, 0x30)]
             }
             TABLE4 => [V::look_up(low, &TABLE), V::look_up(high, &TABLE)],
             _ => [low, high],
@@ -693,7 +697,7 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
             }
             SUPER6 => {
                 let scale = V::signed(scales.add(64 + 32 * b + 16 * HALF));
-                (V::mul(V::halves(scales), scale), none)
+                (V::mul(full(0), scale), none)
             }
             TABLE4 => (V::powers(scales.add(16 * b)), none),
             WIDE => (full(0), none),

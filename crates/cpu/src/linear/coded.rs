@@ -115,7 +115,7 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
             }
             SUPER3 => {
                 let scale = V::signed(scales.add(64 + 32 * b + 16 * HALF));
-                (V::mul(V::halves(scales), scale), none)
+                (V::mul(full(0), scale), none)
             }
             TABLE_IQ1..=TABLE_IQ4 => (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none),
             TABLE16_IQ1 | TABLE16_IQ2 => {

@@ -142,7 +142,7 @@ impl PanelLayout {
             PanelLayout::Zero8 => (2, 64, 512, 0),
             PanelLayout::Super4 => (8, 320, 256, 0),
             PanelLayout::Super5 => (8, 320, 256, 64),
-            PanelLayout::Super6 => (8, 320, 256, 128),
+            PanelLayout::Super6 => (8, 320, 384, 0),
             PanelLayout::Table4 => (4, 64, 256, 0),
             PanelLayout::Super2 => (8, 576, 128, 0),
             PanelLayout::Super3 => (8, 320, 128, 64),

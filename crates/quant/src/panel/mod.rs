@@ -10,16 +10,17 @@
 //! ```text
 //! group = [scales of the 16 rows: scale_bytes][block 0: low, high][block 1: low, high] …
 //! low,  4 bits: 4 × 64 bytes; byte [8-column step s][row][j] = column 8s+j | column 8s+4+j << 4
+//! low,  6 bits: 6 × 64 bytes; byte [half h][4-column step i < 3][row][j] = column 16h+4i+j | bits 2i of
+//!       column 16h+12+j << 6
 //! low,  8 bits: 8 × 64 bytes; byte [4-column step g][row][j] = column 4g+j
 //! low,  2 bits: 2 × 64 bytes; bits 2g of byte [h][row][j]    = column 16h+4g+j
 //! low,  floats: 8 × 64 bytes; byte [4-column step g][4-row step r][p][i][j] = row 4r+i, column
 //!       4g+2p+j
 //! high, 1 bit:  64 bytes;     bit g of byte [row][j]         = the next bit of column 4g+j
-//! high, 2 bits: 2 × 64 bytes; bits 2g of byte [h][row][j]    = bits 4, 5 of column 16h+4g+j
 //! ```
 //!
 //! Scales stay as they are in the file (f16; the 6-bit scales of K-quants one to a byte), or are
-//! f32 where they hold more. Ternary tq1_0 and tq2_0 are Zero4 with codes 7–10.
+//! f32 where they hold more or there is room. Ternary tq1_0 and tq2_0 are Zero4 with codes 7–10.
 //!
 //! v are the sixteen values of a format, [`table`].
 //!
@@ -32,7 +33,7 @@
 //! | Zero8  | q8_0  | (q − 128)·d     | d f16, 2 blocks                           |
 //! | Super4 | q4_k  | (d·sc)·q − dm·m | d f16, dm f16, sc u8 × 8, m u8 × 8        |
 //! | Super5 | q5_k  | (d·sc)·q − dm·m | d f16, dm f16, sc u8 × 8, m u8 × 8        |
-//! | Super6 | q6_k  | (d·sc)·(q − 32) | d f16, 32 unused bytes, sc i8 × 16        |
+//! | Super6 | q6_k  | (d·sc)·(q − 32) | d f32, sc i8 × 16                         |
 //! | Table4 | mxfp4 | 2^(e−128)·v\[q\]  | e u8, 4 blocks                            |
 //! | Super2 | q2_k | (d·sc)·q − dm·m | d f16, dm f16, sc u8 × 16, m u8 × 16      |
 //! | Super3 | q3_k | (d·sc)·(q − 4)  | as Super6                                 |

@@ -157,7 +157,7 @@ fn put_scales(
             scales[192 + 16 * b + row] = fields.sub_mins[b];
         }
         PanelLayout::Super3 | PanelLayout::Super6 => {
-            put(0, fields.d);
+            put_float(scales, 0, row, f16_to_f32(fields.d));
             put_pair(scales, 64 + 32 * b, row, &fields.sub_scales[2 * b..]);
         }
         PanelLayout::Super2 => {
@@ -212,16 +212,27 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
     let put = |plane: &mut [u8], vector: usize, word: u32| {
         plane[64 * vector + 4 * row..][..4].copy_from_slice(&word.to_le_bytes());
     };
-    if group.low_bytes == 512 {
-        for (g, &word) in codes.iter().enumerate() {
-            put(low, g, word);
+    match group.low_bytes {
+        512 => {
+            for (g, &word) in codes.iter().enumerate() {
+                put(low, g, word);
+            }
+            return;
         }
-        return;
+        384 => {
+            for (h, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+                for i in 0..3 {
+                    put(low, 3 * h + i, codes[i] | (codes[3] >> (2 * i) & 0x0303_0303) << 6);
+                }
+            }
+            return;
+        }
+        _ => {}
     }
     let low_bits = if group.low_bytes == 128 { 2 } else { 4 };
     if low_bits == 2 {
         for (h, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
-            put(low, h, two_bits(codes, 0));
+            put(low, h, two_bits(codes));
         }
     } else {
         for s in 0..4 {
@@ -235,19 +246,14 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
             let bit = |c: &u32| (c >> low_bits) & 0x0101_0101;
             put(high, 0, bits.fold(0, |acc, (g, c)| acc | bit(c) << g));
         }
-        128 => {
-            for (h, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
-                put(high, h, two_bits(codes, low_bits));
-            }
-        }
         _ => {}
     }
 }
 
-/// Bits `from` and `from + 1` of the codes of 16 columns, in a word.
-fn two_bits(codes: &[u32; 4], from: u32) -> u32 {
+/// The two low bits of the codes of 16 columns, in a word.
+fn two_bits(codes: &[u32; 4]) -> u32 {
     let bits = codes.iter().enumerate();
-    bits.fold(0, |acc, (g, c)| acc | ((c >> from) & 0x0303_0303) << (2 * g))
+    bits.fold(0, |acc, (g, c)| acc | (c & 0x0303_0303) << (2 * g))
 }
 
 /// One row of one block: 32 codes and their scales.
@@ -317,12 +323,14 @@ fn codes_of_row(group: Group, block: &[u8], row: usize) -> [u8; BLOCK_COLS] {
     for (g, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let low = match group.low_bytes {
             512 => word(0, g),
+            384 if g % 4 < 3 => word(0, g / 4 * 3 + g % 4) & 0x3f3f_3f3f,
+            384 => (0..3)
+                .fold(0, |acc, i| acc | (word(0, g / 4 * 3 + i) >> 6 & 0x0303_0303) << (2 * i)),
             128 => (word(0, g / 4) >> (2 * (g % 4))) & 0x0303_0303,
             _ => (word(0, g / 2) >> (4 * (g % 2))) & 0x0f0f_0f0f,
         };
         let high = match group.high_bytes {
             64 => (word(group.low_bytes, 0) >> g) & 0x0101_0101,
-            128 => (word(256, g / 4) >> (2 * (g % 4))) & 0x0303_0303,
             _ => 0,
         };
         let low_bits = if group.low_bytes == 128 { 2 } else { 4 };
@@ -373,7 +381,7 @@ fn lane_of_group(
             lane(codes, [scale(0), scale(1)], [min(0), min(1)])
         }
         Super3 | Super6 => {
-            let scale = |s: usize| half(0) * signed(64 + 32 * b + 16 * s);
+            let scale = |s: usize| full(0) * signed(64 + 32 * b + 16 * s);
             let codes = if layout == Super3 { codes.map(|code| code + 124) } else { codes };
             lane(codes, [scale(0), scale(1)], mins)
         }
