@@ -84,7 +84,7 @@ pub(super) struct ByteTile {
 
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
 unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
-    if V::TWO_STREAMS && job.tokens == 1 && const { kind::is_full(KIND) } {
+    if V::TWO_STREAMS && job.tokens == 1 && !const { kind::is_coded(KIND) } {
         // SAFETY: passed on.
         return unsafe { run_one::<V, KIND>(job) };
     }
@@ -111,8 +111,8 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     }
 }
 
-/// One token on packed panels of full bytes, each with one from the other half of them: a core reads two
-/// streams of memory faster than one, and both share the token's words.
+/// One token on packed panels, each with one from the other half of them: a core reads two streams of memory
+/// faster than one.
 unsafe fn run_one<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
     let half = job.panels.len().div_ceil(2);
     for p in job.panels.clone().take(half) {

@@ -32,13 +32,18 @@ const fn steps(kind: u8) -> usize {
     }
 }
 
-/// How far ahead a tile prefetches codes of this kind, in bytes: measured on Zen 3 (bench/NOTES.md).
-const fn ahead(kind: u8) -> usize {
-    if kind::sizes(kind).codes <= 256 { 2048 } else { PREFETCH }
+/// How far ahead a tile of so many panels prefetches codes of this kind, in bytes: measured on Zen 3
+/// (bench/NOTES.md).
+const fn ahead(kind: u8, panels: usize) -> usize {
+    match (panels, kind::sizes(kind).codes) {
+        (2, _) => 768,
+        (_, ..=256) => 2048,
+        _ => PREFETCH,
+    }
 }
 
-/// W panels × C tokens over all columns. N = 2·C takes both lines of a loud block at once, so that its codes
-/// are unpacked once; N = C, where the registers hold no more, one after the other.
+/// W panels, block by block in turn, × C tokens over all columns. N = 2·C takes both lines of a loud block at
+/// once, so that its codes are unpacked once; N = C, where the registers hold no more, one after the other.
 ///
 /// # Safety
 /// As [`bytes::tile`]; AVX2, FMA and F16C are there.
@@ -52,16 +57,19 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const 
         let mut acc = [[[_mm256_setzero_ps(); 2]; C]; W];
         let mut walk = Walk::new::<C>(t);
         loop {
-            let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
+            let both = N > C && walk.is_loud();
             for w in 0..W {
-                let codes = codes.wrapping_add(w * t.panel_bytes);
-                bytes::prefetch::<KIND>(codes, const { ahead(KIND) });
+                let scales = walk.scales.add(w * t.panel_bytes);
+                let codes = scales.add(sizes.scales + walk.b * sizes.codes);
+                bytes::prefetch::<KIND>(codes, const { ahead(KIND, W) });
+                if both {
+                    add_block::<KIND, C, N>(t, scales, walk.b, codes, walk.line, &mut acc[w]);
+                } else {
+                    add_block::<KIND, C, C>(t, scales, walk.b, codes, walk.line, &mut acc[w]);
+                }
             }
-            if N > C && walk.is_loud() {
-                add_block::<KIND, W, C, N>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
+            if both {
                 walk.pass_second();
-            } else {
-                add_block::<KIND, W, C, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
             }
             if !walk.next::<KIND, 1, C>(t) {
                 break;
@@ -76,32 +84,32 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const 
     }
 }
 
-/// Adds one block to the chains of a tile: N ÷ C lines of each token.
+/// Adds one block of a panel to its chains: N ÷ C lines of each token.
 #[inline(always)]
-unsafe fn add_block<const KIND: u8, const W: usize, const C: usize, const N: usize>(
+unsafe fn add_block<const KIND: u8, const C: usize, const N: usize>(
     t: &ByteTile,
     scales: *const u8,
     b: usize,
     codes: *const u8,
     line: *const Line,
-    acc: &mut [[[__m256; 2]; C]; W],
+    acc: &mut [[__m256; 2]; C],
 ) {
     // SAFETY: as the caller.
     unsafe {
         let halves = const { kind::has_halves(KIND) };
         let lines = Lines { first: line, tokens: t.lines, second: second_lines(t.blocks) };
-        let mut sums = Sums::<W, N>::NEW;
-        sums.add::<KIND, 0, C>(t, codes, &lines);
-        sums.add::<KIND, 1, C>(t, codes, &lines);
-        let mut first = Sums::<W, N>::NEW;
+        let mut sums = Sums::<N>::NEW;
+        sums.add::<KIND, 0, C>(codes, &lines);
+        sums.add::<KIND, 1, C>(codes, &lines);
+        let mut first = Sums::<N>::NEW;
         if halves {
             std::mem::swap(&mut first, &mut sums);
             if N == C {
                 first.scale::<KIND, 0, C>(t, scales, b, &lines, 0, acc);
             }
         }
-        sums.add::<KIND, 2, C>(t, codes, &lines);
-        sums.add::<KIND, 3, C>(t, codes, &lines);
+        sums.add::<KIND, 2, C>(codes, &lines);
+        sums.add::<KIND, 3, C>(codes, &lines);
         for second in 0..N / C {
             if halves && N > C {
                 first.scale::<KIND, 0, C>(t, scales, b, &lines, second, acc);
@@ -132,17 +140,17 @@ impl Lines {
     }
 }
 
-/// Integer sums of W panels × N lines.
-struct Sums<const W: usize, const N: usize> {
+/// Integer sums of a panel × N lines.
+struct Sums<const N: usize> {
     /// Sums of 16 bits, and how many products are in them.
-    pairs: [[[__m256i; 2]; N]; W],
+    pairs: [[__m256i; 2]; N],
     held: usize,
     /// Sums of 32 bits, once there are any.
-    whole: [[[__m256i; 2]; N]; W],
+    whole: [[__m256i; 2]; N],
     any: bool,
 }
 
-impl<const W: usize, const N: usize> Sums<W, N> {
+impl<const N: usize> Sums<N> {
     // SAFETY: zeros are vectors.
     const NEW: Self = unsafe { std::mem::zeroed() };
 
@@ -150,38 +158,35 @@ impl<const W: usize, const N: usize> Sums<W, N> {
     #[inline(always)]
     unsafe fn add<const KIND: u8, const STEP: usize, const C: usize>(
         &mut self,
-        t: &ByteTile,
         codes: *const u8,
         lines: &Lines,
     ) {
         // SAFETY: as the caller.
         unsafe {
             let bytes = const { kind::sizes(KIND).low == 512 };
-            let mut unpacked = [[V::int(V::same(0)); 2]; W];
-            for w in 0..if bytes { 0 } else { W } {
-                compiler_fence(Ordering::SeqCst);
-                unpacked[w] = bytes::unpack::<V, KIND, STEP>(codes.add(w * t.panel_bytes));
-            }
+            compiler_fence(Ordering::SeqCst);
+            let unpacked = match bytes {
+                true => [V::int(V::same(0)); 2],
+                false => bytes::unpack::<V, KIND, STEP>(codes),
+            };
             for half in 0..2 {
-                for w in 0..W {
-                    // Nothing is loaded before its turn: the registers hold no more.
-                    compiler_fence(Ordering::SeqCst);
-                    let q = match bytes {
-                        true => V::load(codes.add(w * t.panel_bytes + 128 * STEP + 64 * half)),
-                        false => unpacked[w][half],
-                    };
-                    for n in 0..N {
-                        let a = lines.word::<C>(n, 2 * STEP + half);
-                        for i in 0..2 {
-                            let pairs = match const { kind::is_full(KIND) } {
-                                true => full_pairs(q[i], a),
-                                false => _mm256_maddubs_epi16(q[i], a),
-                            };
-                            self.pairs[w][n][i] = match self.held {
-                                0 => pairs,
-                                _ => _mm256_add_epi16(self.pairs[w][n][i], pairs),
-                            };
-                        }
+                // Nothing is loaded before its turn: the registers hold no more.
+                compiler_fence(Ordering::SeqCst);
+                let q = match bytes {
+                    true => V::load(codes.add(128 * STEP + 64 * half)),
+                    false => unpacked[half],
+                };
+                for n in 0..N {
+                    let a = lines.word::<C>(n, 2 * STEP + half);
+                    for i in 0..2 {
+                        let pairs = match const { kind::is_full(KIND) } {
+                            true => full_pairs(q[i], a),
+                            false => _mm256_maddubs_epi16(q[i], a),
+                        };
+                        self.pairs[n][i] = match self.held {
+                            0 => pairs,
+                            _ => _mm256_add_epi16(self.pairs[n][i], pairs),
+                        };
                     }
                 }
                 self.held += 1;
@@ -189,12 +194,10 @@ impl<const W: usize, const N: usize> Sums<W, N> {
                     self.widen();
                 }
                 if !bytes && N == 4 {
-                    let sums = self.pairs.as_flattened_mut().as_flattened_mut();
-                    sums.iter_mut().for_each(|sum| pin(sum));
+                    self.pairs.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
                 }
                 if const { steps(KIND) == 1 } {
-                    let sums = self.whole.as_flattened_mut().as_flattened_mut();
-                    sums.iter_mut().for_each(|sum| pin(sum));
+                    self.whole.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
                 }
             }
         }
@@ -206,15 +209,13 @@ impl<const W: usize, const N: usize> Sums<W, N> {
         // SAFETY: as the caller.
         unsafe {
             let one = _mm256_set1_epi16(1);
-            for w in 0..W {
-                for n in 0..N {
-                    for i in 0..2 {
-                        let sum = _mm256_madd_epi16(self.pairs[w][n][i], one);
-                        self.whole[w][n][i] = match self.any {
-                            true => _mm256_add_epi32(self.whole[w][n][i], sum),
-                            false => sum,
-                        };
-                    }
+            for n in 0..N {
+                for i in 0..2 {
+                    let sum = _mm256_madd_epi16(self.pairs[n][i], one);
+                    self.whole[n][i] = match self.any {
+                        true => _mm256_add_epi32(self.whole[n][i], sum),
+                        false => sum,
+                    };
                 }
             }
             (self.held, self.any) = (0, true);
@@ -230,26 +231,23 @@ impl<const W: usize, const N: usize> Sums<W, N> {
         b: usize,
         lines: &Lines,
         second: usize,
-        acc: &mut [[[__m256; 2]; C]; W],
+        acc: &mut [[__m256; 2]; C],
     ) {
         // SAFETY: as the caller.
         unsafe {
             if self.held > 0 {
                 self.widen();
             }
-            for w in 0..W {
-                let scales = scales.add(w * t.panel_bytes);
-                let (scale, min) = bytes::scale_and_min::<V, KIND, HALF>(scales, b);
-                for c in 0..C {
-                    let (acc, n) = (&mut acc[w][c], second * C + c);
-                    let start = start::<KIND, HALF, C>(t, lines, n);
-                    let biased = V::as_float(V::plus32(self.whole[w][n], [start, start]));
-                    let bias = V::float(lines.word::<C>(n, SCALE_BIAS));
-                    let product = V::fma_same(biased, lines.word::<C>(n, SCALE), bias);
-                    *acc = V::fma(product, scale, *acc);
-                    if const { kind::has_min(KIND) } {
-                        *acc = V::fma_same(min, lines.word::<C>(n, SUM), *acc);
-                    }
+            let (scale, min) = bytes::scale_and_min::<V, KIND, HALF>(scales, b);
+            for c in 0..C {
+                let (acc, n) = (&mut acc[c], second * C + c);
+                let start = start::<KIND, HALF, C>(t, lines, n);
+                let biased = V::as_float(V::plus32(self.whole[n], [start, start]));
+                let bias = V::float(lines.word::<C>(n, SCALE_BIAS));
+                let product = V::fma_same(biased, lines.word::<C>(n, SCALE), bias);
+                *acc = V::fma(product, scale, *acc);
+                if const { kind::has_min(KIND) } {
+                    *acc = V::fma_same(min, lines.word::<C>(n, SUM), *acc);
                 }
             }
         }

@@ -25,7 +25,7 @@ pub(super) trait Vector {
     const ISA: Isa;
     /// Panels (at most 2), and most tokens, of a tile in the int8 arithmetic.
     const BYTE_TILE: (usize, usize);
-    /// Whether a tile of one token takes two packed panels of full bytes, from different halves of them.
+    /// Whether a tile of one token takes two packed panels, from different halves of them.
     const TWO_STREAMS: bool;
     /// Most tokens of a tile of expanded panels.
     const WIDE_TOKENS: usize;
