@@ -240,13 +240,10 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
             put(low, s, nibbles(codes[2 * s]) | nibbles(codes[2 * s + 1]) << 4);
         }
     }
-    match group.high_bytes {
-        64 => {
-            let bits = codes.iter().enumerate();
-            let bit = |c: &u32| (c >> low_bits) & 0x0101_0101;
-            put(high, 0, bits.fold(0, |acc, (g, c)| acc | bit(c) << g));
-        }
-        _ => {}
+    if group.high_bytes == 64 {
+        let bits = codes.iter().enumerate();
+        let bit = |c: &u32| (c >> low_bits) & 0x0101_0101;
+        put(high, 0, bits.fold(0, |acc, (g, c)| acc | bit(c) << g));
     }
 }
 
