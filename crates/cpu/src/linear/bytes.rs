@@ -641,7 +641,7 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
         }
         if KIND == SUPER6 {
             let vector = |i: usize| V::load(codes.add(192 * (STEP / 2) + 64 * i));
-            if STEP % 2 == 0 {
+            if STEP.is_multiple_of(2) {
                 return [V::mask(vector(0), 63), V::mask(vector(1), 63)];
             }
             // The upper two bits of all three are another code.

@@ -212,34 +212,25 @@ fn put_codes(group: Group, row: usize, codes: &[u32; 8], block: &mut [u8]) {
     let put = |plane: &mut [u8], vector: usize, word: u32| {
         plane[64 * vector + 4 * row..][..4].copy_from_slice(&word.to_le_bytes());
     };
+    let halves = codes.as_chunks::<4>().0.iter().enumerate();
     match group.low_bytes {
-        512 => {
-            for (g, &word) in codes.iter().enumerate() {
-                put(low, g, word);
-            }
-            return;
-        }
+        512 => codes.iter().enumerate().for_each(|(g, &word)| put(low, g, word)),
         384 => {
-            for (h, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+            for (h, codes) in halves {
                 for i in 0..3 {
                     put(low, 3 * h + i, codes[i] | (codes[3] >> (2 * i) & 0x0303_0303) << 6);
                 }
             }
-            return;
         }
-        _ => {}
+        128 => halves.for_each(|(h, codes)| put(low, h, two_bits(codes))),
+        _ => {
+            for s in 0..4 {
+                let nibbles = |word: u32| word & 0x0f0f_0f0f;
+                put(low, s, nibbles(codes[2 * s]) | nibbles(codes[2 * s + 1]) << 4);
+            }
+        }
     }
     let low_bits = if group.low_bytes == 128 { 2 } else { 4 };
-    if low_bits == 2 {
-        for (h, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
-            put(low, h, two_bits(codes));
-        }
-    } else {
-        for s in 0..4 {
-            let nibbles = |word: u32| word & 0x0f0f_0f0f;
-            put(low, s, nibbles(codes[2 * s]) | nibbles(codes[2 * s + 1]) << 4);
-        }
-    }
     if group.high_bytes == 64 {
         let bits = codes.iter().enumerate();
         let bit = |c: &u32| (c >> low_bits) & 0x0101_0101;
