@@ -1,8 +1,8 @@
 //! Measures the linear kernels beside the limits of the machine, in the same run.
 //!
-//! `cargo run --release -p tokenmill-cpu --example linear [-- format … isa … ROWSxCOLS … tokens …]`, on one
+//! `cargo run --release -p tokenmill-cpu --example linear [-- format … isa … ROWSxCOLS … tokens … hot]`, on one
 //! thread. For up to 8 tokens the rate is bytes of weights; for more it is operations (2 per weight and
-//! token).
+//! token). `hot` takes one copy of a weight, which a cache may hold, instead of more than caches do.
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -24,12 +24,14 @@ const COLD_BYTES: usize = 192 << 20;
 fn main() {
     let (mut formats, mut isas) = (Vec::new(), Vec::new());
     let (mut shapes, mut tokens) = (Vec::new(), Vec::new());
+    let mut cold_bytes = COLD_BYTES;
     for arg in std::env::args().skip(1) {
         let shape = arg.split_once('x').and_then(|(r, c)| Some((r.parse().ok()?, c.parse().ok()?)));
         match (Isa::from_name(&arg), shape, arg.parse()) {
             (Some(isa), ..) => isas.push(isa),
             (_, Some(shape), _) => shapes.push(shape),
             (_, _, Ok(n)) => tokens.push(n),
+            _ if arg == "hot" => cold_bytes = 0,
             _ => formats.push(arg),
         }
     }
@@ -49,17 +51,24 @@ fn main() {
     for format in FORMATS.iter().filter(|f| f.id.is_weight() && named(f.name)) {
         for &(rows, cols) in &shapes {
             for &isa in &isas {
-                measure(format.id, rows, cols, isa, &tokens);
+                measure(format.id, rows, cols, isa, &tokens, cold_bytes);
             }
         }
     }
 }
 
-/// Prints one line for a shape.
-fn measure(format: FormatId, rows: usize, cols: usize, isa: Isa, tokens: &[usize]) {
+/// Prints one line for a shape, of which there are copies of at least `cold_bytes` together.
+fn measure(
+    format: FormatId,
+    rows: usize,
+    cols: usize,
+    isa: Isa,
+    tokens: &[usize],
+    cold_bytes: usize,
+) {
     let Ok(spec) = PanelSpec::new(format, rows, cols) else { return };
     let stored = stored(format, rows * spec.stored_row_bytes());
-    let copies = (COLD_BYTES / spec.bytes()).max(1);
+    let copies = (cold_bytes / spec.bytes()).max(1);
     let mut weights = Buffer::zeroed(copies * spec.bytes()).expect("memory for the weights");
     let bytes = weights.bytes_mut();
     for copy in bytes.chunks_exact_mut(spec.bytes()) {
