@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 use tokenmill_quant::float::E4M3_UNIT;
 
-use super::bytes::{self, ByteTile};
+use super::bytes::{self, ByteTile, PREFETCH};
 use super::floats::{self, FloatTile};
 use super::kind::{self, Expands};
 use super::nibbles;
@@ -62,7 +62,8 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     // 12 integer and float sums of the 16 registers; without VNNI 8 of 16 bits, the others wait in
     // the cache.
     const BYTE_TILE: (usize, usize) = (1, if VNNI { 3 } else { 4 });
-    const TWO_STREAMS: bool = !VNNI;
+    const TWO_STREAMS: usize = if VNNI { 0 } else { 1 };
+    const AHEAD: (usize, usize) = (PREFETCH, 0);
     const WIDE_TOKENS: usize = if VNNI { 3 } else { nibbles::TOKENS };
     // 12 sums too: of two panels only up to 2 tokens are added up at once.
     const FLOAT_TILE: (usize, usize) = (2, 6);

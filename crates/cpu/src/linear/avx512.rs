@@ -29,12 +29,14 @@ impl Vector for Avx512 {
     const ISA: Isa = Isa::Avx512;
     // 16 integer and float sums of the 32 registers; with 24 the compiler spills.
     const BYTE_TILE: (usize, usize) = (2, 4);
-    const TWO_STREAMS: bool = false;
+    const TWO_STREAMS: usize = 4;
+    // Measured on Zen 4 (bench/NOTES.md).
+    const AHEAD: (usize, usize) = (256, 2048);
     const WIDE_TOKENS: usize = wide::TOKENS;
     const FLOAT_TILE: (usize, usize) = (4, 6);
     const CODED_TOKENS: usize = 6;
     const E4M3_UNIT: f32 = 1.0;
-    const EXPAND_FROM: usize = 7;
+    const EXPAND_FROM: usize = 5;
     const EXPANDS: kind::Expands = kind::Expands::Bytes;
 
     #[inline(always)]

@@ -84,9 +84,9 @@ pub(super) struct ByteTile {
 
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
 unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
-    if V::TWO_STREAMS && job.tokens == 1 && !const { kind::is_coded(KIND) } {
+    if job.tokens <= V::TWO_STREAMS && !const { kind::is_coded(KIND) } {
         // SAFETY: passed on.
-        return unsafe { run_one::<V, KIND>(job) };
+        return unsafe { run_few::<V, KIND>(job) };
     }
     let panels = V::BYTE_TILE.0;
     let gains = !kind::is_full(KIND) || !matches!(V::EXPANDS, Expands::Coded);
@@ -111,14 +111,14 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     }
 }
 
-/// One token on packed panels, each with one from the other half of them: a core reads two streams of memory
-/// faster than one.
-unsafe fn run_one<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
+/// Few tokens on packed panels, each with one from the other half of them: a core reads two streams of memory
+/// faster than one, or than two that end with every panel.
+unsafe fn run_few<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
     let half = job.panels.len().div_ceil(2);
     for p in job.panels.clone().take(half) {
         let tile = ByteTile::new(job, p, Some(p + half).filter(|&p| p < job.panels.end));
         // SAFETY: passed on.
-        unsafe { run_tokens::<V, KIND>(job, tile, p, 0..1, 1) }
+        unsafe { run_tokens::<V, KIND>(job, tile, p, 0..job.tokens, V::BYTE_TILE.1) }
     }
 }
 
@@ -425,7 +425,11 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
             for w in 0..if KIND < kind::FULL { W } else { 0 } {
-                prefetch::<KIND>(codes.wrapping_add(w * t.panel_bytes), PREFETCH);
+                let codes = codes.wrapping_add(w * t.panel_bytes);
+                prefetch::<KIND>(codes, V::AHEAD.0);
+                for i in 0..if V::AHEAD.1 > 0 { sizes.codes / 64 } else { 0 } {
+                    _mm_prefetch::<_MM_HINT_T1>(codes.wrapping_add(64 * i + V::AHEAD.1).cast());
+                }
             }
             add_block::<V, KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
             if KIND >= kind::WIDE {

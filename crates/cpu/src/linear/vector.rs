@@ -25,8 +25,11 @@ pub(super) trait Vector {
     const ISA: Isa;
     /// Panels (at most 2), and most tokens, of a tile in the int8 arithmetic.
     const BYTE_TILE: (usize, usize);
-    /// Whether a tile of one token takes two packed panels, from different halves of them.
-    const TWO_STREAMS: bool;
+    /// Most tokens for which a tile takes two packed panels from different halves of them.
+    const TWO_STREAMS: usize;
+    /// How far ahead a tile asks for packed codes, in bytes: for the nearest cache, and for the second-level
+    /// one where that is not zero.
+    const AHEAD: (usize, usize);
     /// Most tokens of a tile of expanded panels.
     const WIDE_TOKENS: usize;
     /// Most panels and tokens of a tile in the float arithmetics.
