@@ -11,13 +11,16 @@ pub enum Isa {
     AvxVnni,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
-    /// The same with the int8 tiles of AMX, for many tokens.
+    /// The same with BF16, where its dot products are found to round as [`crate::linear`] asks.
+    Avx512Bf16,
+    /// AVX-512 with the int8 tiles of AMX, for many tokens.
     Amx,
 }
 
 impl Isa {
     /// All of them, slowest first.
-    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Amx];
+    pub const ALL: [Isa; 6] =
+        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
     /// The best one this machine runs.
     pub fn detect() -> Isa {
@@ -35,6 +38,7 @@ impl Isa {
                 Isa::Avx2 => avx2,
                 Isa::AvxVnni => avx2 && has!("avxvnni"),
                 Isa::Avx512 => avx2 && has_avx512(),
+                Isa::Avx512Bf16 => avx2 && has_avx512() && has!("avx512bf16") && bf16::is_exact(),
                 Isa::Amx => avx2 && has_avx512() && amx::is_granted(),
             }
         }
@@ -51,6 +55,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512bf16",
             Isa::Amx => "amx",
         }
     }
@@ -69,6 +74,66 @@ fn has_avx512() -> bool {
         && has!("avx512dq")
         && has!("avx512vl")
         && has!("avx512vnni")
+}
+
+#[cfg(target_arch = "x86_64")]
+mod bf16 {
+    use std::arch::x86_64::*;
+
+    /// Bits of 16 sums or pairs.
+    type Words = [u32; 16];
+
+    /// Whether `vdpbf16ps` is an fma of the high halves and then one of the low halves, as far as its
+    /// inputs allow no subnormal: tried once on some thousand sums, most of which round in both steps.
+    pub(super) fn is_exact() -> bool {
+        static EXACT: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        // SAFETY: asked for only where the processor has it.
+        *EXACT.get_or_init(|| check(|sum, a, b| unsafe { dot(sum, a, b) }))
+    }
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn dot(sum: Words, a: Words, b: Words) -> Words {
+        // SAFETY: all are 64 bytes of which any bits are legal.
+        unsafe {
+            let sum = _mm512_dpbf16_ps(
+                std::mem::transmute::<Words, __m512>(sum),
+                std::mem::transmute::<Words, __m512bh>(a),
+                std::mem::transmute::<Words, __m512bh>(b),
+            );
+            std::mem::transmute::<__m512, Words>(sum)
+        }
+    }
+
+    /// Whether `dot` is two fmas on sums of every size, from those that a product hardly moves to those
+    /// it cancels.
+    pub(super) fn check(dot: impl Fn(Words, Words, Words) -> Words) -> bool {
+        let mut state = 1_u64;
+        let mut word = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_041);
+            (state >> 32) as u32
+        };
+        // Sign, 7 bits of significand, and an exponent near 1, or now and then as small as any is.
+        let mut number = || {
+            let bits = word();
+            let exponent = if bits >> 28 == 0 { 127 - 56 } else { 120 + (bits >> 24 & 15) };
+            bits & 0x807f | exponent << 7
+        };
+        let high = |pair: u32| f32::from_bits(pair & 0xffff_0000);
+        let low = |pair: u32| f32::from_bits(pair << 16);
+        (0..512).all(|_| {
+            let [a, b, c] = [(); 3].map(|()| std::array::from_fn(|_| number() << 16 | number()));
+            // Sums with all bits of a significand, some of them near minus a product.
+            let sum: Words = std::array::from_fn(|i| match i % 2 {
+                0 => c[i],
+                _ => (-high(a[i])).mul_add(high(b[i]), high(c[i]) / 4096.0).to_bits(),
+            });
+            let expect: Words = std::array::from_fn(|i| {
+                let first = high(a[i]).mul_add(high(b[i]), f32::from_bits(sum[i]));
+                low(a[i]).mul_add(low(b[i]), first).to_bits()
+            });
+            dot(sum, a, b) == expect
+        })
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -111,5 +176,28 @@ mod tests {
         let best = Isa::detect();
         assert!(best.is_available());
         assert!(Isa::ALL.into_iter().all(|isa| isa <= best || !isa.is_available()));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn dot_products_in_another_order_or_rounded_otherwise_are_told_apart() {
+        let [high, low] =
+            [|pair: u32| f32::from_bits(pair & 0xffff_0000), |pair| f32::from_bits(pair << 16)];
+        let with = |dot: fn([f32; 2], [f32; 2], f32) -> f32| {
+            bf16::check(|sum, a, b| {
+                std::array::from_fn(|i| {
+                    let pairs = [a[i], b[i]].map(|pair| [high(pair), low(pair)]);
+                    dot(pairs[0], pairs[1], f32::from_bits(sum[i])).to_bits()
+                })
+            })
+        };
+        assert!(with(|a, b, sum| a[1].mul_add(b[1], a[0].mul_add(b[0], sum))));
+        assert!(!with(|a, b, sum| a[0].mul_add(b[0], a[1].mul_add(b[1], sum))));
+        assert!(!with(|a, b, sum| sum + a[1].mul_add(b[1], a[0] * b[0])));
+        // Rounded once at the end.
+        assert!(!with(|a, b, sum| {
+            let exact = |i: usize| f64::from(a[i]) * f64::from(b[i]);
+            (f64::from(sum) + exact(0) + exact(1)) as f32
+        }));
     }
 }

@@ -29,7 +29,7 @@ macro_rules! per_isa {
             match isa {
                 // SAFETY: the features are there.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Amx => unsafe { avx512($($arg),*) },
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { avx512($($arg),*) },
                 // SAFETY: the features are there.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 | Isa::AvxVnni => unsafe { avx2($($arg),*) },

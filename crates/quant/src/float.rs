@@ -55,6 +55,17 @@ pub const fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits((bits as u32) << 16)
 }
 
+/// The smallest magnitude that products of bf16 numbers tell from zero, 2⁻⁵⁶, as bf16 bits. Numbers from it on
+/// are whole multiples of 2⁻⁶³, so their products and all sums of these are multiples of 2⁻¹²⁶: never
+/// subnormal, whatever an instruction does with subnormals.
+pub const BF16_LEAST: u16 = (127 - 56) << 7;
+
+/// bf16 bits for a product: those of zero below [`BF16_LEAST`].
+#[inline(always)]
+pub const fn bf16_factor(bits: u16) -> u16 {
+    if bits & 0x7fff < BF16_LEAST { 0 } else { bits }
+}
+
 /// f32 → bf16 bits, rounded to nearest, ties to even; NaNs are made quiet.
 #[inline]
 pub const fn f32_to_bf16(value: f32) -> u16 {

@@ -406,7 +406,7 @@ fn load_queries(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratc
         match isa {
             Isa::Scalar => {}
             Isa::Avx2 | Isa::AvxVnni => Avx2::load_queries(job, item, scratch),
-            Isa::Avx512 | Isa::Amx => Avx512::load_queries(job, item, scratch),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => Avx512::load_queries(job, item, scratch),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -424,7 +424,7 @@ fn run_split(isa: Isa, job: &AttendJob<'_>, item: &Item, split: usize, scratch: 
         match isa {
             Isa::Scalar => scalar::split(job, item, range, scratch),
             Isa::Avx2 | Isa::AvxVnni => Avx2::split(job, item, range, scratch),
-            Isa::Avx512 | Isa::Amx => Avx512::split(job, item, range, scratch),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => Avx512::split(job, item, range, scratch),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use tokenmill_quant::float::E4M3_UNIT;
+use tokenmill_quant::float::{BF16_LEAST, E4M3_UNIT};
 
 use super::bytes::{self, ByteTile, PREFETCH};
 use super::floats::{self, FloatTile};
@@ -64,8 +64,10 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     const BYTE_TILE: (usize, usize) = (1, if VNNI { 3 } else { 4 });
     const TWO_STREAMS: usize = if VNNI { 0 } else { 1 };
     const AHEAD: (usize, usize) = (PREFETCH, 0);
+    const FLOATS_AHEAD: (usize, usize) = (2048, 0);
     const WIDE_TOKENS: usize = if VNNI { 3 } else { nibbles::TOKENS };
     // 12 sums too: of two panels only up to 2 tokens are added up at once.
+    const PAIRS: bool = false;
     const FLOAT_TILE: (usize, usize) = (2, 6);
     const CODED_TOKENS: usize = 5;
     const E4M3_UNIT: f32 = E4M3_UNIT;
@@ -300,8 +302,12 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
             let pair = Self::load(from);
             let low = both!(pair => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pair)));
             let mask = _mm256_set1_epi32(-65536);
-            [low, both!(pair => _mm256_castsi256_ps(_mm256_and_si256(pair, mask)))]
+            [both!(pair => _mm256_castsi256_ps(_mm256_and_si256(pair, mask))), low]
         }
+    }
+    #[inline(always)]
+    unsafe fn dot_pairs(_: [__m256; 2], _: [__m256i; 2], _: __m256i) -> [__m256; 2] {
+        unreachable!("AVX2 has no dot products of bf16")
     }
     #[inline(always)]
     unsafe fn to_bf16(v: [__m256; 2]) -> [__m256; 2] {
@@ -312,7 +318,10 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
                 let number = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_ORD_Q>(v, v));
                 let rounded = _mm256_add_epi32(bits, _mm256_and_si256(half, number));
-                _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_set1_epi32(-65536)))
+                let rounded = _mm256_and_si256(rounded, _mm256_set1_epi32(-65536));
+                let size = _mm256_and_si256(rounded, _mm256_set1_epi32(i32::MAX));
+                let below = _mm256_set1_epi32((i32::from(BF16_LEAST) << 16) - 1);
+                _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_cmpgt_epi32(size, below)))
             })
         }
     }

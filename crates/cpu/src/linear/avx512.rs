@@ -2,6 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use tokenmill_quant::float::BF16_LEAST;
+
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
 use super::turned::{self, TrellisTile};
@@ -9,8 +11,8 @@ use super::vector::Vector;
 use super::{kind, wide};
 use crate::isa::Isa;
 
-/// AVX-512 F, BW, DQ, VL and VNNI.
-pub(super) struct Avx512;
+/// AVX-512 F, BW, DQ, VL and VNNI; with `PAIRS` also BF16, for the bf16 chain.
+pub(super) struct Avx512<const PAIRS: bool = false>;
 
 /// The first `rows` of 16 lanes.
 #[inline(always)]
@@ -21,7 +23,7 @@ fn first(rows: usize) -> u16 {
 // SAFETY (every block below): the contract of `Vector`: the instruction set is available and
 // the pointers cover what is read or written.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Vector for Avx512 {
+impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
     type Int = __m512i;
     type Float = __m512;
     type Same = __m512i;
@@ -32,7 +34,9 @@ impl Vector for Avx512 {
     const TWO_STREAMS: usize = 4;
     // Measured on Zen 4 (bench/NOTES.md).
     const AHEAD: (usize, usize) = (256, 2048);
+    const FLOATS_AHEAD: (usize, usize) = (256, 1024);
     const WIDE_TOKENS: usize = wide::TOKENS;
+    const PAIRS: bool = PAIRS;
     const FLOAT_TILE: (usize, usize) = (4, 6);
     const CODED_TOKENS: usize = 6;
     const E4M3_UNIT: f32 = 1.0;
@@ -183,8 +187,12 @@ impl Vector for Avx512 {
         unsafe {
             let pair = _mm512_loadu_si512(from.cast());
             let high = _mm512_and_si512(pair, _mm512_set1_epi32(-65536));
-            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pair)), _mm512_castsi512_ps(high)]
+            [_mm512_castsi512_ps(high), _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pair))]
         }
+    }
+    #[inline(always)]
+    unsafe fn dot_pairs(sum: __m512, weights: __m512i, same: __m512i) -> __m512 {
+        unsafe { _mm512_dpbf16_ps(sum, bf16_lanes(weights), bf16_lanes(same)) }
     }
     #[inline(always)]
     unsafe fn to_bf16(v: __m512) -> __m512 {
@@ -194,7 +202,11 @@ impl Vector for Avx512 {
             let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
             let number = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(v, v);
             let rounded = _mm512_mask_add_epi32(bits, number, bits, half);
-            _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(-65536)))
+            let rounded = _mm512_and_si512(rounded, _mm512_set1_epi32(-65536));
+            let size = _mm512_and_si512(rounded, _mm512_set1_epi32(i32::MAX));
+            let least = _mm512_set1_epi32(i32::from(BF16_LEAST) << 16);
+            let counts = _mm512_cmpge_epi32_mask(size, least);
+            _mm512_castsi512_ps(_mm512_maskz_mov_epi32(counts, rounded))
         }
     }
     #[inline(always)]
@@ -245,21 +257,29 @@ impl Vector for Avx512 {
         unsafe { widen::<KIND>(panel, blocks, to) }
     }
     unsafe fn float_tile<const KIND: u8>(panels: usize, tokens: usize, t: &FloatTile) {
+        macro_rules! tiles {
+            ($tile:ident $(, $kind:ident)?) => {
+                match (panels, tokens) {
+                    (1, 1) => $tile::<$($kind,)? 1, 1>(t),
+                    (1, 2) => $tile::<$($kind,)? 1, 2>(t),
+                    (1, 3) => $tile::<$($kind,)? 1, 3>(t),
+                    (1, 4) => $tile::<$($kind,)? 1, 4>(t),
+                    (1, 5) => $tile::<$($kind,)? 1, 5>(t),
+                    (1, 6) => $tile::<$($kind,)? 1, 6>(t),
+                    (4, 1) => $tile::<$($kind,)? 4, 1>(t),
+                    (4, 2) => $tile::<$($kind,)? 4, 2>(t),
+                    (4, 3) => $tile::<$($kind,)? 4, 3>(t),
+                    (4, 4) => $tile::<$($kind,)? 4, 4>(t),
+                    (4, 5) => $tile::<$($kind,)? 4, 5>(t),
+                    (4, 6) => $tile::<$($kind,)? 4, 6>(t),
+                    _ => unreachable!("a tile is 1 or 4 panels and at most 6 tokens"),
+                }
+            };
+        }
         unsafe {
-            match (panels, tokens) {
-                (1, 1) => float_tile::<KIND, 1, 1>(t),
-                (1, 2) => float_tile::<KIND, 1, 2>(t),
-                (1, 3) => float_tile::<KIND, 1, 3>(t),
-                (1, 4) => float_tile::<KIND, 1, 4>(t),
-                (1, 5) => float_tile::<KIND, 1, 5>(t),
-                (1, 6) => float_tile::<KIND, 1, 6>(t),
-                (4, 1) => float_tile::<KIND, 4, 1>(t),
-                (4, 2) => float_tile::<KIND, 4, 2>(t),
-                (4, 3) => float_tile::<KIND, 4, 3>(t),
-                (4, 4) => float_tile::<KIND, 4, 4>(t),
-                (4, 5) => float_tile::<KIND, 4, 5>(t),
-                (4, 6) => float_tile::<KIND, 4, 6>(t),
-                _ => unreachable!("a tile is 1 or 4 panels and at most 6 tokens"),
+            match const { KIND == kind::PAIRS } {
+                true => tiles!(pair_tile),
+                false => tiles!(float_tile, KIND),
             }
         }
     }
@@ -308,6 +328,19 @@ unsafe fn trellis_tile<const C: usize>(t: &TrellisTile) {
 unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
     // SAFETY: as above.
     unsafe { bytes::widen::<Avx512, KIND>(panel, blocks, to) }
+}
+
+/// 32 bf16s.
+#[inline(always)]
+fn bf16_lanes(v: __m512i) -> __m512bh {
+    // SAFETY: the same bits in another type.
+    unsafe { std::mem::transmute(v) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
+unsafe fn pair_tile<const W: usize, const C: usize>(t: &FloatTile) {
+    // SAFETY: as above.
+    unsafe { floats::tile::<Avx512<true>, { kind::PAIRS }, W, C>(t) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]

@@ -25,7 +25,7 @@
 //! A row is the lines of its blocks, then lines of bits that say which blocks are loud (bit
 //! b % 32 of word b / 32), then the second lines, zero where the block is not loud.
 
-use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
+use tokenmill_quant::float::{bf16_factor, bf16_to_f32, f32_to_bf16};
 use tokenmill_quant::panel::{BLOCK_COLS, PanelLayout};
 
 use super::Mode;
@@ -83,7 +83,7 @@ pub enum Encoding {
     Int8,
     /// The same with second bytes in every block, for a weight whose inputs matter most.
     Int8Twice,
-    /// f32 values rounded to bf16.
+    /// Values rounded to bf16: as f32s, or as pairs for an instruction set that multiplies pairs.
     Bf16,
     /// f32 values as they are.
     F32,
@@ -104,6 +104,7 @@ impl Encoding {
             (_, Mode::F32) => Encoding::F32,
             (_, Mode::Bf16) => Encoding::Bf16,
             (layout, Mode::Int8) if layout.is_integer() => Encoding::Int8,
+            (PanelLayout::Bf16, Mode::Int8) => Encoding::Bf16,
             _ => Encoding::F32,
         }
     }
@@ -144,6 +145,7 @@ impl Encoding {
         match self {
             Encoding::Int8 => encode_bytes(isa, x, LOUD, out),
             Encoding::Int8Twice => encode_bytes(isa, x, -1.0, out),
+            Encoding::Bf16 if isa == Isa::Avx512Bf16 => encode_pairs(isa, x, out),
             Encoding::Bf16 => encode_rounded(isa, x, out),
             Encoding::F32 | Encoding::Turned | Encoding::TurnedTwice => {
                 encode_floats(isa, x, out);
@@ -157,6 +159,8 @@ per_isa! {
     encode_bytes(x: &[f32], loud: f32, out: &mut [Line]) = bytes_of_row;
     /// A row rounded to bf16.
     encode_rounded(x: &[f32], out: &mut [Line]) = rounded_row;
+    /// A row rounded to bf16, in pairs of columns as they lie in panels.
+    encode_pairs(x: &[f32], out: &mut [Line]) = pairs_of_row;
     /// A row as it is.
     encode_floats(x: &[f32], out: &mut [Line]) = float_row;
 }
@@ -199,7 +203,32 @@ fn magnitude(x: &[f32]) -> f32 {
 
 #[inline(always)]
 fn rounded_row(x: &[f32], out: &mut [Line]) {
-    words_of_row(x, out, |x| bf16_to_f32(f32_to_bf16(x)).to_bits());
+    words_of_row(x, out, |x| rounded(x).to_bits());
+}
+
+/// Rounded to bf16; zero where products do not tell it from that.
+#[inline(always)]
+pub(super) fn rounded(x: f32) -> f32 {
+    bf16_to_f32(bf16_factor(f32_to_bf16(x)))
+}
+
+#[inline(always)]
+fn pairs_of_row(x: &[f32], out: &mut [Line]) {
+    let (whole, rest) = x.as_chunks::<32>();
+    let (lines, tail) = out.split_at_mut(whole.len());
+    let pair = |first: f32, second: f32| rounded(first).to_bits() | rounded(second).to_bits() >> 16;
+    for (x, line) in whole.iter().zip(lines) {
+        for (x, to) in x.as_chunks::<2>().0.iter().zip(&mut line.0) {
+            *to = pair(x[0], x[1]);
+        }
+    }
+    // A row of pairs is half as long as its lines; of what is not a whole line the rest is zero.
+    if let Some(line) = tail.first_mut() {
+        *line = Line::ZERO;
+        for (x, to) in rest.chunks(2).zip(&mut line.0) {
+            *to = pair(x[0], x.get(1).copied().unwrap_or(0.0));
+        }
+    }
 }
 
 #[inline(always)]
@@ -413,6 +442,18 @@ mod tests {
                     out
                 };
                 for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                    if (encoding, isa) == (Encoding::Bf16, Isa::Avx512Bf16) {
+                        let pair = |w: &[u32]| w[0] | w[1] >> 16;
+                        let words = |lines: Vec<Line>| lines.into_iter().flat_map(|line| line.0);
+                        let numbers: Vec<u32> = words(run(Isa::Scalar)).take(x.len() + 1).collect();
+                        let pairs = words(run(isa)).take(x.len().div_ceil(2));
+                        assert!(
+                            pairs.eq(numbers.chunks_exact(2).map(pair)),
+                            "{} in pairs",
+                            x.len()
+                        );
+                        continue;
+                    }
                     assert!(run(isa) == run(Isa::Scalar), "{encoding:?} on {}", isa.name());
                 }
             }

@@ -1,11 +1,13 @@
 //! The f32 and bf16 chains on vectors: one fma per row, token and column, columns in order.
 //!
 //! Panels of f32, f16 and, for few tokens, bf16 weights and codes of floats are read as they are. Others are
-//! expanded to f32 a chunk of columns at a time; between chunks the chains wait in the output.
+//! expanded to f32 a chunk of columns at a time; between chunks the chains wait in the output. Where the
+//! processor multiplies pairs of bf16 numbers, rows in bf16 are pairs, and so are weights: as they are stored, or
+//! what others are expanded to.
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
@@ -26,6 +28,10 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
     // SAFETY: passed on.
     unsafe {
         match job.spec.layout() {
+            PanelLayout::Bf16 if V::PAIRS && job.tokens > V::FLOAT_TILE.1 => {
+                run_stored_pairs::<V>(job)
+            }
+            PanelLayout::Bf16 if V::PAIRS => run_plain::<V, { kind::PAIRS }>(job),
             PanelLayout::Bf16 if job.tokens >= EXPAND_FROM => run_pairs::<V>(job, scratch),
             PanelLayout::Bf16 => run_plain::<V, { kind::BF16 }>(job),
             PanelLayout::F16 => run_plain::<V, { kind::F16 }>(job),
@@ -56,12 +62,13 @@ pub(super) struct FloatTile {
     weights: *const u8,
     panel_bytes: usize,
     cols: usize,
-    /// First column of the first token, and f32s from one token to the next.
+    /// First column of the first token, and words from one token to the next.
     input: *const f32,
     input_stride: usize,
-    /// First result, and f32s from one token to the next.
+    /// First result, and f32s from one token to the next, and from one panel to the next.
     out: *mut f32,
     stride: usize,
+    apart: usize,
     /// Whether the chains go on from what is in `out`.
     resume: bool,
     /// Rows of the last panel that exist; those before it are whole.
@@ -69,21 +76,28 @@ pub(super) struct FloatTile {
 }
 
 impl FloatTile {
-    /// Token `t` on panel `p`, all columns.
-    unsafe fn new(job: &LinearJob<'_>, t: usize, p: usize, panels: usize) -> FloatTile {
+    /// Token `t` on `panels` panels from `p` on, each `further` than the last, all columns.
+    unsafe fn new(
+        job: &LinearJob<'_>,
+        t: usize,
+        p: usize,
+        panels: usize,
+        further: usize,
+    ) -> FloatTile {
         let lines = job.encoding.lines(job.spec.cols());
         // SAFETY: `check` found the output as large as the shapes say.
         let out = unsafe { job.out.start.add(t * job.out.stride + p * PANEL_ROWS) };
         FloatTile {
             weights: job.weights[p * job.spec.panel_bytes()..].as_ptr(),
-            panel_bytes: job.spec.panel_bytes(),
+            panel_bytes: further * job.spec.panel_bytes(),
             cols: job.spec.cols(),
             input: job.input[t * lines..].as_ptr().cast(),
             input_stride: lines * 16,
             out,
             stride: job.out.stride,
+            apart: further * PANEL_ROWS,
             resume: false,
-            last_rows: job.rows_of_panel(p + panels - 1),
+            last_rows: job.rows_of_panel(p + (panels - 1) * further),
         }
     }
 
@@ -95,39 +109,46 @@ impl FloatTile {
     /// The second of two panels alone.
     pub fn second_panel(&self) -> FloatTile {
         let weights = self.weights.wrapping_add(self.panel_bytes);
-        FloatTile { weights, out: self.out.wrapping_add(PANEL_ROWS), ..*self }
+        FloatTile { weights, out: self.out.wrapping_add(self.apart), ..*self }
     }
 }
 
-/// How far ahead a tile asks for numbers of 16 bits, in bytes.
-const AHEAD: usize = 2048;
-
-/// Calls `f(first token, tokens, first panel, panels)` for every tile: tokens by what fits
-/// the L2 cache, then panels, then tokens by at most the widest tile.
-fn tiles<V: Vector>(job: &LinearJob<'_>, mut f: impl FnMut(usize, usize, usize, usize)) {
+/// Calls `f(first token, tokens, first panel, panels, from each to the next)` for every tile: tokens by what fits
+/// the L2 cache, then panels, then tokens by at most the widest tile. A tile of few tokens takes its panels from
+/// different parts of them: a core reads long streams of memory faster than those that end with every panel.
+fn tiles<V: Vector>(job: &LinearJob<'_>, mut f: impl FnMut(usize, usize, usize, usize, usize)) {
     let (most_panels, most_tokens) = V::FLOAT_TILE;
     let lines = job.encoding.lines(job.spec.cols());
     let in_cache = (row_cache(V::ISA) / 64 / lines).max(most_tokens) / most_tokens * most_tokens;
+    let (start, end) = (job.panels.start, job.panels.end);
+    let whole = job.panels.len() / most_panels;
+    let spread = job.tokens <= most_tokens;
     for first in (0..job.tokens).step_by(in_cache) {
         let tokens = in_cache.min(job.tokens - first);
         let groups = tokens.div_ceil(most_tokens);
-        let mut p = job.panels.start;
-        while p < job.panels.end {
-            // A whole tile or single panels.
-            let panels = if job.panels.end - p >= most_panels { most_panels } else { 1 };
+        let mut run = |p: usize, panels: usize, further: usize| {
             for g in 0..groups {
                 let (from, to) = (g * tokens / groups, (g + 1) * tokens / groups);
-                f(first + from, to - from, p, panels);
+                f(first + from, to - from, p, panels, further);
             }
-            p += panels;
+        };
+        for i in 0..whole {
+            match spread {
+                true => run(start + i, most_panels, whole),
+                false => run(start + i * most_panels, most_panels, 1),
+            }
         }
+        (start + whole * most_panels..end).for_each(|p| run(p, 1, 1));
     }
 }
 
 unsafe fn run_plain<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
-    tiles::<V>(job, |t, tokens, p, panels| {
+    tiles::<V>(job, |t, tokens, p, panels, further| {
         // SAFETY: `check` found every buffer as large as the shapes say.
-        unsafe { V::float_tile::<KIND>(panels, tokens, &FloatTile::new(job, t, p, panels)) };
+        unsafe {
+            let tile = FloatTile::new(job, t, p, panels, further);
+            V::float_tile::<KIND>(panels, tokens, &tile);
+        }
     });
 }
 
@@ -145,38 +166,88 @@ unsafe fn run_coded<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mu
 unsafe fn run_integer<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let expand = |panel: *const u8, first: usize, cols: usize, to: *mut f32| {
         let (block, blocks) = (first / BLOCK_COLS, cols / BLOCK_COLS);
-        // SAFETY: as `run_chunks` asks.
+        // SAFETY: as `run_expanded` asks.
         unsafe {
             match job.encoding {
                 Encoding::Bf16 => V::expand::<KIND, true>(panel, block, blocks, to),
                 _ => V::expand::<KIND, false>(panel, block, blocks, to),
             }
+            if V::PAIRS {
+                pair_up(to, cols);
+            }
         }
     };
     // SAFETY: passed on.
-    unsafe { run_chunks::<V>(job, scratch, expand) }
+    unsafe {
+        match V::PAIRS {
+            true => run_expanded::<V, { kind::PAIRS }>(job, scratch, expand),
+            false => run_expanded::<V, { kind::F32 }>(job, scratch, expand),
+        }
+    }
+}
+
+/// Puts each two columns of f32s `[column][row]` that are bf16 numbers into one of pairs.
+///
+/// # Safety
+/// `to` holds the columns, of which there are an even number.
+unsafe fn pair_up(to: *mut f32, cols: usize) {
+    let words = to.cast::<[u32; PANEL_ROWS]>();
+    for i in 0..cols / 2 {
+        // SAFETY: inside the columns.
+        unsafe {
+            let (first, second) = (*words.add(2 * i), *words.add(2 * i + 1));
+            *words.add(i) = std::array::from_fn(|row| first[row] | second[row] >> 16);
+        }
+    }
 }
 
 unsafe fn run_pairs<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let expand = |panel: *const u8, first: usize, cols: usize, to: *mut f32| {
-        // SAFETY: as `run_chunks` asks; a chunk has room for a whole pair at its end.
+        // SAFETY: as `run_expanded` asks; a chunk has room for a whole pair at its end.
         unsafe { V::expand_pairs(panel.add(first * 2 * PANEL_ROWS), cols.div_ceil(2), to) }
     };
     // SAFETY: passed on.
-    unsafe { run_chunks::<V>(job, scratch, expand) }
+    unsafe { run_expanded::<V, { kind::F32 }>(job, scratch, expand) }
 }
 
-/// Goes over some hundred tokens, then panels, then chunks of columns, each expanded once for these
-/// tokens by `expand(panel, first column, columns, to)`. The tokens need not fit the L2 cache: a pass
-/// over one chunk of them computes long enough to have the next fetched.
-unsafe fn run_chunks<V: Vector>(
+/// Chunks of columns are expanded by `expand(panel, first column, columns, to)`, once for all tokens of a part.
+unsafe fn run_expanded<V: Vector, const KIND: u8>(
     job: &LinearJob<'_>,
     scratch: &mut [Line],
     expand: impl Fn(*const u8, usize, usize, *mut f32),
 ) {
-    let (most_panels, most_tokens) = V::FLOAT_TILE;
     let to = scratch.as_mut_ptr().cast::<f32>();
-    assert!(scratch.len() >= most_panels * F32_CHUNK, "scratch");
+    assert!(scratch.len() >= V::FLOAT_TILE.0 * F32_CHUNK, "scratch");
+    let chunk = |p: usize, panels: usize, first: usize, cols: usize| {
+        for i in 0..panels {
+            let panel = job.weights[(p + i) * job.spec.panel_bytes()..].as_ptr();
+            expand(panel, first, cols, to.wrapping_add(i * F32_CHUNK * PANEL_ROWS));
+        }
+        (to.cast_const().cast(), F32_CHUNK * PANEL_ROWS * 4)
+    };
+    // SAFETY: passed on.
+    unsafe { run_chunks::<V, KIND>(job, chunk) }
+}
+
+/// Pairs are read where they are stored, by chunks that stay in the nearest cache for all tokens of a part.
+unsafe fn run_stored_pairs<V: Vector>(job: &LinearJob<'_>) {
+    let panel_bytes = job.spec.panel_bytes();
+    let chunk = |p: usize, _: usize, first: usize, _: usize| {
+        (job.weights[p * panel_bytes + first * 2 * PANEL_ROWS..].as_ptr(), panel_bytes)
+    };
+    // SAFETY: passed on.
+    unsafe { run_chunks::<V, { kind::PAIRS }>(job, chunk) }
+}
+
+/// Goes over some hundred tokens, then panels, then chunks of columns, which `chunk(first panel, panels, first
+/// column, columns)` has ready at an address, and from one panel to the next in so many bytes. The tokens need not
+/// fit the L2 cache: a pass over one chunk of them computes long enough to have the next fetched.
+unsafe fn run_chunks<V: Vector, const KIND: u8>(
+    job: &LinearJob<'_>,
+    chunk: impl Fn(usize, usize, usize, usize) -> (*const u8, usize),
+) {
+    let (most_panels, most_tokens) = V::FLOAT_TILE;
+    let per_word = if KIND == kind::PAIRS { 2 } else { 1 };
     let parts = job.tokens.div_ceil(EXPANDED_TOKENS);
     for part in 0..parts {
         let tokens = part * job.tokens / parts..(part + 1) * job.tokens / parts;
@@ -186,21 +257,17 @@ unsafe fn run_chunks<V: Vector>(
             let panels = if job.panels.end - p >= most_panels { most_panels } else { 1 };
             for first in (0..job.spec.cols()).step_by(F32_CHUNK) {
                 let cols = F32_CHUNK.min(job.spec.cols() - first);
-                for i in 0..panels {
-                    let panel = job.weights[(p + i) * job.spec.panel_bytes()..].as_ptr();
-                    expand(panel, first, cols, to.wrapping_add(i * F32_CHUNK * PANEL_ROWS));
-                }
+                let (weights, panel_bytes) = chunk(p, panels, first, cols);
                 for g in 0..groups {
                     let at = |g: usize| tokens.start + g * tokens.len() / groups;
                     // SAFETY: `check` found every buffer as large as the shapes say.
                     unsafe {
-                        let mut tile = FloatTile::new(job, at(g), p, panels);
-                        tile.weights = to.cast_const().cast();
-                        tile.panel_bytes = F32_CHUNK * PANEL_ROWS * 4;
+                        let mut tile = FloatTile::new(job, at(g), p, panels, 1);
+                        (tile.weights, tile.panel_bytes) = (weights, panel_bytes);
                         tile.cols = cols;
-                        tile.input = tile.input.add(first);
+                        tile.input = tile.input.add(first / per_word);
                         tile.resume = first > 0;
-                        V::float_tile::<{ kind::F32 }>(panels, at(g + 1) - at(g), &tile);
+                        V::float_tile::<KIND>(panels, at(g + 1) - at(g), &tile);
                     }
                 }
             }
@@ -224,7 +291,7 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
         if t.resume {
             for w in 0..W {
                 for c in 0..C {
-                    let from = t.out.add(c * t.stride + w * PANEL_ROWS);
+                    let from = t.out.add(c * t.stride + w * t.apart);
                     acc[w][c] = V::first_floats(from, rows(w));
                 }
             }
@@ -237,17 +304,28 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             // A line of a panel; f32s may be expanded ones, which are in the cache.
             for w in 0..if KIND == kind::F32 { 0 } else { W } {
                 let line = t.weights.wrapping_add(w * t.panel_bytes + k * 2 * PANEL_ROWS);
-                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
+                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(V::FLOATS_AHEAD.0).cast());
+                if V::FLOATS_AHEAD.1 > 0 {
+                    _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(V::FLOATS_AHEAD.1).cast());
+                }
             }
-            add_column::<V, KIND, 0, W, C>(t, k, &mut acc);
-            add_column::<V, KIND, 1, W, C>(t, k, &mut acc);
+            if KIND == kind::PAIRS {
+                add_pair::<V, W, C>(t, k, &mut acc);
+            } else {
+                add_column::<V, KIND, 0, W, C>(t, k, &mut acc);
+                add_column::<V, KIND, 1, W, C>(t, k, &mut acc);
+            }
         }
         if t.cols % 2 == 1 {
-            add_column::<V, KIND, 0, W, C>(t, t.cols - 1, &mut acc);
+            match KIND {
+                // Of the last the second columns are zero.
+                kind::PAIRS => add_pair::<V, W, C>(t, t.cols - 1, &mut acc),
+                _ => add_column::<V, KIND, 0, W, C>(t, t.cols - 1, &mut acc),
+            }
         }
         for w in 0..W {
             for c in 0..C {
-                V::store_first(acc[w][c], t.out.add(c * t.stride + w * PANEL_ROWS), rows(w));
+                V::store_first(acc[w][c], t.out.add(c * t.stride + w * t.apart), rows(w));
             }
         }
     }
@@ -297,6 +375,29 @@ unsafe fn value<V: Vector, const KIND: u8>(codes: *const u8, i: usize) -> V::Flo
             _ => {
                 let from = 8 * byte + 4 * vector as u32;
                 V::entries(V::load(codes), from, const { kind::float_table(KIND) })
+            }
+        }
+    }
+}
+
+/// Adds columns `k` and `k` + 1 (k even) of rows and weights in pairs to the chains.
+#[inline(always)]
+unsafe fn add_pair<V: Vector, const W: usize, const C: usize>(
+    t: &FloatTile,
+    k: usize,
+    acc: &mut [[V::Float; C]; W],
+) {
+    // SAFETY: as the caller.
+    unsafe {
+        let weights = |w: usize| V::load(t.weights.add(w * t.panel_bytes + k * 2 * PANEL_ROWS));
+        let mut pairs = [weights(0); W];
+        for (w, to) in pairs.iter_mut().enumerate().skip(1) {
+            *to = weights(w);
+        }
+        for c in 0..C {
+            let x = V::same_at(t.input.add(c * t.input_stride + k / 2).cast());
+            for w in 0..W {
+                acc[w][c] = V::dot_pairs(acc[w][c], pairs[w], x);
             }
         }
     }

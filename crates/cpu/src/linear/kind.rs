@@ -31,6 +31,8 @@ pub const SPLIT: u8 = 105;
 pub const SPLIT_MIN: u8 = 106;
 /// Two planes: zero point 128, f32 scale per 16 columns.
 pub const SPLIT_HALVES: u8 = 107;
+/// Pairs of columns in bf16, as they are stored or what others are expanded to.
+pub const PAIRS: u8 = 108;
 
 /// Kinds from here on are expanded whatever the number of tokens, but for the flat ones.
 pub const CODED: u8 = SUPER2;
@@ -146,7 +148,7 @@ pub const fn layout(kind: u8) -> PanelLayout {
         SUPER5 => PanelLayout::Super5,
         SUPER6 => PanelLayout::Super6,
         TABLE4 => PanelLayout::Table4,
-        BF16 => PanelLayout::Bf16,
+        BF16 | PAIRS => PanelLayout::Bf16,
         F16 => PanelLayout::F16,
         F32 => PanelLayout::F32,
         _ => panic!("expanded kinds are not stored"),

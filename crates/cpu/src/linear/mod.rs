@@ -1,6 +1,6 @@
 //! The linear layer on weights in panels: y\[t\]\[n\] = Σₖ W\[n\]\[k\]·x\[t\]\[k\].
 //!
-//! # Numerics (version 1)
+//! # Numerics (version 2)
 //!
 //! Every y\[t\]\[n\] is one chain of f32 operations over the columns in order. It depends on row
 //! n of the weight and on token t alone: not on the other tokens, the tiles, the threads or
@@ -30,12 +30,13 @@
 //! its format decodes it.
 //!
 //! **bf16**. The same chain after w\[k\] and x\[k\] are each rounded to bf16 (nearest, ties to
-//! even). The dot-product instructions of the hardware are not used: they flush subnormals.
+//! even), below 2⁻⁵⁶ to zero. So no product or sum is ever subnormal, and an instruction that
+//! flushes those and adds two products one after the other, each by an fma, computes this chain.
 //!
 //! **Turned** (EXL3 of 4 bits, in int8). `turned` has the steps.
 //!
 //! Weights stored as f32, f16 and indices into a table of floats are computed in f32 in every mode,
-//! those stored as bf16 and e4m3 in f32 except in bf16 mode.
+//! those stored as e4m3 in f32 except in bf16 mode, those stored as bf16 in bf16 except in f32 mode.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -172,7 +173,7 @@ const fn row_cache(isa: Isa) -> usize {
         // Of 256 KiB (Intel before 2019) or 512 KiB (AMD up to Zen 3).
         Isa::Scalar | Isa::Avx2 => 160 << 10,
         // Of 1 to 2 MiB.
-        Isa::AvxVnni | Isa::Avx512 | Isa::Amx => 1 << 20,
+        Isa::AvxVnni | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => 1 << 20,
     }
 }
 
@@ -215,7 +216,11 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
             #[cfg(target_arch = "x86_64")]
             Isa::AvxVnni => vectors::<avx2::Avx2<true>>(job, scratch),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => vectors::<avx512::Avx512>(job, scratch),
+            Isa::Avx512Bf16 if job.encoding == Encoding::Bf16 => {
+                floats::linear::<avx512::Avx512<true>>(job, scratch)
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 => vectors::<avx512::Avx512>(job, scratch),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Isa::Amx if amx::is_worth(job) => amx::linear(job, scratch),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -1,9 +1,9 @@
 //! The linear layer in plain Rust: the definition of every result.
 
-use tokenmill_quant::float::{bf16_to_f32, f16_to_f32, f32_to_bf16};
-use tokenmill_quant::panel::{BLOCK_COLS, Lane, PANEL_ROWS, PanelLayout};
+use tokenmill_quant::float::{bf16_to_f32, f16_to_f32};
+use tokenmill_quant::panel::{BLOCK_COLS, Lane, PANEL_ROWS, PanelLayout, bf16_at};
 
-use super::encode::{SCALE, second_lines};
+use super::encode::{SCALE, rounded, second_lines};
 use super::{Encoding, Line, LinearJob};
 
 /// Tokens that share the unpacking of a weight.
@@ -104,7 +104,7 @@ fn weights_of_block(job: &LinearJob<'_>, panel: &[u8], lane: usize, first: usize
         for (k, out) in (first..).zip(&mut *out) {
             let at = k * PANEL_ROWS + lane;
             *out = match layout {
-                PanelLayout::Bf16 => bf16_to_f32(half((k / 2 * PANEL_ROWS + lane) * 4 + k % 2 * 2)),
+                PanelLayout::Bf16 => bf16_to_f32(half(bf16_at(k, lane))),
                 PanelLayout::F16 => f16_to_f32(half(2 * at)),
                 _ => f32::from_bits(u32::from(half(4 * at)) | u32::from(half(4 * at + 2)) << 16),
             };
@@ -112,7 +112,7 @@ fn weights_of_block(job: &LinearJob<'_>, panel: &[u8], lane: usize, first: usize
     }
     if job.encoding == Encoding::Bf16 {
         for w in out {
-            *w = bf16_to_f32(f32_to_bf16(*w));
+            *w = rounded(*w);
         }
     }
 }

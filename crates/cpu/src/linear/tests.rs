@@ -82,6 +82,16 @@ fn stored(format: FormatId, rows: usize, cols: usize, noise: &mut Noise) -> Vec<
     bytes
 }
 
+/// Rows of `cols` numbers, encoded.
+fn encoded(isa: Isa, encoding: Encoding, cols: usize, x: &[f32]) -> Vec<Line> {
+    let lines = encoding.lines(cols);
+    let mut out = vec![Line::ZERO; x.len() / cols * lines];
+    for (x, row) in x.chunks_exact(cols).zip(out.chunks_exact_mut(lines)) {
+        encoding.encode(isa, x, row);
+    }
+    out
+}
+
 /// A weight in panels and the activations of some tokens.
 struct Case {
     spec: PanelSpec,
@@ -98,20 +108,17 @@ impl Case {
         let spec = PanelSpec::new(format, rows, cols).expect("a legal shape");
         let mut weights = vec![0; spec.bytes()];
         spec.repack(0, &stored(format, rows, cols, &mut noise), &mut weights);
-        let lines = encoding.lines(cols);
-        let mut input = vec![Line::ZERO; tokens * lines];
         let mut x = Vec::new();
-        for row in input.chunks_exact_mut(lines) {
+        for _ in 0..tokens {
             let size = 1.0 + noise.unit().abs() * 20.0;
             // Now and then one far above the rest, so that some blocks are loud.
             let mut value = || {
                 let x = noise.unit().powi(3) * size;
                 if noise.byte() == 0 { x * 30.0 } else { x }
             };
-            let values: Vec<f32> = (0..cols).map(|_| value()).collect();
-            encoding.encode(Isa::Scalar, &values, row);
-            x.extend(values);
+            x.extend((0..cols).map(|_| value()));
         }
+        let input = encoded(Isa::Scalar, encoding, cols, &x);
         Case { spec, weights, encoding, input, x, tokens }
     }
 
@@ -122,13 +129,18 @@ impl Case {
         let mut out = vec![7.5; self.tokens * stride];
         let mut scratch = vec![Line::ZERO; scratch_lines(&self.spec)];
         let view = OutView::new(&mut out, stride);
+        // How a row in bf16 looks is the instruction set's.
+        let input = match self.encoding {
+            Encoding::Bf16 => encoded(isa, self.encoding, self.spec.cols(), &self.x),
+            _ => self.input.clone(),
+        };
         for panels in [0..split, split..self.spec.panels()] {
             let job = LinearJob {
                 spec: self.spec,
                 weights: &self.weights,
                 panels,
                 encoding: self.encoding,
-                input: &self.input,
+                input: &input,
                 tokens: self.tokens,
                 out: view,
             };
@@ -199,7 +211,33 @@ fn rows_and_tokens_beyond_what_is_held_in_a_cache() {
         check_isas(format, Encoding::Int8Twice, 33, 2048, 8);
     }
     check_isas(FormatId::BF16, Encoding::F32, 81, 300, 300);
+    check_isas(FormatId::BF16, Encoding::Bf16, 81, 300, 300);
     check_isas(FormatId::Q4_K, Encoding::Bf16, 65, 512, 260);
+}
+
+#[test]
+fn products_of_bf16_are_the_same_where_sums_would_be_subnormal() {
+    // Magnitudes from subnormal ones to 2⁻⁴⁰: without a least factor, products and what they leave of each other
+    // would be subnormal, which some instructions flush to zero.
+    let mut noise = Noise(5);
+    let mut number = |least: u32, most: u32| {
+        let exponent = least + u32::from(noise.byte()) % (most - least);
+        let sign = u32::from(noise.byte() & 1) << 31;
+        f32::from_bits(sign | exponent << 23 | u32::from(noise.byte()) << 15)
+    };
+    for (least, most) in [(0, 3), (62, 66), (66, 74), (60, 80)] {
+        let mut case = Case::new(FormatId::BF16, Encoding::Bf16, 20, 64, 9);
+        let stored: Vec<u8> =
+            (0..20 * 64).flat_map(|_| f32_to_bf16(number(least, most)).to_le_bytes()).collect();
+        case.spec.repack(0, &stored, &mut case.weights);
+        case.x.iter_mut().for_each(|x| *x = number(least, most));
+        let expect = case.run(Isa::Scalar, 0);
+        assert_eq!(expect.iter().all(|&y| y == 0.0), most <= 66, "none counts, or some do");
+        assert!(expect.iter().all(|y| *y == 0.0 || y.is_normal()));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            assert_eq!(case.run(isa, 0), expect, "{} from 2^{}", isa.name(), least as i32 - 127);
+        }
+    }
 }
 
 #[test]

@@ -209,7 +209,9 @@ unsafe fn run(
             #[cfg(target_arch = "x86_64")]
             Isa::AvxVnni => tiles::<Avx2<true>>(panel, cols, encoded, out, tokens),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => tiles::<Avx512>(panel, cols, encoded, out, tokens),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
+                tiles::<Avx512>(panel, cols, encoded, out, tokens)
+            }
             _ => definition(panel, cols, encoded, out, tokens),
         }
     }

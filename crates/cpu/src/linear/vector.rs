@@ -30,8 +30,12 @@ pub(super) trait Vector {
     /// How far ahead a tile asks for packed codes, in bytes: for the nearest cache, and for the second-level
     /// one where that is not zero.
     const AHEAD: (usize, usize);
+    /// The same for numbers of 16 bits.
+    const FLOATS_AHEAD: (usize, usize);
     /// Most tokens of a tile of expanded panels.
     const WIDE_TOKENS: usize;
+    /// Whether the bf16 chain goes by pairs of columns.
+    const PAIRS: bool;
     /// Most panels and tokens of a tile in the float arithmetics.
     const FLOAT_TILE: (usize, usize);
     /// Most tokens for which tiles take the codes of floats apart themselves.
@@ -119,9 +123,13 @@ pub(super) trait Vector {
     unsafe fn first_floats(from: *const f32, rows: usize) -> Self::Float;
     /// Stores the first `rows` f32s only.
     unsafe fn store_first(v: Self::Float, to: *mut f32, rows: usize);
-    /// The bf16s in the low and in the high halves of the lanes.
+    /// The bf16s in the high and in the low halves of the lanes: two columns.
     unsafe fn bf16_pair(from: *const u8) -> [Self::Float; 2];
-    /// Rounded to bf16, ties to even.
+    /// `sum` + the product of the high halves + that of the low halves, rounded after each; only where [`PAIRS`].
+    ///
+    /// [`PAIRS`]: Self::PAIRS
+    unsafe fn dot_pairs(sum: Self::Float, weights: Self::Int, same: Self::Same) -> Self::Float;
+    /// Rounded to bf16, ties to even; zero where products do not tell it from that.
     unsafe fn to_bf16(v: Self::Float) -> Self::Float;
     /// `a·b`.
     unsafe fn mul(a: Self::Float, b: Self::Float) -> Self::Float;

@@ -45,7 +45,7 @@
 //! | Flat8, Flat8x64, Flat8x128 | u8_N | q·s + m | s f32, m f32, 1, 2 or 4 blocks |
 //! | Float8 | e4m3_32 | s·value | s f32                                          |
 //! | Lookup4 | nf4_64, fp4_64 | v\[q\]·s | s f32, 2 blocks                       |
-//! | Bf16   | bf16  | w               | none; \[column pair\]\[row\]\[2\]               |
+//! | Bf16   | bf16  | w               | none; \[column pair\]\[row\]\[2\], odd first    |
 //! | F16    | f16   | w               | none; \[column\]\[row\]                       |
 //! | F32    | f32   | w               | none; \[column\]\[row\]                       |
 //! | Trellis4 | exl3_4 | see [`trellis`] | factors of 8 panels                       |
@@ -59,4 +59,4 @@ pub mod trellis;
 
 pub use layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelError, PanelLayout, PanelSpec};
 pub use layout::{float_table, table};
-pub use repack::{Lane, Values};
+pub use repack::{Lane, Values, bf16_at};
