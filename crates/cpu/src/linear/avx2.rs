@@ -12,7 +12,7 @@ use super::kind::{self, Expands};
 use super::nibbles;
 use super::pairs;
 use super::turned::{self, TrellisTile};
-use super::vector::Vector;
+use super::vector::{Ahead, Vector};
 use crate::isa::Isa;
 
 /// AVX2, FMA and F16C; `VNNI` also has the 256-bit VNNI instructions.
@@ -63,8 +63,8 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     // the cache.
     const BYTE_TILE: (usize, usize) = (1, if VNNI { 3 } else { 4 });
     const TWO_STREAMS: usize = if VNNI { 0 } else { 1 };
-    const AHEAD: (usize, usize) = (PREFETCH, 0);
-    const FLOATS_AHEAD: (usize, usize) = (2048, 0);
+    const AHEAD: [Ahead; 2] = [Ahead { near: PREFETCH, far: 0, scales: false }; 2];
+    const FLOATS_AHEAD: Ahead = Ahead { near: 2048, far: 0, scales: false };
     const WIDE_TOKENS: usize = if VNNI { 3 } else { nibbles::TOKENS };
     // 12 sums too: of two panels only up to 2 tokens are added up at once.
     const PAIRS: bool = false;

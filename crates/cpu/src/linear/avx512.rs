@@ -7,7 +7,7 @@ use tokenmill_quant::float::BF16_LEAST;
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
 use super::turned::{self, TrellisTile};
-use super::vector::Vector;
+use super::vector::{Ahead, Vector};
 use super::{kind, wide};
 use crate::isa::Isa;
 
@@ -33,8 +33,11 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
     const BYTE_TILE: (usize, usize) = (2, 4);
     const TWO_STREAMS: usize = 4;
     // Measured on Zen 4 (bench/NOTES.md).
-    const AHEAD: (usize, usize) = (256, 2048);
-    const FLOATS_AHEAD: (usize, usize) = (256, 1024);
+    const AHEAD: [Ahead; 2] = [
+        Ahead { near: 256, far: 2048, scales: false },
+        Ahead { near: 1024, far: 4096, scales: true },
+    ];
+    const FLOATS_AHEAD: Ahead = Ahead { near: 256, far: 1024, scales: false };
     const WIDE_TOKENS: usize = wide::TOKENS;
     const PAIRS: bool = PAIRS;
     const FLOAT_TILE: (usize, usize) = (4, 6);

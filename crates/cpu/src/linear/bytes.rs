@@ -425,10 +425,11 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
             for w in 0..if KIND < kind::FULL { W } else { 0 } {
-                let codes = codes.wrapping_add(w * t.panel_bytes);
-                prefetch::<KIND>(codes, V::AHEAD.0);
-                for i in 0..if V::AHEAD.1 > 0 { sizes.codes / 64 } else { 0 } {
-                    _mm_prefetch::<_MM_HINT_T1>(codes.wrapping_add(64 * i + V::AHEAD.1).cast());
+                let ahead = V::AHEAD[if C == 1 { 0 } else { 1 }];
+                let scales = if ahead.scales && walk.b == 0 { sizes.scales } else { 0 };
+                let from = codes.wrapping_add(w * t.panel_bytes).wrapping_sub(scales);
+                for i in 0..(scales + sizes.codes) / 64 {
+                    ahead.ask(from.wrapping_add(64 * i));
                 }
             }
             add_block::<V, KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);

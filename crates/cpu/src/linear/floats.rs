@@ -7,8 +7,6 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
-use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::with_kind;
@@ -304,10 +302,7 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             // A line of a panel; f32s may be expanded ones, which are in the cache.
             for w in 0..if KIND == kind::F32 { 0 } else { W } {
                 let line = t.weights.wrapping_add(w * t.panel_bytes + k * 2 * PANEL_ROWS);
-                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(V::FLOATS_AHEAD.0).cast());
-                if V::FLOATS_AHEAD.1 > 0 {
-                    _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(V::FLOATS_AHEAD.1).cast());
-                }
+                V::FLOATS_AHEAD.ask(line);
             }
             if KIND == kind::PAIRS {
                 add_pair::<V, W, C>(t, k, &mut acc);

@@ -1,10 +1,37 @@
 //! What a vector kernel asks of an instruction set: 16 lanes, one for each row of a panel.
 
+use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+
 use super::bytes::ByteTile;
 use super::floats::FloatTile;
 use super::kind::Expands;
 use super::turned::TrellisTile;
 use crate::isa::Isa;
+
+/// How far ahead of what it reads a tile asks for more, in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    /// For the nearest cache.
+    pub near: usize,
+    /// For the second-level cache, unless zero.
+    pub far: usize,
+    /// Whether scales are asked for, or codes alone.
+    pub scales: bool,
+}
+
+impl Ahead {
+    /// Asks for the line at `line` + `near`, and for the one at `line` + `far`.
+    #[inline(always)]
+    pub fn ask(self, line: *const u8) {
+        // SAFETY: a prefetch may name any address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(self.near).cast());
+            if self.far > 0 {
+                _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(self.far).cast());
+            }
+        }
+    }
+}
 
 /// Sixteen 32-bit lanes of one instruction set.
 ///
@@ -27,11 +54,10 @@ pub(super) trait Vector {
     const BYTE_TILE: (usize, usize);
     /// Most tokens for which a tile takes two packed panels from different halves of them.
     const TWO_STREAMS: usize;
-    /// How far ahead a tile asks for packed codes, in bytes: for the nearest cache, and for the second-level
-    /// one where that is not zero.
-    const AHEAD: (usize, usize);
-    /// The same for numbers of 16 bits.
-    const FLOATS_AHEAD: (usize, usize);
+    /// What a tile of one token asks for ahead of packed panels, and one of more.
+    const AHEAD: [Ahead; 2];
+    /// The same for numbers of 16 bits, which have no scales.
+    const FLOATS_AHEAD: Ahead;
     /// Most tokens of a tile of expanded panels.
     const WIDE_TOKENS: usize;
     /// Whether the bf16 chain goes by pairs of columns.
