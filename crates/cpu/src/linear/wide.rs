@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 use tokenmill_quant::panel::PANEL_ROWS;
 
 use super::bytes::{ByteTile, Walk};
-use super::encode::BIAS;
-use super::kind;
+use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM};
+use super::{Line, kind};
 
 /// Most tokens of a tile.
 pub(super) const TOKENS: usize = 6;
@@ -189,6 +189,23 @@ macro_rules! tile_of {
                         out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
                         options(nostack, readonly, preserves_flags)
                     );
+                    if walk.is_loud() {
+                        // Usually it is one token's value that is far above the rest.
+                        let loud = walk.loud_tokens::<C>(t);
+                        if 4 * loud.count_ones() <= 3 * C as u32 {
+                            let (mut loud, mut line) = (loud, walk.second_line(t));
+                            $(
+                                if loud & 1 == 1 {
+                                    let chains = [$x, $y];
+                                    [$x, $y] = single::<{ kind::$kind }>(t, walk.scales, line, chains);
+                                }
+                                loud >>= 1;
+                                line = line.wrapping_add(t.lines);
+                            )+
+                            let _ = (loud, line);
+                            walk.pass_second();
+                        }
+                    }
                     walk.ask_ahead::<2>(t);
                     if !walk.next::<{ kind::$kind }, 2, C>(t) {
                         break;
@@ -198,6 +215,60 @@ macro_rules! tile_of {
             }
         }
     };
+}
+
+/// A block on one token's line. Its sums would wait for each other: each is added up in two parts.
+#[inline(always)]
+unsafe fn single<const KIND: u8>(
+    t: &ByteTile,
+    weights: *const u8,
+    line: *const Line,
+    mut chains: [__m512; 2],
+) -> [__m512; 2] {
+    // SAFETY: inside the panels and the token's line; the instruction set is the caller's.
+    unsafe {
+        let word = |i: usize| _mm512_set1_epi32(*line.cast::<i32>().add(i));
+        let float = |i: usize| _mm512_castsi512_ps(word(i));
+        let floats = |at: usize| _mm512_load_ps(weights.add(at).cast());
+        let codes = weights.add(const { kind::sizes(KIND).scales } * 2);
+        let halves = const { kind::has_halves(KIND) };
+        // Of columns 0–15 and 16–31, of each panel.
+        let mut sums = [[_mm512_setzero_si512(); 2]; 2];
+        for (half, sums) in sums.iter_mut().enumerate() {
+            if half == 0 || halves {
+                let start = if const { kind::has_min(KIND) } {
+                    _mm512_set1_epi32(BIAS)
+                } else {
+                    word(t.start + half)
+                };
+                *sums = [start; 2];
+            }
+            for i in 4 * half..4 * half + 4 {
+                let bytes = word(i);
+                for (w, sum) in sums.iter_mut().enumerate() {
+                    let codes = _mm512_load_si512(codes.add(128 * i + 64 * w).cast());
+                    *sum = _mm512_dpbusd_epi32(*sum, codes, bytes);
+                }
+            }
+        }
+        for (w, chain) in chains.iter_mut().enumerate() {
+            let mut add = |sum: __m512i, at: usize| {
+                let sum = _mm512_castsi512_ps(sum);
+                let scaled = _mm512_fmadd_ps(sum, float(SCALE), float(SCALE_BIAS));
+                *chain = _mm512_fmadd_ps(scaled, floats(at + 64 * w), *chain);
+            };
+            if halves {
+                add(sums[0][w], 0);
+                add(sums[1][w], 128);
+            } else {
+                add(_mm512_add_epi32(sums[0][w], sums[1][w]), 0);
+            }
+            if const { kind::has_min(KIND) } {
+                *chain = _mm512_fmadd_ps(float(SUM), floats(128 + 64 * w), *chain);
+            }
+        }
+        chains
+    }
 }
 
 /// The chains of each token so far.
