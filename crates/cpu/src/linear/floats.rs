@@ -224,24 +224,28 @@ unsafe fn run_expanded<V: Vector, const KIND: u8>(
         (to.cast_const().cast(), F32_CHUNK * PANEL_ROWS * 4)
     };
     // SAFETY: passed on.
-    unsafe { run_chunks::<V, KIND>(job, chunk) }
+    unsafe { run_chunks::<V, KIND>(job, F32_CHUNK, chunk) }
 }
 
-/// Pairs are read where they are stored, by chunks that stay in the nearest cache for all tokens of a part.
+/// Columns of stored pairs at a time: four panels of them stay in the second-level cache for all tokens of a part.
+const PAIR_CHUNK: usize = 2048;
+
+/// Pairs are read where they are stored.
 unsafe fn run_stored_pairs<V: Vector>(job: &LinearJob<'_>) {
     let panel_bytes = job.spec.panel_bytes();
     let chunk = |p: usize, _: usize, first: usize, _: usize| {
         (job.weights[p * panel_bytes + first * 2 * PANEL_ROWS..].as_ptr(), panel_bytes)
     };
     // SAFETY: passed on.
-    unsafe { run_chunks::<V, { kind::PAIRS }>(job, chunk) }
+    unsafe { run_chunks::<V, { kind::PAIRS }>(job, PAIR_CHUNK, chunk) }
 }
 
-/// Goes over some hundred tokens, then panels, then chunks of columns, which `chunk(first panel, panels, first
+/// Goes over some hundred tokens, then panels, then chunks of `most_cols` columns, which `chunk(first panel, panels, first
 /// column, columns)` has ready at an address, and from one panel to the next in so many bytes. The tokens need not
 /// fit the L2 cache: a pass over one chunk of them computes long enough to have the next fetched.
 unsafe fn run_chunks<V: Vector, const KIND: u8>(
     job: &LinearJob<'_>,
+    most_cols: usize,
     chunk: impl Fn(usize, usize, usize, usize) -> (*const u8, usize),
 ) {
     let (most_panels, most_tokens) = V::FLOAT_TILE;
@@ -253,8 +257,8 @@ unsafe fn run_chunks<V: Vector, const KIND: u8>(
         let mut p = job.panels.start;
         while p < job.panels.end {
             let panels = if job.panels.end - p >= most_panels { most_panels } else { 1 };
-            for first in (0..job.spec.cols()).step_by(F32_CHUNK) {
-                let cols = F32_CHUNK.min(job.spec.cols() - first);
+            for first in (0..job.spec.cols()).step_by(most_cols) {
+                let cols = most_cols.min(job.spec.cols() - first);
                 let (weights, panel_bytes) = chunk(p, panels, first, cols);
                 for g in 0..groups {
                     let at = |g: usize| tokens.start + g * tokens.len() / groups;

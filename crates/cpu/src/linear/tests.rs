@@ -212,6 +212,7 @@ fn rows_and_tokens_beyond_what_is_held_in_a_cache() {
     }
     check_isas(FormatId::BF16, Encoding::F32, 81, 300, 300);
     check_isas(FormatId::BF16, Encoding::Bf16, 81, 300, 300);
+    check_isas(FormatId::BF16, Encoding::Bf16, 81, 2115, 20);
     check_isas(FormatId::Q4_K, Encoding::Bf16, 65, 512, 260);
 }
 
