@@ -3,7 +3,7 @@
 use tokenmill_backend::Backend;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::isa::Isa;
-pub use tokenmill_cpu::limits::{Arithmetic, Level, ReadLimit, caches, ops as op_limit};
+pub use tokenmill_cpu::limits::{Arithmetic, Level, ReadLimit, ReadProbe, caches, ops as op_limit};
 use tokenmill_cpu::{Buffers, CpuDevice, CpuOptions, limits};
 
 use crate::args::{Device, Machine, Mode};
@@ -74,6 +74,14 @@ pub fn cores() -> usize {
 
 /// Measures reads from a level of memory; `None` where memory or the caches do not allow it.
 pub fn read_limit(threads: usize, level: Level) -> Option<ReadLimit> {
-    let memory_bytes = usize::try_from(memory::available_bytes() / 2).unwrap_or(usize::MAX);
-    limits::read(threads, level, memory_bytes)
+    limits::read(threads, level, half_of_memory())
+}
+
+/// Has main memory ready to be read now and then; `None` as of [`read_limit`].
+pub fn dram_probe(threads: usize) -> Option<ReadProbe> {
+    ReadProbe::new(threads, Level::Dram, half_of_memory())
+}
+
+fn half_of_memory() -> usize {
+    usize::try_from(memory::available_bytes() / 2).unwrap_or(usize::MAX)
 }

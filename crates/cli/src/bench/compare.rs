@@ -149,7 +149,16 @@ impl Table {
         let model = first.model_stem();
         let mut lines = vec![format!("{model} · {} · {} threads", first.format, first.threads)];
         if let Some(work) = &first.work {
-            let read = work.limit_gb_s.map_or("unknown".to_owned(), |r| format!("{r:.1} GB/s"));
+            // As measured beside each line.
+            let works = self.ours.iter().filter_map(|line| line.work.as_ref());
+            let reads: Vec<f64> = works.filter_map(|work| work.limit_gb_s).collect();
+            let least = reads.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = reads.iter().copied().fold(0.0, f64::max);
+            let read = match reads.len() {
+                0 => "unknown".to_owned(),
+                1 => format!("{most:.1} GB/s"),
+                _ => format!("{least:.1} to {most:.1} GB/s"),
+            };
             let (ops, arithmetic) = (work.limit_tops, &work.arithmetic);
             lines.push(format!("limits: DRAM read {read}, {arithmetic} {ops:.2} Top/s"));
         }

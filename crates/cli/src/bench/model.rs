@@ -12,7 +12,7 @@ use tokenmill_quant::FormatId;
 use super::args::Bench;
 use super::line::{Line, Work};
 use crate::args::Mode;
-use crate::devices::{self, Arithmetic, Level};
+use crate::devices::{self, Arithmetic, ReadProbe};
 use crate::failure::Failure;
 use crate::model;
 
@@ -23,10 +23,60 @@ struct Test {
     tokens: f64,
     /// Work of a repetition.
     cost: Cost,
-    /// Seconds of each repetition.
-    seconds: Vec<f64>,
+    /// Every repetition.
+    reps: Vec<Rep>,
     /// How often workers wait for each other in its largest step.
     barriers: Option<u32>,
+}
+
+/// What a repetition took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rep {
+    seconds: f64,
+    /// Bytes a second that main memory gave meanwhile, the mean of some probes between steps.
+    reads: Option<f64>,
+}
+
+/// Times the steps of a repetition, and probes main memory between them.
+struct Clock<'a> {
+    probe: Option<&'a ReadProbe>,
+    seconds: f64,
+    /// When the next probe is due, in those seconds.
+    due: f64,
+    reads: Vec<f64>,
+}
+
+/// Seconds of steps from one probe to the next.
+const PROBE_EVERY: f64 = 0.2;
+
+impl<'a> Clock<'a> {
+    fn new(probe: Option<&'a ReadProbe>) -> Clock<'a> {
+        Clock { probe, seconds: 0.0, due: PROBE_EVERY, reads: Vec::new() }
+    }
+
+    fn time<T>(&mut self, step: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let done = step();
+        self.add(start.elapsed().as_secs_f64());
+        done
+    }
+
+    fn add(&mut self, seconds: f64) {
+        self.seconds += seconds;
+        if self.seconds >= self.due {
+            self.reads.extend(self.probe.map(ReadProbe::bytes_per_s));
+            self.due = self.seconds + PROBE_EVERY;
+        }
+    }
+
+    /// The repetition, probed at least once.
+    fn stop(mut self) -> Rep {
+        if self.reads.is_empty() {
+            self.reads.extend(self.probe.map(ReadProbe::bytes_per_s));
+        }
+        let mean = self.reads.iter().sum::<f64>() / self.reads.len() as f64;
+        Rep { seconds: self.seconds, reads: Some(mean).filter(|mean| mean.is_finite()) }
+    }
 }
 
 /// Runs every test that the command line asks for.
@@ -38,10 +88,10 @@ pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
     machine.ctx.get_or_insert(longest_prompt.max(longest_answer + 1).next_multiple_of(32));
     let mut loaded = model::open(name, &machine, sequences)?;
     let threads = devices::threads(&machine);
-    let read_limit = || devices::read_limit(threads, Level::Dram).map_or(0.0, |l| l.rate.best);
-    // Other users of the memory come and go: the better of before and after is the limit.
-    let before = read_limit();
-    let mut bench = Runner { args, loaded: &mut loaded };
+    let (format, arithmetic) = arithmetic_of(&loaded.program, machine.mode);
+    let before = devices::op_limit(threads, arithmetic);
+    let probe = devices::dram_probe(threads);
+    let mut bench = Runner { args, loaded: &mut loaded, probe: probe.as_ref() };
     let mut tests = Vec::new();
     for &n in args.prompt.iter().filter(|n| **n > 0) {
         tests.push(bench.prefill(n)?);
@@ -51,13 +101,13 @@ pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
             tests.push(bench.decode(n, b.max(1))?);
         }
     }
-    let read = Some(read_limit().max(before)).filter(|&limit| limit > 0.0);
-    let (format, arithmetic) = arithmetic_of(&loaded.program, machine.mode);
     let ops = devices::op_limit(threads, arithmetic);
+    // Other users of the cores come and go: the better of before and after is the limit.
+    let limit_ops = ops.rate.best.max(before.rate.best);
     let line = |test: Test| {
-        let s = median(&test.seconds);
-        let slowest = test.seconds.iter().copied().fold(0.0, f64::max);
-        let fastest = test.seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let Rep { seconds: s, reads } = median(&test.reps);
+        let slowest = test.reps.iter().map(|rep| rep.seconds).fold(0.0, f64::max);
+        let fastest = test.reps.iter().map(|rep| rep.seconds).fold(f64::INFINITY, f64::min);
         Line {
             engine: "tokenmill".to_owned(),
             model: name.to_owned(),
@@ -68,8 +118,8 @@ pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
             work: Some(Work {
                 gb_s: (test.cost.weight_bytes + test.cost.cache_bytes) / s / 1e9,
                 tops: test.cost.ops / s / 1e12,
-                limit_gb_s: read.map(|limit| limit / 1e9),
-                limit_tops: ops.rate.best / 1e12,
+                limit_gb_s: reads.map(|limit| limit / 1e9),
+                limit_tops: limit_ops / 1e12,
                 arithmetic: format!("{} ({})", arithmetic.name(), ops.instruction),
                 barriers: test.barriers.map(u64::from),
             }),
@@ -81,6 +131,8 @@ pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
 struct Runner<'a> {
     args: &'a Bench,
     loaded: &'a mut LoadedModel,
+    /// None where there is no memory for it.
+    probe: Option<&'a ReadProbe>,
 }
 
 impl Runner<'_> {
@@ -97,10 +149,10 @@ impl Runner<'_> {
         let mut direct = self.direct(1)?;
         let barriers = direct.barriers(n.min(step as u32), 1);
         let mut cost = Cost::default();
-        let mut seconds = Vec::new();
+        let mut reps = Vec::new();
         for rep in 0..=self.args.reps {
             direct.restart(0);
-            let start = Instant::now();
+            let mut clock = Clock::new(self.probe.filter(|_| rep > 0));
             for chunk in tokens.chunks(step) {
                 let last = direct.computed(0) as usize + chunk.len() == tokens.len();
                 let outputs = [(chunk.len() as u32 - 1, greedy(0))];
@@ -109,13 +161,14 @@ impl Runner<'_> {
                     cost = add(cost, self.cost(chunk.len() as u64, u64::from(last), context, 1));
                 }
                 let outputs = &outputs[..usize::from(last)];
-                run(&mut direct, &[Feed { sequence: 0, tokens: chunk, outputs }])?;
+                let feed = Feed { sequence: 0, tokens: chunk, outputs };
+                clock.time(|| run(&mut direct, &[feed]))?;
             }
             if rep > 0 {
-                seconds.push(start.elapsed().as_secs_f64());
+                reps.push(clock.stop());
             }
         }
-        Ok(Test { name: format!("pp{n}"), tokens: f64::from(n), cost, seconds, barriers })
+        Ok(Test { name: format!("pp{n}"), tokens: f64::from(n), cost, reps, barriers })
     }
 
     /// `n` steps of one token for each of `b` sequences, greedily sampled.
@@ -126,7 +179,7 @@ impl Runner<'_> {
         let mut direct = self.direct(b)?;
         let barriers = direct.barriers(b, b);
         let mut cost = Cost::default();
-        let mut seconds = Vec::new();
+        let mut reps = Vec::new();
         for rep in 0..=self.args.reps {
             let mut next = vec![0; b as usize];
             for (s, prompt) in prompts.iter().enumerate() {
@@ -138,7 +191,7 @@ impl Runner<'_> {
                 }
             }
             let outputs = [(0, greedy(0))];
-            let start = Instant::now();
+            let mut clock = Clock::new(self.probe.filter(|_| rep > 0));
             for _ in 0..n {
                 let feeds: Vec<Feed<'_>> = next
                     .chunks(1)
@@ -150,10 +203,10 @@ impl Runner<'_> {
                     let b = u64::from(b);
                     cost = add(cost, self.cost(b, b, context, b));
                 }
-                next = run(&mut direct, &feeds)?;
+                next = clock.time(|| run(&mut direct, &feeds))?;
             }
             if rep > 0 {
-                seconds.push(start.elapsed().as_secs_f64());
+                reps.push(clock.stop());
             }
         }
         let mut name = format!("tg{n}");
@@ -163,7 +216,7 @@ impl Runner<'_> {
         if b > 1 {
             name += &format!(" x{b}");
         }
-        Ok(Test { name, tokens: f64::from(n * b), cost, seconds, barriers })
+        Ok(Test { name, tokens: f64::from(n * b), cost, reps, barriers })
     }
 
     fn cost(&self, tokens: u64, outputs: u64, context: u64, sequences: u64) -> Cost {
@@ -201,10 +254,15 @@ fn add(a: Cost, b: Cost) -> Cost {
     }
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+/// The repetition in the middle; of an even number the mean of the two there.
+fn median(reps: &[Rep]) -> Rep {
+    let mut sorted = reps.to_vec();
+    sorted.sort_unstable_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let none = Rep { seconds: f64::NAN, reads: None };
+    let at = |i: usize| sorted.get(i / 2).copied().unwrap_or(none);
+    let (a, b) = (at(sorted.len().saturating_sub(1)), at(sorted.len()));
+    let reads = a.reads.zip(b.reads).map(|(a, b)| (a + b) / 2.0);
+    Rep { seconds: (a.seconds + b.seconds) / 2.0, reads }
 }
 
 /// The format that most weight bytes are stored in, and the arithmetic its products can use at
@@ -227,4 +285,38 @@ pub fn arithmetic_of(program: &Program, mode: Mode) -> (&'static str, Arithmetic
         (_, Mode::Int8) => Arithmetic::Int8,
     };
     (most.map_or("none", |f| f.name()), arithmetic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reps(seconds: &[f64]) -> Vec<Rep> {
+        seconds.iter().map(|&s| Rep { seconds: s, reads: Some(100.0 / s) }).collect()
+    }
+
+    #[test]
+    fn the_median_repetition_brings_its_own_reads() {
+        assert_eq!(median(&reps(&[5.0, 1.0, 2.0])), Rep { seconds: 2.0, reads: Some(50.0) });
+        assert_eq!(median(&reps(&[4.0, 2.0])), Rep { seconds: 3.0, reads: Some(37.5) });
+        assert_eq!(median(&reps(&[4.0])), Rep { seconds: 4.0, reads: Some(25.0) });
+        assert!(median(&[]).seconds.is_nan());
+        let unknown = [Rep { seconds: 1.0, reads: None }; 2];
+        assert_eq!(median(&unknown), unknown[0]);
+    }
+
+    #[test]
+    fn a_clock_counts_steps_alone_and_probes_between_them() {
+        let probe = ReadProbe::new(1, devices::Level::L2, usize::MAX).expect("a small set");
+        let mut clock = Clock::new(Some(&probe));
+        for probes in [0, 1, 1, 2] {
+            clock.add(0.15);
+            assert_eq!(clock.reads.len(), probes);
+        }
+        let rep = clock.stop();
+        assert!((rep.seconds - 0.6).abs() < 1e-9 && rep.reads > Some(1e6), "{rep:?}");
+        // Too short for a probe between steps: there is one at the end.
+        assert!(Clock::new(Some(&probe)).stop().reads > Some(1e6));
+        assert_eq!(Clock::new(None).stop(), Rep { seconds: 0.0, reads: None });
+    }
 }

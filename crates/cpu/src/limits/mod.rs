@@ -10,7 +10,7 @@ use std::time::Instant;
 
 pub use caches::{Caches, caches};
 pub use rates::{Arithmetic, OpLimit, ops};
-pub use reads::{Level, ReadLimit, read};
+pub use reads::{Level, ReadLimit, ReadProbe, read};
 
 /// Times a loop is run after one run that does not count.
 const RUNS: usize = 7;
@@ -81,6 +81,10 @@ mod tests {
         let l2 = read(2, Level::L2, usize::MAX).expect("every machine has this");
         assert!(l2.rate.best >= l2.rate.median && l2.rate.median > 1e7, "{l2:?}");
         assert_eq!(l2.bytes % 2, 0);
+        let probe = ReadProbe::new(2, Level::L2, usize::MAX).expect("every machine has this");
+        let rate = probe.bytes_per_s();
+        assert!(rate > 1e6 && rate < 1e15, "{rate}");
+        assert!(ReadProbe::new(2, Level::Dram, 1 << 20).is_none());
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Sequential reads of all threads from one level of memory.
 
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use super::{Caches, Rate, caches, timed};
 use crate::memory::Buffer;
@@ -84,6 +86,67 @@ pub fn read(threads: usize, level: Level, memory_bytes: usize) -> Option<ReadLim
     let (one, four) = (measure(Stream::One), measure(Stream::Four));
     let rate = if one.best > four.best { one } else { four };
     all_have_memory.into_inner().then_some(ReadLimit { level, bytes, rate })
+}
+
+/// Parts that a probe reads one after the other.
+const PROBE_PARTS: usize = 4;
+
+/// Memory that is read once whenever it is asked: what a level gives at that moment, beside something
+/// that is timed then. On some hosts neighbours or the host itself change it within seconds.
+#[derive(Debug)]
+pub struct ReadProbe {
+    /// One for each thread.
+    sets: Vec<Buffer>,
+}
+
+impl ReadProbe {
+    /// A probe by that many threads, using at most `memory_bytes` of memory. `None` as of [`read`].
+    pub fn new(threads: usize, level: Level, memory_bytes: usize) -> Option<ReadProbe> {
+        let threads = threads.max(1);
+        let each = set_bytes(caches(), threads, level)?;
+        each.checked_mul(threads).filter(|&b| b <= memory_bytes)?;
+        let set = || {
+            let mut set = Buffer::zeroed(each).ok()?;
+            set.bytes_mut().fill(1);
+            Some(set)
+        };
+        std::thread::scope(|scope| {
+            let filled: Vec<_> = (0..threads).map(|_| scope.spawn(set)).collect();
+            let sets = filled.into_iter().map(|set| set.join().expect("filling does not panic"));
+            Some(ReadProbe { sets: sets.collect::<Option<_>>()? })
+        })
+    }
+
+    /// Reads everything once, a part after the other: bytes a second of all threads together, the
+    /// slowest counts, in the fastest part.
+    pub fn bytes_per_s(&self) -> f64 {
+        let barrier = Barrier::new(self.sets.len());
+        let one = |set: &Buffer| {
+            let lines: &[Line] = set.bytes().as_chunks().0;
+            let mut parts = lines.chunks(lines.len().div_ceil(PROBE_PARTS));
+            std::array::from_fn::<f64, PROBE_PARTS, _>(|_| {
+                let part = parts.next().unwrap_or_default();
+                barrier.wait();
+                let start = Instant::now();
+                Stream::Four.read(black_box(part));
+                part.len() as f64 / start.elapsed().as_secs_f64()
+            })
+        };
+        let (first, others) = self.sets.split_first().expect("at least one thread");
+        let slowest = std::thread::scope(|scope| {
+            let others: Vec<_> = others.iter().map(|set| scope.spawn(|| one(set))).collect();
+            let mut slowest = one(first);
+            for other in others {
+                let rates = other.join().expect("reading does not panic");
+                for (slow, rate) in slowest.iter_mut().zip(rates) {
+                    *slow = slow.min(rate);
+                }
+            }
+            slowest
+        });
+        let lines_per_s = slowest.into_iter().fold(0.0, f64::max);
+        lines_per_s * (self.sets.len() * size_of::<Line>()) as f64
+    }
 }
 
 /// Bytes for each thread that lie in `level` and not in the one before.

@@ -34,7 +34,7 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
     const TWO_STREAMS: usize = 4;
     // Measured on Zen 4 (bench/NOTES.md).
     const AHEAD: [Ahead; 2] = [
-        Ahead { near: 256, far: 2048, scales: false },
+        Ahead { near: 512, far: 2048, scales: true },
         Ahead { near: 1024, far: 4096, scales: true },
     ];
     const FLOATS_AHEAD: Ahead = Ahead { near: 256, far: 1024, scales: false };
