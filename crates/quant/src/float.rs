@@ -66,6 +66,12 @@ pub const fn bf16_factor(bits: u16) -> u16 {
     if bits & 0x7fff < BF16_LEAST { 0 } else { bits }
 }
 
+/// A number rounded to bf16, to nearest, ties to even, for a product: 0 below [`BF16_LEAST`].
+#[inline(always)]
+pub const fn rounded_factor(value: f32) -> f32 {
+    bf16_to_f32(bf16_factor(f32_to_bf16(value)))
+}
+
 /// f32 → bf16 bits, rounded to nearest, ties to even; NaNs are made quiet.
 #[inline]
 pub const fn f32_to_bf16(value: f32) -> u16 {

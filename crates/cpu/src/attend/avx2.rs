@@ -3,8 +3,10 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::vector::{ScoreTile, ValueTile, Vector};
+use super::sums::{Codes, Numbers, Sums};
+use super::vector::{ScoreTile, ValueTile, Vector, by_shape};
 use super::{AttendJob, Item, Kind, Scratch, blocked};
+use tokenmill_quant::float::BF16_LEAST;
 
 /// AVX2 and FMA.
 pub(super) struct Avx2;
@@ -135,6 +137,19 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn short_weights(p: [__m256; 2]) -> [__m256; 2] {
+        unsafe {
+            let least = _mm256_set1_ps(f32::from_bits((BF16_LEAST as u32) << 16));
+            both!(i => {
+                let counts = _mm256_cmp_ps::<_CMP_NLT_UQ>(p[i], least);
+                let p = _mm256_castps_si256(_mm256_and_ps(p[i], counts));
+                let up = _mm256_add_epi32(p, _mm256_set1_epi32(0x8000));
+                let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+                _mm256_castsi256_ps(_mm256_and_si256(up, high))
+            })
+        }
+    }
+    #[inline(always)]
     unsafe fn short_floats(from: *const u16) -> [__m256; 2] {
         unsafe { both!(i => _mm256_cvtph_ps(_mm_loadu_si128(from.add(8 * i).cast()))) }
     }
@@ -196,45 +211,53 @@ impl Vector for Avx2 {
     // Without the features of its caller, so that kernels stay apart from it: its constants would take
     // registers. (With features `inline(never)` says nothing to rustc 1.95.)
     #[inline(never)]
-    unsafe fn scores<const INT8: bool, const STORED: bool>(
+    unsafe fn scores<S: Sums<Self>, const STORED: bool>(
         vectors: usize,
         rows: usize,
         t: &ScoreTile,
     ) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
+        unsafe fn run<S: Sums<Avx2>, const STORED: bool, const N: usize, const R: usize>(
             t: &ScoreTile,
         ) {
-            unsafe { blocked::scores::<Avx2, INT8, STORED, N, R>(t) }
+            unsafe { blocked::scores::<Avx2, S, STORED, N, R>(t) }
         }
-        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2], [1 2 3 4 5 6]) }
+        unsafe { by_shape!(vectors, rows, run, t, [1 2], [1 2 3 4 5 6]) }
     }
     // As `scores`.
     #[inline(never)]
-    unsafe fn values<const INT8: bool, const STORED: bool>(
+    unsafe fn values<S: Sums<Self>, const STORED: bool>(
         vectors: usize,
         rows: usize,
         t: &ValueTile,
     ) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
+        unsafe fn run<S: Sums<Avx2>, const STORED: bool, const N: usize, const R: usize>(
             t: &ValueTile,
         ) {
-            unsafe { blocked::values::<Avx2, INT8, STORED, N, R>(t) }
+            unsafe { blocked::values::<Avx2, S, STORED, N, R>(t) }
         }
-        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2], [1 2 3 4 5 6]) }
+        unsafe { by_shape!(vectors, rows, run, t, [1 2], [1 2 3 4 5 6]) }
     }
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn load_queries(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
-        blocked::load_queries(job, item, scratch);
+    unsafe fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch: &mut Scratch) {
+        blocked::load_queries(job, item, keys, scratch);
     }
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch) {
+    unsafe fn split(
+        job: &AttendJob<'_>,
+        item: &Item,
+        range: Range<usize>,
+        kinds: (Kind, Kind),
+        scratch: &mut Scratch,
+    ) {
+        use Kind::{Codes as C, Numbers as N};
         unsafe {
-            match job.kind() {
-                Kind::Numbers => blocked::split::<Avx2, false, false>(job, item, range, scratch),
-                Kind::KeyCodes => blocked::split::<Avx2, true, false>(job, item, range, scratch),
-                Kind::Codes => blocked::split::<Avx2, true, true>(job, item, range, scratch),
+            match kinds {
+                (N, N) => blocked::split::<Avx2, Numbers, Numbers>(job, item, range, scratch),
+                (C, N) => blocked::split::<Avx2, Codes, Numbers>(job, item, range, scratch),
+                (C, C) => blocked::split::<Avx2, Codes, Codes>(job, item, range, scratch),
+                _ => unreachable!("kinds of sums with this instruction set"),
             }
         }
     }

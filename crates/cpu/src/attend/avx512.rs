@@ -3,14 +3,42 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::vector::{ScoreTile, ValueTile, Vector};
+use super::sums::{Codes, Numbers, Pairs, Sums};
+use super::vector::{ScoreTile, ValueTile, Vector, by_shape};
 use super::{AttendJob, Item, Kind, Scratch, blocked};
+use tokenmill_quant::float::BF16_LEAST;
 
 /// What 4-bit codes stand for, without their scale.
 const NIBBLES: [f32; 16] =
     [-15., -13., -11., -9., -7., -5., -3., -1., 1., 3., 5., 7., 9., 11., 13., 15.];
 
-/// AVX-512 F, BW, DQ, VL and VNNI.
+/// 32 numbers of 16 bits, where a register has them.
+#[repr(align(64))]
+struct Order([u16; 32]);
+
+/// Numbers of the lower half of a register, and those of the upper half before them in each pair.
+static PAIRED: Order = {
+    let mut order = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        order[i] = (i / 2 + i % 2 * 16) as u16;
+        i += 1;
+    }
+    Order(order)
+};
+
+/// The high halves of 16 words, each pair of them turned round.
+static HIGH_HALVES: Order = {
+    let mut order = [0; 32];
+    let mut i = 0;
+    while i < 16 {
+        order[i] = 2 * (i as u16 ^ 1) + 1;
+        i += 1;
+    }
+    Order(order)
+};
+
+/// AVX-512 F, BW, DQ, VL and VNNI, and BF16 for sums of pairs.
 pub(super) struct Avx512;
 
 // SAFETY (every block below): the contract of `Vector`: the instruction set is available and
@@ -96,6 +124,43 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn pairs(high: *const u16, low: *const u16) -> __m512i {
+        unsafe {
+            let (high, low) = (_mm256_loadu_si256(high.cast()), _mm256_loadu_si256(low.cast()));
+            let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+            _mm512_permutexvar_epi16(_mm512_load_si512(PAIRED.0.as_ptr().cast()), both)
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_pairs(sum: __m512, a: __m512i, b: __m512i) -> __m512 {
+        unsafe {
+            let pairs = |v| std::mem::transmute::<__m512i, __m512bh>(v);
+            _mm512_dpbf16_ps(sum, pairs(a), pairs(b))
+        }
+    }
+    #[inline(always)]
+    unsafe fn short_weights(p: __m512) -> __m512 {
+        unsafe {
+            let least = _mm512_set1_ps(f32::from_bits((BF16_LEAST as u32) << 16));
+            let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(p, least);
+            let half = _mm512_set1_epi32(0x8000);
+            let up = _mm512_maskz_add_epi32(counts, _mm512_castps_si512(p), half);
+            _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32(0xffff_0000_u32 as i32)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_pairs(p: __m512, to: *mut i16) {
+        unsafe {
+            let order = _mm512_load_si512(HIGH_HALVES.0.as_ptr().cast());
+            let pairs = _mm512_permutexvar_epi16(order, _mm512_castps_si512(p));
+            _mm256_storeu_si256(to.cast(), _mm512_castsi512_si256(pairs));
+        }
+    }
+    #[inline(always)]
+    unsafe fn and(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, b) }
+    }
+    #[inline(always)]
     unsafe fn short_floats(from: *const u16) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
@@ -143,44 +208,77 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn scores<const INT8: bool, const STORED: bool>(
+    unsafe fn scores<S: Sums<Self>, const STORED: bool>(
         vectors: usize,
         rows: usize,
         t: &ScoreTile,
     ) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
+        unsafe fn run<S: Sums<Avx512>, const STORED: bool, const N: usize, const R: usize>(
             t: &ScoreTile,
         ) {
-            unsafe { blocked::scores::<Avx512, INT8, STORED, N, R>(t) }
+            unsafe { blocked::scores::<Avx512, S, STORED, N, R>(t) }
         }
-        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2 3 4], [1 2 3 4 5 6]) }
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,fma")]
+        unsafe fn pairs<S: Sums<Avx512>, const STORED: bool, const N: usize, const R: usize>(
+            t: &ScoreTile,
+        ) {
+            unsafe { blocked::scores::<Avx512, S, STORED, N, R>(t) }
+        }
+        unsafe {
+            if S::TWO_ROWS {
+                by_shape!(vectors, rows, pairs, t, [1 2 3 4], [1 2 3 4 5 6]);
+            } else {
+                by_shape!(vectors, rows, run, t, [1 2 3 4], [1 2 3 4 5 6]);
+            }
+        }
     }
     #[inline(always)]
-    unsafe fn values<const INT8: bool, const STORED: bool>(
+    unsafe fn values<S: Sums<Self>, const STORED: bool>(
         vectors: usize,
         rows: usize,
         t: &ValueTile,
     ) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        unsafe fn run<const INT8: bool, const STORED: bool, const N: usize, const R: usize>(
+        unsafe fn run<S: Sums<Avx512>, const STORED: bool, const N: usize, const R: usize>(
             t: &ValueTile,
         ) {
-            unsafe { blocked::values::<Avx512, INT8, STORED, N, R>(t) }
+            unsafe { blocked::values::<Avx512, S, STORED, N, R>(t) }
         }
-        unsafe { super::vector::by_shape!(vectors, rows, run, t, [1 2 3 4], [1 2 3 4 5 6]) }
-    }
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn load_queries(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
-        blocked::load_queries(job, item, scratch);
-    }
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,fma")]
+        unsafe fn pairs<S: Sums<Avx512>, const STORED: bool, const N: usize, const R: usize>(
+            t: &ValueTile,
+        ) {
+            unsafe { blocked::values::<Avx512, S, STORED, N, R>(t) }
+        }
         unsafe {
-            match job.kind() {
-                Kind::Numbers => blocked::split::<Avx512, false, false>(job, item, range, scratch),
-                Kind::KeyCodes => blocked::split::<Avx512, true, false>(job, item, range, scratch),
-                Kind::Codes => blocked::split::<Avx512, true, true>(job, item, range, scratch),
+            if S::TWO_ROWS {
+                by_shape!(vectors, rows, pairs, t, [1 2 3 4], [1 2 3 4 5 6]);
+            } else {
+                by_shape!(vectors, rows, run, t, [1 2 3 4], [1 2 3 4 5 6]);
+            }
+        }
+    }
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    unsafe fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch: &mut Scratch) {
+        blocked::load_queries(job, item, keys, scratch);
+    }
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    unsafe fn split(
+        job: &AttendJob<'_>,
+        item: &Item,
+        range: Range<usize>,
+        kinds: (Kind, Kind),
+        scratch: &mut Scratch,
+    ) {
+        use Kind::{Codes as C, Numbers as N, Pairs as P};
+        unsafe {
+            match kinds {
+                (N, N) => blocked::split::<Avx512, Numbers, Numbers>(job, item, range, scratch),
+                (C, N) => blocked::split::<Avx512, Codes, Numbers>(job, item, range, scratch),
+                (C, C) => blocked::split::<Avx512, Codes, Codes>(job, item, range, scratch),
+                (P, P) => blocked::split::<Avx512, Pairs, Pairs>(job, item, range, scratch),
+                _ => unreachable!("kinds of sums with this instruction set"),
             }
         }
     }

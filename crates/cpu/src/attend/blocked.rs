@@ -6,13 +6,15 @@
 use std::ops::Range;
 
 use tokenmill_ir::KvFormat;
+use tokenmill_quant::float::rounded_factor;
 
 use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scalar::code_scale;
-use super::scratch::{floats, shorts};
+use super::scratch::{floats, shorts, words};
+use super::sums::Sums;
 use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
-use super::{AttendJob, BAND, CODE_MAX, Item, Scratch, TILE, widen};
+use super::{AttendJob, BAND, CODE_MAX, Item, Kind, Scratch, TILE, widen};
 use crate::math::tanh;
 
 /// Bytes of 16 words as a kernel reads them.
@@ -20,24 +22,17 @@ const fn width(stored: bool) -> usize {
     if stored { 32 } else { 64 }
 }
 
-/// 16 numbers: f32, or stored as bf16.
+/// 16 factors, as kernels read them or as they are stored.
 ///
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-unsafe fn numbers<V: Vector, const STORED: bool>(from: *const u8) -> V::Float {
+unsafe fn factors<V: Vector, S: Sums<V>, const STORED: bool>(
+    from: *const u8,
+    step: usize,
+) -> S::Factor {
     // SAFETY: passed on.
-    unsafe { if STORED { V::halves(from.cast()) } else { V::load(from.cast()) } }
-}
-
-/// 16 pairs of codes: i16, or stored as bytes.
-///
-/// # Safety
-/// As [`Vector`].
-#[inline(always)]
-unsafe fn pairs<V: Vector, const STORED: bool>(from: *const u8) -> V::Int {
-    // SAFETY: passed on.
-    unsafe { if STORED { V::bytes(from.cast()) } else { V::load_int(from.cast()) } }
+    unsafe { if STORED { S::stored(from, step) } else { S::load(from) } }
 }
 
 /// Asks for what the same step reads of the tile to come: one half of it in each turn, or both where a
@@ -47,17 +42,19 @@ unsafe fn pairs<V: Vector, const STORED: bool>(from: *const u8) -> V::Int {
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-unsafe fn fetch_keys<V: Vector, const STORED: bool, const N: usize>(
+unsafe fn fetch_keys<V: Vector, S: Sums<V>, const N: usize>(
     t: &ScoreTile,
     turn: usize,
     step: usize,
 ) {
-    if STORED {
-        // SAFETY: passed on. Two groups of a half, 32 bytes a step each.
+    // Two groups of a half, 32 bytes a row each.
+    let rows = if S::TWO_ROWS { 2 } else { 1 };
+    for row in step * rows..(step + 1) * rows {
+        // SAFETY: passed on.
         unsafe {
-            V::fetch(t.next[turn % 2].wrapping_add(step * 64));
+            V::fetch(t.next[turn % 2].wrapping_add(row * 64));
             if N > 2 {
-                V::fetch(t.next[1].wrapping_add(step * 64));
+                V::fetch(t.next[1].wrapping_add(row * 64));
             }
         }
     }
@@ -68,18 +65,20 @@ unsafe fn fetch_keys<V: Vector, const STORED: bool, const N: usize>(
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-unsafe fn fetch_values<V: Vector, const STORED: bool, const N: usize>(
+unsafe fn fetch_values<V: Vector, S: Sums<V>, const N: usize>(
     t: &ValueTile,
     first: usize,
     half: usize,
     step: usize,
 ) {
-    if STORED {
-        for i in (0..N).step_by(2) {
-            // SAFETY: passed on.
-            unsafe {
-                V::fetch(t.next[half].wrapping_add(step * t.v_step + (first + i) * width(STORED)))
-            };
+    for i in (0..N).step_by(2) {
+        let at = t.next[half].wrapping_add(step * t.v_step + (first + i) * width(true));
+        // SAFETY: passed on.
+        unsafe {
+            V::fetch(at);
+            if S::TWO_ROWS {
+                V::fetch(at.wrapping_add(t.v_step / 2));
+            }
         }
     }
 }
@@ -91,198 +90,92 @@ unsafe fn fetch_values<V: Vector, const STORED: bool, const N: usize>(
 #[inline(always)]
 pub(super) unsafe fn scores<
     V: Vector,
-    const INT8: bool,
+    S: Sums<V>,
     const STORED: bool,
     const N: usize,
     const R: usize,
 >(
     t: &ScoreTile,
 ) {
-    // SAFETY: passed on.
-    unsafe {
-        for turn in 0..t.turns {
-            if INT8 {
-                score_codes::<V, STORED, N, R>(t, turn);
-            } else {
-                score_numbers::<V, STORED, N, R>(t, turn);
+    for turn in 0..t.turns {
+        // SAFETY: passed on.
+        unsafe {
+            let mut sum = [[S::zero(); N]; R];
+            for step in 0..t.steps {
+                let at = |i| t.k.add(turn * N + i).read().add(step * t.k_step);
+                let mut k = [factors::<V, S, STORED>(at(0), t.k_step); N];
+                for (i, k) in k.iter_mut().enumerate().skip(1) {
+                    *k = factors::<V, S, STORED>(at(i), t.k_step);
+                }
+                if STORED {
+                    fetch_keys::<V, S, N>(t, turn, step);
+                }
+                for (r, sum) in sum.iter_mut().enumerate() {
+                    let q = S::splat(t.q.add(r * t.steps + step));
+                    for (sum, k) in sum.iter_mut().zip(k) {
+                        *sum = S::add(*sum, k, q);
+                    }
+                }
             }
-        }
-    }
-}
-
-/// [`scores`] in integers.
-///
-/// # Safety
-/// As [`scores`].
-#[inline(always)]
-unsafe fn score_codes<V: Vector, const STORED: bool, const N: usize, const R: usize>(
-    t: &ScoreTile,
-    turn: usize,
-) {
-    // SAFETY: passed on.
-    unsafe {
-        let mut sum = [[V::zero(); N]; R];
-        for step in 0..t.steps {
-            let mut k = [V::zero(); N];
-            for (i, k) in k.iter_mut().enumerate() {
-                *k = pairs::<V, STORED>(t.k.add(turn * N + i).read().add(step * t.k_step));
-            }
-            fetch_keys::<V, STORED, N>(t, turn, step);
-            for (r, sum) in sum.iter_mut().enumerate() {
-                let q = V::splat_pair(t.q.add(r * t.steps + step).cast());
-                for (sum, k) in sum.iter_mut().zip(k) {
-                    *sum = V::dot(*sum, k, q);
+            for (r, sum) in sum.iter().enumerate() {
+                let q_scale = V::splat(*t.q_scale.add(r));
+                for (i, sum) in sum.iter().enumerate() {
+                    let lane = (turn * N + i) * GROUP;
+                    let s = S::score(*sum, t.k_scale.wrapping_add(lane));
+                    V::store(V::mul(s, q_scale), t.s.add(r * TILE + lane));
                 }
             }
         }
-        for (r, sum) in sum.iter().enumerate() {
-            let q_scale = V::splat(*t.q_scale.add(r));
-            for (i, sum) in sum.iter().enumerate() {
-                let lane = (turn * N + i) * GROUP;
-                let s = V::mul(V::to_float(*sum), V::load(t.k_scale.add(lane)));
-                V::store(V::mul(s, q_scale), t.s.add(r * TILE + lane));
-            }
-        }
     }
 }
 
-/// [`scores`] in f32.
-///
-/// # Safety
-/// As [`scores`].
-#[inline(always)]
-unsafe fn score_numbers<V: Vector, const STORED: bool, const N: usize, const R: usize>(
-    t: &ScoreTile,
-    turn: usize,
-) {
-    // SAFETY: passed on.
-    unsafe {
-        let mut sum = [[V::splat(0.0); N]; R];
-        for step in 0..t.steps {
-            let mut k = [V::splat(0.0); N];
-            for (i, k) in k.iter_mut().enumerate() {
-                *k = numbers::<V, STORED>(t.k.add(turn * N + i).read().add(step * t.k_step));
-            }
-            fetch_keys::<V, STORED, N>(t, turn, step);
-            for (r, sum) in sum.iter_mut().enumerate() {
-                let q = V::splat(*t.q.add(r * t.steps + step));
-                for (sum, k) in sum.iter_mut().zip(k) {
-                    *sum = V::fma(q, k, *sum);
-                }
-            }
-        }
-        for (r, sum) in sum.iter().enumerate() {
-            for (i, sum) in sum.iter().enumerate() {
-                V::store(*sum, t.s.add(r * TILE + (turn * N + i) * GROUP));
-            }
-        }
-    }
-}
-
-/// Outputs of `R` rows and `N` vectors of columns in each turn: decayed, then weighted values added.
+/// Outputs of `R` rows and `N` vectors of columns in each turn: decayed, and weighted values added.
 ///
 /// # Safety
 /// As [`scores`].
 #[inline(always)]
 pub(super) unsafe fn values<
     V: Vector,
-    const INT8: bool,
+    S: Sums<V>,
     const STORED: bool,
     const N: usize,
     const R: usize,
 >(
     t: &ValueTile,
 ) {
-    // SAFETY: passed on.
-    unsafe {
-        for turn in 0..t.turns {
-            if INT8 {
-                value_codes::<V, STORED, N, R>(t, turn * N);
-            } else {
-                value_numbers::<V, STORED, N, R>(t, turn * N);
-            }
-        }
-    }
-}
-
-/// [`values`] in integers, from the vector `first` on.
-///
-/// # Safety
-/// As [`scores`].
-#[inline(always)]
-unsafe fn value_codes<V: Vector, const STORED: bool, const N: usize, const R: usize>(
-    t: &ValueTile,
-    first: usize,
-) {
-    // SAFETY: passed on.
-    unsafe {
-        let mut sum = [[V::zero(); N]; R];
-        for (half, (start, end)) in t.steps.into_iter().enumerate() {
-            let p = t.p.add(half * t.p_half);
-            for step in start..end {
-                let mut v = [V::zero(); N];
-                for (i, v) in v.iter_mut().enumerate() {
-                    let at = step * t.v_step + (first + i) * width(STORED);
-                    *v = pairs::<V, STORED>(t.v[half].add(at));
-                }
-                fetch_values::<V, STORED, N>(t, first, half, step);
-                for (r, sum) in sum.iter_mut().enumerate() {
-                    let p = V::splat_pair(p.add(r * t.p_stride + step).cast());
-                    for (sum, v) in sum.iter_mut().zip(v) {
-                        *sum = V::dot(*sum, v, p);
+    for first in (0..t.turns).map(|turn| turn * N) {
+        // SAFETY: passed on.
+        unsafe {
+            let mut sum = [[S::zero(); N]; R];
+            for (half, (start, end)) in t.steps.into_iter().enumerate() {
+                let p = t.p.add(half * t.p_half);
+                for step in start..end {
+                    let row = t.v[half].add(step * t.v_step + first * width(STORED));
+                    let mut v = [factors::<V, S, STORED>(row, t.v_step); N];
+                    for (i, v) in v.iter_mut().enumerate().skip(1) {
+                        *v = factors::<V, S, STORED>(row.add(i * width(STORED)), t.v_step);
+                    }
+                    if STORED {
+                        let seen = t.seen.add(half * t.p_half + step);
+                        for v in &mut v {
+                            *v = S::seen(*v, seen);
+                        }
+                        fetch_values::<V, S, N>(t, first, half, step);
+                    }
+                    for (r, sum) in sum.iter_mut().enumerate() {
+                        let p = S::splat(p.add(r * t.p_stride + step));
+                        for (sum, v) in sum.iter_mut().zip(v) {
+                            *sum = S::add(*sum, v, p);
+                        }
                     }
                 }
             }
-        }
-        for (r, sum) in sum.iter().enumerate() {
-            let scale = V::splat(*t.p_scale.add(r));
-            for (i, sum) in sum.iter().enumerate() {
-                let out = t.out.add(r * t.v_cols + (first + i) * GROUP);
-                let decayed = V::mul(V::load(out), V::splat(*t.decay.add(r)));
-                V::store(V::fma(V::to_float(*sum), scale, decayed), out);
-            }
-        }
-    }
-}
-
-/// [`values`] in f32, from the vector `first` on.
-///
-/// # Safety
-/// As [`scores`].
-#[inline(always)]
-unsafe fn value_numbers<V: Vector, const STORED: bool, const N: usize, const R: usize>(
-    t: &ValueTile,
-    first: usize,
-) {
-    // SAFETY: passed on.
-    unsafe {
-        let mut sum = [[V::splat(0.0); N]; R];
-        for (r, sum) in sum.iter_mut().enumerate() {
-            for (i, sum) in sum.iter_mut().enumerate() {
-                let out = V::load(t.out.add(r * t.v_cols + (first + i) * GROUP));
-                *sum = V::mul(out, V::splat(*t.decay.add(r)));
-            }
-        }
-        for (half, (start, end)) in t.steps.into_iter().enumerate() {
-            let p = t.p.add(half * t.p_half);
-            for step in start..end {
-                let mut v = [V::splat(0.0); N];
-                for (i, v) in v.iter_mut().enumerate() {
-                    let at = step * t.v_step + (first + i) * width(STORED);
-                    *v = numbers::<V, STORED>(t.v[half].add(at));
+            for (r, sum) in sum.iter().enumerate() {
+                for (i, sum) in sum.iter().enumerate() {
+                    let out = t.out.add(r * t.v_cols + (first + i) * GROUP);
+                    let (decay, scale) = (*t.decay.add(r), t.p_scale.add(r));
+                    V::store(S::join(*sum, V::load(out), decay, scale), out);
                 }
-                fetch_values::<V, STORED, N>(t, first, half, step);
-                for (r, sum) in sum.iter_mut().enumerate() {
-                    let p = V::splat(*p.add(r * t.p_stride + step));
-                    for (sum, v) in sum.iter_mut().zip(v) {
-                        *sum = V::fma(p, v, *sum);
-                    }
-                }
-            }
-        }
-        for (r, sum) in sum.iter().enumerate() {
-            for (i, sum) in sum.iter().enumerate() {
-                V::store(*sum, t.out.add(r * t.v_cols + (first + i) * GROUP));
             }
         }
     }
@@ -310,27 +203,39 @@ unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
     }
 }
 
-/// Scaled queries, or their codes.
+/// Queries as sums of this kind read them, and what their scores are multiplied by.
 #[inline(always)]
-pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
-    let (dim, group, keys) = (job.k_dim, job.group(), job.formats().0);
+pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch: &mut Scratch) {
+    let (dim, group, format) = (job.k_dim, job.group(), job.formats().0);
     for row in 0..item.tokens as usize * group {
         let first = (item.kv_head as usize * group + row % group) * dim;
         let from = job.q.get(item.row as usize + row / group, first..first + dim);
-        if keys == KvFormat::Int8 {
-            let cols = dim.next_multiple_of(2);
-            let to = &mut shorts(&mut scratch.q)[row * cols..][..cols];
-            to[dim..].fill(0);
-            let mut buffer = [0.0; MIX_MAX];
-            let from = mixed(from, &mut buffer);
-            scratch.q_scale[row] = encode(from, job.query_codes(), &mut to[..dim]) * job.scale;
-        } else {
-            let to = &mut floats(&mut scratch.q)[row * dim..][..dim];
-            to.copy_from_slice(from);
-            if keys == KvFormat::Int4 {
-                turn_blocks(to, turn_block(dim));
+        scratch.q_scale[row] = job.scale;
+        match keys {
+            Kind::Codes => {
+                let cols = dim.next_multiple_of(2);
+                let to = &mut shorts(&mut scratch.q)[row * cols..][..cols];
+                to[dim..].fill(0);
+                let mut buffer = [0.0; MIX_MAX];
+                let from = mixed(from, &mut buffer);
+                scratch.q_scale[row] *= encode(from, job.query_codes(), &mut to[..dim]);
             }
-            to.iter_mut().for_each(|x| *x *= job.scale);
+            Kind::Pairs => {
+                let to = &mut words(&mut scratch.q)[row * dim / 2..][..dim / 2];
+                for (to, [high, low]) in to.iter_mut().zip(from.as_chunks::<2>().0) {
+                    let [high, low] = [rounded_factor(*high), rounded_factor(*low)];
+                    *to = (high.to_bits() | low.to_bits() >> 16) as i32;
+                }
+            }
+            Kind::Numbers => {
+                let to = &mut floats(&mut scratch.q)[row * dim..][..dim];
+                to.copy_from_slice(from);
+                match format {
+                    KvFormat::Int4 => turn_blocks(to, turn_block(dim)),
+                    KvFormat::Bf16 => to.iter_mut().for_each(|x| *x = rounded_factor(*x)),
+                    _ => {}
+                }
+            }
         }
     }
 }
@@ -351,7 +256,7 @@ fn encode(x: &[f32], most: f32, codes: &mut [i16]) -> f32 {
 /// # Safety
 /// The instruction set of `V` is available; the queries are loaded.
 #[inline(always)]
-pub(super) unsafe fn split<V: Vector, const KEYS8: bool, const VALUES8: bool>(
+pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
     job: &AttendJob<'_>,
     item: &Item,
     range: Range<usize>,
@@ -365,6 +270,7 @@ pub(super) unsafe fn split<V: Vector, const KEYS8: bool, const VALUES8: bool>(
     scratch.max[..rows].fill(f32::NEG_INFINITY);
     floats(&mut scratch.sum)[..rows * GROUP].fill(0.0);
     floats(&mut scratch.out)[..rows * v_cols].fill(0.0);
+    let (codes, short) = (job.formats().1 == KvFormat::Int8, job.formats().1 == KvFormat::Bf16);
     for tile in range.start / TILE..range.end.div_ceil(TILE) {
         let of_tile = |keys: Range<usize>| {
             let first = tile * TILE;
@@ -372,7 +278,8 @@ pub(super) unsafe fn split<V: Vector, const KEYS8: bool, const VALUES8: bool>(
             (keys.start.clamp(first, first + TILE) - first).min(end)..end
         };
         // SAFETY: passed on.
-        let place = unsafe { widen::tile::<V>(job, item, tile, of_tile(range.clone()), scratch) };
+        let place =
+            unsafe { widen::tile::<V, K, W>(job, item, tile, of_tile(range.clone()), scratch) };
         for first in (0..rows).step_by(BAND) {
             let band = first..rows.min(first + BAND);
             let chunks = band.clone().step_by(V::ROWS);
@@ -392,22 +299,24 @@ pub(super) unsafe fn split<V: Vector, const KEYS8: bool, const VALUES8: bool>(
                         continue;
                     }
                     let at = chunk.start - first;
-                    score_rows::<V, KEYS8>(job, &place, chunk.clone(), at, keys.clone(), scratch);
+                    score_rows::<V, K>(job, &place, chunk.clone(), at, keys.clone(), scratch);
                     for row in chunk.clone() {
                         let seen = of_tile(scratch.seen[row].clone());
                         let s = &mut floats(&mut scratch.s)[(row - first) * TILE..][..TILE];
                         cover(job, &keys, seen, s);
                     }
-                    weigh::<V>(chunk.clone(), at, &keys, decay, scratch);
-                    if VALUES8 {
+                    weigh::<V>(chunk.clone(), at, &keys, short, decay, scratch);
+                    if codes {
                         encode_weights::<V>(chunk.len(), at, &keys, p_scale, scratch);
+                    } else if W::PER_STEP == 2 {
+                        pair_weights::<V>(chunk.len(), at, &keys, scratch);
                     }
                 }
                 for (chunk, factors) in chunks.zip(&factors) {
                     let keys = seen_by(&chunk, &scratch.seen);
                     if !keys.is_empty() {
                         let at = chunk.start - first;
-                        add_values::<V, VALUES8>(job, &place, chunk, at, keys, factors, scratch);
+                        add_values::<V, W>(job, &place, chunk, at, keys, factors, scratch);
                     }
                 }
             }
@@ -426,7 +335,7 @@ fn groups(keys: &Range<usize>) -> Range<usize> {
 /// # Safety
 /// As [`split`].
 #[inline(always)]
-unsafe fn score_rows<V: Vector, const INT8: bool>(
+unsafe fn score_rows<V: Vector, S: Sums<V>>(
     job: &AttendJob<'_>,
     place: &TilePlace,
     chunk: Range<usize>,
@@ -434,7 +343,7 @@ unsafe fn score_rows<V: Vector, const INT8: bool>(
     keys: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    let steps = if INT8 { job.k_dim.div_ceil(2) } else { job.k_dim };
+    let steps = job.k_dim.div_ceil(S::PER_STEP);
     for (group, count, turns) in turns(groups(&keys), V::vectors(chunk.len())) {
         let lane = group * GROUP;
         let t = ScoreTile {
@@ -451,9 +360,9 @@ unsafe fn score_rows<V: Vector, const INT8: bool>(
         // SAFETY: the groups are inside the tile, the rows inside `q` and `s`.
         unsafe {
             if place.keys_stored {
-                V::scores::<INT8, true>(count, chunk.len(), &t);
+                V::scores::<S, true>(count, chunk.len(), &t);
             } else {
-                V::scores::<INT8, false>(count, chunk.len(), &t);
+                V::scores::<S, false>(count, chunk.len(), &t);
             }
         }
     }
@@ -488,8 +397,8 @@ fn cover(job: &AttendJob<'_>, keys: &Range<usize>, seen: Range<usize>, s: &mut [
     }
 }
 
-/// Turns the scores of a chunk of rows into weights, and adds them up; `decay` becomes what the
-/// rows' outputs are multiplied by.
+/// Turns the scores of a chunk of rows into weights, in bf16 if `short`, and adds them up; `decay` becomes
+/// what the rows' outputs are multiplied by.
 ///
 /// # Safety
 /// As [`split`].
@@ -498,6 +407,7 @@ unsafe fn weigh<V: Vector>(
     chunk: Range<usize>,
     at: usize,
     keys: &Range<usize>,
+    short: bool,
     decay: &mut [f32; GROUP],
     scratch: &mut Scratch,
 ) {
@@ -524,7 +434,10 @@ unsafe fn weigh<V: Vector>(
             let mut lanes = V::mul(V::load(sum.0.as_ptr()), V::splat(decay[i]));
             for group in groups.clone() {
                 let s = s.add(i * TILE + group * GROUP);
-                let p = exp_of_negative::<V>(V::sub(V::load(s), base));
+                let mut p = exp_of_negative::<V>(V::sub(V::load(s), base));
+                if short {
+                    p = V::short_weights(p);
+                }
                 V::store(p, s);
                 lanes = V::add(lanes, p);
             }
@@ -571,12 +484,33 @@ unsafe fn encode_weights<V: Vector>(
     }
 }
 
+/// Pairs of the weights of `rows` rows.
+///
+/// # Safety
+/// As [`split`].
+#[inline(always)]
+unsafe fn pair_weights<V: Vector>(
+    rows: usize,
+    at: usize,
+    keys: &Range<usize>,
+    scratch: &mut Scratch,
+) {
+    let s = floats(&mut scratch.s)[at * TILE..][..V::ROWS * TILE].as_ptr();
+    let to = shorts(&mut scratch.p)[at * TILE..][..V::ROWS * TILE].as_mut_ptr();
+    for row in 0..rows {
+        for at in groups(keys).map(|group| row * TILE + group * GROUP) {
+            // SAFETY: rows and groups of the tile; registers.
+            unsafe { V::store_pairs(V::load(s.add(at)), to.add(at)) };
+        }
+    }
+}
+
 /// Adds the weighted values to the outputs of a chunk of rows.
 ///
 /// # Safety
 /// As [`split`].
 #[inline(always)]
-unsafe fn add_values<V: Vector, const INT8: bool>(
+unsafe fn add_values<V: Vector, S: Sums<V>>(
     job: &AttendJob<'_>,
     place: &TilePlace,
     chunk: Range<usize>,
@@ -587,13 +521,13 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
 ) {
     let v_cols = job.v_dim.next_multiple_of(GROUP);
     // Steps are keys, or pairs of keys.
-    let per_step = if INT8 { 2 } else { 1 };
+    let per_step = S::PER_STEP;
     let half = |h: usize| {
         let first = h * BLOCK_TOKENS;
         let inside = |key: usize| key.clamp(first, first + BLOCK_TOKENS) - first;
         (inside(keys.start) / per_step, inside(keys.end).div_ceil(per_step))
     };
-    let weights = if INT8 { &mut scratch.p } else { &mut scratch.s };
+    let weights = if per_step == 2 { &mut scratch.p } else { &mut scratch.s };
     let p = floats(weights)[at * TILE / per_step..].as_ptr();
     for (vector, count, turns) in turns(0..v_cols / GROUP, V::vectors(chunk.len())) {
         let col = vector * GROUP;
@@ -606,6 +540,7 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
             steps: [half(0), half(1)],
             v: place.v.map(|v| v.wrapping_add(at)),
             v_step: place.v_step,
+            seen: place.seen_pairs.as_ptr(),
             next: place.next_v.map(|v| v.wrapping_add(at)),
             v_cols,
             out: floats(&mut scratch.out)[chunk.start * v_cols + col..].as_mut_ptr(),
@@ -615,9 +550,9 @@ unsafe fn add_values<V: Vector, const INT8: bool>(
         // SAFETY: columns of the rows of the chunk; keys of the tile.
         unsafe {
             if place.values_stored {
-                V::values::<INT8, true>(count, chunk.len(), &t);
+                V::values::<S, true>(count, chunk.len(), &t);
             } else {
-                V::values::<INT8, false>(count, chunk.len(), &t);
+                V::values::<S, false>(count, chunk.len(), &t);
             }
         }
     }

@@ -11,7 +11,7 @@
 //! | value scales | | | `[32]` f32 | `[32][V4]` f16 |
 
 use tokenmill_ir::KvFormat;
-use tokenmill_quant::float::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use tokenmill_quant::float::{bf16_factor, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use crate::isa::Isa;
@@ -80,14 +80,6 @@ impl KvLayout {
                 KvFormat::Int8 => self.v_dim,
                 KvFormat::Int4 | KvFormat::K8V4 => self.v_dim.div_ceil(SCALED) * SCALED / 2,
             }
-    }
-
-    /// Values of a token pair or of a token in a 32-bit word of a widened tile.
-    pub(super) const fn per_word(&self) -> usize {
-        match self.formats().1 {
-            KvFormat::Int8 => 2,
-            _ => 1,
-        }
     }
 
     /// First byte of a head in a block.
@@ -290,10 +282,10 @@ fn floats(to: Place, k: &[f32], v: &[f32]) {
     numbers(to, k, v, |x| x.to_bits().to_le());
 }
 
-/// Stores numbers rounded to bf16.
+/// Stores numbers rounded to bf16, those below 2⁻⁵⁶ as 0.
 #[inline(always)]
 fn halves(to: Place, k: &[f32], v: &[f32]) {
-    numbers(to, k, v, |x| f32_to_bf16(x).to_le());
+    numbers(to, k, v, |x| bf16_factor(f32_to_bf16(x)).to_le());
 }
 
 /// Calls `f(first column, numbers)` for every 16 columns or fewer, encoded.

@@ -12,7 +12,7 @@
 //! Keys that nobody sees (stale slots, `BlockId::NONE` behind a window) are never read into a
 //! result, whatever their bytes.
 //!
-//! # Numerics (version 1)
+//! # Numerics (version 3)
 //!
 //! A row is one token's one query head. Its result depends on its query, on the keys and values
 //! it sees and on their indices: not on chunks, batch, block placement, threads or the
@@ -28,19 +28,22 @@
 //! m'   = max(m, max s[j]);  b = m' (0 if m' = −∞);  c = exp(m − b)
 //! p[j] = exp(s[j] − b)
 //! l[i] = l[i]·c, then l[i] + p[j] for j ≡ i mod 16 in order
-//! o[e] = o[e]·c, then values                       m = m'
+//! o[e] = fma(o[e], c, values of the tile)          m = m'
 //! ```
 //!
-//! **f32, bf16.** Scores: s = fma(q\[d\]·scale, k\[j\]\[d\], s) for d = 0, 1, … from 0. Values:
-//! o\[e\] = fma(p\[j\], v\[j\]\[e\], o\[e\]) in order of j. Keys and values are as stored (bf16: rounded
-//! to nearest, ties to even).
+//! **f32.** Scores: s = fma(q\[d\], k\[j\]\[d\], s) for d = 0, 1, … from 0, then s·scale. Values: t = fma(p\[j\],
+//! v\[j\]\[e\], t) in order of j from 0.
+//!
+//! **bf16.** The same of numbers in bf16, those below 2⁻⁵⁶ being 0: keys and values as stored and queries, rounded to nearest,
+//! ties to even; weights p\[j\] rounded to nearest, ties up, before they are added to l. So sums of pairs
+//! (`vdpbf16ps`, the first of a pair in the high half) have the same bits: see [`crate::linear`].
 //!
 //! **int8.** Keys and queries first go through a Hadamard transform (`mix`), where the width of
 //! the head is a power of two up to 256. Stored are codes and a scale per token and head, S = max|x|/127, code = x/S rounded,
 //! ties to even. A query row becomes 16-bit codes: t = max|q|, a\[d\] = round(q\[d\]·(N/t)),
 //! Q = (t/N)·scale, N = 32767, or 16383 beyond 512 columns. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. Values:
 //! w\[j\] = p\[j\]·Sᵥ\[j\], t = max w, a\[j\] = round(w\[j\]·(32767/t)) over the tile, o\[e\] =
-//! fma(f32(Σ a\[j\]·code\[j\]\[e\]), t/32767, o\[e\]), the sum exact. If t < 2⁻¹⁰⁰ all a and the
+//! fma(f32(Σ a\[j\]·code\[j\]\[e\]), t/32767, o\[e\]·c), the sum exact. If t < 2⁻¹⁰⁰ all a and the
 //! scale are 0; if t is NaN or at least 2¹⁰⁰ the scale is NaN.
 //!
 //! **int4.** Keys, values and queries go through the transform in blocks of the largest power of two
@@ -67,6 +70,8 @@ pub mod rope;
 mod scalar;
 mod scratch;
 mod splits;
+#[cfg(target_arch = "x86_64")]
+mod sums;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -234,14 +239,14 @@ pub fn plan_items(
     }
 }
 
-/// Which sums of attention are over integers.
+/// What sums of scores or of values are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// None.
+    /// Numbers in f32.
     Numbers,
-    /// Scores.
-    KeyCodes,
-    /// Scores and values.
+    /// Pairs of bf16 numbers, summed in f32.
+    Pairs,
+    /// Pairs of integer codes.
     Codes,
 }
 
@@ -269,12 +274,15 @@ impl AttendJob<'_> {
         }
     }
 
-    /// Whether scores, and sums of values, are sums of integers.
-    fn kind(&self) -> Kind {
+    /// What sums of scores and of values are made of with `isa`.
+    fn kinds(&self, isa: Isa) -> (Kind, Kind) {
         match self.formats() {
-            (KvFormat::Int8, KvFormat::Int8) => Kind::Codes,
-            (KvFormat::Int8, _) => Kind::KeyCodes,
-            _ => Kind::Numbers,
+            (KvFormat::Int8, KvFormat::Int8) => (Kind::Codes, Kind::Codes),
+            (KvFormat::Int8, _) => (Kind::Codes, Kind::Numbers),
+            (KvFormat::Bf16, _) if isa == Isa::Avx512Bf16 && self.k_dim.is_multiple_of(2) => {
+                (Kind::Pairs, Kind::Pairs)
+            }
+            _ => (Kind::Numbers, Kind::Numbers),
         }
     }
 
@@ -323,7 +331,8 @@ impl AttendJob<'_> {
         if let Keys::Cache { layout, .. } = self.keys {
             let shape = (layout.kv_heads, layout.k_dim, layout.v_dim);
             assert_eq!(shape, (self.kv_heads, self.k_dim, self.v_dim), "shape of the cache");
-            assert!(self.kind() == Kind::Numbers || self.k_dim <= INT8_MAX_DIM, "int8 sums");
+            let codes = layout.formats().0 == KvFormat::Int8;
+            assert!(!codes || self.k_dim <= INT8_MAX_DIM, "int8 sums");
         }
     }
 }
@@ -405,8 +414,10 @@ fn load_queries(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratc
     unsafe {
         match isa {
             Isa::Scalar => {}
-            Isa::Avx2 | Isa::AvxVnni => Avx2::load_queries(job, item, scratch),
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => Avx512::load_queries(job, item, scratch),
+            Isa::Avx2 | Isa::AvxVnni => Avx2::load_queries(job, item, job.kinds(isa).0, scratch),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
+                Avx512::load_queries(job, item, job.kinds(isa).0, scratch);
+            }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -423,8 +434,10 @@ fn run_split(isa: Isa, job: &AttendJob<'_>, item: &Item, split: usize, scratch: 
     unsafe {
         match isa {
             Isa::Scalar => scalar::split(job, item, range, scratch),
-            Isa::Avx2 | Isa::AvxVnni => Avx2::split(job, item, range, scratch),
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => Avx512::split(job, item, range, scratch),
+            Isa::Avx2 | Isa::AvxVnni => Avx2::split(job, item, range, job.kinds(isa), scratch),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
+                Avx512::split(job, item, range, job.kinds(isa), scratch);
+            }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use tokenmill_ir::KvFormat;
+use tokenmill_quant::float::{BF16_LEAST, bf16_to_f32, rounded_factor};
 
 use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
@@ -31,7 +32,7 @@ pub(super) fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scrat
     }
 }
 
-/// A query: scaled numbers, or codes with their scale.
+/// A query: numbers or codes, and what scores are multiplied by.
 struct Query<'a> {
     row: &'a [f32],
     scale: f32,
@@ -47,12 +48,21 @@ impl<'a> Query<'a> {
             return Query { row, scale };
         }
         row.copy_from_slice(query);
-        if keys == KvFormat::Int4 {
-            turn_blocks(row, turn_block(query.len()));
+        match keys {
+            KvFormat::Int4 => turn_blocks(row, turn_block(query.len())),
+            KvFormat::Bf16 => row.iter_mut().for_each(|x| *x = rounded_factor(*x)),
+            _ => {}
         }
-        row.iter_mut().for_each(|x| *x *= job.scale);
-        Query { row, scale: 1.0 }
+        Query { row, scale: job.scale }
     }
+}
+
+/// A weight from 0 to 1 rounded to bf16, ties up; 0 below 2⁻⁵⁶.
+fn short_weight(p: f32) -> f32 {
+    if p < bf16_to_f32(BF16_LEAST) {
+        return 0.0;
+    }
+    f32::from_bits((p.to_bits() + 0x8000) & 0xffff_0000)
 }
 
 /// Replaces numbers by their codes, up to `most`; returns the scale.
@@ -99,13 +109,15 @@ fn row_of_split(
         let base = if new == f32::NEG_INFINITY { 0.0 } else { new };
         let c = exp(max - base);
         lanes.iter_mut().for_each(|l| *l *= c);
-        out.iter_mut().for_each(|o| *o *= c);
         for (j, p) in weights.iter_mut().enumerate() {
             *p = exp(*p - base);
+            if read.job.formats().1 == KvFormat::Bf16 {
+                *p = short_weight(*p);
+            }
             lanes[(at + j) % 16] += *p;
         }
         max = new;
-        read.add_values(at, weights, out);
+        read.add_values(at, weights, c, out);
         at = end;
     }
     (max, lanes)
@@ -159,18 +171,20 @@ impl Reader<'_> {
             let sum: i32 = pairs.map(|(&q, &k)| q as i32 * k as i32).sum();
             sum as f32 * k_scale * query.scale
         } else {
-            pairs.fold(0.0, |s, (q, k)| q.mul_add(*k, s))
+            pairs.fold(0.0, |s, (q, k)| q.mul_add(*k, s)) * query.scale
         };
         self.job.softcap.map_or(s, |cap| tanh(s / cap) * cap)
     }
 
-    /// Adds the weighted values of the keys from index `at` on, all of one tile.
-    fn add_values(&mut self, at: usize, weights: &mut [f32], out: &mut [f32]) {
+    /// Multiplies `out` by `decay` and adds the weighted values of the keys from index `at` on, all of one tile.
+    fn add_values(&mut self, at: usize, weights: &mut [f32], decay: f32, out: &mut [f32]) {
         if self.job.formats().1 != KvFormat::Int8 {
+            let mut sums = vec![0.0_f32; out.len()];
             for (j, p) in weights.iter().enumerate() {
                 self.read(at + j, Part::Values);
-                out.iter_mut().zip(&*self.number).for_each(|(o, v)| *o = p.mul_add(*v, *o));
+                sums.iter_mut().zip(&*self.number).for_each(|(sum, v)| *sum = p.mul_add(*v, *sum));
             }
+            out.iter_mut().zip(sums).for_each(|(o, sum)| *o = o.mul_add(decay, sum));
             return;
         }
         for (j, p) in weights.iter_mut().enumerate() {
@@ -184,7 +198,7 @@ impl Reader<'_> {
             pairs.for_each(|(sum, v)| *sum += *a as i32 * *v as i32);
         }
         for (o, sum) in out.iter_mut().zip(&*self.sums) {
-            *o = (*sum as f32).mul_add(scale, *o);
+            *o = (*sum as f32).mul_add(scale, *o * decay);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Attention against plain f64 sums, and its bits across instruction sets, chunks and blocks.
 
 use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, Span};
+use tokenmill_quant::float::rounded_factor;
 
 use super::mix::{MIX_MAX, mixed};
 use super::*;
@@ -235,7 +236,10 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
     let group = case.heads / case.kv_heads;
     let mut out = Vec::new();
     let (of_keys, of_values) = case.format.parts();
-    let q = turned(of_keys, &data.q, case.k_dim);
+    let mut q = turned(of_keys, &data.q, case.k_dim);
+    if of_keys == KvFormat::Bf16 {
+        q.iter_mut().for_each(|q| *q = rounded_factor(*q));
+    }
     let k = rounded(of_keys, &turned(of_keys, &data.k, case.k_dim), case.k_dim);
     let v = match of_values {
         KvFormat::Int4 => turned(of_values, &data.v, case.v_dim),
@@ -323,6 +327,8 @@ fn results_are_near_f64() {
             let error = (f64::from(*got) - exact).abs();
             let bound = match case.format {
                 KvFormat::Int8 | KvFormat::K8V4 => 1e-4,
+                // Weights have eight bits, and their sum the same: 2⁻⁸ of how far values of about 1 are apart.
+                KvFormat::Bf16 => 4e-3,
                 _ => 2e-6,
             };
             assert!(error < bound * f64::from(case.sharp), "{}: {i} {got} {exact}", name(&case));
@@ -428,13 +434,15 @@ fn the_last_of_128k_tokens_sees_them_all() {
     let stored = |x: &[f32]| rounded(KvFormat::Bf16, x, x.len());
     let (k, v) = (stored(&k), stored(&v));
     for h in 0..2 {
-        let score = |t: usize| (0..dim).map(|d| f64::from(q[h * dim + d]) * k[t + d]).sum::<f64>();
+        let query = q[h * dim..][..dim].iter().map(|q| f64::from(rounded_factor(*q)));
+        let query: Vec<f64> = query.collect();
+        let score = |t: usize| query.iter().zip(&k[t..]).map(|(q, k)| q * k).sum::<f64>();
         let weights: Vec<f64> = (0..tokens).map(|t| score(t).exp()).collect();
         let total: f64 = weights.iter().sum();
         for e in 0..dim {
             let exact = weights.iter().enumerate().map(|(t, w)| w * v[t + e]).sum::<f64>() / total;
             let got = f64::from(out[h * dim + e]);
-            assert!((got - exact).abs() < 1e-5, "{got} {exact}");
+            assert!((got - exact).abs() < 2e-4, "{got} {exact}");
         }
     }
 }

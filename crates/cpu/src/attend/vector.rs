@@ -3,7 +3,11 @@
 use std::ops::Range;
 
 use super::layout::GROUP;
-use super::{AttendJob, Item, Scratch, TILE};
+use super::sums::Sums;
+use super::{AttendJob, Item, Kind, Scratch, TILE};
+
+/// Why an instruction set lacks some functions.
+const NO_PAIRS: &str = "no sums of pairs of bf16 with this instruction set";
 
 /// Sixteen 32-bit lanes of one instruction set.
 ///
@@ -11,7 +15,7 @@ use super::{AttendJob, Item, Scratch, TILE};
 /// The instruction set must be available, and pointers must cover what is read or written (64
 /// bytes for 16 lanes of 32 bits, 32 for 16-bit ones). They are inlined into functions that
 /// enable the features.
-pub(super) trait Vector {
+pub(super) trait Vector: Sized {
     /// 16 × f32.
     type Float: Copy;
     /// 16 × i32.
@@ -47,6 +51,8 @@ pub(super) trait Vector {
     unsafe fn fetch(at: *const u8);
     /// 16 bf16s.
     unsafe fn halves(from: *const u16) -> Self::Float;
+    /// Numbers from 0 to 1 or NaN as bf16 would have them, rounded to nearest, ties up; 0 below 2⁻⁵⁶.
+    unsafe fn short_weights(p: Self::Float) -> Self::Float;
     /// 16 f16s.
     unsafe fn short_floats(from: *const u16) -> Self::Float;
     /// 2q − 15 for the low and the high halves of 16 bytes.
@@ -68,22 +74,40 @@ pub(super) trait Vector {
     /// Rounds to i16, ties to even, and stores the 16 of them.
     unsafe fn store_codes(v: Self::Float, to: *mut i16);
 
+    // The rest of the numbers' functions are asked for by `Kind::Pairs` only.
+
+    /// 16 pairs of bf16s, those of `high` in the high halves.
+    unsafe fn pairs(_high: *const u16, _low: *const u16) -> Self::Int {
+        unreachable!("{NO_PAIRS}")
+    }
+    /// `sum` + the product of the high halves of two pairs of bf16s, then + that of the low halves, each
+    /// rounded once, where no factor but 0 is below 2⁻⁵⁶.
+    unsafe fn add_pairs(_sum: Self::Float, _a: Self::Int, _b: Self::Int) -> Self::Float {
+        unreachable!("{NO_PAIRS}")
+    }
+    /// The bits of both.
+    unsafe fn and(_a: Self::Int, _b: Self::Int) -> Self::Int {
+        unreachable!("{NO_PAIRS}")
+    }
+    /// Stores `short_weights` as 8 pairs, the first of each in the high half.
+    unsafe fn store_pairs(_p: Self::Float, _to: *mut i16) {
+        unreachable!("{NO_PAIRS}")
+    }
+
     /// `blocked::scores` of that many vectors and rows.
-    unsafe fn scores<const INT8: bool, const STORED: bool>(
-        vectors: usize,
-        rows: usize,
-        t: &ScoreTile,
-    );
+    unsafe fn scores<S: Sums<Self>, const STORED: bool>(vectors: usize, rows: usize, t: &ScoreTile);
     /// `blocked::values` of that many vectors and rows.
-    unsafe fn values<const INT8: bool, const STORED: bool>(
-        vectors: usize,
-        rows: usize,
-        t: &ValueTile,
-    );
+    unsafe fn values<S: Sums<Self>, const STORED: bool>(vectors: usize, rows: usize, t: &ValueTile);
     /// `blocked::load_queries`.
-    unsafe fn load_queries(job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch);
+    unsafe fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch: &mut Scratch);
     /// `blocked::split`.
-    unsafe fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch);
+    unsafe fn split(
+        job: &AttendJob<'_>,
+        item: &Item,
+        range: Range<usize>,
+        kinds: (Kind, Kind),
+        scratch: &mut Scratch,
+    );
 }
 
 /// Where the kernels find a tile's keys and values: widened in the scratch, or in the cache.
@@ -93,7 +117,7 @@ pub(super) struct TilePlace {
     pub k: [*const u8; TILE / GROUP],
     /// Bytes from step to step.
     pub k_step: usize,
-    /// Whether keys are as stored (bf16, bytes) and not yet f32 or i16.
+    /// Whether keys are as stored (bf16, bytes) and not yet f32, pairs or i16.
     pub keys_stored: bool,
     /// Both halves of the values; those with a seen key are there.
     pub v: [*const u8; 2],
@@ -101,6 +125,8 @@ pub(super) struct TilePlace {
     pub v_step: usize,
     /// As `keys_stored`.
     pub values_stored: bool,
+    /// The bits of pairs of values as stored that are seen.
+    pub seen_pairs: [u32; TILE / 2],
     /// Keys and values of the tile to come; anything where there is none.
     pub next_k: [*const u8; 2],
     pub next_v: [*const u8; 2],
@@ -111,7 +137,7 @@ pub(super) struct TilePlace {
 pub(super) struct ScoreTile {
     /// First query row: f32, or pairs of codes.
     pub q: *const f32,
-    /// Elements (f32, or pairs) of a row, and words from row to row.
+    /// Words (f32, or pairs) of a row.
     pub steps: usize,
     /// Turns of as many groups as the kernel takes at once.
     pub turns: usize,
@@ -123,8 +149,9 @@ pub(super) struct ScoreTile {
     pub next: [*const u8; 2],
     /// Scores of the first row from the first group on. [rows][64]
     pub s: *mut f32,
-    /// int8: scales of the keys from the first group on, and of the rows.
+    /// int8: scales of the keys from the first group on.
     pub k_scale: *const f32,
+    /// What the scores of each row are multiplied by.
     pub q_scale: *const f32,
 }
 
@@ -142,6 +169,8 @@ pub(super) struct ValueTile {
     pub v: [*const u8; 2],
     /// Bytes from step to step: keys, or pairs of keys.
     pub v_step: usize,
+    /// The bits of each stored pair of bf16s that are seen, those of a half after the other.
+    pub seen: *const u32,
     /// As `v`, of the tile to come, asked for where `STORED`.
     pub next: [*const u8; 2],
     /// First and end step of both halves.
@@ -156,7 +185,7 @@ pub(super) struct ValueTile {
     pub p_scale: *const f32,
 }
 
-/// Calls `$run::<INT8, STORED, N, R>($t)` for the shape at hand.
+/// Calls `$run::<S, STORED, N, R>($t)` for the shape at hand.
 macro_rules! by_shape {
     ($vectors:expr, $rows:expr, $run:ident, $t:expr, [$($n:literal)*], $r:tt) => {
         match $vectors {
@@ -166,7 +195,7 @@ macro_rules! by_shape {
     };
     (@rows $rows:expr, $run:ident, $n:literal, $t:expr, [$($r:literal)*]) => {
         match $rows {
-            $($r => $run::<INT8, STORED, $n, $r>($t),)*
+            $($r => $run::<S, STORED, $n, $r>($t),)*
             _ => unreachable!("rows of a tile"),
         }
     };

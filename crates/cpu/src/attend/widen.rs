@@ -1,5 +1,5 @@
-//! A tile of 64 keys and values as the kernels read it: f32, or 16-bit codes for int8; or left
-//! as it is stored.
+//! A tile of 64 keys and values as the kernels read it: f32, pairs of bf16, or 16-bit codes for int8; or
+//! left as it is stored.
 
 use std::ops::Range;
 
@@ -8,6 +8,7 @@ use tokenmill_quant::float::f16_to_f32;
 
 use super::layout::{BLOCK_TOKENS, GROUP, KvLayout, SCALED};
 use super::scratch::floats;
+use super::sums::Sums;
 use super::vector::{TilePlace, Vector};
 use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
 
@@ -19,14 +20,14 @@ use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
 /// # Safety
 /// The instruction set of `V` is available.
 #[inline(always)]
-pub(super) unsafe fn tile<V: Vector>(
+pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
     job: &AttendJob<'_>,
     item: &Item,
     tile: usize,
     seen: Range<usize>,
     scratch: &mut Scratch,
 ) -> TilePlace {
-    let mut place = widened(job, scratch);
+    let mut place = widened(job, W::PER_STEP, scratch);
     match job.keys {
         Keys::Cache { layout, bytes, tables } => {
             let few = item.tokens as usize * job.group() <= FEW * V::ROWS;
@@ -35,7 +36,7 @@ pub(super) unsafe fn tile<V: Vector>(
                 keys: few && keys != KvFormat::Int4,
                 values: few && values != KvFormat::Int4 && layout.v_dim.is_multiple_of(GROUP),
             };
-            stay(&layout, here, &mut place);
+            stay(&layout, here, (K::TWO_ROWS, W::TWO_ROWS), &mut place);
             for half in 0..TILE / BLOCK_TOKENS {
                 let from = half * BLOCK_TOKENS;
                 let slots = seen.start.clamp(from, from + 32) - from
@@ -56,8 +57,9 @@ pub(super) unsafe fn tile<V: Vector>(
                 place.next_v[half] = next.as_ptr().wrapping_add(layout.key_bytes());
                 // SAFETY: passed on.
                 unsafe {
-                    block::<V>(&layout, head, half, slots, here, (&mut *scratch, &mut place))
-                };
+                    let to = (&mut *scratch, &mut place);
+                    block::<V, K, W>(&layout, head, half, slots, here, to);
+                }
             }
         }
         Keys::Fresh { k, v } => {
@@ -82,8 +84,7 @@ struct Here {
 
 /// The places of a widened tile.
 #[inline(always)]
-fn widened(job: &AttendJob<'_>, scratch: &mut Scratch) -> TilePlace {
-    let per_word = if job.formats().1 == KvFormat::Int8 { 2 } else { 1 };
+fn widened(job: &AttendJob<'_>, per_word: usize, scratch: &mut Scratch) -> TilePlace {
     let v_step = job.v_dim.next_multiple_of(GROUP) * 4;
     let k: *const u8 = floats(&mut scratch.k).as_ptr().cast();
     let v: *const u8 = floats(&mut scratch.v).as_ptr().cast();
@@ -94,22 +95,24 @@ fn widened(job: &AttendJob<'_>, scratch: &mut Scratch) -> TilePlace {
         v: [v, v.wrapping_add(BLOCK_TOKENS / per_word * v_step)],
         v_step,
         values_stored: false,
+        seen_pairs: [0; TILE / 2],
         next_k: [k; 2],
         next_v: [v; 2],
     }
 }
 
-/// Steps of what is read where it lies.
+/// Steps of what is read where it lies: of one row, or of two.
 #[inline(always)]
-fn stay(layout: &KvLayout, here: Here, place: &mut TilePlace) {
+fn stay(layout: &KvLayout, here: Here, two_rows: (bool, bool), place: &mut TilePlace) {
     let (keys, values) = layout.formats();
     if here.keys {
         place.keys_stored = keys != KvFormat::F32;
-        place.k_step = GROUP * if place.keys_stored { 2 } else { 4 };
+        place.k_step = (GROUP * if place.keys_stored { 2 } else { 4 }) << u8::from(two_rows.0);
     }
     if here.values {
         place.values_stored = values != KvFormat::F32;
-        place.v_step = layout.v_dim * if place.values_stored { 2 } else { 4 };
+        let row = layout.v_dim * if place.values_stored { 2 } else { 4 };
+        place.v_step = row << u8::from(two_rows.1);
     }
 }
 
@@ -118,7 +121,7 @@ fn stay(layout: &KvLayout, here: Here, place: &mut TilePlace) {
 /// # Safety
 /// As [`tile`].
 #[inline(always)]
-unsafe fn block<V: Vector>(
+unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
     layout: &KvLayout,
     head: &[u8],
     half: usize,
@@ -131,7 +134,14 @@ unsafe fn block<V: Vector>(
     let v_cols = v_dim.next_multiple_of(GROUP);
     let groups = slots.start / GROUP..slots.end.div_ceil(GROUP);
     let k = floats(&mut scratch.k[half * BLOCK_TOKENS / GROUP..]);
-    let v = floats(&mut scratch.v[half * BLOCK_TOKENS * v_cols / layout.per_word() / GROUP..]);
+    let v = floats(&mut scratch.v[half * BLOCK_TOKENS * v_cols / W::PER_STEP / GROUP..]);
+    if W::TWO_ROWS {
+        let half = &mut place.seen_pairs[half * BLOCK_TOKENS / 2..];
+        for (pair, bits) in half.iter_mut().take(BLOCK_TOKENS / 2).enumerate() {
+            let seen = |slot: usize, bits: u32| if slots.contains(&slot) { bits } else { 0 };
+            *bits = seen(2 * pair, 0xffff_0000) | seen(2 * pair + 1, 0xffff);
+        }
+    }
     let (to_keys, to_values) = floats(&mut scratch.scales).split_at_mut(TILE);
     let (key_format, value_format) = layout.formats();
     if here.keys {
@@ -153,6 +163,7 @@ unsafe fn block<V: Vector>(
         match key_format {
             _ if here.keys => {}
             KvFormat::F32 => keys_of_groups::<V, F32>(keys, groups, k),
+            KvFormat::Bf16 if K::TWO_ROWS => keys_of_groups::<V, PAIRS>(keys, groups, k),
             KvFormat::Bf16 => keys_of_groups::<V, BF16>(keys, groups, k),
             KvFormat::Int8 => keys_of_groups::<V, INT8>(keys, groups, k),
             KvFormat::Int4 | KvFormat::K8V4 => {
@@ -162,6 +173,10 @@ unsafe fn block<V: Vector>(
         match value_format {
             _ if here.values => {}
             KvFormat::F32 => rows_of_values::<V, F32>(values, v_dim, v_cols, slots, v),
+            KvFormat::Bf16 if W::TWO_ROWS => {
+                let seen = &place.seen_pairs[half * BLOCK_TOKENS / 2..];
+                pairs_of_values::<V>(values, v_dim, v_cols, slots, seen, v);
+            }
             KvFormat::Bf16 => rows_of_values::<V, BF16>(values, v_dim, v_cols, slots, v),
             KvFormat::Int8 => {
                 let pairs = slots.start / 2..slots.end.div_ceil(2);
@@ -241,14 +256,16 @@ unsafe fn nibbles_of_values<V: Vector>(
     }
 }
 
-/// Kinds of words: an f32, a bf16 that becomes one, two codes that become i16s.
+/// Kinds of words: an f32, a bf16 that becomes one, two codes that become i16s, a bf16 here and one in the
+/// next row of 16.
 const F32: u8 = 0;
 const BF16: u8 = 1;
 const INT8: u8 = 2;
+const PAIRS: u8 = 3;
 
 /// Stored bytes of a word.
 const fn stored(kind: u8) -> usize {
-    if kind == F32 { 4 } else { 2 }
+    if kind == F32 || kind == PAIRS { 4 } else { 2 }
 }
 
 /// Widens 16 words.
@@ -262,6 +279,7 @@ unsafe fn widen<V: Vector, const KIND: u8>(from: *const u8, to: *mut f32) {
         match KIND {
             F32 => V::store(V::load(from.cast()), to),
             BF16 => V::store(V::halves(from.cast()), to),
+            PAIRS => V::store_int(V::pairs(from.cast(), from.add(2 * GROUP).cast()), to.cast()),
             _ => V::store_int(V::bytes(from.cast()), to.cast()),
         }
     }
@@ -318,6 +336,41 @@ unsafe fn rows_of_values<V: Vector, const KIND: u8>(
             last[..rest * stored(KIND)].copy_from_slice(&from[(dim - rest) * stored(KIND)..]);
             // SAFETY: 16 words of both: `cols` is a multiple of 16.
             unsafe { widen::<V, KIND>(last.as_ptr(), to.as_mut_ptr().add(dim - rest)) };
+        }
+    }
+}
+
+/// Rows of `dim` bf16s to rows of `cols` pairs of two of them, the bits `seen` of each pair.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+unsafe fn pairs_of_values<V: Vector>(
+    values: &[u8],
+    dim: usize,
+    cols: usize,
+    slots: Range<usize>,
+    seen: &[u32],
+    to: &mut [f32],
+) {
+    for pair in slots.start / 2..slots.end.div_ceil(2) {
+        let (high, low) = values[pair * dim * 4..][..dim * 4].split_at(dim * 2);
+        let to = &mut to[pair * cols..][..cols];
+        for col in (0..dim).step_by(GROUP) {
+            // The end of a row is not read beyond.
+            let mut last = [[0; 2 * GROUP]; 2];
+            let mut from = [high[2 * col..].as_ptr(), low[2 * col..].as_ptr()];
+            if dim - col < GROUP {
+                last[0][..2 * (dim - col)].copy_from_slice(&high[2 * col..]);
+                last[1][..2 * (dim - col)].copy_from_slice(&low[2 * col..]);
+                from = [last[0].as_ptr(), last[1].as_ptr()];
+            }
+            // SAFETY: 16 bf16s of both, 16 words of `to`: `cols` is a multiple of 16.
+            unsafe {
+                let seen = V::splat_pair(seen[pair..].as_ptr().cast());
+                let both = V::and(V::pairs(from[0].cast(), from[1].cast()), seen);
+                V::store_int(both, to[col..][..GROUP].as_mut_ptr().cast());
+            }
         }
     }
 }

@@ -25,7 +25,7 @@
 //! A row is the lines of its blocks, then lines of bits that say which blocks are loud (bit
 //! b % 32 of word b / 32), then the second lines, zero where the block is not loud.
 
-use tokenmill_quant::float::{bf16_factor, bf16_to_f32, f32_to_bf16};
+use tokenmill_quant::float::rounded_factor;
 use tokenmill_quant::panel::{BLOCK_COLS, PanelLayout};
 
 use super::Mode;
@@ -203,20 +203,14 @@ fn magnitude(x: &[f32]) -> f32 {
 
 #[inline(always)]
 fn rounded_row(x: &[f32], out: &mut [Line]) {
-    words_of_row(x, out, |x| rounded(x).to_bits());
-}
-
-/// Rounded to bf16; zero where products do not tell it from that.
-#[inline(always)]
-pub(super) fn rounded(x: f32) -> f32 {
-    bf16_to_f32(bf16_factor(f32_to_bf16(x)))
+    words_of_row(x, out, |x| rounded_factor(x).to_bits());
 }
 
 #[inline(always)]
 fn pairs_of_row(x: &[f32], out: &mut [Line]) {
     let (whole, rest) = x.as_chunks::<32>();
     let (lines, tail) = out.split_at_mut(whole.len());
-    let pair = |first: f32, second: f32| rounded(first).to_bits() | rounded(second).to_bits() >> 16;
+    let pair = |first: f32, second: f32| rounded_factor(first).to_bits() | rounded_factor(second).to_bits() >> 16;
     for (x, line) in whole.iter().zip(lines) {
         for (x, to) in x.as_chunks::<2>().0.iter().zip(&mut line.0) {
             *to = pair(x[0], x[1]);

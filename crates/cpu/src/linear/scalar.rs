@@ -1,9 +1,9 @@
 //! The linear layer in plain Rust: the definition of every result.
 
-use tokenmill_quant::float::{bf16_to_f32, f16_to_f32};
+use tokenmill_quant::float::{bf16_to_f32, f16_to_f32, rounded_factor};
 use tokenmill_quant::panel::{BLOCK_COLS, Lane, PANEL_ROWS, PanelLayout, bf16_at};
 
-use super::encode::{SCALE, rounded, second_lines};
+use super::encode::{SCALE, second_lines};
 use super::{Encoding, Line, LinearJob};
 
 /// Tokens that share the unpacking of a weight.
@@ -112,7 +112,7 @@ fn weights_of_block(job: &LinearJob<'_>, panel: &[u8], lane: usize, first: usize
     }
     if job.encoding == Encoding::Bf16 {
         for w in out {
-            *w = rounded(*w);
+            *w = rounded_factor(*w);
         }
     }
 }

@@ -1,0 +1,168 @@
+//! What sums of scores and of values are made of, as the kernels of an instruction set compute them.
+
+use super::vector::Vector;
+
+/// A way to sum products in 16 lanes.
+///
+/// # Safety of the functions
+/// As those of [`Vector`].
+pub(super) trait Sums<V: Vector> {
+    /// Sixteen sums.
+    type Sum: Copy;
+    /// Sixteen factors of a step.
+    type Factor: Copy;
+
+    /// Keys, or columns of keys, of a step.
+    const PER_STEP: usize;
+    /// Whether the factors of a step lie in two stored rows.
+    const TWO_ROWS: bool = false;
+
+    unsafe fn zero() -> Self::Sum;
+    /// Factors as kernels read them: 64 bytes.
+    unsafe fn load(from: *const u8) -> Self::Factor;
+    /// Factors as they are stored, where steps are `step` bytes apart.
+    unsafe fn stored(from: *const u8, step: usize) -> Self::Factor;
+    /// Factors of the bits `seen`; those of kinds that scales make 0 stay.
+    unsafe fn seen(factor: Self::Factor, seen: *const u32) -> Self::Factor;
+    /// The word at `from` in all lanes.
+    unsafe fn splat(from: *const f32) -> Self::Factor;
+    unsafe fn add(sum: Self::Sum, a: Self::Factor, b: Self::Factor) -> Self::Sum;
+    /// Scores but for what is common to a row; `scale` are those of the keys.
+    unsafe fn score(sum: Self::Sum, scale: *const f32) -> V::Float;
+    /// `out`, multiplied by `decay`, and the sums, whose scale is `scale`.
+    unsafe fn join(sum: Self::Sum, out: V::Float, decay: f32, scale: *const f32) -> V::Float;
+}
+
+/// Numbers in f32; stored as bf16.
+pub(super) struct Numbers;
+
+/// Pairs of bf16 numbers, summed in f32.
+pub(super) struct Pairs;
+
+/// Pairs of integer codes; stored as bytes.
+pub(super) struct Codes;
+
+// SAFETY (every block below): the contract of `Vector`.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<V: Vector> Sums<V> for Numbers {
+    type Sum = V::Float;
+    type Factor = V::Float;
+
+    const PER_STEP: usize = 1;
+
+    #[inline(always)]
+    unsafe fn zero() -> V::Float {
+        unsafe { V::splat(0.0) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> V::Float {
+        unsafe { V::load(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn stored(from: *const u8, _: usize) -> V::Float {
+        unsafe { V::halves(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn seen(factor: V::Float, _: *const u32) -> V::Float {
+        factor
+    }
+    #[inline(always)]
+    unsafe fn splat(from: *const f32) -> V::Float {
+        unsafe { V::splat(*from) }
+    }
+    #[inline(always)]
+    unsafe fn add(sum: V::Float, a: V::Float, b: V::Float) -> V::Float {
+        unsafe { V::fma(a, b, sum) }
+    }
+    #[inline(always)]
+    unsafe fn score(sum: V::Float, _: *const f32) -> V::Float {
+        sum
+    }
+    #[inline(always)]
+    unsafe fn join(sum: V::Float, out: V::Float, decay: f32, _: *const f32) -> V::Float {
+        unsafe { V::fma(out, V::splat(decay), sum) }
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<V: Vector> Sums<V> for Pairs {
+    type Sum = V::Float;
+    type Factor = V::Int;
+
+    const PER_STEP: usize = 2;
+    const TWO_ROWS: bool = true;
+
+    #[inline(always)]
+    unsafe fn zero() -> V::Float {
+        unsafe { V::splat(0.0) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> V::Int {
+        unsafe { V::load_int(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn stored(from: *const u8, step: usize) -> V::Int {
+        unsafe { V::pairs(from.cast(), from.add(step / 2).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn seen(factor: V::Int, seen: *const u32) -> V::Int {
+        unsafe { V::and(factor, V::splat_pair(seen.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn splat(from: *const f32) -> V::Int {
+        unsafe { V::splat_pair(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn add(sum: V::Float, a: V::Int, b: V::Int) -> V::Float {
+        unsafe { V::add_pairs(sum, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn score(sum: V::Float, _: *const f32) -> V::Float {
+        sum
+    }
+    #[inline(always)]
+    unsafe fn join(sum: V::Float, out: V::Float, decay: f32, _: *const f32) -> V::Float {
+        unsafe { V::fma(out, V::splat(decay), sum) }
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<V: Vector> Sums<V> for Codes {
+    type Sum = V::Int;
+    type Factor = V::Int;
+
+    const PER_STEP: usize = 2;
+
+    #[inline(always)]
+    unsafe fn zero() -> V::Int {
+        unsafe { V::zero() }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> V::Int {
+        unsafe { V::load_int(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn stored(from: *const u8, _: usize) -> V::Int {
+        unsafe { V::bytes(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn seen(factor: V::Int, _: *const u32) -> V::Int {
+        factor
+    }
+    #[inline(always)]
+    unsafe fn splat(from: *const f32) -> V::Int {
+        unsafe { V::splat_pair(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn add(sum: V::Int, a: V::Int, b: V::Int) -> V::Int {
+        unsafe { V::dot(sum, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn score(sum: V::Int, scale: *const f32) -> V::Float {
+        unsafe { V::mul(V::to_float(sum), V::load(scale)) }
+    }
+    #[inline(always)]
+    unsafe fn join(sum: V::Int, out: V::Float, decay: f32, scale: *const f32) -> V::Float {
+        unsafe { V::fma(V::to_float(sum), V::splat(*scale), V::mul(out, V::splat(decay))) }
+    }
+}
