@@ -29,6 +29,8 @@ use tokenmill_quant::float::rounded_factor;
 use tokenmill_quant::panel::{BLOCK_COLS, PanelLayout};
 
 use super::Mode;
+#[cfg(target_arch = "x86_64")]
+use super::encode512;
 use crate::isa::Isa;
 use crate::math::{per_isa, tree};
 
@@ -72,9 +74,9 @@ pub(super) const BIAS: i32 = 0x4b40_0000;
 /// A block this many times above the mean magnitude of its row is loud.
 const LOUD: f32 = 8.0;
 /// Blocks below this magnitude encode as zero.
-const TINY: f32 = f32::from_bits((127 - 100) << 23); // 2⁻¹⁰⁰
+pub(super) const TINY: f32 = f32::from_bits((127 - 100) << 23); // 2⁻¹⁰⁰
 /// Blocks from this magnitude on encode as NaN.
-const HUGE: f32 = f32::from_bits((127 + 100) << 23); // 2¹⁰⁰
+pub(super) const HUGE: f32 = f32::from_bits((127 + 100) << 23); // 2¹⁰⁰
 
 /// How a row of activations is encoded for a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -143,8 +145,8 @@ impl Encoding {
         assert_eq!(out.len(), self.lines(x.len()), "lines of an encoded row");
         assert!(isa.is_available(), "{} is not available here", isa.name());
         match self {
-            Encoding::Int8 => encode_bytes(isa, x, LOUD, out),
-            Encoding::Int8Twice => encode_bytes(isa, x, -1.0, out),
+            Encoding::Int8 => bytes(isa, x, LOUD, out),
+            Encoding::Int8Twice => bytes(isa, x, -1.0, out),
             Encoding::Bf16 if isa == Isa::Avx512Bf16 => encode_pairs(isa, x, out),
             Encoding::Bf16 => encode_rounded(isa, x, out),
             Encoding::F32 | Encoding::Turned | Encoding::TurnedTwice => {
@@ -156,7 +158,7 @@ impl Encoding {
 
 per_isa! {
     /// A row as bytes with scales; blocks above `loud` times the mean magnitude have two.
-    encode_bytes(x: &[f32], loud: f32, out: &mut [Line]) = bytes_of_row;
+    encode_bytes(x: &[f32], loud: f32, out: &mut [Line]) = bytes_of_row::<Plain>;
     /// A row rounded to bf16.
     encode_rounded(x: &[f32], out: &mut [Line]) = rounded_row;
     /// A row rounded to bf16, in pairs of columns as they lie in panels.
@@ -165,21 +167,47 @@ per_isa! {
     encode_floats(x: &[f32], out: &mut [Line]) = float_row;
 }
 
+/// [`encode_bytes`], or the same in registers.
+fn bytes(isa: Isa, x: &[f32], loud: f32, out: &mut [Line]) {
+    #[cfg(target_arch = "x86_64")]
+    if isa >= Isa::Avx512 {
+        // SAFETY: the features are there.
+        return unsafe { encode512::bytes_of_row(x, loud, out) };
+    }
+    encode_bytes(isa, x, loud, out);
+}
+
+/// How a block is encoded.
+pub(super) trait Blocks {
+    /// [`encode_block`].
+    fn encode(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut Line) -> bool;
+}
+
+/// [`encode_block`] itself.
+struct Plain;
+
+impl Blocks for Plain {
+    #[inline(always)]
+    fn encode(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut Line) -> bool {
+        encode_block(x, limit, line, second)
+    }
+}
+
+/// A row as bytes with scales.
 #[inline(always)]
-fn bytes_of_row(x: &[f32], loud: f32, out: &mut [Line]) {
+pub(super) fn bytes_of_row<B: Blocks>(x: &[f32], loud: f32, out: &mut [Line]) {
     let blocks = x.len().div_ceil(BLOCK_COLS);
     let limit = loud * (magnitude(x) / x.len() as f32);
     let (first, rest) = out.split_at_mut(blocks);
     let (bits, second) = rest.split_at_mut(second_lines(blocks) - blocks);
     bits.fill(Line::ZERO);
+    let (whole, rest) = x.as_chunks();
+    let mut last = [0.0; BLOCK_COLS];
+    last[..rest.len()].copy_from_slice(rest);
+    // Blocks are read where they lie: put together with the last one they would go through a copy.
     for (b, (line, second)) in first.iter_mut().zip(second).enumerate() {
-        let from = &x[b * BLOCK_COLS..];
-        let mut block = [0.0; BLOCK_COLS];
-        match from.first_chunk() {
-            Some(whole) => block = *whole,
-            None => block[..from.len()].copy_from_slice(from),
-        }
-        if encode_block(&block, limit, line, second) {
+        let block = whole.get(b).unwrap_or(&last);
+        if B::encode(block, limit, line, second) {
             bits[b / 512].0[b / 32 % 16] |= 1 << (b % 32);
         }
     }
@@ -210,7 +238,9 @@ fn rounded_row(x: &[f32], out: &mut [Line]) {
 fn pairs_of_row(x: &[f32], out: &mut [Line]) {
     let (whole, rest) = x.as_chunks::<32>();
     let (lines, tail) = out.split_at_mut(whole.len());
-    let pair = |first: f32, second: f32| rounded_factor(first).to_bits() | rounded_factor(second).to_bits() >> 16;
+    let pair = |first: f32, second: f32| {
+        rounded_factor(first).to_bits() | rounded_factor(second).to_bits() >> 16
+    };
     for (x, line) in whole.iter().zip(lines) {
         for (x, to) in x.as_chunks::<2>().0.iter().zip(&mut line.0) {
             *to = pair(x[0], x[1]);
@@ -248,7 +278,12 @@ fn words_of_row(x: &[f32], out: &mut [Line], word: impl Fn(f32) -> u32) {
 /// Encodes 32 columns into a line, and what is left into a second one if their magnitude is
 /// above `limit`; says whether it is.
 #[inline(always)]
-fn encode_block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut Line) -> bool {
+pub(super) fn encode_block(
+    x: &[f32; BLOCK_COLS],
+    limit: f32,
+    line: &mut Line,
+    second: &mut Line,
+) -> bool {
     // As integers, so that a NaN is the largest of all.
     let amax = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
     let amax = f32::from_bits(amax);
@@ -278,7 +313,7 @@ fn encode_block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut
 
 /// With a significand of 22 bits.
 #[inline(always)]
-fn clear_low_bits(scale: f32) -> f32 {
+pub(super) fn clear_low_bits(scale: f32) -> f32 {
     f32::from_bits(scale.to_bits() & !3)
 }
 
@@ -297,7 +332,7 @@ fn codes_of(x: &[f32; BLOCK_COLS], scale: f32) -> [i32; BLOCK_COLS] {
 }
 
 /// A block of zeros.
-const SILENT: Line = {
+pub(super) const SILENT: Line = {
     let mut words = [0; 16];
     words[SCALE_BIAS] = (-0.0_f32).to_bits();
     let mut i = FIRST_START;
