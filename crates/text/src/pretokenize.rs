@@ -492,10 +492,11 @@ fn isolate<'t>(regex: &meta::Regex, piece: &'t str, out: &mut Vec<&'t str>) {
         push(piece.get(done..found.start()));
         push(piece.get(found.start()..end));
         done = end;
-        if done >= piece.len() {
-            break;
-        }
-        input.set_start(done);
+        // What matches nothing parts the text there, and is looked for again a character further on.
+        let empty = found.is_empty();
+        let next = piece.get(done..).and_then(|rest| rest.chars().next());
+        let Some(next) = next else { break };
+        input.set_start(if empty { done + next.len_utf8() } else { done });
     }
     push(piece.get(done..));
 }
@@ -551,6 +552,17 @@ mod tests {
             (O200K, false),
         ] {
             assert_eq!(has_possessive(pattern), expect, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_match_nothing_part_the_text_and_end() {
+        for (pattern, expect) in
+            [("", &["a", "é", "b"][..]), ("b*", &["a", "é", "b"]), ("$", &["aéb"])]
+        {
+            let (regex, mut out) = (meta::Regex::new(pattern).expect("a pattern"), Vec::new());
+            isolate(&regex, "aéb", &mut out);
+            assert_eq!(out, expect, "{pattern:?}");
         }
     }
 
