@@ -59,7 +59,7 @@ per_isa! {
 }
 
 /// f32 1.5·2²³: adding and subtracting it rounds to an integer.
-const ROUND: f32 = 12_582_912.0;
+pub(crate) const ROUND: f32 = 12_582_912.0;
 
 /// eˣ within 1 ulp; subnormal results, overflow to infinity and NaN as they should be.
 #[inline(always)]

@@ -3,10 +3,10 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::scalar::SHORT_LEAST;
 use super::sums::{Codes, Numbers, Sums};
 use super::vector::{ScoreTile, ValueTile, Vector, by_shape};
 use super::{AttendJob, Item, Kind, Scratch, blocked};
-use tokenmill_quant::float::BF16_LEAST;
 
 /// AVX2 and FMA.
 pub(super) struct Avx2;
@@ -137,15 +137,15 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn short_weights(p: [__m256; 2]) -> [__m256; 2] {
+    unsafe fn short_power(y: [__m256; 2], shifted: [__m256; 2], x: [__m256; 2]) -> [__m256; 2] {
         unsafe {
-            let least = _mm256_set1_ps(f32::from_bits((BF16_LEAST as u32) << 16));
+            let high = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff_0000_u32 as i32));
             both!(i => {
-                let counts = _mm256_cmp_ps::<_CMP_NLT_UQ>(p[i], least);
-                let p = _mm256_castps_si256(_mm256_and_ps(p[i], counts));
-                let up = _mm256_add_epi32(p, _mm256_set1_epi32(0x8000));
-                let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-                _mm256_castsi256_ps(_mm256_and_si256(up, high))
+                let counts = _mm256_cmp_ps::<_CMP_NLT_UQ>(x[i], _mm256_set1_ps(SHORT_LEAST));
+                let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted[i]));
+                let half = _mm256_add_epi32(_mm256_castps_si256(y[i]), _mm256_set1_epi32(0x8000));
+                let up = _mm256_castsi256_ps(_mm256_add_epi32(half, n));
+                _mm256_and_ps(_mm256_and_ps(up, high), counts)
             })
         }
     }

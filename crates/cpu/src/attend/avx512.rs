@@ -3,10 +3,10 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::scalar::SHORT_LEAST;
 use super::sums::{Codes, Numbers, Pairs, Sums};
 use super::vector::{ScoreTile, ValueTile, Vector, by_shape};
 use super::{AttendJob, Item, Kind, Scratch, blocked};
-use tokenmill_quant::float::BF16_LEAST;
 
 /// What 4-bit codes stand for, without their scale.
 const NIBBLES: [f32; 16] =
@@ -139,12 +139,12 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn short_weights(p: __m512) -> __m512 {
+    unsafe fn short_power(y: __m512, shifted: __m512, x: __m512) -> __m512 {
         unsafe {
-            let least = _mm512_set1_ps(f32::from_bits((BF16_LEAST as u32) << 16));
-            let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(p, least);
-            let half = _mm512_set1_epi32(0x8000);
-            let up = _mm512_maskz_add_epi32(counts, _mm512_castps_si512(p), half);
+            let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(SHORT_LEAST));
+            let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
+            let half = _mm512_add_epi32(_mm512_castps_si512(y), _mm512_set1_epi32(0x8000));
+            let up = _mm512_maskz_add_epi32(counts, half, n);
             _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32(0xffff_0000_u32 as i32)))
         }
     }

@@ -10,12 +10,12 @@ use tokenmill_quant::float::rounded_factor;
 
 use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
-use super::scalar::code_scale;
+use super::scalar::{SHORT_POWERS, code_scale};
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
 use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
 use super::{AttendJob, BAND, CODE_MAX, Item, Kind, Scratch, TILE, widen};
-use crate::math::tanh;
+use crate::math::{ROUND, tanh};
 
 /// Bytes of 16 words as a kernel reads them.
 const fn width(stored: bool) -> usize {
@@ -186,7 +186,7 @@ pub(super) unsafe fn values<
 unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
     // SAFETY: registers only.
     unsafe {
-        let round = V::splat(12_582_912.0); // 1.5·2²³
+        let round = V::splat(ROUND);
         let x = V::max(V::splat(-104.0), x);
         let shifted = V::fma(x, V::splat(std::f32::consts::LOG2_E), round);
         let n = V::sub(shifted, round);
@@ -200,6 +200,21 @@ unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
         let p = V::fma(p, r, V::splat(0.5));
         let y = V::add(V::fma(V::mul(r, r), p, r), V::splat(1.0));
         V::times_power(y, shifted)
+    }
+}
+
+/// The same in bf16, the bits of `scalar::short_exp`.
+#[inline(always)]
+unsafe fn short_exp<V: Vector>(x: V::Float) -> V::Float {
+    // SAFETY: registers only.
+    unsafe {
+        let [c0, c1, c2, c3] = SHORT_POWERS;
+        let (round, factor) = (V::splat(ROUND), V::splat(std::f32::consts::LOG2_E));
+        let shifted = V::fma(x, factor, round);
+        let f = V::fma(x, factor, V::sub(round, shifted));
+        let y = V::fma(V::splat(c3), f, V::splat(c2));
+        let y = V::fma(V::fma(y, f, V::splat(c1)), f, V::splat(c0));
+        V::short_power(y, shifted, x)
     }
 }
 
@@ -434,10 +449,8 @@ unsafe fn weigh<V: Vector>(
             let mut lanes = V::mul(V::load(sum.0.as_ptr()), V::splat(decay[i]));
             for group in groups.clone() {
                 let s = s.add(i * TILE + group * GROUP);
-                let mut p = exp_of_negative::<V>(V::sub(V::load(s), base));
-                if short {
-                    p = V::short_weights(p);
-                }
+                let x = V::sub(V::load(s), base);
+                let p = if short { short_exp::<V>(x) } else { exp_of_negative::<V>(x) };
                 V::store(p, s);
                 lanes = V::add(lanes, p);
             }

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use tokenmill_ir::KvFormat;
-use tokenmill_quant::float::{BF16_LEAST, bf16_to_f32, rounded_factor};
+use tokenmill_quant::float::rounded_factor;
 
 use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scratch::{floats, words};
 use super::{AttendJob, CODE_MAX, HUGE, Item, Keys, Scratch, TILE, TINY};
-use crate::math::{exp, tanh};
+use crate::math::{ROUND, exp, tanh};
 
 /// Computes the keys `range`, all of one split, for every row of an item, into the scratch.
 pub(super) fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch) {
@@ -57,12 +57,23 @@ impl<'a> Query<'a> {
     }
 }
 
-/// A weight from 0 to 1 rounded to bf16, ties up; 0 below 2⁻⁵⁶.
-fn short_weight(p: f32) -> f32 {
-    if p < bf16_to_f32(BF16_LEAST) {
+/// Scores this far below the greatest have no weight in bf16: all weights are above 2⁻⁵⁶.
+pub(super) const SHORT_LEAST: f32 = -38.0;
+/// 2ᶠ = Σ c[i]·fⁱ for |f| ≤ ½, to 7.5e-5 of it: a minimax fit.
+pub(super) const SHORT_POWERS: [f32; 4] = [0.999_928_06, 0.693_260_97, 0.242_611_13, 0.055_171_67];
+
+/// e^x for x ≤ 0 in bf16, ties up.
+fn short_exp(x: f32) -> f32 {
+    if x < SHORT_LEAST {
         return 0.0;
     }
-    f32::from_bits((p.to_bits() + 0x8000) & 0xffff_0000)
+    let [c0, c1, c2, c3] = SHORT_POWERS;
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let f = x.mul_add(std::f32::consts::LOG2_E, ROUND - shifted);
+    let y = c3.mul_add(f, c2).mul_add(f, c1).mul_add(f, c0);
+    // n is in the lowest bits of `shifted`; the others are shifted out.
+    let power = y.to_bits().wrapping_add(0x8000).wrapping_add(shifted.to_bits() << 23);
+    f32::from_bits(power & 0xffff_0000)
 }
 
 /// Replaces numbers by their codes, up to `most`; returns the scale.
@@ -110,10 +121,10 @@ fn row_of_split(
         let c = exp(max - base);
         lanes.iter_mut().for_each(|l| *l *= c);
         for (j, p) in weights.iter_mut().enumerate() {
-            *p = exp(*p - base);
-            if read.job.formats().1 == KvFormat::Bf16 {
-                *p = short_weight(*p);
-            }
+            *p = match read.job.formats().1 {
+                KvFormat::Bf16 => short_exp(*p - base),
+                _ => exp(*p - base),
+            };
             lanes[(at + j) % 16] += *p;
         }
         max = new;

@@ -51,8 +51,9 @@ pub(super) trait Vector: Sized {
     unsafe fn fetch(at: *const u8);
     /// 16 bf16s.
     unsafe fn halves(from: *const u16) -> Self::Float;
-    /// Numbers from 0 to 1 or NaN as bf16 would have them, rounded to nearest, ties up; 0 below 2⁻⁵⁶.
-    unsafe fn short_weights(p: Self::Float) -> Self::Float;
+    /// y·2ⁿ, y from 0.7 to 1.5 or NaN, rounded to bf16, ties up, where `shifted` is n + 1.5·2²³; 0 where
+    /// `x` is below `SHORT_LEAST`.
+    unsafe fn short_power(y: Self::Float, shifted: Self::Float, x: Self::Float) -> Self::Float;
     /// 16 f16s.
     unsafe fn short_floats(from: *const u16) -> Self::Float;
     /// 2q − 15 for the low and the high halves of 16 bytes.
@@ -89,7 +90,7 @@ pub(super) trait Vector: Sized {
     unsafe fn and(_a: Self::Int, _b: Self::Int) -> Self::Int {
         unreachable!("{NO_PAIRS}")
     }
-    /// Stores `short_weights` as 8 pairs, the first of each in the high half.
+    /// Stores what `short_power` gives as 8 pairs, the first of each in the high half.
     unsafe fn store_pairs(_p: Self::Float, _to: *mut i16) {
         unreachable!("{NO_PAIRS}")
     }
