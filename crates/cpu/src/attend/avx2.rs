@@ -40,7 +40,7 @@ impl Vector for Avx2 {
     const ROWS: usize = 6;
 
     #[inline(always)]
-    fn vectors(rows: usize) -> usize {
+    fn vectors(rows: usize, _: bool) -> usize {
         if rows <= 2 { 2 } else { 1 }
     }
 

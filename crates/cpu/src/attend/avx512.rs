@@ -52,8 +52,8 @@ impl Vector for Avx512 {
     const ROWS: usize = 6;
 
     #[inline(always)]
-    fn vectors(_: usize) -> usize {
-        4
+    fn vectors(_: usize, stored: bool) -> usize {
+        if stored { 1 } else { 4 }
     }
 
     #[inline(always)]

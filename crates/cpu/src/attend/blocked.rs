@@ -359,7 +359,7 @@ unsafe fn score_rows<V: Vector, S: Sums<V>>(
     scratch: &mut Scratch,
 ) {
     let steps = job.k_dim.div_ceil(S::PER_STEP);
-    for (group, count, turns) in turns(groups(&keys), V::vectors(chunk.len())) {
+    for (group, count, turns) in turns(groups(&keys), V::vectors(chunk.len(), place.keys_stored)) {
         let lane = group * GROUP;
         let t = ScoreTile {
             q: floats(&mut scratch.q)[chunk.start * steps..].as_ptr(),
@@ -542,7 +542,8 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
     };
     let weights = if per_step == 2 { &mut scratch.p } else { &mut scratch.s };
     let p = floats(weights)[at * TILE / per_step..].as_ptr();
-    for (vector, count, turns) in turns(0..v_cols / GROUP, V::vectors(chunk.len())) {
+    let at_once = V::vectors(chunk.len(), place.values_stored);
+    for (vector, count, turns) in turns(0..v_cols / GROUP, at_once) {
         let col = vector * GROUP;
         let at = vector * width(place.values_stored);
         let t = ValueTile {

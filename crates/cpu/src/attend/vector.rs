@@ -24,8 +24,8 @@ pub(super) trait Vector: Sized {
     /// Most rows of a tile kernel.
     const ROWS: usize;
 
-    /// Most vectors of a tile of that many rows.
-    fn vectors(rows: usize) -> usize;
+    /// Most vectors of a tile of that many rows, on factors as they are stored or not.
+    fn vectors(rows: usize, stored: bool) -> usize;
 
     unsafe fn load(from: *const f32) -> Self::Float;
     unsafe fn store(v: Self::Float, to: *mut f32);
