@@ -156,7 +156,7 @@ pub(super) unsafe fn values<
                         *v = factors::<V, S, STORED>(row.add(i * width(STORED)), t.v_step);
                     }
                     if STORED {
-                        let seen = t.seen.add(half * t.p_half + step);
+                        let seen = t.seen.wrapping_add(half * t.p_half + step);
                         for v in &mut v {
                             *v = S::seen(*v, seen);
                         }

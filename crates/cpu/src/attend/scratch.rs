@@ -13,19 +13,19 @@ pub(super) struct Lanes(pub [f32; 16]);
 /// Memory that [`super::attend`] works in: one a thread, for every layer of these head sizes.
 #[derive(Debug)]
 pub struct Scratch {
-    /// Rows of queries. [rows][k_dim] f32, or 16-bit codes in pairs
+    /// Rows of queries. [rows][k_dim] f32, or codes or bf16s of 16 bits in pairs
     pub(super) q: Vec<Lanes>,
-    /// Scale of a row of query codes. [rows]
+    /// What the scores of a row are multiplied by. [rows]
     pub(super) q_scale: Vec<f32>,
-    /// A tile of keys. [k_dim][64] f32, or [k_dim / 2][64][2] i16
+    /// A tile of keys. [k_dim][64] f32, or [k_dim / 2][64][2] codes or bf16s
     pub(super) k: Vec<Lanes>,
-    /// A tile of values. [64][v_cols] f32, or [32][v_cols][2] i16
+    /// A tile of values. [64][v_cols] f32, or [32][v_cols][2] codes or bf16s
     pub(super) v: Vec<Lanes>,
     /// Scales of the tile's keys and values. [2][64]
     pub(super) scales: Vec<Lanes>,
     /// Scores, then weights, of a band of rows. [24][64]
     pub(super) s: Vec<Lanes>,
-    /// 16-bit codes of weights. [24][64] i16
+    /// Weights in pairs: codes, or bf16s. [24][64] of 16 bits
     pub(super) p: Vec<Lanes>,
     /// Indices of the keys that each row sees. [rows]
     pub(super) seen: Vec<Range<usize>>,
