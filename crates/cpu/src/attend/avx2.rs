@@ -137,6 +137,27 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn halves_apart(from: *const u16) -> [__m256; 2] {
+        unsafe {
+            // Those in the low halves of words, and those in the high halves.
+            let pairs = _mm256_loadu_si256(from.cast());
+            let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let low = _mm256_slli_epi32::<16>(pairs);
+            [_mm256_castsi256_ps(low), _mm256_castsi256_ps(_mm256_and_si256(pairs, high))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn in_order([low, high]: [__m256; 2]) -> [__m256; 2] {
+        unsafe {
+            let first = _mm256_unpacklo_ps(low, high);
+            let last = _mm256_unpackhi_ps(low, high);
+            [
+                _mm256_permute2f128_ps::<0x20>(first, last),
+                _mm256_permute2f128_ps::<0x31>(first, last),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn short_power(y: [__m256; 2], shifted: [__m256; 2], x: [__m256; 2]) -> [__m256; 2] {
         unsafe {
             let high = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff_0000_u32 as i32));

@@ -139,6 +139,14 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn halves_apart(from: *const u16) -> __m512 {
+        unsafe { Self::halves(from) }
+    }
+    #[inline(always)]
+    unsafe fn in_order(v: __m512) -> __m512 {
+        v
+    }
+    #[inline(always)]
     unsafe fn short_power(y: __m512, shifted: __m512, x: __m512) -> __m512 {
         unsafe {
             let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(SHORT_LEAST));

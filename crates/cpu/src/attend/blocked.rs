@@ -35,51 +35,29 @@ unsafe fn factors<V: Vector, S: Sums<V>, const STORED: bool>(
     unsafe { if STORED { S::stored(from, step) } else { S::load(from) } }
 }
 
-/// Asks for what the same step reads of the tile to come: one half of it in each turn, or both where a
-/// turn has more groups. Spread over the steps the requests overlap with what the processor fetches by
-/// itself; in one burst they stall.
-///
-/// # Safety
-/// As [`Vector`].
+/// Where part `part` begins of what is asked for of the tile to come: of as many as `of` for each half, each as
+/// many bytes as `steps` steps read, in the order in which they lie.
 #[inline(always)]
-unsafe fn fetch_keys<V: Vector, S: Sums<V>, const N: usize>(
-    t: &ScoreTile,
-    turn: usize,
-    step: usize,
-) {
-    // Two groups of a half, 32 bytes a row each.
-    let rows = if S::TWO_ROWS { 2 } else { 1 };
-    for row in step * rows..(step + 1) * rows {
-        // SAFETY: passed on.
-        unsafe {
-            V::fetch(t.next[turn % 2].wrapping_add(row * 64));
-            if N > 2 {
-                V::fetch(t.next[1].wrapping_add(row * 64));
-            }
-        }
-    }
+fn ahead<V: Vector, S: Sums<V>, const N: usize>(
+    next: [*const u8; 2],
+    (part, of): (usize, usize),
+    steps: usize,
+) -> *const u8 {
+    let half_lines = if S::TWO_ROWS { 2 * N } else { N };
+    next[part / of % 2].wrapping_add(part % of * steps * half_lines * 32)
 }
 
-/// The same for the values of `N` vectors.
+/// Asks for what lies `step` steps after `ahead`. Evenly over the steps, each line once: in bursts requests stall
+/// until earlier ones are answered.
 ///
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-unsafe fn fetch_values<V: Vector, S: Sums<V>, const N: usize>(
-    t: &ValueTile,
-    first: usize,
-    half: usize,
-    step: usize,
-) {
-    for i in (0..N).step_by(2) {
-        let at = t.next[half].wrapping_add(step * t.v_step + (first + i) * width(true));
+unsafe fn fetch<V: Vector, S: Sums<V>, const N: usize>(ahead: *const u8, step: usize) {
+    let half_lines = if S::TWO_ROWS { 2 * N } else { N };
+    for line in 0..half_lines.div_ceil(2) {
         // SAFETY: passed on.
-        unsafe {
-            V::fetch(at);
-            if S::TWO_ROWS {
-                V::fetch(at.wrapping_add(t.v_step / 2));
-            }
-        }
+        unsafe { V::fetch(ahead.wrapping_add((step * half_lines / 2 + line) * 64)) };
     }
 }
 
@@ -101,6 +79,8 @@ pub(super) unsafe fn scores<
         // SAFETY: passed on.
         unsafe {
             let mut sum = [[S::zero(); N]; R];
+            let of = const { if N == 1 { BLOCK_TOKENS / GROUP } else { 1 } };
+            let ahead = ahead::<V, S, N>(t.next, (turn, of), t.steps);
             for step in 0..t.steps {
                 let at = |i| t.k.add(turn * N + i).read().add(step * t.k_step);
                 let mut k = [factors::<V, S, STORED>(at(0), t.k_step); N];
@@ -108,7 +88,7 @@ pub(super) unsafe fn scores<
                     *k = factors::<V, S, STORED>(at(i), t.k_step);
                 }
                 if STORED {
-                    fetch_keys::<V, S, N>(t, turn, step);
+                    fetch::<V, S, N>(ahead, step);
                 }
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let q = S::splat(t.q.add(r * t.steps + step));
@@ -121,7 +101,8 @@ pub(super) unsafe fn scores<
                 let q_scale = V::splat(*t.q_scale.add(r));
                 for (i, sum) in sum.iter().enumerate() {
                     let lane = (turn * N + i) * GROUP;
-                    let s = S::score(*sum, t.k_scale.wrapping_add(lane));
+                    let sum = if STORED { S::in_order(*sum) } else { *sum };
+                    let s = S::score(sum, t.k_scale.wrapping_add(lane));
                     V::store(V::mul(s, q_scale), t.s.add(r * TILE + lane));
                 }
             }
@@ -149,6 +130,8 @@ pub(super) unsafe fn values<
             let mut sum = [[S::zero(); N]; R];
             for (half, (start, end)) in t.steps.into_iter().enumerate() {
                 let p = t.p.add(half * t.p_half);
+                let part = (2 * (first / N) + half, t.turns);
+                let ahead = ahead::<V, S, N>(t.next, part, t.p_half);
                 for step in start..end {
                     let row = t.v[half].add(step * t.v_step + first * width(STORED));
                     let mut v = [factors::<V, S, STORED>(row, t.v_step); N];
@@ -160,7 +143,7 @@ pub(super) unsafe fn values<
                         for v in &mut v {
                             *v = S::seen(*v, seen);
                         }
-                        fetch_values::<V, S, N>(t, first, half, step);
+                        fetch::<V, S, N>(ahead, step);
                     }
                     for (r, sum) in sum.iter_mut().enumerate() {
                         let p = S::splat(p.add(r * t.p_stride + step));
@@ -174,7 +157,8 @@ pub(super) unsafe fn values<
                 for (i, sum) in sum.iter().enumerate() {
                     let out = t.out.add(r * t.v_cols + (first + i) * GROUP);
                     let (decay, scale) = (*t.decay.add(r), t.p_scale.add(r));
-                    V::store(S::join(*sum, V::load(out), decay, scale), out);
+                    let sum = if STORED { S::in_order(*sum) } else { *sum };
+                    V::store(S::join(sum, V::load(out), decay, scale), out);
                 }
             }
         }
@@ -543,6 +527,8 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
     let weights = if per_step == 2 { &mut scratch.p } else { &mut scratch.s };
     let p = floats(weights)[at * TILE / per_step..].as_ptr();
     let at_once = V::vectors(chunk.len(), place.values_stored);
+    // Stored, of a vector of columns.
+    let bytes_of_half = place.v_step * (BLOCK_TOKENS / per_step) * GROUP / v_cols;
     for (vector, count, turns) in turns(0..v_cols / GROUP, at_once) {
         let col = vector * GROUP;
         let at = vector * width(place.values_stored);
@@ -555,7 +541,7 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
             v: place.v.map(|v| v.wrapping_add(at)),
             v_step: place.v_step,
             seen: place.seen_pairs.as_ptr(),
-            next: place.next_v.map(|v| v.wrapping_add(at)),
+            next: place.next_v.map(|v| v.wrapping_add(vector * bytes_of_half)),
             v_cols,
             out: floats(&mut scratch.out)[chunk.start * v_cols + col..].as_mut_ptr(),
             decay: decay.as_ptr(),

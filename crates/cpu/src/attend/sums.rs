@@ -27,6 +27,8 @@ pub(super) trait Sums<V: Vector> {
     /// The word at `from` in all lanes.
     unsafe fn splat(from: *const f32) -> Self::Factor;
     unsafe fn add(sum: Self::Sum, a: Self::Factor, b: Self::Factor) -> Self::Sum;
+    /// Sums of stored factors, whose lanes may have an order of their own, in order.
+    unsafe fn in_order(sum: Self::Sum) -> Self::Sum;
     /// Scores but for what is common to a row; `scale` are those of the keys.
     unsafe fn score(sum: Self::Sum, scale: *const f32) -> V::Float;
     /// `out`, multiplied by `decay`, and the sums, whose scale is `scale`.
@@ -60,7 +62,7 @@ impl<V: Vector> Sums<V> for Numbers {
     }
     #[inline(always)]
     unsafe fn stored(from: *const u8, _: usize) -> V::Float {
-        unsafe { V::halves(from.cast()) }
+        unsafe { V::halves_apart(from.cast()) }
     }
     #[inline(always)]
     unsafe fn seen(factor: V::Float, _: *const u32) -> V::Float {
@@ -73,6 +75,10 @@ impl<V: Vector> Sums<V> for Numbers {
     #[inline(always)]
     unsafe fn add(sum: V::Float, a: V::Float, b: V::Float) -> V::Float {
         unsafe { V::fma(a, b, sum) }
+    }
+    #[inline(always)]
+    unsafe fn in_order(sum: V::Float) -> V::Float {
+        unsafe { V::in_order(sum) }
     }
     #[inline(always)]
     unsafe fn score(sum: V::Float, _: *const f32) -> V::Float {
@@ -117,6 +123,10 @@ impl<V: Vector> Sums<V> for Pairs {
         unsafe { V::add_pairs(sum, a, b) }
     }
     #[inline(always)]
+    unsafe fn in_order(sum: V::Float) -> V::Float {
+        sum
+    }
+    #[inline(always)]
     unsafe fn score(sum: V::Float, _: *const f32) -> V::Float {
         sum
     }
@@ -156,6 +166,10 @@ impl<V: Vector> Sums<V> for Codes {
     #[inline(always)]
     unsafe fn add(sum: V::Int, a: V::Int, b: V::Int) -> V::Int {
         unsafe { V::dot(sum, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn in_order(sum: V::Int) -> V::Int {
+        sum
     }
     #[inline(always)]
     unsafe fn score(sum: V::Int, scale: *const f32) -> V::Float {

@@ -51,6 +51,10 @@ pub(super) trait Vector: Sized {
     unsafe fn fetch(at: *const u8);
     /// 16 bf16s.
     unsafe fn halves(from: *const u16) -> Self::Float;
+    /// 16 bf16s, in the order in which they are made most cheaply.
+    unsafe fn halves_apart(from: *const u16) -> Self::Float;
+    /// The lanes of `halves_apart` in order.
+    unsafe fn in_order(v: Self::Float) -> Self::Float;
     /// y·2ⁿ, y from 0.7 to 1.5 or NaN, rounded to bf16, ties up, where `shifted` is n + 1.5·2²³; 0 where
     /// `x` is below `SHORT_LEAST`.
     unsafe fn short_power(y: Self::Float, shifted: Self::Float, x: Self::Float) -> Self::Float;
