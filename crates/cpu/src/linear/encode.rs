@@ -30,7 +30,7 @@ use tokenmill_quant::panel::{BLOCK_COLS, PanelLayout};
 
 use super::Mode;
 #[cfg(target_arch = "x86_64")]
-use super::encode512;
+use super::{encode256, encode512};
 use crate::isa::Isa;
 use crate::math::{per_isa, tree};
 
@@ -157,8 +157,6 @@ impl Encoding {
 }
 
 per_isa! {
-    /// A row as bytes with scales; blocks above `loud` times the mean magnitude have two.
-    encode_bytes(x: &[f32], loud: f32, out: &mut [Line]) = bytes_of_row::<Plain>;
     /// A row rounded to bf16.
     encode_rounded(x: &[f32], out: &mut [Line]) = rounded_row;
     /// A row rounded to bf16, in pairs of columns as they lie in panels.
@@ -167,14 +165,19 @@ per_isa! {
     encode_floats(x: &[f32], out: &mut [Line]) = float_row;
 }
 
-/// [`encode_bytes`], or the same in registers.
+/// A row as bytes with scales; blocks above `loud` times the mean magnitude have two.
 fn bytes(isa: Isa, x: &[f32], loud: f32, out: &mut [Line]) {
-    #[cfg(target_arch = "x86_64")]
-    if isa >= Isa::Avx512 {
+    match isa {
+        Isa::Scalar => bytes_of_row::<Plain>(x, loud, out),
         // SAFETY: the features are there.
-        return unsafe { encode512::bytes_of_row(x, loud, out) };
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::AvxVnni => unsafe { encode256::bytes_of_row(x, loud, out) },
+        // SAFETY: the features are there.
+        #[cfg(target_arch = "x86_64")]
+        _ => unsafe { encode512::bytes_of_row(x, loud, out) },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => unreachable!("an instruction set of x86-64"),
     }
-    encode_bytes(isa, x, loud, out);
 }
 
 /// How a block is encoded.

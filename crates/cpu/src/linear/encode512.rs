@@ -4,7 +4,8 @@ use std::arch::x86_64::*;
 
 use tokenmill_quant::panel::BLOCK_COLS;
 
-use super::encode::{self, BIAS, Blocks, HUGE, Line, SILENT, TINY};
+use super::encode::{self, Blocks, HUGE, Line, SILENT, TINY};
+use super::encode256;
 
 /// Blocks with AVX-512 F, BW, DQ, VL and VNNI.
 struct Wide;
@@ -48,7 +49,7 @@ unsafe fn block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut
         let amax = f32::from_bits(amax);
         let scale = encode::clear_low_bits(amax / 127.0);
         let codes = codes_of(x, scale);
-        store(scale, codes, line);
+        store_codes(scale, codes, line);
         let loud = amax > limit;
         if loud {
             let minus = _mm512_set1_ps(-scale);
@@ -57,7 +58,7 @@ unsafe fn block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut
                 _mm512_fmadd_ps(_mm512_cvtepi32_ps(codes[1]), minus, x[1]),
             ];
             let scale = encode::clear_low_bits(scale / 254.0);
-            store(scale, codes_of(left, scale), second);
+            store_codes(scale, codes_of(left, scale), second);
         } else {
             *second = SILENT;
         }
@@ -80,31 +81,12 @@ unsafe fn codes_of(x: [__m512; 2], scale: f32) -> [__m512i; 2] {
 
 /// Stores a line: [`encode::line_of`].
 #[inline(always)]
-unsafe fn store(scale: f32, codes: [__m512i; 2], line: &mut Line) {
+unsafe fn store_codes(scale: f32, codes: [__m512i; 2], line: &mut Line) {
     // SAFETY: registers, and the line's 64 bytes.
     unsafe {
         let [low, high] = [_mm512_cvtepi32_epi8(codes[0]), _mm512_cvtepi32_epi8(codes[1])];
         let bytes = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high);
-        // Σa of columns 0–15 in each word of the lower half, of 16–31 in the upper.
         let fours = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
-        let twos = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b10_11_00_01>(fours));
-        let halves = _mm256_add_epi32(twos, _mm256_shuffle_epi32::<0b01_00_11_10>(twos));
-        let turned = _mm256_permute4x64_epi64::<0b01_00_11_10>(halves);
-        let all = _mm256_add_epi32(halves, turned);
-        // Words 8–15: 1 and −1.5·2²³, to be scaled; Σa, to be scaled, and three times; Σa of each half.
-        let sums = _mm256_mask_blend_epi32(0b1000_0000, all, halves);
-        let sums = _mm256_mask_blend_epi32(0b0100_0000, sums, turned);
-        let sums = _mm256_mask_blend_epi32(
-            0b0000_0011,
-            sums,
-            _mm256_setr_epi32(1, -12_582_912, 0, 0, 0, 0, 0, 0),
-        );
-        let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale));
-        let zeros = _mm256_setr_epi32(0, 0, 0, 3, 4, 7, 5, 5);
-        let starts = _mm256_sub_epi32(_mm256_set1_epi32(BIAS), _mm256_sllv_epi32(sums, zeros));
-        let words = _mm256_mask_blend_epi32(0b0000_0111, starts, _mm256_castps_si256(scaled));
-        let to = line.0.as_mut_ptr().cast::<__m256i>();
-        _mm256_store_si256(to, bytes);
-        _mm256_store_si256(to.add(1), words);
+        encode256::store(scale, bytes, fours, line);
     }
 }

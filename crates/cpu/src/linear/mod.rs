@@ -50,6 +50,8 @@ mod bytes;
 mod coded;
 mod encode;
 #[cfg(target_arch = "x86_64")]
+mod encode256;
+#[cfg(target_arch = "x86_64")]
 mod encode512;
 #[cfg(target_arch = "x86_64")]
 mod floats;

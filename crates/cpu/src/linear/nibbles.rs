@@ -29,7 +29,7 @@ pub(super) const TOKENS: usize = 6;
 
 /// Tokens of a tile that a loud block is added for one by one; for more it is for all: where it is not loud
 /// its second line is zero.
-const FEW_LOUD: u32 = 2;
+const FEW_LOUD: u32 = 3;
 
 /// Runs a tile of 1 to 6 tokens.
 ///
