@@ -16,11 +16,8 @@ use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
 use super::kind::Expands;
 use super::vector::Vector;
-use super::{Line, LinearJob, WIDE_LINES, kind, tokens_at_once};
+use super::{Line, LinearJob, RUN, WIDE_LINES, kind, list_lines, tokens_at_once};
 
-/// Blocks expanded at a time, up to half as many more where that is all: two panels of them fit
-/// the L1 cache beside the tokens. A whole number of groups in every layout.
-const RUN: usize = 16;
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;
 
@@ -75,11 +72,118 @@ pub(super) struct ByteTile {
     pub narrow: bool,
     /// Where chains wait between runs of blocks, two lines a token.
     chains: *mut Line,
+    /// Second lines to add, in order of blocks, for tiles that go by a list of them; one beyond the last block ends
+    /// it.
+    pub louds: *const Loud,
     /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
     /// how many there are.
     ahead: *const u8,
     ahead_lines: usize,
     ahead_left: usize,
+}
+
+/// Which second line a tile adds: that of a token, or those of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(super) struct Loud(u32);
+
+impl Loud {
+    /// Stands for all tokens of a tile.
+    pub const ALL: usize = 255;
+    /// Behind all blocks.
+    const END: Loud = Loud(u32::MAX);
+
+    fn new(block: usize, token: usize) -> Loud {
+        Loud((block << 8 | token) as u32)
+    }
+
+    /// The block.
+    #[inline(always)]
+    pub fn block(self) -> usize {
+        (self.0 >> 8) as usize
+    }
+
+    /// The token of the tile, or `ALL`.
+    #[inline(always)]
+    pub fn token(self) -> usize {
+        (self.0 & 255) as usize
+    }
+}
+
+/// The lists of second lines of every run of blocks and group of tokens, in scratch memory: found once for all
+/// panels, where each would look through the bits of six rows.
+struct Louds<'a> {
+    /// Where the list of each begins, the groups of the first run first; none where tiles need no lists.
+    starts: &'a [u32],
+    lists: &'a [Loud],
+}
+
+impl<'a> Louds<'a> {
+    const NONE: Louds<'static> = Louds { starts: &[], lists: &[] };
+
+    /// Of tokens in groups of up to `most`. Up to three of a group are added alone: usually it is one value
+    /// that is far above the rest.
+    fn list(tile: &ByteTile, input: &[Line], most: usize, scratch: &'a mut [Line]) -> Louds<'a> {
+        const FEW: u32 = 3;
+        let (_, words, _) = {
+            // SAFETY: a line is sixteen words.
+            unsafe { scratch.align_to_mut::<u32>() }
+        };
+        let tokens = input.len() / tile.lines;
+        let (run, groups) = (tile.run(), tokens.div_ceil(most));
+        let (starts, lists) = words.split_at_mut(tile.blocks.div_ceil(run) * groups);
+        let bits = |token: usize, block: usize| {
+            input[token * tile.lines + tile.blocks + block / 512].0[block / 32 % 16]
+        };
+        let mut len = 0;
+        let mut push = |len: &mut usize, loud: Loud| {
+            lists[*len] = loud.0;
+            *len += 1;
+        };
+        for (i, start) in starts.iter_mut().enumerate() {
+            *start = len as u32;
+            let tokens = group(tokens, most, i % groups);
+            let first = i / groups * run;
+            let end = (first + run).min(tile.blocks);
+            for word in first / 32..end.div_ceil(32) {
+                let mut any = tokens.clone().fold(0, |any, token| any | bits(token, word * 32));
+                while any != 0 {
+                    let block = word * 32 + any.trailing_zeros() as usize;
+                    any &= any - 1;
+                    if !(first..end).contains(&block) {
+                        continue;
+                    }
+                    let is_loud = |token: &usize| bits(*token, block) >> (block % 32) & 1 == 1;
+                    let count = tokens.clone().filter(is_loud).count() as u32;
+                    if count > FEW || count == tokens.len() as u32 {
+                        push(&mut len, Loud::new(block, Loud::ALL));
+                        continue;
+                    }
+                    for token in tokens.clone().filter(is_loud) {
+                        push(&mut len, Loud::new(block, token - tokens.start));
+                    }
+                }
+            }
+            push(&mut len, Loud::END);
+        }
+        // SAFETY: `Loud` is a word.
+        let (_, lists, _) = unsafe { lists[..len].align_to::<Loud>() };
+        Louds { starts, lists }
+    }
+
+    /// The list of a group of tokens in run `run` of blocks.
+    fn of(&self, run: usize, groups: usize, group: usize) -> *const Loud {
+        match self.starts.get(run * groups + group) {
+            Some(&start) => self.lists[start as usize..].as_ptr(),
+            None => std::ptr::null(),
+        }
+    }
+}
+
+/// Tokens of group `g` of groups of up to `most`, as even as can be: 5 are 3 + 2, not 4 + 1.
+fn group(tokens: usize, most: usize, g: usize) -> Range<usize> {
+    let groups = tokens.div_ceil(most);
+    g * tokens / groups..(g + 1) * tokens / groups
 }
 
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
@@ -91,9 +195,20 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     let panels = V::BYTE_TILE.0;
     let gains = !kind::is_full(KIND) || !matches!(V::EXPANDS, Expands::Coded);
     let expand = gains && job.tokens >= V::EXPAND_FROM;
+    let coded = const { kind::is_coded(KIND) };
     let parts = job.tokens.div_ceil(tokens_at_once(V::ISA, &job.spec, job.encoding));
     for part in 0..parts {
         let tokens = part * job.tokens / parts..(part + 1) * job.tokens / parts;
+        let lists = const { matches!(V::EXPANDS, Expands::Nibbles) } && (coded || expand);
+        let tile = ByteTile::new(job, 0, None);
+        let lines = if lists { list_lines(tokens.len(), tile.blocks) } else { 0 };
+        let (scratch, louds) = scratch.split_at_mut(scratch.len() - lines);
+        let louds = if lists {
+            let input = &job.input[tokens.start * tile.lines..tokens.end * tile.lines];
+            Louds::list(&tile, input, V::WIDE_TOKENS, louds)
+        } else {
+            Louds::NONE
+        };
         for p in job.panels.clone().step_by(panels) {
             let second = Some(p + 1).filter(|&p| panels == 2 && p < job.panels.end);
             let tile = ByteTile::new(job, p, second);
@@ -101,10 +216,12 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
             unsafe {
                 if const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE } {
                     run_full::<V, KIND>(job, tile, p, tokens.clone(), scratch);
-                } else if const { kind::is_coded(KIND) } || expand {
-                    run_wide::<V, KIND>(job, tile, p, tokens.clone(), scratch);
+                } else if coded || expand {
+                    run_wide::<V, KIND>(job, tile, p, tokens.clone(), &louds, scratch);
                 } else {
-                    run_tokens::<V, KIND>(job, tile, p, tokens.clone(), V::BYTE_TILE.1);
+                    run_tokens::<V, KIND>(job, tile, p, tokens.clone(), V::BYTE_TILE.1, |_| {
+                        NO_LIST
+                    });
                 }
             }
         }
@@ -118,7 +235,7 @@ unsafe fn run_few<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
     for p in job.panels.clone().take(half) {
         let tile = ByteTile::new(job, p, Some(p + half).filter(|&p| p < job.panels.end));
         // SAFETY: passed on.
-        unsafe { run_tokens::<V, KIND>(job, tile, p, 0..job.tokens, V::BYTE_TILE.1) }
+        unsafe { run_tokens::<V, KIND>(job, tile, p, 0..job.tokens, V::BYTE_TILE.1, |_| NO_LIST) }
     }
 }
 
@@ -144,6 +261,7 @@ impl ByteTile {
             rows: [job.rows_of_panel(p), second.map_or(0, |second| job.rows_of_panel(second))],
             narrow: false,
             chains: std::ptr::null_mut(),
+            louds: std::ptr::null(),
             ahead: std::ptr::null(),
             ahead_lines: 0,
             ahead_left: 0,
@@ -151,25 +269,29 @@ impl ByteTile {
     }
 }
 
-/// Runs the packed or expanded blocks of a tile's panels on some tokens, in groups as even as can
-/// be: 5 are 3 + 2, not 4 + 1.
+/// The list of second lines of tiles that go by the bits of their rows.
+const NO_LIST: *const Loud = std::ptr::null();
+
+/// Runs the packed or expanded blocks of a tile's panels on some tokens, in groups of up to `most`; `louds` gives
+/// their lists of second lines.
 unsafe fn run_tokens<V: Vector, const KIND: u8>(
     job: &LinearJob<'_>,
     mut tile: ByteTile,
     p: usize,
     tokens: Range<usize>,
     most: usize,
+    louds: impl Fn(usize) -> *const Loud,
 ) {
-    let groups = tokens.len().div_ceil(most);
-    for g in 0..groups {
-        let at = |g: usize| g * tokens.len() / groups;
-        let first = tokens.start + at(g);
+    for g in 0..tokens.len().div_ceil(most) {
+        let of_group = group(tokens.len(), most, g);
+        let first = tokens.start + of_group.start;
+        tile.louds = louds(g);
         tile.input = job.input[first * tile.lines..].as_ptr();
         // SAFETY: `check` found every buffer as large as the shapes say, and a tile stores only
         // rows that exist.
         unsafe {
             tile.out = job.out.start.add(first * tile.stride + p * PANEL_ROWS);
-            V::byte_tile::<KIND>(at(g + 1) - at(g), &tile);
+            V::byte_tile::<KIND>(of_group.len(), &tile);
         }
         let asked = (tile.end - tile.first) * tile.ahead_lines;
         tile.ahead = tile.ahead.wrapping_add(asked * 64);
@@ -177,7 +299,7 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
         if tile.ahead_left == 0 {
             tile.ahead_lines = 0;
         }
-        tile.chains = tile.chains.wrapping_add(2 * (at(g + 1) - at(g)));
+        tile.chains = tile.chains.wrapping_add(2 * of_group.len());
     }
 }
 
@@ -187,6 +309,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
     mut tile: ByteTile,
     p: usize,
     tokens: Range<usize>,
+    louds: &Louds<'_>,
     scratch: &mut [Line],
 ) {
     let sizes = const { kind::sizes(KIND) };
@@ -195,7 +318,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
     assert!(chains.len() >= 2 * tokens.len(), "scratch");
     tile.chains = chains.as_mut_ptr();
     tile.narrow = const { kind::is_narrow(KIND) };
-    let run = if tile.blocks <= RUN * 3 / 2 { tile.blocks } else { RUN };
+    let run = tile.run();
     let groups = tokens.len().div_ceil(V::WIDE_TOKENS);
     for first in (0..tile.blocks).step_by(run) {
         (tile.first, tile.end) = (first, (first + run).min(tile.blocks));
@@ -218,7 +341,8 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                     match const { kind::expanded(KIND, V::EXPANDS) } {
                         $(kind::$kind => {
                             const OF: u8 = kind::$kind;
-                            run_tokens::<V, OF>(job, tile, p, tokens, V::WIDE_TOKENS);
+                            let of = |group| louds.of(first / run, groups, group);
+                            run_tokens::<V, OF>(job, tile, p, tokens, V::WIDE_TOKENS, of);
                         })+
                         other => unreachable!("kind {other} is not expanded in runs"),
                     }
@@ -252,11 +376,13 @@ unsafe fn run_full<V: Vector, const KIND: u8>(
         tile.panel_bytes = if tile.panel_bytes == 0 { 0 } else { bytes };
         let most = V::BYTE_TILE.1;
         match const { kind::full(KIND) } {
-            kind::FULL => run_tokens::<V, { kind::FULL }>(job, tile, p, tokens, most),
+            kind::FULL => run_tokens::<V, { kind::FULL }>(job, tile, p, tokens, most, |_| NO_LIST),
             kind::FULL_HALVES => {
-                run_tokens::<V, { kind::FULL_HALVES }>(job, tile, p, tokens, most);
+                run_tokens::<V, { kind::FULL_HALVES }>(job, tile, p, tokens, most, |_| NO_LIST);
             }
-            _ => run_tokens::<V, { kind::FULL_HALVES_MIN }>(job, tile, p, tokens, most),
+            _ => {
+                run_tokens::<V, { kind::FULL_HALVES_MIN }>(job, tile, p, tokens, most, |_| NO_LIST)
+            }
         }
     }
 }
@@ -369,19 +495,16 @@ impl Walk {
     /// Asks for some of the weights of W panels that follow.
     #[inline(always)]
     pub fn ask_ahead<const W: usize>(&mut self, t: &ByteTile) {
-        for _ in 0..t.ahead_lines {
-            for w in 0..W {
-                // SAFETY: a prefetch may name any address.
-                unsafe {
-                    _mm_prefetch::<_MM_HINT_T1>(self.ahead.wrapping_add(w * t.panel_bytes).cast());
-                }
-            }
-            self.ahead = self.ahead.wrapping_add(64);
-        }
+        self.ahead = t.ask_ahead::<W>(self.ahead);
     }
 }
 
 impl ByteTile {
+    /// Blocks of a run.
+    fn run(&self) -> usize {
+        if self.blocks <= RUN * 3 / 2 { self.blocks } else { RUN }
+    }
+
     /// Whether this run of blocks goes on with chains of the one before.
     #[inline(always)]
     pub fn resumes(&self) -> bool {
@@ -392,6 +515,52 @@ impl ByteTile {
     #[inline(always)]
     pub fn waits(&self) -> bool {
         self.end < self.blocks
+    }
+
+    /// What is wanted first of the weights that follow.
+    #[inline(always)]
+    pub fn ahead(&self) -> *const u8 {
+        self.ahead
+    }
+
+    /// Asks for some of the weights of W panels that follow, from `ahead` on; returns what comes next.
+    #[inline(always)]
+    pub fn ask_ahead<const W: usize>(&self, mut ahead: *const u8) -> *const u8 {
+        for _ in 0..self.ahead_lines {
+            for w in 0..W {
+                // SAFETY: a prefetch may name any address.
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(w * self.panel_bytes).cast());
+                }
+            }
+            ahead = ahead.wrapping_add(64);
+        }
+        ahead
+    }
+
+    /// The panels' first block.
+    #[inline(always)]
+    pub fn weights(&self) -> *const u8 {
+        self.weights
+    }
+
+    /// The first token's line of a block.
+    #[inline(always)]
+    pub unsafe fn line(&self, block: usize) -> *const Line {
+        // SAFETY: inside the row.
+        unsafe { self.input.add(block) }
+    }
+
+    /// The blocks to go over.
+    #[inline(always)]
+    pub fn range(&self) -> Range<usize> {
+        self.first..self.end
+    }
+
+    /// Lines from that of a block to its second line.
+    #[inline(always)]
+    pub fn to_second(&self) -> usize {
+        second_lines(self.blocks)
     }
 
     /// Where the chain of token `c` on panel `w` waits between runs.

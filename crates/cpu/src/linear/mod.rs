@@ -157,11 +157,23 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     if spec.layout() == PanelLayout::Trellis4 {
         return turned::scratch_lines(spec.cols());
     }
+    let blocks = spec.cols().div_ceil(32);
     // One panel expanded to bytes, or two where scales are of 16 columns: 8 lines of codes and at
     // most 4 of scales a block; a run of blocks of two panels and the chains of tokens; or a chunk
-    // of four panels expanded to f32.
+    // of four panels expanded to f32. Beside them AVX2 has lists of second lines.
     let runs = 2 * (WIDE_LINES + MOST_CHAINS);
-    (2 * spec.cols().div_ceil(32) * 12).max(runs).max(4 * F32_CHUNK)
+    let lists = list_lines(tokens_at_once(Isa::Avx2, spec, Encoding::Int8), blocks);
+    (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + lists
+}
+
+/// Blocks expanded at a time, up to half as many more where that is all: two panels of them fit
+/// the L1 cache beside the tokens. A whole number of groups in every layout.
+const RUN: usize = 16;
+
+/// Lines for the lists of second lines of up to `tokens` tokens of `blocks` blocks.
+const fn list_lines(tokens: usize, blocks: usize) -> usize {
+    // One for each block of a token at most; a start and an end for each group and run.
+    (tokens * blocks + 2 * tokens * blocks.div_ceil(RUN)).div_ceil(16)
 }
 
 /// Lines of a run of blocks of one panel expanded to bytes: 24 blocks of 10.

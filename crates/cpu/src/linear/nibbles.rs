@@ -16,7 +16,7 @@ use std::arch::x86_64::__m256i;
 use std::mem::MaybeUninit;
 
 use super::avx2::Avx2;
-use super::bytes::{ByteTile, Walk};
+use super::bytes::{ByteTile, Loud};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
 use super::vector::Vector;
 use super::{Line, kind};
@@ -26,10 +26,6 @@ type V = Avx2<false>;
 
 /// Most tokens of a tile.
 pub(super) const TOKENS: usize = 6;
-
-/// Tokens of a tile that a loud block is added for one by one; for more it is for all: where it is not loud
-/// its second line is zero.
-const FEW_LOUD: u32 = 3;
 
 /// Runs a tile of 1 to 6 tokens.
 ///
@@ -561,24 +557,31 @@ unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add, single: Ad
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         begin::<C>(t);
-        let mut walk = Walk::new::<C>(t);
+        let (mut louds, mut ahead) = (t.louds, t.ahead());
+        let mut blocks = t.range();
+        let (mut weights, mut line) = (t.weights(), t.line(blocks.start));
         loop {
-            add(walk.scales, walk.line, t.lines, t.chain(0, 0));
-            if walk.is_loud() {
-                // Usually it is one token's value that is far above the rest.
-                let loud = walk.loud_tokens::<C>(t);
-                if loud.count_ones() <= FEW_LOUD {
-                    for c in (0..C).filter(|c| loud >> c & 1 == 1) {
-                        let line = walk.second_line(t).add(c * t.lines);
-                        single(walk.scales, line, t.lines, t.chain(c, 0));
-                    }
-                    walk.pass_second();
+            add(weights, line, t.lines, t.chain(0, 0));
+            if (*louds).block() == blocks.start {
+                let second = line.add(t.to_second());
+                if (*louds).token() == Loud::ALL {
+                    // Those of tokens for which the block is not loud are zero.
+                    (line, louds) = (second, louds.add(1));
+                    continue;
+                }
+                while (*louds).block() == blocks.start {
+                    let c = (*louds).token();
+                    single(weights, second.add(c * t.lines), t.lines, t.chain(c, 0));
+                    louds = louds.add(1);
                 }
             }
-            walk.ask_ahead::<1>(t);
-            if !walk.next::<KIND, 1, C>(t) {
+            ahead = t.ask_ahead::<1>(ahead);
+            blocks.start += 1;
+            if blocks.is_empty() {
                 break;
             }
+            weights = weights.add(const { kind::sizes(KIND).group });
+            line = t.line(blocks.start);
         }
         end::<C>(t);
     }
