@@ -68,6 +68,8 @@ mod turned;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 #[cfg(target_arch = "x86_64")]
+mod walk;
+#[cfg(target_arch = "x86_64")]
 mod wide;
 
 use std::ops::Range;

@@ -16,9 +16,10 @@ use std::arch::x86_64::__m256i;
 use std::mem::MaybeUninit;
 
 use super::avx2::Avx2;
-use super::bytes::{ByteTile, Loud};
+use super::bytes::ByteTile;
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
 use super::vector::Vector;
+use super::walk::Loud;
 use super::{Line, kind};
 
 /// The instruction set of this file.
@@ -557,13 +558,13 @@ unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add, single: Ad
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         begin::<C>(t);
-        let (mut louds, mut ahead) = (t.louds, t.ahead());
-        let mut blocks = t.range();
-        let (mut weights, mut line) = (t.weights(), t.line(blocks.start));
+        let (mut louds, mut ahead) = (t.louds, t.ahead);
+        let mut blocks = t.first..t.end;
+        let (mut weights, mut line) = (t.weights, t.line(blocks.start));
         loop {
             add(weights, line, t.lines, t.chain(0, 0));
             if (*louds).block() == blocks.start {
-                let second = line.add(t.to_second());
+                let second = line.add(t.second_lines_after());
                 if (*louds).token() == Loud::ALL {
                     // Those of tokens for which the block is not loud are zero.
                     (line, louds) = (second, louds.add(1));

@@ -13,9 +13,10 @@ use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::avx2::Avx2;
-use super::bytes::{self, ByteTile, PREFETCH, Walk};
+use super::bytes::{self, ByteTile, PREFETCH};
 use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
 use super::vector::Vector;
+use super::walk::Walk;
 use super::{Line, kind};
 
 /// The instruction set of this file: what is packed is taken apart as there.

@@ -10,8 +10,9 @@ use std::arch::x86_64::*;
 
 use tokenmill_quant::panel::PANEL_ROWS;
 
-use super::bytes::{ByteTile, Walk};
+use super::bytes::ByteTile;
 use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM};
+use super::walk::Walk;
 use super::{Line, kind};
 
 /// Most tokens of a tile.
