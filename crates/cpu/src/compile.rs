@@ -166,8 +166,7 @@ impl<'a> Compiler<'a> {
                 self.by_rows(kernel, op, true);
             }
             Op::Head { x, weight, scale, softcap, out } => {
-                // Few rows, and every logit depends on them: second bytes in every block.
-                let product = self.product_of(*x, *weight, self.whole(*out), Encoding::twice)?;
+                let product = self.product(*x, *weight, self.whole(*out))?;
                 let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
                 let writes = [place(product.out)];
                 let split = Split::Product(self.rows_of(product.out));
@@ -236,21 +235,10 @@ impl<'a> Compiler<'a> {
         weight: WeightId,
         out: Cols,
     ) -> Result<linear::Product, DeviceError> {
-        self.product_of(x, weight, out, |encoding| encoding)
-    }
-
-    /// The same with another encoding than the mode's.
-    fn product_of(
-        &mut self,
-        x: View,
-        weight: WeightId,
-        out: Cols,
-        change: impl Fn(Encoding) -> Encoding,
-    ) -> Result<linear::Product, DeviceError> {
         let weight = self.weight(weight);
         let mut inputs = Vec::new();
         for panels in weight.panels() {
-            let encoding = change(Encoding::of(panels.spec.layout(), self.mode));
+            let encoding = Encoding::of(panels.spec.layout(), self.mode);
             inputs.push((self.encode(x.into(), encoding, panels.order.clone()), encoding));
             self.wants.lines = self.wants.lines.max(scratch_lines(&panels.spec));
         }

@@ -12,7 +12,7 @@ use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 use super::avx512::Avx512;
 use super::bytes::{scale_and_min, unpack};
 use super::encode::{SCALE, SUM, second_lines};
-use super::{Encoding, Line, LinearJob, kind};
+use super::{Line, LinearJob, kind};
 
 /// Tokens in a tile.
 const TOKENS: usize = 16;
@@ -24,9 +24,11 @@ const L2_BYTES: usize = 1 << 20;
 
 /// Whether a job is one for tiles.
 pub(super) fn is_worth(job: &LinearJob<'_>) -> bool {
-    let bytes = matches!(job.encoding, Encoding::Int8 | Encoding::Int8Twice);
     let kind = kind::of(&job.spec);
-    bytes && job.tokens >= WORTH_FROM && !kind::is_coded(kind) && !kind::is_flat(kind)
+    job.encoding.is_bytes()
+        && job.tokens >= WORTH_FROM
+        && !kind::is_coded(kind)
+        && !kind::is_flat(kind)
 }
 
 /// Computes a job of the int8 encoding.

@@ -1,6 +1,6 @@
 //! The linear layer on weights in panels: y\[t\]\[n\] = Σₖ W\[n\]\[k\]·x\[t\]\[k\].
 //!
-//! # Numerics (version 2)
+//! # Numerics (version 4)
 //!
 //! Every y\[t\]\[n\] is one chain of f32 operations over the columns in order. It depends on row
 //! n of the weight and on token t alone: not on the other tokens, the tiles, the threads or
@@ -20,9 +20,9 @@
 //!
 //! Formats with a scale per 16 columns have two such `isum` steps a block, each followed by its
 //! own minimum where there are minima. A loud block, one
-//! whose largest magnitude is more than 8 times the mean magnitude of the row, has a second
-//! set of bytes for what the first leaves: the steps are then run again on those with their
-//! own s (the head: in every block). At the end 0 is added, so that no result is −0.
+//! whose largest magnitude is more than 8 times the mean magnitude of the row (16 times, where codes
+//! have at most four bits, but for Q4_1), has a second set of bytes for what the first leaves: the
+//! steps are then run again on those with their own s. At the end 0 is added, so that no result is −0.
 //! A block whose largest magnitude is below 2⁻¹⁰⁰ is all zero; from 2¹⁰⁰ on, or with a NaN, its
 //! scale is NaN, so that the outputs of the token are NaN and can be seen.
 //!
@@ -142,7 +142,7 @@ impl LinearJob<'_> {
         let last = self.tokens.saturating_sub(1) * self.out.stride + self.spec.rows();
         assert!(self.tokens == 0 || self.out.len >= last, "room for the results");
         assert!(self.tokens <= 1 || self.out.stride >= self.spec.rows(), "rows do not overlap");
-        let bytes = matches!(self.encoding, Encoding::Int8 | Encoding::Int8Twice);
+        let bytes = self.encoding.is_bytes();
         assert!(!bytes || self.spec.layout().is_integer(), "bytes need an integer layout");
         let trellis = self.spec.layout() == PanelLayout::Trellis4;
         assert_eq!(self.encoding.is_turned(), trellis, "inputs are turned for weights that are");
@@ -200,7 +200,7 @@ pub fn tokens_at_once(isa: Isa, spec: &PanelSpec, encoding: Encoding) -> usize {
     let blocks = spec.cols().div_ceil(32);
     let lines = match encoding {
         // Of the second lines few are read.
-        Encoding::Int8 => blocks * 5 / 4,
+        Encoding::Int8 | Encoding::Int8Coarse => blocks * 5 / 4,
         _ => blocks * 2,
     };
     (row_cache(isa) / 64 / lines.max(1)).clamp(FEWEST_AT_ONCE, MOST_CHAINS)
@@ -255,7 +255,7 @@ unsafe fn vectors<V: vector::Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) 
     // SAFETY: passed on.
     unsafe {
         match job.encoding {
-            Encoding::Int8 | Encoding::Int8Twice => bytes::linear::<V>(job, scratch),
+            encoding if encoding.is_bytes() => bytes::linear::<V>(job, scratch),
             _ => floats::linear::<V>(job, scratch),
         }
     }

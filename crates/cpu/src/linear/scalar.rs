@@ -23,7 +23,7 @@ pub(super) unsafe fn linear(job: &LinearJob<'_>) {
                 let tokens = TOKENS.min(job.tokens - first);
                 let rows = &job.input[first * lines..][..tokens * lines];
                 let y = match job.encoding {
-                    Encoding::Int8 | Encoding::Int8Twice => dot_bytes(job, panel, lane, rows),
+                    encoding if encoding.is_bytes() => dot_bytes(job, panel, lane, rows),
                     _ => dot_floats(job, panel, lane, rows),
                 };
                 for (t, y) in y.into_iter().enumerate().take(tokens) {

@@ -118,12 +118,8 @@ fn encode(
 ) {
     let (cols, lines) = (job.spec.cols(), job.encoding.lines(job.spec.cols()));
     turn(isa, &job.input[t * lines..][..cols / 16], suh, turned);
-    let encoding = match job.encoding {
-        Encoding::TurnedTwice => Encoding::Int8Twice,
-        _ => Encoding::Int8,
-    };
-    let (plain, spread) = row.split_at_mut(encoding.lines(cols));
-    encoding.encode(isa, turned, plain);
+    let (plain, spread) = row.split_at_mut(Encoding::Int8.lines(cols));
+    Encoding::Int8.encode(isa, turned, plain);
     let blocks = cols / BLOCK_COLS;
     let (first, second) = spread.split_at_mut(blocks);
     let spread = if isa == Isa::Avx2 { spread_words } else { spread_bytes };
