@@ -607,9 +607,13 @@ impl<'a> Compiler<'a> {
                 return Err(unsupported("an expert of several formats"));
             };
             let encoding = Encoding::of(panels.spec.layout(), self.mode);
-            if *found.get_or_insert(encoding) != encoding {
-                return Err(unsupported("experts of unlike formats"));
-            }
+            found = match found {
+                None => Some(encoding),
+                Some(known) if known == encoding => found,
+                // Bytes of both classes: the finer.
+                Some(known) if known.is_bytes() && encoding.is_bytes() => Some(Encoding::Int8),
+                _ => return Err(unsupported("experts of unlike formats")),
+            };
             self.wants.lines = self.wants.lines.max(scratch_lines(&panels.spec));
         }
         found.ok_or_else(|| unsupported("a layer without experts"))

@@ -30,8 +30,9 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
         RouteRule { score: RouteScore::Sigmoid, groups, normalise: true, scale: 2.5, ..RULE };
     all.push(route(deepseek, true, block));
     for format in [FormatId::F32, FormatId::BF16, FormatId::Q4_K, FormatId::Q8_0, FormatId::MXFP4] {
-        all.push(experts(format, block));
+        all.push(experts([format; 2], block));
     }
+    all.push(experts([FormatId::Q4_K, FormatId::Q6_K], block));
     all
 }
 
@@ -51,7 +52,8 @@ fn route(mut rule: RouteRule, biased: bool, block: u32) -> Case {
     lab.finish(name, out, Tolerance::F32, block)
 }
 
-fn experts(format: FormatId, block: u32) -> Case {
+/// Experts of two formats in turn.
+fn experts(formats: [FormatId; 2], block: u32) -> Case {
     let mut lab = Lab::new(51);
     let (hidden, width, count) = (256, 256, RULE.experts);
     let x = lab.inputs(&[hidden])[0];
@@ -59,11 +61,11 @@ fn experts(format: FormatId, block: u32) -> Case {
     let rule = RouteRule { normalise: true, ..RULE };
     let route = lab.out(2 * rule.top);
     lab.push(Op::Route { x, router, rule, out: route.buffer });
-    let clamped = format == FormatId::MXFP4;
+    let clamped = formats[0] == FormatId::MXFP4;
     let mut matrices = |rows: u32, cols: u32| {
         let all: Vec<WeightId> = (0..count)
-            .map(|_| {
-                let part = lab.part(format, rows, cols);
+            .map(|i| {
+                let part = lab.part(formats[i as usize % 2], rows, cols);
                 let id = lab.of_parts(WeightUse::Expert, cols, vec![part]);
                 if clamped {
                     lab.add_bias(id);
@@ -82,7 +84,9 @@ fn experts(format: FormatId, block: u32) -> Case {
     let out = lab.out(hidden);
     let id = out.buffer;
     lab.push(Op::Experts { x, route, gate, up, down, experts: count, act, out: id });
-    let mut tolerance = product_tolerance(format);
+    let mut tolerance = product_tolerance(formats[0]);
     tolerance.nmse *= 6.0;
-    lab.finish(format!("experts {format}"), out, tolerance, block)
+    let names = if formats[0] == formats[1] { &formats[..1] } else { &formats };
+    let names: Vec<String> = names.iter().map(FormatId::to_string).collect();
+    lab.finish(format!("experts {}", names.join(" and ")), out, tolerance, block)
 }
