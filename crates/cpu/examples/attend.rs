@@ -52,7 +52,7 @@ fn main() {
                 if wants("store", &PHASES) {
                     print!(" store {:8.0} tok/s", bench.store());
                 }
-                for context in [1024, 8192].into_iter().filter(|_| wants("decode", &PHASES)) {
+                for context in [256, 1024, 8192].into_iter().filter(|_| wants("decode", &PHASES)) {
                     let seconds = bench.decode(context);
                     let bytes = (layout.block_bytes() / 32 * context) as f64;
                     print!(
@@ -169,9 +169,10 @@ impl Bench {
         let (start, mut best) = (seconds(), f64::INFINITY);
         while best.is_infinite() || seconds() - start < 0.1 {
             let begin = seconds();
-            for item in &items {
+            for (i, item) in items.iter().enumerate() {
+                let then = items.get(i + 1);
                 // SAFETY: one thread.
-                unsafe { attend(self.isa, black_box(&job), item, &mut scratch) };
+                unsafe { attend(self.isa, black_box(&job), item, then, &mut scratch) };
             }
             best = best.min(seconds() - begin);
         }

@@ -40,8 +40,8 @@ impl Vector for Avx2 {
     const ROWS: usize = 6;
 
     #[inline(always)]
-    fn vectors(rows: usize, _: bool) -> usize {
-        if rows <= 2 { 2 } else { 1 }
+    fn vectors(rows: usize, stored: bool) -> usize {
+        if rows <= 2 || rows == 3 && stored { 2 } else { 1 }
     }
 
     #[inline(always)]

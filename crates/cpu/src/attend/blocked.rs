@@ -3,6 +3,7 @@
 //!
 //! Rows are ordered by token, then by head of the group.
 
+use std::arch::asm;
 use std::ops::Range;
 
 use tokenmill_ir::KvFormat;
@@ -61,6 +62,19 @@ unsafe fn fetch<V: Vector, S: Sums<V>, const N: usize>(ahead: *const u8, step: u
     }
 }
 
+/// Whether the sums of `rows` rows and `vectors` vectors leave registers for the factors of one vector only.
+const fn fills_registers<V: Vector>(vectors: usize, rows: usize) -> bool {
+    vectors == 2 && rows == 3 && V::ROWS == 6
+}
+
+/// The same address, but what is read there once more is not kept in a register meanwhile.
+#[inline(always)]
+fn anew<T>(mut at: *const T) -> *const T {
+    // SAFETY: does nothing.
+    unsafe { asm!("/* {0} */", inout(reg) at, options(nomem, nostack, preserves_flags)) };
+    at
+}
+
 /// Scores of `R` rows by `N` groups of keys in each turn.
 ///
 /// # Safety
@@ -83,12 +97,21 @@ pub(super) unsafe fn scores<
             let ahead = ahead::<V, S, N>(t.next, (turn, of), t.steps);
             for step in 0..t.steps {
                 let at = |i| t.k.add(turn * N + i).read().add(step * t.k_step);
+                if STORED {
+                    fetch::<V, S, N>(ahead, step);
+                }
+                if const { fills_registers::<V>(N, R) } {
+                    for i in 0..N {
+                        let (k, q) = (factors::<V, S, STORED>(at(i), t.k_step), anew(t.q));
+                        for (r, sum) in sum.iter_mut().enumerate() {
+                            sum[i] = S::add(sum[i], k, S::splat(q.add(r * t.steps + step)));
+                        }
+                    }
+                    continue;
+                }
                 let mut k = [factors::<V, S, STORED>(at(0), t.k_step); N];
                 for (i, k) in k.iter_mut().enumerate().skip(1) {
                     *k = factors::<V, S, STORED>(at(i), t.k_step);
-                }
-                if STORED {
-                    fetch::<V, S, N>(ahead, step);
                 }
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let q = S::splat(t.q.add(r * t.steps + step));
@@ -134,6 +157,19 @@ pub(super) unsafe fn values<
                 let ahead = ahead::<V, S, N>(t.next, part, t.p_half);
                 for step in start..end {
                     let row = t.v[half].add(step * t.v_step + first * width(STORED));
+                    if const { fills_registers::<V>(N, R) } {
+                        if STORED {
+                            fetch::<V, S, N>(ahead, step);
+                        }
+                        for i in 0..N {
+                            let v = factors::<V, S, STORED>(row.add(i * width(STORED)), t.v_step);
+                            let p = anew(p);
+                            for (r, sum) in sum.iter_mut().enumerate() {
+                                sum[i] = S::add(sum[i], v, S::splat(p.add(r * t.p_stride + step)));
+                            }
+                        }
+                        continue;
+                    }
                     let mut v = [factors::<V, S, STORED>(row, t.v_step); N];
                     for (i, v) in v.iter_mut().enumerate().skip(1) {
                         *v = factors::<V, S, STORED>(row.add(i * width(STORED)), t.v_step);
@@ -228,11 +264,13 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
             }
             Kind::Numbers => {
                 let to = &mut floats(&mut scratch.q)[row * dim..][..dim];
+                if format == KvFormat::Bf16 {
+                    to.iter_mut().zip(from).for_each(|(to, x)| *to = rounded_factor(*x));
+                    continue;
+                }
                 to.copy_from_slice(from);
-                match format {
-                    KvFormat::Int4 => turn_blocks(to, turn_block(dim)),
-                    KvFormat::Bf16 => to.iter_mut().for_each(|x| *x = rounded_factor(*x)),
-                    _ => {}
+                if format == KvFormat::Int4 {
+                    turn_blocks(to, turn_block(dim));
                 }
             }
         }

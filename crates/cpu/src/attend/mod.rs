@@ -317,6 +317,12 @@ impl AttendJob<'_> {
         seen.start / SPLIT..seen.end.div_ceil(SPLIT)
     }
 
+    /// Where the block table has the first block that a tile of `item` begins with.
+    fn first_block(&self, item: &Item) -> usize {
+        let tile = self.seen_by(item, 0..self.rows(item)).start / TILE;
+        item.origin as usize + tile * (TILE / BLOCK_TOKENS)
+    }
+
     /// f32s of a part: what a split of `item` comes to.
     pub fn part_len(&self, item: &Item) -> usize {
         self.rows(item) * splits::part_row(self.v_dim)
@@ -338,7 +344,7 @@ impl AttendJob<'_> {
     }
 }
 
-/// Computes one item.
+/// Computes one item. The caller's next item is `then`: its first keys and values are asked for meanwhile.
 ///
 /// # Panics
 /// If a buffer is smaller than its shape, a seen key's block is not in the cache, `scratch` was
@@ -346,9 +352,16 @@ impl AttendJob<'_> {
 ///
 /// # Safety
 /// Nothing else may use the item's columns of its rows in `job.out` meanwhile.
-pub unsafe fn attend(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
+pub unsafe fn attend(
+    isa: Isa,
+    job: &AttendJob<'_>,
+    item: &Item,
+    then: Option<&Item>,
+    scratch: &mut Scratch,
+) {
     job.check(item);
     scratch.check(job, item);
+    scratch.then = then.map(|then| (job.first_block(then), then.kv_head as usize));
     let rows = job.rows(item);
     splits::clear(isa, scratch, rows, job.v_dim);
     load_queries(isa, job, item, scratch);
@@ -375,6 +388,7 @@ pub fn attend_split(
     job.check(item);
     scratch.check(job, item);
     assert_eq!(part.len(), job.part_len(item), "length of a part");
+    scratch.then = None;
     load_queries(isa, job, item, scratch);
     run_split(isa, job, item, split, scratch);
     splits::save(isa, scratch, job.rows(item), job.v_dim, part);

@@ -41,6 +41,8 @@ pub struct Scratch {
     pub(super) total_sum: Vec<f32>,
     /// See `total_max`.
     pub(super) total_out: Vec<Lanes>,
+    /// Where the block table has the first block of the item that follows, and which of its heads.
+    pub(super) then: Option<(usize, usize)>,
     rows: usize,
     k_dim: usize,
     v_dim: usize,
@@ -68,6 +70,7 @@ impl Scratch {
             total_max: vec![0.0; rows],
             total_sum: vec![0.0; rows],
             total_out: lanes(rows * v_cols),
+            then: None,
             rows,
             k_dim,
             v_dim,

@@ -164,10 +164,11 @@ fn step(
     let source = if way.fresh { ItemSource::Fresh } else { ItemSource::Cache { group: 0 } };
     let mut items = Vec::new();
     plan_items(&[span], source, case.heads, case.kv_heads, &mut items);
-    for item in items.iter().rev() {
+    for (i, item) in items.iter().enumerate().rev() {
         if !way.apart {
+            let then = i.checked_sub(1).map(|i| &items[i]);
             // SAFETY: one thread.
-            unsafe { attend(way.isa, &job, item, scratch) };
+            unsafe { attend(way.isa, &job, item, then, scratch) };
             continue;
         }
         let (splits, len) = (job.splits(item), job.part_len(item));
@@ -490,7 +491,7 @@ fn spans_of_a_batch_do_not_meet() {
     let mut scratch = Scratch::new(heads, 2, 64, 64);
     for item in &items {
         // SAFETY: one thread.
-        unsafe { attend(Isa::detect(), &job, item, &mut scratch) };
+        unsafe { attend(Isa::detect(), &job, item, None, &mut scratch) };
     }
     let expect = [&alone[90 * heads * 64..], &alone[..60 * heads * 64]].concat();
     assert!(bits(&out) == bits(&expect));

@@ -45,14 +45,19 @@ pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
                     continue;
                 }
                 let at = item.origin as usize + tile * (TILE / BLOCK_TOKENS) + half;
-                let head_of = |at: usize| {
+                let head_of = |at: usize, head: usize| {
                     let block = tables.get(at).filter(|&&block| block != BlockId::NONE)?;
-                    bytes.get(layout.head_at(block.0 as usize, item.kv_head as usize)..)
+                    bytes.get(layout.head_at(block.0 as usize, head)..)
                 };
-                let head = head_of(at).expect("the block of a seen key");
-                // Few rows compute little while the next tile comes.
-                let more = (tile + 1) * TILE + from < item.keys as usize;
-                let next = head_of(at + TILE / BLOCK_TOKENS).filter(|_| more).unwrap_or(head);
+                let own = item.kv_head as usize;
+                let head = head_of(at, own).expect("the block of a seen key");
+                // Few rows compute little while the next tile comes, or the first of the item that follows.
+                let next = if (tile + 1) * TILE + from < item.keys as usize {
+                    head_of(at + TILE / BLOCK_TOKENS, own)
+                } else {
+                    scratch.then.and_then(|(at, of)| head_of(at + half, of))
+                };
+                let next = next.unwrap_or(head);
                 place.next_k[half] = next.as_ptr();
                 place.next_v[half] = next.as_ptr().wrapping_add(layout.key_bytes());
                 // SAFETY: passed on.

@@ -16,7 +16,7 @@ use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
 use super::kind::Expands;
 use super::vector::Vector;
-use super::walk::{Loud, Louds, NO_LIST, Walk, group};
+use super::walk::{Loud, Louds, NO_LIST, Walk, groups};
 use super::{Line, LinearJob, RUN, WIDE_LINES, kind, list_lines, tokens_at_once};
 
 /// How far ahead of the codes a tile prefetches, in bytes.
@@ -176,9 +176,8 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
     most: usize,
     louds: impl Fn(usize) -> *const Loud,
 ) {
-    for g in 0..tokens.len().div_ceil(most) {
-        let of_group = group(tokens.len(), most, g);
-        let first = tokens.start + of_group.start;
+    for (g, of_group) in groups(tokens, most).enumerate() {
+        let first = of_group.start;
         tile.louds = louds(g);
         tile.input = job.input[first * tile.lines..].as_ptr();
         // SAFETY: `check` found every buffer as large as the shapes say, and a tile stores only

@@ -35,16 +35,16 @@ pub(super) const TOKENS: usize = 6;
 /// tokens; AVX2, FMA and F16C are available.
 pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
     let of_kind = match (KIND, t.narrow) {
-        (kind::WIDE, true) => NARROW,
-        (kind::WIDE, false) => FIVE_BITS,
-        (kind::WIDE_MIN, true) => NARROW_MIN,
-        (kind::WIDE_MIN, false) => FIVE_BITS_MIN,
-        (kind::WIDE_HALVES, _) => SIX_BITS,
-        (kind::WIDE_HALVES_MIN, _) => NARROW_HALVES_MIN,
-        (kind::WIDE_HALVES_4, _) => NARROW_HALVES,
-        (kind::SPLIT, _) => SPLIT,
-        (kind::SPLIT_MIN, _) => SPLIT_MIN,
-        (kind::SPLIT_HALVES, _) => SPLIT_HALVES,
+        (kind::WIDE, true) => &NARROW,
+        (kind::WIDE, false) => &FIVE_BITS,
+        (kind::WIDE_MIN, true) => &NARROW_MIN,
+        (kind::WIDE_MIN, false) => &FIVE_BITS_MIN,
+        (kind::WIDE_HALVES, _) => &SIX_BITS,
+        (kind::WIDE_HALVES_MIN, _) => &NARROW_HALVES_MIN,
+        (kind::WIDE_HALVES_4, _) => &NARROW_HALVES,
+        (kind::SPLIT, _) => &SPLIT,
+        (kind::SPLIT_MIN, _) => &SPLIT_MIN,
+        (kind::SPLIT_HALVES, _) => &SPLIT_HALVES,
         _ => unreachable!("kind {KIND} is not expanded with AVX2"),
     };
     // SAFETY: passed on.
@@ -282,11 +282,15 @@ macro_rules! scale {
 /// fma(s·Σa, m, chain), with m from byte `$at` on.
 macro_rules! min {
     ($at:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
-        concat!($(
-            word!("ymm14" $base $plus 10 0),
-            "vfmadd231ps ymm", $i0, ", ymm14, [{w} + ", $at, "]\n",
-            "vfmadd231ps ymm", $i1, ", ymm14, [{w} + ", $at, " + 32]\n",
-        )+)
+        concat!(
+            "vmovaps ymm12, [{w} + ", $at, "]\n",
+            "vmovaps ymm13, [{w} + ", $at, " + 32]\n",
+            $(
+                word!("ymm14" $base $plus 10 0),
+                "vfmadd231ps ymm", $i0, ", ymm14, ymm12\n",
+                "vfmadd231ps ymm", $i1, ", ymm14, ymm13\n",
+            )+
+        )
     };
 }
 
@@ -521,7 +525,7 @@ macro_rules! count {
 /// The tiles of 1 to 6 tokens of a kind of block.
 macro_rules! tiles {
     ($all:ident $kind:ident $block:ident) => {
-        const $all: [unsafe fn(&ByteTile); TOKENS] = {
+        static $all: [unsafe fn(&ByteTile); TOKENS] = {
             tiles_of! {
                 $kind $block add_1 []
                 tile_1 add_1 ["0" "1" "a" "" 0]

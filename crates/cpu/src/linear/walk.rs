@@ -58,8 +58,8 @@ impl<'a> Louds<'a> {
         // SAFETY: a line is sixteen words.
         let (_, words, _) = unsafe { scratch.align_to_mut::<u32>() };
         let tokens = input.len() / tile.lines;
-        let (run, groups) = (tile.run(), tokens.div_ceil(most));
-        let (starts, lists) = words.split_at_mut(tile.blocks.div_ceil(run) * groups);
+        let (run, count) = (tile.run(), tokens.div_ceil(most));
+        let (starts, lists) = words.split_at_mut(tile.blocks.div_ceil(run) * count);
         // SAFETY: a word each.
         let (_, lists, _) = unsafe { lists.align_to_mut::<Loud>() };
         let bits = |token: usize, block: usize| {
@@ -70,10 +70,10 @@ impl<'a> Louds<'a> {
             lists[*len] = loud;
             *len += 1;
         };
-        for (i, start) in starts.iter_mut().enumerate() {
+        let runs = (0..tile.blocks).step_by(run);
+        let of_run = |first| groups(0..tokens, most).map(move |tokens| (first, tokens));
+        for (start, (first, tokens)) in starts.iter_mut().zip(runs.flat_map(of_run)) {
             *start = len as u32;
-            let tokens = group(tokens, most, i % groups);
-            let first = i / groups * run;
             let end = (first + run).min(tile.blocks);
             for word in first / 32..end.div_ceil(32) {
                 let mut any = tokens.clone().fold(0, |any, token| any | bits(token, word * 32));
@@ -111,10 +111,17 @@ impl<'a> Louds<'a> {
 /// The list of second lines of tiles that go by the bits of their rows.
 pub(super) const NO_LIST: *const Loud = std::ptr::null();
 
-/// Tokens of group `g` of groups of up to `most`, as even as can be: 5 are 3 + 2, not 4 + 1.
-pub(super) fn group(tokens: usize, most: usize, g: usize) -> Range<usize> {
-    let groups = tokens.div_ceil(most);
-    g * tokens / groups..(g + 1) * tokens / groups
+/// Groups of up to `most` tokens, as even as can be: 5 are 3 + 2, not 4 + 1.
+#[inline(always)]
+pub(super) fn groups(tokens: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = tokens.len().div_ceil(most);
+    let (each, larger) = (tokens.len() / count.max(1), tokens.len() % count.max(1));
+    let mut start = tokens.start;
+    (0..count).map(move |g| {
+        let group = start..start + each + usize::from(g < larger);
+        start = group.end;
+        group
+    })
 }
 
 /// Where a tile of W panels is in its columns.

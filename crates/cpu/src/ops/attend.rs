@@ -145,12 +145,16 @@ impl Attend {
     /// Many tokens: whole items, taken as workers come free.
     fn many(&self, job: &Job<'_>, work: &AttendJob<'_>, items: &[Item]) {
         let counter = &job.step.counters[self.counter];
-        loop {
-            // The last items of a span see most keys: they go first.
+        // The last items of a span see most keys: they go first.
+        let take = || {
             let next = counter.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.len().checked_sub(next + 1).map(|i| &items[i]) else { return };
+            items.len().checked_sub(next + 1).map(|i| &items[i])
+        };
+        let mut next = take();
+        while let Some(item) = next {
+            next = take();
             // SAFETY: every item has one worker; scratch is used here only.
-            unsafe { attend(job.step.isa, work, item, &mut job.scratch().attention) };
+            unsafe { attend(job.step.isa, work, item, next, &mut job.scratch().attention) };
         }
     }
 }

@@ -51,6 +51,8 @@ crate::math::per_isa! {
     /// One norm in place; an empty factor is 1, an empty bias 0. Returns the divisor.
     normalise(x: &mut [f32], kind: NormKind, eps: f32, factor: &[f32], bias: &[f32]) -> f32
         = normalise_lanes;
+    /// `out = x + more`.
+    sum_of(out: &mut [f32], x: &[f32], more: &[f32]) = sum_lanes;
     /// `x += add`.
     add(x: &mut [f32], more: &[f32]) = add_lanes;
     /// `x *= silu(gate)`.
@@ -98,6 +100,13 @@ fn lanes_of(x: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
 }
 
 #[inline(always)]
+fn sum_lanes(out: &mut [f32], x: &[f32], more: &[f32]) {
+    for ((out, x), m) in out.iter_mut().zip(x).zip(more) {
+        *out = x + m;
+    }
+}
+
+#[inline(always)]
 fn add_lanes(x: &mut [f32], more: &[f32]) {
     for (x, m) in x.iter_mut().zip(more) {
         *x += m;
@@ -130,9 +139,15 @@ impl Kernel for Norm {
         for r in job.rows(job.kind(self.out.place)) {
             // SAFETY: by rows.
             let out = unsafe { job.write(self.out, r) };
-            out.copy_from_slice(job.read(self.x, r));
-            for more in &self.adds {
-                add(isa, out, job.read(*more, r));
+            let x = job.read(self.x, r);
+            match self.adds.split_first() {
+                None => out.copy_from_slice(x),
+                Some((first, rest)) => {
+                    sum_of(isa, out, x, job.read(*first, r));
+                    for more in rest {
+                        add(isa, out, job.read(*more, r));
+                    }
+                }
             }
             if let Some(sum) = self.sum {
                 // SAFETY: by rows.
