@@ -17,7 +17,7 @@ use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, second_lines, start_
 use super::kind::Expands;
 use super::vector::Vector;
 use super::walk::{Loud, Louds, NO_LIST, Walk, groups};
-use super::{Line, LinearJob, RUN, WIDE_LINES, kind, list_lines, tokens_at_once};
+use super::{Line, LinearJob, RUN, WIDE_LINES, kind, list_lines, parts};
 
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;
@@ -93,9 +93,7 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     let gains = !kind::is_full(KIND) || !matches!(V::EXPANDS, Expands::Coded);
     let expand = gains && job.tokens >= V::EXPAND_FROM;
     let coded = const { kind::is_coded(KIND) };
-    let parts = job.tokens.div_ceil(tokens_at_once(V::ISA, &job.spec, job.encoding));
-    for part in 0..parts {
-        let tokens = part * job.tokens / parts..(part + 1) * job.tokens / parts;
+    for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
         let lists = const { matches!(V::EXPANDS, Expands::Nibbles) } && (coded || expand);
         let tile = ByteTile::new(job, 0, None);
         let lines = if lists { list_lines(tokens.len(), tile.blocks) } else { 0 };

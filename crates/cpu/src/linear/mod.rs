@@ -181,7 +181,9 @@ const fn list_lines(tokens: usize, blocks: usize) -> usize {
 /// Lines of a run of blocks of one panel expanded to bytes: 24 blocks of 10.
 const WIDE_LINES: usize = 240;
 /// Tokens whose chains wait between runs of blocks at most, two lines each.
-const MOST_CHAINS: usize = 512;
+const MOST_CHAINS: usize = 85 * TILE_TOKENS;
+/// Tokens of a tile, or of a few, of most instruction sets.
+const TILE_TOKENS: usize = 6;
 /// Tokens that go by together however long their rows are: for fewer, expanding weights does not pay.
 const FEWEST_AT_ONCE: usize = 12;
 /// Bytes of encoded tokens kept in a core's second-level cache while panels pass by, beside the weights,
@@ -195,15 +197,30 @@ const fn row_cache(isa: Isa) -> usize {
     }
 }
 
-/// Tokens whose encoded rows stay in a core's cache while panels pass by.
-pub fn tokens_at_once(isa: Isa, spec: &PanelSpec, encoding: Encoding) -> usize {
+/// Parts of `tokens` whose encoded rows stay in a core's cache while panels pass by: whole tiles but for the last.
+pub fn parts(
+    isa: Isa,
+    spec: &PanelSpec,
+    encoding: Encoding,
+    tokens: Range<usize>,
+) -> impl Iterator<Item = Range<usize>> {
+    let tiles = tokens.len().div_ceil(TILE_TOKENS);
+    walk::groups(0..tiles, tokens_at_once(isa, spec, encoding) / TILE_TOKENS).map(move |tiles| {
+        let at = |tile: usize| tokens.end.min(tokens.start + tile * TILE_TOKENS);
+        at(tiles.start)..at(tiles.end)
+    })
+}
+
+/// Most tokens of a part: whole tiles.
+fn tokens_at_once(isa: Isa, spec: &PanelSpec, encoding: Encoding) -> usize {
     let blocks = spec.cols().div_ceil(32);
     let lines = match encoding {
         // Of the second lines few are read.
         Encoding::Int8 | Encoding::Int8Coarse => blocks * 5 / 4,
         _ => blocks * 2,
     };
-    (row_cache(isa) / 64 / lines.max(1)).clamp(FEWEST_AT_ONCE, MOST_CHAINS)
+    let fit = row_cache(isa) / 64 / lines.max(1);
+    fit.clamp(FEWEST_AT_ONCE, MOST_CHAINS).next_multiple_of(TILE_TOKENS)
 }
 
 /// Columns that the f32 kernels expand at a time.

@@ -8,7 +8,7 @@ use tokenmill_quant::panel::PANEL_ROWS;
 
 use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
-use crate::linear::{Encoding, Line, LinearJob, OutView, linear, tokens_at_once};
+use crate::linear::{Encoding, Line, LinearJob, OutView, linear, parts};
 use crate::math::{erf, exp, sigmoid, silu, tanh};
 use crate::plan::Cols;
 use crate::weight::{Panels, Weight};
@@ -167,11 +167,7 @@ impl Kernel for GatedLinear {
         let whole = tokens <= FEW_ROWS || encoding.is_turned();
         let step = if whole { share.len().max(1) } else { GATED_PANELS };
         // Rows that stay in the cache go by all panels before the next rows do.
-        let at_once = tokens_at_once(job.step.isa, spec, encoding);
-        let parts = tokens.div_ceil(at_once);
-        for part in 0..parts {
-            let at = |part: usize| all.start + part * tokens / parts;
-            let rows = at(part)..at(part + 1);
+        for rows in parts(job.step.isa, spec, encoding, all) {
             for first in share.clone().step_by(step) {
                 self.run_panels(job, first..(first + step).min(share.end), rows.clone());
             }
