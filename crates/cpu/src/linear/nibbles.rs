@@ -367,24 +367,56 @@ macro_rules! five_bits_min {
     };
 }
 
-/// Half a block of [`kind::WIDE_HALVES`].
+/// Adds the sums of the second list to those of the first.
+macro_rules! join {
+    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt] $j0:tt $j1:tt)+) => {
+        concat!($(
+            "vpaddd ymm", $i0, ", ymm", $i0, ", ymm", $j0, "\n",
+            "vpaddd ymm", $i1, ", ymm", $i1, ", ymm", $j1, "\n",
+        )+)
+    };
+}
+
+/// Half a block of [`kind::WIDE_HALVES`] for up to three tokens, each with two more registers for the sums of
+/// the other eight columns.
 macro_rules! six_bits_half {
-    ($scale:tt $at:tt $at8:tt $word:tt $word8:tt $start:tt $($token:tt)+) => {
+    ($scale:tt $at:tt $at8:tt $word:tt $word8:tt $start:tt
+     $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt] $j0:tt $j1:tt)+) => {
         concat!(
-            eight!($at $word $($token)+), widen!(0 $($token)+), hold!($($token)+),
-            eight!($at8 $word8 $($token)+), widen!(0 $($token)+), start!($start $($token)+),
-            held!($($token)+), scale!($scale $($token)+), store!($($token)+),
+            eight!($at $word $([$i0 $i1 $base $plus $c])+),
+            eight!($at8 $word8 $([$j0 $j1 $base $plus $c])+),
+            widen!(0 $([$i0 $i1 $base $plus $c])+ $([$j0 $j1 $base $plus $c])+),
+            start!($start $([$i0 $i1 $base $plus $c])+),
+            join!($([$i0 $i1 $base $plus $c] $j0 $j1)+),
+            scale!($scale $([$i0 $i1 $base $plus $c])+),
+            store!($([$i0 $i1 $base $plus $c])+),
         )
     };
 }
 
-/// [`kind::WIDE_HALVES`].
-macro_rules! six_bits {
+/// Both halves.
+macro_rules! six_bits_of {
     ($($token:tt)+) => {
         concat!(
             six_bits_half!(0 128 256 0 2 14 $($token)+),
             six_bits_half!(64 384 512 4 6 15 $($token)+),
         )
+    };
+}
+
+/// [`kind::WIDE_HALVES`]: three tokens at a time, which leaves registers for what would have to be held otherwise.
+macro_rules! six_bits {
+    ($a:tt) => { six_bits_of!($a "6" "7") };
+    ($a:tt $b:tt) => { six_bits_of!($a "6" "7" $b "8" "9") };
+    ($a:tt $b:tt $c:tt) => { six_bits_of!($a "6" "7" $b "8" "9" $c "10" "11") };
+    ($a:tt $b:tt $c:tt $d:tt) => {
+        concat!(six_bits!($a $b $c), six_bits_of!($d "0" "1"))
+    };
+    ($a:tt $b:tt $c:tt $d:tt $e:tt) => {
+        concat!(six_bits!($a $b $c), six_bits_of!($d "0" "1" $e "2" "3"))
+    };
+    ($a:tt $b:tt $c:tt $d:tt $e:tt $f:tt) => {
+        concat!(six_bits!($a $b $c), six_bits_of!($d "0" "1" $e "2" "3" $f "4" "5"))
     };
 }
 
