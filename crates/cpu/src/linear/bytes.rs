@@ -17,7 +17,7 @@ use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, second_lines, start_
 use super::kind::Expands;
 use super::vector::Vector;
 use super::walk::{Loud, Louds, NO_LIST, Walk, groups};
-use super::{Line, LinearJob, RUN, WIDE_LINES, kind, list_lines, parts};
+use super::{Line, LinearJob, WIDE_LINES, kind, list_lines, parts, run_of, tiles_at_once};
 
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;
@@ -104,15 +104,18 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
         } else {
             Louds::NONE
         };
-        for p in job.panels.clone().step_by(panels) {
-            let second = Some(p + 1).filter(|&p| panels == 2 && p < job.panels.end);
-            let tile = ByteTile::new(job, p, second);
+        let full = const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE };
+        let wide = !full && (coded || expand);
+        let tiles = if wide { tiles_at_once(V::ISA, tile.blocks) } else { 1 };
+        for p in job.panels.clone().step_by(panels * tiles) {
             // SAFETY: passed on.
             unsafe {
-                if const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE } {
+                let tile = ByteTile::at::<V>(job, p);
+                if full {
                     run_full::<V, KIND>(job, tile, p, tokens.clone(), scratch);
-                } else if coded || expand {
-                    run_wide::<V, KIND>(job, tile, p, tokens.clone(), &louds, scratch);
+                } else if wide {
+                    let some = p..(p + panels * tiles).min(job.panels.end);
+                    run_wide::<V, KIND>(job, some, tokens.clone(), &louds, scratch);
                 } else {
                     run_tokens::<V, KIND>(job, tile, p, tokens.clone(), V::BYTE_TILE.1, |_| {
                         NO_LIST
@@ -135,6 +138,11 @@ unsafe fn run_few<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
 }
 
 impl ByteTile {
+    /// Of panel `p`, and of the next where a tile has two.
+    fn at<V: Vector>(job: &LinearJob<'_>, p: usize) -> ByteTile {
+        ByteTile::new(job, p, Some(p + 1).filter(|&p| V::BYTE_TILE.0 == 2 && p < job.panels.end))
+    }
+
     /// Of a panel and, where there is one, a second. Without it a tile of two reads the first again and
     /// stores nothing for the other: half the kernels to make.
     fn new(job: &LinearJob<'_>, p: usize, second: Option<usize>) -> ByteTile {
@@ -194,54 +202,65 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
     }
 }
 
-/// Expands runs of blocks that fit the L1 cache and runs them on some tokens.
+/// Expands runs of blocks that fit the L1 cache and runs them on some tokens, a run of all panels before the next.
 unsafe fn run_wide<V: Vector, const KIND: u8>(
     job: &LinearJob<'_>,
-    mut tile: ByteTile,
-    p: usize,
+    panels: Range<usize>,
     tokens: Range<usize>,
     louds: &Louds<'_>,
     scratch: &mut [Line],
 ) {
     let sizes = const { kind::sizes(KIND) };
-    let packed = tile.weights;
     let (wide, chains) = scratch.split_at_mut(2 * WIDE_LINES);
-    assert!(chains.len() >= 2 * tokens.len(), "scratch");
-    tile.chains = chains.as_mut_ptr();
-    tile.narrow = const { kind::is_narrow(KIND) };
-    let run = tile.run();
     let groups = tokens.len().div_ceil(V::WIDE_TOKENS);
-    for first in (0..tile.blocks).step_by(run) {
-        (tile.first, tile.end) = (first, (first + run).min(tile.blocks));
-        tile.weights = packed.wrapping_add(first / sizes.blocks * sizes.group);
-        let bytes = (tile.end - first).div_ceil(sizes.blocks) * sizes.group;
-        // SAFETY: passed on; the blocks are in the panels, their expansion in the scratch.
-        unsafe {
-            widen_run::<V, KIND>(&tile, wide);
-            // What follows: the next run, or the first of the next panels.
-            tile.ahead = match tile.end == tile.blocks {
-                true => packed.wrapping_add(V::BYTE_TILE.0 * job.spec.panel_bytes()),
-                false => tile.weights.wrapping_add(bytes),
+    let blocks = job.spec.cols() / BLOCK_COLS;
+    let run = run_of(blocks);
+    // A run of the first panel of a tile.
+    let packed = |p: usize, first: usize| {
+        let panel = job.weights.as_ptr().wrapping_add(p * job.spec.panel_bytes());
+        panel.wrapping_add(first / sizes.blocks * sizes.group)
+    };
+    for first in (0..blocks).step_by(run) {
+        let end = (first + run).min(blocks);
+        let bytes = (end - first).div_ceil(sizes.blocks) * sizes.group;
+        let tiles = panels.clone().step_by(V::BYTE_TILE.0);
+        assert!(chains.len() >= tiles.len() * 2 * tokens.len(), "scratch");
+        for (p, chains) in tiles.zip(chains.chunks_exact_mut(2 * tokens.len())) {
+            let mut tile = ByteTile::at::<V>(job, p);
+            tile.chains = chains.as_mut_ptr();
+            tile.narrow = const { kind::is_narrow(KIND) };
+            (tile.first, tile.end) = (first, end);
+            tile.weights = packed(p, first);
+            // What follows: this run of the next panels, the next run, or the first of other panels.
+            let next = p + V::BYTE_TILE.0;
+            tile.ahead = match (next < panels.end, end < blocks) {
+                (true, _) => packed(next, first),
+                (false, true) => packed(panels.start, end),
+                (false, false) => packed(next, 0),
             };
             tile.ahead_left = bytes / 64;
-            tile.ahead_lines = tile.ahead_left.div_ceil((tile.end - first) * groups);
-            tile.weights = wide.as_ptr().cast();
-            let tokens = tokens.clone();
-            macro_rules! run_kind {
-                ($($kind:ident)+) => {
-                    match const { kind::expanded(KIND, V::EXPANDS) } {
-                        $(kind::$kind => {
-                            const OF: u8 = kind::$kind;
-                            let of = |group| louds.of(first / run, groups, group);
-                            run_tokens::<V, OF>(job, tile, p, tokens, V::WIDE_TOKENS, of);
-                        })+
-                        other => unreachable!("kind {other} is not expanded in runs"),
-                    }
-                };
+            tile.ahead_lines = tile.ahead_left.div_ceil((end - first) * groups);
+            // SAFETY: passed on; the blocks are in the panels, their expansion in the scratch.
+            unsafe {
+                widen_run::<V, KIND>(&tile, wide);
+                tile.weights = wide.as_ptr().cast();
+                let tokens = tokens.clone();
+                macro_rules! run_kind {
+                    ($($kind:ident)+) => {
+                        match const { kind::expanded(KIND, V::EXPANDS) } {
+                            $(kind::$kind => {
+                                const OF: u8 = kind::$kind;
+                                let of = |group| louds.of(first / run, groups, group);
+                                run_tokens::<V, OF>(job, tile, p, tokens, V::WIDE_TOKENS, of);
+                            })+
+                            other => unreachable!("kind {other} is not expanded in runs"),
+                        }
+                    };
+                }
+                run_kind!(
+                    WIDE WIDE_MIN WIDE_HALVES WIDE_HALVES_MIN WIDE_HALVES_4 SPLIT SPLIT_MIN SPLIT_HALVES
+                );
             }
-            run_kind!(
-                WIDE WIDE_MIN WIDE_HALVES WIDE_HALVES_MIN WIDE_HALVES_4 SPLIT SPLIT_MIN SPLIT_HALVES
-            );
         }
     }
 }
@@ -296,7 +315,7 @@ unsafe fn widen_run<V: Vector, const KIND: u8>(tile: &ByteTile, wide: &mut [Line
 impl ByteTile {
     /// Blocks of a run.
     pub fn run(&self) -> usize {
-        if self.blocks <= RUN * 3 / 2 { self.blocks } else { RUN }
+        run_of(self.blocks)
     }
 
     /// Whether this run of blocks goes on with chains of the one before.

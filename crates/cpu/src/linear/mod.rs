@@ -163,14 +163,30 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     // One panel expanded to bytes, or two where scales are of 16 columns: 8 lines of codes and at
     // most 4 of scales a block; a run of blocks of two panels and the chains of tokens; or a chunk
     // of four panels expanded to f32. Beside them AVX2 has lists of second lines.
-    let runs = 2 * (WIDE_LINES + MOST_CHAINS);
-    let lists = list_lines(tokens_at_once(Isa::Avx2, spec, Encoding::Int8), blocks);
+    let most = tokens_at_once(Isa::Avx2, spec, Encoding::Int8);
+    let runs = 2 * (WIDE_LINES + MOST_CHAINS.max(most * tiles_at_once(Isa::Avx2, blocks)));
+    let lists = list_lines(most, blocks);
     (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + lists
 }
 
 /// Blocks expanded at a time, up to half as many more where that is all: two panels of them fit
 /// the L1 cache beside the tokens. A whole number of groups in every layout.
 const RUN: usize = 16;
+
+/// Blocks of a run, of rows of `blocks`.
+const fn run_of(blocks: usize) -> usize {
+    if blocks <= RUN * 3 / 2 { blocks } else { RUN }
+}
+
+/// Tiles of expanded panels that go over a run of blocks together. Of the tokens then only these blocks need to
+/// stay in the cache, and the chains: more tokens share an expansion than with whole rows.
+const fn tiles_at_once(isa: Isa, blocks: usize) -> usize {
+    match isa {
+        Isa::Avx2 if blocks > run_of(blocks) => 16,
+        // One after the other over all blocks.
+        _ => 1,
+    }
+}
 
 /// Lines for the lists of second lines of up to `tokens` tokens of `blocks` blocks.
 const fn list_lines(tokens: usize, blocks: usize) -> usize {
@@ -214,8 +230,10 @@ pub fn parts(
 /// Most tokens of a part: whole tiles.
 fn tokens_at_once(isa: Isa, spec: &PanelSpec, encoding: Encoding) -> usize {
     let blocks = spec.cols().div_ceil(32);
+    let tiles = tiles_at_once(isa, blocks);
     let lines = match encoding {
         // Of the second lines few are read.
+        Encoding::Int8 | Encoding::Int8Coarse if tiles > 1 => RUN * 5 / 4 + tiles,
         Encoding::Int8 | Encoding::Int8Coarse => blocks * 5 / 4,
         _ => blocks * 2,
     };
