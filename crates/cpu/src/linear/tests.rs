@@ -216,6 +216,8 @@ fn rows_and_tokens_beyond_what_is_held_in_a_cache() {
         check_isas(format, Encoding::Int8, 33, 2048, 210);
         check_isas(format, Encoding::Int8Coarse, 33, 2048, 8);
     }
+    // More panels than go over a run together.
+    check_isas(FormatId::Q4_K, Encoding::Int8Coarse, 290, 1024, 80);
     check_isas(FormatId::BF16, Encoding::F32, 81, 300, 300);
     check_isas(FormatId::BF16, Encoding::Bf16, 81, 300, 300);
     check_isas(FormatId::BF16, Encoding::Bf16, 81, 2115, 20);
