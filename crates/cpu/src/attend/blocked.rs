@@ -69,6 +69,7 @@ const fn fills_registers<V: Vector>(vectors: usize, rows: usize) -> bool {
 
 /// The same address, but what is read there once more is not kept in a register meanwhile.
 #[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read
 fn anew<T>(mut at: *const T) -> *const T {
     // SAFETY: does nothing.
     unsafe { asm!("/* {0} */", inout(reg) at, options(nomem, nostack, preserves_flags)) };

@@ -16,8 +16,8 @@ use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
 use super::kind::Expands;
 use super::vector::Vector;
-use super::walk::{Loud, Louds, NO_LIST, Walk, groups};
-use super::{Line, LinearJob, WIDE_LINES, kind, list_lines, parts, run_of, tiles_at_once};
+use super::walk::{Loud, Louds, NO_LIST, Walk};
+use super::{Line, LinearJob, WIDE_LINES, groups, kind, list_lines, parts, run_of, tiles_at_once};
 
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;

@@ -213,6 +213,19 @@ const fn row_cache(isa: Isa) -> usize {
     }
 }
 
+/// Groups of up to `most`, as even as can be: 5 are 3 + 2, not 4 + 1.
+#[inline(always)]
+fn groups(of: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = of.len().div_ceil(most);
+    let (each, larger) = (of.len() / count.max(1), of.len() % count.max(1));
+    let mut start = of.start;
+    (0..count).map(move |g| {
+        let group = start..start + each + usize::from(g < larger);
+        start = group.end;
+        group
+    })
+}
+
 /// Parts of `tokens` whose encoded rows stay in a core's cache while panels pass by: whole tiles but for the last.
 pub fn parts(
     isa: Isa,
@@ -221,7 +234,7 @@ pub fn parts(
     tokens: Range<usize>,
 ) -> impl Iterator<Item = Range<usize>> {
     let tiles = tokens.len().div_ceil(TILE_TOKENS);
-    walk::groups(0..tiles, tokens_at_once(isa, spec, encoding) / TILE_TOKENS).map(move |tiles| {
+    groups(0..tiles, tokens_at_once(isa, spec, encoding) / TILE_TOKENS).map(move |tiles| {
         let at = |tile: usize| tokens.end.min(tokens.start + tile * TILE_TOKENS);
         at(tiles.start)..at(tiles.end)
     })

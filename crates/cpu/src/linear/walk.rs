@@ -1,11 +1,9 @@
 //! How tiles go over blocks: one after the other, and over the second lines of the loud ones where a token has
 //! them, found in the bits of the tokens' rows or in a list made of these.
 
-use std::ops::Range;
-
 use super::bytes::ByteTile;
 use super::encode::second_lines;
-use super::{Line, kind};
+use super::{Line, groups, kind};
 
 /// Which second line a tile adds: that of a token, or those of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,19 +108,6 @@ impl<'a> Louds<'a> {
 
 /// The list of second lines of tiles that go by the bits of their rows.
 pub(super) const NO_LIST: *const Loud = std::ptr::null();
-
-/// Groups of up to `most` tokens, as even as can be: 5 are 3 + 2, not 4 + 1.
-#[inline(always)]
-pub(super) fn groups(tokens: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let count = tokens.len().div_ceil(most);
-    let (each, larger) = (tokens.len() / count.max(1), tokens.len() % count.max(1));
-    let mut start = tokens.start;
-    (0..count).map(move |g| {
-        let group = start..start + each + usize::from(g < larger);
-        start = group.end;
-        group
-    })
-}
 
 /// Where a tile of W panels is in its columns.
 pub(super) struct Walk {
