@@ -38,6 +38,7 @@ impl Vector for Avx2 {
     // with three rows one sum goes through memory: its chain takes 12 cycles a step and not 6. Few
     // rows have too few chains otherwise.
     const ROWS: usize = 6;
+    const FULL: (usize, usize) = (2, 3);
 
     #[inline(always)]
     fn vectors(rows: usize, stored: bool) -> usize {

@@ -50,6 +50,7 @@ impl Vector for Avx512 {
 
     // 24 sums of the 32 registers.
     const ROWS: usize = 6;
+    const FULL: (usize, usize) = (0, 0);
 
     #[inline(always)]
     fn vectors(_: usize, stored: bool) -> usize {

@@ -62,11 +62,6 @@ unsafe fn fetch<V: Vector, S: Sums<V>, const N: usize>(ahead: *const u8, step: u
     }
 }
 
-/// Whether the sums of `rows` rows and `vectors` vectors leave registers for the factors of one vector only.
-const fn fills_registers<V: Vector>(vectors: usize, rows: usize) -> bool {
-    vectors == 2 && rows == 3 && V::ROWS == 6
-}
-
 /// The same address, but what is read there once more is not kept in a register meanwhile.
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read
@@ -101,7 +96,7 @@ pub(super) unsafe fn scores<
                 if STORED {
                     fetch::<V, S, N>(ahead, step);
                 }
-                if const { fills_registers::<V>(N, R) } {
+                if const { N == V::FULL.0 && R == V::FULL.1 } {
                     for i in 0..N {
                         let (k, q) = (factors::<V, S, STORED>(at(i), t.k_step), anew(t.q));
                         for (r, sum) in sum.iter_mut().enumerate() {
@@ -158,7 +153,7 @@ pub(super) unsafe fn values<
                 let ahead = ahead::<V, S, N>(t.next, part, t.p_half);
                 for step in start..end {
                     let row = t.v[half].add(step * t.v_step + first * width(STORED));
-                    if const { fills_registers::<V>(N, R) } {
+                    if const { N == V::FULL.0 && R == V::FULL.1 } {
                         if STORED {
                             fetch::<V, S, N>(ahead, step);
                         }

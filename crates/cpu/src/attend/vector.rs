@@ -23,6 +23,8 @@ pub(super) trait Vector: Sized {
 
     /// Most rows of a tile kernel.
     const ROWS: usize;
+    /// The tile, vectors and rows, whose sums leave registers for the factors of one vector only; zeros: none.
+    const FULL: (usize, usize);
 
     /// Most vectors of a tile of that many rows, on factors as they are stored or not.
     fn vectors(rows: usize, stored: bool) -> usize;

@@ -226,7 +226,8 @@ fn groups(of: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Parts of `tokens` whose encoded rows stay in a core's cache while panels pass by: whole tiles but for the last.
+/// Parts of `tokens` whose encoded rows, or the run of blocks of them that panels pass over together, stay in a core's
+/// cache: whole tiles but for the last.
 pub fn parts(
     isa: Isa,
     spec: &PanelSpec,
