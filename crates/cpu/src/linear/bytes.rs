@@ -7,7 +7,6 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
-use std::arch::asm;
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
 
@@ -191,9 +190,6 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
         // rows that exist.
         unsafe {
             tile.out = job.out.start.add(first * tile.stride + p * PANEL_ROWS);
-            if !tile.waits() {
-                tile.ask_for_results(of_group.len());
-            }
             V::byte_tile::<KIND>(of_group.len(), &tile);
         }
         let asked = (tile.end - tile.first) * tile.ahead_lines;
@@ -202,9 +198,7 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
         if tile.ahead_left == 0 {
             tile.ahead_lines = 0;
         }
-        if tile.waits() || tile.resumes() {
-            tile.chains = tile.chains.wrapping_add(2 * of_group.len());
-        }
+        tile.chains = tile.chains.wrapping_add(2 * of_group.len());
     }
 }
 
@@ -349,21 +343,6 @@ impl ByteTile {
             ahead = ahead.wrapping_add(64);
         }
         ahead
-    }
-
-    /// Asks for the lines that the results of some tokens go to: a store that waits for its line holds up all
-    /// that follow it, those of chains among them.
-    #[inline(always)]
-    fn ask_for_results(&self, tokens: usize) {
-        for c in 0..tokens {
-            for w in 0..if self.apart == 0 { 1 } else { 2 } {
-                let line = self.out.wrapping_add(c * self.stride + w * self.apart);
-                // SAFETY: a prefetch may name any address.
-                unsafe {
-                    asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
-                }
-            }
-        }
     }
 
     /// The first token's line of a block.
