@@ -72,7 +72,7 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     const CODED_TOKENS: usize = 5;
     const E4M3_UNIT: f32 = E4M3_UNIT;
     const EXPAND_FROM: usize = 12;
-    const EXPANDS: Expands = if VNNI { Expands::Coded } else { Expands::Nibbles };
+    const EXPANDS: Expands = if VNNI { Expands::Coded } else { Expands::Signs };
 
     #[inline(always)]
     unsafe fn same(bits: i32) -> __m256i {
@@ -158,6 +158,16 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 return Self::dot(Self::dot(sum, of[0], bytes), of[1], bytes);
             }
             halves_of!(i => _mm256_add_epi32(sum[i], _mm256_madd_epi16(of[0][i], bytes)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn taken_apart(v: [__m256i; 2]) -> [[__m256i; 2]; 3] {
+        unsafe {
+            let v = both!(v => _mm256_xor_si256(v, _mm256_set1_epi8(-128)));
+            let magnitudes = both!(v => _mm256_abs_epi8(v));
+            let signs = both!(v => _mm256_cmpgt_epi8(_mm256_setzero_si256(), v));
+            let sums = halves_of!(i => _mm256_maddubs_epi16(magnitudes[i], signs[i]));
+            [magnitudes, signs, sums]
         }
     }
     #[inline(always)]

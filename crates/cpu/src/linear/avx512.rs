@@ -99,6 +99,10 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
         unsafe { _mm512_dpbusd_epi32(sum, codes, bytes) }
     }
     #[inline(always)]
+    unsafe fn taken_apart(_: __m512i) -> [__m512i; 3] {
+        unreachable!("AVX-512 takes bytes as they are")
+    }
+    #[inline(always)]
     unsafe fn times_low(v: __m512i, same: __m512i) -> __m512i {
         unsafe { _mm512_mullo_epi16(v, same) }
     }

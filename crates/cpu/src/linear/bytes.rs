@@ -15,6 +15,7 @@ use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
 use super::kind::Expands;
+use super::nibbles::SIGNS_TOKENS;
 use super::vector::Vector;
 use super::walk::{Loud, Louds, NO_LIST, Walk};
 use super::{Line, LinearJob, WIDE_LINES, groups, kind, list_lines, parts, run_of, tiles_at_once};
@@ -94,13 +95,13 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     let expand = gains && job.tokens >= V::EXPAND_FROM;
     let coded = const { kind::is_coded(KIND) };
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
-        let lists = const { matches!(V::EXPANDS, Expands::Nibbles) } && (coded || expand);
+        let lists = const { matches!(V::EXPANDS, Expands::Signs) } && (coded || expand);
         let tile = ByteTile::new(job, 0, None);
         let lines = if lists { list_lines(tokens.len(), tile.blocks) } else { 0 };
         let (scratch, louds) = scratch.split_at_mut(scratch.len() - lines);
         let louds = if lists {
             let input = &job.input[tokens.start * tile.lines..tokens.end * tile.lines];
-            Louds::list(&tile, input, V::WIDE_TOKENS, louds)
+            Louds::list(&tile, input, const { wide_tokens::<V>(KIND) }, louds)
         } else {
             Louds::NONE
         };
@@ -202,6 +203,11 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
     }
 }
 
+/// Most tokens of a tile of panels expanded from `kind`.
+const fn wide_tokens<V: Vector>(kind: u8) -> usize {
+    if kind::has_signs(kind::expanded(kind, V::EXPANDS)) { SIGNS_TOKENS } else { V::WIDE_TOKENS }
+}
+
 /// Expands runs of blocks that fit the L1 cache and runs them on some tokens, a run of all panels before the next.
 unsafe fn run_wide<V: Vector, const KIND: u8>(
     job: &LinearJob<'_>,
@@ -212,7 +218,8 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
 ) {
     let sizes = const { kind::sizes(KIND) };
     let (wide, chains) = scratch.split_at_mut(2 * WIDE_LINES);
-    let groups = tokens.len().div_ceil(V::WIDE_TOKENS);
+    let most = const { wide_tokens::<V>(KIND) };
+    let groups = tokens.len().div_ceil(most);
     let blocks = job.spec.cols() / BLOCK_COLS;
     let run = run_of(blocks);
     // A run of the first panel of a tile.
@@ -251,14 +258,14 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                             $(kind::$kind => {
                                 const OF: u8 = kind::$kind;
                                 let of = |group| louds.of(first / run, groups, group);
-                                run_tokens::<V, OF>(job, tile, p, tokens, V::WIDE_TOKENS, of);
+                                run_tokens::<V, OF>(job, tile, p, tokens, most, of);
                             })+
                             other => unreachable!("kind {other} is not expanded in runs"),
                         }
                     };
                 }
                 run_kind!(
-                    WIDE WIDE_MIN WIDE_HALVES WIDE_HALVES_MIN WIDE_HALVES_4 SPLIT SPLIT_MIN SPLIT_HALVES
+                    WIDE WIDE_MIN WIDE_HALVES WIDE_HALVES_MIN WIDE_HALVES_4 SIGNS SIGNS_MIN SIGNS_HALVES
                 );
             }
         }
@@ -663,7 +670,7 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
     }
 }
 
-/// Expands one panel to f32 scales and bytes or nibbles, `[block]` of the group of the kind it expands to:
+/// Expands one panel to f32 scales and bytes, or magnitudes and signs, `[block]` of the group of the kind it expands to:
 /// to every line of as many as a tile has panels, or for full kinds to one line after the other: the body
 /// of [`Vector::widen`].
 ///
@@ -719,14 +726,30 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
                     unpack::<V, KIND, 3>(codes),
                 ]
             };
-            for (i, vector) in steps.as_flattened().iter().enumerate() {
-                let at = wide.scales + 64 * i;
-                if const { kind::is_split(kind::expanded(KIND, V::EXPANDS)) } {
-                    V::store(V::mask(*vector, 15), line(at));
-                    V::store(V::mask(V::right::<4>(*vector), 15), line(at + 512));
-                } else {
-                    V::store(*vector, line(at));
+            if const { kind::has_signs(kind::expanded(KIND, V::EXPANDS)) } {
+                let mut sums = [V::int(V::same(0)); 2];
+                for (i, vector) in steps.as_flattened().iter().enumerate() {
+                    let [magnitudes, signs, negative] = V::taken_apart(*vector);
+                    V::store(magnitudes, line(wide.scales + 128 * i));
+                    V::store(signs, line(wide.scales + 128 * i + 64));
+                    sums[i / 4] = V::plus16(sums[i / 4], negative);
                 }
+                let starts: &[V::Int] = if const { kind::has_halves(KIND) } {
+                    &sums
+                } else {
+                    &[V::plus16(sums[0], sums[1])]
+                };
+                // With a minimum there is no zero point, and 128 times the sum of the inputs is added: word 13 is B less
+                // that.
+                let bias = if const { kind::has_min(KIND) } { BIAS.wrapping_mul(2) } else { BIAS };
+                for (i, &sums) in starts.iter().enumerate() {
+                    let start = V::dot_byte_sums(V::int(V::same(bias)), [sums; 2], V::same(-1));
+                    V::store(start, line(wide.scales - 64 * (starts.len() - i)));
+                }
+                continue;
+            }
+            for (i, vector) in steps.as_flattened().iter().enumerate() {
+                V::store(*vector, line(wide.scales + 64 * i));
             }
         }
     }

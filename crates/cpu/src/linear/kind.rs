@@ -25,12 +25,12 @@ pub const WIDE_HALVES: u8 = 102;
 pub const WIDE_HALVES_MIN: u8 = 103;
 /// Expanded to bytes: codes below 8 with a zero point of 4, f32 scale per 16 columns.
 pub const WIDE_HALVES_4: u8 = 104;
-/// Expanded to a plane of low nibbles and one of high ones: zero point 128, f32 scale per 32 columns.
-pub const SPLIT: u8 = 105;
-/// Two planes: f32 scale and minimum per 32 columns.
-pub const SPLIT_MIN: u8 = 106;
-/// Two planes: zero point 128, f32 scale per 16 columns.
-pub const SPLIT_HALVES: u8 = 107;
+/// Expanded to magnitudes and signs of bytes less 128: zero point 128, f32 scale per 32 columns.
+pub const SIGNS: u8 = 105;
+/// The same: f32 scale and minimum per 32 columns.
+pub const SIGNS_MIN: u8 = 106;
+/// The same: zero point 128, f32 scale per 16 columns.
+pub const SIGNS_HALVES: u8 = 107;
 /// Pairs of columns in bf16, as they are stored or what others are expanded to.
 pub const PAIRS: u8 = 108;
 
@@ -182,13 +182,14 @@ pub const fn sizes(kind: u8) -> Sizes {
     }
 }
 
-/// Geometry of a kind of codes. Expanded: 8 lines of codes after their scales, or of each plane of them,
-/// one block. Plain floats have nothing.
+/// Geometry of a kind of codes. Expanded: 8 lines of codes after their scales, or 8 of magnitudes and 8 of signs after
+/// scales, minima and what integer sums start from, one block. Plain floats have nothing.
 const fn group(kind: u8) -> Group {
     let scale_bytes = match kind {
-        WIDE | FULL | SPLIT => 64,
-        WIDE_MIN | WIDE_HALVES | FULL_HALVES | WIDE_HALVES_4 | SPLIT_MIN | SPLIT_HALVES => 128,
-        FULL_HALVES_MIN | WIDE_HALVES_MIN => 256,
+        WIDE | FULL => 64,
+        WIDE_MIN | WIDE_HALVES | FULL_HALVES | WIDE_HALVES_4 | SIGNS => 128,
+        SIGNS_MIN => 192,
+        FULL_HALVES_MIN | WIDE_HALVES_MIN | SIGNS_HALVES => 256,
         _ => match layout(kind).group() {
             Some(group) => return group,
             None => return Group { blocks: 1, scale_bytes: 0, low_bytes: 0, high_bytes: 0 },
@@ -198,14 +199,14 @@ const fn group(kind: u8) -> Group {
         blocks: 1,
         scale_bytes,
         low_bytes: 512,
-        high_bytes: if is_split(kind) { 512 } else { 0 },
+        high_bytes: if has_signs(kind) { 512 } else { 0 },
     }
 }
 
 /// Whether blocks have a minimum (and then no zero point).
 pub const fn has_min(kind: u8) -> bool {
     match kind {
-        WIDE_MIN | WIDE_HALVES_MIN | SPLIT_MIN | FULL_HALVES_MIN => true,
+        WIDE_MIN | WIDE_HALVES_MIN | SIGNS_MIN | FULL_HALVES_MIN => true,
         _ => kind < FULL && layout(kind).has_min(),
     }
 }
@@ -213,7 +214,7 @@ pub const fn has_min(kind: u8) -> bool {
 /// Whether a block has two scales.
 pub const fn has_halves(kind: u8) -> bool {
     match kind {
-        WIDE_HALVES | WIDE_HALVES_MIN | WIDE_HALVES_4 | SPLIT_HALVES | FULL_HALVES
+        WIDE_HALVES | WIDE_HALVES_MIN | WIDE_HALVES_4 | SIGNS_HALVES | FULL_HALVES
         | FULL_HALVES_MIN => true,
         _ => kind < FULL && layout(kind).scale_cols() == 16,
     }
@@ -242,20 +243,20 @@ pub const fn full(kind: u8) -> u8 {
     }
 }
 
-/// Two planes, line by line of a tile's panels; of codes below 16 one.
-const fn split(kind: u8) -> u8 {
+/// Magnitudes and signs, or bytes where codes are below 16.
+const fn signs(kind: u8) -> u8 {
     match (has_min(kind), has_halves(kind)) {
         (true, true) => WIDE_HALVES_MIN,
         _ if kind == SUPER3 => WIDE_HALVES_4,
-        (true, false) => SPLIT_MIN,
-        (_, true) => SPLIT_HALVES,
-        _ => SPLIT,
+        (true, false) => SIGNS_MIN,
+        (_, true) => SIGNS_HALVES,
+        _ => SIGNS,
     }
 }
 
-/// Whether codes are two planes of nibbles.
-pub const fn is_split(kind: u8) -> bool {
-    matches!(kind, SPLIT | SPLIT_MIN | SPLIT_HALVES)
+/// Whether codes are magnitudes and signs.
+pub const fn has_signs(kind: u8) -> bool {
+    matches!(kind, SIGNS | SIGNS_MIN | SIGNS_HALVES)
 }
 
 /// What an instruction set expands codes to that may be any byte.
@@ -265,14 +266,14 @@ pub enum Expands {
     Coded,
     /// To bytes.
     Bytes,
-    /// To two planes of nibbles, or bytes where codes are below 16.
-    Nibbles,
+    /// To magnitudes and signs, or bytes where codes are below 16.
+    Signs,
 }
 
 /// What a kind expands to.
 pub const fn expanded(kind: u8, how: Expands) -> u8 {
     match (is_coded(kind), is_full(kind), how) {
-        (true, _, Expands::Nibbles) | (_, true, Expands::Nibbles) => split(kind),
+        (true, _, Expands::Signs) | (_, true, Expands::Signs) => signs(kind),
         (true, _, Expands::Coded) => full(kind),
         (true, _, Expands::Bytes) if has_halves(kind) => full(kind),
         _ => wide(kind),

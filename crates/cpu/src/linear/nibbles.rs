@@ -1,11 +1,16 @@
 //! The int8 chain on expanded panels with AVX2 and no instruction for dot products of bytes: a panel
-//! × up to six tokens.
+//! × up to six tokens, or four.
 //!
 //! `vpmaddubsw` adds two products in 16 bits. Those of codes below 64 are added up in 16 bits for as
 //! long as they cannot overflow, 2·127·code a time: eight times below 16, four below 32, two below
-//! 64. Full bytes are expanded to two planes of nibbles, the sums of the upper one counted 16 times.
-//! Then `vpmaddwd` widens the sums; those of an earlier part of the block wait in memory meanwhile, as
+//! 64. Then `vpmaddwd` widens the sums; those of an earlier part of the block wait in memory meanwhile, as
 //! the f32 chains always do.
+//!
+//! Full bytes w, 128 taken off, are expanded to |w| and a mask m of all bits where w is negative. There
+//! |w|·(a ⊕ m) = |w|·(−a − 1) = w·a − |w|, so sums start from Σ|w| over the negative w of their row and block. Two
+//! products fit 16 bits, and every sum of two is widened: the four operations of a vector are two of the
+//! multiplier and two that any port takes, and four tokens leave registers for all operands. (Two planes of
+//! nibbles, which need as many operations for six tokens, and their sums set aside, take a seventh longer: bench/NOTES.md.)
 //!
 //! 12 sums, two vectors of codes and two at work are all 16 registers, and the order matters: two
 //! multiplications, then two additions, take 61 cycles for 32 columns of 6 tokens on Zen 3, one and
@@ -27,6 +32,8 @@ type V = Avx2<false>;
 
 /// Most tokens of a tile.
 pub(super) const TOKENS: usize = 6;
+/// Most tokens of a tile of magnitudes and signs.
+pub(super) const SIGNS_TOKENS: usize = 4;
 
 /// Runs a tile of 1 to 6 tokens.
 ///
@@ -34,7 +41,7 @@ pub(super) const TOKENS: usize = 6;
 /// The pointers of `t` cover a panel of `KIND`, one of those that this instruction set expands to, and the
 /// tokens; AVX2, FMA and F16C are available.
 pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
-    let of_kind = match (KIND, t.narrow) {
+    let of_kind: &[unsafe fn(&ByteTile)] = match (KIND, t.narrow) {
         (kind::WIDE, true) => &NARROW,
         (kind::WIDE, false) => &FIVE_BITS,
         (kind::WIDE_MIN, true) => &NARROW_MIN,
@@ -42,9 +49,9 @@ pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
         (kind::WIDE_HALVES, _) => &SIX_BITS,
         (kind::WIDE_HALVES_MIN, _) => &NARROW_HALVES_MIN,
         (kind::WIDE_HALVES_4, _) => &NARROW_HALVES,
-        (kind::SPLIT, _) => &SPLIT,
-        (kind::SPLIT_MIN, _) => &SPLIT_MIN,
-        (kind::SPLIT_HALVES, _) => &SPLIT_HALVES,
+        (kind::SIGNS, _) => &SIGNS,
+        (kind::SIGNS_MIN, _) => &SIGNS_MIN,
+        (kind::SIGNS_HALVES, _) => &SIGNS_HALVES,
         _ => unreachable!("kind {KIND} is not expanded with AVX2"),
     };
     // SAFETY: passed on.
@@ -53,17 +60,11 @@ pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
 
 /// What the assembly loads besides: vectors of the same words.
 #[repr(C, align(64))]
-struct Constants([[i32; 8]; 6]);
+struct Constants([[i32; 8]; 3]);
 
-/// From byte 0: 16-bit ones; 32: sixteens; 64: fours; 96: B; 128: −3·B; 160: −1/32.
-static CONSTANTS: Constants = Constants([
-    [0x0001_0001; 8],
-    [0x0010_0010; 8],
-    [0x0004_0004; 8],
-    [BIAS; 8],
-    [BIAS.wrapping_mul(-3); 8],
-    [(-1.0_f32 / 32.0).to_bits() as i32; 8],
-]);
+/// From byte 0: 16-bit ones; 32: B; 64: −1/32.
+static CONSTANTS: Constants =
+    Constants([[0x0001_0001; 8], [BIAS; 8], [(-1.0_f32 / 32.0).to_bits() as i32; 8]]);
 
 /// Sums of the parts of a block so far.
 #[repr(C, align(64))]
@@ -177,11 +178,11 @@ macro_rules! block {
     };
 }
 
-/// Widens the sums, times the constant at `$times`.
+/// Widens the sums.
 macro_rules! widen {
-    ($times:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
         concat!(
-            "vmovdqa ymm12, [{k} + ", $times, "]\n",
+            "vmovdqa ymm12, [{k}]\n",
             $(
                 "vpmaddwd ymm", $i0, ", ymm", $i0, ", ymm12\n",
                 "vpmaddwd ymm", $i1, ", ymm", $i1, ", ymm12\n",
@@ -225,7 +226,7 @@ macro_rules! start {
 macro_rules! start_4 {
     ($word:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
         concat!(
-            "vmovdqa ymm12, [{k} + 96]\n",
+            "vmovdqa ymm12, [{k} + 32]\n",
             $(
                 word!("ymm13" $base $plus $word 0),
                 "vpsubd ymm13, ymm13, ymm12\n",
@@ -238,26 +239,16 @@ macro_rules! start_4 {
     };
 }
 
-/// Adds the constant at `$at`.
+/// Adds B.
 macro_rules! plus {
-    ($at:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
         concat!(
-            "vmovdqa ymm13, [{k} + ", $at, "]\n",
+            "vmovdqa ymm13, [{k} + 32]\n",
             $(
                 "vpaddd ymm", $i0, ", ymm", $i0, ", ymm13\n",
                 "vpaddd ymm", $i1, ", ymm", $i1, ", ymm13\n",
             )+
         )
-    };
-}
-
-/// Times 4.
-macro_rules! times4 {
-    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
-        concat!($(
-            "vpslld ymm", $i0, ", ymm", $i0, ", 2\n",
-            "vpslld ymm", $i1, ", ymm", $i1, ", 2\n",
-        )+)
     };
 }
 
@@ -298,7 +289,7 @@ macro_rules! min {
 macro_rules! half_min {
     ($at:tt $word:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
         concat!(
-            "vmovaps ymm13, [{k} + 160]\n",
+            "vmovaps ymm13, [{k} + 64]\n",
             $(
                 word!("ymm12" $base $plus $word 0),
                 word!("ymm14" $base $plus 8 0),
@@ -330,7 +321,7 @@ macro_rules! narrow {
     ($($token:tt)+) => {
         concat!(
             block!(64 $($token)+),
-            widen!(0 $($token)+), start!(11 $($token)+), scale!(0 $($token)+), store!($($token)+),
+            widen!($($token)+), start!(11 $($token)+), scale!(0 $($token)+), store!($($token)+),
         )
     };
 }
@@ -339,8 +330,8 @@ macro_rules! narrow {
 macro_rules! five_bits {
     ($($token:tt)+) => {
         concat!(
-            sixteen!(64 0 $($token)+), widen!(0 $($token)+), hold!($($token)+),
-            sixteen!(320 4 $($token)+), widen!(0 $($token)+), start!(12 $($token)+),
+            sixteen!(64 0 $($token)+), widen!($($token)+), hold!($($token)+),
+            sixteen!(320 4 $($token)+), widen!($($token)+), start!(12 $($token)+),
             held!($($token)+), scale!(0 $($token)+), store!($($token)+),
         )
     };
@@ -350,7 +341,7 @@ macro_rules! five_bits {
 macro_rules! narrow_min {
     ($($token:tt)+) => {
         concat!(
-            block!(128 $($token)+), widen!(0 $($token)+), plus!(96 $($token)+),
+            block!(128 $($token)+), widen!($($token)+), plus!($($token)+),
             scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
         )
     };
@@ -360,8 +351,8 @@ macro_rules! narrow_min {
 macro_rules! five_bits_min {
     ($($token:tt)+) => {
         concat!(
-            sixteen!(128 0 $($token)+), widen!(0 $($token)+), hold!($($token)+),
-            sixteen!(384 4 $($token)+), widen!(0 $($token)+), plus!(96 $($token)+),
+            sixteen!(128 0 $($token)+), widen!($($token)+), hold!($($token)+),
+            sixteen!(384 4 $($token)+), widen!($($token)+), plus!($($token)+),
             held!($($token)+), scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
         )
     };
@@ -385,7 +376,7 @@ macro_rules! six_bits_half {
         concat!(
             eight!($at $word $([$i0 $i1 $base $plus $c])+),
             eight!($at8 $word8 $([$j0 $j1 $base $plus $c])+),
-            widen!(0 $([$i0 $i1 $base $plus $c])+ $([$j0 $j1 $base $plus $c])+),
+            widen!($([$i0 $i1 $base $plus $c])+ $([$j0 $j1 $base $plus $c])+),
             start!($start $([$i0 $i1 $base $plus $c])+),
             join!($([$i0 $i1 $base $plus $c] $j0 $j1)+),
             scale!($scale $([$i0 $i1 $base $plus $c])+),
@@ -424,7 +415,7 @@ macro_rules! six_bits {
 macro_rules! narrow_half {
     ($scale:tt $at:tt $word:tt $sum:tt $($token:tt)+) => {
         concat!(
-            sixteen!($at $word $($token)+), widen!(0 $($token)+), start_4!($sum $($token)+),
+            sixteen!($at $word $($token)+), widen!($($token)+), start_4!($sum $($token)+),
             scale!($scale $($token)+), store!($($token)+),
         )
     };
@@ -444,7 +435,7 @@ macro_rules! narrow_halves {
 macro_rules! narrow_half_min {
     ($scale:tt $min:tt $at:tt $word:tt $sum:tt $($token:tt)+) => {
         concat!(
-            sixteen!($at $word $($token)+), widen!(0 $($token)+), plus!(96 $($token)+),
+            sixteen!($at $word $($token)+), widen!($($token)+), plus!($($token)+),
             scale!($scale $($token)+), half_min!($min $sum $($token)+), store!($($token)+),
         )
     };
@@ -460,46 +451,153 @@ macro_rules! narrow_halves_min {
     };
 }
 
-/// [`kind::SPLIT`].
-macro_rules! split {
-    ($($token:tt)+) => {
+/// Vector `$plus` bytes into step `$i` of 4 columns of magnitudes and signs after byte `$at`.
+macro_rules! signed_code {
+    ($to:tt $at:tt $i:tt $plus:tt) => {
+        concat!("vmovdqa ", $to, ", [{w} + ", $at, " + 128*", $i, " + ", $plus, "]\n")
+    };
+}
+
+/// Magnitudes and signs of step `$i` after byte `$at`.
+macro_rules! signed_codes {
+    ($at:tt $i:tt) => {
         concat!(
-            block!(64 $($token)+), widen!(0 $($token)+), hold!($($token)+),
-            block!(576 $($token)+), widen!(32 $($token)+), start!(13 $($token)+),
-            held!($($token)+), scale!(0 $($token)+), store!($($token)+),
+            signed_code!("ymm8" $at $i 0),
+            signed_code!("ymm9" $at $i 32),
+            signed_code!("ymm10" $at $i 64),
+            signed_code!("ymm11" $at $i 96),
         )
     };
 }
 
-/// [`kind::SPLIT_MIN`].
-macro_rules! split_min {
-    ($($token:tt)+) => {
+/// Sums of two products of a token each.
+macro_rules! signed_products {
+    ($base:tt $plus:tt $word:tt $i:tt) => {
         concat!(
-            block!(128 $($token)+), widen!(0 $($token)+), hold!($($token)+),
-            block!(640 $($token)+), widen!(32 $($token)+), plus!(96 $($token)+),
-            held!($($token)+), scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
+            word!("ymm14" $base $plus $word $i),
+            "vpxor ymm15, ymm11, ymm14\n",
+            "vpxor ymm14, ymm10, ymm14\n",
+            "vpmaddubsw ymm14, ymm8, ymm14\n",
+            "vpmaddubsw ymm15, ymm9, ymm15\n",
         )
     };
 }
 
-/// Half a block of [`kind::SPLIT_HALVES`]: B − 128·Σa + 16·u + l = 4·(B − 32·Σa + 4·u) + l − 3·B.
-macro_rules! split_half {
-    ($scale:tt $low:tt $high:tt $word:tt $start:tt $($token:tt)+) => {
+/// Step `$i` after byte `$at` and word `$word`, the first of its sums.
+macro_rules! signed_first {
+    ($at:tt $word:tt $i:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
         concat!(
-            sixteen!($low $word $($token)+), widen!(0 $($token)+), plus!(128 $($token)+),
-            hold!($($token)+),
-            sixteen!($high $word $($token)+), widen!(64 $($token)+), start!($start $($token)+),
-            times4!($($token)+), held!($($token)+), scale!($scale $($token)+), store!($($token)+),
+            signed_codes!($at $i),
+            $(
+                signed_products!($base $plus $word $i),
+                "vpmaddwd ymm", $i0, ", ymm14, ymm12\n",
+                "vpmaddwd ymm", $i1, ", ymm15, ymm12\n",
+            )+
         )
     };
 }
 
-/// [`kind::SPLIT_HALVES`].
-macro_rules! split_halves {
+/// Step `$i` after byte `$at` and word `$word`.
+macro_rules! signed_next {
+    ($at:tt $word:tt $i:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!(
+            signed_codes!($at $i),
+            $(
+                signed_products!($base $plus $word $i),
+                "vpmaddwd ymm14, ymm14, ymm12\n",
+                "vpmaddwd ymm15, ymm15, ymm12\n",
+                "vpaddd ymm", $i0, ", ymm", $i0, ", ymm14\n",
+                "vpaddd ymm", $i1, ", ymm", $i1, ", ymm15\n",
+            )+
+        )
+    };
+}
+
+/// 16 columns from byte `$at` and word `$word` on.
+macro_rules! signed_sixteen {
+    ($at:tt $word:tt $($token:tt)+) => {
+        concat!(
+            "vmovdqa ymm12, [{k}]\n",
+            signed_first!($at $word 0 $($token)+),
+            signed_next!($at $word 1 $($token)+),
+            signed_next!($at $word 2 $($token)+),
+            signed_next!($at $word 3 $($token)+),
+        )
+    };
+}
+
+/// 32 columns from byte `$at` on, and the sums' start at `$start`.
+macro_rules! signed_block {
+    ($at:tt $start:tt $($token:tt)+) => {
+        concat!(
+            signed_sixteen!($at 0 $($token)+),
+            signed_next!($at 0 4 $($token)+),
+            signed_next!($at 0 5 $($token)+),
+            signed_next!($at 0 6 $($token)+),
+            signed_next!($at 0 7 $($token)+),
+            signed_start!($start $($token)+),
+        )
+    };
+}
+
+/// Adds the sums' start at `$at`, one for each row.
+macro_rules! signed_start {
+    ($at:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!(
+            "vmovdqa ymm12, [{w} + ", $at, "]\n",
+            "vmovdqa ymm13, [{w} + ", $at, " + 32]\n",
+            $(
+                "vpaddd ymm", $i0, ", ymm", $i0, ", ymm12\n",
+                "vpaddd ymm", $i1, ", ymm", $i1, ", ymm13\n",
+            )+
+        )
+    };
+}
+
+/// Adds 128·Σa − B: word 13 of each token is B − 128·Σa.
+macro_rules! plus_128 {
+    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!($(
+            word!("ymm13" $base $plus 13 0),
+            "vpsubd ymm", $i0, ", ymm", $i0, ", ymm13\n",
+            "vpsubd ymm", $i1, ", ymm", $i1, ", ymm13\n",
+        )+)
+    };
+}
+
+/// [`kind::SIGNS`].
+macro_rules! signs {
+    ($($token:tt)+) => {
+        concat!(signed_block!(128 64 $($token)+), scale!(0 $($token)+), store!($($token)+))
+    };
+}
+
+/// [`kind::SIGNS_MIN`].
+macro_rules! signs_min {
     ($($token:tt)+) => {
         concat!(
-            split_half!(0 128 640 0 14 $($token)+),
-            split_half!(64 384 896 4 15 $($token)+),
+            signed_block!(192 128 $($token)+), plus_128!($($token)+),
+            scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// Half a block of [`kind::SIGNS_HALVES`].
+macro_rules! signs_half {
+    ($scale:tt $start:tt $at:tt $word:tt $($token:tt)+) => {
+        concat!(
+            signed_sixteen!($at $word $($token)+), signed_start!($start $($token)+),
+            scale!($scale $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// [`kind::SIGNS_HALVES`].
+macro_rules! signs_halves {
+    ($($token:tt)+) => {
+        concat!(
+            signs_half!(0 128 256 0 $($token)+),
+            signs_half!(64 192 768 4 $($token)+),
         )
     };
 }
@@ -554,7 +652,7 @@ macro_rules! count {
     ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => { [$($c),+].len() };
 }
 
-/// The tiles of 1 to 6 tokens of a kind of block.
+/// The tiles of 1 to 6 tokens of a kind of block, or with signs of 1 to 4.
 macro_rules! tiles {
     ($all:ident $kind:ident $block:ident) => {
         static $all: [unsafe fn(&ByteTile); TOKENS] = {
@@ -570,6 +668,18 @@ macro_rules! tiles {
             [tile_1, tile_2, tile_3, tile_4, tile_5, tile_6]
         };
     };
+    ($all:ident $kind:ident $block:ident of signs) => {
+        static $all: [unsafe fn(&ByteTile); SIGNS_TOKENS] = {
+            tiles_of! {
+                $kind $block add_1 []
+                tile_1 add_1 ["0" "1" "a" "" 0]
+                tile_2 add_2 ["2" "3" "a" " + {s}" 1]
+                tile_3 add_3 ["4" "5" "a" " + 2*{s}" 2]
+                tile_4 add_4 ["6" "7" "b" "" 3]
+            }
+            [tile_1, tile_2, tile_3, tile_4]
+        };
+    };
 }
 
 tiles!(NARROW WIDE narrow);
@@ -579,9 +689,9 @@ tiles!(FIVE_BITS_MIN WIDE_MIN five_bits_min);
 tiles!(SIX_BITS WIDE_HALVES six_bits);
 tiles!(NARROW_HALVES_MIN WIDE_HALVES_MIN narrow_halves_min);
 tiles!(NARROW_HALVES WIDE_HALVES_4 narrow_halves);
-tiles!(SPLIT SPLIT split);
-tiles!(SPLIT_MIN SPLIT_MIN split_min);
-tiles!(SPLIT_HALVES SPLIT_HALVES split_halves);
+tiles!(SIGNS SIGNS signs of signs);
+tiles!(SIGNS_MIN SIGNS_MIN signs_min of signs);
+tiles!(SIGNS_HALVES SIGNS_HALVES signs_halves of signs);
 
 /// Adds a block: its panel's scales and codes, the first token's line, lines from one token to the next,
 /// the first chain.

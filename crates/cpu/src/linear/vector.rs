@@ -58,7 +58,7 @@ pub(super) trait Vector {
     const AHEAD: [Ahead; 2];
     /// The same for numbers of 16 bits, which have no scales.
     const FLOATS_AHEAD: Ahead;
-    /// Most tokens of a tile of expanded panels.
+    /// Most tokens of a tile of expanded panels, unless they are expanded to signs.
     const WIDE_TOKENS: usize;
     /// Whether the bf16 chain goes by pairs of columns.
     const PAIRS: bool;
@@ -112,6 +112,9 @@ pub(super) trait Vector {
         // SAFETY: the caller's.
         unsafe { Self::dot(Self::dot(sum, of[0], bytes), of[1], bytes) }
     }
+    /// Of bytes less 128: their magnitudes; all bits of the negative ones; in each 16-bit part minus the sum of the
+    /// magnitudes of those. Only where codes expand to [`Expands::Signs`].
+    unsafe fn taken_apart(v: Self::Int) -> [Self::Int; 3];
     /// The low halves of products of 16-bit parts, unsigned.
     unsafe fn times_low(v: Self::Int, same: Self::Same) -> Self::Int;
     /// The high halves of products of 16-bit parts, unsigned.
@@ -172,7 +175,7 @@ pub(super) trait Vector {
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile);
     /// Runs some tokens on a panel of a trellis: `turned::tile`.
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);
-    /// Expands a panel to bytes or nibbles: `bytes::widen`.
+    /// Expands a panel to bytes, or magnitudes and signs: `bytes::widen`.
     unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8);
     /// Runs a tile of `panels` × `tokens` in a float arithmetic.
     unsafe fn float_tile<const KIND: u8>(panels: usize, tokens: usize, t: &FloatTile);

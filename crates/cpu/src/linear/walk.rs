@@ -44,7 +44,7 @@ pub(super) struct Louds<'a> {
 impl<'a> Louds<'a> {
     pub const NONE: Louds<'static> = Louds { starts: &[], lists: &[] };
 
-    /// Of tokens in groups of up to `most`. Up to three of a group are added alone: usually it is one value
+    /// Of tokens in groups of up to `most`. Up to half of a group are added alone: usually it is one value
     /// that is far above the rest.
     pub fn list(
         tile: &ByteTile,
@@ -52,7 +52,6 @@ impl<'a> Louds<'a> {
         most: usize,
         scratch: &'a mut [Line],
     ) -> Louds<'a> {
-        const FEW: u32 = 3;
         // SAFETY: a line is sixteen words.
         let (_, words, _) = unsafe { scratch.align_to_mut::<u32>() };
         let tokens = input.len() / tile.lines;
@@ -83,7 +82,7 @@ impl<'a> Louds<'a> {
                     }
                     let is_loud = |token: &usize| bits(*token, block) >> (block % 32) & 1 == 1;
                     let count = tokens.clone().filter(is_loud).count() as u32;
-                    if count > FEW || count == tokens.len() as u32 {
+                    if count > most as u32 / 2 || count == tokens.len() as u32 {
                         push(&mut len, Loud::new(block, Loud::ALL));
                         continue;
                     }
