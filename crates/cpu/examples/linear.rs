@@ -107,9 +107,13 @@ fn rate(spec: &PanelSpec, bytes: &[u8], isa: Isa, tokens: usize) -> f64 {
     for row in input.chunks_exact_mut(lines) {
         encoding.encode(isa, &x, row);
     }
-    let mut out = vec![0.0; tokens * spec.rows()];
+    // Whole lines from row to row, and an odd number of them, as the engine has them.
+    let stride = (spec.rows().div_ceil(16) | 1) * 16;
+    let mut out = Buffer::zeroed(tokens * stride * 4).expect("memory for the results");
+    // SAFETY: every bit pattern is an f32, and the buffer is aligned to more.
+    let (_, out, _) = unsafe { out.bytes_mut().align_to_mut::<f32>() };
+    let out = OutView::new(out, stride);
     let mut scratch = vec![Line::ZERO; scratch_lines(spec)];
-    let out = OutView::new(&mut out, spec.rows());
     let mut copies = bytes.chunks_exact(spec.bytes()).cycle();
     best_rate(|| {
         let weights = copies.next().expect("at least one copy");

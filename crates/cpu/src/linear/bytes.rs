@@ -222,9 +222,10 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
     let groups = tokens.len().div_ceil(most);
     let blocks = job.spec.cols() / BLOCK_COLS;
     let run = run_of(blocks);
+    let panel_bytes = job.spec.panel_bytes();
     // A run of the first panel of a tile.
     let packed = |p: usize, first: usize| {
-        let panel = job.weights.as_ptr().wrapping_add(p * job.spec.panel_bytes());
+        let panel = job.weights.as_ptr().wrapping_add(p * panel_bytes);
         panel.wrapping_add(first / sizes.blocks * sizes.group)
     };
     for first in (0..blocks).step_by(run) {
