@@ -234,11 +234,10 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
         let tiles = panels.clone().step_by(V::BYTE_TILE.0);
         assert!(chains.len() >= tiles.len() * 2 * tokens.len(), "scratch");
         for (p, chains) in tiles.zip(chains.chunks_exact_mut(2 * tokens.len())) {
-            let mut tile = ByteTile::at::<V>(job, p);
-            tile.chains = chains.as_mut_ptr();
-            tile.narrow = const { kind::is_narrow(KIND) };
-            (tile.first, tile.end) = (first, end);
-            tile.weights = packed(p, first);
+            let narrow = const { kind::is_narrow(KIND) };
+            let (weights, chains) = (packed(p, first), chains.as_mut_ptr());
+            let mut tile =
+                ByteTile { first, end, weights, chains, narrow, ..ByteTile::at::<V>(job, p) };
             // What follows: this run of the next panels, the next run, or the first of other panels.
             let next = p + V::BYTE_TILE.0;
             tile.ahead = match (next < panels.end, end < blocks) {
@@ -728,30 +727,38 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
                 ]
             };
             if const { kind::has_signs(kind::expanded(KIND, V::EXPANDS)) } {
-                let mut sums = [V::int(V::same(0)); 2];
-                for (i, vector) in steps.as_flattened().iter().enumerate() {
-                    let [magnitudes, signs, negative] = V::taken_apart(*vector);
-                    V::store(magnitudes, line(wide.scales + 128 * i));
-                    V::store(signs, line(wide.scales + 128 * i + 64));
-                    sums[i / 4] = V::plus16(sums[i / 4], negative);
-                }
-                let starts: &[V::Int] = if const { kind::has_halves(KIND) } {
-                    &sums
-                } else {
-                    &[V::plus16(sums[0], sums[1])]
-                };
-                // With a minimum there is no zero point, and 128 times the sum of the inputs is added: word 13 is B less
-                // that.
-                let bias = if const { kind::has_min(KIND) } { BIAS.wrapping_mul(2) } else { BIAS };
-                for (i, &sums) in starts.iter().enumerate() {
-                    let start = V::dot_byte_sums(V::int(V::same(bias)), [sums; 2], V::same(-1));
-                    V::store(start, line(wide.scales - 64 * (starts.len() - i)));
-                }
+                store_signs::<V, KIND>(steps, line(wide.scales));
                 continue;
             }
             for (i, vector) in steps.as_flattened().iter().enumerate() {
                 V::store(*vector, line(wide.scales + 64 * i));
             }
+        }
+    }
+}
+
+/// Stores the bytes of a block as magnitudes and signs, and before them what integer sums start from.
+///
+/// # Safety
+/// As [`widen`], where a tile has one panel: the lines around `to` are the block's.
+#[inline(always)]
+unsafe fn store_signs<V: Vector, const KIND: u8>(steps: [[V::Int; 2]; 4], to: *mut u8) {
+    // SAFETY: passed on.
+    unsafe {
+        let mut sums = [V::int(V::same(0)); 2];
+        for (i, vector) in steps.as_flattened().iter().enumerate() {
+            let [magnitudes, signs, negative] = V::taken_apart(*vector);
+            V::store(magnitudes, to.add(128 * i));
+            V::store(signs, to.add(128 * i + 64));
+            sums[i / 4] = V::plus16(sums[i / 4], negative);
+        }
+        let halves = const { kind::has_halves(KIND) };
+        let starts = if halves { &sums[..] } else { &[V::plus16(sums[0], sums[1])] };
+        // With a minimum there is no zero point, and 128 times the sum of the inputs is added: word 13 is B less that.
+        let bias = if const { kind::has_min(KIND) } { BIAS.wrapping_mul(2) } else { BIAS };
+        for (&sums, i) in starts.iter().rev().zip(1..) {
+            let start = V::dot_byte_sums(V::int(V::same(bias)), [sums; 2], V::same(-1));
+            V::store(start, to.sub(64 * i));
         }
     }
 }
