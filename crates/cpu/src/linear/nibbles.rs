@@ -10,7 +10,7 @@
 //! |w|·(a ⊕ m) = |w|·(−a − 1) = w·a − |w|, so sums start from Σ|w| over the negative w of their row and block. Two
 //! products fit 16 bits, and every sum of two is widened: the four operations of a vector are two of the
 //! multiplier and two that any port takes, and four tokens leave registers for all operands. (Two planes of
-//! nibbles, which need as many operations for six tokens, and their sums set aside, take a seventh longer: bench/NOTES.md.)
+//! nibbles, which need as many operations for six tokens, and their sums set aside, take an eighth longer: bench/NOTES.md.)
 //!
 //! 12 sums, two vectors of codes and two at work are all 16 registers, and the order matters: two
 //! multiplications, then two additions, take 61 cycles for 32 columns of 6 tokens on Zen 3, one and
