@@ -1,5 +1,5 @@
 //! The int8 chain on expanded panels with AVX2 and no instruction for dot products of bytes: a panel
-//! × up to six tokens, or four.
+//! × up to six tokens, of full bytes up to four.
 //!
 //! `vpmaddubsw` adds two products in 16 bits. Those of codes below 64 are added up in 16 bits for as
 //! long as they cannot overflow, 2·127·code a time: eight times below 16, four below 32, two below
@@ -80,21 +80,17 @@ const _: () = {
 // A token is a list in brackets: the registers of its two sums, its address as a base (`a` for tokens
 // 0–2, `b` for 3–5) and what is added, and its number.
 
-/// Two vectors of codes, of step `$i` of 4 columns after byte `$at`.
+/// The vector `$plus` bytes into step `$i` of 4 columns, `$step` bytes each, after byte `$at`.
+macro_rules! code {
+    ($to:tt $at:tt $step:tt $i:tt $plus:tt) => {
+        concat!("vmovdqa ", $to, ", [{w} + ", $at, " + ", $step, "*", $i, " + ", $plus, "]\n")
+    };
+}
+
+/// Two vectors of codes, of step `$i` after byte `$at`.
 macro_rules! codes {
     ($at:tt $i:tt) => {
-        concat!(
-            "vmovdqa ymm12, [{w} + ",
-            $at,
-            " + 64*",
-            $i,
-            "]\n",
-            "vmovdqa ymm13, [{w} + ",
-            $at,
-            " + 64*",
-            $i,
-            " + 32]\n",
-        )
+        concat!(code!("ymm12" $at 64 $i 0), code!("ymm13" $at 64 $i 32))
     };
 }
 
@@ -451,21 +447,14 @@ macro_rules! narrow_halves_min {
     };
 }
 
-/// Vector `$plus` bytes into step `$i` of 4 columns of magnitudes and signs after byte `$at`.
-macro_rules! signed_code {
-    ($to:tt $at:tt $i:tt $plus:tt) => {
-        concat!("vmovdqa ", $to, ", [{w} + ", $at, " + 128*", $i, " + ", $plus, "]\n")
-    };
-}
-
 /// Magnitudes and signs of step `$i` after byte `$at`.
 macro_rules! signed_codes {
     ($at:tt $i:tt) => {
         concat!(
-            signed_code!("ymm8" $at $i 0),
-            signed_code!("ymm9" $at $i 32),
-            signed_code!("ymm10" $at $i 64),
-            signed_code!("ymm11" $at $i 96),
+            code!("ymm8" $at 128 $i 0),
+            code!("ymm9" $at 128 $i 32),
+            code!("ymm10" $at 128 $i 64),
+            code!("ymm11" $at 128 $i 96),
         )
     };
 }
