@@ -219,13 +219,16 @@ fn sin_cos_each(angle: &[f32], sin: &mut [f32], cos: &mut [f32]) {
 
 /// The tree over 16 lanes that every f32 sum ends with.
 #[inline(always)]
-pub fn tree(mut lanes: [f32; 16]) -> f32 {
-    for width in [8, 4, 2, 1] {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
+pub fn tree(lanes: [f32; 16]) -> f32 {
+    // Steps of fixed widths: a loop over widths is compiled as one, with branches for each sum.
+    let (mut eight, mut four) = ([0.0; 8], [0.0; 4]);
+    for i in 0..8 {
+        eight[i] = lanes[i] + lanes[i + 8];
     }
-    lanes[0]
+    for i in 0..4 {
+        four[i] = eight[i] + eight[i + 4];
+    }
+    (four[0] + four[2]) + (four[1] + four[3])
 }
 
 #[inline(always)]

@@ -53,8 +53,13 @@ impl Vector for Avx512 {
     const FULL: (usize, usize) = (0, 0);
 
     #[inline(always)]
-    fn vectors(_: usize, stored: bool) -> usize {
-        if stored { 1 } else { 4 }
+    fn vectors(rows: usize, stored: bool) -> usize {
+        match (stored, rows) {
+            // Three sums wait for each other, six do not.
+            (true, 3) => 2,
+            (true, _) => 1,
+            (false, _) => 4,
+        }
     }
 
     #[inline(always)]
