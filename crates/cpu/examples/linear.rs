@@ -118,7 +118,16 @@ fn rate(spec: &PanelSpec, bytes: &[u8], isa: Isa, tokens: usize) -> f64 {
     best_rate(|| {
         let weights = copies.next().expect("at least one copy");
         let panels = 0..spec.panels();
-        let job = LinearJob { spec: *spec, weights, panels, encoding, input, tokens, out };
+        let job = LinearJob {
+            spec: *spec,
+            weights,
+            panels,
+            encoding,
+            input,
+            tokens,
+            out,
+            meanwhile: None,
+        };
         // SAFETY: one call at a time.
         unsafe { linear(isa, &job, &mut scratch) };
     })

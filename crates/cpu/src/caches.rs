@@ -138,6 +138,12 @@ impl Cache {
         self.block_bytes
     }
 
+    /// Where a block lies.
+    pub fn place(&self, block: BlockId) -> Range<*const u8> {
+        let start = self.start.cast_const().wrapping_add(block.0 as usize * self.block_bytes);
+        start..start.wrapping_add(self.block_bytes)
+    }
+
     /// All of a block's bytes.
     ///
     /// # Safety

@@ -368,6 +368,11 @@ impl<'a> Compiler<'a> {
                 (self.limits.context as usize).div_ceil(SPLIT) + 1
             }
         };
+        let mut later = self.program.ops.iter().skip_while(|o| !std::ptr::eq(*o, op)).skip(1);
+        let next_cache = later.find_map(|op| match op {
+            Op::Attend { source: AttendSource::Cache(cache), .. } => Some(cache.0 as usize),
+            _ => None,
+        });
         let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
         let kernel = attend::Attend {
             q,
@@ -380,6 +385,7 @@ impl<'a> Compiler<'a> {
             mask: *mask,
             sinks: sinks.map(|w| self.weight(w)),
             source,
+            next_cache,
             store,
             items: list,
             counter: self.wants.counters,

@@ -16,7 +16,7 @@ use tokenmill_ir::{
 use crate::attend::{self, Item, ItemSource, plan_items};
 use crate::caches::{Cache, block_bytes};
 use crate::isa::Isa;
-use crate::linear::Line;
+use crate::linear::{Line, Meanwhile};
 use crate::memory::{Buffer, Parts};
 use crate::plan::{Cols, NARROW, Place, Plan, Split, Width, case_of};
 use crate::pool::{Pool, Worker};
@@ -32,6 +32,8 @@ pub(crate) trait Kernel: Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub lines: Vec<Line>,
+    /// What products ask memory for.
+    pub meanwhile: Meanwhile,
     pub attention: attend::Scratch,
     pub sample: SampleScratch,
     /// A row of logits, or whatever a kernel needs.
@@ -292,6 +294,7 @@ impl CpuExecutable {
         let oom = crate::weight::out_of_memory;
         let scratch = (0..workers).map(|_| Scratch {
             lines: vec![Line::ZERO; c.wants.lines],
+            meanwhile: Meanwhile::default(),
             attention: c.wants.attention.scratch(),
             sample: SampleScratch::new(vocab),
             row: vec![0.0; c.wants.row.max(vocab)],

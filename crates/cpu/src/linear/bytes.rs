@@ -18,7 +18,9 @@ use super::kind::Expands;
 use super::nibbles::SIGNS_TOKENS;
 use super::vector::Vector;
 use super::walk::{Loud, Louds, NO_LIST, Walk};
-use super::{Line, LinearJob, WIDE_LINES, groups, kind, list_lines, parts, run_of, tiles_at_once};
+use super::{
+    Line, LinearJob, Meanwhile, WIDE_LINES, groups, kind, list_lines, parts, run_of, tiles_at_once,
+};
 
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;
@@ -82,6 +84,8 @@ pub(super) struct ByteTile {
     pub ahead: *const u8,
     ahead_lines: usize,
     ahead_left: usize,
+    /// What else memory is asked for, or null.
+    meanwhile: *const Meanwhile,
 }
 
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
@@ -169,6 +173,7 @@ impl ByteTile {
             ahead: std::ptr::null(),
             ahead_lines: 0,
             ahead_left: 0,
+            meanwhile: job.meanwhile.map_or(std::ptr::null(), std::ptr::from_ref),
         }
     }
 }
@@ -350,6 +355,15 @@ impl ByteTile {
             ahead = ahead.wrapping_add(64);
         }
         ahead
+    }
+
+    /// Asks memory for what is wanted after all products.
+    #[inline(always)]
+    pub fn ask_meanwhile(&self) {
+        // SAFETY: null, or the job's.
+        if let Some(meanwhile) = unsafe { self.meanwhile.as_ref() } {
+            meanwhile.ask();
+        }
     }
 
     /// The first token's line of a block.

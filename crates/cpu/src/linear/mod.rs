@@ -57,6 +57,7 @@ mod encode512;
 mod floats;
 #[cfg(target_arch = "x86_64")]
 mod kind;
+mod meanwhile;
 #[cfg(target_arch = "x86_64")]
 mod nibbles;
 #[cfg(target_arch = "x86_64")]
@@ -78,6 +79,7 @@ use tokenmill_quant::panel::{PANEL_ROWS, PanelLayout, PanelSpec};
 
 use crate::isa::Isa;
 pub use encode::{Encoding, Line};
+pub use meanwhile::Meanwhile;
 
 /// Arithmetic of a whole model: part of the key under which results repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,6 +132,8 @@ pub struct LinearJob<'a> {
     pub tokens: usize,
     /// Where y\[t\]\[n\] goes: element t·stride + n.
     pub out: OutView<'a>,
+    /// What memory is asked for meanwhile, if anything.
+    pub meanwhile: Option<&'a Meanwhile>,
 }
 
 impl LinearJob<'_> {

@@ -209,6 +209,7 @@ macro_rules! tile_of {
                         }
                     }
                     walk.ask_ahead::<2>(t);
+                    t.ask_meanwhile();
                     if !walk.next::<{ kind::$kind }, 2, C>(t) {
                         break;
                     }

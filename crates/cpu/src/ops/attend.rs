@@ -4,14 +4,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokenmill_ir::Mask;
+use tokenmill_ir::{BlockId, Mask};
 
 use super::rotate::Store;
-use crate::attend::{AttendJob, Item, Keys, Rows, SPLIT, attend, attend_split, join_splits};
+use crate::attend::{
+    AttendJob, BLOCK_TOKENS, Item, Keys, Rows, SPLIT, attend, attend_split, join_splits,
+};
 use crate::caches::Shape;
 use crate::exec::{Job, Kernel};
+use crate::isa::Isa;
 use crate::memory::Parts;
-use crate::plan::{Cols, NARROW};
+use crate::plan::{Cols, NARROW, Width};
 use crate::weight::Weight;
 
 /// Where keys and values are.
@@ -38,6 +41,8 @@ pub(crate) struct Attend {
     pub mask: Mask,
     pub sinks: Option<Arc<Weight>>,
     pub source: Source,
+    /// Index of the cache that the next attention of the step reads.
+    pub next_cache: Option<usize>,
     /// Keys and values to store first, with few tokens.
     pub store: Option<Store>,
     /// Which list of items, and which counter.
@@ -159,6 +164,26 @@ impl Attend {
     }
 }
 
+impl Attend {
+    /// Has products ask for keys and values of the next layer, those that are attended to first. Between prompts and
+    /// few tokens only: with few tokens products read as fast as memory gives, prompts seldom wait for keys.
+    fn ask_for_next(&self, job: &Job<'_>) {
+        let step = job.step;
+        // SAFETY: used here only.
+        let meanwhile = unsafe { &mut job.scratch().meanwhile };
+        let cache = self.next_cache.map(|next| &step.caches[next]);
+        let worth = step.width == Width::Middle && step.isa == Isa::Avx512Bf16;
+        let Some(cache) = cache.filter(|_| worth) else { return meanwhile.ask_for([]) };
+        let (workers, worker) = (job.worker.count(), job.worker.index());
+        let spans = step.batch.spans.iter().rev().skip(worker).step_by(workers);
+        meanwhile.ask_for(spans.flat_map(|span| {
+            let blocks = ((span.context + span.len) as usize).div_ceil(BLOCK_TOKENS);
+            let table = &job.table(span, cache)[..blocks];
+            table.iter().filter(|&&block| block != BlockId::NONE).map(|&block| cache.place(block))
+        }));
+    }
+}
+
 impl Kernel for Attend {
     fn run(&self, job: &Job<'_>) {
         let Some(work) = self.work(job) else { return };
@@ -167,6 +192,7 @@ impl Kernel for Attend {
             self.few(job, &work, items);
         } else {
             self.many(job, &work, items);
+            self.ask_for_next(job);
         }
     }
 }

@@ -98,6 +98,7 @@ impl Product {
             let first = self.out.start + panels.row + rows.start * stride;
             let first = job.start(self.out.place).add(first);
             let out = OutView::new(std::slice::from_raw_parts_mut(first, len), stride);
+            let scratch = job.scratch();
             let work = LinearJob {
                 spec: panels.spec,
                 weights: panels.bytes(),
@@ -106,8 +107,9 @@ impl Product {
                 input,
                 tokens,
                 out,
+                meanwhile: Some(&scratch.meanwhile),
             };
-            linear(job.step.isa, &work, &mut job.scratch().lines);
+            linear(job.step.isa, &work, &mut scratch.lines);
         }
         self.after(job, panels, range, rows);
     }

@@ -1,0 +1,118 @@
+//! What memory is asked for while products compute.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+/// Ranges of memory that will be read soon: tiles of expanded panels ask for some lines of them at every block.
+///
+/// With many sequences a step reads keys and values as fast as memory gives them, and cores wait; products leave
+/// memory idle. A request is into the second-level cache: what does not stay there is in the last one.
+#[derive(Debug)]
+pub struct Meanwhile {
+    ranges: Vec<Range<*const u8>>,
+    /// The range that is being asked for, and from where on.
+    range: Cell<usize>,
+    at: Cell<*const u8>,
+    end: Cell<*const u8>,
+}
+
+// SAFETY: the addresses are only asked for, never read.
+unsafe impl Send for Meanwhile {}
+
+impl Default for Meanwhile {
+    fn default() -> Self {
+        let nothing = std::ptr::null();
+        Meanwhile {
+            ranges: Vec::with_capacity(Self::MOST_RANGES),
+            range: Cell::new(0),
+            at: Cell::new(nothing),
+            end: Cell::new(nothing),
+        }
+    }
+}
+
+impl Meanwhile {
+    /// Ranges taken at most.
+    const MOST_RANGES: usize = 128;
+    /// Bytes taken at most: twice a second-level cache, so that all workers' fit the last one.
+    const MOST_BYTES: usize = 2 << 20;
+    /// Lines asked for at a block of a tile. Measured on Zen 4 (bench/NOTES.md).
+    const LINES: usize = 6;
+
+    /// Asks for these ranges from now on, in order, and for nothing else: as many as are worth it.
+    pub fn ask_for(&mut self, ranges: impl IntoIterator<Item = Range<*const u8>>) {
+        self.ranges.clear();
+        let mut bytes = 0;
+        let mut fits = |range: &Range<*const u8>| {
+            bytes += range.end.addr() - range.start.addr();
+            bytes <= Self::MOST_BYTES
+        };
+        let fitting = ranges.into_iter().take(Self::MOST_RANGES).take_while(|range| fits(range));
+        self.ranges.extend(fitting);
+        self.range.set(0);
+        self.end.set(self.at.get());
+    }
+
+    /// Asks for some lines.
+    #[inline(always)]
+    pub(super) fn ask(&self) {
+        if self.at.get() >= self.end.get() {
+            let Some(range) = self.ranges.get(self.range.get()) else { return };
+            self.range.set(self.range.get() + 1);
+            self.at.set(range.start);
+            self.end.set(range.end);
+        }
+        let at = self.at.get();
+        for line in 0..Self::LINES {
+            prefetch(at.wrapping_add(64 * line));
+        }
+        self.at.set(at.wrapping_add(64 * Self::LINES));
+    }
+}
+
+/// Asks for a line that may not exist.
+#[inline(always)]
+fn prefetch(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch may name any address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asks_for_every_range_in_order_and_no_more_than_is_worth_it() {
+        let at = |i: usize| std::ptr::without_provenance::<u8>(i << 16);
+        let range = |i: usize, lines: usize| at(i)..at(i).wrapping_add(64 * lines);
+        let mut meanwhile = Meanwhile::default();
+        meanwhile.ask();
+        assert!(meanwhile.at.get().is_null(), "nothing to ask for");
+        meanwhile.ask_for([range(1, 13), range(2, 6)]);
+        let mut asked = Vec::new();
+        for _ in 0..6 {
+            meanwhile.ask();
+            asked.push(meanwhile.at.get().addr());
+        }
+        let first = 1 << 16;
+        let second = (2 << 16) + 6 * 64;
+        assert_eq!(asked, [first + 384, first + 768, first + 1152, second, second, second]);
+        // Other ranges take the place of those that are left.
+        meanwhile.ask_for([range(1, 13)]);
+        meanwhile.ask();
+        meanwhile.ask_for([range(3, 1)]);
+        meanwhile.ask();
+        assert_eq!(meanwhile.at.get().addr(), (3 << 16) + 384);
+        meanwhile.ask_for((0..1000).map(|i| range(i, 1000)));
+        assert_eq!(meanwhile.ranges.len(), Meanwhile::MOST_BYTES / 64_000);
+        meanwhile.ask_for((0..1000).map(|i| range(i, 1)));
+        assert_eq!(meanwhile.ranges.len(), Meanwhile::MOST_RANGES);
+        assert_eq!(meanwhile.ranges.capacity(), Meanwhile::MOST_RANGES, "grows in no step");
+    }
+}
