@@ -141,10 +141,13 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
     let k = floats(&mut scratch.k[half * BLOCK_TOKENS / GROUP..]);
     let v = floats(&mut scratch.v[half * BLOCK_TOKENS * v_cols / W::PER_STEP / GROUP..]);
     if W::TWO_ROWS {
-        let half = &mut place.seen_pairs[half * BLOCK_TOKENS / 2..];
-        for (pair, bits) in half.iter_mut().take(BLOCK_TOKENS / 2).enumerate() {
-            let seen = |slot: usize, bits: u32| if slots.contains(&slot) { bits } else { 0 };
-            *bits = seen(2 * pair, 0xffff_0000) | seen(2 * pair + 1, 0xffff);
+        let half = &mut place.seen_pairs[half * BLOCK_TOKENS / 2..][..BLOCK_TOKENS / 2];
+        half.fill(u32::MAX);
+        if slots.len() < BLOCK_TOKENS {
+            for (pair, bits) in half.iter_mut().enumerate() {
+                let seen = |slot: usize, bits: u32| if slots.contains(&slot) { bits } else { 0 };
+                *bits = seen(2 * pair, 0xffff_0000) | seen(2 * pair + 1, 0xffff);
+            }
         }
     }
     let (to_keys, to_values) = floats(&mut scratch.scales).split_at_mut(TILE);

@@ -33,9 +33,9 @@ impl Default for Meanwhile {
 
 impl Meanwhile {
     /// Ranges taken at most.
-    const MOST_RANGES: usize = 128;
-    /// Bytes taken at most: twice a second-level cache, so that all workers' fit the last one.
-    const MOST_BYTES: usize = 2 << 20;
+    const MOST_RANGES: usize = 512;
+    /// Bytes taken at most, a core's part of a last cache.
+    const MOST_BYTES: usize = 4 << 20;
     /// Lines asked for at a block of a tile. Measured on Zen 4 (bench/NOTES.md).
     const LINES: usize = 6;
 
