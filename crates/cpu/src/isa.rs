@@ -1,5 +1,7 @@
 //! Instruction sets the kernels are written for, and what this machine has.
 
+use std::sync::OnceLock;
+
 /// An instruction set with kernels of its own. All give the same bits; later ones are faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
@@ -40,7 +42,13 @@ impl Isa {
     }
 
     /// Whether this machine runs it.
+    #[inline]
     pub fn is_available(self) -> bool {
+        static FOUND: OnceLock<[bool; Isa::ALL.len()]> = OnceLock::new();
+        FOUND.get_or_init(|| Isa::ALL.map(Isa::find))[self as usize]
+    }
+
+    fn find(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
@@ -96,11 +104,10 @@ mod bf16 {
     type Words = [u32; 16];
 
     /// Whether `vdpbf16ps` is an fma of the high halves and then one of the low halves, as far as its
-    /// inputs allow no subnormal: tried once on some thousand sums, most of which round in both steps.
+    /// inputs allow no subnormal: tried on some thousand sums, most of which round in both steps.
     pub(super) fn is_exact() -> bool {
-        static EXACT: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
         // SAFETY: asked for only where the processor has it.
-        *EXACT.get_or_init(|| check(|sum, a, b| unsafe { dot(sum, a, b) }))
+        check(|sum, a, b| unsafe { dot(sum, a, b) })
     }
 
     #[target_feature(enable = "avx512f,avx512bf16")]
@@ -154,19 +161,14 @@ mod amx {
     #[cfg(target_os = "linux")]
     pub(super) fn is_granted() -> bool {
         use std::arch::x86_64::__cpuid_count;
-        static GRANTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
         /// `arch_prctl`: ask for a state component, for all threads of the process.
         const REQUEST_PERMISSION: libc::c_long = 0x1023;
         const TILE_DATA: libc::c_long = 18;
-        *GRANTED.get_or_init(|| {
-            // Bits 24 and 25 of EDX in leaf 7: tiles, int8.
-            let has_tiles = __cpuid_count(7, 0).edx >> 24 & 3 == 3;
-            // SAFETY: the call changes nothing but what the process may use.
-            has_tiles
-                && unsafe {
-                    libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0
-                }
-        })
+        // Bits 24 and 25 of EDX in leaf 7: tiles, int8.
+        let has_tiles = __cpuid_count(7, 0).edx >> 24 & 3 == 3;
+        // SAFETY: the call changes nothing but what the process may use.
+        has_tiles
+            && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
     }
 
     #[cfg(not(target_os = "linux"))]

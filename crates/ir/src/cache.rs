@@ -27,6 +27,7 @@ impl KvFormat {
     }
 
     /// Formats of keys and of values.
+    #[inline]
     pub const fn parts(self) -> (Self, Self) {
         match self {
             Self::K8V4 => (Self::Int8, Self::Int4),

@@ -40,6 +40,7 @@ pub struct KvLayout {
 
 impl KvLayout {
     /// Bytes of a block: block `b` of a cache starts at byte `b · block_bytes()`.
+    #[inline]
     pub const fn block_bytes(&self) -> usize {
         self.kv_heads * self.head_bytes()
     }
@@ -50,11 +51,13 @@ impl KvLayout {
     }
 
     /// Formats of keys and of values.
+    #[inline]
     pub(super) const fn formats(&self) -> (KvFormat, KvFormat) {
         self.format.parts()
     }
 
     /// Bytes of a head in a block.
+    #[inline]
     pub(super) const fn head_bytes(&self) -> usize {
         let (keys, values) = self.formats();
         let scales = scale_bytes(keys, self.k_dim) + scale_bytes(values, self.v_dim);
@@ -62,6 +65,7 @@ impl KvLayout {
     }
 
     /// Bytes of the keys of a head, which come first.
+    #[inline]
     pub(super) const fn key_bytes(&self) -> usize {
         BLOCK_TOKENS
             * match self.formats().0 {
@@ -72,6 +76,7 @@ impl KvLayout {
             }
     }
 
+    #[inline]
     const fn value_bytes(&self) -> usize {
         BLOCK_TOKENS
             * match self.formats().1 {
@@ -83,11 +88,13 @@ impl KvLayout {
     }
 
     /// First byte of a head in a block.
+    #[inline]
     pub(super) const fn head_at(&self, block: usize, head: usize) -> usize {
         block * self.block_bytes() + head * self.head_bytes()
     }
 
     /// The parts of a head: keys, values, scales of keys, scales of values.
+    #[inline]
     pub(super) fn split<'a>(&self, head: &'a [u8]) -> [&'a [u8]; 4] {
         let (keys, rest) = head[..self.head_bytes()].split_at(self.key_bytes());
         let (values, scales) = rest.split_at(self.value_bytes());
@@ -221,6 +228,7 @@ impl KvLayout {
 }
 
 /// Bytes of the scales of a head's keys or values.
+#[inline]
 const fn scale_bytes(format: KvFormat, dim: usize) -> usize {
     BLOCK_TOKENS
         * match format {

@@ -85,11 +85,13 @@ pub struct Group {
 
 impl Group {
     /// Codes of one block.
+    #[inline]
     pub const fn block_bytes(&self) -> usize {
         self.low_bytes + self.high_bytes
     }
 
     /// The whole group.
+    #[inline]
     pub const fn bytes(&self) -> usize {
         self.scale_bytes + self.blocks * self.block_bytes()
     }
@@ -133,6 +135,7 @@ impl PanelLayout {
     }
 
     /// Group sizes of a layout of codes and scales; `None` for plain floats.
+    #[inline]
     pub const fn group(self) -> Option<Group> {
         let (blocks, scale_bytes, low_bytes, high_bytes) = match self {
             PanelLayout::Zero4 => (2, 64, 256, 0),
@@ -199,6 +202,7 @@ impl PanelLayout {
     }
 
     /// Bytes of one panel of `cols` columns.
+    #[inline]
     pub const fn panel_bytes(self, cols: usize) -> usize {
         match self {
             PanelLayout::Bf16 => cols.div_ceil(2) * 4 * PANEL_ROWS,
@@ -310,36 +314,43 @@ impl PanelSpec {
     }
 
     /// The stored format the rows come in.
+    #[inline]
     pub const fn format(&self) -> FormatId {
         self.format
     }
 
     /// The layout they are repacked into.
+    #[inline]
     pub const fn layout(&self) -> PanelLayout {
         self.layout
     }
 
     /// Output rows, without padding.
+    #[inline]
     pub const fn rows(&self) -> usize {
         self.rows
     }
 
     /// Columns: weights in a row.
+    #[inline]
     pub const fn cols(&self) -> usize {
         self.cols
     }
 
     /// Number of panels of 16 rows; the last may be part padding.
+    #[inline]
     pub const fn panels(&self) -> usize {
         self.rows.div_ceil(PANEL_ROWS)
     }
 
     /// Bytes of one panel: a multiple of 64.
+    #[inline]
     pub const fn panel_bytes(&self) -> usize {
         self.layout.panel_bytes(self.cols)
     }
 
     /// Bytes of the whole matrix.
+    #[inline]
     pub const fn bytes(&self) -> usize {
         self.panel_bytes() * self.panels()
     }
