@@ -324,6 +324,24 @@ impl<'a> Compiler<'a> {
         self.draft.push(kernel, split, &reads, &writes);
     }
 
+    /// Which list of items has this source and these heads.
+    fn items(&mut self, items: (ItemSource, usize, usize)) -> usize {
+        let known = self.wants.items.iter().position(|known| *known == items);
+        known.unwrap_or_else(|| {
+            self.wants.items.push(items);
+            self.wants.items.len() - 1
+        })
+    }
+
+    /// Index of the cache that the next attention after `op` reads.
+    fn next_cache(&self, op: &Op) -> Option<usize> {
+        let mut later = self.program.ops.iter().skip_while(|o| !std::ptr::eq(*o, op)).skip(1);
+        later.find_map(|op| match op {
+            Op::Attend { source: AttendSource::Cache(cache), .. } => Some(cache.0 as usize),
+            _ => None,
+        })
+    }
+
     fn attend(&mut self, op: &Op) -> Done {
         let Op::Attend { q, heads, source, kv_heads, v_dim, scale, mask, softcap, sinks, out } = op
         else {
@@ -355,12 +373,7 @@ impl<'a> Compiler<'a> {
         want.group = want.group.max(heads / kv_heads);
         want.k_dim = want.k_dim.max(q.cols / heads);
         want.v_dim = want.v_dim.max(v_dim);
-        let items = (item_source, heads, kv_heads);
-        let known = self.wants.items.iter().position(|known| *known == items);
-        let list = known.unwrap_or(self.wants.items.len());
-        if known.is_none() {
-            self.wants.items.push(items);
-        }
+        let items = self.items((item_source, heads, kv_heads));
         // One more where a window begins within a split, one for the tokens of the step.
         let max_splits = match mask {
             Mask::Window(n) | Mask::Chunk(n) => (*n as usize).div_ceil(SPLIT) + 2,
@@ -368,11 +381,6 @@ impl<'a> Compiler<'a> {
                 (self.limits.context as usize).div_ceil(SPLIT) + 1
             }
         };
-        let mut later = self.program.ops.iter().skip_while(|o| !std::ptr::eq(*o, op)).skip(1);
-        let next_cache = later.find_map(|op| match op {
-            Op::Attend { source: AttendSource::Cache(cache), .. } => Some(cache.0 as usize),
-            _ => None,
-        });
         let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
         let kernel = attend::Attend {
             q,
@@ -385,9 +393,9 @@ impl<'a> Compiler<'a> {
             mask: *mask,
             sinks: sinks.map(|w| self.weight(w)),
             source,
-            next_cache,
+            next_cache: self.next_cache(op),
             store,
-            items: list,
+            items,
             counter: self.wants.counters,
             parts,
             max_splits,
