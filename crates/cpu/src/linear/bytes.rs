@@ -7,6 +7,7 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
+use std::arch::asm;
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
 
@@ -355,6 +356,20 @@ impl ByteTile {
             ahead = ahead.wrapping_add(64);
         }
         ahead
+    }
+
+    /// Asks for the lines that C tokens' results on W adjacent panels go to: nobody has touched them for long, stores
+    /// leave in order, and those of the tile that follows would wait behind them.
+    #[inline(always)]
+    pub fn ask_for_results<const W: usize, const C: usize>(&self) {
+        for i in 0..if self.waits() { 0 } else { W * C } {
+            let line = self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS);
+            // SAFETY: a prefetch may name any address, and does nothing on processors without this one. (The
+            // intrinsic becomes one for reading, unless all code is compiled for processors that have it.)
+            unsafe {
+                asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+            }
+        }
     }
 
     /// Asks memory for what is wanted after all products.

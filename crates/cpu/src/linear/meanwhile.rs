@@ -1,5 +1,7 @@
 //! What memory is asked for while products compute.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -37,6 +39,7 @@ impl Meanwhile {
     /// Bytes taken at most, a core's part of a last cache.
     const MOST_BYTES: usize = 4 << 20;
     /// Lines asked for at a block of a tile. Measured on Zen 4 (bench/NOTES.md).
+    #[cfg(target_arch = "x86_64")]
     const LINES: usize = 6;
 
     /// Asks for these ranges from now on, in order, and for nothing else: as many as are worth it.
@@ -54,6 +57,7 @@ impl Meanwhile {
     }
 
     /// Asks for some lines.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) fn ask(&self) {
         if self.at.get() >= self.end.get() {
@@ -64,26 +68,14 @@ impl Meanwhile {
         }
         let at = self.at.get();
         for line in 0..Self::LINES {
-            prefetch(at.wrapping_add(64 * line));
+            // SAFETY: a prefetch may name any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(64 * line).cast()) };
         }
         self.at.set(at.wrapping_add(64 * Self::LINES));
     }
 }
 
-/// Asks for a line that may not exist.
-#[inline(always)]
-fn prefetch(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch may name any address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(line.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 

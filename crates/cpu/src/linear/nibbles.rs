@@ -693,7 +693,7 @@ unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add, single: Ad
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         begin::<C>(t);
-        ask_for_results::<C>(t);
+        t.ask_for_results::<1, C>();
         let (mut louds, mut ahead) = (t.louds, t.ahead);
         let mut blocks = t.first..t.end;
         let (mut weights, mut line) = (t.weights, t.line(blocks.start));
@@ -732,23 +732,6 @@ unsafe fn begin<const C: usize>(t: &ByteTile) {
         for c in 0..C {
             // SAFETY: where the block looks for them.
             unsafe { V::store_floats(V::float(V::same(0)), t.chain(c, 0)) };
-        }
-    }
-}
-
-/// Asks for the lines that [`end`] will store to: nobody has touched them, stores leave in order, and those of the
-/// chains of the tile that follows would wait behind them.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn ask_for_results<const C: usize>(t: &ByteTile) {
-    if !t.waits() {
-        for c in 0..C {
-            let line = t.out.wrapping_add(c * t.stride);
-            // SAFETY: a prefetch may name any address, and does nothing on processors without this one. (The
-            // intrinsic becomes one for reading, unless all code is compiled for processors that have it.)
-            unsafe {
-                asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-            }
         }
     }
 }

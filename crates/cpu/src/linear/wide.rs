@@ -171,7 +171,7 @@ macro_rules! tile_of {
             // SAFETY: reads the tile's panels and tokens only, and writes its results.
             unsafe {
                 let [$([mut $x, mut $y]),+] = load::<C>(t);
-                ask_for_results::<C>(t);
+                t.ask_for_results::<2, C>();
                 let mut walk = Walk::new::<C>(t);
                 loop {
                     let zero = walk.line.cast::<u32>().add(t.start);
@@ -286,27 +286,6 @@ unsafe fn load<const C: usize>(t: &ByteTile) -> [[__m512; 2]; C] {
         }
     }
     chains
-}
-
-/// Asks for the lines that [`store`] will write results to: nobody has touched them for long, and the next tile's
-/// stores would wait behind them.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn ask_for_results<const C: usize>(t: &ByteTile) {
-    if !t.waits() {
-        for c in 0..C {
-            let line = t.out.wrapping_add(c * t.stride);
-            // SAFETY: a prefetch may name any address.
-            unsafe {
-                asm!(
-                    "prefetchw [{0}]",
-                    "prefetchw [{0} + 64]",
-                    in(reg) line,
-                    options(nostack, preserves_flags, readonly)
-                );
-            }
-        }
-    }
 }
 
 /// Stores the chains of each token: to wait, or as results, the rows that exist.
