@@ -83,7 +83,7 @@ pub(super) struct ByteTile {
     /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
     /// how many there are.
     pub ahead: *const u8,
-    ahead_lines: usize,
+    pub ahead_lines: usize,
     ahead_left: usize,
     /// What else memory is asked for, or null.
     meanwhile: *const Meanwhile,
@@ -370,6 +370,12 @@ impl ByteTile {
                 asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
             }
         }
+    }
+
+    /// Whether memory is asked for what is wanted after all products.
+    #[inline(always)]
+    pub fn asks_meanwhile(&self) -> bool {
+        !self.meanwhile.is_null()
     }
 
     /// Asks memory for what is wanted after all products.

@@ -121,7 +121,7 @@ pub(super) struct Walk {
     block: usize,
     /// Loud blocks of the 32 that `block` is among, from `block` on.
     loud: u32,
-    ahead: *const u8,
+    pub ahead: *const u8,
 }
 
 impl Walk {
@@ -133,6 +133,25 @@ impl Walk {
             unsafe { (loud_blocks::<C>(t, t.first / 32) >> (t.first % 32), t.input.add(t.first)) };
         let (scales, ahead) = (t.weights, t.ahead);
         Walk { scales, b: 0, line, second: false, block: t.first, loud, ahead }
+    }
+
+    /// How many blocks from this on a tile may go over at once: up to the first that is loud.
+    #[inline(always)]
+    pub fn stretch(&self, t: &ByteTile) -> usize {
+        if self.second || t.asks_meanwhile() {
+            return 1;
+        }
+        let quiet = self.loud.trailing_zeros() as usize;
+        (quiet + 1).min(32 - self.block % 32).min(t.end - self.block)
+    }
+
+    /// Passes `blocks` that are not loud.
+    #[inline(always)]
+    pub fn skip<const KIND: u8, const W: usize>(&mut self, blocks: usize) {
+        self.block += blocks;
+        self.loud >>= blocks;
+        self.line = self.line.wrapping_add(blocks);
+        self.scales = self.scales.wrapping_add(blocks * W * const { kind::sizes(KIND).group });
     }
 
     /// Whether the block is loud for any token, and these are not its second lines.

@@ -1,6 +1,6 @@
 //! The int8 chain on expanded panels with AVX-512: two panels × up to six tokens.
 //!
-//! 12 integer sums, 12 f32 chains, two lines of codes and two words of a token: 28 registers. The
+//! 12 integer sums, 12 f32 chains, two lines of codes and a word of a token: 27 registers. The
 //! compiler would spill some, so a block is written out in assembly. For 32 columns a chain
 //! costs 8 dot products and 2 other operations on the two ports that do both, so 80 % of the
 //! dot-product rate is the most there is (3 operations with minima: 73 %; 4 with two scales: 67 %).
@@ -18,9 +18,6 @@ use super::{Line, kind};
 /// Most tokens of a tile.
 pub(super) const TOKENS: usize = 6;
 
-/// What the integer sums start from where there is no zero point.
-static BIAS_WORD: i32 = BIAS;
-
 /// Runs a tile of 1 to 6 tokens.
 ///
 /// # Safety
@@ -36,22 +33,28 @@ pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
     unsafe { of_kind[tokens - 1](t) }
 }
 
-// A token is a list in brackets: its two f32 chains, the registers of its two integer sums, its
-// address as a base (`a` for tokens 0–2, `b` for 3–5) and what is added.
+// A token is a list in brackets: its two f32 chains, the registers of its two integer sums, the name of its
+// address and its number. Its words are read where they are used, which costs the front end of the processor
+// nothing (an address with an index would be taken apart).
 
 /// Step `$i` of 4 columns after word `$word` and byte `$at`: two lines of codes, dot products.
 macro_rules! dots {
-    ($at:tt $word:tt $i:tt $([$x:ident $y:ident $i0:tt $i1:tt $base:tt $plus:tt])+) => {
+    ($at:tt $word:tt $i:tt $([$x:ident $y:ident $i0:tt $i1:tt $a:ident $n:tt])+) => {
         concat!(
             "vmovdqa64 zmm24, [{w} + ", $at, " + 128*", $i, "]\n",
             "vmovdqa64 zmm25, [{w} + ", $at, " + 128*", $i, " + 64]\n",
             $(
-                "vpbroadcastd zmm26, dword ptr [{", $base, "}", $plus,
-                " + 4*", $word, " + 4*", $i, "]\n",
-                "vpdpbusd zmm", $i0, ", zmm24, zmm26\n",
-                "vpdpbusd zmm", $i1, ", zmm25, zmm26\n",
+                "vpdpbusd zmm", $i0, ", zmm24, ", word!($a $word $i), "\n",
+                "vpdpbusd zmm", $i1, ", zmm25, ", word!($a $word $i), "\n",
             )+
         )
+    };
+}
+
+/// Word `$word` + `$i` of a token in all lanes.
+macro_rules! word {
+    ($a:ident $word:tt $i:tt) => {
+        concat!("dword ptr [{", stringify!($a), "} + 4*", $word, " + 4*", $i, "]{{1to16}}")
     };
 }
 
@@ -69,35 +72,34 @@ macro_rules! half {
 
 /// The integer sums start from word `$word` after that of the zero point.
 macro_rules! start {
-    ($word:tt $([$x:ident $y:ident $i0:tt $i1:tt $base:tt $plus:tt])+) => {
+    ($word:tt $([$x:ident $y:ident $i0:tt $i1:tt $a:ident $n:tt])+) => {
         concat!($(
-            "vpbroadcastd zmm", $i0, ", dword ptr [{z", $base, "}", $plus, " + 4*", $word, "]\n",
-            "vpbroadcastd zmm", $i1, ", dword ptr [{z", $base, "}", $plus, " + 4*", $word, "]\n",
+            "vpbroadcastd zmm", $i0, ", dword ptr [{", stringify!($a), "} + 4*{z} + 4*", $word, "]\n",
+            "vmovdqa64 zmm", $i1, ", zmm", $i0, "\n",
         )+)
     };
 }
 
 /// The integer sums start from the bias.
 macro_rules! start_even {
-    ($([$x:ident $y:ident $i0:tt $i1:tt $base:tt $plus:tt])+) => {
+    ($([$x:ident $y:ident $i0:tt $i1:tt $a:ident $n:tt])+) => {
         concat!($(
-            "vpbroadcastd zmm", $i0, ", dword ptr [{bias}]\n",
-            "vpbroadcastd zmm", $i1, ", dword ptr [{bias}]\n",
+            "vmovdqa64 zmm", $i0, ", {bias}\n",
+            "vmovdqa64 zmm", $i1, ", {bias}\n",
         )+)
     };
 }
 
 /// chain = fma(fma(sum, s, −s·1.5·2²³), S, chain), with S from byte `$at` on.
 macro_rules! scale {
-    ($at:tt $([$x:ident $y:ident $i0:tt $i1:tt $base:tt $plus:tt])+) => {
+    ($at:tt $([$x:ident $y:ident $i0:tt $i1:tt $a:ident $n:tt])+) => {
         concat!(
             "vmovaps zmm24, [{w} + ", $at, "]\n",
             "vmovaps zmm25, [{w} + ", $at, " + 64]\n",
             $(
-                "vbroadcastss zmm26, dword ptr [{", $base, "}", $plus, " + 4*8]\n",
-                "vbroadcastss zmm27, dword ptr [{", $base, "}", $plus, " + 4*9]\n",
-                "vfmadd132ps zmm", $i0, ", zmm27, zmm26\n",
-                "vfmadd132ps zmm", $i1, ", zmm27, zmm26\n",
+                "vbroadcastss zmm26, dword ptr [{", stringify!($a), "} + 4*9]\n",
+                "vfmadd132ps zmm", $i0, ", zmm26, ", word!($a 8 0), "\n",
+                "vfmadd132ps zmm", $i1, ", zmm26, ", word!($a 8 0), "\n",
                 "vfmadd231ps {", stringify!($x), "}, zmm", $i0, ", zmm24\n",
                 "vfmadd231ps {", stringify!($y), "}, zmm", $i1, ", zmm25\n",
             )+
@@ -107,14 +109,13 @@ macro_rules! scale {
 
 /// chain = fma(s·Σa, m, chain), with m from byte 128 on.
 macro_rules! min {
-    ($([$x:ident $y:ident $i0:tt $i1:tt $base:tt $plus:tt])+) => {
+    ($([$x:ident $y:ident $i0:tt $i1:tt $a:ident $n:tt])+) => {
         concat!(
             "vmovaps zmm24, [{w} + 128]\n",
             "vmovaps zmm25, [{w} + 192]\n",
             $(
-                "vbroadcastss zmm26, dword ptr [{", $base, "}", $plus, " + 4*10]\n",
-                "vfmadd231ps {", stringify!($x), "}, zmm24, zmm26\n",
-                "vfmadd231ps {", stringify!($y), "}, zmm25, zmm26\n",
+                "vfmadd231ps {", stringify!($x), "}, zmm24, ", word!($a 10 0), "\n",
+                "vfmadd231ps {", stringify!($y), "}, zmm25, ", word!($a 10 0), "\n",
             )+
         )
     };
@@ -128,7 +129,7 @@ macro_rules! one_scale {
             half!(128 0 $($token)+),
             half!(640 4 $($token)+),
             scale!(0 $($token)+),
-            "/* {bias} {b} {s} {zb} */"
+            "/* {bias} */"
         )
     };
 }
@@ -142,7 +143,7 @@ macro_rules! with_min {
             half!(768 4 $($token)+),
             scale!(0 $($token)+),
             min!($($token)+),
-            "/* {za} {b} {s} {zb} */"
+            "/* {z} */"
         )
     };
 }
@@ -157,14 +158,14 @@ macro_rules! two_scales {
             start!(1 $($token)+),
             half!(768 4 $($token)+),
             scale!(128 $($token)+),
-            "/* {bias} {b} {s} {zb} */"
+            "/* {bias} */"
         )
     };
 }
 
 /// A tile of as many tokens as are listed.
 macro_rules! tile_of {
-    ($name:ident $kind:ident $block:ident $([$x:ident $y:ident $($rest:tt)+])+) => {
+    ($name:ident $kind:ident $block:ident $([$x:ident $y:ident $i0:tt $i1:tt $a:ident $n:tt])+) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
         unsafe fn $name(t: &ByteTile) {
             const C: usize = [$(stringify!($x)),+].len();
@@ -172,25 +173,44 @@ macro_rules! tile_of {
             unsafe {
                 let [$([mut $x, mut $y]),+] = load::<C>(t);
                 t.ask_for_results::<2, C>();
+                let bias = _mm512_set1_epi32(BIAS);
                 let mut walk = Walk::new::<C>(t);
                 loop {
-                    let zero = walk.line.cast::<u32>().add(t.start);
+                    let blocks = walk.stretch(t);
                     asm!(
-                        $block!($([$x $y $($rest)+])+),
-                        w = in(reg) walk.scales,
-                        a = in(reg) walk.line,
-                        b = in(reg) walk.line.add(3 * t.lines),
-                        za = in(reg) zero,
-                        zb = in(reg) zero.add(3 * 16 * t.lines),
-                        s = in(reg) 64 * t.lines,
-                        bias = in(reg) &BIAS_WORD,
+                        "2:",
+                        $block!($([$x $y $i0 $i1 $a $n])+),
+                        $(concat!("add {", stringify!($a), "}, 64"),)+
+                        "add {w}, {size}",
+                        "mov {i}, {lines}",
+                        "jmp 4f",
+                        "3:",
+                        "prefetcht1 [{ahead}]",
+                        "prefetcht1 [{ahead} + {apart}]",
+                        "add {ahead}, 64",
+                        "4:",
+                        "dec {i}",
+                        "jns 3b",
+                        "dec {blocks}",
+                        "jnz 2b",
+                        w = inout(reg) walk.scales => _,
+                        $($a = inout(reg) walk.line.add($n * t.lines) => _,)+
+                        z = in(reg) t.start,
+                        bias = in(zmm_reg) bias,
+                        size = const 2 * kind::sizes(kind::$kind).group,
+                        blocks = inout(reg) blocks => _,
+                        i = out(reg) _,
+                        lines = in(reg) t.ahead_lines,
+                        ahead = inout(reg) walk.ahead,
+                        apart = in(reg) t.panel_bytes,
                         $($x = inout(zmm_reg) $x, $y = inout(zmm_reg) $y,)+
                         out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
                         out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _,
                         out("zmm20") _, out("zmm21") _, out("zmm22") _, out("zmm23") _,
-                        out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
-                        options(nostack, readonly, preserves_flags)
+                        out("zmm24") _, out("zmm25") _, out("zmm26") _,
+                        options(nostack, readonly)
                     );
+                    walk.skip::<{ kind::$kind }, 2>(blocks - 1);
                     if walk.is_loud() {
                         // Usually it is one token's value that is far above the rest.
                         let loud = walk.loud_tokens::<C>(t);
@@ -208,7 +228,6 @@ macro_rules! tile_of {
                             walk.pass_second();
                         }
                     }
-                    walk.ask_ahead::<2>(t);
                     t.ask_meanwhile();
                     if !walk.next::<{ kind::$kind }, 2, C>(t) {
                         break;
@@ -326,12 +345,12 @@ macro_rules! tiles {
         const $all: [unsafe fn(&ByteTile); TOKENS] = [$one, $two, $three, $four, $five, $six];
         tiles_of! {
             $kind $block []
-            $one [x0 y0 "12" "13" "a" ""]
-            $two [x1 y1 "14" "15" "a" " + {s}"]
-            $three [x2 y2 "16" "17" "a" " + 2*{s}"]
-            $four [x3 y3 "18" "19" "b" ""]
-            $five [x4 y4 "20" "21" "b" " + {s}"]
-            $six [x5 y5 "22" "23" "b" " + 2*{s}"]
+            $one [x0 y0 "12" "13" a 0]
+            $two [x1 y1 "14" "15" b 1]
+            $three [x2 y2 "16" "17" c 2]
+            $four [x3 y3 "18" "19" d 3]
+            $five [x4 y4 "20" "21" e 4]
+            $six [x5 y5 "22" "23" f 5]
         }
     };
 }
