@@ -85,7 +85,7 @@ pub(super) struct ByteTile {
     pub ahead: *const u8,
     pub ahead_lines: usize,
     ahead_left: usize,
-    /// What else memory is asked for, or null.
+    /// What else memory is asked for, or null if nothing is left.
     meanwhile: *const Meanwhile,
 }
 
@@ -155,6 +155,7 @@ impl ByteTile {
         let panel_bytes = job.spec.panel_bytes();
         let blocks = job.spec.cols() / BLOCK_COLS;
         let further = second.map_or(0, |second| second - p);
+        let meanwhile = job.meanwhile.filter(|meanwhile| meanwhile.is_left());
         ByteTile {
             weights: job.weights[p * panel_bytes..].as_ptr(),
             panel_bytes: further * panel_bytes,
@@ -174,7 +175,7 @@ impl ByteTile {
             ahead: std::ptr::null(),
             ahead_lines: 0,
             ahead_left: 0,
-            meanwhile: job.meanwhile.map_or(std::ptr::null(), std::ptr::from_ref),
+            meanwhile: meanwhile.map_or(std::ptr::null(), std::ptr::from_ref),
         }
     }
 }

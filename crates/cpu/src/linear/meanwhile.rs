@@ -56,6 +56,12 @@ impl Meanwhile {
         self.end.set(self.at.get());
     }
 
+    /// Whether anything is left to ask for.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn is_left(&self) -> bool {
+        self.at.get() < self.end.get() || self.range.get() < self.ranges.len()
+    }
+
     /// Asks for some lines.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
@@ -85,10 +91,11 @@ mod tests {
         let range = |i: usize, lines: usize| at(i)..at(i).wrapping_add(64 * lines);
         let mut meanwhile = Meanwhile::default();
         meanwhile.ask();
-        assert!(meanwhile.at.get().is_null(), "nothing to ask for");
+        assert!(meanwhile.at.get().is_null() && !meanwhile.is_left(), "nothing to ask for");
         meanwhile.ask_for([range(1, 13), range(2, 6)]);
         let mut asked = Vec::new();
-        for _ in 0..6 {
+        for call in 0..6 {
+            assert_eq!(meanwhile.is_left(), call < 4);
             meanwhile.ask();
             asked.push(meanwhile.at.get().addr());
         }
