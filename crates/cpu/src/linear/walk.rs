@@ -121,6 +121,7 @@ pub(super) struct Walk {
     block: usize,
     /// Loud blocks of the 32 that `block` is among, from `block` on.
     loud: u32,
+    /// Packed weights to ask for next.
     pub ahead: *const u8,
 }
 
@@ -135,7 +136,8 @@ impl Walk {
         Walk { scales, b: 0, line, second: false, block: t.first, loud, ahead }
     }
 
-    /// How many blocks from this on a tile may go over at once: up to the first that is loud.
+    /// How many blocks from this on a tile may go over at once: up to the first that is loud, and that too. One for
+    /// second lines, and where something is asked for after each block.
     #[inline(always)]
     pub fn stretch(&self, t: &ByteTile) -> usize {
         if self.second || t.asks_meanwhile() {
@@ -145,7 +147,7 @@ impl Walk {
         (quiet + 1).min(32 - self.block % 32).min(t.end - self.block)
     }
 
-    /// Passes `blocks` that are not loud.
+    /// Passes `blocks` that are not loud, of W panels expanded line by line.
     #[inline(always)]
     pub fn skip<const KIND: u8, const W: usize>(&mut self, blocks: usize) {
         self.block += blocks;

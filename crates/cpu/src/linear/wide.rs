@@ -177,6 +177,7 @@ macro_rules! tile_of {
                 let mut walk = Walk::new::<C>(t);
                 loop {
                     let blocks = walk.stretch(t);
+                    // After each block the requests of `ByteTile::ask_ahead`, in the loop so that they are spread.
                     asm!(
                         "2:",
                         $block!($([$x $y $i0 $i1 $a $n])+),
