@@ -443,6 +443,21 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             if KIND >= kind::WIDE {
                 walk.ask_ahead::<W>(t);
             }
+            if C > 2 && walk.is_loud() {
+                // Usually it is one token's value that is far above the rest.
+                let (loud, second) = (walk.loud_tokens::<C>(t), walk.second_line(t));
+                if 4 * loud.count_ones() <= 3 * C as u32 {
+                    for c in (0..C).filter(|c| loud >> c & 1 == 1) {
+                        let line = second.add(c * t.lines);
+                        let mut one = acc.map(|acc| [acc[c]]);
+                        add_block::<V, KIND, W, 1>(t, walk.scales, walk.b, codes, line, &mut one);
+                        for w in 0..W {
+                            acc[w][c] = one[w][0];
+                        }
+                    }
+                    walk.pass_second();
+                }
+            }
             if !walk.next::<KIND, W, C>(t) {
                 break;
             }
