@@ -65,14 +65,14 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     const TWO_STREAMS: usize = if VNNI { 0 } else { 1 };
     const AHEAD: [Ahead; 2] = [Ahead { near: PREFETCH, far: 0, scales: false }; 2];
     const FLOATS_AHEAD: Ahead = Ahead { near: 2048, far: 0, scales: false };
-    const WIDE_TOKENS: usize = if VNNI { 3 } else { nibbles::TOKENS };
+    const WIDE_TOKENS: usize = nibbles::TOKENS;
     // 12 sums too: of two panels only up to 2 tokens are added up at once.
     const PAIRS: bool = false;
     const FLOAT_TILE: (usize, usize) = (2, 6);
     const CODED_TOKENS: usize = 5;
     const E4M3_UNIT: f32 = E4M3_UNIT;
     const EXPAND_FROM: usize = 12;
-    const EXPANDS: Expands = if VNNI { Expands::Coded } else { Expands::Signs };
+    const EXPANDS: Expands = if VNNI { Expands::Bytes } else { Expands::Signs };
 
     #[inline(always)]
     unsafe fn same(bits: i32) -> __m256i {
@@ -362,6 +362,7 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 (true, 1) => byte_tile_vnni::<KIND, 1>(t),
                 (true, 2) => byte_tile_vnni::<KIND, 2>(t),
                 (true, 3) => byte_tile_vnni::<KIND, 3>(t),
+                (true, _) if KIND >= kind::WIDE => nibbles::vnni::tile::<KIND>(tokens, t),
                 (false, _) if KIND >= kind::WIDE => nibbles::tile::<KIND>(tokens, t),
                 (false, 1) => pairs::tile::<KIND, 2, 1, 2>(t),
                 (false, 2) => pairs::tile::<KIND, 1, 2, 4>(t),

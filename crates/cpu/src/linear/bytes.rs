@@ -15,13 +15,13 @@ use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
-use super::kind::Expands;
 use super::nibbles::SIGNS_TOKENS;
 use super::vector::Vector;
 use super::walk::{Loud, Louds, NO_LIST, Walk};
 use super::{
     Line, LinearJob, Meanwhile, WIDE_LINES, groups, kind, list_lines, parts, run_of, tiles_at_once,
 };
+use crate::isa::Isa;
 
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;
@@ -96,11 +96,10 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
         return unsafe { run_few::<V, KIND>(job) };
     }
     let panels = V::BYTE_TILE.0;
-    let gains = !kind::is_full(KIND) || !matches!(V::EXPANDS, Expands::Coded);
-    let expand = gains && job.tokens >= V::EXPAND_FROM;
-    let coded = const { kind::is_coded(KIND) };
+    let full = const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE };
+    let wide = !full && (const { kind::is_coded(KIND) } || job.tokens >= V::EXPAND_FROM);
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
-        let lists = const { matches!(V::EXPANDS, Expands::Signs) } && (coded || expand);
+        let lists = const { !matches!(V::ISA, Isa::Avx512) } && wide;
         let tile = ByteTile::new(job, 0, None);
         let lines = if lists { list_lines(tokens.len(), tile.blocks) } else { 0 };
         let (scratch, louds) = scratch.split_at_mut(scratch.len() - lines);
@@ -110,8 +109,6 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
         } else {
             Louds::NONE
         };
-        let full = const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE };
-        let wide = !full && (coded || expand);
         let tiles = if wide { tiles_at_once(V::ISA, tile.blocks) } else { 1 };
         for p in job.panels.clone().step_by(panels * tiles) {
             // SAFETY: passed on.

@@ -262,8 +262,6 @@ pub const fn has_signs(kind: u8) -> bool {
 /// What an instruction set expands codes to that may be any byte.
 #[derive(Clone, Copy)]
 pub enum Expands {
-    /// Only coded ones, to bytes.
-    Coded,
     /// To bytes.
     Bytes,
     /// To magnitudes and signs, or bytes where codes are below 16.
@@ -274,7 +272,6 @@ pub enum Expands {
 pub const fn expanded(kind: u8, how: Expands) -> u8 {
     match (is_coded(kind), is_full(kind), how) {
         (true, _, Expands::Signs) | (_, true, Expands::Signs) => signs(kind),
-        (true, _, Expands::Coded) => full(kind),
         (true, _, Expands::Bytes) if has_halves(kind) => full(kind),
         _ => wide(kind),
     }

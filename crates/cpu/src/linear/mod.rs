@@ -166,10 +166,11 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     let blocks = spec.cols().div_ceil(32);
     // One panel expanded to bytes, or two where scales are of 16 columns: 8 lines of codes and at
     // most 4 of scales a block; a run of blocks of two panels and the chains of tokens; or a chunk
-    // of four panels expanded to f32. Beside them AVX2 has lists of second lines.
-    let most = tokens_at_once(Isa::Avx2, spec, Encoding::Int8);
-    let runs = 2 * (WIDE_LINES + MOST_CHAINS.max(most * tiles_at_once(Isa::Avx2, blocks)));
-    let lists = list_lines(most, blocks);
+    // of four panels expanded to f32. Beside them 256-bit vectors have lists of second lines.
+    let most = |isa| tokens_at_once(isa, spec, Encoding::Int8);
+    let together = most(Isa::Avx2) * tiles_at_once(Isa::Avx2, blocks);
+    let runs = 2 * (WIDE_LINES + MOST_CHAINS.max(together));
+    let lists = list_lines(most(Isa::Avx2).max(most(Isa::AvxVnni)), blocks);
     (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + lists
 }
 

@@ -682,6 +682,8 @@ tiles!(SIGNS SIGNS signs of signs);
 tiles!(SIGNS_MIN SIGNS_MIN signs_min of signs);
 tiles!(SIGNS_HALVES SIGNS_HALVES signs_halves of signs);
 
+pub(super) mod vnni;
+
 /// Adds a block: its panel's scales and codes, the first token's line, lines from one token to the next,
 /// the first chain.
 type Add = unsafe fn(*const u8, *const Line, usize, *mut f32);

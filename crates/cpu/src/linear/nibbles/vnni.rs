@@ -1,0 +1,118 @@
+//! The same tiles where there is an instruction for dot products of bytes on 256 bits (AVX-VNNI): codes of any size,
+//! a panel × up to six tokens. Compiled from Rust, three tokens already keep vectors on the stack.
+
+use super::*;
+
+/// Runs a tile of 1 to 6 tokens.
+///
+/// # Safety
+/// The pointers of `t` cover a panel of `KIND`, one of those that this instruction set expands to, and the
+/// tokens; AVX2, FMA, F16C and AVX-VNNI are available.
+pub(in super::super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
+    let of_kind: &[unsafe fn(&ByteTile)] = match (KIND, t.start) {
+        (kind::WIDE, 11) => &FROM_11,
+        (kind::WIDE, 12) => &FROM_12,
+        (kind::WIDE, _) => &FROM_13,
+        (kind::WIDE_MIN, _) => &WITH_MIN,
+        (kind::WIDE_HALVES, _) => &TWO_SCALES,
+        _ => unreachable!("kind {KIND} is not expanded with AVX-VNNI"),
+    };
+    // SAFETY: passed on.
+    unsafe { of_kind[tokens - 1](t) }
+}
+
+/// The integer sums start from word `$word`.
+macro_rules! start_from {
+    ($word:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!($(
+            "vbroadcastss ymm", $i0, ", dword ptr [{", $base, "}", $plus, " + 4*", $word, "]\n",
+            "vmovdqa ymm", $i1, ", ymm", $i0, "\n",
+        )+)
+    };
+}
+
+/// The integer sums start from B.
+macro_rules! start_from_bias {
+    ($([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!($(
+            "vmovdqa ymm", $i0, ", [{k} + 32]\n",
+            "vmovdqa ymm", $i1, ", [{k} + 32]\n",
+        )+)
+    };
+}
+
+/// Step `$i` of 4 columns after byte `$at` and word `$word`.
+macro_rules! dots {
+    ($at:tt $word:tt $i:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
+        concat!(
+            codes!($at $i),
+            $(
+                word!("ymm14" $base $plus $word $i),
+                "{{vex}} vpdpbusd ymm", $i0, ", ymm12, ymm14\n",
+                "{{vex}} vpdpbusd ymm", $i1, ", ymm13, ymm14\n",
+            )+
+        )
+    };
+}
+
+/// 16 columns from byte `$at` and word `$word` on.
+macro_rules! half_dots {
+    ($at:tt $word:tt $($token:tt)+) => {
+        concat!(
+            dots!($at $word 0 $($token)+),
+            dots!($at $word 1 $($token)+),
+            dots!($at $word 2 $($token)+),
+            dots!($at $word 3 $($token)+),
+        )
+    };
+}
+
+/// [`kind::WIDE`], by the word for its zero point.
+macro_rules! one_scale {
+    ($word:tt $($token:tt)+) => {
+        concat!(
+            start_from!($word $($token)+),
+            half_dots!(64 0 $($token)+), half_dots!(320 4 $($token)+),
+            scale!(0 $($token)+), store!($($token)+),
+        )
+    };
+}
+
+macro_rules! from_11 {
+    ($($token:tt)+) => { one_scale!(11 $($token)+) };
+}
+macro_rules! from_12 {
+    ($($token:tt)+) => { one_scale!(12 $($token)+) };
+}
+macro_rules! from_13 {
+    ($($token:tt)+) => { one_scale!(13 $($token)+) };
+}
+
+/// [`kind::WIDE_MIN`].
+macro_rules! with_min {
+    ($($token:tt)+) => {
+        concat!(
+            start_from_bias!($($token)+),
+            half_dots!(128 0 $($token)+), half_dots!(384 4 $($token)+),
+            scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
+        )
+    };
+}
+
+/// [`kind::WIDE_HALVES`].
+macro_rules! two_scales {
+    ($($token:tt)+) => {
+        concat!(
+            start_from!(14 $($token)+), half_dots!(128 0 $($token)+),
+            scale!(0 $($token)+), store!($($token)+),
+            start_from!(15 $($token)+), half_dots!(384 4 $($token)+),
+            scale!(64 $($token)+), store!($($token)+),
+        )
+    };
+}
+
+tiles!(FROM_11 WIDE from_11);
+tiles!(FROM_12 WIDE from_12);
+tiles!(FROM_13 WIDE from_13);
+tiles!(WITH_MIN WIDE_MIN with_min);
+tiles!(TWO_SCALES WIDE_HALVES two_scales);
