@@ -1,6 +1,6 @@
 //! The vector kernels with AVX2: a panel's 16 rows are two 256-bit registers.
 //!
-//! Without VNNI, the int8 chain has tiles of its own, in `pairs` and `nibbles`.
+//! The int8 chain has tiles of its own, in `pairs` without VNNI and on expanded panels in `nibbles`.
 
 use std::arch::x86_64::*;
 
@@ -359,10 +359,10 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
         unsafe {
             match (VNNI, tokens) {
+                (true, _) if KIND >= kind::WIDE => nibbles::vnni::tile::<KIND>(tokens, t),
                 (true, 1) => byte_tile_vnni::<KIND, 1>(t),
                 (true, 2) => byte_tile_vnni::<KIND, 2>(t),
                 (true, 3) => byte_tile_vnni::<KIND, 3>(t),
-                (true, _) if KIND >= kind::WIDE => nibbles::vnni::tile::<KIND>(tokens, t),
                 (false, _) if KIND >= kind::WIDE => nibbles::tile::<KIND>(tokens, t),
                 (false, 1) => pairs::tile::<KIND, 2, 1, 2>(t),
                 (false, 2) => pairs::tile::<KIND, 1, 2, 4>(t),

@@ -7,8 +7,7 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
-use std::arch::asm;
-use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
@@ -86,7 +85,7 @@ pub(super) struct ByteTile {
     pub ahead_lines: usize,
     ahead_left: usize,
     /// What else memory is asked for, or null if nothing is left.
-    meanwhile: *const Meanwhile,
+    pub meanwhile: *const Meanwhile,
 }
 
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
@@ -339,50 +338,6 @@ impl ByteTile {
     #[inline(always)]
     pub fn waits(&self) -> bool {
         self.end < self.blocks
-    }
-
-    /// Asks for some of the weights of W panels that follow, from `ahead` on; returns what comes next.
-    #[inline(always)]
-    pub fn ask_ahead<const W: usize>(&self, mut ahead: *const u8) -> *const u8 {
-        for _ in 0..self.ahead_lines {
-            for w in 0..W {
-                // SAFETY: a prefetch may name any address.
-                unsafe {
-                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(w * self.panel_bytes).cast());
-                }
-            }
-            ahead = ahead.wrapping_add(64);
-        }
-        ahead
-    }
-
-    /// Asks for the lines that C tokens' results on W adjacent panels go to: nobody has touched them for long, stores
-    /// leave in order, and those of the tile that follows would wait behind them.
-    #[inline(always)]
-    pub fn ask_for_results<const W: usize, const C: usize>(&self) {
-        for i in 0..if self.waits() { 0 } else { W * C } {
-            let line = self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS);
-            // SAFETY: a prefetch may name any address, and does nothing on processors without this one. (The
-            // intrinsic becomes one for reading, unless all code is compiled for processors that have it.)
-            unsafe {
-                asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-            }
-        }
-    }
-
-    /// Whether memory is asked for what is wanted after all products.
-    #[inline(always)]
-    pub fn asks_meanwhile(&self) -> bool {
-        !self.meanwhile.is_null()
-    }
-
-    /// Asks memory for what is wanted after all products.
-    #[inline(always)]
-    pub fn ask_meanwhile(&self) {
-        // SAFETY: null, or the job's.
-        if let Some(meanwhile) = unsafe { self.meanwhile.as_ref() } {
-            meanwhile.ask();
-        }
     }
 
     /// The first token's line of a block.

@@ -1,5 +1,10 @@
 //! How tiles go over blocks: one after the other, and over the second lines of the loud ones where a token has
-//! them, found in the bits of the tokens' rows or in a list made of these.
+//! them, found in the bits of the tokens' rows or in a list made of these. And what they ask memory for on their way.
+
+use std::arch::asm;
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+
+use tokenmill_quant::panel::PANEL_ROWS;
 
 use super::bytes::ByteTile;
 use super::encode::second_lines;
@@ -238,4 +243,51 @@ unsafe fn loud_blocks<const C: usize>(t: &ByteTile, i: usize) -> u32 {
 unsafe fn loud_word(t: &ByteTile, c: usize, i: usize) -> *const u32 {
     // SAFETY: the lines of bits follow those of the blocks.
     unsafe { t.input.add(c * t.lines + t.blocks).cast::<u32>().add(i) }
+}
+
+/// What tiles ask memory for on their way.
+impl ByteTile {
+    /// Asks for some of the weights of W panels that follow, from `ahead` on; returns what comes next.
+    #[inline(always)]
+    pub fn ask_ahead<const W: usize>(&self, mut ahead: *const u8) -> *const u8 {
+        for _ in 0..self.ahead_lines {
+            for w in 0..W {
+                // SAFETY: a prefetch may name any address.
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(w * self.panel_bytes).cast());
+                }
+            }
+            ahead = ahead.wrapping_add(64);
+        }
+        ahead
+    }
+
+    /// Asks for the lines that C tokens' results on W adjacent panels go to: nobody has touched them for long, stores
+    /// leave in order, and those of the tile that follows would wait behind them.
+    #[inline(always)]
+    pub fn ask_for_results<const W: usize, const C: usize>(&self) {
+        for i in 0..if self.waits() { 0 } else { W * C } {
+            let line = self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS);
+            // SAFETY: a prefetch may name any address, and does nothing on processors without this one. (The
+            // intrinsic becomes one for reading, unless all code is compiled for processors that have it.)
+            unsafe {
+                asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+            }
+        }
+    }
+
+    /// Whether memory is asked for what is wanted after all products.
+    #[inline(always)]
+    pub fn asks_meanwhile(&self) -> bool {
+        !self.meanwhile.is_null()
+    }
+
+    /// Asks memory for what is wanted after all products.
+    #[inline(always)]
+    pub fn ask_meanwhile(&self) {
+        // SAFETY: null, or the job's.
+        if let Some(meanwhile) = unsafe { self.meanwhile.as_ref() } {
+            meanwhile.ask();
+        }
+    }
 }

@@ -12,7 +12,7 @@ pub(in super::super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile)
     let of_kind: &[unsafe fn(&ByteTile)] = match (KIND, t.start) {
         (kind::WIDE, 11) => &FROM_11,
         (kind::WIDE, 12) => &FROM_12,
-        (kind::WIDE, _) => &FROM_13,
+        (kind::WIDE, 13) => &FROM_13,
         (kind::WIDE_MIN, _) => &WITH_MIN,
         (kind::WIDE_HALVES, _) => &TWO_SCALES,
         _ => unreachable!("kind {KIND} is not expanded with AVX-VNNI"),
