@@ -98,6 +98,7 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     let full = const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE };
     let wide = !full && (const { kind::is_coded(KIND) } || job.tokens >= V::EXPAND_FROM);
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
+        // AVX-512's tiles go by the bits of their rows.
         let lists = const { !matches!(V::ISA, Isa::Avx512) } && wide;
         let tile = ByteTile::new(job, 0, None);
         let lines = if lists { list_lines(tokens.len(), tile.blocks) } else { 0 };
@@ -296,7 +297,6 @@ unsafe fn run_full<V: Vector, const KIND: u8>(
         tile.panel_bytes = if tile.panel_bytes == 0 { 0 } else { bytes };
         let most = V::BYTE_TILE.1;
         match const { kind::full(KIND) } {
-            kind::FULL => run_tokens::<V, { kind::FULL }>(job, tile, p, tokens, most, |_| NO_LIST),
             kind::FULL_HALVES => {
                 run_tokens::<V, { kind::FULL_HALVES }>(job, tile, p, tokens, most, |_| NO_LIST);
             }
@@ -371,19 +371,12 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[V::float(V::same(0)); C]; W];
-        if KIND >= kind::WIDE && t.resumes() {
-            for c in 0..C {
-                for w in 0..W {
-                    acc[w][c] = V::floats(t.chain(c, w));
-                }
-            }
-        }
         // One loop over all steps: a nested one would not keep the sums in registers.
         let mut walk = Walk::new::<C>(t);
         loop {
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
-            for w in 0..if KIND < kind::FULL { W } else { 0 } {
+            for w in 0..if KIND < kind::FULL_HALVES { W } else { 0 } {
                 let ahead = V::AHEAD[if C == 1 { 0 } else { 1 }];
                 let scales = if ahead.scales && walk.b == 0 { sizes.scales } else { 0 };
                 let from = codes.wrapping_add(w * t.panel_bytes).wrapping_sub(scales);
@@ -392,23 +385,19 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
                 }
             }
             add_block::<V, KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
-            if KIND >= kind::WIDE {
-                walk.ask_ahead::<W>(t);
-            }
-            if C > 2 && walk.is_loud() {
-                // Usually it is one token's value that is far above the rest.
-                let (loud, second) = (walk.loud_tokens::<C>(t), walk.second_line(t));
-                if 4 * loud.count_ones() <= 3 * C as u32 {
-                    for c in (0..C).filter(|c| loud >> c & 1 == 1) {
-                        let line = second.add(c * t.lines);
-                        let mut one = acc.map(|acc| [acc[c]]);
-                        add_block::<V, KIND, W, 1>(t, walk.scales, walk.b, codes, line, &mut one);
-                        for w in 0..W {
-                            acc[w][c] = one[w][0];
-                        }
+            // Of two tokens, both at once are faster (bench/NOTES.md).
+            let alone = if C > 2 { walk.alone::<C>(t) } else { 0 };
+            if alone != 0 {
+                let second = walk.second_line(t);
+                for c in (0..C).filter(|c| alone >> c & 1 == 1) {
+                    let line = second.add(c * t.lines);
+                    let mut one = acc.map(|acc| [acc[c]]);
+                    add_block::<V, KIND, W, 1>(t, walk.scales, walk.b, codes, line, &mut one);
+                    for w in 0..W {
+                        acc[w][c] = one[w][0];
                     }
-                    walk.pass_second();
                 }
+                walk.pass_second();
             }
             if !walk.next::<KIND, W, C>(t) {
                 break;
@@ -416,10 +405,6 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
         }
         for c in 0..C {
             for w in 0..W {
-                if KIND >= kind::WIDE && t.waits() {
-                    V::store_floats(acc[w][c], t.chain(c, w));
-                    continue;
-                }
                 let to = t.out.add(c * t.stride + w * t.apart);
                 let y = V::add(acc[w][c], V::float(V::same(0)));
                 V::store_first(y, to, t.rows[w]);
@@ -645,7 +630,7 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
     use kind::{MIN4, MIN5, SUPER4, SUPER5, SUPER6, TABLE4, WIDE, WIDE_HALVES, WIDE_MIN};
     // SAFETY: the group's scales are inside the panel.
     unsafe {
-        let expanded = KIND >= kind::FULL && const { kind::is_full(KIND) };
+        let expanded = KIND >= kind::FULL_HALVES && const { kind::is_full(KIND) };
         if const { kind::is_coded(KIND) || kind::is_flat(KIND) } || expanded {
             return coded::scale_and_min::<V, KIND, HALF>(scales, b);
         }

@@ -127,7 +127,7 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
                 let unit = V::float(V::same(V::E4M3_UNIT.to_bits() as i32));
                 (V::mul(full(0), unit), none)
             }
-            LOOKUP_NF4 | LOOKUP_FP4 | FULL => (full(0), none),
+            LOOKUP_NF4 | LOOKUP_FP4 => (full(0), none),
             FULL_HALVES => (full(64 * HALF), none),
             FULL_HALVES_MIN => (full(64 * HALF), full(128 + 64 * HALF)),
             _ => (full(0), full(64)),

@@ -59,9 +59,7 @@ pub const TABLE_IQ4: u8 = 44;
 /// The same with scales of 16 columns.
 pub const TABLE16_IQ1: u8 = 45;
 pub const TABLE16_IQ2: u8 = 46;
-/// Coded kinds in bytes, panel after panel: zero point 128, f32 scale per 32 columns.
-pub const FULL: u8 = 90;
-/// Zero point 128, f32 scale per 16 columns.
+/// Coded kinds with two scales in bytes, panel after panel: zero point 128, f32 scale per 16 columns.
 pub const FULL_HALVES: u8 = 92;
 /// f32 scale and minimum per 16 columns.
 pub const FULL_HALVES_MIN: u8 = 93;
@@ -109,7 +107,7 @@ pub const fn is_float_code(kind: u8) -> bool {
 
 /// Whether a kind is expanded whatever the number of tokens.
 pub const fn is_coded(kind: u8) -> bool {
-    kind >= CODED && kind < FULL && !is_flat(kind)
+    kind >= CODED && kind < FULL_HALVES && !is_flat(kind)
 }
 
 /// Whether codes are stored as they are, beside an f32 scale and minimum.
@@ -186,7 +184,7 @@ pub const fn sizes(kind: u8) -> Sizes {
 /// scales, minima and what integer sums start from, one block. Plain floats have nothing.
 const fn group(kind: u8) -> Group {
     let scale_bytes = match kind {
-        WIDE | FULL => 64,
+        WIDE => 64,
         WIDE_MIN | WIDE_HALVES | FULL_HALVES | WIDE_HALVES_4 | SIGNS => 128,
         SIGNS_MIN => 192,
         FULL_HALVES_MIN | WIDE_HALVES_MIN | SIGNS_HALVES => 256,
@@ -207,7 +205,7 @@ const fn group(kind: u8) -> Group {
 pub const fn has_min(kind: u8) -> bool {
     match kind {
         WIDE_MIN | WIDE_HALVES_MIN | SIGNS_MIN | FULL_HALVES_MIN => true,
-        _ => kind < FULL && layout(kind).has_min(),
+        _ => kind < FULL_HALVES && layout(kind).has_min(),
     }
 }
 
@@ -216,13 +214,13 @@ pub const fn has_halves(kind: u8) -> bool {
     match kind {
         WIDE_HALVES | WIDE_HALVES_MIN | WIDE_HALVES_4 | SIGNS_HALVES | FULL_HALVES
         | FULL_HALVES_MIN => true,
-        _ => kind < FULL && layout(kind).scale_cols() == 16,
+        _ => kind < FULL_HALVES && layout(kind).scale_cols() == 16,
     }
 }
 
 /// Whether codes may be any byte.
 pub const fn is_full(kind: u8) -> bool {
-    matches!(kind, ZERO8 | FLAT8 | FLAT8_64 | FLAT8_128) || kind >= FULL && kind < WIDE
+    matches!(kind, ZERO8 | FLAT8 | FLAT8_64 | FLAT8_128) || kind >= FULL_HALVES && kind < WIDE
 }
 
 /// What a kind expands to, line by line of a tile's panels.
@@ -234,13 +232,9 @@ pub const fn wide(kind: u8) -> u8 {
     }
 }
 
-/// What a coded kind expands to, panel by panel.
+/// What a coded kind with two scales expands to, panel by panel.
 pub const fn full(kind: u8) -> u8 {
-    match (has_min(kind), has_halves(kind)) {
-        (true, _) => FULL_HALVES_MIN,
-        (_, true) => FULL_HALVES,
-        _ => FULL,
-    }
+    if has_min(kind) { FULL_HALVES_MIN } else { FULL_HALVES }
 }
 
 /// Magnitudes and signs, or bytes where codes are below 16.

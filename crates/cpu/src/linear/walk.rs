@@ -167,14 +167,19 @@ impl Walk {
         self.loud & 1 == 1 && !self.second
     }
 
-    /// For which tokens the block is loud, a bit each.
+    /// The tokens whose second lines are better added one by one, a bit each: those for which the block is loud, unless
+    /// it is for more than three of four. Usually it is one token's value that is far above the rest.
     #[inline(always)]
-    pub unsafe fn loud_tokens<const C: usize>(&self, t: &ByteTile) -> u32 {
-        (0..C).fold(0, |tokens, c| {
+    pub unsafe fn alone<const C: usize>(&self, t: &ByteTile) -> u32 {
+        if !self.is_loud() {
+            return 0;
+        }
+        let loud = (0..C).fold(0, |tokens, c| {
             // SAFETY: as `loud_blocks`.
             let word = unsafe { *loud_word(t, c, self.block / 32) };
             tokens | (word >> (self.block % 32) & 1) << c
-        })
+        });
+        if 4 * loud.count_ones() <= 3 * C as u32 { loud } else { 0 }
     }
 
     /// The first token's second line of the block.
@@ -222,12 +227,6 @@ impl Walk {
             }
         }
         true
-    }
-
-    /// Asks for some of the weights of W panels that follow.
-    #[inline(always)]
-    pub fn ask_ahead<const W: usize>(&mut self, t: &ByteTile) {
-        self.ahead = t.ask_ahead::<W>(self.ahead);
     }
 }
 

@@ -212,22 +212,19 @@ macro_rules! tile_of {
                         options(nostack, readonly)
                     );
                     walk.skip::<{ kind::$kind }, 2>(blocks - 1);
-                    if walk.is_loud() {
-                        // Usually it is one token's value that is far above the rest.
-                        let loud = walk.loud_tokens::<C>(t);
-                        if 4 * loud.count_ones() <= 3 * C as u32 {
-                            let (mut loud, mut line) = (loud, walk.second_line(t));
-                            $(
-                                if loud & 1 == 1 {
-                                    let chains = [$x, $y];
-                                    [$x, $y] = single::<{ kind::$kind }>(t, walk.scales, line, chains);
-                                }
-                                loud >>= 1;
-                                line = line.wrapping_add(t.lines);
-                            )+
-                            let _ = (loud, line);
-                            walk.pass_second();
-                        }
+                    let mut alone = walk.alone::<C>(t);
+                    if alone != 0 {
+                        let mut line = walk.second_line(t);
+                        $(
+                            if alone & 1 == 1 {
+                                let chains = [$x, $y];
+                                [$x, $y] = single::<{ kind::$kind }>(t, walk.scales, line, chains);
+                            }
+                            alone >>= 1;
+                            line = line.wrapping_add(t.lines);
+                        )+
+                        let _ = (alone, line);
+                        walk.pass_second();
                     }
                     t.ask_meanwhile();
                     if !walk.next::<{ kind::$kind }, 2, C>(t) {
