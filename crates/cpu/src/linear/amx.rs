@@ -259,6 +259,13 @@ unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
         let first = Step { block: 0, half: 0, second: false };
         let mut steps = Steps { t, halves, next: first, loud: 0 };
         let mut acc = [_mm512_setzero_ps(); TOKENS];
+        // In memory, where few steps need them, and not in registers that all need.
+        let mut seconds = acc;
+        let seconds = &mut *std::hint::black_box(&raw mut seconds);
+        let mut scale = |step: Step, sums: &[Line; TOKENS]| match step.second {
+            false => scale_sums::<KIND, FULL>(t, step, sums, &mut acc),
+            true => scale_sums::<KIND, FULL>(t, step, sums, seconds),
+        };
         let [even, odd] = &mut sums;
         let mut now = steps.next();
         if let Some(step) = now {
@@ -270,20 +277,20 @@ unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
             if let Some(then) = then {
                 start(1, then, odd);
             }
-            scale_sums::<KIND, FULL>(t, step, even, &mut acc);
+            scale(step, even);
             now = None;
             if let Some(step) = then {
                 now = steps.next();
                 if let Some(now) = now {
                     start(0, now, even);
                 }
-                scale_sums::<KIND, FULL>(t, step, odd, &mut acc);
+                scale(step, odd);
             }
         }
         let mask = u16::MAX >> (PANEL_ROWS - t.rows);
-        for (i, acc) in acc.into_iter().enumerate() {
+        for (i, (first, second)) in acc.into_iter().zip(*seconds).enumerate() {
             if FULL || i < t.tokens {
-                let y = _mm512_add_ps(acc, _mm512_setzero_ps());
+                let y = _mm512_add_ps(_mm512_add_ps(first, second), _mm512_setzero_ps());
                 _mm512_mask_storeu_ps(t.out.add(i * t.stride), mask, y);
             }
         }

@@ -13,14 +13,15 @@ use std::ops::Range;
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::{self, with_kind};
-use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
+use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
 use super::nibbles::SIGNS_TOKENS;
+use super::seconds::Seconds;
 use super::vector::Vector;
-use super::walk::{Loud, Louds, NO_LIST, Walk};
+use super::walk::Walk;
 use super::{
-    Line, LinearJob, Meanwhile, WIDE_LINES, groups, kind, list_lines, parts, run_of, tiles_at_once,
+    Line, LinearJob, Meanwhile, WIDE_LINES, groups, kind, parts, run_of, second_lines_together,
+    tiles_at_once,
 };
-use crate::isa::Isa;
 
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;
@@ -76,9 +77,10 @@ pub(super) struct ByteTile {
     pub narrow: bool,
     /// Where chains wait between runs of blocks, two lines a token.
     chains: *mut Line,
-    /// Second lines to add, in order of blocks, for tiles that go by a list of them; one beyond the last block ends
-    /// it.
-    pub louds: *const Loud,
+    /// The chains of second lines, a line a panel each, and which are the tokens', or null where no block of any token is
+    /// loud. Packed panels have their own.
+    seconds: *mut Line,
+    second_of: *const u32,
     /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
     /// how many there are.
     pub ahead: *const u8,
@@ -98,16 +100,14 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     let full = const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE };
     let wide = !full && (const { kind::is_coded(KIND) } || job.tokens >= V::EXPAND_FROM);
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
-        // AVX-512's tiles go by the bits of their rows.
-        let lists = const { !matches!(V::ISA, Isa::Avx512) } && wide;
         let tile = ByteTile::new(job, 0, None);
-        let lines = if lists { list_lines(tokens.len(), tile.blocks) } else { 0 };
-        let (scratch, louds) = scratch.split_at_mut(scratch.len() - lines);
-        let louds = if lists {
+        let lines = if wide { second_lines_together(tokens.len(), tile.blocks) } else { 0 };
+        let (scratch, seconds) = scratch.split_at_mut(scratch.len() - lines);
+        let seconds = if wide {
             let input = &job.input[tokens.start * tile.lines..tokens.end * tile.lines];
-            Louds::list(&tile, input, const { wide_tokens::<V>(KIND) }, louds)
+            Seconds::list(&tile, input, seconds)
         } else {
-            Louds::NONE
+            Seconds::NONE
         };
         let tiles = if wide { tiles_at_once(V::ISA, tile.blocks) } else { 1 };
         for p in job.panels.clone().step_by(panels * tiles) {
@@ -118,11 +118,9 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
                     run_full::<V, KIND>(job, tile, p, tokens.clone(), scratch);
                 } else if wide {
                     let some = p..(p + panels * tiles).min(job.panels.end);
-                    run_wide::<V, KIND>(job, some, tokens.clone(), &louds, scratch);
+                    run_wide::<V, KIND>(job, some, tokens.clone(), &seconds, scratch);
                 } else {
-                    run_tokens::<V, KIND>(job, tile, p, tokens.clone(), V::BYTE_TILE.1, |_| {
-                        NO_LIST
-                    });
+                    run_tokens::<V, KIND>(job, tile, p, tokens.clone(), V::BYTE_TILE.1);
                 }
             }
         }
@@ -136,7 +134,7 @@ unsafe fn run_few<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
     for p in job.panels.clone().take(half) {
         let tile = ByteTile::new(job, p, Some(p + half).filter(|&p| p < job.panels.end));
         // SAFETY: passed on.
-        unsafe { run_tokens::<V, KIND>(job, tile, p, 0..job.tokens, V::BYTE_TILE.1, |_| NO_LIST) }
+        unsafe { run_tokens::<V, KIND>(job, tile, p, 0..job.tokens, V::BYTE_TILE.1) }
     }
 }
 
@@ -168,7 +166,8 @@ impl ByteTile {
             rows: [job.rows_of_panel(p), second.map_or(0, |second| job.rows_of_panel(second))],
             narrow: false,
             chains: std::ptr::null_mut(),
-            louds: std::ptr::null(),
+            seconds: std::ptr::null_mut(),
+            second_of: std::ptr::null(),
             ahead: std::ptr::null(),
             ahead_lines: 0,
             ahead_left: 0,
@@ -177,19 +176,16 @@ impl ByteTile {
     }
 }
 
-/// Runs the packed or expanded blocks of a tile's panels on some tokens, in groups of up to `most`; `louds` gives
-/// their lists of second lines.
+/// Runs the packed or expanded blocks of a tile's panels on some tokens, in groups of up to `most`.
 unsafe fn run_tokens<V: Vector, const KIND: u8>(
     job: &LinearJob<'_>,
     mut tile: ByteTile,
     p: usize,
     tokens: Range<usize>,
     most: usize,
-    louds: impl Fn(usize) -> *const Loud,
 ) {
-    for (g, of_group) in groups(tokens, most).enumerate() {
+    for of_group in groups(tokens, most) {
         let first = of_group.start;
-        tile.louds = louds(g);
         tile.input = job.input[first * tile.lines..].as_ptr();
         // SAFETY: `check` found every buffer as large as the shapes say, and a tile stores only
         // rows that exist.
@@ -204,6 +200,7 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
             tile.ahead_lines = 0;
         }
         tile.chains = tile.chains.wrapping_add(2 * of_group.len());
+        tile.second_of = tile.second_of.wrapping_add(of_group.len());
     }
 }
 
@@ -212,12 +209,39 @@ const fn wide_tokens<V: Vector>(kind: u8) -> usize {
     if kind::has_signs(kind::expanded(kind, V::EXPANDS)) { SIGNS_TOKENS } else { V::WIDE_TOKENS }
 }
 
+/// Adds the second lines of a tile's run of blocks to the chains of their tokens: as many as a tile has at once, as if
+/// they were rows of that one block.
+unsafe fn run_seconds<V: Vector, const KIND: u8>(
+    tile: &ByteTile,
+    seconds: &Seconds<'_>,
+    most: usize,
+) {
+    let mut one = ByteTile {
+        lines: 1,
+        chains: std::ptr::null_mut(),
+        ahead_lines: 0,
+        meanwhile: std::ptr::null(),
+        ..*tile
+    };
+    for block in tile.first..tile.end {
+        let (chains, lines) = seconds.of(block);
+        (one.first, one.end) = (block, block + 1);
+        for group in groups(0..chains.len(), most) {
+            one.input = lines[group.start..].as_ptr().wrapping_sub(block);
+            one.second_of = chains[group.start..].as_ptr();
+            // SAFETY: the chains, the panels' block and the lines are there.
+            unsafe { V::byte_tile::<KIND>(group.len(), &one) };
+        }
+        one.weights = one.weights.wrapping_add(V::BYTE_TILE.0 * const { kind::sizes(KIND).group });
+    }
+}
+
 /// Expands runs of blocks that fit the L1 cache and runs them on some tokens, a run of all panels before the next.
 unsafe fn run_wide<V: Vector, const KIND: u8>(
     job: &LinearJob<'_>,
     panels: Range<usize>,
     tokens: Range<usize>,
-    louds: &Louds<'_>,
+    seconds: &Seconds<'_>,
     scratch: &mut [Line],
 ) {
     let sizes = const { kind::sizes(KIND) };
@@ -236,12 +260,21 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
         let end = (first + run).min(blocks);
         let bytes = (end - first).div_ceil(sizes.blocks) * sizes.group;
         let tiles = panels.clone().step_by(V::BYTE_TILE.0);
-        assert!(chains.len() >= tiles.len() * 2 * tokens.len(), "scratch");
-        for (p, chains) in tiles.zip(chains.chunks_exact_mut(2 * tokens.len())) {
+        assert!(chains.len() >= tiles.len() * (4 * tokens.len() + 2), "scratch");
+        for (p, chains) in tiles.zip(chains.chunks_exact_mut(4 * tokens.len() + 2)) {
             let narrow = const { kind::is_narrow(KIND) };
-            let (weights, chains) = (packed(p, first), chains.as_mut_ptr());
-            let mut tile =
-                ByteTile { first, end, weights, chains, narrow, ..ByteTile::at::<V>(job, p) };
+            let (weights, of_tile) = (packed(p, first), ByteTile::at::<V>(job, p));
+            let (chains, of_seconds) = chains.split_at_mut(2 * tokens.len());
+            let chains = chains.as_mut_ptr();
+            let mut tile = ByteTile { first, end, weights, chains, narrow, ..of_tile };
+            if !seconds.is_empty() {
+                tile.seconds = of_seconds.as_mut_ptr();
+                tile.second_of = seconds.of_tokens.as_ptr();
+                if first == 0 {
+                    // SAFETY: lines of zeros. (A loop of stores in baseline instructions takes three times as long.)
+                    unsafe { tile.seconds.write_bytes(0, V::BYTE_TILE.0 * seconds.count) };
+                }
+            }
             // What follows: this run of the next panels, the next run, or the first of other panels.
             let next = p + V::BYTE_TILE.0;
             tile.ahead = match (next < panels.end, end < blocks) {
@@ -261,8 +294,10 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                         match const { kind::expanded(KIND, V::EXPANDS) } {
                             $(kind::$kind => {
                                 const OF: u8 = kind::$kind;
-                                let of = |group| louds.of(first / run, groups, group);
-                                run_tokens::<V, OF>(job, tile, p, tokens, most, of);
+                                if !seconds.is_empty() {
+                                    run_seconds::<V, OF>(&tile, seconds, most);
+                                }
+                                run_tokens::<V, OF>(job, tile, p, tokens, most);
                             })+
                             other => unreachable!("kind {other} is not expanded in runs"),
                         }
@@ -298,11 +333,9 @@ unsafe fn run_full<V: Vector, const KIND: u8>(
         let most = V::BYTE_TILE.1;
         match const { kind::full(KIND) } {
             kind::FULL_HALVES => {
-                run_tokens::<V, { kind::FULL_HALVES }>(job, tile, p, tokens, most, |_| NO_LIST);
+                run_tokens::<V, { kind::FULL_HALVES }>(job, tile, p, tokens, most);
             }
-            _ => {
-                run_tokens::<V, { kind::FULL_HALVES_MIN }>(job, tile, p, tokens, most, |_| NO_LIST)
-            }
+            _ => run_tokens::<V, { kind::FULL_HALVES_MIN }>(job, tile, p, tokens, most),
         }
     }
 }
@@ -323,11 +356,6 @@ unsafe fn widen_run<V: Vector, const KIND: u8>(tile: &ByteTile, wide: &mut [Line
 }
 
 impl ByteTile {
-    /// Blocks of a run.
-    pub fn run(&self) -> usize {
-        run_of(self.blocks)
-    }
-
     /// Whether this run of blocks goes on with chains of the one before.
     #[inline(always)]
     pub fn resumes(&self) -> bool {
@@ -340,6 +368,12 @@ impl ByteTile {
         self.end < self.blocks
     }
 
+    /// Whether these are second lines of one block, for chains that do not lie in a row.
+    #[inline(always)]
+    pub fn is_second(&self) -> bool {
+        self.chains.is_null()
+    }
+
     /// The first token's line of a block.
     #[inline(always)]
     pub unsafe fn line(&self, block: usize) -> *const Line {
@@ -347,17 +381,24 @@ impl ByteTile {
         unsafe { self.input.add(block) }
     }
 
-    /// Lines from that of a block to its second line.
-    #[inline(always)]
-    pub fn second_lines_after(&self) -> usize {
-        second_lines(self.blocks)
-    }
-
     /// Where the chain of token `c` on panel `w` waits between runs.
     #[inline(always)]
     pub unsafe fn chain(&self, c: usize, w: usize) -> *mut f32 {
         // SAFETY: two lines a token.
         unsafe { self.chains.add(2 * c + w).cast() }
+    }
+
+    /// Where the chain of second lines of token `c` on panel `w` of W is: zeros if none of its blocks is loud.
+    #[inline(always)]
+    pub unsafe fn second<const W: usize>(&self, c: usize, w: usize) -> *mut f32 {
+        // SAFETY: there are second lines, as the caller found.
+        unsafe { self.seconds.add(*self.second_of.add(c) as usize * W + w).cast() }
+    }
+
+    /// Whether any token has second lines.
+    #[inline(always)]
+    pub fn has_seconds(&self) -> bool {
+        !self.seconds.is_null()
     }
 }
 
@@ -371,9 +412,13 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[V::float(V::same(0)); C]; W];
+        // Of second lines. In memory, where few blocks need them, and not in registers that all need.
+        let mut seconds = acc;
+        let seconds = &mut *std::hint::black_box(&raw mut seconds);
         // One loop over all steps: a nested one would not keep the sums in registers.
         let mut walk = Walk::new::<C>(t);
         loop {
+            let was_second = walk.is_second();
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
             for w in 0..if KIND < kind::FULL_HALVES { W } else { 0 } {
@@ -391,10 +436,10 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
                 let second = walk.second_line(t);
                 for c in (0..C).filter(|c| alone >> c & 1 == 1) {
                     let line = second.add(c * t.lines);
-                    let mut one = acc.map(|acc| [acc[c]]);
+                    let mut one = seconds.map(|acc| [acc[c]]);
                     add_block::<V, KIND, W, 1>(t, walk.scales, walk.b, codes, line, &mut one);
                     for w in 0..W {
-                        acc[w][c] = one[w][0];
+                        seconds[w][c] = one[w][0];
                     }
                 }
                 walk.pass_second();
@@ -402,11 +447,15 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             if !walk.next::<KIND, W, C>(t) {
                 break;
             }
+            if walk.is_second() != was_second {
+                std::mem::swap(&mut acc, seconds);
+            }
         }
+        // Which chain is which does not matter to their sum.
         for c in 0..C {
             for w in 0..W {
                 let to = t.out.add(c * t.stride + w * t.apart);
-                let y = V::add(acc[w][c], V::float(V::same(0)));
+                let y = V::add(V::add(acc[w][c], seconds[w][c]), V::float(V::same(0)));
                 V::store_first(y, to, t.rows[w]);
             }
         }

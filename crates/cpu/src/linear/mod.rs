@@ -1,8 +1,8 @@
 //! The linear layer on weights in panels: y\[t\]\[n\] = Σₖ W\[n\]\[k\]·x\[t\]\[k\].
 //!
-//! # Numerics (version 4)
+//! # Numerics (version 5)
 //!
-//! Every y\[t\]\[n\] is one chain of f32 operations over the columns in order. It depends on row
+//! Every y\[t\]\[n\] is a chain of f32 operations over the columns in order, or the sum of two. It depends on row
 //! n of the weight and on token t alone: not on the other tokens, the tiles, the threads or
 //! the instruction set. `fma` rounds once, `·` and `f32()` to nearest, ties to even; nothing
 //! is flushed to zero. `scalar` is the definition in code; other paths equal it bit for bit.
@@ -21,8 +21,9 @@
 //! Formats with a scale per 16 columns have two such `isum` steps a block, each followed by its
 //! own minimum where there are minima. A loud block, one
 //! whose largest magnitude is more than 8 times the mean magnitude of the row (16 times, where codes
-//! have at most four bits, but for Q4_1), has a second set of bytes for what the first leaves: the
-//! steps are then run again on those with their own s. At the end 0 is added, so that no result is −0.
+//! have at most four bits, but for Q4_1), has a second set of bytes for what the first leaves: these have
+//! a chain of their own, of the same steps with their own s, from 0. At the end both are added, and 0, so that no
+//! result is −0.
 //! A block whose largest magnitude is below 2⁻¹⁰⁰ is all zero; from 2¹⁰⁰ on, or with a NaN, its
 //! scale is NaN, so that the outputs of the token are NaN and can be seen.
 //!
@@ -63,6 +64,8 @@ mod nibbles;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod seconds;
 #[cfg(test)]
 mod tests;
 mod turned;
@@ -166,12 +169,12 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     let blocks = spec.cols().div_ceil(32);
     // One panel expanded to bytes, or two where scales are of 16 columns: 8 lines of codes and at
     // most 4 of scales a block; a run of blocks of two panels and the chains of tokens; or a chunk
-    // of four panels expanded to f32. Beside them 256-bit vectors have lists of second lines.
+    // of four panels expanded to f32. Beside them second lines are put together.
     let most = |isa| tokens_at_once(isa, spec, Encoding::Int8);
     let together = most(Isa::Avx2) * tiles_at_once(Isa::Avx2, blocks);
-    let runs = 2 * (WIDE_LINES + MOST_CHAINS.max(together));
-    let lists = list_lines(most(Isa::Avx2).max(most(Isa::AvxVnni)), blocks);
-    (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + lists
+    let runs = 2 * WIDE_LINES + 4 * (MOST_CHAINS.max(together) + 16);
+    let seconds = second_lines_together(most(Isa::Avx2).max(most(Isa::Avx512)), blocks);
+    (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + seconds
 }
 
 /// Blocks expanded at a time, up to half as many more where that is all: two panels of them fit
@@ -193,15 +196,14 @@ const fn tiles_at_once(isa: Isa, blocks: usize) -> usize {
     }
 }
 
-/// Lines for the lists of second lines of up to `tokens` tokens of `blocks` blocks.
-const fn list_lines(tokens: usize, blocks: usize) -> usize {
-    // One for each block of a token at most; a start and an end for each group and run.
-    (tokens * blocks + 2 * tokens * blocks.div_ceil(RUN)).div_ceil(16)
+/// Lines for the second lines of up to `tokens` tokens of `blocks` blocks, put together, and whose each is.
+const fn second_lines_together(tokens: usize, blocks: usize) -> usize {
+    tokens * blocks + (blocks + 1 + tokens + tokens * blocks).div_ceil(16)
 }
 
 /// Lines of a run of blocks of one panel expanded to bytes: 24 blocks of 10.
 const WIDE_LINES: usize = 240;
-/// Tokens whose chains wait between runs of blocks at most, two lines each.
+/// Tokens whose chains wait between runs of blocks at most, two lines each, and two for their second lines.
 const MOST_CHAINS: usize = 85 * TILE_TOKENS;
 /// Tokens of a tile, or of a few, of most instruction sets.
 const TILE_TOKENS: usize = 6;

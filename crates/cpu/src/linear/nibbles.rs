@@ -24,7 +24,6 @@ use super::avx2::Avx2;
 use super::bytes::ByteTile;
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
 use super::vector::Vector;
-use super::walk::Loud;
 use super::{Line, kind};
 
 /// The instruction set of this file.
@@ -623,16 +622,16 @@ macro_rules! block_of {
 
 /// Blocks and tiles of the first token of a list, of the first two, and so on.
 macro_rules! tiles_of {
-    ($kind:ident $block:ident $single:ident [$($before:tt)*]) => {};
-    ($kind:ident $block:ident $single:ident [$($before:tt)*]
+    ($kind:ident $block:ident [$($before:tt)*]) => {};
+    ($kind:ident $block:ident [$($before:tt)*]
      $name:ident $add:ident $token:tt $($rest:tt)*) => {
         block_of!($add $block $($before)* $token);
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn $name(t: &ByteTile) {
             // SAFETY: passed on.
-            unsafe { run::<{ kind::$kind }, { count!($($before)* $token) }>(t, $add, $single) }
+            unsafe { run::<{ kind::$kind }, { count!($($before)* $token) }>(t, $add) }
         }
-        tiles_of!($kind $block $single [$($before)* $token] $($rest)*);
+        tiles_of!($kind $block [$($before)* $token] $($rest)*);
     };
 }
 
@@ -646,7 +645,7 @@ macro_rules! tiles {
     ($all:ident $kind:ident $block:ident) => {
         static $all: [unsafe fn(&ByteTile); TOKENS] = {
             tiles_of! {
-                $kind $block add_1 []
+                $kind $block []
                 tile_1 add_1 ["0" "1" "a" "" 0]
                 tile_2 add_2 ["2" "3" "a" " + {s}" 1]
                 tile_3 add_3 ["4" "5" "a" " + 2*{s}" 2]
@@ -660,7 +659,7 @@ macro_rules! tiles {
     ($all:ident $kind:ident $block:ident of signs) => {
         static $all: [unsafe fn(&ByteTile); SIGNS_TOKENS] = {
             tiles_of! {
-                $kind $block add_1 []
+                $kind $block []
                 tile_1 add_1 ["0" "1" "a" "" 0]
                 tile_2 add_2 ["2" "3" "a" " + {s}" 1]
                 tile_3 add_3 ["4" "5" "a" " + 2*{s}" 2]
@@ -688,41 +687,43 @@ pub(super) mod vnni;
 /// the first chain.
 type Add = unsafe fn(*const u8, *const Line, usize, *mut f32);
 
-/// Runs the blocks of a tile of C tokens: `add` adds to the chains of all, `single` to that of one.
+/// Runs the blocks of a tile of C tokens.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add, single: Add) {
+unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add) {
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
+        if t.is_second() {
+            return second::<C>(t, add);
+        }
         begin::<C>(t);
         t.ask_for_results::<1, C>();
-        let (mut louds, mut ahead) = (t.louds, t.ahead);
-        let mut blocks = t.first..t.end;
-        let (mut weights, mut line) = (t.weights, t.line(blocks.start));
-        loop {
-            add(weights, line, t.lines, t.chain(0, 0));
-            if (*louds).block() == blocks.start {
-                let second = line.add(t.second_lines_after());
-                if (*louds).token() == Loud::ALL {
-                    // Those of tokens for which the block is not loud are zero.
-                    (line, louds) = (second, louds.add(1));
-                    continue;
-                }
-                while (*louds).block() == blocks.start {
-                    let c = (*louds).token();
-                    single(weights, second.add(c * t.lines), t.lines, t.chain(c, 0));
-                    louds = louds.add(1);
-                }
-            }
+        let mut ahead = t.ahead;
+        let mut weights = t.weights;
+        for block in t.first..t.end {
+            add(weights, t.line(block), t.lines, t.chain(0, 0));
             ahead = t.ask_ahead::<1>(ahead);
-            blocks.start += 1;
-            if blocks.is_empty() {
-                break;
-            }
-            weights = weights.add(const { kind::sizes(KIND).group });
-            line = t.line(blocks.start);
+            weights = weights.wrapping_add(const { kind::sizes(KIND).group });
         }
         end::<C>(t);
+    }
+}
+
+/// Runs one block on second lines of C tokens, whose chains lie apart.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn second<const C: usize>(t: &ByteTile, add: Add) {
+    let mut chains = MaybeUninit::<[[Line; 2]; C]>::uninit();
+    // SAFETY: as the caller.
+    unsafe {
+        let at: *mut [Line; 2] = chains.as_mut_ptr().cast();
+        for c in 0..C {
+            V::store_floats(V::floats(t.second::<1>(c, 0)), at.add(c).cast());
+        }
+        add(t.weights, t.line(t.first), t.lines, at.cast());
+        for c in 0..C {
+            V::store_floats(V::floats(at.add(c).cast()), t.second::<1>(c, 0));
+        }
     }
 }
 
@@ -746,7 +747,11 @@ unsafe fn end<const C: usize>(t: &ByteTile) {
         for c in 0..C {
             // SAFETY: inside the results, as the caller vouches.
             unsafe {
-                let y = V::add(V::floats(t.chain(c, 0)), V::float(V::same(0)));
+                let mut y = V::floats(t.chain(c, 0));
+                if t.has_seconds() {
+                    y = V::add(y, V::floats(t.second::<1>(c, 0)));
+                }
+                let y = V::add(y, V::float(V::same(0)));
                 V::store_first(y, t.out.add(c * t.stride), t.rows[0]);
             }
         }

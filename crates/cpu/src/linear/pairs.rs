@@ -56,17 +56,22 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const 
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[[_mm256_setzero_ps(); 2]; C]; W];
+        // Of second lines. In memory, where few blocks need them, and not in registers that all need.
+        let mut seconds = acc;
+        let seconds = &mut *std::hint::black_box(&raw mut seconds);
         let mut walk = Walk::new::<C>(t);
         loop {
+            let was_second = walk.is_second();
             let both = N > C && walk.is_loud();
             for w in 0..W {
                 let scales = walk.scales.add(w * t.panel_bytes);
                 let codes = scales.add(sizes.scales + walk.b * sizes.codes);
                 bytes::prefetch::<KIND>(codes, const { ahead(KIND, W) });
+                let acc = [&mut acc[w], &mut seconds[w]];
                 if both {
-                    add_block::<KIND, C, N>(t, scales, walk.b, codes, walk.line, &mut acc[w]);
+                    add_block::<KIND, C, N>(t, scales, walk.b, codes, walk.line, acc);
                 } else {
-                    add_block::<KIND, C, C>(t, scales, walk.b, codes, walk.line, &mut acc[w]);
+                    add_block::<KIND, C, C>(t, scales, walk.b, codes, walk.line, acc);
                 }
             }
             if both {
@@ -75,17 +80,21 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const 
             if !walk.next::<KIND, 1, C>(t) {
                 break;
             }
+            if walk.is_second() != was_second {
+                std::mem::swap(&mut acc, seconds);
+            }
         }
+        // Which chain is which does not matter to their sum.
         for w in 0..W {
             for c in 0..C {
-                let y = V::add(acc[w][c], V::float(V::same(0)));
+                let y = V::add(V::add(acc[w][c], seconds[w][c]), V::float(V::same(0)));
                 V::store_first(y, t.out.add(c * t.stride + w * t.apart), t.rows[w]);
             }
         }
     }
 }
 
-/// Adds one block of a panel to its chains: N ÷ C lines of each token.
+/// Adds one block of a panel to its chains, those of first and of second lines: N ÷ C lines of each token.
 #[inline(always)]
 unsafe fn add_block<const KIND: u8, const C: usize, const N: usize>(
     t: &ByteTile,
@@ -93,7 +102,7 @@ unsafe fn add_block<const KIND: u8, const C: usize, const N: usize>(
     b: usize,
     codes: *const u8,
     line: *const Line,
-    acc: &mut [[__m256; 2]; C],
+    acc: [&mut [[__m256; 2]; C]; 2],
 ) {
     // SAFETY: as the caller.
     unsafe {
@@ -106,16 +115,16 @@ unsafe fn add_block<const KIND: u8, const C: usize, const N: usize>(
         if halves {
             std::mem::swap(&mut first, &mut sums);
             if N == C {
-                first.scale::<KIND, 0, C>(t, scales, b, &lines, 0, acc);
+                first.scale::<KIND, 0, C>(t, scales, b, &lines, 0, acc[0]);
             }
         }
         sums.add::<KIND, 2, C>(codes, &lines);
         sums.add::<KIND, 3, C>(codes, &lines);
         for second in 0..N / C {
             if halves && N > C {
-                first.scale::<KIND, 0, C>(t, scales, b, &lines, second, acc);
+                first.scale::<KIND, 0, C>(t, scales, b, &lines, second, acc[second]);
             }
-            sums.scale::<KIND, 1, C>(t, scales, b, &lines, second, acc);
+            sums.scale::<KIND, 1, C>(t, scales, b, &lines, second, acc[second]);
         }
     }
 }

@@ -42,17 +42,18 @@ fn dot_bytes(job: &LinearJob<'_>, panel: &[u8], lane: usize, rows: &[Line]) -> [
     let layout = job.spec.layout();
     let lines = job.encoding.lines(job.spec.cols());
     let blocks = job.spec.cols() / BLOCK_COLS;
-    let mut acc = [0.0_f32; TOKENS];
+    // Of first and of second lines.
+    let mut acc = [[0.0_f32; 2]; TOKENS];
     for b in 0..blocks {
         let weights = job.spec.lane(panel, b, lane);
-        for (acc, row) in acc.iter_mut().zip(rows.chunks_exact(lines)) {
-            *acc = add_block(layout, &weights, &row[b], *acc);
+        for ([first, second], row) in acc.iter_mut().zip(rows.chunks_exact(lines)) {
+            *first = add_block(layout, &weights, &row[b], *first);
             if row[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1 {
-                *acc = add_block(layout, &weights, &row[second_lines(blocks) + b], *acc);
+                *second = add_block(layout, &weights, &row[second_lines(blocks) + b], *second);
             }
         }
     }
-    acc.map(|acc| acc + 0.0)
+    acc.map(|[first, second]| first + second + 0.0)
 }
 
 /// The steps of one block on one line.

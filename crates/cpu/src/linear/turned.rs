@@ -218,15 +218,15 @@ fn definition(panel: &[u8], cols: usize, encoded: &[Line], out: &mut [f32], toke
     let blocks = cols / BLOCK_COLS;
     for (t, row) in encoded.chunks_exact(row_lines(cols)).enumerate().take(tokens) {
         for lane in 0..PANEL_ROWS {
-            let mut acc = 0.0_f32;
+            let [mut first, mut second] = [0.0_f32; 2];
             for (b, block) in panel.chunks_exact(BLOCK).enumerate() {
                 let codes = codes(block, lane);
-                acc = add_line(&codes, &row[b], acc);
+                first = add_line(&codes, &row[b], first);
                 if row[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1 {
-                    acc = add_line(&codes, &row[second_lines(blocks) + b], acc);
+                    second = add_line(&codes, &row[second_lines(blocks) + b], second);
                 }
             }
-            out[t * TURN + lane] = acc + 0.0;
+            out[t * TURN + lane] = first + second + 0.0;
         }
     }
 }
@@ -287,6 +287,9 @@ pub(super) unsafe fn tile<V: Vector, const C: usize>(t: &TrellisTile) {
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [V::float(V::same(0)); C];
+        // In memory, where few blocks need them, and not in registers that all need.
+        let mut seconds = acc;
+        let seconds = &mut *std::hint::black_box(&raw mut seconds);
         for b in 0..t.blocks {
             let codes = t.codes.add(b * BLOCK);
             for i in 0..BLOCK / 64 {
@@ -301,11 +304,12 @@ pub(super) unsafe fn tile<V: Vector, const C: usize>(t: &TrellisTile) {
                 // Second lines of tokens for which the block is not loud are zero.
                 let line = t.rows.add(second_lines(t.blocks) + b);
                 let spread = t.spread + t.blocks - second_lines(t.blocks);
-                add_block::<V, C>(t, codes, line, spread, &mut acc);
+                add_block::<V, C>(t, codes, line, spread, seconds);
             }
         }
         for c in 0..C {
-            V::store_floats(V::add(acc[c], V::float(V::same(0))), t.out.add(c * TURN));
+            let y = V::add(V::add(acc[c], seconds[c]), V::float(V::same(0)));
+            V::store_floats(y, t.out.add(c * TURN));
         }
     }
 }

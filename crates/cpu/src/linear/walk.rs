@@ -1,5 +1,5 @@
-//! How tiles go over blocks: one after the other, and over the second lines of the loud ones where a token has
-//! them, found in the bits of the tokens' rows or in a list made of these. And what they ask memory for on their way.
+//! How tiles go over packed blocks: one after the other, and over the second lines of the loud ones where a token
+//! has them. And what tiles ask memory for on their way.
 
 use std::arch::asm;
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
@@ -8,110 +8,7 @@ use tokenmill_quant::panel::PANEL_ROWS;
 
 use super::bytes::ByteTile;
 use super::encode::second_lines;
-use super::{Line, groups, kind};
-
-/// Which second line a tile adds: that of a token, or those of all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(transparent)]
-pub(super) struct Loud(u32);
-
-impl Loud {
-    /// Stands for all tokens of a tile.
-    pub const ALL: usize = 255;
-    /// Behind all blocks.
-    const END: Loud = Loud(u32::MAX);
-
-    fn new(block: usize, token: usize) -> Loud {
-        Loud((block << 8 | token) as u32)
-    }
-
-    /// The block.
-    #[inline(always)]
-    pub fn block(self) -> usize {
-        (self.0 >> 8) as usize
-    }
-
-    /// The token of the tile, or `ALL`.
-    #[inline(always)]
-    pub fn token(self) -> usize {
-        (self.0 & 255) as usize
-    }
-}
-
-/// The lists of second lines of every run of blocks and group of tokens, in scratch memory: found once for all
-/// panels, where each would look through the bits of six rows.
-pub(super) struct Louds<'a> {
-    /// Where the list of each begins, the groups of the first run first; none where tiles need no lists.
-    starts: &'a [u32],
-    lists: &'a [Loud],
-}
-
-impl<'a> Louds<'a> {
-    pub const NONE: Louds<'static> = Louds { starts: &[], lists: &[] };
-
-    /// Of tokens in groups of up to `most`. Up to half of a group are added alone: usually it is one value
-    /// that is far above the rest.
-    pub fn list(
-        tile: &ByteTile,
-        input: &[Line],
-        most: usize,
-        scratch: &'a mut [Line],
-    ) -> Louds<'a> {
-        // SAFETY: a line is sixteen words.
-        let (_, words, _) = unsafe { scratch.align_to_mut::<u32>() };
-        let tokens = input.len() / tile.lines;
-        let (run, count) = (tile.run(), tokens.div_ceil(most));
-        let (starts, lists) = words.split_at_mut(tile.blocks.div_ceil(run) * count);
-        // SAFETY: a word each.
-        let (_, lists, _) = unsafe { lists.align_to_mut::<Loud>() };
-        let bits = |token: usize, block: usize| {
-            input[token * tile.lines + tile.blocks + block / 512].0[block / 32 % 16]
-        };
-        let mut len = 0;
-        let mut push = |len: &mut usize, loud: Loud| {
-            lists[*len] = loud;
-            *len += 1;
-        };
-        let runs = (0..tile.blocks).step_by(run);
-        let of_run = |first| groups(0..tokens, most).map(move |tokens| (first, tokens));
-        for (start, (first, tokens)) in starts.iter_mut().zip(runs.flat_map(of_run)) {
-            *start = len as u32;
-            let end = (first + run).min(tile.blocks);
-            for word in first / 32..end.div_ceil(32) {
-                let mut any = tokens.clone().fold(0, |any, token| any | bits(token, word * 32));
-                while any != 0 {
-                    let block = word * 32 + any.trailing_zeros() as usize;
-                    any &= any - 1;
-                    if !(first..end).contains(&block) {
-                        continue;
-                    }
-                    let is_loud = |token: &usize| bits(*token, block) >> (block % 32) & 1 == 1;
-                    let count = tokens.clone().filter(is_loud).count() as u32;
-                    if count > most as u32 / 2 || count == tokens.len() as u32 {
-                        push(&mut len, Loud::new(block, Loud::ALL));
-                        continue;
-                    }
-                    for token in tokens.clone().filter(is_loud) {
-                        push(&mut len, Loud::new(block, token - tokens.start));
-                    }
-                }
-            }
-            push(&mut len, Loud::END);
-        }
-        Louds { starts, lists: &lists[..len] }
-    }
-
-    /// The list of a group of tokens in run `run` of blocks.
-    pub fn of(&self, run: usize, groups: usize, group: usize) -> *const Loud {
-        match self.starts.get(run * groups + group) {
-            Some(&start) => self.lists[start as usize..].as_ptr(),
-            None => std::ptr::null(),
-        }
-    }
-}
-
-/// The list of second lines of tiles that go by the bits of their rows.
-pub(super) const NO_LIST: *const Loud = std::ptr::null();
+use super::{Line, kind};
 
 /// Where a tile of W panels is in its columns.
 pub(super) struct Walk {
@@ -126,8 +23,6 @@ pub(super) struct Walk {
     block: usize,
     /// Loud blocks of the 32 that `block` is among, from `block` on.
     loud: u32,
-    /// Packed weights to ask for next.
-    pub ahead: *const u8,
 }
 
 impl Walk {
@@ -137,28 +32,13 @@ impl Walk {
         // SAFETY: as `loud_blocks`; inside the row.
         let (loud, line) =
             unsafe { (loud_blocks::<C>(t, t.first / 32) >> (t.first % 32), t.input.add(t.first)) };
-        let (scales, ahead) = (t.weights, t.ahead);
-        Walk { scales, b: 0, line, second: false, block: t.first, loud, ahead }
+        Walk { scales: t.weights, b: 0, line, second: false, block: t.first, loud }
     }
 
-    /// How many blocks from this on a tile may go over at once: up to the first that is loud, and that too. One for
-    /// second lines, and where something is asked for after each block.
+    /// Whether these are the second lines of a block.
     #[inline(always)]
-    pub fn stretch(&self, t: &ByteTile) -> usize {
-        if self.second || t.asks_meanwhile() {
-            return 1;
-        }
-        let quiet = self.loud.trailing_zeros() as usize;
-        (quiet + 1).min(32 - self.block % 32).min(t.end - self.block)
-    }
-
-    /// Passes `blocks` that are not loud, of W panels expanded line by line.
-    #[inline(always)]
-    pub fn skip<const KIND: u8, const W: usize>(&mut self, blocks: usize) {
-        self.block += blocks;
-        self.loud >>= blocks;
-        self.line = self.line.wrapping_add(blocks);
-        self.scales = self.scales.wrapping_add(blocks * W * const { kind::sizes(KIND).group });
+    pub fn is_second(&self) -> bool {
+        self.second
     }
 
     /// Whether the block is loud for any token, and these are not its second lines.
@@ -265,7 +145,7 @@ impl ByteTile {
     /// leave in order, and those of the tile that follows would wait behind them.
     #[inline(always)]
     pub fn ask_for_results<const W: usize, const C: usize>(&self) {
-        for i in 0..if self.waits() { 0 } else { W * C } {
+        for i in 0..if self.waits() || self.is_second() { 0 } else { W * C } {
             let line = self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS);
             // SAFETY: a prefetch may name any address, and does nothing on processors without this one. (The
             // intrinsic becomes one for reading, unless all code is compiled for processors that have it.)

@@ -11,9 +11,8 @@ use std::arch::x86_64::*;
 use tokenmill_quant::panel::PANEL_ROWS;
 
 use super::bytes::ByteTile;
-use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM};
-use super::walk::Walk;
-use super::{Line, kind};
+use super::encode::BIAS;
+use super::kind;
 
 /// Most tokens of a tile.
 pub(super) const TOKENS: usize = 6;
@@ -174,9 +173,11 @@ macro_rules! tile_of {
                 let [$([mut $x, mut $y]),+] = load::<C>(t);
                 t.ask_for_results::<2, C>();
                 let bias = _mm512_set1_epi32(BIAS);
-                let mut walk = Walk::new::<C>(t);
-                loop {
-                    let blocks = walk.stretch(t);
+                let (mut weights, mut line, mut ahead) = (t.weights, t.line(t.first), t.ahead);
+                let mut left = t.end - t.first;
+                // One by one, where something is asked for after each block.
+                let step = if t.asks_meanwhile() { 1 } else { left };
+                while left > 0 {
                     // After each block the requests of `ByteTile::ask_ahead`, in the loop so that they are spread.
                     asm!(
                         "2:",
@@ -194,15 +195,15 @@ macro_rules! tile_of {
                         "jns 3b",
                         "dec {blocks}",
                         "jnz 2b",
-                        w = inout(reg) walk.scales => _,
-                        $($a = inout(reg) walk.line.add($n * t.lines) => _,)+
+                        w = inout(reg) weights,
+                        $($a = inout(reg) line.add($n * t.lines) => _,)+
                         z = in(reg) t.start,
                         bias = in(zmm_reg) bias,
                         size = const 2 * kind::sizes(kind::$kind).group,
-                        blocks = inout(reg) blocks => _,
+                        blocks = inout(reg) step => _,
                         i = out(reg) _,
                         lines = in(reg) t.ahead_lines,
-                        ahead = inout(reg) walk.ahead,
+                        ahead = inout(reg) ahead,
                         apart = in(reg) t.panel_bytes,
                         $($x = inout(zmm_reg) $x, $y = inout(zmm_reg) $y,)+
                         out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
@@ -211,25 +212,9 @@ macro_rules! tile_of {
                         out("zmm24") _, out("zmm25") _, out("zmm26") _,
                         options(nostack, readonly)
                     );
-                    walk.skip::<{ kind::$kind }, 2>(blocks - 1);
-                    let mut alone = walk.alone::<C>(t);
-                    if alone != 0 {
-                        let mut line = walk.second_line(t);
-                        $(
-                            if alone & 1 == 1 {
-                                let chains = [$x, $y];
-                                [$x, $y] = single::<{ kind::$kind }>(t, walk.scales, line, chains);
-                            }
-                            alone >>= 1;
-                            line = line.wrapping_add(t.lines);
-                        )+
-                        let _ = (alone, line);
-                        walk.pass_second();
-                    }
                     t.ask_meanwhile();
-                    if !walk.next::<{ kind::$kind }, 2, C>(t) {
-                        break;
-                    }
+                    line = line.wrapping_add(step);
+                    left -= step;
                 }
                 store(t, [$([$x, $y]),+]);
             }
@@ -237,69 +222,21 @@ macro_rules! tile_of {
     };
 }
 
-/// A block on one token's line. Its sums would wait for each other: each is added up in two parts.
-#[inline(always)]
-unsafe fn single<const KIND: u8>(
-    t: &ByteTile,
-    weights: *const u8,
-    line: *const Line,
-    mut chains: [__m512; 2],
-) -> [__m512; 2] {
-    // SAFETY: inside the panels and the token's line; the instruction set is the caller's.
-    unsafe {
-        let word = |i: usize| _mm512_set1_epi32(*line.cast::<i32>().add(i));
-        let float = |i: usize| _mm512_castsi512_ps(word(i));
-        let floats = |at: usize| _mm512_load_ps(weights.add(at).cast());
-        let codes = weights.add(const { kind::sizes(KIND).scales } * 2);
-        let halves = const { kind::has_halves(KIND) };
-        // Of columns 0–15 and 16–31, of each panel.
-        let mut sums = [[_mm512_setzero_si512(); 2]; 2];
-        for (half, sums) in sums.iter_mut().enumerate() {
-            if half == 0 || halves {
-                let start = if const { kind::has_min(KIND) } {
-                    _mm512_set1_epi32(BIAS)
-                } else {
-                    word(t.start + half)
-                };
-                *sums = [start; 2];
-            }
-            for i in 4 * half..4 * half + 4 {
-                let bytes = word(i);
-                for (w, sum) in sums.iter_mut().enumerate() {
-                    let codes = _mm512_load_si512(codes.add(128 * i + 64 * w).cast());
-                    *sum = _mm512_dpbusd_epi32(*sum, codes, bytes);
-                }
-            }
-        }
-        for (w, chain) in chains.iter_mut().enumerate() {
-            let mut add = |sum: __m512i, at: usize| {
-                let sum = _mm512_castsi512_ps(sum);
-                let scaled = _mm512_fmadd_ps(sum, float(SCALE), float(SCALE_BIAS));
-                *chain = _mm512_fmadd_ps(scaled, floats(at + 64 * w), *chain);
-            };
-            if halves {
-                add(sums[0][w], 0);
-                add(sums[1][w], 128);
-            } else {
-                add(_mm512_add_epi32(sums[0][w], sums[1][w]), 0);
-            }
-            if const { kind::has_min(KIND) } {
-                *chain = _mm512_fmadd_ps(float(SUM), floats(128 + 64 * w), *chain);
-            }
-        }
-        chains
-    }
-}
-
 /// The chains of each token so far.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load<const C: usize>(t: &ByteTile) -> [[__m512; 2]; C] {
     let mut chains = [[_mm512_setzero_ps(); 2]; C];
-    if t.resumes() {
-        for (c, chains) in chains.iter_mut().enumerate() {
+    for (c, chains) in chains.iter_mut().enumerate() {
+        for (w, chain) in chains.iter_mut().enumerate() {
             // SAFETY: chains of the run before.
-            *chains = unsafe { [0, 1].map(|w| _mm512_load_ps(t.chain(c, w))) };
+            unsafe {
+                if t.is_second() {
+                    *chain = _mm512_load_ps(t.second::<2>(c, w));
+                } else if t.resumes() {
+                    *chain = _mm512_load_ps(t.chain(c, w));
+                }
+            }
         }
     }
     chains
@@ -311,17 +248,23 @@ unsafe fn load<const C: usize>(t: &ByteTile) -> [[__m512; 2]; C] {
 unsafe fn store<const C: usize>(t: &ByteTile, chains: [[__m512; 2]; C]) {
     for (c, chains) in chains.into_iter().enumerate() {
         for (w, chain) in chains.into_iter().enumerate() {
-            if t.waits() {
-                // SAFETY: where the next run looks for them.
-                unsafe { _mm512_store_ps(t.chain(c, w), chain) };
-                continue;
-            }
-            let rows = (0xffff_u32 >> (PANEL_ROWS - t.rows[w])) as u16;
-            let y = _mm512_add_ps(chain, _mm512_setzero_ps());
-            // SAFETY: inside the results, as the caller vouches.
+            // SAFETY: where the next run looks for them; inside the results, as the caller vouches.
             unsafe {
+                if t.is_second() {
+                    _mm512_store_ps(t.second::<2>(c, w), chain);
+                    continue;
+                }
+                if t.waits() {
+                    _mm512_store_ps(t.chain(c, w), chain);
+                    continue;
+                }
+                let mut y = chain;
+                if t.has_seconds() {
+                    y = _mm512_add_ps(y, _mm512_load_ps(t.second::<2>(c, w)));
+                }
+                let rows = (0xffff_u32 >> (PANEL_ROWS - t.rows[w])) as u16;
                 let to = t.out.add(c * t.stride + w * PANEL_ROWS);
-                _mm512_mask_storeu_ps(to, rows, y);
+                _mm512_mask_storeu_ps(to, rows, _mm512_add_ps(y, _mm512_setzero_ps()));
             }
         }
     }

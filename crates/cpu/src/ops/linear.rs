@@ -145,7 +145,7 @@ impl Kernel for Linear {
 }
 
 /// Panels computed by both branches before they are combined, when there are many rows.
-const GATED_PANELS: usize = 8;
+const GATED_PANELS: usize = 16;
 /// Rows for which a worker computes all its panels of one branch, then of the other: weights are
 /// then read in long runs.
 const FEW_ROWS: usize = 8;
