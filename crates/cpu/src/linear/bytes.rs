@@ -76,11 +76,11 @@ pub(super) struct ByteTile {
     /// Whether the codes of expanded panels of kinds `WIDE` and `WIDE_MIN` are below 16.
     pub narrow: bool,
     /// Where chains wait between runs of blocks, two lines a token.
-    chains: *mut Line,
+    pub chains: *mut Line,
     /// The chains of second lines, a line a panel each, and which are the tokens', or null where no block of any token is
     /// loud. Packed panels have their own.
-    seconds: *mut Line,
-    second_of: *const u32,
+    pub seconds: *mut Line,
+    pub second_of: *const u32,
     /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
     /// how many there are.
     pub ahead: *const u8,
@@ -209,33 +209,6 @@ const fn wide_tokens<V: Vector>(kind: u8) -> usize {
     if kind::has_signs(kind::expanded(kind, V::EXPANDS)) { SIGNS_TOKENS } else { V::WIDE_TOKENS }
 }
 
-/// Adds the second lines of a tile's run of blocks to the chains of their tokens: as many as a tile has at once, as if
-/// they were rows of that one block.
-unsafe fn run_seconds<V: Vector, const KIND: u8>(
-    tile: &ByteTile,
-    seconds: &Seconds<'_>,
-    most: usize,
-) {
-    let mut one = ByteTile {
-        lines: 1,
-        chains: std::ptr::null_mut(),
-        ahead_lines: 0,
-        meanwhile: std::ptr::null(),
-        ..*tile
-    };
-    for block in tile.first..tile.end {
-        let (chains, lines) = seconds.of(block);
-        (one.first, one.end) = (block, block + 1);
-        for group in groups(0..chains.len(), most) {
-            one.input = lines[group.start..].as_ptr().wrapping_sub(block);
-            one.second_of = chains[group.start..].as_ptr();
-            // SAFETY: the chains, the panels' block and the lines are there.
-            unsafe { V::byte_tile::<KIND>(group.len(), &one) };
-        }
-        one.weights = one.weights.wrapping_add(V::BYTE_TILE.0 * const { kind::sizes(KIND).group });
-    }
-}
-
 /// Expands runs of blocks that fit the L1 cache and runs them on some tokens, a run of all panels before the next.
 unsafe fn run_wide<V: Vector, const KIND: u8>(
     job: &LinearJob<'_>,
@@ -263,18 +236,11 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
         assert!(chains.len() >= tiles.len() * (4 * tokens.len() + 2), "scratch");
         for (p, chains) in tiles.zip(chains.chunks_exact_mut(4 * tokens.len() + 2)) {
             let narrow = const { kind::is_narrow(KIND) };
-            let (weights, of_tile) = (packed(p, first), ByteTile::at::<V>(job, p));
             let (chains, of_seconds) = chains.split_at_mut(2 * tokens.len());
-            let chains = chains.as_mut_ptr();
-            let mut tile = ByteTile { first, end, weights, chains, narrow, ..of_tile };
-            if !seconds.is_empty() {
-                tile.seconds = of_seconds.as_mut_ptr();
-                tile.second_of = seconds.of_tokens.as_ptr();
-                if first == 0 {
-                    // SAFETY: lines of zeros. (A loop of stores in baseline instructions takes three times as long.)
-                    unsafe { tile.seconds.write_bytes(0, V::BYTE_TILE.0 * seconds.count) };
-                }
-            }
+            let (weights, chains) = (packed(p, first), chains.as_mut_ptr());
+            let mut tile =
+                ByteTile { first, end, weights, chains, narrow, ..ByteTile::at::<V>(job, p) };
+            seconds.begin::<V>(&mut tile, of_seconds);
             // What follows: this run of the next panels, the next run, or the first of other panels.
             let next = p + V::BYTE_TILE.0;
             tile.ahead = match (next < panels.end, end < blocks) {
@@ -294,9 +260,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                         match const { kind::expanded(KIND, V::EXPANDS) } {
                             $(kind::$kind => {
                                 const OF: u8 = kind::$kind;
-                                if !seconds.is_empty() {
-                                    run_seconds::<V, OF>(&tile, seconds, most);
-                                }
+                                seconds.run::<V, OF>(&tile, most);
                                 run_tokens::<V, OF>(job, tile, p, tokens, most);
                             })+
                             other => unreachable!("kind {other} is not expanded in runs"),

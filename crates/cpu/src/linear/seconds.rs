@@ -1,11 +1,10 @@
 //! Second lines of many tokens, put together block by block. Other blocks are loud in every token's row, but each block of
 //! weights is best gone over by as many tokens as a tile has: one alone takes half of what six do (bench/NOTES.md).
 
-use std::ops::Range;
-
-use super::Line;
 use super::bytes::ByteTile;
 use super::encode::second_lines;
+use super::vector::Vector;
+use super::{Line, groups, kind};
 
 /// The second lines of a part's tokens, in order of blocks, and of tokens in each.
 pub(super) struct Seconds<'a> {
@@ -13,10 +12,10 @@ pub(super) struct Seconds<'a> {
     starts: &'a [u32],
     /// The chain that each is added to, and those that tokens end with: from 1 on, 0 for tokens without any.
     chains: &'a [u32],
-    pub of_tokens: &'a [u32],
+    of_tokens: &'a [u32],
     lines: &'a [Line],
     /// How many chains there are, with that of zeros.
-    pub count: usize,
+    count: usize,
 }
 
 impl<'a> Seconds<'a> {
@@ -64,15 +63,43 @@ impl<'a> Seconds<'a> {
         Seconds { starts, chains, of_tokens, lines, count }
     }
 
-    /// Whether no block is loud.
-    pub fn is_empty(&self) -> bool {
-        self.starts.is_empty()
+    /// Has a tile at its first or another run of blocks add its chains of second lines, which are in `chains`: for each
+    /// token of the part as many lines as it has panels, and those of zeros.
+    pub fn begin<V: Vector>(&self, tile: &mut ByteTile, chains: &mut [Line]) {
+        if self.starts.is_empty() {
+            return;
+        }
+        let chains = &mut chains[..V::BYTE_TILE.0 * self.count];
+        (tile.seconds, tile.second_of) = (chains.as_mut_ptr(), self.of_tokens.as_ptr());
+        if !tile.resumes() {
+            // SAFETY: lines of zeros. (A loop of stores in baseline instructions takes three times as long.)
+            unsafe { tile.seconds.write_bytes(0, chains.len()) };
+        }
     }
 
-    /// Those of a block: chains, and lines.
-    pub fn of(&self, block: usize) -> (&'a [u32], &'a [Line]) {
-        let of: Range<usize> = self.starts[block] as usize..self.starts[block + 1] as usize;
-        (&self.chains[of.clone()], &self.lines[of])
+    /// Adds the second lines of a tile's run of blocks: up to `most` at once, as if they were rows of that one block.
+    ///
+    /// # Safety
+    /// As [`Vector::byte_tile`]; `begin` was called.
+    pub unsafe fn run<V: Vector, const KIND: u8>(&self, tile: &ByteTile, most: usize) {
+        if self.starts.is_empty() {
+            return;
+        }
+        let (chains, meanwhile) = (std::ptr::null_mut(), std::ptr::null());
+        let mut one = *tile;
+        (one.lines, one.chains, one.ahead_lines, one.meanwhile) = (1, chains, 0, meanwhile);
+        for block in tile.first..tile.end {
+            let of = self.starts[block] as usize..self.starts[block + 1] as usize;
+            (one.first, one.end) = (block, block + 1);
+            for group in groups(of, most) {
+                one.input = self.lines[group.start..].as_ptr().wrapping_sub(block);
+                one.second_of = self.chains[group.start..].as_ptr();
+                // SAFETY: the chains, the panels' block and the lines are there.
+                unsafe { V::byte_tile::<KIND>(group.len(), &one) };
+            }
+            let group = V::BYTE_TILE.0 * const { kind::sizes(KIND).group };
+            one.weights = one.weights.wrapping_add(group);
+        }
     }
 }
 
