@@ -193,12 +193,7 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
             tile.out = job.out.start.add(first * tile.stride + p * PANEL_ROWS);
             V::byte_tile::<KIND>(of_group.len(), &tile);
         }
-        let asked = (tile.end - tile.first) * tile.ahead_lines;
-        tile.ahead = tile.ahead.wrapping_add(asked * 64);
-        tile.ahead_left = tile.ahead_left.saturating_sub(asked);
-        if tile.ahead_left == 0 {
-            tile.ahead_lines = 0;
-        }
+        tile.asked(tile.end - tile.first);
         tile.chains = tile.chains.wrapping_add(2 * of_group.len());
         tile.second_of = tile.second_of.wrapping_add(of_group.len());
     }
@@ -249,7 +244,8 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                 (false, false) => packed(next, 0),
             };
             tile.ahead_left = bytes / 64;
-            tile.ahead_lines = tile.ahead_left.div_ceil((end - first) * groups);
+            tile.ahead_lines =
+                tile.ahead_left.div_ceil((end - first) * groups + seconds.tiles(first..end, most));
             // SAFETY: passed on; the blocks are in the panels, their expansion in the scratch.
             unsafe {
                 widen_run::<V, KIND>(&tile, wide);
@@ -260,7 +256,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                         match const { kind::expanded(KIND, V::EXPANDS) } {
                             $(kind::$kind => {
                                 const OF: u8 = kind::$kind;
-                                seconds.run::<V, OF>(&tile, most);
+                                seconds.run::<V, OF>(&mut tile, most);
                                 run_tokens::<V, OF>(job, tile, p, tokens, most);
                             })+
                             other => unreachable!("kind {other} is not expanded in runs"),
@@ -320,6 +316,17 @@ unsafe fn widen_run<V: Vector, const KIND: u8>(tile: &ByteTile, wide: &mut [Line
 }
 
 impl ByteTile {
+    /// Notes that weights were asked for at `blocks` blocks.
+    #[inline(always)]
+    pub fn asked(&mut self, blocks: usize) {
+        let asked = blocks * self.ahead_lines;
+        self.ahead = self.ahead.wrapping_add(asked * 64);
+        self.ahead_left = self.ahead_left.saturating_sub(asked);
+        if self.ahead_left == 0 {
+            self.ahead_lines = 0;
+        }
+    }
+
     /// Whether this run of blocks goes on with chains of the one before.
     #[inline(always)]
     pub fn resumes(&self) -> bool {

@@ -724,6 +724,7 @@ unsafe fn second<const C: usize>(t: &ByteTile, add: Add) {
         for c in 0..C {
             V::store_floats(V::floats(at.add(c).cast()), t.second::<1>(c, 0));
         }
+        t.ask_ahead::<1>(t.ahead);
     }
 }
 

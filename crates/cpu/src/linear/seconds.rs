@@ -1,6 +1,8 @@
 //! Second lines of many tokens, put together block by block. Other blocks are loud in every token's row, but each block of
 //! weights is best gone over by as many tokens as a tile has: one alone takes half of what six do (bench/NOTES.md).
 
+use std::ops::Range;
+
 use super::bytes::ByteTile;
 use super::encode::second_lines;
 use super::vector::Vector;
@@ -77,17 +79,28 @@ impl<'a> Seconds<'a> {
         }
     }
 
+    /// At how many blocks `run` asks for weights, about.
+    pub fn tiles(&self, blocks: Range<usize>, most: usize) -> usize {
+        match (self.starts.get(blocks.start), self.starts.get(blocks.end)) {
+            (Some(&start), Some(&end)) => {
+                let lines = (end - start) as usize;
+                lines.div_ceil(most).max(lines.min(blocks.len()))
+            }
+            _ => 0,
+        }
+    }
+
     /// Adds the second lines of a tile's run of blocks: up to `most` at once, as if they were rows of that one block.
     ///
     /// # Safety
     /// As [`Vector::byte_tile`]; `begin` was called.
-    pub unsafe fn run<V: Vector, const KIND: u8>(&self, tile: &ByteTile, most: usize) {
+    pub unsafe fn run<V: Vector, const KIND: u8>(&self, tile: &mut ByteTile, most: usize) {
         if self.starts.is_empty() {
             return;
         }
         let (chains, meanwhile) = (std::ptr::null_mut(), std::ptr::null());
         let mut one = *tile;
-        (one.lines, one.chains, one.ahead_lines, one.meanwhile) = (1, chains, 0, meanwhile);
+        (one.lines, one.chains, one.meanwhile) = (1, chains, meanwhile);
         for block in tile.first..tile.end {
             let of = self.starts[block] as usize..self.starts[block + 1] as usize;
             (one.first, one.end) = (block, block + 1);
@@ -96,6 +109,8 @@ impl<'a> Seconds<'a> {
                 one.second_of = self.chains[group.start..].as_ptr();
                 // SAFETY: the chains, the panels' block and the lines are there.
                 unsafe { V::byte_tile::<KIND>(group.len(), &one) };
+                one.asked(1);
+                tile.asked(1);
             }
             let group = V::BYTE_TILE.0 * const { kind::sizes(KIND).group };
             one.weights = one.weights.wrapping_add(group);
