@@ -261,7 +261,7 @@ unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
         let mut acc = [_mm512_setzero_ps(); TOKENS];
         // In memory, where few steps need them, and not in registers that all need.
         let mut seconds = acc;
-        let seconds = &mut *std::hint::black_box(&raw mut seconds);
+        let seconds = std::hint::black_box(&mut seconds);
         let mut scale = |step: Step, sums: &[Line; TOKENS]| match step.second {
             false => scale_sums::<KIND, FULL>(t, step, sums, &mut acc),
             true => scale_sums::<KIND, FULL>(t, step, sums, seconds),

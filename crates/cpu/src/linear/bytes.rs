@@ -77,9 +77,9 @@ pub(super) struct ByteTile {
     pub narrow: bool,
     /// Where chains wait between runs of blocks, two lines a token.
     pub chains: *mut Line,
-    /// The chains of second lines, a line a panel each, and which are the tokens', or null where no block of any token is
-    /// loud. Packed panels have their own.
+    /// The chains of second lines of expanded panels, a line a panel each; null where no block of any token is loud.
     pub seconds: *mut Line,
+    /// Which of them each token's is.
     pub second_of: *const u32,
     /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
     /// how many there are.
@@ -385,7 +385,7 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
         let mut acc = [[V::float(V::same(0)); C]; W];
         // Of second lines. In memory, where few blocks need them, and not in registers that all need.
         let mut seconds = acc;
-        let seconds = &mut *std::hint::black_box(&raw mut seconds);
+        let seconds = std::hint::black_box(&mut seconds);
         // One loop over all steps: a nested one would not keep the sums in registers.
         let mut walk = Walk::new::<C>(t);
         loop {

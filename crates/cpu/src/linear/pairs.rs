@@ -58,7 +58,7 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const 
         let mut acc = [[[_mm256_setzero_ps(); 2]; C]; W];
         // Of second lines. In memory, where few blocks need them, and not in registers that all need.
         let mut seconds = acc;
-        let seconds = &mut *std::hint::black_box(&raw mut seconds);
+        let seconds = std::hint::black_box(&mut seconds);
         let mut walk = Walk::new::<C>(t);
         loop {
             let was_second = walk.is_second();

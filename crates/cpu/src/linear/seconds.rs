@@ -12,10 +12,11 @@ use super::{Line, groups, kind};
 pub(super) struct Seconds<'a> {
     /// Where those of each block begin, and the end of all; nothing if there are none.
     starts: &'a [u32],
-    /// The chain that each is added to, and those that tokens end with: from 1 on, 0 for tokens without any.
-    chains: &'a [u32],
-    of_tokens: &'a [u32],
     lines: &'a [Line],
+    /// The chain that each line is added to.
+    chains: &'a [u32],
+    /// The chain of each token: from 1 on, 0 for tokens without second lines, which stays zero.
+    of_tokens: &'a [u32],
     /// How many chains there are, with that of zeros.
     count: usize,
 }

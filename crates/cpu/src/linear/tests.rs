@@ -110,12 +110,14 @@ impl Case {
         let mut weights = vec![0; spec.bytes()];
         spec.repack(0, &stored(format, rows, cols, &mut noise), &mut weights);
         let mut x = Vec::new();
-        for _ in 0..tokens {
+        for token in 0..tokens {
             let size = 1.0 + noise.unit().abs() * 20.0;
-            // Now and then one far above the rest, so that some blocks are loud; one column in all tokens.
+            // Now and then one far above the rest, so that some blocks are loud; one column in all tokens, but for every
+            // third, which has none.
             let mut value = |k: usize| {
                 let x = noise.unit().powi(3) * size;
                 match (k, noise.byte()) {
+                    _ if token % 3 == 2 => x,
                     (5, _) => 9.0 * size,
                     (_, 0) => x * 30.0,
                     _ => x,

@@ -289,7 +289,7 @@ pub(super) unsafe fn tile<V: Vector, const C: usize>(t: &TrellisTile) {
         let mut acc = [V::float(V::same(0)); C];
         // In memory, where few blocks need them, and not in registers that all need.
         let mut seconds = acc;
-        let seconds = &mut *std::hint::black_box(&raw mut seconds);
+        let seconds = std::hint::black_box(&mut seconds);
         for b in 0..t.blocks {
             let codes = t.codes.add(b * BLOCK);
             for i in 0..BLOCK / 64 {
