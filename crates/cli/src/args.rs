@@ -112,7 +112,9 @@ pub enum Kv {
     F32,
     /// bfloat16.
     Bf16,
-    /// Bytes with a scale a head.
+    /// 16 bits with a scale a token and head.
+    Int16,
+    /// Bytes with a scale a token and head.
     #[value(alias = "q8")]
     Int8,
     /// 4 bits, heads turned by a Hadamard transform, a scale for 32 columns.

@@ -44,6 +44,7 @@ pub fn kv_format(kv: Kv) -> KvFormat {
     match kv {
         Kv::F32 => KvFormat::F32,
         Kv::Bf16 => KvFormat::Bf16,
+        Kv::Int16 => KvFormat::Int16,
         Kv::Int8 => KvFormat::Int8,
         Kv::Int4 => KvFormat::Int4,
         Kv::K8v4 => KvFormat::K8V4,

@@ -20,9 +20,10 @@ use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, Span};
 
 /// (query heads, key heads, columns of a head)
 const SHAPES: [(usize, usize, usize); 3] = [(9, 3, 64), (32, 8, 128), (16, 16, 64)];
-const FORMATS: [(KvFormat, &str); 5] = [
+const FORMATS: [(KvFormat, &str); 6] = [
     (KvFormat::F32, "f32"),
     (KvFormat::Bf16, "bf16"),
+    (KvFormat::Int16, "int16"),
     (KvFormat::Int8, "int8"),
     (KvFormat::Int4, "int4"),
     (KvFormat::K8V4, "k8v4"),

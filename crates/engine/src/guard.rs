@@ -33,7 +33,8 @@ const PROBE: &str = "The harbour master of Lindholm kept three ledgers. In the f
 /// # Errors
 /// What the device says.
 pub fn cache_divergence(model: &mut LoadedModel) -> Result<Option<f64>, DeviceError> {
-    let narrow = model.program.caches.iter().any(|c| c.format.of_latents() != c.format);
+    let four_bits = |format| matches!(format, KvFormat::Int4 | KvFormat::K8V4);
+    let narrow = model.program.caches.iter().any(|c| four_bits(c.format));
     let Some(vocabulary) = model.vocabulary.as_ref().filter(|_| narrow) else { return Ok(None) };
     if model.program.vocab == 0 || model.program.whole_sequences {
         return Ok(None);

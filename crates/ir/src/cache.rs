@@ -7,6 +7,9 @@ pub enum KvFormat {
     F32,
     /// bfloat16, rounded to nearest even.
     Bf16,
+    /// Signed codes in 16 bits with one f32 scale a token and head: `x ≈ s·q`, `s = max|x| / 4095`. Not
+    /// for latents.
+    Int16,
     /// Signed bytes with one f32 scale a token and head: `x ≈ s·q`, `s = max|x| / 127`.
     Int8,
     /// Heads turned by a Hadamard transform, then 4 bits a number with one f16 scale for 32
@@ -18,10 +21,11 @@ pub enum KvFormat {
 
 impl KvFormat {
     /// The format of latents where keys and values have this one: at least bytes, since a
-    /// latent is all that its layer keeps of a token.
+    /// latent is all that its layer keeps of a token; numbers that need no scale where there is room.
     pub fn of_latents(self) -> Self {
         match self {
             Self::Int4 | Self::K8V4 => Self::Int8,
+            Self::Int16 => Self::Bf16,
             other => other,
         }
     }
@@ -116,6 +120,7 @@ impl CacheSpec {
                 * match format {
                     KvFormat::F32 => dim * 4,
                     KvFormat::Bf16 => dim * 2,
+                    KvFormat::Int16 => dim * 2 + 4,
                     KvFormat::Int8 => dim + 4,
                     KvFormat::Int4 | KvFormat::K8V4 => dim.div_ceil(32) * 18,
                 }

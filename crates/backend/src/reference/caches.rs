@@ -70,7 +70,8 @@ impl Cache {
         match if which == 0 { keys } else { values } {
             KvFormat::F32 => {}
             KvFormat::Bf16 => to.iter_mut().for_each(|x| *x = bf16_to_f32(f32_to_bf16(*x))),
-            KvFormat::Int8 => to.chunks_exact_mut(cols / heads).for_each(round_to_int8),
+            KvFormat::Int16 => to.chunks_exact_mut(cols / heads).for_each(|x| round_to(4095.0, x)),
+            KvFormat::Int8 => to.chunks_exact_mut(cols / heads).for_each(|x| round_to(127.0, x)),
             _ => to.chunks_exact_mut(cols / heads).for_each(round_to_int4),
         }
     }
@@ -134,9 +135,9 @@ impl Cache {
     }
 }
 
-/// `x ≈ s·q`, `s = max|x| / 127`.
-fn round_to_int8(head: &mut [f32]) {
-    let scale = head.iter().fold(0.0f32, |m, x| m.max(x.abs())) / 127.0;
+/// `x ≈ s·q`, `s = max|x| / most`.
+fn round_to(most: f32, head: &mut [f32]) {
+    let scale = head.iter().fold(0.0f32, |m, x| m.max(x.abs())) / most;
     for x in head {
         *x = if scale == 0.0 { 0.0 } else { (*x / scale).round_ties_even() * scale };
     }

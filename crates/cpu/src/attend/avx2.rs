@@ -3,8 +3,8 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::scalar::SHORT_LEAST;
-use super::sums::{Codes, Numbers, Sums};
+use super::scalar::QUICK_LEAST;
+use super::sums::{Bytes, Numbers, Shorts, Sums};
 use super::vector::{ScoreTile, ValueTile, Vector, by_shape};
 use super::{AttendJob, Item, Kind, Scratch, blocked};
 
@@ -159,15 +159,23 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn short_power(y: [__m256; 2], shifted: [__m256; 2], x: [__m256; 2]) -> [__m256; 2] {
+    unsafe fn quick_power(y: [__m256; 2], shifted: [__m256; 2], x: [__m256; 2]) -> [__m256; 2] {
         unsafe {
-            let high = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff_0000_u32 as i32));
             both!(i => {
-                let counts = _mm256_cmp_ps::<_CMP_NLT_UQ>(x[i], _mm256_set1_ps(SHORT_LEAST));
+                let counts = _mm256_cmp_ps::<_CMP_NLT_UQ>(x[i], _mm256_set1_ps(QUICK_LEAST));
                 let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted[i]));
-                let half = _mm256_add_epi32(_mm256_castps_si256(y[i]), _mm256_set1_epi32(0x8000));
-                let up = _mm256_castsi256_ps(_mm256_add_epi32(half, n));
-                _mm256_and_ps(_mm256_and_ps(up, high), counts)
+                let power = _mm256_add_epi32(_mm256_castps_si256(y[i]), n);
+                _mm256_and_ps(_mm256_castsi256_ps(power), counts)
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn short(p: [__m256; 2]) -> [__m256; 2] {
+        unsafe {
+            let (half, high) = (_mm256_set1_epi32(0x8000), _mm256_set1_epi32(0xffff_0000_u32 as i32));
+            both!(i => {
+                let up = _mm256_add_epi32(_mm256_castps_si256(p[i]), half);
+                _mm256_castsi256_ps(_mm256_and_si256(up, high))
             })
         }
     }
@@ -273,12 +281,13 @@ impl Vector for Avx2 {
         kinds: (Kind, Kind),
         scratch: &mut Scratch,
     ) {
-        use Kind::{Codes as C, Numbers as N};
+        use Kind::{Bytes as B, Numbers as N, Shorts as S};
         unsafe {
             match kinds {
                 (N, N) => blocked::split::<Avx2, Numbers, Numbers>(job, item, range, scratch),
-                (C, N) => blocked::split::<Avx2, Codes, Numbers>(job, item, range, scratch),
-                (C, C) => blocked::split::<Avx2, Codes, Codes>(job, item, range, scratch),
+                (B, N) => blocked::split::<Avx2, Bytes, Numbers>(job, item, range, scratch),
+                (B, B) => blocked::split::<Avx2, Bytes, Bytes>(job, item, range, scratch),
+                (S, S) => blocked::split::<Avx2, Shorts, Shorts>(job, item, range, scratch),
                 _ => unreachable!("kinds of sums with this instruction set"),
             }
         }

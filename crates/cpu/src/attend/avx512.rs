@@ -4,8 +4,8 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::scalar::SHORT_LEAST;
-use super::sums::{Codes, Numbers, Pairs, Sums};
+use super::scalar::QUICK_LEAST;
+use super::sums::{Bytes, Numbers, Pairs, Shorts, Sums};
 use super::vector::{ScoreTile, ValueTile, Vector, by_shape};
 use super::{AttendJob, Item, Kind, Scratch, blocked};
 
@@ -154,12 +154,17 @@ impl Vector for Avx512 {
         v
     }
     #[inline(always)]
-    unsafe fn short_power(y: __m512, shifted: __m512, x: __m512) -> __m512 {
+    unsafe fn quick_power(y: __m512, shifted: __m512, x: __m512) -> __m512 {
         unsafe {
-            let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(SHORT_LEAST));
+            let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(QUICK_LEAST));
             let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
-            let half = _mm512_add_epi32(_mm512_castps_si512(y), _mm512_set1_epi32(0x8000));
-            let up = _mm512_maskz_add_epi32(counts, half, n);
+            _mm512_castsi512_ps(_mm512_maskz_add_epi32(counts, _mm512_castps_si512(y), n))
+        }
+    }
+    #[inline(always)]
+    unsafe fn short(p: __m512) -> __m512 {
+        unsafe {
+            let up = _mm512_add_epi32(_mm512_castps_si512(p), _mm512_set1_epi32(0x8000));
             _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32(0xffff_0000_u32 as i32)))
         }
     }
@@ -297,12 +302,13 @@ impl Vector for Avx512 {
         kinds: (Kind, Kind),
         scratch: &mut Scratch,
     ) {
-        use Kind::{Codes as C, Numbers as N, Pairs as P};
+        use Kind::{Bytes as B, Numbers as N, Pairs as P, Shorts as S};
         unsafe {
             match kinds {
                 (N, N) => blocked::split::<Avx512, Numbers, Numbers>(job, item, range, scratch),
-                (C, N) => blocked::split::<Avx512, Codes, Numbers>(job, item, range, scratch),
-                (C, C) => blocked::split::<Avx512, Codes, Codes>(job, item, range, scratch),
+                (B, N) => blocked::split::<Avx512, Bytes, Numbers>(job, item, range, scratch),
+                (B, B) => blocked::split::<Avx512, Bytes, Bytes>(job, item, range, scratch),
+                (S, S) => blocked::split::<Avx512, Shorts, Shorts>(job, item, range, scratch),
                 (P, P) => blocked::split::<Avx512, Pairs, Pairs>(job, item, range, scratch),
                 _ => unreachable!("kinds of sums with this instruction set"),
             }

@@ -9,18 +9,26 @@ use std::ops::Range;
 use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::rounded_factor;
 
+use super::codes::{code_scale, short_code, top};
 use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
-use super::scalar::{SHORT_POWERS, code_scale};
+use super::scalar::QUICK_POWERS;
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
 use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
-use super::{AttendJob, BAND, CODE_MAX, Item, Kind, Scratch, TILE, widen};
+use super::{AttendJob, BAND, CODE_MAX, Item, Kind, SHORT_CODE_MAX, Scratch, TILE, widen};
 use crate::math::{ROUND, tanh};
 
-/// Bytes of 16 words as a kernel reads them.
-const fn width(stored: bool) -> usize {
-    if stored { 32 } else { 64 }
+/// Bytes of 16 words of a row as a kernel reads them.
+#[inline(always)]
+fn width<V: Vector, S: Sums<V>>(stored: bool) -> usize {
+    if stored { S::STORED } else { 64 }
+}
+
+/// Half lines that a kernel reads in a step of `N` stored vectors.
+#[inline(always)]
+fn half_lines<V: Vector, S: Sums<V>, const N: usize>() -> usize {
+    N * S::STORED / 32 * if S::TWO_ROWS { 2 } else { 1 }
 }
 
 /// 16 factors, as kernels read them or as they are stored.
@@ -44,8 +52,7 @@ fn ahead<V: Vector, S: Sums<V>, const N: usize>(
     (part, of): (usize, usize),
     steps: usize,
 ) -> *const u8 {
-    let half_lines = if S::TWO_ROWS { 2 * N } else { N };
-    next[part / of % 2].wrapping_add(part % of * steps * half_lines * 32)
+    next[part / of % 2].wrapping_add(part % of * steps * half_lines::<V, S, N>() * 32)
 }
 
 /// Asks for what lies `step` steps after `ahead`. Evenly over the steps, each line once: in bursts requests stall
@@ -55,7 +62,7 @@ fn ahead<V: Vector, S: Sums<V>, const N: usize>(
 /// As [`Vector`].
 #[inline(always)]
 unsafe fn fetch<V: Vector, S: Sums<V>, const N: usize>(ahead: *const u8, step: usize) {
-    let half_lines = if S::TWO_ROWS { 2 * N } else { N };
+    let half_lines = half_lines::<V, S, N>();
     for line in 0..half_lines.div_ceil(2) {
         // SAFETY: passed on.
         unsafe { V::fetch(ahead.wrapping_add((step * half_lines / 2 + line) * 64)) };
@@ -152,13 +159,13 @@ pub(super) unsafe fn values<
                 let part = (2 * (first / N) + half, t.turns);
                 let ahead = ahead::<V, S, N>(t.next, part, t.p_half);
                 for step in start..end {
-                    let row = t.v[half].add(step * t.v_step + first * width(STORED));
+                    let row = t.v[half].add(step * t.v_step + first * width::<V, S>(STORED));
                     if const { N == V::FULL.0 && R == V::FULL.1 } {
                         if STORED {
                             fetch::<V, S, N>(ahead, step);
                         }
                         for i in 0..N {
-                            let v = factors::<V, S, STORED>(row.add(i * width(STORED)), t.v_step);
+                            let v = factors::<V, S, STORED>(row.add(i * width::<V, S>(STORED)), t.v_step);
                             let p = anew(p);
                             for (r, sum) in sum.iter_mut().enumerate() {
                                 sum[i] = S::add(sum[i], v, S::splat(p.add(r * t.p_stride + step)));
@@ -168,7 +175,7 @@ pub(super) unsafe fn values<
                     }
                     let mut v = [factors::<V, S, STORED>(row, t.v_step); N];
                     for (i, v) in v.iter_mut().enumerate().skip(1) {
-                        *v = factors::<V, S, STORED>(row.add(i * width(STORED)), t.v_step);
+                        *v = factors::<V, S, STORED>(row.add(i * width::<V, S>(STORED)), t.v_step);
                     }
                     if STORED {
                         let seen = t.seen.wrapping_add(half * t.p_half + step);
@@ -219,18 +226,18 @@ unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
     }
 }
 
-/// The same in bf16, the bits of `scalar::short_exp`.
+/// The same to 7.5e-5, the bits of `scalar::quick_exp`.
 #[inline(always)]
-unsafe fn short_exp<V: Vector>(x: V::Float) -> V::Float {
+unsafe fn quick_exp<V: Vector>(x: V::Float) -> V::Float {
     // SAFETY: registers only.
     unsafe {
-        let [c0, c1, c2, c3] = SHORT_POWERS;
+        let [c0, c1, c2, c3] = QUICK_POWERS;
         let (round, factor) = (V::splat(ROUND), V::splat(std::f32::consts::LOG2_E));
         let shifted = V::fma(x, factor, round);
         let f = V::fma(x, factor, V::sub(round, shifted));
         let y = V::fma(V::splat(c3), f, V::splat(c2));
         let y = V::fma(V::fma(y, f, V::splat(c1)), f, V::splat(c0));
-        V::short_power(y, shifted, x)
+        V::quick_power(y, shifted, x)
     }
 }
 
@@ -243,12 +250,12 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
         let from = job.q.get(item.row as usize + row / group, first..first + dim);
         scratch.q_scale[row] = job.scale;
         match keys {
-            Kind::Codes => {
+            Kind::Bytes | Kind::Shorts => {
                 let cols = dim.next_multiple_of(2);
                 let to = &mut shorts(&mut scratch.q)[row * cols..][..cols];
                 to[dim..].fill(0);
                 let mut buffer = [0.0; MIX_MAX];
-                let from = mixed(from, &mut buffer);
+                let from = if keys == Kind::Bytes { mixed(from, &mut buffer) } else { from };
                 scratch.q_scale[row] *= encode(from, job.query_codes(), &mut to[..dim]);
             }
             Kind::Pairs => {
@@ -276,11 +283,8 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
 /// Codes of a row of any numbers, up to `most`; returns the scale.
 #[inline(always)]
 fn encode(x: &[f32], most: f32, codes: &mut [i16]) -> f32 {
-    let top = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
-    let (inverse, scale) = code_scale(f32::from_bits(top), most);
-    for (code, x) in codes.iter_mut().zip(x) {
-        *code = (x * inverse).round_ties_even() as i16;
-    }
+    let (inverse, scale) = code_scale(top(x), most);
+    codes.iter_mut().zip(x).for_each(|(code, x)| *code = short_code(*x, inverse));
     scale
 }
 
@@ -303,7 +307,7 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
     scratch.max[..rows].fill(f32::NEG_INFINITY);
     floats(&mut scratch.sum)[..rows * GROUP].fill(0.0);
     floats(&mut scratch.out)[..rows * v_cols].fill(0.0);
-    let (codes, short) = (job.formats().1 == KvFormat::Int8, job.formats().1 == KvFormat::Bf16);
+    let values = job.formats().1;
     for tile in range.start / TILE..range.end.div_ceil(TILE) {
         let of_tile = |keys: Range<usize>| {
             let first = tile * TILE;
@@ -338,8 +342,14 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
                         let s = &mut floats(&mut scratch.s)[(row - first) * TILE..][..TILE];
                         cover(job, &keys, seen, s);
                     }
+                    if values == KvFormat::Int16 {
+                        let tops = tops(chunk.clone(), &of_tile, scratch);
+                        weigh_codes::<V>(chunk, at, &keys, &tops, (decay, p_scale), scratch);
+                        continue;
+                    }
+                    let short = values == KvFormat::Bf16;
                     weigh::<V>(chunk.clone(), at, &keys, short, decay, scratch);
-                    if codes {
+                    if values == KvFormat::Int8 {
                         encode_weights::<V>(chunk.len(), at, &keys, p_scale, scratch);
                     } else if W::PER_STEP == 2 {
                         pair_weights::<V>(chunk.len(), at, &keys, scratch);
@@ -468,11 +478,86 @@ unsafe fn weigh<V: Vector>(
             for group in groups.clone() {
                 let s = s.add(i * TILE + group * GROUP);
                 let x = V::sub(V::load(s), base);
-                let p = if short { short_exp::<V>(x) } else { exp_of_negative::<V>(x) };
+                let p = if short { V::short(quick_exp::<V>(x)) } else { exp_of_negative::<V>(x) };
                 V::store(p, s);
                 lanes = V::add(lanes, p);
             }
             V::store(lanes, sum.0.as_mut_ptr());
+        }
+    }
+}
+
+/// The greatest scale of the values of a tile that each row of a chunk sees.
+#[inline(always)]
+fn tops(
+    chunk: Range<usize>,
+    of_tile: &impl Fn(Range<usize>) -> Range<usize>,
+    scratch: &mut Scratch,
+) -> [f32; GROUP] {
+    let scales = &floats(&mut scratch.scales)[TILE..2 * TILE];
+    let (mut last, mut greatest) = (0..0, 0.0);
+    let mut tops = [0.0; GROUP];
+    for (to, seen) in tops.iter_mut().zip(&scratch.seen[chunk]) {
+        let seen = of_tile(seen.clone());
+        if seen != last {
+            greatest = top(&scales[seen.clone()]);
+            last = seen;
+        }
+        *to = greatest;
+    }
+    tops
+}
+
+/// Turns the scores of a chunk of rows into codes of weights over values in int16, of which `tops` are the greatest
+/// scales, and adds the weights up; the factors become what the rows' outputs and the codes are multiplied by.
+///
+/// # Safety
+/// As [`split`].
+#[inline(always)]
+unsafe fn weigh_codes<V: Vector>(
+    chunk: Range<usize>,
+    at: usize,
+    keys: &Range<usize>,
+    tops: &[f32; GROUP],
+    (decay, p_scale): (&mut [f32; GROUP], &mut [f32; GROUP]),
+    scratch: &mut Scratch,
+) {
+    let groups = groups(keys);
+    let s = floats(&mut scratch.s)[at * TILE..][..V::ROWS * TILE].as_ptr();
+    let v_scale = floats(&mut scratch.scales)[TILE..].as_ptr();
+    let codes = shorts(&mut scratch.p)[at * TILE..][..V::ROWS * TILE].as_mut_ptr();
+    let (mut own, mut join) = ([0.0; GROUP], [0.0; GROUP]);
+    // SAFETY: rows and groups of the tile; registers.
+    unsafe {
+        for (i, max) in scratch.max[chunk.clone()].iter_mut().enumerate() {
+            let s = s.add(i * TILE);
+            let mut top = V::load(s.add(groups.start * GROUP));
+            for group in groups.start + 1..groups.end {
+                top = V::max(top, V::load(s.add(group * GROUP)));
+            }
+            let top = V::greatest(top);
+            let new = max.max(top);
+            let base = if new == f32::NEG_INFINITY { 0.0 } else { new };
+            own[i] = if top == f32::NEG_INFINITY { 0.0 } else { top };
+            decay[i] = *max - base;
+            join[i] = top - base;
+            *max = new;
+        }
+        V::store(exp_of_negative::<V>(V::load(decay.as_ptr())), decay.as_mut_ptr());
+        V::store(exp_of_negative::<V>(V::load(join.as_ptr())), join.as_mut_ptr());
+        for (i, sum) in scratch.sum[chunk].iter_mut().enumerate() {
+            let (inverse, scale) = code_scale(tops[i], SHORT_CODE_MAX);
+            let (base, inverse) = (V::splat(own[i]), V::splat(inverse));
+            let mut lanes = V::splat(0.0);
+            for first in groups.clone().map(|group| group * GROUP) {
+                let p = quick_exp::<V>(V::sub(V::load(s.add(i * TILE + first)), base));
+                lanes = V::add(lanes, p);
+                let w = V::mul(V::mul(p, V::load(v_scale.add(first))), inverse);
+                V::store_codes(w, codes.add(i * TILE + first));
+            }
+            let before = V::mul(V::load(sum.0.as_ptr()), V::splat(decay[i]));
+            V::store(V::fma(lanes, V::splat(join[i]), before), sum.0.as_mut_ptr());
+            p_scale[i] = scale * join[i];
         }
     }
 }
@@ -565,7 +650,7 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
     let bytes_of_half = place.v_step * (BLOCK_TOKENS / per_step) * GROUP / v_cols;
     for (vector, count, turns) in turns(0..v_cols / GROUP, at_once) {
         let col = vector * GROUP;
-        let at = vector * width(place.values_stored);
+        let at = vector * width::<V, S>(place.values_stored);
         let t = ValueTile {
             turns,
             p,

@@ -3,16 +3,18 @@
 //! A block holds its heads one after another; a head holds, for its 32 tokens in two groups of
 //! 16 (D and V: columns of a key and of a value; D4 and V4: their groups of 32 columns):
 //!
-//! | part | f32 | bf16 | int8 | int4 |
+//! | part | f32 | bf16 | int16, int8 | int4 |
 //! |---|---|---|---|---|
-//! | keys | `[2][D][16]` f32 | `[2][D][16]` u16 | `[2][⌈D/2⌉][16][2]` i8, pairs of columns | `[2][D4][16][16]` u8, pairs of columns |
-//! | values | `[32][V]` f32 | `[32][V]` u16 | `[16][V][2]` i8, pairs of tokens | `[32][V4][16]` u8, columns i and i + 16 |
+//! | keys | `[2][D][16]` f32 | `[2][D][16]` u16 | `[2][⌈D/2⌉][16][2]` i16 or i8, pairs of columns | `[2][D4][16][16]` u8, pairs of columns |
+//! | values | `[32][V]` f32 | `[32][V]` u16 | `[16][V][2]` i16 or i8, pairs of tokens | `[32][V4][16]` u8, columns i and i + 16 |
 //! | key scales | | | `[32]` f32 | `[2][D4][16]` f16 |
 //! | value scales | | | `[32]` f32 | `[32][V4]` f16 |
 
 use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::{bf16_factor, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
+use super::STORED_MAX;
+use super::codes::{code_scale, short_code, top};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use crate::isa::Isa;
 use crate::math::per_isa;
@@ -71,6 +73,7 @@ impl KvLayout {
             * match self.formats().0 {
                 KvFormat::F32 => self.k_dim * 4,
                 KvFormat::Bf16 => self.k_dim * 2,
+                KvFormat::Int16 => self.k_dim.next_multiple_of(2) * 2,
                 KvFormat::Int8 => self.k_dim.next_multiple_of(2),
                 KvFormat::Int4 | KvFormat::K8V4 => self.k_dim.div_ceil(SCALED) * SCALED / 2,
             }
@@ -81,7 +84,7 @@ impl KvLayout {
         BLOCK_TOKENS
             * match self.formats().1 {
                 KvFormat::F32 => self.v_dim * 4,
-                KvFormat::Bf16 => self.v_dim * 2,
+                KvFormat::Bf16 | KvFormat::Int16 => self.v_dim * 2,
                 KvFormat::Int8 => self.v_dim,
                 KvFormat::Int4 | KvFormat::K8V4 => self.v_dim.div_ceil(SCALED) * SCALED / 2,
             }
@@ -165,6 +168,7 @@ impl KvLayout {
             match self.format {
                 KvFormat::F32 => store_f32(isa, place, k, v),
                 KvFormat::Bf16 => store_bf16(isa, place, k, v),
+                KvFormat::Int16 => store_int16(isa, place, k, v),
                 KvFormat::Int8 => store_int8(isa, place, k, v),
                 KvFormat::Int4 => store_int4(isa, place, k, v),
                 KvFormat::K8V4 => store_k8v4(isa, place, k, v),
@@ -172,8 +176,8 @@ impl KvLayout {
         }
     }
 
-    /// Key `slot` of a head (its bytes, all of them) as f32. For int8: codes without the scale,
-    /// which is returned (1 for other formats).
+    /// Key `slot` of a head (its bytes, all of them) as f32. For int16 and int8: codes without the
+    /// scale, which is returned (1 for other formats).
     pub(super) fn key(&self, head: &[u8], slot: usize, out: &mut [f32]) -> f32 {
         let [keys, _, scales, _] = self.split(head);
         let (format, groups) = (self.formats().0, self.k_dim.div_ceil(SCALED));
@@ -187,7 +191,7 @@ impl KvLayout {
                 _ => number(format, keys, self.key_index(slot, d)),
             };
         }
-        if format == KvFormat::Int8 { number(KvFormat::F32, scales, slot) } else { 1.0 }
+        if is_codes(format) { number(KvFormat::F32, scales, slot) } else { 1.0 }
     }
 
     /// Value `slot` of a head, as [`KvLayout::key`].
@@ -204,7 +208,7 @@ impl KvLayout {
                 _ => number(format, values, self.value_index(slot, d)),
             };
         }
-        if format == KvFormat::Int8 { number(KvFormat::F32, scales, slot) } else { 1.0 }
+        if is_codes(format) { number(KvFormat::F32, scales, slot) } else { 1.0 }
     }
 
     /// Element of a key of whole bytes among the keys of a head.
@@ -212,7 +216,9 @@ impl KvLayout {
     fn key_index(&self, slot: usize, d: usize) -> usize {
         let (group, lane) = (slot / GROUP, slot % GROUP);
         match self.formats().0 {
-            KvFormat::Int8 => ((group * self.k_dim.div_ceil(2) + d / 2) * GROUP + lane) * 2 + d % 2,
+            KvFormat::Int16 | KvFormat::Int8 => {
+                ((group * self.k_dim.div_ceil(2) + d / 2) * GROUP + lane) * 2 + d % 2
+            }
             _ => (group * self.k_dim + d) * GROUP + lane,
         }
     }
@@ -221,7 +227,7 @@ impl KvLayout {
     #[inline(always)]
     fn value_index(&self, slot: usize, d: usize) -> usize {
         match self.formats().1 {
-            KvFormat::Int8 => (slot / 2 * self.v_dim + d) * 2 + slot % 2,
+            KvFormat::Int16 | KvFormat::Int8 => (slot / 2 * self.v_dim + d) * 2 + slot % 2,
             _ => slot * self.v_dim + d,
         }
     }
@@ -233,16 +239,22 @@ const fn scale_bytes(format: KvFormat, dim: usize) -> usize {
     BLOCK_TOKENS
         * match format {
             KvFormat::F32 | KvFormat::Bf16 => 0,
-            KvFormat::Int8 => 4,
+            KvFormat::Int16 | KvFormat::Int8 => 4,
             KvFormat::Int4 | KvFormat::K8V4 => dim.div_ceil(SCALED) * 2,
         }
 }
 
-/// Number `index` of an array in a format of whole bytes; a code for int8.
+/// Whether numbers are codes with one scale a token and head.
+pub(super) const fn is_codes(format: KvFormat) -> bool {
+    matches!(format, KvFormat::Int16 | KvFormat::Int8)
+}
+
+/// Number `index` of an array in a format of whole bytes; a code for int16 and int8.
 fn number(format: KvFormat, bytes: &[u8], index: usize) -> f32 {
     match format {
         KvFormat::F32 => f32::from_le_bytes(bytes.as_chunks::<4>().0[index]),
         KvFormat::Bf16 => bf16_to_f32(u16::from_le_bytes(bytes.as_chunks::<2>().0[index])),
+        KvFormat::Int16 => f32::from(i16::from_le_bytes(bytes.as_chunks::<2>().0[index])),
         _ => f32::from(bytes[index] as i8),
     }
 }
@@ -279,9 +291,10 @@ impl Place {
 per_isa! {
     store_f32(to: Place, k: &[f32], v: &[f32]) = floats;
     store_bf16(to: Place, k: &[f32], v: &[f32]) = halves;
-    store_int8(to: Place, k: &[f32], v: &[f32]) = codes;
+    store_int16(to: Place, k: &[f32], v: &[f32]) = shorts;
+    store_int8(to: Place, k: &[f32], v: &[f32]) = bytes;
     store_int4(to: Place, k: &[f32], v: &[f32]) = nibbles;
-    store_k8v4(to: Place, k: &[f32], v: &[f32]) = codes_and_nibbles;
+    store_k8v4(to: Place, k: &[f32], v: &[f32]) = bytes_and_nibbles;
 }
 
 /// Stores numbers as they are.
@@ -332,53 +345,66 @@ fn numbers<T: Copy + Default>(to: Place, k: &[f32], v: &[f32], encode: impl Fn(f
     });
 }
 
-/// Stores codes and their scales.
+/// Stores codes of 16 bits and their scales.
 #[inline(always)]
-fn codes(to: Place, k: &[f32], v: &[f32]) {
-    key_codes(to, k);
-    let layout = to.layout;
+fn shorts(to: Place, k: &[f32], v: &[f32]) {
+    let (inverse, scale) = code_scale(top(k), STORED_MAX);
+    key_pairs(to, k, |x| short_code(x, inverse).to_le(), scale);
+    let (inverse, scale) = code_scale(top(v), STORED_MAX);
+    value_pairs(to, v, |x| short_code(x, inverse).to_le(), scale);
+}
+
+/// Stores bytes and their scales.
+#[inline(always)]
+fn bytes(to: Place, k: &[f32], v: &[f32]) {
+    key_bytes(to, k);
     let scale = int8_scale(v);
-    let first = layout.key_bytes() + to.slot / 2 * layout.v_dim * 2 + to.slot % 2;
-    by_vectors(
-        v,
-        |x| int8_code(x, scale),
-        |d, codes| {
-            // SAFETY: the value's columns are in pairs with another token's.
-            unsafe { to.write(first + d * 2, 2, codes) };
-        },
-    );
-    // SAFETY: one number a token.
-    unsafe { to.write(layout.scales_at().1 + to.slot * 4, 0, &[scale.to_bits().to_le()]) };
+    value_pairs(to, v, |x| int8_code(x, scale), scale);
+}
+
+/// Stores a key as bytes and their scale.
+#[inline(always)]
+fn key_bytes(to: Place, k: &[f32]) {
+    let mut buffer = [0.0; MIX_MAX];
+    let k = mixed(k, &mut buffer);
+    let scale = int8_scale(k);
+    key_pairs(to, k, |x| int8_code(x, scale), scale);
 }
 
 /// Stores the codes of a key and their scale.
 #[inline(always)]
-fn key_codes(to: Place, k: &[f32]) {
-    let layout = to.layout;
-    let mut buffer = [0.0; MIX_MAX];
-    let k = mixed(k, &mut buffer);
-    let scale = int8_scale(k);
+fn key_pairs<T: Copy + Default>(to: Place, k: &[f32], encode: impl Fn(f32) -> T, scale: f32) {
+    let (layout, size) = (to.layout, size_of::<T>() * 2);
     let pairs = layout.k_dim.div_ceil(2);
-    let first = (to.slot / GROUP * pairs * GROUP + to.slot % GROUP) * 2;
-    by_vectors(
-        k,
-        |x| int8_code(x, scale),
-        |d, codes| {
-            for (i, pair) in codes.chunks(2).enumerate() {
-                let pair = [pair[0], pair.get(1).copied().unwrap_or(0)];
-                // SAFETY: pairs of the key's columns are 16 pairs apart; `d` is even.
-                unsafe { to.write(first + (d / 2 + i) * GROUP * 2, 0, &[pair]) };
-            }
-        },
-    );
+    let first = (to.slot / GROUP * pairs * GROUP + to.slot % GROUP) * size;
+    by_vectors(k, encode, |d, codes| {
+        for (i, pair) in codes.chunks(2).enumerate() {
+            let pair = [pair[0], pair.get(1).copied().unwrap_or_default()];
+            // SAFETY: pairs of the key's columns are 16 pairs apart; `d` is even.
+            unsafe { to.write(first + (d / 2 + i) * GROUP * size, 0, &[pair]) };
+        }
+    });
     // SAFETY: one number a token.
     unsafe { to.write(layout.scales_at().0 + to.slot * 4, 0, &[scale.to_bits().to_le()]) };
 }
 
+/// Stores the codes of a value and their scale.
+#[inline(always)]
+fn value_pairs<T: Copy + Default>(to: Place, v: &[f32], encode: impl Fn(f32) -> T, scale: f32) {
+    let (layout, size) = (to.layout, size_of::<T>());
+    let first = layout.key_bytes() + (to.slot / 2 * layout.v_dim * 2 + to.slot % 2) * size;
+    by_vectors(v, encode, |d, codes| {
+        // SAFETY: the value's columns are in pairs with another token's.
+        unsafe { to.write(first + d * 2 * size, 2 * size, codes) };
+    });
+    // SAFETY: one number a token.
+    unsafe { to.write(layout.scales_at().1 + to.slot * 4, 0, &[scale.to_bits().to_le()]) };
+}
+
 /// Stores a key as int8 and a value as int4.
 #[inline(always)]
-fn codes_and_nibbles(to: Place, k: &[f32], v: &[f32]) {
-    key_codes(to, k);
+fn bytes_and_nibbles(to: Place, k: &[f32], v: &[f32]) {
+    key_bytes(to, k);
     value_nibbles(to, v);
 }
 
@@ -453,9 +479,7 @@ fn int4_code(x: f32, width: f32) -> u8 {
 /// max|x| / 127; NaN where there is a NaN.
 #[inline(always)]
 fn int8_scale(x: &[f32]) -> f32 {
-    // As integers, so that a NaN is the largest of all.
-    let top = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
-    f32::from_bits(top) / 127.0
+    top(x) / 127.0
 }
 
 /// x / scale rounded, ties to even; 0 where that is not a number.
@@ -478,17 +502,20 @@ mod tests {
 
     /// What a number becomes in a format, beside others of its head.
     fn through(format: KvFormat, x: f32, head: &[f32]) -> f32 {
-        let scale = head.iter().fold(0.0_f32, |m, x| m.max(x.abs())) / 127.0;
+        let most = if format == KvFormat::Int16 { 4095.0 } else { 127.0 };
+        let top = head.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+        let scale = top / most;
         match format {
             KvFormat::F32 => x,
             KvFormat::Bf16 => bf16_to_f32(f32_to_bf16(x)),
+            KvFormat::Int16 => (x * (most / top)).round_ties_even() * scale,
             _ => (x / scale).round_ties_even() * scale,
         }
     }
 
     #[test]
     fn every_token_is_read_back_through_its_format() {
-        for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8] {
+        for format in [KvFormat::F32, KvFormat::Bf16, KvFormat::Int16, KvFormat::Int8] {
             for (k_dim, v_dim) in [(64, 64), (24, 40), (7, 5), (80, 16)] {
                 let layout = layout(format, k_dim, v_dim);
                 let mut bytes = vec![0xff; layout.bytes(3)];
@@ -583,7 +610,7 @@ mod tests {
     fn sizes_are_those_of_the_cache_spec() {
         use KvFormat::*;
         use tokenmill_ir::{CacheKind, CacheSpec};
-        for format in [F32, Bf16, Int8, Int4, K8V4] {
+        for format in [F32, Bf16, Int16, Int8, Int4, K8V4] {
             let kind = CacheKind::Full { kv_heads: 2, k_dim: 64, v_dim: 40 };
             let unit = CacheSpec { kind, format, group: 0 }.unit_bytes() as usize;
             assert_eq!(layout(format, 64, 40).block_bytes(), unit * BLOCK_TOKENS);

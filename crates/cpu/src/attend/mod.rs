@@ -39,6 +39,14 @@
 //! n whole, they are 2ⁿ·(c₀ + c₁f + c₂f² + c₃f³) by fmas, to 7.5e-5, and 0 below x = −38. So sums of pairs
 //! (`vdpbf16ps`, the first of a pair in the high half) have the same bits: see [`crate::linear`].
 //!
+//! **int16.** Stored are codes and a scale per token and head, S = max|x|/4095, code = x·(4095/max) rounded, ties to even.
+//! A query row becomes codes: t = max|q|, a\[d\] = round(q\[d\]·(N/t)), Q = (t/N)·scale, N the lesser of 8191 and ⌊(2³¹ −
+//! 1)/(4095·columns)⌋. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. A tile's weights are relative to its own
+//! greatest score: with M = max s, b' = M (0 if −∞), e = exp(M − b), they are p\[j\], x = s\[j\] − b', as in bf16 before they
+//! are rounded; l\[i\] = fma(Σ p\[j\] in order from 0, e, l\[i\]·c). Values: t = max Sᵥ\[j\] of the seen keys, a\[j\] =
+//! round((p\[j\]·Sᵥ\[j\])·(8191/t)), o\[e\] = fma(f32(Σ a\[j\]·code\[j\]\[e\]), (t/8191)·e, o\[e\]·c), the sum exact. Where a row's or
+//! tile's t is below 2⁻¹⁰⁰ all its codes and its scale are 0; where it is NaN or at least 2¹⁰⁰ its scale is NaN.
+//!
 //! **int8.** Keys and queries first go through a Hadamard transform (`mix`), where the width of
 //! the head is a power of two up to 256. Stored are codes and a scale per token and head, S = max|x|/127, code = x/S rounded,
 //! ties to even. A query row becomes 16-bit codes: t = max|q|, a\[d\] = round(q\[d\]·(N/t)),
@@ -65,6 +73,7 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod blocked;
+mod codes;
 mod layout;
 mod mix;
 pub mod rope;
@@ -87,6 +96,7 @@ use tokenmill_ir::{BlockId, KvFormat, Mask, Span};
 use crate::isa::Isa;
 use crate::math::per_isa;
 use crate::memory::Parts;
+use layout::is_codes;
 pub use layout::{BLOCK_TOKENS, KvLayout};
 use mix::{turn_block, turn_blocks};
 pub use scratch::Scratch;
@@ -102,16 +112,16 @@ const ITEM_ROWS: usize = 96;
 /// Rows that go over a tile's keys, and then over its values, together: their scores fit the first-level
 /// cache beside either. Whole chunks of every instruction set.
 const BAND: usize = 24;
-/// Columns of an int8 key head whose sums surely fit 32 bits.
-const INT8_MAX_DIM: usize = 1024;
-/// Below this magnitude a row of codes is zero; from its inverse on it is NaN.
-const TINY: f32 = f32::from_bits((127 - 100) << 23);
-/// See [`TINY`].
-const HUGE: f32 = f32::from_bits((127 + 100) << 23);
-/// The largest code of a weight, or of a query of up to 512 columns: 512 · 32767 · 127 < 2³¹.
+/// Columns of a key head of codes whose sums surely fit 32 bits.
+const CODES_MAX_DIM: usize = 1024;
+/// The largest code of a weight over bytes, or of a query of up to 512 columns: 512 · 32767 · 127 < 2³¹.
 const CODE_MAX: f32 = 32767.0;
-/// The largest code of a longer query: 1024 · 16383 · 127 < 2³¹.
+/// The largest code of a longer query over bytes: 1024 · 16383 · 127 < 2³¹.
 const LONG_CODE_MAX: f32 = 16383.0;
+/// The largest code of a key or value in int16.
+const STORED_MAX: f32 = 4095.0;
+/// The largest code of a weight over int16, or of a query of up to 64 columns: 64 · 8191 · 4095 < 2³¹.
+const SHORT_CODE_MAX: f32 = 8191.0;
 
 /// Rows of f32, `stride` apart: row r starts at element r · stride.
 #[derive(Clone, Copy, Debug)]
@@ -247,8 +257,10 @@ enum Kind {
     Numbers,
     /// Pairs of bf16 numbers, summed in f32.
     Pairs,
-    /// Pairs of integer codes.
-    Codes,
+    /// Pairs of integer codes that are stored as bytes.
+    Bytes,
+    /// Pairs of integer codes of 16 bits.
+    Shorts,
 }
 
 /// Most tokens of an item.
@@ -264,7 +276,15 @@ impl AttendJob<'_> {
 
     /// The largest code of a query.
     fn query_codes(&self) -> f32 {
-        if self.k_dim <= 512 { CODE_MAX } else { LONG_CODE_MAX }
+        match self.formats().0 {
+            // 2³¹ has room for products of all columns.
+            KvFormat::Int16 => {
+                let most = i32::MAX as usize / (STORED_MAX as usize * self.k_dim);
+                SHORT_CODE_MAX.min(most as f32)
+            }
+            _ if self.k_dim <= 512 => CODE_MAX,
+            _ => LONG_CODE_MAX,
+        }
     }
 
     /// Formats of keys and values.
@@ -278,8 +298,9 @@ impl AttendJob<'_> {
     /// What sums of scores and of values are made of with `isa`.
     fn kinds(&self, isa: Isa) -> (Kind, Kind) {
         match self.formats() {
-            (KvFormat::Int8, KvFormat::Int8) => (Kind::Codes, Kind::Codes),
-            (KvFormat::Int8, _) => (Kind::Codes, Kind::Numbers),
+            (KvFormat::Int16, _) => (Kind::Shorts, Kind::Shorts),
+            (KvFormat::Int8, KvFormat::Int8) => (Kind::Bytes, Kind::Bytes),
+            (KvFormat::Int8, _) => (Kind::Bytes, Kind::Numbers),
             (KvFormat::Bf16, _) if isa == Isa::Avx512Bf16 && self.k_dim.is_multiple_of(2) => {
                 (Kind::Pairs, Kind::Pairs)
             }
@@ -338,8 +359,8 @@ impl AttendJob<'_> {
         if let Keys::Cache { layout, .. } = self.keys {
             let shape = (layout.kv_heads, layout.k_dim, layout.v_dim);
             assert_eq!(shape, (self.kv_heads, self.k_dim, self.v_dim), "shape of the cache");
-            let codes = layout.formats().0 == KvFormat::Int8;
-            assert!(!codes || self.k_dim <= INT8_MAX_DIM, "int8 sums");
+            let codes = is_codes(layout.formats().0);
+            assert!(!codes || self.k_dim <= CODES_MAX_DIM, "sums of codes");
         }
     }
 }

@@ -5,10 +5,11 @@ use std::ops::Range;
 use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::rounded_factor;
 
-use super::layout::{BLOCK_TOKENS, GROUP};
+use super::codes::{code_scale, short_code, top};
+use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scratch::{floats, words};
-use super::{AttendJob, CODE_MAX, HUGE, Item, Keys, Scratch, TILE, TINY};
+use super::{AttendJob, CODE_MAX, Item, Keys, SHORT_CODE_MAX, Scratch, TILE};
 use crate::math::{ROUND, exp, tanh};
 
 /// Computes the keys `range`, all of one split, for every row of an item, into the scratch.
@@ -42,61 +43,46 @@ impl<'a> Query<'a> {
     fn new(job: &AttendJob<'_>, query: &[f32], row: &'a mut [f32]) -> Query<'a> {
         let row = &mut row[..query.len()];
         let keys = job.formats().0;
-        if keys == KvFormat::Int8 {
-            row.copy_from_slice(mixed(query, &mut [0.0; MIX_MAX]));
-            let scale = encode(row, job.query_codes()) * job.scale;
-            return Query { row, scale };
-        }
         row.copy_from_slice(query);
         match keys {
+            KvFormat::Int8 => row.copy_from_slice(mixed(query, &mut [0.0; MIX_MAX])),
             KvFormat::Int4 => turn_blocks(row, turn_block(query.len())),
             KvFormat::Bf16 => row.iter_mut().for_each(|x| *x = rounded_factor(*x)),
             _ => {}
         }
-        Query { row, scale: job.scale }
+        let codes = if is_codes(keys) { encode(row, top(row), job.query_codes()) } else { 1.0 };
+        Query { row, scale: codes * job.scale }
     }
 }
 
-/// Scores this far below the greatest have no weight in bf16: all weights are above 2⁻⁵⁶.
-pub(super) const SHORT_LEAST: f32 = -38.0;
+/// Scores this far below the greatest have no weight in bf16 and int16: all weights are above 2⁻⁵⁶.
+pub(super) const QUICK_LEAST: f32 = -38.0;
 /// 2ᶠ = Σ c[i]·fⁱ for |f| ≤ ½, to 7.5e-5 of it: a minimax fit.
-pub(super) const SHORT_POWERS: [f32; 4] = [0.999_928_06, 0.693_260_97, 0.242_611_13, 0.055_171_67];
+pub(super) const QUICK_POWERS: [f32; 4] = [0.999_928_06, 0.693_260_97, 0.242_611_13, 0.055_171_67];
 
-/// e^x for x ≤ 0 in bf16, ties up.
-fn short_exp(x: f32) -> f32 {
-    if x < SHORT_LEAST {
+/// e^x for x ≤ 0 to 7.5e-5 of it, below 1.
+fn quick_exp(x: f32) -> f32 {
+    if x < QUICK_LEAST {
         return 0.0;
     }
-    let [c0, c1, c2, c3] = SHORT_POWERS;
+    let [c0, c1, c2, c3] = QUICK_POWERS;
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let f = x.mul_add(std::f32::consts::LOG2_E, ROUND - shifted);
     let y = c3.mul_add(f, c2).mul_add(f, c1).mul_add(f, c0);
     // n is in the lowest bits of `shifted`; the others are shifted out.
-    let power = y.to_bits().wrapping_add(0x8000).wrapping_add(shifted.to_bits() << 23);
-    f32::from_bits(power & 0xffff_0000)
+    f32::from_bits(y.to_bits().wrapping_add(shifted.to_bits() << 23))
 }
 
-/// Replaces numbers by their codes, up to `most`; returns the scale.
-fn encode(x: &mut [f32], most: f32) -> f32 {
-    let top = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
-    let (inverse, scale) = code_scale(f32::from_bits(top), most);
-    for x in x {
-        *x = if inverse == 0.0 { 0.0 } else { (*x * inverse).round_ties_even() };
-    }
+/// The same in bf16, ties up.
+fn short_exp(x: f32) -> f32 {
+    f32::from_bits(quick_exp(x).to_bits().wrapping_add(0x8000) & 0xffff_0000)
+}
+
+/// Replaces numbers up to `top` by their codes, up to `most`; returns the scale.
+fn encode(x: &mut [f32], top: f32, most: f32) -> f32 {
+    let (inverse, scale) = code_scale(top, most);
+    x.iter_mut().for_each(|x| *x = f32::from(short_code(*x, inverse)));
     scale
-}
-
-/// What numbers of largest magnitude `top` are multiplied by to become codes up to `most` (0: all
-/// codes are 0), and what codes are multiplied by.
-#[inline(always)]
-pub(super) fn code_scale(top: f32, most: f32) -> (f32, f32) {
-    if top < TINY {
-        (0.0, 0.0)
-    } else if top < HUGE {
-        (most / top, top / most)
-    } else {
-        (0.0, f32::NAN)
-    }
 }
 
 /// The keys `seen`, all of one split, for one row: its maximum and sums.
@@ -116,22 +102,38 @@ fn row_of_split(
         for (j, s) in weights.iter_mut().enumerate() {
             *s = read.score(query, at + j);
         }
-        let new = weights.iter().fold(max, |a, &b| a.max(b));
-        let base = if new == f32::NEG_INFINITY { 0.0 } else { new };
-        let c = exp(max - base);
+        let own = weights.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+        let new = max.max(own);
+        let base = finite(new);
+        let (c, mut e) = (exp(max - base), 1.0);
         lanes.iter_mut().for_each(|l| *l *= c);
-        for (j, p) in weights.iter_mut().enumerate() {
-            *p = match read.job.formats().1 {
-                KvFormat::Bf16 => short_exp(*p - base),
-                _ => exp(*p - base),
-            };
-            lanes[(at + j) % 16] += *p;
+        if read.job.formats().1 == KvFormat::Int16 {
+            e = exp(own - base);
+            let mut sums = [0.0_f32; 16];
+            for (j, p) in weights.iter_mut().enumerate() {
+                *p = quick_exp(*p - finite(own));
+                sums[(at + j) % 16] += *p;
+            }
+            lanes.iter_mut().zip(sums).for_each(|(l, sum)| *l = sum.mul_add(e, *l));
+        } else {
+            for (j, p) in weights.iter_mut().enumerate() {
+                *p = match read.job.formats().1 {
+                    KvFormat::Bf16 => short_exp(*p - base),
+                    _ => exp(*p - base),
+                };
+                lanes[(at + j) % 16] += *p;
+            }
         }
         max = new;
-        read.add_values(at, weights, c, out);
+        read.add_values(at, weights, (c, e), out);
         at = end;
     }
     (max, lanes)
+}
+
+/// The greatest score, 0 where there is none.
+fn finite(max: f32) -> f32 {
+    if max == f32::NEG_INFINITY { 0.0 } else { max }
 }
 
 /// Which rows of a cache.
@@ -145,7 +147,7 @@ enum Part {
 struct Reader<'a> {
     job: &'a AttendJob<'a>,
     item: &'a Item,
-    /// The key or value read last; codes for int8.
+    /// The key or value read last; codes for int16 and int8.
     number: &'a mut [f32],
     sums: &'a mut [i32],
 }
@@ -178,7 +180,7 @@ impl Reader<'_> {
     fn score(&mut self, query: &Query<'_>, index: usize) -> f32 {
         let k_scale = self.read(index, Part::Keys);
         let pairs = query.row.iter().zip(&*self.number);
-        let s = if self.job.formats().0 == KvFormat::Int8 {
+        let s = if is_codes(self.job.formats().0) {
             let sum: i32 = pairs.map(|(&q, &k)| q as i32 * k as i32).sum();
             sum as f32 * k_scale * query.scale
         } else {
@@ -187,9 +189,17 @@ impl Reader<'_> {
         self.job.softcap.map_or(s, |cap| tanh(s / cap) * cap)
     }
 
-    /// Multiplies `out` by `decay` and adds the weighted values of the keys from index `at` on, all of one tile.
-    fn add_values(&mut self, at: usize, weights: &mut [f32], decay: f32, out: &mut [f32]) {
-        if self.job.formats().1 != KvFormat::Int8 {
+    /// Multiplies `out` by `decay` and adds the values of the keys from index `at` on, all of one tile, by weights
+    /// that are multiplied by `join` (int16; 1 otherwise).
+    fn add_values(
+        &mut self,
+        at: usize,
+        weights: &mut [f32],
+        (decay, join): (f32, f32),
+        out: &mut [f32],
+    ) {
+        let format = self.job.formats().1;
+        if !is_codes(format) {
             let mut sums = vec![0.0_f32; out.len()];
             for (j, p) in weights.iter().enumerate() {
                 self.read(at + j, Part::Values);
@@ -198,10 +208,15 @@ impl Reader<'_> {
             out.iter_mut().zip(sums).for_each(|(o, sum)| *o = o.mul_add(decay, sum));
             return;
         }
-        for (j, p) in weights.iter_mut().enumerate() {
-            *p *= self.read(at + j, Part::Values);
+        let mut scales = [0.0; TILE];
+        for (j, (p, scale)) in weights.iter_mut().zip(&mut scales).enumerate() {
+            *scale = self.read(at + j, Part::Values);
+            *p *= *scale;
         }
-        let scale = encode(weights, CODE_MAX);
+        let scale = match format {
+            KvFormat::Int16 => encode(weights, top(&scales), SHORT_CODE_MAX) * join,
+            _ => encode(weights, top(weights), CODE_MAX),
+        };
         self.sums.fill(0);
         for (j, a) in weights.iter().enumerate() {
             self.read(at + j, Part::Values);

@@ -16,6 +16,8 @@ pub(super) trait Sums<V: Vector> {
     const PER_STEP: usize;
     /// Whether the factors of a step lie in two stored rows.
     const TWO_ROWS: bool = false;
+    /// Bytes of sixteen factors in a stored row.
+    const STORED: usize = 32;
 
     unsafe fn zero() -> Self::Sum;
     /// Factors as kernels read them: 64 bytes.
@@ -41,8 +43,14 @@ pub(super) struct Numbers;
 /// Pairs of bf16 numbers, summed in f32.
 pub(super) struct Pairs;
 
-/// Pairs of integer codes; stored as bytes.
-pub(super) struct Codes;
+/// Pairs of integer codes; stored in so many bytes for 16 pairs.
+pub(super) struct Codes<const STORED: usize>;
+
+/// Codes stored as bytes.
+pub(super) type Bytes = Codes<32>;
+
+/// Codes stored as they are.
+pub(super) type Shorts = Codes<64>;
 
 // SAFETY (every block below): the contract of `Vector`.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -137,11 +145,12 @@ impl<V: Vector> Sums<V> for Pairs {
 }
 
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl<V: Vector> Sums<V> for Codes {
+impl<V: Vector, const STORED: usize> Sums<V> for Codes<STORED> {
     type Sum = V::Int;
     type Factor = V::Int;
 
     const PER_STEP: usize = 2;
+    const STORED: usize = STORED;
 
     #[inline(always)]
     unsafe fn zero() -> V::Int {
@@ -153,7 +162,7 @@ impl<V: Vector> Sums<V> for Codes {
     }
     #[inline(always)]
     unsafe fn stored(from: *const u8, _: usize) -> V::Int {
-        unsafe { V::bytes(from.cast()) }
+        unsafe { if STORED == 32 { V::bytes(from.cast()) } else { V::load_int(from.cast()) } }
     }
     #[inline(always)]
     unsafe fn seen(factor: V::Int, _: *const u32) -> V::Int {

@@ -23,8 +23,14 @@ struct Case {
     sharp: f32,
 }
 
-const FORMATS: [KvFormat; 5] =
-    [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8, KvFormat::Int4, KvFormat::K8V4];
+const FORMATS: [KvFormat; 6] = [
+    KvFormat::F32,
+    KvFormat::Bf16,
+    KvFormat::Int16,
+    KvFormat::Int8,
+    KvFormat::Int4,
+    KvFormat::K8V4,
+];
 
 const CASE: Case = Case {
     format: KvFormat::F32,
@@ -207,7 +213,8 @@ fn rounded(format: KvFormat, x: &[f32], dim: usize) -> Vec<f64> {
         group.iter().map(|x| (2.0 * steps(*x) + 1.0) * f64::from(scale)).collect()
     };
     let round = |head: &[f32]| -> Vec<f64> {
-        let scale = top(head) / 127.0;
+        let most = if format == KvFormat::Int16 { 4095.0 } else { 127.0 };
+        let scale = top(head) / most;
         let through = |x: f32| match format {
             KvFormat::F32 => f64::from(x),
             KvFormat::Bf16 => f64::from(bf16_to_f32(f32_to_bf16(x))),
@@ -330,6 +337,8 @@ fn results_are_near_f64() {
                 KvFormat::Int8 | KvFormat::K8V4 => 1e-4,
                 // Weights have eight bits, and their sum the same: 2⁻⁸ of how far values of about 1 are apart.
                 KvFormat::Bf16 => 4e-3,
+                // Codes of weights have 13 bits, queries and weights themselves as many.
+                KvFormat::Int16 => 5e-4,
                 _ => 2e-6,
             };
             assert!(error < bound * f64::from(case.sharp), "{}: {i} {got} {exact}", name(&case));

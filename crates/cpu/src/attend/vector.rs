@@ -57,9 +57,10 @@ pub(super) trait Vector: Sized {
     unsafe fn halves_apart(from: *const u16) -> Self::Float;
     /// The lanes of `halves_apart` in order.
     unsafe fn in_order(v: Self::Float) -> Self::Float;
-    /// y·2ⁿ, y from 0.7 to 1.5 or NaN, rounded to bf16, ties up, where `shifted` is n + 1.5·2²³; 0 where
-    /// `x` is below `SHORT_LEAST`.
-    unsafe fn short_power(y: Self::Float, shifted: Self::Float, x: Self::Float) -> Self::Float;
+    /// y·2ⁿ, y from 0.7 to 1.5 or NaN, where `shifted` is n + 1.5·2²³; 0 where `x` is below `QUICK_LEAST`.
+    unsafe fn quick_power(y: Self::Float, shifted: Self::Float, x: Self::Float) -> Self::Float;
+    /// Rounded to bf16, ties up; p ≥ 0 or NaN.
+    unsafe fn short(p: Self::Float) -> Self::Float;
     /// 16 f16s.
     unsafe fn short_floats(from: *const u16) -> Self::Float;
     /// 2q − 15 for the low and the high halves of 16 bytes.
@@ -96,7 +97,7 @@ pub(super) trait Vector: Sized {
     unsafe fn and(_a: Self::Int, _b: Self::Int) -> Self::Int {
         unreachable!("{NO_PAIRS}")
     }
-    /// Stores what `short_power` gives as 8 pairs, the first of each in the high half.
+    /// Stores what `short` gives as 8 pairs, the first of each in the high half.
     unsafe fn store_pairs(_p: Self::Float, _to: *mut i16) {
         unreachable!("{NO_PAIRS}")
     }
@@ -124,7 +125,7 @@ pub(super) struct TilePlace {
     pub k: [*const u8; TILE / GROUP],
     /// Bytes from step to step.
     pub k_step: usize,
-    /// Whether keys are as stored (bf16, bytes) and not yet f32, pairs or i16.
+    /// Whether kernels for few rows read the keys as they are stored.
     pub keys_stored: bool,
     /// Both halves of the values; those with a seen key are there.
     pub v: [*const u8; 2],

@@ -6,7 +6,7 @@ use std::ops::Range;
 use tokenmill_ir::{BlockId, KvFormat};
 use tokenmill_quant::float::f16_to_f32;
 
-use super::layout::{BLOCK_TOKENS, GROUP, KvLayout, SCALED};
+use super::layout::{BLOCK_TOKENS, GROUP, KvLayout, SCALED, is_codes};
 use super::scratch::floats;
 use super::sums::Sums;
 use super::vector::{TilePlace, Vector};
@@ -32,9 +32,12 @@ pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
         Keys::Cache { layout, bytes, tables } => {
             let few = item.tokens as usize * job.group() <= FEW * V::ROWS;
             let (keys, values) = layout.formats();
+            // int16 is read as it is.
+            let stays = |format| format == KvFormat::Int16 || few && format != KvFormat::Int4;
             let here = Here {
-                keys: few && keys != KvFormat::Int4,
-                values: few && values != KvFormat::Int4 && layout.v_dim.is_multiple_of(GROUP),
+                few,
+                keys: stays(keys),
+                values: stays(values) && layout.v_dim.is_multiple_of(GROUP),
             };
             stay(&layout, here, (K::TWO_ROWS, W::TWO_ROWS), &mut place);
             for half in 0..TILE / BLOCK_TOKENS {
@@ -83,6 +86,8 @@ const FEW: usize = 2;
 /// What is read where it lies.
 #[derive(Clone, Copy)]
 struct Here {
+    /// Whether few rows read it.
+    few: bool,
     keys: bool,
     values: bool,
 }
@@ -110,14 +115,14 @@ fn widened(job: &AttendJob<'_>, per_word: usize, scratch: &mut Scratch) -> TileP
 #[inline(always)]
 fn stay(layout: &KvLayout, here: Here, two_rows: (bool, bool), place: &mut TilePlace) {
     let (keys, values) = layout.formats();
+    let word = |format| if matches!(format, KvFormat::F32 | KvFormat::Int16) { 4 } else { 2 };
     if here.keys {
-        place.keys_stored = keys != KvFormat::F32;
-        place.k_step = (GROUP * if place.keys_stored { 2 } else { 4 }) << u8::from(two_rows.0);
+        place.keys_stored = here.few && keys != KvFormat::F32;
+        place.k_step = (GROUP * word(keys)) << u8::from(two_rows.0);
     }
     if here.values {
-        place.values_stored = values != KvFormat::F32;
-        let row = layout.v_dim * if place.values_stored { 2 } else { 4 };
-        place.v_step = row << u8::from(two_rows.1);
+        place.values_stored = here.few && values != KvFormat::F32;
+        place.v_step = (layout.v_dim * word(values)) << u8::from(two_rows.1);
     }
 }
 
@@ -160,36 +165,36 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
     if here.values {
         place.v[half] = values.as_ptr();
     }
-    if key_format == KvFormat::Int8 {
+    if is_codes(key_format) {
         copy_scales(key_scales, slots.clone(), &mut to_keys[half * BLOCK_TOKENS..]);
     }
-    if value_format == KvFormat::Int8 {
+    if is_codes(value_format) {
         copy_scales(value_scales, slots.clone(), &mut to_values[half * BLOCK_TOKENS..]);
     }
     // SAFETY: passed on.
     unsafe {
         match key_format {
             _ if here.keys => {}
-            KvFormat::F32 => keys_of_groups::<V, F32>(keys, groups, k),
+            KvFormat::F32 => keys_of_groups::<V, WORDS>(keys, groups, k),
             KvFormat::Bf16 if K::TWO_ROWS => keys_of_groups::<V, PAIRS>(keys, groups, k),
             KvFormat::Bf16 => keys_of_groups::<V, BF16>(keys, groups, k),
+            KvFormat::Int16 => unreachable!("int16 keys stay where they are"),
             KvFormat::Int8 => keys_of_groups::<V, INT8>(keys, groups, k),
             KvFormat::Int4 | KvFormat::K8V4 => {
                 nibbles_of_keys::<V>(keys, key_scales, k_dim, groups, k);
             }
         }
+        let pairs = slots.start / 2..slots.end.div_ceil(2);
         match value_format {
             _ if here.values => {}
-            KvFormat::F32 => rows_of_values::<V, F32>(values, v_dim, v_cols, slots, v),
+            KvFormat::F32 => rows_of_values::<V, WORDS>(values, v_dim, v_cols, slots, v),
             KvFormat::Bf16 if W::TWO_ROWS => {
                 let seen = &place.seen_pairs[half * BLOCK_TOKENS / 2..];
                 pairs_of_values::<V>(values, v_dim, v_cols, slots, seen, v);
             }
             KvFormat::Bf16 => rows_of_values::<V, BF16>(values, v_dim, v_cols, slots, v),
-            KvFormat::Int8 => {
-                let pairs = slots.start / 2..slots.end.div_ceil(2);
-                rows_of_values::<V, INT8>(values, v_dim, v_cols, pairs, v);
-            }
+            KvFormat::Int16 => rows_of_values::<V, WORDS>(values, v_dim, v_cols, pairs, v),
+            KvFormat::Int8 => rows_of_values::<V, INT8>(values, v_dim, v_cols, pairs, v),
             KvFormat::Int4 | KvFormat::K8V4 => {
                 nibbles_of_values::<V>(values, value_scales, v_cols, slots, v);
             }
@@ -264,16 +269,16 @@ unsafe fn nibbles_of_values<V: Vector>(
     }
 }
 
-/// Kinds of words: an f32, a bf16 that becomes one, two codes that become i16s, a bf16 here and one in the
+/// Kinds of words: an f32 or anything of its size, a bf16 that becomes one, two codes that become i16s, a bf16 here and one in the
 /// next row of 16.
-const F32: u8 = 0;
+const WORDS: u8 = 0;
 const BF16: u8 = 1;
 const INT8: u8 = 2;
 const PAIRS: u8 = 3;
 
 /// Stored bytes of a word.
 const fn stored(kind: u8) -> usize {
-    if kind == F32 || kind == PAIRS { 4 } else { 2 }
+    if kind == WORDS || kind == PAIRS { 4 } else { 2 }
 }
 
 /// Widens 16 words.
@@ -285,7 +290,7 @@ unsafe fn widen<V: Vector, const KIND: u8>(from: *const u8, to: *mut f32) {
     // SAFETY: passed on.
     unsafe {
         match KIND {
-            F32 => V::store(V::load(from.cast()), to),
+            WORDS => V::store_int(V::load_int(from.cast()), to.cast()),
             BF16 => V::store(V::halves(from.cast()), to),
             PAIRS => V::store_int(V::pairs(from.cast(), from.add(2 * GROUP).cast()), to.cast()),
             _ => V::store_int(V::bytes(from.cast()), to.cast()),

@@ -84,8 +84,14 @@ const SHAPES: [Shape; 11] = [
     },
 ];
 
-const FORMATS: [KvFormat; 5] =
-    [KvFormat::F32, KvFormat::Bf16, KvFormat::Int8, KvFormat::Int4, KvFormat::K8V4];
+const FORMATS: [KvFormat; 6] = [
+    KvFormat::F32,
+    KvFormat::Bf16,
+    KvFormat::Int16,
+    KvFormat::Int8,
+    KvFormat::Int4,
+    KvFormat::K8V4,
+];
 
 pub(super) fn cases(block: u32) -> Vec<Case> {
     let mut all = Vec::new();
@@ -108,7 +114,7 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
 fn cached_tolerance(format: KvFormat) -> Tolerance {
     match format {
         KvFormat::F32 => Tolerance::F32,
-        KvFormat::Bf16 => Tolerance::CACHED,
+        KvFormat::Bf16 | KvFormat::Int16 => Tolerance::CACHED,
         KvFormat::Int8 | KvFormat::Int4 | KvFormat::K8V4 => Tolerance::ENCODED,
     }
 }
