@@ -90,27 +90,6 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn greater_bits(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        unsafe {
-            let magnitude = _mm256_set1_epi32(0x7fff_ffff);
-            both!(i => {
-                let a = _mm256_and_si256(_mm256_castps_si256(a[i]), magnitude);
-                let b = _mm256_and_si256(_mm256_castps_si256(b[i]), magnitude);
-                _mm256_castsi256_ps(_mm256_max_epi32(a, b))
-            })
-        }
-    }
-    #[inline(always)]
-    unsafe fn greatest_bits(v: [__m256; 2]) -> f32 {
-        unsafe {
-            let v = _mm256_castps_si256(Self::greater_bits([v[0]; 2], [v[1]; 2])[0]);
-            let v = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
-            let v = _mm_max_epi32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
-            let v = _mm_max_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v));
-            f32::from_bits(_mm_cvtsi128_si32(v) as u32)
-        }
-    }
-    #[inline(always)]
     unsafe fn times_power(y: [__m256; 2], shifted: [__m256; 2]) -> [__m256; 2] {
         unsafe {
             // In two factors, so that n may be −151; only the last product can round. n is in the lowest
@@ -229,12 +208,13 @@ impl Vector for Avx2 {
         unsafe { both!(i => _mm256_cvtepi32_ps(v[i])) }
     }
     #[inline(always)]
-    unsafe fn store_codes(v: [__m256; 2], to: *mut i16) {
+    unsafe fn store_codes([low, high]: [[__m256; 2]; 2], to: *mut i16) {
         unsafe {
-            let v = both!(i => _mm256_cvtps_epi32(v[i]));
-            // The packing works within halves of a register.
-            let packed = _mm256_packs_epi32(v[0], v[1]);
-            _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
+            let codes = both!(i => {
+                let high = _mm256_slli_epi32::<16>(_mm256_castps_si256(high[i]));
+                _mm256_blend_epi16::<0xaa>(_mm256_castps_si256(low[i]), high)
+            });
+            Self::store_int(codes, to);
         }
     }
 

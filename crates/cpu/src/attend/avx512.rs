@@ -100,22 +100,6 @@ impl Vector for Avx512 {
         unsafe { _mm512_reduce_max_ps(v) }
     }
     #[inline(always)]
-    unsafe fn greater_bits(a: __m512, b: __m512) -> __m512 {
-        unsafe {
-            let magnitude = _mm512_set1_epi32(0x7fff_ffff);
-            let a = _mm512_and_si512(_mm512_castps_si512(a), magnitude);
-            let b = _mm512_and_si512(_mm512_castps_si512(b), magnitude);
-            _mm512_castsi512_ps(_mm512_max_epi32(a, b))
-        }
-    }
-    #[inline(always)]
-    unsafe fn greatest_bits(v: __m512) -> f32 {
-        unsafe {
-            let v = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fff_ffff));
-            f32::from_bits(_mm512_reduce_max_epi32(v) as u32)
-        }
-    }
-    #[inline(always)]
     unsafe fn times_power(y: __m512, shifted: __m512) -> __m512 {
         unsafe { _mm512_scalef_ps(y, _mm512_sub_ps(shifted, _mm512_set1_ps(12_582_912.0))) }
     }
@@ -234,8 +218,12 @@ impl Vector for Avx512 {
         unsafe { _mm512_cvtepi32_ps(v) }
     }
     #[inline(always)]
-    unsafe fn store_codes(v: __m512, to: *mut i16) {
-        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(v))) }
+    unsafe fn store_codes(codes: [__m512; 2], to: *mut i16) {
+        unsafe {
+            let [low, high] = codes.map(|v| _mm512_castps_si512(v));
+            let high = _mm512_slli_epi32::<16>(high);
+            _mm512_storeu_si512(to.cast(), _mm512_mask_blend_epi16(0xaaaa_aaaa, low, high));
+        }
     }
 
     #[inline(always)]

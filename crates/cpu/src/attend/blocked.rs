@@ -10,13 +10,13 @@ use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::rounded_factor;
 
 use super::codes::{code_scale, short_code, top};
-use super::layout::{BLOCK_TOKENS, GROUP};
+use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scalar::QUICK_POWERS;
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
 use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
-use super::{AttendJob, BAND, CODE_MAX, Item, Kind, SHORT_CODE_MAX, Scratch, TILE, widen};
+use super::{AttendJob, BAND, Item, Kind, Scratch, TILE, widen};
 use crate::math::{ROUND, tanh};
 
 /// Bytes of 16 words of a row as a kernel reads them.
@@ -308,6 +308,7 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
     floats(&mut scratch.sum)[..rows * GROUP].fill(0.0);
     floats(&mut scratch.out)[..rows * v_cols].fill(0.0);
     let values = job.formats().1;
+    let (codes, short) = (is_codes(values), values == KvFormat::Bf16);
     for tile in range.start / TILE..range.end.div_ceil(TILE) {
         let of_tile = |keys: Range<usize>| {
             let first = tile * TILE;
@@ -325,45 +326,145 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
             let seen_by = |rows: &Range<usize>, seen: &[Range<usize>]| {
                 of_tile(seen[rows.start].start..seen[rows.end - 1].end)
             };
-            let mut factors = [([0.0; GROUP], [0.0; GROUP]); BAND / 3];
+            let mut sums = BandSums::default();
             // SAFETY: passed on; the scratch is as large as its shapes.
             unsafe {
                 // All rows of the band on the keys, then on the values: the first-level cache
                 // holds either.
-                for (chunk, (decay, p_scale)) in chunks.clone().zip(&mut factors) {
+                for chunk in chunks.clone() {
                     let keys = seen_by(&chunk, &scratch.seen);
                     if keys.is_empty() {
                         continue;
                     }
                     let at = chunk.start - first;
                     score_rows::<V, K>(job, &place, chunk.clone(), at, keys.clone(), scratch);
-                    for row in chunk.clone() {
-                        let seen = of_tile(scratch.seen[row].clone());
-                        let s = &mut floats(&mut scratch.s)[(row - first) * TILE..][..TILE];
-                        cover(job, &keys, seen, s);
-                    }
-                    if values == KvFormat::Int16 {
-                        let tops = tops(chunk.clone(), &of_tile, scratch);
-                        weigh_codes::<V>(chunk, at, &keys, &tops, (decay, p_scale), scratch);
-                        continue;
-                    }
-                    let short = values == KvFormat::Bf16;
-                    weigh::<V>(chunk.clone(), at, &keys, short, decay, scratch);
-                    if values == KvFormat::Int8 {
-                        encode_weights::<V>(chunk.len(), at, &keys, p_scale, scratch);
-                    } else if W::PER_STEP == 2 {
-                        pair_weights::<V>(chunk.len(), at, &keys, scratch);
+                    for (row, at) in chunk.zip(at..) {
+                        let s = &mut floats(&mut scratch.s)[at * TILE..][..TILE];
+                        cover(job, &keys, of_tile(scratch.seen[row].clone()), s);
+                        let max = &mut scratch.max[row];
+                        sums.meet(at, max, greatest::<V>(s, groups(&keys)), codes);
                     }
                 }
-                for (chunk, factors) in chunks.zip(&factors) {
+                sums.weigh::<V>();
+                let mut tops = Tops::default();
+                for chunk in chunks.clone() {
+                    let keys = groups(&seen_by(&chunk, &scratch.seen));
+                    if keys.is_empty() {
+                        continue;
+                    }
+                    for (row, at) in chunk.map(|row| (row, row - first)) {
+                        if codes {
+                            let seen = of_tile(scratch.seen[row].clone());
+                            let top = tops.of(seen, &floats(&mut scratch.scales)[TILE..]);
+                            let (inverse, scale) = code_scale(top, job.weight_codes());
+                            sums.scale[at] = scale * sums.join[at];
+                            weigh_codes::<V>(&sums, row, at, keys.clone(), inverse, scratch);
+                            continue;
+                        }
+                        weigh::<V>(&sums, row, at, keys.clone(), short, scratch);
+                        if W::PER_STEP == 2 {
+                            pair_weights::<V>(at, keys.clone(), scratch);
+                        }
+                    }
+                }
+                for chunk in chunks {
                     let keys = seen_by(&chunk, &scratch.seen);
                     if !keys.is_empty() {
                         let at = chunk.start - first;
-                        add_values::<V, W>(job, &place, chunk, at, keys, factors, scratch);
+                        add_values::<V, W>(job, &place, chunk, at, keys, &sums, scratch);
                     }
                 }
             }
         }
+    }
+}
+
+/// Factors of the sums of a band's rows on one tile.
+struct BandSums {
+    /// What is subtracted from scores.
+    base: [f32; BAND_LANES],
+    /// What sums so far are multiplied by.
+    decay: [f32; BAND_LANES],
+    /// What the tile's are multiplied by, where weights are codes.
+    join: [f32; BAND_LANES],
+    /// What products of codes are multiplied by.
+    scale: [f32; BAND_LANES],
+}
+
+/// Rows of a band in whole vectors.
+const BAND_LANES: usize = BAND.next_multiple_of(GROUP);
+
+impl Default for BandSums {
+    fn default() -> Self {
+        let zeros = [0.0; BAND_LANES];
+        Self { base: zeros, decay: zeros, join: zeros, scale: zeros }
+    }
+}
+
+impl BandSums {
+    /// Row `at` of the band, of maximum `max` so far, meets a tile whose greatest score is `top`; weights are relative
+    /// to that if `own`, else to the maximum of both.
+    #[inline(always)]
+    fn meet(&mut self, at: usize, max: &mut f32, top: f32, own: bool) {
+        let finite = |max: f32| if max == f32::NEG_INFINITY { 0.0 } else { max };
+        let new = max.max(top);
+        let base = finite(new);
+        self.base[at] = if own { finite(top) } else { base };
+        self.decay[at] = *max - base;
+        self.join[at] = top - base;
+        *max = new;
+    }
+
+    /// Makes factors of what `meet` noted.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is available.
+    #[inline(always)]
+    unsafe fn weigh<V: Vector>(&mut self) {
+        for lanes in [&mut self.decay, &mut self.join] {
+            for lanes in lanes.as_chunks_mut::<GROUP>().0 {
+                // SAFETY: 16 numbers.
+                unsafe {
+                    V::store(exp_of_negative::<V>(V::load(lanes.as_ptr())), lanes.as_mut_ptr());
+                }
+            }
+        }
+    }
+}
+
+/// The greatest scale of a tile's values that a row sees, and the row before it often, too.
+#[derive(Default)]
+struct Tops {
+    seen: Range<usize>,
+    top: f32,
+}
+
+impl Tops {
+    /// Of the scales of the keys `seen`.
+    #[inline(always)]
+    fn of(&mut self, seen: Range<usize>, scales: &[f32]) -> f32 {
+        if seen != self.seen {
+            self.top = top(&scales[seen.clone()]);
+            self.seen = seen;
+        }
+        self.top
+    }
+}
+
+/// The greatest score of a row.
+///
+/// # Safety
+/// As [`split`].
+#[inline(always)]
+unsafe fn greatest<V: Vector>(s: &[f32], groups: Range<usize>) -> f32 {
+    let s = s[..groups.end * GROUP].as_ptr();
+    // SAFETY: groups of the row; registers.
+    unsafe {
+        let mut top = V::load(s.add(groups.start * GROUP));
+        for group in groups.start + 1..groups.end {
+            top = V::max(top, V::load(s.add(group * GROUP)));
+        }
+        V::greatest(top)
     }
 }
 
@@ -440,184 +541,87 @@ fn cover(job: &AttendJob<'_>, keys: &Range<usize>, seen: Range<usize>, s: &mut [
     }
 }
 
-/// Turns the scores of a chunk of rows into weights, in bf16 if `short`, and adds them up; `decay` becomes
-/// what the rows' outputs are multiplied by.
+/// Turns the scores of a row into weights, in bf16 if `short`, and adds them up.
 ///
 /// # Safety
 /// As [`split`].
 #[inline(always)]
 unsafe fn weigh<V: Vector>(
-    chunk: Range<usize>,
+    sums: &BandSums,
+    row: usize,
     at: usize,
-    keys: &Range<usize>,
+    groups: Range<usize>,
     short: bool,
-    decay: &mut [f32; GROUP],
     scratch: &mut Scratch,
 ) {
-    let groups = groups(keys);
-    let s = floats(&mut scratch.s)[at * TILE..][..V::ROWS * TILE].as_mut_ptr();
-    let mut base = [0.0; GROUP];
-    // SAFETY: rows and groups of the tile; registers.
+    let s = floats(&mut scratch.s)[at * TILE..][..TILE].as_mut_ptr();
+    let sum = scratch.sum[row].0.as_mut_ptr();
+    // SAFETY: groups of the tile; registers.
     unsafe {
-        for (i, max) in scratch.max[chunk.clone()].iter_mut().enumerate() {
-            let s = s.add(i * TILE);
-            let mut top = V::load(s.add(groups.start * GROUP));
-            for group in groups.start + 1..groups.end {
-                top = V::max(top, V::load(s.add(group * GROUP)));
-            }
-            let new = max.max(V::greatest(top));
-            base[i] = if new == f32::NEG_INFINITY { 0.0 } else { new };
-            decay[i] = *max - base[i];
-            *max = new;
+        let base = V::splat(sums.base[at]);
+        let mut lanes = V::mul(V::load(sum), V::splat(sums.decay[at]));
+        for group in groups {
+            let s = s.add(group * GROUP);
+            let x = V::sub(V::load(s), base);
+            let p = if short { V::short(quick_exp::<V>(x)) } else { exp_of_negative::<V>(x) };
+            V::store(p, s);
+            lanes = V::add(lanes, p);
         }
-        let exp = exp_of_negative::<V>(V::load(decay.as_ptr()));
-        V::store(exp, decay.as_mut_ptr());
-        for (i, sum) in scratch.sum[chunk].iter_mut().enumerate() {
-            let base = V::splat(base[i]);
-            let mut lanes = V::mul(V::load(sum.0.as_ptr()), V::splat(decay[i]));
-            for group in groups.clone() {
-                let s = s.add(i * TILE + group * GROUP);
-                let x = V::sub(V::load(s), base);
-                let p = if short { V::short(quick_exp::<V>(x)) } else { exp_of_negative::<V>(x) };
-                V::store(p, s);
-                lanes = V::add(lanes, p);
-            }
-            V::store(lanes, sum.0.as_mut_ptr());
-        }
+        V::store(lanes, sum);
     }
 }
 
-/// The greatest scale of the values of a tile that each row of a chunk sees.
-#[inline(always)]
-fn tops(
-    chunk: Range<usize>,
-    of_tile: &impl Fn(Range<usize>) -> Range<usize>,
-    scratch: &mut Scratch,
-) -> [f32; GROUP] {
-    let scales = &floats(&mut scratch.scales)[TILE..2 * TILE];
-    let (mut last, mut greatest) = (0..0, 0.0);
-    let mut tops = [0.0; GROUP];
-    for (to, seen) in tops.iter_mut().zip(&scratch.seen[chunk]) {
-        let seen = of_tile(seen.clone());
-        if seen != last {
-            greatest = top(&scales[seen.clone()]);
-            last = seen;
-        }
-        *to = greatest;
-    }
-    tops
-}
-
-/// Turns the scores of a chunk of rows into codes of weights over values in int16, of which `tops` are the greatest
-/// scales, and adds the weights up; the factors become what the rows' outputs and the codes are multiplied by.
+/// Turns the scores of a row into codes of weights times the scales of values, which `inverse` makes of them, and
+/// adds the weights up.
 ///
 /// # Safety
 /// As [`split`].
 #[inline(always)]
 unsafe fn weigh_codes<V: Vector>(
-    chunk: Range<usize>,
+    sums: &BandSums,
+    row: usize,
     at: usize,
-    keys: &Range<usize>,
-    tops: &[f32; GROUP],
-    (decay, p_scale): (&mut [f32; GROUP], &mut [f32; GROUP]),
+    groups: Range<usize>,
+    inverse: f32,
     scratch: &mut Scratch,
 ) {
-    let groups = groups(keys);
-    let s = floats(&mut scratch.s)[at * TILE..][..V::ROWS * TILE].as_ptr();
-    let v_scale = floats(&mut scratch.scales)[TILE..].as_ptr();
-    let codes = shorts(&mut scratch.p)[at * TILE..][..V::ROWS * TILE].as_mut_ptr();
-    let (mut own, mut join) = ([0.0; GROUP], [0.0; GROUP]);
-    // SAFETY: rows and groups of the tile; registers.
+    let s = floats(&mut scratch.s)[at * TILE..][..TILE].as_ptr();
+    let v_scale = floats(&mut scratch.scales)[TILE..][..TILE].as_ptr();
+    let codes = shorts(&mut scratch.p)[at * TILE..][..TILE].as_mut_ptr();
+    let sum = scratch.sum[row].0.as_mut_ptr();
+    // SAFETY: groups of the tile; registers.
     unsafe {
-        for (i, max) in scratch.max[chunk.clone()].iter_mut().enumerate() {
-            let s = s.add(i * TILE);
-            let mut top = V::load(s.add(groups.start * GROUP));
-            for group in groups.start + 1..groups.end {
-                top = V::max(top, V::load(s.add(group * GROUP)));
+        let (base, inverse) = (V::splat(sums.base[at]), V::splat(inverse));
+        let mut lanes = V::splat(0.0);
+        // Both groups of half a tile; one that nobody sees has zeros.
+        for half in groups.start / 2..groups.end.div_ceil(2) {
+            let mut code = [V::splat(ROUND); 2];
+            for (group, code) in (2 * half..).zip(&mut code) {
+                if groups.contains(&group) {
+                    let p = quick_exp::<V>(V::sub(V::load(s.add(group * GROUP)), base));
+                    lanes = V::add(lanes, p);
+                    let w = V::mul(p, V::load(v_scale.add(group * GROUP)));
+                    *code = V::fma(w, inverse, *code);
+                }
             }
-            let top = V::greatest(top);
-            let new = max.max(top);
-            let base = if new == f32::NEG_INFINITY { 0.0 } else { new };
-            own[i] = if top == f32::NEG_INFINITY { 0.0 } else { top };
-            decay[i] = *max - base;
-            join[i] = top - base;
-            *max = new;
+            V::store_codes(code, codes.add(half * BLOCK_TOKENS));
         }
-        V::store(exp_of_negative::<V>(V::load(decay.as_ptr())), decay.as_mut_ptr());
-        V::store(exp_of_negative::<V>(V::load(join.as_ptr())), join.as_mut_ptr());
-        for (i, sum) in scratch.sum[chunk].iter_mut().enumerate() {
-            let (inverse, scale) = code_scale(tops[i], SHORT_CODE_MAX);
-            let (base, inverse) = (V::splat(own[i]), V::splat(inverse));
-            let mut lanes = V::splat(0.0);
-            for first in groups.clone().map(|group| group * GROUP) {
-                let p = quick_exp::<V>(V::sub(V::load(s.add(i * TILE + first)), base));
-                lanes = V::add(lanes, p);
-                let w = V::mul(V::mul(p, V::load(v_scale.add(first))), inverse);
-                V::store_codes(w, codes.add(i * TILE + first));
-            }
-            let before = V::mul(V::load(sum.0.as_ptr()), V::splat(decay[i]));
-            V::store(V::fma(lanes, V::splat(join[i]), before), sum.0.as_mut_ptr());
-            p_scale[i] = scale * join[i];
-        }
+        let before = V::mul(V::load(sum), V::splat(sums.decay[at]));
+        V::store(V::fma(lanes, V::splat(sums.join[at]), before), sum);
     }
 }
 
-/// Codes of the weights of `rows` rows times the scales of the values; `p_scale` becomes the
-/// scales of the codes.
+/// Pairs of the weights of a row.
 ///
 /// # Safety
 /// As [`split`].
 #[inline(always)]
-unsafe fn encode_weights<V: Vector>(
-    rows: usize,
-    at: usize,
-    keys: &Range<usize>,
-    p_scale: &mut [f32; GROUP],
-    scratch: &mut Scratch,
-) {
-    let groups = groups(keys);
-    let s = floats(&mut scratch.s)[at * TILE..][..V::ROWS * TILE].as_mut_ptr();
-    let v_scale = floats(&mut scratch.scales)[TILE..].as_ptr();
-    let codes = shorts(&mut scratch.p)[at * TILE..][..V::ROWS * TILE].as_mut_ptr();
-    for (i, p_scale) in p_scale[..rows].iter_mut().enumerate() {
-        // SAFETY: rows and groups of the tile; registers.
-        unsafe {
-            let (s, codes) = (s.add(i * TILE), codes.add(i * TILE));
-            let mut top = V::splat(0.0);
-            for group in groups.clone() {
-                let at = group * GROUP;
-                let w = V::mul(V::load(s.add(at)), V::load(v_scale.add(at)));
-                V::store(w, s.add(at));
-                top = V::greater_bits(top, w);
-            }
-            let (inverse, scale) = code_scale(V::greatest_bits(top), CODE_MAX);
-            for group in groups.clone() {
-                let w = V::mul(V::load(s.add(group * GROUP)), V::splat(inverse));
-                V::store_codes(w, codes.add(group * GROUP));
-            }
-            *p_scale = scale;
-        }
-    }
-}
-
-/// Pairs of the weights of `rows` rows.
-///
-/// # Safety
-/// As [`split`].
-#[inline(always)]
-unsafe fn pair_weights<V: Vector>(
-    rows: usize,
-    at: usize,
-    keys: &Range<usize>,
-    scratch: &mut Scratch,
-) {
-    let s = floats(&mut scratch.s)[at * TILE..][..V::ROWS * TILE].as_ptr();
-    let to = shorts(&mut scratch.p)[at * TILE..][..V::ROWS * TILE].as_mut_ptr();
-    for row in 0..rows {
-        for at in groups(keys).map(|group| row * TILE + group * GROUP) {
-            // SAFETY: rows and groups of the tile; registers.
-            unsafe { V::store_pairs(V::load(s.add(at)), to.add(at)) };
-        }
+unsafe fn pair_weights<V: Vector>(at: usize, groups: Range<usize>, scratch: &mut Scratch) {
+    let s = floats(&mut scratch.s)[at * TILE..][..TILE].as_ptr();
+    let to = shorts(&mut scratch.p)[at * TILE..][..TILE].as_mut_ptr();
+    for first in groups.map(|group| group * GROUP) {
+        // SAFETY: groups of the tile; registers.
+        unsafe { V::store_pairs(V::load(s.add(first)), to.add(first)) };
     }
 }
 
@@ -632,7 +636,7 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
     chunk: Range<usize>,
     at: usize,
     keys: Range<usize>,
-    (decay, p_scale): &([f32; GROUP], [f32; GROUP]),
+    sums: &BandSums,
     scratch: &mut Scratch,
 ) {
     let v_cols = job.v_dim.next_multiple_of(GROUP);
@@ -641,7 +645,7 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
     let half = |h: usize| {
         let first = h * BLOCK_TOKENS;
         let inside = |key: usize| key.clamp(first, first + BLOCK_TOKENS) - first;
-        (inside(keys.start) / per_step, inside(keys.end).div_ceil(per_step))
+        S::steps(inside(keys.start)..inside(keys.end))
     };
     let weights = if per_step == 2 { &mut scratch.p } else { &mut scratch.s };
     let p = floats(weights)[at * TILE / per_step..].as_ptr();
@@ -650,21 +654,21 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
     let bytes_of_half = place.v_step * (BLOCK_TOKENS / per_step) * GROUP / v_cols;
     for (vector, count, turns) in turns(0..v_cols / GROUP, at_once) {
         let col = vector * GROUP;
-        let at = vector * width::<V, S>(place.values_stored);
+        let start = vector * width::<V, S>(place.values_stored);
         let t = ValueTile {
             turns,
             p,
             p_stride: TILE / per_step,
             p_half: BLOCK_TOKENS / per_step,
             steps: [half(0), half(1)],
-            v: place.v.map(|v| v.wrapping_add(at)),
+            v: place.v.map(|v| v.wrapping_add(start)),
             v_step: place.v_step,
             seen: place.seen_pairs.as_ptr(),
             next: place.next_v.map(|v| v.wrapping_add(vector * bytes_of_half)),
             v_cols,
             out: floats(&mut scratch.out)[chunk.start * v_cols + col..].as_mut_ptr(),
-            decay: decay.as_ptr(),
-            p_scale: p_scale.as_ptr(),
+            decay: sums.decay[at..].as_ptr(),
+            p_scale: sums.scale[at..].as_ptr(),
         };
         // SAFETY: columns of the rows of the chunk; keys of the tile.
         unsafe {

@@ -27,8 +27,8 @@ pub(super) fn code_scale(top: f32, most: f32) -> (f32, f32) {
     }
 }
 
-/// `x·inverse` rounded, ties to even, where it is a code; any where it is not a number.
+/// `x·inverse` rounded once, ties to even, where it is a code; any where it is not a number.
 #[inline(always)]
 pub(super) fn short_code(x: f32, inverse: f32) -> i16 {
-    (x * inverse + ROUND).to_bits() as i16
+    x.mul_add(inverse, ROUND).to_bits() as i16
 }

@@ -6,7 +6,7 @@
 //! | part | f32 | bf16 | int16, int8 | int4 |
 //! |---|---|---|---|---|
 //! | keys | `[2][D][16]` f32 | `[2][D][16]` u16 | `[2][⌈D/2⌉][16][2]` i16 or i8, pairs of columns | `[2][D4][16][16]` u8, pairs of columns |
-//! | values | `[32][V]` f32 | `[32][V]` u16 | `[16][V][2]` i16 or i8, pairs of tokens | `[32][V4][16]` u8, columns i and i + 16 |
+//! | values | `[32][V]` f32 | `[32][V]` u16 | `[16][V][2]` i16 or i8, tokens i and i + 16 | `[32][V4][16]` u8, columns i and i + 16 |
 //! | key scales | | | `[32]` f32 | `[2][D4][16]` f16 |
 //! | value scales | | | `[32]` f32 | `[32][V4]` f16 |
 
@@ -227,7 +227,7 @@ impl KvLayout {
     #[inline(always)]
     fn value_index(&self, slot: usize, d: usize) -> usize {
         match self.formats().1 {
-            KvFormat::Int16 | KvFormat::Int8 => (slot / 2 * self.v_dim + d) * 2 + slot % 2,
+            KvFormat::Int16 | KvFormat::Int8 => (slot % GROUP * self.v_dim + d) * 2 + slot / GROUP,
             _ => slot * self.v_dim + d,
         }
     }
@@ -392,7 +392,8 @@ fn key_pairs<T: Copy + Default>(to: Place, k: &[f32], encode: impl Fn(f32) -> T,
 #[inline(always)]
 fn value_pairs<T: Copy + Default>(to: Place, v: &[f32], encode: impl Fn(f32) -> T, scale: f32) {
     let (layout, size) = (to.layout, size_of::<T>());
-    let first = layout.key_bytes() + (to.slot / 2 * layout.v_dim * 2 + to.slot % 2) * size;
+    let pair = to.slot % GROUP * layout.v_dim * 2;
+    let first = layout.key_bytes() + (pair + to.slot / GROUP) * size;
     by_vectors(v, encode, |d, codes| {
         // SAFETY: the value's columns are in pairs with another token's.
         unsafe { to.write(first + d * 2 * size, 2 * size, codes) };
@@ -508,7 +509,7 @@ mod tests {
         match format {
             KvFormat::F32 => x,
             KvFormat::Bf16 => bf16_to_f32(f32_to_bf16(x)),
-            KvFormat::Int16 => (x * (most / top)).round_ties_even() * scale,
+            KvFormat::Int16 => (f64::from(x) * f64::from(most / top)).round_ties_even() as f32 * scale,
             _ => (x / scale).round_ties_even() * scale,
         }
     }

@@ -287,6 +287,11 @@ impl AttendJob<'_> {
         }
     }
 
+    /// The largest code of a weight.
+    fn weight_codes(&self) -> f32 {
+        if self.formats().1 == KvFormat::Int16 { SHORT_CODE_MAX } else { CODE_MAX }
+    }
+
     /// Formats of keys and values.
     fn formats(&self) -> (KvFormat, KvFormat) {
         match self.keys {

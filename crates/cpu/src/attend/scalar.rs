@@ -9,7 +9,7 @@ use super::codes::{code_scale, short_code, top};
 use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scratch::{floats, words};
-use super::{AttendJob, CODE_MAX, Item, Keys, SHORT_CODE_MAX, Scratch, TILE};
+use super::{AttendJob, Item, Keys, Scratch, TILE};
 use crate::math::{ROUND, exp, tanh};
 
 /// Computes the keys `range`, all of one split, for every row of an item, into the scratch.
@@ -55,7 +55,7 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Scores this far below the greatest have no weight in bf16 and int16: all weights are above 2⁻⁵⁶.
+/// Scores this far below the greatest have no weight in bf16 and codes: all weights are above 2⁻⁵⁶.
 pub(super) const QUICK_LEAST: f32 = -38.0;
 /// 2ᶠ = Σ c[i]·fⁱ for |f| ≤ ½, to 7.5e-5 of it: a minimax fit.
 pub(super) const QUICK_POWERS: [f32; 4] = [0.999_928_06, 0.693_260_97, 0.242_611_13, 0.055_171_67];
@@ -107,7 +107,7 @@ fn row_of_split(
         let base = finite(new);
         let (c, mut e) = (exp(max - base), 1.0);
         lanes.iter_mut().for_each(|l| *l *= c);
-        if read.job.formats().1 == KvFormat::Int16 {
+        if is_codes(read.job.formats().1) {
             e = exp(own - base);
             let mut sums = [0.0_f32; 16];
             for (j, p) in weights.iter_mut().enumerate() {
@@ -190,7 +190,7 @@ impl Reader<'_> {
     }
 
     /// Multiplies `out` by `decay` and adds the values of the keys from index `at` on, all of one tile, by weights
-    /// that are multiplied by `join` (int16; 1 otherwise).
+    /// that are multiplied by `join` (1 where they are no codes).
     fn add_values(
         &mut self,
         at: usize,
@@ -198,8 +198,7 @@ impl Reader<'_> {
         (decay, join): (f32, f32),
         out: &mut [f32],
     ) {
-        let format = self.job.formats().1;
-        if !is_codes(format) {
+        if !is_codes(self.job.formats().1) {
             let mut sums = vec![0.0_f32; out.len()];
             for (j, p) in weights.iter().enumerate() {
                 self.read(at + j, Part::Values);
@@ -213,10 +212,7 @@ impl Reader<'_> {
             *scale = self.read(at + j, Part::Values);
             *p *= *scale;
         }
-        let scale = match format {
-            KvFormat::Int16 => encode(weights, top(&scales), SHORT_CODE_MAX) * join,
-            _ => encode(weights, top(weights), CODE_MAX),
-        };
+        let scale = encode(weights, top(&scales), self.job.weight_codes()) * join;
         self.sums.fill(0);
         for (j, a) in weights.iter().enumerate() {
             self.read(at + j, Part::Values);

@@ -1,5 +1,8 @@
 //! What sums of scores and of values are made of, as the kernels of an instruction set compute them.
 
+use std::ops::Range;
+
+use super::layout::GROUP;
 use super::vector::Vector;
 
 /// A way to sum products in 16 lanes.
@@ -18,6 +21,12 @@ pub(super) trait Sums<V: Vector> {
     const TWO_ROWS: bool = false;
     /// Bytes of sixteen factors in a stored row.
     const STORED: usize = 32;
+
+    /// The steps that hold the keys of half a tile: the first and the end.
+    #[inline(always)]
+    fn steps(keys: Range<usize>) -> (usize, usize) {
+        (keys.start / Self::PER_STEP, keys.end.div_ceil(Self::PER_STEP))
+    }
 
     unsafe fn zero() -> Self::Sum;
     /// Factors as kernels read them: 64 bytes.
@@ -151,6 +160,18 @@ impl<V: Vector, const STORED: usize> Sums<V> for Codes<STORED> {
 
     const PER_STEP: usize = 2;
     const STORED: usize = STORED;
+
+    // Key i and key i + 16.
+    #[inline(always)]
+    fn steps(keys: Range<usize>) -> (usize, usize) {
+        if keys.end <= GROUP {
+            (keys.start, keys.end)
+        } else if keys.start >= GROUP {
+            (keys.start - GROUP, keys.end - GROUP)
+        } else {
+            (0, GROUP)
+        }
+    }
 
     #[inline(always)]
     unsafe fn zero() -> V::Int {

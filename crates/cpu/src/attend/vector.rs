@@ -41,10 +41,6 @@ pub(super) trait Vector: Sized {
     unsafe fn max(a: Self::Float, b: Self::Float) -> Self::Float;
     /// The greatest lane; any lane or NaN if there is a NaN.
     unsafe fn greatest(v: Self::Float) -> f32;
-    /// The lanes of greater magnitude, as bit patterns: NaN is the greatest.
-    unsafe fn greater_bits(a: Self::Float, b: Self::Float) -> Self::Float;
-    /// The greatest magnitude of a lane, as bit patterns.
-    unsafe fn greatest_bits(v: Self::Float) -> f32;
     /// `y·2ⁿ` rounded once, for y in \[0.5, 2\] and n in −151..=0, where `shifted` is
     /// n + 1.5·2²³.
     unsafe fn times_power(y: Self::Float, shifted: Self::Float) -> Self::Float;
@@ -79,8 +75,8 @@ pub(super) trait Vector: Sized {
     unsafe fn dot(sum: Self::Int, a: Self::Int, b: Self::Int) -> Self::Int;
     /// As floats, rounded to nearest, ties to even.
     unsafe fn to_float(v: Self::Int) -> Self::Float;
-    /// Rounds to i16, ties to even, and stores the 16 of them.
-    unsafe fn store_codes(v: Self::Float, to: *mut i16);
+    /// Stores the low 16 bits of the lanes of both in turn: 32 codes, to which 1.5·2²³ was added.
+    unsafe fn store_codes(codes: [Self::Float; 2], to: *mut i16);
 
     // The rest of the numbers' functions are asked for by `Kind::Pairs` only.
 

@@ -184,7 +184,8 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
                 nibbles_of_keys::<V>(keys, key_scales, k_dim, groups, k);
             }
         }
-        let pairs = slots.start / 2..slots.end.div_ceil(2);
+        let (start, end) = W::steps(slots.clone());
+        let pairs = start..end;
         match value_format {
             _ if here.values => {}
             KvFormat::F32 => rows_of_values::<V, WORDS>(values, v_dim, v_cols, slots, v),
