@@ -326,7 +326,11 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
             let seen_by = |rows: &Range<usize>, seen: &[Range<usize>]| {
                 of_tile(seen[rows.start].start..seen[rows.end - 1].end)
             };
-            let mut sums = BandSums::default();
+            // Whether all rows of a chunk see the same: what they see begins and ends in their order.
+            let alike = |rows: &Range<usize>, seen: &[Range<usize>]| {
+                of_tile(seen[rows.start].clone()) == of_tile(seen[rows.end - 1].clone())
+            };
+            let mut sums = BandSums::new();
             // SAFETY: passed on; the scratch is as large as its shapes.
             unsafe {
                 // All rows of the band on the keys, then on the values: the first-level cache
@@ -338,32 +342,41 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
                     }
                     let at = chunk.start - first;
                     score_rows::<V, K>(job, &place, chunk.clone(), at, keys.clone(), scratch);
+                    let whole = alike(&chunk, &scratch.seen)
+                        && job.softcap.is_none()
+                        && (keys.start % GROUP, keys.end % GROUP) == (0, 0);
                     for (row, at) in chunk.zip(at..) {
                         let s = &mut floats(&mut scratch.s)[at * TILE..][..TILE];
-                        cover(job, &keys, of_tile(scratch.seen[row].clone()), s);
-                        let max = &mut scratch.max[row];
-                        sums.meet(at, max, greatest::<V>(s, groups(&keys)), codes);
+                        if !whole {
+                            cover(job, &keys, of_tile(scratch.seen[row].clone()), s);
+                        }
+                        sums.base[at] = greatest::<V>(s, groups(&keys));
                     }
                 }
-                sums.weigh::<V>();
-                let mut tops = Tops::default();
+                sums.meet::<V>(&mut scratch.max[first..], codes);
+                let mut scaling = Scaling::default();
                 for chunk in chunks.clone() {
-                    let keys = groups(&seen_by(&chunk, &scratch.seen));
+                    let keys = seen_by(&chunk, &scratch.seen);
                     if keys.is_empty() {
                         continue;
                     }
+                    let alike = alike(&chunk, &scratch.seen);
                     for (row, at) in chunk.map(|row| (row, row - first)) {
+                        let groups = groups(&keys);
                         if codes {
-                            let seen = of_tile(scratch.seen[row].clone());
-                            let top = tops.of(seen, &floats(&mut scratch.scales)[TILE..]);
-                            let (inverse, scale) = code_scale(top, job.weight_codes());
-                            sums.scale[at] = scale * sums.join[at];
-                            weigh_codes::<V>(&sums, row, at, keys.clone(), inverse, scratch);
+                            let seen = match alike {
+                                true => keys.clone(),
+                                false => of_tile(scratch.seen[row].clone()),
+                            };
+                            let scales = &floats(&mut scratch.scales)[TILE..];
+                            scaling.of(seen, scales, job.weight_codes());
+                            sums.scale[at] = scaling.scale * sums.join[at];
+                            weigh_codes::<V>(&sums, row, at, groups, scaling.inverse, scratch);
                             continue;
                         }
-                        weigh::<V>(&sums, row, at, keys.clone(), short, scratch);
+                        weigh::<V>(&sums, row, at, groups.clone(), short, scratch);
                         if W::PER_STEP == 2 {
-                            pair_weights::<V>(at, keys.clone(), scratch);
+                            pair_weights::<V>(at, groups, scratch);
                         }
                     }
                 }
@@ -381,7 +394,7 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
 
 /// Factors of the sums of a band's rows on one tile.
 struct BandSums {
-    /// What is subtracted from scores.
+    /// The greatest score, −∞ for rows that see none; then what is subtracted from scores.
     base: [f32; BAND_LANES],
     /// What sums so far are multiplied by.
     decay: [f32; BAND_LANES],
@@ -394,60 +407,55 @@ struct BandSums {
 /// Rows of a band in whole vectors.
 const BAND_LANES: usize = BAND.next_multiple_of(GROUP);
 
-impl Default for BandSums {
-    fn default() -> Self {
-        let zeros = [0.0; BAND_LANES];
-        Self { base: zeros, decay: zeros, join: zeros, scale: zeros }
-    }
-}
-
 impl BandSums {
-    /// Row `at` of the band, of maximum `max` so far, meets a tile whose greatest score is `top`; weights are relative
-    /// to that if `own`, else to the maximum of both.
-    #[inline(always)]
-    fn meet(&mut self, at: usize, max: &mut f32, top: f32, own: bool) {
-        let finite = |max: f32| if max == f32::NEG_INFINITY { 0.0 } else { max };
-        let new = max.max(top);
-        let base = finite(new);
-        self.base[at] = if own { finite(top) } else { base };
-        self.decay[at] = *max - base;
-        self.join[at] = top - base;
-        *max = new;
+    fn new() -> Self {
+        let zeros = [0.0; BAND_LANES];
+        Self { base: [f32::NEG_INFINITY; BAND_LANES], decay: zeros, join: zeros, scale: zeros }
     }
 
-    /// Makes factors of what `meet` noted.
+    /// Makes the factors from the greatest scores and the maxima so far, which grow; weights are relative to the
+    /// tile's greatest if `own`, else to the maximum of both.
     ///
     /// # Safety
     /// The instruction set of `V` is available.
     #[inline(always)]
-    unsafe fn weigh<V: Vector>(&mut self) {
-        for lanes in [&mut self.decay, &mut self.join] {
-            for lanes in lanes.as_chunks_mut::<GROUP>().0 {
-                // SAFETY: 16 numbers.
-                unsafe {
-                    V::store(exp_of_negative::<V>(V::load(lanes.as_ptr())), lanes.as_mut_ptr());
-                }
+    unsafe fn meet<V: Vector>(&mut self, max: &mut [f32], own: bool) {
+        let max = max[..BAND_LANES].as_mut_ptr();
+        for first in (0..BAND_LANES).step_by(GROUP) {
+            // SAFETY: 16 numbers of each.
+            unsafe {
+                let base = self.base.as_mut_ptr().add(first);
+                let (top, before) = (V::load(base), V::load(max.add(first)));
+                let new = V::max(top, before);
+                // Nothing is greater than the least number where nothing was seen: differences are −∞.
+                let finite = |x| V::max(V::splat(f32::MIN), x);
+                let decay = exp_of_negative::<V>(V::sub(before, finite(new)));
+                let join = exp_of_negative::<V>(V::sub(top, finite(new)));
+                V::store(new, max.add(first));
+                V::store(finite(if own { top } else { new }), base);
+                V::store(decay, self.decay.as_mut_ptr().add(first));
+                V::store(join, self.join.as_mut_ptr().add(first));
             }
         }
     }
 }
 
-/// The greatest scale of a tile's values that a row sees, and the row before it often, too.
+/// How the weights of rows that see the same keys of a tile become codes.
 #[derive(Default)]
-struct Tops {
+struct Scaling {
     seen: Range<usize>,
-    top: f32,
+    inverse: f32,
+    scale: f32,
 }
 
-impl Tops {
-    /// Of the scales of the keys `seen`.
+impl Scaling {
+    /// Those of the keys `seen` of a tile whose values have those scales, for codes up to `most`.
     #[inline(always)]
-    fn of(&mut self, seen: Range<usize>, scales: &[f32]) -> f32 {
+    fn of(&mut self, seen: Range<usize>, scales: &[f32], most: f32) {
         if seen != self.seen {
-            self.top = top(&scales[seen.clone()]);
+            (self.inverse, self.scale) = code_scale(top(&scales[seen.clone()]), most);
             self.seen = seen;
         }
-        self.top
     }
 }
 

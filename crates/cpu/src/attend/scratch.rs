@@ -29,7 +29,7 @@ pub struct Scratch {
     pub(super) p: Vec<Lanes>,
     /// Indices of the keys that each row sees. [rows]
     pub(super) seen: Vec<Range<usize>>,
-    /// Running maximum of each row. [rows]
+    /// Running maximum of each row, and room for those of a band after the last. [rows + 32]
     pub(super) max: Vec<f32>,
     /// Running sums. [rows][16]
     pub(super) sum: Vec<Lanes>,
@@ -64,7 +64,7 @@ impl Scratch {
             s: lanes(BAND * TILE),
             p: lanes(BAND * TILE / 2),
             seen: vec![0..0; rows],
-            max: vec![0.0; rows],
+            max: vec![0.0; rows + BAND.next_multiple_of(GROUP)],
             sum: lanes(rows * GROUP),
             out: lanes(rows * v_cols),
             total_max: vec![0.0; rows],
