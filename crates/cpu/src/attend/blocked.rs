@@ -354,7 +354,7 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
                     }
                 }
                 sums.meet::<V>(&mut scratch.max[first..], codes);
-                let mut scaling = Scaling::default();
+                let mut scaling = Scaling::new();
                 for chunk in chunks.clone() {
                     let keys = seen_by(&chunk, &scratch.seen);
                     if keys.is_empty() {
@@ -371,7 +371,7 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
                             let scales = &floats(&mut scratch.scales)[TILE..];
                             scaling.of(seen, scales, job.weight_codes());
                             sums.scale[at] = scaling.scale * sums.join[at];
-                            weigh_codes::<V>(&sums, row, at, groups, scaling.inverse, scratch);
+                            weigh_codes::<V>(&sums, &scaling, row, at, groups, scratch);
                             continue;
                         }
                         weigh::<V>(&sums, row, at, groups.clone(), short, scratch);
@@ -441,20 +441,27 @@ impl BandSums {
 }
 
 /// How the weights of rows that see the same keys of a tile become codes.
-#[derive(Default)]
 struct Scaling {
     seen: Range<usize>,
-    inverse: f32,
+    /// What weights are multiplied by.
+    factors: [f32; TILE],
+    /// What codes are multiplied by.
     scale: f32,
 }
 
 impl Scaling {
+    /// Of no key.
+    fn new() -> Self {
+        Self { seen: 0..0, factors: [0.0; TILE], scale: 0.0 }
+    }
+
     /// Those of the keys `seen` of a tile whose values have those scales, for codes up to `most`.
     #[inline(always)]
     fn of(&mut self, seen: Range<usize>, scales: &[f32], most: f32) {
         if seen != self.seen {
-            (self.inverse, self.scale) = code_scale(top(&scales[seen.clone()]), most);
-            self.seen = seen;
+            let (inverse, scale) = code_scale(top(&scales[seen.clone()]), most);
+            self.factors.iter_mut().zip(scales).for_each(|(factor, scale)| *factor = scale * inverse);
+            (self.seen, self.scale) = (seen, scale);
         }
     }
 }
@@ -579,37 +586,34 @@ unsafe fn weigh<V: Vector>(
     }
 }
 
-/// Turns the scores of a row into codes of weights times the scales of values, which `inverse` makes of them, and
-/// adds the weights up.
+/// Turns the scores of a row into codes of weights times the scales of values, and adds the weights up.
 ///
 /// # Safety
 /// As [`split`].
 #[inline(always)]
 unsafe fn weigh_codes<V: Vector>(
     sums: &BandSums,
+    scaling: &Scaling,
     row: usize,
     at: usize,
     groups: Range<usize>,
-    inverse: f32,
     scratch: &mut Scratch,
 ) {
     let s = floats(&mut scratch.s)[at * TILE..][..TILE].as_ptr();
-    let v_scale = floats(&mut scratch.scales)[TILE..][..TILE].as_ptr();
     let codes = shorts(&mut scratch.p)[at * TILE..][..TILE].as_mut_ptr();
     let sum = scratch.sum[row].0.as_mut_ptr();
     // SAFETY: groups of the tile; registers.
     unsafe {
-        let (base, inverse) = (V::splat(sums.base[at]), V::splat(inverse));
+        let (base, zero) = (V::splat(sums.base[at]), V::splat(ROUND));
         let mut lanes = V::splat(0.0);
         // Both groups of half a tile; one that nobody sees has zeros.
         for half in groups.start / 2..groups.end.div_ceil(2) {
-            let mut code = [V::splat(ROUND); 2];
+            let mut code = [zero; 2];
             for (group, code) in (2 * half..).zip(&mut code) {
                 if groups.contains(&group) {
                     let p = quick_exp::<V>(V::sub(V::load(s.add(group * GROUP)), base));
                     lanes = V::add(lanes, p);
-                    let w = V::mul(p, V::load(v_scale.add(group * GROUP)));
-                    *code = V::fma(w, inverse, *code);
+                    *code = V::fma(p, V::load(scaling.factors.as_ptr().add(group * GROUP)), zero);
                 }
             }
             V::store_codes(code, codes.add(half * BLOCK_TOKENS));

@@ -50,7 +50,7 @@ impl<'a> Query<'a> {
             KvFormat::Bf16 => row.iter_mut().for_each(|x| *x = rounded_factor(*x)),
             _ => {}
         }
-        let codes = if is_codes(keys) { encode(row, top(row), job.query_codes()) } else { 1.0 };
+        let codes = if is_codes(keys) { encode(row, job.query_codes()) } else { 1.0 };
         Query { row, scale: codes * job.scale }
     }
 }
@@ -78,9 +78,9 @@ fn short_exp(x: f32) -> f32 {
     f32::from_bits(quick_exp(x).to_bits().wrapping_add(0x8000) & 0xffff_0000)
 }
 
-/// Replaces numbers up to `top` by their codes, up to `most`; returns the scale.
-fn encode(x: &mut [f32], top: f32, most: f32) -> f32 {
-    let (inverse, scale) = code_scale(top, most);
+/// Replaces numbers by their codes, up to `most`; returns the scale.
+fn encode(x: &mut [f32], most: f32) -> f32 {
+    let (inverse, scale) = code_scale(top(x), most);
     x.iter_mut().for_each(|x| *x = f32::from(short_code(*x, inverse)));
     scale
 }
@@ -208,11 +208,14 @@ impl Reader<'_> {
             return;
         }
         let mut scales = [0.0; TILE];
-        for (j, (p, scale)) in weights.iter_mut().zip(&mut scales).enumerate() {
+        for (j, scale) in scales[..weights.len()].iter_mut().enumerate() {
             *scale = self.read(at + j, Part::Values);
-            *p *= *scale;
         }
-        let scale = encode(weights, top(&scales), self.job.weight_codes()) * join;
+        let (inverse, scale) = code_scale(top(&scales), self.job.weight_codes());
+        for (p, of_value) in weights.iter_mut().zip(scales) {
+            *p = f32::from(short_code(*p, of_value * inverse));
+        }
+        let scale = scale * join;
         self.sums.fill(0);
         for (j, a) in weights.iter().enumerate() {
             self.read(at + j, Part::Values);
