@@ -14,7 +14,7 @@ use crate::model;
 pub fn inspect(args: &Inspect) -> Result<(), Failure> {
     let path = model::locate(&args.model)?;
     let lowered =
-        read(&path, KvFormat::Bf16).map_err(|e| Failure::load(&path.display().to_string(), e))?;
+        read(&path, KvFormat::Int16).map_err(|e| Failure::load(&path.display().to_string(), e))?;
     let mut text = Vec::new();
     let written = match (args.program, args.spec, args.tensors, args.meta) {
         (true, ..) => write!(text, "{}", lowered.program.dump()),
@@ -40,7 +40,7 @@ fn summary(out: &mut Vec<u8>, path: &std::path::Path, lowered: &Lowered) -> std:
     writeln!(out, "layers        {}, hidden {}", spec.layers.len(), spec.hidden)?;
     writeln!(out, "vocabulary    {}", spec.vocab)?;
     writeln!(out, "context       {} tokens", spec.context)?;
-    writeln!(out, "cache         {} a token (bf16)", size(token))?;
+    writeln!(out, "cache         {} a token (int16)", size(token))?;
     writeln!(out, "program       {} ops", program.ops.len())?;
     let mut formats: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for t in tensors {

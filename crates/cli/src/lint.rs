@@ -12,7 +12,7 @@ use crate::model;
 pub fn lint(name: &str, json: bool) -> Result<(), Failure> {
     let path = model::locate(name)?;
     let cannot = |e: &dyn std::fmt::Display| Failure::new(format!("cannot check {name}"), e);
-    let model = read(&path, KvFormat::Bf16).map_err(|e| Failure::load(name, e))?;
+    let model = read(&path, KvFormat::Int16).map_err(|e| Failure::load(name, e))?;
     let Some(found) = vocabulary(&model.files).map_err(|e| cannot(&e))? else {
         return Err(cannot(&"its files have no tokenizer"));
     };

@@ -96,7 +96,7 @@ fn warn_of_cache(model: &mut LoadedModel) -> Result<(), DeviceError> {
     if let Some(kl) = cache_divergence(model)?.filter(|kl| kl.is_nan() || *kl > KL_LIMIT) {
         eprintln!(
             "warning: 4-bit keys and values change this model's predictions by {kl:.3} nats a \
-             token (limit {KL_LIMIT}); --kv int8 or bf16 changes them less"
+             token (limit {KL_LIMIT}); --kv int8 or int16 changes them less"
         );
     }
     Ok(())

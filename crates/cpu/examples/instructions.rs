@@ -21,9 +21,9 @@ const STEPS: [(&str, Plan, u32); 3] = [
 
 fn main() {
     let cases = [
-        (FormatId::Q4_0, KvFormat::Bf16),
+        (FormatId::Q4_0, KvFormat::Int16),
         (FormatId::Q5_1, KvFormat::Int8),
-        (FormatId::Q8_0, KvFormat::Bf16),
+        (FormatId::Q8_0, KvFormat::Int16),
         (FormatId::BF16, KvFormat::F32),
     ];
     for (format, kv) in cases {

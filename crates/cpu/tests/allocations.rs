@@ -68,7 +68,7 @@ fn fill(batch: &mut Batch, sequences: u32, index: u32) {
 
 #[test]
 fn a_decode_step_allocates_nothing() {
-    let model = Model::new(KvFormat::Bf16);
+    let model = Model::new(KvFormat::Int16);
     let options = CpuOptions { threads: 3, ..CpuOptions::default() };
     let mut device = CpuDevice::new(options).expect("a device");
     let mut executable = model.compile(&mut device);

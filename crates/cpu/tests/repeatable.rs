@@ -21,6 +21,7 @@ fn batch_chunks_threads_and_instruction_set_do_not_show() {
     let isas: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
     let best = Isa::detect();
     for (kv, mode) in [
+        (KvFormat::Int16, Mode::Int8),
         (KvFormat::Bf16, Mode::Int8),
         (KvFormat::Int8, Mode::Int8),
         (KvFormat::Int4, Mode::Int8),

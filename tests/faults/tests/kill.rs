@@ -26,7 +26,7 @@ fn start(model: &Path, folder: Option<&Path>) -> Served {
     let options = CpuOptions { threads: 2, ..CpuOptions::default() };
     let device = CpuDevice::new(options).expect("a device");
     let options = LoadOptions {
-        kv: KvFormat::Bf16,
+        kv: KvFormat::Int16,
         context: Some(2048),
         sequences: 4,
         step_tokens: 256,
@@ -38,7 +38,7 @@ fn start(model: &Path, folder: Option<&Path>) -> Served {
         // Less than all prompts need: segments are deleted, too.
         cap_bytes: 4 << 20,
         model: model.to_owned(),
-        kv: KvFormat::Bf16,
+        kv: KvFormat::Int16,
     });
     let served = loaded.start_with(
         ServeOptions { queue: 64, step_s: 0.1, draft: tokenmill_engine::DraftMode::Suffix },

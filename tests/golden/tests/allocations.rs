@@ -42,7 +42,7 @@ static ALLOCATOR: Counting = Counting;
 const SEQUENCES: u64 = 6;
 
 fn core() -> Core {
-    let mut model = Model::new(KvFormat::Bf16);
+    let mut model = Model::new(KvFormat::Int16);
     model.limits = Limits {
         step_tokens: 64,
         sequences: SEQUENCES as u32,

@@ -81,7 +81,7 @@ fn a_restored_cache_gives_the_same_bits() {
     for arch in Golden::all() {
         let (files, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let model = Golden::read(&arch).path(Variant::Config, files.path());
-        let program = read(&model, KvFormat::Bf16).expect("read").program;
+        let program = read(&model, KvFormat::Int16).expect("read").program;
         let groups = program.groups();
         if program.whole_sequences || groups.is_empty() {
             continue;
@@ -112,13 +112,13 @@ fn a_restored_cache_gives_the_same_bits() {
             assert_eq!(usage.disk_tokens, 0, "memory comes first");
             second.engine.shut_down();
         };
-        all(&|| cpu(Mode::Int8), KvFormat::Bf16);
+        all(&|| cpu(Mode::Int8), KvFormat::Int16);
         // Whole caches, windows, latents, states.
         if ["llama", "gemma3", "deepseek_v3", "falcon_h1"].contains(&arch.as_str()) {
             all(&|| cpu(Mode::Int8), KvFormat::Int8);
             all(&|| cpu(Mode::Int8), KvFormat::F32);
-            all(&|| cpu(Mode::F32), KvFormat::Bf16);
-            all(&|| Box::new(ReferenceDevice::new(32)), KvFormat::Bf16);
+            all(&|| cpu(Mode::F32), KvFormat::Int16);
+            all(&|| Box::new(ReferenceDevice::new(32)), KvFormat::Int16);
         }
     }
     assert!(kept > 40, "{kept} architectures have a cache");
@@ -132,8 +132,8 @@ fn a_conversation_goes_on_after_restarts() {
     for (arch, states_alone) in [("lfm2", false), ("qwen3_next", false), ("mamba2", true)] {
         let (files, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let model = Golden::read(arch).path(Variant::Config, files.path());
-        let plain = start(cpu(Mode::Int8), &model, KvFormat::Bf16, None);
-        let restart = || start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+        let plain = start(cpu(Mode::Int8), &model, KvFormat::Int16, None);
+        let restart = || start(cpu(Mode::Int8), &model, KvFormat::Int16, Some(folder.path()));
         let vocab = plain.engine.vocab();
         let (mut prompt, mut before) = (numbers(1, 300, vocab), 0);
         for turn in 0..4 {
@@ -181,12 +181,12 @@ fn other_weights_find_nothing() {
         // The last byte of the last tensor: a small change of one number.
         *bytes.last_mut().unwrap() ^= change;
         std::fs::write(&weights, bytes).unwrap();
-        let served = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+        let served = start(cpu(Mode::Int8), &model, KvFormat::Int16, Some(folder.path()));
         let (_, usage) = ask(&served, served.engine.vocab());
         assert_eq!(usage.disk_tokens, 0);
         served.engine.shut_down();
         if !expect_none {
-            let again = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+            let again = start(cpu(Mode::Int8), &model, KvFormat::Int16, Some(folder.path()));
             assert_eq!(ask(&again, again.engine.vocab()).1.disk_tokens, 256);
             again.engine.shut_down();
         }
@@ -198,12 +198,12 @@ fn other_weights_find_nothing() {
 fn a_second_process_goes_without() {
     let (files, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let model = Golden::read("llama").path(Variant::Config, files.path());
-    let first = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
-    let second = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+    let first = start(cpu(Mode::Int8), &model, KvFormat::Int16, Some(folder.path()));
+    let second = start(cpu(Mode::Int8), &model, KvFormat::Int16, Some(folder.path()));
     assert!(matches!(second.disk, Err(TierError::Disk(KvError::InUse { .. }))));
     let vocab = first.engine.vocab();
     assert_eq!(ask(&first, vocab), ask(&second, vocab));
     first.engine.shut_down();
-    let third = start(cpu(Mode::Int8), &model, KvFormat::Bf16, Some(folder.path()));
+    let third = start(cpu(Mode::Int8), &model, KvFormat::Int16, Some(folder.path()));
     assert!(third.disk.is_ok(), "{:?}", third.disk);
 }

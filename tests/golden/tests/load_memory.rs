@@ -33,7 +33,7 @@ fn a_model_is_loaded_and_run_within_its_memory() {
 
     let device = CpuDevice::new(CpuOptions { threads: 2, ..CpuOptions::default() });
     let options = LoadOptions {
-        kv: KvFormat::Bf16,
+        kv: KvFormat::Int16,
         context: Some(256),
         sequences: 1,
         step_tokens: 64,

@@ -39,10 +39,11 @@ struct Variant<'a> {
 type Answer = Vec<(u32, u32, Vec<(u32, u32)>)>;
 
 /// Modes and KV formats: all pairs of the wider ones; narrow ones do not meet the mode.
-const EVERY: [(Mode, KvFormat); 11] = {
+const EVERY: [(Mode, KvFormat); 13] = {
     use KvFormat as K;
     use Mode::{Bf16, F32, Int8};
     [
+        (Int8, K::Int16),
         (Int8, K::Bf16),
         (Int8, K::Int8),
         (Int8, K::F32),
@@ -51,6 +52,7 @@ const EVERY: [(Mode, KvFormat); 11] = {
         (Bf16, K::Bf16),
         (Bf16, K::Int8),
         (Bf16, K::F32),
+        (F32, K::Int16),
         (F32, K::Bf16),
         (F32, K::Int8),
         (F32, K::F32),
@@ -70,8 +72,8 @@ fn experts_change_nothing_of_that() {
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let path = scratch.path().join("matrix.gguf");
     write_model(&path, &Ffn::Experts { count: 12, top: 3, width: 256 });
-    let bf16 = KvFormat::Bf16;
-    check(&path, VOCAB, &[(Mode::Int8, bf16), (Mode::Bf16, bf16), (Mode::F32, bf16)]);
+    let kv = KvFormat::Int16;
+    check(&path, VOCAB, &[Mode::Int8, Mode::Bf16, Mode::F32].map(|mode| (mode, kv)));
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn recurrences_change_nothing_of_that() {
         let golden = Golden::read(arch);
         let path = golden.path(tokenmill_golden_tests::Variant::Config, scratch.path());
         let vocab = 1 + u64::from(golden.ids.iter().copied().max().unwrap_or(0));
-        check(&path, vocab, &[(Mode::Int8, KvFormat::Bf16)]);
+        check(&path, vocab, &[(Mode::Int8, KvFormat::Int16)]);
     }
 }
 
