@@ -1,5 +1,6 @@
 //! The vectors of attention with AVX2: 16 lanes are two 256-bit registers.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -8,8 +9,8 @@ use super::sums::{Bytes, Numbers, Shorts, Sums};
 use super::vector::{ScoreTile, ValueTile, Vector, by_shape};
 use super::{AttendJob, Item, Kind, Scratch, blocked};
 
-/// AVX2 and FMA.
-pub(super) struct Avx2;
+/// AVX2 and FMA, and VNNI on 256 bits.
+pub(super) struct Avx2<const VNNI: bool>;
 
 /// Does the same to both halves.
 macro_rules! both {
@@ -30,7 +31,7 @@ macro_rules! both {
 // SAFETY (every block below): the contract of `Vector`: the instruction set is available and
 // the pointers cover what is read or written.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Vector for Avx2 {
+impl<const VNNI: bool> Vector for Avx2<VNNI> {
     type Float = [__m256; 2];
     type Int = [__m256i; 2];
 
@@ -151,7 +152,8 @@ impl Vector for Avx2 {
     #[inline(always)]
     unsafe fn short(p: [__m256; 2]) -> [__m256; 2] {
         unsafe {
-            let (half, high) = (_mm256_set1_epi32(0x8000), _mm256_set1_epi32(0xffff_0000_u32 as i32));
+            let (half, high) =
+                (_mm256_set1_epi32(0x8000), _mm256_set1_epi32(0xffff_0000_u32 as i32));
             both!(i => {
                 let up = _mm256_add_epi32(_mm256_castps_si256(p[i]), half);
                 _mm256_castsi256_ps(_mm256_and_si256(up, high))
@@ -199,9 +201,25 @@ impl Vector for Avx2 {
     unsafe fn splat_pair(from: *const i16) -> [__m256i; 2] {
         unsafe { [_mm256_set1_epi32(from.cast::<i32>().read_unaligned()); 2] }
     }
-    #[inline(always)]
-    unsafe fn dot(sum: [__m256i; 2], a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        unsafe { both!(i => _mm256_add_epi32(sum[i], _mm256_madd_epi16(a[i], b[i]))) }
+    // The intrinsic of VNNI is often compiled to the product and the sum.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn dot(mut sum: [__m256i; 2], a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        if !VNNI {
+            return both!(i => _mm256_add_epi32(sum[i], _mm256_madd_epi16(a[i], b[i])));
+        }
+        for i in 0..2 {
+            unsafe {
+                asm!(
+                    "{{vex}} vpdpwssd {sum}, {a}, {b}",
+                    sum = inout(ymm_reg) sum[i],
+                    a = in(ymm_reg) a[i],
+                    b = in(ymm_reg) b[i],
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+        }
+        sum
     }
     #[inline(always)]
     unsafe fn to_float(v: [__m256i; 2]) -> [__m256; 2] {
@@ -227,10 +245,10 @@ impl Vector for Avx2 {
         t: &ScoreTile,
     ) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn run<S: Sums<Avx2>, const STORED: bool, const N: usize, const R: usize>(
+        unsafe fn run<V: Vector, S: Sums<V>, const STORED: bool, const N: usize, const R: usize>(
             t: &ScoreTile,
         ) {
-            unsafe { blocked::scores::<Avx2, S, STORED, N, R>(t) }
+            unsafe { blocked::scores::<V, S, STORED, N, R>(t) }
         }
         unsafe { by_shape!(vectors, rows, run, t, [1 2], [1 2 3 4 5 6]) }
     }
@@ -242,10 +260,10 @@ impl Vector for Avx2 {
         t: &ValueTile,
     ) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn run<S: Sums<Avx2>, const STORED: bool, const N: usize, const R: usize>(
+        unsafe fn run<V: Vector, S: Sums<V>, const STORED: bool, const N: usize, const R: usize>(
             t: &ValueTile,
         ) {
-            unsafe { blocked::values::<Avx2, S, STORED, N, R>(t) }
+            unsafe { blocked::values::<V, S, STORED, N, R>(t) }
         }
         unsafe { by_shape!(vectors, rows, run, t, [1 2], [1 2 3 4 5 6]) }
     }
@@ -264,10 +282,10 @@ impl Vector for Avx2 {
         use Kind::{Bytes as B, Numbers as N, Shorts as S};
         unsafe {
             match kinds {
-                (N, N) => blocked::split::<Avx2, Numbers, Numbers>(job, item, range, scratch),
-                (B, N) => blocked::split::<Avx2, Bytes, Numbers>(job, item, range, scratch),
-                (B, B) => blocked::split::<Avx2, Bytes, Bytes>(job, item, range, scratch),
-                (S, S) => blocked::split::<Avx2, Shorts, Shorts>(job, item, range, scratch),
+                (N, N) => blocked::split::<Self, Numbers, Numbers>(job, item, range, scratch),
+                (B, N) => blocked::split::<Self, Bytes, Numbers>(job, item, range, scratch),
+                (B, B) => blocked::split::<Self, Bytes, Bytes>(job, item, range, scratch),
+                (S, S) => blocked::split::<Self, Shorts, Shorts>(job, item, range, scratch),
                 _ => unreachable!("kinds of sums with this instruction set"),
             }
         }

@@ -233,16 +233,22 @@ impl Vector for Avx512 {
         t: &ScoreTile,
     ) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        unsafe fn run<S: Sums<Avx512>, const STORED: bool, const N: usize, const R: usize>(
+        unsafe fn run<V: Vector, S: Sums<V>, const STORED: bool, const N: usize, const R: usize>(
             t: &ScoreTile,
         ) {
-            unsafe { blocked::scores::<Avx512, S, STORED, N, R>(t) }
+            unsafe { blocked::scores::<V, S, STORED, N, R>(t) }
         }
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,fma")]
-        unsafe fn pairs<S: Sums<Avx512>, const STORED: bool, const N: usize, const R: usize>(
+        unsafe fn pairs<
+            V: Vector,
+            S: Sums<V>,
+            const STORED: bool,
+            const N: usize,
+            const R: usize,
+        >(
             t: &ScoreTile,
         ) {
-            unsafe { blocked::scores::<Avx512, S, STORED, N, R>(t) }
+            unsafe { blocked::scores::<V, S, STORED, N, R>(t) }
         }
         unsafe {
             if S::TWO_ROWS {
@@ -259,16 +265,22 @@ impl Vector for Avx512 {
         t: &ValueTile,
     ) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        unsafe fn run<S: Sums<Avx512>, const STORED: bool, const N: usize, const R: usize>(
+        unsafe fn run<V: Vector, S: Sums<V>, const STORED: bool, const N: usize, const R: usize>(
             t: &ValueTile,
         ) {
-            unsafe { blocked::values::<Avx512, S, STORED, N, R>(t) }
+            unsafe { blocked::values::<V, S, STORED, N, R>(t) }
         }
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,fma")]
-        unsafe fn pairs<S: Sums<Avx512>, const STORED: bool, const N: usize, const R: usize>(
+        unsafe fn pairs<
+            V: Vector,
+            S: Sums<V>,
+            const STORED: bool,
+            const N: usize,
+            const R: usize,
+        >(
             t: &ValueTile,
         ) {
-            unsafe { blocked::values::<Avx512, S, STORED, N, R>(t) }
+            unsafe { blocked::values::<V, S, STORED, N, R>(t) }
         }
         unsafe {
             if S::TWO_ROWS {
@@ -293,11 +305,11 @@ impl Vector for Avx512 {
         use Kind::{Bytes as B, Numbers as N, Pairs as P, Shorts as S};
         unsafe {
             match kinds {
-                (N, N) => blocked::split::<Avx512, Numbers, Numbers>(job, item, range, scratch),
-                (B, N) => blocked::split::<Avx512, Bytes, Numbers>(job, item, range, scratch),
-                (B, B) => blocked::split::<Avx512, Bytes, Bytes>(job, item, range, scratch),
-                (S, S) => blocked::split::<Avx512, Shorts, Shorts>(job, item, range, scratch),
-                (P, P) => blocked::split::<Avx512, Pairs, Pairs>(job, item, range, scratch),
+                (N, N) => blocked::split::<Self, Numbers, Numbers>(job, item, range, scratch),
+                (B, N) => blocked::split::<Self, Bytes, Numbers>(job, item, range, scratch),
+                (B, B) => blocked::split::<Self, Bytes, Bytes>(job, item, range, scratch),
+                (S, S) => blocked::split::<Self, Shorts, Shorts>(job, item, range, scratch),
+                (P, P) => blocked::split::<Self, Pairs, Pairs>(job, item, range, scratch),
                 _ => unreachable!("kinds of sums with this instruction set"),
             }
         }

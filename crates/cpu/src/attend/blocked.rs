@@ -165,7 +165,10 @@ pub(super) unsafe fn values<
                             fetch::<V, S, N>(ahead, step);
                         }
                         for i in 0..N {
-                            let v = factors::<V, S, STORED>(row.add(i * width::<V, S>(STORED)), t.v_step);
+                            let v = factors::<V, S, STORED>(
+                                row.add(i * width::<V, S>(STORED)),
+                                t.v_step,
+                            );
                             let p = anew(p);
                             for (r, sum) in sum.iter_mut().enumerate() {
                                 sum[i] = S::add(sum[i], v, S::splat(p.add(r * t.p_stride + step)));
@@ -460,7 +463,10 @@ impl Scaling {
     fn of(&mut self, seen: Range<usize>, scales: &[f32], most: f32) {
         if seen != self.seen {
             let (inverse, scale) = code_scale(top(&scales[seen.clone()]), most);
-            self.factors.iter_mut().zip(scales).for_each(|(factor, scale)| *factor = scale * inverse);
+            self.factors
+                .iter_mut()
+                .zip(scales)
+                .for_each(|(factor, scale)| *factor = scale * inverse);
             (self.seen, self.scale) = (seen, scale);
         }
     }

@@ -509,7 +509,9 @@ mod tests {
         match format {
             KvFormat::F32 => x,
             KvFormat::Bf16 => bf16_to_f32(f32_to_bf16(x)),
-            KvFormat::Int16 => (f64::from(x) * f64::from(most / top)).round_ties_even() as f32 * scale,
+            KvFormat::Int16 => {
+                (f64::from(x) * f64::from(most / top)).round_ties_even() as f32 * scale
+            }
             _ => (x / scale).round_ties_even() * scale,
         }
     }

@@ -12,7 +12,7 @@
 //! Keys that nobody sees (stale slots, `BlockId::NONE` behind a window) are never read into a
 //! result, whatever their bytes.
 //!
-//! # Numerics (version 3)
+//! # Numerics (version 6)
 //!
 //! A row is one token's one query head. Its result depends on its query, on the keys and values
 //! it sees and on their indices: not on chunks, batch, block placement, threads or the
@@ -39,21 +39,17 @@
 //! n whole, they are 2ⁿ·(c₀ + c₁f + c₂f² + c₃f³) by fmas, to 7.5e-5, and 0 below x = −38. So sums of pairs
 //! (`vdpbf16ps`, the first of a pair in the high half) have the same bits: see [`crate::linear`].
 //!
-//! **int16.** Stored are codes and a scale per token and head, S = max|x|/4095, code = x·(4095/max) rounded, ties to even.
-//! A query row becomes codes: t = max|q|, a\[d\] = round(q\[d\]·(N/t)), Q = (t/N)·scale, N the lesser of 8191 and ⌊(2³¹ −
-//! 1)/(4095·columns)⌋. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. A tile's weights are relative to its own
-//! greatest score: with M = max s, b' = M (0 if −∞), e = exp(M − b), they are p\[j\], x = s\[j\] − b', as in bf16 before they
-//! are rounded; l\[i\] = fma(Σ p\[j\] in order from 0, e, l\[i\]·c). Values: t = max Sᵥ\[j\] of the seen keys, a\[j\] =
-//! round((p\[j\]·Sᵥ\[j\])·(8191/t)), o\[e\] = fma(f32(Σ a\[j\]·code\[j\]\[e\]), (t/8191)·e, o\[e\]·c), the sum exact. Where a row's or
-//! tile's t is below 2⁻¹⁰⁰ all its codes and its scale are 0; where it is NaN or at least 2¹⁰⁰ its scale is NaN.
+//! **int16.** Stored are codes and a scale per token and head, S = max|x|/4095, code = x·(4095/max|x|) rounded, ties to
+//! even. A query row becomes 16-bit codes: t = max|q|, a\[d\] = q\[d\]·(N/t) rounded, Q = (t/N)·scale, N the lesser of 8191
+//! and ⌊(2³¹ − 1)/(4095·columns)⌋. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. Weights are relative to
+//! the greatest score of their tile, M (0 if −∞), and joined by e = exp(max s − b): with x = s\[j\] − M, they are p\[j\] as in
+//! bf16 before it is rounded; l\[i\] = fma(p\[j\] for j ≡ i in order from 0, e, l\[i\]·c). Values: t = max Sᵥ\[j\] of the seen keys,
+//! a\[j\] = p\[j\]·(Sᵥ\[j\]·(8191/t)) rounded, o\[e\] = fma(f32(Σ a\[j\]·code\[j\]\[e\]), (t/8191)·e, o\[e\]·c), the sum exact.
+//! Wherever numbers become codes: if t < 2⁻¹⁰⁰ all codes and the scale are 0; if t is NaN or at least 2¹⁰⁰ the scale is NaN.
 //!
-//! **int8.** Keys and queries first go through a Hadamard transform (`mix`), where the width of
-//! the head is a power of two up to 256. Stored are codes and a scale per token and head, S = max|x|/127, code = x/S rounded,
-//! ties to even. A query row becomes 16-bit codes: t = max|q|, a\[d\] = round(q\[d\]·(N/t)),
-//! Q = (t/N)·scale, N = 32767, or 16383 beyond 512 columns. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. Values:
-//! w\[j\] = p\[j\]·Sᵥ\[j\], t = max w, a\[j\] = round(w\[j\]·(32767/t)) over the tile, o\[e\] =
-//! fma(f32(Σ a\[j\]·code\[j\]\[e\]), t/32767, o\[e\]·c), the sum exact. If t < 2⁻¹⁰⁰ all a and the
-//! scale are 0; if t is NaN or at least 2¹⁰⁰ the scale is NaN.
+//! **int8.** The same of keys and queries that go through a Hadamard transform (`mix`) first, where the width of the head is
+//! a power of two up to 256, with S = max|x|/127, code = x/S rounded, N = 32767 (16383 beyond 512 columns) for queries and
+//! 32767 for weights.
 //!
 //! **int4.** Keys, values and queries go through the transform in blocks of the largest power of two
 //! (up to 256) that divides the width of the head. Stored for 32 columns are S = f16(max|x|/15) and
@@ -455,7 +451,9 @@ fn load_queries(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratc
     unsafe {
         match isa {
             Isa::Scalar => {}
-            Isa::Avx2 | Isa::AvxVnni => Avx2::load_queries(job, item, job.kinds(isa).0, scratch),
+            Isa::Avx2 | Isa::AvxVnni => {
+                Avx2::<false>::load_queries(job, item, job.kinds(isa).0, scratch);
+            }
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
                 Avx512::load_queries(job, item, job.kinds(isa).0, scratch);
             }
@@ -475,7 +473,8 @@ fn run_split(isa: Isa, job: &AttendJob<'_>, item: &Item, split: usize, scratch: 
     unsafe {
         match isa {
             Isa::Scalar => scalar::split(job, item, range, scratch),
-            Isa::Avx2 | Isa::AvxVnni => Avx2::split(job, item, range, job.kinds(isa), scratch),
+            Isa::Avx2 => Avx2::<false>::split(job, item, range, job.kinds(isa), scratch),
+            Isa::AvxVnni => Avx2::<true>::split(job, item, range, job.kinds(isa), scratch),
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
                 Avx512::split(job, item, range, job.kinds(isa), scratch);
             }

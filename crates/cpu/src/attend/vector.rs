@@ -189,7 +189,7 @@ pub(super) struct ValueTile {
     pub p_scale: *const f32,
 }
 
-/// Calls `$run::<S, STORED, N, R>($t)` for the shape at hand.
+/// Calls `$run::<Self, S, STORED, N, R>($t)` for the shape at hand.
 macro_rules! by_shape {
     ($vectors:expr, $rows:expr, $run:ident, $t:expr, [$($n:literal)*], $r:tt) => {
         match $vectors {
@@ -199,7 +199,7 @@ macro_rules! by_shape {
     };
     (@rows $rows:expr, $run:ident, $n:literal, $t:expr, [$($r:literal)*]) => {
         match $rows {
-            $($r => $run::<S, STORED, $n, $r>($t),)*
+            $($r => $run::<Self, S, STORED, $n, $r>($t),)*
             _ => unreachable!("rows of a tile"),
         }
     };
