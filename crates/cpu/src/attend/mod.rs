@@ -83,6 +83,8 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 #[cfg(target_arch = "x86_64")]
+mod weights;
+#[cfg(target_arch = "x86_64")]
 mod widen;
 
 use std::ops::Range;

@@ -146,14 +146,7 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
     let k = floats(&mut scratch.k[half * BLOCK_TOKENS / GROUP..]);
     let v = floats(&mut scratch.v[half * BLOCK_TOKENS * v_cols / W::PER_STEP / GROUP..]);
     if W::TWO_ROWS {
-        let half = &mut place.seen_pairs[half * BLOCK_TOKENS / 2..][..BLOCK_TOKENS / 2];
-        half.fill(u32::MAX);
-        if slots.len() < BLOCK_TOKENS {
-            for (pair, bits) in half.iter_mut().enumerate() {
-                let seen = |slot: usize, bits: u32| if slots.contains(&slot) { bits } else { 0 };
-                *bits = seen(2 * pair, 0xffff_0000) | seen(2 * pair + 1, 0xffff);
-            }
-        }
+        see_pairs(&slots, &mut place.seen_pairs[half * BLOCK_TOKENS / 2..][..BLOCK_TOKENS / 2]);
     }
     let (to_keys, to_values) = floats(&mut scratch.scales).split_at_mut(TILE);
     let (key_format, value_format) = layout.formats();
@@ -199,6 +192,18 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
             KvFormat::Int4 | KvFormat::K8V4 => {
                 nibbles_of_values::<V>(values, value_scales, v_cols, slots, v);
             }
+        }
+    }
+}
+
+/// The bits of each pair of slots that are among `slots`.
+#[inline(always)]
+fn see_pairs(slots: &Range<usize>, pairs: &mut [u32]) {
+    pairs.fill(u32::MAX);
+    if slots.len() < BLOCK_TOKENS {
+        for (pair, bits) in pairs.iter_mut().enumerate() {
+            let seen = |slot: usize, bits: u32| if slots.contains(&slot) { bits } else { 0 };
+            *bits = seen(2 * pair, 0xffff_0000) | seen(2 * pair + 1, 0xffff);
         }
     }
 }

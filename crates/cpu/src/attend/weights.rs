@@ -1,0 +1,310 @@
+//! From scores to weights: the rows of a band on one tile.
+
+use std::ops::Range;
+
+use tokenmill_ir::KvFormat;
+
+use super::blocked::{Chunk, in_tile};
+use super::codes::{code_scale, top};
+use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
+use super::scalar::QUICK_POWERS;
+use super::scratch::{floats, shorts};
+use super::sums::Sums;
+use super::vector::Vector;
+use super::{AttendJob, BAND, Scratch, TILE};
+use crate::math::{ROUND, tanh};
+
+/// e^x for x ≤ 0 or NaN, the bits of [`crate::math::exp`].
+#[inline(always)]
+unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
+    // SAFETY: registers only.
+    unsafe {
+        let round = V::splat(ROUND);
+        let x = V::max(V::splat(-104.0), x);
+        let shifted = V::fma(x, V::splat(std::f32::consts::LOG2_E), round);
+        let n = V::sub(shifted, round);
+        let r = V::fma(n, V::splat(-std::f32::consts::LN_2), x);
+        let r = V::fma(V::splat(1.904_654_3e-9), n, r);
+        let p = V::splat(1.979_032_2e-4);
+        let p = V::fma(p, r, V::splat(1.394_469e-3));
+        let p = V::fma(p, r, V::splat(8.333_498e-3));
+        let p = V::fma(p, r, V::splat(4.166_629_5e-2));
+        let p = V::fma(p, r, V::splat(1.666_666_6e-1));
+        let p = V::fma(p, r, V::splat(0.5));
+        let y = V::add(V::fma(V::mul(r, r), p, r), V::splat(1.0));
+        V::times_power(y, shifted)
+    }
+}
+
+/// The same to 7.5e-5, the bits of `scalar::quick_exp`.
+#[inline(always)]
+unsafe fn quick_exp<V: Vector>(x: V::Float) -> V::Float {
+    // SAFETY: registers only.
+    unsafe {
+        let [c0, c1, c2, c3] = QUICK_POWERS;
+        let (round, factor) = (V::splat(ROUND), V::splat(std::f32::consts::LOG2_E));
+        let shifted = V::fma(x, factor, round);
+        let f = V::fma(x, factor, V::sub(round, shifted));
+        let y = V::fma(V::splat(c3), f, V::splat(c2));
+        let y = V::fma(V::fma(y, f, V::splat(c1)), f, V::splat(c0));
+        V::quick_power(y, shifted, x)
+    }
+}
+
+/// Factors of the sums of a band's rows on one tile.
+pub(super) struct BandSums {
+    /// The greatest score, −∞ for rows that see none; then what is subtracted from scores.
+    base: [f32; BAND_LANES],
+    /// What sums so far are multiplied by.
+    pub decay: [f32; BAND_LANES],
+    /// What the tile's are multiplied by, where weights are codes.
+    join: [f32; BAND_LANES],
+    /// What products of codes are multiplied by.
+    pub scale: [f32; BAND_LANES],
+}
+
+/// Rows of a band in whole vectors.
+const BAND_LANES: usize = BAND.next_multiple_of(GROUP);
+
+impl BandSums {
+    /// Of rows that see nothing.
+    pub fn new() -> Self {
+        let zeros = [0.0; BAND_LANES];
+        Self { base: [f32::NEG_INFINITY; BAND_LANES], decay: zeros, join: zeros, scale: zeros }
+    }
+
+    /// Caps and covers the scores of a chunk on the tile that begins with key `first`, and finds the greatest of each row.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is available.
+    #[inline(always)]
+    pub unsafe fn meet_scores<V: Vector>(
+        &mut self,
+        job: &AttendJob<'_>,
+        first: usize,
+        chunk: &Chunk,
+        scratch: &mut Scratch,
+    ) {
+        let whole = (chunk.keys.start % GROUP, chunk.keys.end % GROUP) == (0, 0);
+        let plain = whole && chunk.alike && job.softcap.is_none();
+        for (row, at) in chunk.rows.clone().zip(chunk.at..) {
+            let s = &mut floats(&mut scratch.s)[at * TILE..][..TILE];
+            if !plain {
+                cover(job, chunk, in_tile(first, &scratch.seen[row]), s);
+            }
+            // SAFETY: passed on.
+            self.base[at] = unsafe { greatest::<V>(s, chunk.groups()) };
+        }
+    }
+
+    /// Makes the factors from the greatest scores and the maxima so far, which grow; weights are relative to the
+    /// tile's greatest if `own`, else to the maximum of both.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is available.
+    #[inline(always)]
+    pub unsafe fn weigh<V: Vector>(&mut self, max: &mut [f32], own: bool) {
+        let max = max[..BAND_LANES].as_mut_ptr();
+        for first in (0..BAND_LANES).step_by(GROUP) {
+            // SAFETY: 16 numbers of each.
+            unsafe {
+                let base = self.base.as_mut_ptr().add(first);
+                let (top, before) = (V::load(base), V::load(max.add(first)));
+                let new = V::max(top, before);
+                // Nothing is greater than the least number where nothing was seen: differences are −∞.
+                let finite = |x| V::max(V::splat(f32::MIN), x);
+                let decay = exp_of_negative::<V>(V::sub(before, finite(new)));
+                let join = exp_of_negative::<V>(V::sub(top, finite(new)));
+                V::store(new, max.add(first));
+                V::store(finite(if own { top } else { new }), base);
+                V::store(decay, self.decay.as_mut_ptr().add(first));
+                V::store(join, self.join.as_mut_ptr().add(first));
+            }
+        }
+    }
+}
+
+/// How the weights of rows that see the same keys of a tile become codes.
+pub(super) struct Scaling {
+    seen: Range<usize>,
+    /// What weights are multiplied by.
+    factors: [f32; TILE],
+    /// What codes are multiplied by.
+    scale: f32,
+}
+
+impl Scaling {
+    /// Of no key.
+    pub fn new() -> Self {
+        Self { seen: 0..0, factors: [0.0; TILE], scale: 0.0 }
+    }
+
+    /// Those of the keys `seen` of a tile whose values have those scales, for codes up to `most`.
+    #[inline(always)]
+    fn of(&mut self, seen: Range<usize>, scales: &[f32], most: f32) {
+        if seen != self.seen {
+            let (inverse, scale) = code_scale(top(&scales[seen.clone()]), most);
+            self.factors
+                .iter_mut()
+                .zip(scales)
+                .for_each(|(factor, scale)| *factor = scale * inverse);
+            (self.seen, self.scale) = (seen, scale);
+        }
+    }
+}
+
+/// The greatest score of a row.
+///
+/// # Safety
+/// As [`split`].
+#[inline(always)]
+unsafe fn greatest<V: Vector>(s: &[f32], groups: Range<usize>) -> f32 {
+    let s = s[..groups.end * GROUP].as_ptr();
+    // SAFETY: groups of the row; registers.
+    unsafe {
+        let mut top = V::load(s.add(groups.start * GROUP));
+        for group in groups.start + 1..groups.end {
+            top = V::max(top, V::load(s.add(group * GROUP)));
+        }
+        V::greatest(top)
+    }
+}
+
+/// Caps the scores, and makes those of keys that the row does not see −∞.
+#[inline(always)]
+fn cover(job: &AttendJob<'_>, chunk: &Chunk, seen: Range<usize>, s: &mut [f32]) {
+    let groups = chunk.groups();
+    let s = &mut s[groups.start * GROUP..groups.end * GROUP];
+    if let Some(cap) = job.softcap {
+        for vector in s.as_chunks_mut::<GROUP>().0 {
+            for s in vector {
+                *s = tanh(*s / cap) * cap;
+            }
+        }
+    }
+    let first = groups.start * GROUP;
+    let end = (seen.end.max(first) - first).min(s.len());
+    let start = (seen.start.max(first) - first).min(end);
+    if start > 0 || end < s.len() {
+        s[end..].fill(f32::NEG_INFINITY);
+        s[..start].fill(f32::NEG_INFINITY);
+    }
+}
+
+/// Turns the scores of a chunk's rows into weights on the tile that begins with key `first`.
+///
+/// # Safety
+/// The instruction set of `V` is available.
+#[inline(always)]
+pub(super) unsafe fn weigh_rows<V: Vector, W: Sums<V>>(
+    job: &AttendJob<'_>,
+    first: usize,
+    chunk: &Chunk,
+    sums: &mut BandSums,
+    scaling: &mut Scaling,
+    scratch: &mut Scratch,
+) {
+    let values = job.formats().1;
+    for (row, at) in chunk.rows.clone().zip(chunk.at..) {
+        // SAFETY: passed on.
+        unsafe {
+            if is_codes(values) {
+                let seen = match chunk.alike {
+                    true => chunk.keys.clone(),
+                    false => in_tile(first, &scratch.seen[row]),
+                };
+                let scales = &floats(&mut scratch.scales)[TILE..];
+                scaling.of(seen, scales, job.weight_codes());
+                sums.scale[at] = scaling.scale * sums.join[at];
+                weigh_codes::<V>(sums, scaling, row, at, chunk.groups(), scratch);
+                continue;
+            }
+            let short = values == KvFormat::Bf16;
+            weigh::<V>(sums, row, at, chunk.groups(), short, scratch);
+            if W::TWO_ROWS {
+                pair_weights::<V>(at, chunk.groups(), scratch);
+            }
+        }
+    }
+}
+
+/// Turns the scores of a row into weights, in bf16 if `short`, and adds them up.
+///
+/// # Safety
+/// As [`split`].
+#[inline(always)]
+unsafe fn weigh<V: Vector>(
+    sums: &BandSums,
+    row: usize,
+    at: usize,
+    groups: Range<usize>,
+    short: bool,
+    scratch: &mut Scratch,
+) {
+    let s = floats(&mut scratch.s)[at * TILE..][..TILE].as_mut_ptr();
+    let sum = scratch.sum[row].0.as_mut_ptr();
+    // SAFETY: groups of the tile; registers.
+    unsafe {
+        let base = V::splat(sums.base[at]);
+        let mut lanes = V::mul(V::load(sum), V::splat(sums.decay[at]));
+        for group in groups {
+            let s = s.add(group * GROUP);
+            let x = V::sub(V::load(s), base);
+            let p = if short { V::short(quick_exp::<V>(x)) } else { exp_of_negative::<V>(x) };
+            V::store(p, s);
+            lanes = V::add(lanes, p);
+        }
+        V::store(lanes, sum);
+    }
+}
+
+/// Turns the scores of a row into codes of weights times the scales of values, and adds the weights up.
+///
+/// # Safety
+/// As [`split`].
+#[inline(always)]
+unsafe fn weigh_codes<V: Vector>(
+    sums: &BandSums,
+    scaling: &Scaling,
+    row: usize,
+    at: usize,
+    groups: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    let s = floats(&mut scratch.s)[at * TILE..][..TILE].as_ptr();
+    let codes = shorts(&mut scratch.p)[at * TILE..][..TILE].as_mut_ptr();
+    let sum = scratch.sum[row].0.as_mut_ptr();
+    // SAFETY: groups of the tile; registers.
+    unsafe {
+        let (base, zero) = (V::splat(sums.base[at]), V::splat(ROUND));
+        let mut lanes = V::splat(0.0);
+        // Both groups of half a tile; one that nobody sees has zeros.
+        for half in groups.start / 2..groups.end.div_ceil(2) {
+            let mut code = [zero; 2];
+            for (group, code) in (2 * half..).zip(&mut code) {
+                if groups.contains(&group) {
+                    let p = quick_exp::<V>(V::sub(V::load(s.add(group * GROUP)), base));
+                    lanes = V::add(lanes, p);
+                    *code = V::fma(p, V::load(scaling.factors.as_ptr().add(group * GROUP)), zero);
+                }
+            }
+            V::store_codes(code, codes.add(half * BLOCK_TOKENS));
+        }
+        let before = V::mul(V::load(sum), V::splat(sums.decay[at]));
+        V::store(V::fma(lanes, V::splat(sums.join[at]), before), sum);
+    }
+}
+
+/// Pairs of the weights of a row.
+///
+/// # Safety
+/// As [`split`].
+#[inline(always)]
+unsafe fn pair_weights<V: Vector>(at: usize, groups: Range<usize>, scratch: &mut Scratch) {
+    let s = floats(&mut scratch.s)[at * TILE..][..TILE].as_ptr();
+    let to = shorts(&mut scratch.p)[at * TILE..][..TILE].as_mut_ptr();
+    for first in groups.map(|group| group * GROUP) {
+        // SAFETY: groups of the tile; registers.
+        unsafe { V::store_pairs(V::load(s.add(first)), to.add(first)) };
+    }
+}
