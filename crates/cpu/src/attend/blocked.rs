@@ -10,7 +10,7 @@ use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::rounded_factor;
 
 use super::codes::{code_scale, short_code, top};
-use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
+use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
@@ -320,7 +320,7 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
                 sums.meet_scores::<V>(job, first, &chunk, scratch);
             }
         }
-        sums.weigh::<V>(&mut scratch.max[rows.start..], is_codes(job.formats().1));
+        sums.weigh::<V>(&mut scratch.max[rows.start..], rows.len());
         let mut scaling = Scaling::new();
         for start in chunks() {
             let chunk = chunk(start, scratch);

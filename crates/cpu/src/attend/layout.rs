@@ -105,6 +105,14 @@ impl KvLayout {
         [keys, values, of_keys, of_values]
     }
 
+    /// The cache lines of a head's scales.
+    #[inline(always)]
+    pub(super) fn scale_lines(&self, head: &[u8]) -> impl Iterator<Item = *const u8> + use<> {
+        let (first, end) = (self.scales_at().0, self.head_bytes());
+        let head = head.as_ptr();
+        (first..end).step_by(64).map(move |at| head.wrapping_add(at))
+    }
+
     /// First byte of the scales of keys, and of values, in a head.
     fn scales_at(&self) -> (usize, usize) {
         let keys = self.key_bytes() + self.value_bytes();

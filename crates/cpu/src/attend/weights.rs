@@ -53,7 +53,9 @@ unsafe fn quick_exp<V: Vector>(x: V::Float) -> V::Float {
 
 /// Factors of the sums of a band's rows on one tile.
 pub(super) struct BandSums {
-    /// The greatest score, −∞ for rows that see none; then what is subtracted from scores.
+    /// The greatest score, −∞ for rows that see none.
+    top: [f32; BAND_LANES],
+    /// What is subtracted from scores.
     base: [f32; BAND_LANES],
     /// What sums so far are multiplied by.
     pub decay: [f32; BAND_LANES],
@@ -70,10 +72,12 @@ impl BandSums {
     /// Of rows that see nothing.
     pub fn new() -> Self {
         let zeros = [0.0; BAND_LANES];
-        Self { base: [f32::NEG_INFINITY; BAND_LANES], decay: zeros, join: zeros, scale: zeros }
+        let top = [f32::NEG_INFINITY; BAND_LANES];
+        Self { top, base: zeros, decay: zeros, join: zeros, scale: zeros }
     }
 
-    /// Caps and covers the scores of a chunk on the tile that begins with key `first`, and finds the greatest of each row.
+    /// Caps and covers the scores of a chunk on the tile that begins with key `first`, and finds the greatest of each
+    /// row. Where weights are codes they are relative to that, else to the row's greatest so far.
     ///
     /// # Safety
     /// The instruction set of `V` is available.
@@ -87,36 +91,39 @@ impl BandSums {
     ) {
         let whole = (chunk.keys.start % GROUP, chunk.keys.end % GROUP) == (0, 0);
         let plain = whole && chunk.alike && job.softcap.is_none();
+        let own = is_codes(job.formats().1);
+        let greater = |a: f32, b: f32| if a > b { a } else { b };
         for (row, at) in chunk.rows.clone().zip(chunk.at..) {
             let s = &mut floats(&mut scratch.s)[at * TILE..][..TILE];
             if !plain {
                 cover(job, chunk, in_tile(first, &scratch.seen[row]), s);
             }
             // SAFETY: passed on.
-            self.base[at] = unsafe { greatest::<V>(s, chunk.groups()) };
+            let top = unsafe { greatest::<V>(s, chunk.groups()) };
+            self.top[at] = top;
+            // Nothing is greater than the least number where nothing was seen: differences are −∞.
+            self.base[at] =
+                greater(if own { top } else { greater(top, scratch.max[row]) }, f32::MIN);
         }
     }
 
-    /// Makes the factors from the greatest scores and the maxima so far, which grow; weights are relative to the
-    /// tile's greatest if `own`, else to the maximum of both.
+    /// Makes the factors of `rows` rows from their greatest scores and the maxima so far, which grow.
     ///
     /// # Safety
     /// The instruction set of `V` is available.
     #[inline(always)]
-    pub unsafe fn weigh<V: Vector>(&mut self, max: &mut [f32], own: bool) {
+    pub unsafe fn weigh<V: Vector>(&mut self, max: &mut [f32], rows: usize) {
         let max = max[..BAND_LANES].as_mut_ptr();
-        for first in (0..BAND_LANES).step_by(GROUP) {
+        for first in (0..rows.min(BAND)).step_by(GROUP) {
             // SAFETY: 16 numbers of each.
             unsafe {
-                let base = self.base.as_mut_ptr().add(first);
-                let (top, before) = (V::load(base), V::load(max.add(first)));
+                let (top, before) =
+                    (V::load(self.top.as_ptr().add(first)), V::load(max.add(first)));
                 let new = V::max(top, before);
-                // Nothing is greater than the least number where nothing was seen: differences are −∞.
-                let finite = |x| V::max(V::splat(f32::MIN), x);
-                let decay = exp_of_negative::<V>(V::sub(before, finite(new)));
-                let join = exp_of_negative::<V>(V::sub(top, finite(new)));
+                let base = V::max(V::splat(f32::MIN), new);
+                let decay = exp_of_negative::<V>(V::sub(before, base));
+                let join = exp_of_negative::<V>(V::sub(top, base));
                 V::store(new, max.add(first));
-                V::store(finite(if own { top } else { new }), base);
                 V::store(decay, self.decay.as_mut_ptr().add(first));
                 V::store(join, self.join.as_mut_ptr().add(first));
             }

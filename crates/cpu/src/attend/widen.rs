@@ -63,6 +63,10 @@ pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
                 let next = next.unwrap_or(head);
                 place.next_k[half] = next.as_ptr();
                 place.next_v[half] = next.as_ptr().wrapping_add(layout.key_bytes());
+                if few {
+                    // SAFETY: any address.
+                    layout.scale_lines(next).for_each(|line| unsafe { V::fetch(line) });
+                }
                 // SAFETY: passed on.
                 unsafe {
                     let to = (&mut *scratch, &mut place);
