@@ -20,6 +20,10 @@ pub enum KvFormat {
 }
 
 impl KvFormat {
+    /// Every format, from the widest on.
+    pub const ALL: [Self; 6] =
+        [Self::F32, Self::Bf16, Self::Int16, Self::Int8, Self::Int4, Self::K8V4];
+
     /// The format of latents where keys and values have this one: at least bytes, since a
     /// latent is all that its layer keeps of a token; numbers that need no scale where there is room.
     pub fn of_latents(self) -> Self {

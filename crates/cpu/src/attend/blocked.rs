@@ -10,7 +10,7 @@ use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::rounded_factor;
 
 use super::codes::{code_scale, short_code, top};
-use super::layout::{BLOCK_TOKENS, GROUP};
+use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
@@ -21,13 +21,13 @@ use super::{AttendJob, BAND, Item, Kind, Scratch, TILE, widen};
 /// Bytes of 16 words of a row as a kernel reads them.
 #[inline(always)]
 fn width<V: Vector, S: Sums<V>>(stored: bool) -> usize {
-    if stored { S::STORED } else { 64 }
+    if stored { S::ROW_BYTES } else { 64 }
 }
 
 /// Half lines that a kernel reads in a step of `N` stored vectors.
 #[inline(always)]
 fn half_lines<V: Vector, S: Sums<V>, const N: usize>() -> usize {
-    N * S::STORED / 32 * if S::TWO_ROWS { 2 } else { 1 }
+    N * S::ROW_BYTES / 32 * if S::TWO_ROWS { 2 } else { 1 }
 }
 
 /// 16 factors, as kernels read them or as they are stored.
@@ -320,7 +320,7 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
                 sums.meet_scores::<V>(job, first, &chunk, scratch);
             }
         }
-        sums.weigh::<V>(&mut scratch.max[rows.start..], rows.len());
+        sums.weigh::<V>(&mut scratch.max[rows.start..], rows.len(), is_codes(job.formats().1));
         let mut scaling = Scaling::new();
         for start in chunks() {
             let chunk = chunk(start, scratch);

@@ -619,9 +619,8 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_cache_spec() {
-        use KvFormat::*;
         use tokenmill_ir::{CacheKind, CacheSpec};
-        for format in [F32, Bf16, Int16, Int8, Int4, K8V4] {
+        for format in KvFormat::ALL {
             let kind = CacheKind::Full { kv_heads: 2, k_dim: 64, v_dim: 40 };
             let unit = CacheSpec { kind, format, group: 0 }.unit_bytes() as usize;
             assert_eq!(layout(format, 64, 40).block_bytes(), unit * BLOCK_TOKENS);

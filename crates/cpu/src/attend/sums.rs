@@ -20,7 +20,7 @@ pub(super) trait Sums<V: Vector> {
     /// Whether the factors of a step lie in two stored rows.
     const TWO_ROWS: bool = false;
     /// Bytes of sixteen factors in a stored row.
-    const STORED: usize = 32;
+    const ROW_BYTES: usize = 32;
 
     /// The steps that hold the keys of half a tile: the first and the end.
     #[inline(always)]
@@ -53,7 +53,7 @@ pub(super) struct Numbers;
 pub(super) struct Pairs;
 
 /// Pairs of integer codes; stored in so many bytes for 16 pairs.
-pub(super) struct Codes<const STORED: usize>;
+pub(super) struct Codes<const ROW_BYTES: usize>;
 
 /// Codes stored as bytes.
 pub(super) type Bytes = Codes<32>;
@@ -154,12 +154,12 @@ impl<V: Vector> Sums<V> for Pairs {
 }
 
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl<V: Vector, const STORED: usize> Sums<V> for Codes<STORED> {
+impl<V: Vector, const ROW_BYTES: usize> Sums<V> for Codes<ROW_BYTES> {
     type Sum = V::Int;
     type Factor = V::Int;
 
     const PER_STEP: usize = 2;
-    const STORED: usize = STORED;
+    const ROW_BYTES: usize = ROW_BYTES;
 
     // Key i and key i + 16.
     #[inline(always)]
@@ -183,7 +183,7 @@ impl<V: Vector, const STORED: usize> Sums<V> for Codes<STORED> {
     }
     #[inline(always)]
     unsafe fn stored(from: *const u8, _: usize) -> V::Int {
-        unsafe { if STORED == 32 { V::bytes(from.cast()) } else { V::load_int(from.cast()) } }
+        unsafe { if ROW_BYTES == 32 { V::bytes(from.cast()) } else { V::load_int(from.cast()) } }
     }
     #[inline(always)]
     unsafe fn seen(factor: V::Int, _: *const u32) -> V::Int {

@@ -23,15 +23,6 @@ struct Case {
     sharp: f32,
 }
 
-const FORMATS: [KvFormat; 6] = [
-    KvFormat::F32,
-    KvFormat::Bf16,
-    KvFormat::Int16,
-    KvFormat::Int8,
-    KvFormat::Int4,
-    KvFormat::K8V4,
-];
-
 const CASE: Case = Case {
     format: KvFormat::F32,
     heads: 3,
@@ -310,7 +301,10 @@ fn cases() -> Vec<Case> {
         Case { heads: 1, k_dim: 16, v_dim: 8, tokens: 1100, sharp: 4.0, ..CASE },
         Case { heads: 2, k_dim: 16, v_dim: 8, tokens: 2100, mask: Mask::Window(500), ..CASE },
     ];
-    f32_cases.iter().flat_map(|c| FORMATS.map(|format| Case { format, ..c.clone() })).collect()
+    f32_cases
+        .iter()
+        .flat_map(|c| KvFormat::ALL.map(|format| Case { format, ..c.clone() }))
+        .collect()
 }
 
 fn name(case: &Case) -> String {
@@ -510,7 +504,7 @@ fn spans_of_a_batch_do_not_meet() {
 
 #[test]
 fn what_is_not_a_number_stays_in_its_rows() {
-    for format in FORMATS {
+    for format in KvFormat::ALL {
         let case = Case { format, tokens: 80, ..CASE };
         let clean = data(&case);
         for (poison, value) in [(0, f32::NAN), (1, f32::NAN), (2, f32::NAN), (1, f32::INFINITY)] {

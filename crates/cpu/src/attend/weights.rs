@@ -107,12 +107,12 @@ impl BandSums {
         }
     }
 
-    /// Makes the factors of `rows` rows from their greatest scores and the maxima so far, which grow.
+    /// Makes the factors of `rows` rows from their greatest scores and the maxima so far, which grow; `join` for codes only.
     ///
     /// # Safety
     /// The instruction set of `V` is available.
     #[inline(always)]
-    pub unsafe fn weigh<V: Vector>(&mut self, max: &mut [f32], rows: usize) {
+    pub unsafe fn weigh<V: Vector>(&mut self, max: &mut [f32], rows: usize, codes: bool) {
         let max = max[..BAND_LANES].as_mut_ptr();
         for first in (0..rows.min(BAND)).step_by(GROUP) {
             // SAFETY: 16 numbers of each.
@@ -122,10 +122,12 @@ impl BandSums {
                 let new = V::max(top, before);
                 let base = V::max(V::splat(f32::MIN), new);
                 let decay = exp_of_negative::<V>(V::sub(before, base));
-                let join = exp_of_negative::<V>(V::sub(top, base));
                 V::store(new, max.add(first));
                 V::store(decay, self.decay.as_mut_ptr().add(first));
-                V::store(join, self.join.as_mut_ptr().add(first));
+                if codes {
+                    let join = exp_of_negative::<V>(V::sub(top, base));
+                    V::store(join, self.join.as_mut_ptr().add(first));
+                }
             }
         }
     }
@@ -163,7 +165,7 @@ impl Scaling {
 /// The greatest score of a row.
 ///
 /// # Safety
-/// As [`split`].
+/// As [`weigh_rows`].
 #[inline(always)]
 unsafe fn greatest<V: Vector>(s: &[f32], groups: Range<usize>) -> f32 {
     let s = s[..groups.end * GROUP].as_ptr();
@@ -238,7 +240,7 @@ pub(super) unsafe fn weigh_rows<V: Vector, W: Sums<V>>(
 /// Turns the scores of a row into weights, in bf16 if `short`, and adds them up.
 ///
 /// # Safety
-/// As [`split`].
+/// As [`weigh_rows`].
 #[inline(always)]
 unsafe fn weigh<V: Vector>(
     sums: &BandSums,
@@ -268,7 +270,7 @@ unsafe fn weigh<V: Vector>(
 /// Turns the scores of a row into codes of weights times the scales of values, and adds the weights up.
 ///
 /// # Safety
-/// As [`split`].
+/// As [`weigh_rows`].
 #[inline(always)]
 unsafe fn weigh_codes<V: Vector>(
     sums: &BandSums,
@@ -305,7 +307,7 @@ unsafe fn weigh_codes<V: Vector>(
 /// Pairs of the weights of a row.
 ///
 /// # Safety
-/// As [`split`].
+/// As [`weigh_rows`].
 #[inline(always)]
 unsafe fn pair_weights<V: Vector>(at: usize, groups: Range<usize>, scratch: &mut Scratch) {
     let s = floats(&mut scratch.s)[at * TILE..][..TILE].as_ptr();

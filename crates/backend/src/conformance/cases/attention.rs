@@ -84,19 +84,10 @@ const SHAPES: [Shape; 11] = [
     },
 ];
 
-const FORMATS: [KvFormat; 6] = [
-    KvFormat::F32,
-    KvFormat::Bf16,
-    KvFormat::Int16,
-    KvFormat::Int8,
-    KvFormat::Int4,
-    KvFormat::K8V4,
-];
-
 pub(super) fn cases(block: u32) -> Vec<Case> {
     let mut all = Vec::new();
     for shape in &SHAPES {
-        for format in FORMATS {
+        for format in KvFormat::ALL {
             all.push(cached(shape, format, block));
         }
     }
