@@ -6,9 +6,10 @@ use tokenmill_quant::float::BF16_LEAST;
 
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
+use super::seconds::TOGETHER;
 use super::turned::{self, TrellisTile};
 use super::vector::{Ahead, Vector};
-use super::{kind, wide};
+use super::{Line, kind, wide};
 use crate::isa::Isa;
 
 /// AVX-512 F, BW, DQ, VL and VNNI; with `PAIRS` also BF16, for the bf16 chain.
@@ -248,6 +249,9 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
                 _ => unreachable!("a tile is at most 4 tokens"),
             }
         }
+    }
+    unsafe fn second_tile<const KIND: u8>(t: &ByteTile, lines: [&Line; TOGETHER]) {
+        unsafe { wide::second_tile::<KIND>(t, lines) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
         unsafe {

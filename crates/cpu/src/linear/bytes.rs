@@ -15,13 +15,10 @@ use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
 use super::nibbles::SIGNS_TOKENS;
-use super::seconds::Seconds;
+use super::seconds::{self, Seconds};
 use super::vector::Vector;
 use super::walk::Walk;
-use super::{
-    Line, LinearJob, Meanwhile, WIDE_LINES, groups, kind, parts, run_of, second_lines_together,
-    tiles_at_once,
-};
+use super::{Line, LinearJob, Meanwhile, WIDE_LINES, groups, kind, parts, run_of, tiles_at_once};
 
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;
@@ -101,7 +98,7 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     let wide = !full && (const { kind::is_coded(KIND) } || job.tokens >= V::EXPAND_FROM);
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
         let tile = ByteTile::new(job, 0, None);
-        let lines = if wide { second_lines_together(tokens.len(), tile.blocks) } else { 0 };
+        let lines = if wide { seconds::scratch_lines(tokens.len(), tile.blocks) } else { 0 };
         let (scratch, seconds) = scratch.split_at_mut(scratch.len() - lines);
         let seconds = if wide {
             let input = &job.input[tokens.start * tile.lines..tokens.end * tile.lines];
@@ -228,8 +225,9 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
         let end = (first + run).min(blocks);
         let bytes = (end - first).div_ceil(sizes.blocks) * sizes.group;
         let tiles = panels.clone().step_by(V::BYTE_TILE.0);
-        assert!(chains.len() >= tiles.len() * (4 * tokens.len() + 2), "scratch");
-        for (p, chains) in tiles.zip(chains.chunks_exact_mut(4 * tokens.len() + 2)) {
+        let each = 4 * tokens.len() + 4;
+        assert!(chains.len() >= tiles.len() * each, "scratch");
+        for (p, chains) in tiles.zip(chains.chunks_exact_mut(each)) {
             let narrow = const { kind::is_narrow(KIND) };
             let (chains, of_seconds) = chains.split_at_mut(2 * tokens.len());
             let (weights, chains) = (packed(p, first), chains.as_mut_ptr());
@@ -245,7 +243,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
             };
             tile.ahead_left = bytes / 64;
             tile.ahead_lines =
-                tile.ahead_left.div_ceil((end - first) * groups + seconds.tiles(first..end, most));
+                tile.ahead_left.div_ceil((end - first) * groups + seconds.tiles(first..end));
             // SAFETY: passed on; the blocks are in the panels, their expansion in the scratch.
             unsafe {
                 widen_run::<V, KIND>(&tile, wide);
@@ -256,7 +254,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                         match const { kind::expanded(KIND, V::EXPANDS) } {
                             $(kind::$kind => {
                                 const OF: u8 = kind::$kind;
-                                seconds.run::<V, OF>(&mut tile, most);
+                                seconds.run::<V, OF>(&mut tile);
                                 run_tokens::<V, OF>(job, tile, p, tokens, most);
                             })+
                             other => unreachable!("kind {other} is not expanded in runs"),

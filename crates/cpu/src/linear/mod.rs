@@ -173,7 +173,7 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     let most = |isa| tokens_at_once(isa, spec, Encoding::Int8);
     let together = most(Isa::Avx2) * tiles_at_once(Isa::Avx2, blocks);
     let runs = 2 * WIDE_LINES + 4 * (MOST_CHAINS.max(together) + 16);
-    let seconds = second_lines_together(most(Isa::Avx2).max(most(Isa::Avx512)), blocks);
+    let seconds = seconds::scratch_lines(most(Isa::Avx2).max(most(Isa::Avx512)), blocks);
     (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + seconds
 }
 
@@ -196,14 +196,9 @@ const fn tiles_at_once(isa: Isa, blocks: usize) -> usize {
     }
 }
 
-/// Lines for the second lines of up to `tokens` tokens of `blocks` blocks, put together, and whose each is.
-const fn second_lines_together(tokens: usize, blocks: usize) -> usize {
-    tokens * blocks + (blocks + 1 + tokens + tokens * blocks).div_ceil(16)
-}
-
 /// Lines of a run of blocks of one panel expanded to bytes: 24 blocks of 10.
 const WIDE_LINES: usize = 240;
-/// Tokens whose chains wait between runs of blocks at most, two lines each, and two for their second lines.
+/// Tokens whose chains wait between runs of blocks at most, two lines each, and two and four for their second lines.
 const MOST_CHAINS: usize = 85 * TILE_TOKENS;
 /// Tokens of a tile, or of a few, of most instruction sets.
 const TILE_TOKENS: usize = 6;

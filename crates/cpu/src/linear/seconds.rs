@@ -1,73 +1,96 @@
-//! Second lines of many tokens, put together block by block. Other blocks are loud in every token's row, but each block of
-//! weights is best gone over by as many tokens as a tile has: one alone takes half of what six do (bench/NOTES.md).
+//! Second lines of many tokens, by block. Other blocks are loud in every token's row, but each block of weights is best
+//! gone over by several tokens at once: one alone takes half of what six do (bench/NOTES.md).
 
 use std::ops::Range;
 
 use super::bytes::ByteTile;
 use super::encode::second_lines;
 use super::vector::Vector;
-use super::{Line, groups, kind};
+use super::{Line, kind};
+
+/// Second lines of one block that are gone over together. Always as many, so that a processor need not guess: with
+/// more, fewer loads a line; with fewer, fewer of them are left over.
+pub(super) const TOGETHER: usize = 4;
+
+/// Second lines of a block. Where there are fewer, any lines, added to a chain of which nobody asks.
+#[derive(Clone, Copy)]
+struct Group {
+    block: u32,
+    /// Lines of the part's input.
+    lines: [u32; TOGETHER],
+    /// The chain that each is added to.
+    chains: [u32; TOGETHER],
+}
 
 /// The second lines of a part's tokens, in order of blocks, and of tokens in each.
 pub(super) struct Seconds<'a> {
-    /// Where those of each block begin, and the end of all; nothing if there are none.
+    input: &'a [Line],
+    /// Where the groups of each block begin, and the end of all; nothing if there are none.
     starts: &'a [u32],
-    lines: &'a [Line],
-    /// The chain that each line is added to.
-    chains: &'a [u32],
+    groups: &'a [Group],
     /// The chain of each token: from 1 on, 0 for tokens without second lines, which stays zero.
     of_tokens: &'a [u32],
-    /// How many chains there are, with that of zeros.
+    /// How many chains there are: with that of zeros, and the one of which nobody asks, the last.
     count: usize,
+}
+
+/// Lines that [`Seconds::list`] needs for up to `tokens` tokens of `blocks` blocks.
+pub(super) const fn scratch_lines(tokens: usize, blocks: usize) -> usize {
+    let groups = tokens.div_ceil(TOGETHER) * blocks;
+    let words = 2 * blocks + 1 + tokens + groups * (size_of::<Group>() / 4);
+    words.div_ceil(16)
 }
 
 impl<'a> Seconds<'a> {
     pub const NONE: Seconds<'static> =
-        Seconds { starts: &[], chains: &[], of_tokens: &[], lines: &[], count: 0 };
+        Seconds { input: &[], starts: &[], groups: &[], of_tokens: &[], count: 0 };
 
-    /// Those of the rows `input` of `tile`'s shape; `scratch` has [`super::second_lines_together`].
-    pub fn list(tile: &ByteTile, input: &[Line], scratch: &'a mut [Line]) -> Seconds<'a> {
+    /// Those of the rows `input` of `tile`'s shape; `scratch` has [`scratch_lines`].
+    pub fn list(tile: &ByteTile, input: &'a [Line], scratch: &'a mut [Line]) -> Seconds<'a> {
         let blocks = tile.blocks;
         let rows = input.chunks_exact(tile.lines);
-        let (lines, words) = scratch.split_at_mut(rows.len() * blocks);
         // SAFETY: a line is sixteen words.
-        let (_, words, _) = unsafe { words.align_to_mut::<u32>() };
+        let (_, words, _) = unsafe { scratch.align_to_mut::<u32>() };
         let (starts, words) = words.split_at_mut(blocks + 1);
-        let (of_tokens, chains) = words.split_at_mut(rows.len());
-        starts.fill(0);
+        let (filled, words) = words.split_at_mut(blocks);
+        let (of_tokens, words) = words.split_at_mut(rows.len());
+        filled.fill(0);
         let mut count = 1;
-        // Counted first, a block's behind it, so that the sums up to each block are where it begins.
         for (row, chain) in rows.clone().zip(&mut *of_tokens) {
             let mut any = false;
-            loud_blocks(row, blocks, |block| {
-                (starts[block + 1], any) = (starts[block + 1] + 1, true)
-            });
+            loud_blocks(row, blocks, |block| (filled[block], any) = (filled[block] + 1, true));
             *chain = if any { count } else { 0 };
             count += u32::from(any);
         }
-        let mut all = 0;
-        for start in &mut starts[1..] {
-            // Until it is filled, a block's place is one further on.
-            (*start, all) = (all, all + *start);
-        }
-        if all == 0 {
+        if count == 1 {
             return Seconds::NONE;
         }
-        for (row, &chain) in rows.zip(&*of_tokens) {
+        // SAFETY: a group is words, of which all bits are legal.
+        let (_, groups, _) = unsafe { words.align_to_mut::<Group>() };
+        let mut all = 0;
+        for (block, (start, filled)) in starts.iter_mut().zip(&mut *filled).enumerate() {
+            let of_block = filled.div_ceil(TOGETHER as u32);
+            let group = Group { block: block as u32, lines: [0; _], chains: [count; _] };
+            groups[all..all + of_block as usize].fill(group);
+            (*start, *filled) = (all as u32, all as u32 * TOGETHER as u32);
+            all += of_block as usize;
+        }
+        starts[blocks] = all as u32;
+        for ((t, row), &chain) in rows.enumerate().zip(&*of_tokens) {
+            let second = t * tile.lines + second_lines(blocks);
             loud_blocks(row, blocks, |block| {
-                let at = starts[block + 1] as usize;
-                starts[block + 1] += 1;
-                chains[at] = chain;
-                lines[at] = row[second_lines(blocks) + block];
+                let at = filled[block] as usize;
+                filled[block] += 1;
+                let group = &mut groups[at / TOGETHER];
+                group.lines[at % TOGETHER] = (second + block) as u32;
+                group.chains[at % TOGETHER] = chain;
             });
         }
-        let all = all as usize;
-        let (chains, lines, count) = (&chains[..all], &lines[..all], count as usize);
-        Seconds { starts, chains, of_tokens, lines, count }
+        Seconds { input, starts, groups: &groups[..all], of_tokens, count: count as usize + 1 }
     }
 
     /// Has a tile at its first or another run of blocks add its chains of second lines, which are in `chains`: for each
-    /// token of the part as many lines as it has panels, and those of zeros.
+    /// token of the part as many lines as it has panels, and those of the two that are no token's.
     pub fn begin<V: Vector>(&self, tile: &mut ByteTile, chains: &mut [Line]) {
         if self.starts.is_empty() {
             return;
@@ -80,41 +103,38 @@ impl<'a> Seconds<'a> {
         }
     }
 
-    /// At how many blocks `run` asks for weights, about.
-    pub fn tiles(&self, blocks: Range<usize>, most: usize) -> usize {
+    /// The groups of some blocks.
+    fn groups(&self, blocks: Range<usize>) -> &[Group] {
         match (self.starts.get(blocks.start), self.starts.get(blocks.end)) {
-            (Some(&start), Some(&end)) => {
-                let lines = (end - start) as usize;
-                lines.div_ceil(most).max(lines.min(blocks.len()))
-            }
-            _ => 0,
+            (Some(&start), Some(&end)) => &self.groups[start as usize..end as usize],
+            _ => &[],
         }
     }
 
-    /// Adds the second lines of a tile's run of blocks: up to `most` at once, as if they were rows of that one block.
+    /// At how many blocks `run` asks for weights.
+    pub fn tiles(&self, blocks: Range<usize>) -> usize {
+        self.groups(blocks).len()
+    }
+
+    /// Adds the second lines of a tile's run of blocks.
     ///
     /// # Safety
     /// As [`Vector::byte_tile`]; `begin` was called.
-    pub unsafe fn run<V: Vector, const KIND: u8>(&self, tile: &mut ByteTile, most: usize) {
-        if self.starts.is_empty() {
-            return;
-        }
+    pub unsafe fn run<V: Vector, const KIND: u8>(&self, tile: &mut ByteTile) {
         let (chains, meanwhile) = (std::ptr::null_mut(), std::ptr::null());
         let mut one = *tile;
         (one.lines, one.chains, one.meanwhile) = (1, chains, meanwhile);
-        for block in tile.first..tile.end {
-            let of = self.starts[block] as usize..self.starts[block + 1] as usize;
+        for group in self.groups(tile.first..tile.end) {
+            let block = group.block as usize;
+            let before = V::BYTE_TILE.0 * const { kind::sizes(KIND).group } * (block - tile.first);
             (one.first, one.end) = (block, block + 1);
-            for group in groups(of, most) {
-                one.input = self.lines[group.start..].as_ptr().wrapping_sub(block);
-                one.second_of = self.chains[group.start..].as_ptr();
-                // SAFETY: the chains, the panels' block and the lines are there.
-                unsafe { V::byte_tile::<KIND>(group.len(), &one) };
-                one.asked(1);
-                tile.asked(1);
-            }
-            let group = V::BYTE_TILE.0 * const { kind::sizes(KIND).group };
-            one.weights = one.weights.wrapping_add(group);
+            one.weights = tile.weights.wrapping_add(before);
+            one.second_of = group.chains.as_ptr();
+            let lines = group.lines.map(|line| &self.input[line as usize]);
+            // SAFETY: the chains, the panels' block and the lines are there.
+            unsafe { V::second_tile::<KIND>(&one, lines) };
+            one.asked(1);
+            tile.asked(1);
         }
     }
 }

@@ -12,7 +12,8 @@ use tokenmill_quant::panel::PANEL_ROWS;
 
 use super::bytes::ByteTile;
 use super::encode::BIAS;
-use super::kind;
+use super::seconds::TOGETHER;
+use super::{Line, kind};
 
 /// Most tokens of a tile.
 pub(super) const TOKENS: usize = 6;
@@ -222,6 +223,39 @@ macro_rules! tile_of {
     };
 }
 
+/// Second lines of as many tokens as are listed, on one block.
+macro_rules! seconds_of {
+    ($name:ident $block:ident $([$x:ident $y:ident $i0:tt $i1:tt $a:ident $n:tt])+) => {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+        unsafe fn $name(t: &ByteTile, lines: [&Line; TOGETHER]) {
+            // SAFETY: reads the block and the lines only, and adds to their chains.
+            unsafe {
+                let chains: [*mut f32; TOGETHER] = [$(t.second::<2>($n, 0)),+];
+                let [$([mut $x, mut $y]),+] =
+                    chains.map(|chain| [_mm512_load_ps(chain), _mm512_load_ps(chain.add(16))]);
+                let bias = _mm512_set1_epi32(BIAS);
+                asm!(
+                    $block!($([$x $y $i0 $i1 $a $n])+),
+                    w = in(reg) t.weights,
+                    $($a = in(reg) lines[$n],)+
+                    z = in(reg) t.start,
+                    bias = in(zmm_reg) bias,
+                    $($x = inout(zmm_reg) $x, $y = inout(zmm_reg) $y,)+
+                    out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
+                    out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _,
+                    out("zmm24") _, out("zmm25") _, out("zmm26") _,
+                    options(nostack, readonly, preserves_flags)
+                );
+                for (chain, [x, y]) in chains.into_iter().zip([$([$x, $y]),+]) {
+                    _mm512_store_ps(chain, x);
+                    _mm512_store_ps(chain.add(16), y);
+                }
+                t.ask_ahead::<2>(t.ahead);
+            }
+        }
+    };
+}
+
 /// The chains of each token so far.
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -231,9 +265,7 @@ unsafe fn load<const C: usize>(t: &ByteTile) -> [[__m512; 2]; C] {
         for (w, chain) in chains.iter_mut().enumerate() {
             // SAFETY: chains of the run before.
             unsafe {
-                if t.is_second() {
-                    *chain = _mm512_load_ps(t.second::<2>(c, w));
-                } else if t.resumes() {
+                if t.resumes() {
                     *chain = _mm512_load_ps(t.chain(c, w));
                 }
             }
@@ -250,10 +282,6 @@ unsafe fn store<const C: usize>(t: &ByteTile, chains: [[__m512; 2]; C]) {
         for (w, chain) in chains.into_iter().enumerate() {
             // SAFETY: where the next run looks for them; inside the results, as the caller vouches.
             unsafe {
-                if t.is_second() {
-                    _mm512_store_ps(t.second::<2>(c, w), chain);
-                    continue;
-                }
                 if t.waits() {
                     _mm512_store_ps(t.chain(c, w), chain);
                     continue;
@@ -270,6 +298,21 @@ unsafe fn store<const C: usize>(t: &ByteTile, chains: [[__m512; 2]; C]) {
     }
 }
 
+/// Adds second lines of the tile's block to their chains.
+///
+/// # Safety
+/// As [`tile`].
+pub(super) unsafe fn second_tile<const KIND: u8>(t: &ByteTile, lines: [&Line; TOGETHER]) {
+    // SAFETY: passed on.
+    unsafe {
+        match KIND {
+            kind::WIDE => scale_seconds(t, lines),
+            kind::WIDE_MIN => min_seconds(t, lines),
+            _ => halves_seconds(t, lines),
+        }
+    }
+}
+
 /// A tile of the first token of a list, of the first two, and so on.
 macro_rules! tiles_of {
     ($kind:ident $block:ident [$($before:tt)*]) => {};
@@ -282,7 +325,7 @@ macro_rules! tiles_of {
 /// The tiles of 1 to 6 tokens of a kind.
 macro_rules! tiles {
     ($all:ident $kind:ident $block:ident $one:ident $two:ident $three:ident $four:ident $five:ident
-     $six:ident) => {
+     $six:ident $seconds:ident) => {
         const $all: [unsafe fn(&ByteTile); TOKENS] = [$one, $two, $three, $four, $five, $six];
         tiles_of! {
             $kind $block []
@@ -293,9 +336,13 @@ macro_rules! tiles {
             $five [x4 y4 "20" "21" e 4]
             $six [x5 y5 "22" "23" f 5]
         }
+        seconds_of! {
+            $seconds $block
+            [x0 y0 "12" "13" a 0] [x1 y1 "14" "15" b 1] [x2 y2 "16" "17" c 2] [x3 y3 "18" "19" d 3]
+        }
     };
 }
 
-tiles!(ONE_SCALE WIDE one_scale scale_1 scale_2 scale_3 scale_4 scale_5 scale_6);
-tiles!(WITH_MIN WIDE_MIN with_min min_1 min_2 min_3 min_4 min_5 min_6);
-tiles!(TWO_SCALES WIDE_HALVES two_scales halves_1 halves_2 halves_3 halves_4 halves_5 halves_6);
+tiles!(ONE_SCALE WIDE one_scale scale_1 scale_2 scale_3 scale_4 scale_5 scale_6 scale_seconds);
+tiles!(WITH_MIN WIDE_MIN with_min min_1 min_2 min_3 min_4 min_5 min_6 min_seconds);
+tiles!(TWO_SCALES WIDE_HALVES two_scales halves_1 halves_2 halves_3 halves_4 halves_5 halves_6 halves_seconds);
