@@ -11,6 +11,7 @@ use super::floats::{self, FloatTile};
 use super::kind::{self, Expands};
 use super::nibbles;
 use super::pairs;
+use super::seconds::Group;
 use super::turned::{self, TrellisTile};
 use super::vector::{Ahead, Vector};
 use crate::isa::Isa;
@@ -371,6 +372,9 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
                 _ => unreachable!("a tile is at most 4 tokens, 3 with VNNI"),
             }
         }
+    }
+    unsafe fn second_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+        unsafe { bytes::second_lines::<Self, KIND>(t, groups) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
         unsafe {

@@ -6,10 +6,10 @@ use tokenmill_quant::float::BF16_LEAST;
 
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
-use super::seconds::TOGETHER;
+use super::seconds::Group;
 use super::turned::{self, TrellisTile};
 use super::vector::{Ahead, Vector};
-use super::{Line, kind, wide};
+use super::{kind, wide};
 use crate::isa::Isa;
 
 /// AVX-512 F, BW, DQ, VL and VNNI; with `PAIRS` also BF16, for the bf16 chain.
@@ -250,8 +250,8 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
             }
         }
     }
-    unsafe fn second_tile<const KIND: u8>(t: &ByteTile, lines: [&Line; TOGETHER]) {
-        unsafe { wide::second_tile::<KIND>(t, lines) }
+    unsafe fn second_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+        unsafe { wide::second_lines::<KIND>(t, groups) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
         unsafe {

@@ -15,7 +15,7 @@ use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
 use super::nibbles::SIGNS_TOKENS;
-use super::seconds::{self, Seconds};
+use super::seconds::{self, Group, Seconds};
 use super::vector::Vector;
 use super::walk::Walk;
 use super::{Line, LinearJob, Meanwhile, WIDE_LINES, groups, kind, parts, run_of, tiles_at_once};
@@ -76,7 +76,7 @@ pub(super) struct ByteTile {
     pub chains: *mut Line,
     /// The chains of second lines of expanded panels, a line a panel each; null where no block of any token is loud.
     pub seconds: *mut Line,
-    /// Which of them each token's is.
+    /// Where each token's is among them, in bytes.
     pub second_of: *const u32,
     /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
     /// how many there are.
@@ -102,7 +102,7 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
         let (scratch, seconds) = scratch.split_at_mut(scratch.len() - lines);
         let seconds = if wide {
             let input = &job.input[tokens.start * tile.lines..tokens.end * tile.lines];
-            Seconds::list(&tile, input, seconds)
+            Seconds::list::<V, KIND>(&tile, input, seconds)
         } else {
             Seconds::NONE
         };
@@ -357,11 +357,11 @@ impl ByteTile {
         unsafe { self.chains.add(2 * c + w).cast() }
     }
 
-    /// Where the chain of second lines of token `c` on panel `w` of W is: zeros if none of its blocks is loud.
+    /// Where the chain of second lines of token `c` on panel `w` is: zeros if none of its blocks is loud.
     #[inline(always)]
-    pub unsafe fn second<const W: usize>(&self, c: usize, w: usize) -> *mut f32 {
+    pub unsafe fn second(&self, c: usize, w: usize) -> *mut f32 {
         // SAFETY: there are second lines, as the caller found.
-        unsafe { self.seconds.add(*self.second_of.add(c) as usize * W + w).cast() }
+        unsafe { self.seconds.byte_add(*self.second_of.add(c) as usize).add(w).cast() }
     }
 
     /// Whether any token has second lines.
@@ -673,6 +673,28 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
             WIDE_HALVES => (full(64 * HALF), none),
             _ => (V::halves(scales.add(32 * b)), none),
         }
+    }
+}
+
+/// Adds second lines by tiles of the tokens of a group: the body of [`Vector::second_lines`], where tiles need no more.
+///
+/// # Safety
+/// As [`Vector::second_lines`].
+#[inline(always)]
+pub(super) unsafe fn second_lines<V: Vector, const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+    let mut one = *t;
+    (one.lines, one.chains, one.meanwhile) = (1, std::ptr::null_mut(), std::ptr::null());
+    for group in groups {
+        let block = group.block as usize;
+        // SAFETY: lines of the input.
+        let lines = group.lines.map(|line| unsafe { *line });
+        one.weights = t.weights.wrapping_add(group.weights as usize);
+        (one.first, one.end) = (block, block + 1);
+        one.input = lines.as_ptr().wrapping_sub(block);
+        one.second_of = group.chains.as_ptr();
+        // SAFETY: passed on.
+        unsafe { V::byte_tile::<KIND>(lines.len(), &one) };
+        one.asked(1);
     }
 }
 

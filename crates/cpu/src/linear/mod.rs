@@ -171,8 +171,9 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     // most 4 of scales a block; a run of blocks of two panels and the chains of tokens; or a chunk
     // of four panels expanded to f32. Beside them second lines are put together.
     let most = |isa| tokens_at_once(isa, spec, Encoding::Int8);
-    let together = most(Isa::Avx2) * tiles_at_once(Isa::Avx2, blocks);
-    let runs = 2 * WIDE_LINES + 4 * (MOST_CHAINS.max(together) + 16);
+    let together = |isa| tiles_at_once(isa, blocks) * (4 * most(isa) + 4);
+    let chains = together(Isa::Avx2).max(together(Isa::Avx512)).max(4 * MOST_CHAINS + 4);
+    let runs = 2 * WIDE_LINES + chains;
     let seconds = seconds::scratch_lines(most(Isa::Avx2).max(most(Isa::Avx512)), blocks);
     (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + seconds
 }
@@ -191,6 +192,7 @@ const fn run_of(blocks: usize) -> usize {
 const fn tiles_at_once(isa: Isa, blocks: usize) -> usize {
     match isa {
         Isa::Avx2 if blocks > run_of(blocks) => 16,
+        Isa::Avx512 | Isa::Avx512Bf16 if blocks > run_of(blocks) => 4,
         // One after the other over all blocks.
         _ => 1,
     }

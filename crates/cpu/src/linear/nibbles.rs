@@ -718,11 +718,11 @@ unsafe fn second<const C: usize>(t: &ByteTile, add: Add) {
     unsafe {
         let at: *mut [Line; 2] = chains.as_mut_ptr().cast();
         for c in 0..C {
-            V::store_floats(V::floats(t.second::<1>(c, 0)), at.add(c).cast());
+            V::store_floats(V::floats(t.second(c, 0)), at.add(c).cast());
         }
         add(t.weights, t.line(t.first), t.lines, at.cast());
         for c in 0..C {
-            V::store_floats(V::floats(at.add(c).cast()), t.second::<1>(c, 0));
+            V::store_floats(V::floats(at.add(c).cast()), t.second(c, 0));
         }
         t.ask_ahead::<1>(t.ahead);
     }
@@ -750,7 +750,7 @@ unsafe fn end<const C: usize>(t: &ByteTile) {
             unsafe {
                 let mut y = V::floats(t.chain(c, 0));
                 if t.has_seconds() {
-                    y = V::add(y, V::floats(t.second::<1>(c, 0)));
+                    y = V::add(y, V::floats(t.second(c, 0)));
                 }
                 let y = V::add(y, V::float(V::same(0)));
                 V::store_first(y, t.out.add(c * t.stride), t.rows[0]);

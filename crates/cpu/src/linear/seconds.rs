@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::bytes::ByteTile;
 use super::encode::second_lines;
 use super::vector::Vector;
-use super::{Line, kind};
+use super::{Line, kind, run_of};
 
 /// Second lines of one block that are gone over together. Always as many, so that a processor need not guess: with
 /// more, fewer loads a line; with fewer, fewer of them are left over.
@@ -14,21 +14,22 @@ pub(super) const TOGETHER: usize = 4;
 
 /// Second lines of a block. Where there are fewer, any lines, added to a chain of which nobody asks.
 #[derive(Clone, Copy)]
-struct Group {
-    block: u32,
-    /// Lines of the part's input.
-    lines: [u32; TOGETHER],
-    /// The chain that each is added to.
-    chains: [u32; TOGETHER],
+#[repr(C)]
+pub(super) struct Group {
+    pub lines: [*const Line; TOGETHER],
+    /// The chain that each is added to: where it lies among those of a tile, in bytes.
+    pub chains: [u32; TOGETHER],
+    /// The block, and where it begins in its run of expanded panels, in bytes.
+    pub block: u32,
+    pub weights: u32,
 }
 
 /// The second lines of a part's tokens, in order of blocks, and of tokens in each.
 pub(super) struct Seconds<'a> {
-    input: &'a [Line],
     /// Where the groups of each block begin, and the end of all; nothing if there are none.
     starts: &'a [u32],
     groups: &'a [Group],
-    /// The chain of each token: from 1 on, 0 for tokens without second lines, which stays zero.
+    /// The chain of each token likewise: from the second on; the first is for tokens without second lines and stays zero.
     of_tokens: &'a [u32],
     /// How many chains there are: with that of zeros, and the one of which nobody asks, the last.
     count: usize,
@@ -37,16 +38,23 @@ pub(super) struct Seconds<'a> {
 /// Lines that [`Seconds::list`] needs for up to `tokens` tokens of `blocks` blocks.
 pub(super) const fn scratch_lines(tokens: usize, blocks: usize) -> usize {
     let groups = tokens.div_ceil(TOGETHER) * blocks;
-    let words = 2 * blocks + 1 + tokens + groups * (size_of::<Group>() / 4);
+    // The first group may have to begin one word further on.
+    let words = 2 * blocks + 2 + tokens + groups * (size_of::<Group>() / 4);
     words.div_ceil(16)
 }
 
 impl<'a> Seconds<'a> {
     pub const NONE: Seconds<'static> =
-        Seconds { input: &[], starts: &[], groups: &[], of_tokens: &[], count: 0 };
+        Seconds { starts: &[], groups: &[], of_tokens: &[], count: 0 };
 
     /// Those of the rows `input` of `tile`'s shape; `scratch` has [`scratch_lines`].
-    pub fn list(tile: &ByteTile, input: &'a [Line], scratch: &'a mut [Line]) -> Seconds<'a> {
+    pub fn list<V: Vector, const KIND: u8>(
+        tile: &ByteTile,
+        input: &'a [Line],
+        scratch: &'a mut [Line],
+    ) -> Seconds<'a> {
+        let panels = V::BYTE_TILE.0;
+        let bytes = panels * const { kind::sizes(kind::expanded(KIND, V::EXPANDS)).group };
         let blocks = tile.blocks;
         let rows = input.chunks_exact(tile.lines);
         // SAFETY: a line is sixteen words.
@@ -55,38 +63,43 @@ impl<'a> Seconds<'a> {
         let (filled, words) = words.split_at_mut(blocks);
         let (of_tokens, words) = words.split_at_mut(rows.len());
         filled.fill(0);
+        let chain_bytes = (panels * size_of::<Line>()) as u32;
         let mut count = 1;
         for (row, chain) in rows.clone().zip(&mut *of_tokens) {
             let mut any = false;
             loud_blocks(row, blocks, |block| (filled[block], any) = (filled[block] + 1, true));
-            *chain = if any { count } else { 0 };
+            *chain = if any { count * chain_bytes } else { 0 };
             count += u32::from(any);
         }
         if count == 1 {
             return Seconds::NONE;
         }
-        // SAFETY: a group is words, of which all bits are legal.
+        // SAFETY: a group is words and addresses, of which all bits are legal.
         let (_, groups, _) = unsafe { words.align_to_mut::<Group>() };
         let mut all = 0;
         for (block, (start, filled)) in starts.iter_mut().zip(&mut *filled).enumerate() {
             let of_block = filled.div_ceil(TOGETHER as u32);
-            let group = Group { block: block as u32, lines: [0; _], chains: [count; _] };
+            let group = Group {
+                lines: [input.as_ptr(); _],
+                chains: [count * chain_bytes; _],
+                block: block as u32,
+                weights: (block % run_of(blocks) * bytes) as u32,
+            };
             groups[all..all + of_block as usize].fill(group);
             (*start, *filled) = (all as u32, all as u32 * TOGETHER as u32);
             all += of_block as usize;
         }
         starts[blocks] = all as u32;
-        for ((t, row), &chain) in rows.enumerate().zip(&*of_tokens) {
-            let second = t * tile.lines + second_lines(blocks);
+        for (row, &chain) in rows.zip(&*of_tokens) {
             loud_blocks(row, blocks, |block| {
                 let at = filled[block] as usize;
                 filled[block] += 1;
                 let group = &mut groups[at / TOGETHER];
-                group.lines[at % TOGETHER] = (second + block) as u32;
+                group.lines[at % TOGETHER] = &row[second_lines(blocks) + block];
                 group.chains[at % TOGETHER] = chain;
             });
         }
-        Seconds { input, starts, groups: &groups[..all], of_tokens, count: count as usize + 1 }
+        Seconds { starts, groups: &groups[..all], of_tokens, count: count as usize + 1 }
     }
 
     /// Has a tile at its first or another run of blocks add its chains of second lines, which are in `chains`: for each
@@ -121,21 +134,10 @@ impl<'a> Seconds<'a> {
     /// # Safety
     /// As [`Vector::byte_tile`]; `begin` was called.
     pub unsafe fn run<V: Vector, const KIND: u8>(&self, tile: &mut ByteTile) {
-        let (chains, meanwhile) = (std::ptr::null_mut(), std::ptr::null());
-        let mut one = *tile;
-        (one.lines, one.chains, one.meanwhile) = (1, chains, meanwhile);
-        for group in self.groups(tile.first..tile.end) {
-            let block = group.block as usize;
-            let before = V::BYTE_TILE.0 * const { kind::sizes(KIND).group } * (block - tile.first);
-            (one.first, one.end) = (block, block + 1);
-            one.weights = tile.weights.wrapping_add(before);
-            one.second_of = group.chains.as_ptr();
-            let lines = group.lines.map(|line| &self.input[line as usize]);
-            // SAFETY: the chains, the panels' block and the lines are there.
-            unsafe { V::second_tile::<KIND>(&one, lines) };
-            one.asked(1);
-            tile.asked(1);
-        }
+        let groups = self.groups(tile.first..tile.end);
+        // SAFETY: the chains, the panels' blocks and the lines are there.
+        unsafe { V::second_lines::<KIND>(tile, groups) };
+        tile.asked(groups.len());
     }
 }
 

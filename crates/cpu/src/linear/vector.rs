@@ -2,11 +2,10 @@
 
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
-use super::Line;
 use super::bytes::ByteTile;
 use super::floats::FloatTile;
 use super::kind::Expands;
-use super::seconds::TOGETHER;
+use super::seconds::Group;
 use super::turned::TrellisTile;
 use crate::isa::Isa;
 
@@ -175,15 +174,8 @@ pub(super) trait Vector {
 
     /// Runs a tile of `tokens` and as many panels as there may be in the int8 arithmetic.
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile);
-    /// Adds second lines of a block of expanded panels, `t`'s only one, to their chains.
-    #[inline(always)]
-    unsafe fn second_tile<const KIND: u8>(t: &ByteTile, lines: [&Line; TOGETHER]) {
-        let lines = lines.map(|line| *line);
-        let mut t = *t;
-        t.input = lines.as_ptr().wrapping_sub(t.first);
-        // SAFETY: the caller's.
-        unsafe { Self::byte_tile::<KIND>(TOGETHER, &t) }
-    }
+    /// Adds second lines of the blocks of expanded panels to their chains.
+    unsafe fn second_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]);
     /// Runs some tokens on a panel of a trellis: `turned::tile`.
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);
     /// Expands a panel to bytes, or magnitudes and signs: `bytes::widen`.

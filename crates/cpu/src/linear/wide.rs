@@ -12,8 +12,8 @@ use tokenmill_quant::panel::PANEL_ROWS;
 
 use super::bytes::ByteTile;
 use super::encode::BIAS;
-use super::seconds::TOGETHER;
-use super::{Line, kind};
+use super::kind;
+use super::seconds::Group;
 
 /// Most tokens of a tile.
 pub(super) const TOKENS: usize = 6;
@@ -223,34 +223,42 @@ macro_rules! tile_of {
     };
 }
 
-/// Second lines of as many tokens as are listed, on one block.
+/// Second lines in groups of as many as are listed.
 macro_rules! seconds_of {
     ($name:ident $block:ident $([$x:ident $y:ident $i0:tt $i1:tt $a:ident $n:tt])+) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-        unsafe fn $name(t: &ByteTile, lines: [&Line; TOGETHER]) {
-            // SAFETY: reads the block and the lines only, and adds to their chains.
-            unsafe {
-                let chains: [*mut f32; TOGETHER] = [$(t.second::<2>($n, 0)),+];
-                let [$([mut $x, mut $y]),+] =
-                    chains.map(|chain| [_mm512_load_ps(chain), _mm512_load_ps(chain.add(16))]);
-                let bias = _mm512_set1_epi32(BIAS);
-                asm!(
-                    $block!($([$x $y $i0 $i1 $a $n])+),
-                    w = in(reg) t.weights,
-                    $($a = in(reg) lines[$n],)+
-                    z = in(reg) t.start,
-                    bias = in(zmm_reg) bias,
-                    $($x = inout(zmm_reg) $x, $y = inout(zmm_reg) $y,)+
-                    out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
-                    out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _,
-                    out("zmm24") _, out("zmm25") _, out("zmm26") _,
-                    options(nostack, readonly, preserves_flags)
-                );
-                for (chain, [x, y]) in chains.into_iter().zip([$([$x, $y]),+]) {
-                    _mm512_store_ps(chain, x);
-                    _mm512_store_ps(chain.add(16), y);
+        unsafe fn $name(t: &ByteTile, groups: &[Group]) {
+            let bias = _mm512_set1_epi32(BIAS);
+            let mut ahead = t.ahead;
+            for (i, group) in groups.iter().enumerate() {
+                // SAFETY: reads blocks and lines only, and adds to their chains; a prefetch may name any address.
+                unsafe {
+                    // The lines of the tokens are far from each other.
+                    for line in groups.get(i + 1).unwrap_or(group).lines {
+                        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+                    }
+                    let [$($a),+] = group.lines;
+                    let chains = group.chains.map(|c| t.seconds.byte_add(c as usize).cast::<f32>());
+                    let [$([mut $x, mut $y]),+] =
+                        chains.map(|chain| [_mm512_load_ps(chain), _mm512_load_ps(chain.add(16))]);
+                    asm!(
+                        $block!($([$x $y $i0 $i1 $a $n])+),
+                        w = in(reg) t.weights.add(group.weights as usize),
+                        $($a = in(reg) $a,)+
+                        z = in(reg) t.start,
+                        bias = in(zmm_reg) bias,
+                        $($x = inout(zmm_reg) $x, $y = inout(zmm_reg) $y,)+
+                        out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
+                        out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _,
+                        out("zmm24") _, out("zmm25") _, out("zmm26") _,
+                        options(nostack, readonly, preserves_flags)
+                    );
+                    for (chain, [x, y]) in chains.into_iter().zip([$([$x, $y]),+]) {
+                        _mm512_store_ps(chain, x);
+                        _mm512_store_ps(chain.add(16), y);
+                    }
+                    ahead = t.ask_ahead::<2>(ahead);
                 }
-                t.ask_ahead::<2>(t.ahead);
             }
         }
     };
@@ -288,7 +296,7 @@ unsafe fn store<const C: usize>(t: &ByteTile, chains: [[__m512; 2]; C]) {
                 }
                 let mut y = chain;
                 if t.has_seconds() {
-                    y = _mm512_add_ps(y, _mm512_load_ps(t.second::<2>(c, w)));
+                    y = _mm512_add_ps(y, _mm512_load_ps(t.second(c, w)));
                 }
                 let rows = (0xffff_u32 >> (PANEL_ROWS - t.rows[w])) as u16;
                 let to = t.out.add(c * t.stride + w * PANEL_ROWS);
@@ -298,17 +306,17 @@ unsafe fn store<const C: usize>(t: &ByteTile, chains: [[__m512; 2]; C]) {
     }
 }
 
-/// Adds second lines of the tile's block to their chains.
+/// [`super::vector::Vector::second_lines`].
 ///
 /// # Safety
 /// As [`tile`].
-pub(super) unsafe fn second_tile<const KIND: u8>(t: &ByteTile, lines: [&Line; TOGETHER]) {
+pub(super) unsafe fn second_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
     // SAFETY: passed on.
     unsafe {
         match KIND {
-            kind::WIDE => scale_seconds(t, lines),
-            kind::WIDE_MIN => min_seconds(t, lines),
-            _ => halves_seconds(t, lines),
+            kind::WIDE => scale_seconds(t, groups),
+            kind::WIDE_MIN => min_seconds(t, groups),
+            _ => halves_seconds(t, groups),
         }
     }
 }
