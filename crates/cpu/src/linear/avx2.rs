@@ -374,7 +374,7 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     unsafe fn second_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
-        unsafe { bytes::second_lines::<Self, KIND>(t, groups) }
+        unsafe { second_lines::<KIND, VNNI>(t, groups) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
         unsafe {
@@ -474,6 +474,13 @@ unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
 unsafe fn widen_vnni<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
     // SAFETY: as above.
     unsafe { bytes::widen::<Avx2<true>, KIND>(panel, blocks, to) }
+}
+
+/// The features of all processors with these kernels: lines are copied in as few pieces as can be.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn second_lines<const KIND: u8, const VNNI: bool>(t: &ByteTile, groups: &[Group]) {
+    // SAFETY: as above.
+    unsafe { bytes::second_lines::<Avx2<VNNI>, KIND>(t, groups) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

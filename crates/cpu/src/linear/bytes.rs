@@ -8,6 +8,7 @@
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
@@ -15,7 +16,7 @@ use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
 use super::nibbles::SIGNS_TOKENS;
-use super::seconds::{self, Group, Seconds};
+use super::seconds::{self, Group, Seconds, TOGETHER};
 use super::vector::Vector;
 use super::walk::Walk;
 use super::{Line, LinearJob, Meanwhile, WIDE_LINES, groups, kind, parts, run_of, tiles_at_once};
@@ -682,18 +683,25 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
 /// As [`Vector::second_lines`].
 #[inline(always)]
 pub(super) unsafe fn second_lines<V: Vector, const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+    let mut lines = MaybeUninit::<[Line; TOGETHER]>::uninit();
     let mut one = *t;
-    (one.lines, one.chains, one.meanwhile) = (1, std::ptr::null_mut(), std::ptr::null());
-    for group in groups {
-        let block = group.block as usize;
-        // SAFETY: lines of the input.
-        let lines = group.lines.map(|line| unsafe { *line });
-        one.weights = t.weights.wrapping_add(group.weights as usize);
-        (one.first, one.end) = (block, block + 1);
-        one.input = lines.as_ptr().wrapping_sub(block);
-        one.second_of = group.chains.as_ptr();
-        // SAFETY: passed on.
-        unsafe { V::byte_tile::<KIND>(lines.len(), &one) };
+    (one.first, one.end, one.lines) = (0, 1, 1);
+    (one.chains, one.meanwhile) = (std::ptr::null_mut(), std::ptr::null());
+    for (i, group) in groups.iter().enumerate() {
+        // SAFETY: lines of the input; the rest is passed on; a prefetch may name any address.
+        unsafe {
+            // The lines of the tokens are far from each other.
+            for line in groups.get(i + 1).unwrap_or(group).lines {
+                _mm_prefetch::<_MM_HINT_T0>(line.cast());
+            }
+            for (at, line) in group.lines.into_iter().enumerate() {
+                lines.as_mut_ptr().cast::<Line>().add(at).write(*line);
+            }
+            one.input = lines.as_ptr().cast();
+            one.weights = t.weights.wrapping_add(group.weights as usize);
+            one.second_of = group.chains.as_ptr();
+            V::byte_tile::<KIND>(group.len as usize, &one);
+        }
         one.asked(1);
     }
 }

@@ -19,9 +19,10 @@ pub(super) struct Group {
     pub lines: [*const Line; TOGETHER],
     /// The chain that each is added to: where it lies among those of a tile, in bytes.
     pub chains: [u32; TOGETHER],
-    /// The block, and where it begins in its run of expanded panels, in bytes.
-    pub block: u32,
+    /// Where the block begins in its run of expanded panels, in bytes.
     pub weights: u32,
+    /// How many there are.
+    pub len: u32,
 }
 
 /// The second lines of a part's tokens, in order of blocks, and of tokens in each.
@@ -82,8 +83,8 @@ impl<'a> Seconds<'a> {
             let group = Group {
                 lines: [input.as_ptr(); _],
                 chains: [count * chain_bytes; _],
-                block: block as u32,
                 weights: (block % run_of(blocks) * bytes) as u32,
+                len: 0,
             };
             groups[all..all + of_block as usize].fill(group);
             (*start, *filled) = (all as u32, all as u32 * TOGETHER as u32);
@@ -97,6 +98,7 @@ impl<'a> Seconds<'a> {
                 let group = &mut groups[at / TOGETHER];
                 group.lines[at % TOGETHER] = &row[second_lines(blocks) + block];
                 group.chains[at % TOGETHER] = chain;
+                group.len += 1;
             });
         }
         Seconds { starts, groups: &groups[..all], of_tokens, count: count as usize + 1 }

@@ -221,7 +221,7 @@ fn every_instruction_set_gives_the_bits_of_the_definition() {
 fn rows_and_tokens_beyond_what_is_held_in_a_cache() {
     // More blocks than an expanded run and than a word of loud bits, more tokens than stay in L2.
     for format in [FormatId::Q4_0, FormatId::Q8_0, FormatId::Q4_K, FormatId::Q6_K] {
-        check_isas(format, Encoding::Int8, 33, 2048, 210);
+        check_isas(format, Encoding::Int8, 33, 2048, 520);
         check_isas(format, Encoding::Int8Coarse, 33, 2048, 8);
     }
     // More panels than go over a run together.
