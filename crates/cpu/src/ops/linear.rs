@@ -10,6 +10,7 @@ use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::linear::{Encoding, Line, LinearJob, OutView, linear, parts};
 use crate::math::{erf, exp, sigmoid, silu, tanh};
+use crate::memory::ask_for;
 use crate::plan::Cols;
 use crate::weight::{Panels, Weight};
 
@@ -184,7 +185,13 @@ impl GatedLinear {
         self.up.run_panels(job, 0, range.clone(), rows.clone());
         let cols = columns(&self.gate.weight.panels()[0], range);
         let view = |of: Cols| Cols { start: of.start + cols.start, cols: cols.len(), ..of };
-        for r in rows {
+        for r in rows.clone() {
+            // Rows are far from each other, and few columns of each are wanted.
+            if r + 1 < rows.end {
+                for of in [&self.gate, &self.up] {
+                    ask_for(job.read(view(of.out), r + 1));
+                }
+            }
             let up = job.read(view(self.up.out), r);
             // SAFETY: this worker's part of the product.
             let gate = unsafe { job.write(view(self.gate.out), r) };
