@@ -169,7 +169,7 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     let blocks = spec.cols().div_ceil(32);
     // One panel expanded to bytes, or two where scales are of 16 columns: 8 lines of codes and at
     // most 4 of scales a block; a run of blocks of two panels and the chains of tokens; or a chunk
-    // of four panels expanded to f32. Beside them second lines are put together.
+    // of four panels expanded to f32. Beside them second lines are listed.
     let most = |isa| tokens_at_once(isa, spec, Encoding::Int8);
     let together = |isa| tiles_at_once(isa, blocks) * (4 * most(isa) + 4);
     let chains = together(Isa::Avx2).max(together(Isa::Avx512)).max(4 * MOST_CHAINS + 4);
