@@ -8,8 +8,8 @@ use super::encode::second_lines;
 use super::vector::Vector;
 use super::{Line, kind, run_of};
 
-/// Second lines of one block that are gone over together. Always as many, so that a processor need not guess: with
-/// more, fewer loads a line; with fewer, fewer of them are left over.
+/// Second lines of one block that are gone over together, with AVX-512 always as many, so that a processor need not guess:
+/// with more a line takes fewer loads, with fewer there are fewer places without one.
 pub(super) const TOGETHER: usize = 4;
 
 /// Second lines of a block. Where there are fewer, any lines, added to a chain of which nobody asks.
