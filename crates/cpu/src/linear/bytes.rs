@@ -19,7 +19,9 @@ use super::nibbles::SIGNS_TOKENS;
 use super::seconds::{self, Group, Seconds, TOGETHER};
 use super::vector::Vector;
 use super::walk::Walk;
-use super::{Line, LinearJob, Meanwhile, WIDE_LINES, groups, kind, parts, run_of, tiles_at_once};
+use super::{
+    Line, LinearJob, Meanwhile, WIDE_LINES, chain_lines, groups, kind, parts, run_of, tiles_at_once,
+};
 
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;
@@ -226,7 +228,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
         let end = (first + run).min(blocks);
         let bytes = (end - first).div_ceil(sizes.blocks) * sizes.group;
         let tiles = panels.clone().step_by(V::BYTE_TILE.0);
-        let each = 4 * tokens.len() + 4;
+        let each = chain_lines(tokens.len());
         assert!(chains.len() >= tiles.len() * each, "scratch");
         for (p, chains) in tiles.zip(chains.chunks_exact_mut(each)) {
             let narrow = const { kind::is_narrow(KIND) };
@@ -688,12 +690,9 @@ pub(super) unsafe fn second_lines<V: Vector, const KIND: u8>(t: &ByteTile, group
     (one.first, one.end, one.lines) = (0, 1, 1);
     (one.chains, one.meanwhile) = (std::ptr::null_mut(), std::ptr::null());
     for (i, group) in groups.iter().enumerate() {
-        // SAFETY: lines of the input; the rest is passed on; a prefetch may name any address.
+        groups.get(i + 1).unwrap_or(group).ask();
+        // SAFETY: lines of the input; the rest is passed on.
         unsafe {
-            // The lines of the tokens are far from each other.
-            for line in groups.get(i + 1).unwrap_or(group).lines {
-                _mm_prefetch::<_MM_HINT_T0>(line.cast());
-            }
             for (at, line) in group.lines.into_iter().enumerate() {
                 lines.as_mut_ptr().cast::<Line>().add(at).write(*line);
             }

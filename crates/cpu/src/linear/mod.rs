@@ -171,8 +171,8 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     // most 4 of scales a block; a run of blocks of two panels and the chains of tokens; or a chunk
     // of four panels expanded to f32. Beside them second lines are listed.
     let most = |isa| tokens_at_once(isa, spec, Encoding::Int8);
-    let together = |isa| tiles_at_once(isa, blocks) * (4 * most(isa) + 4);
-    let chains = together(Isa::Avx2).max(together(Isa::Avx512)).max(4 * MOST_CHAINS + 4);
+    let together = |isa| tiles_at_once(isa, blocks) * chain_lines(most(isa));
+    let chains = together(Isa::Avx2).max(together(Isa::Avx512)).max(chain_lines(MOST_CHAINS));
     let runs = 2 * WIDE_LINES + chains;
     let seconds = seconds::scratch_lines(most(Isa::Avx2).max(most(Isa::Avx512)), blocks);
     (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + seconds
@@ -200,7 +200,12 @@ const fn tiles_at_once(isa: Isa, blocks: usize) -> usize {
 
 /// Lines of a run of blocks of one panel expanded to bytes: 24 blocks of 10.
 const WIDE_LINES: usize = 240;
-/// Tokens whose chains wait between runs of blocks at most, two lines each, and two and four for their second lines.
+/// Lines of a tile's chains: two a token, as many of second lines, and those of second lines that are no token's.
+const fn chain_lines(tokens: usize) -> usize {
+    4 * tokens + 4
+}
+
+/// Tokens whose chains wait between runs of blocks at most.
 const MOST_CHAINS: usize = 85 * TILE_TOKENS;
 /// Tokens of a tile, or of a few, of most instruction sets.
 const TILE_TOKENS: usize = 6;

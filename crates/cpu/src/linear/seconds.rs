@@ -1,6 +1,7 @@
 //! Second lines of many tokens, by block. Other blocks are loud in every token's row, but each block of weights is best
 //! gone over by several tokens at once: one alone takes half of what six do (bench/NOTES.md).
 
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
 use super::bytes::ByteTile;
@@ -23,6 +24,17 @@ pub(super) struct Group {
     pub weights: u32,
     /// How many there are.
     pub len: u32,
+}
+
+impl Group {
+    /// Asks for the lines: those of the tokens are far from each other.
+    #[inline(always)]
+    pub fn ask(&self) {
+        for line in self.lines {
+            // SAFETY: a prefetch may name any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+        }
+    }
 }
 
 /// The second lines of a part's tokens, in order of blocks, and of tokens in each.

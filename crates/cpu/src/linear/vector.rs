@@ -174,7 +174,7 @@ pub(super) trait Vector {
 
     /// Runs a tile of `tokens` and as many panels as there may be in the int8 arithmetic.
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile);
-    /// Adds second lines of the blocks of expanded panels to their chains.
+    /// Adds the second lines of `groups`, whose blocks are of `t`'s run of expanded panels, to their chains.
     unsafe fn second_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]);
     /// Runs some tokens on a panel of a trellis: `turned::tile`.
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);

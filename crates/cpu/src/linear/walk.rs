@@ -145,7 +145,7 @@ impl ByteTile {
     /// leave in order, and those of the tile that follows would wait behind them.
     #[inline(always)]
     pub fn ask_for_results<const W: usize, const C: usize>(&self) {
-        for i in 0..if self.waits() || self.is_second() { 0 } else { W * C } {
+        for i in 0..if self.waits() { 0 } else { W * C } {
             let line = self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS);
             // SAFETY: a prefetch may name any address, and does nothing on processors without this one. (The
             // intrinsic becomes one for reading, unless all code is compiled for processors that have it.)

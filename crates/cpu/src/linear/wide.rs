@@ -231,12 +231,9 @@ macro_rules! seconds_of {
             let bias = _mm512_set1_epi32(BIAS);
             let mut ahead = t.ahead;
             for (i, group) in groups.iter().enumerate() {
-                // SAFETY: reads blocks and lines only, and adds to their chains; a prefetch may name any address.
+                groups.get(i + 1).unwrap_or(group).ask();
+                // SAFETY: reads blocks and lines only, and adds to their chains.
                 unsafe {
-                    // The lines of the tokens are far from each other.
-                    for line in groups.get(i + 1).unwrap_or(group).lines {
-                        _mm_prefetch::<_MM_HINT_T0>(line.cast());
-                    }
                     let [$($a),+] = group.lines;
                     let chains = group.chains.map(|c| t.seconds.byte_add(c as usize).cast::<f32>());
                     let [$([mut $x, mut $y]),+] =
