@@ -81,13 +81,33 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     unsafe fn max(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         unsafe { both!(i => _mm256_max_ps(a[i], b[i])) }
     }
-    #[inline(always)]
-    unsafe fn greatest(v: [__m256; 2]) -> f32 {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn greatest_of(rows: *const f32) -> [__m256; 2] {
         unsafe {
-            let v = _mm256_max_ps(v[0], v[1]);
-            let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-            let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
-            _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+            // Halves of a row; halves of two of them, i and i + 4; then pairs and single numbers inside halves.
+            let whole = |row: usize| {
+                let [low, high] = Self::load(rows.add(row * 16));
+                _mm256_max_ps(low, high)
+            };
+            let halves = |row: usize| {
+                let [a, b] = [whole(row), whole(row + 4)];
+                _mm256_max_ps(
+                    _mm256_permute2f128_ps::<0x20>(a, b),
+                    _mm256_permute2f128_ps::<0x31>(a, b),
+                )
+            };
+            let pairs = |row: usize| {
+                let [a, b] = [halves(row), halves(row + 1)].map(|half| _mm256_castps_pd(half));
+                _mm256_max_ps(
+                    _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                    _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)),
+                )
+            };
+            both!(i => {
+                let [a, b] = [pairs(8 * i), pairs(8 * i + 2)];
+                _mm256_max_ps(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b))
+            })
         }
     }
     #[inline(always)]

@@ -95,9 +95,37 @@ impl Vector for Avx512 {
     unsafe fn max(a: __m512, b: __m512) -> __m512 {
         unsafe { _mm512_max_ps(a, b) }
     }
-    #[inline(always)]
-    unsafe fn greatest(v: __m512) -> f32 {
-        unsafe { _mm512_reduce_max_ps(v) }
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn greatest_of(rows: *const f32) -> __m512 {
+        unsafe {
+            // Quarters of rows, until a register has one quarter of four rows: in quarter i of row i, i + 4, …
+            let halves = |row: usize| {
+                let [a, b] = [Self::load(rows.add(row * 16)), Self::load(rows.add((row + 4) * 16))];
+                _mm512_max_ps(
+                    _mm512_shuffle_f32x4::<0x44>(a, b),
+                    _mm512_shuffle_f32x4::<0xee>(a, b),
+                )
+            };
+            let quarters = |row: usize| {
+                let [a, b] = [halves(row), halves(row + 8)];
+                _mm512_max_ps(
+                    _mm512_shuffle_f32x4::<0x88>(a, b),
+                    _mm512_shuffle_f32x4::<0xdd>(a, b),
+                )
+            };
+            // Then pairs and single numbers inside quarters.
+            let pairs = |row: usize| {
+                let [a, b] =
+                    [quarters(row), quarters(row + 1)].map(|quarters| _mm512_castps_pd(quarters));
+                _mm512_max_ps(
+                    _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                    _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)),
+                )
+            };
+            let [a, b] = [pairs(0), pairs(2)];
+            _mm512_max_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b))
+        }
     }
     #[inline(always)]
     unsafe fn times_power(y: __m512, shifted: __m512) -> __m512 {
@@ -137,12 +165,22 @@ impl Vector for Avx512 {
     unsafe fn in_order(v: __m512) -> __m512 {
         v
     }
-    #[inline(always)]
+    #[inline]
+    #[target_feature(enable = "avx512f")]
     unsafe fn quick_power(y: __m512, shifted: __m512, x: __m512) -> __m512 {
         unsafe {
             let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(QUICK_LEAST));
             let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
-            _mm512_castsi512_ps(_mm512_maskz_add_epi32(counts, _mm512_castps_si512(y), n))
+            let mut power = y;
+            // The intrinsic is compiled to a sum and a move under the mask.
+            asm!(
+                "vpaddd {y}{{{counts}}}{{z}}, {y}, {n}",
+                y = inout(zmm_reg) power,
+                counts = in(kreg) counts,
+                n = in(zmm_reg) n,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+            power
         }
     }
     #[inline(always)]

@@ -15,7 +15,7 @@ use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
 use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
-use super::weights::{BandSums, Scaling, weigh_rows};
+use super::weights::{BandSums, Scaling, meet_scores, weigh_rows};
 use super::{AttendJob, BAND, Item, Kind, Scratch, TILE, widen};
 
 /// Bytes of 16 words of a row as a kernel reads them.
@@ -196,10 +196,12 @@ pub(super) unsafe fn values<
             }
             for (r, sum) in sum.iter().enumerate() {
                 for (i, sum) in sum.iter().enumerate() {
-                    let out = t.out.add(r * t.v_cols + (first + i) * GROUP);
+                    let col = (first + i) * GROUP;
+                    let before = V::load(t.before.add(r * t.before_stride + col));
                     let (decay, scale) = (*t.decay.add(r), t.p_scale.add(r));
                     let sum = if STORED { S::in_order(*sum) } else { *sum };
-                    V::store(S::join(sum, V::load(out), decay, scale), out);
+                    let out = t.out.add(r * t.v_cols + col);
+                    V::store(S::join(sum, before, decay, scale), out);
                 }
             }
         }
@@ -264,22 +266,24 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
     range: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    let (group, v_cols) = (job.group(), job.v_dim.next_multiple_of(GROUP));
+    let group = job.group();
     let rows = item.tokens as usize * group;
     for (token, rows) in scratch.seen[..rows].chunks_exact_mut(group).enumerate() {
         rows.fill(job.seen(item.index as usize + token, item.keys as usize));
     }
     scratch.max[..rows].fill(f32::NEG_INFINITY);
-    floats(&mut scratch.sum)[..rows * GROUP].fill(0.0);
-    floats(&mut scratch.out)[..rows * v_cols].fill(0.0);
-    for tile in range.start / TILE..range.end.div_ceil(TILE) {
+    let mut sums = BandSums::new();
+    let tiles = range.start / TILE..range.end.div_ceil(TILE);
+    for tile in tiles.clone() {
         let first = tile * TILE;
+        let mut scaling = Scaling::new();
+        sums.begin = tile == tiles.start;
         // SAFETY: passed on.
         unsafe {
             let place = widen::tile::<V, K, W>(job, item, tile, in_tile(first, &range), scratch);
             for start in (0..rows).step_by(BAND) {
                 let rows = start..rows.min(start + BAND);
-                band::<V, K, W>(job, &place, first, rows, scratch);
+                band::<V, K, W>(job, &place, first, rows, (&mut sums, &mut scaling), scratch);
             }
         }
     }
@@ -303,6 +307,7 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
     place: &TilePlace,
     first: usize,
     rows: Range<usize>,
+    (sums, scaling): (&mut BandSums, &mut Scaling),
     scratch: &mut Scratch,
 ) {
     let chunks = || rows.clone().step_by(V::ROWS);
@@ -310,28 +315,28 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
         let at = start - rows.start;
         Chunk::new(first, start..rows.end.min(start + V::ROWS), at, &scratch.seen)
     };
-    let mut sums = BandSums::new();
     // SAFETY: passed on; the scratch is as large as its shapes.
     unsafe {
         for start in chunks() {
             let chunk = chunk(start, scratch);
-            if !chunk.keys.is_empty() {
-                score_rows::<V, K>(job, place, &chunk, scratch);
-                sums.meet_scores::<V>(job, first, &chunk, scratch);
+            if chunk.keys.is_empty() {
+                sums.see_nothing(job, &chunk, scratch);
+                continue;
             }
+            score_rows::<V, K>(job, place, &chunk, scratch);
+            meet_scores::<V>(job, first, &chunk, scratch);
         }
-        sums.weigh::<V>(&mut scratch.max[rows.start..], rows.len(), is_codes(job.formats().1));
-        let mut scaling = Scaling::new();
+        sums.weigh::<V>(rows.clone(), is_codes(job.formats().1), scratch);
         for start in chunks() {
             let chunk = chunk(start, scratch);
             if !chunk.keys.is_empty() {
-                weigh_rows::<V, W>(job, first, &chunk, &mut sums, &mut scaling, scratch);
+                weigh_rows::<V, W>(job, first, &chunk, sums, scaling, scratch);
             }
         }
         for start in chunks() {
             let chunk = chunk(start, scratch);
             if !chunk.keys.is_empty() {
-                add_values::<V, W>(job, place, &chunk, &sums, scratch);
+                add_values::<V, W>(job, place, &chunk, sums, scratch);
             }
         }
     }
@@ -438,6 +443,11 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
     let bytes_of_half = place.v_step * (BLOCK_TOKENS / per_step) * GROUP / v_cols;
     for (vector, count, turns) in turns(0..v_cols / GROUP, at_once) {
         let col = vector * GROUP;
+        let out = floats(&mut scratch.out)[chunk.rows.start * v_cols + col..].as_mut_ptr();
+        let (before, before_stride) = match sums.begin {
+            true => (floats(&mut scratch.zeros)[col..].as_ptr(), 0),
+            false => (out.cast_const(), v_cols),
+        };
         let start = vector * width::<V, S>(place.values_stored);
         let t = ValueTile {
             turns,
@@ -450,7 +460,9 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
             seen: place.seen_pairs.as_ptr(),
             next: place.next_v.map(|v| v.wrapping_add(vector * bytes_of_half)),
             v_cols,
-            out: floats(&mut scratch.out)[chunk.rows.start * v_cols + col..].as_mut_ptr(),
+            out,
+            before,
+            before_stride,
             decay: sums.decay[chunk.at..].as_ptr(),
             p_scale: sums.scale[chunk.at..].as_ptr(),
         };

@@ -25,6 +25,9 @@ pub struct Scratch {
     pub(super) scales: Vec<Lanes>,
     /// Scores, then weights, of a band of rows. [24][64]
     pub(super) s: Vec<Lanes>,
+    /// The greatest scores of each row of a band on a tile, by lanes, and as many rows that see nothing as make
+    /// whole vectors. [32][16]
+    pub(super) tops: Vec<Lanes>,
     /// Weights in pairs: codes, or bf16s. [24][64] of 16 bits
     pub(super) p: Vec<Lanes>,
     /// Indices of the keys that each row sees. [rows]
@@ -35,6 +38,8 @@ pub struct Scratch {
     pub(super) sum: Vec<Lanes>,
     /// Running outputs. [rows][v_cols]
     pub(super) out: Vec<Lanes>,
+    /// Zeros: sums and outputs before the first tile. [v_cols]
+    pub(super) zeros: Vec<Lanes>,
     /// Totals of the splits before: maximum [rows], sum [rows], output [rows][v_cols].
     pub(super) total_max: Vec<f32>,
     /// See `total_max`.
@@ -62,11 +67,13 @@ impl Scratch {
             v: lanes(TILE * v_cols),
             scales: lanes(2 * TILE),
             s: lanes(BAND * TILE),
+            tops: lanes(BAND.next_multiple_of(GROUP) * GROUP),
             p: lanes(BAND * TILE / 2),
             seen: vec![0..0; rows],
             max: vec![0.0; rows + BAND.next_multiple_of(GROUP)],
             sum: lanes(rows * GROUP),
             out: lanes(rows * v_cols),
+            zeros: lanes(v_cols),
             total_max: vec![0.0; rows],
             total_sum: vec![0.0; rows],
             total_out: lanes(rows * v_cols),

@@ -47,11 +47,18 @@ fn forget(scratch: &mut Scratch, rows: usize, v_dim: usize) {
 #[inline(always)]
 fn merge_rows(scratch: &mut Scratch, rows: usize, v_dim: usize) {
     let v_cols = v_dim.next_multiple_of(GROUP);
-    let out = floats(&mut scratch.out).chunks_exact(v_cols);
-    let total_out = floats(&mut scratch.total_out).chunks_exact_mut(v_cols);
-    for (row, (out, total_out)) in out.zip(total_out).take(rows).enumerate() {
-        let total = (&mut scratch.total_max[row], &mut scratch.total_sum[row], total_out);
-        join(total, (scratch.max[row], tree(scratch.sum[row].0), out));
+    let out = floats(&mut scratch.out);
+    let total_out = floats(&mut scratch.total_out);
+    for first in (0..rows).step_by(GROUP) {
+        let rows = first..rows.min(first + GROUP);
+        let max = &scratch.max[rows.clone()];
+        let weights = Weights::of(&scratch.total_max[rows.clone()], max.iter().copied());
+        for (i, row) in rows.enumerate() {
+            let cols = row * v_cols..(row + 1) * v_cols;
+            let total = (&mut scratch.total_max[row], &mut scratch.total_sum[row]);
+            let split = (scratch.max[row], tree(scratch.sum[row].0));
+            weights.join(i, total, split, &mut total_out[cols.clone()], &out[cols]);
+        }
     }
 }
 
@@ -69,33 +76,69 @@ fn save_rows(scratch: &mut Scratch, rows: usize, v_dim: usize, part: &mut [f32])
 #[inline(always)]
 fn merge_saved(scratch: &mut Scratch, v_dim: usize, part: &[f32]) {
     let v_cols = v_dim.next_multiple_of(GROUP);
-    let total_out = floats(&mut scratch.total_out).chunks_exact_mut(v_cols);
-    let part = part.chunks_exact(part_row(v_dim));
-    for (row, (part, total_out)) in part.zip(total_out).enumerate() {
-        let total = (&mut scratch.total_max[row], &mut scratch.total_sum[row], total_out);
-        join(total, (part[0], part[1], &part[PART_HEAD..]));
+    let total_out = floats(&mut scratch.total_out);
+    let row_of = |row: usize| &part[row * part_row(v_dim)..][..part_row(v_dim)];
+    let rows = part.len() / part_row(v_dim);
+    for first in (0..rows).step_by(GROUP) {
+        let rows = first..rows.min(first + GROUP);
+        let max = rows.clone().map(|row| row_of(row)[0]);
+        let weights = Weights::of(&scratch.total_max[rows.clone()], max);
+        for (i, row) in rows.enumerate() {
+            let split = row_of(row);
+            let total = (&mut scratch.total_max[row], &mut scratch.total_sum[row]);
+            let out = &mut total_out[row * v_cols..(row + 1) * v_cols];
+            weights.join(i, total, (split[0], split[1]), out, &split[PART_HEAD..]);
+        }
     }
 }
 
-/// A split of a row (maximum, sum, output) joins its total.
-#[inline(always)]
-fn join(total: (&mut f32, &mut f32, &mut [f32]), split: (f32, f32, &[f32])) {
-    let (total_max, total_sum, total_out) = total;
-    let (max, sum, out) = split;
-    if sum == 0.0 {
-        return;
+/// What 16 rows' totals and splits are multiplied by where they join, and the greater maxima: of many rows at once, since
+/// the powers of one take long.
+struct Weights {
+    max: [f32; GROUP],
+    total: [f32; GROUP],
+    split: [f32; GROUP],
+}
+
+impl Weights {
+    /// From the maxima of the totals, and of the splits.
+    #[inline(always)]
+    fn of(total_max: &[f32], split_max: impl Iterator<Item = f32>) -> Weights {
+        let (mut total, mut split) = ([0.0; GROUP], [0.0; GROUP]);
+        total[..total_max.len()].copy_from_slice(total_max);
+        split.iter_mut().zip(split_max).for_each(|(split, max)| *split = max);
+        let mut max = [0.0; GROUP];
+        for ((max, total), split) in max.iter_mut().zip(&mut total).zip(&mut split) {
+            *max = total.max(*split);
+            (*total, *split) = (exp(*total - *max), exp(*split - *max));
+        }
+        Weights { max, total, split }
     }
-    if *total_sum == 0.0 {
-        (*total_max, *total_sum) = (max, sum);
-        total_out.copy_from_slice(out);
-        return;
-    }
-    let new = total_max.max(max);
-    let (x, y) = (exp(*total_max - new), exp(max - new));
-    *total_max = new;
-    *total_sum = total_sum.mul_add(x, sum * y);
-    for (o, part) in total_out.iter_mut().zip(out) {
-        *o = o.mul_add(x, part * y);
+
+    /// A split (maximum, sum, output) joins the total of the same row, row `i` of those.
+    #[inline(always)]
+    fn join(
+        &self,
+        i: usize,
+        (total_max, total_sum): (&mut f32, &mut f32),
+        (max, sum): (f32, f32),
+        total_out: &mut [f32],
+        out: &[f32],
+    ) {
+        if sum == 0.0 {
+            return;
+        }
+        if *total_sum == 0.0 {
+            (*total_max, *total_sum) = (max, sum);
+            total_out.copy_from_slice(out);
+            return;
+        }
+        let (x, y) = (self.total[i], self.split[i]);
+        *total_max = self.max[i];
+        *total_sum = total_sum.mul_add(x, sum * y);
+        for (o, part) in total_out.iter_mut().zip(out) {
+            *o = o.mul_add(x, part * y);
+        }
     }
 }
 

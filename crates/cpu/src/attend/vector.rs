@@ -39,8 +39,8 @@ pub(super) trait Vector: Sized {
     unsafe fn fma(a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float;
     /// The greater; `b` where either is NaN.
     unsafe fn max(a: Self::Float, b: Self::Float) -> Self::Float;
-    /// The greatest lane; any lane or NaN if there is a NaN.
-    unsafe fn greatest(v: Self::Float) -> f32;
+    /// Lane r: the greatest of the 16 numbers of row r of 16; any of them or NaN if there is a NaN.
+    unsafe fn greatest_of(rows: *const f32) -> Self::Float;
     /// `y·2ⁿ` rounded once, for y in \[0.5, 2\] and n in −151..=0, where `shifted` is
     /// n + 1.5·2²³.
     unsafe fn times_power(y: Self::Float, shifted: Self::Float) -> Self::Float;
@@ -183,6 +183,9 @@ pub(super) struct ValueTile {
     pub v_cols: usize,
     /// First column of the first row.
     pub out: *mut f32,
+    /// The same before the tile, and the words of a row of it.
+    pub before: *const f32,
+    pub before_stride: usize,
     /// What each row's outputs are multiplied by first.
     pub decay: *const f32,
     /// int8: scale of each row's codes.

@@ -8,7 +8,7 @@ use super::blocked::{Chunk, in_tile};
 use super::codes::{code_scale, top};
 use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
 use super::scalar::QUICK_POWERS;
-use super::scratch::{floats, shorts};
+use super::scratch::{Lanes, floats, shorts};
 use super::sums::Sums;
 use super::vector::Vector;
 use super::{AttendJob, BAND, Scratch, TILE};
@@ -53,8 +53,8 @@ unsafe fn quick_exp<V: Vector>(x: V::Float) -> V::Float {
 
 /// Factors of the sums of a band's rows on one tile.
 pub(super) struct BandSums {
-    /// The greatest score, −∞ for rows that see none.
-    top: [f32; BAND_LANES],
+    /// Whether the tile is the first of its split: sums and outputs before it are zeros, not what the scratch holds.
+    pub begin: bool,
     /// What is subtracted from scores.
     base: [f32; BAND_LANES],
     /// What sums so far are multiplied by.
@@ -69,66 +69,95 @@ pub(super) struct BandSums {
 const BAND_LANES: usize = BAND.next_multiple_of(GROUP);
 
 impl BandSums {
-    /// Of rows that see nothing.
+    /// Of no band yet.
     pub fn new() -> Self {
         let zeros = [0.0; BAND_LANES];
-        let top = [f32::NEG_INFINITY; BAND_LANES];
-        Self { top, base: zeros, decay: zeros, join: zeros, scale: zeros }
+        Self { begin: true, base: zeros, decay: zeros, join: zeros, scale: zeros }
     }
 
-    /// Caps and covers the scores of a chunk on the tile that begins with key `first`, and finds the greatest of each
-    /// row. Where weights are codes they are relative to that, else to the row's greatest so far.
-    ///
-    /// # Safety
-    /// The instruction set of `V` is available.
+    /// For a chunk whose rows see nothing of the tile.
     #[inline(always)]
-    pub unsafe fn meet_scores<V: Vector>(
-        &mut self,
-        job: &AttendJob<'_>,
-        first: usize,
-        chunk: &Chunk,
-        scratch: &mut Scratch,
-    ) {
-        let whole = (chunk.keys.start % GROUP, chunk.keys.end % GROUP) == (0, 0);
-        let plain = whole && chunk.alike && job.softcap.is_none();
-        let own = is_codes(job.formats().1);
-        let greater = |a: f32, b: f32| if a > b { a } else { b };
-        for (row, at) in chunk.rows.clone().zip(chunk.at..) {
-            let s = &mut floats(&mut scratch.s)[at * TILE..][..TILE];
-            if !plain {
-                cover(job, chunk, in_tile(first, &scratch.seen[row]), s);
-            }
-            // SAFETY: passed on.
-            let top = unsafe { greatest::<V>(s, chunk.groups()) };
-            self.top[at] = top;
-            // Nothing is greater than the least number where nothing was seen: differences are −∞.
-            self.base[at] =
-                greater(if own { top } else { greater(top, scratch.max[row]) }, f32::MIN);
+    pub fn see_nothing(&self, job: &AttendJob<'_>, chunk: &Chunk, scratch: &mut Scratch) {
+        scratch.tops[chunk.at..][..chunk.rows.len()].fill(NOTHING);
+        if self.begin {
+            let cols = job.v_dim.div_ceil(GROUP);
+            scratch.sum[chunk.rows.clone()].fill(Lanes([0.0; GROUP]));
+            scratch.out[chunk.rows.start * cols..chunk.rows.end * cols].fill(Lanes([0.0; GROUP]));
         }
     }
 
-    /// Makes the factors of `rows` rows from their greatest scores and the maxima so far, which grow; `join` for codes only.
+    /// Makes the factors of a band's rows from their greatest scores and the maxima so far, which grow. Where weights are
+    /// `codes` they are relative to the tile's greatest score, else to the greatest so far.
     ///
     /// # Safety
     /// The instruction set of `V` is available.
     #[inline(always)]
-    pub unsafe fn weigh<V: Vector>(&mut self, max: &mut [f32], rows: usize, codes: bool) {
-        let max = max[..BAND_LANES].as_mut_ptr();
-        for first in (0..rows.min(BAND)).step_by(GROUP) {
-            // SAFETY: 16 numbers of each.
+    pub unsafe fn weigh<V: Vector>(
+        &mut self,
+        rows: Range<usize>,
+        codes: bool,
+        scratch: &mut Scratch,
+    ) {
+        let lanes = rows.len().next_multiple_of(GROUP);
+        scratch.tops[rows.len()..lanes].fill(NOTHING);
+        let tops = floats(&mut scratch.tops).as_ptr();
+        let max = scratch.max[rows.start..][..lanes].as_mut_ptr();
+        for first in (0..lanes.min(BAND_LANES)).step_by(GROUP) {
+            // SAFETY: 16 rows of the greatest scores, 16 numbers of each of the others.
             unsafe {
                 let (top, before) =
-                    (V::load(self.top.as_ptr().add(first)), V::load(max.add(first)));
+                    (V::greatest_of(tops.add(first * GROUP)), V::load(max.add(first)));
+                let least = V::splat(f32::MIN);
                 let new = V::max(top, before);
-                let base = V::max(V::splat(f32::MIN), new);
+                let base = V::max(least, new);
                 let decay = exp_of_negative::<V>(V::sub(before, base));
                 V::store(new, max.add(first));
                 V::store(decay, self.decay.as_mut_ptr().add(first));
+                // Nothing is greater than the least number where nothing was seen: differences are −∞.
+                V::store(
+                    V::max(if codes { top } else { new }, least),
+                    self.base.as_mut_ptr().add(first),
+                );
                 if codes {
                     let join = exp_of_negative::<V>(V::sub(top, base));
                     V::store(join, self.join.as_mut_ptr().add(first));
                 }
             }
+        }
+    }
+}
+
+/// The greatest scores of a row that sees nothing.
+const NOTHING: Lanes = Lanes([f32::NEG_INFINITY; GROUP]);
+
+/// Caps and covers the scores of a chunk on the tile that begins with key `first`, and finds the greatest of each
+/// row, in lanes.
+///
+/// # Safety
+/// The instruction set of `V` is available.
+#[inline(always)]
+pub(super) unsafe fn meet_scores<V: Vector>(
+    job: &AttendJob<'_>,
+    first: usize,
+    chunk: &Chunk,
+    scratch: &mut Scratch,
+) {
+    let whole = (chunk.keys.start % GROUP, chunk.keys.end % GROUP) == (0, 0);
+    let plain = whole && chunk.alike && job.softcap.is_none();
+    let groups = chunk.groups();
+    for (row, at) in chunk.rows.clone().zip(chunk.at..) {
+        let s = &mut floats(&mut scratch.s)[at * TILE..][..TILE];
+        if !plain {
+            cover(job, chunk, in_tile(first, &scratch.seen[row]), s);
+        }
+        let s = s[..groups.end * GROUP].as_ptr();
+        // SAFETY: groups of the row; registers.
+        unsafe {
+            let mut top = V::load(s.add(groups.start * GROUP));
+            for group in groups.start + 1..groups.end {
+                top = V::max(top, V::load(s.add(group * GROUP)));
+            }
+            V::store(top, scratch.tops[at].0.as_mut_ptr());
         }
     }
 }
@@ -159,23 +188,6 @@ impl Scaling {
                 .for_each(|(factor, scale)| *factor = scale * inverse);
             (self.seen, self.scale) = (seen, scale);
         }
-    }
-}
-
-/// The greatest score of a row.
-///
-/// # Safety
-/// As [`weigh_rows`].
-#[inline(always)]
-unsafe fn greatest<V: Vector>(s: &[f32], groups: Range<usize>) -> f32 {
-    let s = s[..groups.end * GROUP].as_ptr();
-    // SAFETY: groups of the row; registers.
-    unsafe {
-        let mut top = V::load(s.add(groups.start * GROUP));
-        for group in groups.start + 1..groups.end {
-            top = V::max(top, V::load(s.add(group * GROUP)));
-        }
-        V::greatest(top)
     }
 }
 
@@ -251,11 +263,11 @@ unsafe fn weigh<V: Vector>(
     scratch: &mut Scratch,
 ) {
     let s = floats(&mut scratch.s)[at * TILE..][..TILE].as_mut_ptr();
-    let sum = scratch.sum[row].0.as_mut_ptr();
+    let [before, sum] = sum_of(sums, row, scratch);
     // SAFETY: groups of the tile; registers.
     unsafe {
         let base = V::splat(sums.base[at]);
-        let mut lanes = V::mul(V::load(sum), V::splat(sums.decay[at]));
+        let mut lanes = V::mul(V::load(before), V::splat(sums.decay[at]));
         for group in groups {
             let s = s.add(group * GROUP);
             let x = V::sub(V::load(s), base);
@@ -282,26 +294,46 @@ unsafe fn weigh_codes<V: Vector>(
 ) {
     let s = floats(&mut scratch.s)[at * TILE..][..TILE].as_ptr();
     let codes = shorts(&mut scratch.p)[at * TILE..][..TILE].as_mut_ptr();
-    let sum = scratch.sum[row].0.as_mut_ptr();
+    let [before, sum] = sum_of(sums, row, scratch);
     // SAFETY: groups of the tile; registers.
     unsafe {
         let (base, zero) = (V::splat(sums.base[at]), V::splat(ROUND));
         let mut lanes = V::splat(0.0);
-        // Both groups of half a tile; one that nobody sees has zeros.
-        for half in groups.start / 2..groups.end.div_ceil(2) {
-            let mut code = [zero; 2];
-            for (group, code) in (2 * half..).zip(&mut code) {
-                if groups.contains(&group) {
-                    let p = quick_exp::<V>(V::sub(V::load(s.add(group * GROUP)), base));
-                    lanes = V::add(lanes, p);
-                    *code = V::fma(p, V::load(scaling.factors.as_ptr().add(group * GROUP)), zero);
-                }
-            }
-            V::store_codes(code, codes.add(half * BLOCK_TOKENS));
+        macro_rules! code_of {
+            ($group:expr) => {{
+                let p = quick_exp::<V>(V::sub(V::load(s.add($group * GROUP)), base));
+                lanes = V::add(lanes, p);
+                V::fma(p, V::load(scaling.factors.as_ptr().add($group * GROUP)), zero)
+            }};
         }
-        let before = V::mul(V::load(sum), V::splat(sums.decay[at]));
+        if groups.len() == TILE / GROUP {
+            // Without a question in between.
+            for half in 0..2 {
+                let code = [code_of!(2 * half), code_of!(2 * half + 1)];
+                V::store_codes(code, codes.add(half * BLOCK_TOKENS));
+            }
+        } else {
+            // Both groups of half a tile; one that nobody sees has zeros.
+            for half in groups.start / 2..groups.end.div_ceil(2) {
+                let mut code = [zero; 2];
+                for (group, code) in (2 * half..).zip(&mut code) {
+                    if groups.contains(&group) {
+                        *code = code_of!(group);
+                    }
+                }
+                V::store_codes(code, codes.add(half * BLOCK_TOKENS));
+            }
+        }
+        let before = V::mul(V::load(before), V::splat(sums.decay[at]));
         V::store(V::fma(lanes, V::splat(sums.join[at]), before), sum);
     }
+}
+
+/// Where the sum of a row is before the tile, and where it is after.
+#[inline(always)]
+fn sum_of(sums: &BandSums, row: usize, scratch: &mut Scratch) -> [*mut f32; 2] {
+    let sum = scratch.sum[row].0.as_mut_ptr();
+    [if sums.begin { scratch.zeros[0].0.as_mut_ptr() } else { sum }, sum]
 }
 
 /// Pairs of the weights of a row.
