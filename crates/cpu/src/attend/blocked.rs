@@ -338,6 +338,7 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
             if !chunk.keys.is_empty() {
                 add_values::<V, W>(job, place, &chunk, sums, scratch);
             }
+            place.ask_for_part::<V>(start / V::ROWS);
         }
     }
 }

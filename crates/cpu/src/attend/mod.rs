@@ -109,7 +109,7 @@ pub const SPLIT: usize = 256;
 const ITEM_ROWS: usize = 96;
 /// Rows that go over a tile's keys, and then over its values, together: their scores fit the first-level
 /// cache beside either. Whole chunks of every instruction set.
-const BAND: usize = 24;
+const BAND: usize = 48;
 /// Columns of a key head of codes whose sums surely fit 32 bits.
 const CODES_MAX_DIM: usize = 1024;
 /// The largest code of a weight over bytes, or of a query of up to 512 columns: 512 · 32767 · 127 < 2³¹.

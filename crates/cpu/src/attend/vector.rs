@@ -134,6 +134,24 @@ pub(super) struct TilePlace {
     /// Keys and values of the tile to come; anything where there is none.
     pub next_k: [*const u8; 2],
     pub next_v: [*const u8; 2],
+    /// Bytes of either half of it that are asked for after each chunk of rows; 0 where kernels ask as they go.
+    pub next_part: usize,
+}
+
+impl TilePlace {
+    /// Asks for part `part` of the tile to come.
+    ///
+    /// # Safety
+    /// As [`Vector`].
+    #[inline(always)]
+    pub unsafe fn ask_for_part<V: Vector>(&self, part: usize) {
+        for half in self.next_k {
+            for line in 0..self.next_part / 64 {
+                // SAFETY: any address.
+                unsafe { V::fetch(half.wrapping_add(part * self.next_part + line * 64)) };
+            }
+        }
+    }
 }
 
 /// One call of the score kernel: rows of queries by groups of keys of a tile.

@@ -150,12 +150,18 @@ pub(super) unsafe fn meet_scores<V: Vector>(
         if !plain {
             cover(job, chunk, in_tile(first, &scratch.seen[row]), s);
         }
-        let s = s[..groups.end * GROUP].as_ptr();
+        let s = s.as_ptr();
         // SAFETY: groups of the row; registers.
         unsafe {
             let mut top = V::load(s.add(groups.start * GROUP));
-            for group in groups.start + 1..groups.end {
-                top = V::max(top, V::load(s.add(group * GROUP)));
+            if groups.len() == TILE / GROUP {
+                // Without a question in between.
+                top = V::max(top, V::load(s.add(GROUP)));
+                top = V::max(top, V::max(V::load(s.add(2 * GROUP)), V::load(s.add(3 * GROUP))));
+            } else {
+                for group in groups.start + 1..groups.end {
+                    top = V::max(top, V::load(s.add(group * GROUP)));
+                }
             }
             V::store(top, scratch.tops[at].0.as_mut_ptr());
         }

@@ -40,6 +40,10 @@ pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
                 values: stays(values) && layout.v_dim.is_multiple_of(GROUP),
             };
             stay(&layout, here, (K::TWO_ROWS, W::TWO_ROWS), &mut place);
+            if !few {
+                let chunks = job.rows(item).div_ceil(V::ROWS);
+                place.next_part = layout.head_bytes().div_ceil(chunks).next_multiple_of(64);
+            }
             for half in 0..TILE / BLOCK_TOKENS {
                 let from = half * BLOCK_TOKENS;
                 let slots = seen.start.clamp(from, from + 32) - from
@@ -54,7 +58,7 @@ pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
                 };
                 let own = item.kv_head as usize;
                 let head = head_of(at, own).expect("the block of a seen key");
-                // Few rows compute little while the next tile comes, or the first of the item that follows.
+                // Asked for meanwhile: the next tile, or the first of the item that follows.
                 let next = if (tile + 1) * TILE + from < item.keys as usize {
                     head_of(at + TILE / BLOCK_TOKENS, own)
                 } else {
@@ -112,6 +116,7 @@ fn widened(job: &AttendJob<'_>, per_word: usize, scratch: &mut Scratch) -> TileP
         seen_pairs: [0; TILE / 2],
         next_k: [k; 2],
         next_v: [v; 2],
+        next_part: 0,
     }
 }
 
