@@ -108,7 +108,7 @@ pub const SPLIT: usize = 256;
 /// Rows (tokens × heads of a group) of an item, at least one token.
 const ITEM_ROWS: usize = 96;
 /// Rows that go over a tile's keys, and then over its values, together: their scores fit the first-level
-/// cache beside either. Whole chunks of every instruction set.
+/// cache beside either. Whole chunks of every instruction set, and whole vectors.
 const BAND: usize = 48;
 /// Columns of a key head of codes whose sums surely fit 32 bits.
 const CODES_MAX_DIM: usize = 1024;

@@ -23,16 +23,15 @@ pub struct Scratch {
     pub(super) v: Vec<Lanes>,
     /// Scales of the tile's keys and values. [2][64]
     pub(super) scales: Vec<Lanes>,
-    /// Scores, then weights, of a band of rows. [24][64]
+    /// Scores, then weights, of a band of rows. [48][64]
     pub(super) s: Vec<Lanes>,
-    /// The greatest scores of each row of a band on a tile, by lanes, and as many rows that see nothing as make
-    /// whole vectors. [32][16]
+    /// The greatest scores of each row of a band on a tile, by lanes. [48][16]
     pub(super) tops: Vec<Lanes>,
-    /// Weights in pairs: codes, or bf16s. [24][64] of 16 bits
+    /// Weights in pairs: codes, or bf16s. [48][64] of 16 bits
     pub(super) p: Vec<Lanes>,
     /// Indices of the keys that each row sees. [rows]
     pub(super) seen: Vec<Range<usize>>,
-    /// Running maximum of each row, and room for those of a band after the last. [rows + 32]
+    /// Running maximum of each row, and room for a vector from the last on. [rows + 16]
     pub(super) max: Vec<f32>,
     /// Running sums. [rows][16]
     pub(super) sum: Vec<Lanes>,
@@ -67,10 +66,10 @@ impl Scratch {
             v: lanes(TILE * v_cols),
             scales: lanes(2 * TILE),
             s: lanes(BAND * TILE),
-            tops: lanes(BAND.next_multiple_of(GROUP) * GROUP),
+            tops: lanes(BAND * GROUP),
             p: lanes(BAND * TILE / 2),
             seen: vec![0..0; rows],
-            max: vec![0.0; rows + BAND.next_multiple_of(GROUP)],
+            max: vec![0.0; rows + GROUP],
             sum: lanes(rows * GROUP),
             out: lanes(rows * v_cols),
             zeros: lanes(v_cols),

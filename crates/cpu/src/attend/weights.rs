@@ -56,22 +56,19 @@ pub(super) struct BandSums {
     /// Whether the tile is the first of its split: sums and outputs before it are zeros, not what the scratch holds.
     pub begin: bool,
     /// What is subtracted from scores.
-    base: [f32; BAND_LANES],
+    base: [f32; BAND],
     /// What sums so far are multiplied by.
-    pub decay: [f32; BAND_LANES],
+    pub decay: [f32; BAND],
     /// What the tile's are multiplied by, where weights are codes.
-    join: [f32; BAND_LANES],
+    join: [f32; BAND],
     /// What products of codes are multiplied by.
-    pub scale: [f32; BAND_LANES],
+    pub scale: [f32; BAND],
 }
-
-/// Rows of a band in whole vectors.
-const BAND_LANES: usize = BAND.next_multiple_of(GROUP);
 
 impl BandSums {
     /// Of no band yet.
     pub fn new() -> Self {
-        let zeros = [0.0; BAND_LANES];
+        let zeros = [0.0; BAND];
         Self { begin: true, base: zeros, decay: zeros, join: zeros, scale: zeros }
     }
 
@@ -99,10 +96,11 @@ impl BandSums {
         scratch: &mut Scratch,
     ) {
         let lanes = rows.len().next_multiple_of(GROUP);
+        assert!(lanes <= BAND, "rows of a band");
         scratch.tops[rows.len()..lanes].fill(NOTHING);
         let tops = floats(&mut scratch.tops).as_ptr();
         let max = scratch.max[rows.start..][..lanes].as_mut_ptr();
-        for first in (0..lanes.min(BAND_LANES)).step_by(GROUP) {
+        for first in (0..lanes).step_by(GROUP) {
             // SAFETY: 16 rows of the greatest scores, 16 numbers of each of the others.
             unsafe {
                 let (top, before) =
