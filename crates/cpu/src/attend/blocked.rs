@@ -15,7 +15,7 @@ use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
 use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
-use super::weights::{BandSums, Scaling, meet_scores, weigh_rows};
+use super::weights::{BandSums, meet_scores, weigh_rows};
 use super::{AttendJob, BAND, Item, Kind, Scratch, TILE, widen};
 
 /// Bytes of 16 words of a row as a kernel reads them.
@@ -272,18 +272,16 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
         rows.fill(job.seen(item.index as usize + token, item.keys as usize));
     }
     scratch.max[..rows].fill(f32::NEG_INFINITY);
-    let mut sums = BandSums::new();
     let tiles = range.start / TILE..range.end.div_ceil(TILE);
     for tile in tiles.clone() {
         let first = tile * TILE;
-        let mut scaling = Scaling::new();
-        sums.begin = tile == tiles.start;
+        let mut sums = BandSums::new(tile == tiles.start);
         // SAFETY: passed on.
         unsafe {
             let place = widen::tile::<V, K, W>(job, item, tile, in_tile(first, &range), scratch);
             for start in (0..rows).step_by(BAND) {
                 let rows = start..rows.min(start + BAND);
-                band::<V, K, W>(job, &place, first, rows, (&mut sums, &mut scaling), scratch);
+                band::<V, K, W>(job, &place, first, rows, &mut sums, scratch);
             }
         }
     }
@@ -307,7 +305,7 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
     place: &TilePlace,
     first: usize,
     rows: Range<usize>,
-    (sums, scaling): (&mut BandSums, &mut Scaling),
+    sums: &mut BandSums,
     scratch: &mut Scratch,
 ) {
     let chunks = || rows.clone().step_by(V::ROWS);
@@ -330,7 +328,7 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
         for start in chunks() {
             let chunk = chunk(start, scratch);
             if !chunk.keys.is_empty() {
-                weigh_rows::<V, W>(job, first, &chunk, sums, scaling, scratch);
+                weigh_rows::<V, W>(job, first, &chunk, sums, scratch);
             }
         }
         for start in chunks() {

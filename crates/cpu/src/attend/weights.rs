@@ -51,10 +51,12 @@ unsafe fn quick_exp<V: Vector>(x: V::Float) -> V::Float {
     }
 }
 
-/// Factors of the sums of a band's rows on one tile.
+/// Factors of the sums of a band's rows on one tile, of one band after the other.
 pub(super) struct BandSums {
     /// Whether the tile is the first of its split: sums and outputs before it are zeros, not what the scratch holds.
     pub begin: bool,
+    /// How weights become codes.
+    scaling: Scaling,
     /// What is subtracted from scores.
     base: [f32; BAND],
     /// What sums so far are multiplied by.
@@ -66,10 +68,10 @@ pub(super) struct BandSums {
 }
 
 impl BandSums {
-    /// Of no band yet.
-    pub fn new() -> Self {
-        let zeros = [0.0; BAND];
-        Self { begin: true, base: zeros, decay: zeros, join: zeros, scale: zeros }
+    /// Of no band yet, on the first tile of a split if `begin`.
+    pub fn new(begin: bool) -> Self {
+        let (scaling, zeros) = (Scaling::new(), [0.0; BAND]);
+        Self { begin, scaling, base: zeros, decay: zeros, join: zeros, scale: zeros }
     }
 
     /// For a chunk whose rows see nothing of the tile.
@@ -167,7 +169,7 @@ pub(super) unsafe fn meet_scores<V: Vector>(
 }
 
 /// How the weights of rows that see the same keys of a tile become codes.
-pub(super) struct Scaling {
+struct Scaling {
     seen: Range<usize>,
     /// What weights are multiplied by.
     factors: [f32; TILE],
@@ -177,7 +179,7 @@ pub(super) struct Scaling {
 
 impl Scaling {
     /// Of no key.
-    pub fn new() -> Self {
+    fn new() -> Self {
         Self { seen: 0..0, factors: [0.0; TILE], scale: 0.0 }
     }
 
@@ -226,7 +228,6 @@ pub(super) unsafe fn weigh_rows<V: Vector, W: Sums<V>>(
     first: usize,
     chunk: &Chunk,
     sums: &mut BandSums,
-    scaling: &mut Scaling,
     scratch: &mut Scratch,
 ) {
     let values = job.formats().1;
@@ -239,9 +240,9 @@ pub(super) unsafe fn weigh_rows<V: Vector, W: Sums<V>>(
                     false => in_tile(first, &scratch.seen[row]),
                 };
                 let scales = &floats(&mut scratch.scales)[TILE..];
-                scaling.of(seen, scales, job.weight_codes());
-                sums.scale[at] = scaling.scale * sums.join[at];
-                weigh_codes::<V>(sums, scaling, row, at, chunk.groups(), scratch);
+                sums.scaling.of(seen, scales, job.weight_codes());
+                sums.scale[at] = sums.scaling.scale * sums.join[at];
+                weigh_codes::<V>(sums, row, at, chunk.groups(), scratch);
                 continue;
             }
             let short = values == KvFormat::Bf16;
@@ -290,7 +291,6 @@ unsafe fn weigh<V: Vector>(
 #[inline(always)]
 unsafe fn weigh_codes<V: Vector>(
     sums: &BandSums,
-    scaling: &Scaling,
     row: usize,
     at: usize,
     groups: Range<usize>,
@@ -307,7 +307,7 @@ unsafe fn weigh_codes<V: Vector>(
             ($group:expr) => {{
                 let p = quick_exp::<V>(V::sub(V::load(s.add($group * GROUP)), base));
                 lanes = V::add(lanes, p);
-                V::fma(p, V::load(scaling.factors.as_ptr().add($group * GROUP)), zero)
+                V::fma(p, V::load(sums.scaling.factors.as_ptr().add($group * GROUP)), zero)
             }};
         }
         if groups.len() == TILE / GROUP {
