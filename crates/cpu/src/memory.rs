@@ -72,16 +72,28 @@ impl Drop for Buffer {
     }
 }
 
-/// Asks memory for numbers that will soon be read.
-pub(crate) fn ask_for(numbers: &[f32]) {
+/// Asks memory for `len` numbers that will soon be read. They may be any: nothing is read here.
+#[inline(always)]
+pub(crate) fn ask_for(numbers: *const f32, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in numbers.chunks(16) {
+    for at in (0..len).step_by(16) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a prefetch may name any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(numbers.wrapping_add(at).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = numbers;
+    let _ = (numbers, len);
+}
+
+/// Asks memory for a line that will soon be written. (The intrinsic becomes one for reading, unless all code is compiled
+/// for processors that have this one; on others it does nothing.)
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn ask_to_write<T>(line: *const T) {
+    // SAFETY: a prefetch may name any address.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
 }
 
 #[cfg(unix)]

@@ -414,6 +414,19 @@ mod tests {
         rows.push([vec![f32::NEG_INFINITY], vec![2.0; 70]].concat());
         // One loud block of three.
         rows.push((0..96).map(|i| if i == 40 { 90.0 } else { (i as f32).sin() }).collect());
+        // More blocks than are computed at once, of which some are loud and some cannot be encoded.
+        let mut long: Vec<f32> = (0..32 * 37 + 5).map(|_| next()).collect();
+        rows.push(long.clone());
+        for (i, x) in [(3, 40.0), (511, -70.0), (512, 50.0), (700, f32::NAN), (1188, 90.0)] {
+            long[i] = x;
+            rows.push(long.clone());
+        }
+        long[32 * 20..32 * 34].fill(0.0);
+        long[32 * 22] = f32::INFINITY;
+        rows.push(long[..32 * 36].to_vec());
+        long[700] = 0.0;
+        long[32 * 22] = -99.0;
+        rows.push(long);
         // Halves between codes: 127 is the largest, so the scale is 1.
         rows.push((0..64).map(|i| if i % 32 == 0 { 127.0 } else { i as f32 - 32.5 }).collect());
         rows

@@ -1,7 +1,6 @@
 //! How tiles go over packed blocks: one after the other, and over the second lines of the loud ones where a token
 //! has them. And what tiles ask memory for on their way.
 
-use std::arch::asm;
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 use tokenmill_quant::panel::PANEL_ROWS;
@@ -9,6 +8,7 @@ use tokenmill_quant::panel::PANEL_ROWS;
 use super::bytes::ByteTile;
 use super::encode::second_lines;
 use super::{Line, kind};
+use crate::memory::ask_to_write;
 
 /// Where a tile of W panels is in its columns.
 pub(super) struct Walk {
@@ -146,12 +146,7 @@ impl ByteTile {
     #[inline(always)]
     pub fn ask_for_results<const W: usize, const C: usize>(&self) {
         for i in 0..if self.waits() { 0 } else { W * C } {
-            let line = self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS);
-            // SAFETY: a prefetch may name any address, and does nothing on processors without this one. (The
-            // intrinsic becomes one for reading, unless all code is compiled for processors that have it.)
-            unsafe {
-                asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-            }
+            ask_to_write(self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS));
         }
     }
 

@@ -189,7 +189,8 @@ impl GatedLinear {
             // Rows are far from each other, and few columns of each are wanted.
             if r + 1 < rows.end {
                 for of in [&self.gate, &self.up] {
-                    ask_for(job.read(view(of.out), r + 1));
+                    let next = job.read(view(of.out), r + 1);
+                    ask_for(next.as_ptr(), next.len());
                 }
             }
             let up = job.read(view(self.up.out), r);
