@@ -208,6 +208,9 @@ impl<'a> Compiler<'a> {
             root: root.map(|b| self.whole(b)),
             out: self.whole(*out),
         };
+        if let Some(sum) = kernel.sum {
+            self.draft.succeed(sum.place, kernel.x.place);
+        }
         self.by_rows(kernel, op, false);
     }
 

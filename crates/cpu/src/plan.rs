@@ -145,12 +145,15 @@ impl From<View> for Cols {
 pub(crate) struct Draft {
     pub nodes: Vec<Node>,
     pub places: Vec<Place>,
+    /// Places, each with one that it may take the memory of: the node that writes its rows first has read the same rows of
+    /// the other.
+    successors: Vec<(usize, usize)>,
 }
 
 impl Draft {
     /// A draft with the program's buffers.
     pub fn new(program: &Program) -> Self {
-        let mut draft = Self { nodes: Vec::new(), places: Vec::new() };
+        let mut draft = Self { nodes: Vec::new(), places: Vec::new(), successors: Vec::new() };
         for b in &program.buffers {
             draft.place(b.rows, b.cols as usize);
         }
@@ -192,8 +195,51 @@ impl Draft {
         self.nodes.push(Node { kernel: Box::new(kernel), reads, writes, split });
     }
 
+    /// Lets `place` have the memory of `before` if no other node needs both: rows are then written where they were read, to
+    /// lines that are in the cache.
+    pub fn succeed(&mut self, place: usize, before: usize) {
+        self.successors.push((place, before));
+    }
+
+    /// The nodes that first and last use a place, if any does.
+    fn uses(&self, place: usize) -> Option<(usize, usize)> {
+        let uses = |n: &Node| {
+            let it = Resource::Place(place);
+            n.reads.contains(&it) || n.writes.contains(&it)
+        };
+        Some((self.nodes.iter().position(uses)?, self.nodes.iter().rposition(uses)?))
+    }
+
+    /// Has successors stand for the places before them; returns which place each of them stands for.
+    fn join(&mut self) -> Vec<usize> {
+        let mut of: Vec<usize> = (0..self.places.len()).collect();
+        for (place, before) in std::mem::take(&mut self.successors) {
+            let handed_over = match (self.uses(before), self.uses(place)) {
+                (Some((_, last)), Some((first, _))) => last == first,
+                _ => false,
+            };
+            let [a, b] = [place, before].map(|p| &self.places[p]);
+            let alike = (a.rows, a.stride, a.copied) == (b.rows, b.stride, b.copied);
+            if handed_over && alike {
+                of[place] = of[before];
+            }
+        }
+        for node in &mut self.nodes {
+            for resource in node.reads.iter_mut().chain(&mut node.writes) {
+                if let Resource::Place(p) = resource {
+                    *p = of[*p];
+                }
+            }
+        }
+        of
+    }
+
     /// Places barriers and memory.
     pub fn finish(mut self, limits: &Limits, buffers: Buffers) -> Plan {
+        if buffers == Buffers::Kept {
+            self.successors.clear();
+        }
+        let of = self.join();
         let barriers: [Vec<bool>; CASES] = std::array::from_fn(|case| barriers(&self.nodes, case));
         let phases = barriers.each_ref().map(|barriers| {
             let count = |sum: &mut u32, &b: &bool| {
@@ -204,13 +250,7 @@ impl Draft {
         });
         let (mut shared, mut own) = (Arena::default(), Arena::default());
         for p in 0..self.places.len() {
-            let uses = |n: &Node| {
-                let it = Resource::Place(p);
-                n.reads.contains(&it) || n.writes.contains(&it)
-            };
-            let first = self.nodes.iter().position(uses);
-            let last = self.nodes.iter().rposition(uses);
-            let (Some(first), Some(last)) = (first, last) else { continue };
+            let Some((first, last)) = self.uses(p) else { continue };
             let phase = |n: usize| std::array::from_fn(|c| phases[c][n]);
             let life = Life { first: phase(first), last: phase(last) };
             let place = &mut self.places[p];
@@ -223,7 +263,13 @@ impl Draft {
             place.shared = shared.take(p, bytes, life, reuse);
             place.own = own.take(p, NARROW * place.stride * 4, life, reuse);
         }
-        shared.slots.iter().for_each(|s| self.places[s.place].kept = true);
+        for (p, &of) in of.iter().enumerate() {
+            let Place { shared, own, .. } = self.places[of];
+            self.places[p] = Place { shared, own, ..self.places[p] };
+        }
+        for s in &shared.slots {
+            self.places[s.place].kept = of.iter().filter(|of| **of == s.place).count() == 1;
+        }
         let (shared_bytes, own_bytes) = (shared.end, own.end.next_multiple_of(4096));
         Plan { nodes: self.nodes, places: self.places, barriers, shared_bytes, own_bytes }
     }
@@ -376,6 +422,28 @@ mod tests {
         assert_eq!(at(STEPS[2]), [2, 3, 4, 6]);
         // Wide: only before rows of others are taken.
         assert_eq!(at(STEPS[4]), [4]);
+    }
+
+    #[test]
+    fn a_sum_lies_where_the_rows_before_it_did_unless_they_are_read_again() {
+        let (at, tokens) = (Resource::Place, Split::Rows(RowKind::Tokens));
+        for (buffers, again) in
+            [Buffers::Reused, Buffers::Kept].map(|b| [(b, false), (b, true)]).concat()
+        {
+            let mut draft = Draft::new(&Program::default());
+            let [x, added, sum, out] = std::array::from_fn(|_| draft.place(RowKind::Tokens, 40));
+            draft.push(Nothing, tokens, &[], &[at(x)]);
+            draft.push(Nothing, Split::Product(RowKind::Tokens), &[at(x)], &[at(added)]);
+            draft.succeed(sum, x);
+            draft.push(Nothing, tokens, &[at(x), at(added)], &[at(sum)]);
+            let last = if again { vec![at(x), at(sum)] } else { vec![at(sum)] };
+            draft.push(Nothing, tokens, &last, &[at(out)]);
+            let plan = draft.finish(&limits(), buffers);
+            let [x, sum] = [x, sum].map(|p| &plan.places[p]);
+            let same = buffers == Buffers::Reused && !again;
+            assert_eq!((x.shared == sum.shared, x.own == sum.own), (same, same), "{again}");
+            assert_eq!(x.kept, !same, "{again}");
+        }
     }
 
     #[test]
