@@ -208,7 +208,8 @@ impl<'a> Compiler<'a> {
             root: root.map(|b| self.whole(b)),
             out: self.whole(*out),
         };
-        if let Some(sum) = kernel.sum {
+        // A gate is read after the sum is written, and may lie beside `x`.
+        if let (Some(sum), None) = (kernel.sum, kernel.gate) {
             self.draft.succeed(sum.place, kernel.x.place);
         }
         self.by_rows(kernel, op, false);
