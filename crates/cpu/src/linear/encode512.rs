@@ -1,5 +1,5 @@
 //! The int8 encoding with AVX-512, sixteen blocks at once: what a block has one of (its greatest magnitude, its scale, the
-//! sums of its codes, the words that kernels start from) is a lane of a register. By count these are 18 vector operations
+//! sums of its codes, the words that kernels start from) is a lane of a register. By count these are 19 vector operations
 //! a block; one block alone takes 40, and waits for its own greatest magnitude.
 //!
 //! All functions have the features themselves: closures of one that is only inlined into such are compiled without.
