@@ -87,13 +87,15 @@ pub(crate) fn ask_for(numbers: *const f32, len: usize) {
 
 /// Asks memory for a line that will soon be written. (The intrinsic becomes one for reading, unless all code is compiled
 /// for processors that have this one; on others it does nothing.)
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn ask_to_write<T>(line: *const T) {
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch may name any address.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 #[cfg(unix)]

@@ -16,7 +16,8 @@ use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
 use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
 use super::weights::{BandSums, meet_scores, weigh_rows};
-use super::{AttendJob, BAND, Item, Kind, Scratch, TILE, widen};
+use super::{AttendJob, BAND, Item, Kind, ROWS_AHEAD, Scratch, TILE, widen};
+use crate::memory::ask_for;
 
 /// Bytes of 16 words of a row as a kernel reads them.
 #[inline(always)]
@@ -212,9 +213,14 @@ pub(super) unsafe fn values<
 #[inline(always)]
 pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch: &mut Scratch) {
     let (dim, group, format) = (job.k_dim, job.group(), job.formats().0);
-    for row in 0..item.tokens as usize * group {
+    let query = |row: usize| {
         let first = (item.kv_head as usize * group + row % group) * dim;
-        let from = job.q.get(item.row as usize + row / group, first..first + dim);
+        job.q.get(item.row as usize + row / group, first..first + dim)
+    };
+    let rows = job.rows(item);
+    for row in 0..rows {
+        ask_for(query((row + ROWS_AHEAD).min(rows - 1)).as_ptr(), dim);
+        let from = query(row);
         scratch.q_scale[row] = job.scale;
         match keys {
             Kind::Bytes | Kind::Shorts => {

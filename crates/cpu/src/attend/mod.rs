@@ -93,14 +93,16 @@ use tokenmill_ir::{BlockId, KvFormat, Mask, Span};
 
 use crate::isa::Isa;
 use crate::math::per_isa;
-use crate::memory::Parts;
-use layout::is_codes;
+use crate::memory::{Parts, ask_to_write};
 pub use layout::{BLOCK_TOKENS, KvLayout};
+use layout::{GROUP, is_codes};
 use mix::{turn_block, turn_blocks};
 pub use scratch::Scratch;
 #[cfg(target_arch = "x86_64")]
 use {avx2::Avx2, avx512::Avx512, vector::Vector};
 
+/// Rows of queries and of results that memory is asked for ahead.
+const ROWS_AHEAD: usize = 8;
 /// Keys of a tile.
 const TILE: usize = 64;
 /// Keys of a split.
@@ -387,7 +389,7 @@ pub unsafe fn attend(
     scratch.check(job, item);
     scratch.then = then.map(|then| (job.first_block(then), then.kv_head as usize));
     let rows = job.rows(item);
-    splits::clear(isa, scratch, rows, job.v_dim);
+    splits::clear(scratch, rows);
     load_queries(isa, job, item, scratch);
     for split in job.splits(item) {
         run_split(isa, job, item, split, scratch);
@@ -437,7 +439,7 @@ pub unsafe fn join_splits(
     scratch.check(job, item);
     let len = job.part_len(item);
     assert_eq!(parts.len(), len * job.splits(item).len(), "length of the parts");
-    splits::clear(isa, scratch, job.rows(item), job.v_dim);
+    splits::clear(scratch, job.rows(item));
     for part in parts.chunks_exact(len) {
         splits::merge_part(isa, scratch, job.v_dim, part);
     }
@@ -505,9 +507,20 @@ fn turn_head(head: &mut [f32]) {
 /// As [`attend`].
 unsafe fn finish(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
     let (group, sinks) = (job.group(), splits::sinks_of(job, item));
-    for row in 0..job.rows(item) {
+    let place = |row: usize| {
         let head = item.kv_head as usize * group + row % group;
-        let at = (item.row as usize + row / group) * job.out_stride + head * job.v_dim;
+        (item.row as usize + row / group) * job.out_stride + head * job.v_dim
+    };
+    let rows = job.rows(item);
+    let ask = |row: usize| {
+        for column in (0..if row < rows { job.v_dim } else { 0 }).step_by(GROUP) {
+            ask_to_write(job.out.start().wrapping_add(place(row) + column));
+        }
+    };
+    (0..ROWS_AHEAD).for_each(ask);
+    for row in 0..rows {
+        ask(row + ROWS_AHEAD);
+        let at = place(row);
         // SAFETY: the item's own columns.
         let out = unsafe { job.out.part(at..at + job.v_dim) };
         splits::finish(isa, scratch, sinks, job.v_dim, row, out);

@@ -14,9 +14,13 @@ pub(super) const fn part_row(v_dim: usize) -> usize {
     PART_HEAD + v_dim.next_multiple_of(GROUP)
 }
 
+/// Forgets all splits of the first `rows` rows.
+pub(super) fn clear(scratch: &mut Scratch, rows: usize) {
+    scratch.total_max[..rows].fill(f32::NEG_INFINITY);
+    scratch.total_sum[..rows].fill(0.0);
+}
+
 per_isa! {
-    /// Forgets all splits of the first `rows` rows.
-    clear(scratch: &mut Scratch, rows: usize, v_dim: usize) = forget;
     /// The split in the scratch joins the totals.
     merge(scratch: &mut Scratch, rows: usize, v_dim: usize) = merge_rows;
     /// Copies the split in the scratch to a part.
@@ -38,14 +42,15 @@ pub(super) fn sinks_of<'a>(job: &AttendJob<'a>, item: &Item) -> Sinks<'a> {
 }
 
 #[inline(always)]
-fn forget(scratch: &mut Scratch, rows: usize, v_dim: usize) {
-    scratch.total_max[..rows].fill(f32::NEG_INFINITY);
-    scratch.total_sum[..rows].fill(0.0);
-    floats(&mut scratch.total_out)[..rows * v_dim.next_multiple_of(GROUP)].fill(0.0);
-}
-
-#[inline(always)]
 fn merge_rows(scratch: &mut Scratch, rows: usize, v_dim: usize) {
+    if scratch.total_sum[..rows].iter().all(|&sum| sum == 0.0) {
+        // The first split: it is all there is.
+        std::mem::swap(&mut scratch.out, &mut scratch.total_out);
+        scratch.total_max[..rows].copy_from_slice(&scratch.max[..rows]);
+        let sums = scratch.total_sum.iter_mut().zip(&scratch.sum);
+        sums.take(rows).for_each(|(total, lanes)| *total = tree(lanes.0));
+        return;
+    }
     let v_cols = v_dim.next_multiple_of(GROUP);
     let out = floats(&mut scratch.out);
     let total_out = floats(&mut scratch.total_out);
@@ -147,15 +152,16 @@ fn finish_row(scratch: &mut Scratch, sinks: Sinks<'_>, v_dim: usize, row: usize,
     let v_cols = v_dim.next_multiple_of(GROUP);
     let total = &floats(&mut scratch.total_out)[row * v_cols..][..v_dim];
     let (max, mut sum) = (scratch.total_max[row], scratch.total_sum[row]);
+    if sum == 0.0 {
+        out.fill(0.0);
+        return;
+    }
     let mut x = 1.0;
     if let Some(sinks) = sinks {
         let sink = sinks[row % sinks.len()];
         let new = max.max(sink);
         x = exp(max - new);
         sum = sum.mul_add(x, exp(sink - new));
-    } else if sum == 0.0 {
-        out.fill(0.0);
-        return;
     }
     let inverse = 1.0 / sum;
     for (out, o) in out.iter_mut().zip(total) {

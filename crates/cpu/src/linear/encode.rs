@@ -25,6 +25,8 @@
 //! A row is the lines of its blocks, then lines of bits that say which blocks are loud (bit
 //! b % 32 of word b / 32), then the second lines, zero where the block is not loud.
 
+use std::ptr::from_ref;
+
 use tokenmill_quant::float::rounded_factor;
 use tokenmill_quant::panel::{BLOCK_COLS, PanelLayout};
 
@@ -33,6 +35,7 @@ use super::Mode;
 use super::{encode256, encode512};
 use crate::isa::Isa;
 use crate::math::{per_isa, tree};
+use crate::memory::ask_to_write;
 
 /// 64 bytes of encoded activations, aligned so that a load never crosses a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,6 +215,9 @@ impl Blocks for Plain {
     }
 }
 
+/// Lines of a row that memory is asked for ahead.
+const LINES_AHEAD: usize = 8;
+
 /// A row as bytes with scales.
 #[inline(always)]
 pub(super) fn bytes_of_row<B: Blocks>(x: &[f32], loud: f32, out: &mut [Line]) {
@@ -225,6 +231,9 @@ pub(super) fn bytes_of_row<B: Blocks>(x: &[f32], loud: f32, out: &mut [Line]) {
     last[..rest.len()].copy_from_slice(rest);
     // Blocks are read where they lie: put together with the last one they would go through a copy.
     for (b, (line, second)) in first.iter_mut().zip(second).enumerate() {
+        // Stores leave in order: those of lines in no near cache would hold up all behind them.
+        ask_to_write(from_ref(line).wrapping_add(LINES_AHEAD));
+        ask_to_write(from_ref(second).wrapping_add(LINES_AHEAD));
         let block = whole.get(b).unwrap_or(&last);
         if B::encode(block, limit, line, second) {
             bits[b / 512].0[b / 32 % 16] |= 1 << (b % 32);
