@@ -2,14 +2,12 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::scalar::{QUICK_LEAST, QUICK_POWERS};
+use super::scalar::QUICK_LEAST;
 use super::sums::{Bytes, Numbers, Shorts, Sums};
 use super::vector::{ScoreTile, ValueTile, Vector, by_shape};
 use super::{AttendJob, Item, Kind, Scratch, blocked};
-use crate::math::ROUND;
 
 /// AVX2 and FMA, and VNNI on 256 bits.
 pub(super) struct Avx2<const VNNI: bool>;
@@ -161,22 +159,13 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn quick_exp(x: [__m256; 2]) -> [__m256; 2] {
+    unsafe fn quick_power(y: [__m256; 2], shifted: [__m256; 2], x: [__m256; 2]) -> [__m256; 2] {
         unsafe {
-            let [c0, c1, c2, c3] = QUICK_POWERS;
-            let (c0, c1) = (_mm256_set1_ps(c0), _mm256_set1_ps(c1));
-            let (c2, c3) = (_mm256_set1_ps(c2), _mm256_set1_ps(c3));
-            let (round, factor) = (_mm256_set1_ps(ROUND), _mm256_set1_ps(LOG2_E));
-            // One half after the other: both at once do not fit the registers.
             both!(i => {
-                let shifted = _mm256_fmadd_ps(x[i], factor, round);
-                let f = _mm256_fmadd_ps(x[i], factor, _mm256_sub_ps(round, shifted));
-                let y = _mm256_fmadd_ps(_mm256_fmadd_ps(c3, f, c2), f, c1);
-                let y = _mm256_castps_si256(_mm256_fmadd_ps(y, f, c0));
-                let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
-                let power = _mm256_castsi256_ps(_mm256_add_epi32(y, n));
                 let counts = _mm256_cmp_ps::<_CMP_NLT_UQ>(x[i], _mm256_set1_ps(QUICK_LEAST));
-                _mm256_and_ps(power, counts)
+                let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted[i]));
+                let power = _mm256_add_epi32(_mm256_castps_si256(y[i]), n);
+                _mm256_and_ps(_mm256_castsi256_ps(power), counts)
             })
         }
     }

@@ -2,14 +2,12 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::scalar::{QUICK_LEAST, QUICK_POWERS};
+use super::scalar::QUICK_LEAST;
 use super::sums::{Bytes, Numbers, Pairs, Shorts, Sums};
 use super::vector::{ScoreTile, ValueTile, Vector, by_shape};
 use super::{AttendJob, Item, Kind, Scratch, blocked};
-use crate::math::ROUND;
 
 /// What 4-bit codes stand for, without their scale.
 const NIBBLES: [f32; 16] =
@@ -169,14 +167,8 @@ impl Vector for Avx512 {
     }
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn quick_exp(x: __m512) -> __m512 {
+    unsafe fn quick_power(y: __m512, shifted: __m512, x: __m512) -> __m512 {
         unsafe {
-            let [c0, c1, c2, c3] = QUICK_POWERS;
-            let splat = |c: f32| _mm512_set1_ps(c);
-            let shifted = _mm512_fmadd_ps(x, splat(LOG2_E), splat(ROUND));
-            let f = _mm512_fmadd_ps(x, splat(LOG2_E), _mm512_sub_ps(splat(ROUND), shifted));
-            let y = _mm512_fmadd_ps(splat(c3), f, splat(c2));
-            let y = _mm512_fmadd_ps(_mm512_fmadd_ps(y, f, splat(c1)), f, splat(c0));
             let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(QUICK_LEAST));
             let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
             let mut power = y;

@@ -219,7 +219,9 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
     };
     let rows = job.rows(item);
     for row in 0..rows {
-        ask_for(query((row + ROWS_AHEAD).min(rows - 1)).as_ptr(), dim);
+        if row + ROWS_AHEAD < rows {
+            ask_for(query(row + ROWS_AHEAD).as_ptr(), dim);
+        }
         let from = query(row);
         scratch.q_scale[row] = job.scale;
         match keys {

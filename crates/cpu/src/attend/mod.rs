@@ -512,14 +512,11 @@ unsafe fn finish(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scrat
         (item.row as usize + row / group) * job.out_stride + head * job.v_dim
     };
     let rows = job.rows(item);
-    let ask = |row: usize| {
-        for column in (0..if row < rows { job.v_dim } else { 0 }).step_by(GROUP) {
-            ask_to_write(job.out.start().wrapping_add(place(row) + column));
-        }
-    };
-    (0..ROWS_AHEAD).for_each(ask);
     for row in 0..rows {
-        ask(row + ROWS_AHEAD);
+        if row + ROWS_AHEAD < rows {
+            let ahead = job.out.start().wrapping_add(place(row + ROWS_AHEAD));
+            (0..job.v_dim).step_by(GROUP).for_each(|col| ask_to_write(ahead.wrapping_add(col)));
+        }
         let at = place(row);
         // SAFETY: the item's own columns.
         let out = unsafe { job.out.part(at..at + job.v_dim) };

@@ -44,7 +44,7 @@ pub(super) fn sinks_of<'a>(job: &AttendJob<'a>, item: &Item) -> Sinks<'a> {
 #[inline(always)]
 fn merge_rows(scratch: &mut Scratch, rows: usize, v_dim: usize) {
     if scratch.total_sum[..rows].iter().all(|&sum| sum == 0.0) {
-        // The first split: it is all there is.
+        // Nothing has joined yet: the split is the total.
         std::mem::swap(&mut scratch.out, &mut scratch.total_out);
         scratch.total_max[..rows].copy_from_slice(&scratch.max[..rows]);
         let sums = scratch.total_sum.iter_mut().zip(&scratch.sum);

@@ -53,8 +53,8 @@ pub(super) trait Vector: Sized {
     unsafe fn halves_apart(from: *const u16) -> Self::Float;
     /// The lanes of `halves_apart` in order.
     unsafe fn in_order(v: Self::Float) -> Self::Float;
-    /// e^x for x ≤ 0 or NaN to 7.5e-5, the bits of `scalar::quick_exp`.
-    unsafe fn quick_exp(x: Self::Float) -> Self::Float;
+    /// y·2ⁿ, y from 0.7 to 1.5 or NaN, where `shifted` is n + 1.5·2²³; 0 where `x` is below `QUICK_LEAST`.
+    unsafe fn quick_power(y: Self::Float, shifted: Self::Float, x: Self::Float) -> Self::Float;
     /// Rounded to bf16, ties up; p ≥ 0 or NaN.
     unsafe fn short(p: Self::Float) -> Self::Float;
     /// 16 f16s.

@@ -7,6 +7,7 @@ use tokenmill_ir::KvFormat;
 use super::blocked::{Chunk, in_tile};
 use super::codes::{code_scale, top};
 use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
+use super::scalar::QUICK_POWERS;
 use super::scratch::{Lanes, floats, shorts};
 use super::sums::Sums;
 use super::vector::Vector;
@@ -32,6 +33,21 @@ unsafe fn exp_of_negative<V: Vector>(x: V::Float) -> V::Float {
         let p = V::fma(p, r, V::splat(0.5));
         let y = V::add(V::fma(V::mul(r, r), p, r), V::splat(1.0));
         V::times_power(y, shifted)
+    }
+}
+
+/// The same to 7.5e-5, the bits of `scalar::quick_exp`.
+#[inline(always)]
+unsafe fn quick_exp<V: Vector>(x: V::Float) -> V::Float {
+    // SAFETY: registers only.
+    unsafe {
+        let [c0, c1, c2, c3] = QUICK_POWERS;
+        let (round, factor) = (V::splat(ROUND), V::splat(std::f32::consts::LOG2_E));
+        let shifted = V::fma(x, factor, round);
+        let f = V::fma(x, factor, V::sub(round, shifted));
+        let y = V::fma(V::splat(c3), f, V::splat(c2));
+        let y = V::fma(V::fma(y, f, V::splat(c1)), f, V::splat(c0));
+        V::quick_power(y, shifted, x)
     }
 }
 
@@ -260,7 +276,7 @@ unsafe fn weigh<V: Vector>(
         for group in groups {
             let s = s.add(group * GROUP);
             let x = V::sub(V::load(s), base);
-            let p = if short { V::short(V::quick_exp(x)) } else { exp_of_negative::<V>(x) };
+            let p = if short { V::short(quick_exp::<V>(x)) } else { exp_of_negative::<V>(x) };
             V::store(p, s);
             lanes = V::add(lanes, p);
         }
@@ -289,7 +305,7 @@ unsafe fn weigh_codes<V: Vector>(
         let mut lanes = V::splat(0.0);
         macro_rules! code_of {
             ($group:expr) => {{
-                let p = V::quick_exp(V::sub(V::load(s.add($group * GROUP)), base));
+                let p = quick_exp::<V>(V::sub(V::load(s.add($group * GROUP)), base));
                 lanes = V::add(lanes, p);
                 V::fma(p, V::load(sums.scaling.factors.as_ptr().add($group * GROUP)), zero)
             }};
