@@ -1,0 +1,1 @@
+//! What people type: commands, their limits and their words.

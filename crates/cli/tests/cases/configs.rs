@@ -1,0 +1,1 @@
+//! Configurations: keys in other places, sparse ones, ones that change the numbers.

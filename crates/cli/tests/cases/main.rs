@@ -1,0 +1,9 @@
+//! Files and requests that went wrong for somebody, each with the right value beside it
+//! (tests/cases/NAME/README.md), run through the program itself. A test is named as its folder.
+
+mod commands;
+mod configs;
+mod program;
+mod requests;
+mod stored;
+mod texts;

@@ -1,0 +1,1 @@
+//! Tokenizers, templates and what they are given.
