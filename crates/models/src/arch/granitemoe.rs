@@ -24,7 +24,7 @@ pub fn experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,
         width: h.expert_width()?,
-        act: GateAct::Plain(Act::Silu),
+        act: GateAct::Plain(h.activation(Act::Silu)?),
         score: RouteScore::SoftmaxOfTop,
         groups: None,
         normalise: false,

@@ -17,7 +17,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         true => h.meta().opt_f64(&h.own("", "attention.temperature_scale"))?,
         false => h.rope_number("llama_4_scaling_beta")?,
     };
-    let window = h.opt_u32(WINDOW)?;
+    let window = h.window()?;
     for (_, a) in model.attention_mut() {
         if let Some(window) = window {
             a.mask = Mask::Window(window);

@@ -52,6 +52,7 @@ mod starcoder2;
 use tokenmill_ir::Checkpoint;
 
 use crate::error::ModelError;
+use crate::flags;
 use crate::hyper::Hyper;
 use crate::spec::{ModelSpec, Output};
 
@@ -122,8 +123,8 @@ pub const ARCHS: &[Arch] = &[
 
 /// The spec of a checkpoint.
 pub fn spec_of(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
-    let hyper = Hyper::new(checkpoint);
-    let found = hyper.arch_name()?;
+    let hyper = Hyper::new(checkpoint)?;
+    let found = hyper.arch_name();
     let arch = ARCHS.iter().find(|a| a.spellings.contains(&found)).ok_or_else(|| {
         let known: Vec<&str> = ARCHS.iter().flat_map(|a| a.spellings).copied().collect();
         ModelError::UnknownArch { found: found.to_owned(), known: known.join(", ") }
@@ -134,5 +135,7 @@ pub fn spec_of(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
     if let (Some(kind), false) = (hyper.pooling()?, matches!(spec.output, Output::Score { .. })) {
         spec.output = Output::Pooled { kind, normalise: true };
     }
+    flags::check(&hyper, &spec)?;
+    hyper.check_all_read()?;
     Ok(spec)
 }

@@ -2,7 +2,7 @@
 
 use tokenmill_ir::{Act, GateAct, RouteScore};
 
-use super::{Arch, qwen3};
+use super::{Arch, qwen2, qwen3};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::{Experts, Ffn, GateUp, ModelSpec, Weigh};
@@ -10,7 +10,8 @@ use crate::spec::{Experts, Ffn, GateUp, ModelSpec, Weigh};
 pub const ARCH: Arch = Arch { name: "qwen3_moe", spellings: &["qwen3_moe", "qwen3moe"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
-    let mut model = qwen3::spec(h)?;
+    let mut model = qwen2::with_windows(h, |_| true)?;
+    qwen3::norms(h, &mut model)?;
     let experts = softmax_experts(h)?;
     let sparse = sparse_layers(h, model.layers.len())?;
     for (_, ffn) in model.ffn_mut().filter(|(i, _)| sparse[*i]) {
@@ -25,7 +26,7 @@ pub fn softmax_experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,
         width: h.expert_width()?,
-        act: GateAct::Plain(Act::Silu),
+        act: GateAct::Plain(h.activation(Act::Silu)?),
         score: RouteScore::Softmax,
         groups: None,
         normalise: h.meta().opt_bool("norm_topk_prob")?.unwrap_or(true),
