@@ -90,7 +90,7 @@ impl Class {
 }
 
 /// A value as the recording has it; what is none counts as null.
-fn literal(text: &str) -> MetaValue {
+pub(crate) fn literal(text: &str) -> MetaValue {
     if let Some(items) = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')) {
         let items = items.split(", ").filter(|t| !t.is_empty());
         return MetaValue::List(items.map(literal).collect());

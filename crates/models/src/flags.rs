@@ -1,7 +1,7 @@
 //! Flags of config.json beside the tensors of the file. Presence decides what is computed; a flag
 //! that says otherwise would make transformers leave a tensor out, so the two must agree.
 
-use tokenmill_ir::MetaValue;
+use tokenmill_ir::{Mask, MetaValue};
 
 use crate::error::ModelError;
 use crate::hyper::Hyper;
@@ -53,6 +53,7 @@ const NORMS: &[(&[&str], &str, Role)] = &[
 /// [`ModelError::Unsupported`] with the flag.
 pub fn check(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
     heads(h, spec)?;
+    causal(h, spec)?;
     let Some(class) = h.class() else { return Ok(()) };
     let layers = spec.layers.len();
     for (key, roles) in BIASES.iter().filter(|(key, _)| class.knows(key)) {
@@ -118,6 +119,25 @@ fn head(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
             Err(ModelError::unsupported("tie_word_embeddings", found))
         }
         _ => Ok(()),
+    }
+}
+
+/// GGUF says of some models whether tokens see those behind them.
+fn causal(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
+    let key = h.own("", "attention.causal");
+    let Some(said) = h.meta().opt_bool(&key)? else { return Ok(()) };
+    let branches = spec.layers.iter().flat_map(|l| &l.branches);
+    let mut mixers = branches.filter_map(|b| match &b.body {
+        Body::Mix(mixers) => Some(mixers),
+        _ => None,
+    });
+    let both = |m: &Mixer| match m {
+        Mixer::Attention(a) => matches!(a.mask, Mask::None | Mask::Around(_)),
+        _ => false,
+    };
+    match mixers.any(|m| m.iter().any(both)) == said {
+        true => Err(ModelError::unsupported(&key, said)),
+        false => Ok(()),
     }
 }
 

@@ -130,6 +130,12 @@ impl<'a> Hyper<'a> {
         self.class.as_ref()
     }
 
+    /// Keys of config.json that the family's configuration class does not know: what they ask is
+    /// passed over, as transformers does.
+    pub fn passed_over(&self) -> Vec<&str> {
+        neutral::unknown(&self.params).collect()
+    }
+
     /// Refuses keys of the file that nobody has read although they could matter.
     ///
     /// # Errors
@@ -329,7 +335,15 @@ impl<'a> Hyper<'a> {
             self.own("global_attn_every_n_layers", ""),
             self.own("full_attention_interval", "full_attention_interval"),
         ] {
-            every = self.params.get(&key).and_then(MetaValue::as_u32).unwrap_or(every);
+            every = match self.params.get(&key) {
+                Some(MetaValue::Str(name)) if !self.params.has("layer_types") => {
+                    return Err(ModelError::unsupported(
+                        &key,
+                        format!("{name} without layer_types"),
+                    ));
+                }
+                value => value.and_then(MetaValue::as_u32).unwrap_or(every),
+            };
         }
         let every = every.max(1) as usize;
         let usual = |i: usize| (i + usize::from(!first)).is_multiple_of(every);
@@ -372,12 +386,16 @@ impl<'a> Hyper<'a> {
     }
 
     /// Columns of a head: stated, or hidden over heads.
-    pub fn head_dim(&self) -> Result<u32, MetaError> {
+    pub fn head_dim(&self) -> Result<u32, ModelError> {
         // Where keys are latent, a head of the configuration is what is rotated of it.
         let rotated = self.params.opt_u32("qk_rope_head_dim")?.filter(|_| !self.is_gguf());
-        match rotated.map_or_else(|| self.opt_u32(HEAD_DIM), |d| Ok(Some(d)))? {
-            Some(d) => Ok(d),
-            None => Ok(self.u32(HIDDEN)? / self.u32(HEADS)?.max(1)),
+        match (rotated, self.opt_u32(HEAD_DIM)?) {
+            (Some(d), Some(other)) if d != other => {
+                let found = format!("{other} beside qk_rope_head_dim = {d}");
+                Err(ModelError::unsupported("head_dim", found))
+            }
+            (Some(d), _) | (None, Some(d)) => Ok(d),
+            (None, None) => Ok(self.u32(HIDDEN)? / self.u32(HEADS)?.max(1)),
         }
     }
 

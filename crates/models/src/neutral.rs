@@ -39,11 +39,7 @@ const NEUTRAL: &[Row] = &[
     ("reorder_and_upcast_attn", &[], "precision and order of an implementation"),
     ("deterministic_flash_attn", &[], "choice of an implementation"),
     ("vocab_size*", &[], "the rows of the embedding count"),
-    ("laurel_rank", &[], "the tensor's rows count"),
     ("num_mtp_layers", &[], "layers that only draft are not computed"),
-    ("mamba_expand", &[], "heads and their columns are stated, the projection must have as many"),
-    ("mamba_d_ssm", &[], "heads and their columns are stated, the projection must have as many"),
-    ("expand", &[], "heads and their columns are stated, the projection must have as many"),
     ("summary_*", &[], "of a head that is not computed"),
     ("sparse_pred*", &[], "of a head that is not computed"),
     ("decoder_bias", &[], "of a head that is not computed"),
@@ -114,6 +110,15 @@ const GGUF: &[Row] = &[
     ("n_deepstack_layers", &[], "inputs of images"),
     ("classifier.*", &[], "of a head; read where it is computed"),
     ("pooling_type", &[], "read for every model"),
+    ("vision.*", &[], "of images"),
+    ("mm.*", &[], "of images"),
+    ("clip.*", &[], "of images"),
+    ("feed_forward_length", &["0"], "no feed-forward part"),
+    ("attention.head_count*", &["0"], "no attention"),
+    ("attention.max_alibi_bias", &["0"], "no such biases"),
+    ("attention.clamp_kqv", &["0"], "no bounds"),
+    ("attention.sliding_window", &["0"], "no windows"),
+    ("ssm.dt_b_c_rms", &["false"], "no such norms"),
 ];
 
 /// Refuses what the file says and nobody has read.

@@ -157,7 +157,9 @@ impl Hyper<'_> {
     /// Rotary base; `kind` selects the entry of configs that keep one per layer type.
     pub fn theta(&self, kind: &str) -> Result<f64, ModelError> {
         if self.is_gguf() {
-            return Ok(self.meta().opt_f64(&self.own("", "rope.freq_base"))?.unwrap_or(10_000.0));
+            let base = |key: &str| self.meta().opt_f64(&self.own("", key));
+            let theta = base("rope.freq_base")?.or(base("rope.global.freq_base")?);
+            return Ok(theta.unwrap_or(10_000.0));
         }
         let kind = if kind.is_empty() && self.by_kind() { "full_attention" } else { kind };
         let inside = self.rope_map(kind)?.opt_f64("rope_theta")?;

@@ -17,6 +17,9 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         "group_limited_greedy" => Some(1),
         other => return Err(ModelError::unsupported("topk_method", other)),
     };
+    if let (Some(_), None) = (best, h.meta().opt_u32("n_group")?) {
+        return Err(ModelError::unsupported("topk_method", "group_limited_greedy without n_group"));
+    }
     if h.meta().opt_bool("norm_topk_prob")?.unwrap_or(false) {
         // transformers passes it over, the models' own code takes no scaling factor then.
         return Err(ModelError::unsupported("norm_topk_prob", true));

@@ -3,7 +3,7 @@
 
 use tokenmill_ir::{Act, GateAct, GroupRule, RopePairing, RouteScore};
 
-use super::{Arch, llama};
+use super::{Arch, llama, qwen3_moe};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::rotary::yarn_magnitude;
@@ -88,10 +88,7 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
         return Err(ModelError::unsupported(&h.own("n_group", "expert_group_count"), found));
     }
     let normalise = m.opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?;
-    let score = match m.opt_u32(&h.own("", "expert_gating_func"))? {
-        Some(1) => RouteScore::Softmax,
-        _ => RouteScore::Sigmoid,
-    };
+    let score = qwen3_moe::scoring(h, RouteScore::Sigmoid)?;
     let experts = Experts {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,

@@ -37,7 +37,11 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
 /// The rotary base of windowed layers.
 pub fn local_theta(h: &Hyper<'_>) -> Result<f64, ModelError> {
     match h.is_gguf() {
-        true => Ok(h.meta().opt_f64(&h.own("", "rope.freq_base_swa"))?.unwrap_or(10_000.0)),
+        true => {
+            let base = |key: &str| h.meta().opt_f64(&h.own("", key));
+            let theta = base("rope.freq_base_swa")?.or(base("rope.local.freq_base")?);
+            Ok(theta.unwrap_or(10_000.0))
+        }
         false => h.theta("sliding_attention"),
     }
 }

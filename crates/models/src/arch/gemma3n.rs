@@ -50,11 +50,15 @@ fn streams(h: &Hyper<'_>, norm: Norm) -> Result<Streams, ModelError> {
     if active != 0 {
         return Err(ModelError::unsupported("altup_active_idx", active));
     }
+    // llama.cpp's files do not say it.
+    let rank = u32::try_from(find(h.checkpoint(), Role::LowRankDown, 0)?.rows()).unwrap_or(0);
+    if let Some(other) = m.opt_u32("laurel_rank")?.filter(|r| *r != rank) {
+        return Err(ModelError::unsupported("laurel_rank", format!("{other} beside {rank} rows")));
+    }
     Ok(Streams {
         count: m.opt_u32(&h.own("altup_num_inputs", "altup.num_inputs"))?.unwrap_or(4),
         norm,
-        // llama.cpp's files do not say it.
-        rank: u32::try_from(find(h.checkpoint(), Role::LowRankDown, 0)?.rows()).unwrap_or(0),
+        rank,
         scaled: m.opt_bool("altup_correct_scale")?.unwrap_or(true),
     })
 }

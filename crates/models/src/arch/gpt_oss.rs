@@ -2,7 +2,7 @@
 
 use tokenmill_ir::{GateAct, RopePairing, RouteScore};
 
-use super::{Arch, llama, mistral};
+use super::{Arch, llama, mistral, qwen3_moe};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::{Experts, Ffn, GateUp, ModelSpec, RopeScaling, RopeSpec, Weigh};
@@ -29,7 +29,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         top: h.u32(EXPERTS_USED)?,
         width: h.expert_width()?,
         act: GateAct::Clamped { alpha, limit },
-        score: RouteScore::SoftmaxOfTop,
+        score: qwen3_moe::scoring(h, RouteScore::SoftmaxOfTop)?,
         groups: None,
         normalise: false,
         scale: 1.0,

@@ -2,7 +2,7 @@
 
 use tokenmill_ir::{Act, GateAct, RouteScore};
 
-use super::{Arch, granite};
+use super::{Arch, granite, qwen3_moe};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::{Experts, Ffn, GateUp, ModelSpec, SharedExpert, Weigh};
@@ -25,7 +25,7 @@ pub fn experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
         top: h.u32(EXPERTS_USED)?,
         width: h.expert_width()?,
         act: GateAct::Plain(h.activation(Act::Silu)?),
-        score: RouteScore::SoftmaxOfTop,
+        score: qwen3_moe::scoring(h, RouteScore::SoftmaxOfTop)?,
         groups: None,
         normalise: false,
         scale: 1.0,

@@ -3,7 +3,7 @@
 
 use tokenmill_ir::{Act, GateAct, Growth, Mask, MetaValue, RopePairing, RouteScore};
 
-use super::{Arch, llama, smollm3};
+use super::{Arch, llama, qwen3_moe, smollm3};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::*;
@@ -69,7 +69,7 @@ fn feed_forward(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> 
         top: h.opt_u32(EXPERTS_USED)?.unwrap_or(1),
         width,
         act: GateAct::Plain(act),
-        score: RouteScore::Sigmoid,
+        score: qwen3_moe::scoring(h, RouteScore::Sigmoid)?,
         groups: None,
         normalise: false,
         scale: 1.0,

@@ -49,10 +49,10 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
 
 /// Columns of all heads of a scan.
 fn inner(h: &Hyper<'_>) -> Result<u32, ModelError> {
-    match h.meta().opt_u32("mamba_d_ssm")? {
-        Some(width) => Ok(width),
-        None => Ok(h.meta().opt_u32("mamba_expand")?.unwrap_or(2) * h.u32(HIDDEN)?),
-    }
+    let m = h.meta();
+    let expand = m.opt_u32("mamba_expand")?.or(m.opt_u32("expand")?).unwrap_or(2);
+    let usual = expand.saturating_mul(h.u32(HIDDEN)?);
+    Ok(m.opt_u32("mamba_d_ssm")?.unwrap_or(usual))
 }
 
 /// The scan with a gated norm of its output, over each group.
@@ -70,6 +70,11 @@ pub fn mixer(h: &Hyper<'_>, keys: &Keys, eps: f32) -> Result<Mamba, ModelError> 
             None => m.u32(keys.head_dim)?,
         },
     };
+    let all = heads.saturating_mul(head_dim);
+    if !h.is_gguf() && inner(h)? != all {
+        let found = format!("{head_dim} for {heads} heads in {} columns", inner(h)?);
+        return Err(ModelError::unsupported(keys.head_dim, found));
+    }
     let groups = read(keys.groups, "ssm.group_count")?;
     if groups == 0 || heads % groups != 0 {
         return Err(ModelError::unsupported(keys.groups, format!("{groups} for {heads} heads")));
