@@ -32,6 +32,13 @@ SKIPPED = {
     "reorder_and_upcast_attn": "all is f32 here",
 }
 
+# Keys that are never taken out, with the reason.
+KEPT = {
+    "pad_token_id": "the default lies beyond these small vocabularies",
+    "vocab_size": "the rows of the embedding say it too",
+    "vocab_size_per_layer_input": "the rows of the embedding say it too",
+}
+
 ACTIVATIONS = ["silu", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu", "relu2", "sigmoid",
                "quick_gelu"]
 
@@ -57,7 +64,7 @@ VALUES = {
     "rotary_dim": [4, 8], "rotary_emb_base": [700.0], "rotary_emb_fraction": [0.5],
     "rope_theta": [700.0, 1000000.0, None], "default_theta": [700.0],
     "rope_local_base_freq": [700.0], "global_rope_theta": [700.0], "local_rope_theta": [700.0],
-    "time_step_limit": [[0.3, 0.6], [0.0, "Infinity"]], "time_step_min": [0.2],
+    "time_step_limit": [[0.3, 0.6], [0.0, {"__float__": "Infinity"}]], "time_step_min": [0.2],
     "time_step_max": [0.3], "time_step_floor": [0.3], "time_step_rank": [3],
     "mlp_only_layers": [[], [0], [1]], "moe_layers": [[], [0]], "no_rope_layers": [[], [1, 1, 1, 1]],
     "full_attn_idxs": [[0]], "attn_scale": [0.9], "floor_scale": [3.0, 25],
@@ -253,7 +260,7 @@ def of_keys(conf, keys, full, every):
             for value in values_of_key(key, present, full):
                 if value != now or type(value) is not type(now):
                     yield {key: value}, []
-        if every and key in present_keys and not key.endswith("token_id"):
+        if every and key in present_keys and key not in KEPT:
             yield {}, [key]
 
 
