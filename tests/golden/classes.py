@@ -7,7 +7,7 @@ and what it takes where config.json is silent.
 A section is a class: `[model_type other…]`, the others being models around it whose text part has
 this class where they do not say its type. Lines of a section:
 
-    key = value       a field and its default (JSON); null: there is none
+    key = value       a field and its default (JSON); null: there is none; `| null`: may be null too
     key -> field      another name of a field
     key ?             read where present, by the class or its model, without being a field
     rope.theta = x    default of the rotary base, for one kind of layer where that stands behind
@@ -90,7 +90,9 @@ def section(kind, around):
     if rotates:
         optional |= set(ROPE)
     lines = [f"[{' '.join([kind, *around])}]"]
-    lines += [f"{k} = {literal(v)}" for k, v in sorted(fields.items())]
+    empty = {f.name for f in dataclasses.fields(cls) if "None" in str(f.type)}
+    lines += [f"{k} = {literal(v)}" + " | null" * (k in empty and v is not None)
+              for k, v in sorted(fields.items())]
     names = dict(spelling(pair, fields) for pair in cls.attribute_map.items())
     names = {k: v for k, v in names.items() if v in fields} | OWN_NAMES.get(kind, {})
     lines += [f"{k} -> {v}" for k, v in sorted(names.items())]

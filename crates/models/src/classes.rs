@@ -15,6 +15,7 @@ pub struct Class {
     pub fields: Meta,
     names: Vec<(&'static str, &'static str)>,
     optional: Vec<&'static str>,
+    nullable: Vec<&'static str>,
     rotation: Meta,
 }
 
@@ -27,10 +28,14 @@ impl Class {
         let (names, lines) = found.find(|(names, _)| is(names))?;
         let name = names.split(' ').next()?;
         let (mut fields, mut rotation) = (Meta::new(), Meta::new());
-        let (mut names, mut optional) = (Vec::new(), Vec::new());
+        let (mut names, mut optional, mut nullable) = (Vec::new(), Vec::new(), Vec::new());
         for line in lines.lines() {
             if let Some((key, value)) = line.split_once(" = ") {
-                let value = literal(value);
+                let may_be_null = value.strip_suffix(" | null");
+                let value = literal(may_be_null.unwrap_or(value));
+                if may_be_null.is_some() || value == MetaValue::Null {
+                    nullable.push(key);
+                }
                 match key.strip_prefix("rope.") {
                     Some(key) => rotation.insert(key.to_owned(), value),
                     None => fields.insert(key.to_owned(), value),
@@ -41,7 +46,7 @@ impl Class {
                 optional.push(key);
             }
         }
-        Some(Self { name, fields, names, optional, rotation })
+        Some(Self { name, fields, names, optional, nullable, rotation })
     }
 
     /// The field a key stands for.
@@ -57,6 +62,12 @@ impl Class {
     /// Whether it reads that key where it is present, without its being a field.
     pub fn reads(&self, key: &str) -> bool {
         self.optional.contains(&key)
+    }
+
+    /// Whether that key may be null.
+    pub fn allows_null(&self, key: &str) -> bool {
+        let stretch = ["rope_scaling", "original_max_position_embeddings", "partial_rotary_factor"];
+        self.nullable.contains(&key) || (self.reads(key) && stretch.contains(&key))
     }
 
     /// Whether kinds of layers have rotations of their own.
@@ -117,7 +128,10 @@ mod tests {
         for line in RECORDED.lines().filter(|l| !l.is_empty() && !l.starts_with(['#', '['])) {
             let known = match line.split_once(" = ") {
                 Some((_, "null")) => true,
-                Some((_, value)) => literal(value) != MetaValue::Null,
+                Some((_, value)) => {
+                    let value = value.strip_suffix(" | null").unwrap_or(value);
+                    literal(value) != MetaValue::Null
+                }
                 None => line.contains(" -> ") || line.ends_with(" ?"),
             };
             assert!(known, "{line}");

@@ -8,7 +8,7 @@ use crate::hyper::Hyper;
 use crate::names::{Role, bias_of, find_opt};
 use crate::spec::{Body, Mixer, ModelSpec, Output};
 
-/// Flags for biases, and whose. A bias that is absent where the flag is set is zero.
+/// Flags for biases, and whose.
 const BIASES: &[(&str, &[Role])] = &[
     (
         "attention_bias",
@@ -57,20 +57,22 @@ pub fn check(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
     let Some(class) = h.class() else { return Ok(()) };
     let layers = spec.layers.len();
     for (key, roles) in BIASES.iter().filter(|(key, _)| class.knows(key)) {
-        if h.meta().opt_bool(key)?.unwrap_or(true) {
-            continue;
-        }
+        let Some(said) = h.meta().opt_bool(key)? else { continue };
         // Where outputs have a flag of their own, this one is not theirs.
-        let own = |role: &&Role| {
-            **role != Role::O || *key == "attention_out_bias" || !class.knows("attention_out_bias")
-        };
-        for (role, layer) in roles.iter().filter(own).flat_map(|r| (0..layers).map(move |l| (r, l)))
-        {
-            let tensor = find_opt(h.checkpoint(), *role, layer, 0);
-            if let Some(bias) = tensor.and_then(|t| bias_of(h.checkpoint(), t)) {
+        let others = *key != "attention_out_bias" && class.knows("attention_out_bias");
+        let own = roles.iter().filter(|role| **role != Role::O || !others);
+        let found =
+            own.flat_map(|r| (0..layers).map(move |l| (*r, l))).find_map(|(role, layer)| {
+                let tensor = find_opt(h.checkpoint(), role, layer, 0)?;
+                bias_of(h.checkpoint(), tensor)
+            });
+        match (said, found) {
+            (false, Some(bias)) => {
                 let found = format!("false beside a tensor '{}'", bias.name);
                 return Err(ModelError::unsupported(key, found));
             }
+            (true, None) => return Err(ModelError::unsupported(key, "true without such tensors")),
+            _ => {}
         }
     }
     for (_, key, role) in NORMS.iter().filter(|(families, ..)| families.contains(&class.name)) {

@@ -54,6 +54,11 @@ impl Params {
                 }
                 continue;
             }
+            if let (Some(class), MetaValue::Null) = (class, value)
+                && !class.allows_null(class.field(key))
+            {
+                return Err(ModelError::unsupported(key, "null"));
+            }
             let field = class.map_or(key, |c| c.field(key)).to_owned();
             if values.insert(field.clone(), value.clone()).is_some_and(|old| old != *value) {
                 let twice = format!("{} (another name of '{field}' says otherwise)", shown(value));

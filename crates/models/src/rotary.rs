@@ -279,6 +279,8 @@ impl Hyper<'_> {
         let phi3 = self.class().is_some_and(|c| c.name == "phi3");
         let name = match name {
             "su" | "yarn" if phi3 => "longrope",
+            "default" | "longrope" => name,
+            other if phi3 => return Err(ModelError::unsupported("rope_type", other)),
             name => name,
         };
         let Some((_, own)) = TYPES.iter().find(|(n, _)| *n == name) else {
@@ -286,6 +288,9 @@ impl Hyper<'_> {
         };
         let grows = self.class().is_some_and(|c| c.name == "ministral3");
         for (key, value) in map.iter() {
+            if (key, value) == ("rope_theta", &MetaValue::Null) {
+                return Err(ModelError::unsupported(key, "null"));
+            }
             let read = ALWAYS.contains(&key)
                 || own.contains(&key)
                 || (grows && key == "llama_4_scaling_beta");

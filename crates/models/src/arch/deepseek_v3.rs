@@ -80,6 +80,12 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
         m.opt_u32(&h.own("n_group", "expert_group_count"))?,
         m.opt_u32(&h.own("topk_group", "expert_group_used_count"))?,
     );
+    let needed = h.class().is_some_and(|c| c.name != "deepseek_v2");
+    for (key, value) in [("n_group", count), ("topk_group", keep)] {
+        if needed && value.is_none() {
+            return Err(ModelError::unsupported(key, "null"));
+        }
+    }
     let groups = count.zip(keep).map(|(groups, keep)| GroupRule { groups, keep, best: 2 });
     if let Some(g) = groups
         && (g.groups == 0 || h.u32(EXPERTS)? % g.groups != 0 || g.keep > g.groups || g.keep == 0)

@@ -17,6 +17,9 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         true => h.meta().opt_f64(&h.own("", "attention.temperature_scale"))?,
         false => h.rope_number("llama_4_scaling_beta")?,
     };
+    if beta.is_none() && !h.is_gguf() {
+        return Err(ModelError::unsupported("llama_4_scaling_beta", "absent beside rope_type"));
+    }
     let window = h.window()?;
     let length = h.meta().opt_f64(&h.own("", "attention.temperature_length"))?;
     for (_, a) in model.attention_mut() {

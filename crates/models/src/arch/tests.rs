@@ -48,7 +48,13 @@ fn checkpoint(container: Container, meta: Meta, names: &[&str]) -> Checkpoint {
 fn hf(family: &str, lines: &str) -> Result<ModelSpec, ModelError> {
     let usual = "num_hidden_layers = 4\nhidden_size = 64\nnum_attention_heads = 4\n";
     let text = format!("model_type = \"{family}\"\n{usual}{lines}");
-    let names = ["model.embed_tokens.weight", "model.layers.0.post_attention_layernorm.weight"];
+    let mut names =
+        vec!["model.embed_tokens.weight", "model.layers.0.post_attention_layernorm.weight"];
+    // Families whose flag for biases is usually set.
+    if ["gpt_oss", "gpt_neox", "starcoder2", "qwen2_moe"].contains(&family) {
+        let of = ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.q_proj.bias"];
+        names.extend(of);
+    }
     spec_of(&checkpoint(Container::Hf, meta(&text), &names))
 }
 
@@ -144,6 +150,11 @@ fn what_is_not_computed_is_refused_by_name() {
         ("gemma3_text", "rope_parameters/rope_theta = 500.0", "rope_parameters.rope_theta"),
         ("olmo3", "rope_theta = 10000.0", "rope_theta"),
         ("olmoe", "clip_qkv = 5.0", "clip_qkv"),
+        ("llama", "attention_bias = true", "attention_bias"),
+        ("starcoder2", "use_bias = false", "use_bias"),
+        ("llama", "rope_theta = null", "rope_theta"),
+        ("qwen2", "rms_norm_eps = null", "rms_norm_eps"),
+        ("mamba2", "expand = 3", "head_dim"),
         ("cohere", "use_qk_norm = true", "use_qk_norm"),
         ("gpt2", "add_cross_attention = true", "add_cross_attention"),
         ("bert", "is_decoder = true", "is_decoder"),
