@@ -57,7 +57,7 @@ impl Hyper<'_> {
             && factors.len() != dims as usize / 2
         {
             let found = format!("{} numbers for {} pairs", factors.len(), dims / 2);
-            return Err(ModelError::unsupported("short_factor", found));
+            return Err(ModelError::unsupported(&self.rope_key("", "short_factor"), found));
         }
         let spec = RopeSpec { dims, theta: self.theta("")?, pairing, scaling };
         match rope(&spec, None).inv_freq.iter().all(|f| f.is_finite()) {
@@ -71,8 +71,8 @@ impl Hyper<'_> {
         let (key, dims) = match self.is_gguf() {
             true => (self.name(ROPE_DIMS), self.opt_u32(ROPE_DIMS)?.unwrap_or(head_dim)),
             false => {
-                let part = self.part(head_dim)?;
-                ("partial_rotary_factor".to_owned(), (f64::from(head_dim) * part) as u32)
+                let (key, part) = self.part(head_dim)?;
+                (key, (f64::from(head_dim) * part) as u32)
             }
         };
         if dims == 0 || dims % 2 != 0 || dims > head_dim {
@@ -82,31 +82,43 @@ impl Hyper<'_> {
         Ok(dims)
     }
 
-    /// The rotated part of a head.
-    fn part(&self, head_dim: u32) -> Result<f64, ModelError> {
+    /// The rotated part of a head, and the key that says so.
+    fn part(&self, head_dim: u32) -> Result<(String, f64), ModelError> {
         let params = self.meta();
         let mut part = self.rope_map("")?.opt_f64("partial_rotary_factor")?;
         let own = self.class().is_some_and(|c| c.reads("rotary_pct"));
-        let key = if own { "rotary_pct" } else { "partial_rotary_factor" };
-        part = part.or(params.opt_f64(key)?);
+        let top = if own { "rotary_pct" } else { "partial_rotary_factor" };
+        let mut key = match part {
+            Some(_) => self.rope_key("", "partial_rotary_factor"),
+            None => top.to_owned(),
+        };
+        part = part.or(params.opt_f64(top)?);
         if let (None, Some(dims)) = (part, params.opt_f64("rotary_dim")?) {
-            part = Some(dims / f64::from(head_dim.max(1)));
+            (key, part) = ("rotary_dim".to_owned(), Some(dims / f64::from(head_dim.max(1))));
         }
-        let Some(class) = self.class() else { return Ok(part.unwrap_or(1.0)) };
-        match (part, class.partial()) {
-            (part, Some(usual)) => Ok(part.unwrap_or(usual)),
+        let usual = self.class().map_or(Some(1.0), |c| c.partial());
+        match (part, usual) {
+            (part, Some(usual)) => Ok((key, part.unwrap_or(usual))),
             // (The part of such a rotation is one of its frequencies.)
-            (Some(_), None) if self.rope_type("")?.1 == "proportional" => Ok(1.0),
-            (Some(part), None) if part != 1.0 => {
-                Err(ModelError::unsupported("partial_rotary_factor", part))
-            }
-            _ => Ok(1.0),
+            (Some(_), None) if self.rope_type("")?.1 == "proportional" => Ok((key, 1.0)),
+            (Some(part), None) if part != 1.0 => Err(ModelError::unsupported(&key, part)),
+            _ => Ok((key, 1.0)),
         }
     }
 
     /// Whether kinds of layers have rotations of their own.
     fn by_kind(&self) -> bool {
         self.class().is_some_and(|c| c.rotates_by_kind())
+    }
+
+    /// The full name of a key of the map that describes the rotation of a kind of layer.
+    fn rope_key(&self, kind: &str, key: &str) -> String {
+        match (self.meta().map("rope_scaling"), self.by_kind()) {
+            (Some(_), _) => format!("rope_scaling.{key}"),
+            (None, true) if kind.is_empty() => format!("rope_parameters.full_attention.{key}"),
+            (None, true) => format!("rope_parameters.{kind}.{key}"),
+            (None, false) => format!("rope_parameters.{key}"),
+        }
     }
 
     /// The map of config.json that describes the rotation of a kind of layer.
@@ -121,7 +133,9 @@ impl Hyper<'_> {
             let map = scaling.or(whole).cloned().unwrap_or_else(|| default(kind));
             let nested = map.iter().find(|(_, v)| matches!(v, MetaValue::Map(_)));
             return match nested {
-                Some((at, map)) => Err(ModelError::unsupported(at, shown(map))),
+                Some((at, map)) => {
+                    Err(ModelError::unsupported(&self.rope_key(kind, at), shown(map)))
+                }
                 None => Ok(map),
             };
         }
@@ -280,24 +294,26 @@ impl Hyper<'_> {
         let name = match name {
             "su" | "yarn" if phi3 => "longrope",
             "default" | "longrope" => name,
-            other if phi3 => return Err(ModelError::unsupported("rope_type", other)),
+            other if phi3 => {
+                return Err(ModelError::unsupported(&self.rope_key(kind, "rope_type"), other));
+            }
             name => name,
         };
         let Some((_, own)) = TYPES.iter().find(|(n, _)| *n == name) else {
-            return Err(ModelError::unsupported("rope_type", name));
+            return Err(ModelError::unsupported(&self.rope_key(kind, "rope_type"), name));
         };
         let grows = self.class().is_some_and(|c| c.name == "ministral3");
         for (key, value) in map.iter() {
             if (key, value) == ("rope_theta", &MetaValue::Null) {
-                return Err(ModelError::unsupported(key, "null"));
+                return Err(ModelError::unsupported(&self.rope_key(kind, key), "null"));
             }
             let read = ALWAYS.contains(&key)
                 || own.contains(&key)
                 || (grows && key == "llama_4_scaling_beta");
             let neutral = matches!(shown(value).as_str(), "null" | "1" | "false");
             if !read && !neutral {
-                let key = format!("{key} of rope_type '{name}'");
-                return Err(ModelError::unsupported(&key, shown(value)));
+                let found = format!("{} with rope_type '{name}'", shown(value));
+                return Err(ModelError::unsupported(&self.rope_key(kind, key), found));
             }
         }
         let name = name.to_owned();
@@ -308,7 +324,8 @@ impl Hyper<'_> {
         let (map, name) = self.rope_type(kind)?;
         let number = |key: &str| map.opt_f64(key);
         let needed = |key: &str| -> Result<f64, ModelError> {
-            map.opt_f64(key)?.ok_or_else(|| MetaError::Missing { key: key.to_owned() }.into())
+            map.opt_f64(key)?
+                .ok_or_else(|| MetaError::Missing { key: self.rope_key(kind, key) }.into())
         };
         match name.as_str() {
             // Up to the model's context, where it ends here, `dynamic` is no stretching.
@@ -322,10 +339,7 @@ impl Hyper<'_> {
             }),
             "proportional" => {
                 if let Some(factor) = number("factor")?.filter(|f| *f != 1.0) {
-                    return Err(ModelError::unsupported(
-                        "factor of a proportional rotation",
-                        factor,
-                    ));
+                    return Err(ModelError::unsupported(&self.rope_key(kind, "factor"), factor));
                 }
                 let part = number("partial_rotary_factor")?.unwrap_or(1.0);
                 Ok(RopeScaling::Proportional { part })
