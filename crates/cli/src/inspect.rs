@@ -42,6 +42,10 @@ fn summary(out: &mut Vec<u8>, path: &std::path::Path, lowered: &Lowered) -> std:
     writeln!(out, "context       {} tokens", spec.context)?;
     writeln!(out, "cache         {} a token (int16)", size(token))?;
     writeln!(out, "program       {} ops", program.ops.len())?;
+    let unknown = lowered.passed_over();
+    if !unknown.is_empty() {
+        writeln!(out, "passed over   {} (nobody knows these keys)", unknown.join(", "))?;
+    }
     let mut formats: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for t in tensors {
         let entry = formats.entry(t.format.name()).or_default();

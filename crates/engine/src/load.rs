@@ -6,7 +6,7 @@ use thiserror::Error;
 use tokenmill_backend::{Backend, DeviceError, Executable, WeightHandle};
 use tokenmill_files::{LoadError, OpenModel};
 use tokenmill_ir::{KvFormat, Limits, Program};
-use tokenmill_models::{ModelError, ModelSpec, lower, spec_of};
+use tokenmill_models::{Hyper, ModelError, ModelSpec, lower, spec_of};
 
 use crate::draft_model::DraftModel;
 use crate::plan::{Fit, fit};
@@ -77,6 +77,14 @@ pub struct Lowered {
     pub spec: ModelSpec,
     /// What is computed.
     pub program: Program,
+}
+
+impl Lowered {
+    /// Keys of its configuration that nobody knows, which were passed over.
+    pub fn passed_over(&self) -> Vec<String> {
+        let hyper = Hyper::new(&self.files.checkpoint);
+        hyper.map(|h| h.passed_over().into_iter().map(str::to_owned).collect()).unwrap_or_default()
+    }
 }
 
 /// A model on a device.

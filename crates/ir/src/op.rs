@@ -238,13 +238,16 @@ pub enum RouteScore {
 }
 
 /// Group-limited routing: experts fall into `groups` equal groups; only the `keep` groups with the
-/// greatest sum of their two best (biased) scores take part (DeepSeek-V3, arXiv 2412.19437).
+/// greatest sum of their `best` best (biased) scores take part (two: DeepSeek-V3, arXiv 2412.19437;
+/// one: DeepSeek-V2, arXiv 2405.04434).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupRule {
     /// Number of groups.
     pub groups: u32,
     /// Groups kept.
     pub keep: u32,
+    /// Experts that speak for their group, one or two.
+    pub best: u32,
 }
 
 /// How tokens choose experts.

@@ -1,9 +1,11 @@
 //! Typed reading of hyper-parameters in both spellings: one table of keys, one reader.
 
-use tokenmill_ir::{Checkpoint, Container, Meta, MetaError, MetaValue, PoolKind};
+use tokenmill_ir::{Act, Checkpoint, Container, MetaError, MetaValue, PoolKind};
 
+use crate::classes::Class;
 use crate::error::ModelError;
-use crate::spec::RopeScaling;
+use crate::neutral;
+use crate::params::{Params, shown, source};
 
 /// A hyper-parameter's names: in config.json (first present wins) and in GGUF (after the
 /// architecture's prefix).
@@ -64,8 +66,6 @@ keys! {
     /// Inner width of the shared expert.
     SHARED_FFN = ["shared_expert_intermediate_size", "shared_intermediate_size"],
         "expert_shared_feed_forward_length";
-    /// Rotary base.
-    THETA = ["rope_theta", "rotary_emb_base"], "rope.freq_base";
     /// Rotated columns.
     ROPE_DIMS = ["rotary_dim"], "rope.dimension_count";
 }
@@ -74,35 +74,40 @@ keys! {
 #[derive(Debug, Clone)]
 pub struct Hyper<'a> {
     checkpoint: &'a Checkpoint,
-    meta: &'a Meta,
+    params: Params,
+    class: Option<Class>,
+    arch: String,
     prefix: String,
 }
 
 impl<'a> Hyper<'a> {
     /// A reader; for multimodal Hugging Face configs the text part.
-    pub fn new(checkpoint: &'a Checkpoint) -> Self {
-        let mut meta = &checkpoint.meta;
+    ///
+    /// # Errors
+    /// [`ModelError::Meta`] where the file names no architecture, [`ModelError::Unsupported`] where
+    /// it gives one key two values.
+    pub fn new(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
         let mut prefix = String::new();
-        match checkpoint.container {
+        let (arch, class) = match checkpoint.container {
             Container::Gguf => {
-                let arch = meta.str("general.architecture").unwrap_or_default();
+                let arch = checkpoint.meta.str("general.architecture")?;
                 prefix = format!("{arch}.");
+                (arch, None)
             }
             Container::Hf => {
-                if let Some(MetaValue::Map(text)) = meta.get("text_config") {
-                    meta = text;
-                }
+                let own = source(checkpoint).opt_str("model_type")?;
+                let kind = own.map_or_else(|| checkpoint.meta.str("model_type"), Ok)?;
+                (kind, Class::of(kind))
             }
-        }
-        Self { checkpoint, meta, prefix }
+        };
+        let params = Params::of(checkpoint, class.as_ref())?;
+        let arch = class.as_ref().map_or(arch, |c| c.name).to_owned();
+        Ok(Self { checkpoint, params, class, arch, prefix })
     }
 
-    /// The architecture's name as the file spells it.
-    pub fn arch_name(&self) -> Result<&'a str, MetaError> {
-        match self.checkpoint.container {
-            Container::Gguf => self.meta.str("general.architecture"),
-            Container::Hf => self.meta.str("model_type"),
-        }
+    /// The architecture's name as the file spells it, or its configuration class.
+    pub fn arch_name(&self) -> &str {
+        &self.arch
     }
 
     /// Whether the checkpoint is GGUF.
@@ -116,8 +121,27 @@ impl<'a> Hyper<'a> {
     }
 
     /// The metadata of the language model, for keys only one architecture has.
-    pub fn meta(&self) -> &'a Meta {
-        self.meta
+    pub fn meta(&self) -> &Params {
+        &self.params
+    }
+
+    /// The configuration class of the family, for config.json.
+    pub fn class(&self) -> Option<&Class> {
+        self.class.as_ref()
+    }
+
+    /// Keys of config.json that the family's configuration class does not know: what they ask is
+    /// passed over, as transformers does.
+    pub fn passed_over(&self) -> Vec<&str> {
+        neutral::unknown(&self.params).collect()
+    }
+
+    /// Refuses keys of the file that nobody has read although they could matter.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] with the first of them.
+    pub fn check_all_read(&self) -> Result<(), ModelError> {
+        neutral::check(&self.params, self.class.as_ref(), &self.prefix)
     }
 
     /// Whether the file is one that scores sequences with one number (a reranker).
@@ -133,7 +157,7 @@ impl<'a> Hyper<'a> {
         }
         let labels = match self.checkpoint.meta.get("id2label") {
             Some(MetaValue::Map(labels)) => labels.iter().count(),
-            _ => self.meta.opt_u32("num_labels")?.unwrap_or(2) as usize,
+            _ => self.checkpoint.meta.opt_u32("num_labels")?.unwrap_or(2) as usize,
         };
         match labels {
             1 => Ok(true),
@@ -151,7 +175,7 @@ impl<'a> Hyper<'a> {
     pub fn pooling(&self) -> Result<Option<PoolKind>, ModelError> {
         if self.is_gguf() {
             let key = format!("{}pooling_type", self.prefix);
-            return match self.meta.opt_u32(&key)? {
+            return match self.params.opt_u32(&key)? {
                 None | Some(0) => Ok(None),
                 Some(1) => Ok(Some(PoolKind::Mean)),
                 Some(2) => Ok(Some(PoolKind::First)),
@@ -191,33 +215,36 @@ impl<'a> Hyper<'a> {
         match self.checkpoint.container {
             Container::Gguf => format!("{}{}", self.prefix, key.gguf),
             Container::Hf => {
-                let first = key.hf.iter().find(|k| self.meta.get(k).is_some());
-                (*first.unwrap_or(&key.hf[0])).to_owned()
+                let known = |k: &&&str| match &self.class {
+                    Some(class) => class.knows(k),
+                    None => self.params.has(k),
+                };
+                (*key.hf.iter().find(known).unwrap_or(&key.hf[0])).to_owned()
             }
         }
     }
 
     /// A required integer.
     pub fn u32(&self, key: Key) -> Result<u32, MetaError> {
-        self.meta.u32(&self.name(key))
+        self.params.u32(&self.name(key))
     }
 
     /// An integer, if present.
     pub fn opt_u32(&self, key: Key) -> Result<Option<u32>, MetaError> {
-        self.meta.opt_u32(&self.name(key))
+        self.params.opt_u32(&self.name(key))
     }
 
     /// An integer that may be one number or a list with one a layer.
     pub fn layer_u32(&self, key: Key, layer: usize) -> Result<Option<u32>, MetaError> {
         let name = self.name(key);
-        match self.meta.get(&name) {
+        match self.params.get(&name) {
             Some(MetaValue::List(items)) => {
                 let value = items.get(layer).and_then(MetaValue::as_u32);
                 let found = format!("a list of {}", items.len());
                 let expected = "an integer for every layer";
                 value.map(Some).ok_or(MetaError::Type { key: name, expected, found })
             }
-            _ => self.meta.opt_u32(&name),
+            _ => self.params.opt_u32(&name),
         }
     }
 
@@ -227,7 +254,7 @@ impl<'a> Hyper<'a> {
         key: &str,
         default: [f32; N],
     ) -> Result<[f32; N], ModelError> {
-        let Some(list) = self.meta.opt_list(key)? else { return Ok(default) };
+        let Some(list) = self.params.opt_list(key)? else { return Ok(default) };
         let numbers: Vec<f32> =
             list.iter().filter_map(MetaValue::as_f64).map(|x| x as f32).collect();
         <[f32; N]>::try_from(numbers)
@@ -241,12 +268,12 @@ impl<'a> Hyper<'a> {
 
     /// A required number.
     pub fn f32(&self, key: Key) -> Result<f32, MetaError> {
-        self.meta.f32(&self.name(key))
+        self.params.f32(&self.name(key))
     }
 
     /// A number, if present.
     pub fn opt_f32(&self, key: Key) -> Result<Option<f32>, MetaError> {
-        self.meta.opt_f32(&self.name(key))
+        self.params.opt_f32(&self.name(key))
     }
 
     /// Layers of the model itself; those behind them only draft tokens.
@@ -257,37 +284,98 @@ impl<'a> Hyper<'a> {
 
     /// Layers behind the last that only draft tokens for speculation.
     pub fn draft_layers(&self) -> Result<u32, MetaError> {
-        let key = self.own("num_nextn_predict_layers", "nextn_predict_layers");
-        Ok(self.meta.opt_u32(&key)?.unwrap_or(0))
+        let mut key = self.own("num_nextn_predict_layers", "nextn_predict_layers");
+        if let Some(class) = &self.class {
+            key = class.field(&key).to_owned();
+        }
+        // (A class's default says nothing of this file.)
+        let count = self.params.opt_u32(&key)?.filter(|_| self.params.is_written(&key));
+        Ok(count.unwrap_or(0))
     }
 
-    /// Whether each layer attends to everything, not to a window or a state: as the file lists it,
-    /// else every `every`-th (or the file's own number), the last of each run or the `first`.
-    pub fn full_layers(&self, every: u32, first: bool) -> Result<Vec<bool>, ModelError> {
+    /// The kind of each layer: as `layer_types` lists them, else the `usual` one. Only these kinds
+    /// are possible.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] for other kinds and lists of another length.
+    pub fn kinds(
+        &self,
+        possible: &[&'static str],
+        usual: impl Fn(usize) -> &'static str,
+    ) -> Result<Vec<&'static str>, ModelError> {
         let layers = self.layers()? as usize;
-        let lists = [
-            self.own("layer_types", "attention.sliding_window_pattern"),
-            self.own("", "attention.recurrent_layers"),
-        ];
-        let list = lists.iter().find_map(|key| match self.meta.get(key) {
-            Some(MetaValue::List(list)) => Some(list),
-            _ => None,
-        });
+        let Some(list) = self.params.opt_list(&self.own("layer_types", ""))? else {
+            return Ok((0..layers).map(usual).collect());
+        };
+        if list.len() != layers {
+            let found = format!("a list of {} for {layers} layers", list.len());
+            return Err(ModelError::unsupported("layer_types", found));
+        }
+        let kind = |value: &MetaValue| {
+            let name = match value.as_str() {
+                Some("attention") => "full_attention",
+                Some("mamba") => "linear_attention",
+                other => other.unwrap_or_default(),
+            };
+            let found = possible.iter().find(|p| **p == name).copied();
+            found.ok_or_else(|| ModelError::unsupported("layer_types", shown(value)))
+        };
+        list.iter().map(kind).collect()
+    }
+
+    /// Whether each layer attends to everything, not to a window or a state (`other`): as the file
+    /// lists it, else every `every`-th (or the file's own number), the last of each run or the
+    /// `first`.
+    pub fn full_layers(
+        &self,
+        other: &'static str,
+        every: u32,
+        first: bool,
+    ) -> Result<Vec<bool>, ModelError> {
         let mut every = every;
         for key in [
             self.own("sliding_window_pattern", "attention.sliding_window_pattern"),
             self.own("global_attn_every_n_layers", ""),
             self.own("full_attention_interval", "full_attention_interval"),
         ] {
-            every = self.meta.get(&key).and_then(MetaValue::as_u32).unwrap_or(every);
+            every = match self.params.get(&key) {
+                Some(MetaValue::Str(name)) if !self.params.has("layer_types") => {
+                    return Err(ModelError::unsupported(
+                        &key,
+                        format!("{name} without layer_types"),
+                    ));
+                }
+                value => value.and_then(MetaValue::as_u32).unwrap_or(every),
+            };
         }
         let every = every.max(1) as usize;
+        let usual = |i: usize| (i + usize::from(!first)).is_multiple_of(every);
+        if !self.is_gguf() {
+            let kinds = self.kinds(&["full_attention", other], |i| match usual(i) {
+                true => "full_attention",
+                false => other,
+            })?;
+            return Ok(kinds.into_iter().map(|k| k == "full_attention").collect());
+        }
+        let lists = ["attention.sliding_window_pattern", "attention.recurrent_layers"];
+        let list = lists.iter().find_map(|key| match self.params.get(&self.own("", key)) {
+            Some(MetaValue::List(list)) => Some(list),
+            _ => None,
+        });
         let full = |i: usize| match list.and_then(|l| l.get(i)) {
             Some(MetaValue::Bool(other)) => !other,
-            Some(kind) => kind.as_str() == Some("full_attention"),
-            None => (i + usize::from(!first)).is_multiple_of(every),
+            _ => usual(i),
         };
-        Ok((0..layers).map(full).collect())
+        Ok((0..self.layers()? as usize).map(full).collect())
+    }
+
+    /// The sliding window, if the model has one.
+    pub fn window(&self) -> Result<Option<u32>, ModelError> {
+        match self.opt_u32(WINDOW)? {
+            Some(0) if self.is_gguf() => Ok(None),
+            Some(0) => Err(ModelError::unsupported("sliding_window", 0)),
+            window => Ok(window),
+        }
     }
 
     /// Vocabulary size: rows of the embedding, which is what counts.
@@ -301,173 +389,51 @@ impl<'a> Hyper<'a> {
     }
 
     /// Columns of a head: stated, or hidden over heads.
-    pub fn head_dim(&self) -> Result<u32, MetaError> {
-        match self.opt_u32(HEAD_DIM)? {
-            Some(d) => Ok(d),
-            None => Ok(self.u32(HIDDEN)? / self.u32(HEADS)?.max(1)),
+    pub fn head_dim(&self) -> Result<u32, ModelError> {
+        // Where keys are latent, a head of the configuration is what is rotated of it.
+        let rotated = self.params.opt_u32("qk_rope_head_dim")?.filter(|_| !self.is_gguf());
+        match (rotated, self.opt_u32(HEAD_DIM)?) {
+            (Some(d), Some(other)) if d != other => {
+                let found = format!("{other} beside qk_rope_head_dim = {d}");
+                Err(ModelError::unsupported("head_dim", found))
+            }
+            (Some(d), _) | (None, Some(d)) => Ok(d),
+            (None, None) => Ok(self.u32(HIDDEN)? / self.u32(HEADS)?.max(1)),
         }
     }
 
     /// The activation named in config.json, or the architecture's own in GGUF.
-    pub fn activation(&self, own: tokenmill_ir::Act) -> Result<tokenmill_ir::Act, ModelError> {
+    pub fn activation(&self, own: Act) -> Result<Act, ModelError> {
         let mut named = None;
         for key in ["hidden_activation", "hidden_act", "activation_function", "activation"] {
-            named = named.or(self.meta.opt_str(key)?);
+            let key = self.own(key, key);
+            named = named.or(self.params.opt_str(&key)?.map(|name| (key, name.to_owned())));
         }
-        named.map_or(Ok(own), |name| Self::activation_of("hidden_act", name))
+        named.map_or(Ok(own), |(key, name)| act(&key, &name))
     }
 
-    /// The activation that `key` calls `name`.
-    pub fn activation_of(key: &str, name: &str) -> Result<tokenmill_ir::Act, ModelError> {
-        use tokenmill_ir::Act;
-        Ok(match name {
-            "silu" | "swish" => Act::Silu,
-            "gelu" => Act::Gelu,
-            "gelu_pytorch_tanh" | "gelu_new" => Act::GeluTanh,
-            "relu" => Act::Relu,
-            "relu2" => Act::ReluSquared,
-            other => return Err(ModelError::unsupported(key, other)),
-        })
-    }
-
-    /// A number of the rotary embedding, wherever this generation of configs keeps it.
-    pub fn rope_number(&self, key: &str) -> Result<Option<f64>, MetaError> {
-        for at in ["rope_parameters.", "rope_scaling.", ""] {
-            if let Some(number) = self.meta.opt_f64(&format!("{at}{key}"))? {
-                return Ok(Some(number));
+    /// Where recurrences, whose activation is fixed, take the one that is named.
+    pub fn silu(&self) -> Result<(), ModelError> {
+        match self.activation(Act::Silu)? {
+            Act::Silu => Ok(()),
+            _ => {
+                let name = self.params.opt_str("hidden_act")?.unwrap_or_default();
+                Err(ModelError::unsupported("hidden_act", format!("{name} in a recurrence")))
             }
         }
-        Ok(None)
-    }
-
-    /// Rotary base; `kind` selects the entry of configs that keep one per layer type.
-    pub fn theta(&self, kind: &str) -> Result<f64, ModelError> {
-        let nested = [
-            format!("rope_parameters.{kind}.rope_theta"),
-            "rope_parameters.rope_theta".to_owned(),
-            self.name(THETA),
-        ];
-        for key in &nested {
-            if let Some(theta) = self.meta.opt_f64(key)? {
-                return Ok(theta);
-            }
-        }
-        Ok(10_000.0)
-    }
-
-    /// How rotary embeddings are stretched.
-    pub fn rope_scaling(&self, kind: &str) -> Result<RopeScaling, ModelError> {
-        if self.is_gguf() { self.gguf_rope_scaling() } else { self.hf_rope_scaling(kind) }
-    }
-
-    fn gguf_rope_scaling(&self) -> Result<RopeScaling, ModelError> {
-        let key = |k: &str| format!("{}rope.scaling.{k}", self.prefix);
-        if self.checkpoint.tensor("rope_freqs.weight").is_some() {
-            return Ok(RopeScaling::Tensor { magnitude: 1.0 });
-        }
-        if self.checkpoint.tensor("rope_factors_short.weight").is_some() {
-            let magnitude = self.meta.opt_f32(&key("attn_factor"))?.unwrap_or(1.0);
-            return Ok(RopeScaling::Tensor { magnitude });
-        }
-        let factor = self.meta.opt_f64(&key("factor"))?.unwrap_or(1.0);
-        match self.meta.opt_str(&key("type"))? {
-            None | Some("none") => Ok(RopeScaling::None),
-            Some("linear") => Ok(RopeScaling::Linear { factor }),
-            Some("yarn") => {
-                let original = self.meta.opt_f64(&key("original_context_length"))?;
-                Ok(RopeScaling::Yarn {
-                    factor,
-                    beta_fast: self.meta.opt_f64(&key("yarn_beta_fast"))?.unwrap_or(32.0),
-                    beta_slow: self.meta.opt_f64(&key("yarn_beta_slow"))?.unwrap_or(1.0),
-                    original: original.unwrap_or(f64::from(self.u32(CONTEXT)?)),
-                    magnitude: (0.1 * factor.ln() + 1.0) as f32,
-                    truncate: true,
-                })
-            }
-            Some(other) => Err(ModelError::unsupported(&key("type"), other)),
-        }
-    }
-
-    fn hf_rope_scaling(&self, kind: &str) -> Result<RopeScaling, ModelError> {
-        let maps = [
-            format!("rope_parameters.{kind}"),
-            "rope_parameters".to_owned(),
-            "rope_scaling".to_owned(),
-        ];
-        let found = maps.iter().find_map(|k| match self.meta.get(k) {
-            Some(MetaValue::Map(m)) => Some((k.as_str(), m)),
-            _ => None,
-        });
-        let Some((at, map)) = found else { return Ok(RopeScaling::None) };
-        let name = match map.opt_str("rope_type")? {
-            Some(n) => n,
-            None => map.opt_str("type")?.unwrap_or("default"),
-        };
-        let number = |key: &str| {
-            map.opt_f64(key)?
-                .ok_or_else(|| MetaError::Missing { key: format!("{at}.{key}") })
-                .map_err(ModelError::from)
-        };
-        match name {
-            "default" => Ok(RopeScaling::None),
-            "linear" => Ok(RopeScaling::Linear { factor: number("factor")? }),
-            "llama3" => Ok(RopeScaling::Llama3 {
-                factor: number("factor")?,
-                low: number("low_freq_factor")?,
-                high: number("high_freq_factor")?,
-                original: number("original_max_position_embeddings")?,
-            }),
-            "yarn" => self.yarn(map, number("factor")?),
-            "longrope" => self.longrope(map),
-            other => Err(ModelError::unsupported(&format!("{at}.rope_type"), other)),
-        }
-    }
-
-    fn yarn(&self, map: &Meta, factor: f64) -> Result<RopeScaling, ModelError> {
-        let magnitude = match map.opt_f64("attention_factor")? {
-            Some(a) => a,
-            None => match (map.opt_f64("mscale")?, map.opt_f64("mscale_all_dim")?) {
-                (Some(m), Some(all)) if m != 0.0 && all != 0.0 => {
-                    yarn_magnitude(factor, m) / yarn_magnitude(factor, all)
-                }
-                _ => yarn_magnitude(factor, 1.0),
-            },
-        };
-        let original = match map.opt_f64("original_max_position_embeddings")? {
-            Some(o) => o,
-            None => f64::from(self.u32(CONTEXT)?),
-        };
-        Ok(RopeScaling::Yarn {
-            factor,
-            beta_fast: map.opt_f64("beta_fast")?.unwrap_or(32.0),
-            beta_slow: map.opt_f64("beta_slow")?.unwrap_or(1.0),
-            original,
-            magnitude: magnitude as f32,
-            truncate: map.opt_bool("truncate")?.unwrap_or(true),
-        })
-    }
-
-    fn longrope(&self, map: &Meta) -> Result<RopeScaling, ModelError> {
-        let context = f64::from(self.u32(CONTEXT)?);
-        let original = match map.opt_f64("original_max_position_embeddings")? {
-            Some(o) => o,
-            None => self.meta.opt_f64("original_max_position_embeddings")?.unwrap_or(context),
-        };
-        // Short factors hold up to the original context; sequences beyond it would need the long
-        // ones for every position, so the context limit is the original one.
-        let list = map.opt_list("short_factor")?.unwrap_or_default();
-        let factors = list.iter().filter_map(MetaValue::as_f64).collect();
-        let ratio = map.opt_f64("factor")?.unwrap_or(context / original);
-        let magnitude = match map.opt_f64("attention_factor")? {
-            Some(a) => a,
-            None if ratio <= 1.0 => 1.0,
-            None => (1.0 + ratio.ln() / original.ln()).sqrt(),
-        };
-        Ok(RopeScaling::Factors { factors, magnitude: magnitude as f32 })
     }
 }
 
-/// YaRN's `0.1 · mscale · ln(factor) + 1`.
-pub fn yarn_magnitude(factor: f64, mscale: f64) -> f64 {
-    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+/// An activation by the name it has in transformers.
+pub fn act(key: &str, name: &str) -> Result<Act, ModelError> {
+    Ok(match name {
+        "silu" | "swish" => Act::Silu,
+        "gelu" | "gelu_python" => Act::Gelu,
+        "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_new" | "gelu_fast" | "gelu_accurate" => {
+            Act::GeluTanh
+        }
+        "relu" => Act::Relu,
+        "relu2" => Act::ReluSquared,
+        other => return Err(ModelError::unsupported(key, other)),
+    })
 }

@@ -5,11 +5,16 @@
 //! place that knows how files spell tensors. Pure.
 
 pub mod arch;
+mod classes;
 mod error;
+mod flags;
 pub mod hyper;
 pub mod lower;
 pub mod names;
+mod neutral;
+mod params;
 pub mod rope;
+mod rotary;
 pub mod spec;
 
 pub use arch::{ARCHS, Arch, spec_of};

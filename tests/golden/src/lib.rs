@@ -1,13 +1,17 @@
 //! Golden tests: tiny models of every architecture, weights from an integer hash, outputs recorded
 //! from HF transformers. README.md defines the hash and the files.
 
+mod change;
 mod model;
 mod packing;
+mod recorded;
 mod run;
 mod sample;
 mod twin;
 
+pub use change::with;
 pub use model::{Golden, Variant};
 pub use packing::Packing;
+pub use recorded::{Change, Sweep, differs};
 pub use run::{Runner, worst_difference};
 pub use sample::Sample;

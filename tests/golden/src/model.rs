@@ -96,6 +96,11 @@ impl Golden {
         bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
     }
 
+    /// The text of a file beside the recording, if it is there.
+    pub fn text(&self, file: &str) -> Option<String> {
+        std::fs::read_to_string(self.folder.join(file)).ok()
+    }
+
     fn tensors(&self) -> Tensors {
         let text = std::fs::read_to_string(self.folder.join("tensors.json")).expect("tensors");
         serde_json::from_str(&text).expect("tensors.json")

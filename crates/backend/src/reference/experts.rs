@@ -60,10 +60,10 @@ fn best(scores: &[f64], n: usize) -> Vec<usize> {
     order
 }
 
-/// Puts experts outside the best groups at −∞. A group counts its two best scores.
+/// Puts experts outside the best groups at −∞. A group counts its best scores.
 fn keep_best_groups(choice: &mut [f64], rule: GroupRule) {
     let size = choice.len() / rule.groups as usize;
-    let total = |group: &[f64]| best(group, 2).iter().map(|&e| group[e]).sum();
+    let total = |group: &[f64]| best(group, rule.best as usize).iter().map(|&e| group[e]).sum();
     let totals: Vec<f64> = choice.chunks_exact(size).map(total).collect();
     let kept = best(&totals, rule.keep as usize);
     for (g, group) in choice.chunks_exact_mut(size).enumerate() {

@@ -64,7 +64,7 @@ fn softmax(x: &mut [f32]) {
     x.iter_mut().for_each(|x| *x /= sum);
 }
 
-/// Puts experts outside the best groups at −∞. A group counts its two best scores.
+/// Puts experts outside the best groups at −∞. A group counts its best score or two.
 fn keep_groups(choice: &mut [f32], rule: GroupRule, totals: &mut [f32]) {
     let (totals, kept) = totals.split_at_mut(rule.groups as usize);
     let size = choice.len() / totals.len();
@@ -77,7 +77,7 @@ fn keep_groups(choice: &mut [f32], rule: GroupRule, totals: &mut [f32]) {
                 second = s;
             }
         }
-        *total = if size > 1 { first + second } else { first };
+        *total = if size > 1 && rule.best > 1 { first + second } else { first };
     }
     kept.fill(0.0);
     for _ in 0..rule.keep.min(rule.groups) {

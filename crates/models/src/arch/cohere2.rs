@@ -15,7 +15,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_norm(h, RopePairing::Interleaved, norm)?;
     one_norm(&mut model);
     let window = h.u32(WINDOW)?;
-    let full = h.full_layers(4, false)?;
+    let full = h.full_layers("sliding_attention", 4, false)?;
     for (i, a) in model.attention_mut() {
         if full[i] {
             a.rope = None;

@@ -1,6 +1,6 @@
 //! DeepSeek-V2 and V2-Lite: V3's latent attention, softmax routing.
 
-use tokenmill_ir::RouteScore;
+use tokenmill_ir::{GroupRule, RouteScore};
 
 use super::{Arch, deepseek_v3};
 use crate::error::ModelError;
@@ -11,15 +11,23 @@ pub const ARCH: Arch = Arch { name: "deepseek_v2", spellings: &["deepseek_v2"], 
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = deepseek_v3::spec(h)?;
-    let method = h.meta().opt_str("topk_method")?.unwrap_or("greedy");
-    let grouped = h.meta().opt_u32("n_group")?.unwrap_or(1) > 1;
-    // The group's score is its best expert's there, V3's is the sum of the best two.
-    if method != "greedy" && grouped {
-        return Err(ModelError::unsupported("topk_method", method));
+    // A group's score is its best expert's, not the sum of the best two as in V3.
+    let best = match h.meta().opt_str("topk_method")?.unwrap_or("greedy") {
+        "greedy" => None,
+        "group_limited_greedy" => Some(1),
+        other => return Err(ModelError::unsupported("topk_method", other)),
+    };
+    if let (Some(_), None) = (best, h.meta().opt_u32("n_group")?) {
+        return Err(ModelError::unsupported("topk_method", "group_limited_greedy without n_group"));
+    }
+    if h.meta().opt_bool("norm_topk_prob")?.unwrap_or(false) {
+        // transformers passes it over, the models' own code takes no scaling factor then.
+        return Err(ModelError::unsupported("norm_topk_prob", true));
     }
     for (_, ffn) in model.ffn_mut() {
         if let Ffn::Experts(e) = ffn {
-            (e.score, e.groups) = (RouteScore::Softmax, None);
+            e.score = RouteScore::Softmax;
+            e.groups = e.groups.zip(best).map(|(groups, best)| GroupRule { best, ..groups });
         }
     }
     Ok(model)

@@ -3,9 +3,10 @@
 
 use tokenmill_ir::{Act, GateAct, GroupRule, RopePairing, RouteScore};
 
-use super::{Arch, llama};
+use super::{Arch, llama, qwen3_moe};
 use crate::error::ModelError;
 use crate::hyper::*;
+use crate::rotary::yarn_magnitude;
 use crate::spec::*;
 
 pub const ARCH: Arch =
@@ -13,7 +14,9 @@ pub const ARCH: Arch =
 
 pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let m = h.meta();
-    let mut model = llama::spec_with(h, RopePairing::Interleaved)?;
+    let interleaved = m.opt_bool("rope_interleave")?.unwrap_or(true);
+    let pairing = if interleaved { RopePairing::Interleaved } else { RopePairing::Half };
+    let mut model = llama::spec_with(h, pairing)?;
     let own = |hf, gguf| h.own(hf, gguf);
     let rope_dim = m.u32(&own("qk_rope_head_dim", "rope.dimension_count"))?;
     let nope = match h.is_gguf() {
@@ -39,12 +42,7 @@ pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         v_dim,
         scale,
         norm: Norm::rms(1e-6),
-        rope: RopeSpec {
-            dims: rope_dim,
-            theta: h.theta("")?,
-            pairing: RopePairing::Interleaved,
-            scaling,
-        },
+        rope: RopeSpec { dims: rope_dim, theta: h.theta("")?, pairing, scaling },
     };
     for branch in model.branches_mut() {
         if let Body::Mix(mixers) = &mut branch.body {
@@ -82,17 +80,26 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
         m.opt_u32(&h.own("n_group", "expert_group_count"))?,
         m.opt_u32(&h.own("topk_group", "expert_group_used_count"))?,
     );
-    let groups = count.zip(keep).map(|(groups, keep)| GroupRule { groups, keep });
+    let needed = h.class().is_some_and(|c| c.name != "deepseek_v2");
+    for (key, value) in [("n_group", count), ("topk_group", keep)] {
+        if needed && value.is_none() {
+            return Err(ModelError::unsupported(key, "null"));
+        }
+    }
+    let groups = count.zip(keep).map(|(groups, keep)| GroupRule { groups, keep, best: 2 });
+    if let Some(g) = groups
+        && (g.groups == 0 || h.u32(EXPERTS)? % g.groups != 0 || g.keep > g.groups || g.keep == 0)
+    {
+        let found = format!("{} of {} groups kept", g.keep, g.groups);
+        return Err(ModelError::unsupported(&h.own("n_group", "expert_group_count"), found));
+    }
     let normalise = m.opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?;
-    let score = match m.opt_u32(&h.own("", "expert_gating_func"))? {
-        Some(1) => RouteScore::Softmax,
-        _ => RouteScore::Sigmoid,
-    };
+    let score = qwen3_moe::scoring(h, RouteScore::Sigmoid)?;
     let experts = Experts {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,
         width,
-        act: GateAct::Plain(Act::Silu),
+        act: GateAct::Plain(h.activation(Act::Silu)?),
         score,
         groups: groups.filter(|g| g.groups > 1),
         normalise: normalise.unwrap_or(!h.is_gguf()),

@@ -13,8 +13,8 @@ pub const ARCH: Arch = Arch { name: "exaone4", spellings: &["exaone4"], spec };
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = olmo2::plain(h)?;
     let norm = Norm::rms(h.f32(RMS_EPS)?);
-    let window = h.opt_u32(WINDOW)?;
-    let full = h.full_layers(4, false)?;
+    let window = h.window()?;
+    let full = h.full_layers("sliding_attention", 4, false)?;
     for (i, a) in model.attention_mut() {
         a.qk_norm = QkNorm::Head(norm);
         let Some(window) = window else { continue };

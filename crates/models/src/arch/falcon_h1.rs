@@ -52,7 +52,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
             Body::Mix(mixers) => mixers.insert(0, Mixer::Mamba(mamba.clone())),
             Body::Ffn(ffn) => {
                 if let Ffn::Gated { width, .. } = *ffn {
-                    let act = GateAct::Plain(Act::Silu);
+                    let act = GateAct::Plain(Act::Silu); // `mixer` refuses others
                     *ffn = Ffn::Gated { width, act, gate_scale, out_scale, cutoff: None };
                 }
             }

@@ -12,10 +12,14 @@ pub const ARCH: Arch = Arch { name: "gemma", spellings: &["gemma"], spec };
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let norm = gemma2::gemma_norm(h)?;
     let mut model = llama::spec_norm(h, RopePairing::Half, norm)?;
+    let act = match h.activation(Act::GeluTanh)? {
+        // Files that say "gelu" were trained with the tanh form.
+        Act::Gelu => Act::GeluTanh,
+        act => act,
+    };
     for (_, f) in model.ffn_mut() {
         if let Ffn::Gated { width, .. } = *f {
-            // Files that say "gelu" were trained with the tanh form.
-            *f = Ffn::gated(width, Act::GeluTanh);
+            *f = Ffn::gated(width, act);
         }
     }
     model.embed.scale = (model.hidden as f32).sqrt();

@@ -1,8 +1,8 @@
 //! Gemma 2: sandwich norms with offset weights, alternating windows, capped scores and logits.
 
-use tokenmill_ir::{Act, Mask, RopePairing};
+use tokenmill_ir::{Act, RopePairing};
 
-use super::{Arch, llama};
+use super::{Arch, llama, mistral};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::{Ffn, ModelSpec, Norm, Output};
@@ -10,20 +10,16 @@ use crate::spec::{Ffn, ModelSpec, Norm, Output};
 pub const ARCH: Arch = Arch { name: "gemma2", spellings: &["gemma2"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
-    let mut model = sandwich(h)?;
+    let mut model = sandwich(h, 46)?;
     let softcap = h.opt_f32(ATTENTION_SOFTCAP)?;
-    let window = h.u32(WINDOW)?;
-    for (i, a) in model.attention_mut() {
-        a.softcap = softcap;
-        if i % 2 == 0 {
-            a.mask = Mask::Window(window);
-        }
-    }
+    model.attention_mut().for_each(|(_, a)| a.softcap = softcap);
+    mistral::windows(h, &mut model, |i| i % 2 == 0)?;
     Ok(model)
 }
 
 /// What Gemma 2 and 3 share: scaled embedding, norms around every part, scale by the query's width.
-pub fn sandwich(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
+/// The 27B models, known in GGUF by their number of layers, have another, `hidden / heads`.
+pub fn sandwich(h: &Hyper<'_>, layers_of_27b: usize) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_with(h, RopePairing::Half)?;
     let norm = gemma_norm(h)?;
     let act = h.activation(Act::GeluTanh)?;
@@ -31,7 +27,10 @@ pub fn sandwich(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         branch.norm_in = Some(norm);
         branch.norm_out = Some(norm);
     }
-    let query_dim = h.meta().opt_f32("query_pre_attn_scalar")?;
+    let mut query_dim = h.meta().opt_f32("query_pre_attn_scalar")?;
+    if h.is_gguf() && model.layers.len() == layers_of_27b {
+        query_dim = Some((model.hidden / h.u32(HEADS)?.max(1)) as f32);
+    }
     for (_, a) in model.attention_mut() {
         a.scale = 1.0 / query_dim.unwrap_or(a.head_dim as f32).sqrt();
     }

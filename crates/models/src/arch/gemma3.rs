@@ -11,19 +11,23 @@ use crate::spec::{ModelSpec, QkNorm, RopeScaling};
 pub const ARCH: Arch = Arch { name: "gemma3", spellings: &["gemma3", "gemma3_text"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
-    let mut model = gemma2::sandwich(h)?;
+    let mut model = gemma2::sandwich(h, 62)?;
     let norm = gemma2::gemma_norm(h)?;
     let window = h.u32(WINDOW)?;
-    let full = h.full_layers(6, false)?;
+    let full = h.full_layers("sliding_attention", 6, false)?;
     let local_theta = local_theta(h)?;
     let (theta, scaling) = (h.theta("full_attention")?, h.rope_scaling("full_attention")?);
+    let local_scaling = match h.is_gguf() {
+        true => RopeScaling::None,
+        false => h.rope_scaling("sliding_attention")?,
+    };
     for (i, a) in model.attention_mut() {
         a.qk_norm = QkNorm::Head(norm);
         let Some(rope) = &mut a.rope else { continue };
         if full[i] {
             (rope.theta, rope.scaling) = (theta, scaling.clone());
         } else {
-            (rope.theta, rope.scaling) = (local_theta, RopeScaling::None);
+            (rope.theta, rope.scaling) = (local_theta, local_scaling.clone());
             a.mask = Mask::Window(window);
         }
     }
@@ -32,9 +36,12 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
 
 /// The rotary base of windowed layers.
 pub fn local_theta(h: &Hyper<'_>) -> Result<f64, ModelError> {
-    match h.meta().opt_f64("rope_local_base_freq")? {
-        Some(theta) => Ok(theta),
-        None if h.is_gguf() => Ok(10_000.0),
-        None => h.theta("sliding_attention"),
+    match h.is_gguf() {
+        true => {
+            let base = |key: &str| h.meta().opt_f64(&h.own("", key));
+            let theta = base("rope.freq_base_swa")?.or(base("rope.local.freq_base")?);
+            Ok(theta.unwrap_or(10_000.0))
+        }
+        false => h.theta("sliding_attention"),
     }
 }

@@ -15,7 +15,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_with(h, RopePairing::Half)?;
     let norm = Norm::rms(h.f32(RMS_EPS)?);
     let act = h.activation(Act::GeluTanh)?;
-    let full = h.full_layers(5, false)?;
+    let full = h.full_layers("sliding_attention", 5, false)?;
     let window = h.u32(WINDOW)?;
     let (theta, local_theta) = (h.theta("full_attention")?, gemma3::local_theta(h)?);
     for (i, a) in model.attention_mut() {
@@ -50,11 +50,15 @@ fn streams(h: &Hyper<'_>, norm: Norm) -> Result<Streams, ModelError> {
     if active != 0 {
         return Err(ModelError::unsupported("altup_active_idx", active));
     }
+    // llama.cpp's files do not say it.
+    let rank = u32::try_from(find(h.checkpoint(), Role::LowRankDown, 0)?.rows()).unwrap_or(0);
+    if let Some(other) = m.opt_u32("laurel_rank")?.filter(|r| *r != rank) {
+        return Err(ModelError::unsupported("laurel_rank", format!("{other} beside {rank} rows")));
+    }
     Ok(Streams {
         count: m.opt_u32(&h.own("altup_num_inputs", "altup.num_inputs"))?.unwrap_or(4),
         norm,
-        // llama.cpp's files do not say it.
-        rank: u32::try_from(find(h.checkpoint(), Role::LowRankDown, 0)?.rows()).unwrap_or(0),
+        rank,
         scaled: m.opt_bool("altup_correct_scale")?.unwrap_or(true),
     })
 }
@@ -62,9 +66,19 @@ fn streams(h: &Hyper<'_>, norm: Norm) -> Result<Streams, ModelError> {
 /// Above how many standard deviations gates count, for each layer; none: all do.
 fn cutoffs(h: &Hyper<'_>, layers: usize) -> Result<Vec<Option<f32>>, ModelError> {
     let key = h.own("activation_sparsity_pattern", "activation_sparsity_scale");
-    let list = h.meta().opt_list(&key)?;
+    // One number holds for all layers.
+    let all = h.meta().get(&key).and_then(MetaValue::as_f64).filter(|_| !h.is_gguf());
+    let list = match all {
+        Some(_) => None,
+        None => h.meta().opt_list(&key)?,
+    };
+    if let Some(list) = list.filter(|l| l.len() != layers) {
+        let found = format!("a list of {} for {layers} layers", list.len());
+        return Err(ModelError::unsupported(&key, found));
+    }
     let number = |i: usize| list.and_then(|l| l.get(i)).and_then(MetaValue::as_f64);
     let part = |i: usize| match list {
+        _ if all.is_some() => all.unwrap_or(0.0),
         Some(_) => number(i).unwrap_or(0.0),
         None if layers > 10 && i < 10 => 0.95,
         None => 0.0,

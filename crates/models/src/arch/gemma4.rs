@@ -2,11 +2,12 @@
 //! heads in full layers; small models with inputs for each layer and shared keys, others with
 //! experts beside the dense part.
 
-use tokenmill_ir::{Act, GateAct, Mask, RopePairing};
+use tokenmill_ir::{Act, GateAct, Mask, MetaValue, RopePairing};
 
 use super::{Arch, llama, qwen3_moe};
 use crate::error::ModelError;
 use crate::hyper::*;
+use crate::params::shown;
 use crate::spec::*;
 
 pub const ARCH: Arch = Arch { name: "gemma4", spellings: &["gemma4", "gemma4_text"], spec };
@@ -16,7 +17,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_with(h, RopePairing::Half)?;
     let norm = Norm::rms(h.f32(RMS_EPS)?);
     let act = h.activation(Act::GeluTanh)?;
-    let mut full = h.full_layers(6, false)?;
+    let mut full = h.full_layers("sliding_attention", 6, false)?;
     full.iter_mut().last().into_iter().for_each(|last| *last = true);
     for (i, a) in model.attention_mut() {
         attention(h, a, i, full[i])?;
@@ -24,7 +25,8 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     }
     let own = share_keys(h, &mut model, &full)?;
     let wide = !h.is_gguf() && m.opt_bool("use_double_wide_mlp")?.unwrap_or(false);
-    let experts = match h.opt_u32(EXPERTS)?.filter(|n| *n > 0) {
+    let routed = h.is_gguf() || m.opt_bool("enable_moe_block")?.unwrap_or(false);
+    let experts = match h.opt_u32(EXPERTS)?.filter(|n| *n > 0 && routed) {
         Some(_) => Some(Experts {
             act: GateAct::Plain(act),
             normalise: true,
@@ -54,38 +56,66 @@ fn attention(h: &Hyper<'_>, a: &mut Attention, i: usize, full: bool) -> Result<(
     let m = h.meta();
     a.scale = 1.0;
     let kind = if full { "full_attention" } else { "sliding_attention" };
-    let (mut theta, mut scaling) = (h.theta(kind)?, RopeScaling::None);
-    if full {
-        let of_layer = format!("per_layer_config.{i}.");
-        let either = |own: &str, usual: &str| -> Result<Option<u32>, ModelError> {
-            Ok(m.opt_u32(&format!("{of_layer}{own}"))?.or(m.opt_u32(usual)?))
-        };
-        if !h.is_gguf() {
-            a.head_dim = either("head_dim", "global_head_dim")?.unwrap_or(512);
-            if m.opt_bool("attention_k_eq_v")?.unwrap_or(false) {
-                a.kv = KvSource::KeysAreValues;
-                let heads = either("num_key_value_heads", "num_global_key_value_heads")?;
-                a.kv_heads = heads.unwrap_or(a.kv_heads);
-            }
-            let part = m.opt_f64("rope_parameters.full_attention.partial_rotary_factor")?;
-            scaling = RopeScaling::Proportional { part: part.unwrap_or(0.25) };
-        } else {
+    let (mut theta, mut scaling) = (h.theta(kind)?, h.rope_scaling(kind)?);
+    if !full {
+        a.mask = Mask::Window(h.u32(WINDOW)?);
+    }
+    match (h.is_gguf(), full) {
+        (false, _) => widths(h, a, i, full)?,
+        (true, true) => {
             scaling = RopeScaling::Tensor { magnitude: 1.0 };
             let v = crate::names::find_opt(h.checkpoint(), crate::names::Role::V, i, 0);
             if v.is_none() {
                 a.kv = KvSource::KeysAreValues;
             }
         }
-    } else {
-        a.mask = Mask::Window(h.u32(WINDOW)?);
-        if h.is_gguf() {
+        (true, false) => {
             let own = |key: &str| h.own("", key);
+            scaling = RopeScaling::None;
             a.head_dim = m.u32(&own("attention.key_length_swa"))?;
             theta = m.opt_f64(&own("rope.freq_base_swa"))?.unwrap_or(10_000.0);
         }
     }
     let (dims, pairing) = (a.head_dim, RopePairing::Half);
     a.rope = Some(RopeSpec { dims, theta, pairing, scaling });
+    Ok(())
+}
+
+/// Heads of a layer and their columns: as config.json has them for this layer, else full layers
+/// have others than windowed ones.
+fn widths(h: &Hyper<'_>, a: &mut Attention, i: usize, full: bool) -> Result<(), ModelError> {
+    let m = h.meta();
+    for key in ["rope_scaling", "rope_theta"] {
+        if let Some(value) = m.get(key) {
+            // (transformers reads neither for this family.)
+            return Err(ModelError::unsupported(key, shown(value)));
+        }
+    }
+    if full && m.opt_bool("attention_k_eq_v")?.unwrap_or(false) {
+        a.kv = KvSource::KeysAreValues;
+    }
+    let usual_dim = m.opt_u32("global_head_dim")?.unwrap_or(512);
+    let usual_heads = m.opt_u32("num_global_key_value_heads")?;
+    let Some(by_layer) = m.map("per_layer_config") else {
+        if full {
+            a.head_dim = usual_dim;
+        }
+        if a.kv == KvSource::KeysAreValues {
+            a.kv_heads = usual_heads.unwrap_or(a.kv_heads);
+        }
+        return Ok(());
+    };
+    let Some(MetaValue::Map(own)) = by_layer.get(&i.to_string()) else { return Ok(()) };
+    for (key, value) in own.iter() {
+        match (key, value.as_u32()) {
+            ("head_dim", Some(width)) => a.head_dim = width,
+            ("num_key_value_heads", Some(heads)) => a.kv_heads = heads,
+            _ => {
+                let key = format!("per_layer_config.{i}.{key}");
+                return Err(ModelError::unsupported(&key, shown(value)));
+            }
+        }
+    }
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! gpt-oss: attention sinks, alternating windows, biases everywhere, clamped gated experts.
 
-use tokenmill_ir::{GateAct, Mask, MetaValue, RopePairing, RouteScore, TensorInfo};
+use tokenmill_ir::{GateAct, RopePairing, RouteScore, TensorInfo};
 
-use super::{Arch, llama};
+use super::{Arch, llama, mistral, qwen3_moe};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::names::{Role, find_opt};
@@ -12,17 +12,9 @@ pub const ARCH: Arch = Arch { name: "gpt_oss", spellings: &["gpt_oss", "gpt-oss"
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_with(h, RopePairing::Half)?;
-    let window = h.u32(WINDOW)?;
-    let types = h.meta().opt_list("layer_types")?;
-    for (i, a) in model.attention_mut() {
+    mistral::windows(h, &mut model, |i| i % 2 == 0)?;
+    for (_, a) in model.attention_mut() {
         a.sinks = true;
-        let windowed = match types {
-            Some(list) => list.get(i).and_then(MetaValue::as_str) == Some("sliding_attention"),
-            None => i % 2 == 0,
-        };
-        if windowed {
-            a.mask = Mask::Window(window);
-        }
         // llama.cpp's files do not say that the bounds are not rounded.
         match &mut a.rope {
             Some(RopeSpec { scaling: RopeScaling::Yarn { truncate, .. }, .. }) if h.is_gguf() => {
@@ -32,12 +24,13 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         }
     }
     let limit = h.meta().opt_f32("swiglu_limit")?.unwrap_or(7.0);
+    let alpha = h.meta().opt_f32("swiglu_alpha")?.unwrap_or(1.702);
     let experts = Experts {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,
         width: h.expert_width()?,
-        act: GateAct::Clamped { alpha: 1.702, limit },
-        score: RouteScore::SoftmaxOfTop,
+        act: GateAct::Clamped { alpha, limit },
+        score: qwen3_moe::scoring(h, RouteScore::SoftmaxOfTop)?,
         groups: None,
         normalise: false,
         scale: 1.0,

@@ -1,8 +1,6 @@
 //! Granite 4: Granite with Mamba-2 in most layers, mostly without positions, with or without
 //! experts.
 
-use tokenmill_ir::MetaValue;
-
 use super::{Arch, granite, granitemoe, mamba2};
 use crate::error::ModelError;
 use crate::hyper::*;
@@ -21,12 +19,13 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     if !positions {
         model.attention_mut().for_each(|(_, a)| a.rope = None);
     }
-    let types = h.meta().opt_list("layer_types")?.unwrap_or_default();
+    let kinds = h.kinds(&["full_attention", "linear_attention"], |_| "linear_attention")?;
+    h.silu()?;
     let mamba = mamba2::mixer(h, &MAMBA, h.f32(RMS_EPS)?)?;
     for (i, layer) in model.layers.iter_mut().enumerate() {
-        let attends = match types.get(i).and_then(MetaValue::as_str) {
-            Some(kind) => matches!(kind, "attention" | "full_attention"),
-            None => h.is_gguf() && h.layer_u32(KV_HEADS, i)? != Some(0),
+        let attends = match h.is_gguf() {
+            true => h.layer_u32(KV_HEADS, i)? != Some(0),
+            false => kinds[i] == "full_attention",
         };
         if !attends {
             layer.branches[0].body = Body::Mix(vec![Mixer::Mamba(mamba.clone())]);

@@ -2,7 +2,7 @@
 
 use tokenmill_ir::{Act, GateAct, RouteScore};
 
-use super::{Arch, granite};
+use super::{Arch, granite, qwen3_moe};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::{Experts, Ffn, GateUp, ModelSpec, SharedExpert, Weigh};
@@ -24,8 +24,8 @@ pub fn experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,
         width: h.expert_width()?,
-        act: GateAct::Plain(Act::Silu),
-        score: RouteScore::SoftmaxOfTop,
+        act: GateAct::Plain(h.activation(Act::Silu)?),
+        score: qwen3_moe::scoring(h, RouteScore::SoftmaxOfTop)?,
         groups: None,
         normalise: false,
         scale: 1.0,

@@ -4,7 +4,7 @@ use super::{Arch, llama};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::*;
-use tokenmill_ir::{MetaValue, RopePairing};
+use tokenmill_ir::RopePairing;
 
 pub const ARCH: Arch = Arch { name: "lfm2", spellings: &["lfm2"], spec };
 
@@ -14,13 +14,16 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let norm = Norm::rms(h.f32(RMS_EPS)?);
     model.attention_mut().for_each(|(_, a)| a.qk_norm = QkNorm::Head(norm));
     let kernel = m.u32(&h.own("conv_L_cache", "shortconv.l_cache"))?;
-    let types = m.opt_list("layer_types")?;
-    let full = m.opt_list("full_attn_idxs")?.unwrap_or_default();
+    let listed = m.opt_list("full_attn_idxs")?;
+    let full = |i: usize| listed.is_none_or(|l| l.iter().any(|v| v.as_u32() == Some(i as u32)));
+    let kinds = h.kinds(&["full_attention", "conv"], |i| match full(i) {
+        true => "full_attention",
+        false => "conv",
+    })?;
     for (i, layer) in model.layers.iter_mut().enumerate() {
-        let attends = match types {
-            Some(list) => list.get(i).and_then(MetaValue::as_str) == Some("full_attention"),
-            None if h.is_gguf() => h.layer_u32(KV_HEADS, i)? != Some(0),
-            None => full.iter().any(|v| v.as_u32() == Some(i as u32)),
+        let attends = match h.is_gguf() {
+            true => h.layer_u32(KV_HEADS, i)? != Some(0),
+            false => kinds[i] == "full_attention",
         };
         if !attends {
             layer.branches[0].body = Body::Mix(vec![Mixer::ShortConv(ShortConv { kernel })]);

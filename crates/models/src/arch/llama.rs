@@ -32,12 +32,9 @@ pub fn spec_with(h: &Hyper<'_>, pairing: RopePairing) -> Result<ModelSpec, Model
 pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<ModelSpec, ModelError> {
     let heads = h.u32(HEADS)?;
     let head_dim = h.head_dim()?;
-    let partial = h.rope_number("partial_rotary_factor")?.or(h.rope_number("rotary_pct")?);
-    let dims = match partial {
-        Some(part) => (f64::from(head_dim) * part) as u32,
-        None => h.opt_u32(ROPE_DIMS)?.unwrap_or(head_dim),
-    };
-    let rope = RopeSpec { dims, theta: h.theta("")?, pairing, scaling: h.rope_scaling("")? };
+    let rope = h.rope(head_dim, pairing)?;
+    // Only short factors are computed, so sequences end where they stop holding.
+    let short = h.short_context(&rope.scaling)?.unwrap_or(u32::MAX);
     let act = h.activation(Act::Silu)?;
     let layer = |i: usize| -> Result<Layer, ModelError> {
         let attention = Attention {
@@ -70,7 +67,7 @@ pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<Mode
         arch: ARCH.name,
         vocab: h.vocab()?,
         hidden: h.u32(HIDDEN)?,
-        context: h.u32(CONTEXT)?,
+        context: h.u32(CONTEXT)?.min(short),
         embed: Embed::PLAIN,
         layers: (0..h.layers()? as usize).map(layer).collect::<Result<_, _>>()?,
         final_norm: Some(norm),

@@ -3,7 +3,7 @@
 
 use tokenmill_ir::{Act, GateAct, Growth, Mask, MetaValue, RopePairing, RouteScore};
 
-use super::{Arch, llama, smollm3};
+use super::{Arch, llama, qwen3_moe, smollm3};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::*;
@@ -24,9 +24,16 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let norm = Norm::rms(h.f32(RMS_EPS)?);
     let normed =
         m.opt_bool("use_qk_norm")?.unwrap_or(!h.is_gguf() || h.opt_u32(EXPERTS)? != Some(128));
-    let listed = m.opt_list("layer_types")?.is_some();
-    let full = h.full_layers(4, false)?;
-    let chunk = m.opt_u32("attention_chunk_size")?.unwrap_or(CHUNK);
+    // Chunks are of layers with positions, unless the file lists others.
+    let chunk = match h.is_gguf() {
+        true => Some(CHUNK).filter(|_| !whole),
+        false => m.opt_u32("attention_chunk_size")?,
+    };
+    let rotated: Vec<bool> = model.attention_mut().map(|(_, a)| a.rope.is_some()).collect();
+    let kinds = h.kinds(&["full_attention", "chunked_attention"], |i| {
+        let chunked = chunk.is_some() && rotated.get(i) == Some(&true);
+        if chunked { "chunked_attention" } else { "full_attention" }
+    })?;
     let growth = Growth {
         beta: m.opt_f32("attn_scale")?.unwrap_or(0.1),
         every: m.opt_u32("floor_scale")?.unwrap_or(CHUNK),
@@ -43,9 +50,8 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
             None if grows => a.growth = Some(growth),
             _ => {}
         }
-        let full = whole || if listed { full[i] } else { a.rope.is_none() };
-        if !full {
-            a.mask = Mask::Chunk(chunk.max(1));
+        if kinds[i] == "chunked_attention" {
+            a.mask = Mask::Chunk(chunk.unwrap_or(CHUNK).max(1));
         }
     }
     feed_forward(h, &mut model)?;
@@ -63,7 +69,7 @@ fn feed_forward(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> 
         top: h.opt_u32(EXPERTS_USED)?.unwrap_or(1),
         width,
         act: GateAct::Plain(act),
-        score: RouteScore::Sigmoid,
+        score: qwen3_moe::scoring(h, RouteScore::Sigmoid)?,
         groups: None,
         normalise: false,
         scale: 1.0,

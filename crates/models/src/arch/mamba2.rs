@@ -1,6 +1,6 @@
 //! Mamba-2 (arXiv 2405.21060): one selective scan a layer, no feed-forward part.
 
-use tokenmill_ir::GateOrder;
+use tokenmill_ir::{GateOrder, MetaValue};
 
 use super::Arch;
 use crate::error::ModelError;
@@ -47,16 +47,34 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     })
 }
 
+/// Columns of all heads of a scan.
+fn inner(h: &Hyper<'_>) -> Result<u32, ModelError> {
+    let m = h.meta();
+    let expand = m.opt_u32("mamba_expand")?.or(m.opt_u32("expand")?).unwrap_or(2);
+    let usual = expand.saturating_mul(h.u32(HIDDEN)?);
+    Ok(m.opt_u32("mamba_d_ssm")?.unwrap_or(usual))
+}
+
 /// The scan with a gated norm of its output, over each group.
 pub fn mixer(h: &Hyper<'_>, keys: &Keys, eps: f32) -> Result<Mamba, ModelError> {
     let m = h.meta();
+    h.silu()?;
     let limit = h.numbers("time_step_limit", [0.0, f32::INFINITY])?;
     let read = |hf, gguf| m.u32(&h.own(hf, gguf));
     let heads = read(keys.heads, "ssm.time_step_rank")?;
     let head_dim = match h.is_gguf() {
         true => m.u32(&h.own("", "ssm.inner_size"))? / heads.max(1),
-        false => m.u32(keys.head_dim)?,
+        false => match m.get(keys.head_dim).and_then(MetaValue::as_str) {
+            // "auto", by the inner width.
+            Some(_) => inner(h)? / heads.max(1),
+            None => m.u32(keys.head_dim)?,
+        },
     };
+    let all = heads.saturating_mul(head_dim);
+    if !h.is_gguf() && inner(h)? != all {
+        let found = format!("{head_dim} for {heads} heads in {} columns", inner(h)?);
+        return Err(ModelError::unsupported(keys.head_dim, found));
+    }
     let groups = read(keys.groups, "ssm.group_count")?;
     if groups == 0 || heads % groups != 0 {
         return Err(ModelError::unsupported(keys.groups, format!("{groups} for {heads} heads")));

@@ -14,8 +14,8 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_with(h, RopePairing::Half)?;
     let norm = Norm::rms(h.f32(RMS_EPS)?);
     model.attention_mut().for_each(|(_, a)| a.qk_norm = QkNorm::Whole(norm));
-    let experts =
-        Experts { score: RouteScore::Sigmoid, normalise: true, ..qwen3_moe::softmax_experts(h)? };
+    let score = qwen3_moe::scoring(h, RouteScore::Sigmoid)?;
+    let experts = Experts { score, normalise: true, ..qwen3_moe::softmax_experts(h)? };
     model.ffn_mut().for_each(|(_, f)| *f = Ffn::Experts(experts.clone()));
     Ok(model)
 }

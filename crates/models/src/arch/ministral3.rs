@@ -17,15 +17,27 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         true => h.meta().opt_f64(&h.own("", "attention.temperature_scale"))?,
         false => h.rope_number("llama_4_scaling_beta")?,
     };
-    let window = h.opt_u32(WINDOW)?;
+    if beta.is_none() && !h.is_gguf() {
+        return Err(ModelError::unsupported("llama_4_scaling_beta", "absent beside rope_type"));
+    }
+    let window = h.window()?;
+    let length = h.meta().opt_f64(&h.own("", "attention.temperature_length"))?;
     for (_, a) in model.attention_mut() {
         if let Some(window) = window {
             a.mask = Mask::Window(window);
         }
-        if let (Some(RopeScaling::Yarn { original, .. }), Some(beta)) =
-            (a.rope.as_ref().map(|r| &r.scaling), beta.filter(|b| *b != 0.0))
+        let Some(beta) = beta.filter(|b| *b != 0.0) else { continue };
+        let scaling = a.rope.as_ref().map(|r| &r.scaling);
+        if let Some(RopeScaling::Yarn { original, .. } | RopeScaling::Llama3 { original, .. }) =
+            scaling
         {
+            if let Some(length) = length.filter(|l| *l != 0.0 && l != original) {
+                return Err(ModelError::unsupported("attention.temperature_length", length));
+            }
             a.growth = Some(Growth { beta: beta as f32, every: *original as u32, offset: 0 });
+        } else {
+            let found = format!("{beta} without an original context");
+            return Err(ModelError::unsupported("llama_4_scaling_beta", found));
         }
     }
     Ok(model)

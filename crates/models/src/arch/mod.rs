@@ -48,10 +48,13 @@ mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+#[cfg(test)]
+mod tests;
 
 use tokenmill_ir::{Checkpoint, PoolKind};
 
 use crate::error::ModelError;
+use crate::flags;
 use crate::hyper::{FFN, Hyper};
 use crate::spec::{Ffn, ModelSpec, Output};
 
@@ -124,9 +127,11 @@ pub const ARCHS: &[Arch] = &[
 
 /// The spec of a checkpoint.
 pub fn spec_of(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
-    let hyper = Hyper::new(checkpoint);
-    let found = hyper.arch_name()?;
-    let arch = ARCHS.iter().find(|a| a.spellings.contains(&found)).ok_or_else(|| {
+    let hyper = Hyper::new(checkpoint)?;
+    let found = hyper.arch_name();
+    // (A config.json of a class that is not recorded could not be read without guessing.)
+    let known = hyper.is_gguf() || hyper.class().is_some();
+    let arch = ARCHS.iter().find(|a| known && a.spellings.contains(&found)).ok_or_else(|| {
         let known: Vec<&str> = ARCHS.iter().flat_map(|a| a.spellings).copied().collect();
         ModelError::UnknownArch { found: found.to_owned(), known: known.join(", ") }
     })?;
@@ -145,5 +150,7 @@ pub fn spec_of(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
     if let (Some(kind), false) = (hyper.pooling()?, matches!(spec.output, Output::Score { .. })) {
         spec.output = Output::Pooled { kind, normalise: true };
     }
+    flags::check(&hyper, &spec)?;
+    hyper.check_all_read()?;
     Ok(spec)
 }

@@ -19,23 +19,23 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         first.branches[0].norm_in = None;
     }
     let near = m.u32(&h.own("local_attention", "attention.sliding_window"))? / 2;
-    let full = h.full_layers(3, true)?;
-    let theta = |nested: &str, flat: String| -> Result<f64, ModelError> {
-        match m.opt_f64(&flat)? {
-            Some(theta) => Ok(theta),
-            None => h.theta(nested),
+    let full = h.full_layers("sliding_attention", 3, true)?;
+    let global = (h.theta("full_attention")?, h.rope_scaling("full_attention")?);
+    let local = match h.is_gguf() {
+        true => {
+            (m.opt_f64(&h.own("", "rope.freq_base_swa"))?.unwrap_or(global.0), global.1.clone())
         }
+        false => (h.theta("sliding_attention")?, h.rope_scaling("sliding_attention")?),
     };
-    let global = theta("full_attention", h.own("global_rope_theta", "rope.freq_base"))?;
-    let local = theta("sliding_attention", h.own("local_rope_theta", "rope.freq_base_swa"))?;
     for (i, a) in model.attention_mut() {
         a.mask = if full[i] { Mask::None } else { Mask::Around(near) };
-        a.rope.iter_mut().for_each(|r| r.theta = if full[i] { global } else { local });
+        let (theta, scaling) = if full[i] { &global } else { &local };
+        a.rope.iter_mut().for_each(|r| (r.theta, r.scaling) = (*theta, scaling.clone()));
     }
-    let act = h.activation(Act::Gelu)?;
+    let inner = h.activation(Act::Gelu)?;
     for (_, f) in model.ffn_mut() {
         if let Ffn::Gated { width, .. } = *f {
-            *f = Ffn::gated(width, act);
+            *f = Ffn::gated(width, inner);
         }
     }
     model.output = Output::Pooled { kind: PoolKind::Mean, normalise: true };
@@ -45,11 +45,9 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
             Some("mean") => PoolKind::Mean,
             Some(other) => return Err(ModelError::unsupported("classifier_pooling", other)),
         };
-        let act = match m.opt_str("classifier_activation")? {
-            None => Act::Gelu,
-            Some(name) => Hyper::activation_of("classifier_activation", name)?,
-        };
-        model.output = Output::Score { kind, act: Some(Unary::Act(act)), norm: Some(norm) };
+        let name = m.opt_str("classifier_activation")?.unwrap_or("gelu");
+        let act = Unary::Act(act("classifier_activation", name)?);
+        model.output = Output::Score { kind, act: Some(act), norm: Some(norm) };
     }
     Ok(model)
 }

@@ -12,14 +12,12 @@ pub const ARCH: Arch = Arch { name: "nomic_bert", spellings: &["nomic_bert", "no
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = bert::spec(h)?;
     model.embed.positions = None;
-    let theta = h.theta("")?;
-    for (_, a) in model.attention_mut() {
-        let (dims, pairing) = (a.head_dim, RopePairing::Half);
-        a.rope = Some(RopeSpec { dims, theta, pairing, scaling: RopeScaling::None });
-    }
+    let rope = h.rope(h.head_dim()?, RopePairing::Half)?;
+    model.attention_mut().for_each(|(_, a)| a.rope = Some(rope.clone()));
+    let act = h.activation(Act::Silu)?;
     for (_, f) in model.ffn_mut() {
         if let Ffn::Plain { width, .. } = *f {
-            *f = Ffn::gated(width, Act::Silu);
+            *f = Ffn::gated(width, act);
         }
     }
     Ok(model)

@@ -8,7 +8,9 @@ use crate::spec::{Ffn, ModelSpec, SharedExpert};
 pub const ARCH: Arch = Arch { name: "qwen2_moe", spellings: &["qwen2_moe", "qwen2moe"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
-    let mut model = qwen2::spec(h)?;
+    // Every other of the first layers, where windows are used at all.
+    let end = h.meta().opt_u32("max_window_layers")?.unwrap_or(0) as usize;
+    let mut model = qwen2::with_windows(h, |i| i % 2 == 0 && i < end)?;
     let mut experts = qwen3_moe::softmax_experts(h)?;
     experts.normalise = h.meta().opt_bool("norm_topk_prob")?.unwrap_or(false);
     let width = h.u32(SHARED_FFN)?;

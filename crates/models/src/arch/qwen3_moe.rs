@@ -2,7 +2,7 @@
 
 use tokenmill_ir::{Act, GateAct, RouteScore};
 
-use super::{Arch, qwen3};
+use super::{Arch, qwen2, qwen3};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::{Experts, Ffn, GateUp, ModelSpec, Weigh};
@@ -10,7 +10,8 @@ use crate::spec::{Experts, Ffn, GateUp, ModelSpec, Weigh};
 pub const ARCH: Arch = Arch { name: "qwen3_moe", spellings: &["qwen3_moe", "qwen3moe"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
-    let mut model = qwen3::spec(h)?;
+    let mut model = qwen2::with_windows(h, |_| true)?;
+    qwen3::norms(h, &mut model)?;
     let experts = softmax_experts(h)?;
     let sparse = sparse_layers(h, model.layers.len())?;
     for (_, ffn) in model.ffn_mut().filter(|(i, _)| sparse[*i]) {
@@ -25,19 +26,43 @@ pub fn softmax_experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,
         width: h.expert_width()?,
-        act: GateAct::Plain(Act::Silu),
-        score: RouteScore::Softmax,
+        act: GateAct::Plain(h.activation(Act::Silu)?),
+        score: scoring(h, RouteScore::Softmax)?,
         groups: None,
-        normalise: h.meta().opt_bool("norm_topk_prob")?.unwrap_or(true),
-        scale: 1.0,
+        normalise: h
+            .meta()
+            .opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?
+            .unwrap_or(true),
+        scale: weights_scale(h)?,
         weigh: Weigh::Output,
         fused: GateUp::Halves,
         shared: None,
     })
 }
 
+/// How experts are scored where GGUF says so, else the `usual` way.
+pub fn scoring(h: &Hyper<'_>, usual: RouteScore) -> Result<RouteScore, ModelError> {
+    let key = h.own("", "expert_gating_func");
+    match h.meta().opt_u32(&key)?.filter(|_| h.is_gguf()) {
+        None | Some(0) => Ok(usual),
+        Some(1) => Ok(RouteScore::Softmax),
+        Some(2) => Ok(RouteScore::Sigmoid),
+        Some(3) => Ok(RouteScore::SoftmaxOfTop),
+        Some(other) => Err(ModelError::unsupported(&key, other)),
+    }
+}
+
+/// What multiplies the weights of experts in GGUF; 0 is no factor.
+fn weights_scale(h: &Hyper<'_>) -> Result<f32, ModelError> {
+    let scale = h.meta().opt_f32(&h.own("", "expert_weights_scale"))?;
+    Ok(scale.filter(|s| *s != 0.0 && h.is_gguf()).unwrap_or(1.0))
+}
+
 /// Which layers have experts: every `decoder_sparse_step`-th, but for `mlp_only_layers`.
 pub fn sparse_layers(h: &Hyper<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
+    if h.u32(EXPERTS)? == 0 {
+        return Ok(vec![false; layers]);
+    }
     let step = h.meta().opt_u32("decoder_sparse_step")?.unwrap_or(1).max(1) as usize;
     let dense = h.meta().opt_list("mlp_only_layers")?.unwrap_or_default();
     let is_dense = |i: usize| dense.iter().any(|v| v.as_u32() == Some(i as u32));

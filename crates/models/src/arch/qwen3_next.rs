@@ -37,7 +37,7 @@ pub fn mixed_layers(h: &Hyper<'_>, key_head: KeyHead) -> Result<ModelSpec, Model
         a.qk_norm = QkNorm::Head(norm);
     }
     let delta = delta_net(h, key_head)?;
-    let full = h.full_layers(4, false)?;
+    let full = h.full_layers("linear_attention", 4, false)?;
     for (layer, _) in model.layers.iter_mut().zip(full).filter(|(_, full)| !full) {
         layer.branches[0].body = Body::Mix(vec![Mixer::DeltaNet(delta.clone())]);
     }
@@ -45,6 +45,7 @@ pub fn mixed_layers(h: &Hyper<'_>, key_head: KeyHead) -> Result<ModelSpec, Model
 }
 
 fn delta_net(h: &Hyper<'_>, key_head: KeyHead) -> Result<DeltaNet, ModelError> {
+    h.silu()?;
     let read = |hf, gguf| h.meta().u32(&h.own(hf, gguf));
     let k_heads = read("linear_num_key_heads", "ssm.group_count")?;
     let v_heads = read("linear_num_value_heads", "ssm.time_step_rank")?;

@@ -16,7 +16,13 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         return Err(ModelError::unsupported("qk_layernorm", true));
     }
     let mut model = llama::spec_norm(h, RopePairing::Half, Norm::layer(h.f32(LAYER_EPS)?))?;
-    if find_opt(h.checkpoint(), Role::FfnNorm, 0, 0).is_none() {
+    let parallel = find_opt(h.checkpoint(), Role::FfnNorm, 0, 0).is_none();
+    let key = h.own("use_parallel_residual", "use_parallel_residual");
+    if let Some(said) = h.meta().opt_bool(&key)?.filter(|said| *said != parallel) {
+        let norms = if parallel { "one norm" } else { "two norms" };
+        return Err(ModelError::unsupported(&key, format!("{said} with {norms} a layer")));
+    }
+    if parallel {
         cohere2::one_norm(&mut model);
     }
     Ok(model)

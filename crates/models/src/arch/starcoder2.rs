@@ -12,7 +12,7 @@ pub const ARCH: Arch = Arch { name: "starcoder2", spellings: &["starcoder2"], sp
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_norm(h, RopePairing::Half, Norm::layer(h.f32(LAYER_EPS)?))?;
     model.plain_ffn(h.activation(Act::GeluTanh)?);
-    if let Some(window) = h.opt_u32(WINDOW)? {
+    if let Some(window) = h.window()? {
         model.attention_mut().for_each(|(_, a)| a.mask = Mask::Window(window));
     }
     Ok(model)

@@ -1,6 +1,7 @@
 //! From a [`ModelSpec`] and the index of tensors to a [`Program`]: the only place that knows how a
 //! layer computes.
 
+mod cover;
 mod ffn;
 mod inputs;
 mod mixers;
@@ -45,9 +46,11 @@ pub fn lower(
         groups: Vec::new(),
         kv_caches: Vec::new(),
         layer_inputs: None,
+        partial: HashSet::new(),
     };
     low.model()?;
     low.program.check()?;
+    cover::check(&low.program, checkpoint, &low.partial)?;
     let names = checkpoint.tensors.iter().map(|t| &t.name);
     let unused =
         names.filter(|n| !low.used.contains(*n) && !is_ignorable(n) && !low.drafts(n)).cloned();
@@ -63,6 +66,8 @@ struct Lower<'a> {
     program: Program,
     /// Names of tensors referred to.
     used: HashSet<String>,
+    /// Names of tensors of which a program need not take everything.
+    partial: HashSet<String>,
     /// Current layer.
     layer: usize,
     /// Kinds of cache groups so far, in order of appearance.

@@ -134,6 +134,7 @@ impl<'a> Lower<'a> {
         cols: u32,
     ) -> Result<WeightId, ModelError> {
         let t = self.tensor(role)?;
+        self.partial.insert(t.name.clone());
         let first = u64::from(first);
         let part =
             self.part(t, Some(RowSlices::range(first, t.rows().saturating_sub(first))), cols)?;
@@ -153,6 +154,7 @@ impl<'a> Lower<'a> {
     pub(super) fn table_of(&mut self, role: Role, cols: u32) -> Result<WeightId, ModelError> {
         let t = self.tensor(role)?;
         let vocab = self.spec.vocab;
+        self.partial.insert(t.name.clone());
         let own = t.rows().min(vocab.into());
         let all = self.part(t, Some(RowSlices::range(0, own)), cols)?;
         let missing = u64::from(vocab) - own;

@@ -25,10 +25,12 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
             all.push(route(RouteRule { score, normalise, ..RULE }, false, block));
         }
     }
-    let groups = Some(GroupRule { groups: 4, keep: 2 });
+    let groups = Some(GroupRule { groups: 4, keep: 2, best: 2 });
     let deepseek =
         RouteRule { score: RouteScore::Sigmoid, groups, normalise: true, scale: 2.5, ..RULE };
     all.push(route(deepseek, true, block));
+    let groups = Some(GroupRule { groups: 4, keep: 2, best: 1 });
+    all.push(route(RouteRule { groups, scale: 2.5, ..RULE }, false, block));
     for format in [FormatId::F32, FormatId::BF16, FormatId::Q4_K, FormatId::Q8_0, FormatId::MXFP4] {
         all.push(experts([format; 2], block));
     }

@@ -1,0 +1,172 @@
+//! Hyper-parameters as they count: what the file says, the defaults of its configuration class
+//! where it is silent, and which keys were read, so that none is passed over.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use tokenmill_ir::{Checkpoint, Container, Meta, MetaError, MetaValue};
+
+use crate::classes::Class;
+use crate::error::ModelError;
+
+/// Keys, values and the keys that were read. Null counts as absent, and hides a default.
+#[derive(Debug, Clone)]
+pub struct Params {
+    values: Meta,
+    written: Vec<String>,
+    foreign: Meta,
+    read: RefCell<BTreeSet<String>>,
+}
+
+/// Asks for a key and notes it.
+macro_rules! getters {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty;)*) => {
+        $($(#[$doc])* pub fn $name(&self, key: &str) -> Result<$kind, MetaError> {
+            self.note(key);
+            self.values.$name(key)
+        })*
+    };
+}
+
+impl Params {
+    /// All keys of a GGUF file that concern the model; of config.json those of its text part, under
+    /// their fields' names.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] where two names of one field have different values.
+    pub fn of(checkpoint: &Checkpoint, class: Option<&Class>) -> Result<Self, ModelError> {
+        let (mut values, mut foreign) = (Meta::new(), Meta::new());
+        let mut written = Vec::new();
+        for (key, value) in source(checkpoint).iter() {
+            let own = match (checkpoint.container, class) {
+                (Container::Gguf, _) => {
+                    let arch = checkpoint.meta.str("general.architecture").unwrap_or_default();
+                    key.strip_prefix(arch).is_some_and(|k| k.starts_with('.'))
+                        || key.starts_with("general.")
+                }
+                (Container::Hf, Some(class)) => class.knows(class.field(key)),
+                (Container::Hf, None) => true,
+            };
+            if !own {
+                // (What a GGUF file has beside are tokenizers.)
+                if checkpoint.container == Container::Hf {
+                    foreign.insert(key.to_owned(), value.clone());
+                }
+                continue;
+            }
+            if let (Some(class), MetaValue::Null) = (class, value)
+                && !class.allows_null(class.field(key))
+            {
+                return Err(ModelError::unsupported(key, "null"));
+            }
+            let field = class.map_or(key, |c| c.field(key)).to_owned();
+            if values.insert(field.clone(), value.clone()).is_some_and(|old| old != *value) {
+                let twice = format!("{} (another name of '{field}' says otherwise)", shown(value));
+                return Err(ModelError::unsupported(key, twice));
+            }
+            written.push(field);
+        }
+        for (field, value) in class.iter().flat_map(|c| c.fields.iter()) {
+            if !written.iter().any(|w| w == field) {
+                values.insert(field.to_owned(), value.clone());
+            }
+        }
+        Ok(Self { values, written, foreign, read: RefCell::default() })
+    }
+
+    /// Notes that a key was looked at.
+    pub fn note(&self, key: &str) {
+        let head = key.split_once('.').map_or(key, |(head, _)| head);
+        let mut read = self.read.borrow_mut();
+        if !read.contains(key) {
+            read.extend([key.to_owned(), head.to_owned()]);
+        }
+    }
+
+    /// The value at a key.
+    pub fn get(&self, key: &str) -> Option<&MetaValue> {
+        self.note(key);
+        self.values.get(key)
+    }
+
+    /// The map at a key, unless it is empty.
+    pub fn map(&self, key: &str) -> Option<&Meta> {
+        match self.get(key) {
+            Some(MetaValue::Map(map)) if map.iter().next().is_some() => Some(map),
+            _ => None,
+        }
+    }
+
+    /// Whether there is a value, which counts as no reading.
+    pub fn has(&self, key: &str) -> bool {
+        self.values.get(key).is_some()
+    }
+
+    /// Whether the file itself has the key.
+    pub fn is_written(&self, key: &str) -> bool {
+        self.written.iter().any(|w| w == key)
+    }
+
+    /// Keys of the file that nobody has read, and their values.
+    pub fn unread(&self) -> impl Iterator<Item = (&str, &MetaValue)> {
+        let read = self.read.borrow().clone();
+        let written = self.written.iter().filter(move |key| !read.contains(*key));
+        written.filter_map(|key| self.values.get(key).map(|value| (key.as_str(), value)))
+    }
+
+    /// Keys of config.json that the configuration class does not know.
+    pub fn foreign(&self) -> &Meta {
+        &self.foreign
+    }
+
+    getters! {
+        /// An integer, if present.
+        opt_u32: Option<u32>;
+        /// A number, if present.
+        opt_f32: Option<f32>;
+        /// A number in double precision, if present.
+        opt_f64: Option<f64>;
+        /// A truth value, if present.
+        opt_bool: Option<bool>;
+        /// A string, if present.
+        opt_str: Option<&str>;
+        /// A list, if present.
+        opt_list: Option<&[MetaValue]>;
+        /// A required integer.
+        u32: u32;
+        /// A required number.
+        f32: f32;
+    }
+}
+
+/// The part of the metadata that describes the language model.
+pub fn source(checkpoint: &Checkpoint) -> &Meta {
+    match (checkpoint.container, checkpoint.meta.get("text_config")) {
+        (Container::Hf, Some(MetaValue::Map(text))) => text,
+        _ => &checkpoint.meta,
+    }
+}
+
+/// A value as people write it, shortened.
+pub fn shown(value: &MetaValue) -> String {
+    let mut text = match value {
+        MetaValue::Null => "null".to_owned(),
+        MetaValue::Bool(b) => b.to_string(),
+        MetaValue::Int(i) => i.to_string(),
+        MetaValue::Uint(u) => u.to_string(),
+        MetaValue::Float(f) => f.to_string(),
+        MetaValue::Str(s) => s.clone(),
+        MetaValue::List(items) => {
+            format!("[{}]", items.iter().take(20).map(shown).collect::<Vec<_>>().join(", "))
+        }
+        MetaValue::Map(map) => {
+            let pairs = map.iter().take(20).map(|(k, v)| format!("{k}: {}", shown(v)));
+            format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
+        }
+    };
+    if let Some((at, _)) = text.char_indices().nth(80) {
+        text.truncate(at);
+        text.push('…');
+    }
+    text
+}
