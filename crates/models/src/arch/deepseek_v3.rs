@@ -87,17 +87,23 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
         }
     }
     let groups = count.zip(keep).map(|(groups, keep)| GroupRule { groups, keep, best: 2 });
-    if let Some(g) = groups
-        && (g.groups == 0 || h.u32(EXPERTS)? % g.groups != 0 || g.keep > g.groups || g.keep == 0)
-    {
-        let found = format!("{} of {} groups kept", g.keep, g.groups);
+    let (all, top) = (h.u32(EXPERTS)?, h.u32(EXPERTS_USED)?);
+    // (Where less are kept than a token uses, which others it uses is chance.)
+    let fits = |g: &GroupRule| {
+        g.groups != 0
+            && all % g.groups == 0
+            && (1..=g.groups).contains(&g.keep)
+            && u64::from(all / g.groups) * u64::from(g.keep) >= u64::from(top)
+    };
+    if let Some(g) = groups.filter(|g| !fits(g)) {
+        let found = format!("{} of {} groups kept of {all} experts", g.keep, g.groups);
         return Err(ModelError::unsupported(&h.own("n_group", "expert_group_count"), found));
     }
     let normalise = m.opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?;
     let score = qwen3_moe::scoring(h, RouteScore::Sigmoid)?;
     let experts = Experts {
-        count: h.u32(EXPERTS)?,
-        top: h.u32(EXPERTS_USED)?,
+        count: all,
+        top,
         width,
         act: GateAct::Plain(h.activation(Act::Silu)?),
         score,
