@@ -46,7 +46,8 @@ fn checkpoint(container: Container, meta: Meta, names: &[&str]) -> Checkpoint {
 
 /// The spec of a config.json of that family with four layers, 64 columns and these lines.
 fn hf(family: &str, lines: &str) -> Result<ModelSpec, ModelError> {
-    let usual = "num_hidden_layers = 4\nhidden_size = 64\nnum_attention_heads = 4\n";
+    let usual = "num_hidden_layers = 4\nhidden_size = 64\nnum_attention_heads = 4\n\
+        num_key_value_heads = 2\n";
     let text = format!("model_type = \"{family}\"\n{usual}{lines}");
     let mut names =
         vec!["model.embed_tokens.weight", "model.layers.0.post_attention_layernorm.weight"];
