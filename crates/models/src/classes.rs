@@ -66,8 +66,8 @@ impl Class {
 
     /// Whether that key may be null.
     pub fn allows_null(&self, key: &str) -> bool {
-        let stretch = ["rope_scaling", "original_max_position_embeddings", "partial_rotary_factor"];
-        self.nullable.contains(&key) || (self.reads(key) && stretch.contains(&key))
+        let number = ["rope_theta", "head_dim", "sliding_window_pattern", "rotary_pct"];
+        self.nullable.contains(&key) || (self.reads(key) && !number.contains(&key))
     }
 
     /// Whether kinds of layers have rotations of their own.

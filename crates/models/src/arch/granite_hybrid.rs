@@ -31,6 +31,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
             layer.branches[0].body = Body::Mix(vec![Mixer::Mamba(mamba.clone())]);
         }
     }
+    h.opt_u32(EXPERTS_USED)?; // of no consequence without experts
     let ffn = match h.opt_u32(EXPERTS)? {
         None | Some(0) => Ffn::gated(h.u32(SHARED_FFN)?, tokenmill_ir::Act::Silu),
         Some(_) => Ffn::Experts(granitemoe::experts(h)?),

@@ -46,7 +46,8 @@ fn checkpoint(container: Container, meta: Meta, names: &[&str]) -> Checkpoint {
 
 /// The spec of a config.json of that family with four layers, 64 columns and these lines.
 fn hf(family: &str, lines: &str) -> Result<ModelSpec, ModelError> {
-    let usual = "num_hidden_layers = 4\nhidden_size = 64\nnum_attention_heads = 4\n";
+    let usual = "num_hidden_layers = 4\nhidden_size = 64\nnum_attention_heads = 4\n\
+        num_key_value_heads = 2\n";
     let text = format!("model_type = \"{family}\"\n{usual}{lines}");
     let mut names =
         vec!["model.embed_tokens.weight", "model.layers.0.post_attention_layernorm.weight"];
@@ -126,9 +127,9 @@ fn what_is_not_computed_is_refused_by_name() {
         ("gemma3_text", "use_bidirectional_attention = true", "use_bidirectional_attention"),
         ("gemma3_text", "attn_logit_softcapping = 5.0", "attn_logit_softcapping"),
         ("gemma", "use_bidirectional_attention = true", "use_bidirectional_attention"),
-        ("deepseek_v2", "norm_topk_prob = true", "norm_topk_prob"),
-        ("deepseek_v2", "topk_method = \"noaux_tc\"", "topk_method"),
-        ("deepseek_v2", "scoring_func = \"sigmoid\"", "scoring_func"),
+        ("deepseek_v2", "num_experts_per_tok = 3\nnorm_topk_prob = true", "norm_topk_prob"),
+        ("deepseek_v2", "num_experts_per_tok = 3\ntopk_method = \"noaux_tc\"", "topk_method"),
+        ("deepseek_v2", "num_experts_per_tok = 3\nscoring_func = \"sigmoid\"", "scoring_func"),
         ("deepseek_v3", "scoring_func = \"softmax\"", "scoring_func"),
         ("deepseek_v3", "moe_layer_freq = 2", "moe_layer_freq"),
         ("llama", "hidden_act = \"quick_gelu\"", "hidden_act"),

@@ -350,8 +350,11 @@ impl<'a> Lower<'a> {
             return Err(shape_error(t, format!("[…, {cols}]")));
         }
         let rows = wanted.unwrap_or(RowSlices::range(0, t.rows()));
-        if rows.is_empty() || rows.row(rows.len() - 1) >= t.rows() {
-            let last = rows.row(rows.len().saturating_sub(1));
+        if rows.is_empty() {
+            return Err(shape_error(t, format!("[0, {cols}]")));
+        }
+        let last = rows.row(rows.len() - 1);
+        if last >= t.rows() {
             return Err(shape_error(t, format!("[more than {last}, {cols}]")));
         }
         Ok(part_of(t, rows, None))
