@@ -398,7 +398,7 @@ mod tests {
         for (args, expect) in [
             (["tokenmill", "run", "m", "--temp", "-1"], "the range is 0 to 100"),
             (["tokenmill", "run", "m", "--top-p", "2"], "more than 0, at most 1"),
-            (["tokenmill", "run", "m", "-n", "0"], "the range is 1 to 16777216"),
+            (["tokenmill", "run", "m", "--max-tokens", "0"], "the range is 1 to 16777216"),
             (["tokenmill", "run", "m", "--threads", "0"], "the range is 1 to 1024"),
             (["tokenmill", "run", "m", "--mem", "8"], "did you mean 8G?"),
             (["tokenmill", "run", "m", "--seed", "-1"], "the range is 0 to 18446744073709551615"),
@@ -410,7 +410,7 @@ mod tests {
             (["tokenmill", "bench", "m", "--reps", "0"], "the range is 1 to 1000"),
             (["tokenmill", "bench", "m", "--batch", "100000"], "the range is 1 to 1024"),
             (["tokenmill", "bench", "m", "--depth", "99999999"], "the range is 0 to 16777216"),
-            (["tokenmill", "bench", "serve", "-c", "0"], "the range is 1 to 10000"),
+            (["tokenmill", "bench", "serve", "--concurrency", "0"], "the range is 1 to 10000"),
         ] {
             let error = parse(&args).unwrap_err().to_string();
             assert!(error.contains(expect) && error.contains(args[3]), "{args:?}: {error}");

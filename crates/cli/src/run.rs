@@ -231,7 +231,7 @@ impl<'a> Reading<'a> {
     fn new(engine: &'a Engine, prompt_tokens: u32) -> Self {
         let bar = ProgressBar::new(prompt_tokens.into());
         let style =
-            ProgressStyle::with_template("reading the prompt [{bar:30}] {pos}/{len} tokens {eta}");
+            ProgressStyle::with_template("reading the prompt [{bar:30}] {pos}/{len} tokens");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Self { engine, before: engine.stats(), since: Instant::now(), bar }
     }
