@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use crate::bench::args::Bench;
@@ -213,7 +214,7 @@ pub struct Sampling {
     #[arg(long, value_parser = real(-100.0..=100.0))]
     pub frequency_penalty: Option<f32>,
     /// Text that ends the answer; may be repeated [default: the model's].
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
     /// Seed; default: from the clock, and printed with -v.
     #[arg(long, value_parser = whole::<u64>(0..=u64::MAX))]

@@ -249,6 +249,39 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
+fn references_of_other_windows_do_not_compare() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| path(folder.path().join(name));
+    std::fs::write(file("text"), "hello world ".repeat(20)).expect("a file");
+    std::fs::write(file("empty"), "").expect("a file");
+    let (model, text, base, empty) = (model(), file("text"), file("base"), file("empty"));
+    let args = |base, window| {
+        vec!["eval", &model, "-f", &text, "--kl-base", base, "--window", window, "--json"]
+    };
+    answer(&args(&base, "32"));
+    let same: Value = serde_json::from_str(&answer(&args(&base, "32"))).expect("JSON");
+    assert_eq!(same["kl_max"], 0.0);
+    assert!(refusal(&args(&base, "64")).contains("--window"));
+    assert!(refusal(&args(&empty, "32")).contains("too short"));
+}
+
+#[test]
+fn nothing_is_fetched_to_where_the_program_was_started() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["user/repo", "smollm2", "pypi:x", "ollama:x"] {
+        let mut command = command(folder.path());
+        for name in ["HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "USERPROFILE", "LOCALAPPDATA"] {
+            command.env_remove(name);
+        }
+        let output = command.current_dir(folder.path()).args(["pull", name]).output();
+        let output = output.expect("the program starts");
+        let told = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && told.contains("has no HOME"), "{told}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
+}
+
+#[test]
 fn localhost_is_an_address() {
     let server = Server::start(&[&model(), "--host", "localhost"]);
     assert_eq!(server.client.get("/health").status, 200);
