@@ -367,16 +367,16 @@ pub struct Inspect {
     /// Name, alias or path.
     pub model: String,
     /// The program, one op a line.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub program: bool,
     /// The layer vocabulary's description.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub spec: bool,
     /// All tensors.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub tensors: bool,
     /// All metadata.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub meta: bool,
 }
 
@@ -416,6 +416,8 @@ mod tests {
             let error = parse(&args).unwrap_err().to_string();
             assert!(error.contains(expect) && error.contains(args[3]), "{args:?}: {error}");
         }
+        let two = parse(&["tokenmill", "inspect", "m", "--spec", "--meta"]).unwrap_err();
+        assert_eq!(two.kind(), clap::error::ErrorKind::ArgumentConflict);
         let both = parse(&["tokenmill", "run", "m", "--raw", "--system", "x"]).unwrap_err();
         assert_eq!(both.kind(), clap::error::ErrorKind::ArgumentConflict);
         let Ok(Command::Run(run)) =

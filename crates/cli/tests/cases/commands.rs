@@ -220,6 +220,8 @@ fn bench_refuses_what_does_not_fit() {
     }
     let told = refusal(&["bench", &model, "-p", "0", "-n", "0"]);
     assert!(told.contains("nothing to measure"), "{told}");
+    let told = refusal(&["bench", &model, "--draft", "ngram"]);
+    assert!(told.contains("--draft"), "{told}");
     for args in [["--batch", "100000"], ["-r", "0"], ["--threads", "0"]] {
         let output = run(&[&["bench", &model], &args[..]].concat());
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));
