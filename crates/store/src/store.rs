@@ -149,6 +149,15 @@ impl Store {
         if self.env.offline && !matches!(name, ModelName::Path(_)) {
             return Err(StoreError::Offline { name: text });
         }
+        let has_place = match name {
+            ModelName::Path(_) | ModelName::LmStudio { .. } => true,
+            ModelName::Hub(_) => self.env.has_hub_place(),
+            ModelName::Pypi(_) | ModelName::Ollama(_) => self.env.has_own_place(),
+            ModelName::Alias(_) => self.env.has_hub_place() && self.env.has_own_place(),
+        };
+        if !has_place {
+            return Err(StoreError::Homeless { name: text });
+        }
         match name {
             ModelName::Path(path) => find_path(path),
             ModelName::Ollama(name) => self.fetch_ollama(name, on),
@@ -198,7 +207,7 @@ impl Store {
         };
         // The hub's token is no business of a registry.
         let http = Http::new(&self.env, &self.limits, self.limits.connect, None)
-            .map_err(|e| crate::download::net_error(endpoint, e))?;
+            .map_err(|e| crate::download::net_error(endpoint, e, &self.limits))?;
         let (disk, limits) = (&self.disk, &self.limits);
         let (own, others) = match self.ollama.split_first() {
             Some((own, others)) => (own.as_path(), others),
@@ -214,7 +223,7 @@ impl Store {
     ) -> Result<LocalModel, StoreError> {
         let endpoint = self.env.endpoint();
         let http = Http::new(&self.env, limits, limits.connect, self.token())
-            .map_err(|e| crate::download::net_error(endpoint, e))?;
+            .map_err(|e| crate::download::net_error(endpoint, e, limits))?;
         let (disk, cache) = (&self.disk, &self.cache);
         ask(&Hub { http: &http, disk, limits, cache, endpoint })
     }
