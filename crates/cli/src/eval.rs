@@ -11,28 +11,39 @@ use tokenmill_ir::math::log_sum_exp;
 use tokenmill_ir::{OutputKind, TokenId};
 
 use crate::args::Eval;
-use crate::failure::Failure;
-use crate::{model, score};
+use crate::failure::{Failure, tell};
+use crate::{input, model, score};
 
 /// First bytes of a reference file; the version is the last one.
 const MAGIC: &[u8; 8] = b"tmkl\0\0\0\x01";
 
 /// Runs the command.
 pub fn eval(args: &Eval) -> Result<(), Failure> {
-    let shown = args.file.display();
-    let text = std::fs::read_to_string(&args.file)
-        .map_err(|e| Failure::new(format!("cannot read {shown}"), e))?;
+    let text = input::file(&args.file)?;
     let mut loaded = model::open_scored(&args.model, &args.machine)?;
     let mut ids = score::encode(&loaded, &text)?;
     ids.truncate(args.tokens.unwrap_or(u32::MAX) as usize);
     let vocab = loaded.program.vocab;
+    if vocab == 0 {
+        return Err(Failure::new("cannot evaluate", "this model gives embeddings, not logits"));
+    }
+    if ids.len() < 2 {
+        return Err(score::too_short("nothing to evaluate", ids.len()));
+    }
+    let context = loaded.limits.context;
+    if args.window > context {
+        tell!("note: windows of {context} tokens: no more fit the context");
+    }
+    if context < 2 {
+        return Err(Failure::new("cannot evaluate", "the context is one token").fix("add --ctx 2"));
+    }
     let mut reference = match &args.kl_base {
         None => Reference::None,
         Some(path) if path.exists() => Reference::open(path, vocab, &ids)?,
         Some(path) => Reference::create(path, vocab, &ids)?,
     };
     let mut report = Report::default();
-    rows(&mut loaded, &ids, args.window.max(2) as usize, |row| report.add(&row, &mut reference))?;
+    rows(&mut loaded, &ids, args.window as usize, |row| report.add(&row, &mut reference))?;
     reference.finish()?;
     let text = if args.json { report.json().to_string() } else { report.text() };
     writeln!(std::io::stdout(), "{text}").map_err(Failure::output)
@@ -56,9 +67,6 @@ fn rows(
     let executable = loaded.compile().map_err(failed)?;
     let mut direct = Direct::new(executable, &loaded.program, &loaded.limits, block_tokens, 1);
     let vocab = loaded.program.vocab as usize;
-    if vocab == 0 {
-        return Err(Failure::new("cannot evaluate", "this model gives embeddings, not logits"));
-    }
     let step = loaded.limits.outputs as usize;
     for piece in ids.chunks(window.min(loaded.limits.context as usize)) {
         direct.restart(0);
@@ -93,7 +101,8 @@ impl Reference {
 
     fn open(path: &Path, vocab: u32, ids: &[TokenId]) -> Result<Self, Failure> {
         let name = path.display();
-        let fail = |e| Failure::new(format!("cannot read {name}"), e);
+        let again = || format!("rm {name}, and make it again with --mode f32 --device reference");
+        let fail = |e| Failure::new(format!("cannot read the reference {name}"), e).fix(again());
         let mut file = BufReader::new(File::open(path).map_err(fail)?);
         let expected = header(vocab, ids);
         let mut found = vec![0; MAGIC.len() + expected.len()];
@@ -101,7 +110,7 @@ impl Reference {
         if found[..MAGIC.len()] != *MAGIC || found[MAGIC.len()..] != expected {
             let detail = "it was made from another text, tokenizer or vocabulary";
             return Err(Failure::new(format!("{name} is not a reference for this run"), detail)
-                .fix(format!("rm {name}, and make it again with --mode f32 --device reference")));
+                .fix(again()));
         }
         Ok(Reference::Read { file, row: vec![0.0; vocab as usize] })
     }

@@ -149,6 +149,8 @@ pub struct Limits {
     pub retries_per_file: u32,
     /// First pause between tries; doubles each time.
     pub pause: Duration,
+    /// Longest a request waits, all pauses together, because a server asks for it.
+    pub wait: Duration,
     /// Parallel ranges of one file.
     pub ranges: usize,
     /// Bytes of one range request.
@@ -178,6 +180,7 @@ impl Default for Limits {
             attempts: 5,
             retries_per_file: 100,
             pause: Duration::from_millis(300),
+            wait: Duration::from_secs(600),
             ranges: 4,
             segment_bytes: 32 << 20,
             checkpoint_bytes: 8 << 20,

@@ -102,6 +102,33 @@ pub enum StoreError {
         /// What happened.
         why: String,
     },
+    /// There is no connection to the server.
+    #[error(
+        "cannot reach {host}: {why}\n\
+         check the network and its proxy (https_proxy); what is here works without: tokenmill list"
+    )]
+    Unreachable {
+        /// Host, and port where it is not the usual one.
+        host: String,
+        /// What happened.
+        why: String,
+    },
+    /// The server asks for a longer wait than any command waits.
+    #[error(
+        "{url} answered {status}: it asks to come back {when}\n\
+         that is longer than the {limit} tokenmill waits; what came so far is kept: run the same \
+         command again then"
+    )]
+    Busy {
+        /// The address, without credentials.
+        url: String,
+        /// HTTP status.
+        status: u16,
+        /// In how long and at what time.
+        when: String,
+        /// The longest wait, in words.
+        limit: String,
+    },
     /// The server answered, and the answer is no.
     #[error("{url} answered {status}\n{hint}")]
     Refused {
@@ -183,7 +210,7 @@ pub enum StoreError {
         tried: String,
     },
     /// Every mirror of an alias failed.
-    #[error("no mirror gave {name}; tried:\n{tried}")]
+    #[error("no source gave {name}; tried:\n{tried}")]
     NoMirror {
         /// The alias.
         name: String,

@@ -198,7 +198,7 @@ impl Store {
         };
         // The hub's token is no business of a registry.
         let http = Http::new(&self.env, &self.limits, self.limits.connect, None)
-            .map_err(|e| crate::download::net_error(endpoint, e))?;
+            .map_err(|e| crate::download::net_error(endpoint, e, &self.limits))?;
         let (disk, limits) = (&self.disk, &self.limits);
         let (own, others) = match self.ollama.split_first() {
             Some((own, others)) => (own.as_path(), others),
@@ -214,7 +214,7 @@ impl Store {
     ) -> Result<LocalModel, StoreError> {
         let endpoint = self.env.endpoint();
         let http = Http::new(&self.env, limits, limits.connect, self.token())
-            .map_err(|e| crate::download::net_error(endpoint, e))?;
+            .map_err(|e| crate::download::net_error(endpoint, e, limits))?;
         let (disk, cache) = (&self.disk, &self.cache);
         ask(&Hub { http: &http, disk, limits, cache, endpoint })
     }
