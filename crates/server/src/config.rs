@@ -211,7 +211,7 @@ impl Timeouts {
     const LONGEST_S: u64 = 365 * 24 * 3600;
 
     fn check(&self) -> Result<(), ServeError> {
-        let seconds = |t: Duration| t.as_secs() + u64::from(t.subsec_nanos() > 0);
+        let seconds = |t: Duration| t.as_secs().saturating_add(u64::from(t.subsec_nanos() > 0));
         let all = [
             ("timeout of headers", self.header),
             ("timeout of bodies", self.body),

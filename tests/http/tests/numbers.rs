@@ -52,7 +52,8 @@ impl Encoder {
             defaults: Defaults::default(),
             created: 1_700_000_000,
         };
-        let config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+        let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+        config.strict = true;
         let server = spawn(config, vec![model]).expect("the server starts");
         let client = Client::new(server.address());
         Self { server: Some(server), engine, client, golden }

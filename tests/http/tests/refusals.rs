@@ -107,6 +107,7 @@ fn what_nobody_knows_is_told_and_counted() {
     assert_eq!(site.metric("tokenmill_unknown_members_total"), 6.0);
     let lease = site.client.post("/v1/cache/leases", &unknown).json();
     assert!(lease["warnings"].to_string().contains("temprature"), "{lease}");
+    assert_eq!(site.client.send("DELETE", "/v1/cache/leases", &[], b"").status, 200);
     let refused = site.client.post(
         CHAT,
         &json!({

@@ -28,8 +28,7 @@ fn answer_of_the_official_client_sent_back() {
     let reply = answered(&server, "answer-of-the-official-client-sent-back");
     assert!(reply.get("warnings").is_none(), "{reply}");
     let messages = |annotations: Value| {
-        let earlier =
-            json!({ "role": "assistant", "content": "a", "annotations": annotations });
+        let earlier = json!({ "role": "assistant", "content": "a", "annotations": annotations });
         json!({ "messages": [{ "role": "user", "content": "b" }, earlier], "max_tokens": 1 })
     };
     let empty = server.client.post(CHAT, &messages(json!([]))).json();
