@@ -192,16 +192,16 @@ pub struct Machine {
 /// How tokens are chosen.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Sampling {
-    /// 0: always the likeliest token [default: the model's, else 0].
+    /// 0: always the likeliest token [default: the model's, else 0.8].
     #[arg(long, value_parser = real(0.0..=100.0))]
     pub temp: Option<f32>,
     /// Only the k likeliest; 0: all [default: the model's, else 0].
     #[arg(long, value_parser = whole::<u32>(0..=u64::from(u32::MAX)))]
     pub top_k: Option<u32>,
-    /// Only the likeliest with this much probability together [default: the model's, else 1].
+    /// Only the likeliest with this much probability together [default: the model's, else 0.95].
     #[arg(long, value_parser = positive(1.0))]
     pub top_p: Option<f32>,
-    /// Only tokens with this part of the best one's probability [default: the model's, else 0].
+    /// Only tokens with this part of the best one's probability [default: the model's, else 0.05].
     #[arg(long, value_parser = real(0.0..=1.0))]
     pub min_p: Option<f32>,
     /// Divides the logits of tokens seen before [default: the model's, else 1].
@@ -219,7 +219,7 @@ pub struct Sampling {
     /// Seed; default: from the clock, and printed with -v.
     #[arg(long, value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: Option<u64>,
-    /// Most tokens to generate.
+    /// Most tokens to generate [default: the model's, else 4096; what the context holds].
     #[arg(short = 'n', long, value_parser = tokens(1..=MOST_TOKENS))]
     pub max_tokens: Option<u32>,
 }
@@ -249,6 +249,15 @@ pub struct Run {
     pub machine: Machine,
 }
 
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    Plain,
+    /// JSON lines.
+    Json,
+}
+
 /// `serve`.
 #[derive(Debug, clap::Args)]
 pub struct Serve {
@@ -264,6 +273,22 @@ pub struct Serve {
     /// Keys that clients must show; needed for addresses others can reach. May be repeated.
     #[arg(long, env = "TOKENMILL_API_KEY", hide_env_values = true, value_delimiter = ',')]
     pub api_key: Vec<String>,
+    /// An origin whose pages in a browser may ask, such as http://localhost:5173, app://obsidian.md
+    /// or moz-extension://*; with an API key also *. May be repeated.
+    #[arg(long, value_name = "ORIGIN")]
+    pub allow_origin: Vec<String>,
+    /// A name besides localhost that leads here, such as host.docker.internal. May be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub allow_host: Vec<String>,
+    /// Refuse members of requests that nobody knows, instead of naming them in warnings.
+    #[arg(long)]
+    pub strict: bool,
+    /// No line on the standard error for each request.
+    #[arg(long)]
+    pub quiet: bool,
+    /// Form of the log on the standard error.
+    #[arg(long, value_enum, default_value = "plain")]
+    pub log_format: LogFormat,
     /// Name in the API; default: the name given.
     #[arg(long)]
     pub served_model_name: Option<String>,

@@ -72,7 +72,7 @@ fn answer(
     let (tokens, kept) = fitting(args, served, messages)?;
     let longest = served.engine.longest();
     let left = longest.saturating_sub(tokens.len() as u32).max(1);
-    let mut request = run::request(&args.sampling, tokens);
+    let mut request = run::request(&args.sampling, served, tokens);
     request.max_tokens = request.max_tokens.map(|most| most.min(left));
     let answer = run::generate(served, request, stop, run::show);
     stop.store(false, Ordering::Relaxed);

@@ -20,16 +20,15 @@ mod score;
 mod serve;
 mod store;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use args::{Args, Command};
+use args::{Args, Command, LogFormat};
 use failure::{Failure, INTERRUPTED, tell};
 
 fn main() -> ExitCode {
     let args = args::parse().unwrap_or_else(|e| e.exit());
-    let level = if args.verbose { "debug" } else { "warn" };
-    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
+    log(&args);
     match dispatch(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Closed) => ExitCode::SUCCESS,
@@ -38,6 +37,16 @@ fn main() -> ExitCode {
             tell!("{failure}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Warnings, and what the server tells of its requests, go to the standard error.
+fn log(args: &Args) {
+    let level = if args.verbose { "debug" } else { "warn,tokenmill_server=info" };
+    let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
+    match &args.command {
+        Command::Serve(serve) if serve.log_format == LogFormat::Json => log.json().init(),
+        _ => log.with_ansi(std::io::stderr().is_terminal()).init(),
     }
 }
 

@@ -32,11 +32,16 @@ pub fn defaults(name: &str) -> Result<Defaults, Failure> {
     if Path::new(name).exists() {
         return Ok(Defaults::default());
     }
-    let defaults = store::resolve(name)?.defaults;
-    for what in &defaults.unused {
-        tell!("note: {name} comes with {what}, which is not used");
+    Ok(store::resolve(name)?.defaults)
+}
+
+/// Puts what the packager says above what the model's files say; names what is not followed.
+pub fn settle(name: &str, packager: Defaults, served: &mut Served) {
+    served.defaults = packager.or(std::mem::take(&mut served.defaults));
+    if !served.defaults.unused.is_empty() {
+        let list = served.defaults.unused.join(", ");
+        tell!("note: {name} comes with {list}, which is not followed");
     }
-    Ok(defaults)
 }
 
 /// Storage format of keys and values.

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tokenmill_engine::start::Served;
-use tokenmill_engine::{Engine, EngineStats, Event, Request, StopReason, Usage};
-use tokenmill_ir::SamplingParams;
-use tokenmill_store::Defaults;
+use tokenmill_engine::{
+    Defaults, Engine, EngineStats, Event, Request, SamplingValues, StopReason, Usage,
+};
 use tokenmill_text::{DateTime, RenderOptions, Special, Tokenizer};
 
 use crate::args::{Run, Sampling};
@@ -21,8 +21,10 @@ use crate::{chat, input, interrupt, model};
 /// Runs the command.
 pub fn run(args: &Run) -> Result<(), Failure> {
     let prompt = prompt(args)?;
-    let args = &with_defaults(args.clone(), model::defaults(&args.model)?);
-    let served = model::start(&args.model, &args.machine, 1, 16)?;
+    let defaults = model::defaults(&args.model)?;
+    let args = &with_defaults(args.clone(), &defaults);
+    let mut served = model::start(&args.model, &args.machine, 1, 16)?;
+    model::settle(&args.model, defaults, &mut served);
     let stop = interrupt::watch()?;
     let Some(prompt) = prompt else { return chat::chat(args, &served, &stop) };
     let started = Instant::now();
@@ -35,7 +37,7 @@ pub fn run(args: &Run) -> Result<(), Failure> {
         }
         false => encode(&served, &messages)?,
     };
-    let request = request(&args.sampling, tokens);
+    let request = request(&args.sampling, &served, tokens);
     let answer = generate(&served, request, &stop, |text| match args.json {
         true => Ok(()),
         false => show(text),
@@ -75,22 +77,9 @@ fn prompt(args: &Run) -> Result<Option<String>, Failure> {
 }
 
 /// The command line, and where it is silent what the model's packager says.
-fn with_defaults(mut args: Run, defaults: Defaults) -> Run {
-    args.system = args.system.or(defaults.system);
+fn with_defaults(mut args: Run, defaults: &Defaults) -> Run {
+    args.system = args.system.or_else(|| defaults.system.clone());
     args.machine.ctx = args.machine.ctx.or(defaults.context);
-    let s = &mut args.sampling;
-    s.temp = s.temp.or(defaults.temperature);
-    s.top_k = s.top_k.or(defaults.top_k);
-    s.top_p = s.top_p.or(defaults.top_p);
-    s.min_p = s.min_p.or(defaults.min_p);
-    s.repeat_penalty = s.repeat_penalty.or(defaults.repeat_penalty);
-    s.presence_penalty = s.presence_penalty.or(defaults.presence_penalty);
-    s.frequency_penalty = s.frequency_penalty.or(defaults.frequency_penalty);
-    s.seed = s.seed.or(defaults.seed);
-    s.max_tokens = s.max_tokens.or(defaults.max_tokens);
-    if s.stop.is_empty() {
-        s.stop = defaults.stop;
-    }
     args
 }
 
@@ -128,29 +117,31 @@ fn now() -> DateTime {
     DateTime::from_unix_seconds(since.map_or(0, |d| d.as_secs()))
 }
 
-/// A request with the command line's sampling.
-pub fn request(sampling: &Sampling, tokens: Vec<u32>) -> Request {
-    let clock = || {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |d| d.as_nanos() as u64)
+/// A request with the command line's sampling, and where it is silent the packager's.
+pub fn request(said: &Sampling, served: &Served, tokens: Vec<u32>) -> Request {
+    let said = SamplingValues {
+        temperature: said.temp,
+        top_k: said.top_k,
+        top_p: said.top_p,
+        min_p: said.min_p,
+        repeat_penalty: said.repeat_penalty,
+        presence_penalty: said.presence_penalty,
+        frequency_penalty: said.frequency_penalty,
+        seed: said.seed,
+        max_tokens: said.max_tokens,
+        max_length: None,
+        stop: Some(said.stop.clone()).filter(|list| !list.is_empty()),
     };
-    let seed = sampling.seed.unwrap_or_else(clock);
-    tracing::debug!(seed, "sampling");
-    let greedy = SamplingParams::default();
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let clock = since.map_or(0, |d| d.as_nanos() as u64);
+    let chosen = tokenmill_engine::Sampling::new(said, &served.defaults.sampling, clock);
+    tracing::debug!(seed = chosen.params.seed, "sampling: {}", chosen.line());
+    let prompt = tokens.len() as u32;
+    let left = served.engine.longest().saturating_sub(prompt);
     Request {
-        sampling: SamplingParams {
-            temperature: sampling.temp.unwrap_or(greedy.temperature),
-            top_k: sampling.top_k.unwrap_or(greedy.top_k),
-            top_p: sampling.top_p.unwrap_or(greedy.top_p),
-            min_p: sampling.min_p.unwrap_or(greedy.min_p),
-            repetition_penalty: sampling.repeat_penalty.unwrap_or(greedy.repetition_penalty),
-            presence_penalty: sampling.presence_penalty.unwrap_or(greedy.presence_penalty),
-            frequency_penalty: sampling.frequency_penalty.unwrap_or(greedy.frequency_penalty),
-            seed,
-            ..greedy
-        },
-        max_tokens: sampling.max_tokens,
-        stop: sampling.stop.clone(),
+        sampling: chosen.params,
+        max_tokens: Some(chosen.tokens(prompt, left)),
+        stop: chosen.stop,
         ..Request::new(tokens)
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
+use tokenmill_engine::packaged::packaged_at;
+use tokenmill_engine::{Sampling, SamplingValues};
 use tokenmill_store::{
     LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError, Unusable, in_words,
 };
@@ -146,9 +148,12 @@ fn describe(model: &LocalModel) -> Result<(), Failure> {
             file.path.display()
         );
     }
-    for line in model.defaults.lines() {
+    let defaults = model.defaults.clone().or(packaged_at(&model.path));
+    for line in defaults.lines() {
         text += &format!("  {line}\n");
     }
+    let sampling = Sampling::new(SamplingValues::default(), &defaults.sampling, 0);
+    text += &format!("  answers: {}\n", sampling.line());
     out.write_all(text.as_bytes()).map_err(Failure::output)
 }
 

@@ -40,7 +40,7 @@ mod ollama_tests;
 #[cfg(test)]
 mod wheel_tests;
 
-pub use defaults::Defaults;
+pub use defaults::{Defaults, SamplingValues};
 pub use digest::Digest;
 pub use env::{Limits, StoreEnv, WheelCommand};
 pub use error::StoreError;

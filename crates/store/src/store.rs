@@ -137,8 +137,8 @@ impl Store {
                     own::find(&dir, alias.name)?.filter(|m| wheel::is_pinned(m, &pin))
                 }
             };
-            if found.is_some() {
-                return Ok(found);
+            if let Some(model) = found {
+                return recommended(alias, model).map(Some);
             }
         }
         Ok(None)
@@ -254,7 +254,10 @@ impl Store {
                 limits.attempts = limits.attempts.min(2);
             }
             match self.fetch_mirror(mirror, alias.name, &limits, on) {
-                Ok(model) => return Ok(LocalModel { name: alias.name.to_string(), ..model }),
+                Ok(model) => {
+                    let model = LocalModel { name: alias.name.to_string(), ..model };
+                    return recommended(alias, model);
+                }
                 Err(error) if error.is_local() => return Err(error),
                 Err(error) => {
                     let why = error.to_string();
@@ -315,6 +318,17 @@ pub(crate) fn digest_of(
     like.of_file_like(&file.path, &mut |done, total| {
         on(Progress::Verify { file: &name, done, total });
     })
+}
+
+/// The model with the parameters that the alias knows of.
+fn recommended(alias: &Alias, model: LocalModel) -> Result<LocalModel, StoreError> {
+    let defaults = Defaults::from_ollama(alias.parameters.as_bytes()).map_err(|why| {
+        StoreError::Unsupported {
+            what: format!("the alias {} with {why}", alias.name),
+            instead: "this is a bug: name the repository instead".into(),
+        }
+    })?;
+    Ok(LocalModel { defaults, ..model })
 }
 
 /// A file as it is, or the model in a folder.
