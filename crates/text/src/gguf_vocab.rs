@@ -5,7 +5,9 @@ use serde_json::json;
 
 use crate::bpe::{ByteBpe, CharBpe, CharRule, FastMap, MergeTable, SPACE_MARK};
 use crate::byte_level::ByteDecoder;
-use crate::hf_json::{self, HfTokenizerConfig};
+use crate::hf_config::HfTokenizerConfig;
+use crate::hf_json;
+use crate::lint::{Finding, Severity};
 use crate::pretokenize::{self, PreTokenizer};
 use crate::specials::{SpecialSet, SpecialToken};
 use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
@@ -150,7 +152,7 @@ fn token_types(vocab: &GgufVocab) -> Result<Vec<TokenType>, TokenizerError> {
 
 /// `gpt2`: byte-level BPE with listed merges.
 fn byte_level(vocab: GgufVocab, types: Vec<TokenType>) -> Result<Tokenizer, TokenizerError> {
-    let kind = vocab.pre.as_deref().unwrap_or("default");
+    let kind = vocab.pre.as_deref().filter(|pre| !pre.is_empty()).unwrap_or("default");
     // These name a byte-level model, but spell their vocabulary as SentencePiece does.
     if matches!(kind, "gemma4" | "sarvam-moe" | "granite-embed-multi-311m") {
         return listed_chars(vocab, types);
@@ -181,7 +183,18 @@ fn byte_level(vocab: GgufVocab, types: Vec<TokenType>) -> Result<Tokenizer, Toke
     let add_bos = pre.wants_bos;
     let unknown = None;
     let core = Core::Bytes(Box::new(ByteBpe { pre, merges, byte_ids, whole_words, unknown }));
-    assemble(&vocab, &types, core, table, Defaults { add_bos, strips_lead: false })
+    let mut findings = Vec::new();
+    if vocab.pre.as_deref().is_none_or(str::is_empty) {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            code: "guessed_pre_tokenizer",
+            message: "the file does not say how its tokenizer cuts words (tokenizer.ggml.pre is \
+                      missing): the default rules are a guess, and answers may be worse; convert \
+                      the model anew with a current converter"
+                .to_owned(),
+        });
+    }
+    assemble(&vocab, &types, core, table, Defaults { add_bos, strips_lead: false, findings })
 }
 
 /// `llama`: SentencePiece BPE, merges ranked by the score of what they make.
@@ -239,7 +252,8 @@ fn characters(
     let unknown = vocab.unk;
     let scored = matches!(rule, CharRule::Score(_));
     let core = CharBpe { rule, ids, byte_ids, unknown, longest_bytes, space_prefix };
-    let defaults = Defaults { add_bos: scored, strips_lead: space_prefix };
+    let findings = Vec::new();
+    let defaults = Defaults { add_bos: scored, strips_lead: space_prefix, findings };
     assemble(&vocab, &types, Core::Chars(Box::new(core)), table, defaults)
 }
 
@@ -292,7 +306,7 @@ fn wordpiece(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokeni
         add_eos: Some(sep.is_some() && vocab.add_eos.unwrap_or(true)),
         bos,
         eos: sep,
-        chat_template: None,
+        ..HfTokenizerConfig::default()
     };
     hf_json::from_value(&file, &config)
 }
@@ -338,7 +352,7 @@ fn unigram(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokenize
         eos: name(vocab.eos),
         add_bos: Some(vocab.add_bos.unwrap_or(false)),
         add_eos: Some(vocab.add_eos.unwrap_or(true)),
-        chat_template: None,
+        ..HfTokenizerConfig::default()
     };
     let mut file = json!({
         "added_tokens": added,
@@ -362,6 +376,7 @@ pub(crate) struct Defaults {
     pub(crate) add_bos: bool,
     /// Decoding drops one leading space: encoding put it there.
     pub(crate) strips_lead: bool,
+    pub(crate) findings: Vec<Finding>,
 }
 
 /// Puts the parts every model kind shares around its core.
@@ -403,6 +418,9 @@ pub(crate) fn assemble(
         between: Vec::new(),
         eos_ids,
         strips_lead: defaults.strips_lead,
+        completes_chats: true,
+        named: Vec::new(),
+        findings: defaults.findings,
     }))
 }
 

@@ -18,6 +18,8 @@ const TOOL: &str = "find_wombat_burrows";
 pub enum Severity {
     /// Something the template cannot do, or does at a cost.
     Note,
+    /// A guess: answers may be worse.
+    Warning,
     /// Answers will be worse, or will not end.
     Error,
 }
@@ -207,6 +209,7 @@ mod tests {
             bos: "<s>".into(),
             eos: "</s>".into(),
             control: CONTROL.map(str::to_owned).to_vec(),
+            ..TemplateTokens::default()
         };
         let template = ChatTemplate::new(source, tokens).expect("a template");
         lint(&tokenizer, Ok(&template)).into_iter().map(|f| f.code).collect()
