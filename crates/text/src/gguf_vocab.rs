@@ -52,6 +52,71 @@ pub struct GgufVocab {
     pub remove_extra_whitespaces: Option<bool>,
     /// `precompiled_charsmap`: SentencePiece's normalisation, compiled.
     pub charsmap: Vec<u8>,
+    /// `escape_whitespaces`.
+    pub escape_whitespaces: Option<bool>,
+    /// `treat_whitespace_as_suffix`.
+    pub whitespace_as_suffix: Option<bool>,
+    /// Every key of the file that starts with `tokenizer.`, without that.
+    pub keys: Vec<String>,
+}
+
+/// Keys that are read, or change nothing here: ids that only other uses need (infilling, masks),
+/// and copies of what other keys say.
+const KNOWN_KEYS: &[&str] = &[
+    "chat_template",
+    "chat_templates",
+    "huggingface.json",
+    "ggml.model",
+    "ggml.pre",
+    "ggml.tokens",
+    "ggml.scores",
+    "ggml.token_type",
+    "ggml.token_type_count",
+    "ggml.merges",
+    "ggml.added_tokens",
+    "ggml.add_bos_token",
+    "ggml.add_eos_token",
+    "ggml.add_sep_token",
+    "ggml.add_space_prefix",
+    "ggml.remove_extra_whitespaces",
+    "ggml.precompiled_charsmap",
+    "ggml.escape_whitespaces",
+    "ggml.treat_whitespace_as_suffix",
+];
+
+/// What of the metadata is guessed or not followed.
+fn findings(vocab: &GgufVocab) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut add = |severity, code, message: String| {
+        found.push(Finding { severity, code, message });
+    };
+    let cuts_words = vocab.model == "gpt2";
+    if cuts_words && vocab.pre.as_deref().is_none_or(str::is_empty) {
+        let message = "the file does not say how its tokenizer cuts words (tokenizer.ggml.pre is \
+                       missing): the default rules are a guess, and answers may be worse; convert \
+                       the model anew with a current converter";
+        add(Severity::Warning, "guessed_pre_tokenizer", message.to_owned());
+    }
+    let odd = [
+        ("escape_whitespaces", vocab.escape_whitespaces == Some(false)),
+        ("treat_whitespace_as_suffix", vocab.whitespace_as_suffix == Some(true)),
+    ];
+    for (key, _) in odd.iter().filter(|(_, is_odd)| *is_odd) {
+        let message = format!("tokenizer.ggml.{key} is not followed: words are cut as usual");
+        add(Severity::Warning, "unfollowed_tokenizer_key", message);
+    }
+    let known = |key: &str| {
+        KNOWN_KEYS.contains(&key)
+            || key.starts_with("ggml.") && key.ends_with("_token_id")
+            || key.starts_with("chat_template.")
+    };
+    let unknown = vocab.keys.iter().filter(|key| !known(key));
+    let unknown: Vec<String> = unknown.map(|key| format!("tokenizer.{key}")).collect();
+    if !unknown.is_empty() {
+        let message = format!("the file has keys without a use: {}", unknown.join(", "));
+        add(Severity::Note, "unknown_tokenizer_keys", message);
+    }
+    found
 }
 
 /// The codes of `tokenizer.ggml.token_type`.
@@ -183,18 +248,7 @@ fn byte_level(vocab: GgufVocab, types: Vec<TokenType>) -> Result<Tokenizer, Toke
     let add_bos = pre.wants_bos;
     let unknown = None;
     let core = Core::Bytes(Box::new(ByteBpe { pre, merges, byte_ids, whole_words, unknown }));
-    let mut findings = Vec::new();
-    if vocab.pre.as_deref().is_none_or(str::is_empty) {
-        findings.push(Finding {
-            severity: Severity::Warning,
-            code: "guessed_pre_tokenizer",
-            message: "the file does not say how its tokenizer cuts words (tokenizer.ggml.pre is \
-                      missing): the default rules are a guess, and answers may be worse; convert \
-                      the model anew with a current converter"
-                .to_owned(),
-        });
-    }
-    assemble(&vocab, &types, core, table, Defaults { add_bos, strips_lead: false, findings })
+    assemble(&vocab, &types, core, table, Defaults { add_bos, strips_lead: false })
 }
 
 /// `llama`: SentencePiece BPE, merges ranked by the score of what they make.
@@ -252,8 +306,7 @@ fn characters(
     let unknown = vocab.unk;
     let scored = matches!(rule, CharRule::Score(_));
     let core = CharBpe { rule, ids, byte_ids, unknown, longest_bytes, space_prefix };
-    let findings = Vec::new();
-    let defaults = Defaults { add_bos: scored, strips_lead: space_prefix, findings };
+    let defaults = Defaults { add_bos: scored, strips_lead: space_prefix };
     assemble(&vocab, &types, Core::Chars(Box::new(core)), table, defaults)
 }
 
@@ -376,7 +429,6 @@ pub(crate) struct Defaults {
     pub(crate) add_bos: bool,
     /// Decoding drops one leading space: encoding put it there.
     pub(crate) strips_lead: bool,
-    pub(crate) findings: Vec<Finding>,
 }
 
 /// Puts the parts every model kind shares around its core.
@@ -420,7 +472,7 @@ pub(crate) fn assemble(
         strips_lead: defaults.strips_lead,
         completes_chats: true,
         named: Vec::new(),
-        findings: defaults.findings,
+        findings: findings(vocab),
     }))
 }
 

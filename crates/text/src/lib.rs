@@ -20,7 +20,7 @@ mod turn_ends;
 
 pub use gguf_vocab::{GgufVocab, TokenType};
 pub use hf_config::HfTokenizerConfig;
-pub use lint::{Finding, Severity, lint};
+pub use lint::{Finding, Severity, lint, warnings};
 pub use stream::{Lead, StreamPiece, TextStream};
 pub use template::{
     ChatTemplate, DateTime, RenderOptions, RenderedPrompt, TemplateError, TemplateTokens,

@@ -100,6 +100,7 @@ fn prompt(
         kwargs,
         ..RenderOptions::default()
     };
+    let messages = &*template.readable(messages);
     let rendered = template.render(messages, &options);
     let rendered = rendered.map_err(|e| ApiError::bad("messages", e.to_string()))?;
     let tokenizer = &model.served.tokenizer;
@@ -116,9 +117,10 @@ fn prompt(
 fn parts(messages: &[Value], text: &str, tokens: &[u32], tokenizer: &Tokenizer) -> Vec<Part> {
     let (mut at, mut token, mut bytes) = (0, 0, 0);
     let part = |(index, message): (usize, &Value)| {
-        let content = message["content"].as_str().unwrap_or_default();
-        let found = text.get(at..).and_then(|rest| rest.find(content));
-        at = found.map_or(at, |from| at + from + content.len());
+        for content in texts(&message["content"]) {
+            let found = text.get(at..).and_then(|rest| rest.find(content));
+            at = found.map_or(at, |from| at + from + content.len());
+        }
         while bytes < at && token < tokens.len() {
             bytes += tokenizer.token_bytes(tokens[token]).map_or(0, <[u8]>::len);
             token += 1;
@@ -139,7 +141,7 @@ fn prediction(fields: &mut Fields) -> Result<String, ApiError> {
     }
     let found = content(fields.require("content")?, &fields.path("content"))?;
     fields.finish(&[])?;
-    Ok(found)
+    Ok(texts(&found).join("\n"))
 }
 
 /// Extra variables of the template, such as `enable_thinking`.
@@ -172,7 +174,7 @@ fn messages_of(value: Value, limits: &Limits) -> Result<Vec<Value>, ApiError> {
     items.into_iter().enumerate().map(|(i, item)| message(item, i)).collect()
 }
 
-/// A message as templates want it: `role`, `content` as one string, and who spoke.
+/// A message as templates want it: `role`, `content` as it was sent, and who spoke.
 fn message(value: Value, i: usize) -> Result<Value, ApiError> {
     let path = format!("messages[{i}]");
     let mut fields = Fields::of(value, &path)?;
@@ -186,7 +188,7 @@ fn message(value: Value, i: usize) -> Result<Value, ApiError> {
     let content = content(fields.require("content")?, &fields.path("content"))?;
     let mut message = Map::new();
     message.insert("role".into(), (*role).into());
-    message.insert("content".into(), content.into());
+    message.insert("content".into(), content);
     for (name, only) in
         [("name", None), ("tool_call_id", Some("tool")), ("reasoning_content", Some("assistant"))]
     {
@@ -200,10 +202,18 @@ fn message(value: Value, i: usize) -> Result<Value, ApiError> {
     Ok(Value::Object(message))
 }
 
-/// A string, or text parts, which are joined by line breaks.
-fn content(value: Value, path: &str) -> Result<String, ApiError> {
+/// The texts of a content: the string, or those of its parts.
+fn texts(content: &Value) -> Vec<&str> {
+    match content.as_array() {
+        Some(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        None => content.as_str().into_iter().collect(),
+    }
+}
+
+/// A string, or text parts: the template says which it reads.
+fn content(value: Value, path: &str) -> Result<Value, ApiError> {
     let parts = match value {
-        Value::String(text) => return Ok(text),
+        Value::String(_) => return Ok(value),
         Value::Array(parts) => parts,
         other => return Err(wrong(path, "a string or an array of parts", &other)),
     };
@@ -220,10 +230,9 @@ fn content(value: Value, path: &str) -> Result<String, ApiError> {
         }
         let text = text(fields.require("text")?, &fields.path("text"))?;
         fields.finish(&[])?;
-        Ok(text)
+        Ok(json!({ "type": "text", "text": text }))
     };
-    let texts: Result<Vec<String>, ApiError> = parts.into_iter().enumerate().map(part).collect();
-    Ok(texts?.join("\n"))
+    parts.into_iter().enumerate().map(part).collect::<Result<Vec<_>, _>>().map(Value::Array)
 }
 
 #[cfg(test)]
@@ -239,7 +248,9 @@ mod tests {
                 json!({"role":"user","content":[
                     {"type":"text","text":"a"}, {"type":"text","text":"b"},
                 ]}),
-                json!({"role":"user","content":"a\nb"}),
+                json!({"role":"user","content":[
+                    {"type":"text","text":"a"}, {"type":"text","text":"b"},
+                ]}),
             ),
             (
                 json!({"role":"tool","content":"4","tool_call_id":"x","name":"sum"}),

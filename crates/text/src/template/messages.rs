@@ -6,18 +6,21 @@ use std::ops::Range;
 
 use serde_json::{Map, Value as Json, json};
 
+use super::value::ALLOWANCE;
 use super::{ChatTemplate, RenderOptions, TemplateError};
 
-/// A message as the hubs' library hands it to a template: members that are null are left out, and
-/// reasoning has its newer and older names, for templates read either.
-pub(super) fn normalised(message: &Json) -> Cow<'_, Json> {
+/// A message as the hubs' library hands it to a template: members that are null are left out (but
+/// not a content that the template wants to see as null), and reasoning has its newer and older
+/// names, for templates read either.
+pub(super) fn normalised(message: &Json, keeps_null: bool) -> Cow<'_, Json> {
     const NAMES: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
     let Some(object) = message.as_object() else { return Cow::Borrowed(message) };
     let reasoning = NAMES.iter().filter_map(|name| object.get(*name)).find(|v| !v.is_null());
     if reasoning.is_none() && object.values().all(|value| !value.is_null()) {
         return Cow::Borrowed(message);
     }
-    let members = object.iter().filter(|(_, value)| !value.is_null());
+    let stays = |name: &str, value: &Json| !value.is_null() || keeps_null && name == "content";
+    let members = object.iter().filter(|(name, value)| stays(name, value));
     let mut members: Map<String, Json> = members.map(|(k, v)| (k.clone(), v.clone())).collect();
     if let Some(reasoning) = reasoning {
         members.entry("thinking").or_insert_with(|| reasoning.clone());
@@ -28,6 +31,9 @@ pub(super) fn normalised(message: &Json) -> Cow<'_, Json> {
 
 /// Roles of messages whose content a template may read in its own way.
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
+
+/// What a trial may spend: a conversation of three words takes some thousands.
+const TRIAL: u64 = ALLOWANCE / 16;
 
 /// Texts that no template writes of itself.
 const FIRST: &str = "Zq7first";
@@ -44,11 +50,14 @@ struct Form {
 #[derive(Debug, Clone)]
 pub(super) struct Forms {
     of_roles: [Form; 4],
+    /// A content that is null stays null: without it the template fails.
+    pub(super) keeps_null: bool,
 }
 
 impl Forms {
     /// What templates for text alone read.
-    pub(super) const STRINGS: Forms = Forms { of_roles: [Form { string: true, parts: false }; 4] };
+    pub(super) const STRINGS: Forms =
+        Forms { of_roles: [Form { string: true, parts: false }; 4], keeps_null: false };
 
     /// Tries a template: content is read in a form if its texts come out as they are.
     pub(super) fn of(template: &ChatTemplate) -> Forms {
@@ -59,7 +68,13 @@ impl Forms {
             "user" => user,
             role => form(template, role, plain),
         });
-        Forms { of_roles }
+        let messages = trial("tool", json!("a"), plain, Json::Null);
+        let fails = |keeps_null: bool| {
+            let options = RenderOptions::default();
+            template.render_within(TRIAL, keeps_null, &messages, &options).is_err()
+        };
+        let keeps_null = fails(false) && !fails(true);
+        Forms { of_roles, keeps_null }
     }
 
     /// The messages with every content in a form that is read: as it was sent where that is one.
@@ -100,7 +115,9 @@ fn part(text: &str) -> Json {
 fn form(template: &ChatTemplate, role: &str, plain: bool) -> Form {
     let written = |content: Json| {
         let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-        let prompt = template.render(&trial(role, content, plain), &options);
+        let said = if plain { json!("") } else { json!([part("")]) };
+        let messages = trial(role, content, plain, said);
+        let prompt = template.render_within(TRIAL, false, &messages, &options);
         prompt.map(|prompt| prompt.text().into_owned()).unwrap_or_default()
     };
     let string = written(json!(FIRST));
@@ -121,8 +138,8 @@ fn is_read(written: &str, alone: &str) -> bool {
     quoted(written).is_some_and(|q| !q || quoted(alone) == Some(true))
 }
 
-/// A conversation with a content under trial.
-fn trial(role: &str, content: Json, plain: bool) -> Vec<Json> {
+/// A conversation with a content under trial; `before` is said beside a tool call.
+fn trial(role: &str, content: Json, plain: bool, before: Json) -> Vec<Json> {
     let said = |text: &str| if plain { json!(text) } else { json!([part(text)]) };
     let message = |role: &str, content: Json| json!({ "role": role, "content": content });
     let tried = message(role, content.clone());
@@ -131,11 +148,11 @@ fn trial(role: &str, content: Json, plain: bool) -> Vec<Json> {
         "system" => vec![tried, message("user", said("a"))],
         "assistant" => vec![message("user", said("a")), tried, message("user", said("b"))],
         _ => {
-            let function = json!({ "name": "f", "arguments": {} });
+            let function = json!({ "name": "f", "arguments": { "x": 1 } });
             let call = json!({ "id": "abcdefghi", "type": "function", "function": function });
             vec![
                 message("user", said("a")),
-                json!({ "role": "assistant", "content": said(""), "tool_calls": [call] }),
+                json!({ "role": "assistant", "content": before, "tool_calls": [call] }),
                 json!({
                     "role": role, "content": content, "tool_call_id": "abcdefghi", "name": "f",
                 }),

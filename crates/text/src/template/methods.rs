@@ -4,7 +4,7 @@
 use super::call::{Given, optional_int, optional_text, size, text};
 use super::lexer::is_blank;
 use super::text::{Text, Writer};
-use super::value::{Kind, LOOK, Meter, Result, Value, equal, failed};
+use super::value::{Kind, LOOK, Meter, Result, STEP, Value, equal, failed};
 
 /// Methods of a map, which attributes of that name mean whatever its keys are.
 pub(super) const OF_MAPS: &[&str] = &["get", "items", "keys", "values", "copy"];
@@ -319,12 +319,12 @@ pub(super) fn replace(
     let mut done = 0;
     // An empty text matches between all characters, as in Python.
     for (at, found) in whole.match_indices(old.as_str()).take(count) {
-        meter.spend(new.len() + 8)?;
-        out.push_text(&source.slice(done..at));
+        meter.spend(new.len() + STEP)?;
+        out.push_part(source, done..at);
         out.push_text(new);
         done = at + found.len();
     }
-    out.push_text(&source.slice(done..whole.len()));
+    out.push_part(source, done..whole.len());
     meter.spend(out.len())?;
     Ok(out.finish())
 }
@@ -357,7 +357,11 @@ pub(super) fn lines(source: &Text, keep_ends: bool) -> Vec<Text> {
 }
 
 /// The byte range of Python's `[start:end]`, counted in characters.
-fn window(whole: &str, start: Option<i128>, end: Option<i128>) -> std::ops::Range<usize> {
+pub(super) fn window(
+    whole: &str,
+    start: Option<i128>,
+    end: Option<i128>,
+) -> std::ops::Range<usize> {
     if start.is_none() && end.is_none() {
         return 0..whole.len();
     }

@@ -267,6 +267,17 @@ impl ChatTemplate {
         messages: &[Json],
         options: &RenderOptions<'_>,
     ) -> Result<RenderedPrompt, TemplateError> {
+        self.render_within(value::ALLOWANCE, self.forms.keeps_null, messages, options)
+    }
+
+    /// Renders with so much to spend, contents that are null left as they are or left out.
+    fn render_within(
+        &self,
+        allowance: u64,
+        keeps_null: bool,
+        messages: &[Json],
+        options: &RenderOptions<'_>,
+    ) -> Result<RenderedPrompt, TemplateError> {
         let kwargs = options.kwargs.into_iter().flat_map(serde_json::Map::iter);
         if let Some((name, _)) = kwargs.clone().find(|(name, _)| RESERVED.contains(&name.as_str()))
         {
@@ -283,8 +294,8 @@ impl ChatTemplate {
         };
         let outside = messages.iter().chain(options.tools).chain(options.documents);
         let outside = outside.chain(kwargs.clone().map(|(_, value)| value));
-        let meter = Meter::new(outside.map(weight).sum());
-        let message = |message: &Json| Value::from_json(&normalised(message));
+        let meter = Meter::new(allowance, outside.map(weight).sum());
+        let message = |message: &Json| Value::from_json(&normalised(message, keeps_null));
         let messages = messages.iter().map(message).collect::<Result<Vec<Value>, _>>()?;
         let optional = |value: Option<&Json>| value.map_or(Ok(Value::None), Value::from_json);
         let mut variables = vec![

@@ -7,12 +7,22 @@ use super::text::Text;
 
 /// Deepest nesting of brackets and blocks. Published templates stay below 20.
 const MAX_DEPTH: usize = 96;
+/// Most words and signs in one tag. Published templates stay below 250.
+const MAX_TAG: usize = 4096;
+/// Most `elif` branches of one condition.
+const MAX_ARMS: usize = 256;
 
 type Result<T> = std::result::Result<T, String>;
 
 /// Parses a whole template.
 pub(super) fn parse(source: &str) -> Result<Vec<Stmt>> {
-    let mut parser = Parser { tokens: tokens(source)?, at: 0, depth: 0 };
+    let tokens = tokens(source)?;
+    let is_end = |(token, _): &(Token, usize)| matches!(token, Token::Tag(_) | Token::Data(_));
+    if let Some(long) = tokens.split(is_end).find(|tag| tag.len() > MAX_TAG) {
+        let line = long.first().map_or(1, |(_, line)| *line);
+        return Err(format!("line {line}: a tag has more than {MAX_TAG} words and signs"));
+    }
+    let mut parser = Parser { tokens, at: 0, depth: 0 };
     let (body, end) = parser.body(&[])?;
     match end {
         None => Ok(body),
@@ -207,6 +217,9 @@ impl Parser {
             self.end_of_tag()?;
             let (body, end) = self.body(&["elif", "else", "endif"])?;
             arms.push((condition, body));
+            if arms.len() > MAX_ARMS {
+                return Err(self.wrong(&format!("more than {MAX_ARMS} elif branches")));
+            }
             match end.as_deref() {
                 Some("elif") => continue,
                 Some("else") => {
@@ -660,16 +673,24 @@ mod tests {
 
     #[test]
     fn only_what_nests_is_deep() {
-        let n = 100_000;
+        let n = 2000;
         for source in [
             format!("{{{{ a{} }}}}", "~a".repeat(n)),
             format!("{{{{ a{} }}}}", "+1".repeat(n)),
             format!("{{{{ a{} }}}}", "|f".repeat(n)),
             format!("{{{{ a{} }}}}", " or a".repeat(n)),
-            format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(n / 4)),
+            format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(200)),
+            format!("{{{{ '{}' }}}}", "x".repeat(100 * n)),
         ] {
             assert!(parse(&source).is_ok(), "{}", &source[..40]);
         }
+        for source in [
+            format!("{{{{ a{} }}}}", "~a".repeat(50 * n)),
+            format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(n)),
+        ] {
+            assert!(parse(&source).expect_err("too long").contains("more than"));
+        }
+        let n = n / 4;
         for source in [
             format!("{{{{ {}1{} }}}}", "[".repeat(n), "]".repeat(n)),
             format!("{{{{ {}1 }}}}", "-".repeat(n)),

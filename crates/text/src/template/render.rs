@@ -1,7 +1,6 @@
 //! Runs a template: statements write, expressions give values.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -14,6 +13,7 @@ use super::value::{
     order, weight,
 };
 use super::{MAX_OUTPUT_BYTES, TemplateError, filters, methods};
+use crate::bpe::FastMap;
 
 /// Deepest nesting of statements, expressions and macros while running.
 const MAX_DEPTH: usize = 400;
@@ -39,7 +39,7 @@ struct Bound<'t> {
 pub(super) struct Rendering<'t> {
     pub(super) meter: Meter,
     now: DateTime,
-    scopes: Vec<HashMap<String, Value>>,
+    scopes: Vec<FastMap<String, Value>>,
     macros: Vec<Bound<'t>>,
     /// Recursive loops that are running or were.
     loops: Vec<&'t For>,
@@ -82,7 +82,7 @@ impl<'t> Rendering<'t> {
 
     /// Runs in a scope of its own.
     fn scoped<T>(&mut self, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        self.scopes.push(HashMap::new());
+        self.scopes.push(FastMap::default());
         let done = run(self);
         self.scopes.pop();
         done
@@ -199,7 +199,7 @@ impl<'t> Rendering<'t> {
         let items = Rc::new(items);
         let changed = Rc::new(RefCell::new(None));
         for (index, item) in items.iter().enumerate() {
-            self.meter.spend(LOOK)?;
+            self.meter.spend(2 * LOOK)?;
             let (items, changed) = (Rc::clone(&items), Rc::clone(&changed));
             let state = Loop { items, index, depth, recursive, changed };
             let flow = self.scoped(|r| {
@@ -455,7 +455,7 @@ impl<'t> Rendering<'t> {
         let Some(Bound { code, scopes }) = self.macros.get(index).cloned() else {
             return failed("no such macro");
         };
-        let mut scope = HashMap::new();
+        let mut scope = FastMap::default();
         let is_caller = |(name, _): &(String, Value)| name == "caller";
         if let Some(at) = given.named.iter().position(is_caller) {
             scope.insert("caller".to_owned(), given.named.remove(at).1);
@@ -696,6 +696,10 @@ fn slice(value: &Value, [start, stop, step]: [Option<i128>; 3], meter: &Meter) -
             let items = items.filter_map(|at| list.items.get(at)).cloned().collect();
             Value::list(items, list.kind)
         }
+        Value::Str(text) if step == 1 => {
+            meter.spend(2 * text.len())?;
+            Ok(Value::Str(text.slice(methods::window(text.as_str(), start, stop))))
+        }
         Value::Str(text) => {
             // Offsets of the characters and of the end.
             meter.spend(24 * text.len())?;
@@ -704,11 +708,6 @@ fn slice(value: &Value, [start, stop, step]: [Option<i128>; 3], meter: &Meter) -
             offsets.push(whole.len());
             let places = places(offsets.len() - 1);
             let offset = |at: usize| offsets.get(at).copied().unwrap_or(whole.len());
-            if step == 1 {
-                let (first, last) = (places.first(), places.last());
-                let range = first.zip(last).map_or(0..0, |(a, b)| offset(*a)..offset(b + 1));
-                return Ok(Value::Str(text.slice(range)));
-            }
             let mut out = Writer::default();
             for at in places {
                 out.push_text(&text.slice(offset(at)..offset(at + 1)));

@@ -112,10 +112,10 @@ impl Writer {
     }
 
     pub(super) fn push_text(&mut self, text: &Text) {
-        text.runs().into_iter().for_each(|(text, own)| self.push(text, own));
+        self.push_part(text, 0..text.len());
     }
 
-    fn push_part(&mut self, text: &Text, range: Range<usize>) {
+    pub(super) fn push_part(&mut self, text: &Text, range: Range<usize>) {
         let Some(part) = text.text.get(range.clone()) else { return };
         match &text.origin {
             Origin::Own => self.push(part, true),

@@ -14,7 +14,7 @@ use super::text::{Text, Writer};
 const MAX_DEPTH: usize = 128;
 /// What a rendering may spend: 1 for a byte copied or looked at, [`STEP`] for a step, [`LOOK`] for
 /// a value copied. About a quarter of a second and less memory than this.
-const ALLOWANCE: u64 = 48 << 20;
+pub(super) const ALLOWANCE: u64 = 48 << 20;
 /// How often each byte and value of the request may be looked at beyond that.
 const PER_INPUT: u64 = 32;
 /// Price of an expression or statement.
@@ -37,8 +37,9 @@ pub(super) struct Meter {
 
 impl Meter {
     /// For a request whose values weigh this much.
-    pub(super) fn new(weight: usize) -> Meter {
-        Meter { left: Cell::new(ALLOWANCE.saturating_add(PER_INPUT.saturating_mul(weight as u64))) }
+    pub(super) fn new(allowance: u64, weight: usize) -> Meter {
+        let more = PER_INPUT.saturating_mul(weight as u64);
+        Meter { left: Cell::new(allowance.saturating_add(more)) }
     }
 
     pub(super) fn spend(&self, amount: usize) -> Result<()> {
