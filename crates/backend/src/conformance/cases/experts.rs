@@ -49,8 +49,10 @@ fn route(mut rule: RouteRule, biased: bool, block: u32) -> Case {
     }
     let out = lab.out(2 * rule.top);
     lab.push(Op::Route { x, router, rule, out: out.buffer });
-    let groups = if biased { ", grouped and biased" } else { "" };
-    let name = format!("route {:?}, normalise {}{groups}", rule.score, rule.normalise);
+    let groups =
+        rule.groups.map_or(String::new(), |g| format!(", groups by their best {}", g.best));
+    let biased = if biased { ", biased" } else { "" };
+    let name = format!("route {:?}, normalise {}{groups}{biased}", rule.score, rule.normalise);
     lab.finish(name, out, Tolerance::F32, block)
 }
 
