@@ -138,7 +138,13 @@ fn every_key_of_a_gguf_file_counts() {
         }
         let scratch = tempfile::tempdir().expect("a scratch folder");
         let model = golden.open(Variant::Gguf, scratch.path());
-        let base = built(&model.checkpoint).expect("the twin as it is");
+        let base = match built(&model.checkpoint) {
+            Ok(base) => base,
+            Err(error) => {
+                ignored.push(format!("{name} as it is: {error}"));
+                continue;
+            }
+        };
         let arch = model.checkpoint.meta.str("general.architecture").expect("a name").to_owned();
         for (what, short, meta) in changes(&model.checkpoint.meta, &arch) {
             let mut changed = model.checkpoint.clone();
