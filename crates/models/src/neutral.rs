@@ -75,7 +75,7 @@ const OTHERS: &[(&[&str], Row)] = &[
     (&["mamba2"], ("norm_before_gate", &["false", "null"], "order of norm and gate")),
     (&["mamba2"], ("rms_norm", &["true", "null"], "whether there is a norm")),
     (
-        &["bert", "xlm-roberta", "roberta", "camembert"],
+        &["bert", "xlm-roberta", "roberta", "camembert", "electra"],
         ("position_embedding_type", &["absolute", "null"], "what positions are"),
     ),
     (&["nomic_bert"], ("causal", &["false", "null"], "which tokens are seen")),
