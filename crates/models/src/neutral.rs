@@ -2,10 +2,10 @@
 //! that is neither read nor here is refused, as a tensor that nobody uses is.
 //!
 //! The rule for config.json: what the family's configuration class in transformers knows
-//! ([`Class`]) is read, or neutral, or at the class's own default; anything else is refused by name.
-//! A key that the class does not know is passed over there and here, unless [`OTHERS`] has it:
-//! those change numbers in the models' own code. For GGUF everything behind the architecture's
-//! prefix must be read or neutral.
+//! ([`Class`]) is read, or neutral, or at the class's own default; all else is refused by name.
+//! A key that the class does not know is passed over there and here (`inspect` lists such keys),
+//! unless [`OTHERS`] has it: those change numbers in the models' own code. For GGUF everything
+//! behind the architecture's prefix must be read or neutral.
 
 use tokenmill_ir::MetaValue;
 
