@@ -72,7 +72,6 @@ const OTHERS: &[(&[&str], Row)] = &[
     (&["starcoder2"], ("norm_type", &["layer_norm", "null"], "which norm")),
     (&["starcoder2"], ("mlp_type", &["default", "null"], "the feed-forward part")),
     (&["granitemoehybrid"], ("normalization_function", &["rmsnorm", "null"], "which norm")),
-    (&["mamba2"], ("norm_before_gate", &["false", "null"], "order of norm and gate")),
     (&["mamba2"], ("rms_norm", &["true", "null"], "whether there is a norm")),
     (
         &["bert", "xlm-roberta", "roberta", "camembert", "electra"],
@@ -84,6 +83,7 @@ const OTHERS: &[(&[&str], Row)] = &[
     (&["nomic_bert"], ("rotary_emb_fraction", &["1", "null"], "the rotated part of a head")),
     (&["nomic_bert"], ("rotary_emb_interleaved", &["false", "null"], "which columns pair")),
     (&["nomic_bert"], ("rotary_emb_scale_base", &["null"], "how the rotation fades")),
+    (&["nomic_bert"], ("rotary_scaling_factor", &["1", "null"], "how the rotation grows")),
     (&["qwen3_5_text", "qwen3_5_moe_text"], ("attn_output_gate", &["true", "null"], "a gate")),
     (&[], ("use_logn_attn", &["false", "null"], "queries grow with the length")),
     (&[], ("use_dynamic_ntk", &["false", "null"], "the rotation grows with the length")),

@@ -77,7 +77,7 @@ impl Hyper<'_> {
         };
         if dims == 0 || dims % 2 != 0 || dims > head_dim {
             let found = format!(
-                "{dims} of the {head_dim} columns of head_dim, or of hidden_size over num_attention_heads"
+                "{dims} of {head_dim} columns (head_dim, or hidden_size over num_attention_heads)"
             );
             return Err(ModelError::unsupported(&key, found));
         }
