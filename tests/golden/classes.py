@@ -51,6 +51,9 @@ OWN_NAMES = {"nomic_bert": {
     "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
     "layer_norm_epsilon": "layer_norm_eps", "rotary_emb_base": "rope_theta"}}
 
+# What may be null by its type, but stops the model.
+NEVER_NULL = {"glm": ["head_dim"]}
+
 # Not of a family's own: of every class, and of no consequence for numbers.
 BASE = {f.name for f in dataclasses.fields(PreTrainedConfig)}
 
@@ -91,6 +94,7 @@ def section(kind, around):
         optional |= set(ROPE)
     lines = [f"[{' '.join([kind, *around])}]"]
     empty = {f.name for f in dataclasses.fields(cls) if "None" in str(f.type)}
+    empty -= set(NEVER_NULL.get(kind, []))
     lines += [f"{k} = {literal(v)}" + " | null" * (k in empty and v is not None)
               for k, v in sorted(fields.items())]
     names = dict(spelling(pair, fields) for pair in cls.attribute_map.items())

@@ -6,7 +6,7 @@ use tokenmill_ir::{Mask, MetaValue};
 use crate::error::ModelError;
 use crate::hyper::Hyper;
 use crate::names::{Role, bias_of, find_opt};
-use crate::spec::{Body, Mixer, ModelSpec, Output};
+use crate::spec::{Body, Ffn, Mixer, ModelSpec, Output};
 
 /// Flags for biases, and whose.
 const BIASES: &[(&str, &[Role])] = &[
@@ -53,6 +53,8 @@ const NORMS: &[(&[&str], &str, Role)] = &[
 /// [`ModelError::Unsupported`] with the flag.
 pub fn check(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
     heads(h, spec)?;
+    experts(h, spec)?;
+    positions(h, spec)?;
     causal(h, spec)?;
     let Some(class) = h.class() else { return Ok(()) };
     let layers = spec.layers.len();
@@ -93,8 +95,9 @@ fn head(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
     let is_logits = matches!(spec.output, Output::Logits { .. });
     let names = h.checkpoint().meta.opt_list("architectures")?.unwrap_or_default();
     let generates = names.iter().filter_map(MetaValue::as_str);
-    let mut generates =
-        generates.filter(|n| n.ends_with("ForCausalLM") || n.ends_with("ForConditionalGeneration"));
+    let mut generates = generates.filter(|n| {
+        ["ForCausalLM", "LMHeadModel", "ForConditionalGeneration"].iter().any(|e| n.ends_with(e))
+    });
     for key in ["tie_word_embeddings", "tie_embedding"] {
         h.meta().note(key);
     }
@@ -140,6 +143,37 @@ fn causal(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
     match mixers.any(|m| m.iter().any(both)) == said {
         true => Err(ModelError::unsupported(&key, said)),
         false => Ok(()),
+    }
+}
+
+/// A token uses experts that there are, of groups that have enough.
+fn experts(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
+    for branch in spec.layers.iter().flat_map(|l| &l.branches) {
+        let Body::Ffn(Ffn::Experts(e) | Ffn::Beside { experts: e, .. }) = &branch.body else {
+            continue;
+        };
+        if e.top == 0 || e.top > e.count {
+            let found = format!("{} of {} experts", e.top, e.count);
+            return Err(ModelError::unsupported(&h.name(crate::hyper::EXPERTS_USED), found));
+        }
+    }
+    Ok(())
+}
+
+/// A table of positions has a row for each.
+fn positions(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
+    let table = find_opt(h.checkpoint(), Role::EmbedPositions, 0, 0);
+    let (Some(first), Some(table), false) = (spec.embed.positions, table, h.is_gguf()) else {
+        return Ok(());
+    };
+    let rows = table.rows();
+    match rows == u64::from(spec.context) + u64::from(first) {
+        true => Ok(()),
+        false => {
+            let key = h.name(crate::hyper::CONTEXT);
+            let wanted = spec.context.saturating_add(first);
+            Err(ModelError::unsupported(&key, format!("{wanted} beside {rows} positions")))
+        }
     }
 }
 

@@ -113,6 +113,8 @@ const GGUF: &[Row] = &[
     ("vision.*", &[], "of images"),
     ("mm.*", &[], "of images"),
     ("clip.*", &[], "of images"),
+    ("attention.layer_norm_rms_epsilon", &[], "of the other kind of norm"),
+    ("attention.layer_norm_epsilon", &[], "of the other kind of norm"),
     ("feed_forward_length", &["0"], "no feed-forward part"),
     ("attention.head_count*", &["0"], "no attention"),
     ("attention.max_alibi_bias", &["0"], "no such biases"),

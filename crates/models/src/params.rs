@@ -60,7 +60,10 @@ impl Params {
                 return Err(ModelError::unsupported(key, "null"));
             }
             let field = class.map_or(key, |c| c.field(key)).to_owned();
-            if values.insert(field.clone(), value.clone()).is_some_and(|old| old != *value) {
+            if values
+                .insert(field.clone(), value.clone())
+                .is_some_and(|old| shown(&old) != shown(value))
+            {
                 let twice = format!("{} (another name of '{field}' says otherwise)", shown(value));
                 return Err(ModelError::unsupported(key, twice));
             }

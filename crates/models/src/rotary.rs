@@ -76,7 +76,9 @@ impl Hyper<'_> {
             }
         };
         if dims == 0 || dims % 2 != 0 || dims > head_dim {
-            let found = format!("{dims} rotated columns of {head_dim}");
+            let found = format!(
+                "{dims} of the {head_dim} columns of head_dim, or of hidden_size over num_attention_heads"
+            );
             return Err(ModelError::unsupported(&key, found));
         }
         Ok(dims)
@@ -155,6 +157,12 @@ impl Hyper<'_> {
             }
         };
         let everywhere = class.is_some_and(|c| c.name == "modernbert");
+        if let Some(name) =
+            scaling.filter(|s| s.get("rope_type").is_none()).and_then(|s| s.get("type"))
+        {
+            // (Such classes have a `rope_type` already, which counts there.)
+            return Err(ModelError::unsupported("rope_scaling.type", shown(name)));
+        }
         for (key, value) in scaling.into_iter().flat_map(|s| s.iter()) {
             if kind == "full_attention" || everywhere {
                 map.insert(key.to_owned(), value.clone());
@@ -329,7 +337,8 @@ impl Hyper<'_> {
         };
         match name.as_str() {
             // Up to the model's context, where it ends here, `dynamic` is no stretching.
-            "default" | "dynamic" => Ok(RopeScaling::None),
+            "default" => Ok(RopeScaling::None),
+            "dynamic" => needed("factor").map(|_| RopeScaling::None),
             "linear" => Ok(RopeScaling::Linear { factor: needed("factor")? }),
             "llama3" => Ok(RopeScaling::Llama3 {
                 factor: needed("factor")?,
@@ -344,8 +353,12 @@ impl Hyper<'_> {
                 let part = number("partial_rotary_factor")?.unwrap_or(1.0);
                 Ok(RopeScaling::Proportional { part })
             }
+            // (A factor of null is the ratio of contexts, none at all is an error.)
+            "yarn" if !map.iter().any(|(key, _)| key == "factor") => {
+                needed("factor").map(|_| RopeScaling::None)
+            }
             "yarn" => self.yarn(&map),
-            _ => self.longrope(&map),
+            _ => self.longrope(&map, kind),
         }
     }
 
@@ -379,12 +392,29 @@ impl Hyper<'_> {
             beta_slow: given("beta_slow")?.unwrap_or(1.0),
             original,
             magnitude: magnitude as f32,
-            truncate: map.opt_bool("truncate")?.unwrap_or(true),
+            truncate: self.truncate(map)?,
         })
     }
 
-    fn longrope(&self, map: &Meta) -> Result<RopeScaling, ModelError> {
+    /// Whether YaRN's bounds are rounded. (Where kinds of layers have maps of their own,
+    /// transformers does not look into them for it.)
+    fn truncate(&self, map: &Meta) -> Result<bool, ModelError> {
+        match map.opt_bool("truncate")? {
+            Some(false) if self.by_kind() => {
+                let key = self.rope_key("full_attention", "truncate");
+                Err(ModelError::unsupported(&key, "false, of a kind of layer"))
+            }
+            truncate => Ok(truncate.unwrap_or(true)),
+        }
+    }
+
+    fn longrope(&self, map: &Meta, kind: &str) -> Result<RopeScaling, ModelError> {
         let original = self.original_context(map)?;
+        let len = |key: &str| map.opt_list(key).map(|l| l.map_or(0, <[MetaValue]>::len));
+        if len("long_factor")? != len("short_factor")? {
+            let found = format!("{} numbers, {} short", len("long_factor")?, len("short_factor")?);
+            return Err(ModelError::unsupported(&self.rope_key(kind, "long_factor"), found));
+        }
         // Short factors hold up to the original context; sequences beyond it would need the long
         // ones for every position, so the context limit is the original one.
         let list = map.opt_list("short_factor")?.unwrap_or_default();

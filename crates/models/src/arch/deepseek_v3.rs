@@ -16,6 +16,12 @@ pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let m = h.meta();
     let interleaved = m.opt_bool("rope_interleave")?.unwrap_or(true);
     let pairing = if interleaved { RopePairing::Interleaved } else { RopePairing::Half };
+    let heads = h.u32(HEADS)?;
+    let keys = h.opt_u32(KV_HEADS)?.filter(|_| !h.is_gguf()).unwrap_or(heads);
+    if keys != heads {
+        // Every head has keys of its own out of the latent.
+        return Err(ModelError::unsupported("num_key_value_heads", format!("{keys} of {heads}")));
+    }
     let mut model = llama::spec_with(h, pairing)?;
     let own = |hf, gguf| h.own(hf, gguf);
     let rope_dim = m.u32(&own("qk_rope_head_dim", "rope.dimension_count"))?;
@@ -90,13 +96,16 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
     let (all, top) = (h.u32(EXPERTS)?, h.u32(EXPERTS_USED)?);
     // (Where less are kept than a token uses, which others it uses is chance.)
     let fits = |g: &GroupRule| {
-        g.groups != 0
-            && all % g.groups == 0
-            && (1..=g.groups).contains(&g.keep)
-            && u64::from(all / g.groups) * u64::from(g.keep) >= u64::from(top)
+        let best = if needed && g.groups > 1 { 2 } else { 1 };
+        !needed && g.groups < 2
+            || g.groups != 0
+                && all / g.groups >= best
+                && all % g.groups == 0
+                && (1..=g.groups).contains(&g.keep)
+                && u64::from(all / g.groups) * u64::from(g.keep) >= u64::from(top)
     };
     if let Some(g) = groups.filter(|g| !fits(g)) {
-        let found = format!("{} of {} groups kept of {all} experts", g.keep, g.groups);
+        let found = format!("{} of {all} experts, topk_group = {}", g.groups, g.keep);
         return Err(ModelError::unsupported(&h.own("n_group", "expert_group_count"), found));
     }
     let normalise = m.opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?;

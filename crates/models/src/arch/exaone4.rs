@@ -17,7 +17,12 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let full = h.full_layers("sliding_attention", 4, false)?;
     for (i, a) in model.attention_mut() {
         a.qk_norm = QkNorm::Head(norm);
-        let Some(window) = window else { continue };
+        let Some(window) = window else {
+            if h.meta().is_written("layer_types") && !full[i] {
+                return Err(ModelError::unsupported("sliding_window", "null beside such layers"));
+            }
+            continue;
+        };
         if full[i] {
             a.rope = None;
         } else {

@@ -13,6 +13,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = sandwich(h, 46)?;
     let softcap = h.opt_f32(ATTENTION_SOFTCAP)?;
     model.attention_mut().for_each(|(_, a)| a.softcap = softcap);
+    h.u32(WINDOW)?;
     mistral::windows(h, &mut model, |i| i % 2 == 0)?;
     Ok(model)
 }

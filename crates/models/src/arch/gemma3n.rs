@@ -17,11 +17,16 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let act = h.activation(Act::GeluTanh)?;
     let full = h.full_layers("sliding_attention", 5, false)?;
     let window = h.u32(WINDOW)?;
-    let (theta, local_theta) = (h.theta("full_attention")?, gemma3::local_theta(h)?);
+    let full_rope = (h.theta("full_attention")?, h.rope_scaling("full_attention")?);
+    let local_rope = match h.is_gguf() {
+        true => (gemma3::local_theta(h)?, full_rope.1.clone()),
+        false => (gemma3::local_theta(h)?, h.rope_scaling("sliding_attention")?),
+    };
     for (i, a) in model.attention_mut() {
         (a.scale, a.qk_norm, a.v_norm) = (1.0, QkNorm::Head(norm), Some(norm));
         let Some(rope) = &mut a.rope else { continue };
-        rope.theta = if full[i] { theta } else { local_theta };
+        let (theta, scaling) = if full[i] { &full_rope } else { &local_rope };
+        (rope.theta, rope.scaling) = (*theta, scaling.clone());
         if !full[i] {
             a.mask = Mask::Window(window);
         }
@@ -55,30 +60,29 @@ fn streams(h: &Hyper<'_>, norm: Norm) -> Result<Streams, ModelError> {
     if let Some(other) = m.opt_u32("laurel_rank")?.filter(|r| *r != rank) {
         return Err(ModelError::unsupported("laurel_rank", format!("{other} beside {rank} rows")));
     }
+    let scaled = m.opt_bool("altup_correct_scale")?.unwrap_or(true);
+    if !scaled && find(h.checkpoint(), Role::StreamScale, 0).is_ok() {
+        let found = "false beside the tensor it is about";
+        return Err(ModelError::unsupported("altup_correct_scale", found));
+    }
     Ok(Streams {
         count: m.opt_u32(&h.own("altup_num_inputs", "altup.num_inputs"))?.unwrap_or(4),
         norm,
         rank,
-        scaled: m.opt_bool("altup_correct_scale")?.unwrap_or(true),
+        scaled,
     })
 }
 
 /// Above how many standard deviations gates count, for each layer; none: all do.
 fn cutoffs(h: &Hyper<'_>, layers: usize) -> Result<Vec<Option<f32>>, ModelError> {
     let key = h.own("activation_sparsity_pattern", "activation_sparsity_scale");
-    // One number holds for all layers.
-    let all = h.meta().get(&key).and_then(MetaValue::as_f64).filter(|_| !h.is_gguf());
-    let list = match all {
-        Some(_) => None,
-        None => h.meta().opt_list(&key)?,
-    };
+    let list = h.meta().opt_list(&key)?;
     if let Some(list) = list.filter(|l| l.len() != layers) {
         let found = format!("a list of {} for {layers} layers", list.len());
         return Err(ModelError::unsupported(&key, found));
     }
     let number = |i: usize| list.and_then(|l| l.get(i)).and_then(MetaValue::as_f64);
     let part = |i: usize| match list {
-        _ if all.is_some() => all.unwrap_or(0.0),
         Some(_) => number(i).unwrap_or(0.0),
         None if layers > 10 && i < 10 => 0.95,
         None => 0.0,

@@ -25,7 +25,13 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     }
     let own = share_keys(h, &mut model, &full)?;
     let wide = !h.is_gguf() && m.opt_bool("use_double_wide_mlp")?.unwrap_or(false);
+    if let Some(other) = m.opt_str("use_bidirectional_attention")?.filter(|v| *v != "vision") {
+        return Err(ModelError::unsupported("use_bidirectional_attention", other));
+    }
     let routed = h.is_gguf() || m.opt_bool("enable_moe_block")?.unwrap_or(false);
+    if routed && !h.is_gguf() {
+        h.u32(EXPERTS)?;
+    }
     let experts = match h.opt_u32(EXPERTS)?.filter(|n| *n > 0 && routed) {
         Some(_) => Some(Experts {
             act: GateAct::Plain(act),
@@ -89,6 +95,15 @@ fn widths(h: &Hyper<'_>, a: &mut Attention, i: usize, full: bool) -> Result<(), 
         if let Some(value) = m.get(key) {
             // (transformers reads neither for this family.)
             return Err(ModelError::unsupported(key, shown(value)));
+        }
+    }
+    let kind = if full { "full_attention" } else { "sliding_attention" };
+    let map = h.rope_map(kind)?;
+    for key in ["rope_theta", "rope_type"] {
+        // (Nothing fills in what such a map lacks.)
+        if m.map("rope_parameters").is_some() && map.get(key).is_none() {
+            let key = format!("rope_parameters.{kind}.{key}");
+            return Err(ModelError::unsupported(&key, "absent"));
         }
     }
     if full && m.opt_bool("attention_k_eq_v")?.unwrap_or(false) {

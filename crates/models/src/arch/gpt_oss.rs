@@ -11,6 +11,7 @@ pub const ARCH: Arch = Arch { name: "gpt_oss", spellings: &["gpt_oss", "gpt-oss"
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = llama::spec_with(h, RopePairing::Half)?;
+    h.u32(WINDOW)?;
     mistral::windows(h, &mut model, |i| i % 2 == 0)?;
     for (_, a) in model.attention_mut() {
         a.sinks = true;

@@ -45,6 +45,17 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         None => *v != MetaValue::Bool(false),
     });
     for (i, a) in model.attention_mut() {
+        let magnitude = match a.rope.as_ref().map(|r| &r.scaling) {
+            Some(RopeScaling::Yarn { magnitude, .. } | RopeScaling::Factors { magnitude, .. }) => {
+                *magnitude
+            }
+            _ => 1.0,
+        };
+        if normed && magnitude != 1.0 {
+            // Queries and keys are divided by their lengths after the rotation.
+            let found = format!("a magnitude of {magnitude} (rope_parameters) before a norm");
+            return Err(ModelError::unsupported("rope_scaling", found));
+        }
         match a.rope {
             Some(_) if normed => a.qk_norm = QkNorm::Unit(norm),
             None if grows => a.growth = Some(growth),
@@ -77,6 +88,10 @@ fn feed_forward(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> 
         fused: if h.is_gguf() { GateUp::Halves } else { GateUp::Turned },
         shared: Some(SharedExpert { width, gated: false }),
     };
+    if experts.top != 1 {
+        // The weight of an expert multiplies its input, of which there is one.
+        return Err(ModelError::unsupported(&h.name(EXPERTS_USED), experts.top));
+    }
     let step = m.opt_u32(&h.own("interleave_moe_layer_step", "interleave_moe_layer_step"))?;
     let step = step.unwrap_or(1) as usize;
     let list = m.opt_list("moe_layers")?;

@@ -15,7 +15,10 @@ pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let full = h.full_layers("sliding_attention", 4, false)?;
     let (theta, scaling) = (h.theta("full_attention")?, h.rope_scaling("full_attention")?);
     let (local, local_scaling) = match h.is_gguf() {
-        true => (theta, RopeScaling::None),
+        true => {
+            let local = h.meta().opt_f64(&h.own("", "rope.freq_base_swa"))?;
+            (local.unwrap_or(theta), RopeScaling::None)
+        }
         false => (h.theta("sliding_attention")?, h.rope_scaling("sliding_attention")?),
     };
     for (i, a) in model.attention_mut() {

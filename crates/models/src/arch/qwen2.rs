@@ -22,7 +22,7 @@ pub fn with_windows(h: &Hyper<'_>, usual: impl Fn(usize) -> bool) -> Result<Mode
     if used {
         mistral::windows(h, &mut model, usual)?;
     } else {
-        h.window()?;
+        h.opt_u32(WINDOW)?;
         h.kinds(&["full_attention"], |_| "full_attention")?;
     }
     Ok(model)

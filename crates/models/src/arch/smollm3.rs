@@ -23,7 +23,9 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
 /// Takes the rotation from layers whose `no_rope_layers` is 0; without that list, from every
 /// `no_rope_layer_interval`-th.
 pub fn without_positions(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
-    let list = h.meta().opt_list("no_rope_layers")?.filter(|l| !l.is_empty());
+    // (Llama 4 takes an empty list for none.)
+    let llama4 = h.class().is_some_and(|c| c.name == "llama4_text");
+    let list = h.meta().opt_list("no_rope_layers")?.filter(|l| !l.is_empty() || !llama4);
     let every = h.meta().opt_u32("no_rope_layer_interval")?.unwrap_or(4).max(1) as usize;
     let layers = model.layers.len();
     if let Some(list) = list.filter(|l| l.len() < layers) {

@@ -132,7 +132,7 @@ impl Lower<'_> {
                 self.matrix(Role::SharedUp, shared.width, hidden)?,
             ),
         };
-        let y = self.gated(x, gate, up, shared.width, GateAct::Plain(Act::Silu));
+        let y = self.gated(x, gate, up, shared.width, e.act);
         let down = self.matrix(Role::SharedDown, hidden, shared.width)?;
         let mut y = self.linear(y, down);
         if shared.gated {
