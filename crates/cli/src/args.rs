@@ -4,13 +4,34 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::builder::NonEmptyStringValueParser;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use crate::bench::args::Bench;
+use crate::numbers::{
+    MOST_SEQUENCES, MOST_TOKENS, bytes, gibibytes, host, positive, real, seconds, tokens, whole,
+};
+
+/// The command line, read. A value may begin with a minus, so that its own range is told.
+pub fn parse() -> Result<Args, clap::Error> {
+    Args::from_arg_matches(&command().try_get_matches()?)
+}
+
+/// As clap has it, with negative numbers as values.
+pub fn command() -> clap::Command {
+    fn numbers(command: clap::Command) -> clap::Command {
+        let command = command.mut_args(|arg| match arg.get_action().takes_values() {
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        });
+        command.mut_subcommands(numbers)
+    }
+    numbers(Args::command())
+}
 
 /// Runs language models: any model file, on the hardware there is.
 #[derive(Debug, Parser)]
-#[command(name = "tokenmill", version, about, disable_help_subcommand = true)]
+#[command(name = "tokenmill", version, about)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -143,8 +164,8 @@ pub struct Machine {
     /// Device.
     #[arg(long, value_enum, default_value = "cpu")]
     pub device: Device,
-    /// Threads; default: the cores this process may use.
-    #[arg(short, long)]
+    /// Threads; default, and most that work: the cores this process may use.
+    #[arg(short, long, value_parser = whole::<usize>(1..=1024))]
     pub threads: Option<usize>,
     /// Arithmetic of matrix products.
     #[arg(long, value_enum, default_value = "int8")]
@@ -152,9 +173,9 @@ pub struct Machine {
     /// Storage format of keys and values.
     #[arg(long, value_enum, default_value = "int16")]
     pub kv: Kv,
-    /// Longest sequence, tokens (suffix k allowed); default: the model's, else what it allows and
-    /// memory holds.
-    #[arg(long, visible_alias = "max-model-len", value_parser = count)]
+    /// Longest sequence, tokens (suffix k allowed), at most the model's; default: the model's, else
+    /// what memory holds.
+    #[arg(long, visible_alias = "max-model-len", value_parser = tokens(1..=MOST_TOKENS))]
     pub ctx: Option<u32>,
     /// Memory to stay within, such as 8G; default: what is free.
     #[arg(long, value_parser = bytes)]
@@ -171,35 +192,35 @@ pub struct Machine {
 /// How tokens are chosen.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Sampling {
-    /// 0: always the likeliest token [default: the model's, else 0].
-    #[arg(long)]
+    /// 0: always the likeliest token [default: the model's, else 0.8].
+    #[arg(long, value_parser = real(0.0..=100.0))]
     pub temp: Option<f32>,
     /// Only the k likeliest; 0: all [default: the model's, else 0].
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u32>(0..=u64::from(u32::MAX)))]
     pub top_k: Option<u32>,
-    /// Only the likeliest with this much probability together [default: the model's, else 1].
-    #[arg(long)]
+    /// Only the likeliest with this much probability together [default: the model's, else 0.95].
+    #[arg(long, value_parser = positive(1.0))]
     pub top_p: Option<f32>,
-    /// Only tokens with this part of the best one's probability [default: the model's, else 0].
-    #[arg(long)]
+    /// Only tokens with this part of the best one's probability [default: the model's, else 0.05].
+    #[arg(long, value_parser = real(0.0..=1.0))]
     pub min_p: Option<f32>,
     /// Divides the logits of tokens seen before [default: the model's, else 1].
-    #[arg(long)]
+    #[arg(long, value_parser = positive(100.0))]
     pub repeat_penalty: Option<f32>,
     /// Taken from the logits of tokens seen before [default: the model's, else 0].
-    #[arg(long)]
+    #[arg(long, value_parser = real(-100.0..=100.0))]
     pub presence_penalty: Option<f32>,
     /// The same, once for each time they were seen [default: the model's, else 0].
-    #[arg(long)]
+    #[arg(long, value_parser = real(-100.0..=100.0))]
     pub frequency_penalty: Option<f32>,
     /// Text that ends the answer; may be repeated [default: the model's].
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
     /// Seed; default: from the clock, and printed with -v.
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: Option<u64>,
-    /// Most tokens to generate.
-    #[arg(short = 'n', long, value_parser = count)]
+    /// Most tokens to generate [default: the model's, else 4096; what the context holds].
+    #[arg(short = 'n', long, value_parser = tokens(1..=MOST_TOKENS))]
     pub max_tokens: Option<u32>,
 }
 
@@ -209,13 +230,13 @@ pub struct Run {
     /// Name, alias or path.
     #[arg(default_value = "smollm2")]
     pub model: String,
-    /// What to say; absent: a chat on a terminal, else the standard input.
+    /// What to say; a piped text follows it. Absent: a chat on a terminal, else the piped text.
     pub prompt: Option<String>,
     /// System message.
     #[arg(long)]
     pub system: Option<String>,
     /// Give the prompt as it is, without the chat template.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "system")]
     pub raw: bool,
     /// The answer and its numbers as one JSON line.
     #[arg(long)]
@@ -228,10 +249,13 @@ pub struct Run {
     pub machine: Machine,
 }
 
-/// A time in seconds.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
-    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    Plain,
+    /// JSON lines.
+    Json,
 }
 
 /// `serve`.
@@ -240,30 +264,47 @@ pub struct Serve {
     /// Name, alias or path.
     #[arg(default_value = "smollm2")]
     pub model: String,
-    /// Address to listen on.
-    #[arg(long, default_value = "127.0.0.1")]
+    /// Address to listen on, or a name of it.
+    #[arg(long, default_value = "127.0.0.1", value_parser = host)]
     pub host: IpAddr,
     /// Port.
-    #[arg(short, long, default_value_t = 8080)]
+    #[arg(short, long, default_value_t = 8080, value_parser = whole::<u16>(0..=65_535))]
     pub port: u16,
     /// Keys that clients must show; needed for addresses others can reach. May be repeated.
     #[arg(long, env = "TOKENMILL_API_KEY", hide_env_values = true, value_delimiter = ',')]
     pub api_key: Vec<String>,
+    /// An origin whose pages in a browser may ask, such as http://localhost:5173, app://obsidian.md
+    /// or moz-extension://*; with an API key also *. May be repeated.
+    #[arg(long, value_name = "ORIGIN")]
+    pub allow_origin: Vec<String>,
+    /// A name besides localhost that leads here, such as host.docker.internal. May be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub allow_host: Vec<String>,
+    /// Refuse members of requests that nobody knows, instead of naming them in warnings.
+    #[arg(long)]
+    pub strict: bool,
+    /// No line on the standard error for each request.
+    #[arg(long)]
+    pub quiet: bool,
+    /// Form of the log on the standard error.
+    #[arg(long, value_enum, default_value = "plain")]
+    pub log_format: LogFormat,
     /// Name in the API; default: the name given.
     #[arg(long)]
     pub served_model_name: Option<String>,
     /// Sequences that run at once.
-    #[arg(long, visible_alias = "max-num-seqs", default_value_t = 32)]
+    #[arg(long, visible_alias = "max-num-seqs", default_value_t = 32,
+        value_parser = whole::<u32>(1..=MOST_SEQUENCES))]
     pub slots: u32,
     /// Requests that may wait.
-    #[arg(long, default_value_t = 1024)]
+    #[arg(long, default_value_t = 1024, value_parser = whole::<u32>(1..=1_000_000))]
     pub queue: u32,
     /// Seconds a request may have to wait, by prediction; others are refused with 429. Default: as
     /// long as it takes.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub max_wait: Option<Duration>,
     /// Seconds that running answers get to finish after SIGTERM.
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 30, value_parser = whole::<u64>(0..=86_400))]
     pub drain_timeout: u64,
     /// Keep the prompt cache in this folder, so that a restart finds it. It holds what clients
     /// sent: off by default.
@@ -283,13 +324,14 @@ pub struct Score {
     /// Name, alias or path.
     pub model: String,
     /// Token ids, comma-separated.
-    #[arg(long, value_delimiter = ',', conflicts_with = "file")]
+    #[arg(long, value_delimiter = ',', conflicts_with = "file",
+        value_parser = whole::<u32>(0..=u64::from(u32::MAX)))]
     pub ids: Vec<u32>,
     /// A text file.
     #[arg(short, long)]
     pub file: Option<PathBuf>,
     /// Alternatives to print at each position.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole::<u32>(0..=20))]
     pub top: u32,
     /// JSON lines.
     #[arg(long)]
@@ -308,10 +350,10 @@ pub struct Eval {
     #[arg(short, long)]
     pub file: PathBuf,
     /// Tokens that see each other: the text is cut into pieces of this length.
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_parser = tokens(2..=MOST_TOKENS))]
     pub window: u32,
     /// Stop after this many tokens.
-    #[arg(long, value_parser = count)]
+    #[arg(long, value_parser = tokens(2..=MOST_TOKENS))]
     pub tokens: Option<u32>,
     /// Reference log-probabilities: written if the file is absent, else compared.
     #[arg(long)]
@@ -330,7 +372,8 @@ pub struct Plan {
     /// Name, alias or path.
     pub model: String,
     /// Sequences that run at once.
-    #[arg(long, visible_alias = "max-num-seqs", default_value_t = 1)]
+    #[arg(long, visible_alias = "max-num-seqs", default_value_t = 1,
+        value_parser = whole::<u32>(1..=MOST_SEQUENCES))]
     pub slots: u32,
     /// Memory only: do not time anything.
     #[arg(long)]
@@ -349,49 +392,17 @@ pub struct Inspect {
     /// Name, alias or path.
     pub model: String,
     /// The program, one op a line.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub program: bool,
     /// The layer vocabulary's description.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub spec: bool,
     /// All tensors.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub tensors: bool,
     /// All metadata.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub meta: bool,
-}
-
-/// A number of tokens, with an optional k (1024).
-pub fn count(text: &str) -> Result<u32, String> {
-    let (digits, factor) = match text.strip_suffix(['k', 'K']) {
-        Some(digits) => (digits, 1024),
-        None => (text, 1),
-    };
-    let number: u32 = digits.parse().map_err(|_| format!("'{text}' is not a number of tokens"))?;
-    number.checked_mul(factor).ok_or_else(|| format!("'{text}' is too large"))
-}
-
-/// A number of bytes, with an optional K, M, G or T (powers of 1024).
-fn bytes(text: &str) -> Result<u64, String> {
-    let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
-    let upper = text.trim_end_matches(['B', 'b']).trim_end_matches('i').to_uppercase();
-    let unit = units.iter().find(|(u, _)| upper.ends_with(*u));
-    let digits = unit.map_or(upper.as_str(), |(u, _)| upper.trim_end_matches(*u));
-    let number: f64 = digits.parse().map_err(|_| format!("'{text}' is not a size, try 8G"))?;
-    if !(0.0..1e15).contains(&number) {
-        return Err(format!("'{text}' is out of range"));
-    }
-    Ok((number * (1u64 << unit.map_or(0, |u| u.1)) as f64) as u64)
-}
-
-/// A number of gibibytes that is some.
-fn gibibytes(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of GiB"))?;
-    if (0.001..=1e6).contains(&number) {
-        return Ok(number);
-    }
-    Err(format!("'{text}' is out of range, try 10"))
 }
 
 #[cfg(test)]
@@ -405,13 +416,44 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_sizes() {
-        assert_eq!(count("32k"), Ok(32768));
-        assert_eq!(count("7"), Ok(7));
-        assert!(count("x").is_err() && count("9999999k").is_err());
-        assert_eq!(bytes("8G"), Ok(8 << 30));
-        assert_eq!(bytes("1.5GiB"), Ok(3 << 29));
-        assert_eq!(bytes("100"), Ok(100));
-        assert!(bytes("-1").is_err() && bytes("G").is_err());
+    fn values_may_be_negative_and_are_told_their_range() {
+        let parse = |args: &[&str]| {
+            let matches = command().try_get_matches_from(args)?;
+            Args::from_arg_matches(&matches)
+        };
+        for (args, expect) in [
+            (["tokenmill", "run", "m", "--temp", "-1"], "the range is 0 to 100"),
+            (["tokenmill", "run", "m", "--top-p", "2"], "more than 0, at most 1"),
+            (["tokenmill", "run", "m", "--max-tokens", "0"], "the range is 1 to 16777216"),
+            (["tokenmill", "run", "m", "--threads", "0"], "the range is 1 to 1024"),
+            (["tokenmill", "run", "m", "--mem", "8"], "did you mean 8G?"),
+            (["tokenmill", "run", "m", "--seed", "-1"], "the range is 0 to 18446744073709551615"),
+            (["tokenmill", "serve", "m", "--slots", "0"], "the range is 1 to 1024"),
+            (["tokenmill", "serve", "m", "--port", "70000"], "the range is 0 to 65535"),
+            (["tokenmill", "plan", "m", "--slots", "100000"], "the range is 1 to 1024"),
+            (["tokenmill", "eval", "m", "--window", "1"], "the range is 2 to 16777216"),
+            (["tokenmill", "score", "m", "--ids", "1,-2"], "the range is 0 to 4294967295"),
+            (["tokenmill", "bench", "m", "--reps", "0"], "the range is 1 to 1000"),
+            (["tokenmill", "bench", "m", "--batch", "100000"], "the range is 1 to 1024"),
+            (["tokenmill", "bench", "m", "--depth", "99999999"], "the range is 0 to 16777216"),
+            (["tokenmill", "bench", "serve", "--concurrency", "0"], "the range is 1 to 10000"),
+        ] {
+            let error = parse(&args).unwrap_err().to_string();
+            assert!(error.contains(expect) && error.contains(args[3]), "{args:?}: {error}");
+        }
+        let two = parse(&["tokenmill", "inspect", "m", "--spec", "--meta"]).unwrap_err();
+        assert_eq!(two.kind(), clap::error::ErrorKind::ArgumentConflict);
+        let both = parse(&["tokenmill", "run", "m", "--raw", "--system", "x"]).unwrap_err();
+        assert_eq!(both.kind(), clap::error::ErrorKind::ArgumentConflict);
+        let Ok(Command::Run(run)) =
+            parse(&["tokenmill", "run", "m", "-5", "--presence-penalty", "-0.5"])
+                .map(|a| a.command)
+        else {
+            panic!("not read");
+        };
+        assert_eq!(
+            (run.prompt.as_deref(), run.sampling.presence_penalty),
+            (Some("-5"), Some(-0.5))
+        );
     }
 }

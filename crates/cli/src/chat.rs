@@ -1,6 +1,5 @@
 //! The chat on a terminal: history, Ctrl-C stops the answer and not the program.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -10,18 +9,14 @@ use serde_json::{Value, json};
 use tokenmill_engine::start::Served;
 
 use crate::args::Run;
-use crate::failure::Failure;
+use crate::failure::{Failure, tell};
 use crate::run;
 
 const HELP: &str =
     "/clear forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C stops an answer";
 
 /// Talks until the user leaves.
-pub fn chat(args: &Run, served: &Served) -> Result<(), Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
-        .map_err(|e| Failure::new("cannot watch for Ctrl-C", e))?;
+pub fn chat(args: &Run, served: &Served, stop: &AtomicBool) -> Result<(), Failure> {
     let mut editor =
         DefaultEditor::new().map_err(|e| Failure::new("cannot use this terminal", e))?;
     let history = crate::store::history_file();
@@ -29,7 +24,7 @@ pub fn chat(args: &Run, served: &Served) -> Result<(), Failure> {
         // A missing or unreadable history is an empty one.
         let _ = editor.load_history(file);
     }
-    eprintln!("{} on {} · {HELP}", args.model, served.caps.name);
+    tell!("{} on {} · {HELP}", args.model, served.caps.name);
     let mut messages = beginning(args);
     loop {
         let line = match editor.readline("> ") {
@@ -41,16 +36,16 @@ pub fn chat(args: &Run, served: &Served) -> Result<(), Failure> {
         match line.trim() {
             "" => continue,
             "/quit" | "/exit" | "/bye" => break,
-            "/help" | "/?" => eprintln!("{HELP}"),
+            "/help" | "/?" => tell!("{HELP}"),
             "/clear" => messages = beginning(args),
             text => {
                 let _ = editor.add_history_entry(text);
                 messages.push(json!({"role": "user", "content": text}));
-                if let Err(failure) = answer(args, served, &mut messages, &stop) {
+                if let Err(failure) = answer(args, served, &mut messages, stop) {
                     messages.pop();
                     match failure {
                         Failure::Closed => return Err(failure),
-                        told => eprintln!("{told}"),
+                        told => tell!("{told}"),
                     }
                 }
             }
@@ -73,13 +68,79 @@ fn answer(
     stop: &AtomicBool,
 ) -> Result<(), Failure> {
     let started = Instant::now();
-    let tokens = run::encode(served, messages)?;
     stop.store(false, Ordering::Relaxed);
-    let request = run::request(&args.sampling, tokens);
-    let answer = run::generate(served, request, stop, run::show)?;
+    let (tokens, kept) = fitting(args, served, messages)?;
+    let longest = served.engine.longest();
+    let left = longest.saturating_sub(tokens.len() as u32).max(1);
+    let mut request = run::request(&args.sampling, served, tokens);
+    request.max_tokens = request.max_tokens.map(|most| most.min(left));
+    let answer = run::generate(served, request, stop, run::show);
+    stop.store(false, Ordering::Relaxed);
+    let answer = answer?;
     run::show("\n")?;
-    eprintln!("{}", answer.speed_line(started));
-    // What was said before Ctrl-C was said.
-    messages.push(json!({"role": "assistant", "content": answer.text}));
+    tell!("{}", answer.speed_line(started));
+    *messages = kept;
+    match answer.text.is_empty() && answer.is_stopped() {
+        // Ctrl-C before the first word: the question is taken back.
+        true => drop(messages.pop()),
+        // What was said before Ctrl-C was said.
+        false => messages.push(json!({"role": "assistant", "content": answer.text})),
+    }
     Ok(())
+}
+
+/// The conversation as tokens, without its oldest questions where all do not fit the context, and
+/// what is left of it.
+fn fitting(
+    args: &Run,
+    served: &Served,
+    messages: &[Value],
+) -> Result<(Vec<u32>, Vec<Value>), Failure> {
+    let longest = served.engine.longest() as usize;
+    // Room for an answer; where something must go, more of it, for the next ones.
+    let wanted = args.sampling.max_tokens.map_or(longest / 8, |most| most as usize);
+    let room = wanted.clamp(1, (longest / 4).max(1));
+    let mut kept = messages.to_vec();
+    let mut tokens = run::encode(served, &kept)?;
+    if tokens.len() + room <= longest {
+        return Ok((tokens, kept));
+    }
+    let mut dropped = 0;
+    while tokens.len() + room.max(longest / 4) > longest && drop_oldest(&mut kept) {
+        dropped += 1;
+        tokens = run::encode(served, &kept)?;
+    }
+    if dropped > 0 && tokens.len() < longest {
+        tell!(
+            "note: the context of {longest} tokens is full, so the oldest questions and answers \
+             are forgotten: {dropped} (/clear forgets all)"
+        );
+    }
+    Ok((tokens, kept))
+}
+
+/// Drops the oldest question and what was answered; false if there is none but the last.
+fn drop_oldest(messages: &mut Vec<Value>) -> bool {
+    let role = |message: &Value, name: &str| message.get("role").is_some_and(|r| r == name);
+    let mut questions =
+        messages.iter().enumerate().filter(|(_, m)| role(m, "user")).map(|(at, _)| at);
+    let (Some(first), Some(next)) = (questions.next(), questions.next()) else { return false };
+    messages.drain(first..next);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_question_goes_with_its_answer() {
+        let message = |(role, content): (&str, &str)| json!({"role": role, "content": content});
+        let all = [("system", "s"), ("user", "1"), ("assistant", "a"), ("user", "2")];
+        let mut messages: Vec<Value> = all.map(message).to_vec();
+        assert!(drop_oldest(&mut messages));
+        assert_eq!(messages, [("system", "s"), ("user", "2")].map(message));
+        assert!(!drop_oldest(&mut messages), "the last question stays");
+        assert_eq!(messages.len(), 2);
+    }
 }

@@ -7,7 +7,7 @@ pub use tokenmill_cpu::limits::{Arithmetic, Level, ReadLimit, ReadProbe, caches,
 use tokenmill_cpu::{Buffers, CpuDevice, CpuOptions, limits};
 
 use crate::args::{Device, Machine, Mode};
-use crate::failure::Failure;
+use crate::failure::{Failure, tell};
 use crate::memory;
 
 /// Tokens in a cache block of the reference device.
@@ -21,11 +21,12 @@ pub fn open(machine: &Machine) -> Result<Box<dyn Backend>, Failure> {
     let mut options = CpuOptions { isa: forced_isa()?, ..CpuOptions::default() };
     options.mode = mode(machine.mode);
     options.buffers = Buffers::Reused;
-    if let Some(threads) = machine.threads {
-        if !(1..=1024).contains(&threads) {
-            return Err(Failure::new("bad --threads", format!("{threads} is not in 1..=1024")));
-        }
-        options.threads = threads;
+    options.threads = threads(machine);
+    if let Some(asked) = machine.threads.filter(|asked| *asked > options.threads) {
+        let cores = options.threads;
+        tell!(
+            "note: --threads {asked}: this process may use {cores} cores, so {cores} threads work"
+        );
     }
     match CpuDevice::new(options) {
         Ok(device) => Ok(Box::new(device)),
@@ -62,9 +63,10 @@ pub fn instruction_sets() -> String {
     names.join(", ")
 }
 
-/// The threads the command line asks for.
+/// The threads the command line asks for, and no more than there are cores: threads wait for each
+/// other in every operation, so that one without a core holds up all.
 pub fn threads(machine: &Machine) -> usize {
-    machine.threads.unwrap_or_else(cores)
+    machine.threads.unwrap_or(usize::MAX).min(cores())
 }
 
 /// Cores this process may use.

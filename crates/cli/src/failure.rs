@@ -21,7 +21,23 @@ pub enum Failure {
     Lines(String),
     /// The reader of our output went away.
     Closed,
+    /// Ctrl-C; what was said before is shown.
+    Interrupted,
 }
+
+/// Exit status of a program that Ctrl-C ends.
+pub const INTERRUPTED: u8 = 130;
+
+/// A line on the standard error, which nobody need read.
+macro_rules! tell {
+    ($($line:tt)*) => {{
+        let _ = std::io::Write::write_fmt(
+            &mut std::io::stderr(),
+            format_args!("{}\n", format_args!($($line)*)),
+        );
+    }};
+}
+pub(crate) use tell;
 
 impl Failure {
     /// A failure without a remedy.
@@ -39,6 +55,12 @@ impl Failure {
         }
     }
 
+    /// Another command in the place of one that begins so.
+    pub fn instead(self, beginning: &str, command: &str) -> Self {
+        let is_meant = matches!(&self, Failure::Told { fix, .. } if fix.starts_with(beginning));
+        if is_meant { self.fix(command) } else { self }
+    }
+
     /// A model that cannot be loaded.
     pub fn load(name: &str, failure: LoadFailure) -> Self {
         let what = format!("cannot load {name}");
@@ -52,7 +74,10 @@ impl Failure {
             fitting_context,
         } = failure
         else {
-            return Failure::new(what, failure);
+            // The name stands above already.
+            let told = failure.to_string();
+            let rest = told.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
+            return Failure::new(what, rest.unwrap_or(&told).replace('\n', "\n  "));
         };
         let detail = format!(
             "needs {} ({} weights, {} cache for {context} tokens, {} buffers), {} available",
@@ -63,7 +88,7 @@ impl Failure {
             size(available_bytes),
         );
         let fix = match fitting_context {
-            0 => "free memory, or choose a smaller quantisation of this model".to_owned(),
+            0 => "free memory or raise --mem, or choose a smaller quantisation".to_owned(),
             n => format!("add --ctx {n}"),
         };
         Failure::new(what, detail).fix(fix)
@@ -89,20 +114,31 @@ impl fmt::Display for Failure {
                 Ok(())
             }
             Failure::Lines(text) => write!(f, "error: {text}"),
-            Failure::Closed => Ok(()),
+            Failure::Closed | Failure::Interrupted => Ok(()),
         }
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
-        let fix = match refusal {
-            Refusal::ContextLength { prompt_tokens, max_tokens, .. } => {
-                format!("shorten the prompt, or add --ctx {}", prompt_tokens + max_tokens)
-            }
-            _ => String::new(),
-        };
-        Failure::new("the request was refused", refusal).fix(fix)
+/// A refused request; `most_context` is the longest context that could be asked for.
+pub fn refused(refusal: Refusal, most_context: u32) -> Failure {
+    let fix = match refusal {
+        Refusal::ContextLength { prompt_tokens, max_tokens, limit } => {
+            let wanted = prompt_tokens.saturating_add(max_tokens);
+            let shorter = if max_tokens > 1 { "shorten the prompt, or -n" } else { "shorten it" };
+            longer(shorter, wanted, limit, most_context)
+        }
+        _ => String::new(),
+    };
+    Failure::new("the request was refused", refusal).fix(fix)
+}
+
+/// Advice for a text of `wanted` tokens where `limit` are allowed: a longer context, where there
+/// can be one.
+pub fn longer(shorter: &str, wanted: u32, limit: u32, most_context: u32) -> String {
+    match most_context {
+        most if wanted <= most => format!("{shorter}, or add --ctx {wanted}"),
+        most if most > limit => format!("{shorter}; with --ctx {most} at most {most} tokens fit"),
+        _ => format!("{shorter}: no more tokens fit this model and memory"),
     }
 }
 
@@ -134,5 +170,18 @@ mod tests {
         assert_eq!(told, "error: cannot load x\n  12 of 10\n  try: tokenmill pull x");
         assert_eq!(size(1536), "1.5 KiB");
         assert_eq!(size(12), "12 B");
+    }
+
+    #[test]
+    fn no_advice_is_in_vain() {
+        let refusal = Refusal::ContextLength { prompt_tokens: 90, max_tokens: 20, limit: 100 };
+        for (most, expect) in [
+            (110, "shorten the prompt, or -n, or add --ctx 110"),
+            (105, "shorten the prompt, or -n; with --ctx 105 at most 105 tokens fit"),
+            (100, "shorten the prompt, or -n: no more tokens fit this model and memory"),
+        ] {
+            let told = refused(refusal.clone(), most).to_string();
+            assert!(told.ends_with(&format!("try: {expect}")), "{told}");
+        }
     }
 }

@@ -13,8 +13,7 @@ use crate::model;
 /// Runs the command.
 pub fn inspect(args: &Inspect) -> Result<(), Failure> {
     let path = model::locate(&args.model)?;
-    let lowered =
-        read(&path, KvFormat::Int16).map_err(|e| Failure::load(&path.display().to_string(), e))?;
+    let lowered = read(&path, KvFormat::Int16).map_err(|e| Failure::load(&args.model, e))?;
     let mut text = Vec::new();
     let written = match (args.program, args.spec, args.tensors, args.meta) {
         (true, ..) => write!(text, "{}", lowered.program.dump()),

@@ -1,5 +1,7 @@
 //! `lint`: what is wrong with a model's tokenizer and chat template.
 
+use std::io::Write;
+
 use tokenmill_engine::load::read;
 use tokenmill_engine::vocabulary::vocabulary;
 use tokenmill_ir::KvFormat;
@@ -17,15 +19,13 @@ pub fn lint(name: &str, json: bool) -> Result<(), Failure> {
         return Err(cannot(&"its files have no tokenizer"));
     };
     let list = findings(&found.tokenizer, found.template.as_ref());
+    let mut out = std::io::stdout().lock();
     for finding in &list {
-        println!("{}", line(finding, json));
+        writeln!(out, "{}", line(finding, json)).map_err(Failure::output)?;
     }
     let errors = list.iter().filter(|f| f.severity == Severity::Error).count();
     match errors {
-        0 if list.is_empty() && !json => {
-            println!("nothing found");
-            Ok(())
-        }
+        0 if list.is_empty() && !json => writeln!(out, "nothing found").map_err(Failure::output),
         0 => Ok(()),
         n => Err(Failure::new(format!("{name} has faults"), format!("{n} of them"))),
     }

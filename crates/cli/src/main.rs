@@ -7,34 +7,46 @@ mod devices;
 mod doctor;
 mod eval;
 mod failure;
+mod input;
 mod inspect;
+mod interrupt;
 mod lint;
 mod memory;
 mod model;
+mod numbers;
 mod plan;
 mod run;
 mod score;
 mod serve;
 mod store;
 
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
-
-use args::{Args, Command};
-use failure::Failure;
+use args::{Args, Command, LogFormat};
+use failure::{Failure, INTERRUPTED, tell};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let level = if args.verbose { "debug" } else { "warn" };
-    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
+    let args = args::parse().unwrap_or_else(|e| e.exit());
+    log(&args);
     match dispatch(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(Failure::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(failure) => {
-            eprintln!("{failure}");
+            tell!("{failure}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Warnings, and what the server tells of its requests, go to the standard error.
+fn log(args: &Args) {
+    let level = if args.verbose { "debug" } else { "warn,tokenmill_server=info" };
+    let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
+    match &args.command {
+        Command::Serve(serve) if serve.log_format == LogFormat::Json => log.json().init(),
+        _ => log.with_ansi(std::io::stderr().is_terminal()).init(),
     }
 }
 
@@ -55,9 +67,9 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Verify { model } => store::verify(model.as_deref()),
         Command::Doctor { kv_dir } => doctor::doctor(kv_dir.as_deref()),
         Command::Completions { shell } => {
-            let mut command = Args::command();
-            clap_complete::generate(shell, &mut command, "tokenmill", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut args::command(), "tokenmill", &mut script);
+            std::io::stdout().write_all(&script).map_err(Failure::output)
         }
     }
 }

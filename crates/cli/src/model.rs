@@ -12,7 +12,7 @@ use tokenmill_ir::KvFormat;
 use tokenmill_store::Defaults;
 
 use crate::args::{Draft, Kv, Machine};
-use crate::failure::Failure;
+use crate::failure::{Failure, tell};
 use crate::{devices, memory, store};
 
 /// Tokens a step may hold.
@@ -32,11 +32,16 @@ pub fn defaults(name: &str) -> Result<Defaults, Failure> {
     if Path::new(name).exists() {
         return Ok(Defaults::default());
     }
-    let defaults = store::resolve(name)?.defaults;
-    for what in &defaults.unused {
-        eprintln!("note: {name} comes with {what}, which is not used");
+    Ok(store::resolve(name)?.defaults)
+}
+
+/// Puts what the packager says above what the model's files say; names what is not followed.
+pub fn settle(name: &str, packager: Defaults, served: &mut Served) {
+    served.defaults = packager.or(std::mem::take(&mut served.defaults));
+    if !served.defaults.unused.is_empty() {
+        let list = served.defaults.unused.join(", ");
+        tell!("note: {name} comes with {list}, which is not followed");
     }
-    Ok(defaults)
 }
 
 /// Storage format of keys and values.
@@ -57,9 +62,19 @@ pub fn options(machine: &Machine, sequences: u32) -> LoadOptions {
         kv: kv_format(machine.kv),
         context: machine.ctx,
         sequences,
-        step_tokens: STEP_TOKENS,
+        // Each sequence has a token in a step.
+        step_tokens: STEP_TOKENS.max(sequences),
         memory_bytes: machine.mem.unwrap_or_else(memory::available_bytes),
     }
+}
+
+/// Refuses guesses where no answer is generated.
+pub fn without_drafts(machine: &Machine) -> Result<(), Failure> {
+    if machine.draft.is_none() && machine.draft_model.is_none() {
+        return Ok(());
+    }
+    let detail = "this command generates no answer; run and serve do";
+    Err(Failure::new("--draft and --draft-model have no use here", detail).fix("leave them out"))
 }
 
 /// Rows of logits in a step where every token has one: each is a whole vocabulary.
@@ -67,6 +82,7 @@ const SCORED: u32 = 64;
 
 /// Loads a model for one sequence whose every token has logits.
 pub fn open_scored(name: &str, machine: &Machine) -> Result<LoadedModel, Failure> {
+    without_drafts(machine)?;
     let mut loaded = open(name, machine, 1)?;
     loaded.limits.outputs = SCORED.min(loaded.limits.step_tokens);
     Ok(loaded)
@@ -74,6 +90,15 @@ pub fn open_scored(name: &str, machine: &Machine) -> Result<LoadedModel, Failure
 
 /// Loads a model for that many sequences.
 pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel, Failure> {
+    let loaded = open_quietly(name, machine, sequences)?;
+    if let Some(asked) = machine.ctx {
+        tell_of_context(asked, loaded.spec.context);
+    }
+    Ok(loaded)
+}
+
+/// The same without a word on the context.
+pub fn open_quietly(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel, Failure> {
     let path = locate(name)?;
     let device = devices::open(machine)?;
     let options = options(machine, sequences);
@@ -91,10 +116,19 @@ pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel
     loaded.map_err(|e| Failure::load(name, e))
 }
 
+/// Says so where a longer context was asked for than the model has.
+pub fn tell_of_context(asked: u32, context: u32) {
+    if asked > context {
+        tell!(
+            "note: a context of {asked} tokens was asked for; this model's own, {context}, is used"
+        );
+    }
+}
+
 /// Says so where 4-bit keys and values change this model more than they should.
 fn warn_of_cache(model: &mut LoadedModel) -> Result<(), DeviceError> {
     if let Some(kl) = cache_divergence(model)?.filter(|kl| kl.is_nan() || *kl > KL_LIMIT) {
-        eprintln!(
+        tell!(
             "warning: 4-bit keys and values change this model's predictions by {kl:.3} nats a \
              token (limit {KL_LIMIT}); --kv int8 or int16 changes them less"
         );

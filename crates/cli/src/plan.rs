@@ -40,11 +40,15 @@ struct Report<'a> {
 
 /// Runs the command. A model that does not fit is a failure, after all is printed.
 pub fn plan(args: &Plan) -> Result<(), Failure> {
+    model::without_drafts(&args.machine)?;
     let path = model::locate(&args.model)?;
     let told = |e: LoadFailure| Failure::load(&args.model, e);
     let mut device = devices::open(&args.machine)?;
-    let options = model::options(&args.machine, args.slots.max(1));
+    let options = model::options(&args.machine, args.slots);
     let model = read(&path, options.kv).map_err(told)?;
+    if let Some(asked) = args.machine.ctx {
+        model::tell_of_context(asked, model.spec.context);
+    }
     let needs = Needs::of(&model.spec, &model.program, device.as_ref(), &options);
     let needs = needs.map_err(|e| told(e.into()))?;
     let chosen = fit(&model.spec, &model.program, device.as_ref(), &options);
@@ -76,8 +80,10 @@ impl Report<'_> {
         let mut scenes = vec![Scene { sequences: 1, tokens: prompt, context: 0 }];
         if self.model.program.vocab > 0 {
             scenes.push(decode(1, limits.context.min(128) - 1));
-            if self.args.slots > 1 {
-                scenes.push(decode(self.args.slots, limits.context.min(128) - 1));
+            // As many as memory holds at that length.
+            let fitting = self.needs.sequences(limits.context.min(128), self.options.memory_bytes);
+            if self.args.slots.min(fitting) > 1 {
+                scenes.push(decode(self.args.slots.min(fitting), limits.context.min(128) - 1));
             }
             if limits.context > 1024 {
                 scenes.push(decode(1, limits.context - 1));
@@ -108,6 +114,13 @@ impl Report<'_> {
             let per = fit.token_bytes;
             let (context, cache) = (limits.context, size(fit.cache_bytes));
             line("cache", format!("{cache}: {context} tokens a stream, {} a token", size(per)));
+            if fit.streams < self.args.slots {
+                let (slots, streams) = (self.args.slots, fit.streams);
+                line(
+                    "slots",
+                    format!("{slots} share it: room for {streams} of that length at once"),
+                );
+            }
             line("buffers", size(fit.scratch_bytes));
             line("process", size(fit.process_bytes));
             let (needed, available) = (size(fit.needed_bytes()), size(fit.available_bytes));
@@ -172,6 +185,8 @@ impl Report<'_> {
         let memory = self.chosen.as_ref().ok().map(|(limits, fit)| {
             json!({
                 "context": limits.context,
+                "slots": self.args.slots,
+                "full_streams": fit.streams,
                 "weight_bytes": fit.weight_bytes,
                 "cache_bytes": fit.cache_bytes,
                 "buffer_bytes": fit.scratch_bytes,

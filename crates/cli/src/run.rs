@@ -1,32 +1,33 @@
 //! `run`: one answer, or a chat.
 
-use std::io::{IsTerminal, Read, Write};
-use std::sync::Arc;
+use std::io::Write;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tokenmill_engine::start::Served;
-use tokenmill_engine::{Event, Request, StopReason, Usage};
-use tokenmill_ir::SamplingParams;
-use tokenmill_store::Defaults;
+use tokenmill_engine::{
+    Defaults, Engine, EngineStats, Event, Request, SamplingValues, StopReason, Usage,
+};
 use tokenmill_text::{DateTime, RenderOptions, Special, Tokenizer};
 
 use crate::args::{Run, Sampling};
-use crate::failure::Failure;
-use crate::{chat, model};
+use crate::failure::{Failure, refused, tell};
+use crate::{chat, input, interrupt, model};
 
 /// Runs the command.
 pub fn run(args: &Run) -> Result<(), Failure> {
+    let prompt = prompt(args)?;
+    let defaults = model::defaults(&args.model)?;
+    let args = &with_defaults(args.clone(), &defaults);
+    let mut served = model::start(&args.model, &args.machine, 1, 16)?;
+    model::settle(&args.model, defaults, &mut served);
+    let stop = interrupt::watch()?;
+    let Some(prompt) = prompt else { return chat::chat(args, &served, &stop) };
     let started = Instant::now();
-    let prompt = match &args.prompt {
-        Some(prompt) => Some(prompt.clone()),
-        None if std::io::stdin().is_terminal() => None,
-        None => Some(read_stdin()?),
-    };
-    let args = &with_defaults(args.clone(), model::defaults(&args.model)?);
-    let served = model::start(&args.model, &args.machine, 1, 16)?;
-    let Some(prompt) = prompt else { return chat::chat(args, &served) };
     let messages = conversation(args.system.as_deref(), &prompt);
     let tokens = match args.raw {
         true => {
@@ -36,50 +37,50 @@ pub fn run(args: &Run) -> Result<(), Failure> {
         }
         false => encode(&served, &messages)?,
     };
-    let request = request(&args.sampling, tokens);
-    let stop = Arc::new(AtomicBool::new(false));
+    let request = request(&args.sampling, &served, tokens);
     let answer = generate(&served, request, &stop, |text| match args.json {
         true => Ok(()),
         false => show(text),
     })?;
     if args.json {
         let line = answer.json(&args.model, started);
-        return writeln!(std::io::stdout(), "{line}").map_err(Failure::output);
+        writeln!(std::io::stdout(), "{line}").map_err(Failure::output)?;
+    } else {
+        show("\n")?;
+        tell!("{}", answer.speed_line(started));
     }
-    show("\n")?;
-    eprintln!("{}", answer.speed_line(started));
-    Ok(())
+    if answer.is_stopped() { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// What the model is asked: the prompt, and what is piped in after it; `None` for a chat.
+fn prompt(args: &Run) -> Result<Option<String>, Failure> {
+    let model = &args.model;
+    if args.prompt.is_none() && model.contains(char::is_whitespace) && !Path::new(model).exists() {
+        return Err(Failure::new(format!("no model is called {model:?}"), "names have no spaces")
+            .fix(format!("tokenmill run smollm2 {model:?}")));
+    }
+    let piped = input::piped()?;
+    let prompt = input::joined(args.prompt.as_deref(), piped.as_deref());
+    if prompt.is_some() {
+        return Ok(prompt);
+    }
+    let fix = format!("tokenmill run {model} \"your question\"");
+    if args.prompt.is_some() || piped.is_some() {
+        return Err(Failure::new("there is no prompt", "what was given is empty").fix(fix));
+    }
+    for (flag, name) in [(args.raw, "--raw"), (args.json, "--json")] {
+        if flag {
+            return Err(Failure::new("there is no prompt", format!("{name} needs one")).fix(fix));
+        }
+    }
+    Ok(None)
 }
 
 /// The command line, and where it is silent what the model's packager says.
-fn with_defaults(mut args: Run, defaults: Defaults) -> Run {
-    args.system = args.system.or(defaults.system);
+fn with_defaults(mut args: Run, defaults: &Defaults) -> Run {
+    args.system = args.system.or_else(|| defaults.system.clone());
     args.machine.ctx = args.machine.ctx.or(defaults.context);
-    let s = &mut args.sampling;
-    s.temp = s.temp.or(defaults.temperature);
-    s.top_k = s.top_k.or(defaults.top_k);
-    s.top_p = s.top_p.or(defaults.top_p);
-    s.min_p = s.min_p.or(defaults.min_p);
-    s.repeat_penalty = s.repeat_penalty.or(defaults.repeat_penalty);
-    s.presence_penalty = s.presence_penalty.or(defaults.presence_penalty);
-    s.frequency_penalty = s.frequency_penalty.or(defaults.frequency_penalty);
-    s.seed = s.seed.or(defaults.seed);
-    s.max_tokens = s.max_tokens.or(defaults.max_tokens);
-    if s.stop.is_empty() {
-        s.stop = defaults.stop;
-    }
     args
-}
-
-fn read_stdin() -> Result<String, Failure> {
-    let mut text = String::new();
-    let read = std::io::stdin().take(64 << 20).read_to_string(&mut text);
-    read.map_err(|e| Failure::new("cannot read the standard input", e))?;
-    if text.trim().is_empty() {
-        return Err(Failure::new("there is no prompt", "the standard input is empty")
-            .fix("tokenmill run MODEL \"your question\""));
-    }
-    Ok(text)
 }
 
 /// A system message, if any, and one question.
@@ -116,29 +117,31 @@ fn now() -> DateTime {
     DateTime::from_unix_seconds(since.map_or(0, |d| d.as_secs()))
 }
 
-/// A request with the command line's sampling.
-pub fn request(sampling: &Sampling, tokens: Vec<u32>) -> Request {
-    let clock = || {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |d| d.as_nanos() as u64)
+/// A request with the command line's sampling, and where it is silent the packager's.
+pub fn request(said: &Sampling, served: &Served, tokens: Vec<u32>) -> Request {
+    let said = SamplingValues {
+        temperature: said.temp,
+        top_k: said.top_k,
+        top_p: said.top_p,
+        min_p: said.min_p,
+        repeat_penalty: said.repeat_penalty,
+        presence_penalty: said.presence_penalty,
+        frequency_penalty: said.frequency_penalty,
+        seed: said.seed,
+        max_tokens: said.max_tokens,
+        max_length: None,
+        stop: Some(said.stop.clone()).filter(|list| !list.is_empty()),
     };
-    let seed = sampling.seed.unwrap_or_else(clock);
-    tracing::debug!(seed, "sampling");
-    let greedy = SamplingParams::default();
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let clock = since.map_or(0, |d| d.as_nanos() as u64);
+    let chosen = tokenmill_engine::Sampling::new(said, &served.defaults.sampling, clock);
+    tracing::debug!(seed = chosen.params.seed, "sampling: {}", chosen.line());
+    let prompt = tokens.len() as u32;
+    let left = served.engine.longest().saturating_sub(prompt);
     Request {
-        sampling: SamplingParams {
-            temperature: sampling.temp.unwrap_or(greedy.temperature),
-            top_k: sampling.top_k.unwrap_or(greedy.top_k),
-            top_p: sampling.top_p.unwrap_or(greedy.top_p),
-            min_p: sampling.min_p.unwrap_or(greedy.min_p),
-            repetition_penalty: sampling.repeat_penalty.unwrap_or(greedy.repetition_penalty),
-            presence_penalty: sampling.presence_penalty.unwrap_or(greedy.presence_penalty),
-            frequency_penalty: sampling.frequency_penalty.unwrap_or(greedy.frequency_penalty),
-            seed,
-            ..greedy
-        },
-        max_tokens: sampling.max_tokens,
-        stop: sampling.stop.clone(),
+        sampling: chosen.params,
+        max_tokens: Some(chosen.tokens(prompt, left)),
+        stop: chosen.stop,
         ..Request::new(tokens)
     }
 }
@@ -150,10 +153,17 @@ pub struct Answer {
     /// Why it ended; `None` when it was stopped.
     pub reason: Option<StopReason>,
     usage: Usage,
+    /// Most tokens of prompt and answer together.
+    longest: u32,
     submitted: Instant,
     first: Option<Instant>,
+    /// Tokens that came with the first text: no time passed between them.
+    first_tokens: u32,
     last: Instant,
 }
+
+/// How long to wait for an event before looking for Ctrl-C.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Runs a request; `show` gets the text as it comes. Setting `stop` ends it.
 pub fn generate(
@@ -164,34 +174,86 @@ pub fn generate(
 ) -> Result<Answer, Failure> {
     let submitted = Instant::now();
     let prompt_tokens = request.prompt.len() as u32;
-    let events = served.engine.submit(request)?;
+    let reading = Reading::new(&served.engine, prompt_tokens);
+    let events = served.engine.submit(request);
+    let events = events.map_err(|refusal| refused(refusal, served.fit.most_context))?;
     let mut answer = Answer {
         text: String::new(),
         reason: None,
         usage: Usage { prompt_tokens, ..Usage::default() },
+        longest: served.engine.longest(),
         submitted,
         first: None,
+        first_tokens: 0,
         last: submitted,
     };
-    for event in events {
-        match event {
-            Event::Text { text, tokens, .. } => {
-                answer.last = Instant::now();
-                answer.first.get_or_insert(answer.last);
-                answer.usage.completion_tokens += tokens.len() as u32;
+    while !stop.load(Ordering::Relaxed) {
+        match events.recv_timeout(TICK) {
+            Ok(Event::Text { text, tokens, .. }) => {
+                reading.end();
+                answer.add(&text, tokens.len() as u32);
                 show(&text)?;
-                answer.text.push_str(&text);
             }
-            Event::Done { reason, .. } => answer.reason = Some(reason),
-            Event::Prefix(_) => {}
-            Event::Finished(usage) => answer.usage = usage,
-            Event::Failed(error) => return Err(error.into()),
-        }
-        if stop.load(Ordering::Relaxed) {
-            break;
+            Ok(Event::Done { reason, .. }) => {
+                reading.end();
+                // The first token may be the one that ends it: then there is no text.
+                answer.first.get_or_insert_with(Instant::now);
+                answer.reason = Some(reason);
+            }
+            Ok(Event::Prefix(_)) => {}
+            Ok(Event::Finished(usage)) => answer.usage = usage,
+            Ok(Event::Failed(error)) => return Err(error.into()),
+            Err(RecvTimeoutError::Timeout) if answer.first.is_none() => reading.show(),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(answer),
         }
     }
+    answer.usage.cached_tokens = reading.cached();
     Ok(answer)
+}
+
+/// How much of a long prompt is read, on a terminal.
+struct Reading<'a> {
+    engine: &'a Engine,
+    before: EngineStats,
+    since: Instant,
+    bar: ProgressBar,
+}
+
+/// Prompts that are read sooner need no progress.
+const SOON: Duration = Duration::from_secs(1);
+
+impl<'a> Reading<'a> {
+    fn new(engine: &'a Engine, prompt_tokens: u32) -> Self {
+        let bar = ProgressBar::new(prompt_tokens.into());
+        let style =
+            ProgressStyle::with_template("reading the prompt [{bar:30}] {pos}/{len} tokens");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self { engine, before: engine.stats(), since: Instant::now(), bar }
+    }
+
+    fn cached(&self) -> u32 {
+        let cached = self.engine.stats().cached_tokens - self.before.cached_tokens;
+        u32::try_from(cached).unwrap_or(u32::MAX)
+    }
+
+    fn show(&self) {
+        if self.since.elapsed() >= SOON {
+            let computed = self.engine.stats().computed_tokens - self.before.computed_tokens;
+            let read = computed + u64::from(self.cached());
+            self.bar.set_position(read.min(self.bar.length().unwrap_or(read)));
+        }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// Writes text at once.
@@ -200,38 +262,70 @@ pub fn show(text: &str) -> Result<(), Failure> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
 }
 
+/// Tokens a second; none where the time is too short to tell.
+fn speed(tokens: u32, time: Duration) -> Option<f64> {
+    let seconds = time.as_secs_f64();
+    (tokens > 0 && seconds >= 1e-3).then(|| f64::from(tokens) / seconds)
+}
+
 impl Answer {
-    /// Prompt tokens a second and generated tokens a second.
-    fn speeds(&self) -> (f64, f64) {
-        let first = self.first.unwrap_or(self.last);
-        let computed =
-            self.usage.prompt_tokens - self.usage.cached_tokens.min(self.usage.prompt_tokens);
-        let prefill = first.duration_since(self.submitted).as_secs_f64();
-        let decode = self.last.duration_since(first).as_secs_f64();
-        let decoded = f64::from(self.usage.completion_tokens.saturating_sub(1));
-        (f64::from(computed) / prefill.max(1e-9), decoded / decode.max(1e-9))
+    fn add(&mut self, text: &str, tokens: u32) {
+        self.last = Instant::now();
+        if self.first.is_none() {
+            (self.first, self.first_tokens) = (Some(self.last), tokens);
+        }
+        self.usage.completion_tokens += tokens;
+        self.text.push_str(text);
     }
 
-    /// One line about the speed.
+    /// Whether Ctrl-C ended it.
+    pub fn is_stopped(&self) -> bool {
+        self.reason.is_none()
+    }
+
+    /// Computed prompt tokens a second and generated tokens a second.
+    fn speeds(&self) -> (Option<f64>, Option<f64>) {
+        let first = self.first.unwrap_or(self.last);
+        let computed = self.usage.prompt_tokens.saturating_sub(self.usage.cached_tokens);
+        let decoded = self.usage.completion_tokens.saturating_sub(self.first_tokens);
+        let prefill = speed(computed, first.duration_since(self.submitted));
+        (prefill, speed(decoded, self.last.saturating_duration_since(first)))
+    }
+
+    /// One line about the speed; the first token is counted from `started`.
     pub fn speed_line(&self, started: Instant) -> String {
         let (prefill, decode) = self.speeds();
-        let first = self.first.unwrap_or(self.last);
-        let reason = match &self.reason {
-            Some(StopReason::Length) => " (length limit)",
-            _ => "",
+        let Usage { prompt_tokens, cached_tokens, completion_tokens, .. } = self.usage;
+        let rate = |rate: Option<f64>, digits| {
+            rate.map(|rate| format!(", {rate:.digits$} tok/s")).unwrap_or_default()
         };
+        let cached = match cached_tokens {
+            0 => String::new(),
+            n => format!(" ({n} cached)"),
+        };
+        let full = prompt_tokens.saturating_add(completion_tokens) >= self.longest;
+        let reason = match &self.reason {
+            Some(StopReason::Length) if full => {
+                format!(" (the context of {} tokens is full)", self.longest)
+            }
+            Some(StopReason::Length) => " (length limit)".to_owned(),
+            Some(_) => String::new(),
+            None => " (stopped)".to_owned(),
+        };
+        let first = self.first.map(|first| {
+            let seconds = first.duration_since(started).as_secs_f64();
+            format!(" · first token after {seconds:.2} s")
+        });
         format!(
-            "[{} prompt tokens, {prefill:.0} tok/s · {} generated{reason}, {decode:.1} tok/s · \
-             first token after {:.2} s]",
-            self.usage.prompt_tokens,
-            self.usage.completion_tokens,
-            first.duration_since(started).as_secs_f64(),
+            "[{prompt_tokens} prompt tokens{cached}{} · {completion_tokens} generated{reason}{}{}]",
+            rate(prefill, 0),
+            rate(decode, 1),
+            first.unwrap_or_default(),
         )
     }
 
     fn json(&self, model: &str, started: Instant) -> Value {
         let (prefill, decode) = self.speeds();
-        let first = self.first.unwrap_or(self.last);
         json!({
             "model": model,
             "text": self.text,
@@ -247,7 +341,67 @@ impl Answer {
             "rejected_draft_tokens": self.usage.rejected_drafts,
             "prompt_tok_s": prefill,
             "tok_s": decode,
-            "first_token_s": first.duration_since(started).as_secs_f64(),
+            "first_token_s": self.first.map(|first| first.duration_since(started).as_secs_f64()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer to a prompt of 120 tokens, 100 of them cached, whose first text came after 100 ms
+    /// and whose last came `decode_ms` later.
+    fn answer(first_tokens: u32, completion_tokens: u32, decode_ms: u64) -> (Answer, Instant) {
+        let submitted = Instant::now();
+        let first = submitted + Duration::from_millis(100);
+        let usage =
+            Usage { prompt_tokens: 120, cached_tokens: 100, completion_tokens, ..Usage::default() };
+        let answer = Answer {
+            text: String::new(),
+            reason: Some(StopReason::EndOfText),
+            usage,
+            longest: 200,
+            submitted,
+            first: Some(first),
+            first_tokens,
+            last: first + Duration::from_millis(decode_ms),
+        };
+        (answer, submitted)
+    }
+
+    #[test]
+    fn speeds_count_what_was_computed_in_the_time_that_passed() {
+        let line = |(answer, started): (Answer, Instant)| answer.speed_line(started);
+        assert_eq!(
+            line(answer(1, 11, 500)),
+            "[120 prompt tokens (100 cached), 200 tok/s · 11 generated, 20.0 tok/s · \
+             first token after 0.10 s]"
+        );
+        for (first_tokens, generated) in [(1, 1), (5, 5), (1, 5)] {
+            // All in one moment: no speed can be told.
+            let line = line(answer(first_tokens, generated, 0));
+            assert!(line.contains(&format!("{generated} generated · first")), "{line}");
+        }
+    }
+
+    #[test]
+    fn why_it_ended() {
+        for (reason, generated, expect) in [
+            (Some(StopReason::Length), 11, "(length limit)"),
+            (Some(StopReason::Length), 80, "(the context of 200 tokens is full)"),
+            (None, 11, "(stopped)"),
+        ] {
+            let (mut answer, started) = answer(1, generated, 500);
+            answer.reason = reason;
+            let line = answer.speed_line(started);
+            assert!(line.contains(expect), "{line}");
+        }
+        let (mut none, started) = answer(0, 0, 0);
+        (none.first, none.last, none.reason) = (None, none.submitted, None);
+        assert_eq!(
+            none.speed_line(started),
+            "[120 prompt tokens (100 cached) · 0 generated (stopped)]"
+        );
     }
 }

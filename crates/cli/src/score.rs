@@ -10,7 +10,8 @@ use tokenmill_text::Special;
 
 use crate::args::Score;
 use crate::failure::Failure;
-use crate::model;
+use crate::failure::longer;
+use crate::{input, model};
 
 /// Runs the command.
 pub fn score(args: &Score) -> Result<(), Failure> {
@@ -52,9 +53,7 @@ fn ids(args: &Score, loaded: &LoadedModel) -> Result<Vec<TokenId>, Failure> {
         }
         return Ok(args.ids.clone());
     };
-    let text = std::fs::read_to_string(file)
-        .map_err(|e| Failure::new(format!("cannot read {}", file.display()), e))?;
-    encode(loaded, &text)
+    encode(loaded, &input::file(file)?)
 }
 
 /// A text as the model's tokens.
@@ -73,13 +72,28 @@ fn check_ids(ids: &[TokenId], loaded: &LoadedModel) -> Result<(), Failure> {
         return Err(Failure::new("cannot score", "this model gives embeddings, not logits"));
     }
     if let Some(bad) = ids.iter().find(|id| **id >= vocab) {
-        return Err(Failure::new("cannot score", format!("token {bad} of {vocab}")));
+        let detail = format!("token {bad}: token ids go from 0 to {}", vocab - 1);
+        return Err(Failure::new("cannot score", detail));
     }
-    if ids.len() > loaded.limits.context as usize {
-        let detail = format!("{} tokens, the context is {}", ids.len(), loaded.limits.context);
-        return Err(Failure::new("cannot score", detail).fix(format!("add --ctx {}", ids.len())));
+    if ids.len() < 2 {
+        return Err(too_short("nothing to score", ids.len()));
+    }
+    let (n, limit) = (u32::try_from(ids.len()).unwrap_or(u32::MAX), loaded.limits.context);
+    if n > limit {
+        let fix = longer("shorten it", n, limit, loaded.fit.most_context);
+        let detail = format!("{n} tokens, the context is {limit}");
+        return Err(Failure::new("cannot score", detail).fix(fix));
     }
     Ok(())
+}
+
+/// A text whose tokens predict none.
+pub fn too_short(what: &str, tokens: usize) -> Failure {
+    let detail = match tokens {
+        0 => "the text is empty",
+        _ => "the text is one token, and the first has no log-probability",
+    };
+    Failure::new(what, detail).fix("a text of two tokens or more")
 }
 
 /// Scores a sequence in steps of as many tokens as there may be outputs.

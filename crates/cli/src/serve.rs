@@ -5,9 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokenmill_server::{RequestDefaults, ServeError, ServedModel, ServerConfig, serve as listen};
-
-use tokenmill_store::Defaults;
+use tokenmill_server::{ServeError, ServedModel, ServerConfig, serve as listen};
 
 use crate::args::Serve;
 use crate::failure::{Failure, size};
@@ -17,6 +15,10 @@ use crate::model;
 pub fn serve(args: Serve) -> Result<(), Failure> {
     let mut config = ServerConfig::new(SocketAddr::new(args.host, args.port));
     config.api_keys = args.api_key;
+    config.allowed_origins = args.allow_origin;
+    config.allowed_hosts = args.allow_host;
+    config.strict = args.strict;
+    config.access_log = !args.quiet;
     config.timeouts.drain = Duration::from_secs(args.drain_timeout);
     config.check().map_err(|e| refused(&e))?;
     let cap_bytes = (args.kv_disk_gb * (1u64 << 30) as f64) as u64;
@@ -24,7 +26,8 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     let defaults = model::defaults(&args.model)?;
     let mut machine = args.machine.clone();
     machine.ctx = machine.ctx.or(defaults.context);
-    let served = model::start_with(&args.model, &machine, args.slots, args.queue, disk)?;
+    let mut served = model::start_with(&args.model, &machine, args.slots, args.queue, disk)?;
+    model::settle(&args.model, defaults, &mut served);
     let Some(tokenizer) = served.tokenizer.clone() else {
         return Err(Failure::new(
             format!("cannot serve {}", args.model),
@@ -42,9 +45,10 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
         tokenizer,
         template: served.template.ok().map(Arc::new),
         context,
-        defaults: request_defaults(defaults),
+        defaults: served.defaults,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     };
+    let sampling = (served.engine.vocab() > 0).then(|| model.default_sampling().line());
     let (fit, caps) = (served.fit, served.caps);
     let kv_line = match (&args.kv_dir, &served.disk) {
         (None, _) => None,
@@ -66,6 +70,9 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
             size(fit.cache_bytes),
             size(fit.token_bytes),
         );
+        if let Some(line) = &sampling {
+            eprintln!("requests that say nothing: {line}");
+        }
         if let Some(line) = &kv_line {
             eprintln!("{line}");
         }
@@ -73,28 +80,6 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     });
     served.engine.shut_down();
     ended.map_err(|e| refused(&e))
-}
-
-/// A packager's defaults as members of a request.
-fn request_defaults(defaults: Defaults) -> RequestDefaults {
-    let mut members = serde_json::Map::new();
-    let numbers = [
-        ("temperature", defaults.temperature),
-        ("top_p", defaults.top_p),
-        ("min_p", defaults.min_p),
-        ("repetition_penalty", defaults.repeat_penalty),
-        ("presence_penalty", defaults.presence_penalty),
-        ("frequency_penalty", defaults.frequency_penalty),
-    ];
-    for (name, value) in numbers {
-        members.extend(value.map(|value| (name.to_owned(), value.into())));
-    }
-    members.extend(defaults.top_k.map(|k| ("top_k".to_owned(), k.into())));
-    members.extend(defaults.seed.map(|seed| ("seed".to_owned(), seed.into())));
-    if !defaults.stop.is_empty() {
-        members.insert("stop".to_owned(), defaults.stop.into());
-    }
-    RequestDefaults { members, max_tokens: defaults.max_tokens, system: defaults.system }
 }
 
 /// The last part of a path without its ending, or the name as it is.
@@ -108,8 +93,17 @@ fn short(name: &str) -> String {
 fn refused(error: &ServeError) -> Failure {
     let failure = Failure::new("cannot serve", error);
     match error {
-        ServeError::PublicWithoutKey { .. } => failure.fix("add --api-key SECRET"),
-        ServeError::Bind { bind, .. } => failure.fix(format!("add --port {}", bind.port() + 1)),
+        ServeError::PublicWithoutKey { .. } | ServeError::WideWithoutKey { .. } => {
+            failure.fix("add --api-key SECRET")
+        }
+        ServeError::Bind { bind, source } => match source.kind() {
+            std::io::ErrorKind::AddrNotAvailable => {
+                failure.fix("an address of this machine, such as --host 127.0.0.1")
+            }
+            std::io::ErrorKind::PermissionDenied => failure.fix("add --port 8080"),
+            // 0: any that is free.
+            _ => failure.fix(format!("add --port {}", bind.port().wrapping_add(1))),
+        },
         _ => failure,
     }
 }

@@ -2,21 +2,33 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tokenmill_store::{LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError, Unusable};
+use tokenmill_engine::packaged::packaged_at;
+use tokenmill_engine::{Sampling, SamplingValues};
+use tokenmill_store::{
+    LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError, Unusable, in_words,
+};
 
-use crate::failure::{Failure, size};
+use crate::failure::{Failure, size, tell};
+
+const NO_MODELS: &str = "no models here yet; to get one: tokenmill pull smollm2";
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Failure::Lines(error.to_string())
+        Failure::Lines(error.to_string().replace('\n', "\n  "))
     }
 }
 
 fn environment() -> StoreEnv {
-    StoreEnv::from_vars(std::env::vars())
+    // Variables that are no text are none of ours.
+    StoreEnv::from_vars(
+        std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        }),
+    )
 }
 
 /// Where the chat keeps its lines.
@@ -48,16 +60,26 @@ pub fn pull(name: &str) -> Result<(), Failure> {
 pub fn list(as_json: bool) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let store = Store::new(environment());
-    for entry in store.list() {
+    let (entries, unusable) = (store.list(), store.unusable());
+    if entries.is_empty() && unusable.is_empty() {
+        tell!("{NO_MODELS}");
+    }
+    for entry in entries {
         let LocalModel { name, path, .. } = &entry.model;
-        let (bytes, owner) = (entry.model.bytes(), entry.owner.name());
+        let (bytes, owner, alias) = (entry.model.bytes(), entry.owner.name(), entry.alias);
         let line = match as_json {
-            true => json!({"name": name, "bytes": bytes, "path": path, "owner": owner}).to_string(),
-            false => format!("{:>10}  {owner:<10} {name}", size(bytes)),
+            true => {
+                json!({"name": name, "bytes": bytes, "path": path, "owner": owner, "alias": alias})
+                    .to_string()
+            }
+            false => {
+                let alias = alias.map(|alias| format!(" ({alias})")).unwrap_or_default();
+                format!("{:>10}  {owner:<10} {name}{alias}", size(bytes))
+            }
         };
         writeln!(out, "{line}").map_err(Failure::output)?;
     }
-    for Unusable { name, error } in store.unusable() {
+    for Unusable { name, error } in unusable {
         let why = error.to_string();
         let why = why.lines().next().unwrap_or_default();
         let line = match as_json {
@@ -84,7 +106,7 @@ pub fn rm(name: &str) -> Result<(), Failure> {
     let store = Store::new(environment());
     let parsed = store.name(name)?;
     let removed = store.rm(&parsed)?;
-    eprintln!("removed {} files, {} freed", removed.files, size(removed.bytes));
+    tell!("removed {} files, {} freed", removed.files, size(removed.bytes));
     Ok(())
 }
 
@@ -95,14 +117,18 @@ pub fn verify(name: Option<&str>) -> Result<(), Failure> {
     let mut bar = Bar::default();
     let checked = store.verify(parsed.as_ref(), &mut |p| bar.show(&p))?;
     bar.end();
+    if checked.is_empty() {
+        tell!("{NO_MODELS}");
+    }
     let mut corrupt = None;
+    let mut out = std::io::stdout().lock();
     for c in &checked {
         let state = match &c.state {
             State::Good => "good",
             State::Corrupt { .. } => "CORRUPT",
             _ => "no digest",
         };
-        println!("{state:<10} {}", c.path.display());
+        writeln!(out, "{state:<10} {}  {}", c.name, c.path.display()).map_err(Failure::output)?;
         if let (State::Corrupt { expected, found }, Some(repair)) = (&c.state, &c.repair) {
             let detail = format!("sha256 {found}, recorded {expected}");
             corrupt = Some(Failure::new(format!("{} is corrupt", c.name), detail).fix(repair));
@@ -122,9 +148,12 @@ fn describe(model: &LocalModel) -> Result<(), Failure> {
             file.path.display()
         );
     }
-    for line in model.defaults.lines() {
+    let defaults = model.defaults.clone().or(packaged_at(&model.path));
+    for line in defaults.lines() {
         text += &format!("  {line}\n");
     }
+    let sampling = Sampling::new(SamplingValues::default(), &defaults.sampling, 0);
+    text += &format!("  answers: {}\n", sampling.line());
     out.write_all(text.as_bytes()).map_err(Failure::output)
 }
 
@@ -143,14 +172,14 @@ impl Bar {
     fn show(&mut self, progress: &Progress<'_>) {
         match progress {
             Progress::Trying(source) => self.line(&format!("trying {source}")),
-            Progress::Failed { source, why } => {
-                self.line(&format!("{source}: {}", why.lines().next().unwrap_or_default()));
-            }
+            // The next source follows; if none works, the error tells of all.
+            Progress::Failed { .. } => {}
             Progress::Waiting(path) => {
                 self.line(&format!("another process is fetching {}", path.display()));
             }
             Progress::Retry { why, pause_ms } => {
-                self.line(&format!("{why}; trying again in {pause_ms} ms"));
+                let pause = in_words(Duration::from_millis(*pause_ms));
+                self.line(&format!("{why}; trying again in {pause}"));
             }
             Progress::Bytes { file, done, total } => self.bytes(file, *done, *total),
             Progress::Verify { file, done, total } => {
@@ -158,7 +187,7 @@ impl Bar {
             }
             Progress::Done { file, bytes } => {
                 self.end();
-                eprintln!("{file}: {}", size(*bytes));
+                tell!("{file}: {}", size(*bytes));
             }
         }
     }
@@ -181,7 +210,7 @@ impl Bar {
     fn line(&mut self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => eprintln!("{text}"),
+            None => tell!("{text}"),
         }
     }
 

@@ -14,6 +14,9 @@ pub struct Direct {
     /// Blocks of each group that one sequence owns.
     share: Vec<u32>,
     block_tokens: u32,
+    /// Longest sequence, and longest step, of the limits.
+    context: u32,
+    step_tokens: u32,
     computed: Vec<u32>,
     /// Most tokens each sequence has had since it was empty.
     reached: Vec<u32>,
@@ -46,6 +49,8 @@ impl Direct {
             groups: program.groups(),
             share: limits.group_blocks.iter().map(|b| b / sequences).collect(),
             block_tokens,
+            context: limits.context,
+            step_tokens: limits.step_tokens,
             computed: vec![0; sequences as usize],
             reached: vec![0; sequences as usize],
             batch: Batch::with_limits(limits, block_tokens),
@@ -56,6 +61,23 @@ impl Direct {
     /// How often the device's workers wait for each other in a step.
     pub fn barriers(&self, tokens: u32, outputs: u32) -> Option<u32> {
         self.executable.barriers(tokens, outputs)
+    }
+
+    /// Most tokens that a sequence may have: what its share of the caches holds.
+    pub fn longest(&self) -> u32 {
+        let round = |window: u32| {
+            let tokens = window.saturating_add(self.step_tokens);
+            tokens.div_ceil(self.block_tokens).saturating_add(2)
+        };
+        let held = |(kind, &share): (&GroupKind, &u32)| match *kind {
+            GroupKind::State if share > 0 => u32::MAX,
+            GroupKind::State => 0,
+            // It goes round where a whole window and a step find room.
+            GroupKind::Window { tokens } if share >= round(tokens) => u32::MAX,
+            GroupKind::Full | GroupKind::Window { .. } => share.saturating_mul(self.block_tokens),
+        };
+        let held = self.groups.iter().zip(&self.share).map(held).min();
+        held.unwrap_or(u32::MAX).min(self.context)
     }
 
     /// Tokens of a sequence in the cache.

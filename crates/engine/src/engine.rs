@@ -485,10 +485,14 @@ impl Core {
     fn note_started(&mut self, id: u64, p: &Progress) {
         match p.outcome {
             Outcome::Started { cached } => {
-                let prompt = self.sched.tokens(p.seq).map_or(0, <[TokenId]>::len);
-                count(&self.stats.prompt_tokens, prompt as u64);
                 count(&self.stats.cached_tokens, u64::from(cached));
                 let Some(open) = self.requests.get_mut(&id) else { return };
+                // Not the sequence's length, which by now is that of its first token too.
+                let prompt = match &open.work {
+                    Work::Answer(answer) => answer.prompt(),
+                    Work::Rows(rows) => rows.prompt(),
+                };
+                count(&self.stats.prompt_tokens, prompt as u64);
                 let from_disk = std::mem::take(&mut open.from_disk);
                 let disk = cached.min(from_disk.end).saturating_sub(from_disk.start);
                 count(&self.stats.disk_tokens, u64::from(disk));

@@ -1,6 +1,7 @@
 //! The handle: requests are checked here, on the caller's thread, and run on the engine's.
 
 use std::cell::Cell;
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
@@ -144,6 +145,21 @@ impl Events {
             self.filled.recv().ok()?;
         }
         None
+    }
+
+    /// The next event if there is one within that time.
+    ///
+    /// # Errors
+    /// Whether there is none yet, or none any more.
+    pub fn recv_timeout(&self, longest: Duration) -> Result<Event, RecvTimeoutError> {
+        let begin = Instant::now();
+        while !self.ended.get() {
+            if let Some(event) = self.try_recv() {
+                return Ok(event);
+            }
+            self.filled.recv_timeout(longest.saturating_sub(begin.elapsed()))?;
+        }
+        Err(RecvTimeoutError::Disconnected)
     }
 
     /// The next event, `None` when there is none yet or none any more.
@@ -472,8 +488,7 @@ fn check_sampling(request: &Request, facts: &Facts) -> Result<(), Refusal> {
     let biases = request.logit_bias.iter().map(|&(_, b)| ("logit_bias", b, any.clone()));
     for (name, value, range) in ranges.into_iter().chain(biases) {
         if !range.contains(&value) {
-            let (from, to) = (range.start(), range.end());
-            let reason = format!("{value}, allowed {from} to {to}");
+            let reason = format!("{value}, allowed {}", in_words(&range));
             return Err(Refusal::BadParameter { name, reason });
         }
     }
@@ -486,6 +501,15 @@ fn check_sampling(request: &Request, facts: &Facts) -> Result<(), Refusal> {
         return Err(Refusal::BadParameter { name: "logprobs", reason });
     }
     Ok(())
+}
+
+/// A range for people: the least float above zero says nothing to them.
+fn in_words(range: &RangeInclusive<f32>) -> String {
+    match (*range.start(), range.end()) {
+        (f32::MIN_POSITIVE, most) => format!("more than 0, at most {most}"),
+        (f32::NEG_INFINITY, _) => "any number but infinity".to_string(),
+        (least, most) => format!("{least} to {most}"),
+    }
 }
 
 /// The thread: messages, a step, messages, …; parked while there is nothing to do. A panic in there

@@ -10,10 +10,12 @@ pub mod engine;
 pub mod guard;
 pub mod handle;
 pub mod load;
+pub mod packaged;
 pub mod plan;
 mod queue;
 pub mod request;
 mod rows;
+pub mod sampling;
 pub mod start;
 mod stats;
 pub mod tier;
@@ -29,4 +31,6 @@ pub use request::{
     TopToken, Usage,
 };
 pub use rows::{RowsAnswer, RowsRequest, RowsSink, Scored};
+pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
+pub use tokenmill_store::{Defaults, SamplingValues};

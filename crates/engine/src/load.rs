@@ -7,8 +7,10 @@ use tokenmill_backend::{Backend, DeviceError, Executable, WeightHandle};
 use tokenmill_files::{LoadError, OpenModel};
 use tokenmill_ir::{KvFormat, Limits, Program};
 use tokenmill_models::{Hyper, ModelError, ModelSpec, lower, spec_of};
+use tokenmill_store::Defaults;
 
 use crate::draft_model::DraftModel;
+use crate::packaged::packaged;
 use crate::plan::{Fit, fit};
 use crate::vocabulary::{Vocabulary, VocabularyError, vocabulary};
 
@@ -101,6 +103,8 @@ pub struct LoadedModel {
     pub limits: Limits,
     /// Tokenizer and template; `None` for files without.
     pub vocabulary: Option<Vocabulary>,
+    /// How the files want the model to be sampled.
+    pub defaults: Defaults,
     /// Where the memory goes.
     pub fit: Fit,
     /// A small model that guesses for this one.
@@ -164,5 +168,7 @@ pub fn load(
         });
         Ok::<_, LoadFailure>((text?, weights))
     })?;
-    Ok(LoadedModel { spec, program, device, weights, limits, vocabulary, fit, draft: None })
+    let defaults = packaged(&files.checkpoint);
+    let draft = None;
+    Ok(LoadedModel { spec, program, device, weights, limits, vocabulary, defaults, fit, draft })
 }

@@ -31,6 +31,10 @@ pub struct Fit {
     pub available_bytes: u64,
     /// Cache bytes of one token.
     pub token_bytes: u64,
+    /// Longest context that this model and this memory allow.
+    pub most_context: u32,
+    /// Sequences of full length that the cache holds at once.
+    pub streams: u32,
 }
 
 impl Fit {
@@ -95,6 +99,21 @@ impl Needs {
         (blocks, bytes)
     }
 
+    /// Longest context, up to that one, of which a sequence fits `memory_bytes`; 0 if none does.
+    pub fn longest(&self, most: u32, memory_bytes: u64) -> u32 {
+        let room = memory_bytes.checked_sub(self.fixed_bytes());
+        let fits = |context| room.is_some_and(|room| self.cache(context, 1).1 <= room);
+        if fits(most) {
+            return most;
+        }
+        let (mut least, mut fails) = (0, most.div_ceil(self.block_tokens));
+        while fails - least > 1 {
+            let blocks = least + (fails - least) / 2;
+            if fits(blocks * self.block_tokens) { least = blocks } else { fails = blocks }
+        }
+        least * self.block_tokens
+    }
+
     /// Sequences of that length that fit `memory_bytes` at once.
     pub fn sequences(&self, context: u32, memory_bytes: u64) -> u32 {
         let room = memory_bytes.saturating_sub(self.fixed_bytes());
@@ -144,6 +163,11 @@ pub fn fit(
         context = (context / 2).max(needs.block_tokens);
     }
     let fits = needs.cache(context, 1).1 <= room && fixed <= options.memory_bytes;
+    // By the needs of the longest context, so that what is advised fits.
+    let of_all = LoadOptions { context: None, ..options.clone() };
+    let most_context = Needs::of(spec, program, device, &of_all)?
+        .longest(spec.context.max(1), options.memory_bytes)
+        .max(if fits { context } else { 0 });
     if !fits || (options.context.is_some() && context < wanted) {
         let cache_bytes = needs.cache(wanted, 1).1;
         return Err(LoadFailure::DoesNotFit {
@@ -153,7 +177,7 @@ pub fn fit(
             scratch_bytes: needs.footprint.buffer_bytes + needs.process_bytes,
             available_bytes: options.memory_bytes,
             context: wanted,
-            fitting_context: if fits { context } else { 0 },
+            fitting_context: most_context,
         });
     }
     let mut sequences = options.sequences.max(1);
@@ -169,6 +193,8 @@ pub fn fit(
         process_bytes: needs.process_bytes,
         available_bytes: options.memory_bytes,
         token_bytes: per_token.map(|c| c.unit_bytes()).sum(),
+        most_context,
+        streams: sequences,
     };
     Ok((limits(options, context, group_blocks), fit))
 }
@@ -366,6 +392,18 @@ mod tests {
             let layers: Vec<char> = layers.chars().collect();
             assert_eq!(pattern(&layers), expected, "{layers:?}");
         }
+    }
+
+    #[test]
+    fn the_longest_context_fits_and_no_longer_one() {
+        let needs = needs(vec![GroupKind::Full]);
+        for memory in [0, 1149, 1150, 1170, 1259, 1260, 1480, 5000] {
+            let longest = needs.longest(3200, memory);
+            let fits = |context| needs.fixed_bytes() + needs.cache(context, 1).1 <= memory;
+            assert!(longest == 0 || fits(longest), "{longest} at {memory}");
+            assert!(longest == 3200 || !fits(longest + 32), "{longest} at {memory}");
+        }
+        assert_eq!((needs.longest(100, 5000), needs.longest(1, 5000)), (100, 1));
     }
 
     #[test]

@@ -88,6 +88,11 @@ impl Rows {
         Self { seq, sink: Some(sink), answer }
     }
 
+    /// Tokens given.
+    pub fn prompt(&self) -> usize {
+        self.answer.prompt_tokens as usize
+    }
+
     pub fn take(&mut self, outcome: Outcome, out: &StepOutput) {
         match outcome {
             Outcome::Scored { output, .. } => {

@@ -7,6 +7,7 @@ use thiserror::Error;
 use tokenmill_backend::{DeviceError, Executable};
 use tokenmill_ir::{DeviceCaps, KvFormat, Load, Program};
 use tokenmill_sched::{Config, StepCost};
+use tokenmill_store::Defaults;
 use tokenmill_store::kv::LogOptions;
 use tokenmill_text::{ChatTemplate, TemplateError, Tokenizer};
 
@@ -36,6 +37,8 @@ pub struct Served {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Chat template, or why there is none.
     pub template: Result<ChatTemplate, TemplateError>,
+    /// How its packager wants it to be run: its files, until who knows more says more.
+    pub defaults: Defaults,
     /// Architecture.
     pub arch: &'static str,
     /// Where the memory goes.
@@ -102,6 +105,7 @@ impl LoadedModel {
         };
         let eos = tokenizer.as_ref().map(|t| t.eos_ids().to_vec()).unwrap_or_default();
         let (arch, fit, draft_model) = (self.spec.arch, self.fit, self.draft.take());
+        let defaults = std::mem::take(&mut self.defaults);
         let parts = EngineParts {
             device: executable,
             config,
@@ -113,7 +117,7 @@ impl LoadedModel {
             rebuild: Box::new(move || self.compile()),
         };
         let engine = Engine::start_with(parts, tier, draft_model)?;
-        Ok(Served { engine, tokenizer, template, arch, fit, caps, disk })
+        Ok(Served { engine, tokenizer, template, defaults, arch, fit, caps, disk })
     }
 
     fn config(&self, caps: &DeviceCaps, options: ServeOptions) -> Config {

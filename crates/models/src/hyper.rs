@@ -23,19 +23,19 @@ macro_rules! keys {
 
 keys! {
     /// Width of the residual stream.
-    HIDDEN = ["hidden_size", "n_embd", "d_model"], "embedding_length";
+    HIDDEN = ["hidden_size", "n_embd", "d_model", "dim"], "embedding_length";
     /// Layers.
-    LAYERS = ["num_hidden_layers", "n_layer", "num_layers"], "block_count";
+    LAYERS = ["num_hidden_layers", "n_layer", "num_layers", "n_layers"], "block_count";
     /// Longest sequence.
     CONTEXT = ["max_position_embeddings", "n_positions"], "context_length";
     /// Query heads.
-    HEADS = ["num_attention_heads", "n_head", "num_heads"], "attention.head_count";
+    HEADS = ["num_attention_heads", "n_head", "num_heads", "n_heads"], "attention.head_count";
     /// Key/value heads.
     KV_HEADS = ["num_key_value_heads", "num_kv_heads"], "attention.head_count_kv";
     /// Columns of a head.
     HEAD_DIM = ["head_dim"], "attention.key_length";
     /// Inner width of the feed-forward part.
-    FFN = ["intermediate_size", "ffn_dim", "n_inner"], "feed_forward_length";
+    FFN = ["intermediate_size", "ffn_dim", "n_inner", "hidden_dim"], "feed_forward_length";
     /// Epsilon of root-mean-square norms.
     RMS_EPS = ["rms_norm_eps", "norm_eps", "layer_norm_epsilon", "block_norm_eps"],
         "attention.layer_norm_rms_epsilon";
@@ -161,7 +161,10 @@ impl<'a> Hyper<'a> {
         };
         match labels {
             1 => Ok(true),
-            n => Err(ModelError::unsupported("num_labels", n)),
+            n => {
+                let what = "num_labels (classifiers of one label, rerankers, are supported)";
+                Err(ModelError::unsupported(what, n))
+            }
         }
     }
 
@@ -402,7 +405,7 @@ impl<'a> Hyper<'a> {
     /// The activation named in config.json, or the architecture's own in GGUF.
     pub fn activation(&self, own: Act) -> Result<Act, ModelError> {
         let mut named = None;
-        for key in ["hidden_activation", "hidden_act", "activation_function"] {
+        for key in ["hidden_activation", "hidden_act", "activation_function", "activation"] {
             let key = self.own(key, key);
             named = named.or(self.params.opt_str(&key)?.map(|name| (key, name.to_owned())));
         }

@@ -2,10 +2,10 @@
 //! that is neither read nor here is refused, as a tensor that nobody uses is.
 //!
 //! The rule for config.json: what the family's configuration class in transformers knows
-//! ([`Class`]) is read, or neutral, or at the class's own default; anything else is refused by name.
-//! A key that the class does not know is passed over there and here, unless [`OTHERS`] has it:
-//! those change numbers in the models' own code. For GGUF everything behind the architecture's
-//! prefix must be read or neutral.
+//! ([`Class`]) is read, or neutral, or at the class's own default; all else is refused by name.
+//! A key that the class does not know is passed over there and here (`inspect` lists such keys),
+//! unless [`OTHERS`] has it: those change numbers in the models' own code. For GGUF everything
+//! behind the architecture's prefix must be read or neutral.
 
 use tokenmill_ir::MetaValue;
 
@@ -75,7 +75,7 @@ const OTHERS: &[(&[&str], Row)] = &[
     (&["mamba2"], ("norm_before_gate", &["false", "null"], "order of norm and gate")),
     (&["mamba2"], ("rms_norm", &["true", "null"], "whether there is a norm")),
     (
-        &["bert", "xlm-roberta", "roberta", "camembert"],
+        &["bert", "xlm-roberta", "roberta", "camembert", "electra"],
         ("position_embedding_type", &["absolute", "null"], "what positions are"),
     ),
     (&["nomic_bert"], ("causal", &["false", "null"], "which tokens are seen")),
@@ -113,8 +113,6 @@ const GGUF: &[Row] = &[
     ("vision.*", &[], "of images"),
     ("mm.*", &[], "of images"),
     ("clip.*", &[], "of images"),
-    ("attention.layer_norm_rms_epsilon", &[], "of the other kind of norm"),
-    ("attention.layer_norm_epsilon", &[], "of the other kind of norm"),
     ("feed_forward_length", &["0"], "no feed-forward part"),
     ("attention.head_count*", &["0"], "no attention"),
     ("attention.max_alibi_bias", &["0"], "no such biases"),

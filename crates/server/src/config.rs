@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::origin::{check_host, check_origin, is_wide};
+
 /// Everything a server has a limit for. A request at the limit is served, one beyond is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -107,10 +109,15 @@ pub struct ServerConfig {
     pub api_keys: Vec<String>,
     /// Allows a bind that others can reach without any key.
     pub insecure_no_auth: bool,
-    /// Names besides localhost that a `Host` header may carry on a loopback bind.
+    /// Names besides localhost that a `Host` header may carry on a loopback bind; `*`: any.
     pub allowed_hosts: Vec<String>,
-    /// Origins besides its own from which browsers may ask, such as `https://chat.example`.
+    /// Origins besides its own from which browsers may ask, such as `https://chat.example`,
+    /// `app://*` and `*`.
     pub allowed_origins: Vec<String>,
+    /// Refuses members of requests that nobody knows, instead of naming them in warnings.
+    pub strict: bool,
+    /// Writes a line to the log for each request.
+    pub access_log: bool,
     /// Limits.
     pub limits: Limits,
     /// Timeouts.
@@ -126,6 +133,8 @@ impl ServerConfig {
             insecure_no_auth: false,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            strict: false,
+            access_log: true,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
         }
@@ -134,7 +143,7 @@ impl ServerConfig {
     /// Checks what can be checked without opening a socket.
     ///
     /// # Errors
-    /// [`ServeError::PublicWithoutKey`] and [`ServeError::BadKey`].
+    /// What of the set-up makes no sense, or would let in who should not.
     pub fn check(&self) -> Result<(), ServeError> {
         if self.api_keys.iter().any(|key| key.trim().is_empty()) {
             return Err(ServeError::BadKey);
@@ -143,7 +152,77 @@ impl ServerConfig {
         if open && !self.bind.ip().is_loopback() {
             return Err(ServeError::PublicWithoutKey { bind: self.bind });
         }
-        Ok(())
+        for origin in &self.allowed_origins {
+            let named = |why| ServeError::BadOrigin { origin: origin.clone(), why };
+            check_origin(origin).map_err(named)?;
+        }
+        for host in &self.allowed_hosts {
+            let named = |why| ServeError::BadHost { host: host.clone(), why };
+            check_host(host).map_err(named)?;
+        }
+        let wide = self.allowed_origins.iter().find(|origin| is_wide(origin));
+        let wide = wide.or(self.allowed_hosts.iter().find(|host| *host == "*"));
+        if let Some(name) = wide.filter(|_| self.api_keys.is_empty()) {
+            return Err(ServeError::WideWithoutKey { name: name.clone() });
+        }
+        self.limits.check().and_then(|()| self.timeouts.check())
+    }
+}
+
+/// Names a number of the set-up that is out of its range.
+fn within(name: &'static str, value: u64, most: u64) -> Result<(), ServeError> {
+    match (1..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(ServeError::BadNumber { name, value, most }),
+    }
+}
+
+impl Limits {
+    /// Every limit lets something through, and is a number that means something.
+    fn check(&self) -> Result<(), ServeError> {
+        let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        let (million, gigabyte) = (1_000_000, 1 << 30);
+        let all = [
+            ("body_bytes", count(self.body_bytes), 64 * gigabyte),
+            ("long_bodies", count(self.long_bodies), million),
+            // Reading and comparing values recurse.
+            ("json_depth", self.json_depth.into(), 512),
+            ("json_values", self.json_values.into(), u32::MAX.into()),
+            ("headers", count(self.headers), 10_000),
+            ("header_bytes", count(self.header_bytes), gigabyte),
+            ("connections", count(self.connections), million),
+            ("requests", count(self.requests), million),
+            ("preparing", count(self.preparing), 4096),
+            ("messages", count(self.messages), million),
+            ("prompts", count(self.prompts), million),
+            ("inputs", count(self.inputs), million),
+            ("choices", self.choices.into(), 1024),
+            ("stops", count(self.stops), 1024),
+            ("stop_bytes", count(self.stop_bytes), million),
+            ("logit_bias", count(self.logit_bias), million),
+            ("backlog_bytes", count(self.backlog_bytes), 64 * gigabyte),
+        ];
+        all.into_iter().try_for_each(|(name, value, most)| within(name, value, most))
+    }
+}
+
+impl Timeouts {
+    /// The longest that any of them means something, seconds: a year.
+    const LONGEST_S: u64 = 365 * 24 * 3600;
+
+    fn check(&self) -> Result<(), ServeError> {
+        let seconds = |t: Duration| t.as_secs().saturating_add(u64::from(t.subsec_nanos() > 0));
+        let all = [
+            ("timeout of headers", self.header),
+            ("timeout of bodies", self.body),
+            ("timeout of writing", self.write_stall),
+            ("pause before a ping", self.ping),
+        ];
+        let mut all = all.into_iter().map(|(name, time)| (name, seconds(time)));
+        all.try_for_each(|(name, value)| within(name, value, Self::LONGEST_S))?;
+        // Nothing need be waited for.
+        let drain = seconds(self.drain).max(1);
+        within("time to drain", drain, Self::LONGEST_S)
     }
 }
 
@@ -156,6 +235,40 @@ pub enum ServeError {
     PublicWithoutKey {
         /// The address asked for.
         bind: SocketAddr,
+    },
+    /// Any page that a browser shows could use the server.
+    #[error(
+        "{name:?} lets any page in a browser use this server: set an API key, or name the site"
+    )]
+    WideWithoutKey {
+        /// What was to be allowed.
+        name: String,
+    },
+    /// Not an origin as browsers send it.
+    #[error("the origin {origin:?} cannot be allowed: {why}")]
+    BadOrigin {
+        /// As it was given.
+        origin: String,
+        /// Why, and what to write.
+        why: String,
+    },
+    /// Not a host name.
+    #[error("the host name {host:?} cannot be allowed: {why}")]
+    BadHost {
+        /// As it was given.
+        host: String,
+        /// Why, and what to write.
+        why: String,
+    },
+    /// A limit that lets nothing through, or is none.
+    #[error("the {name} is {value}: it must be from 1 to {most}")]
+    BadNumber {
+        /// Which.
+        name: &'static str,
+        /// As it was given.
+        value: u64,
+        /// The most that means something.
+        most: u64,
     },
     /// An empty key would let everybody in.
     #[error("an API key is empty")]
@@ -209,5 +322,51 @@ mod tests {
         let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap());
         config.api_keys.push(" ".into());
         assert!(matches!(config.check(), Err(ServeError::BadKey)));
+    }
+
+    #[test]
+    fn sites_are_named_rightly_and_not_all_without_a_key() {
+        let check = |origin: &str, host: &str, key: bool| {
+            let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap());
+            config.allowed_origins.extend(Some(origin.to_owned()).filter(|o| !o.is_empty()));
+            config.allowed_hosts.extend(Some(host.to_owned()).filter(|h| !h.is_empty()));
+            config.api_keys.extend(key.then(|| "k".to_owned()));
+            config.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(check("http://localhost:5173", "host.docker.internal", false), Ok(()));
+        let cases = [
+            ("http://localhost:5173/", "", "write http://localhost:5173"),
+            ("", "http://box.lan", "write box.lan"),
+        ];
+        for (origin, host, word) in cases {
+            let why = check(origin, host, true).expect_err("refused");
+            assert!(why.contains(word), "{why}");
+        }
+        for (origin, host) in [("*", ""), ("null", ""), ("", "*")] {
+            assert_eq!(check(origin, host, true), Ok(()), "{origin} {host}");
+            let why = check(origin, host, false).expect_err("refused");
+            assert!(why.contains("set an API key"), "{why}");
+        }
+    }
+
+    #[test]
+    fn limits_mean_something() {
+        let refused = |change: fn(&mut ServerConfig)| {
+            let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap());
+            change(&mut config);
+            config.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(refused(|c| c.timeouts.drain = Duration::ZERO), Ok(()));
+        let cases: [(fn(&mut ServerConfig), &str); 5] = [
+            (|c| c.limits.requests = 0, "the requests is 0: it must be from 1 to 1000000"),
+            (|c| c.limits.requests = usize::MAX, "the requests is"),
+            (|c| c.limits.choices = 0, "the choices is 0"),
+            (|c| c.timeouts.body = Duration::ZERO, "the timeout of bodies is 0"),
+            (|c| c.timeouts.drain = Duration::MAX, "the time to drain is"),
+        ];
+        for (change, word) in cases {
+            let why = refused(change).expect_err(word);
+            assert!(why.contains(word), "{why}");
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The members of a JSON object, taken one by one. What nobody takes is refused by name, or named
-//! in a warning when a table says that leaving it out changes no answer.
+//! The members of a JSON object, taken one by one. What nobody takes is named in a warning, or
+//! refused by name where the server is strict.
 
 use std::ops::RangeInclusive;
 
@@ -23,6 +23,48 @@ pub struct Unsupported {
     pub name: &'static str,
     /// Values that ask for nothing and are fine.
     pub neutral: fn(&Value) -> bool,
+}
+
+/// Most warnings told of one request; more are counted.
+const MAX_NOTES: usize = 16;
+
+/// What of a request had no effect, to be told with its answer.
+#[derive(Debug, Default)]
+pub struct Notes {
+    strict: bool,
+    list: Vec<String>,
+    /// Warnings beyond the most that are told.
+    more: usize,
+    /// Members nobody knows.
+    unknown: u64,
+}
+
+impl Notes {
+    /// None yet; `strict` refuses members that nobody knows.
+    pub fn new(strict: bool) -> Self {
+        Self { strict, ..Self::default() }
+    }
+
+    /// One more warning.
+    pub fn add(&mut self, note: String) {
+        match self.list.len() < MAX_NOTES {
+            true => self.list.push(note),
+            false => self.more += 1,
+        }
+    }
+
+    /// Members nobody knew.
+    pub fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// The warnings, in order.
+    pub fn into_list(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.list.push(format!("and {} more warnings", self.more));
+        }
+        self.list
+    }
 }
 
 /// An object being read. `null` is as good as absent.
@@ -67,22 +109,17 @@ impl Fields {
         self.members.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// Puts in members that are not there.
-    pub fn fill(&mut self, defaults: &Map<String, Value>) {
-        for (name, value) in defaults {
-            if self.members.get(name).is_none_or(Value::is_null) {
-                self.members.insert(name.clone(), value.clone());
-            }
-        }
-    }
-
     /// Takes a member that must be there.
     ///
     /// # Errors
-    /// 400 when it is not.
+    /// 400 when it is not, or is null.
     pub fn require(&mut self, name: &str) -> Result<Value, ApiError> {
         let path = self.path(name);
-        self.take(name).ok_or_else(|| ApiError::bad(&path, format!("{path} is missing")))
+        match self.members.shift_remove(name) {
+            None => Err(ApiError::bad(&path, format!("{path} is missing"))),
+            Some(Value::Null) => Err(ApiError::bad(&path, format!("{path} must not be null"))),
+            Some(value) => Ok(value),
+        }
     }
 
     /// A finite number in a range.
@@ -160,7 +197,7 @@ impl Fields {
     pub fn refuse(&mut self, table: &[Unsupported]) -> Result<(), ApiError> {
         for row in table {
             let Some(value) = self.take(row.name) else { continue };
-            if !(row.neutral)(&value) {
+            if !(row.neutral)(&without_nulls(value)) {
                 let path = self.path(row.name);
                 let message = format!("{path} is not supported by this server with this value");
                 return Err(ApiError::unsupported(path, message));
@@ -169,27 +206,42 @@ impl Fields {
         Ok(())
     }
 
-    /// Ends the reading: whatever is left is refused, or named in a warning if the table has it.
+    /// Ends the reading. A member of the table is named in a warning with the table's reason, one
+    /// that nobody knows too; null asks for nothing, whatever its name.
     ///
     /// # Errors
-    /// 400 naming the first unknown member.
-    pub fn finish(self, ignored: &[Ignored]) -> Result<Vec<String>, ApiError> {
-        let mut warnings = Vec::new();
-        for (name, value) in &self.members {
+    /// Where the server is strict: 400 naming the first unknown member.
+    pub fn finish(self, ignored: &[Ignored], notes: &mut Notes) -> Result<(), ApiError> {
+        for (name, _) in self.members.iter().filter(|(_, value)| !value.is_null()) {
             let path = self.path(&shown(name));
             match ignored.iter().find(|row| row.name == name) {
-                Some(_) if value.is_null() => {}
-                Some(row) => warnings.push(format!("{path} was ignored: {}", row.because)),
-                None => {
+                Some(row) => notes.add(format!("{path} was ignored: {}", row.because)),
+                None if notes.strict => {
                     let message = format!("{path} is not a field of this request");
                     return Err(ApiError {
                         code: Some("unknown_field"),
                         ..ApiError::bad(path, message)
                     });
                 }
+                None => {
+                    notes.unknown += 1;
+                    notes.add(format!("{path} was ignored: it is not a field of this request"));
+                }
             }
         }
-        Ok(warnings)
+        Ok(())
+    }
+}
+
+/// The value without members that are null, at any depth.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let members = members.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(members.map(|(name, value)| (name, without_nulls(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
+        other => other,
     }
 }
 
@@ -310,14 +362,44 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_refused_or_named() {
-        let table = [Ignored { name: "user", because: "no accounting by user" }];
-        let warnings = fields(json!({ "user": "me" })).finish(&table).unwrap();
-        assert_eq!(warnings, ["user was ignored: no accounting by user"]);
-        assert!(fields(json!({ "user": null })).finish(&table).unwrap().is_empty());
-        let error = fields(json!({ "temprature": 1 })).finish(&table).unwrap_err();
+    fn what_is_left_is_named_or_refused() {
+        let table = [Ignored { name: "store", because: "nothing is stored" }];
+        let finish = |value: Value, strict: bool| {
+            let mut notes = Notes::new(strict);
+            fields(value).finish(&table, &mut notes).map(|()| (notes.unknown(), notes.into_list()))
+        };
+        let unknown = "was ignored: it is not a field of this request";
+        let cases: &[(Value, u64, &[&str])] = &[
+            (json!({}), 0, &[]),
+            (json!({ "store": true }), 0, &["store was ignored: nothing is stored"]),
+            (json!({ "store": null, "temprature": null, "": null }), 0, &[]),
+            (json!({ "temprature": 1 }), 1, &[&format!("temprature {unknown}")]),
+            (
+                json!({ "a\n": {}, "b": [] }),
+                2,
+                &[&format!("a… {unknown}"), &format!("b {unknown}")],
+            ),
+        ];
+        for (value, count, told) in cases {
+            let told = told.iter().map(|t| t.to_string()).collect();
+            assert_eq!(finish(value.clone(), false).unwrap(), (*count, told), "{value}");
+            assert_eq!(finish(value.clone(), true).is_ok(), *count == 0, "{value}");
+        }
+        let error = finish(json!({ "x": null, "temprature": 1 }), true).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("temprature"));
         assert_eq!(error.code, Some("unknown_field"));
+        let many: Value = (0..1000).map(|i| (format!("m{i}"), json!(i))).collect();
+        let (count, told) = finish(many, false).unwrap();
+        assert_eq!((count, told.len()), (1000, MAX_NOTES + 1));
+        assert_eq!(told.last().map(String::as_str), Some("and 984 more warnings"));
+    }
+
+    #[test]
+    fn what_must_be_there_is_missing_or_null() {
+        let require = |value: Value| fields(value).require("x").map_err(|e| e.message);
+        assert_eq!(require(json!({ "x": 1 })), Ok(json!(1)));
+        assert_eq!(require(json!({})), Err("x is missing".into()));
+        assert_eq!(require(json!({ "x": null })), Err("x must not be null".into()));
     }
 
     #[test]
@@ -326,6 +408,11 @@ mod tests {
             [Unsupported { name: "tools", neutral: |v| v.as_array().is_some_and(Vec::is_empty) }];
         assert!(fields(json!({ "tools": [] })).refuse(&table).is_ok());
         assert!(fields(json!({ "tools": null })).refuse(&table).is_ok());
+        let table = [Unsupported { name: "format", neutral: |v| *v == json!({ "type": "text" }) }];
+        let nulls = json!({ "format": { "type": "text", "schema": null } });
+        assert!(fields(nulls).refuse(&table).is_ok());
+        let table =
+            [Unsupported { name: "tools", neutral: |v| v.as_array().is_some_and(Vec::is_empty) }];
         let error = fields(json!({ "tools": [1] })).refuse(&table).unwrap_err();
         assert_eq!((error.code, error.param.as_deref()), (Some("unsupported"), Some("tools")));
     }

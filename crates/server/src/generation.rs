@@ -1,15 +1,17 @@
 //! A request at the engine, as the connection sees it: events to await, cancelled when dropped.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use tokenmill_engine::backlog::{Backlog, Inlet, Tagged};
-use tokenmill_engine::{Cancel, Event, Request, RequestError, Usage};
+use tokenmill_engine::{Cancel, Event, NOBODY, Request, RequestError, Usage};
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 
 use crate::error::ApiError;
 use crate::metrics::{ModelMetrics, Outcome};
 use crate::shared::{Model, Phase, Shared, reached};
+use crate::visit::Visit;
 
 /// One or more prompts being answered as one HTTP request.
 pub struct Generation {
@@ -25,7 +27,16 @@ pub struct Generation {
     phase: watch::Receiver<Phase>,
     metrics: Arc<ModelMetrics>,
     started: Instant,
+    seen: Arc<Seen>,
+    visit: Option<Arc<Visit>>,
     _place: OwnedSemaphorePermit,
+}
+
+/// What came out of the engine so far.
+#[derive(Debug, Default)]
+struct Seen {
+    tokens: AtomicU32,
+    first_token: OnceLock<Duration>,
 }
 
 impl Generation {
@@ -38,7 +49,11 @@ impl Generation {
         model: &Model,
         requests: Vec<Request>,
         place: OwnedSemaphorePermit,
+        visit: Option<Arc<Visit>>,
     ) -> Result<Self, ApiError> {
+        if let Some(visit) = &visit {
+            note(visit, model, &requests);
+        }
         let filled = Arc::<Notify>::default();
         let wake = Arc::clone(&filled);
         let wake = Box::new(move || wake.notify_one());
@@ -52,6 +67,8 @@ impl Generation {
             phase: shared.phases(),
             metrics: Arc::clone(&model.metrics),
             started: Instant::now(),
+            seen: Arc::default(),
+            visit,
             _place: place,
         };
         for (prompt, request) in requests.into_iter().enumerate() {
@@ -61,7 +78,10 @@ impl Generation {
                 watch.see(&event);
                 inlet.put(event)
             });
-            generation.cancels.push(model.served.engine.submit_to(request, sink)?);
+            let submitted = model.served.engine.submit_to(request, sink);
+            // Refused: its status says how it ended.
+            drop(generation.visit.take_if(|_| submitted.is_err()));
+            generation.cancels.push(submitted?);
         }
         Ok(generation)
     }
@@ -125,6 +145,33 @@ impl Drop for Generation {
     fn drop(&mut self) {
         self.backlog.close();
         self.metrics.ended(self.outcome);
+        let Some(visit) = &self.visit else { return };
+        match self.outcome {
+            Outcome::Finished => visit.used(self.usage),
+            _ => {
+                let tokens = self.seen.tokens.load(Ordering::Relaxed);
+                visit.told().completion_tokens = Some(tokens);
+            }
+        }
+        let mut told = visit.told();
+        told.first_token = self.seen.first_token.get().copied();
+        told.end = Some(match self.outcome {
+            Outcome::Finished => "finished",
+            Outcome::Cancelled => "client gone",
+            Outcome::Failed => "failed",
+        });
+    }
+}
+
+/// What is known of a request before it is answered.
+fn note(visit: &Visit, model: &Model, requests: &[Request]) {
+    let mut told = visit.told();
+    told.model = Some(model.served.name().to_owned());
+    let tokens = requests.iter().map(|r| u32::try_from(r.prompt.len()).unwrap_or(u32::MAX));
+    told.prompt_tokens = Some(tokens.fold(0, u32::saturating_add));
+    let account = requests.first().map(|r| r.account).filter(|a| *a != NOBODY);
+    if told.account.is_none() {
+        told.account = account.map(|a| format!("user {:08x}", a >> 32));
     }
 }
 
@@ -132,6 +179,7 @@ impl Drop for Generation {
 struct Stopwatch {
     metrics: Arc<ModelMetrics>,
     started: Instant,
+    seen: Arc<Seen>,
     first: bool,
     /// Last token of each choice.
     last: Vec<Option<Instant>>,
@@ -142,6 +190,7 @@ impl Stopwatch {
         Self {
             metrics: Arc::clone(&generation.metrics),
             started: generation.started,
+            seen: Arc::clone(&generation.seen),
             first: true,
             last: vec![None; choices as usize],
         }
@@ -153,8 +202,11 @@ impl Stopwatch {
             return;
         }
         let now = Instant::now();
+        let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+        self.seen.tokens.fetch_add(count, Ordering::Relaxed);
         if std::mem::take(&mut self.first) {
             self.metrics.first_token.observe(now - self.started);
+            self.seen.first_token.get_or_init(|| now - self.started);
         }
         let Some(last) = self.last.get_mut(*choice as usize) else { return };
         if let Some(before) = last.replace(now) {

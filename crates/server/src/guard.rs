@@ -4,14 +4,27 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::header::{HOST, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderName, HeaderValue, ORIGIN, VARY, WWW_AUTHENTICATE,
+};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
+use crate::fields::shown;
+use crate::origin::{allows, name_of};
 use crate::shared::Shared;
+use crate::visit::Visit;
+
+/// Headers that a page may send when it does not say which it will.
+const USUAL_HEADERS: HeaderValue =
+    HeaderValue::from_static("authorization, content-type, x-api-key");
+/// How long a browser may take a permission for granted, seconds.
+const REMEMBERED_S: HeaderValue = HeaderValue::from_static("600");
 
 /// Asks for a key where keys are set.
 pub async fn key(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
@@ -28,13 +41,68 @@ pub async fn key(State(shared): State<Arc<Shared>>, request: Request, next: Next
     response
 }
 
-/// Refuses pages of other sites, and names that only a rebound DNS entry would lead here.
-pub async fn site(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let answer = match check_site(&shared.config, request.headers(), request.uri()) {
-        Ok(()) => next.run(request).await,
+/// Refuses pages of other sites, and names that only a rebound DNS entry would lead here; lets the
+/// pages of allowed sites read what they get, errors too; writes the request's line in the log.
+pub async fn site(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
+    let config = &shared.config;
+    let visit = config.access_log.then(|| {
+        let key = shared.keys.number(request.headers());
+        Visit::new(&request, key.map(|number| format!("key {number}")))
+    });
+    if let Some(visit) = &visit {
+        request.extensions_mut().insert(Arc::clone(visit));
+    }
+    let origin = allowed_origin(config, request.headers());
+    let mut answer = match check_site(config, request.headers(), request.uri()) {
         Err(error) => error.into_response(),
+        Ok(()) if origin.is_some() && is_preflight(&request) => permission(request.headers()),
+        Ok(()) => next.run(request).await,
     };
-    shared.responses.sent(answer.status().as_u16());
+    if !config.allowed_origins.is_empty() {
+        answer.headers_mut().append(VARY, HeaderValue::from_static("origin"));
+    }
+    if let Some(origin) = origin {
+        let headers = answer.headers_mut();
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        let told = HeaderValue::from_static("retry-after, www-authenticate");
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, told);
+    }
+    let status = answer.status().as_u16();
+    shared.responses.sent(status);
+    if let Some(visit) = visit {
+        visit.told().status = Some(status);
+    }
+    answer
+}
+
+/// The origin of a request's page, where it is an allowed one.
+fn allowed_origin(config: &ServerConfig, headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(ORIGIN)?;
+    let text = origin.to_str().ok()?;
+    config.allowed_origins.iter().any(|allowed| allows(allowed, text)).then(|| origin.clone())
+}
+
+/// Whether a browser asks if its page may ask.
+fn is_preflight(request: &Request) -> bool {
+    request.method() == Method::OPTIONS
+        && request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// What the pages of an allowed origin may send: any header, for clients add their own (`x-stainless-*`).
+/// Never cookies: keys come in headers.
+fn permission(asked: &HeaderMap) -> Response {
+    let mut answer = StatusCode::NO_CONTENT.into_response();
+    let headers = answer.headers_mut();
+    let wanted = asked.get(ACCESS_CONTROL_REQUEST_HEADERS).filter(|list| !list.is_empty());
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.cloned().unwrap_or(USUAL_HEADERS));
+    let methods = HeaderValue::from_static("GET, POST, DELETE");
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
+    headers.insert(ACCESS_CONTROL_MAX_AGE, REMEMBERED_S);
+    // Of pages from the net that ask a server on this machine.
+    if asked.contains_key("access-control-request-private-network") {
+        let name = HeaderName::from_static("access-control-allow-private-network");
+        headers.insert(name, HeaderValue::from_static("true"));
+    }
     answer
 }
 
@@ -46,32 +114,43 @@ fn check_site(config: &ServerConfig, headers: &HeaderMap, uri: &Uri) -> Result<(
     }
     if config.bind.ip().is_loopback() {
         let asked = [Some(host), uri.authority().map(|a| a.as_str())];
-        if !asked.into_iter().flatten().all(|host| is_local(host, &config.allowed_hosts)) {
-            let message = "this server answers to localhost only; allow other host names by name";
-            return Err(ApiError::new(StatusCode::FORBIDDEN, message));
+        let other = asked.into_iter().flatten().find(|h| !is_local(h, &config.allowed_hosts));
+        if let Some(other) = other {
+            let name = shown(name_of(other));
+            let message = format!(
+                "this server answers to localhost only, not to {name:?}; a server started with \
+                 --allow-host NAME answers to that name too"
+            );
+            return Err(forbidden("host_not_allowed", message));
         }
     }
     for origin in headers.get_all(ORIGIN) {
         let origin = origin.to_str().unwrap_or_default();
-        let site = origin.split_once("://").map_or("", |(_, site)| site);
-        let own = !host.is_empty() && site.eq_ignore_ascii_case(host);
-        if !own && !config.allowed_origins.iter().any(|o| o.eq_ignore_ascii_case(origin)) {
-            let message = "pages of this origin may not use the server; allow the origin by name";
-            return Err(ApiError::new(StatusCode::FORBIDDEN, message));
+        let site = ["http://", "https://"].iter().find_map(|scheme| origin.strip_prefix(scheme));
+        let own = !host.is_empty() && site.is_some_and(|site| site.eq_ignore_ascii_case(host));
+        if !own && !config.allowed_origins.iter().any(|allowed| allows(allowed, origin)) {
+            let origin = shown(origin);
+            let message = format!(
+                "pages of {origin:?} may not use this server; they may use one started with \
+                 --allow-origin {origin}"
+            );
+            return Err(forbidden("origin_not_allowed", message));
         }
     }
     Ok(())
 }
 
+fn forbidden(code: &'static str, message: String) -> ApiError {
+    ApiError { code: Some(code), ..ApiError::new(StatusCode::FORBIDDEN, message) }
+}
+
 /// Whether a `Host` (with or without port) can only mean this machine, or is allowed by name.
 fn is_local(host: &str, allowed: &[String]) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').map_or("", |(name, _)| name),
-        None => host.split_once(':').map_or(host, |(name, _)| name),
-    };
+    let name = name_of(host);
+    let same = |a: &String| a == "*" || name_of(a).eq_ignore_ascii_case(name);
     name.eq_ignore_ascii_case("localhost")
         || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-        || allowed.iter().any(|a| a.eq_ignore_ascii_case(name))
+        || (!name.is_empty() && allowed.iter().any(same))
 }
 
 #[cfg(test)]
@@ -80,7 +159,7 @@ mod tests {
 
     #[test]
     fn hosts() {
-        let allowed = ["box.lan".to_string()];
+        let allowed = ["box.lan".to_string(), "[fd00::7]".to_string()];
         let cases = [
             ("localhost", true),
             ("LOCALHOST:8080", true),
@@ -88,6 +167,10 @@ mod tests {
             ("127.9.9.9", true),
             ("[::1]:8080", true),
             ("box.lan:1", true),
+            ("BOX.lan", true),
+            ("[fd00::7]:8080", true),
+            ("[fd00::8]:8080", false),
+            ("not.box.lan", false),
             ("", false),
             ("evil.example", false),
             ("localhost.evil.example:8080", false),
@@ -107,7 +190,12 @@ mod tests {
     fn origins() {
         let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap());
         config.allowed_origins.push("https://chat.example".into());
+        config.allowed_origins.push("app://obsidian.md".into());
         let cases = [
+            ("app://obsidian.md", true),
+            ("app://localhost:8080", false),
+            ("chrome-extension://abcdef", false),
+            ("", false),
             ("http://localhost:8080", true),
             ("https://chat.example", true),
             ("https://evil.example", false),
@@ -122,6 +210,21 @@ mod tests {
             let uri = Uri::from_static("/v1/models");
             assert_eq!(check_site(&config, &headers, &uri).is_ok(), expect, "{origin}");
         }
+    }
+
+    #[test]
+    fn a_refusal_names_the_option_that_allows_it() {
+        let config = ServerConfig::new("127.0.0.1:0".parse().unwrap());
+        let refusal = |host: &'static str, origin: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static(host));
+            headers.insert(ORIGIN, HeaderValue::from_static(origin));
+            check_site(&config, &headers, &Uri::from_static("/")).expect_err("refused").message
+        };
+        let message = refusal("localhost:8080", "http://localhost:5173");
+        assert!(message.contains("--allow-origin http://localhost:5173"), "{message}");
+        let message = refusal("host.docker.internal:8080", "http://localhost:5173");
+        assert!(message.contains("--allow-host") && message.contains("host.docker.internal"));
     }
 
     #[test]

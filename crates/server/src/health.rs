@@ -1,6 +1,7 @@
 //! What operators ask: is it alive, is it ready, what is it, what does it do.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
@@ -50,6 +51,8 @@ pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
             server: &m.metrics,
         })
         .collect();
-    let text = page(&pages, &shared.responses, shared.in_flight(), shared.started.elapsed());
+    let unknown = shared.unknown_members.load(Ordering::Relaxed);
+    let uptime = shared.started.elapsed();
+    let text = page(&pages, &shared.responses, shared.in_flight(), unknown, uptime);
     (one("text/plain; version=0.0.4; charset=utf-8"), text).into_response()
 }

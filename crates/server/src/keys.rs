@@ -32,6 +32,16 @@ impl ApiKeys {
         Some(account_of(key))
     }
 
+    /// Which of the keys a request carries, counted from 1, for the log.
+    pub fn number(&self, headers: &HeaderMap) -> Option<usize> {
+        let digests: Vec<[u8; 32]> = match self.0.is_empty() {
+            true => Vec::new(),
+            false => shown(headers).map(digest).collect(),
+        };
+        let known = |key: &[u8; 32]| digests.iter().any(|one| same(one, key));
+        self.0.iter().position(known).map(|at| at + 1)
+    }
+
     /// Every key is compared to the end.
     fn knows(&self, key: &[u8]) -> bool {
         let asked = digest(key);
@@ -79,6 +89,8 @@ mod tests {
         let (alpha, beta) = (two.account(&show("Bearer alpha")), two.account(&show("Bearer beta")));
         assert!(alpha.is_some() && beta.is_some() && alpha != beta);
         assert_eq!(two.account(&show("Bearer gamma")), None);
+        let numbers = ["alpha", "beta", "gamma"].map(|k| two.number(&show(&format!("Bearer {k}"))));
+        assert_eq!(numbers, [Some(1), Some(2), None]);
         assert_eq!(ApiKeys::new(&["alpha".into()]).account(&show("Bearer alpha")), None);
     }
 

@@ -16,13 +16,15 @@ mod listen;
 mod metrics;
 mod model;
 mod openai;
+mod origin;
 mod routes;
 mod shared;
 mod socket;
 mod strict_json;
+mod visit;
 mod workshop;
 
 pub use config::{Limits, ServeError, ServerConfig, Timeouts};
 pub use listen::{Running, serve, spawn};
-pub use model::{RequestDefaults, ServedModel};
+pub use model::ServedModel;
 pub use routes::{Access, ROUTES, Route};

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -46,7 +46,6 @@ pub fn serve(
         listening(address);
         let watch = async {
             signals.next().await;
-            tracing::info!("draining; a second signal stops at once");
             shared.advance(Phase::Draining);
             signals.next().await;
             shared.advance(Phase::Stopping);
@@ -176,12 +175,24 @@ async fn run(listener: StdListener, shared: Arc<Shared>) -> Result<(), ServeErro
 async fn wound_down(shared: &Shared) {
     let mut phases = shared.phases();
     reached(&mut phases, Phase::Draining).await;
+    let (begin, open) = (Instant::now(), shared.in_flight());
+    let drain = shared.config.timeouts.drain;
+    if open > 0 {
+        let most = drain.as_secs_f64();
+        tracing::info!("draining: {open} answers, at most {most} s; a second signal stops at once");
+    }
     let all = u32::try_from(shared.config.limits.requests).unwrap_or(u32::MAX);
     tokio::select! {
-        () = reached(&mut phases, Phase::Stopping) => {}
-        _ = shared.admission.acquire_many(all) => {}
-        () = tokio::time::sleep(shared.config.timeouts.drain) => {
-            tracing::warn!(open = shared.in_flight(), "draining timed out; cutting what is left");
+        () = reached(&mut phases, Phase::Stopping) => {
+            tracing::warn!("stopped at once: {} answers are cut", shared.in_flight());
+        }
+        _ = shared.admission.acquire_many(all) => {
+            let seconds = begin.elapsed().as_secs_f64();
+            tracing::info!("drained: {open} answers ended in {seconds:.1} s");
+        }
+        () = tokio::time::sleep(drain) => {
+            let left = shared.in_flight();
+            tracing::warn!("draining took {} s: {left} answers are cut", drain.as_secs_f64());
         }
     }
     shared.advance(Phase::Stopping);

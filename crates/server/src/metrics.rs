@@ -232,6 +232,7 @@ pub fn page(
     models: &[ModelPage<'_>],
     responses: &Responses,
     in_flight: usize,
+    unknown_members: u64,
     uptime: Duration,
 ) -> String {
     let mut out = String::with_capacity(16 << 10);
@@ -240,6 +241,9 @@ pub fn page(
     let _ = writeln!(out, "tokenmill_uptime_seconds {}", uptime.as_secs_f64());
     header(&mut out, "tokenmill_http_requests_in_flight", "gauge", "Generations being answered.");
     let _ = writeln!(out, "tokenmill_http_requests_in_flight {in_flight}");
+    let name = "tokenmill_unknown_members_total";
+    header(&mut out, name, "counter", "Members of requests that nobody knows.");
+    let _ = writeln!(out, "{name} {unknown_members}");
     for row in ROWS {
         for name in [Some(row.name), row.alias].into_iter().flatten() {
             header(&mut out, name, row.kind, row.help);
@@ -382,7 +386,7 @@ mod tests {
         engine.groups[0].free = 4;
         engine.groups[0].cached = 1;
         let page = ModelPage { model: "a\"b\n", engine, server: &server };
-        let text = super::page(&[page], &Responses::default(), 2, Duration::from_secs(1));
+        let text = super::page(&[page], &Responses::default(), 2, 0, Duration::from_secs(1));
         for line in text.lines().filter(|l| !l.starts_with("# ")) {
             let value = line.rsplit(' ').next().and_then(|v| v.parse::<f64>().ok());
             assert!(value.is_some(), "{line}");

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-use tokenmill_engine::Engine;
+use tokenmill_engine::{Defaults, Engine, Sampling, SamplingValues};
 use tokenmill_text::{ChatTemplate, Tokenizer};
 
 /// A model behind the API. The server never stops the engine: whoever started it does.
@@ -19,26 +18,20 @@ pub struct ServedModel {
     pub template: Option<Arc<ChatTemplate>>,
     /// Most tokens of prompt and answer together.
     pub context: u32,
-    /// What requests get where they say nothing.
-    pub defaults: RequestDefaults,
+    /// How its packager wants it to be run: what requests get where they say nothing.
+    pub defaults: Defaults,
     /// When the model was made or loaded, Unix seconds.
     pub created: u64,
-}
-
-/// What requests get where they say nothing, in the place of the dialect's own defaults.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct RequestDefaults {
-    /// Members of a request, such as `temperature`, with values the dialect takes.
-    pub members: Map<String, Value>,
-    /// Most tokens of an answer.
-    pub max_tokens: Option<u32>,
-    /// System message of chats without one.
-    pub system: Option<String>,
 }
 
 impl ServedModel {
     /// Its own name.
     pub fn name(&self) -> &str {
         self.names.first().map_or("model", String::as_str)
+    }
+
+    /// How requests are sampled that say nothing.
+    pub fn default_sampling(&self) -> Sampling {
+        Sampling::new(SamplingValues::default(), &self.defaults.sampling, 0)
     }
 }

@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::CorsLayer;
 
 use crate::error::ApiError;
 use crate::fields::shown;
@@ -81,25 +79,11 @@ pub fn router(shared: Arc<Shared>) -> Router {
     let keyed = of(Access::Keyed)
         .fallback(unknown_path)
         .layer(from_fn_with_state(Arc::clone(&shared), guard::key));
-    let router = of(Access::Open)
+    of(Access::Open)
         .merge(keyed)
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn_with_state(Arc::clone(&shared), guard::site));
-    let origins = &shared.config.allowed_origins;
-    let router = match origins.is_empty() {
-        true => router,
-        false => router.layer(cross_origin(origins)),
-    };
-    router.with_state(shared)
-}
-
-/// Lets browsers read answers to the pages of those origins; never with cookies.
-fn cross_origin(origins: &[String]) -> CorsLayer {
-    let origins = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
-    CorsLayer::new()
-        .allow_origin(origins.collect::<Vec<_>>())
-        .allow_methods([Method::GET, Method::POST, Method::DELETE])
-        .allow_headers([AUTHORIZATION, CONTENT_TYPE, HeaderName::from_static("x-api-key")])
+        .layer(from_fn_with_state(Arc::clone(&shared), guard::site))
+        .with_state(shared)
 }
 
 async fn unknown_path(request: Request) -> ApiError {

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::config::{ServeError, ServerConfig};
 use crate::error::ApiError;
-use crate::fields::shown;
+use crate::fields::{Notes, shown};
 use crate::keys::ApiKeys;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
@@ -46,6 +46,8 @@ pub struct Shared {
     pub models: Vec<Model>,
     /// Responses by status.
     pub responses: Responses,
+    /// Members of requests that nobody knew.
+    pub unknown_members: AtomicU64,
     /// When it started.
     pub started: Instant,
     /// One permit for each request that may be answered at once.
@@ -85,6 +87,7 @@ impl Shared {
             issued: AtomicU64::new(0),
             models: models.into_iter().map(model).collect(),
             responses: Responses::default(),
+            unknown_members: AtomicU64::new(0),
             started: Instant::now(),
             keys,
             config,
@@ -150,6 +153,12 @@ impl Shared {
                 ..ApiError::new(StatusCode::NOT_FOUND, message)
             }
         })
+    }
+
+    /// The warnings to tell with an answer; members that nobody knew are counted.
+    pub fn told(&self, notes: Notes) -> Vec<String> {
+        self.unknown_members.fetch_add(notes.unknown(), Ordering::Relaxed);
+        notes.into_list()
     }
 
     /// A number no other request of this server has: names answers, and seeds those without seed.

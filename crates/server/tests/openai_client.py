@@ -65,6 +65,20 @@ def chat(client, model):
     assert chunks[-1].usage.prompt_tokens_details.cached_tokens <= usage.prompt_tokens
 
 
+def sent_back(client, model):
+    """An answer goes into the next request as the client dumps it."""
+    question = {"role": "user", "content": "Say hello."}
+    ask = dict(model=model, max_tokens=8, seed=1)
+    first = client.chat.completions.create(**ask, messages=[question]).choices[0].message
+    messages = [question, first.model_dump(), {"role": "assistant", "content": None}, question]
+    again = client.chat.completions.create(**ask, messages=messages)
+    assert not (again.model_extra or {}).get("warnings"), again.model_extra
+    odd = client.chat.completions.create(
+        **ask, messages=[question], extra_body={"unheard_of": 1, "unheard_of_null": None}
+    )
+    assert len(odd.model_extra["warnings"]) == 1 and "unheard_of" in odd.model_extra["warnings"][0]
+
+
 def completions(client, model):
     ask = dict(model=model, prompt="The quick brown fox", max_tokens=16, seed=3, temperature=0.7)
     whole = client.completions.create(**ask)
@@ -123,7 +137,7 @@ def errors(client, model):
     cases = [
         (openai.NotFoundError, dict(model="no-such-model", prompt="a")),
         (openai.BadRequestError, dict(model=model, prompt="a", temperature=9)),
-        (openai.BadRequestError, dict(model=model, prompt="a", extra_body={"unheard_of": 1})),
+        (openai.BadRequestError, dict(model=model, prompt="a", extra_body={"min_tokens": 5})),
         (openai.BadRequestError, dict(model=model, prompt="word " * 200_000)),
     ]
     for kind, ask in cases:
@@ -160,7 +174,7 @@ def main():
     assert listed, "a model is served"
     model = args.model or listed[0]
     assert client.models.retrieve(model).id == model
-    for check in (chat, completions, stop_texts, parallel_answers, logprobs, errors):
+    for check in (chat, sent_back, completions, stop_texts, parallel_answers, logprobs, errors):
         check(client, model)
         print(f"{check.__name__}: ok", flush=True)
     cancel(client, model, base, args.api_key)

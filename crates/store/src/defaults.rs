@@ -4,9 +4,10 @@
 use crate::error::shown;
 use serde_json::Value;
 
-/// What a request or a command line that says nothing gets; `None` where the packager is silent.
+/// What is said of how to sample, by a request, a command line or a packager; `None` where they are
+/// silent.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Defaults {
+pub struct SamplingValues {
     /// 0: always the likeliest token.
     pub temperature: Option<f32>,
     /// Only the k likeliest; 0: all.
@@ -25,10 +26,63 @@ pub struct Defaults {
     pub seed: Option<u64>,
     /// Most tokens to generate.
     pub max_tokens: Option<u32>,
+    /// Most tokens of prompt and answer together.
+    pub max_length: Option<u32>,
+    /// Texts that end an answer.
+    pub stop: Option<Vec<String>>,
+}
+
+impl SamplingValues {
+    /// These values, and where they are silent those of `under`.
+    pub fn or(self, under: Self) -> Self {
+        Self {
+            temperature: self.temperature.or(under.temperature),
+            top_k: self.top_k.or(under.top_k),
+            top_p: self.top_p.or(under.top_p),
+            min_p: self.min_p.or(under.min_p),
+            repeat_penalty: self.repeat_penalty.or(under.repeat_penalty),
+            presence_penalty: self.presence_penalty.or(under.presence_penalty),
+            frequency_penalty: self.frequency_penalty.or(under.frequency_penalty),
+            seed: self.seed.or(under.seed),
+            // Two words for one limit: who says either has said it.
+            max_length: self.max_length.or(under.max_length.filter(|_| self.max_tokens.is_none())),
+            max_tokens: self.max_tokens.or(under.max_tokens),
+            stop: self.stop.or(under.stop),
+        }
+    }
+
+    /// One line for each value, as `name value`.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut add = |name: &str, value: Option<String>| {
+            lines.extend(value.map(|value| format!("{name} {value}")));
+        };
+        let number = |n: Option<f32>| n.map(|n| n.to_string());
+        let count = |n: Option<u32>| n.map(|n| n.to_string());
+        add("temperature", number(self.temperature));
+        add("top_k", count(self.top_k));
+        add("top_p", number(self.top_p));
+        add("min_p", number(self.min_p));
+        add("repeat_penalty", number(self.repeat_penalty));
+        add("presence_penalty", number(self.presence_penalty));
+        add("frequency_penalty", number(self.frequency_penalty));
+        add("seed", self.seed.map(|n| n.to_string()));
+        add("max_tokens", count(self.max_tokens));
+        add("max_length", count(self.max_length));
+        for stop in self.stop.iter().flatten() {
+            add("stop", Some(format!("{stop:?}")));
+        }
+        lines
+    }
+}
+
+/// What a model's packager says of how it is run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Defaults {
+    /// How to sample.
+    pub sampling: SamplingValues,
     /// Longest sequence, tokens.
     pub context: Option<u32>,
-    /// Texts that end an answer.
-    pub stop: Vec<String>,
     /// System message of conversations that bring none.
     pub system: Option<String>,
     /// Length of a template in Go's language. It is not run: the model file has its own.
@@ -79,19 +133,20 @@ impl Defaults {
             let whole = value.as_i64()?;
             if whole < 0 { Some(0) } else { u32::try_from(whole).ok() }
         };
+        let s = &mut self.sampling;
         match name {
-            "temperature" => self.temperature = Some(number(0.0, 2.0)?),
-            "top_k" => self.top_k = Some(count()?),
-            "top_p" => self.top_p = Some(number(0.0, 1.0)?.max(f32::MIN_POSITIVE)),
-            "min_p" => self.min_p = Some(number(0.0, 1.0)?),
-            "repeat_penalty" => self.repeat_penalty = Some(number(0.01, 10.0)?),
-            "presence_penalty" => self.presence_penalty = Some(number(-2.0, 2.0)?),
-            "frequency_penalty" => self.frequency_penalty = Some(number(-2.0, 2.0)?),
+            "temperature" => s.temperature = Some(number(0.0, 2.0)?),
+            "top_k" => s.top_k = Some(count()?),
+            "top_p" => s.top_p = Some(number(0.0, 1.0)?.max(f32::MIN_POSITIVE)),
+            "min_p" => s.min_p = Some(number(0.0, 1.0)?),
+            "repeat_penalty" => s.repeat_penalty = Some(number(0.01, 10.0)?),
+            "presence_penalty" => s.presence_penalty = Some(number(-2.0, 2.0)?),
+            "frequency_penalty" => s.frequency_penalty = Some(number(-2.0, 2.0)?),
             // -1 is "from the clock", which is what no seed is here.
-            "seed" => self.seed = u64::try_from(value.as_i64()?).ok(),
-            "num_predict" => self.max_tokens = Some(count()?).filter(|n| *n > 0),
+            "seed" => s.seed = u64::try_from(value.as_i64()?).ok(),
+            "num_predict" => s.max_tokens = Some(count()?).filter(|n| *n > 0),
             "num_ctx" => self.context = Some(count()?).filter(|n| *n > 0),
-            "stop" => self.stop = texts(value)?,
+            "stop" => s.stop = Some(texts(value)?),
             _ => {
                 let value = shown(&value.to_string());
                 self.unused.push(format!("{} {value}", shown(name)));
@@ -100,26 +155,24 @@ impl Defaults {
         Some(())
     }
 
+    /// These, and where they are silent those of `under`.
+    pub fn or(self, under: Self) -> Self {
+        Self {
+            sampling: self.sampling.or(under.sampling),
+            context: self.context.or(under.context),
+            system: self.system.or(under.system),
+            template_bytes: self.template_bytes.or(under.template_bytes),
+            unused: [self.unused, under.unused].concat(),
+        }
+    }
+
     /// One line for each default, as `name value`.
     pub fn lines(&self) -> Vec<String> {
-        let mut lines = Vec::new();
+        let mut lines = self.sampling.lines();
         let mut add = |name: &str, value: Option<String>| {
             lines.extend(value.map(|value| format!("{name} {value}")));
         };
-        let number = |n: Option<f32>| n.map(|n| n.to_string());
-        add("temperature", number(self.temperature));
-        add("top_k", self.top_k.map(|n| n.to_string()));
-        add("top_p", number(self.top_p));
-        add("min_p", number(self.min_p));
-        add("repeat_penalty", number(self.repeat_penalty));
-        add("presence_penalty", number(self.presence_penalty));
-        add("frequency_penalty", number(self.frequency_penalty));
-        add("seed", self.seed.map(|n| n.to_string()));
-        add("max_tokens", self.max_tokens.map(|n| n.to_string()));
         add("ctx", self.context.map(|n| n.to_string()));
-        for stop in &self.stop {
-            add("stop", Some(format!("{stop:?}")));
-        }
         add("system", self.system.as_ref().map(|text| format!("{:?}", shown(text))));
         let template =
             |n| format!("in Go's language ({n} bytes), not run: the model file's own is");
@@ -164,6 +217,48 @@ mod tests {
         for (text, expect) in table {
             assert_eq!(lines(text).unwrap(), *expect, "{text}");
         }
+    }
+
+    #[test]
+    fn aliases_have_parameters_that_make_sense() {
+        for alias in crate::name::ALIASES {
+            let found = lines(alias.parameters).unwrap();
+            let smollm2 = alias.name.starts_with("smollm2");
+            let expect: &[&str] = if smollm2 { &["temperature 0.2", "top_p 0.9"] } else { &[] };
+            assert_eq!(found, expect, "{}", alias.name);
+        }
+    }
+
+    #[test]
+    fn who_speaks_first_is_heard() {
+        let says = |temperature, max_tokens, max_length| SamplingValues {
+            temperature,
+            max_tokens,
+            max_length,
+            ..SamplingValues::default()
+        };
+        let cases = [
+            (
+                says(None, None, None),
+                says(Some(0.5), Some(9), None),
+                says(Some(0.5), Some(9), None),
+            ),
+            (
+                says(Some(0.0), None, None),
+                says(Some(0.5), None, Some(7)),
+                says(Some(0.0), None, Some(7)),
+            ),
+            (says(None, Some(3), None), says(None, None, Some(7)), says(None, Some(3), None)),
+            (says(None, None, Some(3)), says(None, Some(9), Some(7)), says(None, Some(9), Some(3))),
+        ];
+        for (first, under, expect) in cases {
+            assert_eq!(first.clone().or(under.clone()), expect, "{first:?} {under:?}");
+        }
+        let stops = |list: &[&str]| SamplingValues {
+            stop: Some(list.iter().map(|s| s.to_string()).collect()),
+            ..SamplingValues::default()
+        };
+        assert_eq!(stops(&[]).or(stops(&["x"])), stops(&[]), "no stops is a word too");
     }
 
     #[test]

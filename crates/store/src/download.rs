@@ -5,9 +5,10 @@ use crate::digest::Digest;
 use crate::disk::{Disk, Lock, free_bytes, with_suffix};
 use crate::env::Limits;
 use crate::error::{StoreError, disk_error};
-use crate::http::{Answer, Ask, Http, NetError, plain_url, text_of};
+use crate::http::{Answer, Ask, Http, NetError, host_of, plain_url, text_of};
 use crate::journal::{Content, Journal, missing};
-use crate::progress::{OnProgress, Progress};
+use crate::patience::{Again, Patience, come_back};
+use crate::progress::{OnProgress, Progress, in_words};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 /// A remote file and what is known of it.
 #[derive(Debug, Clone)]
@@ -94,11 +95,45 @@ struct Shared {
     journal: Mutex<Journal>,
     stop: AtomicBool,
     retries: AtomicU32,
+    pause: SharedPause,
+}
+
+/// Until when a server wants no requests from anybody here.
+#[derive(Default)]
+struct SharedPause(Mutex<Option<Instant>>);
+
+impl SharedPause {
+    fn until(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes it that long from now; true if nobody else waits already.
+    fn extend(&self, pause: Duration) -> bool {
+        let (now, mut until) = (Instant::now(), self.until());
+        let is_first = until.is_none_or(|until| until <= now);
+        *until = (*until).max(now.checked_add(pause));
+        is_first
+    }
+
+    /// Waits for its end, or for `stop`.
+    fn sleep(&self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            let until = *self.until();
+            let left =
+                until.map_or(Duration::ZERO, |u| u.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return;
+            }
+            thread::sleep(left.min(LOOK_AGAIN));
+        }
+    }
 }
 
 /// Files below this size come in one request, without a probe.
 const SMALL_BYTES: u64 = 1 << 20;
 const BUFFER_BYTES: usize = 256 << 10;
+/// How soon a waiting worker hears that another one failed.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Starts from zero allowed for one file: changed content, or a damaged resume.
 const ROUNDS: usize = 3;
 
@@ -138,7 +173,9 @@ impl Downloader<'_> {
             let resumed = match outcome {
                 Ok(resumed) => resumed,
                 Err(Trouble::Changed | Trouble::Stopped) => continue,
-                Err(Trouble::Net(error)) => return Err(net_error(remote.url, error)),
+                Err(Trouble::Net(error)) => {
+                    return Err(net_error(remote.url, error, self.limits));
+                }
                 Err(Trouble::Store(error)) => return Err(error),
             };
             match self.finish(&job, path, on) {
@@ -153,25 +190,11 @@ impl Downloader<'_> {
 
     /// Asks for the first byte to learn size, tags and whether ranges work.
     pub(crate) fn probe(&self, url: &str, on: &mut OnProgress<'_>) -> Result<Probe, StoreError> {
-        let mut tries = 0;
-        let answer = loop {
-            let ask = Ask { range: Some(0..1), ..Ask::default() };
-            match self.http.get(url, &ask) {
-                Ok(answer) => break answer,
-                Err(NetError::Passing(why)) if tries + 1 < self.limits.attempts => {
-                    tries += 1;
-                    let pause = self.pause(tries);
-                    on(Progress::Retry { why: &why, pause_ms: pause.as_millis() as u64 });
-                    thread::sleep(pause);
-                }
-                Err(error) => return Err(net_error(url, error)),
-            }
-        };
+        let ask = Ask { range: Some(0..1), ..Ask::default() };
+        let mut patience = Patience::new(self.limits);
+        let answer = patiently(&mut patience, on, || self.http.get(url, &ask));
+        let answer = answer.map_err(|error| net_error(url, error, self.limits))?;
         Ok(read_probe(&answer))
-    }
-
-    fn pause(&self, tries: u32) -> Duration {
-        self.limits.pause.saturating_mul(1 << tries.saturating_sub(1).min(6))
     }
 
     /// Settles size and digest before the first byte is written.
@@ -258,6 +281,7 @@ impl Downloader<'_> {
             journal: Mutex::new(journal),
             stop: AtomicBool::new(false),
             retries: AtomicU32::new(0),
+            pause: SharedPause::default(),
         };
         let (sender, events) = mpsc::channel();
         let troubles: Vec<Trouble> = thread::scope(|scope| {
@@ -333,22 +357,28 @@ impl Downloader<'_> {
         events: &Sender<Event>,
     ) -> Result<(), Trouble> {
         let mut at = range.start;
-        let mut tries = 0;
+        let mut patience = Patience::of_known_server(self.limits);
         while at < range.end {
+            shared.pause.sleep(&shared.stop);
             let from = at;
-            match self.fetch_range(job, shared, &mut at, range.end, events) {
-                Ok(()) => {}
-                Err(Trouble::Net(NetError::Passing(why))) => {
-                    tries = if at > from { 1 } else { tries + 1 };
-                    let retries = shared.retries.fetch_add(1, Ordering::Relaxed) + 1;
-                    if tries >= self.limits.attempts || retries >= self.limits.retries_per_file {
-                        return Err(Trouble::Net(NetError::Passing(why)));
-                    }
-                    let pause = self.pause(tries);
-                    let _ = events.send(Event::Retry(why, pause));
-                    thread::sleep(pause);
-                }
+            let error = match self.fetch_range(job, shared, &mut at, range.end, events) {
+                Ok(()) => continue,
+                Err(Trouble::Net(error)) => error,
                 Err(trouble) => return Err(trouble),
+            };
+            if at > from {
+                patience.renew();
+            }
+            let retries = shared.retries.fetch_add(1, Ordering::Relaxed) + 1;
+            if retries >= self.limits.retries_per_file {
+                return Err(error.into());
+            }
+            let again = patience.after(error)?;
+            if !again.is_told {
+                let _ = events.send(Event::Retry(again.why, again.pause));
+                thread::sleep(again.pause);
+            } else if shared.pause.extend(again.pause) {
+                let _ = events.send(Event::Retry(again.why, again.pause));
             }
         }
         Ok(())
@@ -426,15 +456,10 @@ impl Downloader<'_> {
 
     /// The whole file in one request, for small files and servers without ranges.
     fn fetch_stream(&self, job: &Job<'_>, on: &mut OnProgress<'_>) -> Result<(), Trouble> {
-        let mut tries = 0;
+        let mut patience = Patience::of_known_server(self.limits);
         loop {
             match self.fetch_whole(job, on) {
-                Err(Trouble::Net(NetError::Passing(why))) if tries + 1 < self.limits.attempts => {
-                    tries += 1;
-                    let pause = self.pause(tries);
-                    on(Progress::Retry { why: &why, pause_ms: pause.as_millis() as u64 });
-                    thread::sleep(pause);
-                }
+                Err(Trouble::Net(error)) => pause(patience.after(error)?, on),
                 outcome => return outcome,
             }
         }
@@ -497,19 +522,28 @@ pub(crate) fn get_small(
             false => Ok(body),
         }
     };
-    let mut tries = 0;
+    let body = patiently(&mut Patience::new(limits), on, get_once);
+    body.map_err(|error| net_error(url, error, limits))
+}
+
+/// Tries until it works or patience ends.
+fn patiently<T>(
+    patience: &mut Patience<'_>,
+    on: &mut OnProgress<'_>,
+    mut get: impl FnMut() -> Result<T, NetError>,
+) -> Result<T, NetError> {
     loop {
-        match get_once() {
-            Ok(body) => return Ok(body),
-            Err(NetError::Passing(why)) if tries + 1 < limits.attempts => {
-                tries += 1;
-                let pause = limits.pause.saturating_mul(1 << tries.min(6));
-                on(Progress::Retry { why: &why, pause_ms: pause.as_millis() as u64 });
-                thread::sleep(pause);
-            }
-            Err(error) => return Err(net_error(url, error)),
+        match get() {
+            Ok(answer) => return Ok(answer),
+            Err(error) => pause(patience.after(error)?, on),
         }
     }
+}
+
+/// Tells of another try and waits for its time.
+fn pause(again: Again, on: &mut OnProgress<'_>) {
+    on(Progress::Retry { why: &again.why, pause_ms: again.pause.as_millis() as u64 });
+    thread::sleep(again.pause);
 }
 
 /// Size, tags and abilities out of the answer to a request for the first byte.
@@ -560,10 +594,20 @@ fn check_range(answer: &Answer, job: &Job<'_>, range: Range<u64>) -> Result<(), 
 }
 
 /// A network failure in the store's words.
-pub(crate) fn net_error(url: &str, error: NetError) -> StoreError {
+pub(crate) fn net_error(url: &str, error: NetError, limits: &Limits) -> StoreError {
+    let host = host_of(url);
     let url = plain_url(url);
     match error {
         NetError::Passing(why) => StoreError::Network { url, why },
+        NetError::Unreachable(why) => StoreError::Unreachable { host, why },
+        NetError::Busy { status, told: Some(wait) } => {
+            let when = come_back(wait, SystemTime::now());
+            StoreError::Busy { url, status, when, limit: in_words(limits.wait) }
+        }
+        NetError::Busy { status, told: None } => {
+            let why = format!("the server answered {status}, and not for how long");
+            StoreError::Network { url, why }
+        }
         NetError::Bad(why) => StoreError::BadAnswer { url, why },
         NetError::Status(status) => {
             let hint = match status {

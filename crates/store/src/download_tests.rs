@@ -398,3 +398,44 @@ fn a_crash_at_every_step_leaves_all_or_nothing() {
         }
     }
 }
+
+#[test]
+fn a_busy_server_is_left_alone_as_long_as_it_says() {
+    let data = content(TOTAL, 14);
+    let (serve, bench) = (data.clone(), Bench::new());
+    // the probe, then all four workers are told to wait
+    let server = Server::start(move |seen, n| match n {
+        1..=4 => Reply::new(429, "").with("Retry-After", "1"),
+        _ => Reply::file(seen, &serve, "\"a\""),
+    });
+    bench.fetch(&server, None, sha256(&data)).unwrap();
+    assert_eq!(bench.bytes().unwrap(), data);
+    assert_eq!(server.seen().len(), 1 + 4 + 8, "each was told once");
+    assert!((1..=4).contains(&bench.retries.load(Ordering::Relaxed)));
+}
+
+#[test]
+fn waits_beyond_the_limit_are_not_waited() {
+    for (status, after) in [(429, "7200"), (503, "7200"), (429, "Fri, 31 Dec 9999 23:59:59 GMT")] {
+        let bench = Bench::new();
+        let server = Server::start(move |_, _| Reply::new(status, "").with("Retry-After", after));
+        let error = bench.fetch(&server, None, None).unwrap_err().to_string();
+        let expect = if after == "7200" { "come back in 2 h, at " } else { "more than a year" };
+        assert!(error.contains(expect) && error.contains("than the 10 min"), "{error}");
+        assert_eq!(server.seen().len(), 1);
+    }
+}
+
+#[test]
+fn a_network_that_is_not_there_is_said_at_once() {
+    let bench = Bench::new();
+    let mut gone = Server::start(|_, _| Reply::new(500, ""));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let there = std::mem::replace(&mut gone.url, format!("http://127.0.0.1:{port}"));
+    let error = bench.fetch(&gone, None, None).unwrap_err();
+    gone.url = there;
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+    let (text, expect) = (error.to_string(), format!("cannot reach 127.0.0.1:{port}: "));
+    assert!(text.starts_with(&expect) && text.contains("refused"), "{text}");
+    assert_eq!(bench.retries.load(Ordering::Relaxed), 0);
+}

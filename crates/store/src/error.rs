@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub enum StoreError {
     /// The text is no model name.
     #[error(
-        "{text} is not a model name: {why}\nnames are a path, user/repo[:quant][@rev], \
+        "'{text}' is not a model name: {why}\nnames are a path, user/repo[:quant][@rev], \
          ollama:model[:tag], lmstudio:user/repo, pypi:package or one of: {known}"
     )]
     BadName {
@@ -63,6 +63,15 @@ pub enum StoreError {
         /// The model.
         name: String,
     },
+    /// There is no folder to fetch into.
+    #[error(
+        "no folder to keep {name} in: the environment has no HOME\n\
+         set HOME, or XDG_DATA_HOME and HF_HOME, to folders"
+    )]
+    Homeless {
+        /// The model.
+        name: String,
+    },
     /// The model is not here.
     #[error("{name} is not on this machine\ntry: tokenmill pull {name}")]
     NotLocal {
@@ -101,6 +110,33 @@ pub enum StoreError {
         url: String,
         /// What happened.
         why: String,
+    },
+    /// There is no connection to the server.
+    #[error(
+        "cannot reach {host}: {why}\n\
+         check the network and its proxy (https_proxy); what is here works without: tokenmill list"
+    )]
+    Unreachable {
+        /// Host, and port where it is not the usual one.
+        host: String,
+        /// What happened.
+        why: String,
+    },
+    /// The server asks for a longer wait than any command waits.
+    #[error(
+        "{url} answered {status}: it asks to come back {when}\n\
+         that is longer than the {limit} tokenmill waits; what came so far is kept: run the same \
+         command again then"
+    )]
+    Busy {
+        /// The address, without credentials.
+        url: String,
+        /// HTTP status.
+        status: u16,
+        /// In how long and at what time.
+        when: String,
+        /// The longest wait, in words.
+        limit: String,
     },
     /// The server answered, and the answer is no.
     #[error("{url} answered {status}\n{hint}")]
@@ -183,7 +219,7 @@ pub enum StoreError {
         tried: String,
     },
     /// Every mirror of an alias failed.
-    #[error("no mirror gave {name}; tried:\n{tried}")]
+    #[error("no source gave {name}; tried:\n{tried}")]
     NoMirror {
         /// The alias.
         name: String,

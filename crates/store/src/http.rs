@@ -3,6 +3,7 @@
 
 use crate::env::{Limits, StoreEnv};
 use crate::error::shown;
+use crate::patience::told_wait;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, IF_RANGE, LOCATION, RANGE,
@@ -14,13 +15,22 @@ use rustls_platform_verifier::BuilderVerifierExt;
 use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A failed request: whether another try can help, and what happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NetError {
-    /// Resets, time-outs, 5xx, 429.
+    /// Resets, time-outs, 5xx.
     Passing(String),
+    /// No connection: no network, no such host, nobody listens there.
+    Unreachable(String),
+    /// Too many requests, or another answer that says when to come back.
+    Busy {
+        /// HTTP status.
+        status: u16,
+        /// The wait asked for.
+        told: Option<Duration>,
+    },
     /// The server answered with this status.
     Status(u16),
     /// An answer that makes no sense, or an address we refuse.
@@ -126,7 +136,11 @@ impl Http {
                     return Ok(Answer { status, headers, linked, body: response });
                 }
                 408 | 429 | 500..=599 => {
-                    return Err(NetError::Passing(format!("the server answered {status}")));
+                    let told = told_wait(&headers, SystemTime::now());
+                    return Err(match (status, told) {
+                        (429, _) | (_, Some(_)) => NetError::Busy { status, told },
+                        _ => NetError::Passing(format!("the server answered {status}")),
+                    });
                 }
                 _ => return Err(NetError::Status(status)),
             }
@@ -153,11 +167,13 @@ impl Http {
             request = request.header(IF_RANGE, etag);
         }
         request.send().map_err(|error| {
-            let mut why = chain(&error.without_url());
+            let is_connect = error.is_connect();
+            let error = error.without_url();
+            let mut why = if is_connect { root_cause(&error) } else { chain(&error) };
             if let Some(roots) = &self.roots {
                 why = format!("{why} ({roots})");
             }
-            NetError::Passing(why)
+            if is_connect { NetError::Unreachable(why) } else { NetError::Passing(why) }
         })
     }
 }
@@ -213,12 +229,33 @@ fn chain(error: &dyn Error) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();
-        if !text.ends_with(&more) {
+        // Some causes are told by what they caused already.
+        if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
         cause = error.source();
     }
     shown(&text)
+}
+
+/// The last cause of an error, which says most: what stands above it names our own layers.
+fn root_cause(error: &dyn Error) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    shown(&last.to_string())
+}
+
+/// Host and port of an address.
+pub(crate) fn host_of(url: &str) -> String {
+    let parsed = Url::parse(url).ok();
+    let host = parsed.as_ref().and_then(|u| Some((u.host_str()?, u.port())));
+    match host {
+        Some((host, Some(port))) => shown(&format!("{host}:{port}")),
+        Some((host, None)) => shown(host),
+        None => plain_url(url),
+    }
 }
 
 /// An address without user name, password and query, for messages.

@@ -73,7 +73,7 @@ impl Hub<'_> {
         name: &str,
         on: &mut OnProgress<'_>,
     ) -> Result<LocalModel, StoreError> {
-        on(Progress::Trying(&format!("{}/{repo}", plain_url(self.endpoint))));
+        on(Progress::Trying(&plain_url(&format!("{}/{repo}", self.endpoint))));
         let listing = self.list(repo, rev, on)?;
         let choice = choose(&listing.files, quant).map_err(|none| StoreError::NoChoice {
             place: repo.to_string(),

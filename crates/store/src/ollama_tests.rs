@@ -167,8 +167,8 @@ fn ollamas_store_is_read_in_place() {
     assert_eq!(fs::read(&found.path).unwrap(), model.layers[0].1);
     assert_eq!((found.files.len(), found.bytes()), (6, model.bytes()));
     let defaults = &found.defaults;
-    assert_eq!((defaults.temperature, defaults.context), (Some(0.6), Some(4096)));
-    assert_eq!(defaults.stop, ["<|end|>"]);
+    assert_eq!((defaults.sampling.temperature, defaults.context), (Some(0.6), Some(4096)));
+    assert_eq!(defaults.sampling.stop.as_deref(), Some(&["<|end|>".to_string()][..]));
     assert_eq!(defaults.system.as_deref(), Some("Be brief."));
     assert!(defaults.unused[0].contains("mirostat 1"), "{:?}", defaults.unused);
     assert_eq!(defaults.template_bytes, Some(13));

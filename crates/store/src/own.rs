@@ -134,6 +134,11 @@ pub(crate) fn write_manifest(
     disk.write_whole(&dir.join(MANIFEST), &text)
 }
 
+/// Removes a folder's manifest: what else lies there is no model any more.
+pub(crate) fn remove_manifest(disk: &Disk, dir: &Path) -> Result<(), StoreError> {
+    disk.remove_file(&dir.join(MANIFEST))
+}
+
 /// The model in `dir`, if its manifest is there and its files have their sizes.
 pub(crate) fn find(dir: &Path, name: &str) -> Result<Option<LocalModel>, StoreError> {
     let Some(manifest) = read_manifest(dir, name)? else { return Ok(None) };
@@ -146,7 +151,9 @@ pub(crate) fn find(dir: &Path, name: &str) -> Result<Option<LocalModel>, StoreEr
         files.push(LocalFile { path, bytes: file.bytes, digest: Digest::parse(&file.sha256) });
     }
     let Some(first) = files.first() else { return Ok(None) };
-    let (name, path) = (name.to_string(), first.path.clone());
+    let is_gguf = first.path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+    let path = if is_gguf { first.path.clone() } else { dir.to_path_buf() };
+    let name = name.to_string();
     Ok(Some(LocalModel { name, path, files, defaults: Defaults::default() }))
 }
 

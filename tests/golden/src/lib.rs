@@ -6,6 +6,7 @@ mod model;
 mod packing;
 mod recorded;
 mod run;
+mod sample;
 mod twin;
 
 pub use change::with;
@@ -13,3 +14,4 @@ pub use model::{Golden, Variant};
 pub use packing::Packing;
 pub use recorded::{Change, Sweep, differs};
 pub use run::{Runner, worst_difference};
+pub use sample::Sample;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use tokenmill_backend::Backend;
 use tokenmill_backend::sim::{SimBackend, SimControl, program};
-use tokenmill_engine::{DraftMode, Engine, EngineParts, system_clock};
+use tokenmill_engine::{Defaults, DraftMode, Engine, EngineParts, system_clock};
 use tokenmill_ir::{GroupKind, Limits};
 use tokenmill_sched::{Config, StepCost};
-use tokenmill_server::{RequestDefaults, Running, ServedModel, ServerConfig, spawn};
+use tokenmill_server::{Running, ServedModel, ServerConfig, spawn};
 use tokenmill_text::{ChatTemplate, GgufVocab, Tokenizer};
 
 use crate::client::Client;
@@ -35,8 +35,8 @@ pub struct Setup {
     pub step: Duration,
     /// Whether the model has a chat template.
     pub chat: bool,
-    /// What requests get where they say nothing.
-    pub defaults: RequestDefaults,
+    /// How its packager wants it to be run.
+    pub defaults: Defaults,
 }
 
 impl Default for Setup {
@@ -49,7 +49,7 @@ impl Default for Setup {
             blocks: 300,
             step: Duration::ZERO,
             chat: true,
-            defaults: RequestDefaults::default(),
+            defaults: Defaults::default(),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use tokenmill_engine::{Defaults, SamplingValues};
 use tokenmill_http_tests::{Client, Setup, Site};
-use tokenmill_server::RequestDefaults;
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -71,10 +71,15 @@ fn streamed(client: Client, path: &str, body: &Value) -> (BTreeMap<u64, Choice>,
 
 #[test]
 fn requests_get_the_models_defaults_where_they_say_nothing() {
-    let members = json!({ "temperature": 0, "stop": ["\u{0}never"], "seed": 9 });
-    let members = members.as_object().expect("an object").clone();
+    let sampling = SamplingValues {
+        temperature: Some(0.0),
+        stop: Some(vec!["\0never".to_owned()]),
+        seed: Some(9),
+        max_tokens: Some(7),
+        ..SamplingValues::default()
+    };
     let system = Some("Be brief.".to_owned());
-    let defaults = RequestDefaults { members, max_tokens: Some(7), system };
+    let defaults = Defaults { sampling, system, ..Defaults::default() };
     let site = Site::with(Setup { defaults, ..Setup::default() });
     let plain = Site::with(Setup::default());
     let ask = |site: &Site, body: Value| {
@@ -343,11 +348,41 @@ fn models_are_listed_and_found_by_any_name() {
     for path in ["/v1/models/sim", "/v1/models/user/sim:q8", "/v1/models/user%2Fsim:q8"] {
         assert_eq!(site.client.get(path).json()["root"], "sim", "{path}");
     }
+    let held = &list["data"][0]["defaults"];
+    assert_eq!((&held["temperature"], &held["top_p"]), (&json!(0.8), &json!(0.95)));
+    assert_eq!((&held["min_p"], &held["max_completion_tokens"]), (&json!(0.05), &json!(4096)));
     let missing = site.client.get("/v1/models/gpt-9");
     assert_eq!((missing.status, missing.error("code").as_str()), (404, "model_not_found"));
     assert!(missing.error("message").contains("sim"));
     let body = chat(json!({ "model": "user/sim:q8" }));
     assert_eq!(site.client.post(CHAT, &body).json()["model"], "sim");
+}
+
+#[test]
+fn an_answer_ends_where_nobody_says_how_long_it_may_be() {
+    let setup = Setup { context: 6000, blocks: 1000, ..Setup::default() };
+    let site = Site::with(setup);
+    let messages = json!([{ "role": "user", "content": "Hello" }]);
+    let body = json!({ "messages": messages, "ignore_eos": true });
+    let (choices, usage) = whole(site.client, CHAT, &body);
+    assert_eq!(usage["completion_tokens"], 4096);
+    assert_eq!(choices[&0].finish, "length");
+    let sampling = SamplingValues { max_length: Some(100), ..SamplingValues::default() };
+    let defaults = Defaults { sampling, ..Defaults::default() };
+    let site = Site::with(Setup { defaults, ..Setup::default() });
+    let (_, usage) = whole(site.client, CHAT, &body);
+    assert_eq!(usage["total_tokens"], 100, "of prompt and answer together");
+    assert!(site.client.post(CHAT, &body).json().get("warnings").is_none());
+}
+
+#[test]
+fn prompt_tokens_are_counted_as_they_were_told() {
+    let site = Site::new();
+    let (_, usage) = whole(site.client, CHAT, &chat(json!({ "n": 3 })));
+    let told = usage["prompt_tokens"].as_f64().expect("a number");
+    site.settle();
+    let counted = site.metric("tokenmill_prompt_tokens_total{model_name=\"sim\"}");
+    assert_eq!(counted, 3.0 * told, "once a choice");
 }
 
 #[test]

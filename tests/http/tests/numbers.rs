@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokenmill_backend::reference::ReferenceDevice;
-use tokenmill_engine::Engine;
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::ServeOptions;
+use tokenmill_engine::{Defaults, Engine};
 use tokenmill_golden_tests::{Golden, Variant, worst_difference};
 use tokenmill_http_tests::{Client, Site, tokenizer};
 use tokenmill_ir::KvFormat;
-use tokenmill_server::{RequestDefaults, Running, ServedModel, ServerConfig, spawn};
+use tokenmill_server::{Running, ServedModel, ServerConfig, spawn};
 
 const EMBED: &str = "/v1/embeddings";
 const RERANK: &str = "/v1/rerank";
@@ -49,10 +49,11 @@ impl Encoder {
             tokenizer: Arc::new(tokenizer()),
             template: None,
             context: engine.longest(),
-            defaults: RequestDefaults::default(),
+            defaults: Defaults::default(),
             created: 1_700_000_000,
         };
-        let config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+        let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+        config.strict = true;
         let server = spawn(config, vec![model]).expect("the server starts");
         let client = Client::new(server.address());
         Self { server: Some(server), engine, client, golden }

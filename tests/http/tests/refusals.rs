@@ -22,7 +22,9 @@ fn check_error(reply: &Reply) {
 
 #[test]
 fn bad_requests_are_named() {
-    let site = Site::new();
+    let mut setup = Setup::default();
+    setup.server.strict = true;
+    let site = Site::with(setup);
     let user = json!([{ "role": "user", "content": "a" }]);
     let chat = |name: &str, value: Value| {
         let mut body = json!({ "messages": user, "max_tokens": 1 });
@@ -80,6 +82,59 @@ fn bad_requests_are_named() {
 }
 
 #[test]
+fn what_nobody_knows_is_told_and_counted() {
+    let site = Site::new();
+    let known = json!({
+        "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1,
+        "nothing": null, "stream_options": null,
+    });
+    let reply = site.client.post(CHAT, &known);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert!(reply.json().get("warnings").is_none());
+    let part = json!({ "type": "text", "text": "a", "shade": 3, "none": null });
+    let unknown = json!({
+        "messages": [{ "role": "user", "content": [part], "mood": "good" }], "max_tokens": 1,
+        "temprature": 1,
+    });
+    let reply = site.client.post(CHAT, &unknown);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let told = reply.json()["warnings"].to_string();
+    for name in ["messages[0].content[0].shade", "messages[0].mood", "temprature"] {
+        assert!(told.contains(&format!("{name} was ignored")), "{name} in {told}");
+    }
+    let first = site.client.stream(CHAT, &unknown).event().expect("an event");
+    assert!(first.contains("temprature was ignored"), "{first}");
+    assert_eq!(site.metric("tokenmill_unknown_members_total"), 6.0);
+    let lease = site.client.post("/v1/cache/leases", &unknown).json();
+    assert!(lease["warnings"].to_string().contains("temprature"), "{lease}");
+    assert_eq!(site.client.send("DELETE", "/v1/cache/leases", &[], b"").status, 200);
+    let refused = site.client.post(
+        CHAT,
+        &json!({
+            "messages": [{ "role": "user", "content": null }], "max_tokens": 1,
+        }),
+    );
+    assert_eq!((refused.status, refused.error("param").as_str()), (400, "messages[0].content"));
+    assert!(refused.error("message").contains("null"), "{refused:?}");
+    site.settle();
+}
+
+#[test]
+fn a_mark_in_a_message_keeps_the_prompt() {
+    let site = Site::new();
+    let marked =
+        json!({ "type": "text", "text": "x".repeat(64), "cache_control": { "type": "ephemeral" } });
+    let body = json!({ "messages": [{ "role": "user", "content": [marked] }], "max_tokens": 1 });
+    let reply = site.client.post(CHAT, &body).json();
+    let kept = &reply["usage"]["prompt_tokens_details"]["leased_tokens"];
+    assert!(kept.as_u64().is_some_and(|n| n > 0), "{reply}");
+    let wrong = json!({ "type": "text", "text": "x", "cache_control": { "type": "forever" } });
+    let body = json!({ "messages": [{ "role": "user", "content": [wrong] }] });
+    let reply = site.client.post(CHAT, &body);
+    assert_eq!(reply.error("param"), "messages[0].content[0].cache_control.type");
+}
+
+#[test]
 fn what_is_not_built_says_so() {
     let site = Site::new();
     let cases = [
@@ -91,6 +146,11 @@ fn what_is_not_built_says_so() {
         (CHAT, "modalities", json!(["text", "audio"])),
         (CHAT, "audio", json!({})),
         (CHAT, "reasoning_effort", json!("high")),
+        (CHAT, "chat_template", json!("{{ 1 }}")),
+        (CHAT, "continue_final_message", json!(true)),
+        (CHAT, "min_tokens", json!(5)),
+        (TEXT, "guided_json", json!({})),
+        (TEXT, "use_beam_search", json!(true)),
         (TEXT, "suffix", json!("b")),
         (TEXT, "best_of", json!(2)),
     ];
@@ -116,7 +176,8 @@ fn what_is_not_built_says_so() {
     assert_eq!(reply.error("param"), "messages[0].content[0]");
     let harmless = json!({
         "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1, "tools": [],
-        "tool_choice": "none", "response_format": { "type": "text" }, "modalities": ["text"],
+        "tool_choice": "none", "response_format": { "type": "text", "json_schema": null },
+        "modalities": ["text"], "min_tokens": 0, "stop_token_ids": [],
     });
     assert_eq!(site.client.post(CHAT, &harmless).status, 200);
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Subcommand, ValueEnum};
 use tokenmill_load::Lengths;
 
-use crate::args::{Machine, count};
+use crate::args::Machine;
+use crate::numbers::{MOST_SEQUENCES, MOST_TOKENS, rate, tokens, whole};
 
 /// `bench`.
 #[derive(Debug, clap::Args)]
@@ -18,22 +19,25 @@ pub struct Bench {
     #[arg(required_unless_present_any = ["limits", "from"])]
     pub model: Option<String>,
     /// Only the machine: reads of each level of memory, operations of each arithmetic.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "model")]
     pub limits: bool,
     /// Prompt lengths to prefill.
-    #[arg(short, long, default_value = "512", value_delimiter = ',', value_parser = count)]
+    #[arg(short, long, default_value = "512", value_delimiter = ',',
+        value_parser = tokens(0..=MOST_TOKENS))]
     pub prompt: Vec<u32>,
     /// Numbers of tokens to decode.
-    #[arg(short = 'n', long = "gen", default_value = "128", value_delimiter = ',', value_parser = count)]
+    #[arg(short = 'n', long = "gen", default_value = "128", value_delimiter = ',',
+        value_parser = tokens(0..=MOST_TOKENS))]
     pub generate: Vec<u32>,
     /// Sequences decoded at once.
-    #[arg(long, default_value = "1", value_delimiter = ',')]
+    #[arg(long, default_value = "1", value_delimiter = ',',
+        value_parser = whole::<u32>(1..=MOST_SEQUENCES))]
     pub batch: Vec<u32>,
     /// Tokens in the cache before decoding.
-    #[arg(long, default_value_t = 0, value_parser = count)]
+    #[arg(long, default_value_t = 0, value_parser = tokens(0..=MOST_TOKENS))]
     pub depth: u32,
     /// Repetitions; medians are printed.
-    #[arg(short, long, default_value_t = 5)]
+    #[arg(short, long, default_value_t = 5, value_parser = whole::<u32>(1..=1000))]
     pub reps: u32,
     /// A peer's figures of the same tests to stand beside: the JSON of llama-bench (-o json or
     /// jsonl) or of this command, as FILE or NAME=FILE. May be repeated.
@@ -86,10 +90,11 @@ pub struct Serve {
     #[arg(long, default_value = "{}", value_name = "JSON")]
     pub extra: String,
     /// Sessions.
-    #[arg(short = 'n', long, default_value_t = 32)]
+    #[arg(short = 'n', long, default_value_t = 32,
+        value_parser = whole::<usize>(1..=1_000_000))]
     pub sessions: usize,
     /// Requests of a session, each with all before it in its prompt.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u32>(1..=10_000))]
     pub turns: u32,
     /// Words of a new message: 256, 64..512 or lognormal:256:0.8.
     #[arg(short, long, default_value = "256")]
@@ -98,25 +103,26 @@ pub struct Serve {
     #[arg(short, long, default_value = "128")]
     pub output: Lengths,
     /// Words at the start that sessions share.
-    #[arg(long, default_value_t = 0, value_parser = count)]
+    #[arg(long, default_value_t = 0, value_parser = tokens(0..=1 << 20))]
     pub prefix: u32,
     /// Different such starts.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<usize>(1..=1_000_000))]
     pub prefix_groups: usize,
     /// Closed loop: sessions at a time.
-    #[arg(short, long, default_value_t = 8, conflicts_with = "rate")]
+    #[arg(short, long, default_value_t = 8, conflicts_with = "rate",
+        value_parser = whole::<usize>(1..=10_000))]
     pub concurrency: usize,
     /// Open loop: sessions a second, arriving independently (Poisson).
     #[arg(long, value_parser = rate)]
     pub rate: Option<f64>,
     /// The same seed makes the same sessions.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
     /// Short requests before, which do not count.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u32>(0..=10_000))]
     pub warmup: u32,
     /// Seconds of silence after which a request has failed.
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 600, value_parser = whole::<u64>(1..=86_400))]
     pub timeout: u64,
     /// One JSON object.
     #[arg(long)]
@@ -133,10 +139,4 @@ pub enum Endpoint {
     Completions,
     /// /v1/chat/completions.
     Chat,
-}
-
-/// A positive number.
-fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse::<f64>().ok().filter(|r| *r >= 1e-6 && *r <= 1e6);
-    rate.ok_or_else(|| format!("'{text}' is no rate between 0.000001 and 1000000 a second"))
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::line::Line;
 use super::plot::{self, Bar, Group};
-use crate::failure::Failure;
+use crate::failure::{Failure, tell};
 
 /// Figures of one engine.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Table {
             }
             let threads = peer.lines.first().map_or(0, |line| line.threads);
             if threads != 0 && first.threads != 0 && threads != first.threads {
-                eprintln!("note: {} ran {threads} threads, we {}", peer.name, first.threads);
+                tell!("note: {} ran {threads} threads, we {}", peer.name, first.threads);
             }
         }
         Ok(Table { ours, peers })

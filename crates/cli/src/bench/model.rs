@@ -79,27 +79,46 @@ impl<'a> Clock<'a> {
     }
 }
 
+/// What helps where a test does not fit.
+const SHORTER: &str = "less of -p, -n, --depth or --batch";
+
 /// Runs every test that the command line asks for.
 pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
+    model::without_drafts(&args.machine)?;
     let sequences = args.batch.iter().copied().max().unwrap_or(1).max(1);
     let mut machine = args.machine.clone();
     let longest_prompt = args.prompt.iter().copied().max().unwrap_or(0);
-    let longest_answer = args.generate.iter().copied().max().unwrap_or(0) + args.depth;
+    let longest_answer = args.generate.iter().copied().max().unwrap_or(0) + args.depth.max(1);
+    // What the tests need; a test that does not fit a shorter context is refused below.
     machine.ctx.get_or_insert(longest_prompt.max(longest_answer + 1).next_multiple_of(32));
-    let mut loaded = model::open(name, &machine, sequences)?;
+    let loaded = model::open_quietly(name, &machine, sequences);
+    let mut loaded = loaded.map_err(|failure| match args.machine.ctx {
+        None => failure.instead("add --ctx", SHORTER),
+        Some(_) => failure,
+    })?;
+    if let Some(asked) = args.machine.ctx {
+        model::tell_of_context(asked, loaded.spec.context);
+    }
     let threads = devices::threads(&machine);
     let (format, arithmetic) = arithmetic_of(&loaded.program, machine.mode);
     let before = devices::op_limit(threads, arithmetic);
     let probe = devices::dram_probe(threads);
     let mut bench = Runner { args, loaded: &mut loaded, probe: probe.as_ref() };
     let mut tests = Vec::new();
-    for &n in args.prompt.iter().filter(|n| **n > 0) {
+    let prompts = || args.prompt.iter().copied().filter(|n| *n > 0);
+    let answers = || args.generate.iter().copied().filter(|n| *n > 0);
+    let batches = || answers().flat_map(|n| args.batch.iter().map(move |&b| (n, b)));
+    if prompts().next().is_none() && answers().next().is_none() {
+        return Err(Failure::new("nothing to measure", "-p 0 and -n 0").fix("add -p 512"));
+    }
+    // Those that do not fit first: they should not cost a run.
+    prompts().try_for_each(|n| bench.check(n, 1).map(drop))?;
+    batches().try_for_each(|(n, b)| bench.check(n + args.depth.max(1), b).map(drop))?;
+    for n in prompts() {
         tests.push(bench.prefill(n)?);
     }
-    for &n in args.generate.iter().filter(|n| **n > 0) {
-        for &b in &args.batch {
-            tests.push(bench.decode(n, b.max(1))?);
-        }
+    for (n, b) in batches() {
+        tests.push(bench.decode(n, b)?);
     }
     let ops = devices::op_limit(threads, arithmetic);
     // Other users of the cores come and go: the better of before and after is the limit.
@@ -140,6 +159,25 @@ impl Runner<'_> {
         let executable = self.loaded.compile().map_err(|e| Failure::new("the device failed", e))?;
         let LoadedModel { program, limits, device, .. } = &*self.loaded;
         Ok(Direct::new(executable, program, limits, device.caps().block_tokens, sequences))
+    }
+
+    /// Refuses a test of that many sequences of that length where the caches do not hold them.
+    fn check(&mut self, tokens: u32, sequences: u32) -> Result<(), Failure> {
+        let longest = self.direct(sequences)?.longest();
+        if tokens <= longest {
+            return Ok(());
+        }
+        let what = match sequences {
+            1 => format!("cannot measure {tokens} tokens"),
+            n => format!("cannot measure {n} sequences of {tokens} tokens"),
+        };
+        let own = self.loaded.spec.context;
+        let detail = match longest {
+            most if most == own => format!("this model's context is {own} tokens"),
+            most if sequences == 1 => format!("the context is {most} tokens, by --ctx or memory"),
+            most => format!("memory holds {most} tokens of each"),
+        };
+        Err(Failure::new(what, detail).fix(SHORTER))
     }
 
     /// A prompt of `n` tokens in steps of the largest size; only the last token has an output.
@@ -216,7 +254,7 @@ impl Runner<'_> {
         if b > 1 {
             name += &format!(" x{b}");
         }
-        Ok(Test { name, tokens: f64::from(n * b), cost, reps, barriers })
+        Ok(Test { name, tokens: f64::from(n) * f64::from(b), cost, reps, barriers })
     }
 
     fn cost(&self, tokens: u64, outputs: u64, context: u64, sequences: u64) -> Cost {

@@ -105,7 +105,8 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
                 && u64::from(all / g.groups) * u64::from(g.keep) >= u64::from(top)
     };
     if let Some(g) = groups.filter(|g| !fits(g)) {
-        let found = format!("{} of {all} experts, topk_group = {}", g.groups, g.keep);
+        let (groups, keep) = (g.groups, g.keep);
+        let found = format!("{groups} of {all}, topk_group = {keep}, num_experts_per_tok = {top}");
         return Err(ModelError::unsupported(&h.own("n_group", "expert_group_count"), found));
     }
     let normalise = m.opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?;
@@ -120,7 +121,7 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
         normalise: normalise.unwrap_or(!h.is_gguf()),
         scale: m.opt_f32(&h.own("routed_scaling_factor", "expert_weights_scale"))?.unwrap_or(1.0),
         weigh: Weigh::Output,
-        fused: GateUp::Alternate,
+        fused: GateUp::Halves,
         shared: shared.map(|n| SharedExpert { width: width * n, gated: false }),
     };
     let dense = m

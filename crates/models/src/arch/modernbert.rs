@@ -41,13 +41,13 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     model.output = Output::Pooled { kind: PoolKind::Mean, normalise: true };
     if h.is_classifier()? {
         let kind = match m.opt_str("classifier_pooling")? {
-            Some("cls") => PoolKind::First,
-            None | Some("mean") => PoolKind::Mean,
+            None | Some("cls") => PoolKind::First,
+            Some("mean") => PoolKind::Mean,
             Some(other) => return Err(ModelError::unsupported("classifier_pooling", other)),
         };
         let name = m.opt_str("classifier_activation")?.unwrap_or("gelu");
         let act = Unary::Act(act("classifier_activation", name)?);
-        model.output = Output::Score { kind, act, norm: Some(norm) };
+        model.output = Output::Score { kind, act: Some(act), norm: Some(norm) };
     }
     Ok(model)
 }

@@ -35,7 +35,7 @@ pub fn softmax_experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
             .unwrap_or(true),
         scale: weights_scale(h)?,
         weigh: Weigh::Output,
-        fused: GateUp::Alternate,
+        fused: GateUp::Halves,
         shared: None,
     })
 }

@@ -84,6 +84,11 @@ impl Answer {
         }
     }
 
+    /// What of the request had no effect.
+    pub fn warnings(&self) -> &[String] {
+        &self.head.warnings
+    }
+
     /// Choices of all prompts.
     pub fn choices(&self) -> usize {
         self.offsets.len()

@@ -1,14 +1,16 @@
 //! Chat requests: messages to prompt tokens.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
 use tokenmill_text::{DateTime, RenderOptions, Special, Tokenizer};
 
 use super::answer::{Kind, Part};
-use super::parameters::{self, IGNORED, Parameters};
-use super::{Draft, Prepared};
+use super::parameters::{self, IGNORED, Parameters, UNBUILT, is_empty_list};
+use super::{Draft, Prepared, leases};
 use crate::config::Limits;
 use crate::error::ApiError;
-use crate::fields::{Fields, Unsupported, list, text, wrong};
+use crate::fields::{Fields, Notes, Unsupported, list, text, wrong};
 use crate::shared::{Model, Shared, unix_seconds};
 
 /// Members that ask for what is not built yet, unless they ask for nothing.
@@ -24,6 +26,14 @@ const UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "verbosity", neutral: |_| false },
     Unsupported { name: "web_search_options", neutral: |_| false },
     Unsupported { name: "moderation", neutral: |_| false },
+    // Members of other servers.
+    Unsupported { name: "add_generation_prompt", neutral: |v| *v == true },
+    Unsupported { name: "add_special_tokens", neutral: |v| *v == false },
+    Unsupported { name: "chat_template", neutral: |_| false },
+    Unsupported { name: "continue_final_message", neutral: |v| *v == false },
+    Unsupported { name: "documents", neutral: is_empty_list },
+    Unsupported { name: "echo", neutral: |v| *v == false },
+    Unsupported { name: "enable_thinking", neutral: |_| false },
 ];
 
 /// Roles, and what templates call them.
@@ -40,12 +50,8 @@ const MESSAGE_UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "tool_calls", neutral: is_empty_list },
     Unsupported { name: "function_call", neutral: |_| false },
     Unsupported { name: "audio", neutral: |_| false },
-    Unsupported { name: "refusal", neutral: |_| false },
+    Unsupported { name: "refusal", neutral: |v| v == "" },
 ];
-
-fn is_empty_list(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty)
-}
 
 /// Reads a chat request and tokenises it.
 ///
@@ -54,24 +60,26 @@ fn is_empty_list(value: &Value) -> bool {
 pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError> {
     let limits = &shared.config.limits;
     let name = fields.text("model")?;
-    let messages = fields.require("messages")?;
-    let mut messages = messages_of(messages, limits)?;
+    let mut reader = Reader::new(shared.config.strict);
+    let mut messages = reader.messages(fields.require("messages")?, limits)?;
     let model = shared.model(name.as_deref())?.clone();
     let defaults = &model.served.defaults;
-    fields.fill(&defaults.members);
     if let Some(system) = &defaults.system
         && messages.iter().all(|message| message["role"] != "system")
     {
         messages.insert(0, json!({"role": "system", "content": system}));
     }
     let kwargs = kwargs(&mut fields)?;
-    let predicted = prediction(&mut fields)?;
+    let predicted = reader.prediction(&mut fields)?;
     let logprobs = logprobs(&mut fields, limits)?;
-    let mut parameters = parameters::read(&mut fields, limits, shared.ticket())?;
-    parameters.sampling.logprobs = logprobs;
-    parameters.max_tokens = parameters.max_tokens.or(defaults.max_tokens);
+    let Reader { mut notes, kept } = reader;
+    let mut parameters = parameters::read(&mut fields, shared, &defaults.sampling, &mut notes)?;
+    parameters.sampling.params.logprobs = logprobs;
+    parameters.lease = leases::longer(parameters.lease, kept);
     fields.refuse(UNSUPPORTED)?;
-    let warnings = fields.finish(IGNORED)?;
+    fields.refuse(UNBUILT)?;
+    fields.finish(IGNORED, &mut notes)?;
+    let warnings = shared.told(notes);
     let (prompt, parts) = prompt(&model, &messages, kwargs.as_ref(), &parameters)?;
     let prediction = model.served.tokenizer.encode(&predicted, Special::Plain);
     let prediction = prediction.map_err(|e| ApiError::bad("prediction", e.to_string()))?;
@@ -129,24 +137,13 @@ fn parts(messages: &[Value], text: &str, tokens: &[u32], tokenizer: &Tokenizer) 
     messages.iter().enumerate().map(part).collect()
 }
 
-/// The text the answer is expected to repeat; empty without one.
-fn prediction(fields: &mut Fields) -> Result<String, ApiError> {
-    let Some(value) = fields.take("prediction") else { return Ok(String::new()) };
-    let mut fields = Fields::of(value, "prediction")?;
-    let path = fields.path("type");
-    if text(fields.require("type")?, &path)? != "content" {
-        return Err(ApiError::unsupported(&path, format!("{path} must be \"content\"")));
-    }
-    let found = content(fields.require("content")?, &fields.path("content"))?;
-    fields.finish(&[])?;
-    Ok(found)
-}
-
 /// Extra variables of the template, such as `enable_thinking`.
 fn kwargs(fields: &mut Fields) -> Result<Option<Map<String, Value>>, ApiError> {
     match fields.take("chat_template_kwargs") {
         None => Ok(None),
-        Some(Value::Object(members)) => Ok(Some(members)),
+        Some(Value::Object(members)) => {
+            Ok(Some(members.into_iter().filter(|(_, value)| !value.is_null()).collect()))
+        }
         Some(other) => Err(wrong("chat_template_kwargs", "an object", &other)),
     }
 }
@@ -164,71 +161,127 @@ fn logprobs(fields: &mut Fields, limits: &Limits) -> Result<Option<u32>, ApiErro
     }
 }
 
-fn messages_of(value: Value, limits: &Limits) -> Result<Vec<Value>, ApiError> {
-    let items = list(value, limits.messages, "messages")?;
-    if items.is_empty() {
-        return Err(ApiError::bad("messages", "messages is empty"));
-    }
-    items.into_iter().enumerate().map(|(i, item)| message(item, i)).collect()
+/// Reads messages, and what they say beside their texts.
+struct Reader {
+    notes: Notes,
+    /// How long a mark in a message or a part asks that the prompt stays in the cache.
+    kept: Option<Duration>,
 }
 
-/// A message as templates want it: `role`, `content` as one string, and who spoke.
-fn message(value: Value, i: usize) -> Result<Value, ApiError> {
-    let path = format!("messages[{i}]");
-    let mut fields = Fields::of(value, &path)?;
-    let role = text(fields.require("role")?, &fields.path("role"))?;
-    let Some((_, role)) = ROLES.iter().find(|(name, _)| *name == role) else {
-        let known: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
-        let message = format!("{path}.role must be one of {}", known.join(", "));
-        return Err(ApiError::bad(fields.path("role"), message));
-    };
-    fields.refuse(MESSAGE_UNSUPPORTED)?;
-    let content = content(fields.require("content")?, &fields.path("content"))?;
-    let mut message = Map::new();
-    message.insert("role".into(), (*role).into());
-    message.insert("content".into(), content.into());
-    for (name, only) in
-        [("name", None), ("tool_call_id", Some("tool")), ("reasoning_content", Some("assistant"))]
-    {
-        if only.is_none_or(|only| only == *role)
-            && let Some(text) = fields.text(name)?
-        {
-            message.insert(name.into(), text.into());
+impl Reader {
+    fn new(strict: bool) -> Self {
+        Self { notes: Notes::new(strict), kept: None }
+    }
+
+    fn messages(&mut self, value: Value, limits: &Limits) -> Result<Vec<Value>, ApiError> {
+        let items = list(value, limits.messages, "messages")?;
+        if items.is_empty() {
+            return Err(ApiError::bad("messages", "messages is empty"));
         }
+        items.into_iter().enumerate().map(|(i, item)| self.message(item, i)).collect()
     }
-    fields.finish(&[])?;
-    Ok(Value::Object(message))
-}
 
-/// A string, or text parts, which are joined by line breaks.
-fn content(value: Value, path: &str) -> Result<String, ApiError> {
-    let parts = match value {
-        Value::String(text) => return Ok(text),
-        Value::Array(parts) => parts,
-        other => return Err(wrong(path, "a string or an array of parts", &other)),
-    };
-    let part = |(i, part): (usize, Value)| {
-        let path = format!("{path}[{i}]");
-        let mut fields = Fields::of(part, &path)?;
+    /// A message as templates want it: `role`, `content` as one string, and who spoke.
+    fn message(&mut self, value: Value, i: usize) -> Result<Value, ApiError> {
+        let path = format!("messages[{i}]");
+        let mut fields = Fields::of(value, &path)?;
+        let role = text(fields.require("role")?, &fields.path("role"))?;
+        let Some((_, role)) = ROLES.iter().find(|(name, _)| *name == role) else {
+            let known: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
+            let message = format!("{path}.role must be one of {}", known.join(", "));
+            return Err(ApiError::bad(fields.path("role"), message));
+        };
+        fields.refuse(MESSAGE_UNSUPPORTED)?;
+        // An answer may have been empty; a question or an instruction is not.
+        let content = match *role == "assistant" && !fields.has("content") {
+            true => String::new(),
+            false => self.content(fields.require("content")?, &fields.path("content"))?,
+        };
+        self.mark(&mut fields)?;
+        if fields.take("annotations").is_some_and(|v| !is_empty_list(&v)) {
+            self.notes
+                .add(format!("{path}.annotations was ignored: templates have no place for it"));
+        }
+        let mut message = Map::new();
+        message.insert("role".into(), (*role).into());
+        message.insert("content".into(), content.into());
+        for (name, only) in [
+            ("name", None),
+            ("tool_call_id", Some("tool")),
+            ("reasoning_content", Some("assistant")),
+        ] {
+            if only.is_none_or(|only| only == *role)
+                && let Some(text) = fields.text(name)?
+            {
+                message.insert(name.into(), text.into());
+            }
+        }
+        fields.finish(&[], &mut self.notes)?;
+        Ok(Value::Object(message))
+    }
+
+    /// A string, or text parts, which are joined by line breaks.
+    fn content(&mut self, value: Value, path: &str) -> Result<String, ApiError> {
+        let parts = match value {
+            Value::String(text) => return Ok(text),
+            Value::Array(parts) => parts,
+            other => return Err(wrong(path, "a string or an array of parts", &other)),
+        };
+        let part = |(i, part): (usize, Value)| self.part(part, &format!("{path}[{i}]"));
+        let texts: Result<Vec<String>, ApiError> =
+            parts.into_iter().enumerate().map(part).collect();
+        Ok(texts?.join("\n"))
+    }
+
+    /// The text of a part.
+    fn part(&mut self, value: Value, path: &str) -> Result<String, ApiError> {
+        let mut fields = Fields::of(value, path)?;
         let kind = text(fields.require("type")?, &fields.path("type"))?;
         if kind != "text" {
-            let message = format!(
-                "{path} is of type {:?}; this model takes text",
-                crate::fields::shown(&kind)
-            );
+            let kind = crate::fields::shown(&kind);
+            let message = format!("{path} is of type {kind:?}; this model takes text");
             return Err(ApiError::unsupported(path, message));
         }
         let text = text(fields.require("text")?, &fields.path("text"))?;
-        fields.finish(&[])?;
+        self.mark(&mut fields)?;
+        fields.finish(&[], &mut self.notes)?;
         Ok(text)
-    };
-    let texts: Result<Vec<String>, ApiError> = parts.into_iter().enumerate().map(part).collect();
-    Ok(texts?.join("\n"))
+    }
+
+    /// `cache_control` of a message or a part: the prompt stays for the longest time marked.
+    fn mark(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
+        self.kept = self.kept.max(leases::marked(fields, &mut self.notes)?);
+        Ok(())
+    }
+
+    /// The text the answer is expected to repeat; empty without one.
+    fn prediction(&mut self, fields: &mut Fields) -> Result<String, ApiError> {
+        let Some(value) = fields.take("prediction") else { return Ok(String::new()) };
+        let mut fields = Fields::of(value, "prediction")?;
+        let path = fields.path("type");
+        if text(fields.require("type")?, &path)? != "content" {
+            return Err(ApiError::unsupported(&path, format!("{path} must be \"content\"")));
+        }
+        let found = self.content(fields.require("content")?, &fields.path("content"))?;
+        fields.finish(&[], &mut self.notes)?;
+        Ok(found)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn message(value: Value, i: usize) -> Result<Value, ApiError> {
+        Reader::new(true).message(value, i)
+    }
+
+    /// The message as templates get it, and what was told.
+    fn told(value: Value) -> (Value, Vec<String>, Option<Duration>) {
+        let mut reader = Reader::new(false);
+        let message = reader.message(value, 0).unwrap();
+        (message, reader.notes.into_list(), reader.kept)
+    }
 
     #[test]
     fn messages_become_what_templates_want() {
@@ -248,6 +301,25 @@ mod tests {
             (
                 json!({"role":"assistant","content":"a","tool_calls":[],"refusal":null}),
                 json!({"role":"assistant","content":"a"}),
+            ),
+            (json!({"role":"assistant"}), json!({"role":"assistant","content":""})),
+            (
+                json!({"role":"assistant","content":null,"tool_calls":null,"refusal":""}),
+                json!({"role":"assistant","content":""}),
+            ),
+            (
+                json!({"role":"assistant","content":[],"annotations":[],"audio":null}),
+                json!({"role":"assistant","content":""}),
+            ),
+            (
+                json!({"role":"user","content":[
+                    {"type":"text","text":"a","annotations":null,"image_url":null},
+                ],"weight":null}),
+                json!({"role":"user","content":"a"}),
+            ),
+            (
+                json!({"role":"assistant","content":"a","reasoning_content":"r","name":null}),
+                json!({"role":"assistant","content":"a","reasoning_content":"r"}),
             ),
         ];
         for (given, expect) in cases {
@@ -282,12 +354,65 @@ mod tests {
     }
 
     #[test]
+    fn what_has_no_effect_in_a_message_is_told() {
+        let unknown = |name: &str| format!("{name} was ignored: it is not a field of this request");
+        let minutes = |n: u64| Some(Duration::from_secs(60 * n));
+        let hour = json!({"type":"ephemeral","ttl":"1h"});
+        let cases = [
+            (
+                json!({"role":"user","content":"a","nam":"b"}),
+                vec![unknown("messages[0].nam")],
+                None,
+            ),
+            (
+                json!({"role":"user","content":"a","tool_call_id":"b"}),
+                vec![unknown("messages[0].tool_call_id")],
+                None,
+            ),
+            (
+                json!({"role":"user","content":[{"type":"text","text":"a","x":1}]}),
+                vec![unknown("messages[0].content[0].x")],
+                None,
+            ),
+            (
+                json!({"role":"assistant","content":"a","annotations":[{"type":"url_citation"}]}),
+                vec!["messages[0].annotations was ignored: templates have no place for it".into()],
+                None,
+            ),
+            (
+                json!({"role":"user","content":[
+                    {"type":"text","text":"a","cache_control":{"type":"ephemeral"}},
+                    {"type":"text","text":"b","cache_control":null},
+                ]}),
+                vec![],
+                minutes(5),
+            ),
+            (json!({"role":"user","content":"a","cache_control":hour}), vec![], minutes(60)),
+        ];
+        for (given, notes, kept) in cases {
+            let (_, found, time) = told(given.clone());
+            assert_eq!((found, time), (notes, kept), "{given}");
+        }
+    }
+
+    #[test]
+    fn an_empty_question_says_null() {
+        for role in ["user", "system", "developer", "tool"] {
+            let error = message(json!({"role": role, "content": null}), 1).expect_err("refused");
+            assert_eq!(error.message, "messages[1].content must not be null", "{role}");
+            let error = message(json!({"role": role}), 1).expect_err("refused");
+            assert_eq!(error.message, "messages[1].content is missing", "{role}");
+        }
+    }
+
+    #[test]
     fn a_chat_has_between_one_and_the_most_messages() {
         let limits = Limits { messages: 2, ..Limits::default() };
         let chat = |n: usize| json!(vec![json!({"role":"user","content":"a"}); n]);
-        assert!(messages_of(chat(0), &limits).is_err());
-        assert!(messages_of(chat(2), &limits).is_ok());
-        assert!(messages_of(chat(3), &limits).is_err());
+        let read = |chat| Reader::new(false).messages(chat, &limits);
+        assert!(read(chat(0)).is_err());
+        assert!(read(chat(2)).is_ok());
+        assert!(read(chat(3)).is_err());
     }
 
     #[test]

@@ -5,10 +5,10 @@ use tokenmill_ir::TokenId;
 use tokenmill_text::{Special, Tokenizer};
 
 use super::answer::Kind;
-use super::parameters::{self, IGNORED};
+use super::parameters::{self, IGNORED, UNBUILT};
 use super::{Draft, Prepared};
 use crate::error::ApiError;
-use crate::fields::{Fields, Unsupported, list, wrong};
+use crate::fields::{Fields, Notes, Unsupported, list, wrong};
 use crate::shared::Shared;
 
 /// Tokens of an answer when none are named, as the dialect has it.
@@ -46,13 +46,17 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError
         return Err(ApiError::unsupported("echo", message));
     }
     let model = shared.model(name.as_deref())?.clone();
-    fields.fill(&model.served.defaults.members);
-    let mut parameters = parameters::read(&mut fields, limits, shared.ticket())?;
-    parameters.sampling.logprobs = logprobs;
-    parameters.max_tokens = parameters.max_tokens.or(model.served.defaults.max_tokens);
-    parameters.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
+    let mut notes = Notes::new(shared.config.strict);
+    let defaults = &model.served.defaults.sampling;
+    let mut parameters = parameters::read(&mut fields, shared, defaults, &mut notes)?;
+    parameters.sampling.params.logprobs = logprobs;
+    if defaults.max_tokens.is_none() {
+        parameters.sampling.default_tokens = DEFAULT_MAX_TOKENS;
+    }
     fields.refuse(UNSUPPORTED)?;
-    let warnings = fields.finish(IGNORED)?;
+    fields.refuse(UNBUILT)?;
+    fields.finish(IGNORED, &mut notes)?;
+    let warnings = shared.told(notes);
     let tokenizer = &model.served.tokenizer;
     let echo = if echo { given.iter().map(|p| shown(p, tokenizer)).collect() } else { Vec::new() };
     let prompts: Result<Vec<_>, _> = given.into_iter().map(|p| tokens(p, tokenizer)).collect();

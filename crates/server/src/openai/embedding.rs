@@ -11,7 +11,7 @@ use super::completion::{Prompt, prompts_of};
 use super::parameters::IGNORED;
 use super::rows::{Asked, check};
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, Notes};
 use crate::shared::Shared;
 
 /// What the answer needs beside the rows.
@@ -46,7 +46,9 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiEr
             return Err(ApiError::bad("encoding_format", message));
         }
     };
-    let warnings = fields.finish(IGNORED)?;
+    let mut notes = Notes::new(shared.config.strict);
+    fields.finish(IGNORED, &mut notes)?;
+    let warnings = shared.told(notes);
     let tokens = |prompt| match prompt {
         Prompt::Tokens(ids) => Ok(ids),
         // The text is data: control tokens spelled out in it are text.

@@ -9,13 +9,13 @@ use axum::body::Body;
 use axum::extract::{Request as HttpRequest, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokenmill_engine::{Lease, Leased, LeasesAsk};
 use tokio::sync::oneshot;
 
 use super::{Prepared, chat, completion, generation_of};
 use crate::error::ApiError;
-use crate::fields::{Fields, text};
+use crate::fields::{Fields, Notes, text};
 use crate::keys::account_of;
 use crate::shared::Shared;
 
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// 400 for times that are none.
-pub fn read(fields: &mut Fields) -> Result<Option<Lease>, ApiError> {
+pub fn read(fields: &mut Fields, notes: &mut Notes) -> Result<Option<Lease>, ApiError> {
     let key = fields.text("prompt_cache_key")?;
     let retention = fields.text("prompt_cache_retention")?;
     let kept = match retention.as_deref() {
@@ -39,22 +39,32 @@ pub fn read(fields: &mut Fields) -> Result<Option<Lease>, ApiError> {
         None | Some("in-memory" | "in_memory") => None,
         Some(time) => Some(ttl(time, "prompt_cache_retention")?),
     };
-    let marked = fields.take("cache_control").map(cache_control).transpose()?;
-    let ttl = kept.max(marked).or(key.is_some().then_some(DEFAULT));
+    let ttl = kept.max(marked(fields, notes)?).or(key.is_some().then_some(DEFAULT));
     let name = key.map_or(0, |key| account_of(key.as_bytes()));
     Ok(ttl.map(|ttl| Lease { ttl, name }))
 }
 
-fn cache_control(value: Value) -> Result<Duration, ApiError> {
-    let mut fields = Fields::of(value, "cache_control")?;
+/// The lease, or one of that time where it is longer.
+pub fn longer(lease: Option<Lease>, kept: Option<Duration>) -> Option<Lease> {
+    let ttl = lease.map(|lease| lease.ttl).max(kept)?;
+    Some(Lease { ttl, name: lease.map_or(0, |lease| lease.name) })
+}
+
+/// `cache_control` of the request, a message or a part, as Anthropic has it.
+///
+/// # Errors
+/// 400 for another kind of mark, and for a time that is none.
+pub fn marked(fields: &mut Fields, notes: &mut Notes) -> Result<Option<Duration>, ApiError> {
+    let Some(value) = fields.take("cache_control") else { return Ok(None) };
+    let mut fields = Fields::of(value, &fields.path("cache_control"))?;
     let path = fields.path("type");
     if text(fields.require("type")?, &path)? != "ephemeral" {
         return Err(ApiError::bad(&path, format!("{path} must be \"ephemeral\"")));
     }
     let found = fields.text("ttl")?;
     let path = fields.path("ttl");
-    fields.finish(&[])?;
-    found.map_or(Ok(DEFAULT), |time| ttl(&time, &path))
+    fields.finish(&[], notes)?;
+    found.map_or(Ok(DEFAULT), |time| ttl(&time, &path)).map(Some)
 }
 
 /// A whole number of seconds, minutes or hours, such as 90s, 5m and 24h.
@@ -72,15 +82,18 @@ fn ttl(time: &str, path: &str) -> Result<Duration, ApiError> {
 /// POST /v1/cache/leases: computes the prompt of a chat or completion request, and keeps it.
 pub async fn make(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
     let job = async {
-        let (mut generation, _) = generation_of(&state.0, request, prepare).await?;
+        let (mut generation, (answer, _)) = generation_of(&state.0, request, prepare).await?;
         while generation.next().await?.is_some() {}
         let usage = generation.usage();
-        let told = json!({
+        let mut told = json!({
             "object": "cache.lease",
             "prompt_tokens": usage.prompt_tokens,
             "cached_tokens": usage.cached_tokens,
             "leased_tokens": usage.leased_tokens,
         });
+        if !answer.warnings().is_empty() {
+            told["warnings"] = json!(answer.warnings());
+        }
         Ok::<_, ApiError>(Json(told).into_response())
     };
     job.await.unwrap_or_else(IntoResponse::into_response)
@@ -159,8 +172,25 @@ mod tests {
             ),
         ];
         for (body, expect) in cases {
-            let found = read(&mut Fields::of(body.clone(), "").unwrap()).unwrap();
+            let mut fields = Fields::of(body.clone(), "").unwrap();
+            let found = read(&mut fields, &mut Notes::new(true)).unwrap();
             assert_eq!(found, expect.map(|(ttl, name)| Lease { ttl, name }), "{body}");
+        }
+    }
+
+    #[test]
+    fn the_longest_time_marked_holds() {
+        let lease = |seconds, name| Some(Lease { ttl: Duration::from_secs(seconds), name });
+        let kept = |seconds| Some(Duration::from_secs(seconds));
+        let cases = [
+            (None, None, None),
+            (None, kept(300), lease(300, 0)),
+            (lease(60, 7), None, lease(60, 7)),
+            (lease(60, 7), kept(300), lease(300, 7)),
+            (lease(600, 7), kept(300), lease(600, 7)),
+        ];
+        for (given, marked, expect) in cases {
+            assert_eq!(longer(given, marked), expect, "{given:?} {marked:?}");
         }
     }
 
@@ -183,7 +213,8 @@ mod tests {
             (json!({ "cache_control": { "type": "ephemeral", "x": 1 } }), "cache_control.x"),
         ];
         for (body, expect) in cases {
-            let error = read(&mut Fields::of(body.clone(), "").unwrap()).expect_err("refused");
+            let mut fields = Fields::of(body.clone(), "").unwrap();
+            let error = read(&mut fields, &mut Notes::new(true)).expect_err("refused");
             assert_eq!(error.param.as_deref(), Some(expect), "{body}");
         }
     }

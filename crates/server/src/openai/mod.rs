@@ -28,6 +28,7 @@ use crate::generation::Generation;
 use crate::keys::account_of;
 use crate::shared::{Model, Shared, unix_seconds};
 use crate::strict_json::{self, JsonLimits};
+use crate::visit::Visit;
 use answer::{Answer, Kind, Part};
 
 /// A request read, checked and tokenised.
@@ -70,10 +71,17 @@ async fn numbers<A: Send + 'static>(
 ) -> Response {
     let job = async {
         let place = shared.admit()?;
+        let visit = Visit::of(&request);
         let body = body::read(request, &shared).await?;
         let state = Arc::clone(&shared);
         let job = move || prepare(&state, parse(&state, body)?);
         let rows::Asked { model, inputs, rest } = shared.workshop.run(job).await?;
+        if let Some(visit) = &visit {
+            let tokens = inputs.iter().map(Vec::len).sum::<usize>();
+            let mut told = visit.told();
+            told.model = Some(model.served.name().to_owned());
+            told.prompt_tokens = Some(u32::try_from(tokens).unwrap_or(u32::MAX));
+        }
         let found = rows::compute(&shared, &model, inputs).await?;
         drop(place);
         Ok::<_, ApiError>(write(&shared, rest, found))
@@ -109,6 +117,7 @@ async fn generation_of(
 ) -> Result<(Generation, (Answer, bool)), ApiError> {
     let place = shared.admit()?;
     let account = shared.keys.account(request.headers());
+    let visit = Visit::of(&request);
     let body = body::read(request, shared).await?;
     let state = Arc::clone(shared);
     let job = move || prepare(&state, parse(&state, body)?);
@@ -117,7 +126,7 @@ async fn generation_of(
         // Holders of different keys share neither time nor cached prompts.
         requests.iter_mut().for_each(|r| (r.account, r.salt) = (account, account));
     }
-    Ok((Generation::start(shared, &model, requests, place)?, (answer, stream)))
+    Ok((Generation::start(shared, &model, requests, place, visit)?, (answer, stream)))
 }
 
 fn parse(shared: &Shared, body: Received) -> Result<Fields, ApiError> {
@@ -197,15 +206,15 @@ impl Draft<'_> {
             let Some(left) = context.checked_sub(used).filter(|left| *left > 0) else {
                 return Err(ApiError::context_length(prompt.len(), context, self.param));
             };
-            let wanted = p.max_tokens.unwrap_or(left);
+            let wanted = p.sampling.tokens(used, left);
             if wanted > left {
                 cut = Some(cut.map_or(left, |c: u32| c.min(left)));
             }
             requests.push(Request {
-                sampling: p.sampling,
+                sampling: p.sampling.params,
                 choices: p.choices,
                 max_tokens: Some(wanted.min(left)),
-                stop: p.stop.clone(),
+                stop: p.sampling.stop.clone(),
                 ignore_eos: p.ignore_eos,
                 logit_bias: p.logit_bias.clone(),
                 prediction: self.prediction.clone(),
@@ -230,7 +239,7 @@ impl Draft<'_> {
             model: served.name().to_owned(),
             prompts: requests.len(),
             choices: p.choices,
-            logprobs: p.sampling.logprobs.is_some(),
+            logprobs: p.sampling.params.logprobs.is_some(),
             include_usage: p.include_usage,
             warnings: self.warnings,
             echo: self.echo,

@@ -29,12 +29,42 @@ pub async fn one(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> R
 }
 
 fn entry(model: &ServedModel, name: &str) -> Value {
-    json!({
+    let mut entry = json!({
         "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": "tokenmill",
         "root": model.name(),
         "max_model_len": model.context.min(model.engine.longest()),
+    });
+    // A model that answers with numbers samples nothing.
+    if model.engine.vocab() > 0 {
+        entry["defaults"] = defaults(model);
+    }
+    entry
+}
+
+/// What a request gets that says nothing.
+fn defaults(model: &ServedModel) -> Value {
+    let sampling = model.default_sampling();
+    let p = &sampling.params;
+    json!({
+        "temperature": told(p.temperature),
+        "top_k": p.top_k,
+        "top_p": told(p.top_p),
+        "min_p": told(p.min_p),
+        "repetition_penalty": told(p.repetition_penalty),
+        "presence_penalty": told(p.presence_penalty),
+        "frequency_penalty": told(p.frequency_penalty),
+        "seed": model.defaults.sampling.seed,
+        "stop": sampling.stop,
+        "max_completion_tokens": sampling.default_tokens,
+        "max_length": sampling.max_length,
+        "system": model.defaults.system,
     })
+}
+
+/// The number as it was written: 0.8, not the 0.800000011920929 that 32 bits make of it.
+fn told(number: f32) -> Value {
+    number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }

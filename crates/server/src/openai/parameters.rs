@@ -3,25 +3,22 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tokenmill_engine::{DraftMode, Lease};
-use tokenmill_ir::{SamplingParams, TokenId};
+use tokenmill_engine::{DraftMode, Lease, Sampling, SamplingValues};
+use tokenmill_ir::TokenId;
 
 use super::leases;
 use crate::config::Limits;
 use crate::error::ApiError;
-use crate::fields::{Fields, Ignored, list, number, text, wrong};
+use crate::fields::{Fields, Ignored, Notes, Unsupported, list, number, text, wrong};
+use crate::shared::Shared;
 
 /// How to answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameters {
     /// How to sample; log-probabilities are set by the dialect's own fields.
-    pub sampling: SamplingParams,
+    pub sampling: Sampling,
     /// Parallel answers to each prompt.
     pub choices: u32,
-    /// Most tokens of an answer.
-    pub max_tokens: Option<u32>,
-    /// Texts that end an answer.
-    pub stop: Vec<String>,
     /// Do not stop at end-of-sequence tokens.
     pub ignore_eos: bool,
     /// Added to logits.
@@ -53,46 +50,104 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "parallel_tool_calls", because: "no tools are offered" },
 ];
 
-/// Reads them. `fresh_seed` is used when the request names none.
+/// Members of other servers that would change an answer and are not built, unless they ask for
+/// nothing.
+pub const UNBUILT: &[Unsupported] = &[
+    Unsupported { name: "allowed_token_ids", neutral: |_| false },
+    Unsupported { name: "bad_words", neutral: is_empty_list },
+    Unsupported { name: "dry_multiplier", neutral: |v| is(v, 0.0) },
+    Unsupported { name: "dynatemp_range", neutral: |v| is(v, 0.0) },
+    Unsupported { name: "grammar", neutral: |v| v == "" },
+    Unsupported { name: "guided_choice", neutral: |_| false },
+    Unsupported { name: "guided_grammar", neutral: |_| false },
+    Unsupported { name: "guided_json", neutral: |_| false },
+    Unsupported { name: "guided_regex", neutral: |_| false },
+    Unsupported { name: "include_stop_str_in_output", neutral: |v| *v == false },
+    Unsupported { name: "json_schema", neutral: |_| false },
+    Unsupported { name: "length_penalty", neutral: |v| is(v, 1.0) },
+    Unsupported { name: "logits_processors", neutral: is_empty_list },
+    Unsupported { name: "min_tokens", neutral: |v| is(v, 0.0) },
+    Unsupported { name: "mirostat", neutral: |v| is(v, 0.0) },
+    Unsupported { name: "no_repeat_ngram_size", neutral: |v| is(v, 0.0) },
+    Unsupported { name: "prompt_logprobs", neutral: |_| false },
+    Unsupported { name: "repeat_penalty", neutral: |v| is(v, 1.0) },
+    Unsupported { name: "skip_special_tokens", neutral: |v| *v == true },
+    Unsupported { name: "stop_token_ids", neutral: is_empty_list },
+    Unsupported { name: "structured_outputs", neutral: |_| false },
+    Unsupported { name: "truncate_prompt_tokens", neutral: |_| false },
+    Unsupported { name: "typical_p", neutral: |v| is(v, 1.0) },
+    Unsupported { name: "use_beam_search", neutral: |v| *v == false },
+    Unsupported { name: "xtc_probability", neutral: |v| is(v, 0.0) },
+];
+
+fn is(value: &Value, number: f64) -> bool {
+    value.as_f64() == Some(number)
+}
+
+/// Whether a member that lists what to do lists nothing.
+pub fn is_empty_list(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// Reads them; where the request says nothing, the model's packager is heard.
 ///
 /// # Errors
 /// 400 naming the first that is wrong.
-pub fn read(fields: &mut Fields, limits: &Limits, fresh_seed: u64) -> Result<Parameters, ApiError> {
-    let defaults = SamplingParams::default();
-    let sampling = SamplingParams {
-        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
-        top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0).max(f32::MIN_POSITIVE),
+pub fn read(
+    fields: &mut Fields,
+    shared: &Shared,
+    packager: &SamplingValues,
+    notes: &mut Notes,
+) -> Result<Parameters, ApiError> {
+    let limits = &shared.config.limits;
+    let sampling = Sampling::new(values(fields, limits)?, packager, shared.ticket());
+    rest(fields, limits, sampling, notes)
+}
+
+/// What the request says of how to sample.
+fn values(fields: &mut Fields, limits: &Limits) -> Result<SamplingValues, ApiError> {
+    Ok(SamplingValues {
+        temperature: fields.number("temperature", 0.0..=2.0)?,
+        top_p: fields.number("top_p", 0.0..=1.0)?.map(|p| p.max(f32::MIN_POSITIVE)),
         top_k: top_k(fields)?,
-        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.min_p),
-        repetition_penalty: fields.number("repetition_penalty", 0.01..=10.0)?.unwrap_or(1.0),
-        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        seed: seed(fields)?.unwrap_or(fresh_seed),
-        ..defaults
-    };
+        min_p: fields.number("min_p", 0.0..=1.0)?,
+        repeat_penalty: fields.number("repetition_penalty", 0.01..=10.0)?,
+        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?,
+        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?,
+        seed: seed(fields)?,
+        max_tokens: max_tokens(fields)?,
+        max_length: None,
+        stop: stop(fields, limits)?,
+    })
+}
+
+fn rest(
+    fields: &mut Fields,
+    limits: &Limits,
+    sampling: Sampling,
+    notes: &mut Notes,
+) -> Result<Parameters, ApiError> {
     let stream = fields.flag("stream")?.unwrap_or(false);
     Ok(Parameters {
         sampling,
         choices: fields.count("n", 1..=limits.choices)?.unwrap_or(1),
-        max_tokens: max_tokens(fields)?,
-        stop: stop(fields, limits)?,
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         logit_bias: logit_bias(fields, limits)?,
         draft: draft(fields)?,
         priority: priority(fields)?,
         timeout: fields.number("timeout", 0.0..=86_400.0)?.map(Duration::from_secs_f32),
         diagnose: fields.flag("diagnostics")?.unwrap_or(false),
-        lease: leases::read(fields)?,
+        lease: leases::read(fields, notes)?,
         user: fields.text("user")?,
-        include_usage: include_usage(fields, stream)?,
+        include_usage: include_usage(fields, stream, notes)?,
         stream,
     })
 }
 
 /// All tokens for -1 and 0, as others have it.
-fn top_k(fields: &mut Fields) -> Result<u32, ApiError> {
-    let found = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0);
-    Ok(u32::try_from(found).unwrap_or(0))
+fn top_k(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let found = fields.integer("top_k", -1..=i64::from(u32::MAX))?;
+    Ok(found.map(|k| u32::try_from(k).unwrap_or(0)))
 }
 
 /// Any whole number of 64 bits, signed or not.
@@ -135,8 +190,8 @@ fn draft(fields: &mut Fields) -> Result<Option<DraftMode>, ApiError> {
     })
 }
 
-fn stop(fields: &mut Fields, limits: &Limits) -> Result<Vec<String>, ApiError> {
-    let Some(value) = fields.take("stop") else { return Ok(Vec::new()) };
+fn stop(fields: &mut Fields, limits: &Limits) -> Result<Option<Vec<String>>, ApiError> {
+    let Some(value) = fields.take("stop") else { return Ok(None) };
     let items = match value {
         Value::String(_) => vec![value],
         other => list(other, limits.stops, "stop")?,
@@ -153,7 +208,7 @@ fn stop(fields: &mut Fields, limits: &Limits) -> Result<Vec<String>, ApiError> {
             _ => Ok(text),
         }
     };
-    items.into_iter().enumerate().map(read).collect()
+    items.into_iter().enumerate().map(read).collect::<Result<_, _>>().map(Some)
 }
 
 fn logit_bias(fields: &mut Fields, limits: &Limits) -> Result<Vec<(TokenId, f32)>, ApiError> {
@@ -173,10 +228,10 @@ fn logit_bias(fields: &mut Fields, limits: &Limits) -> Result<Vec<(TokenId, f32)
         })?;
         Ok((id, number(value, -100.0..=100.0, &format!("logit_bias.{id}"))?))
     };
-    members.iter().map(read).collect()
+    members.iter().filter(|(_, value)| !value.is_null()).map(read).collect()
 }
 
-fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+fn include_usage(fields: &mut Fields, stream: bool, notes: &mut Notes) -> Result<bool, ApiError> {
     let Some(value) = fields.take("stream_options") else { return Ok(false) };
     if !stream {
         let message = "stream_options is for requests with \"stream\": true";
@@ -188,7 +243,7 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
         let path = "stream_options.include_obfuscation";
         return Err(ApiError::unsupported(path, "obfuscation is not supported"));
     }
-    options.finish(&[])?;
+    options.finish(&[], notes)?;
     Ok(include)
 }
 
@@ -198,18 +253,53 @@ mod tests {
     use serde_json::json;
 
     fn parameters(body: Value) -> Result<Parameters, ApiError> {
-        let mut fields = Fields::of(body, "")?;
-        let found = read(&mut fields, &Limits::default(), 77)?;
-        fields.finish(IGNORED)?;
+        let (mut fields, mut notes) = (Fields::of(body, "")?, Notes::new(true));
+        let limits = Limits::default();
+        let asked = values(&mut fields, &limits)?;
+        let sampling = Sampling::new(asked, &SamplingValues::default(), 77);
+        let found = rest(&mut fields, &limits, sampling, &mut notes)?;
+        fields.refuse(UNBUILT)?;
+        fields.finish(IGNORED, &mut notes)?;
         Ok(found)
     }
 
     #[test]
-    fn defaults_are_those_of_the_dialect() {
+    fn silence_and_null_are_the_same() {
         let p = parameters(json!({})).unwrap();
-        assert_eq!((p.sampling.temperature, p.sampling.top_p, p.choices), (1.0, 1.0, 1));
-        assert_eq!((p.sampling.seed, p.max_tokens, p.stream), (77, None, false));
-        assert_eq!(parameters(json!({ "temperature": null, "stop": null, "n": null })).unwrap(), p);
+        let params = p.sampling.params;
+        assert_eq!(
+            (params.temperature, params.top_p, params.min_p, p.choices),
+            (0.8, 0.95, 0.05, 1)
+        );
+        assert_eq!((params.seed, p.sampling.max_tokens, p.stream), (77, None, false));
+        let nulls = json!({
+            "temperature": null, "stop": null, "n": null, "seed": null, "min_tokens": null,
+            "stop_token_ids": null, "guided_json": null, "logit_bias": null, "nobody_knows": null,
+            "stream_options": null, "cache_control": null,
+        });
+        assert_eq!(parameters(nulls).unwrap(), p);
+        assert_eq!(parameters(json!({ "logit_bias": { "5": null } })).unwrap(), p);
+        let stream = parameters(json!({ "stream": true })).unwrap();
+        let options = json!({ "include_usage": null, "include_obfuscation": null, "x": null });
+        let options = json!({ "stream": true, "stream_options": options });
+        assert_eq!(parameters(options).unwrap(), stream);
+    }
+
+    #[test]
+    fn what_other_servers_have_is_refused_where_it_asks_for_something() {
+        let cases = [
+            ("min_tokens", json!(0), json!(5)),
+            ("stop_token_ids", json!([]), json!([2])),
+            ("typical_p", json!(1), json!(0.9)),
+            ("skip_special_tokens", json!(true), json!(false)),
+            ("guided_json", Value::Null, json!({})),
+        ];
+        for (name, nothing, something) in cases {
+            let body = |value: &Value| Value::from_iter([(name, value.clone())]);
+            assert!(parameters(body(&nothing)).is_ok(), "{name}");
+            let error = parameters(body(&something)).expect_err(name);
+            assert_eq!((error.code, error.param.as_deref()), (Some("unsupported"), Some(name)));
+        }
     }
 
     #[test]
@@ -273,7 +363,7 @@ mod tests {
     #[test]
     fn two_names_of_one_limit_must_agree() {
         let both = |a, b| parameters(json!({ "max_tokens": a, "max_completion_tokens": b }));
-        assert_eq!(both(5, 5).unwrap().max_tokens, Some(5));
+        assert_eq!(both(5, 5).unwrap().sampling.max_tokens, Some(5));
         assert!(both(5, 6).is_err());
     }
 }

@@ -11,7 +11,7 @@ use super::embedding::Usage;
 use super::parameters::IGNORED;
 use super::rows::{Asked, check};
 use crate::error::ApiError;
-use crate::fields::{Fields, list, wrong};
+use crate::fields::{Fields, Notes, list, text, wrong};
 use crate::shared::Shared;
 
 /// What the answer needs beside the rows.
@@ -35,12 +35,15 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiEr
     if query.is_empty() {
         return Err(ApiError::bad("query", "query is missing"));
     }
-    let documents = documents_of(fields.require("documents")?, shared.config.limits.inputs)?;
+    let mut notes = Notes::new(shared.config.strict);
+    let most = shared.config.limits.inputs;
+    let documents = documents_of(fields.require("documents")?, most, &mut notes)?;
     let most = u32::try_from(documents.len()).unwrap_or(u32::MAX);
     let top = fields.integer("top_n", 1..=i64::from(u32::MAX))?;
     let top = top.and_then(|n| usize::try_from(n).ok()).unwrap_or(most as usize);
     let with_documents = fields.flag("return_documents")?.unwrap_or(false);
-    let warnings = fields.finish(IGNORED)?;
+    fields.finish(IGNORED, &mut notes)?;
+    let warnings = shared.told(notes);
     let model = shared.model(name.as_deref())?.clone();
     let served = &model.served;
     if served.engine.vocab() > 0 {
@@ -64,20 +67,19 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiEr
 }
 
 /// Strings, or objects with a `text`.
-fn documents_of(value: Value, most: usize) -> Result<Vec<String>, ApiError> {
+fn documents_of(value: Value, most: usize, notes: &mut Notes) -> Result<Vec<String>, ApiError> {
     let items = list(value, most, "documents")?;
     if items.is_empty() {
         return Err(ApiError::bad("documents", "documents is empty"));
     }
     let one = |(i, item): (usize, Value)| match item {
         Value::String(text) => Ok(text),
-        Value::Object(mut members) => match members.remove("text") {
-            Some(Value::String(text)) => Ok(text),
-            _ => {
-                let path = format!("documents[{i}].text");
-                Err(ApiError::bad(&path, format!("{path} must be a string")))
-            }
-        },
+        Value::Object(_) => {
+            let mut fields = Fields::of(item, &format!("documents[{i}]"))?;
+            let found = text(fields.require("text")?, &fields.path("text"))?;
+            fields.finish(&[], notes)?;
+            Ok(found)
+        }
         other => Err(wrong(&format!("documents[{i}]"), "a string or an object", &other)),
     };
     items.into_iter().enumerate().map(one).collect()
@@ -132,15 +134,19 @@ mod tests {
 
     #[test]
     fn documents_are_texts_or_objects() {
-        let given = json!(["a", { "text": "b", "title": "t" }]);
-        assert_eq!(documents_of(given, 2).unwrap(), ["a", "b"]);
+        let given = json!(["a", { "text": "b", "title": "t", "id": null }]);
+        let mut notes = Notes::new(false);
+        assert_eq!(documents_of(given, 2, &mut notes).unwrap(), ["a", "b"]);
+        let told = ["documents[1].title was ignored: it is not a field of this request"];
+        assert_eq!(notes.into_list(), told);
         for (given, param) in [
             (json!([]), "documents"),
             (json!(["a", "b", "c"]), "documents"),
             (json!([7]), "documents[0]"),
             (json!(["a", { "title": "t" }]), "documents[1].text"),
         ] {
-            let error = documents_of(given.clone(), 2).expect_err("refused");
+            let mut notes = Notes::new(false);
+            let error = documents_of(given.clone(), 2, &mut notes).expect_err("refused");
             assert_eq!(error.param.as_deref(), Some(param), "{given}");
         }
     }
