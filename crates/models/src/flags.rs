@@ -56,6 +56,7 @@ pub fn check(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
     experts(h, spec)?;
     positions(h, spec)?;
     causal(h, spec)?;
+    norms(h)?;
     let Some(class) = h.class() else { return Ok(()) };
     let layers = spec.layers.len();
     for (key, roles) in BIASES.iter().filter(|(key, _)| class.knows(key)) {
@@ -122,6 +123,19 @@ fn head(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
         Some(false) => {
             let found = "false, and the file has no 'lm_head.weight'";
             Err(ModelError::unsupported("tie_word_embeddings", found))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// GGUF files may have an epsilon for each kind of norm; only one kind is computed.
+fn norms(h: &Hyper<'_>) -> Result<(), ModelError> {
+    let keys = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"];
+    let [rms, layer] = keys.map(|key| h.meta().opt_f32(&h.own("", key)));
+    match (rms?, layer?) {
+        (Some(rms), Some(layer)) if rms != layer => {
+            let found = format!("{rms} beside an epsilon of {layer} for layer norms");
+            Err(ModelError::unsupported(&h.own("", keys[0]), found))
         }
         _ => Ok(()),
     }

@@ -2,10 +2,10 @@
 //! that is neither read nor here is refused, as a tensor that nobody uses is.
 //!
 //! The rule for config.json: what the family's configuration class in transformers knows
-//! ([`Class`]) is read, or neutral, or at the class's own default; anything else is refused by name.
-//! A key that the class does not know is passed over there and here, unless [`OTHERS`] has it:
-//! those change numbers in the models' own code. For GGUF everything behind the architecture's
-//! prefix must be read or neutral.
+//! ([`Class`]) is read, or neutral, or at the class's own default; all else is refused by name.
+//! A key that the class does not know is passed over there and here (`inspect` lists such keys),
+//! unless [`OTHERS`] has it: those change numbers in the models' own code. For GGUF everything
+//! behind the architecture's prefix must be read or neutral.
 
 use tokenmill_ir::MetaValue;
 
@@ -72,10 +72,9 @@ const OTHERS: &[(&[&str], Row)] = &[
     (&["starcoder2"], ("norm_type", &["layer_norm", "null"], "which norm")),
     (&["starcoder2"], ("mlp_type", &["default", "null"], "the feed-forward part")),
     (&["granitemoehybrid"], ("normalization_function", &["rmsnorm", "null"], "which norm")),
-    (&["mamba2"], ("norm_before_gate", &["false", "null"], "order of norm and gate")),
     (&["mamba2"], ("rms_norm", &["true", "null"], "whether there is a norm")),
     (
-        &["bert", "xlm-roberta", "roberta", "camembert"],
+        &["bert", "xlm-roberta", "roberta", "camembert", "electra"],
         ("position_embedding_type", &["absolute", "null"], "what positions are"),
     ),
     (&["nomic_bert"], ("causal", &["false", "null"], "which tokens are seen")),
@@ -84,6 +83,7 @@ const OTHERS: &[(&[&str], Row)] = &[
     (&["nomic_bert"], ("rotary_emb_fraction", &["1", "null"], "the rotated part of a head")),
     (&["nomic_bert"], ("rotary_emb_interleaved", &["false", "null"], "which columns pair")),
     (&["nomic_bert"], ("rotary_emb_scale_base", &["null"], "how the rotation fades")),
+    (&["nomic_bert"], ("rotary_scaling_factor", &["1", "null"], "how the rotation grows")),
     (&["qwen3_5_text", "qwen3_5_moe_text"], ("attn_output_gate", &["true", "null"], "a gate")),
     (&[], ("use_logn_attn", &["false", "null"], "queries grow with the length")),
     (&[], ("use_dynamic_ntk", &["false", "null"], "the rotation grows with the length")),
@@ -102,6 +102,11 @@ const GGUF: &[Row] = &[
     ("rope.dimension_count_swa", &[], "read where kinds of layers differ"),
     ("rope.dimension_sections", &[], "for text all sections have one position"),
     ("rope.scaling.finetuned", &[], "whether training knew the stretching"),
+    ("rope.scaling.yarn_beta_*", &[], "read where YaRN stretches"),
+    ("rope.scaling.yarn_ext_factor", &["-1", "0"], "no YaRN"),
+    ("rope.scaling.yarn_attn_factor", &["1"], "no YaRN"),
+    ("rope.scaling.yarn_log_multiplier", &["0"], "no YaRN"),
+    ("rope.scaling.original_context_length", &[], "read where a rotation is stretched"),
     ("rope.scaling.orig_ctx_len", &[], "an old name, beside the new one"),
     ("expert_count", &["0"], "no experts"),
     ("expert_used_count", &["0"], "no experts"),
@@ -113,8 +118,6 @@ const GGUF: &[Row] = &[
     ("vision.*", &[], "of images"),
     ("mm.*", &[], "of images"),
     ("clip.*", &[], "of images"),
-    ("attention.layer_norm_rms_epsilon", &[], "of the other kind of norm"),
-    ("attention.layer_norm_epsilon", &[], "of the other kind of norm"),
     ("feed_forward_length", &["0"], "no feed-forward part"),
     ("attention.head_count*", &["0"], "no attention"),
     ("attention.max_alibi_bias", &["0"], "no such biases"),

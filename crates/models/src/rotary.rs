@@ -77,7 +77,7 @@ impl Hyper<'_> {
         };
         if dims == 0 || dims % 2 != 0 || dims > head_dim {
             let found = format!(
-                "{dims} of the {head_dim} columns of head_dim, or of hidden_size over num_attention_heads"
+                "{dims} of {head_dim} columns (head_dim, or hidden_size over num_attention_heads)"
             );
             return Err(ModelError::unsupported(&key, found));
         }
@@ -244,7 +244,7 @@ impl Hyper<'_> {
                 false => Ok(RopeScaling::Tensor { magnitude }),
             };
         }
-        let scaling = match name {
+        Ok(match name {
             _ if name != Some("yarn") && magnitude != 1.0 => {
                 return Err(ModelError::unsupported(&key("attn_factor"), magnitude));
             }
@@ -253,11 +253,7 @@ impl Hyper<'_> {
             None | Some("none" | "linear") => RopeScaling::None,
             Some("yarn") => return self.gguf_yarn(factor, magnitude),
             Some(other) => return Err(ModelError::unsupported(&key("type"), other)),
-        };
-        for stray in ["yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"] {
-            number(stray)?;
-        }
-        Ok(scaling)
+        })
     }
 
     /// YaRN as llama.cpp computes it: one factor of the magnitude by the stretching, divided by

@@ -1,5 +1,5 @@
-//! BERT, MiniLM, RoBERTa, XLM-R, DistilBERT and ELECTRA: learned positions, norms after each sum, attention in both
-//! directions, pooled.
+//! BERT, MiniLM, RoBERTa, XLM-R, DistilBERT and ELECTRA: learned positions, norms after each sum,
+//! attention in both directions, pooled.
 
 use tokenmill_ir::{Act, Mask, PoolKind, Unary};
 

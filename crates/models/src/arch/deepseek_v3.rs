@@ -105,7 +105,8 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
                 && u64::from(all / g.groups) * u64::from(g.keep) >= u64::from(top)
     };
     if let Some(g) = groups.filter(|g| !fits(g)) {
-        let found = format!("{} of {all} experts, topk_group = {}", g.groups, g.keep);
+        let (groups, keep) = (g.groups, g.keep);
+        let found = format!("{groups} of {all}, topk_group = {keep}, num_experts_per_tok = {top}");
         return Err(ModelError::unsupported(&h.own("n_group", "expert_group_count"), found));
     }
     let normalise = m.opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?;

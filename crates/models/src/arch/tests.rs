@@ -48,7 +48,9 @@ fn checkpoint(container: Container, meta: Meta, names: &[&str]) -> Checkpoint {
 fn hf(family: &str, lines: &str) -> Result<ModelSpec, ModelError> {
     let usual = "num_hidden_layers = 4\nhidden_size = 64\nnum_attention_heads = 4\n\
         num_key_value_heads = 2\n";
-    let text = format!("model_type = \"{family}\"\n{usual}{lines}");
+    // Latents have keys for every head.
+    let keys = if family.starts_with("deepseek") { "num_key_value_heads = 4\n" } else { "" };
+    let text = format!("model_type = \"{family}\"\n{usual}{keys}{lines}");
     let mut names =
         vec!["model.embed_tokens.weight", "model.layers.0.post_attention_layernorm.weight"];
     // Families whose flag for biases is usually set.
