@@ -73,8 +73,8 @@ async fn numbers<A: Send + 'static>(
         let body = body::read(request, &shared).await?;
         let state = Arc::clone(&shared);
         let job = move || prepare(&state, parse(&state, body)?);
-        let rows::Asked { model, inputs, rest } = shared.workshop.run(job).await?;
-        let found = rows::compute(&shared, &model, inputs).await?;
+        let rows::Asked { model, inputs, seconds, rest } = shared.workshop.run(job).await?;
+        let found = rows::compute(&shared, &model, inputs, &seconds).await?;
         drop(place);
         Ok::<_, ApiError>(write(&shared, rest, found))
     };
