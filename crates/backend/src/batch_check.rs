@@ -57,6 +57,10 @@ impl BatchRules {
             let (p, t) = (batch.positions.len(), batch.tokens.len());
             return bad(format!("{p} positions for {t} tokens"));
         }
+        if !batch.types.is_empty() && batch.types.len() != batch.tokens.len() {
+            let (types, tokens) = (batch.types.len(), batch.tokens.len());
+            return bad(format!("{types} types for {tokens} tokens"));
+        }
         self.check_tokens(batch, previous)?;
         self.check_spans(batch)?;
         self.check_outputs(batch)?;

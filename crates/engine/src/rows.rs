@@ -27,6 +27,13 @@ pub enum RowsRequest {
         /// Tokens.
         tokens: Vec<TokenId>,
     },
+    /// The same of two texts, whose tokens are of different types.
+    Pair {
+        /// Tokens of both.
+        tokens: Vec<TokenId>,
+        /// Where the second begins.
+        second: u32,
+    },
 }
 
 /// One scored token.
@@ -62,7 +69,8 @@ impl RowsRequest {
         match self {
             Self::Scores { tokens, .. }
             | Self::Logits { tokens, .. }
-            | Self::Embedding { tokens } => tokens,
+            | Self::Embedding { tokens }
+            | Self::Pair { tokens, .. } => tokens,
         }
     }
 
@@ -71,6 +79,7 @@ impl RowsRequest {
             Self::Scores { tokens, top } => (tokens, Want::Scores { top }),
             Self::Logits { tokens, from } => (tokens, Want::Logits { from }),
             Self::Embedding { tokens } => (tokens, Want::Hidden),
+            Self::Pair { tokens, second } => (tokens, Want::Pair { second }),
         }
     }
 }

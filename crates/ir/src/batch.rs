@@ -98,6 +98,8 @@ pub struct Batch {
     pub tokens: Vec<TokenSource>,
     /// Rotary (or learned) position of each token. [T]
     pub positions: Vec<u32>,
+    /// Type of each token, 1 in the second of two texts that are compared. Empty: 0 everywhere. [T]
+    pub types: Vec<u32>,
     /// Sequences; spans lie one after another in `tokens`. [S]
     pub spans: Vec<Span>,
     /// Block tables, concatenated.
@@ -124,6 +126,7 @@ impl Batch {
         Self {
             tokens: Vec::with_capacity(limits.step_tokens as usize),
             positions: Vec::with_capacity(limits.step_tokens as usize),
+            types: Vec::with_capacity(limits.step_tokens as usize),
             spans: Vec::with_capacity(limits.sequences as usize),
             tables: Vec::with_capacity(tables),
             outputs: Vec::with_capacity(limits.outputs as usize),
@@ -134,10 +137,16 @@ impl Batch {
         }
     }
 
+    /// The type of the token in a row.
+    pub fn token_type(&self, row: usize) -> u32 {
+        self.types.get(row).copied().unwrap_or(0)
+    }
+
     /// Empties every array and keeps its memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
+        self.types.clear();
         self.spans.clear();
         self.tables.clear();
         self.outputs.clear();

@@ -285,7 +285,7 @@ pub enum PoolKind {
 /// One operation. Rows are tokens unless the shape says otherwise.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
-    /// `out = scale · table[token] (+ positions[p]) (+ token_types[0])`. out [tokens, hidden]
+    /// `out = scale · table[token] (+ positions[p]) (+ token_types[t])`. out [tokens, hidden]
     Embed {
         /// [vocab, hidden]
         table: WeightId,
@@ -293,7 +293,7 @@ pub enum Op {
         scale: f32,
         /// Learned positions. [context, hidden]
         positions: Option<WeightId>,
-        /// Token types; type 0 is added. [types, hidden]
+        /// Token types; those beyond the table are its last. [types, hidden]
         token_types: Option<WeightId>,
         /// Result.
         out: BufferId,

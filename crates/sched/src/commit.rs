@@ -60,7 +60,7 @@ impl Scheduler {
             Want::Tokens { .. } => accept(seq, grant, out, at.output, report),
             Want::Scores { .. } => scored(seq, grant, out, at.output, report),
             Want::Logits { .. } => rows(seq, grant, out, widths.0, at, report),
-            Want::Hidden => rows(seq, grant, out, widths.1, at, report),
+            Want::Hidden | Want::Pair { .. } => rows(seq, grant, out, widths.1, at, report),
         };
         if let Some(index) = taken.invalid {
             return End::Invalid(index);

@@ -19,9 +19,16 @@ impl Scheduler {
             let tokens = &seq.tokens[from as usize..to as usize];
             batch.tokens.extend(tokens.iter().map(|&t| TokenSource::Id(t)));
             batch.positions.extend(from..to);
+            if let Want::Pair { second } = seq.want {
+                batch.types.resize(first as usize, 0);
+                batch.types.extend((from..to).map(|at| u32::from(at >= second)));
+            }
             let tables = self.fill_tables(seq, to, batch);
             batch.spans.push(Span { first, len: grant.tokens, context: from, tables });
             fill_outputs(seq, grant, first, batch);
+        }
+        if !batch.types.is_empty() {
+            batch.types.resize(batch.tokens.len(), 0);
         }
     }
 
@@ -79,7 +86,7 @@ fn fill_outputs(seq: &Sequence, grant: &Grant, first: u32, batch: &mut Batch) {
             let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Logits };
             batch.outputs.extend(rows.map(row));
         }
-        Want::Hidden => {
+        Want::Hidden | Want::Pair { .. } => {
             let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Hidden };
             batch.outputs.extend(rows.map(row));
         }

@@ -31,6 +31,11 @@ pub enum Want {
     },
     /// The hidden (or pooled) row of the last token.
     Hidden,
+    /// The same of two texts, the second of which begins at `second`.
+    Pair {
+        /// Index of its first token.
+        second: u32,
+    },
 }
 
 /// A sequence to compute.
@@ -169,7 +174,7 @@ impl Sequence {
         match self.want {
             Want::Tokens { .. } => self.known - 1,
             Want::Scores { .. } | Want::Logits { .. } => self.delivered,
-            Want::Hidden => self.known - 1,
+            Want::Hidden | Want::Pair { .. } => self.known - 1,
         }
     }
 

@@ -468,6 +468,7 @@ pub(crate) fn assemble(
         prefix: vocab.bos.filter(|_| add_bos).into_iter().collect(),
         suffix: vocab.eos.filter(|_| add_eos).into_iter().collect(),
         between: Vec::new(),
+        typed: false,
         eos_ids,
         strips_lead: defaults.strips_lead,
         completes_chats: true,

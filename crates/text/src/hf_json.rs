@@ -78,6 +78,7 @@ pub(crate) fn from_value(
         prefix,
         suffix,
         between: between(file.get("post_processor")),
+        typed: typed(file.get("post_processor")),
         eos_ids,
         strips_lead: spelling.strips_lead,
         completes_chats: false,
@@ -265,6 +266,21 @@ fn between(processor: Option<&Json>) -> Vec<u32> {
             inner.strip_prefix(ends.as_slice()).unwrap_or_default().to_vec()
         }
         _ => Vec::new(),
+    }
+}
+
+/// Whether the second text of a pair has a token type of its own.
+fn typed(processor: Option<&Json>) -> bool {
+    let Some(processor) = processor else { return false };
+    let list = |key: &str| processor.get(key).and_then(Json::as_array).into_iter().flatten();
+    match processor.get("type").and_then(Json::as_str).unwrap_or_default() {
+        "Sequence" => list("processors").any(|step| typed(Some(step))),
+        "BertProcessing" => true,
+        "TemplateProcessing" => list("pair").any(|step| {
+            let text = step.get("Sequence").filter(|s| s.get("id").is_some_and(|id| id == "B"));
+            text.and_then(|text| text.get("type_id")?.as_u64()).is_some_and(|kind| kind > 0)
+        }),
+        _ => false,
     }
 }
 

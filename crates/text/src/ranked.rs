@@ -195,6 +195,7 @@ impl Ranked {
             prefix: bos.filter(|_| config.add_bos == Some(true)).into_iter().collect(),
             suffix: eos.filter(|_| config.add_eos == Some(true)).into_iter().collect(),
             between: Vec::new(),
+            typed: false,
             eos_ids,
             strips_lead: false,
             completes_chats: false,

@@ -133,7 +133,8 @@ fn unigram_vocabularies_encode_as_the_original() {
     let framed = tokenizer.encode_prompt("fox", Special::Plain).expect("encodes");
     let bare = tokenizer.encode("fox", Special::Plain).expect("encodes");
     assert_eq!(framed, [&[1], bare.as_slice(), &[2]].concat());
-    let pair = tokenizer.encode_pair("fox", "fox").expect("encodes");
+    let (pair, second) = tokenizer.encode_pair("fox", "fox").expect("encodes");
+    assert_eq!(second, None);
     assert_eq!(pair, [&[1], bare.as_slice(), &[2, 2], bare.as_slice(), &[2]].concat());
 }
 

@@ -110,7 +110,7 @@ pub fn rows(scene: &Scene, request: &RowsRequest) -> Option<RowsAnswer> {
                 answer.numbers.extend_from_slice(&model.row);
             }
         }
-        RowsRequest::Embedding { .. } => {
+        RowsRequest::Embedding { .. } | RowsRequest::Pair { .. } => {
             let last = tokens.len() - 1;
             if scene.nan.contains(&tokens[last]) {
                 return None;

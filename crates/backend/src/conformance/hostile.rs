@@ -67,6 +67,7 @@ fn spoil(batch: &mut Batch, bits: u64) {
             batch.copies.push(copy);
         }
         11 => batch.copies.push(BlockCopy { group: value, src: BlockId(0), dst: BlockId(value) }),
+        12 if bits >> 63 == 1 => batch.types.resize(at % 200, value),
         12 => batch.tokens.truncate(at % (batch.tokens.len() + 1)),
         13 => batch.spans.truncate(at % (batch.spans.len() + 1)),
         14 => batch.tables.truncate(at % (batch.tables.len() + 1)),

@@ -68,6 +68,9 @@ pub(super) fn steps(program: &Program, limits: &Limits, block: u32) -> Vec<Batch
                 let id = splitmix(u64::from(position) << 8 | sequence as u64) % u64::from(IDS);
                 batch.tokens.push(TokenSource::Id(id as u32));
                 batch.positions.push(position);
+                if s == 1 {
+                    batch.types.push(position % 3); // of which there are two
+                }
                 let row = first + i;
                 batch.outputs.push(OutputRow { row, kind: OutputKind::Hidden });
             }

@@ -5,7 +5,7 @@ use tokenmill_ir::{Act, Batch, Expr, GateAct, GateOrder, NormKind, PoolKind, Una
 use super::exec::Rows;
 use super::matrix::Matrix;
 
-/// `scale · table[token] (+ positions[p]) (+ token_types[0])`.
+/// `scale · table[token] (+ positions[p]) (+ token_types[t])`.
 pub(super) fn embed(
     table: &Matrix,
     scale: f32,
@@ -15,11 +15,12 @@ pub(super) fn embed(
     batch: &Batch,
 ) -> Vec<f32> {
     let mut out = Vec::with_capacity(tokens.len() * table.cols);
-    for (&token, &position) in tokens.iter().zip(&batch.positions) {
+    for (r, (&token, &position)) in tokens.iter().zip(&batch.positions).enumerate() {
         for (c, &x) in table.row(token as usize).iter().enumerate() {
             let mut y = x * scale;
             y += positions.map_or(0.0, |p| p.row(position as usize)[c]);
-            y += token_types.map_or(0.0, |t| t.row(0)[c]);
+            let kind = batch.token_type(r) as usize;
+            y += token_types.map_or(0.0, |t| t.row(kind.min(t.rows - 1))[c]);
             out.push(y);
         }
     }

@@ -9,7 +9,7 @@ use crate::math::{inverse_sqrt, sum};
 use crate::plan::Cols;
 use crate::weight::Weight;
 
-/// `scale · table[token] (+ positions[p]) (+ token_types[0])`.
+/// `scale · table[token] (+ positions[p]) (+ token_types[t])`.
 #[derive(Debug)]
 pub(crate) struct Embed {
     pub table: Arc<Weight>,
@@ -27,7 +27,9 @@ impl Kernel for Embed {
             self.table.row(job.step.ids[r] as usize, out);
             out.iter_mut().for_each(|x| *x *= self.scale);
             let position = job.step.batch.positions[r] as usize;
-            for (table, row) in [(&self.positions, position), (&self.token_types, 0)] {
+            let last = self.token_types.as_ref().map_or(0, |t| t.rows.saturating_sub(1));
+            let kind = (job.step.batch.token_type(r) as usize).min(last);
+            for (table, row) in [(&self.positions, position), (&self.token_types, kind)] {
                 let Some(table) = table else { continue };
                 let extra = &mut scratch.row[..out.len()];
                 table.row(row, extra);

@@ -58,7 +58,7 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiEr
     let inputs = inputs.map_err(|e| ApiError::bad("input", e.to_string()))?;
     check(&model, &inputs, "input")?;
     let form = Form { model: served.name().to_owned(), dimensions, base64, warnings };
-    Ok(Asked { model, inputs, rest: form })
+    Ok(Asked { model, inputs, seconds: Vec::new(), rest: form })
 }
 
 #[derive(Serialize)]

@@ -75,14 +75,14 @@ async fn numbers<A: Send + 'static>(
         let body = body::read(request, &shared).await?;
         let state = Arc::clone(&shared);
         let job = move || prepare(&state, parse(&state, body)?);
-        let rows::Asked { model, inputs, rest } = shared.workshop.run(job).await?;
+        let rows::Asked { model, inputs, seconds, rest } = shared.workshop.run(job).await?;
         if let Some(visit) = &visit {
             let tokens = inputs.iter().map(Vec::len).sum::<usize>();
             let mut told = visit.told();
             told.model = Some(model.served.name().to_owned());
             told.prompt_tokens = Some(u32::try_from(tokens).unwrap_or(u32::MAX));
         }
-        let found = rows::compute(&shared, &model, inputs).await?;
+        let found = rows::compute(&shared, &model, inputs, &seconds).await?;
         drop(place);
         Ok::<_, ApiError>(write(&shared, rest, found))
     };

@@ -5,7 +5,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokenmill_engine::RowsAnswer;
-use tokenmill_text::Special;
+use tokenmill_text::{Special, TokenizerError};
 
 use super::embedding::Usage;
 use super::parameters::IGNORED;
@@ -52,18 +52,19 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiEr
     }
     let scores = served.engine.width() == 1;
     let tokenizer = &served.tokenizer;
-    let plain = |text: &String| tokenizer.encode_prompt(text, Special::Plain);
-    let inputs: Result<Vec<_>, _> = match scores {
+    let plain = |text: &String| Ok((tokenizer.encode_prompt(text, Special::Plain)?, None));
+    let encoded: Result<Vec<_>, TokenizerError> = match scores {
         true => documents.iter().map(|d| tokenizer.encode_pair(&query, d)).collect(),
         false => std::iter::once(&query).chain(&documents).map(plain).collect(),
     };
-    let inputs = inputs.map_err(|e| ApiError::bad("documents", e.to_string()))?;
+    let encoded = encoded.map_err(|e| ApiError::bad("documents", e.to_string()))?;
+    let (inputs, seconds): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
     let of_documents = if scores { &inputs[..] } else { &inputs[1..] };
     check(&model, of_documents, "documents")?;
     check(&model, &inputs[..1], "query")?;
     let model_name = served.name().to_owned();
     let form = Form { model: model_name, scores, documents, top, with_documents, warnings };
-    Ok(Asked { model, inputs, rest: form })
+    Ok(Asked { model, inputs, seconds, rest: form })
 }
 
 /// Strings, or objects with a `text`.

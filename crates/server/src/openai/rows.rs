@@ -19,6 +19,8 @@ pub struct Asked<A> {
     pub model: Model,
     /// Tokens of each text.
     pub inputs: Vec<Vec<TokenId>>,
+    /// Where the second text of each begins, if its tokens are of another type; empty: of none.
+    pub seconds: Vec<Option<u32>>,
     /// What the answer needs.
     pub rest: A,
 }
@@ -58,14 +60,16 @@ pub async fn compute(
     shared: &Shared,
     model: &Model,
     inputs: Vec<Vec<TokenId>>,
+    seconds: &[Option<u32>],
 ) -> Result<Vec<RowsAnswer>, ApiError> {
     let mut phase = shared.phases();
     let mut open: VecDeque<Open> = VecDeque::new();
     let mut answers = Vec::with_capacity(inputs.len());
-    for tokens in inputs {
+    for (i, tokens) in inputs.into_iter().enumerate() {
+        let second = seconds.get(i).copied().flatten();
         loop {
             let full = match open.len() < AT_ONCE {
-                true => match submit(model, tokens.clone()) {
+                true => match submit(model, tokens.clone(), second) {
                     Ok(one) => {
                         open.push_back(one);
                         break;
@@ -90,12 +94,15 @@ pub async fn compute(
     Ok(answers)
 }
 
-fn submit(model: &Model, tokens: Vec<TokenId>) -> Result<Open, Refusal> {
+fn submit(model: &Model, tokens: Vec<TokenId>, second: Option<u32>) -> Result<Open, Refusal> {
     let (sender, answer) = oneshot::channel();
     let sink = Box::new(move |rows| {
         let _ = sender.send(rows); // nobody waits for a cancelled one
     });
-    let request = RowsRequest::Embedding { tokens };
+    let request = match second {
+        Some(second) => RowsRequest::Pair { tokens, second },
+        None => RowsRequest::Embedding { tokens },
+    };
     let _cancel = model.served.engine.submit_rows(request, sink)?;
     Ok(Open { answer, _cancel })
 }
