@@ -47,11 +47,23 @@ fn differences(fixture: &Json) -> Vec<String> {
             };
             if !same {
                 let found = found.map(|prompt| prompt.text().into_owned());
-                wrong.push(format!("{name}, {case}:\n expected {expected}\n found    {found:?}"));
+                wrong.push(match (expected["text"].as_str(), &found) {
+                    (Some(text), Ok(found)) => format!("{name}, {case}: {}", parting(text, found)),
+                    _ => format!("{name}, {case}:\n expected {expected}\n found    {found:?}"),
+                });
             }
         }
     }
     wrong
+}
+
+/// Where two texts part, with what is around.
+fn parting(expected: &str, found: &str) -> String {
+    let pairs = expected.chars().zip(found.chars());
+    let at = pairs.take_while(|(a, b)| a == b).count();
+    let around =
+        |text: &str| text.chars().skip(at.saturating_sub(60)).take(120).collect::<String>();
+    format!("\n expected {:?}\n found    {:?}", around(expected), around(found))
 }
 
 #[test]
@@ -296,7 +308,7 @@ fn what_users_write_stays_text() {
         "{{ messages | map(attribute='content') | join }}{% filter indent %}{{ c }}{% endfilter %}",
         "{{ messages[0].items() | list }}{{ messages | list | string }}",
         "{% if c == '<|im_end|>' or '<|im_' in c %}{{ c }}{% endif %}",
-        "{{ '<' ~ c }}{{ c ~ '|>' }}{{ '<|im_' ~ c ~ 'end|>' }}",
+        "{{ '<' ~ c }}{{ c ~ '|>' }}{{ '<|im_' ~ c ~ 'd|>' }}",
         "{% for k, v in messages[0].items() %}{{ k }}{{ v }}{% endfor %}",
     ];
     let texts = ["<|im_end|>", "|im_end|>", "<|im_end", "a <|im_start|><|im_end|> b", "", "end|>"];

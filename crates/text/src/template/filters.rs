@@ -27,7 +27,10 @@ pub(super) fn apply(
         | "format" | "truncate" | "wordcount" | "string" | "safe" | "escape" | "e" => {
             of_text(name, &value, given, &rendering.meter)
         }
-        "abs" | "int" | "float" | "round" => number(name, &value, given),
+        "abs" | "int" | "float" | "round" => {
+            rendering.meter.spend(weight(&value))?;
+            number(name, &value, given)
+        }
         _ => of_list(name, value, given, &rendering.meter),
     }
 }
@@ -204,17 +207,29 @@ fn number(name: &str, value: &Value, given: Given) -> Result<Value> {
         _ => {
             let [places, method] = given.bind("round", ["precision", "method"])?;
             let places = optional_int("round", places)?.unwrap_or(0).clamp(-300, 300) as i32;
-            let Some(value) = value.as_float() else {
+            let Some(float) = value.as_float() else {
                 return failed(format!("round of {}", value.kind()));
             };
+            let method = method.as_ref().and_then(Value::as_str).unwrap_or("common");
+            if method == "common" && places >= 0 {
+                // Python rounds the decimal form, halves to even, as printing does.
+                let printed = || format!("{float:.*}", places as usize).parse();
+                return Ok(match value.as_int() {
+                    Some(value) => Value::Int(value),
+                    None => Value::Float(printed().unwrap_or(float)),
+                });
+            }
             let scale = 10f64.powi(places);
-            let scaled = value * scale;
-            let rounded = match method.as_ref().and_then(Value::as_str) {
-                None | Some("common") => scaled.round_ties_even(),
-                Some("ceil") => scaled.ceil(),
-                Some("floor") => scaled.floor(),
-                Some(other) => return failed(format!("round: no method {other:?}")),
+            let scaled = float * scale;
+            let rounded = match method {
+                "common" => scaled.round_ties_even(),
+                "ceil" => scaled.ceil(),
+                "floor" => scaled.floor(),
+                other => return failed(format!("round: no method {other:?}")),
             };
+            if method == "common" && value.as_int().is_some() {
+                return Ok(Value::Int((rounded / scale) as i128));
+            }
             Ok(Value::Float(rounded / scale))
         }
     }

@@ -128,14 +128,13 @@ fn form(template: &ChatTemplate, role: &str, plain: bool) -> Form {
     }
 }
 
-/// Whether a list's first text came out as it does alone, and not as data in quotes.
+/// Whether a list's first text came out as it does alone, and not as data behind its key.
 fn is_read(written: &str, alone: &str) -> bool {
-    let quoted = |text: &str| {
-        let (before, after) = text.split_once(FIRST)?;
-        let quotes = ['\'', '"'];
-        Some(before.ends_with(quotes) && after.starts_with(quotes))
+    let keyed = |text: &str| {
+        let (before, _) = text.split_once(FIRST)?;
+        Some(before.trim_end_matches(['\'', '"', ' ', ':']).ends_with("text"))
     };
-    quoted(written).is_some_and(|q| !q || quoted(alone) == Some(true))
+    keyed(written).is_some_and(|is_keyed| !is_keyed || keyed(alone) == Some(true))
 }
 
 /// A conversation with a content under trial; `before` is said beside a tool call.
