@@ -34,6 +34,7 @@ pub fn lint(name: &str, json: bool) -> Result<(), Failure> {
 fn line(finding: &Finding, json: bool) -> String {
     let severity = match finding.severity {
         Severity::Error => "error",
+        Severity::Warning => "warning",
         Severity::Note => "note",
     };
     let Finding { code, message, .. } = finding;

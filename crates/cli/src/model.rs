@@ -169,5 +169,9 @@ pub fn start_with(
         None => None,
     };
     let started = model.start_with(serve, disk.as_ref());
-    started.map_err(|e| Failure::new(format!("cannot start {name}"), e))
+    let served = started.map_err(|e| Failure::new(format!("cannot start {name}"), e))?;
+    for warning in tokenmill_text::warnings(served.tokenizer.as_deref(), served.template.as_ref()) {
+        eprintln!("warning: {warning}");
+    }
+    Ok(served)
 }

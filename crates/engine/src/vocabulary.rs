@@ -93,11 +93,32 @@ fn from_gguf(meta: &Meta) -> Result<Option<Vocabulary>, VocabularyError> {
         charsmap: collect(charsmap, &key("precompiled_charsmap"), "a list of bytes", |v| {
             v.as_u32().map(|byte| byte as u8)
         })?,
+        escape_whitespaces: meta.opt_bool(&key("escape_whitespaces"))?,
+        whitespace_as_suffix: meta.opt_bool(&key("treat_whitespace_as_suffix"))?,
+        keys: meta
+            .iter()
+            .map(|(key, _)| key)
+            .filter_map(|k| k.strip_prefix("tokenizer."))
+            .map(str::to_owned)
+            .collect(),
     };
     let tokenizer = Tokenizer::from_gguf(vocab)?;
-    let source = meta.opt_str("tokenizer.chat_template")?;
-    let template = template(source, tokenizer.template_tokens());
+    let template = template(&gguf_templates(meta)?, tokenizer.template_tokens());
     Ok(Some(Vocabulary { tokenizer, template }))
+}
+
+/// Chat templates of a GGUF file by name; the one that has none is the default.
+fn gguf_templates(meta: &Meta) -> Result<Vec<(String, String)>, MetaError> {
+    const KEY: &str = "tokenizer.chat_template";
+    let mut templates = Vec::new();
+    let named = meta.iter().filter_map(|(key, _)| key.strip_prefix(KEY)?.strip_prefix('.'));
+    let keys = std::iter::once(("default", KEY.to_owned()));
+    for (name, key) in keys.chain(named.map(|name| (name, format!("{KEY}.{name}")))) {
+        if let Some(source) = meta.opt_str(&key)? {
+            templates.push((name.to_owned(), source.to_owned()));
+        }
+    }
+    Ok(templates)
 }
 
 fn collect<T>(
@@ -126,7 +147,15 @@ fn from_folder(model: &OpenModel) -> Result<Option<Vocabulary>, VocabularyError>
         Some(path) => json(path)?,
         None => Json::Null,
     };
-    let config = HfTokenizerConfig::from_json(&settings);
+    let mut config = HfTokenizerConfig::from_json(&settings);
+    if let Some(path) = &model.sidecars.special_tokens_map {
+        config.add_special_tokens_map(&json(path)?);
+    }
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let added = folder.join("added_tokens.json");
+    if added.is_file() {
+        config.add_added_tokens(&json(&added)?);
+    }
     let file = read(path)?;
     let mut tokenizer = match path.file_name().and_then(|name| name.to_str()) {
         Some("tekken.json") => Tokenizer::from_tekken(&file)?,
@@ -134,15 +163,41 @@ fn from_folder(model: &OpenModel) -> Result<Option<Vocabulary>, VocabularyError>
         _ => Tokenizer::from_json(&file, &config)?,
     };
     tokenizer.extend_eos_ids(&eos_ids(&model.checkpoint.meta));
-    let source = match &model.sidecars.chat_template {
+    let mut templates = Vec::new();
+    match &model.sidecars.chat_template {
         Some(path) if path.extension().is_some_and(|e| e == "json") => {
-            json(path)?.get("chat_template").and_then(Json::as_str).map(str::to_owned)
+            templates = HfTokenizerConfig::from_json(&json(path)?).chat_templates;
         }
-        Some(path) => Some(String::from_utf8_lossy(&read(path)?).into_owned()),
-        None => config.chat_template,
-    };
-    let template = template(source.as_deref(), tokenizer.template_tokens());
+        Some(path) => templates.push(("default".to_owned(), text(path)?)),
+        None => {}
+    }
+    templates.extend(further_templates(&folder.join("additional_chat_templates"))?);
+    // Templates in files of their own take the place of those in tokenizer_config.json.
+    let templates = if templates.is_empty() { &config.chat_templates } else { &templates };
+    let template = template(templates, tokenizer.template_tokens());
     Ok(Some(Vocabulary { tokenizer, template }))
+}
+
+/// Most templates beside the default one.
+const MAX_TEMPLATES: usize = 64;
+
+/// The templates of a folder, named as their files.
+fn further_templates(folder: &Path) -> Result<Vec<(String, String)>, VocabularyError> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut paths: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|e| e == "jinja")).collect();
+    paths.sort_unstable();
+    paths.truncate(MAX_TEMPLATES);
+    let named = |path: &std::path::PathBuf| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, text(path)?))
+    };
+    paths.iter().map(named).collect()
+}
+
+fn text(path: &Path) -> Result<String, VocabularyError> {
+    Ok(String::from_utf8_lossy(&read(path)?).into_owned())
 }
 
 /// End tokens of config.json and generation_config.json: a number or a list.
@@ -172,9 +227,12 @@ fn shown(path: &Path) -> String {
 }
 
 /// The model's own template, or the one its vocabulary tells.
-fn template(source: Option<&str>, tokens: TemplateTokens) -> Result<ChatTemplate, TemplateError> {
-    match source {
-        Some(source) => ChatTemplate::new(source, tokens),
-        None => ChatTemplate::fallback(tokens),
+fn template(
+    named: &[(String, String)],
+    tokens: TemplateTokens,
+) -> Result<ChatTemplate, TemplateError> {
+    match named {
+        [] => ChatTemplate::fallback(tokens),
+        named => ChatTemplate::named(named, tokens),
     }
 }

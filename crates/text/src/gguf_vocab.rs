@@ -5,7 +5,9 @@ use serde_json::json;
 
 use crate::bpe::{ByteBpe, CharBpe, CharRule, FastMap, MergeTable, SPACE_MARK};
 use crate::byte_level::ByteDecoder;
-use crate::hf_json::{self, HfTokenizerConfig};
+use crate::hf_config::HfTokenizerConfig;
+use crate::hf_json;
+use crate::lint::{Finding, Severity};
 use crate::pretokenize::{self, PreTokenizer};
 use crate::specials::{SpecialSet, SpecialToken};
 use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
@@ -50,6 +52,71 @@ pub struct GgufVocab {
     pub remove_extra_whitespaces: Option<bool>,
     /// `precompiled_charsmap`: SentencePiece's normalisation, compiled.
     pub charsmap: Vec<u8>,
+    /// `escape_whitespaces`.
+    pub escape_whitespaces: Option<bool>,
+    /// `treat_whitespace_as_suffix`.
+    pub whitespace_as_suffix: Option<bool>,
+    /// Every key of the file that starts with `tokenizer.`, without that.
+    pub keys: Vec<String>,
+}
+
+/// Keys that are read, or change nothing here: ids that only other uses need (infilling, masks),
+/// and copies of what other keys say.
+const KNOWN_KEYS: &[&str] = &[
+    "chat_template",
+    "chat_templates",
+    "huggingface.json",
+    "ggml.model",
+    "ggml.pre",
+    "ggml.tokens",
+    "ggml.scores",
+    "ggml.token_type",
+    "ggml.token_type_count",
+    "ggml.merges",
+    "ggml.added_tokens",
+    "ggml.add_bos_token",
+    "ggml.add_eos_token",
+    "ggml.add_sep_token",
+    "ggml.add_space_prefix",
+    "ggml.remove_extra_whitespaces",
+    "ggml.precompiled_charsmap",
+    "ggml.escape_whitespaces",
+    "ggml.treat_whitespace_as_suffix",
+];
+
+/// What of the metadata is guessed or not followed.
+fn findings(vocab: &GgufVocab) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut add = |severity, code, message: String| {
+        found.push(Finding { severity, code, message });
+    };
+    let cuts_words = vocab.model == "gpt2";
+    if cuts_words && vocab.pre.as_deref().is_none_or(str::is_empty) {
+        let message = "the file does not say how its tokenizer cuts words (tokenizer.ggml.pre is \
+                       missing): the default rules are a guess, and answers may be worse; convert \
+                       the model anew with a current converter";
+        add(Severity::Warning, "guessed_pre_tokenizer", message.to_owned());
+    }
+    let odd = [
+        ("escape_whitespaces", vocab.escape_whitespaces == Some(false)),
+        ("treat_whitespace_as_suffix", vocab.whitespace_as_suffix == Some(true)),
+    ];
+    for (key, _) in odd.iter().filter(|(_, is_odd)| *is_odd) {
+        let message = format!("tokenizer.ggml.{key} is not followed: words are cut as usual");
+        add(Severity::Warning, "unfollowed_tokenizer_key", message);
+    }
+    let known = |key: &str| {
+        KNOWN_KEYS.contains(&key)
+            || key.starts_with("ggml.") && key.ends_with("_token_id")
+            || key.starts_with("chat_template.")
+    };
+    let unknown = vocab.keys.iter().filter(|key| !known(key));
+    let unknown: Vec<String> = unknown.map(|key| format!("tokenizer.{key}")).collect();
+    if !unknown.is_empty() {
+        let message = format!("the file has keys without a use: {}", unknown.join(", "));
+        add(Severity::Note, "unknown_tokenizer_keys", message);
+    }
+    found
 }
 
 /// The codes of `tokenizer.ggml.token_type`.
@@ -150,7 +217,7 @@ fn token_types(vocab: &GgufVocab) -> Result<Vec<TokenType>, TokenizerError> {
 
 /// `gpt2`: byte-level BPE with listed merges.
 fn byte_level(vocab: GgufVocab, types: Vec<TokenType>) -> Result<Tokenizer, TokenizerError> {
-    let kind = vocab.pre.as_deref().unwrap_or("default");
+    let kind = vocab.pre.as_deref().filter(|pre| !pre.is_empty()).unwrap_or("default");
     // These name a byte-level model, but spell their vocabulary as SentencePiece does.
     if matches!(kind, "gemma4" | "sarvam-moe" | "granite-embed-multi-311m") {
         return listed_chars(vocab, types);
@@ -292,7 +359,7 @@ fn wordpiece(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokeni
         add_eos: Some(sep.is_some() && vocab.add_eos.unwrap_or(true)),
         bos,
         eos: sep,
-        chat_template: None,
+        ..HfTokenizerConfig::default()
     };
     hf_json::from_value(&file, &config)
 }
@@ -338,7 +405,7 @@ fn unigram(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokenize
         eos: name(vocab.eos),
         add_bos: Some(vocab.add_bos.unwrap_or(false)),
         add_eos: Some(vocab.add_eos.unwrap_or(true)),
-        chat_template: None,
+        ..HfTokenizerConfig::default()
     };
     let mut file = json!({
         "added_tokens": added,
@@ -403,6 +470,9 @@ pub(crate) fn assemble(
         between: Vec::new(),
         eos_ids,
         strips_lead: defaults.strips_lead,
+        completes_chats: true,
+        named: Vec::new(),
+        findings: findings(vocab),
     }))
 }
 

@@ -46,7 +46,8 @@ fn is_plain_bpe(model: &Json) -> bool {
         None | Some(Json::Null | Json::Bool(false)) => true,
         Some(value) => value == "" || value == 0.0,
     };
-    let options = ["dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"];
+    // Dropout belongs to training: texts are cut without it.
+    let options = ["continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"];
     is_bpe && options.into_iter().all(unset)
 }
 

@@ -4,61 +4,23 @@
 //! is bounded for every input. Everything else (WordPiece, Unigram, Metaspace) runs in the
 //! `tokenizers` library.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value as Json;
 
-use crate::bpe::SPACE_MARK;
 use crate::byte_level::ByteDecoder;
-use crate::gguf_vocab::byte_of;
 use crate::hf_bytes;
+use crate::hf_config::{Added, HfTokenizerConfig};
+use crate::lint::{Finding, Severity};
 use crate::specials::{SpecialSet, SpecialToken};
+use crate::spelling::Spelling;
 use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
 use crate::turn_ends;
 
 /// Highest token id a file may use.
 const MAX_ID: u64 = 1 << 22;
-
-/// What `tokenizer_config.json` adds to `tokenizer.json`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HfTokenizerConfig {
-    /// `bos_token`.
-    pub bos: Option<String>,
-    /// `eos_token`.
-    pub eos: Option<String>,
-    /// `add_bos_token`.
-    pub add_bos: Option<bool>,
-    /// `add_eos_token`.
-    pub add_eos: Option<bool>,
-    /// `chat_template`; of several named ones, `default`.
-    pub chat_template: Option<String>,
-}
-
-impl HfTokenizerConfig {
-    /// Takes the fields out of the parsed file. What is absent or of another type stays unset.
-    pub fn from_json(config: &Json) -> HfTokenizerConfig {
-        // A token is its text, or an object with the text as `content`.
-        let token = |key: &str| {
-            let value = config.get(key)?;
-            Some(value.as_str().or_else(|| value.get("content")?.as_str())?.to_owned())
-        };
-        let flag = |key: &str| config.get(key).and_then(Json::as_bool);
-        let template = config.get("chat_template").and_then(|value| match value {
-            Json::Array(named) => {
-                let is_default = |t: &&Json| t.get("name").is_some_and(|name| name == "default");
-                named.iter().find(is_default)?.get("template")?.as_str()
-            }
-            other => other.as_str(),
-        });
-        HfTokenizerConfig {
-            bos: token("bos_token"),
-            eos: token("eos_token"),
-            add_bos: flag("add_bos_token"),
-            add_eos: flag("add_eos_token"),
-            chat_template: template.map(str::to_owned),
-        }
-    }
-}
 
 impl Tokenizer {
     /// Builds the tokenizer a `tokenizer.json` describes.
@@ -76,8 +38,11 @@ pub(crate) fn from_value(
     file: &Json,
     config: &HfTokenizerConfig,
 ) -> Result<Tokenizer, TokenizerError> {
-    let added = added_tokens(file)?;
+    let mut added = added_tokens(file)?;
     let pieces = pieces(file)?;
+    let mut file = Cow::Borrowed(file);
+    complete(&mut file, &mut added, &pieces, config)?;
+    let file = &*file;
     let (core, user_defined) = match hf_bytes::recognise(file, &pieces)? {
         Some(core) => {
             let user_defined = added.iter().filter(|token| !token.special);
@@ -102,10 +67,10 @@ pub(crate) fn from_value(
     let mut eos_ids: Vec<u32> = eos.into_iter().collect();
     eos_ids.extend(turn_ends::among(control.iter().map(|t| (t.id, t.text.as_str()))));
 
-    let spelling = Spelling::of(file);
+    let spelling = Spelling::of(file, &pieces);
     Ok(Tokenizer::from_parts(Parts {
         core,
-        table: spelling.table(&pieces, &added),
+        table: table(&spelling, &pieces, &added),
         control: SpecialSet::new(control).ok_or(TokenizerError::TooManySpecials)?,
         user_defined: SpecialSet::new(user_defined).ok_or(TokenizerError::TooManySpecials)?,
         bos,
@@ -115,7 +80,95 @@ pub(crate) fn from_value(
         between: between(file.get("post_processor")),
         eos_ids,
         strips_lead: spelling.strips_lead,
+        completes_chats: false,
+        named: config.named.clone(),
+        findings: findings(file, config),
     }))
+}
+
+/// What of the files is not followed, and why.
+fn findings(file: &Json, config: &HfTokenizerConfig) -> Vec<Finding> {
+    let mut found = config.findings.clone();
+    let dropout = file.get("model").and_then(|model| model.get("dropout")?.as_f64());
+    if let Some(dropout) = dropout.filter(|dropout| *dropout > 0.0) {
+        let message = format!(
+            "tokenizer.json asks for BPE dropout ({dropout}), which cuts a text differently every \
+             time: a device of training, left out here"
+        );
+        found.push(Finding { severity: Severity::Note, code: "bpe_dropout", message });
+    }
+    found
+}
+
+/// Adds the tokens that the files beside tokenizer.json name, as the hubs' library does: those
+/// listed with ids, and those with a part to play that the vocabulary has.
+fn complete(
+    file: &mut Cow<'_, Json>,
+    added: &mut Vec<AddedToken>,
+    pieces: &Pieces,
+    config: &HfTokenizerConfig,
+) -> Result<(), TokenizerError> {
+    let known: HashSet<&str> = added.iter().map(|token| token.matched.text.as_str()).collect();
+    let new = |text: &str| !text.is_empty() && !known.contains(text);
+    let listed = config.added.iter().filter(|token| new(&token.matched.text));
+    let mut more: Vec<Added> = listed.cloned().collect();
+    for text in config.special_texts().filter(|text| new(text)) {
+        if more.iter().all(|token| token.matched.text != text) {
+            let matched = SpecialToken { text: text.to_owned(), ..SpecialToken::default() };
+            more.push(Added { matched, id: None, special: true });
+        }
+    }
+    let mut entries = Vec::new();
+    for token in more {
+        let text = &token.matched.text;
+        let piece = pieces.iter().find(|(piece, _)| piece == text).map(|(_, id)| *id);
+        // One without an id would be a new token, of which the model knows nothing.
+        let Some(id) = piece.or(token.id) else { continue };
+        let taken = |other: &AddedToken| other.matched.id == id;
+        if piece.is_none() && (pieces.iter().any(|(_, p)| *p == id) || added.iter().any(taken)) {
+            let reason = format!("the token {text:?} has id {id}, which another one has");
+            return Err(TokenizerError::File { file: "added tokens", reason });
+        }
+        entries.push(serde_json::json!({
+            "id": id, "content": text, "special": token.special, "normalized": false,
+            "single_word": token.matched.single_word, "lstrip": token.matched.strips_left,
+            "rstrip": token.matched.strips_right,
+        }));
+        let matched = SpecialToken { id, ..token.matched };
+        added.push(AddedToken { matched, special: token.special });
+    }
+    if entries.is_empty() {
+        return Ok(());
+    }
+    // The library reads them from the file.
+    if let Some(file) = file.to_mut().as_object_mut() {
+        let list = file.entry("added_tokens").or_insert_with(|| Json::Array(Vec::new()));
+        if let Json::Array(list) = list {
+            list.extend(entries);
+        } else {
+            *list = Json::Array(entries);
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of every id; added tokens stand for their text.
+fn table(spelling: &Spelling, pieces: &Pieces, added: &[AddedToken]) -> TokenTable {
+    let ids = pieces.iter().map(|(_, id)| *id).chain(added.iter().map(|t| t.matched.id));
+    let size = ids.max().map_or(0, |last| last as usize + 1);
+    let mut slots: Vec<Option<(Vec<u8>, bool)>> = vec![None; size];
+    let decoder = ByteDecoder::new();
+    for (text, id) in pieces {
+        if let Some(slot) = slots.get_mut(*id as usize) {
+            *slot = Some((spelling.bytes(text, &decoder), false));
+        }
+    }
+    for token in added {
+        if let Some(slot) = slots.get_mut(token.matched.id as usize) {
+            *slot = Some((token.matched.text.as_bytes().to_vec(), token.special));
+        }
+    }
+    TokenTable::from_slots(&slots)
 }
 
 pub(crate) fn bad(reason: impl Into<String>) -> TokenizerError {
@@ -262,103 +315,6 @@ fn reconcile(frame: &mut Vec<u32>, token: Option<u32>, wanted: Option<bool>) {
     }
 }
 
-/// How the pieces of a vocabulary spell text, told from the file's decoder.
-struct Spelling {
-    kind: SpellingKind,
-    /// Pieces `<0x0A>` stand for bytes.
-    byte_pieces: bool,
-    strips_lead: bool,
-}
-
-enum SpellingKind {
-    ByteLevel,
-    /// A space is `▁`.
-    SpaceMark,
-    /// A piece that starts with this text continues a word; the others start one.
-    Continuation(String),
-    /// A piece that ends with this text ends a word.
-    WordEnd(String),
-}
-
-impl Spelling {
-    fn of(file: &Json) -> Spelling {
-        let mut steps = Vec::new();
-        let mut todo: Vec<&Json> = file.get("decoder").into_iter().collect();
-        while let Some(step) = todo.pop() {
-            steps.push(step);
-            todo.extend(step.get("decoders").and_then(Json::as_array).into_iter().flatten());
-        }
-        let step = |kind: &str| {
-            steps.iter().find(|step| step.get("type").is_some_and(|found| found == kind))
-        };
-        let text = |step: &Json, key: &str, default: &str| {
-            step.get(key).and_then(Json::as_str).unwrap_or(default).to_owned()
-        };
-        let kind = if step("ByteLevel").is_some() {
-            SpellingKind::ByteLevel
-        } else if let Some(step) = step("WordPiece") {
-            SpellingKind::Continuation(text(step, "prefix", "##"))
-        } else if let Some(step) = step("BPEDecoder") {
-            SpellingKind::WordEnd(text(step, "suffix", "</w>"))
-        } else {
-            SpellingKind::SpaceMark
-        };
-        let strip = step("Strip").and_then(|step| step.get("start")?.as_u64());
-        let metaspace = step("Metaspace").is_some_and(|step| {
-            let never = step.get("prepend_scheme").is_some_and(|scheme| scheme == "never");
-            let off = step.get("add_prefix_space").is_some_and(|on| on == false);
-            !never && !off
-        });
-        Spelling {
-            byte_pieces: step("ByteFallback").is_some(),
-            strips_lead: strip.is_some_and(|count| count > 0)
-                || metaspace
-                || matches!(kind, SpellingKind::Continuation(_)),
-            kind,
-        }
-    }
-
-    /// Bytes of every id; added tokens stand for their text.
-    fn table(&self, pieces: &Pieces, added: &[AddedToken]) -> TokenTable {
-        let ids = pieces.iter().map(|(_, id)| *id).chain(added.iter().map(|t| t.matched.id));
-        let size = ids.max().map_or(0, |last| last as usize + 1);
-        let mut slots: Vec<Option<(Vec<u8>, bool)>> = vec![None; size];
-        let decoder = ByteDecoder::new();
-        for (text, id) in pieces {
-            if let Some(slot) = slots.get_mut(*id as usize) {
-                *slot = Some((self.bytes(text, &decoder), false));
-            }
-        }
-        for token in added {
-            if let Some(slot) = slots.get_mut(token.matched.id as usize) {
-                *slot = Some((token.matched.text.as_bytes().to_vec(), token.special));
-            }
-        }
-        TokenTable::from_slots(&slots)
-    }
-
-    fn bytes(&self, piece: &str, decoder: &ByteDecoder) -> Vec<u8> {
-        if let Some(byte) = byte_of(piece).filter(|_| self.byte_pieces) {
-            return vec![byte];
-        }
-        let text = match &self.kind {
-            SpellingKind::ByteLevel => {
-                return decoder.decode(piece).unwrap_or_else(|| piece.as_bytes().to_vec());
-            }
-            SpellingKind::SpaceMark => piece.replace(SPACE_MARK, " "),
-            SpellingKind::Continuation(prefix) => match piece.strip_prefix(prefix.as_str()) {
-                Some(rest) => rest.to_owned(),
-                None => format!(" {piece}"),
-            },
-            SpellingKind::WordEnd(suffix) => match piece.strip_suffix(suffix.as_str()) {
-                Some(word) => format!("{word} "),
-                None => piece.to_owned(),
-            },
-        };
-        text.into_bytes()
-    }
-}
-
 /// A tokenizer that runs in the `tokenizers` library.
 ///
 /// The library panics on some crafted files, when loading them or when encoding with them. The
@@ -372,9 +328,13 @@ pub(crate) struct Library {
 
 impl Library {
     fn new(file: &Json) -> Result<Library, TokenizerError> {
+        let mut file = file.clone();
+        if let Some(dropout) = file.get_mut("model").and_then(|model| model.get_mut("dropout")) {
+            *dropout = Json::Null;
+        }
         let mut later = file.clone();
         let differs = replace_first_scheme(&mut later);
-        Ok(Library { first: load(file)?, later: if differs { Some(load(&later)?) } else { None } })
+        Ok(Library { first: load(&file)?, later: if differs { Some(load(&later)?) } else { None } })
     }
 
     pub(crate) fn encode(

@@ -6,19 +6,21 @@ mod bpe;
 mod byte_level;
 mod gguf_vocab;
 mod hf_bytes;
+mod hf_config;
 mod hf_json;
 mod lint;
 mod pretokenize;
 mod ranked;
 mod specials;
+mod spelling;
 mod stream;
 mod template;
 mod tokenizer;
 mod turn_ends;
 
 pub use gguf_vocab::{GgufVocab, TokenType};
-pub use hf_json::HfTokenizerConfig;
-pub use lint::{Finding, Severity, lint};
+pub use hf_config::HfTokenizerConfig;
+pub use lint::{Finding, Severity, lint, warnings};
 pub use stream::{Lead, StreamPiece, TextStream};
 pub use template::{
     ChatTemplate, DateTime, RenderOptions, RenderedPrompt, TemplateError, TemplateTokens,

@@ -18,6 +18,8 @@ const TOOL: &str = "find_wombat_burrows";
 pub enum Severity {
     /// Something the template cannot do, or does at a cost.
     Note,
+    /// A guess: answers may be worse.
+    Warning,
     /// Answers will be worse, or will not end.
     Error,
 }
@@ -33,12 +35,32 @@ pub struct Finding {
     pub message: String,
 }
 
+/// What a user must be told before the first answer: what was guessed, and why a template that
+/// there is cannot be used.
+pub fn warnings(
+    tokenizer: Option<&Tokenizer>,
+    template: Result<&ChatTemplate, &TemplateError>,
+) -> Vec<String> {
+    let findings = tokenizer.map(Tokenizer::findings).unwrap_or_default();
+    let told = findings.iter().filter(|finding| finding.severity >= Severity::Warning);
+    let mut list: Vec<String> = told.map(|finding| finding.message.clone()).collect();
+    match template {
+        Ok(template) if template.is_guess() => list.push(GUESSED.to_owned()),
+        Ok(_) | Err(TemplateError::Missing) => {}
+        Err(error) => list.push(format!("chats are refused: {error}")),
+    }
+    list
+}
+
+const GUESSED: &str = "the model has no chat template; ChatML is a guess, by the tokens of its \
+                       vocabulary; put the right one into chat_template.jinja";
+
 /// Everything found, worst first. A template that is missing is one finding.
 pub fn lint(
     tokenizer: &Tokenizer,
     template: Result<&ChatTemplate, &TemplateError>,
 ) -> Vec<Finding> {
-    let mut found = Findings::default();
+    let mut found = Findings { list: tokenizer.findings().to_vec() };
     if tokenizer.eos_ids().is_empty() {
         found.error("no_eos", "no token ends an answer: it goes on to the limit");
     }
@@ -47,7 +69,12 @@ pub fn lint(
             found.note("no_template", "there is no chat template: only plain completion works");
         }
         Err(error) => found.error("broken_template", error),
-        Ok(template) => chats(tokenizer, template, &mut found),
+        Ok(template) => {
+            if template.is_guess() {
+                found.add(Severity::Warning, "guessed_template", GUESSED);
+            }
+            chats(tokenizer, template, &mut found);
+        }
     }
     found.list.sort_by_key(|f| std::cmp::Reverse(f.severity));
     found.list
@@ -80,9 +107,11 @@ fn chats(tokenizer: &Tokenizer, template: &ChatTemplate, found: &mut Findings) {
     let open = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
     let closed = RenderOptions::default();
     let text = |messages: &[Json], options: &RenderOptions<'_>| {
-        template.render(messages, options).map(|p| p.text().into_owned())
+        let messages = template.readable(messages);
+        template.render(&messages, options).map(|p| p.text().into_owned())
     };
     let user = [message("user", USER)];
+    let user = template.readable(&user).into_owned();
     let first = match text(&user, &open) {
         Ok(first) => first,
         Err(error) => return found.error("broken_template", error),
@@ -114,6 +143,27 @@ fn bos(tokenizer: &Tokenizer, template: &ChatTemplate, user: &[Json], found: &mu
     if count > 1 {
         found.error("double_bos", format!("the prompt starts with token {bos} {count} times"));
     }
+    let name = String::from_utf8_lossy(tokenizer.token_bytes(bos).unwrap_or_default());
+    let writes = template.render(user, &open).is_ok_and(|p| p.text().starts_with(&*name));
+    if !tokenizer.prefix().contains(&bos) || writes {
+        return;
+    }
+    match count {
+        0 => {
+            let message = format!(
+                "plain texts start with {name}; chats do not, for the template does not write it \
+                 (as in transformers)"
+            );
+            found.note("bos_left_out", message);
+        }
+        _ => {
+            let message = format!(
+                "the template does not write {name}; it is put in front, as the file asks for \
+                 (add_bos_token, as in llama.cpp)"
+            );
+            found.note("bos_added", message);
+        }
+    }
 }
 
 fn tools(template: &ChatTemplate, user: &[Json], without: &str, found: &mut Findings) {
@@ -141,7 +191,7 @@ fn tools(template: &ChatTemplate, user: &[Json], without: &str, found: &mut Find
 fn turns(tokenizer: &Tokenizer, template: &ChatTemplate, first: &str, found: &mut Findings) {
     let open = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
     let turns = [message("user", USER), message("assistant", ANSWER), message("user", NEXT)];
-    let second = match template.render(&turns, &open) {
+    let second = match template.render(&template.readable(&turns), &open) {
         Ok(prompt) => prompt.text().into_owned(),
         Err(error) => return found.error("broken_turns", format!("a second turn: {error}")),
     };
@@ -207,6 +257,7 @@ mod tests {
             bos: "<s>".into(),
             eos: "</s>".into(),
             control: CONTROL.map(str::to_owned).to_vec(),
+            ..TemplateTokens::default()
         };
         let template = ChatTemplate::new(source, tokens).expect("a template");
         lint(&tokenizer, Ok(&template)).into_iter().map(|f| f.code).collect()
@@ -238,6 +289,7 @@ mod tests {
                 &["lost_system"],
             ),
             ("{{ raise_exception('no') }}".into(), Some(1), &["broken_template"]),
+            (good.replace("{{ bos_token }}", ""), Some(1), &["bos_added"]),
         ];
         for (source, eos, expect) in cases {
             assert_eq!(codes(source, *eos), *expect, "{source}");

@@ -5,7 +5,7 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::Value as Json;
 
 use crate::bpe::{ByteBpe, FastMap, MergeTable};
-use crate::hf_json::HfTokenizerConfig;
+use crate::hf_config::HfTokenizerConfig;
 use crate::pretokenize::PreTokenizer;
 use crate::specials::{SpecialSet, SpecialToken};
 use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
@@ -197,6 +197,9 @@ impl Ranked {
             between: Vec::new(),
             eos_ids,
             strips_lead: false,
+            completes_chats: false,
+            named: config.named.clone(),
+            findings: config.findings.clone(),
         }))
     }
 }

@@ -1,9 +1,11 @@
 //! Finding control and user-defined tokens in text.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use std::ops::Range;
+
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 
 /// A token that is matched as a whole string instead of being merged from pieces.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SpecialToken {
     pub(crate) id: u32,
     pub(crate) text: String,
@@ -49,47 +51,52 @@ impl SpecialSet {
         self.tokens.iter().map(|token| token.text.as_str())
     }
 
-    /// Cuts `text` at the tokens of the set. A token of one character that `guard` follows is
-    /// text (longer ones carry the guard inside and do not match at all).
-    pub(crate) fn split<'t>(&self, text: &'t str, guard: Option<char>) -> Vec<Part<'t>> {
+    /// Cuts `text` at the tokens of the set that lie wholly within one of the ranges, which are in
+    /// order: all else is text.
+    pub(crate) fn split<'t>(&self, text: &'t str, within: &[Range<usize>]) -> Vec<Part<'t>> {
         let mut parts = Vec::new();
         let mut done = 0;
-        for found in self.finder.iter().flat_map(|finder| finder.find_iter(text)) {
-            let Some(token) = self.tokens.get(found.pattern().as_usize()) else { continue };
-            let (Some(before), Some(after)) =
-                (text.get(done..found.start()), text.get(found.end()..))
-            else {
-                continue;
-            };
-            if !allowed(token, before, after, guard) {
-                continue;
-            }
-            let before = if token.strips_left { before.trim_end() } else { before };
-            if !before.is_empty() {
-                parts.push(Part::Text(before));
-            }
-            parts.push(Part::Token(token.id));
-            done = found.end();
-            if token.strips_right {
-                done += after.len() - after.trim_start().len();
+        let Some(finder) = &self.finder else { return whole(text) };
+        for range in within {
+            let mut from = done.max(range.start);
+            while from < range.end {
+                let input = Input::new(text).range(from..range.end);
+                let Some(found) = finder.find(input) else { break };
+                from = found.end();
+                let token = self.tokens.get(found.pattern().as_usize());
+                let sides = text.get(done..found.start()).zip(text.get(found.end()..));
+                let (Some(token), Some((before, after))) = (token, sides) else { continue };
+                if token.single_word && touches_word(text, found.start(), found.end()) {
+                    continue;
+                }
+                let before = if token.strips_left { before.trim_end() } else { before };
+                if !before.is_empty() {
+                    parts.push(Part::Text(before));
+                }
+                parts.push(Part::Token(token.id));
+                done = found.end();
+                if token.strips_right {
+                    done += after.len() - after.trim_start().len();
+                }
+                from = done;
             }
         }
-        match text.get(done..) {
-            Some(rest) if !rest.is_empty() => parts.push(Part::Text(rest)),
-            _ => {}
-        }
+        parts.extend(text.get(done..).into_iter().flat_map(whole));
         parts
     }
 }
 
-fn allowed(token: &SpecialToken, before: &str, after: &str, guard: Option<char>) -> bool {
-    let next = after.chars().next();
-    if guard.is_some() && next == guard && token.text.chars().nth(1).is_none() {
-        return false;
-    }
+/// One part, unless it is empty.
+fn whole(text: &str) -> Vec<Part<'_>> {
+    if text.is_empty() { Vec::new() } else { vec![Part::Text(text)] }
+}
+
+/// Whether a letter, digit or underscore stands right before or behind.
+fn touches_word(text: &str, start: usize, end: usize) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
-    !(token.single_word
-        && (next.is_some_and(in_word) || before.chars().next_back().is_some_and(in_word)))
+    let before = text.get(..start).and_then(|before| before.chars().next_back());
+    let after = text.get(end..).and_then(|after| after.chars().next());
+    before.is_some_and(in_word) || after.is_some_and(in_word)
 }
 
 #[cfg(test)]
@@ -114,10 +121,26 @@ mod tests {
             ("<a><a><a>", &[Token(1), Token(0)]),
             ("x <r> \n y <l>z", &[Text("x "), Token(3), Text("y"), Token(4), Text("z")]),
             ("bend end", &[Text("bend "), Token(5)]),
-            ("<\u{FDD0}a>§\u{FDD0}§", &[Text("<\u{FDD0}a>§\u{FDD0}"), Token(2)]),
         ];
         for (text, expect) in cases {
-            assert_eq!(set.split(text, Some('\u{FDD0}')), *expect, "{text:?}");
+            assert_eq!(set.split(text, &[0..text.len()]), *expect, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_lies_within_a_range_is_a_token() {
+        let right = SpecialToken { strips_right: true, ..token(1, "<r>") };
+        let set = SpecialSet::new(vec![token(0, "<a>"), right]).expect("small set");
+        let cases: &[(&str, &[Range<usize>], &[Part])] = &[
+            ("<a><a>", &[3..6], &[Text("<a>"), Token(0)]),
+            ("<a><a>", &[0..2, 3..6], &[Text("<a>"), Token(0)]),
+            ("<a>", &[0..1, 1..3], &[Text("<a>")]),
+            ("<<a>", &[1..4], &[Text("<"), Token(0)]),
+            ("<r>  <a>", &[0..4, 5..8], &[Token(1), Token(0)]),
+            ("<a>", &[], &[Text("<a>")]),
+        ];
+        for (text, within, expect) in cases {
+            assert_eq!(set.split(text, within), *expect, "{text:?} {within:?}");
         }
     }
 }

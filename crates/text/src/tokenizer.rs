@@ -1,7 +1,10 @@
 //! The tokenizer: text to token ids and back, whatever file the vocabulary came from.
 
+use std::ops::Range;
+
 use crate::bpe::{ByteBpe, CharBpe};
 use crate::hf_json::Library;
+use crate::lint::Finding;
 use crate::specials::{Part, SpecialSet};
 use crate::stream::{Lead, bytes_to_text};
 use crate::template::{RenderedPrompt, TemplateTokens};
@@ -170,6 +173,11 @@ pub(crate) struct Parts {
     pub(crate) between: Vec<u32>,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) strips_lead: bool,
+    /// Chats get the prefix too.
+    pub(crate) completes_chats: bool,
+    /// Further tokens that templates know by name.
+    pub(crate) named: Vec<(String, String)>,
+    pub(crate) findings: Vec<Finding>,
 }
 
 /// A vocabulary with the rules to encode into it and decode from it. Immutable, `Send + Sync`.
@@ -231,7 +239,8 @@ impl Tokenizer {
 
     /// The id of a token by its text, special tokens first.
     pub fn id_of(&self, text: &str) -> Option<u32> {
-        let whole = |set: &SpecialSet| match set.split(text, None).as_slice() {
+        let all = [0..text.len()];
+        let whole = |set: &SpecialSet| match set.split(text, &all).as_slice() {
             [Part::Token(id)] => Some(*id),
             _ => None,
         };
@@ -257,7 +266,7 @@ impl Tokenizer {
                 check_len(text)?;
                 self.encode_plain(text, true, &mut out)?;
             }
-            Special::Parse => self.encode_parts(text, None, &mut out)?,
+            Special::Parse => self.encode_parts(text, &[0..text.len()], &mut out)?,
         }
         Ok(out)
     }
@@ -285,17 +294,37 @@ impl Tokenizer {
     }
 
     /// Encodes what a chat template rendered: the template's control tokens are tokens, those in
-    /// the users' text are text. BOS in front where the model wants it, never twice; no EOS.
+    /// the users' text are text. Where the vocabulary's format puts BOS in front of what a template
+    /// writes (see [`Tokenizer::completes_chats`]), and where the template is a guess, BOS is put
+    /// there if it is missing. No EOS.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_rendered(&self, prompt: &RenderedPrompt) -> Result<Vec<u32>, TokenizerError> {
-        let mut out = Vec::with_capacity(prompt.guarded_text().len() / 4 + 1);
-        self.encode_parts(prompt.guarded_text(), prompt.guard(), &mut out)?;
-        if !out.starts_with(&self.parts.prefix) {
+        let text = prompt.text();
+        let mut out = Vec::with_capacity(text.len() / 4 + 1);
+        self.encode_parts(&text, prompt.own(), &mut out)?;
+        let completes = self.parts.completes_chats || prompt.is_guess();
+        if completes && !out.starts_with(&self.parts.prefix) {
             out.splice(0..0, self.parts.prefix.iter().copied());
         }
         Ok(out)
+    }
+
+    /// Whether a chat gets BOS where its template wrote none. A GGUF file says so
+    /// (`add_bos_token`); the files of a folder say it of plain texts only.
+    pub fn completes_chats(&self) -> bool {
+        self.parts.completes_chats
+    }
+
+    /// What starts plain texts.
+    pub(crate) fn prefix(&self) -> &[u32] {
+        &self.parts.prefix
+    }
+
+    /// What was guessed or left aside when the vocabulary was read.
+    pub fn findings(&self) -> &[Finding] {
+        &self.parts.findings
     }
 
     fn frame(&self, mut ids: Vec<u32>) -> Vec<u32> {
@@ -308,21 +337,18 @@ impl Tokenizer {
         ids
     }
 
-    /// Cuts at control tokens; what lies between is plain once the guard is taken out.
+    /// Cuts at the control tokens in these ranges; what lies between is plain.
     fn encode_parts(
         &self,
         text: &str,
-        guard: Option<char>,
+        within: &[Range<usize>],
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         check_len(text)?;
-        for (index, part) in self.parts.control.split(text, guard).into_iter().enumerate() {
-            match (part, guard) {
-                (Part::Token(id), _) => out.push(id),
-                (Part::Text(text), Some(guard)) if text.contains(guard) => {
-                    self.encode_plain(&text.replace(guard, ""), index == 0, out)?;
-                }
-                (Part::Text(text), _) => self.encode_plain(text, index == 0, out)?,
+        for (index, part) in self.parts.control.split(text, within).into_iter().enumerate() {
+            match part {
+                Part::Token(id) => out.push(id),
+                Part::Text(text) => self.encode_plain(text, index == 0, out)?,
             }
         }
         Ok(())
@@ -334,7 +360,8 @@ impl Tokenizer {
         starts_text: bool,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        for (index, part) in self.parts.user_defined.split(text, None).into_iter().enumerate() {
+        let all = [0..text.len()];
+        for (index, part) in self.parts.user_defined.split(text, &all).into_iter().enumerate() {
             match (part, &self.parts.core) {
                 (Part::Token(id), _) => out.push(id),
                 (Part::Text(text), Core::Bytes(core)) => core.encode(text, out),
@@ -369,6 +396,7 @@ impl Tokenizer {
             bos: name(self.parts.bos),
             eos: name(self.parts.eos),
             control: self.parts.control.texts().map(str::to_owned).collect(),
+            named: self.parts.named.clone(),
         }
     }
 }

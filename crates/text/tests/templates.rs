@@ -7,7 +7,7 @@ use tokenmill_text::{
 };
 
 fn tokens(bos: &str, eos: &str) -> TemplateTokens {
-    TemplateTokens { bos: bos.to_owned(), eos: eos.to_owned(), control: Vec::new() }
+    TemplateTokens { bos: bos.to_owned(), eos: eos.to_owned(), ..TemplateTokens::default() }
 }
 
 fn options<'a>(conversation: &'a Json, now: DateTime) -> RenderOptions<'a> {
@@ -268,10 +268,164 @@ fn a_vocabulary_without_chatml_has_no_fallback() {
 }
 
 #[test]
-fn an_engine_that_gives_up_is_an_error() {
+fn nothing_reversed_is_nothing() {
     for source in ["{{ [][::-2] }}", "{{ messages[5:][::-3] }}"] {
-        let template = ChatTemplate::new(source, tokens("", "")).expect("compiles");
-        let error = template.render(&[], &RenderOptions::default());
-        assert!(matches!(error, Err(TemplateError::Render { .. })), "{source}: {error:?}");
+        assert_eq!(render(source, &[]).as_deref(), Ok("[]"), "{source}");
+    }
+}
+
+/// Whatever a template does with a text, what of it is written stays text, and what the template
+/// writes itself stays a token.
+#[test]
+fn what_users_write_stays_text() {
+    let tokenizer = smollm2();
+    // Each writes `<|im_end|>` twice itself.
+    let ways = [
+        "{{ c }}",
+        "{{ c ~ '' }}",
+        "{% set x %}[{{ c }}]{% endset %}{{ x }}",
+        "{{ c.split('|') | join('|') }}",
+        "{{ c.replace('im', 'im') }}",
+        "{{ c | replace('x', 'y') | trim }}",
+        "{{ c[0] }}{{ c[1:] }}",
+        "{% for x in c %}{{ x }}{% endfor %}",
+        "{{ c | tojson }}{{ [c] }}{{ {'k': c} }}",
+        "{% macro m(t) %}{{ t }}{{ caller() }}{% endmacro %}{% call m(c) %}{{ c }}{% endcall %}",
+        "{% set ns = namespace(t='') %}{% for x in c %}{% set ns.t = ns.t + x %}{% endfor %}{{ ns.t }}",
+        "{{ '%s' | format(c) }}{{ '{}'.format(c) }}{{ c * 2 }}{{ c[::-1][::-1] }}",
+        "{{ messages | map(attribute='content') | join }}{% filter indent %}{{ c }}{% endfilter %}",
+        "{{ messages[0].items() | list }}{{ messages | list | string }}",
+        "{% if c == '<|im_end|>' or '<|im_' in c %}{{ c }}{% endif %}",
+        "{{ '<' ~ c }}{{ c ~ '|>' }}{{ '<|im_' ~ c ~ 'end|>' }}",
+        "{% for k, v in messages[0].items() %}{{ k }}{{ v }}{% endfor %}",
+    ];
+    let texts = ["<|im_end|>", "|im_end|>", "<|im_end", "a <|im_start|><|im_end|> b", "", "end|>"];
+    for way in ways {
+        let source = format!(
+            "{{% set c = messages[0].content %}}<|im_end|>{way}{{{{ '<|im_' ~ 'end|>' }}}}"
+        );
+        let template = ChatTemplate::new(&source, tokenizer.template_tokens()).expect("parses");
+        for content in texts {
+            let messages = [json!({"role": "user", "content": content, content: content})];
+            let prompt = template.render(&messages, &RenderOptions::default()).expect("renders");
+            let ids = tokenizer.encode_rendered(&prompt).expect("encodes");
+            let found: Vec<u32> =
+                ids.iter().copied().filter(|id| tokenizer.is_special(*id)).collect();
+            // The file puts token 1 in front of every text.
+            assert_eq!(found, [1, 2, 2], "{way} with {content:?}: {}", prompt.text());
+        }
+    }
+}
+
+#[test]
+fn contents_come_in_a_form_that_is_read() {
+    let strings = "{% for m in messages %}[{{ m.role + ': ' + m.content }}]{% endfor %}";
+    let shows = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    let json = "{% for m in messages %}[{{ m.content | tojson }}]{% endfor %}";
+    let parts = "{% for m in messages %}[{% for p in m.content %}{{ p['text'] }}{% endfor %}]\
+                 {% endfor %}";
+    let both = "{% for m in messages %}[{% if m.content is string %}{{ m.content }}{% else %}\
+                {% for p in m.content if p.type == 'text' %}{{ p.text | trim }}{% endfor %}\
+                {% endif %}]{% endfor %}";
+    let by_role = "{% for m in messages %}[{% if m.role == 'system' %}{{ m.content | trim }}\
+                   {% elif m.content is string %}{{ m.content }}{% else %}\
+                   {% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}]{% endfor %}";
+    let first = "{% for m in messages %}[{{ m.content if m.content is string else \
+                 m.content[0].text }}]{% endfor %}";
+    let strict = "{% if messages[0].role != 'user' %}{{ raise_exception('no') }}{% endif %}\
+                  {% for m in messages %}[{{ m.role }}{{ m.content[0]['text'] }}\
+                  {{ m.content[1]['text'] if m.content | length > 1 }}]{% endfor %}";
+    let cases = [
+        (strings, "[user: a \nb][assistant: c]"),
+        (shows, "[a \nb][c]"),
+        (json, "[\"a \\nb\"][\"c\"]"),
+        (parts, "[a b][c]"),
+        (both, "[ab][c]"),
+        (by_role, "[a b][c]"),
+        (first, "[a \nb][c]"),
+        (strict, "[usera b][assistantc]"),
+    ];
+    let list = json!([{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]);
+    for (source, expect) in cases {
+        let template = ChatTemplate::new(source, tokens("", "")).expect("parses");
+        let messages = [
+            json!({"role": "user", "content": list}),
+            json!({"role": "assistant", "content": "c"}),
+        ];
+        let messages = template.readable(&messages);
+        let prompt = template.render(&messages, &RenderOptions::default()).expect("renders");
+        assert_eq!(prompt.text(), expect, "{source}");
+    }
+    let template = ChatTemplate::new(by_role, tokens("", "")).expect("parses");
+    let messages = [json!({"role": "system", "content": list})];
+    let read = template.readable(&messages);
+    assert_eq!(read[0]["content"], "a \nb");
+}
+
+#[test]
+fn of_several_templates_the_default_is_taken() {
+    let named = |names: &[&str]| {
+        let list: Vec<(String, String)> =
+            names.iter().map(|n| ((*n).to_owned(), format!("[{n}]"))).collect();
+        ChatTemplate::named(&list, tokens("", ""))
+    };
+    let template = named(&["rag", "tool_use", "default"]).expect("a default");
+    let tools = json!([]);
+    let with_tools = RenderOptions { tools: Some(&tools), ..RenderOptions::default() };
+    for (options, expect) in [(RenderOptions::default(), "[default]"), (with_tools, "[tool_use]")] {
+        assert_eq!(template.render(&[], &options).expect("renders").text(), expect);
+    }
+    let error = named(&["tool_use", "rag"]).expect_err("none to take");
+    let names = ["rag", "tool_use"].map(str::to_owned).to_vec();
+    assert_eq!(error, TemplateError::NoDefault { names });
+}
+
+/// Work inside one operation counts: none of these may take long, or much memory.
+#[test]
+fn large_operations_are_stopped() {
+    let case =
+        include_str!("../../../tests/cases/template-work-that-no-fuel-counts/templates.json");
+    let case: Json = serde_json::from_str(case).expect("JSON");
+    let listed = case.as_object().expect("lists").values().filter_map(Json::as_array).flatten();
+    let mut sources: Vec<String> = listed.filter_map(Json::as_str).map(str::to_owned).collect();
+    let more = [
+        "'%99999999999d' | format(1)",
+        "'%.99999999999f' % 1.5",
+        "'a'.center(10**10)",
+        "'1'.zfill(10**10)",
+        "'a' | indent(10**10)",
+        "x.join(x)",
+        "x | list",
+        "x | batch(2) | list",
+        "x | map('upper') | list",
+        "x.replace('', x)",
+        "x.title()",
+        "x.splitlines()",
+        "x in [x] * 99999",
+        "(x ~ x ~ x ~ x) * 99",
+        "[x] * 10**9",
+        "range(99999) | sort | list",
+        "x | escape",
+        "x.format(x)",
+        "x | urlize",
+        "dict([[x, x]])[x]",
+        "x | int",
+        "x.isalpha()",
+        "x < x ~ 'b'",
+        "x | unique | list",
+        "x | groupby('a')",
+        "x.partition(x)",
+        "x | truncate(10**9)",
+        "[1] | slice(10**9) | list",
+        "[1] | batch(10**9, 0) | list",
+    ];
+    let repeated = |work: &str| {
+        format!(
+            "{{% set x = 'a' * 4000000 %}}{{% for i in range(99999) %}}{{% set y = {work} %}}{{% endfor %}}"
+        )
+    };
+    sources.extend(more.iter().map(|work| repeated(work)));
+    for source in sources {
+        assert!(render(&source, &[]).is_err(), "{source}");
     }
 }

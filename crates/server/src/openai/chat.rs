@@ -108,6 +108,7 @@ fn prompt(
         kwargs,
         ..RenderOptions::default()
     };
+    let messages = &*template.readable(messages);
     let rendered = template.render(messages, &options);
     let rendered = rendered.map_err(|e| ApiError::bad("messages", e.to_string()))?;
     let tokenizer = &model.served.tokenizer;
@@ -124,9 +125,10 @@ fn prompt(
 fn parts(messages: &[Value], text: &str, tokens: &[u32], tokenizer: &Tokenizer) -> Vec<Part> {
     let (mut at, mut token, mut bytes) = (0, 0, 0);
     let part = |(index, message): (usize, &Value)| {
-        let content = message["content"].as_str().unwrap_or_default();
-        let found = text.get(at..).and_then(|rest| rest.find(content));
-        at = found.map_or(at, |from| at + from + content.len());
+        for content in texts(&message["content"]) {
+            let found = text.get(at..).and_then(|rest| rest.find(content));
+            at = found.map_or(at, |from| at + from + content.len());
+        }
         while bytes < at && token < tokens.len() {
             bytes += tokenizer.token_bytes(tokens[token]).map_or(0, <[u8]>::len);
             token += 1;
@@ -181,7 +183,7 @@ impl Reader {
         items.into_iter().enumerate().map(|(i, item)| self.message(item, i)).collect()
     }
 
-    /// A message as templates want it: `role`, `content` as one string, and who spoke.
+    /// A message as templates want it: `role`, `content` as it was sent, and who spoke.
     fn message(&mut self, value: Value, i: usize) -> Result<Value, ApiError> {
         let path = format!("messages[{i}]");
         let mut fields = Fields::of(value, &path)?;
@@ -194,7 +196,7 @@ impl Reader {
         fields.refuse(MESSAGE_UNSUPPORTED)?;
         // An answer may have been empty; a question or an instruction is not.
         let content = match *role == "assistant" && !fields.has("content") {
-            true => String::new(),
+            true => "".into(),
             false => self.content(fields.require("content")?, &fields.path("content"))?,
         };
         self.mark(&mut fields)?;
@@ -204,7 +206,7 @@ impl Reader {
         }
         let mut message = Map::new();
         message.insert("role".into(), (*role).into());
-        message.insert("content".into(), content.into());
+        message.insert("content".into(), content);
         for (name, only) in [
             ("name", None),
             ("tool_call_id", Some("tool")),
@@ -220,21 +222,19 @@ impl Reader {
         Ok(Value::Object(message))
     }
 
-    /// A string, or text parts, which are joined by line breaks.
-    fn content(&mut self, value: Value, path: &str) -> Result<String, ApiError> {
+    /// A string, or text parts: the template says which it reads.
+    fn content(&mut self, value: Value, path: &str) -> Result<Value, ApiError> {
         let parts = match value {
-            Value::String(text) => return Ok(text),
+            Value::String(_) => return Ok(value),
             Value::Array(parts) => parts,
             other => return Err(wrong(path, "a string or an array of parts", &other)),
         };
         let part = |(i, part): (usize, Value)| self.part(part, &format!("{path}[{i}]"));
-        let texts: Result<Vec<String>, ApiError> =
-            parts.into_iter().enumerate().map(part).collect();
-        Ok(texts?.join("\n"))
+        parts.into_iter().enumerate().map(part).collect::<Result<Vec<_>, _>>().map(Value::Array)
     }
 
-    /// The text of a part.
-    fn part(&mut self, value: Value, path: &str) -> Result<String, ApiError> {
+    /// A part as templates want it.
+    fn part(&mut self, value: Value, path: &str) -> Result<Value, ApiError> {
         let mut fields = Fields::of(value, path)?;
         let kind = text(fields.require("type")?, &fields.path("type"))?;
         if kind != "text" {
@@ -245,7 +245,7 @@ impl Reader {
         let text = text(fields.require("text")?, &fields.path("text"))?;
         self.mark(&mut fields)?;
         fields.finish(&[], &mut self.notes)?;
-        Ok(text)
+        Ok(json!({ "type": "text", "text": text }))
     }
 
     /// `cache_control` of a message or a part: the prompt stays for the longest time marked.
@@ -264,7 +264,15 @@ impl Reader {
         }
         let found = self.content(fields.require("content")?, &fields.path("content"))?;
         fields.finish(&[], &mut self.notes)?;
-        Ok(found)
+        Ok(texts(&found).join("\n"))
+    }
+}
+
+/// The texts of a content: the string, or those of its parts.
+fn texts(content: &Value) -> Vec<&str> {
+    match content.as_array() {
+        Some(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        None => content.as_str().into_iter().collect(),
     }
 }
 
@@ -292,7 +300,9 @@ mod tests {
                 json!({"role":"user","content":[
                     {"type":"text","text":"a"}, {"type":"text","text":"b"},
                 ]}),
-                json!({"role":"user","content":"a\nb"}),
+                json!({"role":"user","content":[
+                    {"type":"text","text":"a"}, {"type":"text","text":"b"},
+                ]}),
             ),
             (
                 json!({"role":"tool","content":"4","tool_call_id":"x","name":"sum"}),
@@ -309,13 +319,13 @@ mod tests {
             ),
             (
                 json!({"role":"assistant","content":[],"annotations":[],"audio":null}),
-                json!({"role":"assistant","content":""}),
+                json!({"role":"assistant","content":[]}),
             ),
             (
                 json!({"role":"user","content":[
                     {"type":"text","text":"a","annotations":null,"image_url":null},
                 ],"weight":null}),
-                json!({"role":"user","content":"a"}),
+                json!({"role":"user","content":[{"type":"text","text":"a"}]}),
             ),
             (
                 json!({"role":"assistant","content":"a","reasoning_content":"r","name":null}),

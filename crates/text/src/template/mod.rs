@@ -1,23 +1,30 @@
 //! Chat templates: messages to a prompt, as the model hubs render them.
 
+mod call;
 mod clock;
-mod guard;
-mod limits;
-mod python;
+mod filters;
+mod json;
+mod lexer;
+mod messages;
+mod methods;
+mod parser;
+mod reads;
+mod render;
+mod syntax;
+mod text;
+mod value;
 
 use std::borrow::Cow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::ops::Range;
 
-use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::Value as Json;
 
-use self::guard::Guard;
-use self::limits::Budget;
+use self::messages::{Forms, cut_at_mark, normalised, with_mark};
+use self::syntax::Stmt;
+use self::text::Text;
+use self::value::{Meter, Value};
 pub use clock::DateTime;
 
-/// Steps one rendering may take. A long chat takes some hundred thousand.
-const FUEL: u64 = 5_000_000;
 /// Longest prompt a template may write, in bytes.
 const MAX_OUTPUT_BYTES: usize = 8 << 20;
 /// Longest template source, in bytes.
@@ -90,12 +97,18 @@ pub enum TemplateError {
     /// A value is nested deeper than 128 levels.
     #[error("a value for the chat template is nested too deep")]
     TooDeep,
-    /// The messages use every noncharacter from U+FDD0 to U+FDEF, one of which must stay free.
-    #[error("the messages use all the code points that Unicode reserves for internal use")]
-    NoGuardLeft,
-    /// The control tokens are too many or too long to search for.
-    #[error("the control tokens are too many or too long")]
-    TooManySpecials,
+    /// The last message uses every noncharacter from U+FDD0 to U+FDEF, one of which must stay free.
+    #[error("the last message uses all the code points that Unicode reserves for internal use")]
+    NoMarkLeft,
+    /// There are several templates, and none is the one to take.
+    #[error(
+        "the model has several chat templates and no default one ({}); give the one to use as \
+         chat_template.jinja in the model's folder", names.join(", ")
+    )]
+    NoDefault {
+        /// What they are called.
+        names: Vec<String>,
+    },
 }
 
 /// What a template needs to know of the vocabulary.
@@ -107,6 +120,8 @@ pub struct TemplateTokens {
     pub eos: String,
     /// Texts of all control tokens: in the users' strings they stay text.
     pub control: Vec<String>,
+    /// Further tokens that templates know by name, such as `pad_token`, with their texts.
+    pub named: Vec<(String, String)>,
 }
 
 /// What to render beside the messages.
@@ -127,15 +142,17 @@ pub struct RenderOptions<'a> {
     pub kwargs: Option<&'a serde_json::Map<String, Json>>,
 }
 
-/// A compiled chat template. Immutable, `Send + Sync`.
+/// A parsed chat template. Immutable, `Send + Sync`.
 ///
-/// Steps, output, and the size and depth of assigned values are limited. A single expression made
-/// for it can still build a string that exhausts memory (`x.replace('a', x)` with a long `x`):
-/// compile what came with a model, never what came with a request.
+/// Steps, depth, output and the work of every operation are limited, so a template can neither
+/// hang nor exhaust memory.
 pub struct ChatTemplate {
-    environment: Environment<'static>,
-    guard: Guard,
+    body: Vec<Stmt>,
+    /// The one for requests with tools, where the model has two.
+    with_tools: Option<Vec<Stmt>>,
+    forms: Forms,
     tokens: TemplateTokens,
+    is_guess: bool,
 }
 
 impl std::fmt::Debug for ChatTemplate {
@@ -148,67 +165,65 @@ impl std::fmt::Debug for ChatTemplate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderedPrompt {
     text: String,
-    guard: char,
+    /// What the template itself wrote, in order.
+    own: Vec<Range<usize>>,
+    is_guess: bool,
 }
 
 impl RenderedPrompt {
     /// The prompt as text.
     pub fn text(&self) -> Cow<'_, str> {
-        match self.text.contains(self.guard) {
-            true => Cow::Owned(self.text.replace(self.guard, "")),
-            false => Cow::Borrowed(&self.text),
-        }
+        Cow::Borrowed(&self.text)
     }
 
-    /// The prompt with the guard after the first character of every control token that is text.
-    pub(crate) fn guarded_text(&self) -> &str {
-        &self.text
+    /// The ranges of the text in which control tokens are tokens.
+    pub(crate) fn own(&self) -> &[Range<usize>] {
+        &self.own
     }
 
-    pub(crate) fn guard(&self) -> Option<char> {
-        Some(self.guard)
+    /// Whether the template is not the model's own.
+    pub(crate) fn is_guess(&self) -> bool {
+        self.is_guess
     }
 }
 
-/// The message of `raise_exception`.
-#[derive(Debug)]
-struct Raised(String);
-
-impl std::fmt::Display for Raised {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+fn parsed(source: &str) -> Result<Vec<Stmt>, TemplateError> {
+    if source.len() > MAX_SOURCE_BYTES {
+        return Err(TemplateError::SourceTooLong { bytes: source.len() });
     }
+    parser::parse(source).map_err(|reason| TemplateError::Syntax { reason })
 }
-
-impl std::error::Error for Raised {}
 
 impl ChatTemplate {
-    /// Compiles a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// [`TemplateError::Syntax`], [`TemplateError::SourceTooLong`],
-    /// [`TemplateError::TooManySpecials`].
+    /// [`TemplateError::Syntax`], [`TemplateError::SourceTooLong`].
     pub fn new(source: &str, tokens: TemplateTokens) -> Result<ChatTemplate, TemplateError> {
-        if source.len() > MAX_SOURCE_BYTES {
-            return Err(TemplateError::SourceTooLong { bytes: source.len() });
-        }
-        let guard = Guard::new(&tokens.control).ok_or(TemplateError::TooManySpecials)?;
-        let mut environment = Environment::new();
-        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_syntax(syntax()?);
-        environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(python::methods);
-        environment.add_filter("tojson", python::tojson);
-        environment.add_filter("string", python::string);
-        environment.add_filter("indent", python::indent);
-        environment.add_test("iterable", python::is_iterable);
-        environment.add_test("sequence", python::is_sequence);
-        environment.add_function("raise_exception", raise_exception);
-        environment.remove_global("debug");
-        environment
-            .add_template_owned("chat", limits::prepare(source)?)
-            .map_err(|error| TemplateError::Syntax { reason: describe(&error) })?;
-        Ok(ChatTemplate { environment, guard, tokens })
+        let (body, forms) = (parsed(source)?, Forms::STRINGS);
+        let mut template = ChatTemplate { body, with_tools: None, forms, tokens, is_guess: false };
+        template.forms = Forms::of(&template);
+        Ok(template)
+    }
+
+    /// Parses the template to take of several with names: `default`, and for requests with tools
+    /// `tool_use` where there is one.
+    ///
+    /// # Errors
+    /// [`TemplateError::NoDefault`] without a default; as [`new`](Self::new).
+    pub fn named(
+        sources: &[(String, String)],
+        tokens: TemplateTokens,
+    ) -> Result<ChatTemplate, TemplateError> {
+        let of_name = |wanted: &str| sources.iter().find(|(name, _)| name == wanted);
+        let Some((_, source)) = of_name("default") else {
+            let mut names: Vec<String> = sources.iter().map(|(name, _)| name.clone()).collect();
+            names.sort_unstable();
+            return Err(TemplateError::NoDefault { names });
+        };
+        let mut template = ChatTemplate::new(source, tokens)?;
+        template.with_tools = of_name("tool_use").map(|(_, source)| parsed(source)).transpose()?;
+        Ok(template)
     }
 
     /// The template for a model that brings none: ChatML if the vocabulary has its tokens.
@@ -218,15 +233,29 @@ impl ChatTemplate {
     pub fn fallback(tokens: TemplateTokens) -> Result<ChatTemplate, TemplateError> {
         let has = |name: &str| tokens.control.iter().any(|token| token == name);
         match has("<|im_start|>") && has("<|im_end|>") {
-            true => ChatTemplate::new(CHATML, tokens),
+            true => {
+                let template = ChatTemplate::new(CHATML, tokens)?;
+                Ok(ChatTemplate { is_guess: true, ..template })
+            }
             false => Err(TemplateError::Missing),
         }
     }
 
+    /// Whether this is not the model's own template, but a guess by its vocabulary.
+    pub fn is_guess(&self) -> bool {
+        self.is_guess
+    }
+
     /// Whether the template reads a variable, such as `tools` or `enable_thinking`.
     pub fn uses(&self, variable: &str) -> bool {
-        let template = self.environment.get_template("chat");
-        template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
+        let mut bodies = std::iter::once(&self.body).chain(&self.with_tools);
+        bodies.any(|body| reads::variable(body, variable))
+    }
+
+    /// The messages with every content in a form that the template reads: as it was sent where it
+    /// can be, else a string as one part, or text parts as one string with line breaks between.
+    pub fn readable<'m>(&self, messages: &'m [Json]) -> Cow<'m, [Json]> {
+        self.forms.applied(messages)
     }
 
     /// Renders messages, each a JSON object with `role` and `content` at least.
@@ -238,174 +267,75 @@ impl ChatTemplate {
         messages: &[Json],
         options: &RenderOptions<'_>,
     ) -> Result<RenderedPrompt, TemplateError> {
+        self.render_within(value::ALLOWANCE, self.forms.keeps_null, messages, options)
+    }
+
+    /// Renders with so much to spend, contents that are null left as they are or left out.
+    fn render_within(
+        &self,
+        allowance: u64,
+        keeps_null: bool,
+        messages: &[Json],
+        options: &RenderOptions<'_>,
+    ) -> Result<RenderedPrompt, TemplateError> {
         let kwargs = options.kwargs.into_iter().flat_map(serde_json::Map::iter);
         if let Some((name, _)) = kwargs.clone().find(|(name, _)| RESERVED.contains(&name.as_str()))
         {
             return Err(TemplateError::ReservedName { name: name.clone() });
         }
+        let marked;
+        let (messages, mark) = match options.continue_final {
+            true => {
+                let (with_mark, mark) = with_mark(messages)?;
+                marked = with_mark;
+                (marked.as_slice(), Some(mark))
+            }
+            false => (messages, None),
+        };
         let outside = messages.iter().chain(options.tools).chain(options.documents);
         let outside = outside.chain(kwargs.clone().map(|(_, value)| value));
-        let (guard, mark) = guard::free_characters(outside)?;
-        let guarded = |value: &Json| self.guard.value(value, guard);
-        let optional = |value: Option<&Json>| value.map_or(Ok(Value::from(())), guarded);
-
-        let marked: Vec<Json>;
-        let messages = match options.continue_final {
-            true => {
-                marked = with_mark(messages, mark)?;
-                &marked
-            }
-            false => messages,
-        };
-        let messages = messages.iter().map(|message| guarded(&with_reasoning(message)));
-        let messages = messages.collect::<Result<Vec<Value>, _>>()?;
-        let now = options.now;
-        let strftime_now = move |format: &str| now.strftime(format);
-        let mut context = vec![
-            ("messages".to_owned(), Value::from(messages)),
+        let meter = Meter::new(allowance, outside.map(weight).sum());
+        let message = |message: &Json| Value::from_json(&normalised(message, keeps_null));
+        let messages = messages.iter().map(message).collect::<Result<Vec<Value>, _>>()?;
+        let optional = |value: Option<&Json>| value.map_or(Ok(Value::None), Value::from_json);
+        let mut variables = vec![
+            ("messages".to_owned(), Value::list(messages, value::Kind::List)?),
             ("tools".to_owned(), optional(options.tools)?),
             ("documents".to_owned(), optional(options.documents)?),
-            ("add_generation_prompt".to_owned(), Value::from(options.add_generation_prompt)),
-            ("strftime_now".to_owned(), Value::from_function(strftime_now)),
+            ("add_generation_prompt".to_owned(), Value::Bool(options.add_generation_prompt)),
         ];
-        let tokens = [("bos_token", &self.tokens.bos), ("eos_token", &self.tokens.eos)];
-        for (name, text) in tokens.into_iter().filter(|(_, text)| !text.is_empty()) {
-            context.push((name.to_owned(), Value::from(text.as_str())));
+        let tokens = self.tokens.named.iter().map(|(name, text)| (name.as_str(), text));
+        let ends = [("bos_token", &self.tokens.bos), ("eos_token", &self.tokens.eos)];
+        for (name, text) in tokens.chain(ends).filter(|(_, text)| !text.is_empty()) {
+            variables.push((name.to_owned(), Value::Str(Text::own(text.as_str()))));
         }
         for (name, value) in kwargs {
-            context.push((name.clone(), guarded(value)?));
+            variables.push((name.clone(), Value::from_json(value)?));
         }
-        let mut text = self.write(Value::from_pairs(context))?;
-        if options.continue_final {
-            cut_at_mark(&mut text, mark)?;
+        let with_tools = self.with_tools.as_ref().filter(|_| options.tools.is_some());
+        let body = with_tools.unwrap_or(&self.body);
+        let (mut text, mut own) = render::render(body, variables, options.now, meter)?;
+        if let Some(mark) = mark {
+            cut_at_mark(&mut text, &mut own, mark)?;
         }
-        Ok(RenderedPrompt { text, guard })
+        Ok(RenderedPrompt { text, own, is_guess: self.is_guess })
     }
+}
 
-    fn write(&self, context: Value) -> Result<String, TemplateError> {
-        let failed = |error: &Error| TemplateError::Render { reason: describe(error) };
-        let mut environment = self.environment.clone();
-        let budget = Arc::new(Budget::default());
-        let (bounds, loops) = (Arc::clone(&budget), Arc::clone(&budget));
-        environment.add_filter(limits::FILTER, move |value: Value| bounds.bounded(value));
-        environment.add_filter(limits::EACH, move |value: Value| loops.each(value));
-        environment.set_formatter(move |out, _, value| python::print(out, value, &budget));
-        let template = environment.get_template("chat").map_err(|error| failed(&error))?;
-        let mut out = Capped::default();
-        // The engine can panic on slices of an empty list; nothing of it is looked at afterwards.
-        let render = AssertUnwindSafe(|| template.render_captured_to(context, &mut out));
-        let Ok(rendered) = catch_unwind(render) else {
-            let reason = "the template engine gave up on an expression".to_owned();
-            return Err(TemplateError::Render { reason });
-        };
-        match rendered {
-            _ if out.overflowed => Err(TemplateError::OutputTooLong),
-            Ok(_) => String::from_utf8(out.bytes)
-                .map_err(|_| TemplateError::Render { reason: "output is not UTF-8".to_owned() }),
-            Err(error) if error.kind() == ErrorKind::OutOfFuel => Err(TemplateError::OutOfFuel),
-            Err(error) => Err(match raised(&error) {
-                Some(message) => TemplateError::Raised { message },
-                None => failed(&error),
-            }),
+/// Texts and values of what a request brings: its rendering may cost in proportion.
+fn weight(value: &Json) -> usize {
+    let (mut todo, mut weight) = (vec![value], 0);
+    while let Some(value) = todo.pop() {
+        weight += value::LOOK;
+        match value {
+            Json::String(text) => weight += text.len(),
+            Json::Array(items) => todo.extend(items),
+            Json::Object(map) => {
+                weight += map.keys().map(String::len).sum::<usize>();
+                todo.extend(map.values());
+            }
+            _ => {}
         }
     }
-}
-
-/// A writer that stops at [`MAX_OUTPUT_BYTES`].
-#[derive(Default)]
-struct Capped {
-    bytes: Vec<u8>,
-    overflowed: bool,
-}
-
-impl std::io::Write for &mut Capped {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_OUTPUT_BYTES {
-            self.overflowed = true;
-            return Err(std::io::ErrorKind::FileTooLarge.into());
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The hubs strip the line break after a block and the blanks before one.
-fn syntax() -> Result<minijinja::syntax::SyntaxConfig, TemplateError> {
-    minijinja::syntax::SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build()
-        .map_err(|error| TemplateError::Syntax { reason: describe(&error) })
-}
-
-fn raise_exception(message: &str) -> Result<Value, Error> {
-    let error = Error::new(ErrorKind::InvalidOperation, message.to_owned());
-    Err(error.with_source(Raised(message.to_owned())))
-}
-
-/// The message of the `raise_exception` that caused an error, if one did.
-fn raised(error: &Error) -> Option<String> {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = cause {
-        if let Some(Raised(message)) = error.downcast_ref() {
-            return Some(message.clone());
-        }
-        cause = error.source();
-    }
-    None
-}
-
-fn describe(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
-/// The messages with a mark behind the text of the last one.
-fn with_mark(messages: &[Json], mark: char) -> Result<Vec<Json>, TemplateError> {
-    let mut messages = messages.to_vec();
-    let content = messages.last_mut().and_then(|message| message.get_mut("content"));
-    let text = match content {
-        Some(Json::Array(parts)) => parts.iter_mut().rev().find_map(|part| part.get_mut("text")),
-        content => content,
-    };
-    let Some(Json::String(text)) = text else { return Err(TemplateError::NothingToContinue) };
-    text.push(mark);
-    // Where the template trims, the blank is gone afterwards.
-    text.push(' ');
-    Ok(messages)
-}
-
-/// Ends the text where the mark is.
-fn cut_at_mark(text: &mut String, mark: char) -> Result<(), TemplateError> {
-    let at = text.rfind(mark).ok_or(TemplateError::NothingToContinue)?;
-    let trimmed = !text.get(at..).unwrap_or_default().trim_start_matches(mark).starts_with(' ');
-    text.truncate(at);
-    if trimmed {
-        text.truncate(text.trim_end().len());
-    }
-    Ok(())
-}
-
-/// Older and newer names of a message's reasoning: templates read either.
-fn with_reasoning(message: &Json) -> Cow<'_, Json> {
-    const NAMES: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
-    let Some(object) = message.as_object() else { return Cow::Borrowed(message) };
-    let found = NAMES.iter().filter_map(|name| object.get(*name)).find(|value| !value.is_null());
-    let Some(reasoning) = found else { return Cow::Borrowed(message) };
-    let mut object = object.clone();
-    if !object.contains_key("thinking") {
-        object.insert("thinking".to_owned(), reasoning.clone());
-    }
-    object.insert("reasoning_content".to_owned(), reasoning.clone());
-    Cow::Owned(Json::Object(object))
+    weight
 }
