@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use crate::bench::args::Bench;
@@ -213,7 +214,7 @@ pub struct Sampling {
     #[arg(long, value_parser = real(-100.0..=100.0))]
     pub frequency_penalty: Option<f32>,
     /// Text that ends the answer; may be repeated [default: the model's].
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
     /// Seed; default: from the clock, and printed with -v.
     #[arg(long, value_parser = whole::<u64>(0..=u64::MAX))]
@@ -391,16 +392,16 @@ pub struct Inspect {
     /// Name, alias or path.
     pub model: String,
     /// The program, one op a line.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub program: bool,
     /// The layer vocabulary's description.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub spec: bool,
     /// All tensors.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub tensors: bool,
     /// All metadata.
-    #[arg(long)]
+    #[arg(long, group = "part")]
     pub meta: bool,
 }
 
@@ -423,7 +424,7 @@ mod tests {
         for (args, expect) in [
             (["tokenmill", "run", "m", "--temp", "-1"], "the range is 0 to 100"),
             (["tokenmill", "run", "m", "--top-p", "2"], "more than 0, at most 1"),
-            (["tokenmill", "run", "m", "-n", "0"], "the range is 1 to 16777216"),
+            (["tokenmill", "run", "m", "--max-tokens", "0"], "the range is 1 to 16777216"),
             (["tokenmill", "run", "m", "--threads", "0"], "the range is 1 to 1024"),
             (["tokenmill", "run", "m", "--mem", "8"], "did you mean 8G?"),
             (["tokenmill", "run", "m", "--seed", "-1"], "the range is 0 to 18446744073709551615"),
@@ -435,11 +436,13 @@ mod tests {
             (["tokenmill", "bench", "m", "--reps", "0"], "the range is 1 to 1000"),
             (["tokenmill", "bench", "m", "--batch", "100000"], "the range is 1 to 1024"),
             (["tokenmill", "bench", "m", "--depth", "99999999"], "the range is 0 to 16777216"),
-            (["tokenmill", "bench", "serve", "-c", "0"], "the range is 1 to 10000"),
+            (["tokenmill", "bench", "serve", "--concurrency", "0"], "the range is 1 to 10000"),
         ] {
             let error = parse(&args).unwrap_err().to_string();
             assert!(error.contains(expect) && error.contains(args[3]), "{args:?}: {error}");
         }
+        let two = parse(&["tokenmill", "inspect", "m", "--spec", "--meta"]).unwrap_err();
+        assert_eq!(two.kind(), clap::error::ErrorKind::ArgumentConflict);
         let both = parse(&["tokenmill", "run", "m", "--raw", "--system", "x"]).unwrap_err();
         assert_eq!(both.kind(), clap::error::ErrorKind::ArgumentConflict);
         let Ok(Command::Run(run)) =

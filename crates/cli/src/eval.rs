@@ -1,7 +1,7 @@
 //! `eval`: perplexity of a text, and the KL divergence from a reference run of the same weights.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::Path;
 
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::failure::{Failure, tell};
 use crate::{input, model, score};
 
 /// First bytes of a reference file; the version is the last one.
-const MAGIC: &[u8; 8] = b"tmkl\0\0\0\x01";
+const MAGIC: &[u8; 8] = b"tmkl\0\0\0\x02";
 
 /// Runs the command.
 pub fn eval(args: &Eval) -> Result<(), Failure> {
@@ -37,13 +37,16 @@ pub fn eval(args: &Eval) -> Result<(), Failure> {
     if context < 2 {
         return Err(Failure::new("cannot evaluate", "the context is one token").fix("add --ctx 2"));
     }
+    // Windows decide which tokens see each other, so references of other windows do not compare.
+    let window = args.window.min(context);
+    let header = header(vocab, window, &ids);
     let mut reference = match &args.kl_base {
         None => Reference::None,
-        Some(path) if path.exists() => Reference::open(path, vocab, &ids)?,
-        Some(path) => Reference::create(path, vocab, &ids)?,
+        Some(path) if path.exists() => Reference::open(path, &header)?,
+        Some(path) => Reference::create(path, &header)?,
     };
     let mut report = Report::default();
-    rows(&mut loaded, &ids, args.window as usize, |row| report.add(&row, &mut reference))?;
+    rows(&mut loaded, &ids, window as usize, |row| report.add(&row, &mut reference))?;
     reference.finish()?;
     let text = if args.json { report.json().to_string() } else { report.text() };
     writeln!(std::io::stdout(), "{text}").map_err(Failure::output)
@@ -92,23 +95,28 @@ enum Reference {
 }
 
 impl Reference {
-    fn create(path: &Path, vocab: u32, ids: &[TokenId]) -> Result<Self, Failure> {
+    fn create(path: &Path, header: &[u8]) -> Result<Self, Failure> {
         let fail = |e| Failure::new(format!("cannot write {}", path.display()), e);
         let mut out = BufWriter::new(File::create(path).map_err(fail)?);
-        out.write_all(MAGIC).and_then(|()| out.write_all(&header(vocab, ids))).map_err(fail)?;
+        out.write_all(MAGIC).and_then(|()| out.write_all(header)).map_err(fail)?;
         Ok(Reference::Write(out))
     }
 
-    fn open(path: &Path, vocab: u32, ids: &[TokenId]) -> Result<Self, Failure> {
+    fn open(path: &Path, expected: &[u8; HEADER]) -> Result<Self, Failure> {
         let name = path.display();
         let again = || format!("rm {name}, and make it again with --mode f32 --device reference");
         let fail = |e| Failure::new(format!("cannot read the reference {name}"), e).fix(again());
         let mut file = BufReader::new(File::open(path).map_err(fail)?);
-        let expected = header(vocab, ids);
+        let vocab = u32::from_le_bytes([expected[0], expected[1], expected[2], expected[3]]);
         let mut found = vec![0; MAGIC.len() + expected.len()];
-        file.read_exact(&mut found).map_err(fail)?;
-        if found[..MAGIC.len()] != *MAGIC || found[MAGIC.len()..] != expected {
-            let detail = "it was made from another text, tokenizer or vocabulary";
+        file.read_exact(&mut found).map_err(|e| match e.kind() {
+            ErrorKind::UnexpectedEof => {
+                Failure::new(format!("{name} is no reference"), "it is too short").fix(again())
+            }
+            _ => fail(e),
+        })?;
+        if found[..MAGIC.len()] != *MAGIC || found[MAGIC.len()..] != *expected {
+            let detail = "it was made from another text, tokenizer, vocabulary or --window";
             return Err(Failure::new(format!("{name} is not a reference for this run"), detail)
                 .fix(again()));
         }
@@ -125,11 +133,14 @@ impl Reference {
     }
 }
 
-/// Vocabulary, number of tokens and a digest of them.
-fn header(vocab: u32, ids: &[TokenId]) -> [u8; 16] {
+/// Bytes of a reference's [`header`].
+const HEADER: usize = 16;
+
+/// Vocabulary, number of tokens and a digest of the window and of them.
+fn header(vocab: u32, window: u32, ids: &[TokenId]) -> [u8; HEADER] {
     let mix = |h: u64, id: &TokenId| tokenmill_ir::sampling::splitmix(h ^ u64::from(*id));
-    let digest = ids.iter().fold(0u64, mix);
-    let mut out = [0; 16];
+    let digest = ids.iter().fold(u64::from(window), mix);
+    let mut out = [0; HEADER];
     out[..4].copy_from_slice(&vocab.to_le_bytes());
     out[4..8].copy_from_slice(&(ids.len() as u32).to_le_bytes());
     out[8..].copy_from_slice(&digest.to_le_bytes());

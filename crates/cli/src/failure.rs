@@ -74,7 +74,10 @@ impl Failure {
             fitting_context,
         } = failure
         else {
-            return Failure::new(what, failure);
+            // The name stands above already.
+            let told = failure.to_string();
+            let rest = told.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
+            return Failure::new(what, rest.unwrap_or(&told).replace('\n', "\n  "));
         };
         let detail = format!(
             "needs {} ({} weights, {} cache for {context} tokens, {} buffers), {} available",

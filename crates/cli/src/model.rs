@@ -68,11 +68,21 @@ pub fn options(machine: &Machine, sequences: u32) -> LoadOptions {
     }
 }
 
+/// Refuses guesses where no answer is generated.
+pub fn without_drafts(machine: &Machine) -> Result<(), Failure> {
+    if machine.draft.is_none() && machine.draft_model.is_none() {
+        return Ok(());
+    }
+    let detail = "this command generates no answer; run and serve do";
+    Err(Failure::new("--draft and --draft-model have no use here", detail).fix("leave them out"))
+}
+
 /// Rows of logits in a step where every token has one: each is a whole vocabulary.
 const SCORED: u32 = 64;
 
 /// Loads a model for one sequence whose every token has logits.
 pub fn open_scored(name: &str, machine: &Machine) -> Result<LoadedModel, Failure> {
+    without_drafts(machine)?;
     let mut loaded = open(name, machine, 1)?;
     loaded.limits.outputs = SCORED.min(loaded.limits.step_tokens);
     Ok(loaded)

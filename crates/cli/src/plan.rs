@@ -40,6 +40,7 @@ struct Report<'a> {
 
 /// Runs the command. A model that does not fit is a failure, after all is printed.
 pub fn plan(args: &Plan) -> Result<(), Failure> {
+    model::without_drafts(&args.machine)?;
     let path = model::locate(&args.model)?;
     let told = |e: LoadFailure| Failure::load(&args.model, e);
     let mut device = devices::open(&args.machine)?;

@@ -195,7 +195,12 @@ pub fn generate(
                 answer.add(&text, tokens.len() as u32);
                 show(&text)?;
             }
-            Ok(Event::Done { reason, .. }) => answer.reason = Some(reason),
+            Ok(Event::Done { reason, .. }) => {
+                reading.end();
+                // The first token may be the one that ends it: then there is no text.
+                answer.first.get_or_insert_with(Instant::now);
+                answer.reason = Some(reason);
+            }
             Ok(Event::Prefix(_)) => {}
             Ok(Event::Finished(usage)) => answer.usage = usage,
             Ok(Event::Failed(error)) => return Err(error.into()),
@@ -223,7 +228,7 @@ impl<'a> Reading<'a> {
     fn new(engine: &'a Engine, prompt_tokens: u32) -> Self {
         let bar = ProgressBar::new(prompt_tokens.into());
         let style =
-            ProgressStyle::with_template("reading the prompt [{bar:30}] {pos}/{len} tokens {eta}");
+            ProgressStyle::with_template("reading the prompt [{bar:30}] {pos}/{len} tokens");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Self { engine, before: engine.stats(), since: Instant::now(), bar }
     }
@@ -285,7 +290,7 @@ impl Answer {
         let computed = self.usage.prompt_tokens.saturating_sub(self.usage.cached_tokens);
         let decoded = self.usage.completion_tokens.saturating_sub(self.first_tokens);
         let prefill = speed(computed, first.duration_since(self.submitted));
-        (prefill, speed(decoded, self.last.duration_since(first)))
+        (prefill, speed(decoded, self.last.saturating_duration_since(first)))
     }
 
     /// One line about the speed; the first token is counted from `started`.

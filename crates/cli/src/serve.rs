@@ -96,7 +96,14 @@ fn refused(error: &ServeError) -> Failure {
         ServeError::PublicWithoutKey { .. } | ServeError::WideWithoutKey { .. } => {
             failure.fix("add --api-key SECRET")
         }
-        ServeError::Bind { bind, .. } => failure.fix(format!("add --port {}", bind.port() + 1)),
+        ServeError::Bind { bind, source } => match source.kind() {
+            std::io::ErrorKind::AddrNotAvailable => {
+                failure.fix("an address of this machine, such as --host 127.0.0.1")
+            }
+            std::io::ErrorKind::PermissionDenied => failure.fix("add --port 8080"),
+            // 0: any that is free.
+            _ => failure.fix(format!("add --port {}", bind.port().wrapping_add(1))),
+        },
         _ => failure,
     }
 }

@@ -14,6 +14,8 @@ use tokenmill_store::{
 
 use crate::failure::{Failure, size, tell};
 
+const NO_MODELS: &str = "no models here yet; to get one: tokenmill pull smollm2";
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Failure::Lines(error.to_string().replace('\n', "\n  "))
@@ -60,7 +62,7 @@ pub fn list(as_json: bool) -> Result<(), Failure> {
     let store = Store::new(environment());
     let (entries, unusable) = (store.list(), store.unusable());
     if entries.is_empty() && unusable.is_empty() {
-        tell!("no models here yet; to get one: tokenmill pull smollm2");
+        tell!("{NO_MODELS}");
     }
     for entry in entries {
         let LocalModel { name, path, .. } = &entry.model;
@@ -115,6 +117,9 @@ pub fn verify(name: Option<&str>) -> Result<(), Failure> {
     let mut bar = Bar::default();
     let checked = store.verify(parsed.as_ref(), &mut |p| bar.show(&p))?;
     bar.end();
+    if checked.is_empty() {
+        tell!("{NO_MODELS}");
+    }
     let mut corrupt = None;
     let mut out = std::io::stdout().lock();
     for c in &checked {

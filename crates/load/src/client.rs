@@ -273,11 +273,14 @@ async fn sent(request: reqwest::RequestBuilder) -> Result<Response, LoadError> {
 }
 
 fn broke(error: reqwest::Error) -> LoadError {
-    let mut text = error.without_url().to_string();
-    if text.is_empty() {
-        text = "broken".to_owned();
+    let error = error.without_url();
+    let mut text = error.to_string();
+    // What stands between names layers of the client; the last cause says why.
+    let causes = std::iter::successors(std::error::Error::source(&error), |e| e.source());
+    if let Some(cause) = causes.last() {
+        text = format!("{text}: {cause}");
     }
-    LoadError::Connection(text)
+    LoadError::Connection(if text.is_empty() { "broken".to_owned() } else { text })
 }
 
 /// Server-sent events as they come in pieces.

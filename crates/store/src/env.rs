@@ -110,6 +110,17 @@ impl StoreEnv {
         homes.flat_map(|home| [home.join(".lmstudio"), home.join(".cache/lm-studio")]).collect()
     }
 
+    /// False if the own store would lie wherever the program was started.
+    pub(crate) fn has_own_place(&self) -> bool {
+        self.home.is_some() || self.data_home.is_some()
+    }
+
+    /// The same of the Hugging Face cache.
+    pub(crate) fn has_hub_place(&self) -> bool {
+        let places = [&self.home, &self.hf_hub_cache, &self.hf_home, &self.cache_home];
+        places.iter().any(|place| place.is_some())
+    }
+
     /// The hub's address.
     pub fn endpoint(&self) -> &str {
         self.hf_endpoint.as_deref().unwrap_or("https://huggingface.co")
@@ -257,6 +268,10 @@ mod tests {
         assert_eq!(home.ollama_dirs()[0], PathBuf::from("/h/.ollama/models"));
         assert_eq!(own.ollama_dirs(), [PathBuf::from("/m")]);
         assert_eq!(home.lm_studio_homes()[0], PathBuf::from("/h/.lmstudio"));
+        let places = |vars: &[(&str, &str)]| (env(vars).has_own_place(), env(vars).has_hub_place());
+        assert_eq!((places(&[]), places(&[("HOME", "/h")])), ((false, false), (true, true)));
+        assert_eq!(places(&[("XDG_DATA_HOME", "/d")]), (true, false));
+        assert_eq!(places(&[("HF_HOME", "/f")]), (false, true));
         assert!(env(&[]).ollama_dirs().is_empty() && env(&[]).lm_studio_homes().is_empty());
     }
 }

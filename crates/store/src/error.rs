@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub enum StoreError {
     /// The text is no model name.
     #[error(
-        "{text} is not a model name: {why}\nnames are a path, user/repo[:quant][@rev], \
+        "'{text}' is not a model name: {why}\nnames are a path, user/repo[:quant][@rev], \
          ollama:model[:tag], lmstudio:user/repo, pypi:package or one of: {known}"
     )]
     BadName {
@@ -60,6 +60,15 @@ pub enum StoreError {
          try: unset HF_HUB_OFFLINE, then tokenmill pull {name}"
     )]
     Offline {
+        /// The model.
+        name: String,
+    },
+    /// There is no folder to fetch into.
+    #[error(
+        "no folder to keep {name} in: the environment has no HOME\n\
+         set HOME, or XDG_DATA_HOME and HF_HOME, to folders"
+    )]
+    Homeless {
         /// The model.
         name: String,
     },

@@ -229,7 +229,8 @@ fn chain(error: &dyn Error) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();
-        if !text.ends_with(&more) {
+        // Some causes are told by what they caused already.
+        if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
         cause = error.source();

@@ -149,6 +149,15 @@ impl Store {
         if self.env.offline && !matches!(name, ModelName::Path(_)) {
             return Err(StoreError::Offline { name: text });
         }
+        let has_place = match name {
+            ModelName::Path(_) | ModelName::LmStudio { .. } => true,
+            ModelName::Hub(_) => self.env.has_hub_place(),
+            ModelName::Pypi(_) | ModelName::Ollama(_) => self.env.has_own_place(),
+            ModelName::Alias(_) => self.env.has_hub_place() && self.env.has_own_place(),
+        };
+        if !has_place {
+            return Err(StoreError::Homeless { name: text });
+        }
         match name {
             ModelName::Path(path) => find_path(path),
             ModelName::Ollama(name) => self.fetch_ollama(name, on),

@@ -19,7 +19,7 @@ pub struct Bench {
     #[arg(required_unless_present_any = ["limits", "from"])]
     pub model: Option<String>,
     /// Only the machine: reads of each level of memory, operations of each arithmetic.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "model")]
     pub limits: bool,
     /// Prompt lengths to prefill.
     #[arg(short, long, default_value = "512", value_delimiter = ',',

@@ -84,6 +84,7 @@ const SHORTER: &str = "less of -p, -n, --depth or --batch";
 
 /// Runs every test that the command line asks for.
 pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
+    model::without_drafts(&args.machine)?;
     let sequences = args.batch.iter().copied().max().unwrap_or(1).max(1);
     let mut machine = args.machine.clone();
     let longest_prompt = args.prompt.iter().copied().max().unwrap_or(0);
