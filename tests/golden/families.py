@@ -744,6 +744,118 @@ def modernbert_score():
     return c, [r | {"name": "model." + r["name"]} for r in rows] + t.rows
 
 
+ONE_LABEL = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+
+
+def scoring(c, rows, arch, prefix, *parts):
+    """A classifier of one label: `parts` are (name, rows) of the head, with biases."""
+    c = c | {"architectures": [arch]} | ONE_LABEL
+    t = Tensors()
+    for name, count in parts:
+        t.linear(name, count, 64, 3.0 if count == 1 else 1.5, bias=True)
+    rows = [r | {"name": prefix + r["name"]} for r in rows if "pooler" not in r["name"]]
+    return c, rows + t.rows
+
+
+def bert_score():
+    c = {"architectures": ["BertModel"], "model_type": "bert", "torch_dtype": "float32",
+         "vocab_size": 163, "hidden_size": 64, "intermediate_size": 120, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+         "attention_probs_dropout_prob": 0.1, "layer_norm_eps": 0.05,
+         "max_position_embeddings": 96, "type_vocab_size": 2, "pad_token_id": 0}
+    return scoring(c, encoder(c), "BertForSequenceClassification", "bert.",
+                   ("bert.pooler.dense", 64), ("classifier", 1))
+
+
+def nomic_bert_score():
+    return scoring(*nomic_bert(), "NomicBertForSequenceClassification", "nomic_bert.",
+                   ("nomic_bert.pooler.dense", 64), ("classifier", 1))
+
+
+def electra(width=48):
+    c = {"architectures": ["ElectraModel"], "model_type": "electra", "torch_dtype": "float32",
+         "vocab_size": 164, "embedding_size": width, "hidden_size": 64, "intermediate_size": 120,
+         "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_act": "gelu",
+         "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "layer_norm_eps": 0.05,
+         "max_position_embeddings": 96, "type_vocab_size": 2, "pad_token_id": 0,
+         "summary_activation": "gelu", "summary_last_dropout": 0.1, "summary_type": "first",
+         "summary_use_proj": True}
+    rows = [r for r in encoder(c) if "pooler" not in r["name"]]
+    if width != 64:
+        for r in rows:
+            if r["name"].startswith("embeddings."):
+                r["shape"][-1] = width
+        t = Tensors()
+        t.linear("embeddings_project", 64, width, 1.5, bias=True)
+        rows += t.rows
+    return c, rows
+
+
+def electra_score():
+    return scoring(*electra(64), "ElectraForSequenceClassification", "electra.",
+                   ("classifier.dense", 64), ("classifier.out_proj", 1))
+
+
+def distilbert():
+    c = {"architectures": ["DistilBertModel"], "model_type": "distilbert",
+         "torch_dtype": "float32", "vocab_size": 165, "dim": 64, "hidden_dim": 120, "n_layers": 2,
+         "n_heads": 4, "activation": "gelu", "attention_dropout": 0.1, "dropout": 0.1,
+         "max_position_embeddings": 96, "sinusoidal_pos_embds": False, "tie_weights_": True,
+         "pad_token_id": 0, "qa_dropout": 0.1, "seq_classif_dropout": 0.2}
+    t = Tensors()
+    for name, count in (("word", 165), ("position", 96)):
+        t.embed(f"embeddings.{name}_embeddings", count, 64, 0.8)
+    t.norm("embeddings.LayerNorm", 64, bias=True)
+    for i in range(2):
+        p = f"transformer.layer.{i}"
+        for name, gain in (("q", 1.7), ("k", 1.7), ("v", 1.2), ("out", 1.5)):
+            t.linear(f"{p}.attention.{name}_lin", 64, 64, gain, bias=True)
+        t.norm(f"{p}.sa_layer_norm", 64, bias=True)
+        t.linear(f"{p}.ffn.lin1", 120, 64, 1.6, bias=True)
+        t.linear(f"{p}.ffn.lin2", 64, 120, 4.0, bias=True)
+        t.norm(f"{p}.output_layer_norm", 64, bias=True)
+    return c, t.rows
+
+
+def distilbert_score():
+    return scoring(*distilbert(), "DistilBertForSequenceClassification", "distilbert.",
+                   ("pre_classifier", 64), ("classifier", 1))
+
+
+def qwen3_score():
+    """A decoder with a head of one label on its last token."""
+    c = small("Qwen3ForSequenceClassification", "qwen3", 159, head_dim=32,
+              use_sliding_window=False, sliding_window=None, max_window_layers=2,
+              rope_theta=1000000.0, tie_word_embeddings=True) | ONE_LABEL
+    t = Tensors()
+    t.linear("score", 1, 64, 3.0)
+    return c, decoder(c, llama_layer(c, qk=(32, 32))) + t.rows
+
+
+def gpt_oss_plain():
+    """gpt-oss without MXFP4: experts by columns. Hidden and inner size are equal."""
+    c = small("GptOssForCausalLM", "gpt_oss", 158, intermediate_size=64, head_dim=24,
+              num_local_experts=8, num_experts_per_tok=3, experts_per_token=3, sliding_window=20,
+              swiglu_limit=7.0, rope_theta=150000.0, attention_bias=True,
+              layer_types=["sliding_attention", "full_attention"],
+              rope_scaling={"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+                            "original_max_position_embeddings": 512, "rope_type": "yarn",
+                            "truncate": False}, max_position_embeddings=16384)
+
+    def layer(t, i, p):
+        t.norm(f"{p}.input_layernorm", 64)
+        t.attention(f"{p}.self_attn", c, peak=1.4, bias="qkvo")
+        t.add(f"{p}.self_attn.sinks", [4], 4.0, 1.0)
+        t.norm(f"{p}.post_attention_layernorm", 64)
+        t.linear(f"{p}.mlp.router", 8, 64, 2.0, bias=True)
+        e = f"{p}.mlp.experts"
+        t.add(f"{e}.gate_up_proj", [8, 64, 128], 0.6)
+        t.add(f"{e}.gate_up_proj_bias", [8, 128], 3.0)
+        t.add(f"{e}.down_proj", [8, 64, 64], 0.6)
+        t.add(f"{e}.down_proj_bias", [8, 64], 1.0)
+    return c, decoder(c, layer)
+
+
 def qwen3_embedding():
     """Qwen3-Embedding: a decoder whose last row is the vector."""
     c = small("Qwen3ForCausalLM", "qwen3", 161, head_dim=32, use_sliding_window=False,
@@ -825,4 +937,8 @@ FAMILIES = {
     "xlm_roberta_score": (xlm_roberta_score, 70), "modernbert_score": (modernbert_score, 71),
     "qwen3_embedding": (qwen3_embedding, 73),
     "modernbert": (modernbert, 73),
+    "bert_score": (bert_score, 72), "nomic_bert_score": (nomic_bert_score, 71),
+    "electra": (electra, 70), "electra_score": (electra_score, 73),
+    "distilbert": (distilbert, 71), "distilbert_score": (distilbert_score, 74),
+    "qwen3_score": (qwen3_score, 72), "gpt_oss_plain": (gpt_oss_plain, 70),
 }

@@ -467,8 +467,8 @@ FAMILIES = {
     "deepseek_r1": (deepseek_r1, 75), "falcon_h1_34b": (falcon_h1_34b, 70),
     "qwen3_next_80b": (qwen3_next_80b, 71), "qwen3_30b": (qwen3_30b, 72),
 }
-ENCODERS = ("bert", "xlm-roberta", "nomic_bert", "modernbert")
-EMBEDDERS = ("qwen3_embedding",)
+ENCODERS = ("bert", "xlm-roberta", "nomic_bert", "modernbert", "distilbert", "electra")
+EMBEDDERS = ("qwen3_embedding", "qwen3_score")
 TWINS = ("llama", "qwen2", "qwen3", "gemma3", "gpt_oss")
 # The cached one-token path of transformers leaves out the dt clamp, and Mamba-2 has its own cache.
 NO_CACHE_CHECK = ("falcon_h1_norm", "mamba2")
@@ -544,7 +544,7 @@ def router_margins(model):
 def layer_trace(model, run):
     """f32 [1 + layers, 2, hidden]: embedding and layer outputs at the first and last position."""
     inner = model.base_model if model.base_model is not model else getattr(model, "model", model)
-    inner = getattr(inner, "encoder", inner)
+    inner = getattr(inner, "encoder", getattr(inner, "transformer", inner))
     layers = next(getattr(inner, name) for name in ("layers", "layer", "h") if hasattr(inner, name))
     rows = []
 

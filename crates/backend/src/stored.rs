@@ -75,19 +75,22 @@ pub fn transposed(
     source: &dyn WeightSource,
 ) -> Result<Vec<u8>, SourceError> {
     let info = part.format.info();
-    let there = taken.start.checked_add(taken.count).is_some_and(|end| end <= taken.of);
-    if info.block_weights != 1 || part.rows.count != cols || !there || taken.count == 0 {
+    let last = taken.count.checked_sub(1).and_then(|n| n.checked_mul(taken.step.max(1)));
+    let last = last.and_then(|n| n.checked_add(taken.start));
+    let there = last.is_some_and(|last| last < taken.of);
+    if info.block_weights != 1 || part.rows.count != cols || !there {
         return Err(error(part, format!("cannot be read transposed: {taken:?}, {cols} rows")));
     }
     let size = info.block_bytes;
     let [cols, first, count, of] = [cols, taken.start, taken.count, taken.of].map(|n| n as usize);
+    let step = taken.step.max(1) as usize;
     let mut block = vec![0; cols * of * size];
     let mut out = vec![0; part.rows.repeat as usize * count * cols * size];
     for (i, turned) in out.chunks_exact_mut(count * cols * size).enumerate() {
         let start = part.rows.start + i as u64 * part.rows.stride;
         source.read_rows(&part.tensor, start..start + part.rows.count, &mut block)?;
         for (col, stored) in block.chunks_exact(of * size).enumerate() {
-            let taken = stored[first * size..][..count * size].chunks_exact(size);
+            let taken = stored[first * size..].chunks_exact(size).step_by(step).take(count);
             for (row, number) in taken.enumerate() {
                 turned[(row * cols + col) * size..][..size].copy_from_slice(number);
             }
@@ -308,9 +311,13 @@ mod tests {
         let all = Some(Columns::all(4));
         check(8, 2, vec![part("a", [0, 2, 3, 2], all)], &turned);
         // Of the same blocks the last three columns.
-        let some = Some(Columns { start: 1, count: 3, of: 4 });
+        let some = Some(Columns { start: 1, count: 3, step: 1, of: 4 });
         let last = [&turned[2..8], &turned[10..]].concat();
         check(6, 2, vec![part("a", [0, 2, 3, 2], some)], &last);
+        // Every second, from the second on.
+        let odd = Some(Columns { start: 1, count: 2, step: 2, of: 4 });
+        let odds = [1., 5., 3., 7., 13., 17., 15., 19.];
+        check(4, 2, vec![part("a", [0, 2, 3, 2], odd)], &odds);
     }
 
     #[test]
@@ -374,10 +381,13 @@ mod tests {
     #[test]
     fn rows_that_do_not_add_up_are_errors() {
         let source = Counting::new(true);
+        let columns = |start, count, step| Some(Columns { start, count, step, of: 4 });
         for spec in [
             spec(3, 4, vec![part("a", [0, 2, 2, 1], None)]),
             spec(7, 2, vec![part("a", [0, 2, 3, 2], Some(Columns::all(4)))]),
-            spec(8, 2, vec![part("a", [0, 2, 3, 2], Some(Columns { start: 1, count: 4, of: 4 }))]),
+            spec(8, 2, vec![part("a", [0, 2, 3, 2], columns(1, 4, 1))]),
+            spec(4, 2, vec![part("a", [0, 2, 3, 2], columns(2, 2, 2))]),
+            spec(0, 2, vec![part("a", [0, 2, 3, 2], columns(0, 0, 1))]),
             spec(2, 4, vec![part("a", [5, 2, 2, 1], None)]),
             spec(2, 5, vec![part("a", [0, 2, 2, 1], None)]),
         ] {

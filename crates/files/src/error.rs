@@ -26,10 +26,18 @@ pub enum LoadError {
         /// What was found instead.
         found: String,
     },
+    /// Files of the model are not there.
+    #[error("{}: {found}", path.display())]
+    Incomplete {
+        /// The file or folder.
+        path: PathBuf,
+        /// Which, and what to do.
+        found: String,
+    },
     /// The file ends before something it declares.
     #[error(
-        "{}: {place}: needs {needed} bytes at offset {offset}, but only {left} are left",
-        path.display()
+        "{}: cut short: the file has {} bytes, and {place} ends at byte {}; download it again",
+        path.display(), offset.saturating_add(*left), offset.saturating_add(*needed)
     )]
     Truncated {
         /// The file.
@@ -114,6 +122,10 @@ impl LoadError {
 
     pub(crate) fn unsupported(path: &Path, what: impl Into<String>) -> Self {
         LoadError::Unsupported { path: path.to_owned(), what: shorten(what.into()) }
+    }
+
+    pub(crate) fn incomplete(path: &Path, found: impl Into<String>) -> Self {
+        LoadError::Incomplete { path: path.to_owned(), found: found.into() }
     }
 
     pub(crate) fn not_a_model(path: &Path, found: impl Into<String>) -> Self {

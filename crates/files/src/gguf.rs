@@ -73,6 +73,10 @@ pub fn parse(path: &Path, bytes: &[u8], file: u32) -> Result<Gguf, LoadError> {
     let data_start = align_up(reader.cursor.offset(), alignment).ok_or_else(|| {
         LoadError::invalid(path, "general.alignment", "an offset below 2^64", alignment)
     })?;
+    // A file that was cut short is measured by the tensor that ends last.
+    if let Some(last) = records.iter().max_by_key(|t| t.extent.offset) {
+        place(path, &mut last.clone(), data_start, bytes.len() as u64, alignment)?;
+    }
     for tensor in &mut records {
         tensor.extent.file = file;
         place(path, tensor, data_start, bytes.len() as u64, alignment)?;
@@ -291,12 +295,13 @@ fn place(
     match (start, end) {
         (Some(start), Some(end)) if end <= file_bytes => tensor.extent.offset = start,
         _ => {
+            let offset = start.unwrap_or(u64::MAX).min(file_bytes);
             return Err(LoadError::Truncated {
                 path: path.to_owned(),
                 place: name(),
-                offset: start.unwrap_or(u64::MAX),
-                needed: len,
-                left: file_bytes.saturating_sub(start.unwrap_or(u64::MAX)),
+                offset,
+                needed: end.unwrap_or(u64::MAX) - offset,
+                left: file_bytes - offset,
             });
         }
     }

@@ -13,11 +13,13 @@ mod data;
 mod error;
 pub mod gguf;
 pub mod hf_config;
+mod kind;
 mod mmap;
 mod open;
 mod quantized;
 pub mod safetensors;
 mod shape;
+mod shards;
 pub mod write;
 
 pub use data::{ModelData, expert_rows};

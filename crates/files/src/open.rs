@@ -8,12 +8,11 @@ use crate::data::ModelData;
 use crate::error::LoadError;
 use crate::gguf::{self, Gguf, Split};
 use crate::hf_config;
+use crate::kind::{self, Kind};
 use crate::mmap::MappedFile;
 use crate::quantized::{self, Quantization};
 use crate::safetensors;
-
-/// Longest shard index, bytes.
-const MAX_INDEX_BYTES: u64 = 256 << 20;
+use crate::shards::{self, Shards};
 
 /// A model whose headers are read and whose weights are mapped.
 #[derive(Debug)]
@@ -53,104 +52,87 @@ pub fn open(path: &Path) -> Result<OpenModel, LoadError> {
     if metadata.is_dir() {
         return open_folder(path);
     }
-    if file_name(path).ends_with(".safetensors.index.json") {
-        return open_hf(folder_of(path), Weights::Index(path.to_owned()));
+    let (folder, name) = (folder_of(path), file_name(path));
+    if name.ends_with(".safetensors.index.json") {
+        return open_hf(folder, Weights::Shards(shards::of_index(path, &names_in(folder)?)?));
+    }
+    if shards::part(name, ".safetensors").is_some() {
+        let shards = shards::of_part(folder, name, &names_in(folder)?)?;
+        return open_hf(folder, Weights::Shards(shards));
     }
     let file = MappedFile::open(path)?;
-    match kind(file.bytes()) {
+    match kind::kind(&file) {
         Kind::Gguf => open_gguf(file),
-        Kind::Safetensors => open_hf(folder_of(path), Weights::File(file)),
+        Kind::Safetensors => open_hf(folder, Weights::File(file)),
         Kind::Other(what) => Err(LoadError::not_a_model(path, what)),
     }
 }
 
-enum Kind {
-    Gguf,
-    Safetensors,
-    Other(String),
-}
-
-/// What a file is, from its first bytes.
-fn kind(bytes: &[u8]) -> Kind {
-    let head = &bytes[..bytes.len().min(4)];
-    if head == b"GGUF" {
-        return Kind::Gguf;
-    }
-    if bytes.get(8) == Some(&b'{') {
-        return Kind::Safetensors; // eight bytes of length, then the header
-    }
-    match head {
-        b"lmgg" | b"fmgg" | b"tjgg" | b"algg" => {
-            return Kind::Other("a GGML file from before GGUF; convert the model again".into());
-        }
-        b"PK\x03\x04" | [0x80, 2..=5, ..] => {
-            return Kind::Other(
-                "a PyTorch pickle, which can run code when loaded; convert it to safetensors"
-                    .into(),
-            );
-        }
-        _ => {}
-    }
-    Kind::Other(format!("neither GGUF nor safetensors; it starts with {head:02x?}"))
-}
-
-fn open_folder(folder: &Path) -> Result<OpenModel, LoadError> {
+/// The names of a folder's entries, sorted.
+fn names_in(folder: &Path) -> Result<Vec<String>, LoadError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|e| LoadError::io(folder, e))? {
         let entry = entry.map_err(|e| LoadError::io(folder, e))?;
         names.extend(entry.file_name().into_string().ok());
     }
     names.sort();
+    Ok(names)
+}
+
+fn open_folder(folder: &Path) -> Result<OpenModel, LoadError> {
+    let names = names_in(folder)?;
     let having = |suffix: &str| names.iter().filter(|n| n.ends_with(suffix)).collect::<Vec<_>>();
-    let (ggufs, safetensors) = (having(".gguf"), having(".safetensors"));
-    if names.iter().any(|n| n == "config.json") && !safetensors.is_empty() {
-        let indexes = having(".safetensors.index.json");
-        return match (indexes.as_slice(), safetensors.as_slice()) {
-            _ if indexes.iter().any(|n| *n == "model.safetensors.index.json") => {
-                open_hf(folder, Weights::Index(folder.join("model.safetensors.index.json")))
-            }
-            _ if safetensors.iter().any(|n| *n == "model.safetensors") => {
-                open_hf(folder, Weights::File(MappedFile::open(&folder.join("model.safetensors"))?))
-            }
-            ([], [name]) => open_hf(folder, Weights::File(MappedFile::open(&folder.join(name))?)),
-            _ => Err(ambiguous(folder, &safetensors)),
-        };
+    let is_there = |name: &str| names.iter().any(|n| n == name);
+    let weighs = !having(".safetensors").is_empty() || is_there("model.safetensors.index.json");
+    if is_there("config.json") && weighs {
+        return open_hf(folder, Weights::Shards(shards::of_folder(folder, &names)?));
     }
+    let ggufs = having(".gguf");
     match ggufs.as_slice() {
-        [] => {
-            let pickled = names.iter().any(|n| n.ends_with(".bin") || n.ends_with(".pth"));
-            let hint = if pickled { " (PyTorch .bin files are not read)" } else { "" };
-            let found = format!("no .gguf, no config.json with .safetensors{hint}");
-            Err(LoadError::not_a_model(folder, found))
-        }
+        [] => Err(LoadError::not_a_model(folder, no_weights(&names))),
         [first, rest @ ..] => {
             // The parts of one split model count as one.
-            let whole = |name: &str| split_name(name).map(|(stem, ..)| stem.to_owned());
+            let whole = |name: &str| shards::part(name, ".gguf").map(|(stem, ..)| stem.to_owned());
             if !rest.is_empty()
                 && rest.iter().any(|n| whole(n).is_none() || whole(n) != whole(first))
             {
-                return Err(ambiguous(folder, &ggufs));
+                return Err(shards::ambiguous(folder, &ggufs));
             }
             open(&folder.join(first))
         }
     }
 }
 
-fn ambiguous(folder: &Path, names: &[&String]) -> LoadError {
-    let mut list = names.iter().take(8).map(|n| n.as_str()).collect::<Vec<_>>().join(", ");
-    if names.len() > 8 {
-        list.push_str(", …");
+/// What a folder without a model lacks.
+fn no_weights(names: &[String]) -> String {
+    let is_there = |name: &str| names.iter().any(|n| n == name);
+    let some = |ends: &[&str]| names.iter().find(|n| ends.iter().any(|end| n.ends_with(end)));
+    let (pickled, onnx) = (some(&[".bin", ".pth", ".pt", ".ckpt"]), some(&[".onnx"]));
+    if is_there("adapter_config.json") {
+        return "an adapter (LoRA), not a model; merge it into its model first (merge_and_unload \
+                of peft)"
+            .to_owned();
     }
-    LoadError::not_a_model(folder, format!("several models, name one of: {list}"))
-}
-
-/// `stem-00001-of-00003.gguf` → (stem, 1, 3).
-fn split_name(name: &str) -> Option<(&str, u32, u32)> {
-    let rest = name.strip_suffix(".gguf")?;
-    let (rest, count) = rest.rsplit_once("-of-")?;
-    let (stem, number) = rest.rsplit_once('-')?;
-    let digits = |text: &str| (text.len() == 5).then(|| text.parse().ok())?;
-    Some((stem, digits(number)?, digits(count)?))
+    match (some(&[".safetensors"]), pickled, onnx) {
+        (Some(_), ..) if is_there("params.json") => "no config.json beside the .safetensors: it \
+             is in Mistral's own layout; take the files that transformers reads"
+            .to_owned(),
+        (Some(name), ..) => {
+            format!("no config.json beside {}; download it too", shards::listed(&[name]))
+        }
+        (None, Some(name), _) => format!(
+            "no .gguf and no .safetensors but {} (PyTorch .bin files are not read: they can run \
+             code when loaded); take the model's safetensors or convert it",
+            shards::listed(&[name])
+        ),
+        (None, None, Some(name)) => {
+            format!("no .gguf and no .safetensors but {}, an ONNX model", shards::listed(&[name]))
+        }
+        (None, None, None) if is_there("config.json") => {
+            "config.json without weights; download the .safetensors too".to_owned()
+        }
+        (None, None, None) => "no .gguf, no config.json with .safetensors".to_owned(),
+    }
 }
 
 fn open_gguf(file: MappedFile) -> Result<OpenModel, LoadError> {
@@ -169,16 +151,28 @@ fn open_gguf(file: MappedFile) -> Result<OpenModel, LoadError> {
 fn open_parts(any: MappedFile, split: Split) -> Result<(Vec<MappedFile>, Gguf), LoadError> {
     let path = any.path().to_owned();
     let name = file_name(&path);
-    let Some((stem, number, count)) = split_name(name) else {
+    let Some((stem, number, count)) = shards::part(name, ".gguf") else {
         let expected = format!("-{:05}-of-{:05}.gguf", split.index + 1, split.count);
         return Err(LoadError::invalid(&path, "file name of a split model", expected, name));
     };
     let folder = folder_of(&path);
+    let name_of = |part: u32| format!("{stem}-{:05}-of-{count:05}.gguf", part + 1);
+    let is_missing = |name: &String| !folder.join(name).exists();
+    let missing: Vec<String> = (0..split.count).map(name_of).filter(is_missing).collect();
+    if !missing.is_empty() {
+        let (lost, all, list) = (missing.len(), split.count, shards::listed(&missing));
+        let found = format!("{lost} of the {all} parts of the model are missing ({list})");
+        let found = format!("{found}; download them into the same folder");
+        return Err(LoadError::incomplete(&path, found));
+    }
     let mut files: Vec<MappedFile> = Vec::new();
     let mut all: Option<Gguf> = None;
     for part in 0..split.count {
-        let part_path = folder.join(format!("{stem}-{:05}-of-{count:05}.gguf", part + 1));
+        let part_path = folder.join(name_of(part));
         let file = MappedFile::open(&part_path)?;
+        if let Kind::Other(what) = kind::kind(&file) {
+            return Err(LoadError::not_a_model(&part_path, what));
+        }
         let gguf = gguf::parse(&part_path, file.bytes(), part)?;
         let found = gguf.split(&part_path)?;
         if found.map(|s| (s.index, s.count)) != Some((part, split.count)) {
@@ -207,12 +201,12 @@ fn open_parts(any: MappedFile, split: Split) -> Result<(Vec<MappedFile>, Gguf), 
 
 enum Weights {
     File(MappedFile),
-    Index(PathBuf),
+    Shards(Shards),
 }
 
 fn open_hf(folder: &Path, weights: Weights) -> Result<OpenModel, LoadError> {
     let config_path = folder.join("config.json");
-    let json = read_whole(&config_path, hf_config::MAX_CONFIG_BYTES)?;
+    let json = read_config(&config_path)?;
     let mut meta = hf_config::parse(&config_path, &json)?;
     read_quantization(folder, &mut meta)?;
     let quantization = Quantization::parse(&config_path, &meta)?;
@@ -234,15 +228,25 @@ fn open_hf(folder: &Path, weights: Weights) -> Result<OpenModel, LoadError> {
             let tensors = safetensors::parse(file.path(), file.bytes(), 0)?;
             (file.path().to_owned(), vec![file], tensors)
         }
-        Weights::Index(path) => {
-            let (files, tensors) = open_shards(folder, &path)?;
-            (path, files, tensors)
+        Weights::Shards(shards) => {
+            let (files, tensors) = open_shards(folder, &shards)?;
+            let index = shards.index.map(|index| index.path);
+            let only = (files.len() == 1).then(|| files[0].path().to_owned());
+            (index.or(only).unwrap_or_else(|| folder.to_owned()), files, tensors)
         }
     };
     let (tensors, assembled) = quantized::assemble(&path, &quantization, &meta, tensors, &files)?;
     let checkpoint = index(&path, Container::Hf, meta, tensors)?;
     let data = ModelData::new(files, assembled);
     Ok(OpenModel { checkpoint, data, sidecars: sidecars(folder) })
+}
+
+fn read_config(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let json = read_whole(path, hf_config::MAX_CONFIG_BYTES)?;
+    match kind::in_place_of_json(&json) {
+        Some(what) => Err(LoadError::invalid(path, "config", "a JSON map", what)),
+        None => Ok(json),
+    }
 }
 
 /// Quantisation described in a file of its own, as older tools did, goes into config.json's place.
@@ -271,23 +275,25 @@ fn read_quantization(folder: &Path, meta: &mut tokenmill_ir::Meta) -> Result<(),
 
 fn open_shards(
     folder: &Path,
-    index_path: &Path,
+    shards: &Shards,
 ) -> Result<(Vec<MappedFile>, Vec<TensorInfo>), LoadError> {
-    let json = read_whole(index_path, MAX_INDEX_BYTES)?;
-    let shards = safetensors::parse_index(index_path, &json)?;
     let (mut files, mut tensors) = (Vec::new(), Vec::new());
     for (i, name) in shards.files.iter().enumerate() {
         let file = MappedFile::open(&folder.join(name))?;
+        kind::expect_safetensors(&file)?;
         tensors.extend(safetensors::parse(file.path(), file.bytes(), i as u32)?);
         files.push(file);
     }
-    let places: std::collections::HashSet<(&str, u32)> =
-        tensors.iter().map(|t| (t.name.as_str(), t.extent.file)).collect();
-    for (tensor, file) in &shards.tensors {
-        if !places.contains(&(tensor.as_str(), *file as u32)) {
+    let Some(index) = &shards.index else { return Ok((files, tensors)) };
+    // In which of the files a tensor is does not matter, but all that are named must be there.
+    let there: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    for (tensor, file) in &index.content.tensors {
+        if !there.contains(tensor.as_str()) {
             let expected = format!("the tensor in {}", shards.files[*file]);
-            let place = format!("weight_map: '{tensor}'");
-            return Err(LoadError::invalid(index_path, place, expected, "no such tensor there"));
+            let place = crate::error::shorten(format!("weight_map: '{tensor}'"));
+            let found = "no such tensor there: the index does not fit the files; download both \
+                         again, or remove the index if the files are right";
+            return Err(LoadError::invalid(&index.path, place, expected, found));
         }
     }
     Ok((files, tensors))
@@ -317,7 +323,7 @@ fn sidecars(folder: &Path) -> Sidecars {
 }
 
 /// The content of a small file.
-fn read_whole(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, LoadError> {
+pub(crate) fn read_whole(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, LoadError> {
     use std::io::Read;
     let file = std::fs::File::open(path).map_err(|e| LoadError::io(path, e))?;
     let mut content = Vec::new();

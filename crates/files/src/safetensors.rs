@@ -66,6 +66,10 @@ pub fn parse(path: &Path, bytes: &[u8], file: u32) -> Result<Vec<TensorInfo>, Lo
     let records =
         parse_json(path, "header", header, &budget, |d| d.deserialize_map(Header(&budget)))?;
     let data_start = cursor.offset();
+    let needed = records.iter().map(|r| r.offsets[1]).max().unwrap_or(0);
+    if needed > cursor.left() {
+        cursor.take(needed, "the last tensor")?;
+    }
     let mut tensors = Vec::with_capacity(records.len());
     for record in records {
         tensors.push(record.check(path, data_start, cursor.left(), file)?);

@@ -78,7 +78,7 @@ pub struct RowPart {
     /// Which rows of that tensor (its outer axes flattened).
     pub rows: RowSlices,
     /// Set when the stored matrix must be read transposed: each of the `rows.repeat` slices is a
-    /// block `[rows.count, of]` in the file, whose columns `start .. start + count` give `count`
+    /// block `[rows.count, of]` in the file, of whose columns `count` are taken and give as many
     /// rows of `rows.count` columns here. Plain (unblocked) formats only.
     pub transposed: Option<Columns>,
     /// Where columns lie in another order.
@@ -92,13 +92,15 @@ impl RowPart {
     }
 }
 
-/// A run of a stored matrix's columns.
+/// Columns of a stored matrix: `start`, `start + step`, ….
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Columns {
     /// The first.
     pub start: u64,
     /// How many.
     pub count: u64,
+    /// From one to the next.
+    pub step: u64,
     /// Columns of the stored matrix.
     pub of: u64,
 }
@@ -106,7 +108,7 @@ pub struct Columns {
 impl Columns {
     /// All of `of` columns.
     pub fn all(of: u64) -> Self {
-        Self { start: 0, count: of, of }
+        Self { start: 0, count: of, step: 1, of }
     }
 }
 

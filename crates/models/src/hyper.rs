@@ -21,19 +21,19 @@ macro_rules! keys {
 
 keys! {
     /// Width of the residual stream.
-    HIDDEN = ["hidden_size", "n_embd", "d_model"], "embedding_length";
+    HIDDEN = ["hidden_size", "n_embd", "d_model", "dim"], "embedding_length";
     /// Layers.
-    LAYERS = ["num_hidden_layers", "n_layer", "num_layers"], "block_count";
+    LAYERS = ["num_hidden_layers", "n_layer", "num_layers", "n_layers"], "block_count";
     /// Longest sequence.
     CONTEXT = ["max_position_embeddings", "n_positions"], "context_length";
     /// Query heads.
-    HEADS = ["num_attention_heads", "n_head", "num_heads"], "attention.head_count";
+    HEADS = ["num_attention_heads", "n_head", "num_heads", "n_heads"], "attention.head_count";
     /// Key/value heads.
     KV_HEADS = ["num_key_value_heads", "num_kv_heads"], "attention.head_count_kv";
     /// Columns of a head.
     HEAD_DIM = ["head_dim"], "attention.key_length";
     /// Inner width of the feed-forward part.
-    FFN = ["intermediate_size", "ffn_dim", "n_inner"], "feed_forward_length";
+    FFN = ["intermediate_size", "ffn_dim", "n_inner", "hidden_dim"], "feed_forward_length";
     /// Epsilon of root-mean-square norms.
     RMS_EPS = ["rms_norm_eps", "norm_eps", "layer_norm_epsilon", "block_norm_eps"],
         "attention.layer_norm_rms_epsilon";
@@ -137,7 +137,10 @@ impl<'a> Hyper<'a> {
         };
         match labels {
             1 => Ok(true),
-            n => Err(ModelError::unsupported("num_labels", n)),
+            n => {
+                let what = "num_labels (classifiers of one label, rerankers, are supported)";
+                Err(ModelError::unsupported(what, n))
+            }
         }
     }
 
@@ -307,19 +310,23 @@ impl<'a> Hyper<'a> {
 
     /// The activation named in config.json, or the architecture's own in GGUF.
     pub fn activation(&self, own: tokenmill_ir::Act) -> Result<tokenmill_ir::Act, ModelError> {
-        use tokenmill_ir::Act;
         let mut named = None;
-        for key in ["hidden_activation", "hidden_act", "activation_function"] {
+        for key in ["hidden_activation", "hidden_act", "activation_function", "activation"] {
             named = named.or(self.meta.opt_str(key)?);
         }
-        Ok(match named {
-            None => own,
-            Some("silu" | "swish") => Act::Silu,
-            Some("gelu") => Act::Gelu,
-            Some("gelu_pytorch_tanh" | "gelu_new") => Act::GeluTanh,
-            Some("relu") => Act::Relu,
-            Some("relu2") => Act::ReluSquared,
-            Some(other) => return Err(ModelError::unsupported("hidden_act", other)),
+        named.map_or(Ok(own), |name| Self::activation_of("hidden_act", name))
+    }
+
+    /// The activation that `key` calls `name`.
+    pub fn activation_of(key: &str, name: &str) -> Result<tokenmill_ir::Act, ModelError> {
+        use tokenmill_ir::Act;
+        Ok(match name {
+            "silu" | "swish" => Act::Silu,
+            "gelu" => Act::Gelu,
+            "gelu_pytorch_tanh" | "gelu_new" => Act::GeluTanh,
+            "relu" => Act::Relu,
+            "relu2" => Act::ReluSquared,
+            other => return Err(ModelError::unsupported(key, other)),
         })
     }
 

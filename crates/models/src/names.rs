@@ -13,6 +13,7 @@ pub enum Role {
     EmbedPositions,
     EmbedTypes,
     EmbedNorm,
+    EmbedProjection,
     LayerTable,
     LayerProjection,
     LayerProjectionNorm,
@@ -123,6 +124,9 @@ pub const HF_PREFIXES: &[&str] = &[
     "backbone.",
     "gpt_neox.",
     "roberta.",
+    "distilbert.",
+    "electra.",
+    "nomic_bert.",
 ];
 
 /// The table.
@@ -142,6 +146,7 @@ pub const NAMES: &[Row] = &[
     (Role::EmbedPositions, &["embeddings.position_embeddings", "wpe"], &["position_embd"]),
     (Role::EmbedTypes, &["embeddings.token_type_embeddings"], &["token_types"]),
     (Role::EmbedNorm, &["embeddings.LayerNorm", "embeddings.norm", "emb_ln"], &["token_embd_norm"]),
+    (Role::EmbedProjection, &["embeddings_project"], &[]),
     (Role::LayerTable, &["embed_tokens_per_layer"], &["per_layer_token_embd"]),
     (Role::LayerProjection, &["per_layer_model_projection"], &["per_layer_model_proj"]),
     (Role::LayerProjectionNorm, &["per_layer_projection_norm"], &["per_layer_proj_norm"]),
@@ -197,6 +202,7 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.post_self_attn_layernorm",
             "layers.{l}.post_attention_layernorm",
             "encoder.layer.{l}.attention.output.LayerNorm",
+            "transformer.layer.{l}.sa_layer_norm",
             "encoder.layers.{l}.norm1",
         ],
         &["blk.{l}.post_attention_norm", "blk.{l}.attn_output_norm"],
@@ -218,6 +224,7 @@ pub const NAMES: &[Row] = &[
         &[
             "layers.{l}.post_feedforward_layernorm",
             "encoder.layer.{l}.output.LayerNorm",
+            "transformer.layer.{l}.output_layer_norm",
             "layers.{l}.post_mlp_layernorm",
             "encoder.layers.{l}.norm2",
         ],
@@ -225,17 +232,29 @@ pub const NAMES: &[Row] = &[
     ),
     (
         Role::Q,
-        &["layers.{l}.self_attn.q_proj", "encoder.layer.{l}.attention.self.query"],
+        &[
+            "layers.{l}.self_attn.q_proj",
+            "encoder.layer.{l}.attention.self.query",
+            "transformer.layer.{l}.attention.q_lin",
+        ],
         &["blk.{l}.attn_q"],
     ),
     (
         Role::K,
-        &["layers.{l}.self_attn.k_proj", "encoder.layer.{l}.attention.self.key"],
+        &[
+            "layers.{l}.self_attn.k_proj",
+            "encoder.layer.{l}.attention.self.key",
+            "transformer.layer.{l}.attention.k_lin",
+        ],
         &["blk.{l}.attn_k"],
     ),
     (
         Role::V,
-        &["layers.{l}.self_attn.v_proj", "encoder.layer.{l}.attention.self.value"],
+        &[
+            "layers.{l}.self_attn.v_proj",
+            "encoder.layer.{l}.attention.self.value",
+            "transformer.layer.{l}.attention.v_lin",
+        ],
         &["blk.{l}.attn_v"],
     ),
     (
@@ -254,6 +273,7 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.self_attn.o_proj",
             "layers.{l}.self_attn.out_proj",
             "encoder.layer.{l}.attention.output.dense",
+            "transformer.layer.{l}.attention.out_lin",
             "layers.{l}.self_attn.dense",
             "layers.{l}.attention.dense",
             "h.{l}.attn.c_proj",
@@ -333,6 +353,7 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.feed_forward.up_proj",
             "layers.{l}.feed_forward.w3",
             "encoder.layer.{l}.intermediate.dense",
+            "transformer.layer.{l}.ffn.lin1",
             "layers.{l}.mlp.c_fc",
             "layers.{l}.mlp.fc1",
             "layers.{l}.mlp.dense_h_to_4h",
@@ -353,6 +374,7 @@ pub const NAMES: &[Row] = &[
             "layers.{l}.feed_forward.down_proj",
             "layers.{l}.feed_forward.w2",
             "encoder.layer.{l}.output.dense",
+            "transformer.layer.{l}.ffn.lin2",
             "layers.{l}.mlp.c_proj",
             "layers.{l}.mlp.fc2",
             "layers.{l}.mlp.dense_4h_to_h",
@@ -474,9 +496,9 @@ pub const NAMES: &[Row] = &[
         &["blk.{l}.ffn_down_shexp"],
     ),
     (Role::SharedGateUp, &["layers.{l}.shared_mlp.input_linear"], &[]),
-    (Role::ScoreDense, &["classifier.dense", "head.dense"], &[]),
+    (Role::ScoreDense, &["classifier.dense", "head.dense", "pre_classifier", "pooler.dense"], &[]),
     (Role::ScoreNorm, &["head.norm"], &[]),
-    (Role::ScoreOut, &["classifier.out_proj", "classifier"], &[]),
+    (Role::ScoreOut, &["classifier.out_proj", "classifier", "score"], &[]),
     (Role::SharedRouter, &["layers.{l}.mlp.shared_expert_gate"], &["blk.{l}.ffn_gate_inp_shexp"]),
 ];
 

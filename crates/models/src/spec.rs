@@ -40,8 +40,16 @@ pub struct Embed {
     pub positions: Option<u32>,
     /// After the sum.
     pub norm: Option<Norm>,
+    /// Columns of the tables, where a projection makes them the stream's.
+    pub width: Option<u32>,
     /// Beside it: an input for every layer.
     pub per_layer: Option<PerLayer>,
+}
+
+impl Embed {
+    /// The table's rows as they are.
+    pub const PLAIN: Embed =
+        Embed { scale: 1.0, positions: None, norm: None, width: None, per_layer: None };
 }
 
 /// Inputs of the layers (Gemma 4): a second table's row and a projection of the embedding, in
@@ -77,12 +85,12 @@ pub enum Output {
         /// Divided by its length.
         normalise: bool,
     },
-    /// One number a sequence: `out(norm(act(dense·pooled)))`.
+    /// One number a sequence: `out(norm(act(dense·pooled)))`, or `out(pooled)`.
     Score {
         /// How rows are pooled.
         kind: PoolKind,
-        /// After the dense part.
-        act: Unary,
+        /// After the dense part, where there is one.
+        act: Option<Unary>,
         /// Before the last product.
         norm: Option<Norm>,
     },
@@ -504,6 +512,8 @@ pub enum GateUp {
     Halves,
     /// As columns: all of gate, then all of up. Down matrices are stored so too.
     Turned,
+    /// As columns: gate, up, gate, up, …. Down matrices are stored as columns too.
+    TurnedAlternate,
 }
 
 /// An expert every token uses.

@@ -4,8 +4,10 @@
 mod model;
 mod packing;
 mod run;
+mod sample;
 mod twin;
 
 pub use model::{Golden, Variant};
 pub use packing::Packing;
 pub use run::{Runner, worst_difference};
+pub use sample::Sample;

@@ -1,1 +1,55 @@
 //! How weights lie in files: quantised exports, indexes that do not fit, heads.
+
+use serde_json::{Value, json};
+
+use super::program::{Server, case, json as read, scores};
+
+fn scores_of(name: &str) {
+    scores(&case(name), &case(name).join("expect.json"));
+}
+
+#[test]
+fn fp8_config_of_transformers_5() {
+    scores_of("fp8-config-of-transformers-5");
+}
+
+#[test]
+fn gptq_exported_by_autoround() {
+    scores_of("gptq-exported-by-autoround");
+}
+
+#[test]
+fn gpt_oss_16_bit_experts() {
+    scores_of("gpt-oss-16-bit-experts");
+}
+
+#[test]
+fn stale_safetensors_index() {
+    let folder = case("stale-safetensors-index");
+    for model in [folder.clone(), folder.join("variant")] {
+        scores(&model, &folder.join("expect.json"));
+    }
+}
+
+#[test]
+fn bert_reranker_with_a_classifier() {
+    let folder = case("bert-reranker-with-a-classifier");
+    let expect = read(&folder.join("expect.json"));
+    let server = Server::start(&[folder.to_str().expect("UTF-8")]);
+    let body = json!({ "query": expect["query"], "documents": expect["documents"] });
+    let answer = server.client.post("/v1/rerank", &body).json();
+    let list = |value: &Value| value.as_array().expect("a list").clone();
+    let results = list(&answer["results"]);
+    let expected = list(&expect["relevance_scores"]);
+    assert_eq!(results.len(), expected.len(), "{answer}");
+    let tolerance = expect["tolerance"].as_f64().expect("a number");
+    for result in &results {
+        let index = result["index"].as_u64().expect("an index") as usize;
+        let found = result["relevance_score"].as_f64().expect("a score");
+        let expected = expected[index].as_f64().expect("a score");
+        assert!((found - expected).abs() <= tolerance, "{index}: {found}, not {expected}");
+    }
+    let order: Vec<f64> =
+        results.iter().map(|r| r["relevance_score"].as_f64().expect("a score")).collect();
+    assert!(order.is_sorted_by(|a, b| a >= b), "{order:?}");
+}

@@ -1,12 +1,13 @@
 //! `quantization_config` (and MLX's `quantization`) of config.json as a checked type.
 //!
-//! A key that is not known is refused by name: it might change what the numbers mean. Keys that
-//! only say how the weights were found, or which modules are left alone, change nothing here.
+//! Every key is used, or known to change nothing at its value ([`keys`]), or refused by name with
+//! what it asks: it might change what the numbers mean.
 
 use std::path::Path;
 
 use tokenmill_ir::{Meta, MetaValue};
 
+use super::keys::{self, Rule, Table};
 use crate::error::LoadError;
 
 /// Which family of quantised tensors a checkpoint has.
@@ -51,102 +52,6 @@ pub(crate) enum MlxMode {
     Nvfp4,
 }
 
-/// Keys of every method that say how or for whom the weights were made.
-const HISTORY: &[&str] = &[
-    "quant_method",
-    "modules_to_not_convert",
-    "modules_in_block_to_quantize",
-    "ignored_layers",
-    "ignore",
-    "lm_head",
-    "meta",
-    "version",
-    "dataset",
-    "tokenizer",
-    "model_name_or_path",
-    "model_file_base_name",
-    "model_seqlen",
-    "block_name_to_quantize",
-    "module_name_preceding_first_block",
-    "batch_size",
-    "pad_token_id",
-    "backend",
-    "producer",
-];
-const GPTQ: &[&str] = &[
-    "bits",
-    "group_size",
-    "sym",
-    "desc_act",
-    "act_group_aware",
-    "static_groups",
-    "true_sequential",
-    "damp_percent",
-    "damp_auto_increment",
-    "mse",
-    "dynamic",
-    "checkpoint_format",
-    "format",
-    "pack_dtype",
-    "is_marlin_format",
-    "use_cuda_fp16",
-    "use_exllama",
-    "exllama_config",
-    "disable_exllama",
-    "max_input_length",
-    "cache_block_outputs",
-    "cache_examples_on_gpu",
-    "hyb_act",
-    "quantizer",
-];
-const AWQ: &[&str] = &[
-    "bits",
-    "group_size",
-    "zero_point",
-    "w_bit",
-    "q_group_size",
-    "do_fuse",
-    "fuse_max_seq_len",
-    "modules_to_fuse",
-    "exllama_config",
-];
-const FP8: &[&str] =
-    &["activation_scheme", "fmt", "weight_block_size", "activation_scale_ub", "kv_cache_scheme"];
-const COMPRESSED: &[&str] = &[
-    "format",
-    "config_groups",
-    "quantization_status",
-    "global_compression_ratio",
-    "kv_cache_scheme",
-    "sparsity_config",
-    "transform_config",
-];
-const MODELOPT: &[&str] = &[
-    "quant_algo",
-    "kv_cache_quant_algo",
-    "kv_cache_scheme",
-    "group_size",
-    "exclude_modules",
-    "config_groups",
-    "has_zero_point",
-    "pre_quant_scale",
-];
-
-const EXL3: &[&str] = &[
-    "bits",
-    "head_bits",
-    "calibration",
-    "codebook",
-    "out_scales",
-    "tensor_storage",
-    "layer_bits",
-    "method",
-    "format",
-    "checkpoint_format",
-    "group_size",
-    "desc_act",
-];
-
 impl Quantization {
     /// Reads config.json.
     ///
@@ -157,73 +62,90 @@ impl Quantization {
         if let Some(MetaValue::Map(config)) = meta.get("quantization") {
             return Ok(Quantization::Mlx(mlx_of(path, config, None)?));
         }
-        let config = match meta.get("quantization_config") {
+        let mut found = None;
+        for name in PLACES {
+            found = found.or(meta.get(name).map(|value| (name, value)));
+        }
+        let config = match found {
             None => return Ok(Quantization::None),
-            Some(MetaValue::Map(config)) => Config { path, config },
-            Some(_) => {
-                return Err(LoadError::unsupported(path, "quantization_config of this kind"));
+            Some((name, MetaValue::Map(config))) => Config { path, name, config },
+            Some((name, _)) => {
+                return Err(LoadError::unsupported(path, format!("{name} of this kind")));
             }
         };
-        let Some(method) = config.text("quant_method") else {
-            let what = "quantization_config without quant_method";
+        let Some(method) = config.text("quant_method").or(config.text("method")) else {
+            let what = format!("{} without quant_method", config.name);
             return Err(LoadError::unsupported(path, what));
         };
         match method {
-            "mxfp4" => Ok(Quantization::Mxfp4),
+            "mxfp4" => config.check(keys::MXFP4).map(|()| Quantization::Mxfp4),
             "gptq" => config.gptq(),
-            "awq" => {
-                config.check(AWQ)?;
-                config.among("version", &["gemm", "GEMM"])?;
-                Ok(Quantization::Awq)
-            }
+            "awq" => config.check(keys::AWQ).map(|()| Quantization::Awq),
+            "auto-round" | "intel/auto-round" => config.auto_round(),
             "fp8" | "fbgemm_fp8" => config.fp8(),
             "compressed-tensors" => config.compressed(),
-            "bitsandbytes" => {
-                config.check_prefixed(&["load_in_", "_load_in_", "bnb_4bit_", "llm_int8_"])?;
-                Ok(Quantization::Bitsandbytes)
-            }
+            "bitsandbytes" => config.check(keys::BITSANDBYTES).map(|()| Quantization::Bitsandbytes),
             "modelopt" | "modelopt_fp4" => {
-                config.check(MODELOPT)?;
-                config.among("quant_algo", &["NVFP4", "FP8", "MIXED_PRECISION"])?;
-                config.falsy("pre_quant_scale")?;
-                Ok(Quantization::ModelOpt)
+                config.check(keys::MODELOPT).map(|()| Quantization::ModelOpt)
             }
-            "exl3" => {
-                config.check(EXL3)?;
-                config.among("format", &["exl3"])?;
-                config.among("checkpoint_format", &["exl3"])?;
-                config.among("codebook", &["3inst", "mcg", "mul1"])?;
-                Ok(Quantization::Exl3)
-            }
+            "exl3" => config.check(keys::EXL3).map(|()| Quantization::Exl3),
             other => Err(LoadError::unsupported(path, format!("quantization method '{other}'"))),
         }
     }
 }
 
+/// Where a configuration may stand: models of several parts have it with the text part, and early
+/// ones of compressed-tensors under a name of their own.
+const PLACES: [&str; 3] =
+    ["quantization_config", "text_config.quantization_config", "compression_config"];
+
 /// A configuration and where it is from.
 struct Config<'a> {
     path: &'a Path,
+    name: &'static str,
     config: &'a Meta,
 }
 
 impl Config<'_> {
     fn gptq(&self) -> Result<Quantization, LoadError> {
-        self.check(GPTQ)?;
-        self.falsy("is_marlin_format")?;
-        self.among("pack_dtype", &["int32"])?;
-        let formats = ["gptq", "gptq_v2"];
-        self.among("checkpoint_format", &formats)?;
-        self.among("format", &formats)?;
+        self.check(keys::GPTQ)?;
         let format = self.text("checkpoint_format").or(self.text("format"));
+        let plus = u32::from(!format.is_some_and(|f| f.eq_ignore_ascii_case("gptq_v2")));
+        Ok(Quantization::Gptq(self.of_gptq(plus)))
+    }
+
+    fn of_gptq(&self, plus: u32) -> Gptq {
         let size = self.config.opt_f64("group_size").ok().flatten().filter(|size| *size >= 1.0);
-        Ok(Quantization::Gptq(Gptq {
-            plus: u32::from(format != Some("gptq_v2")),
-            group_size: size.map(|size| size as u64),
-        }))
+        Gptq { plus, group_size: size.map(|size| size as u64) }
+    }
+
+    /// AutoRound writes the tensors of GPTQ or AWQ and says which.
+    fn auto_round(&self) -> Result<Quantization, LoadError> {
+        self.check(keys::AUTO_ROUND)?;
+        let (key, format) = match (self.text("packing_format"), self.text("backend")) {
+            (Some(format), _) => ("packing_format", format),
+            // Early versions named the kernel only.
+            (None, Some(backend)) => ("backend", backend),
+            (None, None) => ("packing_format", "auto_round:auto_gptq"),
+        };
+        match format.strip_prefix("auto_round:").unwrap_or(format) {
+            // Zero points as they are.
+            "auto_round" | "gptqmodel" => Ok(Quantization::Gptq(self.of_gptq(0))),
+            // Less one.
+            "auto" | "auto_gptq" | "gptq" => Ok(Quantization::Gptq(self.of_gptq(1))),
+            kernel if key == "backend" && kernel.starts_with("gptq:") => {
+                Ok(Quantization::Gptq(self.of_gptq(1)))
+            }
+            "auto_awq" | "awq" => match self.config.get("bits").map(MetaValue::as_u32) {
+                None | Some(Some(4)) => Ok(Quantization::Awq),
+                _ => Err(self.refuse("bits")),
+            },
+            _ => Err(self.refuse(key)),
+        }
     }
 
     fn fp8(&self) -> Result<Quantization, LoadError> {
-        self.check(FP8)?;
+        self.check(keys::FP8)?;
         let sides = |list: &[MetaValue]| match list {
             [rows, cols] => {
                 let side = |v: &MetaValue| v.as_u32().filter(|&n| n > 0).map(u64::from);
@@ -243,77 +165,65 @@ impl Config<'_> {
     }
 
     fn compressed(&self) -> Result<Quantization, LoadError> {
-        self.check(COMPRESSED)?;
-        self.among(
-            "format",
-            &[
-                "pack-quantized",
-                "int-quantized",
-                "float-quantized",
-                "naive-quantized",
-                "nvfp4-pack-quantized",
-                "mxfp4-pack-quantized",
-                "mixed-precision",
-            ],
-        )?;
-        self.among("quantization_status", &["compressed"])?;
-        let dense = match self.config.get("sparsity_config.format") {
-            None => true,
-            Some(format) => format.as_str() == Some("dense"),
-        };
-        if !dense {
-            return Err(self.refuse("sparsity_config"));
+        self.check(keys::COMPRESSED)?;
+        if let Some(MetaValue::Map(groups)) = self.config.get("config_groups") {
+            for (group, value) in groups.iter() {
+                let MetaValue::Map(config) = value else { continue };
+                let name = format!("config_groups.{group}");
+                check(self.path, &format!("{}.{name}", self.name), config, &[keys::GROUP])?;
+            }
         }
-        self.falsy("transform_config")?;
-        Ok(Quantization::CompressedTensors)
+        match self.config.get("sparsity_config.format") {
+            Some(format) if format.as_str() != Some("dense") => Err(self.refuse("sparsity_config")),
+            _ => Ok(Quantization::CompressedTensors),
+        }
     }
 
     fn text(&self, key: &str) -> Option<&str> {
         self.config.get(key).and_then(MetaValue::as_str)
     }
 
-    /// Refuses keys that are neither history nor `known`.
-    fn check(&self, known: &[&str]) -> Result<(), LoadError> {
-        let unknown = |key: &&str| !HISTORY.contains(key) && !known.contains(key);
-        match self.config.iter().map(|(key, _)| key).find(unknown) {
-            Some(key) => Err(self.refuse(key)),
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses keys that are neither history nor begin so.
-    fn check_prefixed(&self, known: &[&str]) -> Result<(), LoadError> {
-        let unknown =
-            |key: &&str| !HISTORY.contains(key) && !known.iter().any(|k| key.starts_with(k));
-        match self.config.iter().map(|(key, _)| key).find(unknown) {
-            Some(key) => Err(self.refuse(key)),
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses a text that is none of these; absent is fine.
-    fn among(&self, key: &str, known: &[&str]) -> Result<(), LoadError> {
-        match self.config.get(key) {
-            Some(value) if !value.as_str().is_some_and(|text| known.contains(&text)) => {
-                let what = format!("quantization_config.{key} {value:?}");
-                Err(LoadError::unsupported(self.path, what))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Refuses a value other than false, null or nothing.
-    fn falsy(&self, key: &str) -> Result<(), LoadError> {
-        match self.config.get(key) {
-            None | Some(MetaValue::Bool(false)) => Ok(()),
-            Some(MetaValue::Map(map)) if map.iter().next().is_none() => Ok(()),
-            Some(_) => Err(self.refuse(key)),
-        }
+    /// Refuses keys that are not known, and values that would change what the numbers mean.
+    fn check(&self, table: Table) -> Result<(), LoadError> {
+        check(self.path, self.name, self.config, &[table, keys::EVERYWHERE])
     }
 
     fn refuse(&self, key: &str) -> LoadError {
-        LoadError::unsupported(self.path, format!("quantization_config.{key}"))
+        refuse(self.path, self.name, key, self.config.get(key))
     }
+}
+
+/// Refuses what no table knows; the first that has a key says what it may be.
+fn check(path: &Path, name: &str, config: &Meta, tables: &[Table]) -> Result<(), LoadError> {
+    for (key, value) in config.iter().filter(|(_, value)| **value != MetaValue::Null) {
+        let rule = tables.iter().copied().flatten().find(|(keys, _)| keys.contains(&key));
+        match (rule, value) {
+            (Some((_, rule)), value) if !rule.allows(value) => {
+                return Err(refuse(path, name, key, Some(value)));
+            }
+            (Some((_, Rule::Modules(table))), MetaValue::Map(modules)) => {
+                for (module, value) in modules.iter() {
+                    let MetaValue::Map(own) = value else { continue };
+                    let name = format!("{name}.{key}.{module}");
+                    check(path, &name, own, &[table, keys::EVERYWHERE])?;
+                }
+            }
+            (Some(_), _) => {}
+            (None, value) => return Err(refuse(path, name, key, Some(value))),
+        }
+    }
+    Ok(())
+}
+
+fn refuse(path: &Path, name: &str, key: &str, value: Option<&MetaValue>) -> LoadError {
+    let value = match value {
+        Some(MetaValue::Bool(value)) => format!(" = {value}"),
+        Some(MetaValue::Int(value)) => format!(" = {value}"),
+        Some(MetaValue::Float(value)) => format!(" = {value}"),
+        Some(MetaValue::Str(value)) => format!(" = {value:?}"),
+        _ => String::new(),
+    };
+    LoadError::unsupported(path, format!("{name}.{key}{value}"))
 }
 
 /// MLX's parameters in a map; what is not said is taken from `whole`.
@@ -334,7 +244,8 @@ pub(super) fn mlx_of(path: &Path, config: &Meta, whole: Option<&Mlx>) -> Result<
     let known = ["bits", "group_size", "mode", "quant_method"];
     for (key, value) in config.iter() {
         // Modules have maps or truth values of their own.
-        if !known.contains(&key) && !matches!(value, MetaValue::Map(_) | MetaValue::Bool(_)) {
+        let own = matches!(value, MetaValue::Map(_) | MetaValue::Bool(_) | MetaValue::Null);
+        if !known.contains(&key) && !own {
             return Err(refuse(key.to_owned()));
         }
     }
@@ -395,7 +306,21 @@ mod tests {
                 Quantization::Exl3,
             ),
             (
-                r#"{"quantization": {"group_size": 64, "bits": 4, "lm_head": false},
+                r#"{"quantization_config": {"method": "gptq", "quant_method": null, "bits": 4,
+                    "format": "GPTQ_V2", "checkpoint_format": null, "rotation": null}}"#,
+                gptq(0, None),
+            ),
+            (
+                r#"{"text_config": {"quantization_config": {"quant_method": "mxfp4",
+                    "modules_to_not_convert": ["lm_head"], "dequantize": false}}}"#,
+                Quantization::Mxfp4,
+            ),
+            (
+                r#"{"compression_config": {"quant_method": "compressed-tensors"}}"#,
+                Quantization::CompressedTensors,
+            ),
+            (
+                r#"{"quantization": {"group_size": 64, "bits": 4, "lm_head": false, "x": null},
                     "quantization_config": {"group_size": 64, "bits": 4}}"#,
                 mlx(4, 64, MlxMode::Affine),
             ),
@@ -408,15 +333,117 @@ mod tests {
         }
     }
 
+    /// What tools write today.
+    #[test]
+    fn keys_that_change_nothing_are_read() {
+        let auto_round = r#""bits": 4, "group_size": 128, "sym": true, "data_type": "int",
+            "iters": 200, "nsamples": 128, "seqlen": 2048, "low_gpu_mem_usage": true,
+            "autoround_version": "0.12.3", "damp_percent": 0.01, "desc_act": false,
+            "super_bits": null, "act_bits": 16, "extra_config": {"lm_head": {"bits": 16,
+            "data_type": "float"}, "model.layers.0.mlp": {"bits": 8, "group_size": 32}}"#;
+        let gptq_of = |plus| Quantization::Gptq(Gptq { plus, group_size: Some(128) });
+        for (method, packing, expect) in [
+            ("gptq", "", gptq_of(1)),
+            ("awq", r#""version": "gemm", "zero_point": true,"#, Quantization::Awq),
+            ("auto-round", "", gptq_of(1)),
+            ("auto-round", r#""packing_format": "auto_round:auto_gptq","#, gptq_of(1)),
+            ("auto-round", r#""packing_format": "auto_round:gptqmodel","#, gptq_of(0)),
+            ("auto-round", r#""packing_format": "auto_round","#, gptq_of(0)),
+            ("auto-round", r#""packing_format": "auto_round:auto_awq","#, Quantization::Awq),
+            ("intel/auto-round", r#""backend": "auto_round:gptq:exllamav2","#, gptq_of(1)),
+        ] {
+            let json = format!(
+                r#"{{"quantization_config": {{"quant_method": "{method}", {packing} {auto_round}}}}}"#
+            );
+            assert_eq!(parse(&json).unwrap(), expect, "{json}");
+        }
+        for (method, rest) in [
+            (
+                "fp8",
+                r#""activation_scheme": "dynamic", "weight_block_size": null, "dequantize": false,
+                "modules_to_convert": null, "scale_fmt": "ue8m0", "expert_dtype": "fp8",
+                "fmt": "e4m3", "modules_to_not_convert": ["lm_head"], "activation_scale_ub": 1200"#,
+            ),
+            (
+                "gptq",
+                r#""bits": 4, "lm_head": false, "dynamic": {"-:.*gate.*": {}}, "pack_dtype":
+                "int32", "meta": {"quantizer": ["gptqmodel:4.0.0"], "damp_percent": 0.05},
+                "checkpoint_format": "gptq", "adapter": null, "act_group_aware": true,
+                "is_marlin_format": false, "hyb_act": false, "failsafe": {"strategy": "rtn"}"#,
+            ),
+            (
+                "awq",
+                r#""bits": 4, "backend": "autoawq", "do_fuse": false, "version": "GEMM",
+                "exllama_config": null, "modules_to_not_convert": null, "format": "gemm",
+                "tokenizer": null, "damp_percent": 0.1, "act_group_aware": true"#,
+            ),
+            (
+                "compressed-tensors",
+                r#""format": "pack-quantized", "quantization_status": "compressed", "version":
+                "0.12.2", "global_compression_ratio": null, "kv_cache_scheme": null, "ignore": [],
+                "sparsity_config": {}, "transform_config": {}, "config_groups": {"group_0":
+                {"format": "pack-quantized", "targets": ["Linear"], "input_activations": null,
+                "output_activations": null, "weights": {"num_bits": 4, "actorder": null}}}"#,
+            ),
+            (
+                "bitsandbytes",
+                r#""_load_in_4bit": true, "_load_in_8bit": false, "load_in_4bit": true,
+                "load_in_8bit": false, "bnb_4bit_compute_dtype": "bfloat16",
+                "bnb_4bit_quant_storage": "uint8", "bnb_4bit_quant_type": "nf4",
+                "bnb_4bit_use_double_quant": true, "llm_int8_enable_fp32_cpu_offload": false,
+                "llm_int8_has_fp16_weight": false, "llm_int8_skip_modules": null,
+                "llm_int8_threshold": 6.0"#,
+            ),
+            (
+                "modelopt",
+                r#""quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 8}, "group_size": 16,
+                "ignore": ["lm_head"], "producer": {"name": "modelopt", "version": "0.40"}"#,
+            ),
+        ] {
+            let json =
+                format!(r#"{{"quantization_config": {{"quant_method": "{method}", {rest}}}}}"#);
+            assert!(parse(&json).is_ok(), "{json}: {:?}", parse(&json));
+        }
+    }
+
     #[test]
     fn what_is_not_understood_is_refused_by_name() {
         for (method, rest, expect) in [
             ("quip", "", "quantization method 'quip' is not supported"),
             ("gptq", r#", "bits": 4, "rotation": "h""#, "quantization_config.rotation"),
-            ("gptq", r#", "checkpoint_format": "marlin""#, "checkpoint_format Str(\"marlin\")"),
+            ("gptq", r#", "checkpoint_format": "marlin""#, "checkpoint_format = \"marlin\""),
             ("gptq", r#", "is_marlin_format": true"#, "quantization_config.is_marlin_format"),
             ("awq", r#", "version": "gemv""#, "quantization_config.version"),
-            ("fp8", r#", "packed": 1"#, "quantization_config.packed"),
+            ("awq", r#", "bits": 8"#, "quantization_config.bits = 8"),
+            ("awq", r#", "backend": "llm-awq""#, "quantization_config.backend = \"llm-awq\""),
+            ("fp8", r#", "packed": 1"#, "quantization_config.packed = 1"),
+            ("fp8", r#", "dequantize": true"#, "quantization_config.dequantize = true"),
+            ("fp8", r#", "expert_dtype": "fp4""#, "quantization_config.expert_dtype = \"fp4\""),
+            ("fp8", r#", "weight_block_size": [128]"#, "quantization_config.weight_block_size"),
+            ("mxfp4", r#", "rounding": "up""#, "quantization_config.rounding = \"up\""),
+            ("gptq", r#", "data_type": "mx_fp""#, "quantization_config.data_type = \"mx_fp\""),
+            ("gptq", r#", "adapter": {"name": "lora"}"#, "quantization_config.adapter"),
+            ("auto-round", r#", "super_bits": 6"#, "quantization_config.super_bits = 6"),
+            (
+                "auto-round",
+                r#", "packing_format": "auto_round:fp8""#,
+                "quantization_config.packing_format = \"auto_round:fp8\"",
+            ),
+            (
+                "auto-round",
+                r#", "packing_format": "auto_round:auto_awq", "bits": 8"#,
+                "quantization_config.bits = 8",
+            ),
+            (
+                "auto-round",
+                r#", "extra_config": {"model.layers.1": {"data_type": "nv_fp"}}"#,
+                "quantization_config.extra_config.model.layers.1.data_type = \"nv_fp\"",
+            ),
+            (
+                "compressed-tensors",
+                r#", "config_groups": {"group_1": {"format": "marlin-24"}}"#,
+                "quantization_config.config_groups.group_1.format = \"marlin-24\"",
+            ),
             ("compressed-tensors", r#", "format": "marlin-24""#, "quantization_config.format"),
             (
                 "compressed-tensors",

@@ -14,6 +14,7 @@ mod exl3;
 mod fp4;
 mod fp8;
 mod gptq;
+mod keys;
 mod mlx;
 mod modelopt;
 mod module;

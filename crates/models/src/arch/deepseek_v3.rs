@@ -98,7 +98,7 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
         normalise: normalise.unwrap_or(!h.is_gguf()),
         scale: m.opt_f32(&h.own("routed_scaling_factor", "expert_weights_scale"))?.unwrap_or(1.0),
         weigh: Weigh::Output,
-        fused: GateUp::Alternate,
+        fused: GateUp::Halves,
         shared: shared.map(|n| SharedExpert { width: width * n, gated: false }),
     };
     let dense = m

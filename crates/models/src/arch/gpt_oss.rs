@@ -1,10 +1,11 @@
 //! gpt-oss: attention sinks, alternating windows, biases everywhere, clamped gated experts.
 
-use tokenmill_ir::{GateAct, Mask, MetaValue, RopePairing, RouteScore};
+use tokenmill_ir::{GateAct, Mask, MetaValue, RopePairing, RouteScore, TensorInfo};
 
 use super::{Arch, llama};
 use crate::error::ModelError;
 use crate::hyper::*;
+use crate::names::{Role, find_opt};
 use crate::spec::{Experts, Ffn, GateUp, ModelSpec, RopeScaling, RopeSpec, Weigh};
 
 pub const ARCH: Arch = Arch { name: "gpt_oss", spellings: &["gpt_oss", "gpt-oss"], spec };
@@ -41,9 +42,20 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         normalise: false,
         scale: 1.0,
         weigh: Weigh::Output,
-        fused: GateUp::Alternate,
+        fused: layout(h),
         shared: None,
     };
     model.ffn_mut().for_each(|(_, f)| *f = Ffn::Experts(experts.clone()));
     Ok(model)
+}
+
+/// MXFP4 experts are stored by rows; those of 16 bits as transformers multiplies them, by columns.
+/// Where hidden and inner size are equal the shapes do not show which.
+fn layout(h: &Hyper<'_>) -> GateUp {
+    let plain = |t: &TensorInfo| t.format.info().block_weights == 1;
+    match find_opt(h.checkpoint(), Role::ExpertsGateUp, 0, 0) {
+        Some(t) if !h.is_gguf() && plain(t) => GateUp::TurnedAlternate,
+        Some(_) if h.is_gguf() => GateUp::Halves,
+        _ => GateUp::Alternate,
+    }
 }

@@ -71,7 +71,7 @@ pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<Mode
         vocab: h.vocab()?,
         hidden: h.u32(HIDDEN)?,
         context: h.u32(CONTEXT)?,
-        embed: Embed { scale: 1.0, positions: None, norm: None, per_layer: None },
+        embed: Embed::PLAIN,
         layers: (0..h.layers()? as usize).map(layer).collect::<Result<_, _>>()?,
         final_norm: Some(norm),
         output: Output::Logits { scale: 1.0, softcap: None },

@@ -38,7 +38,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         hidden: h.u32(HIDDEN)?,
         // A state has no positions; the limit is only that of counters.
         context: h.opt_u32(CONTEXT)?.unwrap_or(1 << 20),
-        embed: Embed { scale: 1.0, positions: None, norm: None, per_layer: None },
+        embed: Embed::PLAIN,
         layers: vec![layer; h.layers()? as usize],
         final_norm: Some(norm),
         output: Output::Logits { scale: 1.0, softcap: None },

@@ -49,11 +49,11 @@ mod smollm3;
 mod stablelm;
 mod starcoder2;
 
-use tokenmill_ir::Checkpoint;
+use tokenmill_ir::{Checkpoint, PoolKind};
 
 use crate::error::ModelError;
-use crate::hyper::Hyper;
-use crate::spec::{ModelSpec, Output};
+use crate::hyper::{FFN, Hyper};
+use crate::spec::{Ffn, ModelSpec, Output};
 
 /// An architecture.
 #[derive(Debug, Clone, Copy)]
@@ -116,6 +116,8 @@ pub const ARCHS: &[Arch] = &[
     qwen3_5::MOE,
     bert::ARCH,
     bert::XLM_ROBERTA,
+    bert::DISTILBERT,
+    bert::ELECTRA,
     nomic_bert::ARCH,
     modernbert::ARCH,
 ];
@@ -131,6 +133,15 @@ pub fn spec_of(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
     let mut spec = (arch.spec)(&hyper)?;
     spec.arch = arch.name;
     spec.draft_layers = hyper.draft_layers()?;
+    // The head of a decoder reads the last token.
+    if hyper.is_classifier()? && matches!(spec.output, Output::Logits { .. }) {
+        spec.output = Output::Score { kind: PoolKind::Last, act: None, norm: None };
+    }
+    // Layers whose width no key says.
+    let none = |f: &Ffn| matches!(f, Ffn::Gated { width: 0, .. } | Ffn::Plain { width: 0, .. });
+    if spec.ffn_mut().any(|(_, ffn)| none(ffn)) {
+        hyper.u32(FFN)?;
+    }
     if let (Some(kind), false) = (hyper.pooling()?, matches!(spec.output, Output::Score { .. })) {
         spec.output = Output::Pooled { kind, normalise: true };
     }

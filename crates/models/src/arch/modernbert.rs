@@ -41,10 +41,15 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     model.output = Output::Pooled { kind: PoolKind::Mean, normalise: true };
     if h.is_classifier()? {
         let kind = match m.opt_str("classifier_pooling")? {
-            Some("cls") => PoolKind::First,
-            _ => PoolKind::Mean,
+            None | Some("cls") => PoolKind::First,
+            Some("mean") => PoolKind::Mean,
+            Some(other) => return Err(ModelError::unsupported("classifier_pooling", other)),
         };
-        model.output = Output::Score { kind, act: Unary::Act(Act::Gelu), norm: Some(norm) };
+        let act = match m.opt_str("classifier_activation")? {
+            None => Act::Gelu,
+            Some(name) => Hyper::activation_of("classifier_activation", name)?,
+        };
+        model.output = Output::Score { kind, act: Some(Unary::Act(act)), norm: Some(norm) };
     }
     Ok(model)
 }

@@ -31,7 +31,7 @@ pub fn softmax_experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
         normalise: h.meta().opt_bool("norm_topk_prob")?.unwrap_or(true),
         scale: 1.0,
         weigh: Weigh::Output,
-        fused: GateUp::Alternate,
+        fused: GateUp::Halves,
         shared: None,
     })
 }

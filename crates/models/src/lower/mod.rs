@@ -107,20 +107,25 @@ impl Lower<'_> {
         let spec = self.spec;
         let tied = matches!(spec.output, Output::Logits { .. })
             && find_opt(self.checkpoint, Role::Head, 0, 0).is_none();
-        let table = self.embedding(tied)?;
+        let width = spec.embed.width.unwrap_or(spec.hidden);
+        let table = self.embedding(tied, width)?;
         let (mut positions, mut token_types) = (None, None);
         if let Some(first) = spec.embed.positions {
-            positions = Some(self.table(Role::EmbedPositions, first)?);
+            positions = Some(self.table(Role::EmbedPositions, first, width)?);
         }
         if find_opt(self.checkpoint, Role::EmbedTypes, 0, 0).is_some() {
-            token_types = Some(self.table(Role::EmbedTypes, 0)?);
+            token_types = Some(self.table(Role::EmbedTypes, 0, width)?);
         }
-        let out = self.program.buffer(Rows::Tokens, spec.hidden);
+        let out = self.program.buffer(Rows::Tokens, width);
         let (scale, out_id) = (spec.embed.scale, out.buffer);
         self.program.ops.push(Op::Embed { table, scale, positions, token_types, out: out_id });
         let mut stream = Stream { base: out, pending: Vec::new() };
         if let Some(norm) = spec.embed.norm {
             stream.base = self.norm(out, norm, Role::EmbedNorm)?;
+        }
+        if spec.embed.width.is_some() {
+            let projection = self.matrix(Role::EmbedProjection, spec.hidden, width)?;
+            stream.base = self.linear(stream.base, projection);
         }
         if let Some(per_layer) = spec.embed.per_layer {
             self.layer_inputs = Some(self.per_layer(&per_layer, stream.base)?);
@@ -253,14 +258,16 @@ impl Lower<'_> {
         &mut self,
         x: View,
         kind: PoolKind,
-        act: Unary,
+        act: Option<Unary>,
         norm: Option<Norm>,
     ) -> Result<View, ModelError> {
         let (hidden, rows) = (self.spec.hidden, Rows::Outputs);
-        let pooled = self.pool(x, kind, false);
-        let dense = self.matrix(Role::ScoreDense, hidden, hidden)?;
-        let y = self.linear_rows(pooled, dense, rows);
-        let mut y = self.map_rows(Expr::Arg(0).apply(act), vec![y], rows);
+        let mut y = self.pool(x, kind, false);
+        if let Some(act) = act {
+            let dense = self.matrix(Role::ScoreDense, hidden, hidden)?;
+            y = self.linear_rows(y, dense, rows);
+            y = self.map_rows(Expr::Arg(0).apply(act), vec![y], rows);
+        }
         if let Some(norm) = norm {
             let mut stream = Stream { base: y, pending: Vec::new() };
             y = self.norm_stream(&mut stream, norm, Role::ScoreNorm, rows)?;

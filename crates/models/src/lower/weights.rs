@@ -120,16 +120,21 @@ impl<'a> Lower<'a> {
     }
 
     /// The embedding table; `tied` when it is the head too.
-    pub(super) fn embedding(&mut self, tied: bool) -> Result<WeightId, ModelError> {
-        let (vocab, hidden) = (self.spec.vocab, self.spec.hidden);
+    pub(super) fn embedding(&mut self, tied: bool, cols: u32) -> Result<WeightId, ModelError> {
+        let vocab = self.spec.vocab;
         let role = if tied { WeightUse::RowsAndMatmul } else { WeightUse::Rows };
-        self.matrix_as(Role::Embed, vocab, hidden, role)
+        self.matrix_as(Role::Embed, vocab, cols, role)
     }
 
     /// A table of rows whose number the file decides, without the `first` ones.
-    pub(super) fn table(&mut self, role: Role, first: u32) -> Result<WeightId, ModelError> {
+    pub(super) fn table(
+        &mut self,
+        role: Role,
+        first: u32,
+        cols: u32,
+    ) -> Result<WeightId, ModelError> {
         let t = self.tensor(role)?;
-        let (first, cols) = (u64::from(first), self.spec.hidden);
+        let first = u64::from(first);
         let part =
             self.part(t, Some(RowSlices::range(first, t.rows().saturating_sub(first))), cols)?;
         Ok(self.program.weight(WeightSpec {
@@ -258,7 +263,7 @@ impl<'a> Lower<'a> {
         cols: u32,
     ) -> Result<WeightId, ModelError> {
         let (count, layout) = (e.count, e.fused);
-        let turned = layout == GateUp::Turned;
+        let turned = matches!(layout, GateUp::Turned | GateUp::TurnedAlternate);
         let first = WeightId(self.program.weights.len() as u32);
         let stacked = self.tensor_opt(kind.stacked);
         let fused = match kind.fused {
@@ -266,18 +271,6 @@ impl<'a> Lower<'a> {
             _ => None,
         };
         for e in 0..count {
-            if let (Some(t), true) = (stacked.or(fused), turned) {
-                let columns = match (stacked, kind.fused) {
-                    (None, Some((_, odd))) => {
-                        let rows = u64::from(rows);
-                        Columns { start: odd * rows, count: rows, of: 2 * rows }
-                    }
-                    _ => Columns::all(rows.into()),
-                };
-                let part = turned_expert(t, e, cols, columns)?;
-                self.expert(kind, e, (rows, cols), part, None);
-                continue;
-            }
             let (t, wanted) = match (stacked, fused, kind.fused) {
                 (Some(t), _, _) => {
                     let start = u64::from(e) * u64::from(rows);
@@ -286,7 +279,7 @@ impl<'a> Lower<'a> {
                 (None, Some(t), Some((_, odd))) => {
                     let (both, rows) = (2 * u64::from(e) * u64::from(rows), u64::from(rows));
                     let wanted = match layout {
-                        GateUp::Alternate => {
+                        GateUp::Alternate | GateUp::TurnedAlternate => {
                             RowSlices { start: both + odd, count: 1, stride: 2, repeat: rows }
                         }
                         _ => RowSlices::range(both + odd * rows, rows),
@@ -295,6 +288,13 @@ impl<'a> Lower<'a> {
                 }
                 _ => (self.expert_tensor(kind.single, e)?, None),
             };
+            if let (Some(wanted), true) = (wanted, turned) {
+                let of = u64::from(rows) * if stacked.is_some() { 1 } else { 2 };
+                let part = turned_expert(t, e, cols, (wanted, of))?;
+                let bias = self.bias_among(t, wanted, u64::from(count) * of)?;
+                self.expert(kind, e, (rows, cols), part, bias);
+                continue;
+            }
             let part = self.part(t, wanted, cols)?;
             self.expect_rows(t, part.rows.len(), rows)?;
             let bias = self.bias_part(t, wanted, rows)?;
@@ -361,10 +361,20 @@ impl<'a> Lower<'a> {
         wanted: Option<RowSlices>,
         rows: u32,
     ) -> Result<Option<RowPart>, ModelError> {
-        let Some(b) = names::bias_of(self.checkpoint, t) else { return Ok(None) };
-        self.used.insert(b.name.clone());
         let rows = wanted.unwrap_or(RowSlices::range(0, rows.into()));
         let expected = if names::is_transposed(&t.name) { t.cols() } else { t.rows() };
+        self.bias_among(t, rows, expected)
+    }
+
+    /// Some of the `expected` biases of a tensor.
+    fn bias_among(
+        &mut self,
+        t: &TensorInfo,
+        rows: RowSlices,
+        expected: u64,
+    ) -> Result<Option<RowPart>, ModelError> {
+        let Some(b) = names::bias_of(self.checkpoint, t) else { return Ok(None) };
+        self.used.insert(b.name.clone());
         if elements(b) != expected {
             return Err(shape_error(b, format!("{expected} numbers")));
         }
@@ -406,13 +416,17 @@ fn transposed(t: &TensorInfo, wanted: Option<RowSlices>, cols: u32) -> Result<Ro
     Ok(part_of(t, rows, Some(Columns::all(t.cols()))))
 }
 
-/// The matrix of an expert stored `[expert, columns, rows]`.
+/// The matrix of an expert stored `[expert, columns, rows]`; `wanted` are its rows among the `of` of
+/// each expert.
 fn turned_expert(
     t: &TensorInfo,
     expert: u32,
     cols: u32,
-    columns: Columns,
+    (wanted, of): (RowSlices, u64),
 ) -> Result<RowPart, ModelError> {
+    let step = if wanted.count == 1 { wanted.stride } else { 1 };
+    let start = wanted.start - u64::from(expert) * of;
+    let columns = Columns { start, count: wanted.len(), step, of };
     let rows = RowSlices::range(u64::from(expert) * u64::from(cols), cols.into());
     let there = rows.start + rows.count <= t.rows() && t.cols() == columns.of;
     if !there || t.format.info().block_weights != 1 {
