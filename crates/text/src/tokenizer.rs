@@ -1,6 +1,7 @@
 //! The tokenizer: text to token ids and back, whatever file the vocabulary came from.
 
 use std::ops::Range;
+use std::slice::from_ref;
 
 use crate::bpe::{ByteBpe, CharBpe};
 use crate::hf_json::Library;
@@ -241,8 +242,8 @@ impl Tokenizer {
 
     /// The id of a token by its text, special tokens first.
     pub fn id_of(&self, text: &str) -> Option<u32> {
-        let all = [0..text.len()];
-        let whole = |set: &SpecialSet| match set.split(text, &all).as_slice() {
+        let all = 0..text.len();
+        let whole = |set: &SpecialSet| match set.split(text, from_ref(&all)).as_slice() {
             [Part::Token(id)] => Some(*id),
             _ => None,
         };
@@ -268,7 +269,7 @@ impl Tokenizer {
                 check_len(text)?;
                 self.encode_plain(text, true, &mut out)?;
             }
-            Special::Parse => self.encode_parts(text, &[0..text.len()], &mut out)?,
+            Special::Parse => self.encode_parts(text, from_ref(&(0..text.len())), &mut out)?,
         }
         Ok(out)
     }
@@ -369,8 +370,9 @@ impl Tokenizer {
         starts_text: bool,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let all = [0..text.len()];
-        for (index, part) in self.parts.user_defined.split(text, &all).into_iter().enumerate() {
+        let all = 0..text.len();
+        let parts = self.parts.user_defined.split(text, from_ref(&all));
+        for (index, part) in parts.into_iter().enumerate() {
             match (part, &self.parts.core) {
                 (Part::Token(id), _) => out.push(id),
                 (Part::Text(text), Core::Bytes(core)) => core.encode(text, out),
