@@ -1,6 +1,7 @@
 //! What a user is told when something fails: what failed, the numbers, the command that fixes it.
 
 use std::fmt;
+use std::path::Path;
 
 use tokenmill_engine::load::LoadFailure;
 use tokenmill_engine::{Refusal, RequestError};
@@ -77,7 +78,15 @@ impl Failure {
             // The name stands above already.
             let told = failure.to_string();
             let rest = told.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
-            return Failure::new(what, rest.unwrap_or(&told).replace('\n', "\n  "));
+            let told = Failure::new(what, rest.unwrap_or(&told).replace('\n', "\n  "));
+            // A stored model was whole once.
+            let is_stored = matches!(failure, LoadFailure::File(_)) && !Path::new(name).exists();
+            return match is_stored {
+                true => {
+                    told.fix(format!("tokenmill verify {name}; tokenmill pull {name} mends it"))
+                }
+                false => told,
+            };
         };
         let detail = format!(
             "needs {} ({} weights, {} cache for {context} tokens, {} buffers), {} available",

@@ -95,10 +95,7 @@ pub fn list(as_json: bool) -> Result<(), Failure> {
 pub fn show(name: &str) -> Result<(), Failure> {
     let store = Store::new(environment());
     let parsed = store.name(name)?;
-    match store.find(&parsed)? {
-        Some(model) => describe(&model),
-        None => Err(not_here(name)),
-    }
+    describe(&store.show(&parsed)?.model)
 }
 
 /// `rm`.
@@ -117,7 +114,8 @@ pub fn verify(name: Option<&str>) -> Result<(), Failure> {
     let mut bar = Bar::default();
     let checked = store.verify(parsed.as_ref(), &mut |p| bar.show(&p))?;
     bar.end();
-    if checked.is_empty() {
+    let unusable = if name.is_none() { store.unusable() } else { Vec::new() };
+    if checked.is_empty() && unusable.is_empty() {
         tell!("{NO_MODELS}");
     }
     let mut corrupt = None;
@@ -132,6 +130,12 @@ pub fn verify(name: Option<&str>) -> Result<(), Failure> {
         if let (State::Corrupt { expected, found }, Some(repair)) = (&c.state, &c.repair) {
             let detail = format!("sha256 {found}, recorded {expected}");
             corrupt = Some(Failure::new(format!("{} is corrupt", c.name), detail).fix(repair));
+        }
+    }
+    for Unusable { name, error } in unusable {
+        if matches!(error, StoreError::Incomplete { .. }) {
+            writeln!(out, "{:<10} {name}", "INCOMPLETE").map_err(Failure::output)?;
+            corrupt = Some(error.into());
         }
     }
     corrupt.map_or(Ok(()), Err)
@@ -155,11 +159,6 @@ fn describe(model: &LocalModel) -> Result<(), Failure> {
     let sampling = Sampling::new(SamplingValues::default(), &defaults.sampling, 0);
     text += &format!("  answers: {}\n", sampling.line());
     out.write_all(text.as_bytes()).map_err(Failure::output)
-}
-
-fn not_here(name: &str) -> Failure {
-    Failure::new(format!("{name} is not on this machine"), "nothing in the stores has that name")
-        .fix(format!("tokenmill pull {name}"))
 }
 
 /// A progress bar for one file after another.

@@ -226,6 +226,14 @@ pub enum StoreError {
         /// Mirrors and reasons, one a line.
         tried: String,
     },
+    /// The record of a model is here, and not all its files are.
+    #[error("{name} is damaged: {why}\ntry: tokenmill pull {name}")]
+    Incomplete {
+        /// The model.
+        name: String,
+        /// What is missing.
+        why: String,
+    },
     /// The file is not the store's to delete.
     #[error("{what} was not put there by tokenmill, so it stays\n{hint}")]
     NotOwned {

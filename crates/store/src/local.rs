@@ -142,7 +142,11 @@ impl Store {
     pub fn unusable(&self) -> Vec<Unusable> {
         let names = self.ollama_names().into_iter();
         let error_of = |name: OllamaName| {
-            let error = ollama::find(&self.ollama, &name).err()?;
+            let error = match ollama::find(&self.ollama, &name) {
+                Ok(Some(_)) => return None,
+                Ok(None) => ollama::incomplete(&self.ollama, &name),
+                Err(error) => error,
+            };
             Some(Unusable { name: name.to_string(), error })
         };
         names.filter_map(error_of).collect()
@@ -163,6 +167,12 @@ impl Store {
     /// quantisation if there is one in the word.
     pub(crate) fn by_short_name(&self, word: &str) -> Result<Option<ModelName>, StoreError> {
         let mut names: Vec<String> = self.list().into_iter().map(|e| e.model.name).collect();
+        // Those whose blobs are damaged too: their name is known, and `pull` mends them.
+        for name in self.ollama_names().iter().map(OllamaName::to_string) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         names.retain(|name| goes_by(name, word));
         // Without a tag, Ollama means the latest.
         let latest = format!(":{}", OllamaName::TAG);
@@ -199,8 +209,12 @@ impl Store {
 
     /// One model and where it lies; `Err(NotLocal)` if it is not here.
     pub fn show(&self, name: &ModelName) -> Result<Entry, StoreError> {
-        let model =
-            self.find(name)?.ok_or_else(|| StoreError::NotLocal { name: name.to_string() })?;
+        let model = self.find(name)?.ok_or_else(|| match name {
+            ModelName::Ollama(ollama) if self.ollama_names().contains(ollama) => {
+                ollama::incomplete(&self.ollama, ollama)
+            }
+            _ => StoreError::NotLocal { name: name.to_string() },
+        })?;
         let owner = self.owner_of(&model.path);
         Ok(self.entry(model, owner))
     }

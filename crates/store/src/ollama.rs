@@ -167,6 +167,27 @@ pub(crate) fn find(roots: &[PathBuf], name: &OllamaName) -> Result<Option<LocalM
     Ok(None)
 }
 
+/// Why [`find`] gives nothing for a name that has a manifest: which blob is not there or too short.
+pub(crate) fn incomplete(roots: &[PathBuf], name: &OllamaName) -> StoreError {
+    let manifest = roots.iter().map(|root| manifest_path(root, name)).find(|path| path.is_file());
+    let layers = manifest.map(|path| layers_of(&path, name));
+    let why = match layers {
+        Some(Err(error)) => return error,
+        None => "its manifest is gone".to_string(),
+        Some(Ok(layers)) => {
+            let lost = layers.blobs().find(|blob| find_blob(roots, blob).is_none());
+            lost.map_or_else(String::new, |blob| {
+                let bytes = roots.iter().find_map(|root| {
+                    fs::metadata(blob_path(root, &blob.digest)).ok().map(|m| m.len())
+                });
+                let found = bytes.map_or("is missing".to_string(), |n| format!("has {n} bytes"));
+                format!("its {} {found}, {} are right", blob.kind, blob.bytes)
+            })
+        }
+    };
+    StoreError::Incomplete { name: name.to_string(), why }
+}
+
 /// The layers that a manifest on this disk names.
 pub(crate) fn layers_of(path: &Path, name: &OllamaName) -> Result<Layers, StoreError> {
     let text = read_bounded(path, MANIFEST_BYTES)?;

@@ -179,9 +179,19 @@ fn ollamas_store_is_read_in_place() {
     assert_eq!(bench.list(), names);
     assert_eq!(files(bench.dir.path()), before, "looking changes nothing");
     assert!(bench.server.seen().is_empty());
-    // not whole: not there
-    fs::remove_file(&found.path).unwrap();
-    assert!(bench.find("ollama:tiny:1b").unwrap().is_none());
+    // not whole: not there, and told by its name
+    for (lost, why) in [(false, "has 10 bytes, 3000 are right"), (true, "is missing, 3000")] {
+        match lost {
+            true => fs::remove_file(&found.path).unwrap(),
+            false => fs::write(&found.path, "too short!").unwrap(),
+        }
+        assert!(bench.find("ollama:tiny:1b").unwrap().is_none());
+        let told: Vec<_> =
+            bench.store.unusable().into_iter().map(|u| u.error.to_string()).collect();
+        let begin = format!("ollama:tiny:1b is damaged: its model {why}");
+        assert!(told.iter().any(|told| told.starts_with(&begin)), "{told:?}");
+        assert_eq!(bench.store.name("tiny:1b").unwrap().to_string(), "ollama:tiny:1b");
+    }
 }
 
 #[test]
