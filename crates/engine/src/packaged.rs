@@ -340,7 +340,8 @@ mod tests {
 
     #[test]
     fn gguf_files_are_followed_as_llama_cpp_does() {
-        let table: &[(&[(&str, f64)], &[&str])] = &[
+        type Keys = [(&'static str, f64)];
+        let table: &[(&Keys, &[&str])] = &[
             (&[], &[]),
             (&[("temp", 0.6), ("top_k", 20.0)], &["temperature 0.6", "top_k 20"]),
             (&[("temp", -1.0), ("top_k", -1.0)], &["temperature 0", "top_k 0"]),
