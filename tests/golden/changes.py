@@ -16,6 +16,7 @@ SKIPPED = {
     "return_dict": "shape of what Python functions return",
     "output_hidden_states": "what Python functions return",
     "output_attentions": "what Python functions return",
+    "output_router_logits": "what Python functions return",
     "is_encoder_decoder": "generation in Python",
     "id2label": "count of a classifier's labels: tested beside its reader",
     "label2id": "names of a classifier's labels",
@@ -37,6 +38,12 @@ KEPT = {
     "pad_token_id": "the default lies beyond these small vocabularies",
     "vocab_size": "the rows of the embedding say it too",
     "vocab_size_per_layer_input": "the rows of the embedding say it too",
+}
+
+# Of families, keys that are never taken out: other names in the file say the same, which the models'
+# own code reads.
+KEPT_OF = {
+    "nomic_bert": ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"],
 }
 
 ACTIVATIONS = ["silu", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu", "relu2", "sigmoid",
@@ -256,11 +263,14 @@ def of_keys(conf, keys, full, every):
         if now is None and key.split(".")[0] in conf and "." in key:
             continue
         present = now if now is not None else at(full, key)
+        if key == "num_hidden_layers" and conf.get("num_nextn_predict_layers"):
+            continue  # the layer behind the last would only draft
         if not isinstance(now, dict):
             for value in values_of_key(key, present, full):
                 if value != now or type(value) is not type(now):
                     yield {key: value}, []
-        if every and key in present_keys and key not in KEPT:
+        kept = key in KEPT or key in KEPT_OF.get(conf["model_type"], [])
+        if every and key in present_keys and not kept:
             yield {}, [key]
 
 

@@ -18,6 +18,7 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("rope.dimension_sections", "for text all sections have one position"),
     ("tensor_data_layout", "of the first files"),
     ("n_deepstack_layers", "images"),
+    ("rope.scaling.yarn_log_multiplier", "counts with YaRN only, where the twins have it"),
     ("classifier.output_labels", "names"),
 ];
 
