@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::program::{Server, case, json as read, scores};
+use super::program::{Server, case, json as read, refusal, scores};
 
 fn scores_of(name: &str) {
     scores(&case(name), &case(name).join("expect.json"));
@@ -52,4 +52,18 @@ fn bert_reranker_with_a_classifier() {
     let order: Vec<f64> =
         results.iter().map(|r| r["relevance_score"].as_f64().expect("a score")).collect();
     assert!(order.is_sorted_by(|a, b| a >= b), "{order:?}");
+}
+
+#[test]
+fn classifiers_of_several_labels_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let from = case("bert-reranker-with-a-classifier");
+    for name in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(from.join(name), folder.path().join(name)).expect("a copy");
+    }
+    let mut config = read(&from.join("config.json"));
+    config["id2label"] = json!({ "0": "no", "1": "maybe", "2": "yes" });
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+    let error = refusal(&["inspect", folder.path().to_str().expect("UTF-8"), "--spec"]);
+    assert!(error.contains("num_labels") && error.contains("= 3 is not supported"), "{error}");
 }
