@@ -1,6 +1,6 @@
 //! Configurations: keys in other places, sparse ones, ones that change the numbers.
 
-use crate::program::{Server, case, json, refusal, scores};
+use crate::program::{case, json, refusal, scores};
 
 /// The scores of a case's model.
 fn right(name: &str, model: &str, expect: &str) {

@@ -79,6 +79,10 @@ fn attention(h: &Hyper<'_>, a: &mut Attention, i: usize, full: bool) -> Result<(
             let own = |key: &str| h.own("", key);
             scaling = RopeScaling::None;
             a.head_dim = m.u32(&own("attention.key_length_swa"))?;
+            let key = own("rope.dimension_count_swa");
+            if let Some(other) = m.opt_u32(&key)?.filter(|d| *d != a.head_dim) {
+                return Err(ModelError::unsupported(&key, other));
+            }
             theta = m.opt_f64(&own("rope.freq_base_swa"))?.unwrap_or(10_000.0);
         }
     }

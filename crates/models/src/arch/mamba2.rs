@@ -47,6 +47,15 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     })
 }
 
+/// Columns of a head of a recurrence in GGUF, which has those of all of them.
+pub fn columns(h: &Hyper<'_>, heads: u32) -> Result<u32, ModelError> {
+    let key = h.own("", "ssm.inner_size");
+    match (h.meta().u32(&key)?, heads) {
+        (all, heads) if heads > 0 && all % heads == 0 => Ok(all / heads),
+        (all, heads) => Err(ModelError::unsupported(&key, format!("{all} for {heads} heads"))),
+    }
+}
+
 /// Columns of all heads of a scan.
 fn inner(h: &Hyper<'_>) -> Result<u32, ModelError> {
     let m = h.meta();
@@ -63,7 +72,7 @@ pub fn mixer(h: &Hyper<'_>, keys: &Keys, eps: f32) -> Result<Mamba, ModelError> 
     let read = |hf, gguf| m.u32(&h.own(hf, gguf));
     let heads = read(keys.heads, "ssm.time_step_rank")?;
     let head_dim = match h.is_gguf() {
-        true => m.u32(&h.own("", "ssm.inner_size"))? / heads.max(1),
+        true => columns(h, heads)?,
         false => match m.get(keys.head_dim).and_then(MetaValue::as_str) {
             // "auto", by the inner width.
             Some(_) => inner(h)? / heads.max(1),

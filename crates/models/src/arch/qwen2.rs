@@ -21,7 +21,7 @@ pub fn with_windows(h: &Hyper<'_>, usual: impl Fn(usize) -> bool) -> Result<Mode
     let used = h.meta().opt_bool("use_sliding_window")?.unwrap_or(false);
     if used {
         mistral::windows(h, &mut model, usual)?;
-    } else {
+    } else if !h.is_gguf() {
         h.opt_u32(WINDOW)?;
         h.kinds(&["full_attention"], |_| "full_attention")?;
     }

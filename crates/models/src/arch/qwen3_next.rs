@@ -1,7 +1,7 @@
 //! Qwen3-Next: three gated-delta-net layers to one of gated attention, experts with a gated shared
 //! one.
 
-use super::{Arch, gemma2, llama, qwen3_moe};
+use super::{Arch, gemma2, llama, mamba2, qwen3_moe};
 use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::*;
@@ -54,7 +54,7 @@ fn delta_net(h: &Hyper<'_>, key_head: KeyHead) -> Result<DeltaNet, ModelError> {
         return Err(ModelError::unsupported("linear_num_value_heads", heads));
     }
     let v_dim = match h.is_gguf() {
-        true => read("", "ssm.inner_size")? / v_heads,
+        true => mamba2::columns(h, v_heads)?,
         false => read("linear_value_head_dim", "")?,
     };
     Ok(DeltaNet {
