@@ -85,6 +85,7 @@ class Family:
         if config.to_dict() == self.full:
             return None
         config._attn_implementation = "eager"
+        config.dtype = torch.float32
         if "quantization_config" in conf:
             del config.quantization_config
         with torch.device("meta"):
