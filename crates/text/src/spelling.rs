@@ -179,7 +179,8 @@ mod tests {
         let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
         let sentencepiece = json!({"type": "Sequence", "decoders": [
             {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-            {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1},
         ]});
         let prepends = json!({"type": "Sequence", "normalizers": [
             {"type": "Prepend", "prepend": "▁"}, &replace,

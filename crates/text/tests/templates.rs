@@ -303,7 +303,7 @@ fn what_users_write_stays_text() {
         "{% for x in c %}{{ x }}{% endfor %}",
         "{{ c | tojson }}{{ [c] }}{{ {'k': c} }}",
         "{% macro m(t) %}{{ t }}{{ caller() }}{% endmacro %}{% call m(c) %}{{ c }}{% endcall %}",
-        "{% set ns = namespace(t='') %}{% for x in c %}{% set ns.t = ns.t + x %}{% endfor %}{{ ns.t }}",
+        "{% set n = namespace(t='') %}{% for x in c %}{% set n.t = n.t + x %}{% endfor %}{{ n.t }}",
         "{{ '%s' | format(c) }}{{ '{}'.format(c) }}{{ c * 2 }}{{ c[::-1][::-1] }}",
         "{{ messages | map(attribute='content') | join }}{% filter indent %}{{ c }}{% endfilter %}",
         "{{ messages[0].items() | list }}{{ messages | list | string }}",

@@ -272,15 +272,7 @@ fn of_list(name: &str, value: Value, given: Given, meter: &Meter) -> Result<Valu
                 other => failed(format!("items of {}", other.kind())),
             }
         }
-        "attr" => {
-            let [name] = given.bind("attr", ["name"])?;
-            let name = text("attr", name)?;
-            // Unlike a dot, this filter does not look at the keys of a map.
-            match &value {
-                Value::Map(_) if !methods::has(&value, name.as_str()) => Ok(Value::Undefined),
-                other => attribute(other, name.as_str(), meter),
-            }
-        }
+        "attr" => attr(&value, given, meter),
         "join" => {
             let [between, by] = given.bind("join", ["d", "attribute"])?;
             let between = optional_text("join", between)?.unwrap_or_else(|| Text::own(""));
@@ -288,18 +280,7 @@ fn of_list(name: &str, value: Value, given: Given, meter: &Meter) -> Result<Valu
             let texts = items.map(|item| by_path(&item, by.as_ref(), meter)?.print(meter));
             join(&texts.collect::<Result<Vec<Text>>>()?, &between, meter).map(Value::Str)
         }
-        "reverse" => {
-            given.none(name)?;
-            let mut items = value.items(meter)?;
-            items.reverse();
-            match &value {
-                Value::Str(_) => {
-                    let texts: Result<Vec<Text>> = items.iter().map(|c| c.print(meter)).collect();
-                    joined(&texts?.iter().collect::<Vec<_>>(), meter)
-                }
-                _ => Value::list(items, Kind::Lazy),
-            }
-        }
+        "reverse" => given.none(name).and_then(|()| reversed(&value, meter)),
         "sum" => {
             let [by, start] = given.bind("sum", ["attribute", "start"])?;
             let mut total = start.unwrap_or(Value::Int(0));
@@ -313,6 +294,30 @@ fn of_list(name: &str, value: Value, given: Given, meter: &Meter) -> Result<Valu
             ordered(name, &value, given, meter)
         }
         _ => failed(format!("there is no filter {name:?}")),
+    }
+}
+
+/// The filter `attr`.
+fn attr(value: &Value, given: Given, meter: &Meter) -> Result<Value> {
+    let [name] = given.bind("attr", ["name"])?;
+    let name = text("attr", name)?;
+    // Unlike a dot, this filter does not look at the keys of a map.
+    match value {
+        Value::Map(_) if !methods::has(&value, name.as_str()) => Ok(Value::Undefined),
+        other => attribute(other, name.as_str(), meter),
+    }
+}
+
+/// The filter `reverse`.
+fn reversed(value: &Value, meter: &Meter) -> Result<Value> {
+    let mut items = value.items(meter)?;
+    items.reverse();
+    match value {
+        Value::Str(_) => {
+            let texts: Result<Vec<Text>> = items.iter().map(|c| c.print(meter)).collect();
+            joined(&texts?.iter().collect::<Vec<_>>(), meter)
+        }
+        _ => Value::list(items, Kind::Lazy),
     }
 }
 

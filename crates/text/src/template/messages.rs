@@ -68,12 +68,16 @@ impl Forms {
             "user" => user,
             role => form(template, role, plain),
         });
-        let messages = trial("tool", json!("a"), plain, Json::Null);
-        let fails = |keeps_null: bool| {
+        let fails = |keeps_null: bool, arguments: Json| {
+            let mut messages = trial("tool", json!("a"), plain, Json::Null);
+            messages[1]["tool_calls"][0]["function"]["arguments"] = arguments;
             let options = RenderOptions::default();
             template.render_within(TRIAL, keeps_null, &messages, &options).is_err()
         };
-        let keeps_null = fails(false) && !fails(true);
+        // Templates want the arguments of a call as an object or as text.
+        let wanted =
+            |arguments: &Json| fails(false, arguments.clone()) && !fails(true, arguments.clone());
+        let keeps_null = [json!({ "x": 1 }), json!("{}")].iter().any(wanted);
         Forms { of_roles, keeps_null }
     }
 

@@ -125,26 +125,11 @@ fn of_text(source: &Text, name: &str, given: Given, meter: &Meter) -> Result<Val
     if FILLS.contains(&name) {
         return fill(source, name, given, meter);
     }
+    if PARTITIONS.contains(&name) {
+        return partition(source, name, given);
+    }
     let whole = source.as_str();
     match name {
-        "partition" | "rpartition" => {
-            let [mark] = given.bind(name, ["sep"])?;
-            let mark = text(name, mark)?;
-            let first = name == "partition";
-            let at = match first {
-                _ if mark.len() == 0 => return failed(format!("{name}: an empty separator")),
-                true => whole.find(mark.as_str()),
-                false => whole.rfind(mark.as_str()),
-            };
-            let (left, right) = match at {
-                Some(at) => (at, at + mark.len()),
-                None if first => (whole.len(), whole.len()),
-                None => (0, 0),
-            };
-            let parts = [0..left, left..right, right..whole.len()];
-            let parts = parts.map(|range| Value::Str(source.slice(range)));
-            Value::list(parts.into(), Kind::Tuple)
-        }
         "removeprefix" | "removesuffix" => {
             let [affix] = given.bind(name, ["affix"])?;
             let affix = text(name, affix)?;
@@ -176,6 +161,27 @@ fn of_text(source: &Text, name: &str, given: Given, meter: &Meter) -> Result<Val
     }
 }
 
+/// The text before a separator, the separator, and the text after it.
+fn partition(source: &Text, name: &str, given: Given) -> Result<Value> {
+    let whole = source.as_str();
+    let [mark] = given.bind(name, ["sep"])?;
+    let mark = text(name, mark)?;
+    let first = name == "partition";
+    let at = match first {
+        _ if mark.len() == 0 => return failed(format!("{name}: an empty separator")),
+        true => whole.find(mark.as_str()),
+        false => whole.rfind(mark.as_str()),
+    };
+    let (left, right) = match at {
+        Some(at) => (at, at + mark.len()),
+        None if first => (whole.len(), whole.len()),
+        None => (0, 0),
+    };
+    let parts = [0..left, left..right, right..whole.len()];
+    let parts = parts.map(|range| Value::Str(source.slice(range)));
+    Value::list(parts.into(), Kind::Tuple)
+}
+
 /// Items with a text between them.
 pub(super) fn join(items: &[Text], between: &Text, meter: &Meter) -> Result<Text> {
     let mut out = Writer::default();
@@ -201,15 +207,23 @@ pub(super) fn cased(source: &Text, name: &str) -> Text {
         "swapcase" => source.map_runs(|run| run.chars().map(swap).collect()),
         _ => {
             let mut out = Writer::default();
-            let mut starts = true;
+            let (mut starts, mut before) = (true, None);
+            let mut after = source.as_str().chars().skip(1);
             for (run, own) in source.runs() {
                 let mut changed = String::with_capacity(run.len());
                 for c in run.chars() {
-                    match starts {
-                        true => changed.extend(c.to_uppercase()),
-                        false => changed.extend(c.to_lowercase()),
+                    let next = after.next();
+                    let ends_word = |c: Option<char>| c.is_none_or(|c| !c.is_alphabetic());
+                    match (starts, c) {
+                        (true, _) => changed.extend(c.to_uppercase()),
+                        // Sigma has a form for the end of a word.
+                        (false, '\u{3a3}') if ends_word(next) && !ends_word(before) => {
+                            changed.push('\u{3c2}');
+                        }
+                        (false, _) => changed.extend(c.to_lowercase()),
                     }
                     starts = name == "title" && !c.is_alphabetic();
+                    before = Some(c);
                 }
                 out.push(&changed, own);
             }

@@ -12,6 +12,9 @@ const MAX_TAG: usize = 4096;
 /// Most `elif` branches of one condition.
 const MAX_ARMS: usize = 256;
 
+/// Words that may follow a test and are not its argument.
+const AFTER_TESTS: &[&str] = &["else", "or", "and", "is", "if", "in", "not", "recursive"];
+
 type Result<T> = std::result::Result<T, String>;
 
 /// Parses a whole template.
@@ -597,8 +600,13 @@ impl Parser {
             }
             first = false;
             let after = self.tokens.get(self.at + 1).map(|(token, _)| token);
-            let named = matches!(self.peek(), Some(Token::Name(_)));
-            if named && after == Some(&Token::Op("=")) {
+            let named =
+                matches!(self.peek(), Some(Token::Name(_))) && after == Some(&Token::Op("="));
+            if self.take("**") {
+                args.map = Some(Box::new(self.expression()?));
+            } else if self.take("*") {
+                args.list = Some(Box::new(self.expression()?));
+            } else if named {
                 let name = self.name()?;
                 self.expect("=")?;
                 args.named.push((name, self.expression()?));
@@ -622,10 +630,7 @@ impl Parser {
         let negated = self.take_name("not");
         let name = self.name()?;
         let takes_one = match self.peek() {
-            Some(Token::Name(next)) => !matches!(
-                next.as_str(),
-                "else" | "or" | "and" | "is" | "if" | "in" | "not" | "recursive"
-            ),
+            Some(Token::Name(next)) => !AFTER_TESTS.contains(&next.as_str()),
             Some(Token::Str(_) | Token::Int(_) | Token::Float(_) | Token::Op("[" | "{")) => true,
             _ => false,
         };
@@ -633,7 +638,7 @@ impl Parser {
             self.nested(Parser::args)?
         } else if takes_one {
             let value = self.nested(Parser::primary)?;
-            Args { positional: vec![self.path(value, false)?], named: Vec::new() }
+            Args { positional: vec![self.path(value, false)?], ..Args::default() }
         } else {
             Args::default()
         };

@@ -134,5 +134,6 @@ impl<'t> Walk<'t> {
     fn args(&mut self, args: &'t Args) {
         args.positional.iter().for_each(|value| self.value(value));
         args.named.iter().for_each(|(_, value)| self.value(value));
+        args.list.iter().chain(&args.map).for_each(|value| self.value(value));
     }
 }

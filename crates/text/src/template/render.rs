@@ -424,9 +424,23 @@ impl<'t> Rendering<'t> {
     }
 
     fn given(&mut self, args: &'t Args) -> Result<Given> {
-        let positional = self.values(&args.positional)?.into();
-        let named = args.named.iter().map(|(name, value)| Ok((name.clone(), self.value(value)?)));
-        Ok(Given { positional, named: named.collect::<Result<_>>()? })
+        let mut given =
+            Given { positional: self.values(&args.positional)?.into(), named: Vec::new() };
+        for (name, value) in &args.named {
+            given.named.push((name.clone(), self.value(value)?));
+        }
+        if let Some(list) = &args.list {
+            given.positional.extend(self.value(list)?.items(&self.meter)?);
+        }
+        if let Some(map) = &args.map {
+            let Value::Map(map) = self.value(map)? else { return failed("** takes a map") };
+            self.meter.spend(LOOK * map.entries.len())?;
+            for (name, value) in &map.entries {
+                let Some(name) = name.as_str() else { return failed("** takes names") };
+                given.named.push((name.to_owned(), value.clone()));
+            }
+        }
+        Ok(given)
     }
 
     /// Calls a value.

@@ -88,6 +88,10 @@ pub(super) enum Step {
 pub(super) struct Args {
     pub(super) positional: Vec<Expr>,
     pub(super) named: Vec<(String, Expr)>,
+    /// `*list`: further positional ones.
+    pub(super) list: Option<Box<Expr>>,
+    /// `**map`: further named ones.
+    pub(super) map: Option<Box<Expr>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
