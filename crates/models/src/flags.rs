@@ -141,10 +141,16 @@ fn norms(h: &Hyper<'_>) -> Result<(), ModelError> {
     }
 }
 
-/// GGUF says of some models whether tokens see those behind them.
+/// GGUF says of some models whether tokens see those behind them. In config.json no configuration
+/// class has the key, but transformers' masks of decoders ask for it.
 fn causal(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
-    let key = h.own("", "attention.causal");
-    let Some(said) = h.meta().opt_bool(&key)? else { return Ok(()) };
+    const HF: &str = "is_causal";
+    let key = h.own(HF, "attention.causal");
+    let said = match h.is_gguf() {
+        true => h.meta().opt_bool(&key)?,
+        false => h.meta().foreign().opt_bool(HF)?.filter(|causal| !causal),
+    };
+    let Some(said) = said else { return Ok(()) };
     let branches = spec.layers.iter().flat_map(|l| &l.branches);
     let mut mixers = branches.filter_map(|b| match &b.body {
         Body::Mix(mixers) => Some(mixers),

@@ -15,6 +15,13 @@ pub struct Key {
     gguf: &'static str,
 }
 
+impl Key {
+    /// Whether config.json calls it so.
+    pub(crate) fn is_in_config(self, name: &str) -> bool {
+        self.hf.contains(&name)
+    }
+}
+
 macro_rules! keys {
     ($($(#[$doc:meta])* $name:ident = [$($hf:literal),*], $gguf:literal;)*) => {
         $($(#[$doc])* pub const $name: Key = Key { hf: &[$($hf),*], gguf: $gguf };)*

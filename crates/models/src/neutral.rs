@@ -47,7 +47,7 @@ const NEUTRAL: &[Row] = &[
     ("type_vocab_size", &[], "the rows of the table count"),
     ("layers_block_type", &[], "says what every layer of the family is"),
     ("original_max_position_embeddings", &[], "read where a rotation is stretched"),
-    ("is_decoder", &["false"], "attention of encoders sees everything"),
+    ("is_decoder", &[], "read where it counts"),
 ];
 
 /// Of config.json, not known to the class: families (none: all), key, values, why others matter.

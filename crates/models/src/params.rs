@@ -8,6 +8,7 @@ use tokenmill_ir::{Checkpoint, Container, Meta, MetaError, MetaValue};
 
 use crate::classes::Class;
 use crate::error::ModelError;
+use crate::hyper::CONTEXT;
 
 /// Keys, values and the keys that were read. Null counts as absent, and hides a default.
 #[derive(Debug, Clone)]
@@ -60,10 +61,12 @@ impl Params {
                 return Err(ModelError::unsupported(key, "null"));
             }
             let field = class.map_or(key, |c| c.field(key)).to_owned();
-            if values
-                .insert(field.clone(), value.clone())
-                .is_some_and(|old| shown(&old) != shown(value))
-            {
+            let old = values.insert(field.clone(), value.clone());
+            // (Of two limits the lower one holds.)
+            let limits = old.as_ref().and_then(MetaValue::as_u32).zip(value.as_u32());
+            if let (true, Some((old, new))) = (CONTEXT.is_in_config(&field), limits) {
+                values.insert(field.clone(), MetaValue::Int(i64::from(old.min(new))));
+            } else if old.is_some_and(|old| shown(&old) != shown(value)) {
                 let twice = format!("{} (another name of '{field}' says otherwise)", shown(value));
                 return Err(ModelError::unsupported(key, twice));
             }

@@ -33,7 +33,8 @@ const TYPES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Keys of every way. Sections of positions are the same for text.
+/// Keys of every way. Sections of positions are the same for text; whether training knew the
+/// stretching changes nothing.
 const ALWAYS: &[&str] = &[
     "rope_type",
     "type",
@@ -43,6 +44,7 @@ const ALWAYS: &[&str] = &[
     "max_position_embeddings",
     "mrope_section",
     "mrope_interleaved",
+    "finetuned",
 ];
 
 impl Hyper<'_> {

@@ -291,7 +291,8 @@ pub(super) const GROUP: Table = &[
 pub(super) const COMPRESSED: Table = &[
     (&["format"], COMPRESSED_FORMATS),
     (&["config_groups"], Rule::Any), // read
-    (&["quantization_status"], Rule::Among(&["compressed"])),
+    // (Early versions call weights so that are found and stored.)
+    (&["quantization_status"], Rule::Among(&["compressed", "frozen"])),
     (&["sparsity_config"], Rule::Any), // read
     (&["transform_config"], Rule::Off),
     (&["global_compression_ratio", "config_version"], Rule::Any),

@@ -53,6 +53,10 @@ pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
 }
 
 fn spec_of(h: &Hyper<'_>, eps: f32) -> Result<ModelSpec, ModelError> {
+    if h.meta().opt_bool("is_decoder")?.unwrap_or(false) {
+        // Its tokens would not see those behind them.
+        return Err(ModelError::unsupported("is_decoder", true));
+    }
     let norm = Norm::layer(eps);
     let heads = h.u32(HEADS)?;
     let head_dim = h.head_dim()?;

@@ -149,7 +149,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ("llama", "num_key_value_heads = 3", "num_attention_heads"),
         ("phi3", "partial_rotary_factor = 0.7", "partial_rotary_factor"),
         ("gpt_neox", "rope_theta = 500.0", "rope_theta"),
-        ("gpt_neox", "is_decoder = true", "is_decoder"),
+        ("qwen2", "is_causal = false", "is_causal"),
         ("gemma3_text", "rope_parameters/rope_theta = 500.0", "rope_parameters.rope_theta"),
         ("olmo3", "rope_theta = 10000.0", "rope_theta"),
         ("olmoe", "clip_qkv = 5.0", "clip_qkv"),
