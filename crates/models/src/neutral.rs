@@ -110,6 +110,8 @@ const GGUF: &[Row] = &[
     ("rope.scaling.orig_ctx_len", &[], "an old name, beside the new one"),
     ("expert_count", &["0"], "no experts"),
     ("expert_used_count", &["0"], "no experts"),
+    ("expert_shared_count", &["0"], "no shared expert"),
+    ("expert_shared_feed_forward_length", &["0"], "no shared expert"),
     ("nextn_predict_layers", &[], "layers that only draft are not computed"),
     ("interleave_moe_layer_step", &["0", "1"], "every layer has the same parts"),
     ("n_deepstack_layers", &[], "inputs of images"),

@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use tokenmill_files::hf_config;
-use tokenmill_ir::{Checkpoint, Container, Extent, Mask, Meta, MetaValue, RopePairing, TensorInfo};
+use tokenmill_ir::{
+    Checkpoint, Container, Extent, GateAct, Mask, Meta, MetaValue, RopePairing, TensorInfo,
+};
 use tokenmill_models::spec::*;
 use tokenmill_models::{ModelError, spec_of};
 use tokenmill_quant::FormatId;
@@ -158,11 +160,18 @@ fn said(spec: Result<ModelSpec, ModelError>) -> String {
     for (kind, count) in kinds {
         write!(line, "; {count} × {kind}").expect("text");
     }
-    match &spec.output {
-        Output::Logits { .. } => {}
-        other => write!(line, "; {}", format!("{other:?}").split(' ').next().unwrap_or(""))
-            .expect("text"),
+    if spec.embed.scale != 1.0 {
+        line += &format!("; embedding x{:.4}", spec.embed.scale);
     }
+    line += &match &spec.output {
+        Output::Logits { scale, softcap } => {
+            let scale = if *scale == 1.0 { String::new() } else { format!("; logits x{scale:.4}") };
+            format!("{scale}{}", softcap.map(|c| format!("; logits to {c}")).unwrap_or_default())
+        }
+        Output::Pooled { kind, .. } => format!("; pooled {kind:?}"),
+        Output::Score { kind, .. } => format!("; score of {kind:?}"),
+        Output::Hidden => "; hidden".to_owned(),
+    };
     line
 }
 
@@ -171,6 +180,9 @@ fn mixer(mixer: &Mixer) -> String {
         Mixer::Attention(a) => {
             let mut line = format!("{}/{} of {}", a.heads, a.kv_heads, a.head_dim);
             line += &a.rope.as_ref().map(rotation).unwrap_or_default();
+            if (a.scale * (a.head_dim as f32).sqrt() - 1.0).abs() > 1e-4 {
+                line += &format!(" x{:.5}", a.scale);
+            }
             match a.mask {
                 Mask::Causal => {}
                 Mask::None => line += " both ways",
@@ -189,7 +201,7 @@ fn mixer(mixer: &Mixer) -> String {
             line
         }
         Mixer::Latent(l) => {
-            format!("{} of {}+{}{}", l.heads, l.nope, l.rope_dim, rotation(&l.rope))
+            format!("{} of {}+{}{} x{:.5}", l.heads, l.nope, l.rope_dim, rotation(&l.rope), l.scale)
         }
         Mixer::DeltaNet(d) => format!("delta {}/{} of {}", d.v_heads, d.k_heads, d.v_dim),
         Mixer::Mamba(m) => format!("mamba {} of {} state {}", m.heads, m.head_dim, m.state_dim),
@@ -208,7 +220,7 @@ fn rotation(rope: &RopeSpec) -> String {
         }
         RopeScaling::Factors { magnitude, .. } => format!(" factors x{magnitude:.4}"),
         RopeScaling::Proportional { part } => format!(" part {part}"),
-        RopeScaling::Tensor { .. } => " tensor".to_owned(),
+        RopeScaling::Tensor { magnitude } => format!(" tensor x{magnitude}"),
     };
     format!(" rope {} {}{pairs}{stretch}", rope.dims, rope.theta)
 }
@@ -216,11 +228,17 @@ fn rotation(rope: &RopeSpec) -> String {
 fn feed_forward(ffn: &Ffn) -> String {
     let experts = |e: &Experts| {
         let shared = e.shared.map(|s| format!(" and {}", s.width)).unwrap_or_default();
-        format!("{} of {} experts {}{shared}", e.top, e.count, e.width)
+        let score = format!("{:?}", e.score).to_lowercase();
+        let groups = e.groups.map(|g| format!(" in {} of {} groups", g.keep, g.groups));
+        let groups = groups.unwrap_or_default();
+        let (top, all, width) = (e.top, e.count, e.width);
+        let scale = if e.scale == 1.0 { String::new() } else { format!(" x{}", e.scale) };
+        format!("{top} of {all} experts {width}{groups} by {score}{scale}{shared}")
     };
     match ffn {
-        Ffn::Gated { width, .. } => format!("gated {width}"),
-        Ffn::Plain { width, .. } => format!("plain {width}"),
+        Ffn::Gated { width, act: GateAct::Plain(act), .. } => format!("gated {width} {act:?}"),
+        Ffn::Gated { width, act, .. } => format!("gated {width} {act:?}"),
+        Ffn::Plain { width, act } => format!("plain {width} {act:?}"),
         Ffn::Experts(e) => experts(e),
         Ffn::Beside { width, experts: e, .. } => format!("gated {width} beside {}", experts(e)),
     }

@@ -110,7 +110,11 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
         return Err(ModelError::unsupported(&h.own("n_group", "expert_group_count"), found));
     }
     let normalise = m.opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?;
-    let score = qwen3_moe::scoring(h, RouteScore::Sigmoid)?;
+    // Files of DeepSeek-V2 from before V3 do not say it; nor do the first ones of GLM-4.7-Flash,
+    // known by their vocabulary, which are meant otherwise (as llama.cpp has it).
+    let early = h.is_gguf() && h.arch_name() == "deepseek2" && h.vocab()? != 154_880;
+    let usual = if early { RouteScore::Softmax } else { RouteScore::Sigmoid };
+    let score = qwen3_moe::scoring(h, usual)?;
     let experts = Experts {
         count: all,
         top,
