@@ -32,6 +32,10 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("transformers_version", "who wrote the file"),
     ("bos_token_id", "the tokenizer and the template say what a prompt begins with"),
     ("pad_token_id", "nothing is padded"),
+    ("sep_token_id", "which token it is changes no answer"),
+    ("cls_token_id", "which token it is changes no answer"),
+    ("mask_token_id", "which token it is changes no answer"),
+    ("unk_token_id", "which token it is changes no answer"),
     ("decoder_start_token_id", "no model here has an encoder and a decoder"),
     ("use_cache", "changes speed"),
     ("cache_implementation", "changes speed"),
@@ -39,6 +43,8 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("max_cache_len", "changes speed"),
     ("return_legacy_cache", "the form of an answer in Python"),
     ("low_memory", "changes speed"),
+    ("attn_implementation", "changes speed"),
+    ("trust_remote_code", "no code of a model is run"),
     ("prefill_chunk_size", "changes speed"),
     ("compile_config", "changes speed"),
     ("disable_compile", "changes speed"),
@@ -295,6 +301,60 @@ mod tests {
         ];
         for (json, expect) in table {
             assert_eq!(generation(json), *expect, "{json}");
+        }
+    }
+
+    #[test]
+    fn files_of_widely_used_models_have_nothing_untold() {
+        let table: &[(&str, &[&str])] = &[
+            // meta-llama/Llama-3.1-8B-Instruct
+            (
+                r#"{"bos_token_id":128000,"do_sample":true,"eos_token_id":[128001,128008,128009],
+                "temperature":0.6,"top_p":0.9,"transformers_version":"4.42.3"}"#,
+                &["temperature 0.6", "top_k 50", "top_p 0.9", "min_p 0"],
+            ),
+            // meta-llama/Llama-2-7b-chat-hf
+            (
+                r#"{"bos_token_id":1,"do_sample":true,"eos_token_id":2,"pad_token_id":0,
+                "temperature":0.6,"max_length":4096,"top_p":0.9,"transformers_version":"4.32.0"}"#,
+                &["temperature 0.6", "top_k 50", "top_p 0.9", "min_p 0", "max_length 4096"],
+            ),
+            // Qwen/Qwen2.5-7B-Instruct
+            (
+                r#"{"bos_token_id":151643,"pad_token_id":151643,"do_sample":true,
+                "eos_token_id":[151645,151643],"repetition_penalty":1.05,"temperature":0.7,
+                "top_p":0.8,"top_k":20,"transformers_version":"4.37.0"}"#,
+                &["temperature 0.7", "top_k 20", "top_p 0.8", "min_p 0", "repeat_penalty 1.05"],
+            ),
+            // google/gemma-3-4b-it
+            (
+                r#"{"bos_token_id":2,"cache_implementation":"hybrid","do_sample":true,
+                "eos_token_id":[1,106],"pad_token_id":0,"top_k":64,"top_p":0.95,
+                "transformers_version":"4.50.0.dev0"}"#,
+                &["temperature 1", "top_k 64", "top_p 0.95", "min_p 0"],
+            ),
+            // mistralai/Mistral-7B-Instruct-v0.3, microsoft/Phi-3-mini-4k-instruct, openai/gpt-oss
+            (r#"{"_from_model_config":true,"bos_token_id":1,"eos_token_id":2}"#, &[]),
+            (r#"{"_from_model_config":true,"eos_token_id":[32000,32001],"pad_token_id":0}"#, &[]),
+            (
+                r#"{"bos_token_id":199998,"do_sample":true,"eos_token_id":[200002,199999,200012],
+                "pad_token_id":199999,"transformers_version":"4.55.0.dev0"}"#,
+                &["temperature 1", "top_k 50", "top_p 1", "min_p 0"],
+            ),
+            // moonshotai/Kimi-K2-Instruct, LiquidAI/LFM2.5
+            (r#"{"max_length":131072,"eos_token_id":163586}"#, &["max_length 131072"]),
+            (
+                r#"{"_from_model_config":true,"bos_token_id":1,"eos_token_id":7,"pad_token_id":0,
+                "do_sample":true,"temperature":0.1,"top_k":50,"repetition_penalty":1.05,
+                "use_cache":true,"trust_remote_code":true,"cls_token_id":3}"#,
+                &["temperature 0.1", "top_k 50", "top_p 1", "min_p 0", "repeat_penalty 1.05"],
+            ),
+        ];
+        for (json, expect) in table {
+            let (mut found, mut expect) = (generation(json), expect.to_vec());
+            found.sort();
+            expect.sort_unstable();
+            assert_eq!(found, expect, "{json}");
         }
     }
 

@@ -40,7 +40,7 @@ pub fn local_theta(h: &Hyper<'_>) -> Result<f64, ModelError> {
         true => {
             let base = |key: &str| h.meta().opt_f64(&h.own("", key));
             let theta = base("rope.freq_base_swa")?.or(base("rope.local.freq_base")?);
-            Ok(theta.unwrap_or(10_000.0))
+            Ok(theta.or(base("rope.freq_base_local")?).unwrap_or(10_000.0))
         }
         false => h.theta("sliding_attention"),
     }

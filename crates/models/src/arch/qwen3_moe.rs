@@ -22,6 +22,10 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
 
 /// Softmax over all experts, the best renormalised where the file says so.
 pub fn softmax_experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
+    let m = h.meta();
+    let normalise = m.opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?;
+    // (ollama's converter calls it so.)
+    let other = m.opt_bool(&h.own("", "norm_top_k_prob"))?;
     Ok(Experts {
         count: h.u32(EXPERTS)?,
         top: h.u32(EXPERTS_USED)?,
@@ -29,10 +33,7 @@ pub fn softmax_experts(h: &Hyper<'_>) -> Result<Experts, ModelError> {
         act: GateAct::Plain(h.activation(Act::Silu)?),
         score: scoring(h, RouteScore::Softmax)?,
         groups: None,
-        normalise: h
-            .meta()
-            .opt_bool(&h.own("norm_topk_prob", "expert_weights_norm"))?
-            .unwrap_or(true),
+        normalise: normalise.or(other).unwrap_or(true),
         scale: weights_scale(h)?,
         weigh: Weigh::Output,
         fused: GateUp::Halves,
