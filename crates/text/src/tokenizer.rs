@@ -239,8 +239,7 @@ impl Tokenizer {
 
     /// The id of a token by its text, special tokens first.
     pub fn id_of(&self, text: &str) -> Option<u32> {
-        let all = [0..text.len()];
-        let whole = |set: &SpecialSet| match set.split(text, &all).as_slice() {
+        let whole = |set: &SpecialSet| match set.split_all(text).as_slice() {
             [Part::Token(id)] => Some(*id),
             _ => None,
         };
@@ -266,7 +265,10 @@ impl Tokenizer {
                 check_len(text)?;
                 self.encode_plain(text, true, &mut out)?;
             }
-            Special::Parse => self.encode_parts(text, &[0..text.len()], &mut out)?,
+            Special::Parse => {
+                let all = 0..text.len();
+                self.encode_parts(text, std::slice::from_ref(&all), &mut out)?;
+            }
         }
         Ok(out)
     }
@@ -360,8 +362,7 @@ impl Tokenizer {
         starts_text: bool,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let all = [0..text.len()];
-        for (index, part) in self.parts.user_defined.split(text, &all).into_iter().enumerate() {
+        for (index, part) in self.parts.user_defined.split_all(text).into_iter().enumerate() {
             match (part, &self.parts.core) {
                 (Part::Token(id), _) => out.push(id),
                 (Part::Text(text), Core::Bytes(core)) => core.encode(text, out),
