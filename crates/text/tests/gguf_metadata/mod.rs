@@ -127,5 +127,6 @@ pub fn vocab(entries: &HashMap<String, Entry>) -> GgufVocab {
         add_space_prefix: flag("add_space_prefix"),
         remove_extra_whitespaces: flag("remove_extra_whitespaces"),
         charsmap: Vec::new(),
+        ..GgufVocab::default()
     }
 }
