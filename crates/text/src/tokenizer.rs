@@ -242,8 +242,12 @@ impl Tokenizer {
 
     /// The id of a token by its text, special tokens first.
     pub fn id_of(&self, text: &str) -> Option<u32> {
+<<<<<<< HEAD
         let all = 0..text.len();
         let whole = |set: &SpecialSet| match set.split(text, from_ref(&all)).as_slice() {
+=======
+        let whole = |set: &SpecialSet| match set.split_all(text).as_slice() {
+>>>>>>> text
             [Part::Token(id)] => Some(*id),
             _ => None,
         };
@@ -269,7 +273,14 @@ impl Tokenizer {
                 check_len(text)?;
                 self.encode_plain(text, true, &mut out)?;
             }
+<<<<<<< HEAD
             Special::Parse => self.encode_parts(text, from_ref(&(0..text.len())), &mut out)?,
+=======
+            Special::Parse => {
+                let all = 0..text.len();
+                self.encode_parts(text, std::slice::from_ref(&all), &mut out)?;
+            }
+>>>>>>> text
         }
         Ok(out)
     }
@@ -370,9 +381,13 @@ impl Tokenizer {
         starts_text: bool,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
+<<<<<<< HEAD
         let all = 0..text.len();
         let parts = self.parts.user_defined.split(text, from_ref(&all));
         for (index, part) in parts.into_iter().enumerate() {
+=======
+        for (index, part) in self.parts.user_defined.split_all(text).into_iter().enumerate() {
+>>>>>>> text
             match (part, &self.parts.core) {
                 (Part::Token(id), _) => out.push(id),
                 (Part::Text(text), Core::Bytes(core)) => core.encode(text, out),
