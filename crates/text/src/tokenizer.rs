@@ -1,7 +1,6 @@
 //! The tokenizer: text to token ids and back, whatever file the vocabulary came from.
 
 use std::ops::Range;
-use std::slice::from_ref;
 
 use crate::bpe::{ByteBpe, CharBpe};
 use crate::hf_json::Library;
@@ -172,8 +171,6 @@ pub(crate) struct Parts {
     pub(crate) suffix: Vec<u32>,
     /// Between the two texts of a pair, after the suffix of the first.
     pub(crate) between: Vec<u32>,
-    /// Whether the tokens of the second are of a type of their own.
-    pub(crate) typed: bool,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) strips_lead: bool,
     /// Chats get the prefix too.
@@ -242,12 +239,7 @@ impl Tokenizer {
 
     /// The id of a token by its text, special tokens first.
     pub fn id_of(&self, text: &str) -> Option<u32> {
-<<<<<<< HEAD
-        let all = 0..text.len();
-        let whole = |set: &SpecialSet| match set.split(text, from_ref(&all)).as_slice() {
-=======
         let whole = |set: &SpecialSet| match set.split_all(text).as_slice() {
->>>>>>> text
             [Part::Token(id)] => Some(*id),
             _ => None,
         };
@@ -273,14 +265,10 @@ impl Tokenizer {
                 check_len(text)?;
                 self.encode_plain(text, true, &mut out)?;
             }
-<<<<<<< HEAD
-            Special::Parse => self.encode_parts(text, from_ref(&(0..text.len())), &mut out)?,
-=======
             Special::Parse => {
                 let all = 0..text.len();
                 self.encode_parts(text, std::slice::from_ref(&all), &mut out)?;
             }
->>>>>>> text
         }
         Ok(out)
     }
@@ -293,25 +281,18 @@ impl Tokenizer {
         Ok(self.frame(self.encode(text, special)?))
     }
 
-    /// Encodes two texts for a model that compares them, framed as its files say; and where the
-    /// second begins, if its tokens are of another type.
+    /// Encodes two texts for a model that compares them, framed as its files say.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
-    pub fn encode_pair(
-        &self,
-        first: &str,
-        second: &str,
-    ) -> Result<(Vec<u32>, Option<u32>), TokenizerError> {
-        let Parts { prefix, suffix, between, typed, .. } = &self.parts;
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<Vec<u32>, TokenizerError> {
+        let Parts { prefix, suffix, between, .. } = &self.parts;
         let mut ids = prefix.clone();
         ids.extend(self.encode(first, Special::Plain)?);
-        ids.extend(suffix);
-        let at = typed.then(|| u32::try_from(ids.len()).unwrap_or(u32::MAX));
-        ids.extend(between);
+        ids.extend(suffix.iter().chain(between));
         ids.extend(self.encode(second, Special::Plain)?);
         ids.extend(suffix);
-        Ok((ids, at))
+        Ok(ids)
     }
 
     /// Encodes what a chat template rendered: the template's control tokens are tokens, those in
@@ -381,13 +362,7 @@ impl Tokenizer {
         starts_text: bool,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-<<<<<<< HEAD
-        let all = 0..text.len();
-        let parts = self.parts.user_defined.split(text, from_ref(&all));
-        for (index, part) in parts.into_iter().enumerate() {
-=======
         for (index, part) in self.parts.user_defined.split_all(text).into_iter().enumerate() {
->>>>>>> text
             match (part, &self.parts.core) {
                 (Part::Token(id), _) => out.push(id),
                 (Part::Text(text), Core::Bytes(core)) => core.encode(text, out),
