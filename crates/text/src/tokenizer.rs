@@ -171,6 +171,8 @@ pub(crate) struct Parts {
     pub(crate) suffix: Vec<u32>,
     /// Between the two texts of a pair, after the suffix of the first.
     pub(crate) between: Vec<u32>,
+    /// Whether the tokens of the second are of a type of their own.
+    pub(crate) typed: bool,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) strips_lead: bool,
     /// Chats get the prefix too.
@@ -281,18 +283,25 @@ impl Tokenizer {
         Ok(self.frame(self.encode(text, special)?))
     }
 
-    /// Encodes two texts for a model that compares them, framed as its files say.
+    /// Encodes two texts for a model that compares them, framed as its files say; and where the
+    /// second begins, if its tokens are of another type.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
-    pub fn encode_pair(&self, first: &str, second: &str) -> Result<Vec<u32>, TokenizerError> {
-        let Parts { prefix, suffix, between, .. } = &self.parts;
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+    ) -> Result<(Vec<u32>, Option<u32>), TokenizerError> {
+        let Parts { prefix, suffix, between, typed, .. } = &self.parts;
         let mut ids = prefix.clone();
         ids.extend(self.encode(first, Special::Plain)?);
-        ids.extend(suffix.iter().chain(between));
+        ids.extend(suffix);
+        let at = typed.then(|| u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        ids.extend(between);
         ids.extend(self.encode(second, Special::Plain)?);
         ids.extend(suffix);
-        Ok(ids)
+        Ok((ids, at))
     }
 
     /// Encodes what a chat template rendered: the template's control tokens are tokens, those in
