@@ -172,9 +172,7 @@ fn other(value: &MetaValue) -> Vec<MetaValue> {
         MetaValue::Str(_) => vec![MetaValue::Str("unheard-of".to_owned())],
         MetaValue::List(items) => match items.iter().position(|x| *x != items[0]) {
             Some(_) => vec![MetaValue::List(items.iter().rev().cloned().collect())],
-            None => vec![MetaValue::List(
-                items.iter().flat_map(|x| other(x)).take(items.len()).collect(),
-            )],
+            None => vec![MetaValue::List(items.iter().flat_map(other).take(items.len()).collect())],
         },
         MetaValue::Map(_) | MetaValue::Null => Vec::new(),
     }
