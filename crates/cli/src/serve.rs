@@ -43,7 +43,7 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
         names: vec![name.clone()],
         engine: served.engine.clone(),
         tokenizer,
-        template: served.template.ok().map(Arc::new),
+        template: served.template.map(Arc::new),
         context,
         defaults: served.defaults,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),

@@ -357,7 +357,8 @@ mod tests {
             config.check().map_err(|error| error.to_string())
         };
         assert_eq!(refused(|c| c.timeouts.drain = Duration::ZERO), Ok(()));
-        let cases: [(fn(&mut ServerConfig), &str); 5] = [
+        type Change = fn(&mut ServerConfig);
+        let cases: [(Change, &str); 5] = [
             (|c| c.limits.requests = 0, "the requests is 0: it must be from 1 to 1000000"),
             (|c| c.limits.requests = usize::MAX, "the requests is"),
             (|c| c.limits.choices = 0, "the choices is 0"),

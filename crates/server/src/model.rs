@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokenmill_engine::{Defaults, Engine, Sampling, SamplingValues};
-use tokenmill_text::{ChatTemplate, Tokenizer};
+use tokenmill_text::{ChatTemplate, TemplateError, Tokenizer};
 
 /// A model behind the API. The server never stops the engine: whoever started it does.
 #[derive(Clone)]
@@ -14,8 +14,8 @@ pub struct ServedModel {
     pub engine: Engine,
     /// Turns text into tokens.
     pub tokenizer: Arc<Tokenizer>,
-    /// Turns messages into a prompt; without one only plain completion works.
-    pub template: Option<Arc<ChatTemplate>>,
+    /// Turns messages into a prompt, or why it cannot; then only plain completion works.
+    pub template: Result<Arc<ChatTemplate>, TemplateError>,
     /// Most tokens of prompt and answer together.
     pub context: u32,
     /// How its packager wants it to be run: what requests get where they say nothing.

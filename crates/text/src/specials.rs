@@ -51,6 +51,11 @@ impl SpecialSet {
         self.tokens.iter().map(|token| token.text.as_str())
     }
 
+    /// Cuts `text` at the tokens of the set.
+    pub(crate) fn split_all<'t>(&self, text: &'t str) -> Vec<Part<'t>> {
+        self.split(text, std::slice::from_ref(&(0..text.len())))
+    }
+
     /// Cuts `text` at the tokens of the set that lie wholly within one of the ranges, which are in
     /// order: all else is text.
     pub(crate) fn split<'t>(&self, text: &'t str, within: &[Range<usize>]) -> Vec<Part<'t>> {
@@ -123,7 +128,7 @@ mod tests {
             ("bend end", &[Text("bend "), Token(5)]),
         ];
         for (text, expect) in cases {
-            assert_eq!(set.split(text, &[0..text.len()]), *expect, "{text:?}");
+            assert_eq!(set.split_all(text), *expect, "{text:?}");
         }
     }
 
@@ -131,16 +136,15 @@ mod tests {
     fn only_what_lies_within_a_range_is_a_token() {
         let right = SpecialToken { strips_right: true, ..token(1, "<r>") };
         let set = SpecialSet::new(vec![token(0, "<a>"), right]).expect("small set");
-        let cases: &[(&str, &[Range<usize>], &[Part])] = &[
-            ("<a><a>", &[3..6], &[Text("<a>"), Token(0)]),
-            ("<a><a>", &[0..2, 3..6], &[Text("<a>"), Token(0)]),
-            ("<a>", &[0..1, 1..3], &[Text("<a>")]),
-            ("<<a>", &[1..4], &[Text("<"), Token(0)]),
-            ("<r>  <a>", &[0..4, 5..8], &[Token(1), Token(0)]),
-            ("<a>", &[], &[Text("<a>")]),
-        ];
-        for (text, within, expect) in cases {
-            assert_eq!(set.split(text, within), *expect, "{text:?} {within:?}");
-        }
+        let check = |text: &str, within: &[(usize, usize)], expect: &[Part]| {
+            let ranges: Vec<Range<usize>> = within.iter().map(|(a, b)| *a..*b).collect();
+            assert_eq!(set.split(text, &ranges), expect, "{text:?} {within:?}");
+        };
+        check("<a><a>", &[(3, 6)], &[Text("<a>"), Token(0)]);
+        check("<a><a>", &[(0, 2), (3, 6)], &[Text("<a>"), Token(0)]);
+        check("<a>", &[(0, 1), (1, 3)], &[Text("<a>")]);
+        check("<<a>", &[(1, 4)], &[Text("<"), Token(0)]);
+        check("<r>  <a>", &[(0, 4), (5, 8)], &[Token(1), Token(0)]);
+        check("<a>", &[], &[Text("<a>")]);
     }
 }

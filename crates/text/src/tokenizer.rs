@@ -1,7 +1,6 @@
 //! The tokenizer: text to token ids and back, whatever file the vocabulary came from.
 
 use std::ops::Range;
-use std::slice::from_ref;
 
 use crate::bpe::{ByteBpe, CharBpe};
 use crate::hf_json::Library;
@@ -242,8 +241,7 @@ impl Tokenizer {
 
     /// The id of a token by its text, special tokens first.
     pub fn id_of(&self, text: &str) -> Option<u32> {
-        let all = 0..text.len();
-        let whole = |set: &SpecialSet| match set.split(text, from_ref(&all)).as_slice() {
+        let whole = |set: &SpecialSet| match set.split_all(text).as_slice() {
             [Part::Token(id)] => Some(*id),
             _ => None,
         };
@@ -269,7 +267,10 @@ impl Tokenizer {
                 check_len(text)?;
                 self.encode_plain(text, true, &mut out)?;
             }
-            Special::Parse => self.encode_parts(text, from_ref(&(0..text.len())), &mut out)?,
+            Special::Parse => {
+                let all = 0..text.len();
+                self.encode_parts(text, std::slice::from_ref(&all), &mut out)?;
+            }
         }
         Ok(out)
     }
@@ -370,9 +371,7 @@ impl Tokenizer {
         starts_text: bool,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let all = 0..text.len();
-        let parts = self.parts.user_defined.split(text, from_ref(&all));
-        for (index, part) in parts.into_iter().enumerate() {
+        for (index, part) in self.parts.user_defined.split_all(text).into_iter().enumerate() {
             match (part, &self.parts.core) {
                 (Part::Token(id), _) => out.push(id),
                 (Part::Text(text), Core::Bytes(core)) => core.encode(text, out),

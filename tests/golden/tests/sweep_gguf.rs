@@ -82,7 +82,7 @@ const IDLE: &[(&str, &[&str], &str)] = &[
     ("attention.key_length", &["deepseek_r1", "deepseek_v2"], "its own key for latents counts"),
     (
         "attention.sliding_window",
-        &["llama4_dense", "modernbert", "qwen2", "qwen2_moe", "qwen3", "qwen3_30b", "smollm3"],
+        &["llama4_dense", "modernbert", "smollm3"],
         "llama.cpp gives these no window; an odd one reaches as far as the even one before",
     ),
     (
@@ -118,11 +118,6 @@ const IDLE: &[(&str, &[&str], &str)] = &[
     ),
     ("hidden_activation", &["gpt_oss", "lfm2"], "llama.cpp reads it of encoders only"),
     ("rope.dimension_count", &["gpt2"], "no rotation"),
-    (
-        "rope.dimension_count_swa",
-        &["gemma4", "gemma4_moe", "gemma4_small"],
-        "not read: such layers rotate whole heads",
-    ),
     ("rope.freq_base", &["gpt2", "granite4_dense", "granitemoehybrid"], "no rotation"),
     (
         "rope.scale_linear",
@@ -164,20 +159,6 @@ const IDLE: &[(&str, &[&str], &str)] = &[
         "rope.scaling.type",
         &["exaone4", "gemma4", "gemma4_moe", "gemma4_small", "llama", "phi3"],
         "the frequencies stand in a tensor",
-    ),
-    (
-        "ssm.inner_size",
-        &[
-            "falcon_h1",
-            "falcon_h1_34b",
-            "granite4_dense",
-            "granitemoehybrid",
-            "mamba2",
-            "qwen3_5",
-            "qwen3_5_moe",
-            "qwen3_next_80b",
-        ],
-        "divided by the heads: a remainder is cut",
     ),
 ];
 

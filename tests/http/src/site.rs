@@ -9,7 +9,7 @@ use tokenmill_engine::{Defaults, DraftMode, Engine, EngineParts, system_clock};
 use tokenmill_ir::{GroupKind, Limits};
 use tokenmill_sched::{Config, StepCost};
 use tokenmill_server::{Running, ServedModel, ServerConfig, spawn};
-use tokenmill_text::{ChatTemplate, GgufVocab, Tokenizer};
+use tokenmill_text::{ChatTemplate, GgufVocab, TemplateError, Tokenizer};
 
 use crate::client::Client;
 
@@ -64,7 +64,7 @@ impl Setup {
             names: vec!["sim".into(), "user/sim:q8".into()],
             engine: engine(self, control, &tokenizer),
             tokenizer,
-            template: self.chat.then(|| Arc::new(template)),
+            template: self.chat.then(|| Arc::new(template)).ok_or(TemplateError::Missing),
             context: self.context,
             defaults: self.defaults.clone(),
             created: 1_700_000_000,

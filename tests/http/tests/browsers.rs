@@ -60,7 +60,8 @@ fn a_page_of_an_allowed_origin_asks_and_reads() {
 fn a_page_can_read_why_it_was_refused() {
     let site = site(&[PAGE], &["secret"]);
     let key = ("authorization", "Bearer secret");
-    let cases: [(&str, &str, &[(&str, &str)], u16); 5] = [
+    type Headers<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(&str, &str, Headers<'_>, u16); 5] = [
         ("GET", "/v1/models", &[], 401),
         ("GET", "/v1/nothing", &[key], 404),
         ("GET", CHAT, &[key], 405),

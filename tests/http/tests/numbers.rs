@@ -47,7 +47,7 @@ impl Encoder {
             names: vec![arch.into()],
             engine: engine.clone(),
             tokenizer: Arc::new(tokenizer()),
-            template: None,
+            template: Err(tokenmill_text::TemplateError::Missing),
             context: engine.longest(),
             defaults: Defaults::default(),
             created: 1_700_000_000,

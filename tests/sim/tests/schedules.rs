@@ -1,4 +1,4 @@
-//! Random schedules, each against the oracle: ten thousand, fifty thousand where
+//! Random schedules, each against the oracle: twenty thousand, fifty thousand where
 //! `TOKENMILL_TESTS=whole`. `TOKENMILL_SIM_SEED=n` replays one; `TOKENMILL_SIM_COUNT=n` runs that many.
 
 use std::panic::catch_unwind;
@@ -67,7 +67,7 @@ fn every_schedule_gives_the_oracles_tokens() {
         None => {
             0..number("TOKENMILL_SIM_COUNT").unwrap_or_else(|| {
                 let whole = std::env::var("TOKENMILL_TESTS").is_ok_and(|tests| tests == "whole");
-                if whole { 50_000 } else { 10_000 }
+                if whole { 50_000 } else { 20_000 }
             })
         }
     };

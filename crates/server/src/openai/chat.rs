@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tokenmill_text::{DateTime, RenderOptions, Special, Tokenizer};
+use tokenmill_text::{DateTime, RenderOptions, Special, TemplateError, Tokenizer};
 
 use super::answer::{Kind, Part};
 use super::parameters::{self, IGNORED, Parameters, UNBUILT, is_empty_list};
@@ -95,13 +95,14 @@ fn prompt(
     kwargs: Option<&Map<String, Value>>,
     parameters: &Parameters,
 ) -> Result<(Vec<u32>, Vec<Part>), ApiError> {
-    let Some(template) = &model.served.template else {
-        let message = "the model has no chat template; use /v1/completions";
-        return Err(ApiError {
-            code: Some("no_chat_template"),
-            ..ApiError::bad("messages", message)
-        });
-    };
+    let template = model.served.template.as_ref().map_err(|why| {
+        let message = match why {
+            TemplateError::Missing => "the model has no chat template".to_owned(),
+            other => other.to_string(),
+        };
+        let message = format!("{message}; use /v1/completions");
+        ApiError { code: Some("no_chat_template"), ..ApiError::bad("messages", message) }
+    })?;
     let options = RenderOptions {
         add_generation_prompt: true,
         now: DateTime::from_unix_seconds(unix_seconds()),

@@ -303,7 +303,7 @@ fn attr(value: &Value, given: Given, meter: &Meter) -> Result<Value> {
     let name = text("attr", name)?;
     // Unlike a dot, this filter does not look at the keys of a map.
     match value {
-        Value::Map(_) if !methods::has(&value, name.as_str()) => Ok(Value::Undefined),
+        Value::Map(_) if !methods::has(value, name.as_str()) => Ok(Value::Undefined),
         other => attribute(other, name.as_str(), meter),
     }
 }

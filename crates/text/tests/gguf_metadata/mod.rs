@@ -127,8 +127,6 @@ pub fn vocab(entries: &HashMap<String, Entry>) -> GgufVocab {
         add_space_prefix: flag("add_space_prefix"),
         remove_extra_whitespaces: flag("remove_extra_whitespaces"),
         charsmap: Vec::new(),
-        escape_whitespaces: flag("escape_whitespaces"),
-        whitespace_as_suffix: flag("treat_whitespace_as_suffix"),
-        keys: Vec::new(),
+        ..GgufVocab::default()
     }
 }
