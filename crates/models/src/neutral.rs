@@ -115,6 +115,7 @@ const GGUF: &[Row] = &[
     ("nextn_predict_layers", &[], "layers that only draft are not computed"),
     ("interleave_moe_layer_step", &["0", "1"], "every layer has the same parts"),
     ("n_deepstack_layers", &[], "inputs of images"),
+    ("deepstack_*", &[], "inputs of images"),
     ("classifier.*", &[], "of a head; read where it is computed"),
     ("pooling_type", &[], "read for every model"),
     ("vision.*", &[], "of images"),
