@@ -185,6 +185,7 @@ fn keys_that_change_nothing_are_passed_over() {
     for family in ["llama", "qwen2", "gemma2", "mixtral", "phi3", "granite", "deepseek_v3"] {
         hf(family, harmless).unwrap_or_else(|e| panic!("{family}: {e}"));
     }
+    hf("gpt_neox", "is_decoder = true").expect("it is one anyway");
 }
 
 #[test]
