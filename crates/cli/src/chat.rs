@@ -38,6 +38,7 @@ pub fn chat(args: &Run, served: &Served, stop: &AtomicBool) -> Result<(), Failur
             "/quit" | "/exit" | "/bye" => break,
             "/help" | "/?" => tell!("{HELP}"),
             "/clear" => messages = beginning(args),
+            other if is_command(other) => tell!("unknown command {other}; {HELP}"),
             text => {
                 let _ = editor.add_history_entry(text);
                 messages.push(json!({"role": "user", "content": text}));
@@ -55,6 +56,11 @@ pub fn chat(args: &Run, served: &Served, stop: &AtomicBool) -> Result<(), Failur
         let _ = editor.save_history(file);
     }
     Ok(())
+}
+
+/// One word behind a slash; a path has more slashes.
+fn is_command(line: &str) -> bool {
+    line.strip_prefix('/').is_some_and(|word| word.chars().all(char::is_alphanumeric))
 }
 
 fn beginning(args: &Run) -> Vec<Value> {

@@ -104,7 +104,7 @@ impl Reference {
 
     fn open(path: &Path, expected: &[u8; HEADER]) -> Result<Self, Failure> {
         let name = path.display();
-        let again = || format!("rm {name}, and make it again with --mode f32 --device reference");
+        let again = || "give another name, and make it with --mode f32 --device reference";
         let fail = |e| Failure::new(format!("cannot read the reference {name}"), e).fix(again());
         let mut file = BufReader::new(File::open(path).map_err(fail)?);
         let vocab = u32::from_le_bytes([expected[0], expected[1], expected[2], expected[3]]);
@@ -115,7 +115,11 @@ impl Reference {
             }
             _ => fail(e),
         })?;
-        if found[..MAGIC.len()] != *MAGIC || found[MAGIC.len()..] != *expected {
+        if found[..MAGIC.len()] != *MAGIC {
+            let detail = "it was not written by eval of this version";
+            return Err(Failure::new(format!("{name} is no reference"), detail).fix(again()));
+        }
+        if found[MAGIC.len()..] != *expected {
             let detail = "it was made from another text, tokenizer, vocabulary or --window";
             return Err(Failure::new(format!("{name} is not a reference for this run"), detail)
                 .fix(again()));
@@ -176,7 +180,7 @@ impl Report {
             Reference::Read { file, row: base } => {
                 let mut bytes = vec![0; base.len() * 4];
                 file.read_exact(&mut bytes)
-                    .map_err(|e| Failure::new("the reference is short", e))?;
+                    .map_err(|e| Failure::new("the reference (--kl-base) ends too soon", e))?;
                 for (x, b) in base.iter_mut().zip(bytes.chunks_exact(4)) {
                     *x = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
                 }

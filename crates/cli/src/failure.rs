@@ -34,7 +34,7 @@ macro_rules! tell {
     ($($line:tt)*) => {{
         let _ = std::io::Write::write_fmt(
             &mut std::io::stderr(),
-            format_args!("{}\n", format_args!($($line)*)),
+            format_args!("{}\n", $crate::failure::printable(&format!($($line)*))),
         );
     }};
 }
@@ -97,7 +97,7 @@ impl Failure {
             size(available_bytes),
         );
         let fix = match fitting_context {
-            0 => "free memory or raise --mem, or choose a smaller quantisation".to_owned(),
+            0 => "raise --mem, add a smaller --ctx, or choose a smaller quantisation".to_owned(),
             n => format!("add --ctx {n}"),
         };
         Failure::new(what, detail).fix(fix)
@@ -112,17 +112,23 @@ impl Failure {
     }
 }
 
+/// A text that may hold what files say, without what would steer a terminal.
+pub fn printable(text: &str) -> String {
+    let odd = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    text.chars().map(|c| if odd(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Told { what, detail, fix } => {
-                write!(f, "error: {what}\n  {detail}")?;
+                write!(f, "error: {}\n  {}", printable(what), printable(detail))?;
                 if !fix.is_empty() {
-                    write!(f, "\n  try: {fix}")?;
+                    write!(f, "\n  try: {}", printable(fix))?;
                 }
                 Ok(())
             }
-            Failure::Lines(text) => write!(f, "error: {text}"),
+            Failure::Lines(text) => write!(f, "error: {}", printable(text)),
             Failure::Closed | Failure::Interrupted => Ok(()),
         }
     }

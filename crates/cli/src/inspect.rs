@@ -7,7 +7,7 @@ use tokenmill_engine::load::read;
 use tokenmill_ir::{KvFormat, MetaValue};
 
 use crate::args::Inspect;
-use crate::failure::{Failure, size};
+use crate::failure::{Failure, printable, size};
 use crate::model;
 
 /// Runs the command.
@@ -43,7 +43,8 @@ fn summary(out: &mut Vec<u8>, path: &std::path::Path, lowered: &Lowered) -> std:
     writeln!(out, "program       {} ops", program.ops.len())?;
     let unknown = lowered.passed_over();
     if !unknown.is_empty() {
-        writeln!(out, "passed over   {} (nobody knows these keys)", unknown.join(", "))?;
+        let unknown = printable(&unknown.join(", "));
+        writeln!(out, "passed over   {unknown} (nobody knows these keys)")?;
     }
     let mut formats: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for t in tensors {

@@ -130,18 +130,16 @@ pub fn request(said: &Sampling, served: &Served, tokens: Vec<u32>) -> Request {
         frequency_penalty: said.frequency_penalty,
         seed: said.seed,
         max_tokens: said.max_tokens,
-        max_length: None,
         stop: Some(said.stop.clone()).filter(|list| !list.is_empty()),
     };
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let clock = since.map_or(0, |d| d.as_nanos() as u64);
     let chosen = tokenmill_engine::Sampling::new(said, &served.defaults.sampling, clock);
-    tracing::debug!(seed = chosen.params.seed, "sampling: {}", chosen.line());
-    let prompt = tokens.len() as u32;
-    let left = served.engine.longest().saturating_sub(prompt);
+    tracing::debug!(seed = chosen.params.seed, "sampling: {}", chosen.line(None));
+    let left = served.engine.longest().saturating_sub(tokens.len() as u32);
     Request {
         sampling: chosen.params,
-        max_tokens: Some(chosen.tokens(prompt, left)),
+        max_tokens: Some(chosen.tokens(left)),
         stop: chosen.stop,
         ..Request::new(tokens)
     }

@@ -29,7 +29,8 @@ pub fn score(args: &Score) -> Result<(), Failure> {
             }
             false => {
                 let logprob = line.logprob.map_or("-".to_owned(), |p| format!("{p:.5}"));
-                writeln!(out, "{pos:6} {:8} {logprob:>10}", ids[pos])
+                let top: String = line.top.iter().map(|(id, p)| format!("  {id} {p:.5}")).collect();
+                writeln!(out, "{pos:6} {:8} {logprob:>10}{top}", ids[pos])
             }
         };
         written.map_err(Failure::output)?;

@@ -48,7 +48,8 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
         defaults: served.defaults,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     };
-    let sampling = (served.engine.vocab() > 0).then(|| model.default_sampling().line());
+    let sampling =
+        (served.engine.vocab() > 0).then(|| model.default_sampling().line(Some(context)));
     let (fit, caps) = (served.fit, served.caps);
     let kv_line = match (&args.kv_dir, &served.disk) {
         (None, _) => None,

@@ -157,7 +157,7 @@ fn describe(model: &LocalModel) -> Result<(), Failure> {
         text += &format!("  {line}\n");
     }
     let sampling = Sampling::new(SamplingValues::default(), &defaults.sampling, 0);
-    text += &format!("  answers: {}\n", sampling.line());
+    text += &format!("  answers: {}\n", sampling.line(None));
     out.write_all(text.as_bytes()).map_err(Failure::output)
 }
 

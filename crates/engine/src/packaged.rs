@@ -14,7 +14,6 @@ use tokenmill_store::{Defaults, SamplingValues};
 const USED: &[&str] = &[
     "do_sample",
     "eos_token_id",
-    "max_length",
     "max_new_tokens",
     "min_p",
     "repetition_penalty",
@@ -66,6 +65,10 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("output_scores", "the form of an answer in Python"),
     ("output_logits", "the form of an answer in Python"),
     ("return_dict_in_generate", "the form of an answer in Python"),
+    (
+        "max_length",
+        "counts the prompt too: the context is that limit, max_new_tokens is the answer's",
+    ),
     ("num_return_sequences", "requests say how many answers they want"),
     ("renormalize_logits", "probabilities always are of all that is left"),
     ("remove_invalid_values", "a row that is not a number fails its request"),
@@ -156,13 +159,9 @@ fn from_generation(meta: &Meta) -> Defaults {
     let mut sampling = SamplingValues {
         repeat_penalty: r.real("repetition_penalty", 0.01..=100.0),
         max_tokens: r.count("max_new_tokens", 1),
-        max_length: r.count("max_length", 1),
         stop: stops(&mut r),
         ..SamplingValues::default()
     };
-    if sampling.max_tokens.is_some() {
-        sampling.max_length = None; // as transformers has it
-    }
     if draws.iter().any(|key| meta.get(key).is_some()) {
         let found = r.real("temperature", 0.0..=100.0).unwrap_or(temperature);
         sampling.temperature = Some(if greedy { 0.0 } else { found });
@@ -295,7 +294,7 @@ mod tests {
             (r#"{"temperature":null,"do_sample":null,"top_k":null}"#, &[]),
             (r#"{"repetition_penalty":1.1}"#, &["repeat_penalty 1.1"]),
             (r#"{"max_new_tokens":2048,"max_length":99}"#, &["max_tokens 2048"]),
-            (r#"{"max_length":4096}"#, &["max_length 4096"]),
+            (r#"{"max_length":20}"#, &[]),
             (r#"{"stop_strings":["a","b"]}"#, &[r#"stop "a""#, r#"stop "b""#]),
             (r#"{"stop_strings":"a"}"#, &[r#"stop "a""#]),
         ];

@@ -25,8 +25,6 @@ pub struct Sampling {
     pub max_tokens: Option<u32>,
     /// Most tokens of an answer where the request says nothing.
     pub default_tokens: u32,
-    /// Most tokens of prompt and answer together where the request says nothing.
-    pub max_length: Option<u32>,
 }
 
 impl Sampling {
@@ -50,21 +48,17 @@ impl Sampling {
             stop: said.stop.unwrap_or_default(),
             max_tokens,
             default_tokens: said.max_tokens.unwrap_or(ANSWER_TOKENS),
-            max_length: said.max_length,
         }
     }
 
-    /// Most tokens of an answer to a prompt of `prompt` tokens, for which the context has `left`.
-    /// A number that the request names is not cut to that; any other is, and is at least 1.
-    pub fn tokens(&self, prompt: u32, left: u32) -> u32 {
-        self.max_tokens.unwrap_or_else(|| {
-            let length = self.max_length.map_or(u32::MAX, |all| all.saturating_sub(prompt));
-            self.default_tokens.min(length).min(left).max(1)
-        })
+    /// Most tokens of an answer for which the context has `left`. A number that the request names
+    /// is not cut to that; any other is, and is at least 1.
+    pub fn tokens(&self, left: u32) -> u32 {
+        self.max_tokens.unwrap_or_else(|| self.default_tokens.min(left).max(1))
     }
 
-    /// One line for people.
-    pub fn line(&self) -> String {
+    /// One line for people; `context` bounds answers that nobody else does.
+    pub fn line(&self, context: Option<u32>) -> String {
         let p = &self.params;
         let off = SamplingParams::default();
         let mut line = match p.temperature {
@@ -90,7 +84,8 @@ impl Sampling {
                 line += &format!(", {name} {value}");
             }
         }
-        line + &format!(", at most {} tokens", self.default_tokens)
+        let most = self.default_tokens.min(context.unwrap_or(u32::MAX));
+        line + &format!(", at most {most} tokens")
     }
 }
 
@@ -129,33 +124,28 @@ mod tests {
 
     #[test]
     fn answers_have_a_limit() {
-        let limits = |max_tokens, max_length| SamplingValues {
-            max_tokens,
-            max_length,
-            ..SamplingValues::default()
-        };
-        let none = limits(None, None);
-        // Request, packager, tokens of the prompt and left of the context; most of the answer.
+        let limits = |max_tokens| SamplingValues { max_tokens, ..SamplingValues::default() };
+        let none = limits(None);
+        // Request, packager, tokens left of the context; most of the answer.
         let cases = [
-            (&none, &none, 10, 100, 100),
-            (&none, &none, 10, 100_000, 4096),
-            (&none, &limits(Some(512), None), 10, 100_000, 512),
-            (&none, &limits(Some(8192), None), 10, 100_000, 8192),
-            (&none, &limits(Some(512), None), 10, 100, 100),
-            (&none, &limits(None, Some(50)), 10, 100, 40),
-            (&none, &limits(None, Some(50)), 60, 100, 1),
-            (&limits(Some(200), None), &limits(Some(5), Some(50)), 10, 100, 200),
+            (&none, &none, 100, 100),
+            (&none, &none, 0, 1),
+            (&none, &none, 100_000, 4096),
+            (&none, &limits(Some(512)), 100_000, 512),
+            (&none, &limits(Some(8192)), 100_000, 8192),
+            (&none, &limits(Some(512)), 100, 100),
+            (&limits(Some(200)), &limits(Some(5)), 100, 200),
         ];
-        for (asked, packager, prompt, left, expect) in cases {
-            let found = Sampling::new(asked.clone(), packager, 0).tokens(prompt, left);
-            assert_eq!(found, expect, "{asked:?} {packager:?} {prompt} {left}");
+        for (asked, packager, left, expect) in cases {
+            let found = Sampling::new(asked.clone(), packager, 0).tokens(left);
+            assert_eq!(found, expect, "{asked:?} {packager:?} {left}");
         }
     }
 
     #[test]
     fn a_line_says_what_holds() {
         let line = |packager: &SamplingValues| {
-            Sampling::new(SamplingValues::default(), packager, 0).line()
+            Sampling::new(SamplingValues::default(), packager, 0).line(None)
         };
         assert_eq!(
             line(&SamplingValues::default()),

@@ -77,6 +77,9 @@ keys! {
     ROPE_DIMS = ["rotary_dim"], "rope.dimension_count";
 }
 
+/// Most layers of a model: a description is made of each before the file's tensors are looked at.
+const MOST_LAYERS: u32 = 4096;
+
 /// A checkpoint's hyper-parameters.
 #[derive(Debug, Clone)]
 pub struct Hyper<'a> {
@@ -104,6 +107,9 @@ impl<'a> Hyper<'a> {
             Container::Hf => {
                 let own = source(checkpoint).opt_str("model_type")?;
                 let kind = own.map_or_else(|| checkpoint.meta.str("model_type"), Ok)?;
+                // As transformers takes a Mistral that lists its layers' kinds.
+                let listed = source(checkpoint).get("layer_types").is_some();
+                let kind = if kind == "mistral" && listed { "ministral" } else { kind };
                 (kind, Class::of(kind))
             }
         };
@@ -286,6 +292,11 @@ impl<'a> Hyper<'a> {
     /// Layers of the model itself; those behind them only draft tokens.
     pub fn layers(&self) -> Result<u32, MetaError> {
         let all = self.u32(LAYERS)?;
+        if all > MOST_LAYERS {
+            let expected = "at most 4096 layers";
+            let found = all.to_string();
+            return Err(MetaError::Type { key: self.name(LAYERS), expected, found });
+        }
         Ok(if self.is_gguf() { all.saturating_sub(self.draft_layers()?) } else { all })
     }
 

@@ -125,6 +125,16 @@ impl Params {
         &self.foreign
     }
 
+    /// A truth value, if present. A null that the file itself has is false, as in Python.
+    ///
+    /// # Errors
+    /// [`MetaError::Type`] for another value.
+    pub fn opt_bool(&self, key: &str) -> Result<Option<bool>, MetaError> {
+        self.note(key);
+        let found = self.values.opt_bool(key)?;
+        Ok(found.or_else(|| self.is_written(key).then_some(false)))
+    }
+
     getters! {
         /// An integer, if present.
         opt_u32: Option<u32>;
@@ -132,8 +142,6 @@ impl Params {
         opt_f32: Option<f32>;
         /// A number in double precision, if present.
         opt_f64: Option<f64>;
-        /// A truth value, if present.
-        opt_bool: Option<bool>;
         /// A string, if present.
         opt_str: Option<&str>;
         /// A list, if present.

@@ -147,9 +147,12 @@ impl Fields {
     ) -> Result<Option<i64>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let path = self.path(name);
-        let found = value.as_i64().ok_or_else(|| match value.is_u64() {
-            true => out_of_range(&path, &value, &range),
-            false => wrong(&path, "a whole number", &value),
+        // Some languages have one kind of number: 3.0 is whole.
+        let whole = value.as_f64().filter(|n| n.fract() == 0.0);
+        let small = whole.filter(|n| n.abs() < 9e15).map(|n| n as i64);
+        let found = value.as_i64().or(small).ok_or_else(|| match whole {
+            Some(_) => out_of_range(&path, &value, &range),
+            None => wrong(&path, "a whole number", &value),
         })?;
         if !range.contains(&found) {
             return Err(out_of_range(&path, &value, &range));

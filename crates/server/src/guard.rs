@@ -117,6 +117,9 @@ fn check_site(config: &ServerConfig, headers: &HeaderMap, uri: &Uri) -> Result<(
         let other = asked.into_iter().flatten().find(|h| !is_local(h, &config.allowed_hosts));
         if let Some(other) = other {
             let name = shown(name_of(other));
+            if name.is_empty() {
+                return Err(forbidden("host_not_allowed", "the request has no Host header".into()));
+            }
             let message = format!(
                 "this server answers to localhost only, not to {name:?}; a server started with \
                  --allow-host NAME answers to that name too"

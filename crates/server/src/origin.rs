@@ -43,6 +43,9 @@ pub fn check_origin(text: &str) -> Result<(), String> {
     if host != site && !host.is_empty() {
         return Err(format!("an origin has no path: write {scheme}://{host}"));
     }
+    if !host.is_ascii() {
+        return Err("browsers send such a name in its ASCII form: write http://xn--…".into());
+    }
     let wild = host.contains('*');
     if wild && (is_web(scheme) || host != "*") {
         return Err("* stands for every origin, or for every host behind a scheme of programs, \
@@ -73,8 +76,9 @@ pub fn check_host(text: &str) -> Result<(), String> {
     if name != text.trim_start_matches('[').trim_end_matches(']') {
         return Err(format!("a host name has no port, any is allowed: write {name}"));
     }
+    let has_name = name.contains(|c: char| c.is_ascii_alphanumeric());
     let odd = |c: char| !(c.is_ascii_alphanumeric() || "-._:".contains(c));
-    if name.is_empty() || name.contains(odd) {
+    if !has_name || name.contains(odd) {
         return Err("host.docker.internal is a host name, as is 192.168.0.7".into());
     }
     Ok(())

@@ -26,8 +26,6 @@ pub struct SamplingValues {
     pub seed: Option<u64>,
     /// Most tokens to generate.
     pub max_tokens: Option<u32>,
-    /// Most tokens of prompt and answer together.
-    pub max_length: Option<u32>,
     /// Texts that end an answer.
     pub stop: Option<Vec<String>>,
 }
@@ -44,8 +42,6 @@ impl SamplingValues {
             presence_penalty: self.presence_penalty.or(under.presence_penalty),
             frequency_penalty: self.frequency_penalty.or(under.frequency_penalty),
             seed: self.seed.or(under.seed),
-            // Two words for one limit: who says either has said it.
-            max_length: self.max_length.or(under.max_length.filter(|_| self.max_tokens.is_none())),
             max_tokens: self.max_tokens.or(under.max_tokens),
             stop: self.stop.or(under.stop),
         }
@@ -68,7 +64,6 @@ impl SamplingValues {
         add("frequency_penalty", number(self.frequency_penalty));
         add("seed", self.seed.map(|n| n.to_string()));
         add("max_tokens", count(self.max_tokens));
-        add("max_length", count(self.max_length));
         for stop in self.stop.iter().flatten() {
             add("stop", Some(format!("{stop:?}")));
         }
@@ -231,25 +226,15 @@ mod tests {
 
     #[test]
     fn who_speaks_first_is_heard() {
-        let says = |temperature, max_tokens, max_length| SamplingValues {
+        let says = |temperature, max_tokens| SamplingValues {
             temperature,
             max_tokens,
-            max_length,
             ..SamplingValues::default()
         };
         let cases = [
-            (
-                says(None, None, None),
-                says(Some(0.5), Some(9), None),
-                says(Some(0.5), Some(9), None),
-            ),
-            (
-                says(Some(0.0), None, None),
-                says(Some(0.5), None, Some(7)),
-                says(Some(0.0), None, Some(7)),
-            ),
-            (says(None, Some(3), None), says(None, None, Some(7)), says(None, Some(3), None)),
-            (says(None, None, Some(3)), says(None, Some(9), Some(7)), says(None, Some(9), Some(3))),
+            (says(None, None), says(Some(0.5), Some(9)), says(Some(0.5), Some(9))),
+            (says(Some(0.0), None), says(Some(0.5), Some(7)), says(Some(0.0), Some(7))),
+            (says(None, Some(3)), says(None, Some(7)), says(None, Some(3))),
         ];
         for (first, under, expect) in cases {
             assert_eq!(first.clone().or(under.clone()), expect, "{first:?} {under:?}");

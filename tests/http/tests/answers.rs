@@ -350,7 +350,7 @@ fn models_are_listed_and_found_by_any_name() {
     }
     let held = &list["data"][0]["defaults"];
     assert_eq!((&held["temperature"], &held["top_p"]), (&json!(0.8), &json!(0.95)));
-    assert_eq!((&held["min_p"], &held["max_completion_tokens"]), (&json!(0.05), &json!(4096)));
+    assert_eq!((&held["min_p"], &held["max_completion_tokens"]), (&json!(0.05), &json!(512)));
     let missing = site.client.get("/v1/models/gpt-9");
     assert_eq!((missing.status, missing.error("code").as_str()), (404, "model_not_found"));
     assert!(missing.error("message").contains("sim"));
@@ -367,11 +367,11 @@ fn an_answer_ends_where_nobody_says_how_long_it_may_be() {
     let (choices, usage) = whole(site.client, CHAT, &body);
     assert_eq!(usage["completion_tokens"], 4096);
     assert_eq!(choices[&0].finish, "length");
-    let sampling = SamplingValues { max_length: Some(100), ..SamplingValues::default() };
+    let sampling = SamplingValues { max_tokens: Some(100), ..SamplingValues::default() };
     let defaults = Defaults { sampling, ..Defaults::default() };
     let site = Site::with(Setup { defaults, ..Setup::default() });
     let (_, usage) = whole(site.client, CHAT, &body);
-    assert_eq!(usage["total_tokens"], 100, "of prompt and answer together");
+    assert_eq!(usage["completion_tokens"], 100, "as the packager says");
     assert!(site.client.post(CHAT, &body).json().get("warnings").is_none());
 }
 

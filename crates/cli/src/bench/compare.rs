@@ -55,6 +55,17 @@ fn parse(text: &str) -> Result<Vec<Line>, String> {
         .collect()
 }
 
+/// Refuses a file whose ending says no kind of picture.
+pub fn check_plot(file: &Path) -> Result<(), Failure> {
+    match file.extension().and_then(|e| e.to_str()) {
+        Some("svg" | "html") => Ok(()),
+        _ => Err(Failure::new(
+            format!("cannot draw {}", file.display()),
+            "the name ends neither in .svg nor in .html",
+        )),
+    }
+}
+
 impl Table {
     /// Finds for each of our lines the peers' of the same test.
     pub fn new(ours: Vec<Line>, mut peers: Vec<Peer>) -> Result<Table, Failure> {
@@ -180,7 +191,7 @@ impl Table {
                 let body = format!("<pre>{}</pre>\n{svg}", plot::escape(&self.text()));
                 plot::page(&format!("tokenmill bench: {}", self.ours[0].model_stem()), &body)
             }
-            _ => return Err(cannot("the name ends neither in .svg nor in .html".to_owned())),
+            _ => return check_plot(file),
         };
         std::fs::write(file, text).map_err(|e| cannot(e.to_string()))
     }

@@ -21,6 +21,9 @@ pub fn bench(args: Bench) -> Result<(), Failure> {
     if args.limits {
         return limits::print(&args);
     }
+    if let Some(file) = &args.plot {
+        compare::check_plot(file)?;
+    }
     // Peers first: a file that cannot be read should not cost a run.
     let peers = args.compare.iter().map(|file| compare::read(file)).collect::<Result<_, _>>()?;
     let lines = match (&args.from, &args.model) {

@@ -99,6 +99,9 @@ pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
     if let Some(asked) = args.machine.ctx {
         model::tell_of_context(asked, loaded.spec.context);
     }
+    if loaded.program.vocab == 0 {
+        return Err(Failure::new("cannot measure", "this model gives embeddings, not logits"));
+    }
     let threads = devices::threads(&machine);
     let (format, arithmetic) = arithmetic_of(&loaded.program, machine.mode);
     let before = devices::op_limit(threads, arithmetic);

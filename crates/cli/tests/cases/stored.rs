@@ -32,8 +32,48 @@ fn stale_safetensors_index() {
 }
 
 #[test]
+fn whole_file_beside_old_shards() {
+    scores_of("whole-file-beside-old-shards");
+}
+
+/// An index that cannot be read, beside a whole file, does not matter.
+#[test]
+fn broken_index_beside_whole_file() {
+    let from = case("whole-file-beside-old-shards");
+    for index in ["", "{", "{\"metadata\": null, \"weight_map\": null}"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["model.safetensors", "config.json"] {
+            std::fs::copy(from.join(name), folder.path().join(name)).expect("a copy");
+        }
+        let path = folder.path().join("model.safetensors.index.json");
+        std::fs::write(path, index).expect("written");
+        scores(folder.path(), &from.join("expect.json"));
+    }
+}
+
+#[test]
+fn tensor_twice_in_shards_index_names_one() {
+    scores_of("tensor-twice-in-shards-index-names-one");
+}
+
+#[test]
+fn fp8_static_activation_scale() {
+    scores_of("fp8-static-activation-scale");
+}
+
+#[test]
 fn bert_reranker_with_a_classifier() {
-    let folder = case("bert-reranker-with-a-classifier");
+    ranks("bert-reranker-with-a-classifier");
+}
+
+#[test]
+fn bert_gamma_beta() {
+    ranks("bert-gamma-beta");
+}
+
+/// `/v1/rerank` gives the scores of a case.
+fn ranks(name: &str) {
+    let folder = case(name);
     let expect = read(&folder.join("expect.json"));
     let server = Server::start(&[folder.to_str().expect("UTF-8")]);
     let body = json!({ "query": expect["query"], "documents": expect["documents"] });

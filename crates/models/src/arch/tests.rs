@@ -98,6 +98,7 @@ fn windows_are_those_of_the_configuration() {
         ("mistral", "sliding_window = null", [0; 4]),
         ("mistral", "", [4096; 4]),
         ("ministral", &format!("{MIXED}sliding_window = 9"), [0, 9, 9, 0]),
+        ("mistral", &format!("{MIXED}sliding_window = 9"), [0, 9, 9, 0]),
         ("qwen2", "sliding_window = 9", [0; 4]),
         ("qwen2", "use_sliding_window = true\nmax_window_layers = 3", [0, 0, 0, 4096]),
         ("qwen2", &format!("{MIXED}use_sliding_window = true\nsliding_window = 9"), [0, 9, 9, 0]),
@@ -137,6 +138,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ("llama", "hidden_act = \"quick_gelu\"", "hidden_act"),
         ("llama", "partial_rotary_factor = 0.5", "partial_rotary_factor"),
         ("llama", "alibi = true", "alibi"),
+        ("llama", "num_hidden_layers = 2000000000", "num_hidden_layers"),
         ("llama", "rope_scaling/rope_type = \"unheard-of\"", "rope_type"),
         ("llama", "rope_scaling/factor = 8.0", "factor"),
         (
@@ -298,4 +300,18 @@ fn gguf_keys_are_read_or_refused() {
     assert_eq!(magnitude(""), usual);
     assert_eq!(magnitude("rope.scaling.yarn_log_multiplier = 1.0"), 1.0);
     assert_eq!(magnitude("rope.scaling.attn_factor = 0.5"), 0.5 * usual);
+}
+
+#[test]
+fn a_null_flag_is_false() {
+    let normalised = |value: &str| {
+        let lines = format!("norm_topk_prob = {value}\nfirst_k_dense_replace = 0\n");
+        let mut spec = hf("deepseek_v3", &lines).unwrap_or_else(|e| panic!("{value}: {e}"));
+        let found = spec.ffn_mut().find_map(|(_, f)| match f {
+            Ffn::Experts(e) => Some(e.normalise),
+            _ => None,
+        });
+        found.expect("experts")
+    };
+    assert_eq!(["true", "false", "null"].map(normalised), [true, false, false]);
 }

@@ -50,7 +50,6 @@ const MESSAGE_UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "tool_calls", neutral: is_empty_list },
     Unsupported { name: "function_call", neutral: |_| false },
     Unsupported { name: "audio", neutral: |_| false },
-    Unsupported { name: "refusal", neutral: |v| v == "" },
 ];
 
 /// Reads a chat request and tokenises it.
@@ -204,8 +203,9 @@ impl Reader {
         };
         fields.refuse(MESSAGE_UNSUPPORTED)?;
         // An answer may have been empty; a question or an instruction is not.
+        let refused = fields.text("refusal")?.unwrap_or_default();
         let content = match *role == "assistant" && !fields.has("content") {
-            true => "".into(),
+            true => refused.into(),
             false => self.content(fields.require("content")?, &fields.path("content"))?,
         };
         self.mark(&mut fields)?;
@@ -246,12 +246,14 @@ impl Reader {
     fn part(&mut self, value: Value, path: &str) -> Result<Value, ApiError> {
         let mut fields = Fields::of(value, path)?;
         let kind = text(fields.require("type")?, &fields.path("type"))?;
-        if kind != "text" {
+        // What an assistant said when it would not answer is what it said.
+        let name = if kind == "refusal" { "refusal" } else { "text" };
+        if kind != name {
             let kind = crate::fields::shown(&kind);
             let message = format!("{path} is of type {kind:?}; this model takes text");
             return Err(ApiError::unsupported(path, message));
         }
-        let text = text(fields.require("text")?, &fields.path("text"))?;
+        let text = text(fields.require(name)?, &fields.path(name))?;
         self.mark(&mut fields)?;
         fields.finish(&[], &mut self.notes)?;
         Ok(json!({ "type": "text", "text": text }))

@@ -206,7 +206,7 @@ impl Draft<'_> {
             let Some(left) = context.checked_sub(used).filter(|left| *left > 0) else {
                 return Err(ApiError::context_length(prompt.len(), context, self.param));
             };
-            let wanted = p.sampling.tokens(used, left);
+            let wanted = p.sampling.tokens(left);
             if wanted > left {
                 cut = Some(cut.map_or(left, |c: u32| c.min(left)));
             }

@@ -58,8 +58,7 @@ fn defaults(model: &ServedModel) -> Value {
         "frequency_penalty": told(p.frequency_penalty),
         "seed": model.defaults.sampling.seed,
         "stop": sampling.stop,
-        "max_completion_tokens": sampling.default_tokens,
-        "max_length": sampling.max_length,
+        "max_completion_tokens": sampling.default_tokens.min(model.context),
         "system": model.defaults.system,
     })
 }

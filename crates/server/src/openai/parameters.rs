@@ -70,7 +70,6 @@ pub const UNBUILT: &[Unsupported] = &[
     Unsupported { name: "mirostat", neutral: |v| is(v, 0.0) },
     Unsupported { name: "no_repeat_ngram_size", neutral: |v| is(v, 0.0) },
     Unsupported { name: "prompt_logprobs", neutral: |_| false },
-    Unsupported { name: "repeat_penalty", neutral: |v| is(v, 1.0) },
     Unsupported { name: "skip_special_tokens", neutral: |v| *v == true },
     Unsupported { name: "stop_token_ids", neutral: is_empty_list },
     Unsupported { name: "structured_outputs", neutral: |_| false },
@@ -111,12 +110,11 @@ fn values(fields: &mut Fields, limits: &Limits) -> Result<SamplingValues, ApiErr
         top_p: fields.number("top_p", 0.0..=1.0)?.map(|p| p.max(f32::MIN_POSITIVE)),
         top_k: top_k(fields)?,
         min_p: fields.number("min_p", 0.0..=1.0)?,
-        repeat_penalty: fields.number("repetition_penalty", 0.01..=10.0)?,
+        repeat_penalty: repeat_penalty(fields)?,
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?,
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?,
         seed: seed(fields)?,
         max_tokens: max_tokens(fields)?,
-        max_length: None,
         stop: stop(fields, limits)?,
     })
 }
@@ -142,6 +140,12 @@ fn rest(
         include_usage: include_usage(fields, stream, notes)?,
         stream,
     })
+}
+
+/// By vLLM's name or by llama.cpp's and Ollama's.
+fn repeat_penalty(fields: &mut Fields) -> Result<Option<f32>, ApiError> {
+    let other = fields.number("repeat_penalty", 0.01..=10.0)?;
+    Ok(fields.number("repetition_penalty", 0.01..=10.0)?.or(other))
 }
 
 /// All tokens for -1 and 0, as others have it.

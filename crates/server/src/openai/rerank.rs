@@ -31,9 +31,9 @@ pub struct Form {
 /// 400 and 404 of the request.
 pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiError> {
     let name = fields.text("model")?;
-    let query = fields.text("query")?.unwrap_or_default();
+    let query = text(fields.require("query")?, "query")?;
     if query.is_empty() {
-        return Err(ApiError::bad("query", "query is missing"));
+        return Err(ApiError::bad("query", "query is empty"));
     }
     let mut notes = Notes::new(shared.config.strict);
     let most = shared.config.limits.inputs;
