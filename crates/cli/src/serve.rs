@@ -7,20 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokenmill_server::{ServeError, ServedModel, ServerConfig, serve as listen};
 
-use crate::args::Serve;
-use crate::failure::{Failure, size};
+use crate::args::{LogFormat, Serve};
+use crate::failure::{Failure, size, tell};
 use crate::model;
 
 /// Runs the command.
 pub fn serve(args: Serve) -> Result<(), Failure> {
-    let mut config = ServerConfig::new(SocketAddr::new(args.host, args.port));
-    config.api_keys = args.api_key;
-    config.allowed_origins = args.allow_origin;
-    config.allowed_hosts = args.allow_host;
-    config.strict = args.strict;
-    config.access_log = !args.quiet;
-    config.timeouts.drain = Duration::from_secs(args.drain_timeout);
-    config.check().map_err(|e| refused(&e))?;
+    let config = config(&args)?;
     let cap_bytes = (args.kv_disk_gb * (1u64 << 30) as f64) as u64;
     let disk = args.kv_dir.as_deref().map(|folder| (folder, cap_bytes));
     let defaults = model::defaults(&args.model)?;
@@ -63,24 +56,42 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
         }
         (Some(_), Err(error)) => Some(format!("without a prompt cache on disk: {error}")),
     };
+    // Whoever reads lines of JSON reads nothing else.
+    let say = |line: &str| match args.log_format {
+        LogFormat::Json => tracing::info!(target: "tokenmill_server", "{line}"),
+        LogFormat::Plain => tell!("{line}"),
+    };
     let ended = listen(config, vec![model], |address| {
-        eprintln!(
+        say(&format!(
             "{name} on {} · context {context} · weights {}, cache {} ({} a token)",
             caps.name,
             size(fit.weight_bytes),
             size(fit.cache_bytes),
             size(fit.token_bytes),
-        );
+        ));
         if let Some(line) = &sampling {
-            eprintln!("requests that say nothing: {line}");
+            say(&format!("requests that say nothing: {line}"));
         }
         if let Some(line) = &kv_line {
-            eprintln!("{line}");
+            say(line);
         }
-        eprintln!("listening on http://{address} (OpenAI API at /v1)");
+        say(&format!("listening on http://{address} (OpenAI API at /v1)"));
     });
     served.engine.shut_down();
     ended.map_err(|e| refused(&e))
+}
+
+/// What the command line says of the server.
+fn config(args: &Serve) -> Result<ServerConfig, Failure> {
+    let mut config = ServerConfig::new(SocketAddr::new(args.host, args.port));
+    config.api_keys.clone_from(&args.api_key);
+    config.allowed_origins.clone_from(&args.allow_origin);
+    config.allowed_hosts.clone_from(&args.allow_host);
+    config.strict = args.strict;
+    config.access_log = !args.quiet;
+    config.timeouts.drain = Duration::from_secs(args.drain_timeout);
+    config.check().map_err(|e| refused(&e))?;
+    Ok(config)
 }
 
 /// The last part of a path without its ending, or the name as it is.

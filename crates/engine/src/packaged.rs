@@ -104,6 +104,10 @@ pub fn packaged(checkpoint: &Checkpoint) -> Defaults {
     match (checkpoint.container, meta.get("generation_config")) {
         (Container::Gguf, _) => from_gguf(meta),
         (Container::Hf, Some(MetaValue::Map(generation))) => from_generation(generation),
+        (Container::Hf, Some(MetaValue::Str(error))) => Defaults {
+            unused: vec![format!("a file of defaults that cannot be read ({error})")],
+            ..Defaults::default()
+        },
         (Container::Hf, _) => Defaults::default(),
     }
 }
@@ -316,7 +320,7 @@ mod tests {
             (
                 r#"{"bos_token_id":1,"do_sample":true,"eos_token_id":2,"pad_token_id":0,
                 "temperature":0.6,"max_length":4096,"top_p":0.9,"transformers_version":"4.32.0"}"#,
-                &["temperature 0.6", "top_k 50", "top_p 0.9", "min_p 0", "max_length 4096"],
+                &["temperature 0.6", "top_k 50", "top_p 0.9", "min_p 0"],
             ),
             // Qwen/Qwen2.5-7B-Instruct
             (
@@ -341,7 +345,7 @@ mod tests {
                 &["temperature 1", "top_k 50", "top_p 1", "min_p 0"],
             ),
             // moonshotai/Kimi-K2-Instruct, LiquidAI/LFM2.5
-            (r#"{"max_length":131072,"eos_token_id":163586}"#, &["max_length 131072"]),
+            (r#"{"max_length":131072,"eos_token_id":163586}"#, &[]),
             (
                 r#"{"_from_model_config":true,"bos_token_id":1,"eos_token_id":7,"pad_token_id":0,
                 "do_sample":true,"temperature":0.1,"top_k":50,"repetition_penalty":1.05,

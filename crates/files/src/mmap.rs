@@ -27,11 +27,8 @@ impl MappedFile {
     /// length while being opened.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
         let io_error = |e| LoadError::io(path, e);
-        let file = File::open(path).map_err(io_error)?;
+        let file = open_regular(path)?;
         let before = file.metadata().map_err(io_error)?;
-        if !before.is_file() {
-            return Err(LoadError::not_a_model(path, "not a regular file"));
-        }
         let map = if before.len() == 0 {
             None
         } else {
@@ -71,6 +68,15 @@ impl MappedFile {
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), LoadError> {
         read_exact_at(&self.file, offset, out).map_err(|e| LoadError::io(&self.path, e))
     }
+}
+
+/// Opens a regular file. Others are refused before, since opening a pipe waits for its writer.
+pub(crate) fn open_regular(path: &Path) -> Result<File, LoadError> {
+    let io_error = |e| LoadError::io(path, e);
+    if !std::fs::metadata(path).map_err(io_error)?.is_file() {
+        return Err(LoadError::not_a_model(path, "not a regular file"));
+    }
+    File::open(path).map_err(io_error)
 }
 
 #[cfg(unix)]

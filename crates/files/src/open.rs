@@ -1,5 +1,6 @@
 //! From a path to an open model: what kind of file it is and which others belong to it.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use tokenmill_ir::{Checkpoint, Container, MetaValue, TensorInfo};
@@ -9,7 +10,7 @@ use crate::error::LoadError;
 use crate::gguf::{self, Gguf, Split};
 use crate::hf_config;
 use crate::kind::{self, Kind};
-use crate::mmap::MappedFile;
+use crate::mmap::{MappedFile, open_regular};
 use crate::quantized::{self, Quantization};
 use crate::safetensors;
 use crate::shards::{self, Shards};
@@ -18,7 +19,8 @@ use crate::shards::{self, Shards};
 #[derive(Debug)]
 pub struct OpenModel {
     /// Hyper-parameters and the tensor index. For a Hugging Face folder `meta` is config.json,
-    /// with generation_config.json under the key `generation_config` and 1_Pooling/config.json
+    /// with generation_config.json under the key `generation_config` (a text that says what is
+    /// wrong with it, where it cannot be read: it only has defaults) and 1_Pooling/config.json
     /// under `pooling`.
     pub checkpoint: Checkpoint,
     /// The tensors' bytes.
@@ -212,9 +214,12 @@ fn open_hf(folder: &Path, weights: Weights) -> Result<OpenModel, LoadError> {
     let quantization = Quantization::parse(&config_path, &meta)?;
     let generation_path = folder.join("generation_config.json");
     if generation_path.is_file() {
-        let json = read_whole(&generation_path, hf_config::MAX_CONFIG_BYTES)?;
-        let generation = hf_config::parse(&generation_path, &json)?;
-        meta.insert("generation_config".to_owned(), MetaValue::Map(Box::new(generation)));
+        let json = read_whole(&generation_path, hf_config::MAX_CONFIG_BYTES);
+        let generation = match json.and_then(|json| hf_config::parse(&generation_path, &json)) {
+            Ok(generation) => MetaValue::Map(Box::new(generation)),
+            Err(error) => MetaValue::Str(error.to_string()),
+        };
+        meta.insert("generation_config".to_owned(), generation);
     }
     // How sentence-transformers pools the rows of a sequence.
     let pooling_path = folder.join("1_Pooling").join("config.json");
@@ -236,9 +241,20 @@ fn open_hf(folder: &Path, weights: Weights) -> Result<OpenModel, LoadError> {
         }
     };
     let (tensors, assembled) = quantized::assemble(&path, &quantization, &meta, tensors, &files)?;
+    let tensors = tensors.into_iter().map(renamed).collect();
     let checkpoint = index(&path, Container::Hf, meta, tensors)?;
     let data = ModelData::new(files, assembled);
     Ok(OpenModel { checkpoint, data, sidecars: sidecars(folder) })
+}
+
+/// Names that conversions from TensorFlow gave to norms, as transformers renames them.
+fn renamed(mut tensor: TensorInfo) -> TensorInfo {
+    for (old, new) in [("gamma", "weight"), ("beta", "bias")] {
+        if let Some(stem) = tensor.name.strip_suffix(old).filter(|s| s.ends_with("LayerNorm.")) {
+            tensor.name = format!("{stem}{new}");
+        }
+    }
+    tensor
 }
 
 fn read_config(path: &Path) -> Result<Vec<u8>, LoadError> {
@@ -286,9 +302,18 @@ fn open_shards(
     }
     let Some(index) = &shards.index else { return Ok((files, tensors)) };
     // In which of the files a tensor is does not matter, but all that are named must be there.
-    let there: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    let mut there: HashMap<&str, Vec<u32>> = HashMap::new();
+    for tensor in &tensors {
+        there.entry(&tensor.name).or_default().push(tensor.extent.file);
+    }
+    // Of several of one name the one in the file that the index says counts.
+    let mut chosen: HashMap<String, u32> = HashMap::new();
     for (tensor, file) in &index.content.tensors {
-        if !there.contains(tensor.as_str()) {
+        let found = there.get(tensor.as_str()).map_or(&[][..], Vec::as_slice);
+        if found.len() > 1 && found.contains(&(*file as u32)) {
+            chosen.insert(tensor.clone(), *file as u32);
+        }
+        if found.is_empty() {
             let expected = format!("the tensor in {}", shards.files[*file]);
             let place = crate::error::shorten(format!("weight_map: '{tensor}'"));
             let found = "no such tensor there: the index does not fit the files; download both \
@@ -296,6 +321,7 @@ fn open_shards(
             return Err(LoadError::invalid(&index.path, place, expected, found));
         }
     }
+    tensors.retain(|t| chosen.get(&t.name).is_none_or(|file| *file == t.extent.file));
     Ok((files, tensors))
 }
 
@@ -322,15 +348,18 @@ fn sidecars(folder: &Path) -> Sidecars {
     }
 }
 
-/// The content of a small file.
+/// The content of a small file of text, without a byte-order mark.
 pub(crate) fn read_whole(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, LoadError> {
     use std::io::Read;
-    let file = std::fs::File::open(path).map_err(|e| LoadError::io(path, e))?;
+    let file = open_regular(path)?;
     let mut content = Vec::new();
     file.take(limit_bytes + 1).read_to_end(&mut content).map_err(|e| LoadError::io(path, e))?;
     if content.len() as u64 > limit_bytes {
         let place = "length".to_owned();
         return Err(LoadError::TooLarge { path: path.to_owned(), place, limit_bytes });
+    }
+    if content.starts_with(b"\xef\xbb\xbf") {
+        content.drain(..3);
     }
     Ok(content)
 }

@@ -373,6 +373,7 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
         while let Some(tensor) = map.next_key_seed(Text(self.0))? {
             charge(self.0, ENTRY_BYTES / 4)?;
             let file = map.next_value_seed(Text(self.0))?;
+            let file = file.trim_start_matches("./").to_owned();
             let at = *seen.entry(file).or_insert_with_key(|file| {
                 index.files.push(file.clone());
                 index.files.len() - 1

@@ -1,8 +1,9 @@
 //! Which safetensors files of a folder are its model.
 //!
-//! An index that names files which are not there was often carried over from another repository:
-//! then the files that are there count. transformers takes `model.safetensors` first, mlx-lm every
-//! `model*.safetensors`; here files of a numbered set count where none of the set is missing.
+//! `model.safetensors` comes first, whatever is beside it, as in transformers. Else the index says:
+//! one that names files which are not there was often carried over from another repository, and
+//! then the files that are there count, those of a numbered set where none of the set is missing
+//! (mlx-lm takes every `model*.safetensors`).
 
 use std::path::{Path, PathBuf};
 
@@ -82,6 +83,9 @@ pub(crate) fn of_part(folder: &Path, name: &str, names: &[String]) -> Result<Sha
 
 /// The files of the model in a folder that has some; `names` are all its files, sorted.
 pub(crate) fn of_folder(folder: &Path, names: &[String]) -> Result<Shards, LoadError> {
+    if names.iter().any(|n| n == WHOLE) {
+        return Ok(Shards { files: vec![WHOLE.to_owned()], index: None });
+    }
     let ending = |end: &str| names.iter().filter(|n| n.ends_with(end)).collect::<Vec<_>>();
     let (indexes, files) = (ending(".safetensors.index.json"), ending(".safetensors"));
     let index = match indexes.as_slice() {
@@ -115,12 +119,9 @@ pub(crate) fn of_folder(folder: &Path, names: &[String]) -> Result<Shards, LoadE
     }
 }
 
-/// Files that are a model by their names: the usual whole one, the parts of the only set where all
-/// are there, or the only file.
+/// Files that are a model by their names: the parts of the only set where all are there, or the
+/// only file.
 fn by_names(files: &[&String], names: &[String]) -> Option<Vec<String>> {
-    if names.iter().any(|n| n == WHOLE) {
-        return Some(vec![WHOLE.to_owned()]);
-    }
     let mut sets: Vec<(&str, u32)> = files.iter().filter_map(|name| numbered(name)).collect();
     sets.dedup();
     // Other sets beside the model's own are of another program; parts of two are a mixture.

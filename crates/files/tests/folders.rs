@@ -111,6 +111,115 @@ fn an_index_that_names_absent_files_gives_way() {
     }
 }
 
+/// As transformers does: the index is not even read.
+#[test]
+fn the_usual_whole_file_comes_first() {
+    let (one, two) = (part(1, 2), part(2, 2));
+    for (what, index) in [
+        ("fits shards", index(&[("b", &one), ("c", &two)])),
+        ("names the whole file and more", index(&[("a", WHOLE), ("b", "x.safetensors")])),
+        ("names tensors that no file has", index(&[("z", WHOLE)])),
+        ("is empty", Vec::new()),
+        ("is no JSON", b"<html>".to_vec()),
+        ("has no weight_map", b"{\"metadata\": {}}".to_vec()),
+        ("has none", b"{\"metadata\": null, \"weight_map\": null}".to_vec()),
+        ("names other folders", b"{\"weight_map\": {\"a\": \"../a.safetensors\"}}".to_vec()),
+    ] {
+        let files = vec![
+            (INDEX, index),
+            (&one, weights(&["b"])),
+            (&two, weights(&["c"])),
+            (WHOLE, weights(&["a"])),
+        ];
+        assert_eq!(opened(&with_config(files), ""), Ok(vec!["a".to_owned()]), "{what}");
+    }
+}
+
+#[test]
+fn the_index_says_which_of_two_tensors_of_a_name_counts() {
+    let names = [part(1, 2), part(2, 2)];
+    for (at, file) in names.iter().enumerate() {
+        let other = &names[1 - at];
+        let files = [
+            (INDEX, index(&[("b", &format!("./{file}")), ("c", other)])),
+            ("config.json", b"{}".to_vec()),
+            (&names[0], weights(&["b", "c"])),
+            (&names[1], weights(&["b", "c"])),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in &files {
+            std::fs::write(folder.path().join(name), bytes).unwrap();
+        }
+        let model = open(folder.path()).unwrap();
+        assert_eq!(model.checkpoint.tensors.len(), 2);
+        // Files are numbered as the index comes to them.
+        for (tensor, number) in [("b", 0), ("c", 1)] {
+            assert_eq!(model.checkpoint.tensor(tensor).unwrap().extent.file, number, "{file}");
+        }
+    }
+}
+
+#[test]
+fn names_of_norms_from_tensorflow_become_those_of_today() {
+    for (stored, expect) in [
+        ("bert.embeddings.LayerNorm.gamma", "bert.embeddings.LayerNorm.weight"),
+        ("encoder.layer.0.output.LayerNorm.beta", "encoder.layer.0.output.LayerNorm.bias"),
+        ("LayerNorm.gamma", "LayerNorm.weight"),
+        ("layers.0.norm.gamma", "layers.0.norm.gamma"),
+        ("LayerNorm.gammas", "LayerNorm.gammas"),
+    ] {
+        let found = opened(&with_config(vec![(WHOLE, weights(&[stored]))]), "");
+        assert_eq!(found, Ok(vec![expect.to_owned()]));
+    }
+}
+
+/// What is wrong with a file of defaults is told, and refuses nothing.
+#[test]
+fn defaults_that_cannot_be_read_are_kept_as_what_is_wrong_with_them() {
+    const MARK: &str = "\u{feff}";
+    for (json, expect) in [
+        (format!("{MARK}{{\"top_k\": 7}}"), None),
+        ("{\"top_k\": 7}".to_owned(), None),
+        ("{\"top_k\": 7".to_owned(), Some("generation_config.json: config: expected valid JSON")),
+        (String::new(), Some("generation_config.json: config: expected valid JSON")),
+        ("[7]".to_owned(), Some("expected a JSON map, found another JSON value")),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            std::fs::write(folder.path().join(name), bytes).unwrap();
+        };
+        write("config.json", format!("{MARK}{{\"model_type\": \"llama\"}}").as_bytes());
+        write("generation_config.json", json.as_bytes());
+        write(WHOLE, &weights(&["a"]));
+        let meta = open(folder.path()).unwrap().checkpoint.meta;
+        assert_eq!(meta.str("model_type").unwrap(), "llama");
+        match expect {
+            None => assert_eq!(meta.u32("generation_config.top_k").unwrap(), 7),
+            Some(expect) => {
+                let told = meta.str("generation_config").unwrap();
+                assert!(told.contains(expect), "{told}");
+                assert_eq!(meta.get("generation_config.top_k"), None);
+            }
+        }
+    }
+}
+
+/// Opening a pipe would wait for its writer.
+#[cfg(unix)]
+#[test]
+fn pipes_are_refused_before_they_are_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+    for name in ["pipe", "pipe.gguf", "model-00001-of-00001.safetensors", INDEX, WHOLE] {
+        let path = folder.path().join(name);
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let error = open(&path).unwrap_err().to_string();
+        assert_eq!(error, format!("{}: not a model: not a regular file", path.display()));
+    }
+    assert!(open(folder.path()).unwrap_err().to_string().contains("not a regular file"));
+}
+
 #[test]
 fn what_makes_no_whole_model_is_refused() {
     let (one, two, three) = (part(1, 3), part(2, 3), part(3, 3));
@@ -132,8 +241,11 @@ fn what_makes_no_whole_model_is_refused() {
             "3 of the 3 files it names are missing",
         ),
         (
-            "an index that names the whole file and more",
-            vec![(INDEX, index(&[("a", WHOLE), ("b", "x.safetensors")])), (WHOLE, weights(&["a"]))],
+            "an index that names the only file and more",
+            vec![
+                (INDEX, index(&[("a", "w.safetensors"), ("b", "x.safetensors")])),
+                ("w.safetensors", weights(&["a"])),
+            ],
             "",
             "1 of the 2 files it names are missing (x.safetensors)",
         ),
@@ -169,8 +281,18 @@ fn what_makes_no_whole_model_is_refused() {
             "tensor 'b': expected one tensor of this name, found two",
         ),
         (
+            "one tensor twice, and an index that does not name it",
+            vec![
+                (INDEX, index(&[("a", &other), ("c", &last)])),
+                (&other, weights(&["a", "b"])),
+                (&last, weights(&["b", "c"])),
+            ],
+            "",
+            "tensor 'b': expected one tensor of this name, found two",
+        ),
+        (
             "an index of tensors that no file has",
-            vec![(INDEX, index(&[("z", WHOLE)])), (WHOLE, weights(&["a"]))],
+            vec![(INDEX, index(&[("z", "w.safetensors")])), ("w.safetensors", weights(&["a"]))],
             "",
             "no such tensor there: the index does not fit the files",
         ),

@@ -270,15 +270,20 @@ fn shard_indexes_cannot_leave_their_folder_or_lie() {
         (r#"{"w": "../model.safetensors"}"#, "plain file names"),
         (r#"{"w": "/etc/passwd"}"#, "plain file names"),
         (r#"{"w": ".."}"#, "plain file names"),
+        (r#"{"w": "./../model.safetensors"}"#, "plain file names"),
+        (r#"{"w": ".//etc/passwd"}"#, "plain file names"),
+        (r#"{"w": "./"}"#, "plain file names"),
         (r#"{"w": ""}"#, "plain file names"),
         (r#"{"v": "model.safetensors"}"#, "no such tensor there"),
         (r#"{"w": 3}"#, "expected a string"),
         (r#"[]"#, "a map of tensor name to file name"),
     ] {
         std::fs::write(&index, format!("{{\"weight_map\": {map}}}")).unwrap();
-        let error = open(folder.path()).unwrap_err().to_string();
+        let error = open(&index).unwrap_err().to_string();
         assert!(error.contains(expect), "{map}: {error}");
     }
-    std::fs::write(&index, r#"{"weight_map": {"w": "model.safetensors"}}"#).unwrap();
-    assert_eq!(open(folder.path()).unwrap().checkpoint.tensors.len(), 1);
+    for file in ["model.safetensors", "./model.safetensors", "././model.safetensors"] {
+        std::fs::write(&index, format!("{{\"weight_map\": {{\"w\": {file:?}}}}}")).unwrap();
+        assert_eq!(open(&index).unwrap().checkpoint.tensors.len(), 1);
+    }
 }

@@ -27,11 +27,11 @@ pub enum ModelError {
         value: String,
     },
     /// A tensor is absent under every name it may have.
-    #[error("missing tensor '{name}' (also looked for: {others})")]
+    #[error("missing tensor '{name}'{others}")]
     MissingTensor {
         /// Usual name.
         name: String,
-        /// Other spellings tried.
+        /// In parentheses, the first of the other spellings tried, if there are any.
         others: String,
     },
     /// A tensor has another shape than the hyper-parameters say.

@@ -119,6 +119,7 @@ pub const HF_PREFIXES: &[&str] = &[
     "language_model.model.",
     "language_model.",
     "model.language_model.",
+    "model.text_model.",
     "bert.",
     "transformer.",
     "backbone.",
@@ -523,6 +524,7 @@ pub fn is_ignorable(name: &str) -> bool {
             .iter()
             .any(|part| name.contains(part))
         || name.contains("multi_modal_projector")
+        || name.starts_with("model.connector.")
 }
 
 /// The tensor of a role (`.weight` or bare), if the file has it.
@@ -541,20 +543,27 @@ pub fn find_opt(
     found
 }
 
-/// The tensor of a role, or an error that names every spelling tried.
+/// The tensor of a role, or an error that says which names were looked for.
 pub fn find(checkpoint: &Checkpoint, role: Role, layer: usize) -> Result<&TensorInfo, ModelError> {
     find_opt(checkpoint, role, layer, 0).ok_or_else(|| missing(checkpoint, role, layer, 0))
 }
 
-/// The error for a role that is absent.
+/// The error for a role that is absent; it names the first few of some sixty spellings.
 pub fn missing(checkpoint: &Checkpoint, role: Role, layer: usize, expert: u32) -> ModelError {
     let mut tried = Vec::new();
     for_each_spelling(checkpoint.container, role, layer, expert, |stem| {
         tried.push(format!("{stem}.weight"));
         false
     });
-    let name = tried.first().cloned().unwrap_or_else(|| format!("{role:?}"));
-    ModelError::MissingTensor { name, others: tried.get(1..).unwrap_or_default().join(", ") }
+    let mut tried = tried.into_iter();
+    let name = tried.next().unwrap_or_else(|| format!("{role:?}"));
+    let others = tried.by_ref().take(3).collect::<Vec<_>>().join(", ");
+    let others = match (others.as_str(), tried.count()) {
+        ("", _) => String::new(),
+        (_, 0) => format!(" (also looked for: {others})"),
+        (_, more) => format!(" (also looked for: {others} and {more} more)"),
+    };
+    ModelError::MissingTensor { name, others }
 }
 
 /// The bias that belongs to a tensor: `x.weight` has `x.bias`, a bare `x` has `x_bias`.
@@ -583,6 +592,58 @@ fn for_each_spelling(
                 let stem = fill(s);
                 HF_PREFIXES.iter().any(|p| accept(&format!("{p}{stem}")))
             });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokenmill_ir::{Extent, Meta};
+    use tokenmill_quant::FormatId;
+
+    use super::*;
+
+    fn checkpoint(container: Container, names: &[&str]) -> Checkpoint {
+        let tensor = |name: &&str| TensorInfo {
+            name: (*name).to_owned(),
+            format: FormatId::F32,
+            shape: vec![1, 1],
+            extent: Extent { file: 0, offset: 0, len: 4 },
+            order: None,
+        };
+        Checkpoint::new(container, Meta::new(), names.iter().map(tensor).collect()).unwrap()
+    }
+
+    #[test]
+    fn names_of_models_inside_others_are_found() {
+        for prefix in ["", "model.", "model.language_model.", "model.text_model."] {
+            let name = format!("{prefix}layers.3.mlp.up_proj.weight");
+            let file = checkpoint(Container::Hf, &[&name]);
+            assert_eq!(find(&file, Role::Up, 3).unwrap().name, name);
+        }
+    }
+
+    #[test]
+    fn a_missing_tensor_is_told_in_one_line() {
+        for (container, role, expect) in [
+            (
+                Container::Hf,
+                Role::Q,
+                "missing tensor 'model.layers.0.self_attn.q_proj.weight' (also looked for: \
+                 layers.0.self_attn.q_proj.weight, \
+                 language_model.model.layers.0.self_attn.q_proj.weight, \
+                 language_model.layers.0.self_attn.q_proj.weight and 38 more)",
+            ),
+            (
+                Container::Gguf,
+                Role::FfnNorm,
+                "missing tensor 'blk.0.ffn_norm.weight' (also looked for: \
+                 blk.0.post_attention_norm.weight)",
+            ),
+            (Container::Gguf, Role::Q, "missing tensor 'blk.0.attn_q.weight'"),
+        ] {
+            let error = find(&checkpoint(container, &[]), role, 0).unwrap_err();
+            assert_eq!(error.to_string(), expect);
         }
     }
 }

@@ -237,11 +237,15 @@ fn walk(root: &Path, prefix: &str, depth: usize, files: &mut Vec<ListedFile>) {
 /// True if every shard the index names is there; without an index there is nothing to miss, and one
 /// that names none of the files that are there was carried over from another repository.
 fn has_all_shards(dir: &Path) -> bool {
+    if dir.join("model.safetensors").is_file() {
+        return true; // It comes first, and the index is not looked at.
+    }
     let Ok(text) = fs::read(dir.join("model.safetensors.index.json")) else { return true };
     let Ok(index) = serde_json::from_slice::<serde_json::Value>(&text) else { return false };
     let Some(map) = index.get("weight_map").and_then(|m| m.as_object()) else { return false };
     let is_there = |shard: &serde_json::Value| {
-        shard.as_str().is_some_and(|name| is_safe_path(name) && dir.join(name).is_file())
+        let name = shard.as_str().map(|name| name.trim_start_matches("./"));
+        name.is_some_and(|name| is_safe_path(name) && dir.join(name).is_file())
     };
     map.values().all(is_there) || !map.values().any(is_there)
 }

@@ -51,6 +51,36 @@ fn text_parts_and_a_template_that_reads_parts() {
 }
 
 #[test]
+fn content_forms_that_templates_read() {
+    let model = case("text-parts-and-a-template-that-reads-parts");
+    let list = read(&case("content-forms-that-templates-read").join("templates.json"));
+    for entry in list.as_array().expect("a list") {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+            fs::copy(model.join(name), folder.path().join(name)).expect("copied");
+        }
+        let mut config = read(&model.join("tokenizer_config.json"));
+        config["chat_template"] = entry["template"].clone();
+        let config = serde_json::to_vec(&config).expect("JSON");
+        fs::write(folder.path().join("tokenizer_config.json"), config).expect("written");
+        let server = Server::start(&[path(folder.path())]);
+        let model = server.client.get("/v1/models").json()["data"][0]["id"].clone();
+        let mut chat = json!({"model": model, "max_tokens": 1, "temperature": 0});
+        let mut plain = chat.clone();
+        (chat["messages"], plain["prompt"]) = (entry["messages"].clone(), entry["prompt"].clone());
+        (chat["logprobs"], plain["logprobs"]) = (json!(true), json!(1));
+        let chat = server.client.post("/v1/chat/completions", &chat).json();
+        let plain = server.client.post("/v1/completions", &plain).json();
+        assert!(plain["usage"]["prompt_tokens"].is_u64(), "{plain}");
+        let found = &chat["usage"]["prompt_tokens"];
+        assert_eq!(*found, plain["usage"]["prompt_tokens"], "{}: {chat}", entry["name"]);
+        let found = &chat["choices"][0]["logprobs"]["content"][0]["logprob"];
+        let expect = &plain["choices"][0]["logprobs"]["token_logprobs"][0];
+        assert_eq!(found, expect, "{}: {chat}\n{plain}", entry["name"]);
+    }
+}
+
+#[test]
 fn byte_level_vocabulary_with_a_sentencepiece_decoder() {
     let folder = case("byte-level-vocabulary-with-a-sentencepiece-decoder");
     let other = tempfile::tempdir().expect("a folder");

@@ -1,7 +1,7 @@
 //! `quantization_config` (and MLX's `quantization`) of config.json as a checked type.
 //!
 //! Every key is used, or known to change nothing at its value ([`keys`]), or refused by name with
-//! what it asks: it might change what the numbers mean.
+//! what it asks: it might change what the numbers mean. False and null ask for nothing.
 
 use std::path::Path;
 
@@ -208,7 +208,7 @@ fn check(path: &Path, name: &str, config: &Meta, tables: &[Table]) -> Result<(),
                     check(path, &name, own, &[table, keys::EVERYWHERE])?;
                 }
             }
-            (Some(_), _) => {}
+            (Some(_), _) | (None, MetaValue::Bool(false)) => {}
             (None, value) => return Err(refuse(path, name, key, Some(value))),
         }
     }
@@ -365,11 +365,18 @@ mod tests {
                 "fmt": "e4m3", "modules_to_not_convert": ["lm_head"], "activation_scale_ub": 1200"#,
             ),
             (
+                "fp8",
+                r#""activation_scheme": "static", "kv_cache_dtype": "auto", "use_deep_gemm": false,
+                "what_nobody_knows": false, "nor_this": null"#,
+            ),
+            (
                 "gptq",
                 r#""bits": 4, "lm_head": false, "dynamic": {"-:.*gate.*": {}}, "pack_dtype":
                 "int32", "meta": {"quantizer": ["gptqmodel:4.0.0"], "damp_percent": 0.05},
                 "checkpoint_format": "gptq", "adapter": null, "act_group_aware": true,
-                "is_marlin_format": false, "hyb_act": false, "failsafe": {"strategy": "rtn"}"#,
+                "is_marlin_format": false, "hyb_act": false, "failsafe": {"strategy": "rtn"},
+                "use_triton": true, "block_list": ["model.layers"], "vram_strategy": "balanced",
+                "enable_deterministic_algorithms": true"#,
             ),
             (
                 "awq",
@@ -416,6 +423,7 @@ mod tests {
             ("awq", r#", "version": "gemv""#, "quantization_config.version"),
             ("awq", r#", "bits": 8"#, "quantization_config.bits = 8"),
             ("awq", r#", "backend": "llm-awq""#, "quantization_config.backend = \"llm-awq\""),
+            ("fp8", r#", "packed": true"#, "quantization_config.packed = true"),
             ("fp8", r#", "packed": 1"#, "quantization_config.packed = 1"),
             ("fp8", r#", "dequantize": true"#, "quantization_config.dequantize = true"),
             ("fp8", r#", "expert_dtype": "fp4""#, "quantization_config.expert_dtype = \"fp4\""),

@@ -63,8 +63,11 @@ impl<'a> Assembly<'a> {
     /// Drops tensors that say how activations or caches were quantised elsewhere: both are
     /// encoded in ways of their own here.
     pub fn drop_activation_scales(&mut self) {
-        const ENDS: [&str; 7] = [
+        // (Experts that are one tensor have `gate_up_proj_activation_scale`.)
+        const ENDS: [&str; 9] = [
+            "activation_scale",
             ".input_scale",
+            "_proj_input_scale",
             ".output_scale",
             ".k_scale",
             ".v_scale",
@@ -175,4 +178,35 @@ pub(super) fn scalar(files: &[MappedFile], t: &TensorInfo) -> Result<f32, LoadEr
 pub(super) fn word(bytes: &[u8], i: usize) -> u32 {
     let at = 4 * i;
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_of_activations_go_and_those_of_weights_stay() {
+        let names = |all: &str| all.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let gone = names(
+            "a.q_proj.activation_scale a.q_proj.input_scale a.q_proj.input_activation_scale
+             experts.gate_up_proj_activation_scale experts.down_proj_activation_scale
+             experts.down_proj_input_scale a.self_attn.k_scale a.q_proj.input_global_scale",
+        );
+        let stay = names(
+            "a.q_proj.weight a.q_proj.weight_scale a.q_proj.weight_scale_inv router.scale
+             experts.gate_up_proj_scale router.per_expert_scale a.weight_global_scale",
+        );
+        let tensor = |name: &String| TensorInfo {
+            name: name.clone(),
+            format: FormatId::F32,
+            shape: vec![1],
+            extent: Extent { file: 0, offset: 0, len: 4 },
+            order: None,
+        };
+        let all = gone.iter().chain(&stay).map(tensor).collect();
+        let mut to = Assembly::new(Path::new("m"), &[], all);
+        to.drop_activation_scales();
+        let left: Vec<String> = to.tensors.into_iter().map(|t| t.name).collect();
+        assert_eq!(left, stay);
+    }
 }
