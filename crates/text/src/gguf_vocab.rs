@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::bpe::{ByteBpe, CharBpe, CharRule, FastMap, MergeTable, SPACE_MARK};
 use crate::byte_level::ByteDecoder;
 use crate::hf_config::HfTokenizerConfig;
-use crate::hf_json;
+use crate::hf_json::{self, Ends};
 use crate::lint::{Finding, Severity};
 use crate::pretokenize::{self, PreTokenizer};
 use crate::specials::{SpecialSet, SpecialToken};
@@ -361,7 +361,7 @@ fn wordpiece(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokeni
         eos: sep,
         ..HfTokenizerConfig::default()
     };
-    hf_json::from_value(&file, &config)
+    hf_json::from_value(&file, &config, Ends::Flags)
 }
 
 /// `t5`: SentencePiece unigram (XLM-R, T5), as `tokenizer.json` spells it.
@@ -421,7 +421,7 @@ fn unigram(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokenize
             "trim_offsets": true, "add_prefix_space": true,
         });
     }
-    hf_json::from_value(&file, &config)
+    hf_json::from_value(&file, &config, Ends::Flags)
 }
 
 /// What a model kind does where the metadata says nothing.

@@ -100,9 +100,9 @@ pub struct HfTokenizerConfig {
     pub bos: Option<String>,
     /// `eos_token`.
     pub eos: Option<String>,
-    /// `add_bos_token`.
+    /// `add_bos_token`. Beside tokenizer.json it counts for nothing: its post-processor does.
     pub add_bos: Option<bool>,
-    /// `add_eos_token`.
+    /// `add_eos_token`, likewise.
     pub add_eos: Option<bool>,
     /// `chat_template` by name: a single one is called `default`.
     pub chat_templates: Vec<(String, String)>,
@@ -176,6 +176,11 @@ impl HfTokenizerConfig {
         let named = self.named.iter().map(|(_, text)| text);
         let all = self.bos.iter().chain(&self.eos).chain(named).chain(&self.extra);
         all.map(String::as_str)
+    }
+
+    /// Whether a token only has a part in batches and training.
+    pub(crate) fn is_for_training(&self, text: &str) -> bool {
+        self.named.iter().any(|(name, known)| known == text && PARTS.contains(&name.as_str()))
     }
 
     /// Takes tokens by their names; later files overrule earlier ones.

@@ -29,19 +29,30 @@ impl Tokenizer {
     /// [`TokenizerError::Json`] says what is wrong with the file.
     pub fn from_json(file: &[u8], config: &HfTokenizerConfig) -> Result<Tokenizer, TokenizerError> {
         let file: Json = serde_json::from_slice(file).map_err(|error| bad(error.to_string()))?;
-        from_value(&file, config)
+        from_value(&file, config, Ends::Processor)
     }
+}
+
+/// What says which tokens a text starts and ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// The file's post-processor alone: the hubs' library does not follow `add_bos_token` and
+    /// `add_eos_token` where there is a tokenizer.json (tried with transformers 5.24).
+    Processor,
+    /// The two flags.
+    Flags,
 }
 
 /// Builds a tokenizer out of a parsed `tokenizer.json`.
 pub(crate) fn from_value(
     file: &Json,
     config: &HfTokenizerConfig,
+    ends: Ends,
 ) -> Result<Tokenizer, TokenizerError> {
     let mut added = added_tokens(file)?;
     let pieces = pieces(file)?;
     let mut file = Cow::Borrowed(file);
-    complete(&mut file, &mut added, &pieces, config)?;
+    let unnumbered = complete(&mut file, &mut added, &pieces, config)?;
     let file = &*file;
     let (core, user_defined) = match hf_bytes::recognise(file, &pieces)? {
         Some(core) => {
@@ -62,8 +73,22 @@ pub(crate) fn from_value(
     let bos = config.bos.as_deref().and_then(id_of);
     let eos = config.eos.as_deref().and_then(id_of);
     let (mut prefix, mut suffix) = frame(file.get("post_processor"));
-    reconcile(&mut prefix, bos, config.add_bos);
-    reconcile(&mut suffix, eos, config.add_eos);
+    let mut findings = findings(file, config);
+    findings.extend(without_id(&unnumbered));
+    let flags = [
+        ("add_bos_token", &mut prefix, &config.bos, bos, config.add_bos),
+        ("add_eos_token", &mut suffix, &config.eos, eos, config.add_eos),
+    ];
+    for (flag, frame, text, token, wanted) in flags {
+        let (Some(token), Some(wanted), Some(text)) = (token, wanted, text) else { continue };
+        match ends {
+            Ends::Flags => reconcile(frame, token, wanted),
+            Ends::Processor if frame.contains(&token) != wanted => {
+                findings.push(unfollowed(flag, text, wanted));
+            }
+            Ends::Processor => {}
+        }
+    }
     let mut eos_ids: Vec<u32> = eos.into_iter().collect();
     eos_ids.extend(turn_ends::among(control.iter().map(|t| (t.id, t.text.as_str()))));
 
@@ -83,8 +108,32 @@ pub(crate) fn from_value(
         strips_lead: spelling.strips_lead,
         completes_chats: false,
         named: config.named.clone(),
-        findings: findings(file, config),
+        findings,
     }))
+}
+
+/// A flag that says otherwise than the post-processor.
+fn unfollowed(flag: &str, text: &str, wanted: bool) -> Finding {
+    let does = if wanted { "does not add" } else { "adds" };
+    let message = format!(
+        "tokenizer_config.json has {flag} {wanted}, but the post-processor of tokenizer.json \
+         {does} {text} to a text: that is followed (as in transformers)"
+    );
+    Finding { severity: Severity::Note, code: "unfollowed_flag", message }
+}
+
+/// Control tokens that no file gives an id.
+fn without_id(texts: &[String]) -> Option<Finding> {
+    if texts.is_empty() {
+        return None;
+    }
+    let message = format!(
+        "the files beside tokenizer.json name tokens that its vocabulary lacks, without an id: \
+         {}; here they are plain text (transformers appends them to the vocabulary); give their \
+         ids in added_tokens of tokenizer.json",
+        texts.join(", ")
+    );
+    Some(Finding { severity: Severity::Warning, code: "tokens_without_id", message })
 }
 
 /// What of the files is not followed, and why.
@@ -102,13 +151,13 @@ fn findings(file: &Json, config: &HfTokenizerConfig) -> Vec<Finding> {
 }
 
 /// Adds the tokens that the files beside tokenizer.json name, as the hubs' library does: those
-/// listed with ids, and those with a part to play that the vocabulary has.
+/// listed with ids, and those with a part to play that the vocabulary has. Tells the others.
 fn complete(
     file: &mut Cow<'_, Json>,
     added: &mut Vec<AddedToken>,
     pieces: &Pieces,
     config: &HfTokenizerConfig,
-) -> Result<(), TokenizerError> {
+) -> Result<Vec<String>, TokenizerError> {
     let known: HashSet<&str> = added.iter().map(|token| token.matched.text.as_str()).collect();
     let new = |text: &str| !text.is_empty() && !known.contains(text);
     let listed = config.added.iter().filter(|token| new(&token.matched.text));
@@ -119,12 +168,18 @@ fn complete(
             more.push(Added { matched, id: None, special: true });
         }
     }
-    let mut entries = Vec::new();
+    let (mut entries, mut unnumbered) = (Vec::new(), Vec::new());
     for token in more {
         let text = &token.matched.text;
         let piece = pieces.iter().find(|(piece, _)| piece == text).map(|(_, id)| *id);
         // One without an id would be a new token, of which the model knows nothing.
-        let Some(id) = piece.or(token.id) else { continue };
+        let Some(id) = piece.or(token.id) else {
+            // Padding and masks are for training.
+            if !config.is_for_training(text) {
+                unnumbered.push(text.clone());
+            }
+            continue;
+        };
         let taken = |other: &AddedToken| other.matched.id == id;
         if piece.is_none() && (pieces.iter().any(|(_, p)| *p == id) || added.iter().any(taken)) {
             let reason = format!("the token {text:?} has id {id}, which another one has");
@@ -139,7 +194,7 @@ fn complete(
         added.push(AddedToken { matched, special: token.special });
     }
     if entries.is_empty() {
-        return Ok(());
+        return Ok(unnumbered);
     }
     // The library reads them from the file.
     if let Some(file) = file.to_mut().as_object_mut() {
@@ -150,7 +205,7 @@ fn complete(
             *list = Json::Array(entries);
         }
     }
-    Ok(())
+    Ok(unnumbered)
 }
 
 /// Bytes of every id; added tokens stand for their text.
@@ -321,9 +376,8 @@ fn template_frame(processor: &Json) -> (Vec<u32>, Vec<u32>) {
     (head, tail)
 }
 
-/// `add_bos_token` and `add_eos_token` overrule the post-processor.
-fn reconcile(frame: &mut Vec<u32>, token: Option<u32>, wanted: Option<bool>) {
-    let (Some(token), Some(wanted)) = (token, wanted) else { return };
+/// Puts a token into a frame, or takes it out.
+fn reconcile(frame: &mut Vec<u32>, token: u32, wanted: bool) {
     match wanted {
         true if !frame.contains(&token) => frame.push(token),
         true => {}

@@ -11,6 +11,7 @@ mod hf_json;
 mod lint;
 mod pretokenize;
 mod ranked;
+mod shown;
 mod specials;
 mod spelling;
 mod stream;

@@ -3,6 +3,7 @@
 
 use serde_json::{Value as Json, json};
 
+use crate::shown::shown;
 use crate::template::{ChatTemplate, RenderOptions, TemplateError};
 use crate::tokenizer::{Special, Tokenizer};
 
@@ -43,7 +44,7 @@ pub fn warnings(
 ) -> Vec<String> {
     let findings = tokenizer.map(Tokenizer::findings).unwrap_or_default();
     let told = findings.iter().filter(|finding| finding.severity >= Severity::Warning);
-    let mut list: Vec<String> = told.map(|finding| finding.message.clone()).collect();
+    let mut list: Vec<String> = told.map(|finding| shown(&finding.message)).collect();
     match template {
         Ok(template) if template.is_guess() => list.push(GUESSED.to_owned()),
         Ok(_) | Err(TemplateError::Missing) => {}
@@ -76,6 +77,7 @@ pub fn lint(
             chats(tokenizer, template, &mut found);
         }
     }
+    found.list.iter_mut().for_each(|finding| finding.message = shown(&finding.message));
     found.list.sort_by_key(|f| std::cmp::Reverse(f.severity));
     found.list
 }

@@ -161,6 +161,10 @@ fn hostile_templates_end_in_an_error_soon() {
 fn a_template_may_refuse() {
     let error = render("{{ raise_exception('no ' ~ 'way') }}", &[]).expect_err("refuses");
     assert_eq!(error, TemplateError::Raised { message: "no way".to_owned() });
+    let error =
+        render("{{ raise_exception('\u{1b}[31m' ~ 'x' * 9999) }}", &[]).expect_err("refuses");
+    let told = error.to_string();
+    assert!(!told.contains('\u{1b}') && told.chars().count() < 600, "{told:?}");
 }
 
 #[test]
@@ -374,6 +378,101 @@ fn contents_come_in_a_form_that_is_read() {
     assert_eq!(read[0]["content"], "a \nb");
 }
 
+/// Texts and parts with what a template writes of them, whatever it does with their letters and
+/// whichever conversations it refuses.
+#[test]
+fn nothing_vanishes_whatever_a_template_reads() {
+    let both = "{% if m.content is string %}{{ m.content }}{% else %}\
+                {% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}";
+    let loops = |body: &str| format!("{{% for m in messages %}}[{body}]{{% endfor %}}");
+    let needs = |condition: &str| {
+        let refuse = "{{ raise_exception('no') }}{% endif %}";
+        format!("{{% if {condition} %}}{refuse}{}", loops(both))
+    };
+    let text = json!("a b");
+    let list = |texts: &[&str]| {
+        let parts = texts.iter().map(|text| json!({"type": "text", "text": text}));
+        Json::Array(parts.collect())
+    };
+    let parts = list(&["A ", "b", "c"]);
+    let first = loops("{{ m['content'][0]['text'] }}");
+    let macros = "{% macro read(c) %}{% if c is string %}{{ c }}{% else %}{% for p in c %}\
+                  {% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}{% endif %}\
+                  {% endmacro %}";
+    let cases: &[(String, &Json, &str)] = &[
+        // The first part alone, and no string.
+        (first.clone(), &text, "[a b]"),
+        (first.clone(), &list(&[" hi "]), "[ hi ]"),
+        (first, &parts, "[A \nb\nc]"),
+        (loops("{{ m.content[0].text ~ m.content[1].text }}"), &list(&["a", "b"]), "[ab]"),
+        (loops("{{ m.content[-1].text }}"), &text, "[a b]"),
+        (loops("{{ m.content[-1].text }}"), &parts, "[A \nb\nc]"),
+        (loops("{{ m.content | map(attribute='text') | list | last }}"), &parts, "[A \nb\nc]"),
+        (loops("{{ m.content[0].text ~ m.content[1].text }}"), &parts, "[A b\nc]"),
+        (loops("{% for p in m.content %}{{ p.text }}{% endfor %}"), &text, "[a b]"),
+        // Templates that change what they read.
+        (loops("{{ m.content | upper }}"), &text, "[A B]"),
+        (loops("{{ m.content | upper }}"), &parts, "[A \nB\nC]"),
+        (
+            loops(
+                &both.replace("content }", "content | upper }").replace("text }", "text | upper }"),
+            ),
+            &parts,
+            "[A BC]",
+        ),
+        (loops(&both.replace("p.text", "p.text[:1]")), &parts, "[Abc]"),
+        (loops(&both.replace("p.text", "p.text[::-1]")), &parts, "[ Abc]"),
+        (
+            loops("{% for p in m.content %}{{ p.type }}: {{ p.text }} {% endfor %}"),
+            &parts,
+            "[text: A  text: b text: c ]",
+        ),
+        (
+            loops("{% for p in m.content %}{{ p.type }}: {{ p.text }} {% endfor %}"),
+            &text,
+            "[text: a b ]",
+        ),
+        (format!("{macros}{}", loops("{{ read(m.content) }}")), &parts, "[A bc]"),
+        (loops("{{ m.content | map(attribute='text') | join }}"), &parts, "[A bc]"),
+        // A list as data is not read.
+        (loops("{{ m.content }}"), &parts, "[A \nb\nc]"),
+        (loops("{{ m.content | tojson | upper }}"), &parts, "[\"A \\NB\\NC\"]"),
+        (loops("{% for p in m.content %}{{ p }}{% endfor %}"), &parts, "[A \nb\nc]"),
+    ];
+    let written = |source: &str, messages: &[Json]| {
+        let template = ChatTemplate::new(source, tokens("", "")).expect("parses");
+        let messages = template.readable(messages);
+        let prompt = template.render(&messages, &RenderOptions::default()).expect("renders");
+        prompt.text().into_owned()
+    };
+    let user = |content: &Json| json!({"role": "user", "content": content});
+    for (source, content, expect) in cases {
+        assert_eq!(written(source, &[user(content)]), *expect, "{source} with {content}");
+    }
+    let said = |role: &str| json!({"role": role, "content": "s"});
+    let system = [said("system"), user(&parts)];
+    let turns = [said("user"), said("assistant"), user(&parts)];
+    let all = [said("system"), said("user"), said("assistant"), user(&parts)];
+    let conversations: &[(&str, &[Json])] = &[
+        ("messages[0].role != 'system'", &system),
+        ("messages[0].role == 'system'", &turns),
+        ("messages | length < 3", &turns),
+        ("messages | length < 3 or messages[0].role != 'system'", &all),
+        ("messages | length > 1", &turns[2..]),
+    ];
+    // The last message in whole, and of those before it the first part.
+    let tail = loops(&format!(
+        "{{% if loop.last %}}{both}{{% else %}}{{{{ m.content if m.content is \
+                               string else m.content[0].text }}}}{{% endif %}}"
+    ));
+    let found = written(&tail, &[user(&parts), said("assistant"), user(&parts)]);
+    assert_eq!(found, "[A \nb\nc][s][A bc]");
+    for (condition, messages) in conversations {
+        let found = written(&needs(condition), messages);
+        assert!(found.ends_with("[A bc]"), "{condition}: {found}");
+    }
+}
+
 #[test]
 fn of_several_templates_the_default_is_taken() {
     let named = |names: &[&str]| {
@@ -389,6 +488,7 @@ fn of_several_templates_the_default_is_taken() {
     }
     let error = named(&["tool_use", "rag"]).expect_err("none to take");
     let names = ["rag", "tool_use"].map(str::to_owned).to_vec();
+    assert!(error.to_string().contains("(rag, tool_use)"), "{error}");
     assert_eq!(error, TemplateError::NoDefault { names });
 }
 

@@ -228,14 +228,32 @@ fn tokenizer_files_encode_as_the_original() {
     }
 }
 
+/// The byte-level file with a post-processor that puts these around a text, or with none.
+fn framed_file(single: Option<&[&str]>) -> Vec<u8> {
+    let fixture = parse(include_str!("fixtures/tokenizer_files.json"));
+    let mut file = fixture["files"]["byte_level"]["file"].clone();
+    let step = |name: &&str| match *name {
+        "A" => json!({"Sequence": {"id": "A", "type_id": 0}}),
+        token => json!({"SpecialToken": {"id": token, "type_id": 0}}),
+    };
+    let token = |text: &str, id: u32| json!({"id": text, "ids": [id], "tokens": [text]});
+    file["post_processor"] = single.map_or(Json::Null, |single| {
+        json!({
+            "type": "TemplateProcessing",
+            "single": single.iter().map(step).collect::<Vec<Json>>(),
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}},
+                     {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": token("<s>", 1), "</s>": token("</s>", 2)},
+        })
+    });
+    serde_json::to_vec(&file).expect("JSON")
+}
+
 #[test]
 fn a_prompt_gets_its_bos_once() {
-    let fixture = parse(include_str!("fixtures/tokenizer_files.json"));
-    let file = serde_json::to_vec(&fixture["files"]["byte_level"]["file"]).expect("JSON");
-    let config = serde_json::json!({
-        "bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_eos_token": true,
-    });
+    let config = json!({"bos_token": {"content": "<s>"}, "eos_token": "</s>"});
     let config = HfTokenizerConfig::from_json(&config);
+    let file = framed_file(Some(&["<s>", "A", "</s>"]));
     let tokenizer = Tokenizer::from_json(&file, &config).expect("a usable file");
     let without = tokenizer.encode_prompt("Hi", Special::Parse).expect("encodes");
     let with = tokenizer.encode_prompt("<s>Hi</s>", Special::Parse).expect("encodes");
@@ -244,6 +262,67 @@ fn a_prompt_gets_its_bos_once() {
     assert_eq!(tokenizer.eos_ids(), [2]);
     let plain = tokenizer.encode("<s>", Special::Plain).expect("encodes");
     assert!(!plain.contains(&1) && tokenizer.decode(&plain) == "<s>");
+}
+
+/// What transformers 5.24 does in every combination (but for CodeLlama's class, which always adds
+/// `<s>`).
+#[test]
+fn a_folder_frames_texts_as_its_post_processor_does() {
+    let frames: [Option<&[&str]>; 4] =
+        [None, Some(&["<s>", "A"]), Some(&["A", "</s>"]), Some(&["<s>", "A", "</s>"])];
+    for single in frames {
+        let has = |name: &str| single.is_some_and(|single| single.contains(&name));
+        for flags in [None, Some(false), Some(true)] {
+            let mut config = json!({"bos_token": "<s>", "eos_token": "</s>"});
+            if let Some(on) = flags {
+                (config["add_bos_token"], config["add_eos_token"]) = (json!(on), json!(on));
+            }
+            let config = HfTokenizerConfig::from_json(&config);
+            let tokenizer = Tokenizer::from_json(&framed_file(single), &config).expect("usable");
+            let ids = tokenizer.encode_prompt("Hi", Special::Parse).expect("encodes");
+            let found = (ids.first() == Some(&1), ids.last() == Some(&2));
+            assert_eq!(found, (has("<s>"), has("</s>")), "{single:?} {flags:?}");
+            let told: Vec<&str> = tokenizer.findings().iter().map(|f| f.code).collect();
+            let otherwise = ["<s>", "</s>"].iter().filter(|name| flags == Some(!has(name)));
+            assert_eq!(told, vec!["unfollowed_flag"; otherwise.count()], "{single:?} {flags:?}");
+        }
+    }
+}
+
+#[test]
+fn control_tokens_beside_the_vocabulary_count_where_they_have_an_id() {
+    let token = |text: &str| json!({"content": text, "special": true});
+    let listed = json!({"<s>": 1, "<x>": 900, "<img>": 901});
+    let cases = [
+        (json!({"additional_special_tokens": ["<x>"]}), Json::Null, None, "<x>"),
+        (json!({"extra_special_tokens": {"image_token": "<img>"}}), Json::Null, None, "<img>"),
+        (json!({"pad_token": "[PAD]", "mask_token": "<m>"}), Json::Null, None, ""),
+        (json!({"additional_special_tokens": ["<x>"]}), listed.clone(), Some(900), ""),
+        (json!({"extra_special_tokens": ["<x>", "<y>"]}), listed.clone(), Some(900), "<y>"),
+        (json!({"added_tokens_decoder": {"900": token("<x>")}}), Json::Null, Some(900), ""),
+        (
+            json!({"added_tokens_decoder": {"900": token("<x>")}, "extra_special_tokens": ["<y>"]}),
+            listed,
+            Some(900),
+            "<y>",
+        ),
+    ];
+    for (settings, added, id, told) in cases {
+        let mut config = HfTokenizerConfig::from_json(&settings);
+        config.add_added_tokens(&added);
+        let tokenizer = Tokenizer::from_json(&framed_file(None), &config).expect("usable");
+        let ids = tokenizer.encode("<x>", Special::Parse).expect("encodes");
+        match id {
+            Some(id) => assert!(ids == [id] && tokenizer.is_special(id), "{settings}: {ids:?}"),
+            None => assert!(ids.len() > 1, "{settings}: {ids:?}"),
+        }
+        let found = tokenizer.findings().iter().find(|f| f.code == "tokens_without_id");
+        let named = found.map_or("", |found| {
+            let (_, names) = found.message.split_once("id: ").expect("names");
+            names.split(';').next().unwrap_or_default()
+        });
+        assert_eq!(named, told, "{settings}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod call;
 mod clock;
 mod filters;
+mod forms;
 mod json;
 mod lexer;
 mod messages;
@@ -19,10 +20,12 @@ use std::ops::Range;
 
 use serde_json::Value as Json;
 
-use self::messages::{Forms, cut_at_mark, normalised, with_mark};
+use self::forms::Forms;
+use self::messages::{cut_at_mark, normalised, with_mark};
 use self::syntax::Stmt;
 use self::text::Text;
 use self::value::{Meter, Value};
+use crate::shown::shown;
 pub use clock::DateTime;
 
 /// Longest prompt a template may write, in bytes.
@@ -53,7 +56,7 @@ const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// The source is not a template.
-    #[error("the chat template is not valid: {reason}")]
+    #[error("the chat template is not valid: {}", shown(reason))]
     Syntax {
         /// What the parser found.
         reason: String,
@@ -68,7 +71,7 @@ pub enum TemplateError {
     #[error("the model has no chat template; pass one, or use plain completion")]
     Missing,
     /// The template refused the messages with `raise_exception`.
-    #[error("the chat template refused the messages: {message}")]
+    #[error("the chat template refused the messages: {}", shown(message))]
     Raised {
         /// The template's own words.
         message: String,
@@ -80,7 +83,7 @@ pub enum TemplateError {
     #[error("the chat template wrote more than {MAX_OUTPUT_BYTES} bytes")]
     OutputTooLong,
     /// The template failed on these messages.
-    #[error("the chat template failed: {reason}")]
+    #[error("the chat template failed: {}", shown(reason))]
     Render {
         /// What the engine reports.
         reason: String,
@@ -103,7 +106,7 @@ pub enum TemplateError {
     /// There are several templates, and none is the one to take.
     #[error(
         "the model has several chat templates and no default one ({}); give the one to use as \
-         chat_template.jinja in the model's folder", names.join(", ")
+         chat_template.jinja in the model's folder", shown(&names.join(", "))
     )]
     NoDefault {
         /// What they are called.
@@ -223,6 +226,9 @@ impl ChatTemplate {
         };
         let mut template = ChatTemplate::new(source, tokens)?;
         template.with_tools = of_name("tool_use").map(|(_, source)| parsed(source)).transpose()?;
+        if template.with_tools.is_some() {
+            template.forms = Forms::of(&template);
+        }
         Ok(template)
     }
 
@@ -253,7 +259,7 @@ impl ChatTemplate {
     }
 
     /// The messages with every content in a form that the template reads: as it was sent where it
-    /// can be, else a string as one part, or text parts as one string with line breaks between.
+    /// can be, else a string as one part, or text parts as one text with line breaks between.
     pub fn readable<'m>(&self, messages: &'m [Json]) -> Cow<'m, [Json]> {
         self.forms.applied(messages)
     }

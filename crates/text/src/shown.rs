@@ -1,0 +1,35 @@
+//! Texts out of model files as they may go to a terminal.
+
+/// Longest text that is shown, in characters.
+const MAX: usize = 500;
+
+/// The text without control characters but line breaks, which could steer a terminal, and cut
+/// where it is too long.
+pub(crate) fn shown(text: &str) -> String {
+    let mut chars = text.chars();
+    let plain = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
+    let mut shown: String = chars.by_ref().take(MAX).map(plain).collect();
+    if chars.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_replaced() {
+        let cases = [
+            ("plain é 猫\nnext", "plain é 猫\nnext"),
+            ("\u{1b}[31mred\u{7}\r\u{9b}2J", "\u{fffd}[31mred\u{fffd}\u{fffd}\u{fffd}2J"),
+            ("", ""),
+        ];
+        for (text, expect) in cases {
+            assert_eq!(shown(text), expect);
+        }
+        assert_eq!(shown(&"猫".repeat(MAX)), "猫".repeat(MAX));
+        assert_eq!(shown(&"猫".repeat(MAX + 1)), "猫".repeat(MAX) + "…");
+    }
+}
