@@ -206,6 +206,10 @@ impl Reader {
         let refused = fields.text("refusal")?.unwrap_or_default();
         let content = match *role == "assistant" && !fields.has("content") {
             true => refused.into(),
+            false if !refused.is_empty() => {
+                let path = fields.path("refusal");
+                return Err(ApiError::bad(&path, format!("{path} stands beside a content")));
+            }
             false => self.content(fields.require("content")?, &fields.path("content"))?,
         };
         self.mark(&mut fields)?;
@@ -333,6 +337,14 @@ mod tests {
             (
                 json!({"role":"assistant","content":"a","reasoning_content":"r","name":null}),
                 json!({"role":"assistant","content":"a","reasoning_content":"r"}),
+            ),
+            (
+                json!({"role":"assistant","content":null,"refusal":"no"}),
+                json!({"role":"assistant","content":"no"}),
+            ),
+            (
+                json!({"role":"assistant","content":[{"type":"refusal","refusal":"no"}]}),
+                json!({"role":"assistant","content":[{"type":"text","text":"no"}]}),
             ),
         ];
         for (given, expect) in cases {

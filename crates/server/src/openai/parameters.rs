@@ -144,8 +144,15 @@ fn rest(
 
 /// By vLLM's name or by llama.cpp's and Ollama's.
 fn repeat_penalty(fields: &mut Fields) -> Result<Option<f32>, ApiError> {
+    let one = fields.number("repetition_penalty", 0.01..=10.0)?;
     let other = fields.number("repeat_penalty", 0.01..=10.0)?;
-    Ok(fields.number("repetition_penalty", 0.01..=10.0)?.or(other))
+    match (one, other) {
+        (Some(a), Some(b)) if a != b => {
+            let message = format!("repetition_penalty is {a} and repeat_penalty is {b}");
+            Err(ApiError::bad("repeat_penalty", message))
+        }
+        _ => Ok(one.or(other)),
+    }
 }
 
 /// All tokens for -1 and 0, as others have it.
@@ -319,6 +326,7 @@ mod tests {
             ("top_k", json!(u32::MAX), json!(1u64 << 32)),
             ("min_p", json!(1), json!(1.01)),
             ("repetition_penalty", json!(10), json!(0)),
+            ("repeat_penalty", json!(10), json!(0)),
             ("presence_penalty", json!(-2), json!(-2.1)),
             ("frequency_penalty", json!(2), json!(2.1)),
             ("n", json!(8), json!(9)),
