@@ -273,6 +273,9 @@ pub struct Serve {
     /// Keys that clients must show; needed for addresses others can reach. May be repeated.
     #[arg(long, env = "TOKENMILL_API_KEY", hide_env_values = true, value_delimiter = ',')]
     pub api_key: Vec<String>,
+    /// The key that may read /metrics, and nothing else [default: the first --api-key may].
+    #[arg(long, value_name = "KEY", env = "TOKENMILL_METRICS_KEY", hide_env_values = true)]
+    pub metrics_key: Option<String>,
     /// An origin whose pages in a browser may ask, such as http://localhost:5173, app://obsidian.md
     /// or moz-extension://*; with an API key also *. May be repeated.
     #[arg(long, value_name = "ORIGIN")]

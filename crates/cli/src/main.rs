@@ -29,6 +29,7 @@ use failure::{Failure, INTERRUPTED, tell};
 fn main() -> ExitCode {
     let args = args::parse().unwrap_or_else(|e| e.exit());
     log(&args);
+    survive_file_size_limits();
     match dispatch(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Closed) => ExitCode::SUCCESS,
@@ -36,6 +37,18 @@ fn main() -> ExitCode {
         Err(failure) => {
             tell!("{failure}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// A file that may not grow further (`ulimit -f`, `LimitFSIZE`) is a write that fails, as on a full
+/// disk, and not the end of the process.
+fn survive_file_size_limits() {
+    #[cfg(unix)]
+    {
+        let seen = std::sync::Arc::default();
+        if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, seen) {
+            tracing::warn!(%error, "a limit on the size of files will end the process");
         }
     }
 }

@@ -11,6 +11,11 @@ use crate::args::{LogFormat, Serve};
 use crate::failure::{Failure, size, tell};
 use crate::model;
 
+/// Open files where the system does not say how many there may be.
+const FEW_FILES: u64 = 1024;
+/// Open files beside the connections: the model, the cache on disk.
+const OTHER_FILES: u64 = 128;
+
 /// Runs the command.
 pub fn serve(args: Serve) -> Result<(), Failure> {
     let config = config(&args)?;
@@ -85,6 +90,11 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
 fn config(args: &Serve) -> Result<ServerConfig, Failure> {
     let mut config = ServerConfig::new(SocketAddr::new(args.host, args.port));
     config.api_keys.clone_from(&args.api_key);
+    config.metrics_key.clone_from(&args.metrics_key);
+    // As many as the system lets one program have, but for what else it opens.
+    let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FEW_FILES);
+    let connections = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
+    config.limits.connections = config.limits.connections.min(connections.max(1));
     config.allowed_origins.clone_from(&args.allow_origin);
     config.allowed_hosts.clone_from(&args.allow_host);
     config.strict = args.strict;

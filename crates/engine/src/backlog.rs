@@ -76,6 +76,11 @@ impl Backlog {
         self.waiting().bytes
     }
 
+    /// Forgets a prompt that was refused: its inlet, which is gone, took that for a failure.
+    pub fn withdraw(&self, prompt: usize) {
+        self.waiting().events.retain(|(p, _)| *p != prompt);
+    }
+
     /// Nobody takes events any more.
     pub fn close(&self) {
         let mut waiting = self.waiting();

@@ -18,7 +18,6 @@ use tokenmill_text::Tokenizer;
 use crate::answer::{After, Answer, Sink};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
-use crate::queue::NOBODY;
 use crate::request::{Divergence, Refusal, Request, RequestError, StopReason};
 use crate::rows::{Rows, RowsRequest, RowsSink};
 use crate::stats::{EngineStats, Stats, count};
@@ -210,11 +209,8 @@ impl Core {
                 }
             }
         }
-        let deadline = request.timeout.map(|t| ((self.clock)() + t.as_secs_f64(), t.as_secs_f64()));
-        let (wanted, account) = (Wanted::of(&request), request.account);
-        let (work, started, failures) = (Work::Answer(answer), false, 0);
-        let open = Open { work, account, deadline, started, wanted, from_disk, failures };
-        self.requests.insert(id, open);
+        let open = self.open(id, Work::Answer(answer), request.account, request.timeout);
+        (open.wanted, open.from_disk) = (Wanted::of(request), from_disk);
     }
 
     /// Where a prompt leaves the nearest cached one.
@@ -239,31 +235,36 @@ impl Core {
     /// Takes a request for numbers under a number never used before.
     pub fn rows(&mut self, id: u64, request: RowsRequest, sink: RowsSink) {
         self.opened();
-        let (tokens, want) = request.into_want();
+        let RowsRequest { tokens, want, account, timeout } = request;
         let prompt = tokens.len() as u32;
         let new = NewSequence {
             key: key(id, 0),
             tokens,
             max_len: prompt,
-            want,
-            salt: 0,
-            account: NOBODY,
+            want: want.into(),
+            salt: account,
+            account,
             priority: 0,
         };
         match self.sched.submit(new) {
             Ok(seq) => {
                 let work = Work::Rows(Rows::new(seq, prompt, sink));
-                let (account, deadline) = (NOBODY, None);
-                let (started, wanted, from_disk, failures) = (false, None, 0..0, 0);
-                let open = Open { work, account, deadline, started, wanted, from_disk, failures };
-                self.requests.insert(id, open);
+                self.open(id, work, account, timeout);
             }
             Err(refused) => {
                 sink(Err(never_fits(&refused)));
-                self.stats.queue.leave(NOBODY);
+                self.stats.queue.leave(account);
                 self.closed(&self.stats.failed);
             }
         }
+    }
+
+    /// What is known of a request from now on.
+    fn open(&mut self, id: u64, work: Work, account: u64, timeout: Option<Duration>) -> &mut Open {
+        let deadline = timeout.map(|t| ((self.clock)() + t.as_secs_f64(), t.as_secs_f64()));
+        let (started, wanted, from_disk, failures) = (false, None, 0..0, 0);
+        let open = Open { work, account, deadline, started, wanted, from_disk, failures };
+        self.requests.entry(id).insert_entry(open).into_mut()
     }
 
     /// Forgets a request; its receiver hears nothing more.
@@ -485,19 +486,22 @@ impl Core {
     fn note_started(&mut self, id: u64, p: &Progress) {
         match p.outcome {
             Outcome::Started { cached } => {
-                count(&self.stats.cached_tokens, u64::from(cached));
                 let Some(open) = self.requests.get_mut(&id) else { return };
-                // Not the sequence's length, which by now is that of its first token too.
-                let prompt = match &open.work {
-                    Work::Answer(answer) => answer.prompt(),
-                    Work::Rows(rows) => rows.prompt(),
-                };
-                count(&self.stats.prompt_tokens, prompt as u64);
-                let from_disk = std::mem::take(&mut open.from_disk);
-                let disk = cached.min(from_disk.end).saturating_sub(from_disk.start);
-                count(&self.stats.disk_tokens, u64::from(disk));
-                if let Work::Answer(answer) = &mut open.work {
-                    answer.add_disk_tokens(disk);
+                // Other choices read the first one's blocks: their prompt is the same one.
+                if p.key == key(id, 0) {
+                    // Not the sequence's length, which by now is that of its first token too.
+                    let prompt = match &open.work {
+                        Work::Answer(answer) => answer.prompt(),
+                        Work::Rows(rows) => rows.prompt(),
+                    };
+                    count(&self.stats.prompt_tokens, prompt as u64);
+                    count(&self.stats.cached_tokens, u64::from(cached));
+                    let from_disk = std::mem::take(&mut open.from_disk);
+                    let disk = cached.min(from_disk.end).saturating_sub(from_disk.start);
+                    count(&self.stats.disk_tokens, u64::from(disk));
+                    if let Work::Answer(answer) = &mut open.work {
+                        answer.add_disk_tokens(disk);
+                    }
                 }
                 if !std::mem::replace(&mut open.started, true) {
                     self.stats.queue.leave(open.account);

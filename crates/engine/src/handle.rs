@@ -18,9 +18,8 @@ use crate::backlog::{Backlog, Inlet};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, MAX_CHOICES, Turn, panic_text};
-use crate::queue::NOBODY;
 use crate::request::{Event, Leased, Refusal, Request, RequestError};
-use crate::rows::{RowsAnswer, RowsRequest, RowsSink, Scored};
+use crate::rows::{RowsAnswer, RowsRequest, RowsSink, RowsWant, Scored};
 use crate::stats::{EngineStats, Stats};
 use crate::tier::Tier;
 
@@ -284,7 +283,7 @@ impl Engine {
     /// [`Refusal`]: nothing was started and `sink` is never called.
     pub fn submit_rows(&self, request: RowsRequest, sink: RowsSink) -> Result<Cancel, Refusal> {
         self.check_rows(&request)?;
-        self.enter(NOBODY, |id| Message::Rows(id, request, sink))
+        self.enter(request.account, |id| Message::Rows(id, request, sink))
     }
 
     /// Log-probabilities of every token but the first, with the `top` best at each position.
@@ -296,7 +295,7 @@ impl Engine {
             self.check_tokens(&tokens)?;
             return Ok(Vec::new());
         }
-        Ok(self.wait_rows(RowsRequest::Scores { tokens, top })?.scores)
+        Ok(self.wait_rows(tokens, RowsWant::Scores { top })?.scores)
     }
 
     /// Logits after each token from position `from` on, one row after another.
@@ -304,7 +303,7 @@ impl Engine {
     /// # Errors
     /// [`RowsError`].
     pub fn logits(&self, tokens: Vec<TokenId>, from: u32) -> Result<RowsAnswer, RowsError> {
-        self.wait_rows(RowsRequest::Logits { tokens, from })
+        self.wait_rows(tokens, RowsWant::Logits { from })
     }
 
     /// The embedding of a text: the pooled row, or the last token's hidden row.
@@ -312,7 +311,7 @@ impl Engine {
     /// # Errors
     /// [`RowsError`].
     pub fn embed(&self, tokens: Vec<TokenId>) -> Result<Vec<f32>, RowsError> {
-        Ok(self.wait_rows(RowsRequest::Embedding { tokens })?.numbers)
+        Ok(self.wait_rows(tokens, RowsWant::Embedding)?.numbers)
     }
 
     /// Leases of an account, or of all; `sink` is called on the engine's thread.
@@ -379,12 +378,12 @@ impl Engine {
         }
     }
 
-    fn wait_rows(&self, request: RowsRequest) -> Result<RowsAnswer, RowsError> {
+    fn wait_rows(&self, tokens: Vec<TokenId>, want: RowsWant) -> Result<RowsAnswer, RowsError> {
         let (sender, receiver) = channel();
         let sink = Box::new(move |answer| {
             let _ = sender.send(answer); // the receiver waits below
         });
-        let _cancel = self.submit_rows(request, sink)?;
+        let _cancel = self.submit_rows(RowsRequest::new(tokens, want), sink)?;
         Ok(receiver.recv().unwrap_or(Err(RequestError::ShutDown))?)
     }
 
@@ -418,23 +417,23 @@ impl Engine {
 
     fn check_rows(&self, request: &RowsRequest) -> Result<(), Refusal> {
         let facts = &self.shared.facts;
-        let prompt_tokens = self.check_tokens(request.tokens())?;
+        let prompt_tokens = self.check_tokens(&request.tokens)?;
         if prompt_tokens > facts.longest {
             let limit = facts.longest;
             return Err(Refusal::ContextLength { prompt_tokens, max_tokens: 0, limit });
         }
         let bad = |name, reason| Err(Refusal::BadParameter { name, reason });
-        match *request {
-            RowsRequest::Scores { .. } if prompt_tokens < 2 => {
+        match request.want {
+            RowsWant::Scores { .. } if prompt_tokens < 2 => {
                 bad("tokens", "at least 2 are needed for a score".to_string())
             }
-            RowsRequest::Scores { top, .. } if top > facts.top_logprobs => {
+            RowsWant::Scores { top } if top > facts.top_logprobs => {
                 bad("top", format!("{top}, at most {}", facts.top_logprobs))
             }
-            RowsRequest::Logits { from, .. } if from >= prompt_tokens => {
+            RowsWant::Logits { from } if from >= prompt_tokens => {
                 bad("from", format!("{from} of {prompt_tokens} tokens"))
             }
-            RowsRequest::Scores { .. } | RowsRequest::Logits { .. } if facts.vocab == 0 => {
+            RowsWant::Scores { .. } | RowsWant::Logits { .. } if facts.vocab == 0 => {
                 bad("model", "this model gives embeddings only".to_string())
             }
             _ => Ok(()),

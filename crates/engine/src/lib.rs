@@ -30,7 +30,7 @@ pub use request::{
     Divergence, Event, Lease, Leased, Refusal, Request, RequestError, StopReason, TokenInfo,
     TopToken, Usage,
 };
-pub use rows::{RowsAnswer, RowsRequest, RowsSink, Scored};
+pub use rows::{RowsAnswer, RowsRequest, RowsSink, RowsWant, Scored};
 pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
 pub use tokenmill_store::{Defaults, SamplingValues};

@@ -38,19 +38,23 @@ impl Queue {
         own + others.map(|(_, &theirs)| theirs.min(own + 1)).sum::<u32>()
     }
 
-    /// One more. An account may hold as many places as are left free: alone, half of all.
+    /// One more. As many as can `start` at once wait for nobody; of the others there are at most
+    /// `limit`, and an account may hold as many places as are left free: alone, half of all.
     ///
     /// # Errors
     /// [`Refusal::QueueFull`].
-    pub fn enter(&self, account: u64, limit: u32) -> Result<(), Refusal> {
+    pub fn enter(&self, account: u64, limit: u32, start: u32) -> Result<(), Refusal> {
         let mut waiting = self.waiting();
-        let free = limit.saturating_sub(waiting.all);
         let own = waiting.by_account.get(&account).copied().unwrap_or(0);
-        if free == 0 {
-            return Err(Refusal::QueueFull { waiting: waiting.all, limit });
-        }
-        if account != NOBODY && own >= free {
-            return Err(Refusal::QueueFull { waiting: own, limit: free });
+        if waiting.all >= start {
+            let all = waiting.all - start;
+            let (free, held) = (limit.saturating_sub(all), own.saturating_sub(start));
+            if free == 0 {
+                return Err(Refusal::QueueFull { waiting: all, limit });
+            }
+            if account != NOBODY && held >= free {
+                return Err(Refusal::QueueFull { waiting: held, limit: free });
+            }
         }
         waiting.all += 1;
         waiting.by_account.insert(account, own + 1);
@@ -95,7 +99,7 @@ mod tests {
         for (waiting, account, before) in cases {
             let queue = Queue::default();
             for &(account, n) in waiting {
-                (0..n).for_each(|_| queue.enter(account, u32::MAX).unwrap());
+                (0..n).for_each(|_| queue.enter(account, u32::MAX, 0).unwrap());
             }
             assert_eq!(queue.before(account), before, "{account} among {waiting:?}");
         }
@@ -104,16 +108,25 @@ mod tests {
     #[test]
     fn an_account_leaves_places_to_others() {
         let queue = Queue::default();
-        let fill = |account| (0..).take_while(|_| queue.enter(account, 16).is_ok()).count();
+        let fill = |account| (0..).take_while(|_| queue.enter(account, 16, 0).is_ok()).count();
         assert_eq!(fill(1), 8, "half");
         assert_eq!(fill(2), 4, "half of the rest");
-        assert_eq!(queue.enter(1, 16), Err(Refusal::QueueFull { waiting: 8, limit: 4 }));
+        assert_eq!(queue.enter(1, 16, 0), Err(Refusal::QueueFull { waiting: 8, limit: 4 }));
         assert_eq!(fill(NOBODY), 4, "all that is left");
-        assert_eq!(queue.enter(3, 16), Err(Refusal::QueueFull { waiting: 16, limit: 16 }));
+        assert_eq!(queue.enter(3, 16, 0), Err(Refusal::QueueFull { waiting: 16, limit: 16 }));
         for (account, n) in [(1, 8), (2, 4), (NOBODY, 4)] {
             (0..n).for_each(|_| queue.leave(account));
         }
         assert_eq!(queue.len(), 0);
         assert!(queue.waiting().by_account.is_empty());
+    }
+    #[test]
+    fn who_can_start_waits_for_nobody() {
+        let queue = Queue::default();
+        let fill = |account| (0..).take_while(|_| queue.enter(account, 1, 8).is_ok()).count();
+        assert_eq!(fill(NOBODY), 9, "eight that start, and one that waits");
+        assert_eq!(queue.enter(1, 1, 8), Err(Refusal::QueueFull { waiting: 1, limit: 1 }));
+        (0..9).for_each(|_| queue.leave(NOBODY));
+        assert_eq!(fill(1), 9);
     }
 }

@@ -1,39 +1,46 @@
 //! Numbers instead of text: log-probabilities of given tokens, logits, embeddings.
 
+use std::time::Duration;
+
 use tokenmill_ir::{StepOutput, TokenId};
 use tokenmill_sched::{Outcome, SeqId, Want};
 
+use crate::queue::NOBODY;
 use crate::request::RequestError;
 
 /// What is wanted of given tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RowsRequest {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowsWant {
     /// The log-probability of each token but the first, with the `top` best at its position.
     Scores {
-        /// Tokens.
-        tokens: Vec<TokenId>,
         /// Alternatives.
         top: u32,
     },
     /// Logits after each token from position `from` on.
     Logits {
-        /// Tokens.
-        tokens: Vec<TokenId>,
         /// First position.
         from: u32,
     },
     /// The embedding of the tokens.
-    Embedding {
-        /// Tokens.
-        tokens: Vec<TokenId>,
-    },
+    Embedding,
     /// The same of two texts, whose tokens are of different types.
     Pair {
-        /// Tokens of both.
-        tokens: Vec<TokenId>,
         /// Where the second begins.
         second: u32,
     },
+}
+
+/// A request for numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowsRequest {
+    /// Tokens. Not empty.
+    pub tokens: Vec<TokenId>,
+    /// What is wanted of them.
+    pub want: RowsWant,
+    /// Who asks, as in [`Request::account`](crate::Request); cached prefixes are shared within it.
+    pub account: u64,
+    /// How long it may take, waiting included; then it fails.
+    pub timeout: Option<Duration>,
 }
 
 /// One scored token.
@@ -64,22 +71,19 @@ pub struct RowsAnswer {
 pub type RowsSink = Box<dyn FnOnce(Result<RowsAnswer, RequestError>) + Send>;
 
 impl RowsRequest {
-    /// The tokens given.
-    pub fn tokens(&self) -> &[TokenId] {
-        match self {
-            Self::Scores { tokens, .. }
-            | Self::Logits { tokens, .. }
-            | Self::Embedding { tokens }
-            | Self::Pair { tokens, .. } => tokens,
-        }
+    /// One that nobody in particular asks, and that may take its time.
+    pub fn new(tokens: Vec<TokenId>, want: RowsWant) -> Self {
+        Self { tokens, want, account: NOBODY, timeout: None }
     }
+}
 
-    pub(crate) fn into_want(self) -> (Vec<TokenId>, Want) {
-        match self {
-            Self::Scores { tokens, top } => (tokens, Want::Scores { top }),
-            Self::Logits { tokens, from } => (tokens, Want::Logits { from }),
-            Self::Embedding { tokens } => (tokens, Want::Hidden),
-            Self::Pair { tokens, second } => (tokens, Want::Pair { second }),
+impl From<RowsWant> for Want {
+    fn from(want: RowsWant) -> Self {
+        match want {
+            RowsWant::Scores { top } => Want::Scores { top },
+            RowsWant::Logits { from } => Want::Logits { from },
+            RowsWant::Embedding => Want::Hidden,
+            RowsWant::Pair { second } => Want::Pair { second },
         }
     }
 }

@@ -155,14 +155,17 @@ impl Stats {
         self.start_micros.store(smooth as u64, Ordering::Relaxed);
     }
 
+    /// Sequences that could start at once. Where others wait already, it is for memory or for time in
+    /// a step: no place helps.
+    fn free_places(&self) -> u32 {
+        let full = self.waiting.load(Ordering::Relaxed) > 0;
+        let running = self.running.load(Ordering::Relaxed);
+        if full { 0 } else { self.places.load(Ordering::Relaxed).saturating_sub(running) }
+    }
+
     /// How long a request waits for a place behind that many others.
     fn wait(&self, before: u32) -> Duration {
-        let places = self.places.load(Ordering::Relaxed);
-        // Where others wait already, it is for memory or for time in a step: no place helps.
-        let full = self.waiting.load(Ordering::Relaxed) > 0;
-        let taken = if full { places } else { self.running.load(Ordering::Relaxed) };
-        let free = places.saturating_sub(taken);
-        let starts = u64::from((before + 1).saturating_sub(free));
+        let starts = u64::from((before + 1).saturating_sub(self.free_places()));
         Duration::from_micros(starts.saturating_mul(self.start_micros.load(Ordering::Relaxed)))
     }
 
@@ -172,7 +175,7 @@ impl Stats {
         if wait > longest {
             return Err(Refusal::LongWait { wait, limit: longest });
         }
-        self.queue.enter(account, limit)
+        self.queue.enter(account, limit, self.free_places())
     }
 
     /// After a step that ended `gap_s` after the one before.

@@ -12,6 +12,8 @@ struct Account {
     sequences: u32,
     /// Of those, running.
     places: u32,
+    /// Urgent ones let in before older ones.
+    passings: u32,
 }
 
 /// Accounts with sequences, by index.
@@ -62,6 +64,18 @@ impl Accounts {
     /// A sequence runs no longer.
     pub fn leave(&mut self, at: u32) {
         self.list[at as usize].places -= 1;
+    }
+
+    /// One more urgent sequence came before an older one; how many did.
+    pub fn count_passing(&mut self, at: u32) -> u32 {
+        let account = &mut self.list[at as usize];
+        account.passings += 1;
+        account.passings
+    }
+
+    /// The oldest one is passed no more.
+    pub fn forget_passings(&mut self, at: u32) {
+        self.list[at as usize].passings = 0;
     }
 
     /// Work done for an account.

@@ -22,6 +22,10 @@ struct Budget {
 /// prompt lasts. Shorter ones are not slowed: the sooner they are through, the more streams share a step.
 const PATIENT_STEPS: f64 = 10.0;
 
+/// Urgent sequences of an account that are let in before an older one of its own, which then is as
+/// urgent as any.
+const MOST_PASSINGS: u32 = 8;
+
 /// What a waiting sequence would get.
 enum Entry {
     Tokens(u32),
@@ -144,12 +148,34 @@ impl Scheduler {
         seq_ref(&self.slots, slot).map_or((0, 0, 0), rank)
     }
 
-    /// The running sequence that gives way first: the last of the account with most places. The
-    /// first of all by priority and arrival is never that, unless it runs alone: something always
-    /// goes on.
+    /// The running sequence that gives way first: the last, by its own priorities, of the account
+    /// with most places, and of such accounts the one whose last sequence came last. Who is first
+    /// in his account, or came first of all where each has one place, never gives way unless he
+    /// runs alone: something always goes on.
     fn victim(&self) -> Option<&Sequence> {
-        let running = self.running.iter().filter_map(|&slot| seq_ref(&self.slots, slot));
-        running.max_by_key(|s| (self.accounts.places(s.account), s.priority, s.arrival))
+        let running = || self.running.iter().filter_map(|&slot| seq_ref(&self.slots, slot));
+        let last = running().max_by_key(|s| (self.accounts.places(s.account), s.arrival))?;
+        let own = running().filter(|s| s.account == last.account);
+        own.max_by_key(|s| (s.priority, s.arrival))
+    }
+
+    /// A sequence is let in. Where it passes an older and less urgent one of its account that does
+    /// not generate yet, that is counted; the oldest is not passed for ever.
+    fn note_passed(&mut self, slot: u32) {
+        let Some(seq) = seq_ref(&self.slots, slot) else { return };
+        let (account, priority, arrival) = (seq.account, seq.priority, seq.arrival);
+        let block_tokens = self.config.block_tokens;
+        let passed = |s: &&Sequence| {
+            let older = s.account == account && s.arrival < arrival;
+            older && s.priority > priority && !s.is_stream(block_tokens)
+        };
+        let all = self.waiting.iter().chain(&self.running);
+        let passed = all.filter_map(|&slot| seq_ref(&self.slots, slot)).filter(passed);
+        let Some(oldest) = passed.min_by_key(|s| s.arrival).map(|s| s.slot) else { return };
+        if self.accounts.count_passing(account) >= MOST_PASSINGS {
+            self.accounts.forget_passings(account);
+            seq_mut(&mut self.slots, oldest).priority = i32::MIN;
+        }
     }
 
     /// Seconds of what every running sequence is due, and of the longest block of a prompt.
@@ -317,6 +343,7 @@ impl Scheduler {
 
     /// From the waiting ones to the running ones.
     fn place(&mut self, slot: u32) {
+        self.note_passed(slot);
         self.waiting.retain(|&s| s != slot);
         if let Err(at) = self.place_in_running(slot) {
             self.running.insert(at, slot);

@@ -320,6 +320,57 @@ fn an_account_with_fewer_places_gets_one_and_urgent_sequences_pass_their_own() {
 }
 
 #[test]
+fn urgent_sequences_do_not_pass_an_older_one_for_ever() {
+    let mut b = Bench::new(config(&[FULL], &[200]));
+    let ask = |b: &mut Bench, priority| {
+        let tokens = text(b.sched.counts().waiting.into(), 60);
+        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let new = NewSequence { key: 0, tokens, max_len: 61, want, salt: 0, account: 1, priority };
+        b.sched.submit(new).unwrap()
+    };
+    // More than a step can read, and most urgent, comes in every step.
+    for _ in 0..3 {
+        ask(&mut b, i32::MIN + 1);
+    }
+    let old = ask(&mut b, 0);
+    let older = |b: &Bench| b.sched.computed(old).is_none_or(|computed| computed > 0);
+    let mut turns = 0;
+    while !older(&b) {
+        ask(&mut b, i32::MIN + 1);
+        ask(&mut b, i32::MIN + 1);
+        b.turn();
+        turns += 1;
+        assert!(turns < 30, "the old one never starts");
+    }
+    assert!(turns >= 4, "urgent ones come first: {turns}");
+}
+
+#[test]
+fn an_accounts_priorities_mean_nothing_to_others() {
+    // Two sequences that do not fit together: one account says that its own are the most urgent.
+    let mut b = Bench::new(config(&[FULL], &[7]));
+    let ask = |b: &mut Bench, account, priority| {
+        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let tokens = text(account, 9);
+        let new =
+            NewSequence { key: 0, tokens, max_len: 50, want, salt: account, account, priority };
+        b.sched.submit(new).unwrap()
+    };
+    let first = ask(&mut b, 2, 0);
+    b.turn();
+    let loud = ask(&mut b, 1, i32::MIN);
+    let both = |b: &Bench| b.sched.tokens(first).is_some() && b.sched.tokens(loud).is_some();
+    while both(&b) {
+        b.turn();
+        if b.sched.counts().preemptions > 0 {
+            assert!(b.sched.running().any(|s| s == first), "who came first goes on");
+            return;
+        }
+    }
+    panic!("memory never ran out");
+}
+
+#[test]
 fn drafts_are_as_long_as_pays() {
     use tokenmill_sched::Odds;
     let cost = StepCost { output_s: 1e-4, ..StepCost::new(4e-3, 9e-4, 0.0) };

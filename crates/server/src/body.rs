@@ -1,34 +1,41 @@
 //! Reading a request's body: JSON only, within the limits of size and time.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, Request, StatusCode};
 use futures_util::StreamExt;
-
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 
 use crate::error::ApiError;
+use crate::guests::Guest;
 use crate::shared::Shared;
+use crate::shares::{Party, Share};
 
-/// Bodies up to this length are many; of longer ones few are held at once.
-const SMALL_BYTES: usize = 1 << 20;
+/// So much of every body is held beside the memory that is shared among parties.
+const FREE_BYTES: usize = 64 << 10;
+/// For those who hold memory to give some back before a slow body is given up for it.
+const PATIENCE: Duration = Duration::from_millis(250);
 
-/// A body, and its place among the long ones while it is in memory.
+/// A body, and its share of the memory for bodies while it is there.
 pub struct Received {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Free again when dropped.
-    _place: Option<OwnedSemaphorePermit>,
+    /// Given back when dropped.
+    _share: Share,
 }
 
 /// The whole body.
 ///
 /// # Errors
 /// 415 unless it says it is JSON (a browser's form cannot say that), 413 when too long, 408 when it
-/// does not come, 400 when it breaks off.
-pub async fn read(request: Request<Body>, shared: &Shared) -> Result<Received, ApiError> {
+/// does not come, 400 when it breaks off, 503 when it comes slowly and others need its place.
+pub async fn read(
+    request: Request<Body>,
+    shared: &Shared,
+    party: Party,
+) -> Result<Received, ApiError> {
     let limit = shared.config.limits.body_bytes;
     if !is_json(request.headers()) {
         let message = "the content-type must be application/json";
@@ -39,17 +46,43 @@ pub async fn read(request: Request<Body>, shared: &Shared) -> Result<Received, A
     if length > limit {
         return Err(too_large(limit));
     }
-    let all = collect(request.into_body(), length, shared);
-    tokio::time::timeout(shared.config.timeouts.body, all).await.unwrap_or_else(|_| {
+    let guest = Guest::of(&request);
+    let coming = collect(request.into_body(), length, shared, party, guest.as_deref());
+    let sent_away = async {
+        match &guest {
+            Some(guest) => guest.sent_away().await,
+            None => std::future::pending().await,
+        }
+    };
+    let read = tokio::select! {
+        read = timeout(shared.config.timeouts.body, coming) => read,
+        () = sent_away => {
+            let message = "the body comes slowly, and others need its place";
+            return Err(ApiError {
+                retry_after_s: Some(1),
+                ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            });
+        }
+    };
+    if let Some(guest) = &guest {
+        guest.is_whole();
+    }
+    read.unwrap_or_else(|_| {
         let message = "the body did not arrive in time";
         Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message))
     })
 }
 
-async fn collect(body: Body, length: usize, shared: &Shared) -> Result<Received, ApiError> {
+async fn collect(
+    body: Body,
+    length: usize,
+    shared: &Shared,
+    party: Party,
+    guest: Option<&Guest>,
+) -> Result<Received, ApiError> {
     let limit = shared.config.limits.body_bytes;
-    let mut place = None;
-    let mut bytes = Vec::with_capacity(length.min(SMALL_BYTES));
+    let mut share = shared.bodies.share(party);
+    let mut bytes = Vec::with_capacity(length.min(FREE_BYTES));
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = chunks.next().await {
         let broken = |_| ApiError::new(StatusCode::BAD_REQUEST, "the body broke off");
@@ -58,12 +91,19 @@ async fn collect(body: Body, length: usize, shared: &Shared) -> Result<Received,
         if wanted > limit {
             return Err(too_large(limit));
         }
-        if wanted > SMALL_BYTES && place.is_none() {
-            place = Arc::clone(&shared.long_bodies).acquire_owned().await.ok();
+        let tell = |blocked| guest.iter().for_each(|guest| guest.sent(wanted, blocked));
+        if wanted > FREE_BYTES && bytes.len() <= FREE_BYTES {
+            // All of it at once: bodies that come together must not wait for each other's ends.
+            let rest = if length > 0 { length } else { limit } - FREE_BYTES;
+            tell(true);
+            while timeout(PATIENCE, share.wait(rest)).await.is_err() {
+                shared.guests.give_up_slow_bodies(guest.map_or(0, Guest::party));
+            }
         }
         bytes.extend_from_slice(&chunk);
+        tell(false);
     }
-    Ok(Received { bytes, _place: place })
+    Ok(Received { bytes, _share: share })
 }
 
 fn too_large(limit: usize) -> ApiError {

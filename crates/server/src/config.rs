@@ -12,8 +12,8 @@ use crate::origin::{check_host, check_origin, is_wide};
 pub struct Limits {
     /// Request body, bytes.
     pub body_bytes: usize,
-    /// Bodies over 1 MiB in memory at once; more wait.
-    pub long_bodies: usize,
+    /// Bodies in memory, bytes beyond the first 64 KiB of each; more wait.
+    pub bodies_bytes: usize,
     /// Nested arrays and objects in a body.
     pub json_depth: u32,
     /// Values in a body.
@@ -22,11 +22,11 @@ pub struct Limits {
     pub headers: usize,
     /// Request line and headers, bytes.
     pub header_bytes: usize,
-    /// Open connections; more wait in the listener's backlog.
+    /// Open connections. Where one more comes, one goes that keeps the server waiting.
     pub connections: usize,
-    /// Requests being answered at once, waiting ones included.
+    /// Requests being answered at once, waiting ones included; one party alone may have half.
     pub requests: usize,
-    /// Bodies being parsed and tokenised at once; more wait.
+    /// Bodies being parsed and tokenised at once, and half as many long ones; more wait.
     pub preparing: usize,
     /// Messages of a chat.
     pub messages: usize,
@@ -52,13 +52,13 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: 32 << 20,
-            long_bodies: 8,
+            bodies_bytes: 256 << 20,
             json_depth: 64,
             json_values: 1 << 20,
             headers: 100,
             header_bytes: 32 << 10,
             connections: 10_000,
-            requests: 1024,
+            requests: 2048,
             preparing: 4,
             messages: 4096,
             prompts: 128,
@@ -107,6 +107,8 @@ pub struct ServerConfig {
     pub bind: SocketAddr,
     /// Keys that may ask; empty: everybody who reaches the port.
     pub api_keys: Vec<String>,
+    /// The key that may read the metrics, and nothing else; none: the first of the keys may.
+    pub metrics_key: Option<String>,
     /// Allows a bind that others can reach without any key.
     pub insecure_no_auth: bool,
     /// Names besides localhost that a `Host` header may carry on a loopback bind; `*`: any.
@@ -130,6 +132,7 @@ impl ServerConfig {
         Self {
             bind,
             api_keys: Vec::new(),
+            metrics_key: None,
             insecure_no_auth: false,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
@@ -145,7 +148,8 @@ impl ServerConfig {
     /// # Errors
     /// What of the set-up makes no sense, or would let in who should not.
     pub fn check(&self) -> Result<(), ServeError> {
-        if self.api_keys.iter().any(|key| key.trim().is_empty()) {
+        let keys = self.api_keys.iter().chain(&self.metrics_key);
+        if keys.clone().any(|key| key.trim().is_empty()) {
             return Err(ServeError::BadKey);
         }
         let open = self.api_keys.is_empty() && !self.insecure_no_auth;
@@ -184,7 +188,7 @@ impl Limits {
         let (million, gigabyte) = (1_000_000, 1 << 30);
         let all = [
             ("body_bytes", count(self.body_bytes), 64 * gigabyte),
-            ("long_bodies", count(self.long_bodies), million),
+            ("bodies_bytes", count(self.bodies_bytes), 1024 * gigabyte),
             // Reading and comparing values recurse.
             ("json_depth", self.json_depth.into(), 512),
             ("json_values", self.json_values.into(), u32::MAX.into()),
@@ -202,7 +206,15 @@ impl Limits {
             ("logit_bias", count(self.logit_bias), million),
             ("backlog_bytes", count(self.backlog_bytes), 64 * gigabyte),
         ];
-        all.into_iter().try_for_each(|(name, value, most)| within(name, value, most))
+        all.into_iter().try_for_each(|(name, value, most)| within(name, value, most))?;
+        // Nobody has more than is left to others, and one body must come in.
+        let least = count(self.body_bytes).saturating_mul(2);
+        match count(self.bodies_bytes) {
+            value if value < least => {
+                Err(ServeError::TooFew { name: "bodies_bytes", value, least })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -269,6 +281,16 @@ pub enum ServeError {
         value: u64,
         /// The most that means something.
         most: u64,
+    },
+    /// A limit that does not let through what another does.
+    #[error("the {name} is {value}: it must be at least {least}, twice the longest body")]
+    TooFew {
+        /// Which.
+        name: &'static str,
+        /// As it was given.
+        value: u64,
+        /// The least.
+        least: u64,
     },
     /// An empty key would let everybody in.
     #[error("an API key is empty")]

@@ -7,6 +7,21 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokenmill_engine::{Refusal, RequestError};
 
+/// Characters of a message and of a field's name that a client is told: no error may give back what
+/// a long request says, wherever it is quoted.
+const MOST_MESSAGE: usize = 600;
+const MOST_PARAM: usize = 120;
+
+/// The beginning of a text, without characters that could not be shown.
+fn cut(text: &str, most: usize) -> String {
+    let shown = |c: &char| !c.is_control() || *c == '\n';
+    let mut cut: String = text.chars().filter(shown).take(most).collect();
+    if text.chars().filter(shown).nth(most).is_some() {
+        cut.push('…');
+    }
+    cut
+}
+
 /// A refusal or a failure as HTTP tells it. Bodies never hold paths, addresses or panic texts:
 /// details that might go to the log.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,9 +103,9 @@ impl ApiError {
             400..500 => "invalid_request_error",
             _ => "server_error",
         };
-        json!({ "error": {
-            "message": self.message, "type": kind, "param": self.param, "code": self.code,
-        }})
+        let message = cut(&self.message, MOST_MESSAGE);
+        let param = self.param.as_deref().map(|param| cut(param, MOST_PARAM));
+        json!({ "error": { "message": message, "type": kind, "param": param, "code": self.code } })
     }
 }
 
@@ -228,5 +243,12 @@ mod tests {
             let body = ApiError::from(error).body().to_string();
             assert!(!body.contains("panicked") && !body.contains("0x"), "{body}");
         }
+    }
+    #[test]
+    fn nothing_long_is_given_back() {
+        let long = "\u{200b}\u{0}\\é".repeat(1 << 20);
+        let body = ApiError::bad(&*long, &*long).body().to_string();
+        assert!(body.len() < 4096, "{}", body.len());
+        assert_eq!(ApiError::bad("a\u{1b}", "b\nc").body()["error"]["message"], "b\nc");
     }
 }

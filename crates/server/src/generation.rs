@@ -1,16 +1,18 @@
 //! A request at the engine, as the connection sees it: events to await, cancelled when dropped.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokenmill_engine::backlog::{Backlog, Inlet, Tagged};
-use tokenmill_engine::{Cancel, Event, NOBODY, Request, RequestError, Usage};
-use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
+use tokenmill_engine::{Cancel, Event, NOBODY, Refusal, Request, RequestError, Usage};
+use tokio::sync::{Notify, watch};
 
 use crate::error::ApiError;
 use crate::metrics::{ModelMetrics, Outcome};
 use crate::shared::{Model, Phase, Shared, reached};
+use crate::shares::Share;
 use crate::visit::Visit;
 
 /// One or more prompts being answered as one HTTP request.
@@ -20,8 +22,11 @@ pub struct Generation {
     filled: Arc<Notify>,
     /// Dropping them cancels.
     cancels: Vec<Cancel>,
-    /// Prompts not yet answered.
+    /// Prompts at the engine and not yet answered.
     open: usize,
+    /// Prompts the engine's queue has no room for yet, with their places in the request.
+    later: VecDeque<(usize, Request)>,
+    model: Model,
     usage: Usage,
     outcome: Outcome,
     phase: watch::Receiver<Phase>,
@@ -29,7 +34,7 @@ pub struct Generation {
     started: Instant,
     seen: Arc<Seen>,
     visit: Option<Arc<Visit>>,
-    _place: OwnedSemaphorePermit,
+    _place: Share,
 }
 
 /// What came out of the engine so far.
@@ -40,15 +45,16 @@ struct Seen {
 }
 
 impl Generation {
-    /// Hands the prompts to the engine: all or none.
+    /// Hands the prompts to the engine: as many as its queue has room for, the others as those are
+    /// answered.
     ///
     /// # Errors
-    /// What the engine refuses.
+    /// What the engine refuses; a full queue, if it takes none of them.
     pub fn start(
         shared: &Shared,
         model: &Model,
         requests: Vec<Request>,
-        place: OwnedSemaphorePermit,
+        place: Share,
         visit: Option<Arc<Visit>>,
     ) -> Result<Self, ApiError> {
         if let Some(visit) = &visit {
@@ -61,7 +67,9 @@ impl Generation {
             backlog: Backlog::new(shared.config.limits.backlog_bytes, wake),
             filled,
             cancels: Vec::with_capacity(requests.len()),
-            open: requests.len(),
+            open: 0,
+            later: requests.into_iter().enumerate().collect(),
+            model: model.clone(),
             usage: Usage::default(),
             outcome: Outcome::Cancelled,
             phase: shared.phases(),
@@ -71,19 +79,36 @@ impl Generation {
             visit,
             _place: place,
         };
-        for (prompt, request) in requests.into_iter().enumerate() {
-            let mut inlet = Inlet::new(Arc::clone(&generation.backlog), prompt);
-            let mut watch = Stopwatch::new(&generation, request.choices);
+        generation.submit().map_err(|refusal| {
+            // Refused: its status says how it ended.
+            generation.visit = None;
+            ApiError::from(refusal)
+        })?;
+        Ok(generation)
+    }
+
+    /// Hands on what waits here.
+    fn submit(&mut self) -> Result<(), Refusal> {
+        while let Some((prompt, request)) = self.later.pop_front() {
+            let mut inlet = Inlet::new(Arc::clone(&self.backlog), prompt);
+            let mut watch = Stopwatch::new(self, request.choices);
             let sink = Box::new(move |event| {
                 watch.see(&event);
                 inlet.put(event)
             });
-            let submitted = model.served.engine.submit_to(request, sink);
-            // Refused: its status says how it ended.
-            drop(generation.visit.take_if(|_| submitted.is_err()));
-            generation.cancels.push(submitted?);
+            match self.model.served.engine.submit_to(request.clone(), sink) {
+                Ok(cancel) => self.cancels.push(cancel),
+                // Some of it is ours: there is room when that is answered.
+                Err(Refusal::QueueFull { .. }) if self.open > 0 => {
+                    self.backlog.withdraw(prompt);
+                    self.later.push_front((prompt, request));
+                    return Ok(());
+                }
+                Err(refusal) => return Err(refusal),
+            }
+            self.open += 1;
         }
-        Ok(generation)
+        Ok(())
     }
 
     /// The next text or end of a choice; `None` when all prompts are answered.
@@ -96,7 +121,11 @@ impl Generation {
                 return Err(self.fail(RequestError::ShutDown.into()));
             }
             match self.backlog.take() {
-                Some((_, Event::Finished(usage))) => self.finished(usage),
+                Some((_, Event::Finished(usage))) => {
+                    self.finished(usage);
+                    self.submit().map_err(|refusal| self.fail(refusal.into()))?;
+                    self.ended();
+                }
                 Some((_, Event::Failed(error))) => return Err(self.fail(error.into())),
                 Some(event) => return Ok(Some(event)),
                 None => self.filled_or_stopped().await,
@@ -126,6 +155,10 @@ impl Generation {
         self.usage.completion_tokens += usage.completion_tokens;
         self.usage.accepted_drafts += usage.accepted_drafts;
         self.usage.rejected_drafts += usage.rejected_drafts;
+    }
+
+    /// Whether that was all.
+    fn ended(&mut self) {
         if self.open == 0 {
             self.outcome = Outcome::Finished;
             self.metrics.whole.observe(self.started.elapsed());
@@ -134,6 +167,7 @@ impl Generation {
 
     fn fail(&mut self, error: ApiError) -> ApiError {
         self.open = 0;
+        self.later.clear();
         self.outcome = Outcome::Failed;
         self.backlog.close();
         self.cancels.clear();

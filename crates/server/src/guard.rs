@@ -31,7 +31,23 @@ pub async fn key(State(shared): State<Arc<Shared>>, request: Request, next: Next
     if shared.keys.admit(request.headers()) {
         return next.run(request).await;
     }
-    let message = "an API key is needed, as Authorization: Bearer or x-api-key";
+    key_needed("an API key is needed, as Authorization: Bearer or x-api-key")
+}
+
+/// Asks for the key that may see what tells of everybody.
+pub async fn operator(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    if shared.keys.admit_to_metrics(request.headers()) {
+        return next.run(request).await;
+    }
+    if !shared.keys.admit(request.headers()) {
+        return key_needed("the metrics need a key, as Authorization: Bearer or x-api-key");
+    }
+    let message = "the metrics tell of all keys' requests: they are for the first --api-key, or \
+                   the --metrics-key where there is one";
+    forbidden("metrics_not_allowed", message.to_owned()).into_response()
+}
+
+fn key_needed(message: &str) -> Response {
     let error = ApiError {
         code: Some("invalid_api_key"),
         ..ApiError::new(StatusCode::UNAUTHORIZED, message)

@@ -5,47 +5,59 @@ use axum::http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
 
 /// The keys that may ask.
-pub struct ApiKeys(Vec<[u8; 32]>);
+pub struct ApiKeys {
+    all: Vec<[u8; 32]>,
+    /// May read the metrics, and ask for nothing else.
+    metrics: Option<[u8; 32]>,
+}
 
 impl std::fmt::Debug for ApiKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ApiKeys({})", self.0.len())
+        write!(f, "ApiKeys({})", self.all.len())
     }
 }
 
 impl ApiKeys {
     /// Takes the keys' digests; the keys themselves are not kept.
-    pub fn new(keys: &[String]) -> Self {
-        Self(keys.iter().map(|key| digest(key.as_bytes())).collect())
+    pub fn new(keys: &[String], metrics: Option<&str>) -> Self {
+        let all = keys.iter().map(|key| digest(key.as_bytes())).collect();
+        Self { all, metrics: metrics.map(|key| digest(key.as_bytes())) }
+    }
+
+    /// Whether a request may read the metrics: with the key for them, or where there is none the
+    /// first of all keys. They tell of everybody, so other keys may not.
+    pub fn admit_to_metrics(&self, headers: &HeaderMap) -> bool {
+        let Some(key) = self.metrics.as_ref().or(self.all.first()) else { return true };
+        shown(headers).fold(false, |known, one| known | same(key, &digest(one)))
     }
 
     /// Whether a request carries one of them, as `Authorization: Bearer` or `x-api-key`. Without
     /// any key everybody may ask.
     pub fn admit(&self, headers: &HeaderMap) -> bool {
-        self.0.is_empty() || shown(headers).fold(false, |known, key| known | self.knows(key))
+        self.all.is_empty() || shown(headers).fold(false, |known, key| known | self.knows(key))
     }
 
     /// Whose share an admitted request takes: its key's, where there are several.
     pub fn account(&self, headers: &HeaderMap) -> Option<u64> {
-        let shares = self.0.len() > 1;
+        let shares = self.all.len() > 1;
         let key = shown(headers).find(|key| shares && self.knows(key))?;
         Some(account_of(key))
     }
 
     /// Which of the keys a request carries, counted from 1, for the log.
     pub fn number(&self, headers: &HeaderMap) -> Option<usize> {
-        let digests: Vec<[u8; 32]> = match self.0.is_empty() {
+        let digests: Vec<[u8; 32]> = match self.all.is_empty() {
             true => Vec::new(),
             false => shown(headers).map(digest).collect(),
         };
         let known = |key: &[u8; 32]| digests.iter().any(|one| same(one, key));
-        self.0.iter().position(known).map(|at| at + 1)
+        self.all.iter().position(known).map(|at| at + 1)
     }
 
     /// Every key is compared to the end.
     fn knows(&self, key: &[u8]) -> bool {
         let asked = digest(key);
-        self.0.iter().fold(false, |known, one| known | same(one, &asked))
+        self.all.iter().fold(false, |known, one| known | same(one, &asked))
     }
 }
 
@@ -85,18 +97,18 @@ mod tests {
     #[test]
     fn accounts_are_told_apart_where_there_are_several_keys() {
         let show = |key: &str| HeaderMap::from_iter([(AUTHORIZATION, key.parse().unwrap())]);
-        let two = ApiKeys::new(&["alpha".into(), "beta".into()]);
+        let two = ApiKeys::new(&["alpha".into(), "beta".into()], None);
         let (alpha, beta) = (two.account(&show("Bearer alpha")), two.account(&show("Bearer beta")));
         assert!(alpha.is_some() && beta.is_some() && alpha != beta);
         assert_eq!(two.account(&show("Bearer gamma")), None);
         let numbers = ["alpha", "beta", "gamma"].map(|k| two.number(&show(&format!("Bearer {k}"))));
         assert_eq!(numbers, [Some(1), Some(2), None]);
-        assert_eq!(ApiKeys::new(&["alpha".into()]).account(&show("Bearer alpha")), None);
+        assert_eq!(ApiKeys::new(&["alpha".into()], None).account(&show("Bearer alpha")), None);
     }
 
     #[test]
     fn only_the_keys_are_admitted() {
-        let keys = ApiKeys::new(&["alpha".into(), "beta".into()]);
+        let keys = ApiKeys::new(&["alpha".into(), "beta".into()], None);
         let cases: &[(&str, &str, bool)] = &[
             ("authorization", "Bearer alpha", true),
             ("authorization", "bearer beta", true),
@@ -117,7 +129,27 @@ mod tests {
             assert_eq!(keys.admit(&headers), *admitted, "{name}: {value}");
         }
         assert!(!keys.admit(&HeaderMap::new()));
-        assert!(ApiKeys::new(&[]).admit(&HeaderMap::new()));
+        assert!(ApiKeys::new(&[], None).admit(&HeaderMap::new()));
         assert!(!format!("{keys:?}").contains("alpha"));
+    }
+    #[test]
+    fn the_metrics_are_for_one_key() {
+        let reads = |keys: &[&str], metrics: Option<&str>, shown: &str| {
+            let keys: Vec<String> = keys.iter().map(|key| key.to_string()).collect();
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, shown.parse().unwrap())]);
+            ApiKeys::new(&keys, metrics).admit_to_metrics(&headers)
+        };
+        let cases: &[(&[&str], Option<&str>, &str, bool)] = &[
+            (&[], None, "", true),
+            (&[], Some("m"), "", false),
+            (&[], Some("m"), "Bearer m", true),
+            (&["a", "b"], None, "Bearer a", true),
+            (&["a", "b"], None, "Bearer b", false),
+            (&["a", "b"], Some("m"), "Bearer a", false),
+            (&["a", "b"], Some("m"), "Bearer m", true),
+        ];
+        for &(keys, metrics, shown, expect) in cases {
+            assert_eq!(reads(keys, metrics, shown), expect, "{keys:?} {metrics:?} {shown}");
+        }
     }
 }

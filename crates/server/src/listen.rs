@@ -1,22 +1,27 @@
 //! Listening, connections, and the way down: drain, then cut, then end.
 
+use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tower::Service;
 
 use crate::config::{ServeError, ServerConfig};
+use crate::guests::{Guest, Guests};
 use crate::model::ServedModel;
 use crate::routes::router;
 use crate::shared::{Phase, Shared, reached};
@@ -24,6 +29,8 @@ use crate::socket::StallGuard;
 
 /// For connections to write their last words once the server stops.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// For one that is sent away to hear why.
+const PARTING: Duration = Duration::from_millis(500);
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -146,18 +153,14 @@ fn runtime() -> Result<Runtime, ServeError> {
 /// Answers connections until the server has drained or is stopped.
 async fn run(listener: StdListener, shared: Arc<Shared>) -> Result<(), ServeError> {
     let listener = TcpListener::from_std(listener).map_err(ServeError::Start)?;
-    let places = Arc::new(Semaphore::new(shared.config.limits.connections));
     let router = router(Arc::clone(&shared));
     let mut connections = JoinSet::new();
     let mut ended = pin!(wound_down(&shared));
     loop {
         tokio::select! {
-            (stream, place) = accept(&listener, &places) => {
+            (stream, guest) = accept(&listener, &shared.guests) => {
                 let (shared, router) = (Arc::clone(&shared), router.clone());
-                connections.spawn(async move {
-                    connection(stream, router, &shared).await;
-                    drop(place);
-                });
+                connections.spawn(async move { connection(stream, guest, router, &shared).await });
             }
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             () = &mut ended => break,
@@ -181,12 +184,11 @@ async fn wound_down(shared: &Shared) {
         let most = drain.as_secs_f64();
         tracing::info!("draining: {open} answers, at most {most} s; a second signal stops at once");
     }
-    let all = u32::try_from(shared.config.limits.requests).unwrap_or(u32::MAX);
     tokio::select! {
         () = reached(&mut phases, Phase::Stopping) => {
             tracing::warn!("stopped at once: {} answers are cut", shared.in_flight());
         }
-        _ = shared.admission.acquire_many(all) => {
+        () = shared.admission.empty() => {
             let seconds = begin.elapsed().as_secs_f64();
             tracing::info!("drained: {open} answers ended in {seconds:.1} s");
         }
@@ -198,32 +200,32 @@ async fn wound_down(shared: &Shared) {
     shared.advance(Phase::Stopping);
 }
 
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> (TcpStream, Option<OwnedSemaphorePermit>) {
-    let place = Arc::clone(places).acquire_owned().await.ok();
+async fn accept(listener: &TcpListener, guests: &Arc<Guests>) -> (TcpStream, Arc<Guest>) {
     loop {
+        guests.room().await;
         match listener.accept().await {
-            Ok((stream, _)) => return (stream, place),
+            Ok((stream, address)) => return (stream, guests.enter(address.ip())),
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
+                guests.send_one_away(); // mostly for want of file descriptors
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, shared: &Shared) {
+async fn connection(stream: TcpStream, guest: Arc<Guest>, router: Router, shared: &Shared) {
     let _ = stream.set_nodelay(true); // without it tokens come late, but they come
     let (limits, timeouts) = (&shared.config.limits, &shared.config.timeouts);
     let io = TokioIo::new(StallGuard::new(stream, timeouts.write_stall));
+    let sender = Arc::clone(&guest);
+    let service = service_fn(move |request| answer(router.clone(), Arc::clone(&sender), request));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(timeouts.header)
         .max_headers(limits.headers)
         .max_header_size(limits.header_bytes)
-        .serve_connection(io, TowerToHyperService::new(router));
+        .serve_connection(io, service);
     let mut served = pin!(served);
     let mut phases = shared.phases();
     let result = tokio::select! {
@@ -232,9 +234,63 @@ async fn connection(stream: TcpStream, router: Router, shared: &Shared) {
             served.as_mut().graceful_shutdown();
             served.await
         }
+        () = guest.sent_away() => {
+            served.as_mut().graceful_shutdown();
+            timeout(PARTING, served).await.unwrap_or(Ok(()))
+        }
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection broke");
+    }
+}
+
+/// Answers a request; while it is answered, nobody waits for its connection's next one.
+async fn answer(
+    mut router: Router,
+    guest: Arc<Guest>,
+    mut request: hyper::Request<Incoming>,
+) -> Result<hyper::Response<Held>, Infallible> {
+    if request.body().is_end_stream() {
+        guest.is_whole();
+    }
+    request.extensions_mut().insert(Arc::clone(&guest));
+    let answer = Answering(guest);
+    let response = Service::call(&mut router, request).await?;
+    Ok(response.map(|body| Held { body, _answer: answer }))
+}
+
+/// A request on its way to its answer's end.
+struct Answering(Arc<Guest>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.is_answered();
+    }
+}
+
+/// A body that tells when it has been sent.
+struct Held {
+    body: Body,
+    _answer: Answering,
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -22,6 +22,8 @@ pub enum Access {
     Open,
     /// Holders of a key, when keys are set.
     Keyed,
+    /// Who runs the server: what it shows tells of all who use it.
+    Operator,
 }
 
 /// A row of the table.
@@ -57,7 +59,12 @@ pub const ROUTES: &[Route] = &[
     open_route("/livez", || get(health::live)),
     open_route("/readyz", || get(health::ready)),
     read_route("/version", || get(health::version)),
-    read_route("/metrics", || get(health::metrics)),
+    Route {
+        method: Method::GET,
+        path: "/metrics",
+        access: Access::Operator,
+        handler: || get(health::metrics),
+    },
     read_route("/v1/models", || get(openai::models::list)),
     read_route("/v1/models/{*id}", || get(openai::models::one)),
     ask_route("/v1/chat/completions", || post(openai::chat)),
@@ -79,8 +86,11 @@ pub fn router(shared: Arc<Shared>) -> Router {
     let keyed = of(Access::Keyed)
         .fallback(unknown_path)
         .layer(from_fn_with_state(Arc::clone(&shared), guard::key));
+    let operator =
+        of(Access::Operator).layer(from_fn_with_state(Arc::clone(&shared), guard::operator));
     of(Access::Open)
         .merge(keyed)
+        .merge(operator)
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(Arc::clone(&shared), guard::site))
         .with_state(shared)
@@ -128,5 +138,7 @@ mod tests {
         let open = ROUTES.iter().filter(|route| route.access == Access::Open);
         let paths: Vec<&str> = open.map(|route| route.path).collect();
         assert_eq!(paths, ["/health", "/livez", "/readyz"]);
+        let operator = ROUTES.iter().filter(|route| route.access == Access::Operator);
+        assert_eq!(operator.map(|route| route.path).collect::<Vec<_>>(), ["/metrics"]);
     }
 }

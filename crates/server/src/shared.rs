@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use axum::http::StatusCode;
+use axum::http::{Request, StatusCode};
 use tokenmill_ir::sampling::splitmix;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::config::{ServeError, ServerConfig};
 use crate::error::ApiError;
 use crate::fields::{Notes, shown};
+use crate::guests::{self, Guests};
 use crate::keys::ApiKeys;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
+use crate::shares::{Party, Share, Shares};
 use crate::workshop::Workshop;
 
 /// How far the server is.
@@ -36,6 +38,18 @@ pub struct Model {
     pub metrics: Arc<ModelMetrics>,
 }
 
+impl Model {
+    /// Most tokens of prompt and answer together.
+    pub fn context(&self) -> u32 {
+        self.served.context.min(self.served.engine.longest())
+    }
+
+    /// The same, to count with.
+    pub fn most_tokens(&self) -> usize {
+        self.context() as usize
+    }
+}
+
 /// One server.
 pub struct Shared {
     /// How it is set up; its keys are not kept here.
@@ -50,10 +64,12 @@ pub struct Shared {
     pub unknown_members: AtomicU64,
     /// When it started.
     pub started: Instant,
-    /// One permit for each request that may be answered at once.
-    pub admission: Arc<Semaphore>,
-    /// One permit for each long body that may be in memory at once.
-    pub long_bodies: Arc<Semaphore>,
+    /// Connections.
+    pub guests: Arc<Guests>,
+    /// Requests that are answered at once.
+    pub admission: Arc<Shares>,
+    /// Bytes of bodies in memory.
+    pub bodies: Arc<Shares>,
     /// Where bodies are parsed and tokenised.
     pub workshop: Workshop,
     phase: watch::Sender<Phase>,
@@ -76,11 +92,13 @@ impl Shared {
         if models.is_empty() || models.iter().any(|m| m.names.is_empty()) {
             return Err(ServeError::NoModel);
         }
-        let keys = ApiKeys::new(&std::mem::take(&mut config.api_keys));
+        let metrics_key = config.metrics_key.take();
+        let keys = ApiKeys::new(&std::mem::take(&mut config.api_keys), metrics_key.as_deref());
         let model = |served| Model { served, metrics: Arc::default() };
         Ok(Self {
-            admission: Arc::new(Semaphore::new(config.limits.requests)),
-            long_bodies: Arc::new(Semaphore::new(config.limits.long_bodies.max(1))),
+            guests: Guests::new(config.limits.connections),
+            admission: Shares::new(config.limits.requests),
+            bodies: Shares::new(config.limits.bodies_bytes),
             workshop: Workshop::new(config.limits.preparing),
             phase: watch::Sender::new(Phase::Serving),
             salt: splitmix(unix_nanos() ^ u64::from(std::process::id()) << 40),
@@ -113,23 +131,41 @@ impl Shared {
         self.phase.subscribe()
     }
 
-    /// A place among the requests being answered.
+    /// 503 when the server is on its way down: asked before a body is read.
     ///
     /// # Errors
-    /// 503 when the server is on its way down, 429 when all places are taken.
-    pub fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        if self.phase() != Phase::Serving {
-            return Err(ApiError::shutting_down());
+    /// That one.
+    pub fn open(&self) -> Result<(), ApiError> {
+        match self.phase() {
+            Phase::Serving => Ok(()),
+            Phase::Draining | Phase::Stopping => Err(ApiError::shutting_down()),
         }
-        Arc::clone(&self.admission).try_acquire_owned().map_err(|_| {
-            let limit = self.config.limits.requests;
-            ApiError::overloaded(format!("{limit} requests are being answered, the most at once"))
+    }
+
+    /// Who shares with whom in what the server has: holders of the request's key, where several are
+    /// set, else everybody at its address.
+    pub fn party<B>(&self, request: &Request<B>) -> Party {
+        self.keys.account(request.headers()).unwrap_or_else(|| guests::party(request))
+    }
+
+    /// A place among the requests being answered, for one that is whole.
+    ///
+    /// # Errors
+    /// 503 when the server is on its way down, 429 when all places are taken, or its party's.
+    pub fn admit(&self, party: Party) -> Result<Share, ApiError> {
+        self.open()?;
+        self.admission.take(party, 1).ok_or_else(|| {
+            let (taken, limit) = (self.in_flight(), self.config.limits.requests);
+            ApiError::overloaded(format!(
+                "{taken} requests are being answered: of the {limit} at once, nobody may have more \
+                 than are left to others"
+            ))
         })
     }
 
     /// Requests being answered.
     pub fn in_flight(&self) -> usize {
-        self.config.limits.requests.saturating_sub(self.admission.available_permits())
+        self.admission.taken()
     }
 
     /// The model of that name; the only one when none is named.

@@ -6,6 +6,8 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::fields::shown;
+
 /// Bounds of one document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JsonLimits {
@@ -108,6 +110,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         while let Some(key) = map.next_key::<String>()? {
             let value = map.next_value_seed(node)?;
             if object.contains_key(&key) {
+                let key = shown(&key);
                 return Err(A::Error::custom(format!("the key {key:?} is there twice")));
             }
             object.insert(key, value);

@@ -7,7 +7,9 @@ use rustc_hash::FxBuildHasher;
 use unicode_normalization::UnicodeNormalization;
 
 use crate::byte_level::char_of_byte;
+use crate::encoder::{Ids, Pace};
 use crate::pretokenize::PreTokenizer;
+use crate::tokenizer::TokenizerError;
 
 /// A map with a hasher that is fast on short keys. The keys are the model's, not a client's.
 pub(crate) type FastMap<K, V> = HashMap<K, V, FxBuildHasher>;
@@ -65,17 +67,24 @@ impl Merger {
     }
 
     /// Merges until no pair has a rank. `rank` gives (rank, merged id) of two neighbours.
-    fn run(&mut self, rank: impl Fn(&Symbol, &Symbol) -> Option<(u32, u32)>) {
+    fn run(
+        &mut self,
+        pace: &mut Pace<'_>,
+        rank: impl Fn(&Symbol, &Symbol) -> Option<(u32, u32)>,
+    ) -> Result<(), TokenizerError> {
         for left in 1..self.symbols.len() as u32 {
+            pace.step()?;
             self.propose(left - 1, left, &rank);
         }
         while let Some(Reverse(next)) = self.heap.pop() {
+            pace.step()?;
             if self.apply(&next) {
                 let Some(merged) = self.symbols.get(next.left as usize).copied() else { continue };
                 self.propose(merged.left, next.left, &rank);
                 self.propose(next.left, merged.right, &rank);
             }
         }
+        Ok(())
     }
 
     fn propose(
@@ -142,7 +151,12 @@ impl ByteBpe {
         (0..=255u8).map(|byte| id_of(char_of_byte(byte).encode_utf8(&mut [0; 4]))).collect()
     }
 
-    pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) {
+    /// Whether every byte of a text is part of some token.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.unknown.is_some() || self.byte_ids.iter().all(Option::is_some)
+    }
+
+    pub(crate) fn encode(&self, text: &str, out: &mut Ids<'_>) -> Result<(), TokenizerError> {
         let mut merger = Merger::default();
         let composed: String;
         let text = match self.pre.composes && !unicode_normalization::is_nfc(text) {
@@ -152,13 +166,18 @@ impl ByteBpe {
             }
             false => text,
         };
-        self.pre.split(text, &mut |word| self.encode_word(word.as_bytes(), &mut merger, out));
+        self.pre.split(text, &mut |word| self.encode_word(word.as_bytes(), &mut merger, out))
     }
 
-    fn encode_word(&self, word: &[u8], merger: &mut Merger, out: &mut Vec<u32>) {
+    fn encode_word(
+        &self,
+        word: &[u8],
+        merger: &mut Merger,
+        out: &mut Ids<'_>,
+    ) -> Result<(), TokenizerError> {
         if let Some(&id) = self.whole_words.get(word) {
-            out.push(id);
-            return;
+            out.list.push(id);
+            return out.step();
         }
         merger.clear();
         for &byte in word {
@@ -167,8 +186,9 @@ impl ByteBpe {
                 merger.push(1, id);
             }
         }
-        merger.run(|a, b| self.merges.get(&(a.id, b.id)).copied());
-        out.extend(merger.merged().map(|s| s.id));
+        merger.run(&mut out.pace, |a, b| self.merges.get(&(a.id, b.id)).copied())?;
+        out.list.extend(merger.merged().map(|s| s.id));
+        out.step()
     }
 }
 
@@ -198,7 +218,12 @@ pub(crate) enum CharRule {
 }
 
 impl CharBpe {
-    pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) {
+    /// Whether every character of a text is part of some token.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.unknown.is_some() || self.byte_ids.iter().all(Option::is_some)
+    }
+
+    pub(crate) fn encode(&self, text: &str, out: &mut Ids<'_>) -> Result<(), TokenizerError> {
         let mut spelled = String::with_capacity(text.len() + SPACE_MARK.len());
         if self.space_prefix {
             spelled.push_str(SPACE_MARK);
@@ -213,21 +238,19 @@ impl CharBpe {
         match &self.rule {
             CharRule::Score(ranks) => {
                 self.fill(&spelled, &mut merger);
-                merger.run(|a, b| self.rank_by_score(&spelled, ranks, a, b));
-                self.emit(&spelled, &merger, out);
+                merger.run(&mut out.pace, |a, b| self.rank_by_score(&spelled, ranks, a, b))?;
+                self.emit(&spelled, &merger, &mut out.list);
             }
             CharRule::Listed(merges) => {
                 for run in newline_runs(&spelled) {
-                    self.encode_run(run, merges, &mut merger, out);
+                    self.fill(run, &mut merger);
+                    merger.run(&mut out.pace, |a, b| merges.get(&(a.id, b.id)).copied())?;
+                    self.emit(run, &merger, &mut out.list);
+                    out.step()?;
                 }
             }
         }
-    }
-
-    fn encode_run(&self, run: &str, merges: &MergeTable, merger: &mut Merger, out: &mut Vec<u32>) {
-        self.fill(run, merger);
-        merger.run(|a, b| merges.get(&(a.id, b.id)).copied());
-        self.emit(run, merger, out);
+        Ok(())
     }
 
     /// One symbol per character.

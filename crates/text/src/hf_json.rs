@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde_json::Value as Json;
 
 use crate::byte_level::ByteDecoder;
+use crate::encoder::Ids;
 use crate::hf_bytes;
 use crate::hf_config::{Added, HfTokenizerConfig};
 use crate::lint::{Finding, Severity};
@@ -394,7 +395,12 @@ pub(crate) struct Library {
     first: tokenizers::Tokenizer,
     /// For text that does not start the input, where the file tells the two apart.
     later: Option<tokenizers::Tokenizer>,
+    /// A single space parts words, so that a text may be cut in front of one.
+    parts_at_spaces: bool,
 }
+
+/// Longest text given to the library at once, where it may be cut, bytes.
+const CHUNK_BYTES: usize = 16 << 10;
 
 impl Library {
     fn new(file: &Json) -> Result<Library, TokenizerError> {
@@ -404,24 +410,78 @@ impl Library {
         }
         let mut later = file.clone();
         let differs = replace_first_scheme(&mut later);
-        Ok(Library { first: load(&file)?, later: if differs { Some(load(&later)?) } else { None } })
+        let normal = file.get("normalizer").is_none_or(works_by_word);
+        let parts_at_spaces = normal && file.get("pre_tokenizer").is_some_and(parts_at_spaces);
+        let later = if differs { Some(load(&later)?) } else { None };
+        Ok(Library { first: load(&file)?, later, parts_at_spaces })
     }
 
     pub(crate) fn encode(
         &self,
         text: &str,
         starts_text: bool,
-        out: &mut Vec<u32>,
+        out: &mut Ids<'_>,
     ) -> Result<(), TokenizerError> {
-        let tokenizer = match (&self.later, starts_text) {
-            (Some(later), false) => later,
-            _ => &self.first,
-        };
-        let encoded = catch_unwind(AssertUnwindSafe(|| tokenizer.encode_fast(text, false)));
         let failed = |reason: String| TokenizerError::Encode { reason };
-        let encoded = encoded.map_err(|_| failed("the tokenizer library panicked".to_owned()))?;
-        out.extend(encoded.map_err(|error| failed(error.to_string()))?.get_ids());
+        let (mut rest, mut starts) = (text, starts_text);
+        while !rest.is_empty() {
+            let tokenizer = match (&self.later, starts) {
+                (Some(later), false) => later,
+                _ => &self.first,
+            };
+            let cut = if self.parts_at_spaces { space_before(rest) } else { rest.len() };
+            let (chunk, after) = rest.split_at(cut);
+            (rest, starts) = (after, false);
+            let encoded = catch_unwind(AssertUnwindSafe(|| tokenizer.encode_fast(chunk, false)));
+            let encoded = encoded.map_err(|_| failed("the tokenizer library panicked".into()))?;
+            let encoded = encoded.map_err(|error| failed(error.to_string()))?;
+            out.list.extend(encoded.get_ids());
+            out.look()?;
+        }
         Ok(())
+    }
+}
+
+/// Whether a pre-tokenizer cuts at every space, whatever stands around it.
+fn parts_at_spaces(step: &Json) -> bool {
+    match step.get("type").and_then(Json::as_str).unwrap_or_default() {
+        "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit" => true,
+        // Texts that go on after a space are those that begin with one.
+        "Metaspace" => step.get("split").is_none_or(|on| on == true),
+        "Sequence" => {
+            let steps = step.get("pretokenizers").and_then(Json::as_array);
+            steps.and_then(|steps| steps.first()).is_some_and(parts_at_spaces)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a normalizer changes a word whatever stands around it.
+fn works_by_word(step: &Json) -> bool {
+    match step.get("type").and_then(Json::as_str).unwrap_or_default() {
+        "Sequence" => {
+            let steps = step.get("normalizers").and_then(Json::as_array);
+            steps.is_some_and(|steps| steps.iter().all(works_by_word))
+        }
+        "" => step.is_null(),
+        "BertNormalizer" | "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "StripAccents"
+        | "Nmt" | "Precompiled" => true,
+        _ => false,
+    }
+}
+
+/// Where a long text is cut: in front of a space with a letter or digit on either side.
+fn space_before(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let is_cut = |at: &usize| match bytes.get(at - 1..at + 2) {
+        Some(&[before, b' ', after]) => {
+            before.is_ascii_alphanumeric() && after.is_ascii_alphanumeric()
+        }
+        _ => false,
+    };
+    match bytes.len() > CHUNK_BYTES {
+        true => (1..CHUNK_BYTES).rev().find(is_cut).unwrap_or(bytes.len()),
+        false => bytes.len(),
     }
 }
 
@@ -455,4 +515,61 @@ fn replace_first_scheme(file: &mut Json) -> bool {
         todo.extend(steps.into_iter().flatten());
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoder::Reach;
+    use serde_json::json;
+
+    #[test]
+    fn a_text_cut_at_spaces_has_the_tokens_of_the_whole() {
+        let words = ["lorem", "ip", "##sum", "dolor", ",", "[UNK]", "7"];
+        let vocab: Json = words.iter().zip(0..).map(|(w, id)| (w.to_string(), json!(id))).collect();
+        let bert = json!({
+            "normalizer": { "type": "BertNormalizer", "clean_text": true,
+                "handle_chinese_chars": true, "strip_accents": null, "lowercase": true },
+            "pre_tokenizer": { "type": "BertPreTokenizer" },
+            "model": { "type": "WordPiece", "unk_token": "[UNK]",
+                "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+                "vocab": vocab },
+        });
+        let pieces = ["<unk>", "\u{2581}", "\u{2581}lorem", "ip", "sum", "\u{2581}dolor", ","];
+        let pieces: Vec<Json> = pieces.iter().map(|p| json!([p, -(p.len() as f64)])).collect();
+        let metaspace = |scheme: &str| {
+            json!({
+                "pre_tokenizer": { "type": "Metaspace", "replacement": "\u{2581}",
+                    "prepend_scheme": scheme, "split": true },
+                "model": { "type": "Unigram", "unk_id": 0, "vocab": pieces },
+            })
+        };
+        let text = "Lorem ipsum, dolor\n  7 éx \u{3000}lorem lorem ".repeat(2000);
+        for file in [bert, metaspace("always"), metaspace("first"), metaspace("never")] {
+            let mut library = Library::new(&file).expect("a tokenizer");
+            let mut encode = |cuts: bool, starts: bool| {
+                library.parts_at_spaces &= cuts;
+                let mut ids = Ids::new(Reach::ALL);
+                library.encode(&text, starts, &mut ids).expect("encodes");
+                ids.list
+            };
+            let cut = [encode(true, true), encode(true, false)];
+            assert!(cut[0].len() > 10_000);
+            assert_eq!(cut, [encode(false, true), encode(false, false)], "{file}");
+        }
+    }
+
+    #[test]
+    fn only_pipelines_that_work_by_words_are_cut() {
+        let split = json!({ "type": "Metaspace", "replacement": "\u{2581}", "split": false });
+        assert!(!parts_at_spaces(&split) && !parts_at_spaces(&json!({ "type": "Punctuation" })));
+        for (normalizer, expect) in [
+            (Json::Null, true),
+            (json!({ "type": "Prepend", "prepend": "\u{2581}" }), false),
+            (json!({ "type": "Strip", "strip_left": true, "strip_right": true }), false),
+            (json!({ "type": "Sequence", "normalizers": [{ "type": "NFKC" }] }), true),
+        ] {
+            assert_eq!(works_by_word(&normalizer), expect, "{normalizer}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 
 mod bpe;
 mod byte_level;
+mod encoder;
 mod gguf_vocab;
 mod hf_bytes;
 mod hf_config;
@@ -19,6 +20,7 @@ mod template;
 mod tokenizer;
 mod turn_ends;
 
+pub use encoder::{Encoder, Reach};
 pub use gguf_vocab::{GgufVocab, TokenType};
 pub use hf_config::HfTokenizerConfig;
 pub use lint::{Finding, Severity, lint, warnings};

@@ -411,22 +411,29 @@ impl PreTokenizer {
         Some(PreTokenizer { stages, whole_words: kind.whole_words, composes, wants_bos })
     }
 
-    /// Calls `word` with every word of `text`, in order; together they are the text.
-    pub(crate) fn split<'t>(&self, text: &'t str, word: &mut dyn FnMut(&'t str)) {
-        let mut pieces = vec![text];
-        for stage in &self.stages {
-            let mut next = Vec::with_capacity(pieces.len());
-            for piece in pieces {
-                match stage {
-                    Cutter::Isolate(regex) => isolate(regex, piece, &mut next),
-                    Cutter::Thousands(regex) => isolate_thousands(regex, piece, &mut next),
-                }
-            }
-            pieces = next;
-        }
-        pieces.into_iter().for_each(word);
+    /// Calls `word` with every word of `text`, in order, until it fails; together they are the text.
+    pub(crate) fn split<'t, E>(
+        &self,
+        text: &'t str,
+        word: &mut dyn FnMut(&'t str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        cut(&self.stages, text, word)
     }
 }
+
+/// Calls `word` with what is left of a piece when all stages have cut it.
+fn cut<'t, E>(stages: &[Cutter], piece: &'t str, word: &mut Word<'_, 't, E>) -> Result<(), E> {
+    let Some((stage, later)) = stages.split_first() else { return word(piece) };
+    match stage {
+        Cutter::Isolate(regex) => isolate(regex, piece, &mut |part| cut(later, part, word)),
+        Cutter::Thousands(regex) => {
+            isolate_thousands(regex, piece, &mut |part| cut(later, part, word))
+        }
+    }
+}
+
+/// Takes the words of a text.
+type Word<'w, 't, E> = dyn FnMut(&'t str) -> Result<(), E> + 'w;
 
 /// A compiled [`Stage`].
 enum Cutter {
@@ -476,8 +483,13 @@ fn has_possessive(pattern: &str) -> bool {
     false
 }
 
-fn isolate<'t>(regex: &meta::Regex, piece: &'t str, out: &mut Vec<&'t str>) {
-    let mut push = |text: Option<&'t str>| out.extend(text.filter(|t| !t.is_empty()));
+fn isolate<'t, E>(
+    regex: &meta::Regex,
+    piece: &'t str,
+    word: &mut Word<'_, 't, E>,
+) -> Result<(), E> {
+    let mut push =
+        |text: Option<&'t str>| text.filter(|t| !t.is_empty()).map_or(Ok(()), &mut *word);
     let mut input = regex_automata::Input::new(piece);
     let mut done = 0;
     while let Some(found) = regex.search(&input) {
@@ -489,8 +501,8 @@ fn isolate<'t>(regex: &meta::Regex, piece: &'t str, out: &mut Vec<&'t str>) {
                 end = kept;
             }
         }
-        push(piece.get(done..found.start()));
-        push(piece.get(found.start()..end));
+        push(piece.get(done..found.start()))?;
+        push(piece.get(found.start()..end))?;
         done = end;
         // What matches nothing parts the text there, and is looked for again a character further on.
         let empty = found.is_empty();
@@ -498,27 +510,32 @@ fn isolate<'t>(regex: &meta::Regex, piece: &'t str, out: &mut Vec<&'t str>) {
         let Some(next) = next else { break };
         input.set_start(if empty { done + next.len_utf8() } else { done });
     }
-    push(piece.get(done..));
+    push(piece.get(done..))
 }
 
-fn isolate_thousands<'t>(regex: &meta::Regex, piece: &'t str, out: &mut Vec<&'t str>) {
-    let mut push = |text: Option<&'t str>| out.extend(text.filter(|t| !t.is_empty()));
+fn isolate_thousands<'t, E>(
+    regex: &meta::Regex,
+    piece: &'t str,
+    word: &mut Word<'_, 't, E>,
+) -> Result<(), E> {
+    let mut push =
+        |text: Option<&'t str>| text.filter(|t| !t.is_empty()).map_or(Ok(()), &mut *word);
     let mut done = 0;
     for found in regex.find_iter(piece) {
-        push(piece.get(done..found.start()));
+        push(piece.get(done..found.start()))?;
         done = found.start();
         let number = piece.get(found.range()).unwrap_or_default();
         let digits = number.chars().count();
         for (index, (at, _)) in number.char_indices().enumerate() {
             if (digits - index) % 3 == 0 {
-                push(piece.get(done..found.start() + at));
+                push(piece.get(done..found.start() + at))?;
                 done = found.start() + at;
             }
         }
-        push(piece.get(done..found.end()));
+        push(piece.get(done..found.end()))?;
         done = found.end();
     }
-    push(piece.get(done..));
+    push(piece.get(done..))
 }
 
 #[cfg(test)]
@@ -528,7 +545,11 @@ mod tests {
     fn words(kind: &str, text: &str) -> Vec<String> {
         let mut words = Vec::new();
         let splitter = PreTokenizer::named(kind).unwrap_or_else(|| panic!("kind {kind}"));
-        splitter.split(text, &mut |word| words.push(word.to_owned()));
+        let mut push = |word: &str| -> Result<(), ()> {
+            words.push(word.to_owned());
+            Ok(())
+        };
+        splitter.split(text, &mut push).unwrap();
         words
     }
 
@@ -561,7 +582,11 @@ mod tests {
             [("", &["a", "é", "b"][..]), ("b*", &["a", "é", "b"]), ("$", &["aéb"])]
         {
             let (regex, mut out) = (meta::Regex::new(pattern).expect("a pattern"), Vec::new());
-            isolate(&regex, "aéb", &mut out);
+            let mut push = |word| -> Result<(), ()> {
+                out.push(word);
+                Ok(())
+            };
+            isolate(&regex, "aéb", &mut push).unwrap();
             assert_eq!(out, expect, "{pattern:?}");
         }
     }

@@ -51,6 +51,11 @@ impl SpecialSet {
         self.tokens.iter().map(|token| token.text.as_str())
     }
 
+    /// Whether one of them swallows white space beside it.
+    pub(crate) fn strips(&self) -> bool {
+        self.tokens.iter().any(|token| token.strips_left || token.strips_right)
+    }
+
     /// Cuts `text` at the tokens of the set.
     pub(crate) fn split_all<'t>(&self, text: &'t str) -> Vec<Part<'t>> {
         self.split(text, std::slice::from_ref(&(0..text.len())))

@@ -1,8 +1,7 @@
 //! The tokenizer: text to token ids and back, whatever file the vocabulary came from.
 
-use std::ops::Range;
-
 use crate::bpe::{ByteBpe, CharBpe};
+use crate::encoder::Reach;
 use crate::hf_json::Library;
 use crate::lint::Finding;
 use crate::specials::{Part, SpecialSet};
@@ -95,6 +94,17 @@ pub enum TokenizerError {
         /// Length of the text.
         bytes: usize,
     },
+    /// The text has more tokens than are of use.
+    #[error("the text has at least {at_least} tokens, {most} are of use")]
+    TooManyTokens {
+        /// Tokens it has at least.
+        at_least: usize,
+        /// Tokens that are of use.
+        most: usize,
+    },
+    /// Nobody waits for the tokens any more.
+    #[error("nobody waits for the tokens")]
+    Unwanted,
     /// The tokenizer gave up on this text.
     #[error("the text could not be encoded: {reason}")]
     Encode {
@@ -136,6 +146,13 @@ impl TokenTable {
 
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    /// Bytes of the longest.
+    pub(crate) fn longest(&self) -> usize {
+        let mut start = 0;
+        let lengths = self.ends.iter().map(|&(end, _)| end - std::mem::replace(&mut start, end));
+        lengths.max().unwrap_or(0)
     }
 
     /// A table with some of its tokens unknown: their bytes are empty.
@@ -184,7 +201,9 @@ pub(crate) struct Parts {
 
 /// A vocabulary with the rules to encode into it and decode from it. Immutable, `Send + Sync`.
 pub struct Tokenizer {
-    parts: Parts,
+    pub(crate) parts: Parts,
+    /// Most bytes of text that one token can stand for.
+    pub(crate) most_bytes: usize,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -200,7 +219,8 @@ impl Tokenizer {
     pub(crate) fn from_parts(mut parts: Parts) -> Tokenizer {
         parts.eos_ids.sort_unstable();
         parts.eos_ids.dedup();
-        Tokenizer { parts }
+        let most_bytes = parts.bytes_of_a_token();
+        Tokenizer { parts, most_bytes }
     }
 
     /// Number of ids, special ones included. A model's output may be wider (padded).
@@ -261,18 +281,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::TextTooLong`], or [`TokenizerError::Encode`] from a `tokenizer.json`.
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
-        let mut out = Vec::with_capacity(text.len() / 4 + 1);
-        match special {
-            Special::Plain => {
-                check_len(text)?;
-                self.encode_plain(text, true, &mut out)?;
-            }
-            Special::Parse => {
-                let all = 0..text.len();
-                self.encode_parts(text, std::slice::from_ref(&all), &mut out)?;
-            }
-        }
-        Ok(out)
+        self.within(Reach::ALL).encode(text, special)
     }
 
     /// Encodes a prompt: BOS in front and EOS behind where the model wants them, neither twice.
@@ -280,7 +289,7 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
-        Ok(self.frame(self.encode(text, special)?))
+        self.within(Reach::ALL).prompt(text, special)
     }
 
     /// Encodes two texts for a model that compares them, framed as its files say; and where the
@@ -293,15 +302,7 @@ impl Tokenizer {
         first: &str,
         second: &str,
     ) -> Result<(Vec<u32>, Option<u32>), TokenizerError> {
-        let Parts { prefix, suffix, between, typed, .. } = &self.parts;
-        let mut ids = prefix.clone();
-        ids.extend(self.encode(first, Special::Plain)?);
-        ids.extend(suffix);
-        let at = typed.then(|| u32::try_from(ids.len()).unwrap_or(u32::MAX));
-        ids.extend(between);
-        ids.extend(self.encode(second, Special::Plain)?);
-        ids.extend(suffix);
-        Ok((ids, at))
+        self.within(Reach::ALL).pair(first, second)
     }
 
     /// Encodes what a chat template rendered: the template's control tokens are tokens, those in
@@ -312,14 +313,7 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_rendered(&self, prompt: &RenderedPrompt) -> Result<Vec<u32>, TokenizerError> {
-        let text = prompt.text();
-        let mut out = Vec::with_capacity(text.len() / 4 + 1);
-        self.encode_parts(&text, prompt.own(), &mut out)?;
-        let completes = self.parts.completes_chats || prompt.is_guess();
-        if completes && !out.starts_with(&self.parts.prefix) {
-            out.splice(0..0, self.parts.prefix.iter().copied());
-        }
-        Ok(out)
+        self.within(Reach::ALL).rendered(prompt)
     }
 
     /// Whether a chat gets BOS where its template wrote none. A GGUF file says so
@@ -336,52 +330,6 @@ impl Tokenizer {
     /// What was guessed or left aside when the vocabulary was read.
     pub fn findings(&self) -> &[Finding] {
         &self.parts.findings
-    }
-
-    fn frame(&self, mut ids: Vec<u32>) -> Vec<u32> {
-        if !ids.starts_with(&self.parts.prefix) {
-            ids.splice(0..0, self.parts.prefix.iter().copied());
-        }
-        if !ids.ends_with(&self.parts.suffix) {
-            ids.extend(&self.parts.suffix);
-        }
-        ids
-    }
-
-    /// Cuts at the control tokens in these ranges; what lies between is plain.
-    fn encode_parts(
-        &self,
-        text: &str,
-        within: &[Range<usize>],
-        out: &mut Vec<u32>,
-    ) -> Result<(), TokenizerError> {
-        check_len(text)?;
-        for (index, part) in self.parts.control.split(text, within).into_iter().enumerate() {
-            match part {
-                Part::Token(id) => out.push(id),
-                Part::Text(text) => self.encode_plain(text, index == 0, out)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_plain(
-        &self,
-        text: &str,
-        starts_text: bool,
-        out: &mut Vec<u32>,
-    ) -> Result<(), TokenizerError> {
-        for (index, part) in self.parts.user_defined.split_all(text).into_iter().enumerate() {
-            match (part, &self.parts.core) {
-                (Part::Token(id), _) => out.push(id),
-                (Part::Text(text), Core::Bytes(core)) => core.encode(text, out),
-                (Part::Text(text), Core::Chars(core)) => core.encode(text, out),
-                (Part::Text(text), Core::Library(core)) => {
-                    core.encode(text, starts_text && index == 0, out)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// The text of `ids`, special tokens skipped, bytes that are no UTF-8 replaced by U+FFFD. Ids
@@ -408,12 +356,5 @@ impl Tokenizer {
             control: self.parts.control.texts().map(str::to_owned).collect(),
             named: self.parts.named.clone(),
         }
-    }
-}
-
-fn check_len(text: &str) -> Result<(), TokenizerError> {
-    match text.len() {
-        bytes if bytes > MAX_TEXT_BYTES => Err(TokenizerError::TextTooLong { bytes }),
-        _ => Ok(()),
     }
 }

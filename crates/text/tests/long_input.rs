@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tokenmill_text::{GgufVocab, HfTokenizerConfig, Special, Tokenizer};
+use tokenmill_text::{GgufVocab, HfTokenizerConfig, Reach, Special, Tokenizer, TokenizerError};
 
 /// The inputs of about `bytes` each: name, text.
 fn inputs(bytes: usize) -> Vec<(&'static str, String)> {
@@ -37,10 +37,31 @@ fn check(name: &str, tokenizer: &Tokenizer, bytes: usize) {
         let seconds = start.elapsed().as_secs_f64();
         println!("{name}, {input}: {} tokens, {seconds:.2} s", ids.len());
         assert_eq!(tokenizer.decode(&ids), text, "{name}, {input}");
+        within(name, input, tokenizer, &text, &ids);
         // Far above what linear code takes even unoptimised on a busy machine; quadratic code
         // would take hours.
         assert!(seconds < 300.0, "{name}, {input}: {seconds} s");
     }
+}
+
+/// A text is given up where it goes too far, and where nobody waits.
+fn within(name: &str, input: &str, tokenizer: &Tokenizer, text: &str, ids: &[u32]) {
+    let all = Reach { tokens: ids.len(), ..Reach::ALL };
+    let found = tokenizer.within(all).encode(text, Special::Plain);
+    assert_eq!(found.as_deref(), Ok(ids), "{name}, {input}");
+    let most = ids.len() / 2;
+    let half = Reach { tokens: most, ..Reach::ALL };
+    match tokenizer.within(half).encode(text, Special::Plain) {
+        Err(TokenizerError::TooManyTokens { at_least, most: told }) => {
+            assert!(told == most && at_least > most && at_least <= ids.len(), "{name}, {input}");
+        }
+        other => panic!("{name}, {input}: {} tokens", other.map_or(0, |ids| ids.len())),
+    }
+    let asked = std::cell::Cell::new(0);
+    let wanted = || asked.replace(asked.get() + 1) < 3;
+    let gone = tokenizer.within(Reach { wanted: &wanted, ..Reach::ALL });
+    assert_eq!(gone.encode(text, Special::Plain), Err(TokenizerError::Unwanted), "{name}, {input}");
+    assert_eq!(asked.get(), 4, "{name}, {input}");
 }
 
 fn texts(value: &serde_json::Value) -> Vec<String> {

@@ -246,7 +246,8 @@ fn a_body_at_the_limit_is_read_and_one_beyond_is_not() {
 #[test]
 fn long_bodies_wait_for_each_other_and_all_are_answered() {
     let mut setup = Setup::default();
-    setup.server.limits.long_bodies = 1;
+    setup.server.limits.body_bytes = 4 << 20;
+    setup.server.limits.bodies_bytes = 8 << 20; // of which one address may have half
     let site = Site::with(setup);
     let asking: Vec<_> = (0..4)
         .map(|_| {

@@ -1,7 +1,7 @@
 //! What each request must give, computed with no cache, no batch and no scheduler.
 
 use tokenmill_backend::sim::{SimText, whole_digest};
-use tokenmill_engine::{Request, RowsAnswer, RowsRequest, Scored, StopReason};
+use tokenmill_engine::{Request, RowsAnswer, RowsRequest, RowsWant, Scored, StopReason};
 use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
 use tokenmill_ir::{SamplingParams, TokenId};
 
@@ -86,31 +86,31 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
 /// The numbers of a request; `None` where a row is not a number.
 pub fn rows(scene: &Scene, request: &RowsRequest) -> Option<RowsAnswer> {
     let mut model = Model::new(scene);
-    let tokens = request.tokens();
+    let tokens = &request.tokens;
     let mut answer = RowsAnswer { prompt_tokens: tokens.len() as u32, ..RowsAnswer::default() };
     let mut text = SimText::new(&scene.config.groups);
     let digests: Vec<u64> = tokens.iter().map(|&t| text.push(t)).collect();
-    match request {
-        RowsRequest::Scores { top: n, .. } => {
+    match request.want {
+        RowsWant::Scores { top: n } => {
             for i in 1..tokens.len() {
                 if !model.logits(digests[i - 1], tokens[i - 1]) {
                     return None;
                 }
                 let mut top = Vec::new();
-                let s = score(&model.row, tokens[i], *n as usize, &mut model.scratch, &mut top);
+                let s = score(&model.row, tokens[i], n as usize, &mut model.scratch, &mut top);
                 answer.scores.push(Scored { id: tokens[i], logprob: s.logprob, top });
             }
         }
-        RowsRequest::Logits { from, .. } => {
+        RowsWant::Logits { from } => {
             answer.width = scene.config.vocab as usize;
-            for i in *from as usize..tokens.len() {
+            for i in from as usize..tokens.len() {
                 if !model.logits(digests[i], tokens[i]) {
                     return None;
                 }
                 answer.numbers.extend_from_slice(&model.row);
             }
         }
-        RowsRequest::Embedding { .. } | RowsRequest::Pair { .. } => {
+        RowsWant::Embedding | RowsWant::Pair { .. } => {
             let last = tokens.len() - 1;
             if scene.nan.contains(&tokens[last]) {
                 return None;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokenmill_engine::{DraftMode, Lease, Request, RowsRequest};
+use tokenmill_engine::{DraftMode, Lease, Request, RowsRequest, RowsWant};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
 use tokenmill_sched::{Config, StepCost};
@@ -225,18 +225,16 @@ fn text(d: &mut Draw, most: u32, vocab: u32, families: &[Vec<TokenId>]) -> Vec<T
 fn ask(d: &mut Draw, config: &Config, longest: u32, families: &[Vec<TokenId>]) -> Ask {
     let vocab = config.vocab;
     if config.whole_sequences {
-        return Ask::Rows(RowsRequest::Embedding { tokens: text(d, longest, vocab, families) });
+        let tokens = text(d, longest, vocab, families);
+        return Ask::Rows(RowsRequest::new(tokens, RowsWant::Embedding));
     }
     if longest >= 2 && d.once_in(6) {
         let mut tokens = text(d, longest - 1, vocab, families);
         tokens.push(d.range(0, vocab - 1));
         let from = d.range(0, tokens.len() as u32 - 1);
-        let kinds = [
-            RowsRequest::Scores { tokens: tokens.clone(), top: from % 4 },
-            RowsRequest::Logits { tokens: tokens.clone(), from },
-            RowsRequest::Embedding { tokens },
-        ];
-        return Ask::Rows(d.pick(&kinds));
+        let wants =
+            [RowsWant::Scores { top: from % 4 }, RowsWant::Logits { from }, RowsWant::Embedding];
+        return Ask::Rows(RowsRequest::new(tokens, d.pick(&wants)));
     }
     let most = (longest - 1).min(d.pick(&[4, 20, 80]));
     let mut request = Request::new(text(d, most, vocab, families));

@@ -9,8 +9,8 @@ use tokenmill_backend::sim::{SimBackend, SimControl, program};
 use tokenmill_engine::backlog::{Backlog, Inlet};
 use tokenmill_engine::draft_model::DraftModel;
 use tokenmill_engine::{
-    Clock, Core, DraftMode, EngineParts, EngineStats, Event, NOBODY, Request, RequestError,
-    RowsAnswer, Sink, Turn,
+    Clock, Core, DraftMode, EngineParts, EngineStats, Event, Request, RequestError, RowsAnswer,
+    Sink, Turn,
 };
 use tokenmill_ir::{GroupKind, Limits, TokenId};
 use tokenmill_sched::StepCost;
@@ -418,7 +418,7 @@ fn clock(scene: &Scene, control: &SimControl, guessing: &SimControl, seed: u64) 
 fn account_of(ask: &Ask) -> u64 {
     match ask {
         Ask::Answer(request) => request.account,
-        Ask::Rows(_) => NOBODY,
+        Ask::Rows(request) => request.account,
     }
 }
 

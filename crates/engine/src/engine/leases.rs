@@ -16,8 +16,8 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    pub fn of(request: &Request) -> Option<Self> {
-        let (salt, prompt) = (request.salt, request.prompt.clone());
+    pub fn of(request: Request) -> Option<Self> {
+        let Request { salt, prompt, .. } = request;
         request.lease.map(|lease| Self { lease, salt, prompt })
     }
 }

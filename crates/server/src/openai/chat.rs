@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tokenmill_text::{DateTime, RenderOptions, Special, TemplateError, Tokenizer};
+use tokenmill_text::{DateTime, Encoder, RenderOptions, Special, TemplateError, Tokenizer};
 
 use super::answer::{Kind, Part};
 use super::parameters::{self, IGNORED, Parameters, UNBUILT, is_empty_list};
-use super::{Draft, Prepared, leases};
+use super::{Draft, Prepared, leases, not_encoded, reach};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, Unsupported, list, text, wrong};
 use crate::shared::{Model, Shared, unix_seconds};
+use crate::workshop::Wanted;
 
 /// Members that ask for what is not built yet, unless they ask for nothing.
 const UNSUPPORTED: &[Unsupported] = &[
@@ -56,7 +57,11 @@ const MESSAGE_UNSUPPORTED: &[Unsupported] = &[
 ///
 /// # Errors
 /// 400 and 404 of the request; 500 if the tokenizer fails.
-pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError> {
+pub fn prepare(
+    shared: &Shared,
+    mut fields: Fields,
+    wanted: Wanted<'_>,
+) -> Result<Prepared, ApiError> {
     let limits = &shared.config.limits;
     let name = fields.text("model")?;
     let mut reader = Reader::new(shared.config.strict);
@@ -79,9 +84,10 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError
     fields.refuse(UNBUILT)?;
     fields.finish(IGNORED, &mut notes)?;
     let warnings = shared.told(notes);
-    let (prompt, parts) = prompt(&model, &messages, kwargs.as_ref(), &parameters)?;
-    let prediction = model.served.tokenizer.encode(&predicted, Special::Plain);
-    let prediction = prediction.map_err(|e| ApiError::bad("prediction", e.to_string()))?;
+    let encoder = model.served.tokenizer.within(reach(&model, wanted));
+    let (prompt, parts) = prompt(&model, &messages, kwargs.as_ref(), &parameters, &encoder)?;
+    let prediction = encoder.encode(&predicted, Special::Plain);
+    let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
     let (prompts, param) = (vec![prompt], "messages");
     let (kind, echo) = (Kind::Chat, Vec::new());
     Draft { shared, kind, model, parameters, warnings, prompts, param, echo, prediction, parts }
@@ -93,6 +99,7 @@ fn prompt(
     messages: &[Value],
     kwargs: Option<&Map<String, Value>>,
     parameters: &Parameters,
+    encoder: &Encoder<'_>,
 ) -> Result<(Vec<u32>, Vec<Part>), ApiError> {
     let template = model.served.template.as_ref().map_err(|why| {
         let message = match why {
@@ -111,11 +118,10 @@ fn prompt(
     let messages = &*template.readable(messages);
     let rendered = template.render(messages, &options);
     let rendered = rendered.map_err(|e| ApiError::bad("messages", e.to_string()))?;
-    let tokenizer = &model.served.tokenizer;
-    let tokens = tokenizer.encode_rendered(&rendered);
-    let tokens = tokens.map_err(|e| ApiError::bad("messages", e.to_string()))?;
+    let tokens = encoder.rendered(&rendered);
+    let tokens = tokens.map_err(|e| not_encoded(e, model, "messages"))?;
     let parts = match parameters.diagnose {
-        true => parts(messages, &rendered.text(), &tokens, tokenizer),
+        true => parts(messages, &rendered.text(), &tokens, &model.served.tokenizer),
         false => Vec::new(),
     };
     Ok((tokens, parts))

@@ -6,10 +6,11 @@ use tokenmill_text::{Special, Tokenizer};
 
 use super::answer::Kind;
 use super::parameters::{self, IGNORED, UNBUILT};
-use super::{Draft, Prepared};
+use super::{Draft, Prepared, not_encoded, reach};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, Unsupported, list, wrong};
-use crate::shared::Shared;
+use crate::shared::{Model, Shared};
+use crate::workshop::Wanted;
 
 /// Tokens of an answer when none are named, as the dialect has it.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -35,7 +36,11 @@ pub(super) enum Prompt {
 ///
 /// # Errors
 /// 400 and 404 of the request.
-pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError> {
+pub fn prepare(
+    shared: &Shared,
+    mut fields: Fields,
+    wanted: Wanted<'_>,
+) -> Result<Prepared, ApiError> {
     let limits = &shared.config.limits;
     let name = fields.text("model")?;
     let given = prompts_of(fields.require("prompt")?, limits.prompts, "prompt")?;
@@ -59,7 +64,7 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Prepared, ApiError
     let warnings = shared.told(notes);
     let tokenizer = &model.served.tokenizer;
     let echo = if echo { given.iter().map(|p| shown(p, tokenizer)).collect() } else { Vec::new() };
-    let prompts: Result<Vec<_>, _> = given.into_iter().map(|p| tokens(p, tokenizer)).collect();
+    let prompts: Result<Vec<_>, _> = given.into_iter().map(|p| tokens(p, &model, wanted)).collect();
     let (kind, prompts, param, prediction) = (Kind::Text, prompts?, "prompt", Vec::new());
     let parts = Vec::new();
     Draft { shared, kind, model, parameters, warnings, prompts, param, echo, prediction, parts }
@@ -95,19 +100,23 @@ fn ids(items: Vec<Value>, path: &str) -> Result<Vec<TokenId>, ApiError> {
         let id = item.as_u64().and_then(|id| TokenId::try_from(id).ok());
         id.ok_or_else(|| {
             let path = format!("{path}[{i}]");
-            ApiError::bad(&path, format!("{path} must be a token id, not {item}"))
+            match item.is_number() {
+                true => ApiError::bad(&path, format!("{path} is {item}, which is no token id")),
+                false => wrong(&path, "a token id", &item),
+            }
         })
     };
     items.into_iter().enumerate().map(id).collect()
 }
 
 /// A text prompt is the caller's own from end to end: control tokens spelled out are such tokens.
-fn tokens(prompt: Prompt, tokenizer: &Tokenizer) -> Result<Vec<TokenId>, ApiError> {
+fn tokens(prompt: Prompt, model: &Model, wanted: Wanted<'_>) -> Result<Vec<TokenId>, ApiError> {
     match prompt {
         Prompt::Tokens(ids) => Ok(ids),
         Prompt::Text(text) => {
-            let ids = tokenizer.encode_prompt(&text, Special::Parse);
-            ids.map_err(|e| ApiError::bad("prompt", e.to_string()))
+            let encoder = model.served.tokenizer.within(reach(model, wanted));
+            let ids = encoder.prompt(&text, Special::Parse);
+            ids.map_err(|e| not_encoded(e, model, "prompt"))
         }
     }
 }

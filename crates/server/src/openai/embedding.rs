@@ -8,11 +8,13 @@ use tokenmill_engine::RowsAnswer;
 use tokenmill_text::Special;
 
 use super::completion::{Prompt, prompts_of};
-use super::parameters::IGNORED;
+use super::parameters::{IGNORED, timeout};
 use super::rows::{Asked, check};
+use super::{not_encoded, reach};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use crate::shared::Shared;
+use crate::workshop::Wanted;
 
 /// What the answer needs beside the rows.
 pub struct Form {
@@ -27,7 +29,11 @@ pub struct Form {
 ///
 /// # Errors
 /// 400 and 404 of the request.
-pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiError> {
+pub fn prepare(
+    shared: &Shared,
+    mut fields: Fields,
+    wanted: Wanted<'_>,
+) -> Result<Asked<Form>, ApiError> {
     let name = fields.text("model")?;
     let given = prompts_of(fields.require("input")?, shared.config.limits.inputs, "input")?;
     let model = shared.model(name.as_deref())?.clone();
@@ -46,19 +52,21 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiEr
             return Err(ApiError::bad("encoding_format", message));
         }
     };
+    let (user, timeout) = (fields.text("user")?, timeout(&mut fields)?);
     let mut notes = Notes::new(shared.config.strict);
     fields.finish(IGNORED, &mut notes)?;
     let warnings = shared.told(notes);
+    let encoder = served.tokenizer.within(reach(&model, wanted));
     let tokens = |prompt| match prompt {
         Prompt::Tokens(ids) => Ok(ids),
         // The text is data: control tokens spelled out in it are text.
-        Prompt::Text(text) => served.tokenizer.encode_prompt(&text, Special::Plain),
+        Prompt::Text(text) => encoder.prompt(&text, Special::Plain),
     };
     let inputs: Result<Vec<_>, _> = given.into_iter().map(tokens).collect();
-    let inputs = inputs.map_err(|e| ApiError::bad("input", e.to_string()))?;
+    let inputs = inputs.map_err(|e| not_encoded(e, &model, "input"))?;
     check(&model, &inputs, "input")?;
     let form = Form { model: served.name().to_owned(), dimensions, base64, warnings };
-    Ok(Asked { model, inputs, seconds: Vec::new(), rest: form })
+    Ok(Asked { model, inputs, seconds: Vec::new(), user, timeout, rest: form })
 }
 
 #[derive(Serialize)]

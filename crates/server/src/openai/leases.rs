@@ -18,6 +18,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, Notes, text};
 use crate::keys::account_of;
 use crate::shared::Shared;
+use crate::workshop::Wanted;
 
 /// Longest lease.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -99,10 +100,10 @@ pub async fn make(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Resp
     job.await.unwrap_or_else(IntoResponse::into_response)
 }
 
-fn prepare(shared: &Shared, fields: Fields) -> Result<Prepared, ApiError> {
+fn prepare(shared: &Shared, fields: Fields, wanted: Wanted<'_>) -> Result<Prepared, ApiError> {
     let mut prepared = match fields.has("messages") {
-        true => chat::prepare(shared, fields)?,
-        false => completion::prepare(shared, fields)?,
+        true => chat::prepare(shared, fields, wanted)?,
+        false => completion::prepare(shared, fields, wanted)?,
     };
     for request in &mut prepared.requests {
         (request.max_tokens, request.choices) = (Some(1), 1);

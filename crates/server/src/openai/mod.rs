@@ -21,14 +21,18 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use tokenmill_engine::{Event, NOBODY, Request, RowsAnswer, StopReason, TokenInfo};
 
+use tokenmill_text::{Reach, TokenizerError};
+
 use crate::body::{self, Received};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::Generation;
 use crate::keys::account_of;
 use crate::shared::{Model, Shared, unix_seconds};
+use crate::shares::{Party, Share};
 use crate::strict_json::{self, JsonLimits};
 use crate::visit::Visit;
+use crate::workshop::Wanted;
 use answer::{Answer, Kind, Part};
 
 /// A request read, checked and tokenised.
@@ -40,7 +44,7 @@ struct Prepared {
     stream: bool,
 }
 
-type Prepare = fn(&Shared, Fields) -> Result<Prepared, ApiError>;
+type Prepare = fn(&Shared, Fields, Wanted<'_>) -> Result<Prepared, ApiError>;
 
 /// POST /v1/chat/completions
 pub async fn chat(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
@@ -66,23 +70,23 @@ pub async fn rerank(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Re
 async fn numbers<A: Send + 'static>(
     State(shared): State<Arc<Shared>>,
     request: HttpRequest<Body>,
-    prepare: fn(&Shared, Fields) -> Result<rows::Asked<A>, ApiError>,
+    prepare: fn(&Shared, Fields, Wanted<'_>) -> Result<rows::Asked<A>, ApiError>,
     write: fn(&Shared, A, Vec<RowsAnswer>) -> Response,
 ) -> Response {
     let job = async {
-        let place = shared.admit()?;
-        let visit = Visit::of(&request);
-        let body = body::read(request, &shared).await?;
-        let state = Arc::clone(&shared);
-        let job = move || prepare(&state, parse(&state, body)?);
-        let rows::Asked { model, inputs, seconds, rest } = shared.workshop.run(job).await?;
+        let came = Came::read(&shared, request).await?;
+        let (account, visit) = (came.account, came.visit.clone());
+        let (asked, place) = came.prepared(&shared, prepare).await?;
+        let rows::Asked { model, inputs, seconds, user, timeout, rest } = asked;
+        let account = account.unwrap_or_else(|| account_of_user(user.as_deref()));
         if let Some(visit) = &visit {
             let tokens = inputs.iter().map(Vec::len).sum::<usize>();
             let mut told = visit.told();
             told.model = Some(model.served.name().to_owned());
             told.prompt_tokens = Some(u32::try_from(tokens).unwrap_or(u32::MAX));
         }
-        let found = rows::compute(&shared, &model, inputs, &seconds).await?;
+        let who = rows::Who { account, timeout };
+        let found = rows::compute(&shared, &model, inputs, &seconds, who).await?;
         drop(place);
         Ok::<_, ApiError>(write(&shared, rest, found))
     };
@@ -115,18 +119,69 @@ async fn generation_of(
     request: HttpRequest<Body>,
     prepare: Prepare,
 ) -> Result<(Generation, (Answer, bool)), ApiError> {
-    let place = shared.admit()?;
-    let account = shared.keys.account(request.headers());
-    let visit = Visit::of(&request);
-    let body = body::read(request, shared).await?;
-    let state = Arc::clone(shared);
-    let job = move || prepare(&state, parse(&state, body)?);
-    let Prepared { model, mut requests, answer, stream } = shared.workshop.run(job).await?;
+    let came = Came::read(shared, request).await?;
+    let (account, visit) = (came.account, came.visit.clone());
+    let (prepared, place) = came.prepared(shared, prepare).await?;
+    let Prepared { model, mut requests, answer, stream } = prepared;
     if let Some(account) = account {
         // Holders of different keys share neither time nor cached prompts.
         requests.iter_mut().for_each(|r| (r.account, r.salt) = (account, account));
     }
     Ok((Generation::start(shared, &model, requests, place, visit)?, (answer, stream)))
+}
+
+/// A request that is there as a whole.
+struct Came {
+    body: Received,
+    party: Party,
+    /// Of its key, where several are set.
+    account: Option<u64>,
+    visit: Option<Arc<Visit>>,
+}
+
+impl Came {
+    async fn read(shared: &Shared, request: HttpRequest<Body>) -> Result<Self, ApiError> {
+        shared.open()?;
+        let (party, account) = (shared.party(&request), shared.keys.account(request.headers()));
+        let visit = Visit::of(&request);
+        Ok(Self { body: body::read(request, shared, party).await?, party, account, visit })
+    }
+
+    /// What becomes of it, and its place among the requests being answered.
+    async fn prepared<T: Send + 'static>(
+        self,
+        shared: &Arc<Shared>,
+        prepare: fn(&Shared, Fields, Wanted<'_>) -> Result<T, ApiError>,
+    ) -> Result<(T, Share), ApiError> {
+        let place = shared.admit(self.party)?;
+        let (state, bytes, body) = (Arc::clone(shared), self.body.bytes.len(), self.body);
+        let job = move |wanted: Wanted<'_>| prepare(&state, parse(&state, body)?, wanted);
+        Ok((shared.workshop.run(self.party, bytes, job).await?, place))
+    }
+}
+
+/// The account of a client's own word for who asks; an API key, where several are set, stands above.
+fn account_of_user(user: Option<&str>) -> u64 {
+    user.map_or(NOBODY, |user| account_of(user.as_bytes()))
+}
+
+/// How far a prompt is tokenised: twice what fits, so that one which is a little too long is told its
+/// length, and only for a client that waits.
+fn reach<'a>(model: &Model, wanted: Wanted<'a>) -> Reach<'a> {
+    Reach { tokens: model.most_tokens().saturating_mul(2), wanted }
+}
+
+/// What is wrong with a text that could not be tokenised.
+fn not_encoded(error: TokenizerError, model: &Model, param: &str) -> ApiError {
+    match error {
+        TokenizerError::TooManyTokens { at_least, .. } => {
+            let most = model.most_tokens();
+            let message =
+                format!("{param} has at least {at_least} tokens; the context holds {most}");
+            ApiError { code: Some("context_length_exceeded"), ..ApiError::bad(param, message) }
+        }
+        other => ApiError::bad(param, other.to_string()),
+    }
 }
 
 fn parse(shared: &Shared, body: Received) -> Result<Fields, ApiError> {
@@ -197,7 +252,7 @@ struct Draft<'a> {
 impl Draft<'_> {
     fn finish(mut self) -> Result<Prepared, ApiError> {
         let served = &self.model.served;
-        let context = served.context.min(served.engine.longest());
+        let context = self.model.context();
         let p = &self.parameters;
         let mut requests = Vec::with_capacity(self.prompts.len());
         let mut cut = None;
@@ -219,8 +274,7 @@ impl Draft<'_> {
                 logit_bias: p.logit_bias.clone(),
                 prediction: self.prediction.clone(),
                 draft: p.draft,
-                // An API key, where several are set, stands above this.
-                account: p.user.as_ref().map_or(NOBODY, |user| account_of(user.as_bytes())),
+                account: account_of_user(p.user.as_deref()),
                 priority: p.priority,
                 timeout: p.timeout,
                 diagnose: p.diagnose,

@@ -133,7 +133,7 @@ fn rest(
         logit_bias: logit_bias(fields, limits)?,
         draft: draft(fields)?,
         priority: priority(fields)?,
-        timeout: fields.number("timeout", 0.0..=86_400.0)?.map(Duration::from_secs_f32),
+        timeout: timeout(fields)?,
         diagnose: fields.flag("diagnostics")?.unwrap_or(false),
         lease: leases::read(fields, notes)?,
         user: fields.text("user")?,
@@ -182,6 +182,14 @@ fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
         }
         _ => Ok(new.or(old)),
     }
+}
+
+/// An extension: how long it may take, seconds.
+///
+/// # Errors
+/// 400 for what is no such time.
+pub fn timeout(fields: &mut Fields) -> Result<Option<Duration>, ApiError> {
+    Ok(fields.number("timeout", 0.0..=86_400.0)?.map(Duration::from_secs_f32))
 }
 
 /// An extension others have too: smaller comes first.

@@ -8,11 +8,13 @@ use tokenmill_engine::RowsAnswer;
 use tokenmill_text::{Special, TokenizerError};
 
 use super::embedding::Usage;
-use super::parameters::IGNORED;
+use super::parameters::{IGNORED, timeout};
 use super::rows::{Asked, check};
+use super::{not_encoded, reach};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, list, text, wrong};
 use crate::shared::Shared;
+use crate::workshop::Wanted;
 
 /// What the answer needs beside the rows.
 pub struct Form {
@@ -29,7 +31,11 @@ pub struct Form {
 ///
 /// # Errors
 /// 400 and 404 of the request.
-pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiError> {
+pub fn prepare(
+    shared: &Shared,
+    mut fields: Fields,
+    wanted: Wanted<'_>,
+) -> Result<Asked<Form>, ApiError> {
     let name = fields.text("model")?;
     let query = text(fields.require("query")?, "query")?;
     if query.is_empty() {
@@ -42,6 +48,7 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiEr
     let top = fields.integer("top_n", 1..=i64::from(u32::MAX))?;
     let top = top.and_then(|n| usize::try_from(n).ok()).unwrap_or(most as usize);
     let with_documents = fields.flag("return_documents")?.unwrap_or(false);
+    let (user, timeout) = (fields.text("user")?, timeout(&mut fields)?);
     fields.finish(IGNORED, &mut notes)?;
     let warnings = shared.told(notes);
     let model = shared.model(name.as_deref())?.clone();
@@ -51,20 +58,20 @@ pub fn prepare(shared: &Shared, mut fields: Fields) -> Result<Asked<Form>, ApiEr
         return Err(ApiError::unsupported("model", message));
     }
     let scores = served.engine.width() == 1;
-    let tokenizer = &served.tokenizer;
-    let plain = |text: &String| Ok((tokenizer.encode_prompt(text, Special::Plain)?, None));
+    let encoder = served.tokenizer.within(reach(&model, wanted));
+    let plain = |text: &String| Ok((encoder.prompt(text, Special::Plain)?, None));
     let encoded: Result<Vec<_>, TokenizerError> = match scores {
-        true => documents.iter().map(|d| tokenizer.encode_pair(&query, d)).collect(),
+        true => documents.iter().map(|d| encoder.pair(&query, d)).collect(),
         false => std::iter::once(&query).chain(&documents).map(plain).collect(),
     };
-    let encoded = encoded.map_err(|e| ApiError::bad("documents", e.to_string()))?;
+    let encoded = encoded.map_err(|e| not_encoded(e, &model, "documents"))?;
     let (inputs, seconds): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
     let of_documents = if scores { &inputs[..] } else { &inputs[1..] };
     check(&model, of_documents, "documents")?;
     check(&model, &inputs[..1], "query")?;
     let model_name = served.name().to_owned();
     let form = Form { model: model_name, scores, documents, top, with_documents, warnings };
-    Ok(Asked { model, inputs, seconds, rest: form })
+    Ok(Asked { model, inputs, seconds, user, timeout, rest: form })
 }
 
 /// Strings, or objects with a `text`.

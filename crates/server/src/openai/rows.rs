@@ -1,8 +1,9 @@
 //! Texts answered by numbers instead of text: handed to the engine a few at a time, in order.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
-use tokenmill_engine::{Cancel, Refusal, RequestError, RowsAnswer, RowsRequest};
+use tokenmill_engine::{Cancel, Refusal, RequestError, RowsAnswer, RowsRequest, RowsWant};
 use tokenmill_ir::TokenId;
 use tokio::sync::{oneshot, watch};
 
@@ -21,8 +22,21 @@ pub struct Asked<A> {
     pub inputs: Vec<Vec<TokenId>>,
     /// Where the second text of each begins, if its tokens are of another type; empty: of none.
     pub seconds: Vec<Option<u32>>,
+    /// The client's name for who asks.
+    pub user: Option<String>,
+    /// How long it may take.
+    pub timeout: Option<Duration>,
     /// What the answer needs.
     pub rest: A,
+}
+
+/// For whom rows are computed.
+#[derive(Debug, Clone, Copy)]
+pub struct Who {
+    /// Whose share of the engine they take.
+    pub account: u64,
+    /// How long it may take, all texts together.
+    pub timeout: Option<Duration>,
 }
 
 /// A text at the engine.
@@ -34,8 +48,7 @@ struct Open {
 
 /// 400 unless every text fits the model; `name` is the member that held them.
 pub fn check(model: &Model, inputs: &[Vec<TokenId>], name: &str) -> Result<(), ApiError> {
-    let served = &model.served;
-    let limit = served.context.min(served.engine.longest()) as usize;
+    let limit = model.most_tokens();
     for (i, tokens) in inputs.iter().enumerate() {
         let path = if inputs.len() == 1 { name.to_owned() } else { format!("{name}[{i}]") };
         if tokens.is_empty() {
@@ -61,7 +74,9 @@ pub async fn compute(
     model: &Model,
     inputs: Vec<Vec<TokenId>>,
     seconds: &[Option<u32>],
+    who: Who,
 ) -> Result<Vec<RowsAnswer>, ApiError> {
+    let begun = Instant::now();
     let mut phase = shared.phases();
     let mut open: VecDeque<Open> = VecDeque::new();
     let mut answers = Vec::with_capacity(inputs.len());
@@ -69,7 +84,7 @@ pub async fn compute(
         let second = seconds.get(i).copied().flatten();
         loop {
             let full = match open.len() < AT_ONCE {
-                true => match submit(model, tokens.clone(), second) {
+                true => match submit(model, tokens.clone(), second, left(who, begun)) {
                     Ok(one) => {
                         open.push_back(one);
                         break;
@@ -94,15 +109,24 @@ pub async fn compute(
     Ok(answers)
 }
 
-fn submit(model: &Model, tokens: Vec<TokenId>, second: Option<u32>) -> Result<Open, Refusal> {
+/// What is left of the time of who asks.
+fn left(who: Who, begun: Instant) -> Who {
+    Who { timeout: who.timeout.map(|all| all.saturating_sub(begun.elapsed())), ..who }
+}
+
+fn submit(
+    model: &Model,
+    tokens: Vec<TokenId>,
+    second: Option<u32>,
+    who: Who,
+) -> Result<Open, Refusal> {
     let (sender, answer) = oneshot::channel();
     let sink = Box::new(move |rows| {
         let _ = sender.send(rows); // nobody waits for a cancelled one
     });
-    let request = match second {
-        Some(second) => RowsRequest::Pair { tokens, second },
-        None => RowsRequest::Embedding { tokens },
-    };
+    let want = second.map_or(RowsWant::Embedding, |second| RowsWant::Pair { second });
+    let Who { account, timeout } = who;
+    let request = RowsRequest { tokens, want, account, timeout };
     let _cancel = model.served.engine.submit_rows(request, sink)?;
     Ok(Open { answer, _cancel })
 }

@@ -1,0 +1,258 @@
+//! The connections there are. Where there is room for no more, one goes that keeps the server
+//! waiting for its request: the longest of the address with most of them. Nobody goes whose
+//! request is there.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::http::Request;
+use tokio::sync::Notify;
+
+use crate::shares::Party;
+
+/// A body of which nothing has come for so long, or that came slower than [`LEAST_SPEED`] for so long,
+/// may be given up.
+const SLOW_AFTER: Duration = Duration::from_secs(2);
+/// Bytes a second.
+const LEAST_SPEED: f64 = 65536.0;
+
+#[derive(Debug)]
+struct Entry {
+    party: Party,
+    /// Since when its request is waited for; `None` while it is answered.
+    waiting: Option<Instant>,
+    /// A body that is not whole.
+    body: Option<Coming>,
+    /// Told to go.
+    going: bool,
+    go: Arc<Notify>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Coming {
+    bytes: usize,
+    last: Instant,
+    /// Waits for memory: that nothing comes is not its fault.
+    blocked: bool,
+}
+
+impl Entry {
+    /// Whether its body keeps others waiting.
+    fn is_slow(&self) -> bool {
+        let (Some(begun), Some(body)) = (self.idle(), self.body) else { return false };
+        let (age, pause) = (begun.elapsed(), body.last.elapsed());
+        let speed = body.bytes as f64 / age.as_secs_f64();
+        !body.blocked && (pause > SLOW_AFTER || age > SLOW_AFTER && speed < LEAST_SPEED)
+    }
+
+    /// Since when it keeps the server waiting, if it may be sent away for that.
+    fn idle(&self) -> Option<Instant> {
+        self.waiting.filter(|_| !self.going)
+    }
+
+    fn go(&mut self) {
+        self.going = true;
+        self.go.notify_one();
+    }
+}
+
+#[derive(Debug, Default)]
+struct List {
+    last: u64,
+    all: HashMap<u64, Entry>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Guests {
+    limit: usize,
+    list: Mutex<List>,
+    /// Told whenever one has left, or has been answered.
+    moved: Notify,
+}
+
+/// One connection; gone when dropped.
+#[derive(Debug)]
+pub struct Guest {
+    guests: Arc<Guests>,
+    id: u64,
+    party: Party,
+    go: Arc<Notify>,
+}
+
+impl Guests {
+    /// At most so many.
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, list: Mutex::default(), moved: Notify::new() })
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is room for one more, and sends one away where there is none.
+    pub async fn room(&self) {
+        loop {
+            let moved = self.moved.notified();
+            if self.list().all.len() < self.limit {
+                return;
+            }
+            self.send_one_away();
+            moved.await;
+        }
+    }
+
+    /// Sends away who has kept the server waiting longest, of the party with most who do, unless
+    /// one is on his way already.
+    pub fn send_one_away(&self) {
+        let mut list = self.list();
+        if list.all.values().any(|entry| entry.going) {
+            return;
+        }
+        let mut idle: HashMap<Party, usize> = HashMap::new();
+        for entry in list.all.values().filter(|entry| entry.idle().is_some()) {
+            *idle.entry(entry.party).or_default() += 1;
+        }
+        let entries = list.all.values_mut().filter(|entry| entry.idle().is_some());
+        let most = |entry: &&mut Entry| {
+            let waited = entry.idle().map(|since| since.elapsed());
+            (idle.get(&entry.party).copied(), waited)
+        };
+        if let Some(entry) = entries.max_by_key(most) {
+            entry.go();
+        }
+    }
+
+    /// Gives up the bodies of a party that come too slowly.
+    pub fn give_up_slow_bodies(&self, party: Party) {
+        let mut list = self.list();
+        let slow = list.all.values_mut().filter(|entry| entry.party == party && entry.is_slow());
+        slow.for_each(Entry::go);
+    }
+
+    /// One more, from that address.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Arc<Guest> {
+        let (go, party) = (Arc::<Notify>::default(), party_of(address));
+        let mut list = self.list();
+        list.last += 1;
+        let id = list.last;
+        let waiting = Some(Instant::now());
+        let entry = Entry { party, waiting, body: None, going: false, go: Arc::clone(&go) };
+        list.all.insert(id, entry);
+        Arc::new(Guest { guests: Arc::clone(self), id, party, go })
+    }
+}
+
+impl Guest {
+    /// Who sent a request, where it came over a connection.
+    pub fn of<B>(request: &Request<B>) -> Option<Arc<Self>> {
+        request.extensions().get::<Arc<Self>>().cloned()
+    }
+
+    /// Everybody at its address.
+    pub fn party(&self) -> Party {
+        self.party
+    }
+
+    /// Ends when it must go.
+    pub async fn sent_away(&self) {
+        self.go.notified().await;
+        self.go.notify_one(); // whoever asks again hears it too
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.guests.list().all.get_mut(&self.id) {
+            change(entry);
+        }
+    }
+
+    /// So much of a body has come; more is read when there is memory for it, if it is `blocked`.
+    pub fn sent(&self, bytes: usize, blocked: bool) {
+        let body = Some(Coming { bytes, last: Instant::now(), blocked });
+        self.change(|entry| entry.body = body);
+    }
+
+    /// Its request is there: nobody waits for it any more.
+    pub fn is_whole(&self) {
+        self.change(|entry| (entry.waiting, entry.body) = (None, None));
+    }
+
+    /// It has been answered; the next request is waited for.
+    pub fn is_answered(&self) {
+        self.change(|entry| entry.waiting = Some(Instant::now()));
+        self.guests.moved.notify_waiters();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.guests.list().all.remove(&self.id);
+        self.guests.moved.notify_waiters();
+    }
+}
+
+/// An address; of the long ones all that one subscriber has.
+fn party_of(address: IpAddr) -> Party {
+    let mut hasher = DefaultHasher::new();
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.octets().hash(&mut hasher),
+        IpAddr::V6(address) => address.segments()[..4].hash(&mut hasher),
+    }
+    hasher.finish()
+}
+
+/// The party of a request that shows no key of its own.
+pub fn party<B>(request: &Request<B>) -> Party {
+    request.extensions().get::<Arc<Guest>>().map_or(0, |guest| guest.party)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    fn goes(guests: &Guests, guest: &Guest) -> bool {
+        guests.list().all[&guest.id].going
+    }
+
+    #[test]
+    fn who_waits_longest_goes_of_the_address_with_most() {
+        let guests = Guests::new(4);
+        let lone = guests.enter(address(1));
+        let many: Vec<_> = (0..3).map(|_| guests.enter(address(2))).collect();
+        many[0].is_whole();
+        guests.send_one_away();
+        let going = |guests: &Guests| many.iter().map(|g| goes(guests, g)).collect::<Vec<_>>();
+        assert_eq!(going(&guests), [false, true, false], "the first is being answered");
+        guests.send_one_away();
+        assert_eq!(going(&guests), [false, true, false], "one is on his way");
+        assert!(!goes(&guests, &lone));
+    }
+
+    #[tokio::test]
+    async fn there_is_room_when_one_has_gone() {
+        let guests = Guests::new(1);
+        let first = guests.enter(address(1));
+        let stays = async {
+            first.sent_away().await;
+            first.sent_away().await;
+            drop(first);
+        };
+        tokio::join!(guests.room(), stays);
+    }
+
+    #[test]
+    fn addresses_are_parties() {
+        let party = |text: &str| party_of(text.parse().unwrap());
+        assert_ne!(party("10.0.0.1"), party("10.0.0.2"));
+        assert_eq!(party("10.0.0.1"), party("::ffff:10.0.0.1"));
+        assert_eq!(party("fd00:1:2:3::1"), party("fd00:1:2:3:4:5:6:7"));
+        assert_ne!(party("fd00:1:2:3::1"), party("fd00:1:2:4::1"));
+    }
+}
