@@ -95,6 +95,9 @@ fn config(args: &Serve) -> Result<ServerConfig, Failure> {
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FEW_FILES);
     let connections = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
     config.limits.connections = config.limits.connections.min(connections.max(1));
+    // Long prompts may keep a quarter of the processors busy, and short ones another.
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    config.limits.preparing = (processors / 2).clamp(2, 16);
     config.allowed_origins.clone_from(&args.allow_origin);
     config.allowed_hosts.clone_from(&args.allow_host);
     config.strict = args.strict;

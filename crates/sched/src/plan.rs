@@ -43,7 +43,10 @@ impl Scheduler {
         let mut budget = self.budget(streams);
         let order = std::mem::take(&mut self.order);
         let (streams, prompts) = order.split_at(streams);
-        let mut roomy = self.grant_all(streams, prompts.len(), &mut budget, step);
+        // Guesses leave a row for who waits: without one he could not come in, however few places
+        // his account has.
+        let later = prompts.len() + usize::from(!self.waiting.is_empty());
+        let mut roomy = self.grant_all(streams, later, &mut budget, step);
         if roomy && let Some(most) = self.most_places(prompts) {
             self.admit(|places| places + 2 <= most, &mut budget, step);
         }

@@ -346,6 +346,27 @@ fn urgent_sequences_do_not_pass_an_older_one_for_ever() {
 }
 
 #[test]
+fn guesses_leave_a_row_for_who_waits() {
+    let mut b = Bench::new(config(&[FULL], &[200]));
+    let ask = |b: &mut Bench, account, tokens| {
+        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let new = NewSequence { key: 0, tokens, max_len: 200, want, salt: 0, account, priority: 0 };
+        b.sched.submit(new).unwrap()
+    };
+    // Sixteen streams with three guesses each: all 64 rows of a step.
+    let streams: Vec<SeqId> = (0..16).map(|i| ask(&mut b, 1, text(i, 3))).collect();
+    for _ in 0..4 {
+        b.turn();
+    }
+    let one = ask(&mut b, 2, vec![1]);
+    for id in streams {
+        assert_eq!(b.sched.offer_draft(id, &[7, 7, 7]), 3);
+    }
+    let grants = b.turn();
+    assert!(grants.iter().any(|grant| grant.0 == one), "{grants:?}");
+}
+
+#[test]
 fn an_accounts_priorities_mean_nothing_to_others() {
     // Two sequences that do not fit together: one account says that its own are the most urgent.
     let mut b = Bench::new(config(&[FULL], &[7]));

@@ -18,6 +18,9 @@ use crate::shares::Party;
 const SLOW_AFTER: Duration = Duration::from_secs(2);
 /// Bytes a second.
 const LEAST_SPEED: f64 = 65536.0;
+/// Connections sent away together, and no more than half of an address's: one comes after the other
+/// where many do.
+const AT_ONCE: usize = 32;
 
 #[derive(Debug)]
 struct Entry {
@@ -93,36 +96,38 @@ impl Guests {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is room for one more, and sends one away where there is none.
+    /// Waits until there is room for one more, and sends some away where there is none.
     pub async fn room(&self) {
         loop {
             let moved = self.moved.notified();
             if self.list().all.len() < self.limit {
                 return;
             }
-            self.send_one_away();
+            self.send_some_away();
             moved.await;
         }
     }
 
-    /// Sends away who has kept the server waiting longest, of the party with most who do, unless
-    /// one is on his way already.
-    pub fn send_one_away(&self) {
+    /// Sends away who have kept the server waiting longest, of the party with most who do, unless
+    /// some are on their way already.
+    pub fn send_some_away(&self) {
         let mut list = self.list();
         if list.all.values().any(|entry| entry.going) {
             return;
         }
-        let mut idle: HashMap<Party, usize> = HashMap::new();
-        for entry in list.all.values().filter(|entry| entry.idle().is_some()) {
-            *idle.entry(entry.party).or_default() += 1;
+        let mut idle: HashMap<Party, Vec<(Instant, u64)>> = HashMap::new();
+        for (id, entry) in &list.all {
+            if let Some(since) = entry.idle() {
+                idle.entry(entry.party).or_default().push((since, *id));
+            }
         }
-        let entries = list.all.values_mut().filter(|entry| entry.idle().is_some());
-        let most = |entry: &&mut Entry| {
-            let waited = entry.idle().map(|since| since.elapsed());
-            (idle.get(&entry.party).copied(), waited)
-        };
-        if let Some(entry) = entries.max_by_key(most) {
-            entry.go();
+        let Some(mut most) = idle.into_values().max_by_key(Vec::len) else { return };
+        most.sort_unstable();
+        let leave = most.len().div_ceil(2).min(AT_ONCE);
+        for (_, id) in most.into_iter().take(leave) {
+            if let Some(entry) = list.all.get_mut(&id) {
+                entry.go();
+            }
         }
     }
 
@@ -161,6 +166,11 @@ impl Guest {
     pub async fn sent_away(&self) {
         self.go.notified().await;
         self.go.notify_one(); // whoever asks again hears it too
+    }
+
+    /// Whether a part of a body has come: its sender waits to hear what became of it.
+    pub fn has_begun(&self) -> bool {
+        self.guests.list().all.get(&self.id).is_some_and(|entry| entry.body.is_some())
     }
 
     fn change(&self, change: impl FnOnce(&mut Entry)) {
@@ -227,10 +237,10 @@ mod tests {
         let lone = guests.enter(address(1));
         let many: Vec<_> = (0..3).map(|_| guests.enter(address(2))).collect();
         many[0].is_whole();
-        guests.send_one_away();
+        guests.send_some_away();
         let going = |guests: &Guests| many.iter().map(|g| goes(guests, g)).collect::<Vec<_>>();
         assert_eq!(going(&guests), [false, true, false], "the first is being answered");
-        guests.send_one_away();
+        guests.send_some_away();
         assert_eq!(going(&guests), [false, true, false], "one is on his way");
         assert!(!goes(&guests, &lone));
     }

@@ -207,7 +207,7 @@ async fn accept(listener: &TcpListener, guests: &Arc<Guests>) -> (TcpStream, Arc
             Ok((stream, address)) => return (stream, guests.enter(address.ip())),
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
-                guests.send_one_away(); // mostly for want of file descriptors
+                guests.send_some_away(); // mostly for want of file descriptors
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -236,7 +236,8 @@ async fn connection(stream: TcpStream, guest: Arc<Guest>, router: Router, shared
         }
         () = guest.sent_away() => {
             served.as_mut().graceful_shutdown();
-            timeout(PARTING, served).await.unwrap_or(Ok(()))
+            let patience = if guest.has_begun() { PARTING } else { Duration::ZERO };
+            timeout(patience, served).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = result {

@@ -124,7 +124,7 @@ mod tests {
         assert_eq!([one.len(), two.len(), three.len()], [8, 4, 2], "and two are left");
         drop(one);
         assert_eq!(shares.taken(), 6);
-        assert_eq!(fill(2).len(), 1, "five of its own, five free");
+        assert_eq!(fill(2).len(), 3, "seven of its own, seven free");
         drop((two, three));
         assert_eq!(shares.taken(), 0);
         assert!(shares.held().by_party.is_empty());

@@ -1,6 +1,7 @@
 //! Files and requests that went wrong for somebody, each with the right value beside it
 //! (tests/cases/NAME/README.md), run through the program itself. A test is named as its folder.
 
+mod attacks;
 mod commands;
 mod configs;
 mod program;

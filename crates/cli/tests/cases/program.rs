@@ -102,13 +102,30 @@ impl Server {
     /// Serves with these arguments on a free port.
     pub fn start(args: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a folder");
-        let mut child = command(home.path())
-            .arg("serve")
-            .args(args)
-            .args(["--port", "0"])
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
+        let mut command = command(home.path());
+        command.arg("serve").args(args);
+        Self::of(command, home)
+    }
+
+    /// The same under a limit of the shell's, such as `ulimit -f 100`.
+    pub fn limited(limit: &str, args: &[&str]) -> Self {
+        let home = tempfile::tempdir().expect("a folder");
+        let plain = command(home.path());
+        let mut command = Command::new("sh");
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.arg("-c").arg(format!("{limit}; exec \"$0\" \"$@\"")).arg(plain.get_program());
+        command.arg("serve").args(args).stdin(Stdio::null());
+        Self::of(command, home)
+    }
+
+    fn of(mut command: Command, home: tempfile::TempDir) -> Self {
+        let command = command.args(["--port", "0"]).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
         let mut told = String::new();
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let address: SocketAddr = loop {
