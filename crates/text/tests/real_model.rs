@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use tokenmill_text::{Special, Tokenizer};
 
 fn model() -> (PathBuf, Tokenizer) {
-    let path = std::env::var_os("TOKENMILL_TEST_MODEL").expect("TOKENMILL_TEST_MODEL names a model");
+    let path =
+        std::env::var_os("TOKENMILL_TEST_MODEL").expect("TOKENMILL_TEST_MODEL names a model");
     let path = PathBuf::from(path);
     let file = std::fs::read(&path).expect("the model is readable");
     let vocab = gguf_metadata::vocab(&gguf_metadata::metadata(&file));
