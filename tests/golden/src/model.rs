@@ -45,6 +45,13 @@ struct Recorded {
     greedy: Option<Vec<u32>>,
 }
 
+#[derive(Deserialize)]
+struct Long {
+    tokens: u64,
+    vocab: u64,
+    rows: Vec<usize>,
+}
+
 /// Expected outputs of one architecture.
 pub struct Golden {
     /// Folder name.
@@ -66,17 +73,24 @@ impl Golden {
         Self { arch: arch.to_owned(), ids, greedy: greedy.unwrap_or_default(), folder }
     }
 
+    /// Reads the recording of a long text, and which of its rows were kept whole.
+    pub fn long(name: &str) -> (Self, Vec<usize>) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("long").join(name);
+        let text = std::fs::read_to_string(folder.join("long.json")).expect("long.json");
+        let Long { tokens, vocab, rows } = serde_json::from_str(&text).expect("long.json");
+        let seed = fnv1a(b"prompt:long ".iter().copied().chain(name.bytes()));
+        let ids = (0..tokens).map(|i| (splitmix(seed.wrapping_add(i)) % vocab) as u32).collect();
+        (Self { arch: name.to_owned(), ids, greedy: Vec::new(), folder }, rows)
+    }
+
     /// Folders that hold a recording, in order.
     pub fn all() -> Vec<String> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let entries = std::fs::read_dir(root).expect("the folder of this crate");
-        let mut names: Vec<String> = entries
-            .filter_map(|e| e.ok())
-            .filter(|e| e.path().join("golden.json").exists())
-            .filter_map(|e| e.file_name().into_string().ok())
-            .collect();
-        names.sort();
-        names
+        names_with("", "golden.json")
+    }
+
+    /// Folders that hold the recording of a long text, in order.
+    pub fn all_long() -> Vec<String> {
+        names_with("long", "long.json")
     }
 
     /// Whether the variant was recorded.
@@ -183,6 +197,19 @@ impl Golden {
         drop(out);
         scratch.to_owned()
     }
+}
+
+/// Folders of a folder of this crate that hold a file of that name.
+fn names_with(within: &str, file: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(within);
+    let entries = std::fs::read_dir(root).expect("the folder of this crate");
+    let mut names: Vec<String> = entries
+        .filter_map(|e| e.ok())
+        .filter(|e| e.path().join(file).exists())
+        .filter_map(|e| e.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
 }
 
 impl Tensors {

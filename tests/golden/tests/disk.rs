@@ -1,7 +1,7 @@
 //! The bitwise matrix over a restart: a cache that comes back from disk gives the bits that computing
 //! gives, for every architecture whose cache can be kept, and is found by nothing else.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tokenmill_backend::Backend;
 use tokenmill_backend::reference::ReferenceDevice;
@@ -206,4 +206,134 @@ fn a_second_process_goes_without() {
     first.engine.shut_down();
     let third = start(cpu(Mode::Int8), &model, KvFormat::Int16, Some(folder.path()));
     assert!(third.disk.is_ok(), "{:?}", third.disk);
+}
+
+/// The segments of a folder, in order.
+fn segments(folder: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|e| e == "kv")).collect();
+    found.sort();
+    found
+}
+
+fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// What may have become of a folder.
+const DAMAGE: &[(&str, fn(&Path))] = &[
+    ("cut to its half", |f| segments(f).iter().for_each(|s| edit(s, |b| b.truncate(b.len() / 2)))),
+    ("cut by a byte", |f| segments(f).iter().for_each(|s| edit(s, |b| b.truncate(b.len() - 1)))),
+    ("cut within the head", |f| segments(f).iter().for_each(|s| edit(s, |b| b.truncate(5)))),
+    ("empty", |f| segments(f).iter().for_each(|s| edit(s, Vec::clear))),
+    ("a bit of the first byte", |f| segments(f).iter().for_each(|s| edit(s, |b| b[0] ^= 1))),
+    ("a bit in the middle", |f| {
+        segments(f).iter().for_each(|s| edit(s, |b| *b.iter_mut().nth(40_000).unwrap() ^= 16))
+    }),
+    ("a bit of the last byte", |f| {
+        segments(f).iter().for_each(|s| edit(s, |b| *b.last_mut().unwrap() ^= 128))
+    }),
+    ("bytes doubled", |f| {
+        segments(f).iter().for_each(|s| edit(s, |b| b.extend_from_within(..)));
+    }),
+    ("the halves swapped", |f| {
+        segments(f)
+            .iter()
+            .for_each(|s| edit(s, |b| *b = [&b[b.len() / 2..], &b[..b.len() / 2]].concat()))
+    }),
+    ("under another's name", |f| {
+        for s in segments(f) {
+            std::fs::rename(&s, f.join("00000000000000ff.kv")).unwrap();
+        }
+    }),
+    ("one file under two names", |f| {
+        for s in segments(f) {
+            std::fs::copy(&s, f.join("00000000000000ff.kv")).unwrap();
+        }
+    }),
+    ("a foreign file", |f| {
+        std::fs::write(f.join("00000000000000fe.kv"), b"GGUF, or whatever".repeat(999)).unwrap();
+        std::fs::write(f.join("notes.txt"), "not ours").unwrap();
+    }),
+    ("a folder in its place", |f| {
+        for s in segments(f) {
+            std::fs::remove_file(&s).unwrap();
+            std::fs::create_dir(&s).unwrap();
+        }
+        std::fs::create_dir(f.join("ffffffffffffffff.kv")).unwrap();
+    }),
+    ("a link to nowhere", |f| {
+        for s in segments(f) {
+            std::fs::remove_file(&s).unwrap();
+            std::os::unix::fs::symlink("/nowhere/at/all", &s).unwrap();
+        }
+    }),
+    ("not to be read", |f| {
+        segments(f).iter().for_each(|s| allow(s, 0o000));
+    }),
+    ("not to be written to", |f| {
+        segments(f).iter().for_each(|s| allow(s, 0o400));
+        allow(f, 0o500);
+    }),
+    ("the lock a folder", |f| {
+        std::fs::remove_file(f.join("lock")).unwrap();
+        std::fs::create_dir(f.join("lock")).unwrap();
+    }),
+    ("a file in the folder's place", |f| {
+        std::fs::remove_dir_all(f).unwrap();
+        std::fs::write(f, "a file").unwrap();
+    }),
+];
+
+/// (What root may do is not bounded by these.)
+fn allow(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn damage_of_the_folder_changes_no_answer() {
+    let files = tempfile::tempdir().unwrap();
+    let model = Golden::read("llama").path(Variant::Config, files.path());
+    let plain = start(cpu(Mode::Int8), &model, KvFormat::Int16, None);
+    let vocab = plain.engine.vocab();
+    let (expected, _) = ask(&plain, vocab);
+    let whole = tempfile::tempdir().unwrap();
+    let start_in = |folder: &Path| start(cpu(Mode::Int8), &model, KvFormat::Int16, Some(folder));
+    let first = start_in(whole.path());
+    ask(&first, vocab);
+    first.engine.shut_down();
+    assert!(!segments(whole.path()).is_empty(), "nothing was written");
+    let mut used = 0;
+    for (what, damage) in DAMAGE {
+        for while_open in [false, true] {
+            let scratch = tempfile::tempdir().unwrap();
+            let folder = scratch.path().join("kv");
+            std::fs::create_dir(&folder).unwrap();
+            for file in segments(whole.path()) {
+                std::fs::copy(&file, folder.join(file.file_name().unwrap())).unwrap();
+            }
+            std::fs::write(folder.join("lock"), "").unwrap();
+            let before = while_open.then(|| start_in(&folder));
+            damage(&folder);
+            // With the damage, after it was seen, and by the next process.
+            let served = before.unwrap_or_else(|| start_in(&folder));
+            for round in 0..2 {
+                let (found, usage) = ask(&served, vocab);
+                assert_eq!(found, expected, "{what}, open {while_open}, round {round}");
+                used += u32::from(usage.disk_tokens > 0);
+            }
+            served.engine.shut_down();
+            let next = start_in(&folder);
+            assert_eq!(ask(&next, vocab).0, expected, "{what}, open {while_open}, the next");
+            next.engine.shut_down();
+            if folder.is_dir() {
+                allow(&folder, 0o700);
+            }
+        }
+    }
+    assert!(used > 0, "no kind of damage left anything to be used");
 }

@@ -222,3 +222,140 @@ fn rerankers_read_query_and_document_together() {
         assert_eq!(encoder.client.post(EMBED, &json!({ "input": "a" })).status, 400);
     }
 }
+
+/// A text that is asked for again after every odd one: it must not have changed.
+fn same_as_ever(encoder: &Encoder, expected: &[f32]) {
+    let (vectors, _) = encoder.embed(json!({ "input": "hello" }));
+    assert_eq!(vectors[0], expected);
+}
+
+/// No number of an answer is anything but a number: JSON has no NaN, so one would be null.
+fn all_finite(answer: &Value) -> bool {
+    match answer {
+        Value::Array(items) => items.iter().all(all_finite),
+        Value::Null => false,
+        Value::Number(n) => n.as_f64().is_some_and(f64::is_finite),
+        _ => true,
+    }
+}
+
+#[test]
+fn odd_inputs_are_embedded_or_refused() {
+    let encoder = Encoder::new("bert");
+    let (hello, _) = encoder.embed(json!({ "input": "hello" }));
+    let good = [
+        json!(" "),
+        json!("\n\r\t\u{0}"),
+        json!("<|im_start|><|im_end|><|endoftext|>"),
+        json!(["<|endoftext|>"]),
+        json!("a".repeat(96)),
+        json!([0]),
+        json!([[0], [222, 222]]),
+        json!(vec!["a"; 2048]),
+    ];
+    for input in good {
+        let reply = encoder.client.post(EMBED, &json!({ "input": input }));
+        assert_eq!(reply.status, 200, "{:.200} {:.300}", input.to_string(), reply.body);
+        for item in reply.json()["data"].as_array().expect("data") {
+            assert!(all_finite(&item["embedding"]), "{:.200}", input.to_string());
+            let length: f64 = (item["embedding"].as_array().expect("numbers").iter())
+                .map(|x| x.as_f64().expect("a number").powi(2))
+                .sum();
+            assert!((length - 1.0).abs() < 1e-5, "{:.200}: {length}", input.to_string());
+        }
+        same_as_ever(&encoder, &hello[0]);
+    }
+    let bad = [
+        json!(null),
+        json!(7),
+        json!(true),
+        json!({ "text": "a" }),
+        json!([["a"]]),
+        json!(["a", 1]),
+        json!([1, "a"]),
+        json!([[]]),
+        json!([1, -1]),
+        json!([1.5]),
+        json!([u64::MAX]),
+        json!(["a", null]),
+        json!(["a".repeat(97)]),
+        json!(vec![0; 97]),
+        json!(vec!["a"; 100_000]),
+    ];
+    for input in bad {
+        let reply = encoder.client.post(EMBED, &json!({ "input": input }));
+        let shown = format!("{:.100}: {:.300}", input.to_string(), reply.body);
+        assert_eq!(reply.status, 400, "{shown}");
+        assert!(reply.error("param").starts_with("input"), "{shown}");
+        assert!(reply.body.len() < 2_000, "{shown}");
+        same_as_ever(&encoder, &hello[0]);
+    }
+}
+
+#[test]
+fn text_that_is_no_text_is_refused() {
+    let encoder = Encoder::new("bert");
+    let bodies: [&[u8]; 6] = [
+        br#"{"input":"\ud800"}"#,
+        br#"{"input":"\udc00\ud800"}"#,
+        b"{\"input\":\"\xff\xfe\"}",
+        b"{\"input\":\"\xc3\"}",
+        br#"{"input":NaN}"#,
+        br#"{"input":"a"#,
+    ];
+    for path in [EMBED, RERANK] {
+        for body in bodies {
+            let json = ("content-type", "application/json");
+            let reply = encoder.client.send("POST", path, &[json], body);
+            assert_eq!(reply.status, 400, "{} {:.300}", String::from_utf8_lossy(body), reply.body);
+            assert!(!reply.error("message").is_empty());
+        }
+    }
+}
+
+#[test]
+fn odd_documents_are_ranked_or_refused() {
+    for arch in ["bert", "xlm_roberta_score"] {
+        let encoder = Encoder::new(arch);
+        let rank = |documents: Value| {
+            let body = json!({ "query": "which", "documents": documents });
+            encoder.client.post(RERANK, &body)
+        };
+        let score_of = |documents: Value, index: usize| {
+            let answer = rank(documents).json();
+            let results = answer["results"].as_array().expect("results").clone();
+            let one = results.iter().find(|r| r["index"] == json!(index)).expect("the document");
+            one["relevance_score"].as_f64().expect("a number").to_bits()
+        };
+        // Alone, among others, among many of the same: the same score, and ties in order.
+        let alone = score_of(json!(["one"]), 0);
+        let among = json!([" ", "<|endoftext|>", "one", { "text": "two" }, "\u{0}"]);
+        assert_eq!(score_of(among, 2), alone, "{arch}");
+        let many = rank(json!(vec!["one"; 1500])).json();
+        let results = many["results"].as_array().expect("results");
+        assert_eq!(results.len(), 1500);
+        for (i, result) in results.iter().enumerate() {
+            assert_eq!(result["index"], json!(i), "{arch}: ties keep their order");
+            assert_eq!(result["relevance_score"].as_f64().map(f64::to_bits), Some(alone));
+        }
+        let bad = [
+            json!("one"),
+            json!(["one", null]),
+            json!(["one", 1]),
+            json!([{}]),
+            json!([{ "text": null }]),
+            json!([{ "text": ["one"] }]),
+            json!([["one"]]),
+            json!(["a".repeat(5000)]),
+            json!(vec!["a"; 100_000]),
+        ];
+        for documents in bad {
+            let shown = format!("{arch} {:.100}", documents.to_string());
+            let reply = rank(documents);
+            assert_eq!(reply.status, 400, "{shown}: {:.300}", reply.body);
+            assert!(reply.error("param").starts_with("documents"), "{shown}: {:.300}", reply.body);
+            assert!(reply.body.len() < 2_000, "{shown}");
+            assert_eq!(score_of(json!(["one"]), 0), alone, "{shown}");
+        }
+    }
+}
