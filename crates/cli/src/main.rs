@@ -29,6 +29,7 @@ use failure::{Failure, INTERRUPTED, tell};
 fn main() -> ExitCode {
     let args = args::parse().unwrap_or_else(|e| e.exit());
     log(&args);
+    tokenmill_engine::door::keep_quiet();
     match dispatch(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Closed) => ExitCode::SUCCESS,

@@ -60,6 +60,18 @@ pub enum ModelError {
 impl ModelError {
     /// An unsupported value of a hyper-parameter.
     pub fn unsupported(key: &str, value: impl std::fmt::Display) -> Self {
-        ModelError::Unsupported { key: key.to_owned(), value: value.to_string() }
+        ModelError::Unsupported {
+            key: shortened(key.to_owned()),
+            value: shortened(value.to_string()),
+        }
     }
+}
+
+/// Names and values come from the file and may be megabytes long.
+pub(crate) fn shortened(mut text: String) -> String {
+    if let Some((at, _)) = text.char_indices().nth(200) {
+        text.truncate(at);
+        text.push('…');
+    }
+    text
 }

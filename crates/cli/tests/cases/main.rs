@@ -3,6 +3,7 @@
 
 mod commands;
 mod configs;
+mod impossible;
 mod program;
 mod requests;
 mod stored;

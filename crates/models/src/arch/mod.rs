@@ -56,6 +56,7 @@ use tokenmill_ir::{Checkpoint, PoolKind};
 use crate::error::ModelError;
 use crate::flags;
 use crate::hyper::{FFN, Hyper};
+use crate::limits::Checked;
 use crate::spec::{Ffn, ModelSpec, Output};
 
 /// An architecture.
@@ -150,6 +151,7 @@ pub fn spec_of(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
     if let (Some(kind), false) = (hyper.pooling()?, matches!(spec.output, Output::Score { .. })) {
         spec.output = Output::Pooled { kind, normalise: true };
     }
+    Checked::of(&spec, checkpoint.tensors.len(), &|key| hyper.name(key))?;
     flags::check(&hyper, &spec)?;
     hyper.check_all_read()?;
     Ok(spec)
