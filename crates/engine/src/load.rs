@@ -150,7 +150,7 @@ fn read_inside(path: &Path, kv: KvFormat) -> Result<Lowered, LoadFailure> {
     let spec = spec_of(&files.checkpoint)?;
     let lowered = lower(&spec, &files.checkpoint, kv)?;
     if let Some(first) = lowered.unused.first() {
-        let (count, first) = (lowered.unused.len(), first.clone());
+        let (count, first) = (lowered.unused.len(), first.chars().take(200).collect());
         return Err(ModelError::UnusedTensors { count, first }.into());
     }
     Ok(Lowered { path: path.to_owned(), files, spec, program: lowered.program })

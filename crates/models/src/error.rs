@@ -8,12 +8,12 @@ use tokenmill_ir::{MetaError, ProgramError};
 #[non_exhaustive]
 pub enum ModelError {
     /// No row of [`ARCHS`](crate::ARCHS) has that name.
-    #[error("unknown architecture '{found}'; known: {known}")]
+    #[error("unknown architecture '{found}'; docs/models.md lists those that are known{near}")]
     UnknownArch {
         /// As the file spells it.
         found: String,
-        /// All known names.
-        known: String,
+        /// In parentheses, those that begin like it, if there are any.
+        near: String,
     },
     /// A hyper-parameter is absent or of the wrong type.
     #[error("hyper-parameters: {0}")]

@@ -7,7 +7,8 @@ use crate::{Draw, Mutant, damaged};
 /// What stands for texts that no JSON value has; put in as they are.
 const RAW: &[(&str, &str)] = &[
     ("@nan@", "NaN"),
-    ("@infinity@", "-Infinity"),
+    ("@minus infinity@", "-Infinity"),
+    ("@infinity@", "Infinity"),
     ("@huge@", "1e400"),
     ("@long@", "123456789012345678901234567890"),
     ("@minus@", "-0"),
@@ -15,7 +16,12 @@ const RAW: &[(&str, &str)] = &[
 
 /// Every text with one value replaced, absent or twice that `keep` wants, and some damaged ones.
 pub fn mutants(text: &str, draw: &mut Draw, mut keep: impl FnMut() -> bool) -> Vec<Mutant> {
-    let root: Value = serde_json::from_str(text).expect("valid JSON");
+    let quoted = |name: &str| format!("\"@{}@\"", name);
+    let readable = text
+        .replace("-Infinity", &quoted("minus infinity"))
+        .replace(": Infinity", &format!(": {}", quoted("infinity")))
+        .replace(" Infinity", &format!(" {}", quoted("infinity")));
+    let root: Value = serde_json::from_str(&readable).expect("valid JSON");
     let mut places = Vec::new();
     walk(&root, &mut Vec::new(), &mut places);
     let mut all = Vec::new();
@@ -38,14 +44,14 @@ pub fn mutants(text: &str, draw: &mut Draw, mut keep: impl FnMut() -> bool) -> V
             let twice = format!("{{{}:{value},{}:7,", json!(key), json!(key));
             let whole = old.to_string();
             let text = root.to_string().replacen(&whole, &(twice + &whole[1..]), 1);
-            all.push(Mutant { what: format!("{name}: a key twice"), bytes: text.into_bytes() });
+            all.push(Mutant { what: format!("{name}: a key twice"), bytes: raw(text) });
         }
     }
     for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
         if keep() {
             let deep = format!("{}1{}", open.repeat(20_000), close.repeat(20_000));
             let text = format!("{{\"deep\":{deep},{}", &root.to_string()[1..]);
-            all.push(Mutant { what: format!("deep {open}"), bytes: text.into_bytes() });
+            all.push(Mutant { what: format!("deep {open}"), bytes: raw(text) });
         }
     }
     let more = damaged(text.as_bytes(), text.len(), 20, draw);
@@ -173,7 +179,10 @@ fn others(old: &Value) -> Vec<Value> {
 }
 
 fn written(value: &Value) -> Vec<u8> {
-    let mut text = value.to_string();
+    raw(value.to_string())
+}
+
+fn raw(mut text: String) -> Vec<u8> {
     for (name, raw) in RAW {
         text = text.replace(&format!("\"{name}\""), raw);
     }
