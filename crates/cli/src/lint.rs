@@ -2,8 +2,7 @@
 
 use std::io::Write;
 
-use tokenmill_engine::load::read;
-use tokenmill_engine::vocabulary::vocabulary;
+use tokenmill_engine::load::{read, vocabulary_of};
 use tokenmill_ir::KvFormat;
 use tokenmill_text::{Finding, Severity, lint as findings};
 
@@ -15,7 +14,7 @@ pub fn lint(name: &str, json: bool) -> Result<(), Failure> {
     let path = model::locate(name)?;
     let cannot = |e: &dyn std::fmt::Display| Failure::new(format!("cannot check {name}"), e);
     let model = read(&path, KvFormat::Int16).map_err(|e| Failure::load(name, e))?;
-    let Some(found) = vocabulary(&model.files).map_err(|e| cannot(&e))? else {
+    let Some(found) = vocabulary_of(&path, &model.files).map_err(|e| cannot(&e))? else {
         return Err(cannot(&"its files have no tokenizer"));
     };
     let mut list = findings(&found.tokenizer, found.template.as_ref());

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
     let args = args::parse().unwrap_or_else(|e| e.exit());
     log(&args);
     survive_file_size_limits();
+    tokenmill_engine::door::keep_quiet();
     match dispatch(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Closed) => ExitCode::SUCCESS,

@@ -14,6 +14,7 @@ use tokenmill_sched::{SeqId, Step, StepCost};
 use tokenmill_text::Tokenizer;
 
 use crate::direct::{Direct, Feed};
+use crate::door::{self, Bug};
 use crate::draft::Rate;
 use crate::load::{LoadFailure, LoadOptions, LoadedModel, Lowered, read};
 use crate::plan::fit;
@@ -59,6 +60,12 @@ pub enum DraftError {
 impl From<DeviceError> for DraftError {
     fn from(error: DeviceError) -> Self {
         Self::Load(error.into())
+    }
+}
+
+impl From<Bug> for DraftError {
+    fn from(bug: Bug) -> Self {
+        Self::Load(bug.into())
     }
 }
 
@@ -329,7 +336,11 @@ impl LoadedModel {
     /// # Errors
     /// [`DraftError`].
     pub fn load_draft(&mut self, path: &Path, options: &LoadOptions) -> Result<(), DraftError> {
-        let Lowered { files, spec, program } = read(path, options.kv)?;
+        door::through(path, || self.load_draft_inside(path, options))
+    }
+
+    fn load_draft_inside(&mut self, path: &Path, options: &LoadOptions) -> Result<(), DraftError> {
+        let Lowered { files, spec, program, .. } = read(path, options.kv)?;
         check_kind(&program)?;
         let small = vocabulary(&files)?;
         let tokenizer = self.vocabulary.as_ref().map(|v| &v.tokenizer);

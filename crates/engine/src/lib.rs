@@ -4,6 +4,7 @@
 mod answer;
 pub mod backlog;
 pub mod direct;
+pub mod door;
 mod draft;
 pub mod draft_model;
 pub mod engine;

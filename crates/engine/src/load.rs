@@ -1,6 +1,6 @@
 //! From a path to a model on a device: files → spec → program → fit → weights uploaded.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use tokenmill_backend::{Backend, DeviceError, Executable, WeightHandle};
@@ -9,6 +9,7 @@ use tokenmill_ir::{KvFormat, Limits, Program};
 use tokenmill_models::{Hyper, ModelError, ModelSpec, lower, spec_of};
 use tokenmill_store::Defaults;
 
+use crate::door::{self, Bug};
 use crate::draft_model::DraftModel;
 use crate::packaged::packaged;
 use crate::plan::{Fit, fit};
@@ -48,6 +49,9 @@ pub enum LoadFailure {
     /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// What reads it panicked.
+    #[error(transparent)]
+    Bug(#[from] Bug),
     /// Memory.
     #[error(
         "needs {needed_bytes} bytes ({weight_bytes} of weights, {cache_bytes} of cache for \
@@ -73,6 +77,8 @@ pub enum LoadFailure {
 
 /// A model read and lowered, nothing uploaded yet.
 pub struct Lowered {
+    /// Where its files are.
+    pub path: PathBuf,
     /// The files.
     pub files: OpenModel,
     /// What it is.
@@ -91,6 +97,8 @@ impl Lowered {
 
 /// A model on a device.
 pub struct LoadedModel {
+    /// Where its files are.
+    pub path: PathBuf,
     /// What it is.
     pub spec: ModelSpec,
     /// What is computed.
@@ -117,7 +125,15 @@ impl LoadedModel {
     /// # Errors
     /// What the device says.
     pub fn compile(&mut self) -> Result<Box<dyn Executable>, DeviceError> {
-        self.device.compile(&self.program, &self.weights, &self.limits)
+        let Self { path, program, device, weights, limits, .. } = self;
+        let compiled = door::through(path, || Ok(device.compile(program, weights, limits)?));
+        compiled.map_err(|e: LoadFailure| match e {
+            LoadFailure::Device(error) => error,
+            other => DeviceError::Failed {
+                device: device.caps().name.clone(),
+                reason: other.to_string(),
+            },
+        })
     }
 }
 
@@ -126,14 +142,26 @@ impl LoadedModel {
 /// # Errors
 /// [`LoadFailure::File`] and [`LoadFailure::Model`]; tensors nobody uses are refused.
 pub fn read(path: &Path, kv: KvFormat) -> Result<Lowered, LoadFailure> {
+    door::through(path, || read_inside(path, kv))
+}
+
+fn read_inside(path: &Path, kv: KvFormat) -> Result<Lowered, LoadFailure> {
     let files = tokenmill_files::open(path)?;
     let spec = spec_of(&files.checkpoint)?;
     let lowered = lower(&spec, &files.checkpoint, kv)?;
     if let Some(first) = lowered.unused.first() {
-        let (count, first) = (lowered.unused.len(), first.clone());
+        let (count, first) = (lowered.unused.len(), first.chars().take(200).collect());
         return Err(ModelError::UnusedTensors { count, first }.into());
     }
-    Ok(Lowered { files, spec, program: lowered.program })
+    Ok(Lowered { path: path.to_owned(), files, spec, program: lowered.program })
+}
+
+/// The tokenizer and the template of a model that was read from there.
+///
+/// # Errors
+/// [`LoadFailure::Vocabulary`].
+pub fn vocabulary_of(path: &Path, files: &OpenModel) -> Result<Option<Vocabulary>, LoadFailure> {
+    door::through(path, || Ok(vocabulary(files)?))
 }
 
 /// Loads a model onto a device. `progress` hears how many of how many weights are there.
@@ -142,11 +170,20 @@ pub fn read(path: &Path, kv: KvFormat) -> Result<Lowered, LoadFailure> {
 /// [`LoadFailure`].
 pub fn load(
     path: &Path,
+    device: Box<dyn Backend>,
+    options: &LoadOptions,
+    progress: impl FnMut(usize, usize),
+) -> Result<LoadedModel, LoadFailure> {
+    door::through(path, || load_inside(path, device, options, progress))
+}
+
+fn load_inside(
+    path: &Path,
     mut device: Box<dyn Backend>,
     options: &LoadOptions,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<LoadedModel, LoadFailure> {
-    let Lowered { files, spec, program } = read(path, options.kv)?;
+    let Lowered { files, spec, program, .. } = read(path, options.kv)?;
     let mut options = options.clone();
     if program.whole_sequences {
         // A step holds whole texts.
@@ -156,19 +193,28 @@ pub fn load(
     let (limits, fit) = fit(&spec, &program, device.as_ref(), &options)?;
     // The vocabulary is built while weights are uploaded.
     let (vocabulary, weights) = std::thread::scope(|scope| {
-        let text = scope.spawn(|| vocabulary(&files));
+        let text = scope.spawn(|| vocabulary_of(path, &files));
         let mut weights = Vec::with_capacity(program.weights.len());
         for (i, weight) in program.weights.iter().enumerate() {
             progress(i, program.weights.len());
             weights.push(device.upload(weight, &files)?);
         }
-        let text = text.join().unwrap_or_else(|_| {
-            let (path, reason) = (path.display().to_string(), "the tokenizer panicked".into());
-            Err(VocabularyError::File { path, reason })
-        });
+        // (It is behind the door too, so that it cannot panic.)
+        let text = text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok::<_, LoadFailure>((text?, weights))
     })?;
     let defaults = packaged(&files.checkpoint);
-    let draft = None;
-    Ok(LoadedModel { spec, program, device, weights, limits, vocabulary, defaults, fit, draft })
+    let (path, draft) = (path.to_owned(), None);
+    Ok(LoadedModel {
+        path,
+        spec,
+        program,
+        device,
+        weights,
+        limits,
+        vocabulary,
+        defaults,
+        fit,
+        draft,
+    })
 }

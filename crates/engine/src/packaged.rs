@@ -9,6 +9,9 @@ use std::path::Path;
 use tokenmill_ir::{Checkpoint, Container, Meta, MetaValue};
 use tokenmill_store::{Defaults, SamplingValues};
 
+use crate::door;
+use crate::load::LoadFailure;
+
 /// Keys of generation_config.json that are followed, some of them elsewhere: the tokens that end an
 /// answer by the vocabulary.
 const USED: &[&str] = &[
@@ -114,7 +117,8 @@ pub fn packaged(checkpoint: &Checkpoint) -> Defaults {
 
 /// What the files at a path say; nothing where they cannot be read, which loading them tells.
 pub fn packaged_at(path: &Path) -> Defaults {
-    tokenmill_files::open(path).map(|model| packaged(&model.checkpoint)).unwrap_or_default()
+    let read = || Ok::<_, LoadFailure>(packaged(&tokenmill_files::open(path)?.checkpoint));
+    door::through(path, read).unwrap_or_default()
 }
 
 /// Reads values, and takes note of those that make no sense.

@@ -9,6 +9,7 @@ use tokenmill_ir::{Cost, GroupKind, Limits, Load, OutputKind, Program, SamplingP
 use tokenmill_models::{ModelSpec, lower};
 
 use crate::direct::{Direct, Feed};
+use crate::door;
 use crate::load::{LoadFailure, LoadOptions, Lowered};
 
 /// What a process takes beside the model: code, threads, tokenizer, queues. Bytes.
@@ -40,7 +41,8 @@ pub struct Fit {
 impl Fit {
     /// All of it.
     pub fn needed_bytes(&self) -> u64 {
-        self.weight_bytes + self.cache_bytes + self.scratch_bytes + self.process_bytes
+        let parts = [self.weight_bytes, self.cache_bytes, self.scratch_bytes, self.process_bytes];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 }
 
@@ -88,14 +90,15 @@ impl Needs {
         let of = |kind: &GroupKind| match *kind {
             GroupKind::Full => full.saturating_mul(sequences),
             GroupKind::Window { tokens } => {
-                let held = (tokens + self.step_tokens).div_ceil(self.block_tokens) + 2;
+                let held = tokens.saturating_add(self.step_tokens).div_ceil(self.block_tokens) + 2;
                 held.min(full).saturating_mul(sequences)
             }
-            GroupKind::State => 2 * sequences + 8,
+            GroupKind::State => sequences.saturating_mul(2).saturating_add(8),
         };
         let blocks: Vec<u32> = self.groups.iter().map(of).collect();
-        let bytes =
-            blocks.iter().zip(&self.footprint.block_bytes).map(|(&n, b)| u64::from(n) * b).sum();
+        let each = blocks.iter().zip(&self.footprint.block_bytes);
+        let each = each.map(|(&n, b)| u64::from(n).saturating_mul(*b));
+        let bytes = each.fold(0, u64::saturating_add);
         (blocks, bytes)
     }
 
@@ -171,7 +174,7 @@ pub fn fit(
     if !fits || (options.context.is_some() && context < wanted) {
         let cache_bytes = needs.cache(wanted, 1).1;
         return Err(LoadFailure::DoesNotFit {
-            needed_bytes: fixed + cache_bytes,
+            needed_bytes: fixed.saturating_add(cache_bytes),
             weight_bytes: needs.footprint.weight_bytes,
             cache_bytes,
             scratch_bytes: needs.footprint.buffer_bytes + needs.process_bytes,
@@ -244,6 +247,16 @@ const PRESSURE_BYTES: u64 = 1 << 30;
 /// # Errors
 /// [`LoadFailure`]: reading the layers, or what the device says.
 pub fn timings(
+    model: &Lowered,
+    device: &mut dyn Backend,
+    options: &LoadOptions,
+    scenes: &[Scene],
+) -> Result<Vec<Timing>, LoadFailure> {
+    let path = model.path.clone();
+    door::through(&path, || timings_inside(model, device, options, scenes))
+}
+
+fn timings_inside(
     model: &Lowered,
     device: &mut dyn Backend,
     options: &LoadOptions,

@@ -252,6 +252,78 @@ fn wrong_numbers_in_gguf_are_refused() {
     }
 }
 
+/// Offsets that keep the alignment: just before 2^64, around the end of the file, and such that the
+/// sum with the start of the data or the length of the tensor does not fit 64 bits.
+#[test]
+fn gguf_offsets_beyond_the_file_are_refused_whatever_their_sum() {
+    let lab = Lab::gguf();
+    let whole = valid().bytes();
+    let file_bytes = whole.len() as u64;
+    let data_start = file_bytes - 32;
+    assert!(lab.open(&whole, "whole").is_ok(), "the data are the last 32 bytes");
+    let mut offsets: Vec<u64> =
+        (1..=file_bytes / 32 + 4).map(|n| 0u64.wrapping_sub(32 * n)).collect();
+    offsets.extend((1..8).map(|n| 32 * n));
+    offsets.extend([1u64 << 31, 1 << 32, 1 << 62, 1 << 63, (1 << 63) - data_start]);
+    for offset in offsets {
+        let what = format!("offset {offset:#x}");
+        let bytes = Wrong { offset, ..valid() }.bytes();
+        lab.refused(&bytes, &what);
+        let error = lab.open(&bytes, &what).unwrap_err();
+        assert!(matches!(error, LoadError::Truncated { .. }), "{what}: {error}");
+    }
+    // The longest tensors, whose end is beyond 2^64 where their start is not.
+    for cols in [(1u64 << 61) - 8, 1 << 60, 1 << 59] {
+        for offset in [0, 32, 1 << 62, 1 << 63, (1 << 63) + 64, 0u64.wrapping_sub(4 * cols) & !31] {
+            for offset in [offset, offset.wrapping_sub(data_start)] {
+                let file = Wrong { dims: vec![cols], dim_count: 1, offset, ..valid() };
+                lab.refused(&file.bytes(), &format!("{cols} columns at {offset:#x}"));
+            }
+        }
+    }
+    // Without an alignment every offset is legal that lies in the file.
+    for offset in EDGES.into_iter().chain([1, 31, 32, 33].map(|n| 0u64.wrapping_sub(n))) {
+        let file = Wrong { alignment: Some(1), offset, ..valid() };
+        // (Padding stands before the data here, and the tensor may begin in it.)
+        let padding = file.bytes().len() as u64 - 32 - unpadded(&file);
+        let what = format!("offset {offset:#x} with an alignment of 1");
+        match offset <= padding {
+            true => drop(lab.open(&file.bytes(), &what).unwrap_or_else(|e| panic!("{what}: {e}"))),
+            false => lab.refused(&file.bytes(), &what),
+        }
+    }
+}
+
+/// Bytes of the header.
+fn unpadded(file: &Wrong) -> u64 {
+    let bytes = file.bytes();
+    // The name, its axes, their number, the type and the offset end it.
+    let name = bytes.windows(6).rposition(|w| w == b"weight").unwrap();
+    (name + 6 + 4 + 8 * file.dims.len() + 4 + 8) as u64
+}
+
+/// Two tensors of which the second one's offset wraps into the header or onto the first.
+#[test]
+fn gguf_offsets_do_not_wrap_onto_other_bytes() {
+    use tokenmill_files::write::{TensorHeader, write_gguf};
+    use tokenmill_quant::FormatId;
+    let header = |name: &str| {
+        let (name, format, shape) = (name.to_owned(), FormatId::F32, vec![8]);
+        TensorHeader { name, format, shape }
+    };
+    let (mut bytes, meta) = (Vec::new(), tokenmill_ir::Meta::new());
+    let tensors = [header("aaaa"), header("bbbb")];
+    write_gguf(&mut bytes, &meta, &tensors, |_, out| out.write_all(&[7; 32])).unwrap();
+    let lab = Lab::gguf();
+    assert!(lab.open(&bytes, "two tensors").is_ok());
+    let at = bytes.windows(4).position(|w| w == b"bbbb").unwrap() + 4 + 4 + 8 + 4;
+    for back in 1..=bytes.len() as u64 / 32 + 2 {
+        let offset = 0u64.wrapping_sub(32 * back);
+        bytes[at..at + 8].copy_from_slice(&offset.to_le_bytes());
+        lab.refused(&bytes, &format!("the second at {offset:#x}"));
+    }
+}
+
 #[test]
 fn broken_text_and_repetition_in_gguf_are_refused() {
     let lab = Lab::gguf();

@@ -56,6 +56,29 @@ pub enum MetaError {
         /// What the file has, shortened.
         found: String,
     },
+    /// The key holds no whole number, or one out of its limits.
+    #[error("key '{key}': expected a whole number from {least} to {most}, found {found}")]
+    Range {
+        /// Full dotted key.
+        key: String,
+        /// The least it may be.
+        least: u32,
+        /// The most it may be.
+        most: u32,
+        /// What the file has, shortened.
+        found: String,
+    },
+}
+
+/// Most characters of a value in a message.
+const SHOWN: usize = 80;
+
+fn shortened(mut text: String) -> String {
+    if let Some((at, _)) = text.char_indices().nth(SHOWN) {
+        text.truncate(at);
+        text.push('…');
+    }
+    text
 }
 
 /// An ordered key-value map with typed getters. A dot in a key steps into a nested map, unless the
@@ -109,12 +132,10 @@ impl Meta {
         read: impl Fn(&MetaValue) -> Option<T>,
     ) -> Result<Option<T>, MetaError> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        read(value).map(Some).ok_or_else(|| {
-            let mut found = format!("{value:?}");
-            if let Some((at, _)) = found.char_indices().nth(80) {
-                found.truncate(at);
-            }
-            MetaError::Type { key: key.to_owned(), expected, found }
+        read(value).map(Some).ok_or_else(|| MetaError::Type {
+            key: key.to_owned(),
+            expected,
+            found: value.told(),
         })
     }
 
@@ -195,6 +216,37 @@ impl MetaValue {
             MetaValue::Uint(u) => Some(u as f64),
             MetaValue::Float(f) => Some(f),
             _ => None,
+        }
+    }
+
+    /// The value as people write it, shortened.
+    pub fn shown(&self) -> String {
+        let text = match self {
+            MetaValue::Null => "null".to_owned(),
+            MetaValue::Bool(b) => b.to_string(),
+            MetaValue::Int(i) => i.to_string(),
+            MetaValue::Uint(u) => u.to_string(),
+            MetaValue::Float(f) => f.to_string(),
+            MetaValue::Str(s) => s.chars().take(SHOWN + 1).collect(),
+            MetaValue::List(items) => {
+                let items: Vec<String> = items.iter().take(20).map(MetaValue::shown).collect();
+                format!("[{}]", items.join(", "))
+            }
+            MetaValue::Map(map) => {
+                let pairs = map.iter().take(20).map(|(k, v)| format!("{k}: {}", v.shown()));
+                format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
+            }
+        };
+        shortened(text)
+    }
+
+    /// The value in an error about its type.
+    pub fn told(&self) -> String {
+        match self {
+            MetaValue::Str(_) => format!("the text {:?}", self.shown()),
+            MetaValue::List(items) => format!("a list of {}", items.len()),
+            MetaValue::Map(_) => "a map".to_owned(),
+            other => other.shown(),
         }
     }
 

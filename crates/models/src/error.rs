@@ -8,12 +8,12 @@ use tokenmill_ir::{MetaError, ProgramError};
 #[non_exhaustive]
 pub enum ModelError {
     /// No row of [`ARCHS`](crate::ARCHS) has that name.
-    #[error("unknown architecture '{found}'; known: {known}")]
+    #[error("unknown architecture '{found}'; docs/models.md lists those that are known{near}")]
     UnknownArch {
         /// As the file spells it.
         found: String,
-        /// All known names.
-        known: String,
+        /// In parentheses, those that begin like it, if there are any.
+        near: String,
     },
     /// A hyper-parameter is absent or of the wrong type.
     #[error("hyper-parameters: {0}")]
@@ -60,6 +60,18 @@ pub enum ModelError {
 impl ModelError {
     /// An unsupported value of a hyper-parameter.
     pub fn unsupported(key: &str, value: impl std::fmt::Display) -> Self {
-        ModelError::Unsupported { key: key.to_owned(), value: value.to_string() }
+        ModelError::Unsupported {
+            key: shortened(key.to_owned()),
+            value: shortened(value.to_string()),
+        }
     }
+}
+
+/// Names and values come from the file and may be megabytes long.
+pub(crate) fn shortened(mut text: String) -> String {
+    if let Some((at, _)) = text.char_indices().nth(200) {
+        text.truncate(at);
+        text.push('…');
+    }
+    text
 }

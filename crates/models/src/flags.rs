@@ -6,7 +6,7 @@ use tokenmill_ir::{Mask, MetaValue};
 use crate::error::ModelError;
 use crate::hyper::Hyper;
 use crate::names::{Role, bias_of, find_opt};
-use crate::spec::{Body, Ffn, Mixer, ModelSpec, Output};
+use crate::spec::{Body, Mixer, ModelSpec, Output};
 
 /// Flags for biases, and whose.
 const BIASES: &[(&str, &[Role])] = &[
@@ -47,13 +47,11 @@ const NORMS: &[(&[&str], &str, Role)] = &[
     (&["falcon_h1"], "mamba_rms_norm", Role::MambaNorm),
 ];
 
-/// Refuses flags that contradict the tensors, and numbers of heads that cannot be.
+/// Refuses flags that contradict the tensors.
 ///
 /// # Errors
 /// [`ModelError::Unsupported`] with the flag.
 pub fn check(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
-    heads(h, spec)?;
-    experts(h, spec)?;
     positions(h, spec)?;
     causal(h, spec)?;
     norms(h)?;
@@ -166,20 +164,6 @@ fn causal(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
     }
 }
 
-/// A token uses experts that there are, of groups that have enough.
-fn experts(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
-    for branch in spec.layers.iter().flat_map(|l| &l.branches) {
-        let Body::Ffn(Ffn::Experts(e) | Ffn::Beside { experts: e, .. }) = &branch.body else {
-            continue;
-        };
-        if e.top == 0 || e.top > e.count {
-            let found = format!("{} of {} experts", e.top, e.count);
-            return Err(ModelError::unsupported(&h.name(crate::hyper::EXPERTS_USED), found));
-        }
-    }
-    Ok(())
-}
-
 /// A table of positions has a row for each.
 fn positions(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
     let table = find_opt(h.checkpoint(), Role::EmbedPositions, 0, 0);
@@ -195,26 +179,4 @@ fn positions(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
             Err(ModelError::unsupported(&key, format!("{wanted} beside {rows} positions")))
         }
     }
-}
-
-/// Heads there are, and groups of them of one size.
-fn heads(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
-    for branch in spec.layers.iter().flat_map(|l| &l.branches) {
-        let Body::Mix(mixers) = &branch.body else { continue };
-        for mixer in mixers {
-            let (heads, groups, width) = match mixer {
-                Mixer::Attention(a) => (a.heads, a.kv_heads, a.head_dim),
-                Mixer::Latent(l) => (l.heads, l.heads, l.rope_dim.min(l.v_dim)),
-                Mixer::Mamba(m) => (m.heads, m.groups, m.head_dim.min(m.state_dim)),
-                Mixer::DeltaNet(d) => (d.v_heads, d.k_heads, d.k_dim.min(d.v_dim)),
-                Mixer::ShortConv(_) => continue,
-            };
-            if heads == 0 || groups == 0 || heads % groups != 0 || width == 0 {
-                let key = h.name(crate::hyper::HEADS);
-                let found = format!("{heads} heads of {width} columns in {groups} groups");
-                return Err(ModelError::unsupported(&key, found));
-            }
-        }
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@ use tokenmill_ir::{Act, Checkpoint, Container, MetaError, MetaValue, PoolKind};
 
 use crate::classes::Class;
 use crate::error::ModelError;
+use crate::limits;
 use crate::neutral;
 use crate::params::{Params, shown, source};
 
@@ -19,6 +20,14 @@ impl Key {
     /// Whether config.json calls it so.
     pub(crate) fn is_in_config(self, name: &str) -> bool {
         self.hf.contains(&name)
+    }
+
+    /// What files usually call it.
+    pub(crate) fn usual(self, container: Container) -> &'static str {
+        match container {
+            Container::Gguf => self.gguf,
+            Container::Hf => self.hf[0],
+        }
     }
 }
 
@@ -76,9 +85,6 @@ keys! {
     /// Rotated columns.
     ROPE_DIMS = ["rotary_dim"], "rope.dimension_count";
 }
-
-/// Most layers of a model: a description is made of each before the file's tensors are looked at.
-const MOST_LAYERS: u32 = 4096;
 
 /// A checkpoint's hyper-parameters.
 #[derive(Debug, Clone)]
@@ -252,10 +258,12 @@ impl<'a> Hyper<'a> {
         let name = self.name(key);
         match self.params.get(&name) {
             Some(MetaValue::List(items)) => {
-                let value = items.get(layer).and_then(MetaValue::as_u32);
-                let found = format!("a list of {}", items.len());
-                let expected = "an integer for every layer";
-                value.map(Some).ok_or(MetaError::Type { key: name, expected, found })
+                let Some(value) = items.get(layer) else {
+                    let found = format!("a list of {}", items.len());
+                    let expected = "a whole number for every layer";
+                    return Err(MetaError::Type { key: name, expected, found });
+                };
+                self.params.whole(&name, value).map(Some)
             }
             _ => self.params.opt_u32(&name),
         }
@@ -270,8 +278,14 @@ impl<'a> Hyper<'a> {
         let Some(list) = self.params.opt_list(key)? else { return Ok(default) };
         let numbers: Vec<f32> =
             list.iter().filter_map(MetaValue::as_f64).map(|x| x as f32).collect();
-        <[f32; N]>::try_from(numbers)
-            .map_err(|v| ModelError::unsupported(key, format!("a list of {} numbers", v.len())))
+        let numbers = <[f32; N]>::try_from(numbers)
+            .map_err(|v| ModelError::unsupported(key, format!("a list of {} numbers", v.len())))?;
+        // Only what has no bound by default may have none.
+        let odd = |(x, usual): &(&f32, &f32)| !x.is_finite() && x != usual;
+        match numbers.iter().zip(&default).find(odd) {
+            Some((x, _)) => Err(ModelError::unsupported(key, format!("a list with {x}"))),
+            None => Ok(numbers),
+        }
     }
 
     /// Inner width of an expert: its own key, or the usual one.
@@ -290,14 +304,20 @@ impl<'a> Hyper<'a> {
     }
 
     /// Layers of the model itself; those behind them only draft tokens.
-    pub fn layers(&self) -> Result<u32, MetaError> {
+    ///
+    /// # Errors
+    /// [`ModelError`] for more than the file has tensors: nothing is made for each before that.
+    pub fn layers(&self) -> Result<u32, ModelError> {
         let all = self.u32(LAYERS)?;
-        if all > MOST_LAYERS {
-            let expected = "at most 4096 layers";
-            let found = all.to_string();
-            return Err(MetaError::Type { key: self.name(LAYERS), expected, found });
+        limits::layers_have_tensors(self.name(LAYERS), all, self.checkpoint.tensors.len())?;
+        match self.draft_layers()? {
+            drafts if !self.is_gguf() || drafts == 0 => Ok(all),
+            drafts if drafts < all => Ok(all - drafts),
+            drafts => {
+                let found = format!("{drafts} of {all} layers");
+                Err(ModelError::unsupported(&self.own("", "nextn_predict_layers"), found))
+            }
         }
-        Ok(if self.is_gguf() { all.saturating_sub(self.draft_layers()?) } else { all })
     }
 
     /// Layers behind the last that only draft tokens for speculation.
@@ -396,13 +416,25 @@ impl<'a> Hyper<'a> {
         }
     }
 
-    /// Vocabulary size: rows of the embedding, which is what counts.
+    /// Vocabulary size: rows of the embedding, which is what counts; a number that the file has
+    /// beside must be the same.
+    ///
+    /// # Errors
+    /// [`ModelError`] for others, and for more rows than a vocabulary may have.
     pub fn vocab(&self) -> Result<u32, ModelError> {
         let tensor = crate::names::find(self.checkpoint, crate::names::Role::Embed, 0)?;
-        u32::try_from(tensor.rows()).map_err(|_| ModelError::Shape {
+        let rows = tensor.rows();
+        let key = self.own("vocab_size", "vocab_size");
+        let said = self.params.opt_u32(&key)?.filter(|_| self.params.is_written(&key));
+        if let Some(said) = said.filter(|n| u64::from(*n) != rows) {
+            let found = format!("{said} beside {rows} rows of '{}'", tensor.name);
+            return Err(ModelError::unsupported(&key, found));
+        }
+        let fits = |n: &u32| (1..=limits::VOCAB).contains(n);
+        u32::try_from(rows).ok().filter(fits).ok_or_else(|| ModelError::Shape {
             tensor: tensor.name.clone(),
-            expected: "at most 2^32 rows".into(),
-            found: tensor.rows().to_string(),
+            expected: format!("1 to {} rows", limits::VOCAB),
+            found: rows.to_string(),
         })
     }
 
@@ -416,7 +448,14 @@ impl<'a> Hyper<'a> {
                 Err(ModelError::unsupported("head_dim", found))
             }
             (Some(d), _) | (None, Some(d)) => Ok(d),
-            (None, None) => Ok(self.u32(HIDDEN)? / self.u32(HEADS)?.max(1)),
+            (None, None) => {
+                let (columns, heads) = (self.u32(HIDDEN)?, self.u32(HEADS)?);
+                if heads > columns {
+                    let found = format!("{heads} heads of {} = {columns}", self.name(HIDDEN));
+                    return Err(ModelError::unsupported(&self.name(HEADS), found));
+                }
+                Ok(columns / heads)
+            }
         }
     }
 

@@ -9,6 +9,7 @@ mod classes;
 mod error;
 mod flags;
 pub mod hyper;
+pub mod limits;
 pub mod lower;
 pub mod names;
 mod neutral;

@@ -9,6 +9,7 @@ use tokenmill_ir::{Checkpoint, Container, Meta, MetaError, MetaValue};
 use crate::classes::Class;
 use crate::error::ModelError;
 use crate::hyper::CONTEXT;
+use crate::limits::{self, Whole};
 
 /// Keys, values and the keys that were read. Null counts as absent, and hides a default.
 #[derive(Debug, Clone)]
@@ -16,17 +17,9 @@ pub struct Params {
     values: Meta,
     written: Vec<String>,
     foreign: Meta,
+    /// What GGUF keys of the architecture begin with; empty for config.json.
+    prefix: String,
     read: RefCell<BTreeSet<String>>,
-}
-
-/// Asks for a key and notes it.
-macro_rules! getters {
-    ($($(#[$doc:meta])* $name:ident: $kind:ty;)*) => {
-        $($(#[$doc])* pub fn $name(&self, key: &str) -> Result<$kind, MetaError> {
-            self.note(key);
-            self.values.$name(key)
-        })*
-    };
 }
 
 impl Params {
@@ -38,13 +31,15 @@ impl Params {
     pub fn of(checkpoint: &Checkpoint, class: Option<&Class>) -> Result<Self, ModelError> {
         let (mut values, mut foreign) = (Meta::new(), Meta::new());
         let mut written = Vec::new();
+        let prefix = match checkpoint.container {
+            Container::Gguf => {
+                format!("{}.", checkpoint.meta.str("general.architecture").unwrap_or_default())
+            }
+            Container::Hf => String::new(),
+        };
         for (key, value) in source(checkpoint).iter() {
             let own = match (checkpoint.container, class) {
-                (Container::Gguf, _) => {
-                    let arch = checkpoint.meta.str("general.architecture").unwrap_or_default();
-                    key.strip_prefix(arch).is_some_and(|k| k.starts_with('.'))
-                        || key.starts_with("general.")
-                }
+                (Container::Gguf, _) => key.starts_with(&prefix) || key.starts_with("general."),
                 (Container::Hf, Some(class)) => class.knows(class.field(key)),
                 (Container::Hf, None) => true,
             };
@@ -77,7 +72,7 @@ impl Params {
                 values.insert(field.to_owned(), value.clone());
             }
         }
-        Ok(Self { values, written, foreign, read: RefCell::default() })
+        Ok(Self { values, written, foreign, prefix, read: RefCell::default() })
     }
 
     /// Notes that a key was looked at.
@@ -135,21 +130,78 @@ impl Params {
         Ok(found.or_else(|| self.is_written(key).then_some(false)))
     }
 
-    getters! {
-        /// An integer, if present.
-        opt_u32: Option<u32>;
-        /// A number, if present.
-        opt_f32: Option<f32>;
-        /// A number in double precision, if present.
-        opt_f64: Option<f64>;
-        /// A string, if present.
-        opt_str: Option<&str>;
-        /// A list, if present.
-        opt_list: Option<&[MetaValue]>;
-        /// A required integer.
-        u32: u32;
-        /// A required number.
-        f32: f32;
+    /// A whole number within the limits of its name, if present.
+    ///
+    /// # Errors
+    /// [`MetaError::Range`] for another value.
+    pub fn opt_u32(&self, key: &str) -> Result<Option<u32>, MetaError> {
+        self.get(key).map(|value| self.whole(key, value)).transpose()
+    }
+
+    /// The whole number of a key, or one of several that it has, within the limits of its name.
+    ///
+    /// # Errors
+    /// [`MetaError::Range`] for another value.
+    pub fn whole(&self, key: &str, value: &MetaValue) -> Result<u32, MetaError> {
+        Whole::of(key, self.short(key), value).map(Whole::get)
+    }
+
+    /// A finite number within the limits of its name, if present.
+    ///
+    /// # Errors
+    /// [`MetaError::Type`] for another value.
+    pub fn opt_f64(&self, key: &str) -> Result<Option<f64>, MetaError> {
+        self.get(key).map(|value| limits::real(key, self.short(key), value)).transpose()
+    }
+
+    /// The same in single precision.
+    ///
+    /// # Errors
+    /// [`MetaError::Type`] for another value.
+    pub fn opt_f32(&self, key: &str) -> Result<Option<f32>, MetaError> {
+        Ok(self.opt_f64(key)?.map(|x| x as f32))
+    }
+
+    /// A string, if present.
+    ///
+    /// # Errors
+    /// [`MetaError::Type`] for another value.
+    pub fn opt_str(&self, key: &str) -> Result<Option<&str>, MetaError> {
+        self.note(key);
+        self.values.opt_str(key)
+    }
+
+    /// A list, if present.
+    ///
+    /// # Errors
+    /// [`MetaError::Type`] for another value.
+    pub fn opt_list(&self, key: &str) -> Result<Option<&[MetaValue]>, MetaError> {
+        self.note(key);
+        self.values.opt_list(key)
+    }
+
+    /// A required whole number.
+    ///
+    /// # Errors
+    /// [`MetaError`] where it is absent or out of its limits.
+    pub fn u32(&self, key: &str) -> Result<u32, MetaError> {
+        self.opt_u32(key)?.ok_or_else(|| MetaError::Missing { key: key.to_owned() })
+    }
+
+    /// A required number.
+    ///
+    /// # Errors
+    /// [`MetaError`] where it is absent or out of its limits.
+    pub fn f32(&self, key: &str) -> Result<f32, MetaError> {
+        self.opt_f32(key)?.ok_or_else(|| MetaError::Missing { key: key.to_owned() })
+    }
+
+    /// What the list of limits calls a key.
+    fn short<'k>(&self, key: &'k str) -> &'k str {
+        match self.prefix.is_empty() {
+            true => key,
+            false => key.strip_prefix(&self.prefix).unwrap_or(key),
+        }
     }
 }
 
@@ -163,24 +215,5 @@ pub fn source(checkpoint: &Checkpoint) -> &Meta {
 
 /// A value as people write it, shortened.
 pub fn shown(value: &MetaValue) -> String {
-    let mut text = match value {
-        MetaValue::Null => "null".to_owned(),
-        MetaValue::Bool(b) => b.to_string(),
-        MetaValue::Int(i) => i.to_string(),
-        MetaValue::Uint(u) => u.to_string(),
-        MetaValue::Float(f) => f.to_string(),
-        MetaValue::Str(s) => s.clone(),
-        MetaValue::List(items) => {
-            format!("[{}]", items.iter().take(20).map(shown).collect::<Vec<_>>().join(", "))
-        }
-        MetaValue::Map(map) => {
-            let pairs = map.iter().take(20).map(|(k, v)| format!("{k}: {}", shown(v)));
-            format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
-        }
-    };
-    if let Some((at, _)) = text.char_indices().nth(80) {
-        text.truncate(at);
-        text.push('…');
-    }
-    text
+    value.shown()
 }

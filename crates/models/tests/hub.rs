@@ -62,6 +62,15 @@ fn keys_of_converters_are_read_as_they_are_meant() {
                 _ => panic!("{name}: {line}"),
             }
         }
+        for (key, value) in meta.iter().filter_map(|(k, v)| Some((k, v.as_u32()?))) {
+            match key.split_once('.') {
+                Some((_, "block_count")) => {
+                    names.extend((0..value).map(|i| (format!("layer.{i}"), 1)));
+                }
+                Some((_, "vocab_size")) => names[0].1 = value.into(),
+                _ => {}
+            }
+        }
         let said = said(spec_of(&checkpoint(Container::Gguf, &names, meta)));
         writeln!(found, "{name}: {said}").expect("text");
     }
@@ -92,8 +101,11 @@ fn tensors(meta: &Meta) -> Vec<(String, u64)> {
     let number = |key: &str| part.get(key).and_then(MetaValue::as_u32).unwrap_or(0);
     let kind = part.get("model_type").or(meta.get("model_type")).and_then(MetaValue::as_str);
     let kind = kind.unwrap_or_default();
-    let mut names = vec![("model.embed_tokens.weight".to_owned(), 100)];
+    let tokens = if number("vocab_size") > 0 { number("vocab_size") } else { 100 };
+    let mut names = vec![("model.embed_tokens.weight".to_owned(), u64::from(tokens))];
     let mut add = |name: &str, rows: u32| names.push((name.to_owned(), u64::from(rows)));
+    let layers = ["num_hidden_layers", "n_layer", "num_layers", "n_layers"];
+    (0..layers.iter().map(|key| number(key)).sum()).for_each(|i| add(&format!("layer.{i}"), 1));
     if meta.get("tie_word_embeddings").or(part.get("tie_word_embeddings"))
         == Some(&MetaValue::Bool(false))
     {

@@ -4,6 +4,7 @@
 mod attacks;
 mod commands;
 mod configs;
+mod impossible;
 mod program;
 mod requests;
 mod stored;

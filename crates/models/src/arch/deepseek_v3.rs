@@ -126,7 +126,7 @@ pub fn experts(h: &Hyper<'_>, model: &mut ModelSpec) -> Result<(), ModelError> {
         scale: m.opt_f32(&h.own("routed_scaling_factor", "expert_weights_scale"))?.unwrap_or(1.0),
         weigh: Weigh::Output,
         fused: GateUp::Halves,
-        shared: shared.map(|n| SharedExpert { width: width * n, gated: false }),
+        shared: shared.map(|n| SharedExpert { width: width.saturating_mul(n), gated: false }),
     };
     let dense = m
         .opt_u32(&h.own("first_k_dense_replace", "leading_dense_block_count"))?

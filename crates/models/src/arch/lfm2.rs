@@ -49,5 +49,5 @@ fn ffn_width(h: &Hyper<'_>) -> Result<u32, ModelError> {
     let factor = m.opt_f64("block_ffn_dim_multiplier")?.unwrap_or(1.0);
     let multiple = m.opt_u32("block_multiple_of")?.unwrap_or(256).max(1);
     let width = (f64::from(2 * stated / 3) * factor) as u32;
-    Ok(width.div_ceil(multiple) * multiple)
+    Ok(width.div_ceil(multiple).saturating_mul(multiple))
 }

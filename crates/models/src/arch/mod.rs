@@ -53,9 +53,10 @@ mod tests;
 
 use tokenmill_ir::{Checkpoint, PoolKind};
 
-use crate::error::ModelError;
+use crate::error::{ModelError, shortened};
 use crate::flags;
 use crate::hyper::{FFN, Hyper};
+use crate::limits::Checked;
 use crate::spec::{Ffn, ModelSpec, Output};
 
 /// An architecture.
@@ -131,10 +132,8 @@ pub fn spec_of(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
     let found = hyper.arch_name();
     // (A config.json of a class that is not recorded could not be read without guessing.)
     let known = hyper.is_gguf() || hyper.class().is_some();
-    let arch = ARCHS.iter().find(|a| known && a.spellings.contains(&found)).ok_or_else(|| {
-        let known: Vec<&str> = ARCHS.iter().flat_map(|a| a.spellings).copied().collect();
-        ModelError::UnknownArch { found: found.to_owned(), known: known.join(", ") }
-    })?;
+    let arch = ARCHS.iter().find(|a| known && a.spellings.contains(&found));
+    let arch = arch.ok_or_else(|| unknown(found))?;
     let mut spec = (arch.spec)(&hyper)?;
     spec.arch = arch.name;
     spec.draft_layers = hyper.draft_layers()?;
@@ -150,7 +149,22 @@ pub fn spec_of(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
     if let (Some(kind), false) = (hyper.pooling()?, matches!(spec.output, Output::Score { .. })) {
         spec.output = Output::Pooled { kind, normalise: true };
     }
+    Checked::of(&spec, checkpoint.tensors.len(), &|key| hyper.name(key))?;
     flags::check(&hyper, &spec)?;
     hyper.check_all_read()?;
     Ok(spec)
+}
+
+/// The error of a name that no architecture has.
+fn unknown(found: &str) -> ModelError {
+    const BEGINNING: usize = 4;
+    let begins = |name: &&str| {
+        found.get(..BEGINNING).is_some_and(|begin| name.starts_with(&begin.to_ascii_lowercase()))
+    };
+    let near: Vec<&str> = ARCHS.iter().flat_map(|a| a.spellings).copied().filter(begins).collect();
+    let near = match near.as_slice() {
+        [] => String::new(),
+        near => format!(" ({})", near[..near.len().min(10)].join(", ")),
+    };
+    ModelError::UnknownArch { found: shortened(found.to_owned()), near }
 }

@@ -15,7 +15,9 @@ use tokenmill_ir::{
     RopeId, Rows, Unary, View, WeightId,
 };
 
-use crate::error::ModelError;
+use crate::error::{ModelError, shortened};
+use crate::hyper::Key;
+use crate::limits::Checked;
 use crate::names::{Role, find_opt, is_ignorable};
 use crate::rope::rope;
 use crate::spec::{Body, Branch, Join, Layer, ModelSpec, Norm, Output, RopeScaling, RopeSpec};
@@ -36,9 +38,11 @@ pub fn lower(
     checkpoint: &Checkpoint,
     kv: KvFormat,
 ) -> Result<Lowered, ModelError> {
+    let usual = |key: Key| key.usual(checkpoint.container).to_owned();
+    let checked = Checked::of(spec, checkpoint.tensors.len(), &usual)?;
     let mut low = Lower {
         checkpoint,
-        spec,
+        spec: checked.get(),
         kv,
         program: Program::default(),
         used: HashSet::new(),
@@ -400,6 +404,10 @@ impl Lower<'_> {
             _ => None,
         };
         let rope = rope(spec, factors);
+        if rope.inv_freq.iter().any(|f| !f.is_finite()) || !rope.magnitude.is_finite() {
+            let found = format!("{} ({:?}), not finite", spec.theta, spec.scaling);
+            return Err(ModelError::unsupported("base of the rotation", shortened(found)));
+        }
         let known = self.program.ropes.iter().position(|r| *r == rope);
         let index = known.unwrap_or_else(|| {
             self.program.ropes.push(rope);
