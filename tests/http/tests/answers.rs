@@ -238,8 +238,10 @@ fn logprobs_add_up_to_a_distribution() {
 #[test]
 fn a_bias_forces_and_forbids() {
     let site = Site::new();
-    let forced = text(json!({ "logit_bias": { "65": 100 }, "max_tokens": 5 }));
-    assert_eq!(whole(site.client, TEXT, &forced).0[&0].text, "AAAAA");
+    let forced = text(json!({ "logit_bias": { "65": 100 }, "max_tokens": 5, "n": 3 }));
+    let choices = whole(site.client, TEXT, &forced).0;
+    let texts: Vec<&str> = choices.values().map(|choice| choice.text.as_str()).collect();
+    assert_eq!(texts, ["AAAAA"; 3], "every choice");
     let greedy = text(json!({ "temperature": 0, "max_tokens": 1, "logprobs": 1 }));
     let first = whole(site.client, TEXT, &greedy).0.remove(&0).expect("a choice");
     let again = whole(site.client, TEXT, &greedy).0.remove(&0).expect("a choice");
