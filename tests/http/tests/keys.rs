@@ -139,25 +139,31 @@ fn a_key_leaves_places_in_the_queue_to_others() {
 
 #[test]
 fn what_is_counted_is_what_was_told() {
-    let site = site(Setup::default());
+    // Steps that take their time whatever is in them: guesses pay.
+    let site = site(Setup { step: Duration::from_millis(2), ..Setup::default() });
     let prompt = "some words to be read ".repeat(8);
-    let say = |key: &str, extra: Value| {
-        let mut body = json!({ "prompt": prompt, "max_tokens": 48, "ignore_eos": true, "seed": 7 });
+    // Letters only, so that a text becomes the tokens it came from.
+    let letters = json!({ "65": 100, "66": 100, "67": 100 });
+    let say = |key: &str, prompt: &str, extra: Value| {
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": prompt }], "max_tokens": 48, "seed": 7,
+            "ignore_eos": true, "logit_bias": letters,
+        });
         extra.as_object().into_iter().flatten().for_each(|(k, v)| body[k] = v.clone());
-        ask(&site, key, TEXT, &body)
+        ask(&site, key, CHAT, &body)
     };
-    let plain = say("a", json!({ "draft": "none" }));
-    let text = plain["choices"][0]["text"].as_str().expect("a text");
-    // Right for half of the way.
-    let middle = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
-    let guess = format!("{}{}", text.get(..middle).unwrap_or_default(), "?".repeat(24));
+    let unguessed = json!({ "draft": "none" });
+    let plain = say("a", &prompt, unguessed.clone());
+    let text = plain["choices"][0]["message"]["content"].as_str().expect("a text");
+    // Right for half of the way, if at first.
+    let guess = text.get(..24).unwrap_or_default().to_owned() + &"A".repeat(24);
     let content = |text: &str| json!({ "prediction": { "type": "content", "content": text } });
     let answers = [
         plain.clone(),
-        say("a", content(text)),
-        say("a", content(&guess)),
-        say("b", content(&guess)),
-        say("b", json!({ "prompt": "a short one", "draft": "none" })),
+        say("a", &prompt, content(text)),
+        say("a", &prompt, content(&guess)),
+        say("b", &prompt, content(&guess)),
+        say("b", "a short one", unguessed),
     ];
     let sum = |of: fn(&Value) -> &Value| -> u64 {
         answers.iter().map(|answer| number(of(&answer["usage"]))).sum()
