@@ -51,6 +51,13 @@ impl Copy {
         linked.map_err(|e| format!("linking {}: {e}", self.built.display()))
     }
 
+    /// Leaves nothing: links keep what the tree has long built anew.
+    pub fn remove(self) {
+        for folder in [&self.tree, &self.target] {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+
     /// Puts a fault in.
     pub fn apply(&self, fault: &Fault) -> Result<(), String> {
         let path = self.tree.join(&fault.file);
@@ -90,15 +97,12 @@ fn link_folder(from: &Path, to: &Path) -> io::Result<()> {
             }
         } else if ["rlib", "rmeta", "so"].contains(&extension) {
             fs::hard_link(&path, &to)?;
-        } else if !is_program(&path, extension)? {
+        } else if !extension.is_empty() || entry.metadata()?.len() < 1 << 20 {
             duplicate(&path, &to)?;
+        } else if path.iter().any(|part| part == "build") {
+            fs::hard_link(&path, &to)?; // of other people's crates: it is never built again
         }
+        // Tests and other programs are not taken along: linking them is a part of what a fault costs.
     }
     Ok(())
-}
-
-/// Whether it is a test or another program: they are linked anew, which is a part of what a fault
-/// costs anyway.
-fn is_program(path: &Path, extension: &str) -> io::Result<bool> {
-    Ok(extension.is_empty() && fs::metadata(path)?.len() > 1 << 20)
 }
