@@ -1,8 +1,10 @@
 //! Project chores: `cargo xtask tidy` checks what the compiler cannot, `cargo xtask lines` prints
 //! the size of every crate, architecture and format, `cargo xtask docs` writes docs/models.md,
-//! `cargo xtask instructions` counts those of hot kernels.
+//! `cargo xtask instructions` counts those of hot kernels, `cargo xtask mutants` plants faults that
+//! tests must see.
 
 mod instructions;
+mod mutants;
 mod rows;
 mod tidy;
 
@@ -46,8 +48,19 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Some("mutants") => {
+            let args: Vec<String> = std::env::args().skip(2).collect();
+            match mutants::run(&root, &args) {
+                Ok(true) => ExitCode::SUCCESS,
+                Ok(false) => ExitCode::FAILURE,
+                Err(problem) => {
+                    eprintln!("{problem}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
         _ => {
-            eprintln!("usage: cargo xtask tidy | lines | docs | instructions [write]");
+            eprintln!("usage: cargo xtask tidy | lines | docs | instructions [write] | mutants");
             ExitCode::FAILURE
         }
     }

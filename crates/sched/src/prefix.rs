@@ -267,6 +267,20 @@ mod tests {
     }
 
     #[test]
+    fn a_text_with_the_id_of_another_is_not_taken_for_it() {
+        // As if two texts had one id: the node keeps the id of the tokens that it had before.
+        let mut tree = PrefixTree::new(4, 2);
+        let a = tree.insert(NONE, 0, &[1, 2]).unwrap();
+        let b = tree.insert(a, 0, &[3, 4]).unwrap();
+        let at = b as usize * 2;
+        tree.tokens[at..at + 2].copy_from_slice(&[3, 5]);
+        assert_eq!(tree.child(a, 0, &[3, 4]), None);
+        assert_eq!(tree.insert(a, 0, &[3, 4]), None, "nor is it overwritten");
+        assert_eq!(tree.nearest(0, &[1, 2, 3, 4]), (3, Some(b)));
+        assert_eq!(tree.tokens(b), [3, 5]);
+    }
+
+    #[test]
     fn ids_are_frozen() {
         // Names of blocks on disk: they must not change between versions.
         let id = |salt, tokens: &[TokenId]| PrefixId::root(salt).then(tokens).0;

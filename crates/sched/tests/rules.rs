@@ -202,6 +202,28 @@ fn prompts_of_light_accounts_pass_those_of_greedy_ones() {
 }
 
 #[test]
+fn the_account_that_was_served_least_comes_first() {
+    let mut config = config(&[FULL], &[200]);
+    config.limits.sequences = 1;
+    let mut b = Bench::new(config);
+    let ask = |b: &mut Bench, account: u64, len: u32| {
+        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let (key, tokens, max_len) = (account, text(account << 10 | u64::from(len), len), len + 1);
+        let new = NewSequence { key, tokens, max_len, want, salt: 0, account, priority: 0 };
+        b.sched.submit(new).unwrap();
+    };
+    (100..103).for_each(|len| ask(&mut b, 1, len));
+    b.turn();
+    (10..13).for_each(|len| ask(&mut b, 2, len));
+    let mut ended = Vec::new();
+    while !b.turn().is_empty() {
+        let end = b.progress.iter().filter(|p| p.outcome == Outcome::Finished);
+        ended.extend(end.map(|p| p.key));
+    }
+    assert_eq!(ended, [1, 2, 2, 2, 1, 1], "three short ones are less than one long one");
+}
+
+#[test]
 fn a_prompt_alone_is_read_in_the_largest_chunks() {
     let mut b = Bench::new(Config { step_s: 1e-3, ..config(&[FULL], &[200]) });
     let id = b.add(text(1, 150), 2);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tokenmill_backend::Backend;
 use tokenmill_backend::reference::ReferenceDevice;
-use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
+use tokenmill_cpu::{CpuDevice, CpuOptions, Mode, NUMERICS_VERSION};
 use tokenmill_engine::load::{LoadOptions, load, read};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::tier::TierError;
@@ -192,6 +192,30 @@ fn other_weights_find_nothing() {
         }
         expect_none = true;
     }
+}
+
+#[test]
+fn a_cache_is_named_by_its_numerics() {
+    let files = tempfile::tempdir().unwrap();
+    let model = Golden::read("llama").path(Variant::Config, files.path());
+    let options = LoadOptions {
+        kv: KvFormat::Int16,
+        context: Some(64),
+        sequences: 1,
+        step_tokens: 32,
+        memory_bytes: 1 << 32,
+    };
+    let name = |device: Box<dyn Backend>| {
+        let mut loaded = load(&model, device, &options, |_, _| {}).expect("loaded");
+        loaded.compile().expect("compiled").blocks().expect("blocks").layout
+    };
+    let (int8, f32) = (name(cpu(Mode::Int8)), name(cpu(Mode::F32)));
+    for name in [&int8, &f32] {
+        // Else blocks of an older version are taken for those of this one.
+        assert!(name.contains(&format!("numerics {NUMERICS_VERSION},")), "{name}");
+    }
+    assert_ne!(int8, f32, "modes");
+    assert_ne!(name(Box::new(ReferenceDevice::new(16))), int8, "devices");
 }
 
 #[test]

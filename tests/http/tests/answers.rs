@@ -105,6 +105,25 @@ fn requests_get_the_models_defaults_where_they_say_nothing() {
     assert_eq!(ask(&site, own.clone()), ask(&plain, own));
 }
 
+#[test]
+fn what_is_not_said_is_drawn_as_the_defaults_say() {
+    let site = Site::new();
+    let body = |extra: Value| {
+        let user = json!({ "role": "user", "content": "Hi" });
+        merged(
+            json!({ "messages": [user], "seed": 5, "max_tokens": 200, "ignore_eos": true }),
+            extra,
+        )
+    };
+    let say = |extra: Value| whole(site.client, CHAT, &body(extra)).0[&0].text.clone();
+    let unsaid = say(json!({}));
+    let said = json!({ "temperature": 0.8, "top_p": 0.95, "min_p": 0.05 });
+    assert_eq!(unsaid, say(said.clone()));
+    for other in [json!({ "temperature": 1 }), json!({ "top_p": 1 }), json!({ "min_p": 0 })] {
+        assert_ne!(unsaid, say(merged(said.clone(), other.clone())), "{other}");
+    }
+}
+
 /// One value a token.
 fn logprobs(path: &str, choice: &Value) -> Vec<Value> {
     let logprobs = &choice["logprobs"];
@@ -238,8 +257,10 @@ fn logprobs_add_up_to_a_distribution() {
 #[test]
 fn a_bias_forces_and_forbids() {
     let site = Site::new();
-    let forced = text(json!({ "logit_bias": { "65": 100 }, "max_tokens": 5 }));
-    assert_eq!(whole(site.client, TEXT, &forced).0[&0].text, "AAAAA");
+    let forced = text(json!({ "logit_bias": { "65": 100 }, "max_tokens": 5, "n": 3 }));
+    let choices = whole(site.client, TEXT, &forced).0;
+    let texts: Vec<&str> = choices.values().map(|choice| choice.text.as_str()).collect();
+    assert_eq!(texts, ["AAAAA"; 3], "every choice");
     let greedy = text(json!({ "temperature": 0, "max_tokens": 1, "logprobs": 1 }));
     let first = whole(site.client, TEXT, &greedy).0.remove(&0).expect("a choice");
     let again = whole(site.client, TEXT, &greedy).0.remove(&0).expect("a choice");

@@ -172,6 +172,16 @@ impl Lab {
         self.of_parts(WeightUse::Matmul, cols, vec![part])
     }
 
+    /// A matrix of one random row again and again.
+    pub fn alike(&mut self, rows: u32, cols: u32) -> WeightId {
+        let row: Vec<u8> = (0..cols).flat_map(|_| self.number().to_le_bytes()).collect();
+        let tensor = format!("t{}", self.material.tensors.len());
+        self.material.insert(&tensor, row.len(), row.repeat(rows as usize));
+        let rows = RowSlices::range(0, rows.into());
+        let part = RowPart { format: FormatId::F32, tensor, rows, transposed: None, order: None };
+        self.of_parts(WeightUse::Matmul, cols, vec![part])
+    }
+
     /// A random table.
     pub fn table(&mut self, format: FormatId, rows: u32, cols: u32) -> WeightId {
         let part = self.part(format, rows, cols);

@@ -31,6 +31,9 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
     all.push(route(deepseek, true, block));
     let groups = Some(GroupRule { groups: 4, keep: 2, best: 1 });
     all.push(route(RouteRule { groups, scale: 2.5, ..RULE }, false, block));
+    for groups in [None, groups, Some(GroupRule { groups: 4, keep: 2, best: 2 })] {
+        all.push(ties(RouteRule { groups, ..RULE }, block));
+    }
     for format in [FormatId::F32, FormatId::BF16, FormatId::Q4_K, FormatId::Q8_0, FormatId::MXFP4] {
         all.push(experts([format; 2], block));
     }
@@ -53,6 +56,17 @@ fn route(mut rule: RouteRule, biased: bool, block: u32) -> Case {
         rule.groups.map_or(String::new(), |g| format!(", groups by their best {}", g.best));
     let biased = if biased { ", biased" } else { "" };
     let name = format!("route {:?}, normalise {}{groups}{biased}", rule.score, rule.normalise);
+    lab.finish(name, out, Tolerance::F32, block)
+}
+
+/// Experts, and groups of them, of the same score: the lower ones are taken.
+fn ties(rule: RouteRule, block: u32) -> Case {
+    let mut lab = Lab::new(52);
+    let x = lab.inputs(&[96])[0];
+    let router = lab.alike(rule.experts, 96);
+    let out = lab.out(2 * rule.top);
+    let name = format!("route among equals, groups {:?}", rule.groups.map(|g| (g.keep, g.best)));
+    lab.push(Op::Route { x, router, rule, out: out.buffer });
     lab.finish(name, out, Tolerance::F32, block)
 }
 

@@ -1,0 +1,199 @@
+//! What holders of different keys share: neither cached prompts nor leases nor the places of the
+//! queue. And that what is told of a request is what is counted of it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokenmill_http_tests::{Reply, Setup, Site, Stream};
+
+const TEXT: &str = "/v1/completions";
+const CHAT: &str = "/v1/chat/completions";
+const LEASES: &str = "/v1/cache/leases";
+
+/// A site of two keys; the first may read everything.
+fn site(setup: Setup) -> Site {
+    let mut setup = setup;
+    setup.server.api_keys = vec!["a".into(), "b".into()];
+    Site::with(setup)
+}
+
+fn open(site: &Site, key: &str, method: &str, path: &str, body: &Value) -> Stream {
+    let bearer = format!("Bearer {key}");
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    site.client.open(method, path, &headers, body.to_string().as_bytes())
+}
+
+fn ask(site: &Site, key: &str, path: &str, body: &Value) -> Value {
+    let reply = open(site, key, "POST", path, body).finish();
+    assert_eq!(reply.status, 200, "{path}: {reply:?}");
+    reply.json()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+fn cached(answer: &Value) -> u64 {
+    number(&answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+}
+
+/// The number of leases a key is told of.
+fn leases(site: &Site, key: &str, method: &str) -> usize {
+    let reply: Reply = open(site, key, method, LEASES, &json!({})).finish();
+    assert_eq!(reply.status, 200, "{reply:?}");
+    reply.json()["data"].as_array().map_or(0, Vec::len)
+}
+
+/// A counter of `/metrics`, as the first key reads it.
+fn metric(site: &Site, name: &str) -> u64 {
+    let page = open(site, "a", "GET", "/metrics", &json!({})).finish().body;
+    let line = format!("{name}{{model_name=\"sim\"}} ");
+    let found = page.lines().find_map(|l| l.strip_prefix(&line)).map(str::parse);
+    found.unwrap_or_else(|| panic!("no {name}")).expect("a whole number")
+}
+
+/// Waits until a counter has reached a value: the last event of an answer may be read before it is
+/// counted.
+fn wait_for(site: &Site, name: &str, value: u64) {
+    for _ in 0..2000 {
+        if metric(site, name) >= value {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(metric(site, name), value, "{name}");
+}
+
+#[test]
+fn keys_share_no_cached_prompt() {
+    let site = site(Setup::default());
+    let prompt = "the same words ".repeat(20);
+    let text = json!({ "prompt": prompt, "max_tokens": 2, "seed": 1 });
+    let messages = json!([{ "role": "user", "content": prompt }]);
+    let chat = json!({ "messages": messages, "max_tokens": 2, "seed": 1 });
+    for (path, body) in [(TEXT, text), (CHAT, chat)] {
+        let first = ask(&site, "a", path, &body);
+        assert_eq!(cached(&first), 0, "{path}: nobody asked before");
+        let mut posing = body.clone();
+        posing["user"] = json!("a");
+        for body in [&body, &posing] {
+            let own = cached(&ask(&site, "a", path, body));
+            assert!(own > 200, "{path}: its own is found, but {own}");
+        }
+        let others = ask(&site, "b", path, &posing);
+        assert_eq!(cached(&others), 0, "{path}: what the other key asked");
+        assert_eq!(others["choices"], first["choices"], "{path}: a prompt found changes nothing");
+        let own = cached(&ask(&site, "b", path, &body));
+        assert!(own > 200, "{path}: then its own is found, but {own}");
+    }
+}
+
+#[test]
+fn keys_are_told_nothing_of_each_others_prompts() {
+    let site = site(Setup::default());
+    let secret = "the password is swordfish, do not tell. ".repeat(8);
+    let chat = |content: &str| {
+        let messages = json!([{ "role": "user", "content": content }]);
+        json!({ "messages": messages, "max_tokens": 1, "diagnostics": true })
+    };
+    ask(&site, "a", CHAT, &chat(&secret));
+    let guess = secret.replace("swordfish", "tuna");
+    let own = ask(&site, "a", CHAT, &chat(&guess))["diagnostics"].to_string();
+    assert!(own.contains("swordfish"), "its own is told: {own}");
+    let others = ask(&site, "b", CHAT, &chat(&guess))["diagnostics"].to_string();
+    assert!(!others.contains("swordfish"), "{others}");
+    assert!(others.contains("previous_message_not_found"), "{others}");
+}
+
+#[test]
+fn keys_neither_see_nor_end_each_others_leases() {
+    let site = site(Setup::default());
+    let body = |words: &str| json!({ "prompt": words.repeat(8), "prompt_cache_key": "k" });
+    for (key, words) in [("a", "words of one "), ("b", "those of another ")] {
+        let made = ask(&site, key, LEASES, &body(words));
+        assert!(number(&made["leased_tokens"]) > 0, "{made}");
+    }
+    assert_eq!((leases(&site, "a", "GET"), leases(&site, "b", "GET")), (1, 1), "one each");
+    assert_eq!(leases(&site, "b", "DELETE"), 1, "its own");
+    assert_eq!((leases(&site, "a", "GET"), leases(&site, "b", "GET")), (1, 0));
+}
+
+#[test]
+fn a_key_leaves_places_in_the_queue_to_others() {
+    let step = Duration::from_millis(5);
+    let site = site(Setup { sequences: 1, queue: 6, step, ..Setup::default() });
+    let long = json!({ "prompt": "go", "max_tokens": 400, "ignore_eos": true, "stream": true });
+    let mut open_ones = Vec::new();
+    loop {
+        let stream = open(&site, "a", "POST", TEXT, &long);
+        if stream.reply.status != 200 {
+            assert_eq!(stream.reply.status, 429);
+            break;
+        }
+        open_ones.push(stream);
+        assert!(open_ones.len() < 20, "one key takes all places");
+    }
+    let other = open(&site, "b", "POST", TEXT, &long);
+    assert_eq!(other.reply.status, 200, "{:?}", other.reply);
+}
+
+#[test]
+fn what_is_counted_is_what_was_told() {
+    // Steps that take their time whatever is in them: guesses pay.
+    let site = site(Setup { step: Duration::from_millis(2), ..Setup::default() });
+    let prompt = "some words to be read ".repeat(8);
+    // Letters only, so that a text becomes the tokens it came from.
+    let letters = json!({ "65": 100, "66": 100, "67": 100 });
+    let say = |key: &str, prompt: &str, extra: Value| {
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": prompt }], "max_tokens": 48, "seed": 7,
+            "ignore_eos": true, "logit_bias": letters,
+        });
+        extra.as_object().into_iter().flatten().for_each(|(k, v)| body[k] = v.clone());
+        ask(&site, key, CHAT, &body)
+    };
+    let unguessed = json!({ "draft": "none" });
+    let plain = say("a", &prompt, unguessed.clone());
+    let text = plain["choices"][0]["message"]["content"].as_str().expect("a text");
+    // Right for half of the way, if at first.
+    let guess = text.get(..24).unwrap_or_default().to_owned() + &"A".repeat(24);
+    let content = |text: &str| json!({ "prediction": { "type": "content", "content": text } });
+    let answers = [
+        plain.clone(),
+        say("a", &prompt, content(text)),
+        say("a", &prompt, content(&guess)),
+        say("b", &prompt, content(&guess)),
+        say("b", "a short one", unguessed),
+    ];
+    let sum = |of: fn(&Value) -> &Value| -> u64 {
+        answers.iter().map(|answer| number(of(&answer["usage"]))).sum()
+    };
+    let prompts = sum(|u| &u["prompt_tokens"]);
+    let found = sum(|u| &u["prompt_tokens_details"]["cached_tokens"]);
+    let said = sum(|u| &u["completion_tokens"]);
+    let right = sum(|u| &u["completion_tokens_details"]["accepted_prediction_tokens"]);
+    let wrong = sum(|u| &u["completion_tokens_details"]["rejected_prediction_tokens"]);
+    let each = [prompts, found, said, right, wrong];
+    assert!(each.iter().all(|&n| n > 0), "of everything some: {each:?}");
+    assert!(each.iter().zip(&each[1..]).all(|(a, b)| a != b), "no two alike: {each:?}");
+    let counters = [
+        ("tokenmill_prompt_tokens_total", prompts),
+        ("vllm:prompt_tokens_total", prompts),
+        ("tokenmill_cached_tokens_total", found),
+        ("vllm:prefix_cache_hits_total", found),
+        ("tokenmill_generated_tokens_total", said),
+        ("vllm:generation_tokens_total", said),
+        ("tokenmill_accepted_draft_tokens_total", right),
+        ("tokenmill_drafted_tokens_total", right + wrong),
+        ("tokenmill_requests_accepted_total", answers.len() as u64),
+        ("tokenmill_requests_cancelled_total", 0),
+        ("tokenmill_requests_failed_total", 0),
+    ];
+    for (name, value) in counters {
+        wait_for(&site, name, value);
+    }
+    // What is not computed is what was found, or never asked for.
+    let computed = metric(&site, "tokenmill_computed_tokens_total");
+    let expected = prompts - found + said - answers.len() as u64 + wrong;
+    assert_eq!(computed, expected, "each token once, the last of an answer never");
+}
