@@ -476,6 +476,7 @@ fn is_of_class(whole: &str, name: &str) -> bool {
 
 /// `'{} {name}'.format(…)` without format specifications.
 fn format(source: &Text, given: Given, meter: &Meter) -> Result<Value> {
+    meter.spend(LOOK + source.len())?;
     let whole = source.as_str();
     let mut out = Writer::default();
     let (mut next, mut done) = (0, 0);
@@ -533,6 +534,7 @@ pub(super) fn percent(format: &Text, values: &Value, meter: &Meter) -> Result<Va
         }
         let Some(value) = given.next() else { return failed("format: too few values") };
         let text = converted(&value, flags, kind.unwrap_or_default(), meter)?;
+        meter.spend(LOOK + text.len())?;
         out.push_text(&text);
     }
     out.push_text(&format.slice(done..whole.len()));
@@ -592,6 +594,7 @@ fn converted(value: &Value, flags: &str, kind: &str, meter: &Meter) -> Result<Te
         },
         _ => return failed(format!("format: %{kind} is not supported")),
     };
+    meter.spend(2 * text.len())?;
     let missing = width.saturating_sub(text.as_str().chars().count());
     let mut out = Writer::default();
     let zeros = marks.contains('0') && !marks.contains('-') && !matches!(kind, "s" | "r");
