@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,12 @@ pub struct Guest {
     id: u64,
     party: Party,
     go: Arc<Notify>,
+    /// Requests so far.
+    requests: AtomicU64,
+    /// Whether one is being read or answered whose protocol has interim responses (HTTP/1.1).
+    interim: AtomicBool,
+    /// It has said that it sends no more: whoever streams to it may try whether it still reads.
+    silent: Notify,
 }
 
 impl Guests {
@@ -147,7 +154,8 @@ impl Guests {
         let waiting = Some(Instant::now());
         let entry = Entry { party, waiting, body: None, going: false, go: Arc::clone(&go) };
         list.all.insert(id, entry);
-        Arc::new(Guest { guests: Arc::clone(self), id, party, go })
+        let (requests, interim, silent) = Default::default();
+        Arc::new(Guest { guests: Arc::clone(self), id, party, go, requests, interim, silent })
     }
 }
 
@@ -155,6 +163,32 @@ impl Guest {
     /// Who sent a request, where it came over a connection.
     pub fn of<B>(request: &Request<B>) -> Option<Arc<Self>> {
         request.extensions().get::<Arc<Self>>().cloned()
+    }
+
+    /// A request begins, of a protocol with or without interim responses.
+    pub fn asks(&self, interim: bool) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.interim.store(interim, Ordering::Relaxed);
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has asked, in a protocol with interim responses, and not been answered.
+    pub fn may_wait(&self) -> bool {
+        self.interim.load(Ordering::Relaxed)
+    }
+
+    /// Has whoever streams to it send something.
+    pub fn knock(&self) {
+        self.silent.notify_one();
+    }
+
+    /// Ends when something should be sent to it.
+    pub async fn knocked(&self) {
+        self.silent.notified().await;
     }
 
     /// Everybody at its address.
@@ -192,6 +226,7 @@ impl Guest {
 
     /// It has been answered; the next request is waited for.
     pub fn is_answered(&self) {
+        self.interim.store(false, Ordering::Relaxed);
         self.change(|entry| entry.waiting = Some(Instant::now()));
         self.guests.moved.notify_waiters();
     }

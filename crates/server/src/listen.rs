@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Version;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -217,9 +218,13 @@ async fn accept(listener: &TcpListener, guests: &Arc<Guests>) -> (TcpStream, Arc
 async fn connection(stream: TcpStream, guest: Arc<Guest>, router: Router, shared: &Shared) {
     let _ = stream.set_nodelay(true); // without it tokens come late, but they come
     let (limits, timeouts) = (&shared.config.limits, &shared.config.timeouts);
-    let io = TokioIo::new(StallGuard::new(stream, timeouts.write_stall));
+    let io = TokioIo::new(StallGuard::new(stream, timeouts.write_stall, Arc::clone(&guest)));
     let sender = Arc::clone(&guest);
-    let service = service_fn(move |request| answer(router.clone(), Arc::clone(&sender), request));
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        // At once: what comes after it is read before the answer begins.
+        sender.asks(request.version() >= Version::HTTP_11);
+        answer(router.clone(), Arc::clone(&sender), request)
+    });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(timeouts.header)

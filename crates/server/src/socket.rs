@@ -1,25 +1,53 @@
-//! A socket that gives up on a peer that stopped reading.
+//! A socket that gives up on a peer that stopped reading, and not on one that only stopped sending.
 
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Fails a write that makes no progress for a while.
+use crate::guests::Guest;
+
+/// Between two looks at whether a peer that sends no more is still there.
+const LOOK: Duration = Duration::from_millis(50);
+/// An interim response (RFC 9110, 15.2): a peer that waits reads on, one that is gone resets.
+const KNOCK: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
+
+/// A stream that may know of more than it was asked.
+pub trait Peer: AsyncRead + AsyncWrite + Unpin {
+    /// What has gone wrong since this was asked last: a peer that reset is not told by reading where
+    /// it closed its side before.
+    fn broken(&self) -> Option<Error>;
+}
+
+impl Peer for TcpStream {
+    fn broken(&self) -> Option<Error> {
+        self.take_error().unwrap_or_else(Some)
+    }
+}
+
+/// Fails a write that makes no progress for a while. Whoever closes his side before he is answered has
+/// either gone or waits for the answer: something is sent to him to find out.
 pub struct StallGuard<S> {
     stream: S,
     limit: Duration,
     /// Set while a write is waiting.
     stalled: Option<Pin<Box<Sleep>>>,
+    guest: Arc<Guest>,
+    /// The request for which something was written last.
+    written: u64,
+    /// Set while a peer that sends no more is answered: when it is looked for again.
+    silent: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> StallGuard<S> {
-    /// Guards a stream.
-    pub fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, stalled: None }
+    /// Guards the stream of a guest.
+    pub fn new(stream: S, limit: Duration, guest: Arc<Guest>) -> Self {
+        Self { stream, limit, stalled: None, guest, written: 0, silent: None }
     }
 
     /// Passes on what a write gave; waits no longer than the limit.
@@ -36,13 +64,36 @@ impl<S> StallGuard<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
+impl<S: Peer> AsyncRead for StallGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let this = &mut *self;
+        let before = buffer.filled().len();
+        loop {
+            ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+            if buffer.filled().len() > before || !this.guest.may_wait() {
+                this.silent = None;
+                return Poll::Ready(Ok(()));
+            }
+            if this.silent.is_none() {
+                match this.written == this.guest.requests() {
+                    true => this.guest.knock(),
+                    // What cannot be written now is written later, by the answer itself.
+                    false => {
+                        let _ = Pin::new(&mut this.stream).poll_write(cx, KNOCK)?;
+                    }
+                }
+            }
+            let look = this.silent.get_or_insert_with(|| Box::pin(sleep(LOOK)));
+            ready!(look.as_mut().poll(cx));
+            look.as_mut().reset(Instant::now() + LOOK);
+            if let Some(error) = this.stream.broken() {
+                return Poll::Ready(Err(error));
+            }
+        }
     }
 }
 
@@ -52,6 +103,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
+        self.written = self.guest.requests();
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.watch(cx, written)
     }
@@ -61,6 +113,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
+        self.written = self.guest.requests();
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
         self.watch(cx, written)
     }
@@ -83,12 +136,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guests::Guests;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     #[tokio::test]
     async fn a_stopped_reader_is_given_up_and_a_slow_one_is_not() {
         let (near, mut far) = duplex(8);
-        let mut guarded = StallGuard::new(near, Duration::from_millis(200));
+        let guest = Guests::new(1).enter([127, 0, 0, 1].into());
+        let mut guarded = StallGuard::new(near, Duration::from_millis(200), guest);
         let slow = tokio::spawn(async move {
             let mut byte = [0];
             for _ in 0..16 {

@@ -58,6 +58,30 @@ fn a_client_that_hangs_up_on_a_whole_answer_cancels_it() {
 }
 
 #[test]
+fn a_client_that_only_stops_sending_gets_its_answer() {
+    let site = Site::with(slow());
+    for streamed in [false, true] {
+        let body = long(json!({ "max_tokens": 40, "stream": streamed })).to_string();
+        let head = format!(
+            "POST {TEXT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut socket = site.client.connect();
+        std::io::Write::write_all(&mut socket, head.as_bytes()).expect("sent");
+        socket.shutdown(std::net::Shutdown::Write).expect("said to be all");
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut socket, &mut answer).expect("an answer");
+        let last = answer.split("HTTP/1.1 ").last().unwrap_or_default();
+        assert!(last.starts_with("200"), "{answer}");
+        let end = if streamed { "[DONE]" } else { "\"usage\"" };
+        assert!(answer.contains(end), "{answer}");
+    }
+    site.settle();
+    assert_eq!(cancelled(&site), 0.0);
+}
+
+#[test]
 fn a_queued_client_may_go_away_too() {
     let step = Duration::from_millis(20);
     let site = Site::with(Setup { sequences: 1, step, ..Setup::default() });

@@ -27,6 +27,7 @@ use crate::body::{self, Received};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::Generation;
+use crate::guests::Guest;
 use crate::keys::account_of;
 use crate::shared::{Model, Shared, unix_seconds};
 use crate::shares::{Party, Share};
@@ -106,9 +107,10 @@ async fn answer(
     request: HttpRequest<Body>,
     prepare: Prepare,
 ) -> Result<Response, ApiError> {
+    let guest = Guest::of(&request);
     let (generation, (answer, stream)) = generation_of(&shared, request, prepare).await?;
     if stream {
-        return Ok(stream::response(generation, answer, shared.config.timeouts.ping));
+        return Ok(stream::response(generation, answer, shared.config.timeouts.ping, guest));
     }
     whole(generation, answer).await.map(|body| Json(body).into_response())
 }

@@ -2,6 +2,7 @@
 //! failed ends with an error event and without it.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -10,22 +11,29 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use serde_json::Value;
 use tokenmill_engine::Event;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use super::answer::Answer;
 use crate::error::ApiError;
 use crate::generation::Generation;
+use crate::guests::Guest;
 
 struct Stream {
     generation: Generation,
     answer: Answer,
     ping: Duration,
+    guest: Option<Arc<Guest>>,
     opened: bool,
 }
 
 /// The response; dropping its body cancels the generation.
-pub fn response(generation: Generation, answer: Answer, ping: Duration) -> Response {
-    let stream = Stream { generation, answer, ping, opened: false };
+pub fn response(
+    generation: Generation,
+    answer: Answer,
+    ping: Duration,
+    guest: Option<Arc<Guest>>,
+) -> Response {
+    let stream = Stream { generation, answer, ping, guest, opened: false };
     let chunks = unfold(Some(stream), |stream| async move {
         let (text, stream) = stream?.next().await;
         Some((Ok::<_, Infallible>(Bytes::from(text)), stream))
@@ -48,9 +56,17 @@ impl Stream {
             self.answer.opening().iter().for_each(|chunk| push(&mut out, chunk));
         }
         while out.is_empty() {
-            let event = match timeout(self.ping, self.generation.next()).await {
-                Ok(event) => event,
-                Err(_) => return (": ping\n\n".to_owned(), Some(self)),
+            let knocked = async {
+                match &self.guest {
+                    Some(guest) => guest.knocked().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let event = tokio::select! {
+                biased;
+                event = self.generation.next() => event,
+                () = sleep(self.ping) => return (": ping\n\n".to_owned(), Some(self)),
+                () = knocked => return (": ping\n\n".to_owned(), Some(self)),
             };
             match event {
                 Ok(Some((prompt, event))) => self.event(&mut out, prompt, event),
