@@ -78,12 +78,13 @@ class Machine:
     """One thread of one program."""
 
     def __init__(self, arguments):
-        self.memory = mmap.mmap(-1, MEMORY)
+        self.memory = mmap.mmap(-1, MEMORY, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.host = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.heap, self.room, self.code = HEAP, ROOM, None
         self.session = bochscpu.Session()
         self.session.missing_page_handler = self.page
         self.unknown = set()
+        self.free = {}  # length -> addresses
         entry, stack = self.load(arguments)
         self.start(entry, stack)
 
@@ -234,7 +235,9 @@ class Machine:
     def do_mmap(self, address, length, _, flags, file, offset):
         length = (length + PAGE - 1) & -PAGE
         if flags & 0x10:  # MAP_FIXED
-            self.write(address, bytes(length))
+            self.memory.madvise(mmap.MADV_DONTNEED, address, length)
+        elif self.free.get(length):
+            address = self.free[length].pop()
         else:
             address = self.room
             self.room += length + PAGE
@@ -243,6 +246,11 @@ class Machine:
         if not flags & 0x20:  # MAP_ANONYMOUS
             self.write(address, os.pread(file, length, offset))
         return address
+
+    def do_munmap(self, address, length, *_):
+        length = (length + PAGE - 1) & -PAGE
+        self.memory.madvise(mmap.MADV_DONTNEED, address, length)
+        self.free.setdefault(length, []).append(address)
 
     def do_mremap(self, old, was, length, *_):
         at = self.do_mmap(0, length, 3, 0x22, -1, 0)
@@ -271,6 +279,9 @@ class Machine:
         if at:
             self.write(at, struct.pack("<QQ", 8 << 20, 8 << 20))
 
+    def do_sysinfo(self, at, *_):
+        self.write(at, struct.pack("<10QHHIQQI", 1, 0, 0, 0, MEMORY, MEMORY // 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1))
+
     def do_random(self, at, count, *_):
         self.write(at, bytes(count))
         return count
@@ -286,11 +297,11 @@ CALLS = {
     0: Machine.do_read, 1: Machine.do_write, 3: lambda m, file, *_: os.close(file),
     5: lambda m, file, at, *_: m.do_stat(os.fstat(file), at), 7: Machine.nothing,
     8: lambda m, file, offset, how, *_: os.lseek(file, offset, how), 9: Machine.do_mmap,
-    10: Machine.nothing, 11: Machine.nothing, 12: Machine.do_brk, 13: Machine.nothing,
+    10: Machine.nothing, 11: Machine.do_munmap, 12: Machine.do_brk, 13: Machine.nothing,
     14: Machine.nothing, 16: lambda *_: -errno.ENOTTY, 17: Machine.do_pread, 20: Machine.do_writev,
     21: lambda m, path, *_: 0 if os.path.exists(m.text(path)) else -errno.ENOENT,
     24: Machine.nothing, 25: Machine.do_mremap, 28: Machine.nothing, 39: lambda *_: 1,
-    60: Machine.exit, 89: lambda *_: -errno.ENOENT, 131: Machine.nothing, 158: Machine.do_arch_prctl,
+    60: Machine.exit, 89: lambda *_: -errno.ENOENT, 99: Machine.do_sysinfo, 131: Machine.nothing, 158: Machine.do_arch_prctl,
     186: lambda *_: 1, 202: Machine.nothing, 204: Machine.do_affinity, 218: lambda *_: 1,
     228: Machine.do_time, 231: Machine.exit, 257: Machine.do_open, 262: Machine.do_newfstatat,
     267: lambda *_: -errno.ENOENT, 273: Machine.nothing, 302: Machine.do_limits,

@@ -8,7 +8,7 @@ import pathlib
 import struct
 import sys
 
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -51,6 +51,8 @@ def main():
     tokens, pre = found["tokenizer.ggml.tokens"], found["tokenizer.ggml.pre"]
     merges = [tuple(m.split(" ")) for m in found["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
+    if pre == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
     first = {"smollm": pre_tokenizers.Digits(individual_digits=True),
              "qwen2": pre_tokenizers.Split(Regex(QWEN), "isolated")}[pre]
     bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre != "qwen2")

@@ -105,7 +105,9 @@ fn tensors(meta: &Meta) -> Vec<(String, u64)> {
     let mut names = vec![("model.embed_tokens.weight".to_owned(), u64::from(tokens))];
     let mut add = |name: &str, rows: u32| names.push((name.to_owned(), u64::from(rows)));
     let layers = ["num_hidden_layers", "n_layer", "num_layers", "n_layers"];
-    (0..layers.iter().map(|key| number(key)).sum()).for_each(|i| add(&format!("layer.{i}"), 1));
+    // (Where it says none its class does.)
+    let layers = Some(layers.iter().map(|key| number(key)).sum()).filter(|n| *n > 0).unwrap_or(64);
+    (0..layers).for_each(|i| add(&format!("layer.{i}"), 1));
     if meta.get("tie_word_embeddings").or(part.get("tie_word_embeddings"))
         == Some(&MetaValue::Bool(false))
     {

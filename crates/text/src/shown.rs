@@ -15,6 +15,22 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
+/// A name out of a file, in quotes, on one line, and cut where it is too long.
+pub(crate) fn quoted(name: &str) -> String {
+    const MAX: usize = 80;
+    match name.char_indices().nth(MAX) {
+        Some((end, _)) => format!("{:?}…", name.get(..end).unwrap_or_default()),
+        None => format!("{name:?}"),
+    }
+}
+
+/// A reason on one line, cut where it is too long.
+pub(crate) fn line(reason: &str) -> String {
+    const MAX: usize = 300;
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    reason.chars().take(MAX).map(plain).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,9 @@ pub(crate) struct SpecialToken {
     pub(crate) single_word: bool,
 }
 
+/// Longest text of one. Building the search structure takes the square of it where it repeats.
+const MAX_TOKEN_BYTES: usize = 1 << 10;
+
 /// A set of such tokens, searched together: the leftmost match wins, then the longest.
 pub(crate) struct SpecialSet {
     tokens: Vec<SpecialToken>,
@@ -35,6 +38,9 @@ impl SpecialSet {
     /// `None` if the set is too large for the search structure.
     pub(crate) fn new(mut tokens: Vec<SpecialToken>) -> Option<SpecialSet> {
         tokens.retain(|token| !token.text.is_empty());
+        if tokens.iter().any(|token| token.text.len() > MAX_TOKEN_BYTES) {
+            return None;
+        }
         let finder = match tokens.is_empty() {
             true => None,
             false => Some(

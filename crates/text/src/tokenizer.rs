@@ -4,6 +4,7 @@ use crate::bpe::{ByteBpe, CharBpe};
 use crate::encoder::Reach;
 use crate::hf_json::Library;
 use crate::lint::Finding;
+use crate::shown::{line, quoted};
 use crate::specials::{Part, SpecialSet};
 use crate::stream::{Lead, bytes_to_text};
 use crate::template::{RenderedPrompt, TemplateTokens};
@@ -16,14 +17,18 @@ pub const MAX_TEXT_BYTES: usize = 256 << 20;
 pub enum TokenizerError {
     /// `tokenizer.ggml.model` names a kind this crate does not have.
     #[error(
-        "tokenizer model {model:?} is not supported (supported: gpt2, llama, gemma4, bert, t5)"
+        "tokenizer model {} is not supported (supported: gpt2, llama, gemma4, bert, t5)",
+        quoted(model)
     )]
     UnknownModel {
         /// The value found.
         model: String,
     },
     /// `tokenizer.ggml.pre` names a kind this crate does not have.
-    #[error("pre-tokenizer {kind:?} is not supported (supported: {})", known.join(", "))]
+    #[error(
+        "pre-tokenizer {} is not supported (supported: {} others, such as {})",
+        quoted(kind), known.len(), known.iter().take(12).copied().collect::<Vec<_>>().join(", ")
+    )]
     UnknownPreTokenizer {
         /// The value found.
         kind: String,
@@ -58,7 +63,7 @@ pub enum TokenizerError {
     #[error("the vocabulary has no merges")]
     NoMerges,
     /// A merge whose sides or result are not tokens.
-    #[error("merge {index} ({text:?}) does not join two tokens into a third")]
+    #[error("merge {index} ({}) does not join two tokens into a third", quoted(text))]
     BadMerge {
         /// Position in the list.
         index: u32,
@@ -66,7 +71,7 @@ pub enum TokenizerError {
         text: String,
     },
     /// A token of the byte kind that is not spelled `<0xNN>`.
-    #[error("byte token {text:?} is not spelled <0xNN>")]
+    #[error("byte token {} is not spelled <0xNN>", quoted(text))]
     BadByteToken {
         /// Its text.
         text: String,
@@ -75,13 +80,13 @@ pub enum TokenizerError {
     #[error("the special tokens are too many or too long")]
     TooManySpecials,
     /// `tokenizer.json` could not be used.
-    #[error("tokenizer.json: {reason}")]
+    #[error("tokenizer.json: {}", line(reason))]
     Json {
         /// What is wrong with it.
         reason: String,
     },
     /// Another tokenizer file could not be used.
-    #[error("{file}: {reason}")]
+    #[error("{file}: {}", line(reason))]
     File {
         /// Its name.
         file: &'static str,
@@ -106,7 +111,7 @@ pub enum TokenizerError {
     #[error("nobody waits for the tokens")]
     Unwanted,
     /// The tokenizer gave up on this text.
-    #[error("the text could not be encoded: {reason}")]
+    #[error("the text could not be encoded: {}", line(reason))]
     Encode {
         /// What went wrong.
         reason: String,

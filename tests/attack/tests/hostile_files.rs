@@ -17,7 +17,7 @@ use tokenmill_golden_tests::{Golden, Sample, Variant};
 /// Most bytes that a file may make us ask for.
 const MOST_BYTES: i64 = 1 << 30;
 /// After so long a trial counts as one that would never end.
-const HANG: Duration = Duration::from_secs(120);
+const HANG: Duration = Duration::from_secs(60);
 
 /// Memory is counted for the whole process: one trial at a time.
 static TURN: Mutex<()> = Mutex::new(());

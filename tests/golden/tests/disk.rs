@@ -247,16 +247,16 @@ fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::write(path, bytes).unwrap();
 }
 
+type Damage = (&'static str, fn(&Path));
+
 /// What may have become of a folder.
-const DAMAGE: &[(&str, fn(&Path))] = &[
+const DAMAGE: &[Damage] = &[
     ("cut to its half", |f| segments(f).iter().for_each(|s| edit(s, |b| b.truncate(b.len() / 2)))),
     ("cut by a byte", |f| segments(f).iter().for_each(|s| edit(s, |b| b.truncate(b.len() - 1)))),
     ("cut within the head", |f| segments(f).iter().for_each(|s| edit(s, |b| b.truncate(5)))),
     ("empty", |f| segments(f).iter().for_each(|s| edit(s, Vec::clear))),
     ("a bit of the first byte", |f| segments(f).iter().for_each(|s| edit(s, |b| b[0] ^= 1))),
-    ("a bit in the middle", |f| {
-        segments(f).iter().for_each(|s| edit(s, |b| *b.iter_mut().nth(40_000).unwrap() ^= 16))
-    }),
+    ("a bit in the middle", |f| segments(f).iter().for_each(|s| edit(s, |b| b[40_000] ^= 16))),
     ("a bit of the last byte", |f| {
         segments(f).iter().for_each(|s| edit(s, |b| *b.last_mut().unwrap() ^= 128))
     }),
