@@ -173,6 +173,10 @@ pub struct Machine {
     /// Storage format of keys and values.
     #[arg(long, value_enum, default_value = "int16")]
     pub kv: Kv,
+    /// Use 4-bit keys and values (int4, k8v4) also where they change this model's predictions by more
+    /// than they should, which is refused otherwise.
+    #[arg(long)]
+    pub kv_anyway: bool,
     /// Longest sequence, tokens (suffix k allowed), at most the model's; default: the model's, else
     /// what memory holds.
     #[arg(long, visible_alias = "max-model-len", value_parser = tokens(1..=MOST_TOKENS))]

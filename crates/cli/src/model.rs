@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tokenmill_backend::DeviceError;
 use tokenmill_engine::DraftMode;
-use tokenmill_engine::guard::{KL_LIMIT, cache_divergence};
+use tokenmill_engine::guard::{KL_LIMIT, cache_cost};
 use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_ir::KvFormat;
@@ -125,15 +124,39 @@ pub fn tell_of_context(asked: u32, context: u32) {
     }
 }
 
-/// Says so where 4-bit keys and values change this model more than they should.
-fn warn_of_cache(model: &mut LoadedModel) -> Result<(), DeviceError> {
-    if let Some(kl) = cache_divergence(model)?.filter(|kl| kl.is_nan() || *kl > KL_LIMIT) {
-        tell!(
-            "warning: 4-bit keys and values change this model's predictions by {kl:.3} nats a \
-             token (limit {KL_LIMIT}); --kv int8 or int16 changes them less"
-        );
+/// The name of a format on the command line.
+fn kv_name(format: KvFormat) -> &'static str {
+    match format {
+        KvFormat::F32 => "f32",
+        KvFormat::Bf16 => "bf16",
+        KvFormat::Int16 => "int16",
+        KvFormat::Int8 => "int8",
+        KvFormat::Int4 => "int4",
+        KvFormat::K8V4 => "k8v4",
     }
-    Ok(())
+}
+
+/// Refuses 4-bit keys and values that change the model's predictions more than they should, unless
+/// they are wanted anyway.
+pub fn check_cache(name: &str, machine: &Machine, model: &mut LoadedModel) -> Result<(), Failure> {
+    let cost = cache_cost(model).map_err(|e| Failure::new("the device failed", e))?;
+    let Some(cost) = cost.filter(|cost| cost.is_too_much()) else { return Ok(()) };
+    let asked = kv_name(kv_format(machine.kv));
+    let (better, its) = match cost.instead {
+        Some((format, kl)) => (kv_name(format), format!(", --kv {} by {kl:.4}", kv_name(format))),
+        None => ("int16", String::new()),
+    };
+    let detail = format!(
+        "4-bit keys and values change its predictions by {:.3} nats a token of a short text (at most \
+         {KL_LIMIT}{its})",
+        cost.kl
+    );
+    if machine.kv_anyway {
+        tell!("warning: {detail}; --kv {better} changes them less");
+        return Ok(());
+    }
+    Err(Failure::new(format!("{name} does not stand --kv {asked}"), detail)
+        .fix(format!("--kv {better}, or --kv-anyway to use {asked} all the same")))
 }
 
 /// Loads a model and starts its engine.
@@ -164,7 +187,7 @@ pub fn start_with(
     // Before anything is loaded: the memory that both models share.
     let both = options(machine, sequences);
     let mut model = open(name, machine, sequences)?;
-    warn_of_cache(&mut model).map_err(|e| Failure::new("the device failed", e))?;
+    check_cache(name, machine, &mut model)?;
     if let Some(small) = &machine.draft_model {
         let loaded = model.load_draft(&locate(small)?, &both);
         loaded.map_err(|e| Failure::new(format!("{small} cannot guess for {name}"), e))?;

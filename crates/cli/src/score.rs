@@ -16,6 +16,7 @@ use crate::{input, model};
 /// Runs the command.
 pub fn score(args: &Score) -> Result<(), Failure> {
     let mut loaded = model::open_scored(&args.model, &args.machine)?;
+    model::check_cache(&args.model, &args.machine, &mut loaded)?;
     let ids = ids(args, &loaded)?;
     check_ids(&ids, &loaded)?;
     let lines = score_ids(&mut loaded, &ids, args.top)?;

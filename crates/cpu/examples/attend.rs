@@ -1,22 +1,24 @@
 //! Measures attention beside the f32 limit of a core, in the same run.
 //!
-//! `cargo run --release -p tokenmill-cpu --example attend [-- isa … format … store|decode|prefill]`,
-//! on one thread. Decode is
+//! `cargo run --release -p tokenmill-cpu --example attend [-- isa … format … store|decode|prefill bias]`,
+//! on one thread; with `bias`, of keys of few bits that are kept without one. Decode is
 //! one token over a long context: GB/s of keys and values, and tokens/s of one layer. Prefill is
 //! a whole prompt: GFLOP/s (4 · dim per seen key and query head), and tokens/s of one layer.
 //! Where the system says it, times are those the thread was given, not those on the wall.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
+use std::sync::Arc;
 #[cfg(not(target_os = "linux"))]
 use std::time::Instant;
 
+use tokenmill_cpu::attend::rope::Rotation;
 use tokenmill_cpu::attend::{
-    AttendJob, Item, ItemSource, Keys, KvLayout, Rows, Scratch, attend, plan_items,
+    AttendJob, Item, ItemSource, Keys, KvLayout, Middles, Rows, Scratch, Steady, attend, plan_items,
 };
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::memory::{Buffer, Parts};
-use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, Span};
+use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, RopePairing, Span};
 
 /// (query heads, key heads, columns of a head)
 const SHAPES: [(usize, usize, usize); 3] = [(9, 3, 64), (32, 8, 128), (16, 16, 64)];
@@ -48,7 +50,9 @@ fn main() {
                     continue;
                 }
                 let layout = KvLayout { format, kv_heads, k_dim: dim, v_dim: dim };
-                let mut bench = Bench::new(isa, heads, layout);
+                let few_bits = !matches!(name, "f32" | "bf16" | "int16");
+                let biased = few_bits && args.iter().any(|a| a == "bias");
+                let mut bench = Bench::new(isa, heads, layout, biased);
                 print!("{:<7} {heads:>2}/{kv_heads:<2} x {dim:<3} {name:<4}", isa.name());
                 if wants("store", &PHASES) {
                     print!(" store {:8.0} tok/s", bench.store());
@@ -85,10 +89,11 @@ struct Bench {
     cache: Buffer,
     tables: Vec<BlockId>,
     q: Vec<f32>,
+    steady: Option<Steady>,
 }
 
 impl Bench {
-    fn new(isa: Isa, heads: usize, layout: KvLayout) -> Bench {
+    fn new(isa: Isa, heads: usize, layout: KvLayout, biased: bool) -> Bench {
         let blocks = COLD_TOKENS / 32;
         let mut cache = Buffer::zeroed(layout.bytes(blocks)).expect("memory");
         let row: Vec<f32> = (0..layout.kv_heads * layout.k_dim + 99)
@@ -104,7 +109,13 @@ impl Bench {
         }
         let tables = (0..blocks).map(|b| BlockId((b * 641 % blocks) as u32)).collect();
         let q = row.iter().cycle().take(2048 * heads * layout.k_dim).copied().collect();
-        Bench { isa, heads, layout, cache, tables, q }
+        let freq = (0..layout.k_dim / 2).map(|i| 0.8_f32.powi(i as i32)).collect();
+        let rotation = Rotation { pairing: RopePairing::Half, freq, magnitude: 1.0 };
+        let middles = Some(Arc::new(Middles::new(&rotation, COLD_TOKENS)));
+        let bias = row[..layout.kv_heads * layout.k_dim].to_vec();
+        let queries = &q[..heads * layout.k_dim];
+        let steady = biased.then(|| Steady::new(bias, queries, layout.k_dim, middles));
+        Bench { isa, heads, layout, cache, tables, q, steady }
     }
 
     /// Tokens a second stored, 512 of them again and again.
@@ -161,6 +172,7 @@ impl Bench {
                 bytes: self.cache.bytes(),
                 tables: &self.tables,
             },
+            steady: self.steady.as_ref(),
             out: Parts::new(&mut out),
             out_stride: self.heads * v_dim,
         };

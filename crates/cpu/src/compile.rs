@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    AttendSource, BufferId, ColumnOrder, HeadNorm, Limits, Mask, NormKind, Op, Operand, Program,
-    RopeId, Rows as RowKind, View, WeightId,
+    AttendSource, BufferId, CacheId, ColumnOrder, HeadNorm, KvFormat, Limits, Mask, NormKind, Op,
+    Operand, Program, RopeId, Rows as RowKind, Store, View, WeightId,
 };
 use tokenmill_quant::panel::PANEL_ROWS;
 
 use crate::DEVICE;
 use crate::attend::rope::Rotation;
-use crate::attend::{ItemSource, SPLIT};
+use crate::attend::{ItemSource, Middles, SPLIT, Steady};
 use crate::caches::Cache;
 use crate::exec::{Outputs, Wants};
 use crate::linear::{Encoding, Mode, scratch_lines};
@@ -39,6 +39,10 @@ pub(crate) struct Compiler<'a> {
     storing: Option<rotate::Store>,
     /// Every rotation, and where its angles lie.
     rotations: Vec<(Rotation, Cols)>,
+    /// Rotations in the middle of tiles, of those that were asked for.
+    middles: HashMap<RopeId, Arc<Middles>>,
+    /// What the keys of caches are kept without.
+    steady: HashMap<CacheId, Arc<Steady>>,
 }
 
 type Done = Result<(), DeviceError>;
@@ -71,6 +75,8 @@ impl<'a> Compiler<'a> {
             encoded: HashMap::new(),
             storing: None,
             rotations: Vec::new(),
+            middles: HashMap::new(),
+            steady: HashMap::new(),
         }
     }
 
@@ -298,10 +304,11 @@ impl<'a> Compiler<'a> {
     }
 
     fn rotate(&mut self, op: &Op, next: Option<&Op>) {
-        let Op::RotateStore { q, head_dim, q_norm, rope, growth, store, out, .. } = op else {
+        let Op::RotateStore { q: query, head_dim, q_norm, rope, growth, store, out, .. } = op
+        else {
             return;
         };
-        let (q, out) = (Cols::from(*q), self.whole(*out));
+        let (q, out) = (Cols::from(*query), self.whole(*out));
         let turn = rotate::Turn { growth: *growth, ..self.turn(*head_dim, q_norm, *rope) };
         let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
         reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
@@ -309,10 +316,11 @@ impl<'a> Compiler<'a> {
         let storing = store.as_ref().map_or(rotate::Storing::None, |s| {
             let turn = self.turn(*head_dim, &s.k_norm, *rope);
             let cache = s.cache.0 as usize;
-            let store = rotate::Store { k: s.k.into(), v: s.v.into(), turn, cache };
+            let steady = self.steady(s, *query, *head_dim, *rope);
+            let store = rotate::Store { k: s.k.into(), v: s.v.into(), turn, steady, cache };
             reads.extend([place(store.k), place(store.v)]);
             writes.push(Resource::Cache(cache));
-            self.want_row(store.k.cols);
+            self.want_row(store.k.cols + *head_dim as usize);
             match next {
                 Some(Op::Attend { source: AttendSource::Cache(read), .. }) if *read == s.cache => {
                     self.storing = Some(store.clone());
@@ -326,6 +334,51 @@ impl<'a> Compiler<'a> {
         });
         let kernel = rotate::RotateStore { q, turn, storing, out };
         self.draft.push(kernel, split, &reads, &writes);
+    }
+
+    /// What the keys of a cache of few bits are kept without: the bias of the product that they are, if nothing but a
+    /// rotation changes them.
+    fn steady(
+        &mut self,
+        s: &Store,
+        query: View,
+        dim: u32,
+        rope: Option<RopeId>,
+    ) -> Option<Arc<Steady>> {
+        let few_bits = matches!(
+            self.program.caches[s.cache.0 as usize].format,
+            KvFormat::Int8 | KvFormat::Int4 | KvFormat::K8V4
+        );
+        let capped = |op: &Op| match op {
+            Op::Attend { source: AttendSource::Cache(read), softcap, .. } => {
+                *read == s.cache && softcap.is_some()
+            }
+            _ => false,
+        };
+        if !few_bits || s.k_norm.is_some() || self.program.ops.iter().any(capped) {
+            return None;
+        }
+        let bias = self.bias_of(s.k).filter(|bias| bias.iter().any(|b| *b != 0.0))?;
+        let queries = self.bias_of(query)?;
+        let middles = rope.map(|id| {
+            let (rotation, context) = (&self.rotations[id.0 as usize].0, self.limits.context);
+            let new = || Arc::new(Middles::new(rotation, context as usize));
+            Arc::clone(self.middles.entry(id).or_insert_with(new))
+        });
+        let steady = Arc::new(Steady::new(bias, &queries, dim as usize, middles));
+        self.steady.insert(s.cache, Arc::clone(&steady));
+        Some(steady)
+    }
+
+    /// The bias of the product that these columns are; none where they are something else.
+    fn bias_of(&self, v: View) -> Option<Vec<f32>> {
+        let weight = self.program.ops.iter().find_map(|op| match op {
+            Op::Linear { weight, out, .. } if *out == v.buffer => Some(*weight),
+            _ => None,
+        });
+        let mut bias = vec![0.0; v.cols as usize];
+        self.weight(weight?).after(v.start as usize, &mut bias);
+        Some(bias)
     }
 
     /// Which list of items has this source and these heads.
@@ -360,8 +413,10 @@ impl<'a> Compiler<'a> {
             reads.extend(s.turn.rotation.as_ref().map(|r| place(r.1)));
             writes.push(Resource::Cache(s.cache));
         }
+        let mut steady = None;
         let (source, item_source) = match source {
             AttendSource::Cache(cache) => {
+                steady = self.steady.get(cache).cloned();
                 let cache = cache.0 as usize;
                 reads.push(Resource::Cache(cache));
                 let group = self.caches[cache].group;
@@ -397,6 +452,7 @@ impl<'a> Compiler<'a> {
             mask: *mask,
             sinks: sinks.map(|w| self.weight(w)),
             source,
+            steady,
             next_cache: self.next_cache(op),
             store,
             items,

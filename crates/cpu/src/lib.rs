@@ -30,7 +30,7 @@ use weight::{Slabs, Weight};
 const DEVICE: &str = "cpu";
 
 /// Version of `NUMERICS.md` that this device computes by.
-pub const NUMERICS_VERSION: u32 = 6;
+pub const NUMERICS_VERSION: u32 = 7;
 
 /// How a CPU device is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

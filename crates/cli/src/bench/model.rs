@@ -102,6 +102,7 @@ pub fn measure(name: &str, args: &Bench) -> Result<Vec<Line>, Failure> {
     if loaded.program.vocab == 0 {
         return Err(Failure::new("cannot measure", "this model gives embeddings, not logits"));
     }
+    model::check_cache(name, &machine, &mut loaded)?;
     let threads = devices::threads(&machine);
     let (format, arithmetic) = arithmetic_of(&loaded.program, machine.mode);
     let before = devices::op_limit(threads, arithmetic);

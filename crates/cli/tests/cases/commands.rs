@@ -212,6 +212,44 @@ fn a_context_beyond_the_model_is_told_and_never_advised() {
 }
 
 #[test]
+fn keys_too_loud_for_four_bits() {
+    let model = path(case("keys-too-loud-for-four-bits").join("model"));
+    let commands: [&[&str]; 4] = [
+        &["run", &model, "hi", "--temp", "0", "-n", "2"],
+        &["score", &model, "--ids", "5,6,7"],
+        &["bench", &model, "-p", "16", "-n", "2", "-r", "1"],
+        &["serve", &model, "--port", "0"],
+    ];
+    for command in commands {
+        let told = refusal(&[command, &["--kv", "int4"]].concat());
+        let figure = told.split("predictions by ").nth(1).and_then(|rest| rest.split(' ').next());
+        let figure: f64 = figure.and_then(|f| f.parse().ok()).expect("the figure");
+        assert!(figure > 0.05, "{told}");
+        assert!(told.contains("at most 0.05") && told.contains("--kv-anyway"), "{told}");
+        assert!(told.contains("--kv int8"), "the format that would do: {told}");
+    }
+    for command in &commands[..3] {
+        let output = run(&[command, &["--kv", "int4", "--kv-anyway"][..]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("warning: 4-bit keys"), "{}", text(&output.stderr));
+    }
+    drop(Server::start(&[&model, "--kv", "int4", "--kv-anyway"]));
+    // The format that was named, and those that are never asked.
+    for kv in ["int8", "int16"] {
+        let output = run(&["score", &model, "--ids", "5,6,7", "--kv", kv]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    }
+    answer(&[
+        "score",
+        &path(case("score-and-eval-an-empty-text").join("model")),
+        "--ids",
+        "5,6",
+        "--kv",
+        "int4",
+    ]);
+}
+
+#[test]
 fn bench_refuses_what_does_not_fit() {
     let model = model();
     for args in [["-p", "100000"], ["--depth", "20000"], ["-n", "1000"]] {

@@ -28,6 +28,37 @@ macro_rules! both {
     };
 }
 
+/// Lane r: the 16 numbers of row r of 16, eight meeting eight, then four four, two two, one one.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn fold_rows(rows: *const f32, meet: impl Fn(__m256, __m256) -> __m256) -> [__m256; 2] {
+    // SAFETY: by contract.
+    unsafe {
+        // Halves of a row; halves of two of them, i and i + 4; then pairs and single numbers inside halves.
+        let whole = |row: usize| {
+            let row = rows.add(row * 16);
+            meet(_mm256_loadu_ps(row), _mm256_loadu_ps(row.add(8)))
+        };
+        let halves = |row: usize| {
+            let [a, b] = [whole(row), whole(row + 4)];
+            meet(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
+        };
+        let pairs = |row: usize| {
+            let [a, b] = [halves(row), halves(row + 1)].map(|half| _mm256_castps_pd(half));
+            meet(
+                _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)),
+            )
+        };
+        both!(i => {
+            let [a, b] = [pairs(8 * i), pairs(8 * i + 2)];
+            meet(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b))
+        })
+    }
+}
+
 // SAFETY (every block below): the contract of `Vector`: the instruction set is available and
 // the pointers cover what is read or written.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -84,31 +115,12 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn greatest_of(rows: *const f32) -> [__m256; 2] {
-        unsafe {
-            // Halves of a row; halves of two of them, i and i + 4; then pairs and single numbers inside halves.
-            let whole = |row: usize| {
-                let [low, high] = Self::load(rows.add(row * 16));
-                _mm256_max_ps(low, high)
-            };
-            let halves = |row: usize| {
-                let [a, b] = [whole(row), whole(row + 4)];
-                _mm256_max_ps(
-                    _mm256_permute2f128_ps::<0x20>(a, b),
-                    _mm256_permute2f128_ps::<0x31>(a, b),
-                )
-            };
-            let pairs = |row: usize| {
-                let [a, b] = [halves(row), halves(row + 1)].map(|half| _mm256_castps_pd(half));
-                _mm256_max_ps(
-                    _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
-                    _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)),
-                )
-            };
-            both!(i => {
-                let [a, b] = [pairs(8 * i), pairs(8 * i + 2)];
-                _mm256_max_ps(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b))
-            })
-        }
+        unsafe { fold_rows(rows, |a, b| _mm256_max_ps(a, b)) }
+    }
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn sum_of(rows: *const f32) -> [__m256; 2] {
+        unsafe { fold_rows(rows, |a, b| _mm256_add_ps(a, b)) }
     }
     #[inline(always)]
     unsafe fn times_power(y: [__m256; 2], shifted: [__m256; 2]) -> [__m256; 2] {

@@ -42,6 +42,37 @@ static HIGH_HALVES: Order = {
 /// AVX-512 F, BW, DQ, VL and VNNI, and BF16 for sums of pairs.
 pub(super) struct Avx512;
 
+/// Lane r: the 16 numbers of row r of 16, eight meeting eight, then four four, two two, one one.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn fold_rows(rows: *const f32, meet: impl Fn(__m512, __m512) -> __m512) -> __m512 {
+    // SAFETY: by contract.
+    unsafe {
+        // Quarters of rows, until a register has one quarter of four rows: in quarter i of row i, i + 4, …
+        let halves = |row: usize| {
+            let [a, b] = [row, row + 4].map(|row| _mm512_loadu_ps(rows.add(row * 16)));
+            meet(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
+        };
+        let quarters = |row: usize| {
+            let [a, b] = [halves(row), halves(row + 8)];
+            meet(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+        };
+        // Then pairs and single numbers inside quarters.
+        let pairs = |row: usize| {
+            let [a, b] =
+                [quarters(row), quarters(row + 1)].map(|quarters| _mm512_castps_pd(quarters));
+            meet(
+                _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)),
+            )
+        };
+        let [a, b] = [pairs(0), pairs(2)];
+        meet(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b))
+    }
+}
+
 // SAFETY (every block below): the contract of `Vector`: the instruction set is available and
 // the pointers cover what is read or written.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -98,34 +129,12 @@ impl Vector for Avx512 {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn greatest_of(rows: *const f32) -> __m512 {
-        unsafe {
-            // Quarters of rows, until a register has one quarter of four rows: in quarter i of row i, i + 4, …
-            let halves = |row: usize| {
-                let [a, b] = [Self::load(rows.add(row * 16)), Self::load(rows.add((row + 4) * 16))];
-                _mm512_max_ps(
-                    _mm512_shuffle_f32x4::<0x44>(a, b),
-                    _mm512_shuffle_f32x4::<0xee>(a, b),
-                )
-            };
-            let quarters = |row: usize| {
-                let [a, b] = [halves(row), halves(row + 8)];
-                _mm512_max_ps(
-                    _mm512_shuffle_f32x4::<0x88>(a, b),
-                    _mm512_shuffle_f32x4::<0xdd>(a, b),
-                )
-            };
-            // Then pairs and single numbers inside quarters.
-            let pairs = |row: usize| {
-                let [a, b] =
-                    [quarters(row), quarters(row + 1)].map(|quarters| _mm512_castps_pd(quarters));
-                _mm512_max_ps(
-                    _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
-                    _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)),
-                )
-            };
-            let [a, b] = [pairs(0), pairs(2)];
-            _mm512_max_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b))
-        }
+        unsafe { fold_rows(rows, |a, b| _mm512_max_ps(a, b)) }
+    }
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn sum_of(rows: *const f32) -> __m512 {
+        unsafe { fold_rows(rows, |a, b| _mm512_add_ps(a, b)) }
     }
     #[inline(always)]
     unsafe fn times_power(y: __m512, shifted: __m512) -> __m512 {

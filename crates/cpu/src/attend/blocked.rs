@@ -10,7 +10,7 @@ use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::rounded_factor;
 
 use super::codes::{code_scale, short_code, top};
-use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
+use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
@@ -222,8 +222,16 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
         if row + ROWS_AHEAD < rows {
             ask_for(query(row + ROWS_AHEAD).as_ptr(), dim);
         }
-        let from = query(row);
+        let mut from = query(row);
         scratch.q_scale[row] = job.scale;
+        if let Some(steady) = job.steady {
+            // No tile is there yet.
+            let widened = &mut floats(&mut scratch.k)[..dim];
+            let factors = steady.of_queries(item.kv_head as usize);
+            let each = widened.iter_mut().zip(from).zip(factors);
+            each.for_each(|((to, x), factor)| *to = x * factor);
+            from = widened;
+        }
         match keys {
             Kind::Bytes | Kind::Shorts => {
                 let cols = dim.next_multiple_of(2);
@@ -287,8 +295,14 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
         // SAFETY: passed on.
         unsafe {
             let place = widen::tile::<V, K, W>(job, item, tile, in_tile(first, &range), scratch);
+            if let Some(steady) = job.steady {
+                steady.in_tile(item.kv_head as usize, tile, floats(&mut scratch.steady));
+            }
             for start in (0..rows).step_by(BAND) {
                 let rows = start..rows.min(start + BAND);
+                if job.steady.is_some() {
+                    shift_rows::<V>(job, item, rows.clone(), scratch);
+                }
                 band::<V, K, W>(job, &place, first, rows, &mut sums, scratch);
             }
         }
@@ -300,6 +314,40 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
 pub(super) fn in_tile(first: usize, keys: &Range<usize>) -> Range<usize> {
     let end = keys.end.clamp(first, first + TILE) - first;
     (keys.start.clamp(first, first + TILE) - first).min(end)..end
+}
+
+/// What the scores of the rows of a band are without, but for the scale, in lanes.
+///
+/// # Safety
+/// As [`split`].
+#[inline(always)]
+unsafe fn shift_rows<V: Vector>(
+    job: &AttendJob<'_>,
+    item: &Item,
+    rows: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    let (dim, group) = (job.k_dim, job.group());
+    let steady = &floats(&mut scratch.steady)[..dim];
+    for (row, shift) in rows.zip(&mut scratch.shifts) {
+        let first = (item.kv_head as usize * group + row % group) * dim;
+        let q = job.q.get(item.row as usize + row / group, first..first + dim);
+        let ((q, q_rest), (s, s_rest)) = (q.as_chunks::<GROUP>(), steady.as_chunks::<GROUP>());
+        // SAFETY: whole vectors.
+        unsafe {
+            let mut sum = V::splat(0.0);
+            for (q, s) in q.iter().zip(s) {
+                sum = V::fma(V::load(q.as_ptr()), V::load(s.as_ptr()), sum);
+            }
+            if !q_rest.is_empty() {
+                let mut rest = [[0.0; GROUP]; 2];
+                rest[0][..q_rest.len()].copy_from_slice(q_rest);
+                rest[1][..s_rest.len()].copy_from_slice(s_rest);
+                sum = V::fma(V::load(rest[0].as_ptr()), V::load(rest[1].as_ptr()), sum);
+            }
+            V::store(sum, shift.0.as_mut_ptr());
+        }
+    }
 }
 
 /// The keys of the tile that begins with key `first` for the rows of a band: all rows on the keys, then on the values, since
@@ -332,7 +380,7 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
             score_rows::<V, K>(job, place, &chunk, scratch);
             meet_scores::<V>(job, first, &chunk, scratch);
         }
-        sums.weigh::<V>(rows.clone(), is_codes(job.formats().1), scratch);
+        sums.weigh::<V>(job, rows.clone(), scratch);
         for start in chunks() {
             let chunk = chunk(start, scratch);
             if !chunk.keys.is_empty() {

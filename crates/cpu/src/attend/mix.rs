@@ -9,11 +9,17 @@
 /// Widest head that is transformed.
 pub(super) const MIX_MAX: usize = 256;
 
+/// Whether heads of that width are transformed for int8.
+#[inline(always)]
+pub(super) const fn is_mixed(len: usize) -> bool {
+    len.is_power_of_two() && len <= MIX_MAX
+}
+
 /// The head transformed, in `buffer`, or as it is.
 #[inline(always)]
 pub(super) fn mixed<'a>(x: &'a [f32], buffer: &'a mut [f32; MIX_MAX]) -> &'a [f32] {
     let len = x.len();
-    if !len.is_power_of_two() || len > MIX_MAX {
+    if !is_mixed(len) {
         return x;
     }
     let head = &mut buffer[..len];

@@ -12,7 +12,7 @@
 //! Keys that nobody sees (stale slots, `BlockId::NONE` behind a window) are never read into a
 //! result, whatever their bytes.
 //!
-//! # Numerics (version 6)
+//! # Numerics (version 7)
 //!
 //! A row is one token's one query head. Its result depends on its query, on the keys and values
 //! it sees and on their indices: not on chunks, batch, block placement, threads or the
@@ -57,6 +57,10 @@
 //! values are those of f32, with q\[d\] the transformed query; a finished result goes through the
 //! transform again, which is its own inverse. **k8v4**: keys and scores as int8, values as int4.
 //!
+//! **Biases.** In int8, int4 and k8v4 keys are kept without a part c of their bias, common to their tile, and divided by powers
+//! of two F, which queries are multiplied by (`steady`). With A = dot(q, c)·scale, m' = max(m, max s\[j\] + A); over int8
+//! values e = exp(max s + A − b), over int4 values p\[j\] = exp(s\[j\] − max(max s, b − A)).
+//!
 //! After a split, L = tree(l). Splits with L = 0 are left out. The first is the total (M, L, O);
 //! each later one joins by m' = max(M, m), x = exp(M − m'), y = exp(m − m'), L = fma(L, x, l·y),
 //! O = fma(O, x, o·y). A sink s joins last: m' = max(M, s), x = exp(M − m'),
@@ -76,6 +80,7 @@ pub mod rope;
 mod scalar;
 mod scratch;
 mod splits;
+mod steady;
 #[cfg(target_arch = "x86_64")]
 mod sums;
 #[cfg(test)]
@@ -98,6 +103,7 @@ pub use layout::{BLOCK_TOKENS, KvLayout};
 use layout::{GROUP, is_codes};
 use mix::{turn_block, turn_blocks};
 pub use scratch::Scratch;
+pub use steady::{Middles, Steady};
 #[cfg(target_arch = "x86_64")]
 use {avx2::Avx2, avx512::Avx512, vector::Vector};
 
@@ -183,6 +189,8 @@ pub struct AttendJob<'a> {
     pub q: Rows<'a>,
     /// Keys and values.
     pub keys: Keys<'a>,
+    /// What the keys of the cache are without.
+    pub steady: Option<&'a Steady>,
     /// Results. [tokens, heads × v_dim], rows `out_stride` apart
     pub out: Parts<'a, f32>,
     /// Elements from one row of `out` to the next.

@@ -92,7 +92,7 @@ fn turn(x: f32, y: f32, cos: f32, sin: f32) -> (f32, f32) {
 }
 
 #[inline(always)]
-fn halves(table: &[f32], dim: usize, row: &mut [f32]) {
+pub(super) fn halves(table: &[f32], dim: usize, row: &mut [f32]) {
     let pairs = table.len() / 2;
     let (cos, sin) = table.split_at(pairs);
     for head in row.chunks_exact_mut(dim) {
@@ -104,7 +104,7 @@ fn halves(table: &[f32], dim: usize, row: &mut [f32]) {
 }
 
 #[inline(always)]
-fn neighbours(table: &[f32], dim: usize, row: &mut [f32]) {
+pub(super) fn neighbours(table: &[f32], dim: usize, row: &mut [f32]) {
     let pairs = table.len() / 2;
     let (cos, sin) = table.split_at(pairs);
     for head in row.chunks_exact_mut(dim) {

@@ -7,10 +7,11 @@ use tokenmill_quant::float::rounded_factor;
 
 use super::codes::{code_scale, short_code, top};
 use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
-use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
+use super::mix::{is_mixed, turn_block, turn_blocks};
 use super::scratch::{floats, words};
 use super::{AttendJob, Item, Keys, Scratch, TILE};
-use crate::math::{ROUND, exp, tanh};
+use crate::isa::Isa;
+use crate::math::{ROUND, dot, exp, tanh};
 
 /// Computes the keys `range`, all of one split, for every row of an item, into the scratch.
 pub(super) fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch) {
@@ -21,11 +22,12 @@ pub(super) fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scrat
         item,
         number: &mut floats(&mut scratch.v)[..job.k_dim.max(job.v_dim)],
         sums: &mut words(&mut scratch.k)[..job.v_dim],
+        steady: &mut floats(&mut scratch.steady)[..job.k_dim],
     };
     for row in 0..item.tokens as usize * group {
         let (token, head) = (row / group, item.kv_head as usize * group + row % group);
         let query = job.q.get(item.row as usize + token, head * job.k_dim..(head + 1) * job.k_dim);
-        let query = Query::new(job, query, floats(&mut scratch.q));
+        let query = Query::new(job, item.kv_head as usize, query, floats(&mut scratch.q));
         let seen = job.seen(item.index as usize + token, item.keys as usize);
         let seen = seen.start.max(range.start)..seen.end.min(range.end);
         let out = &mut floats(&mut scratch.out)[row * v_cols..][..job.v_dim];
@@ -37,21 +39,26 @@ pub(super) fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scrat
 struct Query<'a> {
     row: &'a [f32],
     scale: f32,
+    /// As it came.
+    given: &'a [f32],
 }
 
 impl<'a> Query<'a> {
-    fn new(job: &AttendJob<'_>, query: &[f32], row: &'a mut [f32]) -> Query<'a> {
+    fn new(job: &AttendJob<'_>, head: usize, query: &'a [f32], row: &'a mut [f32]) -> Query<'a> {
         let row = &mut row[..query.len()];
         let keys = job.formats().0;
         row.copy_from_slice(query);
+        if let Some(steady) = job.steady {
+            row.iter_mut().zip(steady.of_queries(head)).for_each(|(x, factor)| *x *= factor);
+        }
         match keys {
-            KvFormat::Int8 => row.copy_from_slice(mixed(query, &mut [0.0; MIX_MAX])),
+            KvFormat::Int8 if is_mixed(query.len()) => turn_blocks(row, query.len()),
             KvFormat::Int4 => turn_blocks(row, turn_block(query.len())),
             KvFormat::Bf16 => row.iter_mut().for_each(|x| *x = rounded_factor(*x)),
             _ => {}
         }
         let codes = if is_codes(keys) { encode(row, job.query_codes()) } else { 1.0 };
-        Query { row, scale: codes * job.scale }
+        Query { row, scale: codes * job.scale, given: query }
     }
 }
 
@@ -103,12 +110,14 @@ fn row_of_split(
             *s = read.score(query, at + j);
         }
         let own = weights.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-        let new = max.max(own);
+        let shift = read.shift(query, at / TILE);
+        let whole = shift.map_or(own, |shift| own + shift);
+        let new = max.max(whole);
         let base = finite(new);
         let (c, mut e) = (exp(max - base), 1.0);
         lanes.iter_mut().for_each(|l| *l *= c);
         if is_codes(read.job.formats().1) {
-            e = exp(own - base);
+            e = exp(whole - base);
             let mut sums = [0.0_f32; 16];
             for (j, p) in weights.iter_mut().enumerate() {
                 *p = quick_exp(*p - finite(own));
@@ -116,6 +125,8 @@ fn row_of_split(
             }
             lanes.iter_mut().zip(sums).for_each(|(l, sum)| *l = sum.mul_add(e, *l));
         } else {
+            // Not below what it is subtracted from, whatever was rounded.
+            let base = shift.map_or(base, |shift| finite(own).max(base - shift));
             for (j, p) in weights.iter_mut().enumerate() {
                 *p = match read.job.formats().1 {
                     KvFormat::Bf16 => short_exp(*p - base),
@@ -150,6 +161,8 @@ struct Reader<'a> {
     /// The key or value read last; codes for int16 and int8.
     number: &'a mut [f32],
     sums: &'a mut [i32],
+    /// What the keys of a tile are without.
+    steady: &'a mut [f32],
 }
 
 impl Reader<'_> {
@@ -176,7 +189,14 @@ impl Reader<'_> {
         }
     }
 
-    /// The score of a key.
+    /// What the scores of a tile are without.
+    fn shift(&mut self, query: &Query<'_>, tile: usize) -> Option<f32> {
+        let steady = self.job.steady?;
+        steady.in_tile(self.item.kv_head as usize, tile, self.steady);
+        Some(dot(Isa::Scalar, query.given, self.steady) * self.job.scale)
+    }
+
+    /// The score of a key, but for that.
     fn score(&mut self, query: &Query<'_>, index: usize) -> f32 {
         let k_scale = self.read(index, Part::Keys);
         let pairs = query.row.iter().zip(&*self.number);

@@ -21,6 +21,10 @@ pub struct Scratch {
     pub(super) k: Vec<Lanes>,
     /// A tile of values. [64][v_cols] f32, or [32][v_cols][2] codes or bf16s
     pub(super) v: Vec<Lanes>,
+    /// What the tile's keys are without. [k_dim]
+    pub(super) steady: Vec<Lanes>,
+    /// Products of that with the queries of a band, by lanes. [48][16]
+    pub(super) shifts: Vec<Lanes>,
     /// Scales of the tile's keys and values. [2][64]
     pub(super) scales: Vec<Lanes>,
     /// Scores, then weights, of a band of rows. [48][64]
@@ -64,6 +68,8 @@ impl Scratch {
             q_scale: vec![0.0; rows],
             k: lanes((k_dim.next_multiple_of(2) * TILE).max(v_cols)),
             v: lanes(TILE * v_cols),
+            steady: lanes(k_dim),
+            shifts: lanes(BAND * GROUP),
             scales: lanes(2 * TILE),
             s: lanes(BAND * TILE),
             tops: lanes(BAND * GROUP),

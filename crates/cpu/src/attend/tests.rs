@@ -1,9 +1,12 @@
 //! Attention against plain f64 sums, and its bits across instruction sets, chunks and blocks.
 
-use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, Span};
+use std::sync::Arc;
+
+use tokenmill_ir::{BlockId, KvFormat, MAX_GROUPS, Mask, RopePairing, Span};
 use tokenmill_quant::float::rounded_factor;
 
 use super::mix::{MIX_MAX, mixed};
+use super::rope::Rotation;
 use super::*;
 use crate::memory::Parts;
 
@@ -21,6 +24,8 @@ struct Case {
     sinks: bool,
     /// Multiplies queries: how peaked the softmax is.
     sharp: f32,
+    /// Bias of keys: how loud, and how its first columns turn.
+    bias: Option<(f32, Option<RopePairing>)>,
 }
 
 const CASE: Case = Case {
@@ -34,6 +39,7 @@ const CASE: Case = Case {
     softcap: None,
     sinks: false,
     sharp: 1.0,
+    bias: None,
 };
 
 /// Everything that a case computes from.
@@ -42,6 +48,7 @@ struct Data {
     k: Vec<f32>,
     v: Vec<f32>,
     sinks: Vec<f32>,
+    steady: Option<Steady>,
 }
 
 /// How a case is run; results must not depend on it.
@@ -77,11 +84,44 @@ fn data(case: &Case) -> Data {
     let n = case.tokens;
     let mut q = random(n * case.heads * case.k_dim, 1);
     q.iter_mut().for_each(|q| *q *= case.sharp);
-    Data {
-        q,
-        k: random(n * case.kv_heads * case.k_dim, 2),
-        v: random(n * case.kv_heads * case.v_dim, 3),
-        sinks: random(case.heads, 4),
+    let mut k = random(n * case.kv_heads * case.k_dim, 2);
+    let steady = case.bias.map(|(loud, pairing)| {
+        let mut bias = random(case.kv_heads * case.k_dim, 9);
+        let rotation = pairing.map(|pairing| rotation(case, pairing));
+        for (column, b) in bias.iter_mut().enumerate() {
+            // As in models, slow pairs are the loudest.
+            let pair = match pairing {
+                Some(RopePairing::Interleaved) => column % case.k_dim / 2 * 2,
+                _ => 2 * (column % case.k_dim) % case.k_dim,
+            };
+            *b *= loud * (pair as f32 / case.k_dim as f32).powi(4);
+        }
+        add_turned(&bias, rotation.as_ref(), case.k_dim, &mut k);
+        let of_queries = random(case.heads * case.k_dim, 10);
+        let middles = rotation.map(|rotation| Arc::new(Middles::new(&rotation, n)));
+        Steady::new(bias, &of_queries, case.k_dim, middles)
+    });
+    let (v, sinks) = (random(n * case.kv_heads * case.v_dim, 3), random(case.heads, 4));
+    Data { q, k, v, sinks, steady }
+}
+
+/// A rotation of three quarters of a head.
+fn rotation(case: &Case, pairing: RopePairing) -> Rotation {
+    let pairs = case.k_dim * 3 / 8;
+    let freq = (0..pairs).map(|i| 10_000_f32.powf(-(i as f32) / pairs as f32)).collect();
+    Rotation { pairing, freq, magnitude: 1.25 }
+}
+
+/// Adds a bias, turned to their positions, to rows of keys.
+fn add_turned(bias: &Vec<f32>, rotation: Option<&Rotation>, dim: usize, k: &mut [f32]) {
+    for (position, k) in k.chunks_exact_mut(bias.len()).enumerate() {
+        let mut turned = bias.clone();
+        if let Some(rotation) = rotation {
+            let mut table = vec![0.0; rotation.table_len()];
+            rotation.table(Isa::Scalar, position as u32, &mut table);
+            rotation.apply(Isa::Scalar, &table, dim, &mut turned);
+        }
+        k.iter_mut().zip(turned).for_each(|(k, b)| *k += b);
     }
 }
 
@@ -108,8 +148,12 @@ fn run(case: &Case, data: &Data, way: Way) -> Vec<f32> {
             let k = &data.k[token * case.kv_heads * case.k_dim..][..case.kv_heads * case.k_dim];
             let v = &data.v[token * case.kv_heads * case.v_dim..][..case.kv_heads * case.v_dim];
             let block = tables[token / BLOCK_TOKENS].0 as usize;
+            let (mut k, mut room) = (k.to_vec(), vec![f32::NAN; case.k_dim]);
+            if let Some(steady) = &data.steady {
+                steady.leave(way.isa, token, 0, &mut k, &mut room);
+            }
             // SAFETY: one thread.
-            unsafe { layout.store(way.isa, cache, block, token % BLOCK_TOKENS, k, v) };
+            unsafe { layout.store(way.isa, cache, block, token % BLOCK_TOKENS, &k, v) };
         }
         let mut tables = tables.clone();
         if let Mask::Window(n) | Mask::Chunk(n) = case.mask {
@@ -154,6 +198,7 @@ fn step(
             stride: case.heads * case.k_dim,
         },
         keys,
+        steady: data.steady.as_ref(),
         out: Parts::new(&mut out[first * case.heads * case.v_dim..]),
         out_stride: case.heads * case.v_dim,
     };
@@ -235,11 +280,21 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
     let group = case.heads / case.kv_heads;
     let mut out = Vec::new();
     let (of_keys, of_values) = case.format.parts();
-    let mut q = turned(of_keys, &data.q, case.k_dim);
+    let (mut q, mut k) = (data.q.clone(), data.k.clone());
+    if let Some(steady) = &data.steady {
+        for (i, q) in q.chunks_exact_mut(case.k_dim).enumerate() {
+            let factors = steady.of_queries(i % case.heads / group);
+            q.iter_mut().zip(factors).for_each(|(q, factor)| *q *= factor);
+        }
+        for (token, k) in k.chunks_exact_mut(case.kv_heads * case.k_dim).enumerate() {
+            steady.leave(Isa::Scalar, token, 0, k, &mut vec![0.0; case.k_dim]);
+        }
+    }
+    let mut q = turned(of_keys, &q, case.k_dim);
     if of_keys == KvFormat::Bf16 {
         q.iter_mut().for_each(|q| *q = rounded_factor(*q));
     }
-    let k = rounded(of_keys, &turned(of_keys, &data.k, case.k_dim), case.k_dim);
+    let k = rounded(of_keys, &turned(of_keys, &k, case.k_dim), case.k_dim);
     let v = match of_values {
         KvFormat::Int4 => turned(of_values, &data.v, case.v_dim),
         _ => data.v.clone(),
@@ -257,11 +312,19 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
             }
         };
         for h in 0..case.heads {
+            let given = &data.q[(t * case.heads + h) * case.k_dim..][..case.k_dim];
             let q = &q[(t * case.heads + h) * case.k_dim..][..case.k_dim];
+            let shift = |tile: usize| {
+                let Some(steady) = &data.steady else { return 0.0 };
+                let mut taken = vec![0.0; case.k_dim];
+                steady.in_tile(h / group, tile, &mut taken);
+                let pairs = given.iter().zip(taken);
+                pairs.map(|(q, k)| f64::from(*q) * f64::from(k)).sum::<f64>()
+            };
             let score = |j: usize| {
                 let k = &k[(j * case.kv_heads + h / group) * case.k_dim..][..case.k_dim];
                 let s: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * k).sum();
-                let s = s / (case.k_dim as f64).sqrt();
+                let s = (s + shift(j / TILE)) / (case.k_dim as f64).sqrt();
                 case.softcap.map_or(s, |c| (s / f64::from(c)).tanh() * f64::from(c))
             };
             let scores: Vec<f64> = seen.clone().map(score).collect();
@@ -301,15 +364,27 @@ fn cases() -> Vec<Case> {
         Case { heads: 1, k_dim: 16, v_dim: 8, tokens: 1100, sharp: 4.0, ..CASE },
         Case { heads: 2, k_dim: 16, v_dim: 8, tokens: 2100, mask: Mask::Window(500), ..CASE },
     ];
-    f32_cases
-        .iter()
-        .flat_map(|c| KvFormat::ALL.map(|format| Case { format, ..c.clone() }))
-        .collect()
+    let half = Some(RopePairing::Half);
+    let biased = |loud, pairing, case: Case| Case { bias: Some((loud, pairing)), ..case };
+    let biased = [
+        biased(12.0, half, Case { heads: 6, kv_heads: 2, tokens: 300, ..CASE }),
+        biased(4.0, half, Case { k_dim: 80, v_dim: 40, mask: Mask::Window(70), ..CASE }),
+        biased(4.0, Some(RopePairing::Interleaved), Case { k_dim: 24, tokens: 90, ..CASE }),
+        biased(4.0, None, Case { k_dim: 7, v_dim: 5, sinks: true, sharp: 2.0, ..CASE }),
+        biased(8.0, half, Case { heads: 2, k_dim: 16, v_dim: 8, tokens: 1100, ..CASE }),
+        biased(4.0, half, Case { k_dim: 16, v_dim: 8, mask: Mask::Chunk(150), ..CASE }),
+    ];
+    let few_bits = [KvFormat::Int8, KvFormat::Int4, KvFormat::K8V4];
+    let in_all = |c: &Case| KvFormat::ALL.map(|format| Case { format, ..c.clone() });
+    let in_few = |c: &Case| few_bits.map(|format| Case { format, ..c.clone() });
+    f32_cases.iter().flat_map(in_all).chain(biased.iter().flat_map(in_few)).collect()
 }
 
 fn name(case: &Case) -> String {
-    let Case { format, heads, kv_heads, k_dim, v_dim, tokens, mask, .. } = case;
-    format!("{format:?} heads {heads}/{kv_heads} dims {k_dim}/{v_dim} tokens {tokens} {mask:?}")
+    let Case { format, heads, kv_heads, k_dim, v_dim, tokens, mask, bias, .. } = case;
+    format!(
+        "{format:?} heads {heads}/{kv_heads} dims {k_dim}/{v_dim} tokens {tokens} {mask:?} {bias:?}"
+    )
 }
 
 fn bits(x: &[f32]) -> Vec<u32> {
@@ -337,7 +412,9 @@ fn results_are_near_f64() {
                 KvFormat::Int16 => 1.5e-3,
                 _ => 2e-6,
             };
-            assert!(error < bound * f64::from(case.sharp), "{}: {i} {got} {exact}", name(&case));
+            // Sums with a bias are as much larger.
+            let loud = case.sharp * (1.0 + case.bias.map_or(0.0, |(loud, _)| loud));
+            assert!(error < bound * f64::from(loud), "{}: {i} {got} {exact}", name(&case));
         }
     }
 }
@@ -386,6 +463,32 @@ fn splits_computed_apart_give_the_same_bits() {
     }
 }
 
+/// The mean distance of results from those of exact keys and values.
+fn distance(case: &Case, given: &Data) -> f64 {
+    let exact = Data { steady: None, ..data(case) };
+    let exact = oracle(&Case { format: KvFormat::F32, ..case.clone() }, &exact);
+    let got = run(case, given, Way { isa: Isa::detect(), ..WAY });
+    let pairs = got.iter().zip(&exact);
+    pairs.map(|(got, exact)| (f64::from(*got) - exact).abs()).sum::<f64>() / exact.len() as f64
+}
+
+#[test]
+fn a_bias_costs_few_bits_little() {
+    let half = Some(RopePairing::Half);
+    for format in [KvFormat::Int8, KvFormat::Int4, KvFormat::K8V4] {
+        let plain = Case { format, tokens: 300, ..CASE };
+        let biased = Case { bias: Some((50.0, half)), ..plain.clone() };
+        let without = distance(&plain, &data(&plain));
+        let apart = distance(&biased, &data(&biased));
+        let among = distance(&biased, &Data { steady: None, ..data(&biased) });
+        println!(
+            "{format:?}: no bias {without:.2e}, kept apart {apart:.2e}, among codes {among:.2e}"
+        );
+        assert!(apart < 3.0 * without, "{format:?}: {apart} and {without}");
+        assert!(among > 3.0 * apart, "{format:?}: {among} and {apart}");
+    }
+}
+
 #[test]
 fn fresh_keys_equal_an_f32_cache() {
     for case in cases().into_iter().filter(|c| c.format == KvFormat::F32) {
@@ -423,6 +526,7 @@ fn the_last_of_128k_tokens_sees_them_all() {
         sinks: None,
         q: Rows { data: &q, stride: 2 * dim },
         keys: Keys::Cache { layout, bytes: &bytes, tables: &tables },
+        steady: None,
         out: Parts::new(&mut out),
         out_stride: 2 * dim,
     };
@@ -484,6 +588,7 @@ fn spans_of_a_batch_do_not_meet() {
         sinks: None,
         q: Rows { data: &q, stride: heads * 64 },
         keys: Keys::Cache { layout, bytes: &bytes, tables: &tables },
+        steady: None,
         out: Parts::new(&mut out),
         out_stride: heads * 64,
     };

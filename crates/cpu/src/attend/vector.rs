@@ -41,6 +41,8 @@ pub(super) trait Vector: Sized {
     unsafe fn max(a: Self::Float, b: Self::Float) -> Self::Float;
     /// Lane r: the greatest of the 16 numbers of row r of 16; any of them or NaN if there is a NaN.
     unsafe fn greatest_of(rows: *const f32) -> Self::Float;
+    /// Lane r: the sum of the 16 numbers of row r of 16, by the fixed tree.
+    unsafe fn sum_of(rows: *const f32) -> Self::Float;
     /// `y·2ⁿ` rounded once, for y in \[0.5, 2\] and n in −151..=0, where `shifted` is
     /// n + 1.5·2²³.
     unsafe fn times_power(y: Self::Float, shifted: Self::Float) -> Self::Float;

@@ -86,21 +86,23 @@ impl BandSums {
     }
 
     /// Makes the factors of a band's rows from their greatest scores and the maxima so far, which grow. Where weights are
-    /// `codes` they are relative to the tile's greatest score, else to the greatest so far.
+    /// codes they are relative to the tile's greatest score, else to the greatest so far. Scores may be without a shift.
     ///
     /// # Safety
     /// The instruction set of `V` is available.
     #[inline(always)]
     pub unsafe fn weigh<V: Vector>(
         &mut self,
+        job: &AttendJob<'_>,
         rows: Range<usize>,
-        codes: bool,
         scratch: &mut Scratch,
     ) {
+        let codes = is_codes(job.formats().1);
         let lanes = rows.len().next_multiple_of(GROUP);
         assert!(lanes <= BAND, "rows of a band");
         scratch.tops[rows.len()..lanes].fill(NOTHING);
         let tops = floats(&mut scratch.tops).as_ptr();
+        let shifts = job.steady.map(|_| floats(&mut scratch.shifts).as_ptr());
         let max = scratch.max[rows.start..][..lanes].as_mut_ptr();
         for first in (0..lanes).step_by(GROUP) {
             // SAFETY: 16 rows of the greatest scores, 16 numbers of each of the others.
@@ -108,18 +110,25 @@ impl BandSums {
                 let (top, before) =
                     (V::greatest_of(tops.add(first * GROUP)), V::load(max.add(first)));
                 let least = V::splat(f32::MIN);
-                let new = V::max(top, before);
+                let shift = shifts.map(|shifts| {
+                    V::mul(V::sum_of(shifts.add(first * GROUP)), V::splat(job.scale))
+                });
+                let whole = shift.map_or(top, |shift| V::add(top, shift));
+                let new = V::max(whole, before);
                 let base = V::max(least, new);
                 let decay = exp_of_negative::<V>(V::sub(before, base));
                 V::store(new, max.add(first));
                 V::store(decay, self.decay.as_mut_ptr().add(first));
                 // Nothing is greater than the least number where nothing was seen: differences are −∞.
-                V::store(
-                    V::max(if codes { top } else { new }, least),
-                    self.base.as_mut_ptr().add(first),
-                );
+                let of_weights = match shift {
+                    _ if codes => V::max(top, least),
+                    None => V::max(new, least),
+                    // Not below what it is subtracted from, whatever was rounded.
+                    Some(shift) => V::max(V::sub(base, shift), V::max(top, least)),
+                };
+                V::store(of_weights, self.base.as_mut_ptr().add(first));
                 if codes {
-                    let join = exp_of_negative::<V>(V::sub(top, base));
+                    let join = exp_of_negative::<V>(V::sub(whole, base));
                     V::store(join, self.join.as_mut_ptr().add(first));
                 }
             }

@@ -8,7 +8,7 @@ use tokenmill_ir::{BlockId, Mask};
 
 use super::rotate::Store;
 use crate::attend::{
-    AttendJob, BLOCK_TOKENS, Item, Keys, Rows, SPLIT, attend, attend_split, join_splits,
+    AttendJob, BLOCK_TOKENS, Item, Keys, Rows, SPLIT, Steady, attend, attend_split, join_splits,
 };
 use crate::caches::Shape;
 use crate::exec::{Job, Kernel};
@@ -41,6 +41,8 @@ pub(crate) struct Attend {
     pub mask: Mask,
     pub sinks: Option<Arc<Weight>>,
     pub source: Source,
+    /// What the keys of the cache are without.
+    pub steady: Option<Arc<Steady>>,
     /// Index of the cache that the next attention of the step reads.
     pub next_cache: Option<usize>,
     /// Keys and values to store first, with few tokens.
@@ -97,6 +99,7 @@ impl Attend {
             sinks: self.sinks.as_ref().map(|s| s.vector()),
             q: rows(job, self.q),
             keys,
+            steady: self.steady.as_deref(),
             out,
             out_stride,
         })

@@ -7,7 +7,7 @@
 use tokenmill_ir::Rows as RowKind;
 
 use super::norm::Rule;
-use super::rotate::{Turn, slot_of};
+use super::rotate::{Turn, place_of};
 use crate::attend::BLOCK_TOKENS;
 use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
@@ -28,7 +28,7 @@ impl Kernel for StoreLatent {
     fn run(&self, job: &Job<'_>) {
         let cache = &job.step.caches[self.cache];
         for row in job.worker.share(job.count(RowKind::Tokens)) {
-            let (block, slot) = slot_of(job, cache, row);
+            let (block, index) = place_of(job, cache, row);
             // SAFETY: scratch is used here only.
             let scratch = unsafe { &mut job.scratch().row[..self.latent.cols + self.key.cols] };
             let (latent, key) = scratch.split_at_mut(self.latent.cols);
@@ -37,7 +37,7 @@ impl Kernel for StoreLatent {
             self.rule.apply(job.step.isa, 0, latent);
             self.turn.apply(job, row, 0, key);
             // SAFETY: this token is this worker's, and a barrier follows.
-            unsafe { cache.store_latent(block, slot, latent, key) };
+            unsafe { cache.store_latent(block, index % BLOCK_TOKENS, latent, key) };
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Angles of rotations, rotating queries, rotating and storing keys and values.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use tokenmill_ir::{BlockId, Growth, NormKind, Rows as RowKind};
 
-use crate::attend::BLOCK_TOKENS;
 use crate::attend::rope::{HeadScale, Rotation};
+use crate::attend::{BLOCK_TOKENS, Steady};
 use crate::caches::{Cache, Shape};
 use crate::exec::{Job, Kernel};
 use crate::plan::{Cols, NARROW};
@@ -72,6 +73,8 @@ pub(crate) struct Store {
     pub k: Cols,
     pub v: Cols,
     pub turn: Turn,
+    /// What keys are kept without.
+    pub steady: Option<Arc<Steady>>,
     /// Index of the cache.
     pub cache: usize,
 }
@@ -97,12 +100,12 @@ pub(crate) struct RotateStore {
     pub out: Cols,
 }
 
-/// The block and the place in it of a token row.
-pub(crate) fn slot_of(job: &Job<'_>, cache: &Cache, row: usize) -> (BlockId, usize) {
+/// The block of a token row, and its index in the sequence.
+pub(crate) fn place_of(job: &Job<'_>, cache: &Cache, row: usize) -> (BlockId, usize) {
     let spans = &job.step.batch.spans;
     let span = &spans[spans.partition_point(|s| (s.first + s.len) as usize <= row)];
     let index = span.context as usize + row - span.first as usize;
-    (job.table(span, cache)[index / BLOCK_TOKENS], index % BLOCK_TOKENS)
+    (job.table(span, cache)[index / BLOCK_TOKENS], index)
 }
 
 impl Store {
@@ -113,21 +116,23 @@ impl Store {
     pub unsafe fn heads(&self, job: &Job<'_>, row: usize, heads: Range<usize>) {
         let cache = &job.step.caches[self.cache];
         let Shape::Paged(layout) = cache.shape else { return };
-        let (block, slot) = slot_of(job, cache, row);
+        let (block, index) = place_of(job, cache, row);
         let cols = |v: Cols, dim: usize| {
             let (start, cols) = (v.start + heads.start * dim, heads.len() * dim);
             job.read(Cols { start, cols, ..v }, row)
         };
         let keys = cols(self.k, layout.k_dim);
         // SAFETY: scratch is used here only.
-        let turned = unsafe { &mut job.scratch().row[..keys.len()] };
+        let (turned, room) = unsafe { &mut job.scratch().row }.split_at_mut(keys.len());
         turned.copy_from_slice(keys);
         self.turn.apply(job, row, heads.start, turned);
         let (isa, parts, values) = (job.step.isa, cache.parts(), cols(self.v, layout.v_dim));
-        // SAFETY: by contract.
-        unsafe {
-            layout.store_heads(isa, parts, (block.0 as usize, slot), heads.start, turned, values);
+        if let Some(steady) = &self.steady {
+            steady.leave(isa, index, heads.start, turned, room);
         }
+        let place = (block.0 as usize, index % BLOCK_TOKENS);
+        // SAFETY: by contract.
+        unsafe { layout.store_heads(isa, parts, place, heads.start, turned, values) };
     }
 }
 
