@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
-use copy::Copy;
+use copy::Twin;
 use faults::Fault;
 
 /// The list of faults.
@@ -63,7 +63,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<bool, String> {
     let start = Instant::now();
     let sound = unmutated(root, &chosen)?;
     println!("{:6.1} s  the tests as they are", start.elapsed().as_secs_f64());
-    let copy = Copy::of(root, &target(root)?)?;
+    let copy = Twin::of(root, &target(root)?)?;
     let mut tried = Vec::new();
     for fault in chosen {
         let one = match &sound[fault.test.as_str()] {
@@ -120,7 +120,7 @@ fn unmutated<'a>(
 }
 
 /// Puts the fault into the copy, runs its test, and takes it out again.
-fn attempt<'a>(copy: &Copy, fault: &'a Fault) -> Result<Tried<'a>, String> {
+fn attempt<'a>(copy: &Twin, fault: &'a Fault) -> Result<Tried<'a>, String> {
     copy.link()?;
     copy.apply(fault)?;
     let start = Instant::now();

@@ -11,8 +11,8 @@ use std::process::Command;
 
 use super::faults::{Fault, mutated};
 
-/// The copy.
-pub struct Copy {
+/// The copy, and what is built of it.
+pub struct Twin {
     /// The sources.
     pub tree: PathBuf,
     /// What is built of them.
@@ -22,7 +22,7 @@ pub struct Copy {
     root: PathBuf,
 }
 
-impl Copy {
+impl Twin {
     /// Copies what git knows, or does not ignore, of the tree as it lies there.
     pub fn of(root: &Path, target: &Path) -> Result<Self, String> {
         let place = target.join("mutants");
