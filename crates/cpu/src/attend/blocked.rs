@@ -12,11 +12,11 @@ use tokenmill_quant::float::rounded_factor;
 use super::codes::{code_scale, short_code, top};
 use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
-use super::scratch::{floats, shorts, words};
+use super::scratch::{Lanes, floats, shorts, words};
 use super::sums::Sums;
 use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
 use super::weights::{BandSums, meet_scores, weigh_rows};
-use super::{AttendJob, BAND, Item, Kind, ROWS_AHEAD, Scratch, TILE, widen};
+use super::{AttendJob, BAND, Item, Kind, ROWS_AHEAD, Scratch, TILE, TILES, widen};
 use crate::memory::ask_for;
 
 /// Bytes of 16 words of a row as a kernel reads them.
@@ -289,20 +289,16 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
     }
     scratch.max[..rows].fill(f32::NEG_INFINITY);
     let tiles = range.start / TILE..range.end.div_ceil(TILE);
+    // SAFETY: passed on.
+    unsafe { shift_rows::<V>(job, item, tiles.clone(), scratch) };
     for tile in tiles.clone() {
         let first = tile * TILE;
-        let mut sums = BandSums::new(tile == tiles.start);
+        let mut sums = BandSums::new(tile - tiles.start);
         // SAFETY: passed on.
         unsafe {
             let place = widen::tile::<V, K, W>(job, item, tile, in_tile(first, &range), scratch);
-            if let Some(steady) = job.steady {
-                steady.in_tile(item.kv_head as usize, tile, floats(&mut scratch.steady));
-            }
             for start in (0..rows).step_by(BAND) {
                 let rows = start..rows.min(start + BAND);
-                if job.steady.is_some() {
-                    shift_rows::<V>(job, item, rows.clone(), scratch);
-                }
                 band::<V, K, W>(job, &place, first, rows, &mut sums, scratch);
             }
         }
@@ -316,7 +312,7 @@ pub(super) fn in_tile(first: usize, keys: &Range<usize>) -> Range<usize> {
     (keys.start.clamp(first, first + TILE) - first).min(end)..end
 }
 
-/// What the scores of the rows of a band are without, but for the scale, in lanes.
+/// What the scores of an item's rows are without in the tiles of a split.
 ///
 /// # Safety
 /// As [`split`].
@@ -324,29 +320,64 @@ pub(super) fn in_tile(first: usize, keys: &Range<usize>) -> Range<usize> {
 unsafe fn shift_rows<V: Vector>(
     job: &AttendJob<'_>,
     item: &Item,
-    rows: Range<usize>,
+    tiles: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    let (dim, group) = (job.k_dim, job.group());
-    let steady = &floats(&mut scratch.steady)[..dim];
-    for (row, shift) in rows.zip(&mut scratch.shifts) {
-        let first = (item.kv_head as usize * group + row % group) * dim;
-        let q = job.q.get(item.row as usize + row / group, first..first + dim);
-        let ((q, q_rest), (s, s_rest)) = (q.as_chunks::<GROUP>(), steady.as_chunks::<GROUP>());
-        // SAFETY: whole vectors.
-        unsafe {
-            let mut sum = V::splat(0.0);
-            for (q, s) in q.iter().zip(s) {
-                sum = V::fma(V::load(q.as_ptr()), V::load(s.as_ptr()), sum);
+    let Some(steady) = job.steady else { return };
+    let (dim, group, head) = (job.k_dim, job.group(), item.kv_head as usize);
+    let cols = dim.next_multiple_of(GROUP);
+    let taken = floats(&mut scratch.steady);
+    for (tile, taken) in tiles.zip(taken.chunks_exact_mut(cols)) {
+        steady.in_tile(head, tile, taken);
+        taken[dim..].fill(0.0);
+    }
+    let (taken, stride) = (&taken[..TILES * cols], scratch.shifts.len() / TILES * GROUP);
+    let shifts = floats(&mut scratch.shifts).as_mut_ptr();
+    for start in (0..job.rows(item)).step_by(GROUP) {
+        let mut lanes = [[Lanes([0.0; GROUP]); GROUP]; TILES];
+        for row in start..job.rows(item).min(start + GROUP) {
+            let first = (head * group + row % group) * dim;
+            let q = job.q.get(item.row as usize + row / group, first..first + dim);
+            // SAFETY: passed on.
+            let sums = unsafe { products::<V>(q, taken) };
+            for (lanes, sum) in lanes.iter_mut().zip(sums) {
+                // SAFETY: 16 numbers.
+                unsafe { V::store(sum, lanes[row - start].0.as_mut_ptr()) };
             }
-            if !q_rest.is_empty() {
-                let mut rest = [[0.0; GROUP]; 2];
-                rest[0][..q_rest.len()].copy_from_slice(q_rest);
-                rest[1][..s_rest.len()].copy_from_slice(s_rest);
-                sum = V::fma(V::load(rest[0].as_ptr()), V::load(rest[1].as_ptr()), sum);
-            }
-            V::store(sum, shift.0.as_mut_ptr());
         }
+        for (tile, lanes) in lanes.iter().enumerate() {
+            // SAFETY: 16 rows; a vector of the tile's shifts.
+            unsafe {
+                let sums = V::sum_of(lanes.as_ptr().cast());
+                V::store(V::mul(sums, V::splat(job.scale)), shifts.add(tile * stride + start));
+            }
+        }
+    }
+}
+
+/// Products of a row with one for each tile of a split, in lanes.
+///
+/// # Safety
+/// As [`split`].
+#[inline(always)]
+unsafe fn products<V: Vector>(row: &[f32], others: &[f32]) -> [V::Float; TILES] {
+    let cols = row.len().next_multiple_of(GROUP);
+    assert_eq!(others.len(), TILES * cols, "a row for each tile");
+    let (vectors, rest) = row.as_chunks::<GROUP>();
+    let mut last = [0.0; GROUP];
+    last[..rest.len()].copy_from_slice(rest);
+    let last = (!rest.is_empty()).then_some(&last);
+    // SAFETY: vectors of the rows.
+    unsafe {
+        let mut sums = [V::splat(0.0); TILES];
+        for (i, vector) in vectors.iter().chain(last).enumerate() {
+            let vector = V::load(vector.as_ptr());
+            for (tile, sum) in sums.iter_mut().enumerate() {
+                let other = V::load(others.as_ptr().add(tile * cols + i * GROUP));
+                *sum = V::fma(vector, other, *sum);
+            }
+        }
+        sums
     }
 }
 

@@ -113,6 +113,8 @@ const ROWS_AHEAD: usize = 8;
 const TILE: usize = 64;
 /// Keys of a split.
 pub const SPLIT: usize = 256;
+/// Tiles of a split.
+const TILES: usize = SPLIT / TILE;
 /// Rows (tokens × heads of a group) of an item, at least one token.
 const ITEM_ROWS: usize = 96;
 /// Rows that go over a tile's keys, and then over its values, together: their scores fit the first-level

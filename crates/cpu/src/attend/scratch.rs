@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::layout::GROUP;
-use super::{AttendJob, BAND, ITEM_ROWS, Item, TILE, item_tokens};
+use super::{AttendJob, BAND, ITEM_ROWS, Item, TILE, TILES, item_tokens};
 
 /// Sixteen f32, or as many bits of codes.
 #[derive(Clone, Copy, Debug)]
@@ -21,9 +21,9 @@ pub struct Scratch {
     pub(super) k: Vec<Lanes>,
     /// A tile of values. [64][v_cols] f32, or [32][v_cols][2] codes or bf16s
     pub(super) v: Vec<Lanes>,
-    /// What the tile's keys are without. [k_dim]
+    /// What the keys of the tiles of a split are without. [4][k_dim]
     pub(super) steady: Vec<Lanes>,
-    /// Products of that with the queries of a band, by lanes. [48][16]
+    /// What the scores of rows are without in them. [4][rows]
     pub(super) shifts: Vec<Lanes>,
     /// Scales of the tile's keys and values. [2][64]
     pub(super) scales: Vec<Lanes>,
@@ -68,8 +68,8 @@ impl Scratch {
             q_scale: vec![0.0; rows],
             k: lanes((k_dim.next_multiple_of(2) * TILE).max(v_cols)),
             v: lanes(TILE * v_cols),
-            steady: lanes(k_dim),
-            shifts: lanes(BAND * GROUP),
+            steady: lanes(TILES * k_dim.next_multiple_of(GROUP)),
+            shifts: lanes(TILES * rows.next_multiple_of(GROUP)),
             scales: lanes(2 * TILE),
             s: lanes(BAND * TILE),
             tops: lanes(BAND * GROUP),

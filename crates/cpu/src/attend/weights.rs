@@ -11,7 +11,7 @@ use super::scalar::QUICK_POWERS;
 use super::scratch::{Lanes, floats, shorts};
 use super::sums::Sums;
 use super::vector::Vector;
-use super::{AttendJob, BAND, Scratch, TILE};
+use super::{AttendJob, BAND, Scratch, TILE, TILES};
 use crate::math::{ROUND, tanh};
 
 /// e^x for x ≤ 0 or NaN, the bits of [`crate::math::exp`].
@@ -55,6 +55,8 @@ unsafe fn quick_exp<V: Vector>(x: V::Float) -> V::Float {
 pub(super) struct BandSums {
     /// Whether the tile is the first of its split: sums and outputs before it are zeros, not what the scratch holds.
     pub begin: bool,
+    /// Which tile of its split it is.
+    tile: usize,
     /// How weights become codes.
     scaling: Scaling,
     /// What is subtracted from scores.
@@ -68,10 +70,10 @@ pub(super) struct BandSums {
 }
 
 impl BandSums {
-    /// Of no band yet, on the first tile of a split if `begin`.
-    pub fn new(begin: bool) -> Self {
-        let (scaling, zeros) = (Scaling::new(), [0.0; BAND]);
-        Self { begin, scaling, base: zeros, decay: zeros, join: zeros, scale: zeros }
+    /// Of no band yet, on that tile of a split.
+    pub fn new(tile: usize) -> Self {
+        let (begin, scaling, zeros) = (tile == 0, Scaling::new(), [0.0; BAND]);
+        Self { begin, tile, scaling, base: zeros, decay: zeros, join: zeros, scale: zeros }
     }
 
     /// For a chunk whose rows see nothing of the tile.
@@ -102,7 +104,8 @@ impl BandSums {
         assert!(lanes <= BAND, "rows of a band");
         scratch.tops[rows.len()..lanes].fill(NOTHING);
         let tops = floats(&mut scratch.tops).as_ptr();
-        let shifts = job.steady.map(|_| floats(&mut scratch.shifts).as_ptr());
+        let of_tile = scratch.shifts.len() / TILES * GROUP * self.tile + rows.start;
+        let shifts = job.steady.map(|_| floats(&mut scratch.shifts)[of_tile..][..lanes].as_ptr());
         let max = scratch.max[rows.start..][..lanes].as_mut_ptr();
         for first in (0..lanes).step_by(GROUP) {
             // SAFETY: 16 rows of the greatest scores, 16 numbers of each of the others.
@@ -110,9 +113,7 @@ impl BandSums {
                 let (top, before) =
                     (V::greatest_of(tops.add(first * GROUP)), V::load(max.add(first)));
                 let least = V::splat(f32::MIN);
-                let shift = shifts.map(|shifts| {
-                    V::mul(V::sum_of(shifts.add(first * GROUP)), V::splat(job.scale))
-                });
+                let shift = shifts.map(|shifts| V::load(shifts.add(first)));
                 let whole = shift.map_or(top, |shift| V::add(top, shift));
                 let new = V::max(whole, before);
                 let base = V::max(least, new);
