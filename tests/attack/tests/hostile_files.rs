@@ -205,6 +205,34 @@ fn layers_cost_nothing() {
     }
 }
 
+/// Limits that nothing reaches cost nothing: a window longer than any text, a context without end.
+#[test]
+fn bounds_that_nothing_reaches_take_no_memory() {
+    for (arch, key, number) in [
+        ("mistral", "\"sliding_window\": ", "2147483647"),
+        ("mamba2", "\"max_position_embeddings\": ", "1073741824"),
+    ] {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let folder = Golden::read(arch).path(Variant::Config, scratch.path());
+        let file = folder.join("config.json");
+        let config = std::fs::read_to_string(&file).expect("read");
+        let config = match config.split_once(key) {
+            Some((before, after)) => {
+                let end = after.find([',', '\n']).expect("an end");
+                format!("{before}{key}{number}{}", &after[end..])
+            }
+            None => config.replacen('{', &format!("{{{key}{number},"), 1),
+        };
+        std::fs::write(&file, config).expect("written");
+        let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let held = HELD.load(Ordering::Relaxed);
+        PEAK.store(held, Ordering::Relaxed);
+        assert_eq!(tried(&folder), End::Ran, "{arch}");
+        let grew = PEAK.load(Ordering::Relaxed) - held;
+        assert!(grew < 64 << 20, "{arch}: {grew} bytes");
+    }
+}
+
 #[test]
 fn folders_with_one_thing_wrong() {
     let (watch, mut report) = (Watch::start("folders"), Report::default());
