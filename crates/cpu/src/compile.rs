@@ -435,7 +435,9 @@ impl<'a> Compiler<'a> {
         let items = self.items((item_source, heads, kv_heads));
         // One more where a window begins within a split, one for the tokens of the step.
         let max_splits = match mask {
-            Mask::Window(n) | Mask::Chunk(n) => (*n as usize).div_ceil(SPLIT) + 2,
+            Mask::Window(n) | Mask::Chunk(n) => {
+                (*n).min(self.limits.context).div_ceil(SPLIT as u32) as usize + 2
+            }
             Mask::Causal | Mask::None | Mask::Around(_) => {
                 (self.limits.context as usize).div_ceil(SPLIT) + 1
             }

@@ -116,6 +116,10 @@ pub struct Batch {
     pub copies: Vec<BlockCopy>,
 }
 
+/// Tokens of history for which there is room from the start: a context may be far longer than any
+/// text that comes.
+const MOST_HISTORY: usize = 1 << 20;
+
 impl Batch {
     /// Room for a step at its limits.
     pub fn with_limits(limits: &Limits, block_tokens: u32) -> Self {
@@ -130,7 +134,7 @@ impl Batch {
             spans: Vec::with_capacity(limits.sequences as usize),
             tables: Vec::with_capacity(tables),
             outputs: Vec::with_capacity(limits.outputs as usize),
-            history: Vec::with_capacity(limits.context as usize * 2),
+            history: Vec::with_capacity((limits.context as usize * 2).min(MOST_HISTORY)),
             bias: Vec::new(),
             masks: Vec::new(),
             copies: Vec::with_capacity(limits.sequences as usize),

@@ -383,7 +383,9 @@ impl<'a> Hyper<'a> {
                         format!("{name} without layer_types"),
                     ));
                 }
-                value => value.and_then(MetaValue::as_u32).unwrap_or(every),
+                // (A list says it of each layer.)
+                None | Some(MetaValue::Str(_) | MetaValue::List(_)) => every,
+                Some(value) => self.params.whole(&key, value)?,
             };
         }
         let every = every.max(1) as usize;

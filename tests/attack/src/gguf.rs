@@ -98,9 +98,9 @@ impl Value {
     /// Other values in its place.
     fn others(&self) -> Vec<(String, Value)> {
         let mut all = Vec::new();
-        let mut add = |what: String, value: Value| all.push((what, value));
         match self {
             Value::Plain(kind, bytes) => {
+                let mut add = |what: String, value: Value| all.push((what, value));
                 for number in edges(bytes) {
                     let bytes = number.to_le_bytes()[..bytes.len()].to_vec();
                     add(format!("bits {number:#x}"), Value::Plain(*kind, bytes));
@@ -122,19 +122,9 @@ impl Value {
                 let items = vec![self.clone(); 3];
                 add("a list".into(), Value::List { kind: *kind, count: 3, items });
             }
-            Value::Text(text) => {
-                for (what, other) in [
-                    ("no text", Vec::new()),
-                    ("a long text", b"ab ".repeat(30_000)),
-                    ("no UTF-8", vec![0xff, 0xc0, 0x80]),
-                    ("a text with zeros", b"a\0b".to_vec()),
-                    ("a longer text", [&text[..], b"x"].concat()),
-                ] {
-                    add(what.into(), Value::Text(other));
-                }
-                add("a number".into(), Value::Plain(4, vec![7, 0, 0, 0]));
-            }
+            Value::Text(text) => all = of_text(text),
             Value::List { kind, count, items } => {
+                let mut add = |what: String, value: Value| all.push((what, value));
                 let list = |n: u64, items: &[Value]| Value::List {
                     kind: *kind,
                     count: n,
@@ -167,6 +157,21 @@ impl Value {
         }
         all
     }
+}
+
+/// Other texts in the place of one.
+fn of_text(text: &[u8]) -> Vec<(String, Value)> {
+    let texts = [
+        ("no text", Vec::new()),
+        ("a long text", b"ab ".repeat(30_000)),
+        ("no UTF-8", vec![0xff, 0xc0, 0x80]),
+        ("a text with zeros", b"a\0b".to_vec()),
+        ("a longer text", [text, b"x"].concat()),
+    ];
+    let mut all: Vec<(String, Value)> =
+        texts.into_iter().map(|(what, other)| (what.to_owned(), Value::Text(other))).collect();
+    all.push(("a number".to_owned(), Value::Plain(4, vec![7, 0, 0, 0])));
+    all
 }
 
 /// Numbers at the edges, as bits of a value, and the neighbours of the one there.

@@ -138,6 +138,29 @@ impl Report {
     }
 }
 
+/// Folders with tokenizers, indexes, quantised weights.
+const CASES: &[&str] = &[
+    "tests/cases/text-parts-and-a-template-that-reads-parts",
+    "tests/cases/byte-level-vocabulary-with-a-sentencepiece-decoder",
+    "tests/cases/bert-reranker-with-a-classifier",
+    "tests/cases/tensor-twice-in-shards-index-names-one",
+    "tests/cases/fp8-static-activation-scale",
+    "tests/cases/gptq-exported-by-autoround",
+    "tests/cases/gpt-oss-16-bit-experts",
+];
+const QUANTISED: &[&str] = &[
+    "crates/files/tests/fixtures/quantized/awq",
+    "crates/files/tests/fixtures/quantized/bnb_4bit",
+    "crates/files/tests/fixtures/quantized/bnb_int8",
+    "crates/files/tests/fixtures/quantized/compressed_tensors",
+    "crates/files/tests/fixtures/quantized/exl3",
+    "crates/files/tests/fixtures/quantized/fp8",
+    "crates/files/tests/fixtures/quantized/gptq_v1",
+    "crates/files/tests/fixtures/quantized/gptq_v2",
+    "crates/files/tests/fixtures/quantized/mlx",
+    "crates/files/tests/fixtures/quantized/modelopt",
+];
+
 /// Which of a family's mutants are tried: a part of them all, another one for every name.
 fn keeper(name: &str, of: u64) -> impl FnMut() -> bool + use<> {
     let sample = Sample::from_env();
@@ -205,6 +228,34 @@ fn layers_cost_nothing() {
     }
 }
 
+/// Limits that nothing reaches cost nothing: a window longer than any text, a context without end.
+#[test]
+fn bounds_that_nothing_reaches_take_no_memory() {
+    for (arch, key, number) in [
+        ("mistral", "\"sliding_window\": ", "2147483647"),
+        ("mamba2", "\"max_position_embeddings\": ", "1073741824"),
+    ] {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let folder = Golden::read(arch).path(Variant::Config, scratch.path());
+        let file = folder.join("config.json");
+        let config = std::fs::read_to_string(&file).expect("read");
+        let config = match config.split_once(key) {
+            Some((before, after)) => {
+                let end = after.find([',', '\n']).expect("an end");
+                format!("{before}{key}{number}{}", &after[end..])
+            }
+            None => config.replacen('{', &format!("{{{key}{number},"), 1),
+        };
+        std::fs::write(&file, config).expect("written");
+        let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let held = HELD.load(Ordering::Relaxed);
+        PEAK.store(held, Ordering::Relaxed);
+        assert_eq!(tried(&folder), End::Ran, "{arch}");
+        let grew = PEAK.load(Ordering::Relaxed) - held;
+        assert!(grew < 64 << 20, "{arch}: {grew} bytes");
+    }
+}
+
 #[test]
 fn folders_with_one_thing_wrong() {
     let (watch, mut report) = (Watch::start("folders"), Report::default());
@@ -217,25 +268,18 @@ fn folders_with_one_thing_wrong() {
             of_file(&mut report, &watch, &folder, name, (&arch, of));
         }
     }
-    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cases");
-    for case in [
-        "text-parts-and-a-template-that-reads-parts",
-        "byte-level-vocabulary-with-a-sentencepiece-decoder",
-        "bert-reranker-with-a-classifier",
-        "tensor-twice-in-shards-index-names-one",
-        "fp8-static-activation-scale",
-        "gptq-exported-by-autoround",
-        "gpt-oss-16-bit-experts",
-    ] {
+    for case in CASES.iter().chain(QUANTISED) {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(case);
         let scratch = tempfile::tempdir().expect("a folder");
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(cases.join(case)).expect("a case").flatten() {
+        for entry in std::fs::read_dir(from).expect("a case").flatten() {
             let name = entry.file_name().into_string().expect("a name");
             if name.ends_with(".json") || name.ends_with(".safetensors") {
                 std::fs::copy(entry.path(), scratch.path().join(&name)).expect("copied");
                 names.push(name);
             }
         }
+        names.sort();
         let defaults = r#"{"eos_token_id": [1, 2], "temperature": 0.6, "do_sample": true}"#;
         std::fs::write(scratch.path().join("generation_config.json"), defaults).expect("written");
         names.push("generation_config.json".into());

@@ -78,10 +78,14 @@ fn packed(module: &Module<'_>, to: &mut Assembly<'_>) -> Result<(), LoadError> {
         None => None,
         Some(tensor) => {
             module.expect("weight_g_idx", &[cols])?;
+            if tensor.format != FormatId::I32 {
+                return Err(module.wrong(".weight_g_idx: i32", tensor.format));
+            }
             let bytes = bytes(to.files, tensor)?;
             let all: Vec<u32> = (0..cols as usize).map(|k| word(bytes, k)).collect();
-            if tensor.format != FormatId::I32 || all.iter().any(|&g| u64::from(g) >= groups) {
-                return Err(module.wrong("groups in .weight_g_idx", tensor.format));
+            if let Some(bad) = all.iter().find(|&&g| u64::from(g) >= groups) {
+                let expected = format!("groups below {groups} in .weight_g_idx");
+                return Err(module.wrong(&expected, bad));
             }
             let group_of = |k: usize| k as u64 / group;
             let sorted = all.iter().enumerate().all(|(k, &g)| u64::from(g) == group_of(k));
