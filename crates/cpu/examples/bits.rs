@@ -1,8 +1,8 @@
 //! The bits of every case of the conformance suite on each instruction set that the processor has,
-//! against the scalar code: for processors that are not at hand, on one thread, so that an emulator can run
-//! it (`.ci/emulate.py`).
+//! against the scalar code: for processors that are not at hand, on one thread, so that an
+//! emulator can run it (`.ci/emulate.py`).
 //!
-//!     bits [EVERY [NAMES]]     one case in EVERY, in bf16 and f32 mode one in four times as many; these
+//!     bits [EVERY [NAMES]]     one case in EVERY, of bf16 and f32 mode a quarter of that; these
 //!                              instruction sets, if the processor has them
 
 use tokenmill_backend::Backend;

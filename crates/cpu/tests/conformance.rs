@@ -1,5 +1,5 @@
-//! The suite every device passes, whole, on each instruction set of this machine in each mode, nearer
-//! to the reference than the suite asks.
+//! The suite every device passes, whole, on each instruction set of this machine in each mode,
+//! nearer to the reference than the suite asks.
 
 use tokenmill_backend::conformance::{Case, Outcome, Tolerance, run};
 use tokenmill_cpu::isa::Isa;

@@ -1,5 +1,6 @@
-//! Texts of 1 500 tokens against transformers: what changes with length (rotations far out, windows,
-//! stretched contexts, chunks, recurrences, learned positions), in every mode, whole and in chunks.
+//! Texts of 1 500 tokens against transformers: what changes with length (rotations far out,
+//! windows, stretched contexts, chunks, recurrences, learned positions), in every mode,
+//! whole and in chunks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -73,8 +74,8 @@ struct Way {
     mode: Mode,
     kv: KvFormat,
     format: FormatId,
-    /// Nine of ten log-probabilities of the next token are as near to the truth, in nats. (In one of
-    /// a thousand rows of gpt_oss rounding chooses another expert, so the worst says nothing.)
+    /// Nine of ten log-probabilities of the next token are as near to the truth, in nats. (In one
+    /// of a thousand rows of gpt_oss rounding chooses another expert, so the worst says nothing.)
     of_most: f64,
     /// As near are all of them.
     of_all: f64,

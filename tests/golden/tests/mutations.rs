@@ -17,8 +17,8 @@ use tokenmill_models::{ModelSpec, lower, spec_of};
 /// Ten times the tolerance of the golden test.
 const NOTICED: f32 = 1e-3;
 
-/// Bounds of frequencies: whether a few tokens show them depends on where the frequencies of a model
-/// lie, so one architecture that notices is enough.
+/// Bounds of frequencies: whether a few tokens show them depends on where the frequencies of a
+/// model lie, so one architecture that notices is enough.
 const FINE: &[&str] = &["rope.yarn.beta_fast", "rope.yarn.original"];
 
 type Change = fn(&mut ModelSpec);
