@@ -54,6 +54,8 @@ pub struct EngineParts {
     pub config: Config,
     /// Turns tokens into text; without one, events carry tokens only.
     pub tokenizer: Option<Arc<Tokenizer>>,
+    /// Token ids are below this.
+    pub ids: u32,
     /// Tokens that end an answer.
     pub eos: Vec<TokenId>,
     /// Where drafts come from, unless a request says otherwise.

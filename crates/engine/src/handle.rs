@@ -207,12 +207,10 @@ impl Engine {
         draft_model: Option<DraftModel>,
     ) -> std::io::Result<Engine> {
         let c = &parts.config;
-        // Pooled models have no logits to count the vocabulary by.
-        let known = parts.tokenizer.as_ref().map_or(u32::MAX, |t| t.vocab_size() as u32);
         let facts = Facts {
             vocab: c.vocab,
             hidden: c.hidden,
-            ids: if c.vocab > 0 { c.vocab } else { known },
+            ids: parts.ids,
             longest: Scheduler::new(c.clone()).longest(),
             top_logprobs: c.limits.top_logprobs,
             whole_sequences: c.whole_sequences,

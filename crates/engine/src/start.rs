@@ -110,6 +110,7 @@ impl LoadedModel {
             device: executable,
             config,
             tokenizer: tokenizer.clone(),
+            ids: self.program.ids(),
             eos,
             draft: options.draft,
             queue: options.queue,

@@ -63,6 +63,7 @@ fn parts(control: &SimControl, eos: Vec<TokenId>) -> EngineParts {
     EngineParts {
         device: build().unwrap(),
         rebuild: Box::new(build),
+        ids: config.vocab,
         config,
         tokenizer: Some(Arc::new(tokenizer())),
         eos,

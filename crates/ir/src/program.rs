@@ -98,6 +98,15 @@ impl Program {
         WeightId(self.weights.len() as u32 - 1)
     }
 
+    /// Token ids are below this: each has a row in every table of embeddings.
+    pub fn ids(&self) -> u32 {
+        let tables = self.ops.iter().filter_map(|op| match op {
+            Op::Embed { table, .. } => self.weights.get(table.0 as usize),
+            _ => None,
+        });
+        tables.map(|table| table.rows).min().unwrap_or(self.vocab)
+    }
+
     /// The kind of each cache group, by group number.
     pub fn groups(&self) -> Vec<GroupKind> {
         let count = self.caches.iter().map(|c| c.group + 1).max().unwrap_or(0);

@@ -68,6 +68,7 @@ fn core() -> Core {
     Core::new(EngineParts {
         device: build().expect("compiles"),
         rebuild: Box::new(build),
+        ids: VOCAB,
         config,
         tokenizer: None,
         eos: Vec::new(),

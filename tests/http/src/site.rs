@@ -182,6 +182,7 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
             step_s: 0.05,
             checkpoint_slots: 0,
         },
+        ids: VOCAB,
         eos: tokenizer.eos_ids().to_vec(),
         tokenizer: Some(Arc::clone(tokenizer)),
         draft: DraftMode::Suffix,

@@ -102,6 +102,19 @@ fn tokens_give_the_recorded_vector() {
 }
 
 #[test]
+fn a_token_without_an_embedding_is_refused() {
+    let encoder = Encoder::new("bert");
+    let refused = (0..40_000).find(|id| {
+        let reply = encoder.client.post(EMBED, &json!({ "input": [id] }));
+        assert!([200, 400].contains(&reply.status), "{id}: {reply:?}");
+        reply.status == 400
+    });
+    let first = refused.expect("a vocabulary ends");
+    let reply = encoder.client.post(EMBED, &json!({ "input": [u32::MAX] }));
+    assert!(reply.error("message").contains(&format!("vocabulary of {first}")), "{reply:?}");
+}
+
+#[test]
 fn many_texts_in_one_request_are_as_alone() {
     let encoder = Encoder::new("bert");
     // More than the engine's queue holds.

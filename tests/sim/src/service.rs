@@ -79,6 +79,7 @@ impl Service {
         let parts = EngineParts {
             device: build().expect("the simulated device compiles"),
             rebuild: Box::new(build),
+            ids: config.vocab,
             config,
             tokenizer: None,
             eos: Vec::new(),

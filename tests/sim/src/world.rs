@@ -101,6 +101,7 @@ impl World {
         let parts = EngineParts {
             device,
             rebuild: Box::new(build),
+            ids: config.vocab,
             config,
             tokenizer: None,
             eos: scene.eos.clone(),

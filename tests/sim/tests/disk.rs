@@ -145,6 +145,7 @@ impl World {
         let parts = EngineParts {
             device: build().expect("it compiles"),
             rebuild: Box::new(build),
+            ids: self.config.vocab,
             config: self.config.clone(),
             tokenizer: None,
             eos: Vec::new(),
