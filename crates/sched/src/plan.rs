@@ -48,11 +48,14 @@ impl Scheduler {
         let later = prompts.len() + usize::from(!self.waiting.is_empty());
         let mut roomy = self.grant_all(streams, later, &mut budget, step);
         if roomy && let Some(most) = self.most_places(prompts) {
-            self.admit(|places| places + 2 <= most, &mut budget, step);
+            self.admit(|s, seq| s.accounts.places(seq.account) + 2 <= most, &mut budget, step);
+        }
+        if roomy && let Some(least) = self.fill_steps(prompts) {
+            self.admit_to_half(least, &mut budget, step);
         }
         roomy &= self.grant_all(prompts, 0, &mut budget, step);
         if roomy {
-            self.admit(|_| true, &mut budget, step);
+            self.admit(|_, _| true, &mut budget, step);
         }
         self.order = order;
         step.tokens = step.grants.iter().map(|g| g.tokens).sum();
@@ -103,6 +106,30 @@ impl Scheduler {
     fn most_places(&self, slots: &[u32]) -> Option<u32> {
         let sequences = slots.iter().filter_map(|&slot| seq_ref(&self.slots, slot));
         sequences.map(|s| self.accounts.places(s.account)).max()
+    }
+
+    /// What the least served account of those prompts was served, if they take more than a step.
+    fn fill_steps(&self, slots: &[u32]) -> Option<u64> {
+        let prompts = || slots.iter().filter_map(|&slot| seq_ref(&self.slots, slot));
+        let lacks: u64 = prompts().map(|s| u64::from(s.lacks())).sum();
+        let least = prompts().map(|s| self.accounts.served(s.account)).min();
+        least.filter(|_| lacks > u64::from(self.config.limits.step_tokens))
+    }
+
+    /// Lets those in whom prompts of many steps would keep waiting: who needs no more than half of
+    /// a step, and who is of an account that was served less than `least`. They share half of what
+    /// the step has for prompts; the other half goes on with what has begun.
+    fn admit_to_half(&mut self, least: u64, budget: &mut Budget, step: &mut Step) {
+        let half = budget.tokens / 2;
+        let seconds = if budget.seconds.is_finite() { budget.seconds.max(0.0) / 2.0 } else { 0.0 };
+        let floor = std::mem::take(&mut budget.floor);
+        (budget.tokens, budget.seconds) = (budget.tokens - half, budget.seconds - seconds);
+        let short = |s: &Self, seq: &Sequence| {
+            seq.lacks() <= half || s.accounts.served(seq.account) < least
+        };
+        self.admit(short, budget, step);
+        (budget.tokens, budget.seconds) = (budget.tokens + half, budget.seconds + seconds);
+        budget.floor = floor;
     }
 
     /// Streams by arrival, then prompts by rank; how many streams.
@@ -293,16 +320,17 @@ impl Scheduler {
         self.counts.preemptions += 1;
     }
 
-    /// Lets waiting sequences in by rank while they fit, or in place of others: those of accounts
-    /// with such places.
-    fn admit(&mut self, places: impl Fn(u32) -> bool, budget: &mut Budget, step: &mut Step) {
+    /// Lets waiting sequences in by rank while they fit, or in place of others: those that may.
+    fn admit(
+        &mut self,
+        may: impl Fn(&Self, &Sequence) -> bool,
+        budget: &mut Budget,
+        step: &mut Step,
+    ) {
         let limits = &self.config.limits;
         let most = limits.sequences.min(limits.step_tokens).min(limits.outputs) as usize;
         let mut order = std::mem::take(&mut self.queue);
-        let entitled = |&&slot: &&u32| {
-            let seq = seq_ref(&self.slots, slot);
-            seq.is_some_and(|s| places(self.accounts.places(s.account)))
-        };
+        let entitled = |&&slot: &&u32| seq_ref(&self.slots, slot).is_some_and(|seq| may(self, seq));
         order.clear();
         order.extend(self.waiting.iter().filter(entitled));
         order.sort_unstable_by_key(|&slot| self.rank(slot));

@@ -57,7 +57,7 @@ pub async fn read(
     let read = tokio::select! {
         read = timeout(shared.config.timeouts.body, coming) => read,
         () = sent_away => {
-            let message = "the body comes slowly, and others need its place";
+            let message = "the body stopped coming for a while, and others need its place: send it again";
             return Err(ApiError {
                 retry_after_s: Some(1),
                 ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)

@@ -305,6 +305,9 @@ fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
+        Value::Number(n) if n.is_f64() && n.as_f64().is_some_and(|n| n.fract() == 0.0) => {
+            "one that large"
+        }
         Value::Number(n) if n.is_f64() => "a fraction",
         Value::Number(_) => "a number",
         Value::String(_) => "a string",

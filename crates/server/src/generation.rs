@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokenmill_engine::backlog::{Backlog, Inlet, Tagged};
-use tokenmill_engine::{Cancel, Event, NOBODY, Refusal, Request, RequestError, Usage};
+use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, Usage};
 use tokio::sync::{Notify, watch};
 
 use crate::error::ApiError;
@@ -203,10 +203,6 @@ fn note(visit: &Visit, model: &Model, requests: &[Request]) {
     told.model = Some(model.served.name().to_owned());
     let tokens = requests.iter().map(|r| u32::try_from(r.prompt.len()).unwrap_or(u32::MAX));
     told.prompt_tokens = Some(tokens.fold(0, u32::saturating_add));
-    let account = requests.first().map(|r| r.account).filter(|a| *a != NOBODY);
-    if told.account.is_none() {
-        told.account = account.map(|a| format!("user {:08x}", a >> 32));
-    }
 }
 
 /// Measures tokens where they come out of the engine, however slow the reader is.

@@ -16,7 +16,7 @@ use crate::shares::Party;
 
 /// A body of which nothing has come for so long, or that came slower than [`LEAST_SPEED`] for so long,
 /// may be given up.
-const SLOW_AFTER: Duration = Duration::from_secs(2);
+const SLOW_AFTER: Duration = Duration::from_secs(4);
 /// Bytes a second.
 const LEAST_SPEED: f64 = 65536.0;
 /// Connections sent away together, and no more than half of an address's: one comes after the other
@@ -87,7 +87,9 @@ pub struct Guest {
     go: Arc<Notify>,
     /// Requests so far.
     requests: AtomicU64,
-    /// Whether one is being read or answered whose protocol has interim responses (HTTP/1.1).
+    /// Whether one is being read or answered.
+    asking: AtomicBool,
+    /// Whether the latest one's protocol has interim responses (HTTP/1.1).
     interim: AtomicBool,
     /// It has said that it sends no more: whoever streams to it may try whether it still reads.
     silent: Notify,
@@ -154,8 +156,9 @@ impl Guests {
         let waiting = Some(Instant::now());
         let entry = Entry { party, waiting, body: None, going: false, go: Arc::clone(&go) };
         list.all.insert(id, entry);
-        let (requests, interim, silent) = Default::default();
-        Arc::new(Guest { guests: Arc::clone(self), id, party, go, requests, interim, silent })
+        let (requests, asking, interim, silent) = Default::default();
+        let guests = Arc::clone(self);
+        Arc::new(Guest { guests, id, party, go, requests, asking, interim, silent })
     }
 }
 
@@ -169,6 +172,7 @@ impl Guest {
     pub fn asks(&self, interim: bool) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.interim.store(interim, Ordering::Relaxed);
+        self.asking.store(true, Ordering::Relaxed);
     }
 
     /// Requests so far.
@@ -176,8 +180,13 @@ impl Guest {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Whether it has asked, in a protocol with interim responses, and not been answered.
+    /// Whether it has asked and not been answered.
     pub fn may_wait(&self) -> bool {
+        self.asking.load(Ordering::Relaxed)
+    }
+
+    /// Whether it may be sent an interim response.
+    pub fn knows_interim(&self) -> bool {
         self.interim.load(Ordering::Relaxed)
     }
 
@@ -226,7 +235,7 @@ impl Guest {
 
     /// It has been answered; the next request is waited for.
     pub fn is_answered(&self) {
-        self.interim.store(false, Ordering::Relaxed);
+        self.asking.store(false, Ordering::Relaxed);
         self.change(|entry| entry.waiting = Some(Instant::now()));
         self.guests.moved.notify_waiters();
     }
@@ -246,7 +255,7 @@ fn party_of(address: IpAddr) -> Party {
         IpAddr::V4(address) => address.octets().hash(&mut hasher),
         IpAddr::V6(address) => address.segments()[..4].hash(&mut hasher),
     }
-    hasher.finish()
+    hasher.finish().max(tokenmill_engine::NOBODY + 1)
 }
 
 /// The party of a request that shows no key of its own.

@@ -14,8 +14,9 @@ use crate::guests::Guest;
 
 /// Between two looks at whether a peer that sends no more is still there.
 const LOOK: Duration = Duration::from_millis(50);
-/// An interim response (RFC 9110, 15.2): a peer that waits reads on, one that is gone resets.
-const KNOCK: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
+/// An interim response (RFC 9110, 15.2.1), which every client skips: a peer that waits reads on, one
+/// that is gone resets.
+const KNOCK: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// A stream that may know of more than it was asked.
 pub trait Peer: AsyncRead + AsyncWrite + Unpin {
@@ -79,12 +80,11 @@ impl<S: Peer> AsyncRead for StallGuard<S> {
                 return Poll::Ready(Ok(()));
             }
             if this.silent.is_none() {
-                match this.written == this.guest.requests() {
-                    true => this.guest.knock(),
+                if this.written == this.guest.requests() {
+                    this.guest.knock();
+                } else if this.guest.knows_interim() {
                     // What cannot be written now is written later, by the answer itself.
-                    false => {
-                        let _ = Pin::new(&mut this.stream).poll_write(cx, KNOCK)?;
-                    }
+                    let _ = Pin::new(&mut this.stream).poll_write(cx, KNOCK)?;
                 }
             }
             let look = this.silent.get_or_insert_with(|| Box::pin(sleep(LOOK)));

@@ -76,10 +76,10 @@ async fn numbers<A: Send + 'static>(
 ) -> Response {
     let job = async {
         let came = Came::read(&shared, request).await?;
-        let (account, visit) = (came.account, came.visit.clone());
+        let (account, party, visit) = (came.account, came.party, came.visit.clone());
         let (asked, place) = came.prepared(&shared, prepare).await?;
         let rows::Asked { model, inputs, seconds, user, timeout, rest } = asked;
-        let account = account.unwrap_or_else(|| account_of_user(user.as_deref()));
+        let account = account.or(account_of_user(user.as_deref())).unwrap_or(party);
         if let Some(visit) = &visit {
             let tokens = inputs.iter().map(Vec::len).sum::<usize>();
             let mut told = visit.told();
@@ -122,12 +122,20 @@ async fn generation_of(
     prepare: Prepare,
 ) -> Result<(Generation, (Answer, bool)), ApiError> {
     let came = Came::read(shared, request).await?;
-    let (account, visit) = (came.account, came.visit.clone());
+    let (account, party, visit) = (came.account, came.party, came.visit.clone());
     let (prepared, place) = came.prepared(shared, prepare).await?;
     let Prepared { model, mut requests, answer, stream } = prepared;
-    if let Some(account) = account {
-        // Holders of different keys share neither time nor cached prompts.
-        requests.iter_mut().for_each(|r| (r.account, r.salt) = (account, account));
+    let named = requests.first().map(|r| r.account).filter(|a| account.is_none() && *a != NOBODY);
+    if let (Some(visit), Some(user)) = (&visit, named) {
+        visit.told().account.get_or_insert_with(|| format!("user {:08x}", user >> 32));
+    }
+    for request in &mut requests {
+        match account {
+            // Holders of different keys share neither time nor cached prompts.
+            Some(account) => (request.account, request.salt) = (account, account),
+            None if request.account == NOBODY => request.account = party,
+            None => {}
+        }
     }
     Ok((Generation::start(shared, &model, requests, place, visit)?, (answer, stream)))
 }
@@ -163,8 +171,8 @@ impl Came {
 }
 
 /// The account of a client's own word for who asks; an API key, where several are set, stands above.
-fn account_of_user(user: Option<&str>) -> u64 {
-    user.map_or(NOBODY, |user| account_of(user.as_bytes()))
+fn account_of_user(user: Option<&str>) -> Option<u64> {
+    user.map(|user| account_of(user.as_bytes()))
 }
 
 /// How far a prompt is tokenised: twice what fits, so that one which is a little too long is told its
@@ -276,7 +284,7 @@ impl Draft<'_> {
                 logit_bias: p.logit_bias.clone(),
                 prediction: self.prediction.clone(),
                 draft: p.draft,
-                account: account_of_user(p.user.as_deref()),
+                account: account_of_user(p.user.as_deref()).unwrap_or(NOBODY),
                 priority: p.priority,
                 timeout: p.timeout,
                 diagnose: p.diagnose,
