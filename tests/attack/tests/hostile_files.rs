@@ -268,7 +268,7 @@ fn folders_with_one_thing_wrong() {
             of_file(&mut report, &watch, &folder, name, (&arch, of));
         }
     }
-    for case in CASES.iter().chain(QUANTISED) {
+    for &case in CASES.iter().chain(QUANTISED) {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(case);
         let scratch = tempfile::tempdir().expect("a folder");
         let mut names = Vec::new();
