@@ -83,26 +83,39 @@ fn duplicate(from: &Path, to: &Path) -> io::Result<()> {
     File::options().write(true).open(to)?.set_times(FileTimes::new().set_modified(time))
 }
 
-/// Links the large files of a folder and copies the others.
+/// Links the large files of a folder and copies the others. What a build beside this one takes away
+/// meanwhile was not whole.
 fn link_folder(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-        if entry.file_type()?.is_dir() {
-            // The compiler's own notes are written in place.
-            if entry.file_name() != "incremental" && entry.file_name() != "examples" {
-                link_folder(&path, &to)?;
-            }
-        } else if ["rlib", "rmeta", "so"].contains(&extension) {
-            fs::hard_link(&path, &to)?;
-        } else if !extension.is_empty() || entry.metadata()?.len() < 1 << 20 {
-            duplicate(&path, &to)?;
-        } else if path.iter().any(|part| part == "build") {
-            fs::hard_link(&path, &to)?; // of other people's crates: it is never built again
+        match link(&entry, &to.join(entry.file_name())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => done?,
         }
-        // Tests and other programs are not taken along: linking them is a part of what a fault costs.
+    }
+    Ok(())
+}
+
+fn link(entry: &fs::DirEntry, to: &Path) -> io::Result<()> {
+    let path = entry.path();
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    if entry.file_type()?.is_dir() {
+        // The compiler's own notes are written in place.
+        let own = entry.file_name() == "incremental" || entry.file_name() == "examples";
+        return if own { Ok(()) } else { link_folder(&path, to) };
+    }
+    if ["rlib", "rmeta", "so"].contains(&extension) {
+        return fs::hard_link(&path, to);
+    }
+    if !extension.is_empty() || entry.metadata()?.len() < 1 << 20 {
+        return duplicate(&path, to);
+    }
+    // A program: a build script of other people's crates, which is never built again; or a test, and
+    // linking that is a part of what a fault costs.
+    let folder = path.parent().and_then(Path::parent).and_then(Path::file_name);
+    if folder.is_some_and(|name| name == "build") {
+        return fs::hard_link(&path, to);
     }
     Ok(())
 }
