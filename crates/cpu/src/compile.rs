@@ -399,6 +399,18 @@ impl<'a> Compiler<'a> {
         })
     }
 
+    /// Splits of the keys that one row meets, at most.
+    fn most_splits(&self, mask: &Mask) -> usize {
+        let context = self.limits.context;
+        // One more where a window begins within a split, one for the tokens of the step.
+        match mask {
+            Mask::Window(n) | Mask::Chunk(n) => {
+                (*n).min(context).div_ceil(SPLIT as u32) as usize + 2
+            }
+            Mask::Causal | Mask::None | Mask::Around(_) => (context as usize).div_ceil(SPLIT) + 1,
+        }
+    }
+
     fn attend(&mut self, op: &Op) -> Done {
         let Op::Attend { q, heads, source, kv_heads, v_dim, scale, mask, softcap, sinks, out } = op
         else {
@@ -433,15 +445,7 @@ impl<'a> Compiler<'a> {
         want.k_dim = want.k_dim.max(q.cols / heads);
         want.v_dim = want.v_dim.max(v_dim);
         let items = self.items((item_source, heads, kv_heads));
-        // One more where a window begins within a split, one for the tokens of the step.
-        let max_splits = match mask {
-            Mask::Window(n) | Mask::Chunk(n) => {
-                (*n).min(self.limits.context).div_ceil(SPLIT as u32) as usize + 2
-            }
-            Mask::Causal | Mask::None | Mask::Around(_) => {
-                (self.limits.context as usize).div_ceil(SPLIT) + 1
-            }
-        };
+        let max_splits = self.most_splits(mask);
         let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
         let kernel = attend::Attend {
             q,

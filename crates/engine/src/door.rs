@@ -77,7 +77,7 @@ mod tests {
         let path = Path::new("some/model.gguf");
         assert_eq!(through::<_, Bug>(path, || Ok(3)), Ok(3));
         let nested = || through::<(), Bug>(path, || panic!("row 7\nof {}", "x".repeat(9000)));
-        let told = through::<(), Bug>(path, || nested().map_err(|bug| bug)).unwrap_err();
+        let told = through::<(), Bug>(path, nested).unwrap_err();
         let text = told.to_string();
         assert!(text.starts_with("row 7 of xxx"), "{text}");
         assert!(text.ends_with(": a bug in tokenmill; the file is some/model.gguf"), "{text}");

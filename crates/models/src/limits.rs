@@ -363,7 +363,7 @@ impl Check<'_> {
         within(&heads, a.heads, 1, HEADS)?;
         within(&keys, a.kv_heads, 1, HEADS)?;
         within(&(self.name)(hyper::HEAD_DIM), a.head_dim, 1, HEAD_COLUMNS)?;
-        if a.heads % a.kv_heads != 0 {
+        if !a.heads.is_multiple_of(a.kv_heads) {
             let found = format!("{} for {} heads in layer {layer}", a.kv_heads, a.heads);
             return Err(ModelError::unsupported(&keys, found));
         }
@@ -390,7 +390,7 @@ impl Check<'_> {
     }
 
     fn rotation(&self, rope: &RopeSpec, columns: u32) -> Result<(), ModelError> {
-        if rope.dims == 0 || rope.dims % 2 != 0 || rope.dims > columns {
+        if rope.dims == 0 || !rope.dims.is_multiple_of(2) || rope.dims > columns {
             let found = format!("{} of {columns} columns of a head", rope.dims);
             return Err(ModelError::unsupported("rotated columns", found));
         }
@@ -427,7 +427,10 @@ impl Check<'_> {
             return Err(ModelError::unsupported(&(self.name)(hyper::EXPERTS_USED), found));
         }
         if let Some(g) = e.groups
-            && (g.groups == 0 || e.count % g.groups != 0 || g.keep == 0 || g.keep > g.groups)
+            && (g.groups == 0
+                || !e.count.is_multiple_of(g.groups)
+                || g.keep == 0
+                || g.keep > g.groups)
         {
             let found = format!("{} of {} groups of {} experts", g.keep, g.groups, e.count);
             return Err(ModelError::unsupported("groups of experts", found));

@@ -214,6 +214,9 @@ fn edges(bytes: &[u8]) -> Vec<u64> {
     all
 }
 
+/// Takes what a change is called, and the change.
+type Add<'a> = dyn FnMut(String, &dyn Fn(&mut File)) + 'a;
+
 impl File {
     /// Takes a valid file apart.
     pub fn parse(bytes: &[u8]) -> Self {
@@ -296,12 +299,7 @@ impl File {
         all
     }
 
-    fn of_tensor(
-        &self,
-        i: usize,
-        tensor: &Tensor,
-        add: &mut dyn FnMut(String, &dyn Fn(&mut File)),
-    ) {
+    fn of_tensor(&self, i: usize, tensor: &Tensor, add: &mut Add<'_>) {
         let name = String::from_utf8_lossy(&tensor.name).into_owned();
         let last = self.data.len() as u64;
         for axis in 0..tensor.dims.len() {
