@@ -113,7 +113,7 @@ fn rotation(case: &Case, pairing: RopePairing) -> Rotation {
 }
 
 /// Adds a bias, turned to their positions, to rows of keys.
-fn add_turned(bias: &Vec<f32>, rotation: Option<&Rotation>, dim: usize, k: &mut [f32]) {
+fn add_turned(bias: &[f32], rotation: Option<&Rotation>, dim: usize, k: &mut [f32]) {
     for (position, k) in k.chunks_exact_mut(bias.len()).enumerate() {
         let mut turned = bias.clone();
         if let Some(rotation) = rotation {
