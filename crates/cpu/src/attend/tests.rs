@@ -115,7 +115,7 @@ fn rotation(case: &Case, pairing: RopePairing) -> Rotation {
 /// Adds a bias, turned to their positions, to rows of keys.
 fn add_turned(bias: &[f32], rotation: Option<&Rotation>, dim: usize, k: &mut [f32]) {
     for (position, k) in k.chunks_exact_mut(bias.len()).enumerate() {
-        let mut turned = bias.clone();
+        let mut turned = bias.to_vec();
         if let Some(rotation) = rotation {
             let mut table = vec![0.0; rotation.table_len()];
             rotation.table(Isa::Scalar, position as u32, &mut table);
