@@ -33,7 +33,7 @@ fn token() -> impl Strategy<Value = String> {
 
 fn vocab() -> impl Strategy<Value = GgufVocab> {
     let id = || prop::option::of(0u32..12);
-    let model = prop::sample::select(vec!["gpt2", "llama", "gemma4", "bert", "other", ""]);
+    let model = prop::sample::select(vec!["gpt2", "llama", "gemma4", "bert", "t5", "other", ""]);
     let pre = prop::option::of(prop::sample::select(vec!["default", "llama3", "gemma4", "x"]));
     let lists = (
         prop::collection::vec(token(), 0..12),

@@ -69,6 +69,7 @@ fn of_text(name: &str, value: &Value, given: Given, meter: &Meter) -> Result<Val
         }
         "title" => {
             given.none(name)?;
+            meter.spend(source.growth())?;
             titled(&source)
         }
         "string" | "safe" => given.none(name).map(|()| source)?,
@@ -83,7 +84,7 @@ fn of_text(name: &str, value: &Value, given: Given, meter: &Meter) -> Result<Val
         }
         _ => {
             given.none(name)?;
-            cased(&source, name)
+            cased(&source, name, meter)?
         }
     }))
 }
@@ -383,10 +384,10 @@ fn text_cost(value: &Value) -> usize {
 }
 
 /// The value to order by: letters without their case, unless told.
-fn sort_key(value: Value, exact: bool) -> Value {
+fn sort_key(value: Value, exact: bool, meter: &Meter) -> Result<Value> {
     match value {
-        Value::Str(text) if !exact => Value::Str(cased(&text, "lower")),
-        other => other,
+        Value::Str(text) if !exact => cased(&text, "lower", meter).map(Value::Str),
+        other => Ok(other),
     }
 }
 
@@ -428,7 +429,7 @@ fn ordered(name: &str, value: &Value, given: Given, meter: &Meter) -> Result<Val
     for item in items {
         let key = by_path(&item, by.as_ref(), meter)?;
         meter.spend(LOOK + text_cost(&key))?;
-        keyed.push((sort_key(key, exact), item));
+        keyed.push((sort_key(key, exact, meter)?, item));
     }
     arranged(name, keyed, backwards, meter)
 }

@@ -104,7 +104,7 @@ pub(super) fn call(value: &Value, name: &str, given: Given, meter: &Meter) -> Re
 fn of_text(source: &Text, name: &str, given: Given, meter: &Meter) -> Result<Value> {
     if PLAIN.contains(&name) {
         given.none(name)?;
-        return Ok(Value::Str(cased(source, name)));
+        return cased(source, name, meter).map(Value::Str);
     }
     if STRIPS.contains(&name) {
         let [chars] = given.bind(name, ["chars"])?;
@@ -202,12 +202,13 @@ pub(super) fn join(items: &[Text], between: &Text, meter: &Meter) -> Result<Text
 }
 
 /// Changes of case; the end of a word is told from its own run.
-pub(super) fn cased(source: &Text, name: &str) -> Text {
+pub(super) fn cased(source: &Text, name: &str, meter: &Meter) -> Result<Text> {
+    meter.spend(source.growth())?;
     let swap = |c: char| match c.is_uppercase() {
         true => c.to_lowercase().collect::<String>(),
         false => c.to_uppercase().collect(),
     };
-    match name {
+    Ok(match name {
         "upper" => source.map_runs(str::to_uppercase),
         "lower" | "casefold" => source.map_runs(str::to_lowercase),
         "swapcase" => source.map_runs(|run| run.chars().map(swap).collect()),
@@ -235,7 +236,7 @@ pub(super) fn cased(source: &Text, name: &str) -> Text {
             }
             out.finish()
         }
-    }
+    })
 }
 
 /// Without blanks, or any of `chars`, on its sides.

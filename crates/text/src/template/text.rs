@@ -54,6 +54,11 @@ impl Text {
         }
     }
 
+    /// Price of another case beyond a copy: two bytes can become six.
+    pub(super) fn growth(&self) -> usize {
+        8 * self.text.bytes().filter(|byte| !byte.is_ascii()).count()
+    }
+
     /// The parts of one origin, in order, each with whether it is the template's own.
     pub(super) fn runs(&self) -> Vec<(&str, bool)> {
         match &self.origin {

@@ -306,7 +306,8 @@ impl Value {
             Value::Int(value) => out.push(&value.to_string(), true),
             Value::Float(value) => out.push(&float(*value), true),
             Value::Str(text) => {
-                meter.spend(4 * text.cost())?;
+                let grown = text.as_str().chars().filter(|c| !is_printable(*c)).count();
+                meter.spend(4 * text.cost() + 24 * grown)?;
                 write_quoted(text, out);
             }
             Value::List(list) => {
