@@ -225,10 +225,10 @@ fn t5(scores: Vec<f32>, charsmap: &[u8]) -> Result<Tokenizer, String> {
 #[test]
 fn a_compiled_map_is_as_long_as_it_says() {
     let fault = "its first word says that 4294967295 bytes follow, but 60 do";
-    let error = t5(vec![0.0; 3], &[255; 64]).err().expect("refused");
+    let error = t5(vec![0.0; 3], &[255; 64]).expect_err("refused");
     assert!(error.starts_with("tokenizer.ggml.precompiled_charsmap: "), "{error}");
     assert!(error.contains(fault), "{error}");
-    let error = t5(vec![0.0; 3], &[0; 3]).err().expect("refused");
+    let error = t5(vec![0.0; 3], &[0; 3]).expect_err("refused");
     assert!(error.contains("3 bytes, too few"), "{error}");
     // 64 bytes of 255 in base64.
     let map = format!("{}w==", "/".repeat(85));
@@ -239,7 +239,7 @@ fn a_compiled_map_is_as_long_as_it_says() {
 #[test]
 fn scores_are_numbers() {
     for score in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let error = t5(vec![0.0, -1.0, score], &[]).err().expect("refused");
+        let error = t5(vec![0.0, -1.0, score], &[]).expect_err("refused");
         let told = format!("tokenizer.ggml.scores: the score of token 2 is {score}");
         assert!(error.starts_with(&told), "{error}");
     }
