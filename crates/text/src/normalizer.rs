@@ -57,14 +57,13 @@ impl Growth {
             self.by(prepended.len() / 3);
         }
         if let Some(map) = text("precompiled_charsmap") {
-            // What is no base64 is left to the library's words.
-            if let Ok(map) = BASE64_STANDARD.decode(map) {
-                let longest = charsmap(&map).map_err(|reason| {
-                    bad(format!("the normalizer's precompiled_charsmap: {reason}"))
-                })?;
-                // The longest that NFKC has: 33 bytes for a character of 3.
-                self.by(longest / 3);
-            }
+            // The library's decoder takes more than this one: that would pass the check by.
+            let fault =
+                |reason: String| bad(format!("the normalizer's precompiled_charsmap: {reason}"));
+            let map = BASE64_STANDARD.decode(map).map_err(|error| fault(error.to_string()))?;
+            let longest = charsmap(&map).map_err(fault)?;
+            // The longest that NFKC has: 33 bytes for a character of 3.
+            self.by(longest / 3);
         }
         match text("type") {
             // A byte becomes a letter of two, a Chinese character gets spaces around it.

@@ -230,6 +230,8 @@ fn a_compiled_map_is_as_long_as_it_says() {
     assert!(error.contains(fault), "{error}");
     let error = t5(vec![0.0; 3], &[0; 3]).expect_err("refused");
     assert!(error.contains("3 bytes, too few"), "{error}");
+    // Without padding, which the library takes.
+    refused(json!({ "type": "Precompiled", "precompiled_charsmap": "/".repeat(86) }));
     // 64 bytes of 255 in base64.
     let map = format!("{}w==", "/".repeat(85));
     let error = refused(json!({ "type": "Precompiled", "precompiled_charsmap": map }));
