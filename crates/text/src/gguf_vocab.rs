@@ -8,6 +8,7 @@ use crate::byte_level::ByteDecoder;
 use crate::hf_config::HfTokenizerConfig;
 use crate::hf_json::{self, Ends};
 use crate::lint::{Finding, Severity};
+use crate::normalizer;
 use crate::pretokenize::{self, PreTokenizer};
 use crate::specials::{SpecialSet, SpecialToken};
 use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
@@ -366,6 +367,11 @@ fn wordpiece(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokeni
 
 /// `t5`: SentencePiece unigram (XLM-R, T5), as `tokenizer.json` spells it.
 fn unigram(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, TokenizerError> {
+    let mut scores = vocab.scores.iter().enumerate();
+    if let Some((id, score)) = scores.find(|(_, score)| !score.is_finite()) {
+        let reason = format!("the score of token {id} is {score}, not a finite number");
+        return Err(TokenizerError::File { file: "tokenizer.ggml.scores", reason });
+    }
     let score = |id: usize| f64::from(vocab.scores.get(id).copied().unwrap_or(0.0));
     let (mut pieces, mut added) = (Vec::new(), Vec::new());
     for (id, (text, kind)) in vocab.tokens.iter().zip(types).enumerate() {
@@ -385,6 +391,9 @@ fn unigram(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokenize
     let unknown = vocab.unk.map(|id| id as usize).or(unknown).unwrap_or(0);
     let mut normalizers = Vec::new();
     if !vocab.charsmap.is_empty() {
+        let file = "tokenizer.ggml.precompiled_charsmap";
+        normalizer::charsmap(&vocab.charsmap)
+            .map_err(|reason| TokenizerError::File { file, reason })?;
         let map = BASE64_STANDARD.encode(&vocab.charsmap);
         normalizers.push(json!({ "type": "Precompiled", "precompiled_charsmap": map }));
     }

@@ -15,6 +15,7 @@ use crate::encoder::Ids;
 use crate::hf_bytes;
 use crate::hf_config::{Added, HfTokenizerConfig};
 use crate::lint::{Finding, Severity};
+use crate::normalizer;
 use crate::specials::{SpecialSet, SpecialToken};
 use crate::spelling::Spelling;
 use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
@@ -404,6 +405,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 
 impl Library {
     fn new(file: &Json) -> Result<Library, TokenizerError> {
+        normalizer::check(file)?;
         let mut file = file.clone();
         if let Some(dropout) = file.get_mut("model").and_then(|model| model.get_mut("dropout")) {
             *dropout = Json::Null;

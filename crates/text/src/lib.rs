@@ -10,6 +10,7 @@ mod hf_bytes;
 mod hf_config;
 mod hf_json;
 mod lint;
+mod normalizer;
 mod pretokenize;
 mod ranked;
 mod shown;

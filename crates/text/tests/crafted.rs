@@ -33,7 +33,7 @@ fn token() -> impl Strategy<Value = String> {
 
 fn vocab() -> impl Strategy<Value = GgufVocab> {
     let id = || prop::option::of(0u32..12);
-    let model = prop::sample::select(vec!["gpt2", "llama", "gemma4", "bert", "other", ""]);
+    let model = prop::sample::select(vec!["gpt2", "llama", "gemma4", "bert", "t5", "other", ""]);
     let pre = prop::option::of(prop::sample::select(vec!["default", "llama3", "gemma4", "x"]));
     let lists = (
         prop::collection::vec(token(), 0..12),
@@ -145,4 +145,105 @@ proptest! {
             exercise(&tokenizer);
         }
     }
+}
+
+/// A file of the library's code with this normalizer.
+fn with_normalizer(normalizer: Json) -> Result<Tokenizer, String> {
+    let pieces = json!([["<unk>", 0.0], ["a", -1.0], ["b", -2.0], ["\u{2581}", -3.0]]);
+    let file = json!({
+        "normalizer": normalizer,
+        "model": { "type": "Unigram", "unk_id": 0, "vocab": pieces },
+    });
+    let bytes = serde_json::to_vec(&file).expect("JSON");
+    Tokenizer::from_json(&bytes, &HfTokenizerConfig::default()).map_err(|error| error.to_string())
+}
+
+fn refused(normalizer: Json) -> String {
+    let shown = normalizer.to_string();
+    with_normalizer(normalizer).err().unwrap_or_else(|| panic!("{shown:.300} is taken"))
+}
+
+fn replace(kind: &str, pattern: &str, content: &str) -> Json {
+    json!({ "type": "Replace", "pattern": { (kind): pattern }, "content": content })
+}
+
+fn sequence(steps: Vec<Json>) -> Json {
+    json!({ "type": "Sequence", "normalizers": steps })
+}
+
+/// The library's limit is the memory there is.
+#[test]
+fn a_normalizer_may_not_blow_up_a_text() {
+    let hundred = "a".repeat(100);
+    for (normalizer, times) in [
+        (sequence(vec![replace("String", "a", &hundred); 5]), "10000000000"),
+        (sequence(vec![replace("Regex", ".", "ab"); 20]), "1048576"),
+        (sequence(vec![sequence(vec![replace("Regex", "a", "aaa"); 2]); 2]), "81"),
+        (json!({ "type": "Prepend", "prepend": "x".repeat(195) }), "65"),
+        (sequence(vec![json!({ "type": "ByteLevel" }); 7]), "128"),
+    ] {
+        let error = refused(normalizer);
+        let told = format!("the normalizer can make a text {times} times as long, at most 64");
+        assert!(error.contains(&told), "{error}");
+    }
+    let steps = [("``", "\""), ("\u{bd}", " 1/2"), ("\u{2026}", "..."), ("\u{bc}", " 1/4")];
+    let mut steps: Vec<Json> = steps.map(|(old, new)| replace("String", old, new)).into();
+    steps.extend(('A'..='J').map(|c| replace("String", &format!("<{c}"), "four")));
+    steps.extend([
+        json!({ "type": "Prepend", "prepend": "\u{2581}" }),
+        replace("String", " ", "\u{2581}"),
+        replace("Regex", " {2,}", "\u{2581}"),
+    ]);
+    with_normalizer(sequence(steps)).expect("what real files have");
+}
+
+#[test]
+fn a_normalizer_may_not_replace_nothing() {
+    for pattern in ["a*", "(a)?", "^", "$", "\\b", "|", "", "(?<!a)(?<!b)", "\\G", "(?=q)"] {
+        let error = refused(sequence(vec![replace("Regex", pattern, "b")]));
+        let told = format!("replaces {pattern:?}, a pattern that matches nothing");
+        assert!(error.contains(&told), "{error}");
+    }
+    let error = refused(replace("String", "", "b"));
+    assert!(error.contains("replaces \"\", a pattern that matches nothing"), "{error}");
+    with_normalizer(replace("Regex", "\\A | \\z", "")).expect("a pattern that takes a space");
+}
+
+fn t5(scores: Vec<f32>, charsmap: &[u8]) -> Result<Tokenizer, String> {
+    let vocab = GgufVocab {
+        model: "t5".to_owned(),
+        tokens: ["<unk>", "a", "b"].map(str::to_owned).into(),
+        scores,
+        token_types: vec![2, 1, 1],
+        charsmap: charsmap.to_vec(),
+        ..GgufVocab::default()
+    };
+    Tokenizer::from_gguf(vocab).map_err(|error| error.to_string())
+}
+
+/// The library allocates what the first word says: 8 GB for the largest.
+#[test]
+fn a_compiled_map_is_as_long_as_it_says() {
+    let fault = "its first word says that 4294967295 bytes follow, but 60 do";
+    let error = t5(vec![0.0; 3], &[255; 64]).expect_err("refused");
+    assert!(error.starts_with("tokenizer.ggml.precompiled_charsmap: "), "{error}");
+    assert!(error.contains(fault), "{error}");
+    let error = t5(vec![0.0; 3], &[0; 3]).expect_err("refused");
+    assert!(error.contains("3 bytes, too few"), "{error}");
+    // Without padding, which the library takes.
+    refused(json!({ "type": "Precompiled", "precompiled_charsmap": "/".repeat(86) }));
+    // 64 bytes of 255 in base64.
+    let map = format!("{}w==", "/".repeat(85));
+    let error = refused(json!({ "type": "Precompiled", "precompiled_charsmap": map }));
+    assert!(error.contains(fault) && error.contains("tokenizer.json: the normalizer's"), "{error}");
+}
+
+#[test]
+fn scores_are_numbers() {
+    for score in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let error = t5(vec![0.0, -1.0, score], &[]).expect_err("refused");
+        let told = format!("tokenizer.ggml.scores: the score of token 2 is {score}");
+        assert!(error.starts_with(&told), "{error}");
+    }
+    t5(vec![0.0, -1.0, -2.0], &[]).expect("a tokenizer");
 }

@@ -135,6 +135,45 @@ const WORK: &[&str] = &[
     "x | wordwrap(1)",
     "x | xmlattr",
     "x | filesizeformat",
+    "l | tojson(separators=['x' * 100000, 'y'])",
+    "{'a': 1, 'b': 2} | tojson(separators=['y', x])",
+    "l | map(attribute=x) | list",
+    "('\\x01' * 12000000) | tojson",
+    "('\"' * 12000000) | escape",
+    "('\\n' * 12000000) | indent",
+    "(m[0].content[:1] ~ 'a') * 12000000",
+    "['\\x01' * 9000000] | string",
+    "('\u{390}' * 7000000) | upper",
+    "('\u{390}' * 7000000).upper()",
+    "('\u{390}' * 7000000) | title",
+    "((m[0].content[:1] ~ 'a') * 700000)[::-1]",
+    "((m[0].content[:1] ~ 'a') * 100000) | list",
+    "((m[0].content * 1000000) | replace('', 'a'))",
+];
+
+/// Expressions over `a` and `b`, lists of 2^40 places each that share all they hold.
+const SHARED: &[&str] = &[
+    "a == b",
+    "a != b",
+    "a < b",
+    "a in [b]",
+    "[a, b] | sort",
+    "[a, b] | unique | list",
+    "[a, b] | min",
+    "[a, b] | max",
+    "[[a], [b]] | groupby(0)",
+    "{'k': a} == {'k': b}",
+    "{'k': a, 'l': b} | dictsort(by='value')",
+    "[a].index(b)",
+    "[a].count(b)",
+    "a is eq b",
+    "a is in [b]",
+    "a is sameas b",
+    "a | string",
+    "a | tojson",
+    "[a, b] | join",
+    "[a, b] | map('string') | list",
+    "'%s' % [a]",
 ];
 
 fn render(source: &str) -> Result<usize, TemplateError> {
@@ -168,6 +207,15 @@ fn no_work_goes_on_for_ever_or_takes_all_memory() {
         assert!(taken <= MOST_BYTES, "{work} took {taken} bytes");
         assert!(told.len() < 1000, "{work}: {} bytes of error", told.len());
         worst = (worst.0.max(seconds), worst.1.max(taken));
+    }
+    for work in SHARED {
+        let source = format!(
+            "{{% set ns = namespace(a=[1], b=[1]) %}}{{% for i in range(40) %}}\
+             {{% set ns.a = [ns.a, ns.a] %}}{{% set ns.b = [ns.b, ns.b] %}}{{% endfor %}}\
+             {{% set a = ns.a %}}{{% set b = ns.b %}}{{% set y = {work} %}}"
+        );
+        let ended = render(&source);
+        assert_eq!(ended, Err(TemplateError::OutOfFuel), "{work}");
     }
     println!("{} templates; at most {:.3} s and {} MiB", WORK.len(), worst.0, worst.1 >> 20);
 }

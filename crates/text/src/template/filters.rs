@@ -8,7 +8,7 @@ use super::render::{Rendering, attribute, item};
 use super::syntax::Math;
 use super::text::{Text, Writer};
 use super::value::{
-    Kind, LOOK, Meter, Result, Value, contains, equal, failed, joined, math, order, sort, weight,
+    Kind, LOOK, Meter, Result, Value, contains, equal, failed, joined, math, order, place_of, sort,
 };
 
 /// Applies a filter by name.
@@ -28,7 +28,7 @@ pub(super) fn apply(
             of_text(name, &value, given, &rendering.meter)
         }
         "abs" | "int" | "float" | "round" => {
-            rendering.meter.spend(weight(&value))?;
+            rendering.meter.spend(LOOK + text_cost(&value))?;
             number(name, &value, given)
         }
         _ => of_list(name, value, given, &rendering.meter),
@@ -42,7 +42,7 @@ fn of_text(name: &str, value: &Value, given: Given, meter: &Meter) -> Result<Val
         return percent(&format, &values, meter);
     }
     let source = value.print(meter)?;
-    meter.spend(LOOK + 2 * source.len())?;
+    meter.spend(LOOK + 2 * source.cost())?;
     Ok(Value::Str(match name {
         "trim" => {
             let [chars] = given.bind(name, ["chars"])?;
@@ -69,11 +69,14 @@ fn of_text(name: &str, value: &Value, given: Given, meter: &Meter) -> Result<Val
         }
         "title" => {
             given.none(name)?;
+            meter.spend(source.growth())?;
             titled(&source)
         }
         "string" | "safe" => given.none(name).map(|()| source)?,
         "escape" | "e" => {
             given.none(name)?;
+            let grows = |c: &u8| matches!(c, b'&' | b'<' | b'>' | b'\'' | b'"');
+            meter.spend(20 * source.as_str().bytes().filter(grows).count())?;
             source.map_runs(|run| {
                 let run = run.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
                 run.replace('\'', "&#39;").replace('"', "&#34;")
@@ -81,7 +84,7 @@ fn of_text(name: &str, value: &Value, given: Given, meter: &Meter) -> Result<Val
         }
         _ => {
             given.none(name)?;
-            cased(&source, name)
+            cased(&source, name, meter)?
         }
     }))
 }
@@ -118,13 +121,14 @@ fn indent(source: &Text, given: Given, meter: &Meter) -> Result<Text> {
     let is_on = |flag: Option<Value>| flag.is_some_and(|flag| flag.is_true());
     let (first, blank) = (is_on(first), is_on(blank));
     let ends_line = Text::own("\n");
+    meter.spend(LOOK * source.as_str().matches(methods::is_line_end).count())?;
     let mut all = lines(source, false);
     if all.is_empty() || ends_line_before(source.as_str()) {
         all.push(Text::own(""));
     }
     let mut out = Writer::default();
     for (at, line) in all.iter().enumerate() {
-        meter.spend(LOOK + width.len() + line.len())?;
+        meter.spend(LOOK + width.cost() + line.cost())?;
         if at > 0 {
             out.push_text(&ends_line);
         }
@@ -330,6 +334,7 @@ fn by_path(value: &Value, path: Option<&Value>, meter: &Meter) -> Result<Value> 
     };
     let mut value = value.clone();
     for name in path.split('.') {
+        meter.spend(LOOK + name.len())?;
         let index = match name.parse::<i128>() {
             Ok(index) => Value::Int(index),
             Err(_) => Value::Str(Text::own(name)),
@@ -349,6 +354,7 @@ fn cut(name: &str, value: &Value, given: Given, meter: &Meter) -> Result<Value> 
     meter.spend(LOOK.saturating_mul(if fill.is_some() || name == "slice" { count } else { 1 }))?;
     let mut parts: Vec<Vec<Value>> = Vec::new();
     if name == "batch" {
+        meter.spend(2 * LOOK * (items.len() / count))?;
         parts.extend(items.chunks(count).map(<[Value]>::to_vec));
         if let (Some(fill), Some(last)) = (fill, parts.last_mut()) {
             last.resize(count, fill);
@@ -369,11 +375,19 @@ fn cut(name: &str, value: &Value, given: Given, meter: &Meter) -> Result<Value> 
     Value::list(parts.collect::<Result<_>>()?, Kind::Lazy)
 }
 
-/// The value to order by: letters without their case, unless told.
-fn sort_key(value: Value, exact: bool) -> Value {
+/// Price of a copy of a text; other values are shared.
+fn text_cost(value: &Value) -> usize {
     match value {
-        Value::Str(text) if !exact => Value::Str(cased(&text, "lower")),
-        other => other,
+        Value::Str(text) => text.cost(),
+        _ => 0,
+    }
+}
+
+/// The value to order by: letters without their case, unless told.
+fn sort_key(value: Value, exact: bool, meter: &Meter) -> Result<Value> {
+    match value {
+        Value::Str(text) if !exact => cased(&text, "lower", meter).map(Value::Str),
+        other => Ok(other),
     }
 }
 
@@ -414,8 +428,8 @@ fn ordered(name: &str, value: &Value, given: Given, meter: &Meter) -> Result<Val
     let mut keyed = Vec::with_capacity(items.len());
     for item in items {
         let key = by_path(&item, by.as_ref(), meter)?;
-        meter.spend(LOOK + weight(&key))?;
-        keyed.push((sort_key(key, exact), item));
+        meter.spend(LOOK + text_cost(&key))?;
+        keyed.push((sort_key(key, exact, meter)?, item));
     }
     arranged(name, keyed, backwards, meter)
 }
@@ -429,14 +443,14 @@ fn arranged(
 ) -> Result<Value> {
     match name {
         "unique" => {
-            let mut kept: Vec<(Value, Value)> = Vec::new();
+            let (mut kept, mut items) = (Vec::new(), Vec::new());
             for (key, item) in keyed {
-                meter.spend(weight(&key).saturating_mul(1 + kept.len()))?;
-                if !kept.iter().any(|(known, _)| equal(known, &key)) {
-                    kept.push((key, item));
+                if place_of(&key, &kept, meter)?.is_none() {
+                    kept.push(key);
+                    items.push(item);
                 }
             }
-            Value::list(kept.into_iter().map(|(_, item)| item).collect(), Kind::Lazy)
+            Value::list(items, Kind::Lazy)
         }
         "min" | "max" => {
             let mut best: Option<(Value, Value)> = None;
@@ -447,7 +461,7 @@ fn arranged(
                     std::cmp::Ordering::Greater
                 };
                 let better = match &best {
-                    Some((known, _)) => order(&key, known)? == wanted,
+                    Some((known, _)) => order(&key, known, meter)? == wanted,
                     None => true,
                 };
                 if better {
@@ -457,11 +471,11 @@ fn arranged(
             Ok(best.map_or(Value::Undefined, |(_, item)| item))
         }
         "groupby" => {
-            sort(&mut keyed, |(key, _)| key, meter)?;
+            keyed = sort(keyed, &|(key, _)| key, meter)?;
             let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
             for (key, item) in keyed {
                 match groups.last_mut() {
-                    Some((known, items)) if equal(known, &key) => items.push(item),
+                    Some((known, items)) if equal(known, &key, meter)? => items.push(item),
                     _ => groups.push((key, vec![item])),
                 }
             }
@@ -475,7 +489,7 @@ fn arranged(
                 // Equal ones stay in order, as in Python.
                 keyed.reverse();
             }
-            sort(&mut keyed, |(key, _)| key, meter)?;
+            keyed = sort(keyed, &|(key, _)| key, meter)?;
             if backwards {
                 keyed.reverse();
             }
@@ -562,7 +576,6 @@ pub(super) fn test(name: &str, value: &Value, given: Given, meter: &Meter) -> Re
     if compares {
         let [other] = given.bind(name, ["other"])?;
         let Some(other) = other else { return failed(format!("{name} lacks an argument")) };
-        meter.spend(weight(value).min(weight(&other)))?;
         return compare(name, value, &other, meter);
     }
     given.none(name)?;
@@ -606,16 +619,17 @@ pub(super) fn test(name: &str, value: &Value, given: Given, meter: &Meter) -> Re
 
 fn compare(name: &str, value: &Value, other: &Value, meter: &Meter) -> Result<bool> {
     Ok(match name {
-        "eq" | "equalto" | "==" => equal(value, other),
-        "ne" | "!=" => !equal(value, other),
-        "lt" | "lessthan" | "<" => order(value, other)?.is_lt(),
-        "le" | "<=" => order(value, other)?.is_le(),
-        "gt" | "greaterthan" | ">" => order(value, other)?.is_gt(),
-        "ge" | ">=" => order(value, other)?.is_ge(),
+        "eq" | "equalto" | "==" => equal(value, other, meter)?,
+        "ne" | "!=" => !equal(value, other, meter)?,
+        "lt" | "lessthan" | "<" => order(value, other, meter)?.is_lt(),
+        "le" | "<=" => order(value, other, meter)?.is_le(),
+        "gt" | "greaterthan" | ">" => order(value, other, meter)?.is_gt(),
+        "ge" | ">=" => order(value, other, meter)?.is_ge(),
         "in" => contains(other, value, meter)?,
         // Whether both are one object: what has no identity here is so if it is equal.
         "sameas" => {
-            std::mem::discriminant(value) == std::mem::discriminant(other) && equal(value, other)
+            std::mem::discriminant(value) == std::mem::discriminant(other)
+                && equal(value, other, meter)?
         }
         _ => math(value, Math::Rem, other, meter)?.as_int() == Some(0),
     })

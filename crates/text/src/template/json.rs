@@ -70,11 +70,12 @@ impl Json<'_> {
             Value::Map(map) => {
                 let mut entries: Vec<&(Value, Value)> = map.entries.iter().collect();
                 if self.style.sorted {
-                    sort(&mut entries, |(key, _)| key, self.meter)?;
+                    entries = sort(entries, &|(key, _)| key, self.meter)?;
                 }
                 self.items('{', '}', entries.into_iter(), depth, |out, (key, value)| {
                     out.key(key)?;
                     let between = out.style.key.clone();
+                    out.meter.spend(between.cost())?;
                     out.out.push_text(&between);
                     out.value(value, depth + 1)
                 })?;
@@ -98,6 +99,7 @@ impl Json<'_> {
         for item in items {
             if some {
                 let between = self.style.item.clone();
+                self.meter.spend(between.cost())?;
                 self.out.push_text(&between);
             }
             some = true;
@@ -113,7 +115,7 @@ impl Json<'_> {
 
     fn new_line(&mut self, depth: usize) -> Result<()> {
         let Some(indent) = self.style.indent.clone() else { return Ok(()) };
-        self.meter.spend(LOOK + indent.len() * depth)?;
+        self.meter.spend(LOOK + indent.cost().saturating_mul(depth))?;
         self.out.push("\n", false);
         (0..depth).for_each(|_| self.out.push_text(&indent));
         Ok(())
@@ -133,7 +135,9 @@ impl Json<'_> {
     }
 
     fn string(&mut self, text: &Text) -> Result<()> {
-        self.meter.spend(2 * text.len())?;
+        let grows = |c: &char| *c < ' ' || (self.style.ascii && *c > '~');
+        let grown = text.as_str().chars().filter(grows).count();
+        self.meter.spend(2 * text.cost() + 24 * grown)?;
         self.out.push("\"", false);
         for (run, own) in text.runs() {
             let escaped = escaped(run, self.style.ascii);

@@ -4,7 +4,7 @@
 use super::call::{Given, optional_int, optional_text, size, text};
 use super::lexer::is_blank;
 use super::text::{Text, Writer};
-use super::value::{Kind, LOOK, Meter, Result, STEP, Value, equal, failed};
+use super::value::{Kind, LOOK, Meter, Result, STEP, Value, equal, failed, place_of};
 
 /// Methods of a map, which attributes of that name mean whatever its keys are.
 pub(super) const OF_MAPS: &[&str] = &["get", "items", "keys", "values", "copy"];
@@ -48,7 +48,7 @@ pub(super) fn has(value: &Value, name: &str) -> bool {
 pub(super) fn call(value: &Value, name: &str, given: Given, meter: &Meter) -> Result<Value> {
     match value {
         Value::Str(text) => {
-            meter.spend(LOOK + 2 * text.len())?;
+            meter.spend(LOOK + 2 * text.cost())?;
             of_text(text, name, given, meter)
         }
         Value::Map(map) => {
@@ -60,14 +60,17 @@ pub(super) fn call(value: &Value, name: &str, given: Given, meter: &Meter) -> Re
                 "get" => {
                     let [key, default] = given.bind("get", ["key", "default"])?;
                     let Some(key) = key else { return failed("get lacks an argument") };
-                    Ok(map.get(&key).cloned().or(default).unwrap_or(Value::None))
+                    Ok(map.get(&key, meter)?.cloned().or(default).unwrap_or(Value::None))
                 }
                 "copy" => given.none(name).map(|()| value.clone()),
                 _ => {
                     given.none(name)?;
                     let entries = map.entries.iter();
                     let list: Result<Vec<Value>> = match name {
-                        "items" => entries.map(pair).collect(),
+                        "items" => {
+                            meter.spend(2 * LOOK * map.entries.len())?;
+                            entries.map(pair).collect()
+                        }
                         "keys" => Ok(entries.map(|(key, _)| key.clone()).collect()),
                         _ => Ok(entries.map(|(_, value)| value.clone()).collect()),
                     };
@@ -76,19 +79,22 @@ pub(super) fn call(value: &Value, name: &str, given: Given, meter: &Meter) -> Re
             }
         }
         Value::List(list) => {
-            meter.spend(super::value::weight(value))?;
+            meter.spend(LOOK)?;
             if name == "copy" {
                 return given.none(name).map(|()| value.clone());
             }
             let [wanted] = given.bind(name, ["value"])?;
             let Some(wanted) = wanted else { return failed(format!("{name} lacks an argument")) };
-            let mut found = list.items.iter().enumerate().filter(|(_, item)| equal(item, &wanted));
-            match name {
-                "count" => Ok(Value::Int(found.count() as i128)),
-                _ => match found.next() {
-                    Some((at, _)) => Ok(Value::Int(at as i128)),
-                    None => failed("index: the value is not in the list"),
-                },
+            if name == "count" {
+                let mut count = 0;
+                for item in &list.items {
+                    count += i128::from(equal(item, &wanted, meter)?);
+                }
+                return Ok(Value::Int(count));
+            }
+            match place_of(&wanted, &list.items, meter)? {
+                Some(at) => Ok(Value::Int(at as i128)),
+                None => failed("index: the value is not in the list"),
             }
         }
         other => failed(format!("{} has no method {name:?}", other.kind())),
@@ -98,7 +104,7 @@ pub(super) fn call(value: &Value, name: &str, given: Given, meter: &Meter) -> Re
 fn of_text(source: &Text, name: &str, given: Given, meter: &Meter) -> Result<Value> {
     if PLAIN.contains(&name) {
         given.none(name)?;
-        return Ok(Value::Str(cased(source, name)));
+        return cased(source, name, meter).map(Value::Str);
     }
     if STRIPS.contains(&name) {
         let [chars] = given.bind(name, ["chars"])?;
@@ -186,7 +192,7 @@ fn partition(source: &Text, name: &str, given: Given) -> Result<Value> {
 pub(super) fn join(items: &[Text], between: &Text, meter: &Meter) -> Result<Text> {
     let mut out = Writer::default();
     for (at, item) in items.iter().enumerate() {
-        meter.spend(LOOK + between.len() + item.len())?;
+        meter.spend(LOOK + between.cost() + item.cost())?;
         if at > 0 {
             out.push_text(between);
         }
@@ -196,12 +202,13 @@ pub(super) fn join(items: &[Text], between: &Text, meter: &Meter) -> Result<Text
 }
 
 /// Changes of case; the end of a word is told from its own run.
-pub(super) fn cased(source: &Text, name: &str) -> Text {
+pub(super) fn cased(source: &Text, name: &str, meter: &Meter) -> Result<Text> {
+    meter.spend(source.growth())?;
     let swap = |c: char| match c.is_uppercase() {
         true => c.to_lowercase().collect::<String>(),
         false => c.to_uppercase().collect(),
     };
-    match name {
+    Ok(match name {
         "upper" => source.map_runs(str::to_uppercase),
         "lower" | "casefold" => source.map_runs(str::to_lowercase),
         "swapcase" => source.map_runs(|run| run.chars().map(swap).collect()),
@@ -229,7 +236,7 @@ pub(super) fn cased(source: &Text, name: &str) -> Text {
             }
             out.finish()
         }
-    }
+    })
 }
 
 /// Without blanks, or any of `chars`, on its sides.
@@ -333,7 +340,8 @@ pub(super) fn replace(
     let mut done = 0;
     // An empty text matches between all characters, as in Python.
     for (at, found) in whole.match_indices(old.as_str()).take(count) {
-        meter.spend(new.len() + STEP)?;
+        // The pieces before and behind may each begin a run.
+        meter.spend(new.cost() + 3 * STEP)?;
         out.push_part(source, done..at);
         out.push_text(new);
         done = at + found.len();
@@ -411,7 +419,10 @@ fn ends(source: &Text, name: &str, given: Given, meter: &Meter) -> Result<Value>
     let range = window(source.as_str(), optional_int(name, start)?, optional_int(name, end)?);
     let inside = source.as_str().get(range).unwrap_or_default();
     let affixes = match affixes {
-        Some(Value::List(list)) if list.kind == Kind::Tuple => list.items.clone(),
+        Some(Value::List(list)) if list.kind == Kind::Tuple => {
+            meter.spend(LOOK * list.items.len())?;
+            list.items.clone()
+        }
         other => vec![other.unwrap_or(Value::None)],
     };
     for affix in affixes {
@@ -440,7 +451,7 @@ fn fill(source: &Text, name: &str, given: Given, meter: &Meter) -> Result<Value>
     }
     let length = source.as_str().chars().count();
     let missing = width.saturating_sub(length);
-    meter.spend(missing.saturating_mul(with.len()))?;
+    meter.spend(missing.saturating_mul(with.cost()))?;
     let left = match name {
         "ljust" => 0,
         "center" => missing / 2 + (missing & width & 1),
@@ -476,7 +487,7 @@ fn is_of_class(whole: &str, name: &str) -> bool {
 
 /// `'{} {name}'.format(…)` without format specifications.
 fn format(source: &Text, given: Given, meter: &Meter) -> Result<Value> {
-    meter.spend(LOOK + source.len())?;
+    meter.spend(LOOK + source.cost())?;
     let whole = source.as_str();
     let mut out = Writer::default();
     let (mut next, mut done) = (0, 0);
@@ -501,7 +512,7 @@ fn format(source: &Text, given: Given, meter: &Meter) -> Result<Value> {
         };
         let Some(value) = value else { return failed(format!("format: nothing for {{{field}}}")) };
         let printed = value.print(meter)?;
-        meter.spend(LOOK + printed.len())?;
+        meter.spend(LOOK + printed.cost())?;
         out.push_text(&printed);
         done = at + field.len() + 2;
     }
@@ -511,7 +522,7 @@ fn format(source: &Text, given: Given, meter: &Meter) -> Result<Value> {
 
 /// Python's `format % values`: `%s`, `%r`, `%d`, `%i`, `%f`, `%x` with flags, width and precision.
 pub(super) fn percent(format: &Text, values: &Value, meter: &Meter) -> Result<Value> {
-    meter.spend(LOOK + format.len())?;
+    meter.spend(LOOK + format.cost())?;
     let mut given = match values {
         Value::List(list) if list.kind == Kind::Tuple => list.items.clone(),
         other => vec![other.clone()],
@@ -534,7 +545,7 @@ pub(super) fn percent(format: &Text, values: &Value, meter: &Meter) -> Result<Va
         }
         let Some(value) = given.next() else { return failed("format: too few values") };
         let text = converted(&value, flags, kind.unwrap_or_default(), meter)?;
-        meter.spend(LOOK + text.len())?;
+        meter.spend(LOOK + text.cost())?;
         out.push_text(&text);
     }
     out.push_text(&format.slice(done..whole.len()));
@@ -594,7 +605,7 @@ fn converted(value: &Value, flags: &str, kind: &str, meter: &Meter) -> Result<Te
         },
         _ => return failed(format!("format: %{kind} is not supported")),
     };
-    meter.spend(2 * text.len())?;
+    meter.spend(2 * text.cost())?;
     let missing = width.saturating_sub(text.as_str().chars().count());
     let mut out = Writer::default();
     let zeros = marks.contains('0') && !marks.contains('-') && !matches!(kind, "s" | "r");

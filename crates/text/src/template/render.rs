@@ -9,8 +9,8 @@ use super::clock::DateTime;
 use super::syntax::{Args, Compare, Expr, For, Macro, Step, Stmt, Target};
 use super::text::{Text, Writer};
 use super::value::{
-    Global, Kind, LOOK, Loop, Meter, Result, STEP, Value, contains, equal, failed, joined, math,
-    order, weight,
+    Global, Kind, LOOK, Loop, Meter, Result, STEP, Value, all_equal, contains, equal, failed,
+    joined, math, order,
 };
 use super::{MAX_OUTPUT_BYTES, TemplateError, filters, methods};
 use crate::bpe::FastMap;
@@ -97,7 +97,7 @@ impl<'t> Rendering<'t> {
     }
 
     fn write(&mut self, text: &Text) -> Result<()> {
-        self.meter.spend(text.len())?;
+        self.meter.spend(text.cost())?;
         if self.out.len().saturating_add(text.len()) > MAX_OUTPUT_BYTES {
             return Err(TemplateError::OutputTooLong);
         }
@@ -227,7 +227,10 @@ impl<'t> Rendering<'t> {
 
     fn assign(&mut self, target: &'t Target, value: Value) -> Result<()> {
         match target {
-            Target::Name(name) => self.set(name, value),
+            Target::Name(name) => {
+                self.meter.spend(name.len())?;
+                self.set(name, value);
+            }
             Target::Member(name, member) => {
                 let Value::Namespace(members) = self.get(name) else {
                     return failed(format!(
@@ -238,6 +241,7 @@ impl<'t> Rendering<'t> {
                     return failed(format!("{} cannot be part of a namespace", value.kind()));
                 }
                 let mut members = members.borrow_mut();
+                self.meter.spend(members.len())?;
                 match members.iter_mut().find(|(name, _)| name == member) {
                     Some((_, slot)) => *slot = value,
                     None => members.push((member.clone(), value)),
@@ -285,7 +289,11 @@ impl<'t> Rendering<'t> {
             Expr::Int(value) => Ok(Value::Int(*value)),
             Expr::Float(value) => Ok(Value::Float(*value)),
             Expr::Str(text) => Ok(Value::Str(text.clone())),
-            Expr::Name(name) => Ok(self.get(name)),
+            Expr::Name(name) => {
+                // One scope after the other is asked.
+                self.meter.spend(self.scopes.len() * (1 + name.len() / 8))?;
+                Ok(self.get(name))
+            }
             other => self.nested(|r| r.compound(other)),
         }
     }
@@ -368,17 +376,12 @@ impl<'t> Rendering<'t> {
             let holds = match compare {
                 Compare::In => contains(&right, &left, &self.meter)?,
                 Compare::NotIn => !contains(&right, &left, &self.meter)?,
-                other => {
-                    self.meter.spend(weight(&left).min(weight(&right)))?;
-                    match other {
-                        Compare::Eq => equal(&left, &right),
-                        Compare::Ne => !equal(&left, &right),
-                        Compare::Lt => order(&left, &right)?.is_lt(),
-                        Compare::Le => order(&left, &right)?.is_le(),
-                        Compare::Gt => order(&left, &right)?.is_gt(),
-                        _ => order(&left, &right)?.is_ge(),
-                    }
-                }
+                Compare::Eq => equal(&left, &right, &self.meter)?,
+                Compare::Ne => !equal(&left, &right, &self.meter)?,
+                Compare::Lt => order(&left, &right, &self.meter)?.is_lt(),
+                Compare::Le => order(&left, &right, &self.meter)?.is_le(),
+                Compare::Gt => order(&left, &right, &self.meter)?.is_gt(),
+                Compare::Ge => order(&left, &right, &self.meter)?.is_ge(),
             };
             if !holds {
                 return Ok(Value::Bool(false));
@@ -427,6 +430,7 @@ impl<'t> Rendering<'t> {
         let mut given =
             Given { positional: self.values(&args.positional)?.into(), named: Vec::new() };
         for (name, value) in &args.named {
+            self.meter.spend(LOOK + name.len())?;
             given.named.push((name.clone(), self.value(value)?));
         }
         if let Some(list) = &args.list {
@@ -563,11 +567,10 @@ impl<'t> Rendering<'t> {
             _ => {
                 let now: Vec<Value> = given.positional.into();
                 let mut last = state.changed.borrow_mut();
-                let work = now.iter().map(weight).sum();
-                self.meter.spend(work)?;
-                let same = last.as_ref().is_some_and(|last: &Vec<Value>| {
-                    last.len() == now.len() && last.iter().zip(&now).all(|(a, b)| equal(a, b))
-                });
+                let same = match &*last {
+                    Some(last) => all_equal(last, &now, &self.meter)?,
+                    None => false,
+                };
                 *last = Some(now);
                 Ok(Value::Bool(!same))
             }
@@ -604,12 +607,10 @@ pub(super) fn attribute(value: &Value, name: &str, meter: &Meter) -> Result<Valu
     }
     Ok(match value {
         Value::Undefined => return failed(format!("{name:?} of an undefined value")),
-        Value::Map(map) => {
-            meter.spend(map.entries.len())?;
-            map.get_str(name).cloned().unwrap_or(Value::Undefined)
-        }
+        Value::Map(map) => map.get_str(name, meter)?.cloned().unwrap_or(Value::Undefined),
         Value::Namespace(members) => {
             let members = members.borrow();
+            meter.spend(members.len())?;
             let found = members.iter().find(|(member, _)| member == name);
             found.map_or(Value::Undefined, |(_, value)| value.clone())
         }
@@ -657,10 +658,7 @@ pub(super) fn item(value: &Value, index: &Value, meter: &Meter) -> Result<Value>
     };
     let found = match value {
         Value::Undefined => return failed("an item of an undefined value"),
-        Value::Map(map) => {
-            meter.spend(map.entries.len())?;
-            map.get(index).cloned()
-        }
+        Value::Map(map) => map.get(index, meter)?.cloned(),
         Value::List(list) if list.kind != Kind::Lazy => {
             place(list.items.len()).and_then(|at| list.items.get(at)).cloned()
         }
@@ -711,12 +709,12 @@ fn slice(value: &Value, [start, stop, step]: [Option<i128>; 3], meter: &Meter) -
             Value::list(items, list.kind)
         }
         Value::Str(text) if step == 1 => {
-            meter.spend(2 * text.len())?;
+            meter.spend(2 * text.cost())?;
             Ok(Value::Str(text.slice(methods::window(text.as_str(), start, stop))))
         }
         Value::Str(text) => {
             // Offsets of the characters and of the end.
-            meter.spend(24 * text.len())?;
+            meter.spend(24 * text.cost())?;
             let whole = text.as_str();
             let mut offsets: Vec<usize> = whole.char_indices().map(|(at, _)| at).collect();
             offsets.push(whole.len());

@@ -46,6 +46,19 @@ impl Text {
         self.text.len()
     }
 
+    /// Price of a copy: its bytes, and what tells their origins.
+    pub(super) fn cost(&self) -> usize {
+        match &self.origin {
+            Origin::Mixed(runs) => self.text.len() + size_of::<Run>() * runs.len(),
+            _ => self.text.len(),
+        }
+    }
+
+    /// Price of another case beyond a copy: two bytes can become six.
+    pub(super) fn growth(&self) -> usize {
+        8 * self.text.bytes().filter(|byte| !byte.is_ascii()).count()
+    }
+
     /// The parts of one origin, in order, each with whether it is the template's own.
     pub(super) fn runs(&self) -> Vec<(&str, bool)> {
         match &self.origin {
@@ -121,8 +134,12 @@ impl Writer {
             Origin::Own => self.push(part, true),
             Origin::Foreign => self.push(part, false),
             Origin::Mixed(runs) => {
-                let mut start = 0;
-                for run in runs.iter() {
+                let first = runs.partition_point(|run| run.end <= range.start);
+                let mut start = range.start;
+                for run in runs.iter().skip(first) {
+                    if start >= range.end {
+                        break;
+                    }
                     let (from, to) = (range.start.max(start), range.end.min(run.end));
                     if from < to {
                         self.push(text.text.get(from..to).unwrap_or_default(), run.own);

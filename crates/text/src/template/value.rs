@@ -115,13 +115,25 @@ pub(super) struct Loop {
 
 impl Map {
     /// The value of a key; `None` if it has none.
-    pub(super) fn get(&self, key: &Value) -> Option<&Value> {
-        self.entries.iter().find(|(name, _)| equal(name, key)).map(|(_, value)| value)
+    pub(super) fn get(&self, key: &Value, meter: &Meter) -> Result<Option<&Value>> {
+        for (name, value) in &self.entries {
+            if equal(name, key, meter)? {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
     }
 
-    pub(super) fn get_str(&self, key: &str) -> Option<&Value> {
-        let is = |name: &Value| matches!(name, Value::Str(text) if text.as_str() == key);
-        self.entries.iter().find(|(name, _)| is(name)).map(|(_, value)| value)
+    pub(super) fn get_str(&self, key: &str, meter: &Meter) -> Result<Option<&Value>> {
+        for (name, value) in &self.entries {
+            meter.spend(1)?;
+            if let Value::Str(name) = name
+                && same_text(name.as_str(), key, meter)?
+            {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -135,11 +147,18 @@ impl Value {
     pub(super) fn map(entries: Vec<(Value, Value)>, meter: &Meter) -> Result<Value> {
         let mut unique: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
-            meter.spend(LOOK + unique.len())?;
+            meter.spend(LOOK)?;
             if matches!(key, Value::List(_) | Value::Map(_) | Value::Namespace(_)) {
                 return failed(format!("{} cannot be a key", key.kind()));
             }
-            match unique.iter_mut().find(|(name, _)| equal(name, &key)) {
+            let mut known = None;
+            for (at, (name, _)) in unique.iter().enumerate() {
+                if equal(name, &key, meter)? {
+                    known = Some(at);
+                    break;
+                }
+            }
+            match known.and_then(|at| unique.get_mut(at)) {
                 Some((_, slot)) => *slot = value,
                 None => unique.push((key, value)),
             }
@@ -287,7 +306,8 @@ impl Value {
             Value::Int(value) => out.push(&value.to_string(), true),
             Value::Float(value) => out.push(&float(*value), true),
             Value::Str(text) => {
-                meter.spend(4 * text.len())?;
+                let grown = text.as_str().chars().filter(|c| !is_printable(*c)).count();
+                meter.spend(4 * text.cost() + 24 * grown)?;
                 write_quoted(text, out);
             }
             Value::List(list) => {
@@ -345,18 +365,37 @@ fn deepest<'v>(values: impl Iterator<Item = &'v Value>) -> Result<usize> {
     if deepest > 2 * MAX_DEPTH { Err(TemplateError::OutOfFuel) } else { Ok(deepest) }
 }
 
-/// Python's `==`.
-pub(super) fn equal(a: &Value, b: &Value) -> bool {
-    match (a, b) {
+/// Whether two texts are the same; those of one length are looked at.
+fn same_text(a: &str, b: &str, meter: &Meter) -> Result<bool> {
+    if a.len() != b.len() {
+        return Ok(false);
+    }
+    meter.spend(a.len())?;
+    Ok(a == b)
+}
+
+/// Python's `==`. Pays for every value it comes to: shared lists can hold more than memory does.
+pub(super) fn equal(a: &Value, b: &Value, meter: &Meter) -> Result<bool> {
+    meter.spend(1)?;
+    Ok(match (a, b) {
         (Value::Undefined, Value::Undefined) | (Value::None, Value::None) => true,
-        (Value::Str(a), Value::Str(b)) => a == b,
+        (Value::Str(a), Value::Str(b)) => same_text(a.as_str(), b.as_str(), meter)?,
         (Value::List(a), Value::List(b)) => {
-            let mut pairs = a.items.iter().zip(&b.items);
-            a.kind == b.kind && a.items.len() == b.items.len() && pairs.all(|(a, b)| equal(a, b))
+            meter.spend(STEP)?;
+            a.kind == b.kind && all_equal(&a.items, &b.items, meter)?
         }
         (Value::Map(a), Value::Map(b)) => {
-            let same = |(key, value): &(Value, Value)| b.get(key).is_some_and(|v| equal(value, v));
-            a.entries.len() == b.entries.len() && a.entries.iter().all(same)
+            meter.spend(STEP)?;
+            if a.entries.len() != b.entries.len() {
+                return Ok(false);
+            }
+            for (key, value) in &a.entries {
+                let Some(other) = b.get(key, meter)? else { return Ok(false) };
+                if !equal(value, other, meter)? {
+                    return Ok(false);
+                }
+            }
+            true
         }
         (Value::Namespace(a), Value::Namespace(b)) => Rc::ptr_eq(a, b),
         (Value::Macro(a), Value::Macro(b)) => a == b,
@@ -365,32 +404,47 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
             (Some(a), Some(b)) => a == b,
             _ => a.as_float().zip(b.as_float()).is_some_and(|(a, b)| a == b),
         },
-    }
+    })
 }
 
-/// Work of comparing two values, at most.
-pub(super) fn weight(value: &Value) -> usize {
-    match value {
-        Value::Str(text) => 1 + text.len(),
-        Value::List(list) => LOOK + list.items.iter().map(weight).sum::<usize>(),
-        Value::Map(map) => {
-            let each = map.entries.iter().map(|(key, value)| weight(key) + weight(value));
-            LOOK + each.sum::<usize>() + map.entries.len().saturating_mul(map.entries.len())
+/// Whether two lists hold the same, place by place.
+pub(super) fn all_equal(a: &[Value], b: &[Value], meter: &Meter) -> Result<bool> {
+    if a.len() != b.len() {
+        return Ok(false);
+    }
+    for (a, b) in a.iter().zip(b) {
+        if !equal(a, b, meter)? {
+            return Ok(false);
         }
-        _ => 1,
     }
+    Ok(true)
 }
 
-/// Python's `<` and its like.
-pub(super) fn order(a: &Value, b: &Value) -> Result<Ordering> {
+/// The place of the first item that equals a value.
+pub(super) fn place_of(wanted: &Value, items: &[Value], meter: &Meter) -> Result<Option<usize>> {
+    for (at, item) in items.iter().enumerate() {
+        if equal(item, wanted, meter)? {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
+}
+
+/// Python's `<` and its like. Pays as [`equal`] does.
+pub(super) fn order(a: &Value, b: &Value, meter: &Meter) -> Result<Ordering> {
+    meter.spend(1)?;
     let none =
         || TemplateError::Render { reason: format!("{} and {} have no order", a.kind(), b.kind()) };
     match (a, b) {
-        (Value::Str(a), Value::Str(b)) => Ok(a.as_str().cmp(b.as_str())),
+        (Value::Str(a), Value::Str(b)) => {
+            meter.spend(a.len().min(b.len()))?;
+            Ok(a.as_str().cmp(b.as_str()))
+        }
         (Value::List(a), Value::List(b)) if a.kind == b.kind => {
+            meter.spend(STEP)?;
             for (a, b) in a.items.iter().zip(&b.items) {
-                if !equal(a, b) {
-                    return order(a, b);
+                if !equal(a, b, meter)? {
+                    return order(a, b, meter);
                 }
             }
             Ok(a.items.len().cmp(&b.items.len()))
@@ -405,19 +459,28 @@ pub(super) fn order(a: &Value, b: &Value) -> Result<Ordering> {
     }
 }
 
-/// Sorts by a key, equal ones staying in order.
-pub(super) fn sort<T>(items: &mut [T], key: impl Fn(&T) -> &Value, meter: &Meter) -> Result<()> {
-    let work: usize = items.iter().map(|item| LOOK + weight(key(item))).sum();
-    meter.spend(work.saturating_mul(1 + items.len().checked_ilog2().unwrap_or(0) as usize))?;
-    let mut wrong = None;
-    items.sort_by(|a, b| match order(key(a), key(b)) {
-        Ok(order) => order,
-        Err(error) => {
-            wrong = Some(error);
-            Ordering::Equal
-        }
-    });
-    wrong.map_or(Ok(()), Err)
+/// Sorted by a key, equal ones staying in order. The library's sort takes no comparison that can
+/// fail, and may panic where one is not an order.
+pub(super) fn sort<T>(
+    mut left: Vec<T>,
+    key: &impl Fn(&T) -> &Value,
+    meter: &Meter,
+) -> Result<Vec<T>> {
+    meter.spend(LOOK * left.len())?;
+    if left.len() < 2 {
+        return Ok(left);
+    }
+    let right = sort(left.split_off(left.len() / 2), key, meter)?;
+    let left = sort(left, key, meter)?;
+    let mut sorted = Vec::with_capacity(left.len() + right.len());
+    let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
+    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
+        let first = if order(key(b), key(a), meter)?.is_lt() { &mut right } else { &mut left };
+        sorted.extend(first.next());
+    }
+    sorted.extend(left);
+    sorted.extend(right);
+    Ok(sorted)
 }
 
 /// Python's `a in b`.
@@ -430,14 +493,8 @@ pub(super) fn contains(whole: &Value, part: &Value, meter: &Meter) -> Result<boo
             Ok(whole.as_str().contains(part.as_str()))
         }
         (Value::Str(_), other) => failed(format!("{} cannot be part of a string", other.kind())),
-        (Value::Map(map), key) => {
-            meter.spend(map.entries.len())?;
-            Ok(map.get(key).is_some())
-        }
-        (Value::List(list), part) => {
-            meter.spend(weight(whole).min(list.items.len().saturating_mul(weight(part))))?;
-            Ok(list.items.iter().any(|item| equal(item, part)))
-        }
+        (Value::Map(map), key) => Ok(map.get(key, meter)?.is_some()),
+        (Value::List(list), part) => Ok(place_of(part, &list.items, meter)?.is_some()),
         (other, _) => failed(format!("{} cannot be searched", other.kind())),
     }
 }
@@ -455,7 +512,7 @@ pub(super) fn math(a: &Value, op: Math, b: &Value, meter: &Meter) -> Result<Valu
         {
             let times =
                 times.as_int().map_or(0, |n| usize::try_from(n.max(0)).unwrap_or(usize::MAX));
-            meter.spend(text.len().max(1).saturating_mul(times))?;
+            meter.spend(text.cost().max(1).saturating_mul(times))?;
             let mut out = Writer::default();
             (0..times).for_each(|_| out.push_text(text));
             Ok(Value::Str(out.finish()))
@@ -482,7 +539,7 @@ pub(super) fn math(a: &Value, op: Math, b: &Value, meter: &Meter) -> Result<Valu
 pub(super) fn joined(texts: &[&Text], meter: &Meter) -> Result<Value> {
     let mut out = Writer::default();
     for text in texts {
-        meter.spend(text.len())?;
+        meter.spend(text.cost())?;
         out.push_text(text);
     }
     Ok(Value::Str(out.finish()))
