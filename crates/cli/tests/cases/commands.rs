@@ -239,14 +239,6 @@ fn keys_too_loud_for_four_bits() {
         let output = run(&["score", &model, "--ids", "5,6,7", "--kv", kv]);
         assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
     }
-    answer(&[
-        "score",
-        &path(case("score-and-eval-an-empty-text").join("model")),
-        "--ids",
-        "5,6",
-        "--kv",
-        "int4",
-    ]);
 }
 
 #[test]

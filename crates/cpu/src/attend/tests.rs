@@ -88,13 +88,15 @@ fn data(case: &Case) -> Data {
     let steady = case.bias.map(|(loud, pairing)| {
         let mut bias = random(case.kv_heads * case.k_dim, 9);
         let rotation = pairing.map(|pairing| rotation(case, pairing));
-        for (column, b) in bias.iter_mut().enumerate() {
+        let pairs = rotation.as_ref().map_or(0, |rotation| rotation.freq.len());
+        for (i, b) in bias.iter_mut().enumerate() {
             // As in models, slow pairs are the loudest.
-            let pair = match pairing {
-                Some(RopePairing::Interleaved) => column % case.k_dim / 2 * 2,
-                _ => 2 * (column % case.k_dim) % case.k_dim,
+            let slow = match (i % case.k_dim, pairing) {
+                (column, _) if column >= 2 * pairs => 1.0,
+                (column, Some(RopePairing::Half)) => (column % pairs) as f32 / pairs as f32,
+                (column, _) => (column / 2) as f32 / pairs as f32,
             };
-            *b *= loud * (pair as f32 / case.k_dim as f32).powi(4);
+            *b *= loud * slow.powi(4);
         }
         add_turned(&bias, rotation.as_ref(), case.k_dim, &mut k);
         let of_queries = random(case.heads * case.k_dim, 10);
