@@ -115,9 +115,9 @@ fn rotation(case: &Case, pairing: RopePairing) -> Rotation {
 }
 
 /// Adds a bias, turned to their positions, to rows of keys.
-fn add_turned(bias: &Vec<f32>, rotation: Option<&Rotation>, dim: usize, k: &mut [f32]) {
+fn add_turned(bias: &[f32], rotation: Option<&Rotation>, dim: usize, k: &mut [f32]) {
     for (position, k) in k.chunks_exact_mut(bias.len()).enumerate() {
-        let mut turned = bias.clone();
+        let mut turned = bias.to_vec();
         if let Some(rotation) = rotation {
             let mut table = vec![0.0; rotation.table_len()];
             rotation.table(Isa::Scalar, position as u32, &mut table);
@@ -486,8 +486,8 @@ fn a_bias_costs_few_bits_little() {
         println!(
             "{format:?}: no bias {without:.2e}, kept apart {apart:.2e}, among codes {among:.2e}"
         );
-        assert!(apart < 3.0 * without, "{format:?}: {apart} and {without}");
-        assert!(among > 3.0 * apart, "{format:?}: {among} and {apart}");
+        assert!(apart < 1.5 * without, "{format:?}: {apart} and {without}");
+        assert!(among > 1.5 * apart, "{format:?}: {among} and {apart}");
     }
 }
 
