@@ -32,7 +32,8 @@ macro_rules! both {
 ///
 /// # Safety
 /// As [`Vector`].
-#[inline(always)]
+#[inline]
+#[target_feature(enable = "avx2")]
 unsafe fn fold_rows(rows: *const f32, meet: impl Fn(__m256, __m256) -> __m256) -> [__m256; 2] {
     // SAFETY: by contract.
     unsafe {

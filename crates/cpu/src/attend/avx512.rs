@@ -46,7 +46,8 @@ pub(super) struct Avx512;
 ///
 /// # Safety
 /// As [`Vector`].
-#[inline(always)]
+#[inline]
+#[target_feature(enable = "avx512f")]
 unsafe fn fold_rows(rows: *const f32, meet: impl Fn(__m512, __m512) -> __m512) -> __m512 {
     // SAFETY: by contract.
     unsafe {

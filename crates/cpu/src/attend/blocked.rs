@@ -12,7 +12,7 @@ use tokenmill_quant::float::rounded_factor;
 use super::codes::{code_scale, short_code, top};
 use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
-use super::scratch::{Lanes, floats, shorts, words};
+use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
 use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
 use super::weights::{BandSums, meet_scores, weigh_rows};
@@ -333,19 +333,20 @@ unsafe fn shift_rows<V: Vector>(
     }
     let (taken, stride) = (&taken[..TILES * cols], scratch.shifts.len() / TILES * GROUP);
     let shifts = floats(&mut scratch.shifts).as_mut_ptr();
+    // There are no scores yet. Rows that are not there have any numbers.
+    let lanes = &mut scratch.s[..TILES * GROUP];
     for start in (0..job.rows(item)).step_by(GROUP) {
-        let mut lanes = [[Lanes([0.0; GROUP]); GROUP]; TILES];
         for row in start..job.rows(item).min(start + GROUP) {
             let first = (head * group + row % group) * dim;
             let q = job.q.get(item.row as usize + row / group, first..first + dim);
             // SAFETY: passed on.
             let sums = unsafe { products::<V>(q, taken) };
-            for (lanes, sum) in lanes.iter_mut().zip(sums) {
+            for (lanes, sum) in lanes.chunks_exact_mut(GROUP).zip(sums) {
                 // SAFETY: 16 numbers.
                 unsafe { V::store(sum, lanes[row - start].0.as_mut_ptr()) };
             }
         }
-        for (tile, lanes) in lanes.iter().enumerate() {
+        for (tile, lanes) in lanes.chunks_exact(GROUP).enumerate() {
             // SAFETY: 16 rows; a vector of the tile's shifts.
             unsafe {
                 let sums = V::sum_of(lanes.as_ptr().cast());
