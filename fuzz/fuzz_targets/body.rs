@@ -4,6 +4,13 @@
 #[path = "../../crates/server/src/strict_json.rs"]
 mod strict_json;
 
+/// What the reader quotes in its errors.
+mod fields {
+    pub fn shown(word: &str) -> String {
+        word.chars().take(64).collect()
+    }
+}
+
 use serde_json::Value;
 use strict_json::{JsonLimits, parse};
 

@@ -43,9 +43,11 @@ impl Scheduler {
         let mut budget = self.budget(streams);
         let order = std::mem::take(&mut self.order);
         let (streams, prompts) = order.split_at(streams);
-        // Guesses leave a row for who waits: without one he could not come in, however few places
-        // his account has.
-        let later = prompts.len() + usize::from(!self.waiting.is_empty());
+        // Guesses leave a row for who waits, where there are more than those that run must have:
+        // without one he could not come in, however few places his account has.
+        let limits = &self.config.limits;
+        let spare = self.running.len() < limits.step_tokens.min(limits.outputs) as usize;
+        let later = prompts.len() + usize::from(spare && !self.waiting.is_empty());
         let mut roomy = self.grant_all(streams, later, &mut budget, step);
         if roomy && let Some(most) = self.most_places(prompts) {
             self.admit(|s, seq| s.accounts.places(seq.account) + 2 <= most, &mut budget, step);

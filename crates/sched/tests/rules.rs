@@ -394,6 +394,16 @@ fn a_short_prompt_does_not_wait_for_a_long_one_to_end() {
 }
 
 #[test]
+fn who_runs_goes_on_where_a_step_has_a_token_for_each_alone() {
+    let mut c = config(&[FULL], &[200]);
+    (c.limits.step_tokens, c.limits.outputs) = (2, 2);
+    let mut b = Bench::new(c);
+    let all: Vec<SeqId> = (0..5).map(|i| b.add(text(i, 3), 20)).collect();
+    b.run();
+    assert!(all.iter().all(|id| b.sched.tokens(*id).is_none()), "all came to their end");
+}
+
+#[test]
 fn guesses_leave_a_row_for_who_waits() {
     let mut b = Bench::new(config(&[FULL], &[200]));
     let ask = |b: &mut Bench, account, tokens| {
