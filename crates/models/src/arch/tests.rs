@@ -183,7 +183,7 @@ fn keys_that_change_nothing_are_passed_over() {
         use_cache = false\npretraining_tp = 2\ninitializer_range = 0.5\n\
         attention_dropout = 0.1\npad_token_id = 3\n_name_or_path = \"a/name\"\n\
         unsloth_version = \"2025.1\"\nauto_map/AutoModel = \"x\"\nfoo_bar = 3\n\
-        rope_scaling = null\nvocab_size = 5\nid2label/0 = \"a\"";
+        rope_scaling = null\nid2label/0 = \"a\"";
     for family in ["llama", "qwen2", "gemma2", "mixtral", "phi3", "granite", "deepseek_v3"] {
         hf(family, harmless).unwrap_or_else(|e| panic!("{family}: {e}"));
     }
