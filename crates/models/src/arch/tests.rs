@@ -148,7 +148,7 @@ fn what_is_not_computed_is_refused_by_name() {
             "low_freq_factor",
         ),
         ("llama", "rope_parameters/full_attention/rope_theta = 5.0", "full_attention"),
-        ("llama", "num_key_value_heads = 3", "num_attention_heads"),
+        ("llama", "num_key_value_heads = 3", "num_key_value_heads"),
         ("phi3", "partial_rotary_factor = 0.7", "partial_rotary_factor"),
         ("gpt_neox", "rope_theta = 500.0", "rope_theta"),
         ("qwen2", "is_causal = false", "is_causal"),
