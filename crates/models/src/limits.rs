@@ -444,8 +444,7 @@ impl Check<'_> {
 /// # Errors
 /// [`ModelError::Unsupported`] with both numbers.
 pub fn layers_have_tensors(key: String, layers: u32, tensors: usize) -> Result<(), ModelError> {
-    // A few layers cost nothing, and their missing tensors are told by name.
-    match layers as usize <= tensors.max(8) {
+    match layers as usize <= tensors {
         true => Ok(()),
         false => {
             let found = format!("{layers} layers in a file of {tensors} tensors");

@@ -68,6 +68,10 @@ fn keys_of_converters_are_read_as_they_are_meant() {
                     names.extend((0..value).map(|i| (format!("layer.{i}"), 1)));
                 }
                 Some((_, "vocab_size")) => names[0].1 = value.into(),
+                Some((_, "context_length")) => {
+                    let table = names.iter_mut().find(|(name, _)| name == "position_embd.weight");
+                    table.into_iter().for_each(|(_, rows)| *rows = value.into());
+                }
                 _ => {}
             }
         }

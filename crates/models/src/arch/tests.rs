@@ -41,7 +41,10 @@ fn checkpoint(container: Container, meta: Meta, names: &[&str]) -> Checkpoint {
         extent: Extent { file: 0, offset: 0, len: 0 },
         order: None,
     };
-    Checkpoint::new(container, meta, names.iter().map(tensor).collect()).expect("names")
+    // A file of four layers has at least as many tensors.
+    let others = ["layer.0", "layer.1", "layer.2", "layer.3"];
+    let all = names.iter().chain(&others).map(tensor).collect();
+    Checkpoint::new(container, meta, all).expect("names")
 }
 
 /// The spec of a config.json of that family with four layers, 64 columns and these lines.
@@ -151,6 +154,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ("llama", "num_key_value_heads = 3", "num_key_value_heads"),
         ("phi3", "partial_rotary_factor = 0.7", "partial_rotary_factor"),
         ("gpt_neox", "rope_theta = 500.0", "rope_theta"),
+        ("llama", "vocab_size = 5", "vocab_size"),
         ("qwen2", "is_causal = false", "is_causal"),
         ("gemma3_text", "rope_parameters/rope_theta = 500.0", "rope_parameters.rope_theta"),
         ("olmo3", "rope_theta = 10000.0", "rope_theta"),
