@@ -52,6 +52,9 @@ impl Scheduler {
         if roomy && let Some(most) = self.most_places(prompts) {
             self.admit(|s, seq| s.accounts.places(seq.account) + 2 <= most, &mut budget, step);
         }
+        if roomy && let Some(least) = self.fill_steps(prompts) {
+            self.admit_to_half(least, &mut budget, step);
+        }
         roomy &= self.grant_all(prompts, 0, &mut budget, step);
         if roomy {
             self.admit(|_, _| true, &mut budget, step);
@@ -94,17 +97,48 @@ impl Scheduler {
     ) -> bool {
         let preempted = self.counts.preemptions;
         for (&slot, later) in slots.iter().zip((after..after + slots.len()).rev()) {
-            if self.place_in_running(slot).is_ok() {
+            if self.place_in_running(slot).is_ok() && !self.came_back(slot, step) {
                 self.grant(slot, later as u32, budget, step);
             }
         }
         preempted == self.counts.preemptions
     }
 
+    /// Whether a prompt gave way to one that waited, and was then let in again, all in this step.
+    fn came_back(&self, slot: u32, step: &Step) -> bool {
+        let is_prompt = |s: &Sequence| !s.is_stream(self.config.block_tokens);
+        let id = self.id(slot);
+        seq_ref(&self.slots, slot).is_some_and(is_prompt) && step.grants.iter().any(|g| g.seq == id)
+    }
+
     /// The places of the account that has most, of those that `slots` are for.
     fn most_places(&self, slots: &[u32]) -> Option<u32> {
         let sequences = slots.iter().filter_map(|&slot| seq_ref(&self.slots, slot));
         sequences.map(|s| self.accounts.places(s.account)).max()
+    }
+
+    /// What the least served account of those prompts was served, if they take more than a step.
+    fn fill_steps(&self, slots: &[u32]) -> Option<u64> {
+        let prompts = || slots.iter().filter_map(|&slot| seq_ref(&self.slots, slot));
+        let lacks: u64 = prompts().map(|s| u64::from(s.lacks())).sum();
+        let least = prompts().map(|s| self.accounts.served(s.account)).min();
+        least.filter(|_| lacks > u64::from(self.config.limits.step_tokens))
+    }
+
+    /// Lets those in whom prompts of many steps would keep waiting: who needs no more than half of
+    /// a step, and who is of an account that was served less than `least`. They share half of what
+    /// the step has for prompts; the other half goes on with what has begun.
+    fn admit_to_half(&mut self, least: u64, budget: &mut Budget, step: &mut Step) {
+        let half = budget.tokens / 2;
+        let seconds = if budget.seconds.is_finite() { budget.seconds.max(0.0) / 2.0 } else { 0.0 };
+        let floor = std::mem::take(&mut budget.floor);
+        (budget.tokens, budget.seconds) = (budget.tokens - half, budget.seconds - seconds);
+        let short = |s: &Self, seq: &Sequence| {
+            seq.lacks() <= half || s.accounts.served(seq.account) < least
+        };
+        self.admit(short, budget, step);
+        (budget.tokens, budget.seconds) = (budget.tokens + half, budget.seconds + seconds);
+        budget.floor = floor;
     }
 
     /// Streams by arrival, then prompts by rank; how many streams.

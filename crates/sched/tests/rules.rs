@@ -368,6 +368,32 @@ fn urgent_sequences_do_not_pass_an_older_one_for_ever() {
 }
 
 #[test]
+fn a_short_prompt_does_not_wait_for_a_long_one_to_end() {
+    for (account, len, most) in [(2, 5, 1), (1, 5, 1), (2, 60, 3)] {
+        let mut b = Bench::new(config(&[FULL], &[200]));
+        let ask = |b: &mut Bench, account, len| {
+            let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+            let tokens = text(u64::from(len), len);
+            let (key, max_len) = (0, len + 1);
+            let new = NewSequence { key, tokens, max_len, want, salt: 0, account, priority: 0 };
+            b.sched.submit(new).unwrap()
+        };
+        // Four steps of 64.
+        let long = ask(&mut b, 1, 250);
+        b.turn();
+        let short = ask(&mut b, account, len);
+        let (mut turns, mut read) = (0, 0);
+        while b.sched.tokens(short).is_some() {
+            turns += 1;
+            let grants = b.turn();
+            read += grants.iter().filter(|g| g.0 == long).map(|g| g.2).sum::<u32>();
+        }
+        assert!(turns <= most, "{len} tokens of account {account} took {turns} steps");
+        assert!(read >= 32 * turns, "the long one goes on: {read} in {turns} steps");
+    }
+}
+
+#[test]
 fn who_runs_goes_on_where_a_step_has_a_token_for_each_alone() {
     let mut c = config(&[FULL], &[200]);
     (c.limits.step_tokens, c.limits.outputs) = (2, 2);

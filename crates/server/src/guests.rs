@@ -22,6 +22,8 @@ const LEAST_SPEED: f64 = 65536.0;
 /// Connections sent away together, and no more than half of an address's: one comes after the other
 /// where many do.
 const AT_ONCE: usize = 32;
+/// For one that is sent away to hear why.
+const LAST_WORD: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 struct Entry {
@@ -211,9 +213,16 @@ impl Guest {
         self.go.notify_one(); // whoever asks again hears it too
     }
 
-    /// Whether a part of a body has come: its sender waits to hear what became of it.
-    pub fn has_begun(&self) -> bool {
-        self.guests.list().all.get(&self.id).is_some_and(|entry| entry.body.is_some())
+    /// How long one that was sent away may stay: to its answer's end if its request came all the same,
+    /// and if a part of a body has come, to hear what became of it.
+    pub fn parting(&self) -> Duration {
+        let list = self.guests.list();
+        let Some(entry) = list.all.get(&self.id) else { return Duration::ZERO };
+        match (entry.waiting, entry.body) {
+            (None, _) => Duration::MAX,
+            (Some(_), Some(_)) => LAST_WORD,
+            (Some(_), None) => Duration::ZERO,
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut Entry)) {
@@ -228,9 +237,9 @@ impl Guest {
         self.change(|entry| entry.body = body);
     }
 
-    /// Its request is there: nobody waits for it any more.
+    /// Its request is there: nobody waits for it any more, and it need not go if it was to.
     pub fn is_whole(&self) {
-        self.change(|entry| (entry.waiting, entry.body) = (None, None));
+        self.change(|entry| (entry.waiting, entry.body, entry.going) = (None, None, false));
     }
 
     /// It has been answered; the next request is waited for.
@@ -287,6 +296,11 @@ mod tests {
         guests.send_some_away();
         assert_eq!(going(&guests), [false, true, false], "one is on his way");
         assert!(!goes(&guests, &lone));
+        many[1].sent(9, false);
+        assert_eq!(many[1].parting(), LAST_WORD);
+        many[1].is_whole();
+        assert!(!goes(&guests, &many[1]), "its request came after all");
+        assert_eq!((many[1].parting(), lone.parting()), (Duration::MAX, Duration::ZERO));
     }
 
     #[tokio::test]

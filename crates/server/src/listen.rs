@@ -30,8 +30,6 @@ use crate::socket::StallGuard;
 
 /// For connections to write their last words once the server stops.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// For one that is sent away to hear why.
-const PARTING: Duration = Duration::from_millis(500);
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -241,8 +239,7 @@ async fn connection(stream: TcpStream, guest: Arc<Guest>, router: Router, shared
         }
         () = guest.sent_away() => {
             served.as_mut().graceful_shutdown();
-            let patience = if guest.has_begun() { PARTING } else { Duration::ZERO };
-            timeout(patience, served).await.unwrap_or(Ok(()))
+            timeout(guest.parting(), served).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = result {

@@ -103,6 +103,18 @@ impl Client {
         self.raw(&bytes)
     }
 
+    /// Sends the head of a request for a completion that promises a body of that length, and as much of
+    /// the body as is given.
+    pub fn begin(&self, length: usize, body: &[u8]) -> TcpStream {
+        let mut socket = self.connect();
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        );
+        socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(body)).expect("sent");
+        socket
+    }
+
     /// Sends bytes and reads the head of the response.
     pub fn raw(&self, bytes: &[u8]) -> Stream {
         let mut socket = self.connect();

@@ -1,7 +1,6 @@
 //! One client against all others: whatever it holds, keeps coming or asks for, a small request of
 //! somebody else is answered.
 
-use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -14,23 +13,12 @@ fn small() -> Value {
     json!({ "prompt": "a", "max_tokens": 1 })
 }
 
-/// Sends a head that promises a body, and the beginning of the body.
-fn begun(site: &Site, length: usize, body: &[u8]) -> TcpStream {
-    let mut socket = site.client.connect();
-    let head = format!(
-        "POST {TEXT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-         content-length: {length}\r\n\r\n"
-    );
-    socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(body)).expect("sent");
-    socket
-}
-
 #[test]
 fn bodies_that_never_come_take_no_places() {
     let mut setup = Setup::default();
     setup.server.limits.requests = 2;
     let site = Site::with(setup);
-    let _held: Vec<TcpStream> = (0..40).map(|_| begun(&site, 60, b"{\"pro")).collect();
+    let _held: Vec<TcpStream> = (0..40).map(|_| site.client.begin(60, b"{\"pro")).collect();
     for _ in 0..3 {
         assert_eq!(site.client.post(TEXT, &small()).status, 200);
     }
@@ -48,7 +36,7 @@ fn where_there_are_too_many_connections_those_go_that_ask_nothing() {
     stream.event().expect("a first event");
     let silent = (0..30).map(|i| match i % 2 {
         0 => site.client.connect(),
-        _ => begun(&site, 60, b"{"),
+        _ => site.client.begin(60, b"{"),
     });
     let _silent: Vec<TcpStream> = silent.collect();
     assert_eq!(site.client.post(TEXT, &small()).status, 200);
@@ -64,7 +52,7 @@ fn large_bodies_that_stop_coming_give_their_memory_up() {
     setup.server.limits.bodies_bytes = 2 << 20;
     let site = Site::with(setup);
     let part = vec![b' '; 900 << 10];
-    let stalled: Vec<TcpStream> = (0..3).map(|_| begun(&site, 1 << 20, &part)).collect();
+    let stalled: Vec<TcpStream> = (0..3).map(|_| site.client.begin(1 << 20, &part)).collect();
     let long = format!("{{\"prompt\":\"{}\"}}", "a".repeat(900 << 10));
     assert_eq!(site.client.post(TEXT, &small()).status, 200, "at once");
     let reply = site.client.post_text(TEXT, &long);

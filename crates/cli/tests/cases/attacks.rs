@@ -1,6 +1,5 @@
 //! What clients do to a server that others use too.
 
-use std::io::Write;
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
@@ -20,17 +19,6 @@ fn small() -> Value {
     json!({ "prompt": "a", "max_tokens": 1 })
 }
 
-/// Sends the beginning of a request for a completion.
-fn begin(server: &Server, length: usize, body: &[u8]) -> TcpStream {
-    let mut socket = server.client.connect();
-    let head = format!(
-        "POST {TEXT} HTTP/1.1\r\nHost: localhost\r\ncontent-type: application/json\r\n\
-         content-length: {length}\r\n\r\n"
-    );
-    socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(body)).expect("sent");
-    socket
-}
-
 /// The page of metrics.
 fn metric(server: &Server, name: &str, headers: &[(&str, &str)]) -> f64 {
     let page = server.client.send("GET", "/metrics", headers, b"");
@@ -43,7 +31,7 @@ fn metric(server: &Server, name: &str, headers: &[(&str, &str)]) -> f64 {
 #[test]
 fn bodies_that_never_come() {
     let server = Server::start(&[&model()]);
-    let _held: Vec<TcpStream> = (0..1100).map(|_| begin(&server, 60, b"{\"pro")).collect();
+    let _held: Vec<TcpStream> = (0..1100).map(|_| server.client.begin(60, b"{\"pro")).collect();
     assert_eq!(server.client.post(TEXT, &small()).status, 200);
     for path in ["/health", "/metrics"] {
         assert_eq!(server.client.get(path).status, 200, "{path}");
@@ -91,7 +79,7 @@ fn long_prompts_of_clients_gone() {
     let prompt = "abcdefghijklmnopqrstuvwxyz".repeat((8 << 20) / 26);
     let body = json!({ "prompt": prompt, "max_tokens": 1 }).to_string();
     let gone: Vec<TcpStream> =
-        (0..4).map(|_| begin(&server, body.len(), body.as_bytes())).collect();
+        (0..4).map(|_| server.client.begin(body.len(), body.as_bytes())).collect();
     drop(gone);
     assert_eq!(server.client.post(TEXT, &small()).status, 200);
     let told = server.client.post_text(TEXT, &body);
