@@ -96,15 +96,16 @@ impl Generation {
                 watch.see(&event);
                 inlet.put(event)
             });
-            match self.model.served.engine.submit_to(request.clone(), sink) {
-                Ok(cancel) => self.cancels.push(cancel),
-                // Some of it is ours: there is room when that is answered.
-                Err(Refusal::QueueFull { .. }) if self.open > 0 => {
+            // Where some of the queue is ours, there is room when that is answered.
+            let again = (self.open > 0).then(|| request.clone());
+            match (self.model.served.engine.submit_to(request, sink), again) {
+                (Ok(cancel), _) => self.cancels.push(cancel),
+                (Err(Refusal::QueueFull { .. }), Some(request)) => {
                     self.backlog.withdraw(prompt);
                     self.later.push_front((prompt, request));
                     return Ok(());
                 }
-                Err(refusal) => return Err(refusal),
+                (Err(refusal), _) => return Err(refusal),
             }
             self.open += 1;
         }
