@@ -10,6 +10,8 @@ use crate::DeviceError;
 pub struct BatchRules {
     groups: Vec<GroupKind>,
     limits: Limits,
+    /// Blocks of each group that there are now.
+    backed: Vec<u32>,
     block_tokens: u32,
     vocab: u32,
     /// Rows of the embedding table.
@@ -34,7 +36,8 @@ impl BatchRules {
             }
         }
         let (groups, vocab) = (program.groups(), program.vocab);
-        Self { groups, limits: limits.clone(), block_tokens, vocab, ids, positions }
+        let (limits, backed) = (limits.clone(), limits.group_blocks.clone());
+        Self { groups, limits, backed, block_tokens, vocab, ids, positions }
     }
 
     /// Verifies every number of a batch that becomes an index. `previous` is the number of output
@@ -92,8 +95,21 @@ impl BatchRules {
         Ok(())
     }
 
+    /// From now on there are the first so many blocks of each group.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadBatch`] for other groups, or more blocks than there may be at most.
+    pub fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        let most = &self.limits.group_blocks;
+        if blocks.len() != most.len() || blocks.iter().zip(most).any(|(n, most)| n > most) {
+            return bad(format!("{blocks:?} blocks of groups that have at most {most:?}"));
+        }
+        self.backed.copy_from_slice(blocks);
+        Ok(())
+    }
+
     fn blocks(&self, group: usize) -> u32 {
-        self.limits.group_blocks.get(group).copied().unwrap_or(0)
+        self.backed.get(group).copied().unwrap_or(0)
     }
 
     fn check_tokens(&self, batch: &Batch, previous: usize) -> Result<(), DeviceError> {

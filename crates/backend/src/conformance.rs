@@ -10,10 +10,13 @@ mod pager;
 
 use std::fmt;
 
-use tokenmill_ir::{Batch, Limits, Program, StepOutput};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use tokenmill_ir::{Batch, Limits, Mode, Program, StepOutput};
 
 use crate::reference::ReferenceDevice;
-use crate::{Backend, DeviceError};
+use crate::{Device, DeviceError, Executable, Weights};
 pub use blocks::moved;
 pub use cases::all as cases;
 pub use hostile::spoiled;
@@ -91,13 +94,14 @@ impl fmt::Display for Report {
 
 /// Runs every case on a device, which may promise of a case to be nearer than the case asks.
 pub fn run(
-    device: &mut dyn Backend,
+    device: &dyn Device,
+    mode: Mode,
     promise: &dyn Fn(&Case) -> Tolerance,
     report: &mut dyn FnMut(Report),
 ) {
     for mut case in cases(device.caps().block_tokens) {
         case.tolerance = case.tolerance.least(promise(&case));
-        let outcome = match run_case(device, &case) {
+        let outcome = match run_case(device, mode, &case) {
             Ok(worst) => Outcome::Passed(worst),
             Err(Problem::Device(DeviceError::Unsupported { what, .. })) => {
                 Outcome::Unsupported(what)
@@ -120,18 +124,21 @@ impl From<DeviceError> for Problem {
     }
 }
 
-fn run_case(device: &mut dyn Backend, case: &Case) -> Result<Tolerance, Problem> {
-    let mut reference = ReferenceDevice::new(device.caps().block_tokens);
-    let expected = outputs(&mut reference, case)
+fn run_case(device: &dyn Device, mode: Mode, case: &Case) -> Result<Tolerance, Problem> {
+    let reference = ReferenceDevice::new(device.caps().block_tokens);
+    let expected = outputs(&reference, mode, case)
         .map_err(|e| Problem::Differs(format!("the reference itself: {e}")))?;
-    let found = outputs(device, case)?;
+    let found = outputs(device, mode, case)?;
     let mut worst = Tolerance { nmse: 0.0, max: 0.0 };
     for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
         compare(found, expected, case.tolerance, &mut worst)
             .map_err(|why| Problem::Differs(format!("step {step}: {why}")))?;
     }
+    if in_parts(device, mode, case)? != found {
+        return Err(Problem::Differs("a step in parts differs".into()));
+    }
     if !case.program.caches.is_empty() {
-        match moved(device, case) {
+        match moved(device, mode, case) {
             Ok(again) if again == found => {}
             Ok(_) => return Err(Problem::Differs("blocks moved elsewhere differ".into())),
             // A device may do without; the tier of the cache on disk is off then.
@@ -142,35 +149,54 @@ fn run_case(device: &mut dyn Backend, case: &Case) -> Result<Tolerance, Problem>
     Ok(worst)
 }
 
-/// Runs a case's steps on a device and gives its weights back.
+/// A case's program on a device, ready to run.
 ///
 /// # Errors
 /// Those of the device.
-pub fn outputs(device: &mut dyn Backend, case: &Case) -> Result<Vec<StepOutput>, DeviceError> {
-    let mut handles = Vec::new();
-    let mut uploaded = Ok(());
-    for spec in &case.program.weights {
-        match device.upload(spec, &case.material) {
-            Ok(handle) => handles.push(handle),
-            Err(error) => {
-                uploaded = Err(error);
-                break;
-            }
-        }
+pub fn prepared(
+    device: &dyn Device,
+    mode: Mode,
+    case: &Case,
+) -> Result<Box<dyn Executable>, DeviceError> {
+    device.compile(&case.program, &uploaded(device, mode, case)?, &case.limits)
+}
+
+fn uploaded(device: &dyn Device, mode: Mode, case: &Case) -> Result<Weights, DeviceError> {
+    device.upload(&case.program, &case.material, mode, &mut |_| ControlFlow::Continue(()))
+}
+
+/// Runs a case's steps on a device.
+///
+/// # Errors
+/// Those of the device.
+pub fn outputs(
+    device: &dyn Device,
+    mode: Mode,
+    case: &Case,
+) -> Result<Vec<StepOutput>, DeviceError> {
+    let mut executable = prepared(device, mode, case)?;
+    case.steps.iter().map(|step| run_step(&mut *executable, step)).collect()
+}
+
+fn run_step(executable: &mut dyn Executable, step: &Batch) -> Result<StepOutput, DeviceError> {
+    let mut out = StepOutput::default();
+    executable.submit(&mut step.clone())?;
+    executable.wait(&mut out)?;
+    Ok(out)
+}
+
+/// The same steps, stopped wherever they can be.
+fn in_parts(device: &dyn Device, mode: Mode, case: &Case) -> Result<Vec<StepOutput>, DeviceError> {
+    let mut executable = prepared(device, mode, case)?;
+    let mut all = Vec::new();
+    for step in &case.steps {
+        executable.submit(&mut step.clone())?;
+        while !executable.advance(Duration::ZERO)? {}
+        let mut out = StepOutput::default();
+        executable.wait(&mut out)?;
+        all.push(out);
     }
-    let result = uploaded.and_then(|()| {
-        let mut executable = device.compile(&case.program, &handles, &case.limits)?;
-        let mut all = Vec::new();
-        for step in &case.steps {
-            let mut out = StepOutput::default();
-            executable.submit(step)?;
-            executable.wait(&mut out)?;
-            all.push(out);
-        }
-        Ok(all)
-    });
-    handles.into_iter().for_each(|h| device.free(h));
-    result
+    Ok(all)
 }
 
 /// Runs spoiled batches between the good steps of a case: each is refused as a bad batch or runs,
@@ -178,24 +204,19 @@ pub fn outputs(device: &mut dyn Backend, case: &Case) -> Result<Vec<StepOutput>,
 ///
 /// # Errors
 /// What else came of a batch, with the seed that spoiled it.
-pub fn endure(device: &mut dyn Backend, case: &Case, seeds: u64) -> Result<u64, String> {
-    let upload = |w| device.upload(w, &case.material).map_err(|e| e.to_string());
-    let handles: Vec<_> = case.program.weights.iter().map(upload).collect::<Result<_, _>>()?;
-    let compiled = device.compile(&case.program, &handles, &case.limits);
-    let mut executable = compiled.map_err(|e| e.to_string())?;
+pub fn endure(device: &dyn Device, mode: Mode, case: &Case, seeds: u64) -> Result<u64, String> {
+    let mut executable = prepared(device, mode, case).map_err(|e| e.to_string())?;
     let (mut out, mut refused) = (StepOutput::default(), 0);
     for step in &case.steps {
         for seed in 0..seeds {
-            match executable.submit(&spoiled(step, seed)) {
+            match executable.submit(&mut spoiled(step, seed)) {
                 Ok(()) => executable.wait(&mut out).map_err(|e| format!("seed {seed}: {e}"))?,
                 Err(DeviceError::BadBatch(_)) => refused += 1,
                 Err(other) => return Err(format!("seed {seed}: {other}")),
             }
         }
-        executable.submit(step).map_err(|e| format!("a good step: {e}"))?;
-        executable.wait(&mut out).map_err(|e| format!("a good step: {e}"))?;
+        run_step(&mut *executable, step).map_err(|e| format!("a good step: {e}"))?;
     }
-    handles.into_iter().for_each(|h| device.free(h));
     Ok(refused)
 }
 
@@ -303,10 +324,10 @@ mod tests {
     fn the_reference_passes_with_other_block_sizes() {
         for block_tokens in [32, 5] {
             let mut count = 0;
-            let mut device = ReferenceDevice::new(block_tokens);
+            let device = ReferenceDevice::new(block_tokens);
             // (its own truth)
             let promise = |_: &Case| Tolerance { nmse: 0.0, max: 0.0 };
-            run(&mut device, &promise, &mut |report| {
+            run(&device, Mode::F32, &promise, &mut |report| {
                 assert!(matches!(report.outcome, Outcome::Passed(_)), "{report}");
                 count += 1;
             });
@@ -327,8 +348,8 @@ mod tests {
             let differs = a.steps.iter().zip(&b.steps).any(|(a, b)| a.tables != b.tables);
             assert!(differs, "{}: the same blocks", a.name);
             compared += 1;
-            let one = outputs(&mut ReferenceDevice::new(32), &a).expect("runs");
-            let two = outputs(&mut ReferenceDevice::new(7), &b).expect("runs");
+            let one = outputs(&ReferenceDevice::new(32), Mode::F32, &a).expect("runs");
+            let two = outputs(&ReferenceDevice::new(7), Mode::F32, &b).expect("runs");
             assert_eq!(one, two, "{}", a.name);
         }
         assert!(compared > 40, "{compared} cases");
@@ -338,7 +359,7 @@ mod tests {
     fn bad_batches_are_refused_by_the_reference() {
         let wanted = ["sampling", "window of 20", "scan", "latent attention", "embed f32", "pool"];
         for case in cases(32).iter().filter(|c| wanted.iter().any(|w| c.name.contains(w))) {
-            let refused = endure(&mut ReferenceDevice::new(32), case, 300);
+            let refused = endure(&ReferenceDevice::new(32), Mode::F32, case, 300);
             assert!(refused.as_ref().is_ok_and(|&n| n > 300), "{}: {refused:?}", case.name);
         }
     }

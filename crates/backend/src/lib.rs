@@ -9,17 +9,17 @@ pub mod conformance;
 pub mod reference;
 pub mod sim;
 pub mod stored;
-pub mod trace;
+mod weights;
+
+use std::ops::ControlFlow;
+use std::time::Duration;
 
 use thiserror::Error;
 use tokenmill_ir::{
-    Batch, BlockId, BufferSpec, DeviceCaps, Limits, Program, Rows, SourceError, StepOutput,
-    WeightSource, WeightSpec,
+    Batch, BlockId, BufferSpec, DeviceCaps, Limits, Mode, Program, Rows, SourceError, StepOutput,
+    WeightSource,
 };
-
-/// A weight a device holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct WeightHandle(pub u32);
+pub use weights::{Owner, Weights};
 
 /// What can go wrong on a device.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -49,9 +49,20 @@ pub enum DeviceError {
     /// The batch does not fit the limits or the program it was compiled for.
     #[error("bad batch: {0}")]
     BadBatch(String),
-    /// The device failed; its executable must be rebuilt.
+    /// An upload ended because whoever watched it asked for that.
+    #[error("cancelled")]
+    Cancelled,
+    /// The step failed; its executable must be compiled again. Weights are as they were.
     #[error("{device} failed: {reason}")]
     Failed {
+        /// Device name.
+        device: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The device failed and forgot everything: executables and [`Weights`] are to be made again.
+    #[error("{device} was lost: {reason}")]
+    Lost {
         /// Device name.
         device: String,
         /// What happened.
@@ -87,32 +98,42 @@ impl Footprint {
     }
 }
 
-/// A device: memory and a compiler of programs.
-pub trait Backend: Send {
+/// Hears how many weights of a program are there, and ends the upload by `Break`.
+pub type Watch<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
+
+/// A device: memory and a compiler of programs. All models on it share it.
+pub trait Device: Send + Sync {
     /// What the device is.
     fn caps(&self) -> &DeviceCaps;
 
-    /// Brings a weight into the device's memory and layout, pulling rows from `source` on the
-    /// device's own threads.
+    /// Brings a program's weights into the device's memory and layout, pulling rows from `source`
+    /// on the device's own threads. Steps of other programs go on in between.
+    ///
+    /// # Errors
+    /// [`DeviceError::Cancelled`] where `watch` broke off: nothing is held then.
     fn upload(
-        &mut self,
-        spec: &WeightSpec,
-        source: &dyn WeightSource,
-    ) -> Result<WeightHandle, DeviceError>;
-
-    /// Gives a weight's memory back.
-    fn free(&mut self, weight: WeightHandle);
-
-    /// What [`upload`](Self::upload) of all weights and [`compile`](Self::compile) will take, from
-    /// the shapes alone.
-    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError>;
-
-    /// Prepares a program: `weights[i]` is the upload of `program.weights[i]`. Caches and scratch
-    /// are allocated here, once, from `limits`.
-    fn compile(
-        &mut self,
+        &self,
         program: &Program,
-        weights: &[WeightHandle],
+        source: &dyn WeightSource,
+        mode: Mode,
+        watch: Watch<'_>,
+    ) -> Result<Weights, DeviceError>;
+
+    /// What [`upload`](Self::upload) and [`compile`](Self::compile) will take, from the shapes
+    /// alone.
+    fn footprint(
+        &self,
+        program: &Program,
+        limits: &Limits,
+        mode: Mode,
+    ) -> Result<Footprint, DeviceError>;
+
+    /// Prepares a program with its uploaded weights, in their mode. Room for caches and scratch is
+    /// taken here, once, from `limits`.
+    fn compile(
+        &self,
+        program: &Program,
+        weights: &Weights,
         limits: &Limits,
     ) -> Result<Box<dyn Executable>, DeviceError>;
 }
@@ -129,18 +150,39 @@ pub struct BlockBytes {
 
 /// A compiled program with its caches.
 pub trait Executable: Send {
-    /// Hands a step over. At most one step is in flight.
-    fn submit(&mut self, batch: &Batch) -> Result<(), DeviceError>;
+    /// Hands a step over: the content of `batch`, which holds anything afterwards. At most one step
+    /// is in flight.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadBatch`], and `batch` and everything else is as before.
+    fn submit(&mut self, batch: &mut Batch) -> Result<(), DeviceError>;
+
+    /// Whether a submitted step runs by itself while its host does something else; where not, it
+    /// runs on the thread that advances it or waits.
+    fn runs_alone(&self) -> bool {
+        false
+    }
+
+    /// Lets the step in flight go on for about that long (to the next point where its workers
+    /// meet); true when nothing of it is left but [`wait`](Self::wait).
+    ///
+    /// # Errors
+    /// What went wrong on the device.
+    fn advance(&mut self, at_most: Duration) -> Result<bool, DeviceError>;
 
     /// Completes the submitted step and fills `out` (cleared first).
+    ///
+    /// # Errors
+    /// What went wrong on the device; no step was submitted.
     fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError>;
 
-    /// Reads a buffer of the last step, row after row, for tracing; `None` where the device did
-    /// not keep it.
-    fn buffer(&self, buffer: tokenmill_ir::BufferId) -> Option<Vec<f32>> {
-        let _ = buffer;
-        None
-    }
+    /// Backs the first so many blocks of each cache group by memory from now on, at most those of
+    /// its limits; what lies above is forgotten, and its memory is the system's again. Not while a
+    /// step is in flight.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadBatch`]: other groups, or more blocks; `Unsupported`, `OutOfMemory`.
+    fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError>;
 
     /// How often its workers wait for each other in a step of that many tokens and outputs;
     /// `None` where a device has no such thing.

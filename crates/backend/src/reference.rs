@@ -10,18 +10,16 @@ mod matrix;
 mod recurrent;
 mod sampling;
 
-use tokenmill_ir::{DeviceCaps, Limits, Program, WeightSource, WeightSpec};
+use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource, WeightSpec};
 
-use crate::{Backend, DeviceError, Executable, Footprint, WeightHandle};
+use crate::{Device, DeviceError, Executable, Footprint, Owner, Watch, Weights};
 pub use matrix::Matrix;
-
-use std::sync::Arc;
 
 /// The device of plain loops; one thread, weights as f32.
 #[derive(Debug)]
 pub struct ReferenceDevice {
     caps: DeviceCaps,
-    weights: Vec<Option<Arc<Matrix>>>,
+    owner: Owner,
 }
 
 impl ReferenceDevice {
@@ -35,7 +33,7 @@ impl ReferenceDevice {
             read_bytes_per_s: 1e9,
             ops_per_s: 1e9,
         };
-        Self { caps, weights: Vec::new() }
+        Self { caps, owner: Owner::default() }
     }
 }
 
@@ -45,33 +43,35 @@ impl Default for ReferenceDevice {
     }
 }
 
-impl Backend for ReferenceDevice {
+impl Device for ReferenceDevice {
     fn caps(&self) -> &DeviceCaps {
         &self.caps
     }
 
     fn upload(
-        &mut self,
-        spec: &WeightSpec,
+        &self,
+        program: &Program,
         source: &dyn WeightSource,
-    ) -> Result<WeightHandle, DeviceError> {
-        let matrix = Some(Arc::new(Matrix::read(spec, source)?));
-        let free = self.weights.iter().position(Option::is_none);
-        let at = free.unwrap_or(self.weights.len());
-        match free {
-            Some(at) => self.weights[at] = matrix,
-            None => self.weights.push(matrix),
+        mode: Mode,
+        watch: Watch<'_>,
+    ) -> Result<Weights, DeviceError> {
+        let mut held: Vec<Matrix> = Vec::with_capacity(program.weights.len());
+        for spec in &program.weights {
+            if watch(held.len()).is_break() {
+                return Err(DeviceError::Cancelled);
+            }
+            held.push(Matrix::read(spec, source)?);
         }
-        Ok(WeightHandle(at as u32))
+        Ok(Weights::new(&self.owner, mode, held))
     }
 
-    fn free(&mut self, weight: WeightHandle) {
-        if let Some(held) = self.weights.get_mut(weight.0 as usize) {
-            *held = None;
-        }
-    }
-
-    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError> {
+    /// (It computes in f32 in every mode.)
+    fn footprint(
+        &self,
+        program: &Program,
+        limits: &Limits,
+        _: Mode,
+    ) -> Result<Footprint, DeviceError> {
         let numbers = |w: &WeightSpec| u64::from(w.rows) * u64::from(w.cols) * 4;
         Ok(Footprint {
             weight_bytes: program.weights.iter().map(numbers).sum(),
@@ -80,20 +80,16 @@ impl Backend for ReferenceDevice {
     }
 
     fn compile(
-        &mut self,
+        &self,
         program: &Program,
-        weights: &[WeightHandle],
+        weights: &Weights,
         limits: &Limits,
     ) -> Result<Box<dyn Executable>, DeviceError> {
         let failed = |reason: String| DeviceError::Failed { device: "reference".into(), reason };
         program.check().map_err(|e| failed(e.to_string()))?;
-        if weights.len() != program.weights.len() {
-            let (found, expected) = (weights.len(), program.weights.len());
-            return Err(failed(format!("{found} weights for {expected} of the program")));
-        }
-        let held = |h: &WeightHandle| self.weights.get(h.0 as usize).cloned().flatten();
-        let held: Option<Vec<_>> = weights.iter().map(held).collect();
-        let held = held.ok_or_else(|| failed("a weight of the program was freed".into()))?;
+        let held = weights.of::<Vec<Matrix>>(&self.owner);
+        let held = held.filter(|h| h.len() == program.weights.len());
+        let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;
         let block_tokens = self.caps.block_tokens;
         Ok(Box::new(exec::ReferenceExecutable::new(program, held, limits, block_tokens)?))
     }

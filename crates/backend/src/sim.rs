@@ -5,18 +5,19 @@
 //! wrong token; [`SimText`] computes the right ones without any cache. The device also stands in
 //! for a real one where only the server around it is tested.
 
+mod alone;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokenmill_ir::sampling::{SampleRow, SampleScratch, argmax, sample, score, splitmix};
 use tokenmill_ir::{
-    Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, GroupKind, KvFormat, Limits, Load,
+    Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, GroupKind, KvFormat, Limits, Load, Mode,
     OutputKind, OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource,
-    WeightSpec,
 };
 
-use crate::{Backend, BlockBytes, DeviceError, Executable, Footprint, WeightHandle};
+use crate::{BlockBytes, Device, DeviceError, Executable, Footprint, Owner, Watch, Weights};
 
 const NAME: &str = "sim";
 
@@ -154,6 +155,7 @@ struct Plan {
     nan_on: BTreeSet<TokenId>,
     poison: Vec<(usize, BlockId)>,
     delay: Duration,
+    parts: u32,
 }
 
 impl Plan {
@@ -205,6 +207,11 @@ impl SimControl {
         self.plan().poison.push((group, block));
     }
 
+    /// Every step goes on in so many parts.
+    pub fn parts(&self, parts: u32) {
+        self.plan().parts = parts;
+    }
+
     /// Every step takes at least that long.
     pub fn delay(&self, delay: Duration) {
         self.plan().delay = delay;
@@ -215,12 +222,14 @@ impl SimControl {
 
 /// The simulated device.
 #[derive(Debug, Clone)]
-pub struct SimBackend {
+pub struct SimDevice {
     caps: DeviceCaps,
+    owner: Owner,
     control: SimControl,
+    alone: bool,
 }
 
-impl SimBackend {
+impl SimDevice {
     /// A device whose blocks hold `block_tokens` tokens.
     pub fn new(block_tokens: u32, control: SimControl) -> Self {
         let caps = DeviceCaps {
@@ -231,45 +240,72 @@ impl SimBackend {
             read_bytes_per_s: 1e10,
             ops_per_s: 1e12,
         };
-        Self { caps, control }
+        Self { caps, owner: Owner::default(), control, alone: false }
+    }
+
+    /// The device with a thread of its own, on which steps run while their host does other things.
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
+    /// A program, which has no weights here, ready to run.
+    ///
+    /// # Errors
+    /// As of [`Device::compile`].
+    pub fn executable(
+        &self,
+        program: &Program,
+        limits: &Limits,
+    ) -> Result<Box<dyn Executable>, DeviceError> {
+        self.compile(program, &Weights::new(&self.owner, Mode::F32, ()), limits)
     }
 }
 
-impl Backend for SimBackend {
+impl Device for SimDevice {
     fn caps(&self) -> &DeviceCaps {
         &self.caps
     }
 
     fn upload(
-        &mut self,
-        _spec: &WeightSpec,
-        _source: &dyn WeightSource,
-    ) -> Result<WeightHandle, DeviceError> {
-        Ok(WeightHandle(0))
+        &self,
+        program: &Program,
+        _: &dyn WeightSource,
+        mode: Mode,
+        watch: Watch<'_>,
+    ) -> Result<Weights, DeviceError> {
+        match (0..program.weights.len()).any(|i| watch(i).is_break()) {
+            true => Err(DeviceError::Cancelled),
+            false => Ok(Weights::new(&self.owner, mode, ())),
+        }
     }
 
-    fn free(&mut self, _weight: WeightHandle) {}
-
-    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError> {
+    fn footprint(
+        &self,
+        program: &Program,
+        limits: &Limits,
+        _: Mode,
+    ) -> Result<Footprint, DeviceError> {
         Ok(Footprint::of_caches(program, limits, self.caps.block_tokens))
     }
 
     fn compile(
-        &mut self,
+        &self,
         program: &Program,
-        _weights: &[WeightHandle],
+        _: &Weights,
         limits: &Limits,
     ) -> Result<Box<dyn Executable>, DeviceError> {
         if let Some(op) = program.ops.first() {
             let (device, what) = (NAME.to_string(), op.name().to_string());
             return Err(DeviceError::Unsupported { device, what });
         }
-        Ok(Box::new(SimExecutable::new(
-            program,
-            limits,
-            self.caps.block_tokens,
-            self.control.clone(),
-        )))
+        let control = self.control.clone();
+        let executable = SimExecutable::new(program, limits, self.caps.block_tokens, control);
+        match self.alone {
+            true => Ok(Box::new(alone::Alone::start(executable))),
+            false => Ok(Box::new(executable)),
+        }
     }
 }
 
@@ -293,6 +329,8 @@ struct SimExecutable {
     vocab: usize,
     hidden: usize,
     limits: Limits,
+    /// Blocks of each group that there are now.
+    backed: Vec<u32>,
     size: usize,
     /// Entries per group, `block · size + offset`; one a slot for states.
     store: Vec<Vec<Entry>>,
@@ -303,6 +341,8 @@ struct SimExecutable {
     scratch: SampleScratch,
     logits: Vec<f32>,
     broken: bool,
+    /// Parts of the step in flight that are done.
+    advanced: u32,
     control: SimControl,
 }
 
@@ -321,6 +361,7 @@ impl SimExecutable {
             whole: program.whole_sequences,
             vocab: program.vocab as usize,
             hidden: program.hidden as usize,
+            backed: limits.group_blocks.clone(),
             limits: limits.clone(),
             size,
             clock: 0,
@@ -328,6 +369,7 @@ impl SimExecutable {
             scratch: SampleScratch::new(program.vocab as usize),
             logits: vec![0.0; program.vocab as usize],
             broken: false,
+            advanced: 0,
             control,
             kinds,
         }
@@ -346,7 +388,7 @@ impl SimExecutable {
     fn extent(&self, g: usize, block: BlockId) -> std::ops::Range<usize> {
         let size = if self.kinds[g] == GroupKind::State { 1 } else { self.size };
         let at = block.0 as usize * size;
-        assert!(at + size <= self.store[g].len(), "group {g} has no block {}", block.0);
+        assert!(block.0 < self.backed[g], "group {g} has no block {}", block.0);
         at..at + size
     }
 
@@ -554,9 +596,10 @@ fn token_id(source: &TokenSource) -> TokenId {
 }
 
 impl Executable for SimExecutable {
-    fn submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+    fn submit(&mut self, batch: &mut Batch) -> Result<(), DeviceError> {
         assert!(!self.broken, "a failed device is used again");
         self.poison();
+        self.advanced = 0;
         let (step, delay) = {
             let mut plan = self.control.plan();
             plan.steps += 1;
@@ -578,9 +621,25 @@ impl Executable for SimExecutable {
         Ok(())
     }
 
+    fn advance(&mut self, at_most: Duration) -> Result<bool, DeviceError> {
+        self.advanced += 1;
+        Ok(at_most == Duration::MAX || self.advanced > self.control.plan().parts)
+    }
+
     fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
         out.clear();
         std::mem::swap(out, &mut self.out);
+        Ok(())
+    }
+
+    fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        let most = &self.limits.group_blocks;
+        assert!(blocks.len() == most.len() && blocks.iter().zip(most).all(|(n, most)| n <= most));
+        for (g, &n) in blocks.iter().enumerate() {
+            let size = if self.kinds[g] == GroupKind::State { 1 } else { self.size };
+            self.store[g][n as usize * size..].fill(EMPTY);
+        }
+        self.backed.copy_from_slice(blocks);
         Ok(())
     }
 
@@ -647,8 +706,8 @@ mod tests {
     }
 
     fn device() -> Box<dyn Executable> {
-        let mut backend = SimBackend::new(4, SimControl::default());
-        backend.compile(&program(&KINDS, 50, 4), &[], &limits()).unwrap()
+        let backend = SimDevice::new(4, SimControl::default());
+        backend.executable(&program(&KINDS, 50, 4), &limits()).unwrap()
     }
 
     /// Tokens `context..` of a text, with blocks 0, 1, … of each group and slot 0.
@@ -667,7 +726,7 @@ mod tests {
 
     fn step(device: &mut dyn Executable, batch: &Batch) -> Vec<f32> {
         let mut out = StepOutput::default();
-        device.submit(batch).unwrap();
+        device.submit(&mut batch.clone()).unwrap();
         device.wait(&mut out).unwrap();
         out.rows
     }
@@ -717,10 +776,10 @@ mod tests {
         let control = SimControl::default();
         control.fail_at(1);
         control.nan_on(9);
-        let mut backend = SimBackend::new(4, control.clone());
-        let mut device = backend.compile(&program(&KINDS, 50, 4), &[], &limits()).unwrap();
+        let backend = SimDevice::new(4, control.clone());
+        let mut device = backend.executable(&program(&KINDS, 50, 4), &limits()).unwrap();
         assert!(step(device.as_mut(), &batch(&[5, 9], 0)).iter().all(|x| x.is_nan()));
-        let failed = device.submit(&batch(&[5, 9, 2], 2));
+        let failed = device.submit(&mut batch(&[5, 9, 2], 2));
         assert!(matches!(failed, Err(DeviceError::Failed { .. })));
         assert_eq!(control.steps(), 2);
     }

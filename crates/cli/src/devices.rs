@@ -1,12 +1,14 @@
 //! The devices this binary was built with: the only file that names a device crate.
 
-use tokenmill_backend::Backend;
+use std::sync::Arc;
+
+use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::isa::Isa;
 pub use tokenmill_cpu::limits::{Arithmetic, Level, ReadLimit, ReadProbe, caches, ops as op_limit};
-use tokenmill_cpu::{Buffers, CpuDevice, CpuOptions, limits};
+use tokenmill_cpu::{CpuDevice, CpuOptions, limits};
 
-use crate::args::{Device, Machine, Mode};
+use crate::args::{self, Machine};
 use crate::failure::{Failure, tell};
 use crate::memory;
 
@@ -14,14 +16,11 @@ use crate::memory;
 const REFERENCE_BLOCK_TOKENS: u32 = 32;
 
 /// Opens the device the command line asks for.
-pub fn open(machine: &Machine) -> Result<Box<dyn Backend>, Failure> {
-    if machine.device == Device::Reference {
-        return Ok(Box::new(ReferenceDevice::new(REFERENCE_BLOCK_TOKENS)));
+pub fn open(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
+    if machine.device == args::Device::Reference {
+        return Ok(Arc::new(ReferenceDevice::new(REFERENCE_BLOCK_TOKENS)));
     }
-    let mut options = CpuOptions { isa: forced_isa()?, ..CpuOptions::default() };
-    options.mode = mode(machine.mode);
-    options.buffers = Buffers::Reused;
-    options.threads = threads(machine);
+    let options = CpuOptions { isa: forced_isa()?, threads: threads(machine) };
     if let Some(asked) = machine.threads.filter(|asked| *asked > options.threads) {
         let cores = options.threads;
         tell!(
@@ -29,16 +28,8 @@ pub fn open(machine: &Machine) -> Result<Box<dyn Backend>, Failure> {
         );
     }
     match CpuDevice::new(options) {
-        Ok(device) => Ok(Box::new(device)),
+        Ok(device) => Ok(Arc::new(device)),
         Err(e) => Err(Failure::new("cannot open the CPU device", e).fix("unset TOKENMILL_ISA")),
-    }
-}
-
-fn mode(mode: Mode) -> tokenmill_cpu::Mode {
-    match mode {
-        Mode::Int8 => tokenmill_cpu::Mode::Int8,
-        Mode::Bf16 => tokenmill_cpu::Mode::Bf16,
-        Mode::F32 => tokenmill_cpu::Mode::F32,
     }
 }
 

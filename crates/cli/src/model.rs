@@ -7,12 +7,12 @@ use tokenmill_engine::DraftMode;
 use tokenmill_engine::guard::{KL_LIMIT, cache_cost};
 use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
-use tokenmill_ir::KvFormat;
+use tokenmill_ir::{KvFormat, Mode};
 use tokenmill_store::Defaults;
 
 use crate::args::{Draft, Kv, Machine};
 use crate::failure::{Failure, tell};
-use crate::{devices, memory, store};
+use crate::{args, devices, memory, store};
 
 /// Tokens a step may hold.
 const STEP_TOKENS: u32 = 512;
@@ -55,9 +55,18 @@ pub fn kv_format(kv: Kv) -> KvFormat {
     }
 }
 
+fn mode(mode: args::Mode) -> Mode {
+    match mode {
+        args::Mode::Int8 => Mode::Int8,
+        args::Mode::Bf16 => Mode::Bf16,
+        args::Mode::F32 => Mode::F32,
+    }
+}
+
 /// What the command line asks of a load for that many sequences.
 pub fn options(machine: &Machine, sequences: u32) -> LoadOptions {
     LoadOptions {
+        mode: mode(machine.mode),
         kv: kv_format(machine.kv),
         context: machine.ctx,
         sequences,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use serde_json::{Value, json};
-use tokenmill_backend::Backend;
+use tokenmill_backend::Device;
 use tokenmill_engine::load::{LoadFailure, LoadOptions, Lowered, read};
 use tokenmill_engine::plan::{Fit, Needs, Scene, Timing, active_bytes, fit, timings};
 use tokenmill_ir::Limits;
@@ -43,7 +43,7 @@ pub fn plan(args: &Plan) -> Result<(), Failure> {
     model::without_drafts(&args.machine)?;
     let path = model::locate(&args.model)?;
     let told = |e: LoadFailure| Failure::load(&args.model, e);
-    let mut device = devices::open(&args.machine)?;
+    let device = devices::open(&args.machine)?;
     let options = model::options(&args.machine, args.slots);
     let model = read(&path, options.kv).map_err(told)?;
     if let Some(asked) = args.machine.ctx {
@@ -62,7 +62,7 @@ pub fn plan(args: &Plan) -> Result<(), Failure> {
         limit: None,
         timings: Vec::new(),
     };
-    report.measure(device.as_mut())?;
+    report.measure(device.as_ref())?;
     let text = if args.json { format!("{:#}\n", report.json()) } else { report.text() };
     std::io::stdout().write_all(text.as_bytes()).map_err(Failure::output)?;
     report.chosen.map(drop).map_err(told)
@@ -70,7 +70,7 @@ pub fn plan(args: &Plan) -> Result<(), Failure> {
 
 impl Report<'_> {
     /// Times the steps that are of interest.
-    fn measure(&mut self, device: &mut dyn Backend) -> Result<(), Failure> {
+    fn measure(&mut self, device: &dyn Device) -> Result<(), Failure> {
         let Ok((limits, _)) = &self.chosen else { return Ok(()) };
         if self.args.memory_only {
             return Ok(());

@@ -5,10 +5,11 @@
 //!     bits [EVERY [NAMES]]     one case in EVERY, of bf16 and f32 mode a quarter of that; these
 //!                              instruction sets, if the processor has them
 
-use tokenmill_backend::Backend;
+use tokenmill_backend::Device;
 use tokenmill_backend::conformance::{cases, outputs};
 use tokenmill_cpu::isa::Isa;
-use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
+use tokenmill_cpu::{CpuDevice, CpuOptions};
+use tokenmill_ir::Mode;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -17,18 +18,15 @@ fn main() {
     let wanted = |isa: &Isa| names.is_empty() || names.iter().any(|n| n == isa.name());
     let others = Isa::ALL.into_iter().filter(|isa| *isa != Isa::Scalar && isa.is_available());
     let sets: Vec<Isa> = others.filter(wanted).collect();
-    let device = |isa, mode| {
-        let options = CpuOptions { threads: 1, isa: Some(isa), mode, ..Default::default() };
-        CpuDevice::new(options).expect("a device")
-    };
-    let block_tokens = device(Isa::Scalar, Mode::F32).caps().block_tokens;
+    let device = |isa| CpuDevice::new(CpuOptions { threads: 1, isa: Some(isa) }).expect("a device");
+    let block_tokens = device(Isa::Scalar).caps().block_tokens;
     let (mut compared, mut differ) = (0, 0);
     for (i, case) in cases(block_tokens).iter().enumerate() {
         let modes = [(Mode::Int8, every), (Mode::Bf16, every * 4), (Mode::F32, every * 4)];
         for (mode, _) in modes.into_iter().filter(|(_, every)| (i + 3) % every == 0) {
-            let expected = outputs(&mut device(Isa::Scalar, mode), case).expect("the scalar code");
+            let expected = outputs(&device(Isa::Scalar), mode, case).expect("the scalar code");
             for &isa in &sets {
-                let found = outputs(&mut device(isa, mode), case).expect("another");
+                let found = outputs(&device(isa), mode, case).expect("another");
                 compared += 1;
                 if format!("{found:?}") != format!("{expected:?}") {
                     differ += 1;

@@ -6,10 +6,10 @@
 mod model;
 
 use model::{LEN, Model, Plan};
-use tokenmill_backend::{Backend, Executable};
+use tokenmill_backend::Executable;
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
-use tokenmill_ir::{Batch, KvFormat, StepOutput};
+use tokenmill_ir::{Batch, KvFormat, Mode, StepOutput};
 use tokenmill_quant::FormatId;
 
 /// What a step holds: its name, how sequences are run, the tokens before the measured step.
@@ -29,13 +29,13 @@ fn main() {
     for (format, kv) in cases {
         let model = Model::of(kv, [format; 4]);
         // The widest instruction set that the counter knows; one thread, or waiting would count.
-        let options = CpuOptions { threads: 1, isa: Some(Isa::Avx2), ..CpuOptions::default() };
-        let mut device = CpuDevice::new(options).expect("a machine with AVX2");
+        let options = CpuOptions { threads: 1, isa: Some(Isa::Avx2) };
+        let device = CpuDevice::new(options).expect("a machine with AVX2");
         for (name, plan, done) in STEPS {
-            let mut executable = model.compile(&mut device as &mut dyn Backend);
+            let mut executable = model.compile(&device, Mode::Int8);
             let mut out = StepOutput::default();
-            let batch = model.step(&plan, done);
-            measured(&mut *executable, &batch, &mut out);
+            let mut batch = model.step(&plan, done);
+            measured(&mut *executable, &mut batch, &mut out);
             assert!(out.rows.iter().all(|x| x.is_finite()));
             println!("{}, kv {kv:?}, {name}", format.name());
         }
@@ -44,7 +44,7 @@ fn main() {
 
 /// The counter counts in here alone.
 #[inline(never)]
-fn measured(executable: &mut dyn Executable, batch: &Batch, out: &mut StepOutput) {
+fn measured(executable: &mut dyn Executable, batch: &mut Batch, out: &mut StepOutput) {
     executable.submit(batch).expect("a good batch");
     executable.wait(out).expect("a step");
 }

@@ -6,8 +6,9 @@
 
 use std::ops::Range;
 use std::time::Instant;
+use tokenmill_ir::Mode;
 
-use tokenmill_backend::{Backend, Executable};
+use tokenmill_backend::{Device, Executable};
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{
@@ -160,7 +161,7 @@ fn seconds(executable: &mut dyn Executable, tokens: u32, reps: u32) -> f64 {
     for rep in 0..reps {
         let read = if rep == 0 { BlockId::NONE } else { BlockId(0) };
         let span = Span { first: 0, len: tokens, context: rep * tokens, tables: [0; MAX_GROUPS] };
-        let batch = Batch {
+        let mut batch = Batch {
             tokens: (0..tokens).map(|t| TokenSource::Id(t % 97)).collect(),
             positions: (rep * tokens..(rep + 1) * tokens).collect(),
             spans: vec![span],
@@ -168,7 +169,7 @@ fn seconds(executable: &mut dyn Executable, tokens: u32, reps: u32) -> f64 {
             ..Batch::default()
         };
         let start = Instant::now();
-        executable.submit(&batch).expect("a step");
+        executable.submit(&mut batch).expect("a step");
         executable.wait(&mut out).expect("its results");
         best = best.min(start.elapsed().as_secs_f64());
     }
@@ -184,9 +185,9 @@ fn main() {
         ("conv 2048, 3 taps", conv(2048, 3, None)),
     ];
     for (name, program) in cases {
-        let mut device = CpuDevice::new(CpuOptions::default()).expect("a device");
-        let upload = |w: &WeightSpec| device.upload(w, &Random).expect("weights");
-        let weights: Vec<_> = program.weights.iter().map(upload).collect();
+        let device = CpuDevice::new(CpuOptions::default()).expect("a device");
+        let watch = &mut |_| std::ops::ControlFlow::Continue(());
+        let weights = device.upload(&program, &Random, Mode::Int8, watch).expect("weights");
         let limits = Limits {
             step_tokens: STEP_TOKENS,
             sequences: 1,

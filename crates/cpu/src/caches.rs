@@ -9,7 +9,7 @@ use tokenmill_quant::float::{bf16_to_f32, f32_to_bf16};
 use crate::DEVICE;
 use crate::attend::{BLOCK_TOKENS, KvLayout};
 use crate::isa::Isa;
-use crate::memory::Parts;
+use crate::memory::{Parts, forget};
 use crate::weight::{Bytes, Slabs};
 
 /// How the numbers of a cache lie in a block.
@@ -131,6 +131,14 @@ impl Cache {
             let bytes = self.parts().part(start..start + range.len() * 4);
             std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), range.len())
         }
+    }
+
+    /// Gives the memory of the blocks from that one on back; they read as zeros.
+    pub fn forget_from(&mut self, block: usize) {
+        let start = block.min(self.blocks) * self.block_bytes;
+        let len = self.blocks * self.block_bytes - start;
+        // SAFETY: inside the buffer, which nobody else uses while it is borrowed alone.
+        unsafe { forget(self.start.add(start), len) };
     }
 
     /// Bytes of a block.

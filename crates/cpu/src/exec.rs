@@ -2,15 +2,16 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokenmill_backend::batch_check::BatchRules;
 use tokenmill_backend::{BlockBytes, DeviceError, Executable};
 use tokenmill_ir::sampling::SampleScratch;
 use tokenmill_ir::{
-    Batch, BlockId, BufferId, Limits, OutputKind, Program, Rows as RowKind, Sampled, Span,
-    StepOutput, TokenId, TokenSource,
+    Batch, BlockId, Limits, Mode, OutputKind, Program, Rows as RowKind, Sampled, Span, StepOutput,
+    TokenId, TokenSource,
 };
 
 use crate::attend::{self, Item, ItemSource, plan_items};
@@ -19,8 +20,8 @@ use crate::isa::Isa;
 use crate::linear::{Line, Meanwhile};
 use crate::memory::{Buffer, Parts};
 use crate::plan::{Cols, NARROW, Place, Plan, Split, Width, case_of};
-use crate::pool::{Pool, Worker};
-use crate::{DEVICE, Mode, NUMERICS_VERSION};
+use crate::pool::{SharedPool, Worker};
+use crate::{DEVICE, NUMERICS_VERSION};
 
 /// Code of one node.
 pub(crate) trait Kernel: Debug + Send + Sync {
@@ -232,7 +233,7 @@ impl<'a> Job<'a> {
 pub(crate) struct CpuExecutable {
     plan: Plan,
     rules: BatchRules,
-    pool: Arc<Mutex<Pool>>,
+    pool: Arc<SharedPool>,
     isa: Isa,
     mode: Mode,
     /// Cache groups.
@@ -253,8 +254,9 @@ pub(crate) struct CpuExecutable {
     /// Tokens, outputs of the last step; what rows of it are wanted.
     last: (usize, usize),
     wanted: Vec<OutputKind>,
-    in_flight: bool,
-    buffer_cols: Vec<usize>,
+    batch: Batch,
+    /// The next node of the step in flight.
+    node: Option<usize>,
 }
 
 /// Where a step's results lie.
@@ -271,7 +273,7 @@ pub(crate) struct Compiled {
     pub outputs: Outputs,
     pub isa: Isa,
     pub mode: Mode,
-    pub pool: Arc<Mutex<Pool>>,
+    pub pool: Arc<SharedPool>,
     pub caches: Vec<Cache>,
 }
 
@@ -289,7 +291,7 @@ impl Compiled {
 
 impl CpuExecutable {
     pub fn new(c: Compiled, program: &Program, limits: &Limits) -> Result<Self, DeviceError> {
-        let workers = c.pool.lock().unwrap_or_else(PoisonError::into_inner).workers();
+        let workers = c.pool.workers();
         let vocab = program.vocab as usize;
         let oom = crate::weight::out_of_memory;
         let scratch = (0..workers).map(|_| Scratch {
@@ -321,9 +323,9 @@ impl CpuExecutable {
             served: (0..outputs).map(served).collect(),
             sampled: Vec::with_capacity(outputs),
             wanted: Vec::with_capacity(outputs),
-            buffer_cols: program.buffers.iter().map(|b| b.cols as usize).collect(),
+            batch: Batch::with_limits(limits, attend::BLOCK_TOKENS as u32),
             last: (0, 0),
-            in_flight: false,
+            node: None,
             plan: c.plan,
             outputs: c.outputs,
             isa: c.isa,
@@ -335,7 +337,8 @@ impl CpuExecutable {
     }
 
     /// Learns the step's tokens and cuts its attention into items.
-    fn prepare(&mut self, batch: &Batch) {
+    fn prepare(&mut self) {
+        let batch = &self.batch;
         self.ids.clear();
         for token in &batch.tokens {
             self.ids.push(match *token {
@@ -359,12 +362,14 @@ impl CpuExecutable {
         }
     }
 
-    fn run(&mut self, batch: &Batch) -> Result<(), DeviceError> {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Runs the nodes from `first` on, until a moment has passed when the workers meet; the node
+    /// to go on with. Where a part begins all workers meet as well, so parts change no result.
+    fn run(&mut self, first: usize, until: Option<Instant>) -> Result<usize, DeviceError> {
+        let mut pool = self.pool.for_step();
         let width = Width::of(self.last.0, pool.workers());
         let case = case_of(width, self.last.1);
         let step = Step {
-            batch,
+            batch: &self.batch,
             ids: &self.ids,
             isa: self.isa,
             tokens: self.last.0,
@@ -383,18 +388,32 @@ impl CpuExecutable {
         };
         let (plan, step) = (&self.plan, &step);
         let few_tokens = width == Width::Narrow;
+        // Set by one worker before it meets the others, read by all after that.
+        let end = AtomicUsize::new(plan.nodes.len());
         let ran = pool.run(|worker| {
             let job = Job { step, worker };
-            for (node, &barrier) in plan.nodes.iter().zip(&plan.barriers[case]) {
-                if barrier {
-                    worker.barrier();
+            let nodes = plan.nodes.iter().zip(&plan.barriers[case]).enumerate().skip(first);
+            for (index, (node, &barrier)) in nodes {
+                if barrier && index > first {
+                    if let Some(until) = until {
+                        if worker.index() == 0 && Instant::now() >= until {
+                            end.store(index, Ordering::Relaxed);
+                        }
+                        worker.barrier();
+                        if end.load(Ordering::Relaxed) == index {
+                            return;
+                        }
+                    } else {
+                        worker.barrier();
+                    }
                 }
                 if few_tokens || !matches!(node.split, Split::Few(_)) {
                     node.kernel.run(&job);
                 }
             }
         });
-        ran.map_err(|e| DeviceError::Failed { device: DEVICE.into(), reason: e.to_string() })
+        ran.map_err(|e| DeviceError::Failed { device: DEVICE.into(), reason: e.to_string() })?;
+        Ok(end.into_inner())
     }
 
     /// A row of an output view of the last step.
@@ -414,22 +433,34 @@ fn block_layout(mode: Mode) -> String {
 }
 
 impl Executable for CpuExecutable {
-    fn submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
-        if self.in_flight {
+    fn submit(&mut self, batch: &mut Batch) -> Result<(), DeviceError> {
+        if self.node.is_some() {
             return Err(DeviceError::BadBatch("a step is already in flight".into()));
         }
         self.rules.check(batch, self.sampled.len())?;
-        self.prepare(batch);
-        self.run(batch)?;
-        self.in_flight = true;
+        std::mem::swap(&mut self.batch, batch);
+        self.prepare();
+        self.node = Some(0);
         Ok(())
+    }
+
+    fn advance(&mut self, at_most: Duration) -> Result<bool, DeviceError> {
+        let Some(node) = self.node.filter(|&node| node < self.plan.nodes.len()) else {
+            return Ok(true);
+        };
+        // (Beyond the clock is never.)
+        let node = self.run(node, Instant::now().checked_add(at_most))?;
+        self.node = Some(node);
+        Ok(node == self.plan.nodes.len())
     }
 
     fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
         out.clear();
-        if !std::mem::take(&mut self.in_flight) {
-            return Err(DeviceError::BadBatch("no step was submitted".into()));
-        }
+        match self.node.take() {
+            None => return Err(DeviceError::BadBatch("no step was submitted".into())),
+            Some(node) if node < self.plan.nodes.len() => self.run(node, None)?,
+            Some(node) => node,
+        };
         out.expert_reads = std::mem::take(self.experts.experts.get_mut());
         out.expert_bytes = std::mem::take(self.experts.bytes.get_mut());
         self.sampled.clear();
@@ -454,21 +485,16 @@ impl Executable for CpuExecutable {
         Ok(())
     }
 
-    fn buffer(&self, buffer: BufferId) -> Option<Vec<f32>> {
-        let place = buffer.0 as usize;
-        let cols = *self.buffer_cols.get(place)?;
-        let p = self.plan.places[place];
-        let rows = match p.rows {
-            RowKind::Tokens => self.last.0,
-            RowKind::Outputs => self.last.1,
-        };
-        let view = Cols { place, start: 0, cols };
-        p.kept.then(|| (0..rows).flat_map(|r| self.row(view, r)).copied().collect())
+    fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        self.rules.resize(blocks)?;
+        for cache in &mut self.caches {
+            cache.forget_from(blocks[cache.group] as usize);
+        }
+        Ok(())
     }
 
     fn barriers(&self, tokens: u32, outputs: u32) -> Option<u32> {
-        let workers = self.pool.lock().unwrap_or_else(PoisonError::into_inner).workers();
-        let case = case_of(Width::of(tokens as usize, workers), outputs as usize);
+        let case = case_of(Width::of(tokens as usize, self.pool.workers()), outputs as usize);
         let barriers = &self.plan.barriers[case];
         Some(barriers.iter().filter(|b| **b).count() as u32)
     }

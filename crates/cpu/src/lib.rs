@@ -15,15 +15,13 @@ mod plan;
 pub mod pool;
 mod weight;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use tokenmill_backend::{Backend, DeviceError, Executable, Footprint, WeightHandle};
-use tokenmill_ir::{DeviceCaps, Limits, Program, WeightSource, WeightSpec};
+use tokenmill_backend::{Device, DeviceError, Executable, Footprint, Owner, Watch, Weights};
+use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource, WeightSpec};
 
 use isa::Isa;
-pub use linear::Mode;
-pub use plan::Buffers;
-use pool::{Affinity, Pool};
+use pool::{Affinity, Pool, SharedPool};
 use weight::{Slabs, Weight};
 
 /// The device's name in errors.
@@ -39,17 +37,13 @@ pub struct CpuOptions {
     pub threads: usize,
     /// Instruction set; the best of this machine when absent.
     pub isa: Option<Isa>,
-    /// Arithmetic of products.
-    pub mode: Mode,
-    /// What becomes of buffers within a step.
-    pub buffers: Buffers,
 }
 
 impl Default for CpuOptions {
-    /// All cores this process may use, bytes as activations.
+    /// All cores this process may use.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Self { threads, isa: None, mode: Mode::Int8, buffers: Buffers::Reused }
+        Self { threads, isa: None }
     }
 }
 
@@ -58,11 +52,8 @@ impl Default for CpuOptions {
 pub struct CpuDevice {
     caps: DeviceCaps,
     isa: Isa,
-    mode: Mode,
-    buffers: Buffers,
-    pool: Arc<Mutex<Pool>>,
-    slabs: Slabs,
-    weights: Vec<Option<Arc<Weight>>>,
+    owner: Owner,
+    pool: Arc<SharedPool>,
 }
 
 impl CpuDevice {
@@ -87,10 +78,7 @@ impl CpuDevice {
             read_bytes_per_s: 12e9 * f64::from(workers),
             ops_per_s: 400e9 * f64::from(workers),
         };
-        let CpuOptions { mode, buffers, .. } = options;
-        let pool = Arc::new(Mutex::new(pool));
-        let (slabs, weights) = (Slabs::default(), Vec::new());
-        Ok(Self { caps, isa, mode, buffers, pool, slabs, weights })
+        Ok(Self { caps, isa, owner: Owner::default(), pool: Arc::new(SharedPool::new(pool)) })
     }
 
     /// The instruction set in use.
@@ -104,55 +92,58 @@ impl CpuDevice {
         program: &Program,
         weights: &[Arc<Weight>],
         limits: &Limits,
+        mode: Mode,
     ) -> Result<exec::Compiled, DeviceError> {
         let mut slabs = Slabs::default();
         let caches = program.caches.iter().map(|c| caches::Cache::new(c, limits, &mut slabs));
         let caches = caches.collect::<Result<Vec<_>, _>>()?;
-        let mut compiler = compile::Compiler::new(program, weights, &caches, limits, self.mode);
+        let mut compiler = compile::Compiler::new(program, weights, &caches, limits, mode);
         compiler.compile()?;
         let (draft, wants, outputs) = (compiler.draft, compiler.wants, compiler.outputs);
-        let plan = draft.finish(limits, self.buffers);
-        let (isa, mode, pool) = (self.isa, self.mode, Arc::clone(&self.pool));
+        let plan = draft.finish(limits);
+        let (isa, pool) = (self.isa, Arc::clone(&self.pool));
         Ok(exec::Compiled { plan, wants, outputs, isa, mode, pool, caches })
     }
 }
 
-impl Backend for CpuDevice {
+impl Device for CpuDevice {
     fn caps(&self) -> &DeviceCaps {
         &self.caps
     }
 
     fn upload(
-        &mut self,
-        spec: &WeightSpec,
+        &self,
+        program: &Program,
         source: &dyn WeightSource,
-    ) -> Result<WeightHandle, DeviceError> {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        let weight =
-            Some(Arc::new(Weight::upload(spec, self.mode, source, &mut self.slabs, &mut pool)?));
-        let free = self.weights.iter().position(Option::is_none);
-        match free {
-            Some(at) => self.weights[at] = weight,
-            None => self.weights.push(weight),
+        mode: Mode,
+        watch: Watch<'_>,
+    ) -> Result<Weights, DeviceError> {
+        let mut slabs = Slabs::default();
+        let mut held: Vec<Arc<Weight>> = Vec::with_capacity(program.weights.len());
+        for spec in &program.weights {
+            if watch(held.len()).is_break() {
+                return Err(DeviceError::Cancelled);
+            }
+            let weight = Weight::upload(spec, mode, source, &mut slabs, &self.pool)?;
+            held.push(Arc::new(weight));
         }
-        Ok(WeightHandle(free.unwrap_or(self.weights.len() - 1) as u32))
+        Ok(Weights::new(&self.owner, mode, held))
     }
 
-    fn free(&mut self, weight: WeightHandle) {
-        if let Some(held) = self.weights.get_mut(weight.0 as usize) {
-            *held = None;
-        }
-    }
-
-    fn footprint(&self, program: &Program, limits: &Limits) -> Result<Footprint, DeviceError> {
+    fn footprint(
+        &self,
+        program: &Program,
+        limits: &Limits,
+        mode: Mode,
+    ) -> Result<Footprint, DeviceError> {
         // Assembled as ever, on weights whose memory is never touched.
         let mut slabs = Slabs::default();
-        let shape = |w: &WeightSpec| Ok(Arc::new(Weight::shape(w, self.mode, &mut slabs)?));
+        let shape = |w: &WeightSpec| Ok(Arc::new(Weight::shape(w, mode, &mut slabs)?));
         let weights: Vec<Arc<Weight>> =
             program.weights.iter().map(shape).collect::<Result<_, DeviceError>>()?;
         let slack = slabs.slack_bytes();
         let limits = Limits { group_blocks: Vec::new(), ..limits.clone() };
-        let assembled = self.assemble(program, &weights, &limits)?;
+        let assembled = self.assemble(program, &weights, &limits, mode)?;
         let workers = self.caps.workers as usize;
         let groups = 0..program.groups().len();
         Ok(Footprint {
@@ -163,18 +154,17 @@ impl Backend for CpuDevice {
     }
 
     fn compile(
-        &mut self,
+        &self,
         program: &Program,
-        weights: &[WeightHandle],
+        weights: &Weights,
         limits: &Limits,
     ) -> Result<Box<dyn Executable>, DeviceError> {
         let failed = |reason: String| DeviceError::Failed { device: DEVICE.into(), reason };
         program.check().map_err(|e| failed(e.to_string()))?;
-        let held = |h: &WeightHandle| self.weights.get(h.0 as usize).cloned().flatten();
-        let held: Option<Vec<Arc<Weight>>> = weights.iter().map(held).collect();
+        let held = weights.of::<Vec<Arc<Weight>>>(&self.owner);
         let held = held.filter(|h| h.len() == program.weights.len());
         let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;
-        let parts = self.assemble(program, &held, limits)?;
+        let parts = self.assemble(program, &held, limits, weights.mode())?;
         Ok(Box::new(exec::CpuExecutable::new(parts, program, limits)?))
     }
 }

@@ -134,6 +134,26 @@ fn unmap(start: NonNull<u8>, len: usize) {
     unsafe { std::alloc::dealloc(start.as_ptr(), layout_of(len)) };
 }
 
+/// Zeroes memory of a [`Buffer`], and gives the whole pages in it back to the system.
+///
+/// # Safety
+/// `len` bytes from `start` lie in a buffer, and nobody else uses them.
+pub(crate) unsafe fn forget(start: *mut u8, len: usize) {
+    let skip = start.align_offset(4096).min(len);
+    let pages = (len - skip) & !4095;
+    #[cfg(target_os = "linux")]
+    // SAFETY: whole pages of an anonymous private mapping of ours; they come back as zeros.
+    let given = unsafe { libc::madvise(start.add(skip).cast(), pages, libc::MADV_DONTNEED) == 0 };
+    #[cfg(not(target_os = "linux"))]
+    let given = false;
+    let zeroed = if given { skip } else { len };
+    // SAFETY: by contract.
+    unsafe {
+        start.write_bytes(0, zeroed);
+        start.add(skip + pages).write_bytes(0, len - skip - pages);
+    }
+}
+
 /// Asks for 2 MiB pages; a system that has none leaves small ones.
 fn prefer_large_pages(start: NonNull<u8>, len: usize) {
     #[cfg(target_os = "linux")]

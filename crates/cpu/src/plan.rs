@@ -84,8 +84,6 @@ pub(crate) struct Place {
     /// Byte offset in the shared memory, and in each worker's own.
     pub shared: usize,
     pub own: usize,
-    /// Whether it is whole at the end of a step.
-    pub kept: bool,
     /// f32 of a place that is not made of rows.
     flat: Option<usize>,
 }
@@ -100,16 +98,6 @@ pub(crate) struct Plan {
     /// Bytes of the memory all share, and of each worker's own.
     pub shared_bytes: usize,
     pub own_bytes: usize,
-}
-
-/// What becomes of buffers within a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Buffers {
-    /// Memory is used again as soon as nobody reads it.
-    #[default]
-    Reused,
-    /// All of them stay until the next step, for tracing.
-    Kept,
 }
 
 /// Index of a case.
@@ -164,8 +152,8 @@ impl Draft {
     /// column of many rows has one set of a cache to itself.
     pub fn place(&mut self, rows: RowKind, cols: usize) -> usize {
         let stride = (cols.div_ceil(16) | 1) * 16;
-        let (shared, own, kept, flat) = (0, 0, false, None);
-        self.places.push(Place { rows, stride, copied: false, shared, own, kept, flat });
+        let (shared, own, flat) = (0, 0, None);
+        self.places.push(Place { rows, stride, copied: false, shared, own, flat });
         self.places.len() - 1
     }
 
@@ -235,10 +223,7 @@ impl Draft {
     }
 
     /// Places barriers and memory.
-    pub fn finish(mut self, limits: &Limits, buffers: Buffers) -> Plan {
-        if buffers == Buffers::Kept {
-            self.successors.clear();
-        }
+    pub fn finish(mut self, limits: &Limits) -> Plan {
         let of = self.join();
         let barriers: [Vec<bool>; CASES] = std::array::from_fn(|case| barriers(&self.nodes, case));
         let phases = barriers.each_ref().map(|barriers| {
@@ -259,16 +244,12 @@ impl Draft {
                 RowKind::Outputs => limits.outputs,
             } as usize;
             let bytes = place.flat.unwrap_or(rows * place.stride) * 4;
-            let reuse = buffers == Buffers::Reused;
-            place.shared = shared.take(p, bytes, life, reuse);
-            place.own = own.take(p, NARROW * place.stride * 4, life, reuse);
+            place.shared = shared.take(bytes, life);
+            place.own = own.take(NARROW * place.stride * 4, life);
         }
         for (p, &of) in of.iter().enumerate() {
             let Place { shared, own, .. } = self.places[of];
             self.places[p] = Place { shared, own, ..self.places[p] };
-        }
-        for s in &shared.slots {
-            self.places[s.place].kept = of.iter().filter(|of| **of == s.place).count() == 1;
         }
         let (shared_bytes, own_bytes) = (shared.end, own.end.next_multiple_of(4096));
         Plan { nodes: self.nodes, places: self.places, barriers, shared_bytes, own_bytes }
@@ -286,7 +267,6 @@ struct Life {
 struct Slot {
     start: usize,
     bytes: usize,
-    place: usize,
     life: Life,
 }
 
@@ -298,18 +278,18 @@ struct Arena {
 }
 
 impl Arena {
-    fn take(&mut self, place: usize, bytes: usize, life: Life, reuse: bool) -> usize {
+    fn take(&mut self, bytes: usize, life: Life) -> usize {
         let bytes = bytes.next_multiple_of(64);
         let dead = |s: &&mut Slot| {
             let before = s.life.last.iter().zip(&life.first).all(|(last, first)| last < first);
-            reuse && before && s.bytes >= bytes
+            before && s.bytes >= bytes
         };
         if let Some(slot) = self.slots.iter_mut().filter(dead).min_by_key(|s| s.bytes) {
-            (slot.place, slot.life) = (place, life);
+            slot.life = life;
             return slot.start;
         }
         let start = self.end;
-        self.slots.push(Slot { start, bytes, place, life });
+        self.slots.push(Slot { start, bytes, life });
         self.end += bytes;
         start
     }
@@ -407,7 +387,7 @@ mod tests {
 
     #[test]
     fn barriers_stand_where_other_workers_results_are_read() {
-        let plan = chain().finish(&limits(), Buffers::Reused);
+        let plan = chain().finish(&limits());
         let at = |(tokens, outputs): (usize, usize)| -> Vec<usize> {
             let case = case_of(Width::of(tokens, 2), outputs);
             let all = plan.barriers[case].iter().enumerate();
@@ -427,9 +407,7 @@ mod tests {
     #[test]
     fn a_sum_lies_where_the_rows_before_it_did_unless_they_are_read_again() {
         let (at, tokens) = (Resource::Place, Split::Rows(RowKind::Tokens));
-        for (buffers, again) in
-            [Buffers::Reused, Buffers::Kept].map(|b| [(b, false), (b, true)]).concat()
-        {
+        for again in [false, true] {
             let mut draft = Draft::new(&Program::default());
             let [x, added, sum, out] = std::array::from_fn(|_| draft.place(RowKind::Tokens, 40));
             draft.push(Nothing, tokens, &[], &[at(x)]);
@@ -438,43 +416,37 @@ mod tests {
             draft.push(Nothing, tokens, &[at(x), at(added)], &[at(sum)]);
             let last = if again { vec![at(x), at(sum)] } else { vec![at(sum)] };
             draft.push(Nothing, tokens, &last, &[at(out)]);
-            let plan = draft.finish(&limits(), buffers);
+            let plan = draft.finish(&limits());
             let [x, sum] = [x, sum].map(|p| &plan.places[p]);
-            let same = buffers == Buffers::Reused && !again;
-            assert_eq!((x.shared == sum.shared, x.own == sum.own), (same, same), "{again}");
-            assert_eq!(x.kept, !same, "{again}");
+            assert_eq!((x.shared == sum.shared, x.own == sum.own), (!again, !again), "{again}");
         }
     }
 
     #[test]
     fn memory_is_used_again_only_behind_a_barrier_in_every_case() {
-        for buffers in [Buffers::Reused, Buffers::Kept] {
-            let plan = chain().finish(&limits(), buffers);
-            let uses = |place: usize| {
-                let it = Resource::Place(place);
-                let used = |n: &Node| n.reads.contains(&it) || n.writes.contains(&it);
-                let first = plan.nodes.iter().position(used).unwrap();
-                (first, plan.nodes.iter().rposition(used).unwrap())
-            };
-            let rows = |p: &Place| if p.rows == RowKind::Tokens { 128 } else { 64 };
-            let size = |p: &Place| rows(p) * p.stride * 4;
-            let mut shared = 0;
-            for (a, b) in (0..plan.places.len()).flat_map(|b| (0..b).map(move |a| (a, b))) {
-                let (pa, pb) = (&plan.places[a], &plan.places[b]);
-                if pa.shared >= pb.shared + size(pb) || pb.shared >= pa.shared + size(pa) {
-                    continue;
-                }
-                shared += 1;
-                let (_, last) = uses(a);
-                let (first, _) = uses(b);
-                for case in 0..CASES {
-                    let between = &plan.barriers[case][last + 1..=first];
-                    assert!(between.contains(&true), "places {a} and {b} in case {case}");
-                }
+        let plan = chain().finish(&limits());
+        let uses = |place: usize| {
+            let it = Resource::Place(place);
+            let used = |n: &Node| n.reads.contains(&it) || n.writes.contains(&it);
+            let first = plan.nodes.iter().position(used).unwrap();
+            (first, plan.nodes.iter().rposition(used).unwrap())
+        };
+        let rows = |p: &Place| if p.rows == RowKind::Tokens { 128 } else { 64 };
+        let size = |p: &Place| rows(p) * p.stride * 4;
+        let mut shared = 0;
+        for (a, b) in (0..plan.places.len()).flat_map(|b| (0..b).map(move |a| (a, b))) {
+            let (pa, pb) = (&plan.places[a], &plan.places[b]);
+            if pa.shared >= pb.shared + size(pb) || pb.shared >= pa.shared + size(pa) {
+                continue;
             }
-            assert_eq!(shared > 0, buffers == Buffers::Reused, "{shared} places share memory");
-            let kept = plan.places.iter().filter(|p| p.kept).count();
-            assert!(buffers == Buffers::Reused || kept == plan.places.len());
+            shared += 1;
+            let (_, last) = uses(a);
+            let (first, _) = uses(b);
+            for case in 0..CASES {
+                let between = &plan.barriers[case][last + 1..=first];
+                assert!(between.contains(&true), "places {a} and {b} in case {case}");
+            }
         }
+        assert!(shared > 0, "some places share memory");
     }
 }

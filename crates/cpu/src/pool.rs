@@ -43,6 +43,43 @@ pub struct Pool {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// A pool for steps and uploads. An upload takes it piece by piece and lets a step that waits go
+/// first, so that a step waits for a piece at most.
+#[derive(Debug)]
+pub(crate) struct SharedPool {
+    pool: Mutex<Pool>,
+    workers: usize,
+    /// Steps that wait for the pool.
+    steps: AtomicU32,
+}
+
+impl SharedPool {
+    pub fn new(pool: Pool) -> Self {
+        let workers = pool.workers();
+        Self { pool: Mutex::new(pool), workers, steps: AtomicU32::new(0) }
+    }
+
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// The pool for a step, or a part of one.
+    pub fn for_step(&self) -> MutexGuard<'_, Pool> {
+        self.steps.fetch_add(1, Ordering::SeqCst);
+        let pool = lock(&self.pool);
+        self.steps.fetch_sub(1, Ordering::SeqCst);
+        pool
+    }
+
+    /// The pool for a piece of an upload.
+    pub fn for_piece(&self) -> MutexGuard<'_, Pool> {
+        while self.steps.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        lock(&self.pool)
+    }
+}
+
 /// One worker's view of the region it runs in.
 #[derive(Clone, Copy, Debug)]
 pub struct Worker<'a> {

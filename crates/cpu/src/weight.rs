@@ -8,11 +8,13 @@ use tokenmill_quant::FormatId;
 use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
 
 use crate::memory::{Buffer, HUGE_PAGE, Parts};
-use crate::pool::Pool;
+use crate::pool::SharedPool;
 use crate::{DEVICE, Mode};
 
 /// Bytes taken from the system at a time; large pages are shared by many weights.
 const SLAB_BYTES: usize = 64 << 20;
+/// Bytes of panels made without letting steps of other programs in: a few milliseconds.
+const PIECE_BYTES: usize = 8 << 20;
 /// Weights start at multiples of this.
 const ALIGN: usize = 64;
 
@@ -146,7 +148,7 @@ impl Weight {
         mode: Mode,
         source: &dyn WeightSource,
         slabs: &mut Slabs,
-        pool: &mut Pool,
+        pool: &SharedPool,
     ) -> Result<Self, DeviceError> {
         let kind = match spec.role {
             WeightUse::Vector | WeightUse::LogVector => Kind::Vector(stored::vector(spec, source)?),
@@ -364,7 +366,7 @@ fn panels(
     mode: Mode,
     source: &dyn WeightSource,
     slabs: &mut Slabs,
-    pool: &mut Pool,
+    pool: &SharedPool,
 ) -> Result<Vec<Panels>, DeviceError> {
     let mut all = Vec::new();
     for run in runs(spec, source)? {
@@ -373,15 +375,21 @@ fn panels(
         // SAFETY: just taken.
         let parts = Parts::new(unsafe { bytes.fill() });
         let failed = Mutex::new(None);
-        let ran = pool.run(|worker| {
-            let share = worker.share(run.rows.div_ceil(rows_at_once(run.format)));
-            if let Err(error) = repack(&run, &layout, order.is_some(), share, source, parts) {
-                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        let units = run.rows.div_ceil(rows_at_once(run.format));
+        let pieces = layout.bytes().div_ceil(PIECE_BYTES).clamp(1, units.max(1));
+        for piece in 0..pieces {
+            let ran = pool.for_piece().run(|worker| {
+                let share = worker.share(units);
+                let at = |piece: usize| share.start + piece * share.len() / pieces;
+                let share = at(piece)..at(piece + 1);
+                if let Err(error) = repack(&run, &layout, order.is_some(), share, source, parts) {
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+            });
+            ran.map_err(|e| DeviceError::Failed { device: DEVICE.into(), reason: e.to_string() })?;
+            if let Some(error) = failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return Err(error.into());
             }
-        });
-        ran.map_err(|e| DeviceError::Failed { device: DEVICE.into(), reason: e.to_string() })?;
-        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            return Err(error.into());
         }
         all.push(Panels { spec: layout, row: run.row, order: order.cloned(), bytes });
     }
@@ -471,7 +479,7 @@ mod tests {
     use tokenmill_quant::{FORMATS, Format};
 
     use super::*;
-    use crate::pool::Affinity;
+    use crate::pool::{Affinity, Pool};
 
     /// Rows of zero bytes.
     struct Zeros;
@@ -489,7 +497,7 @@ mod tests {
 
     #[test]
     fn a_shape_takes_what_an_upload_takes() {
-        let mut pool = Pool::new(1, Affinity::Free).expect("a thread");
+        let pool = SharedPool::new(Pool::new(1, Affinity::Free).expect("a thread"));
         let modes = [Mode::Int8, Mode::F32];
         let bands = |f: &&Format| f.id.is_weight() || f.id.band_rows() > 1;
         for (format, mode) in FORMATS.iter().filter(bands).flat_map(|f| modes.map(|m| (f, m))) {
@@ -513,7 +521,7 @@ mod tests {
                 };
                 let mut slabs = Slabs::default();
                 let shape = Weight::shape(&spec, mode, &mut slabs).map(|w| w.bytes());
-                let upload = Weight::upload(&spec, mode, &Zeros, &mut slabs, &mut pool);
+                let upload = Weight::upload(&spec, mode, &Zeros, &mut slabs, &pool);
                 assert_eq!(shape, upload.map(|w| w.bytes()), "{} as {role:?}", format.name);
             }
         }

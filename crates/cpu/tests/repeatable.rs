@@ -6,14 +6,14 @@ mod model;
 use model::{Model, Plan};
 use tokenmill_backend::conformance::{cases, outputs};
 use tokenmill_cpu::isa::Isa;
-use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
-use tokenmill_ir::KvFormat;
+use tokenmill_cpu::{CpuDevice, CpuOptions};
+use tokenmill_ir::{KvFormat, Mode};
 
 /// Logits of every token of sequence 0, as bits, when run as `plan` says.
 fn logits(model: &Model, isa: Isa, threads: usize, mode: Mode, plan: &Plan) -> Vec<u32> {
-    let options = CpuOptions { threads, isa: Some(isa), mode, ..Default::default() };
-    let mut device = CpuDevice::new(options).expect("a device");
-    model.run(&mut device, plan)
+    let options = CpuOptions { threads, isa: Some(isa) };
+    let device = CpuDevice::new(options).expect("a device");
+    model.run(&device, mode, plan)
 }
 
 #[test]
@@ -61,15 +61,14 @@ fn every_op_gives_the_same_bits_on_every_instruction_set_and_number_of_threads()
     let cases = cases(32);
     for mode in [Mode::Int8, Mode::F32] {
         let device = |isa, threads| {
-            let options = CpuOptions { threads, isa: Some(isa), mode, ..Default::default() };
-            CpuDevice::new(options).expect("a device")
+            CpuDevice::new(CpuOptions { threads, isa: Some(isa) }).expect("a device")
         };
-        let mut first = device(Isa::detect(), 1);
+        let first = device(Isa::detect(), 1);
         let mut others: Vec<CpuDevice> = all.iter().map(|&isa| device(isa, 2)).collect();
         others.push(device(Isa::detect(), 5));
         for case in &cases {
-            let bits = |device: &mut CpuDevice| -> Vec<(Vec<u32>, Vec<u32>)> {
-                let steps = outputs(device, case).expect("runs");
+            let bits = |device: &CpuDevice| -> Vec<(Vec<u32>, Vec<u32>)> {
+                let steps = outputs(device, mode, case).expect("runs");
                 let rows =
                     |s: &tokenmill_ir::StepOutput| s.rows.iter().map(|x| x.to_bits()).collect();
                 let tokens = |s: &tokenmill_ir::StepOutput| {
@@ -77,8 +76,8 @@ fn every_op_gives_the_same_bits_on_every_instruction_set_and_number_of_threads()
                 };
                 steps.iter().map(|s| (rows(s), tokens(s))).collect()
             };
-            let expected = bits(&mut first);
-            for other in &mut others {
+            let expected = bits(&first);
+            for other in &others {
                 assert!(bits(other) == expected, "{} {mode:?}: {:?}", case.name, other.isa());
             }
         }

@@ -135,7 +135,7 @@ impl Direct {
             let reached = &mut self.reached[feed.sequence];
             *reached = (*reached).max(context + len);
         }
-        self.executable.submit(&self.batch)?;
+        self.executable.submit(&mut self.batch)?;
         self.executable.wait(&mut self.out)?;
         Ok(&self.out)
     }

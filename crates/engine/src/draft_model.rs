@@ -5,10 +5,11 @@
 //! common with what its part holds is kept, the rest is computed again; there is nothing to roll
 //! back, so a guess that was wrong needs no word about it.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use thiserror::Error;
-use tokenmill_backend::{DeviceError, Executable, WeightHandle};
+use tokenmill_backend::{DeviceError, Executable};
 use tokenmill_ir::{GroupKind, Limits, OutputKind, Program, SamplingParams, TokenId};
 use tokenmill_sched::{SeqId, Step, StepCost};
 use tokenmill_text::Tokenizer;
@@ -356,9 +357,9 @@ impl LoadedModel {
             ..options.clone()
         };
         let (limits, _) = fit(&spec, &program, self.device.as_ref(), &options)?;
-        let weights: Result<Vec<WeightHandle>, DeviceError> =
-            program.weights.iter().map(|w| self.device.upload(w, &files)).collect();
-        let executable = self.device.compile(&program, &weights?, &limits)?;
+        let watch = &mut |_| ControlFlow::Continue(());
+        let weights = self.device.upload(&program, &files, options.mode, watch)?;
+        let executable = self.device.compile(&program, &weights, &limits)?;
         let caps = self.device.caps();
         let cost = step_cost(&program, caps);
         // Memory may hold fewer sequences than were asked for.
@@ -374,8 +375,7 @@ impl LoadedModel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenmill_backend::Backend;
-    use tokenmill_backend::sim::{SimBackend, SimControl, SimText, program};
+    use tokenmill_backend::sim::{SimControl, SimDevice, SimText, program};
     use tokenmill_sched::{Config, NewSequence, Scheduler, Want};
     use tokenmill_text::GgufVocab;
 
@@ -393,8 +393,8 @@ mod tests {
             top_logprobs: 0,
         };
         let program = program(&GROUPS, VOCAB, 1);
-        let mut backend = SimBackend::new(4, SimControl::default());
-        let device = backend.compile(&program, &[], &limits).unwrap();
+        let device = SimDevice::new(4, SimControl::default());
+        let device = device.executable(&program, &limits).unwrap();
         let cost = StepCost::new(1e-3, 1e-4, 0.0);
         DraftModel::new(device, &program, &limits, (4, sequences), cost).unwrap()
     }

@@ -1,4 +1,4 @@
-//! The loop body: plan, fill, run, commit, deliver. It knows no thread, so that a simulation drives
+//! The loop body: plan, fill, submit, advance, commit, tell. It knows no thread, so that a simulation drives
 //! it exactly as the engine's thread does.
 
 use std::collections::HashMap;
@@ -29,8 +29,8 @@ mod leases;
 mod model_drafts;
 mod restore;
 
-/// Compiles the program again, with empty caches, after the device failed.
-pub type Rebuild = Box<dyn FnMut() -> Result<Box<dyn Executable>, DeviceError> + Send>;
+/// Compiles the program again, with empty caches, after that error of the device.
+pub type Rebuild = Box<dyn FnMut(&DeviceError) -> Result<Box<dyn Executable>, DeviceError> + Send>;
 
 /// Seconds since some fixed moment.
 pub type Clock = Box<dyn Fn() -> f64 + Send>;
@@ -77,6 +77,13 @@ pub enum Turn {
     Idle,
 }
 
+/// A step the device works on: since when, and for how long on this thread.
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    begin_s: f64,
+    computed_s: f64,
+}
+
 enum Work {
     Answer(Answer),
     Rows(Rows),
@@ -112,6 +119,15 @@ pub struct Core {
     guessing_bound_s: f64,
     requests: HashMap<u64, Open>,
     step: Step,
+    /// The step that the device works on.
+    flight: Option<Flight>,
+    /// What the last step brought was not told yet.
+    untold: bool,
+    /// Sequences to forget when the step in flight has ended.
+    leaving: Vec<SeqId>,
+    /// Cache blocks of each group that the device has, and that were asked for, until it has them.
+    blocks: Vec<u32>,
+    wanted_blocks: Option<Vec<u32>>,
     /// When the step before ended, unless there was a pause.
     last_step_s: Option<f64>,
     /// When a request started last, if others waited then.
@@ -157,6 +173,11 @@ impl Core {
             guessing_bound_s: 0.0,
             requests: HashMap::new(),
             step: Step::default(),
+            flight: None,
+            untold: false,
+            leaving: Vec::with_capacity(config.limits.sequences as usize),
+            blocks: config.limits.group_blocks.clone(),
+            wanted_blocks: None,
             last_step_s: None,
             last_start_s: None,
             out: StepOutput::default(),
@@ -356,8 +377,24 @@ impl Core {
         }
     }
 
-    /// One step: draft, plan, fill, run, commit, deliver.
+    /// One step, from its plan to its commit.
     pub fn turn(&mut self) -> Turn {
+        let turn = self.begin();
+        while self.in_flight() {
+            self.advance(Duration::MAX);
+        }
+        turn
+    }
+
+    /// Whether a step is in flight.
+    pub fn in_flight(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// Plans the next step and hands it to the device; then tells requests of the one before, where
+    /// the device goes on by itself meanwhile.
+    pub fn begin(&mut self) -> Turn {
+        assert!(!self.in_flight(), "one step at a time");
         self.take_restored();
         self.expire();
         self.end_leases();
@@ -367,65 +404,151 @@ impl Core {
         self.step.bound_s += std::mem::take(&mut self.guessing_bound_s);
         if self.step.is_empty() {
             self.last_step_s = None;
+            let told = self.tell();
             let waiting = self.keep_a_part() || !self.restores.is_empty();
+            self.settle_size();
             self.update_sizes();
-            return if waiting { Turn::Waiting } else { Turn::Idle };
+            return match () {
+                () if told => Turn::Worked,
+                () if waiting => Turn::Waiting,
+                () => Turn::Idle,
+            };
         }
         self.sched.fill(&self.step, &mut self.batch);
         self.stats.begins(&self.step);
-        let start = (self.clock)();
-        if let Err(error) = self.run() {
-            self.recover(&error);
-            self.last_step_s = None;
-            self.update_sizes();
-            return Turn::Worked;
+        let begin_s = (self.clock)();
+        let batch = &mut self.batch;
+        match guarded(self.device.as_mut(), |device| device.submit(batch)) {
+            Ok(()) => {
+                let computed_s = (self.clock)() - begin_s;
+                self.flight = Some(Flight { begin_s, computed_s });
+                self.tell();
+            }
+            Err(error) => self.recover(&error),
         }
+        Turn::Worked
+    }
+
+    /// Lets the step in flight go on for about that long; what it gave is committed and told when
+    /// it has ended.
+    pub fn advance(&mut self, at_most: Duration) {
+        let Some(mut flight) = self.flight else { return };
+        let now = (self.clock)();
+        match guarded(self.device.as_mut(), |device| device.advance(at_most)) {
+            Ok(true) => self.end(flight, now),
+            Ok(false) => {
+                flight.computed_s += (self.clock)() - now;
+                self.flight = Some(flight);
+            }
+            Err(error) => self.recover(&error),
+        }
+    }
+
+    /// The step in flight has ended; the device worked on it since `since_s`, and before.
+    fn end(&mut self, flight: Flight, since_s: f64) {
+        let (out, mut alone) = (&mut self.out, false);
+        let waited = guarded(self.device.as_mut(), |device| {
+            alone = device.runs_alone();
+            device.wait(out)
+        });
+        if let Err(error) = waited {
+            return self.recover(&error);
+        }
+        self.flight = None;
         let end = (self.clock)();
-        self.step.observed_s = Some(end - start);
-        self.stats.step(
-            &self.step,
-            &self.out,
-            end - self.last_step_s.replace(end).unwrap_or(start),
-        );
-        let mut progress = std::mem::take(&mut self.progress);
-        self.sched.commit(&self.step, &self.out, &mut progress);
+        let taken_s = if alone { end - flight.begin_s } else { flight.computed_s + end - since_s };
+        self.step.observed_s = Some(taken_s);
+        let gap_s = end - self.last_step_s.replace(end).unwrap_or(flight.begin_s);
+        self.stats.step(&self.step, &self.out, gap_s);
+        self.sched.commit(&self.step, &self.out, &mut self.progress);
+        for seq in self.leaving.drain(..) {
+            self.sched.cancel(seq);
+        }
+        self.untold = true;
+        if !alone {
+            self.tell();
+        }
+        self.keep_a_part();
+        self.settle_size();
+        self.update_sizes();
+    }
+
+    /// Tells requests what the last step brought them, if that was not done.
+    fn tell(&mut self) -> bool {
+        if !std::mem::take(&mut self.untold) {
+            return false;
+        }
+        let progress = std::mem::take(&mut self.progress);
         for p in &progress {
             self.deliver(p);
         }
         self.progress = progress;
-        self.keep_a_part();
-        self.update_sizes();
-        Turn::Worked
+        true
+    }
+
+    /// Forgets a sequence; while a step is in flight, after it.
+    fn leave(&mut self, seq: SeqId) {
+        match self.in_flight() {
+            true => self.leaving.push(seq),
+            false => self.sched.cancel(seq),
+        }
+    }
+
+    // ---- memory ----------------------------------------------------------------------------
+
+    /// From now on gives out only the first so many cache blocks of each group, at least what a
+    /// longest sequence needs; the memory of others is given back as they fall free, and taken
+    /// when there may be more.
+    pub fn resize(&mut self, blocks: &[u32]) {
+        self.wanted_blocks = Some(blocks.to_vec());
+        if !self.in_flight() {
+            self.settle_size();
+        }
+    }
+
+    /// Cache blocks of each group that take memory now.
+    pub fn blocks(&self) -> &[u32] {
+        &self.blocks
+    }
+
+    /// Makes caches as large as was asked for, as far as that is possible by now.
+    fn settle_size(&mut self) {
+        let Some(wanted) = self.wanted_blocks.take() else { return };
+        self.sched.resize(&wanted);
+        let reach = self.sched.reach();
+        if reach != self.blocks {
+            match guarded(self.device.as_mut(), |device| device.resize(&reach)) {
+                Ok(()) => self.blocks = reach,
+                Err(error) => {
+                    tracing::error!(%error, "the caches keep their size");
+                    return self.sched.resize(&self.blocks);
+                }
+            }
+        }
+        let most = wanted.iter().zip(self.sched.floor()).map(|(&w, floor)| w.max(floor));
+        if self.blocks.iter().zip(most).any(|(&has, most)| has > most) {
+            self.wanted_blocks = Some(wanted);
+        }
     }
 
     /// After a panic anywhere in a turn: whatever was open failed, and everything starts afresh.
     pub fn restart(&mut self, reason: &str) {
         // First the new scheduler: the old one may be inconsistent, and knows nobody any more.
         self.sched = Scheduler::new(self.config.clone());
+        (self.flight, self.untold, self.wanted_blocks) = (None, false, None);
+        self.leaving.clear();
         self.note_runs();
         self.fail_all(&RequestError::Internal(reason.to_string()));
-        self.rebuild_device();
+        self.rebuild_device(&lost(reason));
         self.update_sizes();
-    }
-
-    fn run(&mut self) -> Result<(), DeviceError> {
-        let (batch, out) = (&self.batch, &mut self.out);
-        let lost = |reason: &str| DeviceError::Failed {
-            device: "device".to_string(),
-            reason: reason.to_string(),
-        };
-        let Some(device) = self.device.as_mut() else { return Err(lost("it was not rebuilt")) };
-        let step = || {
-            device.submit(batch)?;
-            device.wait(out)
-        };
-        catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|p| Err(lost(&panic_text(&*p))))
     }
 
     /// The device failed: it is rebuilt, and the requests of this step start over, or fail the
     /// second time.
     fn recover(&mut self, error: &DeviceError) {
         tracing::error!(%error, "the device failed; rebuilding it");
+        self.flight = None;
+        self.last_step_s = None;
         count(&self.stats.device_errors, 1);
         let mut hit: Vec<u64> = Vec::with_capacity(self.step.grants.len());
         let ids = self.requests.iter_mut();
@@ -442,16 +565,26 @@ impl Core {
         }
         // The failed step granted tokens that no commit will take back.
         self.sched.device_lost();
+        self.tell();
+        for seq in self.leaving.drain(..) {
+            self.sched.cancel(seq);
+        }
         for id in hit {
             self.fail(id, RequestError::Device(error.to_string()));
         }
-        self.rebuild_device();
+        self.rebuild_device(error);
+        self.update_sizes();
     }
 
-    fn rebuild_device(&mut self) {
+    fn rebuild_device(&mut self, error: &DeviceError) {
         self.device = None; // its memory is free before the next one takes some
-        match (self.rebuild)() {
-            Ok(device) => self.device = Some(device),
+        match (self.rebuild)(error) {
+            Ok(device) => {
+                self.device = Some(device);
+                self.blocks.clone_from(&self.config.limits.group_blocks);
+                let reach = self.sched.reach();
+                self.resize(&self.wanted_blocks.clone().unwrap_or(reach));
+            }
             Err(error) => {
                 tracing::error!(%error, "the device cannot be rebuilt");
                 self.fail_all(&RequestError::Device(error.to_string()));
@@ -475,9 +608,9 @@ impl Core {
         };
         match after {
             After::Open => {}
-            After::ChoiceEnded => self.sched.cancel(p.seq),
+            After::ChoiceEnded => self.leave(p.seq),
             After::Ended => {
-                self.sched.cancel(p.seq);
+                self.leave(p.seq);
                 self.requests.remove(&id);
                 self.closed(&self.stats.finished);
             }
@@ -551,8 +684,8 @@ impl Core {
     /// A request ends before its answer does.
     fn ended(&mut self, open: &Open, how: &AtomicU64) {
         match &open.work {
-            Work::Answer(answer) => answer.sequences().for_each(|seq| self.sched.cancel(seq)),
-            Work::Rows(rows) => self.sched.cancel(rows.seq),
+            Work::Answer(answer) => answer.sequences().for_each(|seq| self.leave(seq)),
+            Work::Rows(rows) => self.leave(rows.seq),
         }
         if !open.started {
             self.stats.queue.leave(open.account);
@@ -624,6 +757,21 @@ fn apply(
 
 fn never_fits(refused: &Refused) -> RequestError {
     RequestError::Internal(format!("the scheduler refused a checked request: {refused}"))
+}
+
+/// Asks the device for something; a panic in there is a failure of the device.
+fn guarded<T>(
+    device: Option<&mut Box<dyn Executable>>,
+    ask: impl FnOnce(&mut dyn Executable) -> Result<T, DeviceError>,
+) -> Result<T, DeviceError> {
+    let Some(device) = device else { return Err(lost("it was not rebuilt")) };
+    let asked = catch_unwind(AssertUnwindSafe(|| ask(&mut **device)));
+    asked.unwrap_or_else(|panic| Err(lost(&panic_text(&*panic))))
+}
+
+/// What is to be rebuilt for that reason.
+fn lost(reason: &str) -> DeviceError {
+    DeviceError::Failed { device: "device".to_string(), reason: reason.to_string() }
 }
 
 /// What a panic said.

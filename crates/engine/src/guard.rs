@@ -53,7 +53,7 @@ fn within(kl: f64) -> bool {
 ///
 /// # Errors
 /// What the device says.
-pub fn cache_cost(model: &mut LoadedModel) -> Result<Option<Cost>, DeviceError> {
+pub fn cache_cost(model: &LoadedModel) -> Result<Option<Cost>, DeviceError> {
     let keeps = |format| model.program.caches.iter().any(|c| c.format == format);
     let wider: &[KvFormat] = match () {
         () if keeps(KvFormat::Int4) => &[KvFormat::K8V4, KvFormat::Int8],
@@ -69,7 +69,7 @@ pub fn cache_cost(model: &mut LoadedModel) -> Result<Option<Cost>, DeviceError> 
     ids.truncate(PROBE_TOKENS.min(model.limits.context as usize));
     let program = model.program.clone();
     let expected = rows(model, &with_format(&program, KvFormat::Bf16), &ids)?;
-    let mut divergence_of = |program: &Program| -> Result<f64, DeviceError> {
+    let divergence_of = |program: &Program| -> Result<f64, DeviceError> {
         let found = rows(model, program, &ids)?;
         let vocab = program.vocab as usize;
         let pairs = expected.chunks_exact(vocab).zip(found.chunks_exact(vocab));
@@ -100,7 +100,7 @@ fn with_format(program: &Program, format: KvFormat) -> Program {
 }
 
 /// Logits after every token. [tokens, vocab]
-fn rows(model: &mut LoadedModel, p: &Program, ids: &[TokenId]) -> Result<Vec<f32>, DeviceError> {
+fn rows(model: &LoadedModel, p: &Program, ids: &[TokenId]) -> Result<Vec<f32>, DeviceError> {
     let block_tokens = model.device.caps().block_tokens;
     let blocks = (ids.len() as u32).div_ceil(block_tokens) + 9; // states take some slots
     let limits = Limits {

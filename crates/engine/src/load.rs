@@ -1,11 +1,13 @@
 //! From a path to a model on a device: files → spec → program → fit → weights uploaded.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use thiserror::Error;
-use tokenmill_backend::{Backend, DeviceError, Executable, WeightHandle};
+use tokenmill_backend::{Device, DeviceError, Executable, Weights};
 use tokenmill_files::{LoadError, OpenModel};
-use tokenmill_ir::{KvFormat, Limits, Program};
+use tokenmill_ir::{KvFormat, Limits, Mode, Program};
 use tokenmill_models::{Hyper, ModelError, ModelSpec, lower, spec_of};
 use tokenmill_store::Defaults;
 
@@ -21,6 +23,8 @@ const WHOLE_TOKENS: u32 = 8192;
 /// What the user wants of a loaded model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadOptions {
+    /// Arithmetic of products.
+    pub mode: Mode,
     /// Storage format of keys and values.
     pub kv: KvFormat,
     /// Longest sequence, tokens; `None`: what the model allows and memory holds.
@@ -104,9 +108,9 @@ pub struct LoadedModel {
     /// What is computed.
     pub program: Program,
     /// Where.
-    pub device: Box<dyn Backend>,
-    /// Uploads, in the program's order.
-    pub weights: Vec<WeightHandle>,
+    pub device: Arc<dyn Device>,
+    /// Its weights there.
+    pub weights: Weights,
     /// Bounds of a step.
     pub limits: Limits,
     /// Tokenizer and template; `None` for files without.
@@ -124,16 +128,35 @@ impl LoadedModel {
     ///
     /// # Errors
     /// What the device says.
-    pub fn compile(&mut self) -> Result<Box<dyn Executable>, DeviceError> {
+    pub fn compile(&self) -> Result<Box<dyn Executable>, DeviceError> {
         let Self { path, program, device, weights, limits, .. } = self;
         let compiled = door::through(path, || Ok(device.compile(program, weights, limits)?));
-        compiled.map_err(|e: LoadFailure| match e {
+        compiled.map_err(|e| self.device_error(e))
+    }
+
+    /// Reads the weights again, after the device lost them.
+    ///
+    /// # Errors
+    /// What the device says, or why its files cannot be read any more.
+    pub fn upload_again(&mut self) -> Result<(), DeviceError> {
+        let Self { path, program, device, weights, .. } = self;
+        let uploaded = door::through(path, || {
+            let files = tokenmill_files::open(path)?;
+            let watch = &mut |_| ControlFlow::Continue(());
+            Ok(device.upload(program, &files, weights.mode(), watch)?)
+        });
+        self.weights = uploaded.map_err(|e| self.device_error(e))?;
+        Ok(())
+    }
+
+    fn device_error(&self, failure: LoadFailure) -> DeviceError {
+        match failure {
             LoadFailure::Device(error) => error,
             other => DeviceError::Failed {
-                device: device.caps().name.clone(),
+                device: self.device.caps().name.clone(),
                 reason: other.to_string(),
             },
-        })
+        }
     }
 }
 
@@ -170,7 +193,7 @@ pub fn vocabulary_of(path: &Path, files: &OpenModel) -> Result<Option<Vocabulary
 /// [`LoadFailure`].
 pub fn load(
     path: &Path,
-    device: Box<dyn Backend>,
+    device: Arc<dyn Device>,
     options: &LoadOptions,
     progress: impl FnMut(usize, usize),
 ) -> Result<LoadedModel, LoadFailure> {
@@ -179,7 +202,7 @@ pub fn load(
 
 fn load_inside(
     path: &Path,
-    mut device: Box<dyn Backend>,
+    device: Arc<dyn Device>,
     options: &LoadOptions,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<LoadedModel, LoadFailure> {
@@ -194,14 +217,14 @@ fn load_inside(
     // The vocabulary is built while weights are uploaded.
     let (vocabulary, weights) = std::thread::scope(|scope| {
         let text = scope.spawn(|| vocabulary_of(path, &files));
-        let mut weights = Vec::with_capacity(program.weights.len());
-        for (i, weight) in program.weights.iter().enumerate() {
-            progress(i, program.weights.len());
-            weights.push(device.upload(weight, &files)?);
-        }
+        let watch = &mut |there| {
+            progress(there, program.weights.len());
+            ControlFlow::Continue(())
+        };
+        let weights = device.upload(&program, &files, options.mode, watch);
         // (It is behind the door too, so that it cannot panic.)
         let text = text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok::<_, LoadFailure>((text?, weights))
+        Ok::<_, LoadFailure>((text?, weights?))
     })?;
     let defaults = packaged(&files.checkpoint);
     let (path, draft) = (path.to_owned(), None);

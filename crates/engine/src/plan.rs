@@ -2,9 +2,10 @@
 //! that loading, admission and `plan` share.
 
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
-use tokenmill_backend::{Backend, DeviceError, Footprint};
+use tokenmill_backend::{Device, DeviceError, Footprint};
 use tokenmill_ir::{Cost, GroupKind, Limits, Load, OutputKind, Program, SamplingParams, WeightUse};
 use tokenmill_models::{ModelSpec, lower};
 
@@ -64,14 +65,14 @@ impl Needs {
     pub fn of(
         spec: &ModelSpec,
         program: &Program,
-        device: &dyn Backend,
+        device: &dyn Device,
         options: &LoadOptions,
     ) -> Result<Self, DeviceError> {
         let groups = program.groups();
         let context = options.context.unwrap_or(spec.context).min(spec.context).max(1);
         let limits = limits(options, context, vec![0; groups.len()]);
         Ok(Self {
-            footprint: device.footprint(program, &limits)?,
+            footprint: device.footprint(program, &limits, options.mode)?,
             process_bytes: PROCESS_BYTES + u64::from(program.vocab) * VOCABULARY_BYTES,
             groups,
             block_tokens: device.caps().block_tokens,
@@ -153,7 +154,7 @@ fn limits(options: &LoadOptions, context: u32, group_blocks: Vec<u32>) -> Limits
 pub fn fit(
     spec: &ModelSpec,
     program: &Program,
-    device: &dyn Backend,
+    device: &dyn Device,
     options: &LoadOptions,
 ) -> Result<(Limits, Fit), LoadFailure> {
     let needs = Needs::of(spec, program, device, options)?;
@@ -248,7 +249,7 @@ const PRESSURE_BYTES: u64 = 1 << 30;
 /// [`LoadFailure`]: reading the layers, or what the device says.
 pub fn timings(
     model: &Lowered,
-    device: &mut dyn Backend,
+    device: &dyn Device,
     options: &LoadOptions,
     scenes: &[Scene],
 ) -> Result<Vec<Timing>, LoadFailure> {
@@ -258,7 +259,7 @@ pub fn timings(
 
 fn timings_inside(
     model: &Lowered,
-    device: &mut dyn Backend,
+    device: &dyn Device,
     options: &LoadOptions,
     scenes: &[Scene],
 ) -> Result<Vec<Timing>, LoadFailure> {
@@ -294,17 +295,15 @@ fn pattern<T: PartialEq>(layers: &[T]) -> (usize, usize) {
 /// Seconds of every scene with the first `layers` layers of the model alone.
 fn slice(
     model: &Lowered,
-    device: &mut dyn Backend,
+    device: &dyn Device,
     options: &LoadOptions,
     scenes: &[Scene],
     layers: usize,
 ) -> Result<Vec<f64>, LoadFailure> {
     let spec = ModelSpec { layers: model.spec.layers[..layers].to_vec(), ..model.spec.clone() };
     let program = lower(&spec, &model.files.checkpoint, options.kv)?.program;
-    let mut weights = Vec::with_capacity(program.weights.len());
-    for weight in &program.weights {
-        weights.push(device.upload(weight, &model.files)?);
-    }
+    let watch = &mut |_| ControlFlow::Continue(());
+    let weights = device.upload(&program, &model.files, options.mode, watch)?;
     let rest = model.program.resident_weight_bytes() - program.resident_weight_bytes();
     let pressure = vec![1u64; (rest.min(PRESSURE_BYTES) / 8) as usize];
     let seconds = scenes.iter().map(|scene| {
@@ -317,9 +316,7 @@ fn slice(
         let direct = Direct::new(executable, &program, &limits, block_tokens, scene.sequences);
         time(direct, *scene, &program, &pressure).map_err(LoadFailure::from)
     });
-    let seconds = seconds.collect();
-    weights.into_iter().for_each(|w| device.free(w));
-    seconds
+    seconds.collect()
 }
 
 /// Median seconds of a step.

@@ -115,7 +115,12 @@ impl LoadedModel {
             draft: options.draft,
             queue: options.queue,
             clock: system_clock(),
-            rebuild: Box::new(move || self.compile()),
+            rebuild: Box::new(move |error| {
+                if matches!(error, DeviceError::Lost { .. }) {
+                    self.upload_again()?;
+                }
+                self.compile()
+            }),
         };
         let engine = Engine::start_with(parts, tier, draft_model)?;
         Ok(Served { engine, tokenizer, template, defaults, arch, fit, caps, disk })

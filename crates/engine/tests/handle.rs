@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tokenmill_backend::sim::{SimBackend, SimControl, SimText, program};
-use tokenmill_backend::{Backend, DeviceError};
+use tokenmill_backend::DeviceError;
+use tokenmill_backend::sim::{SimControl, SimDevice, SimText, program};
 use tokenmill_engine::{
     DraftMode, Engine, EngineParts, Event, Refusal, Request, RequestError, RowsError, StopReason,
     system_clock,
@@ -57,12 +57,12 @@ fn tokenizer() -> Tokenizer {
 fn parts(control: &SimControl, eos: Vec<TokenId>) -> EngineParts {
     let config = config();
     let program = program(&config.groups, config.vocab, config.hidden);
-    let mut backend = SimBackend::new(config.block_tokens, control.clone());
+    let backend = SimDevice::new(config.block_tokens, control.clone());
     let limits = config.limits.clone();
-    let mut build = move || backend.compile(&program, &[], &limits);
+    let build = move || backend.executable(&program, &limits);
     EngineParts {
         device: build().unwrap(),
-        rebuild: Box::new(build),
+        rebuild: Box::new(move |_| build()),
         ids: config.vocab,
         config,
         tokenizer: Some(Arc::new(tokenizer())),
@@ -250,7 +250,7 @@ fn a_device_that_cannot_be_rebuilt_fails_requests_and_the_engine_goes_on() {
     control.fail_at(1);
     let mut parts = parts(&control, Vec::new());
     let broken = DeviceError::BadBatch("gone".to_string());
-    parts.rebuild = Box::new(move || Err(broken.clone()));
+    parts.rebuild = Box::new(move |_| Err(broken.clone()));
     let engine = Engine::start(parts).unwrap();
     for _ in 0..2 {
         let answer = collect(engine.submit(request(&[1], 10)).unwrap());

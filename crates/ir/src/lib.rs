@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod cost;
 pub mod device;
 pub mod math;
+pub mod mode;
 pub mod op;
 pub mod program;
 pub mod sampling;
@@ -21,6 +22,7 @@ pub use cache::{CacheKind, CacheSpec, GroupKind, KvFormat};
 pub use checkpoint::{Checkpoint, Container, Extent, Meta, MetaError, MetaValue, TensorInfo};
 pub use cost::{Cost, Load};
 pub use device::{DeviceCaps, Limits};
+pub use mode::Mode;
 pub use op::{
     Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, Growth, HeadNorm, KeyHead, Mask,
     NormKind, Op, Operand, PoolKind, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,

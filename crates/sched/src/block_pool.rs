@@ -34,12 +34,17 @@ enum Place {
     Free,
     Cached,
     Held,
+    /// Above what memory backs; nobody holds it.
+    Withheld,
 }
 
 /// The blocks of one group.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockPool {
     blocks: Vec<Block>,
+    /// Blocks below this are given out.
+    backed: u32,
+    withheld: u32,
     free: List,
     cached: List,
 }
@@ -48,16 +53,55 @@ impl BlockPool {
     /// `count` free blocks.
     pub fn new(count: u32) -> Self {
         let block = Block { refs: 0, node: NONE, prev: NONE, next: NONE };
-        let mut pool =
-            Self { blocks: vec![block; count as usize], free: List::EMPTY, cached: List::EMPTY };
+        let blocks = vec![block; count as usize];
+        let (free, cached) = (List::EMPTY, List::EMPTY);
+        let mut pool = Self { blocks, backed: count, withheld: 0, free, cached };
         for b in 0..count {
             pool.push(Place::Free, b);
         }
         pool
     }
 
+    /// Blocks there are: backed ones, and those above that somebody still holds.
     pub fn total(&self) -> u32 {
+        self.capacity() - self.withheld
+    }
+
+    /// Blocks there can be at most.
+    pub fn capacity(&self) -> u32 {
         self.blocks.len() as u32
+    }
+
+    /// From now on only blocks below `backed` are given out.
+    pub fn resize(&mut self, backed: u32) {
+        let (old, new) = (self.backed, backed.min(self.capacity()));
+        for b in old.min(new)..old.max(new) {
+            self.backed = old;
+            let before = self.place(b);
+            self.backed = new;
+            let after = self.place(b);
+            if before != after {
+                self.unlink(before, b);
+                self.push(after, b);
+            }
+        }
+        self.backed = new;
+    }
+
+    /// Memory must back the blocks below this: those given out, and those somebody holds.
+    pub fn reach(&self) -> u32 {
+        let held = (self.backed..self.capacity()).rev().find(|&b| self.blocks[b as usize].refs > 0);
+        held.map_or(self.backed, |b| b + 1)
+    }
+
+    /// Whether a block is above those that are given out.
+    pub fn is_above(&self, b: BlockId) -> bool {
+        b != BlockId::NONE && b.0 >= self.backed
+    }
+
+    /// Whether only the tree holds a block.
+    pub fn is_cached(&self, b: BlockId) -> bool {
+        self.place(b.0) == Place::Cached
     }
 
     pub fn free(&self) -> u32 {
@@ -127,6 +171,7 @@ impl BlockPool {
     fn place(&self, b: u32) -> Place {
         let block = &self.blocks[b as usize];
         match (block.refs, block.node) {
+            (0, _) if b >= self.backed => Place::Withheld,
             (0, _) => Place::Free,
             (1, node) if node != NONE => Place::Cached,
             _ => Place::Held,
@@ -147,11 +192,12 @@ impl BlockPool {
         match place {
             Place::Free => Some(&mut self.free),
             Place::Cached => Some(&mut self.cached),
-            Place::Held => None,
+            Place::Held | Place::Withheld => None,
         }
     }
 
     fn push(&mut self, place: Place, b: u32) {
+        self.withheld += u32::from(place == Place::Withheld);
         let Some(list) = self.list(place) else { return };
         let tail = list.tail;
         list.tail = b;
@@ -166,6 +212,7 @@ impl BlockPool {
     }
 
     fn unlink(&mut self, place: Place, b: u32) {
+        self.withheld -= u32::from(place == Place::Withheld);
         let Block { prev, next, .. } = self.blocks[b as usize];
         let Some(list) = self.list(place) else { return };
         list.len -= 1;
@@ -195,7 +242,7 @@ impl BlockPool {
 
     /// Asserts that lists and counts agree, given how often tables name each block.
     pub fn check(&self, table_refs: &[u32]) {
-        let (mut free, mut cached) = (0, 0);
+        let (mut free, mut cached, mut withheld) = (0, 0, 0);
         for (b, block) in self.blocks.iter().enumerate() {
             let tree = u32::from(block.node != NONE);
             assert_eq!(block.refs, table_refs[b] + tree, "references of block {b}");
@@ -203,8 +250,10 @@ impl BlockPool {
                 Place::Free => free += 1,
                 Place::Cached => cached += 1,
                 Place::Held => {}
+                Place::Withheld => withheld += 1,
             }
         }
+        assert_eq!(self.withheld, withheld, "withheld blocks");
         assert_eq!(self.free.len, free, "free blocks");
         assert_eq!(self.cached.len, cached, "cached blocks");
         assert_eq!(self.walk(self.free.head).count() as u32, free, "free list");
@@ -235,6 +284,24 @@ mod tests {
         assert_eq!((pool.free(), pool.cached()), (3, 0));
         pool.check(&[0, 0, 0]);
         assert!((0..3).all(|_| pool.take().is_some()) && pool.take().is_none());
+    }
+
+    #[test]
+    fn blocks_above_what_is_backed_are_not_given_out() {
+        let mut pool = BlockPool::new(4);
+        let all: Vec<BlockId> = (0..4).filter_map(|_| pool.take()).collect();
+        pool.release(all[1]);
+        pool.resize(2);
+        assert_eq!((pool.total(), pool.free(), pool.reach()), (4, 1, 4), "held ones stay");
+        pool.release(all[3]);
+        assert_eq!((pool.total(), pool.free(), pool.reach()), (3, 1, 3));
+        pool.release(all[2]);
+        pool.check(&[1, 0, 0, 0]);
+        assert_eq!((pool.total(), pool.reach(), pool.take()), (2, 2, Some(all[1])));
+        assert_eq!(pool.take(), None);
+        pool.resize(3);
+        assert_eq!((pool.total(), pool.take()), (3, Some(all[2])));
+        pool.check(&[1, 1, 1, 0]);
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl KvCache {
     }
 
     /// Takes a node's block of one group away from the tree; states go together.
-    fn strip(&mut self, node: u32, g: usize) {
+    pub fn strip(&mut self, node: u32, g: usize) {
         if self.kinds[g] == GroupKind::State {
             self.strip_states(node);
         } else {
@@ -150,7 +150,7 @@ impl KvCache {
         }
     }
 
-    fn remove_node(&mut self, node: u32) {
+    pub fn remove_node(&mut self, node: u32) {
         self.strip_all(node);
         let parent = self.tree.node(node).parent;
         self.tree.remove(node);

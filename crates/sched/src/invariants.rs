@@ -21,7 +21,8 @@ impl Scheduler {
             assert_eq!(seq.len(), seq.known, "a waiting sequence has no drafts");
         }
         let pools = &self.cache.pools;
-        let mut refs: Vec<Vec<u32>> = pools.iter().map(|p| vec![0; p.total() as usize]).collect();
+        let mut refs: Vec<Vec<u32>> =
+            pools.iter().map(|p| vec![0; p.capacity() as usize]).collect();
         let mut leases = 0;
         for &slot in &self.running {
             let seq = seq_ref(&self.slots, slot).expect("a listed sequence");
@@ -123,7 +124,7 @@ impl Scheduler {
         assert_eq!(found, leases, "leases");
         assert_eq!(checkpoints, self.cache.checkpoints, "checkpoints");
         for (g, pool) in self.cache.pools.iter().enumerate() {
-            for b in (0..pool.total()).map(BlockId).filter(|&b| pool.node(b) != u32::MAX) {
+            for b in (0..pool.capacity()).map(BlockId).filter(|&b| pool.node(b) != u32::MAX) {
                 assert_eq!(tree.node(pool.node(b)).blocks[g], b, "a node knows its block");
             }
         }

@@ -113,7 +113,7 @@ impl KvCache {
     /// Blocks of a group that one account, and all together, may keep.
     fn quota(&self, g: usize) -> (u32, u32) {
         let all = match self.kinds[g] {
-            GroupKind::State => self.checkpoint_limit,
+            GroupKind::State => self.checkpoint_limit.min(self.pools[g].total().saturating_sub(1)),
             _ => self.pools[g].total(),
         };
         (all / OWN_PART, all / ALL_PARTS)
@@ -184,6 +184,33 @@ impl KvCache {
             let (own_most, all_most) = self.quota(g);
             own[g] + held[g] <= own_most && all[g] + held[g] <= all_most
         })
+    }
+
+    /// Ends leases, those that end first before others, until none holds a block that is no longer
+    /// given out and all keep to their quota; how many.
+    pub fn end_leases_above(&mut self) -> u64 {
+        let above = |cache: &Self, lease: &Lease| {
+            let own = lease.blocks.iter().flat_map(|all| all.iter().zip(&cache.pools));
+            own.into_iter().any(|(&block, pool)| pool.is_above(block))
+        };
+        let mut count = 0;
+        while let Some(at) = self.leases.iter().position(|l| above(self, l)) {
+            let lease = self.leases.swap_remove(at);
+            self.let_go(&lease);
+            count += 1;
+        }
+        let within = |cache: &Self| {
+            let kept = |(account, g): (Option<u64>, usize)| {
+                let (own, all) = cache.quota(g);
+                cache.leased(account)[g] <= if account.is_some() { own } else { all }
+            };
+            let accounts = cache.leases.iter().map(|l| Some(l.account)).chain([None]);
+            accounts.flat_map(|a| (0..cache.kinds.len()).map(move |g| (a, g))).all(kept)
+        };
+        while !within(self) && self.end_first(|_| true) {
+            count += 1;
+        }
+        count
     }
 
     fn hold(&mut self, lease: &Lease) {

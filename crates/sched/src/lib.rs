@@ -12,6 +12,7 @@ mod invariants;
 mod leases;
 mod plan;
 mod prefix;
+mod resize;
 mod runs;
 mod scheduler;
 mod sequence;

@@ -147,30 +147,6 @@ impl Scheduler {
         }
     }
 
-    /// Most tokens any sequence may reach: the context, or what the cache holds for one sequence.
-    pub fn longest(&self) -> u32 {
-        let c = &self.config;
-        let mut longest = c.limits.context;
-        if c.whole_sequences {
-            longest = longest.min(c.limits.step_tokens);
-        }
-        for (kind, pool) in c.groups.iter().zip(&self.cache.pools) {
-            let blocks = pool.total();
-            let tokens = u64::from(blocks) * u64::from(c.block_tokens) + 1;
-            let fits = match *kind {
-                GroupKind::State => u64::from(blocks.min(1)) * u64::from(u32::MAX),
-                GroupKind::Window { tokens: window }
-                    if blocks > window.saturating_sub(1).div_ceil(c.block_tokens) =>
-                {
-                    u64::from(u32::MAX)
-                }
-                _ => tokens,
-            };
-            longest = u64::from(longest).min(fits) as u32;
-        }
-        longest
-    }
-
     /// Takes a sequence, or says why it can never run.
     pub fn submit(&mut self, new: NewSequence) -> Result<SeqId, Refused> {
         let len = new.tokens.len();

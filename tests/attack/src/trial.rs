@@ -2,6 +2,8 @@
 //! vocabulary, `score` and `serve` load it and run a step.
 
 use std::path::Path;
+use std::sync::Arc;
+use tokenmill_ir::Mode;
 
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::direct::{Direct, Feed};
@@ -46,6 +48,7 @@ pub fn tried(path: &Path) -> End {
 
 fn options() -> LoadOptions {
     LoadOptions {
+        mode: Mode::Int8,
         kv: KvFormat::Int16,
         context: None,
         sequences: 2,
@@ -72,7 +75,7 @@ fn run(path: &Path) -> Result<(), LoadFailure> {
         fit(&model.spec, &model.program, &device, &options).map(drop)
     })?;
     drop(model);
-    let mut loaded = load(path, Box::new(device()), &options(), |_, _| {})?;
+    let mut loaded = load(path, Arc::new(device()), &options(), |_, _| {})?;
     loaded.limits.outputs = loaded.limits.outputs.max(4);
     packaged::packaged_at(path);
     door::through(path, || {

@@ -5,8 +5,10 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+use tokenmill_ir::Mode;
 
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::{LoadOptions, load};
@@ -26,13 +28,14 @@ fn start(model: &Path, folder: Option<&Path>) -> Served {
     let options = CpuOptions { threads: 2, ..CpuOptions::default() };
     let device = CpuDevice::new(options).expect("a device");
     let options = LoadOptions {
+        mode: Mode::Int8,
         kv: KvFormat::Int16,
         context: Some(2048),
         sequences: 4,
         step_tokens: 256,
         memory_bytes: 1 << 32,
     };
-    let loaded = load(model, Box::new(device), &options, |_, _| {}).expect("it loads");
+    let loaded = load(model, Arc::new(device), &options, |_, _| {}).expect("it loads");
     let disk = folder.map(|folder| DiskOptions {
         folder: folder.to_owned(),
         // Less than all prompts need: segments are deleted, too.

@@ -1,8 +1,10 @@
 //! Runs a program on a device step by step, without an engine.
 
-use tokenmill_backend::{Backend, DeviceError, Executable, WeightHandle};
+use std::ops::ControlFlow;
+
+use tokenmill_backend::{Device, DeviceError, Executable};
 use tokenmill_ir::{
-    Batch, BlockId, GroupKind, Limits, MAX_GROUPS, OutputKind, OutputRow, Program, Span,
+    Batch, BlockId, GroupKind, Limits, MAX_GROUPS, Mode, OutputKind, OutputRow, Program, Span,
     StepOutput, TokenSource, WeightSource,
 };
 
@@ -19,13 +21,14 @@ impl Runner {
     /// Uploads and compiles; the context holds `tokens` tokens. Block ids are handed out in an
     /// order that is not their numbers'.
     pub fn new(
-        device: &mut dyn Backend,
+        device: &dyn Device,
+        mode: Mode,
         program: &Program,
         source: &dyn WeightSource,
         tokens: u32,
     ) -> Result<Self, DeviceError> {
-        let weights: Vec<WeightHandle> =
-            program.weights.iter().map(|w| device.upload(w, source)).collect::<Result<_, _>>()?;
+        let watch = &mut |_| ControlFlow::Continue(());
+        let weights = device.upload(program, source, mode, watch)?;
         let block_tokens = device.caps().block_tokens;
         let groups = program.groups();
         let blocks = tokens.div_ceil(block_tokens);
@@ -66,7 +69,7 @@ impl Runner {
         let first = len - rows as u32;
         let kind = self.kind;
         batch.outputs.extend((first..len).map(|row| OutputRow { row, kind }));
-        self.executable.submit(&batch)?;
+        self.executable.submit(&mut batch)?;
         let mut out = StepOutput::default();
         self.executable.wait(&mut out)?;
         assert_eq!(out.rows.len(), rows * self.cols, "numbers in the output rows");

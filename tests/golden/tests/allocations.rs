@@ -6,6 +6,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokenmill_ir::Mode;
 
 #[path = "../../../crates/cpu/tests/model/mod.rs"]
 mod model;
@@ -63,11 +64,11 @@ fn core() -> Core {
         checkpoint_slots: 0,
     };
     let options = CpuOptions { threads: 2, ..CpuOptions::default() };
-    let mut device = CpuDevice::new(options).expect("a device");
-    let mut build = move || Ok(model.compile(&mut device));
+    let device = CpuDevice::new(options).expect("a device");
+    let build = move || Ok(model.compile(&device, Mode::Int8));
     Core::new(EngineParts {
         device: build().expect("compiles"),
-        rebuild: Box::new(build),
+        rebuild: Box::new(move |_| build()),
         ids: VOCAB,
         config,
         tokenizer: None,

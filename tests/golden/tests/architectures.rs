@@ -2,18 +2,19 @@
 //! greedy tokens, from every kind of file recorded; and the same with each field of its spec
 //! perturbed, which must be noticed.
 
-use tokenmill_backend::Backend;
+use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_files::OpenModel;
 use tokenmill_golden_tests::{Golden, Runner, Variant, worst_difference};
 use tokenmill_ir::KvFormat;
+use tokenmill_ir::Mode;
 use tokenmill_models::spec::Output;
 use tokenmill_models::{ARCHS, ModelSpec, lower, spec_of};
 
 /// Largest |Δlogit| allowed against transformers. Its own noise is about 1e-5.
 const TOLERANCE: f32 = 1e-4;
 
-fn check(arch: &str, device: &mut dyn Backend) {
+fn check(arch: &str, device: &dyn Device) {
     let golden = Golden::read(arch);
     let context = (golden.ids.len() + golden.greedy.len()) as u32 + 1;
     for variant in [Variant::Config, Variant::ConfigV5, Variant::Gguf] {
@@ -36,7 +37,7 @@ fn check(arch: &str, device: &mut dyn Backend) {
         };
         let chunks = if golden.greedy.is_empty() { vec![512] } else { vec![512, 7, 1] };
         for chunk in chunks {
-            let mut run = Runner::new(device, &lowered.program, &model, context)
+            let mut run = Runner::new(device, Mode::F32, &lowered.program, &model, context)
                 .unwrap_or_else(|e| panic!("{arch} {variant:?}: {e}"));
             let rows = match golden.greedy.is_empty() {
                 true => run.feed(&golden.ids, 1),
@@ -57,11 +58,12 @@ fn check(arch: &str, device: &mut dyn Backend) {
 }
 
 /// The last hidden state of an encoder, every row.
-fn check_hidden(golden: &Golden, model: &OpenModel, spec: &ModelSpec, device: &mut dyn Backend) {
+fn check_hidden(golden: &Golden, model: &OpenModel, spec: &ModelSpec, device: &dyn Device) {
     let spec = ModelSpec { output: Output::Hidden, ..spec.clone() };
     let lowered = lower(&spec, &model.checkpoint, KvFormat::F32).expect("lowering");
     let len = golden.ids.len();
-    let mut run = Runner::new(device, &lowered.program, model, len as u32).expect("compiled");
+    let mut run =
+        Runner::new(device, Mode::F32, &lowered.program, model, len as u32).expect("compiled");
     let rows = run.feed(&golden.ids, len).expect("hidden rows");
     let (worst, _) = worst_difference(&rows, &golden.floats("hidden.f32"));
     assert!(worst <= TOLERANCE, "{} hidden rows: {worst}", golden.arch);
@@ -72,7 +74,7 @@ fn every_recording_matches_on_the_reference_device() {
     let only = std::env::var("GOLDEN").ok();
     for arch in Golden::all() {
         if only.as_ref().is_none_or(|o| *o == arch) {
-            check(&arch, &mut ReferenceDevice::new(16));
+            check(&arch, &ReferenceDevice::new(16));
         }
     }
 }

@@ -2,10 +2,12 @@
 //! gives, for every architecture whose cache can be kept, and is found by nothing else.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokenmill_ir::Mode;
 
-use tokenmill_backend::Backend;
+use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
-use tokenmill_cpu::{CpuDevice, CpuOptions, Mode, NUMERICS_VERSION};
+use tokenmill_cpu::{CpuDevice, CpuOptions, NUMERICS_VERSION};
 use tokenmill_engine::load::{LoadOptions, load, read};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::tier::TierError;
@@ -18,14 +20,22 @@ use tokenmill_store::kv::KvError;
 /// Tokens and the bits of their log-probabilities.
 type Answer = Vec<(u32, u32)>;
 
-fn cpu(mode: Mode) -> Box<dyn Backend> {
-    let options = CpuOptions { threads: 2, mode, ..CpuOptions::default() };
-    Box::new(CpuDevice::new(options).expect("a device"))
+type On = (Arc<dyn Device>, Mode);
+
+fn cpu(mode: Mode) -> On {
+    let options = CpuOptions { threads: 2, ..CpuOptions::default() };
+    (Arc::new(CpuDevice::new(options).expect("a device")), mode)
 }
 
-fn start(device: Box<dyn Backend>, model: &Path, kv: KvFormat, folder: Option<&Path>) -> Served {
-    let options =
-        LoadOptions { kv, context: None, sequences: 4, step_tokens: 128, memory_bytes: 1 << 32 };
+fn start((device, mode): On, model: &Path, kv: KvFormat, folder: Option<&Path>) -> Served {
+    let options = LoadOptions {
+        mode,
+        kv,
+        context: None,
+        sequences: 4,
+        step_tokens: 128,
+        memory_bytes: 1 << 32,
+    };
     let loaded = load(model, device, &options, |_, _| {}).expect("loaded");
     let disk = folder.map(|folder| DiskOptions {
         folder: folder.to_owned(),
@@ -91,7 +101,7 @@ fn a_restored_cache_gives_the_same_bits() {
         let unit = if states { 32 } else { 256 };
         kept += 1;
         with_states += u32::from(states);
-        let all = |device: &dyn Fn() -> Box<dyn Backend>, kv| {
+        let all = |device: &dyn Fn() -> On, kv| {
             let plain = start(device(), &model, kv, None);
             let vocab = plain.engine.vocab();
             let (expected, _) = ask(&plain, vocab);
@@ -118,7 +128,7 @@ fn a_restored_cache_gives_the_same_bits() {
             all(&|| cpu(Mode::Int8), KvFormat::Int8);
             all(&|| cpu(Mode::Int8), KvFormat::F32);
             all(&|| cpu(Mode::F32), KvFormat::Int16);
-            all(&|| Box::new(ReferenceDevice::new(32)), KvFormat::Int16);
+            all(&|| (Arc::new(ReferenceDevice::new(32)), Mode::F32), KvFormat::Int16);
         }
     }
     assert!(kept > 40, "{kept} architectures have a cache");
@@ -198,15 +208,16 @@ fn other_weights_find_nothing() {
 fn a_cache_is_named_by_its_numerics() {
     let files = tempfile::tempdir().unwrap();
     let model = Golden::read("llama").path(Variant::Config, files.path());
-    let options = LoadOptions {
+    let options = |mode| LoadOptions {
+        mode,
         kv: KvFormat::Int16,
         context: Some(64),
         sequences: 1,
         step_tokens: 32,
         memory_bytes: 1 << 32,
     };
-    let name = |device: Box<dyn Backend>| {
-        let mut loaded = load(&model, device, &options, |_, _| {}).expect("loaded");
+    let name = |(device, mode): On| {
+        let loaded = load(&model, device, &options(mode), |_, _| {}).expect("loaded");
         loaded.compile().expect("compiled").blocks().expect("blocks").layout
     };
     let (int8, f32) = (name(cpu(Mode::Int8)), name(cpu(Mode::F32)));
@@ -215,7 +226,7 @@ fn a_cache_is_named_by_its_numerics() {
         assert!(name.contains(&format!("numerics {NUMERICS_VERSION},")), "{name}");
     }
     assert_ne!(int8, f32, "modes");
-    assert_ne!(name(Box::new(ReferenceDevice::new(16))), int8, "devices");
+    assert_ne!(name((Arc::new(ReferenceDevice::new(16)), Mode::F32)), int8, "devices");
 }
 
 #[test]

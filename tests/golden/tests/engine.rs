@@ -2,10 +2,12 @@
 //! batches; on the reference device and on the CPU.
 
 use std::path::Path;
+use std::sync::Arc;
+use tokenmill_ir::Mode;
 
-use tokenmill_backend::Backend;
+use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
-use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
+use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served, StartError};
 use tokenmill_engine::{DraftMode, Event, Request};
@@ -15,8 +17,9 @@ use tokenmill_ir::KvFormat;
 /// Largest |Δlogit| allowed against transformers.
 const TOLERANCE: f32 = 1e-4;
 
-fn start(path: &Path, device: Box<dyn Backend>, step_tokens: u32) -> Result<Served, StartError> {
+fn start(path: &Path, device: Arc<dyn Device>, step_tokens: u32) -> Result<Served, StartError> {
     let options = LoadOptions {
+        mode: Mode::F32,
         kv: KvFormat::F32,
         context: Some(128),
         sequences: 4,
@@ -84,7 +87,7 @@ fn every_recording_through_the_engine_on_the_reference_device() {
         for step_tokens in [7, 64] {
             let scratch = tempfile::tempdir().expect("a scratch folder");
             let path = golden.path(Variant::Config, scratch.path());
-            let device = Box::new(ReferenceDevice::new(16));
+            let device = Arc::new(ReferenceDevice::new(16));
             // Encoders take whole sequences.
             let step_tokens = if golden.greedy.is_empty() { 128 } else { step_tokens };
             let served =
@@ -100,10 +103,10 @@ fn every_recording_through_the_engine_on_the_cpu() {
         let golden = Golden::read(&arch);
         let scratch = tempfile::tempdir().expect("a scratch folder");
         let path = golden.path(Variant::Config, scratch.path());
-        let options = CpuOptions { threads: 2, mode: Mode::F32, ..CpuOptions::default() };
+        let options = CpuOptions { threads: 2, ..CpuOptions::default() };
         let device = CpuDevice::new(options).expect("a CPU");
         let step_tokens = if golden.greedy.is_empty() { 128 } else { 33 };
-        let served = start(&path, Box::new(device), step_tokens);
+        let served = start(&path, Arc::new(device), step_tokens);
         check(&golden, &served.unwrap_or_else(|e| panic!("{arch}: {e}")));
     }
 }

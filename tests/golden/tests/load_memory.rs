@@ -4,6 +4,8 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
+use tokenmill_ir::Mode;
 
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::{LoadOptions, load};
@@ -33,13 +35,14 @@ fn a_model_is_loaded_and_run_within_its_memory() {
 
     let device = CpuDevice::new(CpuOptions { threads: 2, ..CpuOptions::default() });
     let options = LoadOptions {
+        mode: Mode::Int8,
         kv: KvFormat::Int16,
         context: Some(256),
         sequences: 1,
         step_tokens: 64,
         memory_bytes: 1 << 33,
     };
-    let device = Box::new(device.expect("a device"));
+    let device = Arc::new(device.expect("a device"));
     let model = load(&path, device, &options, |_, _| {}).expect("loaded");
     let cache_bytes = model.fit.cache_bytes;
     let served = model

@@ -4,8 +4,9 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use tokenmill_ir::Mode;
 
-use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
+use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_files::OpenModel;
 use tokenmill_golden_tests::{Golden, Runner, Variant};
 use tokenmill_ir::{KvFormat, Program, SourceError, WeightSource, WeightUse};
@@ -144,11 +145,11 @@ fn long_texts_are_computed_as_transformers_does() {
             let lowered = lower(&spec, &model.checkpoint, way.kv).expect("lowered");
             let (program, source) = rounded(&lowered.program, &model, way.format);
             for chunk in [1500, 301] {
-                let options = CpuOptions { threads: 2, mode: way.mode, ..CpuOptions::default() };
-                let mut device = CpuDevice::new(options).expect("a device");
+                let options = CpuOptions { threads: 2, ..CpuOptions::default() };
+                let device = CpuDevice::new(options).expect("a device");
                 let tokens = golden.ids.len() as u32;
                 let mut run =
-                    Runner::new(&mut device, &program, &source, tokens).expect("compiled");
+                    Runner::new(&device, way.mode, &program, &source, tokens).expect("compiled");
                 let rows = run.prefill(&golden.ids, chunk).expect("ran");
                 check(&golden, &kept, &way, &rows, chunk);
             }

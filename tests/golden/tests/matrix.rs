@@ -4,9 +4,11 @@
 //! format. One in four by default; `TOKENMILL_TESTS=whole` runs all.
 
 use std::path::Path;
+use std::sync::Arc;
+use tokenmill_ir::Mode;
 
 use tokenmill_cpu::isa::Isa;
-use tokenmill_cpu::{CpuDevice, CpuOptions, Mode, NUMERICS_VERSION};
+use tokenmill_cpu::{CpuDevice, CpuOptions, NUMERICS_VERSION};
 use tokenmill_engine::draft_model::DraftModel;
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served};
@@ -184,11 +186,17 @@ fn run(
     kv: KvFormat,
 ) -> (Answer, EngineStats) {
     let Variant { isa, threads, step_tokens, .. } = variant;
-    let options = CpuOptions { threads, isa: Some(isa), mode, ..CpuOptions::default() };
+    let options = CpuOptions { threads, isa: Some(isa) };
     let device = CpuDevice::new(options).expect("a device");
-    let options =
-        LoadOptions { kv, context: Some(256), sequences: 8, step_tokens, memory_bytes: 1 << 33 };
-    let mut model = load(path, Box::new(device), &options, |_, _| {}).expect("loaded");
+    let options = LoadOptions {
+        mode,
+        kv,
+        context: Some(256),
+        sequences: 8,
+        step_tokens,
+        memory_bytes: 1 << 33,
+    };
+    let mut model = load(path, Arc::new(device), &options, |_, _| {}).expect("loaded");
     if let Some(blocks) = variant.blocks {
         model.limits.group_blocks.fill(blocks);
     }

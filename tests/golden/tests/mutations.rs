@@ -8,6 +8,7 @@ use tokenmill_backend::DeviceError;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_files::OpenModel;
 use tokenmill_golden_tests::{Golden, Runner, Variant, worst_difference};
+use tokenmill_ir::Mode;
 use tokenmill_ir::{
     Act, GateAct, GateOrder, KeyHead, KvFormat, Mask, NormKind, RopePairing, RouteScore, TensorInfo,
 };
@@ -488,8 +489,8 @@ fn make(golden: &Golden, model: &OpenModel, spec: &ModelSpec, expected: &str) ->
         Output::Pooled { .. } | Output::Score { .. } => 1,
         _ => len,
     };
-    let mut device = ReferenceDevice::new(16);
-    let run = Runner::new(&mut device, &lowered.program, model, len as u32 + 1);
+    let device = ReferenceDevice::new(16);
+    let run = Runner::new(&device, Mode::F32, &lowered.program, model, len as u32 + 1);
     match run.and_then(|mut run| run.feed(&golden.ids, rows)) {
         Ok(found) if found.len() == expected.len() => {
             Made::Differs(worst_difference(&found, &expected).0)

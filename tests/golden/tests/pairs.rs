@@ -3,10 +3,11 @@
 //! of the pairs, the same in every run; `PAIRS=all` takes all.
 
 use std::path::Path;
+use tokenmill_ir::Mode;
 
-use tokenmill_backend::Backend;
+use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
-use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
+use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_golden_tests::{Golden, Packing, Runner, worst_difference};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{KvFormat, Op};
@@ -26,13 +27,13 @@ const ENCODED: f32 = 0.1;
 const PLAIN: [FormatId; 3] = [FormatId::F32, FormatId::F16, FormatId::BF16];
 
 /// The outputs, and whether the model routes to experts.
-fn outputs(path: &Path, device: &mut dyn Backend, ids: &[u32]) -> (Vec<f32>, bool) {
+fn outputs(path: &Path, (device, mode): (&dyn Device, Mode), ids: &[u32]) -> (Vec<f32>, bool) {
     let fail = |e: &dyn std::fmt::Display| -> ! { panic!("{}: {e}", path.display()) };
     let model = tokenmill_files::open(path).unwrap_or_else(|e| fail(&e));
     let spec = spec_of(&model.checkpoint).unwrap_or_else(|e| fail(&e));
     let lowered = lower(&spec, &model.checkpoint, KvFormat::F32).unwrap_or_else(|e| fail(&e));
     let rows = if lowered.program.vocab > 0 { ids.len() } else { 1 };
-    let run = Runner::new(device, &lowered.program, &model, ids.len() as u32 + 1);
+    let run = Runner::new(device, mode, &lowered.program, &model, ids.len() as u32 + 1);
     let routes = lowered.program.ops.iter().any(|op| matches!(op, Op::Experts { .. }));
     (run.and_then(|mut run| run.feed(ids, rows)).unwrap_or_else(|e| fail(&e)), routes)
 }
@@ -76,11 +77,12 @@ fn packed_models_compute_what_their_numbers_say() {
         let ids = &golden.ids[..TOKENS.min(golden.ids.len())];
         let packed = golden.packed(Packing { format, decoded: false }, scratch[0].path());
         let [found, encoded] = [Mode::F32, Mode::Int8].map(|mode| {
-            let options = CpuOptions { threads: 1, mode, ..CpuOptions::default() };
-            outputs(&packed, &mut CpuDevice::new(options).expect("a CPU"), ids).0
+            let options = CpuOptions { threads: 1, ..CpuOptions::default() };
+            let device = CpuDevice::new(options).expect("a CPU");
+            outputs(&packed, (&device, mode), ids).0
         });
         let decoded = golden.packed(Packing { format, decoded: true }, scratch[1].path());
-        let (expected, routes) = outputs(&decoded, &mut ReferenceDevice::new(16), ids);
+        let (expected, routes) = outputs(&decoded, (&ReferenceDevice::new(16), Mode::F32), ids);
         let (worst, at) = worst_difference(&found, &expected);
         assert!(worst <= TOLERANCE, "{} in {format}: {worst} at {at}", golden.arch);
         let error = share(&encoded, &expected);

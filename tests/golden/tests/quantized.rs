@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use tokenmill_ir::Mode;
 
-use tokenmill_cpu::{CpuDevice, CpuOptions, Mode};
+use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::read;
 use tokenmill_files::OpenModel;
 use tokenmill_golden_tests::Runner;
@@ -48,9 +49,9 @@ fn folder(family: &str) -> PathBuf {
 
 /// Logits of all tokens of a prompt fed in two chunks.
 fn logits(program: &Program, source: &dyn WeightSource, mode: Mode) -> Vec<f32> {
-    let options = CpuOptions { threads: 2, mode, ..CpuOptions::default() };
-    let mut device = CpuDevice::new(options).expect("a device");
-    let mut runner = Runner::new(&mut device, program, source, TOKENS).expect("compiled");
+    let options = CpuOptions { threads: 2, ..CpuOptions::default() };
+    let device = CpuDevice::new(options).expect("a device");
+    let mut runner = Runner::new(&device, mode, program, source, TOKENS).expect("compiled");
     let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 7 + i * i) % 40).collect();
     runner.prefill(&ids, 31).expect("ran")
 }

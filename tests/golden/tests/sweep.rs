@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenmill_ir::Mode;
 
 use serde_json::Value;
 use tokenmill_backend::reference::ReferenceDevice;
@@ -87,9 +88,10 @@ impl Family {
         if let Some((_, found)) = self.ran.borrow().iter().find(|r| r.0 == lowered.program) {
             return Ok(Found::Outputs(found.clone()));
         }
-        let mut device = ReferenceDevice::new(16);
-        let mut run = Runner::new(&mut device, &lowered.program, &self.model, len as u32 + 1)
-            .map_err(|e| format!("device: {e}"))?;
+        let device = ReferenceDevice::new(16);
+        let mut run =
+            Runner::new(&device, Mode::F32, &lowered.program, &self.model, len as u32 + 1)
+                .map_err(|e| format!("device: {e}"))?;
         let found = run.feed(&self.golden.ids, rows(&spec, &self.golden));
         let found = found.map_err(|e| format!("device: {e}"))?;
         self.ran.borrow_mut().push((lowered.program, found.clone()));

@@ -2,6 +2,7 @@
 //! absent: another model, a refusal, or a key of which this test says why it may be passed over.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tokenmill_ir::Mode;
 
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_files::OpenModel;
@@ -302,8 +303,8 @@ fn wrong(
     checkpoint.meta = meta;
     let (_, program) = built(&checkpoint).ok()?;
     let len = golden.ids.len();
-    let mut device = ReferenceDevice::new(16);
-    let run = Runner::new(&mut device, &program, model, len as u32 + 1);
+    let device = ReferenceDevice::new(16);
+    let run = Runner::new(&device, Mode::F32, &program, model, len as u32 + 1);
     let found = run.and_then(|mut run| run.feed(&golden.ids, len));
     let Ok(found) = found else { return Some("the device fails".to_owned()) };
     let cols = found.len() / len;

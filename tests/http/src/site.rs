@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokenmill_backend::Backend;
-use tokenmill_backend::sim::{SimBackend, SimControl, program};
+use tokenmill_backend::sim::{SimControl, SimDevice, program};
 use tokenmill_engine::{Defaults, DraftMode, Engine, EngineParts, system_clock};
 use tokenmill_ir::{GroupKind, Limits};
 use tokenmill_sched::{Config, StepCost};
@@ -170,12 +169,12 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
         top_logprobs: 20,
     };
     let program = program(&groups, VOCAB, 8);
-    let mut backend = SimBackend::new(16, control.clone());
+    let backend = SimDevice::new(16, control.clone());
     let compiled = limits.clone();
-    let mut build = move || backend.compile(&program, &[], &compiled);
+    let build = move || backend.executable(&program, &compiled);
     let parts = EngineParts {
         device: build().expect("the simulated device compiles"),
-        rebuild: Box::new(build),
+        rebuild: Box::new(move |_| build()),
         config: Config {
             groups,
             block_tokens: 16,

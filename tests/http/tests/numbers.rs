@@ -2,6 +2,7 @@
 //! device.
 
 use std::sync::Arc;
+use tokenmill_ir::Mode;
 
 use serde_json::{Value, json};
 use tokenmill_backend::reference::ReferenceDevice;
@@ -30,13 +31,14 @@ impl Encoder {
         let scratch = tempfile::tempdir().expect("a scratch folder");
         let path = golden.path(Variant::Config, scratch.path());
         let options = LoadOptions {
+            mode: Mode::F32,
             kv: KvFormat::F32,
             context: None,
             sequences: 4,
             step_tokens: 96,
             memory_bytes: 1 << 32,
         };
-        let loaded = load(&path, Box::new(ReferenceDevice::new(16)), &options, |_, _| {});
+        let loaded = load(&path, Arc::new(ReferenceDevice::new(16)), &options, |_, _| {});
         let served = loaded.expect("loaded").start(ServeOptions {
             queue: 8,
             step_s: 10.0,

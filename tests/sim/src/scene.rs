@@ -101,6 +101,21 @@ pub struct Scene {
     pub draft_failing: Option<u64>,
     /// Whether time goes as it is predicted; otherwise it is any.
     pub true_time: bool,
+    /// How the device goes through a step.
+    pub pace: Pace,
+    /// Before which turns the caches get another size: blocks of each group.
+    pub resizes: Vec<(u32, Vec<u32>)>,
+}
+
+/// How a device goes through a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// At once, when it is told to.
+    AtOnce,
+    /// In so many parts, between which requests come and go.
+    InParts(u32),
+    /// By itself, while its host tells what the step before brought.
+    Alone,
 }
 
 impl Scene {
@@ -136,6 +151,17 @@ impl Scene {
         let keeps = |g: &Vec<GroupKind>| !g.is_empty() && !g.contains(&STATE);
         let draft_model = draft_model.filter(|g| keeps(g) && !config.whole_sequences);
         let draft_failing = d.once_in(6).then(|| u64::from(d.range(0, 30)));
+        let pace = match d.range(0, 5) {
+            0 | 1 => Pace::InParts(d.range(1, 4)),
+            2 => Pace::Alone,
+            _ => Pace::AtOnce,
+        };
+        let resizes = if d.once_in(3) { d.range(1, 5) } else { 0 };
+        let mut resize = |_| {
+            let blocks = config.limits.group_blocks.iter().map(|&n| d.range(0, n)).collect();
+            (d.range(0, 60), blocks)
+        };
+        let resizes = (0..resizes).map(&mut resize).collect();
         Scene {
             config,
             eos,
@@ -147,6 +173,8 @@ impl Scene {
             draft_model,
             draft_failing,
             true_time,
+            pace,
+            resizes,
         }
     }
 }

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokenmill_backend::Backend;
-use tokenmill_backend::sim::{SimBackend, SimControl, program};
+use tokenmill_backend::sim::{SimControl, SimDevice, program};
 use tokenmill_engine::{Core, DraftMode, EngineParts, EngineStats, Event, Refusal, Request, Turn};
 use tokenmill_ir::{GroupKind, Limits};
 use tokenmill_sched::{Config, Scheduler, StepCost};
@@ -71,14 +70,14 @@ impl Service {
         };
         let control = SimControl::default();
         let program = program(&config.groups, config.vocab, config.hidden);
-        let mut backend = SimBackend::new(config.block_tokens, control.clone());
+        let backend = SimDevice::new(config.block_tokens, control.clone());
         let limits = config.limits.clone();
-        let mut build = move || backend.compile(&program, &[], &limits);
+        let build = move || backend.executable(&program, &limits);
         let idle = Arc::<AtomicU64>::default();
         let (time, waited) = (control.clone(), Arc::clone(&idle));
         let parts = EngineParts {
             device: build().expect("the simulated device compiles"),
-            rebuild: Box::new(build),
+            rebuild: Box::new(move |_| build()),
             ids: config.vocab,
             config,
             tokenizer: None,

@@ -3,9 +3,9 @@
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tokenmill_backend::Backend;
-use tokenmill_backend::sim::{SimBackend, SimControl, program};
+use tokenmill_backend::sim::{SimControl, SimDevice, program};
 use tokenmill_engine::backlog::{Backlog, Inlet};
 use tokenmill_engine::draft_model::DraftModel;
 use tokenmill_engine::{
@@ -16,7 +16,7 @@ use tokenmill_ir::{GroupKind, Limits, TokenId};
 use tokenmill_sched::StepCost;
 
 use crate::oracle::{self, Course};
-use crate::scene::{Arrival, Ask, Client, Draw, Scene};
+use crate::scene::{Arrival, Ask, Client, Draw, Pace, Scene};
 
 /// More turns than any scene needs: beyond it, nothing moves any more.
 const MANY_TURNS: u32 = 20_000;
@@ -94,13 +94,18 @@ impl World {
         let config = scene.config.clone();
         let mut program = program(&config.groups, config.vocab, config.hidden);
         program.whole_sequences = config.whole_sequences;
-        let mut backend = SimBackend::new(config.block_tokens, control.clone());
+        let mut backend = SimDevice::new(config.block_tokens, control.clone());
+        match scene.pace {
+            Pace::AtOnce => {}
+            Pace::InParts(parts) => control.parts(parts),
+            Pace::Alone => backend = backend.alone(),
+        }
         let limits = config.limits.clone();
-        let mut build = move || backend.compile(&program, &[], &limits);
+        let build = move || backend.executable(&program, &limits);
         let device = build().expect("the simulated device compiles");
         let parts = EngineParts {
             device,
-            rebuild: Box::new(build),
+            rebuild: Box::new(move |_| build()),
             ids: config.vocab,
             config,
             tokenizer: None,
@@ -147,11 +152,22 @@ impl World {
 
     /// One turn; true when all is done.
     fn turn(&mut self, turn: u32) -> bool {
-        self.arrive(turn);
-        self.cancel(turn);
+        let in_parts = matches!(self.scene.pace, Pace::InParts(_));
+        if !in_parts {
+            self.arrive(turn);
+            self.cancel(turn);
+        }
         self.offer_drafts();
-        let done = self.core.turn();
-        if done == Turn::Idle {
+        self.resize(turn);
+        let done = self.core.begin();
+        if in_parts {
+            self.arrive(turn);
+            self.cancel(turn);
+        }
+        while self.core.in_flight() {
+            self.core.advance(Duration::ZERO);
+        }
+        if done == Turn::Idle && !in_parts {
             assert!(self.core.is_idle(), "requests are open, but nothing is computed");
         }
         self.core.check();
@@ -164,7 +180,15 @@ impl World {
                 self.control.poison(g, block);
             }
         }
-        done == Turn::Idle && self.pending.iter().all(|p| p.since.is_some())
+        done == Turn::Idle && self.core.is_idle() && self.pending.iter().all(|p| p.since.is_some())
+    }
+
+    /// Gives the caches another size; the last one is their first one again.
+    fn resize(&mut self, turn: u32) {
+        let now = self.scene.resizes.iter().find(|(at, _)| *at == turn);
+        if let Some((_, blocks)) = now {
+            self.core.resize(blocks);
+        }
     }
 
     /// Faults that have happened by now.
@@ -269,6 +293,12 @@ impl World {
         let stats = self.core.stats();
         self.core.give_up_leases(None);
         self.core.check();
+        let floor = self.core.scheduler().floor();
+        self.core.resize(&floor);
+        assert_eq!(self.core.blocks(), floor, "an idle engine gives its memory back");
+        self.core.resize(&self.scene.config.limits.group_blocks);
+        self.core.check();
+        assert_eq!(self.core.blocks(), self.scene.config.limits.group_blocks);
         for g in 0..self.scene.config.groups.len() {
             let n = self.core.scheduler().group_counts(g);
             assert_eq!(n.free + n.cached, n.total, "blocks of group {g} come back");
@@ -390,7 +420,7 @@ fn draft_model(scene: &Scene, groups: &[GroupKind], control: &SimControl) -> Dra
         group_blocks: vec![2 * (context.div_ceil(size) + 1); groups.len()],
         top_logprobs: 0,
     };
-    let device = SimBackend::new(size, control.clone()).compile(&program, &[], &limits);
+    let device = SimDevice::new(size, control.clone()).executable(&program, &limits);
     let device = device.expect("the simulated device compiles");
     let model = DraftModel::new(device, &program, &limits, (size, 2), guess_cost(scene));
     model.expect("a cache of keys and values")

@@ -6,8 +6,8 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokenmill_backend::sim::{SimBackend, SimControl, SimText, program};
-use tokenmill_backend::{Backend, Executable};
+use tokenmill_backend::Executable;
+use tokenmill_backend::sim::{SimControl, SimDevice, SimText, program};
 use tokenmill_engine::tier::{Tier, TierWorker};
 use tokenmill_engine::{Core, EngineParts, Event, Lease, Request, Turn, Usage};
 use tokenmill_ir::{GroupKind, Limits, TokenId};
@@ -131,20 +131,20 @@ impl World {
 
     fn device(&self) -> Box<dyn Executable> {
         let program = program(&self.config.groups, VOCAB, 4);
-        let mut backend = SimBackend::new(self.config.block_tokens, SimControl::default());
-        backend.compile(&program, &[], &self.config.limits).expect("it compiles")
+        let backend = SimDevice::new(self.config.block_tokens, SimControl::default());
+        backend.executable(&program, &self.config.limits).expect("it compiles")
     }
 
     /// One process, from start to its end or its death.
     fn live(&mut self, totals: &mut Totals) {
         let control = SimControl::default();
         let program = program(&self.config.groups, VOCAB, 4);
-        let mut backend = SimBackend::new(self.config.block_tokens, control.clone());
+        let backend = SimDevice::new(self.config.block_tokens, control.clone());
         let limits = self.config.limits.clone();
-        let mut build = move || backend.compile(&program, &[], &limits);
+        let build = move || backend.executable(&program, &limits);
         let parts = EngineParts {
             device: build().expect("it compiles"),
-            rebuild: Box::new(build),
+            rebuild: Box::new(move |_| build()),
             ids: self.config.vocab,
             config: self.config.clone(),
             tokenizer: None,

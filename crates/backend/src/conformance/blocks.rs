@@ -1,32 +1,47 @@
 //! Cache blocks as bytes: what one executable computed, another goes on with.
 
-use tokenmill_ir::{BlockId, StepOutput};
+use tokenmill_ir::{BlockId, Mode, StepOutput};
 
-use super::Case;
-use crate::{Backend, DeviceError, Executable};
+use super::{Case, run_step, uploaded};
+use crate::{Device, DeviceError, Executable};
 
 /// Runs a case's steps, each on a fresh executable that was given the blocks of the one before.
 ///
 /// # Errors
 /// Those of the device.
-pub fn moved(device: &mut dyn Backend, case: &Case) -> Result<Vec<StepOutput>, DeviceError> {
-    let upload = |spec| device.upload(spec, &case.material);
-    let handles = case.program.weights.iter().map(upload).collect::<Result<Vec<_>, _>>()?;
+pub fn moved(device: &dyn Device, mode: Mode, case: &Case) -> Result<Vec<StepOutput>, DeviceError> {
+    let weights = uploaded(device, mode, case)?;
     let mut all = Vec::new();
     let mut last: Option<Box<dyn Executable>> = None;
     for step in &case.steps {
-        let mut next = device.compile(&case.program, &handles, &case.limits)?;
+        let mut next = device.compile(&case.program, &weights, &case.limits)?;
         if let Some(last) = &mut last {
+            resized(next.as_mut(), &case.limits.group_blocks)?;
             copy_blocks(last.as_mut(), next.as_mut(), &case.limits.group_blocks)?;
         }
-        let mut out = StepOutput::default();
-        next.submit(step)?;
-        next.wait(&mut out)?;
-        all.push(out);
+        all.push(run_step(&mut *next, step)?);
         last = Some(next);
     }
-    handles.into_iter().for_each(|h| device.free(h));
     Ok(all)
+}
+
+/// Shrinks and grows the caches: what is not there is refused, and comes back.
+fn resized(device: &mut dyn Executable, most: &[u32]) -> Result<(), DeviceError> {
+    let bytes = device.blocks()?.groups;
+    let few: Vec<u32> = most.iter().map(|n| n / 3).collect();
+    device.resize(&few)?;
+    for (group, (&n, &bytes)) in few.iter().zip(&bytes).enumerate() {
+        refused(device, group, BlockId(n), &mut vec![0; bytes])?;
+    }
+    let more: Vec<u32> = most.iter().map(|n| n + 1).collect();
+    for wrong in [more.as_slice(), &most[1..]] {
+        let answer = device.resize(wrong);
+        if !matches!(answer, Err(DeviceError::BadBatch(_))) {
+            let reason = format!("resized to {wrong:?} of {most:?}: {answer:?}");
+            return Err(DeviceError::Failed { device: "blocks".into(), reason });
+        }
+    }
+    device.resize(most)
 }
 
 fn copy_blocks(

@@ -125,6 +125,13 @@ impl Cache {
         }
     }
 
+    /// Forgets the blocks from that one on. (It keeps their memory: nobody serves with it.)
+    pub fn forget_from(&mut self, block: u32) {
+        for (data, (cols, _)) in self.data.iter_mut().zip(self.shapes) {
+            data[block as usize * self.block_tokens * cols..].fill(0.0);
+        }
+    }
+
     /// Copies a whole block or slot.
     pub fn copy(&mut self, copy: &BlockCopy) {
         for (data, (cols, _)) in self.data.iter_mut().zip(self.shapes) {

@@ -1,6 +1,7 @@
 //! Runs a program op by op, keeping every buffer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokenmill_ir::sampling::SampleScratch;
 use tokenmill_ir::{
@@ -42,7 +43,7 @@ impl<'a> Rows<'a> {
 /// A program on the reference device.
 pub(super) struct ReferenceExecutable {
     program: Program,
-    weights: Vec<Arc<Matrix>>,
+    weights: Arc<Vec<Matrix>>,
     rules: BatchRules,
     block_tokens: u32,
     /// Last step's buffers.
@@ -57,7 +58,7 @@ pub(super) struct ReferenceExecutable {
 impl ReferenceExecutable {
     pub fn new(
         program: &Program,
-        weights: Vec<Arc<Matrix>>,
+        weights: Arc<Vec<Matrix>>,
         limits: &Limits,
         block_tokens: u32,
     ) -> Result<Self, DeviceError> {
@@ -360,7 +361,7 @@ impl ReferenceExecutable {
 }
 
 impl Executable for ReferenceExecutable {
-    fn submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+    fn submit(&mut self, batch: &mut Batch) -> Result<(), DeviceError> {
         if self.done.is_some() {
             return Err(DeviceError::BadBatch("a step is already in flight".into()));
         }
@@ -375,8 +376,16 @@ impl Executable for ReferenceExecutable {
         Ok(())
     }
 
-    fn buffer(&self, buffer: BufferId) -> Option<Vec<f32>> {
-        self.buffers.get(buffer.0 as usize).cloned()
+    fn advance(&mut self, _: Duration) -> Result<bool, DeviceError> {
+        Ok(true)
+    }
+
+    fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        self.rules.resize(blocks)?;
+        for cache in &mut self.caches {
+            cache.forget_from(blocks[cache.spec.group as usize]);
+        }
+        Ok(())
     }
 
     fn blocks(&self) -> Result<BlockBytes, DeviceError> {

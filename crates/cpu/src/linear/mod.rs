@@ -83,17 +83,7 @@ use tokenmill_quant::panel::{PANEL_ROWS, PanelLayout, PanelSpec};
 use crate::isa::Isa;
 pub use encode::{Encoding, Line};
 pub use meanwhile::Meanwhile;
-
-/// Arithmetic of a whole model: part of the key under which results repeat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// Activations as bytes with a scale per 32 columns.
-    Int8,
-    /// Activations and weights rounded to bf16, sums in f32.
-    Bf16,
-    /// Everything in f32.
-    F32,
-}
+pub use tokenmill_ir::Mode;
 
 /// Where results go: `[tokens][stride]` f32, shared by the threads that fill its columns.
 #[derive(Clone, Copy, Debug)]

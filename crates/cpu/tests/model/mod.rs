@@ -1,12 +1,14 @@
 //! A small decoder with random weights in several formats, and ways of running it.
 #![allow(dead_code)] // each test uses a part of it
 
-use tokenmill_backend::Backend;
+use std::ops::ControlFlow;
+
+use tokenmill_backend::Device;
 use tokenmill_backend::conformance::Material;
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{
     Act, AttendSource, Batch, BlockId, CacheId, CacheKind, CacheSpec, GateAct, Limits, MAX_GROUPS,
-    Mask, NormKind, Op, OutputKind, OutputRow, Program, Rope, RopeId, RopePairing, RowPart,
+    Mask, Mode, NormKind, Op, OutputKind, OutputRow, Program, Rope, RopeId, RopePairing, RowPart,
     RowSlices, Rows, Span, StepOutput, Store, TokenSource, View, WeightId, WeightSpec, WeightUse,
 };
 use tokenmill_quant::FormatId;
@@ -198,9 +200,14 @@ impl Model {
     }
 
     /// Uploads the weights and compiles.
-    pub fn compile(&self, device: &mut dyn Backend) -> Box<dyn tokenmill_backend::Executable> {
-        let upload = |w| device.upload(w, &self.material).expect("uploads");
-        let weights: Vec<_> = self.program.weights.iter().map(upload).collect();
+    pub fn compile(
+        &self,
+        device: &dyn Device,
+        mode: Mode,
+    ) -> Box<dyn tokenmill_backend::Executable> {
+        let watch = &mut |_| ControlFlow::Continue(());
+        let uploaded = device.upload(&self.program, &self.material, mode, watch);
+        let weights = uploaded.expect("uploads");
         device.compile(&self.program, &weights, &self.limits).expect("compiles")
     }
 
@@ -237,11 +244,11 @@ impl Model {
     }
 
     /// Logits of all tokens of sequence 0, as bits.
-    pub fn run(&self, device: &mut dyn Backend, plan: &Plan) -> Vec<u32> {
-        let mut executable = self.compile(device);
+    pub fn run(&self, device: &dyn Device, mode: Mode, plan: &Plan) -> Vec<u32> {
+        let mut executable = self.compile(device, mode);
         let (mut out, mut all, mut done) = (StepOutput::default(), Vec::new(), 0);
         while done < LEN {
-            executable.submit(&self.step(plan, done)).expect("a good batch");
+            executable.submit(&mut self.step(plan, done)).expect("a good batch");
             executable.wait(&mut out).expect("a step");
             all.extend(out.rows.iter().map(|x| x.to_bits()));
             done += plan.chunk;

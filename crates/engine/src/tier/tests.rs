@@ -1,5 +1,7 @@
 //! What is written of a text with states, in which order, and what is found again.
 
+use std::time::Duration;
+
 use tokenmill_ir::{Batch, StepOutput};
 use tokenmill_store::kv::sim::SimDisk;
 
@@ -13,7 +15,15 @@ const FULL_AND_STATE: [GroupKind; 2] = [GroupKind::Full, GroupKind::State];
 struct Blocks;
 
 impl Executable for Blocks {
-    fn submit(&mut self, _: &Batch) -> Result<(), DeviceError> {
+    fn submit(&mut self, _: &mut Batch) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn advance(&mut self, _: Duration) -> Result<bool, DeviceError> {
+        Ok(true)
+    }
+
+    fn resize(&mut self, _: &[u32]) -> Result<(), DeviceError> {
         Ok(())
     }
 
