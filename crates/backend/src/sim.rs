@@ -378,7 +378,7 @@ impl SimExecutable {
     /// Forgets what it was told to forget.
     fn poison(&mut self) {
         let poisoned = std::mem::take(&mut self.control.plan().poison);
-        for (g, block) in poisoned {
+        for (g, block) in poisoned.into_iter().filter(|(g, block)| block.0 < self.backed[*g]) {
             let extent = self.extent(g, block);
             self.store[g][extent].fill(EMPTY);
         }

@@ -461,6 +461,8 @@ impl Core {
         let gap_s = end - self.last_step_s.replace(end).unwrap_or(flight.begin_s);
         self.stats.step(&self.step, &self.out, gap_s);
         self.sched.commit(&self.step, &self.out, &mut self.progress);
+        // What was computed in vain for those that had ended is nobody's.
+        self.progress.retain(|p| !self.leaving.contains(&p.seq));
         for seq in self.leaving.drain(..) {
             self.sched.cancel(seq);
         }

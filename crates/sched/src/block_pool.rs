@@ -34,7 +34,8 @@ enum Place {
     Free,
     Cached,
     Held,
-    /// Above what memory backs; nobody holds it.
+    /// Above what is given out: only the tree holds it, or nobody.
+    Left,
     Withheld,
 }
 
@@ -45,6 +46,7 @@ pub(crate) struct BlockPool {
     /// Blocks below this are given out.
     backed: u32,
     withheld: u32,
+    left: u32,
     free: List,
     cached: List,
 }
@@ -55,7 +57,7 @@ impl BlockPool {
         let block = Block { refs: 0, node: NONE, prev: NONE, next: NONE };
         let blocks = vec![block; count as usize];
         let (free, cached) = (List::EMPTY, List::EMPTY);
-        let mut pool = Self { blocks, backed: count, withheld: 0, free, cached };
+        let mut pool = Self { blocks, backed: count, withheld: 0, left: 0, free, cached };
         for b in 0..count {
             pool.push(Place::Free, b);
         }
@@ -65,6 +67,11 @@ impl BlockPool {
     /// Blocks there are: backed ones, and those above that somebody still holds.
     pub fn total(&self) -> u32 {
         self.capacity() - self.withheld
+    }
+
+    /// Blocks below this are given out.
+    pub fn backed(&self) -> u32 {
+        self.backed
     }
 
     /// Blocks there can be at most.
@@ -99,9 +106,14 @@ impl BlockPool {
         b != BlockId::NONE && b.0 >= self.backed
     }
 
-    /// Whether only the tree holds a block.
-    pub fn is_cached(&self, b: BlockId) -> bool {
-        self.place(b.0) == Place::Cached
+    /// Blocks above those that are given out which only the tree holds.
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// Whether only the tree holds a block, which is above those that are given out.
+    pub fn is_left(&self, b: BlockId) -> bool {
+        b != BlockId::NONE && self.place(b.0) == Place::Left
     }
 
     pub fn free(&self) -> u32 {
@@ -173,6 +185,7 @@ impl BlockPool {
         match (block.refs, block.node) {
             (0, _) if b >= self.backed => Place::Withheld,
             (0, _) => Place::Free,
+            (1, node) if node != NONE && b >= self.backed => Place::Left,
             (1, node) if node != NONE => Place::Cached,
             _ => Place::Held,
         }
@@ -192,12 +205,13 @@ impl BlockPool {
         match place {
             Place::Free => Some(&mut self.free),
             Place::Cached => Some(&mut self.cached),
-            Place::Held | Place::Withheld => None,
+            Place::Held | Place::Left | Place::Withheld => None,
         }
     }
 
     fn push(&mut self, place: Place, b: u32) {
         self.withheld += u32::from(place == Place::Withheld);
+        self.left += u32::from(place == Place::Left);
         let Some(list) = self.list(place) else { return };
         let tail = list.tail;
         list.tail = b;
@@ -213,6 +227,7 @@ impl BlockPool {
 
     fn unlink(&mut self, place: Place, b: u32) {
         self.withheld -= u32::from(place == Place::Withheld);
+        self.left -= u32::from(place == Place::Left);
         let Block { prev, next, .. } = self.blocks[b as usize];
         let Some(list) = self.list(place) else { return };
         list.len -= 1;
@@ -242,7 +257,7 @@ impl BlockPool {
 
     /// Asserts that lists and counts agree, given how often tables name each block.
     pub fn check(&self, table_refs: &[u32]) {
-        let (mut free, mut cached, mut withheld) = (0, 0, 0);
+        let (mut free, mut cached, mut withheld, mut left) = (0, 0, 0, 0);
         for (b, block) in self.blocks.iter().enumerate() {
             let tree = u32::from(block.node != NONE);
             assert_eq!(block.refs, table_refs[b] + tree, "references of block {b}");
@@ -250,10 +265,11 @@ impl BlockPool {
                 Place::Free => free += 1,
                 Place::Cached => cached += 1,
                 Place::Held => {}
+                Place::Left => left += 1,
                 Place::Withheld => withheld += 1,
             }
         }
-        assert_eq!(self.withheld, withheld, "withheld blocks");
+        assert_eq!((self.withheld, self.left), (withheld, left), "withheld and left blocks");
         assert_eq!(self.free.len, free, "free blocks");
         assert_eq!(self.cached.len, cached, "cached blocks");
         assert_eq!(self.walk(self.free.head).count() as u32, free, "free list");

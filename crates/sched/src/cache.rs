@@ -106,6 +106,10 @@ impl KvCache {
 
     pub fn take(&mut self, g: usize) -> Option<BlockId> {
         if self.pools[g].free() == 0 {
+            // Else the first of the cached ones may have left ones below it.
+            self.forget_above();
+        }
+        if self.pools[g].free() == 0 {
             let node = self.pools[g].oldest_cached()?;
             match self.kinds[g] {
                 GroupKind::Full => self.remove_node(node),

@@ -113,8 +113,8 @@ impl KvCache {
     /// Blocks of a group that one account, and all together, may keep.
     fn quota(&self, g: usize) -> (u32, u32) {
         let all = match self.kinds[g] {
-            GroupKind::State => self.checkpoint_limit.min(self.pools[g].total().saturating_sub(1)),
-            _ => self.pools[g].total(),
+            GroupKind::State => self.checkpoint_limit.min(self.pools[g].backed().saturating_sub(1)),
+            _ => self.pools[g].backed(),
         };
         (all / OWN_PART, all / ALL_PARTS)
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use tokenmill_ir::{BlockId, GroupKind};
+use tokenmill_ir::GroupKind;
 
 use crate::block_pool::NONE;
 use crate::cache::KvCache;
@@ -19,7 +19,7 @@ fn fits(config: &Config, kind: GroupKind, blocks: u32) -> u64 {
         {
             u64::from(u32::MAX)
         }
-        _ => u64::from(blocks) * u64::from(config.block_tokens) + 1,
+        _ => u64::from(blocks) * u64::from(config.block_tokens),
     }
 }
 
@@ -40,6 +40,10 @@ impl Scheduler {
         let longest = u64::from(self.longest());
         let groups = self.config.groups.iter().zip(&self.cache.pools);
         let least = |(kind, pool): (&GroupKind, &crate::block_pool::BlockPool)| {
+            if *kind == GroupKind::State {
+                // One that the tree shares, and one to write.
+                return pool.capacity().min(2);
+            }
             let (mut least, mut enough) = (0, pool.capacity());
             while least < enough {
                 let blocks = least + (enough - least) / 2;
@@ -58,6 +62,8 @@ impl Scheduler {
     /// what is cached in them is forgotten; sequences keep theirs until they end or give way.
     pub fn resize(&mut self, blocks: &[u32]) {
         let floor = self.floor();
+        // First what is above now: on growing it would come among the others in no order.
+        self.cache.forget_above();
         for (pool, (&n, least)) in self.cache.pools.iter_mut().zip(blocks.iter().zip(floor)) {
             pool.resize(n.max(least));
         }
@@ -73,12 +79,14 @@ impl Scheduler {
 
 impl KvCache {
     /// Takes what only the tree holds above the border out of it.
-    fn forget_above(&mut self) {
+    pub fn forget_above(&mut self) {
         for g in 0..self.kinds.len() {
+            if self.pools[g].left() == 0 {
+                continue;
+            }
             let pool = &self.pools[g];
-            let is_above = |b: BlockId| pool.is_above(b) && pool.is_cached(b);
-            let above: Vec<u32> =
-                self.tree.iter().filter(|(_, n)| is_above(n.blocks[g])).map(|(n, _)| n).collect();
+            let left = self.tree.iter().filter(|(_, n)| pool.is_left(n.blocks[g]));
+            let above: Vec<u32> = left.map(|(n, _)| n).collect();
             match self.kinds[g] {
                 GroupKind::Full => {
                     for node in self.with_all_below(&above) {
