@@ -6,15 +6,14 @@
 
 use std::ops::Range;
 use std::time::Instant;
-use tokenmill_ir::Mode;
 
 use tokenmill_backend::{Device, Executable};
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{
-    Act, Batch, BlockId, CacheId, CacheKind, CacheSpec, KeyHead, KvFormat, Limits, MAX_GROUPS, Op,
-    Program, RowPart, RowSlices, Rows, SourceError, Span, StepOutput, TokenSource, View, WeightId,
-    WeightSource, WeightSpec, WeightUse,
+    Act, Batch, BlockId, CacheId, CacheKind, CacheSpec, KeyHead, KvFormat, Limits, MAX_GROUPS,
+    Mode, Op, Program, RowPart, RowSlices, Rows, SourceError, Span, StepOutput, TokenSource, View,
+    WeightId, WeightSource, WeightSpec, WeightUse,
 };
 use tokenmill_quant::FormatId;
 

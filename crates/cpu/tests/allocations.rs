@@ -4,15 +4,14 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokenmill_ir::Mode;
 
 mod model;
 
 use model::{Model, VOCAB};
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_ir::{
-    Batch, BlockId, KvFormat, MAX_GROUPS, OutputKind, OutputRow, SamplingParams, Span, StepOutput,
-    TokenSource,
+    Batch, BlockId, KvFormat, MAX_GROUPS, Mode, OutputKind, OutputRow, SamplingParams, Span,
+    StepOutput, TokenSource,
 };
 
 /// Counts what every thread of the process asks for.

@@ -55,9 +55,12 @@ fn tokenizer() -> Tokenizer {
 }
 
 fn parts(control: &SimControl, eos: Vec<TokenId>) -> EngineParts {
+    parts_on(SimDevice::new(config().block_tokens, control.clone()), eos)
+}
+
+fn parts_on(backend: SimDevice, eos: Vec<TokenId>) -> EngineParts {
     let config = config();
     let program = program(&config.groups, config.vocab, config.hidden);
-    let backend = SimDevice::new(config.block_tokens, control.clone());
     let limits = config.limits.clone();
     let build = move || backend.executable(&program, &limits);
     EngineParts {
@@ -447,4 +450,70 @@ fn parallel_answers_share_the_prompt_and_differ() {
         }
     }
     assert_eq!(choices, again, "the same seed gives the same answers");
+}
+
+/// Tokens of a step are told while the next one runs: a receiver that waits for the next step to
+/// begin sees it begin.
+#[test]
+fn what_a_step_brought_is_told_while_a_device_that_runs_alone_goes_on() {
+    const TOKENS: u32 = 8;
+    let told = |alone: bool| {
+        let control = SimControl::default();
+        let device = SimDevice::new(config().block_tokens, control.clone());
+        let device = if alone { device.alone() } else { device };
+        let engine = Engine::start(parts_on(device, Vec::new())).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let mut seen = 0;
+        let sink = move |event: Event| {
+            if let Event::Text { .. } = event {
+                seen += 1;
+                let longest =
+                    Duration::from_millis(if alone && seen < TOKENS.into() { 5000 } else { 20 });
+                let start = Instant::now();
+                while control.steps() <= seen && start.elapsed() < longest {
+                    std::thread::yield_now();
+                }
+                let _ = sender.send(control.steps() > seen);
+            }
+            true
+        };
+        let draft = Some(DraftMode::None);
+        let request = Request { draft, max_tokens: Some(TOKENS), ..Request::new(vec![1, 2, 3]) };
+        let _cancel = engine.submit_to(request, Box::new(sink)).unwrap();
+        receiver.iter().take(TOKENS as usize).collect::<Vec<bool>>()
+    };
+    let alone = told(true);
+    assert!(alone[..alone.len() - 1].iter().all(|&began| began), "{alone:?}");
+    let on_this_thread = told(false);
+    assert!(on_this_thread.iter().all(|&began| !began), "{on_this_thread:?}");
+}
+
+/// A stop text that a token completes is found while the next step runs; its token is nobody's.
+#[test]
+fn answers_of_a_device_that_runs_alone_are_the_same() {
+    let answers = |device: SimDevice| {
+        let engine = Engine::start(parts_on(device, vec![4])).unwrap();
+        let ask = |first: u32| {
+            let sampling = SamplingParams { seed: 5, temperature: 1.0, ..Default::default() };
+            let stop = vec!["q".to_string(), "ab".to_string()];
+            let request = Request { sampling, stop, choices: 2, ..Request::new(vec![first, 2, 3]) };
+            engine.submit(Request { max_tokens: Some(60), ..request }).unwrap()
+        };
+        let all: Vec<_> = (0..4).map(ask).collect();
+        let answer = |events: tokenmill_engine::Events| {
+            let mut choices = [(); 2].map(|()| (String::new(), None));
+            for event in events {
+                match event {
+                    Event::Text { choice, text, .. } => choices[choice as usize].0 += &text,
+                    Event::Done { choice, reason } => choices[choice as usize].1 = Some(reason),
+                    Event::Failed(error) => panic!("{error}"),
+                    _ => {}
+                }
+            }
+            choices
+        };
+        all.into_iter().map(answer).collect::<Vec<_>>()
+    };
+    let device = || SimDevice::new(config().block_tokens, SimControl::default());
+    assert_eq!(answers(device().alone()), answers(device()));
 }

@@ -3,14 +3,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use tokenmill_ir::Mode;
 
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::direct::{Direct, Feed};
 use tokenmill_engine::load::{LoadFailure, LoadOptions, load, read, vocabulary_of};
 use tokenmill_engine::plan::{Needs, fit};
 use tokenmill_engine::{door, packaged};
-use tokenmill_ir::{KvFormat, OutputKind};
+use tokenmill_ir::{KvFormat, Mode, OutputKind};
 
 /// Memory that a model may take, bytes.
 const MEMORY_BYTES: u64 = 256 << 20;

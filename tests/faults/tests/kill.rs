@@ -8,15 +8,14 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use tokenmill_ir::Mode;
 
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::{Event, Request};
 use tokenmill_golden_tests::{Golden, Variant};
-use tokenmill_ir::KvFormat;
 use tokenmill_ir::sampling::splitmix;
+use tokenmill_ir::{KvFormat, Mode};
 
 /// Set in the process that is to be killed: model, folder and seed.
 const CHILD: [&str; 3] = ["TOKENMILL_TEST_MODEL", "TOKENMILL_TEST_KV", "TOKENMILL_TEST_SEED"];

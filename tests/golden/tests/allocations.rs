@@ -6,7 +6,6 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokenmill_ir::Mode;
 
 #[path = "../../../crates/cpu/tests/model/mod.rs"]
 mod model;
@@ -14,7 +13,7 @@ mod model;
 use model::{Model, VOCAB};
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::{Core, EngineParts, Event, Request, Turn, system_clock};
-use tokenmill_ir::{KvFormat, Limits, SamplingParams};
+use tokenmill_ir::{KvFormat, Limits, Mode, SamplingParams};
 use tokenmill_sched::{Config, StepCost};
 
 /// Counts what every thread of the process asks for.

@@ -6,8 +6,7 @@ use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_files::OpenModel;
 use tokenmill_golden_tests::{Golden, Runner, Variant, worst_difference};
-use tokenmill_ir::KvFormat;
-use tokenmill_ir::Mode;
+use tokenmill_ir::{KvFormat, Mode};
 use tokenmill_models::spec::Output;
 use tokenmill_models::{ARCHS, ModelSpec, lower, spec_of};
 

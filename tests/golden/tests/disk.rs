@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokenmill_ir::Mode;
 
 use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
@@ -14,7 +13,7 @@ use tokenmill_engine::tier::TierError;
 use tokenmill_engine::{Event, Request, Usage};
 use tokenmill_golden_tests::{Golden, Variant};
 use tokenmill_ir::sampling::splitmix;
-use tokenmill_ir::{GroupKind, KvFormat, SamplingParams};
+use tokenmill_ir::{GroupKind, KvFormat, Mode, SamplingParams};
 use tokenmill_store::kv::KvError;
 
 /// Tokens and the bits of their log-probabilities.

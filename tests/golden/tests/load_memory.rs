@@ -5,14 +5,14 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use tokenmill_ir::Mode;
 
+use tokenmill_backend::Device;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
-use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
 use tokenmill_engine::start::ServeOptions;
 use tokenmill_engine::{DraftMode, Event, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
-use tokenmill_ir::{KvFormat, Meta, MetaValue};
+use tokenmill_ir::{BlockId, KvFormat, Meta, MetaValue, Mode};
 use tokenmill_quant::FormatId;
 
 const LAYERS: u64 = 24;
@@ -42,8 +42,8 @@ fn a_model_is_loaded_and_run_within_its_memory() {
         step_tokens: 64,
         memory_bytes: 1 << 33,
     };
-    let device = Arc::new(device.expect("a device"));
-    let model = load(&path, device, &options, |_, _| {}).expect("loaded");
+    let device: Arc<dyn Device> = Arc::new(device.expect("a device"));
+    let model = load(&path, Arc::clone(&device), &options, |_, _| {}).expect("loaded");
     let cache_bytes = model.fit.cache_bytes;
     let served = model
         .start(ServeOptions { queue: 1, step_s: 10.0, draft: DraftMode::None })
@@ -59,6 +59,39 @@ fn a_model_is_loaded_and_run_within_its_memory() {
         used <= allowed,
         "{used} bytes at the peak, {allowed} allowed for {file_bytes} of file"
     );
+
+    served.engine.shut_down();
+    drop(served);
+    let left = resident_bytes("VmRSS:").saturating_sub(before);
+    assert!(left <= ROOM_BYTES, "{left} bytes of {used} stay when the model is gone");
+
+    let mut model = load(&path, device, &options, |_, _| {}).expect("loaded again");
+    give_caches_back(&mut model);
+}
+
+/// Caches whose every block is written shrink, and the system has their memory again.
+fn give_caches_back(model: &mut LoadedModel) {
+    const CACHE_BYTES: u64 = 64 << 20;
+    model.limits.group_blocks.fill(1);
+    let block_bytes = model.compile().expect("compiled").blocks().expect("blocks").groups[0];
+    let blocks = CACHE_BYTES as u32 / block_bytes as u32;
+    model.limits.group_blocks.fill(blocks);
+    let mut caches = model.compile().expect("compiled");
+    let bytes = vec![7; block_bytes];
+    (0..blocks).for_each(|b| caches.write_block(0, BlockId(b), &bytes).expect("a block"));
+    let full = resident_bytes("VmRSS:");
+    let few = blocks / 8;
+    caches.resize(&[few]).expect("smaller");
+    let given = full.saturating_sub(resident_bytes("VmRSS:"));
+    let expected = CACHE_BYTES - CACHE_BYTES / 8;
+    // A page at either end of each layer's blocks is shared with others.
+    assert!(given >= expected - expected / 20, "{given} of {expected} bytes given back");
+    caches.resize(&[blocks]).expect("as large as before");
+    let mut read = vec![1; block_bytes];
+    caches.read_block(0, BlockId(few - 1), &mut read).expect("a block");
+    assert!(read == bytes, "what is below stays");
+    caches.read_block(0, BlockId(few), &mut read).expect("a block");
+    assert!(read.iter().all(|&b| b == 0), "what was above is forgotten");
 }
 
 /// A number of /proc/self/status.

@@ -4,12 +4,11 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use tokenmill_ir::Mode;
 
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_files::OpenModel;
 use tokenmill_golden_tests::{Golden, Runner, Variant};
-use tokenmill_ir::{KvFormat, Program, SourceError, WeightSource, WeightUse};
+use tokenmill_ir::{KvFormat, Mode, Program, SourceError, WeightSource, WeightUse};
 use tokenmill_models::{lower, spec_of};
 use tokenmill_quant::FormatId;
 

@@ -5,7 +5,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use tokenmill_ir::Mode;
 
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions, NUMERICS_VERSION};
@@ -16,7 +15,7 @@ use tokenmill_engine::{DraftMode, EngineStats, Event, Events, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
 use tokenmill_golden_tests::{Golden, Sample};
 use tokenmill_ir::sampling::splitmix;
-use tokenmill_ir::{KvFormat, Meta, MetaValue, SamplingParams};
+use tokenmill_ir::{KvFormat, Meta, MetaValue, Mode, SamplingParams};
 use tokenmill_quant::FormatId;
 
 const VOCAB: u64 = 331;

@@ -8,9 +8,9 @@ use tokenmill_backend::DeviceError;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_files::OpenModel;
 use tokenmill_golden_tests::{Golden, Runner, Variant, worst_difference};
-use tokenmill_ir::Mode;
 use tokenmill_ir::{
-    Act, GateAct, GateOrder, KeyHead, KvFormat, Mask, NormKind, RopePairing, RouteScore, TensorInfo,
+    Act, GateAct, GateOrder, KeyHead, KvFormat, Mask, Mode, NormKind, RopePairing, RouteScore,
+    TensorInfo,
 };
 use tokenmill_models::spec::*;
 use tokenmill_models::{ModelSpec, lower, spec_of};

@@ -3,14 +3,13 @@
 //! of the pairs, the same in every run; `PAIRS=all` takes all.
 
 use std::path::Path;
-use tokenmill_ir::Mode;
 
 use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_golden_tests::{Golden, Packing, Runner, worst_difference};
 use tokenmill_ir::sampling::splitmix;
-use tokenmill_ir::{KvFormat, Op};
+use tokenmill_ir::{KvFormat, Mode, Op};
 use tokenmill_models::{lower, spec_of};
 use tokenmill_quant::{FORMATS, FormatId};
 

@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use tokenmill_ir::Mode;
 
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::read;
 use tokenmill_files::OpenModel;
 use tokenmill_golden_tests::Runner;
-use tokenmill_ir::{KvFormat, Program, SourceError, WeightSource};
+use tokenmill_ir::{KvFormat, Mode, Program, SourceError, WeightSource};
 use tokenmill_quant::FormatId;
 
 const TOKENS: u32 = 48;

@@ -8,13 +8,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokenmill_ir::Mode;
 
 use serde_json::Value;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_files::{OpenModel, hf_config};
 use tokenmill_golden_tests::{Change, Golden, Runner, Sweep, Variant, differs, with};
-use tokenmill_ir::{KvFormat, Meta, Program};
+use tokenmill_ir::{KvFormat, Meta, Mode, Program};
 use tokenmill_models::spec::Output;
 use tokenmill_models::{ModelError, ModelSpec, lower, spec_of};
 

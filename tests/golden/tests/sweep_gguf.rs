@@ -2,12 +2,11 @@
 //! absent: another model, a refusal, or a key of which this test says why it may be passed over.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tokenmill_ir::Mode;
 
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_files::OpenModel;
 use tokenmill_golden_tests::{Change, Golden, Runner, Sweep, Variant, differs, with};
-use tokenmill_ir::{Checkpoint, KvFormat, Meta, MetaValue, Program};
+use tokenmill_ir::{Checkpoint, KvFormat, Meta, MetaValue, Mode, Program};
 use tokenmill_models::{ModelError, ModelSpec, lower, spec_of};
 
 /// Keys without the architecture's name, and why their value changes nothing.

@@ -2,7 +2,6 @@
 //! device.
 
 use std::sync::Arc;
-use tokenmill_ir::Mode;
 
 use serde_json::{Value, json};
 use tokenmill_backend::reference::ReferenceDevice;
@@ -11,7 +10,7 @@ use tokenmill_engine::start::ServeOptions;
 use tokenmill_engine::{Defaults, Engine};
 use tokenmill_golden_tests::{Golden, Variant, worst_difference};
 use tokenmill_http_tests::{Client, Site, tokenizer};
-use tokenmill_ir::KvFormat;
+use tokenmill_ir::{KvFormat, Mode};
 use tokenmill_server::{Running, ServedModel, ServerConfig, spawn};
 
 const EMBED: &str = "/v1/embeddings";
