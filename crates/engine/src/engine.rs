@@ -11,15 +11,15 @@ use std::time::Duration;
 use tokenmill_backend::{DeviceError, Executable};
 use tokenmill_ir::{Batch, SamplingParams, StepOutput, TokenId};
 use tokenmill_sched::{
-    Config, NewSequence, Outcome, Progress, Refused, Scheduler, SeqId, Step, Want,
+    self as sched, Config, NewSequence, Outcome, Progress, Refused, Scheduler, SeqId, Step,
 };
 use tokenmill_text::Tokenizer;
 
 use crate::answer::{After, Answer, Sink};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
-use crate::request::{Divergence, Refusal, Request, RequestError, StopReason};
-use crate::rows::{Rows, RowsRequest, RowsSink};
+use crate::request::{Divergence, Event, Refusal, Request, RequestError, StopReason, Want};
+use crate::rows::Counting;
 use crate::stats::{EngineStats, Stats, count};
 use crate::tier::Tier;
 use leases::Wanted;
@@ -86,7 +86,7 @@ struct Flight {
 
 enum Work {
     Answer(Answer),
-    Rows(Rows),
+    Rows(Counting),
 }
 
 struct Open {
@@ -142,6 +142,30 @@ pub struct Core {
     kept_parts: u32,
 }
 
+/// What the scheduler computes a request for numbers for; `None` for text.
+fn sched_want(want: Want) -> Option<sched::Want> {
+    Some(match want {
+        Want::Text => return None,
+        Want::Scores { top } => sched::Want::Scores { top },
+        Want::Logits { from } => sched::Want::Logits { from },
+        Want::Hidden => sched::Want::Hidden,
+        Want::Pair { second } => sched::Want::Pair { second },
+    })
+}
+
+/// A request's sequence of that key, which may reach `max_len` tokens.
+fn sequence(request: &Request, key: u64, max_len: u32, want: sched::Want) -> NewSequence {
+    NewSequence {
+        key,
+        tokens: request.prompt.clone(),
+        max_len,
+        want,
+        salt: request.salt,
+        account: request.account,
+        priority: request.priority,
+    }
+}
+
 /// A sequence's key: request number and choice.
 fn key(request: u64, choice: u32) -> u64 {
     request * u64::from(MAX_CHOICES) + u64::from(choice)
@@ -194,7 +218,7 @@ impl Core {
     }
 
     /// Takes a checked request under a number of the caller's choice, never used before.
-    pub fn generate(&mut self, id: u64, request: Request, sink: Sink) {
+    pub fn take(&mut self, id: u64, request: Request, sink: Sink) {
         self.opened();
         if let Some((request, sink)) = self.restore_first(id, request, sink) {
             self.admit(id, request, sink, 0..0);
@@ -203,6 +227,30 @@ impl Core {
 
     /// Gives the scheduler a request.
     fn admit(&mut self, id: u64, request: Request, sink: Sink, from_disk: Range<u32>) {
+        match sched_want(request.want) {
+            None => self.admit_answer(id, request, sink, from_disk),
+            Some(want) => self.admit_rows(id, request, want, sink),
+        }
+    }
+
+    fn admit_rows(&mut self, id: u64, request: Request, want: sched::Want, sink: Sink) {
+        let prompt = request.prompt.len() as u32;
+        match self.sched.submit(sequence(&request, key(id, 0), prompt, want)) {
+            Ok(seq) => {
+                let work = Work::Rows(Counting::new(seq, prompt, sink));
+                let open = self.open(id, work, request.account, request.timeout);
+                open.wanted = Wanted::of(request);
+            }
+            Err(refused) => {
+                let mut sink = sink;
+                sink(Event::Failed(never_fits(&refused)));
+                self.stats.queue.leave(request.account);
+                self.closed(&self.stats.failed);
+            }
+        }
+    }
+
+    fn admit_answer(&mut self, id: u64, request: Request, sink: Sink, from_disk: Range<u32>) {
         let limit = self.sched.longest();
         let prompt = request.prompt.len() as u32;
         let wanted = request.max_tokens.map_or(limit, |n| prompt.saturating_add(n));
@@ -212,15 +260,8 @@ impl Core {
         }
         for choice in 0..request.choices {
             let sampling = SamplingParams { choice, index: 0, ..request.sampling };
-            let new = NewSequence {
-                key: key(id, choice),
-                tokens: request.prompt.clone(),
-                max_len: wanted.min(limit),
-                want: Want::Tokens { sampling, bias: request.logit_bias.clone() },
-                salt: request.salt,
-                account: request.account,
-                priority: request.priority,
-            };
+            let want = sched::Want::Tokens { sampling, bias: request.logit_bias.clone() };
+            let new = sequence(&request, key(id, choice), wanted.min(limit), want);
             match self.sched.submit(new) {
                 Ok(seq) => answer.add_choice(seq, &request, self.draft),
                 Err(refused) => {
@@ -253,33 +294,6 @@ impl Core {
         );
         let (cached, prompt) = ((!cached.is_empty()).then(|| text(&cached)), text(rest));
         Some(Divergence { prompt_tokens, common_tokens: common, cached, prompt })
-    }
-
-    /// Takes a request for numbers under a number never used before.
-    pub fn rows(&mut self, id: u64, request: RowsRequest, sink: RowsSink) {
-        self.opened();
-        let RowsRequest { tokens, want, account, timeout } = request;
-        let prompt = tokens.len() as u32;
-        let new = NewSequence {
-            key: key(id, 0),
-            tokens,
-            max_len: prompt,
-            want: want.into(),
-            salt: account,
-            account,
-            priority: 0,
-        };
-        match self.sched.submit(new) {
-            Ok(seq) => {
-                let work = Work::Rows(Rows::new(seq, prompt, sink));
-                self.open(id, work, account, timeout);
-            }
-            Err(refused) => {
-                sink(Err(never_fits(&refused)));
-                self.stats.queue.leave(account);
-                self.closed(&self.stats.failed);
-            }
-        }
     }
 
     /// What is known of a request from now on.

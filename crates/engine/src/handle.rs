@@ -18,8 +18,8 @@ use crate::backlog::{Backlog, Inlet};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, MAX_CHOICES, Turn, panic_text};
-use crate::request::{Event, Leased, Refusal, Request, RequestError};
-use crate::rows::{RowsAnswer, RowsRequest, RowsSink, RowsWant, Scored};
+use crate::request::{Event, Leased, Refusal, Request, RequestError, Want};
+use crate::rows::{Rows, Scored};
 use crate::stats::{EngineStats, Stats};
 use crate::tier::Tier;
 
@@ -38,8 +38,7 @@ const DISK_POLL: Duration = Duration::from_millis(1);
 const MAX_LAST_RUNS: u32 = 2000;
 
 enum Message {
-    Generate(u64, Box<Request>, Sink),
-    Rows(u64, RowsRequest, RowsSink),
+    Ask(u64, Box<Request>, Sink),
     Cancel(u64),
     /// List the leases of an account, or of all, and end them where that is asked.
     Leases(Option<u64>, LeasesAsk, LeasesSink),
@@ -272,16 +271,7 @@ impl Engine {
     /// [`Refusal`]: nothing was started and `sink` is never called.
     pub fn submit_to(&self, request: Request, sink: Sink) -> Result<Cancel, Refusal> {
         self.check(&request)?;
-        self.enter(request.account, |id| Message::Generate(id, Box::new(request), sink))
-    }
-
-    /// Takes a request for numbers; the answer goes to `sink`, on the engine's thread.
-    ///
-    /// # Errors
-    /// [`Refusal`]: nothing was started and `sink` is never called.
-    pub fn submit_rows(&self, request: RowsRequest, sink: RowsSink) -> Result<Cancel, Refusal> {
-        self.check_rows(&request)?;
-        self.enter(request.account, |id| Message::Rows(id, request, sink))
+        self.enter(request.account, |id| Message::Ask(id, Box::new(request), sink))
     }
 
     /// Log-probabilities of every token but the first, with the `top` best at each position.
@@ -293,15 +283,15 @@ impl Engine {
             self.check_tokens(&tokens)?;
             return Ok(Vec::new());
         }
-        Ok(self.wait_rows(tokens, RowsWant::Scores { top })?.scores)
+        Ok(self.rows(tokens, Want::Scores { top })?.scores)
     }
 
     /// Logits after each token from position `from` on, one row after another.
     ///
     /// # Errors
     /// [`RowsError`].
-    pub fn logits(&self, tokens: Vec<TokenId>, from: u32) -> Result<RowsAnswer, RowsError> {
-        self.wait_rows(tokens, RowsWant::Logits { from })
+    pub fn logits(&self, tokens: Vec<TokenId>, from: u32) -> Result<Rows, RowsError> {
+        self.rows(tokens, Want::Logits { from })
     }
 
     /// The embedding of a text: the pooled row, or the last token's hidden row.
@@ -309,7 +299,7 @@ impl Engine {
     /// # Errors
     /// [`RowsError`].
     pub fn embed(&self, tokens: Vec<TokenId>) -> Result<Vec<f32>, RowsError> {
-        Ok(self.wait_rows(tokens, RowsWant::Embedding)?.numbers)
+        Ok(self.rows(tokens, Want::Hidden)?.numbers)
     }
 
     /// Leases of an account, or of all; `sink` is called on the engine's thread.
@@ -376,13 +366,15 @@ impl Engine {
         }
     }
 
-    fn wait_rows(&self, tokens: Vec<TokenId>, want: RowsWant) -> Result<RowsAnswer, RowsError> {
-        let (sender, receiver) = channel();
-        let sink = Box::new(move |answer| {
-            let _ = sender.send(answer); // the receiver waits below
-        });
-        let _cancel = self.submit_rows(RowsRequest::new(tokens, want), sink)?;
-        Ok(receiver.recv().unwrap_or(Err(RequestError::ShutDown))?)
+    fn rows(&self, tokens: Vec<TokenId>, want: Want) -> Result<Rows, RowsError> {
+        for event in self.submit(Request { want, ..Request::new(tokens) })? {
+            match event {
+                Event::Rows(rows) => return Ok(rows),
+                Event::Failed(error) => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Err(RequestError::ShutDown.into())
     }
 
     fn enter(&self, account: u64, message: impl FnOnce(u64) -> Message) -> Result<Cancel, Refusal> {
@@ -413,34 +405,40 @@ impl Engine {
         Ok(u32::try_from(tokens.len()).unwrap_or(u32::MAX))
     }
 
-    fn check_rows(&self, request: &RowsRequest) -> Result<(), Refusal> {
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
+        let prompt_tokens = self.check_tokens(&request.prompt)?;
+        match request.want {
+            Want::Text => self.check_answer(request, prompt_tokens),
+            want => self.check_rows(want, prompt_tokens),
+        }
+    }
+
+    fn check_rows(&self, want: Want, prompt_tokens: u32) -> Result<(), Refusal> {
         let facts = &self.shared.facts;
-        let prompt_tokens = self.check_tokens(&request.tokens)?;
         if prompt_tokens > facts.longest {
             let limit = facts.longest;
             return Err(Refusal::ContextLength { prompt_tokens, max_tokens: 0, limit });
         }
         let bad = |name, reason| Err(Refusal::BadParameter { name, reason });
-        match request.want {
-            RowsWant::Scores { .. } if prompt_tokens < 2 => {
+        match want {
+            Want::Scores { .. } if prompt_tokens < 2 => {
                 bad("tokens", "at least 2 are needed for a score".to_string())
             }
-            RowsWant::Scores { top } if top > facts.top_logprobs => {
+            Want::Scores { top } if top > facts.top_logprobs => {
                 bad("top", format!("{top}, at most {}", facts.top_logprobs))
             }
-            RowsWant::Logits { from } if from >= prompt_tokens => {
+            Want::Logits { from } if from >= prompt_tokens => {
                 bad("from", format!("{from} of {prompt_tokens} tokens"))
             }
-            RowsWant::Scores { .. } | RowsWant::Logits { .. } if facts.vocab == 0 => {
+            Want::Scores { .. } | Want::Logits { .. } if facts.vocab == 0 => {
                 bad("model", "this model gives embeddings only".to_string())
             }
             _ => Ok(()),
         }
     }
 
-    fn check(&self, request: &Request) -> Result<(), Refusal> {
+    fn check_answer(&self, request: &Request, prompt_tokens: u32) -> Result<(), Refusal> {
         let facts = &self.shared.facts;
-        let prompt_tokens = self.check_tokens(&request.prompt)?;
         let bad = |name, reason| Err(Refusal::BadParameter { name, reason });
         if facts.whole_sequences || facts.vocab == 0 {
             return bad("model", "this model gives embeddings, no text".to_string());
@@ -567,8 +565,7 @@ fn round(
 /// Applies a message; false to stop.
 fn take(core: &mut Core, message: Message, draining: &mut Vec<Sender<()>>) -> bool {
     match message {
-        Message::Generate(id, request, sink) => core.generate(id, *request, sink),
-        Message::Rows(id, request, sink) => core.rows(id, request, sink),
+        Message::Ask(id, request, sink) => core.take(id, *request, sink),
         Message::Cancel(id) => core.cancel(id),
         Message::Leases(account, ask, sink) => {
             core.end_leases();

@@ -29,9 +29,9 @@ pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, syste
 pub use queue::NOBODY;
 pub use request::{
     Divergence, Event, Lease, Leased, Refusal, Request, RequestError, StopReason, TokenInfo,
-    TopToken, Usage,
+    TopToken, Usage, Want,
 };
-pub use rows::{RowsAnswer, RowsRequest, RowsSink, RowsWant, Scored};
+pub use rows::{Rows, Scored};
 pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
 pub use tokenmill_store::{Defaults, SamplingValues};

@@ -8,12 +8,41 @@ use tokenmill_text::Lead;
 
 use crate::draft::DraftMode;
 use crate::queue::NOBODY;
+use crate::rows::Rows;
 
-/// One generation. `choices` parallel answers share the prompt's cache.
+/// What is wanted of a prompt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Want {
+    /// What follows it.
+    #[default]
+    Text,
+    /// The log-probability of each of its tokens but the first, with the `top` best there.
+    Scores {
+        /// Alternatives.
+        top: u32,
+    },
+    /// Logits after each token from position `from` on.
+    Logits {
+        /// First position.
+        from: u32,
+    },
+    /// Its embedding: the pooled row, or the last token's hidden row.
+    Hidden,
+    /// The same of two texts, whose tokens are of different types.
+    Pair {
+        /// Where the second begins.
+        second: u32,
+    },
+}
+
+/// One request. Numbers (every [`Want`] but text) come as one [`Event::Rows`]; what is said of
+/// answers below is for text. `choices` parallel answers share the prompt's cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Prompt tokens, BOS included where the model wants one. Not empty.
     pub prompt: Vec<TokenId>,
+    /// What is wanted of it.
+    pub want: Want,
     /// How to sample; `choice` and `index` are set by the engine.
     pub sampling: SamplingParams,
     /// Parallel answers (`n`).
@@ -71,6 +100,7 @@ impl Request {
     pub fn new(prompt: Vec<TokenId>) -> Self {
         Self {
             prompt,
+            want: Want::Text,
             sampling: SamplingParams::default(),
             choices: 1,
             max_tokens: None,
@@ -180,7 +210,9 @@ pub enum Event {
         /// Why.
         reason: StopReason,
     },
-    /// All choices ended.
+    /// The numbers that were wanted.
+    Rows(Rows),
+    /// All choices ended, or the numbers are there.
     Finished(Usage),
     /// The request failed.
     Failed(RequestError),

@@ -110,7 +110,7 @@ fn collect(events: impl Iterator<Item = Event>) -> Answer {
                 answer.tokens.extend(tokens.iter().map(|t| t.id));
             }
             Event::Done { reason, .. } => answer.reason = Some(reason.clone()),
-            Event::Prefix(_) | Event::Finished(_) | Event::Failed(_) => {}
+            _ => {}
         }
         answer.last = Some(event);
     }

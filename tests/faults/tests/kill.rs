@@ -75,7 +75,7 @@ fn ask(served: &Served, number: u64) -> impl FnOnce() -> (Vec<u32>, u32) {
                 Event::Text { tokens, .. } => answer.extend(tokens.iter().map(|t| t.id)),
                 Event::Finished(usage) => disk = usage.disk_tokens,
                 Event::Failed(error) => panic!("{error}"),
-                Event::Prefix(_) | Event::Done { .. } => {}
+                _ => {}
             }
         }
         (answer, disk)

@@ -100,7 +100,7 @@ fn submit(core: &mut Core, delivered: &Arc<AtomicU64>) {
             true
         };
         core.enqueue(request.account);
-        core.generate(id + 1, request, Box::new(sink));
+        core.take(id + 1, request, Box::new(sink));
     }
 }
 

@@ -78,7 +78,7 @@ fn answer(served: &Served, prompt: Vec<u32>) -> (Answer, Usage) {
             }
             Event::Finished(usage) => accounts = usage,
             Event::Failed(error) => panic!("{error}"),
-            Event::Prefix(_) | Event::Done { .. } => {}
+            _ => {}
         }
     }
     (answer, accounts)

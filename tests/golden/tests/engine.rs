@@ -50,7 +50,7 @@ fn answers(served: &Served, prompts: &[Vec<u32>], n: usize) -> Vec<(Vec<u32>, u3
                     Event::Text { tokens, .. } => ids.extend(tokens.iter().map(|t| t.id)),
                     Event::Finished(usage) => cached = usage.cached_tokens,
                     Event::Failed(e) => panic!("{e}"),
-                    Event::Done { .. } | Event::Prefix(_) => {}
+                    _ => {}
                 }
             }
             (ids, cached)

@@ -1,7 +1,7 @@
 //! What each request must give, computed with no cache, no batch and no scheduler.
 
 use tokenmill_backend::sim::{SimText, whole_digest};
-use tokenmill_engine::{Request, RowsAnswer, RowsRequest, RowsWant, Scored, StopReason};
+use tokenmill_engine::{Request, Rows, Scored, StopReason, Want};
 use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
 use tokenmill_ir::{SamplingParams, TokenId};
 
@@ -84,14 +84,14 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
 }
 
 /// The numbers of a request; `None` where a row is not a number.
-pub fn rows(scene: &Scene, request: &RowsRequest) -> Option<RowsAnswer> {
+pub fn rows(scene: &Scene, request: &Request) -> Option<Rows> {
     let mut model = Model::new(scene);
-    let tokens = &request.tokens;
-    let mut answer = RowsAnswer { prompt_tokens: tokens.len() as u32, ..RowsAnswer::default() };
+    let tokens = &request.prompt;
+    let mut answer = Rows { prompt_tokens: tokens.len() as u32, ..Rows::default() };
     let mut text = SimText::new(&scene.config.groups);
     let digests: Vec<u64> = tokens.iter().map(|&t| text.push(t)).collect();
     match request.want {
-        RowsWant::Scores { top: n } => {
+        Want::Scores { top: n } => {
             for i in 1..tokens.len() {
                 if !model.logits(digests[i - 1], tokens[i - 1]) {
                     return None;
@@ -101,7 +101,7 @@ pub fn rows(scene: &Scene, request: &RowsRequest) -> Option<RowsAnswer> {
                 answer.scores.push(Scored { id: tokens[i], logprob: s.logprob, top });
             }
         }
-        RowsWant::Logits { from } => {
+        Want::Logits { from } => {
             answer.width = scene.config.vocab as usize;
             for i in from as usize..tokens.len() {
                 if !model.logits(digests[i], tokens[i]) {
@@ -110,7 +110,7 @@ pub fn rows(scene: &Scene, request: &RowsRequest) -> Option<RowsAnswer> {
                 answer.numbers.extend_from_slice(&model.row);
             }
         }
-        RowsWant::Embedding | RowsWant::Pair { .. } => {
+        Want::Hidden | Want::Pair { .. } | Want::Text => {
             let last = tokens.len() - 1;
             if scene.nan.contains(&tokens[last]) {
                 return None;

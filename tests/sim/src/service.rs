@@ -145,11 +145,11 @@ impl Service {
             match event {
                 Event::Text { .. } => times.first = times.first.or(Some(now)),
                 Event::Finished(_) | Event::Failed(_) => times.ended = Some(now),
-                Event::Done { .. } | Event::Prefix(_) => {}
+                _ => {}
             }
             true
         });
-        self.core.generate(self.requests.len() as u64, request, sink);
+        self.core.take(self.requests.len() as u64, request, sink);
         self.requests.len() - 1
     }
 

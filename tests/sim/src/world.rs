@@ -9,8 +9,8 @@ use tokenmill_backend::sim::{SimControl, SimDevice, program};
 use tokenmill_engine::backlog::{Backlog, Inlet};
 use tokenmill_engine::draft_model::DraftModel;
 use tokenmill_engine::{
-    Clock, Core, DraftMode, EngineParts, EngineStats, Event, Request, RequestError, RowsAnswer,
-    Sink, Turn,
+    Clock, Core, DraftMode, EngineParts, EngineStats, Event, Request, RequestError, Rows, Sink,
+    Turn,
 };
 use tokenmill_ir::{GroupKind, Limits, TokenId};
 use tokenmill_sched::StepCost;
@@ -25,7 +25,7 @@ const MANY_TURNS: u32 = 20_000;
 #[derive(Debug, Default)]
 struct Seen {
     events: Vec<Event>,
-    rows: Option<Result<RowsAnswer, RequestError>>,
+    rows: Option<Result<Rows, RequestError>>,
     gone: bool,
 }
 
@@ -38,7 +38,7 @@ fn seen(shared: &Shared) -> std::sync::MutexGuard<'_, Seen> {
 struct Pending {
     arrival: Arrival,
     courses: Vec<Course>,
-    rows: Option<RowsAnswer>,
+    rows: Option<Rows>,
     seen: Shared,
     /// What a slow client has not taken yet.
     backlog: Option<Arc<Backlog>>,
@@ -217,12 +217,19 @@ impl World {
                         }
                         None => sink(p.arrival.client, &p.seen),
                     };
-                    self.core.generate(id, request, sink);
+                    self.core.take(id, request, sink);
                 }
                 Ask::Rows(request) => {
                     let shared = Arc::clone(&p.seen);
-                    let take = Box::new(move |answer| seen(&shared).rows = Some(answer));
-                    self.core.rows(id, request, take);
+                    let take = move |event| {
+                        match event {
+                            Event::Rows(rows) => seen(&shared).rows = Some(Ok(rows)),
+                            Event::Failed(error) => seen(&shared).rows = Some(Err(error)),
+                            _ => {}
+                        }
+                        true
+                    };
+                    self.core.take(id, request, Box::new(take));
                 }
             }
         }

@@ -207,7 +207,7 @@ impl World {
                 Event::Text { tokens, .. } => seen.tokens.extend(tokens.iter().map(|t| t.id)),
                 Event::Finished(usage) => seen.usage = Some(usage),
                 Event::Failed(error) => panic!("a request failed: {error}"),
-                Event::Prefix(_) | Event::Done { .. } => {}
+                _ => {}
             }
             true
         });
@@ -218,7 +218,7 @@ impl World {
         let request = Request { max_tokens, lease, ..Request::new(prompt.clone()) };
         let expect = SimText::greedy(&self.config.groups, &prompt, count as usize, VOCAB);
         core.enqueue(request.account);
-        core.generate(asked.len() as u64 + 1, request, sink);
+        core.take(asked.len() as u64 + 1, request, sink);
         asked.push(Asked { prompt, expect, seen });
     }
 

@@ -8,7 +8,7 @@ use tokenmill_sched::Adoption;
 
 use super::Core;
 use crate::answer::Sink;
-use crate::request::{Event, Request, RequestError};
+use crate::request::{Event, Request, RequestError, Want};
 use crate::tier::{Job, Offer, ReadPart, Tier};
 
 /// Parts taken over in one turn: each costs a copy, and somebody may wait for the turn's step.
@@ -61,7 +61,9 @@ impl Core {
         request: Request,
         sink: Sink,
     ) -> Option<(Request, Sink)> {
-        let Some(tier) = &mut self.tier else { return Some((request, sink)) };
+        let Some(tier) = self.tier.as_mut().filter(|_| request.want == Want::Text) else {
+            return Some((request, sink));
+        };
         let (salt, prompt) = (request.salt, &request.prompt);
         let covers = |r: &&mut Restore| r.salt == salt && prompt.starts_with(&r.tokens);
         if let Some(restore) = self.restores.iter_mut().find(covers) {

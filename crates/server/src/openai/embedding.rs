@@ -4,7 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde::Serialize;
-use tokenmill_engine::RowsAnswer;
+use tokenmill_engine::Rows;
 use tokenmill_text::Special;
 
 use super::completion::{Prompt, prompts_of};
@@ -102,16 +102,16 @@ pub struct Usage {
 
 impl Usage {
     /// Of those answers.
-    pub fn of(answers: &[RowsAnswer]) -> Self {
+    pub fn of(answers: &[Rows]) -> Self {
         let tokens = answers.iter().map(|a| u64::from(a.prompt_tokens)).sum();
         Self { prompt_tokens: tokens, total_tokens: tokens }
     }
 }
 
 /// The answer.
-pub fn answer(_: &Shared, form: Form, rows: Vec<RowsAnswer>) -> Response {
+pub fn answer(_: &Shared, form: Form, rows: Vec<Rows>) -> Response {
     let usage = Usage::of(&rows);
-    let item = |(index, row): (usize, RowsAnswer)| {
+    let item = |(index, row): (usize, Rows)| {
         let numbers = match form.dimensions {
             Some(columns) => shortened(row.numbers, columns as usize),
             None => row.numbers,

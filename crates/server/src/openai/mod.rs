@@ -19,7 +19,7 @@ use axum::body::Body;
 use axum::extract::{Request as HttpRequest, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
-use tokenmill_engine::{Event, NOBODY, Request, RowsAnswer, StopReason, TokenInfo};
+use tokenmill_engine::{Event, NOBODY, Request, Rows, StopReason, TokenInfo};
 
 use tokenmill_text::{Reach, TokenizerError};
 
@@ -72,7 +72,7 @@ async fn numbers<A: Send + 'static>(
     State(shared): State<Arc<Shared>>,
     request: HttpRequest<Body>,
     prepare: fn(&Shared, Fields, Wanted<'_>) -> Result<rows::Asked<A>, ApiError>,
-    write: fn(&Shared, A, Vec<RowsAnswer>) -> Response,
+    write: fn(&Shared, A, Vec<Rows>) -> Response,
 ) -> Response {
     let job = async {
         let came = Came::read(&shared, request).await?;
@@ -230,7 +230,7 @@ async fn whole(mut generation: Generation, mut answer: Answer) -> Result<Value, 
                 whole.reason = Some(reason);
             }
             Event::Prefix(found) => answer.diagnosed(prompt, found.as_ref()),
-            Event::Finished(_) | Event::Failed(_) => {}
+            Event::Rows(_) | Event::Finished(_) | Event::Failed(_) => {}
         }
     }
     let list: Vec<Value> = choices

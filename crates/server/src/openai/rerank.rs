@@ -4,7 +4,7 @@
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tokenmill_engine::RowsAnswer;
+use tokenmill_engine::Rows;
 use tokenmill_text::{Special, TokenizerError};
 
 use super::embedding::Usage;
@@ -94,7 +94,7 @@ fn documents_of(value: Value, most: usize, notes: &mut Notes) -> Result<Vec<Stri
 }
 
 /// The answer: best first, ties in the order given.
-pub fn answer(shared: &Shared, form: Form, rows: Vec<RowsAnswer>) -> Response {
+pub fn answer(shared: &Shared, form: Form, rows: Vec<Rows>) -> Response {
     let usage = Usage::of(&rows);
     let relevance: Vec<f32> = match (form.scores, rows.split_first()) {
         (true, _) => rows.iter().map(|r| sigmoid(r.numbers.first().copied())).collect(),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use tokenmill_engine::{Cancel, Refusal, RequestError, RowsAnswer, RowsRequest, RowsWant};
+use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, Rows, Want};
 use tokenmill_ir::TokenId;
 use tokio::sync::{oneshot, watch};
 
@@ -41,7 +41,7 @@ pub struct Who {
 
 /// A text at the engine.
 struct Open {
-    answer: oneshot::Receiver<Result<RowsAnswer, RequestError>>,
+    answer: oneshot::Receiver<Result<Rows, RequestError>>,
     /// Dropping it cancels.
     _cancel: Cancel,
 }
@@ -75,7 +75,7 @@ pub async fn compute(
     inputs: Vec<Vec<TokenId>>,
     seconds: &[Option<u32>],
     who: Who,
-) -> Result<Vec<RowsAnswer>, ApiError> {
+) -> Result<Vec<Rows>, ApiError> {
     let begun = Instant::now();
     let mut phase = shared.phases();
     let mut open: VecDeque<Open> = VecDeque::new();
@@ -121,17 +121,24 @@ fn submit(
     who: Who,
 ) -> Result<Open, Refusal> {
     let (sender, answer) = oneshot::channel();
-    let sink = Box::new(move |rows| {
-        let _ = sender.send(rows); // nobody waits for a cancelled one
+    let mut sender = Some(sender);
+    let sink = Box::new(move |event| {
+        let rows = match event {
+            Event::Rows(rows) => Ok(rows),
+            Event::Failed(error) => Err(error),
+            _ => return true,
+        };
+        // Nobody waits for a cancelled one.
+        sender.take().is_some_and(|sender| sender.send(rows).is_ok())
     });
-    let want = second.map_or(RowsWant::Embedding, |second| RowsWant::Pair { second });
+    let want = second.map_or(Want::Hidden, |second| Want::Pair { second });
     let Who { account, timeout } = who;
-    let request = RowsRequest { tokens, want, account, timeout };
-    let _cancel = model.served.engine.submit_rows(request, sink)?;
+    let request = Request { want, account, salt: account, timeout, ..Request::new(tokens) };
+    let _cancel = model.served.engine.submit_to(request, sink)?;
     Ok(Open { answer, _cancel })
 }
 
-async fn wait(one: Open, phase: &mut watch::Receiver<Phase>) -> Result<RowsAnswer, ApiError> {
+async fn wait(one: Open, phase: &mut watch::Receiver<Phase>) -> Result<Rows, ApiError> {
     tokio::select! {
         answer = one.answer => Ok(answer.unwrap_or(Err(RequestError::ShutDown))?),
         () = reached(phase, Phase::Stopping) => Err(RequestError::ShutDown.into()),

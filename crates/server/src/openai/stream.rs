@@ -101,7 +101,7 @@ impl Stream {
                 self.answer.diagnosed(prompt, found.as_ref());
                 push(out, &self.answer.diagnosis());
             }
-            Event::Finished(_) | Event::Failed(_) => {}
+            Event::Rows(_) | Event::Finished(_) | Event::Failed(_) => {}
         }
     }
 }
