@@ -66,15 +66,15 @@ pub struct EngineParts {
     pub clock: Clock,
 }
 
-/// What a turn did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a turn did, the least first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
-    /// A step.
-    Worked,
-    /// There is nothing to compute until the disk has answered; try again soon.
-    Waiting,
     /// There is nothing to compute.
     Idle,
+    /// There is nothing to compute until the disk has answered; try again soon.
+    Waiting,
+    /// A step.
+    Worked,
 }
 
 /// A step the device works on: since when, and for how long on this thread.
@@ -115,6 +115,10 @@ pub struct Core {
     draft: DraftMode,
     guess: Vec<TokenId>,
     draft_model: Option<DraftModel>,
+    /// This model's part of the device's `step_s`, and what others may have taken since the step
+    /// before, seconds.
+    part_s: f64,
+    others_s: f64,
     /// What the draft model may have taken of the time of the step to come, seconds.
     guessing_bound_s: f64,
     requests: HashMap<u64, Open>,
@@ -194,6 +198,8 @@ impl Core {
             draft: parts.draft,
             guess: Vec::new(),
             draft_model: None,
+            part_s: config.step_s,
+            others_s: 0.0,
             guessing_bound_s: 0.0,
             requests: HashMap::new(),
             step: Step::default(),
@@ -394,10 +400,46 @@ impl Core {
     /// One step, from its plan to its commit.
     pub fn turn(&mut self) -> Turn {
         let turn = self.begin();
+        self.finish_step();
+        turn
+    }
+
+    /// Computes what is left of the step in flight.
+    pub fn finish_step(&mut self) {
         while self.in_flight() {
             self.advance(Duration::MAX);
         }
-        turn
+    }
+
+    /// How long a step may take beyond its base where no other model runs on the device, seconds.
+    pub fn step_s(&self) -> f64 {
+        self.config.step_s
+    }
+
+    /// As [`begin`](Self::begin), where other models have a part of the time: the step takes at
+    /// most `part_s` beyond its base, and others may have taken `others_s` since the last one.
+    pub fn begin_beside(&mut self, part_s: f64, others_s: f64) -> Turn {
+        self.part_s = part_s;
+        self.sched.set_step_s(part_s);
+        self.others_s = others_s;
+        self.begin()
+    }
+
+    /// Whether streams go on in the step in flight.
+    pub fn is_decoding(&self) -> bool {
+        self.in_flight() && self.step.decoding
+    }
+
+    /// What the step in flight, if streams go on in it, or else a part of it of `part_s`, takes at
+    /// most by prediction, seconds: it ends where workers meet.
+    pub fn promised_s(&self, part_s: f64) -> f64 {
+        if self.step.decoding {
+            return self.step.bound_s - self.others_s;
+        }
+        let device = self.device.as_ref();
+        let meetings = device.and_then(|d| d.barriers(self.step.tokens, self.step.outputs));
+        let between_s = self.step.predicted_s / f64::from(meetings.unwrap_or(1).max(1));
+        (part_s + 2.0 * between_s).min(self.step.bound_s.max(self.step.predicted_s))
     }
 
     /// Whether a step is in flight.
@@ -415,7 +457,7 @@ impl Core {
         self.draft();
         self.draft_by_model();
         self.sched.plan(&mut self.step);
-        self.step.bound_s += std::mem::take(&mut self.guessing_bound_s);
+        self.step.bound_s += std::mem::take(&mut self.guessing_bound_s) + self.others_s;
         if self.step.is_empty() {
             self.last_step_s = None;
             let told = self.tell();

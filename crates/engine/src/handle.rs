@@ -2,11 +2,9 @@
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
@@ -17,7 +15,8 @@ use crate::answer::Sink;
 use crate::backlog::{Backlog, Inlet};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
-use crate::engine::{Core, EngineParts, MAX_CHOICES, Turn, panic_text};
+use crate::engine::{Core, EngineParts, MAX_CHOICES};
+use crate::host::{Host, Message, ModelId, Order, Pulse};
 use crate::request::{Event, Leased, Refusal, Request, RequestError, Want};
 use crate::rows::{Rows, Scored};
 use crate::stats::{EngineStats, Stats};
@@ -31,22 +30,6 @@ const UNREAD_BYTES: usize = 1 << 20;
 
 /// A step that lasts longer, and much longer than predicted, will not end.
 const STUCK: Duration = Duration::from_secs(60);
-/// How long an idle engine waits before it looks again for what the disk has read.
-const DISK_POLL: Duration = Duration::from_millis(1);
-
-/// Turns of writing to disk before the engine stops, each of [`DISK_POLL`] at least.
-const MAX_LAST_RUNS: u32 = 2000;
-
-enum Message {
-    Ask(u64, Box<Request>, Sink),
-    Cancel(u64),
-    /// List the leases of an account, or of all, and end them where that is asked.
-    Leases(Option<u64>, LeasesAsk, LeasesSink),
-    /// Answer once nothing is open.
-    Drain(Sender<()>),
-    Stop,
-}
-
 /// What to do about leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeasesAsk {
@@ -73,52 +56,36 @@ struct Facts {
     queue: u32,
 }
 
-/// When the round in progress began, microseconds after `start`; 0 between rounds.
-struct Pulse {
-    start: Instant,
-    since: AtomicU64,
-}
-
-impl Pulse {
-    fn begin(&self) {
-        let now = self.start.elapsed().as_micros() as u64;
-        self.since.store(now.max(1), Ordering::Relaxed);
-    }
-
-    fn end(&self) {
-        self.since.store(0, Ordering::Relaxed);
-    }
-}
-
 struct Shared {
     facts: Facts,
+    model: ModelId,
     pulse: Arc<Pulse>,
     stats: Arc<Stats>,
     next: AtomicU64,
     closed: AtomicBool,
     /// Microseconds a request may have to wait to be taken.
     longest_wait: AtomicU64,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A running engine. Cheap to clone; the thread ends when handles and open requests are gone, or by
-/// [`shut_down`](Engine::shut_down).
+/// A model that runs on its host's thread. Cheap to clone; it ends by
+/// [`shut_down`](Engine::shut_down), or with the thread.
 #[derive(Clone)]
 pub struct Engine {
-    inbox: Sender<Message>,
+    inbox: Sender<Order>,
     shared: Arc<Shared>,
 }
 
 /// Cancels its request when dropped.
 pub struct Cancel {
+    model: ModelId,
     id: u64,
-    inbox: Sender<Message>,
+    inbox: Sender<Order>,
 }
 
 impl Drop for Cancel {
     fn drop(&mut self) {
         // Of a request that has ended this is heard and ignored.
-        let _ = self.inbox.send(Message::Cancel(self.id));
+        let _ = self.inbox.send(Order::Model(self.model, Message::Cancel(self.id)));
     }
 }
 
@@ -188,23 +155,22 @@ pub enum RowsError {
 }
 
 impl Engine {
-    /// Starts the engine's thread.
+    /// Starts an engine on a thread of its own, which ends with its handles.
     ///
     /// # Errors
     /// What the system says when it refuses a thread.
     pub fn start(parts: EngineParts) -> std::io::Result<Engine> {
-        Self::start_with(parts, None, None)
+        Ok(Host::start()?.add(parts, None, None))
     }
 
-    /// As [`start`](Engine::start), with a cache on disk and a draft model.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn start_with(
+    /// A handle of the model that its host's thread is told of by the result.
+    pub(crate) fn new(
+        inbox: Sender<Order>,
+        pulse: Arc<Pulse>,
+        model: ModelId,
         parts: EngineParts,
-        tier: Option<Tier>,
-        draft_model: Option<DraftModel>,
-    ) -> std::io::Result<Engine> {
+        (tier, draft_model): (Option<Tier>, Option<DraftModel>),
+    ) -> (Engine, Core) {
         let c = &parts.config;
         let facts = Facts {
             vocab: c.vocab,
@@ -218,34 +184,31 @@ impl Engine {
             queue: parts.queue,
         };
         let stats = Arc::<Stats>::default();
-        let (inbox, receiver) = channel();
-        let core_stats = Arc::clone(&stats);
         if let Some(tier) = &tier {
             let _ = stats.disk.set(tier.shared()); // the first of these stats
         }
-        let pulse = Arc::new(Pulse { start: Instant::now(), since: AtomicU64::new(0) });
-        let beating = Arc::clone(&pulse);
-        let body = move || {
-            let mut core = Core::with_stats(parts, core_stats);
-            if let Some(tier) = tier {
-                core = core.with_tier(tier);
-            }
-            if let Some(model) = draft_model {
-                core = core.with_draft_model(model);
-            }
-            run(core, &receiver, &beating);
-        };
-        let thread = std::thread::Builder::new().name("engine".into()).spawn(body)?;
+        let mut core = Core::with_stats(parts, Arc::clone(&stats));
+        if let Some(tier) = tier {
+            core = core.with_tier(tier);
+        }
+        if let Some(draft) = draft_model {
+            core = core.with_draft_model(draft);
+        }
         let shared = Shared {
             facts,
+            model,
             pulse,
             stats,
             next: AtomicU64::new(1),
             closed: AtomicBool::new(false),
             longest_wait: AtomicU64::new(u64::MAX),
-            thread: Mutex::new(Some(thread)),
         };
-        Ok(Engine { inbox, shared: Arc::new(shared) })
+        (Engine { inbox, shared: Arc::new(shared) }, core)
+    }
+
+    /// Tells the thread something; whether it still listens.
+    fn tell(&self, message: Message) -> bool {
+        self.inbox.send(Order::Model(self.shared.model, message)).is_ok()
     }
 
     /// Takes a request. The iterator gives its events.
@@ -304,7 +267,7 @@ impl Engine {
 
     /// Leases of an account, or of all; `sink` is called on the engine's thread.
     pub fn leases(&self, account: Option<u64>, ask: LeasesAsk, sink: LeasesSink) {
-        let _ = self.inbox.send(Message::Leases(account, ask, sink)); // an ended engine drops it
+        self.tell(Message::Leases(account, ask, sink)); // an ended engine drops it
     }
 
     /// What the engine has done and holds.
@@ -321,11 +284,8 @@ impl Engine {
     /// How long the step in progress has been running, if that is over a minute and twenty times
     /// what was predicted: it is stuck, and only a restart of the process frees it.
     pub fn stuck(&self) -> Option<Duration> {
-        let pulse = &self.shared.pulse;
-        let since = Duration::from_micros(pulse.since.load(Ordering::Relaxed));
-        let age = pulse.start.elapsed().saturating_sub(since);
         let limit = STUCK.max(self.shared.stats.predicted().saturating_mul(20));
-        (!since.is_zero() && age > limit).then_some(age)
+        self.shared.pulse.age().filter(|age| *age > limit)
     }
 
     /// Most tokens a request may reach, prompt included.
@@ -348,21 +308,25 @@ impl Engine {
     pub fn drain(&self, deadline: Duration) -> bool {
         self.shared.closed.store(true, Ordering::SeqCst);
         let (sender, receiver) = channel();
-        if self.inbox.send(Message::Drain(sender)).is_err() {
+        if !self.tell(Message::Drain(sender)) {
             return true;
         }
         !matches!(receiver.recv_timeout(deadline), Err(RecvTimeoutError::Timeout))
     }
 
-    /// Fails what is still open and ends the thread.
+    /// From now on keeps only the first so many cache blocks of each group, at least what a longest
+    /// sequence needs; see [`Core::resize`].
+    pub fn resize(&self, blocks: Vec<u32>) {
+        self.tell(Message::Resize(blocks)); // an ended engine has no memory
+    }
+
+    /// Fails what is still open, and gives back all memory of the model.
     pub fn shut_down(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
-        let _ = self.inbox.send(Message::Stop); // an ended thread needs no telling
-        let mut thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the engine's thread ended by a panic");
+        let (sender, receiver) = channel();
+        // An ended one needs no telling.
+        if self.tell(Message::Stop(sender)) {
+            let _ = receiver.recv();
         }
     }
 
@@ -387,11 +351,11 @@ impl Engine {
         let longest = Duration::from_micros(self.shared.longest_wait.load(Ordering::Relaxed));
         self.shared.stats.enter(account, self.shared.facts.queue, longest)?;
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        if self.inbox.send(message(id)).is_err() {
+        if !self.tell(message(id)) {
             self.shared.stats.queue.leave(account);
             return Err(Refusal::ShuttingDown);
         }
-        Ok(Cancel { id, inbox: self.inbox.clone() })
+        Ok(Cancel { model: self.shared.model, id, inbox: self.inbox.clone() })
     }
 
     fn check_tokens(&self, tokens: &[TokenId]) -> Result<u32, Refusal> {
@@ -505,90 +469,6 @@ fn in_words(range: &RangeInclusive<f32>) -> String {
         (f32::NEG_INFINITY, _) => "any number but infinity".to_string(),
         (least, most) => format!("{least} to {most}"),
     }
-}
-
-/// The thread: messages, a step, messages, …; parked while there is nothing to do. A panic in there
-/// is a bug: what is open fails, and the engine starts afresh.
-fn run(mut core: Core, inbox: &Receiver<Message>, pulse: &Pulse) {
-    let mut draining: Vec<Sender<()>> = Vec::new();
-    let mut last = Turn::Idle;
-    loop {
-        if core.is_idle() {
-            for waiting in draining.drain(..) {
-                let _ = waiting.send(()); // who waits may have given up
-            }
-        }
-        let round = || round(&mut core, inbox, &mut draining, last, pulse);
-        let round = catch_unwind(AssertUnwindSafe(round));
-        pulse.end();
-        match round {
-            Ok(Some(turn)) => last = turn,
-            Ok(None) => return,
-            Err(panic) => {
-                let reason = panic_text(&*panic);
-                tracing::error!(reason, "a bug in the engine's loop");
-                core.restart(&reason);
-                last = Turn::Worked;
-            }
-        }
-    }
-}
-
-/// Takes messages, waiting for one when idle, and a turn; `None` to stop.
-fn round(
-    core: &mut Core,
-    inbox: &Receiver<Message>,
-    draining: &mut Vec<Sender<()>>,
-    last: Turn,
-    pulse: &Pulse,
-) -> Option<Turn> {
-    match last {
-        Turn::Worked => {}
-        Turn::Waiting => match inbox.recv_timeout(DISK_POLL) {
-            Ok(message) => take(core, message, draining).then_some(())?,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return None,
-        },
-        Turn::Idle => {
-            core.check();
-            let message = inbox.recv().ok()?;
-            take(core, message, draining).then_some(())?;
-        }
-    }
-    pulse.begin();
-    while let Ok(message) = inbox.try_recv() {
-        take(core, message, draining).then_some(())?;
-    }
-    Some(core.turn())
-}
-
-/// Applies a message; false to stop.
-fn take(core: &mut Core, message: Message, draining: &mut Vec<Sender<()>>) -> bool {
-    match message {
-        Message::Ask(id, request, sink) => core.take(id, *request, sink),
-        Message::Cancel(id) => core.cancel(id),
-        Message::Leases(account, ask, sink) => {
-            core.end_leases();
-            let found = core.leases(account);
-            if ask == LeasesAsk::GiveUp {
-                core.give_up_leases(account);
-            }
-            sink(found);
-        }
-        Message::Drain(sender) => draining.push(sender),
-        Message::Stop => {
-            core.fail_all(&RequestError::ShutDown);
-            // What was computed and is not yet on its way to disk, within reason.
-            for _ in 0..MAX_LAST_RUNS {
-                if !core.keep_a_part() {
-                    break;
-                }
-                std::thread::sleep(DISK_POLL);
-            }
-            return false;
-        }
-    }
-    true
 }
 
 /// A clock for [`EngineParts`].

@@ -10,6 +10,7 @@ pub mod draft_model;
 pub mod engine;
 pub mod guard;
 pub mod handle;
+pub mod host;
 pub mod load;
 pub mod packaged;
 pub mod plan;
@@ -26,6 +27,7 @@ pub use answer::Sink;
 pub use draft::DraftMode;
 pub use engine::{Clock, Core, EngineParts, Rebuild, Turn};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
+pub use host::{Host, ModelId, Rota};
 pub use queue::NOBODY;
 pub use request::{
     Divergence, Event, Lease, Leased, Refusal, Request, RequestError, StopReason, TokenInfo,

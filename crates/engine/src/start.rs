@@ -14,6 +14,7 @@ use tokenmill_text::{ChatTemplate, TemplateError, Tokenizer};
 use crate::draft::DraftMode;
 use crate::engine::EngineParts;
 use crate::handle::{Engine, system_clock};
+use crate::host::Host;
 use crate::load::LoadedModel;
 use crate::plan::Fit;
 use crate::tier::{Tier, TierError, identify};
@@ -87,7 +88,20 @@ impl LoadedModel {
     /// # Errors
     /// [`StartError`].
     pub fn start_with(
+        self,
+        options: ServeOptions,
+        disk: Option<&DiskOptions>,
+    ) -> Result<Served, StartError> {
+        self.start_on(&Host::start()?, options, disk)
+    }
+
+    /// As [`start_with`](Self::start_with), on the thread of a device that others run on as well.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_on(
         mut self,
+        host: &Host,
         options: ServeOptions,
         disk: Option<&DiskOptions>,
     ) -> Result<Served, StartError> {
@@ -122,7 +136,7 @@ impl LoadedModel {
                 self.compile()
             }),
         };
-        let engine = Engine::start_with(parts, tier, draft_model)?;
+        let engine = host.add(parts, tier, draft_model);
         Ok(Served { engine, tokenizer, template, defaults, arch, fit, caps, disk })
     }
 

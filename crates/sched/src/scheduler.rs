@@ -191,6 +191,11 @@ impl Scheduler {
         }
     }
 
+    /// How long the steps to come may take beyond their base, seconds.
+    pub fn set_step_s(&mut self, step_s: f64) {
+        self.config.step_s = step_s;
+    }
+
     /// Offers tokens that may follow a generating sequence; they are verified in its next step.
     /// Returns how many were taken: none unless only its last token is not yet computed.
     pub fn offer_draft(&mut self, id: SeqId, draft: &[TokenId]) -> u32 {

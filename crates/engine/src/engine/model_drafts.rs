@@ -37,7 +37,7 @@ impl Core {
             Some(Wish { seq: w.seq, tokens, sampling, count: w.count })
         };
         let wishes: Vec<Wish<'_>> = worth.iter().filter_map(wish).collect();
-        let seconds = self.config.step_s * 0.5;
+        let seconds = self.part_s * 0.5;
         self.guessing_bound_s = model.bound_s(seconds);
         let guess = || model.guess(&wishes, seconds, &*self.clock).map_err(|e| e.to_string());
         let guessed = catch_unwind(AssertUnwindSafe(guess));
