@@ -8,6 +8,7 @@
 mod alone;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -156,14 +157,48 @@ struct Plan {
     poison: Vec<(usize, BlockId)>,
     delay: Duration,
     parts: u32,
+    time: Option<SimTime>,
 }
 
 impl Plan {
+    /// What a step of that batch takes, seconds of simulated time.
+    fn seconds(&self, batch: &Batch) -> f64 {
+        let keys = |&position: &u32| u64::from(position) + 1;
+        let load = Load {
+            tokens: batch.tokens.len() as u64,
+            outputs: batch.outputs.len() as u64,
+            key_reads: batch.positions.iter().map(keys).sum(),
+        };
+        self.time.as_ref().map_or(0.0, |time| (time.seconds)(&load))
+    }
+
     fn count(&mut self, batch: &Batch) {
         let keys = |&position: &u32| u64::from(position) + 1;
         self.done.tokens += batch.tokens.len() as u64;
         self.done.outputs += batch.outputs.len() as u64;
         self.done.key_reads += batch.positions.iter().map(keys).sum::<u64>();
+    }
+}
+
+/// Time that goes by only where a device works.
+#[derive(Debug, Clone)]
+pub struct SimTime {
+    /// Nanoseconds since the start, of all devices that share it.
+    pub nanos: Arc<AtomicU64>,
+    /// What a step takes, seconds.
+    pub seconds: fn(&Load) -> f64,
+    /// Places where a step can be interrupted.
+    pub meetings: u32,
+}
+
+impl SimTime {
+    /// Seconds since the start.
+    pub fn now(&self) -> f64 {
+        self.nanos.load(Ordering::SeqCst) as f64 * 1e-9
+    }
+
+    fn pass(&self, seconds: f64) {
+        self.nanos.fetch_add((seconds * 1e9).round() as u64, Ordering::SeqCst);
     }
 }
 
@@ -205,6 +240,11 @@ impl SimControl {
     /// Forgets what a block holds: reading it before it is written again is an error.
     pub fn poison(&self, group: usize, block: BlockId) {
         self.plan().poison.push((group, block));
+    }
+
+    /// Steps take simulated time.
+    pub fn time(&self, time: SimTime) {
+        self.plan().time = Some(time);
     }
 
     /// Every step goes on in so many parts.
@@ -343,6 +383,9 @@ struct SimExecutable {
     broken: bool,
     /// Parts of the step in flight that are done.
     advanced: u32,
+    /// Simulated time it takes, and what of that is left, seconds.
+    step_s: f64,
+    left_s: f64,
     control: SimControl,
 }
 
@@ -370,6 +413,8 @@ impl SimExecutable {
             logits: vec![0.0; program.vocab as usize],
             broken: false,
             advanced: 0,
+            step_s: 0.0,
+            left_s: 0.0,
             control,
             kinds,
         }
@@ -600,6 +645,8 @@ impl Executable for SimExecutable {
         assert!(!self.broken, "a failed device is used again");
         self.poison();
         self.advanced = 0;
+        self.step_s = self.control.plan().seconds(batch);
+        self.left_s = self.step_s;
         let (step, delay) = {
             let mut plan = self.control.plan();
             plan.steps += 1;
@@ -623,11 +670,28 @@ impl Executable for SimExecutable {
 
     fn advance(&mut self, at_most: Duration) -> Result<bool, DeviceError> {
         self.advanced += 1;
-        Ok(at_most == Duration::MAX || self.advanced > self.control.plan().parts)
+        let time = self.control.plan().time.clone();
+        let Some(time) = time else {
+            return Ok(at_most == Duration::MAX || self.advanced > self.control.plan().parts);
+        };
+        // To the next place where it can be interrupted.
+        let grain_s = self.step_s / f64::from(time.meetings);
+        let grains = (at_most.as_secs_f64() / grain_s).ceil().max(1.0);
+        let now_s = (grains * grain_s).min(self.left_s);
+        self.left_s -= now_s;
+        time.pass(now_s);
+        Ok(self.left_s <= 1e-9)
+    }
+
+    fn barriers(&self, _: u32, _: u32) -> Option<u32> {
+        self.control.plan().time.as_ref().map(|time| time.meetings)
     }
 
     fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
         out.clear();
+        if let Some(time) = &self.control.plan().time {
+            time.pass(std::mem::take(&mut self.left_s));
+        }
         std::mem::swap(out, &mut self.out);
         Ok(())
     }

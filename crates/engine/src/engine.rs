@@ -400,15 +400,21 @@ impl Core {
     /// One step, from its plan to its commit.
     pub fn turn(&mut self) -> Turn {
         let turn = self.begin();
-        self.finish_step();
-        turn
-    }
-
-    /// Computes what is left of the step in flight.
-    pub fn finish_step(&mut self) {
         while self.in_flight() {
             self.advance(Duration::MAX);
         }
+        turn
+    }
+
+    /// Ends every open request; what is left of the step in flight is computed by nobody, or not
+    /// waited for by anybody.
+    pub fn stop(&mut self) {
+        let alone = self.device.as_ref().is_some_and(|device| device.runs_alone());
+        while alone && self.in_flight() {
+            self.advance(Duration::MAX);
+        }
+        self.flight = None;
+        self.fail_all(&RequestError::ShutDown);
     }
 
     /// How long a step may take beyond its base where no other model runs on the device, seconds.

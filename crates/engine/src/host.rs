@@ -10,7 +10,7 @@ use crate::answer::Sink;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, Turn, panic_text};
 use crate::handle::{Engine, LeasesAsk, LeasesSink};
-use crate::request::{Request, RequestError};
+use crate::request::Request;
 use crate::tier::Tier;
 
 /// How long an idle device waits before it looks again for what the disk has read.
@@ -283,8 +283,7 @@ fn tell(place: &mut Place, message: Message) {
 /// kept, within reason.
 fn stop(mut core: Box<Core>) {
     guarded(&mut core, |core| {
-        core.finish_step();
-        core.fail_all(&RequestError::ShutDown);
+        core.stop();
         for _ in 0..MAX_LAST_RUNS {
             if !core.keep_a_part() {
                 break;
