@@ -13,16 +13,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sched", &["ir"]),
     ("text", &[]),
     ("backend", &["ir", "quant"]),
-    ("store", &[]),
+    ("kvlog", &[]),
+    ("store", &["ir"]),
     ("cpu", &["backend", "ir", "quant"]),
-    ("engine", &["backend", "files", "ir", "models", "quant", "sched", "store", "text"]),
+    ("engine", &["backend", "files", "ir", "kvlog", "models", "quant", "sched", "text"]),
     ("server", &["engine", "ir", "text"]),
     ("load", &[]),
     (
         "cli",
         &[
-            "backend", "cpu", "engine", "files", "ir", "load", "models", "quant", "server",
-            "store", "text",
+            "backend", "cpu", "engine", "files", "ir", "kvlog", "load", "models", "quant",
+            "server", "store", "text",
         ],
     ),
 ];

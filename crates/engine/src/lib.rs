@@ -34,4 +34,4 @@ pub use request::{
 pub use rows::{RowsAnswer, RowsRequest, RowsSink, RowsWant, Scored};
 pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
-pub use tokenmill_store::{Defaults, SamplingValues};
+pub use tokenmill_ir::{Defaults, SamplingValues};

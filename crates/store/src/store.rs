@@ -1,6 +1,6 @@
 //! The store: from a name to files, local first, then each mirror in its order.
 
-use crate::defaults::Defaults;
+use crate::defaults::from_ollama;
 use crate::digest::Digest;
 use crate::disk::Disk;
 use crate::env::{Limits, StoreEnv};
@@ -18,6 +18,7 @@ use crate::studio;
 use crate::wheel::{self, WheelPin, WheelSource};
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokenmill_ir::Defaults;
 
 /// The models of this machine and the ways to get more.
 pub struct Store {
@@ -322,12 +323,11 @@ pub(crate) fn digest_of(
 
 /// The model with the parameters that the alias knows of.
 fn recommended(alias: &Alias, model: LocalModel) -> Result<LocalModel, StoreError> {
-    let defaults = Defaults::from_ollama(alias.parameters.as_bytes()).map_err(|why| {
-        StoreError::Unsupported {
+    let defaults =
+        from_ollama(alias.parameters.as_bytes()).map_err(|why| StoreError::Unsupported {
             what: format!("the alias {} with {why}", alias.name),
             instead: "this is a bug: name the repository instead".into(),
-        }
-    })?;
+        })?;
     Ok(LocalModel { defaults, ..model })
 }
 
