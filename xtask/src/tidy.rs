@@ -18,11 +18,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cpu", &["backend", "ir", "quant"]),
     ("engine", &["backend", "files", "ir", "kvlog", "models", "quant", "sched", "text"]),
     ("server", &["engine", "ir", "text"]),
-    ("load", &[]),
+    ("loadgen", &[]),
     (
         "cli",
         &[
-            "backend", "cpu", "engine", "files", "ir", "kvlog", "load", "models", "quant",
+            "backend", "cpu", "engine", "files", "ir", "kvlog", "loadgen", "models", "quant",
             "server", "store", "text",
         ],
     ),

@@ -1,6 +1,6 @@
 //! The page of `bench serve`: figures and plots in one file.
 
-use tokenmill_load::{Run, Spread, Summary, gaps};
+use tokenmill_loadgen::{Run, Spread, Summary, gaps};
 
 use super::plot::{self, Bar, Curve, Group};
 use super::serve::spreads;
@@ -79,7 +79,7 @@ fn timeline(run: &Run) -> (Points, Points) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenmill_load::{Outcome, Record};
+    use tokenmill_loadgen::{Outcome, Record};
 
     fn run() -> Run {
         let record = |start_s: f64, end_s: f64| Record {

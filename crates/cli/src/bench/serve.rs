@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tokenmill_load::{Api, Arrival, LoadError, Spread, Summary, Target, Workload, run};
+use tokenmill_loadgen::{Api, Arrival, LoadError, Spread, Summary, Target, Workload, run};
 
 use super::args::{Endpoint, Serve};
 use super::report;
