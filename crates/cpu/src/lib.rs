@@ -11,6 +11,7 @@ pub mod linear;
 pub mod math;
 pub mod memory;
 mod ops;
+pub mod panel;
 mod plan;
 pub mod pool;
 mod weight;

@@ -78,7 +78,7 @@ mod wide;
 
 use std::ops::Range;
 
-use tokenmill_quant::panel::{PANEL_ROWS, PanelLayout, PanelSpec};
+use crate::panel::{PANEL_ROWS, PanelLayout, PanelSpec};
 
 use crate::isa::Isa;
 pub use encode::{Encoding, Line};

@@ -14,10 +14,10 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by token
 
+use crate::panel::trellis::{BLOCK, Band, codes, column};
+use crate::panel::{BLOCK_COLS, PANEL_ROWS};
 use tokenmill_quant::exl3::{MUL1, MUL1_MIN, MUL1_SCALE, TURN, hadamard};
 use tokenmill_quant::float::f16_to_f32;
-use tokenmill_quant::panel::trellis::{BLOCK, Band, codes, column};
-use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2::Avx2;
