@@ -14,6 +14,7 @@ mod http;
 mod hub;
 mod hub_cache;
 mod journal;
+mod lm_studio;
 mod local;
 mod name;
 mod ollama;
@@ -23,7 +24,6 @@ mod pick;
 mod progress;
 mod registry;
 mod store;
-mod studio;
 mod wheel;
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use tokenmill_loadgen::{Run, Spread, Summary, gaps};
 
 use super::plot::{self, Bar, Curve, Group};
-use super::serve::spreads;
 
 /// Points of a curve: enough for its shape, few enough for a page.
 const POINTS: usize = 200;
@@ -12,7 +11,7 @@ const POINTS: usize = 200;
 pub fn page(of_what: &str, table: &str, summary: &Summary, run: &Run) -> String {
     let of_what = plot::escape(of_what);
     let mut body = format!("<p>{of_what}</p>\n<pre>{}</pre>\n", plot::escape(table));
-    for (name, spread) in spreads(summary) {
+    for (name, spread) in summary.spreads() {
         body += &plot::bars(&format!("{name}, ms"), "", None, &[percentiles(spread)]);
     }
     let mut gaps = gaps(run);
