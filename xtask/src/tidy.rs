@@ -13,16 +13,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sched", &["ir"]),
     ("text", &[]),
     ("backend", &["ir", "quant"]),
-    ("store", &[]),
+    ("kvlog", &[]),
+    ("store", &["ir"]),
     ("cpu", &["backend", "ir", "quant"]),
-    ("engine", &["backend", "files", "ir", "models", "quant", "sched", "store", "text"]),
+    ("engine", &["backend", "files", "ir", "kvlog", "models", "quant", "sched", "text"]),
     ("server", &["engine", "ir", "text"]),
-    ("load", &[]),
+    ("loadgen", &[]),
     (
         "cli",
         &[
-            "backend", "cpu", "engine", "files", "ir", "load", "models", "quant", "server",
-            "store", "text",
+            "backend", "cpu", "engine", "files", "ir", "kvlog", "loadgen", "models", "quant",
+            "server", "store", "text",
         ],
     ),
 ];
@@ -40,9 +41,12 @@ const UNSAFE: &[&str] = &["crates/quant/", "crates/cpu/", "crates/files/src/mmap
 /// Names that say nothing.
 const VAGUE: &[&str] = &["utils", "util", "common", "helpers", "helper", "manager", "base"];
 
-/// Longest file and function, lines. Files of tables and tests are excepted.
+/// Longest file, lines, its tests among them. Files of tables are excepted.
 const MAX_FILE: usize = 800;
+/// Longest function, lines.
 const MAX_FUNCTION: usize = 70;
+/// Longest function of a test: the table of cases is often in it.
+const MAX_TEST_FUNCTION: usize = 100;
 
 /// Files that are one table, and functions that are one.
 const TABLES: &[&str] = &["crates/ir/src/op.rs"];
@@ -132,71 +136,104 @@ fn file(name: &str, text: &str, found: &mut Vec<String>) {
     if VAGUE.contains(&stem) {
         found.push(format!("{name}: a name that says nothing"));
     }
-    let code_lines = text.split("#[cfg(test)]").next().unwrap_or(text).lines().count();
-    if code_lines > MAX_FILE && !TABLES.contains(&name) {
-        found.push(format!("{name}: {code_lines} lines, at most {MAX_FILE}"));
+    let lines: Vec<&str> = text.lines().collect();
+    let mut of_test = test_items(&lines);
+    if test_file || stem == "tests" || stem.ends_with("_tests") {
+        of_test.fill(true);
     }
-    if !test_file && !TABLES.contains(&name) {
-        long_functions(name, text, found);
+    if !TABLES.contains(&name) {
+        if lines.len() > MAX_FILE {
+            found.push(format!("{name}: {} lines, at most {MAX_FILE}", lines.len()));
+        }
+        long_functions(name, &lines, &of_test, found);
     }
-    let crate_name = name.strip_prefix("crates/").and_then(|n| n.split('/').next());
-    let production = !test_file && name.contains("/src/");
-    for (i, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("#[cfg(test)]") {
-            break; // tests stand at the end of a file
+    for (i, line) in lines.iter().enumerate() {
+        words(&format!("{name}:{}", i + 1), line, of_test[i], found);
+    }
+}
+
+/// What a line must not say.
+fn words(at: &str, line: &str, of_test: bool, found: &mut Vec<String>) {
+    let code = line.split("//").next().unwrap_or(line);
+    for word in [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")] {
+        if code.contains(word) {
+            found.push(format!("{at}: {word})"));
         }
-        let code = line.split("//").next().unwrap_or(line);
-        let at = format!("{name}:{}", i + 1);
-        if production && crate_name.is_some_and(|c| PURE.contains(&c)) {
-            for word in IMPURE.iter().filter(|w| code.contains(*w)) {
-                found.push(format!("{at}: {word} in a pure crate"));
+    }
+    if of_test || !at.contains("/src/") {
+        return;
+    }
+    let crate_name = at.strip_prefix("crates/").and_then(|n| n.split('/').next());
+    if crate_name.is_some_and(|c| PURE.contains(&c)) {
+        for word in IMPURE.iter().filter(|w| code.contains(*w)) {
+            found.push(format!("{at}: {word} in a pure crate"));
+        }
+    }
+    let is_unsafe =
+        code.contains(concat!("unsafe", " {")) || code.contains(concat!("unsafe", " fn"));
+    if is_unsafe && !UNSAFE.iter().any(|u| at.starts_with(u)) {
+        found.push(format!("{at}: unsafe outside its crates"));
+    }
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// Which lines belong to an item under `#[cfg(test)]`, by the indentation of its end.
+fn test_items(lines: &[&str]) -> Vec<bool> {
+    let mut of_test = vec![false; lines.len()];
+    let mut from = 0;
+    while let Some(start) = (from..lines.len()).find(|&i| is_test_attribute(lines[i])) {
+        let at = indent(lines[start]);
+        let is_end = |line: &str| {
+            let text = line.trim();
+            let is_item = !text.is_empty() && !text.starts_with("#[") && !text.starts_with("//");
+            indent(line) == at && is_item && text.ends_with(['}', ';', ','])
+        };
+        let end = (start + 1..lines.len()).find(|&i| is_end(lines[i])).unwrap_or(lines.len() - 1);
+        of_test[start..=end].fill(true);
+        from = end + 1;
+    }
+    of_test
+}
+
+fn is_test_attribute(line: &str) -> bool {
+    line.trim_start().starts_with("#[cfg(test)]")
+}
+
+/// Functions over the limit, by the indentation of `fn` and its closing brace.
+fn long_functions(name: &str, lines: &[&str], of_test: &[bool], found: &mut Vec<String>) {
+    let mut open: Option<usize> = None;
+    for (i, line) in lines.iter().enumerate() {
+        let text = line.trim_start();
+        let Some(start) = open else {
+            let goes_on = !text.ends_with(';') && !text.ends_with('}');
+            open = (is_function(text) && goes_on).then_some(i);
+            continue;
+        };
+        if indent(line) != indent(lines[start]) {
+            continue;
+        }
+        if text.starts_with('}') {
+            let length = i - start + 1;
+            let most = if of_test[start] { MAX_TEST_FUNCTION } else { MAX_FUNCTION };
+            if length > most {
+                let head: String = lines[start].trim_start().chars().take(60).collect();
+                found.push(format!("{name}:{}: {length} lines, at most {most}: {head}", start + 1));
             }
-        }
-        let is_unsafe =
-            code.contains(concat!("unsafe", " {")) || code.contains(concat!("unsafe", " fn"));
-        if is_unsafe && production && !UNSAFE.iter().any(|u| name.starts_with(u)) {
-            found.push(format!("{at}: unsafe outside its crates"));
-        }
-        for word in [concat!("todo", "!("), concat!("unimplemented", "!("), "dbg!("] {
-            if code.contains(word) && !name.starts_with("xtask/") {
-                found.push(format!("{at}: {word})"));
-            }
+            open = None;
+        } else if text.ends_with(';') {
+            open = None; // a declaration over several lines
         }
     }
 }
 
-/// Functions over the limit, by the indentation of `fn` and its closing brace.
-fn long_functions(name: &str, text: &str, found: &mut Vec<String>) {
-    let mut open: Option<(usize, usize, String)> = None;
-    for (i, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("#[cfg(test)]") {
-            break;
-        }
-        let indent = line.len() - line.trim_start().len();
-        let trimmed = line.trim_start();
-        match &open {
-            None => {
-                let is_fn = trimmed.starts_with("fn ")
-                    || trimmed.contains(" fn ") && trimmed.starts_with("pub")
-                    || trimmed.starts_with(concat!("unsafe", " fn "));
-                if is_fn && !trimmed.ends_with(';') && !trimmed.ends_with('}') {
-                    open = Some((i, indent, trimmed.to_owned()));
-                }
-            }
-            Some((start, at, head)) => {
-                if indent == *at && trimmed.starts_with('}') {
-                    let length = i - start + 1;
-                    if length > MAX_FUNCTION {
-                        let head: String = head.chars().take(60).collect();
-                        found.push(format!("{name}:{}: {length} lines: {head}", start + 1));
-                    }
-                    open = None;
-                } else if indent == *at && trimmed.ends_with(';') {
-                    open = None; // a declaration over several lines
-                }
-            }
-        }
-    }
+/// Whether a line begins a function.
+fn is_function(line: &str) -> bool {
+    let before = ["const", "async", "unsafe", "extern", "default"];
+    let is_before = |w: &&str| w.starts_with("pub") || w.starts_with('"') || before.contains(w);
+    line.split_whitespace().find(|word| !is_before(word)) == Some("fn")
 }
 
 #[cfg(test)]
@@ -224,7 +261,8 @@ mod tests {
             file(name, text, &mut list);
             list.len()
         };
-        let long = format!("//! x\nfn f() {{\n{}}}\n", "    let a = 1;\n".repeat(70));
+        let lines = |count: usize| "    let a = 1;\n".repeat(count);
+        let long = format!("//! x\nfn f() {{\n{}}}\n", lines(70));
         assert_eq!(found("crates/ir/src/a.rs", "//! x\nfn f() {\n}\n"), 0);
         assert_eq!(found("crates/ir/src/a.rs", "fn f() {\n}\n"), 1);
         assert_eq!(found("crates/ir/src/utils.rs", "//! x\n"), 1);
@@ -233,5 +271,37 @@ mod tests {
         assert_eq!(found("crates/store/src/a.rs", "//! x\nunsafe { }\n"), 1);
         assert_eq!(found("crates/store/src/a.rs", &long), 1);
         assert_eq!(found("crates/store/src/a.rs", &format!("//! x\n{}", "//\n".repeat(800))), 1);
+        for before in ["pub const", "pub(crate) async", "unsafe", "extern \"C\""] {
+            let long = long.replace("\nfn", &format!("\n{before} fn"));
+            assert_eq!(found("crates/cpu/src/a.rs", &long), 1, "{before}");
+        }
+    }
+
+    #[test]
+    fn tests_hide_nothing() {
+        let found = |name: &str, text: &str| {
+            let mut list = Vec::new();
+            file(name, text, &mut list);
+            list.len()
+        };
+        let of_lines = |count: usize| {
+            format!("    #[test]\n    fn f() {{\n{}    }}\n", "        a();\n".repeat(count))
+        };
+        let with = |test: &str, after: &str| {
+            format!("//! x\n#[cfg(test)]\nmod tests {{\n{test}}}\n{after}")
+        };
+        let after = "fn g() {\n    std::fs::read(a);\n    d\u{62}g!(a);\n}\n";
+        let long = format!("fn g() {{\n{}}}\n", "    a();\n".repeat(70));
+        let name = "crates/ir/src/a.rs";
+        assert_eq!(found(name, &with(&of_lines(98), "")), 0);
+        assert_eq!(found(name, &with(&of_lines(99), "")), 1, "a long test");
+        assert_eq!(found(name, &with(&of_lines(97).repeat(8), "")), 1, "a file is counted whole");
+        assert_eq!(found(name, &with("    use std::fs;\n", "")), 0);
+        assert_eq!(found(name, &with("", after)), 2, "code behind tests");
+        assert_eq!(found(name, &with("", &long)), 1, "a function behind tests");
+        assert_eq!(found(name, &format!("//! x\n#[cfg(test)]\nmod tests;\n\n{after}")), 2);
+        assert_eq!(found(name, &format!("//! x\n#[cfg(test)]\nuse std::fs;\n{long}")), 1);
+        assert_eq!(found("crates/ir/src/tests.rs", &format!("//! x\n{after}")), 1, "of the two");
+        assert_eq!(found("tests/sim/tests/a.rs", &of_lines(99)), 2, "no first line, a long test");
     }
 }

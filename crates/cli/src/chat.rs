@@ -8,9 +8,9 @@ use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 use tokenmill_engine::start::Served;
 
+use crate::answer::{encode, generate, request, show};
 use crate::args::Run;
 use crate::failure::{Failure, tell};
-use crate::run;
 
 const HELP: &str =
     "/clear forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C stops an answer";
@@ -78,12 +78,12 @@ fn answer(
     let (tokens, kept) = fitting(args, served, messages)?;
     let longest = served.engine.longest();
     let left = longest.saturating_sub(tokens.len() as u32).max(1);
-    let mut request = run::request(&args.sampling, served, tokens);
+    let mut request = request(&args.sampling, served, tokens);
     request.max_tokens = request.max_tokens.map(|most| most.min(left));
-    let answer = run::generate(served, request, stop, run::show);
+    let answer = generate(served, request, stop, show);
     stop.store(false, Ordering::Relaxed);
     let answer = answer?;
-    run::show("\n")?;
+    show("\n")?;
     tell!("{}", answer.speed_line(started));
     *messages = kept;
     match answer.text.is_empty() && answer.is_stopped() {
@@ -107,14 +107,14 @@ fn fitting(
     let wanted = args.sampling.max_tokens.map_or(longest / 8, |most| most as usize);
     let room = wanted.clamp(1, (longest / 4).max(1));
     let mut kept = messages.to_vec();
-    let mut tokens = run::encode(served, &kept)?;
+    let mut tokens = encode(served, &kept)?;
     if tokens.len() + room <= longest {
         return Ok((tokens, kept));
     }
     let mut dropped = 0;
     while tokens.len() + room.max(longest / 4) > longest && drop_oldest(&mut kept) {
         dropped += 1;
-        tokens = run::encode(served, &kept)?;
+        tokens = encode(served, &kept)?;
     }
     if dropped > 0 && tokens.len() < longest {
         tell!(

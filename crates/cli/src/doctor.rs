@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use clap::Parser;
-use tokenmill_store::kv::{Folder, SegmentFiles};
+use tokenmill_kvlog::{Folder, SegmentFiles};
 
 use crate::args::{Args, Command};
 use crate::failure::{Failure, size};

@@ -1,5 +1,6 @@
 //! The `tokenmill` command: run, serve, measure and inspect models.
 
+mod answer;
 mod args;
 mod bench;
 mod chat;

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tokenmill_engine::DraftMode;
-use tokenmill_engine::guard::{KL_LIMIT, cache_cost};
+use tokenmill_engine::kv_divergence::{KL_LIMIT, cache_cost};
 use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
-use tokenmill_ir::{KvFormat, Mode};
-use tokenmill_store::Defaults;
+use tokenmill_ir::{Defaults, KvFormat, Mode};
 
 use crate::args::{Draft, Kv, Machine};
 use crate::failure::{Failure, tell};

@@ -11,7 +11,7 @@ use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::limits::{self, Arithmetic, Level};
 use tokenmill_cpu::linear::{Encoding, Line, LinearJob, Mode, OutView, linear, scratch_lines};
 use tokenmill_cpu::memory::Buffer;
-use tokenmill_quant::panel::PanelSpec;
+use tokenmill_cpu::panel::PanelSpec;
 use tokenmill_quant::{FORMATS, FormatId};
 
 /// Shapes measured where none are named: (rows, columns).

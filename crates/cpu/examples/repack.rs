@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use tokenmill_cpu::memory::Buffer;
-use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
+use tokenmill_cpu::panel::{PANEL_ROWS, PanelSpec};
 use tokenmill_quant::{FORMATS, FormatId};
 
 /// Stored bytes of a matrix: more than caches hold.

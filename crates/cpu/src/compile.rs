@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::panel::PANEL_ROWS;
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
     AttendSource, BufferId, CacheId, ColumnOrder, HeadNorm, KvFormat, Limits, Mask, NormKind, Op,
     Operand, Program, RopeId, Rows as RowKind, Store, View, WeightId,
 };
-use tokenmill_quant::panel::PANEL_ROWS;
 
 use crate::DEVICE;
 use crate::attend::rope::Rotation;

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::panel::{PANEL_ROWS, PanelSpec};
 use tokenmill_backend::{DeviceError, stored};
 use tokenmill_ir::{ColumnOrder, RowPart, SourceError, WeightSource, WeightSpec, WeightUse};
 use tokenmill_quant::FormatId;
-use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
 
 use crate::memory::{Buffer, HUGE_PAGE, Parts};
 use crate::pool::SharedPool;

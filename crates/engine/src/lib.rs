@@ -8,9 +8,9 @@ pub mod door;
 mod draft;
 pub mod draft_model;
 pub mod engine;
-pub mod guard;
 pub mod handle;
 pub mod host;
+pub mod kv_divergence;
 pub mod load;
 pub mod packaged;
 pub mod plan;
@@ -36,4 +36,4 @@ pub use request::{
 pub use rows::{Rows, Scored};
 pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
-pub use tokenmill_store::{Defaults, SamplingValues};
+pub use tokenmill_ir::{Defaults, SamplingValues};

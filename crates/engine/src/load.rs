@@ -7,9 +7,8 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokenmill_backend::{Device, DeviceError, Executable, Weights};
 use tokenmill_files::{LoadError, OpenModel};
-use tokenmill_ir::{KvFormat, Limits, Mode, Program};
+use tokenmill_ir::{Defaults, KvFormat, Limits, Mode, Program};
 use tokenmill_models::{Hyper, ModelError, ModelSpec, lower, spec_of};
-use tokenmill_store::Defaults;
 
 use crate::door::{self, Bug};
 use crate::draft_model::DraftModel;

@@ -6,8 +6,7 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use tokenmill_ir::{Checkpoint, Container, Meta, MetaValue};
-use tokenmill_store::{Defaults, SamplingValues};
+use tokenmill_ir::{Checkpoint, Container, Defaults, Meta, MetaValue, SamplingValues};
 
 use crate::door;
 use crate::load::LoadFailure;

@@ -1,8 +1,7 @@
 //! How an answer is sampled: by what the request says, else by what the model's packager says, else
 //! as people expect of a small local model. Every command and every dialect asks here.
 
-use tokenmill_ir::SamplingParams;
-use tokenmill_store::SamplingValues;
+use tokenmill_ir::{SamplingParams, SamplingValues};
 
 /// Temperature where nobody says one. These three are what other local programs have: at 1 without
 /// truncation small models soon write nonsense, at 0 they repeat themselves.

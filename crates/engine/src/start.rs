@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tokenmill_backend::{DeviceError, Executable};
-use tokenmill_ir::{DeviceCaps, KvFormat, Load, Program};
+use tokenmill_ir::{Defaults, DeviceCaps, KvFormat, Load, Program};
+use tokenmill_kvlog::LogOptions;
 use tokenmill_sched::{Config, StepCost};
-use tokenmill_store::Defaults;
-use tokenmill_store::kv::LogOptions;
 use tokenmill_text::{ChatTemplate, TemplateError, Tokenizer};
 
 use crate::draft::DraftMode;

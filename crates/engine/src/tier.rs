@@ -17,10 +17,10 @@ use std::thread::JoinHandle;
 use thiserror::Error;
 use tokenmill_backend::{BlockBytes, DeviceError, Executable};
 use tokenmill_ir::{BlockId, GroupKind, MAX_GROUPS, TokenId};
-use tokenmill_sched::CachedText;
-use tokenmill_store::kv::{
+use tokenmill_kvlog::{
     Index, Key, KeyParts, KvError, Log, LogOptions, LogStats, Run, RunId, RunKind,
 };
+use tokenmill_sched::CachedText;
 
 use crate::load::{self, LoadFailure};
 
@@ -253,7 +253,7 @@ impl Tier {
         kinds: &[GroupKind],
         block_tokens: u32,
     ) -> Result<Tier, TierError> {
-        let files = tokenmill_store::kv::Folder::open(folder)?;
+        let files = tokenmill_kvlog::Folder::open(folder)?;
         let log = Log::open(Box::new(files), key, options)?;
         let (mut tier, worker) = Tier::new(log, key, blocks, kinds, block_tokens)?;
         let body = move || worker.run();

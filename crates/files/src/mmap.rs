@@ -101,6 +101,12 @@ fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result
     Ok(())
 }
 
+/// No such system has files.
+#[cfg(not(any(unix, windows)))]
+fn read_exact_at(_: &File, _: u64, _: &mut [u8]) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

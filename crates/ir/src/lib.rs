@@ -7,6 +7,7 @@ pub mod batch;
 pub mod cache;
 pub mod checkpoint;
 pub mod cost;
+pub mod defaults;
 pub mod device;
 pub mod math;
 pub mod mode;
@@ -21,6 +22,7 @@ pub use batch::{
 pub use cache::{CacheKind, CacheSpec, GroupKind, KvFormat};
 pub use checkpoint::{Checkpoint, Container, Extent, Meta, MetaError, MetaValue, TensorInfo};
 pub use cost::{Cost, Load};
+pub use defaults::{Defaults, SamplingValues};
 pub use device::{DeviceCaps, Limits};
 pub use mode::Mode;
 pub use op::{

@@ -51,7 +51,7 @@ fn decode_stored(block: &[u8; BLOCK_BYTES], out: &mut [[f32; TURN]; TURN]) {
 }
 
 /// 128 f16s.
-pub(crate) fn halves(bytes: &[u8]) -> [f32; TURN] {
+pub fn halves(bytes: &[u8]) -> [f32; TURN] {
     std::array::from_fn(|i| f16_to_f32(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
 }
 
@@ -195,7 +195,7 @@ impl Block<'_> {
 }
 
 /// Values of a block, `[row][column]`, to its weights.
-pub(crate) fn turn(out: &mut [[f32; TURN]; TURN], suh: &[f32; TURN], svh: &[f32; TURN]) {
+pub fn turn(out: &mut [[f32; TURN]; TURN], suh: &[f32; TURN], svh: &[f32; TURN]) {
     out.iter_mut().for_each(hadamard);
     let mut distance = 1;
     while distance < TURN {

@@ -7,10 +7,10 @@
 mod blocks;
 mod coded;
 pub mod exl3;
+pub mod fields;
 pub mod float;
 mod format;
 mod grids;
-pub mod panel;
 
 mod bf16;
 mod f16;

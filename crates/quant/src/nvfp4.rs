@@ -30,6 +30,7 @@ fn decode(block: &[u8; 36], out: &mut [f32; 64]) {
 
 /// Half the value of an unsigned e4m3 byte (bias 7, the top bit unused). The pattern of its NaN,
 /// 0x7f, is 0, as in ggml.
+#[inline]
 pub(crate) const fn half_of_ue4m3(bits: u8) -> f32 {
     if bits == 0x7f {
         return 0.0;

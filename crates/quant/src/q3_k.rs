@@ -31,6 +31,7 @@ fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
 
 /// The 6-bit scale, less 32, of sub-block `s` (0..16) in 12 bytes: 4 low bits in the nibbles of
 /// the first eight, 2 high bits in the last four.
+#[inline]
 pub(crate) fn scale(scales: &[u8], s: usize) -> i8 {
     let low = scales[s % 8] >> (4 * (s / 8)) & 15;
     let high = scales[8 + s % 4] >> (2 * (s / 4)) & 3;

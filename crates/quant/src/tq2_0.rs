@@ -23,6 +23,7 @@ fn decode(block: &[u8; 66], out: &mut [f32; 256]) {
 }
 
 /// The code (0–3) of column `c`.
+#[inline]
 pub(crate) fn code(block: &[u8], c: usize) -> u8 {
     block[c / 128 * 32 + c % 32] >> (2 * (c / 32 % 4)) & 3
 }

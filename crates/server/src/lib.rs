@@ -4,12 +4,12 @@
 //! the connections, handed to the engine, and answered whole or as a stream; a client that goes
 //! away cancels its request.
 
+mod access;
 mod body;
 mod config;
 mod error;
 mod fields;
 mod generation;
-mod guard;
 mod guests;
 mod health;
 mod keys;

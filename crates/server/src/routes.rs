@@ -13,7 +13,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::error::ApiError;
 use crate::fields::shown;
 use crate::shared::Shared;
-use crate::{guard, health, openai};
+use crate::{access, health, openai};
 
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,14 +85,14 @@ pub fn router(shared: Arc<Shared>) -> Router {
     };
     let keyed = of(Access::Keyed)
         .fallback(unknown_path)
-        .layer(from_fn_with_state(Arc::clone(&shared), guard::key));
+        .layer(from_fn_with_state(Arc::clone(&shared), access::key));
     let operator =
-        of(Access::Operator).layer(from_fn_with_state(Arc::clone(&shared), guard::operator));
+        of(Access::Operator).layer(from_fn_with_state(Arc::clone(&shared), access::operator));
     of(Access::Open)
         .merge(keyed)
         .merge(operator)
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn_with_state(Arc::clone(&shared), guard::site))
+        .layer(from_fn_with_state(Arc::clone(&shared), access::site))
         .with_state(shared)
 }
 

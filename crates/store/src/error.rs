@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub(crate) use tokenmill_ir::defaults::shown;
+
 /// An error of the store. `Display` is up to three lines: what failed, the numbers, the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -276,16 +278,4 @@ pub(crate) fn disk_error(
         }
         _ => StoreError::Disk { action, path: path.to_path_buf(), source },
     }
-}
-
-/// Text from outside, made safe to print: control characters escaped, at most 200 characters.
-pub(crate) fn shown(text: &str) -> String {
-    text.chars()
-        .take(200)
-        .flat_map(|c| {
-            let escaped: Vec<char> =
-                if c.is_control() { c.escape_default().collect() } else { vec![c] };
-            escaped
-        })
-        .collect()
 }

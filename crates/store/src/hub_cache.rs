@@ -1,7 +1,6 @@
 //! The Hugging Face cache in its own layout, shared with every other program that uses it:
 //! `models--user--repo/{blobs,refs,snapshots/<commit>}`, links relative, blobs named by digest.
 
-use crate::defaults::Defaults;
 use crate::digest::Digest;
 use crate::disk::Disk;
 use crate::error::StoreError;
@@ -9,6 +8,7 @@ use crate::own::{LocalFile, LocalModel};
 use crate::pick::{Choice, ListedFile, choose, gguf_labels, is_safe_path};
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokenmill_ir::Defaults;
 
 /// The cache at one folder.
 #[derive(Debug, Clone)]

@@ -3,8 +3,6 @@
 //! [`Store::resolve`] looks at home first (own store, the Hugging Face cache, the stores of Ollama
 //! and LM Studio, all in place) and fetches what is missing; [`Store::pull`] fetches and repairs. At any crash point a name resolves to a
 //! complete, digest-checked set of files or to nothing, and a broken download resumes.
-//!
-//! Beside it, [`kv`] keeps what sequences have computed on disk.
 
 mod defaults;
 mod digest;
@@ -16,7 +14,7 @@ mod http;
 mod hub;
 mod hub_cache;
 mod journal;
-pub mod kv;
+mod lm_studio;
 mod local;
 mod name;
 mod ollama;
@@ -26,7 +24,6 @@ mod pick;
 mod progress;
 mod registry;
 mod store;
-mod studio;
 mod wheel;
 
 #[cfg(test)]
@@ -40,7 +37,6 @@ mod ollama_tests;
 #[cfg(test)]
 mod wheel_tests;
 
-pub use defaults::{Defaults, SamplingValues};
 pub use digest::Digest;
 pub use env::{Limits, StoreEnv, WheelCommand};
 pub use error::StoreError;

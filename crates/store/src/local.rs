@@ -2,12 +2,12 @@
 
 use crate::error::{StoreError, disk_error, shown};
 use crate::hub_cache::{files_under, models_in};
+use crate::lm_studio;
 use crate::name::{ALIASES, Alias, HubName, Mirror, ModelName, OllamaName};
 use crate::ollama;
 use crate::own::{self, LocalFile, LocalModel};
 use crate::progress::OnProgress;
 use crate::store::{Store, digest_of};
-use crate::studio;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -124,7 +124,7 @@ impl Store {
             let owner = self.owner_of(&model.path);
             entries.push(self.entry(model, owner));
         }
-        let models = studio::list(&self.env).into_iter();
+        let models = lm_studio::list(&self.env).into_iter();
         entries.extend(models.map(|model| self.entry(model, Owner::LmStudio)));
         entries
     }
@@ -192,7 +192,7 @@ impl Store {
 
     /// Whose folder a file lies in.
     pub(crate) fn owner_of(&self, path: &Path) -> Owner {
-        let studios = studio::roots(&self.env);
+        let studios = lm_studio::roots(&self.env);
         let others = self.ollama.get(1..).unwrap_or_default();
         if path.starts_with(&self.models) {
             Owner::Own

@@ -1,7 +1,7 @@
 //! Ollama's store, read where it lies: `manifests/HOST/NAMESPACE/MODEL/TAG` name layers, and
 //! `blobs/sha256-…` hold them. What is pulled by tokenmill lies in a folder of the same layout.
 
-use crate::defaults::Defaults;
+use crate::defaults::from_ollama;
 use crate::digest::Digest;
 use crate::error::{StoreError, disk_error, shown};
 use crate::name::OllamaName;
@@ -10,6 +10,7 @@ use serde::Deserialize;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use tokenmill_ir::Defaults;
 
 /// Longest manifest, bytes.
 pub(crate) const MANIFEST_BYTES: u64 = 1 << 20;
@@ -225,7 +226,7 @@ pub(crate) fn defaults(
                 }
             }
             "params" => {
-                defaults = Defaults::from_ollama(&text).map_err(|why| {
+                defaults = from_ollama(&text).map_err(|why| {
                     let (path, name) = (path.clone(), name.to_string());
                     StoreError::BadRecord { path, why, name }
                 })?;

@@ -1,6 +1,5 @@
 //! Ollama's store and LM Studio's folders read in place, and a registry on 127.0.0.1.
 
-use crate::defaults::Defaults;
 use crate::digest::hex;
 use crate::env::{Limits, StoreEnv};
 use crate::error::StoreError;
@@ -12,6 +11,7 @@ use sha2::Digest as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokenmill_ir::Defaults;
 
 const KIND: &str = "application/vnd.ollama.image.";
 const CONFIG: &str = r#"{"model_format":"gguf","model_family":"llama"}"#;

@@ -1,6 +1,5 @@
 //! The own store: one folder per model, described by a manifest that is written last.
 
-use crate::defaults::Defaults;
 use crate::digest::Digest;
 use crate::disk::Disk;
 use crate::error::StoreError;
@@ -8,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use tokenmill_ir::Defaults;
 
 /// A model that is on this disk, whole.
 #[derive(Debug, Clone, PartialEq)]

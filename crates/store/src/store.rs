@@ -1,6 +1,6 @@
 //! The store: from a name to files, local first, then each mirror in its order.
 
-use crate::defaults::Defaults;
+use crate::defaults::from_ollama;
 use crate::digest::Digest;
 use crate::disk::Disk;
 use crate::env::{Limits, StoreEnv};
@@ -8,16 +8,17 @@ use crate::error::StoreError;
 use crate::http::Http;
 use crate::hub::{Hub, PinnedFile};
 use crate::hub_cache::{HubCache, local_model};
+use crate::lm_studio;
 use crate::name::{Alias, HubName, Mirror, ModelName, OllamaName, PypiName};
 use crate::ollama;
 use crate::own::{self, LocalFile, LocalModel};
 use crate::pick::{ListedFile, choose, is_safe_path};
 use crate::progress::{OnProgress, Progress};
 use crate::registry::Registry;
-use crate::studio;
 use crate::wheel::{self, WheelPin, WheelSource};
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokenmill_ir::Defaults;
 
 /// The models of this machine and the ways to get more.
 pub struct Store {
@@ -99,13 +100,13 @@ impl Store {
                 let (repo, quant) = (&hub.repo, hub.quant.as_deref());
                 let cached = self.cache.find(repo, hub.rev(), quant, &text);
                 // LM Studio's folders are copies of repositories, of no stated revision.
-                let copy = || studio::find(&self.env, repo, quant).filter(|_| hub.rev.is_none());
+                let copy = || lm_studio::find(&self.env, repo, quant).filter(|_| hub.rev.is_none());
                 Ok(cached.or_else(copy))
             }
             ModelName::Pypi(pypi) => self.find_package(pypi),
             ModelName::Ollama(name) => ollama::find(&self.ollama, name),
             ModelName::LmStudio { repo, quant } => {
-                Ok(studio::find(&self.env, repo, quant.as_deref()))
+                Ok(lm_studio::find(&self.env, repo, quant.as_deref()))
             }
             ModelName::Alias(alias) => self.find_alias(alias),
         }
@@ -322,12 +323,11 @@ pub(crate) fn digest_of(
 
 /// The model with the parameters that the alias knows of.
 fn recommended(alias: &Alias, model: LocalModel) -> Result<LocalModel, StoreError> {
-    let defaults = Defaults::from_ollama(alias.parameters.as_bytes()).map_err(|why| {
-        StoreError::Unsupported {
+    let defaults =
+        from_ollama(alias.parameters.as_bytes()).map_err(|why| StoreError::Unsupported {
             what: format!("the alias {} with {why}", alias.name),
             instead: "this is a bug: name the repository instead".into(),
-        }
-    })?;
+        })?;
     Ok(LocalModel { defaults, ..model })
 }
 

@@ -14,7 +14,7 @@ use tokenmill_engine::{Event, Request, Usage};
 use tokenmill_golden_tests::{Golden, Variant};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{GroupKind, KvFormat, Mode, SamplingParams};
-use tokenmill_store::kv::KvError;
+use tokenmill_kvlog::KvError;
 
 /// Tokens and the bits of their log-probabilities.
 type Answer = Vec<(u32, u32)>;

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tokenmill_backend::Executable;
 use tokenmill_backend::sim::{SimControl, SimDevice, SimText, program};
+use tokenmill_disk_tests::{Crash, SimDisk};
 use tokenmill_engine::tier::{Tier, TierWorker};
 use tokenmill_engine::{Core, EngineParts, Event, Lease, Request, Turn, Usage};
 use tokenmill_ir::{GroupKind, Limits, TokenId};
+use tokenmill_kvlog::{Key, Log, LogOptions};
 use tokenmill_sched::{Config, StepCost};
 use tokenmill_sim_tests::Draw;
-use tokenmill_store::kv::sim::{Crash, SimDisk};
-use tokenmill_store::kv::{Key, Log, LogOptions};
 
 const VOCAB: u32 = 40;
 

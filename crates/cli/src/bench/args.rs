@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
-use tokenmill_load::Lengths;
+use tokenmill_loadgen::Lengths;
 
 use crate::args::Machine;
 use crate::numbers::{MOST_SEQUENCES, MOST_TOKENS, rate, tokens, whole};

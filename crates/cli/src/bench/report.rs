@@ -1,9 +1,8 @@
 //! The page of `bench serve`: figures and plots in one file.
 
-use tokenmill_load::{Run, Spread, Summary, gaps};
+use tokenmill_loadgen::{Run, Spread, Summary, gaps};
 
 use super::plot::{self, Bar, Curve, Group};
-use super::serve::spreads;
 
 /// Points of a curve: enough for its shape, few enough for a page.
 const POINTS: usize = 200;
@@ -12,7 +11,7 @@ const POINTS: usize = 200;
 pub fn page(of_what: &str, table: &str, summary: &Summary, run: &Run) -> String {
     let of_what = plot::escape(of_what);
     let mut body = format!("<p>{of_what}</p>\n<pre>{}</pre>\n", plot::escape(table));
-    for (name, spread) in spreads(summary) {
+    for (name, spread) in summary.spreads() {
         body += &plot::bars(&format!("{name}, ms"), "", None, &[percentiles(spread)]);
     }
     let mut gaps = gaps(run);
@@ -79,7 +78,7 @@ fn timeline(run: &Run) -> (Points, Points) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenmill_load::{Outcome, Record};
+    use tokenmill_loadgen::{Outcome, Record};
 
     fn run() -> Run {
         let record = |start_s: f64, end_s: f64| Record {

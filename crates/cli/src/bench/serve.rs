@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tokenmill_load::{Api, Arrival, LoadError, Spread, Summary, Target, Workload, run};
+use tokenmill_loadgen::{Api, Arrival, LoadError, Spread, Summary, Target, Workload, run};
 
 use super::args::{Endpoint, Serve};
 use super::report;
@@ -121,7 +121,7 @@ fn table(s: &Summary) -> String {
         s.output_tok_s(),
         s.input_tok_s(),
     );
-    for (name, spread) in spreads(s) {
+    for (name, spread) in s.spreads() {
         let Spread { mean, p50, p95, p99, max } = spread;
         text += &format!("{name:<10}");
         for seconds in [mean, p50, p95, p99, max] {
@@ -133,11 +133,6 @@ fn table(s: &Summary) -> String {
         text += &format!("failed {times} times: {error}\n");
     }
     text
-}
-
-/// The distributions by name.
-pub fn spreads(s: &Summary) -> [(&'static str, Spread); 4] {
-    [("TTFT", s.ttft), ("TPOT", s.tpot), ("ITL", s.itl), ("latency", s.latency)]
 }
 
 fn as_json(args: &Serve, model: &str, s: &Summary) -> Value {

@@ -7,7 +7,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
+use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::avx512::Avx512;
 use super::bytes::{scale_and_min, unpack};

@@ -11,7 +11,7 @@ use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
+use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};

@@ -27,8 +27,8 @@
 
 use std::ptr::from_ref;
 
+use crate::panel::{BLOCK_COLS, PanelLayout};
 use tokenmill_quant::float::rounded_factor;
-use tokenmill_quant::panel::{BLOCK_COLS, PanelLayout};
 
 use super::Mode;
 #[cfg(target_arch = "x86_64")]

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use tokenmill_quant::panel::BLOCK_COLS;
+use crate::panel::BLOCK_COLS;
 
 use super::encode::{self, BIAS, Blocks, HUGE, Line, SILENT, TINY};
 

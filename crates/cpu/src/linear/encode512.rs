@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 use std::slice::from_ref;
 
-use tokenmill_quant::panel::BLOCK_COLS;
+use crate::panel::BLOCK_COLS;
 
 use super::encode::{self, BIAS, HUGE, Line, SCALE, SILENT, TINY};
 use super::encode256;

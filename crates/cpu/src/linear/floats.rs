@@ -7,7 +7,7 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by panel and token
 
-use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
+use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::with_kind;
 use super::vector::Vector;

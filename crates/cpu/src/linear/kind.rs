@@ -1,7 +1,7 @@
 //! What a kernel is made for, as a number that a const parameter can carry.
 
+use crate::panel::{Group, PanelLayout, PanelSpec};
 use tokenmill_quant::FormatId;
-use tokenmill_quant::panel::{Group, PanelLayout, PanelSpec};
 
 pub const ZERO4: u8 = PanelLayout::Zero4 as u8;
 pub const MIN4: u8 = PanelLayout::Min4 as u8;
@@ -82,7 +82,7 @@ pub fn of(spec: &PanelSpec) -> u8 {
 
 /// The values behind the codes of a kind with a table, raised by 128.
 pub const fn table(kind: u8) -> &'static [u8; 16] {
-    tokenmill_quant::panel::table(match kind {
+    crate::panel::table(match kind {
         TABLE_IQ1 | TABLE16_IQ1 => FormatId::IQ1_S,
         TABLE_IQ3_XXS => FormatId::IQ3_XXS,
         TABLE_IQ3_S => FormatId::IQ3_S,
@@ -94,7 +94,7 @@ pub const fn table(kind: u8) -> &'static [u8; 16] {
 
 /// The floats behind the codes of a lookup.
 pub const fn float_table(kind: u8) -> &'static [f32; 16] {
-    tokenmill_quant::panel::float_table(match kind {
+    crate::panel::float_table(match kind {
         LOOKUP_NF4 => FormatId::NF4_64,
         _ => FormatId::FP4_64,
     })

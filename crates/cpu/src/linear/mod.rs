@@ -78,7 +78,7 @@ mod wide;
 
 use std::ops::Range;
 
-use tokenmill_quant::panel::{PANEL_ROWS, PanelLayout, PanelSpec};
+use crate::panel::{PANEL_ROWS, PanelLayout, PanelSpec};
 
 use crate::isa::Isa;
 pub use encode::{Encoding, Line};
@@ -164,7 +164,10 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     let together = |isa| tiles_at_once(isa, blocks) * chain_lines(most(isa));
     let chains = together(Isa::Avx2).max(together(Isa::Avx512)).max(chain_lines(MOST_CHAINS));
     let runs = 2 * WIDE_LINES + chains;
+    #[cfg(target_arch = "x86_64")]
     let seconds = seconds::scratch_lines(most(Isa::Avx2).max(most(Isa::Avx512)), blocks);
+    #[cfg(not(target_arch = "x86_64"))]
+    let seconds = 0;
     (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + seconds
 }
 

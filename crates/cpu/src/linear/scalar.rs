@@ -1,7 +1,7 @@
 //! The linear layer in plain Rust: the definition of every result.
 
+use crate::panel::{BLOCK_COLS, Lane, PANEL_ROWS, PanelLayout, bf16_at};
 use tokenmill_quant::float::{bf16_to_f32, f16_to_f32, rounded_factor};
-use tokenmill_quant::panel::{BLOCK_COLS, Lane, PANEL_ROWS, PanelLayout, bf16_at};
 
 use super::encode::{SCALE, second_lines};
 use super::{Encoding, Line, LinearJob};

@@ -1,8 +1,8 @@
 //! Every format × shape × token count × instruction set against the definition and f64.
 
+use crate::panel::PanelSpec;
 use tokenmill_quant::exl3::TURN;
 use tokenmill_quant::float::{f32_to_bf16, f32_to_f16};
-use tokenmill_quant::panel::PanelSpec;
 use tokenmill_quant::{FORMATS, FormatId};
 
 use super::*;

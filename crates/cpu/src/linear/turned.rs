@@ -14,10 +14,12 @@
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by token
 
-use tokenmill_quant::exl3::{MUL1, MUL1_MIN, MUL1_SCALE, TURN, hadamard};
+use crate::panel::trellis::{BLOCK, Band, codes, column};
+use crate::panel::{BLOCK_COLS, PANEL_ROWS};
+#[cfg(target_arch = "x86_64")]
+use tokenmill_quant::exl3::MUL1;
+use tokenmill_quant::exl3::{MUL1_MIN, MUL1_SCALE, TURN, hadamard};
 use tokenmill_quant::float::f16_to_f32;
-use tokenmill_quant::panel::trellis::{BLOCK, Band, codes, column};
-use tokenmill_quant::panel::{BLOCK_COLS, PANEL_ROWS};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2::Avx2;
@@ -198,6 +200,7 @@ unsafe fn run(
 ) {
     assert!(encoded.len() >= tokens * row_lines(cols) && out.len() >= (tokens - 1) * TURN + 16);
     // SAFETY: as asked and asserted.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_unsafe))]
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]

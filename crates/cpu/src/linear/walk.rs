@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
-use tokenmill_quant::panel::PANEL_ROWS;
+use crate::panel::PANEL_ROWS;
 
 use super::bytes::ByteTile;
 use super::encode::second_lines;

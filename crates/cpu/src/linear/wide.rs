@@ -8,7 +8,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use tokenmill_quant::panel::PANEL_ROWS;
+use crate::panel::PANEL_ROWS;
 
 use super::bytes::ByteTile;
 use super::encode::BIAS;

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::panel::PANEL_ROWS;
 use tokenmill_ir::{GateAct, GroupRule, RouteRule, RouteScore, Rows as RowKind};
-use tokenmill_quant::panel::PANEL_ROWS;
 
 use super::linear::{combine, lines_mut, lines_of};
 use crate::exec::{Job, Kernel, Scratch};

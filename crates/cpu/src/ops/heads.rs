@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokenmill_quant::panel::{PANEL_ROWS, PanelSpec};
+use crate::panel::{PANEL_ROWS, PanelSpec};
 
 use crate::exec::{Job, Kernel};
 use crate::linear::{Encoding, LinearJob, OutView, linear};

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::panel::PANEL_ROWS;
 use tokenmill_ir::{Act, ColumnOrder, GateAct};
-use tokenmill_quant::panel::PANEL_ROWS;
 
 use crate::exec::{Job, Kernel};
 use crate::isa::Isa;

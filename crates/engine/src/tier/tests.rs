@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use tokenmill_disk_tests::SimDisk;
 use tokenmill_ir::{Batch, StepOutput};
-use tokenmill_store::kv::sim::SimDisk;
 
 use super::*;
 

@@ -1,10 +1,10 @@
 //! Stored rows into panels, and a row out of its panel again.
 
-use super::fields::Fields;
 use super::layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelLayout, PanelSpec, float_table, table};
 use super::trellis;
-use crate::FormatId;
-use crate::float::{bf16_factor, bf16_to_f32, e4m3_to_f32, e8m0_to_f32_half, f16_to_f32};
+use tokenmill_quant::FormatId;
+use tokenmill_quant::fields::Fields;
+use tokenmill_quant::float::{bf16_factor, bf16_to_f32, e4m3_to_f32, e8m0_to_f32_half, f16_to_f32};
 
 impl PanelSpec {
     /// Repacks the stored rows of one panel: `src` holds rows `16·panel ..` of the matrix, as
@@ -416,7 +416,7 @@ fn decode_float_row(layout: PanelLayout, panel: &[u8], row: usize, out: &mut [f3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FORMATS;
+    use tokenmill_quant::FORMATS;
 
     /// Bytes from a multiplicative congruential sequence: every bit pattern is a legal block.
     fn noise(len: usize, mut state: u64) -> Vec<u8> {
@@ -441,7 +441,7 @@ mod tests {
             spec.row(&data, r, &mut got);
             if format == FormatId::BF16 {
                 // Numbers that products do not tell from zero are zero.
-                let least = bf16_to_f32(crate::float::BF16_LEAST);
+                let least = bf16_to_f32(tokenmill_quant::float::BF16_LEAST);
                 expect.iter_mut().filter(|e| e.abs() < least).for_each(|e| *e = 0.0);
             }
             for (c, (e, g)) in expect.iter().zip(&got).enumerate() {
@@ -468,13 +468,13 @@ mod tests {
         let (rows, cols) = (256, 384);
         let spec = PanelSpec::new(FormatId::EXL3_4, rows, cols).expect("a legal shape");
         let mut stored = noise(rows * spec.stored_row_bytes(), 5);
-        for factors in stored.chunks_exact_mut(crate::exl3::BLOCK_BYTES) {
+        for factors in stored.chunks_exact_mut(tokenmill_quant::exl3::BLOCK_BYTES) {
             factors[1..512].iter_mut().step_by(2).for_each(|high| *high = 0x2c | *high & 0x83);
         }
         // The columns of a band have one set of factors, which each of its blocks repeats.
         let per_band = stored.len() / 2;
         for b in 0..3 {
-            let at = b * crate::exl3::BLOCK_BYTES + 256;
+            let at = b * tokenmill_quant::exl3::BLOCK_BYTES + 256;
             for band in 0..2 {
                 let svh = stored[band * per_band + 256..][..256].to_vec();
                 stored[band * per_band + at..][..256].copy_from_slice(&svh);

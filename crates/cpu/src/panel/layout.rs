@@ -1,9 +1,8 @@
 //! The panel layouts as data: group geometry, byte sizes, which format goes where.
 
 use super::trellis;
-use crate::{
-    FP4_VALUES, FormatId, MXFP4_VALUES_DOUBLED, NF4_VALUES, iq1_s, iq2_xxs, iq3_s, iq3_xxs, iq4_nl,
-};
+use tokenmill_quant::fields::code_values;
+use tokenmill_quant::{FP4_VALUES, FormatId, NF4_VALUES};
 
 /// Output rows in a panel: the 32-bit lanes of a 64-byte vector.
 pub const PANEL_ROWS: usize = 16;
@@ -220,14 +219,19 @@ impl PanelLayout {
 /// What the codes of a format stand for where they are indices: each value raised by the zero
 /// point of the layout.
 pub const fn table(format: FormatId) -> &'static [u8; 16] {
+    macro_rules! raised {
+        ($id:ident, $zero:literal) => {
+            const { &raised(code_values(FormatId::$id), $zero) }
+        };
+    }
     match format {
-        FormatId::IQ4_NL | FormatId::IQ4_XS => const { &raised(&iq4_nl::TABLE, 128) },
-        FormatId::IQ3_XXS => const { &raised(&iq3_xxs::TABLE, 128) },
-        FormatId::IQ3_S => const { &raised(&iq3_s::TABLE, 128) },
-        FormatId::IQ1_S | FormatId::IQ1_M => const { &raised(&iq1_s::TABLE, 128) },
-        FormatId::NVFP4 | FormatId::FP4_F32 => const { &raised(&MXFP4_VALUES_DOUBLED, 128) },
-        FormatId::MXFP4 => const { &raised(&MXFP4_VALUES_DOUBLED, 16) },
-        _ => const { &raised(&iq2_xxs::TABLE, 128) },
+        FormatId::IQ4_NL | FormatId::IQ4_XS => raised!(IQ4_NL, 128),
+        FormatId::IQ3_XXS => raised!(IQ3_XXS, 128),
+        FormatId::IQ3_S => raised!(IQ3_S, 128),
+        FormatId::IQ1_S | FormatId::IQ1_M => raised!(IQ1_S, 128),
+        FormatId::NVFP4 | FormatId::FP4_F32 => raised!(NVFP4, 128),
+        FormatId::MXFP4 => raised!(MXFP4, 16),
+        _ => raised!(IQ2_XXS, 128),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The log on a simulated disk: it dies at every system call, loses power, is damaged and filled.
 //! Opening never fails and no wrong payload is ever given out.
 
-use super::sim::{Crash, SimDisk};
-use super::{Key, Log, LogOptions, PutError, Run, RunId, RunKind};
+use tokenmill_disk_tests::{Crash, SimDisk};
+use tokenmill_kvlog::{Key, Log, LogOptions, PutError, Run, RunId, RunKind};
 
 const OPTIONS: LogOptions = LogOptions { cap_bytes: 4000, floor_bytes: 0, segment_bytes: 1200 };
 const SALT: u64 = 5;

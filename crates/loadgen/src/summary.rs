@@ -104,6 +104,12 @@ impl Summary {
     pub fn input_tok_s(&self) -> f64 {
         self.prompt_tokens as f64 / self.wall_s
     }
+
+    /// The distributions by name.
+    pub fn spreads(&self) -> [(&'static str, Spread); 4] {
+        let Self { ttft, tpot, itl, latency, .. } = *self;
+        [("TTFT", ttft), ("TPOT", tpot), ("ITL", itl), ("latency", latency)]
+    }
 }
 
 /// All gaps between neighbouring pieces of text of an answer, seconds.

@@ -52,7 +52,6 @@
 //!
 //! A group that the row does not fill is zero beyond its columns.
 
-mod fields;
 mod layout;
 mod repack;
 pub mod trellis;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tokenmill_http_tests::{Setup, Site};
-use tokenmill_load::{Api, Arrival, Lengths, LoadError, Summary, Target, Workload, run};
+use tokenmill_loadgen::{Api, Arrival, Lengths, LoadError, Summary, Target, Workload, run};
 
 fn target(site: &Site, api: Api) -> Target {
     Target {

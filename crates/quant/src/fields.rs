@@ -1,12 +1,27 @@
-//! Taking a stored block apart into codes and scales, 32 columns at a time.
+//! Taking a stored block apart into codes and scales, 32 columns at a time: what a device lays its
+//! weights out from.
 
 use crate::coded::Coded;
 use crate::nvfp4::half_of_ue4m3;
-use crate::{FormatId, scale_and_min};
-use crate::{iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_xs, q3_k, tq1_0, tq2_0};
+use crate::{FormatId, MXFP4_VALUES_DOUBLED, scale_and_min};
+use crate::{
+    iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0,
+};
+
+/// What the codes of a format stand for where they are indices; no meaning for other formats.
+pub const fn code_values(format: FormatId) -> &'static [i8; 16] {
+    match format {
+        FormatId::IQ4_NL | FormatId::IQ4_XS => &iq4_nl::TABLE,
+        FormatId::IQ3_XXS => &iq3_xxs::TABLE,
+        FormatId::IQ3_S => &iq3_s::TABLE,
+        FormatId::IQ1_S | FormatId::IQ1_M => &iq1_s::TABLE,
+        FormatId::NVFP4 | FormatId::FP4_F32 | FormatId::MXFP4 => &MXFP4_VALUES_DOUBLED,
+        _ => &iq2_xxs::TABLE,
+    }
+}
 
 /// One stored block of one row: up to 256 codes and their scales, as raw bits.
-pub(super) struct Fields {
+pub struct Fields {
     /// Codes of 4 columns to a word, lowest column in the lowest byte: `[block][step of 4]`.
     pub codes: [[u32; 8]; 8],
     /// f16 bits of the block scale (or the e8m0 byte of mxfp4).
@@ -22,7 +37,8 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    pub(super) const ZERO: Fields = Fields {
+    /// All zero.
+    pub const ZERO: Fields = Fields {
         codes: [[0; 8]; 8],
         d: 0,
         m: 0,
@@ -31,9 +47,12 @@ impl Fields {
         floats: [0.0; 4],
     };
 
-    /// Takes one stored block apart. `block` is exactly one block of an integer format.
+    /// Takes one stored block apart. `block` is exactly one block of a format of codes.
+    ///
+    /// # Panics
+    /// If the block is shorter, or the format has no codes.
     #[inline(always)]
-    pub(super) fn read(&mut self, format: FormatId, block: &[u8]) {
+    pub fn read(&mut self, format: FormatId, block: &[u8]) {
         let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
         match format {
             FormatId::Q4_0 => {

@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::KvError;
+use crate::KvError;
 
 /// A segment that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

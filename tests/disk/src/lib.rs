@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::files::{SegmentFiles, SegmentInfo};
+use tokenmill_kvlog::{SegmentFiles, SegmentInfo};
 
 /// What a disk writes at once.
 const SECTOR: usize = 64;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
-use super::KvError;
-use super::files::{SegmentFiles, SegmentInfo};
-use super::record::{HEADER_BYTES, Header, Key, Run, RunId, Start, start_of, verify};
+use crate::KvError;
+use crate::files::{SegmentFiles, SegmentInfo};
+use crate::record::{HEADER_BYTES, Header, Key, Run, RunId, Start, start_of, verify};
 
 /// Bounds of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

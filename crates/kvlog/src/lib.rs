@@ -9,10 +9,6 @@
 mod files;
 mod log;
 mod record;
-pub mod sim;
-
-#[cfg(test)]
-mod crash_tests;
 
 pub use files::{Folder, SegmentFiles, SegmentInfo};
 pub use log::{Index, Log, LogOptions, LogStats, PutError};
