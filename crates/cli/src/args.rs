@@ -265,9 +265,9 @@ pub enum LogFormat {
 /// `serve`.
 #[derive(Debug, clap::Args)]
 pub struct Serve {
-    /// Name, alias or path.
+    /// Names, aliases or paths; clients ask for each by its name.
     #[arg(default_value = "smollm2")]
-    pub model: String,
+    pub models: Vec<String>,
     /// Address to listen on, or a name of it.
     #[arg(long, default_value = "127.0.0.1", value_parser = host)]
     pub host: IpAddr,

@@ -1,16 +1,19 @@
 //! From a name on the command line to a loaded model.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tokenmill_engine::DraftMode;
+use tokenmill_backend::Device;
 use tokenmill_engine::kv_divergence::{KL_LIMIT, cache_cost};
-use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
+use tokenmill_engine::load::{LoadOptions, LoadedModel, load, read};
+use tokenmill_engine::plan::Needs;
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
+use tokenmill_engine::{DraftMode, Host};
 use tokenmill_ir::{Defaults, KvFormat, Mode};
 
 use crate::args::{Draft, Kv, Machine};
-use crate::failure::{Failure, tell};
+use crate::failure::{Failure, size, tell};
 use crate::{args, devices, memory, store};
 
 /// Tokens a step may hold.
@@ -106,13 +109,19 @@ pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel
 
 /// The same without a word on the context.
 pub fn open_quietly(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel, Failure> {
+    load_on(name, devices::open(machine)?, &options(machine, sequences))
+}
+
+fn load_on(
+    name: &str,
+    device: Arc<dyn Device>,
+    options: &LoadOptions,
+) -> Result<LoadedModel, Failure> {
     let path = locate(name)?;
-    let device = devices::open(machine)?;
-    let options = options(machine, sequences);
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{spinner} loading {pos}/{len} weights");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-    let loaded = load(&path, device, &options, |at, of| {
+    let loaded = load(&path, device, options, |at, of| {
         // Small models load before a bar could be read.
         if bar.elapsed().as_secs() >= 1 {
             bar.set_length(of as u64);
@@ -167,17 +176,71 @@ pub fn check_cache(name: &str, machine: &Machine, model: &mut LoadedModel) -> Re
         .fix(format!("--kv {better}, or --kv-anyway to use {asked} all the same")))
 }
 
-/// Loads a model and starts its engine.
-pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
-    start_with(name, machine, sequences, queue, None)
+/// A device, its thread, and the part of memory that each model on it may use.
+pub struct House {
+    host: Host,
+    device: Arc<dyn Device>,
+    memory_bytes: Vec<u64>,
 }
 
-/// As [`start`], with the cache kept in a folder of at most that many bytes.
-pub fn start_with(
+impl House {
+    /// Room for these models, for that many sequences each: what all of them need beside caches, and
+    /// of the rest the same for each.
+    pub fn of(names: &[String], machine: &Machine, sequences: u32) -> Result<Self, Failure> {
+        let failed = |e| Failure::new("cannot start the device's thread", e);
+        let (host, device) = (Host::start().map_err(failed)?, devices::open(machine)?);
+        let options = options(machine, sequences);
+        let all = options.memory_bytes;
+        if names.len() == 1 {
+            return Ok(Self { host, device, memory_bytes: vec![all] });
+        }
+        let fixed = |name: &String| {
+            let needs = read(&locate(name)?, options.kv).and_then(|model| {
+                Ok(Needs::of(&model.spec, &model.program, device.as_ref(), &options)?)
+            });
+            Ok(needs.map_err(|e| Failure::load(name, e))?.fixed_bytes())
+        };
+        let fixed: Vec<u64> = names.iter().map(fixed).collect::<Result<_, Failure>>()?;
+        let sum = fixed.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+        let Some(rest) = all.checked_sub(sum) else {
+            let list: Vec<String> =
+                names.iter().zip(&fixed).map(|(n, b)| format!("{n} {}", size(*b))).collect();
+            let detail = format!(
+                "without any cache they need {} ({}), {} are available",
+                size(sum),
+                list.join(", "),
+                size(all)
+            );
+            return Err(Failure::new("these models do not fit together", detail)
+                .fix("serve fewer of them, or smaller ones"));
+        };
+        let part = rest / names.len() as u64;
+        let memory_bytes = fixed.iter().map(|fixed| fixed + part).collect();
+        Ok(Self { host, device, memory_bytes })
+    }
+}
+
+/// Loads a model and starts its engine.
+pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
+    let house = House::of(&[name.to_owned()], machine, sequences)?;
+    start_in(&house, 0, name, machine, Limits { sequences, queue }, None)
+}
+
+/// Sequences that run at once, and requests that may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub sequences: u32,
+    pub queue: u32,
+}
+
+/// Loads the model of that number in its house, perhaps with the cache kept in a folder of at most
+/// that many bytes.
+pub fn start_in(
+    house: &House,
+    number: usize,
     name: &str,
     machine: &Machine,
-    sequences: u32,
-    queue: u32,
+    limits: Limits,
     disk: Option<(&Path, u64)>,
 ) -> Result<Served, Failure> {
     let draft = match (machine.draft, &machine.draft_model) {
@@ -191,10 +254,14 @@ pub fn start_with(
             Failure::new("cannot draft", "no draft model is named").fix("--draft-model MODEL")
         );
     }
-    let serve = ServeOptions { queue, step_s: 0.1, draft };
-    // Before anything is loaded: the memory that both models share.
-    let both = options(machine, sequences);
-    let mut model = open(name, machine, sequences)?;
+    let serve = ServeOptions { queue: limits.queue, step_s: 0.1, draft };
+    // A draft model shares this memory.
+    let memory_bytes = house.memory_bytes.get(number).copied().unwrap_or(0);
+    let both = LoadOptions { memory_bytes, ..options(machine, limits.sequences) };
+    let mut model = load_on(name, Arc::clone(&house.device), &both)?;
+    if let Some(asked) = machine.ctx {
+        tell_of_context(asked, model.spec.context);
+    }
     check_cache(name, machine, &mut model)?;
     if let Some(small) = &machine.draft_model {
         let loaded = model.load_draft(&locate(small)?, &both);
@@ -209,7 +276,7 @@ pub fn start_with(
         }),
         None => None,
     };
-    let started = model.start_with(serve, disk.as_ref());
+    let started = model.start_on(&house.host, serve, disk.as_ref());
     let served = started.map_err(|e| Failure::new(format!("cannot start {name}"), e))?;
     for warning in tokenmill_text::warnings(served.tokenizer.as_deref(), served.template.as_ref()) {
         eprintln!("warning: {warning}");

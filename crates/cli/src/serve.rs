@@ -1,15 +1,16 @@
-//! `serve`: the HTTP server over one model.
+//! `serve`: the HTTP server over one model or several.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokenmill_engine::Engine;
 use tokenmill_server::{ServeError, ServedModel, ServerConfig, serve as listen};
 
 use crate::args::{LogFormat, Serve};
 use crate::failure::{Failure, size, tell};
-use crate::model;
+use crate::model::{self, House, Limits};
 
 /// Open files where the system does not say how many there may be.
 const FEW_FILES: u64 = 1024;
@@ -19,71 +20,111 @@ const OTHER_FILES: u64 = 128;
 /// Runs the command.
 pub fn serve(args: Serve) -> Result<(), Failure> {
     let config = config(&args)?;
-    let cap_bytes = (args.kv_disk_gb * (1u64 << 30) as f64) as u64;
-    let disk = args.kv_dir.as_deref().map(|folder| (folder, cap_bytes));
-    let defaults = model::defaults(&args.model)?;
+    let names = names(&args)?;
+    let house = House::of(&args.models, &args.machine, args.slots)?;
+    let (mut models, mut lines, mut engines) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, name) in names.into_iter().enumerate() {
+        let (model, said) = start(&args, &house, number, name)?;
+        engines.push(model.engine.clone());
+        models.push(model);
+        lines.extend(said);
+    }
+    // Whoever reads lines of JSON reads nothing else.
+    let say = |line: &str| match args.log_format {
+        LogFormat::Json => tracing::info!(target: "tokenmill_server", "{line}"),
+        LogFormat::Plain => tell!("{line}"),
+    };
+    let ended = listen(config, models, |address| {
+        lines.iter().for_each(|line| say(line));
+        say(&format!("listening on http://{address} (OpenAI API at /v1)"));
+    });
+    engines.iter().for_each(Engine::shut_down);
+    ended.map_err(|e| refused(&e))
+}
+
+/// The names in the API.
+fn names(args: &Serve) -> Result<Vec<String>, Failure> {
+    let several = args.models.len() > 1;
+    for (asked, option) in [
+        (args.served_model_name.is_some(), "--served-model-name"),
+        (args.machine.draft_model.is_some(), "--draft-model"),
+    ] {
+        if several && asked {
+            let detail = format!("{} are to be served", args.models.len());
+            return Err(Failure::new(format!("{option} is for one model"), detail)
+                .fix("leave it out, or serve one model"));
+        }
+    }
+    let mut names: Vec<String> = Vec::new();
+    for model in &args.models {
+        let name = args.served_model_name.clone().unwrap_or_else(|| short(model));
+        if names.contains(&name) {
+            return Err(Failure::new("two models of one name", name)
+                .fix("name each once; clients ask for them by name"));
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// A model that answers, and what is said of it.
+fn start(
+    args: &Serve,
+    house: &House,
+    number: usize,
+    name: String,
+) -> Result<(ServedModel, Vec<String>), Failure> {
+    let wanted = &args.models[number];
+    let defaults = model::defaults(wanted)?;
     let mut machine = args.machine.clone();
     machine.ctx = machine.ctx.or(defaults.context);
-    let mut served = model::start_with(&args.model, &machine, args.slots, args.queue, disk)?;
-    model::settle(&args.model, defaults, &mut served);
+    let count = args.models.len();
+    let cap_bytes = (args.kv_disk_gb * (1u64 << 30) as f64) as u64 / count as u64;
+    // Several models have a folder each.
+    let folder = args.kv_dir.as_ref();
+    let folder = folder.map(|f| if count > 1 { f.join(name.replace('/', "_")) } else { f.clone() });
+    let disk = folder.as_deref().map(|folder| (folder, cap_bytes));
+    let limits = Limits { sequences: args.slots, queue: args.queue };
+    let mut served = model::start_in(house, number, wanted, &machine, limits, disk)?;
+    model::settle(wanted, defaults, &mut served);
     let Some(tokenizer) = served.tokenizer.clone() else {
-        return Err(Failure::new(
-            format!("cannot serve {}", args.model),
-            "its files have no tokenizer",
-        ));
+        return Err(Failure::new(format!("cannot serve {wanted}"), "its files have no tokenizer"));
     };
     if let Some(longest) = args.max_wait {
         served.engine.limit_wait(longest);
     }
-    let name = args.served_model_name.unwrap_or_else(|| short(&args.model));
     let context = served.engine.longest();
+    let (fit, caps) = (served.fit, &served.caps);
+    let mut lines = vec![format!(
+        "{name} on {} · context {context} · weights {}, cache {} ({} a token)",
+        caps.name,
+        size(fit.weight_bytes),
+        size(fit.cache_bytes),
+        size(fit.token_bytes),
+    )];
+    let kv_line = folder.map(|folder| match &served.disk {
+        Ok(()) => {
+            let log = served.engine.stats().disk.unwrap_or_default().log;
+            let (folder, used, cap) = (folder.display(), size(log.bytes), size(cap_bytes));
+            format!("prompt cache in {folder}: {used} of {cap}, {} runs of this model", log.records)
+        }
+        Err(error) => format!("without a prompt cache on disk: {error}"),
+    });
     let model = ServedModel {
-        names: vec![name.clone()],
-        engine: served.engine.clone(),
+        names: vec![name],
+        engine: served.engine,
         tokenizer,
         template: served.template.map(Arc::new),
         context,
         defaults: served.defaults,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     };
-    let sampling =
-        (served.engine.vocab() > 0).then(|| model.default_sampling().line(Some(context)));
-    let (fit, caps) = (served.fit, served.caps);
-    let kv_line = match (&args.kv_dir, &served.disk) {
-        (None, _) => None,
-        (Some(folder), Ok(())) => {
-            let log = served.engine.stats().disk.unwrap_or_default().log;
-            let (folder, used, cap) = (folder.display(), size(log.bytes), size(cap_bytes));
-            Some(format!(
-                "prompt cache in {folder}: {used} of {cap}, {} runs of this model",
-                log.records
-            ))
-        }
-        (Some(_), Err(error)) => Some(format!("without a prompt cache on disk: {error}")),
-    };
-    // Whoever reads lines of JSON reads nothing else.
-    let say = |line: &str| match args.log_format {
-        LogFormat::Json => tracing::info!(target: "tokenmill_server", "{line}"),
-        LogFormat::Plain => tell!("{line}"),
-    };
-    let ended = listen(config, vec![model], |address| {
-        say(&format!(
-            "{name} on {} · context {context} · weights {}, cache {} ({} a token)",
-            caps.name,
-            size(fit.weight_bytes),
-            size(fit.cache_bytes),
-            size(fit.token_bytes),
-        ));
-        if let Some(line) = &sampling {
-            say(&format!("requests that say nothing: {line}"));
-        }
-        if let Some(line) = &kv_line {
-            say(line);
-        }
-        say(&format!("listening on http://{address} (OpenAI API at /v1)"));
-    });
-    served.engine.shut_down();
-    ended.map_err(|e| refused(&e))
+    if model.engine.vocab() > 0 {
+        let line = model.default_sampling().line(Some(context));
+        lines.push(format!("requests that say nothing: {line}"));
+    }
+    lines.extend(kv_line);
+    Ok((model, lines))
 }
 
 /// What the command line says of the server.
