@@ -7,5 +7,6 @@ mod configs;
 mod impossible;
 mod program;
 mod requests;
+mod several;
 mod stored;
 mod texts;
