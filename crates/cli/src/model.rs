@@ -9,6 +9,7 @@ use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_ir::{KvFormat, Mode};
 use tokenmill_store::Defaults;
+use tokenmill_text::{ChatTemplate, TemplateError};
 
 use crate::args::{Draft, Kv, Machine};
 use crate::failure::{Failure, tell};
@@ -168,9 +169,18 @@ pub fn check_cache(name: &str, machine: &Machine, model: &mut LoadedModel) -> Re
         .fix(format!("--kv {better}, or --kv-anyway to use {asked} all the same")))
 }
 
-/// Loads a model and starts its engine.
+/// Loads a model and starts its engine. Of a template that cannot be used is told where it is.
 pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
-    start_with(name, machine, sequences, queue, None)
+    let served = start_with(name, machine, sequences, queue, None)?;
+    warn(&served, served.template.as_ref().map_err(|_| &TemplateError::Missing));
+    Ok(served)
+}
+
+/// What a user must know before the first answer.
+pub fn warn(served: &Served, template: Result<&ChatTemplate, &TemplateError>) {
+    for warning in tokenmill_text::warnings(served.tokenizer.as_deref(), template) {
+        tell!("warning: {warning}");
+    }
 }
 
 /// As [`start`], with the cache kept in a folder of at most that many bytes.
@@ -211,9 +221,5 @@ pub fn start_with(
         None => None,
     };
     let started = model.start_with(serve, disk.as_ref());
-    let served = started.map_err(|e| Failure::new(format!("cannot start {name}"), e))?;
-    for warning in tokenmill_text::warnings(served.tokenizer.as_deref(), served.template.as_ref()) {
-        eprintln!("warning: {warning}");
-    }
-    Ok(served)
+    started.map_err(|e| Failure::new(format!("cannot start {name}"), e))
 }

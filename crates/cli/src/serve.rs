@@ -25,6 +25,7 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     let mut machine = args.machine.clone();
     machine.ctx = machine.ctx.or(defaults.context);
     let mut served = model::start_with(&args.model, &machine, args.slots, args.queue, disk)?;
+    model::warn(&served, served.template.as_ref());
     model::settle(&args.model, defaults, &mut served);
     let Some(tokenizer) = served.tokenizer.clone() else {
         return Err(Failure::new(
