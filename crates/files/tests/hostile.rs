@@ -245,7 +245,7 @@ fn wrong_numbers_in_gguf_are_refused() {
             1 | 2 => lab.open(&file.bytes(), "alignment").map(|_| ()).unwrap(),
             _ => lab.refused(&file.bytes(), &format!("alignment {edge}")),
         }
-        if edge > 2 {
+        if edge > 2 && !(edge <= u32::MAX.into() && edge.is_power_of_two()) {
             let told = lab.open(&file.bytes(), "alignment").unwrap_err().to_string();
             let told = told.split("model.gguf: ").last().unwrap_or_default().to_owned();
             let alignment = "general.alignment: expected a power of two, found";

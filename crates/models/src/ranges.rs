@@ -66,6 +66,7 @@ const TABLE: &[Row] = &[
     // Divided by, or their root is.
     (&["query_pre_attn_scalar", "logits_scaling"], 1e-6, 1e9),
     (&["swiglu_limit"], 0.0, 1e9),
+    (&["time_step_limit"], 0.0, 1e6),
     // (Parts of normally distributed numbers; 1 would be beyond all deviations.)
     (&["activation_sparsity_pattern"], 0.0, 0.999_999),
 ];
@@ -78,13 +79,18 @@ const OTHER: f64 = 1e6;
 /// # Errors
 /// [`MetaError::Bounds`].
 pub fn real(key: &str, short: &str, value: &MetaValue) -> Result<f64, MetaError> {
-    let row = TABLE.iter().find(|(names, ..)| names.contains(&short));
-    let (least, most) = row.map_or((-OTHER, OTHER), |(_, least, most)| (*least, *most));
+    let (least, most) = bounds(short);
     value.as_f64().filter(|x| (least..=most).contains(x)).ok_or_else(|| MetaError::Bounds {
         key: key.to_owned(),
         bounds: [least, most].map(|x| MetaValue::Float(x).told()).join(" to "),
         found: value.told(),
     })
+}
+
+/// The least and the most that a number of that name may be.
+pub fn bounds(short: &str) -> (f64, f64) {
+    let row = TABLE.iter().find(|(names, ..)| names.contains(&short));
+    row.map_or((-OTHER, OTHER), |(_, least, most)| (*least, *most))
 }
 
 /// Whether a name has bounds of its own.
@@ -111,8 +117,8 @@ mod tests {
             ("rope.freq_base_swa", -1e4, "from 1 to 1e15, found -10000"),
             ("rms_norm_eps", 0.0, "from 1e-30 to 1, found 0"),
             ("rms_norm_eps", 2.0, "from 1e-30 to 1, found 2"),
-            ("attention_factor", 1e30, "from 1e-3 to 1000, found 1e30"),
-            ("rope.scaling.attn_factor", 0.0, "from 1e-3 to 1000, found 0"),
+            ("attention_factor", 1e30, "from 0.001 to 1000, found 1e30"),
+            ("rope.scaling.attn_factor", 0.0, "from 0.001 to 1000, found 0"),
             ("rope.scaling.factor", -1.0, "from 0 to 1e6, found -1"),
             ("query_pre_attn_scalar", -4.0, "from 1e-6 to 1e9, found -4"),
             ("partial_rotary_factor", 1.5, "from 0 to 1, found 1.5"),

@@ -196,7 +196,7 @@ fn the_key_that_is_wrong_is_the_one_that_is_told() {
         (
             "llama",
             &*format!("{YARN}rope_scaling/attention_factor = 1e30"),
-            "'rope_scaling.attention_factor': expected a number from 1e-3 to 1000, found 1e30",
+            "'rope_scaling.attention_factor': expected a number from 0.001 to 1000, found 1e30",
         ),
         ("llama", &*format!("{YARN}rope_theta = 1"), "the frequency of a rotation = NaN of pair"),
         ("granite", "logits_scaling = 0", "'logits_scaling': expected a number from"),
