@@ -159,7 +159,7 @@ fn holds(program: &Program, memory_bytes: u64) -> u32 {
 fn held(
     spec: &ModelSpec,
     program: &Program,
-    device: &dyn Backend,
+    device: &dyn Device,
     options: &LoadOptions,
     most: u32,
 ) -> Result<(u32, Needs), DeviceError> {
@@ -221,6 +221,11 @@ pub fn fit(
     let fits = needs.cache(context, 1).1 <= room && fixed <= options.memory_bytes;
     let most_context = most_context.max(if fits { context } else { 0 });
     if !fits || (options.context.is_some() && context < wanted) {
+        let of_wanted = LoadOptions { context: Some(wanted), ..options.clone() };
+        if wanted <= in_memory {
+            needs = Needs::of(spec, program, device, &of_wanted).unwrap_or(needs);
+        }
+        let fixed = needs.fixed_bytes();
         let cache_bytes = needs.cache(wanted, 1).1;
         return Err(LoadFailure::DoesNotFit {
             needed_bytes: fixed.saturating_add(cache_bytes),
