@@ -1,10 +1,12 @@
 //! How much memory this process may use, and how much it does.
 
 /// Memory that can be used without pushing anything out, bytes: what the system calls available,
-/// within the control group's limit. `u64::MAX` where the system does not say.
+/// within the control group's limit, the process's own and what the system promises. `u64::MAX`
+/// where the system does not say.
 pub fn available_bytes() -> u64 {
     let system = field("/proc/meminfo", "MemAvailable:").map_or(u64::MAX, |kib| kib * 1024);
-    system.min(group_room().unwrap_or(u64::MAX))
+    let others = [group_room(), process_room(), promised_room()];
+    others.into_iter().flatten().fold(system, u64::min)
 }
 
 /// Memory of the machine, bytes.
@@ -48,6 +50,30 @@ fn group_room() -> Option<u64> {
         }
     }
     (room != u64::MAX).then_some(room)
+}
+
+/// What limits of the process (`ulimit -v`, `-d`) leave, bytes. Stacks of threads, their heaps and
+/// mapped files take of it too: a quarter is theirs.
+fn process_room() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let room = |(name, used): (&str, &str)| -> Option<u64> {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+        let limit: u64 = line.split_whitespace().next()?.parse().ok()?; // "unlimited" is none
+        let used = field("/proc/self/status", used)? * 1024;
+        Some(limit.saturating_sub(used) / 4 * 3)
+    };
+    [("Max address space", "VmSize:"), ("Max data size", "VmData:")]
+        .into_iter()
+        .filter_map(room)
+        .min()
+}
+
+/// What the system still promises, where it promises no more than it has, bytes.
+fn promised_room() -> Option<u64> {
+    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").ok()?;
+    let number = |name| field("/proc/meminfo", name);
+    let room = number("CommitLimit:")?.saturating_sub(number("Committed_AS:")?) * 1024;
+    (mode.trim() == "2").then_some(room)
 }
 
 /// The number after `name` in a file of `name value` lines.

@@ -11,6 +11,7 @@ use tokenmill_engine::plan::Needs;
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::{DraftMode, Host};
 use tokenmill_ir::{Defaults, KvFormat, Mode};
+use tokenmill_text::{ChatTemplate, TemplateError};
 
 use crate::args::{Draft, Kv, Machine};
 use crate::failure::{Failure, size, tell};
@@ -176,6 +177,13 @@ pub fn check_cache(name: &str, machine: &Machine, model: &mut LoadedModel) -> Re
         .fix(format!("--kv {better}, or --kv-anyway to use {asked} all the same")))
 }
 
+/// What a user must know before the first answer.
+pub fn warn(served: &Served, template: Result<&ChatTemplate, &TemplateError>) {
+    for warning in tokenmill_text::warnings(served.tokenizer.as_deref(), template) {
+        tell!("warning: {warning}");
+    }
+}
+
 /// A device, its thread, and the part of memory that each model on it may use.
 pub struct House {
     host: Host,
@@ -220,10 +228,12 @@ impl House {
     }
 }
 
-/// Loads a model and starts its engine.
+/// Loads a model and starts its engine. Of a template that cannot be used is told where it is.
 pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
     let house = House::of(&[name.to_owned()], machine, sequences)?;
-    start_in(&house, 0, name, machine, Limits { sequences, queue }, None)
+    let served = start_in(&house, 0, name, machine, Limits { sequences, queue }, None)?;
+    warn(&served, served.template.as_ref().map_err(|_| &TemplateError::Missing));
+    Ok(served)
 }
 
 /// Sequences that run at once, and requests that may wait.
@@ -277,9 +287,5 @@ pub fn start_in(
         None => None,
     };
     let started = model.start_on(&house.host, serve, disk.as_ref());
-    let served = started.map_err(|e| Failure::new(format!("cannot start {name}"), e))?;
-    for warning in tokenmill_text::warnings(served.tokenizer.as_deref(), served.template.as_ref()) {
-        eprintln!("warning: {warning}");
-    }
-    Ok(served)
+    started.map_err(|e| Failure::new(format!("cannot start {name}"), e))
 }

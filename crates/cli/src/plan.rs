@@ -49,9 +49,11 @@ pub fn plan(args: &Plan) -> Result<(), Failure> {
     if let Some(asked) = args.machine.ctx {
         model::tell_of_context(asked, model.spec.context);
     }
-    let needs = Needs::of(&model.spec, &model.program, device.as_ref(), &options);
-    let needs = needs.map_err(|e| told(e.into()))?;
     let chosen = fit(&model.spec, &model.program, device.as_ref(), &options);
+    let context = chosen.as_ref().map_or(options.context, |(limits, _)| Some(limits.context));
+    let of = LoadOptions { context, ..options.clone() };
+    let needs = Needs::of(&model.spec, &model.program, device.as_ref(), &of);
+    let needs = needs.map_err(|e| told(e.into()))?;
     let mut report = Report {
         args,
         model,

@@ -86,6 +86,7 @@ fn start(
     let disk = folder.as_deref().map(|folder| (folder, cap_bytes));
     let limits = Limits { sequences: args.slots, queue: args.queue };
     let mut served = model::start_in(house, number, wanted, &machine, limits, disk)?;
+    model::warn(&served, served.template.as_ref());
     model::settle(wanted, defaults, &mut served);
     let Some(tokenizer) = served.tokenizer.clone() else {
         return Err(Failure::new(format!("cannot serve {wanted}"), "its files have no tokenizer"));

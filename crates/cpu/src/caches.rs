@@ -95,7 +95,7 @@ impl Cache {
         };
         let group = n(spec.group);
         let blocks = n(limits.group_blocks.get(group).copied().unwrap_or(0));
-        let bytes = slabs.take(blocks.saturating_mul(block_bytes))?;
+        let bytes = slabs.take(blocks.saturating_mul(block_bytes), "keys and values")?;
         // SAFETY: just taken.
         let start = unsafe { bytes.fill() }.as_mut_ptr();
         Ok(Self { group, shape, block_bytes, blocks, start, _bytes: bytes })

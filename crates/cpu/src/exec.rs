@@ -293,7 +293,7 @@ impl CpuExecutable {
     pub fn new(c: Compiled, program: &Program, limits: &Limits) -> Result<Self, DeviceError> {
         let workers = c.pool.workers();
         let vocab = program.vocab as usize;
-        let oom = crate::weight::out_of_memory;
+        let oom = |e| crate::weight::out_of_memory(e, "buffers of a step");
         let scratch = (0..workers).map(|_| Scratch {
             lines: vec![Line::ZERO; c.wants.lines],
             meanwhile: Meanwhile::default(),

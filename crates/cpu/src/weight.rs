@@ -65,14 +65,14 @@ pub(crate) struct Slabs {
 }
 
 impl Slabs {
-    pub fn take(&mut self, len: usize) -> Result<Bytes, DeviceError> {
+    pub fn take(&mut self, len: usize, what: &str) -> Result<Bytes, DeviceError> {
         let fits = |(_, used, size): &&(Arc<Slab>, usize, usize)| size - used >= len;
         let (slab, start, size) = match self.current.as_ref().filter(fits) {
             Some((slab, used, size)) => (Arc::clone(slab), *used, *size),
             None => {
                 self.slack = self.slack_bytes();
                 let size = len.max(SLAB_BYTES);
-                let mut buffer = Buffer::zeroed(size).map_err(out_of_memory)?;
+                let mut buffer = Buffer::zeroed(size).map_err(|e| out_of_memory(e, what))?;
                 let start = buffer.bytes_mut().as_mut_ptr();
                 (Arc::new(Slab { start, _buffer: buffer }), 0, size)
             }
@@ -89,10 +89,13 @@ impl Slabs {
     }
 }
 
-pub(crate) fn out_of_memory(error: crate::memory::OutOfMemory) -> DeviceError {
+/// What [`Slabs`] are asked for here.
+const WEIGHTS: &str = "weights";
+
+pub(crate) fn out_of_memory(error: crate::memory::OutOfMemory, what: &str) -> DeviceError {
     DeviceError::OutOfMemory {
         device: DEVICE.into(),
-        what: error.reason,
+        what: what.to_owned(),
         needed_bytes: error.bytes as u64,
     }
 }
@@ -181,10 +184,15 @@ impl Weight {
         for (RowPart { format, order, .. }, rows) in runs {
             if spec.role == WeightUse::Rows {
                 let size = format.row_bytes(spec.cols.into()).unwrap_or(0) as usize;
-                tables.push(Table { format: *format, row, rows, bytes: slabs.take(size * rows)? });
+                tables.push(Table {
+                    format: *format,
+                    row,
+                    rows,
+                    bytes: slabs.take(size * rows, WEIGHTS)?,
+                });
             } else {
                 let (layout, order) = layout_of(spec, mode, *format, order.as_ref(), rows)?;
-                let bytes = slabs.take(layout.bytes())?;
+                let bytes = slabs.take(layout.bytes(), WEIGHTS)?;
                 panels.push(Panels { spec: layout, row, order: order.cloned(), bytes });
             }
             row += rows;
@@ -353,7 +361,7 @@ fn tables(
             return Err(unsupported(spec, "rows to look up with columns in another order".into()));
         }
         let size = run.format.row_bytes(cols).unwrap_or(0) as usize;
-        let bytes = slabs.take(size * run.rows)?;
+        let bytes = slabs.take(size * run.rows, WEIGHTS)?;
         // SAFETY: just taken.
         run.read(cols, 0, source, unsafe { bytes.fill() })?;
         all.push(Table { format: run.format, row: run.row, rows: run.rows, bytes });
@@ -371,7 +379,7 @@ fn panels(
     let mut all = Vec::new();
     for run in runs(spec, source)? {
         let (layout, order) = layout_of(spec, mode, run.format, run.order, run.rows)?;
-        let bytes = slabs.take(layout.bytes())?;
+        let bytes = slabs.take(layout.bytes(), WEIGHTS)?;
         // SAFETY: just taken.
         let parts = Parts::new(unsafe { bytes.fill() });
         let failed = Mutex::new(None);

@@ -147,7 +147,44 @@ fn limits(options: &LoadOptions, context: u32, group_blocks: Vec<u32>) -> Limits
     }
 }
 
-/// Chooses context and cache size within memory.
+/// Tokens of which keys and values alone take all memory: nobody need be asked about more.
+fn holds(program: &Program, memory_bytes: u64) -> u32 {
+    let full = program.caches.iter().filter(|c| c.group_kind() == GroupKind::Full);
+    let token_bytes: u64 = full.map(|c| c.unit_bytes()).sum();
+    u32::try_from(memory_bytes / token_bytes.max(1)).unwrap_or(u32::MAX)
+}
+
+/// The longest context up to `most`, or its half, or half of that, of which the device can hold the
+/// buffers, and the needs then; the shortest where there is none.
+fn held(
+    spec: &ModelSpec,
+    program: &Program,
+    device: &dyn Device,
+    options: &LoadOptions,
+    most: u32,
+) -> Result<(u32, Needs), DeviceError> {
+    let mut context = most;
+    loop {
+        let of = LoadOptions { context: Some(context), ..options.clone() };
+        let is_last = context <= device.caps().block_tokens;
+        match Needs::of(spec, program, device, &of) {
+            Err(DeviceError::OutOfMemory { .. }) if !is_last => {}
+            Err(error) => return Err(error),
+            Ok(needs) => {
+                let others = needs.footprint.weight_bytes + needs.process_bytes;
+                let room = options.memory_bytes.saturating_sub(others);
+                // (Where not even the weights fit, no context helps.)
+                if is_last || room == 0 || needs.footprint.buffer_bytes <= room {
+                    return Ok((context, needs));
+                }
+            }
+        }
+        context /= 2;
+    }
+}
+
+/// Chooses context and cache size within memory. A context that the user has not asked for gives
+/// way to it.
 ///
 /// # Errors
 /// [`LoadFailure::DoesNotFit`] with the numbers; what the device does not support.
@@ -157,22 +194,38 @@ pub fn fit(
     device: &dyn Device,
     options: &LoadOptions,
 ) -> Result<(Limits, Fit), LoadFailure> {
-    let needs = Needs::of(spec, program, device, options)?;
-    let fixed = needs.fixed_bytes();
-    let room = options.memory_bytes.saturating_sub(fixed);
+    let most = spec.context.max(1);
+    let wanted = options.context.unwrap_or(most).clamp(1, most);
     // One sequence at full length must fit; more sequences share what is left.
-    let wanted = options.context.unwrap_or(spec.context).min(spec.context).max(1);
-    let mut context = wanted;
-    while needs.cache(context, 1).1 > room && context > needs.block_tokens {
+    let (mut context, in_memory) = (wanted, holds(program, options.memory_bytes));
+    while context > in_memory && context > 1 {
+        context /= 2;
+    }
+    let (tried, mut needs) = held(spec, program, device, options, context)?;
+    context = tried;
+    let room = |needs: &Needs| options.memory_bytes.saturating_sub(needs.fixed_bytes());
+    while needs.cache(context, 1).1 > room(&needs) && context > needs.block_tokens {
         context = (context / 2).max(needs.block_tokens);
     }
-    let fits = needs.cache(context, 1).1 <= room && fixed <= options.memory_bytes;
     // By the needs of the longest context, so that what is advised fits.
-    let of_all = LoadOptions { context: None, ..options.clone() };
-    let most_context = Needs::of(spec, program, device, &of_all)?
-        .longest(spec.context.max(1), options.memory_bytes)
-        .max(if fits { context } else { 0 });
+    let (longest, of_longest) = match tried == most {
+        true => (tried, needs.clone()),
+        false => held(spec, program, device, options, most.min(in_memory).max(1))?,
+    };
+    let most_context = of_longest.longest(longest, options.memory_bytes);
+    if context < tried {
+        // Its buffers are smaller.
+        needs = held(spec, program, device, options, context)?.1;
+    }
+    let (fixed, room) = (needs.fixed_bytes(), room(&needs));
+    let fits = needs.cache(context, 1).1 <= room && fixed <= options.memory_bytes;
+    let most_context = most_context.max(if fits { context } else { 0 });
     if !fits || (options.context.is_some() && context < wanted) {
+        let of_wanted = LoadOptions { context: Some(wanted), ..options.clone() };
+        if wanted <= in_memory {
+            needs = Needs::of(spec, program, device, &of_wanted).unwrap_or(needs);
+        }
+        let fixed = needs.fixed_bytes();
         let cache_bytes = needs.cache(wanted, 1).1;
         return Err(LoadFailure::DoesNotFit {
             needed_bytes: fixed.saturating_add(cache_bytes),
@@ -184,6 +237,18 @@ pub fn fit(
             fitting_context: most_context,
         });
     }
+    Ok(chosen(program, &needs, options, context, most_context))
+}
+
+/// As many sequences as share the room, and where the memory goes then.
+fn chosen(
+    program: &Program,
+    needs: &Needs,
+    options: &LoadOptions,
+    context: u32,
+    most_context: u32,
+) -> (Limits, Fit) {
+    let room = options.memory_bytes.saturating_sub(needs.fixed_bytes());
     let mut sequences = options.sequences.max(1);
     while sequences > 1 && needs.cache(context, sequences).1 > room / 2 {
         sequences -= sequences.div_ceil(8);
@@ -200,7 +265,7 @@ pub fn fit(
         most_context,
         streams: sequences,
     };
-    Ok((limits(options, context, group_blocks), fit))
+    (limits(options, context, group_blocks), fit)
 }
 
 /// A kind of step whose time is wanted.

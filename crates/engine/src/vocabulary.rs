@@ -91,7 +91,7 @@ fn from_gguf(meta: &Meta) -> Result<Option<Vocabulary>, VocabularyError> {
         add_space_prefix: meta.opt_bool(&key("add_space_prefix"))?,
         remove_extra_whitespaces: meta.opt_bool(&key("remove_extra_whitespaces"))?,
         charsmap: collect(charsmap, &key("precompiled_charsmap"), "a list of bytes", |v| {
-            v.as_u32().map(|byte| byte as u8)
+            u8::try_from(v.as_u32()?).ok()
         })?,
         escape_whitespaces: meta.opt_bool(&key("escape_whitespaces"))?,
         whitespace_as_suffix: meta.opt_bool(&key("treat_whitespace_as_suffix"))?,

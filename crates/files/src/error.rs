@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use tokenmill_ir::visible;
 use tokenmill_quant::UnknownFormat;
 
 /// A model file that cannot be used, with the place and the numbers.
@@ -116,7 +117,7 @@ impl LoadError {
             path: path.to_owned(),
             place: place.into(),
             expected: expected.into(),
-            found: shorten(found.to_string()),
+            found: visible(shorten(found.to_string())),
         }
     }
 

@@ -91,9 +91,7 @@ impl Gguf {
     /// # Errors
     /// [`LoadError::Invalid`] if they contradict each other.
     pub fn split(&self, path: &Path) -> Result<Option<Split>, LoadError> {
-        let key = |key: &str| {
-            self.meta.opt_u32(key).map_err(|e| LoadError::invalid(path, key, "an integer", e))
-        };
+        let key = |key: &str| whole(path, &self.meta, key, "an integer");
         let count = key("split.count")?.unwrap_or(0);
         if count <= 1 {
             return Ok(None);
@@ -259,12 +257,16 @@ fn unknown_value_type(path: &Path, key: &str, found: u32) -> LoadError {
     LoadError::invalid(path, shorten(key.to_owned()), expected, found)
 }
 
+/// A whole number of 32 bits, if the key is there.
+fn whole(path: &Path, meta: &Meta, key: &str, wanted: &str) -> Result<Option<u32>, LoadError> {
+    let Some(value) = meta.get(key) else { return Ok(None) };
+    let number = value.as_u32().map(Some);
+    number.ok_or_else(|| LoadError::invalid(path, key, wanted, value.told()))
+}
+
 fn alignment(path: &Path, meta: &Meta) -> Result<u32, LoadError> {
     const KEY: &str = "general.alignment";
-    let alignment = meta
-        .opt_u32(KEY)
-        .map_err(|e| LoadError::invalid(path, KEY, "a power of two", e))?
-        .unwrap_or(DEFAULT_ALIGNMENT);
+    let alignment = whole(path, meta, KEY, "a power of two")?.unwrap_or(DEFAULT_ALIGNMENT);
     if !alignment.is_power_of_two() {
         return Err(LoadError::invalid(path, KEY, "a power of two", alignment));
     }

@@ -221,13 +221,16 @@ impl<'de> Visitor<'de> for RecordSeed<'_> {
         let (mut dtype, mut shape, mut offsets) = (None, None, None);
         while let Some(key) = map.next_key_seed(Text(self.budget))? {
             match key.as_str() {
-                "dtype" => dtype = Some(map.next_value_seed(Text(self.budget))?),
-                "shape" => shape = Some(map.next_value_seed(Axes)?),
-                "data_offsets" => offsets = Some(map.next_value::<[u64; 2]>()?),
-                other => {
-                    let key = shorten(other.to_owned());
-                    return Err(A::Error::custom(format!("unknown key '{key}' in a record")));
+                "dtype" if dtype.is_none() => dtype = Some(map.next_value_seed(Text(self.budget))?),
+                "shape" if shape.is_none() => shape = Some(map.next_value_seed(Axes)?),
+                "data_offsets" if offsets.is_none() => {
+                    offsets = Some(map.next_value::<[u64; 2]>()?);
                 }
+                "dtype" | "shape" | "data_offsets" => {
+                    return Err(A::Error::custom(format!("'{key}' twice in a record")));
+                }
+                // (As the format's own package does with members that it does not know.)
+                _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
         match (dtype, shape, offsets) {

@@ -245,6 +245,12 @@ fn wrong_numbers_in_gguf_are_refused() {
             1 | 2 => lab.open(&file.bytes(), "alignment").map(|_| ()).unwrap(),
             _ => lab.refused(&file.bytes(), &format!("alignment {edge}")),
         }
+        if edge > 2 && !(edge <= u32::MAX.into() && edge.is_power_of_two()) {
+            let told = lab.open(&file.bytes(), "alignment").unwrap_err().to_string();
+            let told = told.split("model.gguf: ").last().unwrap_or_default().to_owned();
+            let alignment = "general.alignment: expected a power of two, found";
+            assert_eq!(told, format!("{alignment} {edge}"), "the cause, once");
+        }
         if edge != 0 {
             let format = small.max(43);
             lab.refused(&Wrong { format, ..valid() }.bytes(), &format!("format {format}"));
@@ -430,6 +436,9 @@ fn wrong_headers_in_safetensors_are_refused() {
     let lab = Lab::safetensors();
     let good = r#"{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
     assert!(lab.open(&with_header(good), "good").is_ok());
+    // As the format's own package does (0.8.0): what it does not know it passes over.
+    let more = good.replace("[0,8]", "[0,8],\"more\":{\"than\":[1]}");
+    lab.open(&with_header(&more), "more").expect("one more member");
     for edge in EDGES {
         let mut bytes = with_header(good);
         bytes[..8].copy_from_slice(&edge.to_le_bytes());
@@ -456,7 +465,7 @@ fn wrong_headers_in_safetensors_are_refused() {
         "{\"t\":3}",
         r#"{"t":{}}"#,
         r#"{"t":{"dtype":"F32","shape":[2]}}"#,
-        r#"{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}}"#,
+        r#"{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"shape":[2]}}"#,
         r#"{"t":{"dtype":"F6_E2M3","shape":[8],"data_offsets":[0,8]}}"#,
         r#"{"t":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}"#,
         r#"{"t":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}}"#,

@@ -56,6 +56,16 @@ pub enum MetaError {
         /// What the file has, shortened.
         found: String,
     },
+    /// The key holds no number, or one out of its bounds.
+    #[error("key '{key}': expected a number from {bounds}, found {found}")]
+    Bounds {
+        /// Full dotted key.
+        key: String,
+        /// The least and the most.
+        bounds: String,
+        /// What the file has, shortened.
+        found: String,
+    },
     /// The key holds no whole number, or one out of its limits.
     #[error("key '{key}': expected a whole number from {least} to {most}, found {found}")]
     Range {
@@ -70,8 +80,27 @@ pub enum MetaError {
     },
 }
 
+impl MetaError {
+    /// The same of a key that the file spells so.
+    #[must_use]
+    pub fn of_key(mut self, spelled: &str) -> Self {
+        let (Self::Missing { key }
+        | Self::Type { key, .. }
+        | Self::Bounds { key, .. }
+        | Self::Range { key, .. }) = &mut self;
+        spelled.clone_into(key);
+        self
+    }
+}
+
 /// Most characters of a value in a message.
 const SHOWN: usize = 80;
+
+/// A text of a file in an error: in quotes where it would not be seen, or not as part of a line.
+pub fn visible(text: String) -> String {
+    let plain = !text.is_empty() && text.trim() == text && !text.contains(char::is_control);
+    if plain { text } else { format!("{text:?}") }
+}
 
 fn shortened(mut text: String) -> String {
     if let Some((at, _)) = text.char_indices().nth(SHOWN) {
@@ -246,6 +275,11 @@ impl MetaValue {
             MetaValue::Str(_) => format!("the text {:?}", self.shown()),
             MetaValue::List(items) => format!("a list of {}", items.len()),
             MetaValue::Map(_) => "a map".to_owned(),
+            // (1e-45 has 45 zeros.)
+            MetaValue::Float(x) if x.is_finite() => {
+                let (plain, short) = (x.to_string(), format!("{x:e}"));
+                if plain.len() <= short.len().max(6) { plain } else { short }
+            }
             other => other.shown(),
         }
     }

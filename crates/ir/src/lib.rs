@@ -20,7 +20,9 @@ pub use batch::{
     Batch, BlockCopy, BlockId, MAX_GROUPS, OutputKind, OutputRow, Span, StepOutput, TokenSource,
 };
 pub use cache::{CacheKind, CacheSpec, GroupKind, KvFormat};
-pub use checkpoint::{Checkpoint, Container, Extent, Meta, MetaError, MetaValue, TensorInfo};
+pub use checkpoint::{
+    Checkpoint, Container, Extent, Meta, MetaError, MetaValue, TensorInfo, visible,
+};
 pub use cost::{Cost, Load};
 pub use defaults::{Defaults, SamplingValues};
 pub use device::{DeviceCaps, Limits};

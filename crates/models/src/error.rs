@@ -1,7 +1,7 @@
 //! What can be wrong between a model file and its program.
 
 use thiserror::Error;
-use tokenmill_ir::{MetaError, ProgramError};
+use tokenmill_ir::{MetaError, ProgramError, visible};
 
 /// Why a checkpoint cannot become a program.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -60,10 +60,8 @@ pub enum ModelError {
 impl ModelError {
     /// An unsupported value of a hyper-parameter.
     pub fn unsupported(key: &str, value: impl std::fmt::Display) -> Self {
-        ModelError::Unsupported {
-            key: shortened(key.to_owned()),
-            value: shortened(value.to_string()),
-        }
+        let value = visible(shortened(value.to_string()));
+        ModelError::Unsupported { key: shortened(key.to_owned()), value }
     }
 }
 

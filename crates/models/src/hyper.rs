@@ -6,7 +6,7 @@ use crate::classes::Class;
 use crate::error::ModelError;
 use crate::limits;
 use crate::neutral;
-use crate::params::{Params, shown, source};
+use crate::params::{Params, TEXT, is_map, shown, source};
 
 /// A hyper-parameter's names: in config.json (first present wins) and in GGUF (after the
 /// architecture's prefix).
@@ -111,6 +111,10 @@ impl<'a> Hyper<'a> {
                 (arch, None)
             }
             Container::Hf => {
+                if let Some(other) = checkpoint.meta.get(TEXT).filter(|v| !is_map(v)) {
+                    let (key, found) = (TEXT.to_owned(), other.told());
+                    return Err(MetaError::Type { key, expected: "a map", found }.into());
+                }
                 let own = source(checkpoint).opt_str("model_type")?;
                 let kind = own.map_or_else(|| checkpoint.meta.str("model_type"), Ok)?;
                 // As transformers takes a Mistral that lists its layers' kinds.
@@ -229,8 +233,13 @@ impl<'a> Hyper<'a> {
         if self.is_gguf() { format!("{}{gguf}", self.prefix) } else { hf.to_owned() }
     }
 
-    /// The spelling of a key that this file uses.
+    /// The spelling of a key that this file uses, for messages.
     pub fn name(&self, key: Key) -> String {
+        self.params.spelled(&self.field(key)).to_owned()
+    }
+
+    /// The name under which a key's value is kept.
+    pub fn field(&self, key: Key) -> String {
         match self.checkpoint.container {
             Container::Gguf => format!("{}{}", self.prefix, key.gguf),
             Container::Hf => {
@@ -245,23 +254,23 @@ impl<'a> Hyper<'a> {
 
     /// A required integer.
     pub fn u32(&self, key: Key) -> Result<u32, MetaError> {
-        self.params.u32(&self.name(key))
+        self.params.u32(&self.field(key))
     }
 
     /// An integer, if present.
     pub fn opt_u32(&self, key: Key) -> Result<Option<u32>, MetaError> {
-        self.params.opt_u32(&self.name(key))
+        self.params.opt_u32(&self.field(key))
     }
 
     /// An integer that may be one number or a list with one a layer.
     pub fn layer_u32(&self, key: Key, layer: usize) -> Result<Option<u32>, MetaError> {
-        let name = self.name(key);
+        let name = self.field(key);
         match self.params.get(&name) {
             Some(MetaValue::List(items)) => {
                 let Some(value) = items.get(layer) else {
                     let found = format!("a list of {}", items.len());
                     let expected = "a whole number for every layer";
-                    return Err(MetaError::Type { key: name, expected, found });
+                    return Err(MetaError::Type { key: self.name(key), expected, found });
                 };
                 self.params.whole(&name, value).map(Some)
             }
@@ -276,16 +285,18 @@ impl<'a> Hyper<'a> {
         default: [f32; N],
     ) -> Result<[f32; N], ModelError> {
         let Some(list) = self.params.opt_list(key)? else { return Ok(default) };
-        let numbers: Vec<f32> =
-            list.iter().filter_map(MetaValue::as_f64).map(|x| x as f32).collect();
-        let numbers = <[f32; N]>::try_from(numbers)
-            .map_err(|v| ModelError::unsupported(key, format!("a list of {} numbers", v.len())))?;
-        // Only what has no bound by default may have none.
-        let odd = |(x, usual): &(&f32, &f32)| !x.is_finite() && x != usual;
-        match numbers.iter().zip(&default).find(odd) {
-            Some((x, _)) => Err(ModelError::unsupported(key, format!("a list with {x}"))),
-            None => Ok(numbers),
+        let Ok(values) = <&[MetaValue; N]>::try_from(list) else {
+            return Err(ModelError::unsupported(key, format!("a list of {}", list.len())));
+        };
+        let mut numbers = default;
+        for (number, value) in numbers.iter_mut().zip(values) {
+            // Only what has no bound by default may have none.
+            let unbound = value.as_f64().is_some_and(|x| f64::from(*number) == x);
+            if !unbound {
+                *number = self.params.real(key, value)? as f32;
+            }
         }
+        Ok(numbers)
     }
 
     /// Inner width of an expert: its own key, or the usual one.
@@ -295,12 +306,12 @@ impl<'a> Hyper<'a> {
 
     /// A required number.
     pub fn f32(&self, key: Key) -> Result<f32, MetaError> {
-        self.params.f32(&self.name(key))
+        self.params.f32(&self.field(key))
     }
 
     /// A number, if present.
     pub fn opt_f32(&self, key: Key) -> Result<Option<f32>, MetaError> {
-        self.params.opt_f32(&self.name(key))
+        self.params.opt_f32(&self.field(key))
     }
 
     /// Layers of the model itself; those behind them only draft tokens.
@@ -438,6 +449,15 @@ impl<'a> Hyper<'a> {
             expected: format!("1 to {} rows", limits::VOCAB),
             found: rows.to_string(),
         })
+    }
+
+    /// The key that says how wide a head is.
+    pub fn head_key(&self) -> String {
+        match (self.params.has("qk_rope_head_dim"), self.params.has(&self.field(HEAD_DIM))) {
+            (true, _) if !self.is_gguf() => "qk_rope_head_dim".to_owned(),
+            (_, true) => self.name(HEAD_DIM),
+            _ => self.name(HIDDEN),
+        }
     }
 
     /// Columns of a head: stated, or hidden over heads.

@@ -14,6 +14,7 @@ pub mod lower;
 pub mod names;
 mod neutral;
 mod params;
+pub mod ranges;
 pub mod rope;
 mod rotary;
 pub mod spec;

@@ -1,6 +1,6 @@
 //! How large the numbers of a model file may be: one list. A number is checked when it is read, by
-//! the name its file has for it ([`Whole`], [`real`]); the sizes of a spec and their products before
-//! anything is made of them ([`Checked`]). Whatever has passed multiplies within 32 bits where
+//! the name its file has for it ([`Whole`], and [`ranges`](crate::ranges) for those that are not
+//! counted); the sizes of a spec and their products before anything is made of them ([`Checked`]). Whatever has passed multiplies within 32 bits where
 //! lowering does so.
 
 use tokenmill_ir::{Mask, MetaError, MetaValue};
@@ -174,27 +174,6 @@ const WHOLE: &[Row] = &[
     (&["floor_scale", "local_attention", "attention_chunk_size"], 1, COUNT),
 ];
 
-/// Names of numbers that are not counted, the least and the most. All others are finite.
-type Real = (&'static [&'static str], f64, f64);
-
-const REAL: &[Real] = &[
-    (
-        &[
-            "rms_norm_eps",
-            "norm_eps",
-            "layer_norm_eps",
-            "layer_norm_epsilon",
-            "norm_epsilon",
-            "block_norm_eps",
-            "attention.layer_norm_epsilon",
-            "attention.layer_norm_rms_epsilon",
-        ],
-        0.0,
-        1.0,
-    ),
-    (&["attn_logit_softcapping", "final_logit_softcapping"], 1e-3, 1e9),
-];
-
 /// A whole number of a file, within the limits of its name.
 #[derive(Debug, Clone, Copy)]
 pub struct Whole(u32);
@@ -213,30 +192,15 @@ impl Whole {
         }
     }
 
+    /// Whether a name has limits of its own.
+    pub fn has(short: &str) -> bool {
+        WHOLE.iter().any(|(names, ..)| names.contains(&short))
+    }
+
     /// The number.
     pub fn get(self) -> u32 {
         self.0
     }
-}
-
-/// Any other number of a file, finite and within the limits of its name.
-///
-/// # Errors
-/// [`MetaError::Type`].
-pub fn real(key: &str, short: &str, value: &MetaValue) -> Result<f64, MetaError> {
-    let row = REAL.iter().find(|(names, ..)| names.contains(&short));
-    let most = f64::from(f32::MAX);
-    let (least, most) = row.map_or((-most, most), |(_, least, most)| (*least, *most));
-    let expected = match row {
-        Some((.., 1.0)) => "a number from 0 to 1",
-        Some(_) => "a number above 0",
-        None => "a finite number",
-    };
-    value.as_f64().filter(|x| (least..=most).contains(x)).ok_or_else(|| MetaError::Type {
-        key: key.to_owned(),
-        expected,
-        found: value.told(),
-    })
 }
 
 fn out_of_range(key: &str, least: u32, most: u32, found: String) -> MetaError {
@@ -271,6 +235,8 @@ struct Check<'a> {
     name: &'a dyn Fn(Key) -> String,
 }
 
+/// Radians a position; of the longest text they stay below 2⁴⁰, where sines are still finite.
+const MOST_FREQUENCY: f32 = 1e3;
 /// Rows of weights that a layer has beside experts, about.
 const WEIGHTS_A_LAYER: u64 = 32;
 
@@ -394,7 +360,16 @@ impl Check<'_> {
             let found = format!("{} of {columns} columns of a head", rope.dims);
             return Err(ModelError::unsupported("rotated columns", found));
         }
-        Ok(())
+        let made = crate::rope::rope(rope, None);
+        let odd = |f: &f32| !(f.is_finite() && f.abs() <= MOST_FREQUENCY);
+        if let Some(pair) = made.inv_freq.iter().position(odd) {
+            let found = format!("{} of pair {pair}, base {}", made.inv_freq[pair], rope.theta);
+            return Err(ModelError::unsupported("the frequency of a rotation", found));
+        }
+        match (1e-3..=1e3).contains(&made.magnitude) {
+            true => Ok(()),
+            false => Err(ModelError::unsupported("the factor of a rotation", made.magnitude)),
+        }
     }
 
     /// Checks a feed-forward part; returns the matrices of its experts.
@@ -423,7 +398,8 @@ impl Check<'_> {
         within(&(self.name)(hyper::SHARED_FFN), shared, 1, WIDTH)?;
         finite("the scale of experts", e.scale)?;
         if e.top == 0 || e.top > e.count {
-            let found = format!("{} of {} experts", e.top, e.count);
+            let all = (self.name)(hyper::EXPERTS);
+            let found = format!("{} of {} experts ({all})", e.top, e.count);
             return Err(ModelError::unsupported(&(self.name)(hyper::EXPERTS_USED), found));
         }
         if let Some(g) = e.groups
@@ -509,17 +485,12 @@ mod tests {
             assert!(told.ends_with(expect), "{name}: {told}");
         }
         assert_eq!(Whole::of("k", "head_dim", &MetaValue::Float(64.0)).unwrap().get(), 64);
-        for (name, value) in [("rms_norm_eps", -1e-6), ("rms_norm_eps", 2.0), ("x", f64::NAN)] {
-            assert!(real("k", name, &MetaValue::Float(value)).is_err(), "{name} {value}");
-        }
-        assert!(real("k", "x", &MetaValue::Float(1e39)).is_err(), "no f32");
-        assert_eq!(real("k", "x", &MetaValue::Float(-4.0)).unwrap(), -4.0);
     }
 
     #[test]
     fn no_name_has_two_rows() {
         let mut all: Vec<&str> = WHOLE.iter().flat_map(|row| row.0).copied().collect();
-        all.extend(REAL.iter().flat_map(|row| row.0));
+        all.extend(crate::ranges::names());
         let count = all.len();
         all.sort_unstable();
         all.dedup();

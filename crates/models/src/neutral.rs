@@ -11,7 +11,9 @@ use tokenmill_ir::MetaValue;
 
 use crate::classes::Class;
 use crate::error::ModelError;
+use crate::limits::Whole;
 use crate::params::{Params, shown};
+use crate::ranges;
 
 /// A key (`*` before or behind it: any that ends or begins so), values it may have (none: any).
 type Row = (&'static str, &'static [&'static str], &'static str);
@@ -152,7 +154,14 @@ pub fn check(params: &Params, class: Option<&Class>, prefix: &str) -> Result<(),
         let default = class.and_then(|c| c.fields.iter().find(|(k, _)| *k == key));
         let usual = default.is_some_and(|(_, usual)| same(usual, value));
         if !usual && !rows.iter().any(|row| allows(row, short, value)) && class.is_some() | gguf {
-            return Err(ModelError::unsupported(key, shown(value)));
+            return Err(ModelError::unsupported(params.spelled(key), shown(value)));
+        }
+        // What may have any value is still a number where its name stands for one.
+        if rows.iter().any(|row| matches(row.0, short) && row.1.is_empty()) {
+            match value {
+                MetaValue::List(list) => list.iter().try_for_each(|v| number(params, key, v))?,
+                value => number(params, key, value)?,
+            }
         }
     }
     let Some(class) = class else { return Ok(()) };
@@ -163,6 +172,17 @@ pub fn check(params: &Params, class: Option<&Class>, prefix: &str) -> Result<(),
         if rows.any(|(_, row)| !allows(row, key, value)) {
             return Err(ModelError::unsupported(key, shown(value)));
         }
+    }
+    Ok(())
+}
+
+/// Refuses what is no number within the limits of its name, if it has any.
+fn number(params: &Params, key: &str, value: &MetaValue) -> Result<(), ModelError> {
+    let short = params.short(key);
+    if Whole::has(short) {
+        params.whole(key, value)?;
+    } else if ranges::has(short) {
+        params.real(key, value)?;
     }
     Ok(())
 }

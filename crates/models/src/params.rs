@@ -2,20 +2,23 @@
 //! where it is silent, and which keys were read, so that none is passed over.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokenmill_ir::{Checkpoint, Container, Meta, MetaError, MetaValue};
 
 use crate::classes::Class;
 use crate::error::ModelError;
 use crate::hyper::CONTEXT;
-use crate::limits::{self, Whole};
+use crate::limits::Whole;
+use crate::ranges;
 
 /// Keys, values and the keys that were read. Null counts as absent, and hides a default.
 #[derive(Debug, Clone)]
 pub struct Params {
     values: Meta,
     written: Vec<String>,
+    /// How the file spells fields that it calls otherwise.
+    spelled: BTreeMap<String, String>,
     foreign: Meta,
     /// What GGUF keys of the architecture begin with; empty for config.json.
     prefix: String,
@@ -30,7 +33,7 @@ impl Params {
     /// [`ModelError::Unsupported`] where two names of one field have different values.
     pub fn of(checkpoint: &Checkpoint, class: Option<&Class>) -> Result<Self, ModelError> {
         let (mut values, mut foreign) = (Meta::new(), Meta::new());
-        let mut written = Vec::new();
+        let (mut written, mut spelled) = (Vec::new(), BTreeMap::new());
         let prefix = match checkpoint.container {
             Container::Gguf => {
                 format!("{}.", checkpoint.meta.str("general.architecture").unwrap_or_default())
@@ -61,9 +64,17 @@ impl Params {
             let limits = old.as_ref().and_then(MetaValue::as_u32).zip(value.as_u32());
             if let (true, Some((old, new))) = (CONTEXT.is_in_config(&field), limits) {
                 values.insert(field.clone(), MetaValue::Int(i64::from(old.min(new))));
+                if old < new {
+                    continue;
+                }
             } else if old.is_some_and(|old| shown(&old) != shown(value)) {
                 let twice = format!("{} (another name of '{field}' says otherwise)", shown(value));
                 return Err(ModelError::unsupported(key, twice));
+            }
+            if field != key {
+                spelled.insert(field.clone(), key.to_owned());
+            } else {
+                spelled.remove(key);
             }
             written.push(field);
         }
@@ -72,7 +83,7 @@ impl Params {
                 values.insert(field.to_owned(), value.clone());
             }
         }
-        Ok(Self { values, written, foreign, prefix, read: RefCell::default() })
+        Ok(Self { values, written, spelled, foreign, prefix, read: RefCell::default() })
     }
 
     /// Notes that a key was looked at.
@@ -90,11 +101,24 @@ impl Params {
         self.values.get(key)
     }
 
+    /// What the file calls a field.
+    pub fn spelled<'k>(&'k self, field: &'k str) -> &'k str {
+        self.spelled.get(field).map_or(field, String::as_str)
+    }
+
     /// The map at a key, unless it is empty.
-    pub fn map(&self, key: &str) -> Option<&Meta> {
+    ///
+    /// # Errors
+    /// [`MetaError::Type`] for what is no map.
+    pub fn map(&self, key: &str) -> Result<Option<&Meta>, MetaError> {
         match self.get(key) {
-            Some(MetaValue::Map(map)) if map.iter().next().is_some() => Some(map),
-            _ => None,
+            Some(MetaValue::Map(map)) => Ok(Some(&**map).filter(|m| m.iter().next().is_some())),
+            None => Ok(None),
+            Some(other) => Err(MetaError::Type {
+                key: self.spelled(key).to_owned(),
+                expected: "a map",
+                found: other.told(),
+            }),
         }
     }
 
@@ -126,7 +150,7 @@ impl Params {
     /// [`MetaError::Type`] for another value.
     pub fn opt_bool(&self, key: &str) -> Result<Option<bool>, MetaError> {
         self.note(key);
-        let found = self.values.opt_bool(key)?;
+        let found = self.values.opt_bool(key).map_err(|e| e.of_key(self.spelled(key)))?;
         Ok(found.or_else(|| self.is_written(key).then_some(false)))
     }
 
@@ -143,21 +167,29 @@ impl Params {
     /// # Errors
     /// [`MetaError::Range`] for another value.
     pub fn whole(&self, key: &str, value: &MetaValue) -> Result<u32, MetaError> {
-        Whole::of(key, self.short(key), value).map(Whole::get)
+        Whole::of(self.spelled(key), self.short(key), value).map(Whole::get)
     }
 
-    /// A finite number within the limits of its name, if present.
+    /// The number of a key, or one of several that it has, within the bounds of its name.
     ///
     /// # Errors
-    /// [`MetaError::Type`] for another value.
+    /// [`MetaError::Bounds`] for another value.
+    pub fn real(&self, key: &str, value: &MetaValue) -> Result<f64, MetaError> {
+        ranges::real(self.spelled(key), self.short(key), value)
+    }
+
+    /// A number within the bounds of its name, if present.
+    ///
+    /// # Errors
+    /// [`MetaError::Bounds`] for another value.
     pub fn opt_f64(&self, key: &str) -> Result<Option<f64>, MetaError> {
-        self.get(key).map(|value| limits::real(key, self.short(key), value)).transpose()
+        self.get(key).map(|value| self.real(key, value)).transpose()
     }
 
     /// The same in single precision.
     ///
     /// # Errors
-    /// [`MetaError::Type`] for another value.
+    /// [`MetaError::Bounds`] for another value.
     pub fn opt_f32(&self, key: &str) -> Result<Option<f32>, MetaError> {
         Ok(self.opt_f64(key)?.map(|x| x as f32))
     }
@@ -168,7 +200,7 @@ impl Params {
     /// [`MetaError::Type`] for another value.
     pub fn opt_str(&self, key: &str) -> Result<Option<&str>, MetaError> {
         self.note(key);
-        self.values.opt_str(key)
+        self.values.opt_str(key).map_err(|e| e.of_key(self.spelled(key)))
     }
 
     /// A list, if present.
@@ -177,7 +209,7 @@ impl Params {
     /// [`MetaError::Type`] for another value.
     pub fn opt_list(&self, key: &str) -> Result<Option<&[MetaValue]>, MetaError> {
         self.note(key);
-        self.values.opt_list(key)
+        self.values.opt_list(key).map_err(|e| e.of_key(self.spelled(key)))
     }
 
     /// A required whole number.
@@ -197,7 +229,7 @@ impl Params {
     }
 
     /// What the list of limits calls a key.
-    fn short<'k>(&self, key: &'k str) -> &'k str {
+    pub fn short<'k>(&self, key: &'k str) -> &'k str {
         match self.prefix.is_empty() {
             true => key,
             false => key.strip_prefix(&self.prefix).unwrap_or(key),
@@ -205,9 +237,17 @@ impl Params {
     }
 }
 
+/// Where the config.json of a model of several kinds of input has its text part.
+pub const TEXT: &str = "text_config";
+
+/// Whether a value is a map.
+pub fn is_map(value: &MetaValue) -> bool {
+    matches!(value, MetaValue::Map(_))
+}
+
 /// The part of the metadata that describes the language model.
 pub fn source(checkpoint: &Checkpoint) -> &Meta {
-    match (checkpoint.container, checkpoint.meta.get("text_config")) {
+    match (checkpoint.container, checkpoint.meta.get(TEXT)) {
         (Container::Hf, Some(MetaValue::Map(text))) => text,
         _ => &checkpoint.meta,
     }

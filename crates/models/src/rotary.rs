@@ -8,7 +8,7 @@ use tokenmill_ir::{Meta, MetaError, MetaValue, RopePairing};
 use crate::error::ModelError;
 use crate::hyper::{CONTEXT, Hyper, ROPE_DIMS};
 use crate::params::shown;
-use crate::rope::rope;
+use crate::ranges;
 use crate::spec::{RopeScaling, RopeSpec};
 
 /// Ways to stretch and the keys each reads.
@@ -61,35 +61,36 @@ impl Hyper<'_> {
             let found = format!("{} numbers for {} pairs", factors.len(), dims / 2);
             return Err(ModelError::unsupported(&self.rope_key("", "short_factor"), found));
         }
-        let spec = RopeSpec { dims, theta: self.theta("")?, pairing, scaling };
-        match rope(&spec, None).inv_freq.iter().all(|f| f.is_finite()) {
-            true => Ok(spec),
-            false => Err(ModelError::unsupported("rope_theta", spec.theta)),
-        }
+        Ok(RopeSpec { dims, theta: self.theta("")?, pairing, scaling })
     }
 
     /// Rotated columns of a head.
     fn rotated(&self, head_dim: u32) -> Result<u32, ModelError> {
         let (key, dims) = match self.is_gguf() {
-            true => (self.name(ROPE_DIMS), self.opt_u32(ROPE_DIMS)?.unwrap_or(head_dim)),
+            true => match self.opt_u32(ROPE_DIMS)? {
+                Some(dims) => (self.name(ROPE_DIMS), dims),
+                None => (self.head_key(), head_dim),
+            },
             false => {
                 let (key, part) = self.part(head_dim)?;
-                (key, (f64::from(head_dim) * part) as u32)
+                let dims = (f64::from(head_dim) * part) as u32;
+                (key.unwrap_or_else(|| self.head_key()), dims)
             }
         };
         if dims == 0 || dims % 2 != 0 || dims > head_dim {
             let found = format!(
-                "{dims} of {head_dim} columns (head_dim, or hidden_size over num_attention_heads)"
+                "{dims} of {head_dim} columns rotated (head_dim, or hidden_size over \
+                num_attention_heads)"
             );
             return Err(ModelError::unsupported(&key, found));
         }
         Ok(dims)
     }
 
-    /// The rotated part of a head, and the key that says so.
-    fn part(&self, head_dim: u32) -> Result<(String, f64), ModelError> {
+    /// The rotated part of a head, and the key that says so, if one does.
+    fn part(&self, head_dim: u32) -> Result<(Option<String>, f64), ModelError> {
         let params = self.meta();
-        let mut part = self.rope_map("")?.opt_f64("partial_rotary_factor")?;
+        let mut part = self.rope_number("partial_rotary_factor")?;
         let own = self.class().is_some_and(|c| c.reads("rotary_pct"));
         let top = if own { "rotary_pct" } else { "partial_rotary_factor" };
         let mut key = match part {
@@ -102,11 +103,12 @@ impl Hyper<'_> {
         }
         let usual = self.class().map_or(Some(1.0), |c| c.partial());
         match (part, usual) {
-            (part, Some(usual)) => Ok((key, part.unwrap_or(usual))),
+            (Some(part), Some(_)) => Ok((Some(key), part)),
+            (None, Some(usual)) => Ok((None, usual)),
             // (The part of such a rotation is one of its frequencies.)
-            (Some(_), None) if self.rope_type("")?.1 == "proportional" => Ok((key, 1.0)),
+            (Some(_), None) if self.rope_type("")?.1 == "proportional" => Ok((None, 1.0)),
             (Some(part), None) if part != 1.0 => Err(ModelError::unsupported(&key, part)),
-            _ => Ok((key, 1.0)),
+            _ => Ok((None, 1.0)),
         }
     }
 
@@ -117,7 +119,7 @@ impl Hyper<'_> {
 
     /// The full name of a key of the map that describes the rotation of a kind of layer.
     fn rope_key(&self, kind: &str, key: &str) -> String {
-        match (self.meta().map("rope_scaling"), self.by_kind()) {
+        match (self.meta().map("rope_scaling").ok().flatten(), self.by_kind()) {
             (Some(_), _) => format!("rope_scaling.{key}"),
             (None, true) if kind.is_empty() => format!("rope_parameters.full_attention.{key}"),
             (None, true) => format!("rope_parameters.{kind}.{key}"),
@@ -131,7 +133,7 @@ impl Hyper<'_> {
             return Ok(Meta::new());
         }
         let (params, class) = (self.meta(), self.class());
-        let (scaling, whole) = (params.map("rope_scaling"), params.map("rope_parameters"));
+        let (scaling, whole) = (params.map("rope_scaling")?, params.map("rope_parameters")?);
         let default = |kind| class.map(|c| c.stretch(kind)).unwrap_or_default();
         if !self.by_kind() {
             let map = scaling.or(whole).cloned().unwrap_or_else(|| default(kind));
@@ -175,7 +177,13 @@ impl Hyper<'_> {
 
     /// A number of the rotary embedding, beside those that every model has.
     pub fn rope_number(&self, key: &str) -> Result<Option<f64>, ModelError> {
-        Ok(self.rope_map("")?.opt_f64(key)?)
+        self.rope_real(&self.rope_map("")?, "", key)
+    }
+
+    /// A number of the map of a kind of layer.
+    fn rope_real(&self, map: &Meta, kind: &str, key: &str) -> Result<Option<f64>, ModelError> {
+        let real = |value| ranges::real(&self.rope_key(kind, key), key, value);
+        Ok(map.get(key).map(real).transpose()?)
     }
 
     /// Rotary base; `kind` selects the entry of configs that keep one per layer type.
@@ -186,7 +194,7 @@ impl Hyper<'_> {
             return Ok(theta.unwrap_or(10_000.0));
         }
         let kind = if kind.is_empty() && self.by_kind() { "full_attention" } else { kind };
-        let inside = self.rope_map(kind)?.opt_f64("rope_theta")?;
+        let inside = self.rope_real(&self.rope_map(kind)?, kind, "rope_theta")?;
         let reads = |key: &str| self.class().is_some_and(|c| c.reads(key));
         let local = kind == "sliding_attention";
         let key = match local {
@@ -224,7 +232,7 @@ impl Hyper<'_> {
                 let key = self.own("", "rope.scaling.original_context_length");
                 Ok(self.meta().opt_u32(&key)?)
             }
-            (true, false) => Ok(Some(self.original_context(&self.rope_map("")?)? as u32)),
+            (true, false) => Ok(Some(self.original_context(&self.rope_map("")?, "")? as u32)),
         }
     }
 
@@ -328,10 +336,9 @@ impl Hyper<'_> {
 
     fn hf_rope_scaling(&self, kind: &str) -> Result<RopeScaling, ModelError> {
         let (map, name) = self.rope_type(kind)?;
-        let number = |key: &str| map.opt_f64(key);
+        let number = |key: &str| self.rope_real(&map, kind, key);
         let needed = |key: &str| -> Result<f64, ModelError> {
-            map.opt_f64(key)?
-                .ok_or_else(|| MetaError::Missing { key: self.rope_key(kind, key) }.into())
+            number(key)?.ok_or_else(|| MetaError::Missing { key: self.rope_key(kind, key) }.into())
         };
         match name.as_str() {
             // Up to the model's context, where it ends here, `dynamic` is no stretching.
@@ -342,7 +349,7 @@ impl Hyper<'_> {
                 factor: needed("factor")?,
                 low: needed("low_freq_factor")?,
                 high: needed("high_freq_factor")?,
-                original: self.original_context(&map)?,
+                original: self.original_context(&map, kind)?,
             }),
             "proportional" => {
                 if let Some(factor) = number("factor")?.filter(|f| *f != 1.0) {
@@ -355,29 +362,30 @@ impl Hyper<'_> {
             "yarn" if !map.iter().any(|(key, _)| key == "factor") => {
                 needed("factor").map(|_| RopeScaling::None)
             }
-            "yarn" => self.yarn(&map),
+            "yarn" => self.yarn(&map, kind),
             _ => self.longrope(&map, kind),
         }
     }
 
     /// The context a rotation was trained for before it was stretched.
-    fn original_context(&self, map: &Meta) -> Result<f64, ModelError> {
+    fn original_context(&self, map: &Meta, kind: &str) -> Result<f64, ModelError> {
         const KEY: &str = "original_max_position_embeddings";
-        let (top, inside) = (self.meta().opt_f64(KEY)?, map.opt_f64(KEY)?);
+        let (top, inside) = (self.meta().opt_f64(KEY)?, self.rope_real(map, kind, KEY)?);
         match if self.by_kind() { inside } else { top.or(inside) } {
             Some(original) => Ok(original),
             None => Ok(f64::from(self.u32(CONTEXT)?)),
         }
     }
 
-    fn yarn(&self, map: &Meta) -> Result<RopeScaling, ModelError> {
-        let original = self.original_context(map)?;
-        let factor = match map.opt_f64("factor")? {
+    fn yarn(&self, map: &Meta, kind: &str) -> Result<RopeScaling, ModelError> {
+        let original = self.original_context(map, kind)?;
+        let number = |key: &str| self.rope_real(map, kind, key);
+        let factor = match number("factor")? {
             Some(factor) => factor,
             None => f64::from(self.u32(CONTEXT)?) / original,
         };
-        let given = |key: &str| map.opt_f64(key).map(|x| x.filter(|x| *x != 0.0));
-        let magnitude = match map.opt_f64("attention_factor")? {
+        let given = |key: &str| number(key).map(|x| x.filter(|x| *x != 0.0));
+        let magnitude = match number("attention_factor")? {
             Some(a) => a,
             None => match (given("mscale")?, given("mscale_all_dim")?) {
                 (Some(m), Some(all)) => yarn_magnitude(factor, m) / yarn_magnitude(factor, all),
@@ -407,7 +415,7 @@ impl Hyper<'_> {
     }
 
     fn longrope(&self, map: &Meta, kind: &str) -> Result<RopeScaling, ModelError> {
-        let original = self.original_context(map)?;
+        let original = self.original_context(map, kind)?;
         let len = |key: &str| map.opt_list(key).map(|l| l.map_or(0, <[MetaValue]>::len));
         if len("long_factor")? != len("short_factor")? {
             let found = format!("{} numbers, {} short", len("long_factor")?, len("short_factor")?);
@@ -415,13 +423,17 @@ impl Hyper<'_> {
         }
         // Short factors hold up to the original context; sequences beyond it would need the long
         // ones for every position, so the context limit is the original one.
-        let list = map.opt_list("short_factor")?.unwrap_or_default();
-        let factors = list.iter().filter_map(MetaValue::as_f64).collect();
-        let ratio = match map.opt_f64("factor")? {
+        let divisors = |key: &str| -> Result<Vec<f64>, MetaError> {
+            let list = map.opt_list(key)?.unwrap_or_default().iter();
+            list.map(|x| ranges::real(&self.rope_key(kind, key), key, x)).collect()
+        };
+        divisors("long_factor")?;
+        let factors = divisors("short_factor")?;
+        let ratio = match self.rope_real(map, kind, "factor")? {
             Some(ratio) => ratio,
             None => f64::from(self.u32(CONTEXT)?) / original,
         };
-        let magnitude = match map.opt_f64("attention_factor")? {
+        let magnitude = match self.rope_real(map, kind, "attention_factor")? {
             Some(a) => a,
             None if ratio <= 1.0 => 1.0,
             None => (1.0 + ratio.ln() / original.ln()).sqrt(),

@@ -5,10 +5,10 @@ use serde_json::json;
 
 use crate::bpe::{ByteBpe, CharBpe, CharRule, FastMap, MergeTable, SPACE_MARK};
 use crate::byte_level::ByteDecoder;
+use crate::charsmap;
 use crate::hf_config::HfTokenizerConfig;
 use crate::hf_json::{self, Ends};
 use crate::lint::{Finding, Severity};
-use crate::normalizer;
 use crate::pretokenize::{self, PreTokenizer};
 use crate::specials::{SpecialSet, SpecialToken};
 use crate::tokenizer::{Core, Parts, TokenTable, Tokenizer, TokenizerError};
@@ -392,7 +392,7 @@ fn unigram(vocab: &GgufVocab, types: &[TokenType]) -> Result<Tokenizer, Tokenize
     let mut normalizers = Vec::new();
     if !vocab.charsmap.is_empty() {
         let file = "tokenizer.ggml.precompiled_charsmap";
-        normalizer::charsmap(&vocab.charsmap)
+        charsmap::longest(&vocab.charsmap)
             .map_err(|reason| TokenizerError::File { file, reason })?;
         let map = BASE64_STANDARD.encode(&vocab.charsmap);
         normalizers.push(json!({ "type": "Precompiled", "precompiled_charsmap": map }));

@@ -5,7 +5,7 @@
 //! `tokenizers` library.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value as Json;
@@ -23,6 +23,8 @@ use crate::turn_ends;
 
 /// Highest token id a file may use.
 const MAX_ID: u64 = 1 << 22;
+/// Most values in a post-processor. Those in use have fewer than a hundred.
+const MAX_PROCESSOR: usize = 1 << 14;
 
 impl Tokenizer {
     /// Builds the tokenizer a `tokenizer.json` describes.
@@ -53,6 +55,7 @@ pub(crate) fn from_value(
 ) -> Result<Tokenizer, TokenizerError> {
     let mut added = added_tokens(file)?;
     let pieces = pieces(file)?;
+    check_processor(file.get("post_processor"))?;
     let mut file = Cow::Borrowed(file);
     let unnumbered = complete(&mut file, &mut added, &pieces, config)?;
     let file = &*file;
@@ -160,20 +163,31 @@ fn complete(
     pieces: &Pieces,
     config: &HfTokenizerConfig,
 ) -> Result<Vec<String>, TokenizerError> {
-    let known: HashSet<&str> = added.iter().map(|token| token.matched.text.as_str()).collect();
-    let new = |text: &str| !text.is_empty() && !known.contains(text);
-    let listed = config.added.iter().filter(|token| new(&token.matched.text));
+    let mut known: HashSet<&str> = added.iter().map(|t| t.matched.text.as_str()).collect();
+    let new = |known: &HashSet<&str>, text: &str| !text.is_empty() && !known.contains(text);
+    let listed = config.added.iter().filter(|token| new(&known, &token.matched.text));
     let mut more: Vec<Added> = listed.cloned().collect();
-    for text in config.special_texts().filter(|text| new(text)) {
-        if more.iter().all(|token| token.matched.text != text) {
+    known.extend(config.added.iter().map(|token| token.matched.text.as_str()));
+    for text in config.special_texts() {
+        if new(&known, text) {
+            known.insert(text);
             let matched = SpecialToken { text: text.to_owned(), ..SpecialToken::default() };
             more.push(Added { matched, id: None, special: true });
         }
     }
+    if more.is_empty() {
+        return Ok(Vec::new());
+    }
     let (mut entries, mut unnumbered) = (Vec::new(), Vec::new());
+    let mut by_text: HashMap<&str, u32> = HashMap::with_capacity(pieces.len());
+    for (text, id) in pieces {
+        by_text.entry(text).or_insert(*id);
+    }
+    let mut taken: HashSet<u32> = pieces.iter().map(|(_, id)| *id).collect();
+    taken.extend(added.iter().map(|token| token.matched.id));
     for token in more {
         let text = &token.matched.text;
-        let piece = pieces.iter().find(|(piece, _)| piece == text).map(|(_, id)| *id);
+        let piece = by_text.get(text.as_str()).copied();
         // One without an id would be a new token, of which the model knows nothing.
         let Some(id) = piece.or(token.id) else {
             // Padding and masks are for training.
@@ -182,8 +196,7 @@ fn complete(
             }
             continue;
         };
-        let taken = |other: &AddedToken| other.matched.id == id;
-        if piece.is_none() && (pieces.iter().any(|(_, p)| *p == id) || added.iter().any(taken)) {
+        if !taken.insert(id) && piece.is_none() {
             let reason = format!("the token {text:?} has id {id}, which another one has");
             return Err(TokenizerError::File { file: "added tokens", reason });
         }
@@ -281,6 +294,26 @@ fn pieces(file: &Json) -> Result<Pieces, TokenizerError> {
         _ => return Err(bad("model.vocab is missing")),
     };
     parsed.ok_or_else(|| bad("model.vocab holds something that is no token id"))
+}
+
+/// Refuses a post-processor that puts a book around every text, or says much for nothing: the
+/// library takes its time for all of it.
+fn check_processor(processor: Option<&Json>) -> Result<(), TokenizerError> {
+    let (mut todo, mut count): (Vec<&Json>, usize) = (processor.into_iter().collect(), 0);
+    while let Some(value) = todo.pop() {
+        count += 1;
+        match value {
+            Json::Array(list) => todo.extend(list),
+            Json::Object(map) => todo.extend(map.values()),
+            _ => {}
+        }
+    }
+    match count <= MAX_PROCESSOR {
+        true => Ok(()),
+        false => Err(bad(format!(
+            "the post-processor consists of {count} values, at most {MAX_PROCESSOR} are allowed"
+        ))),
+    }
 }
 
 /// The ids a post-processor puts in front of a text and behind it.

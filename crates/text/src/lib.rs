@@ -4,6 +4,7 @@
 
 mod bpe;
 mod byte_level;
+mod charsmap;
 mod encoder;
 mod gguf_vocab;
 mod hf_bytes;

@@ -8,6 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::Value as Json;
 use tokenizers::utils::SysRegex;
 
+use crate::charsmap;
 use crate::hf_json::bad;
 use crate::shown::quoted;
 use crate::tokenizer::TokenizerError;
@@ -61,7 +62,7 @@ impl Growth {
             let fault =
                 |reason: String| bad(format!("the normalizer's precompiled_charsmap: {reason}"));
             let map = BASE64_STANDARD.decode(map).map_err(|error| fault(error.to_string()))?;
-            let longest = charsmap(&map).map_err(fault)?;
+            let longest = charsmap::longest(&map).map_err(fault)?;
             // The longest that NFKC has: 33 bytes for a character of 3.
             self.by(longest / 3);
         }
@@ -69,6 +70,9 @@ impl Growth {
             // A byte becomes a letter of two, a Chinese character gets spaces around it.
             Some("ByteLevel" | "BertNormalizer") => self.by(2),
             Some("Metaspace") => self.by(3),
+            Some("FixedLength") | None if step.get("length").is_some_and(|n| *n == 0) => {
+                return Err(bad("the pre-tokenizer cuts a text into words of length 0"));
+            }
             _ => {}
         }
         Ok(())
@@ -119,20 +123,4 @@ fn finds_nothing(regex: &str) -> bool {
         texts.iter().find_map(|text| regex.find_iter(text).find(|(start, end)| start == end))
     };
     catch_unwind(AssertUnwindSafe(search)).is_ok_and(|found| found.is_some())
-}
-
-/// Bytes of the longest text that a compiled map of SentencePiece puts in, or what is wrong with
-/// the map: the library allocates what its first word says before it looks.
-pub(crate) fn charsmap(map: &[u8]) -> Result<usize, String> {
-    let Some((size, rest)) = map.split_first_chunk::<4>() else {
-        return Err(format!("{} bytes, too few for its first word of 4", map.len()));
-    };
-    let size = u32::from_le_bytes(*size) as usize;
-    let Some(texts) = rest.get(size..) else {
-        return Err(format!(
-            "its first word says that {size} bytes follow, but {} do: the file is damaged",
-            rest.len()
-        ));
-    };
-    Ok(texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0))
 }

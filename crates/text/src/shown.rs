@@ -3,11 +3,18 @@
 /// Longest text that is shown, in characters.
 const MAX: usize = 500;
 
-/// The text without control characters but line breaks, which could steer a terminal, and cut
-/// where it is too long.
+/// The text on one line, without control characters, which could steer a terminal, and cut where
+/// it is too long. What would not be seen is in quotes.
 pub(crate) fn shown(text: &str) -> String {
-    let mut chars = text.chars();
-    let plain = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
+    if text.trim().is_empty() {
+        return quoted(text);
+    }
+    let mut chars = text.trim().chars();
+    let plain = |c: char| match c {
+        '\n' | '\r' | '\t' => ' ',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
     let mut shown: String = chars.by_ref().take(MAX).map(plain).collect();
     if chars.next().is_some() {
         shown.push('…');
@@ -38,9 +45,10 @@ mod tests {
     #[test]
     fn what_steers_a_terminal_is_replaced() {
         let cases = [
-            ("plain é 猫\nnext", "plain é 猫\nnext"),
-            ("\u{1b}[31mred\u{7}\r\u{9b}2J", "\u{fffd}[31mred\u{fffd}\u{fffd}\u{fffd}2J"),
-            ("", ""),
+            ("plain é 猫\nnext\n", "plain é 猫 next"),
+            ("\u{1b}[31mred\u{7}\r\u{9b}2J", "\u{fffd}[31mred\u{fffd} \u{fffd}2J"),
+            ("", "\"\""),
+            (" \n", "\" \\n\""),
         ];
         for (text, expect) in cases {
             assert_eq!(shown(text), expect);

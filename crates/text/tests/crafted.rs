@@ -149,11 +149,13 @@ proptest! {
 
 /// A file of the library's code with this normalizer.
 fn with_normalizer(normalizer: Json) -> Result<Tokenizer, String> {
+    with(json!({ "normalizer": normalizer }))
+}
+
+/// A file of the library's code with these parts beside its model.
+fn with(mut file: Json) -> Result<Tokenizer, String> {
     let pieces = json!([["<unk>", 0.0], ["a", -1.0], ["b", -2.0], ["\u{2581}", -3.0]]);
-    let file = json!({
-        "normalizer": normalizer,
-        "model": { "type": "Unigram", "unk_id": 0, "vocab": pieces },
-    });
+    file["model"] = json!({ "type": "Unigram", "unk_id": 0, "vocab": pieces });
     let bytes = serde_json::to_vec(&file).expect("JSON");
     Tokenizer::from_json(&bytes, &HfTokenizerConfig::default()).map_err(|error| error.to_string())
 }
@@ -236,6 +238,38 @@ fn a_compiled_map_is_as_long_as_it_says() {
     let map = format!("{}w==", "/".repeat(85));
     let error = refused(json!({ "type": "Precompiled", "precompiled_charsmap": map }));
     assert!(error.contains(fault) && error.contains("tokenizer.json: the normalizer's"), "{error}");
+}
+
+/// The library divides by it, and by what an empty trie has.
+#[test]
+fn what_the_library_panics_on_is_refused_before() {
+    let none = json!({ "type": "FixedLength", "length": 0 });
+    let nested = json!({ "type": "Sequence", "pretokenizers": [none.clone()] });
+    for pre_tokenizer in [none, nested, json!({ "length": 0 })] {
+        let error = with(json!({ "pre_tokenizer": pre_tokenizer })).expect_err("refused");
+        assert!(error.contains("words of length 0"), "{error}");
+    }
+    with(json!({ "pre_tokenizer": { "type": "FixedLength", "length": 1 } })).expect("a tokenizer");
+    let error = refused(json!({ "type": "Precompiled", "precompiled_charsmap": "AAAAAA==" }));
+    assert!(error.contains("precompiled_charsmap: its trie is empty"), "{error}");
+}
+
+#[test]
+fn a_post_processor_has_an_end() {
+    let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+    let token = json!({ "SpecialToken": { "id": "a", "type_id": 0 } });
+    let processor = |tokens: usize| {
+        let mut single = vec![token.clone(); tokens];
+        single.push(text.clone());
+        json!({ "post_processor": { "type": "TemplateProcessing", "single": single,
+            "pair": [text, text],
+            "special_tokens": { "a": { "id": "a", "ids": [1], "tokens": ["a"] } } } })
+    };
+    let tokenizer = with(processor(3)).expect("a tokenizer");
+    assert_eq!(tokenizer.encode_prompt("b", Special::Plain).expect("encodes"), [1, 1, 1, 2]);
+    let error = with(processor(100_000)).expect_err("refused");
+    assert!(error.contains("the post-processor consists of"), "{error}");
+    assert!(error.contains("at most 16384 are allowed"), "{error}");
 }
 
 #[test]

@@ -165,6 +165,13 @@ fn a_template_may_refuse() {
         render("{{ raise_exception('\u{1b}[31m' ~ 'x' * 9999) }}", &[]).expect_err("refuses");
     let told = error.to_string();
     assert!(!told.contains('\u{1b}') && told.chars().count() < 600, "{told:?}");
+    for (source, expect) in [
+        ("{{ raise_exception('one\\ntwo\r\nthree\n') }}", "one two three"),
+        ("{{ raise_exception('') }}", "\"\""),
+    ] {
+        let told = render(source, &[]).expect_err("refuses").to_string();
+        assert_eq!(told, format!("the chat template refused the messages: {expect}"));
+    }
 }
 
 #[test]

@@ -13,9 +13,9 @@ use serde_json::Value;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_files::{OpenModel, hf_config};
 use tokenmill_golden_tests::{Change, Golden, Runner, Sweep, Variant, differs, with};
-use tokenmill_ir::{KvFormat, Meta, Mode, Program};
+use tokenmill_ir::{KvFormat, Meta, MetaValue, Mode, Program};
 use tokenmill_models::spec::Output;
-use tokenmill_models::{ModelError, ModelSpec, lower, spec_of};
+use tokenmill_models::{ModelError, ModelSpec, lower, ranges, spec_of};
 
 /// Keys that only repeat what the rows of a tensor say: where they contradict it, transformers cannot
 /// load the file, and here the tensor counts.
@@ -257,4 +257,53 @@ fn no_changed_key_is_wrong_in_silence() {
         let expected = include_str!("../refused.txt");
         assert!(refused == expected, "refusals changed; refused.txt would be\n{refused}");
     }
+}
+
+/// Numbers of a configuration that are not counted, in maps and lists too: where they stand, what
+/// they are called, how many there are.
+fn numbers(map: &Meta, at: &str, found: &mut Vec<(String, String, usize)>) {
+    for (key, value) in map.iter() {
+        let path = if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") };
+        match value {
+            MetaValue::Map(map) => numbers(map, &path, found),
+            MetaValue::List(list) if matches!(list.first(), Some(MetaValue::Float(_))) => {
+                found.push((path, key.to_owned(), list.len()));
+            }
+            MetaValue::Float(_) => found.push((path, key.to_owned(), 0)),
+            value if ranges::has(key) && value.as_f64().is_some() => {
+                found.push((path, key.to_owned(), 0));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whatever number within its bounds a file has, the model gives numbers.
+#[test]
+fn numbers_at_their_bounds_give_numbers() {
+    let (mut tried, mut faults) = (0, Vec::new());
+    for name in Golden::all() {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let Ok(family) = Family::open(&name, scratch.path()) else { continue };
+        let base = family.model.checkpoint.meta.clone();
+        let mut all = Vec::new();
+        numbers(&base, "", &mut all);
+        for (path, key, len) in all {
+            let (least, most) = ranges::bounds(&key);
+            for bound in [least, most] {
+                let value = match len {
+                    0 => MetaValue::Float(bound),
+                    n => MetaValue::List(vec![MetaValue::Float(bound); n]),
+                };
+                tried += 1;
+                let fault = match family.run(with(&base, &path, Some(&value))) {
+                    Ok(Found::Outputs(found)) if found.iter().any(|x| !x.is_finite()) => "NaN",
+                    Ok(_) => continue,
+                    Err(_) => "an error of the device",
+                };
+                faults.push(format!("{name}: {path} = {bound:e}: {fault}"));
+            }
+        }
+    }
+    assert!(tried > 100 && faults.is_empty(), "of {tried}:\n{}", faults.join("\n"));
 }

@@ -66,6 +66,29 @@ fn layers_are_refused_before_anything_is_made_for_them() {
     }
 }
 
+/// A context that only the file asks for gives way to memory, also to limits of the process.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_context_gives_way_to_memory() {
+    let home = tempfile::tempdir().expect("a folder");
+    let from = case("template-that-looks-for-a-control-token");
+    for name in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(from.join(name), home.path().join(name)).expect("copied");
+    }
+    let config = std::fs::read_to_string(from.join("config.json")).expect("read");
+    for context in [100_000_000, 1 << 30] {
+        let longer = config.replace("embeddings\": 512", &format!("embeddings\": {context}"));
+        assert_ne!(longer, config);
+        std::fs::write(home.path().join("config.json"), longer).expect("written");
+        let program = command(home.path()).get_program().to_owned();
+        let script = "ulimit -v 4000000; exec \"$0\" run \"$1\" hello -n 2 --threads 2 < /dev/null";
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-c", script]).arg(program).arg(home.path());
+        let output = shell.env("HOME", home.path()).output().expect("it runs");
+        assert!(output.status.success(), "{context}: {}", text(&output.stderr));
+    }
+}
+
 /// A GGUF file with another number in the place of a 32-bit one.
 fn with(model: &Path, key: &str, number: u32) -> Vec<u8> {
     let mut bytes = std::fs::read(model).expect("read");
@@ -100,9 +123,10 @@ fn gguf_numbers_that_cannot_be() {
         ("llama.context_length", u32::MAX, &["1073741824", "4294967295"]),
         ("llama.vocab_size", 281, &["281", "280 rows"]),
         ("llama.vocab_size", 7, &["7", "280 rows"]),
-        ("llama.attention.layer_norm_rms_epsilon", 0xbf80_0000, &["0 to 1", "-1"]),
-        ("llama.attention.layer_norm_rms_epsilon", 0x7fc0_0000, &["0 to 1", "NaN"]),
-        ("llama.rope.freq_base", 0x7f80_0000, &["finite", "inf"]),
+        ("llama.attention.layer_norm_rms_epsilon", 0xbf80_0000, &["1e-30 to 1", "-1"]),
+        ("llama.attention.layer_norm_rms_epsilon", 0x7fc0_0000, &["1e-30 to 1", "NaN"]),
+        ("llama.rope.freq_base", 0x7f80_0000, &["1 to 1e15", "inf"]),
+        ("llama.rope.freq_base", 1, &["1 to 1e15", "1.401"]),
     ];
     let file = folder.path().join("model.gguf");
     for (key, number, words) in table {

@@ -40,6 +40,27 @@ fn asks(folder: &str) {
     assert_eq!(found, expected, "{chat}\n{plain}");
 }
 
+/// A cause is told once, and on one line, whatever the file writes into it.
+#[test]
+fn causes_of_templates_are_told_once() {
+    let home = tempfile::tempdir().expect("a folder");
+    let from = case("template-that-looks-for-a-control-token");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(from.join(name), home.path().join(name)).expect("copied");
+    }
+    let model = home.path().to_str().expect("UTF-8");
+    for (template, cause) in [
+        ("{% if %}", "the chat template is not valid: line 1: "),
+        ("{{ raise_exception('a\nb\n') }}", "the chat template refused the messages: a b"),
+    ] {
+        std::fs::write(home.path().join("chat_template.jinja"), template).expect("written");
+        let told = refusal(&["run", model, "hello"]);
+        assert_eq!(told.matches(cause).count(), 1, "{told}");
+        let lines: Vec<&str> = told.lines().skip_while(|l| !l.starts_with("error: ")).collect();
+        assert!(lines.len() < 4 && lines.get(1).is_some_and(|l| l.contains(cause)), "{told}");
+    }
+}
+
 #[test]
 fn template_that_looks_for_a_control_token() {
     asks("template-that-looks-for-a-control-token");

@@ -81,18 +81,20 @@ fn cutoffs(h: &Hyper<'_>, layers: usize) -> Result<Vec<Option<f32>>, ModelError>
         let found = format!("a list of {} for {layers} layers", list.len());
         return Err(ModelError::unsupported(&key, found));
     }
-    let number = |i: usize| list.and_then(|l| l.get(i)).and_then(MetaValue::as_f64);
-    let part = |i: usize| match list {
-        Some(_) => number(i).unwrap_or(0.0),
-        None if layers > 10 && i < 10 => 0.95,
-        None => 0.0,
+    let cutoff = |i: usize| -> Result<Option<f32>, ModelError> {
+        let number = match list.and_then(|l| l.get(i)) {
+            // (GGUF has deviations: −∞ where all count.)
+            Some(MetaValue::Float(x)) if h.is_gguf() && *x == f64::NEG_INFINITY => None,
+            Some(value) => Some(h.meta().real(&key, value)?),
+            None if !h.is_gguf() && layers > 10 && i < 10 => Some(0.95),
+            None => None,
+        };
+        Ok(match h.is_gguf() {
+            true => number.filter(|d| *d > -100.0).map(|d| d as f32),
+            false => number.filter(|p| *p > 0.0).map(|p| deviations(p) as f32),
+        })
     };
-    let cutoff = |i: usize| match h.is_gguf() {
-        // Deviations; −∞ where all count.
-        true => number(i).filter(|d| *d > -100.0).map(|d| d as f32),
-        false => Some(part(i)).filter(|p| *p > 0.0).map(|p| deviations(p) as f32),
-    };
-    Ok((0..layers).map(cutoff).collect())
+    (0..layers).map(cutoff).collect()
 }
 
 /// Standard deviations below which a `part` (0 < part < 1) of normally distributed numbers lies.

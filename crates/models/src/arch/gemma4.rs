@@ -105,7 +105,7 @@ fn widths(h: &Hyper<'_>, a: &mut Attention, i: usize, full: bool) -> Result<(), 
     let map = h.rope_map(kind)?;
     for key in ["rope_theta", "rope_type"] {
         // (Nothing fills in what such a map lacks.)
-        if m.map("rope_parameters").is_some() && map.get(key).is_none() {
+        if m.map("rope_parameters")?.is_some() && map.get(key).is_none() {
             let key = format!("rope_parameters.{kind}.{key}");
             return Err(ModelError::unsupported(&key, "absent"));
         }
@@ -115,7 +115,7 @@ fn widths(h: &Hyper<'_>, a: &mut Attention, i: usize, full: bool) -> Result<(), 
     }
     let usual_dim = m.opt_u32("global_head_dim")?.unwrap_or(512);
     let usual_heads = m.opt_u32("num_global_key_value_heads")?;
-    let Some(by_layer) = m.map("per_layer_config") else {
+    let Some(by_layer) = m.map("per_layer_config")? else {
         if full {
             a.head_dim = usual_dim;
         }

@@ -181,6 +181,62 @@ fn what_is_not_computed_is_refused_by_name() {
     }
 }
 
+const YARN: &str = "rope_scaling/rope_type = \"yarn\"\nrope_scaling/factor = 4.0\n";
+
+#[test]
+fn the_key_that_is_wrong_is_the_one_that_is_told() {
+    for (family, lines, told) in [
+        ("llama", "rope_theta = 1e-45", "'rope_theta': expected a number from 1 to 1e15"),
+        ("llama", "rope_scaling/rope_theta = 0.1", "'rope_scaling.rope_theta': expected a number"),
+        ("gemma3_text", "rope_local_base_freq = 1e-45", "'rope_local_base_freq': expected a n"),
+        ("llama", "rope_scaling = 3", "'rope_scaling': expected a map, found 3"),
+        ("llama", "rope_scaling = [1, 2]", "'rope_scaling': expected a map, found a list of 2"),
+        ("gemma3_text", "rope_parameters = \"x\"", "'rope_parameters': expected a map, found the"),
+        ("llama", "text_config = 5", "'text_config': expected a map, found 5"),
+        (
+            "llama",
+            &*format!("{YARN}rope_scaling/attention_factor = 1e30"),
+            "'rope_scaling.attention_factor': expected a number from 0.001 to 1000, found 1e30",
+        ),
+        ("llama", &*format!("{YARN}rope_theta = 1"), "the frequency of a rotation = NaN of pair"),
+        ("granite", "logits_scaling = 0", "'logits_scaling': expected a number from"),
+        ("granite", "embedding_multiplier = 1e30", "'embedding_multiplier': expected a number"),
+        ("gemma2", "query_pre_attn_scalar = -4", "'query_pre_attn_scalar': expected a number"),
+        ("llama", "rms_norm_eps = 0", "'rms_norm_eps': expected a number from 1e-30 to 1"),
+        ("llama", "head_dim = 3", "head_dim = 3 of 3 columns"),
+        ("llama", "hidden_size = 12", "hidden_size = 3 of 3 columns"),
+        ("qwen3_moe", "num_local_experts = 9000", "'num_local_experts': expected a whole number"),
+        ("qwen3_moe", "num_experts = 9000", "'num_experts': expected a whole number"),
+        ("mixtral", "num_local_experts = 0", "'num_local_experts': expected a whole number"),
+        ("mixtral", "num_local_experts = 1", "2 of 1 experts (num_local_experts)"),
+        ("llama", "hidden_act = \"\"", "hidden_act = \"\" is not supported"),
+        ("llama", "hidden_act = \"a\u{1}b\"", "hidden_act = \"a\\u{1}b\" is not supported"),
+    ] {
+        let error = hf(family, lines).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(told), "{family} {lines}: {error}");
+    }
+    for (arch, lines, told) in [
+        ("llama", "attention.value_length = -1", "'llama.attention.value_length': expected a who"),
+        ("llama", "rope.scaling.factor = -1", "'llama.rope.scaling.factor': expected a number"),
+        (
+            "llama",
+            "rope.scaling.type = \"none\"\nrope.scaling.factor = -1",
+            "'llama.rope.scaling.factor': expected a number from 0 to 1e6, found -1",
+        ),
+        ("llama", "rope.scaling.attn_factor = 1e30", "'llama.rope.scaling.attn_factor': expected"),
+        ("llama", "rope.freq_base = 1e-4", "'llama.rope.freq_base': expected a number from 1 to"),
+        ("llama", "rope.dimension_count = 5", "llama.rope.dimension_count = 5 of 16 columns"),
+        (
+            "gemma3",
+            "attention.sliding_window = 9\nrope.freq_base_swa = 1e-45",
+            "rope.freq_base_swa",
+        ),
+    ] {
+        let error = gguf(arch, lines).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(told), "{arch} {lines}: {error}");
+    }
+}
+
 #[test]
 fn keys_that_change_nothing_are_passed_over() {
     let harmless = "torch_dtype = \"bfloat16\"\ntransformers_version = \"4.50.0\"\n\
