@@ -1,13 +1,10 @@
-//! The device seam: what a device must be able to do, the plain reference device, and the suite every
-//! device passes.
+//! The device seam: what a device must be able to do, and the plain reference device.
 //!
 //! A device sees whole programs and whole steps; two virtual calls a step cost nothing. What it
 //! lacks is a typed [`DeviceError::Unsupported`], never a wrong answer.
 
 pub mod batch_check;
-pub mod conformance;
 pub mod reference;
-pub mod sim;
 pub mod stored;
 mod weights;
 

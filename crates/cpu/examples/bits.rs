@@ -6,9 +6,9 @@
 //!                              instruction sets, if the processor has them
 
 use tokenmill_backend::Device;
-use tokenmill_backend::conformance::{cases, outputs};
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
+use tokenmill_device_tests::conformance::{cases, outputs};
 use tokenmill_ir::Mode;
 
 fn main() {

@@ -1,9 +1,9 @@
 //! The suite every device passes, whole, on each instruction set of this machine in each mode,
 //! nearer to the reference than the suite asks.
 
-use tokenmill_backend::conformance::{Case, Outcome, Tolerance, run};
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
+use tokenmill_device_tests::conformance::{Case, Outcome, Tolerance, run};
 use tokenmill_ir::{KvFormat, Mode, WeightUse};
 use tokenmill_quant::FormatId;
 

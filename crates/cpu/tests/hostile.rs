@@ -1,7 +1,7 @@
 //! Batches that break the rules reach no kernel: they are refused, and the device goes on.
 
-use tokenmill_backend::conformance::{cases, endure};
 use tokenmill_cpu::{CpuDevice, CpuOptions};
+use tokenmill_device_tests::conformance::{cases, endure};
 use tokenmill_ir::Mode;
 
 #[test]

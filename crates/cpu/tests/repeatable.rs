@@ -4,9 +4,9 @@
 mod model;
 
 use model::{Model, Plan};
-use tokenmill_backend::conformance::{cases, outputs};
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
+use tokenmill_device_tests::conformance::{cases, outputs};
 use tokenmill_ir::{KvFormat, Mode};
 
 /// Logits of every token of sequence 0, as bits, when run as `plan` says.

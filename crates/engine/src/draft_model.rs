@@ -375,7 +375,7 @@ impl LoadedModel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenmill_backend::sim::{SimControl, SimDevice, SimText, program};
+    use tokenmill_device_tests::sim::{SimControl, SimDevice, SimText, program};
     use tokenmill_sched::{Config, NewSequence, Scheduler, Want};
     use tokenmill_text::GgufVocab;
 

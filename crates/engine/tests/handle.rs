@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tokenmill_backend::DeviceError;
-use tokenmill_backend::sim::{SimControl, SimDevice, SimText, program};
+use tokenmill_device_tests::sim::{SimControl, SimDevice, SimText, program};
 use tokenmill_engine::{
     DraftMode, Engine, EngineParts, Event, Refusal, Request, RequestError, RowsError, StopReason,
     system_clock,

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tokenmill_backend::sim::SimControl;
+use tokenmill_device_tests::sim::SimControl;
 use tokenmill_http_tests::Setup;
 use tokenmill_server::{ServerConfig, serve};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokenmill_backend::sim::{SimControl, SimDevice, program};
+use tokenmill_device_tests::sim::{SimControl, SimDevice, program};
 use tokenmill_engine::{Defaults, DraftMode, Engine, EngineParts, system_clock};
 use tokenmill_ir::{GroupKind, Limits};
 use tokenmill_sched::{Config, StepCost};

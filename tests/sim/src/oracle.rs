@@ -1,6 +1,6 @@
 //! What each request must give, computed with no cache, no batch and no scheduler.
 
-use tokenmill_backend::sim::{SimText, whole_digest};
+use tokenmill_device_tests::sim::{SimText, whole_digest};
 use tokenmill_engine::{Request, Rows, Scored, StopReason, Want};
 use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
 use tokenmill_ir::{SamplingParams, TokenId};

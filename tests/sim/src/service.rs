@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokenmill_backend::sim::{SimControl, SimDevice, program};
+use tokenmill_device_tests::sim::{SimControl, SimDevice, program};
 use tokenmill_engine::{Core, DraftMode, EngineParts, EngineStats, Event, Refusal, Request, Turn};
 use tokenmill_ir::{GroupKind, Limits};
 use tokenmill_sched::{Config, Scheduler, StepCost};

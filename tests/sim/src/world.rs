@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokenmill_backend::sim::{SimControl, SimDevice, program};
+use tokenmill_device_tests::sim::{SimControl, SimDevice, program};
 use tokenmill_engine::backlog::{Backlog, Inlet};
 use tokenmill_engine::draft_model::DraftModel;
 use tokenmill_engine::{

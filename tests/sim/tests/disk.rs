@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokenmill_backend::Executable;
-use tokenmill_backend::sim::{SimControl, SimDevice, SimText, program};
+use tokenmill_device_tests::sim::{SimControl, SimDevice, SimText, program};
 use tokenmill_disk_tests::{Crash, SimDisk};
 use tokenmill_engine::tier::{Tier, TierWorker};
 use tokenmill_engine::{Core, EngineParts, Event, Lease, Request, Turn, Usage};

@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokenmill_backend::sim::{SimControl, SimDevice, SimText, SimTime, program};
+use tokenmill_device_tests::sim::{SimControl, SimDevice, SimText, SimTime, program};
 use tokenmill_engine::{
     Core, DraftMode, EngineParts, EngineStats, Event, Request, RequestError, Rota, Turn,
 };

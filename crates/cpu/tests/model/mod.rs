@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use tokenmill_backend::Device;
-use tokenmill_backend::conformance::Material;
+use tokenmill_device_tests::conformance::Material;
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{
     Act, AttendSource, Batch, BlockId, CacheId, CacheKind, CacheSpec, GateAct, Limits, MAX_GROUPS,

@@ -3,7 +3,7 @@
 use tokenmill_ir::{BlockId, Mode, StepOutput};
 
 use super::{Case, run_step, uploaded};
-use crate::{Device, DeviceError, Executable};
+use tokenmill_backend::{Device, DeviceError, Executable};
 
 /// Runs a case's steps, each on a fresh executable that was given the blocks of the one before.
 ///

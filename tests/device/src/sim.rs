@@ -20,7 +20,9 @@ use tokenmill_ir::{
     OutputKind, OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource,
 };
 
-use crate::{BlockBytes, Device, DeviceError, Executable, Footprint, Owner, Watch, Weights};
+use tokenmill_backend::{
+    BlockBytes, Device, DeviceError, Executable, Footprint, Owner, Watch, Weights,
+};
 
 const NAME: &str = "sim";
 

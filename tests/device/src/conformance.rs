@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use tokenmill_ir::{Batch, Limits, Mode, Program, StepOutput};
 
-use crate::reference::ReferenceDevice;
-use crate::{Device, DeviceError, Executable, Weights};
 pub use blocks::moved;
 pub use cases::all as cases;
 pub use hostile::spoiled;
 pub use lab::Material;
+use tokenmill_backend::reference::ReferenceDevice;
+use tokenmill_backend::{Device, DeviceError, Executable, Weights};
 
 /// One program and the steps it runs.
 #[derive(Debug)]

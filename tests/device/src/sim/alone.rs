@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokenmill_ir::{Batch, BlockId, StepOutput};
 
 use super::{NAME, SimExecutable};
-use crate::{BlockBytes, DeviceError, Executable};
+use tokenmill_backend::{BlockBytes, DeviceError, Executable};
 
 /// An executable behind a thread, which ends with it.
 pub(super) struct Alone {
