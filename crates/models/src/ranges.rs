@@ -69,6 +69,8 @@ const TABLE: &[Row] = &[
     (&["time_step_limit"], 0.0, 1e6),
     // (Parts of normally distributed numbers; 1 would be beyond all deviations.)
     (&["activation_sparsity_pattern"], 0.0, 0.999_999),
+    // (Deviations from the mean: those of layers without any lie below all numbers.)
+    (&["activation_sparsity_scale"], f64::NEG_INFINITY, 10.0),
 ];
 
 /// Any other: factors and their like.

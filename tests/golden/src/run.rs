@@ -2,24 +2,19 @@
 
 use std::ops::ControlFlow;
 
-use tokenmill_backend::{Device, DeviceError, Executable};
-use tokenmill_ir::{
-    Batch, BlockId, GroupKind, Limits, MAX_GROUPS, Mode, OutputKind, OutputRow, Program, Span,
-    StepOutput, TokenSource, WeightSource,
-};
+use tokenmill_backend::{Device, DeviceError};
+use tokenmill_engine::direct::{Direct, Feed};
+use tokenmill_ir::{GroupKind, Limits, Mode, OutputKind, Program, WeightSource};
 
 /// One sequence on one device.
 pub struct Runner {
-    executable: Box<dyn Executable>,
-    tables: Vec<Vec<BlockId>>,
-    computed: u32,
+    direct: Direct,
     cols: usize,
     kind: OutputKind,
 }
 
 impl Runner {
-    /// Uploads and compiles; the context holds `tokens` tokens. Block ids are handed out in an
-    /// order that is not their numbers'.
+    /// Uploads and compiles; the context holds `tokens` tokens.
     pub fn new(
         device: &dyn Device,
         mode: Mode,
@@ -30,57 +25,34 @@ impl Runner {
         let watch = &mut |_| ControlFlow::Continue(());
         let weights = device.upload(program, source, mode, watch)?;
         let block_tokens = device.caps().block_tokens;
-        let groups = program.groups();
-        let blocks = tokens.div_ceil(block_tokens);
-        let of = |g: &GroupKind| if *g == GroupKind::State { 2 } else { blocks + 3 };
+        let of = |g: &GroupKind| match g {
+            GroupKind::State => 1,
+            _ => tokens.div_ceil(block_tokens),
+        };
         let limits = Limits {
             step_tokens: tokens,
-            sequences: 2,
+            sequences: 1,
             outputs: tokens,
             context: tokens,
-            group_blocks: groups.iter().map(of).collect(),
+            group_blocks: program.groups().iter().map(of).collect(),
             top_logprobs: 4,
         };
         let executable = device.compile(program, &weights, &limits)?;
-        let table = |g: &GroupKind| match g {
-            GroupKind::State => vec![BlockId::NONE, BlockId(1)],
-            _ => (0..blocks).rev().map(|b| BlockId(b + 2)).collect(),
-        };
-        let tables = groups.iter().map(table).collect();
         let (cols, kind) = match program.vocab {
             0 => (program.hidden as usize, OutputKind::Hidden),
             vocab => (vocab as usize, OutputKind::Logits),
         };
-        Ok(Self { executable, tables, computed: 0, cols, kind })
+        let direct = Direct::new(executable, program, &limits, block_tokens, 1);
+        Ok(Self { direct, cols, kind })
     }
 
     /// Feeds tokens; returns the rows (logits, or hidden rows of an encoder) of the last `rows`.
     pub fn feed(&mut self, tokens: &[u32], rows: usize) -> Result<Vec<f32>, DeviceError> {
-        let mut batch = Batch::default();
         let len = tokens.len() as u32;
-        batch.tokens.extend(tokens.iter().map(|&t| TokenSource::Id(t)));
-        batch.positions.extend(self.computed..self.computed + len);
-        let mut at = [0; MAX_GROUPS];
-        for (start, table) in at.iter_mut().zip(&self.tables) {
-            *start = batch.tables.len() as u32;
-            batch.tables.extend_from_slice(table);
-        }
-        batch.spans.push(Span { first: 0, len, context: self.computed, tables: at });
-        let first = len - rows as u32;
-        let kind = self.kind;
-        batch.outputs.extend((first..len).map(|row| OutputRow { row, kind }));
-        self.executable.submit(&mut batch)?;
-        let mut out = StepOutput::default();
-        self.executable.wait(&mut out)?;
+        let outputs: Vec<_> = (len - rows as u32..len).map(|row| (row, self.kind)).collect();
+        let out = self.direct.step(&[Feed { sequence: 0, tokens, outputs: &outputs }])?;
         assert_eq!(out.rows.len(), rows * self.cols, "numbers in the output rows");
-        self.computed += len;
-        for table in &mut self.tables {
-            // A state is read where the last step wrote it.
-            if let [read @ BlockId::NONE, write] = table.as_mut_slice() {
-                *read = *write;
-            }
-        }
-        Ok(out.rows)
+        Ok(out.rows.clone())
     }
 
     /// Feeds the prompt in chunks of `chunk`, giving the rows of all its tokens.
