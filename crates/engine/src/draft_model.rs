@@ -273,9 +273,7 @@ impl DraftModel {
             let (known, n) = (self.parts[places[i]].tokens.len(), tokens[i].len());
             let complete = n > 0 && known + n == wish.tokens.len() + guesses[i].tokens.len();
             let index = wish.sampling.index + guesses[i].tokens.len() as u32;
-            let params = SamplingParams { index, ..wish.sampling };
-            let (history, prompt, bias) = ((0, 0), 0, (0, 0));
-            let kind = OutputKind::Sample { params, history, prompt, bias, mask: u32::MAX };
+            let kind = OutputKind::sample(SamplingParams { index, ..wish.sampling });
             outputs.push(if complete { vec![(n as u32 - 1, kind)] } else { Vec::new() });
             step.tokens += n as u32;
             step.outputs += u32::from(complete);

@@ -394,11 +394,7 @@ fn time(
     let tokens: Vec<u32> = (0..scene.tokens).map(|i| 1 + i % program.vocab.max(2) / 2).collect();
     let kind = match program.vocab {
         0 => OutputKind::Hidden,
-        _ => {
-            let params = SamplingParams::default();
-            let (history, prompt, bias) = ((0, 0), 0, (0, 0));
-            OutputKind::Sample { params, history, prompt, bias, mask: u32::MAX }
-        }
+        _ => OutputKind::sample(SamplingParams::default()),
     };
     let outputs = [(scene.tokens - 1, kind)];
     let feed = |sequence| Feed { sequence, tokens: &tokens, outputs: &outputs };

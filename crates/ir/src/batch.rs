@@ -71,6 +71,14 @@ pub enum OutputKind {
     Hidden,
 }
 
+impl OutputKind {
+    /// Samples without a history, biases or a mask.
+    pub fn sample(params: SamplingParams) -> Self {
+        let (history, prompt, bias, mask) = ((0, 0), 0, (0, 0), u32::MAX);
+        OutputKind::Sample { params, history, prompt, bias, mask }
+    }
+}
+
 /// One output row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OutputRow {

@@ -197,7 +197,7 @@ impl Runner<'_> {
             let mut clock = Clock::new(self.probe.filter(|_| rep > 0));
             for chunk in tokens.chunks(step) {
                 let last = direct.computed(0) as usize + chunk.len() == tokens.len();
-                let outputs = [(chunk.len() as u32 - 1, greedy(0))];
+                let outputs = [(chunk.len() as u32 - 1, greedy())];
                 if rep == 0 {
                     let context = u64::from(direct.computed(0));
                     cost = add(cost, self.cost(chunk.len() as u64, u64::from(last), context, 1));
@@ -227,12 +227,12 @@ impl Runner<'_> {
             for (s, prompt) in prompts.iter().enumerate() {
                 direct.restart(s);
                 for chunk in prompt.chunks(step) {
-                    let outputs = [(chunk.len() as u32 - 1, greedy(0))];
+                    let outputs = [(chunk.len() as u32 - 1, greedy())];
                     let feed = Feed { sequence: s, tokens: chunk, outputs: &outputs };
                     next[s] = run(&mut direct, &[feed])?[0];
                 }
             }
-            let outputs = [(0, greedy(0))];
+            let outputs = [(0, greedy())];
             let mut clock = Clock::new(self.probe.filter(|_| rep > 0));
             for _ in 0..n {
                 let feeds: Vec<Feed<'_>> = next
@@ -275,9 +275,8 @@ impl Runner<'_> {
     }
 }
 
-fn greedy(prompt: u32) -> OutputKind {
-    let params = SamplingParams::default();
-    OutputKind::Sample { params, history: (0, 0), prompt, bias: (0, 0), mask: u32::MAX }
+fn greedy() -> OutputKind {
+    OutputKind::sample(SamplingParams::default())
 }
 
 fn run(direct: &mut Direct, feeds: &[Feed<'_>]) -> Result<Vec<TokenId>, Failure> {

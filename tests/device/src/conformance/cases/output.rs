@@ -117,13 +117,7 @@ fn kind(i: u32) -> OutputKind {
         logprobs: Some(4),
         ..hot
     };
-    let sample = |params| OutputKind::Sample {
-        params,
-        history: (0, 0),
-        prompt: 0,
-        bias: (0, 0),
-        mask: u32::MAX,
-    };
+    let sample = OutputKind::sample;
     match i % 9 {
         0 => sample(base),
         1 => sample(SamplingParams { logprobs: Some(2), ..hot }),
