@@ -126,7 +126,7 @@ fn rate(spec: &PanelSpec, bytes: &[u8], isa: Isa, tokens: usize) -> f64 {
             input,
             tokens,
             out,
-            meanwhile: None,
+            prefetch: None,
         };
         // SAFETY: one call at a time.
         unsafe { linear(isa, &job, &mut scratch) };

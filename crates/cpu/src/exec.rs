@@ -17,7 +17,7 @@ use tokenmill_ir::{
 use crate::attend::{self, Item, ItemSource, plan_items};
 use crate::caches::{Cache, block_bytes};
 use crate::isa::Isa;
-use crate::linear::{Line, Meanwhile};
+use crate::linear::{Line, Prefetch};
 use crate::memory::{Buffer, Parts};
 use crate::plan::{Cols, NARROW, Place, Plan, Split, Width, case_of};
 use crate::pool::{SharedPool, Worker};
@@ -34,7 +34,7 @@ pub(crate) trait Kernel: Debug + Send + Sync {
 pub(crate) struct Scratch {
     pub lines: Vec<Line>,
     /// What products ask memory for.
-    pub meanwhile: Meanwhile,
+    pub prefetch: Prefetch,
     pub attention: attend::Scratch,
     pub sample: SampleScratch,
     /// A row of logits, or whatever a kernel needs.
@@ -296,7 +296,7 @@ impl CpuExecutable {
         let oom = |e| crate::weight::out_of_memory(e, "buffers of a step");
         let scratch = (0..workers).map(|_| Scratch {
             lines: vec![Line::ZERO; c.wants.lines],
-            meanwhile: Meanwhile::default(),
+            prefetch: Prefetch::default(),
             attention: c.wants.attention.scratch(),
             sample: SampleScratch::new(vocab),
             row: vec![0.0; c.wants.row.max(vocab)],

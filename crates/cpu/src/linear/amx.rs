@@ -11,7 +11,7 @@ use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::avx512::Avx512;
 use super::bytes::{scale_and_min, unpack};
-use super::encode::{SCALE, SUM, second_lines};
+use super::encode::{SCALE, SUM, residual_lines};
 use super::{Line, LinearJob, kind};
 
 /// Tokens in a tile.
@@ -72,7 +72,7 @@ struct Tile {
 unsafe fn run<const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let lines = job.encoding.lines(job.spec.cols());
     let blocks = job.spec.cols() / BLOCK_COLS;
-    // Of the second lines some are read.
+    // Of the residual lines some are read.
     let in_cache = (L2_BYTES / 64 / (blocks * 3 / 2)).max(TOKENS) / TOKENS * TOKENS;
     assert!(scratch.len() * 64 >= blocks * const { kind::sizes(kind::wide(KIND)).group });
     let to = scratch.as_mut_ptr().cast::<u8>();
@@ -190,16 +190,16 @@ unsafe fn product<const FULL: bool>(
 struct Step {
     block: usize,
     half: usize,
-    second: bool,
+    residual: bool,
 }
 
-/// The steps of a chain in order, for the union of a tile's loud blocks.
+/// The steps of a chain in order, for the union of a tile's outlier blocks.
 struct Steps<'a> {
     t: &'a Tile,
     halves: usize,
     next: Step,
-    /// Loud blocks of the 32 that `next` is among.
-    loud: u32,
+    /// Outlier blocks of the 32 that `next` is among.
+    outlier: u32,
 }
 
 impl Iterator for Steps<'_> {
@@ -207,26 +207,26 @@ impl Iterator for Steps<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Step> {
-        let Step { block, half, second } = self.next;
+        let Step { block, half, residual } = self.next;
         if block == self.t.blocks {
             return None;
         }
-        if block.is_multiple_of(32) && half == 0 && !second {
+        if block.is_multiple_of(32) && half == 0 && !residual {
             // SAFETY: the lines of bits follow those of the blocks.
-            self.loud = unsafe {
+            self.outlier = unsafe {
                 let words = self.t.input.add(self.t.blocks).cast::<u32>().add(block / 32);
                 let word = |i: usize| *words.add(i * self.t.lines * 16);
-                (0..self.t.tokens).fold(0, |loud, i| loud | word(i))
+                (0..self.t.tokens).fold(0, |outlier, i| outlier | word(i))
             };
         }
         self.next = if half + 1 < self.halves {
-            Step { block, half: half + 1, second }
-        } else if !second && self.loud >> (block % 32) & 1 == 1 {
-            Step { block, half: 0, second: true }
+            Step { block, half: half + 1, residual }
+        } else if !residual && self.outlier >> (block % 32) & 1 == 1 {
+            Step { block, half: 0, residual: true }
         } else {
-            Step { block: block + 1, half: 0, second: false }
+            Step { block: block + 1, half: 0, residual: false }
         };
-        Some(Step { block, half, second })
+        Some(Step { block, half, residual })
     }
 }
 
@@ -234,9 +234,9 @@ impl Step {
     /// The line of the first token.
     #[inline(always)]
     unsafe fn line(self, t: &Tile) -> *const Line {
-        let second = if self.second { second_lines(t.blocks) } else { 0 };
+        let residual = if self.residual { residual_lines(t.blocks) } else { 0 };
         // SAFETY: inside the row.
-        unsafe { t.input.add(self.block + second) }
+        unsafe { t.input.add(self.block + residual) }
     }
 }
 
@@ -256,15 +256,15 @@ unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
             let line = step.line(t);
             product::<FULL>(parity, line, t.lines, t.weights.add(at), step.half * 16, sums);
         };
-        let first = Step { block: 0, half: 0, second: false };
-        let mut steps = Steps { t, halves, next: first, loud: 0 };
+        let first = Step { block: 0, half: 0, residual: false };
+        let mut steps = Steps { t, halves, next: first, outlier: 0 };
         let mut acc = [_mm512_setzero_ps(); TOKENS];
         // In memory, where few steps need them, and not in registers that all need.
-        let mut seconds = acc;
-        let seconds = std::hint::black_box(&mut seconds);
-        let mut scale = |step: Step, sums: &[Line; TOKENS]| match step.second {
+        let mut residuals = acc;
+        let residuals = std::hint::black_box(&mut residuals);
+        let mut scale = |step: Step, sums: &[Line; TOKENS]| match step.residual {
             false => scale_sums::<KIND, FULL>(t, step, sums, &mut acc),
-            true => scale_sums::<KIND, FULL>(t, step, sums, seconds),
+            true => scale_sums::<KIND, FULL>(t, step, sums, residuals),
         };
         let [even, odd] = &mut sums;
         let mut now = steps.next();
@@ -288,7 +288,7 @@ unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
             }
         }
         let mask = u16::MAX >> (PANEL_ROWS - t.rows);
-        for (i, (first, second)) in acc.into_iter().zip(*seconds).enumerate() {
+        for (i, (first, second)) in acc.into_iter().zip(*residuals).enumerate() {
             if FULL || i < t.tokens {
                 let y = _mm512_add_ps(_mm512_add_ps(first, second), _mm512_setzero_ps());
                 _mm512_mask_storeu_ps(t.out.add(i * t.stride), mask, y);

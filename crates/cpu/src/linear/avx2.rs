@@ -11,7 +11,7 @@ use super::floats::{self, FloatTile};
 use super::kind::{self, Expands};
 use super::nibbles;
 use super::pairs;
-use super::seconds::Group;
+use super::residuals::Group;
 use super::turned::{self, TrellisTile};
 use super::vector::{Ahead, Vector};
 use crate::isa::Isa;
@@ -373,8 +373,8 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
             }
         }
     }
-    unsafe fn second_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
-        unsafe { second_lines::<KIND, VNNI>(t, groups) }
+    unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+        unsafe { residual_lines::<KIND, VNNI>(t, groups) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
         unsafe {
@@ -478,9 +478,9 @@ unsafe fn widen_vnni<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u
 
 /// The features of all processors with these kernels: lines are copied in as few pieces as can be.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn second_lines<const KIND: u8, const VNNI: bool>(t: &ByteTile, groups: &[Group]) {
+unsafe fn residual_lines<const KIND: u8, const VNNI: bool>(t: &ByteTile, groups: &[Group]) {
     // SAFETY: as above.
-    unsafe { bytes::second_lines::<Avx2<VNNI>, KIND>(t, groups) }
+    unsafe { bytes::residual_lines::<Avx2<VNNI>, KIND>(t, groups) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -6,7 +6,7 @@ use tokenmill_quant::float::BF16_LEAST;
 
 use super::bytes::{self, ByteTile};
 use super::floats::{self, FloatTile};
-use super::seconds::Group;
+use super::residuals::Group;
 use super::turned::{self, TrellisTile};
 use super::vector::{Ahead, Vector};
 use super::{kind, wide};
@@ -250,8 +250,8 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
             }
         }
     }
-    unsafe fn second_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
-        unsafe { wide::second_lines::<KIND>(t, groups) }
+    unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+        unsafe { wide::residual_lines::<KIND>(t, groups) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
         unsafe {

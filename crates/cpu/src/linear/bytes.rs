@@ -16,11 +16,11 @@ use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
 use super::nibbles::SIGNS_TOKENS;
-use super::seconds::{self, Group, Seconds, TOGETHER};
+use super::residuals::{self, Group, Residuals, TOGETHER};
 use super::vector::Vector;
 use super::walk::Walk;
 use super::{
-    Line, LinearJob, Meanwhile, WIDE_LINES, chain_lines, groups, kind, parts, run_of, tiles_at_once,
+    Line, LinearJob, Prefetch, WIDE_LINES, chain_lines, groups, kind, parts, run_of, tiles_at_once,
 };
 
 /// How far ahead of the codes a tile prefetches, in bytes.
@@ -77,17 +77,17 @@ pub(super) struct ByteTile {
     pub narrow: bool,
     /// Where chains wait between runs of blocks, two lines a token.
     pub chains: *mut Line,
-    /// The chains of second lines of expanded panels, a line a panel each; null where no block of any token is loud.
-    pub seconds: *mut Line,
+    /// The chains of residual lines of expanded panels, a line a panel each; null where no block of any token is an outlier.
+    pub residuals: *mut Line,
     /// Where each token's is among them, in bytes.
-    pub second_of: *const u32,
+    pub residual_of: *const u32,
     /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
     /// how many there are.
     pub ahead: *const u8,
     pub ahead_lines: usize,
     ahead_left: usize,
     /// What else memory is asked for, or null if nothing is left.
-    pub meanwhile: *const Meanwhile,
+    pub prefetch: *const Prefetch,
 }
 
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
@@ -101,13 +101,13 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
     let wide = !full && (const { kind::is_coded(KIND) } || job.tokens >= V::EXPAND_FROM);
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
         let tile = ByteTile::new(job, 0, None);
-        let lines = if wide { seconds::scratch_lines(tokens.len(), tile.blocks) } else { 0 };
-        let (scratch, seconds) = scratch.split_at_mut(scratch.len() - lines);
-        let seconds = if wide {
+        let lines = if wide { residuals::scratch_lines(tokens.len(), tile.blocks) } else { 0 };
+        let (scratch, residuals) = scratch.split_at_mut(scratch.len() - lines);
+        let residuals = if wide {
             let input = &job.input[tokens.start * tile.lines..tokens.end * tile.lines];
-            Seconds::list::<V, KIND>(&tile, input, seconds)
+            Residuals::list::<V, KIND>(&tile, input, residuals)
         } else {
-            Seconds::NONE
+            Residuals::NONE
         };
         let tiles = if wide { tiles_at_once(V::ISA, tile.blocks) } else { 1 };
         for p in job.panels.clone().step_by(panels * tiles) {
@@ -118,7 +118,7 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
                     run_full::<V, KIND>(job, tile, p, tokens.clone(), scratch);
                 } else if wide {
                     let some = p..(p + panels * tiles).min(job.panels.end);
-                    run_wide::<V, KIND>(job, some, tokens.clone(), &seconds, scratch);
+                    run_wide::<V, KIND>(job, some, tokens.clone(), &residuals, scratch);
                 } else {
                     run_tokens::<V, KIND>(job, tile, p, tokens.clone(), V::BYTE_TILE.1);
                 }
@@ -150,7 +150,7 @@ impl ByteTile {
         let panel_bytes = job.spec.panel_bytes();
         let blocks = job.spec.cols() / BLOCK_COLS;
         let further = second.map_or(0, |second| second - p);
-        let meanwhile = job.meanwhile.filter(|meanwhile| meanwhile.is_left());
+        let prefetch = job.prefetch.filter(|prefetch| prefetch.is_left());
         ByteTile {
             weights: job.weights[p * panel_bytes..].as_ptr(),
             panel_bytes: further * panel_bytes,
@@ -166,12 +166,12 @@ impl ByteTile {
             rows: [job.rows_of_panel(p), second.map_or(0, |second| job.rows_of_panel(second))],
             narrow: false,
             chains: std::ptr::null_mut(),
-            seconds: std::ptr::null_mut(),
-            second_of: std::ptr::null(),
+            residuals: std::ptr::null_mut(),
+            residual_of: std::ptr::null(),
             ahead: std::ptr::null(),
             ahead_lines: 0,
             ahead_left: 0,
-            meanwhile: meanwhile.map_or(std::ptr::null(), std::ptr::from_ref),
+            prefetch: prefetch.map_or(std::ptr::null(), std::ptr::from_ref),
         }
     }
 }
@@ -195,7 +195,7 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
         }
         tile.asked(tile.end - tile.first);
         tile.chains = tile.chains.wrapping_add(2 * of_group.len());
-        tile.second_of = tile.second_of.wrapping_add(of_group.len());
+        tile.residual_of = tile.residual_of.wrapping_add(of_group.len());
     }
 }
 
@@ -209,7 +209,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
     job: &LinearJob<'_>,
     panels: Range<usize>,
     tokens: Range<usize>,
-    seconds: &Seconds<'_>,
+    residuals: &Residuals<'_>,
     scratch: &mut [Line],
 ) {
     let sizes = const { kind::sizes(KIND) };
@@ -232,11 +232,11 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
         assert!(chains.len() >= tiles.len() * each, "scratch");
         for (p, chains) in tiles.zip(chains.chunks_exact_mut(each)) {
             let narrow = const { kind::is_narrow(KIND) };
-            let (chains, of_seconds) = chains.split_at_mut(2 * tokens.len());
+            let (chains, of_residuals) = chains.split_at_mut(2 * tokens.len());
             let (weights, chains) = (packed(p, first), chains.as_mut_ptr());
             let mut tile =
                 ByteTile { first, end, weights, chains, narrow, ..ByteTile::at::<V>(job, p) };
-            seconds.begin::<V>(&mut tile, of_seconds);
+            residuals.begin::<V>(&mut tile, of_residuals);
             // What follows: this run of the next panels, the next run, or the first of other panels.
             let next = p + V::BYTE_TILE.0;
             tile.ahead = match (next < panels.end, end < blocks) {
@@ -246,7 +246,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
             };
             tile.ahead_left = bytes / 64;
             tile.ahead_lines =
-                tile.ahead_left.div_ceil((end - first) * groups + seconds.tiles(first..end));
+                tile.ahead_left.div_ceil((end - first) * groups + residuals.tiles(first..end));
             // SAFETY: passed on; the blocks are in the panels, their expansion in the scratch.
             unsafe {
                 widen_run::<V, KIND>(&tile, wide);
@@ -257,7 +257,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                         match const { kind::expanded(KIND, V::EXPANDS) } {
                             $(kind::$kind => {
                                 const OF: u8 = kind::$kind;
-                                seconds.run::<V, OF>(&mut tile);
+                                residuals.run::<V, OF>(&mut tile);
                                 run_tokens::<V, OF>(job, tile, p, tokens, most);
                             })+
                             other => unreachable!("kind {other} is not expanded in runs"),
@@ -340,9 +340,9 @@ impl ByteTile {
         self.end < self.blocks
     }
 
-    /// Whether these are second lines of one block, for chains that do not lie in a row.
+    /// Whether these are residual lines of one block, for chains that do not lie in a row.
     #[inline(always)]
-    pub fn is_second(&self) -> bool {
+    pub fn is_residual(&self) -> bool {
         self.chains.is_null()
     }
 
@@ -360,17 +360,17 @@ impl ByteTile {
         unsafe { self.chains.add(2 * c + w).cast() }
     }
 
-    /// Where the chain of second lines of token `c` on panel `w` is: zeros if none of its blocks is loud.
+    /// Where the chain of residual lines of token `c` on panel `w` is: zeros if none of its blocks is an outlier.
     #[inline(always)]
-    pub unsafe fn second(&self, c: usize, w: usize) -> *mut f32 {
-        // SAFETY: there are second lines, as the caller found.
-        unsafe { self.seconds.byte_add(*self.second_of.add(c) as usize).add(w).cast() }
+    pub unsafe fn residual(&self, c: usize, w: usize) -> *mut f32 {
+        // SAFETY: there are residual lines, as the caller found.
+        unsafe { self.residuals.byte_add(*self.residual_of.add(c) as usize).add(w).cast() }
     }
 
-    /// Whether any token has second lines.
+    /// Whether any token has residual lines.
     #[inline(always)]
-    pub fn has_seconds(&self) -> bool {
-        !self.seconds.is_null()
+    pub fn has_residuals(&self) -> bool {
+        !self.residuals.is_null()
     }
 }
 
@@ -384,13 +384,13 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[V::float(V::same(0)); C]; W];
-        // Of second lines. In memory, where few blocks need them, and not in registers that all need.
-        let mut seconds = acc;
-        let seconds = std::hint::black_box(&mut seconds);
+        // Of residual lines. In memory, where few blocks need them, and not in registers that all need.
+        let mut residuals = acc;
+        let residuals = std::hint::black_box(&mut residuals);
         // One loop over all steps: a nested one would not keep the sums in registers.
         let mut walk = Walk::new::<C>(t);
         loop {
-            let was_second = walk.is_second();
+            let was_residual = walk.is_residual();
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
             for w in 0..if KIND < kind::FULL_HALVES { W } else { 0 } {
@@ -405,29 +405,29 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             // Of two tokens, both at once are faster (bench/NOTES.md).
             let alone = if C > 2 { walk.alone::<C>(t) } else { 0 };
             if alone != 0 {
-                let second = walk.second_line(t);
+                let second = walk.residual_line(t);
                 for c in (0..C).filter(|c| alone >> c & 1 == 1) {
                     let line = second.add(c * t.lines);
-                    let mut one = seconds.map(|acc| [acc[c]]);
+                    let mut one = residuals.map(|acc| [acc[c]]);
                     add_block::<V, KIND, W, 1>(t, walk.scales, walk.b, codes, line, &mut one);
                     for w in 0..W {
-                        seconds[w][c] = one[w][0];
+                        residuals[w][c] = one[w][0];
                     }
                 }
-                walk.pass_second();
+                walk.pass_residual();
             }
             if !walk.next::<KIND, W, C>(t) {
                 break;
             }
-            if walk.is_second() != was_second {
-                std::mem::swap(&mut acc, seconds);
+            if walk.is_residual() != was_residual {
+                std::mem::swap(&mut acc, residuals);
             }
         }
         // Which chain is which does not matter to their sum.
         for c in 0..C {
             for w in 0..W {
                 let to = t.out.add(c * t.stride + w * t.apart);
-                let y = V::add(V::add(acc[w][c], seconds[w][c]), V::float(V::same(0)));
+                let y = V::add(V::add(acc[w][c], residuals[w][c]), V::float(V::same(0)));
                 V::store_first(y, to, t.rows[w]);
             }
         }
@@ -679,16 +679,16 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
     }
 }
 
-/// Adds second lines by tiles of the tokens of a group: the body of [`Vector::second_lines`], where tiles need no more.
+/// Adds residual lines by tiles of the tokens of a group: the body of [`Vector::residual_lines`], where tiles need no more.
 ///
 /// # Safety
-/// As [`Vector::second_lines`].
+/// As [`Vector::residual_lines`].
 #[inline(always)]
-pub(super) unsafe fn second_lines<V: Vector, const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+pub(super) unsafe fn residual_lines<V: Vector, const KIND: u8>(t: &ByteTile, groups: &[Group]) {
     let mut lines = MaybeUninit::<[Line; TOGETHER]>::uninit();
     let mut one = *t;
     (one.first, one.end, one.lines) = (0, 1, 1);
-    (one.chains, one.meanwhile) = (std::ptr::null_mut(), std::ptr::null());
+    (one.chains, one.prefetch) = (std::ptr::null_mut(), std::ptr::null());
     for (i, group) in groups.iter().enumerate() {
         groups.get(i + 1).unwrap_or(group).ask();
         // SAFETY: lines of the input; the rest is passed on.
@@ -698,7 +698,7 @@ pub(super) unsafe fn second_lines<V: Vector, const KIND: u8>(t: &ByteTile, group
             }
             one.input = lines.as_ptr().cast();
             one.weights = t.weights.wrapping_add(group.weights as usize);
-            one.second_of = group.chains.as_ptr();
+            one.residual_of = group.chains.as_ptr();
             V::byte_tile::<KIND>(group.len as usize, &one);
         }
         one.asked(1);

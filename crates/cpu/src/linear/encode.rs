@@ -16,14 +16,14 @@
 //! s·f32(isum), correctly rounded, as one fma of the sum's bits with words 8 and 9.
 //!
 //! s = amax/127 with the two low bits of its significand cleared; a\[k\] = x\[k\]·(1/s) rounded
-//! to nearest, ties to even. A block is *loud* if its amax is more than 8 times the mean
+//! to nearest, ties to even. A block is *an outlier* if its amax is more than 8 times the mean
 //! magnitude of the row, or 16 times for weights that are coarse themselves ([`Encoding::Int8Coarse`]):
-//! one value far above the rest makes the steps of all coarse. Loud blocks have a second line,
+//! one value far above the rest makes the steps of all coarse. Outlier blocks have a residual line,
 //! which encodes what is left, x\[k\] − s·a\[k\], with the scale s/254 (its two low bits
 //! cleared). All depends on nothing but the row.
 //!
-//! A row is the lines of its blocks, then lines of bits that say which blocks are loud (bit
-//! b % 32 of word b / 32), then the second lines, zero where the block is not loud.
+//! A row is the lines of its blocks, then lines of bits that say which blocks are outliers (bit
+//! b % 32 of word b / 32), then the residual lines, zero where the block is no outlier.
 
 use std::ptr::from_ref;
 
@@ -67,17 +67,17 @@ pub(super) const fn start_word(zero: u8) -> Option<usize> {
         _ => None,
     }
 }
-/// Lines before the second lines of a row: those of its blocks, and the bits.
-pub(super) const fn second_lines(blocks: usize) -> usize {
+/// Lines before the residual lines of a row: those of its blocks, and the bits.
+pub(super) const fn residual_lines(blocks: usize) -> usize {
     blocks + blocks.div_ceil(512)
 }
 /// Bits of the f32 1.5·2²³.
 pub(super) const BIAS: i32 = 0x4b40_0000;
 
-/// A block this many times above the mean magnitude of its row is loud.
-const LOUD: f32 = 8.0;
+/// A block this many times above the mean magnitude of its row is an outlier.
+const OUTLIER: f32 = 8.0;
 /// The same for [`Encoding::Int8Coarse`].
-const LOUD_COARSE: f32 = 16.0;
+const OUTLIER_COARSE: f32 = 16.0;
 /// Blocks below this magnitude encode as zero.
 pub(super) const TINY: f32 = f32::from_bits((127 - 100) << 23); // 2⁻¹⁰⁰
 /// Blocks from this magnitude on encode as NaN.
@@ -86,9 +86,9 @@ pub(super) const HUGE: f32 = f32::from_bits((127 + 100) << 23); // 2¹⁰⁰
 /// How a row of activations is encoded for a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Encoding {
-    /// Signed bytes with an f32 scale per 32 columns; second bytes where a block is loud.
+    /// Signed bytes with an f32 scale per 32 columns; second bytes where a block is an outlier.
     Int8,
-    /// The same with fewer loud blocks, for weights whose own error is far larger.
+    /// The same with fewer outlier blocks, for weights whose own error is far larger.
     Int8Coarse,
     /// Values rounded to bf16: as f32s, or as pairs for an instruction set that multiplies pairs.
     Bf16,
@@ -152,7 +152,7 @@ impl Encoding {
         match self {
             Encoding::Int8 | Encoding::Int8Coarse => {
                 let blocks = cols.div_ceil(BLOCK_COLS);
-                (second_lines(blocks) + blocks) | 1
+                (residual_lines(blocks) + blocks) | 1
             }
             _ => cols.div_ceil(16) | 1,
         }
@@ -166,8 +166,8 @@ impl Encoding {
         assert_eq!(out.len(), self.lines(x.len()), "lines of an encoded row");
         assert!(isa.is_available(), "{} is not available here", isa.name());
         match self {
-            Encoding::Int8 => bytes(isa, x, LOUD, out),
-            Encoding::Int8Coarse => bytes(isa, x, LOUD_COARSE, out),
+            Encoding::Int8 => bytes(isa, x, OUTLIER, out),
+            Encoding::Int8Coarse => bytes(isa, x, OUTLIER_COARSE, out),
             Encoding::Bf16 if isa == Isa::Avx512Bf16 => encode_pairs(isa, x, out),
             Encoding::Bf16 => encode_rounded(isa, x, out),
             Encoding::F32 | Encoding::Turned => encode_floats(isa, x, out),
@@ -184,16 +184,16 @@ per_isa! {
     encode_floats(x: &[f32], out: &mut [Line]) = float_row;
 }
 
-/// A row as bytes with scales; blocks above `loud` times the mean magnitude have two.
-fn bytes(isa: Isa, x: &[f32], loud: f32, out: &mut [Line]) {
+/// A row as bytes with scales; blocks above `outlier` times the mean magnitude have two.
+fn bytes(isa: Isa, x: &[f32], outlier: f32, out: &mut [Line]) {
     match isa {
-        Isa::Scalar => bytes_of_row::<Plain>(x, loud, out),
+        Isa::Scalar => bytes_of_row::<Plain>(x, outlier, out),
         // SAFETY: the features are there.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni => unsafe { encode256::bytes_of_row(x, loud, out) },
+        Isa::Avx2 | Isa::AvxVnni => unsafe { encode256::bytes_of_row(x, outlier, out) },
         // SAFETY: the features are there.
         #[cfg(target_arch = "x86_64")]
-        _ => unsafe { encode512::bytes_of_row(x, loud, out) },
+        _ => unsafe { encode512::bytes_of_row(x, outlier, out) },
         #[cfg(not(target_arch = "x86_64"))]
         _ => unreachable!("an instruction set of x86-64"),
     }
@@ -202,7 +202,7 @@ fn bytes(isa: Isa, x: &[f32], loud: f32, out: &mut [Line]) {
 /// How a block is encoded.
 pub(super) trait Blocks {
     /// [`encode_block`].
-    fn encode(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut Line) -> bool;
+    fn encode(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, residual: &mut Line) -> bool;
 }
 
 /// [`encode_block`] itself.
@@ -210,8 +210,8 @@ struct Plain;
 
 impl Blocks for Plain {
     #[inline(always)]
-    fn encode(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut Line) -> bool {
-        encode_block(x, limit, line, second)
+    fn encode(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, residual: &mut Line) -> bool {
+        encode_block(x, limit, line, residual)
     }
 }
 
@@ -220,11 +220,11 @@ const LINES_AHEAD: usize = 8;
 
 /// A row as bytes with scales.
 #[inline(always)]
-pub(super) fn bytes_of_row<B: Blocks>(x: &[f32], loud: f32, out: &mut [Line]) {
+pub(super) fn bytes_of_row<B: Blocks>(x: &[f32], outlier: f32, out: &mut [Line]) {
     let blocks = x.len().div_ceil(BLOCK_COLS);
-    let limit = loud * (magnitude(x) / x.len() as f32);
+    let limit = outlier * (magnitude(x) / x.len() as f32);
     let (first, rest) = out.split_at_mut(blocks);
-    let (bits, second) = rest.split_at_mut(second_lines(blocks) - blocks);
+    let (bits, second) = rest.split_at_mut(residual_lines(blocks) - blocks);
     bits.fill(Line::ZERO);
     let (whole, rest) = x.as_chunks();
     let mut last = [0.0; BLOCK_COLS];
@@ -303,19 +303,19 @@ fn words_of_row(x: &[f32], out: &mut [Line], word: impl Fn(f32) -> u32) {
     }
 }
 
-/// Encodes 32 columns into a line, and what is left into a second one if their magnitude is
+/// Encodes 32 columns into a line, and what is left into a residual line if their magnitude is
 /// above `limit`; says whether it is.
 #[inline(always)]
 pub(super) fn encode_block(
     x: &[f32; BLOCK_COLS],
     limit: f32,
     line: &mut Line,
-    second: &mut Line,
+    residual: &mut Line,
 ) -> bool {
     // As integers, so that a NaN is the largest of all.
     let amax = x.iter().fold(0, |top, x| top.max(x.to_bits() & 0x7fff_ffff));
     let amax = f32::from_bits(amax);
-    *second = SILENT;
+    *residual = SILENT;
     if amax < TINY {
         *line = SILENT;
         return false;
@@ -327,16 +327,16 @@ pub(super) fn encode_block(
     let scale = clear_low_bits(amax / 127.0);
     let codes = codes_of(x, scale);
     *line = line_of(scale, &codes);
-    let loud = amax > limit;
-    if loud {
+    let outlier = amax > limit;
+    if outlier {
         let mut left = *x;
         for (left, code) in left.iter_mut().zip(codes) {
             *left = (code as f32).mul_add(-scale, *left);
         }
         let scale = clear_low_bits(scale / 254.0);
-        *second = line_of(scale, &codes_of(&left, scale));
+        *residual = line_of(scale, &codes_of(&left, scale));
     }
-    loud
+    outlier
 }
 
 /// With a significand of 22 bits.
@@ -421,9 +421,9 @@ mod tests {
         rows.push(vec![-1e-40; 40]);
         rows.push([vec![1.0; 33], vec![f32::NAN]].concat());
         rows.push([vec![f32::NEG_INFINITY], vec![2.0; 70]].concat());
-        // One loud block of three.
+        // One outlier block of three.
         rows.push((0..96).map(|i| if i == 40 { 90.0 } else { (i as f32).sin() }).collect());
-        // More blocks than are computed at once, of which some are loud and some cannot be encoded.
+        // More blocks than are computed at once, of which some are outliers and some cannot be encoded.
         let mut long: Vec<f32> = (0..32 * 37 + 5).map(|_| next()).collect();
         rows.push(long.clone());
         for (i, x) in [(3, 40.0), (511, -70.0), (512, 50.0), (700, f32::NAN), (1188, 90.0)] {
@@ -463,7 +463,7 @@ mod tests {
 
     #[test]
     fn bytes_follow_their_definition() {
-        let encodings = [(Encoding::Int8, LOUD), (Encoding::Int8Coarse, LOUD_COARSE)];
+        let encodings = [(Encoding::Int8, OUTLIER), (Encoding::Int8Coarse, OUTLIER_COARSE)];
         for (x, (encoding, limit)) in rows().iter().flat_map(|x| encodings.map(|e| (x, e))) {
             let mut out = vec![Line::ZERO; encoding.lines(x.len())];
             encoding.encode(Isa::Scalar, x, &mut out);
@@ -473,25 +473,25 @@ mod tests {
                 let amax = x.iter().fold(0.0, |top: f32, x| {
                     if x.is_nan() || top.is_nan() { f32::NAN } else { top.max(x.abs()) }
                 });
-                let loud = out[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1;
+                let outlier = out[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1;
                 if amax.is_nan() || amax >= HUGE {
-                    assert!(f32::from_bits(out[b].0[SCALE]).is_nan() && !loud);
+                    assert!(f32::from_bits(out[b].0[SCALE]).is_nan() && !outlier);
                     continue;
                 }
                 let (scale, codes) = check_line(&out[b]);
-                let (fine, second) = check_line(&out[second_lines(blocks) + b]);
+                let (fine, second) = check_line(&out[residual_lines(blocks) + b]);
                 if amax < TINY {
-                    assert!(scale == 0.0 && fine == 0.0 && !loud);
+                    assert!(scale == 0.0 && fine == 0.0 && !outlier);
                     continue;
                 }
                 let times = f64::from(amax) / mean;
-                assert_eq!(loud, times > f64::from(limit), "{times}");
+                assert_eq!(outlier, times > f64::from(limit), "{times}");
                 assert!((scale * 127.0 / amax - 1.0).abs() < 1e-6);
                 for ((x, a), a2) in x.iter().zip(codes).zip(second) {
                     assert_eq!(a, (x * (1.0 / scale)).round_ties_even(), "{x} by {scale}");
                     let exact = f64::from(*x) - f64::from(scale) * f64::from(a);
                     let left = exact - f64::from(fine) * f64::from(a2);
-                    let step = if loud { fine } else { scale };
+                    let step = if outlier { fine } else { scale };
                     assert!(left.abs() <= 0.501 * f64::from(step), "{x} by {scale}, {fine}");
                 }
             }

@@ -12,15 +12,15 @@ struct Narrow;
 
 /// A row as bytes with scales: [`encode::bytes_of_row`].
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn bytes_of_row(x: &[f32], loud: f32, out: &mut [Line]) {
-    encode::bytes_of_row::<Narrow>(x, loud, out);
+pub(super) fn bytes_of_row(x: &[f32], outlier: f32, out: &mut [Line]) {
+    encode::bytes_of_row::<Narrow>(x, outlier, out);
 }
 
 impl Blocks for Narrow {
     #[inline(always)]
-    fn encode(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut Line) -> bool {
+    fn encode(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, residual: &mut Line) -> bool {
         // SAFETY: called by `bytes_of_row` only, which has the features.
-        unsafe { block(x, limit, line, second) }
+        unsafe { block(x, limit, line, residual) }
     }
 }
 
@@ -29,7 +29,7 @@ impl Blocks for Narrow {
 /// # Safety
 /// The features of [`bytes_of_row`] are there.
 #[inline(always)]
-unsafe fn block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut Line) -> bool {
+unsafe fn block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, residual: &mut Line) -> bool {
     // SAFETY: 32 numbers are read, registers and two lines written.
     unsafe {
         let at = x.as_ptr();
@@ -45,14 +45,14 @@ unsafe fn block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut
             for (to, x) in plain.as_chunks_mut::<8>().0.iter_mut().zip(x) {
                 _mm256_storeu_ps(to.as_mut_ptr(), x);
             }
-            return encode::encode_block(&plain, limit, line, second);
+            return encode::encode_block(&plain, limit, line, residual);
         }
         let amax = f32::from_bits(amax);
         let scale = encode::clear_low_bits(amax / 127.0);
         let codes = codes_of(x, scale);
         store_codes(scale, codes, line);
-        let loud = amax > limit;
-        if loud {
+        let outlier = amax > limit;
+        if outlier {
             let minus = _mm256_set1_ps(-scale);
             let left = [
                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(codes[0]), minus, x[0]),
@@ -61,11 +61,11 @@ unsafe fn block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, second: &mut
                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(codes[3]), minus, x[3]),
             ];
             let scale = encode::clear_low_bits(scale / 254.0);
-            store_codes(scale, codes_of(left, scale), second);
+            store_codes(scale, codes_of(left, scale), residual);
         } else {
-            *second = SILENT;
+            *residual = SILENT;
         }
-        loud
+        outlier
     }
 }
 

@@ -19,10 +19,10 @@ const GROUP: usize = 16;
 
 /// A row as bytes with scales: [`encode::bytes_of_row`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) fn bytes_of_row(x: &[f32], loud: f32, out: &mut [Line]) {
+pub(super) fn bytes_of_row(x: &[f32], outlier: f32, out: &mut [Line]) {
     let blocks = x.len().div_ceil(BLOCK_COLS);
     let (first, rest) = out.split_at_mut(blocks);
-    let (bits, second) = rest.split_at_mut(encode::second_lines(blocks) - blocks);
+    let (bits, second) = rest.split_at_mut(encode::residual_lines(blocks) - blocks);
     let (whole, rest) = x.as_chunks();
     let mut last = [0.0; BLOCK_COLS];
     last[..rest.len()].copy_from_slice(rest);
@@ -36,23 +36,23 @@ pub(super) fn bytes_of_row(x: &[f32], loud: f32, out: &mut [Line]) {
         let greatest = greatest_of(x, &mut magnitudes, lines, second);
         let tops = first_lines(x, greatest, lines);
         second.fill(SILENT);
-        // They wait here until it is known which blocks are loud.
+        // They wait here until it is known which blocks are outliers.
         store(tops, &mut second[0]);
         at = end;
     }
-    let limit = loud * (tree(lanes_of(magnitudes)) / x.len() as f32);
+    let limit = outlier * (tree(lanes_of(magnitudes)) / x.len() as f32);
     bits.fill(Line::ZERO);
     at = 0;
     for x in groups() {
         let tops = _mm512_castsi512_ps(load(&second[at]));
-        let mut loud = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(tops, _mm512_set1_ps(limit));
+        let mut outlier = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(tops, _mm512_set1_ps(limit));
         second[at] = SILENT;
-        while loud != 0 {
-            let i = loud.trailing_zeros() as usize;
-            loud &= loud - 1;
+        while outlier != 0 {
+            let i = outlier.trailing_zeros() as usize;
+            outlier &= outlier - 1;
             let b = at + i;
             bits[b / 512].0[b / 32 % 16] |= 1 << (b % 32);
-            second_line(&x[i], &first[b], &mut second[b]);
+            residual_line(&x[i], &first[b], &mut second[b]);
         }
         at += x.len();
     }
@@ -123,7 +123,7 @@ fn first_lines(x: &[[f32; BLOCK_COLS]], greatest: __m512i, lines: &mut [Line]) -
 /// What a block's line leaves as a line of its own.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn second_line(x: &[f32; BLOCK_COLS], line: &Line, second: &mut Line) {
+fn residual_line(x: &[f32; BLOCK_COLS], line: &Line, second: &mut Line) {
     let scale = f32::from_bits(line.0[SCALE]);
     let minus = _mm512_set1_ps(-scale);
     let x = halves(x);

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Formats with a scale per 16 columns have two such `isum` steps a block, each followed by its
-//! own minimum where there are minima. A loud block, one
+//! own minimum where there are minima. An outlier block, one
 //! whose largest magnitude is more than 8 times the mean magnitude of the row (16 times, where codes
 //! have at most four bits, but for Q4_1), has a second set of bytes for what the first leaves: these have
 //! a chain of their own, of the same steps with their own s, from 0. At the end both are added, and 0, so that no
@@ -58,14 +58,14 @@ mod encode512;
 mod floats;
 #[cfg(target_arch = "x86_64")]
 mod kind;
-mod meanwhile;
 #[cfg(target_arch = "x86_64")]
 mod nibbles;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
-mod scalar;
+mod prefetch;
 #[cfg(target_arch = "x86_64")]
-mod seconds;
+mod residuals;
+mod scalar;
 #[cfg(test)]
 mod tests;
 mod turned;
@@ -82,7 +82,7 @@ use crate::panel::{PANEL_ROWS, PanelLayout, PanelSpec};
 
 use crate::isa::Isa;
 pub use encode::{Encoding, Line};
-pub use meanwhile::Meanwhile;
+pub use prefetch::Prefetch;
 pub use tokenmill_ir::Mode;
 
 /// Where results go: `[tokens][stride]` f32, shared by the threads that fill its columns.
@@ -126,7 +126,7 @@ pub struct LinearJob<'a> {
     /// Where y\[t\]\[n\] goes: element t·stride + n.
     pub out: OutView<'a>,
     /// What memory is asked for meanwhile, if anything.
-    pub meanwhile: Option<&'a Meanwhile>,
+    pub prefetch: Option<&'a Prefetch>,
 }
 
 impl LinearJob<'_> {
@@ -159,16 +159,16 @@ pub fn scratch_lines(spec: &PanelSpec) -> usize {
     let blocks = spec.cols().div_ceil(32);
     // One panel expanded to bytes, or two where scales are of 16 columns: 8 lines of codes and at
     // most 4 of scales a block; a run of blocks of two panels and the chains of tokens; or a chunk
-    // of four panels expanded to f32. Beside them second lines are listed.
+    // of four panels expanded to f32. Beside them residual lines are listed.
     let most = |isa| tokens_at_once(isa, spec, Encoding::Int8);
     let together = |isa| tiles_at_once(isa, blocks) * chain_lines(most(isa));
     let chains = together(Isa::Avx2).max(together(Isa::Avx512)).max(chain_lines(MOST_CHAINS));
     let runs = 2 * WIDE_LINES + chains;
     #[cfg(target_arch = "x86_64")]
-    let seconds = seconds::scratch_lines(most(Isa::Avx2).max(most(Isa::Avx512)), blocks);
+    let residuals = residuals::scratch_lines(most(Isa::Avx2).max(most(Isa::Avx512)), blocks);
     #[cfg(not(target_arch = "x86_64"))]
-    let seconds = 0;
-    (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + seconds
+    let residuals = 0;
+    (2 * blocks * 12).max(runs).max(4 * F32_CHUNK) + residuals
 }
 
 /// Blocks expanded at a time, up to half as many more where that is all: two panels of them fit
@@ -193,7 +193,7 @@ const fn tiles_at_once(isa: Isa, blocks: usize) -> usize {
 
 /// Lines of a run of blocks of one panel expanded to bytes: 24 blocks of 10.
 const WIDE_LINES: usize = 240;
-/// Lines of a tile's chains: two a token, as many of second lines, and those of second lines that are no token's.
+/// Lines of a tile's chains: two a token, as many of residual lines, and those of residual lines that are no token's.
 const fn chain_lines(tokens: usize) -> usize {
     4 * tokens + 4
 }
@@ -248,7 +248,7 @@ fn tokens_at_once(isa: Isa, spec: &PanelSpec, encoding: Encoding) -> usize {
     let blocks = spec.cols().div_ceil(32);
     let tiles = tiles_at_once(isa, blocks);
     let lines = match encoding {
-        // Of the second lines few are read.
+        // Of the residual lines few are read.
         Encoding::Int8 | Encoding::Int8Coarse if tiles > 1 => RUN * 5 / 4 + tiles,
         Encoding::Int8 | Encoding::Int8Coarse => blocks * 5 / 4,
         _ => blocks * 2,

@@ -693,8 +693,8 @@ type Add = unsafe fn(*const u8, *const Line, usize, *mut f32);
 unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add) {
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
-        if t.is_second() {
-            return second::<C>(t, add);
+        if t.is_residual() {
+            return residual::<C>(t, add);
         }
         begin::<C>(t);
         t.ask_for_results::<1, C>();
@@ -709,20 +709,20 @@ unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add) {
     }
 }
 
-/// Runs one block on second lines of C tokens, whose chains lie apart.
+/// Runs one block on residual lines of C tokens, whose chains lie apart.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn second<const C: usize>(t: &ByteTile, add: Add) {
+unsafe fn residual<const C: usize>(t: &ByteTile, add: Add) {
     let mut chains = MaybeUninit::<[[Line; 2]; C]>::uninit();
     // SAFETY: as the caller.
     unsafe {
         let at: *mut [Line; 2] = chains.as_mut_ptr().cast();
         for c in 0..C {
-            V::store_floats(V::floats(t.second(c, 0)), at.add(c).cast());
+            V::store_floats(V::floats(t.residual(c, 0)), at.add(c).cast());
         }
         add(t.weights, t.line(t.first), t.lines, at.cast());
         for c in 0..C {
-            V::store_floats(V::floats(at.add(c).cast()), t.second(c, 0));
+            V::store_floats(V::floats(at.add(c).cast()), t.residual(c, 0));
         }
         t.ask_ahead::<1>(t.ahead);
     }
@@ -749,8 +749,8 @@ unsafe fn end<const C: usize>(t: &ByteTile) {
             // SAFETY: inside the results, as the caller vouches.
             unsafe {
                 let mut y = V::floats(t.chain(c, 0));
-                if t.has_seconds() {
-                    y = V::add(y, V::floats(t.second(c, 0)));
+                if t.has_residuals() {
+                    y = V::add(y, V::floats(t.residual(c, 0)));
                 }
                 let y = V::add(y, V::float(V::same(0)));
                 V::store_first(y, t.out.add(c * t.stride), t.rows[0]);

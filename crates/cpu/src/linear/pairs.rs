@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::avx2::Avx2;
 use super::bytes::{self, ByteTile, PREFETCH};
-use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, second_lines, start_word};
+use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, residual_lines, start_word};
 use super::vector::Vector;
 use super::walk::Walk;
 use super::{Line, kind};
@@ -43,7 +43,7 @@ const fn ahead(kind: u8, panels: usize) -> usize {
     }
 }
 
-/// W panels, block by block in turn, × C tokens over all columns. N = 2·C takes both lines of a loud block at
+/// W panels, block by block in turn, × C tokens over all columns. N = 2·C takes both lines of an outlier block at
 /// once, so that its codes are unpacked once; N = C, where the registers hold no more, one after the other.
 ///
 /// # Safety
@@ -56,18 +56,18 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const 
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[[_mm256_setzero_ps(); 2]; C]; W];
-        // Of second lines. In memory, where few blocks need them, and not in registers that all need.
-        let mut seconds = acc;
-        let seconds = std::hint::black_box(&mut seconds);
+        // Of residual lines. In memory, where few blocks need them, and not in registers that all need.
+        let mut residuals = acc;
+        let residuals = std::hint::black_box(&mut residuals);
         let mut walk = Walk::new::<C>(t);
         loop {
-            let was_second = walk.is_second();
-            let both = N > C && walk.is_loud();
+            let was_residual = walk.is_residual();
+            let both = N > C && walk.is_outlier();
             for w in 0..W {
                 let scales = walk.scales.add(w * t.panel_bytes);
                 let codes = scales.add(sizes.scales + walk.b * sizes.codes);
                 bytes::prefetch::<KIND>(codes, const { ahead(KIND, W) });
-                let acc = [&mut acc[w], &mut seconds[w]];
+                let acc = [&mut acc[w], &mut residuals[w]];
                 if both {
                     add_block::<KIND, C, N>(t, scales, walk.b, codes, walk.line, acc);
                 } else {
@@ -75,26 +75,26 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const 
                 }
             }
             if both {
-                walk.pass_second();
+                walk.pass_residual();
             }
             if !walk.next::<KIND, 1, C>(t) {
                 break;
             }
-            if walk.is_second() != was_second {
-                std::mem::swap(&mut acc, seconds);
+            if walk.is_residual() != was_residual {
+                std::mem::swap(&mut acc, residuals);
             }
         }
         // Which chain is which does not matter to their sum.
         for w in 0..W {
             for c in 0..C {
-                let y = V::add(V::add(acc[w][c], seconds[w][c]), V::float(V::same(0)));
+                let y = V::add(V::add(acc[w][c], residuals[w][c]), V::float(V::same(0)));
                 V::store_first(y, t.out.add(c * t.stride + w * t.apart), t.rows[w]);
             }
         }
     }
 }
 
-/// Adds one block of a panel to its chains, those of first and of second lines: N ÷ C lines of each token.
+/// Adds one block of a panel to its chains, those of first and of residual lines: N ÷ C lines of each token.
 #[inline(always)]
 unsafe fn add_block<const KIND: u8, const C: usize, const N: usize>(
     t: &ByteTile,
@@ -107,7 +107,7 @@ unsafe fn add_block<const KIND: u8, const C: usize, const N: usize>(
     // SAFETY: as the caller.
     unsafe {
         let halves = const { kind::has_halves(KIND) };
-        let lines = Lines { first: line, tokens: t.lines, second: second_lines(t.blocks) };
+        let lines = Lines { first: line, tokens: t.lines, second: residual_lines(t.blocks) };
         let mut sums = Sums::<N>::NEW;
         sums.add::<KIND, 0, C>(codes, &lines);
         sums.add::<KIND, 1, C>(codes, &lines);
@@ -232,7 +232,7 @@ impl<const N: usize> Sums<N> {
         }
     }
 
-    /// Adds the scaled sums of the first or second lines, and the minima, to the f32 chains.
+    /// Adds the scaled sums of the first or residual lines, and the minima, to the f32 chains.
     #[inline(always)]
     unsafe fn scale<const KIND: u8, const HALF: usize, const C: usize>(
         &mut self,

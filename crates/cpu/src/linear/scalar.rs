@@ -3,7 +3,7 @@
 use crate::panel::{BLOCK_COLS, Lane, PANEL_ROWS, PanelLayout, bf16_at};
 use tokenmill_quant::float::{bf16_to_f32, f16_to_f32, rounded_factor};
 
-use super::encode::{SCALE, second_lines};
+use super::encode::{SCALE, residual_lines};
 use super::{Encoding, Line, LinearJob};
 
 /// Tokens that share the unpacking of a weight.
@@ -42,14 +42,14 @@ fn dot_bytes(job: &LinearJob<'_>, panel: &[u8], lane: usize, rows: &[Line]) -> [
     let layout = job.spec.layout();
     let lines = job.encoding.lines(job.spec.cols());
     let blocks = job.spec.cols() / BLOCK_COLS;
-    // Of first and of second lines.
+    // Of first and of residual lines.
     let mut acc = [[0.0_f32; 2]; TOKENS];
     for b in 0..blocks {
         let weights = job.spec.lane(panel, b, lane);
         for ([first, second], row) in acc.iter_mut().zip(rows.chunks_exact(lines)) {
             *first = add_block(layout, &weights, &row[b], *first);
             if row[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1 {
-                *second = add_block(layout, &weights, &row[second_lines(blocks) + b], *second);
+                *second = add_block(layout, &weights, &row[residual_lines(blocks) + b], *second);
             }
         }
     }

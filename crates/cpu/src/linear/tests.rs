@@ -112,7 +112,7 @@ impl Case {
         let mut x = Vec::new();
         for token in 0..tokens {
             let size = 1.0 + noise.unit().abs() * 20.0;
-            // Now and then one far above the rest, so that some blocks are loud; one column in all tokens, but for every
+            // Now and then one far above the rest, so that some blocks are outliers; one column in all tokens, but for every
             // third, which has none.
             let mut value = |k: usize| {
                 let x = noise.unit().powi(3) * size;
@@ -142,9 +142,9 @@ impl Case {
             _ => self.input.clone(),
         };
         // Whatever is asked for changes nothing, nor does nothing.
-        let mut meanwhile = Meanwhile::default();
+        let mut prefetch = Prefetch::default();
         if split > 0 {
-            meanwhile.ask_for([self.weights.as_ptr_range()]);
+            prefetch.ask_for([self.weights.as_ptr_range()]);
         }
         for panels in [0..split, split..self.spec.panels()] {
             let job = LinearJob {
@@ -155,7 +155,7 @@ impl Case {
                 input: &input,
                 tokens: self.tokens,
                 out: view,
-                meanwhile: Some(&meanwhile),
+                prefetch: Some(&prefetch),
             };
             // SAFETY: one call at a time.
             unsafe { linear(isa, &job, &mut scratch) };
@@ -219,7 +219,7 @@ fn every_instruction_set_gives_the_bits_of_the_definition() {
 
 #[test]
 fn rows_and_tokens_beyond_what_is_held_in_a_cache() {
-    // More blocks than an expanded run and than a word of loud bits, more tokens than stay in L2.
+    // More blocks than an expanded run and than a word of outlier bits, more tokens than stay in L2.
     for format in [FormatId::Q4_0, FormatId::Q8_0, FormatId::Q4_K, FormatId::Q6_K] {
         check_isas(format, Encoding::Int8, 33, 2048, 520);
         check_isas(format, Encoding::Int8Coarse, 33, 2048, 8);
@@ -285,7 +285,7 @@ fn results_do_not_depend_on_the_other_tokens() {
 fn decoded(row: &[Line]) -> Vec<f32> {
     let word = |line: &Line, i: usize| f64::from(f32::from_bits(line.0[i]));
     let number = |b: usize, k: usize| {
-        let lines = [&row[b], &row[encode::second_lines(16) + b]];
+        let lines = [&row[b], &row[encode::residual_lines(16) + b]];
         let codes = lines.map(|line| f64::from(line.0[k / 4].to_le_bytes()[k % 4] as i8));
         let [first, second] = lines.map(|line| word(line, encode::SCALE));
         (first * codes[0] + second * codes[1]) as f32
@@ -339,7 +339,7 @@ fn the_definition_is_near_the_exact_product() {
 }
 
 #[test]
-fn loud_blocks_are_encoded_twice_and_no_others() {
+fn outlier_blocks_are_encoded_twice_and_no_others() {
     // 64 columns of noise and one spike: without second bytes the noise beside the spike
     // would be lost in steps of 300/127.
     let mut case = Case::new(FormatId::F32, Encoding::F32, 16, 512, 1);
@@ -356,7 +356,7 @@ fn loud_blocks_are_encoded_twice_and_no_others() {
     let mut twice = Case { spec, weights, encoding: Encoding::Int8, input: line, ..case };
     let with = twice.run(Isa::detect(), 0);
     let exact = oracle(&twice);
-    twice.input[16] = Line::ZERO; // as if it were not loud
+    twice.input[16] = Line::ZERO; // as if it were no outlier
     let without = twice.run(Isa::detect(), 0);
     let error = |got: &[f32]| -> f64 {
         got.iter().zip(&exact).map(|(got, (y, ..))| (f64::from(*got) - y).powi(2)).sum()

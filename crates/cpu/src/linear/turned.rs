@@ -27,7 +27,7 @@ use super::avx2::Avx2;
 use super::avx512::Avx512;
 #[cfg(target_arch = "x86_64")]
 use super::encode::{BIAS, SCALE_BIAS};
-use super::encode::{SCALE, SUM, second_lines};
+use super::encode::{SCALE, SUM, residual_lines};
 #[cfg(target_arch = "x86_64")]
 use super::vector::Vector;
 use super::{Encoding, Line, LinearJob};
@@ -45,7 +45,7 @@ const PREFETCH: usize = 4096;
 /// Bytes of encodings held, which should stay in a core's second-level cache.
 const HELD_BYTES: usize = 1 << 20;
 
-/// Lines of one token: its encoding, then the bytes of first and second lines as tiles read them.
+/// Lines of one token: its encoding, then the bytes of first and residual lines as tiles read them.
 fn row_lines(cols: usize) -> usize {
     Encoding::Int8.lines(cols) + 2 * (cols / BLOCK_COLS)
 }
@@ -126,7 +126,7 @@ fn encode(
     let (first, second) = spread.split_at_mut(blocks);
     let spread = if isa == Isa::Avx2 { spread_words } else { spread_bytes };
     spread(isa, &plain[..blocks], first);
-    spread(isa, &plain[second_lines(blocks)..][..blocks], second);
+    spread(isa, &plain[residual_lines(blocks)..][..blocks], second);
 }
 
 per_isa! {
@@ -226,7 +226,7 @@ fn definition(panel: &[u8], cols: usize, encoded: &[Line], out: &mut [f32], toke
                 let codes = codes(block, lane);
                 first = add_line(&codes, &row[b], first);
                 if row[blocks + b / 512].0[b / 32 % 16] >> (b % 32) & 1 == 1 {
-                    second = add_line(&codes, &row[second_lines(blocks) + b], second);
+                    second = add_line(&codes, &row[residual_lines(blocks) + b], second);
                 }
             }
             out[t * TURN + lane] = first + second + 0.0;
@@ -291,8 +291,8 @@ pub(super) unsafe fn tile<V: Vector, const C: usize>(t: &TrellisTile) {
     unsafe {
         let mut acc = [V::float(V::same(0)); C];
         // In memory, where few blocks need them, and not in registers that all need.
-        let mut seconds = acc;
-        let seconds = std::hint::black_box(&mut seconds);
+        let mut residuals = acc;
+        let residuals = std::hint::black_box(&mut residuals);
         for b in 0..t.blocks {
             let codes = t.codes.add(b * BLOCK);
             for i in 0..BLOCK / 64 {
@@ -301,17 +301,17 @@ pub(super) unsafe fn tile<V: Vector, const C: usize>(t: &TrellisTile) {
             let word = |c: usize| {
                 *t.rows.add(c * t.stride + t.blocks + b / 512).cast::<u32>().add(b / 32 % 16)
             };
-            let loud = (0..C).fold(0, |loud, c| loud | word(c)) >> (b % 32) & 1;
+            let outlier = (0..C).fold(0, |outlier, c| outlier | word(c)) >> (b % 32) & 1;
             add_block::<V, C>(t, codes, t.rows.add(b), t.spread, &mut acc);
-            if loud == 1 {
-                // Second lines of tokens for which the block is not loud are zero.
-                let line = t.rows.add(second_lines(t.blocks) + b);
-                let spread = t.spread + t.blocks - second_lines(t.blocks);
-                add_block::<V, C>(t, codes, line, spread, seconds);
+            if outlier == 1 {
+                // Residual lines of tokens for which the block is no outlier are zero.
+                let line = t.rows.add(residual_lines(t.blocks) + b);
+                let spread = t.spread + t.blocks - residual_lines(t.blocks);
+                add_block::<V, C>(t, codes, line, spread, residuals);
             }
         }
         for c in 0..C {
-            let y = V::add(V::add(acc[c], seconds[c]), V::float(V::same(0)));
+            let y = V::add(V::add(acc[c], residuals[c]), V::float(V::same(0)));
             V::store_floats(y, t.out.add(c * TURN));
         }
     }

@@ -5,7 +5,7 @@ use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use super::bytes::ByteTile;
 use super::floats::FloatTile;
 use super::kind::Expands;
-use super::seconds::Group;
+use super::residuals::Group;
 use super::turned::TrellisTile;
 use crate::isa::Isa;
 
@@ -174,8 +174,8 @@ pub(super) trait Vector {
 
     /// Runs a tile of `tokens` and as many panels as there may be in the int8 arithmetic.
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile);
-    /// Adds the second lines of `groups`, whose blocks are of `t`'s run of expanded panels, to their chains.
-    unsafe fn second_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]);
+    /// Adds the residual lines of `groups`, whose blocks are of `t`'s run of expanded panels, to their chains.
+    unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]);
     /// Runs some tokens on a panel of a trellis: `turned::tile`.
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);
     /// Expands a panel to bytes, or magnitudes and signs: `bytes::widen`.

@@ -1,4 +1,4 @@
-//! How tiles go over packed blocks: one after the other, and over the second lines of the loud ones where a token
+//! How tiles go over packed blocks: one after the other, and over the residual lines of the outliers where a token
 //! has them. And what tiles ask memory for on their way.
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
@@ -6,7 +6,7 @@ use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use crate::panel::PANEL_ROWS;
 
 use super::bytes::ByteTile;
-use super::encode::second_lines;
+use super::encode::residual_lines;
 use super::{Line, kind};
 use crate::memory::ask_to_write;
 
@@ -18,64 +18,65 @@ pub(super) struct Walk {
     pub b: usize,
     /// The first token's line.
     pub line: *const Line,
-    /// Whether that is a second line.
-    second: bool,
+    /// Whether that is a residual line.
+    residual: bool,
     block: usize,
-    /// Loud blocks of the 32 that `block` is among, from `block` on.
-    loud: u32,
+    /// Outlier blocks of the 32 that `block` is among, from `block` on.
+    outlier: u32,
 }
 
 impl Walk {
     /// At the first block, for C tokens.
     #[inline(always)]
     pub unsafe fn new<const C: usize>(t: &ByteTile) -> Walk {
-        // SAFETY: as `loud_blocks`; inside the row.
-        let (loud, line) =
-            unsafe { (loud_blocks::<C>(t, t.first / 32) >> (t.first % 32), t.input.add(t.first)) };
-        Walk { scales: t.weights, b: 0, line, second: false, block: t.first, loud }
+        // SAFETY: as `outlier_blocks`; inside the row.
+        let (outlier, line) = unsafe {
+            (outlier_blocks::<C>(t, t.first / 32) >> (t.first % 32), t.input.add(t.first))
+        };
+        Walk { scales: t.weights, b: 0, line, residual: false, block: t.first, outlier }
     }
 
-    /// Whether these are the second lines of a block.
+    /// Whether these are the residual lines of a block.
     #[inline(always)]
-    pub fn is_second(&self) -> bool {
-        self.second
+    pub fn is_residual(&self) -> bool {
+        self.residual
     }
 
-    /// Whether the block is loud for any token, and these are not its second lines.
+    /// Whether the block is an outlier for any token, and these are not its residual lines.
     #[inline(always)]
-    pub fn is_loud(&self) -> bool {
-        self.loud & 1 == 1 && !self.second
+    pub fn is_outlier(&self) -> bool {
+        self.outlier & 1 == 1 && !self.residual
     }
 
-    /// The tokens whose second lines are better added one by one, a bit each: those for which the block is loud, unless
+    /// The tokens whose residual lines are better added one by one, a bit each: those for which the block is an outlier, unless
     /// it is for more than three of four. Usually it is one token's value that is far above the rest.
     #[inline(always)]
     pub unsafe fn alone<const C: usize>(&self, t: &ByteTile) -> u32 {
-        if !self.is_loud() {
+        if !self.is_outlier() {
             return 0;
         }
-        let loud = (0..C).fold(0, |tokens, c| {
-            // SAFETY: as `loud_blocks`.
-            let word = unsafe { *loud_word(t, c, self.block / 32) };
+        let outlier = (0..C).fold(0, |tokens, c| {
+            // SAFETY: as `outlier_blocks`.
+            let word = unsafe { *outlier_word(t, c, self.block / 32) };
             tokens | (word >> (self.block % 32) & 1) << c
         });
-        if 4 * loud.count_ones() <= 3 * C as u32 { loud } else { 0 }
+        if 4 * outlier.count_ones() <= 3 * C as u32 { outlier } else { 0 }
     }
 
-    /// The first token's second line of the block.
+    /// The first token's residual line of the block.
     #[inline(always)]
-    pub unsafe fn second_line(&self, t: &ByteTile) -> *const Line {
+    pub unsafe fn residual_line(&self, t: &ByteTile) -> *const Line {
         // SAFETY: inside the row.
-        unsafe { self.line.add(second_lines(t.blocks)) }
+        unsafe { self.line.add(residual_lines(t.blocks)) }
     }
 
-    /// Has `next` go to the next block without the second lines of this.
+    /// Has `next` go to the next block without the residual lines of this.
     #[inline(always)]
-    pub fn pass_second(&mut self) {
-        self.second = true;
+    pub fn pass_residual(&mut self) {
+        self.residual = true;
     }
 
-    /// Goes to the second lines of a loud block, or else to the next block; false at the end.
+    /// Goes to the residual lines of an outlier block, or else to the next block; false at the end.
     #[inline(always)]
     pub unsafe fn next<const KIND: u8, const W: usize, const C: usize>(
         &mut self,
@@ -84,19 +85,19 @@ impl Walk {
         let sizes = const { kind::sizes(KIND) };
         // SAFETY: inside the rows and the panels.
         unsafe {
-            if self.is_loud() {
-                // Second lines of tokens for which the block is not loud are zero.
-                (self.line, self.second) = (self.second_line(t), true);
+            if self.is_outlier() {
+                // Residual lines of tokens for which the block is no outlier are zero.
+                (self.line, self.residual) = (self.residual_line(t), true);
                 return true;
             }
             self.block += 1;
             if self.block == t.end {
                 return false;
             }
-            (self.line, self.second) = (t.input.add(self.block), false);
-            self.loud >>= 1;
+            (self.line, self.residual) = (t.input.add(self.block), false);
+            self.outlier >>= 1;
             if self.block.is_multiple_of(32) {
-                self.loud = loud_blocks::<C>(t, self.block / 32);
+                self.outlier = outlier_blocks::<C>(t, self.block / 32);
             }
             self.b += 1;
             if self.b == sizes.blocks {
@@ -110,16 +111,16 @@ impl Walk {
     }
 }
 
-/// Which of blocks 32·i .. are loud for any of the tile's tokens, a bit each.
+/// Which of blocks 32·i .. are outliers for any of the tile's tokens, a bit each.
 #[inline(always)]
-unsafe fn loud_blocks<const C: usize>(t: &ByteTile, i: usize) -> u32 {
+unsafe fn outlier_blocks<const C: usize>(t: &ByteTile, i: usize) -> u32 {
     // SAFETY: the caller's.
-    (0..C).fold(0, |loud, c| loud | unsafe { *loud_word(t, c, i) })
+    (0..C).fold(0, |outlier, c| outlier | unsafe { *outlier_word(t, c, i) })
 }
 
-/// Where token `c` says which of blocks 32·i .. are loud.
+/// Where token `c` says which of blocks 32·i .. are outliers.
 #[inline(always)]
-unsafe fn loud_word(t: &ByteTile, c: usize, i: usize) -> *const u32 {
+unsafe fn outlier_word(t: &ByteTile, c: usize, i: usize) -> *const u32 {
     // SAFETY: the lines of bits follow those of the blocks.
     unsafe { t.input.add(c * t.lines + t.blocks).cast::<u32>().add(i) }
 }
@@ -152,16 +153,16 @@ impl ByteTile {
 
     /// Whether memory is asked for what is wanted after all products.
     #[inline(always)]
-    pub fn asks_meanwhile(&self) -> bool {
-        !self.meanwhile.is_null()
+    pub fn prefetches(&self) -> bool {
+        !self.prefetch.is_null()
     }
 
     /// Asks memory for what is wanted after all products.
     #[inline(always)]
-    pub fn ask_meanwhile(&self) {
+    pub fn prefetch_some(&self) {
         // SAFETY: null, or the job's.
-        if let Some(meanwhile) = unsafe { self.meanwhile.as_ref() } {
-            meanwhile.ask();
+        if let Some(prefetch) = unsafe { self.prefetch.as_ref() } {
+            prefetch.ask();
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::panel::PANEL_ROWS;
 use super::bytes::ByteTile;
 use super::encode::BIAS;
 use super::kind;
-use super::seconds::Group;
+use super::residuals::Group;
 
 /// Most tokens of a tile.
 pub(super) const TOKENS: usize = 6;
@@ -52,7 +52,7 @@ macro_rules! dots {
     };
 }
 
-/// The same with each word in a register, for second lines: their loads take as long as their products, and these are a
+/// The same with each word in a register, for residual lines: their loads take as long as their products, and these are a
 /// third fewer.
 macro_rules! dots_by_register {
     ($at:tt $word:tt $i:tt $([$x:ident $y:ident $i0:tt $i1:tt $a:ident $n:tt])+) => {
@@ -194,7 +194,7 @@ macro_rules! tile_of {
                 let (mut weights, mut line, mut ahead) = (t.weights, t.line(t.first), t.ahead);
                 let mut left = t.end - t.first;
                 // One by one, where something is asked for after each block.
-                let step = if t.asks_meanwhile() { 1 } else { left };
+                let step = if t.prefetches() { 1 } else { left };
                 while left > 0 {
                     // After each block the requests of `ByteTile::ask_ahead`, in the loop so that they are spread.
                     asm!(
@@ -230,7 +230,7 @@ macro_rules! tile_of {
                         out("zmm24") _, out("zmm25") _, out("zmm26") _,
                         options(nostack, readonly)
                     );
-                    t.ask_meanwhile();
+                    t.prefetch_some();
                     line = line.wrapping_add(step);
                     left -= step;
                 }
@@ -240,8 +240,8 @@ macro_rules! tile_of {
     };
 }
 
-/// Second lines in groups of as many as are listed.
-macro_rules! seconds_of {
+/// Residual lines in groups of as many as are listed.
+macro_rules! residuals_of {
     ($name:ident $block:ident $([$x:ident $y:ident $i0:tt $i1:tt $a:ident $n:tt])+) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
         unsafe fn $name(t: &ByteTile, groups: &[Group]) {
@@ -252,7 +252,7 @@ macro_rules! seconds_of {
                 // SAFETY: reads blocks and lines only, and adds to their chains.
                 unsafe {
                     let [$($a),+] = group.lines;
-                    let chains = group.chains.map(|c| t.seconds.byte_add(c as usize).cast::<f32>());
+                    let chains = group.chains.map(|c| t.residuals.byte_add(c as usize).cast::<f32>());
                     let [$([mut $x, mut $y]),+] =
                         chains.map(|chain| [_mm512_load_ps(chain), _mm512_load_ps(chain.add(16))]);
                     asm!(
@@ -309,8 +309,8 @@ unsafe fn store<const C: usize>(t: &ByteTile, chains: [[__m512; 2]; C]) {
                     continue;
                 }
                 let mut y = chain;
-                if t.has_seconds() {
-                    y = _mm512_add_ps(y, _mm512_load_ps(t.second(c, w)));
+                if t.has_residuals() {
+                    y = _mm512_add_ps(y, _mm512_load_ps(t.residual(c, w)));
                 }
                 let rows = (0xffff_u32 >> (PANEL_ROWS - t.rows[w])) as u16;
                 let to = t.out.add(c * t.stride + w * PANEL_ROWS);
@@ -320,17 +320,17 @@ unsafe fn store<const C: usize>(t: &ByteTile, chains: [[__m512; 2]; C]) {
     }
 }
 
-/// [`super::vector::Vector::second_lines`].
+/// [`super::vector::Vector::residual_lines`].
 ///
 /// # Safety
 /// As [`tile`].
-pub(super) unsafe fn second_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+pub(super) unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
     // SAFETY: passed on.
     unsafe {
         match KIND {
-            kind::WIDE => scale_seconds(t, groups),
-            kind::WIDE_MIN => min_seconds(t, groups),
-            _ => halves_seconds(t, groups),
+            kind::WIDE => scale_residuals(t, groups),
+            kind::WIDE_MIN => min_residuals(t, groups),
+            _ => halves_residuals(t, groups),
         }
     }
 }
@@ -347,7 +347,7 @@ macro_rules! tiles_of {
 /// The tiles of 1 to 6 tokens of a kind.
 macro_rules! tiles {
     ($all:ident $kind:ident $block:ident $one:ident $two:ident $three:ident $four:ident $five:ident
-     $six:ident $seconds:ident) => {
+     $six:ident $residuals:ident) => {
         const $all: [unsafe fn(&ByteTile); TOKENS] = [$one, $two, $three, $four, $five, $six];
         tiles_of! {
             $kind $block []
@@ -358,13 +358,13 @@ macro_rules! tiles {
             $five [x4 y4 "20" "21" e 4]
             $six [x5 y5 "22" "23" f 5]
         }
-        seconds_of! {
-            $seconds $block
+        residuals_of! {
+            $residuals $block
             [x0 y0 "12" "13" a 0] [x1 y1 "14" "15" b 1] [x2 y2 "16" "17" c 2] [x3 y3 "18" "19" d 3]
         }
     };
 }
 
-tiles!(ONE_SCALE WIDE one_scale scale_1 scale_2 scale_3 scale_4 scale_5 scale_6 scale_seconds);
-tiles!(WITH_MIN WIDE_MIN with_min min_1 min_2 min_3 min_4 min_5 min_6 min_seconds);
-tiles!(TWO_SCALES WIDE_HALVES two_scales halves_1 halves_2 halves_3 halves_4 halves_5 halves_6 halves_seconds);
+tiles!(ONE_SCALE WIDE one_scale scale_1 scale_2 scale_3 scale_4 scale_5 scale_6 scale_residuals);
+tiles!(WITH_MIN WIDE_MIN with_min min_1 min_2 min_3 min_4 min_5 min_6 min_residuals);
+tiles!(TWO_SCALES WIDE_HALVES two_scales halves_1 halves_2 halves_3 halves_4 halves_5 halves_6 halves_residuals);

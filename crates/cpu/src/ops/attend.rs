@@ -173,13 +173,13 @@ impl Attend {
     fn ask_for_next(&self, job: &Job<'_>) {
         let step = job.step;
         // SAFETY: used here only.
-        let meanwhile = unsafe { &mut job.scratch().meanwhile };
+        let prefetch = unsafe { &mut job.scratch().prefetch };
         let cache = self.next_cache.map(|next| &step.caches[next]);
         let worth = step.width == Width::Middle && step.isa == Isa::Avx512Bf16;
-        let Some(cache) = cache.filter(|_| worth) else { return meanwhile.ask_for([]) };
+        let Some(cache) = cache.filter(|_| worth) else { return prefetch.ask_for([]) };
         let (workers, worker) = (job.worker.count(), job.worker.index());
         let spans = step.batch.spans.iter().rev().skip(worker).step_by(workers);
-        meanwhile.ask_for(spans.flat_map(|span| {
+        prefetch.ask_for(spans.flat_map(|span| {
             let blocks = ((span.context + span.len) as usize).div_ceil(BLOCK_TOKENS);
             let table = &job.table(span, cache)[..blocks];
             table.iter().filter(|&&block| block != BlockId::NONE).map(|&block| cache.place(block))

@@ -274,7 +274,7 @@ impl Gathered<'_> {
             input: self.input,
             tokens: self.slots,
             out: OutView::new(block, spec.rows()),
-            meanwhile: None,
+            prefetch: None,
         };
         // SAFETY: the block is this worker's own.
         unsafe { linear(self.isa, &work, scratch) };

@@ -88,7 +88,7 @@ impl HeadLinear {
             input,
             tokens: count,
             out: OutView::new(results, spec.rows()),
-            meanwhile: None,
+            prefetch: None,
         };
         // SAFETY: the results are this worker's own.
         unsafe { linear(isa, &work, &mut scratch.lines) };

@@ -108,7 +108,7 @@ impl Product {
                 input,
                 tokens,
                 out,
-                meanwhile: Some(&scratch.meanwhile),
+                prefetch: Some(&scratch.prefetch),
             };
             linear(job.step.isa, &work, &mut scratch.lines);
         }

@@ -1,19 +1,19 @@
-//! Second lines of many tokens, by block. Other blocks are loud in every token's row, but each block of weights is best
+//! Residual lines of many tokens, by block. Other blocks are outliers in every token's row, but each block of weights is best
 //! gone over by several tokens at once: one alone takes half of what six do (bench/NOTES.md).
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
 use super::bytes::ByteTile;
-use super::encode::second_lines;
+use super::encode::residual_lines;
 use super::vector::Vector;
 use super::{Line, kind, run_of};
 
-/// Second lines of one block that are gone over together, with AVX-512 always as many, so that a processor need not guess:
+/// Residual lines of one block that are gone over together, with AVX-512 always as many, so that a processor need not guess:
 /// with more a line takes fewer loads, with fewer there are fewer places without one.
 pub(super) const TOGETHER: usize = 4;
 
-/// Second lines of a block. Where there are fewer, any lines, added to a chain of which nobody asks.
+/// Residual lines of a block. Where there are fewer, any lines, added to a chain of which nobody asks.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Group {
@@ -37,18 +37,18 @@ impl Group {
     }
 }
 
-/// The second lines of a part's tokens, in order of blocks, and of tokens in each.
-pub(super) struct Seconds<'a> {
+/// The residual lines of a part's tokens, in order of blocks, and of tokens in each.
+pub(super) struct Residuals<'a> {
     /// Where the groups of each block begin, and the end of all; nothing if there are none.
     starts: &'a [u32],
     groups: &'a [Group],
-    /// The chain of each token likewise: from the second on; the first is for tokens without second lines and stays zero.
+    /// The chain of each token likewise: from the second on; the first is for tokens without residual lines and stays zero.
     of_tokens: &'a [u32],
     /// How many chains there are: with that of zeros, and the one of which nobody asks, the last.
     count: usize,
 }
 
-/// Lines that [`Seconds::list`] needs for up to `tokens` tokens of `blocks` blocks.
+/// Lines that [`Residuals::list`] needs for up to `tokens` tokens of `blocks` blocks.
 pub(super) const fn scratch_lines(tokens: usize, blocks: usize) -> usize {
     let groups = tokens.div_ceil(TOGETHER) * blocks;
     // The first group may have to begin one word further on.
@@ -56,16 +56,16 @@ pub(super) const fn scratch_lines(tokens: usize, blocks: usize) -> usize {
     words.div_ceil(16)
 }
 
-impl<'a> Seconds<'a> {
-    pub const NONE: Seconds<'static> =
-        Seconds { starts: &[], groups: &[], of_tokens: &[], count: 0 };
+impl<'a> Residuals<'a> {
+    pub const NONE: Residuals<'static> =
+        Residuals { starts: &[], groups: &[], of_tokens: &[], count: 0 };
 
     /// Those of the rows `input` of `tile`'s shape; `scratch` has [`scratch_lines`].
     pub fn list<V: Vector, const KIND: u8>(
         tile: &ByteTile,
         input: &'a [Line],
         scratch: &'a mut [Line],
-    ) -> Seconds<'a> {
+    ) -> Residuals<'a> {
         let panels = V::BYTE_TILE.0;
         let bytes = panels * const { kind::sizes(kind::expanded(KIND, V::EXPANDS)).group };
         let blocks = tile.blocks;
@@ -80,12 +80,12 @@ impl<'a> Seconds<'a> {
         let mut count = 1;
         for (row, chain) in rows.clone().zip(&mut *of_tokens) {
             let mut any = false;
-            loud_blocks(row, blocks, |block| (filled[block], any) = (filled[block] + 1, true));
+            outlier_blocks(row, blocks, |block| (filled[block], any) = (filled[block] + 1, true));
             *chain = if any { count * chain_bytes } else { 0 };
             count += u32::from(any);
         }
         if count == 1 {
-            return Seconds::NONE;
+            return Residuals::NONE;
         }
         // SAFETY: a group is words and addresses, of which all bits are legal.
         let (_, groups, _) = unsafe { words.align_to_mut::<Group>() };
@@ -104,29 +104,29 @@ impl<'a> Seconds<'a> {
         }
         starts[blocks] = all as u32;
         for (row, &chain) in rows.zip(&*of_tokens) {
-            loud_blocks(row, blocks, |block| {
+            outlier_blocks(row, blocks, |block| {
                 let at = filled[block] as usize;
                 filled[block] += 1;
                 let group = &mut groups[at / TOGETHER];
-                group.lines[at % TOGETHER] = &row[second_lines(blocks) + block];
+                group.lines[at % TOGETHER] = &row[residual_lines(blocks) + block];
                 group.chains[at % TOGETHER] = chain;
                 group.len += 1;
             });
         }
-        Seconds { starts, groups: &groups[..all], of_tokens, count: count as usize + 1 }
+        Residuals { starts, groups: &groups[..all], of_tokens, count: count as usize + 1 }
     }
 
-    /// Has a tile at its first or another run of blocks add its chains of second lines, which are in `chains`: for each
+    /// Has a tile at its first or another run of blocks add its chains of residual lines, which are in `chains`: for each
     /// token of the part as many lines as it has panels, and those of the two that are no token's.
     pub fn begin<V: Vector>(&self, tile: &mut ByteTile, chains: &mut [Line]) {
         if self.starts.is_empty() {
             return;
         }
         let chains = &mut chains[..V::BYTE_TILE.0 * self.count];
-        (tile.seconds, tile.second_of) = (chains.as_mut_ptr(), self.of_tokens.as_ptr());
+        (tile.residuals, tile.residual_of) = (chains.as_mut_ptr(), self.of_tokens.as_ptr());
         if !tile.resumes() {
             // SAFETY: lines of zeros. (A loop of stores in baseline instructions takes three times as long.)
-            unsafe { tile.seconds.write_bytes(0, chains.len()) };
+            unsafe { tile.residuals.write_bytes(0, chains.len()) };
         }
     }
 
@@ -143,21 +143,21 @@ impl<'a> Seconds<'a> {
         self.groups(blocks).len()
     }
 
-    /// Adds the second lines of a tile's run of blocks.
+    /// Adds the residual lines of a tile's run of blocks.
     ///
     /// # Safety
     /// As [`Vector::byte_tile`]; `begin` was called.
     pub unsafe fn run<V: Vector, const KIND: u8>(&self, tile: &mut ByteTile) {
         let groups = self.groups(tile.first..tile.end);
         // SAFETY: the chains, the panels' blocks and the lines are there.
-        unsafe { V::second_lines::<KIND>(tile, groups) };
+        unsafe { V::residual_lines::<KIND>(tile, groups) };
         tile.asked(groups.len());
     }
 }
 
-/// Calls `each` with the loud ones of a row's blocks.
+/// Calls `each` with the outliers of a row's blocks.
 #[inline(always)]
-fn loud_blocks(row: &[Line], blocks: usize, mut each: impl FnMut(usize)) {
+fn outlier_blocks(row: &[Line], blocks: usize, mut each: impl FnMut(usize)) {
     for word in 0..blocks.div_ceil(32) {
         let mut bits = row[blocks + word / 16].0[word % 16];
         while bits != 0 {

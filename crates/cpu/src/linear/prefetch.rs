@@ -10,7 +10,7 @@ use std::ops::Range;
 /// With many sequences a step reads keys and values as fast as memory gives them, and cores wait; products leave
 /// memory idle. A request is into the second-level cache: what does not stay there is in the last one.
 #[derive(Debug)]
-pub struct Meanwhile {
+pub struct Prefetch {
     ranges: Vec<Range<*const u8>>,
     /// The range that is being asked for, and from where on.
     range: Cell<usize>,
@@ -19,12 +19,12 @@ pub struct Meanwhile {
 }
 
 // SAFETY: the addresses are only asked for, never read.
-unsafe impl Send for Meanwhile {}
+unsafe impl Send for Prefetch {}
 
-impl Default for Meanwhile {
+impl Default for Prefetch {
     fn default() -> Self {
         let nothing = std::ptr::null();
-        Meanwhile {
+        Prefetch {
             ranges: Vec::with_capacity(Self::MOST_RANGES),
             range: Cell::new(0),
             at: Cell::new(nothing),
@@ -33,7 +33,7 @@ impl Default for Meanwhile {
     }
 }
 
-impl Meanwhile {
+impl Prefetch {
     /// Ranges taken at most.
     const MOST_RANGES: usize = 512;
     /// Bytes taken at most, a core's part of a last cache.
@@ -89,29 +89,29 @@ mod tests {
     fn asks_for_every_range_in_order_and_no_more_than_is_worth_it() {
         let at = |i: usize| std::ptr::without_provenance::<u8>(i << 16);
         let range = |i: usize, lines: usize| at(i)..at(i).wrapping_add(64 * lines);
-        let mut meanwhile = Meanwhile::default();
-        meanwhile.ask();
-        assert!(meanwhile.at.get().is_null() && !meanwhile.is_left(), "nothing to ask for");
-        meanwhile.ask_for([range(1, 13), range(2, 6)]);
+        let mut prefetch = Prefetch::default();
+        prefetch.ask();
+        assert!(prefetch.at.get().is_null() && !prefetch.is_left(), "nothing to ask for");
+        prefetch.ask_for([range(1, 13), range(2, 6)]);
         let mut asked = Vec::new();
         for call in 0..6 {
-            assert_eq!(meanwhile.is_left(), call < 4);
-            meanwhile.ask();
-            asked.push(meanwhile.at.get().addr());
+            assert_eq!(prefetch.is_left(), call < 4);
+            prefetch.ask();
+            asked.push(prefetch.at.get().addr());
         }
         let first = 1 << 16;
         let second = (2 << 16) + 6 * 64;
         assert_eq!(asked, [first + 384, first + 768, first + 1152, second, second, second]);
         // Other ranges take the place of those that are left.
-        meanwhile.ask_for([range(1, 13)]);
-        meanwhile.ask();
-        meanwhile.ask_for([range(3, 1)]);
-        meanwhile.ask();
-        assert_eq!(meanwhile.at.get().addr(), (3 << 16) + 384);
-        meanwhile.ask_for((0..1000).map(|i| range(i, 1000)));
-        assert_eq!(meanwhile.ranges.len(), Meanwhile::MOST_BYTES / 64_000);
-        meanwhile.ask_for((0..1000).map(|i| range(i, 1)));
-        assert_eq!(meanwhile.ranges.len(), Meanwhile::MOST_RANGES);
-        assert_eq!(meanwhile.ranges.capacity(), Meanwhile::MOST_RANGES, "grows in no step");
+        prefetch.ask_for([range(1, 13)]);
+        prefetch.ask();
+        prefetch.ask_for([range(3, 1)]);
+        prefetch.ask();
+        assert_eq!(prefetch.at.get().addr(), (3 << 16) + 384);
+        prefetch.ask_for((0..1000).map(|i| range(i, 1000)));
+        assert_eq!(prefetch.ranges.len(), Prefetch::MOST_BYTES / 64_000);
+        prefetch.ask_for((0..1000).map(|i| range(i, 1)));
+        assert_eq!(prefetch.ranges.len(), Prefetch::MOST_RANGES);
+        assert_eq!(prefetch.ranges.capacity(), Prefetch::MOST_RANGES, "grows in no step");
     }
 }
