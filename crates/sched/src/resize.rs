@@ -9,7 +9,7 @@ use crate::block_pool::NONE;
 use crate::cache::KvCache;
 use crate::scheduler::{Config, Scheduler};
 
-/// Tokens that one sequence can have with so many blocks of a group.
+/// Tokens of one sequence that so many blocks of a group hold.
 fn fits(config: &Config, kind: GroupKind, blocks: u32) -> u64 {
     match kind {
         GroupKind::State => u64::from(blocks.min(1)) * u64::from(u32::MAX),
@@ -30,7 +30,8 @@ impl Scheduler {
         let c = &self.config;
         let most = if c.whole_sequences { c.limits.step_tokens } else { u32::MAX };
         let groups = c.groups.iter().zip(&self.cache.pools);
-        let longest = groups.map(|(kind, pool)| fits(c, *kind, pool.capacity()));
+        // The last token sampled needs no place.
+        let longest = groups.map(|(kind, pool)| fits(c, *kind, pool.capacity()) + 1);
         longest.min().unwrap_or(u64::MAX).min(c.limits.context.min(most).into()) as u32
     }
 
