@@ -374,7 +374,7 @@ impl LoadedModel {
 mod tests {
     use super::*;
     use tokenmill_device_tests::sim::{SimControl, SimDevice, SimText, program};
-    use tokenmill_sched::{Config, NewSequence, Scheduler, Want};
+    use tokenmill_sched::{Config, NewSequence, Numbers, Scheduler, Want};
     use tokenmill_text::GgufVocab;
 
     const GROUPS: [GroupKind; 2] = [GroupKind::Window { tokens: 9 }, GroupKind::Full];
@@ -426,7 +426,7 @@ mod tests {
             key: 0,
             tokens: vec![1],
             max_len: 1,
-            want: Want::Hidden,
+            want: Want::Numbers(Numbers::Hidden),
             salt: 0,
             account: 0,
             priority: 0,

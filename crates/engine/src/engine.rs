@@ -11,14 +11,14 @@ use std::time::Duration;
 use tokenmill_backend::{DeviceError, Executable};
 use tokenmill_ir::{Batch, SamplingParams, StepOutput, TokenId};
 use tokenmill_sched::{
-    self as sched, Config, NewSequence, Outcome, Progress, Refused, Scheduler, SeqId, Step,
+    Config, NewSequence, Numbers, Outcome, Progress, Refused, Scheduler, SeqId, Step, Want,
 };
 use tokenmill_text::Tokenizer;
 
 use crate::answer::{After, Answer, Sink};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
-use crate::request::{Divergence, Event, Refusal, Request, RequestError, StopReason, Want};
+use crate::request::{Divergence, Event, Refusal, Request, RequestError, StopReason};
 use crate::rows::Counting;
 use crate::stats::{EngineStats, Stats, count};
 use crate::tier::Tier;
@@ -147,19 +147,8 @@ pub struct Core {
     kept_parts: u32,
 }
 
-/// What the scheduler computes a request for numbers for; `None` for text.
-fn sched_want(want: Want) -> Option<sched::Want> {
-    Some(match want {
-        Want::Text => return None,
-        Want::Scores { top } => sched::Want::Scores { top },
-        Want::Logits { from } => sched::Want::Logits { from },
-        Want::Hidden => sched::Want::Hidden,
-        Want::Pair { second } => sched::Want::Pair { second },
-    })
-}
-
 /// A request's sequence of that key, which may reach `max_len` tokens.
-fn sequence(request: &Request, key: u64, max_len: u32, want: sched::Want) -> NewSequence {
+fn sequence(request: &Request, key: u64, max_len: u32, want: Want) -> NewSequence {
     NewSequence {
         key,
         tokens: request.prompt.clone(),
@@ -234,15 +223,15 @@ impl Core {
 
     /// Gives the scheduler a request.
     fn admit(&mut self, id: u64, request: Request, sink: Sink, from_disk: Range<u32>) {
-        match sched_want(request.want) {
+        match request.numbers {
             None => self.admit_answer(id, request, sink, from_disk),
-            Some(want) => self.admit_rows(id, request, want, sink),
+            Some(numbers) => self.admit_numbers(id, request, numbers, sink),
         }
     }
 
-    fn admit_rows(&mut self, id: u64, request: Request, want: sched::Want, sink: Sink) {
+    fn admit_numbers(&mut self, id: u64, request: Request, numbers: Numbers, sink: Sink) {
         let prompt = request.prompt.len() as u32;
-        match self.sched.submit(sequence(&request, key(id, 0), prompt, want)) {
+        match self.sched.submit(sequence(&request, key(id, 0), prompt, Want::Numbers(numbers))) {
             Ok(seq) => {
                 let work = Work::Rows(Counting::new(seq, prompt, sink));
                 let open = self.open(id, work, request.account, request.timeout);
@@ -267,7 +256,7 @@ impl Core {
         }
         for choice in 0..request.choices {
             let sampling = SamplingParams { choice, index: 0, ..request.sampling };
-            let want = sched::Want::Tokens { sampling, bias: request.logit_bias.clone() };
+            let want = Want::Tokens { sampling, bias: request.logit_bias.clone() };
             let new = sequence(&request, key(id, choice), wanted.min(limit), want);
             match self.sched.submit(new) {
                 Ok(seq) => answer.add_choice(seq, &request, self.draft),

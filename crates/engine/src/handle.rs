@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokenmill_ir::TokenId;
-use tokenmill_sched::Scheduler;
+use tokenmill_sched::{Numbers, Scheduler};
 
 use crate::answer::Sink;
 use crate::backlog::{Backlog, Inlet};
@@ -17,7 +17,7 @@ use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, MAX_CHOICES};
 use crate::host::{Host, Message, ModelId, Order, Pulse};
-use crate::request::{Event, Leased, Refusal, Request, RequestError, Want};
+use crate::request::{Event, Leased, Refusal, Request, RequestError};
 use crate::rows::{Rows, Scored};
 use crate::stats::{EngineStats, Stats};
 use crate::tier::Tier;
@@ -246,7 +246,7 @@ impl Engine {
             self.check_tokens(&tokens)?;
             return Ok(Vec::new());
         }
-        Ok(self.rows(tokens, Want::Scores { top })?.scores)
+        Ok(self.rows(tokens, Numbers::Scores { top })?.scores)
     }
 
     /// Logits after each token from position `from` on, one row after another.
@@ -254,7 +254,7 @@ impl Engine {
     /// # Errors
     /// [`RowsError`].
     pub fn logits(&self, tokens: Vec<TokenId>, from: u32) -> Result<Rows, RowsError> {
-        self.rows(tokens, Want::Logits { from })
+        self.rows(tokens, Numbers::Logits { from })
     }
 
     /// The embedding of a text: the pooled row, or the last token's hidden row.
@@ -262,7 +262,7 @@ impl Engine {
     /// # Errors
     /// [`RowsError`].
     pub fn embed(&self, tokens: Vec<TokenId>) -> Result<Vec<f32>, RowsError> {
-        Ok(self.rows(tokens, Want::Hidden)?.numbers)
+        Ok(self.rows(tokens, Numbers::Hidden)?.numbers)
     }
 
     /// Leases of an account, or of all; `sink` is called on the engine's thread.
@@ -330,8 +330,8 @@ impl Engine {
         }
     }
 
-    fn rows(&self, tokens: Vec<TokenId>, want: Want) -> Result<Rows, RowsError> {
-        for event in self.submit(Request { want, ..Request::new(tokens) })? {
+    fn rows(&self, tokens: Vec<TokenId>, numbers: Numbers) -> Result<Rows, RowsError> {
+        for event in self.submit(Request { numbers: Some(numbers), ..Request::new(tokens) })? {
             match event {
                 Event::Rows(rows) => return Ok(rows),
                 Event::Failed(error) => return Err(error.into()),
@@ -371,30 +371,30 @@ impl Engine {
 
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         let prompt_tokens = self.check_tokens(&request.prompt)?;
-        match request.want {
-            Want::Text => self.check_answer(request, prompt_tokens),
-            want => self.check_rows(want, prompt_tokens),
+        match request.numbers {
+            None => self.check_answer(request, prompt_tokens),
+            Some(numbers) => self.check_numbers(numbers, prompt_tokens),
         }
     }
 
-    fn check_rows(&self, want: Want, prompt_tokens: u32) -> Result<(), Refusal> {
+    fn check_numbers(&self, numbers: Numbers, prompt_tokens: u32) -> Result<(), Refusal> {
         let facts = &self.shared.facts;
         if prompt_tokens > facts.longest {
             let limit = facts.longest;
             return Err(Refusal::ContextLength { prompt_tokens, max_tokens: 0, limit });
         }
         let bad = |name, reason| Err(Refusal::BadParameter { name, reason });
-        match want {
-            Want::Scores { .. } if prompt_tokens < 2 => {
+        match numbers {
+            Numbers::Scores { .. } if prompt_tokens < 2 => {
                 bad("tokens", "at least 2 are needed for a score".to_string())
             }
-            Want::Scores { top } if top > facts.top_logprobs => {
+            Numbers::Scores { top } if top > facts.top_logprobs => {
                 bad("top", format!("{top}, at most {}", facts.top_logprobs))
             }
-            Want::Logits { from } if from >= prompt_tokens => {
+            Numbers::Logits { from } if from >= prompt_tokens => {
                 bad("from", format!("{from} of {prompt_tokens} tokens"))
             }
-            Want::Scores { .. } | Want::Logits { .. } if facts.vocab == 0 => {
+            Numbers::Scores { .. } | Numbers::Logits { .. } if facts.vocab == 0 => {
                 bad("model", "this model gives embeddings only".to_string())
             }
             _ => Ok(()),

@@ -31,9 +31,10 @@ pub use host::{Host, ModelId, Rota};
 pub use queue::NOBODY;
 pub use request::{
     Divergence, Event, Lease, Leased, Refusal, Request, RequestError, StopReason, TokenInfo,
-    TopToken, Usage, Want,
+    TopToken, Usage,
 };
 pub use rows::{Rows, Scored};
 pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
 pub use tokenmill_ir::{Defaults, SamplingValues};
+pub use tokenmill_sched::Numbers;

@@ -4,45 +4,20 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokenmill_ir::{SamplingParams, TokenId};
+use tokenmill_sched::Numbers;
 use tokenmill_text::Lead;
 
 use crate::draft::DraftMode;
 use crate::queue::NOBODY;
 use crate::rows::Rows;
 
-/// What is wanted of a prompt.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Want {
-    /// What follows it.
-    #[default]
-    Text,
-    /// The log-probability of each of its tokens but the first, with the `top` best there.
-    Scores {
-        /// Alternatives.
-        top: u32,
-    },
-    /// Logits after each token from position `from` on.
-    Logits {
-        /// First position.
-        from: u32,
-    },
-    /// Its embedding: the pooled row, or the last token's hidden row.
-    Hidden,
-    /// The same of two texts, whose tokens are of different types.
-    Pair {
-        /// Where the second begins.
-        second: u32,
-    },
-}
-
-/// One request. Numbers (every [`Want`] but text) come as one [`Event::Rows`]; what is said of
-/// answers below is for text. `choices` parallel answers share the prompt's cache.
+/// One request. Numbers come as one [`Event::Rows`]; what is said of answers below is for text. `choices` parallel answers share the prompt's cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Prompt tokens, BOS included where the model wants one. Not empty.
     pub prompt: Vec<TokenId>,
-    /// What is wanted of it.
-    pub want: Want,
+    /// Numbers that are wanted of it instead of text.
+    pub numbers: Option<Numbers>,
     /// How to sample; `choice` and `index` are set by the engine.
     pub sampling: SamplingParams,
     /// Parallel answers (`n`).
@@ -100,7 +75,7 @@ impl Request {
     pub fn new(prompt: Vec<TokenId>) -> Self {
         Self {
             prompt,
-            want: Want::Text,
+            numbers: None,
             sampling: SamplingParams::default(),
             choices: 1,
             max_tokens: None,

@@ -3,7 +3,7 @@
 use tokenmill_ir::{GroupKind, Sampled, StepOutput, TokenId};
 
 use crate::scheduler::{Scheduler, seq_mut};
-use crate::sequence::{Sequence, Want};
+use crate::sequence::{Numbers, Sequence, Want};
 use crate::step::{Grant, Outcome, Progress, Step};
 
 impl Scheduler {
@@ -58,9 +58,11 @@ impl Scheduler {
         let end = seq.computed + grant.tokens;
         let taken = match seq.want {
             Want::Tokens { .. } => accept(seq, grant, out, at.output, report),
-            Want::Scores { .. } => scored(seq, grant, out, at.output, report),
-            Want::Logits { .. } => rows(seq, grant, out, widths.0, at, report),
-            Want::Hidden | Want::Pair { .. } => rows(seq, grant, out, widths.1, at, report),
+            Want::Numbers(Numbers::Scores { .. }) => scored(seq, grant, out, at.output, report),
+            Want::Numbers(Numbers::Logits { .. }) => rows(seq, grant, out, widths.0, at, report),
+            Want::Numbers(Numbers::Hidden | Numbers::Pair { .. }) => {
+                rows(seq, grant, out, widths.1, at, report)
+            }
         };
         if let Some(index) = taken.invalid {
             return End::Invalid(index);

@@ -5,7 +5,7 @@ use tokenmill_ir::{
 };
 
 use crate::scheduler::Scheduler;
-use crate::sequence::{Sequence, Want};
+use crate::sequence::{Numbers, Sequence, Want};
 use crate::step::{Grant, Step};
 
 impl Scheduler {
@@ -19,7 +19,7 @@ impl Scheduler {
             let tokens = &seq.tokens[from as usize..to as usize];
             batch.tokens.extend(tokens.iter().map(|&t| TokenSource::Id(t)));
             batch.positions.extend(from..to);
-            if let Want::Pair { second } = seq.want {
+            if let Want::Numbers(Numbers::Pair { second }) = seq.want {
                 batch.types.resize(first as usize, 0);
                 batch.types.extend((from..to).map(|at| u32::from(at >= second)));
             }
@@ -75,18 +75,18 @@ fn fill_outputs(seq: &Sequence, grant: &Grant, first: u32, batch: &mut Batch) {
                 batch.outputs.push(OutputRow { row: row_of(position), kind });
             }
         }
-        Want::Scores { top } => {
+        Want::Numbers(Numbers::Scores { top }) => {
             for position in rows {
                 let target = seq.tokens[position as usize + 1];
                 let kind = OutputKind::Score { target, top: *top };
                 batch.outputs.push(OutputRow { row: row_of(position), kind });
             }
         }
-        Want::Logits { .. } => {
+        Want::Numbers(Numbers::Logits { .. }) => {
             let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Logits };
             batch.outputs.extend(rows.map(row));
         }
-        Want::Hidden | Want::Pair { .. } => {
+        Want::Numbers(Numbers::Hidden | Numbers::Pair { .. }) => {
             let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Hidden };
             batch.outputs.extend(rows.map(row));
         }

@@ -21,5 +21,5 @@ mod step;
 pub use leases::{LeaseInfo, LeaseWish};
 pub use runs::{Adoption, CachedText};
 pub use scheduler::{Config, Counts, GroupCounts, Refused, Scheduler};
-pub use sequence::{NewSequence, SeqId, Want};
+pub use sequence::{NewSequence, Numbers, SeqId, Want};
 pub use step::{Grant, Odds, Outcome, Progress, Step, StepCost};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use tokenmill_ir::GroupKind;
 
-use crate::block_pool::NONE;
+use crate::block_pool::{BlockPool, NONE};
 use crate::cache::KvCache;
 use crate::scheduler::{Config, Scheduler};
 
@@ -40,7 +40,7 @@ impl Scheduler {
     pub fn floor(&self) -> Vec<u32> {
         let longest = u64::from(self.longest());
         let groups = self.config.groups.iter().zip(&self.cache.pools);
-        let least = |(kind, pool): (&GroupKind, &crate::block_pool::BlockPool)| {
+        let least = |(kind, pool): (&GroupKind, &BlockPool)| {
             if *kind == GroupKind::State {
                 // One that the tree shares, and one to write.
                 return pool.capacity().min(2);
@@ -74,7 +74,7 @@ impl Scheduler {
 
     /// Blocks of each group that memory must back now.
     pub fn reach(&self) -> Vec<u32> {
-        self.cache.pools.iter().map(crate::block_pool::BlockPool::reach).collect()
+        self.cache.pools.iter().map(BlockPool::reach).collect()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::block_pool::NONE;
 use crate::cache::KvCache;
 use crate::prefix::PrefixId;
 use crate::scheduler::Scheduler;
-use crate::sequence::{NewSequence, Place, Sequence, Want};
+use crate::sequence::{NewSequence, Numbers, Place, Sequence, Want};
 
 /// Texts that may wait to be given out; the oldest are forgotten.
 const MAX_NOTED: usize = 256;
@@ -102,7 +102,7 @@ impl Scheduler {
 
     /// A sequence nobody waits for.
     pub(crate) fn passer_by(&self, salt: u64, tokens: &[TokenId]) -> Sequence {
-        let (tokens, want) = (tokens.to_vec(), Want::Hidden);
+        let (tokens, want) = (tokens.to_vec(), Want::Numbers(Numbers::Hidden));
         let max_len = tokens.len() as u32;
         let new = NewSequence { key: 0, max_len, tokens, want, salt, account: 0, priority: 0 };
         let place = Place { slot: 0, arrival: 0, account: 0 };

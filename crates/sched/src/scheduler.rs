@@ -10,7 +10,7 @@ use tokenmill_ir::{BlockId, GroupKind, Limits, TokenId};
 use crate::accounts::Accounts;
 use crate::cache::KvCache;
 use crate::runs::Noted;
-use crate::sequence::{NewSequence, Place, SeqId, Sequence, Want};
+use crate::sequence::{NewSequence, Numbers, Place, SeqId, Sequence, Want};
 use crate::step::{Odds, StepCost};
 
 const STATE: GroupKind = GroupKind::State;
@@ -150,10 +150,10 @@ impl Scheduler {
     /// Takes a sequence, or says why it can never run.
     pub fn submit(&mut self, new: NewSequence) -> Result<SeqId, Refused> {
         let len = new.tokens.len();
-        let least = if matches!(new.want, Want::Scores { .. }) { 2 } else { 1 };
+        let least = if matches!(new.want, Want::Numbers(Numbers::Scores { .. })) { 2 } else { 1 };
         let nothing = match new.want {
             Want::Tokens { .. } => new.max_len as usize <= len,
-            Want::Logits { from } => from as usize >= len,
+            Want::Numbers(Numbers::Logits { from }) => from as usize >= len,
             _ => false,
         };
         if len < least || nothing {

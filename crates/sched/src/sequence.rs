@@ -9,16 +9,9 @@ pub struct SeqId {
     pub(crate) generation: u32,
 }
 
-/// What a sequence is computed for.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Want {
-    /// Sampled tokens until `max_len`; `index` is set for each token.
-    Tokens {
-        /// How to sample.
-        sampling: SamplingParams,
-        /// Added to logits.
-        bias: Vec<(TokenId, f32)>,
-    },
+/// Numbers that are wanted of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numbers {
     /// The log-probability of every token but the first.
     Scores {
         /// Alternatives at each position.
@@ -36,6 +29,20 @@ pub enum Want {
         /// Index of its first token.
         second: u32,
     },
+}
+
+/// What a sequence is computed for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Want {
+    /// Sampled tokens until `max_len`; `index` is set for each token.
+    Tokens {
+        /// How to sample.
+        sampling: SamplingParams,
+        /// Added to logits.
+        bias: Vec<(TokenId, f32)>,
+    },
+    /// Numbers.
+    Numbers(Numbers),
 }
 
 /// A sequence to compute.
@@ -113,7 +120,8 @@ impl Sequence {
         tokens.reserve_exact((new.max_len as usize + 1).saturating_sub(tokens.len()));
         let blocks = (new.max_len / block_tokens) as usize + 2;
         let table = |g: usize| Vec::with_capacity(if g < groups { blocks } else { 0 });
-        let delivered = if let Want::Logits { from } = new.want { from } else { 0 };
+        let delivered =
+            if let Want::Numbers(Numbers::Logits { from }) = new.want { from } else { 0 };
         Self {
             key: new.key,
             slot: place.slot,
@@ -150,7 +158,7 @@ impl Sequence {
 
     /// Tokens to compute: all of them, but nobody asks what follows the last scored one.
     pub fn goal(&self) -> u32 {
-        self.len() - u32::from(matches!(self.want, Want::Scores { .. }))
+        self.len() - u32::from(matches!(self.want, Want::Numbers(Numbers::Scores { .. })))
     }
 
     /// Whether somebody waits for its next token: it has generated some, and what it lacks to go on,
@@ -173,8 +181,10 @@ impl Sequence {
     pub fn first_output(&self) -> u32 {
         match self.want {
             Want::Tokens { .. } => self.known - 1,
-            Want::Scores { .. } | Want::Logits { .. } => self.delivered,
-            Want::Hidden | Want::Pair { .. } => self.known - 1,
+            Want::Numbers(Numbers::Scores { .. }) | Want::Numbers(Numbers::Logits { .. }) => {
+                self.delivered
+            }
+            Want::Numbers(Numbers::Hidden) | Want::Numbers(Numbers::Pair { .. }) => self.known - 1,
         }
     }
 

@@ -6,7 +6,8 @@ use tokenmill_ir::{
     TokenSource,
 };
 use tokenmill_sched::{
-    Config, NewSequence, Outcome, Progress, Refused, Scheduler, SeqId, Step, StepCost, Want,
+    Config, NewSequence, Numbers, Outcome, Progress, Refused, Scheduler, SeqId, Step, StepCost,
+    Want,
 };
 
 const FULL: GroupKind = GroupKind::Full;
@@ -610,7 +611,7 @@ fn whole_sequences_are_never_cut() {
     let mut b = Bench::new(Config { whole_sequences: true, ..config(&[], &[]) });
     let add = |b: &mut Bench, len| {
         let tokens = text(u64::from(len), len);
-        let want = Want::Hidden;
+        let want = Want::Numbers(Numbers::Hidden);
         b.sched.submit(NewSequence {
             key: 0,
             tokens,

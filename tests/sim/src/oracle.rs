@@ -1,7 +1,7 @@
 //! What each request must give, computed with no cache, no batch and no scheduler.
 
 use tokenmill_device_tests::sim::{SimText, whole_digest};
-use tokenmill_engine::{Request, Rows, Scored, StopReason, Want};
+use tokenmill_engine::{Numbers, Request, Rows, Scored, StopReason};
 use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
 use tokenmill_ir::{SamplingParams, TokenId};
 
@@ -90,8 +90,8 @@ pub fn rows(scene: &Scene, request: &Request) -> Option<Rows> {
     let mut answer = Rows { prompt_tokens: tokens.len() as u32, ..Rows::default() };
     let mut text = SimText::new(&scene.config.groups);
     let digests: Vec<u64> = tokens.iter().map(|&t| text.push(t)).collect();
-    match request.want {
-        Want::Scores { top: n } => {
+    match request.numbers? {
+        Numbers::Scores { top: n } => {
             for i in 1..tokens.len() {
                 if !model.logits(digests[i - 1], tokens[i - 1]) {
                     return None;
@@ -101,7 +101,7 @@ pub fn rows(scene: &Scene, request: &Request) -> Option<Rows> {
                 answer.scores.push(Scored { id: tokens[i], logprob: s.logprob, top });
             }
         }
-        Want::Logits { from } => {
+        Numbers::Logits { from } => {
             answer.width = scene.config.vocab as usize;
             for i in from as usize..tokens.len() {
                 if !model.logits(digests[i], tokens[i]) {
@@ -110,7 +110,7 @@ pub fn rows(scene: &Scene, request: &Request) -> Option<Rows> {
                 answer.numbers.extend_from_slice(&model.row);
             }
         }
-        Want::Hidden | Want::Pair { .. } | Want::Text => {
+        Numbers::Hidden | Numbers::Pair { .. } => {
             let last = tokens.len() - 1;
             if scene.nan.contains(&tokens[last]) {
                 return None;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokenmill_engine::{DraftMode, Lease, Request, Want};
+use tokenmill_engine::{DraftMode, Lease, Numbers, Request};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
 use tokenmill_sched::{Config, StepCost};
@@ -254,14 +254,14 @@ fn ask(d: &mut Draw, config: &Config, longest: u32, families: &[Vec<TokenId>]) -
     let vocab = config.vocab;
     if config.whole_sequences {
         let tokens = text(d, longest, vocab, families);
-        return Ask::Rows(Request { want: Want::Hidden, ..Request::new(tokens) });
+        return Ask::Rows(Request { numbers: Some(Numbers::Hidden), ..Request::new(tokens) });
     }
     if longest >= 2 && d.once_in(6) {
         let mut tokens = text(d, longest - 1, vocab, families);
         tokens.push(d.range(0, vocab - 1));
         let from = d.range(0, tokens.len() as u32 - 1);
-        let wants = [Want::Scores { top: from % 4 }, Want::Logits { from }, Want::Hidden];
-        return Ask::Rows(Request { want: d.pick(&wants), ..Request::new(tokens) });
+        let all = [Numbers::Scores { top: from % 4 }, Numbers::Logits { from }, Numbers::Hidden];
+        return Ask::Rows(Request { numbers: Some(d.pick(&all)), ..Request::new(tokens) });
     }
     let most = (longest - 1).min(d.pick(&[4, 20, 80]));
     let mut request = Request::new(text(d, most, vocab, families));

@@ -8,7 +8,7 @@ use tokenmill_sched::Adoption;
 
 use super::Core;
 use crate::answer::Sink;
-use crate::request::{Event, Request, RequestError, Want};
+use crate::request::{Event, Request, RequestError};
 use crate::tier::{Job, Offer, ReadPart, Tier};
 
 /// Parts taken over in one turn: each costs a copy, and somebody may wait for the turn's step.
@@ -61,7 +61,7 @@ impl Core {
         request: Request,
         sink: Sink,
     ) -> Option<(Request, Sink)> {
-        let Some(tier) = self.tier.as_mut().filter(|_| request.want == Want::Text) else {
+        let Some(tier) = self.tier.as_mut().filter(|_| request.numbers.is_none()) else {
             return Some((request, sink));
         };
         let (salt, prompt) = (request.salt, &request.prompt);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, Rows, Want};
+use tokenmill_engine::{Cancel, Event, Numbers, Refusal, Request, RequestError, Rows};
 use tokenmill_ir::TokenId;
 use tokio::sync::{oneshot, watch};
 
@@ -131,9 +131,9 @@ fn submit(
         // Nobody waits for a cancelled one.
         sender.take().is_some_and(|sender| sender.send(rows).is_ok())
     });
-    let want = second.map_or(Want::Hidden, |second| Want::Pair { second });
+    let numbers = Some(second.map_or(Numbers::Hidden, |second| Numbers::Pair { second }));
     let Who { account, timeout } = who;
-    let request = Request { want, account, salt: account, timeout, ..Request::new(tokens) };
+    let request = Request { numbers, account, salt: account, timeout, ..Request::new(tokens) };
     let _cancel = model.served.engine.submit_to(request, sink)?;
     Ok(Open { answer, _cancel })
 }
