@@ -97,6 +97,12 @@ def middling_prompts(a):
     a.again(32, lambda: drain(a.send(data, headers="connection: close\r\n")))
 
 
+def long_prompts_one_by_one(a):
+    text = "".join(random.choices(["alpha ", "beta ", "house ", "tree "], k=7_300))
+    data = lambda: json.dumps({"prompt": f"{random.random()} {text}", "max_tokens": 1}).encode()
+    a.again(1, lambda: drain(a.send(data(), headers="connection: close\r\n")))
+
+
 def readers_that_do_not_read(a):
     body = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "n": 8, "logprobs": 20, "stream": True}
     for _ in range(8):
@@ -109,7 +115,8 @@ def bodies_of_many_values(a):
 
 
 WAYS = [bodies_that_never_come, large_bodies_that_stop, long_prompts_of_clients_gone, urgent_requests,
-        silent_connections, middling_prompts, readers_that_do_not_read, bodies_of_many_values]
+        silent_connections, middling_prompts, long_prompts_one_by_one,
+        readers_that_do_not_read, bodies_of_many_values]
 
 
 def ask(server, body):

@@ -1,5 +1,5 @@
 //! The loop body: plan, fill, submit, advance, commit, tell. It knows no thread, so that a simulation drives
-//! it exactly as the engine's thread does.
+//! it exactly as the device's thread does.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! The engine: one thread that owns scheduler and device, and the handle through which requests
-//! reach it. It speaks tokens and events; it knows no socket and no JSON protocol.
+//! The engine: models that serve, turned by one thread for each device, and the handles through which
+//! requests reach them. It speaks tokens and events; it knows no socket and no JSON protocol.
 
 mod answer;
 pub mod backlog;
