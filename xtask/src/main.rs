@@ -27,10 +27,10 @@ fn main() -> ExitCode {
             print!("{}", rows::lines(&root));
             ExitCode::SUCCESS
         }
-        Some("docs") => match std::fs::write(root.join("docs/models.md"), rows::page(&root)) {
+        Some("docs") => match std::fs::write(root.join(rows::PAGE), rows::page(&root)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("docs/models.md: {error}");
+                eprintln!("{}: {error}", rows::PAGE);
                 ExitCode::FAILURE
             }
         },

@@ -17,9 +17,13 @@ const REFERENCE_BLOCK_TOKENS: u32 = 32;
 
 /// Opens the device the command line asks for.
 pub fn open(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
-    if machine.device == args::Device::Reference {
-        return Ok(Arc::new(ReferenceDevice::new(REFERENCE_BLOCK_TOKENS)));
+    match machine.device {
+        args::Device::Cpu => open_cpu(machine),
+        args::Device::Reference => Ok(Arc::new(ReferenceDevice::new(REFERENCE_BLOCK_TOKENS))),
     }
+}
+
+fn open_cpu(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
     let options = CpuOptions { isa: forced_isa()?, threads: threads(machine) };
     if let Some(asked) = machine.threads.filter(|asked| *asked > options.threads) {
         let cores = options.threads;
