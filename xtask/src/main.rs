@@ -1,12 +1,13 @@
 //! Project chores: `cargo xtask tidy` checks what the compiler cannot, `cargo xtask lines` prints
 //! the size of every crate, architecture and format, `cargo xtask docs` writes docs/models.md,
 //! `cargo xtask instructions` counts those of hot kernels, `cargo xtask mutants` plants faults that
-//! tests must see.
+//! tests must see, `cargo xtask toys` adds a toy of each kind by the files ARCHITECTURE.md names.
 
 mod instructions;
 mod mutants;
 mod rows;
 mod tidy;
+mod toys;
 
 use std::process::ExitCode;
 
@@ -59,8 +60,17 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Some("toys") => match toys::run(&root) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(problem) => {
+                eprintln!("{problem}");
+                ExitCode::FAILURE
+            }
+        },
         _ => {
-            eprintln!("usage: cargo xtask tidy | lines | docs | instructions [write] | mutants");
+            eprintln!(
+                "usage: cargo xtask toys | tidy | lines | docs | instructions [write] | mutants"
+            );
             ExitCode::FAILURE
         }
     }

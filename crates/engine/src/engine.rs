@@ -18,6 +18,7 @@ use tokenmill_text::Tokenizer;
 use crate::answer::{After, Answer, Sink};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
+use crate::ledger::Claim;
 use crate::request::{Divergence, Event, Refusal, Request, RequestError, StopReason};
 use crate::rows::Counting;
 use crate::stats::{EngineStats, Stats, count};
@@ -65,6 +66,8 @@ pub struct EngineParts {
     pub queue: u32,
     /// Measures steps.
     pub clock: Clock,
+    /// Its place in the ledger of its host, left when it ends.
+    pub claim: Option<Claim>,
 }
 
 /// What a turn did, the least first.
@@ -145,6 +148,8 @@ pub struct Core {
     restores: Vec<Restore>,
     /// Parts of the text noted first that were queued for writing.
     kept_parts: u32,
+    /// Given up last: by then the memory is free.
+    claim: Option<Claim>,
 }
 
 /// A request's sequence of that key, which may reach `max_len` tokens.
@@ -207,6 +212,7 @@ impl Core {
             tier: None,
             restores: Vec::new(),
             kept_parts: 0,
+            claim: parts.claim,
         };
         core.stats.places.store(core.config.limits.sequences, Ordering::Relaxed);
         core.update_sizes();

@@ -16,7 +16,8 @@ use crate::backlog::{Backlog, Inlet};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, MAX_CHOICES};
-use crate::host::{Host, Message, ModelId, Order, Pulse};
+use crate::host::{Message, ModelId, Order, Pulse, Thread};
+use crate::ledger::Reader;
 use crate::request::{Event, Leased, Refusal, Request, RequestError};
 use crate::rows::{Rows, Scored};
 use crate::stats::{EngineStats, Stats};
@@ -160,7 +161,7 @@ impl Engine {
     /// # Errors
     /// What the system says when it refuses a thread.
     pub fn start(parts: EngineParts) -> std::io::Result<Engine> {
-        Ok(Host::start()?.add(parts, None, None))
+        Ok(Thread::start()?.add(parts, None, None))
     }
 
     /// A handle of the model that its host's thread is told of by the result.
@@ -184,6 +185,9 @@ impl Engine {
             queue: parts.queue,
         };
         let stats = Arc::<Stats>::default();
+        if let Some(claim) = &parts.claim {
+            let _ = stats.entry.set(claim.reader()); // the first of these stats
+        }
         if let Some(tier) = &tier {
             let _ = stats.disk.set(tier.shared()); // the first of these stats
         }
@@ -307,6 +311,7 @@ impl Engine {
     /// open at the deadline. Follow it by [`shut_down`](Engine::shut_down).
     pub fn drain(&self, deadline: Duration) -> bool {
         self.shared.closed.store(true, Ordering::SeqCst);
+        self.shared.stats.entry.get().into_iter().for_each(Reader::set_draining);
         let (sender, receiver) = channel();
         if !self.tell(Message::Drain(sender)) {
             return true;

@@ -116,6 +116,7 @@ impl World {
             },
             queue: u32::MAX,
             clock: clock(&scene, &control, &guessing, seed),
+            claim: None,
         };
         let mut core = Core::new(parts);
         if let Some(groups) = &scene.draft_model {

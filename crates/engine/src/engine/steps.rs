@@ -193,7 +193,10 @@ impl Core {
         let reach = self.sched.reach();
         if reach != self.blocks {
             match guarded(self.device.as_mut(), |device| device.resize(&reach)) {
-                Ok(()) => self.blocks = reach,
+                Ok(()) => {
+                    self.claim.iter().for_each(|claim| claim.resized(&self.blocks, &reach));
+                    self.blocks = reach;
+                }
                 Err(error) => {
                     tracing::error!(%error, "the caches keep their size");
                     return self.sched.resize(&self.blocks);
