@@ -3,6 +3,7 @@
 
 mod answer;
 pub mod backlog;
+pub mod constraint;
 pub mod direct;
 pub mod door;
 mod draft;

@@ -61,7 +61,7 @@ impl Bench {
 
     fn plan(&mut self) -> Vec<(SeqId, u32, u32)> {
         self.sched.plan(&mut self.step);
-        self.sched.fill(&self.step, &mut self.batch);
+        self.sched.fill(&self.step, &mut self.batch, &mut |_, _, _| false);
         self.step.grants.iter().map(|g| (g.seq, g.context, g.tokens)).collect()
     }
 

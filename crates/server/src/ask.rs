@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use tokenmill_engine::constraint::Constraint;
 use tokenmill_engine::{
     Divergence, DraftMode, Lease, SamplingValues, StopReason, TokenInfo, Usage,
 };
@@ -37,6 +38,15 @@ pub enum Input {
     },
 }
 
+/// What an answer must hold, and the member that says so.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Constrained {
+    /// What.
+    pub what: Constraint,
+    /// The member.
+    pub param: &'static str,
+}
+
 /// How to answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manner {
@@ -52,6 +62,8 @@ pub struct Manner {
     pub ignore_eos: bool,
     /// Added to logits.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// What the answer must hold.
+    pub constrained: Option<Constrained>,
     /// Where drafts come from; `None`: the server's choice.
     pub draft: Option<DraftMode>,
     /// The text that the answer is expected to repeat.

@@ -164,6 +164,10 @@ impl From<RequestError> for ApiError {
                 message: format!("the model's output was not a number at token {index}"),
                 ..Self::internal()
             },
+            RequestError::Constraint { .. } => Self {
+                code: Some("constraint_unsatisfied"),
+                ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string())
+            },
             RequestError::ShutDown => Self {
                 message: "the server shut down before the answer was complete".into(),
                 ..Self::shutting_down()

@@ -1,13 +1,14 @@
 //! From what a request asks for to what engines take: the defaults of the model and its packager,
 //! templates, tokens, the room that is left. No dialect has rules of its own here.
 
+use tokenmill_engine::constraint::{Held, Settings};
 use tokenmill_engine::{NOBODY, Request, Sampling};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{
     DateTime, Encoder, Reach, RenderOptions, Special, TemplateError, Tokenizer, TokenizerError,
 };
 
-use crate::ask::{Generate, Head, Input, Part, Prompt};
+use crate::ask::{Constrained, Generate, Head, Input, Part, Prompt};
 use crate::conversation::{Conversation, Role};
 use crate::error::ApiError;
 use crate::keys::account_of;
@@ -60,6 +61,7 @@ pub fn generate(
             (prompts.into_iter().map(tokens).collect::<Result<_, _>>()?, "prompt")
         }
     };
+    let held = manner.constrained.map(|c| held(&model, &c)).transpose()?;
     let prediction = encoder.encode(&manner.prediction, Special::Plain);
     let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
     let mut head = Head {
@@ -79,6 +81,7 @@ pub fn generate(
         stop: sampling.stop.clone(),
         ignore_eos: manner.ignore_eos,
         logit_bias: manner.logit_bias,
+        held,
         prediction,
         draft: manner.draft,
         account: account_of_user(manner.user.as_deref()).unwrap_or(NOBODY),
@@ -90,6 +93,15 @@ pub fn generate(
     };
     let requests = within_context(&model, &sampling, common, prompts, param, &mut head.warnings)?;
     Ok(Prepared { model, requests, head })
+}
+
+/// The grammar of what an answer must hold.
+fn held(model: &Model, constrained: &Constrained) -> Result<Held, ApiError> {
+    let made = model.served.engine.grammar(&constrained.what, &Settings::default());
+    made.map_err(|error| {
+        let message = format!("{}: {error}", constrained.param);
+        ApiError { code: Some("invalid_constraint"), ..ApiError::bad(constrained.param, message) }
+    })
 }
 
 /// A request for each prompt, with as many tokens of answer as the context leaves.

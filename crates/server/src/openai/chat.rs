@@ -19,7 +19,6 @@ const UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "tool_choice", neutral: |v| v == "none" || v == "auto" },
     Unsupported { name: "functions", neutral: is_empty_list },
     Unsupported { name: "function_call", neutral: |v| v == "none" || v == "auto" },
-    Unsupported { name: "response_format", neutral: |v| *v == json!({ "type": "text" }) },
     Unsupported { name: "modalities", neutral: |v| *v == json!(["text"]) },
     Unsupported { name: "audio", neutral: |_| false },
     Unsupported { name: "reasoning_effort", neutral: |_| false },

@@ -17,10 +17,6 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 const UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "suffix", neutral: |v| v == "" },
     Unsupported { name: "best_of", neutral: |v| *v == 1 },
-    Unsupported {
-        name: "response_format",
-        neutral: |v| *v == serde_json::json!({ "type": "text" }),
-    },
 ];
 
 /// Reads a completion request.

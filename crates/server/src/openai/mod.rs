@@ -4,6 +4,7 @@
 mod answer;
 pub mod chat;
 pub mod completion;
+mod constraint;
 pub mod embedding;
 pub mod leases;
 pub mod models;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokenmill_engine::{DraftMode, SamplingValues};
 use tokenmill_ir::TokenId;
 
-use super::leases;
+use super::{constraint, leases};
 use crate::ask::Manner;
 use crate::config::Limits;
 use crate::error::ApiError;
@@ -28,13 +28,7 @@ pub const UNBUILT: &[Unsupported] = &[
     Unsupported { name: "bad_words", neutral: is_empty_list },
     Unsupported { name: "dry_multiplier", neutral: |v| is(v, 0.0) },
     Unsupported { name: "dynatemp_range", neutral: |v| is(v, 0.0) },
-    Unsupported { name: "grammar", neutral: |v| v == "" },
-    Unsupported { name: "guided_choice", neutral: |_| false },
-    Unsupported { name: "guided_grammar", neutral: |_| false },
-    Unsupported { name: "guided_json", neutral: |_| false },
-    Unsupported { name: "guided_regex", neutral: |_| false },
     Unsupported { name: "include_stop_str_in_output", neutral: |v| *v == false },
-    Unsupported { name: "json_schema", neutral: |_| false },
     Unsupported { name: "length_penalty", neutral: |v| is(v, 1.0) },
     Unsupported { name: "logits_processors", neutral: is_empty_list },
     Unsupported { name: "min_tokens", neutral: |v| is(v, 0.0) },
@@ -43,7 +37,6 @@ pub const UNBUILT: &[Unsupported] = &[
     Unsupported { name: "prompt_logprobs", neutral: |_| false },
     Unsupported { name: "skip_special_tokens", neutral: |v| *v == true },
     Unsupported { name: "stop_token_ids", neutral: is_empty_list },
-    Unsupported { name: "structured_outputs", neutral: |_| false },
     Unsupported { name: "truncate_prompt_tokens", neutral: |_| false },
     Unsupported { name: "typical_p", neutral: |v| is(v, 1.0) },
     Unsupported { name: "use_beam_search", neutral: |v| *v == false },
@@ -71,6 +64,7 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<M
         choices: fields.count("n", 1..=limits.choices)?.unwrap_or(1),
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         logit_bias: logit_bias(fields, limits)?,
+        constrained: constraint::read(fields, notes)?,
         draft: draft(fields)?,
         prediction: String::new(),
         priority: priority(fields)?,
@@ -282,7 +276,7 @@ mod tests {
             ("stop_token_ids", json!([]), json!([2])),
             ("typical_p", json!(1), json!(0.9)),
             ("skip_special_tokens", json!(true), json!(false)),
-            ("guided_json", Value::Null, json!({})),
+            ("length_penalty", json!(1), json!(2)),
         ];
         for (name, nothing, something) in cases {
             let body = |value: &Value| Value::from_iter([(name, value.clone())]);
