@@ -1,7 +1,7 @@
 //! Answers that are held to a grammar. Grammars are made on the caller's thread, once for a model and
 //! a content; before each step the matcher of every constrained answer says which tokens may come.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use thiserror::Error;
 pub use tokenmill_grammar::{Constraint, Matcher, Refused, Settings, Tag, Vocabulary, Whitespace};
@@ -92,26 +92,30 @@ impl Grammars {
         tokenizer: &Tokenizer,
         vocab: u32,
     ) -> Result<Held, ConstraintError> {
-        let kept = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |made: &Made| made.0 == *constraint && made.1 == *settings;
-        if let Some(at) = kept().iter().position(same) {
-            let mut kept = kept();
-            // (Another may have been faster.)
-            let found = kept.get(at).filter(|made| same(made)).map(|made| made.2.clone());
-            if let Some(held) = found {
-                kept[at..].rotate_left(1);
-                return Ok(held);
-            }
+        if let Some(held) = self.kept(constraint, settings) {
+            return Ok(held);
         }
         let vocabulary = self.vocabulary.get_or_init(|| vocabulary(tokenizer, vocab));
         let vocabulary = vocabulary.as_ref().map_err(|e| ConstraintError::Model(e.clone()))?;
         let held = Held::new(constraint, vocabulary, settings)?;
-        let mut kept = kept();
-        if kept.len() == KEPT {
-            kept.remove(0);
+        let mut made = self.made();
+        if made.len() == KEPT {
+            made.remove(0);
         }
-        kept.push((constraint.clone(), settings.clone(), held.clone()));
+        made.push((constraint.clone(), settings.clone(), held.clone()));
         Ok(held)
+    }
+
+    /// One that was made before, which is the latest now.
+    fn kept(&self, constraint: &Constraint, settings: &Settings) -> Option<Held> {
+        let mut made = self.made();
+        let at = made.iter().position(|one| one.0 == *constraint && one.1 == *settings)?;
+        made[at..].rotate_left(1);
+        made.last().map(|one| one.2.clone())
+    }
+
+    fn made(&self) -> MutexGuard<'_, Vec<Made>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
