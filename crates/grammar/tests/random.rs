@@ -14,9 +14,9 @@ use tokenmill_grammar::{Constraint, Grammar, Refused, Settings, Vocabulary, comp
 const SCHEMAS: usize = 2200;
 const DOCUMENTS: usize = 3;
 /// Tokens after which a draw prefers to close what is open.
-const LONG: usize = 150;
+const LONG: usize = 60;
 /// Tokens after which a draw gives up: no fault of the grammar's, if a mask is still there.
-const LONGEST: usize = 1500;
+const LONGEST: usize = 600;
 
 const PATTERNS: &[&str] = &[
     "^[a-c]{2,4}$", "^\\d{3}-\\d{4}$", "ab+", "^(foo|bar)_\\w+$", "^\\S+$", "^.{3}$", "x|y", "^a",
