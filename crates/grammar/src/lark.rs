@@ -125,7 +125,7 @@ pub(crate) fn checked(text: &str, settings: &Settings) -> Result<String, Refused
     let mut scan = Scan::new(text, settings);
     scan.all()?;
     let Scan { out, uses, .. } = scan;
-    chain(&uses, settings.bounds.chain)?;
+    chain(&uses, "start", settings.bounds.chain)?;
     Ok(out)
 }
 
@@ -268,7 +268,11 @@ impl<'a> Scan<'a> {
 
 /// Refuses rules that use rules, and so on, deeper than `limit`: the compiler goes into a rule at
 /// its first use.
-fn chain(uses: &BTreeMap<&str, BTreeSet<&str>>, limit: usize) -> Result<(), Refused> {
+pub(crate) fn chain(
+    uses: &BTreeMap<&str, BTreeSet<&str>>,
+    root: &str,
+    limit: usize,
+) -> Result<(), Refused> {
     fn descend<'a>(
         uses: &BTreeMap<&'a str, BTreeSet<&'a str>>,
         rule: &'a str,
@@ -283,6 +287,5 @@ fn chain(uses: &BTreeMap<&str, BTreeSet<&str>>, limit: usize) -> Result<(), Refu
         let used = uses.get(rule).into_iter().flatten();
         used.into_iter().try_for_each(|next| descend(uses, next, seen, level + 1, limit))
     }
-    let mut seen = BTreeSet::new();
-    ["start", ""].iter().try_for_each(|root| descend(uses, root, &mut seen, 0, limit))
+    descend(uses, root, &mut BTreeSet::new(), 0, limit)
 }

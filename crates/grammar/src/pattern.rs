@@ -289,7 +289,7 @@ impl Reader<'_> {
 }
 
 /// A character that stands for itself, inside a class or out.
-fn push_char(out: &mut String, c: char) {
+pub(crate) fn push_char(out: &mut String, c: char) {
     if c.is_ascii_alphanumeric() || c == '_' || c > '\x7f' {
         out.push(c);
     } else {

@@ -151,11 +151,6 @@ impl Vocabulary {
         self.trie.eos_tokens()
     }
 
-    /// Whether the id stands for no text.
-    pub(crate) fn is_special(&self, id: u32) -> bool {
-        (id as usize) < self.size && self.trie.is_special_token(id)
-    }
-
     /// The special token that `text` begins with, and its length in bytes.
     pub(crate) fn special_at(&self, text: &str) -> Option<(u32, usize)> {
         let found = self.specials.iter().find(|(name, _)| text.as_bytes().starts_with(name))?;

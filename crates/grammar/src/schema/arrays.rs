@@ -33,12 +33,8 @@ impl Walk<'_> {
             // Without a list before it, it says nothing; with `prefixItems` it must have been
             // meant for `items`.
             ("additionalItems", schema) => {
-                let is_said = match part.get("items") {
-                    Some(items) => items.is_array(),
-                    None => part.get("prefixItems").is_some(),
-                };
                 let schema = self.below(schema, key, part)?;
-                if is_said {
+                if says_more(part) {
                     part.plain.insert("items".to_owned(), schema);
                 }
             }
@@ -50,9 +46,10 @@ impl Walk<'_> {
                 if part.has_applicators() || part.get("contains").is_some() {
                     return part.refuse(key, "not enforced beside schemas that evaluate items");
                 }
-                let is_said = part.get("items").is_none_or(Value::is_array);
+                let is_said = part.get("items").is_some_and(|v| !v.is_array())
+                    || (part.get("additionalItems").is_some() && says_more(part));
                 let schema = self.below(schema, key, part)?;
-                if is_said && part.get("additionalItems").is_none() {
+                if !is_said {
                     part.plain.insert("items".to_owned(), schema);
                 }
             }
@@ -62,5 +59,13 @@ impl Walk<'_> {
             _ => return part.refuse(key, "it is not enforced"),
         }
         Ok(())
+    }
+}
+
+/// Whether `additionalItems` says something here.
+fn says_more(part: &Part<'_>) -> bool {
+    match part.get("items") {
+        Some(items) => items.is_array(),
+        None => part.get("prefixItems").is_some(),
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Number, Value};
 
 /// Integers beyond this are not all numbers that a double holds.
-const EXACT: f64 = 9_007_199_254_740_992.0;
+pub(super) const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// A value as the matcher can hold an answer to it: an integer without a point. Else why not.
 pub(super) fn literal(value: &Value) -> Result<Value, String> {

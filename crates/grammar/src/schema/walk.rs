@@ -250,9 +250,12 @@ impl<'a> Walk<'a> {
             "allOf" | "anyOf" | "oneOf" => self.combined(row.name, part),
             "not" => match value {
                 Value::Bool(false) => Ok(()),
-                Value::Bool(true) => part.nothing("not", "it excludes every value"),
-                Value::Object(map) if map.is_empty() => {
-                    part.nothing("not", "it excludes every value")
+                value if *value == json!(true) || *value == json!({}) => {
+                    if part.at.is_empty() {
+                        return part.nothing("not", "it excludes every value");
+                    }
+                    part.apply("allOf", json!([false]));
+                    Ok(())
                 }
                 _ => part.refuse(key, "it is not enforced"),
             },
@@ -477,6 +480,15 @@ impl<'a> Walk<'a> {
         };
         self.multiples.push(decimal);
         part.plain.insert("multipleOf".to_owned(), value.clone());
+        // Further multiples are none once they are read as doubles.
+        for (key, open, exact) in [
+            ("minimum", "exclusiveMinimum", -values::EXACT),
+            ("maximum", "exclusiveMaximum", values::EXACT),
+        ] {
+            if part.get(key).is_none() && part.get(open).is_none() {
+                part.plain.insert(key.to_owned(), Value::from(exact as i64));
+            }
+        }
         Ok(())
     }
 
