@@ -93,7 +93,9 @@ fn every_name_holds_whatever_is_drawn() {
     let gbnf = "root ::= word\nword ::= \"left\" | \"right\"";
     let lark = "start: \"left\" | \"right\"";
     let named = json!({ "name": "n", "strict": true, "schema": schema() });
-    let small = json!({ "type": "object", "properties": { "a": { "type": "boolean" } } });
+    let small = json!({
+        "type": "object", "properties": { "a": { "type": "boolean" } }, "additionalProperties": false,
+    });
     type Check<'a> = &'a dyn Fn(&str) -> bool;
     let cases: [(Value, Check<'_>); 13] = [
         (json!({ "response_format": { "type": "json_schema", "json_schema": named } }), &is_json),
