@@ -6,6 +6,7 @@
 mod instructions;
 mod mutants;
 mod rows;
+mod tables;
 mod tidy;
 
 use std::process::ExitCode;
@@ -31,6 +32,13 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("docs/models.md: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        Some("tables") => match std::fs::write(tables::path(&root), tables::text()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{}: {error}", tables::path(&root).display());
                 ExitCode::FAILURE
             }
         },
