@@ -1,0 +1,227 @@
+// Runs kernels that were built as plain C++: see host.h. A launch returns 0, or 1 where threads of a block wait for each
+// other in vain.
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <memory>
+#include <vector>
+
+#include "args.h"
+#include "host.h"
+
+extern "C" void tokenmill_switch(void** save, void* to);
+
+#if defined(__x86_64__)
+asm(R"(
+.text
+.globl tokenmill_switch
+.hidden tokenmill_switch
+tokenmill_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  retq
+)");
+constexpr size_t kSaved = 7;  // words on a stack that sleeps, the way back last
+constexpr size_t kBack = 6;
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.globl tokenmill_switch
+.hidden tokenmill_switch
+tokenmill_switch:
+  sub sp, sp, #160
+  stp x19, x20, [sp, #0]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp, #0]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+)");
+constexpr size_t kSaved = 20;
+constexpr size_t kBack = 11;
+#else
+#error "fibers are written for x86-64 and aarch64"
+#endif
+
+namespace host {
+namespace {
+
+constexpr size_t kStack = 64 << 10, kShared = 256 << 10;
+constexpr unsigned kMost = 256;
+
+struct Fiber {
+  Place place;
+  void* stack = nullptr;  // where it sleeps
+  size_t shared = 0;      // bytes of the block's memory it has declared
+  uint32_t words = 0;     // how often it met its warp
+  bool done = false;
+};
+
+// Two rounds of a warp's words: lanes may be one ahead.
+struct Warp {
+  uint32_t words[2][32];
+  uint32_t arrived[2] = {0, 0};
+};
+
+using Body = void (*)(const Args&);
+
+// What one thread of the system runs.
+struct Runner {
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  std::unique_ptr<uint8_t[]> stacks, memory;
+  Fiber* now = nullptr;
+  void* home = nullptr;
+  Body body = nullptr;
+  const Args* args = nullptr;
+  size_t of_launch = 0;
+  uint32_t idle = 0, at_barrier = 0, barriers = 0;
+  bool stuck = false;
+};
+
+thread_local Runner runner;
+
+// Goes on with the next fiber that is not done; home when none is.
+void next(Runner& r) {
+  Fiber *from = r.now, *f = from, *end = r.fibers.data() + r.fibers.size();
+  do {
+    if (++f == end) f = r.fibers.data();
+    if (!f->done) break;
+  } while (f != from);
+  if (f == from && !f->done) return;
+  r.now = f;
+  tokenmill_switch(&from->stack, f == from ? r.home : f->stack);
+}
+
+// Lets others run; leaves the block when nobody gets on.
+void wait(Runner& r) {
+  if (++r.idle > 4 * r.fibers.size() + 8) {
+    r.stuck = true;
+    tokenmill_switch(&r.now->stack, r.home);
+  }
+  next(r);
+}
+
+void enter() {
+  Runner& r = runner;
+  r.body(*r.args);
+  r.now->done = true;
+  r.idle = 0;
+  next(r);
+  abort();  // nobody wakes what is done
+}
+
+void start(Fiber& f, uint8_t* stack) {
+  void** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(stack) + kStack) & ~uintptr_t{15});
+  top -= 1;  // as if it had been called
+#if defined(__aarch64__)
+  top -= 1;
+#endif
+  top -= kSaved;
+  memset(top, 0, kSaved * sizeof(void*));
+  top[kBack] = reinterpret_cast<void*>(&enter);
+  f.stack = top;
+}
+
+}  // namespace
+
+const Place& place() { return runner.now->place; }
+
+void* shared(size_t bytes, bool of_launch) {
+  Runner& r = runner;
+  if (of_launch) return r.memory.get();
+  size_t at = r.now->shared;
+  r.now->shared = (at + bytes + 15) & ~size_t{15};
+  if (r.of_launch + r.now->shared > kShared) abort();
+  return r.memory.get() + r.of_launch + at;
+}
+
+void sync_block() {
+  Runner& r = runner;
+  uint32_t round = r.barriers;
+  r.idle = 0;
+  if (++r.at_barrier == r.fibers.size()) {
+    r.at_barrier = 0;
+    r.barriers++;
+    return;
+  }
+  while (r.barriers == round) wait(r);
+}
+
+const uint32_t* exchange(uint32_t word) {
+  Runner& r = runner;
+  Fiber& me = *r.now;
+  Warp& w = r.warps[me.place.thread / 32];
+  uint32_t round = me.words++ & 1;
+  // Every lane has come to the other round since, so that nobody reads this one any more.
+  if (w.arrived[round] == 32) w.arrived[round] = 0;
+  w.words[round][me.place.thread % 32] = word;
+  w.arrived[round]++;
+  r.idle = 0;
+  while (w.arrived[round] != 32) wait(r);
+  return w.words[round];
+}
+
+}  // namespace host
+
+using namespace host;
+
+extern "C" __attribute__((visibility("default"))) int tokenmill_launch(
+    Body body, const uint32_t* grid, uint32_t threads, uint32_t shared, const Args* args) {
+  Runner& r = runner;
+  if (threads == 0 || threads > kMost || threads % 32 || shared > kShared) return 2;
+  if (!r.stacks) r.stacks.reset(new uint8_t[kStack * kMost]);
+  if (!r.memory) r.memory.reset(new uint8_t[kShared]);
+  r.body = body;
+  r.args = args;
+  r.of_launch = (shared + 15) & ~size_t{15};
+  for (uint32_t z = 0; z < grid[2]; z++)
+    for (uint32_t y = 0; y < grid[1]; y++)
+      for (uint32_t x = 0; x < grid[0]; x++) {
+        r.fibers.assign(threads, Fiber());
+        r.warps.assign(threads / 32, Warp());
+        // What nobody has written is not a number.
+        memset(r.memory.get(), 0xff, kShared < r.of_launch + (4 << 10) ? kShared : r.of_launch + (4 << 10));
+        r.idle = r.at_barrier = r.barriers = 0;
+        r.stuck = false;
+        for (uint32_t t = 0; t < threads; t++) {
+          r.fibers[t].place = Place{t, threads, x, y, z};
+          start(r.fibers[t], r.stacks.get() + kStack * t);
+        }
+        r.now = &r.fibers[0];
+        tokenmill_switch(&r.home, r.now->stack);
+        if (r.stuck) return 1;
+      }
+  return 0;
+}
