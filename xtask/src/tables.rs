@@ -9,11 +9,7 @@ use tokenmill_quant::{FORMATS, FP4_VALUES, FormatId, NF4_VALUES};
 const HEAD: &str = "\
 // The tables of crates/quant for kernels, written by `cargo xtask tables`: do not edit.
 #pragma once
-#ifdef TOKENMILL_HOST
-#define TABLE static const
-#else
-#define TABLE static __device__ const
-#endif
+#include \"words.cuh\"
 
 ";
 

@@ -1,16 +1,14 @@
 // Numbers out of stored rows, for every format that has rows: `weight_at<F_Q4_K>(row, col)`.
 //
 // The same operations on the same f32 as `decode` of crates/quant, which defines each format, so
-// that the bits are the same; what is below is its text for one column. Nothing here may be
-// contracted: -fmad=false, -ffp-contract=off.
+// that the bits are the same; what is below is its text for one column.
 //
 // Rows lie as in files: `row` is a whole number of blocks behind an address that is a multiple of
 // 16, so a load of 2, 4 or 8 bytes is aligned where the block's size and the offset are multiples
 // of that. The host build checks it.
 #pragma once
-#include "words.cuh"
-
 #include "formats_tables.cuh"
+#include "words.cuh"
 
 // One format: its number, and the shape of its blocks.
 template <int F> struct Stored;
@@ -32,41 +30,18 @@ template <class T> DEV T stored(const uint8_t* at) {
   return *(const T*)at;
 #endif
 }
-DEV float float_from(uint32_t bits) {
-#ifdef TOKENMILL_HOST
-  float value;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
-#else
-  return __uint_as_float(bits);
-#endif
-}
-DEV float float_at(const uint8_t* at) { return float_from(stored<uint32_t>(at)); }
+DEV float float_at(const uint8_t* at) { return float_of(stored<uint32_t>(at)); }
 DEV unsigned half_at(const uint8_t* at) { return stored<uint16_t>(at); }
 
-DEV float from_f16(unsigned bits) {
-#ifdef TOKENMILL_HOST
-  uint32_t sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 0x1f, mantissa = bits & 0x3ff;
-  if (exponent == 31 && mantissa) return float_from(sign | 0x7fc00000u | mantissa << 13);
-  if (exponent == 31) return float_from(sign | 0x7f800000u);
-  if (exponent) return float_from(sign | (exponent + 112) << 23 | mantissa << 13);
-  float magnitude = (float)mantissa * 0x1p-24f;
-  return sign ? -magnitude : magnitude;
-#else
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((uint16_t)bits));
-  return value;
-#endif
-}
-DEV float f16_at(const uint8_t* at) { return from_f16(half_at(at)); }
+DEV float f16_at(const uint8_t* at) { return f16_to_f32((uint16_t)half_at(at)); }
 
 // The codes of NaN are ±480 here.
 DEV float from_e4m3(unsigned bits) {
-  float magnitude = float_from((bits & 0x7f) << 20) * 0x1p120f;
+  float magnitude = float_of((bits & 0x7f) << 20) * 0x1p120f;
   return bits & 0x80 ? -magnitude : magnitude;
 }
 // 2^(e − 128)
-DEV float half_of_e8m0(unsigned e) { return float_from(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
+DEV float half_of_e8m0(unsigned e) { return float_of(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
 DEV float half_of_ue4m3(unsigned bits) {
   return bits == 0x7f ? 0.f : 0.5f * from_e4m3(bits & 0x7f);
 }
@@ -94,25 +69,28 @@ template <int F> struct As {};
 // ---- plain numbers ------------------------------------------------------------------------------
 FORMAT(F32) { return float_at(b); }
 FORMAT(F16) { return f16_at(b); }
-FORMAT(BF16) { return float_from(half_at(b) << 16); }
+FORMAT(BF16) { return bf16_to_f32(stored<uint16_t>(b)); }
 FORMAT(U8) { return (float)b[0]; }
 FORMAT(I8) { return (float)(int8_t)b[0]; }
 FORMAT(I16) { return (float)stored<int16_t>(b); }
 FORMAT(I32) { return (float)stored<int32_t>(b); }
 FORMAT(I64) { return (float)stored<int64_t>(b); }
 FORMAT(F64) { return (float)stored<double>(b); }
-FORMAT(F8_E4M3) { return (b[0] & 0x7f) == 0x7f ? float_from(0x7fc00000u) : from_e4m3(b[0]); }
-FORMAT(F8_E5M2) { return from_f16((unsigned)b[0] << 8); }
+FORMAT(F8_E4M3) { return (b[0] & 0x7f) == 0x7f ? float_of(0x7fc00000u) : from_e4m3(b[0]); }
+FORMAT(F8_E5M2) { return f16_to_f32((uint16_t)(b[0] << 8)); }
 
 // ---- blocks of 32 -------------------------------------------------------------------------------
 DEV unsigned five_bits(const uint8_t* bits, unsigned c) {
   return nibble_of_halves(bits + 4, c, 16) | bit_at(bits, c) << 4;
 }
+DEV float scaled_and_min(const uint8_t* b, unsigned code) {
+  return add_rn(f16_at(b) * (float)code, f16_at(b + 2));
+}
 FORMAT(Q8_0) { return (float)(int8_t)b[2 + c] * f16_at(b); }
 FORMAT(Q4_0) { return f16_at(b) * ((float)nibble_of_halves(b + 2, c, 16) - 8.f); }
-FORMAT(Q4_1) { return f16_at(b) * (float)nibble_of_halves(b + 4, c, 16) + f16_at(b + 2); }
+FORMAT(Q4_1) { return scaled_and_min(b, nibble_of_halves(b + 4, c, 16)); }
 FORMAT(Q5_0) { return f16_at(b) * ((float)five_bits(b + 2, c) - 16.f); }
-FORMAT(Q5_1) { return f16_at(b) * (float)five_bits(b + 4, c) + f16_at(b + 2); }
+FORMAT(Q5_1) { return scaled_and_min(b, five_bits(b + 4, c)); }
 FORMAT(IQ4_NL) { return f16_at(b) * (float)IQ4_NL_VALUES[nibble_of_halves(b + 2, c, 16)]; }
 FORMAT(MXFP4) { return half_of_e8m0(b[0]) * (float)MXFP4_VALUES[nibble_of_halves(b + 1, c, 16)]; }
 FORMAT(NVFP4) {
@@ -130,7 +108,7 @@ DEV float min_of_32(const uint8_t* scales, unsigned s) {
 }
 DEV float scaled_less_min(const uint8_t* b, unsigned s, unsigned code) {
   float scale = f16_at(b) * scale_of_32(b + 4, s), min = f16_at(b + 2) * min_of_32(b + 4, s);
-  return scale * (float)code - min;
+  return sub_rn(scale * (float)code, min);
 }
 FORMAT(Q4_K) {
   return scaled_less_min(b, c / 32, nibble_of_halves(b + 16 + c / 64 * 32, c % 64, 32));
@@ -148,7 +126,7 @@ FORMAT(Q6_K) {
 FORMAT(Q2_K) {
   unsigned s = b[c / 16];
   float scale = f16_at(b + 80) * (float)(s & 15), min = f16_at(b + 82) * (float)(s >> 4);
-  return scale * (float)two_bits(b + 16, c) - min;
+  return sub_rn(scale * (float)two_bits(b + 16, c), min);
 }
 FORMAT(Q3_K) {
   unsigned s = c / 16;
@@ -198,7 +176,7 @@ FORMAT(IQ1_M) {
   unsigned run = c / 8, nibble = nibble_of_pairs(b + 32, run), s = c / 16;
   unsigned entry = IQ1_S_GRID[b[run] | (nibble & 7) << 8];
   int scale = 2 * (half_at(scales + s / 4 * 2) >> (s % 4 * 3) & 7) + 1;
-  return coded(from_f16(d) * 0.125f, scale, IQ1_VALUES[of_eight(entry, c % 8, nibble >> 3)]);
+  return coded(f16_to_f32((uint16_t)d) * 0.125f, scale, IQ1_VALUES[of_eight(entry, c % 8, nibble >> 3)]);
 }
 FORMAT(IQ2_XXS) {
   const uint8_t* sub = b + 2 + c / 32 * 8;
@@ -247,8 +225,8 @@ FORMAT(FP4_F32) {
   return (float)MXFP4_VALUES[nibble_of_pairs(b + 8, c)] * float_at(b + c / 16 * 4);
 }
 FORMAT(E4M3_32) { return from_e4m3(b[4 + c]) * float_at(b); }
-FORMAT(NF4_64) { return float_from(NF4_VALUES[nibble_of_pairs(b + 4, c)]) * float_at(b); }
-FORMAT(FP4_64) { return float_from(FP4_VALUES[nibble_of_pairs(b + 4, c)]) * float_at(b); }
+FORMAT(NF4_64) { return float_of(NF4_VALUES[nibble_of_pairs(b + 4, c)]) * float_at(b); }
+FORMAT(FP4_64) { return float_of(FP4_VALUES[nibble_of_pairs(b + 4, c)]) * float_at(b); }
 #undef FORMAT
 
 // Number `col` of a stored row.

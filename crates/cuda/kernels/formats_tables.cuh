@@ -1,10 +1,6 @@
 // The tables of crates/quant for kernels, written by `cargo xtask tables`: do not edit.
 #pragma once
-#ifdef TOKENMILL_HOST
-#define TABLE static const
-#else
-#define TABLE static __device__ const
-#endif
+#include "words.cuh"
 
 // Numbers of the formats: rows of `FORMATS`.
 enum {
