@@ -122,7 +122,7 @@ template <class Keys> DEV void attend_one(const Keys& keys, const float* q, Rang
                                           const float* sink, float* memory, float* out) {
   float *probs = memory + warp() * 32, *sums = memory + WARPS * 32, *maxima = sums + WARPS * v_dim, *totals = maxima + WARPS;
   float most = -infinity(), total = 0.f, sum[COLUMNS];
-  for (unsigned i = 0; i < COLUMNS; i++) sum[i] = 0.f;
+  UNROLL for (unsigned i = 0; i < COLUMNS; i++) sum[i] = 0.f;
   for (unsigned first = range.first + 32 * warp(); first < range.end; first += 32 * WARPS) {
     unsigned key = first + lane(), count = range.end - first < 32 ? range.end - first : 32;
     float score = key < range.end ? capped(keys.score(q, key) * scale, cap) : -infinity();
@@ -133,15 +133,15 @@ template <class Keys> DEV void attend_one(const Keys& keys, const float* q, Rang
     most = next;
     probs[lane()] = p;
     sync_warp();
-    for (unsigned i = 0; i < COLUMNS; i++) sum[i] *= kept;
+    UNROLL for (unsigned i = 0; i < COLUMNS; i++) sum[i] *= kept;
     for (unsigned k = 0; k < count; k++) {
       const uint8_t* value = keys.value(first + k);
-      for (unsigned i = 0; i < COLUMNS; i++)
+      UNROLL for (unsigned i = 0; i < COLUMNS; i++)
         if (32 * i + lane() < v_dim) sum[i] = fmaf(probs[k], keys.number(value, 32 * i + lane()), sum[i]);
     }
     sync_warp();
   }
-  for (unsigned i = 0; i < COLUMNS; i++)
+  UNROLL for (unsigned i = 0; i < COLUMNS; i++)
     if (32 * i + lane() < v_dim) sums[warp() * v_dim + 32 * i + lane()] = sum[i];
   if (lane() == 0) maxima[warp()] = most, totals[warp()] = total;
   sync_block();

@@ -93,7 +93,7 @@ struct Fiber {
 // Two rounds of a warp's words: lanes may be one ahead.
 struct Warp {
   uint32_t words[2][32];
-  uint32_t arrived[2] = {0, 0};
+  uint32_t arrived[2] = {0, 0}, made[2];
 };
 
 using Body = void (*)(const Args&);
@@ -182,18 +182,33 @@ void sync_block() {
   while (r.barriers == round) wait(r);
 }
 
-const uint32_t* exchange(uint32_t word) {
-  Runner& r = *made;
-  Fiber& me = *r.running;
-  Warp& w = r.warps[me.place.thread / 32];
-  uint32_t round = me.words++ & 1;
+// Counts a lane's word in; true for the last of its warp.
+static bool arrive(Runner& r, Warp& w, uint32_t round, uint32_t word) {
   // Every lane has come to the other round since, so that nobody reads this one any more.
   if (w.arrived[round] == 32) w.arrived[round] = 0;
-  w.words[round][me.place.thread % 32] = word;
-  w.arrived[round]++;
+  w.words[round][r.running->place.thread % 32] = word;
   r.idle = 0;
-  while (w.arrived[round] != 32) wait(r);
+  return ++w.arrived[round] == 32;
+}
+
+const uint32_t* exchange(uint32_t word) {
+  Runner& r = *made;
+  Warp& w = r.warps[r.running->place.thread / 32];
+  uint32_t round = r.running->words++ & 1;
+  if (!arrive(r, w, round, word))
+    while (w.arrived[round] != 32) wait(r);
   return w.words[round];
+}
+
+uint32_t join(uint32_t word, uint32_t (*make)(const uint32_t* words)) {
+  Runner& r = *made;
+  Warp& w = r.warps[r.running->place.thread / 32];
+  uint32_t round = r.running->words++ & 1;
+  if (arrive(r, w, round, word))
+    w.made[round] = make(w.words[round]);
+  else
+    while (w.arrived[round] != 32) wait(r);
+  return w.made[round];
 }
 
 }  // namespace host

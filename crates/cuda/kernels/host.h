@@ -16,10 +16,13 @@ void* shared(size_t bytes, bool of_launch);
 void sync_block();
 // Gives one word and returns those of all lanes, in order; to be read before the next word of a warp.
 const uint32_t* exchange(uint32_t word);
+// As exchange, what the last lane to come made of all words.
+uint32_t join(uint32_t word, uint32_t (*make)(const uint32_t* words));
 
 }  // namespace host
 
 #define DEV static inline
+#define UNROLL _Pragma("GCC unroll 16")
 #define DEV_IN inline
 #define TABLE static const
 #define KERNEL(name) extern "C" __attribute__((visibility("default"))) void name(const Args& a)
@@ -74,20 +77,20 @@ DEV float div_rn(float x, float y) { return x / y; }
 DEV double mul_rn(double x, double y) { return x * y; }
 DEV double add_rn(double x, double y) { return x + y; }
 
-DEV float warp_sum(float x) {
-  const uint32_t* all = host::exchange(bits_of(x));
+DEV uint32_t sum_of(const uint32_t* words) {
   float sums[32];
-  memcpy(sums, all, sizeof sums);
+  memcpy(sums, words, sizeof sums);
   for (unsigned d = 16; d > 0; d >>= 1)
     for (unsigned i = 0; i < d; i++) sums[i] += sums[i + d];
-  return sums[0];
+  return bits_of(sums[0]);
 }
-DEV float warp_max(float x) {
-  const uint32_t* all = host::exchange(bits_of(x));
-  float most = float_of(all[0]);
-  for (unsigned i = 1; i < 32; i++) most = fmaxf(most, float_of(all[i]));
-  return most;
+DEV uint32_t max_of(const uint32_t* words) {
+  float most = float_of(words[0]);
+  for (unsigned i = 1; i < 32; i++) most = fmaxf(most, float_of(words[i]));
+  return bits_of(most);
 }
+DEV float warp_sum(float x) { return float_of(host::join(bits_of(x), sum_of)); }
+DEV float warp_max(float x) { return float_of(host::join(bits_of(x), max_of)); }
 DEV void warp_best(float& x, uint32_t& at) {
   for (unsigned d = 16; d > 0; d >>= 1) {
     float y = across(x, d);

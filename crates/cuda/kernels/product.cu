@@ -7,12 +7,14 @@ static constexpr unsigned MOST = 8;
 
 template <int F, int N>
 DEV void sums(float (&sum)[MOST], const float* const (&x)[MOST], const uint8_t* row, const uint32_t* order, unsigned cols) {
-  for (int i = 0; i < N; i++) sum[i] = 0.f;
+  float own[N];
+  UNROLL for (int i = 0; i < N; i++) own[i] = 0.f;
   for (unsigned k = lane(); k < cols; k += 32) {
     float w = weight_at<F>(row, k);
     unsigned c = order ? order[k] : k;
-    for (int i = 0; i < N; i++) sum[i] = fmaf(w, x[i][c], sum[i]);
+    UNROLL for (int i = 0; i < N; i++) own[i] = fmaf(w, x[i][c], own[i]);
   }
+  UNROLL for (int i = 0; i < N; i++) sum[i] = own[i];
 }
 
 // p: step, parts, x, out, starts, pairs
@@ -42,7 +44,7 @@ template <int F> DEV void product(const Args& a) {
   for (unsigned i = 0; i < MOST; i++) {
     unsigned r = first + (i < n ? i : 0);
     to[i] = list ? list[r] : r;
-    x[i] = row_of(a.p[2], to[i] / a.n[5], a.n[1]) + start;
+    x[i] = row_of(a.p[2], list ? to[i] / a.n[5] : r, a.n[1]) + start;
   }
   const uint8_t* stored = at<const uint8_t>(part.rows) + (size_t)row * part.stride;
   const uint32_t* order = at<const uint32_t>(part.order);

@@ -113,7 +113,7 @@ KERNEL(scan) {
   const Span& span = array<Span>(step, step->span)[block_x()];
   Slots slots = slots_of(step, span, a.p[8], a.n[9], (size_t)a.n[0] * dim * width);
   float state[LANES];
-  for (unsigned i = 0; i < LANES; i++) {
+  UNROLL for (unsigned i = 0; i < LANES; i++) {
     unsigned s = 32 * i + lane();
     state[i] = s < width && slots.from ? slots.from[(size_t)column * width + s] : 0.f;
   }
@@ -123,16 +123,17 @@ KERNEL(scan) {
     const float *b = row_of(a.p[2], token, a.n[5]) + group * width, *c = row_of(a.p[3], token, a.n[6]) + group * width;
     float d = fminf(fmaxf(softplus(row_of(a.p[4], token, a.n[7])[h] + bias), a.f[0]), a.f[1]);
     float decay = expf(rate * d), x = row_of(a.p[1], token, a.n[4])[column], sum = 0.f;
-    for (unsigned i = 0; i < LANES; i++) {
+    UNROLL for (unsigned i = 0; i < LANES; i++) {
       unsigned s = 32 * i + lane();
-      if (s >= width) break;
-      state[i] = fmaf(d * x, b[s], state[i] * decay);
-      sum = fmaf(state[i], c[s], sum);
+      if (s < width) {
+        state[i] = fmaf(d * x, b[s], state[i] * decay);
+        sum = fmaf(state[i], c[s], sum);
+      }
     }
     sum = fmaf(skip, x, warp_sum(sum));
     if (lane() == 0) row_to(a.p[9], token, a.n[8])[column] = sum;
   }
-  for (unsigned i = 0; i < LANES; i++) {
+  UNROLL for (unsigned i = 0; i < LANES; i++) {
     unsigned s = 32 * i + lane();
     if (s < width) slots.to[(size_t)column * width + s] = state[i];
   }

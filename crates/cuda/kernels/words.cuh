@@ -11,6 +11,8 @@
 #include <cuda_fp16.h>
 
 #define DEV static __device__ __forceinline__
+// Before loops whose numbers are to stay in registers.
+#define UNROLL _Pragma("unroll")
 // The same for members of a class.
 #define DEV_IN __device__ __forceinline__
 // Tables of numbers that kernels read: TABLE uint8_t name[] = {…};

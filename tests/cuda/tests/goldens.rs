@@ -10,6 +10,10 @@ use tokenmill_models::{ModelSpec, lower, spec_of};
 /// Largest |Δlogit| allowed against transformers, whose own noise is about 1e-5.
 const TOLERANCE: f32 = 1e-4;
 
+fn bits(rows: &[f32]) -> Vec<u32> {
+    rows.iter().map(|x| x.to_bits()).collect()
+}
+
 fn check(arch: &str, device: &dyn Device) {
     let golden = Golden::read(arch);
     let context = (golden.ids.len() + golden.greedy.len()) as u32 + 1;
@@ -28,6 +32,7 @@ fn check(arch: &str, device: &dyn Device) {
             _ => "logits.f32",
         });
         let chunks = if pooled { vec![512] } else { vec![512, 7] };
+        let mut whole: Option<Vec<f32>> = None;
         for chunk in chunks {
             let mut run = Runner::new(device, Mode::F32, &lowered.program, &model, context)
                 .unwrap_or_else(|e| panic!("{arch}: {e}"));
@@ -38,6 +43,9 @@ fn check(arch: &str, device: &dyn Device) {
             .unwrap_or_else(|e| panic!("{arch}: {e}"));
             let (worst, _) = worst_difference(&rows, &expected);
             assert!(worst <= TOLERANCE, "{arch} in chunks of {chunk}: {worst}");
+            // What else is in a step never shows.
+            let whole = whole.get_or_insert_with(|| rows.clone());
+            assert_eq!(bits(&rows), bits(whole), "{arch} in chunks of {chunk}");
             if !pooled && chunk < 512 {
                 let last = &rows[rows.len() - lowered.program.vocab as usize..];
                 let tokens = run.greedy(last, golden.greedy.len()).expect("greedy");
