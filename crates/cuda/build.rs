@@ -12,7 +12,7 @@ fn main() {
     files.sort();
     // The driver reads words.
     let mut text = String::from(
-        "#[repr(align(16))]\nstruct Aligned<B>(B);\n\n\
+        "#[allow(dead_code)]\n#[repr(align(16))]\nstruct Aligned<B>(B);\n\n\
          /// Kernels of a source file for all targets: its name, and what the driver takes.\n\
          pub(crate) static BUNDLES: &[(&str, &[u8])] = &[\n",
     );

@@ -11,6 +11,7 @@ mod failure;
 pub mod kernels;
 mod layout;
 mod plan;
+mod sys;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource};
 
 use driver::Driver;
 use layout::Held;
+pub use sys::OpenError;
 
 /// Tokens of a cache block where nothing else is asked for.
 pub const BLOCK_TOKENS: u32 = 64;
@@ -31,6 +33,14 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
+    /// GPU `ordinal` of this machine.
+    ///
+    /// # Errors
+    /// No driver, no such GPU, no kernels in this program.
+    pub fn open(ordinal: u32) -> Result<Self, OpenError> {
+        Ok(Self::new(Arc::new(sys::Cuda::open(ordinal)?), BLOCK_TOKENS))
+    }
+
     /// A device with cache blocks of `block_tokens`.
     pub fn new(driver: Arc<dyn Driver>, block_tokens: u32) -> Self {
         let workers = driver.processors();
@@ -50,9 +60,18 @@ impl CudaDevice {
     /// # Errors
     /// What there is no kernel for.
     pub fn listing(&self, program: &Program, limits: &Limits) -> Result<String, DeviceError> {
+        checked(program)?;
         let shapes = layout::shapes(program)?;
         Ok(plan::Plan::new(program, &shapes, limits, self.caps.block_tokens)?.dump())
     }
+}
+
+fn failed(reason: String) -> DeviceError {
+    DeviceError::Failed { device: failure::DEVICE.into(), reason }
+}
+
+fn checked(program: &Program) -> Result<(), DeviceError> {
+    program.check().map_err(|e| failed(e.to_string()))
 }
 
 impl Device for CudaDevice {
@@ -78,6 +97,7 @@ impl Device for CudaDevice {
         limits: &Limits,
         _: Mode,
     ) -> Result<Footprint, DeviceError> {
+        checked(program)?;
         let shapes = layout::shapes(program)?;
         let plan = plan::Plan::new(program, &shapes, limits, self.caps.block_tokens)?;
         let groups = 0..program.groups().len() as u32;
@@ -97,9 +117,7 @@ impl Device for CudaDevice {
         weights: &Weights,
         limits: &Limits,
     ) -> Result<Box<dyn Executable>, DeviceError> {
-        let device = || failure::DEVICE.to_owned();
-        let failed = |reason: String| DeviceError::Failed { device: device(), reason };
-        program.check().map_err(|e| failed(e.to_string()))?;
+        checked(program)?;
         let held = weights.of::<Held>(&self.owner);
         let held = held.filter(|h| h.shapes.len() == program.weights.len());
         let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;

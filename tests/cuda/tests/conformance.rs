@@ -160,7 +160,7 @@ const FAULTS: [(&str, Fault); 8] = [
     ),
     (
         "experts q4_k and",
-        Fault { file: "experts.cu", from: "less += chosen < e", to: "less += chosen + 1 < e" },
+        Fault { file: "experts.cu", from: "fmaf(route[top + s],", to: "fmaf(route[top]," },
     ),
     (
         "conv",
