@@ -31,7 +31,8 @@ tokenmill_switch:
   popq %r12
   popq %rbx
   popq %rbp
-  retq
+  popq %rcx
+  jmpq *%rcx
 )");
 constexpr size_t kSaved = 7;  // words on a stack that sleeps, the way back last
 constexpr size_t kBack = 6;
@@ -77,7 +78,8 @@ constexpr size_t kBack = 11;
 namespace host {
 namespace {
 
-constexpr size_t kStack = 64 << 10, kShared = 256 << 10;
+// (Stacks a power of two apart would all want the same lines of the cache.)
+constexpr size_t kStack = (64 << 10) + 320, kShared = 256 << 10;
 constexpr unsigned kMost = 256;
 
 struct Fiber {

@@ -20,6 +20,7 @@ const uint32_t* exchange(uint32_t word);
 }  // namespace host
 
 #define DEV static inline
+#define DEV_IN inline
 #define TABLE static const
 #define KERNEL(name) extern "C" __attribute__((visibility("default"))) void name(const Args& a)
 #define SHARED(type, name, count) type* name = static_cast<type*>(host::shared(sizeof(type) * (count), false))

@@ -11,6 +11,8 @@
 #include <cuda_fp16.h>
 
 #define DEV static __device__ __forceinline__
+// The same for members of a class.
+#define DEV_IN __device__ __forceinline__
 // Tables of numbers that kernels read: TABLE uint8_t name[] = {…};
 #define TABLE static __device__ const
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ Args a)
