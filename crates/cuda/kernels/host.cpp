@@ -103,7 +103,7 @@ struct Runner {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::unique_ptr<uint8_t[]> stacks, memory;
-  Fiber* now = nullptr;
+  Fiber* running = nullptr;
   void* home = nullptr;
   Body body = nullptr;
   const Args* args = nullptr;
@@ -112,17 +112,18 @@ struct Runner {
   bool stuck = false;
 };
 
-thread_local Runner runner;
+thread_local Runner* made __attribute__((tls_model("initial-exec"))) = nullptr;
 
 // Goes on with the next fiber that is not done; home when none is.
 void next(Runner& r) {
-  Fiber *from = r.now, *f = from, *end = r.fibers.data() + r.fibers.size();
+  Fiber *from = r.running, *f = from, *end = r.fibers.data() + r.fibers.size();
   do {
     if (++f == end) f = r.fibers.data();
     if (!f->done) break;
   } while (f != from);
   if (f == from && !f->done) return;
-  r.now = f;
+  r.running = f;
+  now = &f->place;
   tokenmill_switch(&from->stack, f == from ? r.home : f->stack);
 }
 
@@ -130,15 +131,15 @@ void next(Runner& r) {
 void wait(Runner& r) {
   if (++r.idle > 4 * r.fibers.size() + 8) {
     r.stuck = true;
-    tokenmill_switch(&r.now->stack, r.home);
+    tokenmill_switch(&r.running->stack, r.home);
   }
   next(r);
 }
 
 void enter() {
-  Runner& r = runner;
+  Runner& r = *made;
   r.body(*r.args);
-  r.now->done = true;
+  r.running->done = true;
   r.idle = 0;
   next(r);
   abort();  // nobody wakes what is done
@@ -158,19 +159,19 @@ void start(Fiber& f, uint8_t* stack) {
 
 }  // namespace
 
-const Place& place() { return runner.now->place; }
+thread_local const Place* now __attribute__((tls_model("initial-exec"))) = nullptr;
 
 void* shared(size_t bytes, bool of_launch) {
-  Runner& r = runner;
+  Runner& r = *made;
   if (of_launch) return r.memory.get();
-  size_t at = r.now->shared;
-  r.now->shared = (at + bytes + 15) & ~size_t{15};
-  if (r.of_launch + r.now->shared > kShared) abort();
+  size_t at = r.running->shared;
+  r.running->shared = (at + bytes + 15) & ~size_t{15};
+  if (r.of_launch + r.running->shared > kShared) abort();
   return r.memory.get() + r.of_launch + at;
 }
 
 void sync_block() {
-  Runner& r = runner;
+  Runner& r = *made;
   uint32_t round = r.barriers;
   r.idle = 0;
   if (++r.at_barrier == r.fibers.size()) {
@@ -182,8 +183,8 @@ void sync_block() {
 }
 
 const uint32_t* exchange(uint32_t word) {
-  Runner& r = runner;
-  Fiber& me = *r.now;
+  Runner& r = *made;
+  Fiber& me = *r.running;
   Warp& w = r.warps[me.place.thread / 32];
   uint32_t round = me.words++ & 1;
   // Every lane has come to the other round since, so that nobody reads this one any more.
@@ -201,7 +202,9 @@ using namespace host;
 
 extern "C" __attribute__((visibility("default"))) int tokenmill_launch(
     Body body, const uint32_t* grid, uint32_t threads, uint32_t shared, const Args* args) {
-  Runner& r = runner;
+  // (Kept as long as the thread lives, which is that of a test.)
+  if (!made) made = new Runner;
+  Runner& r = *made;
   if (threads == 0 || threads > kMost || threads % 32 || shared > kShared) return 2;
   if (!r.stacks) r.stacks.reset(new uint8_t[kStack * kMost]);
   if (!r.memory) r.memory.reset(new uint8_t[kShared]);
@@ -221,8 +224,9 @@ extern "C" __attribute__((visibility("default"))) int tokenmill_launch(
           r.fibers[t].place = Place{t, threads, x, y, z};
           start(r.fibers[t], r.stacks.get() + kStack * t);
         }
-        r.now = &r.fibers[0];
-        tokenmill_switch(&r.home, r.now->stack);
+        r.running = &r.fibers[0];
+        now = &r.running->place;
+        tokenmill_switch(&r.home, r.running->stack);
         if (r.stuck) return 1;
       }
   return 0;

@@ -10,7 +10,7 @@ namespace host {
 struct Place {
   unsigned thread, threads, x, y, z;
 };
-const Place& place();
+extern thread_local const Place* now __attribute__((tls_model("initial-exec")));
 // Memory that all threads of a block get in the same order; what the launch asked for comes first.
 void* shared(size_t bytes, bool of_launch);
 void sync_block();
@@ -26,11 +26,11 @@ const uint32_t* exchange(uint32_t word);
 #define SHARED(type, name, count) type* name = static_cast<type*>(host::shared(sizeof(type) * (count), false))
 #define DYNAMIC(type, name) type* name = static_cast<type*>(host::shared(0, true))
 
-DEV unsigned thread() { return host::place().thread; }
-DEV unsigned threads() { return host::place().threads; }
-DEV unsigned block_x() { return host::place().x; }
-DEV unsigned block_y() { return host::place().y; }
-DEV unsigned block_z() { return host::place().z; }
+DEV unsigned thread() { return host::now->thread; }
+DEV unsigned threads() { return host::now->threads; }
+DEV unsigned block_x() { return host::now->x; }
+DEV unsigned block_y() { return host::now->y; }
+DEV unsigned block_z() { return host::now->z; }
 
 DEV void sync_block() { host::sync_block(); }
 DEV void sync_warp() { host::exchange(0); }
