@@ -9,7 +9,7 @@ enum { NO_GATE, BEFORE, AFTER };
 //    all columns; eight ld to add
 // f: added to the weight, added under the root
 // A block a row and group. What each thread has summed waits in out.
-KERNEL(norm) {
+KERNEL(norm_rows) {
   SHARED(float, scratch, 32);
   unsigned row = block_x(), len = a.n[0] / a.n[1], start = block_y() * len;
   if (row >= rows_of(at<const Step>(a.p[0]), a.n[2])) return;

@@ -1,18 +1,46 @@
-// Products with stored rows: a warp computes one row of a matrix with up to eight rows of x. Lane l sums columns l, l + 32, …
-// in order, then the lanes' sums are added by a fixed tree: a result depends on its two rows only.
+// Products with stored rows: a warp computes one row of a matrix with up to eight rows of x. Lane l sums the runs of eight
+// columns l, l + 32, … in order, then the lanes' sums are added by a fixed tree: a result depends on its two rows only.
 #include "formats.cuh"
 #include "numbers.cuh"
 
 static constexpr unsigned MOST = 8;
 
+struct alignas(16) Four {
+  float v[4];
+};
+
+// Numbers 8·run … of a row of x; `is_aligned`: the row is at a multiple of 16 bytes.
+DEV void eight_of(const float* x, unsigned run, bool is_aligned, float (&out)[8]) {
+  if (is_aligned) {
+    const Four* fours = reinterpret_cast<const Four*>(x) + 2 * run;
+    Four first = fours[0], second = fours[1];
+    for (unsigned i = 0; i < 4; i++) out[i] = first.v[i], out[i + 4] = second.v[i];
+  } else {
+    for (unsigned i = 0; i < 8; i++) out[i] = x[8 * run + i];
+  }
+}
+
 template <int F, int N>
 DEV void sums(float (&sum)[MOST], const float* const (&x)[MOST], const uint8_t* row, const uint32_t* order, unsigned cols) {
   float own[N];
-  UNROLL for (int i = 0; i < N; i++) own[i] = 0.f;
-  for (unsigned k = lane(); k < cols; k += 32) {
+  bool is_aligned = true;
+  UNROLL for (int i = 0; i < N; i++) own[i] = 0.f, is_aligned = is_aligned && (uintptr_t)x[i] % 16 == 0;
+  for (unsigned run = lane(); run < cols / 8; run += 32) {
+    float w[8], y[8];
+    eight_at<F>(row, run, w);
+    UNROLL for (int i = 0; i < N; i++) {
+      if (order) {
+        UNROLL for (unsigned k = 0; k < 8; k++) y[k] = x[i][order[8 * run + k]];
+      } else {
+        eight_of(x[i], run, is_aligned, y);
+      }
+      UNROLL for (unsigned k = 0; k < 8; k++) own[i] = fmaf(w[k], y[k], own[i]);
+    }
+  }
+  // What is left of rows without blocks.
+  for (unsigned k = cols / 8 * 8 + lane(); k < cols; k += 32) {
     float w = weight_at<F>(row, k);
-    unsigned c = order ? order[k] : k;
-    UNROLL for (int i = 0; i < N; i++) own[i] = fmaf(w, x[i][c], own[i]);
+    UNROLL for (int i = 0; i < N; i++) own[i] = fmaf(w, x[i][order ? order[k] : k], own[i]);
   }
   UNROLL for (int i = 0; i < N; i++) sum[i] = own[i];
 }

@@ -21,9 +21,8 @@
 // Memory of a block; declared at the start of a kernel, by all its threads.
 #define SHARED(type, name, count) __shared__ type name[count]
 // The memory a launch asks for beside that; once a kernel.
-#define DYNAMIC(type, name)                       \
-  extern __shared__ __align__(16) uint8_t own_[]; \
-  type* name = reinterpret_cast<type*>(own_)
+extern __shared__ __align__(16) uint8_t dynamic_[];
+#define DYNAMIC(type, name) type* name = reinterpret_cast<type*>(dynamic_)
 
 DEV unsigned thread() { return threadIdx.x; }
 DEV unsigned threads() { return blockDim.x; }

@@ -74,7 +74,7 @@ impl Kernel {
         let name = match self {
             Self::Product(format) => return format!("product_{format:?}").into(),
             Self::Embed(format) => return format!("embed_{format:?}").into(),
-            Self::Norm => "norm",
+            Self::Norm => "norm_rows",
             Self::Gate => "gate",
             Self::Map => "map",
             Self::TakeRows => "take_rows",
