@@ -66,8 +66,8 @@ fn mode(mode: args::Mode) -> Mode {
     }
 }
 
-/// What the command line asks of a load for that many sequences.
-pub fn options(machine: &Machine, sequences: u32) -> LoadOptions {
+/// What the command line asks of a load on a device for that many sequences.
+pub fn options(machine: &Machine, device: &dyn Device, sequences: u32) -> LoadOptions {
     LoadOptions {
         mode: mode(machine.mode),
         kv: kv_format(machine.kv),
@@ -75,7 +75,7 @@ pub fn options(machine: &Machine, sequences: u32) -> LoadOptions {
         sequences,
         // Each sequence has a token in a step.
         step_tokens: STEP_TOKENS.max(sequences),
-        memory_bytes: machine.mem.unwrap_or_else(memory::available_bytes),
+        memory_bytes: machine.mem.unwrap_or_else(|| devices::available_bytes(machine, device)),
     }
 }
 
@@ -110,7 +110,9 @@ pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel
 
 /// The same without a word on the context.
 pub fn open_quietly(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel, Failure> {
-    load_on(name, devices::open(machine)?, &options(machine, sequences))
+    let device = devices::open(machine)?;
+    let options = options(machine, &*device, sequences);
+    load_on(name, device, &options)
 }
 
 fn load_on(
@@ -197,7 +199,7 @@ impl House {
     pub fn of(names: &[String], machine: &Machine, sequences: u32) -> Result<Self, Failure> {
         let failed = |e| Failure::new("cannot start the device's thread", e);
         let (host, device) = (Host::start().map_err(failed)?, devices::open(machine)?);
-        let options = options(machine, sequences);
+        let options = options(machine, &*device, sequences);
         let all = options.memory_bytes;
         if names.len() == 1 {
             return Ok(Self { host, device, memory_bytes: vec![all] });
@@ -267,7 +269,7 @@ pub fn start_in(
     let serve = ServeOptions { queue: limits.queue, step_s: 0.1, draft };
     // A draft model shares this memory.
     let memory_bytes = house.memory_bytes.get(number).copied().unwrap_or(0);
-    let both = LoadOptions { memory_bytes, ..options(machine, limits.sequences) };
+    let both = LoadOptions { memory_bytes, ..options(machine, &*house.device, limits.sequences) };
     let mut model = load_on(name, Arc::clone(&house.device), &both)?;
     if let Some(asked) = machine.ctx {
         tell_of_context(asked, model.spec.context);

@@ -133,7 +133,10 @@ const FAULTS: [(&str, Fault); 8] = [
             to: "place + 1 > n ? place + 2 - n : 0",
         },
     ),
-    ("plain over F32", Fault { file: "attend.cu", from: "{0, place + 1}", to: "{0, place + (place == 0)}" }),
+    (
+        "plain over F32",
+        Fault { file: "attend.cu", from: "{0, place + 1}", to: "{0, place + (place == 0)}" },
+    ),
     (
         "9 heads on 3 over F32",
         Fault { file: "attend.cu", from: "head / (a.n[0] / a.n[1])", to: "head % a.n[1]" },
@@ -162,10 +165,7 @@ const FAULTS: [(&str, Fault); 8] = [
         "experts q4_k and",
         Fault { file: "experts.cu", from: "fmaf(route[top + s],", to: "fmaf(route[top]," },
     ),
-    (
-        "conv",
-        Fault { file: "recurrent.cu", from: "(int)kept + i", to: "-1 - i" },
-    ),
+    ("conv", Fault { file: "recurrent.cu", from: "(int)kept + i", to: "-1 - i" }),
 ];
 
 #[test]
