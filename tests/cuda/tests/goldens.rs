@@ -23,7 +23,7 @@ fn check(arch: &str, device: &dyn Device) {
     let pooled = golden.greedy.is_empty();
     let outputs = if pooled { vec![Some("hidden.f32"), None] } else { vec![None] };
     for hidden in outputs {
-        let output = if hidden.is_some() { Output::Hidden } else { spec.output.clone() };
+        let output = if hidden.is_some() { Output::Hidden } else { spec.output };
         let spec = ModelSpec { output, ..spec.clone() };
         let lowered = lower(&spec, &model.checkpoint, KvFormat::F32).expect("lowers");
         let expected = golden.floats(match (pooled, hidden) {
