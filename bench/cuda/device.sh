@@ -55,7 +55,7 @@ check() {
   local names name
   section card 20 bash -c card
   # Conformance at full shapes, recordings of all architectures, equal bits: as the program lists them.
-  names=$("$kit/device_check" list 2>/dev/null) || names="conformance recordings"
+  names=$("$kit/device_check" list 2>/dev/null) || names="conformance rows-alone recordings"
   for name in $names; do
     section "$name" 60 "$kit/device_check" "$name"
   done
@@ -101,7 +101,7 @@ rm -f "$out"/*.log "$out/sections.tsv"
 gpu=no
 if nvidia-smi -L 2>/dev/null | grep -q GPU; then gpu=yes; fi
 export -f card
-export kit
+export kit TOKENMILL_GOLDEN=$root/tests/golden
 case $what in
   check) check ;;
   speed) speed ;;

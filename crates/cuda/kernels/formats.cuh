@@ -347,13 +347,13 @@ template <int F> DEV void eight_at(const uint8_t* row, unsigned run, float (&out
   constexpr bool is_float = F == F_F32 || F == F_F16 || F == F_BF16;
   if (is_float && (uintptr_t)block % 8 == 0) {
     uint64_t words[is_float ? bytes : 1];
-    for (unsigned i = 0; i < bytes; i++) words[i] = stored<uint64_t>(block + 8 * i);
-    for (unsigned i = 0; i < 8; i++) {
+    UNROLL for (unsigned i = 0; i < bytes; i++) words[i] = stored<uint64_t>(block + 8 * i);
+    UNROLL for (unsigned i = 0; i < 8; i++) {
       uint32_t bits = (uint32_t)(words[i * bytes / 8] >> (i * bytes % 8 * 8));
       out[i] = F == F_F32 ? float_of(bits) : F == F_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     return;
   }
   auto number = run_in(As<F>(), block, weights == 1 ? 0 : 8 * run % weights);
-  for (unsigned i = 0; i < 8; i++) out[i] = number(i);
+  UNROLL for (unsigned i = 0; i < 8; i++) out[i] = number(i);
 }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod build;
+pub mod checks;
 mod emulated;
 
 pub use build::{Fault, Kernels};

@@ -3,113 +3,26 @@
 
 use std::sync::Arc;
 
-use tokenmill_backend::Device;
 use tokenmill_backend::reference::ReferenceDevice;
-use tokenmill_cuda::CudaDevice;
-use tokenmill_cuda_tests::{Emulated, Fault, Kernels, device};
-use tokenmill_device_tests::conformance::{
-    Case, Outcome, Tolerance, cases, difference, endure, outputs, prepared, run,
-};
-use tokenmill_ir::{Batch, Mode, Span, StepOutput};
-
-/// What this device promises: arithmetic in f32, and scales of caches that may differ in their last bit.
-fn promise(case: &Case) -> Tolerance {
-    match ["Int16", "Int8", "Int4", "K8V4", "Bf16"].iter().any(|f| case.name.ends_with(f)) {
-        true => case.tolerance,
-        false => Tolerance { nmse: 1e-11, max: 2e-6 },
-    }
-}
+use tokenmill_cuda::{BLOCK_TOKENS, CudaDevice};
+use tokenmill_cuda_tests::{Emulated, Fault, Kernels, checks, device};
+use tokenmill_device_tests::conformance::{cases, difference, endure, outputs};
+use tokenmill_ir::Mode;
 
 #[test]
 fn every_case_passes() {
     let Some(device) = device(32) else { return };
-    let only = std::env::var("CASE").ok();
-    let (mut count, mut failed) = (0, Vec::new());
-    run(&device, Mode::F32, &promise, &mut |report| {
-        count += 1;
-        if only.as_ref().is_none_or(|o| report.name.contains(o)) {
-            println!("{report}");
-        }
-        if !matches!(report.outcome, Outcome::Passed(_)) {
-            failed.push(report.to_string());
-        }
-    });
-    assert!(failed.is_empty(), "{} of {count}:\n{}", failed.len(), failed.join("\n"));
+    let count = checks::conformance(&device, &checks::promise).unwrap();
     assert!(count > 300, "{count} cases");
-}
-
-/// Cases of many kinds, by parts of their names.
-const KINDS: [&str; 15] = [
-    "linear q4_k 40x256",
-    "linear of reordered columns, 1",
-    "norm Layer of a sum, 63",
-    "9 heads on 3 over F32",
-    "window of 20 over Bf16",
-    "chunks of 20 over F32",
-    "sinks over Int8",
-    "narrow values over K8V4",
-    "latent attention over F32",
-    "conv",
-    "delta rule, 6 heads on 2, Tiled",
-    "scan, 6 heads in 2",
-    "route Sigmoid, normalise true, groups",
-    "experts q4_k and q6_k",
-    "tied head q8_0",
-];
-
-fn of_kinds(block: u32) -> Vec<Case> {
-    let all = cases(block);
-    for kind in KINDS {
-        assert!(all.iter().any(|c| c.name.contains(kind)), "no case is called {kind}");
-    }
-    all.into_iter().filter(|c| KINDS.iter().any(|k| c.name.contains(k))).collect()
-}
-
-/// One sequence of a step, and where its results were among those of all.
-fn alone(batch: &Batch, span: &Span) -> Batch {
-    let tokens = span.first as usize..(span.first + span.len) as usize;
-    let inside = |row: u32| tokens.contains(&(row as usize));
-    let outputs = batch.outputs.iter().filter(|o| inside(o.row)).map(|o| {
-        let mut output = *o;
-        output.row -= span.first;
-        output
-    });
-    Batch {
-        tokens: batch.tokens[tokens.clone()].to_vec(),
-        positions: batch.positions[tokens.clone()].to_vec(),
-        types: batch.types.get(tokens.clone()).unwrap_or_default().to_vec(),
-        spans: vec![Span { first: 0, ..*span }],
-        outputs: outputs.collect(),
-        ..batch.clone()
-    }
-}
-
-fn step(device: &dyn Device, case: &Case, last: &Batch) -> StepOutput {
-    let mut executable = prepared(device, Mode::F32, case).expect("compiles");
-    let mut out = StepOutput::default();
-    let before = &case.steps[..case.steps.len() - 2];
-    for batch in before.iter().chain([last]) {
-        executable.submit(&mut batch.clone()).expect("submits");
-        executable.wait(&mut out).expect("computes");
-    }
-    out
 }
 
 /// What else is in a step never shows, not in one bit.
 #[test]
 fn rows_alone_are_those_of_a_batch() {
+    // (As many there with the blocks of a real GPU.)
+    assert_eq!(checks::of_kinds(5).len(), checks::of_kinds(BLOCK_TOKENS).len());
     let Some(device) = device(5) else { return };
-    for case in of_kinds(5) {
-        let batch = &case.steps[case.steps.len() - 2];
-        let together = step(&device, &case, batch);
-        let mut apart = Vec::new();
-        for span in &batch.spans {
-            apart.extend(step(&device, &case, &alone(batch, span)).rows);
-        }
-        let bits = |rows: &[f32]| rows.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        assert!(!apart.is_empty(), "{}", case.name);
-        assert_eq!(bits(&together.rows), bits(&apart), "{}", case.name);
-    }
+    checks::rows_alone(&device).unwrap();
 }
 
 #[test]
@@ -182,7 +95,7 @@ fn planted_mistakes_are_seen() {
         for case in all.iter().filter(|c| c.name.contains(name)) {
             let truth = outputs(&ReferenceDevice::new(7), Mode::F32, case).expect("the reference");
             let found = outputs(&device, Mode::F32, case).expect("runs");
-            let limit = promise(case);
+            let limit = checks::promise(case);
             seen |= found.iter().zip(&truth).any(|(f, t)| {
                 let error = difference(&f.rows, &t.rows);
                 error.map_or(true, |e| e.nmse > limit.nmse || e.max > limit.max)
