@@ -94,6 +94,7 @@ struct Fiber {
 struct Warp {
   uint32_t words[2][32];
   uint32_t arrived[2] = {0, 0}, made[2];
+  float numbers[2][32][8];
 };
 
 using Body = void (*)(const Args&);
@@ -211,6 +212,22 @@ uint32_t join(uint32_t word, uint32_t (*make)(const uint32_t* words)) {
   return w.made[round];
 }
 
+void join_sums(float* numbers, unsigned count) {
+  Runner& r = *made;
+  Warp& w = r.warps[r.running->place.thread / 32];
+  uint32_t round = r.running->words++ & 1;
+  float(&all)[32][8] = w.numbers[round];
+  memcpy(all[r.running->place.thread % 32], numbers, count * sizeof(float));
+  if (arrive(r, w, round, 0)) {
+    for (unsigned d = 16; d > 0; d >>= 1)
+      for (unsigned i = 0; i < d; i++)
+        for (unsigned k = 0; k < count; k++) all[i][k] += all[i + d][k];
+  } else {
+    while (w.arrived[round] != 32) wait(r);
+  }
+  memcpy(numbers, all[0], count * sizeof(float));
+}
+
 }  // namespace host
 
 using namespace host;
@@ -230,7 +247,8 @@ extern "C" __attribute__((visibility("default"))) int tokenmill_launch(
     for (uint32_t y = 0; y < grid[1]; y++)
       for (uint32_t x = 0; x < grid[0]; x++) {
         r.fibers.assign(threads, Fiber());
-        r.warps.assign(threads / 32, Warp());
+        r.warps.resize(threads / 32);
+        for (Warp& w : r.warps) w.arrived[0] = w.arrived[1] = 0;
         // What nobody has written is not a number.
         memset(r.memory.get(), 0xff, kShared < r.of_launch + (4 << 10) ? kShared : r.of_launch + (4 << 10));
         r.idle = r.at_barrier = r.barriers = 0;

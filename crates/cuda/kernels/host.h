@@ -18,6 +18,8 @@ void sync_block();
 const uint32_t* exchange(uint32_t word);
 // As exchange, what the last lane to come made of all words.
 uint32_t join(uint32_t word, uint32_t (*make)(const uint32_t* words));
+// As join of sums, of up to eight numbers each.
+void join_sums(float* numbers, unsigned count);
 
 }  // namespace host
 
@@ -90,6 +92,7 @@ DEV uint32_t max_of(const uint32_t* words) {
   return bits_of(most);
 }
 DEV float warp_sum(float x) { return float_of(host::join(bits_of(x), sum_of)); }
+template <int N> DEV void warp_sums(float (&x)[N]) { host::join_sums(x, N); }
 DEV float warp_max(float x) { return float_of(host::join(bits_of(x), max_of)); }
 DEV void warp_best(float& x, uint32_t& at) {
   for (unsigned d = 16; d > 0; d >>= 1) {

@@ -77,16 +77,18 @@ template <int F> DEV void product(const Args& a) {
   const uint8_t* stored = at<const uint8_t>(part.rows) + (size_t)row * part.stride;
   const uint32_t* order = at<const uint32_t>(part.order);
   float sum[MOST];
-  if (n == 1)
+  if (n == 1) {
     sums<F, 1>(sum, x, stored, order, a.n[0]);
-  else
+    sum[0] = warp_sum(sum[0]);
+  } else {
     sums<F, MOST>(sum, x, stored, order, a.n[0]);
+    warp_sums(sum);
+  }
+  if (lane() != 0) return;
   float bias = part.bias ? at<const float>(part.bias)[row] : 0.f;
   float scale = part.scales ? at<const float>(part.scales)[row] : 1.f;
-  for (unsigned i = 0; i < n; i++) {
-    float y = warp_sum(sum[i]);
-    if (lane() == 0) row_to(a.p[3], to[i], a.n[2])[global] = capped((y + bias) * scale * a.f[0], a.f[1]);
-  }
+  for (unsigned i = 0; i < n; i++)
+    row_to(a.p[3], to[i], a.n[2])[global] = capped((sum[i] + bias) * scale * a.f[0], a.f[1]);
 }
 
 // p: step, part, positions, types, out

@@ -53,6 +53,10 @@ DEV float warp_sum(float x) {
   for (unsigned d = 16; d > 0; d >>= 1) x = add_rn(x, across(x, d));
   return x;
 }
+// Of several numbers at once.
+template <int N> DEV void warp_sums(float (&x)[N]) {
+  UNROLL for (int i = 0; i < N; i++) x[i] = warp_sum(x[i]);
+}
 DEV float warp_max(float x) {
   for (unsigned d = 16; d > 0; d >>= 1) x = fmaxf(x, across(x, d));
   return x;

@@ -259,3 +259,56 @@ impl Upload<'_> {
         written.map_err(|e| failure::of(e, &format!("weight '{}'", self.spec.name)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenmill_ir::RowSlices;
+
+    fn part(format: FormatId, rows: u64, order: Option<Vec<u32>>) -> RowPart {
+        let (rows, tensor) = (RowSlices::range(0, rows), "t".to_owned());
+        let order = order.map(Into::into);
+        RowPart { format, tensor, rows, transposed: None, order }
+    }
+
+    #[test]
+    fn pieces_of_a_weight_lie_apart() {
+        let order = Some((0..128).collect());
+        let parts = vec![
+            part(FormatId::Q8_0, 5, order.clone()),
+            part(FormatId::EXL3_4, 128, order),
+            part(FormatId::F16, 3, None),
+        ];
+        let bias = vec![part(FormatId::F32, 136, None)];
+        let (name, role) = ("w".to_owned(), WeightUse::RowsAndMatmul);
+        let scales = vec![(136, 2.0)];
+        let spec = WeightSpec { name, role, rows: 136, cols: 128, parts, bias, scales };
+        let shape = Shape::of(&spec, Uses { numbers: true, rows: true }).expect("a shape");
+        let formats: Vec<_> = shape.parts.iter().map(|p| p.format).collect();
+        // What no kernel decodes is f32 here, its columns where they belong.
+        assert_eq!(formats, [FormatId::Q8_0, FormatId::F32, FormatId::F16]);
+        assert!(shape.parts[0].order.is_some() && shape.parts[1].order.is_none());
+        assert_eq!(shape.parts.iter().map(|p| p.first).collect::<Vec<_>>(), [0, 5, 133]);
+        let first = &shape.parts[0];
+        let mut pieces = vec![(shape.numbers, 136 * 128 * 4), (first.order, 128 * 4)];
+        pieces.extend([(first.bias, 136 * 4), (first.scales, 136 * 4)]);
+        let rows = shape.parts.iter().map(|p| (Some(p.rows), u64::from(p.count * p.stride)));
+        pieces.extend(rows);
+        pieces.sort();
+        for pair in pieces.windows(2) {
+            assert!(pair[0].0 < pair[1].0 && pair[0].0.map(|at| at + pair[0].1) <= pair[1].0);
+        }
+        assert!(pieces.iter().all(|(at, _)| at.is_some_and(|at| at.is_multiple_of(ALIGN))));
+        assert!(pieces.last().is_some_and(|(at, n)| at.is_some_and(|a| a + n <= shape.bytes)));
+    }
+
+    #[test]
+    fn weights_share_allocations() {
+        let of = |bytes| Shape { bytes, ..Shape::default() };
+        let shapes = [of(SLAB / 2), of(SLAB / 2), of(256), of(3 * SLAB), of(256), of(0)];
+        let (sizes, places) = slabs(&shapes);
+        assert_eq!(sizes, [SLAB, 256, 3 * SLAB, 256]);
+        let expected = [(0, 0), (0, SLAB / 2), (1, 0), (2, 0), (3, 0), (3, 256)];
+        assert_eq!(places, expected);
+    }
+}

@@ -99,7 +99,7 @@ impl Extent {
             Count::Outputs => sizes.outputs,
             Count::Spans => sizes.spans,
         };
-        let blocks = (u64::from(count) * self.times).div_ceil(self.per.max(1));
+        let blocks = u64::from(count).saturating_mul(self.times).div_ceil(self.per.max(1));
         u32::try_from(blocks).unwrap_or(u32::MAX)
     }
 }
@@ -526,5 +526,49 @@ impl Arena {
         self.taken.push((at, bytes, life));
         self.end = self.end.max(at + bytes);
         at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenmill_ir::sampling::splitmix;
+
+    #[test]
+    fn memory_is_shared_only_by_what_is_needed_at_other_times() {
+        let mut arena = Arena::default();
+        for i in 0..300u64 {
+            let bits = splitmix(i);
+            let (first, len) = ((bits % 60) as usize, (bits >> 8 & 7) as usize);
+            arena.take(bits >> 16 & 0xfff, (first, first + len));
+        }
+        let mut shared = 0;
+        for (i, a) in arena.taken.iter().enumerate() {
+            for b in &arena.taken[..i] {
+                let together = a.2.0 <= b.2.1 && b.2.0 <= a.2.1;
+                let overlap = a.0 < b.0 + b.1 && b.0 < a.0 + a.1;
+                assert!(!(together && overlap), "{a:?} and {b:?}");
+                shared += usize::from(overlap);
+            }
+        }
+        assert!(shared > 100, "{shared} pairs share memory");
+        let all: u64 = arena.taken.iter().map(|t| t.1).sum();
+        assert!(arena.end < all / 3, "{} bytes of {all}", arena.end);
+    }
+
+    #[test]
+    fn grids_cover_what_a_step_has() {
+        let sizes = Sizes { tokens: 9, outputs: 0, spans: 3 };
+        for (extent, blocks) in [
+            (Extent::ONE, 1),
+            (Extent::fixed(9).per(4), 3),
+            (Extent::of(Count::Tokens).per(8), 2),
+            (Extent::of(Count::Tokens).times(100).per(128), 8),
+            (Extent::of(Count::Outputs), 0),
+            (Extent::of(Count::Spans), 3),
+            (Extent::fixed(u64::MAX), u32::MAX),
+        ] {
+            assert_eq!(extent.blocks(sizes), blocks, "{extent:?}");
+        }
     }
 }

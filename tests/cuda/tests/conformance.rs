@@ -72,7 +72,11 @@ const FAULTS: [(&str, Fault); 8] = [
     ),
     (
         "linear of q4_k, q6_k and f32 parts",
-        Fault { file: "product.cu", from: "(y + bias) * scale *", to: "(y + bias * scale) *" },
+        Fault {
+            file: "product.cu",
+            from: "(sum[i] + bias) * scale *",
+            to: "(sum[i] + bias * scale) *",
+        },
     ),
     (
         "experts q4_k and",
