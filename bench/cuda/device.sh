@@ -64,12 +64,13 @@ check() {
   fi
 }
 
-# measure NAME PROMPTS GENERATED BATCHES RANDOM...: random weights of a real model's shape, made and measured here.
+# measure NAME PROMPTS GENERATED BATCHES MAKER...: random weights of a real model's shape, made and measured here.
 measure() {
-  local name=$1 prompt=$2 generated=$3 batch=$4 model=$scratch/$1
-  shift 4
+  local name=$1 prompt=$2 generated=$3 batch=$4 maker=$5 model=$scratch/$1
+  shift 5
+  [ "$maker" != gguf ] || model=$model.gguf
   [ "$gpu" = yes ] || set -- "$@" --layers 1
-  section "make-$name" 90 python3 bench/random_safetensors.py "$model" "$@"
+  section "make-$name" 90 python3 "bench/random_$maker.py" "$model" "$@"
   section "bench-$name" 60 "$kit/tokenmill" bench "$model" --device cuda --json -r 3 \
     -p "$prompt" -n "$generated" --batch "$batch"
   rm -rf "$model"
@@ -83,10 +84,14 @@ speed() {
   trap 'rm -rf "$scratch"' EXIT
   section card 20 bash -c card
   section read 20 python3 bench/cuda/read.py "$kit/probe.fatbin"
-  for family in bf16 fp8 gptq mlx nf4; do
-    measure "1b-$family" 512 64 1,16 --family "$family"
+  for family in bf16 fp8 gptq; do
+    measure "1b-$family" 512 64 1,16 safetensors --family "$family"
   done
-  measure 8b-bf16 512 32 1 --family bf16 --shape 8b
+  for format in q8_0 q4_k iq3_s; do
+    measure "1b-$format" 512 64 1,16 gguf --format "$format"
+  done
+  measure 8b-q4_k 512 32 1 gguf --format q4_k --shape 8b
+  measure 8b-bf16 512 32 1 safetensors --family bf16 --shape 8b
   # The machine's state at the end, too: clocks and other work show here.
   section read-again 20 python3 bench/cuda/read.py "$kit/probe.fatbin"
 }

@@ -28,6 +28,9 @@ pub enum OpenError {
     /// This program has no kernels for GPUs.
     #[error("this program was built without kernels for GPUs (cargo xtask cubins makes them)")]
     NoKernels,
+    /// It has no code for this GPU, or none that the driver reads.
+    #[error("kernels '{0}' do not load on this GPU: {1}")]
+    Kernels(&'static str, String),
     /// The driver refuses.
     #[error("{0}")]
     Refused(String),
@@ -86,6 +89,12 @@ fn is_lost(code: sys::CUresult) -> bool {
     )
 }
 
+impl From<result::DriverError> for OpenError {
+    fn from(error: result::DriverError) -> Self {
+        Self::Refused(text(error))
+    }
+}
+
 /// What the driver calls an error.
 fn text(error: result::DriverError) -> String {
     let named = error.error_name().ok().map(|name| name.to_string_lossy().into_owned());
@@ -111,22 +120,21 @@ impl Cuda {
         if !unsafe { sys::is_culib_present() } {
             return Err(OpenError::NoDriver);
         }
-        let refused = |e: result::DriverError| OpenError::Refused(text(e));
         match result::init() {
             Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => {
                 return Err(OpenError::NoDevice(ordinal, 0));
             }
-            started => started.map_err(refused)?,
+            started => started?,
         }
-        let count = u32::try_from(result::device::get_count().map_err(refused)?).unwrap_or(0);
+        let count = u32::try_from(result::device::get_count()?).unwrap_or(0);
         if ordinal >= count {
             return Err(OpenError::NoDevice(ordinal, count));
         }
-        let device = result::device::get(ordinal as c_int).map_err(refused)?;
-        Self::on(device).map_err(refused)
+        let device = result::device::get(ordinal as c_int)?;
+        Self::on(device)
     }
 
-    fn on(device: sys::CUdevice) -> Result<Self, result::DriverError> {
+    fn on(device: sys::CUdevice) -> Result<Self, OpenError> {
         let processors = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         // SAFETY: a device that the driver has just named; the context is released on drop.
         let (context, processors) = unsafe {
@@ -145,11 +153,10 @@ impl Cuda {
         let (free, _) = result::mem_get_info()?;
         let mut modules = HashMap::new();
         for &(name, bundle) in BUNDLES {
-            // SAFETY: a bundle that nvcc wrote, in this program's memory. One without code for this
-            // GPU is refused, and its kernels are not there.
-            if let Ok(module) = unsafe { result::module::load_data(bundle.as_ptr().cast()) } {
-                modules.insert(name, module);
-            }
+            // SAFETY: a bundle that nvcc wrote, in this program's memory.
+            let module = unsafe { result::module::load_data(bundle.as_ptr().cast()) };
+            let module = module.map_err(|e| OpenError::Kernels(name, text(e)))?;
+            modules.insert(name, module);
         }
         Ok(Self {
             device,
