@@ -2,7 +2,7 @@
 //! the size of every crate, architecture and format, `cargo xtask docs` writes docs/models.md,
 //! `cargo xtask instructions` counts those of hot kernels, `cargo xtask tables` writes the formats'
 //! tables for GPUs and `cargo xtask cubins` compiles the kernels there, `cargo xtask mutants` plants
-//! faults that tests must see.
+//! faults that tests must see, `cargo xtask toys` adds a toy of each kind by the files ARCHITECTURE.md names.
 
 mod cubins;
 mod instructions;
@@ -12,6 +12,7 @@ mod rows;
 mod sass;
 mod tables;
 mod tidy;
+mod toys;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,10 +53,10 @@ fn main() -> ExitCode {
             print!("{}", rows::lines(&root));
             ExitCode::SUCCESS
         }
-        Some("docs") => match std::fs::write(root.join("docs/models.md"), rows::page(&root)) {
+        Some("docs") => match std::fs::write(root.join(rows::PAGE), rows::page(&root)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("docs/models.md: {error}");
+                eprintln!("{}: {error}", rows::PAGE);
                 ExitCode::FAILURE
             }
         },
@@ -85,9 +86,16 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Some("toys") => match toys::run(&root) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(problem) => {
+                eprintln!("{problem}");
+                ExitCode::FAILURE
+            }
+        },
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | lines | docs | instructions [write] | tables \
+                "usage: cargo xtask toys | tidy | lines | docs | instructions [write] | tables \
                  | cubins [check | budgets] | mutants"
             );
             ExitCode::FAILURE

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
-use copy::Twin;
+pub use copy::Twin;
 use faults::Fault;
 
 /// The list of faults.
@@ -90,7 +90,7 @@ fn commit(root: &Path) -> Result<String, String> {
 }
 
 /// Where the tree's artefacts are.
-fn target(root: &Path) -> Result<PathBuf, String> {
+pub fn target(root: &Path) -> Result<PathBuf, String> {
     let folder = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     std::path::absolute(root.join(folder)).map_err(|e| format!("the target folder: {e}"))
 }

@@ -9,6 +9,8 @@ const ARCHS: &str = "crates/models/src/arch";
 const GOLDEN: &str = "tests/golden";
 const FORMATS: &str = "crates/quant/src";
 const VECTORS: &str = "crates/quant/tests/fixtures";
+/// Where [`page`] is kept.
+pub const PAGE: &str = "docs/models.md";
 
 /// A row of `ARCHS`.
 #[derive(Debug, PartialEq, Eq)]
@@ -139,6 +141,9 @@ pub fn check(root: &Path, found: &mut Vec<String>) {
     }
     for row in formats.iter().filter(|r| !r.has_vectors) {
         found.push(format!("{FORMATS}/{}: no vectors of {} in {VECTORS}", row.file, row.name));
+    }
+    if std::fs::read_to_string(root.join(PAGE)).ok() != Some(page(root)) {
+        found.push(format!("{PAGE}: not what cargo xtask docs writes"));
     }
 }
 

@@ -13,11 +13,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sched", &["ir"]),
     ("text", &[]),
     ("backend", &["ir", "quant"]),
+    ("grammar", &[]),
     ("kvlog", &[]),
     ("store", &["ir"]),
     ("cpu", &["backend", "ir", "quant"]),
     ("cuda", &["backend", "ir", "quant"]),
-    ("engine", &["backend", "files", "ir", "kvlog", "models", "quant", "sched", "text"]),
+    ("engine", &["backend", "files", "grammar", "ir", "kvlog", "models", "quant", "sched", "text"]),
     ("server", &["engine", "ir", "text"]),
     ("loadgen", &[]),
     (
@@ -30,7 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that touch no file, network, thread, clock or environment.
-const PURE: &[&str] = &["quant", "ir", "models", "sched", "text"];
+const PURE: &[&str] = &["quant", "ir", "models", "sched", "text", "grammar"];
 
 /// What pure crates must not name.
 const IMPURE: &[&str] =

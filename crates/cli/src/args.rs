@@ -247,6 +247,12 @@ pub struct Run {
     /// The answer and its numbers as one JSON line.
     #[arg(long)]
     pub json: bool,
+    /// The answer is JSON that holds the JSON Schema in FILE.
+    #[arg(long, value_name = "FILE", conflicts_with = "grammar")]
+    pub schema: Option<PathBuf>,
+    /// The answer holds the grammar in FILE: GBNF (with `::=`) or Lark.
+    #[arg(long, value_name = "FILE")]
+    pub grammar: Option<PathBuf>,
     /// Sampling.
     #[command(flatten)]
     pub sampling: Sampling,

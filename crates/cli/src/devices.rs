@@ -25,15 +25,16 @@ const GPU_SLACK: u64 = 512 << 20;
 /// Opens the device the command line asks for.
 pub fn open(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
     match machine.device {
-        args::Device::Cpu => {}
-        args::Device::Reference => {
-            return Ok(Arc::new(ReferenceDevice::new(REFERENCE_BLOCK_TOKENS)));
-        }
+        args::Device::Cpu => open_cpu(machine),
+        args::Device::Reference => Ok(Arc::new(ReferenceDevice::new(REFERENCE_BLOCK_TOKENS))),
         args::Device::Cuda => {
             let cannot = |e| Failure::new("cannot use a GPU", e).fix("leave --device out");
-            return Ok(Arc::new(CudaDevice::open(FIRST_GPU).map_err(cannot)?));
+            Ok(Arc::new(CudaDevice::open(FIRST_GPU).map_err(cannot)?))
         }
     }
+}
+
+fn open_cpu(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
     let options = CpuOptions { isa: forced_isa()?, threads: threads(machine) };
     if let Some(asked) = machine.threads.filter(|asked| *asked > options.threads) {
         let cores = options.threads;

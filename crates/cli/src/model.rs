@@ -1,5 +1,6 @@
 //! From a name on the command line to a loaded model.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -120,19 +121,35 @@ fn load_on(
     device: Arc<dyn Device>,
     options: &LoadOptions,
 ) -> Result<LoadedModel, Failure> {
-    let path = locate(name)?;
-    let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template("{spinner} loading {pos}/{len} weights");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-    let loaded = load(&path, device, options, |at, of| {
-        // Small models load before a bar could be read.
-        if bar.elapsed().as_secs() >= 1 {
-            bar.set_length(of as u64);
-            bar.set_position(at as u64);
-        }
-    });
-    bar.finish_and_clear();
+    let (path, bar) = (locate(name)?, Bar::new());
+    let loaded = load(&path, device, options, |at, of| bar.set(at, of));
     loaded.map_err(|e| Failure::load(name, e))
+}
+
+/// Shows how far loading is.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        let bar = ProgressBar::new(0);
+        let style = ProgressStyle::with_template("{spinner} loading {pos}/{len} weights");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        Self(bar)
+    }
+
+    fn set(&self, at: usize, of: usize) {
+        // Small models load before a bar could be read.
+        if self.0.elapsed().as_secs() >= 1 {
+            self.0.set_length(of as u64);
+            self.0.set_position(at as u64);
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }
 
 /// Says so where a longer context was asked for than the model has.
@@ -186,10 +203,9 @@ pub fn warn(served: &Served, template: Result<&ChatTemplate, &TemplateError>) {
     }
 }
 
-/// A device, its thread, and the part of memory that each model on it may use.
+/// A host, and the part of its memory that each model may use.
 pub struct House {
     host: Host,
-    device: Arc<dyn Device>,
     memory_bytes: Vec<u64>,
 }
 
@@ -198,15 +214,16 @@ impl House {
     /// of the rest the same for each.
     pub fn of(names: &[String], machine: &Machine, sequences: u32) -> Result<Self, Failure> {
         let failed = |e| Failure::new("cannot start the device's thread", e);
-        let (host, device) = (Host::start().map_err(failed)?, devices::open(machine)?);
+        let device = devices::open(machine)?;
         let options = options(machine, &*device, sequences);
         let all = options.memory_bytes;
+        let host = Host::start(device, all).map_err(failed)?;
         if names.len() == 1 {
-            return Ok(Self { host, device, memory_bytes: vec![all] });
+            return Ok(Self { host, memory_bytes: vec![all] });
         }
         let fixed = |name: &String| {
             let needs = read(&locate(name)?, options.kv).and_then(|model| {
-                Ok(Needs::of(&model.spec, &model.program, device.as_ref(), &options)?)
+                Ok(Needs::of(&model.spec, &model.program, host.device().as_ref(), &options)?)
             });
             Ok(needs.map_err(|e| Failure::load(name, e))?.fixed_bytes())
         };
@@ -226,14 +243,14 @@ impl House {
         };
         let part = rest / names.len() as u64;
         let memory_bytes = fixed.iter().map(|fixed| fixed + part).collect();
-        Ok(Self { host, device, memory_bytes })
+        Ok(Self { host, memory_bytes })
     }
 }
 
 /// Loads a model and starts its engine. Of a template that cannot be used is told where it is.
 pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
     let house = House::of(&[name.to_owned()], machine, sequences)?;
-    let served = start_in(&house, 0, name, machine, Limits { sequences, queue }, None)?;
+    let served = start_in(&house, 0, (name, name), machine, Limits { sequences, queue }, None)?;
     warn(&served, served.template.as_ref().map_err(|_| &TemplateError::Missing));
     Ok(served)
 }
@@ -245,12 +262,12 @@ pub struct Limits {
     pub queue: u32,
 }
 
-/// Loads the model of that number in its house, perhaps with the cache kept in a folder of at most
-/// that many bytes.
+/// Loads the model of that number in its house under the second of its names, perhaps with the cache
+/// kept in a folder of at most that many bytes.
 pub fn start_in(
     house: &House,
     number: usize,
-    name: &str,
+    (name, called): (&str, &str),
     machine: &Machine,
     limits: Limits,
     disk: Option<(&Path, u64)>,
@@ -269,8 +286,18 @@ pub fn start_in(
     let serve = ServeOptions { queue: limits.queue, step_s: 0.1, draft };
     // A draft model shares this memory.
     let memory_bytes = house.memory_bytes.get(number).copied().unwrap_or(0);
-    let both = LoadOptions { memory_bytes, ..options(machine, &*house.device, limits.sequences) };
-    let mut model = load_on(name, Arc::clone(&house.device), &both)?;
+    let both = LoadOptions {
+        memory_bytes,
+        ..options(machine, house.host.device().as_ref(), limits.sequences)
+    };
+    let (path, bar) = (locate(name)?, Bar::new());
+    let watch = |at, of| {
+        bar.set(at, of);
+        ControlFlow::Continue(())
+    };
+    let loaded = house.host.load(called, &path, &both, watch);
+    drop(bar);
+    let mut model = loaded.map_err(|e| Failure::load(name, e))?;
     if let Some(asked) = machine.ctx {
         tell_of_context(asked, model.spec.context);
     }

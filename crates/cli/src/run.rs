@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokenmill_engine::Defaults;
+use tokenmill_engine::constraint::{self, Constraint, Settings};
+use tokenmill_engine::{Defaults, Request};
 use tokenmill_text::Special;
 
 use crate::answer::{encode, generate, request, show, tokenizer};
@@ -16,6 +17,7 @@ use crate::{chat, input, interrupt, model};
 /// Runs the command.
 pub fn run(args: &Run) -> Result<(), Failure> {
     let prompt = prompt(args)?;
+    let constraint = constraint(args)?;
     let defaults = model::defaults(&args.model)?;
     let args = &with_defaults(args.clone(), &defaults);
     let mut served = model::start(&args.model, &args.machine, 1, 16)?;
@@ -32,7 +34,11 @@ pub fn run(args: &Run) -> Result<(), Failure> {
         }
         false => encode(&served, &messages)?,
     };
-    let request = request(&args.sampling, &served, tokens);
+    let held = constraint.map(|(what, path)| {
+        let made = served.engine.grammar(&what, &Settings::default());
+        made.map_err(|e| Failure::new(format!("cannot hold an answer to {}", path.display()), e))
+    });
+    let request = Request { held: held.transpose()?, ..request(&args.sampling, &served, tokens) };
     let answer = generate(&served, request, &stop, |text| match args.json {
         true => Ok(()),
         false => show(text),
@@ -63,12 +69,28 @@ fn prompt(args: &Run) -> Result<Option<String>, Failure> {
     if args.prompt.is_some() || piped.is_some() {
         return Err(Failure::new("there is no prompt", "what was given is empty").fix(fix));
     }
-    for (flag, name) in [(args.raw, "--raw"), (args.json, "--json")] {
+    let (schema, grammar) = (args.schema.is_some(), args.grammar.is_some());
+    for (flag, name) in
+        [(args.raw, "--raw"), (args.json, "--json"), (schema, "--schema"), (grammar, "--grammar")]
+    {
         if flag {
             return Err(Failure::new("there is no prompt", format!("{name} needs one")).fix(fix));
         }
     }
     Ok(None)
+}
+
+/// What the answer must hold, and the file that says so.
+fn constraint(args: &Run) -> Result<Option<(Constraint, &Path)>, Failure> {
+    let Some(path) = args.schema.as_deref().or(args.grammar.as_deref()) else { return Ok(None) };
+    let failed =
+        |e: &dyn std::fmt::Display| Failure::new(format!("cannot read {}", path.display()), e);
+    let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
+    let what = match args.schema.is_some() {
+        true => Constraint::JsonSchema(serde_json::from_str(&text).map_err(|e| failed(&e))?),
+        false => constraint::grammar(text),
+    };
+    Ok(Some((what, path)))
 }
 
 /// The command line, and where it is silent what the model's packager says.

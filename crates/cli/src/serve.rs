@@ -85,7 +85,8 @@ fn start(
     let folder = folder.map(|f| if count > 1 { f.join(name.replace('/', "_")) } else { f.clone() });
     let disk = folder.as_deref().map(|folder| (folder, cap_bytes));
     let limits = Limits { sequences: args.slots, queue: args.queue };
-    let mut served = model::start_in(house, number, wanted, &machine, limits, disk)?;
+    let names = (wanted.as_str(), name.as_str());
+    let mut served = model::start_in(house, number, names, &machine, limits, disk)?;
     model::warn(&served, served.template.as_ref());
     model::settle(wanted, defaults, &mut served);
     let Some(tokenizer) = served.tokenizer.clone() else {

@@ -7,6 +7,7 @@ use tokenmill_ir::{StepOutput, TokenId};
 use tokenmill_sched::SeqId;
 use tokenmill_text::{Lead, TextStream, Tokenizer};
 
+use crate::constraint::Hold;
 use crate::draft::{ByModel, DraftMode, Drafter};
 use crate::request::{
     Divergence, Event, Request, RequestError, StopReason, TokenInfo, TopToken, Usage,
@@ -33,6 +34,7 @@ struct Choice {
     stream: Option<TextStream>,
     drafter: Option<Drafter>,
     by_model: Option<ByModel>,
+    hold: Option<Hold>,
     /// Draft tokens that were right and are still to come as tokens.
     right: u32,
     ended: bool,
@@ -76,7 +78,7 @@ impl Answer {
 
     /// The next choice. Its drafts come from where the request says, else from what it predicts, else
     /// from `draft`.
-    pub fn add_choice(&mut self, seq: SeqId, request: &Request, draft: DraftMode) {
+    pub fn add_choice(&mut self, seq: SeqId, request: &Request, draft: DraftMode, vocab: u32) {
         let new = |t| TextStream::new(t, &self.stop, request.lead);
         let stream = self.tokenizer.as_deref().map(new);
         let predicted = !request.prediction.is_empty();
@@ -84,18 +86,28 @@ impl Answer {
         let draft = request.draft.unwrap_or(draft);
         let drafter = Drafter::new(draft, &request.prediction);
         let by_model = ByModel::new(draft, self.choices.len() as u32, &request.sampling);
-        self.choices.push(Choice { seq, stream, drafter, by_model, right: 0, ended: false });
+        let hold = request.held.as_ref().map(|held| Hold::new(held, vocab));
+        let (right, ended) = (0, false);
+        self.choices.push(Choice { seq, stream, drafter, by_model, hold, right, ended });
     }
 
-    /// Sequences that generate, each with what guesses their next tokens.
-    pub fn drafters(&mut self) -> impl Iterator<Item = (SeqId, &mut Drafter)> {
+    /// What a choice is held to.
+    pub fn hold(&mut self, choice: u32) -> Option<&mut Hold> {
+        self.choices.get_mut(choice as usize)?.hold.as_mut()
+    }
+
+    /// Sequences that generate, each with what guesses their next tokens and what these are held to.
+    pub fn guessed(
+        &mut self,
+    ) -> impl Iterator<Item = (SeqId, Option<&mut Drafter>, Option<&mut Hold>)> {
         let open = self.choices.iter_mut().filter(|c| !c.ended);
-        open.filter_map(|c| c.drafter.as_mut().map(|d| (c.seq, d)))
+        open.map(|c| (c.seq, c.drafter.as_mut(), c.hold.as_mut()))
     }
 
     /// Sequences that generate and whose next tokens a draft model may guess.
     pub fn guessed_by_model(&mut self) -> impl Iterator<Item = (SeqId, &mut ByModel)> {
-        let open = self.choices.iter_mut().filter(|c| !c.ended);
+        // A model that knows no grammar guesses in vain.
+        let open = self.choices.iter_mut().filter(|c| !c.ended && c.hold.is_none());
         open.filter_map(|c| c.by_model.as_mut().map(|b| (c.seq, b)))
     }
 
@@ -152,6 +164,7 @@ impl Answer {
             return After::Open; // drafts beyond the end of this choice
         };
         self.usage.completion_tokens += 1;
+        let is_last = c.hold.as_mut().is_some_and(Hold::tell);
         if c.right > 0 {
             c.right -= 1;
             self.usage.accepted_drafts += 1;
@@ -166,6 +179,7 @@ impl Answer {
         }
         match stop.and_then(|s| self.stop.get(s).cloned()) {
             Some(stop) => self.end(choice, StopReason::StopText(stop)),
+            None if is_last => self.end(choice, StopReason::EndOfText),
             None => After::Open,
         }
     }

@@ -17,6 +17,7 @@ use tokenmill_text::Tokenizer;
 use crate::direct::{Direct, Feed};
 use crate::door::{self, Bug};
 use crate::draft::Rate;
+use crate::ledger::Memory;
 use crate::load::{LoadFailure, LoadOptions, LoadedModel, Lowered, read};
 use crate::plan::fit;
 use crate::start::step_cost;
@@ -347,14 +348,24 @@ impl LoadedModel {
         check_vocabulary((tokenizer, self.program.vocab), (other, program.vocab))?;
         let context = self.limits.context.min(spec.context);
         let sequences = SEQUENCES.min(self.limits.sequences);
-        let options = LoadOptions {
+        let mut options = LoadOptions {
             context: Some(context),
             sequences,
             step_tokens: STEP_TOKENS,
             memory_bytes: options.memory_bytes.saturating_sub(self.fit.needed_bytes()),
             ..options.clone()
         };
-        let (limits, _) = fit(&spec, &program, self.device.as_ref(), &options)?;
+        let mut choose = |free_bytes: u64| {
+            options.memory_bytes = options.memory_bytes.min(free_bytes);
+            let (limits, fit) = fit(&spec, &program, self.device.as_ref(), &options)?;
+            // (It reads with the tokenizer of the other.)
+            let memory = Memory { vocabulary_bytes: 0, ..fit.memory() };
+            Ok::<_, LoadFailure>((memory, limits))
+        };
+        let limits = match &self.claim {
+            Some(claim) => claim.take(choose)?,
+            None => choose(u64::MAX)?.1,
+        };
         let watch = &mut |_| ControlFlow::Continue(());
         let weights = self.device.upload(&program, &files, options.mode, watch)?;
         let executable = self.device.compile(&program, &weights, &limits)?;

@@ -11,13 +11,14 @@ use std::time::Duration;
 use tokenmill_backend::{DeviceError, Executable};
 use tokenmill_ir::{Batch, SamplingParams, StepOutput, TokenId};
 use tokenmill_sched::{
-    Config, NewSequence, Numbers, Outcome, Progress, Refused, Scheduler, SeqId, Step, Want,
+    Config, NewSequence, Numbers, Odds, Outcome, Progress, Refused, Scheduler, SeqId, Step, Want,
 };
 use tokenmill_text::Tokenizer;
 
 use crate::answer::{After, Answer, Sink};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
+use crate::ledger::Claim;
 use crate::request::{Divergence, Event, Refusal, Request, RequestError, StopReason};
 use crate::rows::Counting;
 use crate::stats::{EngineStats, Stats, count};
@@ -65,7 +66,12 @@ pub struct EngineParts {
     pub queue: u32,
     /// Measures steps.
     pub clock: Clock,
+    /// Its place in the ledger of its host, left when it ends.
+    pub claim: Option<Claim>,
 }
+
+/// How often tokens are right that a grammar foresees: but for other cuts of the same text, always.
+const FORESEEN: Odds = Odds { first: 0.9, later: 0.95, guess_s: 0.0 };
 
 /// What a turn did, the least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,6 +151,8 @@ pub struct Core {
     restores: Vec<Restore>,
     /// Parts of the text noted first that were queued for writing.
     kept_parts: u32,
+    /// Given up last: by then the memory is free.
+    claim: Option<Claim>,
 }
 
 /// A request's sequence of that key, which may reach `max_len` tokens.
@@ -207,6 +215,7 @@ impl Core {
             tier: None,
             restores: Vec::new(),
             kept_parts: 0,
+            claim: parts.claim,
         };
         core.stats.places.store(core.config.limits.sequences, Ordering::Relaxed);
         core.update_sizes();
@@ -259,7 +268,7 @@ impl Core {
             let want = Want::Tokens { sampling, bias: request.logit_bias.clone() };
             let new = sequence(&request, key(id, choice), wanted.min(limit), want);
             match self.sched.submit(new) {
-                Ok(seq) => answer.add_choice(seq, &request, self.draft),
+                Ok(seq) => answer.add_choice(seq, &request, self.draft, self.config.vocab),
                 Err(refused) => {
                     answer.sequences().for_each(|seq| self.sched.cancel(seq));
                     answer.fail(never_fits(&refused));
@@ -361,13 +370,26 @@ impl Core {
         for open in self.requests.values_mut().filter(|open| open.started) {
             let Work::Answer(answer) = &mut open.work else { continue };
             let prompt = answer.prompt();
-            for (seq, drafter) in answer.drafters() {
+            for (seq, drafter, mut hold) in answer.guessed() {
                 let Some(tokens) = self.sched.tokens(seq) else { continue };
-                drafter.follow(tokens, prompt);
-                let Some(odds) = drafter.odds() else { continue };
-                let n = self.sched.draft_that_pays(seq, odds, MAX_DRAFT);
-                drafter.guess(n, &mut self.guess);
-                self.sched.offer_draft(seq, &self.guess);
+                self.guess.clear();
+                // What a grammar says stands above what texts before suggest.
+                if let (Some(hold), Some(tokenizer)) = (&mut hold, &self.tokenizer) {
+                    let foreseen = hold.foreseen(tokenizer);
+                    let most = MAX_DRAFT.min(foreseen.len() as u32);
+                    let n = self.sched.draft_that_pays(seq, FORESEEN, most);
+                    self.guess.extend_from_slice(&foreseen[..n as usize]);
+                }
+                if let Some(drafter) = drafter {
+                    drafter.follow(tokens, prompt);
+                    let odds = drafter.odds().filter(|_| self.guess.is_empty());
+                    if let Some(odds) = odds {
+                        let n = self.sched.draft_that_pays(seq, odds, MAX_DRAFT);
+                        drafter.guess(n, &mut self.guess);
+                    }
+                }
+                let may = hold.map_or(self.guess.len(), |hold| hold.allowed(&self.guess));
+                self.sched.offer_draft(seq, &self.guess[..may]);
             }
         }
     }
@@ -591,6 +613,14 @@ fn apply(
     out: &StepOutput,
 ) -> Result<After, RequestError> {
     if let Outcome::NotANumber { index } = outcome {
+        let hold = match work {
+            Work::Answer(answer) => answer.hold(choice),
+            Work::Rows(_) => None,
+        };
+        // A row of which no token may come.
+        if let Some(dead) = hold.and_then(|hold| hold.failed()) {
+            return Err(RequestError::Constraint { index, reason: dead.to_string() });
+        }
         return Err(RequestError::NotANumber { index });
     }
     match work {

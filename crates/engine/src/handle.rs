@@ -10,13 +10,16 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokenmill_ir::TokenId;
 use tokenmill_sched::{Numbers, Scheduler};
+use tokenmill_text::Tokenizer;
 
 use crate::answer::Sink;
 use crate::backlog::{Backlog, Inlet};
+use crate::constraint::{Constraint, ConstraintError, Grammars, Held, Settings};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, MAX_CHOICES};
-use crate::host::{Host, Message, ModelId, Order, Pulse};
+use crate::host::{Message, ModelId, Order, Pulse, Thread};
+use crate::ledger::Reader;
 use crate::request::{Event, Leased, Refusal, Request, RequestError};
 use crate::rows::{Rows, Scored};
 use crate::stats::{EngineStats, Stats};
@@ -58,6 +61,8 @@ struct Facts {
 
 struct Shared {
     facts: Facts,
+    tokenizer: Option<Arc<Tokenizer>>,
+    grammars: Grammars,
     model: ModelId,
     pulse: Arc<Pulse>,
     stats: Arc<Stats>,
@@ -160,7 +165,7 @@ impl Engine {
     /// # Errors
     /// What the system says when it refuses a thread.
     pub fn start(parts: EngineParts) -> std::io::Result<Engine> {
-        Ok(Host::start()?.add(parts, None, None))
+        Ok(Thread::start()?.add(parts, None, None))
     }
 
     /// A handle of the model that its host's thread is told of by the result.
@@ -183,7 +188,10 @@ impl Engine {
             draft_model: draft_model.is_some(),
             queue: parts.queue,
         };
-        let stats = Arc::<Stats>::default();
+        let (stats, tokenizer) = (Arc::<Stats>::default(), parts.tokenizer.clone());
+        if let Some(claim) = &parts.claim {
+            let _ = stats.entry.set(claim.reader()); // the first of these stats
+        }
         if let Some(tier) = &tier {
             let _ = stats.disk.set(tier.shared()); // the first of these stats
         }
@@ -196,6 +204,8 @@ impl Engine {
         }
         let shared = Shared {
             facts,
+            tokenizer,
+            grammars: Grammars::default(),
             model,
             pulse,
             stats,
@@ -235,6 +245,22 @@ impl Engine {
     pub fn submit_to(&self, request: Request, sink: Sink) -> Result<Cancel, Refusal> {
         self.check(&request)?;
         self.enter(request.account, |id| Message::Ask(id, Box::new(request), sink))
+    }
+
+    /// The grammar of a constraint, for [`Request::held`]: made on the caller's thread, and kept
+    /// for others of the same content.
+    ///
+    /// # Errors
+    /// What is wrong with the constraint, or why the model's answers cannot be held to any.
+    pub fn grammar(
+        &self,
+        constraint: &Constraint,
+        settings: &Settings,
+    ) -> Result<Held, ConstraintError> {
+        let Shared { facts, tokenizer, grammars, .. } = &*self.shared;
+        let tokenizer = tokenizer.as_ref().filter(|_| facts.vocab > 0);
+        let none = || ConstraintError::Model("it generates no text".to_owned());
+        grammars.get(constraint, settings, tokenizer.ok_or_else(none)?, facts.vocab)
     }
 
     /// Log-probabilities of every token but the first, with the `top` best at each position.
@@ -307,6 +333,7 @@ impl Engine {
     /// open at the deadline. Follow it by [`shut_down`](Engine::shut_down).
     pub fn drain(&self, deadline: Duration) -> bool {
         self.shared.closed.store(true, Ordering::SeqCst);
+        self.shared.stats.entry.get().into_iter().for_each(Reader::set_draining);
         let (sender, receiver) = channel();
         if !self.tell(Message::Drain(sender)) {
             return true;
@@ -423,6 +450,10 @@ impl Engine {
         }
         if request.draft == Some(DraftMode::Model) && !facts.draft_model {
             return bad("draft", "this server has no draft model".to_string());
+        }
+        if request.held.is_some() && request.ignore_eos {
+            let reason = "an answer that is held to a grammar ends where that does".to_string();
+            return bad("ignore_eos", reason);
         }
         if request.stop.len() > MAX_STOPS {
             return bad("stop", format!("{} texts, at most {MAX_STOPS}", request.stop.len()));

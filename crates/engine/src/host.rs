@@ -1,15 +1,19 @@
 //! The host: one thread for a device, which turns all models on it.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use tokenmill_backend::Device;
 
 use crate::answer::Sink;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, Turn, panic_text};
 use crate::handle::{Engine, LeasesAsk, LeasesSink};
+use crate::ledger::Ledger;
 use crate::request::Request;
 use crate::tier::Tier;
 
@@ -65,28 +69,85 @@ impl Pulse {
     }
 }
 
-/// The thread of a device. It ends when the host and the handles of its models are gone.
+/// A device, its memory and the models on it, by name.
 pub struct Host {
+    thread: Thread,
+    device: Arc<dyn Device>,
+    ledger: Arc<Ledger>,
+    engines: Mutex<BTreeMap<String, Engine>>,
+}
+
+impl Host {
+    /// Starts the thread of a device of which models may take so much memory.
+    ///
+    /// # Errors
+    /// What the system says when it refuses a thread.
+    pub fn start(device: Arc<dyn Device>, memory_bytes: u64) -> std::io::Result<Host> {
+        let (thread, ledger) = (Thread::start()?, Ledger::new(memory_bytes));
+        Ok(Host { thread, device, ledger, engines: Mutex::default() })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Which models are there, and what they hold.
+    pub fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// The model of that name, where it is ready.
+    pub fn engine(&self, name: &str) -> Option<Engine> {
+        self.engines().get(name).cloned()
+    }
+
+    /// Takes a model, perhaps with a cache on disk and a draft model.
+    pub(crate) fn add(
+        &self,
+        name: Option<String>,
+        parts: EngineParts,
+        (tier, draft_model): (Option<Tier>, Option<DraftModel>),
+    ) -> Engine {
+        let engine = self.thread.add(parts, tier, draft_model);
+        if let Some(name) = name {
+            self.engines().insert(name, engine.clone());
+        }
+        engine
+    }
+
+    /// Ends a model: it takes nothing new, what is open has so long to end, then its memory is
+    /// free. False where none of that name is ready.
+    pub fn unload(&self, name: &str, within: Duration) -> bool {
+        // (Its handles may go on to be held: they refuse.)
+        let Some(engine) = self.engines().remove(name) else { return false };
+        engine.drain(within);
+        engine.shut_down();
+        true
+    }
+
+    fn engines(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Engine>> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread of a device. It ends when this and the handles of its models are gone.
+pub(crate) struct Thread {
     inbox: Sender<Order>,
     pulse: Arc<Pulse>,
     next: AtomicU64,
 }
 
-impl Host {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// What the system says when it refuses one.
-    pub fn start() -> std::io::Result<Host> {
+impl Thread {
+    pub fn start() -> std::io::Result<Thread> {
         let (inbox, orders) = channel();
         let pulse = Arc::new(Pulse { start: Instant::now(), since: AtomicU64::new(0) });
         let beating = Arc::clone(&pulse);
         let body = move || run(&orders, &beating);
         std::thread::Builder::new().name("device".into()).spawn(body)?;
-        Ok(Host { inbox, pulse, next: AtomicU64::new(1) })
+        Ok(Thread { inbox, pulse, next: AtomicU64::new(1) })
     }
 
-    /// Takes a model, perhaps with a cache on disk and a draft model.
     pub fn add(
         &self,
         parts: EngineParts,

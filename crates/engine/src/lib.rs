@@ -3,6 +3,7 @@
 
 mod answer;
 pub mod backlog;
+pub mod constraint;
 pub mod direct;
 pub mod door;
 mod draft;
@@ -11,6 +12,7 @@ pub mod engine;
 pub mod handle;
 pub mod host;
 pub mod kv_divergence;
+pub mod ledger;
 pub mod load;
 pub mod packaged;
 pub mod plan;
@@ -28,6 +30,7 @@ pub use draft::DraftMode;
 pub use engine::{Clock, Core, EngineParts, Rebuild, Turn};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use host::{Host, ModelId, Rota};
+pub use ledger::{Entry, Ledger, Memory, State};
 pub use queue::NOBODY;
 pub use request::{
     Divergence, Event, Lease, Leased, Refusal, Request, RequestError, StopReason, TokenInfo,

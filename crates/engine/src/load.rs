@@ -12,6 +12,8 @@ use tokenmill_models::{Hyper, ModelError, ModelSpec, lower, spec_of};
 
 use crate::door::{self, Bug};
 use crate::draft_model::DraftModel;
+use crate::host::Host;
+use crate::ledger::Claim;
 use crate::packaged::packaged;
 use crate::plan::{Fit, fit};
 use crate::vocabulary::{Vocabulary, VocabularyError, vocabulary};
@@ -52,6 +54,12 @@ pub enum LoadFailure {
     /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The host has one of that name.
+    #[error("a model called {name} is there already")]
+    Named {
+        /// The name.
+        name: String,
+    },
     /// What reads it panicked.
     #[error(transparent)]
     Bug(#[from] Bug),
@@ -120,6 +128,8 @@ pub struct LoadedModel {
     pub fit: Fit,
     /// A small model that guesses for this one.
     pub draft: Option<DraftModel>,
+    /// Its place in the ledger of the host that loaded it.
+    pub(crate) claim: Option<Claim>,
 }
 
 impl LoadedModel {
@@ -194,16 +204,42 @@ pub fn load(
     path: &Path,
     device: Arc<dyn Device>,
     options: &LoadOptions,
-    progress: impl FnMut(usize, usize),
+    mut progress: impl FnMut(usize, usize),
 ) -> Result<LoadedModel, LoadFailure> {
-    door::through(path, || load_inside(path, device, options, progress))
+    let mut watch = |there, of| {
+        progress(there, of);
+        ControlFlow::Continue(())
+    };
+    door::through(path, || load_inside(path, &device, options, None, &mut watch))
+}
+
+impl Host {
+    /// Loads a model onto the host's device, within what its memory has free. `watch` hears how many
+    /// of how many weights are there, and may break off: then nothing is held. Steps of other models
+    /// go on meanwhile.
+    ///
+    /// # Errors
+    /// [`LoadFailure`]; `Named` where a model of that name is there, loads or drains.
+    pub fn load(
+        &self,
+        name: &str,
+        path: &Path,
+        options: &LoadOptions,
+        mut watch: impl FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<LoadedModel, LoadFailure> {
+        let claim = self.ledger().enter(name);
+        let claim = claim.ok_or_else(|| LoadFailure::Named { name: name.to_owned() })?;
+        let device = self.device();
+        door::through(path, || load_inside(path, device, options, Some(claim), &mut watch))
+    }
 }
 
 fn load_inside(
     path: &Path,
-    device: Arc<dyn Device>,
+    device: &Arc<dyn Device>,
     options: &LoadOptions,
-    mut progress: impl FnMut(usize, usize),
+    claim: Option<Claim>,
+    watch: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<LoadedModel, LoadFailure> {
     let Lowered { files, spec, program, .. } = read(path, options.kv)?;
     let mut options = options.clone();
@@ -212,21 +248,26 @@ fn load_inside(
         let longest = options.context.unwrap_or(spec.context.min(WHOLE_TOKENS)).min(spec.context);
         options.step_tokens = options.step_tokens.max(longest);
     }
-    let (limits, fit) = fit(&spec, &program, device.as_ref(), &options)?;
+    let mut choose = |free_bytes: u64| {
+        options.memory_bytes = options.memory_bytes.min(free_bytes);
+        let (limits, fit) = fit(&spec, &program, device.as_ref(), &options)?;
+        Ok::<_, LoadFailure>((fit.memory(), (limits, fit)))
+    };
+    let (limits, fit) = match &claim {
+        Some(claim) => claim.take(choose)?,
+        None => choose(u64::MAX)?.1,
+    };
     // The vocabulary is built while weights are uploaded.
     let (vocabulary, weights) = std::thread::scope(|scope| {
         let text = scope.spawn(|| vocabulary_of(path, &files));
-        let watch = &mut |there| {
-            progress(there, program.weights.len());
-            ControlFlow::Continue(())
-        };
+        let watch = &mut |there| watch(there, program.weights.len());
         let weights = device.upload(&program, &files, options.mode, watch);
         // (It is behind the door too, so that it cannot panic.)
         let text = text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok::<_, LoadFailure>((text?, weights?))
     })?;
     let defaults = packaged(&files.checkpoint);
-    let (path, draft) = (path.to_owned(), None);
+    let (path, device, draft) = (path.to_owned(), Arc::clone(device), None);
     Ok(LoadedModel {
         path,
         spec,
@@ -238,5 +279,6 @@ fn load_inside(
         defaults,
         fit,
         draft,
+        claim,
     })
 }

@@ -11,10 +11,11 @@ use tokenmill_models::{ModelSpec, lower};
 
 use crate::direct::{Direct, Feed};
 use crate::door;
+use crate::ledger::Memory;
 use crate::load::{LoadFailure, LoadOptions, Lowered};
 
 /// What a process takes beside the model: code, threads, tokenizer, queues. Bytes.
-const PROCESS_BYTES: u64 = 45 << 19;
+pub(crate) const PROCESS_BYTES: u64 = 45 << 19;
 /// Bytes of the tokenizer for each token of the vocabulary, about.
 const VOCABULARY_BYTES: u64 = 160;
 
@@ -44,6 +45,16 @@ impl Fit {
     pub fn needed_bytes(&self) -> u64 {
         let parts = [self.weight_bytes, self.cache_bytes, self.scratch_bytes, self.process_bytes];
         parts.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// What of it is the model's own, and not of the process that all models share.
+    pub fn memory(&self) -> Memory {
+        Memory {
+            weight_bytes: self.weight_bytes,
+            cache_bytes: self.cache_bytes,
+            buffer_bytes: self.scratch_bytes,
+            vocabulary_bytes: self.process_bytes.saturating_sub(PROCESS_BYTES),
+        }
     }
 }
 

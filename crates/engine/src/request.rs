@@ -7,6 +7,7 @@ use tokenmill_ir::{SamplingParams, TokenId};
 use tokenmill_sched::Numbers;
 use tokenmill_text::Lead;
 
+use crate::constraint::Held;
 use crate::draft::DraftMode;
 use crate::queue::NOBODY;
 use crate::rows::Rows;
@@ -30,6 +31,8 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Added to logits.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// What the answer must hold, by [`Engine::grammar`](crate::Engine::grammar).
+    pub held: Option<Held>,
     /// Show special tokens as text.
     pub show_special: bool,
     /// Whether the answer is a text of its own (a chat) or continues the prompt's.
@@ -82,6 +85,7 @@ impl Request {
             stop: Vec::new(),
             ignore_eos: false,
             logit_bias: Vec::new(),
+            held: None,
             show_special: false,
             lead: Lead::Keep,
             salt: 0,
@@ -268,6 +272,14 @@ pub enum RequestError {
     NotANumber {
         /// Index of the generated token.
         index: u32,
+    },
+    /// No token fits what the answer is held to, or finding out passes a limit.
+    #[error("at token {index}: {reason}")]
+    Constraint {
+        /// Index of the token.
+        index: u32,
+        /// Which.
+        reason: String,
     },
     /// Its own time limit has passed.
     #[error("the request's timeout of {limit_s} s passed before the answer was complete")]

@@ -14,6 +14,7 @@ use crate::draft::DraftMode;
 use crate::engine::EngineParts;
 use crate::handle::{Engine, system_clock};
 use crate::host::Host;
+use crate::ledger::{Claim, State};
 use crate::load::LoadedModel;
 use crate::plan::Fit;
 use crate::tier::{Tier, TierError, identify};
@@ -91,10 +92,11 @@ impl LoadedModel {
         options: ServeOptions,
         disk: Option<&DiskOptions>,
     ) -> Result<Served, StartError> {
-        self.start_on(&Host::start()?, options, disk)
+        let host = Host::start(Arc::clone(&self.device), self.fit.available_bytes)?;
+        self.start_on(&host, options, disk)
     }
 
-    /// As [`start_with`](Self::start_with), on the thread of a device that others run on as well.
+    /// As [`start_with`](Self::start_with), beside others on the host that [loaded](Host::load) it.
     ///
     /// # Errors
     /// [`StartError`].
@@ -118,6 +120,14 @@ impl LoadedModel {
         };
         let eos = tokenizer.as_ref().map(|t| t.eos_ids().to_vec()).unwrap_or_default();
         let (arch, fit, draft_model) = (self.spec.arch, self.fit, self.draft.take());
+        let Self { program, limits, weights, .. } = &self;
+        let footprint = self.device.footprint(program, limits, weights.mode())?;
+        let mut claim = self.claim.take();
+        if let Some(claim) = &mut claim {
+            claim.note_blocks(footprint.block_bytes);
+            claim.set_state(State::Ready);
+        }
+        let name = claim.as_ref().and_then(Claim::name);
         let defaults = std::mem::take(&mut self.defaults);
         let parts = EngineParts {
             device: executable,
@@ -128,6 +138,7 @@ impl LoadedModel {
             draft: options.draft,
             queue: options.queue,
             clock: system_clock(),
+            claim,
             rebuild: Box::new(move |error| {
                 if matches!(error, DeviceError::Lost { .. }) {
                     self.upload_again()?;
@@ -135,7 +146,7 @@ impl LoadedModel {
                 self.compile()
             }),
         };
-        let engine = host.add(parts, tier, draft_model);
+        let engine = host.add(name, parts, (tier, draft_model));
         Ok(Served { engine, tokenizer, template, defaults, arch, fit, caps, disk })
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokenmill_ir::{MAX_GROUPS, StepOutput};
 use tokenmill_sched::{GroupCounts, Scheduler, Step};
 
+use crate::ledger::{Memory, Reader};
 use crate::queue::Queue;
 use crate::request::Refusal;
 use crate::tier::{Shared, TierStats};
@@ -53,6 +54,8 @@ pub struct EngineStats {
     pub disk_tokens: u64,
     /// The cache on disk, where there is one.
     pub disk: Option<TierStats>,
+    /// What the model holds by the ledger of its host, where it has one.
+    pub memory: Memory,
     /// Tokens generated.
     pub generated_tokens: u64,
     /// Tokens computed, recomputed ones and drafts included.
@@ -107,6 +110,7 @@ pub(crate) struct Stats {
     pub cached_tokens: AtomicU64,
     pub disk_tokens: AtomicU64,
     pub disk: OnceLock<Arc<Shared>>,
+    pub entry: OnceLock<Reader>,
     pub generated_tokens: AtomicU64,
     pub device_errors: AtomicU64,
     computed_tokens: AtomicU64,
@@ -241,6 +245,7 @@ impl Stats {
             cached_tokens: large(&self.cached_tokens),
             disk_tokens: large(&self.disk_tokens),
             disk: self.disk.get().map(|d| d.stats()),
+            memory: self.entry.get().and_then(Reader::entry).map(|e| e.memory).unwrap_or_default(),
             generated_tokens: large(&self.generated_tokens),
             computed_tokens: large(&self.computed_tokens),
             drafted_tokens: large(&self.drafted_tokens),

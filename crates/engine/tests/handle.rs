@@ -73,6 +73,7 @@ fn parts_on(backend: SimDevice, eos: Vec<TokenId>) -> EngineParts {
         draft: DraftMode::Suffix,
         queue: 4,
         clock: system_clock(),
+        claim: None,
     }
 }
 

@@ -1,16 +1,21 @@
 //! A planned step as the flat arrays a device reads.
 
 use tokenmill_ir::{
-    Batch, GroupKind, MAX_GROUPS, OutputKind, OutputRow, SamplingParams, Span, TokenSource,
+    Batch, GroupKind, MAX_GROUPS, OutputKind, OutputRow, SamplingParams, Span, TokenId, TokenSource,
 };
 
 use crate::scheduler::Scheduler;
 use crate::sequence::{Numbers, Sequence, Want};
 use crate::step::{Grant, Step};
 
+/// Which tokens may come next in a sequence: appends a mask of `ceil(vocab / 32)` words for the
+/// token after those known, and one after each of its drafts; false, and nothing, where any may.
+/// Of the sequence it gets the caller's key.
+pub type Masks<'a> = &'a mut dyn FnMut(u64, &[TokenId], &mut Vec<u32>) -> bool;
+
 impl Scheduler {
     /// Writes the step just planned into `batch`, which is emptied first.
-    pub fn fill(&self, step: &Step, batch: &mut Batch) {
+    pub fn fill(&self, step: &Step, batch: &mut Batch, masks: Masks<'_>) {
         batch.clear();
         for grant in &step.grants {
             let Some(seq) = self.get(grant.seq) else { continue };
@@ -25,7 +30,18 @@ impl Scheduler {
             }
             let tables = self.fill_tables(seq, to, batch);
             batch.spans.push(Span { first, len: grant.tokens, context: from, tables });
+            let before = batch.outputs.len();
             fill_outputs(seq, grant, first, batch);
+            if matches!(seq.want, Want::Tokens { .. }) && grant.outputs > 0 {
+                let words = self.config.vocab.div_ceil(32) as usize;
+                let at = (batch.masks.len() / words.max(1)) as u32;
+                let drafts = &seq.tokens[seq.known as usize..to as usize];
+                if masks(seq.key, drafts, &mut batch.masks) {
+                    let rows = &mut batch.outputs[before..];
+                    assert_eq!(batch.masks.len(), (at as usize + rows.len()) * words, "masks");
+                    rows.iter_mut().zip(at..).for_each(|(row, at)| set_mask(row, at));
+                }
+            }
         }
         if !batch.types.is_empty() {
             batch.types.resize(batch.tokens.len(), 0);
@@ -90,6 +106,12 @@ fn fill_outputs(seq: &Sequence, grant: &Grant, first: u32, batch: &mut Batch) {
             let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Hidden };
             batch.outputs.extend(rows.map(row));
         }
+    }
+}
+
+fn set_mask(row: &mut OutputRow, at: u32) {
+    if let OutputKind::Sample { mask, .. } = &mut row.kind {
+        *mask = at;
     }
 }
 

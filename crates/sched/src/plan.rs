@@ -22,6 +22,10 @@ struct Budget {
 /// prompt lasts. Shorter ones are not slowed: the sooner they are through, the more streams share a step.
 const PATIENT_STEPS: f64 = 10.0;
 
+/// A step of prompts alone takes as many times its base, where that is more than `step_s`: who comes
+/// waits for no more than that, and weights are read for enough tokens to be worth it.
+const LONE_BASES: f64 = 16.0;
+
 /// Urgent sequences of an account that are let in before an older one of its own, which then is as
 /// urgent as any.
 const MOST_PASSINGS: u32 = 8;
@@ -74,12 +78,13 @@ impl Scheduler {
 
     /// What a step may have, whose first in order are `streams`.
     fn budget(&self, streams: usize) -> Budget {
-        let (mut seconds, mut slow_s) = (f64::INFINITY, f64::INFINITY);
-        // Without streams nobody waits for a next token: nothing to hurry for.
+        let (step_s, base_s) = (self.config.step_s, self.config.cost.base_s);
+        // Without streams nobody waits for a next token, but somebody may come.
+        let (mut seconds, mut slow_s) = (step_s.max(LONE_BASES * base_s), f64::INFINITY);
         if streams > 0 {
             slow_s = self.streams_s(streams);
             // However many streams there are, half of the time is left for prompts.
-            seconds = self.config.step_s.max(slow_s - self.config.cost.base_s);
+            seconds = step_s.max(slow_s - base_s);
         }
         let limits = &self.config.limits;
         let floor = self.config.block_tokens;

@@ -61,7 +61,7 @@ impl Bench {
 
     fn plan(&mut self) -> Vec<(SeqId, u32, u32)> {
         self.sched.plan(&mut self.step);
-        self.sched.fill(&self.step, &mut self.batch);
+        self.sched.fill(&self.step, &mut self.batch, &mut |_, _, _| false);
         self.step.grants.iter().map(|g| (g.seq, g.context, g.tokens)).collect()
     }
 
@@ -225,11 +225,31 @@ fn the_account_that_was_served_least_comes_first() {
 }
 
 #[test]
-fn a_prompt_alone_is_read_in_the_largest_chunks() {
-    let mut b = Bench::new(Config { step_s: 1e-3, ..config(&[FULL], &[200]) });
-    let id = b.add(text(1, 150), 2);
-    let chunks: Vec<_> = (0..4).map(|_| b.turn()[0]).collect();
-    assert_eq!(chunks, [(id, 0, 64), (id, 64, 64), (id, 128, 22), (id, 150, 1)]);
+fn prompts_alone_take_steps_that_are_worth_their_base_or_as_long_as_any() {
+    let chunks = |base_s, step_s| {
+        let cost = StepCost::new(base_s, 1e-3, 0.0);
+        let mut b = Bench::new(Config { step_s, cost, ..config(&[FULL], &[200]) });
+        b.add(text(1, 150), 2);
+        (0..3).map(|_| b.turn()[0].2).collect::<Vec<_>>()
+    };
+    // Sixteen bases are more tokens than a step holds; 40; fewer than a block.
+    assert_eq!(chunks(5e-3, 1e-3), [64, 64, 22]);
+    assert_eq!(chunks(2.5e-3, 1e-3), [40, 40, 40]);
+    assert_eq!(chunks(1e-4, 1e-3), [8, 8, 8]);
+    assert_eq!(chunks(1e-4, 24.5e-3), [24, 24, 24]);
+}
+
+#[test]
+fn who_comes_does_not_wait_for_full_steps_of_a_prompt_that_was_alone() {
+    let cost = StepCost::new(1e-4, 1e-3, 0.0);
+    let mut b = Bench::new(Config { step_s: 20e-3, cost, ..config(&[FULL], &[200]) });
+    b.add(text(1, 250), 2);
+    b.turn();
+    assert!(b.step.predicted_s < 21e-3, "what is under way: {}", b.step.predicted_s);
+    let late = b.add(text(2, 3), 2);
+    let grants = b.turn();
+    assert!(grants.iter().any(|g| g.0 == late && g.2 == 3), "{grants:?}");
+    assert!(b.step.predicted_s < 21e-3, "its own: {}", b.step.predicted_s);
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! What a client is told when a request is not answered: one shape, the one OpenAI clients parse.
+//! What a client is told when a request is not answered. Each dialect writes it in its own form.
 
 use axum::Json;
 use axum::http::StatusCode;
 use axum::http::header::{CONNECTION, HeaderValue, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
 use tokenmill_engine::{Refusal, RequestError};
+
+use crate::ask::Dialect;
 
 /// Characters of a message and of a field's name that a client is told: no error may give back what
 /// a long request says, wherever it is quoted.
@@ -92,34 +93,42 @@ impl ApiError {
         Self { code: Some("context_length_exceeded"), ..Self::bad(param, message) }
     }
 
-    /// The `error` object.
-    pub fn body(&self) -> Value {
-        let kind = match self.status.as_u16() {
-            401 => "authentication_error",
-            403 => "permission_error",
-            404 => "not_found_error",
-            429 => "rate_limit_error",
-            503 => "overloaded_error",
-            400..500 => "invalid_request_error",
-            _ => "server_error",
-        };
-        let message = cut(&self.message, MOST_MESSAGE);
-        let param = self.param.as_deref().map(|param| cut(param, MOST_PARAM));
-        json!({ "error": { "message": message, "type": kind, "param": param, "code": self.code } })
+    /// The message as a client is told it.
+    pub fn told(&self) -> String {
+        cut(&self.message, MOST_MESSAGE)
+    }
+
+    /// The field at fault as a client is told it.
+    pub fn told_param(&self) -> Option<String> {
+        self.param.as_deref().map(|param| cut(param, MOST_PARAM))
     }
 }
 
+/// A response whose body is still to be written, in the dialect of its route: the error goes with
+/// it.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.body())).into_response();
+        let mut response = self.status.into_response();
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        response.extensions_mut().insert(self);
         response
     }
+}
+
+/// Writes the body of an error's response; any other stays as it is.
+pub fn write_body(response: Response, dialect: &Dialect) -> Response {
+    let (mut parts, body) = response.into_parts();
+    let Some(error) = parts.extensions.remove::<ApiError>() else {
+        return Response::from_parts(parts, body);
+    };
+    let written = Json((dialect.error)(&error)).into_response();
+    parts.headers.extend(written.headers().clone());
+    Response::from_parts(parts, written.into_body())
 }
 
 impl From<Refusal> for ApiError {
@@ -154,6 +163,10 @@ impl From<RequestError> for ApiError {
                 code: Some("not_a_number"),
                 message: format!("the model's output was not a number at token {index}"),
                 ..Self::internal()
+            },
+            RequestError::Constraint { .. } => Self {
+                code: Some("constraint_unsatisfied"),
+                ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string())
             },
             RequestError::ShutDown => Self {
                 message: "the server shut down before the answer was complete".into(),
@@ -191,48 +204,30 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_status_and_code() {
-        let cases: &[(ApiError, u16, Option<&str>, &str)] = &[
-            (Refusal::EmptyPrompt.into(), 400, None, "invalid_request_error"),
-            (Refusal::BadToken { token: 9, vocab: 4 }.into(), 400, None, "invalid_request_error"),
-            (Refusal::Stuck { seconds: 61 }.into(), 503, Some("device_stuck"), "overloaded_error"),
-            (RequestError::TimedOut { limit_s: 0.5 }.into(), 504, Some("timeout"), "server_error"),
-            (
-                RequestError::Unread { limit_bytes: 9 }.into(),
-                408,
-                Some("slow_reader"),
-                "invalid_request_error",
-            ),
+        let cases: &[(ApiError, u16, Option<&str>)] = &[
+            (Refusal::EmptyPrompt.into(), 400, None),
+            (Refusal::BadToken { token: 9, vocab: 4 }.into(), 400, None),
+            (Refusal::Stuck { seconds: 61 }.into(), 503, Some("device_stuck")),
+            (RequestError::TimedOut { limit_s: 0.5 }.into(), 504, Some("timeout")),
+            (RequestError::Unread { limit_bytes: 9 }.into(), 408, Some("slow_reader")),
             (
                 Refusal::ContextLength { prompt_tokens: 9, max_tokens: 1, limit: 8 }.into(),
                 400,
                 Some("context_length_exceeded"),
-                "invalid_request_error",
             ),
-            (
-                Refusal::QueueFull { waiting: 3, limit: 3 }.into(),
-                429,
-                Some("queue_full"),
-                "rate_limit_error",
-            ),
+            (Refusal::QueueFull { waiting: 3, limit: 3 }.into(), 429, Some("queue_full")),
             (
                 Refusal::LongWait { wait: Duration::from_secs(9), limit: Duration::from_secs(2) }
                     .into(),
                 429,
                 Some("queue_full"),
-                "rate_limit_error",
             ),
-            (Refusal::ShuttingDown.into(), 503, Some("shutting_down"), "overloaded_error"),
-            (
-                RequestError::NotANumber { index: 2 }.into(),
-                500,
-                Some("not_a_number"),
-                "server_error",
-            ),
-            (RequestError::ShutDown.into(), 503, Some("shutting_down"), "overloaded_error"),
+            (Refusal::ShuttingDown.into(), 503, Some("shutting_down")),
+            (RequestError::NotANumber { index: 2 }.into(), 500, Some("not_a_number")),
+            (RequestError::ShutDown.into(), 503, Some("shutting_down")),
         ];
-        for (error, status, code, kind) in cases {
+        for (error, status, code) in cases {
             assert_eq!((error.status.as_u16(), error.code), (*status, *code), "{error:?}");
-            assert_eq!(error.body()["error"]["type"], *kind, "{error:?}");
         }
     }
 
@@ -240,15 +235,16 @@ mod tests {
     fn what_only_the_log_may_know_stays_out_of_the_body() {
         let secret = "panicked at /root/x.rs:7: 0xdeadbeef";
         for error in [RequestError::Internal(secret.into()), RequestError::Device(secret.into())] {
-            let body = ApiError::from(error).body().to_string();
-            assert!(!body.contains("panicked") && !body.contains("0x"), "{body}");
+            let told = ApiError::from(error).told();
+            assert!(!told.contains("panicked") && !told.contains("0x"), "{told}");
         }
     }
     #[test]
     fn nothing_long_is_given_back() {
         let long = "\u{200b}\u{0}\\é".repeat(1 << 20);
-        let body = ApiError::bad(&*long, &*long).body().to_string();
-        assert!(body.len() < 4096, "{}", body.len());
-        assert_eq!(ApiError::bad("a\u{1b}", "b\nc").body()["error"]["message"], "b\nc");
+        let error = ApiError::bad(&*long, &*long);
+        let told = error.told().len() + error.told_param().map_or(0, |p| p.len());
+        assert!(told < 4096, "{told}");
+        assert_eq!(ApiError::bad("a\u{1b}", "b\nc").told(), "b\nc");
     }
 }

@@ -5,8 +5,11 @@
 //! away cancels its request.
 
 mod access;
+mod answering;
+mod ask;
 mod body;
 mod config;
+mod conversation;
 mod error;
 mod fields;
 mod generation;
@@ -18,7 +21,9 @@ mod metrics;
 mod model;
 mod openai;
 mod origin;
+mod prepare;
 mod routes;
+mod rows;
 mod shared;
 mod shares;
 mod socket;

@@ -254,6 +254,7 @@ pub fn page(
         }
     }
     blocks(&mut out, models);
+    memory(&mut out, models);
     outcomes(&mut out, models);
     histograms(&mut out, models);
     out
@@ -272,6 +273,22 @@ fn blocks(out: &mut String, models: &[ModelPage<'_>]) {
                 let labels = format!("model_name=\"{model}\",group=\"{g}\",state=\"{state}\"");
                 let _ = writeln!(out, "{name}{{{labels}}} {value}");
             }
+        }
+    }
+}
+
+fn memory(out: &mut String, models: &[ModelPage<'_>]) {
+    let name = "tokenmill_memory_bytes";
+    header(out, name, "gauge", "What each model may take, caches in full use; the process aside.");
+    for page in models {
+        let (model, m) = (label(page.model), page.engine.memory);
+        for (part, bytes) in [
+            ("weights", m.weight_bytes),
+            ("caches", m.cache_bytes),
+            ("buffers", m.buffer_bytes),
+            ("vocabulary", m.vocabulary_bytes),
+        ] {
+            let _ = writeln!(out, "{name}{{model_name=\"{model}\",part=\"{part}\"}} {bytes}");
         }
     }
 }

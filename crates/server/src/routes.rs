@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::error::ApiError;
+use crate::ask::{Dialect, Read};
+use crate::error::{ApiError, write_body};
 use crate::fields::shown;
 use crate::shared::Shared;
-use crate::{access, health, openai};
+use crate::{access, answering, health, openai};
 
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,23 +35,47 @@ pub struct Route {
     pub path: &'static str,
     /// Who may use it.
     pub access: Access,
-    handler: fn() -> MethodRouter<Arc<Shared>>,
+    dialect: Dialect,
+    job: Job,
+}
+
+/// What a route does.
+enum Job {
+    /// Anything.
+    Handle(fn() -> MethodRouter<Arc<Shared>>),
+    /// Answers requests that are read so.
+    Answer(Read),
+}
+
+impl Route {
+    fn handler(&self) -> MethodRouter<Arc<Shared>> {
+        match self.job {
+            Job::Handle(handler) => handler(),
+            Job::Answer(read) => {
+                post(move |State(shared): State<Arc<Shared>>, request: Request| {
+                    answering::respond(shared, request, read)
+                })
+            }
+        }
+    }
 }
 
 const fn open_route(path: &'static str, handler: fn() -> MethodRouter<Arc<Shared>>) -> Route {
-    Route { method: Method::GET, path, access: Access::Open, handler }
+    let (dialect, job) = (openai::DIALECT, Job::Handle(handler));
+    Route { method: Method::GET, path, access: Access::Open, dialect, job }
 }
 
-const fn read_route(path: &'static str, handler: fn() -> MethodRouter<Arc<Shared>>) -> Route {
-    Route { method: Method::GET, path, access: Access::Keyed, handler }
+const fn keyed_route(
+    method: Method,
+    path: &'static str,
+    handler: fn() -> MethodRouter<Arc<Shared>>,
+) -> Route {
+    let (dialect, job) = (openai::DIALECT, Job::Handle(handler));
+    Route { method, path, access: Access::Keyed, dialect, job }
 }
 
-const fn ask_route(path: &'static str, handler: fn() -> MethodRouter<Arc<Shared>>) -> Route {
-    Route { method: Method::POST, path, access: Access::Keyed, handler }
-}
-
-const fn end_route(path: &'static str, handler: fn() -> MethodRouter<Arc<Shared>>) -> Route {
-    Route { method: Method::DELETE, path, access: Access::Keyed, handler }
+const fn ask_route(path: &'static str, dialect: Dialect, read: Read) -> Route {
+    Route { method: Method::POST, path, access: Access::Keyed, dialect, job: Job::Answer(read) }
 }
 
 /// Every route there is.
@@ -58,29 +83,44 @@ pub const ROUTES: &[Route] = &[
     open_route("/health", || get(health::live)),
     open_route("/livez", || get(health::live)),
     open_route("/readyz", || get(health::ready)),
-    read_route("/version", || get(health::version)),
+    keyed_route(Method::GET, "/version", || get(health::version)),
     Route {
         method: Method::GET,
         path: "/metrics",
         access: Access::Operator,
-        handler: || get(health::metrics),
+        dialect: openai::DIALECT,
+        job: Job::Handle(|| get(health::metrics)),
     },
-    read_route("/v1/models", || get(openai::models::list)),
-    read_route("/v1/models/{*id}", || get(openai::models::one)),
-    ask_route("/v1/chat/completions", || post(openai::chat)),
-    ask_route("/v1/completions", || post(openai::completions)),
-    ask_route("/v1/embeddings", || post(openai::embeddings)),
-    ask_route("/v1/rerank", || post(openai::rerank)),
-    ask_route("/v1/cache/leases", || post(openai::leases::make)),
-    read_route("/v1/cache/leases", || get(openai::leases::list)),
-    end_route("/v1/cache/leases", || delete(openai::leases::give_up)),
+    keyed_route(Method::GET, "/v1/models", || get(openai::models::list)),
+    keyed_route(Method::GET, "/v1/models/{*id}", || get(openai::models::one)),
+    ask_route("/v1/chat/completions", openai::DIALECT, openai::chat::read),
+    ask_route("/v1/completions", openai::DIALECT, openai::completion::read),
+    ask_route("/v1/embeddings", openai::DIALECT, openai::embedding::read),
+    ask_route("/v1/rerank", openai::DIALECT, openai::rerank::read),
+    keyed_route(Method::POST, "/v1/cache/leases", || post(openai::leases::make)),
+    keyed_route(Method::GET, "/v1/cache/leases", || get(openai::leases::list)),
+    keyed_route(Method::DELETE, "/v1/cache/leases", || delete(openai::leases::give_up)),
 ];
+
+/// The dialect of a path: that of its route, and OpenAI's where there is none.
+fn dialect_of(path: Option<&str>) -> &'static Dialect {
+    const USUAL: &Dialect = &openai::DIALECT;
+    let route = path.and_then(|path| ROUTES.iter().find(|route| route.path == path));
+    route.map_or(USUAL, |route| &route.dialect)
+}
+
+/// Writes errors in the dialect of their route.
+async fn speak(request: Request, next: Next) -> Response {
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    write_body(response, dialect_of(path.as_ref().map(MatchedPath::as_str)))
+}
 
 /// The router of one server.
 pub fn router(shared: Arc<Shared>) -> Router {
     let of = |access: Access| {
         let rows = ROUTES.iter().filter(|route| route.access == access);
-        rows.fold(Router::new(), |router, row| router.route(row.path, (row.handler)()))
+        rows.fold(Router::new(), |router, row| router.route(row.path, row.handler()))
             .method_not_allowed_fallback(wrong_method)
     };
     let keyed = of(Access::Keyed)
@@ -93,6 +133,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .merge(operator)
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(Arc::clone(&shared), access::site))
+        .layer(from_fn(speak))
         .with_state(shared)
 }
 
@@ -125,6 +166,7 @@ mod tests {
         }
         let router: Router =
             Router::new().route("/broken", get(broken)).layer(CatchPanicLayer::custom(panicked));
+        let router = router.layer(from_fn(speak));
         let request = Request::builder().uri("/broken").body(Body::empty()).unwrap();
         let response = router.oneshot(request).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);

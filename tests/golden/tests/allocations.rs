@@ -75,6 +75,7 @@ fn core() -> Core {
         queue: 16,
         draft: tokenmill_engine::DraftMode::None,
         clock: system_clock(),
+        claim: None,
     })
 }
 

@@ -3,14 +3,16 @@
 #![cfg(target_os = "linux")]
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokenmill_backend::Device;
 use tokenmill_cpu::{CpuDevice, CpuOptions};
 use tokenmill_engine::load::{LoadOptions, LoadedModel, load};
 use tokenmill_engine::start::ServeOptions;
-use tokenmill_engine::{DraftMode, Event, Request};
+use tokenmill_engine::{DraftMode, Event, Host, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
 use tokenmill_ir::{BlockId, KvFormat, Meta, MetaValue, Mode};
 use tokenmill_quant::FormatId;
@@ -65,8 +67,34 @@ fn a_model_is_loaded_and_run_within_its_memory() {
     let left = resident_bytes("VmRSS:").saturating_sub(before);
     assert!(left <= ROOM_BYTES, "{left} bytes of {used} stay when the model is gone");
 
-    let mut model = load(&path, device, &options, |_, _| {}).expect("loaded again");
+    let mut model = load(&path, Arc::clone(&device), &options, |_, _| {}).expect("loaded again");
     give_caches_back(&mut model);
+    drop(model);
+    compare_with_the_ledger(&path, device, &options);
+}
+
+/// Two models on a host take what its ledger says, and give it back one by one.
+fn compare_with_the_ledger(path: &Path, device: Arc<dyn Device>, options: &LoadOptions) {
+    let before = resident_bytes("VmRSS:");
+    let host = Host::start(device, options.memory_bytes).expect("a thread");
+    for name in ["a", "b"] {
+        let watch = |_, _| ControlFlow::Continue(());
+        let model = host.load(name, path, options, watch).expect("loaded");
+        let serve = ServeOptions { queue: 1, step_s: 10.0, draft: DraftMode::None };
+        let served = model.start_on(&host, serve, None).expect("started");
+        // As many tokens as there is room for: every block is written.
+        let request = Request { ignore_eos: true, ..Request::new((0..250).collect()) };
+        for event in served.engine.submit(request).expect("accepted") {
+            assert!(!matches!(event, Event::Failed(_)), "{event:?}");
+        }
+    }
+    for name in ["a", "b"] {
+        let held: u64 = host.ledger().list().iter().map(|e| e.memory.sum()).sum();
+        let resident = resident_bytes("VmRSS:").saturating_sub(before);
+        println!("{held} bytes by the ledger, {resident} more are resident");
+        assert!(resident.abs_diff(held) <= held * 3 / 100 + (1 << 20), "{resident} for {held}");
+        assert!(host.unload(name, Duration::from_secs(60)));
+    }
 }
 
 /// Caches whose every block is written shrink, and the system has their memory again.

@@ -192,6 +192,7 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
         draft: DraftMode::Suffix,
         queue: setup.queue,
         clock: system_clock(),
+        claim: None,
     };
     Engine::start(parts).expect("the engine starts")
 }

@@ -1,6 +1,7 @@
 //! What each request must give, computed with no cache, no batch and no scheduler.
 
 use tokenmill_device_tests::sim::{SimText, whole_digest};
+use tokenmill_engine::constraint::Held;
 use tokenmill_engine::{Numbers, Request, Rows, Scored, StopReason};
 use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
 use tokenmill_ir::{SamplingParams, TokenId};
@@ -54,7 +55,12 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
     request.prompt.iter().for_each(|&t| digest = text.push(t));
     let most = request.max_tokens.unwrap_or(longest - request.prompt.len() as u32);
     let mut course = Course { tokens: Vec::new(), end: Some(StopReason::Length), generated: 0 };
+    let mut matcher = request.held.as_ref().map(Held::start);
+    let mut mask = vec![0; scene.config.vocab.div_ceil(32) as usize];
     for index in 0..most {
+        if let Some(matcher) = &mut matcher {
+            matcher.mask(&mut mask).expect("something may come");
+        }
         if !model.logits(digest, history[history.len() - 1]) {
             course.end = None;
             break;
@@ -65,7 +71,7 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
             history: &history,
             prompt: request.prompt.len(),
             bias: &request.logit_bias,
-            mask: &[],
+            mask: if matcher.is_some() { &mask } else { &[] },
         };
         let mut top = Vec::new();
         let sampled = sample(&mut model.row, &row, &mut model.scratch, &mut top);
@@ -79,6 +85,13 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
         course.tokens.push(Expected { id: sampled.token, logprob, top });
         history.push(sampled.token);
         digest = text.push(sampled.token);
+        if let Some(matcher) = &mut matcher {
+            matcher.accept(sampled.token).expect("one of those that may come");
+            if matcher.is_done() {
+                course.end = Some(StopReason::EndOfText);
+                break;
+            }
+        }
     }
     course
 }

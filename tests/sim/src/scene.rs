@@ -1,7 +1,9 @@
 //! What happens in one simulated run, drawn from its seed: the machine, the requests, the faults.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokenmill_engine::constraint::{Constraint, Held, Settings, Vocabulary};
 use tokenmill_engine::{DraftMode, Lease, Numbers, Request};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
@@ -142,7 +144,16 @@ impl Scene {
             (0..n).map(|_| u64::from(d.range(0, 60))).collect()
         };
         let (failing, panicking) = (steps(3, faulty), steps(1, faulty));
-        let eos = (0..d.range(0, 2)).map(|_| d.range(0, vocab - 1)).collect();
+        let least = d.pick(&[0, LETTERS]);
+        let eos: Vec<TokenId> = (0..d.range(0, 2)).map(|_| d.range(least, vocab - 1)).collect();
+        for arrival in &mut arrivals {
+            if let Ask::Answer(request) = &mut arrival.ask
+                && !request.ignore_eos
+                && d.once_in(3)
+            {
+                request.held = held(&mut d, vocab, &eos);
+            }
+        }
         let nan = if d.once_in(8) { vec![d.range(0, vocab - 1)] } else { Vec::new() };
         let drafts = d.pick(&[0, 0, 4, 10]);
         let true_time = d.once_in(2);
@@ -287,6 +298,30 @@ fn ask(d: &mut Draw, config: &Config, longest: u32, families: &[Vec<TokenId>]) -
         request.logit_bias = vec![(d.range(0, vocab - 1), 3.0)];
     }
     Ask::Answer(request)
+}
+
+/// Tokens that are the letters of grammars.
+const LETTERS: u32 = 16;
+
+/// A grammar over tokens that are letters, where something else ends an answer.
+fn held(d: &mut Draw, vocab: u32, eos: &[TokenId]) -> Option<Held> {
+    if eos.is_empty() || eos.iter().any(|id| *id < LETTERS) {
+        return None;
+    }
+    let letters = (0..vocab).map(|id| vec![b'A' + id as u8]);
+    let vocabulary = Arc::new(Vocabulary::new(letters, eos, eos).expect("a vocabulary"));
+    let patterns = [
+        "[A-P]*",
+        "[A-J]{3,9}",
+        "([AB][CD]|[EFG][HIJ])+",
+        "([A-D]([E-H]([I-L][M-P])*)*)*",
+        "[AB][CD][EF][GH][IJ][KL][MN]",
+    ];
+    let constraint = match d.once_in(4) {
+        true => Constraint::Choice(["BED", "BEE", "CAB", "DAD"].map(String::from).to_vec()),
+        false => Constraint::Regex(d.pick(&patterns).to_owned()),
+    };
+    Some(Held::new(&constraint, &vocabulary, &Settings::default()).expect("a grammar"))
 }
 
 fn sampling(d: &mut Draw) -> SamplingParams {

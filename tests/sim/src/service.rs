@@ -85,6 +85,7 @@ impl Service {
             draft: DraftMode::None,
             queue: u32::MAX,
             clock: Box::new(move || now(&time, &cost, &waited)),
+            claim: None,
         };
         let (core, requests, draw) = (Core::new(parts), Vec::new(), Draw::new(1));
         Self { core, control, cost, idle, requests, draw }

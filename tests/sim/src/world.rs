@@ -64,6 +64,8 @@ pub struct Clients {
     pub unread: u64,
     /// Tokens that were leased.
     pub leased: u64,
+    /// Answers that were held to a grammar and ended well.
+    pub held: u64,
     /// Guesses of the draft model, and those that were right where nobody else guessed.
     pub guessed: u64,
     /// See there.
@@ -116,6 +118,7 @@ impl World {
             },
             queue: u32::MAX,
             clock: clock(&scene, &control, &guessing, seed),
+            claim: None,
         };
         let mut core = Core::new(parts);
         if let Some(groups) = &scene.draft_model {
@@ -272,7 +275,11 @@ impl World {
         for p in &self.pending {
             match seen(&p.seen).events.last() {
                 Some(Event::Failed(RequestError::Unread { .. })) => clients.unread += 1,
-                Some(Event::Finished(usage)) => clients.leased += u64::from(usage.leased_tokens),
+                Some(Event::Finished(usage)) => {
+                    clients.leased += u64::from(usage.leased_tokens);
+                    let held = matches!(&p.arrival.ask, Ask::Answer(r) if r.held.is_some());
+                    clients.held += u64::from(held);
+                }
                 _ => {}
             }
         }

@@ -152,6 +152,7 @@ impl World {
             queue: u32::MAX,
             draft: tokenmill_engine::DraftMode::None,
             clock: Box::new(|| 0.0),
+            claim: None,
         };
         let mut core = Core::new(parts);
         let mut worker = None;

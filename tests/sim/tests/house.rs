@@ -87,6 +87,7 @@ impl House {
             draft: DraftMode::None,
             queue: u32::MAX,
             clock: Box::new(move || time.now()),
+            claim: None,
         };
         self.models += 1;
         self.rota.add(self.models, Box::new(Core::new(parts)));

@@ -24,6 +24,7 @@ struct Totals {
     device_errors: u64,
     unread: u64,
     leased: u64,
+    held: u64,
     broken_leases: u64,
     guessed: u64,
     guessed_right: u64,
@@ -46,7 +47,7 @@ impl Totals {
 
     fn assert_exercised(&self) {
         let rare = [self.preemptions, self.drafts_wrong, self.device_errors, self.failed];
-        let clients = [self.unread, self.leased, self.broken_leases];
+        let clients = [self.unread, self.leased, self.held, self.broken_leases];
         assert!(self.guessed_right > 1000 && self.guessed > 2 * self.guessed_right, "{self:?}");
         let common = [self.finished, self.cancelled, self.cached, self.drafts_right];
         assert!(rare.iter().chain(&common).chain(&clients).all(|&n| n > 100), "{self:?}");
@@ -80,6 +81,7 @@ fn every_schedule_gives_the_oracles_tokens() {
                 all.add(&stats);
                 all.unread += clients.unread;
                 all.leased += clients.leased;
+                all.held += clients.held;
                 all.guessed += clients.guessed;
                 all.guessed_right += clients.guessed_right;
             }

@@ -1,11 +1,22 @@
 //! Steps: planned, handed to the device, advanced, committed, told; and the caches' size between them.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use tokenmill_sched::SeqId;
+use tokenmill_sched::{Outcome, SeqId};
 
-use super::{Core, Flight, Turn, guarded};
+use super::{Core, Flight, Open, Turn, Work, guarded, request_of};
+use crate::constraint::Hold;
 use crate::request::RequestError;
+
+/// What the answer of that key is held to.
+fn hold(requests: &mut HashMap<u64, Open>, key: u64) -> Option<&mut Hold> {
+    let (id, choice) = request_of(key);
+    match &mut requests.get_mut(&id)?.work {
+        Work::Answer(answer) => answer.hold(choice),
+        Work::Rows(_) => None,
+    }
+}
 
 impl Core {
     /// One step, from its plan to its commit.
@@ -87,7 +98,11 @@ impl Core {
                 () => Turn::Idle,
             };
         }
-        self.sched.fill(&self.step, &mut self.batch);
+        let requests = &mut self.requests;
+        self.sched.fill(&self.step, &mut self.batch, &mut |key, drafts, masks| {
+            let hold = hold(requests, key);
+            hold.map(|hold| hold.masks(drafts, masks)).is_some()
+        });
         self.stats.begins(&self.step);
         let begin_s = (self.clock)();
         let batch = &mut self.batch;
@@ -136,6 +151,13 @@ impl Core {
         self.sched.commit(&self.step, &self.out, &mut self.progress);
         // What was computed in vain for those that had ended is nobody's.
         self.progress.retain(|p| !self.leaving.contains(&p.seq));
+        for p in &self.progress {
+            if let Outcome::Token { token, .. } = p.outcome
+                && let Some(hold) = hold(&mut self.requests, p.key)
+            {
+                hold.take(token);
+            }
+        }
         for seq in self.leaving.drain(..) {
             self.sched.cancel(seq);
         }
@@ -193,7 +215,10 @@ impl Core {
         let reach = self.sched.reach();
         if reach != self.blocks {
             match guarded(self.device.as_mut(), |device| device.resize(&reach)) {
-                Ok(()) => self.blocks = reach,
+                Ok(()) => {
+                    self.claim.iter().for_each(|claim| claim.resized(&self.blocks, &reach));
+                    self.blocks = reach;
+                }
                 Err(error) => {
                     tracing::error!(%error, "the caches keep their size");
                     return self.sched.resize(&self.blocks);

@@ -3,6 +3,11 @@
 use serde_json::{Map, Value, json};
 use tokenmill_engine::{Divergence, StopReason, TokenInfo, TopToken, Usage};
 
+use super::error_body;
+use super::parameters::Delivery;
+use crate::ask::{Ask, Choice, Generate, Head, MakeWriter, Piece, Writer};
+use crate::error::ApiError;
+
 /// Least log-probability told; JSON has no infinity.
 const LEAST_LOGPROB: f32 = -9999.0;
 
@@ -15,51 +20,21 @@ pub enum Kind {
     Text,
 }
 
-/// A message as part of a prompt.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Part {
-    /// Tokens of the prompt up to its end.
-    pub end: usize,
-    /// What it means for the cache when a prompt differs in it first.
-    pub kind: &'static str,
-    /// Its index.
-    pub index: usize,
-}
-
-/// What is known of an answer before its first token.
-#[derive(Debug, Clone)]
-pub struct Head {
-    /// Shape.
-    pub kind: Kind,
-    /// A number no other answer has.
-    pub ticket: u64,
-    /// Unix seconds.
-    pub created: u64,
-    /// The model's own name.
-    pub model: String,
-    /// Prompts.
-    pub prompts: usize,
-    /// Choices of each prompt.
-    pub choices: u32,
-    /// Whether log-probabilities are told.
-    pub logprobs: bool,
-    /// Whether a stream ends with the tokens counted.
-    pub include_usage: bool,
-    /// What of the request had no effect.
-    pub warnings: Vec<String>,
-    /// Text each prompt's answers begin with; empty: none.
-    pub echo: Vec<String>,
-    /// Messages of the prompt, where it was asked how it differs from cached ones.
-    pub parts: Vec<Part>,
+/// A request for text whose answer has that shape.
+pub fn answered(kind: Kind, ask: Generate, delivery: Delivery) -> Ask {
+    let Delivery { stream, include_usage } = delivery;
+    let writer: MakeWriter = Box::new(move |head| Box::new(Answer::new(kind, head, include_usage)));
+    Ask::Generate { ask: Box::new(ask), stream, writer }
 }
 
 /// Writes the parts of one answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
+    kind: Kind,
     head: Head,
     id: String,
-    /// Whether log-probabilities are told.
-    pub logprobs: bool,
+    /// Whether a stream ends with the tokens counted.
+    include_usage: bool,
     /// Characters before the next token, for each choice.
     offsets: Vec<usize>,
     /// Why prompts were not found in the cache, one a prompt, where that was asked.
@@ -68,48 +43,28 @@ pub struct Answer {
 
 impl Answer {
     /// An answer with that head.
-    pub fn new(head: Head) -> Self {
-        let prefix = if head.kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
-        let choices = head.prompts * head.choices as usize;
+    pub fn new(kind: Kind, head: Head, include_usage: bool) -> Self {
+        let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
         let echoed = |i: usize| {
             let text = head.echo.get(i / (head.choices as usize).max(1));
             text.map_or(0, |text| text.chars().count())
         };
         Self {
             id: format!("{prefix}-{:016x}", head.ticket),
-            offsets: (0..choices).map(echoed).collect(),
-            logprobs: head.logprobs,
+            offsets: (0..head.all_choices()).map(echoed).collect(),
             misses: Vec::new(),
+            kind,
             head,
+            include_usage,
         }
     }
 
-    /// What of the request had no effect.
-    pub fn warnings(&self) -> &[String] {
-        &self.head.warnings
-    }
-
-    /// Choices of all prompts.
-    pub fn choices(&self) -> usize {
-        self.offsets.len()
-    }
-
-    /// Index of a choice among those of all prompts.
-    pub fn index(&self, prompt: usize, choice: u32) -> usize {
-        prompt * self.head.choices as usize + choice as usize
-    }
-
     /// A choice that has ended.
-    pub fn whole_choice(
-        &mut self,
-        index: usize,
-        text: &str,
-        tokens: &[TokenInfo],
-        reason: Option<&StopReason>,
-    ) -> Value {
+    fn whole_choice(&mut self, index: usize, choice: &Choice) -> Value {
+        let Piece { text, tokens } = &choice.piece;
         let logprobs = self.logprobs_of(index, tokens);
-        let finish = reason.map(finish_reason);
-        match self.head.kind {
+        let finish = choice.finish.as_ref().map(finish_reason);
+        match self.kind {
             Kind::Chat => json!({
                 "index": index,
                 "message": { "role": "assistant", "content": text, "refusal": null },
@@ -125,25 +80,8 @@ impl Answer {
         }
     }
 
-    /// The whole answer.
-    pub fn whole(&self, choices: Vec<Value>, usage: Usage) -> Value {
-        let object = match self.head.kind {
-            Kind::Chat => "chat.completion",
-            Kind::Text => "text_completion",
-        };
-        let mut whole = self.envelope(object, choices);
-        whole.insert("usage".into(), usage_object(usage));
-        if !self.head.warnings.is_empty() {
-            whole.insert("warnings".into(), json!(self.head.warnings));
-        }
-        if let Some(diagnostics) = self.diagnostics() {
-            whole.insert("diagnostics".into(), diagnostics);
-        }
-        Value::Object(whole)
-    }
-
     /// Takes note of where a prompt leaves the nearest cached one.
-    pub fn diagnosed(&mut self, prompt: usize, found: Option<&Divergence>) {
+    fn diagnosed(&mut self, prompt: usize, found: Option<&Divergence>) {
         let reason = match found {
             None => json!({ "type": "previous_message_not_found" }),
             // All but the part of a block that every request computes.
@@ -151,8 +89,9 @@ impl Answer {
             Some(d) => {
                 let at = d.common_tokens as usize;
                 let part = self.head.parts.iter().find(|p| p.end > at).or(self.head.parts.last());
+                let in_system = part.is_some_and(|p| p.is_system);
                 json!({
-                    "type": part.map_or("messages_changed", |p| p.kind),
+                    "type": if in_system { "system_changed" } else { "messages_changed" },
                     "cache_missed_input_tokens": d.prompt_tokens - d.common_tokens,
                     "token_offset": d.common_tokens,
                     "message_index": part.map(|p| p.index),
@@ -166,7 +105,7 @@ impl Answer {
     }
 
     /// A chunk that tells it.
-    pub fn diagnosis(&self) -> Value {
+    fn diagnosis(&self) -> Value {
         let mut chunk = self.stream_object(Vec::new());
         chunk["diagnostics"] = self.diagnostics().unwrap_or_default();
         chunk
@@ -182,8 +121,8 @@ impl Answer {
     }
 
     /// What a stream begins with: the role of each choice, or the echoed prompts; and warnings.
-    pub fn opening(&self) -> Vec<Value> {
-        let first = |index: usize| match self.head.kind {
+    fn opening(&self) -> Vec<Value> {
+        let first = |index: usize| match self.kind {
             Kind::Chat => {
                 let delta = json!({ "role": "assistant", "content": "" });
                 Some(self.chunk(self.chat_delta(index, delta, Value::Null, None)))
@@ -197,7 +136,7 @@ impl Answer {
                 Some(self.chunk(choice))
             }
         };
-        let mut chunks: Vec<Value> = (0..self.choices()).filter_map(first).collect();
+        let mut chunks: Vec<Value> = (0..self.head.all_choices()).filter_map(first).collect();
         if !self.head.warnings.is_empty() {
             if chunks.is_empty() {
                 chunks.push(self.stream_object(Vec::new()));
@@ -210,13 +149,13 @@ impl Answer {
     }
 
     /// More text of a choice; `None` when there is nothing to tell.
-    pub fn more(&mut self, index: usize, text: &str, tokens: &[TokenInfo]) -> Option<Value> {
-        let told = self.logprobs && !tokens.is_empty();
+    fn more(&mut self, index: usize, text: &str, tokens: &[TokenInfo]) -> Option<Value> {
+        let told = self.head.logprobs && !tokens.is_empty();
         if text.is_empty() && !told {
             return None;
         }
         let logprobs = if told { self.logprobs_of(index, tokens) } else { Value::Null };
-        let choice = match self.head.kind {
+        let choice = match self.kind {
             Kind::Chat => self.chat_delta(index, json!({ "content": text }), logprobs, None),
             Kind::Text => {
                 json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null })
@@ -225,20 +164,9 @@ impl Answer {
         Some(self.chunk(choice))
     }
 
-    /// The end of a choice.
-    pub fn done(&self, index: usize, reason: &StopReason) -> Value {
-        let finish = finish_reason(reason);
-        self.chunk(match self.head.kind {
-            Kind::Chat => self.chat_delta(index, json!({}), Value::Null, Some(finish)),
-            Kind::Text => {
-                json!({ "index": index, "text": "", "logprobs": null, "finish_reason": finish })
-            }
-        })
-    }
-
     /// The tokens counted, if they were asked for.
-    pub fn closing(&self, usage: Usage) -> Option<Value> {
-        let mut chunk = self.head.include_usage.then(|| self.stream_object(Vec::new()))?;
+    fn closing(&self, usage: Usage) -> Option<Value> {
+        let mut chunk = self.include_usage.then(|| self.stream_object(Vec::new()))?;
         chunk["usage"] = usage_object(usage);
         Some(chunk)
     }
@@ -264,12 +192,12 @@ impl Answer {
     }
 
     fn stream_object(&self, choices: Vec<Value>) -> Value {
-        let object = match self.head.kind {
+        let object = match self.kind {
             Kind::Chat => "chat.completion.chunk",
             Kind::Text => "text_completion",
         };
         let mut chunk = self.envelope(object, choices);
-        if self.head.include_usage {
+        if self.include_usage {
             chunk.insert("usage".into(), Value::Null);
         }
         Value::Object(chunk)
@@ -290,10 +218,10 @@ impl Answer {
     }
 
     fn logprobs_of(&mut self, index: usize, tokens: &[TokenInfo]) -> Value {
-        if !self.logprobs {
+        if !self.head.logprobs {
             return Value::Null;
         }
-        match self.head.kind {
+        match self.kind {
             Kind::Chat => json!({
                 "content": tokens.iter().map(chat_logprob).collect::<Vec<_>>(), "refusal": null,
             }),
@@ -320,6 +248,72 @@ impl Answer {
             "text_offset": offsets,
         })
     }
+}
+
+impl Writer for Answer {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn open(&mut self, out: &mut String) {
+        self.opening().iter().for_each(|chunk| push(out, chunk));
+    }
+
+    fn piece(&mut self, choice: usize, piece: &Piece, out: &mut String) {
+        let chunk = self.more(choice, &piece.text, &piece.tokens);
+        chunk.iter().for_each(|chunk| push(out, chunk));
+    }
+
+    fn done(&mut self, choice: usize, finish: &StopReason, out: &mut String) {
+        let finish = finish_reason(finish);
+        let choice = match self.kind {
+            Kind::Chat => self.chat_delta(choice, json!({}), Value::Null, Some(finish)),
+            Kind::Text => {
+                json!({ "index": choice, "text": "", "logprobs": null, "finish_reason": finish })
+            }
+        };
+        push(out, &self.chunk(choice));
+    }
+
+    fn prefix(&mut self, prompt: usize, found: Option<&Divergence>, out: &mut String) {
+        self.diagnosed(prompt, found);
+        push(out, &self.diagnosis());
+    }
+
+    fn close(&mut self, usage: Usage, out: &mut String) {
+        self.closing(usage).iter().for_each(|chunk| push(out, chunk));
+        out.push_str("data: [DONE]\n\n");
+    }
+
+    /// Without `[DONE]`.
+    fn fail(&mut self, error: &ApiError, out: &mut String) {
+        push(out, &error_body(error));
+    }
+
+    fn whole(&mut self, choices: &[Choice], usage: Usage) -> Value {
+        let object = match self.kind {
+            Kind::Chat => "chat.completion",
+            Kind::Text => "text_completion",
+        };
+        let choices = choices.iter().enumerate();
+        let choices = choices.map(|(index, choice)| self.whole_choice(index, choice)).collect();
+        let mut whole = self.envelope(object, choices);
+        whole.insert("usage".into(), usage_object(usage));
+        if !self.head.warnings.is_empty() {
+            whole.insert("warnings".into(), json!(self.head.warnings));
+        }
+        if let Some(diagnostics) = self.diagnostics() {
+            whole.insert("diagnostics".into(), diagnostics);
+        }
+        Value::Object(whole)
+    }
+}
+
+/// One event. JSON escapes line breaks: an event is one line.
+fn push(out: &mut String, chunk: &Value) {
+    out.push_str("data: ");
+    out.push_str(&chunk.to_string());
+    out.push_str("\n\n");
 }
 
 fn chat_logprob(token: &TokenInfo) -> Value {
@@ -381,19 +375,16 @@ fn usage_object(usage: Usage) -> Value {
 mod tests {
     use super::*;
 
-    fn head(kind: Kind) -> Head {
+    fn head() -> Head {
         Head {
-            kind,
             ticket: 0xab,
             created: 7,
             model: "m".into(),
             prompts: 2,
             choices: 2,
             logprobs: true,
-            include_usage: true,
             warnings: vec!["w".into()],
-            echo: Vec::new(),
-            parts: Vec::new(),
+            ..Head::default()
         }
     }
 
@@ -404,14 +395,14 @@ mod tests {
 
     #[test]
     fn choices_are_numbered_over_all_prompts() {
-        let answer = Answer::new(head(Kind::Text));
-        assert_eq!((answer.choices(), answer.index(0, 1), answer.index(1, 0)), (4, 1, 2));
+        let head = head();
+        assert_eq!((head.all_choices(), head.index(0, 1), head.index(1, 0)), (4, 1, 2));
     }
 
     #[test]
     fn offsets_count_characters_over_chunks() {
-        let mut answer =
-            Answer::new(Head { echo: vec!["ab".into(), "".into()], ..head(Kind::Text) });
+        let head = Head { echo: vec!["ab".into(), "".into()], ..head() };
+        let mut answer = Answer::new(Kind::Text, head, true);
         let first = answer.more(0, "aé", &[token(b"a"), token("é".as_bytes())]).unwrap();
         let second = answer.more(0, "x", &[token(b"x")]).unwrap();
         assert_eq!(first["choices"][0]["logprobs"]["text_offset"], json!([2, 3]));
@@ -422,7 +413,7 @@ mod tests {
 
     #[test]
     fn chat_logprobs_carry_bytes_and_no_infinity() {
-        let mut answer = Answer::new(head(Kind::Chat));
+        let mut answer = Answer::new(Kind::Chat, head(), true);
         let chunk = answer.more(1, "", &[token(&[0xff])]).unwrap();
         let content = &chunk["choices"][0]["logprobs"]["content"][0];
         assert_eq!(content["bytes"], json!([255]));
@@ -432,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_stream_opens_with_roles_and_warnings_and_closes_with_usage() {
-        let answer = Answer::new(head(Kind::Chat));
+        let answer = Answer::new(Kind::Chat, head(), true);
         let opening = answer.opening();
         assert_eq!(opening.len(), 4);
         assert_eq!(opening[0]["choices"][0]["delta"]["role"], "assistant");
@@ -450,8 +441,8 @@ mod tests {
         let drafts = json!({ "accepted_prediction_tokens": 2, "rejected_prediction_tokens": 0 });
         assert_eq!(closing["usage"]["completion_tokens_details"], drafts);
         assert_eq!(closing["choices"], json!([]));
-        let silent =
-            Answer::new(Head { include_usage: false, warnings: vec![], ..head(Kind::Text) });
+        let silent = Head { warnings: vec![], ..head() };
+        let silent = Answer::new(Kind::Text, silent, false);
         assert!(silent.opening().is_empty() && silent.closing(usage).is_none());
     }
 

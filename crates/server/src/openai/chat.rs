@@ -1,18 +1,17 @@
-//! Chat requests: messages to prompt tokens.
+//! Chat requests: messages and how to answer them.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tokenmill_text::{DateTime, Encoder, RenderOptions, Special, TemplateError, Tokenizer};
 
-use super::answer::{Kind, Part};
-use super::parameters::{self, IGNORED, Parameters, UNBUILT, is_empty_list};
-use super::{Draft, Prepared, leases, not_encoded, reach};
+use super::answer::{Kind, answered};
+use super::leases;
+use super::parameters::{self, IGNORED, UNBUILT, is_empty_list};
+use crate::ask::{Ask, Generate, Input};
 use crate::config::Limits;
+use crate::conversation::{Content, Conversation, Message, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, Unsupported, list, text, wrong};
-use crate::shared::{Model, Shared, unix_seconds};
-use crate::workshop::Wanted;
 
 /// Members that ask for what is not built yet, unless they ask for nothing.
 const UNSUPPORTED: &[Unsupported] = &[
@@ -20,7 +19,6 @@ const UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "tool_choice", neutral: |v| v == "none" || v == "auto" },
     Unsupported { name: "functions", neutral: is_empty_list },
     Unsupported { name: "function_call", neutral: |v| v == "none" || v == "auto" },
-    Unsupported { name: "response_format", neutral: |v| *v == json!({ "type": "text" }) },
     Unsupported { name: "modalities", neutral: |v| *v == json!(["text"]) },
     Unsupported { name: "audio", neutral: |_| false },
     Unsupported { name: "reasoning_effort", neutral: |_| false },
@@ -37,13 +35,13 @@ const UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "enable_thinking", neutral: |_| false },
 ];
 
-/// Roles, and what templates call them.
-const ROLES: &[(&str, &str)] = &[
-    ("system", "system"),
-    ("developer", "system"),
-    ("user", "user"),
-    ("assistant", "assistant"),
-    ("tool", "tool"),
+/// Roles, and what they are here.
+const ROLES: &[(&str, Role)] = &[
+    ("system", Role::System),
+    ("developer", Role::System),
+    ("user", Role::User),
+    ("assistant", Role::Assistant),
+    ("tool", Role::Tool),
 ];
 
 /// What of a message is not built yet.
@@ -53,100 +51,31 @@ const MESSAGE_UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "audio", neutral: |_| false },
 ];
 
-/// Reads a chat request and tokenises it.
+/// Reads a chat request.
 ///
 /// # Errors
-/// 400 and 404 of the request; 500 if the tokenizer fails.
-pub fn prepare(
-    shared: &Shared,
-    mut fields: Fields,
-    wanted: Wanted<'_>,
-) -> Result<Prepared, ApiError> {
-    let limits = &shared.config.limits;
-    let name = fields.text("model")?;
-    let mut reader = Reader::new(shared.config.strict);
-    let mut messages = reader.messages(fields.require("messages")?, limits)?;
-    let model = shared.model(name.as_deref())?.clone();
-    let defaults = &model.served.defaults;
-    if let Some(system) = &defaults.system
-        && messages.iter().all(|message| message["role"] != "system")
-    {
-        messages.insert(0, json!({"role": "system", "content": system}));
-    }
-    let kwargs = kwargs(&mut fields)?;
-    let predicted = reader.prediction(&mut fields)?;
+/// 400 of the request.
+pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
+    let model = fields.text("model")?;
+    let mut reader = Reader { notes, kept: None };
+    let messages = reader.messages(fields.require("messages")?, limits)?;
+    let variables = variables(&mut fields)?;
+    let prediction = reader.prediction(&mut fields)?;
     let logprobs = logprobs(&mut fields, limits)?;
-    let Reader { mut notes, kept } = reader;
-    let mut parameters = parameters::read(&mut fields, shared, &defaults.sampling, &mut notes)?;
-    parameters.sampling.params.logprobs = logprobs;
-    parameters.lease = leases::longer(parameters.lease, kept);
+    let Reader { notes, kept } = reader;
+    let mut manner = parameters::read(&mut fields, limits, notes)?;
+    (manner.logprobs, manner.prediction) = (logprobs, prediction);
+    manner.lease = leases::longer(manner.lease, kept);
+    let delivery = parameters::delivery(&mut fields, notes)?;
     fields.refuse(UNSUPPORTED)?;
     fields.refuse(UNBUILT)?;
-    fields.finish(IGNORED, &mut notes)?;
-    let warnings = shared.told(notes);
-    let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let (prompt, parts) = prompt(&model, &messages, kwargs.as_ref(), &parameters, &encoder)?;
-    let prediction = encoder.encode(&predicted, Special::Plain);
-    let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
-    let (prompts, param) = (vec![prompt], "messages");
-    let (kind, echo) = (Kind::Chat, Vec::new());
-    Draft { shared, kind, model, parameters, warnings, prompts, param, echo, prediction, parts }
-        .finish()
-}
-
-fn prompt(
-    model: &Model,
-    messages: &[Value],
-    kwargs: Option<&Map<String, Value>>,
-    parameters: &Parameters,
-    encoder: &Encoder<'_>,
-) -> Result<(Vec<u32>, Vec<Part>), ApiError> {
-    let template = model.served.template.as_ref().map_err(|why| {
-        let message = match why {
-            TemplateError::Missing => "the model has no chat template".to_owned(),
-            other => other.to_string(),
-        };
-        let message = format!("{message}; use /v1/completions");
-        ApiError { code: Some("no_chat_template"), ..ApiError::bad("messages", message) }
-    })?;
-    let options = RenderOptions {
-        add_generation_prompt: true,
-        now: DateTime::from_unix_seconds(unix_seconds()),
-        kwargs,
-        ..RenderOptions::default()
-    };
-    let messages = &*template.readable(messages);
-    let rendered = template.render(messages, &options);
-    let rendered = rendered.map_err(|e| ApiError::bad("messages", e.to_string()))?;
-    let tokens = encoder.rendered(&rendered);
-    let tokens = tokens.map_err(|e| not_encoded(e, model, "messages"))?;
-    let parts = match parameters.diagnose {
-        true => parts(messages, &rendered.text(), &tokens, &model.served.tokenizer),
-        false => Vec::new(),
-    };
-    Ok((tokens, parts))
-}
-
-/// Where each message ends in the prompt, in tokens.
-fn parts(messages: &[Value], text: &str, tokens: &[u32], tokenizer: &Tokenizer) -> Vec<Part> {
-    let (mut at, mut token, mut bytes) = (0, 0, 0);
-    let part = |(index, message): (usize, &Value)| {
-        for content in texts(&message["content"]) {
-            let found = text.get(at..).and_then(|rest| rest.find(content));
-            at = found.map_or(at, |from| at + from + content.len());
-        }
-        while bytes < at && token < tokens.len() {
-            bytes += tokenizer.token_bytes(tokens[token]).map_or(0, <[u8]>::len);
-            token += 1;
-        }
-        let kind = if message["role"] == "system" { "system_changed" } else { "messages_changed" };
-        Part { end: token, kind, index }
-    };
-    messages.iter().enumerate().map(part).collect()
+    fields.finish(IGNORED, notes)?;
+    let input = Input::Conversation(Conversation { messages, variables });
+    Ok(answered(Kind::Chat, Generate { model, input, manner }, delivery))
 }
 
 /// Extra variables of the template, such as `enable_thinking`.
-fn kwargs(fields: &mut Fields) -> Result<Option<Map<String, Value>>, ApiError> {
+fn variables(fields: &mut Fields) -> Result<Option<Map<String, Value>>, ApiError> {
     match fields.take("chat_template_kwargs") {
         None => Ok(None),
         Some(Value::Object(members)) => {
@@ -169,27 +98,15 @@ fn logprobs(fields: &mut Fields, limits: &Limits) -> Result<Option<u32>, ApiErro
     }
 }
 
-/// The texts of a content: the string, or those of its parts.
-fn texts(content: &Value) -> Vec<&str> {
-    match content.as_array() {
-        Some(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
-        None => content.as_str().into_iter().collect(),
-    }
-}
-
 /// Reads messages, and what they say beside their texts.
-struct Reader {
-    notes: Notes,
+struct Reader<'a> {
+    notes: &'a mut Notes,
     /// How long a mark in a message or a part asks that the prompt stays in the cache.
     kept: Option<Duration>,
 }
 
-impl Reader {
-    fn new(strict: bool) -> Self {
-        Self { notes: Notes::new(strict), kept: None }
-    }
-
-    fn messages(&mut self, value: Value, limits: &Limits) -> Result<Vec<Value>, ApiError> {
+impl Reader<'_> {
+    fn messages(&mut self, value: Value, limits: &Limits) -> Result<Vec<Message>, ApiError> {
         let items = list(value, limits.messages, "messages")?;
         if items.is_empty() {
             return Err(ApiError::bad("messages", "messages is empty"));
@@ -197,12 +114,12 @@ impl Reader {
         items.into_iter().enumerate().map(|(i, item)| self.message(item, i)).collect()
     }
 
-    /// A message as templates want it: `role`, `content` as it was sent, and who spoke.
-    fn message(&mut self, value: Value, i: usize) -> Result<Value, ApiError> {
+    /// A message: its role, its content as it was sent, and who spoke.
+    fn message(&mut self, value: Value, i: usize) -> Result<Message, ApiError> {
         let path = format!("messages[{i}]");
         let mut fields = Fields::of(value, &path)?;
         let role = text(fields.require("role")?, &fields.path("role"))?;
-        let Some((_, role)) = ROLES.iter().find(|(name, _)| *name == role) else {
+        let Some(&(_, role)) = ROLES.iter().find(|(name, _)| *name == role) else {
             let known: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
             let message = format!("{path}.role must be one of {}", known.join(", "));
             return Err(ApiError::bad(fields.path("role"), message));
@@ -210,8 +127,8 @@ impl Reader {
         fields.refuse(MESSAGE_UNSUPPORTED)?;
         // An answer may have been empty; a question or an instruction is not.
         let refused = fields.text("refusal")?.unwrap_or_default();
-        let content = match *role == "assistant" && !fields.has("content") {
-            true => refused.into(),
+        let content = match role == Role::Assistant && !fields.has("content") {
+            true => Content::Text(refused),
             false if !refused.is_empty() => {
                 let path = fields.path("refusal");
                 return Err(ApiError::bad(&path, format!("{path} stands beside a content")));
@@ -223,37 +140,31 @@ impl Reader {
             self.notes
                 .add(format!("{path}.annotations was ignored: templates have no place for it"));
         }
-        let mut message = Map::new();
-        message.insert("role".into(), (*role).into());
-        message.insert("content".into(), content);
-        for (name, only) in [
-            ("name", None),
-            ("tool_call_id", Some("tool")),
-            ("reasoning_content", Some("assistant")),
-        ] {
-            if only.is_none_or(|only| only == *role)
-                && let Some(text) = fields.text(name)?
-            {
-                message.insert(name.into(), text.into());
-            }
+        let mut message = Message { content, ..Message::text(role, "") };
+        message.name = fields.text("name")?;
+        if role == Role::Tool {
+            message.call_id = fields.text("tool_call_id")?;
         }
-        fields.finish(&[], &mut self.notes)?;
-        Ok(Value::Object(message))
+        if role == Role::Assistant {
+            message.reasoning = fields.text("reasoning_content")?;
+        }
+        fields.finish(&[], self.notes)?;
+        Ok(message)
     }
 
     /// A string, or text parts: the template says which it reads.
-    fn content(&mut self, value: Value, path: &str) -> Result<Value, ApiError> {
+    fn content(&mut self, value: Value, path: &str) -> Result<Content, ApiError> {
         let parts = match value {
-            Value::String(_) => return Ok(value),
+            Value::String(text) => return Ok(Content::Text(text)),
             Value::Array(parts) => parts,
             other => return Err(wrong(path, "a string or an array of parts", &other)),
         };
         let part = |(i, part): (usize, Value)| self.part(part, &format!("{path}[{i}]"));
-        parts.into_iter().enumerate().map(part).collect::<Result<Vec<_>, _>>().map(Value::Array)
+        parts.into_iter().enumerate().map(part).collect::<Result<_, _>>().map(Content::Parts)
     }
 
     /// A part that holds text.
-    fn part(&mut self, value: Value, path: &str) -> Result<Value, ApiError> {
+    fn part(&mut self, value: Value, path: &str) -> Result<String, ApiError> {
         let mut fields = Fields::of(value, path)?;
         let kind = text(fields.require("type")?, &fields.path("type"))?;
         // What an assistant said when it would not answer is what it said.
@@ -265,13 +176,13 @@ impl Reader {
         }
         let text = text(fields.require(name)?, &fields.path(name))?;
         self.mark(&mut fields)?;
-        fields.finish(&[], &mut self.notes)?;
-        Ok(json!({ "type": "text", "text": text }))
+        fields.finish(&[], self.notes)?;
+        Ok(text)
     }
 
     /// `cache_control` of a message or a part: the prompt stays for the longest time marked.
     fn mark(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
-        self.kept = self.kept.max(leases::marked(fields, &mut self.notes)?);
+        self.kept = self.kept.max(leases::marked(fields, self.notes)?);
         Ok(())
     }
 
@@ -284,8 +195,8 @@ impl Reader {
             return Err(ApiError::unsupported(&path, format!("{path} must be \"content\"")));
         }
         let found = self.content(fields.require("content")?, &fields.path("content"))?;
-        fields.finish(&[], &mut self.notes)?;
-        Ok(texts(&found).join("\n"))
+        fields.finish(&[], self.notes)?;
+        Ok(found.texts().collect::<Vec<_>>().join("\n"))
     }
 }
 
@@ -293,15 +204,20 @@ impl Reader {
 mod tests {
     use super::*;
 
+    /// The message as templates get it.
     fn message(value: Value, i: usize) -> Result<Value, ApiError> {
-        Reader::new(true).message(value, i)
+        let mut reader = Reader { notes: &mut Notes::new(true), kept: None };
+        let messages = vec![reader.message(value, i)?];
+        Ok(Conversation { messages, variables: None }.values().remove(0))
     }
 
-    /// The message as templates get it, and what was told.
-    fn told(value: Value) -> (Value, Vec<String>, Option<Duration>) {
-        let mut reader = Reader::new(false);
-        let message = reader.message(value, 0).unwrap();
-        (message, reader.notes.into_list(), reader.kept)
+    /// What was told of a message.
+    fn told(value: Value) -> (Vec<String>, Option<Duration>) {
+        let mut notes = Notes::new(false);
+        let mut reader = Reader { notes: &mut notes, kept: None };
+        reader.message(value, 0).unwrap();
+        let kept = reader.kept;
+        (notes.into_list(), kept)
     }
 
     #[test]
@@ -421,8 +337,7 @@ mod tests {
             (json!({"role":"user","content":"a","cache_control":hour}), vec![], minutes(60)),
         ];
         for (given, notes, kept) in cases {
-            let (_, found, time) = told(given.clone());
-            assert_eq!((found, time), (notes, kept), "{given}");
+            assert_eq!(told(given.clone()), (notes, kept), "{given}");
         }
     }
 
@@ -440,7 +355,10 @@ mod tests {
     fn a_chat_has_between_one_and_the_most_messages() {
         let limits = Limits { messages: 2, ..Limits::default() };
         let chat = |n: usize| json!(vec![json!({"role":"user","content":"a"}); n]);
-        let read = |chat| Reader::new(false).messages(chat, &limits);
+        let read = |chat| {
+            let mut notes = Notes::new(false);
+            Reader { notes: &mut notes, kept: None }.messages(chat, &limits)
+        };
         assert!(read(chat(0)).is_err());
         assert!(read(chat(2)).is_ok());
         assert!(read(chat(3)).is_err());

@@ -2,15 +2,13 @@
 
 use serde_json::Value;
 use tokenmill_ir::TokenId;
-use tokenmill_text::{Special, Tokenizer};
 
-use super::answer::Kind;
+use super::answer::{Kind, answered};
 use super::parameters::{self, IGNORED, UNBUILT};
-use super::{Draft, Prepared, not_encoded, reach};
+use crate::ask::{Ask, Generate, Input, Prompt};
+use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, Unsupported, list, wrong};
-use crate::shared::{Model, Shared};
-use crate::workshop::Wanted;
 
 /// Tokens of an answer when none are named, as the dialect has it.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -19,56 +17,29 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 const UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "suffix", neutral: |v| v == "" },
     Unsupported { name: "best_of", neutral: |v| *v == 1 },
-    Unsupported {
-        name: "response_format",
-        neutral: |v| *v == serde_json::json!({ "type": "text" }),
-    },
 ];
 
-/// One prompt as it was given.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Prompt {
-    Text(String),
-    Tokens(Vec<TokenId>),
-}
-
-/// Reads a completion request and tokenises it.
+/// Reads a completion request.
 ///
 /// # Errors
-/// 400 and 404 of the request.
-pub fn prepare(
-    shared: &Shared,
-    mut fields: Fields,
-    wanted: Wanted<'_>,
-) -> Result<Prepared, ApiError> {
-    let limits = &shared.config.limits;
-    let name = fields.text("model")?;
-    let given = prompts_of(fields.require("prompt")?, limits.prompts, "prompt")?;
+/// 400 of the request.
+pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
+    let model = fields.text("model")?;
+    let prompts = prompts_of(fields.require("prompt")?, limits.prompts, "prompt")?;
     let logprobs = fields.count("logprobs", 0..=limits.top_logprobs)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
     if echo && logprobs.is_some() {
         let message = "logprobs of the prompt are not supported: leave out echo or logprobs";
         return Err(ApiError::unsupported("echo", message));
     }
-    let model = shared.model(name.as_deref())?.clone();
-    let mut notes = Notes::new(shared.config.strict);
-    let defaults = &model.served.defaults.sampling;
-    let mut parameters = parameters::read(&mut fields, shared, defaults, &mut notes)?;
-    parameters.sampling.params.logprobs = logprobs;
-    if defaults.max_tokens.is_none() {
-        parameters.sampling.default_tokens = DEFAULT_MAX_TOKENS;
-    }
+    let mut manner = parameters::read(&mut fields, limits, notes)?;
+    (manner.logprobs, manner.default_tokens) = (logprobs, Some(DEFAULT_MAX_TOKENS));
+    let delivery = parameters::delivery(&mut fields, notes)?;
     fields.refuse(UNSUPPORTED)?;
     fields.refuse(UNBUILT)?;
-    fields.finish(IGNORED, &mut notes)?;
-    let warnings = shared.told(notes);
-    let tokenizer = &model.served.tokenizer;
-    let echo = if echo { given.iter().map(|p| shown(p, tokenizer)).collect() } else { Vec::new() };
-    let prompts: Result<Vec<_>, _> = given.into_iter().map(|p| tokens(p, &model, wanted)).collect();
-    let (kind, prompts, param, prediction) = (Kind::Text, prompts?, "prompt", Vec::new());
-    let parts = Vec::new();
-    Draft { shared, kind, model, parameters, warnings, prompts, param, echo, prediction, parts }
-        .finish()
+    fields.finish(IGNORED, notes)?;
+    let ask = Generate { model, input: Input::Prompts { prompts, echo }, manner };
+    Ok(answered(Kind::Text, ask, delivery))
 }
 
 /// A string, tokens, or a list of either, at most `most`; `name` is the member's.
@@ -107,25 +78,6 @@ fn ids(items: Vec<Value>, path: &str) -> Result<Vec<TokenId>, ApiError> {
         })
     };
     items.into_iter().enumerate().map(id).collect()
-}
-
-/// A text prompt is the caller's own from end to end: control tokens spelled out are such tokens.
-fn tokens(prompt: Prompt, model: &Model, wanted: Wanted<'_>) -> Result<Vec<TokenId>, ApiError> {
-    match prompt {
-        Prompt::Tokens(ids) => Ok(ids),
-        Prompt::Text(text) => {
-            let encoder = model.served.tokenizer.within(reach(model, wanted));
-            let ids = encoder.prompt(&text, Special::Parse);
-            ids.map_err(|e| not_encoded(e, model, "prompt"))
-        }
-    }
-}
-
-fn shown(prompt: &Prompt, tokenizer: &Tokenizer) -> String {
-    match prompt {
-        Prompt::Text(text) => text.clone(),
-        Prompt::Tokens(ids) => tokenizer.decode(ids),
-    }
 }
 
 #[cfg(test)]

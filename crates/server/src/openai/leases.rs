@@ -10,15 +10,17 @@ use axum::extract::{Request as HttpRequest, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use tokenmill_engine::{Lease, Leased, LeasesAsk};
+use tokenmill_engine::{Lease, Leased, LeasesAsk, Request};
 use tokio::sync::oneshot;
 
-use super::{Prepared, chat, completion, generation_of};
+use super::{chat, completion};
+use crate::answering;
+use crate::ask::Ask;
+use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, text};
 use crate::keys::account_of;
 use crate::shared::Shared;
-use crate::workshop::Wanted;
 
 /// Longest lease.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -81,35 +83,32 @@ fn ttl(time: &str, path: &str) -> Result<Duration, ApiError> {
 }
 
 /// POST /v1/cache/leases: computes the prompt of a chat or completion request, and keeps it.
-pub async fn make(state: State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
-    let job = async {
-        let (mut generation, (answer, _)) = generation_of(&state.0, request, prepare).await?;
-        while generation.next().await?.is_some() {}
-        let usage = generation.usage();
+pub async fn make(State(shared): State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
+    let keep = |request: &mut Request| {
+        (request.max_tokens, request.choices) = (Some(1), 1);
+        request.lease.get_or_insert(Lease { ttl: DEFAULT, name: 0 });
+    };
+    let made = answering::compute(&shared, request, read_either, keep).await;
+    let told = made.map(|(usage, warnings)| {
         let mut told = json!({
             "object": "cache.lease",
             "prompt_tokens": usage.prompt_tokens,
             "cached_tokens": usage.cached_tokens,
             "leased_tokens": usage.leased_tokens,
         });
-        if !answer.warnings().is_empty() {
-            told["warnings"] = json!(answer.warnings());
+        if !warnings.is_empty() {
+            told["warnings"] = json!(warnings);
         }
-        Ok::<_, ApiError>(Json(told).into_response())
-    };
-    job.await.unwrap_or_else(IntoResponse::into_response)
+        Json(told)
+    });
+    told.into_response()
 }
 
-fn prepare(shared: &Shared, fields: Fields, wanted: Wanted<'_>) -> Result<Prepared, ApiError> {
-    let mut prepared = match fields.has("messages") {
-        true => chat::prepare(shared, fields, wanted)?,
-        false => completion::prepare(shared, fields, wanted)?,
-    };
-    for request in &mut prepared.requests {
-        (request.max_tokens, request.choices) = (Some(1), 1);
-        request.lease.get_or_insert(Lease { ttl: DEFAULT, name: 0 });
+fn read_either(fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
+    match fields.has("messages") {
+        true => chat::read(fields, limits, notes),
+        false => completion::read(fields, limits, notes),
     }
-    Ok(prepared)
 }
 
 /// GET /v1/cache/leases: those of the caller's key, or all where keys are not told apart.

@@ -3,43 +3,14 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tokenmill_engine::{DraftMode, Lease, Sampling, SamplingValues};
+use tokenmill_engine::{DraftMode, SamplingValues};
 use tokenmill_ir::TokenId;
 
-use super::leases;
+use super::{constraint, leases};
+use crate::ask::Manner;
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, Unsupported, list, number, text, wrong};
-use crate::shared::Shared;
-
-/// How to answer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Parameters {
-    /// How to sample; log-probabilities are set by the dialect's own fields.
-    pub sampling: Sampling,
-    /// Parallel answers to each prompt.
-    pub choices: u32,
-    /// Do not stop at end-of-sequence tokens.
-    pub ignore_eos: bool,
-    /// Added to logits.
-    pub logit_bias: Vec<(TokenId, f32)>,
-    /// Where drafts come from; `None`: the server's choice.
-    pub draft: Option<DraftMode>,
-    /// Among requests of one account: smaller comes first.
-    pub priority: i32,
-    /// How long it may take.
-    pub timeout: Option<Duration>,
-    /// Tell where the prompt leaves the nearest cached one.
-    pub diagnose: bool,
-    /// How long the prompt stays in the cache.
-    pub lease: Option<Lease>,
-    /// The client's name for who asks.
-    pub user: Option<String>,
-    /// Answer as it comes.
-    pub stream: bool,
-    /// End a stream with the tokens counted.
-    pub include_usage: bool,
-}
 
 /// Members that change no answer here.
 pub const IGNORED: &[Ignored] = &[
@@ -57,13 +28,7 @@ pub const UNBUILT: &[Unsupported] = &[
     Unsupported { name: "bad_words", neutral: is_empty_list },
     Unsupported { name: "dry_multiplier", neutral: |v| is(v, 0.0) },
     Unsupported { name: "dynatemp_range", neutral: |v| is(v, 0.0) },
-    Unsupported { name: "grammar", neutral: |v| v == "" },
-    Unsupported { name: "guided_choice", neutral: |_| false },
-    Unsupported { name: "guided_grammar", neutral: |_| false },
-    Unsupported { name: "guided_json", neutral: |_| false },
-    Unsupported { name: "guided_regex", neutral: |_| false },
     Unsupported { name: "include_stop_str_in_output", neutral: |v| *v == false },
-    Unsupported { name: "json_schema", neutral: |_| false },
     Unsupported { name: "length_penalty", neutral: |v| is(v, 1.0) },
     Unsupported { name: "logits_processors", neutral: is_empty_list },
     Unsupported { name: "min_tokens", neutral: |v| is(v, 0.0) },
@@ -72,7 +37,6 @@ pub const UNBUILT: &[Unsupported] = &[
     Unsupported { name: "prompt_logprobs", neutral: |_| false },
     Unsupported { name: "skip_special_tokens", neutral: |v| *v == true },
     Unsupported { name: "stop_token_ids", neutral: is_empty_list },
-    Unsupported { name: "structured_outputs", neutral: |_| false },
     Unsupported { name: "truncate_prompt_tokens", neutral: |_| false },
     Unsupported { name: "typical_p", neutral: |v| is(v, 1.0) },
     Unsupported { name: "use_beam_search", neutral: |v| *v == false },
@@ -88,19 +52,45 @@ pub fn is_empty_list(value: &Value) -> bool {
     value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Reads them; where the request says nothing, the model's packager is heard.
+/// Reads them; log-probabilities and predictions have names of their own in each call.
 ///
 /// # Errors
 /// 400 naming the first that is wrong.
-pub fn read(
-    fields: &mut Fields,
-    shared: &Shared,
-    packager: &SamplingValues,
-    notes: &mut Notes,
-) -> Result<Parameters, ApiError> {
-    let limits = &shared.config.limits;
-    let sampling = Sampling::new(values(fields, limits)?, packager, shared.ticket());
-    rest(fields, limits, sampling, notes)
+pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<Manner, ApiError> {
+    Ok(Manner {
+        sampling: values(fields, limits)?,
+        default_tokens: None,
+        logprobs: None,
+        choices: fields.count("n", 1..=limits.choices)?.unwrap_or(1),
+        ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
+        logit_bias: logit_bias(fields, limits)?,
+        constrained: constraint::read(fields, notes)?,
+        draft: draft(fields)?,
+        prediction: String::new(),
+        priority: priority(fields)?,
+        timeout: timeout(fields)?,
+        diagnose: fields.flag("diagnostics")?.unwrap_or(false),
+        lease: leases::read(fields, notes)?,
+        user: fields.text("user")?,
+    })
+}
+
+/// How the answer is delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// As it comes.
+    pub stream: bool,
+    /// A stream ends with the tokens counted.
+    pub include_usage: bool,
+}
+
+/// Reads that.
+///
+/// # Errors
+/// 400 naming the first that is wrong.
+pub fn delivery(fields: &mut Fields, notes: &mut Notes) -> Result<Delivery, ApiError> {
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    Ok(Delivery { stream, include_usage: include_usage(fields, stream, notes)? })
 }
 
 /// What the request says of how to sample.
@@ -116,29 +106,6 @@ fn values(fields: &mut Fields, limits: &Limits) -> Result<SamplingValues, ApiErr
         seed: seed(fields)?,
         max_tokens: max_tokens(fields)?,
         stop: stop(fields, limits)?,
-    })
-}
-
-fn rest(
-    fields: &mut Fields,
-    limits: &Limits,
-    sampling: Sampling,
-    notes: &mut Notes,
-) -> Result<Parameters, ApiError> {
-    let stream = fields.flag("stream")?.unwrap_or(false);
-    Ok(Parameters {
-        sampling,
-        choices: fields.count("n", 1..=limits.choices)?.unwrap_or(1),
-        ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
-        logit_bias: logit_bias(fields, limits)?,
-        draft: draft(fields)?,
-        priority: priority(fields)?,
-        timeout: timeout(fields)?,
-        diagnose: fields.flag("diagnostics")?.unwrap_or(false),
-        lease: leases::read(fields, notes)?,
-        user: fields.text("user")?,
-        include_usage: include_usage(fields, stream, notes)?,
-        stream,
     })
 }
 
@@ -271,26 +238,24 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn parameters(body: Value) -> Result<Parameters, ApiError> {
+    fn parameters(body: Value) -> Result<Manner, ApiError> {
+        both(body).map(|(manner, _)| manner)
+    }
+
+    fn both(body: Value) -> Result<(Manner, Delivery), ApiError> {
         let (mut fields, mut notes) = (Fields::of(body, "")?, Notes::new(true));
-        let limits = Limits::default();
-        let asked = values(&mut fields, &limits)?;
-        let sampling = Sampling::new(asked, &SamplingValues::default(), 77);
-        let found = rest(&mut fields, &limits, sampling, &mut notes)?;
+        let manner = read(&mut fields, &Limits::default(), &mut notes)?;
+        let delivery = delivery(&mut fields, &mut notes)?;
         fields.refuse(UNBUILT)?;
         fields.finish(IGNORED, &mut notes)?;
-        Ok(found)
+        Ok((manner, delivery))
     }
 
     #[test]
     fn silence_and_null_are_the_same() {
-        let p = parameters(json!({})).unwrap();
-        let params = p.sampling.params;
-        assert_eq!(
-            (params.temperature, params.top_p, params.min_p, p.choices),
-            (0.8, 0.95, 0.05, 1)
-        );
-        assert_eq!((params.seed, p.sampling.max_tokens, p.stream), (77, None, false));
+        let (p, delivery) = both(json!({})).unwrap();
+        assert_eq!((&p.sampling, p.choices), (&SamplingValues::default(), 1));
+        assert!(!delivery.stream);
         let nulls = json!({
             "temperature": null, "stop": null, "n": null, "seed": null, "min_tokens": null,
             "stop_token_ids": null, "guided_json": null, "logit_bias": null, "nobody_knows": null,
@@ -298,10 +263,10 @@ mod tests {
         });
         assert_eq!(parameters(nulls).unwrap(), p);
         assert_eq!(parameters(json!({ "logit_bias": { "5": null } })).unwrap(), p);
-        let stream = parameters(json!({ "stream": true })).unwrap();
+        let stream = both(json!({ "stream": true })).unwrap();
         let options = json!({ "include_usage": null, "include_obfuscation": null, "x": null });
         let options = json!({ "stream": true, "stream_options": options });
-        assert_eq!(parameters(options).unwrap(), stream);
+        assert_eq!(both(options).unwrap(), stream);
     }
 
     #[test]
@@ -311,7 +276,7 @@ mod tests {
             ("stop_token_ids", json!([]), json!([2])),
             ("typical_p", json!(1), json!(0.9)),
             ("skip_special_tokens", json!(true), json!(false)),
-            ("guided_json", Value::Null, json!({})),
+            ("length_penalty", json!(1), json!(2)),
         ];
         for (name, nothing, something) in cases {
             let body = |value: &Value| Value::from_iter([(name, value.clone())]);
@@ -374,8 +339,8 @@ mod tests {
     #[test]
     fn stream_options_need_a_stream() {
         assert!(parameters(json!({ "stream_options": {} })).is_err());
-        let p = parameters(json!({ "stream": true, "stream_options": { "include_usage": true } }));
-        assert!(p.unwrap().include_usage);
+        let p = both(json!({ "stream": true, "stream_options": { "include_usage": true } }));
+        assert!(p.unwrap().1.include_usage);
         let p = parameters(json!({ "stream": true, "stream_options": { "other": true } }));
         assert_eq!(p.unwrap_err().param.as_deref(), Some("stream_options.other"));
     }

@@ -1,0 +1,280 @@
+//! How a request is answered, whatever its dialect: read, prepared, handed to the engine, and
+//! written whole or as it comes.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::Request as HttpRequest;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use serde_json::Value;
+use tokenmill_engine::{Event, NOBODY};
+use tokio::time::sleep;
+
+use crate::ask::{Ask, Choice, Piece, Read, WriteNumbers, Writer};
+use crate::body::{self, Received};
+use crate::error::ApiError;
+use crate::fields::{Fields, Notes};
+use crate::generation::Generation;
+use crate::guests::Guest;
+use crate::prepare::{self, Prepared};
+use crate::rows::{self, Measured, Who};
+use crate::shared::{Model, Shared};
+use crate::shares::{Party, Share};
+use crate::strict_json::{self, JsonLimits};
+use crate::visit::Visit;
+
+/// A request on its way to the engine.
+enum Ready {
+    Text { prepared: Prepared, stream: bool, writer: Box<dyn Writer> },
+    Numbers { measured: Measured, write: WriteNumbers },
+}
+
+/// Answers a request whose body is read so.
+pub async fn respond(shared: Arc<Shared>, request: HttpRequest<Body>, read: Read) -> Response {
+    answer(shared, request, read).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn answer(
+    shared: Arc<Shared>,
+    request: HttpRequest<Body>,
+    read: Read,
+) -> Result<Response, ApiError> {
+    let guest = Guest::of(&request);
+    let came = Came::read(&shared, request).await?;
+    let (who, visit) = ((came.account, came.party), came.visit.clone());
+    let (ready, place) = came.prepared(&shared, read).await?;
+    match ready {
+        Ready::Text { prepared, stream, writer } => {
+            let model = prepared.model.clone();
+            let generation = start(&shared, &model, prepared, who, (place, visit))?;
+            if stream {
+                let ping = shared.config.timeouts.ping;
+                return Ok(events(Stream { generation, writer, ping, guest, opened: false }));
+            }
+            whole(generation, writer).await.map(|body| Json(body).into_response())
+        }
+        Ready::Numbers { measured, write } => {
+            let account = prepare::account_of_user(measured.user.as_deref());
+            let account = who.0.or(account).unwrap_or(who.1);
+            if let Some(visit) = &visit {
+                let tokens = measured.inputs.iter().map(Vec::len).sum::<usize>();
+                let mut told = visit.told();
+                told.model = Some(measured.model.served.name().to_owned());
+                told.prompt_tokens = Some(u32::try_from(tokens).unwrap_or(u32::MAX));
+            }
+            let who = Who { account, timeout: measured.timeout };
+            let (head, found) = rows::compute(&shared, measured, who).await?;
+            drop(place);
+            let headers = [(CONTENT_TYPE, "application/json")];
+            Ok((headers, write(&head, found)).into_response())
+        }
+    }
+}
+
+/// Computes the prompt of a request for text, and one token after it: how that ended, and what of
+/// the request had no effect. `change` has the last word on what the engine is asked.
+///
+/// # Errors
+/// 400 for what is no such request, and what the engine says.
+pub async fn compute(
+    shared: &Arc<Shared>,
+    request: HttpRequest<Body>,
+    read: Read,
+    change: fn(&mut tokenmill_engine::Request),
+) -> Result<(tokenmill_engine::Usage, Vec<String>), ApiError> {
+    let came = Came::read(shared, request).await?;
+    let (who, visit) = ((came.account, came.party), came.visit.clone());
+    let (ready, place) = came.prepared(shared, read).await?;
+    let Ready::Text { mut prepared, writer, .. } = ready else {
+        return Err(ApiError::bad("body", "the request asks for no text"));
+    };
+    prepared.requests.iter_mut().for_each(change);
+    let (model, warnings) = (prepared.model.clone(), writer.head().warnings.clone());
+    let mut generation = start(shared, &model, prepared, who, (place, visit))?;
+    while generation.next().await?.is_some() {}
+    Ok((generation.usage(), warnings))
+}
+
+/// Hands what is prepared to the engine, on the account of its key, its client's word, or its party.
+fn start(
+    shared: &Arc<Shared>,
+    model: &Model,
+    prepared: Prepared,
+    (account, party): (Option<u64>, Party),
+    (place, visit): (Share, Option<Arc<Visit>>),
+) -> Result<Generation, ApiError> {
+    let mut requests = prepared.requests;
+    let named = requests.first().map(|r| r.account).filter(|a| account.is_none() && *a != NOBODY);
+    if let (Some(visit), Some(user)) = (&visit, named) {
+        visit.told().account.get_or_insert_with(|| format!("user {:08x}", user >> 32));
+    }
+    for request in &mut requests {
+        match account {
+            // Holders of different keys share neither time nor cached prompts.
+            Some(account) => (request.account, request.salt) = (account, account),
+            None if request.account == NOBODY => request.account = party,
+            None => {}
+        }
+    }
+    Generation::start(shared, model, requests, place, visit)
+}
+
+/// A request that is there as a whole.
+struct Came {
+    body: Received,
+    party: Party,
+    /// Of its key, where several are set.
+    account: Option<u64>,
+    visit: Option<Arc<Visit>>,
+}
+
+impl Came {
+    async fn read(shared: &Shared, request: HttpRequest<Body>) -> Result<Self, ApiError> {
+        shared.open()?;
+        let (party, account) = (shared.party(&request), shared.keys.account(request.headers()));
+        let visit = Visit::of(&request);
+        Ok(Self { body: body::read(request, shared, party).await?, party, account, visit })
+    }
+
+    /// What becomes of it, and its place among the requests being answered.
+    async fn prepared(self, shared: &Arc<Shared>, read: Read) -> Result<(Ready, Share), ApiError> {
+        let place = shared.admit(self.party)?;
+        let (state, bytes, body) = (Arc::clone(shared), self.body.bytes.len(), self.body);
+        let job = move |wanted: crate::workshop::Wanted<'_>| {
+            let shared = &*state;
+            let mut notes = Notes::new(shared.config.strict);
+            let ask = read(parse(shared, body)?, &shared.config.limits, &mut notes)?;
+            let warnings = shared.told(notes);
+            Ok(match ask {
+                Ask::Generate { ask, stream, writer } => {
+                    let mut prepared = prepare::generate(shared, *ask, warnings, wanted)?;
+                    let writer = writer(std::mem::take(&mut prepared.head));
+                    Ready::Text { prepared, stream, writer }
+                }
+                Ask::Numbers { ask, write } => {
+                    let measured = rows::prepare(shared, ask, warnings, wanted)?;
+                    Ready::Numbers { measured, write }
+                }
+            })
+        };
+        Ok((shared.workshop.run(self.party, bytes, job).await?, place))
+    }
+}
+
+fn parse(shared: &Shared, body: Received) -> Result<Fields, ApiError> {
+    let limits = &shared.config.limits;
+    let limits = JsonLimits { depth: limits.json_depth, values: limits.json_values };
+    let value = strict_json::parse(&body.bytes, limits).map_err(|reason| ApiError {
+        code: Some("invalid_json"),
+        ..ApiError::bad("body", format!("the body is not valid JSON: {reason}"))
+    })?;
+    Fields::of(value, "")
+}
+
+/// The answer in one piece.
+async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Result<Value, ApiError> {
+    let (count, logprobs) = (writer.head().all_choices(), writer.head().logprobs);
+    let mut choices = vec![Choice::default(); count];
+    while let Some((prompt, event)) = generation.next().await? {
+        match event {
+            Event::Text { choice, text, tokens } => {
+                let index = writer.head().index(prompt, choice);
+                let Some(choice) = choices.get_mut(index) else { continue };
+                choice.piece.text.push_str(&text);
+                if logprobs {
+                    choice.piece.tokens.extend(tokens);
+                }
+            }
+            Event::Done { choice, reason } => {
+                let index = writer.head().index(prompt, choice);
+                let Some(choice) = choices.get_mut(index) else { continue };
+                choice.finish = Some(reason);
+            }
+            // (What a stream would be told of it is told by the whole.)
+            Event::Prefix(found) => writer.prefix(prompt, found.as_ref(), &mut String::new()),
+            Event::Rows(_) | Event::Finished(_) | Event::Failed(_) => {}
+        }
+    }
+    Ok(writer.whole(&choices, generation.usage()))
+}
+
+/// An answer as it comes.
+struct Stream {
+    generation: Generation,
+    writer: Box<dyn Writer>,
+    ping: Duration,
+    guest: Option<Arc<Guest>>,
+    opened: bool,
+}
+
+/// The response; dropping its body cancels the generation.
+fn events(stream: Stream) -> Response {
+    let chunks = unfold(Some(stream), |stream| async move {
+        let (text, stream) = stream?.next().await;
+        Some((Ok::<_, Infallible>(Bytes::from(text)), stream))
+    });
+    let headers = [
+        (CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (CACHE_CONTROL, "no-cache"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, Body::from_stream(chunks)).into_response()
+}
+
+impl Stream {
+    /// The next events, and the stream unless they were the last. With the last ones the generation
+    /// is gone: its place is free before the client reads them.
+    async fn next(mut self) -> (String, Option<Self>) {
+        let mut out = String::new();
+        if !self.opened {
+            self.opened = true;
+            self.writer.open(&mut out);
+        }
+        while out.is_empty() {
+            let knocked = async {
+                match &self.guest {
+                    Some(guest) => guest.knocked().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let event = tokio::select! {
+                biased;
+                event = self.generation.next() => event,
+                () = sleep(self.ping) => return (self.writer.ping().to_owned(), Some(self)),
+                () = knocked => return (self.writer.ping().to_owned(), Some(self)),
+            };
+            match event {
+                Ok(Some((prompt, event))) => self.event(&mut out, prompt, event),
+                Ok(None) => {
+                    self.writer.close(self.generation.usage(), &mut out);
+                    return (out, None);
+                }
+                Err(error) => {
+                    self.writer.fail(&error, &mut out);
+                    return (out, None);
+                }
+            }
+        }
+        (out, Some(self))
+    }
+
+    fn event(&mut self, out: &mut String, prompt: usize, event: Event) {
+        match event {
+            Event::Text { choice, text, tokens } => {
+                let index = self.writer.head().index(prompt, choice);
+                self.writer.piece(index, &Piece { text, tokens }, out);
+            }
+            Event::Done { choice, reason } => {
+                let index = self.writer.head().index(prompt, choice);
+                self.writer.done(index, &reason, out);
+            }
+            Event::Prefix(found) => self.writer.prefix(prompt, found.as_ref(), out),
+            Event::Rows(_) | Event::Finished(_) | Event::Failed(_) => {}
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What a request asks for, in no dialect's words: dialects read into these and nothing else, and
+//! what comes of them is written by the dialect's [`Writer`].
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokenmill_engine::constraint::Constraint;
+use tokenmill_engine::{
+    Divergence, DraftMode, Lease, SamplingValues, StopReason, TokenInfo, Usage,
+};
+use tokenmill_ir::TokenId;
+
+use crate::config::Limits;
+use crate::conversation::Conversation;
+use crate::error::ApiError;
+use crate::fields::{Fields, Notes};
+
+/// A text or tokens as they were given.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prompt {
+    /// A text.
+    Text(String),
+    /// Its tokens.
+    Tokens(Vec<TokenId>),
+}
+
+/// What is to be continued.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// A conversation by the next message.
+    Conversation(Conversation),
+    /// Texts as they are.
+    Prompts {
+        /// The texts; not empty.
+        prompts: Vec<Prompt>,
+        /// Answers begin with their prompt.
+        echo: bool,
+    },
+}
+
+/// What an answer must hold, and the member that says so.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Constrained {
+    /// What.
+    pub what: Constraint,
+    /// The member.
+    pub param: &'static str,
+}
+
+/// How to answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manner {
+    /// What the request says of how to sample.
+    pub sampling: SamplingValues,
+    /// Tokens of an answer where neither it nor the packager names any.
+    pub default_tokens: Option<u32>,
+    /// Whether log-probabilities are told, and of how many alternatives.
+    pub logprobs: Option<u32>,
+    /// Parallel answers to each prompt.
+    pub choices: u32,
+    /// Do not stop at end-of-sequence tokens.
+    pub ignore_eos: bool,
+    /// Added to logits.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// What the answer must hold.
+    pub constrained: Option<Constrained>,
+    /// Where drafts come from; `None`: the server's choice.
+    pub draft: Option<DraftMode>,
+    /// The text that the answer is expected to repeat.
+    pub prediction: String,
+    /// Among requests of one account: smaller comes first.
+    pub priority: i32,
+    /// How long it may take.
+    pub timeout: Option<Duration>,
+    /// Tell where the prompt leaves the nearest cached one.
+    pub diagnose: bool,
+    /// How long the prompt stays in the cache.
+    pub lease: Option<Lease>,
+    /// The client's name for who asks.
+    pub user: Option<String>,
+}
+
+/// Text to be made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generate {
+    /// The model's name; `None`: the only one.
+    pub model: Option<String>,
+    /// What is to be continued.
+    pub input: Input,
+    /// How.
+    pub manner: Manner,
+}
+
+/// Texts that are answered by numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Measure {
+    /// A vector of each.
+    Embed {
+        /// The texts; not empty.
+        inputs: Vec<Prompt>,
+        /// Columns kept; the rest is cut off and the length made 1 again.
+        dimensions: Option<u32>,
+    },
+    /// How much each document has to do with a query.
+    Rank {
+        /// What is looked for.
+        query: String,
+        /// Where.
+        documents: Vec<String>,
+    },
+}
+
+/// Numbers to be computed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Numbers {
+    /// The model's name; `None`: the only one.
+    pub model: Option<String>,
+    /// Of what.
+    pub measure: Measure,
+    /// The client's name for who asks.
+    pub user: Option<String>,
+    /// How long it may take.
+    pub timeout: Option<Duration>,
+}
+
+/// A request that was read, and who writes its answer.
+pub enum Ask {
+    /// Text.
+    Generate {
+        /// What.
+        ask: Box<Generate>,
+        /// As it comes.
+        stream: bool,
+        /// Writes it.
+        writer: MakeWriter,
+    },
+    /// Numbers.
+    Numbers {
+        /// What.
+        ask: Numbers,
+        /// Writes them.
+        write: WriteNumbers,
+    },
+}
+
+/// The writer of an answer with that head.
+pub type MakeWriter = Box<dyn FnOnce(Head) -> Box<dyn Writer> + Send>;
+
+/// The body of an answer of numbers, as JSON.
+pub type WriteNumbers = Box<dyn FnOnce(&NumbersHead, Found) -> String + Send>;
+
+/// Reads the body of a request.
+///
+/// # Errors
+/// 400 naming the member at fault.
+pub type Read = fn(Fields, &Limits, &mut Notes) -> Result<Ask, ApiError>;
+
+/// How a client's API speaks, beside what its requests are read and answers written by.
+pub struct Dialect {
+    /// The body that tells an error.
+    pub error: fn(&ApiError) -> Value,
+}
+
+/// A message as part of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// Tokens of the prompt up to its end.
+    pub end: usize,
+    /// Whether it instructs.
+    pub is_system: bool,
+    /// Its index.
+    pub index: usize,
+}
+
+/// What is known of an answer before its first token.
+#[derive(Debug, Clone, Default)]
+pub struct Head {
+    /// A number no other answer has.
+    pub ticket: u64,
+    /// Unix seconds.
+    pub created: u64,
+    /// The model's own name.
+    pub model: String,
+    /// Prompts.
+    pub prompts: usize,
+    /// Choices of each prompt.
+    pub choices: u32,
+    /// Whether log-probabilities are told.
+    pub logprobs: bool,
+    /// What of the request had no effect.
+    pub warnings: Vec<String>,
+    /// Text each prompt's answers begin with; empty: none.
+    pub echo: Vec<String>,
+    /// Messages of the prompt, where it was asked how it differs from cached ones.
+    pub parts: Vec<Part>,
+}
+
+impl Head {
+    /// Choices of all prompts.
+    pub fn all_choices(&self) -> usize {
+        self.prompts * self.choices as usize
+    }
+
+    /// Index of a choice among those of all prompts.
+    pub fn index(&self, prompt: usize, choice: u32) -> usize {
+        prompt * self.choices as usize + choice as usize
+    }
+}
+
+/// The same of an answer of numbers.
+#[derive(Debug, Clone)]
+pub struct NumbersHead {
+    /// A number no other answer has.
+    pub ticket: u64,
+    /// The model's own name.
+    pub model: String,
+    /// What of the request had no effect.
+    pub warnings: Vec<String>,
+}
+
+/// Numbers that were computed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Found {
+    /// A vector of each text, or one number of each document: how relevant it is.
+    pub rows: Vec<Vec<f32>>,
+    /// Tokens of all texts.
+    pub prompt_tokens: u64,
+}
+
+/// More of a choice.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Piece {
+    /// Text that is certain.
+    pub text: String,
+    /// Tokens it was made of, some of them perhaps without text yet.
+    pub tokens: Vec<TokenInfo>,
+}
+
+/// A choice that has ended.
+#[derive(Debug, Clone, Default)]
+pub struct Choice {
+    /// All of it; without tokens where log-probabilities are not told.
+    pub piece: Piece,
+    /// How it ended.
+    pub finish: Option<StopReason>,
+}
+
+/// Writes an answer in a dialect, whole or as a stream of events.
+pub trait Writer: Send {
+    /// What is known of the answer.
+    fn head(&self) -> &Head;
+    /// What a stream begins with.
+    fn open(&mut self, out: &mut String);
+    /// More of a choice.
+    fn piece(&mut self, choice: usize, piece: &Piece, out: &mut String);
+    /// The end of a choice.
+    fn done(&mut self, choice: usize, finish: &StopReason, out: &mut String);
+    /// Where a prompt leaves the nearest cached one.
+    fn prefix(&mut self, prompt: usize, found: Option<&Divergence>, out: &mut String);
+    /// What a stream ends with that was answered in full.
+    fn close(&mut self, usage: Usage, out: &mut String);
+    /// What a stream ends with that failed.
+    fn fail(&mut self, error: &ApiError, out: &mut String);
+    /// What keeps a connection open.
+    fn ping(&self) -> &'static str {
+        ": ping\n\n"
+    }
+    /// The answer in one piece.
+    fn whole(&mut self, choices: &[Choice], usage: Usage) -> Value;
+}

@@ -1,0 +1,283 @@
+//! Texts answered by numbers instead of text: handed to the engine a few at a time, in order.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, Rows};
+use tokenmill_ir::TokenId;
+use tokenmill_text::{Special, TokenizerError};
+use tokio::sync::{oneshot, watch};
+
+use crate::ask::{Found, Measure, Numbers, NumbersHead, Prompt};
+use crate::error::ApiError;
+use crate::prepare::{not_encoded, reach};
+use crate::shared::{Model, Phase, Shared, reached};
+use crate::workshop::Wanted;
+
+/// Texts of one request at the engine at once: enough to fill its steps, few enough to leave its
+/// queue to others.
+const AT_ONCE: usize = 16;
+
+/// Texts to be measured, checked and tokenised.
+pub struct Measured {
+    /// Who measures them.
+    pub model: Model,
+    /// Tokens of each text.
+    pub inputs: Vec<Vec<TokenId>>,
+    /// The client's name for who asks.
+    pub user: Option<String>,
+    /// How long it may take.
+    pub timeout: Option<Duration>,
+    head: NumbersHead,
+    /// Where the second text of each begins, if its tokens are of another type; empty: of none.
+    seconds: Vec<Option<u32>>,
+    meaning: Meaning,
+}
+
+/// What becomes of the model's rows.
+enum Meaning {
+    /// They are vectors, of which so many columns are kept.
+    Vectors(Option<u32>),
+    /// Each is a score.
+    Scores,
+    /// The first is of the query, whose angle to each other counts.
+    Angles,
+}
+
+/// Checks and tokenises texts to be measured.
+///
+/// # Errors
+/// 400 and 404 of the request.
+pub fn prepare(
+    shared: &Shared,
+    ask: Numbers,
+    warnings: Vec<String>,
+    wanted: Wanted<'_>,
+) -> Result<Measured, ApiError> {
+    let model = shared.model(ask.model.as_deref())?.clone();
+    let engine = &model.served.engine;
+    let (scores, gives_text) = (engine.width() == 1, engine.vocab() > 0);
+    let encoder = model.served.tokenizer.within(reach(&model, wanted));
+    // The text is data: control tokens spelled out in it are text.
+    let plain = |text: &str| encoder.prompt(text, Special::Plain);
+    let cannot = |what: &str| {
+        let message = format!("the model {:?} {what}", model.served.name());
+        Err(ApiError::unsupported("model", message))
+    };
+    let (inputs, seconds, meaning) = match ask.measure {
+        Measure::Embed { .. } if gives_text || scores => return cannot("gives no embeddings"),
+        Measure::Rank { .. } if gives_text => return cannot("ranks no documents"),
+        Measure::Embed { inputs, dimensions } => {
+            if let Some(columns) = dimensions.filter(|n| *n > engine.width()) {
+                let most = engine.width();
+                let message = format!("dimensions is {columns}, it must be at most {most}");
+                return Err(ApiError::bad("dimensions", message));
+            }
+            let tokens = |prompt| match prompt {
+                Prompt::Tokens(ids) => Ok(ids),
+                Prompt::Text(text) => plain(&text),
+            };
+            let inputs: Result<Vec<_>, _> = inputs.into_iter().map(tokens).collect();
+            let inputs = inputs.map_err(|e| not_encoded(e, &model, "input"))?;
+            check(&model, &inputs, "input")?;
+            (inputs, Vec::new(), Meaning::Vectors(dimensions))
+        }
+        Measure::Rank { query, documents } => {
+            let encoded: Result<Vec<_>, TokenizerError> = match scores {
+                true => documents.iter().map(|d| encoder.pair(&query, d)).collect(),
+                false => {
+                    let texts = std::iter::once(&query).chain(&documents);
+                    texts.map(|text| Ok((plain(text)?, None))).collect()
+                }
+            };
+            let encoded = encoded.map_err(|e| not_encoded(e, &model, "documents"))?;
+            let (inputs, seconds): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
+            let of_documents = if scores { &inputs[..] } else { &inputs[1..] };
+            check(&model, of_documents, "documents")?;
+            check(&model, &inputs[..1], "query")?;
+            (inputs, seconds, if scores { Meaning::Scores } else { Meaning::Angles })
+        }
+    };
+    let (ticket, name) = (shared.ticket(), model.served.name().to_owned());
+    let head = NumbersHead { ticket, model: name, warnings };
+    let Numbers { user, timeout, .. } = ask;
+    Ok(Measured { model, inputs, user, timeout, head, seconds, meaning })
+}
+
+impl Meaning {
+    /// What the client is told of the rows.
+    fn of(&self, rows: Vec<Rows>) -> Found {
+        let prompt_tokens = rows.iter().map(|row| u64::from(row.prompt_tokens)).sum();
+        let rows = match (self, rows.split_first()) {
+            (Self::Vectors(None), _) => rows.into_iter().map(|row| row.numbers).collect(),
+            (Self::Vectors(Some(n)), _) => {
+                rows.into_iter().map(|row| shortened(row.numbers, *n as usize)).collect()
+            }
+            (Self::Scores, _) => {
+                rows.iter().map(|row| vec![sigmoid(row.numbers.first().copied())]).collect()
+            }
+            (Self::Angles, Some((query, documents))) => {
+                documents.iter().map(|d| vec![cosine(&query.numbers, &d.numbers)]).collect()
+            }
+            (Self::Angles, None) => Vec::new(),
+        };
+        Found { rows, prompt_tokens }
+    }
+}
+
+/// The first columns, of length 1.
+fn shortened(mut numbers: Vec<f32>, columns: usize) -> Vec<f32> {
+    numbers.truncate(columns);
+    let length = numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        numbers.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+    numbers
+}
+
+fn sigmoid(score: Option<f32>) -> f32 {
+    1.0 / (1.0 + (-score.unwrap_or(f32::NEG_INFINITY)).exp())
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    let dot = |x: &[f32], y: &[f32]| -> f64 {
+        x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
+    };
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 { (dot(a, b) / lengths) as f32 } else { 0.0 }
+}
+
+/// For whom rows are computed.
+#[derive(Debug, Clone, Copy)]
+pub struct Who {
+    /// Whose share of the engine they take.
+    pub account: u64,
+    /// How long it may take, all texts together.
+    pub timeout: Option<Duration>,
+}
+
+/// A text at the engine.
+struct Open {
+    answer: oneshot::Receiver<Result<Rows, RequestError>>,
+    /// Dropping it cancels.
+    _cancel: Cancel,
+}
+
+/// 400 unless every text fits the model; `name` is the member that held them.
+fn check(model: &Model, inputs: &[Vec<TokenId>], name: &str) -> Result<(), ApiError> {
+    let limit = model.most_tokens();
+    for (i, tokens) in inputs.iter().enumerate() {
+        let path = if inputs.len() == 1 { name.to_owned() } else { format!("{name}[{i}]") };
+        if tokens.is_empty() {
+            return Err(ApiError::bad(&path, format!("{path} is empty")));
+        }
+        if tokens.len() > limit {
+            let message = format!("{path} has {} tokens; the model takes {limit}", tokens.len());
+            return Err(ApiError {
+                code: Some("context_length_exceeded"),
+                ..ApiError::bad(path, message)
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of all texts, in order.
+///
+/// # Errors
+/// What the engine refuses or fails on; then the others are cancelled.
+pub async fn compute(
+    shared: &Shared,
+    measured: Measured,
+    who: Who,
+) -> Result<(NumbersHead, Found), ApiError> {
+    let Measured { model, inputs, head, seconds, meaning, .. } = measured;
+    let begun = Instant::now();
+    let mut phase = shared.phases();
+    let mut open: VecDeque<Open> = VecDeque::new();
+    let mut answers = Vec::with_capacity(inputs.len());
+    for (i, tokens) in inputs.into_iter().enumerate() {
+        let second = seconds.get(i).copied().flatten();
+        loop {
+            let full = match open.len() < AT_ONCE {
+                true => match submit(&model, tokens.clone(), second, left(who, begun)) {
+                    Ok(one) => {
+                        open.push_back(one);
+                        break;
+                    }
+                    Err(refusal) => Some(refusal),
+                },
+                false => None,
+            };
+            match (full, open.pop_front()) {
+                // A full queue is waited for as long as some of it is ours.
+                (None | Some(Refusal::QueueFull { .. }), Some(first)) => {
+                    answers.push(wait(first, &mut phase).await?);
+                }
+                (Some(refusal), _) => return Err(refusal.into()),
+                (None, None) => {}
+            }
+        }
+    }
+    while let Some(first) = open.pop_front() {
+        answers.push(wait(first, &mut phase).await?);
+    }
+    Ok((head, meaning.of(answers)))
+}
+
+/// What is left of the time of who asks.
+fn left(who: Who, begun: Instant) -> Who {
+    Who { timeout: who.timeout.map(|all| all.saturating_sub(begun.elapsed())), ..who }
+}
+
+fn submit(
+    model: &Model,
+    tokens: Vec<TokenId>,
+    second: Option<u32>,
+    who: Who,
+) -> Result<Open, Refusal> {
+    let (sender, answer) = oneshot::channel();
+    let mut sender = Some(sender);
+    let sink = Box::new(move |event| {
+        let rows = match event {
+            Event::Rows(rows) => Ok(rows),
+            Event::Failed(error) => Err(error),
+            _ => return true,
+        };
+        // Nobody waits for a cancelled one.
+        sender.take().is_some_and(|sender| sender.send(rows).is_ok())
+    });
+    let wanted = |second| tokenmill_engine::Numbers::Pair { second };
+    let numbers = Some(second.map_or(tokenmill_engine::Numbers::Hidden, wanted));
+    let Who { account, timeout } = who;
+    let request = Request { numbers, account, salt: account, timeout, ..Request::new(tokens) };
+    let _cancel = model.served.engine.submit_to(request, sink)?;
+    Ok(Open { answer, _cancel })
+}
+
+async fn wait(one: Open, phase: &mut watch::Receiver<Phase>) -> Result<Rows, ApiError> {
+    tokio::select! {
+        answer = one.answer => Ok(answer.unwrap_or(Err(RequestError::ShutDown))?),
+        () = reached(phase, Phase::Stopping) => Err(RequestError::ShutDown.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_dimensions_have_length_one() {
+        assert_eq!(shortened(vec![3.0, 4.0, 12.0], 2), [0.6, 0.8]);
+        assert_eq!(shortened(vec![0.0, 0.0, 1.0], 2), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn cosines_and_sigmoids() {
+        assert_eq!(cosine(&[3.0, 0.0], &[5.0, 0.0]), 1.0);
+        assert_eq!(cosine(&[1.0, 0.0], &[0.0, 2.0]), 0.0);
+        assert_eq!(cosine(&[0.0], &[1.0]), 0.0);
+        assert_eq!(sigmoid(Some(0.0)), 0.5);
+        assert_eq!(sigmoid(None), 0.0);
+    }
+}
