@@ -1,9 +1,10 @@
 //! The table of kernels: their names, and the files that have them.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use tokenmill_ir::KvFormat;
-use tokenmill_quant::FormatId;
+use tokenmill_quant::{FORMATS, FormatId};
 
 mod bundles {
     include!(concat!(env!("OUT_DIR"), "/bundles.rs"));
@@ -104,12 +105,33 @@ impl Kernel {
     }
 }
 
+/// Formats that kernels have the tables of, and with them products.
+const TABLES: &str = include_str!("../kernels/formats_tables.cuh");
+
 /// Whether kernels decode rows of a format; of others weights are decoded when they are uploaded.
 pub(crate) fn is_decoded(format: FormatId) -> bool {
-    format != FormatId::EXL3_4
+    static DECODED: OnceLock<Vec<FormatId>> = OnceLock::new();
+    let listed = |f: &FormatId| {
+        let name = format!(", {f:?}, ");
+        TABLES.lines().any(|line| line.starts_with("  X(") && line.contains(&name))
+    };
+    let all = || FORMATS.iter().map(|f| f.id).filter(listed).collect();
+    DECODED.get_or_init(all).contains(&format)
 }
 
 /// Whether this binary has kernels for GPUs: `cargo xtask cubins` compiles them before a build.
 pub fn are_built() -> bool {
     !BUNDLES.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_of_single_rows_are_decoded_by_kernels() {
+        assert!(is_decoded(FormatId::F32) && is_decoded(FormatId::Q4_K));
+        assert!(!is_decoded(FormatId::EXL3_4));
+        assert!(FORMATS.iter().filter(|f| is_decoded(f.id)).count() > 40);
+    }
 }
