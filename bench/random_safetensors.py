@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face folder of a real model's shape with random quantised weights, to measure formats without a download.
 
-    python3 bench/random_safetensors.py OUT --family bf16|fp8|gptq|gptq-act|awq|mlx|nf4|exl3 [--layers 16]
+    python3 bench/random_safetensors.py OUT --family bf16|fp8|gptq|gptq-act|awq|mlx|nf4|exl3 [--shape 1b|8b] [--layers N]
 
-The shape is Llama 3.2 1B's with 49152 tokens, without a tokenizer (`bench` needs none). Weights have deviation 0.02;
-one layer is made and repeated. Needs numpy."""
+The shape is Llama 3.2 1B's with 49152 tokens or Llama 3.1 8B's, without a tokenizer (`bench` needs none). Weights have
+deviation 0.02; one layer is made and repeated. Needs numpy."""
 
 import argparse, json, pathlib, struct
 import numpy as np
 
-H, FF, KV, VOCAB = 2048, 8192, 512, 49152
-MODULES = {"self_attn.q_proj": (H, H), "self_attn.k_proj": (KV, H), "self_attn.v_proj": (KV, H),
-           "self_attn.o_proj": (H, H), "mlp.gate_proj": (FF, H), "mlp.up_proj": (FF, H), "mlp.down_proj": (H, FF)}
+# Columns, those of the gate, tokens, columns of a head, layers, whether the head is the embedding.
+SHAPES = {"1b": (2048, 8192, 49152, 64, 16, True), "8b": (4096, 14336, 128256, 128, 32, False)}
+KV_HEADS = 8
 CONFIG = {"fp8": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
           "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True},
           "gptq-act": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True, "sym": True},
@@ -75,14 +75,22 @@ def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("out", type=pathlib.Path)
     args.add_argument("--family", required=True, choices=["bf16", *CONFIG])
-    args.add_argument("--layers", type=int, default=16)
+    args.add_argument("--shape", choices=list(SHAPES), default="1b")
+    args.add_argument("--layers", type=int)
     args = args.parse_args()
-    tensors = {"model.embed_tokens.weight": ("BF16", bf16(rng.standard_normal((VOCAB, H), dtype=np.float32) * 0.02))}
-    norm = ("BF16", bf16(np.ones(H)))
+    h, ff, vocab, head, layers, tied = SHAPES[args.shape]
+    layers = args.layers or layers
+    kv = KV_HEADS * head
+    modules = {"self_attn.q_proj": (h, h), "self_attn.k_proj": (kv, h), "self_attn.v_proj": (kv, h),
+               "self_attn.o_proj": (h, h), "mlp.gate_proj": (ff, h), "mlp.up_proj": (ff, h), "mlp.down_proj": (h, ff)}
+    tensors = {"model.embed_tokens.weight": ("BF16", bf16(rng.standard_normal((vocab, h), dtype=np.float32) * 0.02))}
+    if not tied:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    norm = ("BF16", bf16(np.ones(h)))
     tensors["model.norm.weight"] = norm
-    layer = {f"{m}.{end}": piece for m, (n, k) in MODULES.items() for end, piece in quantised(args.family, n, k).items()}
+    layer = {f"{m}.{end}": piece for m, (n, k) in modules.items() for end, piece in quantised(args.family, n, k).items()}
     layer |= {"input_layernorm.weight": norm, "post_attention_layernorm.weight": norm}
-    for i in range(args.layers):
+    for i in range(layers):
         tensors |= {f"model.layers.{i}.{name}": piece for name, piece in layer.items()}
     pieces = {name: t if isinstance(t, tuple) else (NAMES[t.dtype], t) for name, t in tensors.items()}
     header, at = {}, 0
@@ -96,10 +104,10 @@ def main():
         f.write(struct.pack("<Q", len(text)) + text)
         for _, data in pieces.values():
             f.write(np.ascontiguousarray(data).tobytes())
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": H, "intermediate_size": FF,
-              "num_hidden_layers": args.layers, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
-              "vocab_size": VOCAB, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "max_position_embeddings": 131072,
-              "tie_word_embeddings": True}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": h, "intermediate_size": ff,
+              "num_hidden_layers": layers, "num_attention_heads": h // head, "num_key_value_heads": KV_HEADS,
+              "head_dim": head, "vocab_size": vocab, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "max_position_embeddings": 131072,
+              "tie_word_embeddings": tied}
     if args.family == "mlx":
         config["quantization"] = CONFIG["mlx"]
     elif args.family in CONFIG:

@@ -59,7 +59,7 @@ pub fn write(root: &Path) -> Result<String, String> {
 type Counts = Vec<(String, u64)>;
 
 fn count(root: &Path) -> Result<Counts, String> {
-    let target = std::env::var("CARGO_TARGET_DIR").map_or_else(|_| root.join("target"), Into::into);
+    let target = crate::target(root);
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let build = ["build", "--release", "-p", "tokenmill-cpu", "--example", "instructions"];
     run(Command::new(cargo).args(build).current_dir(root))?;

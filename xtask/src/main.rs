@@ -1,15 +1,40 @@
 //! Project chores: `cargo xtask tidy` checks what the compiler cannot, `cargo xtask lines` prints
 //! the size of every crate, architecture and format, `cargo xtask docs` writes docs/models.md,
-//! `cargo xtask instructions` counts those of hot kernels, `cargo xtask mutants` plants faults that
-//! tests must see, `cargo xtask toys` adds a toy of each kind by the files ARCHITECTURE.md names.
+//! `cargo xtask instructions` counts those of hot kernels, `cargo xtask tables` writes the formats'
+//! tables for GPUs and `cargo xtask cubins` compiles the kernels there, `cargo xtask mutants` plants
+//! faults that tests must see, `cargo xtask toys` adds a toy of each kind by the files ARCHITECTURE.md names.
 
+mod cubins;
 mod instructions;
 mod mutants;
+mod nvcc;
 mod rows;
+mod sass;
+mod tables;
 mod tidy;
 mod toys;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// Cargo's folder of what is built.
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
+}
+
+/// Prints what a command reports or what is wrong.
+fn told(done: Result<String, String>) -> ExitCode {
+    match done {
+        Ok(report) => {
+            print!("{report}");
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            eprintln!("{problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 fn main() -> ExitCode {
     let root = tidy::root();
@@ -35,19 +60,20 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some("tables") => match std::fs::write(tables::path(&root), tables::text()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{}: {error}", tables::path(&root).display());
+                ExitCode::FAILURE
+            }
+        },
         Some("instructions") => {
             let write = std::env::args().nth(2).as_deref() == Some("write");
-            let done = if write { instructions::write(&root) } else { instructions::check(&root) };
-            match done {
-                Ok(report) => {
-                    print!("{report}");
-                    ExitCode::SUCCESS
-                }
-                Err(problem) => {
-                    eprintln!("{problem}");
-                    ExitCode::FAILURE
-                }
-            }
+            told(if write { instructions::write(&root) } else { instructions::check(&root) })
+        }
+        Some("cubins") => {
+            let args: Vec<String> = std::env::args().skip(2).collect();
+            told(cubins::command(&root, &args))
         }
         Some("mutants") => {
             let args: Vec<String> = std::env::args().skip(2).collect();
@@ -69,7 +95,8 @@ fn main() -> ExitCode {
         },
         _ => {
             eprintln!(
-                "usage: cargo xtask toys | tidy | lines | docs | instructions [write] | mutants"
+                "usage: cargo xtask toys | tidy | lines | docs | instructions [write] | tables \
+                 | cubins [check | budgets] | mutants"
             );
             ExitCode::FAILURE
         }

@@ -17,14 +17,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kvlog", &[]),
     ("store", &["ir"]),
     ("cpu", &["backend", "ir", "quant"]),
+    ("cuda", &["backend", "ir", "quant"]),
     ("engine", &["backend", "files", "grammar", "ir", "kvlog", "models", "quant", "sched", "text"]),
     ("server", &["engine", "ir", "text"]),
     ("loadgen", &[]),
     (
         "cli",
         &[
-            "backend", "cpu", "engine", "files", "ir", "kvlog", "loadgen", "models", "quant",
-            "server", "store", "text",
+            "backend", "cpu", "cuda", "engine", "files", "ir", "kvlog", "loadgen", "models",
+            "quant", "server", "store", "text",
         ],
     ),
 ];
@@ -37,7 +38,13 @@ const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::thread", "std::time", "std::env", "std::process"];
 
 /// Crates and files with `unsafe`.
-const UNSAFE: &[&str] = &["crates/quant/", "crates/cpu/", "crates/files/src/mmap.rs"];
+const UNSAFE: &[&str] = &[
+    "crates/quant/",
+    "crates/cpu/",
+    "crates/cuda/src/sys.rs",
+    "crates/files/src/mmap.rs",
+    "tests/cuda/",
+];
 
 /// Names that say nothing.
 const VAGUE: &[&str] = &["utils", "util", "common", "helpers", "helper", "manager", "base"];

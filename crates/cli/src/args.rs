@@ -111,6 +111,8 @@ pub enum Command {
 pub enum Device {
     /// Vector kernels on all cores.
     Cpu,
+    /// The first NVIDIA GPU.
+    Cuda,
     /// Plain loops on one core: slow, the truth by tolerance.
     Reference,
 }

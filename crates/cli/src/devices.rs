@@ -7,6 +7,7 @@ use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cpu::isa::Isa;
 pub use tokenmill_cpu::limits::{Arithmetic, Level, ReadLimit, ReadProbe, caches, ops as op_limit};
 use tokenmill_cpu::{CpuDevice, CpuOptions, limits};
+use tokenmill_cuda::CudaDevice;
 
 use crate::args::{self, Machine};
 use crate::failure::{Failure, tell};
@@ -15,11 +16,21 @@ use crate::memory;
 /// Tokens in a cache block of the reference device.
 const REFERENCE_BLOCK_TOKENS: u32 = 32;
 
+/// The GPU that `--device cuda` means: the first of those that CUDA_VISIBLE_DEVICES leaves.
+const FIRST_GPU: u32 = 0;
+
+/// Memory of a GPU that the driver keeps for itself as kernels run, bytes.
+const GPU_SLACK: u64 = 512 << 20;
+
 /// Opens the device the command line asks for.
 pub fn open(machine: &Machine) -> Result<Arc<dyn Device>, Failure> {
     match machine.device {
         args::Device::Cpu => open_cpu(machine),
         args::Device::Reference => Ok(Arc::new(ReferenceDevice::new(REFERENCE_BLOCK_TOKENS))),
+        args::Device::Cuda => {
+            let cannot = |e| Failure::new("cannot use a GPU", e).fix("leave --device out");
+            Ok(Arc::new(CudaDevice::open(FIRST_GPU).map_err(cannot)?))
+        }
     }
 }
 
@@ -49,6 +60,26 @@ fn forced_isa() -> Result<Option<Isa>, Failure> {
                 format!("known: {}", known.join(", ")),
             ))
         }
+    }
+}
+
+/// Memory that a model on a device may take where nothing is asked for.
+pub fn available_bytes(machine: &Machine, device: &dyn Device) -> u64 {
+    match machine.device {
+        args::Device::Cuda => device.caps().memory_bytes.saturating_sub(GPU_SLACK),
+        _ => memory::available_bytes(),
+    }
+}
+
+/// What there is for `--device cuda`.
+pub fn gpu() -> String {
+    match CudaDevice::open(FIRST_GPU) {
+        Ok(device) => {
+            let caps = device.caps();
+            let (name, free) = (&caps.name, caps.memory_bytes >> 20);
+            format!("{name}, {} multiprocessors, {free} MiB free", caps.workers)
+        }
+        Err(e) => format!("none: {e}"),
     }
 }
 

@@ -31,6 +31,7 @@ pub fn doctor(kv_dir: Option<&Path>) -> Result<(), Failure> {
         ("available", known(Some(memory::available_bytes()).filter(|b| *b != u64::MAX))),
         ("in use here", known(memory::resident_bytes())),
         ("device", format!("{}, {} threads", caps.name, caps.workers)),
+        ("GPU", devices::gpu()),
         ("instructions", devices::instruction_sets()),
         ("reads", read.map_or("unknown".to_owned(), |r| format!("{:.1} GB/s", r.rate.best / 1e9))),
         ("int8", format!("{:.2} Top/s ({})", int8.rate.best / 1e12, int8.instruction)),

@@ -16,7 +16,7 @@ use tokenmill_text::{ChatTemplate, TemplateError};
 
 use crate::args::{Draft, Kv, Machine};
 use crate::failure::{Failure, size, tell};
-use crate::{args, devices, memory, store};
+use crate::{args, devices, store};
 
 /// Tokens a step may hold.
 const STEP_TOKENS: u32 = 512;
@@ -67,8 +67,8 @@ fn mode(mode: args::Mode) -> Mode {
     }
 }
 
-/// What the command line asks of a load for that many sequences.
-pub fn options(machine: &Machine, sequences: u32) -> LoadOptions {
+/// What the command line asks of a load on a device for that many sequences.
+pub fn options(machine: &Machine, device: &dyn Device, sequences: u32) -> LoadOptions {
     LoadOptions {
         mode: mode(machine.mode),
         kv: kv_format(machine.kv),
@@ -76,7 +76,7 @@ pub fn options(machine: &Machine, sequences: u32) -> LoadOptions {
         sequences,
         // Each sequence has a token in a step.
         step_tokens: STEP_TOKENS.max(sequences),
-        memory_bytes: machine.mem.unwrap_or_else(memory::available_bytes),
+        memory_bytes: machine.mem.unwrap_or_else(|| devices::available_bytes(machine, device)),
     }
 }
 
@@ -111,7 +111,9 @@ pub fn open(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel
 
 /// The same without a word on the context.
 pub fn open_quietly(name: &str, machine: &Machine, sequences: u32) -> Result<LoadedModel, Failure> {
-    load_on(name, devices::open(machine)?, &options(machine, sequences))
+    let device = devices::open(machine)?;
+    let options = options(machine, &*device, sequences);
+    load_on(name, device, &options)
 }
 
 fn load_on(
@@ -212,9 +214,10 @@ impl House {
     /// of the rest the same for each.
     pub fn of(names: &[String], machine: &Machine, sequences: u32) -> Result<Self, Failure> {
         let failed = |e| Failure::new("cannot start the device's thread", e);
-        let options = options(machine, sequences);
+        let device = devices::open(machine)?;
+        let options = options(machine, &*device, sequences);
         let all = options.memory_bytes;
-        let host = Host::start(devices::open(machine)?, all).map_err(failed)?;
+        let host = Host::start(device, all).map_err(failed)?;
         if names.len() == 1 {
             return Ok(Self { host, memory_bytes: vec![all] });
         }
@@ -283,7 +286,10 @@ pub fn start_in(
     let serve = ServeOptions { queue: limits.queue, step_s: 0.1, draft };
     // A draft model shares this memory.
     let memory_bytes = house.memory_bytes.get(number).copied().unwrap_or(0);
-    let both = LoadOptions { memory_bytes, ..options(machine, limits.sequences) };
+    let both = LoadOptions {
+        memory_bytes,
+        ..options(machine, house.host.device().as_ref(), limits.sequences)
+    };
     let (path, bar) = (locate(name)?, Bar::new());
     let watch = |at, of| {
         bar.set(at, of);

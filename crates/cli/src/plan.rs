@@ -44,7 +44,7 @@ pub fn plan(args: &Plan) -> Result<(), Failure> {
     let path = model::locate(&args.model)?;
     let told = |e: LoadFailure| Failure::load(&args.model, e);
     let device = devices::open(&args.machine)?;
-    let options = model::options(&args.machine, args.slots);
+    let options = model::options(&args.machine, &*device, args.slots);
     let model = read(&path, options.kv).map_err(told)?;
     if let Some(asked) = args.machine.ctx {
         model::tell_of_context(asked, model.spec.context);

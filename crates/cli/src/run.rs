@@ -70,12 +70,9 @@ fn prompt(args: &Run) -> Result<Option<String>, Failure> {
         return Err(Failure::new("there is no prompt", "what was given is empty").fix(fix));
     }
     let (schema, grammar) = (args.schema.is_some(), args.grammar.is_some());
-    for (flag, name) in [
-        (args.raw, "--raw"),
-        (args.json, "--json"),
-        (schema, "--schema"),
-        (grammar, "--grammar"),
-    ] {
+    for (flag, name) in
+        [(args.raw, "--raw"), (args.json, "--json"), (schema, "--schema"), (grammar, "--grammar")]
+    {
         if flag {
             return Err(Failure::new("there is no prompt", format!("{name} needs one")).fix(fix));
         }
@@ -86,9 +83,8 @@ fn prompt(args: &Run) -> Result<Option<String>, Failure> {
 /// What the answer must hold, and the file that says so.
 fn constraint(args: &Run) -> Result<Option<(Constraint, &Path)>, Failure> {
     let Some(path) = args.schema.as_deref().or(args.grammar.as_deref()) else { return Ok(None) };
-    let failed = |e: &dyn std::fmt::Display| {
-        Failure::new(format!("cannot read {}", path.display()), e)
-    };
+    let failed =
+        |e: &dyn std::fmt::Display| Failure::new(format!("cannot read {}", path.display()), e);
     let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
     let what = match args.schema.is_some() {
         true => Constraint::JsonSchema(serde_json::from_str(&text).map_err(|e| failed(&e))?),

@@ -96,7 +96,6 @@ impl Answer {
         self.choices.get_mut(choice as usize)?.hold.as_mut()
     }
 
-
     /// Sequences that generate, each with what guesses their next tokens and what these are held to.
     pub fn guessed(
         &mut self,

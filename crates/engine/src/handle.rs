@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokenmill_ir::TokenId;
-use tokenmill_text::Tokenizer;
 use tokenmill_sched::{Numbers, Scheduler};
+use tokenmill_text::Tokenizer;
 
 use crate::answer::Sink;
 use crate::backlog::{Backlog, Inlet};

@@ -233,7 +233,8 @@ impl<'a> Scan<'a> {
     }
 
     fn directive(&mut self) -> Result<(), Refused> {
-        let word = ["%json", "%llguidance", "%regex"].into_iter().find(|w| self.rest.starts_with(w));
+        let word =
+            ["%json", "%llguidance", "%regex"].into_iter().find(|w| self.rest.starts_with(w));
         let Some(word) = word else {
             self.pass(1);
             return Ok(());

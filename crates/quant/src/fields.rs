@@ -5,7 +5,7 @@ use crate::coded::Coded;
 use crate::nvfp4::half_of_ue4m3;
 use crate::{FormatId, MXFP4_VALUES_DOUBLED, scale_and_min};
 use crate::{
-    iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0,
+    grids, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, q3_k, tq1_0, tq2_0,
 };
 
 /// What the codes of a format stand for where they are indices; no meaning for other formats.
@@ -17,6 +17,20 @@ pub const fn code_values(format: FormatId) -> &'static [i8; 16] {
         FormatId::IQ1_S | FormatId::IQ1_M => &iq1_s::TABLE,
         FormatId::NVFP4 | FormatId::FP4_F32 | FormatId::MXFP4 => &MXFP4_VALUES_DOUBLED,
         _ => &iq2_xxs::TABLE,
+    }
+}
+
+/// The code book of a format whose codes are runs of columns, lowest column in the lowest bits:
+/// eight indices of 2 bits or four of 3 bits into [`code_values`]. Empty for other formats.
+pub const fn code_book(format: FormatId) -> &'static [u16] {
+    match format {
+        FormatId::IQ1_S | FormatId::IQ1_M => &grids::IQ1_S,
+        FormatId::IQ2_XXS => &grids::IQ2_XXS,
+        FormatId::IQ2_XS => &grids::IQ2_XS,
+        FormatId::IQ2_S => &grids::IQ2_S,
+        FormatId::IQ3_XXS => &grids::IQ3_XXS,
+        FormatId::IQ3_S => &grids::IQ3_S,
+        _ => &[],
     }
 }
 

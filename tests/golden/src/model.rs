@@ -63,10 +63,16 @@ pub struct Golden {
     folder: PathBuf,
 }
 
+/// Where recordings are: elsewhere than when this was built, if $TOKENMILL_GOLDEN says so.
+fn recordings() -> PathBuf {
+    let named = std::env::var_os("TOKENMILL_GOLDEN").map(PathBuf::from);
+    named.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")))
+}
+
 impl Golden {
     /// Reads the recording of `arch`.
     pub fn read(arch: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(arch);
+        let folder = recordings().join(arch);
         let text = std::fs::read_to_string(folder.join("golden.json")).expect("golden.json");
         let recorded: Recorded = serde_json::from_str(&text).expect("golden.json");
         let Recorded { ids, greedy } = recorded;
@@ -75,7 +81,7 @@ impl Golden {
 
     /// Reads the recording of a long text, and which of its rows were kept whole.
     pub fn long(name: &str) -> (Self, Vec<usize>) {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("long").join(name);
+        let folder = recordings().join("long").join(name);
         let text = std::fs::read_to_string(folder.join("long.json")).expect("long.json");
         let Long { tokens, vocab, rows } = serde_json::from_str(&text).expect("long.json");
         let seed = fnv1a(b"prompt:long ".iter().copied().chain(name.bytes()));
@@ -201,7 +207,7 @@ impl Golden {
 
 /// Folders of a folder of this crate that hold a file of that name.
 fn names_with(within: &str, file: &str) -> Vec<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(within);
+    let root = recordings().join(within);
     let entries = std::fs::read_dir(root).expect("the folder of this crate");
     let mut names: Vec<String> = entries
         .filter_map(|e| e.ok())

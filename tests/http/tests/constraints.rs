@@ -82,9 +82,8 @@ fn streamed(client: Client, path: &str, extra: &Value) -> Vec<(String, String)> 
 fn every_name_holds_whatever_is_drawn() {
     let site = Site::new();
     let is_json = |text: &str| holds(text);
-    let is_object = |text: &str| {
-        serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object())
-    };
+    let is_object =
+        |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object());
     let is_word = |text: &str| ["left", "right"].contains(&text);
     let is_code = |text: &str| {
         let bytes = text.as_bytes();
@@ -131,9 +130,7 @@ fn every_name_holds_whatever_is_drawn() {
 #[test]
 fn an_answer_is_the_same_whoever_else_asks() {
     let site = Site::with(Setup { blocks: 60, ..Setup::default() });
-    let held = |seed: u64| {
-        json!({ "json_schema": schema(), "temperature": 1.2, "seed": seed, "logprobs": null })
-    };
+    let held = |seed: u64| json!({ "json_schema": schema(), "temperature": 1.2, "seed": seed, "logprobs": null });
     let free = json!({ "temperature": 1, "seed": 5, "max_tokens": 40, "ignore_eos": true });
     let alone: Vec<_> = (0..6).map(|seed| ask(site.client, CHAT, &held(seed))).collect();
     let alone_free = ask(site.client, TEXT, &free);

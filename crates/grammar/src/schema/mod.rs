@@ -76,7 +76,8 @@ fn options(whitespace: &Whitespace) -> Result<Value, Refused> {
             json!({"whitespace_pattern": FLEXIBLE, "json_allowed_escapes": escapes})
         }
         Whitespace::Separators { item, key } => {
-            let is_one = |text: &str, sign: &str| text.trim_matches([' ', '\n', '\t', '\r']) == sign;
+            let is_one =
+                |text: &str, sign: &str| text.trim_matches([' ', '\n', '\t', '\r']) == sign;
             if !is_one(item, ",") || !is_one(key, ":") {
                 let why = "separators are a comma and a colon, and white space around them";
                 return Err(Refused::syntax("white space", why));

@@ -145,7 +145,9 @@ impl Walk<'_> {
             row.is_none_or(|r| r.treatment == super::keywords::Treatment::Annotation)
         };
         let mut said: Vec<(&str, &Value)> = map.iter().map(|(k, v)| (k.as_str(), v)).collect();
-        said.retain(|(k, v)| !annotation(&(*k).to_owned()) && (*k, *v) != ("type", &json!("string")));
+        said.retain(|(k, v)| {
+            !annotation(&(*k).to_owned()) && (*k, *v) != ("type", &json!("string"))
+        });
         let alone = ["properties", "patternProperties", "required", "unevaluatedProperties"];
         if said.is_empty() {
             return Ok(());
@@ -168,10 +170,13 @@ impl Walk<'_> {
             Ok(pattern) => pattern,
             Err(why) => return part.refuse(key, why),
         };
-        part.apply("allOf", json!([{
-            "patternProperties": {pattern: schema},
-            "additionalProperties": false,
-        }]));
+        part.apply(
+            "allOf",
+            json!([{
+                "patternProperties": {pattern: schema},
+                "additionalProperties": false,
+            }]),
+        );
         Ok(())
     }
 }

@@ -186,10 +186,7 @@ mod tests {
         let cases = [
             (json!({ "response_format": { "type": "text" } }), None),
             (json!({ "response_format": null, "grammar": "", "json_schema": null }), None),
-            (
-                json!({ "response_format": { "type": "json_object" } }),
-                Some(Constraint::JsonObject),
-            ),
+            (json!({ "response_format": { "type": "json_object" } }), Some(Constraint::JsonObject)),
             (
                 json!({ "response_format": { "type": "json_object", "schema": schema } }),
                 Some(of(&schema)),
@@ -220,7 +217,10 @@ mod tests {
             ),
             (json!({ "structured_outputs": { "choice": ["a", "b"] } }), Some(choice)),
             (json!({ "structured_outputs": { "structural_tag": tags } }), Some(structural)),
-            (json!({ "grammar": "root ::= \"a\"" }), Some(Constraint::Gbnf("root ::= \"a\"".into()))),
+            (
+                json!({ "grammar": "root ::= \"a\"" }),
+                Some(Constraint::Gbnf("root ::= \"a\"".into())),
+            ),
         ];
         for (body, expect) in cases {
             let what = found(body.clone()).map(|found| found.map(|found| found.what));

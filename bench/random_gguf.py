@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Writes a GGUF file of a real model's shape with random weights in one format, to measure formats without a download.
+
+    python3 bench/random_gguf.py OUT.gguf --format q8_0|q4_0|q4_k|… [--shape 1b|8b] [--layers N]
+
+Shapes are those of random_safetensors.py, without a tokenizer (`bench` needs none). Bytes of blocks are random but their
+scales; one layer is made and repeated. Needs numpy."""
+
+import argparse, struct
+import numpy as np
+
+# GGUF's number, weights and bytes of a block, and its f16 scales: where, and what makes weights about 0.02.
+FORMATS = {"q8_0": (8, 32, 34, {0: 0.02 / 74}), "q4_0": (2, 32, 18, {0: 0.02 / 4.6}), "q4_k": (12, 256, 144, {0: 1.4e-4, 2: 1e-3}),
+           "q5_k": (13, 256, 176, {0: 7e-5, 2: 1e-3}), "q6_k": (14, 256, 210, {208: 1.5e-5}), "q2_k": (10, 256, 84, {80: 2e-3, 82: 2e-3}),
+           "q3_k": (11, 256, 110, {108: 5e-4}), "iq2_xxs": (16, 256, 66, {0: 5e-4}), "iq3_s": (21, 256, 110, {0: 2e-4}),
+           "iq4_nl": (20, 32, 18, {0: 0.02 / 64}), "iq4_xs": (23, 256, 136, {0: 2e-5})}
+# Columns, those of the gate, tokens, columns of a head, layers.
+SHAPES = {"1b": (2048, 8192, 49152, 64, 16), "8b": (4096, 14336, 128256, 128, 32)}
+KV_HEADS, F32, U32, FLOAT, STRING = 8, 0, 4, 6, 8
+rng = np.random.default_rng(0)
+
+
+def rows(format, n, k):
+    number, weights, size, scales = FORMATS[format]
+    blocks = rng.integers(0, 256, (n * k // weights, size), dtype=np.uint8)
+    for at, scale in scales.items():
+        blocks[:, at : at + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+    return (k, n), number, blocks.tobytes()
+
+
+def ones(n):
+    return (n,), F32, np.ones(n, "<f4").tobytes()
+
+
+def text(s):
+    return struct.pack("<Q", len(s)) + s.encode()
+
+
+def main():
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args.add_argument("out")
+    args.add_argument("--format", required=True, choices=list(FORMATS))
+    args.add_argument("--shape", choices=list(SHAPES), default="1b")
+    args.add_argument("--layers", type=int)
+    args = args.parse_args()
+    h, ff, vocab, head, layers = SHAPES[args.shape]
+    layers = args.layers or layers
+    kv = KV_HEADS * head
+    matrices = {"attn_q": (h, h), "attn_k": (kv, h), "attn_v": (kv, h), "attn_output": (h, h), "ffn_gate": (ff, h),
+                "ffn_up": (ff, h), "ffn_down": (h, ff)}
+    layer = {name: rows(args.format, *shape) for name, shape in matrices.items()}
+    layer |= {"attn_norm": ones(h), "ffn_norm": ones(h)}
+    tensors = {"token_embd.weight": rows(args.format, vocab, h), "output_norm.weight": ones(h)}
+    for i in range(layers):
+        tensors |= {f"blk.{i}.{name}.weight": tensor for name, tensor in layer.items()}
+    numbers = {"block_count": layers, "context_length": 131072, "embedding_length": h, "feed_forward_length": ff,
+               "attention.head_count": h // head, "attention.head_count_kv": KV_HEADS, "vocab_size": vocab,
+               "rope.dimension_count": head}
+    floats = {"rope.freq_base": 500000.0, "attention.layer_norm_rms_epsilon": 1e-5}
+    values = [text("general.architecture") + struct.pack("<I", STRING) + text("llama")]
+    values += [text(f"llama.{key}") + struct.pack("<II", U32, value) for key, value in numbers.items()]
+    values += [text(f"llama.{key}") + struct.pack("<If", FLOAT, value) for key, value in floats.items()]
+    infos, at = [], 0
+    for name, (dims, number, data) in tensors.items():
+        infos.append(text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, number, at))
+        at += -(-len(data) // 32) * 32
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values) + b"".join(infos)
+    with open(args.out, "wb") as f:
+        f.write(head + b"\0" * (-len(head) % 32))
+        for _, _, data in tensors.values():
+            f.write(data + b"\0" * (-len(data) % 32))
+
+
+main()

@@ -1,0 +1,103 @@
+// The words of words.cuh as plain C++: a thread is a fiber, and a block is the fibers of one thread of the system, which runs
+// block after block. What it does not show: races within a warp's step, memory order, speed.
+#pragma once
+#include <math.h>
+#include <string.h>
+
+namespace host {
+
+// The running thread's place, and its block's.
+struct Place {
+  unsigned thread, threads, x, y, z;
+};
+extern thread_local const Place* now __attribute__((tls_model("initial-exec")));
+// Memory that all threads of a block get in the same order; what the launch asked for comes first.
+void* shared(size_t bytes, bool of_launch);
+void sync_block();
+// Gives one word and returns those of all lanes, in order; to be read before the next word of a warp.
+const uint32_t* exchange(uint32_t word);
+// As exchange, what the last lane to come made of all words.
+uint32_t join(uint32_t word, uint32_t (*make)(const uint32_t* words));
+// As join of sums, of up to eight numbers each.
+void join_sums(float* numbers, unsigned count);
+
+}  // namespace host
+
+#define DEV static inline
+#define UNROLL _Pragma("GCC unroll 16")
+#define DEV_IN inline
+#define TABLE static const
+#define KERNEL(name) extern "C" __attribute__((visibility("default"))) void name(const Args& a)
+#define SHARED(type, name, count) type* name = static_cast<type*>(host::shared(sizeof(type) * (count), false))
+#define DYNAMIC(type, name) type* name = static_cast<type*>(host::shared(0, true))
+
+DEV unsigned thread() { return host::now->thread; }
+DEV unsigned threads() { return host::now->threads; }
+DEV unsigned block_x() { return host::now->x; }
+DEV unsigned block_y() { return host::now->y; }
+DEV unsigned block_z() { return host::now->z; }
+
+DEV void sync_block() { host::sync_block(); }
+DEV void sync_warp() { host::exchange(0); }
+
+DEV uint32_t bits_of(float x) {
+  uint32_t b;
+  memcpy(&b, &x, 4);
+  return b;
+}
+DEV float float_of(uint32_t b) {
+  float x;
+  memcpy(&x, &b, 4);
+  return x;
+}
+DEV float from_lane(float x, unsigned lane) { return float_of(host::exchange(bits_of(x))[lane]); }
+DEV float across(float x, unsigned distance) { return from_lane(x, thread() % 32 ^ distance); }
+DEV uint32_t across(uint32_t x, unsigned distance) { return host::exchange(x)[thread() % 32 ^ distance]; }
+
+DEV float f16_to_f32(uint16_t h) {
+  uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+  if (rest >= 0x7c00) return float_of(sign | 0x7f800000u | (rest & 0x3ff) << 13 | (rest > 0x7c00 ? 0x400000u : 0));
+  if (rest >= 0x400) return float_of(sign | ((rest << 13) + (112u << 23)));
+  float x = (float)rest * 5.9604644775390625e-8f;  // 2^-24
+  return float_of(sign | bits_of(x));
+}
+DEV uint16_t f32_to_f16(float x) {
+  uint32_t b = bits_of(x), sign = b >> 16 & 0x8000, a = b & 0x7fffffff;
+  if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00 | (a >> 13 & 0x3ff));
+  if (a >= 0x47800000u) return (uint16_t)(sign | 0x7c00);  // from 65536 on; what is less may still round up to it
+  if (a < 0x38800000u) {  // below the least normal number: adding 0.5 leaves its last 11 bits, rounded
+    float r = float_of(a) + 0.5f;
+    return (uint16_t)(sign | (bits_of(r) - 0x3f000000u));
+  }
+  uint32_t r = a + 0xfff + (a >> 13 & 1);
+  return (uint16_t)(sign | (r - (112u << 23)) >> 13);
+}
+DEV float mul_rn(float x, float y) { return x * y; }
+DEV float add_rn(float x, float y) { return x + y; }
+DEV float sub_rn(float x, float y) { return x - y; }
+DEV float div_rn(float x, float y) { return x / y; }
+DEV double mul_rn(double x, double y) { return x * y; }
+DEV double add_rn(double x, double y) { return x + y; }
+
+DEV uint32_t sum_of(const uint32_t* words) {
+  float sums[32];
+  memcpy(sums, words, sizeof sums);
+  for (unsigned d = 16; d > 0; d >>= 1)
+    for (unsigned i = 0; i < d; i++) sums[i] += sums[i + d];
+  return bits_of(sums[0]);
+}
+DEV uint32_t max_of(const uint32_t* words) {
+  float most = float_of(words[0]);
+  for (unsigned i = 1; i < 32; i++) most = fmaxf(most, float_of(words[i]));
+  return bits_of(most);
+}
+DEV float warp_sum(float x) { return float_of(host::join(bits_of(x), sum_of)); }
+template <int N> DEV void warp_sums(float (&x)[N]) { host::join_sums(x, N); }
+DEV float warp_max(float x) { return float_of(host::join(bits_of(x), max_of)); }
+DEV void warp_best(float& x, uint32_t& at) {
+  for (unsigned d = 16; d > 0; d >>= 1) {
+    float y = across(x, d);
+    uint32_t other = across(at, d);
+    if (y > x || (y == x && other < at)) x = y, at = other;
+  }
+}

@@ -1,0 +1,103 @@
+// The words that kernels are written in: here for nvcc, in host.h as plain C++ of the same meaning (-DTOKENMILL_HOST).
+// Blocks have one axis of threads, whole warps of 32. Sums have a fixed order, so that a row's numbers depend on nothing else.
+#pragma once
+#include <stdint.h>
+
+#include "args.h"
+
+#ifdef TOKENMILL_HOST
+#include "host.h"
+#else
+#include <cuda_fp16.h>
+
+#define DEV static __device__ __forceinline__
+// Before loops whose numbers are to stay in registers.
+#define UNROLL _Pragma("unroll")
+// The same for members of a class.
+#define DEV_IN __device__ __forceinline__
+// Tables of numbers that kernels read: TABLE uint8_t name[] = {…};
+#define TABLE static __device__ const
+#define KERNEL(name) extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ Args a)
+// Memory of a block; declared at the start of a kernel, by all its threads.
+#define SHARED(type, name, count) __shared__ type name[count]
+// The memory a launch asks for beside that; once a kernel.
+extern __shared__ __align__(16) uint8_t dynamic_[];
+#define DYNAMIC(type, name) type* name = reinterpret_cast<type*>(dynamic_)
+
+DEV unsigned thread() { return threadIdx.x; }
+DEV unsigned threads() { return blockDim.x; }
+DEV unsigned block_x() { return blockIdx.x; }
+DEV unsigned block_y() { return blockIdx.y; }
+DEV unsigned block_z() { return blockIdx.z; }
+
+DEV void sync_block() { __syncthreads(); }
+DEV void sync_warp() { __syncwarp(); }
+DEV float from_lane(float x, unsigned lane) { return __shfl_sync(0xffffffffu, x, lane); }
+DEV float across(float x, unsigned distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
+DEV uint32_t across(uint32_t x, unsigned distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
+
+DEV uint32_t bits_of(float x) { return __float_as_uint(x); }
+DEV float float_of(uint32_t x) { return __uint_as_float(x); }
+DEV float f16_to_f32(uint16_t x) { return __half2float(__ushort_as_half(x)); }
+DEV uint16_t f32_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
+// Products, sums and quotients that are rounded alone, whatever stands around them.
+DEV float mul_rn(float x, float y) { return __fmul_rn(x, y); }
+DEV float add_rn(float x, float y) { return __fadd_rn(x, y); }
+DEV float sub_rn(float x, float y) { return __fsub_rn(x, y); }
+DEV float div_rn(float x, float y) { return __fdiv_rn(x, y); }
+DEV double mul_rn(double x, double y) { return __dmul_rn(x, y); }
+DEV double add_rn(double x, double y) { return __dadd_rn(x, y); }
+
+// By the tree of distances 16, 8, 4, 2, 1: the same bits in every lane.
+DEV float warp_sum(float x) {
+  for (unsigned d = 16; d > 0; d >>= 1) x = add_rn(x, across(x, d));
+  return x;
+}
+// Of several numbers at once.
+template <int N> DEV void warp_sums(float (&x)[N]) {
+  UNROLL for (int i = 0; i < N; i++) x[i] = warp_sum(x[i]);
+}
+DEV float warp_max(float x) {
+  for (unsigned d = 16; d > 0; d >>= 1) x = fmaxf(x, across(x, d));
+  return x;
+}
+// The lane's greatest number and where it was, of all lanes; of equals the lower place.
+DEV void warp_best(float& x, uint32_t& at) {
+  for (unsigned d = 16; d > 0; d >>= 1) {
+    float y = across(x, d);
+    uint32_t other = across(at, d);
+    if (y > x || (y == x && other < at)) x = y, at = other;
+  }
+}
+#endif
+
+DEV unsigned lane() { return thread() % 32; }
+DEV unsigned warp() { return thread() / 32; }
+DEV float infinity() { return float_of(0x7f800000u); }
+DEV float bf16_to_f32(uint16_t x) { return float_of((uint32_t)x << 16); }
+DEV uint16_t f32_to_bf16(float x) {
+  uint32_t b = bits_of(x);
+  if ((b & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(b >> 16 | 0x40);
+  return (uint16_t)((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+
+// Numbers that need not be aligned to their size.
+DEV uint16_t load16(const uint8_t* p) { return (uint16_t)(p[0] | p[1] << 8); }
+DEV uint32_t load32(const uint8_t* p) { return load16(p) | (uint32_t)load16(p + 2) << 16; }
+DEV uint64_t load64(const uint8_t* p) { return load32(p) | (uint64_t)load32(p + 4) << 32; }
+DEV float load_f16(const uint8_t* p) { return f16_to_f32(load16(p)); }
+DEV float load_f32(const uint8_t* p) { return float_of(load32(p)); }
+
+// An address of the argument as a pointer.
+template <class T> DEV T* at(uint64_t address) { return reinterpret_cast<T*>(address); }
+
+// Sum over a block: of each warp, then of the warps in order. `scratch` holds 32 numbers.
+DEV float block_sum(float x, float* scratch) {
+  x = warp_sum(x);
+  sync_block();
+  if (lane() == 0) scratch[warp()] = x;
+  sync_block();
+  float sum = 0.f;
+  for (unsigned w = 0; w < threads() / 32; w++) sum = add_rn(sum, scratch[w]);
+  return sum;
+}

@@ -1,0 +1,146 @@
+//! What this crate asks of a GPU: memory at addresses, and kernels that run one after another.
+
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::kernels::Kernel;
+
+/// Kernels' one argument, as kernels/args.h has it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Args {
+    /// Addresses.
+    pub p: [u64; 16],
+    /// Whole numbers.
+    pub n: [u32; 24],
+    /// Floats.
+    pub f: [f32; 8],
+}
+
+/// Blocks and threads of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks along three axes.
+    pub grid: [u32; 3],
+    /// Threads of a block, whole warps.
+    pub threads: u32,
+    /// Bytes of memory that a block asks for.
+    pub shared: u32,
+}
+
+/// What a driver answers instead.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DriverError {
+    /// No room.
+    #[error("no room for {0} bytes")]
+    OutOfMemory(u64),
+    /// A kernel that was not built for this GPU, or not at all.
+    #[error("no kernel {0}")]
+    NoKernel(String),
+    /// This call failed; others may go on.
+    #[error("{0}")]
+    Failed(String),
+    /// Nothing works any more until everything is made again.
+    #[error("{0}")]
+    Lost(String),
+}
+
+/// A GPU. All that it is told happens in that order; addresses are those that `alloc` gave, and
+/// nobody is told to read or write beyond what was asked for.
+pub trait Driver: Send + Sync {
+    /// Its name.
+    fn name(&self) -> String;
+
+    /// Memory it can use, bytes.
+    fn memory_bytes(&self) -> u64;
+
+    /// Its multiprocessors.
+    fn processors(&self) -> u32;
+
+    /// Whether a kernel can run.
+    fn has(&self, kernel: Kernel) -> bool;
+
+    /// Memory whose address is a multiple of 256.
+    ///
+    /// # Errors
+    /// `OutOfMemory` and others.
+    fn alloc(&self, bytes: u64) -> Result<u64, DriverError>;
+
+    /// Gives memory back once nothing that was told before uses it.
+    fn free(&self, address: u64);
+
+    /// Copies bytes there; they may change afterwards.
+    ///
+    /// # Errors
+    /// Those of this call and of what was told before.
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), DriverError>;
+
+    /// Waits for what was told before, and copies bytes from there.
+    ///
+    /// # Errors
+    /// As `write`.
+    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), DriverError>;
+
+    /// Fills memory with zeros.
+    ///
+    /// # Errors
+    /// As `write`.
+    fn zero(&self, address: u64, bytes: u64) -> Result<(), DriverError>;
+
+    /// Copies memory to memory, which do not overlap.
+    ///
+    /// # Errors
+    /// As `write`.
+    fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), DriverError>;
+
+    /// Runs a kernel.
+    ///
+    /// # Errors
+    /// As `write`.
+    fn launch(&self, kernel: Kernel, shape: Shape, args: &Args) -> Result<(), DriverError>;
+
+    /// Whether all that was told is done.
+    ///
+    /// # Errors
+    /// As `write`.
+    fn done(&self) -> Result<bool, DriverError>;
+}
+
+/// Memory of a GPU, given back with this.
+pub(crate) struct Memory {
+    driver: Arc<dyn Driver>,
+    address: u64,
+    bytes: u64,
+}
+
+impl Memory {
+    /// So many bytes; none has no address.
+    pub fn new(driver: &Arc<dyn Driver>, bytes: u64) -> Result<Self, DriverError> {
+        let address = if bytes == 0 { 0 } else { driver.alloc(bytes)? };
+        Ok(Self { driver: Arc::clone(driver), address, bytes })
+    }
+
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.driver.free(self.address);
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.bytes, self.address)
+    }
+}

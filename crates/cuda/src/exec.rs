@@ -1,0 +1,426 @@
+//! Runs a plan: a step's array goes up, launches follow each other, rows with an output come back.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokenmill_backend::batch_check::BatchRules;
+use tokenmill_backend::{BlockBytes, DeviceError, Executable};
+use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
+use tokenmill_ir::{Batch, BlockId, Limits, OutputKind, Program, Sampled, StepOutput, TokenId};
+
+use crate::batch::{copy_runs, fill, usual_words};
+use crate::driver::{Args, Driver, DriverError, Memory, Shape};
+use crate::failure;
+use crate::kernels::Kernel;
+use crate::layout::Held;
+use crate::plan::{Const, Extent, Plan, Ptr, Served, Sizes};
+
+/// Version of what blocks hold.
+const NUMERICS_VERSION: u32 = 1;
+
+/// A launch with its addresses.
+struct Bound {
+    kernel: Kernel,
+    grid: [Extent; 3],
+    threads: u32,
+    shared: u32,
+    args: Args,
+}
+
+/// A compiled program with its caches.
+pub(crate) struct CudaExecutable {
+    driver: Arc<dyn Driver>,
+    plan: Plan,
+    held: Arc<Held>,
+    rules: BatchRules,
+    block_tokens: u32,
+    vocab: usize,
+    bound: Vec<Bound>,
+    buffers: Memory,
+    consts: Memory,
+    /// Where each constant begins.
+    const_at: Vec<u64>,
+    step: Memory,
+    caches: Vec<Memory>,
+    /// Blocks of each group that there are.
+    blocks: Vec<u32>,
+    words: Vec<u32>,
+    bytes: Vec<u8>,
+    scratch: SampleScratch,
+    sampled: Vec<TokenId>,
+    /// The step, and whether it is in flight.
+    batch: Batch,
+    in_flight: bool,
+}
+
+impl CudaExecutable {
+    pub fn new(
+        driver: &Arc<dyn Driver>,
+        program: &Program,
+        held: Arc<Held>,
+        limits: &Limits,
+        block_tokens: u32,
+    ) -> Result<Self, DeviceError> {
+        let plan = Plan::new(program, &held.shapes, limits, block_tokens)?;
+        let missing = plan.launches.iter().find(|l| !driver.has(l.kernel));
+        if let Some(launch) = missing {
+            let name = launch.kernel.entry().into_owned();
+            return Err(failure::of(DriverError::NoKernel(name), "a program"));
+        }
+        let mut const_at = Vec::with_capacity(plan.consts.len());
+        let mut end = 0;
+        for constant in &plan.consts {
+            const_at.push(end);
+            end += const_bytes(constant, &plan).next_multiple_of(256);
+        }
+        let memory =
+            |bytes: u64, what: &str| Memory::new(driver, bytes).map_err(|e| failure::of(e, what));
+        let blocks = limits.group_blocks.clone();
+        let cache = |c: &crate::plan::CacheLayout| {
+            let count = blocks.get(c.group as usize).copied().unwrap_or(0);
+            let bytes = u64::from(count).saturating_mul(c.block_bytes);
+            let memory = memory(bytes, "a cache")?;
+            zero(driver, memory.address(), bytes)?;
+            Ok(memory)
+        };
+        let batch = Batch::with_limits(limits, block_tokens);
+        let mut executable = Self {
+            caches: plan.caches.iter().map(cache).collect::<Result<_, DeviceError>>()?,
+            buffers: memory(plan.buffer_bytes, "buffers of a step")?,
+            consts: memory(end, "tables")?,
+            step: memory(usual_words(&batch) as u64 * 4, "the arrays of a step")?,
+            driver: Arc::clone(driver),
+            rules: BatchRules::new(program, limits, block_tokens),
+            block_tokens,
+            vocab: program.vocab as usize,
+            bound: Vec::new(),
+            const_at,
+            blocks,
+            words: Vec::new(),
+            bytes: Vec::new(),
+            scratch: SampleScratch::new(program.vocab as usize),
+            sampled: Vec::new(),
+            batch,
+            in_flight: false,
+            plan,
+            held,
+        };
+        executable.bind()?;
+        Ok(executable)
+    }
+
+    /// Gives launches the addresses there are now.
+    fn bind(&mut self) -> Result<(), DeviceError> {
+        let mut bytes = vec![0; self.consts.bytes() as usize];
+        for (constant, &at) in self.plan.consts.iter().zip(&self.const_at) {
+            let words = self.const_words(constant);
+            let to = bytes[at as usize..].as_chunks_mut::<4>().0;
+            to.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
+        }
+        if !bytes.is_empty() {
+            let written = self.driver.write(self.consts.address(), &bytes);
+            written.map_err(|e| failure::of(e, "tables"))?;
+        }
+        let bound = self.plan.launches.iter().map(|launch| {
+            let mut args = Args::default();
+            for (to, p) in args.p.iter_mut().zip(&launch.p) {
+                *to = self.address(*p);
+            }
+            args.n.iter_mut().zip(&launch.n).for_each(|(to, n)| *to = *n);
+            args.f.iter_mut().zip(&launch.f).for_each(|(to, f)| *to = *f);
+            let (kernel, grid) = (launch.kernel, launch.grid);
+            Bound { kernel, grid, threads: launch.threads, shared: launch.shared, args }
+        });
+        self.bound = bound.collect();
+        Ok(())
+    }
+
+    fn address(&self, p: Ptr) -> u64 {
+        match p {
+            Ptr::Null => 0,
+            Ptr::Step => self.step.address(),
+            Ptr::Place(place, column) => self.buffers.address() + self.plan.offset(place, column),
+            Ptr::Numbers(w) => {
+                let w = w.0 as usize;
+                self.held.addresses[w] + self.held.shapes[w].numbers.unwrap_or(0)
+            }
+            Ptr::Const(c) => self.consts.address() + self.const_at[c],
+            Ptr::Cache(c) => self.caches[c.0 as usize].address(),
+        }
+    }
+
+    fn const_words(&self, constant: &Const) -> Vec<u32> {
+        let mut words = Vec::new();
+        let address = |words: &mut Vec<u32>, a: u64| words.extend([a as u32, (a >> 32) as u32]);
+        match constant {
+            Const::Words(list) => words.extend(list),
+            Const::Parts(parts) => {
+                for &(w, part, expert) in parts {
+                    let base = self.held.addresses[w.0 as usize];
+                    let part = &self.held.shapes[w.0 as usize].parts[part];
+                    address(&mut words, base + part.rows);
+                    for at in [part.order, part.bias, part.scales] {
+                        address(&mut words, at.map_or(0, |at| base + at));
+                    }
+                    words.extend([part.first, part.count, part.stride, expert]);
+                }
+            }
+            Const::Caches(group) => {
+                for (layout, memory) in self.plan.caches.iter().zip(&self.caches) {
+                    if layout.group == *group {
+                        address(&mut words, memory.address());
+                        address(&mut words, layout.block_bytes);
+                    }
+                }
+            }
+        }
+        words
+    }
+
+    /// Copies blocks, then launches everything.
+    fn launch(&mut self) -> Result<(), DeviceError> {
+        fill(&self.batch, &self.sampled, &mut self.words);
+        self.bytes.clear();
+        self.bytes.extend(self.words.iter().flat_map(|w| w.to_le_bytes()));
+        if self.bytes.len() as u64 > self.step.bytes() {
+            let room = (self.bytes.len() as u64).next_power_of_two();
+            let step = Memory::new(&self.driver, room);
+            self.step = step.map_err(|e| failure::of(e, "the arrays of a step"))?;
+            self.bind()?;
+        }
+        let failed = |e: DriverError| failure::of(e, "a step");
+        self.driver.write(self.step.address(), &self.bytes).map_err(failed)?;
+        for run in copy_runs(&self.batch) {
+            let mut args = Args::default();
+            let table = self.plan.groups.get(run.group).map_or(0, |&c| self.address(Ptr::Const(c)));
+            (args.p[0], args.p[1], args.n[0]) = (self.step.address(), table, run.first);
+            let own = |c: &&crate::plan::CacheLayout| c.group as usize == run.group;
+            let caches = self.plan.caches.iter().filter(own).count() as u32;
+            let shape = Shape { grid: [run.count, caches, 1], threads: 256, shared: 0 };
+            self.driver.launch(Kernel::CopyBlocks, shape, &args).map_err(failed)?;
+        }
+        let sizes = Sizes {
+            tokens: self.batch.tokens.len() as u32,
+            outputs: self.batch.outputs.len() as u32,
+            spans: self.batch.spans.len() as u32,
+        };
+        for bound in &self.bound {
+            let grid = bound.grid.map(|extent| extent.blocks(sizes));
+            if grid.contains(&0) {
+                continue;
+            }
+            let shape = Shape { grid, threads: bound.threads, shared: bound.shared };
+            self.driver.launch(bound.kernel, shape, &bound.args).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Rows of the outputs, whole.
+    fn rows(&mut self, of: Option<Served>, wanted: bool) -> Result<Vec<f32>, DeviceError> {
+        let Some(of) = of.filter(|_| wanted) else { return Ok(Vec::new()) };
+        let count = self.batch.outputs.len();
+        let len = (count - 1) * of.ld as usize + of.cols as usize;
+        self.bytes.resize(len * 4, 0);
+        let read = self.driver.read(self.buffers.address() + of.at, &mut self.bytes);
+        read.map_err(|e| failure::of(e, "results of a step"))?;
+        let numbers = self.bytes.as_chunks::<4>().0.iter();
+        Ok(numbers.map(|b| f32::from_le_bytes(*b)).collect())
+    }
+
+    fn serve(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
+        let hidden = |kind: &OutputKind| matches!(kind, OutputKind::Hidden);
+        let of_hidden = self.batch.outputs.iter().any(|o| hidden(&o.kind));
+        let of_logits = self.batch.outputs.iter().any(|o| !hidden(&o.kind));
+        let logits = self.rows(self.plan.logits, of_logits)?;
+        let finals = self.rows(self.plan.hidden, of_hidden)?;
+        let row = |all: &[f32], of: Option<Served>, r: usize| -> Vec<f32> {
+            let Some(of) = of else { return Vec::new() };
+            let start = r * of.ld as usize;
+            all.get(start..start + of.cols as usize).unwrap_or_default().to_vec()
+        };
+        for (r, output) in self.batch.outputs.iter().enumerate() {
+            let sampled = match output.kind {
+                OutputKind::Hidden => {
+                    out.rows.extend(row(&finals, self.plan.hidden, r));
+                    Sampled::default()
+                }
+                OutputKind::Logits => {
+                    out.rows.extend(row(&logits, self.plan.logits, r));
+                    Sampled::default()
+                }
+                OutputKind::Score { target, top } => {
+                    let logits = row(&logits, self.plan.logits, r);
+                    score(&logits, target, top as usize, &mut self.scratch, &mut out.top)
+                }
+                OutputKind::Sample { params, history, prompt, bias, mask } => {
+                    let words = self.vocab.div_ceil(32);
+                    let wanted = SampleRow {
+                        params: &params,
+                        history: slice(&self.batch.history, history),
+                        prompt: prompt as usize,
+                        bias: slice(&self.batch.bias, bias),
+                        mask: match mask {
+                            u32::MAX => &[],
+                            m => &self.batch.masks[m as usize * words..][..words],
+                        },
+                    };
+                    let mut logits = row(&logits, self.plan.logits, r);
+                    sample(&mut logits, &wanted, &mut self.scratch, &mut out.top)
+                }
+            };
+            out.sampled.push(sampled);
+        }
+        Ok(())
+    }
+
+    fn block_bytes(&self, group: usize) -> usize {
+        let own = self.plan.caches.iter().filter(|c| c.group as usize == group);
+        own.map(|c| c.block_bytes as usize).sum()
+    }
+
+    /// Where a block lies in each cache of a group, and its bytes there.
+    fn pieces(&self, group: usize, block: BlockId) -> Vec<(u64, usize)> {
+        let all = self.plan.caches.iter().zip(&self.caches);
+        all.filter(|(layout, _)| layout.group as usize == group)
+            .map(|(layout, memory)| {
+                let at = memory.address() + u64::from(block.0) * layout.block_bytes;
+                (at, layout.block_bytes as usize)
+            })
+            .collect()
+    }
+
+    /// Moves the caches to memory for so many blocks of each group.
+    fn move_caches(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        for (layout, memory) in self.plan.caches.iter().zip(&mut self.caches) {
+            let (from, to) = (self.blocks[layout.group as usize], blocks[layout.group as usize]);
+            if from == to {
+                continue;
+            }
+            let bytes = u64::from(to) * layout.block_bytes;
+            let new = Memory::new(&self.driver, bytes).map_err(|e| failure::of(e, "a cache"))?;
+            let kept = u64::from(from.min(to)) * layout.block_bytes;
+            if kept > 0 {
+                let copied = self.driver.copy(memory.address(), new.address(), kept);
+                copied.map_err(|e| failure::of(e, "a cache"))?;
+            }
+            zero(&self.driver, new.address() + kept, bytes - kept)?;
+            *memory = new;
+        }
+        self.blocks.copy_from_slice(blocks);
+        self.bind()
+    }
+}
+
+fn slice<T>(all: &[T], (at, len): (u32, u32)) -> &[T] {
+    all.get(at as usize..at as usize + len as usize).unwrap_or_default()
+}
+
+fn zero(driver: &Arc<dyn Driver>, address: u64, bytes: u64) -> Result<(), DeviceError> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    driver.zero(address, bytes).map_err(|e| failure::of(e, "a cache"))
+}
+
+fn const_bytes(constant: &Const, plan: &Plan) -> u64 {
+    let words = match constant {
+        Const::Words(words) => words.len(),
+        Const::Parts(parts) => parts.len() * 12,
+        Const::Caches(group) => plan.caches.iter().filter(|c| c.group == *group).count() * 4,
+    };
+    words as u64 * 4
+}
+
+impl Executable for CudaExecutable {
+    fn submit(&mut self, batch: &mut Batch) -> Result<(), DeviceError> {
+        if self.in_flight {
+            return Err(DeviceError::BadBatch("a step is already in flight".into()));
+        }
+        self.rules.check(batch, self.sampled.len())?;
+        std::mem::swap(&mut self.batch, batch);
+        self.in_flight = true;
+        self.launch().inspect_err(|_| self.in_flight = false)
+    }
+
+    fn runs_alone(&self) -> bool {
+        true
+    }
+
+    fn advance(&mut self, at_most: Duration) -> Result<bool, DeviceError> {
+        let start = Instant::now();
+        while self.in_flight {
+            let done = self.driver.done().map_err(|e| failure::of(e, "a step"));
+            if done.inspect_err(|_| self.in_flight = false)? {
+                break;
+            }
+            if start.elapsed() >= at_most {
+                return Ok(false);
+            }
+            std::thread::yield_now();
+        }
+        Ok(true)
+    }
+
+    fn wait(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
+        out.clear();
+        if !std::mem::take(&mut self.in_flight) {
+            return Err(DeviceError::BadBatch("no step was submitted".into()));
+        }
+        if !self.batch.outputs.is_empty() {
+            self.serve(out)?;
+        }
+        self.sampled.clear();
+        self.sampled.extend(out.sampled.iter().map(|s| s.token));
+        Ok(())
+    }
+
+    fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        let mut rules = self.rules.clone();
+        rules.resize(blocks)?;
+        // Until they have moved there are as many as there are before and after.
+        let fewer = self.blocks.iter().zip(blocks).map(|(a, b)| *a.min(b));
+        self.rules.resize(&fewer.collect::<Vec<_>>())?;
+        self.move_caches(blocks)?;
+        self.rules = rules;
+        Ok(())
+    }
+
+    fn blocks(&self) -> Result<BlockBytes, DeviceError> {
+        let block_tokens = self.block_tokens;
+        let groups = (0..self.blocks.len()).map(|g| self.block_bytes(g)).collect();
+        let layout = format!("cuda, numerics {NUMERICS_VERSION}, f32, blocks 1 of {block_tokens}");
+        Ok(BlockBytes { layout, groups })
+    }
+
+    fn read_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        self.rules.check_block((group, block), (out.len(), self.block_bytes(group)))?;
+        let mut out = out;
+        for (at, bytes) in self.pieces(group, block) {
+            let (now, rest) = out.split_at_mut(bytes);
+            self.driver.read(at, now).map_err(|e| failure::of(e, "a cache block"))?;
+            out = rest;
+        }
+        Ok(())
+    }
+
+    fn write_block(
+        &mut self,
+        group: usize,
+        block: BlockId,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        self.rules.check_block((group, block), (bytes.len(), self.block_bytes(group)))?;
+        let mut bytes = bytes;
+        for (at, len) in self.pieces(group, block) {
+            let (now, rest) = bytes.split_at(len);
+            self.driver.write(at, now).map_err(|e| failure::of(e, "a cache block"))?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! The CUDA device: plain kernels for every op and every stored format, on NVIDIA GPUs.
+//!
+//! All numbers between ops are f32, and sums have a fixed order, so that a row's results do not
+//! depend on what else is in a step. The GPU is reached through [`Driver`]; tests have one that
+//! runs the same kernels on this machine.
+
+mod batch;
+pub mod driver;
+mod exec;
+mod failure;
+pub mod kernels;
+mod layout;
+mod plan;
+mod sys;
+
+use std::sync::Arc;
+
+use tokenmill_backend::{Device, DeviceError, Executable, Footprint, Owner, Watch, Weights};
+use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource};
+
+use driver::Driver;
+use layout::Held;
+pub use sys::OpenError;
+
+/// Tokens of a cache block where nothing else is asked for.
+pub const BLOCK_TOKENS: u32 = 64;
+
+/// A GPU as a device.
+pub struct CudaDevice {
+    driver: Arc<dyn Driver>,
+    caps: DeviceCaps,
+    owner: Owner,
+}
+
+impl CudaDevice {
+    /// GPU `ordinal` of this machine.
+    ///
+    /// # Errors
+    /// No driver, no such GPU, no kernels in this program.
+    pub fn open(ordinal: u32) -> Result<Self, OpenError> {
+        Ok(Self::new(Arc::new(sys::Cuda::open(ordinal)?), BLOCK_TOKENS))
+    }
+
+    /// A device with cache blocks of `block_tokens`.
+    pub fn new(driver: Arc<dyn Driver>, block_tokens: u32) -> Self {
+        let workers = driver.processors();
+        let caps = DeviceCaps {
+            name: format!("cuda {}", driver.name()),
+            memory_bytes: driver.memory_bytes(),
+            block_tokens: block_tokens.max(1),
+            workers,
+            read_bytes_per_s: 20e9 * f64::from(workers),
+            ops_per_s: 100e9 * f64::from(workers),
+        };
+        Self { driver, caps, owner: Owner::default() }
+    }
+
+    /// The launches of a program, one a line.
+    ///
+    /// # Errors
+    /// What there is no kernel for.
+    pub fn listing(&self, program: &Program, limits: &Limits) -> Result<String, DeviceError> {
+        checked(program)?;
+        let shapes = layout::shapes(program)?;
+        Ok(plan::Plan::new(program, &shapes, limits, self.caps.block_tokens)?.dump())
+    }
+}
+
+fn failed(reason: String) -> DeviceError {
+    DeviceError::Failed { device: failure::DEVICE.into(), reason }
+}
+
+fn checked(program: &Program) -> Result<(), DeviceError> {
+    program.check().map_err(|e| failed(e.to_string()))
+}
+
+impl Device for CudaDevice {
+    fn caps(&self) -> &DeviceCaps {
+        &self.caps
+    }
+
+    fn upload(
+        &self,
+        program: &Program,
+        source: &dyn WeightSource,
+        mode: Mode,
+        watch: Watch<'_>,
+    ) -> Result<Weights, DeviceError> {
+        let held = Held::upload(&self.driver, program, source, watch)?;
+        Ok(Weights::new(&self.owner, mode, held))
+    }
+
+    /// (It computes in f32 in every mode.)
+    fn footprint(
+        &self,
+        program: &Program,
+        limits: &Limits,
+        _: Mode,
+    ) -> Result<Footprint, DeviceError> {
+        checked(program)?;
+        let shapes = layout::shapes(program)?;
+        let plan = plan::Plan::new(program, &shapes, limits, self.caps.block_tokens)?;
+        let groups = 0..program.groups().len() as u32;
+        let of_group = |g: u32| {
+            plan.caches.iter().filter(|c| c.group == g).map(|c| c.block_bytes).sum::<u64>()
+        };
+        Ok(Footprint {
+            weight_bytes: shapes.iter().map(|s| s.bytes).sum(),
+            block_bytes: groups.map(of_group).collect(),
+            buffer_bytes: plan.buffer_bytes,
+        })
+    }
+
+    fn compile(
+        &self,
+        program: &Program,
+        weights: &Weights,
+        limits: &Limits,
+    ) -> Result<Box<dyn Executable>, DeviceError> {
+        checked(program)?;
+        let held = weights.of::<Held>(&self.owner);
+        let held = held.filter(|h| h.shapes.len() == program.weights.len());
+        let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;
+        let block_tokens = self.caps.block_tokens;
+        let executable =
+            exec::CudaExecutable::new(&self.driver, program, held, limits, block_tokens)?;
+        Ok(Box::new(executable))
+    }
+}

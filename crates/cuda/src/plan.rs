@@ -1,0 +1,574 @@
+//! From a program to launches, as data: pure, made once a program. What a step holds is read by
+//! kernels from the step itself; of its size only grids depend.
+
+mod dense;
+mod experts;
+mod mixers;
+mod words;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use tokenmill_backend::DeviceError;
+use tokenmill_ir::{
+    BufferId, CacheId, CacheKind, CacheSpec, GroupKind, KvFormat, Limits, Op, Program,
+    Rows as RowKind, View, WeightId,
+};
+use tokenmill_quant::FormatId;
+
+use crate::failure::unsupported;
+use crate::kernels::Kernel;
+use crate::layout::Shape;
+
+/// Shared memory a block may ask for everywhere.
+const MOST_SHARED: u32 = 48 << 10;
+/// Rows of x, and rows of a matrix, that a block of a product computes.
+const PRODUCT_ROWS: (u32, u32) = (8, 4);
+
+/// An argument that is an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ptr {
+    Null,
+    /// The step's array.
+    Step,
+    /// A column of a place among the buffers.
+    Place(usize, u32),
+    /// A weight's f32.
+    Numbers(WeightId),
+    /// A constant.
+    Const(usize),
+    Cache(CacheId),
+}
+
+/// What a step has so many of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    One,
+    Tokens,
+    Outputs,
+    Spans,
+}
+
+/// Blocks along an axis: `count · times / per`, rounded up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    count: Count,
+    times: u64,
+    per: u64,
+}
+
+/// How many of each a step has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub tokens: u32,
+    pub outputs: u32,
+    pub spans: u32,
+}
+
+impl Extent {
+    pub const ONE: Self = Self::fixed(1);
+
+    pub const fn fixed(n: u64) -> Self {
+        Self { count: Count::One, times: n, per: 1 }
+    }
+
+    pub fn of(count: Count) -> Self {
+        Self { count, times: 1, per: 1 }
+    }
+
+    pub fn rows(kind: RowKind) -> Self {
+        Self::of(match kind {
+            RowKind::Tokens => Count::Tokens,
+            RowKind::Outputs => Count::Outputs,
+        })
+    }
+
+    pub fn times(self, times: u64) -> Self {
+        Self { times: self.times * times, ..self }
+    }
+
+    pub fn per(self, per: u64) -> Self {
+        Self { per, ..self }
+    }
+
+    /// Of a step of those sizes.
+    pub fn blocks(self, sizes: Sizes) -> u32 {
+        let count = match self.count {
+            Count::One => 1,
+            Count::Tokens => sizes.tokens,
+            Count::Outputs => sizes.outputs,
+            Count::Spans => sizes.spans,
+        };
+        let blocks = u64::from(count).saturating_mul(self.times).div_ceil(self.per.max(1));
+        u32::try_from(blocks).unwrap_or(u32::MAX)
+    }
+}
+
+/// One launch.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Launch {
+    pub kernel: Kernel,
+    pub grid: [Extent; 3],
+    pub threads: u32,
+    pub shared: u32,
+    pub p: Vec<Ptr>,
+    pub n: Vec<u32>,
+    pub f: Vec<f32>,
+}
+
+/// What launches read besides the step and the weights.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Const {
+    Words(Vec<u32>),
+    /// Runs of rows of weights, and whose expert's each is.
+    Parts(Vec<(WeightId, usize, u32)>),
+    /// Where the caches of a group lie.
+    Caches(u32),
+}
+
+/// Where and how a buffer lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// Rows of the step; absent where there is one whatever the step.
+    rows: Option<RowKind>,
+    /// Numbers of a row.
+    ld: u32,
+    /// Rows a row of the step.
+    times: u32,
+    /// From the start of the buffers, bytes.
+    at: u64,
+}
+
+/// A cache's blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CacheLayout {
+    pub group: u32,
+    pub block_bytes: u64,
+    /// Start of the second kind of number (values, rotated keys) in a block.
+    pub second: u64,
+    /// Bytes of a head of both kinds, and how kernels call their formats.
+    pub heads: [(u32, u32); 2],
+}
+
+/// How kernels call a format, and the bytes of a head in it.
+fn head_of(format: KvFormat, dim: u32) -> (u32, u32) {
+    let (code, bytes) = match format {
+        KvFormat::F32 => (0, dim * 4),
+        KvFormat::Bf16 => (1, dim * 2),
+        KvFormat::Int16 => (2, 4 + dim * 2),
+        KvFormat::Int8 => (3, 4 + dim),
+        _ => (4, dim.div_ceil(32) * 18),
+    };
+    (bytes.next_multiple_of(4), code)
+}
+
+impl CacheLayout {
+    fn of(spec: &CacheSpec, block_tokens: u32) -> Result<Self, DeviceError> {
+        let (keys, values) = spec.format.parts();
+        let (count, heads) = match spec.kind {
+            CacheKind::Full { kv_heads, k_dim, v_dim }
+            | CacheKind::Window { kv_heads, k_dim, v_dim, .. } => {
+                (kv_heads, [head_of(keys, k_dim), head_of(values, v_dim)])
+            }
+            CacheKind::Latent { latent, rope } => {
+                if spec.format.of_latents() != spec.format {
+                    return Err(unsupported(format!("latents in {:?}", spec.format)));
+                }
+                (1, [head_of(keys, latent), head_of(keys, rope)])
+            }
+            CacheKind::State { len } => (1, [(len * 4, 0), (0, 0)]),
+        };
+        let (group, state) = (spec.group, spec.group_kind() == GroupKind::State);
+        let tokens = if state { 1 } else { u64::from(block_tokens) };
+        let [first, second] = heads.map(|(bytes, _)| u64::from(bytes) * u64::from(count) * tokens);
+        Ok(Self { group, block_bytes: first + second, second: first, heads })
+    }
+}
+
+/// Rows of a step's buffer where a host reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Served {
+    /// From the start of the buffers, bytes.
+    pub at: u64,
+    /// Numbers from row to row, and of a row.
+    pub ld: u32,
+    pub cols: u32,
+}
+
+/// A program as launches.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Plan {
+    pub launches: Vec<Launch>,
+    pub consts: Vec<Const>,
+    /// Of each group, the constant that says where its caches lie.
+    pub groups: Vec<usize>,
+    pub caches: Vec<CacheLayout>,
+    pub buffer_bytes: u64,
+    pub logits: Option<Served>,
+    pub hidden: Option<Served>,
+    places: Vec<Place>,
+}
+
+impl Plan {
+    /// The launches of a program.
+    pub fn new(
+        program: &Program,
+        shapes: &[Shape],
+        limits: &Limits,
+        block_tokens: u32,
+    ) -> Result<Self, DeviceError> {
+        let caches = program.caches.iter().map(|c| CacheLayout::of(c, block_tokens));
+        let caches: Vec<CacheLayout> = caches.collect::<Result<_, _>>()?;
+        let place = |b: &tokenmill_ir::BufferSpec| Place {
+            rows: Some(b.rows),
+            ld: b.cols,
+            times: 1,
+            at: 0,
+        };
+        let places = program.buffers.iter().map(place).collect();
+        let (launches, consts) = (Vec::new(), Vec::new());
+        let mut draft =
+            Draft { program, shapes, block_tokens, caches, places, launches, consts, served: None };
+        for op in &program.ops {
+            draft.op(op).map_err(|e| named(e, op))?;
+        }
+        draft.finish(limits)
+    }
+
+    /// The address of a column of a place, from the start of the buffers.
+    pub fn offset(&self, place: usize, column: u32) -> u64 {
+        self.places[place].at + u64::from(column) * 4
+    }
+
+    /// A readable listing, one launch a line.
+    pub fn dump(&self) -> String {
+        let mut text = String::new();
+        for launch in &self.launches {
+            let _ = write!(text, "{:<20}", launch.kernel.entry());
+            for extent in launch.grid {
+                let Extent { count, times, per } = extent;
+                let _ = match (count, times, per) {
+                    (Count::One, n, per) => write!(text, " {}", n.div_ceil(per)),
+                    (count, 1, 1) => write!(text, " {count:?}"),
+                    (count, 1, per) => write!(text, " {count:?}/{per}"),
+                    (count, times, per) => write!(text, " {count:?}*{times}/{per}"),
+                };
+            }
+            let _ = write!(text, " x {}", launch.threads);
+            if launch.shared > 0 {
+                let _ = write!(text, " +{}", launch.shared);
+            }
+            text.push_str(" |");
+            for p in &launch.p {
+                let _ = match p {
+                    Ptr::Null => write!(text, " -"),
+                    Ptr::Step => write!(text, " step"),
+                    Ptr::Place(place, 0) => write!(text, " b{place}"),
+                    Ptr::Place(place, column) => write!(text, " b{place}+{column}"),
+                    Ptr::Numbers(w) => write!(text, " w{}", w.0),
+                    Ptr::Const(c) => write!(text, " c{c}"),
+                    Ptr::Cache(c) => write!(text, " cache{}", c.0),
+                };
+            }
+            let _ = writeln!(text, " | {:?} {:?}", launch.n, launch.f);
+        }
+        text
+    }
+}
+
+/// Where the lack of a kernel is said with the op that wants it.
+fn named(error: DeviceError, op: &Op) -> DeviceError {
+    match error {
+        DeviceError::Unsupported { what, .. } => unsupported(format!("{}: {what}", op.name())),
+        other => other,
+    }
+}
+
+/// Rows of a place from a column on.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    ptr: Ptr,
+    ld: u32,
+    kind: RowKind,
+}
+
+/// How a product is to be made.
+#[derive(Debug, Clone, Copy)]
+struct Product {
+    /// Rows of the matrix a head; 0: one head.
+    head_rows: u32,
+    scale: f32,
+    cap: f32,
+    /// Where pairs of experts begin, the pairs, and pairs a row of x.
+    pairs: Option<(Ptr, Ptr, u32)>,
+}
+
+impl Product {
+    const PLAIN: Self = Self { head_rows: 0, scale: 1.0, cap: 0.0, pairs: None };
+}
+
+/// A plan being made.
+struct Draft<'a> {
+    program: &'a Program,
+    shapes: &'a [Shape],
+    block_tokens: u32,
+    caches: Vec<CacheLayout>,
+    places: Vec<Place>,
+    launches: Vec<Launch>,
+    consts: Vec<Const>,
+    /// Logits and final rows.
+    served: Option<(Option<View>, View)>,
+}
+
+impl Draft<'_> {
+    fn op(&mut self, op: &Op) -> Result<(), DeviceError> {
+        match op {
+            Op::Embed { .. } => self.embed(op),
+            Op::Norm { .. } => self.norm(op),
+            Op::Linear { x, weight, out } => self.linear(*x, *weight, *out, Product::PLAIN),
+            Op::HeadLinear { x, heads, weight, out } => {
+                let head_rows = self.program.weights[weight.0 as usize].rows / (*heads).max(1);
+                self.linear(*x, *weight, *out, Product { head_rows, ..Product::PLAIN })
+            }
+            Op::Head { x, weight, scale, softcap, out } => {
+                let cap = softcap.unwrap_or(0.0);
+                let product = Product { scale: *scale, cap, ..Product::PLAIN };
+                self.linear(*x, *weight, *out, product)
+            }
+            Op::GatedLinear { .. } => self.gated_linear(op),
+            Op::Map { .. } => self.map(op),
+            Op::TakeRows { .. } | Op::Pool { .. } => self.take(op),
+            Op::RotateStore { .. } => self.rotate_store(op),
+            Op::StoreLatent { .. } => self.store_latent(op),
+            Op::Attend { .. } => self.attend(op),
+            Op::AttendLatent { .. } => self.attend_latent(op),
+            Op::Conv { .. } => self.conv(op),
+            Op::DeltaRule { .. } => self.delta_rule(op),
+            Op::Scan { .. } => self.scan(op),
+            Op::Route { .. } => self.route(op),
+            Op::Experts { .. } => self.experts(op),
+            Op::Sample { logits, hidden } => {
+                self.served = Some((*logits, *hidden));
+                Ok(())
+            }
+        }
+    }
+
+    fn view(&self, v: View) -> Rows {
+        let place = &self.places[v.buffer.0 as usize];
+        let ptr = Ptr::Place(v.buffer.0 as usize, v.start);
+        Rows { ptr, ld: place.ld, kind: place.rows.unwrap_or(RowKind::Tokens) }
+    }
+
+    fn buffer(&self, b: BufferId) -> Rows {
+        self.view(View { buffer: b, start: 0, cols: 0 })
+    }
+
+    /// Room for so many rows of `ld` numbers a row of the step.
+    fn scratch(&mut self, rows: RowKind, times: u32, ld: u32) -> Rows {
+        self.places.push(Place { rows: Some(rows), ld, times, at: 0 });
+        Rows { ptr: Ptr::Place(self.places.len() - 1, 0), ld, kind: rows }
+    }
+
+    /// Room for so many words, whatever the step.
+    fn words(&mut self, count: u32) -> Ptr {
+        self.places.push(Place { rows: None, ld: count, times: 1, at: 0 });
+        Ptr::Place(self.places.len() - 1, 0)
+    }
+
+    fn constant(&mut self, constant: Const) -> Ptr {
+        let known = self.consts.iter().position(|c| *c == constant);
+        Ptr::Const(known.unwrap_or_else(|| {
+            self.consts.push(constant);
+            self.consts.len() - 1
+        }))
+    }
+
+    fn numbers(weight: Option<WeightId>) -> Ptr {
+        weight.map_or(Ptr::Null, Ptr::Numbers)
+    }
+
+    fn launch(
+        &mut self,
+        kernel: Kernel,
+        grid: [Extent; 3],
+        (threads, shared): (u32, u32),
+        (p, n, f): (Vec<Ptr>, Vec<u32>, Vec<f32>),
+    ) -> Result<(), DeviceError> {
+        if shared > MOST_SHARED {
+            let name = kernel.entry();
+            return Err(unsupported(format!("{shared} bytes of shared memory for {name}")));
+        }
+        if p.len() > 16 || n.len() > 24 || f.len() > 8 {
+            return Err(unsupported(format!("{} operands", p.len())));
+        }
+        self.launches.push(Launch { kernel, grid, threads, shared, p, n, f });
+        Ok(())
+    }
+
+    fn linear(
+        &mut self,
+        x: View,
+        weight: WeightId,
+        out: BufferId,
+        product: Product,
+    ) -> Result<(), DeviceError> {
+        let (x, out) = (self.view(x), self.buffer(out));
+        self.product(x, &[(weight, 0)], out, product)
+    }
+
+    /// Products with matrices of one shape, each of one expert: a launch a format.
+    fn product(
+        &mut self,
+        x: Rows,
+        weights: &[(WeightId, u32)],
+        out: Rows,
+        product: Product,
+    ) -> Result<(), DeviceError> {
+        let mut formats = BTreeMap::<FormatId, Vec<(WeightId, usize, u32)>>::new();
+        let mut longest = BTreeMap::<FormatId, u32>::new();
+        for &(weight, expert) in weights {
+            for (i, part) in self.shapes[weight.0 as usize].parts.iter().enumerate() {
+                formats.entry(part.format).or_default().push((weight, i, expert));
+                let longest = longest.entry(part.format).or_default();
+                *longest = part.count.max(*longest);
+            }
+        }
+        let cols = weights.first().map_or(0, |(w, _)| self.program.weights[w.0 as usize].cols);
+        let Product { head_rows, scale, cap, pairs } = product;
+        let (starts, pairs, div) = pairs.unwrap_or((Ptr::Null, Ptr::Null, 1));
+        let outputs = u32::from(x.kind == RowKind::Outputs);
+        for (format, parts) in formats {
+            let rows = longest.get(&format).copied().unwrap_or(0).div_ceil(PRODUCT_ROWS.1);
+            let many = Extent::rows(x.kind).per(PRODUCT_ROWS.0.into());
+            let grid = [Extent::fixed(rows.into()), many, Extent::fixed(parts.len() as u64)];
+            let parts = self.constant(Const::Parts(parts));
+            let p = vec![Ptr::Step, parts, x.ptr, out.ptr, starts, pairs];
+            let n = vec![cols, x.ld, out.ld, head_rows, outputs, div];
+            self.launch(Kernel::Product(format), grid, (128, 0), (p, n, vec![scale, cap]))?;
+        }
+        Ok(())
+    }
+
+    /// Places the buffers: memory is used again behind the last launch that needs it.
+    fn finish(mut self, limits: &Limits) -> Result<Plan, DeviceError> {
+        let mut lives: Vec<Option<(usize, usize)>> = vec![None; self.places.len()];
+        for (i, launch) in self.launches.iter().enumerate() {
+            for p in &launch.p {
+                if let Ptr::Place(place, _) = p {
+                    let life = lives[*place].get_or_insert((i, i));
+                    life.1 = i;
+                }
+            }
+        }
+        let (logits, hidden) = self.served.map_or((None, None), |(l, h)| (l, Some(h)));
+        for view in logits.iter().chain(&hidden) {
+            if let Some(life) = &mut lives[view.buffer.0 as usize] {
+                life.1 = usize::MAX;
+            }
+        }
+        let mut arena = Arena::default();
+        for (place, life) in self.places.iter_mut().zip(lives) {
+            let Some(life) = life else { continue };
+            let rows = match place.rows {
+                Some(RowKind::Tokens) => limits.step_tokens,
+                Some(RowKind::Outputs) => limits.outputs,
+                None => 1,
+            };
+            let bytes = u64::from(rows) * u64::from(place.times) * u64::from(place.ld) * 4;
+            place.at = arena.take(bytes, life);
+        }
+        let result = |v: View| Served {
+            at: self.places[v.buffer.0 as usize].at + u64::from(v.start) * 4,
+            ld: self.places[v.buffer.0 as usize].ld,
+            cols: v.cols,
+        };
+        let (logits, hidden) = (logits.map(result), hidden.map(result));
+        let groups = 0..self.program.groups().len() as u32;
+        let groups: Vec<usize> = groups
+            .map(|g| {
+                self.consts.push(Const::Caches(g));
+                self.consts.len() - 1
+            })
+            .collect();
+        let Draft { launches, consts, caches, places, .. } = self;
+        let buffer_bytes = arena.end;
+        Ok(Plan { launches, consts, groups, caches, buffer_bytes, logits, hidden, places })
+    }
+}
+
+/// Memory whose parts are used again.
+#[derive(Debug, Default)]
+struct Arena {
+    /// Start, bytes, first and last launch that need it.
+    taken: Vec<(u64, u64, (usize, usize))>,
+    end: u64,
+}
+
+impl Arena {
+    /// The lowest place that nobody needs meanwhile.
+    fn take(&mut self, bytes: u64, life: (usize, usize)) -> u64 {
+        let bytes = bytes.next_multiple_of(256);
+        let mut others: Vec<(u64, u64)> = self
+            .taken
+            .iter()
+            .filter(|(_, _, other)| other.0 <= life.1 && life.0 <= other.1)
+            .map(|&(start, bytes, _)| (start, start + bytes))
+            .collect();
+        others.sort_unstable();
+        let mut at = 0;
+        for (start, end) in others {
+            if at + bytes <= start {
+                break;
+            }
+            at = at.max(end);
+        }
+        self.taken.push((at, bytes, life));
+        self.end = self.end.max(at + bytes);
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenmill_ir::sampling::splitmix;
+
+    #[test]
+    fn memory_is_shared_only_by_what_is_needed_at_other_times() {
+        let mut arena = Arena::default();
+        for i in 0..300u64 {
+            let bits = splitmix(i);
+            let (first, len) = ((bits % 60) as usize, (bits >> 8 & 7) as usize);
+            arena.take(bits >> 16 & 0xfff, (first, first + len));
+        }
+        let mut shared = 0;
+        for (i, a) in arena.taken.iter().enumerate() {
+            for b in &arena.taken[..i] {
+                let together = a.2.0 <= b.2.1 && b.2.0 <= a.2.1;
+                let overlap = a.0 < b.0 + b.1 && b.0 < a.0 + a.1;
+                assert!(!(together && overlap), "{a:?} and {b:?}");
+                shared += usize::from(overlap);
+            }
+        }
+        assert!(shared > 100, "{shared} pairs share memory");
+        let all: u64 = arena.taken.iter().map(|t| t.1).sum();
+        assert!(arena.end < all / 3, "{} bytes of {all}", arena.end);
+    }
+
+    #[test]
+    fn grids_cover_what_a_step_has() {
+        let sizes = Sizes { tokens: 9, outputs: 0, spans: 3 };
+        for (extent, blocks) in [
+            (Extent::ONE, 1),
+            (Extent::fixed(9).per(4), 3),
+            (Extent::of(Count::Tokens).per(8), 2),
+            (Extent::of(Count::Tokens).times(100).per(128), 8),
+            (Extent::of(Count::Outputs), 0),
+            (Extent::of(Count::Spans), 3),
+            (Extent::fixed(u64::MAX), u32::MAX),
+        ] {
+            assert_eq!(extent.blocks(sizes), blocks, "{extent:?}");
+        }
+    }
+}

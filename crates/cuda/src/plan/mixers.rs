@@ -1,0 +1,244 @@
+//! Rotation and storing, attention, recurrences.
+
+use tokenmill_backend::DeviceError;
+use tokenmill_ir::{
+    AttendSource, CacheId, HeadNorm, KeyHead, Mask, Op, RopeId, RopePairing, Rows as RowKind,
+};
+
+use super::{CacheLayout, Const, Count, Draft, Extent, Ptr, words};
+use crate::failure::unsupported;
+use crate::kernels::Kernel;
+
+/// Columns of a value head and of a scan's state at most, by the registers that kernels have.
+const MOST_VALUES: u32 = 512;
+const MOST_STATE: u32 = 256;
+/// Warps of a block of attention.
+const WARPS: u32 = 4;
+
+/// A number of bytes that kernels take as a word.
+fn word(bytes: u64) -> Result<u32, DeviceError> {
+    u32::try_from(bytes).map_err(|_| unsupported(format!("cache blocks of {bytes} bytes")))
+}
+
+/// A head norm: its weight, its kind, numbers from head to head, its two floats.
+fn head_norm(norm: &Option<HeadNorm>, dim: u32, cols: impl Fn(u32) -> u32) -> HeadNormArgs {
+    match norm {
+        None => HeadNormArgs { weight: Ptr::Null, n: [0, 0], f: [0.0, 0.0] },
+        Some(norm) => {
+            let stride = if cols(norm.weight.0) == dim { 0 } else { dim };
+            HeadNormArgs {
+                weight: Ptr::Numbers(norm.weight),
+                n: [words::norm(norm.kind), stride],
+                f: [norm.offset, norm.eps],
+            }
+        }
+    }
+}
+
+struct HeadNormArgs {
+    weight: Ptr,
+    n: [u32; 2],
+    f: [f32; 2],
+}
+
+/// A rotation: frequencies, divisors, pairs, whether interleaved, magnitude.
+struct RopeArgs {
+    p: [Ptr; 2],
+    n: [u32; 2],
+    magnitude: f32,
+}
+
+impl Draft<'_> {
+    fn rope(&mut self, rope: Option<RopeId>) -> RopeArgs {
+        let Some(rope) = rope.and_then(|r| self.program.ropes.get(r.0 as usize)) else {
+            return RopeArgs { p: [Ptr::Null; 2], n: [0, 0], magnitude: 1.0 };
+        };
+        let words = rope.inv_freq.iter().map(|f| f.to_bits()).collect();
+        let (factors, magnitude) = (Self::numbers(rope.factors), rope.magnitude);
+        let interleaved = u32::from(rope.pairing == RopePairing::Interleaved);
+        let n = [rope.inv_freq.len() as u32, interleaved];
+        RopeArgs { p: [self.constant(Const::Words(words)), factors], n, magnitude }
+    }
+
+    fn cache(&self, cache: CacheId) -> CacheLayout {
+        self.caches[cache.0 as usize]
+    }
+
+    pub(super) fn rotate_store(&mut self, op: &Op) -> Result<(), DeviceError> {
+        let Op::RotateStore { q, heads, head_dim, q_norm, rope, growth, store, out } = op else {
+            return Ok(());
+        };
+        let (q, out, rope) = (self.view(*q), self.buffer(*out), self.rope(*rope));
+        let cols = |w: u32| self.program.weights[w as usize].cols;
+        let no_norm = None;
+        let k_norm = store.as_ref().map_or(&no_norm, |s| &s.k_norm);
+        let norms = [q_norm, k_norm].map(|norm| head_norm(norm, *head_dim, cols));
+        let mut p = vec![Ptr::Step, q.ptr, Ptr::Null, Ptr::Null, norms[0].weight, norms[1].weight];
+        p.extend(rope.p);
+        p.extend([out.ptr, Ptr::Null]);
+        let (every, offset, beta) =
+            growth.map_or((0, 0, 0.0), |g| (g.every.max(1), g.offset, g.beta));
+        let mut n = vec![*heads, 0, *head_dim, 0, q.ld, 0, 0, out.ld];
+        n.extend(rope.n);
+        n.extend(norms.iter().flat_map(|norm| norm.n));
+        n.extend([every, offset]);
+        let mut f: Vec<f32> = norms.iter().flat_map(|norm| norm.f).collect();
+        f.extend([beta, rope.magnitude]);
+        let (mut all_heads, mut longest) = (*heads, *head_dim);
+        if let Some(s) = store {
+            let (k, v, cache) = (self.view(s.k), self.view(s.v), self.cache(s.cache));
+            let v_dim = s.v.cols / s.kv_heads.max(1);
+            (p[2], p[3], p[9]) = (k.ptr, v.ptr, Ptr::Cache(s.cache));
+            (n[1], n[3], n[5], n[6]) = (s.kv_heads, v_dim, k.ld, v.ld);
+            let [(k_bytes, k_format), (v_bytes, v_format)] = cache.heads;
+            n.extend([self.block_tokens, cache.group]);
+            n.extend([word(cache.block_bytes)?, word(cache.second)?]);
+            n.extend([k_format, v_format, k_bytes, v_bytes]);
+            all_heads += 2 * s.kv_heads;
+            longest = longest.max(v_dim);
+        }
+        let grid = [Extent::rows(RowKind::Tokens), Extent::fixed(all_heads.into()), Extent::ONE];
+        self.launch(Kernel::RotateStore, grid, (32, longest * 4), (p, n, f))
+    }
+
+    pub(super) fn store_latent(&mut self, op: &Op) -> Result<(), DeviceError> {
+        let Op::StoreLatent { latent, norm, eps, key, rope, cache } = op else { return Ok(()) };
+        let (x, k, rope) = (self.view(*latent), self.view(*key), self.rope(Some(*rope)));
+        let layout = self.cache(*cache);
+        let [(latent_bytes, format), (key_bytes, _)] = layout.heads;
+        let p = vec![
+            Ptr::Step,
+            x.ptr,
+            Ptr::Numbers(*norm),
+            k.ptr,
+            rope.p[0],
+            rope.p[1],
+            Ptr::Cache(*cache),
+        ];
+        let mut n = vec![latent.cols, key.cols, x.ld, k.ld];
+        n.extend(rope.n);
+        n.extend([self.block_tokens, layout.group, word(layout.block_bytes)?]);
+        n.extend([word(layout.second)?, format, latent_bytes, key_bytes]);
+        let grid = [Extent::rows(RowKind::Tokens), Extent::fixed(2), Extent::ONE];
+        let shared = latent.cols.max(key.cols) * 4;
+        self.launch(Kernel::StoreLatent, grid, (32, shared), (p, n, vec![*eps, rope.magnitude]))
+    }
+
+    pub(super) fn attend(&mut self, op: &Op) -> Result<(), DeviceError> {
+        let Op::Attend { q, heads, source, kv_heads, v_dim, scale, mask, softcap, sinks, out } = op
+        else {
+            return Ok(());
+        };
+        let (dim, v_dim) = (q.cols / (*heads).max(1), *v_dim);
+        if v_dim > MOST_VALUES {
+            return Err(unsupported(format!("values of {v_dim} columns")));
+        }
+        let (q, out) = (self.view(*q), self.buffer(*out));
+        let (mask, most) = match *mask {
+            Mask::Causal => (0, 0),
+            Mask::Window(n) => (1, n),
+            Mask::Chunk(n) => (2, n.max(1)),
+            Mask::None => (3, 0),
+            Mask::Around(n) => (4, n),
+        };
+        let mut n = vec![*heads, *kv_heads, dim, v_dim, q.ld, out.ld, mask, most];
+        let (kernel, keys, values) = match source {
+            AttendSource::Fresh { k, v } => {
+                let (k, v) = (self.view(*k), self.view(*v));
+                n.extend([0, 0, 0, 0, dim * 4, v_dim * 4, k.ld, v.ld]);
+                (Kernel::Attend(None), k.ptr, v.ptr)
+            }
+            AttendSource::Cache(id) => {
+                let layout = self.cache(*id);
+                let [(k_bytes, _), (v_bytes, _)] = layout.heads;
+                n.extend([self.block_tokens, layout.group]);
+                n.extend([word(layout.block_bytes)?, word(layout.second)?, k_bytes, v_bytes]);
+                let format = self.program.caches[id.0 as usize].format;
+                (Kernel::Attend(Some(format)), Ptr::Cache(*id), Ptr::Null)
+            }
+        };
+        let p = vec![Ptr::Step, q.ptr, keys, values, Self::numbers(*sinks), out.ptr];
+        let shared = (dim + v_dim + WARPS * (34 + v_dim)) * 4;
+        let grid = [Extent::rows(RowKind::Tokens), Extent::fixed((*heads).into()), Extent::ONE];
+        let f = vec![*scale, softcap.unwrap_or(0.0)];
+        self.launch(kernel, grid, (32 * WARPS, shared), (p, n, f))
+    }
+
+    pub(super) fn attend_latent(&mut self, op: &Op) -> Result<(), DeviceError> {
+        let Op::AttendLatent { q_latent, q_rope, heads, cache, scale, out } = op else {
+            return Ok(());
+        };
+        let count = (*heads).max(1);
+        let (latent, rope) = (q_latent.cols / count, q_rope.cols / count);
+        if latent > MOST_VALUES {
+            return Err(unsupported(format!("latents of {latent} columns")));
+        }
+        let (one, two, out) = (self.view(*q_latent), self.view(*q_rope), self.buffer(*out));
+        let layout = self.cache(*cache);
+        let [(latent_bytes, _), (key_bytes, _)] = layout.heads;
+        let mut n = vec![latent, rope, one.ld, two.ld, out.ld, self.block_tokens, layout.group];
+        n.extend([word(layout.block_bytes)?, word(layout.second)?, latent_bytes, key_bytes]);
+        let p = vec![Ptr::Step, one.ptr, two.ptr, Ptr::Cache(*cache), out.ptr];
+        let shared = (latent + rope + latent + WARPS * (34 + latent)) * 4;
+        let grid = [Extent::rows(RowKind::Tokens), Extent::fixed(count.into()), Extent::ONE];
+        let format = self.program.caches[cache.0 as usize].format;
+        let kernel = Kernel::AttendLatent(format);
+        self.launch(kernel, grid, (32 * WARPS, shared), (p, n, vec![*scale]))
+    }
+
+    pub(super) fn conv(&mut self, op: &Op) -> Result<(), DeviceError> {
+        let Op::Conv { x, weight, kernel, bias, act, state, out } = op else { return Ok(()) };
+        let (channels, x, out) = (x.cols, self.view(*x), self.buffer(*out));
+        let group = self.cache(*state).group;
+        let weight = Ptr::Numbers(*weight);
+        let p = vec![Ptr::Step, x.ptr, weight, Self::numbers(*bias), Ptr::Cache(*state), out.ptr];
+        let act = act.map_or(255, words::act);
+        let n = vec![channels, *kernel, x.ld, out.ld, act, group];
+        let many = Extent::fixed(u64::from(channels)).per(128);
+        let grid = [Extent::rows(RowKind::Tokens), many, Extent::ONE];
+        self.launch(Kernel::Conv, grid, (128, 0), (p.clone(), n.clone(), Vec::new()))?;
+        let grid = [Extent::of(Count::Spans), many, Extent::ONE];
+        self.launch(Kernel::ConvTail, grid, (128, 0), (p, n, Vec::new()))
+    }
+
+    pub(super) fn delta_rule(&mut self, op: &Op) -> Result<(), DeviceError> {
+        let Op::DeltaRule { q, k, v, a, b, a_log, dt_bias, k_heads, v_heads, key_head, state, out } =
+            op
+        else {
+            return Ok(());
+        };
+        let (k_dim, v_dim) = (k.cols / (*k_heads).max(1), v.cols / (*v_heads).max(1));
+        let [q, k, v, a, b] = [q, k, v, a, b].map(|view| self.view(*view));
+        let out = self.buffer(*out);
+        let mut p = vec![Ptr::Step, q.ptr, k.ptr, v.ptr, a.ptr, b.ptr];
+        p.extend([Ptr::Numbers(*a_log), Ptr::Numbers(*dt_bias), Ptr::Cache(*state), out.ptr]);
+        let mut n = vec![*k_heads, *v_heads, k_dim, v_dim, q.ld, k.ld, v.ld, a.ld, b.ld, out.ld];
+        n.extend([self.cache(*state).group, u32::from(*key_head == KeyHead::Tiled)]);
+        let grid = [Extent::of(Count::Spans), Extent::fixed((*v_heads).into()), Extent::ONE];
+        self.launch(Kernel::DeltaRule, grid, (128, 2 * k_dim * 4), (p, n, Vec::new()))
+    }
+
+    pub(super) fn scan(&mut self, op: &Op) -> Result<(), DeviceError> {
+        let Op::Scan { x, b, c, dt, a_log, skip, dt_bias, heads, groups, dt_limit, state, out } =
+            op
+        else {
+            return Ok(());
+        };
+        let (columns, width) = (x.cols, b.cols / (*groups).max(1));
+        if width > MOST_STATE {
+            return Err(unsupported(format!("a state of {width} columns")));
+        }
+        let dim = columns / (*heads).max(1);
+        let [x, b, c, dt] = [x, b, c, dt].map(|view| self.view(*view));
+        let out = self.buffer(*out);
+        let mut p = vec![Ptr::Step, x.ptr, b.ptr, c.ptr, dt.ptr];
+        p.extend([a_log, skip, dt_bias].map(|w| Ptr::Numbers(*w)));
+        p.extend([Ptr::Cache(*state), out.ptr]);
+        let mut n = vec![*heads, *groups, dim, width, x.ld, b.ld, c.ld, dt.ld, out.ld];
+        n.push(self.cache(*state).group);
+        let many = Extent::fixed(columns.into()).per(WARPS.into());
+        let grid = [Extent::of(Count::Spans), many, Extent::ONE];
+        let f = vec![dt_limit.0, dt_limit.1];
+        self.launch(Kernel::Scan, grid, (32 * WARPS, 0), (p, n, f))
+    }
+}

@@ -1,0 +1,81 @@
+//! The checks of the CUDA device on a real GPU, a section to a process: `device_check list` names them. Leaves with 0, 1 where
+//! something is wrong, 3 where there is no GPU. Recordings are read from $TOKENMILL_GOLDEN (tests/golden).
+
+use std::process::ExitCode;
+
+use tokenmill_backend::reference::ReferenceDevice;
+use tokenmill_cuda::{CudaDevice, OpenError};
+use tokenmill_cuda_tests::checks;
+use tokenmill_device_tests::conformance::{cases, difference, outputs};
+use tokenmill_golden_tests::Golden;
+use tokenmill_ir::Mode;
+
+const SECTIONS: [&str; 3] = ["conformance", "rows-alone", "recordings"];
+
+fn main() -> ExitCode {
+    let section = std::env::args().nth(1).unwrap_or_default();
+    if section == "list" {
+        println!("{}", SECTIONS.join("\n"));
+        return ExitCode::SUCCESS;
+    }
+    let device = match CudaDevice::open(0) {
+        Ok(device) => device,
+        Err(error @ (OpenError::NoDriver | OpenError::NoDevice(..))) => {
+            println!("no GPU: {error}");
+            return ExitCode::from(3);
+        }
+        Err(error) => {
+            println!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match run(&section, &device) {
+        Ok(told) => {
+            println!("{told}");
+            ExitCode::SUCCESS
+        }
+        Err(wrong) => {
+            println!("WRONG: {wrong}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(section: &str, device: &CudaDevice) -> Result<String, String> {
+    match section {
+        // As near as the suite asks: exp and tanh are the card's own.
+        "conformance" => {
+            checks::conformance(device, &|case| case.tolerance).map(|n| format!("{n} cases"))
+        }
+        "rows-alone" => checks::rows_alone(device).map(|n| format!("{n} cases, equal bits")),
+        "recordings" => {
+            let all = Golden::all();
+            let wrong: Vec<String> =
+                all.iter().filter_map(|arch| checks::recording(arch, device).err()).collect();
+            match wrong.len() {
+                0 => Ok(format!("{} recordings", all.len())),
+                n => Err(format!("{n} of {}:\n{}", all.len(), wrong.join("\n"))),
+            }
+        }
+        "short" => short(device),
+        other => Err(format!("no section {other}: {}, short", SECTIONS.join(", "))),
+    }
+}
+
+/// A case of every kind once, for tools that slow kernels down.
+fn short(device: &CudaDevice) -> Result<String, String> {
+    let block = tokenmill_cuda::BLOCK_TOKENS;
+    let all = checks::of_kinds(block);
+    for case in &all {
+        let failed = |e: tokenmill_backend::DeviceError| format!("{}: {e}", case.name);
+        let found = outputs(device, Mode::F32, case).map_err(failed)?;
+        let truth = outputs(&ReferenceDevice::new(block), Mode::F32, case).map_err(failed)?;
+        for (found, truth) in found.iter().zip(&truth) {
+            let error = difference(&found.rows, &truth.rows)?;
+            if error.nmse > case.tolerance.nmse || error.max > case.tolerance.max {
+                return Err(format!("{}: {error:?}", case.name));
+            }
+        }
+    }
+    Ok(format!("{} of {} cases", all.len(), cases(block).len()))
+}

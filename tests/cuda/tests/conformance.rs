@@ -1,0 +1,106 @@
+//! The conformance suite through the kernels as plain C++: every case, every case whose rows come alone, spoiled batches, and
+//! mistakes planted in kernels.
+
+use std::sync::Arc;
+
+use tokenmill_backend::reference::ReferenceDevice;
+use tokenmill_cuda::{BLOCK_TOKENS, CudaDevice};
+use tokenmill_cuda_tests::{Emulated, Fault, Kernels, checks, device};
+use tokenmill_device_tests::conformance::{cases, difference, endure, outputs};
+use tokenmill_ir::Mode;
+
+#[test]
+fn every_case_passes() {
+    let Some(device) = device(32) else { return };
+    let count = checks::conformance(&device, &checks::promise).unwrap();
+    assert!(count > 300, "{count} cases");
+}
+
+/// What else is in a step never shows, not in one bit.
+#[test]
+fn rows_alone_are_those_of_a_batch() {
+    // (As many there with the blocks of a real GPU.)
+    assert_eq!(checks::of_kinds(5).len(), checks::of_kinds(BLOCK_TOKENS).len());
+    let Some(device) = device(5) else { return };
+    checks::rows_alone(&device).unwrap();
+}
+
+#[test]
+fn bad_batches_are_refused_and_hurt_nobody() {
+    let Some(device) = device(32) else { return };
+    let wanted =
+        ["sampling", "window of 20 over F32", "scan, 4", "latent attention over F32", "pool Mean"];
+    for case in cases(32).iter().filter(|c| wanted.iter().any(|w| c.name.contains(w))) {
+        let refused = endure(&device, Mode::F32, case, 60);
+        assert!(refused.as_ref().is_ok_and(|&n| n > 60), "{}: {refused:?}", case.name);
+    }
+}
+
+/// A mistake, and the cases that must see it.
+const FAULTS: [(&str, Fault); 8] = [
+    (
+        "window of 20 over F32",
+        Fault {
+            file: "attend.cu",
+            from: "place + 1 > n ? place + 1 - n : 0",
+            to: "place + 1 > n ? place + 2 - n : 0",
+        },
+    ),
+    (
+        "plain over F32",
+        Fault { file: "attend.cu", from: "{0, place + 1}", to: "{0, place + (place == 0)}" },
+    ),
+    (
+        "9 heads on 3 over F32",
+        Fault { file: "attend.cu", from: "head / (a.n[0] / a.n[1])", to: "head % a.n[1]" },
+    ),
+    (
+        "plain over F32",
+        Fault {
+            file: "attend.cu",
+            from: "from + table[i / block_tokens] * block_bytes",
+            to: "from + table[i / block_tokens & 1] * block_bytes",
+        },
+    ),
+    (
+        "rotation of queries alone",
+        Fault {
+            file: "attend.cu",
+            from: "mul_rn((float)position, freq)",
+            to: "mul_rn((float)(position + 1), freq)",
+        },
+    ),
+    (
+        "plain over F32",
+        Fault {
+            file: "attend.cu",
+            from: "capped(keys.score(q, key) * scale, cap)",
+            to: "capped(keys.score(q, key), cap)",
+        },
+    ),
+    (
+        "experts q4_k and",
+        Fault { file: "experts.cu", from: "fmaf(route[top + s],", to: "fmaf(route[top]," },
+    ),
+    ("conv", Fault { file: "recurrent.cu", from: "(int)kept + i", to: "-1 - i" }),
+];
+
+#[test]
+fn planted_mistakes_are_seen() {
+    let all = cases(7);
+    for (name, fault) in FAULTS {
+        let Some(kernels) = Kernels::with(fault) else { return };
+        let device = CudaDevice::new(Arc::new(Emulated::new(kernels)), 7);
+        let mut seen = false;
+        for case in all.iter().filter(|c| c.name.contains(name)) {
+            let truth = outputs(&ReferenceDevice::new(7), Mode::F32, case).expect("the reference");
+            let found = outputs(&device, Mode::F32, case).expect("runs");
+            let limit = checks::promise(case);
+            seen |= found.iter().zip(&truth).any(|(f, t)| {
+                let error = difference(&f.rows, &t.rows);
+                error.map_or(true, |e| e.nmse > limit.nmse || e.max > limit.max)
+            });
+        }
+        assert!(seen, "{fault:?} is not seen by {name}");
+    }
+}

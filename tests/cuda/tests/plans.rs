@@ -1,0 +1,47 @@
+//! Launches of recorded models, as texts under tests/cuda/plans: a change of any of them is seen in review.
+//! `UPDATE_PLANS=1 cargo test --test plans` writes them again.
+
+use std::path::Path;
+
+use tokenmill_cuda_tests::device;
+use tokenmill_golden_tests::{Golden, Variant};
+use tokenmill_ir::{GroupKind, KvFormat, Limits};
+use tokenmill_models::{lower, spec_of};
+
+/// Dense, latent attention with experts, windows with sinks, recurrences, an encoder.
+const MODELS: [&str; 5] = ["llama", "deepseek_v3", "gpt_oss", "qwen3_next", "bert"];
+
+#[test]
+fn launches_are_as_recorded() {
+    let Some(device) = device(32) else { return };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans");
+    let mut changed = Vec::new();
+    for arch in MODELS {
+        let golden = Golden::read(arch);
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let model = golden.open(Variant::Config, scratch.path());
+        let spec = spec_of(&model.checkpoint).expect("a spec");
+        let program = lower(&spec, &model.checkpoint, KvFormat::Bf16).expect("lowers").program;
+        let blocks = |kind: &GroupKind| if *kind == GroupKind::State { 4 } else { 16 };
+        let limits = Limits {
+            step_tokens: 64,
+            sequences: 4,
+            outputs: 8,
+            context: 128,
+            group_blocks: program.groups().iter().map(blocks).collect(),
+            top_logprobs: 0,
+        };
+        let listing = device.listing(&program, &limits).expect("a plan");
+        let path = folder.join(format!("{arch}.txt"));
+        if std::env::var_os("UPDATE_PLANS").is_some() {
+            std::fs::write(&path, &listing).expect("written");
+        }
+        let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+        let lines = listing.lines().zip(recorded.lines());
+        if listing != recorded {
+            let first = lines.clone().find(|(a, b)| a != b);
+            changed.push(format!("{}: {first:?}", path.display()));
+        }
+    }
+    assert!(changed.is_empty(), "{}", changed.join("\n"));
+}
