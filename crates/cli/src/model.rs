@@ -15,7 +15,7 @@ use tokenmill_text::{ChatTemplate, TemplateError};
 
 use crate::args::{Draft, Kv, Machine};
 use crate::failure::{Failure, size, tell};
-use crate::{args, devices, memory, store};
+use crate::{args, devices, store};
 
 /// Tokens a step may hold.
 const STEP_TOKENS: u32 = 512;

@@ -4,6 +4,7 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokenmill_cuda::driver::{Args, Driver, DriverError, Shape};
 use tokenmill_cuda::kernels::Kernel;
@@ -25,6 +26,10 @@ pub struct Emulated {
     launch: Launch,
     /// Address → bytes.
     memory: Mutex<BTreeMap<u64, usize>>,
+    /// Bytes that may be held.
+    room: AtomicU64,
+    /// Launches until one fails, and whether everything is lost with it.
+    trouble: Mutex<Option<(u32, bool)>>,
 }
 
 impl Emulated {
@@ -33,7 +38,33 @@ impl Emulated {
         let launch = kernels.symbol("tokenmill_launch").expect("tokenmill_launch");
         // SAFETY: the function has this type in kernels/host.cpp.
         let launch = unsafe { std::mem::transmute::<*mut c_void, Launch>(launch) };
-        Self { kernels, launch, memory: Mutex::default() }
+        let (memory, trouble) = (Mutex::default(), Mutex::default());
+        Self { kernels, launch, memory, room: AtomicU64::new(8 << 30), trouble }
+    }
+
+    /// Leaves room for so many bytes.
+    pub fn limit(&self, bytes: u64) {
+        self.room.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Has one launch fail after so many more; `lost`: all calls after it too.
+    pub fn fail_after(&self, launches: u32, lost: bool) {
+        *self.trouble.lock().expect("trouble") = Some((launches, lost));
+    }
+
+    /// Whether this launch fails.
+    fn in_trouble(&self) -> Result<(), DriverError> {
+        let mut trouble = self.trouble.lock().expect("trouble");
+        let Some((launches, lost)) = trouble.as_mut() else { return Ok(()) };
+        if *launches > 0 {
+            *launches -= 1;
+            return Ok(());
+        }
+        if *lost {
+            return Err(DriverError::Lost("planted".into()));
+        }
+        *trouble = None;
+        Err(DriverError::Failed("planted".into()))
     }
 
     /// Bytes that are held.
@@ -81,7 +112,7 @@ impl Driver for Emulated {
     }
 
     fn memory_bytes(&self) -> u64 {
-        8 << 30
+        self.room.load(Ordering::Relaxed)
     }
 
     fn processors(&self) -> u32 {
@@ -93,7 +124,7 @@ impl Driver for Emulated {
     }
 
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError> {
-        if bytes > self.memory_bytes() {
+        if bytes + self.held_bytes() as u64 > self.memory_bytes() {
             return Err(DriverError::OutOfMemory(bytes));
         }
         let bytes = bytes as usize;
@@ -152,6 +183,7 @@ impl Driver for Emulated {
     }
 
     fn launch(&self, kernel: Kernel, shape: Shape, args: &Args) -> Result<(), DriverError> {
+        self.in_trouble()?;
         let name = kernel.entry();
         let found = self.kernels.symbol(&name);
         let entry = found.ok_or_else(|| DriverError::NoKernel(name.clone().into_owned()))?;

@@ -71,11 +71,11 @@ const FAULTS: [(&str, Fault); 8] = [
         },
     ),
     (
-        "linear of q4_k, q6_k and f32 parts",
+        "plain over F32",
         Fault {
-            file: "product.cu",
-            from: "(sum[i] + bias) * scale *",
-            to: "(sum[i] + bias * scale) *",
+            file: "attend.cu",
+            from: "capped(keys.score(q, key) * scale, cap)",
+            to: "capped(keys.score(q, key), cap)",
         },
     ),
     (

@@ -1,0 +1,111 @@
+//! What a device answers when memory or a launch fails, and that all memory comes back.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use tokenmill_backend::{Device, DeviceError, Executable};
+use tokenmill_cuda::CudaDevice;
+use tokenmill_cuda_tests::{Emulated, Kernels};
+use tokenmill_device_tests::conformance::{Case, cases, outputs};
+use tokenmill_ir::{BlockId, Mode, StepOutput};
+
+fn set_up() -> Option<(Arc<Emulated>, CudaDevice)> {
+    let driver = Arc::new(Emulated::new(Kernels::plain()?));
+    let device = CudaDevice::new(driver.clone(), 32);
+    Some((driver, device))
+}
+
+fn case(name: &str) -> Case {
+    cases(32).into_iter().find(|c| c.name.contains(name)).expect("a case")
+}
+
+fn compiled(device: &CudaDevice, case: &Case) -> Result<Box<dyn Executable>, DeviceError> {
+    let watch = &mut |_| ControlFlow::Continue(());
+    let weights = device.upload(&case.program, &case.material, Mode::F32, watch)?;
+    device.compile(&case.program, &weights, &case.limits)
+}
+
+#[test]
+fn too_little_memory_is_said_and_nothing_is_held() {
+    let Some((driver, device)) = set_up() else { return };
+    let case = case("9 heads on 3 over F32");
+    drop(compiled(&device, &case).expect("fits"));
+    assert_eq!(driver.held_bytes(), 0, "all memory comes back");
+    let needs = device.footprint(&case.program, &case.limits, Mode::F32).expect("a footprint");
+    let caches: u64 =
+        needs.block_bytes.iter().sum::<u64>() * u64::from(case.limits.group_blocks[0]);
+    for (room, what) in [
+        (100, "weights"),
+        (needs.weight_bytes + caches / 2, "cache"),
+        (needs.weight_bytes + caches + 100, "buffers"),
+    ] {
+        driver.limit(room);
+        match compiled(&device, &case).map(|_| ()) {
+            Err(DeviceError::OutOfMemory { what: said, needed_bytes, .. }) => {
+                assert!(said.contains(what) && needed_bytes > 0, "{said} of {needed_bytes}");
+            }
+            other => panic!("room for {room}: {other:?}"),
+        }
+        assert_eq!(driver.held_bytes(), 0, "nothing is held");
+    }
+    driver.limit(1 << 30);
+    assert!(outputs(&device, Mode::F32, &case).is_ok());
+}
+
+#[test]
+fn a_cancelled_upload_holds_nothing() {
+    let Some((driver, device)) = set_up() else { return };
+    let case = case("experts q8_0");
+    let watch = &mut |n| if n < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    let answer = device.upload(&case.program, &case.material, Mode::F32, watch);
+    assert!(matches!(answer, Err(DeviceError::Cancelled)), "{answer:?}");
+    assert_eq!(driver.held_bytes(), 0);
+}
+
+#[test]
+fn a_failed_launch_fails_its_step_alone() {
+    let Some((driver, device)) = set_up() else { return };
+    let case = case("sinks over F32");
+    let expected = outputs(&device, Mode::F32, &case).expect("runs");
+    let mut executable = compiled(&device, &case).expect("compiles");
+    driver.fail_after(2, false);
+    let answer = executable.submit(&mut case.steps[0].clone());
+    assert!(matches!(answer, Err(DeviceError::Failed { .. })), "{answer:?}");
+    let answer = executable.wait(&mut StepOutput::default());
+    assert!(matches!(answer, Err(DeviceError::BadBatch(_))), "{answer:?}");
+    // Weights are as they were.
+    assert_eq!(outputs(&device, Mode::F32, &case).as_ref(), Ok(&expected));
+    driver.fail_after(1, true);
+    let answer = executable.submit(&mut case.steps[0].clone());
+    assert!(matches!(answer, Err(DeviceError::Lost { .. })), "{answer:?}");
+}
+
+#[test]
+fn caches_give_memory_back_and_keep_what_stays() {
+    let Some((driver, device)) = set_up() else { return };
+    let case = case("plain over Bf16");
+    let mut executable = compiled(&device, &case).expect("compiles");
+    let (blocks, bytes) =
+        (case.limits.group_blocks[0], executable.blocks().expect("blocks").groups[0]);
+    let before = driver.held_bytes();
+    let written: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+    for block in [1, blocks - 1] {
+        executable.write_block(0, BlockId(block), &written).expect("written");
+    }
+    executable.resize(&[2]).expect("shrinks");
+    assert_eq!(before - driver.held_bytes(), (blocks as usize - 2) * bytes);
+    executable.resize(&[blocks]).expect("grows");
+    assert_eq!(before, driver.held_bytes());
+    let mut read = vec![1; bytes];
+    executable.read_block(0, BlockId(1), &mut read).expect("read");
+    assert_eq!(read, written, "what stayed");
+    executable.read_block(0, BlockId(blocks - 1), &mut read).expect("read");
+    assert!(read.iter().all(|b| *b == 0), "what was given back is forgotten");
+    // Without room it stays as it is.
+    executable.resize(&[2]).expect("shrinks");
+    driver.limit(driver.held_bytes() as u64 + 10);
+    let answer = executable.resize(&[blocks]);
+    assert!(matches!(answer, Err(DeviceError::OutOfMemory { .. })), "{answer:?}");
+    executable.read_block(0, BlockId(1), &mut read).expect("read");
+    assert_eq!(read, written, "what stayed");
+}
