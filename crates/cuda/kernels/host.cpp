@@ -238,6 +238,7 @@ extern "C" __attribute__((visibility("default"))) int tokenmill_launch(
   if (!made) made = new Runner;
   Runner& r = *made;
   if (threads == 0 || threads > kMost || threads % 32 || shared > kShared) return 2;
+  if (grid[1] > 65535 || grid[2] > 65535) return 2;  // what a GPU takes
   if (!r.stacks) r.stacks.reset(new uint8_t[kStack * kMost]);
   if (!r.memory) r.memory.reset(new uint8_t[kShared]);
   r.body = body;
