@@ -94,31 +94,32 @@ fn response_format(value: Value, notes: &mut Notes) -> Result<Option<Constraint>
 /// vLLM's: one of its members.
 fn structured_outputs(value: Value, notes: &mut Notes) -> Result<Option<Constraint>, ApiError> {
     let mut fields = Fields::of(value, "structured_outputs")?;
-    let mut found = Vec::new();
+    let mut found: Vec<(&str, Constraint)> = Vec::new();
     if let Some(schema) = fields.take("json") {
-        found.push(Constraint::JsonSchema(parsed(schema, &fields.path("json"))?));
+        let schema = parsed(schema, &fields.path("json"))?;
+        found.push(("json", Constraint::JsonSchema(schema)));
     }
     if fields.flag("json_object")? == Some(true) {
-        found.push(Constraint::JsonObject);
+        found.push(("json_object", Constraint::JsonObject));
     }
-    found.extend(fields.text("regex")?.map(Constraint::Regex));
+    found.extend(fields.text("regex")?.map(|text| ("regex", Constraint::Regex(text))));
     if let Some(values) = fields.take("choice") {
-        found.push(choice(values, &fields.path("choice"))?);
+        found.push(("choice", choice(values, &fields.path("choice"))?));
     }
-    found.extend(fields.text("grammar")?.map(grammar));
+    found.extend(fields.text("grammar")?.map(|text| ("grammar", grammar(text))));
     if let Some(tags) = fields.take("structural_tag") {
         let tags = parsed(tags, &fields.path("structural_tag"))?;
         let mut tags = Fields::of(tags, "structured_outputs.structural_tag")?;
         tags.take("type");
-        found.push(structural(&mut tags)?);
+        found.push(("structural_tag", structural(&mut tags)?));
         tags.finish(&[], notes)?;
     }
     fields.finish(&[], notes)?;
-    if found.len() > 1 {
-        let message = "structured_outputs names more than one thing to hold";
+    if let [(one, _), (other, _), ..] = found[..] {
+        let message = format!("structured_outputs: {one} and {other}: one of them at most");
         return Err(ApiError::bad("structured_outputs", message));
     }
-    Ok(found.pop())
+    Ok(found.pop().map(|(_, what)| what))
 }
 
 /// A value, or the same as a text of JSON.
