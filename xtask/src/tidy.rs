@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("models", &["ir", "quant"]),
     ("sched", &["ir"]),
     ("text", &[]),
+    ("grammar", &[]),
     ("backend", &["ir", "quant"]),
     ("kvlog", &[]),
     ("store", &["ir"]),
@@ -29,7 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that touch no file, network, thread, clock or environment.
-const PURE: &[&str] = &["quant", "ir", "models", "sched", "text"];
+const PURE: &[&str] = &["quant", "ir", "models", "sched", "text", "grammar"];
 
 /// What pure crates must not name.
 const IMPURE: &[&str] =

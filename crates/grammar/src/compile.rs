@@ -140,7 +140,8 @@ const SAYS: &[(&str, &str, &str)] = &[
     ("anchor", "pattern", "`^` and `$` are supported only at the ends of an expression"),
 ];
 
-const LIMITS: &[&str] = &["too large", "too big", "fuel", "limit", "too complex", "stack level", "exceed"];
+const LIMITS: &[&str] =
+    &["too large", "too big", "fuel", "limit", "too complex", "stack level", "exceed"];
 
 impl Failed {
     fn refused(self, kind: &'static str) -> Refused {
@@ -178,8 +179,9 @@ impl Failed {
         let other = if *keyword == "minProperties" { "maxProperties" } else { keyword };
         let found = place(schema, keyword, "").map(|f| (*keyword, f));
         let found = found.or_else(|| place(schema, other, "").map(|f| (other, f)));
-        let (keyword, (pointer, value)) =
-            found.unwrap_or((keyword, (String::new(), &Value::Null)));
+        let Some((keyword, (pointer, value))) = found else {
+            return Refused::Complex { why: cut(&why) };
+        };
         Refused::keyword(keyword, &pointer, value, *says)
     }
 }
@@ -193,7 +195,8 @@ fn constraining(schema: &Value) -> String {
             Value::Array(items) => open.extend(items),
             Value::Object(map) => {
                 let known = map.keys().filter_map(|k| schema::keywords::keyword(k));
-                let known = known.filter(|k| k.treatment != schema::keywords::Treatment::Annotation);
+                let known =
+                    known.filter(|k| k.treatment != schema::keywords::Treatment::Annotation);
                 names.extend(known.map(|k| k.name));
                 open.extend(map.values());
             }

@@ -65,11 +65,8 @@ const DURATION: &str = concat!(
     r"(?:[0-9]{1,9}S)?)?|[0-9]{1,9}M(?:[0-9]{1,9}S)?|[0-9]{1,9}S))?|T(?:[0-9]{1,9}H",
     r"(?:[0-9]{1,9}M(?:[0-9]{1,9}S)?)?|[0-9]{1,9}M(?:[0-9]{1,9}S)?|[0-9]{1,9}S))$"
 );
-const EMAIL: &str = concat!(
-    r"^[A-Za-z0-9_+\-]{1,20}(?:\.[A-Za-z0-9_+\-]{1,20}){0,2}@",
-    host!(),
-    "$"
-);
+const EMAIL: &str =
+    concat!(r"^[A-Za-z0-9_+\-]{1,20}(?:\.[A-Za-z0-9_+\-]{1,20}){0,2}@", host!(), "$");
 const HOSTNAME: &str = concat!("^", host!(), "$");
 const IPV4: &str = concat!("^", octet!(), r"(?:\.", octet!(), "){3}$");
 const IPV6: &str = concat!(

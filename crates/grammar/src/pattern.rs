@@ -18,8 +18,13 @@ const WORD: &str = "0-9A-Za-z_";
 /// stand in a JSON string, which has no control characters but those with a short escape.
 pub(crate) fn translate(text: &str, most_repeats: usize, quoted: bool) -> Result<String, String> {
     let chars = text.chars().peekable();
-    let mut reader =
-        Reader { chars, out: String::with_capacity(2 * text.len()), depth: 0, most_repeats, quoted };
+    let mut reader = Reader {
+        chars,
+        out: String::with_capacity(2 * text.len()),
+        depth: 0,
+        most_repeats,
+        quoted,
+    };
     reader.expression()?;
     Ok(reader.out)
 }
@@ -122,7 +127,11 @@ impl Reader<'_> {
             let is_number = !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
             let count = s.parse::<usize>().ok().filter(|_| is_number);
             let count = count.ok_or_else(|| format!("counts that cannot be read: `{{{text}}}`"))?;
-            if count > most { Err(format!("repeated {count} times, at most {most}")) } else { Ok(count) }
+            if count > most {
+                Err(format!("repeated {count} times, at most {most}"))
+            } else {
+                Ok(count)
+            }
         };
         match text.split_once(',') {
             None => Ok(format!("{{{}}}", number(&text)?)),
@@ -140,7 +149,10 @@ impl Reader<'_> {
     fn literal(&mut self, c: char) -> Result<(), String> {
         let has_escape = matches!(c, '\t' | '\n' | '\r' | '\x08' | '\x0c');
         if self.quoted && c < ' ' && !has_escape {
-            return Err(format!("the control character {:#04x}, which JSON strings here lack", c as u32));
+            return Err(format!(
+                "the control character {:#04x}, which JSON strings here lack",
+                c as u32
+            ));
         }
         push_char(&mut self.out, c);
         Ok(())
@@ -307,7 +319,11 @@ pub(crate) fn escaped(text: &str) -> String {
 /// A text as an expression of ECMAScript that matches just it.
 pub(crate) fn escaped_for_ecma(text: &str) -> String {
     let each = |c: char| {
-        if c.is_ascii_alphanumeric() || c > '\x7f' { c.to_string() } else { format!("\\x{:02x}", c as u32) }
+        if c.is_ascii_alphanumeric() || c > '\x7f' {
+            c.to_string()
+        } else {
+            format!("\\x{:02x}", c as u32)
+        }
     };
     text.chars().map(each).collect()
 }

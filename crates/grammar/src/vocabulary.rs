@@ -158,7 +158,10 @@ impl Vocabulary {
     }
 }
 
-fn factory(trie: &Arc<TokTrie>, tokenize: Option<Tokenize>) -> Result<ParserFactory, BadVocabulary> {
+fn factory(
+    trie: &Arc<TokTrie>,
+    tokenize: Option<Tokenize>,
+) -> Result<ParserFactory, BadVocabulary> {
     let env: TokEnv = Arc::new(Cutter { trie: trie.clone(), tokenize });
     let slices = SlicedBiasComputer::json_slices();
     let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);

@@ -233,7 +233,8 @@ fn leniency_names_what_it_leaves_out() {
     let (grammar, left_out) = run(json!({"enum": []}));
     assert!(left_out[0].contains("as a whole"), "{left_out:?}");
     assert!(bytes::holds(&grammar, "{}") && !bytes::holds(&grammar, "1"));
-    let (grammar, left_out) = run(json!({"type": "object", "additionalProperties": {"type": "null"}}));
+    let (grammar, left_out) =
+        run(json!({"type": "object", "additionalProperties": {"type": "null"}}));
     assert!(left_out.is_empty() && bytes::holds(&grammar, r#"{"a":null}"#));
 }
 
@@ -259,7 +260,10 @@ fn how_long_it_takes() {
                      \"]\" | s | [0-9]+\ns ::= \"\\\"\" [^\"\\\\\\x00-\\x1f]* \"\\\"\"";
     let cases = [
         ("string", Constraint::JsonSchema(json!({"type": "string"}))),
-        ("string of at most 400", Constraint::JsonSchema(json!({"type": "string", "maxLength": 400}))),
+        (
+            "string of at most 400",
+            Constraint::JsonSchema(json!({"type": "string", "maxLength": 400})),
+        ),
         ("object", Constraint::JsonObject),
         ("mixed", Constraint::JsonSchema(mixed)),
         ("regex", Constraint::Regex("[a-z ]{1,200}@[a-z]+".into())),

@@ -19,8 +19,19 @@ const LONG: usize = 60;
 const LONGEST: usize = 600;
 
 const PATTERNS: &[&str] = &[
-    "^[a-c]{2,4}$", "^\\d{3}-\\d{4}$", "ab+", "^(foo|bar)_\\w+$", "^\\S+$", "^.{3}$", "x|y", "^a",
-    "z$", "^[^\"\\\\]*$", "^\\/[a-z/]*$", "(^q|r$)", "^[A-Z][a-z]*( [A-Z][a-z]*)*$",
+    "^[a-c]{2,4}$",
+    "^\\d{3}-\\d{4}$",
+    "ab+",
+    "^(foo|bar)_\\w+$",
+    "^\\S+$",
+    "^.{3}$",
+    "x|y",
+    "^a",
+    "z$",
+    "^[^\"\\\\]*$",
+    "^\\/[a-z/]*$",
+    "(^q|r$)",
+    "^[A-Z][a-z]*( [A-Z][a-z]*)*$",
 ];
 const FORMATS: &[&str] =
     &["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
@@ -68,7 +79,8 @@ impl Maker {
             12 => self.tuple(depth - 1),
             13 => self.map(depth - 1),
             14 => {
-                let list: Vec<Value> = (0..2 + self.below(2)).map(|_| self.schema(depth - 1)).collect();
+                let list: Vec<Value> =
+                    (0..2 + self.below(2)).map(|_| self.schema(depth - 1)).collect();
                 json!({"anyOf": list})
             }
             15 => json!({"allOf": [self.object(depth - 1), self.object(depth - 1)]}),
@@ -111,7 +123,8 @@ impl Maker {
             }
         }
         if self.below(4) == 0 {
-            schema["multipleOf"] = [json!(3), json!(7), json!(0.5), json!(10)][self.below(4)].clone();
+            schema["multipleOf"] =
+                [json!(3), json!(7), json!(0.5), json!(10)][self.below(4)].clone();
         }
         schema
     }
@@ -248,7 +261,8 @@ fn draw(
         let stuck = |e| format!("stuck after {:?}: {e}", String::from_utf8_lossy(&text));
         matcher.mask(&mut bits).map_err(stuck)?;
         let all = allowed(&bits);
-        let closes = |id: &u32| *id != END && tokens[*id as usize].iter().all(|b| b"\"]},".contains(b));
+        let closes =
+            |id: &u32| *id != END && tokens[*id as usize].iter().all(|b| b"\"]},".contains(b));
         let closers: Vec<u32> = all.iter().copied().filter(closes).collect();
         // Exponents soon leave the range of a double.
         let plain = |id: &u32| !tokens[*id as usize].iter().all(|b| b"eE".contains(b));
@@ -316,6 +330,11 @@ fn documents_drawn_from_masks_are_valid() {
         }
     }
     println!("{enforced} schemas, {documents} documents, {cut} cut; refused: {refused:?}");
-    assert!(invalid.is_empty(), "{}:\n{}", invalid.len(), invalid[..invalid.len().min(12)].join("\n"));
+    assert!(
+        invalid.is_empty(),
+        "{}:\n{}",
+        invalid.len(),
+        invalid[..invalid.len().min(12)].join("\n")
+    );
     assert!(documents > SCHEMAS * DOCUMENTS * 9 / 10);
 }

@@ -34,7 +34,10 @@ fn closed(name: &str, schema: Value) -> Value {
 #[test]
 fn malformed_schemas_say_the_value() {
     refused(json!({"type": "not-a-type"}), &["type", "not-a-type"]);
-    refused(closed("a", json!({"type": "string", "minLength": "x"})), &["minLength", "\"x\"", "/properties/a"]);
+    refused(
+        closed("a", json!({"type": "string", "minLength": "x"})),
+        &["minLength", "\"x\"", "/properties/a"],
+    );
     refused(json!({"type": "array", "items": {"enum": "red"}}), &["enum", "red"]);
     refused(json!({"type": "object", "properties": {"foo": "bar"}}), &["foo", "bar"]);
     refused(json!("x"), &["a schema is an object"]);
@@ -76,7 +79,10 @@ fn recursion() {
     check(list, &["{}", r#"{"next":{"next":{}}}"#], &[r#"{"next":1}"#]);
     refused(closed("next", json!({"$ref": "#"})), &["nothing satisfies", "required"]);
     refused(json!({"$ref": "#"}), &["$ref"]);
-    refused(json!({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}), &["$ref"]);
+    refused(
+        json!({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}),
+        &["$ref"],
+    );
     // What has no finite value is left out where it may be.
     let half = json!({
         "$defs": {"x": {"type": "object", "properties": {"x": {"$ref": "#/$defs/x"}}, "required": ["x"]}},
@@ -97,14 +103,26 @@ fn patterns() {
         &[r#"{"s":"abcd"}"#, r#"{"s":"abd"}"#],
     );
     check(json!({"pattern": "^a|b$"}), &["\"ax\"", "\"xb\"", "1"], &["\"xa\""]);
-    check(json!({"type": "string", "pattern": "^.$"}), &["\"\\\"\"", "\"é\""], &["\"\\n\"", "\"\\r\"", "\"\""]);
-    check(json!({"type": "string", "pattern": "^\\s$"}), &["\"\\t\"", "\" \"", "\"\u{feff}\""], &["\"a\""]);
+    check(
+        json!({"type": "string", "pattern": "^.$"}),
+        &["\"\\\"\"", "\"é\""],
+        &["\"\\n\"", "\"\\r\"", "\"\""],
+    );
+    check(
+        json!({"type": "string", "pattern": "^\\s$"}),
+        &["\"\\t\"", "\" \"", "\"\u{feff}\""],
+        &["\"a\""],
+    );
 }
 
 #[test]
 fn every_keyword_is_enforced_or_refused() {
     let n = json!({"type": "integer", "minimum": 0, "maximum": 99, "multipleOf": 7});
-    check(closed("n", n), &[r#"{"n":14}"#, r#"{"n":0}"#], &[r#"{"n":13}"#, r#"{"n":105}"#, r#"{"n":-7}"#]);
+    check(
+        closed("n", n),
+        &[r#"{"n":14}"#, r#"{"n":0}"#],
+        &[r#"{"n":13}"#, r#"{"n":105}"#, r#"{"n":-7}"#],
+    );
     for (keyword, value) in [
         ("uniqueItems", json!(true)),
         ("not", json!({"const": "yes"})),
@@ -124,8 +142,14 @@ fn every_keyword_is_enforced_or_refused() {
     refused(json!({"oneOf": [{"type": "integer"}, {"minimum": 2}]}), &["oneOf", "disjoint"]);
     refused(json!({"minProperties": 2}), &["minProperties"]);
     refused(json!({"properties": {"a": {}}, "maxProperties": 3}), &["maxProperties"]);
-    refused(json!({"patternProperties": {"a": {"type": "null"}, "b": {"type": "string"}}}), &["patternProperties"]);
-    refused(json!({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"properties": {"b": true}}}, "unevaluatedProperties": false}), &["unevaluatedProperties"]);
+    refused(
+        json!({"patternProperties": {"a": {"type": "null"}, "b": {"type": "string"}}}),
+        &["patternProperties"],
+    );
+    refused(
+        json!({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"properties": {"b": true}}}, "unevaluatedProperties": false}),
+        &["unevaluatedProperties"],
+    );
     refused(json!({"$ref": "#/$defs/a", "$defs": {"a": {"$id": "other.json"}}}), &["$id"]);
 }
 
@@ -142,16 +166,67 @@ fn what_fails_open_elsewhere() {
         &[r#"{"a":1}"#, r#"{"b":"x"}"#, r#"{"a":1,"A":null}"#],
         &[r#"{"\u0061":"x"}"#, r#"{"a":"x"}"#, r#"{"b":1,"a":"x"}"#],
     );
-    check(json!({"prefixItems": [{"type": "null"}], "additionalItems": false}), &["[]", "[null]"], &["[1]", "[null,1]"]);
-    check(json!({"additionalProperties": false, "patternProperties": {"^x": {"type": "null"}}, "properties": {"xy": true}}), &[r#"{"xy":null}"#, r#"{"xa":null}"#], &[r#"{"xy":1}"#, r#"{"a":1}"#]);
-    check(json!({"x-guidance": {"lenient": true, "whitespace_flexible": true}, "type": "array"}), &["[1]"], &["[1 ]"]);
-    check(json!({"type": "integer", "minimum": 1000, "maximum": 9000}), &["1000", "9000"], &["1000.0", "1e3", "999"]);
-    check(json!({"enum": [1.0, "在线", "say \"q\"", "a\\b", "l\n", {"b": 1, "a": [2.5]}]}), &["1", "\"在线\"", "\"say \\\"q\\\"\"", "\"a\\\\b\"", "\"l\\n\"", r#"{"b":1,"a":[2.5]}"#], &["1.0", "2", r#"{"b":1}"#]);
+    check(
+        json!({"prefixItems": [{"type": "null"}], "additionalItems": false}),
+        &["[]", "[null]"],
+        &["[1]", "[null,1]"],
+    );
+    check(
+        json!({"additionalProperties": false, "patternProperties": {"^x": {"type": "null"}}, "properties": {"xy": true}}),
+        &[r#"{"xy":null}"#, r#"{"xa":null}"#],
+        &[r#"{"xy":1}"#, r#"{"a":1}"#],
+    );
+    check(
+        json!({"x-guidance": {"lenient": true, "whitespace_flexible": true}, "type": "array"}),
+        &["[1]"],
+        &["[1 ]"],
+    );
+    check(
+        json!({"type": "integer", "minimum": 1000, "maximum": 9000}),
+        &["1000", "9000"],
+        &["1000.0", "1e3", "999"],
+    );
+    check(
+        json!({"enum": [1.0, "在线", "say \"q\"", "a\\b", "l\n", {"b": 1, "a": [2.5]}]}),
+        &["1", "\"在线\"", "\"say \\\"q\\\"\"", "\"a\\\\b\"", "\"l\\n\"", r#"{"b":1,"a":[2.5]}"#],
+        &["1.0", "2", r#"{"b":1}"#],
+    );
     refused(json!({"enum": ["\u{1}"]}), &["enum", "control character"]);
-    check(json!({"unevaluatedProperties": false, "properties": {"a": true}}), &[r#"{"a":1}"#], &[r#"{"b":1}"#]);
-    check(json!({"propertyNames": {"enum": ["a", "b.c"]}}), &[r#"{"a":1,"b.c":2}"#, "1"], &[r#"{"bxc":1}"#]);
-    check(json!({"type": "object", "properties": {"b": true, "a": true}, "required": ["a", "b"]}), &[r#"{"b":1,"a":2}"#], &[r#"{"a":2,"b":1}"#]);
+    check(
+        json!({"unevaluatedProperties": false, "properties": {"a": true}}),
+        &[r#"{"a":1}"#],
+        &[r#"{"b":1}"#],
+    );
+    check(
+        json!({"propertyNames": {"enum": ["a", "b.c"]}}),
+        &[r#"{"a":1,"b.c":2}"#, "1"],
+        &[r#"{"bxc":1}"#],
+    );
+    check(
+        json!({"type": "object", "properties": {"b": true, "a": true}, "required": ["a", "b"]}),
+        &[r#"{"b":1,"a":2}"#],
+        &[r#"{"a":2,"b":1}"#],
+    );
     check(json!({"exclusiveMinimum": true, "minimum": 3, "type": "integer"}), &["4"], &["3"]);
+}
+
+#[test]
+fn one_of_where_it_is_any_of() {
+    let side = |tag: Value, more: &str| json!({"type": "object", "properties": {"k": {"const": tag}, more: true}, "required": ["k"], "additionalProperties": false});
+    let union = json!({
+        "$defs": {"a": side(json!(1), "x"), "b": side(json!(2), "y")},
+        "oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}, {"type": "null"}],
+    });
+    check(union, &[r#"{"k":1,"x":0}"#, r#"{"k":2}"#, "null"], &[r#"{"k":2,"x":0}"#, "1"]);
+    for list in [
+        json!([{"properties": {"k": {"const": 1}}, "required": ["k"]}, {"properties": {"k": {"const": 2}}, "required": ["k"]}]),
+        json!([{"type": "object", "properties": {"k": {"const": 1}}}, {"type": "object", "properties": {"k": {"const": 2}}}]),
+        json!([{"enum": [1, 2]}, {"enum": [2, 3]}]),
+        json!([{"type": ["integer", "null"]}, {"type": "number"}]),
+        json!([{"const": 1}, {"type": "number"}]),
+    ] {
+        refused(json!({"oneOf": list}), &["oneOf"]);
+    }
 }
 
 #[test]

@@ -109,7 +109,11 @@ ident ::= [a-z] [a-z0-9_]* ws
 num   ::= [0-9]+ ws
 ws    ::= [ \t\n]*
 "#;
-    check(&gbnf(arithmetic), &["1+2=3\n", "(a +1)*b=c\nx=1\n"], &["1+=3\n", "a + 1=2\n", "(1=2\n", "1=2"]);
+    check(
+        &gbnf(arithmetic),
+        &["1+2=3\n", "(a +1)*b=c\nx=1\n"],
+        &["1+=3\n", "a + 1=2\n", "(1=2\n", "1=2"],
+    );
     let list = r#"root ::= item+
 # a list
 item ::= "- " [^\r\n\x0b\x0c\x85\u2028\u2029]+ "\n""#;
@@ -160,7 +164,10 @@ fn lark() {
     check(&lark("start: A+\n%ignore /[ ]/\nA: \"a\" | \"b\"i"), &["a B", "ab"], &["c"]);
     for (text, word) in [
         ("start: %json {\"type\": \"object\", \"if\": {}, \"then\": {}}", "`if`"),
-        ("start: %json {\"x-guidance\": {\"lenient\": true}, \"uniqueItems\": true}", "uniqueItems"),
+        (
+            "start: %json {\"x-guidance\": {\"lenient\": true}, \"uniqueItems\": true}",
+            "uniqueItems",
+        ),
         ("start: %json {\"type\"", "after %json"),
         ("%llguidance {\"allow_invalid_utf8\": true}\nstart: \"a\"", "allow_invalid_utf8"),
         ("start: a\na[stop=\"x\"]: /.*/", "`stop`"),

@@ -244,7 +244,8 @@ impl<'a> Reader<'a> {
         };
         let code = self.rest.get(..digits).and_then(|t| u32::from_str_radix(t, 16).ok());
         let Some(c) = code.and_then(char::from_u32) else {
-            return self.bad(format!("an escape that is not {digits} hexadecimal digits of a character"));
+            return self
+                .bad(format!("an escape that is not {digits} hexadecimal digits of a character"));
         };
         self.rest = self.rest.get(digits..).unwrap_or_default();
         Ok(c)

@@ -97,7 +97,9 @@ impl<'a> Facts<'a> {
 
     fn first(&self, part: &Part) -> Set {
         match part {
-            Part::Text(text) => text.chars().next().map(|c| (c as u32, c as u32)).into_iter().collect(),
+            Part::Text(text) => {
+                text.chars().next().map(|c| (c as u32, c as u32)).into_iter().collect()
+            }
             Part::Class(_, set) => set.clone(),
             Part::Rule(name) => {
                 self.rules.get(name.as_str()).map(|fact| fact.first.clone()).unwrap_or_default()
@@ -177,9 +179,7 @@ impl<'a> Facts<'a> {
                 add(&mut fact.follow, next);
                 fact.follow != before
             }
-            Part::Group(inner) => {
-                inner.iter().fold(false, |news, s| self.spread(s, next) || news)
-            }
+            Part::Group(inner) => inner.iter().fold(false, |news, s| self.spread(s, next) || news),
             Part::Repeat(inner, ..) => {
                 let mut next = next.to_vec();
                 add(&mut next, &self.first(inner));

@@ -39,7 +39,8 @@ impl Walk<'_> {
                 }
             }
             ("uniqueItems", Value::Bool(false)) => {}
-            ("uniqueItems", Value::Bool(true)) if part.count("maxItems").is_some_and(|n| n < 2) => {}
+            ("uniqueItems", Value::Bool(true)) if part.count("maxItems").is_some_and(|n| n < 2) => {
+            }
             ("minContains" | "maxContains", _) if part.get("contains").is_none() => {}
             ("unevaluatedItems", Value::Bool(true)) => {}
             ("unevaluatedItems", schema) => {

@@ -37,7 +37,8 @@ impl<'a> Descent<'a> {
             Value::Array(items) => items.iter().try_for_each(|v| self.descend(v, level)),
             Value::Object(map) => map.iter().try_for_each(|(key, value)| match value {
                 Value::String(text) if key == "$ref" => {
-                    let known = text.strip_prefix("#/$defs/").and_then(|n| self.defs.get_key_value(n));
+                    let known =
+                        text.strip_prefix("#/$defs/").and_then(|n| self.defs.get_key_value(n));
                     match known {
                         Some((name, schema)) if self.seen.insert(name) => {
                             self.descend(schema, level + 1)

@@ -63,9 +63,8 @@ impl Finite {
         let Some(Value::Array(required)) = map.get("required") else { return true };
         let open = map.get("additionalProperties").is_none_or(|s| self.has_value(s));
         // Which pattern a name matches is the matcher's business: any that can be will do.
-        let has_pattern = |v: &Value| {
-            v.as_object().is_some_and(|m| m.values().any(|s| self.has_value(s)))
-        };
+        let has_pattern =
+            |v: &Value| v.as_object().is_some_and(|m| m.values().any(|s| self.has_value(s)));
         let open = open || map.get("patternProperties").is_some_and(has_pattern);
         required.iter().filter_map(Value::as_str).all(|name| {
             match map.get("properties").and_then(|p| p.get(name)) {
@@ -92,11 +91,7 @@ impl Finite {
     }
 
     /// The schemas with `false` in place of what has no finite value.
-    pub fn pruned(
-        &self,
-        root: &Value,
-        defs: &Map<String, Value>,
-    ) -> (Value, Map<String, Value>) {
+    pub fn pruned(&self, root: &Value, defs: &Map<String, Value>) -> (Value, Map<String, Value>) {
         let kept = defs.iter().filter(|(name, _)| self.names.get(*name) == Some(&true));
         let defs = kept.map(|(name, schema)| (name.clone(), self.cut(schema))).collect();
         (self.cut(root), defs)

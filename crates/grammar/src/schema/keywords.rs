@@ -82,7 +82,12 @@ pub const KEYWORDS: &[Keyword] = &[
     row("maximum", Partly, Nothing, "up to 2^53"),
     row("exclusiveMinimum", Partly, Nothing, "up to 2^53; draft 4's booleans too"),
     row("exclusiveMaximum", Partly, Nothing, "up to 2^53; draft 4's booleans too"),
-    row("multipleOf", Partly, Nothing, "up to 9 digits and 6 decimals; numbers then stay under 2^53"),
+    row(
+        "multipleOf",
+        Partly,
+        Nothing,
+        "up to 9 digits and 6 decimals; numbers then stay under 2^53",
+    ),
     row("divisibleBy", Refused, Nothing, "draft 3"),
     // strings
     row("minLength", Enforced, Nothing, ""),

@@ -9,8 +9,10 @@ use crate::refused::{Refused, within};
 
 /// Most patterns of names in one object, each told apart from each.
 const NAME_PATTERNS: usize = 32;
+/// Longest of them, bytes: two are told apart by their product.
+const NAME_PATTERN_BYTES: usize = 1000;
 /// Most optional properties of which at least, or at most, one may be asked for.
-const CHOSEN: usize = 128;
+const CHOSEN: usize = 32;
 
 impl Walk<'_> {
     /// `properties` and its kin.
@@ -59,7 +61,10 @@ impl Walk<'_> {
         let mut translated = Map::new();
         for (text, schema) in map {
             match self.pattern(&text)? {
-                Ok(pattern) => drop(translated.insert(pattern, schema)),
+                Ok(pattern) => {
+                    within("bytes of a pattern of names", pattern.len(), NAME_PATTERN_BYTES)?;
+                    translated.insert(pattern, schema);
+                }
                 Err(why) => return part.refuse(key, format!("{why}, in a pattern")),
             }
         }
@@ -145,7 +150,9 @@ impl Walk<'_> {
             row.is_none_or(|r| r.treatment == super::keywords::Treatment::Annotation)
         };
         let mut said: Vec<(&str, &Value)> = map.iter().map(|(k, v)| (k.as_str(), v)).collect();
-        said.retain(|(k, v)| !annotation(&(*k).to_owned()) && (*k, *v) != ("type", &json!("string")));
+        said.retain(|(k, v)| {
+            !annotation(&(*k).to_owned()) && (*k, *v) != ("type", &json!("string"))
+        });
         let alone = ["properties", "patternProperties", "required", "unevaluatedProperties"];
         if said.is_empty() {
             return Ok(());
@@ -168,10 +175,13 @@ impl Walk<'_> {
             Ok(pattern) => pattern,
             Err(why) => return part.refuse(key, why),
         };
-        part.apply("allOf", json!([{
-            "patternProperties": {pattern: schema},
-            "additionalProperties": false,
-        }]));
+        part.apply(
+            "allOf",
+            json!([{
+                "patternProperties": {pattern: schema},
+                "additionalProperties": false,
+            }]),
+        );
         Ok(())
     }
 }

@@ -10,7 +10,9 @@ pub(super) fn literal(value: &Value) -> Result<Value, String> {
     match value {
         Value::Number(n) => number(n).map(Value::Number),
         Value::String(s) => text(s).map(|()| value.clone()),
-        Value::Array(items) => items.iter().map(literal).collect::<Result<_, _>>().map(Value::Array),
+        Value::Array(items) => {
+            items.iter().map(literal).collect::<Result<_, _>>().map(Value::Array)
+        }
         Value::Object(map) => {
             let pair = |(name, item): (&String, &Value)| {
                 text(name)?;

@@ -87,7 +87,11 @@ impl Part<'_> {
         }
         let only_strings = self.get("type") == Some(&json!("string"));
         let more = |p: String| {
-            if only_strings { json!({"type": "string", "pattern": p}) } else { json!({"pattern": p}) }
+            if only_strings {
+                json!({"type": "string", "pattern": p})
+            } else {
+                json!({"pattern": p})
+            }
         };
         let more: Vec<Value> = self.patterns.drain(..).map(more).collect();
         if !more.is_empty() {
@@ -133,7 +137,17 @@ impl<'a> Walk<'a> {
         let (defs, open, left_out, multiples) = Default::default();
         let (schemas, values, patterns) = (0, 0, 0);
         Ok(Walk {
-            root, bounds, strictness, names, defs, open, left_out, schemas, values, patterns, multiples,
+            root,
+            bounds,
+            strictness,
+            names,
+            defs,
+            open,
+            left_out,
+            schemas,
+            values,
+            patterns,
+            multiples,
         })
     }
 
@@ -269,10 +283,14 @@ impl<'a> Walk<'a> {
             "pattern" | "format" => self.string(key, value, part),
             "items" | "prefixItems" | "additionalItems" | "uniqueItems" | "minContains"
             | "maxContains" | "unevaluatedItems" => self.array_keyword(key, value, part),
-            "properties" | "patternProperties" | "additionalProperties" | "required"
-            | "minProperties" | "maxProperties" | "propertyNames" | "unevaluatedProperties" => {
-                self.object_keyword(row.name, value, part)
-            }
+            "properties"
+            | "patternProperties"
+            | "additionalProperties"
+            | "required"
+            | "minProperties"
+            | "maxProperties"
+            | "propertyNames"
+            | "unevaluatedProperties" => self.object_keyword(row.name, value, part),
             "dependencies" | "dependentRequired" | "dependentSchemas"
                 if value.as_object().is_some_and(Map::is_empty) =>
             {
@@ -286,9 +304,11 @@ impl<'a> Walk<'a> {
 
     /// What keywords say together.
     fn together(&mut self, part: &Part<'_>) -> Result<(), Refused> {
-        for (least, most) in
-            [("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties")]
-        {
+        for (least, most) in [
+            ("minLength", "maxLength"),
+            ("minItems", "maxItems"),
+            ("minProperties", "maxProperties"),
+        ] {
             if let (Some(a), Some(b)) = (part.count(least), part.count(most))
                 && a > b
                 && part.get("type").is_some_and(Value::is_string)

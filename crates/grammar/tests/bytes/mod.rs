@@ -23,10 +23,11 @@ pub fn pieces(size: usize) -> Arc<Vocabulary> {
 pub fn piece_bytes(size: usize) -> Vec<Vec<u8>> {
     let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|b| vec![b]).collect();
     tokens.push(b"<|end|>".to_vec());
-    let syllables = ["a", "be", "co", "di", "en", "fu", "ge", "ho", "in", "ju", "ka", "lo", "ma", "nu"];
+    let syllables =
+        ["a", "be", "co", "di", "en", "fu", "ge", "ho", "in", "ju", "ka", "lo", "ma", "nu"];
     let signs = [
-        "{\"", "\":", "\",\"", "\"}", "[{", "}]", "},{", "\":\"", "\":[", "],", "\\n", "\\\"", "00",
-        "12", "-1", ".5", "true", "false", "null", "é", "日本", "  ", "\n", "://", "@",
+        "{\"", "\":", "\",\"", "\"}", "[{", "}]", "},{", "\":\"", "\":[", "],", "\\n", "\\\"",
+        "00", "12", "-1", ".5", "true", "false", "null", "é", "日本", "  ", "\n", "://", "@",
     ];
     tokens.extend(signs.iter().map(|s| s.as_bytes().to_vec()));
     let mut draws = Draws(7);
