@@ -1,4 +1,4 @@
-//! Toys: patches that each add one thing (an architecture, a format, a device), so that the list of
+//! Toys: patches that each add one thing (an architecture, a format, a device, a dialect), so that the list of
 //! files which ARCHITECTURE.md gives for it stays true. They are put into a copy of the sources,
 //! touch nothing else, and the copy's tests hold for what they add.
 
@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 use crate::mutants::{Twin, target};
 
 /// What is added; each has `tests/toys/NAME.patch` and a row in the page's table.
-const THINGS: &[&str] = &["architecture", "format", "device"];
+const THINGS: &[&str] = &["architecture", "format", "device", "dialect"];
 /// The page, and what its table of files stands below.
 const PAGE: &str = "ARCHITECTURE.md";
 const HEADING: &str = "| adding | touches |";
 /// What the toys are called where the table says NAME.
 const NAME: &str = "toy";
 /// The tests that see all of them: every recording, vector and case of the suite of devices.
-const TESTS: &str = "test --workspace --test architectures --test vectors --test conformance";
+const TESTS: &str = "test --workspace --test architectures --test vectors --test conformance --test toy";
 
 /// Checks the patches against the page, and the tests with all of them; what is wrong.
 pub fn run(root: &Path) -> Result<(), String> {

@@ -28,7 +28,8 @@ pub struct Bounds {
     pub chain: usize,
     /// Schemas in a schema, references followed once.
     pub schemas: usize,
-    /// Properties of one object, and names in one `required`.
+    /// Properties of one object, names in one `required`, rules of a GBNF: an object of optional
+    /// ones takes four parser items for each, see `row_items`.
     pub properties: usize,
     /// Values of all `enum`s, or choices.
     pub values: usize,
@@ -59,7 +60,7 @@ impl Default for Bounds {
             depth: 64,
             chain: 256,
             schemas: 20_000,
-            properties: 1000,
+            properties: 400,
             values: 5000,
             pattern_bytes: 8192,
             patterns: 256,

@@ -12,6 +12,8 @@ use crate::vocabulary::Vocabulary;
 
 /// Options of llguidance that a client may set.
 const OPTIONS: &[&str] = &["no_forcing", "allow_initial_skip", "ignore_once"];
+/// Most intersections: each multiplies.
+const MEETINGS: usize = 16;
 /// Attributes of rules that nothing here obeys.
 const ATTRIBUTES: &[&str] = &["stop", "temperature"];
 
@@ -134,6 +136,7 @@ struct Scan<'a> {
     settings: &'a Settings,
     out: String,
     depth: usize,
+    meetings: usize,
     /// The rule being read, and the first name of this line.
     rule: &'a str,
     first: Option<&'a str>,
@@ -144,7 +147,7 @@ struct Scan<'a> {
 impl<'a> Scan<'a> {
     fn new(text: &'a str, settings: &'a Settings) -> Self {
         let (out, uses) = (String::with_capacity(text.len()), BTreeMap::new());
-        Scan { rest: text, settings, out, depth: 0, rule: "", first: None, uses }
+        Scan { rest: text, settings, out, depth: 0, meetings: 0, rule: "", first: None, uses }
     }
 
     /// Passes on `bytes` bytes.
@@ -187,6 +190,11 @@ impl<'a> Scan<'a> {
                     let same = self.rest.bytes().take_while(|b| *b == b'~').count();
                     within("`~` in a row", same, self.settings.bounds.depth)?;
                     self.pass(same);
+                }
+                '&' => {
+                    self.meetings += 1;
+                    within("`&` in the grammar", self.meetings, MEETINGS)?;
+                    self.pass(1);
                 }
                 c if c.is_ascii_alphabetic() || c == '_' => self.name()?,
                 c => drop(self.pass(c.len_utf8())),

@@ -211,6 +211,25 @@ fn what_fails_open_elsewhere() {
 }
 
 #[test]
+fn one_of_where_it_is_any_of() {
+    let side = |tag: Value, more: &str| json!({"type": "object", "properties": {"k": {"const": tag}, more: true}, "required": ["k"], "additionalProperties": false});
+    let union = json!({
+        "$defs": {"a": side(json!(1), "x"), "b": side(json!(2), "y")},
+        "oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}, {"type": "null"}],
+    });
+    check(union, &[r#"{"k":1,"x":0}"#, r#"{"k":2}"#, "null"], &[r#"{"k":2,"x":0}"#, "1"]);
+    for list in [
+        json!([{"properties": {"k": {"const": 1}}, "required": ["k"]}, {"properties": {"k": {"const": 2}}, "required": ["k"]}]),
+        json!([{"type": "object", "properties": {"k": {"const": 1}}}, {"type": "object", "properties": {"k": {"const": 2}}}]),
+        json!([{"enum": [1, 2]}, {"enum": [2, 3]}]),
+        json!([{"type": ["integer", "null"]}, {"type": "number"}]),
+        json!([{"const": 1}, {"type": "number"}]),
+    ] {
+        refused(json!({"oneOf": list}), &["oneOf"]);
+    }
+}
+
+#[test]
 fn nothing_satisfies() {
     let cases = [
         (json!({"type": "integer", "minimum": 5, "maximum": 3}), "minimum"),

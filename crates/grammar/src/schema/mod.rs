@@ -5,8 +5,10 @@
 
 mod arrays;
 mod chains;
+mod disjoint;
 mod finite;
 pub(crate) mod keywords;
+mod meeting;
 mod objects;
 mod references;
 mod values;
@@ -53,6 +55,10 @@ pub(crate) fn read(
     let (root, defs) = walk.document()?;
     let finite = finite::Finite::new(&root, &defs)?;
     let (root, defs) = finite.pruned(&root, &defs);
+    meeting::check(&root, &defs)?;
+    let root = disjoint::rewritten(&root, &defs);
+    let named = defs.iter().map(|(name, s)| (name.clone(), disjoint::rewritten(s, &defs)));
+    let defs: Map<String, Value> = named.collect();
     let mut plain = match root {
         Value::Object(map) => map,
         _ => Map::new(), // `true`

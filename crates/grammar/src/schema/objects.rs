@@ -9,8 +9,10 @@ use crate::refused::{Refused, within};
 
 /// Most patterns of names in one object, each told apart from each.
 const NAME_PATTERNS: usize = 32;
+/// Longest of them, bytes: two are told apart by their product.
+const NAME_PATTERN_BYTES: usize = 1000;
 /// Most optional properties of which at least, or at most, one may be asked for.
-const CHOSEN: usize = 128;
+const CHOSEN: usize = 32;
 
 impl Walk<'_> {
     /// `properties` and its kin.
@@ -59,7 +61,10 @@ impl Walk<'_> {
         let mut translated = Map::new();
         for (text, schema) in map {
             match self.pattern(&text)? {
-                Ok(pattern) => drop(translated.insert(pattern, schema)),
+                Ok(pattern) => {
+                    within("bytes of a pattern of names", pattern.len(), NAME_PATTERN_BYTES)?;
+                    translated.insert(pattern, schema);
+                }
                 Err(why) => return part.refuse(key, format!("{why}, in a pattern")),
             }
         }
