@@ -15,7 +15,8 @@ const HEADING: &str = "| adding | touches |";
 /// What the toys are called where the table says NAME.
 const NAME: &str = "toy";
 /// The tests that see all of them: every recording, vector and case of the suite of devices.
-const TESTS: &str = "test --workspace --test architectures --test vectors --test conformance --test toy";
+const TESTS: &str =
+    "test --workspace --test architectures --test vectors --test conformance --test toy";
 
 /// Checks the patches against the page, and the tests with all of them; what is wrong.
 pub fn run(root: &Path) -> Result<(), String> {

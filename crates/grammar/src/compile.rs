@@ -179,13 +179,9 @@ impl Failed {
         let other = if *keyword == "minProperties" { "maxProperties" } else { keyword };
         let found = place(schema, keyword, "").map(|f| (*keyword, f));
         let found = found.or_else(|| place(schema, other, "").map(|f| (other, f)));
-<<<<<<< HEAD
-        let (keyword, (pointer, value)) = found.unwrap_or((keyword, (String::new(), &Value::Null)));
-=======
         let Some((keyword, (pointer, value))) = found else {
             return Refused::Complex { why: cut(&why) };
         };
->>>>>>> grammar
         Refused::keyword(keyword, &pointer, value, *says)
     }
 }
