@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::bounds::{Bounds, Settings};
 use crate::constraint::Constraint;
 use crate::matcher::{Dead, Matcher};
-use crate::refused::{Refused, cut, within};
+use crate::refused::{Refused, cut, first_words, within};
 use crate::schema::{self, Strictness};
 use crate::vocabulary::Vocabulary;
 use crate::{gbnf, lark, pattern};
@@ -92,12 +92,13 @@ pub fn lenient(
     };
     let mut dropped: BTreeSet<String> = BTreeSet::new();
     let refused = loop {
-        let read = match schema::read(schema, settings, Strictness::Lenient(&dropped)) {
-            Ok(read) => read,
-            Err(refused) => break refused,
-        };
-        match of_schema(schema, read.plain, vocabulary, &settings.bounds) {
-            Ok(grammar) => return Ok((grammar, read.left_out)),
+        let read = schema::read(schema, settings, Strictness::Lenient(&dropped));
+        let tried = read.and_then(|read| {
+            let grammar = of_schema(schema, read.plain, vocabulary, &settings.bounds)?;
+            Ok((grammar, read.left_out))
+        });
+        match tried {
+            Ok(done) => return Ok(done),
             Err(Refused::Keyword { keyword, .. }) if dropped.insert(keyword.clone()) => {}
             Err(refused) => break refused,
         }
@@ -248,7 +249,7 @@ fn build(
         parser.check_stop()?;
         Ok(parser)
     }));
-    let parser = parser.map_err(|e| Failed::Compiler(format!("{e:#}")))?;
+    let parser = parser.map_err(|e| Failed::Compiler(first_words(&format!("{e:#}"))))?;
     let first = Matcher::new(parser, vocabulary.clone());
     let mut probe = first.apart();
     match probe.mask(&mut vec![0; vocabulary.words()]) {

@@ -7,7 +7,7 @@ use llguidance::TokenParser;
 use llguidance::api::StopReason;
 use llguidance::panic_utils::catch_unwind;
 
-use crate::refused::cut;
+use crate::refused::first_words;
 use crate::vocabulary::Vocabulary;
 
 /// Why an answer cannot go on under its grammar.
@@ -134,7 +134,7 @@ impl Matcher {
         result.map_err(|error| {
             let dead = match self.parser.stop_reason() {
                 StopReason::NoExtensionBias => Dead::NothingFits,
-                _ => Dead::Limit(cut(&error.to_string())),
+                _ => Dead::Limit(first_words(&error.to_string())),
             };
             self.dead = Some(dead.clone());
             dead

@@ -77,6 +77,11 @@ pub(crate) fn within(what: &'static str, found: usize, limit: usize) -> Result<(
     if found > limit { Err(Refused::Bound { what, found, limit }) } else { Ok(()) }
 }
 
+/// What llguidance says, without the trace of a panic.
+pub(crate) fn first_words(text: &str) -> String {
+    cut_to(text.split("\n<backtrace>").next().unwrap_or(text), 3 * SHOWN)
+}
+
 /// A text, cut.
 pub(crate) fn cut(text: &str) -> String {
     cut_to(text, SHOWN)

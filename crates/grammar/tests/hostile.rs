@@ -230,10 +230,12 @@ fn patterns() {
             json!({"type": "array", "items": {"type": "array", "minItems": 9999}, "minItems": 9999}),
         )
     });
-    run("multiples", || schema(json!({"type": "number", "multipleOf": 999_999_937})));
+    run("multiples of 997", || {
+        schema(json!({"type": "integer", "multipleOf": 997, "minimum": 1, "maximum": 5_000_000}))
+    });
     is(
         &run("multiples that meet", || {
-            schema(json!({"allOf": [{"multipleOf": 65_537}, {"multipleOf": 65_539}]}))
+            schema(json!({"allOf": [{"multipleOf": 991}, {"multipleOf": 997}]}))
         }),
         "multipleOf",
     );
@@ -248,10 +250,10 @@ fn grammars() {
     is(
         &run("a chain of rules", move || {
             let mut text = String::from("root ::= a0\n");
-            for i in 0..900 {
+            for i in 0..300 {
                 writeln!(text, "a{i} ::= \"(\" a{} \")\"", i + 1).unwrap();
             }
-            gbnf(text + "a900 ::= \"x\"\n")
+            gbnf(text + "a300 ::= \"x\"\n")
         }),
         "rules within rules",
     );

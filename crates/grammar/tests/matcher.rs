@@ -294,8 +294,8 @@ fn how_long_it_takes() {
             accepts += start.elapsed();
         }
         let start = Instant::now();
-        let copies = (0..100).map(|_| matcher.clone()).count();
-        let cloned = start.elapsed() / copies as u32;
+        let copies: Vec<Matcher> = (0..100).map(|_| matcher.clone()).collect();
+        let cloned = start.elapsed() / copies.len() as u32;
         let (first, count) = (times[0], times.len());
         times.sort_by(f64::total_cmp);
         println!(

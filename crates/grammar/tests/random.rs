@@ -124,7 +124,7 @@ impl Maker {
         }
         if self.below(4) == 0 {
             schema["multipleOf"] =
-                [json!(3), json!(7), json!(0.5), json!(10)][self.below(4)].clone();
+                [json!(3), json!(7), json!(0.05), json!(10)][self.below(4)].clone();
         }
         schema
     }
@@ -306,6 +306,7 @@ fn documents_drawn_from_masks_are_valid() {
                     Refused::Keyword { keyword, .. } => keyword.clone(),
                     Refused::Unsatisfiable { .. } => "unsatisfiable".to_owned(),
                     Refused::Complex { .. } => "complex".to_owned(),
+                    Refused::Bound { what, .. } => (*what).to_owned(),
                     other => panic!("{other}: {schema}"),
                 };
                 *refused.entry(name).or_default() += 1;

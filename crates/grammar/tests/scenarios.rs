@@ -139,6 +139,8 @@ fn every_keyword_is_enforced_or_refused() {
         let schema = json!({keyword: value, "then": {"type": "null"}});
         refused(schema, &[keyword]);
     }
+    refused(json!({"allOf": [{"multipleOf": 1000}, {"multipleOf": 0.0001}]}), &["multipleOf"]);
+    refused(json!({"multipleOf": 86_400}), &["multipleOf"]);
     refused(json!({"oneOf": [{"type": "integer"}, {"minimum": 2}]}), &["oneOf", "disjoint"]);
     refused(json!({"minProperties": 2}), &["minProperties"]);
     refused(json!({"properties": {"a": {}}, "maxProperties": 3}), &["maxProperties"]);

@@ -179,7 +179,10 @@ impl<'a> Facts<'a> {
                 add(&mut fact.follow, next);
                 fact.follow != before
             }
-            Part::Group(inner) => inner.iter().fold(false, |news, s| self.spread(s, next) | news),
+            Part::Group(inner) => {
+                let news: Vec<bool> = inner.iter().map(|s| self.spread(s, next)).collect();
+                news.contains(&true)
+            }
             Part::Repeat(inner, ..) => {
                 let mut next = next.to_vec();
                 add(&mut next, &self.first(inner));

@@ -86,7 +86,7 @@ pub const KEYWORDS: &[Keyword] = &[
         "multipleOf",
         Partly,
         Nothing,
-        "up to 9 digits and 6 decimals; numbers then stay under 2^53",
+        "digits up to 1000, 6 decimals; numbers then stay under 2^53",
     ),
     row("divisibleBy", Refused, Nothing, "draft 3"),
     // strings

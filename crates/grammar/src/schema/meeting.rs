@@ -1,14 +1,18 @@
-//! Patterns that a string must match together: their product is what the compiler works through,
-//! in one step and without asking for fuel, so it is bounded before.
+//! Patterns that a string must match together, and `multipleOf`s that meet: their product is what
+//! the compiler works through, in one step and without asking for fuel, so it is bounded before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
+use super::values;
 use crate::refused::{Refused, within};
 
 /// Most bytes of patterns that meet, multiplied.
 const PRODUCT: usize = 1_000_000;
+/// Greatest product of `multipleOf`s that meet, in units of the finest: the compiler reckons in
+/// 32 bits, unchecked, and has a state for each remainder.
+const MULTIPLE: u64 = 2000;
 /// Most combinations of schemas looked at.
 const COMBINED: usize = 20_000;
 
@@ -64,6 +68,7 @@ impl<'a> Meeting<'a> {
         if flat.len() < 2 {
             return Ok(());
         }
+        multiples(&flat)?;
         let mut others: Vec<&Value> = Vec::new();
         let mut named: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
         let mut items: Vec<&Value> = Vec::new();
@@ -128,4 +133,22 @@ impl<'a> Meeting<'a> {
             self.flatten(target, flat, known);
         }
     }
+}
+
+fn multiples(flat: &[&Map<String, Value>]) -> Result<(), Refused> {
+    let found = flat.iter().filter_map(|map| map.get("multipleOf").and_then(values::decimal));
+    let found: BTreeSet<(u64, u32)> = found.collect();
+    if found.len() < 2 {
+        return Ok(());
+    }
+    let finest = found.iter().map(|m| m.1).max().unwrap_or(0);
+    let product = found.iter().try_fold(1u64, |product, (digits, own)| {
+        let scaled = digits.checked_mul(10u64.checked_pow(finest - own)?)?;
+        product.checked_mul(scaled).filter(|p| *p <= MULTIPLE)
+    });
+    if product.is_some() {
+        return Ok(());
+    }
+    let (why, list) = ("several that meet, too great together", found.iter().map(|m| m.0));
+    Err(Refused::keyword("multipleOf", "", &list.collect(), why))
 }

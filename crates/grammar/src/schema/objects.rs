@@ -169,8 +169,6 @@ impl Walk<'_> {
             }
             _ => return part.refuse(key, "enforced only as one `pattern` or one `enum` of names"),
         };
-        let rest = part.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
-        let schema = self.below(&rest, "additionalProperties", part)?;
         let pattern = match self.pattern(&text)? {
             Ok(pattern) => pattern,
             Err(why) => return part.refuse(key, why),
@@ -178,7 +176,7 @@ impl Walk<'_> {
         part.apply(
             "allOf",
             json!([{
-                "patternProperties": {pattern: schema},
+                "patternProperties": {pattern: true},
                 "additionalProperties": false,
             }]),
         );

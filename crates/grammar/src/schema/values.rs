@@ -54,6 +54,9 @@ pub(super) fn count(value: &Value) -> Option<usize> {
     Some(value as usize)
 }
 
+/// Greatest digits of a `multipleOf`: the compiler has a state for each remainder.
+const REMAINDERS: u64 = 1000;
+
 /// `multipleOf` as digits and decimals, where it has few of them.
 pub(super) fn decimal(value: &Value) -> Option<(u64, u32)> {
     let value = value.as_f64().filter(|v| *v > 0.0 && *v < 1e9)?;
@@ -62,7 +65,7 @@ pub(super) fn decimal(value: &Value) -> Option<(u64, u32)> {
     if fraction.len() > 6 {
         return None;
     }
-    let digits = format!("{whole}{fraction}").parse::<u64>().ok().filter(|d| *d < 1_000_000_000)?;
+    let digits = format!("{whole}{fraction}").parse::<u64>().ok().filter(|d| *d <= REMAINDERS)?;
     // llguidance finds the digits by multiplying a double by ten until nothing is left behind
     // the point: taken only where that finds the same ones.
     let (mut scaled, mut decimals) = (value, 0);

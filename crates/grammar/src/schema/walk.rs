@@ -13,7 +13,7 @@ use crate::pattern;
 use crate::refused::{Refused, within};
 
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
-/// Most pairs that a `oneOf` may have to be told apart.
+/// Most schemas of a `oneOf`: each is told apart from each.
 const MOST_OF_ONE: usize = 128;
 
 /// The walk so far.
@@ -31,8 +31,6 @@ pub(super) struct Walk<'a> {
     schemas: usize,
     values: usize,
     patterns: usize,
-    /// Every `multipleOf`: digits and decimals.
-    multiples: Vec<(u64, u32)>,
 }
 
 /// One schema being written.
@@ -134,7 +132,7 @@ impl<'a> Walk<'a> {
             draft => draft?,
         };
         let names = Names::new(root, draft);
-        let (defs, open, left_out, multiples) = Default::default();
+        let (defs, open, left_out) = Default::default();
         let (schemas, values, patterns) = (0, 0, 0);
         Ok(Walk {
             root,
@@ -147,7 +145,6 @@ impl<'a> Walk<'a> {
             schemas,
             values,
             patterns,
-            multiples,
         })
     }
 
@@ -163,7 +160,6 @@ impl<'a> Walk<'a> {
         }
         let chains = super::chains::check(&root, &defs, self.bounds.chain);
         chains.map_err(|broken| self.broken(broken))?;
-        self.check_multiples()?;
         Ok((root, defs))
     }
 
@@ -180,22 +176,6 @@ impl<'a> Walk<'a> {
                 Refused::keyword("$ref", &pointer, value, why)
             }
         }
-    }
-
-    /// llguidance multiplies all that meet in 32 bits.
-    fn check_multiples(&mut self) -> Result<(), Refused> {
-        self.multiples.sort_unstable();
-        self.multiples.dedup();
-        let decimals = self.multiples.iter().map(|m| m.1).max().unwrap_or(0);
-        let product = self.multiples.iter().try_fold(1u64, |product, (digits, own)| {
-            let scaled = digits.checked_mul(10u64.checked_pow(decimals - own)?)?;
-            product.checked_mul(scaled).filter(|p| *p <= u64::from(u32::MAX))
-        });
-        if self.multiples.len() < 2 || product.is_some() {
-            return Ok(());
-        }
-        let why = "all values of it in the schema, multiplied, pass 2^32";
-        Err(Refused::keyword("multipleOf", "", &Value::Null, why))
     }
 
     /// One schema, written anew.
@@ -495,10 +475,10 @@ impl<'a> Walk<'a> {
         if !value.as_f64().is_some_and(|v| v > 0.0) {
             return part.refuse("multipleOf", "it is no number over 0");
         }
-        let Some(decimal) = values::decimal(value) else {
-            return part.refuse("multipleOf", "it has more than 9 digits or 6 decimals");
-        };
-        self.multiples.push(decimal);
+        if values::decimal(value).is_none() {
+            return part
+                .refuse("multipleOf", "its digits are over 1000, or it has over 6 decimals");
+        }
         part.plain.insert("multipleOf".to_owned(), value.clone());
         // Further multiples are none once they are read as doubles.
         for (key, open, exact) in [
