@@ -22,6 +22,9 @@ pub enum Dead {
     /// A mask passed a limit of fuel, states or items. The matcher stays dead.
     #[error("the constraint passes a limit while the answer is written: {0}")]
     Limit(String),
+    /// The matcher itself failed. It stays dead.
+    #[error("the matcher of the constraint failed: {0}")]
+    Broken(String),
 }
 
 /// One answer under a grammar. A clone goes its own way.
@@ -134,7 +137,10 @@ impl Matcher {
         result.map_err(|error| {
             let dead = match self.parser.stop_reason() {
                 StopReason::NoExtensionBias => Dead::NothingFits,
-                _ => Dead::Limit(first_words(&error.to_string())),
+                StopReason::LexerTooComplex | StopReason::ParserTooComplex => {
+                    Dead::Limit(first_words(&error.to_string()))
+                }
+                _ => Dead::Broken(first_words(&error.to_string())),
             };
             self.dead = Some(dead.clone());
             dead
