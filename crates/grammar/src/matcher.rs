@@ -27,7 +27,8 @@ pub enum Dead {
     Broken(String),
 }
 
-/// One answer under a grammar. A clone goes its own way.
+/// One answer under a grammar. A clone goes its own way from here, at little cost: it shares the
+/// states found so far, and the limit on them, so that two clones wait for each other's masks.
 #[derive(Clone)]
 pub struct Matcher {
     parser: TokenParser,
