@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("models", &["ir", "quant"]),
     ("sched", &["ir"]),
     ("text", &[]),
+    ("grammar", &[]),
     ("backend", &["ir", "quant"]),
     ("grammar", &[]),
     ("kvlog", &[]),

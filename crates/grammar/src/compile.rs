@@ -254,7 +254,8 @@ fn build(
     let mut probe = first.apart();
     match probe.mask(&mut vec![0; vocabulary.words()]) {
         Ok(()) => Ok(Grammar { first: Arc::new(Mutex::new(first)) }),
+        Err(Dead::NothingFits) => Err(Failed::Empty),
         Err(Dead::Limit(why)) => Err(Failed::Limit(why)),
-        Err(_) => Err(Failed::Empty),
+        Err(dead) => Err(Failed::Limit(dead.to_string())),
     }
 }

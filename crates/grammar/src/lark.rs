@@ -14,6 +14,8 @@ use crate::vocabulary::Vocabulary;
 const OPTIONS: &[&str] = &["no_forcing", "allow_initial_skip", "ignore_once"];
 /// Most intersections: each multiplies.
 const MEETINGS: usize = 16;
+/// Most schemas.
+const SCHEMAS: usize = 100;
 /// Attributes of rules that nothing here obeys.
 const ATTRIBUTES: &[&str] = &["stop", "temperature"];
 
@@ -137,6 +139,7 @@ struct Scan<'a> {
     out: String,
     depth: usize,
     meetings: usize,
+    schemas: usize,
     /// The rule being read, and the first name of this line.
     rule: &'a str,
     first: Option<&'a str>,
@@ -147,7 +150,17 @@ struct Scan<'a> {
 impl<'a> Scan<'a> {
     fn new(text: &'a str, settings: &'a Settings) -> Self {
         let (out, uses) = (String::with_capacity(text.len()), BTreeMap::new());
-        Scan { rest: text, settings, out, depth: 0, meetings: 0, rule: "", first: None, uses }
+        Scan {
+            rest: text,
+            settings,
+            out,
+            depth: 0,
+            meetings: 0,
+            schemas: 0,
+            rule: "",
+            first: None,
+            uses,
+        }
     }
 
     /// Passes on `bytes` bytes.
@@ -162,9 +175,15 @@ impl<'a> Scan<'a> {
         while let Some(c) = self.rest.chars().next() {
             match c {
                 '"' => self.until('"')?,
-                '/' if self.rest.starts_with("//") => self.line(),
+                '/' if self.rest.starts_with("//") => self.line()?,
                 '/' => self.until('/')?,
-                '#' => self.line(),
+                '#' => self.line()?,
+                // A special token, which may have any sign in it.
+                '<' => {
+                    let length = self.rest.find('>').map_or(1, |end| end + 1);
+                    self.hides_nothing(length)?;
+                    self.pass(length);
+                }
                 '%' => self.directive()?,
                 '\n' => {
                     self.first = self.first.filter(|_| self.depth > 0);
@@ -203,16 +222,28 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn line(&mut self) {
+    fn line(&mut self) -> Result<(), Refused> {
         let length = self.rest.find('\n').unwrap_or(self.rest.len());
+        self.hides_nothing(length)?;
         self.pass(length);
+        Ok(())
+    }
+
+    /// Refuses a schema in what is read over here: should the compiler read it otherwise, it
+    /// would be one that nobody checked.
+    fn hides_nothing(&self, length: usize) -> Result<(), Refused> {
+        match self.rest.get(..length) {
+            Some(text) if !text.contains("%json") => Ok(()),
+            _ => Err(Refused::syntax("lark", "`%json` in a text, an expression or a comment")),
+        }
     }
 
     /// A string or a regular expression.
     fn until(&mut self, end: char) -> Result<(), Refused> {
         let mut is_escaped = false;
         let close = self.rest.char_indices().skip(1).find(|(_, c)| {
-            let is_end = !is_escaped && (*c == end || *c == '\n');
+            // An expression may go on over lines.
+            let is_end = !is_escaped && (*c == end || (*c == '\n' && end == '"'));
             is_escaped = *c == '\\' && !is_escaped;
             is_end
         });
@@ -220,6 +251,7 @@ impl<'a> Scan<'a> {
         if end == '/' {
             within("bytes of a regex", length, self.settings.bounds.pattern_bytes)?;
         }
+        self.hides_nothing(length)?;
         self.pass(length);
         Ok(())
     }
@@ -258,6 +290,8 @@ impl<'a> Scan<'a> {
         let length = values.byte_offset();
         match word {
             "%json" => {
+                self.schemas += 1;
+                within("schemas in the grammar", self.schemas, SCHEMAS)?;
                 let plain = schema::read(&value, self.settings, Strictness::Strict)?.plain;
                 self.rest = self.rest.get(length..).unwrap_or_default();
                 self.out.push_str(&format!(" {plain}"));

@@ -22,7 +22,7 @@
 //! - The properties of an object come in the order of the schema; undeclared ones come last.
 //! - No white space, or what [`Whitespace`] says.
 //! - An `integer` has neither point nor exponent. A number with bounds or `multipleOf` has no
-//!   exponent.
+//!   exponent; one without may be greater than a double.
 //! - Strings hold no `\uXXXX`: other characters stand for themselves, and control characters
 //!   other than `\b \f \n \r \t` do not occur. The matcher compares spellings, and an escaped
 //!   letter in a name would be a second spelling of a declared property.

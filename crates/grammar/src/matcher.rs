@@ -22,9 +22,13 @@ pub enum Dead {
     /// A mask passed a limit of fuel, states or items. The matcher stays dead.
     #[error("the constraint passes a limit while the answer is written: {0}")]
     Limit(String),
+    /// The matcher itself failed. It stays dead.
+    #[error("the matcher of the constraint failed: {0}")]
+    Broken(String),
 }
 
-/// One answer under a grammar. A clone goes its own way.
+/// One answer under a grammar. A clone goes its own way from here, at little cost: it shares the
+/// states found so far, and the limit on them, so that two clones wait for each other's masks.
 #[derive(Clone)]
 pub struct Matcher {
     parser: TokenParser,
@@ -134,7 +138,10 @@ impl Matcher {
         result.map_err(|error| {
             let dead = match self.parser.stop_reason() {
                 StopReason::NoExtensionBias => Dead::NothingFits,
-                _ => Dead::Limit(first_words(&error.to_string())),
+                StopReason::LexerTooComplex | StopReason::ParserTooComplex => {
+                    Dead::Limit(first_words(&error.to_string()))
+                }
+                _ => Dead::Broken(first_words(&error.to_string())),
             };
             self.dead = Some(dead.clone());
             dead

@@ -172,6 +172,9 @@ fn lark() {
         ("%llguidance {\"allow_invalid_utf8\": true}\nstart: \"a\"", "allow_invalid_utf8"),
         ("start: a\na[stop=\"x\"]: /.*/", "`stop`"),
         ("start: a\na[temperature = 0.5]: /.*/", "`temperature`"),
+        ("start: \"a\" </x> %json {\"uniqueItems\": true} </x>", "uniqueItems"),
+        ("start: /x\n\"/ %json {\"uniqueItems\": true} \"a\"", "uniqueItems"),
+        ("start: \"a\" // %json {}", "%json"),
         ("start: b", "b"),
         ("nostart: \"a\"", "start"),
         ("start: start", ""),
@@ -200,6 +203,18 @@ fn structural_tags() {
         &["", "hi < f {}", "<f=a>{\"x\":1}</f>", "so <<{\"x\":2}>> and <f=b>{\"x\":-1}</f>.", "<f"],
         &["<f=", "<f=c>", "<f=a>{\"x\":1.5}</f>", "<f=a>{}", "a <<{\"x\":1}> >", "<f=a></f>", "<<"],
     );
+    let free =
+        Settings { whitespace: tokenmill_grammar::Whitespace::Flexible, ..Settings::default() };
+    let grammar = compile(&constraint, &bytes::bytes(), &free).unwrap();
+    assert!(holds(&grammar, "a <<{\n \"x\": 1 }>> b") && !holds(&grammar, "<<{\"x\":1.5}>>"));
+    let bare = Tag { schema: json!({"type": "integer"}), ..tag("<<", "") };
+    let bare = Constraint::Structural { triggers: vec!["<<".into()], tags: vec![bare] };
+    for settings in [Settings::default(), free] {
+        let grammar = compile(&bare, &bytes::bytes(), &settings).unwrap();
+        for text in ["<<1", "<<12 b", "a <<12 <<3", ""] {
+            assert!(holds(&grammar, text), "{text} to {}", reach(&grammar, text));
+        }
+    }
     let Constraint::Structural { triggers, tags } = constraint else { unreachable!() };
     let odd = Constraint::Structural { triggers: triggers.clone(), tags: vec![tag("[x]", "")] };
     refused(&odd, "trigger");
