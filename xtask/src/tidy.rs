@@ -12,7 +12,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("models", &["ir", "quant"]),
     ("sched", &["ir"]),
     ("text", &[]),
-    ("grammar", &[]),
     ("backend", &["ir", "quant"]),
     ("grammar", &[]),
     ("kvlog", &[]),
