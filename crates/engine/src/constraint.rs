@@ -204,6 +204,9 @@ impl Hold {
 
     /// How many of the tokens may come, one after another.
     pub fn allowed(&self, tokens: &[TokenId]) -> usize {
+        if tokens.is_empty() {
+            return 0;
+        }
         let mut ahead = self.matcher.clone();
         tokens.iter().take_while(|token| ahead.accept(**token).is_ok()).count()
     }
