@@ -190,6 +190,7 @@ impl Answer {
             return After::Open;
         };
         c.ended = true;
+        c.hold = None;
         // What was right and comes after the end was computed in vain.
         self.usage.rejected_drafts += c.right;
         let piece = c.stream.as_mut().map(TextStream::finish).unwrap_or_default();

@@ -9,8 +9,11 @@ use tokenmill_grammar::{Dead, Grammar, compile};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{Special, Tokenizer};
 
-/// Grammars kept for requests to come.
+/// Grammars kept for requests to come, and bytes of what they were made of.
 const KEPT: usize = 32;
+const KEPT_BYTES: usize = 4 << 20;
+/// Where more tokens than these may come, no text is certain: cuts of one text begin with each other.
+const FEW: u32 = 64;
 
 /// A grammar made for a model.
 #[derive(Clone)]
@@ -72,8 +75,8 @@ pub fn grammar(text: String) -> Constraint {
     }
 }
 
-/// A grammar with what it was made of.
-type Made = (Constraint, Settings, Held);
+/// A grammar with the text of what it was made of: the order of members counts in it.
+type Made = (String, Held);
 
 /// The grammars of a model.
 #[derive(Default)]
@@ -92,26 +95,38 @@ impl Grammars {
         tokenizer: &Tokenizer,
         vocab: u32,
     ) -> Result<Held, ConstraintError> {
-        if let Some(held) = self.kept(constraint, settings) {
+        let key = format!("{constraint:?} {settings:?}");
+        if let Some(held) = self.kept(&key) {
             return Ok(held);
         }
         let vocabulary = self.vocabulary.get_or_init(|| vocabulary(tokenizer, vocab));
         let vocabulary = vocabulary.as_ref().map_err(|e| ConstraintError::Model(e.clone()))?;
         let held = Held::new(constraint, vocabulary, settings)?;
-        let mut made = self.made();
-        if made.len() == KEPT {
-            made.remove(0);
-        }
-        made.push((constraint.clone(), settings.clone(), held.clone()));
-        Ok(held)
+        // (Another may have made it meanwhile.)
+        Ok(self.kept(&key).unwrap_or_else(|| self.keep(key, held)))
     }
 
     /// One that was made before, which is the latest now.
-    fn kept(&self, constraint: &Constraint, settings: &Settings) -> Option<Held> {
+    fn kept(&self, key: &str) -> Option<Held> {
         let mut made = self.made();
-        let at = made.iter().position(|one| one.0 == *constraint && one.1 == *settings)?;
+        let at = made.iter().position(|one| one.0 == key)?;
         made[at..].rotate_left(1);
-        made.last().map(|one| one.2.clone())
+        made.last().map(|one| one.1.clone())
+    }
+
+    /// Keeps one in the place of the oldest.
+    fn keep(&self, key: String, held: Held) -> Held {
+        let mut made = self.made();
+        made.push((key, held.clone()));
+        let bytes = |made: &[Made]| made.iter().map(|one| one.0.len()).sum::<usize>();
+        let mut gone = 0;
+        while made.len() - gone > KEPT || bytes(&made[gone..]) > KEPT_BYTES {
+            gone += 1;
+        }
+        let gone: Vec<Made> = made.drain(..gone).collect();
+        drop(made); // what is given up is freed while nobody waits
+        drop(gone);
+        held
     }
 
     fn made(&self) -> MutexGuard<'_, Vec<Made>> {
@@ -131,8 +146,14 @@ fn vocabulary(tokenizer: &Tokenizer, vocab: u32) -> Result<Arc<Vocabulary>, Stri
 
 /// One answer under a grammar.
 pub(crate) struct Hold {
-    matcher: Matcher,
-    words: usize,
+    held: Held,
+    /// From its first mask on: those that wait take no memory.
+    matcher: Option<Matcher>,
+    /// What may come next, where that is known.
+    mask: Vec<u32>,
+    is_fresh: bool,
+    /// Tokens that come next almost surely.
+    foreseen: Vec<TokenId>,
     /// Tokens taken, and of these told.
     taken: u32,
     told: u32,
@@ -144,25 +165,50 @@ pub(crate) struct Hold {
 impl Hold {
     /// An answer that begins; its masks have a bit for each of `vocab` tokens.
     pub fn new(held: &Held, vocab: u32) -> Self {
-        let (matcher, words) = (held.start(), vocab.div_ceil(32) as usize);
-        Self { matcher, words, taken: 0, told: 0, done: None, failed: None }
+        Self {
+            held: held.clone(),
+            matcher: None,
+            mask: vec![0; vocab.div_ceil(32) as usize],
+            is_fresh: false,
+            foreseen: Vec::new(),
+            taken: 0,
+            told: 0,
+            done: None,
+            failed: None,
+        }
+    }
+
+    fn matcher(&mut self) -> &mut Matcher {
+        self.matcher.get_or_insert_with(|| self.held.start())
+    }
+
+    /// Finds out what may come next; nothing, where the answer cannot go on.
+    fn refresh(&mut self) {
+        if std::mem::replace(&mut self.is_fresh, true) {
+            return;
+        }
+        let mut mask = std::mem::take(&mut self.mask);
+        mask.fill(0);
+        if self.failed.is_none() {
+            self.failed = self.matcher().mask(&mut mask).err();
+        }
+        self.mask = mask;
     }
 
     /// Appends what may come next, and after each of the drafts. Where nothing may, the mask is
     /// empty: the answer fails with that row, for the reason noted.
     pub fn masks(&mut self, drafts: &[TokenId], out: &mut Vec<u32>) {
-        let start = out.len();
-        out.resize(start + (drafts.len() + 1) * self.words, 0);
-        let (first, rest) = out[start..].split_at_mut(self.words);
-        if self.failed.is_none() {
-            self.failed = self.matcher.mask(first).err();
-        }
+        self.refresh();
+        out.extend_from_slice(&self.mask);
+        let (start, words) = (out.len(), self.mask.len());
+        out.resize(start + drafts.len() * words, 0);
         if drafts.is_empty() || self.failed.is_some() {
             return;
         }
-        // What comes behind a draft that may not come is never looked at.
-        let mut ahead = self.matcher.clone();
-        for (draft, mask) in drafts.iter().zip(rest.chunks_exact_mut(self.words)) {
+        // What comes behind a draft that may not come is never looked at. What is found out there
+        // counts for no limit of the answer, which is the same without drafts.
+        let mut ahead = self.matcher().apart();
+        for (draft, mask) in drafts.iter().zip(out[start..].chunks_exact_mut(words)) {
             if ahead.accept(*draft).is_err() || ahead.mask(mask).is_err() {
                 return;
             }
@@ -172,9 +218,14 @@ impl Hold {
     /// A token that was chosen.
     pub fn take(&mut self, token: TokenId) {
         self.taken += 1;
+        self.is_fresh = false;
+        match self.foreseen.first() {
+            Some(first) if *first == token => drop(self.foreseen.remove(0)),
+            _ => self.foreseen.clear(),
+        }
         if self.failed.is_none() && self.done.is_none() {
-            self.failed = self.matcher.accept(token).err();
-            self.done = self.matcher.is_done().then_some(self.taken);
+            self.failed = self.matcher().accept(token).err();
+            self.done = self.matcher().is_done().then_some(self.taken);
         }
     }
 
@@ -184,30 +235,38 @@ impl Hold {
         self.done == Some(self.told)
     }
 
-    /// Why it cannot go on.
-    pub fn failed(&self) -> Option<&Dead> {
+    /// Why no token may come, where that is so.
+    pub fn failed(&mut self) -> Option<&Dead> {
+        self.refresh();
         self.failed.as_ref()
     }
 
     /// Tokens that come next almost surely, as the tokenizer cuts the text that must come.
-    pub fn foreseen(&mut self, tokenizer: &Tokenizer) -> Vec<TokenId> {
-        if self.failed.is_some() || self.done.is_some() {
-            return Vec::new();
+    pub fn foreseen(&mut self, tokenizer: &Tokenizer) -> &[TokenId] {
+        self.refresh();
+        let some = self.mask.iter().map(|word| word.count_ones()).sum::<u32>() <= FEW;
+        let open = self.failed.is_none() && self.done.is_none();
+        if self.foreseen.is_empty() && open && some {
+            let bytes = self.matcher().apart().forced_bytes();
+            let text = std::str::from_utf8(&bytes).unwrap_or_default();
+            let mut tokens = tokenizer.encode(text, Special::Plain).unwrap_or_default();
+            // The last may be joined with what comes behind it; where the tokenizer puts a blank
+            // before a text, the cut is another.
+            tokens.pop();
+            let first = tokens.first().and_then(|id| tokenizer.token_bytes(*id));
+            if first.is_some_and(|first| bytes.starts_with(first)) {
+                self.foreseen = tokens;
+            }
         }
-        let bytes = self.matcher.forced_bytes();
-        let Ok(text) = std::str::from_utf8(&bytes) else { return Vec::new() };
-        let mut tokens = tokenizer.encode(text, Special::Plain).unwrap_or_default();
-        // The last may be joined with what comes behind it.
-        tokens.pop();
-        tokens
+        &self.foreseen
     }
 
     /// How many of the tokens may come, one after another.
-    pub fn allowed(&self, tokens: &[TokenId]) -> usize {
-        if tokens.is_empty() {
+    pub fn allowed(&mut self, tokens: &[TokenId]) -> usize {
+        if tokens.is_empty() || self.failed.is_some() {
             return 0;
         }
-        let mut ahead = self.matcher.clone();
+        let mut ahead = self.matcher().apart();
         tokens.iter().take_while(|token| ahead.accept(**token).is_ok()).count()
     }
 }

@@ -374,7 +374,9 @@ impl Core {
                 let Some(tokens) = self.sched.tokens(seq) else { continue };
                 self.guess.clear();
                 // What a grammar says stands above what texts before suggest.
-                if let (Some(hold), Some(tokenizer)) = (&mut hold, &self.tokenizer) {
+                if let (Some(hold), Some(tokenizer)) = (&mut hold, &self.tokenizer)
+                    && self.sched.draft_that_pays(seq, FORESEEN, MAX_DRAFT) > 0
+                {
                     let foreseen = hold.foreseen(tokenizer);
                     let most = MAX_DRAFT.min(foreseen.len() as u32);
                     let n = self.sched.draft_that_pays(seq, FORESEEN, most);
@@ -459,9 +461,12 @@ impl Core {
         match (self.rebuild)(error) {
             Ok(device) => {
                 self.device = Some(device);
-                self.blocks.clone_from(&self.config.limits.group_blocks);
-                let reach = self.sched.reach();
-                self.resize(&self.wanted_blocks.clone().unwrap_or(reach));
+                // It has caches of their first size: as large as before is asked for again.
+                let wanted = self.wanted_blocks.take().unwrap_or_else(|| self.blocks.clone());
+                let full = self.config.limits.group_blocks.clone();
+                self.claim.iter().for_each(|claim| claim.resized(&self.blocks, &full));
+                self.blocks = full;
+                self.resize(&wanted);
             }
             Err(error) => {
                 tracing::error!(%error, "the device cannot be rebuilt");

@@ -19,7 +19,7 @@ use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, MAX_CHOICES};
 use crate::host::{Message, ModelId, Order, Pulse, Thread};
-use crate::ledger::Reader;
+use crate::ledger::State;
 use crate::request::{Event, Leased, Refusal, Request, RequestError};
 use crate::rows::{Rows, Scored};
 use crate::stats::{EngineStats, Stats};
@@ -333,12 +333,18 @@ impl Engine {
     /// open at the deadline. Follow it by [`shut_down`](Engine::shut_down).
     pub fn drain(&self, deadline: Duration) -> bool {
         self.shared.closed.store(true, Ordering::SeqCst);
-        self.shared.stats.entry.get().into_iter().for_each(Reader::set_draining);
+        let entry = self.shared.stats.entry.get();
+        entry.into_iter().for_each(|entry| entry.set_state(State::Draining));
         let (sender, receiver) = channel();
         if !self.tell(Message::Drain(sender)) {
             return true;
         }
         !matches!(receiver.recv_timeout(deadline), Err(RecvTimeoutError::Timeout))
+    }
+
+    /// Whether it takes nothing any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::SeqCst)
     }
 
     /// From now on keeps only the first so many cache blocks of each group, at least what a longest

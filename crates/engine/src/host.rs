@@ -13,7 +13,7 @@ use crate::answer::Sink;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, Turn, panic_text};
 use crate::handle::{Engine, LeasesAsk, LeasesSink};
-use crate::ledger::Ledger;
+use crate::ledger::{Claim, Ledger, State};
 use crate::request::Request;
 use crate::tier::Tier;
 
@@ -99,7 +99,7 @@ impl Host {
 
     /// The model of that name, where it is ready.
     pub fn engine(&self, name: &str) -> Option<Engine> {
-        self.engines().get(name).cloned()
+        self.engines().get(name).filter(|engine| !engine.is_closed()).cloned()
     }
 
     /// Takes a model, perhaps with a cache on disk and a draft model.
@@ -109,9 +109,11 @@ impl Host {
         parts: EngineParts,
         (tier, draft_model): (Option<Tier>, Option<DraftModel>),
     ) -> Engine {
+        let reader = parts.claim.as_ref().map(Claim::reader);
         let engine = self.thread.add(parts, tier, draft_model);
-        if let Some(name) = name {
+        if let (Some(name), Some(reader)) = (name, reader) {
             self.engines().insert(name, engine.clone());
+            reader.set_state(State::Ready);
         }
         engine
     }

@@ -1,6 +1,7 @@
 //! Whose the memory of a device is: models claim theirs before they take it, so that two that load
 //! at once do not count on the same, and give it back when they are gone.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::plan::PROCESS_BYTES;
@@ -60,12 +61,14 @@ pub struct Entry {
 pub struct Ledger {
     all_bytes: u64,
     entries: Mutex<Vec<(u64, Entry)>>,
+    /// Never used again: handles of models that are gone find nobody.
+    next: AtomicU64,
 }
 
 impl Ledger {
     /// Nobody holds any of so many bytes.
     pub fn new(all_bytes: u64) -> Arc<Self> {
-        Arc::new(Self { all_bytes, entries: Mutex::default() })
+        Arc::new(Self { all_bytes, entries: Mutex::default(), next: AtomicU64::new(0) })
     }
 
     fn entries(&self) -> MutexGuard<'_, Vec<(u64, Entry)>> {
@@ -103,7 +106,7 @@ impl Ledger {
         if entries.iter().any(|(_, e)| e.name == name) {
             return None;
         }
-        let id = entries.last().map_or(0, |(id, _)| id + 1);
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
         let memory = Memory::default();
         entries.push((id, Entry { name: name.to_owned(), state: State::Loading, memory }));
         Some(Claim { ledger: Arc::clone(self), id, block_bytes: Vec::new() })
@@ -154,10 +157,6 @@ impl Claim {
         self.reader().entry().map(|e| e.name)
     }
 
-    pub(crate) fn set_state(&self, state: State) {
-        self.change(|e| e.state = state);
-    }
-
     fn change(&self, change: impl FnOnce(&mut Entry)) {
         let mut entries = self.ledger.entries();
         if let Some((_, entry)) = entries.iter_mut().find(|(id, _)| *id == self.id) {
@@ -191,11 +190,11 @@ impl Reader {
         entries.iter().find(|(id, _)| *id == self.id).map(|(_, e)| e.clone())
     }
 
-    /// Marks that it ends.
-    pub fn set_draining(&self) {
+    /// Notes where the model is in its life now.
+    pub fn set_state(&self, state: State) {
         let mut entries = self.ledger.entries();
         let own = entries.iter_mut().filter(|(id, _)| *id == self.id);
-        own.for_each(|(_, e)| e.state = State::Draining);
+        own.for_each(|(_, e)| e.state = state);
     }
 }
 
@@ -229,6 +228,10 @@ mod tests {
         assert_eq!(list.len(), 1);
         assert_eq!((list[0].name.as_str(), list[0].memory.sum()), ("b", 300));
         assert_eq!(ledger.held_bytes(), 300 + PROCESS_BYTES);
+        let reader = b.reader();
+        drop(b);
+        let _c = ledger.enter("c").expect("one more");
+        assert_eq!(reader.entry(), None, "who is gone is not found under another's name");
     }
 
     #[test]
@@ -243,7 +246,7 @@ mod tests {
         claim.resized(&[10, 5], &[30, 5]);
         assert_eq!(ledger.free_bytes(), 1000 - caches.sum());
         let reader = claim.reader();
-        reader.set_draining();
+        reader.set_state(State::Draining);
         assert_eq!(reader.entry().map(|e| e.state), Some(State::Draining));
         drop(claim);
         assert_eq!(reader.entry(), None);

@@ -14,7 +14,7 @@ use crate::draft::DraftMode;
 use crate::engine::EngineParts;
 use crate::handle::{Engine, system_clock};
 use crate::host::Host;
-use crate::ledger::{Claim, State};
+use crate::ledger::Claim;
 use crate::load::LoadedModel;
 use crate::plan::Fit;
 use crate::tier::{Tier, TierError, identify};
@@ -125,7 +125,6 @@ impl LoadedModel {
         let mut claim = self.claim.take();
         if let Some(claim) = &mut claim {
             claim.note_blocks(footprint.block_bytes);
-            claim.set_state(State::Ready);
         }
         let name = claim.as_ref().and_then(Claim::name);
         let defaults = std::mem::take(&mut self.defaults);

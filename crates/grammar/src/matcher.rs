@@ -44,7 +44,7 @@ impl Matcher {
 
     /// A matcher that shares nothing with this one: its states do not count against this one's
     /// limits, nor the other way.
-    pub(crate) fn apart(&self) -> Self {
+    pub fn apart(&self) -> Self {
         let (parser, dead) = (self.parser.deep_clone(), self.dead.clone());
         Matcher { parser, vocabulary: self.vocabulary.clone(), is_done: self.is_done, dead }
     }

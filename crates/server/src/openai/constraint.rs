@@ -1,11 +1,13 @@
 //! What answers are held to, by the names that OpenAI, llama.cpp and vLLM have for it.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokenmill_engine::constraint::{Constraint, Tag, grammar};
 
 use crate::ask::Constrained;
+use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, list, text, wrong};
+use crate::strict_json::{self, JsonLimits};
 
 /// Most texts of a choice, and tags.
 const MOST: usize = 10_000;
@@ -14,7 +16,11 @@ const MOST: usize = 10_000;
 ///
 /// # Errors
 /// 400 naming the member at fault, or two that contradict each other.
-pub fn read(fields: &mut Fields, notes: &mut Notes) -> Result<Option<Constrained>, ApiError> {
+pub fn read(
+    fields: &mut Fields,
+    limits: &Limits,
+    notes: &mut Notes,
+) -> Result<Option<Constrained>, ApiError> {
     let mut found: Vec<Constrained> = Vec::new();
     let mut add = |param: &'static str, what: Option<Constraint>| {
         found.extend(what.map(|what| Constrained { what, param }));
@@ -23,13 +29,13 @@ pub fn read(fields: &mut Fields, notes: &mut Notes) -> Result<Option<Constrained
         add("response_format", response_format(value, notes)?);
     }
     if let Some(value) = fields.take("structured_outputs") {
-        add("structured_outputs", structured_outputs(value, notes)?);
+        add("structured_outputs", structured_outputs(value, limits, notes)?);
     }
     if let Some(schema) = fields.take("json_schema") {
         add("json_schema", Some(Constraint::JsonSchema(schema)));
     }
     if let Some(schema) = fields.take("guided_json") {
-        add("guided_json", Some(Constraint::JsonSchema(parsed(schema, "guided_json")?)));
+        add("guided_json", Some(Constraint::JsonSchema(parsed(schema, "guided_json", limits)?)));
     }
     if let Some(values) = fields.take("guided_choice") {
         add("guided_choice", Some(choice(values, "guided_choice")?));
@@ -76,7 +82,7 @@ fn response_format(value: Value, notes: &mut Notes) -> Result<Option<Constraint>
             };
             Some(Constraint::JsonSchema(schema))
         }
-        "structural_tag" => Some(structural(&mut fields)?),
+        "structural_tag" => Some(structural(&mut fields, notes)?),
         "grammar" => Some(grammar(text(fields.require("grammar")?, &fields.path("grammar"))?)),
         other => {
             let other = crate::fields::shown(other);
@@ -92,11 +98,15 @@ fn response_format(value: Value, notes: &mut Notes) -> Result<Option<Constraint>
 }
 
 /// vLLM's: one of its members.
-fn structured_outputs(value: Value, notes: &mut Notes) -> Result<Option<Constraint>, ApiError> {
+fn structured_outputs(
+    value: Value,
+    limits: &Limits,
+    notes: &mut Notes,
+) -> Result<Option<Constraint>, ApiError> {
     let mut fields = Fields::of(value, "structured_outputs")?;
     let mut found: Vec<(&str, Constraint)> = Vec::new();
     if let Some(schema) = fields.take("json") {
-        let schema = parsed(schema, &fields.path("json"))?;
+        let schema = parsed(schema, &fields.path("json"), limits)?;
         found.push(("json", Constraint::JsonSchema(schema)));
     }
     if fields.flag("json_object")? == Some(true) {
@@ -108,10 +118,10 @@ fn structured_outputs(value: Value, notes: &mut Notes) -> Result<Option<Constrai
     }
     found.extend(fields.text("grammar")?.map(|text| ("grammar", grammar(text))));
     if let Some(tags) = fields.take("structural_tag") {
-        let tags = parsed(tags, &fields.path("structural_tag"))?;
+        let tags = parsed(tags, &fields.path("structural_tag"), limits)?;
         let mut tags = Fields::of(tags, "structured_outputs.structural_tag")?;
         tags.take("type");
-        found.push(("structural_tag", structural(&mut tags)?));
+        found.push(("structural_tag", structural(&mut tags, notes)?));
         tags.finish(&[], notes)?;
     }
     fields.finish(&[], notes)?;
@@ -122,10 +132,12 @@ fn structured_outputs(value: Value, notes: &mut Notes) -> Result<Option<Constrai
     Ok(found.pop().map(|(_, what)| what))
 }
 
-/// A value, or the same as a text of JSON.
-fn parsed(value: Value, path: &str) -> Result<Value, ApiError> {
+/// A value, or the same as a text of JSON, within the limits of bodies.
+fn parsed(value: Value, path: &str, limits: &Limits) -> Result<Value, ApiError> {
     let Value::String(text) = value else { return Ok(value) };
-    serde_json::from_str(&text).map_err(|e| ApiError::bad(path, format!("{path} is no JSON: {e}")))
+    let limits = JsonLimits { depth: limits.json_depth, values: limits.json_values };
+    let parsed = strict_json::parse(text.as_bytes(), limits);
+    parsed.map_err(|reason| ApiError::bad(path, format!("{path} is not valid JSON: {reason}")))
 }
 
 fn choice(value: Value, path: &str) -> Result<Constraint, ApiError> {
@@ -138,7 +150,7 @@ fn choice(value: Value, path: &str) -> Result<Constraint, ApiError> {
 }
 
 /// `structures` (each `begin`, `schema`, `end`) and `triggers`.
-fn structural(fields: &mut Fields) -> Result<Constraint, ApiError> {
+fn structural(fields: &mut Fields, notes: &mut Notes) -> Result<Constraint, ApiError> {
     let path = fields.path("triggers");
     let triggers = list(fields.require("triggers")?, MOST, &path)?;
     let read = |(i, item)| text(item, &format!("{path}[{i}]"));
@@ -150,7 +162,8 @@ fn structural(fields: &mut Fields) -> Result<Constraint, ApiError> {
         let mut tag = Fields::of(item, &path)?;
         let mut marker = |name: &str| text(tag.require(name)?, &format!("{path}.{name}"));
         let (begin, end) = (marker("begin")?, marker("end")?);
-        let schema = tag.take("schema").unwrap_or_else(|| json!({}));
+        let schema = tag.require("schema")?;
+        tag.finish(&[], notes)?;
         match schema.is_object() || schema.is_boolean() {
             true => Ok(Tag { begin, schema, end }),
             false => Err(wrong(&format!("{path}.schema"), "a schema", &schema)),
@@ -163,10 +176,11 @@ fn structural(fields: &mut Fields) -> Result<Constraint, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn found(body: Value) -> Result<Option<Constrained>, ApiError> {
         let (mut fields, mut notes) = (Fields::of(body, "")?, Notes::new(true));
-        let found = read(&mut fields, &mut notes)?;
+        let found = read(&mut fields, &Limits::default(), &mut notes)?;
         fields.finish(&[], &mut notes)?;
         Ok(found)
     }
@@ -248,6 +262,13 @@ mod tests {
                 "structured_outputs",
             ),
             (json!({ "structured_outputs": { "xml": 1 } }), "structured_outputs.xml"),
+            (
+                json!({ "response_format": {
+                    "type": "structural_tag", "triggers": ["<"],
+                    "structures": [{ "begin": "<a>", "end": "</a>", "shema": {} }],
+                } }),
+                "schema",
+            ),
         ];
         for (body, expect) in cases {
             let error = found(body.clone()).expect_err("refused");

@@ -85,7 +85,7 @@ fn ttl(time: &str, path: &str) -> Result<Duration, ApiError> {
 /// POST /v1/cache/leases: computes the prompt of a chat or completion request, and keeps it.
 pub async fn make(State(shared): State<Arc<Shared>>, request: HttpRequest<Body>) -> Response {
     let keep = |request: &mut Request| {
-        (request.max_tokens, request.choices) = (Some(1), 1);
+        (request.max_tokens, request.choices, request.held) = (Some(1), 1, None);
         request.lease.get_or_insert(Lease { ttl: DEFAULT, name: 0 });
     };
     let made = answering::compute(&shared, request, read_either, keep).await;

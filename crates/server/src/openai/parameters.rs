@@ -64,7 +64,7 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<M
         choices: fields.count("n", 1..=limits.choices)?.unwrap_or(1),
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         logit_bias: logit_bias(fields, limits)?,
-        constrained: constraint::read(fields, notes)?,
+        constrained: constraint::read(fields, limits, notes)?,
         draft: draft(fields)?,
         prediction: String::new(),
         priority: priority(fields)?,
