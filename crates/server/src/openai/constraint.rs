@@ -267,7 +267,7 @@ mod tests {
                     "type": "structural_tag", "triggers": ["<"],
                     "structures": [{ "begin": "<a>", "end": "</a>", "shema": {} }],
                 } }),
-                "schema",
+                "response_format.structures[0].schema",
             ),
         ];
         for (body, expect) in cases {
