@@ -12,7 +12,8 @@ use crate::draft::DraftMode;
 use crate::queue::NOBODY;
 use crate::rows::Rows;
 
-/// One request. Numbers come as one [`Event::Rows`]; what is said of answers below is for text. `choices` parallel answers share the prompt's cache.
+/// One request. Numbers come as one [`Event::Rows`]; what is said of answers below is for text.
+/// `choices` parallel answers share the prompt's cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Prompt tokens, BOS included where the model wants one. Not empty.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokenmill_backend::DeviceError;
 use tokenmill_device_tests::sim::{SimControl, SimDevice, SimText, program};
+use tokenmill_engine::constraint::{Constraint, Held, Settings, Vocabulary};
 use tokenmill_engine::{
     DraftMode, Engine, EngineParts, Event, Refusal, Request, RequestError, RowsError, StopReason,
     system_clock,
@@ -281,6 +282,25 @@ fn a_row_that_is_no_number_fails_its_request_only() {
     assert_eq!(answer.tokens, tokens[..=at]);
     let failed = RequestError::NotANumber { index: at as u32 + 1 };
     assert_eq!(answer.last, Some(Event::Failed(failed)));
+}
+
+#[test]
+fn an_answer_that_no_token_continues_fails_alike_with_drafts_and_without() {
+    let letters = (0..VOCAB).map(|id| vec![b'a' + id as u8]);
+    let vocabulary = Arc::new(Vocabulary::new(letters, &[VOCAB - 1], &[VOCAB - 1]).unwrap());
+    // Of no token: the last letter.
+    let constraint = Constraint::Regex("ab[cd]Z".into());
+    let held = Held::new(&constraint, &vocabulary, &Settings::default()).unwrap();
+    let engine = engine(&SimControl::default());
+    for prediction in [vec![], vec![0, 1, 2], vec![0, 1, 3]] {
+        let held = Some(held.clone());
+        let asked = Request { held, prediction, ..request(&[2, 4, 6], 30) };
+        let answer = collect(engine.submit(asked).unwrap());
+        assert!(answer.text == "abc" || answer.text == "abd", "{answer:?}");
+        let Some(Event::Failed(RequestError::Constraint { index: 3, .. })) = answer.last else {
+            panic!("{answer:?}");
+        };
+    }
 }
 
 #[test]

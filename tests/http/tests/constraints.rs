@@ -155,6 +155,23 @@ fn an_answer_is_the_same_whoever_else_asks() {
 }
 
 #[test]
+fn the_order_of_properties_is_that_of_each_request() {
+    let site = Site::new();
+    let ordered = |names: [&str; 2]| {
+        let flag = json!({ "type": "boolean" });
+        let properties: Value = names.iter().map(|name| (*name, flag.clone())).collect();
+        json!({ "json_schema": {
+            "type": "object", "properties": properties, "required": names,
+            "additionalProperties": false,
+        } })
+    };
+    for names in [["first", "then"], ["then", "first"], ["first", "then"]] {
+        let found = ask(site.client, TEXT, &ordered(names));
+        assert!(found[0].0.starts_with(&format!("{{\"{}\":", names[0])), "{names:?}: {found:?}");
+    }
+}
+
+#[test]
 fn what_is_cut_says_so() {
     let site = Site::new();
     let long = json!({
