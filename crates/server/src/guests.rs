@@ -43,15 +43,29 @@ struct Coming {
     last: Instant,
     /// Waits for memory: that nothing comes is not its fault.
     blocked: bool,
+    /// When its speed began to count, and the bytes that were there: when it last waited for memory,
+    /// or at its beginning.
+    since: (Instant, usize),
 }
 
 impl Entry {
     /// Whether its body keeps others waiting.
     fn is_slow(&self) -> bool {
-        let (Some(begun), Some(body)) = (self.idle(), self.body) else { return false };
-        let (age, pause) = (begun.elapsed(), body.last.elapsed());
-        let speed = body.bytes as f64 / age.as_secs_f64();
+        let (Some(_), Some(body)) = (self.idle(), self.body) else { return false };
+        let (age, pause) = (body.since.0.elapsed(), body.last.elapsed());
+        let speed = (body.bytes - body.since.1) as f64 / age.as_secs_f64();
         !body.blocked && (pause > SLOW_AFTER || age > SLOW_AFTER && speed < LEAST_SPEED)
+    }
+
+    /// So much of a body has come by now.
+    fn sent(&mut self, bytes: usize, blocked: bool) {
+        let last = Instant::now();
+        let since = match self.body {
+            Some(before) if before.blocked => (last, bytes),
+            Some(before) => before.since,
+            None => (self.waiting.unwrap_or(last), 0),
+        };
+        self.body = Some(Coming { bytes, last, blocked, since });
     }
 
     /// Since when it keeps the server waiting, if it may be sent away for that.
@@ -233,8 +247,7 @@ impl Guest {
 
     /// So much of a body has come; more is read when there is memory for it, if it is `blocked`.
     pub fn sent(&self, bytes: usize, blocked: bool) {
-        let body = Some(Coming { bytes, last: Instant::now(), blocked });
-        self.change(|entry| entry.body = body);
+        self.change(|entry| entry.sent(bytes, blocked));
     }
 
     /// Its request is there: nobody waits for it any more, and it need not go if it was to.
@@ -313,6 +326,22 @@ mod tests {
             drop(first);
         };
         tokio::join!(guests.room(), stays);
+    }
+
+    #[test]
+    fn waiting_for_memory_makes_no_body_slow() {
+        let guests = Guests::new(4);
+        let guest = guests.enter(address(1));
+        let before =
+            Instant::now().checked_sub(SLOW_AFTER * 3).expect("a machine that runs so long");
+        guest.change(|entry| entry.waiting = Some(before));
+        let slow = || guests.list().all[&guest.id].is_slow();
+        guest.sent(9, false);
+        assert!(slow(), "nine bytes in so long");
+        guest.sent(LEAST_SPEED as usize, true);
+        assert!(!slow(), "it cannot come now");
+        guest.sent(LEAST_SPEED as usize + 9, false);
+        assert!(!slow(), "it has only begun to come again");
     }
 
     #[test]
