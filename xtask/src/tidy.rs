@@ -14,24 +14,25 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("text", &[]),
     ("backend", &["ir", "quant"]),
     ("grammar", &[]),
+    ("output", &["grammar"]),
     ("kvlog", &[]),
     ("store", &["ir"]),
     ("cpu", &["backend", "ir", "quant"]),
     ("cuda", &["backend", "ir", "quant"]),
     ("engine", &["backend", "files", "grammar", "ir", "kvlog", "models", "quant", "sched", "text"]),
-    ("server", &["engine", "ir", "text"]),
+    ("server", &["engine", "ir", "output", "text"]),
     ("loadgen", &[]),
     (
         "cli",
         &[
             "backend", "cpu", "cuda", "engine", "files", "ir", "kvlog", "loadgen", "models",
-            "quant", "server", "store", "text",
+            "output", "quant", "server", "store", "text",
         ],
     ),
 ];
 
 /// Crates that touch no file, network, thread, clock or environment.
-const PURE: &[&str] = &["quant", "ir", "models", "sched", "text", "grammar"];
+const PURE: &[&str] = &["quant", "ir", "models", "sched", "text", "grammar", "output"];
 
 /// What pure crates must not name.
 const IMPURE: &[&str] =

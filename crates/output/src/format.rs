@@ -1,0 +1,23 @@
+//! The rows: how each family of models marks what it writes.
+
+/// How a family of models marks reasoning and calls.
+#[derive(Debug, PartialEq)]
+pub struct Format {
+    /// Its name.
+    pub name: &'static str,
+}
+
+/// All rows.
+pub const FORMATS: &[Format] = &[Format { name: "plain" }];
+
+impl Format {
+    /// The row of that name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        FORMATS.iter().find(|format| format.name == name)
+    }
+
+    /// The row of a model, by its chat template; text alone where the template shows no other.
+    pub fn of_template(_source: &str) -> &'static Self {
+        &FORMATS[0]
+    }
+}

@@ -1,0 +1,37 @@
+//! What models write, told apart as it comes: text, reasoning, and calls of tools. Each family of
+//! models has a row, its [`Format`].
+
+mod format;
+mod parser;
+
+pub use format::{FORMATS, Format};
+pub use parser::Parser;
+
+use serde_json::Value;
+
+/// A tool that a request offers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// The JSON Schema of its arguments; an empty object where it takes none.
+    pub parameters: Value,
+}
+
+/// A part of an answer, in order. Joined, the pieces are the same wherever the text was cut.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Piece {
+    /// What the client's user reads.
+    Text(String),
+    /// What the model thinks before.
+    Reasoning(String),
+    /// A call begins.
+    CallStart {
+        /// The tool's name.
+        name: String,
+    },
+    /// More of the arguments of the call that began last: a text of JSON.
+    CallArguments(String),
+    /// That call is whole.
+    CallEnd,
+}
