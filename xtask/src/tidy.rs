@@ -19,7 +19,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("store", &["ir"]),
     ("cpu", &["backend", "ir", "quant"]),
     ("cuda", &["backend", "ir", "quant"]),
-    ("engine", &["backend", "files", "grammar", "ir", "kvlog", "models", "quant", "sched", "text"]),
+    (
+        "engine",
+        &[
+            "backend", "files", "grammar", "ir", "kvlog", "models", "output", "quant", "sched",
+            "text",
+        ],
+    ),
     ("server", &["engine", "ir", "output", "text"]),
     ("loadgen", &[]),
     (

@@ -113,10 +113,10 @@ pub fn generate(
     };
     while !stop.load(Ordering::Relaxed) {
         match events.recv_timeout(TICK) {
-            Ok(Event::Text { text, tokens, .. }) => {
+            Ok(Event::Piece { piece, tokens, .. }) => {
                 reading.end();
-                answer.add(&text, tokens.len() as u32);
-                show(&text)?;
+                answer.add(piece.text(), tokens.len() as u32);
+                show(piece.text())?;
             }
             Ok(Event::Done { reason, .. }) => {
                 reading.end();

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use tokenmill_ir::{StepOutput, TokenId};
+use tokenmill_output::{Parser, Piece};
 use tokenmill_sched::SeqId;
-use tokenmill_text::{Lead, TextStream, Tokenizer};
+use tokenmill_text::{Lead, StopSearch, TextStream, Tokenizer};
 
 use crate::constraint::Hold;
 use crate::draft::{ByModel, DraftMode, Drafter};
@@ -29,9 +30,60 @@ pub(crate) enum After {
     Abandoned,
 }
 
+/// Tells reasoning and calls from text, and looks for stop strings in the text.
+struct Reader {
+    parser: Parser,
+    stops: StopSearch,
+    found: Vec<Piece>,
+    /// A whole call came.
+    called: bool,
+    /// A stop string came: nothing after it is part of the answer.
+    stopped: bool,
+}
+
+impl Reader {
+    fn push(&mut self, text: &str, out: &mut Vec<Piece>) -> Option<usize> {
+        self.parser.push(text, &mut self.found);
+        self.searched(out)
+    }
+
+    fn finish(&mut self, cut: bool, out: &mut Vec<Piece>) -> Option<usize> {
+        self.parser.finish(cut, &mut self.found);
+        let stop = self.searched(out);
+        if !self.stopped {
+            out.extend(Some(Piece::Text(self.stops.rest())).filter(|rest| !rest.text().is_empty()));
+        }
+        stop
+    }
+
+    fn searched(&mut self, out: &mut Vec<Piece>) -> Option<usize> {
+        for piece in self.found.drain(..) {
+            if self.stopped {
+                return None;
+            }
+            let (text, stop, other) = match piece {
+                Piece::Text(text) => {
+                    let found = self.stops.push(&text);
+                    (found.text, found.stop, None)
+                }
+                other => (self.stops.rest(), None, Some(other)),
+            };
+            self.called |= other == Some(Piece::CallEnd);
+            out.extend(Some(Piece::Text(text)).filter(|piece| !piece.text().is_empty()));
+            out.extend(other);
+            if stop.is_some() {
+                self.stopped = true;
+                return stop;
+            }
+        }
+        None
+    }
+}
+
 struct Choice {
     seq: SeqId,
     stream: Option<TextStream>,
+    reader: Option<Reader>,
     drafter: Option<Drafter>,
     by_model: Option<ByModel>,
     hold: Option<Hold>,
@@ -48,6 +100,8 @@ pub(crate) struct Answer {
     stop: Vec<String>,
     ignore_eos: bool,
     show_special: bool,
+    /// Special tokens that are shown all the same.
+    markers: Vec<TokenId>,
     logprobs: bool,
     choices: Vec<Choice>,
     /// To be told when it starts.
@@ -62,7 +116,10 @@ impl Answer {
         tokenizer: Option<Arc<Tokenizer>>,
         eos: Arc<[TokenId]>,
     ) -> Self {
+        let markers = request.reading.iter().flat_map(|reading| reading.format.markers());
+        let markers = markers.filter_map(|text| tokenizer.as_ref()?.id_of(text)).collect();
         Self {
+            markers,
             sink,
             tokenizer,
             eos,
@@ -79,7 +136,15 @@ impl Answer {
     /// The next choice. Its drafts come from where the request says, else from what it predicts, else
     /// from `draft`.
     pub fn add_choice(&mut self, seq: SeqId, request: &Request, draft: DraftMode, vocab: u32) {
-        let new = |t| TextStream::new(t, &self.stop, request.lead);
+        let reader = request.reading.as_ref().map(|reading| Reader {
+            parser: reading.parser(),
+            stops: StopSearch::new(&self.stop),
+            found: Vec::new(),
+            called: false,
+            stopped: false,
+        });
+        let stops = if reader.is_some() { &[] } else { &self.stop[..] };
+        let new = |t| TextStream::new(t, stops, request.lead);
         let stream = self.tokenizer.as_deref().map(new);
         let predicted = !request.prediction.is_empty();
         let draft = if predicted { DraftMode::Suffix } else { draft };
@@ -88,7 +153,7 @@ impl Answer {
         let by_model = ByModel::new(draft, self.choices.len() as u32, &request.sampling);
         let hold = request.held.as_ref().map(|held| Hold::new(held, vocab));
         let (right, ended) = (0, false);
-        self.choices.push(Choice { seq, stream, drafter, by_model, hold, right, ended });
+        self.choices.push(Choice { seq, stream, reader, drafter, by_model, hold, right, ended });
     }
 
     /// What a choice is held to.
@@ -174,7 +239,8 @@ impl Answer {
         }
         let info = self.info(token, output, out);
         let (text, stop) = self.text(choice, token);
-        if !(self.sink)(Event::Text { choice, text, tokens: vec![info] }) {
+        let (pieces, stop) = self.pieces(choice, text, stop);
+        if !self.tell(choice, pieces, vec![info]) {
             return After::Abandoned;
         }
         match stop.and_then(|s| self.stop.get(s).cloned()) {
@@ -194,13 +260,22 @@ impl Answer {
         // What was right and comes after the end was computed in vain.
         self.usage.rejected_drafts += c.right;
         let piece = c.stream.as_mut().map(TextStream::finish).unwrap_or_default();
-        let mut reason = reason;
-        if let Some(stop) = piece.stop.and_then(|s| self.stop.get(s).cloned()) {
-            reason = StopReason::StopText(stop);
+        let (mut rest, mut stop, mut called) = (Vec::new(), piece.stop, false);
+        match &mut c.reader {
+            Some(reader) => {
+                stop = reader.push(&piece.text, &mut rest);
+                stop = stop.or(reader.finish(reason == StopReason::Length, &mut rest));
+                called = reader.called;
+            }
+            None if piece.text.is_empty() => {}
+            None => rest.push(Piece::Text(piece.text)),
         }
-        let rest = piece.text;
-        if !rest.is_empty() && !(self.sink)(Event::Text { choice, text: rest, tokens: Vec::new() })
-        {
+        let reason = match stop.and_then(|s| self.stop.get(s).cloned()) {
+            Some(stop) => StopReason::StopText(stop),
+            None if called && reason == StopReason::EndOfText => StopReason::Calls,
+            None => reason,
+        };
+        if !rest.is_empty() && !self.tell(choice, rest, Vec::new()) {
             return After::Abandoned;
         }
         if !(self.sink)(Event::Done { choice, reason }) {
@@ -218,7 +293,7 @@ impl Answer {
     }
 
     fn info(&self, token: TokenId, output: u32, out: &StepOutput) -> TokenInfo {
-        let bytes = self.bytes(token, self.show_special);
+        let bytes = self.bytes(token, self.shows(token));
         let sampled = out.sampled.get(output as usize).filter(|_| self.logprobs);
         let Some(s) = sampled else {
             return TokenInfo { id: token, bytes, logprob: None, top: Vec::new() };
@@ -235,19 +310,57 @@ impl Answer {
         t.token_bytes(token).filter(|_| shown).map(<[u8]>::to_vec).unwrap_or_default()
     }
 
+    /// Whether a token is seen although it is special.
+    fn shows(&self, token: TokenId) -> bool {
+        self.show_special || self.markers.contains(&token)
+    }
+
+    /// Tells pieces in order, the tokens with the first.
+    fn tell(&mut self, choice: u32, pieces: Vec<Piece>, tokens: Vec<TokenInfo>) -> bool {
+        let mut tokens = tokens;
+        let mut tell = |piece| {
+            let tokens = std::mem::take(&mut tokens);
+            (self.sink)(Event::Piece { choice, piece, tokens })
+        };
+        match pieces.is_empty() {
+            true => tell(Piece::Text(String::new())),
+            false => pieces.into_iter().all(tell),
+        }
+    }
+
+    /// What a text is, and the stop string in it.
+    fn pieces(
+        &mut self,
+        choice: u32,
+        text: String,
+        stop: Option<usize>,
+    ) -> (Vec<Piece>, Option<usize>) {
+        match self.choices.get_mut(choice as usize).and_then(|c| c.reader.as_mut()) {
+            None => (vec![Piece::Text(text)], stop),
+            Some(reader) => {
+                let mut pieces = Vec::new();
+                let stop = reader.push(&text, &mut pieces);
+                (pieces, stop)
+            }
+        }
+    }
+
     /// Text that a token makes certain, and the stop string it completes.
     fn text(&mut self, choice: u32, token: TokenId) -> (String, Option<usize>) {
-        let stream = self.choices.get_mut(choice as usize).and_then(|c| c.stream.as_mut());
-        let (Some(stream), Some(tokenizer)) = (stream, &self.tokenizer) else {
+        let shown = self.shows(token);
+        let choice = self.choices.get_mut(choice as usize);
+        let (Some(c), Some(tokenizer)) = (choice, &self.tokenizer) else {
             return (String::new(), None);
         };
-        if !(self.show_special && tokenizer.is_special(token)) {
+        let Some(stream) = c.stream.as_mut() else { return (String::new(), None) };
+        if !(shown && tokenizer.is_special(token)) {
             let piece = stream.push(tokenizer, token);
             return (piece.text, piece.stop);
         }
         // A special token's name is text of its own: what was held back is certain before it.
         let piece = stream.finish();
-        *stream = TextStream::new(tokenizer, &self.stop, Lead::Keep);
+        let stops = if c.reader.is_some() { &[] } else { &self.stop[..] };
+        *stream = TextStream::new(tokenizer, stops, Lead::Keep);
         let name = tokenizer.token_bytes(token).unwrap_or_default();
         (piece.text + &String::from_utf8_lossy(name), piece.stop)
     }

@@ -91,19 +91,21 @@ impl Backlog {
 }
 
 fn join(events: &mut VecDeque<Tagged>, prompt: usize, event: Event) {
-    let (choice, text, tokens) = match event {
-        Event::Text { choice, text, tokens } => (choice, text, tokens),
-        other => return events.push_back((prompt, other)),
+    let Event::Piece { choice, piece, tokens } = event else {
+        return events.push_back((prompt, event));
     };
-    match events.back_mut() {
-        Some((p, Event::Text { choice: c, text: before, tokens: earlier }))
+    let piece = match events.back_mut() {
+        Some((p, Event::Piece { choice: c, piece: before, tokens: earlier }))
             if *p == prompt && *c == choice =>
         {
-            before.push_str(&text);
-            earlier.extend(tokens);
+            match before.join(piece) {
+                None => return earlier.extend(tokens),
+                Some(piece) => piece,
+            }
         }
-        _ => events.push_back((prompt, Event::Text { choice, text, tokens })),
-    }
+        _ => piece,
+    };
+    events.push_back((prompt, Event::Piece { choice, piece, tokens }));
 }
 
 /// Memory an event holds, about.
@@ -113,7 +115,9 @@ fn bytes_of(event: &Event) -> usize {
         t.bytes.len() + 64 + top
     };
     match event {
-        Event::Text { text, tokens, .. } => text.len() + tokens.iter().map(token).sum::<usize>(),
+        Event::Piece { piece, tokens, .. } => {
+            piece.text().len() + tokens.iter().map(token).sum::<usize>()
+        }
         _ => 0,
     }
 }
@@ -149,11 +153,13 @@ impl Drop for Inlet {
 
 #[cfg(test)]
 mod tests {
+    use tokenmill_output::Piece;
+
     use super::*;
     use crate::request::StopReason;
 
     fn text(choice: u32, text: &str) -> Event {
-        Event::Text { choice, text: text.into(), tokens: Vec::new() }
+        Event::Piece { choice, piece: Piece::Text(text.into()), tokens: Vec::new() }
     }
 
     fn backlog(limit_bytes: usize) -> Arc<Backlog> {

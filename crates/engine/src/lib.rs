@@ -33,11 +33,12 @@ pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};
 pub use queue::NOBODY;
 pub use request::{
-    Divergence, Event, Lease, Leased, Refusal, Request, RequestError, StopReason, TokenInfo,
-    TopToken, Usage,
+    Divergence, Event, Lease, Leased, Reading, Refusal, Request, RequestError, StopReason,
+    TokenInfo, TopToken, Usage,
 };
 pub use rows::{Rows, Scored};
 pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
+pub use tokenmill_output as output;
 pub use tokenmill_ir::{Defaults, SamplingValues};
 pub use tokenmill_sched::Numbers;

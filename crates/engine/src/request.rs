@@ -1,9 +1,11 @@
 //! What is asked of the engine ([`Request`]) and what it answers ([`Event`]).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 use tokenmill_ir::{SamplingParams, TokenId};
+use tokenmill_output::{Format, Parser, Piece, Tool};
 use tokenmill_sched::Numbers;
 use tokenmill_text::Lead;
 
@@ -26,7 +28,7 @@ pub struct Request {
     pub choices: u32,
     /// Most tokens to generate a choice; `None`: until the context is full.
     pub max_tokens: Option<u32>,
-    /// Texts that end a choice; not part of the answer.
+    /// Texts that end a choice; not part of the answer. Not looked for in reasoning and calls.
     pub stop: Vec<String>,
     /// Do not stop at end-of-sequence tokens.
     pub ignore_eos: bool,
@@ -36,6 +38,8 @@ pub struct Request {
     pub held: Option<Held>,
     /// Show special tokens as text.
     pub show_special: bool,
+    /// How reasoning and calls of tools are told from the answer's text; `None`: all is text.
+    pub reading: Option<Reading>,
     /// Whether the answer is a text of its own (a chat) or continues the prompt's.
     pub lead: Lead,
     /// Cached prefixes are shared only among requests of the same salt.
@@ -54,6 +58,25 @@ pub struct Request {
     pub diagnose: bool,
     /// Keep the prompt in the cache, as far as the account's quota allows.
     pub lease: Option<Lease>,
+}
+
+/// How reasoning and calls of tools are told from an answer's text. Special tokens that the format
+/// marks them with are seen, whatever else is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// How the model marks them.
+    pub format: &'static Format,
+    /// The tools that may be called.
+    pub tools: Arc<[Tool]>,
+    /// The prompt ends inside the reasoning.
+    pub reasoning_begun: bool,
+}
+
+impl Reading {
+    /// For one answer.
+    pub fn parser(&self) -> Parser {
+        Parser::new(self.format, Arc::clone(&self.tools), self.reasoning_begun)
+    }
 }
 
 /// How long a prompt stays in the cache, whatever else comes.
@@ -88,6 +111,7 @@ impl Request {
             logit_bias: Vec::new(),
             held: None,
             show_special: false,
+            reading: None,
             lead: Lead::Keep,
             salt: 0,
             prediction: Vec::new(),
@@ -132,6 +156,8 @@ pub enum StopReason {
     EndOfText,
     /// That stop text was met.
     StopText(String),
+    /// It ended by itself behind a whole call of a tool.
+    Calls,
     /// `max_tokens`, or the context is full.
     Length,
 }
@@ -174,13 +200,14 @@ pub struct Divergence {
 pub enum Event {
     /// Asked for by [`Request::diagnose`], and first; `None` when nothing is cached.
     Prefix(Option<Divergence>),
-    /// More text of a choice. `text` may be empty while characters are held back.
-    Text {
+    /// More of a choice: text, which may be empty while characters are held back, or what the
+    /// request's [`Reading`] tells from it.
+    Piece {
         /// Choice.
         choice: u32,
-        /// Text since the last event of this choice.
-        text: String,
-        /// The tokens behind it.
+        /// What.
+        piece: Piece,
+        /// The tokens since the last event of this choice.
         tokens: Vec<TokenInfo>,
     },
     /// A choice ended.

@@ -107,8 +107,8 @@ fn collect(events: impl Iterator<Item = Event>) -> Answer {
     let mut answer = Answer::default();
     for event in events {
         match &event {
-            Event::Text { text, tokens, .. } => {
-                answer.text.push_str(text);
+            Event::Piece { piece, tokens, .. } => {
+                answer.text.push_str(piece.text());
                 answer.tokens.extend(tokens.iter().map(|t| t.id));
             }
             Event::Done { reason, .. } => answer.reason = Some(reason.clone()),
@@ -456,7 +456,7 @@ fn parallel_answers_share_the_prompt_and_differ() {
     let asked = Request { choices: 3, sampling, ..request(&prompt, 10) };
     let mut choices = vec![Vec::new(); 3];
     for event in engine.submit(asked.clone()).unwrap() {
-        if let Event::Text { choice, tokens, .. } = event {
+        if let Event::Piece { choice, tokens, .. } = event {
             choices[choice as usize].extend(tokens.iter().map(|t| t.id));
         }
     }
@@ -466,7 +466,7 @@ fn parallel_answers_share_the_prompt_and_differ() {
     assert!(stats.computed_tokens < 30 + 2 * 4 + 30, "{} computed", stats.computed_tokens);
     let mut again = vec![Vec::new(); 3];
     for event in engine.submit(asked).unwrap() {
-        if let Event::Text { choice, tokens, .. } = event {
+        if let Event::Piece { choice, tokens, .. } = event {
             again[choice as usize].extend(tokens.iter().map(|t| t.id));
         }
     }
@@ -486,7 +486,7 @@ fn what_a_step_brought_is_told_while_a_device_that_runs_alone_goes_on() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let mut seen = 0;
         let sink = move |event: Event| {
-            if let Event::Text { .. } = event {
+            if let Event::Piece { .. } = event {
                 seen += 1;
                 let longest =
                     Duration::from_millis(if alone && seen < TOKENS.into() { 5000 } else { 20 });
@@ -525,7 +525,7 @@ fn answers_of_a_device_that_runs_alone_are_the_same() {
             let mut choices = [(); 2].map(|()| (String::new(), None));
             for event in events {
                 match event {
-                    Event::Text { choice, text, .. } => choices[choice as usize].0 += &text,
+                    Event::Piece { choice, piece, .. } => choices[choice as usize].0 += piece.text(),
                     Event::Done { choice, reason } => choices[choice as usize].1 = Some(reason),
                     Event::Failed(error) => panic!("{error}"),
                     _ => {}

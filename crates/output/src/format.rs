@@ -16,6 +16,16 @@ impl Format {
         FORMATS.iter().find(|format| format.name == name)
     }
 
+    /// Texts that may be special tokens of a model, and must be seen.
+    pub fn markers(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Whether a prompt that ends so has begun the reasoning.
+    pub fn reasoning_begun(&self, _prompt: &str) -> bool {
+        false
+    }
+
     /// The row of a model, by its chat template; text alone where the template shows no other.
     pub fn of_template(_source: &str) -> &'static Self {
         &FORMATS[0]

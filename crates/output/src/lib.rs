@@ -35,3 +35,27 @@ pub enum Piece {
     /// That call is whole.
     CallEnd,
 }
+
+impl Piece {
+    /// Its text: the name of a call that begins.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Reasoning(text) | Self::CallArguments(text) => text,
+            Self::CallStart { name } => name,
+            Self::CallEnd => "",
+        }
+    }
+
+    /// Goes on with the next piece where that is more of the same; else gives it back.
+    pub fn join(&mut self, next: Self) -> Option<Self> {
+        match (self, next) {
+            (Self::Text(text), Self::Text(more))
+            | (Self::Reasoning(text), Self::Reasoning(more))
+            | (Self::CallArguments(text), Self::CallArguments(more)) => {
+                text.push_str(&more);
+                None
+            }
+            (_, next) => Some(next),
+        }
+    }
+}

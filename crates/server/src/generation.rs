@@ -228,7 +228,7 @@ impl Stopwatch {
     }
 
     fn see(&mut self, event: &Event) {
-        let Event::Text { choice, tokens, .. } = event else { return };
+        let Event::Piece { choice, tokens, .. } = event else { return };
         if tokens.is_empty() {
             return;
         }

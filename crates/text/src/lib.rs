@@ -26,8 +26,8 @@ pub use encoder::{Encoder, Reach};
 pub use gguf_vocab::{GgufVocab, TokenType};
 pub use hf_config::HfTokenizerConfig;
 pub use lint::{Finding, Severity, lint, warnings};
-pub use stream::{Lead, StreamPiece, TextStream};
+pub use stream::{Lead, StopSearch, StreamPiece, TextStream};
 pub use template::{
-    ChatTemplate, DateTime, RenderOptions, RenderedPrompt, TemplateError, TemplateTokens,
+    ChatTemplate, DateTime, RenderOptions, RenderedPrompt, TemplateError, TemplateTokens, spelled,
 };
 pub use tokenizer::{MAX_TEXT_BYTES, Special, Tokenizer, TokenizerError};

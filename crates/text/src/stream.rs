@@ -22,75 +22,28 @@ pub struct StreamPiece {
     pub stop: Option<usize>,
 }
 
-/// Turns tokens into text as they come.
-///
-/// The pieces put together are exactly [`Tokenizer::decode`] of the tokens, cut where the first
-/// stop string begins. Text is held back while it may be part of a character or of a stop string.
-#[derive(Debug, Clone)]
-pub struct TextStream {
+/// Looks for stop strings in a text as it comes. Text is held back while it may be part of one.
+#[derive(Debug, Clone, Default)]
+pub struct StopSearch {
     stops: Vec<String>,
-    lead: Lead,
-    /// Bytes that are not a whole character yet: at most 3.
-    bytes: Vec<u8>,
-    /// Whole characters that may be the start of a stop string.
+    /// Text that may be the start of a stop string.
     held: String,
     stopped: Option<usize>,
 }
 
-impl TextStream {
-    /// A stream that ends at the first of `stops` to be complete; of those that end at the same
+impl StopSearch {
+    /// A text that ends at the first of `stops` to be complete; of those that end at the same
     /// character, the longest, then the first in the list. Empty strings never match.
-    pub fn new(tokenizer: &Tokenizer, stops: &[String], lead: Lead) -> TextStream {
-        TextStream {
-            stops: stops.to_vec(),
-            lead: if tokenizer.strips_lead() { lead } else { Lead::Keep },
-            bytes: Vec::new(),
-            held: String::new(),
-            stopped: None,
-        }
+    pub fn new(stops: &[String]) -> Self {
+        Self { stops: stops.to_vec(), ..Self::default() }
     }
 
-    /// Takes the next token. After a stop nothing more comes out.
-    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> StreamPiece {
+    /// Takes more text. After a stop nothing more comes out.
+    pub fn push(&mut self, text: &str) -> StreamPiece {
         if self.stopped.is_some() {
             return StreamPiece { text: String::new(), stop: self.stopped };
         }
-        if let Some(bytes) = tokenizer.token_bytes(id).filter(|_| !tokenizer.is_special(id)) {
-            self.take_bytes(bytes);
-        }
-        self.release()
-    }
-
-    /// Ends the stream: gives what was held back.
-    pub fn finish(&mut self) -> StreamPiece {
-        if self.stopped.is_some() {
-            return StreamPiece { text: String::new(), stop: self.stopped };
-        }
-        let rest = std::mem::take(&mut self.bytes);
-        self.held.push_str(&String::from_utf8_lossy(&rest));
-        let mut piece = self.release();
-        if piece.stop.is_none() {
-            piece.text.push_str(&std::mem::take(&mut self.held));
-        }
-        piece
-    }
-
-    /// Moves whole characters, and bytes that can become none, from `bytes` to `held`.
-    fn take_bytes(&mut self, bytes: &[u8]) {
-        let mut bytes = bytes;
-        if self.lead == Lead::Strip && !bytes.is_empty() {
-            bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
-            self.lead = Lead::Keep;
-        }
-        self.bytes.extend_from_slice(bytes);
-        let whole = self.bytes.len() - unfinished_len(&self.bytes);
-        let rest = self.bytes.split_off(whole);
-        let whole = std::mem::replace(&mut self.bytes, rest);
-        self.held.push_str(&String::from_utf8_lossy(&whole));
-    }
-
-    /// Gives what cannot be part of a stop string, or looks for one that is complete.
-    fn release(&mut self) -> StreamPiece {
+        self.held.push_str(text);
         if let Some((at, stop)) = self.first_stop() {
             self.held.truncate(at);
             self.stopped = Some(stop);
@@ -98,6 +51,11 @@ impl TextStream {
         }
         let keep = self.held.split_off(self.first_partial_stop());
         StreamPiece { text: std::mem::replace(&mut self.held, keep), stop: None }
+    }
+
+    /// What was held back; it begins no stop string any more.
+    pub fn rest(&mut self) -> String {
+        std::mem::take(&mut self.held)
     }
 
     /// Start and index of the stop string that is complete first: the choice must not depend on
@@ -121,6 +79,55 @@ impl TextStream {
             self.stops.iter().any(|stop| stop.starts_with(tail))
         };
         { starts }.find(may_stop).unwrap_or(self.held.len())
+    }
+}
+
+/// Turns tokens into text as they come.
+///
+/// The pieces put together are exactly [`Tokenizer::decode`] of the tokens, cut where the first
+/// stop string begins. Text is held back while it may be part of a character or of a stop string.
+#[derive(Debug, Clone)]
+pub struct TextStream {
+    lead: Lead,
+    /// Bytes that are not a whole character yet: at most 3.
+    bytes: Vec<u8>,
+    stops: StopSearch,
+}
+
+impl TextStream {
+    /// A stream that ends at the first of `stops`, as [`StopSearch`] finds it.
+    pub fn new(tokenizer: &Tokenizer, stops: &[String], lead: Lead) -> TextStream {
+        let lead = if tokenizer.strips_lead() { lead } else { Lead::Keep };
+        TextStream { lead, bytes: Vec::new(), stops: StopSearch::new(stops) }
+    }
+
+    /// Takes the next token. After a stop nothing more comes out.
+    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> StreamPiece {
+        let token = tokenizer.token_bytes(id).filter(|_| !tokenizer.is_special(id));
+        let whole = token.map(|bytes| self.take_bytes(bytes)).unwrap_or_default();
+        self.stops.push(&whole)
+    }
+
+    /// Ends the stream: gives what was held back.
+    pub fn finish(&mut self) -> StreamPiece {
+        let rest = std::mem::take(&mut self.bytes);
+        let mut piece = self.stops.push(&String::from_utf8_lossy(&rest));
+        piece.text.push_str(&self.stops.rest());
+        piece
+    }
+
+    /// Whole characters, and bytes that can become none.
+    fn take_bytes(&mut self, bytes: &[u8]) -> String {
+        let mut bytes = bytes;
+        if self.lead == Lead::Strip && !bytes.is_empty() {
+            bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
+            self.lead = Lead::Keep;
+        }
+        self.bytes.extend_from_slice(bytes);
+        let whole = self.bytes.len() - unfinished_len(&self.bytes);
+        let rest = self.bytes.split_off(whole);
+        let whole = std::mem::replace(&mut self.bytes, rest);
+        String::from_utf8_lossy(&whole).into_owned()
     }
 }
 

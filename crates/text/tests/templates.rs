@@ -548,3 +548,38 @@ fn large_operations_are_stopped() {
         assert!(render(&source, &[]).is_err(), "{source}");
     }
 }
+
+/// Which of the published templates write calls, and from objects or from texts.
+#[test]
+fn arguments_come_in_the_form_that_a_template_reads() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/templates");
+    let call = json!({ "id": "abcdefghi", "type": "function", "function": {
+        "name": "f", "arguments": { "city": "Köln", "n": [1, 2] },
+    } });
+    let messages = [
+        json!({ "role": "user", "content": "a" }),
+        json!({ "role": "assistant", "content": "", "tool_calls": [call] }),
+        json!({ "role": "tool", "content": "b", "name": "f", "tool_call_id": "abcdefghi" }),
+    ];
+    let (bos, eos) = ("<s>".to_owned(), "</s>".to_owned());
+    let ends = TemplateTokens { bos, eos, ..TemplateTokens::default() };
+    for (name, has_tools) in [
+        ("chatml", false),
+        ("deepseek", false),
+        ("llama3", true),
+        ("mistral", true),
+        ("qwen25", true),
+        ("qwen3", true),
+    ] {
+        let source = std::fs::read_to_string(format!("{folder}/{name}.jinja")).unwrap();
+        let template = ChatTemplate::new(&source, ends.clone()).unwrap();
+        assert_eq!(template.has_tools(), has_tools, "{name}");
+        if has_tools {
+            let tools = json!([]);
+            let options = RenderOptions { tools: Some(&tools), ..RenderOptions::default() };
+            let prompt = template.render(&template.readable(&messages), &options).unwrap();
+            let spelled = r#"{"city": "Köln", "n": [1, 2]}"#;
+            assert!(prompt.text().contains(spelled), "{name}: {}", prompt.text());
+        }
+    }
+}

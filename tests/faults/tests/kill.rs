@@ -72,7 +72,7 @@ fn ask(served: &Served, number: u64) -> impl FnOnce() -> (Vec<u32>, u32) {
         let (mut answer, mut disk) = (Vec::new(), 0);
         for event in events {
             match event {
-                Event::Text { tokens, .. } => answer.extend(tokens.iter().map(|t| t.id)),
+                Event::Piece { tokens, .. } => answer.extend(tokens.iter().map(|t| t.id)),
                 Event::Finished(usage) => disk = usage.disk_tokens,
                 Event::Failed(error) => panic!("{error}"),
                 _ => {}

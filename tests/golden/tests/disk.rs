@@ -72,7 +72,7 @@ fn answer(served: &Served, prompt: Vec<u32>) -> (Answer, Usage) {
     let (mut answer, mut accounts) = (Vec::new(), Usage::default());
     for event in served.engine.submit(request).expect("accepted") {
         match event {
-            Event::Text { tokens, .. } => {
+            Event::Piece { tokens, .. } => {
                 let bits = |p: Option<f32>| p.unwrap_or(f32::NAN).to_bits();
                 answer.extend(tokens.iter().map(|t| (t.id, bits(t.logprob))));
             }

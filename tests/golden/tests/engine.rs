@@ -47,7 +47,7 @@ fn answers(served: &Served, prompts: &[Vec<u32>], n: usize) -> Vec<(Vec<u32>, u3
             let (mut ids, mut cached) = (Vec::new(), 0);
             for event in events {
                 match event {
-                    Event::Text { tokens, .. } => ids.extend(tokens.iter().map(|t| t.id)),
+                    Event::Piece { tokens, .. } => ids.extend(tokens.iter().map(|t| t.id)),
                     Event::Finished(usage) => cached = usage.cached_tokens,
                     Event::Failed(e) => panic!("{e}"),
                     _ => {}

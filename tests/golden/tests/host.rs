@@ -78,7 +78,7 @@ fn tokens(events: impl Iterator<Item = Event>) -> Vec<u32> {
     let mut ids = Vec::new();
     for event in events {
         match event {
-            Event::Text { tokens, .. } => ids.extend(tokens.iter().map(|t| t.id)),
+            Event::Piece { tokens, .. } => ids.extend(tokens.iter().map(|t| t.id)),
             Event::Failed(e) => panic!("{e}"),
             _ => {}
         }

@@ -254,7 +254,7 @@ fn answer(events: Events) -> Answer {
     let mut tokens = Vec::new();
     for event in events {
         match event {
-            Event::Text { tokens: more, .. } => tokens.extend(more),
+            Event::Piece { tokens: more, .. } => tokens.extend(more),
             Event::Failed(e) => panic!("{e}"),
             _ => {}
         }

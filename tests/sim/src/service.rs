@@ -144,7 +144,7 @@ impl Service {
             let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
             let now = now(&control, &cost, &idle);
             match event {
-                Event::Text { .. } => times.first = times.first.or(Some(now)),
+                Event::Piece { .. } => times.first = times.first.or(Some(now)),
                 Event::Finished(_) | Event::Failed(_) => times.ended = Some(now),
                 _ => {}
             }

@@ -469,7 +469,7 @@ fn account_of(ask: &Ask) -> u64 {
 
 fn tokens_of(events: &[Event], choice: u32) -> impl Iterator<Item = &tokenmill_engine::TokenInfo> {
     let of = move |e| match e {
-        &Event::Text { choice: c, ref tokens, .. } if c == choice => tokens.as_slice(),
+        &Event::Piece { choice: c, ref tokens, .. } if c == choice => tokens.as_slice(),
         _ => &[],
     };
     events.iter().flat_map(of)

@@ -205,7 +205,7 @@ impl World {
         let sink = Box::new(move |event: Event| {
             let mut seen = into.lock().unwrap();
             match event {
-                Event::Text { tokens, .. } => seen.tokens.extend(tokens.iter().map(|t| t.id)),
+                Event::Piece { tokens, .. } => seen.tokens.extend(tokens.iter().map(|t| t.id)),
                 Event::Finished(usage) => seen.usage = Some(usage),
                 Event::Failed(error) => panic!("a request failed: {error}"),
                 _ => {}

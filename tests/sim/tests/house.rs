@@ -103,7 +103,7 @@ impl House {
         let sink = move |event| {
             let mut seen = into.lock().unwrap_or_else(PoisonError::into_inner);
             match event {
-                Event::Text { tokens, .. } => seen.tokens.extend(tokens.iter().map(|t| t.id)),
+                Event::Piece { tokens, .. } => seen.tokens.extend(tokens.iter().map(|t| t.id)),
                 Event::Finished(_) => seen.end = Some(Ok(())),
                 Event::Failed(error) => seen.end = Some(Err(error)),
                 _ => {}

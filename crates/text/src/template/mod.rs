@@ -1,6 +1,7 @@
 //! Chat templates: messages to a prompt, as the model hubs render them.
 
 mod call;
+mod calls;
 mod clock;
 mod filters;
 mod forms;
@@ -20,6 +21,8 @@ use std::ops::Range;
 
 use serde_json::Value as Json;
 
+pub use self::calls::spelled;
+use self::calls::{Arguments, Tools};
 use self::forms::Forms;
 use self::messages::{cut_at_mark, normalised, with_mark};
 use self::syntax::Stmt;
@@ -154,6 +157,7 @@ pub struct ChatTemplate {
     /// The one for requests with tools, where the model has two.
     with_tools: Option<Vec<Stmt>>,
     forms: Forms,
+    tools: Tools,
     tokens: TemplateTokens,
     is_guess: bool,
 }
@@ -204,8 +208,9 @@ impl ChatTemplate {
     /// [`TemplateError::Syntax`], [`TemplateError::SourceTooLong`].
     pub fn new(source: &str, tokens: TemplateTokens) -> Result<ChatTemplate, TemplateError> {
         let (body, forms) = (parsed(source)?, Forms::STRINGS);
-        let mut template = ChatTemplate { body, with_tools: None, forms, tokens, is_guess: false };
-        template.forms = Forms::of(&template);
+        let (with_tools, tools) = (None, Tools::default());
+        let mut template = ChatTemplate { body, with_tools, forms, tools, tokens, is_guess: false };
+        template.try_forms();
         Ok(template)
     }
 
@@ -227,9 +232,14 @@ impl ChatTemplate {
         let mut template = ChatTemplate::new(source, tokens)?;
         template.with_tools = of_name("tool_use").map(|(_, source)| parsed(source)).transpose()?;
         if template.with_tools.is_some() {
-            template.forms = Forms::of(&template);
+            template.try_forms();
         }
         Ok(template)
+    }
+
+    fn try_forms(&mut self) {
+        self.forms = Forms::of(self);
+        self.tools = calls::tried(self);
     }
 
     /// The template for a model that brings none: ChatML if the vocabulary has its tokens.
@@ -260,8 +270,22 @@ impl ChatTemplate {
 
     /// The messages with every content in a form that the template reads: as it was sent where it
     /// can be, else a string as one part, or text parts as one text with line breaks between.
+    /// Likewise the arguments of calls: objects, or texts of JSON.
     pub fn readable<'m>(&self, messages: &'m [Json]) -> Cow<'m, [Json]> {
+        let messages = self.readable_contents(messages);
+        match self.tools.arguments {
+            Some(Arguments::Text) => calls::as_texts(messages),
+            Some(Arguments::Object) | None => messages,
+        }
+    }
+
+    fn readable_contents<'m>(&self, messages: &'m [Json]) -> Cow<'m, [Json]> {
         self.forms.applied(messages)
+    }
+
+    /// Whether the template offers tools and writes earlier calls of them.
+    pub fn has_tools(&self) -> bool {
+        self.tools.offered && self.tools.arguments.is_some()
     }
 
     /// Renders messages, each a JSON object with `role` and `content` at least.
