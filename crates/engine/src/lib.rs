@@ -39,6 +39,6 @@ pub use request::{
 pub use rows::{Rows, Scored};
 pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
-pub use tokenmill_output as output;
 pub use tokenmill_ir::{Defaults, SamplingValues};
+pub use tokenmill_output as output;
 pub use tokenmill_sched::Numbers;

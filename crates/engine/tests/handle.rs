@@ -525,7 +525,9 @@ fn answers_of_a_device_that_runs_alone_are_the_same() {
             let mut choices = [(); 2].map(|()| (String::new(), None));
             for event in events {
                 match event {
-                    Event::Piece { choice, piece, .. } => choices[choice as usize].0 += piece.text(),
+                    Event::Piece { choice, piece, .. } => {
+                        choices[choice as usize].0 += piece.text()
+                    }
                     Event::Done { choice, reason } => choices[choice as usize].1 = Some(reason),
                     Event::Failed(error) => panic!("{error}"),
                     _ => {}

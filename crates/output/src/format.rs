@@ -11,6 +11,9 @@ pub struct Format {
 pub const FORMATS: &[Format] = &[Format { name: "plain" }];
 
 impl Format {
+    /// Text alone.
+    pub const PLAIN: &'static Self = &FORMATS[0];
+
     /// The row of that name.
     pub fn named(name: &str) -> Option<&'static Self> {
         FORMATS.iter().find(|format| format.name == name)
@@ -19,6 +22,11 @@ impl Format {
     /// Texts that may be special tokens of a model, and must be seen.
     pub fn markers(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// Whether calls are named by their tool and number in a prompt (`functions.NAME:0`).
+    pub fn numbers_calls(&self) -> bool {
+        false
     }
 
     /// Whether a prompt that ends so has begun the reasoning.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokenmill_engine::{Event, NOBODY};
 use tokio::time::sleep;
 
-use crate::ask::{Ask, Choice, Piece, Read, WriteNumbers, Writer};
+use crate::ask::{Ask, Choice, Read, WriteNumbers, Writer};
 use crate::body::{self, Received};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
@@ -31,6 +31,7 @@ use crate::visit::Visit;
 /// A request on its way to the engine.
 enum Ready {
     Text { prepared: Prepared, stream: bool, writer: Box<dyn Writer> },
+    Counted(Value),
     Numbers { measured: Measured, write: WriteNumbers },
 }
 
@@ -58,6 +59,7 @@ async fn answer(
             }
             whole(generation, writer).await.map(|body| Json(body).into_response())
         }
+        Ready::Counted(count) => Ok(Json(count).into_response()),
         Ready::Numbers { measured, write } => {
             let account = prepare::account_of_user(measured.user.as_deref());
             let account = who.0.or(account).unwrap_or(who.1);
@@ -156,6 +158,10 @@ impl Came {
                     let writer = writer(std::mem::take(&mut prepared.head));
                     Ready::Text { prepared, stream, writer }
                 }
+                Ask::Count { ask, write } => {
+                    let prepared = prepare::generate(shared, *ask, warnings, wanted)?;
+                    Ready::Counted(write(prepared.head.prompt_tokens, &prepared.head.warnings))
+                }
                 Ask::Numbers { ask, write } => {
                     let measured = rows::prepare(shared, ask, warnings, wanted)?;
                     Ready::Numbers { measured, write }
@@ -182,12 +188,12 @@ async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Resul
     let mut choices = vec![Choice::default(); count];
     while let Some((prompt, event)) = generation.next().await? {
         match event {
-            Event::Text { choice, text, tokens } => {
+            Event::Piece { choice, piece, tokens } => {
                 let index = writer.head().index(prompt, choice);
                 let Some(choice) = choices.get_mut(index) else { continue };
-                choice.piece.text.push_str(&text);
+                choice.add(piece);
                 if logprobs {
-                    choice.piece.tokens.extend(tokens);
+                    choice.tokens.extend(tokens);
                 }
             }
             Event::Done { choice, reason } => {
@@ -265,9 +271,9 @@ impl Stream {
 
     fn event(&mut self, out: &mut String, prompt: usize, event: Event) {
         match event {
-            Event::Text { choice, text, tokens } => {
+            Event::Piece { choice, piece, tokens } => {
                 let index = self.writer.head().index(prompt, choice);
-                self.writer.piece(index, &Piece { text, tokens }, out);
+                self.writer.piece(index, &piece, &tokens, out);
             }
             Event::Done { choice, reason } => {
                 let index = self.writer.head().index(prompt, choice);

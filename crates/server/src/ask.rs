@@ -9,6 +9,7 @@ use tokenmill_engine::{
     Divergence, DraftMode, Lease, SamplingValues, StopReason, TokenInfo, Usage,
 };
 use tokenmill_ir::TokenId;
+use tokenmill_output::Piece;
 
 use crate::config::Limits;
 use crate::conversation::Conversation;
@@ -134,6 +135,13 @@ pub enum Ask {
         /// Writes it.
         writer: MakeWriter,
     },
+    /// The tokens that text would be made behind.
+    Count {
+        /// What.
+        ask: Box<Generate>,
+        /// Writes them.
+        write: WriteCount,
+    },
     /// Numbers.
     Numbers {
         /// What.
@@ -145,6 +153,9 @@ pub enum Ask {
 
 /// The writer of an answer with that head.
 pub type MakeWriter = Box<dyn FnOnce(Head) -> Box<dyn Writer> + Send>;
+
+/// The body of an answer that counts the tokens of a prompt, with what had no effect.
+pub type WriteCount = Box<dyn FnOnce(usize, &[String]) -> Value + Send>;
 
 /// The body of an answer of numbers, as JSON.
 pub type WriteNumbers = Box<dyn FnOnce(&NumbersHead, Found) -> String + Send>;
@@ -183,6 +194,8 @@ pub struct Head {
     pub model: String,
     /// Prompts.
     pub prompts: usize,
+    /// Tokens of all of them.
+    pub prompt_tokens: usize,
     /// Choices of each prompt.
     pub choices: u32,
     /// Whether log-probabilities are told.
@@ -227,22 +240,45 @@ pub struct Found {
     pub prompt_tokens: u64,
 }
 
-/// More of a choice.
+/// A call of a tool in an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Piece {
-    /// Text that is certain.
-    pub text: String,
-    /// Tokens it was made of, some of them perhaps without text yet.
-    pub tokens: Vec<TokenInfo>,
+pub struct Called {
+    /// The tool's name.
+    pub name: String,
+    /// A text of JSON; only a part of it where the answer was cut.
+    pub arguments: String,
+    /// Whether it came to its end.
+    pub whole: bool,
 }
 
 /// A choice that has ended.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
-    /// All of it; without tokens where log-probabilities are not told.
-    pub piece: Piece,
+    /// What the model thought before.
+    pub reasoning: String,
+    /// Its text.
+    pub text: String,
+    /// Its calls, in order.
+    pub calls: Vec<Called>,
+    /// Its tokens, where log-probabilities are told.
+    pub tokens: Vec<TokenInfo>,
     /// How it ended.
     pub finish: Option<StopReason>,
+}
+
+impl Choice {
+    /// Takes more of it.
+    pub fn add(&mut self, piece: Piece) {
+        match piece {
+            Piece::Text(text) => self.text.push_str(&text),
+            Piece::Reasoning(text) => self.reasoning.push_str(&text),
+            Piece::CallStart { name } => self.calls.push(Called { name, ..Called::default() }),
+            Piece::CallArguments(text) => {
+                self.calls.iter_mut().last().into_iter().for_each(|c| c.arguments.push_str(&text));
+            }
+            Piece::CallEnd => self.calls.iter_mut().last().into_iter().for_each(|c| c.whole = true),
+        }
+    }
 }
 
 /// Writes an answer in a dialect, whole or as a stream of events.
@@ -251,8 +287,9 @@ pub trait Writer: Send {
     fn head(&self) -> &Head;
     /// What a stream begins with.
     fn open(&mut self, out: &mut String);
-    /// More of a choice.
-    fn piece(&mut self, choice: usize, piece: &Piece, out: &mut String);
+    /// More of a choice, and the tokens since the piece before, some of them perhaps without text
+    /// yet.
+    fn piece(&mut self, choice: usize, piece: &Piece, tokens: &[TokenInfo], out: &mut String);
     /// The end of a choice.
     fn done(&mut self, choice: usize, finish: &StopReason, out: &mut String);
     /// Where a prompt leaves the nearest cached one.

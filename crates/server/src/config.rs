@@ -30,6 +30,8 @@ pub struct Limits {
     pub preparing: usize,
     /// Messages of a chat.
     pub messages: usize,
+    /// Tools that a request offers, and calls in one of its messages.
+    pub tools: usize,
     /// Prompts of one completion request.
     pub prompts: usize,
     /// Texts of one request for embeddings or scores.
@@ -61,6 +63,7 @@ impl Default for Limits {
             requests: 2048,
             preparing: 4,
             messages: 4096,
+            tools: 1024,
             prompts: 128,
             inputs: 2048,
             choices: 8,
@@ -198,6 +201,7 @@ impl Limits {
             ("requests", count(self.requests), million),
             ("preparing", count(self.preparing), 4096),
             ("messages", count(self.messages), million),
+            ("tools", count(self.tools), million),
             ("prompts", count(self.prompts), million),
             ("inputs", count(self.inputs), million),
             ("choices", self.choices.into(), 1024),

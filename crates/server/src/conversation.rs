@@ -47,6 +47,28 @@ impl Content {
     }
 }
 
+/// A call of a tool that an earlier answer made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// The client's name for it, which the message with its result repeats.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// What it was called with: an object, or a text where the client's was no JSON.
+    pub arguments: Value,
+}
+
+impl Call {
+    /// A call whose arguments came as a text of JSON; nothing stands for none.
+    pub fn of_text(id: String, name: String, arguments: &str) -> Self {
+        let arguments = match arguments.trim() {
+            "" => json!({}),
+            text => serde_json::from_str(text).unwrap_or_else(|_| arguments.into()),
+        };
+        Self { id, name, arguments }
+    }
+}
+
 /// A message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
@@ -60,18 +82,22 @@ pub struct Message {
     pub call_id: Option<String>,
     /// What the model thought before it said this.
     pub reasoning: Option<String>,
+    /// The calls it ends with.
+    pub calls: Vec<Call>,
 }
 
 impl Message {
     /// A message of one text.
     pub fn text(role: Role, text: impl Into<String>) -> Self {
-        let (name, call_id, reasoning) = (None, None, None);
-        Self { role, content: Content::Text(text.into()), name, call_id, reasoning }
+        let (name, call_id, reasoning, calls) = (None, None, None, Vec::new());
+        Self { role, content: Content::Text(text.into()), name, call_id, reasoning, calls }
     }
 
-    /// As templates want it.
-    fn value(&self) -> Value {
+    /// As templates want it; `ids` are what it calls calls.
+    fn value(&self, ids: &mut Ids) -> Value {
         let content = match &self.content {
+            // (Beside calls, templates tell no text from an empty one.)
+            Content::Text(text) if text.is_empty() && !self.calls.is_empty() => Value::Null,
             Content::Text(text) => Value::from(text.as_str()),
             Content::Parts(parts) => {
                 parts.iter().map(|text| json!({ "type": "text", "text": text })).collect()
@@ -80,16 +106,129 @@ impl Message {
         let mut members = Map::new();
         members.insert("role".into(), self.role.name().into());
         members.insert("content".into(), content);
+        let answers = self.call_id.as_ref().map(|id| ids.result(id));
+        let (of, call_id) = answers.map_or((None, None), |(name, id)| (name, Some(id)));
         for (name, text) in [
-            ("name", &self.name),
-            ("tool_call_id", &self.call_id),
+            ("name", &self.name.clone().or(of)),
+            ("tool_call_id", &call_id),
             ("reasoning_content", &self.reasoning),
         ] {
             if let Some(text) = text {
                 members.insert(name.into(), text.as_str().into());
             }
         }
+        if !self.calls.is_empty() {
+            let call = |call: &Call| {
+                let function = json!({ "name": call.name, "arguments": call.arguments });
+                json!({ "id": ids.call(call), "type": "function", "function": function })
+            };
+            members.insert("tool_calls".into(), self.calls.iter().map(call).collect());
+        }
         Value::Object(members)
+    }
+}
+
+/// A tool on offer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offered {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The JSON Schema of its arguments.
+    pub parameters: Value,
+    /// All of the schema is enforced, or the request refused.
+    pub strict: bool,
+}
+
+impl Offered {
+    /// As templates want it.
+    fn value(&self) -> Value {
+        let mut function = Map::new();
+        function.insert("name".into(), self.name.as_str().into());
+        if let Some(description) = &self.description {
+            function.insert("description".into(), description.as_str().into());
+        }
+        function.insert("parameters".into(), self.parameters.clone());
+        json!({ "type": "function", "function": function })
+    }
+}
+
+/// Whether an answer calls tools.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Calling {
+    /// As the model sees fit.
+    #[default]
+    Auto,
+    /// It does not: nothing is offered.
+    None,
+    /// At least one.
+    Required,
+}
+
+/// The tools that an answer may call.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tools {
+    /// All of them, in order.
+    pub offered: Vec<Offered>,
+    /// Whether one is called.
+    pub calling: Calling,
+    /// Only these of them may be called, by name.
+    pub only: Option<Vec<String>>,
+    /// One call at most.
+    pub single: bool,
+}
+
+impl Tools {
+    /// What the model is shown; `None`: nothing.
+    pub fn shown(&self) -> Option<Value> {
+        let shown = self.calling != Calling::None && !self.offered.is_empty();
+        shown.then(|| self.offered.iter().map(Offered::value).collect())
+    }
+
+    /// What may be called.
+    pub fn callable(&self) -> impl Iterator<Item = &Offered> {
+        let may = |name: &str| self.only.as_ref().is_none_or(|only| only.iter().any(|o| o == name));
+        let shown = self.calling != Calling::None;
+        self.offered.iter().filter(move |tool| shown && may(&tool.name))
+    }
+}
+
+/// Names of calls in a prompt. Clients make up ids as they like, and templates that show them want
+/// their own form: nine letters and digits (Mistral's), or name and number (Kimi's).
+#[derive(Debug, Default)]
+struct Ids {
+    /// Calls so far: their ids as the client has them and here, and the tools' names.
+    known: Vec<(String, String, String)>,
+    numbered: bool,
+}
+
+impl Ids {
+    fn call(&mut self, call: &Call) -> String {
+        let number = self.known.len();
+        let id = match self.numbered {
+            true => format!("functions.{}:{number}", call.name),
+            false => nine(&call.id, number),
+        };
+        self.known.push((call.id.clone(), id.clone(), call.name.clone()));
+        id
+    }
+
+    /// The tool and the id of the call that a result answers.
+    fn result(&self, id: &str) -> (Option<String>, String) {
+        match self.known.iter().rev().find(|(theirs, ..)| theirs == id) {
+            Some((_, ours, name)) => (Some(name.clone()), ours.clone()),
+            None => (None, nine(id, self.known.len())),
+        }
+    }
+}
+
+/// An id of nine letters and digits: as it is where it is one, else by its place in the conversation,
+/// so that the same conversation is the same prompt whatever ids its client makes up.
+fn nine(id: &str, number: usize) -> String {
+    match id.len() == 9 && id.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        true => id.to_owned(),
+        false => format!("call{number:05}"),
     }
 }
 
@@ -98,8 +237,12 @@ impl Message {
 pub struct Conversation {
     /// The messages; not empty.
     pub messages: Vec<Message>,
+    /// The tools that the answer may call.
+    pub tools: Tools,
     /// Extra variables of the template, such as `enable_thinking`.
     pub variables: Option<Map<String, Value>>,
+    /// The answer goes on with the last message, which is the model's own.
+    pub continues: bool,
 }
 
 impl Conversation {
@@ -112,9 +255,10 @@ impl Conversation {
         self
     }
 
-    /// The messages as templates want them.
-    pub fn values(&self) -> Vec<Value> {
-        self.messages.iter().map(Message::value).collect()
+    /// The messages as templates want them; calls are `numbered` where the template's own are.
+    pub fn values(&self, numbered: bool) -> Vec<Value> {
+        let mut ids = Ids { numbered, ..Ids::default() };
+        self.messages.iter().map(|message| message.value(&mut ids)).collect()
     }
 }
 
@@ -131,21 +275,25 @@ mod tests {
         let question = Message { content: parts, ..Message::text(Role::User, "") };
         let mut found = Message::text(Role::Tool, "4");
         found.call_id = Some("x".into());
-        let talk = Conversation { messages: vec![answer, question, found], variables: None };
+        let messages = vec![answer, question, found];
+        let talk = Conversation { messages, ..Conversation::default() };
         let expect = [
             json!({"role":"assistant","content":"a","name":"n","reasoning_content":"r"}),
             json!({"role":"user","content":[
                 {"type":"text","text":"b"}, {"type":"text","text":"c"},
             ]}),
-            json!({"role":"tool","content":"4","tool_call_id":"x"}),
+            json!({"role":"tool","content":"4","tool_call_id":"call00000"}),
         ];
-        assert_eq!(talk.values(), expect);
+        assert_eq!(talk.values(false), expect);
         assert_eq!(talk.messages[1].content.texts().collect::<Vec<_>>(), ["b", "c"]);
     }
 
     #[test]
     fn own_instructions_stand_above_the_packagers() {
-        let ask = |role| Conversation { messages: vec![Message::text(role, "a")], variables: None };
+        let ask = |role| Conversation {
+            messages: vec![Message::text(role, "a")],
+            ..Conversation::default()
+        };
         assert_eq!(ask(Role::User).instructed(Some("s")).messages[0].role, Role::System);
         assert_eq!(ask(Role::System).instructed(Some("s")).messages.len(), 1);
         assert_eq!(ask(Role::User).instructed(None).messages.len(), 1);

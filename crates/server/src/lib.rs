@@ -13,6 +13,7 @@ mod conversation;
 mod error;
 mod fields;
 mod generation;
+mod generic_tools;
 mod guests;
 mod health;
 mod keys;

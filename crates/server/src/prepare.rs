@@ -2,15 +2,17 @@
 //! templates, tokens, the room that is left. No dialect has rules of its own here.
 
 use tokenmill_engine::constraint::{Held, Settings};
-use tokenmill_engine::{NOBODY, Request, Sampling};
+use tokenmill_engine::{NOBODY, Reading, Request, Sampling};
 use tokenmill_ir::TokenId;
+use tokenmill_output::{Format, Tool};
 use tokenmill_text::{
     DateTime, Encoder, Reach, RenderOptions, Special, TemplateError, Tokenizer, TokenizerError,
 };
 
 use crate::ask::{Constrained, Generate, Head, Input, Part, Prompt};
-use crate::conversation::{Conversation, Role};
+use crate::conversation::{Conversation, Offered, Role};
 use crate::error::ApiError;
+use crate::generic_tools;
 use crate::keys::account_of;
 use crate::shared::{Model, Shared, unix_seconds};
 use crate::workshop::Wanted;
@@ -44,13 +46,13 @@ pub fn generate(
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let (mut echo, mut parts) = (Vec::new(), Vec::new());
+    let (mut echo, mut parts, mut reading) = (Vec::new(), Vec::new(), None);
     let (prompts, param) = match input {
         Input::Conversation(talk) => {
             let talk = talk.instructed(model.served.defaults.system.as_deref());
-            let (prompt, of) = conversation(&model, &talk, manner.diagnose, &encoder)?;
-            parts = of;
-            (vec![prompt], "messages")
+            let asked = conversation(&model, talk, manner.diagnose, &encoder)?;
+            (parts, reading) = (asked.parts, asked.reading);
+            (vec![asked.tokens], "messages")
         }
         Input::Prompts { prompts, echo: echoed } => {
             if echoed {
@@ -69,6 +71,7 @@ pub fn generate(
         created: unix_seconds(),
         model: model.served.name().to_owned(),
         prompts: prompts.len(),
+        prompt_tokens: prompts.iter().map(Vec::len).sum(),
         choices: manner.choices,
         logprobs: manner.logprobs.is_some(),
         warnings,
@@ -82,6 +85,7 @@ pub fn generate(
         ignore_eos: manner.ignore_eos,
         logit_bias: manner.logit_bias,
         held,
+        reading,
         prediction,
         draft: manner.draft,
         account: account_of_user(manner.user.as_deref()).unwrap_or(NOBODY),
@@ -134,13 +138,22 @@ fn within_context(
     Ok(requests)
 }
 
-/// The prompt of a conversation, and of what parts it is where that is asked.
+/// A conversation as it is asked of the engine.
+struct Asked {
+    tokens: Vec<TokenId>,
+    /// Its messages in the prompt, where that is asked.
+    parts: Vec<Part>,
+    /// How the answer is read; `None`: all of it is text.
+    reading: Option<Reading>,
+}
+
+/// The prompt of a conversation.
 fn conversation(
     model: &Model,
-    talk: &Conversation,
+    talk: Conversation,
     diagnose: bool,
     encoder: &Encoder<'_>,
-) -> Result<(Vec<TokenId>, Vec<Part>), ApiError> {
+) -> Result<Asked, ApiError> {
     let template = model.served.template.as_ref().map_err(|why| {
         let message = match why {
             TemplateError::Missing => "the model has no chat template".to_owned(),
@@ -149,22 +162,38 @@ fn conversation(
         let message = format!("{message}; use /v1/completions");
         ApiError { code: Some("no_chat_template"), ..ApiError::bad("messages", message) }
     })?;
+    let mut format = model.format;
+    let mut talk = talk;
+    if !template.has_tools() {
+        if talk.tools.shown().is_some() {
+            format = Format::named(generic_tools::FORMAT).unwrap_or(format);
+        }
+        talk = generic_tools::written(talk);
+    }
+    let tools = talk.tools.shown().filter(|_| template.has_tools());
     let options = RenderOptions {
-        add_generation_prompt: true,
+        add_generation_prompt: !talk.continues,
+        continue_final: talk.continues,
+        tools: tools.as_ref(),
         now: DateTime::from_unix_seconds(unix_seconds()),
         kwargs: talk.variables.as_ref(),
         ..RenderOptions::default()
     };
-    let messages = talk.values();
+    let messages = talk.values(format.numbers_calls());
     let rendered = template.render(&template.readable(&messages), &options);
     let rendered = rendered.map_err(|e| ApiError::bad("messages", e.to_string()))?;
     let tokens = encoder.rendered(&rendered);
     let tokens = tokens.map_err(|e| not_encoded(e, model, "messages"))?;
     let parts = match diagnose {
-        true => parts(talk, &rendered.text(), &tokens, &model.served.tokenizer),
+        true => parts(&talk, &rendered.text(), &tokens, &model.served.tokenizer),
         false => Vec::new(),
     };
-    Ok((tokens, parts))
+    let reasoning_begun = format.reasoning_begun(&rendered.text());
+    let callable = talk.tools.callable();
+    let tool = |t: &Offered| Tool { name: t.name.clone(), parameters: t.parameters.clone() };
+    let reading = Reading { format, tools: callable.map(tool).collect(), reasoning_begun };
+    let reading = Some(reading).filter(|_| format != Format::PLAIN);
+    Ok(Asked { tokens, parts, reading })
 }
 
 /// Where each message ends in the prompt, in tokens.

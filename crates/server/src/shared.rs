@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::{Request, StatusCode};
 use tokenmill_ir::sampling::splitmix;
+use tokenmill_output::Format;
 use tokio::sync::watch;
 
 use crate::config::{ServeError, ServerConfig};
@@ -34,6 +35,8 @@ pub enum Phase {
 pub struct Model {
     /// The model.
     pub served: ServedModel,
+    /// How it marks reasoning and calls of tools.
+    pub format: &'static Format,
     /// Its counters.
     pub metrics: Arc<ModelMetrics>,
 }
@@ -94,7 +97,11 @@ impl Shared {
         }
         let metrics_key = config.metrics_key.take();
         let keys = ApiKeys::new(&std::mem::take(&mut config.api_keys), metrics_key.as_deref());
-        let model = |served| Model { served, metrics: Arc::default() };
+        let model = |served: ServedModel| {
+            let template = served.template.as_ref().ok();
+            let format = template.map_or(Format::PLAIN, |t| Format::of_template(t.source()));
+            Model { served, format, metrics: Arc::default() }
+        };
         Ok(Self {
             guests: Guests::new(config.limits.connections),
             admission: Shares::new(config.limits.requests),

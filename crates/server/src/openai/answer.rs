@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value, json};
 use tokenmill_engine::{Divergence, StopReason, TokenInfo, TopToken, Usage};
+use tokenmill_output::Piece;
 
 use super::error_body;
 use super::parameters::Delivery;
-use crate::ask::{Ask, Choice, Generate, Head, MakeWriter, Piece, Writer};
+use crate::ask::{Ask, Choice, Generate, Head, MakeWriter, Writer};
 use crate::error::ApiError;
 
 /// Least log-probability told; JSON has no infinity.
@@ -37,6 +38,8 @@ pub struct Answer {
     include_usage: bool,
     /// Characters before the next token, for each choice.
     offsets: Vec<usize>,
+    /// Calls begun in each choice.
+    calls: Vec<usize>,
     /// Why prompts were not found in the cache, one a prompt, where that was asked.
     misses: Vec<Value>,
 }
@@ -52,6 +55,7 @@ impl Answer {
         Self {
             id: format!("{prefix}-{:016x}", head.ticket),
             offsets: (0..head.all_choices()).map(echoed).collect(),
+            calls: vec![0; head.all_choices()],
             misses: Vec::new(),
             kind,
             head,
@@ -61,13 +65,13 @@ impl Answer {
 
     /// A choice that has ended.
     fn whole_choice(&mut self, index: usize, choice: &Choice) -> Value {
-        let Piece { text, tokens } = &choice.piece;
-        let logprobs = self.logprobs_of(index, tokens);
+        let text = &choice.text;
+        let logprobs = self.logprobs_of(index, &choice.tokens);
         let finish = choice.finish.as_ref().map(finish_reason);
         match self.kind {
             Kind::Chat => json!({
                 "index": index,
-                "message": { "role": "assistant", "content": text, "refusal": null },
+                "message": self.message(index, choice),
                 "logprobs": logprobs,
                 "finish_reason": finish,
             }),
@@ -78,6 +82,35 @@ impl Answer {
                 })
             }
         }
+    }
+
+    /// What an assistant said, in a chat.
+    fn message(&self, index: usize, choice: &Choice) -> Value {
+        let calls = choice.calls.iter().enumerate().filter(|(_, call)| call.whole);
+        let calls: Vec<Value> = calls
+            .map(|(number, call)| {
+                let function = json!({ "name": call.name, "arguments": call.arguments });
+                let id = self.call_id(index, number);
+                json!({ "id": id, "type": "function", "function": function })
+            })
+            .collect();
+        let content = match choice.text.trim().is_empty() && !calls.is_empty() {
+            true => Value::Null,
+            false => choice.text.as_str().into(),
+        };
+        let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+        if !choice.reasoning.is_empty() {
+            message["reasoning_content"] = choice.reasoning.as_str().into();
+        }
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+        }
+        message
+    }
+
+    /// What a client calls a call.
+    fn call_id(&self, index: usize, number: usize) -> String {
+        format!("call_{:016x}{index:02}{number:03}", self.head.ticket)
     }
 
     /// Takes note of where a prompt leaves the nearest cached one.
@@ -148,20 +181,48 @@ impl Answer {
         chunks
     }
 
-    /// More text of a choice; `None` when there is nothing to tell.
-    fn more(&mut self, index: usize, text: &str, tokens: &[TokenInfo]) -> Option<Value> {
+    /// More of a choice; `None` when there is nothing to tell.
+    fn more(&mut self, index: usize, piece: &Piece, tokens: &[TokenInfo]) -> Option<Value> {
         let told = self.head.logprobs && !tokens.is_empty();
+        let text = piece.text();
         if text.is_empty() && !told {
             return None;
         }
         let logprobs = if told { self.logprobs_of(index, tokens) } else { Value::Null };
         let choice = match self.kind {
-            Kind::Chat => self.chat_delta(index, json!({ "content": text }), logprobs, None),
+            Kind::Chat => {
+                let delta = self.delta(index, piece);
+                self.chat_delta(index, delta, logprobs, None)
+            }
             Kind::Text => {
                 json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null })
             }
         };
         Some(self.chunk(choice))
+    }
+
+    /// What a chunk of a chat adds.
+    fn delta(&mut self, index: usize, piece: &Piece) -> Value {
+        let begun = self.calls.get(index).copied().unwrap_or(0);
+        match piece {
+            Piece::Text(text) => json!({ "content": text }),
+            Piece::Reasoning(text) => json!({ "reasoning_content": text }),
+            Piece::CallStart { name } => {
+                let function = json!({ "name": name, "arguments": "" });
+                let id = self.call_id(index, begun);
+                self.calls.iter_mut().nth(index).into_iter().for_each(|calls| *calls += 1);
+                json!({ "tool_calls": [
+                    { "index": begun, "id": id, "type": "function", "function": function },
+                ] })
+            }
+            Piece::CallArguments(text) => {
+                let function = json!({ "arguments": text });
+                json!({ "tool_calls": [
+                    { "index": begun.saturating_sub(1), "function": function },
+                ] })
+            }
+            Piece::CallEnd => json!({}),
+        }
     }
 
     /// The tokens counted, if they were asked for.
@@ -259,8 +320,8 @@ impl Writer for Answer {
         self.opening().iter().for_each(|chunk| push(out, chunk));
     }
 
-    fn piece(&mut self, choice: usize, piece: &Piece, out: &mut String) {
-        let chunk = self.more(choice, &piece.text, &piece.tokens);
+    fn piece(&mut self, choice: usize, piece: &Piece, tokens: &[TokenInfo], out: &mut String) {
+        let chunk = self.more(choice, piece, tokens);
         chunk.iter().for_each(|chunk| push(out, chunk));
     }
 
@@ -350,6 +411,7 @@ fn token_word(bytes: &[u8]) -> String {
 fn finish_reason(reason: &StopReason) -> &'static str {
     match reason {
         StopReason::EndOfText | StopReason::StopText(_) => "stop",
+        StopReason::Calls => "tool_calls",
         StopReason::Length => "length",
     }
 }
@@ -393,6 +455,53 @@ mod tests {
         TokenInfo { id: 1, bytes: bytes.to_vec(), logprob: Some(-0.5), top }
     }
 
+    fn text(text: &str) -> Piece {
+        Piece::Text(text.into())
+    }
+
+    #[test]
+    fn reasoning_and_calls_have_places_of_their_own() {
+        let mut answer = Answer::new(Kind::Chat, Head { logprobs: false, ..head() }, false);
+        let pieces = [
+            Piece::Reasoning("r".into()),
+            text("t"),
+            Piece::CallStart { name: "f".into() },
+            Piece::CallArguments("{}".into()),
+            Piece::CallEnd,
+            Piece::CallStart { name: "g".into() },
+        ];
+        let mut choice = Choice { finish: Some(StopReason::Calls), ..Choice::default() };
+        let mut deltas = Vec::new();
+        for piece in pieces {
+            let chunk = answer.more(1, &piece, &[]);
+            deltas.extend(chunk.map(|chunk| chunk["choices"][0]["delta"].clone()));
+            choice.add(piece);
+        }
+        let call = |number: usize, name: &str| {
+            let id = format!("call_00000000000000ab01{number:03}");
+            let function = json!({ "name": name, "arguments": "" });
+            json!({ "tool_calls": [
+                { "index": number, "id": id, "type": "function", "function": function },
+            ] })
+        };
+        let more = json!({ "tool_calls": [{ "index": 0, "function": { "arguments": "{}" } }] });
+        let told = [
+            json!({ "reasoning_content": "r" }),
+            json!({ "content": "t" }),
+            call(0, "f"),
+            more,
+            call(1, "g"),
+        ];
+        assert_eq!(deltas, told);
+        let whole = answer.whole_choice(1, &choice);
+        assert_eq!(whole["finish_reason"], "tool_calls");
+        assert_eq!(whole["message"]["reasoning_content"], "r");
+        let calls = whole["message"]["tool_calls"].as_array().expect("calls");
+        assert_eq!(calls.len(), 1, "the second never ended");
+        assert_eq!(calls[0]["function"], json!({ "name": "f", "arguments": "{}" }));
+        assert_eq!(calls[0]["id"], "call_00000000000000ab01000");
+    }
+
     #[test]
     fn choices_are_numbered_over_all_prompts() {
         let head = head();
@@ -403,22 +512,22 @@ mod tests {
     fn offsets_count_characters_over_chunks() {
         let head = Head { echo: vec!["ab".into(), "".into()], ..head() };
         let mut answer = Answer::new(Kind::Text, head, true);
-        let first = answer.more(0, "aé", &[token(b"a"), token("é".as_bytes())]).unwrap();
-        let second = answer.more(0, "x", &[token(b"x")]).unwrap();
+        let first = answer.more(0, &text("aé"), &[token(b"a"), token("é".as_bytes())]).unwrap();
+        let second = answer.more(0, &text("x"), &[token(b"x")]).unwrap();
         assert_eq!(first["choices"][0]["logprobs"]["text_offset"], json!([2, 3]));
         assert_eq!(second["choices"][0]["logprobs"]["text_offset"], json!([4]));
-        let other = answer.more(2, "x", &[token(b"x")]).unwrap();
+        let other = answer.more(2, &text("x"), &[token(b"x")]).unwrap();
         assert_eq!(other["choices"][0]["logprobs"]["text_offset"], json!([0]));
     }
 
     #[test]
     fn chat_logprobs_carry_bytes_and_no_infinity() {
         let mut answer = Answer::new(Kind::Chat, head(), true);
-        let chunk = answer.more(1, "", &[token(&[0xff])]).unwrap();
+        let chunk = answer.more(1, &text(""), &[token(&[0xff])]).unwrap();
         let content = &chunk["choices"][0]["logprobs"]["content"][0];
         assert_eq!(content["bytes"], json!([255]));
         assert_eq!(content["top_logprobs"][0]["logprob"], json!(-9999.0));
-        assert_eq!(answer.more(1, "", &[]), None);
+        assert_eq!(answer.more(1, &text(""), &[]), None);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::answer::{Kind, answered};
-use super::leases;
 use super::parameters::{self, IGNORED, UNBUILT, is_empty_list};
+use super::{leases, tools};
 use crate::ask::{Ask, Generate, Input};
 use crate::config::Limits;
 use crate::conversation::{Content, Conversation, Message, Role};
@@ -15,25 +15,22 @@ use crate::fields::{Fields, Notes, Unsupported, list, text, wrong};
 
 /// Members that ask for what is not built yet, unless they ask for nothing.
 const UNSUPPORTED: &[Unsupported] = &[
-    Unsupported { name: "tools", neutral: is_empty_list },
-    Unsupported { name: "tool_choice", neutral: |v| v == "none" || v == "auto" },
     Unsupported { name: "functions", neutral: is_empty_list },
     Unsupported { name: "function_call", neutral: |v| v == "none" || v == "auto" },
     Unsupported { name: "modalities", neutral: |v| *v == json!(["text"]) },
     Unsupported { name: "audio", neutral: |_| false },
-    Unsupported { name: "reasoning_effort", neutral: |_| false },
     Unsupported { name: "verbosity", neutral: |_| false },
     Unsupported { name: "web_search_options", neutral: |_| false },
     Unsupported { name: "moderation", neutral: |_| false },
     // Members of other servers.
-    Unsupported { name: "add_generation_prompt", neutral: |v| *v == true },
     Unsupported { name: "add_special_tokens", neutral: |v| *v == false },
     Unsupported { name: "chat_template", neutral: |_| false },
-    Unsupported { name: "continue_final_message", neutral: |v| *v == false },
     Unsupported { name: "documents", neutral: is_empty_list },
     Unsupported { name: "echo", neutral: |v| *v == false },
-    Unsupported { name: "enable_thinking", neutral: |_| false },
 ];
+
+/// How much a model should think, for those whose template asks.
+const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh"];
 
 /// Roles, and what they are here.
 const ROLES: &[(&str, Role)] = &[
@@ -46,7 +43,6 @@ const ROLES: &[(&str, Role)] = &[
 
 /// What of a message is not built yet.
 const MESSAGE_UNSUPPORTED: &[Unsupported] = &[
-    Unsupported { name: "tool_calls", neutral: is_empty_list },
     Unsupported { name: "function_call", neutral: |_| false },
     Unsupported { name: "audio", neutral: |_| false },
 ];
@@ -57,12 +53,14 @@ const MESSAGE_UNSUPPORTED: &[Unsupported] = &[
 /// 400 of the request.
 pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
     let model = fields.text("model")?;
-    let mut reader = Reader { notes, kept: None };
-    let messages = reader.messages(fields.require("messages")?, limits)?;
+    let mut reader = Reader { limits, notes, kept: None };
+    let messages = reader.messages(fields.require("messages")?)?;
+    let tools = tools::read(&mut fields, limits, reader.notes)?;
     let variables = variables(&mut fields)?;
+    let continues = continues(&mut fields, &messages)?;
     let prediction = reader.prediction(&mut fields)?;
     let logprobs = logprobs(&mut fields, limits)?;
-    let Reader { notes, kept } = reader;
+    let Reader { notes, kept, .. } = reader;
     let mut manner = parameters::read(&mut fields, limits, notes)?;
     (manner.logprobs, manner.prediction) = (logprobs, prediction);
     manner.lease = leases::longer(manner.lease, kept);
@@ -70,19 +68,53 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     fields.refuse(UNSUPPORTED)?;
     fields.refuse(UNBUILT)?;
     fields.finish(IGNORED, notes)?;
-    let input = Input::Conversation(Conversation { messages, variables });
+    let talk = Conversation { messages, tools, variables, continues };
+    let input = Input::Conversation(talk);
     Ok(answered(Kind::Chat, Generate { model, input, manner }, delivery))
 }
 
-/// Extra variables of the template, such as `enable_thinking`.
+/// Extra variables of the template, such as `enable_thinking`; what `chat_template_kwargs` says stands
+/// above the members that mean the same for all models.
 fn variables(fields: &mut Fields) -> Result<Option<Map<String, Value>>, ApiError> {
-    match fields.take("chat_template_kwargs") {
-        None => Ok(None),
+    let mut variables = match fields.take("chat_template_kwargs") {
+        None => Map::new(),
         Some(Value::Object(members)) => {
-            Ok(Some(members.into_iter().filter(|(_, value)| !value.is_null()).collect()))
+            members.into_iter().filter(|(_, value)| !value.is_null()).collect()
         }
-        Some(other) => Err(wrong("chat_template_kwargs", "an object", &other)),
+        Some(other) => return Err(wrong("chat_template_kwargs", "an object", &other)),
+    };
+    let mut say = |name: &str, value: Value| {
+        variables.entry(name).or_insert(value);
+    };
+    match fields.text("reasoning_effort")?.as_deref() {
+        None => {}
+        Some("none") => say("enable_thinking", false.into()),
+        Some(effort) if EFFORTS.contains(&effort) => say("reasoning_effort", effort.into()),
+        Some(_) => {
+            let message = format!("reasoning_effort must be none or one of {}", EFFORTS.join(", "));
+            return Err(ApiError::bad("reasoning_effort", message));
+        }
     }
+    if let Some(on) = fields.flag("enable_thinking")? {
+        say("enable_thinking", on.into());
+    }
+    Ok(Some(variables).filter(|variables| !variables.is_empty()))
+}
+
+/// Whether the answer goes on with the last message.
+fn continues(fields: &mut Fields, messages: &[Message]) -> Result<bool, ApiError> {
+    let continues = fields.flag("continue_final_message")?.unwrap_or(false);
+    let begins = fields.flag("add_generation_prompt")?;
+    let last = messages.last().map(|message| message.role);
+    if continues && last != Some(Role::Assistant) {
+        let message = "continue_final_message: the last message is not the assistant's";
+        return Err(ApiError::bad("continue_final_message", message));
+    }
+    if continues == begins.unwrap_or(!continues) {
+        let message = "add_generation_prompt is true but where continue_final_message is";
+        return Err(ApiError::bad("add_generation_prompt", message));
+    }
+    Ok(continues)
 }
 
 /// `logprobs` switches, `top_logprobs` counts alternatives.
@@ -100,14 +132,15 @@ fn logprobs(fields: &mut Fields, limits: &Limits) -> Result<Option<u32>, ApiErro
 
 /// Reads messages, and what they say beside their texts.
 struct Reader<'a> {
+    limits: &'a Limits,
     notes: &'a mut Notes,
     /// How long a mark in a message or a part asks that the prompt stays in the cache.
     kept: Option<Duration>,
 }
 
 impl Reader<'_> {
-    fn messages(&mut self, value: Value, limits: &Limits) -> Result<Vec<Message>, ApiError> {
-        let items = list(value, limits.messages, "messages")?;
+    fn messages(&mut self, value: Value) -> Result<Vec<Message>, ApiError> {
+        let items = list(value, self.limits.messages, "messages")?;
         if items.is_empty() {
             return Err(ApiError::bad("messages", "messages is empty"));
         }
@@ -146,7 +179,9 @@ impl Reader<'_> {
             message.call_id = fields.text("tool_call_id")?;
         }
         if role == Role::Assistant {
-            message.reasoning = fields.text("reasoning_content")?;
+            let (one, other) = (fields.text("reasoning_content")?, fields.text("reasoning")?);
+            message.reasoning = one.or(other).filter(|text| !text.is_empty());
+            message.calls = tools::calls(&mut fields, self.limits, self.notes)?;
         }
         fields.finish(&[], self.notes)?;
         Ok(message)
@@ -206,15 +241,17 @@ mod tests {
 
     /// The message as templates get it.
     fn message(value: Value, i: usize) -> Result<Value, ApiError> {
-        let mut reader = Reader { notes: &mut Notes::new(true), kept: None };
+        let mut reader =
+            Reader { limits: &Limits::default(), notes: &mut Notes::new(true), kept: None };
         let messages = vec![reader.message(value, i)?];
-        Ok(Conversation { messages, variables: None }.values().remove(0))
+        Ok(Conversation { messages, ..Conversation::default() }.values(false).remove(0))
     }
 
     /// What was told of a message.
     fn told(value: Value) -> (Vec<String>, Option<Duration>) {
         let mut notes = Notes::new(false);
-        let mut reader = Reader { notes: &mut notes, kept: None };
+        let limits = Limits::default();
+        let mut reader = Reader { limits: &limits, notes: &mut notes, kept: None };
         reader.message(value, 0).unwrap();
         let kept = reader.kept;
         (notes.into_list(), kept)
@@ -235,7 +272,7 @@ mod tests {
             ),
             (
                 json!({"role":"tool","content":"4","tool_call_id":"x","name":"sum"}),
-                json!({"role":"tool","content":"4","name":"sum","tool_call_id":"x"}),
+                json!({"role":"tool","content":"4","name":"sum","tool_call_id":"call00000"}),
             ),
             (
                 json!({"role":"assistant","content":"a","tool_calls":[],"refusal":null}),
@@ -292,7 +329,10 @@ mod tests {
             ),
             (json!({"role":"user","content":"a","nam":"b"}), "messages[3].nam"),
             (json!({"role":"user","content":"a","tool_call_id":"b"}), "messages[3].tool_call_id"),
-            (json!({"role":"assistant","content":"a","tool_calls":[{}]}), "messages[3].tool_calls"),
+            (
+                json!({"role":"assistant","content":"a","tool_calls":[{}]}),
+                "messages[3].tool_calls[0].function",
+            ),
         ];
         for (given, expect) in cases {
             let error = message(given.clone(), 3).expect_err("refused");
@@ -357,7 +397,7 @@ mod tests {
         let chat = |n: usize| json!(vec![json!({"role":"user","content":"a"}); n]);
         let read = |chat| {
             let mut notes = Notes::new(false);
-            Reader { notes: &mut notes, kept: None }.messages(chat, &limits)
+            Reader { limits: &limits, notes: &mut notes, kept: None }.messages(chat)
         };
         assert!(read(chat(0)).is_err());
         assert!(read(chat(2)).is_ok());

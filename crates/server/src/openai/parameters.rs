@@ -18,7 +18,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "metadata", because: "this server stores no answers" },
     Ignored { name: "store", because: "this server stores no answers" },
     Ignored { name: "service_tier", because: "there is one tier" },
-    Ignored { name: "parallel_tool_calls", because: "no tools are offered" },
 ];
 
 /// Members of other servers that would change an answer and are not built, unless they ask for

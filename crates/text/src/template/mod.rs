@@ -160,6 +160,8 @@ pub struct ChatTemplate {
     tools: Tools,
     tokens: TemplateTokens,
     is_guess: bool,
+    /// What it was parsed from; the one for requests with tools last.
+    source: String,
 }
 
 impl std::fmt::Debug for ChatTemplate {
@@ -208,8 +210,9 @@ impl ChatTemplate {
     /// [`TemplateError::Syntax`], [`TemplateError::SourceTooLong`].
     pub fn new(source: &str, tokens: TemplateTokens) -> Result<ChatTemplate, TemplateError> {
         let (body, forms) = (parsed(source)?, Forms::STRINGS);
-        let (with_tools, tools) = (None, Tools::default());
-        let mut template = ChatTemplate { body, with_tools, forms, tools, tokens, is_guess: false };
+        let (with_tools, tools, source) = (None, Tools::default(), source.to_owned());
+        let mut template =
+            ChatTemplate { body, with_tools, forms, tools, tokens, is_guess: false, source };
         template.try_forms();
         Ok(template)
     }
@@ -232,6 +235,7 @@ impl ChatTemplate {
         let mut template = ChatTemplate::new(source, tokens)?;
         template.with_tools = of_name("tool_use").map(|(_, source)| parsed(source)).transpose()?;
         if template.with_tools.is_some() {
+            template.source.extend(of_name("tool_use").map(|(_, source)| source.as_str()));
             template.try_forms();
         }
         Ok(template)
@@ -255,6 +259,11 @@ impl ChatTemplate {
             }
             false => Err(TemplateError::Missing),
         }
+    }
+
+    /// What it was parsed from.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Whether this is not the model's own template, but a guess by its vocabulary.
