@@ -93,6 +93,11 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// The prompt that a chat request (JSON, from the standard input) becomes.
+    Render {
+        /// Name, alias or path.
+        model: String,
+    },
     /// What this machine offers and what will be used.
     Doctor {
         /// Look at the prompt cache in this folder, too.

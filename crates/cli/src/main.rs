@@ -16,6 +16,7 @@ mod memory;
 mod model;
 mod numbers;
 mod plan;
+mod render;
 mod run;
 mod score;
 mod serve;
@@ -75,6 +76,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Plan(plan) => plan::plan(&plan),
         Command::Inspect(inspect) => inspect::inspect(&inspect),
         Command::Lint { model, json } => lint::lint(&model, json),
+        Command::Render { model } => render::render(&model),
         Command::Pull { model } => store::pull(&model),
         Command::List { json } => store::list(json),
         Command::Show { model } => store::show(&model),
