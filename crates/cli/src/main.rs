@@ -15,6 +15,7 @@ mod lint;
 mod memory;
 mod model;
 mod numbers;
+mod parse;
 mod plan;
 mod run;
 mod score;
@@ -74,6 +75,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Eval(eval) => eval::eval(&eval),
         Command::Plan(plan) => plan::plan(&plan),
         Command::Inspect(inspect) => inspect::inspect(&inspect),
+        Command::Parse(args) => parse::parse(&args),
         Command::Lint { model, json } => lint::lint(&model, json),
         Command::Pull { model } => store::pull(&model),
         Command::List { json } => store::list(json),
