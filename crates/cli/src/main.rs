@@ -15,6 +15,7 @@ mod lint;
 mod memory;
 mod model;
 mod numbers;
+mod parse;
 mod plan;
 mod render;
 mod run;
@@ -75,6 +76,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Eval(eval) => eval::eval(&eval),
         Command::Plan(plan) => plan::plan(&plan),
         Command::Inspect(inspect) => inspect::inspect(&inspect),
+        Command::Parse(args) => parse::parse(&args),
         Command::Lint { model, json } => lint::lint(&model, json),
         Command::Render { model } => render::render(&model),
         Command::Pull { model } => store::pull(&model),
