@@ -115,26 +115,8 @@ impl Answer {
 
     /// Takes note of where a prompt leaves the nearest cached one.
     fn diagnosed(&mut self, prompt: usize, found: Option<&Divergence>) {
-        let reason = match found {
-            None => json!({ "type": "previous_message_not_found" }),
-            // All but the part of a block that every request computes.
-            Some(d) if d.cached.is_none() || d.common_tokens == d.prompt_tokens => Value::Null,
-            Some(d) => {
-                let at = d.common_tokens as usize;
-                let part = self.head.parts.iter().find(|p| p.end > at).or(self.head.parts.last());
-                let in_system = part.is_some_and(|p| p.is_system);
-                json!({
-                    "type": if in_system { "system_changed" } else { "messages_changed" },
-                    "cache_missed_input_tokens": d.prompt_tokens - d.common_tokens,
-                    "token_offset": d.common_tokens,
-                    "message_index": part.map(|p| p.index),
-                    "cached_text": d.cached,
-                    "prompt_text": d.prompt,
-                })
-            }
-        };
         self.misses.resize(self.misses.len().max(prompt + 1), Value::Null);
-        self.misses[prompt] = reason;
+        self.misses[prompt] = cache_miss_reason(&self.head, found);
     }
 
     /// A chunk that tells it.
@@ -367,6 +349,28 @@ impl Writer for Answer {
             whole.insert("diagnostics".into(), diagnostics);
         }
         Value::Object(whole)
+    }
+}
+
+/// Why a prompt was not found in the cache, in the form Anthropic's API has; null where it was.
+pub(crate) fn cache_miss_reason(head: &Head, found: Option<&Divergence>) -> Value {
+    match found {
+        None => json!({ "type": "previous_message_not_found" }),
+        // All but the part of a block that every request computes.
+        Some(d) if d.cached.is_none() || d.common_tokens == d.prompt_tokens => Value::Null,
+        Some(d) => {
+            let at = d.common_tokens as usize;
+            let part = head.parts.iter().find(|p| p.end > at).or(head.parts.last());
+            let in_system = part.is_some_and(|p| p.is_system);
+            json!({
+                "type": if in_system { "system_changed" } else { "messages_changed" },
+                "cache_missed_input_tokens": d.prompt_tokens - d.common_tokens,
+                "token_offset": d.common_tokens,
+                "message_index": part.map(|p| p.index),
+                "cached_text": d.cached,
+                "prompt_text": d.prompt,
+            })
+        }
     }
 }
 
