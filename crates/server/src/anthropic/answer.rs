@@ -7,7 +7,7 @@ use tokenmill_output::Piece;
 use super::error_body;
 use crate::ask::{Called, Choice, Head, Writer};
 use crate::error::ApiError;
-use crate::openai::answer::cache_miss_reason;
+use crate::openai::answer::missed;
 
 /// What thinking is signed with. Clients send back only what is signed, and whoever sends it is
 /// believed: it is text of a prompt like any other.
@@ -216,7 +216,7 @@ impl Writer for Answer {
     }
 
     fn prefix(&mut self, _: usize, found: Option<&Divergence>, _: &mut String) {
-        self.miss = Some(cache_miss_reason(&self.head, found));
+        self.miss = Some(missed(&self.head, found));
     }
 
     fn close(&mut self, usage: Usage, out: &mut String) {

@@ -366,16 +366,15 @@ fn the_page_leaves_out_nothing_that_the_client_can_ask() {
     let blocks = rows("Blocks");
     let mut tools = 0;
     for line in MEMBERS.lines().filter(|line| !line.starts_with('#')) {
-        if let Some(kind) = line.strip_prefix("tools[").and_then(|rest| rest.strip_suffix(']')) {
-            if !kind.is_empty() {
-                let mut body = full();
-                let tool = json!({ "type": kind, "name": "h" });
-                body["tools"].as_array_mut().expect("tools").push(tool);
-                let notes = told(body).expect("read").notes;
-                assert!(notes[0].contains(kind), "{line}: {notes:?}");
-                tools += 1;
-                continue;
-            }
+        let tool = line.strip_prefix("tools[").and_then(|rest| rest.strip_suffix(']'));
+        if let Some(kind) = tool {
+            let mut body = full();
+            let tool = json!({ "type": kind, "name": "h" });
+            body["tools"].as_array_mut().expect("tools").push(tool);
+            let notes = told(body).expect("read").notes;
+            assert!(notes[0].contains(kind), "{line}: {notes:?}");
+            tools += 1;
+            continue;
         }
         let named = |rows: &[Vec<String>], name: &str| rows.iter().any(|row| row[0] == name);
         match line.strip_prefix("block ") {

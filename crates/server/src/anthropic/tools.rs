@@ -6,7 +6,10 @@ use super::blocks::Reader;
 use crate::conversation::{Calling, Offered, Tools};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, list, shown, text, wrong};
-use crate::openai::tools::{Chosen, name, settled};
+use crate::openai::tools::{chosen_of, name, offer};
+
+/// Whether tools are called, and only which.
+type Choice = (Calling, Option<Vec<String>>);
 
 /// Members of tools that change no answer here.
 const IGNORED: &[Ignored] = &[
@@ -24,14 +27,14 @@ pub fn read(fields: &mut Fields, reader: &mut Reader<'_>) -> Result<Tools, ApiEr
     let mut offered = Vec::new();
     for (i, item) in items.into_iter().flatten().enumerate() {
         let path = format!("tools[{i}]");
-        let tool = tool(item, &path, reader)?;
-        offered.extend(tool.map(|tool| (path, tool)));
+        let Some(tool) = tool(item, &path, reader)? else { continue };
+        offer(&mut offered, tool, &path)?;
     }
-    let chosen = match fields.take("tool_choice") {
-        None => Chosen::default(),
+    let (chosen, single) = match fields.take("tool_choice") {
+        None => ((Calling::Auto, None), false),
         Some(value) => choice(value, reader)?,
     };
-    settled(offered, chosen)
+    chosen_of(offered, chosen, single)
 }
 
 /// A tool; none for one that a server would run, or the client by rules that only a model trained
@@ -62,11 +65,11 @@ fn tool(item: Value, path: &str, reader: &mut Reader<'_>) -> Result<Option<Offer
     Ok(Some(Offered { name, description, parameters, strict }))
 }
 
-/// Whether tools are called, and which.
-fn choice(value: Value, reader: &mut Reader<'_>) -> Result<Chosen, ApiError> {
+/// Whether tools are called and which, and whether one call is the most.
+fn choice(value: Value, reader: &mut Reader<'_>) -> Result<(Choice, bool), ApiError> {
     let mut fields = Fields::of(value, "tool_choice")?;
     let kind = text(fields.require("type")?, "tool_choice.type")?;
-    let (calling, only) = match kind.as_str() {
+    let chosen = match kind.as_str() {
         "auto" => (Calling::Auto, None),
         "any" => (Calling::Required, None),
         "none" => (Calling::None, None),
@@ -83,5 +86,5 @@ fn choice(value: Value, reader: &mut Reader<'_>) -> Result<Chosen, ApiError> {
     };
     let single = fields.flag("disable_parallel_tool_use")? == Some(true);
     fields.finish(&[], reader.notes)?;
-    Ok(Chosen { calling, only, single })
+    Ok((chosen, single))
 }

@@ -115,8 +115,9 @@ impl Answer {
 
     /// Takes note of where a prompt leaves the nearest cached one.
     fn diagnosed(&mut self, prompt: usize, found: Option<&Divergence>) {
+        let reason = missed(&self.head, found);
         self.misses.resize(self.misses.len().max(prompt + 1), Value::Null);
-        self.misses[prompt] = cache_miss_reason(&self.head, found);
+        self.misses[prompt] = reason;
     }
 
     /// A chunk that tells it.
@@ -192,7 +193,7 @@ impl Answer {
             Piece::CallStart { name } => {
                 let function = json!({ "name": name, "arguments": "" });
                 let id = self.call_id(index, begun);
-                self.calls.iter_mut().nth(index).into_iter().for_each(|calls| *calls += 1);
+                self.calls.get_mut(index).into_iter().for_each(|calls| *calls += 1);
                 json!({ "tool_calls": [
                     { "index": begun, "id": id, "type": "function", "function": function },
                 ] })
@@ -352,8 +353,15 @@ impl Writer for Answer {
     }
 }
 
-/// Why a prompt was not found in the cache, in the form Anthropic's API has; null where it was.
-pub(crate) fn cache_miss_reason(head: &Head, found: Option<&Divergence>) -> Value {
+/// One event. JSON escapes line breaks: an event is one line.
+fn push(out: &mut String, chunk: &Value) {
+    out.push_str("data: ");
+    out.push_str(&chunk.to_string());
+    out.push_str("\n\n");
+}
+
+/// Why a prompt was not found in the cache; null where it was.
+pub(crate) fn missed(head: &Head, found: Option<&Divergence>) -> Value {
     match found {
         None => json!({ "type": "previous_message_not_found" }),
         // All but the part of a block that every request computes.
@@ -372,13 +380,6 @@ pub(crate) fn cache_miss_reason(head: &Head, found: Option<&Divergence>) -> Valu
             })
         }
     }
-}
-
-/// One event. JSON escapes line breaks: an event is one line.
-fn push(out: &mut String, chunk: &Value) {
-    out.push_str("data: ");
-    out.push_str(&chunk.to_string());
-    out.push_str("\n\n");
 }
 
 fn chat_logprob(token: &TokenInfo) -> Value {

@@ -29,45 +29,42 @@ pub(super) const HOSTED: &[&str] = &[
 /// 400 naming the first that is wrong.
 pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<Tools, ApiError> {
     let items = fields.take("tools").map(|value| list(value, limits.tools, "tools")).transpose()?;
-    let mut offered = Vec::new();
+    let mut offered: Vec<Offered> = Vec::new();
     for (i, item) in items.into_iter().flatten().enumerate() {
         let path = format!("tools[{i}]");
-        let tool = tool(item, &path, notes)?;
-        offered.extend(tool.map(|tool| (path, tool)));
+        let Some(tool) = tool(item, &path, notes)? else { continue };
+        offer(&mut offered, tool, &path)?;
     }
     let single = fields.flag("parallel_tool_calls")? == Some(false);
-    let (calling, only) = match fields.take("tool_choice") {
+    let chosen = match fields.take("tool_choice") {
         None => (Calling::Auto, None),
         Some(value) => choice(value, limits, notes)?,
     };
-    settled(offered, Chosen { calling, only, single })
+    chosen_of(offered, chosen, single)
 }
 
-/// What a request says of which tools are called.
-#[derive(Debug, Default)]
-pub(crate) struct Chosen {
-    /// Whether one is.
-    pub calling: Calling,
-    /// Only these, by name.
-    pub only: Option<Vec<String>>,
-    /// One call at most.
-    pub single: bool,
-}
-
-/// The tools, each with its path, and what may be called of them.
+/// One more tool.
 ///
 /// # Errors
-/// 400 for two of one name, and for a choice that is not on offer.
-pub(crate) fn settled(tools: Vec<(String, Offered)>, chosen: Chosen) -> Result<Tools, ApiError> {
-    let Chosen { calling, only, single } = chosen;
-    let mut offered: Vec<Offered> = Vec::with_capacity(tools.len());
-    for (path, tool) in tools {
-        if offered.iter().any(|other| other.name == tool.name) {
-            let message = format!("{path}: there are two tools of the name {}", shown(&tool.name));
-            return Err(ApiError::bad(&path, message));
-        }
-        offered.push(tool);
+/// 400 for a second one of a name.
+pub(crate) fn offer(offered: &mut Vec<Offered>, tool: Offered, path: &str) -> Result<(), ApiError> {
+    if offered.iter().any(|other| other.name == tool.name) {
+        let message = format!("{path}: there are two tools of the name {}", shown(&tool.name));
+        return Err(ApiError::bad(path, message));
     }
+    offered.push(tool);
+    Ok(())
+}
+
+/// The tools, those of them that may be called, and whether one call is the most.
+///
+/// # Errors
+/// 400 where the choice is not among them.
+pub(crate) fn chosen_of(
+    offered: Vec<Offered>,
+    (calling, only): (Calling, Option<Vec<String>>),
+    single: bool,
+) -> Result<Tools, ApiError> {
     let single =
         single || calling == Calling::Required && only.as_ref().is_some_and(|o| o.len() == 1);
     let missing =
