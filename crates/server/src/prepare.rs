@@ -248,8 +248,9 @@ pub fn not_encoded(error: TokenizerError, model: &Model, param: &str) -> ApiErro
     match error {
         TokenizerError::TooManyTokens { at_least, .. } => {
             let most = model.most_tokens();
-            let message =
-                format!("{param} has at least {at_least} tokens; the context holds {most}");
+            let message = format!(
+                "{param} has at least {at_least} tokens; the maximum context length is {most} tokens"
+            );
             ApiError { code: Some("context_length_exceeded"), ..ApiError::bad(param, message) }
         }
         other => ApiError::bad(param, other.to_string()),
