@@ -115,24 +115,7 @@ impl Answer {
 
     /// Takes note of where a prompt leaves the nearest cached one.
     fn diagnosed(&mut self, prompt: usize, found: Option<&Divergence>) {
-        let reason = match found {
-            None => json!({ "type": "previous_message_not_found" }),
-            // All but the part of a block that every request computes.
-            Some(d) if d.cached.is_none() || d.common_tokens == d.prompt_tokens => Value::Null,
-            Some(d) => {
-                let at = d.common_tokens as usize;
-                let part = self.head.parts.iter().find(|p| p.end > at).or(self.head.parts.last());
-                let in_system = part.is_some_and(|p| p.is_system);
-                json!({
-                    "type": if in_system { "system_changed" } else { "messages_changed" },
-                    "cache_missed_input_tokens": d.prompt_tokens - d.common_tokens,
-                    "token_offset": d.common_tokens,
-                    "message_index": part.map(|p| p.index),
-                    "cached_text": d.cached,
-                    "prompt_text": d.prompt,
-                })
-            }
-        };
+        let reason = missed(&self.head, found);
         self.misses.resize(self.misses.len().max(prompt + 1), Value::Null);
         self.misses[prompt] = reason;
     }
@@ -377,7 +360,30 @@ fn push(out: &mut String, chunk: &Value) {
     out.push_str("\n\n");
 }
 
-fn chat_logprob(token: &TokenInfo) -> Value {
+/// Why a prompt was not found in the cache; null where it was.
+pub(super) fn missed(head: &Head, found: Option<&Divergence>) -> Value {
+    match found {
+        None => json!({ "type": "previous_message_not_found" }),
+        // All but the part of a block that every request computes.
+        Some(d) if d.cached.is_none() || d.common_tokens == d.prompt_tokens => Value::Null,
+        Some(d) => {
+            let at = d.common_tokens as usize;
+            let part = head.parts.iter().find(|p| p.end > at).or(head.parts.last());
+            let in_system = part.is_some_and(|p| p.is_system);
+            json!({
+                "type": if in_system { "system_changed" } else { "messages_changed" },
+                "cache_missed_input_tokens": d.prompt_tokens - d.common_tokens,
+                "token_offset": d.common_tokens,
+                "message_index": part.map(|p| p.index),
+                "cached_text": d.cached,
+                "prompt_text": d.prompt,
+            })
+        }
+    }
+}
+
+/// A token as it is told with its log-probability.
+pub(super) fn chat_logprob(token: &TokenInfo) -> Value {
     let top = |t: &TopToken| {
         json!({
             "token": String::from_utf8_lossy(&t.bytes),

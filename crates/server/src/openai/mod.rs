@@ -10,6 +10,7 @@ pub mod leases;
 pub mod models;
 mod parameters;
 pub mod rerank;
+pub mod responses;
 mod tools;
 
 use serde_json::{Value, json};

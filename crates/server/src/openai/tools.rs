@@ -40,10 +40,22 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<T
         offered.push(tool);
     }
     let single = fields.flag("parallel_tool_calls")? == Some(false);
-    let (calling, only) = match fields.take("tool_choice") {
+    let chosen = match fields.take("tool_choice") {
         None => (Calling::Auto, None),
         Some(value) => choice(value, limits, notes)?,
     };
+    chosen_of(offered, chosen, single)
+}
+
+/// The tools, those of them that may be called, and whether one call is the most.
+///
+/// # Errors
+/// 400 where the choice is not among them.
+pub(super) fn chosen_of(
+    offered: Vec<Offered>,
+    (calling, only): (Calling, Option<Vec<String>>),
+    single: bool,
+) -> Result<Tools, ApiError> {
     let single =
         single || calling == Calling::Required && only.as_ref().is_some_and(|o| o.len() == 1);
     let missing =
@@ -176,7 +188,8 @@ fn allowed_tools(
     }
 }
 
-fn mode(word: &str, known: &[&str], path: &str) -> Result<Calling, ApiError> {
+/// A word for whether tools are called.
+pub(super) fn mode(word: &str, known: &[&str], path: &str) -> Result<Calling, ApiError> {
     match (known.contains(&word), word) {
         (true, "auto") => Ok(Calling::Auto),
         (true, "none") => Ok(Calling::None),
