@@ -58,6 +58,8 @@ pub enum Command {
     Plan(Plan),
     /// What a model file holds and what will be computed.
     Inspect(Inspect),
+    /// A text that a model wrote, told apart: reasoning, text and calls of tools.
+    Parse(Parse),
     /// Fetch a model.
     Pull {
         /// Name or alias.
@@ -92,6 +94,11 @@ pub enum Command {
         /// As JSON lines.
         #[arg(long)]
         json: bool,
+    },
+    /// The prompt that a chat request (JSON, from the standard input) becomes.
+    Render {
+        /// Name, alias or path.
+        model: String,
     },
     /// What this machine offers and what will be used.
     Doctor {
@@ -418,6 +425,38 @@ pub struct Inspect {
     /// All metadata.
     #[arg(long, group = "part")]
     pub meta: bool,
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Finish {
+    /// The model ended it.
+    Stop,
+    /// The limit of tokens cut it.
+    Length,
+}
+
+/// `parse`.
+#[derive(Debug, clap::Args)]
+pub struct Parse {
+    /// Name, alias or path: its chat template says which row is meant.
+    #[arg(required_unless_present = "format", conflicts_with = "format")]
+    pub model: Option<String>,
+    /// The row of formats.
+    #[arg(long, value_name = "ROW")]
+    pub format: Option<String>,
+    /// The tools of the request, a list as the OpenAI API has it; default: none.
+    #[arg(long, value_name = "FILE")]
+    pub tools: Option<PathBuf>,
+    /// The prompt began the reasoning.
+    #[arg(long)]
+    pub think_open: bool,
+    /// How the answer ended.
+    #[arg(long, value_enum, default_value = "stop")]
+    pub finish: Finish,
+    /// Take the text in pieces of so many bytes; the same comes out.
+    #[arg(long, value_name = "BYTES", value_parser = whole::<usize>(1..=1 << 30))]
+    pub chunk: Option<usize>,
 }
 
 #[cfg(test)]

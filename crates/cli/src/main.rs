@@ -15,7 +15,9 @@ mod lint;
 mod memory;
 mod model;
 mod numbers;
+mod parse;
 mod plan;
+mod render;
 mod run;
 mod score;
 mod serve;
@@ -74,7 +76,9 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Eval(eval) => eval::eval(&eval),
         Command::Plan(plan) => plan::plan(&plan),
         Command::Inspect(inspect) => inspect::inspect(&inspect),
+        Command::Parse(args) => parse::parse(&args),
         Command::Lint { model, json } => lint::lint(&model, json),
+        Command::Render { model } => render::render(&model),
         Command::Pull { model } => store::pull(&model),
         Command::List { json } => store::list(json),
         Command::Show { model } => store::show(&model),

@@ -43,7 +43,8 @@ pub struct Bounds {
     pub compile_fuel: u64,
     /// Work of one mask.
     pub mask_fuel: u64,
-    /// Parser items of one mask.
+    /// Parser items of one mask: what is ambiguous without end takes some tens of milliseconds to
+    /// pass it, what people write needs some hundreds.
     pub mask_items: usize,
     /// Parser items of one byte.
     pub row_items: usize,
@@ -67,7 +68,7 @@ impl Default for Bounds {
             repeat: 10_000,
             compile_fuel: 1_000_000,
             mask_fuel: 200_000,
-            mask_items: 50_000,
+            mask_items: 10_000,
             row_items: 2000,
             states: 50_000,
             symbols: 200_000,

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytes::{Draws, END, allowed};
 use serde_json::{Map, Value, json};
-use tokenmill_grammar::{Constraint, Refused, Settings, compile};
+use tokenmill_grammar::{Constraint, Dead, Refused, Settings, compile};
 
 /// Stack of a thread that compiles, bytes: what tokio's blocking threads have.
 const STACK: usize = 2 << 20;
@@ -328,4 +328,13 @@ fn the_limits_are_those_of_the_settings() {
     settings.bounds.compile_fuel = 10;
     let fuel = compile(&schema(json!({"type": "object"})), &bytes::bytes(), &settings).unwrap_err();
     assert!(matches!(fuel, Refused::Complex { .. }), "{fuel}");
+    let mut settings = Settings::default();
+    settings.bounds.mask_items = 200;
+    let ambiguous = Constraint::Gbnf("root ::= s\ns ::= s s | s s s | [a-z] | ".into());
+    let mut matcher = compile(&ambiguous, &bytes::bytes(), &settings).unwrap().start();
+    let mut bits = vec![0; bytes::bytes().words()];
+    let masks =
+        (0..1000).map(|_| matcher.mask(&mut bits).and_then(|()| matcher.accept(b'a'.into())));
+    let dead = { masks }.find_map(Result::err).expect("it passes the limit");
+    assert!(matches!(dead, Dead::Limit(_)), "{dead}");
 }

@@ -1,8 +1,14 @@
 //! What models write, told apart as it comes: text, reasoning, and calls of tools. Each family of
 //! models has a row, its [`Format`].
 
+mod body;
 mod format;
+mod harmony;
+mod json;
+mod marked;
+mod out;
 mod parser;
+mod template;
 
 pub use format::{FORMATS, Format};
 pub use parser::Parser;

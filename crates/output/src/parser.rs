@@ -1,28 +1,55 @@
-//! Reads an answer as it comes.
+//! Reads an answer as it comes, character by character: what is given out depends on the text
+//! alone, not on where it was cut.
 
 use std::sync::Arc;
 
+use crate::body::Offer;
+use crate::format::Form;
+use crate::harmony::Messages;
+use crate::marked::Answer;
 use crate::{Format, Piece, Tool};
 
 /// Reads one answer.
 #[derive(Debug)]
-pub struct Parser {}
+pub struct Parser {
+    form: Reading,
+}
+
+#[derive(Debug)]
+enum Reading {
+    Marked(Box<Answer>),
+    Messages(Box<Messages>),
+}
 
 impl Parser {
     /// For an answer of a model of that row, to a request that offers these tools, behind a prompt
     /// that has begun the reasoning or has not.
-    pub fn new(_format: &'static Format, _tools: Arc<[Tool]>, _reasoning_begun: bool) -> Self {
-        Self {}
+    pub fn new(format: &'static Format, tools: Arc<[Tool]>, reasoning_begun: bool) -> Self {
+        let offer = Offer(tools);
+        let form = match &format.form {
+            Form::Marked(marked) => {
+                Reading::Marked(Box::new(Answer::new(marked, offer, reasoning_begun)))
+            }
+            Form::Harmony => Reading::Messages(Box::new(Messages::new(offer, reasoning_begun))),
+        };
+        Self { form }
     }
 
     /// Takes more of the answer, special tokens among it as their texts. Text is held back only
-    /// while it may be the beginning of a marker.
+    /// while it may be the beginning of a marker. A call without [`Piece::CallEnd`] is none: it
+    /// was cut, or turned out to be text, which then follows whole.
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
-        if !text.is_empty() {
-            out.push(Piece::Text(text.to_owned()));
+        match &mut self.form {
+            Reading::Marked(answer) => answer.push(text, out),
+            Reading::Messages(messages) => messages.push(text, out),
         }
     }
 
     /// The answer has ended; `cut` if by a limit, so that a call may not be whole.
-    pub fn finish(&mut self, _cut: bool, _out: &mut Vec<Piece>) {}
+    pub fn finish(&mut self, cut: bool, out: &mut Vec<Piece>) {
+        match &mut self.form {
+            Reading::Marked(answer) => answer.finish(cut, out),
+            Reading::Messages(messages) => messages.finish(cut, out),
+        }
+    }
 }

@@ -4,16 +4,13 @@
 use tokenmill_engine::constraint::{Held, Settings};
 use tokenmill_engine::{NOBODY, Reading, Request, Sampling};
 use tokenmill_ir::TokenId;
-use tokenmill_output::{Format, Tool};
-use tokenmill_text::{
-    DateTime, Encoder, Reach, RenderOptions, Special, TemplateError, Tokenizer, TokenizerError,
-};
+use tokenmill_text::{Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError};
 
 use crate::ask::{Constrained, Generate, Head, Input, Part, Prompt};
-use crate::conversation::{Conversation, Offered, Role};
+use crate::conversation::{Conversation, Role};
 use crate::error::ApiError;
-use crate::generic_tools;
 use crate::keys::account_of;
+use crate::rendered::Rendered;
 use crate::shared::{Model, Shared, unix_seconds};
 use crate::workshop::Wanted;
 
@@ -162,38 +159,15 @@ fn conversation(
         let message = format!("{message}; use /v1/completions");
         ApiError { code: Some("no_chat_template"), ..ApiError::bad("messages", message) }
     })?;
-    let mut format = model.format;
-    let mut talk = talk;
-    if !template.has_tools() {
-        if talk.tools.shown().is_some() {
-            format = Format::named(generic_tools::FORMAT).unwrap_or(format);
-        }
-        talk = generic_tools::written(talk);
-    }
-    let tools = talk.tools.shown().filter(|_| template.has_tools());
-    let options = RenderOptions {
-        add_generation_prompt: !talk.continues,
-        continue_final: talk.continues,
-        tools: tools.as_ref(),
-        now: DateTime::from_unix_seconds(unix_seconds()),
-        kwargs: talk.variables.as_ref(),
-        ..RenderOptions::default()
-    };
-    let messages = talk.values(format.numbers_calls());
-    let rendered = template.render(&template.readable(&messages), &options);
-    let rendered = rendered.map_err(|e| ApiError::bad("messages", e.to_string()))?;
-    let tokens = encoder.rendered(&rendered);
+    let rendered = Rendered::new(template, model.format, talk)?;
+    let tokens = encoder.rendered(&rendered.prompt);
     let tokens = tokens.map_err(|e| not_encoded(e, model, "messages"))?;
+    let text = rendered.prompt.text();
     let parts = match diagnose {
-        true => parts(&talk, &rendered.text(), &tokens, &model.served.tokenizer),
+        true => parts(&rendered.talk, &text, &tokens, &model.served.tokenizer),
         false => Vec::new(),
     };
-    let reasoning_begun = format.reasoning_begun(&rendered.text());
-    let callable = talk.tools.callable();
-    let tool = |t: &Offered| Tool { name: t.name.clone(), parameters: t.parameters.clone() };
-    let reading = Reading { format, tools: callable.map(tool).collect(), reasoning_begun };
-    let reading = Some(reading).filter(|_| format != Format::PLAIN);
-    Ok(Asked { tokens, parts, reading })
+    Ok(Asked { tokens, parts, reading: rendered.reading() })
 }
 
 /// Where each message ends in the prompt, in tokens.

@@ -138,14 +138,10 @@ fn a_mark_in_a_message_keeps_the_prompt() {
 fn what_is_not_built_says_so() {
     let site = Site::new();
     let cases = [
-        (CHAT, "tools", json!([{ "type": "function", "function": { "name": "f" } }])),
-        (CHAT, "tool_choice", json!("required")),
         (CHAT, "functions", json!([{}])),
         (CHAT, "modalities", json!(["text", "audio"])),
         (CHAT, "audio", json!({})),
-        (CHAT, "reasoning_effort", json!("high")),
         (CHAT, "chat_template", json!("{{ 1 }}")),
-        (CHAT, "continue_final_message", json!(true)),
         (CHAT, "min_tokens", json!(5)),
         (TEXT, "use_beam_search", json!(true)),
         (TEXT, "suffix", json!("b")),

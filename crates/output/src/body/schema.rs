@@ -1,0 +1,152 @@
+//! What the schema of a tool's parameters says of a value that is written as text.
+
+use serde_json::Value;
+
+use crate::json;
+
+/// How far references and alternatives are followed.
+const DEEPEST: usize = 16;
+
+/// The types of JSON Schema that a value may have.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Types {
+    null: bool,
+    boolean: bool,
+    integer: bool,
+    number: bool,
+    string: bool,
+    object: bool,
+    array: bool,
+    /// The values, where they are listed.
+    listed: Vec<Value>,
+}
+
+impl Types {
+    /// Of a parameter, by the schema of all.
+    pub fn of(parameters: Option<&Value>, key: &str) -> Self {
+        let mut types = Self::default();
+        let Some(root) = parameters else {
+            return types;
+        };
+        let named = root.get("properties").and_then(|all| all.get(key));
+        if let Some(schema) = named.or_else(|| root.get("additionalProperties")) {
+            types.add(schema, root, 0);
+        }
+        types
+    }
+
+    fn add(&mut self, schema: &Value, root: &Value, depth: usize) {
+        if depth > DEEPEST {
+            return;
+        }
+        if let Some(Value::String(pointer)) = schema.get("$ref")
+            && let Some(target) = pointer.strip_prefix('#').and_then(|p| root.pointer(p))
+        {
+            self.add(target, root, depth + 1);
+        }
+        match schema.get("type") {
+            Some(Value::String(name)) => self.name(name),
+            Some(Value::Array(names)) => {
+                names.iter().filter_map(Value::as_str).for_each(|name| self.name(name));
+            }
+            _ => {
+                self.object |= schema.get("properties").is_some();
+                self.array |= schema.get("items").is_some();
+            }
+        }
+        for alternatives in ["anyOf", "oneOf", "allOf"] {
+            for schema in schema.get(alternatives).and_then(Value::as_array).into_iter().flatten() {
+                self.add(schema, root, depth + 1);
+            }
+        }
+        self.listed
+            .extend(schema.get("enum").and_then(Value::as_array).into_iter().flatten().cloned());
+        self.listed.extend(schema.get("const").cloned());
+    }
+
+    fn name(&mut self, name: &str) {
+        match name {
+            "null" => self.null = true,
+            "boolean" => self.boolean = true,
+            "integer" => self.integer = true,
+            "number" => self.number = true,
+            "string" => self.string = true,
+            "object" => self.object = true,
+            "array" => self.array = true,
+            _ => {}
+        }
+    }
+
+    /// Only strings: the text is the value, whatever it looks like.
+    pub fn is_text(&self) -> bool {
+        let others = [self.null, self.boolean, self.integer, self.number, self.object, self.array];
+        let is_string = self.string || !self.listed.is_empty();
+        is_string && !others.contains(&true) && self.listed.iter().all(Value::is_string)
+    }
+
+    fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The value that the text spells, as JSON; a string where none of another type fits.
+    pub fn value(&self, text: &str) -> String {
+        if self.is_text() {
+            return json::quoted(text);
+        }
+        let found = self.listed(text).or_else(|| self.typed(text.trim()));
+        found.unwrap_or_else(|| json::quoted(text))
+    }
+
+    fn listed(&self, text: &str) -> Option<String> {
+        let strings = self.listed.iter().filter_map(Value::as_str);
+        if strings.into_iter().any(|one| one == text) {
+            return Some(json::quoted(text));
+        }
+        let text = python_word(text.trim());
+        let value: Value = serde_json::from_str(text).ok()?;
+        let is_listed = self.listed.iter().any(|one| *one == value || equal_numbers(one, &value));
+        if is_listed { json::value(text) } else { None }
+    }
+
+    fn typed(&self, text: &str) -> Option<String> {
+        let word = if self.string && text == "None" { text } else { python_word(text) };
+        match word {
+            "null" => return self.null.then(|| word.to_owned()),
+            "true" | "false" => return self.boolean.then(|| word.to_owned()),
+            _ => {}
+        }
+        let value = json::value(text)?;
+        let fits = match value.as_bytes().first()? {
+            b'{' => self.object || self.is_unknown(),
+            b'[' => self.array || self.is_unknown(),
+            b'"' => false,
+            _ if self.number => true,
+            _ => return self.integer.then(|| integer(&value)).flatten(),
+        };
+        fits.then_some(value)
+    }
+}
+
+/// A word of Python as JSON has it.
+fn python_word(text: &str) -> &str {
+    match text {
+        "True" => "true",
+        "False" => "false",
+        "None" => "null",
+        text => text,
+    }
+}
+
+/// A number that is whole, without the zeros behind its point.
+fn integer(number: &str) -> Option<String> {
+    let (whole, rest) = number.split_once('.').unwrap_or((number, "0"));
+    if rest.bytes().all(|b| b == b'0') && !whole.contains(['e', 'E']) {
+        return Some(whole.to_owned());
+    }
+    let value: f64 = number.parse().ok()?;
+    (value.fract() == 0.0).then(|| number.to_owned())
+}
+
+fn equal_numbers(one: &Value, other: &Value) -> bool {
+    matches!((one.as_f64(), other.as_f64()), (Some(a), Some(b)) if a == b)
+}

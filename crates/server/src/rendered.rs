@@ -1,0 +1,87 @@
+//! A conversation as its model's template writes it, and how the answer to it is read.
+
+use tokenmill_engine::Reading;
+use tokenmill_output::{Format, Tool};
+use tokenmill_text::{ChatTemplate, DateTime, RenderOptions, RenderedPrompt};
+
+use crate::config::Limits;
+use crate::conversation::{Conversation, Offered};
+use crate::error::ApiError;
+use crate::fields::{Fields, Notes};
+use crate::shared::unix_seconds;
+use crate::strict_json::{self, JsonLimits};
+use crate::{generic_tools, openai};
+
+/// See the module.
+pub struct Rendered {
+    /// The conversation as it was rendered.
+    pub talk: Conversation,
+    /// The prompt.
+    pub prompt: RenderedPrompt,
+    /// How the answer marks reasoning and calls.
+    pub format: &'static Format,
+}
+
+impl Rendered {
+    /// Renders it; tools that the template has no place for are written as text.
+    ///
+    /// # Errors
+    /// 400 where the template refuses it.
+    pub fn new(
+        template: &ChatTemplate,
+        format: &'static Format,
+        talk: Conversation,
+    ) -> Result<Self, ApiError> {
+        let (mut talk, mut format, has_tools) = (talk, format, template.has_tools());
+        if !has_tools {
+            if talk.tools.shown().is_some() {
+                format = Format::named(generic_tools::FORMAT).unwrap_or(format);
+            }
+            talk = generic_tools::written(talk);
+        }
+        let tools = talk.tools.shown().filter(|_| has_tools);
+        let options = RenderOptions {
+            add_generation_prompt: !talk.continues,
+            continue_final: talk.continues,
+            tools: tools.as_ref(),
+            now: DateTime::from_unix_seconds(unix_seconds()),
+            kwargs: talk.variables.as_ref(),
+            ..RenderOptions::default()
+        };
+        let messages = talk.values(format.numbers_calls());
+        let prompt = template.render(&template.readable(&messages), &options);
+        let prompt = prompt.map_err(|e| ApiError::bad("messages", e.to_string()))?;
+        Ok(Self { talk, prompt, format })
+    }
+
+    /// How the answer is read; `None`: all of it is text.
+    pub fn reading(&self) -> Option<Reading> {
+        let callable = self.talk.tools.callable();
+        let tool = |t: &Offered| Tool { name: t.name.clone(), parameters: t.parameters.clone() };
+        let reasoning_begun = self.format.reasoning_begun(&self.prompt.text());
+        let tools = callable.map(tool).collect();
+        let reading = Reading { format: self.format, tools, reasoning_begun };
+        Some(reading).filter(|reading| reading.format != Format::PLAIN)
+    }
+}
+
+/// The prompt of a chat request, as text, and what of the request has no effect; `system` are the
+/// packager's instructions.
+///
+/// # Errors
+/// What is wrong with the request, or what the template refuses.
+pub fn prompt_of(
+    template: &ChatTemplate,
+    system: Option<&str>,
+    request: &[u8],
+) -> Result<(String, Vec<String>), String> {
+    let (limits, mut notes) = (Limits::default(), Notes::new(false));
+    let within = JsonLimits { depth: limits.json_depth, values: limits.json_values };
+    let body = strict_json::parse(request, within)?;
+    let rendered = Fields::of(body, "").and_then(|fields| {
+        let talk = openai::chat::conversation(fields, &limits, &mut notes)?.instructed(system);
+        Rendered::new(template, Format::of_template(template.source()), talk)
+    });
+    let rendered = rendered.map_err(|error| error.message)?;
+    Ok((rendered.prompt.text().into_owned(), notes.into_list()))
+}

@@ -1,0 +1,158 @@
+//! Tools and reasoning over HTTP: what a model writes is told apart, whole and as it comes. A grammar
+//! makes the simulated model write what families of models write.
+
+use serde_json::{Value, json};
+use tokenmill_http_tests::{Setup, Site};
+
+const CHAT: &str = "/v1/chat/completions";
+const WRITTEN: &str = "<think>\nhm, f\n</think>\n\nI call it.\n<tool_call>\n{\"name\": \"f\", \
+                       \"arguments\": {\"a\": [1, \"x</tool_call>\"]}}\n</tool_call>";
+
+fn site() -> Site {
+    Site::with(Setup { context: 2048, ..Setup::default() })
+}
+
+fn tool(name: &str) -> Value {
+    let parameters = json!({ "type": "object", "properties": { "a": { "type": "array" } } });
+    json!({ "type": "function", "function": {
+        "name": name, "description": "d", "parameters": parameters,
+    } })
+}
+
+/// A request whose answer is that text.
+fn asks(text: &str, extra: Value) -> Value {
+    let mut body = json!({
+        "messages": [{ "role": "user", "content": "q" }],
+        "tools": [tool("f")],
+        "max_tokens": 400,
+        "structured_outputs": { "choice": [text] },
+    });
+    let members = extra.as_object().expect("members").clone();
+    body.as_object_mut().expect("members").extend(members);
+    body
+}
+
+/// A message put together of the chunks of a stream, and how it ended.
+fn streamed(site: &Site, body: &Value) -> (Value, String) {
+    let mut message = json!({ "reasoning": "", "content": "", "calls": [] });
+    let mut finish = String::new();
+    let append = |to: &mut Value, more: &Value| {
+        let joined = format!("{}{}", to.as_str().unwrap_or(""), more.as_str().unwrap_or(""));
+        *to = joined.into();
+    };
+    for event in site.client.stream(CHAT, body).finish().events() {
+        let Ok(chunk) = serde_json::from_str::<Value>(&event) else { continue };
+        let choice = &chunk["choices"][0];
+        append(&mut message["reasoning"], &choice["delta"]["reasoning_content"]);
+        append(&mut message["content"], &choice["delta"]["content"]);
+        for call in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            let index = call["index"].as_u64().expect("an index") as usize;
+            let calls = message["calls"].as_array_mut().expect("calls");
+            if calls.len() == index {
+                assert!(call["id"].is_string() && call["type"] == "function", "{call}");
+                calls.push(json!({ "name": call["function"]["name"], "arguments": "" }));
+            }
+            append(&mut calls[index]["arguments"], &call["function"]["arguments"]);
+        }
+        finish = choice["finish_reason"].as_str().map_or(finish, str::to_owned);
+    }
+    (message, finish)
+}
+
+#[test]
+fn reasoning_text_and_calls_are_told_apart() {
+    let site = site();
+    let body = asks(WRITTEN, json!({}));
+    let choice = site.client.post(CHAT, &body).json()["choices"][0].clone();
+    assert_eq!(choice["finish_reason"], "tool_calls", "{choice}");
+    let message = &choice["message"];
+    let trimmed = |value: &Value| value.as_str().unwrap_or("").trim().to_owned();
+    assert_eq!(trimmed(&message["reasoning_content"]), "hm, f");
+    assert_eq!(trimmed(&message["content"]), "I call it.");
+    let calls = message["tool_calls"].as_array().expect("calls");
+    assert_eq!(calls.len(), 1);
+    assert_eq!(calls[0]["function"]["name"], "f");
+    let arguments = calls[0]["function"]["arguments"].as_str().expect("a text");
+    let expect = json!({ "a": [1, "x</tool_call>"] });
+    assert_eq!(serde_json::from_str::<Value>(arguments).expect("JSON"), expect);
+    let (told, finish) = streamed(&site, &body);
+    assert_eq!(finish, "tool_calls");
+    assert_eq!(trimmed(&told["reasoning"]), "hm, f");
+    assert_eq!(trimmed(&told["content"]), "I call it.");
+    assert_eq!(told["calls"], json!([{ "name": "f", "arguments": arguments }]));
+    site.settle();
+}
+
+#[test]
+fn without_tools_markup_is_text() {
+    let site = site();
+    for extra in [json!({ "tools": null }), json!({ "tool_choice": "none" })] {
+        let body = asks(WRITTEN, extra);
+        let choice = site.client.post(CHAT, &body).json()["choices"][0].clone();
+        assert_eq!(choice["finish_reason"], "stop");
+        assert_eq!(choice["message"]["content"], WRITTEN);
+        assert!(choice["message"].get("tool_calls").is_none());
+        assert_eq!(streamed(&site, &body).0["content"], WRITTEN);
+    }
+}
+
+#[test]
+fn a_cut_call_is_neither_whole_nor_text() {
+    let site = site();
+    let whole = site.client.post(CHAT, &asks(WRITTEN, json!({}))).json();
+    let tokens = whole["usage"]["completion_tokens"].as_u64().expect("a number");
+    for max in 1..tokens.saturating_sub(12) {
+        let body = asks(WRITTEN, json!({ "max_tokens": max }));
+        let choice = site.client.post(CHAT, &body).json()["choices"][0].clone();
+        assert_eq!(choice["finish_reason"], "length", "{max}: {choice}");
+        let content = choice["message"]["content"].as_str().unwrap_or("");
+        let leaks = ["<think>", "</think>", "<tool_call>", "name", "arguments"];
+        assert!(!leaks.iter().any(|mark| content.contains(mark)), "{max}: {content}");
+        let reasoning = choice["message"]["reasoning_content"].as_str().unwrap_or("");
+        assert!("\nhm, f\n".contains(reasoning), "{max}: {reasoning}");
+    }
+}
+
+/// Stop strings are looked for in the text alone.
+#[test]
+fn stop_strings_do_not_end_reasoning_and_calls() {
+    let site = site();
+    let told = |stop: &str| {
+        let body = asks(WRITTEN, json!({ "stop": stop }));
+        let choice = site.client.post(CHAT, &body).json()["choices"][0].clone();
+        let content = choice["message"]["content"].as_str().unwrap_or("").trim().to_owned();
+        (content, choice["finish_reason"].as_str().expect("a reason").to_owned())
+    };
+    assert_eq!(told("hm"), ("I call it.".into(), "tool_calls".into()));
+    assert_eq!(told("arguments"), ("I call it.".into(), "tool_calls".into()));
+    assert_eq!(told("call it"), ("I".into(), "stop".into()));
+}
+
+#[test]
+fn history_with_calls_and_results_is_a_prompt() {
+    let site = site();
+    let call = |arguments: Value| {
+        json!({ "id": "call_1", "type": "function", "function": {
+            "name": "f", "arguments": arguments,
+        } })
+    };
+    let ask = |call: Value| {
+        let mut body = asks("ok", json!({}));
+        body["messages"] = json!([
+            { "role": "user", "content": "q" },
+            { "role": "assistant", "content": null, "tool_calls": [call] },
+            { "role": "tool", "tool_call_id": "call_1", "content": [{ "type": "text", "text": "4" }] },
+        ]);
+        body
+    };
+    let first = site.client.post(CHAT, &ask(call(json!("{\"a\":[1]}")))).json();
+    assert_eq!(first["choices"][0]["message"]["content"], "ok", "{first}");
+    // Arguments spelled in another way, and another id, are the same prompt.
+    let mut other = call(json!("{ \"a\": [ 1 ] }"));
+    other["id"] = json!("call_1");
+    let second = site.client.post(CHAT, &ask(other)).json();
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    assert_eq!(first["usage"]["prompt_tokens"], second["usage"]["prompt_tokens"]);
+    assert!(cached(&second).as_u64() > cached(&first).as_u64(), "{second}");
+    site.settle();
+}
