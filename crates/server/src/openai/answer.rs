@@ -193,7 +193,7 @@ impl Answer {
             Piece::CallStart { name } => {
                 let function = json!({ "name": name, "arguments": "" });
                 let id = self.call_id(index, begun);
-                self.calls.iter_mut().nth(index).into_iter().for_each(|calls| *calls += 1);
+                self.calls.get_mut(index).into_iter().for_each(|calls| *calls += 1);
                 json!({ "tool_calls": [
                     { "index": begun, "id": id, "type": "function", "function": function },
                 ] })
