@@ -18,6 +18,7 @@ mod generation;
 mod generic_tools;
 mod guests;
 mod health;
+mod holding;
 mod keys;
 mod listen;
 mod metrics;

@@ -7,8 +7,9 @@ use tokenmill_ir::TokenId;
 use tokenmill_text::{Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError};
 
 use crate::ask::{Constrained, Generate, Head, Input, Part, Prompt};
-use crate::conversation::{Conversation, Role};
+use crate::conversation::{Calling, Conversation, Role, Tools};
 use crate::error::ApiError;
+use crate::holding;
 use crate::keys::account_of;
 use crate::rendered::Rendered;
 use crate::shared::{Model, Shared, unix_seconds};
@@ -31,7 +32,7 @@ pub struct Prepared {
 pub fn generate(
     shared: &Shared,
     ask: Generate,
-    warnings: Vec<String>,
+    mut warnings: Vec<String>,
     wanted: Wanted<'_>,
 ) -> Result<Prepared, ApiError> {
     let model = shared.model(ask.model.as_deref())?.clone();
@@ -44,11 +45,12 @@ pub fn generate(
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
     let (mut echo, mut parts, mut reading) = (Vec::new(), Vec::new(), None);
+    let mut tools = Tools::default();
     let (prompts, param) = match input {
         Input::Conversation(talk) => {
             let talk = talk.instructed(model.served.defaults.system.as_deref());
             let asked = conversation(&model, talk, manner.diagnose, &encoder)?;
-            (parts, reading) = (asked.parts, asked.reading);
+            (parts, reading, tools) = (asked.parts, asked.reading, asked.tools);
             (vec![asked.tokens], "messages")
         }
         Input::Prompts { prompts, echo: echoed } => {
@@ -60,7 +62,15 @@ pub fn generate(
             (prompts.into_iter().map(tokens).collect::<Result<_, _>>()?, "prompt")
         }
     };
-    let held = manner.constrained.map(|c| held(&model, &c)).transpose()?;
+    let held = match &manner.constrained {
+        // What the text must hold stands above what calls hold.
+        Some(constrained) if tools.calling == Calling::Required => {
+            let message = format!("{} and tool_choice: one of them at most", constrained.param);
+            return Err(ApiError::bad("tool_choice", message));
+        }
+        Some(constrained) => Some(self::held(&model, constrained)?),
+        None => holding::held(&model, &tools, reading.as_ref(), &mut warnings)?,
+    };
     let prediction = encoder.encode(&manner.prediction, Special::Plain);
     let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
     let mut head = Head {
@@ -142,6 +152,8 @@ struct Asked {
     parts: Vec<Part>,
     /// How the answer is read; `None`: all of it is text.
     reading: Option<Reading>,
+    /// The tools it may call.
+    tools: Tools,
 }
 
 /// The prompt of a conversation.
@@ -167,7 +179,8 @@ fn conversation(
         true => parts(&rendered.talk, &text, &tokens, &model.served.tokenizer),
         false => Vec::new(),
     };
-    Ok(Asked { tokens, parts, reading: rendered.reading() })
+    let reading = rendered.reading();
+    Ok(Asked { tokens, parts, reading, tools: rendered.talk.tools })
 }
 
 /// Where each message ends in the prompt, in tokens.

@@ -13,6 +13,7 @@ use crate::config::{ServeError, ServerConfig};
 use crate::error::ApiError;
 use crate::fields::{Notes, shown};
 use crate::guests::{self, Guests};
+use crate::holding::Holds;
 use crate::keys::ApiKeys;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
@@ -38,6 +39,8 @@ pub struct Model {
     pub served: ServedModel,
     /// How it marks reasoning and calls of tools.
     pub format: &'static Format,
+    /// What answers hold that may call tools.
+    pub holds: Arc<Holds>,
     /// Its counters.
     pub metrics: Arc<ModelMetrics>,
 }
@@ -103,7 +106,7 @@ impl Shared {
         let model = |served: ServedModel| {
             let template = served.template.as_ref().ok();
             let format = template.map_or(Format::PLAIN, |t| Format::of_template(t.source()));
-            Model { served, format, metrics: Arc::default() }
+            Model { served, format, holds: Arc::default(), metrics: Arc::default() }
         };
         Ok(Self {
             guests: Guests::new(config.limits.connections),

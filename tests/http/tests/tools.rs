@@ -156,3 +156,74 @@ fn history_with_calls_and_results_is_a_prompt() {
     assert!(cached(&second).as_u64() > cached(&first).as_u64(), "{second}");
     site.settle();
 }
+
+/// Whatever the model would rather say, a required call comes, of a tool that may be called, with
+/// arguments of its schema; whole and as a stream, alone and among others.
+#[test]
+fn required_calls_come_and_are_valid() {
+    let site = site();
+    let mut tools = [tool("f"), tool("g"), tool("h")];
+    for tool in &mut tools {
+        tool["function"]["parameters"] = json!({
+            "type": "object",
+            "properties": { "kind": { "enum": ["a", "b"] }, "n": { "type": "integer", "maximum": 99, "minimum": 0 } },
+            "required": ["kind", "n"],
+            "additionalProperties": false,
+        });
+    }
+    let named = json!({ "type": "function", "function": { "name": "g" } });
+    let allowed = json!({ "type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{ "type": "function", "function": { "name": "h" } }],
+    } });
+    let mut whole = 0;
+    for (choice, names) in
+        [(json!("required"), &["f", "g", "h"][..]), (named, &["g"]), (allowed, &["h"])]
+    {
+        for seed in 0..4 {
+            let body = json!({
+                "messages": [{ "role": "user", "content": "q" }], "tools": tools,
+                "tool_choice": choice, "parallel_tool_calls": false,
+                "max_tokens": 300, "seed": seed, "temperature": 1.0,
+            });
+            let answer = site.client.post(CHAT, &body).json()["choices"][0].clone();
+            let (told, finish) = streamed(&site, &body);
+            assert_eq!(answer["finish_reason"], finish.as_str());
+            if finish == "length" {
+                continue;
+            }
+            whole += 1;
+            assert_eq!(finish, "tool_calls", "{answer}");
+            let calls = told["calls"].as_array().expect("calls");
+            assert_eq!(calls.len(), 1, "{told}");
+            assert_eq!(told["content"].as_str().map(str::trim), Some(""), "{told}");
+            let call = &calls[0];
+            assert!(names.contains(&call["name"].as_str().expect("a name")), "{call}");
+            let arguments = call["arguments"].as_str().expect("a text");
+            let value: Value = serde_json::from_str(arguments).expect("JSON");
+            assert!(["a", "b"].iter().any(|kind| value["kind"] == *kind), "{value}");
+            assert!(value["n"].as_u64().is_some_and(|n| n < 100), "{value}");
+            let same = &answer["message"]["tool_calls"][0]["function"];
+            assert_eq!((&same["name"], &same["arguments"]), (&call["name"], &call["arguments"]));
+        }
+    }
+    assert!(whole > 3, "{whole} of 12 ended");
+    site.settle();
+}
+
+#[test]
+fn what_cannot_be_held_is_refused() {
+    let site = site();
+    let mut strict = tool("f");
+    strict["function"]["strict"] = json!(true);
+    strict["function"]["parameters"] = json!({ "type": "object", "propertyNames": { "pattern": "a" }, "unevaluatedProperties": false });
+    let ask = |extra: Value| site.client.post(CHAT, &asks("x", extra));
+    let reply = ask(json!({ "tools": [strict], "structured_outputs": null }));
+    assert_eq!((reply.status, reply.error("param").as_str()), (400, "tools"), "{reply:?}");
+    let mut loose = tool("f");
+    loose["function"]["parameters"] = json!({ "type": "object", "unevaluatedProperties": false });
+    let reply = ask(json!({ "tools": [loose], "structured_outputs": null, "max_tokens": 2 }));
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert!(reply.json()["warnings"].to_string().contains("schema of f"), "{reply:?}");
+    let reply = ask(json!({ "tool_choice": "required" }));
+    assert_eq!((reply.status, reply.error("param").as_str()), (400, "tool_choice"), "{reply:?}");
+}

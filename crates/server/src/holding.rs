@@ -1,0 +1,133 @@
+//! The grammar that an answer holds which may call tools: its calls are of offered ones, with
+//! arguments that their schemas allow. Once made it is kept, as clients offer the same tools again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+use tokenmill_engine::Reading;
+use tokenmill_engine::constraint::{Constraint, ConstraintError, Held, Settings, Whitespace};
+use tokenmill_output::{Ask, Calls, Tool};
+
+use crate::conversation::{Calling, Offered, Tools};
+use crate::error::ApiError;
+use crate::shared::Model;
+
+/// Grammars kept.
+const KEPT: usize = 16;
+
+/// What was made of one offer of tools: what answers hold, and what of the schemas is left out.
+type Made = Arc<(Held, Vec<String>)>;
+
+/// What was made for a model, the latest last.
+#[derive(Default)]
+pub struct Holds(Mutex<Vec<(String, Made)>>);
+
+impl Holds {
+    fn get(&self, key: &str) -> Option<Made> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.iter().position(|one| one.0 == key)?;
+        kept[at..].rotate_left(1);
+        kept.last().map(|one| Arc::clone(&one.1))
+    }
+
+    fn keep(&self, key: String, made: &Made) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|one| one.0 != key);
+        if kept.len() >= KEPT {
+            kept.remove(0);
+        }
+        kept.push((key, Arc::clone(made)));
+    }
+}
+
+/// What an answer holds that is read so; nothing where no tools are offered.
+///
+/// # Errors
+/// 400 where calls are required or strict and cannot be held, and for schemas of strict tools that
+/// are not enforced whole.
+pub fn held(
+    model: &Model,
+    tools: &Tools,
+    reading: Option<&Reading>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Held>, ApiError> {
+    let offered: Vec<&Offered> = tools.callable().collect();
+    let must = tools.calling == Calling::Required || offered.iter().any(|tool| tool.strict);
+    let Some(reading) = reading.filter(|_| !offered.is_empty()) else {
+        return if must && !offered.is_empty() { Err(cannot(tools)) } else { Ok(None) };
+    };
+    let key =
+        format!("{offered:?} {:?} {} {}", tools.calling, tools.single, reading.reasoning_begun);
+    let made = match model.holds.get(&key) {
+        Some(made) => Some(made),
+        None => make(model, tools, &offered, reading)?.map(Arc::new),
+    };
+    let Some(made) = made else {
+        return if must { Err(cannot(tools)) } else { Ok(None) };
+    };
+    model.holds.keep(key, &made);
+    warnings.extend(made.1.iter().cloned());
+    Ok(Some(made.0.clone()))
+}
+
+fn cannot(tools: &Tools) -> ApiError {
+    let param = if tools.calling == Calling::Required { "tool_choice" } else { "tools" };
+    let message = format!("{param}: calls of this model cannot be held to a grammar");
+    ApiError::unsupported(param, message)
+}
+
+/// Makes the grammar; `None` where there is none for the model's way of calling.
+fn make(
+    model: &Model,
+    tools: &Tools,
+    offered: &[&Offered],
+    reading: &Reading,
+) -> Result<Option<(Held, Vec<String>)>, ApiError> {
+    let settings = Settings {
+        whitespace: Whitespace::Separators { item: ", ".into(), key: ": ".into() },
+        ..Settings::default()
+    };
+    let compile = |what: &Constraint| model.served.engine.grammar(what, &settings);
+    let whole = |schemas: &[Tool]| {
+        let special = |text: &str| {
+            let tokenizer = &model.served.tokenizer;
+            tokenizer.id_of(text).filter(|id| tokenizer.is_special(*id))
+        };
+        let calls = match tools.calling {
+            Calling::Required => Calls::Required,
+            Calling::Auto | Calling::None => Calls::Auto,
+        };
+        let (parallel, reasoning_begun) = (!tools.single, reading.reasoning_begun);
+        let ask = Ask { tools: schemas, calls, parallel, reasoning_begun, special: &special };
+        reading.format.hold(&ask)
+    };
+    let Some(constraint) = whole(&reading.tools) else { return Ok(None) };
+    if let Ok(held) = compile(&constraint) {
+        return Ok(Some((held, Vec::new())));
+    }
+    // Some schema is more than is enforced: which, and is it a strict tool's?
+    let (mut schemas, mut left_out) = (reading.tools.to_vec(), Vec::new());
+    for (tool, offered) in schemas.iter_mut().zip(offered) {
+        let Err(error) = compile(&Constraint::JsonSchema(tool.parameters.clone())) else {
+            continue;
+        };
+        if offered.strict {
+            return Err(refused(&tool.name, &error));
+        }
+        tool.parameters = json!({ "type": "object" });
+        left_out.push(format!("the schema of {} is not enforced: {error}", tool.name));
+    }
+    let Some(constraint) = whole(&schemas) else { return Ok(None) };
+    match compile(&constraint) {
+        Ok(held) => Ok(Some((held, left_out))),
+        Err(error) if tools.calling == Calling::Required => Err(refused("all tools", &error)),
+        Err(error) if offered.iter().any(|tool| tool.strict) => Err(refused("all tools", &error)),
+        // Many large tools: their calls are read, and not held.
+        Err(_) => Ok(None),
+    }
+}
+
+fn refused(name: &str, error: &ConstraintError) -> ApiError {
+    let message = format!("the schema of {name} cannot be enforced: {error}");
+    ApiError { code: Some("invalid_constraint"), ..ApiError::bad("tools", message) }
+}
