@@ -5,6 +5,7 @@ mod parts;
 
 use tokenmill_grammar::Constraint;
 
+use crate::body::Body;
 use crate::format::{Bare, Form, Marked, Section};
 use crate::harmony;
 use crate::{Format, Tool};
@@ -78,7 +79,7 @@ fn required(lark: &mut Writer<'_>, marked: &Marked) -> Option<()> {
     let section = marked.sections.iter().find(own).or(marked.sections.first())?;
     let run = lark.run(section)?;
     let mark = match section.bare {
-        Bare::Start(_) => String::new(),
+        Bare::Start(_) | Bare::List(_) => String::new(),
         _ => lark.mark(section.opens.first()?),
     };
     let sign = lark.mark(run.sign);
@@ -99,14 +100,31 @@ fn auto(lark: &mut Writer<'_>, marked: &Marked) -> Option<()> {
         let Run { sign, rest, .. } = lark.run(section)?;
         let run = format!("run_{}", lark.number());
         lark.rule(&run, &rest);
-        let of_mark = |mark: &&'static str| Trigger { mark, sign, run: run.clone() };
+        let of_mark = |mark: &&str| Trigger { mark: (*mark).to_owned(), sign, run: run.clone() };
         triggers.extend(section.opens.iter().map(of_mark));
+        match (section.bare, section.bodies.first()) {
+            (Bare::Items, _) => {
+                let of_item =
+                    |mark: &&str| Trigger { mark: (*mark).to_owned(), sign: "", run: run.clone() };
+                triggers.extend(section.items.iter().map(of_item));
+            }
+            (Bare::Offered, Some(Body::Tagged(tags))) => {
+                for at in 0..lark.ask.tools.len() {
+                    let (head, rest) = lark.tagged(*tags, at)?;
+                    let run = format!("run_{}", lark.number());
+                    lark.rule(&run, &rest);
+                    let mark = format!("{}{head}", section.items.first()?);
+                    triggers.push(Trigger { mark, sign: "", run });
+                }
+            }
+            _ => {}
+        }
     }
     let answer: Vec<&str> = marked.answer.iter().flat_map(|(a, b)| [*a, *b]).collect();
     lark.text_with_calls(&triggers, &answer);
     let (opens, closes) = marked.think;
     let bare = marked.sections.iter().find_map(|section| match section.bare {
-        Bare::Start(sign) => Some((sign, section)),
+        Bare::Start(sign) | Bare::List(sign) => Some((sign, section)),
         _ => None,
     });
     let start = match (opens.first(), bare) {
@@ -125,14 +143,24 @@ fn auto(lark: &mut Writer<'_>, marked: &Marked) -> Option<()> {
             format!("{text} | {open} ({closed} said | {unclosed})")
         }
         (None, Some((sign, section))) => {
-            // JSON that begins like a call is one.
-            let first = format!("/\\s*\\{{\\s*\"({MEMBERS})\"/");
+            // JSON or a list that begins like a call is one.
+            let names: Vec<&str> = lark.ask.tools.iter().map(|tool| tool.name.as_str()).collect();
+            let first = match sign {
+                "{" => format!("/\\s*\\{{\\s*\"({MEMBERS})\"/"),
+                _ => format!("/\\s*\\[\\s*({})\\(/", alternatives(&names)),
+            };
             let text = lark.first_text(&triggers, &answer, &first);
             // Its beginning is one text: no other may take a part of it.
             let calls = lark.calls(section, sign)?;
             lark.rule("bare", &calls);
-            let more = match (lark.ask.parallel, section.next.first()) {
-                (true, Some(next)) => format!("({} bare)*", quoted(&format!("{next} "))),
+            let more = match (lark.ask.parallel, section.next.first(), sign) {
+                (true, Some(next), _) => format!("({} bare)*", quoted(&format!("{next} "))),
+                (false, _, "[") => "\"]\"".to_owned(),
+                (true, _, "[") => {
+                    let more = lark.calls(section, "")?;
+                    lark.rule("another", &more);
+                    "(\", \" another)* \"]\"".to_owned()
+                }
                 _ => String::new(),
             };
             lark.rule("REST", "ANY");

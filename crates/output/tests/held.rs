@@ -12,7 +12,7 @@ use tokenmill_output::{Ask, Calls, Format, Tool};
 
 const END: u32 = 256;
 /// Answers drawn for each row and way to ask.
-const ANSWERS: usize = 12;
+const ANSWERS: usize = 8;
 /// Tokens after which an answer is led to its end, and given up.
 const LONG: usize = 150;
 const LONGEST: usize = 4000;
@@ -22,6 +22,7 @@ const HELD: &[&str] = &[
     "hermes",
     "qwen3-coder",
     "llama3",
+    "llama4",
     "mistral",
     "mistral-v11",
     "deepseek-v3",
@@ -31,9 +32,11 @@ const HELD: &[&str] = &[
     "kimi-k2",
     "minimax-m2",
     "harmony",
+    "gemma",
     "granite",
     "phi4",
     "command",
+    "lfm2",
     "nemotron",
 ];
 
@@ -225,7 +228,7 @@ fn answers_that_are_held_have_calls_of_offered_tools() {
             }
         }
     }
-    assert!(ended > 2000 && called > 1500, "{ended} ended, {called} calls");
+    assert!(ended > 1500 && called > 1000, "{ended} ended, {called} calls");
 }
 
 #[test]
@@ -253,6 +256,16 @@ fn what_a_grammar_takes() {
         ("llama3", Calls::Auto, "{\"total\": 1}", true),
         ("mistral-v11", Calls::Auto, "Yes.[TOOL_CALLS]get_time[ARGS]{}", true),
         ("mistral-v11", Calls::Auto, "Yes.[TOOL_CALLS]other[ARGS]{}", false),
+        ("qwen3-coder", Calls::Auto, "Use <function=NAME>.", true),
+        ("qwen3-coder", Calls::Auto, "Now <function=get_time>\n</function>", true),
+        ("qwen3-coder", Calls::Auto, "Now <function=get_time> is", false),
+        ("llama4", Calls::Auto, "[get_time(), get_time()]", true),
+        ("llama4", Calls::Auto, "[1] says", true),
+        ("llama4", Calls::Auto, "[get_time() says", false),
+        ("lfm2", Calls::Required, "<|tool_call_start|>[get_time()]<|tool_call_end|>", true),
+        ("gemma", Calls::Auto, "A <|tool_call>call:get_time{}<tool_call|>", true),
+        ("gemma", Calls::Auto, "A <|tool_call>call:other{}<tool_call|>", false),
+        ("deepseek-v3", Calls::Auto, "<｜tool▁call▁begin｜>other", false),
         ("command", Calls::Auto, "<|START_RESPONSE|>Hi.<|END_RESPONSE|>", true),
         ("harmony", Calls::Auto, "<|channel|>final<|message|>Hi.", true),
         ("harmony", Calls::Required, "<|channel|>final<|message|>Hi.", false),
@@ -264,7 +277,7 @@ fn what_a_grammar_takes() {
 #[test]
 fn rows_without_a_grammar_say_so() {
     let tools = offered();
-    for row in ["plain", "think", "llama4", "gemma", "lfm2"] {
+    for row in ["plain", "think"] {
         let ask = Ask {
             tools: &tools,
             calls: Calls::Required,

@@ -27,7 +27,7 @@ pub(super) struct Run {
 
 /// What begins calls in text.
 pub(super) struct Trigger {
-    pub mark: &'static str,
+    pub mark: String,
     /// The first sign of the body, which must follow where the mark is no special token.
     pub sign: &'static str,
     /// The rule of what follows.
@@ -36,10 +36,10 @@ pub(super) struct Trigger {
 
 impl Trigger {
     fn text(&self, lark: &Writer<'_>) -> String {
-        if self.sign.is_empty() || lark.is_special(self.mark) {
-            return quoted(self.mark);
+        if self.sign.is_empty() || lark.is_special(&self.mark) {
+            return quoted(&self.mark);
         }
-        format!("({} /\\s*/ {})", quoted(self.mark), quoted(self.sign))
+        format!("({} /\\s*/ {})", quoted(&self.mark), quoted(self.sign))
     }
 }
 
@@ -190,17 +190,24 @@ impl<'a> Writer<'a> {
             _ if !section.items.is_empty() => section.items.first()?,
             Body::Objects(Objects { list: true, .. }) => "[",
             Body::Objects(_) => "{",
+            Body::Pythonic => "[",
+            Body::Gemma { .. } => "call:",
             _ => "",
         };
         let calls = self.calls(section, "")?;
         let call = format!("call_{}", self.number());
         self.rule(&call, &calls);
-        let is_list = matches!(body, Body::Objects(Objects { list: true, .. }));
+        // What each call of a list begins with.
+        let of_list = match body {
+            Body::Objects(Objects { list: true, .. }) => Some("\"{\""),
+            Body::Pythonic => Some(""),
+            _ => None,
+        };
         let has_items = !section.items.is_empty() && !section.item_closes.is_empty();
         let parallel = self.ask.parallel;
-        let rest = if is_list {
-            let more = if parallel { format!("(\", \" \"{{\" {call})*") } else { String::new() };
-            format!("\"{{\" {call} {more} \"]\" {close}")
+        let rest = if let Some(first) = of_list {
+            let more = if parallel { format!("(\", \" {first} {call})*") } else { String::new() };
+            format!("{first} {call} {more} \"]\" {close}")
         } else if has_items {
             let (item, end) = (self.mark(sign), self.mark(section.item_closes.last()?));
             let more = if parallel { format!("(gap {item} {call} {end})*") } else { String::new() };
@@ -208,7 +215,7 @@ impl<'a> Writer<'a> {
         } else {
             format!("{call} {close}")
         };
-        Some(Run { sign, rest, repeats: is_list || has_items })
+        Some(Run { sign, rest, repeats: of_list.is_some() || has_items })
     }
 
     /// Calls of all tools, behind the body's first sign or with it.
@@ -246,39 +253,125 @@ impl<'a> Writer<'a> {
                 };
                 Some(format!("{} {} {}", self.mark(&before), arguments, self.mark(behind)))
             }
-            Body::Tagged(tags) => self.tagged(tags, at),
-            Body::Pythonic | Body::Method | Body::Gemma { .. } => None,
+            Body::Tagged(tags) => {
+                let (head, rest) = self.tagged(tags, at)?;
+                Some(format!("{} {rest}", self.mark(&head)))
+            }
+            Body::Pythonic => {
+                let keywords = self.parameters(at, |lark, key, own, schema| {
+                    is_word(key).then(|| {
+                        format!("{} {}", quoted(&format!("{key}=")), lark.json(own, schema))
+                    })
+                })?;
+                let all = self.sequence(keywords, ", ");
+                Some(format!("{} {all} \")\"", quoted(&format!("{sign}{name}("))))
+            }
+            Body::Gemma { quote } => {
+                let members = self.parameters(at, |lark, key, own, schema| {
+                    let value = lark.gemma_value(quote, key, own, schema);
+                    is_word(key).then(|| format!("{} {value}", quoted(&format!("{key}:"))))
+                })?;
+                let all = self.sequence(members, ",");
+                Some(format!("{} {all} \"}}\"", quoted(&format!("{name}{{"))))
+            }
+            Body::Method => None,
         }
     }
 
-    /// A call in tags: the schema's parameters in order, those that are not required perhaps.
-    fn tagged(&mut self, tags: Tags, at: usize) -> Option<String> {
-        let tool = self.ask.tools.get(at)?.clone();
-        let line = if tags.is_lined { "\n" } else { "" };
-        let gap = if tags.is_lined { "\n" } else { "" };
-        let mut body = self.mark(&format!("{}{}", tool.name, tags.name_end));
-        let schema = object(tool.parameters);
-        let required: Vec<&str> = schema
-            .get("required")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
+    /// A tool's parameters, each as a rule and whether it must be there.
+    fn parameters(
+        &mut self,
+        at: usize,
+        write: impl Fn(&mut Self, &str, &Value, &Value) -> Option<String>,
+    ) -> Option<Vec<(String, bool)>> {
+        let schema = object(self.ask.tools.get(at)?.parameters.clone());
+        let list = |name: &str| schema.get(name).and_then(Value::as_array).into_iter().flatten();
+        let required: Vec<&str> = list("required").filter_map(Value::as_str).collect();
+        let mut all = Vec::new();
         for (key, own) in schema.get("properties").and_then(Value::as_object).into_iter().flatten()
         {
-            let open = format!("{}{key}{}{}{line}", tags.parameter, tags.key_end, tags.value);
-            let value = self.tagged_value(tags, line, key, own, &schema);
-            let parameter = format!("{} {} {value}", quoted_if(gap), self.mark(&open));
-            let is_required = required.contains(&key.as_str());
-            body.push_str(&if is_required {
-                format!(" {parameter}")
-            } else {
-                format!(" ({parameter})?")
-            });
+            all.push((write(self, key, own, &schema)?, required.contains(&key.as_str())));
         }
-        body.push_str(&format!(" {} {}", quoted_if(gap), self.mark(tags.end)));
-        Some(body)
+        let is_known =
+            |key: &&str| schema.get("properties").is_some_and(|all| all.get(key).is_some());
+        required.iter().all(is_known).then_some(all)
+    }
+
+    /// These in order, with separators between; those that are not required perhaps.
+    fn sequence(&mut self, items: Vec<(String, bool)>, separator: &str) -> String {
+        let (mut ways, mut tail) = (Vec::new(), String::new());
+        let (separator, mut may_be_empty) = (quoted(separator), true);
+        for (item, is_required) in items.into_iter().rev() {
+            let number = self.number();
+            self.rule(&format!("item_{number}"), &item);
+            if is_required {
+                ways.clear();
+                may_be_empty = false;
+            }
+            ways.push(format!("item_{number} {tail}"));
+            let more = format!("{separator} item_{number}");
+            let more = if is_required { more } else { format!("({more})?") };
+            self.rule(&format!("tail_{number}"), &format!("{more} {tail}"));
+            tail = format!("tail_{number}");
+        }
+        match (ways.is_empty(), may_be_empty) {
+            (true, _) => String::new(),
+            (false, true) => format!("({})?", ways.join(" | ")),
+            (false, false) => format!("({})", ways.join(" | ")),
+        }
+    }
+
+    /// A value as JSON.
+    fn json(&self, own: &Value, schema: &Value) -> String {
+        let mut own = own.clone();
+        for names in ["$defs", "definitions"] {
+            if let (Some(map), Some(defs)) = (own.as_object_mut(), schema.get(names)) {
+                map.insert(names.to_owned(), defs.clone());
+            }
+        }
+        format!("%json {own}")
+    }
+
+    /// A value in Gemma's notation: strings between its quotes, all else as JSON.
+    fn gemma_value(
+        &mut self,
+        quote: &'static str,
+        key: &str,
+        own: &Value,
+        schema: &Value,
+    ) -> String {
+        let types = Types::of(Some(schema), key);
+        if !types.is_text() {
+            return self.json(own, schema);
+        }
+        let mark = self.mark(quote);
+        let listed: Vec<String> = types.listed_texts().iter().map(|text| quoted(text)).collect();
+        if !listed.is_empty() {
+            return format!("{mark} ({}) {mark}", listed.join(" | "));
+        }
+        let name = if quote.contains('|') { "QUOTED" } else { "ESCAPED" };
+        if !self.text.contains(&format!("\n{name}: ")) {
+            self.without(name, &[quote]);
+        }
+        format!("{mark} {name} {mark}")
+    }
+
+    /// A call in tags, its name and what follows: the schema's parameters in order.
+    pub fn tagged(&mut self, tags: Tags, at: usize) -> Option<(String, String)> {
+        let head = format!("{}{}", self.ask.tools.get(at)?.name, tags.name_end);
+        let line = if tags.is_lined { "\n" } else { "" };
+        let parameters = self.parameters(at, |lark, key, own, schema| {
+            let open = format!("{line}{}{key}{}{}{line}", tags.parameter, tags.key_end, tags.value);
+            let value = lark.tagged_value(tags, line, key, own, schema);
+            Some(format!("{} {value}", lark.mark(&open)))
+        })?;
+        let mut body = String::new();
+        for (parameter, is_required) in parameters {
+            let times = if is_required { "" } else { "?" };
+            body.push_str(&format!("({parameter}){times} "));
+        }
+        body.push_str(&self.mark(&format!("{line}{}", tags.end)));
+        Some((head, body))
     }
 
     /// A value and its closing tag.
@@ -297,13 +390,7 @@ impl<'a> Writer<'a> {
             return format!("({}) {end}", listed.join(" | "));
         }
         if !types.takes_text() {
-            let mut own = own.clone();
-            for names in ["$defs", "definitions"] {
-                if let (Some(map), Some(defs)) = (own.as_object_mut(), schema.get(names)) {
-                    map.insert(names.to_owned(), defs.clone());
-                }
-            }
-            return format!("%json {own} {end}");
+            return format!("{} {end}", self.json(own, schema));
         }
         if !self.has_value {
             self.has_value = true;
@@ -332,8 +419,10 @@ pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string().replace('\x7f', "\\u007f")
 }
 
-fn quoted_if(text: &str) -> String {
-    if text.is_empty() { String::new() } else { quoted(text) }
+/// Whether a key can stand without quotes.
+fn is_word(key: &str) -> bool {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && key.chars().all(is_good)
 }
 
 /// A text as a regular expression.
