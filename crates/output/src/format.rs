@@ -1,4 +1,5 @@
-//! The rows: how each family of models marks what it writes. Data alone; `parser` and `body` read it.
+//! The rows: how each family of models marks what it writes. Data alone, which the parser, its
+//! readers and the grammars read.
 
 use crate::body::{Body, Header, Objects, Tags};
 use crate::harmony;

@@ -1,6 +1,7 @@
 //! The grammar that an answer holds: calls of offered tools alone, with arguments their schemas
 //! allow. Written in Lark, with the marks as special tokens where the model has them.
 
+mod enforced;
 mod parts;
 
 use tokenmill_grammar::Constraint;
@@ -10,6 +11,7 @@ use crate::format::{Bare, Form, Marked, Section};
 use crate::harmony;
 use crate::{Format, Tool};
 
+pub use enforced::enforceable;
 use parts::{Run, Trigger, Writer, pattern, quoted};
 
 /// Members that calls begin with.

@@ -269,7 +269,8 @@ fn values_in_tags_have_the_type_of_the_schema() {
     let schema = json!({"type": "object", "$defs": {"n": {"type": "integer"}}, "properties": {
         "s": {"type": "string"}, "i": {"type": "integer"}, "b": {"type": "boolean"},
         "n": {"type": "number"}, "o": {"type": "object"}, "l": {"type": "array"},
-        "sn": {"type": ["string", "null"]}, "si": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+        "sn": {"type": ["string", "null"]},
+        "si": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
         "r": {"$ref": "#/$defs/n"}, "e": {"enum": [1, "2", null, true]}, "c": {"const": 3},
         "all": {"allOf": [{"type": "integer"}, {"minimum": 1}]}, "any": {},
     }});
@@ -312,7 +313,8 @@ fn values_in_tags_have_the_type_of_the_schema() {
             (
                 "minimax-m2",
                 format!(
-                    "<minimax:tool_call><invoke name=\"f\"><parameter name=\"{key}\">{text}</parameter></invoke></minimax:tool_call>"
+                    "<minimax:tool_call><invoke name=\"f\"><parameter name=\"{key}\">{text}\
+                     </parameter></invoke></minimax:tool_call>"
                 ),
             ),
             (
@@ -324,7 +326,8 @@ fn values_in_tags_have_the_type_of_the_schema() {
             (
                 "qwen3-coder",
                 format!(
-                    "<tool_call><function=f><parameter={key}>\n{text}\n</parameter></function></tool_call>"
+                    "<tool_call><function=f><parameter={key}>\n{text}\n</parameter>\
+                     </function></tool_call>"
                 ),
             ),
         ] {
@@ -394,7 +397,8 @@ fn messages_of_harmony() {
     expect(
         "harmony",
         &format!(
-            "<|channel|>analysis<|message|>a<|end|>{ends}<|channel|>analysis<|message|>b<|end|>{ends}<|channel|>final<|message|>c<|return|>"
+            "<|channel|>analysis<|message|>a<|end|>{ends}<|channel|>analysis<|message|>b\
+             <|end|>{ends}<|channel|>final<|message|>c<|return|>"
         ),
         "a\nb",
         "c",
@@ -433,7 +437,8 @@ fn messages_of_harmony() {
     let mark = "<|channel|>commentary to=functions.f<|message|>{\"text\": \"<|call|>\"}<|call|>";
     expect("harmony", mark, "", "", &[("f", json!({"text": "<|call|>"}))]);
     let text = format!(
-        "<|channel|>commentary to=functions.f<|message|>{{\"count\": 1}}<|call|>{ends} to=functions.f<|channel|>commentary<|message|>{{\"count\": 2}}<|call|>"
+        "<|channel|>commentary to=functions.f<|message|>{{\"count\": 1}}<|call|>{ends} \
+         to=functions.f<|channel|>commentary<|message|>{{\"count\": 2}}<|call|>"
     );
     expect("harmony", &text, "", "", &[f(1), f(2)]);
     check(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use answers::{joined, read, tools};
 use serde_json::{Value, json};
 use tokenmill_grammar::{Constraint, Grammar, Matcher, Settings, Vocabulary, Whitespace, compile};
-use tokenmill_output::{Ask, Calls, Format, Tool};
+use tokenmill_output::{Ask, Calls, Format, Tool, enforceable};
 
 const END: u32 = 256;
 /// Answers drawn for each row and way to ask.
@@ -287,4 +287,21 @@ fn rows_without_a_grammar_say_so() {
         };
         assert_eq!(Format::named(row).unwrap().hold(&ask), None, "{row}");
     }
+}
+
+#[test]
+fn what_cannot_be_enforced_is_left_out() {
+    let tokens = Tokens::new(Format::PLAIN, false);
+    let whole = |schema: &Value| enforceable(schema, &tokens.vocabulary, &Settings::default());
+    let schema = json!({"properties": {
+        "a": {"type": "string", "not": {"const": "x"}}, "b": {"type": "integer"}
+    }, "required": ["b"], "if": {}, "then": {"required": ["a"]}});
+    let (rest, left_out) = whole(&schema);
+    assert_eq!(rest["properties"], json!({"a": {"type": "string"}, "b": {"type": "integer"}}));
+    assert_eq!((&rest["required"], &rest["type"]), (&json!(["b"]), &json!("object")));
+    assert!(left_out.iter().any(|name| name == "not at /properties/a"), "{left_out:?}");
+    let (rest, left_out) = whole(&json!({"type": "object", "properties": {"a": {"type": "odd"}}}));
+    assert_eq!(left_out.len(), 1, "{left_out:?}");
+    assert!(rest["type"] == "object" && rest["properties"]["a"].get("type").is_none(), "{rest}");
+    assert_eq!(whole(&json!({})), (json!({"type": "object"}), vec![]));
 }

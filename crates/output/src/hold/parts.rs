@@ -403,7 +403,7 @@ impl<'a> Writer<'a> {
 }
 
 /// A schema that only objects satisfy.
-fn object(mut schema: Value) -> Value {
+pub(super) fn object(mut schema: Value) -> Value {
     match schema.as_object_mut() {
         Some(map) if !map.contains_key("type") => {
             map.insert("type".to_owned(), json!("object"));
