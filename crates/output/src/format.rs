@@ -1,4 +1,5 @@
-//! The rows: how each family of models marks what it writes. Data alone; `parser` and `body` read it.
+//! The rows: how each family of models marks what it writes. Data alone, which the parser, its
+//! readers and the grammars read.
 
 use crate::body::{Body, Header, Objects, Tags};
 use crate::harmony;
@@ -85,10 +86,19 @@ const fn section(
     Section { opens, closes, items: &[], item_closes: &[], next: &[], bare: Bare::Never, bodies }
 }
 
-const OBJECT: Body = Body::Objects(Objects { object: true, list: false, name: "name" });
-const LIST: Body = Body::Objects(Objects { object: false, list: true, name: "name" });
-const EITHER: Body = Body::Objects(Objects { object: true, list: true, name: "name" });
-const ACTIONS: Body = Body::Objects(Objects { object: true, list: true, name: "tool_name" });
+const NAME_FIRST: Objects =
+    Objects { object: true, list: true, name: "name", first: "", arguments: "arguments" };
+const OBJECT: Body = Body::Objects(Objects { list: false, ..NAME_FIRST });
+const LIST: Body = Body::Objects(Objects { object: false, ..NAME_FIRST });
+const EITHER: Body = Body::Objects(NAME_FIRST);
+const PARAMETERS: Body =
+    Body::Objects(Objects { list: false, arguments: "parameters", ..NAME_FIRST });
+const ACTIONS: Body = Body::Objects(Objects {
+    name: "tool_name",
+    first: "\"tool_call_id\": \"0\", ",
+    arguments: "parameters",
+    ..NAME_FIRST
+});
 
 const HERMES: &[Section] = &[section(&["<tool_call>"], &["</tool_call>"], &[OBJECT])];
 const QWEN3_CODER: &[Section] = &[Section {
@@ -112,11 +122,11 @@ const QWEN3_CODER: &[Section] = &[Section {
 const LLAMA3: &[Section] = &[Section {
     next: &[";"],
     bare: Bare::Start("{"),
-    ..section(&["<|python_tag|>"], &[], &[OBJECT, Body::Method])
+    ..section(&["<|python_tag|>"], &[], &[PARAMETERS, Body::Method])
 }];
 const LLAMA4: &[Section] = &[Section {
     bare: Bare::List("["),
-    ..section(&["<|python_start|>"], &["<|python_end|>"], &[Body::Pythonic, OBJECT])
+    ..section(&["<|python_start|>"], &["<|python_end|>"], &[Body::Pythonic, PARAMETERS])
 }];
 const MISTRAL: &[Section] = &[section(&["[TOOL_CALLS]"], &[], &[LIST])];
 const MISTRAL_V11: &[Section] =
@@ -171,8 +181,10 @@ const GEMMA: &[Section] = &[
         &[Body::Gemma { quote: "<escape>" }],
     ),
 ];
-const GRANITE: &[Section] =
-    &[section(&["<|tool_call|>", "<tool_call>"], &["</tool_call>"], &[EITHER])];
+const GRANITE: &[Section] = &[
+    section(&["<|tool_call|>"], &[], &[EITHER]),
+    section(&["<tool_call>"], &["</tool_call>"], &[EITHER]),
+];
 const PHI4: &[Section] = &[
     section(&["functools"], &[], &[EITHER]),
     section(&["<|tool_call|>"], &["<|/tool_call|>"], &[EITHER]),

@@ -239,6 +239,8 @@ impl Messages {
                     held.trim().chars().for_each(|c| self.emit(c, false));
                 }
             }
+            // The beginning of a mark behind a call, or of one in it.
+            Place::Call(_) if cut => self.end(false),
             _ => {
                 held.chars().for_each(|c| self.write(c));
                 self.end(!cut);
@@ -252,10 +254,13 @@ impl Call {
     /// Takes a character of the arguments; false where this is no call.
     fn read(&mut self, c: char, out: &mut Out) -> bool {
         let in_text = self.json.in_text();
-        if self.json.is_done() {
-            return c.is_whitespace();
+        if self.json.is_done() && c.is_whitespace() {
+            return true;
         }
         self.raw.push(c);
+        if self.json.is_done() {
+            return false;
+        }
         let may_be = self.is_started || c == '{' || c.is_whitespace();
         if !may_be || self.json.feed(c).is_none() {
             return false;

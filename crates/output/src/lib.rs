@@ -4,6 +4,7 @@
 mod body;
 mod format;
 mod harmony;
+mod hold;
 mod json;
 mod marked;
 mod out;
@@ -11,6 +12,7 @@ mod parser;
 mod template;
 
 pub use format::{FORMATS, Format};
+pub use hold::{Ask, Calls, enforceable};
 pub use parser::Parser;
 
 use serde_json::Value;

@@ -88,7 +88,7 @@ impl Answer {
     pub fn new(marked: &'static Marked, offer: Offer, is_reasoning: bool) -> Self {
         let thinks = !marked.think.0.is_empty();
         let state = State {
-            is_reasoning,
+            is_reasoning: is_reasoning && thinks,
             is_start: true,
             may_open: thinks,
             may_close: thinks,

@@ -109,8 +109,8 @@ impl Reader {
         }
         self.text.push(c);
         match begun(self.header, &self.text) {
-            Begun::Bad if is_whole && calls.may_call(&name) => {
-                // The arguments are missing.
+            Begun::Bad if is_whole && matches!(c, '<' | '[') && calls.may_call(&name) => {
+                // The next mark stands where the arguments would.
                 self.name = name;
                 self.call("{}", calls);
                 Step::Done(1)

@@ -10,6 +10,8 @@ mod tagged;
 
 use std::sync::Arc;
 
+pub(crate) use schema::Types;
+
 use crate::{Piece, Tool};
 
 /// How calls are written inside their marks.
@@ -41,6 +43,10 @@ pub(crate) struct Objects {
     pub list: bool,
     /// The member that names the tool.
     pub name: &'static str,
+    /// How models of the row begin an object, a number for `0`; nothing where with the name.
+    pub first: &'static str,
+    /// The member with the arguments, as models of the row write it.
+    pub arguments: &'static str,
 }
 
 /// What stands before arguments in JSON.

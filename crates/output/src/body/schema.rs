@@ -84,6 +84,17 @@ impl Types {
         is_string && !others.contains(&true) && self.listed.iter().all(Value::is_string)
     }
 
+    /// A text may be the value as it is.
+    pub fn takes_text(&self) -> bool {
+        self.string || self.is_unknown()
+    }
+
+    /// The texts that spell the listed values.
+    pub fn listed_texts(&self) -> Vec<String> {
+        let spelled = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
+        self.listed.iter().map(spelled).collect()
+    }
+
     fn is_unknown(&self) -> bool {
         *self == Self::default()
     }

@@ -1,0 +1,438 @@
+//! Parts of grammars: marks, free text, and the bodies of calls.
+
+use serde_json::{Value, json};
+
+use super::Ask;
+use crate::body::{Body, Header, Objects, Tags, Types};
+use crate::format::Section;
+
+/// Writes a grammar.
+pub(super) struct Writer<'a> {
+    pub ask: &'a Ask<'a>,
+    pub text: String,
+    numbers: usize,
+    /// The rule of values in tags is written.
+    has_value: bool,
+}
+
+/// What follows the mark of a section.
+pub(super) struct Run {
+    /// The first sign of the body.
+    pub sign: &'static str,
+    /// The rule of all behind it, to the end of the section.
+    pub rest: String,
+    /// It holds as many calls as there are.
+    pub repeats: bool,
+}
+
+/// What begins calls in text.
+pub(super) struct Trigger {
+    pub mark: String,
+    /// The first sign of the body, which must follow where the mark is no special token.
+    pub sign: &'static str,
+    /// The rule of what follows.
+    pub run: String,
+}
+
+impl Trigger {
+    fn text(&self, lark: &Writer<'_>) -> String {
+        if self.sign.is_empty() || lark.is_special(&self.mark) {
+            return quoted(&self.mark);
+        }
+        format!("({} /\\s*/ {})", quoted(&self.mark), quoted(self.sign))
+    }
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(ask: &'a Ask<'a>) -> Self {
+        let text = "%llguidance {}\nANY: /(?s:.*)/\nMORE: /(?s:.+)/\ngap: (/[ \\n]{1,2}/)?\n";
+        let mut lark = Self { ask, text: text.to_owned(), numbers: 0, has_value: false };
+        for (at, tool) in ask.tools.iter().enumerate() {
+            lark.rule(
+                &format!("arguments_{at}"),
+                &format!("%json {}", object(tool.parameters.clone())),
+            );
+        }
+        lark
+    }
+
+    pub fn rule(&mut self, name: &str, body: &str) {
+        self.text.push_str(&format!("{name}: {body}\n"));
+    }
+
+    pub fn number(&mut self) -> usize {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// A text, special tokens as such.
+    pub fn mark(&self, text: &str) -> String {
+        let (mut parts, mut run, mut rest) = (Vec::new(), String::new(), text);
+        while let Some(c) = rest.chars().next() {
+            match self.special_at(rest) {
+                Some((id, length)) => {
+                    parts.extend((!run.is_empty()).then(|| quoted(&std::mem::take(&mut run))));
+                    parts.push(format!("<[{id}]>"));
+                    rest = rest.get(length..).unwrap_or_default();
+                }
+                None => {
+                    run.push(c);
+                    rest = rest.get(c.len_utf8()..).unwrap_or_default();
+                }
+            }
+        }
+        parts.extend((!run.is_empty()).then(|| quoted(&run)));
+        parts.join(" ")
+    }
+
+    fn special_at(&self, text: &str) -> Option<(u32, usize)> {
+        if !text.starts_with(['<', '[', 'f']) {
+            return None;
+        }
+        let ends = text.char_indices().skip(1).map(|(at, _)| at).chain([text.len()]);
+        let ends = ends.take(64).collect::<Vec<_>>();
+        let found = |at: &usize| Some(((self.ask.special)(text.get(..*at)?)?, *at));
+        ends.iter().rev().find_map(found)
+    }
+
+    fn is_special(&self, mark: &str) -> bool {
+        (self.ask.special)(mark).is_some()
+    }
+
+    /// Text up to and with the first of the marks.
+    pub fn until(&mut self, name: &str, marks: &[&str]) -> String {
+        let texts: Vec<&str> =
+            marks.iter().copied().filter(|mark| !self.is_special(mark)).collect();
+        let mut ways = Vec::new();
+        let free = self.without(&format!("{name}_TEXT"), &texts);
+        for mark in marks.iter().filter(|mark| self.is_special(mark)) {
+            ways.push(format!("{free} {}", self.mark(mark)));
+        }
+        if !texts.is_empty() {
+            let ends = texts.iter().map(|mark| quoted(mark)).collect::<Vec<_>>().join(" | ");
+            self.rule(&format!("{name}_END"), &ends);
+            self.rule(name, &format!("(ANY {name}_END) & ~(ANY {name}_END MORE)"));
+            ways.push(name.to_owned());
+        }
+        format!("({})", ways.join(" | "))
+    }
+
+    /// Text without these marks.
+    pub fn without(&mut self, name: &str, marks: &[&str]) -> String {
+        let texts: Vec<String> = marks.iter().map(|mark| quoted(mark)).collect();
+        if texts.is_empty() {
+            self.rule(name, "ANY");
+        } else {
+            self.rule(&format!("{name}_NOT"), &texts.join(" | "));
+            self.rule(name, &format!("ANY & ~(ANY {name}_NOT ANY)"));
+        }
+        name.to_owned()
+    }
+
+    /// Rules of text in which each trigger begins a call: `said` is such text, `after` what may
+    /// follow a call. `plain` are marks in text.
+    pub fn text_with_calls(&mut self, triggers: &[Trigger], plain: &[&'static str]) {
+        let texts: Vec<String> = triggers.iter().map(|trigger| trigger.text(self)).collect();
+        self.rule("TRIGGER", &texts.join(" | "));
+        self.rule("TEXT", "ANY & ~(ANY TRIGGER ANY)");
+        let marks = plain.iter().filter(|mark| self.is_special(mark));
+        let marks: Vec<String> = marks.map(|mark| format!("TEXT {}", self.mark(mark))).collect();
+        let marks =
+            if marks.is_empty() { String::new() } else { format!("({})*", marks.join(" | ")) };
+        let heads = self.heads("", "", triggers, &texts);
+        self.rule("plain", &format!("{marks} TEXT"));
+        self.rule("called", &format!("{marks} ({heads})"));
+        let times = if self.ask.parallel { "*" } else { "?" };
+        self.rule("said", &format!("called{times} plain"));
+        self.rule("after", if self.ask.parallel { "said" } else { "plain" });
+    }
+
+    /// The same at an answer's beginning, which is not `first`.
+    pub fn first_text(
+        &mut self,
+        triggers: &[Trigger],
+        plain: &[&'static str],
+        first: &str,
+    ) -> String {
+        let texts: Vec<String> = triggers.iter().map(|trigger| trigger.text(self)).collect();
+        let not = format!(" | ({first} ANY)");
+        self.rule("FIRST_TEXT", &format!("ANY & ~((ANY TRIGGER ANY){not})"));
+        let heads = self.heads("FIRST_", &not, triggers, &texts);
+        let marks = plain.iter().filter(|mark| self.is_special(mark));
+        let marks: Vec<String> =
+            marks.map(|mark| format!("FIRST_TEXT {} said", self.mark(mark))).collect();
+        let marks = marks.iter().map(|mark| format!(" | {mark}")).collect::<String>();
+        format!("({heads}) after | FIRST_TEXT{marks}")
+    }
+
+    fn heads(&mut self, prefix: &str, not: &str, triggers: &[Trigger], texts: &[String]) -> String {
+        let mut heads = Vec::new();
+        for (at, (trigger, own)) in triggers.iter().zip(texts).enumerate() {
+            let Trigger { mark, sign, run } = trigger;
+            if self.is_special(mark) {
+                let (mark, sign) = (self.mark(mark), self.mark(sign));
+                heads.push(format!("{prefix}TEXT {mark} gap {sign} {run}"));
+            } else {
+                let name = format!("{prefix}HEAD_{at}");
+                self.rule(&name, &format!("(ANY {own}) & ~((ANY TRIGGER MORE){not})"));
+                heads.push(format!("{name} {run}"));
+            }
+        }
+        heads.join(" | ")
+    }
+
+    /// What may follow the mark of a section.
+    pub fn run(&mut self, section: &'static Section) -> Option<Run> {
+        let close = section.closes.first().map(|mark| format!("gap {}", self.mark(mark)));
+        let close = close.unwrap_or_default();
+        let body = section.bodies.first()?;
+        let sign = match body {
+            _ if !section.items.is_empty() => section.items.first()?,
+            Body::Objects(Objects { list: true, .. }) => "[",
+            Body::Objects(_) => "{",
+            Body::Pythonic => "[",
+            Body::Gemma { .. } => "call:",
+            _ => "",
+        };
+        let calls = self.calls(section, "")?;
+        let call = format!("call_{}", self.number());
+        self.rule(&call, &calls);
+        // What each call of a list begins with.
+        let of_list = match body {
+            Body::Objects(Objects { list: true, .. }) => Some("\"{\""),
+            Body::Pythonic => Some(""),
+            _ => None,
+        };
+        let has_items = !section.items.is_empty() && !section.item_closes.is_empty();
+        let parallel = self.ask.parallel;
+        let rest = if let Some(first) = of_list {
+            let more = if parallel { format!("(\", \" {first} {call})*") } else { String::new() };
+            format!("{first} {call} {more} \"]\" {close}")
+        } else if has_items {
+            let (item, end) = (self.mark(sign), self.mark(section.item_closes.last()?));
+            let more = if parallel { format!("(gap {item} {call} {end})*") } else { String::new() };
+            format!("{call} {end} {more} {close}")
+        } else {
+            format!("{call} {close}")
+        };
+        Some(Run { sign, rest, repeats: of_list.is_some() || has_items })
+    }
+
+    /// Calls of all tools, behind the body's first sign or with it.
+    pub fn calls(&mut self, section: &'static Section, sign: &str) -> Option<String> {
+        let body = section.bodies.first()?;
+        let calls = (0..self.ask.tools.len()).map(|at| self.call(body, at, sign));
+        Some(calls.collect::<Option<Vec<_>>>()?.join(" | "))
+    }
+
+    fn call(&mut self, body: &Body, at: usize, sign: &str) -> Option<String> {
+        let name = self.ask.tools.get(at)?.name.clone();
+        let arguments = format!("arguments_{at}");
+        match *body {
+            Body::Objects(form) => {
+                let first = match form.first.split_once('0') {
+                    Some((a, b)) => format!("{} /[0-9]{{1,3}}/ {}", quoted(a), quoted(b)),
+                    None => String::new(),
+                };
+                let (name, arguments_name) = (quoted(&name), form.arguments);
+                let head = format!("{sign}\"{}\": {name}, \"{arguments_name}\": ", form.name);
+                Some(format!("{first} {} {} \"}}\"", quoted(&head), arguments))
+            }
+            Body::Headed(header) => {
+                let (before, behind) = match header {
+                    Header::NameArgs => (format!("{name}[ARGS]"), ""),
+                    Header::NameSep => (format!("{name}<｜tool▁sep｜>"), ""),
+                    Header::TypeSepNameFence => {
+                        (format!("function<｜tool▁sep｜>{name}\n```json\n"), "\n```")
+                    }
+                    Header::IdArgument => {
+                        let id = quoted(&format!("functions.{name}:"));
+                        let mark = self.mark("<|tool_call_argument_begin|>");
+                        return Some(format!("{id} /[0-9]{{1,4}}/ {mark} {}", arguments));
+                    }
+                };
+                Some(format!("{} {} {}", self.mark(&before), arguments, self.mark(behind)))
+            }
+            Body::Tagged(tags) => {
+                let (head, rest) = self.tagged(tags, at)?;
+                Some(format!("{} {rest}", self.mark(&head)))
+            }
+            Body::Pythonic => {
+                let keywords = self.parameters(at, |lark, key, own, schema| {
+                    is_word(key).then(|| {
+                        format!("{} {}", quoted(&format!("{key}=")), lark.json(own, schema))
+                    })
+                })?;
+                let all = self.sequence(keywords, ", ");
+                Some(format!("{} {all} \")\"", quoted(&format!("{sign}{name}("))))
+            }
+            Body::Gemma { quote } => {
+                let members = self.parameters(at, |lark, key, own, schema| {
+                    let value = lark.gemma_value(quote, key, own, schema);
+                    is_word(key).then(|| format!("{} {value}", quoted(&format!("{key}:"))))
+                })?;
+                let all = self.sequence(members, ",");
+                Some(format!("{} {all} \"}}\"", quoted(&format!("{name}{{"))))
+            }
+            Body::Method => None,
+        }
+    }
+
+    /// A tool's parameters, each as a rule and whether it must be there.
+    fn parameters(
+        &mut self,
+        at: usize,
+        write: impl Fn(&mut Self, &str, &Value, &Value) -> Option<String>,
+    ) -> Option<Vec<(String, bool)>> {
+        let schema = object(self.ask.tools.get(at)?.parameters.clone());
+        let list = |name: &str| schema.get(name).and_then(Value::as_array).into_iter().flatten();
+        let required: Vec<&str> = list("required").filter_map(Value::as_str).collect();
+        let mut all = Vec::new();
+        for (key, own) in schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+        {
+            all.push((write(self, key, own, &schema)?, required.contains(&key.as_str())));
+        }
+        let is_known =
+            |key: &&str| schema.get("properties").is_some_and(|all| all.get(key).is_some());
+        required.iter().all(is_known).then_some(all)
+    }
+
+    /// These in order, with separators between; those that are not required perhaps.
+    fn sequence(&mut self, items: Vec<(String, bool)>, separator: &str) -> String {
+        let (mut ways, mut tail) = (Vec::new(), String::new());
+        let (separator, mut may_be_empty) = (quoted(separator), true);
+        for (item, is_required) in items.into_iter().rev() {
+            let number = self.number();
+            self.rule(&format!("item_{number}"), &item);
+            if is_required {
+                ways.clear();
+                may_be_empty = false;
+            }
+            ways.push(format!("item_{number} {tail}"));
+            let more = format!("{separator} item_{number}");
+            let more = if is_required { more } else { format!("({more})?") };
+            self.rule(&format!("tail_{number}"), &format!("{more} {tail}"));
+            tail = format!("tail_{number}");
+        }
+        match (ways.is_empty(), may_be_empty) {
+            (true, _) => String::new(),
+            (false, true) => format!("({})?", ways.join(" | ")),
+            (false, false) => format!("({})", ways.join(" | ")),
+        }
+    }
+
+    /// A value as JSON.
+    fn json(&self, own: &Value, schema: &Value) -> String {
+        let mut own = own.clone();
+        for names in ["$defs", "definitions"] {
+            if let (Some(map), Some(defs)) = (own.as_object_mut(), schema.get(names)) {
+                map.insert(names.to_owned(), defs.clone());
+            }
+        }
+        format!("%json {own}")
+    }
+
+    /// A value in Gemma's notation: strings between its quotes, all else as JSON.
+    fn gemma_value(
+        &mut self,
+        quote: &'static str,
+        key: &str,
+        own: &Value,
+        schema: &Value,
+    ) -> String {
+        let types = Types::of(Some(schema), key);
+        if !types.is_text() {
+            return self.json(own, schema);
+        }
+        let mark = self.mark(quote);
+        let listed: Vec<String> = types.listed_texts().iter().map(|text| quoted(text)).collect();
+        if !listed.is_empty() {
+            return format!("{mark} ({}) {mark}", listed.join(" | "));
+        }
+        let name = if quote.contains('|') { "QUOTED" } else { "ESCAPED" };
+        if !self.text.contains(&format!("\n{name}: ")) {
+            self.without(name, &[quote]);
+        }
+        format!("{mark} {name} {mark}")
+    }
+
+    /// A call in tags, its name and what follows: the schema's parameters in order.
+    pub fn tagged(&mut self, tags: Tags, at: usize) -> Option<(String, String)> {
+        let head = format!("{}{}", self.ask.tools.get(at)?.name, tags.name_end);
+        let line = if tags.is_lined { "\n" } else { "" };
+        let parameters = self.parameters(at, |lark, key, own, schema| {
+            let open = format!("{line}{}{key}{}{}{line}", tags.parameter, tags.key_end, tags.value);
+            let value = lark.tagged_value(tags, line, key, own, schema);
+            Some(format!("{} {value}", lark.mark(&open)))
+        })?;
+        let mut body = String::new();
+        for (parameter, is_required) in parameters {
+            let times = if is_required { "" } else { "?" };
+            body.push_str(&format!("({parameter}){times} "));
+        }
+        body.push_str(&self.mark(&format!("{line}{}", tags.end)));
+        Some((head, body))
+    }
+
+    /// A value and its closing tag.
+    fn tagged_value(
+        &mut self,
+        tags: Tags,
+        line: &str,
+        key: &str,
+        own: &Value,
+        schema: &Value,
+    ) -> String {
+        let end = self.mark(&format!("{line}{}", tags.value_end));
+        let types = Types::of(Some(schema), key);
+        let listed: Vec<String> = types.listed_texts().iter().map(|text| quoted(text)).collect();
+        if !listed.is_empty() {
+            return format!("({}) {end}", listed.join(" | "));
+        }
+        if !types.takes_text() {
+            return format!("{} {end}", self.json(own, schema));
+        }
+        if !self.has_value {
+            self.has_value = true;
+            let reopens = if tags.may_reopen { Some(tags.parameter) } else { None };
+            let marks: Vec<&str> = std::iter::once(tags.value_end).chain(reopens).collect();
+            self.without("VALUE", &marks);
+        }
+        format!("VALUE {end}")
+    }
+}
+
+/// A schema that only objects satisfy.
+pub(super) fn object(mut schema: Value) -> Value {
+    match schema.as_object_mut() {
+        Some(map) if !map.contains_key("type") => {
+            map.insert("type".to_owned(), json!("object"));
+            schema
+        }
+        Some(_) => schema,
+        None => json!({ "type": "object" }),
+    }
+}
+
+/// A text as a string of Lark.
+pub(super) fn quoted(text: &str) -> String {
+    Value::from(text).to_string().replace('\x7f', "\\u007f")
+}
+
+/// Whether a key can stand without quotes.
+fn is_word(key: &str) -> bool {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && key.chars().all(is_good)
+}
+
+/// A text as a regular expression.
+pub(super) fn pattern(text: &str) -> String {
+    let mut written = String::new();
+    for c in text.chars() {
+        if "\\.+*?()|[]{}^$#&-~/".contains(c) {
+            written.push('\\');
+        }
+        written.push(c);
+    }
+    written
+}
