@@ -39,6 +39,8 @@ struct Reader {
     called: bool,
     /// A stop string came: nothing after it is part of the answer.
     stopped: bool,
+    /// Tokens that no piece came of yet.
+    unread: u32,
 }
 
 impl Reader {
@@ -142,6 +144,7 @@ impl Answer {
             found: Vec::new(),
             called: false,
             stopped: false,
+            unread: 0,
         });
         let stops = if reader.is_some() { &[] } else { &self.stop[..] };
         let new = |t| TextStream::new(t, stops, request.lead);
@@ -240,6 +243,7 @@ impl Answer {
         let info = self.info(token, output, out);
         let (text, stop) = self.text(choice, token);
         let (pieces, stop) = self.pieces(choice, text, stop);
+        self.count_reasoning(choice, &pieces);
         if !self.tell(choice, pieces, vec![info]) {
             return After::Abandoned;
         }
@@ -247,6 +251,19 @@ impl Answer {
             Some(stop) => self.end(choice, StopReason::StopText(stop)),
             None if is_last => self.end(choice, StopReason::EndOfText),
             None => After::Open,
+        }
+    }
+
+    /// Counts tokens of what was thought: those that it came of, markers before it among them.
+    fn count_reasoning(&mut self, choice: u32, pieces: &[Piece]) {
+        let choice = self.choices.get_mut(choice as usize);
+        let Some(reader) = choice.and_then(|c| c.reader.as_mut()) else { return };
+        reader.unread += 1;
+        if pieces.iter().any(|piece| matches!(piece, Piece::Reasoning(_))) {
+            self.usage.reasoning_tokens += reader.unread;
+        }
+        if !pieces.is_empty() {
+            reader.unread = 0;
         }
     }
 

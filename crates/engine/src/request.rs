@@ -175,6 +175,8 @@ pub struct Usage {
     pub leased_tokens: u32,
     /// Generated tokens, all choices.
     pub completion_tokens: u32,
+    /// Of those, what the model thought before it answered.
+    pub reasoning_tokens: u32,
     /// Draft tokens that became part of the answer.
     pub accepted_drafts: u32,
     /// Draft tokens computed in vain.

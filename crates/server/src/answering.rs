@@ -149,7 +149,7 @@ impl Came {
         let (state, bytes, body) = (Arc::clone(shared), self.body.bytes.len(), self.body);
         let job = move |wanted: crate::workshop::Wanted<'_>| {
             let shared = &*state;
-            let mut notes = Notes::new(shared.config.strict);
+            let mut notes = Notes::new(shared.config.strict).sealed_by(shared.seal.clone());
             let ask = read(parse(shared, body)?, &shared.config.limits, &mut notes)?;
             let warnings = shared.told(notes);
             Ok(match ask {

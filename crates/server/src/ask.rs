@@ -260,6 +260,8 @@ pub struct Choice {
     pub text: String,
     /// Its calls, in order.
     pub calls: Vec<Called>,
+    /// All of that in the order it came.
+    pub pieces: Vec<Piece>,
     /// Its tokens, where log-probabilities are told.
     pub tokens: Vec<TokenInfo>,
     /// How it ended.
@@ -269,6 +271,11 @@ pub struct Choice {
 impl Choice {
     /// Takes more of it.
     pub fn add(&mut self, piece: Piece) {
+        let new = match self.pieces.last_mut() {
+            Some(last) => last.join(piece.clone()),
+            None => Some(piece.clone()),
+        };
+        self.pieces.extend(new);
         match piece {
             Piece::Text(text) => self.text.push_str(&text),
             Piece::Reasoning(text) => self.reasoning.push_str(&text),

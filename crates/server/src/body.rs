@@ -8,10 +8,12 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
+use crate::coding::{Coding, Decoding};
 use crate::error::ApiError;
 use crate::guests::Guest;
 use crate::shared::Shared;
 use crate::shares::{Party, Share};
+use crate::workshop::Wanted;
 
 /// So much of every body is held beside the memory that is shared among parties.
 const FREE_BYTES: usize = 64 << 10;
@@ -23,14 +25,15 @@ pub struct Received {
     /// The bytes.
     pub bytes: Vec<u8>,
     /// Given back when dropped.
-    _share: Share,
+    share: Share,
 }
 
-/// The whole body.
+/// The whole body, decompressed.
 ///
 /// # Errors
-/// 415 unless it says it is JSON (a browser's form cannot say that), 413 when too long, 408 when it
-/// does not come, 400 when it breaks off, 503 when it comes slowly and others need its place.
+/// 415 unless it says it is JSON (a browser's form cannot say that) in a coding that is known, 413
+/// when too long, 408 when it does not come, 400 when it breaks off, 503 when it comes slowly and
+/// others need its place.
 pub async fn read(
     request: Request<Body>,
     shared: &Shared,
@@ -41,11 +44,14 @@ pub async fn read(
         let message = "the content-type must be application/json";
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
+    let coding = Coding::of(request.headers())?;
     let length = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok());
     let length: usize = length.and_then(|v| v.parse().ok()).unwrap_or(0);
     if length > limit {
         return Err(too_large(limit));
     }
+    // How long a compressed one will be nobody says.
+    let length = if coding.is_some() { 0 } else { length };
     let guest = Guest::of(&request);
     let coming = collect(request.into_body(), length, shared, party, guest.as_deref());
     let sent_away = async {
@@ -67,10 +73,47 @@ pub async fn read(
     if let Some(guest) = &guest {
         guest.is_whole();
     }
-    read.unwrap_or_else(|_| {
+    let received = read.unwrap_or_else(|_| {
         let message = "the body did not arrive in time";
         Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message))
-    })
+    })?;
+    match coding {
+        None => Ok(received),
+        Some(coding) => decoded(received, coding, shared, party).await,
+    }
+}
+
+/// A body decompressed, where other work that computes is done. (While that lasts it is in memory
+/// twice, and claimed once.)
+async fn decoded(
+    received: Received,
+    coding: Coding,
+    shared: &Shared,
+    party: Party,
+) -> Result<Received, ApiError> {
+    let limit = shared.config.limits.body_bytes;
+    let Received { bytes, mut share } = received;
+    let (length, free) = (bytes.len(), FREE_BYTES.min(limit));
+    let begin = move |_: Wanted<'_>| {
+        let mut decoding = Decoding::new(coding, bytes, limit)?;
+        let ended = decoding.go_on(free)?;
+        Ok((decoding, ended))
+    };
+    let (mut decoding, mut ended) = shared.workshop.run(party, length, begin).await?;
+    if !ended && free < limit {
+        if length <= FREE_BYTES {
+            share.wait(limit - FREE_BYTES).await;
+        }
+        let rest = move |_: Wanted<'_>| {
+            let ended = decoding.go_on(limit)?;
+            Ok((decoding, ended))
+        };
+        (decoding, ended) = shared.workshop.run(party, length, rest).await?;
+    }
+    match ended {
+        true => Ok(Received { bytes: decoding.bytes, share }),
+        false => Err(too_large(limit)),
+    }
 }
 
 async fn collect(
@@ -103,7 +146,7 @@ async fn collect(
         bytes.extend_from_slice(&chunk);
         tell(false);
     }
-    Ok(Received { bytes, _share: share })
+    Ok(Received { bytes, share })
 }
 
 fn too_large(limit: usize) -> ApiError {

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::seal::Seal;
 
 /// A member that may be there and is not read.
 #[derive(Debug, Clone, Copy)]
@@ -28,10 +29,12 @@ pub struct Unsupported {
 /// Most warnings told of one request; more are counted.
 const MAX_NOTES: usize = 16;
 
-/// What of a request had no effect, to be told with its answer.
+/// What of a request had no effect, to be told with its answer; and by what its reader opens what this
+/// server sealed.
 #[derive(Debug, Default)]
 pub struct Notes {
     strict: bool,
+    seal: Seal,
     list: Vec<String>,
     /// Warnings beyond the most that are told.
     more: usize,
@@ -43,6 +46,16 @@ impl Notes {
     /// None yet; `strict` refuses members that nobody knows.
     pub fn new(strict: bool) -> Self {
         Self { strict, ..Self::default() }
+    }
+
+    /// For requests that may hold what was sealed so.
+    pub fn sealed_by(self, seal: Seal) -> Self {
+        Self { seal, ..self }
+    }
+
+    /// What seals and opens.
+    pub fn seal(&self) -> &Seal {
+        &self.seal
     }
 
     /// One more warning.
@@ -104,9 +117,19 @@ impl Fields {
         self.members.get(name).is_some_and(|value| !value.is_null())
     }
 
+    /// A member as it is, left where it is.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.members.get(name).filter(|value| !value.is_null())
+    }
+
     /// Takes a member as it is.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.members.shift_remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Puts a member back, or in the place of what was said another way.
+    pub fn put(&mut self, name: &str, value: Value) {
+        self.members.insert(name.to_owned(), value);
     }
 
     /// Takes a member that must be there.

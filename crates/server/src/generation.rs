@@ -154,6 +154,7 @@ impl Generation {
         self.usage.disk_tokens += usage.disk_tokens;
         self.usage.leased_tokens += usage.leased_tokens;
         self.usage.completion_tokens += usage.completion_tokens;
+        self.usage.reasoning_tokens += usage.reasoning_tokens;
         self.usage.accepted_drafts += usage.accepted_drafts;
         self.usage.rejected_drafts += usage.rejected_drafts;
     }

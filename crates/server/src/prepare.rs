@@ -222,8 +222,9 @@ pub fn not_encoded(error: TokenizerError, model: &Model, param: &str) -> ApiErro
     match error {
         TokenizerError::TooManyTokens { at_least, .. } => {
             let most = model.most_tokens();
-            let message =
-                format!("{param} has at least {at_least} tokens; the context holds {most}");
+            let message = format!(
+                "{param} has at least {at_least} tokens; the maximum context length is {most} tokens"
+            );
             let overflow = Some((at_least, most));
             ApiError { overflow, ..ApiError::too_long(param, message) }
         }

@@ -16,6 +16,7 @@ use crate::guests::{self, Guests};
 use crate::keys::ApiKeys;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
+use crate::seal::Seal;
 use crate::shares::{Party, Share, Shares};
 use crate::workshop::Workshop;
 
@@ -75,6 +76,8 @@ pub struct Shared {
     pub bodies: Arc<Shares>,
     /// Where bodies are parsed and tokenised.
     pub workshop: Workshop,
+    /// Seals what clients keep for it.
+    pub seal: Seal,
     phase: watch::Sender<Phase>,
     salt: u64,
     issued: AtomicU64,
@@ -107,6 +110,7 @@ impl Shared {
             admission: Shares::new(config.limits.requests),
             bodies: Shares::new(config.limits.bodies_bytes),
             workshop: Workshop::new(config.limits.preparing),
+            seal: Seal::random(),
             phase: watch::Sender::new(Phase::Serving),
             salt: splitmix(unix_nanos() ^ u64::from(std::process::id()) << 40),
             issued: AtomicU64::new(0),

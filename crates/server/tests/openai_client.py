@@ -133,6 +133,64 @@ def logprobs(client, model):
     assert lengths == {len(told.tokens)} and told.text_offset[0] == 0
 
 
+def responses(client, model):
+    ask = dict(model=model, input="Count: one, two,", max_output_tokens=24, temperature=0)
+    whole = client.responses.create(**ask, instructions="You are terse.")
+    assert whole.status in ("completed", "incomplete") and whole.output_text
+    assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
+
+    with client.responses.stream(**ask, instructions="You are terse.") as stream:
+        events = list(stream)
+        last = stream.get_final_response() if events[-1].type == "response.completed" else None
+    numbers = [event.sequence_number for event in events]
+    assert numbers == sorted(numbers), numbers
+    assert events[0].type == "response.created" and events[1].type == "response.in_progress"
+    assert events[-1].type == f"response.{whole.status}"
+    text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+    assert text == whole.output_text, (text, whole.output_text)
+    assert last is None or last.output_text == text
+
+    counted = client.responses.input_tokens.count(
+        model=model, input=ask["input"], instructions="You are terse."
+    )
+    assert counted.input_tokens == whole.usage.input_tokens
+
+    again = [
+        {"role": "user", "content": ask["input"]},
+        *[item.model_dump(exclude_none=True) for item in whole.output],
+        {"type": "function_call", "call_id": "a", "name": "now", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "noon"},
+        {"role": "user", "content": "And then?"},
+    ]
+    tools = [{"type": "function", "name": "now", "parameters": {"type": "object"}, "strict": False}]
+    second = client.responses.create(
+        model=model, input=again, tools=tools, max_output_tokens=8, store=False
+    )
+    assert second.output
+
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    form = {"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": True}}
+    held = client.responses.create(model=model, input="Is it so?", text=form, temperature=0)
+    assert held.output_text in ('{"ok":true}', '{"ok":false}'), held.output_text
+
+    for call in (client.responses.retrieve, client.responses.delete):
+        try:
+            call(whole.id)
+            raise AssertionError("there is no such response")
+        except openai.NotFoundError as error:
+            assert error.code == "response_not_found", error
+    try:
+        client.responses.create(**ask, previous_response_id=whole.id)
+        raise AssertionError("nothing is stored")
+    except openai.BadRequestError as error:
+        assert error.param == "previous_response_id", error
+
+
 def errors(client, model):
     cases = [
         (openai.NotFoundError, dict(model="no-such-model", prompt="a")),
@@ -174,7 +232,7 @@ def main():
     assert listed, "a model is served"
     model = args.model or listed[0]
     assert client.models.retrieve(model).id == model
-    for check in (chat, sent_back, completions, stop_texts, parallel_answers, logprobs, errors):
+    for check in (chat, sent_back, completions, stop_texts, parallel_answers, logprobs, responses, errors):
         check(client, model)
         print(f"{check.__name__}: ok", flush=True)
     cancel(client, model, base, args.api_key)

@@ -382,7 +382,8 @@ pub(crate) fn missed(head: &Head, found: Option<&Divergence>) -> Value {
     }
 }
 
-fn chat_logprob(token: &TokenInfo) -> Value {
+/// A token as it is told with its log-probability.
+pub(super) fn chat_logprob(token: &TokenInfo) -> Value {
     let top = |t: &TopToken| {
         json!({
             "token": String::from_utf8_lossy(&t.bytes),

@@ -30,7 +30,7 @@ const UNSUPPORTED: &[Unsupported] = &[
 ];
 
 /// How much a model should think, for those whose template asks.
-const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh"];
+const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// Roles, and what they are here.
 const ROLES: &[(&str, Role)] = &[
@@ -104,19 +104,33 @@ fn variables(fields: &mut Fields) -> Result<Option<Map<String, Value>>, ApiError
     let mut say = |name: &str, value: Value| {
         variables.entry(name).or_insert(value);
     };
-    match fields.text("reasoning_effort")?.as_deref() {
-        None => {}
-        Some("none") => say("enable_thinking", false.into()),
-        Some(effort) if EFFORTS.contains(&effort) => say("reasoning_effort", effort.into()),
-        Some(_) => {
-            let message = format!("reasoning_effort must be none or one of {}", EFFORTS.join(", "));
-            return Err(ApiError::bad("reasoning_effort", message));
-        }
+    let effort = fields.text("reasoning_effort")?;
+    if let Some((name, value)) = effort_variable(effort.as_deref(), "reasoning_effort")? {
+        say(name, value);
     }
     if let Some(on) = fields.flag("enable_thinking")? {
         say("enable_thinking", on.into());
     }
     Ok(Some(variables).filter(|variables| !variables.is_empty()))
+}
+
+/// The template's variable that says how much the model should think.
+///
+/// # Errors
+/// 400 for a word that means no such thing.
+pub(super) fn effort_variable(
+    effort: Option<&str>,
+    path: &str,
+) -> Result<Option<(&'static str, Value)>, ApiError> {
+    match effort {
+        None => Ok(None),
+        Some("none") => Ok(Some(("enable_thinking", false.into()))),
+        Some(effort) if EFFORTS.contains(&effort) => Ok(Some(("reasoning_effort", effort.into()))),
+        Some(_) => {
+            let message = format!("{path} must be none or one of {}", EFFORTS.join(", "));
+            Err(ApiError::bad(path, message))
+        }
+    }
 }
 
 /// Whether the answer goes on with the last message.

@@ -10,6 +10,7 @@ pub mod leases;
 pub mod models;
 pub(crate) mod parameters;
 pub mod rerank;
+pub mod responses;
 pub(crate) mod tools;
 
 use serde_json::{Value, json};

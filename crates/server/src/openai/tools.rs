@@ -197,7 +197,8 @@ fn allowed_tools(
     }
 }
 
-fn mode(word: &str, known: &[&str], path: &str) -> Result<Calling, ApiError> {
+/// A word for whether tools are called.
+pub(super) fn mode(word: &str, known: &[&str], path: &str) -> Result<Calling, ApiError> {
     match (known.contains(&word), word) {
         (true, "auto") => Ok(Calling::Auto),
         (true, "none") => Ok(Calling::None),

@@ -1,0 +1,74 @@
+//! OpenAI's Responses, without state: what a request says is all that an answer comes from.
+
+mod catalogue;
+mod input;
+mod items;
+mod members;
+mod request;
+mod writer;
+
+use axum::http::header::{CONNECTION, UPGRADE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use crate::ask::{Ask, MakeWriter, WriteCount};
+use crate::config::Limits;
+use crate::error::ApiError;
+use crate::fields::{Fields, Notes};
+use writer::Answer;
+
+/// Reads a request for a response.
+///
+/// # Errors
+/// 400 naming the member at fault.
+pub fn read(fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
+    let asked = request::read(fields, limits, notes)?;
+    let style = asked.style;
+    let writer: MakeWriter = Box::new(move |head| Box::new(Answer::new(head, style)));
+    Ok(Ask::Generate { ask: Box::new(asked.ask), stream: asked.delivery.stream, writer })
+}
+
+/// Reads a request for the number of tokens that a response would come from.
+///
+/// # Errors
+/// 400 naming the member at fault.
+pub fn count(fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
+    let asked = request::read(fields, limits, notes)?;
+    let write: WriteCount = Box::new(|tokens, warnings| {
+        let mut told = json!({ "object": "response.input_tokens", "input_tokens": tokens });
+        if !warnings.is_empty() {
+            told["warnings"] = json!(warnings);
+        }
+        told
+    });
+    Ok(Ask::Count { ask: Box::new(asked.ask), write })
+}
+
+/// GET and DELETE of one response: there are none.
+pub async fn one() -> ApiError {
+    let message = "this server stores no responses: send what was said as input";
+    ApiError { code: Some("response_not_found"), ..ApiError::new(StatusCode::NOT_FOUND, message) }
+}
+
+/// GET of all, which only clients ask for that would talk over a WebSocket: they go on with POST when
+/// they hear so at once.
+pub async fn socket(headers: HeaderMap) -> Response {
+    let wanted = headers.get(UPGRADE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !wanted.to_ascii_lowercase().contains("websocket") {
+        let message = "this path does not take GET";
+        return ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).into_response();
+    }
+    let message = "this server speaks no WebSocket here: POST the request";
+    let error = ApiError {
+        code: Some("upgrade_required"),
+        ..ApiError::new(StatusCode::UPGRADE_REQUIRED, message)
+    };
+    let mut response = error.into_response();
+    response.headers_mut().insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    response
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! The body of a Responses request.
+
+use serde_json::{Map, Value, json};
+
+use super::catalogue::{Catalogue, Known, Source};
+use super::items;
+use super::members::{IGNORED, REFUSED};
+use crate::ask::{Constrained, Generate, Input, Manner};
+use crate::config::Limits;
+use crate::conversation::{Conversation, Message, Role};
+use crate::error::ApiError;
+use crate::fields::{Fields, Ignored, Notes, list, shown, text, wrong};
+use crate::openai::chat::effort_variable;
+use crate::openai::parameters::{self, Delivery};
+use crate::seal::Seal;
+use tokenmill_engine::constraint::Constraint;
+
+/// What may be in `include`, and whether it has an effect.
+const INCLUDABLE: &[(&str, bool)] = &[
+    ("reasoning.encrypted_content", true),
+    ("message.output_text.logprobs", true),
+    ("file_search_call.results", false),
+    ("web_search_call.results", false),
+    ("web_search_call.action.sources", false),
+    ("message.input_image.image_url", false),
+    ("computer_call_output.output.image_url", false),
+    ("code_interpreter_call.outputs", false),
+];
+
+/// Members of `reasoning` without effect.
+const REASONING_IGNORED: &[Ignored] = &[
+    Ignored { name: "context", because: "the model's template says what of it is shown" },
+    Ignored { name: "mode", because: "there is one mode" },
+];
+
+/// Members of `text` without effect.
+const TEXT_IGNORED: &[Ignored] =
+    &[Ignored { name: "verbosity", because: "models are not told how much to say" }];
+
+/// How an answer is written.
+#[derive(Debug, Clone, Default)]
+pub struct Style {
+    /// Members of the request that the answer repeats.
+    pub echo: Map<String, Value>,
+    /// The tools, by what the model calls them.
+    pub tools: Vec<Known>,
+    /// What is thought is told as a summary.
+    pub summary: bool,
+    /// What is thought goes with the answer sealed.
+    pub sealed: bool,
+    /// The answer is one item with the summary of the conversation.
+    pub compacts: bool,
+    /// What seals.
+    pub seal: Seal,
+}
+
+/// A request that was read.
+pub struct Asked {
+    /// What is to be made.
+    pub ask: Generate,
+    /// How it is delivered.
+    pub delivery: Delivery,
+    /// How it is written.
+    pub style: Style,
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// 400 naming the first member that is wrong.
+pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Asked, ApiError> {
+    let model = fields.text("model")?;
+    fields.refuse(REFUSED)?;
+    let mut style = Style { seal: notes.seal().clone(), ..Style::default() };
+    style.echo = echo(&fields);
+    let mut catalogue = Catalogue::default();
+    if let Some(tools) = fields.take("tools") {
+        catalogue.add(tools, ("tools", Source::Request), limits, notes)?;
+    }
+    let input = items::read(fields.require("input")?, &mut catalogue, limits, notes)?;
+    let instructions = fields.text("instructions")?;
+    let (mut tools, known) = catalogue.chosen(&mut fields, limits, notes)?;
+    (style.tools, style.compacts) = (known, input.compacts);
+    let variables = thinking(&mut fields, &mut style, notes)?;
+    let held = form(&mut fields, notes)?;
+    let logprobs = included(&mut fields, limits, &mut style, notes)?;
+    let mut manner = manner(&mut fields, limits, held, notes)?;
+    manner.logprobs = logprobs;
+    let delivery = parameters::delivery(&mut fields, notes)?;
+    silent(&mut fields)?;
+    fields.refuse(parameters::UNBUILT)?;
+    fields.finish(IGNORED, notes)?;
+    let mut messages: Vec<Message> =
+        instructions.map(|text| Message::text(Role::System, text)).into_iter().collect();
+    messages.extend(input.messages);
+    if messages.is_empty() {
+        return Err(ApiError::bad("input", "input is empty"));
+    }
+    if input.compacts {
+        // They stay in the prompt, which is cached so; none may be called.
+        (tools.calling, tools.only) = (Default::default(), Some(Vec::new()));
+        manner.constrained = None;
+    }
+    let talk = Conversation { messages, tools, variables, continues: false };
+    let ask = Generate { model, input: Input::Conversation(talk), manner };
+    Ok(Asked { ask, delivery, style })
+}
+
+/// What the answer repeats, as it was sent.
+fn echo(fields: &Fields) -> Map<String, Value> {
+    let or = |name: &str, default: Value| fields.get(name).cloned().unwrap_or(default);
+    let format = json!({ "type": "text" });
+    let text = fields.get("text");
+    let of_text = |name: &str| text.and_then(|t| t.get(name)).cloned();
+    let reasoning = fields.get("reasoning");
+    let of_reasoning = |name: &str| reasoning.and_then(|r| r.get(name)).cloned();
+    [
+        ("instructions", or("instructions", Value::Null)),
+        ("max_output_tokens", or("max_output_tokens", Value::Null)),
+        ("max_tool_calls", or("max_tool_calls", Value::Null)),
+        ("metadata", or("metadata", json!({}))),
+        ("parallel_tool_calls", or("parallel_tool_calls", true.into())),
+        ("previous_response_id", Value::Null),
+        ("prompt_cache_key", or("prompt_cache_key", Value::Null)),
+        (
+            "reasoning",
+            json!({ "effort": of_reasoning("effort"), "summary": of_reasoning("summary") }),
+        ),
+        ("safety_identifier", or("safety_identifier", Value::Null)),
+        ("service_tier", "default".into()),
+        ("store", false.into()),
+        ("temperature", or("temperature", Value::Null)),
+        (
+            "text",
+            json!({
+                "format": of_text("format").filter(Value::is_object).unwrap_or(format),
+                "verbosity": of_text("verbosity").unwrap_or_else(|| "medium".into()),
+            }),
+        ),
+        ("tool_choice", or("tool_choice", "auto".into())),
+        ("tools", or("tools", json!([]))),
+        ("top_logprobs", or("top_logprobs", 0.into())),
+        ("top_p", or("top_p", Value::Null)),
+        ("truncation", "disabled".into()),
+        ("user", or("user", Value::Null)),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into_iter()
+    .collect()
+}
+
+/// How much to think, for templates; whether it is told as a summary.
+fn thinking(
+    fields: &mut Fields,
+    style: &mut Style,
+    notes: &mut Notes,
+) -> Result<Option<Map<String, Value>>, ApiError> {
+    let mut variables = match fields.take("chat_template_kwargs") {
+        None => Map::new(),
+        Some(Value::Object(members)) => {
+            members.into_iter().filter(|(_, value)| !value.is_null()).collect()
+        }
+        Some(other) => return Err(wrong("chat_template_kwargs", "an object", &other)),
+    };
+    if let Some(value) = fields.take("reasoning") {
+        let mut fields = Fields::of(value, "reasoning")?;
+        let effort = fields.text("effort")?;
+        if let Some((name, value)) = effort_variable(effort.as_deref(), "reasoning.effort")? {
+            variables.entry(name).or_insert(value);
+        }
+        for name in ["summary", "generate_summary"] {
+            let word = fields.text(name)?;
+            match word.as_deref() {
+                None | Some("none") => {}
+                Some("auto" | "concise" | "detailed") => style.summary = true,
+                Some(_) => {
+                    let path = fields.path(name);
+                    let message = format!("{path} must be one of auto, concise, detailed");
+                    return Err(ApiError::bad(path, message));
+                }
+            }
+        }
+        fields.finish(REASONING_IGNORED, notes)?;
+    }
+    Ok(Some(variables).filter(|variables| !variables.is_empty()))
+}
+
+/// `text`: what the answer must hold.
+fn form(fields: &mut Fields, notes: &mut Notes) -> Result<Option<Constrained>, ApiError> {
+    let Some(value) = fields.take("text") else { return Ok(None) };
+    let mut fields = Fields::of(value, "text")?;
+    let format = fields.take("format");
+    fields.finish(TEXT_IGNORED, notes)?;
+    let Some(format) = format else { return Ok(None) };
+    let mut fields = Fields::of(format, "text.format")?;
+    let path = fields.path("type");
+    let kind = text(fields.require("type")?, &path)?;
+    let what = match kind.as_str() {
+        "text" => None,
+        "json_object" => Some(Constraint::JsonObject),
+        "json_schema" => {
+            for described in ["name", "description"] {
+                fields.text(described)?;
+            }
+            // What is not enforced is refused, whether it is asked or not.
+            fields.flag("strict")?;
+            Some(Constraint::JsonSchema(fields.require("schema")?))
+        }
+        other => {
+            let other = shown(other);
+            let message =
+                format!("{path} is {other:?}; it must be one of text, json_object, json_schema");
+            return Err(ApiError::bad(path, message));
+        }
+    };
+    fields.finish(&[], notes)?;
+    Ok(what.map(|what| Constrained { what, param: "text.format" }))
+}
+
+/// `include` and `top_logprobs`: log-probabilities to be told, and whether reasoning is sealed.
+fn included(
+    fields: &mut Fields,
+    limits: &Limits,
+    style: &mut Style,
+    notes: &mut Notes,
+) -> Result<Option<u32>, ApiError> {
+    let top = fields.count("top_logprobs", 0..=limits.top_logprobs)?;
+    let mut told = top.is_some_and(|top| top > 0);
+    let items = fields.take("include").map(|value| list(value, 64, "include")).transpose()?;
+    for (i, item) in items.into_iter().flatten().enumerate() {
+        let path = format!("include[{i}]");
+        let word = text(item, &path)?;
+        match (word.as_str(), INCLUDABLE.iter().find(|(name, _)| *name == word)) {
+            ("reasoning.encrypted_content", _) => style.sealed = true,
+            ("message.output_text.logprobs", _) => told = true,
+            (word, found) => {
+                let why = match found {
+                    Some(_) => "no answer of this server has any",
+                    None => "it is not known",
+                };
+                notes.add(format!("{path} was ignored: {}: {why}", shown(word)));
+            }
+        }
+    }
+    Ok(told.then(|| top.unwrap_or(0)))
+}
+
+/// How to sample, by the names of this API and by those that other calls have for the same.
+fn manner(
+    fields: &mut Fields,
+    limits: &Limits,
+    held: Option<Constrained>,
+    notes: &mut Notes,
+) -> Result<Manner, ApiError> {
+    let most = fields.count("max_output_tokens", 1..=u32::MAX)?;
+    let mut manner = parameters::read(fields, limits, notes)?;
+    if manner.choices > 1 {
+        return Err(ApiError::unsupported("n", "n: a response is one answer"));
+    }
+    match (most, manner.sampling.max_tokens) {
+        (Some(a), Some(b)) if a != b => {
+            let message = format!("max_output_tokens is {a} and max_tokens is {b}");
+            return Err(ApiError::bad("max_output_tokens", message));
+        }
+        _ => manner.sampling.max_tokens = most.or(manner.sampling.max_tokens),
+    }
+    match (&manner.constrained, held) {
+        (Some(other), Some(_)) => {
+            let other = other.param;
+            let message = format!("text.format and {other}: an answer is held to one of them");
+            Err(ApiError::bad(other, message))
+        }
+        (None, held @ Some(_)) => Ok(Manner { constrained: held, ..manner }),
+        (_, None) => Ok(manner),
+    }
+}
+
+/// Members that say what holds anyway, or are told back.
+fn silent(fields: &mut Fields) -> Result<(), ApiError> {
+    if let Some(value) = fields.take("metadata")
+        && !value.is_object()
+    {
+        return Err(wrong("metadata", "an object", &value));
+    }
+    if fields.flag("store")? == Some(true) {
+        fields.put("store", true.into());
+    }
+    match fields.text("truncation")?.as_deref() {
+        None | Some("disabled") => Ok(()),
+        Some("auto") => {
+            fields.put("truncation", "auto".into());
+            Ok(())
+        }
+        Some(_) => Err(ApiError::bad("truncation", "truncation must be auto or disabled")),
+    }
+}
