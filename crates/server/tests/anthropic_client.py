@@ -10,6 +10,8 @@ import argparse
 
 import anthropic
 
+# (The client itself no longer names it.)
+GREEDY = {"temperature": 0}
 QUESTION = [{"role": "user", "content": "Count: one, two,"}]
 TOOL = {
     "name": "lookup",
@@ -24,7 +26,7 @@ def input_tokens(usage):
 
 def whole_and_stream(client, model):
     ask = dict(
-        model=model, max_tokens=24, temperature=0, system="You are terse.", messages=QUESTION
+        model=model, max_tokens=24, extra_body=GREEDY, system="You are terse.", messages=QUESTION
     )
     whole = client.messages.create(**ask)
     assert whole.type == "message" and whole.role == "assistant" and whole.model == model
@@ -44,7 +46,7 @@ def whole_and_stream(client, model):
 
 
 def stops(client, model):
-    ask = dict(model=model, max_tokens=1, temperature=0, messages=QUESTION)
+    ask = dict(model=model, max_tokens=1, extra_body=GREEDY, messages=QUESTION)
     assert client.messages.create(**ask).stop_reason == "max_tokens"
     said = client.messages.create(**{**ask, "max_tokens": 24}).content[0].text
     stop = said[len(said) // 2]
@@ -64,7 +66,7 @@ def history(client, model):
         {"role": "assistant", "content": called},
         {"role": "user", "content": [found, {"type": "text", "text": "So?"}]},
     ]
-    ask = dict(model=model, max_tokens=8, temperature=0)
+    ask = dict(model=model, max_tokens=8, extra_body=GREEDY)
     assert client.messages.create(**ask, messages=talk, tools=[TOOL]).usage.output_tokens > 0
     begun = QUESTION + [{"role": "assistant", "content": "three,"}]
     answer = client.messages.create(**ask, messages=begun)

@@ -362,3 +362,58 @@ fn a_miss_says_where_the_prompt_differs() {
     assert_eq!(asked(&"first words ".repeat(8)), "previous_message_not_found");
     assert_eq!(asked(&"other words ".repeat(8)), "messages_changed");
 }
+
+/// What a model may write, of thought, text and a call.
+const WRITTEN: &str = "<think>\nhm, f\n</think>\n\nI call it.\n<tool_call>\n{\"name\": \"f\", \
+                       \"arguments\": {\"a\": [1, \"x</tool_call>\"]}}\n</tool_call>";
+
+/// A request with a tool, whose answer is that text.
+fn asks(text: &str, max_tokens: usize) -> Value {
+    body(json!({
+        "max_tokens": max_tokens,
+        "tools": [{ "name": "f", "input_schema": { "type": "object" } }],
+        "structured_outputs": { "choice": [text] },
+    }))
+}
+
+#[test]
+fn thinking_text_and_calls_are_blocks_of_their_own() {
+    let site = Site::with(Setup { context: 2048, ..Setup::default() });
+    let whole = site.client.post(MESSAGES, &asks(WRITTEN, 400)).json();
+    let kinds: Vec<&Value> =
+        whole["content"].as_array().expect("blocks").iter().map(|block| &block["type"]).collect();
+    assert_eq!(kinds, ["thinking", "text", "tool_use"], "{whole}");
+    assert_eq!(whole["stop_reason"], "tool_use");
+    let call = &whole["content"][2];
+    assert_eq!(
+        (&call["name"], &call["input"]),
+        (&json!("f"), &json!({ "a": [1, "x</tool_call>"] }))
+    );
+    let reply = site.client.stream(MESSAGES, &asks(WRITTEN, 400)).finish();
+    let (_, frame) = told(&reply);
+    assert_eq!(frame[1]["delta"]["stop_reason"], "tool_use", "{frame:?}");
+    let events = reply.events();
+    let joined = |member: &str| {
+        let deltas = events.iter().filter_map(|data| serde_json::from_str::<Value>(data).ok());
+        deltas.filter_map(|e| e["delta"][member].as_str().map(str::to_owned)).collect::<String>()
+    };
+    assert_eq!(joined("thinking"), whole["content"][0]["thinking"].as_str().expect("a text"));
+    assert_eq!(joined("text"), whole["content"][1]["text"].as_str().expect("a text"));
+    let input: Value = serde_json::from_str(&joined("partial_json")).expect("JSON");
+    assert_eq!(input, call["input"]);
+    // A call alone is one block, whatever blanks stand before it.
+    let alone = "\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    let whole = site.client.post(MESSAGES, &asks(alone, 400)).json();
+    let content = whole["content"].as_array().expect("blocks");
+    assert_eq!((content.len(), &content[0]["input"]), (1, &json!({})), "{whole}");
+}
+
+#[test]
+fn a_call_that_is_cut_is_left_out() {
+    let site = Site::with(Setup { context: 2048, ..Setup::default() });
+    let whole = site.client.post(MESSAGES, &asks(WRITTEN, WRITTEN.len() - 20)).json();
+    assert_eq!(whole["stop_reason"], "max_tokens");
+    let kinds: Vec<&Value> =
+        whole["content"].as_array().expect("blocks").iter().map(|block| &block["type"]).collect();
+    assert_eq!(kinds, ["thinking", "text"], "{whole}");
+}

@@ -109,22 +109,17 @@ impl Answer {
         json!({ "type": "tool_use", "id": id, "name": call.name, "input": input(&call.arguments) })
     }
 
-    /// The blocks of a whole answer.
+    /// The blocks of a whole answer: those of a stream, but for a call that was cut.
     fn content(&self, choice: &Choice) -> Vec<Value> {
-        let calls = choice.calls.iter().enumerate().filter(|(_, call)| call.whole);
-        let calls: Vec<Value> = calls.map(|(number, call)| self.call(number, call)).collect();
-        let mut content = Vec::with_capacity(calls.len() + 2);
-        if !choice.reasoning.is_empty() {
-            content.push(self.thinking(&choice.reasoning));
-        }
-        let text = &choice.text;
-        // Blanks are an answer only where there is no other.
-        let alone = content.is_empty() && choice.calls.is_empty();
-        if !text.trim().is_empty() || alone && !text.is_empty() {
-            content.push(json!({ "type": "text", "text": text }));
-        }
-        content.extend(calls);
-        content
+        let block = |part: Part| match part {
+            Part::Thinking(text) => Some(self.thinking(&text)),
+            Part::Text(text) => Some(json!({ "type": "text", "text": text })),
+            Part::Call(number) => {
+                let call = choice.calls.get(number).filter(|call| call.whole)?;
+                Some(self.call(number, call))
+            }
+        };
+        parts(&choice.pieces).into_iter().filter_map(block).collect()
     }
 
     /// Begins a block of that kind, unless one is open.
@@ -259,6 +254,40 @@ impl Writer for Answer {
     }
 }
 
+/// A block of a whole answer.
+enum Part {
+    Thinking(String),
+    Text(String),
+    /// By its number.
+    Call(usize),
+}
+
+/// What stands in which block. Blanks are text only behind text or before it, and where there is
+/// nothing else.
+fn parts(pieces: &[Piece]) -> Vec<Part> {
+    let (mut parts, mut blank, mut calls) = (Vec::new(), String::new(), 0);
+    for piece in pieces {
+        match (piece, parts.last_mut()) {
+            (Piece::Text(more), Some(Part::Text(text))) => text.push_str(more),
+            (Piece::Text(more), _) if more.trim().is_empty() => blank.push_str(more),
+            (Piece::Text(more), _) => parts.push(Part::Text(std::mem::take(&mut blank) + more)),
+            (Piece::Reasoning(more), Some(Part::Thinking(text))) => text.push_str(more),
+            (Piece::Reasoning(more), _) if more.is_empty() => {}
+            (Piece::Reasoning(more), _) => parts.push(Part::Thinking(more.clone())),
+            (Piece::CallStart { .. }, _) => {
+                blank.clear();
+                parts.push(Part::Call(calls));
+                calls += 1;
+            }
+            (Piece::CallArguments(_) | Piece::CallEnd, _) => {}
+        }
+    }
+    if parts.is_empty() && !blank.is_empty() {
+        parts.push(Part::Text(blank));
+    }
+    parts
+}
+
 /// One event, named as its data is. JSON escapes line breaks: an event is two lines.
 fn push(out: &mut String, event: &Value) {
     let name = event["type"].as_str().unwrap_or_default();
@@ -284,6 +313,7 @@ fn usage_object(usage: Usage) -> Value {
         "cache_creation_input_tokens": kept,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": { "thinking_tokens": usage.reasoning_tokens },
     })
 }
 
@@ -460,7 +490,11 @@ mod tests {
         assert_eq!(events.iter().filter(|e| e["type"] == "content_block_start").count(), 6);
         let kinds: Vec<&Value> =
             whole["content"].as_array().unwrap().iter().map(|b| &b["type"]).collect();
-        assert_eq!(kinds, ["thinking", "text", "tool_use"], "the second call was cut");
+        let expect = ["text", "thinking", "text", "tool_use", "text"];
+        assert_eq!(kinds, expect, "the second call was cut");
+        let mut told = put_together(&events);
+        told.pop();
+        assert_eq!(whole["content"], json!(told));
         assert_eq!(whole["stop_reason"], "max_tokens");
     }
 

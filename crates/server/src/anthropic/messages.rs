@@ -18,7 +18,7 @@ use crate::config::Limits;
 use crate::conversation::{Conversation, Message, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, Unsupported, shown, text};
-use crate::openai::{leases, parameters};
+use crate::openai::{constraint, leases, parameters};
 use crate::shared::Shared;
 
 /// Members that change no answer here.
@@ -141,7 +141,8 @@ pub(super) fn generate(
         stops: sampling.stop.clone().unwrap_or_default(),
         thinking_omitted: thinking.omitted,
     };
-    let (effort, constrained) = output(fields, notes)?;
+    let (effort, schema) = output(fields, notes)?;
+    let constrained = held(schema, constraint::read(fields, limits, notes)?)?;
     let mut variables = Map::new();
     variables.extend(thinking.on.map(|on| ("enable_thinking".to_owned(), on.into())));
     variables.extend(effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
@@ -285,13 +286,20 @@ fn output(
         &[Ignored { name: "task_budget", because: "the model says when it is done" }],
         notes,
     )?;
-    match (&before, &now) {
-        (Some(_), Some(_)) => {
-            let message = "output_format and output_config.format: one of them at most";
-            Err(ApiError::bad("output_format", message))
-        }
-        _ => Ok((effort, now.or(before))),
+    Ok((effort, held(now, before)?))
+}
+
+/// What an answer is held to: one thing at most.
+fn held(
+    one: Option<Constrained>,
+    other: Option<Constrained>,
+) -> Result<Option<Constrained>, ApiError> {
+    if let (Some(one), Some(other)) = (&one, &other) {
+        let (one, other) = (one.param, other.param);
+        let message = format!("{one} and {other}: an answer is held to one of them at most");
+        return Err(ApiError::bad(other, message));
     }
+    Ok(one.or(other))
 }
 
 /// The schema of an answer.

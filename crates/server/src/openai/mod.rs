@@ -4,7 +4,7 @@
 pub(crate) mod answer;
 pub mod chat;
 pub mod completion;
-mod constraint;
+pub(crate) mod constraint;
 pub mod embedding;
 pub mod leases;
 pub mod models;
