@@ -37,12 +37,15 @@ pub struct ApiError {
     pub code: Option<&'static str>,
     /// Seconds after which another try makes sense.
     pub retry_after_s: Option<u32>,
+    /// Tokens of a prompt that does not fit (at least), and of the context.
+    pub overflow: Option<(usize, usize)>,
 }
 
 impl ApiError {
     /// An error of that status with nothing but a message.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None, retry_after_s: None }
+        let (param, code, retry_after_s, overflow) = (None, None, None, None);
+        Self { status, message: message.into(), param, code, retry_after_s, overflow }
     }
 
     /// 400: the value of a field is wrong.
@@ -90,6 +93,11 @@ impl ApiError {
             "the prompt has {prompt_tokens} tokens; the maximum context length is {limit} tokens, \
              of which at least one must be left for the answer"
         );
+        Self { overflow: Some((prompt_tokens, limit as usize)), ..Self::too_long(param, message) }
+    }
+
+    /// 400: a prompt that is longer than the context, in words.
+    pub fn too_long(param: &str, message: String) -> Self {
         Self { code: Some("context_length_exceeded"), ..Self::bad(param, message) }
     }
 
@@ -146,8 +154,9 @@ impl From<Refusal> for ApiError {
                 code: Some("device_stuck"),
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
             },
-            Refusal::ContextLength { .. } => {
-                Self { code: Some("context_length_exceeded"), ..Self::bad("prompt", message) }
+            Refusal::ContextLength { prompt_tokens, limit, .. } => {
+                let overflow = Some((prompt_tokens as usize, limit as usize));
+                Self { overflow, ..Self::too_long("prompt", message) }
             }
             Refusal::BadParameter { name, .. } => Self::bad(name, message),
             Refusal::EmptyPrompt | Refusal::BadToken { .. } => Self::bad("prompt", message),

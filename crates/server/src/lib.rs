@@ -6,6 +6,7 @@
 
 mod access;
 mod answering;
+mod anthropic;
 mod ask;
 mod body;
 mod coding;

@@ -225,7 +225,8 @@ pub fn not_encoded(error: TokenizerError, model: &Model, param: &str) -> ApiErro
             let message = format!(
                 "{param} has at least {at_least} tokens; the maximum context length is {most} tokens"
             );
-            ApiError { code: Some("context_length_exceeded"), ..ApiError::bad(param, message) }
+            let overflow = Some((at_least, most));
+            ApiError { overflow, ..ApiError::too_long(param, message) }
         }
         other => ApiError::bad(param, other.to_string()),
     }

@@ -14,7 +14,7 @@ use crate::ask::{Dialect, Read};
 use crate::error::{ApiError, write_body};
 use crate::fields::shown;
 use crate::shared::Shared;
-use crate::{access, answering, health, openai};
+use crate::{access, answering, anthropic, health, openai};
 
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +80,7 @@ const fn ask_route(path: &'static str, dialect: Dialect, read: Read) -> Route {
 
 /// Every route there is.
 pub const ROUTES: &[Route] = &[
+    open_route("/", || get(health::root)),
     open_route("/health", || get(health::live)),
     open_route("/livez", || get(health::live)),
     open_route("/readyz", || get(health::ready)),
@@ -91,8 +92,8 @@ pub const ROUTES: &[Route] = &[
         dialect: openai::DIALECT,
         job: Job::Handle(|| get(health::metrics)),
     },
-    keyed_route(Method::GET, "/v1/models", || get(openai::models::list)),
-    keyed_route(Method::GET, "/v1/models/{*id}", || get(openai::models::one)),
+    keyed_route(Method::GET, "/v1/models", || get(anthropic::models::list)),
+    keyed_route(Method::GET, "/v1/models/{*id}", || get(anthropic::models::one)),
     ask_route("/v1/chat/completions", openai::DIALECT, openai::chat::read),
     ask_route("/v1/completions", openai::DIALECT, openai::completion::read),
     ask_route("/v1/responses", openai::DIALECT, openai::responses::read),
@@ -105,20 +106,39 @@ pub const ROUTES: &[Route] = &[
     keyed_route(Method::POST, "/v1/cache/leases", || post(openai::leases::make)),
     keyed_route(Method::GET, "/v1/cache/leases", || get(openai::leases::list)),
     keyed_route(Method::DELETE, "/v1/cache/leases", || delete(openai::leases::give_up)),
+    Route {
+        method: Method::POST,
+        path: "/v1/messages",
+        access: Access::Keyed,
+        dialect: anthropic::DIALECT,
+        job: Job::Handle(|| post(anthropic::messages::answer)),
+    },
+    ask_route("/v1/messages/count_tokens", anthropic::DIALECT, anthropic::messages::count),
 ];
 
-/// The dialect of a path: that of its route, and OpenAI's where there is none.
-fn dialect_of(path: Option<&str>) -> &'static Dialect {
-    const USUAL: &Dialect = &openai::DIALECT;
+/// Begin paths that two dialects have.
+const SHARED: &str = "/v1/models";
+
+/// The dialect of a path: that of its route. Where there is none, or both have it, that of who asks:
+/// OpenAI's unless the request says otherwise.
+fn dialect_of(path: Option<&str>, speaks_anthropic: bool) -> &'static Dialect {
+    const OPENAI: &Dialect = &openai::DIALECT;
+    const ANTHROPIC: &Dialect = &anthropic::DIALECT;
     let route = path.and_then(|path| ROUTES.iter().find(|route| route.path == path));
-    route.map_or(USUAL, |route| &route.dialect)
+    match route.filter(|route| !route.path.starts_with(SHARED)) {
+        Some(route) => &route.dialect,
+        None if speaks_anthropic => ANTHROPIC,
+        None => OPENAI,
+    }
 }
 
 /// Writes errors in the dialect of their route.
 async fn speak(request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
+    let speaks_anthropic = anthropic::speaks(request.headers());
     let response = next.run(request).await;
-    write_body(response, dialect_of(path.as_ref().map(MatchedPath::as_str)))
+    let dialect = dialect_of(path.as_ref().map(MatchedPath::as_str), speaks_anthropic);
+    write_body(response, dialect)
 }
 
 /// The router of one server.
@@ -184,7 +204,7 @@ mod tests {
     fn only_the_reviewed_routes_are_open() {
         let open = ROUTES.iter().filter(|route| route.access == Access::Open);
         let paths: Vec<&str> = open.map(|route| route.path).collect();
-        assert_eq!(paths, ["/health", "/livez", "/readyz"]);
+        assert_eq!(paths, ["/", "/health", "/livez", "/readyz"]);
         let operator = ROUTES.iter().filter(|route| route.access == Access::Operator);
         assert_eq!(operator.map(|route| route.path).collect::<Vec<_>>(), ["/metrics"]);
     }

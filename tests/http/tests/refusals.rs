@@ -318,7 +318,7 @@ fn only_json_is_taken() {
 fn unknown_paths_methods_and_models() {
     let site = Site::new();
     let cases = [
-        ("GET", "/", 404),
+        ("POST", "/", 405),
         ("GET", "/v1", 404),
         ("GET", "/v1/nothing", 404),
         ("GET", "/%0d%0aset-cookie:x", 404),

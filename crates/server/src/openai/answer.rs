@@ -361,7 +361,7 @@ fn push(out: &mut String, chunk: &Value) {
 }
 
 /// Why a prompt was not found in the cache; null where it was.
-pub(super) fn missed(head: &Head, found: Option<&Divergence>) -> Value {
+pub(crate) fn missed(head: &Head, found: Option<&Divergence>) -> Value {
     match found {
         None => json!({ "type": "previous_message_not_found" }),
         // All but the part of a block that every request computes.

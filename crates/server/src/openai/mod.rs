@@ -1,17 +1,17 @@
 //! The OpenAI dialect: chat and text completion, whole or streamed, embeddings, and the list of
 //! models; beside it the rerank call of Cohere and Jina.
 
-mod answer;
+pub(crate) mod answer;
 pub mod chat;
 pub mod completion;
 mod constraint;
 pub mod embedding;
 pub mod leases;
 pub mod models;
-mod parameters;
+pub(crate) mod parameters;
 pub mod rerank;
 pub mod responses;
-mod tools;
+pub(crate) mod tools;
 
 use serde_json::{Value, json};
 

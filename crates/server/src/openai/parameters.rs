@@ -104,7 +104,7 @@ fn values(fields: &mut Fields, limits: &Limits) -> Result<SamplingValues, ApiErr
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?,
         seed: seed(fields)?,
         max_tokens: max_tokens(fields)?,
-        stop: stop(fields, limits)?,
+        stop: stop(fields, "stop", limits)?,
     })
 }
 
@@ -122,13 +122,13 @@ fn repeat_penalty(fields: &mut Fields) -> Result<Option<f32>, ApiError> {
 }
 
 /// All tokens for -1 and 0, as others have it.
-fn top_k(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+pub(crate) fn top_k(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let found = fields.integer("top_k", -1..=i64::from(u32::MAX))?;
     Ok(found.map(|k| u32::try_from(k).unwrap_or(0)))
 }
 
 /// Any whole number of 64 bits, signed or not.
-fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+pub(crate) fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
     let path = fields.path("seed");
     let read = |value: Value| {
         let signed = value.as_i64().map(|n| n as u64);
@@ -159,14 +159,14 @@ pub fn timeout(fields: &mut Fields) -> Result<Option<Duration>, ApiError> {
 }
 
 /// An extension others have too: smaller comes first.
-fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
+pub(crate) fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
     let all = i64::from(i32::MIN)..=i64::from(i32::MAX);
     let found = fields.integer("priority", all)?.unwrap_or(0);
     Ok(i32::try_from(found).unwrap_or(0))
 }
 
 /// An extension: where guesses of the next tokens come from.
-fn draft(fields: &mut Fields) -> Result<Option<DraftMode>, ApiError> {
+pub(crate) fn draft(fields: &mut Fields) -> Result<Option<DraftMode>, ApiError> {
     let Some(asked) = fields.text("draft")? else { return Ok(None) };
     let known = DraftMode::NAMES.iter().find(|(name, _)| *name == asked);
     known.map(|(_, mode)| Some(*mode)).ok_or_else(|| {
@@ -175,14 +175,22 @@ fn draft(fields: &mut Fields) -> Result<Option<DraftMode>, ApiError> {
     })
 }
 
-fn stop(fields: &mut Fields, limits: &Limits) -> Result<Option<Vec<String>>, ApiError> {
-    let Some(value) = fields.take("stop") else { return Ok(None) };
+/// Texts before which an answer ends, in the member of that name.
+///
+/// # Errors
+/// 400 for empty ones, and beyond the limits.
+pub(crate) fn stop(
+    fields: &mut Fields,
+    name: &str,
+    limits: &Limits,
+) -> Result<Option<Vec<String>>, ApiError> {
+    let Some(value) = fields.take(name) else { return Ok(None) };
     let items = match value {
         Value::String(_) => vec![value],
-        other => list(other, limits.stops, "stop")?,
+        other => list(other, limits.stops, name)?,
     };
     let read = |(i, item)| {
-        let path = format!("stop[{i}]");
+        let path = format!("{name}[{i}]");
         let text = text(item, &path)?;
         match text.len() {
             0 => Err(ApiError::bad(&path, format!("{path} is empty"))),

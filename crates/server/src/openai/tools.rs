@@ -33,11 +33,7 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<T
     for (i, item) in items.into_iter().flatten().enumerate() {
         let path = format!("tools[{i}]");
         let Some(tool) = tool(item, &path, notes)? else { continue };
-        if offered.iter().any(|other| other.name == tool.name) {
-            let message = format!("{path}: there are two tools of the name {}", shown(&tool.name));
-            return Err(ApiError::bad(&path, message));
-        }
-        offered.push(tool);
+        offer(&mut offered, tool, &path)?;
     }
     let single = fields.flag("parallel_tool_calls")? == Some(false);
     let chosen = match fields.take("tool_choice") {
@@ -47,11 +43,24 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<T
     chosen_of(offered, chosen, single)
 }
 
+/// One more tool.
+///
+/// # Errors
+/// 400 for a second one of a name.
+pub(crate) fn offer(offered: &mut Vec<Offered>, tool: Offered, path: &str) -> Result<(), ApiError> {
+    if offered.iter().any(|other| other.name == tool.name) {
+        let message = format!("{path}: there are two tools of the name {}", shown(&tool.name));
+        return Err(ApiError::bad(path, message));
+    }
+    offered.push(tool);
+    Ok(())
+}
+
 /// The tools, those of them that may be called, and whether one call is the most.
 ///
 /// # Errors
 /// 400 where the choice is not among them.
-pub(super) fn chosen_of(
+pub(crate) fn chosen_of(
     offered: Vec<Offered>,
     (calling, only): (Calling, Option<Vec<String>>),
     single: bool,

@@ -1,0 +1,294 @@
+//! What is said: the system's text, and messages made of blocks.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::config::Limits;
+use crate::conversation::{Call, Content, Message, Role};
+use crate::error::ApiError;
+use crate::fields::{Fields, Ignored, Notes, list, shown, text, wrong};
+use crate::openai::leases;
+
+/// Roles, and what they are here.
+const ROLES: &[(&str, Role)] =
+    &[("user", Role::User), ("assistant", Role::Assistant), ("system", Role::System)];
+
+/// Blocks that are known and not built yet.
+const UNBUILT: &[&str] =
+    &["image", "document", "search_result", "container_upload", "browser_state"];
+
+/// Blocks that only who wrote them can use, and why they are left out.
+const LEFT_OUT: &[Ignored] = &[
+    Ignored { name: "redacted_thinking", because: "what was thought is not in it" },
+    Ignored { name: "fallback", because: "the model named answers" },
+    Ignored { name: "tool_addition", because: "all tools of the request are on offer" },
+    Ignored { name: "tool_removal", because: "all tools of the request are on offer" },
+    Ignored { name: "server_tool_use", because: FOREIGN },
+    Ignored { name: "mcp_tool_use", because: FOREIGN },
+    Ignored { name: "mcp_tool_listing", because: FOREIGN },
+];
+const FOREIGN: &str = "another server runs that tool";
+
+/// How the text begins in which some clients tell who they are, anew in every request.
+const ATTRIBUTION: &str = "x-anthropic-billing-header:";
+
+/// Members of blocks that change no answer here.
+const IGNORED: &[Ignored] = &[
+    Ignored { name: "caller", because: "templates have no place for it" },
+    Ignored { name: "toolset_name", because: "templates have no place for it" },
+];
+
+/// Members of messages that change no answer here.
+const IGNORED_OF_MESSAGES: &[Ignored] = &[
+    Ignored { name: "clear_at", because: "this server edits no conversation" },
+    Ignored { name: "output_config", because: "that of the request holds" },
+];
+
+/// Why a block of that type is left out, if it is.
+fn left_out(kind: &str) -> Option<&'static str> {
+    let row = LEFT_OUT.iter().find(|row| row.name == kind).map(|row| row.because);
+    let result = kind != "tool_result" && kind.ends_with("_tool_result");
+    row.or(result.then_some(FOREIGN))
+}
+
+/// Reads what is said, and what it says beside its texts.
+pub struct Reader<'a> {
+    /// Of the server.
+    pub limits: &'a Limits,
+    /// What had no effect.
+    pub notes: &'a mut Notes,
+    /// How long a mark asks that the prompt stays in the cache.
+    pub kept: Option<Duration>,
+}
+
+/// What the blocks of a message say.
+#[derive(Default)]
+struct Turn {
+    texts: Vec<String>,
+    reasoning: String,
+    calls: Vec<Call>,
+    /// Of calls in the message before.
+    results: Vec<Message>,
+}
+
+impl Reader<'_> {
+    /// `cache_control`: the prompt stays for the longest time marked.
+    ///
+    /// # Errors
+    /// 400 for a mark that is none.
+    pub fn mark(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
+        self.kept = self.kept.max(leases::marked(fields, self.notes)?);
+        Ok(())
+    }
+
+    /// The instructions that a conversation begins with.
+    ///
+    /// # Errors
+    /// 400 naming the block at fault.
+    pub fn system(&mut self, fields: &mut Fields) -> Result<Option<Message>, ApiError> {
+        let Some(value) = fields.take("system") else { return Ok(None) };
+        let in_blocks = value.is_array();
+        let mut texts = self.texts(value, "system")?;
+        if in_blocks {
+            texts.retain(|text| !text.starts_with(ATTRIBUTION));
+        }
+        Ok((!texts.is_empty()).then(|| said(Role::System, texts)))
+    }
+
+    /// The messages, each role's in a row as one.
+    ///
+    /// # Errors
+    /// 400 naming the first that is wrong.
+    pub fn messages(&mut self, value: Value) -> Result<Vec<Message>, ApiError> {
+        let items = list(value, self.limits.messages, "messages")?;
+        if items.is_empty() {
+            return Err(ApiError::bad("messages", "messages is empty"));
+        }
+        let mut messages = Vec::with_capacity(items.len());
+        for (i, item) in items.into_iter().enumerate() {
+            for message in self.message(item, &format!("messages[{i}]"))? {
+                add(&mut messages, message);
+            }
+        }
+        Ok(messages)
+    }
+
+    /// A message; the results of tools in it are messages of their own, before its text.
+    fn message(&mut self, value: Value, path: &str) -> Result<Vec<Message>, ApiError> {
+        let mut fields = Fields::of(value, path)?;
+        let role = text(fields.require("role")?, &fields.path("role"))?;
+        let Some(&(_, role)) = ROLES.iter().find(|(name, _)| *name == role) else {
+            let known: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
+            let message = format!("{path}.role must be one of {}", known.join(", "));
+            return Err(ApiError::bad(fields.path("role"), message));
+        };
+        let (value, path) = (fields.require("content")?, fields.path("content"));
+        fields.finish(IGNORED_OF_MESSAGES, self.notes)?;
+        if role == Role::System {
+            return Ok(vec![said(role, self.texts(value, &path)?)]);
+        }
+        let turn = self.turn(value, &path, role)?;
+        let Turn { texts, reasoning, calls, results: mut found } = turn;
+        if role == Role::Assistant || !texts.is_empty() || found.is_empty() {
+            let reasoning = Some(reasoning).filter(|text| !text.is_empty());
+            found.push(Message { reasoning, calls, ..said(role, texts) });
+        }
+        Ok(found)
+    }
+
+    /// A text, or blocks that are texts.
+    fn texts(&mut self, value: Value, path: &str) -> Result<Vec<String>, ApiError> {
+        self.each(value, path, |reader, kind, fields| match kind {
+            "text" => reader.text(fields).map(Some),
+            other => Err(misplaced(other, fields, "a text")),
+        })
+    }
+
+    /// A text, or what is made of each block, which is told its type.
+    fn each(
+        &mut self,
+        value: Value,
+        path: &str,
+        mut read: impl FnMut(&mut Self, &str, &mut Fields) -> Result<Option<String>, ApiError>,
+    ) -> Result<Vec<String>, ApiError> {
+        let blocks = match value {
+            Value::String(text) => return Ok(vec![text]),
+            Value::Array(blocks) => blocks,
+            other => return Err(wrong(path, "a string or an array of blocks", &other)),
+        };
+        let mut texts = Vec::with_capacity(blocks.len());
+        for (i, block) in blocks.into_iter().enumerate() {
+            let mut fields = Fields::of(block, &format!("{path}[{i}]"))?;
+            let kind = text(fields.require("type")?, &fields.path("type"))?;
+            self.mark(&mut fields)?;
+            if let Some(because) = left_out(&kind) {
+                self.notes.add(format!("{} was ignored: {because}", place(&fields)));
+                continue;
+            }
+            texts.extend(read(self, &kind, &mut fields)?);
+            fields.finish(IGNORED, self.notes)?;
+        }
+        Ok(texts)
+    }
+
+    fn text(&mut self, fields: &mut Fields) -> Result<String, ApiError> {
+        let cites = fields.take("citations").is_some_and(|cited| cited != json!([]));
+        if cites {
+            let path = fields.path("citations");
+            self.notes.add(format!("{path} was ignored: templates have no place for it"));
+        }
+        text(fields.require("text")?, &fields.path("text"))
+    }
+
+    /// All that the user or the assistant says in a message.
+    fn turn(&mut self, value: Value, path: &str, role: Role) -> Result<Turn, ApiError> {
+        let mut turn = Turn::default();
+        turn.texts = self.each(value, path, |reader, kind, fields| {
+            match (kind, role) {
+                ("text", _) => return reader.text(fields).map(Some),
+                ("thinking", Role::Assistant) => {
+                    turn.reasoning += &text(fields.require("thinking")?, &fields.path("thinking"))?;
+                    // What other servers seal is no part of a prompt.
+                    fields.text("signature")?;
+                }
+                ("tool_use", Role::Assistant) => turn.calls.push(call(fields)?),
+                ("tool_result", Role::User) => turn.results.push(reader.result(fields)?),
+                // What stands for all that was said before it.
+                ("compaction", _) => return fields.text("content"),
+                (other, _) => {
+                    return Err(misplaced(
+                        other,
+                        fields,
+                        &format!("a message of the {}", role.name()),
+                    ));
+                }
+            }
+            Ok(None)
+        })?;
+        Ok(turn)
+    }
+
+    /// What a tool found.
+    fn result(&mut self, fields: &mut Fields) -> Result<Message, ApiError> {
+        let id = text(fields.require("tool_use_id")?, &fields.path("tool_use_id"))?;
+        let failed = fields.flag("is_error")? == Some(true);
+        let path = fields.path("content");
+        let mut texts = match fields.take("content") {
+            None => Vec::new(),
+            Some(value) => self.each(value, &path, |reader, kind, fields| match kind {
+                "text" => reader.text(fields).map(Some),
+                // A search for tools: all are on offer from the start.
+                "tool_reference" => {
+                    text(fields.require("tool_name")?, &fields.path("tool_name")).map(Some)
+                }
+                other => Err(misplaced(other, fields, "a tool_result")),
+            })?,
+        };
+        if failed {
+            match texts.first_mut() {
+                Some(text) => text.insert_str(0, "Error: "),
+                None => texts.push("Error".to_owned()),
+            }
+        }
+        Ok(Message { call_id: Some(id), ..said(Role::Tool, texts) })
+    }
+}
+
+/// Where an object is.
+fn place(fields: &Fields) -> String {
+    fields.path("").trim_end_matches('.').to_owned()
+}
+
+/// A call that an earlier answer made.
+fn call(fields: &mut Fields) -> Result<Call, ApiError> {
+    let id = text(fields.require("id")?, &fields.path("id"))?;
+    let name = text(fields.require("name")?, &fields.path("name"))?;
+    let arguments = match fields.take("input") {
+        None => json!({}),
+        Some(input @ Value::Object(_)) => input,
+        Some(other) => return Err(wrong(&fields.path("input"), "an object", &other)),
+    };
+    Ok(Call { id, name, arguments })
+}
+
+/// 400: a block of a type that is not built, or has no place there.
+fn misplaced(kind: &str, fields: &Fields, whose: &str) -> ApiError {
+    let path = place(fields);
+    let kind = shown(kind);
+    match UNBUILT.contains(&kind.as_str()) {
+        true => {
+            let message = format!("{path} is of type {kind:?}; this model takes text");
+            ApiError::unsupported(path, message)
+        }
+        false => {
+            let message = format!("{path} is of type {kind:?}, which has no place in {whose}");
+            ApiError::bad(path, message)
+        }
+    }
+}
+
+/// A message that says so.
+fn said(role: Role, mut texts: Vec<String>) -> Message {
+    let content = match texts.len() {
+        0 | 1 => Content::Text(texts.pop().unwrap_or_default()),
+        _ => Content::Parts(texts),
+    };
+    Message { content, ..Message::text(role, "") }
+}
+
+/// Adds a message; what one speaks in a row is one message, as roles take turns.
+fn add(messages: &mut Vec<Message>, next: Message) {
+    let turns = matches!(next.role, Role::User | Role::Assistant);
+    let Some(last) = messages.last_mut().filter(|last| turns && last.role == next.role) else {
+        messages.push(next);
+        return;
+    };
+    let texts = last.content.texts().chain(next.content.texts());
+    let texts = texts.filter(|text| !text.is_empty()).map(str::to_owned).collect();
+    last.content = said(last.role, texts).content;
+    last.calls.extend(next.calls);
+    if let Some(more) = next.reasoning {
+        last.reasoning.get_or_insert_default().push_str(&more);
+    }
+}
