@@ -99,11 +99,19 @@ impl Grammars {
         if let Some(held) = self.kept(&key) {
             return Ok(held);
         }
-        let vocabulary = self.vocabulary.get_or_init(|| vocabulary(tokenizer, vocab));
-        let vocabulary = vocabulary.as_ref().map_err(|e| ConstraintError::Model(e.clone()))?;
-        let held = Held::new(constraint, vocabulary, settings)?;
+        let held = Held::new(constraint, self.vocabulary(tokenizer, vocab)?, settings)?;
         // (Another may have made it meanwhile.)
         Ok(self.kept(&key).unwrap_or_else(|| self.keep(key, held)))
+    }
+
+    /// The model's tokens, as grammars know them.
+    pub fn vocabulary(
+        &self,
+        tokenizer: &Tokenizer,
+        vocab: u32,
+    ) -> Result<&Arc<Vocabulary>, ConstraintError> {
+        let vocabulary = self.vocabulary.get_or_init(|| vocabulary(tokenizer, vocab));
+        vocabulary.as_ref().map_err(|e| ConstraintError::Model(e.clone()))
     }
 
     /// One that was made before, which is the latest now.

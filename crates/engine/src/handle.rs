@@ -257,10 +257,23 @@ impl Engine {
         constraint: &Constraint,
         settings: &Settings,
     ) -> Result<Held, ConstraintError> {
-        let Shared { facts, tokenizer, grammars, .. } = &*self.shared;
+        let Shared { facts, grammars, .. } = &*self.shared;
+        grammars.get(constraint, settings, self.tokenizer()?, facts.vocab)
+    }
+
+    /// The model's tokens, as grammars know them.
+    ///
+    /// # Errors
+    /// [`ConstraintError::Model`] where they are not known as text.
+    pub fn vocabulary(&self) -> Result<&Arc<Vocabulary>, ConstraintError> {
+        let Shared { facts, grammars, .. } = &*self.shared;
+        grammars.vocabulary(self.tokenizer()?, facts.vocab)
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer, ConstraintError> {
+        let Shared { facts, tokenizer, .. } = &*self.shared;
         let tokenizer = tokenizer.as_ref().filter(|_| facts.vocab > 0);
-        let none = || ConstraintError::Model("it generates no text".to_owned());
-        grammars.get(constraint, settings, tokenizer.ok_or_else(none)?, facts.vocab)
+        tokenizer.map(|t| &**t).ok_or(ConstraintError::Model("it generates no text".to_owned()))
     }
 
     /// Log-probabilities of every token but the first, with the `top` best at each position.

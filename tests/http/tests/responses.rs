@@ -314,3 +314,55 @@ fn bodies_may_come_compressed_and_their_limits_count_what_they_hold() {
     }
     site.settle();
 }
+
+#[test]
+fn what_a_model_thinks_and_calls_comes_as_items_and_goes_back_into_the_same_prompt() {
+    let site = Site::with(Setup { context: 4096, blocks: 1000, ..Setup::default() });
+    let written = "<think>\nhm\n</think>\n\nI call it.\n<tool_call>\n{\"name\": \"exec\", \
+                   \"arguments\": {\"input\": \"a\\nb\"}}\n</tool_call>";
+    let tools = json!([
+        { "type": "namespace", "name": "shell", "tools": [{ "type": "custom", "name": "exec" }] },
+    ]);
+    let question = json!({ "role": "user", "content": "q" });
+    let ask = body(json!({
+        "input": [question], "tools": tools, "max_output_tokens": 300, "ignore_eos": false,
+        "guided_choice": [written], "include": ["reasoning.encrypted_content"],
+    }));
+    let whole = site.client.post(PATH, &ask).json();
+    assert_eq!(whole["status"], "completed", "{whole}");
+    let output = whole["output"].as_array().expect("items");
+    let kinds: Vec<&Value> = output.iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, ["reasoning", "message", "custom_tool_call"], "{whole}");
+    assert!(output[0]["content"][0]["text"].as_str().is_some_and(|text| text.trim() == "hm"));
+    assert!(output[0]["encrypted_content"].is_string());
+    let call = &output[2];
+    assert_eq!((&call["name"], &call["namespace"]), (&json!("exec"), &json!("shell")));
+    assert_eq!(call["input"], "a\nb");
+    let reasoning = whole["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64();
+    assert!(reasoning > Some(0) && reasoning < whole["usage"]["output_tokens"].as_u64());
+    let last = streamed(&site, &ask).pop().expect("events")["response"].clone();
+    for (one, other) in output.iter().zip(last["output"].as_array().expect("items")) {
+        for member in ["type", "content", "name", "input", "status"] {
+            assert_eq!(one[member], other[member]);
+        }
+    }
+    assert_eq!(last["usage"]["output_tokens_details"], whole["usage"]["output_tokens_details"]);
+    // What was sealed opens, and ids change nothing.
+    let count = |items: &[Value]| {
+        let mut input = vec![question.clone()];
+        input.extend_from_slice(items);
+        input.push(json!({
+            "type": "custom_tool_call_output", "call_id": items[2]["call_id"], "output": "ok",
+        }));
+        let ask = body(json!({ "input": input, "tools": tools }));
+        let told = site.client.post(&format!("{PATH}/input_tokens"), &ask).json();
+        assert_eq!(told["warnings"], Value::Null, "{told}");
+        told["input_tokens"].as_u64()
+    };
+    let mut items = output.clone();
+    let told = count(&items);
+    items[0]["content"].take();
+    (items[0]["id"], items[2]["id"]) = (json!("rs_x"), json!("ctc_other"));
+    assert_eq!(count(&items), told);
+    site.settle();
+}

@@ -372,9 +372,6 @@ impl Answer {
         if let Some(Item { what: What::Compaction(text), .. }) = &mut self.open {
             text.push_str(more);
         }
-        if !more.is_empty() {
-            self.of_item(out, "response.compaction.compacting", json!({}));
-        }
     }
 
     /// The response as it is.
@@ -432,9 +429,13 @@ impl Writer for Answer {
         if choice > 0 {
             return;
         }
+        if self.style.compacts {
+            let is_text = matches!(piece, Piece::Text(_));
+            self.summed_up(out, if is_text { piece.text() } else { "" });
+            // Whatever the model does: a client that waits hears of it.
+            return self.of_item(out, "response.compaction.compacting", json!({}));
+        }
         match piece {
-            Piece::Text(text) if self.style.compacts => self.summed_up(out, text),
-            _ if self.style.compacts => {}
             Piece::Text(text) => self.text(out, text, tokens),
             Piece::Reasoning(text) => self.thought(out, text),
             Piece::CallStart { name } => self.call(out, name),
