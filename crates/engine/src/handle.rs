@@ -14,7 +14,7 @@ use tokenmill_text::Tokenizer;
 
 use crate::answer::Sink;
 use crate::backlog::{Backlog, Inlet};
-use crate::constraint::{Constraint, ConstraintError, Grammars, Held, Settings};
+use crate::constraint::{Constraint, ConstraintError, Grammars, Held, Settings, Vocabulary};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, MAX_CHOICES};

@@ -278,15 +278,15 @@ impl Answer {
             Mark::AnswerEnd => (state.answer_end, state.is_marked) = (None, true),
             Mark::Stray => (state.unclosed, state.is_marked) = (None, true),
             Mark::Section(section) => {
-                self.candidate = Some(self.candidate(section, text, Opened::ByMark));
+                self.candidate = Some(self.candidate(section, text, Opened::Mark));
                 return;
             }
             Mark::Item(section) => {
-                self.candidate = Some(self.candidate(section, text, Opened::ByItem));
+                self.candidate = Some(self.candidate(section, text, Opened::Item));
                 return;
             }
             Mark::Bare(section) => {
-                self.candidate = Some(self.candidate(section, text, Opened::ByStart));
+                self.candidate = Some(self.candidate(section, text, Opened::Start));
                 return;
             }
         }

@@ -3,10 +3,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::json;
 use tokenmill_engine::Reading;
 use tokenmill_engine::constraint::{Constraint, ConstraintError, Held, Settings, Whitespace};
-use tokenmill_output::{Ask, Calls, Tool};
+use tokenmill_output::{Ask, Calls, Tool, enforceable};
 
 use crate::conversation::{Calling, Offered, Tools};
 use crate::error::ApiError;
@@ -108,14 +107,16 @@ fn make(
     // Some schema is more than is enforced: which, and is it a strict tool's?
     let (mut schemas, mut left_out) = (reading.tools.to_vec(), Vec::new());
     for (tool, offered) in schemas.iter_mut().zip(offered) {
-        let Err(error) = compile(&Constraint::JsonSchema(tool.parameters.clone())) else {
-            continue;
-        };
         if offered.strict {
-            return Err(refused(&tool.name, &error));
+            let schema = Constraint::JsonSchema(tool.parameters.clone());
+            compile(&schema).map_err(|error| refused(&tool.name, &error))?;
+            continue;
         }
-        tool.parameters = json!({ "type": "object" });
-        left_out.push(format!("the schema of {} is not enforced: {error}", tool.name));
+        let Ok(vocabulary) = model.served.engine.vocabulary() else { return Ok(None) };
+        let (schema, left) = enforceable(&tool.parameters, vocabulary, &settings);
+        tool.parameters = schema;
+        let told = |left| format!("the schema of {}: not enforced: {left}", tool.name);
+        left_out.extend(left.into_iter().map(told));
     }
     let Some(constraint) = whole(&schemas) else { return Ok(None) };
     match compile(&constraint) {

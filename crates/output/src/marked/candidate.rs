@@ -29,7 +29,7 @@ pub(super) struct Candidate {
 enum Stage {
     /// Between the section's mark and the call's.
     Before,
-    Body(Reader),
+    Body(Box<Reader>),
     /// Behind a call.
     After,
 }
@@ -37,10 +37,10 @@ enum Stage {
 /// Which mark began it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Opened {
-    ByMark,
-    ByItem,
+    Mark,
+    Item,
     /// None but the first character of the answer.
-    ByStart,
+    Start,
 }
 
 /// What a character told.
@@ -77,8 +77,8 @@ impl Candidate {
         is_reasoning: bool,
     ) -> Self {
         let is_bare = match section.bare {
-            Bare::Offered => opened == Opened::ByItem,
-            _ => opened == Opened::ByStart,
+            Bare::Offered => opened == Opened::Item,
+            _ => opened == Opened::Start,
         };
         let only_offered = is_bare || is_reasoning;
         let is_list = matches!(section.bare, Bare::List(_)) && is_bare;
@@ -90,14 +90,14 @@ impl Candidate {
             calls: Calls { offer, only_offered, pieces: Vec::new(), whole: 0 },
             holds: is_reasoning || is_list,
             is_bare,
-            is_section: opened == Opened::ByMark,
+            is_section: opened == Opened::Mark,
             is_given: false,
             has_called: false,
         };
-        if opened != Opened::ByMark || section.items.is_empty() {
+        if opened != Opened::Mark || section.items.is_empty() {
             candidate.begin();
         }
-        if opened == Opened::ByStart {
+        if opened == Opened::Start {
             // The mark is the body's first character.
             candidate.raw.clear();
             for c in mark.chars() {
@@ -111,7 +111,7 @@ impl Candidate {
     fn begin(&mut self) {
         self.calls.whole = 0;
         self.is_given = false;
-        self.stage = Stage::Body(Reader::new(self.section.bodies, self.section.closes));
+        self.stage = Stage::Body(Box::new(Reader::new(self.section.bodies, self.section.closes)));
     }
 
     /// What was read is given out.
