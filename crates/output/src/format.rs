@@ -279,6 +279,14 @@ impl Format {
         bodies.any(|body| *body == Body::Headed(Header::IdArgument))
     }
 
+    /// Whether a model reasons whose chat template that is: it writes the marks itself.
+    pub fn reasons(&self, template: &str) -> bool {
+        match &self.form {
+            Form::Harmony => true,
+            Form::Marked(marked) => marked.think.0.iter().any(|mark| template.contains(mark)),
+        }
+    }
+
     /// Whether a prompt that ends so has begun the reasoning.
     pub fn reasoning_begun(&self, prompt: &str) -> bool {
         let prompt = prompt.trim_end();

@@ -34,6 +34,8 @@ pub struct Ask<'a> {
     pub calls: Calls,
     /// More than one call.
     pub parallel: bool,
+    /// The model reasons where it likes to, before required calls too.
+    pub reasons: bool,
     /// The prompt has begun the reasoning.
     pub reasoning_begun: bool,
     /// The id of a text that is a special token of the model.
@@ -70,11 +72,11 @@ fn required(lark: &mut Writer<'_>, marked: &Marked) -> Option<()> {
     let (opens, closes) = marked.think;
     let thought = match opens.first() {
         Some(_) if lark.ask.reasoning_begun => lark.until("THOUGHT", closes),
-        Some(open) => {
+        Some(open) if lark.ask.reasons => {
             let closed = lark.until("THOUGHT", closes);
             format!("(gap {} {closed})?", lark.mark(open))
         }
-        None => String::new(),
+        _ => String::new(),
     };
     // A section whose marks the model has as tokens is its own.
     let own = |s: &&Section| s.opens.iter().all(|mark| (lark.ask.special)(mark).is_some());

@@ -125,7 +125,8 @@ impl Tokens {
 fn grammar(format: &Format, tokens: &Tokens, calls: Calls, parallel: bool, begun: bool) -> Grammar {
     let tools = offered();
     let special = |text: &str| tokens.id(text);
-    let ask = Ask { tools: &tools, calls, parallel, reasoning_begun: begun, special: &special };
+    let (reasons, special) = (true, &special);
+    let ask = Ask { tools: &tools, calls, parallel, reasons, reasoning_begun: begun, special };
     let constraint = format.hold(&ask).unwrap_or_else(|| panic!("{}: no grammar", format.name));
     let whitespace = Whitespace::Separators { item: ", ".to_owned(), key: ": ".to_owned() };
     let settings = Settings { whitespace, ..Settings::default() };
@@ -282,6 +283,7 @@ fn rows_without_a_grammar_say_so() {
             tools: &tools,
             calls: Calls::Required,
             parallel: true,
+            reasons: true,
             reasoning_begun: false,
             special: &|_| None,
         };

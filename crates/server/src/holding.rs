@@ -97,7 +97,10 @@ fn make(
             Calling::Auto | Calling::None => Calls::Auto,
         };
         let (parallel, reasoning_begun) = (!tools.single, reading.reasoning_begun);
-        let ask = Ask { tools: schemas, calls, parallel, reasoning_begun, special: &special };
+        let template = model.served.template.as_ref().ok();
+        let reasons = template.is_some_and(|t| reading.format.reasons(t.source()));
+        let special = &special;
+        let ask = Ask { tools: schemas, calls, parallel, reasons, reasoning_begun, special };
         reading.format.hold(&ask)
     };
     let Some(constraint) = whole(&reading.tools) else { return Ok(None) };
