@@ -48,7 +48,8 @@ pub enum DriverError {
 }
 
 /// A GPU. All that it is told happens in that order; addresses are those that `alloc` gave, and
-/// nobody is told to read or write beyond what was asked for.
+/// nobody is told to read or write beyond what was asked for. Once anything is lost, every call
+/// fails alike, and what was given out is nobody's: only `reopen` mends that.
 pub trait Driver: Send + Sync {
     /// Its name.
     fn name(&self) -> String;
@@ -60,7 +61,19 @@ pub trait Driver: Send + Sync {
     fn processors(&self) -> u32;
 
     /// Whether a kernel can run.
-    fn has(&self, kernel: Kernel) -> bool;
+    ///
+    /// # Errors
+    /// `NoKernel`, or why it does not load.
+    fn check(&self, kernel: Kernel) -> Result<(), DriverError>;
+
+    /// Whether everything is lost.
+    fn is_lost(&self) -> bool;
+
+    /// The same GPU afresh, in place of this driver, of which nothing works or is held any more.
+    ///
+    /// # Errors
+    /// Why it cannot be had; it may be asked for again.
+    fn reopen(&self) -> Result<Arc<dyn Driver>, DriverError>;
 
     /// Memory whose address is a multiple of 256.
     ///
@@ -128,6 +141,11 @@ impl Memory {
 
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether that driver gave it.
+    pub fn is_of(&self, driver: &Arc<dyn Driver>) -> bool {
+        Arc::ptr_eq(&self.driver, driver)
     }
 }
 

@@ -62,10 +62,8 @@ impl CudaExecutable {
         block_tokens: u32,
     ) -> Result<Self, DeviceError> {
         let plan = Plan::new(program, &held.shapes, limits, block_tokens)?;
-        let missing = plan.launches.iter().find(|l| !driver.has(l.kernel));
-        if let Some(launch) = missing {
-            let name = launch.kernel.entry().into_owned();
-            return Err(failure::of(DriverError::NoKernel(name), "a program"));
+        for kernel in plan.launches.iter().map(|l| l.kernel).chain([Kernel::CopyBlocks]) {
+            driver.check(kernel).map_err(|e| failure::of(e, "a kernel"))?;
         }
         let mut const_at = Vec::with_capacity(plan.consts.len());
         let mut end = 0;

@@ -136,7 +136,7 @@ pub(crate) struct Held {
     pub shapes: Vec<Shape>,
     /// Where each begins.
     pub addresses: Vec<u64>,
-    _slabs: Vec<Memory>,
+    slabs: Vec<Memory>,
 }
 
 /// The shapes of all weights of a program.
@@ -183,7 +183,12 @@ impl Held {
             let mut upload = Upload { driver, source, spec, to: addresses[i], piece: &mut piece };
             upload.weight(shape)?;
         }
-        Ok(Self { shapes, addresses, _slabs: slabs })
+        Ok(Self { shapes, addresses, slabs })
+    }
+
+    /// Whether they lie where that driver can use them.
+    pub fn is_of(&self, driver: &Arc<dyn Driver>) -> bool {
+        self.slabs.iter().all(|slab| slab.is_of(driver))
     }
 }
 

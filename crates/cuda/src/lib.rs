@@ -13,7 +13,7 @@ mod layout;
 mod plan;
 mod sys;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_backend::{Device, DeviceError, Executable, Footprint, Owner, Watch, Weights};
 use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource};
@@ -27,7 +27,7 @@ pub const BLOCK_TOKENS: u32 = 64;
 
 /// A GPU as a device.
 pub struct CudaDevice {
-    driver: Arc<dyn Driver>,
+    driver: Mutex<Arc<dyn Driver>>,
     caps: DeviceCaps,
     owner: Owner,
 }
@@ -50,9 +50,19 @@ impl CudaDevice {
             block_tokens: block_tokens.max(1),
             workers,
             read_bytes_per_s: 20e9 * f64::from(workers),
-            ops_per_s: 100e9 * f64::from(workers),
+            ops_per_s: 30e9 * f64::from(workers),
         };
-        Self { driver, caps, owner: Owner::default() }
+        Self { driver: Mutex::new(driver), caps, owner: Owner::default() }
+    }
+
+    /// The driver; opened afresh where what it had is lost. Weights and executables of before hold
+    /// the old one, which answers `Lost` to everything.
+    fn driver(&self) -> Result<Arc<dyn Driver>, DeviceError> {
+        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        if driver.is_lost() {
+            *driver = driver.reopen().map_err(|e| failure::of(e, "the GPU, opened again"))?;
+        }
+        Ok(Arc::clone(&driver))
     }
 
     /// The launches of a program, one a line.
@@ -86,7 +96,7 @@ impl Device for CudaDevice {
         mode: Mode,
         watch: Watch<'_>,
     ) -> Result<Weights, DeviceError> {
-        let held = Held::upload(&self.driver, program, source, watch)?;
+        let held = Held::upload(&self.driver()?, program, source, watch)?;
         Ok(Weights::new(&self.owner, mode, held))
     }
 
@@ -121,9 +131,12 @@ impl Device for CudaDevice {
         let held = weights.of::<Held>(&self.owner);
         let held = held.filter(|h| h.shapes.len() == program.weights.len());
         let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;
-        let block_tokens = self.caps.block_tokens;
-        let executable =
-            exec::CudaExecutable::new(&self.driver, program, held, limits, block_tokens)?;
+        let (driver, block_tokens) = (self.driver()?, self.caps.block_tokens);
+        if !held.is_of(&driver) {
+            let (device, reason) = (failure::DEVICE.into(), "its weights went with it".into());
+            return Err(DeviceError::Lost { device, reason });
+        }
+        let executable = exec::CudaExecutable::new(&driver, program, held, limits, block_tokens)?;
         Ok(Box::new(executable))
     }
 }

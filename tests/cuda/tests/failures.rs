@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use tokenmill_backend::{Device, DeviceError, Executable};
+use tokenmill_backend::{Device, DeviceError, Executable, Weights};
 use tokenmill_cuda::CudaDevice;
 use tokenmill_cuda_tests::{Emulated, Kernels};
 use tokenmill_device_tests::conformance::{Case, cases, outputs};
@@ -68,16 +68,51 @@ fn a_failed_launch_fails_its_step_alone() {
     let case = case("sinks over F32");
     let expected = outputs(&device, Mode::F32, &case).expect("runs");
     let mut executable = compiled(&device, &case).expect("compiles");
-    driver.fail_after(2, false);
+    driver.fail("launch", 2, false);
     let answer = executable.submit(&mut case.steps[0].clone());
     assert!(matches!(answer, Err(DeviceError::Failed { .. })), "{answer:?}");
     let answer = executable.wait(&mut StepOutput::default());
     assert!(matches!(answer, Err(DeviceError::BadBatch(_))), "{answer:?}");
     // Weights are as they were.
     assert_eq!(outputs(&device, Mode::F32, &case).as_ref(), Ok(&expected));
-    driver.fail_after(1, true);
-    let answer = executable.submit(&mut case.steps[0].clone());
-    assert!(matches!(answer, Err(DeviceError::Lost { .. })), "{answer:?}");
+    assert_eq!(driver.opened(), 0);
+}
+
+/// On a GPU a context that was lost answers every call with the same error for ever.
+#[test]
+fn what_is_lost_is_made_again_from_the_beginning() {
+    let Some((driver, device)) = set_up() else { return };
+    let case = case("sinks over F32");
+    let expected = outputs(&device, Mode::F32, &case).expect("runs");
+    let watch = &mut |_| ControlFlow::Continue(());
+    let mut upload = || device.upload(&case.program, &case.material, Mode::F32, watch);
+    let weights = upload().expect("uploads");
+    let compile = |w: &Weights| device.compile(&case.program, w, &case.limits);
+    let (mut executable, mut other) = (compile(&weights).unwrap(), compile(&weights).unwrap());
+    driver.fail("launch", 1, true);
+    let is_lost = |answer: Result<(), DeviceError>| match answer {
+        Err(DeviceError::Lost { reason, .. }) => assert!(reason.contains("planted"), "{reason}"),
+        other => panic!("{other:?}"),
+    };
+    is_lost(executable.submit(&mut case.steps[0].clone()));
+    // Everything else there has lost what it had, too.
+    is_lost(other.submit(&mut case.steps[0].clone()));
+    is_lost(other.resize(&[2]));
+    is_lost(other.read_block(0, BlockId(0), &mut vec![0; other.blocks().unwrap().groups[0]]));
+    // Where the GPU cannot be had, that is said, and asked again.
+    driver.fail("reopen", 0, true);
+    is_lost(upload().map(|_| ()));
+    let again = upload().expect("uploads");
+    assert_eq!(driver.opened(), 1);
+    // What was made before is of no use, nor does it hold anything.
+    assert!(matches!(compile(&weights), Err(DeviceError::Lost { .. })));
+    assert!(matches!(executable.submit(&mut case.steps[0].clone()), Err(DeviceError::Lost { .. })));
+    let held = driver.held_bytes();
+    drop((weights, executable, other));
+    assert_eq!(driver.held_bytes(), held);
+    drop((compile(&again).expect("compiles"), again));
+    assert_eq!(driver.held_bytes(), 0);
+    assert_eq!(outputs(&device, Mode::F32, &case), Ok(expected));
 }
 
 #[test]
