@@ -60,6 +60,12 @@ pub trait Driver: Send + Sync {
     /// Its multiprocessors.
     fn processors(&self) -> u32;
 
+    /// Bytes of a page: memory is taken in whole ones.
+    fn page(&self) -> u64;
+
+    /// Whether addresses can be had apart from memory, as the calls from `reserve` on do.
+    fn has_spaces(&self) -> bool;
+
     /// Whether a kernel can run.
     ///
     /// # Errors
@@ -83,6 +89,45 @@ pub trait Driver: Send + Sync {
 
     /// Gives memory back once nothing that was told before uses it.
     fn free(&self, address: u64);
+
+    /// Addresses without memory, whole pages.
+    ///
+    /// # Errors
+    /// As `alloc`.
+    fn reserve(&self, bytes: u64) -> Result<u64, DriverError>;
+
+    /// Gives addresses back, under which there is no memory.
+    fn unreserve(&self, address: u64, bytes: u64);
+
+    /// Memory without an address, whole pages: its name.
+    ///
+    /// # Errors
+    /// As `alloc`.
+    fn create(&self, bytes: u64) -> Result<u64, DriverError>;
+
+    /// Gives that memory back, or has it go with its addresses.
+    ///
+    /// # Errors
+    /// Those of this call.
+    fn release(&self, memory: u64) -> Result<(), DriverError>;
+
+    /// Puts memory, whole, under addresses that have none.
+    ///
+    /// # Errors
+    /// As `release`.
+    fn map(&self, address: u64, bytes: u64, memory: u64) -> Result<(), DriverError>;
+
+    /// Lets memory under addresses be used.
+    ///
+    /// # Errors
+    /// As `release`.
+    fn allow(&self, address: u64, bytes: u64) -> Result<(), DriverError>;
+
+    /// Takes away memory as it was put there, once nothing that was told before uses it.
+    ///
+    /// # Errors
+    /// As `release`.
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError>;
 
     /// Copies bytes there; they may change afterwards.
     ///

@@ -13,7 +13,8 @@ use crate::driver::{Args, Driver, DriverError, Memory, Shape};
 use crate::failure;
 use crate::kernels::Kernel;
 use crate::layout::Held;
-use crate::plan::{Const, Extent, Plan, Ptr, Served, Sizes};
+use crate::plan::{CacheLayout, Const, Extent, Plan, Ptr, Served, Sizes};
+use crate::space::Space;
 
 /// Version of what blocks hold.
 const NUMERICS_VERSION: u32 = 1;
@@ -35,13 +36,14 @@ pub(crate) struct CudaExecutable {
     rules: BatchRules,
     block_tokens: u32,
     vocab: usize,
+    /// Launches with addresses; none where they are to be given anew.
     bound: Vec<Bound>,
     buffers: Memory,
     consts: Memory,
     /// Where each constant begins.
     const_at: Vec<u64>,
     step: Memory,
-    caches: Vec<Memory>,
+    caches: Vec<Space>,
     /// Blocks of each group that there are.
     blocks: Vec<u32>,
     words: Vec<u32>,
@@ -74,12 +76,14 @@ impl CudaExecutable {
         let memory =
             |bytes: u64, what: &str| Memory::new(driver, bytes).map_err(|e| failure::of(e, what));
         let blocks = limits.group_blocks.clone();
-        let cache = |c: &crate::plan::CacheLayout| {
+        let cache = |c: &CacheLayout| {
             let count = blocks.get(c.group as usize).copied().unwrap_or(0);
             let bytes = u64::from(count).saturating_mul(c.block_bytes);
-            let memory = memory(bytes, "a cache")?;
-            zero(driver, memory.address(), bytes)?;
-            Ok(memory)
+            let space = Space::new(driver, bytes).and_then(|mut space| {
+                space.resize(bytes)?;
+                Ok(space)
+            });
+            space.map_err(|e| failure::of(e, "a cache"))
         };
         let batch = Batch::with_limits(limits, block_tokens);
         let mut executable = Self {
@@ -107,8 +111,9 @@ impl CudaExecutable {
         Ok(executable)
     }
 
-    /// Gives launches the addresses there are now.
+    /// Gives launches and tables the addresses there are now.
     fn bind(&mut self) -> Result<(), DeviceError> {
+        self.bound.clear();
         let mut bytes = vec![0; self.consts.bytes() as usize];
         for (constant, &at) in self.plan.consts.iter().zip(&self.const_at) {
             let words = self.const_words(constant);
@@ -184,6 +189,9 @@ impl CudaExecutable {
             let room = (self.bytes.len() as u64).next_power_of_two();
             let step = Memory::new(&self.driver, room);
             self.step = step.map_err(|e| failure::of(e, "the arrays of a step"))?;
+            self.bound.clear();
+        }
+        if self.bound.is_empty() {
             self.bind()?;
         }
         let failed = |e: DriverError| failure::of(e, "a step");
@@ -192,7 +200,7 @@ impl CudaExecutable {
             let mut args = Args::default();
             let table = self.plan.groups.get(run.group).map_or(0, |&c| self.address(Ptr::Const(c)));
             (args.p[0], args.p[1], args.n[0]) = (self.step.address(), table, run.first);
-            let own = |c: &&crate::plan::CacheLayout| c.group as usize == run.group;
+            let own = |c: &&CacheLayout| c.group as usize == run.group;
             let caches = self.plan.caches.iter().filter(own).count() as u32;
             let shape = Shape { grid: [run.count, caches, 1], threads: 256, shared: 0 };
             self.driver.launch(Kernel::CopyBlocks, shape, &args).map_err(failed)?;
@@ -287,37 +295,33 @@ impl CudaExecutable {
             .collect()
     }
 
-    /// Moves the caches to memory for so many blocks of each group.
-    fn move_caches(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
-        for (layout, memory) in self.plan.caches.iter().zip(&mut self.caches) {
-            let (from, to) = (self.blocks[layout.group as usize], blocks[layout.group as usize]);
-            if from == to {
-                continue;
+    /// Gives the caches memory for so many blocks of each group: first those that become smaller,
+    /// whose memory the others may need.
+    fn resize_caches(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        let bytes = |layout: &CacheLayout| {
+            u64::from(blocks[layout.group as usize]).saturating_mul(layout.block_bytes)
+        };
+        for growing in [false, true] {
+            for (layout, cache) in self.plan.caches.iter().zip(&mut self.caches) {
+                let bytes = bytes(layout);
+                if bytes != cache.bytes() && growing == (bytes > cache.bytes()) {
+                    cache.resize(bytes).map_err(|e| failure::of(e, "a cache"))?;
+                }
             }
-            let bytes = u64::from(to) * layout.block_bytes;
-            let new = Memory::new(&self.driver, bytes).map_err(|e| failure::of(e, "a cache"))?;
-            let kept = u64::from(from.min(to)) * layout.block_bytes;
-            if kept > 0 {
-                let copied = self.driver.copy(memory.address(), new.address(), kept);
-                copied.map_err(|e| failure::of(e, "a cache"))?;
-            }
-            zero(&self.driver, new.address() + kept, bytes - kept)?;
-            *memory = new;
         }
-        self.blocks.copy_from_slice(blocks);
-        self.bind()
+        Ok(())
+    }
+
+    /// Blocks of a group that all of its caches have memory for; none of them may need any.
+    fn backed(&self, group: u32) -> Option<u32> {
+        let all = self.plan.caches.iter().zip(&self.caches);
+        let own = all.filter(|(layout, _)| layout.group == group && layout.block_bytes > 0);
+        own.map(|(layout, cache)| (cache.bytes() / layout.block_bytes) as u32).min()
     }
 }
 
 fn slice<T>(all: &[T], (at, len): (u32, u32)) -> &[T] {
     all.get(at as usize..at as usize + len as usize).unwrap_or_default()
-}
-
-fn zero(driver: &Arc<dyn Driver>, address: u64, bytes: u64) -> Result<(), DeviceError> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    driver.zero(address, bytes).map_err(|e| failure::of(e, "a cache"))
 }
 
 fn const_bytes(constant: &Const, plan: &Plan) -> u64 {
@@ -373,14 +377,20 @@ impl Executable for CudaExecutable {
     }
 
     fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
-        let mut rules = self.rules.clone();
-        rules.resize(blocks)?;
-        // Until they have moved there are as many as there are before and after.
-        let fewer = self.blocks.iter().zip(blocks).map(|(a, b)| *a.min(b));
-        self.rules.resize(&fewer.collect::<Vec<_>>())?;
-        self.move_caches(blocks)?;
-        self.rules = rules;
-        Ok(())
+        self.rules.clone().resize(blocks)?;
+        let before = self.blocks.clone();
+        let resized = self.resize_caches(blocks);
+        if resized.is_err() {
+            // As it was, as far as that can be had; what was given up is 0 then.
+            let _ = self.resize_caches(&before);
+        }
+        if self.caches.iter().any(Space::moves) {
+            self.bound.clear();
+        }
+        let backed = (0..).zip(blocks).map(|(group, wanted)| self.backed(group).unwrap_or(*wanted));
+        self.blocks = backed.collect();
+        self.rules.resize(&self.blocks)?;
+        resized
     }
 
     fn blocks(&self) -> Result<BlockBytes, DeviceError> {

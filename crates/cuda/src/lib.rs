@@ -11,6 +11,7 @@ mod failure;
 pub mod kernels;
 mod layout;
 mod plan;
+mod space;
 mod sys;
 
 use std::sync::{Arc, Mutex, PoisonError};

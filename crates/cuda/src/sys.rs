@@ -2,9 +2,9 @@
 //! system has. All `unsafe` of this crate is here.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_int, c_void};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use cudarc::driver::{result, sys};
 use thiserror::Error;
@@ -14,6 +14,9 @@ use crate::kernels::{BUNDLES, Kernel};
 
 /// Bytes of each pinned buffer through which copies go.
 const STAGE: usize = 8 << 20;
+
+/// Bytes in which the driver takes memory at least.
+const PAGE: u64 = 2 << 20;
 
 /// Why no GPU can be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -49,6 +52,14 @@ struct Stages {
     next: usize,
 }
 
+/// Addresses apart from memory, and memory under them: address → bytes. They are the process's, not
+/// a context's, so that they stay when a context is lost.
+#[derive(Default)]
+struct Spaces {
+    reserved: BTreeMap<u64, u64>,
+    mapped: BTreeMap<u64, u64>,
+}
+
 /// What is lost together: a context and all that was made in it.
 struct Context {
     device: sys::CUdevice,
@@ -69,6 +80,10 @@ pub(crate) struct Cuda {
     /// Absent once the GPU was opened again.
     context: RwLock<Option<Context>>,
     functions: RwLock<HashMap<Kernel, sys::CUfunction>>,
+    /// Bytes of a page; whether there are addresses without memory.
+    page: u64,
+    has_spaces: bool,
+    spaces: Mutex<Spaces>,
     /// Why everything is lost.
     lost: OnceLock<String>,
 }
@@ -231,9 +246,13 @@ impl Cuda {
 
     fn on(device: sys::CUdevice) -> Result<Self, OpenError> {
         let context = Context::open(device)?;
-        let processors = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        use sys::CUdevice_attribute as A;
         // SAFETY: a device that the driver named.
-        let processors = unsafe { result::device::get_attribute(device, processors)? };
+        let attribute = |a| unsafe { result::device::get_attribute(device, a) };
+        let processors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let virtually = attribute(A::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED);
+        let has_spaces = virtually.is_ok_and(|there| there != 0);
+        let page = if has_spaces { granularity(device)? } else { PAGE };
         let (free, _) = result::mem_get_info()?;
         Ok(Self {
             device,
@@ -242,6 +261,9 @@ impl Cuda {
             processors: u32::try_from(processors).unwrap_or(1),
             context: RwLock::new(Some(context)),
             functions: RwLock::default(),
+            page: page.max(PAGE),
+            has_spaces,
+            spaces: Mutex::default(),
             lost: OnceLock::new(),
         })
     }
@@ -295,6 +317,10 @@ impl Cuda {
         Ok(function)
     }
 
+    fn spaces(&self) -> MutexGuard<'_, Spaces> {
+        self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives the context up, its memory with it: it waits for calls that others are in, which end
     /// with the same error.
     fn close(&self) {
@@ -303,6 +329,28 @@ impl Cuda {
             old.is_lost = true;
         }
     }
+}
+
+/// Memory on a device, and who may use it.
+fn on_device(device: sys::CUdevice) -> (sys::CUmemAllocationProp, sys::CUmemAccessDesc) {
+    let kind = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    let location = sys::CUmemLocation { type_: kind, id: device };
+    // SAFETY: plain numbers and a pointer, all of which may be 0.
+    let mut memory: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    memory.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    memory.location = location;
+    let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    (memory, sys::CUmemAccessDesc { location, flags })
+}
+
+/// Bytes of which memory without addresses is a multiple.
+fn granularity(device: sys::CUdevice) -> Result<u64, result::DriverError> {
+    let wanted = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+    let (memory, mut bytes) = (on_device(device).0, 0);
+    // SAFETY: writes a number.
+    unsafe { sys::cuMemGetAllocationGranularity(&raw mut bytes, &raw const memory, wanted) }
+        .result()?;
+    Ok(bytes as u64)
 }
 
 /// An error of taking so many bytes.
@@ -326,6 +374,14 @@ impl Driver for Cuda {
         self.processors
     }
 
+    fn page(&self) -> u64 {
+        self.page
+    }
+
+    fn has_spaces(&self) -> bool {
+        self.has_spaces
+    }
+
     fn check(&self, kernel: Kernel) -> Result<(), DriverError> {
         self.function(kernel).map(|_| ())
     }
@@ -346,6 +402,21 @@ impl Driver for Cuda {
             DriverError::Lost(reason)
         };
         let opened = Self::on(self.device).map_err(|e| again(e.to_string()))?;
+        // (Where they went with the context this answers that they are not there.)
+        let old = std::mem::take(&mut *self.spaces());
+        let gone = opened.with(|_| {
+            // SAFETY: nobody uses these addresses, and none were given out since.
+            unsafe {
+                for (address, bytes) in old.mapped {
+                    let _ = sys::cuMemUnmap(address, bytes as usize);
+                }
+                for (address, bytes) in old.reserved {
+                    let _ = sys::cuMemAddressFree(address, bytes as usize);
+                }
+            }
+            Ok(())
+        });
+        gone.map_err(|e| again(e.to_string()))?;
         opened.with(Context::try_out).map_err(|e| again(e.to_string()))?;
         Ok(Arc::new(opened))
     }
@@ -363,6 +434,62 @@ impl Driver for Cuda {
             // SAFETY: the address came from `alloc`, and nothing runs any more that could use it.
             unsafe { result::free_sync(address) }
         });
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        let (len, mut address) = (bytes as usize, 0);
+        // SAFETY: writes an address.
+        let answer = self
+            .with(|_| unsafe { sys::cuMemAddressReserve(&raw mut address, len, 0, 0, 0) }.result());
+        answer.map_err(|e| sized(e, bytes))?;
+        self.spaces().reserved.insert(address, bytes);
+        Ok(address)
+    }
+
+    fn unreserve(&self, address: u64, bytes: u64) {
+        // SAFETY: addresses that `reserve` gave, with nothing under them.
+        let freed =
+            self.with(|_| unsafe { sys::cuMemAddressFree(address, bytes as usize) }.result());
+        if freed.is_ok() {
+            self.spaces().reserved.remove(&address);
+        }
+    }
+
+    fn create(&self, bytes: u64) -> Result<u64, DriverError> {
+        let (memory, mut name) = (on_device(self.device).0, 0);
+        let (len, properties) = (bytes as usize, &raw const memory);
+        // SAFETY: writes a number.
+        let answer =
+            self.with(|_| unsafe { sys::cuMemCreate(&raw mut name, len, properties, 0) }.result());
+        answer.map_err(|e| sized(e, bytes)).map(|()| name)
+    }
+
+    fn release(&self, memory: u64) -> Result<(), DriverError> {
+        // SAFETY: memory that `create` made.
+        self.with(|_| unsafe { sys::cuMemRelease(memory) }.result())
+    }
+
+    fn map(&self, address: u64, bytes: u64, memory: u64) -> Result<(), DriverError> {
+        // SAFETY: reserved addresses with nothing under them.
+        self.with(|_| unsafe { sys::cuMemMap(address, bytes as usize, 0, memory, 0) }.result())?;
+        self.spaces().mapped.insert(address, bytes);
+        Ok(())
+    }
+
+    fn allow(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        let (len, who) = (bytes as usize, on_device(self.device).1);
+        // SAFETY: addresses with memory.
+        self.with(|_| unsafe { sys::cuMemSetAccess(address, len, &raw const who, 1) }.result())
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        self.with(|context| {
+            context.wait()?;
+            // SAFETY: as they were mapped, and nothing runs any more that could use them.
+            unsafe { sys::cuMemUnmap(address, bytes as usize) }.result()
+        })?;
+        self.spaces().mapped.remove(&address);
+        Ok(())
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), DriverError> {

@@ -3,7 +3,7 @@
 use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokenmill_cuda::driver::{Args, Driver, DriverError, Shape};
@@ -37,16 +37,36 @@ struct Gpu {
     state: Mutex<State>,
     /// Bytes that may be held.
     room: AtomicU64,
+    /// Bytes of a page.
+    page: AtomicU64,
+    /// Whether addresses can be had apart from memory.
+    has_spaces: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Address → bytes.
     memory: BTreeMap<u64, usize>,
+    /// Addresses without memory: where they begin, bytes.
+    reserved: BTreeMap<u64, usize>,
+    /// Memory without addresses, by name: bytes.
+    created: BTreeMap<u64, usize>,
+    names: u64,
+    /// Memory under such addresses.
+    mapped: BTreeMap<u64, Mapped>,
     opened: u32,
     lost: Option<String>,
     /// Calls that will fail.
     trouble: Vec<Trouble>,
+}
+
+/// Memory that lies under reserved addresses.
+#[derive(Debug, Clone, Copy)]
+struct Mapped {
+    bytes: usize,
+    /// Its name; it is held under that, too, until it is released.
+    name: u64,
+    is_allowed: bool,
 }
 
 /// A call that fails after so many of its kind.
@@ -63,6 +83,17 @@ impl State {
         for (address, bytes) in std::mem::take(&mut self.memory) {
             give_back(address, bytes);
         }
+        for (address, bytes) in std::mem::take(&mut self.reserved) {
+            unreserve(address, bytes);
+        }
+        self.created.clear();
+        self.mapped.clear();
+    }
+
+    fn held(&self) -> usize {
+        let unreleased = |m: &&Mapped| !self.created.contains_key(&m.name);
+        let mapped: usize = self.mapped.values().filter(unreleased).map(|m| m.bytes).sum();
+        mapped + self.memory.values().sum::<usize>() + self.created.values().sum::<usize>()
     }
 }
 
@@ -78,7 +109,9 @@ impl Emulated {
         let launch = kernels.symbol("tokenmill_launch").expect("tokenmill_launch");
         // SAFETY: the function has this type in kernels/host.cpp.
         let launch = unsafe { std::mem::transmute::<*mut c_void, Launch>(launch) };
-        let gpu = Gpu { state: Mutex::default(), room: AtomicU64::new(8 << 30) };
+        let room = AtomicU64::new(8 << 30);
+        let (page, has_spaces) = (AtomicU64::new(4096), AtomicBool::new(true));
+        let gpu = Gpu { state: Mutex::default(), room, page, has_spaces };
         Self { kernels, launch, gpu: Arc::new(gpu), opened: 0 }
     }
 
@@ -91,9 +124,24 @@ impl Emulated {
         self.gpu.room.store(bytes, Ordering::Relaxed);
     }
 
+    /// As a GPU whose addresses all have memory.
+    pub fn without_spaces(&self) {
+        self.gpu.has_spaces.store(false, Ordering::Relaxed);
+    }
+
+    /// Takes memory in pages of so many bytes, a multiple of 4096.
+    pub fn pages_of(&self, bytes: u64) {
+        self.gpu.page.store(bytes, Ordering::Relaxed);
+    }
+
     /// Has a call of that name fail after so many more; with `lost` everything is lost then.
     pub fn fail(&self, call: &'static str, after: u32, lost: bool) {
         self.state().trouble.push(Trouble { call, after, lost });
+    }
+
+    /// Has no call fail any more.
+    pub fn spare(&self) {
+        self.state().trouble.clear();
     }
 
     /// Calls that are still to fail.
@@ -108,7 +156,12 @@ impl Emulated {
 
     /// Bytes that are held.
     pub fn held_bytes(&self) -> usize {
-        self.state().memory.values().sum()
+        self.state().held()
+    }
+
+    /// Addresses that are held without being memory.
+    pub fn reserved_bytes(&self) -> usize {
+        self.state().reserved.values().sum()
     }
 
     /// Everything that this call uses, unless it fails.
@@ -140,10 +193,24 @@ impl State {
         let piece = self.memory.range(..=address).next_back();
         let inside =
             piece.is_some_and(|(start, len)| address - start + bytes as u64 <= *len as u64);
-        if inside || bytes == 0 {
+        if inside || bytes == 0 || self.is_mapped(address, bytes as u64) {
             return Ok(());
         }
         Err(DriverError::Failed(format!("{bytes} bytes at {address:#x}, which are not there")))
+    }
+
+    /// Whether all of those addresses have memory that may be used.
+    fn is_mapped(&self, address: u64, bytes: u64) -> bool {
+        let mut at = address;
+        while at < address + bytes {
+            let below = self.mapped.range(..=at).next_back();
+            let end = below.filter(|(_, m)| m.is_allowed).map(|(start, m)| start + m.bytes as u64);
+            match end.filter(|end| *end > at) {
+                Some(end) => at = end,
+                None => return false,
+            }
+        }
+        true
     }
 
     /// Whether all guards are as they were; all is lost where not.
@@ -173,6 +240,21 @@ fn give_back(address: u64, bytes: usize) {
     unsafe { std::alloc::dealloc((address as usize - GUARD) as *mut u8, layout(bytes)) };
 }
 
+/// A call of the system on pages of this process.
+fn system(answer: i32, what: &str) {
+    assert_eq!(answer, 0, "{what}: {}", std::io::Error::last_os_error());
+}
+
+fn unreserve(address: u64, bytes: usize) {
+    // SAFETY: addresses that `reserve` gave.
+    system(unsafe { libc::munmap(address as *mut c_void, bytes) }, "munmap");
+}
+
+/// An error of one who uses the calls on addresses wrongly.
+fn misused(call: &str, address: u64, bytes: usize) -> DriverError {
+    DriverError::Failed(format!("{call} of {bytes} bytes at {address:#x}"))
+}
+
 impl Driver for Emulated {
     fn name(&self) -> String {
         "kernels of this machine".into()
@@ -184,6 +266,14 @@ impl Driver for Emulated {
 
     fn processors(&self) -> u32 {
         1
+    }
+
+    fn page(&self) -> u64 {
+        self.gpu.page.load(Ordering::Relaxed)
+    }
+
+    fn has_spaces(&self) -> bool {
+        self.gpu.has_spaces.load(Ordering::Relaxed)
     }
 
     fn check(&self, kernel: Kernel) -> Result<(), DriverError> {
@@ -211,8 +301,7 @@ impl Driver for Emulated {
 
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError> {
         let mut state = self.call("alloc")?;
-        let held: usize = state.memory.values().sum();
-        if bytes + held as u64 > self.memory_bytes() {
+        if bytes + state.held() as u64 > self.memory_bytes() {
             return Err(DriverError::OutOfMemory(bytes));
         }
         let bytes = bytes as usize;
@@ -237,6 +326,94 @@ impl Driver for Emulated {
         if let Some(bytes) = state.memory.remove(&address) {
             give_back(address, bytes);
         }
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        let mut state = self.call("reserve")?;
+        let (len, flags) =
+            (bytes as usize, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        if !self.has_spaces() || bytes == 0 || !bytes.is_multiple_of(self.page()) {
+            return Err(misused("reserve", 0, len));
+        }
+        // SAFETY: addresses that nobody has. What touches them ends the process, as it ends a context.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+        assert_ne!(address, libc::MAP_FAILED, "no room for {len} bytes of addresses");
+        state.reserved.insert(address as u64, len);
+        Ok(address as u64)
+    }
+
+    fn unreserve(&self, address: u64, bytes: u64) {
+        let Ok(mut state) = self.call("unreserve") else { return };
+        let inside = state.mapped.range(address..address + bytes).next();
+        assert!(inside.is_none(), "addresses are given back that have memory");
+        assert_eq!(state.reserved.remove(&address), Some(bytes as usize), "as they were reserved");
+        unreserve(address, bytes as usize);
+    }
+
+    fn create(&self, bytes: u64) -> Result<u64, DriverError> {
+        let mut state = self.call("create")?;
+        if bytes == 0 || !bytes.is_multiple_of(self.page()) {
+            return Err(misused("create", 0, bytes as usize));
+        }
+        if bytes + state.held() as u64 > self.memory_bytes() {
+            return Err(DriverError::OutOfMemory(bytes));
+        }
+        state.names += 1;
+        let name = state.names;
+        state.created.insert(name, bytes as usize);
+        Ok(name)
+    }
+
+    fn release(&self, memory: u64) -> Result<(), DriverError> {
+        let mut state = self.call("release")?;
+        state.created.remove(&memory).map(|_| ()).ok_or_else(|| misused("release", memory, 0))
+    }
+
+    fn map(&self, address: u64, bytes: u64, memory: u64) -> Result<(), DriverError> {
+        let mut state = self.call("map")?;
+        let (len, end) = (bytes as usize, address + bytes);
+        let space = state.reserved.range(..=address).next_back();
+        let is_reserved = space.is_some_and(|(start, len)| end <= start + *len as u64);
+        let below = state.mapped.range(..end).next_back();
+        let is_free = below.is_none_or(|(start, m)| start + m.bytes as u64 <= address);
+        if !is_reserved || !is_free || state.created.get(&memory) != Some(&len) {
+            return Err(misused("map", address, len));
+        }
+        state.mapped.insert(address, Mapped { bytes: len, name: memory, is_allowed: false });
+        Ok(())
+    }
+
+    fn allow(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        let mut state = self.call("allow")?;
+        let len = bytes as usize;
+        state.mapped.range_mut(address..address + bytes).for_each(|(_, m)| m.is_allowed = true);
+        if !state.is_mapped(address, bytes) {
+            return Err(misused("allow", address, len));
+        }
+        let (at, access) = (address as *mut c_void, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: reserved addresses.
+        system(unsafe { libc::mprotect(at, len, access) }, "mprotect");
+        // SAFETY: which may be written since.
+        unsafe { at.cast::<u8>().write_bytes(FRESH_BYTE, len) };
+        Ok(())
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        let mut state = self.call("unmap")?;
+        let len = bytes as usize;
+        // (A GPU takes away whole what was put there whole.)
+        if state.mapped.get(&address).is_none_or(|m| m.bytes != len) {
+            return Err(misused("unmap", address, len));
+        }
+        state.mapped.remove(&address);
+        let at = address as *mut c_void;
+        // SAFETY: reserved addresses whose memory nobody uses.
+        unsafe {
+            system(libc::madvise(at, len, libc::MADV_DONTNEED), "madvise");
+            system(libc::mprotect(at, len, libc::PROT_NONE), "mprotect");
+        }
+        Ok(())
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), DriverError> {

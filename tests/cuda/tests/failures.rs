@@ -115,32 +115,103 @@ fn what_is_lost_is_made_again_from_the_beginning() {
     assert_eq!(outputs(&device, Mode::F32, &case), Ok(expected));
 }
 
+/// Memory of a cache that is kept in pages: whole ones.
+fn paged(bytes: usize) -> usize {
+    bytes.next_multiple_of(4096)
+}
+
 #[test]
 fn caches_give_memory_back_and_keep_what_stays() {
-    let Some((driver, device)) = set_up() else { return };
-    let case = case("plain over Bf16");
-    let mut executable = compiled(&device, &case).expect("compiles");
-    let (blocks, bytes) =
-        (case.limits.group_blocks[0], executable.blocks().expect("blocks").groups[0]);
-    let before = driver.held_bytes();
-    let written: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
-    for block in [1, blocks - 1] {
-        executable.write_block(0, BlockId(block), &written).expect("written");
+    for has_spaces in [true, false] {
+        let Some((driver, device)) = set_up() else { return };
+        if !has_spaces {
+            driver.without_spaces();
+        }
+        let size = |bytes: usize| if has_spaces { paged(bytes) } else { bytes };
+        let case = case("plain over Bf16");
+        let mut executable = compiled(&device, &case).expect("compiles");
+        let (blocks, bytes) =
+            (case.limits.group_blocks[0], executable.blocks().expect("blocks").groups[0]);
+        let before = driver.held_bytes();
+        let written: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+        for block in [1, blocks - 1] {
+            executable.write_block(0, BlockId(block), &written).expect("written");
+        }
+        executable.resize(&[2]).expect("shrinks");
+        let given = size(blocks as usize * bytes) - size(2 * bytes);
+        assert_eq!(before - driver.held_bytes(), given);
+        executable.resize(&[blocks]).expect("grows");
+        assert_eq!(before, driver.held_bytes());
+        let mut read = vec![1; bytes];
+        executable.read_block(0, BlockId(1), &mut read).expect("read");
+        assert_eq!(read, written, "what stayed");
+        executable.read_block(0, BlockId(blocks - 1), &mut read).expect("read");
+        assert!(read.iter().all(|b| *b == 0), "what was given back is forgotten");
+        // Without room it stays as it is.
+        executable.resize(&[2]).expect("shrinks");
+        let held = driver.held_bytes();
+        driver.limit(held as u64 + 10);
+        let answer = executable.resize(&[blocks]);
+        assert!(matches!(answer, Err(DeviceError::OutOfMemory { .. })), "{answer:?}");
+        assert_eq!(driver.held_bytes(), held);
+        executable.read_block(0, BlockId(1), &mut read).expect("read");
+        assert_eq!(read, written, "what stayed");
+        // (Where addresses stay, less needs no memory first.)
+        assert_eq!(executable.resize(&[1]).is_ok(), has_spaces);
+        drop(executable);
+        assert_eq!((driver.held_bytes(), driver.reserved_bytes()), (0, 0));
     }
-    executable.resize(&[2]).expect("shrinks");
-    assert_eq!(before - driver.held_bytes(), (blocks as usize - 2) * bytes);
-    executable.resize(&[blocks]).expect("grows");
-    assert_eq!(before, driver.held_bytes());
-    let mut read = vec![1; bytes];
-    executable.read_block(0, BlockId(1), &mut read).expect("read");
-    assert_eq!(read, written, "what stayed");
-    executable.read_block(0, BlockId(blocks - 1), &mut read).expect("read");
-    assert!(read.iter().all(|b| *b == 0), "what was given back is forgotten");
-    // Without room it stays as it is.
-    executable.resize(&[2]).expect("shrinks");
-    driver.limit(driver.held_bytes() as u64 + 10);
-    let answer = executable.resize(&[blocks]);
-    assert!(matches!(answer, Err(DeviceError::OutOfMemory { .. })), "{answer:?}");
-    executable.read_block(0, BlockId(1), &mut read).expect("read");
-    assert_eq!(read, written, "what stayed");
+}
+
+/// Whatever call fails while caches of several groups change, they are as they were, and steps go on.
+#[test]
+fn caches_are_as_before_where_a_change_fails() {
+    let calls = ["create", "map", "release", "allow", "zero", "unmap"];
+    let old_way = ["alloc", "copy", "zero"];
+    let all = calls.map(|call| (true, call)).into_iter().chain(old_way.map(|call| (false, call)));
+    let case = case("window of 20 over F32");
+    for (has_spaces, call) in all {
+        let Some((driver, device)) = set_up() else { return };
+        if !has_spaces {
+            driver.without_spaces();
+        }
+        let expected = outputs(&device, Mode::F32, &case).expect("runs");
+        let mut executable = compiled(&device, &case).expect("compiles");
+        let most = case.limits.group_blocks.clone();
+        let few: Vec<u32> = most.iter().map(|n| n / 2).collect();
+        let written = vec![7; executable.blocks().expect("blocks").groups[0]];
+        executable.write_block(0, BlockId(0), &written).expect("written");
+        let mut failed = 0;
+        for after in 0..100 {
+            for wanted in [&few, &most] {
+                driver.fail(call, after, false);
+                let before = driver.held_bytes();
+                if let Err(error) = executable.resize(wanted) {
+                    failed += 1;
+                    assert!(matches!(error, DeviceError::Failed { .. }), "{error}");
+                    assert_eq!(driver.held_bytes(), before, "{call} {after}");
+                    assert_eq!(driver.troubles(), 0);
+                    executable.resize(wanted).expect("the next time");
+                } else {
+                    driver.spare();
+                }
+                let mut read = vec![0; written.len()];
+                executable.read_block(0, BlockId(0), &mut read).expect("read");
+                assert_eq!(read, written, "{call} {after}");
+            }
+        }
+        assert!(failed > 0, "{call} is never called");
+        // What is bound is what is there.
+        let mut found = Vec::new();
+        for step in &case.steps {
+            let mut out = StepOutput::default();
+            executable.submit(&mut step.clone()).expect("submitted");
+            executable.wait(&mut out).expect("done");
+            found.push(out);
+        }
+        let rows = |all: &[StepOutput]| all.iter().map(|o| o.rows.clone()).collect::<Vec<_>>();
+        assert_eq!(rows(&found), rows(&expected));
+        drop(executable);
+        assert_eq!((driver.held_bytes(), driver.reserved_bytes()), (0, 0), "{call}");
+    }
 }
