@@ -47,8 +47,18 @@ pub enum DriverError {
     Lost(String),
 }
 
-/// A GPU. All that it is told happens in that order; addresses are those that `alloc` gave, and
-/// nobody is told to read or write beyond what was asked for. Once anything is lost, every call
+/// What happens in the order in which it was told. Two of them wait for each other where that is
+/// asked for only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// Steps, and what goes between them.
+    Steps,
+    /// What programs need before their first step.
+    Uploads,
+}
+
+/// A GPU. Addresses are those that it gave, and nobody is told to read or write beyond what was
+/// asked for. Calls that name no lane are of [`Lane::Steps`]. Once anything is lost, every call
 /// fails alike, and what was given out is nobody's: only `reopen` mends that.
 pub trait Driver: Send + Sync {
     /// Its name.
@@ -133,7 +143,7 @@ pub trait Driver: Send + Sync {
     ///
     /// # Errors
     /// Those of this call and of what was told before.
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), DriverError>;
+    fn write(&self, lane: Lane, address: u64, bytes: &[u8]) -> Result<(), DriverError>;
 
     /// Waits for what was told before, and copies bytes from there.
     ///
@@ -145,7 +155,7 @@ pub trait Driver: Send + Sync {
     ///
     /// # Errors
     /// As `write`.
-    fn zero(&self, address: u64, bytes: u64) -> Result<(), DriverError>;
+    fn zero(&self, lane: Lane, address: u64, bytes: u64) -> Result<(), DriverError>;
 
     /// Copies memory to memory, which do not overlap.
     ///
@@ -159,11 +169,74 @@ pub trait Driver: Send + Sync {
     /// As `write`.
     fn launch(&self, kernel: Kernel, shape: Shape, args: &Args) -> Result<(), DriverError>;
 
-    /// Whether all that was told is done.
+    /// Something that passes, by a name.
     ///
     /// # Errors
-    /// As `write`.
-    fn done(&self) -> Result<bool, DriverError>;
+    /// Those of this call.
+    fn event(&self) -> Result<u64, DriverError>;
+
+    /// The name is used no more.
+    fn forget_event(&self, event: u64);
+
+    /// Has an event pass when all is done that a lane was told before.
+    ///
+    /// # Errors
+    /// Those of this call and of what was told before.
+    fn record(&self, event: u64, lane: Lane) -> Result<(), DriverError>;
+
+    /// Has a lane wait for an event before what it is told from now on.
+    ///
+    /// # Errors
+    /// As `record`.
+    fn follow(&self, lane: Lane, event: u64) -> Result<(), DriverError>;
+
+    /// Whether an event has passed; one that was never recorded has.
+    ///
+    /// # Errors
+    /// As `record`.
+    fn passed(&self, event: u64) -> Result<bool, DriverError>;
+
+    /// Waits until an event has passed.
+    ///
+    /// # Errors
+    /// As `record`.
+    fn wait(&self, event: u64) -> Result<(), DriverError>;
+}
+
+/// An event of a driver.
+pub(crate) struct Event {
+    driver: Arc<dyn Driver>,
+    name: u64,
+}
+
+impl Event {
+    pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, DriverError> {
+        Ok(Self { driver: Arc::clone(driver), name: driver.event()? })
+    }
+
+    /// Passes when all is done that a lane was told before.
+    pub fn record(&self, lane: Lane) -> Result<(), DriverError> {
+        self.driver.record(self.name, lane)
+    }
+
+    /// A lane waits for it.
+    pub fn before(&self, lane: Lane) -> Result<(), DriverError> {
+        self.driver.follow(lane, self.name)
+    }
+
+    pub fn passed(&self) -> Result<bool, DriverError> {
+        self.driver.passed(self.name)
+    }
+
+    pub fn wait(&self) -> Result<(), DriverError> {
+        self.driver.wait(self.name)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        self.driver.forget_event(self.name);
+    }
 }
 
 /// Memory of a GPU, given back with this.

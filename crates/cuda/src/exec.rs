@@ -9,7 +9,7 @@ use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
 use tokenmill_ir::{Batch, BlockId, Limits, OutputKind, Program, Sampled, StepOutput, TokenId};
 
 use crate::batch::{copy_runs, fill, usual_words};
-use crate::driver::{Args, Driver, DriverError, Memory, Shape};
+use crate::driver::{Args, Driver, DriverError, Event, Lane, Memory, Shape};
 use crate::failure;
 use crate::kernels::Kernel;
 use crate::layout::Held;
@@ -53,6 +53,10 @@ pub(crate) struct CudaExecutable {
     /// The step, and whether it is in flight.
     batch: Batch,
     in_flight: bool,
+    /// Weights, caches and tables are there; absent once the steps go behind that.
+    loaded: Option<Event>,
+    /// The last step is over.
+    ended: Event,
 }
 
 impl CudaExecutable {
@@ -80,12 +84,13 @@ impl CudaExecutable {
             let count = blocks.get(c.group as usize).copied().unwrap_or(0);
             let bytes = u64::from(count).saturating_mul(c.block_bytes);
             let space = Space::new(driver, bytes).and_then(|mut space| {
-                space.resize(bytes)?;
+                space.resize(bytes, Lane::Uploads)?;
                 Ok(space)
             });
             space.map_err(|e| failure::of(e, "a cache"))
         };
         let batch = Batch::with_limits(limits, block_tokens);
+        let event = || Event::new(driver).map_err(|e| failure::of(e, "an event"));
         let mut executable = Self {
             caches: plan.caches.iter().map(cache).collect::<Result<_, DeviceError>>()?,
             buffers: memory(plan.buffer_bytes, "buffers of a step")?,
@@ -104,15 +109,30 @@ impl CudaExecutable {
             sampled: Vec::new(),
             batch,
             in_flight: false,
+            loaded: Some(event()?),
+            ended: event()?,
             plan,
             held,
         };
-        executable.bind()?;
+        executable.bind(Lane::Uploads)?;
+        if let Some(loaded) = &executable.loaded {
+            loaded.record(Lane::Uploads).map_err(|e| failure::of(e, "a program"))?;
+        }
         Ok(executable)
     }
 
+    /// Has steps, and what goes between them, wait for what this needs. (Not earlier: others' steps
+    /// wait with them.)
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        if let Some(loaded) = &self.loaded {
+            loaded.before(Lane::Steps).map_err(|e| failure::of(e, "a program"))?;
+        }
+        self.loaded = None;
+        Ok(())
+    }
+
     /// Gives launches and tables the addresses there are now.
-    fn bind(&mut self) -> Result<(), DeviceError> {
+    fn bind(&mut self, lane: Lane) -> Result<(), DeviceError> {
         self.bound.clear();
         let mut bytes = vec![0; self.consts.bytes() as usize];
         for (constant, &at) in self.plan.consts.iter().zip(&self.const_at) {
@@ -121,7 +141,7 @@ impl CudaExecutable {
             to.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
         }
         if !bytes.is_empty() {
-            let written = self.driver.write(self.consts.address(), &bytes);
+            let written = self.driver.write(lane, self.consts.address(), &bytes);
             written.map_err(|e| failure::of(e, "tables"))?;
         }
         let bound = self.plan.launches.iter().map(|launch| {
@@ -182,6 +202,7 @@ impl CudaExecutable {
 
     /// Copies blocks, then launches everything.
     fn launch(&mut self) -> Result<(), DeviceError> {
+        self.settle()?;
         fill(&self.batch, &self.sampled, &mut self.words);
         self.bytes.clear();
         self.bytes.extend(self.words.iter().flat_map(|w| w.to_le_bytes()));
@@ -192,10 +213,10 @@ impl CudaExecutable {
             self.bound.clear();
         }
         if self.bound.is_empty() {
-            self.bind()?;
+            self.bind(Lane::Steps)?;
         }
         let failed = |e: DriverError| failure::of(e, "a step");
-        self.driver.write(self.step.address(), &self.bytes).map_err(failed)?;
+        self.driver.write(Lane::Steps, self.step.address(), &self.bytes).map_err(failed)?;
         for run in copy_runs(&self.batch) {
             let mut args = Args::default();
             let table = self.plan.groups.get(run.group).map_or(0, |&c| self.address(Ptr::Const(c)));
@@ -218,7 +239,7 @@ impl CudaExecutable {
             let shape = Shape { grid, threads: bound.threads, shared: bound.shared };
             self.driver.launch(bound.kernel, shape, &bound.args).map_err(failed)?;
         }
-        Ok(())
+        self.ended.record(Lane::Steps).map_err(failed)
     }
 
     /// Rows of the outputs, whole.
@@ -305,7 +326,7 @@ impl CudaExecutable {
             for (layout, cache) in self.plan.caches.iter().zip(&mut self.caches) {
                 let bytes = bytes(layout);
                 if bytes != cache.bytes() && growing == (bytes > cache.bytes()) {
-                    cache.resize(bytes).map_err(|e| failure::of(e, "a cache"))?;
+                    cache.resize(bytes, Lane::Steps).map_err(|e| failure::of(e, "a cache"))?;
                 }
             }
         }
@@ -351,7 +372,7 @@ impl Executable for CudaExecutable {
     fn advance(&mut self, at_most: Duration) -> Result<bool, DeviceError> {
         let start = Instant::now();
         while self.in_flight {
-            let done = self.driver.done().map_err(|e| failure::of(e, "a step"));
+            let done = self.ended.passed().map_err(|e| failure::of(e, "a step"));
             if done.inspect_err(|_| self.in_flight = false)? {
                 break;
             }
@@ -368,6 +389,7 @@ impl Executable for CudaExecutable {
         if !std::mem::take(&mut self.in_flight) {
             return Err(DeviceError::BadBatch("no step was submitted".into()));
         }
+        self.ended.wait().map_err(|e| failure::of(e, "a step"))?;
         if !self.batch.outputs.is_empty() {
             self.serve(out)?;
         }
@@ -378,6 +400,7 @@ impl Executable for CudaExecutable {
 
     fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
         self.rules.clone().resize(blocks)?;
+        self.settle()?;
         let before = self.blocks.clone();
         let resized = self.resize_caches(blocks);
         if resized.is_err() {
@@ -407,6 +430,7 @@ impl Executable for CudaExecutable {
         out: &mut [u8],
     ) -> Result<(), DeviceError> {
         self.rules.check_block((group, block), (out.len(), self.block_bytes(group)))?;
+        self.settle()?;
         let mut out = out;
         for (at, bytes) in self.pieces(group, block) {
             let (now, rest) = out.split_at_mut(bytes);
@@ -423,10 +447,12 @@ impl Executable for CudaExecutable {
         bytes: &[u8],
     ) -> Result<(), DeviceError> {
         self.rules.check_block((group, block), (bytes.len(), self.block_bytes(group)))?;
+        self.settle()?;
         let mut bytes = bytes;
         for (at, len) in self.pieces(group, block) {
             let (now, rest) = bytes.split_at(len);
-            self.driver.write(at, now).map_err(|e| failure::of(e, "a cache block"))?;
+            let written = self.driver.write(Lane::Steps, at, now);
+            written.map_err(|e| failure::of(e, "a cache block"))?;
             bytes = rest;
         }
         Ok(())

@@ -9,7 +9,7 @@ use tokenmill_ir::{Op, Operand, Program, RowPart, WeightId, WeightSource};
 use tokenmill_ir::{WeightSpec, WeightUse};
 use tokenmill_quant::FormatId;
 
-use crate::driver::{Driver, Memory};
+use crate::driver::{Driver, Lane, Memory};
 use crate::failure;
 use crate::kernels::is_decoded;
 
@@ -160,7 +160,8 @@ fn slabs(shapes: &[Shape]) -> (Vec<u64>, Vec<(usize, u64)>) {
 }
 
 impl Held {
-    /// Brings all weights to the device.
+    /// Brings all weights to the device, or on their way: who uses them goes behind
+    /// [`Lane::Uploads`].
     pub fn upload(
         driver: &Arc<dyn Driver>,
         program: &Program,
@@ -260,7 +261,7 @@ impl Upload<'_> {
     }
 
     fn bytes(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        let written = self.driver.write(self.to + at, bytes);
+        let written = self.driver.write(Lane::Uploads, self.to + at, bytes);
         written.map_err(|e| failure::of(e, &format!("weight '{}'", self.spec.name)))
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::driver::{Driver, DriverError, Memory};
+use crate::driver::{Driver, DriverError, Lane, Memory};
 
 /// Memory of so many bytes, of at most so many.
 #[derive(Debug)]
@@ -62,8 +62,8 @@ impl Space {
     }
 
     /// Has so many bytes from now on, the first as they were and all others 0. Where that fails
-    /// it is as before, or as if that had been less.
-    pub fn resize(&mut self, bytes: u64) -> Result<(), DriverError> {
+    /// it is as before, or as if that had been less. A lane brings the zeros.
+    pub fn resize(&mut self, bytes: u64, lane: Lane) -> Result<(), DriverError> {
         let kept = self.bytes.min(bytes);
         match &mut self.place {
             Place::Pages(pages) => {
@@ -72,7 +72,7 @@ impl Space {
                 self.bytes = self.bytes.min(pages.count * pages.page);
                 resized?;
                 if bytes > kept {
-                    let zeroed = pages.driver.zero(pages.address + kept, bytes - kept);
+                    let zeroed = pages.driver.zero(lane, pages.address + kept, bytes - kept);
                     zeroed.or_else(|e| pages.shrink(before).and(Err(e)))?;
                 }
             }
@@ -83,7 +83,7 @@ impl Space {
                     driver.copy(memory.address(), new.address(), kept)?;
                 }
                 if bytes > kept {
-                    driver.zero(new.address() + kept, bytes - kept)?;
+                    driver.zero(lane, new.address() + kept, bytes - kept)?;
                 }
                 *memory = new;
             }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use cudarc::driver::{result, sys};
 use thiserror::Error;
 
-use crate::driver::{Args, Driver, DriverError, Shape};
+use crate::driver::{Args, Driver, DriverError, Lane, Shape};
 use crate::kernels::{BUNDLES, Kernel};
 
 /// Bytes of each pinned buffer through which copies go.
@@ -47,6 +47,7 @@ struct Stage {
 }
 
 /// Pinned buffers, and which one is next.
+#[derive(Default)]
 struct Stages {
     list: Vec<Stage>,
     next: usize,
@@ -64,9 +65,10 @@ struct Spaces {
 struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
-    streams: Vec<sys::CUstream>,
+    /// Of each lane.
+    streams: [sys::CUstream; 2],
+    stages: [Mutex<Stages>; 2],
     modules: HashMap<&'static str, sys::CUmodule>,
-    stages: Mutex<Stages>,
     /// Nothing of it may be asked for any more.
     is_lost: bool,
 }
@@ -149,20 +151,22 @@ impl Context {
     fn open(device: sys::CUdevice) -> Result<Self, OpenError> {
         // SAFETY: a device that the driver named; released on drop.
         let context = unsafe { result::primary_ctx::retain(device)? };
-        let stages = Mutex::new(Stages { list: Vec::new(), next: 0 });
-        let (streams, modules) = (Vec::new(), HashMap::new());
-        let mut all = Self { device, context, streams, modules, stages, is_lost: false };
+        let (streams, modules) = ([std::ptr::null_mut(); 2], HashMap::new());
+        let stages = Default::default();
+        let mut all = Self { device, context, streams, stages, modules, is_lost: false };
         // SAFETY: just retained.
         unsafe { result::ctx::set_current(context)? };
-        all.streams.push(result::stream::create(result::stream::StreamKind::NonBlocking)?);
-        let stages = all.stages.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for _ in 0..2 {
-            let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
-            stages.list.push(Stage { memory: std::ptr::null_mut(), event });
-        }
-        for stage in &mut stages.list {
-            // SAFETY: pinned memory of its own, given back on drop.
-            stage.memory = unsafe { result::malloc_host(STAGE, 0)? }.cast();
+        for (stream, stages) in all.streams.iter_mut().zip(&mut all.stages) {
+            *stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
+            let stages = stages.get_mut().unwrap_or_else(PoisonError::into_inner);
+            for _ in 0..2 {
+                let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
+                stages.list.push(Stage { memory: std::ptr::null_mut(), event });
+            }
+            for stage in &mut stages.list {
+                // SAFETY: pinned memory of its own, given back on drop.
+                stage.memory = unsafe { result::malloc_host(STAGE, 0)? }.cast();
+            }
         }
         for &(name, bundle) in BUNDLES {
             // SAFETY: a bundle that nvcc wrote, in this program's memory.
@@ -178,40 +182,42 @@ impl Context {
         // SAFETY: memory of its own on a stream of its own.
         unsafe {
             let memory = result::malloc_sync(4)?;
-            let written = result::memset_d8_async(memory, 0, 4, self.steps())
-                .and_then(|()| result::stream::synchronize(self.steps()));
+            let steps = self.stream(Lane::Steps);
+            let written = result::memset_d8_async(memory, 0, 4, steps)
+                .and_then(|()| result::stream::synchronize(steps));
             written.and(result::free_sync(memory))
         }
     }
 
-    fn steps(&self) -> sys::CUstream {
-        self.streams.first().copied().unwrap_or(std::ptr::null_mut())
+    fn stream(&self, lane: Lane) -> sys::CUstream {
+        self.streams[lane as usize]
     }
 
-    fn wait(&self) -> Result<(), result::DriverError> {
-        // SAFETY: the stream of this context.
-        unsafe { result::stream::synchronize(self.steps()) }
+    fn stages(&self, lane: Lane) -> MutexGuard<'_, Stages> {
+        self.stages[lane as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        let stages = self.stages.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: everything was made by `open`, nothing runs any more, and nobody can ask again.
         // What is lost goes with the context, whose last holder this is.
         unsafe {
             if !self.is_lost && result::ctx::set_current(self.context).is_ok() {
                 let _ = result::ctx::synchronize();
-                for stage in &stages.list {
-                    let _ = result::event::destroy(stage.event);
-                    if !stage.memory.is_null() {
-                        let _ = result::free_host(stage.memory.cast());
+                for stages in &mut self.stages {
+                    let stages = stages.get_mut().unwrap_or_else(PoisonError::into_inner);
+                    for stage in &stages.list {
+                        let _ = result::event::destroy(stage.event);
+                        if !stage.memory.is_null() {
+                            let _ = result::free_host(stage.memory.cast());
+                        }
                     }
                 }
                 for module in self.modules.values() {
                     let _ = result::module::unload(*module);
                 }
-                for stream in &self.streams {
+                for stream in self.streams.iter().filter(|stream| !stream.is_null()) {
                     let _ = result::stream::destroy(*stream);
                 }
             }
@@ -429,8 +435,8 @@ impl Driver for Cuda {
 
     fn free(&self, address: u64) {
         // (What was lost needs not be given back.)
-        let _ = self.with(|context| {
-            let _ = context.wait();
+        let _ = self.with(|_| {
+            let _ = result::ctx::synchronize();
             // SAFETY: the address came from `alloc`, and nothing runs any more that could use it.
             unsafe { result::free_sync(address) }
         });
@@ -483,8 +489,8 @@ impl Driver for Cuda {
     }
 
     fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
-        self.with(|context| {
-            context.wait()?;
+        self.with(|_| {
+            result::ctx::synchronize()?;
             // SAFETY: as they were mapped, and nothing runs any more that could use them.
             unsafe { sys::cuMemUnmap(address, bytes as usize) }.result()
         })?;
@@ -492,9 +498,9 @@ impl Driver for Cuda {
         Ok(())
     }
 
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
+    fn write(&self, lane: Lane, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
         self.with(|context| {
-            let mut stages = context.stages.lock().unwrap_or_else(PoisonError::into_inner);
+            let (stream, mut stages) = (context.stream(lane), context.stages(lane));
             for (at, piece) in (address..).step_by(STAGE).zip(bytes.chunks(STAGE)) {
                 let Stage { memory, event } = stages.turn();
                 // SAFETY: the stage is free once its event has passed, and as long as a piece; the
@@ -502,9 +508,8 @@ impl Driver for Cuda {
                 unsafe {
                     result::event::synchronize(event)?;
                     std::ptr::copy_nonoverlapping(piece.as_ptr(), memory, piece.len());
-                    sys::cuMemcpyHtoDAsync_v2(at, memory.cast(), piece.len(), context.steps())
-                        .result()?;
-                    result::event::record(event, context.steps())?;
+                    sys::cuMemcpyHtoDAsync_v2(at, memory.cast(), piece.len(), stream).result()?;
+                    result::event::record(event, stream)?;
                 }
             }
             Ok(())
@@ -513,15 +518,15 @@ impl Driver for Cuda {
 
     fn read(&self, address: u64, out: &mut [u8]) -> Result<(), DriverError> {
         self.with(|context| {
-            let mut stages = context.stages.lock().unwrap_or_else(PoisonError::into_inner);
+            let (stream, mut stages) = (context.stream(Lane::Steps), context.stages(Lane::Steps));
             for (at, piece) in (address..).step_by(STAGE).zip(out.chunks_mut(STAGE)) {
                 let Stage { memory, event } = stages.turn();
-                // SAFETY: as in `write`; the copy is over when the stream is.
+                // SAFETY: as in `write`; the copy is over when its event has passed.
                 unsafe {
                     result::event::synchronize(event)?;
-                    sys::cuMemcpyDtoHAsync_v2(memory.cast(), at, piece.len(), context.steps())
-                        .result()?;
-                    context.wait()?;
+                    sys::cuMemcpyDtoHAsync_v2(memory.cast(), at, piece.len(), stream).result()?;
+                    result::event::record(event, stream)?;
+                    result::event::synchronize(event)?;
                     std::ptr::copy_nonoverlapping(memory, piece.as_mut_ptr(), piece.len());
                 }
             }
@@ -529,14 +534,20 @@ impl Driver for Cuda {
         })
     }
 
-    fn zero(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
-        // SAFETY: the address has room for the bytes, which is the caller's promise.
-        self.with(|c| unsafe { result::memset_d8_async(address, 0, bytes as usize, c.steps()) })
+    fn zero(&self, lane: Lane, address: u64, bytes: u64) -> Result<(), DriverError> {
+        self.with(|context| {
+            let stream = context.stream(lane);
+            // SAFETY: the address has room for the bytes, which is the caller's promise.
+            unsafe { result::memset_d8_async(address, 0, bytes as usize, stream) }
+        })
     }
 
     fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), DriverError> {
-        // SAFETY: as above, of both.
-        self.with(|c| unsafe { result::memcpy_dtod_async(to, from, bytes as usize, c.steps()) })
+        self.with(|context| {
+            let stream = context.stream(Lane::Steps);
+            // SAFETY: as above, of both.
+            unsafe { result::memcpy_dtod_async(to, from, bytes as usize, stream) }
+        })
     }
 
     fn launch(&self, kernel: Kernel, shape: Shape, args: &Args) -> Result<(), DriverError> {
@@ -546,7 +557,7 @@ impl Driver for Cuda {
         let mut parameters = [std::ptr::from_mut(&mut args).cast::<c_void>()];
         let (grid, block) = ((x, y, z), (shape.threads, 1, 1));
         self.with(|context| {
-            let stream = context.steps();
+            let stream = context.stream(Lane::Steps);
             // SAFETY: every kernel takes one `Args`, which the driver copies before it returns;
             // what its addresses are read and written for is the plan's.
             unsafe {
@@ -555,14 +566,42 @@ impl Driver for Cuda {
         })
     }
 
-    fn done(&self) -> Result<bool, DriverError> {
+    fn event(&self) -> Result<u64, DriverError> {
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        self.with(|_| result::event::create(flags)).map(|event| event as u64)
+    }
+
+    fn forget_event(&self, event: u64) {
+        // SAFETY: an event that `event` made; it may go before it has passed.
+        let _ = self.with(|_| unsafe { result::event::destroy(event as sys::CUevent) });
+    }
+
+    fn record(&self, event: u64, lane: Lane) -> Result<(), DriverError> {
+        let event = event as sys::CUevent;
+        // SAFETY: an event that `event` made, a stream of this context.
+        self.with(|context| unsafe { result::event::record(event, context.stream(lane)) })
+    }
+
+    fn follow(&self, lane: Lane, event: u64) -> Result<(), DriverError> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         self.with(|context| {
-            // SAFETY: the stream of this context.
-            match unsafe { sys::cuStreamQuery(context.steps()) }.result() {
-                Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-                answer => answer.map(|()| true),
-            }
+            let stream = context.stream(lane);
+            // SAFETY: as above.
+            unsafe { result::stream::wait_event(stream, event as sys::CUevent, flags) }
         })
+    }
+
+    fn passed(&self, event: u64) -> Result<bool, DriverError> {
+        // SAFETY: as above.
+        self.with(|_| match unsafe { result::event::query(event as sys::CUevent) } {
+            Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            answer => answer.map(|()| true),
+        })
+    }
+
+    fn wait(&self, event: u64) -> Result<(), DriverError> {
+        // SAFETY: as above.
+        self.with(|_| unsafe { result::event::synchronize(event as sys::CUevent) })
     }
 }
 

@@ -1,12 +1,12 @@
 //! The driver over host kernels: memory of this process between guards, launches that end before they return.
 
 use std::alloc::Layout;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokenmill_cuda::driver::{Args, Driver, DriverError, Shape};
+use tokenmill_cuda::driver::{Args, Driver, DriverError, Lane, Shape};
 use tokenmill_cuda::kernels::Kernel;
 
 use crate::build::Kernels;
@@ -54,10 +54,23 @@ struct State {
     names: u64,
     /// Memory under such addresses.
     mapped: BTreeMap<u64, Mapped>,
+    /// What the lane of uploads was told and nobody has waited for yet, and how much before that.
+    uploads: VecDeque<Upload>,
+    uploaded: u64,
+    /// Of each event, what of that lane it waits for.
+    events: BTreeMap<u64, u64>,
     opened: u32,
     lost: Option<String>,
     /// Calls that will fail.
     trouble: Vec<Trouble>,
+}
+
+/// Bytes on their way, or zeros.
+#[derive(Debug)]
+struct Upload {
+    address: u64,
+    len: usize,
+    bytes: Option<Vec<u8>>,
 }
 
 /// Memory that lies under reserved addresses.
@@ -88,6 +101,43 @@ impl State {
         }
         self.created.clear();
         self.mapped.clear();
+        self.uploads.clear();
+        self.events.clear();
+    }
+
+    /// Has so much of what the lane of uploads was ever told be done.
+    fn upload(&mut self, until: u64) -> Result<(), DriverError> {
+        while self.uploaded < until {
+            let Some(upload) = self.uploads.pop_front() else { return Ok(()) };
+            self.uploaded += 1;
+            self.put(&upload)?;
+        }
+        Ok(())
+    }
+
+    fn upload_all(&mut self) -> Result<(), DriverError> {
+        self.upload(u64::MAX)
+    }
+
+    fn put(&self, Upload { address, len, bytes }: &Upload) -> Result<(), DriverError> {
+        self.check(*address, *len)?;
+        let to = *address as *mut u8;
+        // SAFETY: memory that is held, and nobody else uses it: who does holds the state.
+        match bytes {
+            Some(bytes) => unsafe { to.copy_from(bytes.as_ptr(), *len) },
+            None => unsafe { to.write_bytes(0, *len) },
+        }
+        Ok(())
+    }
+
+    /// Does it now or when the lane is waited for.
+    fn tell(&mut self, lane: Lane, upload: Upload) -> Result<(), DriverError> {
+        self.check(upload.address, upload.len)?;
+        match lane {
+            Lane::Steps => self.put(&upload)?,
+            Lane::Uploads => self.uploads.push_back(upload),
+        }
+        Ok(())
     }
 
     fn held(&self) -> usize {
@@ -157,6 +207,11 @@ impl Emulated {
     /// Bytes that are held.
     pub fn held_bytes(&self) -> usize {
         self.state().held()
+    }
+
+    /// Whether the lane of uploads has something left to do.
+    pub fn is_uploading(&self) -> bool {
+        !self.state().uploads.is_empty()
     }
 
     /// Addresses that are held without being memory.
@@ -320,6 +375,7 @@ impl Driver for Emulated {
 
     fn free(&self, address: u64) {
         let Ok(mut state) = self.call("free") else { return };
+        state.upload_all().expect("memory that is there");
         if let Err(error) = state.guarded() {
             println!("{error}");
         }
@@ -401,6 +457,7 @@ impl Driver for Emulated {
 
     fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
         let mut state = self.call("unmap")?;
+        state.upload_all()?;
         let len = bytes as usize;
         // (A GPU takes away whole what was put there whole.)
         if state.mapped.get(&address).is_none_or(|m| m.bytes != len) {
@@ -416,27 +473,22 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
-        self.call("write")?.check(address, bytes.len())?;
-        // SAFETY: memory that is held, and kernels do not run meanwhile: each driver has one user at a time.
-        unsafe { (address as *mut u8).copy_from(bytes.as_ptr(), bytes.len()) };
-        Ok(())
+    fn write(&self, lane: Lane, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        let (len, bytes) = (bytes.len(), Some(bytes.to_vec()));
+        self.call("write")?.tell(lane, Upload { address, len, bytes })
     }
 
     fn read(&self, address: u64, out: &mut [u8]) -> Result<(), DriverError> {
         let mut state = self.call("read")?;
         state.check(address, out.len())?;
         state.guarded()?;
-        // SAFETY: as above.
+        // SAFETY: memory that is held, and kernels do not run meanwhile: they hold the state.
         unsafe { out.as_mut_ptr().copy_from(address as *const u8, out.len()) };
         Ok(())
     }
 
-    fn zero(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
-        self.call("zero")?.check(address, bytes as usize)?;
-        // SAFETY: as above.
-        unsafe { (address as *mut u8).write_bytes(0, bytes as usize) };
-        Ok(())
+    fn zero(&self, lane: Lane, address: u64, bytes: u64) -> Result<(), DriverError> {
+        self.call("zero")?.tell(lane, Upload { address, len: bytes as usize, bytes: None })
     }
 
     fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), DriverError> {
@@ -464,8 +516,47 @@ impl Driver for Emulated {
         }
     }
 
-    fn done(&self) -> Result<bool, DriverError> {
-        self.call("done")?.guarded()?;
-        Ok(true)
+    fn event(&self) -> Result<u64, DriverError> {
+        let mut state = self.call("event")?;
+        state.names += 1;
+        let name = state.names;
+        state.events.insert(name, 0);
+        Ok(name)
+    }
+
+    fn forget_event(&self, event: u64) {
+        let Ok(mut state) = self.call("forget_event") else { return };
+        assert!(state.events.remove(&event).is_some(), "an event that is there");
+    }
+
+    fn record(&self, event: u64, lane: Lane) -> Result<(), DriverError> {
+        let mut state = self.call("record")?;
+        let told = state.uploaded + state.uploads.len() as u64;
+        // (Steps are done when they are told.)
+        let position = if lane == Lane::Uploads { told } else { 0 };
+        assert!(state.events.insert(event, position).is_some(), "an event that is there");
+        Ok(())
+    }
+
+    fn follow(&self, lane: Lane, event: u64) -> Result<(), DriverError> {
+        let mut state = self.call("follow")?;
+        let position = state.events[&event];
+        match lane {
+            Lane::Steps => state.upload(position),
+            Lane::Uploads => Ok(()),
+        }
+    }
+
+    fn passed(&self, event: u64) -> Result<bool, DriverError> {
+        let mut state = self.call("passed")?;
+        state.guarded()?;
+        Ok(state.events[&event] <= state.uploaded)
+    }
+
+    fn wait(&self, event: u64) -> Result<(), DriverError> {
+        let mut state = self.call("wait")?;
+        state.guarded()?;
+        let position = state.events[&event];
+        state.upload(position)
     }
 }

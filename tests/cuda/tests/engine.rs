@@ -81,7 +81,7 @@ fn answers_go_on_after_everything_was_lost() {
             }
         });
     };
-    for (call, after) in [("launch", 150), ("write", 20), ("done", 5)] {
+    for (call, after) in [("launch", 150), ("write", 20), ("passed", 5)] {
         let opened = driver.opened();
         driver.fail(call, after, true);
         both(false);

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokenmill_backend::{Device, DeviceError, Executable, Weights};
 use tokenmill_cuda::CudaDevice;
@@ -50,6 +51,45 @@ fn too_little_memory_is_said_and_nothing_is_held() {
     }
     driver.limit(1 << 30);
     assert!(outputs(&device, Mode::F32, &case).is_ok());
+}
+
+/// A model that loads beside another neither holds up its steps nor has them seem to end later; it
+/// computes with what was loaded.
+#[test]
+fn steps_go_on_beside_an_upload() {
+    let Some((driver, device)) = set_up() else { return };
+    let (served, loading) = (case("sinks over F32"), case("experts q8_0"));
+    let expected = [&served, &loading].map(|c| outputs(&device, Mode::F32, c).expect("runs"));
+    let mut executable = compiled(&device, &served).expect("compiles");
+    let run = |executable: &mut Box<dyn Executable>, case: &Case| {
+        let mut found = Vec::new();
+        for step in &case.steps {
+            let mut out = StepOutput::default();
+            executable.submit(&mut step.clone()).expect("submitted");
+            assert!(executable.advance(Duration::ZERO).expect("goes on"), "it is over");
+            executable.wait(&mut out).expect("done");
+            found.push(out);
+        }
+        found
+    };
+    assert_eq!(run(&mut executable, &served), expected[0]);
+    let mut beside = 0;
+    let watch = &mut |_| {
+        let uploading = driver.is_uploading();
+        assert_eq!(run(&mut executable, &served), expected[0]);
+        assert_eq!(driver.is_uploading(), uploading, "steps waited for it");
+        beside += u32::from(uploading);
+        ControlFlow::Continue(())
+    };
+    let weights = device.upload(&loading.program, &loading.material, Mode::F32, watch);
+    let weights = weights.expect("uploads");
+    assert!(beside > 1, "{beside} weights were on their way");
+    let mut other = device.compile(&loading.program, &weights, &loading.limits).expect("compiles");
+    assert!(driver.is_uploading());
+    assert_eq!(run(&mut executable, &served), expected[0]);
+    assert!(driver.is_uploading(), "nobody waited for it yet");
+    assert_eq!(run(&mut other, &loading), expected[1]);
+    assert!(!driver.is_uploading());
 }
 
 #[test]
