@@ -71,12 +71,7 @@ impl CudaExecutable {
         for kernel in plan.launches.iter().map(|l| l.kernel).chain([Kernel::CopyBlocks]) {
             driver.check(kernel).map_err(|e| failure::of(e, "a kernel"))?;
         }
-        let mut const_at = Vec::with_capacity(plan.consts.len());
-        let mut end = 0;
-        for constant in &plan.consts {
-            const_at.push(end);
-            end += const_bytes(constant, &plan).next_multiple_of(256);
-        }
+        let (const_at, end) = const_places(&plan);
         let memory =
             |bytes: u64, what: &str| Memory::new(driver, bytes).map_err(|e| failure::of(e, what));
         let blocks = limits.group_blocks.clone();
@@ -343,6 +338,26 @@ impl CudaExecutable {
 
 fn slice<T>(all: &[T], (at, len): (u32, u32)) -> &[T] {
     all.get(at as usize..at as usize + len as usize).unwrap_or_default()
+}
+
+/// Where each constant begins, and where the last ends.
+fn const_places(plan: &Plan) -> (Vec<u64>, u64) {
+    let mut end = 0;
+    let place = |constant| {
+        let at = end;
+        end += const_bytes(constant, plan).next_multiple_of(256);
+        at
+    };
+    (plan.consts.iter().map(place).collect(), end)
+}
+
+/// Memory that a plan takes beside weights and the bytes of blocks, in whole pages.
+pub(crate) fn overhead(plan: &Plan, limits: &Limits, block_tokens: u32, page: u64) -> u64 {
+    let step = usual_words(&Batch::with_limits(limits, block_tokens)) as u64 * 4;
+    let alone = [plan.buffer_bytes, const_places(plan).1, step];
+    // (The last page of a cache may hold hardly more than nothing.)
+    let caches = plan.caches.iter().filter(|c| c.block_bytes > 0).count() as u64;
+    alone.map(|bytes| bytes.next_multiple_of(page)).iter().sum::<u64>() + caches * page
 }
 
 fn const_bytes(constant: &Const, plan: &Plan) -> u64 {

@@ -159,6 +159,11 @@ fn slabs(shapes: &[Shape]) -> (Vec<u64>, Vec<(usize, u64)>) {
     (sizes, places)
 }
 
+/// Memory that weights take in whole pages.
+pub(crate) fn taken(shapes: &[Shape], page: u64) -> u64 {
+    slabs(shapes).0.iter().map(|bytes| bytes.next_multiple_of(page)).sum()
+}
+
 impl Held {
     /// Brings all weights to the device, or on their way: who uses them goes behind
     /// [`Lane::Uploads`].

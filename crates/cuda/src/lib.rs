@@ -56,6 +56,10 @@ impl CudaDevice {
         Self { driver: Mutex::new(driver), caps, owner: Owner::default() }
     }
 
+    fn page(&self) -> u64 {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner).page().max(1)
+    }
+
     /// The driver; opened afresh where what it had is lost. Weights and executables of before hold
     /// the old one, which answers `Lost` to everything.
     fn driver(&self) -> Result<Arc<dyn Driver>, DeviceError> {
@@ -115,10 +119,11 @@ impl Device for CudaDevice {
         let of_group = |g: u32| {
             plan.caches.iter().filter(|c| c.group == g).map(|c| c.block_bytes).sum::<u64>()
         };
+        let page = self.page();
         Ok(Footprint {
-            weight_bytes: shapes.iter().map(|s| s.bytes).sum(),
+            weight_bytes: layout::taken(&shapes, page),
             block_bytes: groups.map(of_group).collect(),
-            buffer_bytes: plan.buffer_bytes,
+            buffer_bytes: exec::overhead(&plan, limits, self.caps.block_tokens, page),
         })
     }
 

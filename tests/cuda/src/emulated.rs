@@ -123,9 +123,11 @@ impl State {
         self.check(*address, *len)?;
         let to = *address as *mut u8;
         // SAFETY: memory that is held, and nobody else uses it: who does holds the state.
-        match bytes {
-            Some(bytes) => unsafe { to.copy_from(bytes.as_ptr(), *len) },
-            None => unsafe { to.write_bytes(0, *len) },
+        unsafe {
+            match bytes {
+                Some(bytes) => to.copy_from(bytes.as_ptr(), *len),
+                None => to.write_bytes(0, *len),
+            }
         }
         Ok(())
     }
@@ -140,10 +142,12 @@ impl State {
         Ok(())
     }
 
-    fn held(&self) -> usize {
+    /// In pages of so many bytes: memory is taken in whole ones.
+    fn held(&self, page: usize) -> usize {
         let unreleased = |m: &&Mapped| !self.created.contains_key(&m.name);
         let mapped: usize = self.mapped.values().filter(unreleased).map(|m| m.bytes).sum();
-        mapped + self.memory.values().sum::<usize>() + self.created.values().sum::<usize>()
+        let plain: usize = self.memory.values().map(|bytes| bytes.next_multiple_of(page)).sum();
+        mapped + plain + self.created.values().sum::<usize>()
     }
 }
 
@@ -206,7 +210,14 @@ impl Emulated {
 
     /// Bytes that are held.
     pub fn held_bytes(&self) -> usize {
-        self.state().held()
+        let page = self.page() as usize;
+        self.state().held(page)
+    }
+
+    /// Pieces of memory that are held, each as it was asked for; a cache is one.
+    pub fn pieces(&self) -> usize {
+        let state = self.state();
+        state.memory.len() + state.reserved.len()
     }
 
     /// Whether the lane of uploads has something left to do.
@@ -217,6 +228,11 @@ impl Emulated {
     /// Addresses that are held without being memory.
     pub fn reserved_bytes(&self) -> usize {
         self.state().reserved.values().sum()
+    }
+
+    fn has_room(&self, state: &State, bytes: u64) -> bool {
+        let page = self.page();
+        bytes.next_multiple_of(page) + state.held(page as usize) as u64 <= self.memory_bytes()
     }
 
     /// Everything that this call uses, unless it fails.
@@ -356,7 +372,7 @@ impl Driver for Emulated {
 
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError> {
         let mut state = self.call("alloc")?;
-        if bytes + state.held() as u64 > self.memory_bytes() {
+        if !self.has_room(&state, bytes) {
             return Err(DriverError::OutOfMemory(bytes));
         }
         let bytes = bytes as usize;
@@ -412,7 +428,7 @@ impl Driver for Emulated {
         if bytes == 0 || !bytes.is_multiple_of(self.page()) {
             return Err(misused("create", 0, bytes as usize));
         }
-        if bytes + state.held() as u64 > self.memory_bytes() {
+        if !self.has_room(&state, bytes) {
             return Err(DriverError::OutOfMemory(bytes));
         }
         state.names += 1;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokenmill_backend::{Device, DeviceError, Executable, Weights};
 use tokenmill_cuda::CudaDevice;
-use tokenmill_cuda_tests::{Emulated, Kernels};
+use tokenmill_cuda_tests::{Emulated, Kernels, checks};
 use tokenmill_device_tests::conformance::{Case, cases, outputs};
 use tokenmill_ir::{BlockId, Mode, StepOutput};
 
@@ -35,10 +35,12 @@ fn too_little_memory_is_said_and_nothing_is_held() {
     let needs = device.footprint(&case.program, &case.limits, Mode::F32).expect("a footprint");
     let caches: u64 =
         needs.block_bytes.iter().sum::<u64>() * u64::from(case.limits.group_blocks[0]);
+    let caches = paged(caches as usize) as u64;
     for (room, what) in [
         (100, "weights"),
         (needs.weight_bytes + caches / 2, "cache"),
         (needs.weight_bytes + caches + 100, "buffers"),
+        (needs.weight_bytes + caches + needs.buffer_bytes - 2 * 4096, "a step"),
     ] {
         driver.limit(room);
         match compiled(&device, &case).map(|_| ()) {
@@ -90,6 +92,28 @@ fn steps_go_on_beside_an_upload() {
     assert!(driver.is_uploading(), "nobody waited for it yet");
     assert_eq!(run(&mut other, &loading), expected[1]);
     assert!(!driver.is_uploading());
+}
+
+/// What is taken is at most what was said before, and hardly less.
+#[test]
+fn a_footprint_is_what_is_taken() {
+    for page in [4096, 2 << 20] {
+        let Some((driver, device)) = set_up() else { return };
+        driver.pages_of(page);
+        for case in checks::of_kinds(32) {
+            let executable = compiled(&device, &case).expect("compiles");
+            let said = device.footprint(&case.program, &case.limits, Mode::F32);
+            let said = said.expect("a footprint");
+            let blocks = said.block_bytes.iter().zip(&case.limits.group_blocks);
+            let caches: u64 = blocks.map(|(bytes, n)| bytes * u64::from(*n)).sum();
+            let said = said.weight_bytes + caches + said.buffer_bytes;
+            let (taken, pieces) = (driver.held_bytes() as u64, driver.pieces() as u64);
+            let name = &case.name;
+            assert!(taken <= said, "{name}: {taken} bytes taken, {said} said");
+            assert!(said <= taken + taken / 100 + pieces * page, "{name}: {said}, {taken} taken");
+            drop(executable);
+        }
+    }
 }
 
 #[test]
