@@ -5,21 +5,6 @@
 
 static constexpr unsigned MOST = 8;
 
-struct alignas(16) Four {
-  float v[4];
-};
-
-// Numbers 8·run … of a row of x; `is_aligned`: the row is at a multiple of 16 bytes.
-DEV void eight_of(const float* x, unsigned run, bool is_aligned, float (&out)[8]) {
-  if (is_aligned) {
-    const Four* fours = reinterpret_cast<const Four*>(x) + 2 * run;
-    Four first = fours[0], second = fours[1];
-    for (unsigned i = 0; i < 4; i++) out[i] = first.v[i], out[i + 4] = second.v[i];
-  } else {
-    for (unsigned i = 0; i < 8; i++) out[i] = x[8 * run + i];
-  }
-}
-
 template <int F, int N>
 DEV void sums(float (&sum)[MOST], const float* const (&x)[MOST], const uint8_t* row, const uint32_t* order, unsigned cols) {
   float own[N];
