@@ -29,6 +29,7 @@ DEV unsigned threads() { return blockDim.x; }
 DEV unsigned block_x() { return blockIdx.x; }
 DEV unsigned block_y() { return blockIdx.y; }
 DEV unsigned block_z() { return blockIdx.z; }
+DEV unsigned blocks_y() { return gridDim.y; }
 
 DEV void sync_block() { __syncthreads(); }
 DEV void sync_warp() { __syncwarp(); }

@@ -37,7 +37,11 @@ fn bad_batches_are_refused_and_hurt_nobody() {
 }
 
 /// A mistake, and the cases that must see it.
-const FAULTS: [(&str, Fault); 8] = [
+const FAULTS: [(&str, Fault); 9] = [
+    (
+        "experts f32",
+        Fault { file: "product.cu", from: "first += blocks_y() * MOST", to: "first = count" },
+    ),
     (
         "window of 20 over F32",
         Fault {
