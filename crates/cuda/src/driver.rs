@@ -30,6 +30,17 @@ pub struct Shape {
     pub shared: u32,
 }
 
+/// A kernel as it is to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launched {
+    /// Which.
+    pub kernel: Kernel,
+    /// Its blocks and threads.
+    pub shape: Shape,
+    /// Its argument.
+    pub args: Args,
+}
+
 /// What a driver answers instead.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DriverError {
@@ -168,6 +179,21 @@ pub trait Driver: Send + Sync {
     /// # Errors
     /// As `write`.
     fn launch(&self, kernel: Kernel, shape: Shape, args: &Args) -> Result<(), DriverError>;
+
+    /// Kernels that will run one after another, told at once and as often as wanted: a name.
+    ///
+    /// # Errors
+    /// Those of this call.
+    fn graph(&self, launches: &[Launched]) -> Result<u64, DriverError>;
+
+    /// Runs the kernels of a graph.
+    ///
+    /// # Errors
+    /// As `write`.
+    fn replay(&self, graph: u64) -> Result<(), DriverError>;
+
+    /// The name is used no more; what runs ends first.
+    fn forget_graph(&self, graph: u64);
 
     /// Something that passes, by a name.
     ///

@@ -9,8 +9,9 @@ use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
 use tokenmill_ir::{Batch, BlockId, Limits, OutputKind, Program, Sampled, StepOutput, TokenId};
 
 use crate::batch::{copy_runs, fill, usual_words};
-use crate::driver::{Args, Driver, DriverError, Event, Lane, Memory, Shape};
+use crate::driver::{Args, Driver, DriverError, Event, Lane, Launched, Memory, Shape};
 use crate::failure;
+use crate::graphs::Graphs;
 use crate::kernels::Kernel;
 use crate::layout::Held;
 use crate::plan::{CacheLayout, Const, Extent, Plan, Ptr, Served, Sizes};
@@ -28,6 +29,16 @@ struct Bound {
     args: Args,
 }
 
+impl Bound {
+    /// As it runs in a step of those sizes, where it does.
+    fn launched(&self, sizes: Sizes) -> Option<Launched> {
+        let grid = self.grid.map(|extent| extent.blocks(sizes));
+        let shape = Shape { grid, threads: self.threads, shared: self.shared };
+        let launched = Launched { kernel: self.kernel, shape, args: self.args };
+        (!grid.contains(&0)).then_some(launched)
+    }
+}
+
 /// A compiled program with its caches.
 pub(crate) struct CudaExecutable {
     driver: Arc<dyn Driver>,
@@ -38,6 +49,7 @@ pub(crate) struct CudaExecutable {
     vocab: usize,
     /// Launches with addresses; none where they are to be given anew.
     bound: Vec<Bound>,
+    graphs: Graphs,
     buffers: Memory,
     consts: Memory,
     /// Where each constant begins.
@@ -96,6 +108,7 @@ impl CudaExecutable {
             block_tokens,
             vocab: program.vocab as usize,
             bound: Vec::new(),
+            graphs: Graphs::default(),
             const_at,
             blocks,
             words: Vec::new(),
@@ -126,9 +139,15 @@ impl CudaExecutable {
         Ok(())
     }
 
+    /// Addresses are to be given anew.
+    fn unbind(&mut self) {
+        self.bound.clear();
+        self.graphs.clear();
+    }
+
     /// Gives launches and tables the addresses there are now.
     fn bind(&mut self, lane: Lane) -> Result<(), DeviceError> {
-        self.bound.clear();
+        self.unbind();
         let mut bytes = vec![0; self.consts.bytes() as usize];
         for (constant, &at) in self.plan.consts.iter().zip(&self.const_at) {
             let words = self.const_words(constant);
@@ -205,7 +224,7 @@ impl CudaExecutable {
             let room = (self.bytes.len() as u64).next_power_of_two();
             let step = Memory::new(&self.driver, room);
             self.step = step.map_err(|e| failure::of(e, "the arrays of a step"))?;
-            self.bound.clear();
+            self.unbind();
         }
         if self.bound.is_empty() {
             self.bind(Lane::Steps)?;
@@ -226,13 +245,12 @@ impl CudaExecutable {
             outputs: self.batch.outputs.len() as u32,
             spans: self.batch.spans.len() as u32,
         };
-        for bound in &self.bound {
-            let grid = bound.grid.map(|extent| extent.blocks(sizes));
-            if grid.contains(&0) {
-                continue;
+        let bound = &self.bound;
+        let all = |sizes| bound.iter().filter_map(|b| b.launched(sizes)).collect();
+        if !self.graphs.run(&self.driver, sizes, all).map_err(failed)? {
+            for Launched { kernel, shape, args } in bound.iter().filter_map(|b| b.launched(sizes)) {
+                self.driver.launch(kernel, shape, &args).map_err(failed)?;
             }
-            let shape = Shape { grid, threads: bound.threads, shared: bound.shared };
-            self.driver.launch(bound.kernel, shape, &bound.args).map_err(failed)?;
         }
         self.ended.record(Lane::Steps).map_err(failed)
     }
@@ -423,7 +441,7 @@ impl Executable for CudaExecutable {
             let _ = self.resize_caches(&before);
         }
         if self.caches.iter().any(Space::moves) {
-            self.bound.clear();
+            self.unbind();
         }
         let backed = (0..).zip(blocks).map(|(group, wanted)| self.backed(group).unwrap_or(*wanted));
         self.blocks = backed.collect();

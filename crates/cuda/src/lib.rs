@@ -8,6 +8,7 @@ mod batch;
 pub mod driver;
 mod exec;
 mod failure;
+mod graphs;
 pub mod kernels;
 mod layout;
 mod plan;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use cudarc::driver::{result, sys};
 use thiserror::Error;
 
-use crate::driver::{Args, Driver, DriverError, Lane, Shape};
+use crate::driver::{Args, Driver, DriverError, Lane, Launched, Shape};
 use crate::kernels::{BUNDLES, Kernel};
 
 /// Bytes of each pinned buffer through which copies go.
@@ -68,6 +68,8 @@ struct Context {
     /// Of each lane.
     streams: [sys::CUstream; 2],
     stages: [Mutex<Stages>; 2],
+    /// A stream that nothing runs in: graphs are written down there.
+    paper: Mutex<sys::CUstream>,
     modules: HashMap<&'static str, sys::CUmodule>,
     /// Nothing of it may be asked for any more.
     is_lost: bool,
@@ -85,6 +87,8 @@ pub(crate) struct Cuda {
     /// Bytes of a page; whether there are addresses without memory.
     page: u64,
     has_spaces: bool,
+    /// Whether a kernel may start while the one before it ends.
+    overlaps: bool,
     spaces: Mutex<Spaces>,
     /// Why everything is lost.
     lost: OnceLock<String>,
@@ -153,7 +157,8 @@ impl Context {
         let context = unsafe { result::primary_ctx::retain(device)? };
         let (streams, modules) = ([std::ptr::null_mut(); 2], HashMap::new());
         let stages = Default::default();
-        let mut all = Self { device, context, streams, stages, modules, is_lost: false };
+        let paper = Mutex::new(std::ptr::null_mut());
+        let mut all = Self { device, context, streams, stages, paper, modules, is_lost: false };
         // SAFETY: just retained.
         unsafe { result::ctx::set_current(context)? };
         for (stream, stages) in all.streams.iter_mut().zip(&mut all.stages) {
@@ -168,6 +173,8 @@ impl Context {
                 stage.memory = unsafe { result::malloc_host(STAGE, 0)? }.cast();
             }
         }
+        *all.paper.get_mut().unwrap_or_else(PoisonError::into_inner) =
+            result::stream::create(result::stream::StreamKind::NonBlocking)?;
         for &(name, bundle) in BUNDLES {
             // SAFETY: a bundle that nvcc wrote, in this program's memory.
             let module = unsafe { result::module::load_data(bundle.as_ptr().cast()) };
@@ -217,7 +224,9 @@ impl Drop for Context {
                 for module in self.modules.values() {
                     let _ = result::module::unload(*module);
                 }
-                for stream in self.streams.iter().filter(|stream| !stream.is_null()) {
+                let paper = self.paper.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let streams = self.streams.iter().chain([&*paper]);
+                for stream in streams.filter(|stream| !stream.is_null()) {
                     let _ = result::stream::destroy(*stream);
                 }
             }
@@ -269,6 +278,7 @@ impl Cuda {
             functions: RwLock::default(),
             page: page.max(PAGE),
             has_spaces,
+            overlaps: attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? >= 9,
             spaces: Mutex::default(),
             lost: OnceLock::new(),
         })
@@ -357,6 +367,41 @@ fn granularity(device: sys::CUdevice) -> Result<u64, result::DriverError> {
     unsafe { sys::cuMemGetAllocationGranularity(&raw mut bytes, &raw const memory, wanted) }
         .result()?;
     Ok(bytes as u64)
+}
+
+/// Launches a kernel in a stream; `overlaps`: it may start while the one before it ends, and waits
+/// by itself until that is over (words.cuh, `follow_the_last`).
+///
+/// # Safety
+/// As of the kernel.
+unsafe fn write_down(
+    stream: sys::CUstream,
+    function: sys::CUfunction,
+    launched: &Launched,
+    overlaps: bool,
+) -> Result<(), result::DriverError> {
+    let Launched { shape, mut args, .. } = launched.clone();
+    // SAFETY: numbers, all of which may be 0.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    let [x, y, z] = shape.grid;
+    let config = sys::CUlaunchConfig {
+        gridDimX: x,
+        gridDimY: y,
+        gridDimZ: z,
+        blockDimX: shape.threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: shape.shared,
+        hStream: stream,
+        attrs: &raw mut attribute,
+        numAttrs: u32::from(overlaps),
+    };
+    let mut parameters = [std::ptr::from_mut(&mut args).cast::<c_void>()];
+    let (config, none) = (&raw const config, std::ptr::null_mut());
+    // SAFETY: the caller's; the argument is copied before this returns.
+    unsafe { sys::cuLaunchKernelEx(config, function, parameters.as_mut_ptr(), none) }.result()
 }
 
 /// An error of taking so many bytes.
@@ -564,6 +609,45 @@ impl Driver for Cuda {
                 result::launch_kernel(function, grid, block, shape.shared, stream, &mut parameters)
             }
         })
+    }
+
+    fn graph(&self, launches: &[Launched]) -> Result<u64, DriverError> {
+        let functions = launches.iter().map(|launched| self.function(launched.kernel));
+        let functions = functions.collect::<Result<Vec<_>, _>>()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let graph = self.with(|context| {
+            let paper = context.paper.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: a stream that is written down, on this thread; what is launched is as in
+            // `launch`.
+            unsafe {
+                result::stream::begin_capture(*paper, mode)?;
+                let mut all = launches.iter().zip(&functions);
+                let told = all.try_for_each(|(l, f)| write_down(*paper, *f, l, self.overlaps));
+                // (To be ended whatever was told.)
+                let graph = result::stream::end_capture(*paper);
+                told.and(graph)
+            }
+        })?;
+        // SAFETY: just made; what is made of it does not need it.
+        let made = self.with(|_| unsafe {
+            let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let _ = result::graph::destroy(graph);
+            made
+        });
+        made.map(|made| made as u64)
+    }
+
+    fn replay(&self, graph: u64) -> Result<(), DriverError> {
+        self.with(|context| {
+            let stream = context.stream(Lane::Steps);
+            // SAFETY: a graph that `graph` made, whose addresses are its user's promise.
+            unsafe { result::graph::launch(graph as sys::CUgraphExec, stream) }
+        })
+    }
+
+    fn forget_graph(&self, graph: u64) {
+        // SAFETY: as above; what runs of it goes when it is over.
+        let _ = self.with(|_| unsafe { result::graph::exec_destroy(graph as sys::CUgraphExec) });
     }
 
     fn event(&self) -> Result<u64, DriverError> {

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokenmill_cuda::driver::{Args, Driver, DriverError, Lane, Shape};
+use tokenmill_cuda::driver::{Args, Driver, DriverError, Lane, Launched, Shape};
 use tokenmill_cuda::kernels::Kernel;
 
 use crate::build::Kernels;
@@ -59,6 +59,9 @@ struct State {
     uploaded: u64,
     /// Of each event, what of that lane it waits for.
     events: BTreeMap<u64, u64>,
+    graphs: BTreeMap<u64, Vec<Launched>>,
+    /// Kernels that ran, and graphs.
+    ran: (u64, u64),
     opened: u32,
     lost: Option<String>,
     /// Calls that will fail.
@@ -103,6 +106,7 @@ impl State {
         self.mapped.clear();
         self.uploads.clear();
         self.events.clear();
+        self.graphs.clear();
     }
 
     /// Has so much of what the lane of uploads was ever told be done.
@@ -218,6 +222,17 @@ impl Emulated {
     pub fn pieces(&self) -> usize {
         let state = self.state();
         state.memory.len() + state.reserved.len()
+    }
+
+    /// Kernels that ran so far, those of graphs among them, and graphs that did.
+    pub fn ran(&self) -> (u64, u64) {
+        self.state().ran
+    }
+
+    /// Graphs and events that are held.
+    pub fn names(&self) -> usize {
+        let state = self.state();
+        state.graphs.len() + state.events.len()
     }
 
     /// Whether the lane of uploads has something left to do.
@@ -518,7 +533,8 @@ impl Driver for Emulated {
 
     fn launch(&self, kernel: Kernel, shape: Shape, args: &Args) -> Result<(), DriverError> {
         // (Nobody else uses the memory meanwhile.)
-        let _state = self.call("launch")?;
+        let mut state = self.call("launch")?;
+        state.ran.0 += 1;
         let name = kernel.entry();
         let found = self.kernels.symbol(&name);
         let entry = found.ok_or_else(|| DriverError::NoKernel(name.clone().into_owned()))?;
@@ -530,6 +546,30 @@ impl Driver for Emulated {
             1 => Err(DriverError::Failed(format!("{name}: threads wait for each other in vain"))),
             _ => Err(DriverError::Failed(format!("{name}: {shape:?}"))),
         }
+    }
+
+    fn graph(&self, launches: &[Launched]) -> Result<u64, DriverError> {
+        for launched in launches {
+            self.check(launched.kernel)?;
+        }
+        let mut state = self.call("graph")?;
+        state.names += 1;
+        let name = state.names;
+        state.graphs.insert(name, launches.to_vec());
+        Ok(name)
+    }
+
+    fn replay(&self, graph: u64) -> Result<(), DriverError> {
+        let mut state = self.call("replay")?;
+        state.ran.1 += 1;
+        let launches = state.graphs[&graph].clone();
+        drop(state);
+        launches.iter().try_for_each(|l| self.launch(l.kernel, l.shape, &l.args))
+    }
+
+    fn forget_graph(&self, graph: u64) {
+        let Ok(mut state) = self.call("forget_graph") else { return };
+        assert!(state.graphs.remove(&graph).is_some(), "a graph that is there");
     }
 
     fn event(&self) -> Result<u64, DriverError> {
