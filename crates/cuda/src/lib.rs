@@ -71,6 +71,19 @@ impl CudaDevice {
         Ok(Arc::clone(&driver))
     }
 
+    /// Has a kernel read where nothing is, so that a real GPU loses everything. For checks there.
+    ///
+    /// # Errors
+    /// `Lost`, where it is as it should be.
+    pub fn lose(&self) -> Result<(), DeviceError> {
+        let (driver, failed) = (self.driver()?, |e| failure::of(e, "a kernel that fails"));
+        let shape = driver::Shape { grid: [1; 3], threads: 32, shared: 0 };
+        let event = driver::Event::new(&driver).map_err(failed)?;
+        let args = driver::Args::default();
+        driver.launch(kernels::Kernel::TakeRows, shape, &args).map_err(failed)?;
+        event.record(driver::Lane::Steps).and_then(|()| event.wait()).map_err(failed)
+    }
+
     /// The launches of a program, one a line.
     ///
     /// # Errors

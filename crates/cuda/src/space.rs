@@ -9,6 +9,7 @@ use crate::driver::{Driver, DriverError, Lane, Memory};
 #[derive(Debug)]
 pub(crate) struct Space {
     bytes: u64,
+    most: u64,
     place: Place,
 }
 
@@ -41,7 +42,7 @@ impl Space {
         } else {
             Place::Whole(own, Memory::new(driver, 0)?)
         };
-        Ok(Self { bytes: 0, place })
+        Ok(Self { bytes: 0, most, place })
     }
 
     /// Where it begins; the same as long as this lives, unless [`moves`](Self::moves).
@@ -58,7 +59,7 @@ impl Space {
 
     /// Whether it is elsewhere after it was resized.
     pub fn moves(&self) -> bool {
-        matches!(self.place, Place::Whole(..))
+        self.most > 0 && matches!(self.place, Place::Whole(..))
     }
 
     /// Has so many bytes from now on, the first as they were and all others 0. Where that fails
