@@ -98,6 +98,7 @@ KERNEL(store_latent) {
 }
 
 static constexpr unsigned WARPS = 4, COLUMNS = 16;  // v_dim at most 32 · COLUMNS
+static constexpr unsigned AHEAD = 4;  // values that are asked for together
 
 struct Range {
   unsigned first, end;
@@ -116,10 +117,56 @@ DEV Range seen(unsigned mask, unsigned n, unsigned place, unsigned total) {
   }
 }
 
+struct alignas(16) EightHalves {
+  uint16_t v[8];
+};
+
+// Numbers i … i + 7 of a head, i a multiple of 8: as kv_at has them, by the longest loads that the head's address allows (heads lie
+// at multiples of 4). `is_aligned`: at a multiple of 16.
+template <int KV> DEV void eight_kv(const uint8_t* head, unsigned i, bool is_aligned, float (&out)[8]) {
+  if (KV == KV_F32 || KV == FRESH) {
+    eight_of(reinterpret_cast<const float*>(head), i / 8, is_aligned, out);
+  } else if (KV == KV_BF16 && is_aligned) {
+    EightHalves halves = reinterpret_cast<const EightHalves*>(head)[i / 8];
+    UNROLL for (int k = 0; k < 8; k++) out[k] = bf16_to_f32(halves.v[k]);
+  } else if (KV == KV_INT16) {
+    float scale = *reinterpret_cast<const float*>(head);
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(head + 4) + i / 2;
+    UNROLL for (int k = 0; k < 8; k++) out[k] = scale * (float)(int16_t)(words[k / 2] >> (k % 2 * 16));
+  } else if (KV == KV_INT8) {
+    float scale = *reinterpret_cast<const float*>(head);
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(head + 4) + i / 4;
+    UNROLL for (int k = 0; k < 8; k++) out[k] = scale * (float)(int8_t)(words[k / 4] >> (k % 4 * 8));
+  } else if (KV == KV_INT4) {
+    // (A group lies at a multiple of 2.)
+    const uint16_t* group = reinterpret_cast<const uint16_t*>(head + i / 32 * 18);
+    uint32_t codes = group[1 + i % 32 / 4] | (uint32_t)group[2 + i % 32 / 4] << 16;
+    float scale = f16_to_f32(group[0]);
+    UNROLL for (int k = 0; k < 8; k++) out[k] = scale * (2.f * (float)(codes >> (4 * k) & 15) - 15.f);
+  } else {
+    UNROLL for (int k = 0; k < 8; k++) out[k] = kv_at<KV>(head, i + k);
+  }
+}
+
+// sum + q · head, column by column.
+template <int KV> DEV float kv_dot(const float* q, const uint8_t* head, unsigned len, float sum) {
+  bool is_aligned = (uintptr_t)head % 16 == 0;
+  unsigned c = 0;
+  for (; c + 8 <= len; c += 8) {
+    float x[8];
+    eight_kv<KV>(head, c, is_aligned, x);
+    UNROLL for (int k = 0; k < 8; k++) sum = fmaf(q[c + k], x[k], sum);
+  }
+  for (; c < len; c++) sum = fmaf(q[c], kv_at<KV>(head, c), sum);
+  return sum;
+}
+
 // Attention of one query over the keys of a range: warp w takes every fourth run of 32 keys from the w-th on, a lane a key; then
 // the warps' sums are joined in order. Memory: WARPS · (32 + v_dim + 2) numbers. out [v_dim] lies in shared memory.
 template <class Keys> DEV void attend_one(const Keys& keys, const float* q, Range range, unsigned v_dim, float scale, float cap,
                                           const float* sink, float* memory, float* out) {
+  SHARED(const uint8_t*, all_rows, WARPS * 32);
+  const uint8_t** rows = all_rows + warp() * 32;
   float *probs = memory + warp() * 32, *sums = memory + WARPS * 32, *maxima = sums + WARPS * v_dim, *totals = maxima + WARPS;
   float most = -infinity(), total = 0.f, sum[COLUMNS];
   UNROLL for (unsigned i = 0; i < COLUMNS; i++) sum[i] = 0.f;
@@ -132,13 +179,21 @@ template <class Keys> DEV void attend_one(const Keys& keys, const float* q, Rang
     total = total * kept + warp_sum(p);
     most = next;
     probs[lane()] = p;
+    rows[lane()] = key < range.end ? keys.value(key) : nullptr;
     sync_warp();
     UNROLL for (unsigned i = 0; i < COLUMNS; i++) sum[i] *= kept;
-    for (unsigned k = 0; k < count; k++) {
-      const uint8_t* value = keys.value(first + k);
+    // A column's values in the order of keys, some of them ahead.
+    unsigned k = 0;
+    for (; k + AHEAD <= count; k += AHEAD)
+      UNROLL for (unsigned i = 0; i < COLUMNS; i++) {
+        if (32 * i + lane() >= v_dim) break;
+        float v[AHEAD];
+        UNROLL for (unsigned j = 0; j < AHEAD; j++) v[j] = keys.number(rows[k + j], 32 * i + lane());
+        UNROLL for (unsigned j = 0; j < AHEAD; j++) sum[i] = fmaf(probs[k + j], v[j], sum[i]);
+      }
+    for (; k < count; k++)
       UNROLL for (unsigned i = 0; i < COLUMNS; i++)
-        if (32 * i + lane() < v_dim) sum[i] = fmaf(probs[k], keys.number(value, 32 * i + lane()), sum[i]);
-    }
+        if (32 * i + lane() < v_dim) sum[i] = fmaf(probs[k], keys.number(rows[k], 32 * i + lane()), sum[i]);
     sync_warp();
   }
   UNROLL for (unsigned i = 0; i < COLUMNS; i++)
@@ -169,10 +224,7 @@ template <int K, int V> struct Heads {
     return from + table[i / block_tokens] * block_bytes + (i % block_tokens) * stride;
   }
   DEV_IN float score(const float* q, unsigned i) const {
-    const uint8_t* key = row(keys, key_stride, i);
-    float sum = 0.f;
-    for (unsigned c = 0; c < dim; c++) sum = fmaf(q[c], kv_at<K>(key, c), sum);
-    return sum;
+    return kv_dot<K>(q, row(keys, key_stride, i), dim, 0.f);
   }
   DEV_IN const uint8_t* value(unsigned i) const { return row(values, value_stride, i); }
   DEV_IN float number(const uint8_t* value, unsigned c) const { return kv_at<V>(value, c); }
@@ -237,10 +289,7 @@ template <int F> struct Latents {
   DEV_IN float number(const uint8_t* value, unsigned c) const { return kv_at<F>(value, c); }
   DEV_IN float score(const float* q, unsigned i) const {
     const uint8_t *one = value(i), *two = block(i) + key_start + (size_t)(i % block_tokens) * key_bytes;
-    float sum = 0.f;
-    for (unsigned c = 0; c < latent; c++) sum = fmaf(q[c], kv_at<F>(one, c), sum);
-    for (unsigned c = 0; c < rope; c++) sum = fmaf(q[latent + c], kv_at<F>(two, c), sum);
-    return sum;
+    return kv_dot<F>(q + latent, two, rope, kv_dot<F>(q, one, latent, 0.f));
   }
 };
 

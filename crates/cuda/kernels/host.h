@@ -8,7 +8,7 @@ namespace host {
 
 // The running thread's place, and its block's.
 struct Place {
-  unsigned thread, threads, x, y, z;
+  unsigned thread, threads, x, y, z, blocks_y;
 };
 extern thread_local const Place* now __attribute__((tls_model("initial-exec")));
 // Memory that all threads of a block get in the same order; what the launch asked for comes first.
@@ -36,6 +36,7 @@ DEV unsigned threads() { return host::now->threads; }
 DEV unsigned block_x() { return host::now->x; }
 DEV unsigned block_y() { return host::now->y; }
 DEV unsigned block_z() { return host::now->z; }
+DEV unsigned blocks_y() { return host::now->blocks_y; }
 
 DEV void sync_block() { host::sync_block(); }
 DEV void sync_warp() { host::exchange(0); }

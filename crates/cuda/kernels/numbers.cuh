@@ -35,3 +35,18 @@ template <class T = uint32_t> DEV const T* array(const Step* step, uint32_t from
 // Row `row` of a buffer with `ld` numbers from row to row.
 DEV const float* row_of(uint64_t buffer, unsigned row, unsigned ld) { return at<const float>(buffer) + (size_t)row * ld; }
 DEV float* row_to(uint64_t buffer, unsigned row, unsigned ld) { return at<float>(buffer) + (size_t)row * ld; }
+
+struct alignas(16) Four {
+  float v[4];
+};
+
+// Numbers 8·run … of a row of x; `is_aligned`: the row is at a multiple of 16 bytes.
+DEV void eight_of(const float* x, unsigned run, bool is_aligned, float (&out)[8]) {
+  if (is_aligned) {
+    const Four* fours = reinterpret_cast<const Four*>(x) + 2 * run;
+    Four first = fours[0], second = fours[1];
+    for (unsigned i = 0; i < 4; i++) out[i] = first.v[i], out[i + 4] = second.v[i];
+  } else {
+    for (unsigned i = 0; i < 8; i++) out[i] = x[8 * run + i];
+  }
+}

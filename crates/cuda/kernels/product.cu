@@ -5,21 +5,6 @@
 
 static constexpr unsigned MOST = 8;
 
-struct alignas(16) Four {
-  float v[4];
-};
-
-// Numbers 8·run … of a row of x; `is_aligned`: the row is at a multiple of 16 bytes.
-DEV void eight_of(const float* x, unsigned run, bool is_aligned, float (&out)[8]) {
-  if (is_aligned) {
-    const Four* fours = reinterpret_cast<const Four*>(x) + 2 * run;
-    Four first = fours[0], second = fours[1];
-    for (unsigned i = 0; i < 4; i++) out[i] = first.v[i], out[i + 4] = second.v[i];
-  } else {
-    for (unsigned i = 0; i < 8; i++) out[i] = x[8 * run + i];
-  }
-}
-
 template <int F, int N>
 DEV void sums(float (&sum)[MOST], const float* const (&x)[MOST], const uint8_t* row, const uint32_t* order, unsigned cols) {
   float own[N];
@@ -49,7 +34,7 @@ DEV void sums(float (&sum)[MOST], const float* const (&x)[MOST], const uint8_t* 
 // n: columns, x ld, out ld, matrix rows a head (0: one head), rows are outputs, pairs a row of x
 // f: scale, cap (0: none)
 // A block: four rows of part z and eight rows of x. With starts, the rows are pairs of a token and a slot, and of a part those
-// that its expert has: starts[e] … starts[e + 1] of pairs. out is scale · scales[row] · (x · row + bias[row]), capped.
+// that its expert has: starts[e] … starts[e + 1] of pairs; a block goes on with others where there are more than blocks. out is scale · scales[row] · (x · row + bias[row]), capped.
 template <int F> DEV void product(const Args& a) {
   const Part& part = at<const Part>(a.p[1])[block_z()];
   unsigned row = block_x() * 4 + warp();
@@ -63,32 +48,33 @@ template <int F> DEV void product(const Args& a) {
   } else {
     count = rows_of(at<const Step>(a.p[0]), a.n[4]);
   }
-  unsigned first = block_y() * MOST;
-  if (first >= count) return;
-  unsigned n = count - first < MOST ? count - first : MOST, global = part.first + row;
-  unsigned start = a.n[3] ? global / a.n[3] * a.n[0] : 0;
-  const float* x[MOST];
-  unsigned to[MOST];
-  for (unsigned i = 0; i < MOST; i++) {
-    unsigned r = first + (i < n ? i : 0);
-    to[i] = list ? list[r] : r;
-    x[i] = row_of(a.p[2], list ? to[i] / a.n[5] : r, a.n[1]) + start;
+  for (unsigned first = block_y() * MOST; first < count; first += blocks_y() * MOST) {
+    unsigned n = count - first < MOST ? count - first : MOST, global = part.first + row;
+    unsigned start = a.n[3] ? global / a.n[3] * a.n[0] : 0;
+    const float* x[MOST];
+    for (unsigned i = 0; i < MOST; i++) {
+      unsigned r = first + (i < n ? i : 0);
+      x[i] = row_of(a.p[2], list ? list[r] / a.n[5] : r, a.n[1]) + start;
+    }
+    const uint8_t* stored = at<const uint8_t>(part.rows) + (size_t)row * part.stride;
+    const uint32_t* order = at<const uint32_t>(part.order);
+    float sum[MOST];
+    if (n == 1) {
+      sums<F, 1>(sum, x, stored, order, a.n[0]);
+      sum[0] = warp_sum(sum[0]);
+    } else {
+      sums<F, MOST>(sum, x, stored, order, a.n[0]);
+      warp_sums(sum);
+    }
+    if (lane() == 0) {
+      float bias = part.bias ? at<const float>(part.bias)[row] : 0.f;
+      float scale = part.scales ? at<const float>(part.scales)[row] : 1.f;
+      for (unsigned i = 0; i < n; i++) {
+        unsigned to = list ? list[first + i] : first + i;
+        row_to(a.p[3], to, a.n[2])[global] = capped((sum[i] + bias) * scale * a.f[0], a.f[1]);
+      }
+    }
   }
-  const uint8_t* stored = at<const uint8_t>(part.rows) + (size_t)row * part.stride;
-  const uint32_t* order = at<const uint32_t>(part.order);
-  float sum[MOST];
-  if (n == 1) {
-    sums<F, 1>(sum, x, stored, order, a.n[0]);
-    sum[0] = warp_sum(sum[0]);
-  } else {
-    sums<F, MOST>(sum, x, stored, order, a.n[0]);
-    warp_sums(sum);
-  }
-  if (lane() != 0) return;
-  float bias = part.bias ? at<const float>(part.bias)[row] : 0.f;
-  float scale = part.scales ? at<const float>(part.scales)[row] : 1.f;
-  for (unsigned i = 0; i < n; i++)
-    row_to(a.p[3], to[i], a.n[2])[global] = capped((sum[i] + bias) * scale * a.f[0], a.f[1]);
 }
 
 // p: step, part, positions, types, out
@@ -98,8 +84,10 @@ template <int F> DEV void product(const Args& a) {
 template <int F> DEV void embed(const Args& a) {
   const Step* step = at<const Step>(a.p[0]);
   const Part& part = *at<const Part>(a.p[1]);
-  unsigned t = block_x(), id = array(step, step->ids)[t];
-  if (t >= step->tokens || id < part.first || id - part.first >= part.count) return;
+  unsigned t = block_x();
+  if (t >= step->tokens) return;
+  unsigned id = array(step, step->ids)[t];
+  if (id < part.first || id - part.first >= part.count) return;
   const uint8_t* stored = at<const uint8_t>(part.rows) + (size_t)(id - part.first) * part.stride;
   const uint32_t* order = at<const uint32_t>(part.order);
   unsigned type = array(step, step->types)[t];

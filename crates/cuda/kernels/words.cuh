@@ -17,18 +17,33 @@
 #define DEV_IN __device__ __forceinline__
 // Tables of numbers that kernels read: TABLE uint8_t name[] = {…};
 #define TABLE static __device__ const
-#define KERNEL(name) extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ Args a)
+// (In a graph a kernel starts while the one before it ends, and waits here until that is over and seen.)
+#define KERNEL(name)                                                                        \
+  DEV void name##_body(const Args& a);                                                      \
+  extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ Args a) { \
+    follow_the_last();                                                                      \
+    name##_body(a);                                                                         \
+  }                                                                                         \
+  DEV void name##_body(const Args& a)
 // Memory of a block; declared at the start of a kernel, by all its threads.
 #define SHARED(type, name, count) __shared__ type name[count]
 // The memory a launch asks for beside that; once a kernel.
 extern __shared__ __align__(16) uint8_t dynamic_[];
 #define DYNAMIC(type, name) type* name = reinterpret_cast<type*>(dynamic_)
 
+DEV void follow_the_last() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 DEV unsigned thread() { return threadIdx.x; }
 DEV unsigned threads() { return blockDim.x; }
 DEV unsigned block_x() { return blockIdx.x; }
 DEV unsigned block_y() { return blockIdx.y; }
 DEV unsigned block_z() { return blockIdx.z; }
+DEV unsigned blocks_y() { return gridDim.y; }
 
 DEV void sync_block() { __syncthreads(); }
 DEV void sync_warp() { __syncwarp(); }

@@ -9,11 +9,13 @@ use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
 use tokenmill_ir::{Batch, BlockId, Limits, OutputKind, Program, Sampled, StepOutput, TokenId};
 
 use crate::batch::{copy_runs, fill, usual_words};
-use crate::driver::{Args, Driver, DriverError, Memory, Shape};
+use crate::driver::{Args, Driver, DriverError, Event, Lane, Launched, Memory, Shape};
 use crate::failure;
+use crate::graphs::Graphs;
 use crate::kernels::Kernel;
 use crate::layout::Held;
-use crate::plan::{Const, Extent, Plan, Ptr, Served, Sizes};
+use crate::plan::{CacheLayout, Const, Extent, Plan, Ptr, Served, Sizes};
+use crate::space::Space;
 
 /// Version of what blocks hold.
 const NUMERICS_VERSION: u32 = 1;
@@ -27,6 +29,16 @@ struct Bound {
     args: Args,
 }
 
+impl Bound {
+    /// As it runs in a step of those sizes, where it does.
+    fn launched(&self, sizes: Sizes) -> Option<Launched> {
+        let grid = self.grid.map(|extent| extent.blocks(sizes));
+        let shape = Shape { grid, threads: self.threads, shared: self.shared };
+        let launched = Launched { kernel: self.kernel, shape, args: self.args };
+        (!grid.contains(&0)).then_some(launched)
+    }
+}
+
 /// A compiled program with its caches.
 pub(crate) struct CudaExecutable {
     driver: Arc<dyn Driver>,
@@ -35,13 +47,15 @@ pub(crate) struct CudaExecutable {
     rules: BatchRules,
     block_tokens: u32,
     vocab: usize,
+    /// Launches with addresses; none where they are to be given anew.
     bound: Vec<Bound>,
+    graphs: Graphs,
     buffers: Memory,
     consts: Memory,
     /// Where each constant begins.
     const_at: Vec<u64>,
     step: Memory,
-    caches: Vec<Memory>,
+    caches: Vec<Space>,
     /// Blocks of each group that there are.
     blocks: Vec<u32>,
     words: Vec<u32>,
@@ -51,6 +65,10 @@ pub(crate) struct CudaExecutable {
     /// The step, and whether it is in flight.
     batch: Batch,
     in_flight: bool,
+    /// Weights, caches and tables are there; absent once the steps go behind that.
+    loaded: Option<Event>,
+    /// The last step is over.
+    ended: Event,
 }
 
 impl CudaExecutable {
@@ -62,28 +80,24 @@ impl CudaExecutable {
         block_tokens: u32,
     ) -> Result<Self, DeviceError> {
         let plan = Plan::new(program, &held.shapes, limits, block_tokens)?;
-        let missing = plan.launches.iter().find(|l| !driver.has(l.kernel));
-        if let Some(launch) = missing {
-            let name = launch.kernel.entry().into_owned();
-            return Err(failure::of(DriverError::NoKernel(name), "a program"));
+        for kernel in plan.launches.iter().map(|l| l.kernel).chain([Kernel::CopyBlocks]) {
+            driver.check(kernel).map_err(|e| failure::of(e, "a kernel"))?;
         }
-        let mut const_at = Vec::with_capacity(plan.consts.len());
-        let mut end = 0;
-        for constant in &plan.consts {
-            const_at.push(end);
-            end += const_bytes(constant, &plan).next_multiple_of(256);
-        }
+        let (const_at, end) = const_places(&plan);
         let memory =
             |bytes: u64, what: &str| Memory::new(driver, bytes).map_err(|e| failure::of(e, what));
         let blocks = limits.group_blocks.clone();
-        let cache = |c: &crate::plan::CacheLayout| {
+        let cache = |c: &CacheLayout| {
             let count = blocks.get(c.group as usize).copied().unwrap_or(0);
             let bytes = u64::from(count).saturating_mul(c.block_bytes);
-            let memory = memory(bytes, "a cache")?;
-            zero(driver, memory.address(), bytes)?;
-            Ok(memory)
+            let space = Space::new(driver, bytes).and_then(|mut space| {
+                space.resize(bytes, Lane::Uploads)?;
+                Ok(space)
+            });
+            space.map_err(|e| failure::of(e, "a cache"))
         };
         let batch = Batch::with_limits(limits, block_tokens);
+        let event = || Event::new(driver).map_err(|e| failure::of(e, "an event"));
         let mut executable = Self {
             caches: plan.caches.iter().map(cache).collect::<Result<_, DeviceError>>()?,
             buffers: memory(plan.buffer_bytes, "buffers of a step")?,
@@ -94,6 +108,7 @@ impl CudaExecutable {
             block_tokens,
             vocab: program.vocab as usize,
             bound: Vec::new(),
+            graphs: Graphs::default(),
             const_at,
             blocks,
             words: Vec::new(),
@@ -102,15 +117,37 @@ impl CudaExecutable {
             sampled: Vec::new(),
             batch,
             in_flight: false,
+            loaded: Some(event()?),
+            ended: event()?,
             plan,
             held,
         };
-        executable.bind()?;
+        executable.bind(Lane::Uploads)?;
+        if let Some(loaded) = &executable.loaded {
+            loaded.record(Lane::Uploads).map_err(|e| failure::of(e, "a program"))?;
+        }
         Ok(executable)
     }
 
-    /// Gives launches the addresses there are now.
-    fn bind(&mut self) -> Result<(), DeviceError> {
+    /// Has steps, and what goes between them, wait for what this needs. (Not earlier: others' steps
+    /// wait with them.)
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        if let Some(loaded) = &self.loaded {
+            loaded.before(Lane::Steps).map_err(|e| failure::of(e, "a program"))?;
+        }
+        self.loaded = None;
+        Ok(())
+    }
+
+    /// Addresses are to be given anew.
+    fn unbind(&mut self) {
+        self.bound.clear();
+        self.graphs.clear();
+    }
+
+    /// Gives launches and tables the addresses there are now.
+    fn bind(&mut self, lane: Lane) -> Result<(), DeviceError> {
+        self.unbind();
         let mut bytes = vec![0; self.consts.bytes() as usize];
         for (constant, &at) in self.plan.consts.iter().zip(&self.const_at) {
             let words = self.const_words(constant);
@@ -118,7 +155,7 @@ impl CudaExecutable {
             to.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
         }
         if !bytes.is_empty() {
-            let written = self.driver.write(self.consts.address(), &bytes);
+            let written = self.driver.write(lane, self.consts.address(), &bytes);
             written.map_err(|e| failure::of(e, "tables"))?;
         }
         let bound = self.plan.launches.iter().map(|launch| {
@@ -179,6 +216,7 @@ impl CudaExecutable {
 
     /// Copies blocks, then launches everything.
     fn launch(&mut self) -> Result<(), DeviceError> {
+        self.settle()?;
         fill(&self.batch, &self.sampled, &mut self.words);
         self.bytes.clear();
         self.bytes.extend(self.words.iter().flat_map(|w| w.to_le_bytes()));
@@ -186,15 +224,18 @@ impl CudaExecutable {
             let room = (self.bytes.len() as u64).next_power_of_two();
             let step = Memory::new(&self.driver, room);
             self.step = step.map_err(|e| failure::of(e, "the arrays of a step"))?;
-            self.bind()?;
+            self.unbind();
+        }
+        if self.bound.is_empty() {
+            self.bind(Lane::Steps)?;
         }
         let failed = |e: DriverError| failure::of(e, "a step");
-        self.driver.write(self.step.address(), &self.bytes).map_err(failed)?;
+        self.driver.write(Lane::Steps, self.step.address(), &self.bytes).map_err(failed)?;
         for run in copy_runs(&self.batch) {
             let mut args = Args::default();
             let table = self.plan.groups.get(run.group).map_or(0, |&c| self.address(Ptr::Const(c)));
             (args.p[0], args.p[1], args.n[0]) = (self.step.address(), table, run.first);
-            let own = |c: &&crate::plan::CacheLayout| c.group as usize == run.group;
+            let own = |c: &&CacheLayout| c.group as usize == run.group;
             let caches = self.plan.caches.iter().filter(own).count() as u32;
             let shape = Shape { grid: [run.count, caches, 1], threads: 256, shared: 0 };
             self.driver.launch(Kernel::CopyBlocks, shape, &args).map_err(failed)?;
@@ -204,15 +245,14 @@ impl CudaExecutable {
             outputs: self.batch.outputs.len() as u32,
             spans: self.batch.spans.len() as u32,
         };
-        for bound in &self.bound {
-            let grid = bound.grid.map(|extent| extent.blocks(sizes));
-            if grid.contains(&0) {
-                continue;
+        let bound = &self.bound;
+        let all = |sizes| bound.iter().filter_map(|b| b.launched(sizes)).collect();
+        if !self.graphs.run(&self.driver, sizes, all).map_err(failed)? {
+            for Launched { kernel, shape, args } in bound.iter().filter_map(|b| b.launched(sizes)) {
+                self.driver.launch(kernel, shape, &args).map_err(failed)?;
             }
-            let shape = Shape { grid, threads: bound.threads, shared: bound.shared };
-            self.driver.launch(bound.kernel, shape, &bound.args).map_err(failed)?;
         }
-        Ok(())
+        self.ended.record(Lane::Steps).map_err(failed)
     }
 
     /// Rows of the outputs, whole.
@@ -289,25 +329,28 @@ impl CudaExecutable {
             .collect()
     }
 
-    /// Moves the caches to memory for so many blocks of each group.
-    fn move_caches(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
-        for (layout, memory) in self.plan.caches.iter().zip(&mut self.caches) {
-            let (from, to) = (self.blocks[layout.group as usize], blocks[layout.group as usize]);
-            if from == to {
-                continue;
+    /// Gives the caches memory for so many blocks of each group: first those that become smaller,
+    /// whose memory the others may need.
+    fn resize_caches(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        let bytes = |layout: &CacheLayout| {
+            u64::from(blocks[layout.group as usize]).saturating_mul(layout.block_bytes)
+        };
+        for growing in [false, true] {
+            for (layout, cache) in self.plan.caches.iter().zip(&mut self.caches) {
+                let bytes = bytes(layout);
+                if bytes != cache.bytes() && growing == (bytes > cache.bytes()) {
+                    cache.resize(bytes, Lane::Steps).map_err(|e| failure::of(e, "a cache"))?;
+                }
             }
-            let bytes = u64::from(to) * layout.block_bytes;
-            let new = Memory::new(&self.driver, bytes).map_err(|e| failure::of(e, "a cache"))?;
-            let kept = u64::from(from.min(to)) * layout.block_bytes;
-            if kept > 0 {
-                let copied = self.driver.copy(memory.address(), new.address(), kept);
-                copied.map_err(|e| failure::of(e, "a cache"))?;
-            }
-            zero(&self.driver, new.address() + kept, bytes - kept)?;
-            *memory = new;
         }
-        self.blocks.copy_from_slice(blocks);
-        self.bind()
+        Ok(())
+    }
+
+    /// Blocks of a group that all of its caches have memory for; none of them may need any.
+    fn backed(&self, group: u32) -> Option<u32> {
+        let all = self.plan.caches.iter().zip(&self.caches);
+        let own = all.filter(|(layout, _)| layout.group == group && layout.block_bytes > 0);
+        own.map(|(layout, cache)| (cache.bytes() / layout.block_bytes) as u32).min()
     }
 }
 
@@ -315,11 +358,24 @@ fn slice<T>(all: &[T], (at, len): (u32, u32)) -> &[T] {
     all.get(at as usize..at as usize + len as usize).unwrap_or_default()
 }
 
-fn zero(driver: &Arc<dyn Driver>, address: u64, bytes: u64) -> Result<(), DeviceError> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    driver.zero(address, bytes).map_err(|e| failure::of(e, "a cache"))
+/// Where each constant begins, and where the last ends.
+fn const_places(plan: &Plan) -> (Vec<u64>, u64) {
+    let mut end = 0;
+    let place = |constant| {
+        let at = end;
+        end += const_bytes(constant, plan).next_multiple_of(256);
+        at
+    };
+    (plan.consts.iter().map(place).collect(), end)
+}
+
+/// Memory that a plan takes beside weights and the bytes of blocks, in whole pages.
+pub(crate) fn overhead(plan: &Plan, limits: &Limits, block_tokens: u32, page: u64) -> u64 {
+    let step = usual_words(&Batch::with_limits(limits, block_tokens)) as u64 * 4;
+    let alone = [plan.buffer_bytes, const_places(plan).1, step];
+    // (The last page of a cache may hold hardly more than nothing.)
+    let caches = plan.caches.iter().filter(|c| c.block_bytes > 0).count() as u64;
+    alone.map(|bytes| bytes.next_multiple_of(page)).iter().sum::<u64>() + caches * page
 }
 
 fn const_bytes(constant: &Const, plan: &Plan) -> u64 {
@@ -349,7 +405,7 @@ impl Executable for CudaExecutable {
     fn advance(&mut self, at_most: Duration) -> Result<bool, DeviceError> {
         let start = Instant::now();
         while self.in_flight {
-            let done = self.driver.done().map_err(|e| failure::of(e, "a step"));
+            let done = self.ended.passed().map_err(|e| failure::of(e, "a step"));
             if done.inspect_err(|_| self.in_flight = false)? {
                 break;
             }
@@ -366,6 +422,7 @@ impl Executable for CudaExecutable {
         if !std::mem::take(&mut self.in_flight) {
             return Err(DeviceError::BadBatch("no step was submitted".into()));
         }
+        self.ended.wait().map_err(|e| failure::of(e, "a step"))?;
         if !self.batch.outputs.is_empty() {
             self.serve(out)?;
         }
@@ -375,14 +432,21 @@ impl Executable for CudaExecutable {
     }
 
     fn resize(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
-        let mut rules = self.rules.clone();
-        rules.resize(blocks)?;
-        // Until they have moved there are as many as there are before and after.
-        let fewer = self.blocks.iter().zip(blocks).map(|(a, b)| *a.min(b));
-        self.rules.resize(&fewer.collect::<Vec<_>>())?;
-        self.move_caches(blocks)?;
-        self.rules = rules;
-        Ok(())
+        self.rules.clone().resize(blocks)?;
+        self.settle()?;
+        let before = self.blocks.clone();
+        let resized = self.resize_caches(blocks);
+        if resized.is_err() {
+            // As it was, as far as that can be had; what was given up is 0 then.
+            let _ = self.resize_caches(&before);
+        }
+        if self.caches.iter().any(Space::moves) {
+            self.unbind();
+        }
+        let backed = (0..).zip(blocks).map(|(group, wanted)| self.backed(group).unwrap_or(*wanted));
+        self.blocks = backed.collect();
+        self.rules.resize(&self.blocks)?;
+        resized
     }
 
     fn blocks(&self) -> Result<BlockBytes, DeviceError> {
@@ -399,6 +463,7 @@ impl Executable for CudaExecutable {
         out: &mut [u8],
     ) -> Result<(), DeviceError> {
         self.rules.check_block((group, block), (out.len(), self.block_bytes(group)))?;
+        self.settle()?;
         let mut out = out;
         for (at, bytes) in self.pieces(group, block) {
             let (now, rest) = out.split_at_mut(bytes);
@@ -415,10 +480,12 @@ impl Executable for CudaExecutable {
         bytes: &[u8],
     ) -> Result<(), DeviceError> {
         self.rules.check_block((group, block), (bytes.len(), self.block_bytes(group)))?;
+        self.settle()?;
         let mut bytes = bytes;
         for (at, len) in self.pieces(group, block) {
             let (now, rest) = bytes.split_at(len);
-            self.driver.write(at, now).map_err(|e| failure::of(e, "a cache block"))?;
+            let written = self.driver.write(Lane::Steps, at, now);
+            written.map_err(|e| failure::of(e, "a cache block"))?;
             bytes = rest;
         }
         Ok(())

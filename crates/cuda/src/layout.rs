@@ -9,7 +9,7 @@ use tokenmill_ir::{Op, Operand, Program, RowPart, WeightId, WeightSource};
 use tokenmill_ir::{WeightSpec, WeightUse};
 use tokenmill_quant::FormatId;
 
-use crate::driver::{Driver, Memory};
+use crate::driver::{Driver, Lane, Memory};
 use crate::failure;
 use crate::kernels::is_decoded;
 
@@ -136,7 +136,7 @@ pub(crate) struct Held {
     pub shapes: Vec<Shape>,
     /// Where each begins.
     pub addresses: Vec<u64>,
-    _slabs: Vec<Memory>,
+    slabs: Vec<Memory>,
 }
 
 /// The shapes of all weights of a program.
@@ -159,8 +159,14 @@ fn slabs(shapes: &[Shape]) -> (Vec<u64>, Vec<(usize, u64)>) {
     (sizes, places)
 }
 
+/// Memory that weights take in whole pages.
+pub(crate) fn taken(shapes: &[Shape], page: u64) -> u64 {
+    slabs(shapes).0.iter().map(|bytes| bytes.next_multiple_of(page)).sum()
+}
+
 impl Held {
-    /// Brings all weights to the device.
+    /// Brings all weights to the device, or on their way: who uses them goes behind
+    /// [`Lane::Uploads`].
     pub fn upload(
         driver: &Arc<dyn Driver>,
         program: &Program,
@@ -183,7 +189,12 @@ impl Held {
             let mut upload = Upload { driver, source, spec, to: addresses[i], piece: &mut piece };
             upload.weight(shape)?;
         }
-        Ok(Self { shapes, addresses, _slabs: slabs })
+        Ok(Self { shapes, addresses, slabs })
+    }
+
+    /// Whether they lie where that driver can use them.
+    pub fn is_of(&self, driver: &Arc<dyn Driver>) -> bool {
+        self.slabs.iter().all(|slab| slab.is_of(driver))
     }
 }
 
@@ -255,7 +266,7 @@ impl Upload<'_> {
     }
 
     fn bytes(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        let written = self.driver.write(self.to + at, bytes);
+        let written = self.driver.write(Lane::Uploads, self.to + at, bytes);
         written.map_err(|e| failure::of(e, &format!("weight '{}'", self.spec.name)))
     }
 }

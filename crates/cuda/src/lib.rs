@@ -8,12 +8,14 @@ mod batch;
 pub mod driver;
 mod exec;
 mod failure;
+mod graphs;
 pub mod kernels;
 mod layout;
 mod plan;
+mod space;
 mod sys;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_backend::{Device, DeviceError, Executable, Footprint, Owner, Watch, Weights};
 use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource};
@@ -27,7 +29,7 @@ pub const BLOCK_TOKENS: u32 = 64;
 
 /// A GPU as a device.
 pub struct CudaDevice {
-    driver: Arc<dyn Driver>,
+    driver: Mutex<Arc<dyn Driver>>,
     caps: DeviceCaps,
     owner: Owner,
 }
@@ -50,9 +52,36 @@ impl CudaDevice {
             block_tokens: block_tokens.max(1),
             workers,
             read_bytes_per_s: 20e9 * f64::from(workers),
-            ops_per_s: 100e9 * f64::from(workers),
+            ops_per_s: 30e9 * f64::from(workers),
         };
-        Self { driver, caps, owner: Owner::default() }
+        Self { driver: Mutex::new(driver), caps, owner: Owner::default() }
+    }
+
+    fn page(&self) -> u64 {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner).page().max(1)
+    }
+
+    /// The driver; opened afresh where what it had is lost. Weights and executables of before hold
+    /// the old one, which answers `Lost` to everything.
+    fn driver(&self) -> Result<Arc<dyn Driver>, DeviceError> {
+        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        if driver.is_lost() {
+            *driver = driver.reopen().map_err(|e| failure::of(e, "the GPU, opened again"))?;
+        }
+        Ok(Arc::clone(&driver))
+    }
+
+    /// Has a kernel read where nothing is, so that a real GPU loses everything. For checks there.
+    ///
+    /// # Errors
+    /// `Lost`, where it is as it should be.
+    pub fn lose(&self) -> Result<(), DeviceError> {
+        let (driver, failed) = (self.driver()?, |e| failure::of(e, "a kernel that fails"));
+        let shape = driver::Shape { grid: [1; 3], threads: 32, shared: 0 };
+        let event = driver::Event::new(&driver).map_err(failed)?;
+        let args = driver::Args::default();
+        driver.launch(kernels::Kernel::TakeRows, shape, &args).map_err(failed)?;
+        event.record(driver::Lane::Steps).and_then(|()| event.wait()).map_err(failed)
     }
 
     /// The launches of a program, one a line.
@@ -86,7 +115,7 @@ impl Device for CudaDevice {
         mode: Mode,
         watch: Watch<'_>,
     ) -> Result<Weights, DeviceError> {
-        let held = Held::upload(&self.driver, program, source, watch)?;
+        let held = Held::upload(&self.driver()?, program, source, watch)?;
         Ok(Weights::new(&self.owner, mode, held))
     }
 
@@ -104,10 +133,11 @@ impl Device for CudaDevice {
         let of_group = |g: u32| {
             plan.caches.iter().filter(|c| c.group == g).map(|c| c.block_bytes).sum::<u64>()
         };
+        let page = self.page();
         Ok(Footprint {
-            weight_bytes: shapes.iter().map(|s| s.bytes).sum(),
+            weight_bytes: layout::taken(&shapes, page),
             block_bytes: groups.map(of_group).collect(),
-            buffer_bytes: plan.buffer_bytes,
+            buffer_bytes: exec::overhead(&plan, limits, self.caps.block_tokens, page),
         })
     }
 
@@ -121,9 +151,12 @@ impl Device for CudaDevice {
         let held = weights.of::<Held>(&self.owner);
         let held = held.filter(|h| h.shapes.len() == program.weights.len());
         let held = held.ok_or_else(|| failed("not the weights of this program".into()))?;
-        let block_tokens = self.caps.block_tokens;
-        let executable =
-            exec::CudaExecutable::new(&self.driver, program, held, limits, block_tokens)?;
+        let (driver, block_tokens) = (self.driver()?, self.caps.block_tokens);
+        if !held.is_of(&driver) {
+            let (device, reason) = (failure::DEVICE.into(), "its weights went with it".into());
+            return Err(DeviceError::Lost { device, reason });
+        }
+        let executable = exec::CudaExecutable::new(&driver, program, held, limits, block_tokens)?;
         Ok(Box::new(executable))
     }
 }

@@ -299,8 +299,20 @@ struct Product {
     head_rows: u32,
     scale: f32,
     cap: f32,
-    /// Where pairs of experts begin, the pairs, and pairs a row of x.
-    pairs: Option<(Ptr, Ptr, u32)>,
+    pairs: Option<Pairs>,
+}
+
+/// Pairs of a token and a slot, by expert.
+#[derive(Debug, Clone, Copy)]
+struct Pairs {
+    /// Where those of each expert begin.
+    starts: Ptr,
+    list: Ptr,
+    /// Pairs a row of x.
+    of_row: u32,
+    /// Pairs a token, and experts.
+    top: u32,
+    experts: u32,
 }
 
 impl Product {
@@ -436,11 +448,17 @@ impl Draft<'_> {
         }
         let cols = weights.first().map_or(0, |(w, _)| self.program.weights[w.0 as usize].cols);
         let Product { head_rows, scale, cap, pairs } = product;
-        let (starts, pairs, div) = pairs.unwrap_or((Ptr::Null, Ptr::Null, 1));
+        // As many blocks of pairs as an expert has on average; they go on where it has more.
+        let many = |p: Pairs| {
+            let all = Extent::rows(x.kind).times(p.top.into());
+            all.per(u64::from(PRODUCT_ROWS.0) * u64::from(p.experts))
+        };
+        let many = pairs.map_or(Extent::rows(x.kind).per(PRODUCT_ROWS.0.into()), many);
+        let of_pairs = |p: Pairs| (p.starts, p.list, p.of_row);
+        let (starts, pairs, div) = pairs.map_or((Ptr::Null, Ptr::Null, 1), of_pairs);
         let outputs = u32::from(x.kind == RowKind::Outputs);
         for (format, parts) in formats {
             let rows = longest.get(&format).copied().unwrap_or(0).div_ceil(PRODUCT_ROWS.1);
-            let many = Extent::rows(x.kind).per(PRODUCT_ROWS.0.into());
             let grid = [Extent::fixed(rows.into()), many, Extent::fixed(parts.len() as u64)];
             let parts = self.constant(Const::Parts(parts));
             let p = vec![Ptr::Step, parts, x.ptr, out.ptr, starts, pairs];

@@ -139,9 +139,14 @@ impl LoadedModel {
             clock: system_clock(),
             claim,
             rebuild: Box::new(move |error| {
-                if matches!(error, DeviceError::Lost { .. }) {
-                    self.upload_again()?;
+                if !matches!(error, DeviceError::Lost { .. }) {
+                    match self.compile() {
+                        // (Lost meanwhile, or when it was rebuilt in vain.)
+                        Err(DeviceError::Lost { .. }) => {}
+                        compiled => return compiled,
+                    }
                 }
+                self.upload_again()?;
                 self.compile()
             }),
         };

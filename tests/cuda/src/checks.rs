@@ -1,6 +1,8 @@
 //! What a device of these kernels must show, wherever they run: on this machine (the tests) or on a GPU (`device_check`).
 
-use tokenmill_backend::{Device, DeviceError};
+use std::ops::ControlFlow;
+
+use tokenmill_backend::{Device, DeviceError, Executable};
 use tokenmill_device_tests::conformance::{Case, Outcome, Tolerance, cases, prepared, run};
 use tokenmill_golden_tests::{Golden, Runner, Variant, worst_difference};
 use tokenmill_ir::{Batch, KvFormat, Mode, Span, StepOutput};
@@ -122,6 +124,42 @@ pub fn rows_alone(device: &dyn Device) -> Result<usize, String> {
         }
     }
     Ok(all.len())
+}
+
+/// All steps of a case from the beginning: bits of rows, tokens.
+fn steps_of(executable: &mut dyn Executable, case: &Case) -> Result<Vec<Vec<u32>>, DeviceError> {
+    let mut all = Vec::new();
+    for step in &case.steps {
+        let mut out = StepOutput::default();
+        executable.submit(&mut step.clone())?;
+        executable.wait(&mut out)?;
+        let sampled = out.sampled.iter().map(|s| s.token);
+        all.push(bits(&out.rows).into_iter().chain(sampled).collect());
+    }
+    Ok(all)
+}
+
+/// A case's steps again and again, its caches smaller and larger in between: launched one by one,
+/// as graphs, and as graphs of before, they give the same bits.
+///
+/// # Errors
+/// What differs.
+pub fn again(device: &dyn Device, case: &Case) -> Result<(), String> {
+    let failed = |e: DeviceError| format!("{}: {e}", case.name);
+    let watch = &mut |_| ControlFlow::Continue(());
+    let weights = device.upload(&case.program, &case.material, Mode::F32, watch);
+    let weights = weights.map_err(failed)?;
+    let mut executable = device.compile(&case.program, &weights, &case.limits).map_err(failed)?;
+    let first = steps_of(&mut *executable, case).map_err(failed)?;
+    let most = &case.limits.group_blocks;
+    let fewer: Vec<u32> = most.iter().map(|n| n / 2).collect();
+    for round in 1..4 {
+        if steps_of(&mut *executable, case).map_err(failed)? != first {
+            return Err(format!("{}: other bits in round {round}", case.name));
+        }
+        executable.resize(&fewer).and_then(|()| executable.resize(most)).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Largest |Δlogit| allowed against transformers, whose own noise is about 1e-5.

@@ -7,7 +7,7 @@ use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cuda::{BLOCK_TOKENS, CudaDevice};
 use tokenmill_cuda_tests::{Emulated, Fault, Kernels, checks, device};
 use tokenmill_device_tests::conformance::{cases, difference, endure, outputs};
-use tokenmill_ir::Mode;
+use tokenmill_ir::{Mode, StepOutput};
 
 #[test]
 fn every_case_passes() {
@@ -37,7 +37,11 @@ fn bad_batches_are_refused_and_hurt_nobody() {
 }
 
 /// A mistake, and the cases that must see it.
-const FAULTS: [(&str, Fault); 8] = [
+const FAULTS: [(&str, Fault); 9] = [
+    (
+        "experts f32",
+        Fault { file: "product.cu", from: "first += blocks_y() * MOST", to: "first = count" },
+    ),
     (
         "window of 20 over F32",
         Fault {
@@ -84,6 +88,31 @@ const FAULTS: [(&str, Fault); 8] = [
     ),
     ("conv", Fault { file: "recurrent.cu", from: "(int)kept + i", to: "-1 - i" }),
 ];
+
+/// Loads of eight numbers and values that are asked for ahead change no bit: without them, the same.
+#[test]
+fn long_loads_change_nothing() {
+    let plainly = [
+        ("for (; c + 8 <= len; c += 8) {", "for (; len == 0xffffffff;) {"),
+        ("k + AHEAD <= count; k += AHEAD", "count > 32;"),
+    ];
+    let all = cases(7);
+    for (from, to) in plainly {
+        let Some(kernels) = Kernels::with(Fault { file: "attend.cu", from, to }) else { return };
+        let Some(device) = device(7) else { return };
+        let plain = CudaDevice::new(Arc::new(Emulated::new(kernels)), 7);
+        let mut seen = 0;
+        for case in all.iter().filter(|c| c.name.contains("attention")) {
+            let [found, truth] = [&device, &plain].map(|d| outputs(d, Mode::F32, case));
+            let rows = |all: Vec<StepOutput>| -> Vec<Vec<u32>> {
+                all.iter().map(|o| o.rows.iter().map(|x| x.to_bits()).collect()).collect()
+            };
+            assert_eq!(found.map(rows), truth.map(rows), "{}: {from}", case.name);
+            seen += 1;
+        }
+        assert!(seen > 40, "{seen} cases");
+    }
+}
 
 #[test]
 fn planted_mistakes_are_seen() {

@@ -3,7 +3,7 @@
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{Op, RouteScore, Rows as RowKind, WeightId};
 
-use super::{Draft, Extent, Product, Ptr};
+use super::{Draft, Extent, Pairs, Product, Ptr};
 use crate::kernels::Kernel;
 
 impl Draft<'_> {
@@ -43,10 +43,14 @@ impl Draft<'_> {
         let p = vec![Ptr::Step, route.ptr, starts, pairs.ptr];
         let grid = [Extent::fixed((*experts).into()), Extent::ONE, Extent::ONE];
         self.launch(Kernel::SortPairs, grid, (32, 0), (p, vec![*experts, top, route.ld], vec![]))?;
-        let all = |first: &WeightId| -> Vec<(WeightId, u32)> {
-            (0..*experts).map(|e| (WeightId(first.0 + e), e)).collect()
+        let (list, experts) = (pairs.ptr, *experts);
+        let of = |of_row| {
+            let pairs = Some(Pairs { starts, list, of_row, top, experts });
+            Product { pairs, ..Product::PLAIN }
         };
-        let of = |div| Product { pairs: Some((starts, pairs.ptr, div)), ..Product::PLAIN };
+        let all = |first: &WeightId| -> Vec<(WeightId, u32)> {
+            (0..experts).map(|e| (WeightId(first.0 + e), e)).collect()
+        };
         self.product(x, &all(gate), gates, of(top))?;
         self.product(x, &all(up), ups, of(top))?;
         self.gate((gates, ups, gates), (width, top), *act)?;

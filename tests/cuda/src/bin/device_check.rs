@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use tokenmill_backend::DeviceError;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cuda::{CudaDevice, OpenError};
 use tokenmill_cuda_tests::checks;
@@ -10,7 +11,7 @@ use tokenmill_device_tests::conformance::{cases, difference, outputs};
 use tokenmill_golden_tests::Golden;
 use tokenmill_ir::Mode;
 
-const SECTIONS: [&str; 3] = ["conformance", "rows-alone", "recordings"];
+const SECTIONS: [&str; 5] = ["conformance", "rows-alone", "recordings", "again", "lost"];
 
 fn main() -> ExitCode {
     let section = std::env::args().nth(1).unwrap_or_default();
@@ -57,9 +58,31 @@ fn run(section: &str, device: &CudaDevice) -> Result<String, String> {
                 n => Err(format!("{n} of {}:\n{}", all.len(), wrong.join("\n"))),
             }
         }
+        "again" => {
+            let all = checks::of_kinds(tokenmill_cuda::BLOCK_TOKENS);
+            let told = all.iter().try_for_each(|case| checks::again(device, case));
+            told.map(|()| format!("{} cases as graphs, caches resized", all.len()))
+        }
+        "lost" => lost(device),
         "short" => short(device),
         other => Err(format!("no section {other}: {}, short", SECTIONS.join(", "))),
     }
+}
+
+/// A kernel reads where nothing is; everything is made again in this process.
+fn lost(device: &CudaDevice) -> Result<String, String> {
+    let all = checks::of_kinds(tokenmill_cuda::BLOCK_TOKENS);
+    let case = all.first().ok_or("no cases")?;
+    let run = || outputs(device, Mode::F32, case).map_err(|e| format!("{}: {e}", case.name));
+    let before = run()?;
+    match device.lose() {
+        Err(DeviceError::Lost { reason, .. }) => println!("{reason}"),
+        other => return Err(format!("not lost: {other:?}")),
+    }
+    if run()? != before {
+        return Err("other results after it was opened again".into());
+    }
+    Ok("lost, opened again, the same results".into())
 }
 
 /// A case of every kind once, for tools that slow kernels down.
@@ -67,7 +90,7 @@ fn short(device: &CudaDevice) -> Result<String, String> {
     let block = tokenmill_cuda::BLOCK_TOKENS;
     let all = checks::of_kinds(block);
     for case in &all {
-        let failed = |e: tokenmill_backend::DeviceError| format!("{}: {e}", case.name);
+        let failed = |e: DeviceError| format!("{}: {e}", case.name);
         let found = outputs(device, Mode::F32, case).map_err(failed)?;
         let truth = outputs(&ReferenceDevice::new(block), Mode::F32, case).map_err(failed)?;
         for (found, truth) in found.iter().zip(&truth) {
