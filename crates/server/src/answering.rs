@@ -159,8 +159,8 @@ impl Came {
                     Ready::Text { prepared, stream, writer }
                 }
                 Ask::Count { ask, write } => {
-                    let prepared = prepare::generate(shared, *ask, warnings, wanted)?;
-                    Ready::Counted(write(prepared.head.prompt_tokens, &prepared.head.warnings))
+                    let (tokens, warnings) = prepare::count(shared, *ask, warnings, wanted)?;
+                    Ready::Counted(write(tokens, &warnings))
                 }
                 Ask::Numbers { ask, write } => {
                     let measured = rows::prepare(shared, ask, warnings, wanted)?;

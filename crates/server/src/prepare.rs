@@ -44,31 +44,11 @@ pub fn generate(
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let (mut echo, mut parts, mut reading) = (Vec::new(), Vec::new(), None);
-    let mut tools = Tools::default();
-    let (prompts, param) = match input {
-        Input::Conversation(talk) => {
-            let talk = talk.instructed(model.served.defaults.system.as_deref());
-            let asked = conversation(&model, talk, manner.diagnose, &encoder)?;
-            (parts, reading, tools) = (asked.parts, asked.reading, asked.tools);
-            (vec![asked.tokens], "messages")
-        }
-        Input::Prompts { prompts, echo: echoed } => {
-            if echoed {
-                let tokenizer = &model.served.tokenizer;
-                echo = prompts.iter().map(|prompt| shown(prompt, tokenizer)).collect();
-            }
-            let tokens = |prompt| tokens(prompt, &model, &encoder);
-            (prompts.into_iter().map(tokens).collect::<Result<_, _>>()?, "prompt")
-        }
-    };
+    let Asked { prompts, param, echo, parts, reading, tools } =
+        asked(&model, input, manner.diagnose, &encoder)?;
     let held = match &manner.constrained {
         // What the text must hold stands above what calls hold.
-        Some(constrained) if tools.calling == Calling::Required => {
-            let message = format!("{} and tool_choice: one of them at most", constrained.param);
-            return Err(ApiError::bad("tool_choice", message));
-        }
-        Some(constrained) => Some(self::held(&model, constrained)?),
+        Some(constrained) => Some(held(&model, constrained, tools.calling)?),
         None => holding::held(&model, &tools, reading.as_ref(), &mut warnings)?,
     };
     let prediction = encoder.encode(&manner.prediction, Special::Plain);
@@ -107,7 +87,11 @@ pub fn generate(
 }
 
 /// The grammar of what an answer must hold.
-fn held(model: &Model, constrained: &Constrained) -> Result<Held, ApiError> {
+fn held(model: &Model, constrained: &Constrained, calling: Calling) -> Result<Held, ApiError> {
+    if calling == Calling::Required {
+        let message = format!("{} and tool_choice: one of them at most", constrained.param);
+        return Err(ApiError::bad("tool_choice", message));
+    }
     let made = model.served.engine.grammar(&constrained.what, &Settings::default());
     made.map_err(|error| {
         let message = format!("{}: {error}", constrained.param);
@@ -145,15 +129,58 @@ fn within_context(
     Ok(requests)
 }
 
-/// A conversation as it is asked of the engine.
+/// The tokens of a request's prompts, and what of it has no effect.
+///
+/// # Errors
+/// As [`generate`], but prompts that leave no room for an answer are counted too.
+pub fn count(
+    shared: &Shared,
+    ask: Generate,
+    warnings: Vec<String>,
+    wanted: Wanted<'_>,
+) -> Result<(usize, Vec<String>), ApiError> {
+    let model = shared.model(ask.model.as_deref())?.clone();
+    let encoder = model.served.tokenizer.within(reach(&model, wanted));
+    let asked = asked(&model, ask.input, false, &encoder)?;
+    Ok((asked.prompts.iter().map(Vec::len).sum(), warnings))
+}
+
+/// What is to be continued, as it is asked of the engine.
+#[derive(Default)]
 struct Asked {
-    tokens: Vec<TokenId>,
-    /// Its messages in the prompt, where that is asked.
+    prompts: Vec<Vec<TokenId>>,
+    /// The member that has them.
+    param: &'static str,
+    /// Texts that answers begin with, where that is asked.
+    echo: Vec<String>,
+    /// Messages in the prompt, where that is asked.
     parts: Vec<Part>,
     /// How the answer is read; `None`: all of it is text.
     reading: Option<Reading>,
     /// The tools it may call.
     tools: Tools,
+}
+
+fn asked(
+    model: &Model,
+    input: Input,
+    diagnose: bool,
+    encoder: &Encoder<'_>,
+) -> Result<Asked, ApiError> {
+    match input {
+        Input::Conversation(talk) => {
+            let talk = talk.instructed(model.served.defaults.system.as_deref());
+            conversation(model, talk, diagnose, encoder)
+        }
+        Input::Prompts { prompts, echo } => {
+            let tokenizer = &model.served.tokenizer;
+            let echoed = prompts.iter().filter(|_| echo).map(|prompt| shown(prompt, tokenizer));
+            let echo = echoed.collect();
+            let tokens = |prompt| tokens(prompt, model, encoder);
+            let prompts = prompts.into_iter().map(tokens).collect::<Result<_, _>>()?;
+            Ok(Asked { prompts, param: "prompt", echo, ..Asked::default() })
+        }
+    }
 }
 
 /// The prompt of a conversation.
@@ -180,7 +207,8 @@ fn conversation(
         false => Vec::new(),
     };
     let reading = rendered.reading();
-    Ok(Asked { tokens, parts, reading, tools: rendered.talk.tools })
+    let (prompts, param, tools) = (vec![tokens], "messages", rendered.talk.tools);
+    Ok(Asked { prompts, param, parts, reading, tools, echo: Vec::new() })
 }
 
 /// Where each message ends in the prompt, in tokens.
