@@ -346,7 +346,7 @@ impl Answer {
             let has_text = false;
             self.set(State { is_reasoning: false, may_open: false, has_text, ..self.state });
         }
-        candidate.holds = false;
+        candidate.told();
         self.deliver(&mut candidate);
         candidate.follow();
         self.candidate = Some(candidate);

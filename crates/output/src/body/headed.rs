@@ -231,7 +231,7 @@ fn name_of_id(id: &str) -> &str {
     let id = id.trim();
     let id = id.strip_prefix("functions.").unwrap_or(id);
     match id.rsplit_once(':') {
-        Some((name, number)) if number.bytes().all(|b| b.is_ascii_digit()) => name,
+        Some((name, number)) if number.trim().bytes().all(|b| b.is_ascii_digit()) => name.trim(),
         _ => id,
     }
 }

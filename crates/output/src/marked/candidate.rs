@@ -125,6 +125,12 @@ impl Candidate {
         }
     }
 
+    /// It is a call, for certain.
+    pub fn told(&mut self) {
+        self.holds = false;
+        self.calls.only_offered = self.is_bare;
+    }
+
     /// Calls are whole: their ends come next.
     pub fn follow(&mut self) {
         self.has_called = true;
