@@ -17,6 +17,10 @@ use parts::{Run, Trigger, Writer, pattern, quoted};
 /// Members that calls begin with.
 const MEMBERS: &str = "name|parameters|arguments|type|id|function|tool_call_id";
 
+/// Most tools whose names in a mark tell calls from text; of more the mark alone begins a call, for
+/// grammars have few intersections.
+const FEW: usize = 3;
+
 /// What calls an answer may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
@@ -111,6 +115,12 @@ fn auto(lark: &mut Writer<'_>, marked: &Marked) -> Option<()> {
                 let of_item =
                     |mark: &&str| Trigger { mark: (*mark).to_owned(), sign: "", run: run.clone() };
                 triggers.extend(section.items.iter().map(of_item));
+            }
+            (Bare::Offered, Some(_)) if lark.ask.tools.len() > FEW => {
+                let (calls, run) = (lark.calls(section, "")?, format!("run_{}", lark.number()));
+                lark.rule(&run, &calls);
+                let mark = (*section.items.first()?).to_owned();
+                triggers.push(Trigger { mark, sign: "", run });
             }
             (Bare::Offered, Some(Body::Tagged(tags))) => {
                 for at in 0..lark.ask.tools.len() {

@@ -307,3 +307,34 @@ fn what_cannot_be_enforced_is_left_out() {
     assert!(rest["type"] == "object" && rest["properties"]["a"].get("type").is_none(), "{rest}");
     assert_eq!(whole(&json!({})), (json!({"type": "object"}), vec![]));
 }
+
+#[test]
+fn many_tools_with_many_parameters_can_be_held() {
+    let parameter = |at: usize| {
+        let kind = ["string", "integer", "boolean", "number"][at % 4];
+        (format!("p{at}"), json!({"type": kind, "description": format!("number {at}")}))
+    };
+    let properties: serde_json::Map<String, Value> = (0..8).map(parameter).collect();
+    let schema = json!({"type": "object", "properties": properties, "required": ["p0"]});
+    let names: Vec<String> = (0..60).map(|at| format!("tool_{at}")).collect();
+    let list: Vec<(&str, Value)> = names.iter().map(|n| (n.as_str(), schema.clone())).collect();
+    let tools = tools(&list);
+    for row in HELD {
+        let format = Format::named(row).unwrap();
+        let tokens = Tokens::new(format, true);
+        let special = |text: &str| tokens.id(text);
+        for calls in [Calls::Auto, Calls::Required] {
+            let ask = Ask {
+                tools: &tools,
+                calls,
+                parallel: true,
+                reasons: true,
+                reasoning_begun: false,
+                special: &special,
+            };
+            let constraint = format.hold(&ask).unwrap();
+            let grammar = compile(&constraint, &tokens.vocabulary, &Settings::default());
+            grammar.unwrap_or_else(|refused| panic!("{row} {calls:?}: {refused}"));
+        }
+    }
+}

@@ -1,10 +1,15 @@
 //! Parts of grammars: marks, free text, and the bodies of calls.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::Ask;
 use crate::body::{Body, Header, Objects, Tags, Types};
 use crate::format::Section;
+
+/// What a schema has for people.
+const NOTES: &[&str] = &["description", "title", "default", "examples"];
 
 /// Writes a grammar.
 pub(super) struct Writer<'a> {
@@ -13,6 +18,8 @@ pub(super) struct Writer<'a> {
     numbers: usize,
     /// The rule of values in tags is written.
     has_value: bool,
+    /// Rules of schemas that are written.
+    schemas: BTreeMap<String, String>,
 }
 
 /// What follows the mark of a section.
@@ -46,7 +53,13 @@ impl Trigger {
 impl<'a> Writer<'a> {
     pub fn new(ask: &'a Ask<'a>) -> Self {
         let text = "%llguidance {}\nANY: /(?s:.*)/\nMORE: /(?s:.+)/\ngap: (/[ \\n]{1,2}/)?\n";
-        let mut lark = Self { ask, text: text.to_owned(), numbers: 0, has_value: false };
+        let mut lark = Self {
+            ask,
+            text: text.to_owned(),
+            numbers: 0,
+            has_value: false,
+            schemas: BTreeMap::new(),
+        };
         for (at, tool) in ask.tools.iter().enumerate() {
             lark.rule(
                 &format!("arguments_{at}"),
@@ -321,15 +334,25 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A value as JSON.
-    fn json(&self, own: &Value, schema: &Value) -> String {
+    /// A value as JSON: a rule, the same for all parameters of a schema, as their number is limited.
+    fn json(&mut self, own: &Value, schema: &Value) -> String {
         let mut own = own.clone();
-        for names in ["$defs", "definitions"] {
-            if let (Some(map), Some(defs)) = (own.as_object_mut(), schema.get(names)) {
-                map.insert(names.to_owned(), defs.clone());
+        if let Some(map) = own.as_object_mut() {
+            map.retain(|name, _| !NOTES.contains(&name.as_str()));
+            for names in ["$defs", "definitions"] {
+                if let Some(defs) = schema.get(names) {
+                    map.insert(names.to_owned(), defs.clone());
+                }
             }
         }
-        format!("%json {own}")
+        let (text, number) = (format!("%json {own}"), self.number());
+        if let Some(rule) = self.schemas.get(&text) {
+            return rule.clone();
+        }
+        let rule = format!("json_{number}");
+        self.rule(&rule, &text);
+        self.schemas.insert(text, rule.clone());
+        rule
     }
 
     /// A value in Gemma's notation: strings between its quotes, all else as JSON.
