@@ -105,34 +105,7 @@ fn required(lark: &mut Writer<'_>, marked: &Marked) -> Option<()> {
 fn auto(lark: &mut Writer<'_>, marked: &Marked) -> Option<()> {
     let mut triggers = Vec::new();
     for section in marked.sections {
-        let Run { sign, rest, .. } = lark.run(section)?;
-        let run = format!("run_{}", lark.number());
-        lark.rule(&run, &rest);
-        let of_mark = |mark: &&str| Trigger { mark: (*mark).to_owned(), sign, run: run.clone() };
-        triggers.extend(section.opens.iter().map(of_mark));
-        match (section.bare, section.bodies.first()) {
-            (Bare::Items, _) => {
-                let of_item =
-                    |mark: &&str| Trigger { mark: (*mark).to_owned(), sign: "", run: run.clone() };
-                triggers.extend(section.items.iter().map(of_item));
-            }
-            (Bare::Offered, Some(_)) if lark.ask.tools.len() > FEW => {
-                let (calls, run) = (lark.calls(section, "")?, format!("run_{}", lark.number()));
-                lark.rule(&run, &calls);
-                let mark = (*section.items.first()?).to_owned();
-                triggers.push(Trigger { mark, sign: "", run });
-            }
-            (Bare::Offered, Some(Body::Tagged(tags))) => {
-                for at in 0..lark.ask.tools.len() {
-                    let (head, rest) = lark.tagged(*tags, at)?;
-                    let run = format!("run_{}", lark.number());
-                    lark.rule(&run, &rest);
-                    let mark = format!("{}{head}", section.items.first()?);
-                    triggers.push(Trigger { mark, sign: "", run });
-                }
-            }
-            _ => {}
-        }
+        triggers.extend(of_section(lark, section)?);
     }
     let answer: Vec<&str> = marked.answer.iter().flat_map(|(a, b)| [*a, *b]).collect();
     lark.text_with_calls(&triggers, &answer);
@@ -157,33 +130,71 @@ fn auto(lark: &mut Writer<'_>, marked: &Marked) -> Option<()> {
             format!("{text} | {open} ({closed} said | {unclosed})")
         }
         (None, Some((sign, section))) => {
-            // JSON or a list that begins like a call is one.
-            let names: Vec<&str> = lark.ask.tools.iter().map(|tool| tool.name.as_str()).collect();
-            let first = match sign {
-                "{" => format!("/\\s*\\{{\\s*\"({MEMBERS})\"/"),
-                _ => format!("/\\s*\\[\\s*({})\\(/", alternatives(&names)),
-            };
+            let (first, calls) = bare_calls(lark, section, sign)?;
             let text = lark.first_text(&triggers, &answer, &first);
-            // Its beginning is one text: no other may take a part of it.
-            let calls = lark.calls(section, sign)?;
-            lark.rule("bare", &calls);
-            let more = match (lark.ask.parallel, section.next.first(), sign) {
-                (true, Some(next), _) => format!("({} bare)*", quoted(&format!("{next} "))),
-                (false, _, "[") => "\"]\"".to_owned(),
-                (true, _, "[") => {
-                    let more = lark.calls(section, "")?;
-                    lark.rule("another", &more);
-                    "(\", \" another)* \"]\"".to_owned()
-                }
-                _ => String::new(),
-            };
             lark.rule("REST", "ANY");
-            format!("{text} | bare {more} REST")
+            format!("{text} | {calls} REST")
         }
         (None, None) => "said".to_owned(),
     };
     lark.rule("start", &start);
     Some(())
+}
+
+/// What begins calls of a section in text.
+fn of_section(lark: &mut Writer<'_>, section: &'static Section) -> Option<Vec<Trigger>> {
+    let Run { sign, rest, .. } = lark.run(section)?;
+    let run = lark.numbered("run", &rest);
+    let with = |sign, run: &str| {
+        let run = run.to_owned();
+        move |mark: &&str| Trigger { mark: (*mark).to_owned(), sign, run: run.clone() }
+    };
+    let mut triggers: Vec<Trigger> = section.opens.iter().map(with(sign, &run)).collect();
+    match (section.bare, section.bodies.first()) {
+        (Bare::Items, _) => triggers.extend(section.items.iter().map(with("", &run))),
+        (Bare::Offered, Some(_)) if lark.ask.tools.len() > FEW => {
+            let calls = lark.calls(section, "")?;
+            let run = lark.numbered("run", &calls);
+            triggers.extend(section.items.iter().map(with("", &run)));
+        }
+        (Bare::Offered, Some(Body::Tagged(tags))) => {
+            for at in 0..lark.ask.tools.len() {
+                let (head, rest) = lark.tagged(*tags, at)?;
+                let run = lark.numbered("run", &rest);
+                let mark = format!("{}{head}", section.items.first()?);
+                triggers.push(Trigger { mark, sign: "", run });
+            }
+        }
+        _ => {}
+    }
+    Some(triggers)
+}
+
+/// Calls that begin an answer without a mark: how text does not begin, and the calls.
+fn bare_calls(
+    lark: &mut Writer<'_>,
+    section: &'static Section,
+    sign: &str,
+) -> Option<(String, String)> {
+    let names: Vec<&str> = lark.ask.tools.iter().map(|tool| tool.name.as_str()).collect();
+    let first = match sign {
+        "{" => format!("/\\s*\\{{\\s*\"({MEMBERS})\"/"),
+        _ => format!("/\\s*\\[\\s*({})\\(/", alternatives(&names)),
+    };
+    // A call's beginning is one text: no other may take a part of it.
+    let calls = lark.calls(section, sign)?;
+    lark.rule("bare", &calls);
+    let more = match (lark.ask.parallel, section.next.first(), sign) {
+        (true, Some(next), _) => format!("({} bare)*", quoted(&format!("{next} "))),
+        (false, _, "[") => "\"]\"".to_owned(),
+        (true, _, "[") => {
+            let another = lark.calls(section, "")?;
+            lark.rule("another", &another);
+            "(\", \" another)* \"]\"".to_owned()
+        }
+        _ => String::new(),
+    };
+    Some((first, format!("bare {more}")))
 }
 
 fn alternatives(marks: &[&str]) -> String {

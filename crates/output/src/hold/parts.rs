@@ -73,7 +73,14 @@ impl<'a> Writer<'a> {
         self.text.push_str(&format!("{name}: {body}\n"));
     }
 
-    pub fn number(&mut self) -> usize {
+    /// A rule with a name of its own, which is given.
+    pub fn numbered(&mut self, name: &str, body: &str) -> String {
+        let name = format!("{name}_{}", self.number());
+        self.rule(&name, body);
+        name
+    }
+
+    fn number(&mut self) -> usize {
         self.numbers += 1;
         self.numbers
     }
