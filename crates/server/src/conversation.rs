@@ -186,6 +186,11 @@ impl Tools {
         shown.then(|| self.offered.iter().map(Offered::value).collect())
     }
 
+    /// Whether an answer must be held to them: a call is required, or one of them is strict.
+    pub fn must_hold(&self) -> bool {
+        self.calling == Calling::Required || self.callable().any(|tool| tool.strict)
+    }
+
     /// What may be called.
     pub fn callable(&self) -> impl Iterator<Item = &Offered> {
         let may = |name: &str| self.only.as_ref().is_none_or(|only| only.iter().any(|o| o == name));

@@ -51,7 +51,7 @@ pub fn held(
     warnings: &mut Vec<String>,
 ) -> Result<Option<Held>, ApiError> {
     let offered: Vec<&Offered> = tools.callable().collect();
-    let must = tools.calling == Calling::Required || offered.iter().any(|tool| tool.strict);
+    let must = tools.must_hold();
     let Some(reading) = reading.filter(|_| !offered.is_empty()) else {
         return if must && !offered.is_empty() { Err(cannot(tools)) } else { Ok(None) };
     };

@@ -49,6 +49,8 @@ pub fn generate(
     let held = match &manner.constrained {
         // What the text must hold stands above what calls hold.
         Some(constrained) => Some(held(&model, constrained, tools.calling)?),
+        // Who wants to go on behind the end wants no grammar, which has one.
+        None if manner.ignore_eos && !tools.must_hold() => None,
         None => holding::held(&model, &tools, reading.as_ref(), &mut warnings)?,
     };
     let prediction = encoder.encode(&manner.prediction, Special::Plain);

@@ -146,7 +146,7 @@ fn errors_are_told_in_its_own_form() {
         ),
         (MESSAGES, body(json!({ "temperature": 1.5 })), 400, bad, "temperature"),
         (MESSAGES, body(json!({ "messages": long })), 400, bad, "prompt is too long: 6"),
-        (COUNT, body(json!({ "messages": long })), 400, bad, " tokens > 512 maximum"),
+        (MESSAGES, body(json!({ "messages": long })), 400, bad, " tokens > 512 maximum"),
         (MESSAGES, body(json!({ "messages": pictured })), 400, bad, "image"),
         (
             MESSAGES,
