@@ -279,11 +279,17 @@ impl Format {
         bodies.any(|body| *body == Body::Headed(Header::IdArgument))
     }
 
-    /// Whether a model reasons whose chat template that is: it writes the marks itself.
-    pub fn reasons(&self, template: &str) -> bool {
+    /// Whether a model may reason behind that prompt: its chat template writes the marks, and the
+    /// prompt has not ended the reasoning.
+    pub fn may_reason(&self, template: &str, prompt: &str) -> bool {
         match &self.form {
             Form::Harmony => true,
-            Form::Marked(marked) => marked.think.0.iter().any(|mark| template.contains(mark)),
+            Form::Marked(marked) => {
+                let (opens, closes) = marked.think;
+                let prompt = prompt.trim_end();
+                opens.iter().any(|mark| template.contains(mark))
+                    && !closes.iter().any(|mark| prompt.ends_with(mark))
+            }
         }
     }
 

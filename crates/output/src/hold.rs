@@ -1,6 +1,7 @@
 //! The grammar that an answer holds: calls of offered tools alone, with arguments their schemas
 //! allow. Written in Lark, with the marks as special tokens where the model has them.
 
+mod behind;
 mod enforced;
 mod parts;
 
@@ -212,6 +213,22 @@ fn messages(lark: &mut Writer<'_>) {
         })
         .collect();
     lark.rule("call", &calls.join(" | "));
+    let before = analysis(lark);
+    let last = match lark.ask.calls {
+        Calls::Required => "call".to_owned(),
+        Calls::Auto => {
+            format!("call | before | {} TEXT", lark.mark("<|channel|>final<|message|>"))
+        }
+    };
+    let mut start = format!("{before} ({last})");
+    if lark.ask.calls == Calls::Auto && lark.ask.reasoning_begun {
+        start.push_str(" | TEXT");
+    }
+    lark.rule("start", &start);
+}
+
+/// Messages of reasoning and of commentary, as many as there are, and their rules.
+fn analysis(lark: &mut Writer<'_>) -> String {
     let text = lark.without("TEXT", harmony::MARKS);
     let open =
         |lark: &Writer<'_>, channel: &str| lark.mark(&format!("<|channel|>{channel}<|message|>"));
@@ -219,13 +236,5 @@ fn messages(lark: &mut Writer<'_>) {
     lark.rule("before", &format!("({thought}) {text}"));
     let next = lark.mark("<|end|><|start|>assistant");
     let begun = if lark.ask.reasoning_begun { format!("{text} {next}") } else { String::new() };
-    let last = match lark.ask.calls {
-        Calls::Required => "call".to_owned(),
-        Calls::Auto => format!("call | before | {} {text}", open(lark, "final")),
-    };
-    let mut start = format!("{begun} (before {next})* ({last})");
-    if lark.ask.calls == Calls::Auto && lark.ask.reasoning_begun {
-        start.push_str(&format!(" | {text}"));
-    }
-    lark.rule("start", &start);
+    format!("{begun} (before {next})*")
 }

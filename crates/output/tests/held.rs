@@ -338,3 +338,63 @@ fn many_tools_with_many_parameters_can_be_held() {
         }
     }
 }
+
+/// What is asked of an answer holds behind its reasoning, which stays free.
+#[test]
+fn reasoning_stays_free_before_what_is_asked() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false});
+    let held = |row: &str, what: &Constraint, begun, text: &str| {
+        let format = Format::named(row).unwrap();
+        let tokens = Tokens::new(format, true);
+        let special = |text: &str| tokens.id(text);
+        let (calls, special) = (Calls::Auto, &special);
+        let ask = Ask {
+            tools: &[],
+            calls,
+            parallel: false,
+            reasons: true,
+            reasoning_begun: begun,
+            special,
+        };
+        let constraint = format.behind_reasoning(what, &ask).unwrap();
+        let grammar = compile(&constraint, &tokens.vocabulary, &Settings::default()).unwrap();
+        let mut matcher = grammar.start();
+        takes(&mut matcher, &tokens.ids(text)) && matcher.may_end()
+    };
+    let (schema, choice) =
+        (Constraint::JsonSchema(schema), Constraint::Choice(vec!["yes".into(), "no".into()]));
+    for (row, what, begun, text, is_taken) in [
+        ("think", &schema, false, "{\"a\":1}", true),
+        ("think", &schema, false, "{\"a\":\"1\"}", false),
+        ("think", &schema, false, "<think>{\"a\"</think>\n\n{\"a\":1}", true),
+        ("think", &schema, false, "<think>{\"a\":1}", false),
+        ("think", &schema, true, "hm</think>{\"a\":1}", true),
+        ("think", &schema, true, "{\"a\":1}", false),
+        ("hermes", &choice, true, "hm</think>\nno", true),
+        ("hermes", &choice, true, "hm</think>\nperhaps", false),
+        ("mistral-v11", &choice, false, "[THINK]hm[/THINK]yes", true),
+        ("harmony", &schema, false, "<|channel|>final<|message|>{\"a\":1}", true),
+        ("harmony", &schema, false, "<|channel|>final<|message|>a", false),
+        (
+            "harmony",
+            &schema,
+            false,
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>{\"a\":1}",
+            true,
+        ),
+    ] {
+        assert_eq!(held(row, what, begun, text), is_taken, "{row}: {text}");
+    }
+    let none = |text: &str| text.is_empty().then_some(0);
+    let ask = Ask {
+        tools: &[],
+        calls: Calls::Auto,
+        parallel: false,
+        reasons: true,
+        reasoning_begun: true,
+        special: &none,
+    };
+    let regex = Constraint::Regex("a".into());
+    assert_eq!(Format::named("think").unwrap().behind_reasoning(&regex, &ask), None);
+    assert_eq!(Format::named("llama3").unwrap().behind_reasoning(&choice, &ask), None);
+}

@@ -5,14 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_engine::Reading;
 use tokenmill_engine::constraint::{Constraint, ConstraintError, Held, Settings, Whitespace};
+use tokenmill_ir::TokenId;
 use tokenmill_output::{Ask, Calls, Tool, enforceable};
 
+use crate::ask::Constrained;
 use crate::conversation::{Calling, Offered, Tools};
 use crate::error::ApiError;
 use crate::shared::Model;
 
-/// Grammars kept.
+/// Grammars kept, and bytes of the offers they were made of.
 const KEPT: usize = 16;
+const KEPT_BYTES: usize = 4 << 20;
 
 /// What was made of one offer of tools: what answers hold, and what of the schemas is left out.
 type Made = Arc<(Held, Vec<String>)>;
@@ -32,10 +35,11 @@ impl Holds {
     fn keep(&self, key: String, made: &Made) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|one| one.0 != key);
-        if kept.len() >= KEPT {
+        kept.push((key, Arc::clone(made)));
+        let bytes = |kept: &[(String, Made)]| kept.iter().map(|one| one.0.len()).sum::<usize>();
+        while kept.len() > KEPT || bytes(&kept) > KEPT_BYTES {
             kept.remove(0);
         }
-        kept.push((key, Arc::clone(made)));
     }
 }
 
@@ -47,7 +51,7 @@ impl Holds {
 pub fn held(
     model: &Model,
     tools: &Tools,
-    reading: Option<&Reading>,
+    (reading, reasons): (Option<&Reading>, bool),
     warnings: &mut Vec<String>,
 ) -> Result<Option<Held>, ApiError> {
     let offered: Vec<&Offered> = tools.callable().collect();
@@ -55,11 +59,13 @@ pub fn held(
     let Some(reading) = reading.filter(|_| !offered.is_empty()) else {
         return if must && !offered.is_empty() { Err(cannot(tools)) } else { Ok(None) };
     };
-    let key =
-        format!("{offered:?} {:?} {} {}", tools.calling, tools.single, reading.reasoning_begun);
+    let key = format!(
+        "{offered:?} {:?} {} {reasons} {}",
+        tools.calling, tools.single, reading.reasoning_begun
+    );
     let made = match model.holds.get(&key) {
         Some(made) => Some(made),
-        None => make(model, tools, &offered, reading)?.map(Arc::new),
+        None => make(model, tools, &offered, (reading, reasons))?.map(Arc::new),
     };
     let Some(made) = made else {
         return if must { Err(cannot(tools)) } else { Ok(None) };
@@ -80,7 +86,7 @@ fn make(
     model: &Model,
     tools: &Tools,
     offered: &[&Offered],
-    reading: &Reading,
+    (reading, reasons): (&Reading, bool),
 ) -> Result<Option<(Held, Vec<String>)>, ApiError> {
     let settings = Settings {
         whitespace: Whitespace::Separators { item: ", ".into(), key: ": ".into() },
@@ -88,18 +94,12 @@ fn make(
     };
     let compile = |what: &Constraint| model.served.engine.grammar(what, &settings);
     let whole = |schemas: &[Tool]| {
-        let special = |text: &str| {
-            let tokenizer = &model.served.tokenizer;
-            tokenizer.id_of(text).filter(|id| tokenizer.is_special(*id))
-        };
         let calls = match tools.calling {
             Calling::Required => Calls::Required,
             Calling::Auto | Calling::None => Calls::Auto,
         };
         let (parallel, reasoning_begun) = (!tools.single, reading.reasoning_begun);
-        let template = model.served.template.as_ref().ok();
-        let reasons = template.is_some_and(|t| reading.format.reasons(t.source()));
-        let special = &special;
+        let special: &dyn Fn(&str) -> Option<TokenId> = &|text| special(model, text);
         let ask = Ask { tools: schemas, calls, parallel, reasons, reasoning_begun, special };
         reading.format.hold(&ask)
     };
@@ -129,6 +129,41 @@ fn make(
         // Many large tools: their calls are read, and not held.
         Err(_) => Ok(None),
     }
+}
+
+/// What an answer must hold, behind the reasoning of a model that may reason.
+///
+/// # Errors
+/// 400 for what cannot be said in one grammar with reasoning that the prompt has begun.
+pub fn behind_reasoning(
+    model: &Model,
+    constrained: &Constrained,
+    (reading, reasons): (Option<&Reading>, bool),
+) -> Result<Constraint, ApiError> {
+    let what = &constrained.what;
+    let begun = reading.is_some_and(|reading| reading.reasoning_begun);
+    let Some(reading) = reading.filter(|_| reasons || begun) else { return Ok(what.clone()) };
+    let special: &dyn Fn(&str) -> Option<TokenId> = &|text| special(model, text);
+    let (tools, calls, parallel, reasoning_begun) = (&[][..], Calls::Auto, false, begun);
+    let ask = Ask { tools, calls, parallel, reasons, reasoning_begun, special };
+    match reading.format.behind_reasoning(what, &ask) {
+        Some(both) => Ok(both),
+        None if begun => {
+            let param = constrained.param;
+            let message = format!(
+                "{param}: the prompt begins the model's reasoning, behind which only schemas and \
+                 choices hold: turn it off (\"chat_template_kwargs\": {{\"enable_thinking\": false}})"
+            );
+            Err(ApiError::unsupported(param, message))
+        }
+        None => Ok(what.clone()),
+    }
+}
+
+/// The id of a text that is a special token.
+fn special(model: &Model, text: &str) -> Option<TokenId> {
+    let tokenizer = &model.served.tokenizer;
+    tokenizer.id_of(text).filter(|id| tokenizer.is_special(*id))
 }
 
 fn refused(name: &str, error: &ConstraintError) -> ApiError {

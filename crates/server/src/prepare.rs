@@ -44,14 +44,17 @@ pub fn generate(
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let Asked { prompts, param, echo, parts, reading, tools } =
+    let Asked { prompts, param, echo, parts, reading, reasons, tools } =
         asked(&model, input, manner.diagnose, &encoder)?;
     let held = match &manner.constrained {
         // What the text must hold stands above what calls hold.
-        Some(constrained) => Some(held(&model, constrained, tools.calling)?),
+        Some(constrained) => {
+            let reading = reading.as_ref();
+            Some(held(&model, constrained, tools.calling, (reading, reasons))?)
+        }
         // Who wants to go on behind the end wants no grammar, which has one.
         None if manner.ignore_eos && !tools.must_hold() => None,
-        None => holding::held(&model, &tools, reading.as_ref(), &mut warnings)?,
+        None => holding::held(&model, &tools, (reading.as_ref(), reasons), &mut warnings)?,
     };
     let prediction = encoder.encode(&manner.prediction, Special::Plain);
     let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
@@ -89,12 +92,18 @@ pub fn generate(
 }
 
 /// The grammar of what an answer must hold.
-fn held(model: &Model, constrained: &Constrained, calling: Calling) -> Result<Held, ApiError> {
+fn held(
+    model: &Model,
+    constrained: &Constrained,
+    calling: Calling,
+    (reading, reasons): (Option<&Reading>, bool),
+) -> Result<Held, ApiError> {
     if calling == Calling::Required {
         let message = format!("{} and tool_choice: one of them at most", constrained.param);
         return Err(ApiError::bad("tool_choice", message));
     }
-    let made = model.served.engine.grammar(&constrained.what, &Settings::default());
+    let what = holding::behind_reasoning(model, constrained, (reading, reasons))?;
+    let made = model.served.engine.grammar(&what, &Settings::default());
     made.map_err(|error| {
         let message = format!("{}: {error}", constrained.param);
         ApiError { code: Some("invalid_constraint"), ..ApiError::bad(constrained.param, message) }
@@ -159,6 +168,8 @@ struct Asked {
     parts: Vec<Part>,
     /// How the answer is read; `None`: all of it is text.
     reading: Option<Reading>,
+    /// The model may reason before it answers.
+    reasons: bool,
     /// The tools it may call.
     tools: Tools,
 }
@@ -208,9 +219,9 @@ fn conversation(
         true => parts(&rendered.talk, &text, &tokens, &model.served.tokenizer),
         false => Vec::new(),
     };
-    let reading = rendered.reading();
+    let (reading, reasons) = (rendered.reading(), rendered.reasons);
     let (prompts, param, tools) = (vec![tokens], "messages", rendered.talk.tools);
-    Ok(Asked { prompts, param, parts, reading, tools, echo: Vec::new() })
+    Ok(Asked { prompts, param, parts, reading, reasons, tools, echo: Vec::new() })
 }
 
 /// Where each message ends in the prompt, in tokens.

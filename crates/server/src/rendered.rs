@@ -20,6 +20,8 @@ pub struct Rendered {
     pub prompt: RenderedPrompt,
     /// How the answer marks reasoning and calls.
     pub format: &'static Format,
+    /// The model may reason before it answers.
+    pub reasons: bool,
 }
 
 impl Rendered {
@@ -51,7 +53,8 @@ impl Rendered {
         let messages = talk.values(format.numbers_calls());
         let prompt = template.render(&template.readable(&messages), &options);
         let prompt = prompt.map_err(|e| ApiError::bad("messages", e.to_string()))?;
-        Ok(Self { talk, prompt, format })
+        let reasons = format.may_reason(template.source(), &prompt.text());
+        Ok(Self { talk, prompt, format, reasons })
     }
 
     /// How the answer is read; `None`: all of it is text.

@@ -34,6 +34,8 @@ pub struct Setup {
     pub step: Duration,
     /// Whether the model has a chat template.
     pub chat: bool,
+    /// The template; `None`: ChatML.
+    pub template: Option<&'static str>,
     /// How its packager wants it to be run.
     pub defaults: Defaults,
 }
@@ -48,6 +50,7 @@ impl Default for Setup {
             blocks: 300,
             step: Duration::ZERO,
             chat: true,
+            template: None,
             defaults: Defaults::default(),
         }
     }
@@ -58,7 +61,12 @@ impl Setup {
     pub fn model(&self, control: &SimControl) -> ServedModel {
         control.delay(self.step);
         let tokenizer = Arc::new(tokenizer());
-        let template = ChatTemplate::fallback(tokenizer.template_tokens()).expect("a template");
+        let tokens = tokenizer.template_tokens();
+        let template = match self.template {
+            Some(source) => ChatTemplate::new(source, tokens),
+            None => ChatTemplate::fallback(tokens),
+        };
+        let template = template.expect("a template");
         ServedModel {
             names: vec!["sim".into(), "user/sim:q8".into()],
             engine: engine(self, control, &tokenizer),

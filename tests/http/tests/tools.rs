@@ -8,6 +8,11 @@ const CHAT: &str = "/v1/chat/completions";
 const WRITTEN: &str = "<think>\nhm, f\n</think>\n\nI call it.\n<tool_call>\n{\"name\": \"f\", \
                        \"arguments\": {\"a\": [1, \"x</tool_call>\"]}}\n</tool_call>";
 
+/// The template of a model that reasons, unless it is told not to.
+const REASONS: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
+    {% endfor %}<|im_start|>assistant\n<think>\n\
+    {% if enable_thinking is defined and not enable_thinking %}\n</think>\n\n{% endif %}";
+
 fn site() -> Site {
     Site::with(Setup { context: 2048, ..Setup::default() })
 }
@@ -226,4 +231,41 @@ fn what_cannot_be_held_is_refused() {
     assert!(reply.json()["warnings"].to_string().contains("schema of f"), "{reply:?}");
     let reply = ask(json!({ "tool_choice": "required" }));
     assert_eq!((reply.status, reply.error("param").as_str()), (400, "tool_choice"), "{reply:?}");
+}
+
+/// Reasoning is neither held nor squeezed into what is asked of the answer.
+#[test]
+fn a_schema_holds_behind_the_reasoning() {
+    let site = Site::with(Setup { template: Some(REASONS), ..Setup::default() });
+    let schema = json!({ "type": "object", "properties": { "kind": { "enum": ["a", "b"] } },
+        "required": ["kind"], "additionalProperties": false });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
+    let body = |thinking: bool, extra: Value| {
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": "q" }], "max_tokens": 60, "seed": 3,
+            "temperature": 1.0, "chat_template_kwargs": { "enable_thinking": thinking },
+        });
+        let members = extra.as_object().expect("members").clone();
+        body.as_object_mut().expect("members").extend(members);
+        body
+    };
+    let ask = |thinking, extra| site.client.post(CHAT, &body(thinking, extra));
+    let choice = ask(true, json!({ "response_format": format })).json()["choices"][0].clone();
+    assert_eq!(
+        (choice["finish_reason"].as_str(), choice["message"]["content"].as_str()),
+        (Some("length"), Some(""))
+    );
+    let thought = choice["message"]["reasoning_content"].as_str().expect("a thought");
+    assert!(!thought.starts_with('{'), "{thought}");
+    let choice = ask(false, json!({ "response_format": format })).json()["choices"][0].clone();
+    assert!(choice["message"].get("reasoning_content").is_none(), "{choice}");
+    let content = choice["message"]["content"].as_str().expect("a text");
+    let found: Value = serde_json::from_str(content).expect("JSON");
+    assert!(found == json!({ "kind": "a" }) || found == json!({ "kind": "b" }), "{found}");
+    let regex = json!({ "structured_outputs": { "regex": "a+" } });
+    let reply = ask(true, regex.clone());
+    assert_eq!(reply.status, 400, "{reply:?}");
+    assert!(reply.error("message").contains("enable_thinking"), "{reply:?}");
+    assert_eq!(ask(false, regex).status, 200);
+    site.settle();
 }

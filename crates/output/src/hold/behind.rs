@@ -1,0 +1,43 @@
+//! What an answer holds behind its reasoning, which stays free.
+
+use tokenmill_grammar::Constraint;
+
+use super::parts::{Writer, quoted};
+use super::{Ask, analysis};
+use crate::Format;
+use crate::format::Form;
+
+impl Format {
+    /// The constraint with reasoning before it, of a model that reasons or whose prompt has begun
+    /// to; `None` where one grammar cannot say both (regular expressions and grammars of clients),
+    /// or the row has no marks of reasoning. `ask` offers no tools.
+    pub fn behind_reasoning(&self, what: &Constraint, ask: &Ask<'_>) -> Option<Constraint> {
+        let answer = match what {
+            Constraint::JsonSchema(schema) => format!("%json {schema}"),
+            Constraint::JsonObject => "%json {\"type\": \"object\"}".to_owned(),
+            Constraint::Choice(texts) => {
+                texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(" | ")
+            }
+            _ => return None,
+        };
+        let mut lark = Writer::new(ask);
+        let before = match &self.form {
+            Form::Harmony => {
+                let before = analysis(&mut lark);
+                format!("{before} {}", lark.mark("<|channel|>final<|message|>"))
+            }
+            Form::Marked(marked) => {
+                let (opens, closes) = marked.think;
+                let open = lark.mark(opens.first()?);
+                let closed = lark.until("THOUGHT", closes);
+                match ask.reasoning_begun {
+                    true => format!("{closed} gap"),
+                    false => format!("(gap {open} {closed} gap)?"),
+                }
+            }
+        };
+        lark.rule("answer", &answer);
+        lark.rule("start", &format!("{before} answer"));
+        Some(Constraint::Lark(lark.text))
+    }
+}
