@@ -16,7 +16,7 @@ import jsonschema
 STR, INT, NUM, BOOL = ({"type": t} for t in ("string", "integer", "number", "boolean"))
 
 
-def fn(name, what, required=None, **members):
+def fn(name, what, required=None, /, **members):
     required = list(members) if required is None else required
     schema = {"type": "object", "properties": members, "required": required, "additionalProperties": False}
     return {"type": "function", "function": {"name": name, "description": what, "parameters": schema}}
