@@ -93,6 +93,25 @@ impl Message {
         Self { role, content: Content::Text(text.into()), name, call_id, reasoning, calls }
     }
 
+    /// Whether the next message can be a part of this one.
+    fn may_join(&self, next: &Self) -> bool {
+        let is_plain =
+            |m: &Self| m.calls.is_empty() && m.call_id.is_none() && m.reasoning.is_none();
+        self.role == next.role && self.name == next.name && is_plain(self) && is_plain(next)
+    }
+
+    fn join(&mut self, next: Self) {
+        let texts = |content: Content| match content {
+            Content::Text(text) => vec![text],
+            Content::Parts(parts) => parts,
+        };
+        let own = std::mem::replace(&mut self.content, Content::Parts(Vec::new()));
+        self.content = match (own, next.content) {
+            (Content::Text(own), Content::Text(next)) => Content::Text(format!("{own}\n\n{next}")),
+            (own, next) => Content::Parts([texts(own), texts(next)].concat()),
+        };
+    }
+
     /// As templates want it; `ids` are what it calls calls.
     fn value(&self, ids: &mut Ids) -> Value {
         let content = match &self.content {
@@ -260,6 +279,26 @@ impl Conversation {
         self
     }
 
+    /// The same for templates that want roles to take turns: instructions first and once, later ones
+    /// as the user's words, messages of a role in a row as one. `None`: it is so already.
+    pub fn in_turns(&self) -> Option<Self> {
+        let mut messages: Vec<Message> = Vec::with_capacity(self.messages.len());
+        for message in &self.messages {
+            let mut message = message.clone();
+            let begun = messages.iter().any(|before| before.role != Role::System);
+            if message.role == Role::System && begun {
+                message.role = Role::User;
+            }
+            match messages.last_mut() {
+                Some(last) if last.may_join(&message) => last.join(message),
+                _ => messages.push(message),
+            }
+        }
+        let changed = messages.len() != self.messages.len()
+            || messages.iter().zip(&self.messages).any(|(one, other)| one.role != other.role);
+        changed.then(|| Self { messages, ..self.clone() })
+    }
+
     /// The messages as templates want them; calls are `numbered` where the template's own are.
     pub fn values(&self, numbered: bool) -> Vec<Value> {
         let mut ids = Ids { numbered, ..Ids::default() };
@@ -291,6 +330,34 @@ mod tests {
         ];
         assert_eq!(talk.values(false), expect);
         assert_eq!(talk.messages[1].content.texts().collect::<Vec<_>>(), ["b", "c"]);
+    }
+
+    #[test]
+    fn roles_take_turns() {
+        let says = |role, text: &str| Message::text(role, text);
+        let messages = vec![
+            says(Role::System, "a"),
+            says(Role::System, "b"),
+            says(Role::User, "c"),
+            says(Role::System, "d"),
+            says(Role::Assistant, "e"),
+            says(Role::User, "f"),
+        ];
+        let talk = Conversation { messages, ..Conversation::default() };
+        let turns = talk.in_turns().expect("it changes");
+        let told: Vec<_> = turns
+            .messages
+            .iter()
+            .map(|m| (m.role, m.content.texts().collect::<String>()))
+            .collect();
+        let expect = [
+            (Role::System, "a\n\nb".to_owned()),
+            (Role::User, "c\n\nd".to_owned()),
+            (Role::Assistant, "e".to_owned()),
+            (Role::User, "f".to_owned()),
+        ];
+        assert_eq!(told, expect);
+        assert!(turns.in_turns().is_none());
     }
 
     #[test]

@@ -50,8 +50,16 @@ impl Rendered {
             kwargs: talk.variables.as_ref(),
             ..RenderOptions::default()
         };
-        let messages = talk.values(format.numbers_calls());
-        let prompt = template.render(&template.readable(&messages), &options);
+        let written = |talk: &Conversation| {
+            let messages = talk.values(format.numbers_calls());
+            template.render(&template.readable(&messages), &options)
+        };
+        let mut prompt = written(&talk);
+        if let Err(error) = prompt {
+            // Agents put instructions anywhere, and several messages of a role in a row.
+            let in_turns = talk.in_turns().ok_or(error.clone());
+            prompt = in_turns.and_then(|other| written(&other)).map_err(|_| error);
+        }
         let prompt = prompt.map_err(|e| ApiError::bad("messages", e.to_string()))?;
         let reasons = format.may_reason(template.source(), &prompt.text());
         Ok(Self { talk, prompt, format, reasons })

@@ -269,3 +269,40 @@ fn a_schema_holds_behind_the_reasoning() {
     assert_eq!(ask(false, regex).status, 200);
     site.settle();
 }
+
+/// A template that wants one instruction first and roles in turns takes what agents send all the same.
+#[test]
+fn templates_that_want_turns_get_them() {
+    const TURNS: &str = "{% for m in messages %}{% if m.role == 'system' and loop.index0 > 0 %}\
+        {{ raise_exception('system first') }}{% endif %}\
+        {% if loop.index0 > 0 and m.role == messages[loop.index0 - 1].role %}\
+        {{ raise_exception('roles must alternate') }}{% endif %}\
+        <|im_start|>{{ m.role }}\\n{{ m.content }}<|im_end|>\\n{% endfor %}<|im_start|>assistant\\n";
+    let site = Site::with(Setup { template: Some(TURNS), ..Setup::default() });
+    let says = |role: &str, text: &str| json!({ "role": role, "content": text });
+    let tokens = |messages: &[Value]| {
+        let body = json!({ "messages": messages, "max_tokens": 1 });
+        let reply = site.client.post(CHAT, &body);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()["usage"]["prompt_tokens"].clone()
+    };
+    let sent = [
+        says("system", "a"),
+        says("developer", "b"),
+        says("user", "c"),
+        says("user", "d"),
+        says("system", "e"),
+        says("assistant", "f"),
+        says("user", "g"),
+    ];
+    let meant = [
+        says("system", "a\n\nb"),
+        says("user", "c\n\nd\n\ne"),
+        says("assistant", "f"),
+        says("user", "g"),
+    ];
+    assert_eq!(tokens(&sent), tokens(&meant));
+    let odd = json!({ "messages": [says("user", "a"), says("tool", "b"), says("tool", "c")] });
+    let reply = site.client.post(CHAT, &odd);
+    assert_eq!(reply.status, 200, "results are joined by the generic form: {reply:?}");
+}
