@@ -289,9 +289,11 @@ impl Answer {
         }
         let reason = match stop.and_then(|s| self.stop.get(s).cloned()) {
             Some(stop) => StopReason::StopText(stop),
-            None if called && reason == StopReason::EndOfText => StopReason::Calls,
             None => reason,
         };
+        // Whatever ended it, its calls are to be made.
+        let calls = called && reason != StopReason::Length;
+        let reason = if calls { StopReason::Calls } else { reason };
         if !rest.is_empty() && !self.tell(choice, rest, Vec::new()) {
             return After::Abandoned;
         }

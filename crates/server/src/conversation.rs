@@ -1,6 +1,10 @@
 //! A conversation as every dialect's messages are read into it, and as templates get it.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value, json};
+
+use crate::strict_json::{self, JsonLimits};
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,16 +58,25 @@ pub struct Call {
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// What it was called with: an object, or a text where the client's was no JSON.
+    /// What it was called with: an object.
     pub arguments: Value,
 }
 
+/// Member that holds arguments which are no object of JSON, or a very large one.
+const UNREAD: &str = "INVALID_JSON";
+/// Limits of arguments in a text, which no limit of the body counts.
+const ARGUMENTS: JsonLimits = JsonLimits { depth: 64, values: 1 << 16 };
+
 impl Call {
-    /// A call whose arguments came as a text of JSON; nothing stands for none.
+    /// A call whose arguments came as a text of JSON; nothing stands for none. What is no object
+    /// (a call that was cut, sent back) becomes a member of one, for templates read objects.
     pub fn of_text(id: String, name: String, arguments: &str) -> Self {
         let arguments = match arguments.trim() {
-            "" => json!({}),
-            text => serde_json::from_str(text).unwrap_or_else(|_| arguments.into()),
+            "" | "null" => json!({}),
+            text => match strict_json::parse(text.as_bytes(), ARGUMENTS) {
+                Ok(object @ Value::Object(_)) => object,
+                _ => json!({ UNREAD: arguments }),
+            },
         };
         Self { id, name, arguments }
     }
@@ -222,38 +235,37 @@ impl Tools {
 /// their own form: nine letters and digits (Mistral's), or name and number (Kimi's).
 #[derive(Debug, Default)]
 struct Ids {
-    /// Calls so far: their ids as the client has them and here, and the tools' names.
-    known: Vec<(String, String, String)>,
+    /// Calls so far.
+    count: usize,
+    /// By the id that the client has for a call: the one here, and the tool's name.
+    known: HashMap<String, (String, String)>,
     numbered: bool,
 }
 
 impl Ids {
     fn call(&mut self, call: &Call) -> String {
-        let number = self.known.len();
         let id = match self.numbered {
-            true => format!("functions.{}:{number}", call.name),
-            false => nine(&call.id, number),
+            true => format!("functions.{}:{}", call.name, self.count),
+            false => nine(self.count),
         };
-        self.known.push((call.id.clone(), id.clone(), call.name.clone()));
+        self.count += 1;
+        self.known.insert(call.id.clone(), (id.clone(), call.name.clone()));
         id
     }
 
     /// The tool and the id of the call that a result answers.
     fn result(&self, id: &str) -> (Option<String>, String) {
-        match self.known.iter().rev().find(|(theirs, ..)| theirs == id) {
-            Some((_, ours, name)) => (Some(name.clone()), ours.clone()),
-            None => (None, nine(id, self.known.len())),
+        match self.known.get(id) {
+            Some((ours, name)) => (Some(name.clone()), ours.clone()),
+            None => (None, nine(self.count)),
         }
     }
 }
 
-/// An id of nine letters and digits: as it is where it is one, else by its place in the conversation,
-/// so that the same conversation is the same prompt whatever ids its client makes up.
-fn nine(id: &str, number: usize) -> String {
-    match id.len() == 9 && id.bytes().all(|b| b.is_ascii_alphanumeric()) {
-        true => id.to_owned(),
-        false => format!("call{number:05}"),
-    }
+/// An id of nine letters and digits, by its place in the conversation: so the same conversation is the
+/// same prompt whatever ids its client makes up.
+fn nine(number: usize) -> String {
+    format!("call{number:05}")
 }
 
 /// Messages in order, and what else its template hears.

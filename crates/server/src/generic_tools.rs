@@ -9,10 +9,14 @@ use crate::conversation::{Content, Conversation, Message, Role};
 /// The row of formats that reads such calls.
 pub const FORMAT: &str = "hermes";
 
-/// The conversation with its tools as text.
-pub fn written(mut talk: Conversation) -> Conversation {
+/// The conversation with its tools as text: offered in the instructions, or to templates that take
+/// none before the first words of who asks.
+pub fn written(mut talk: Conversation, takes_system: bool) -> Conversation {
     if let Some(Value::Array(tools)) = talk.tools.shown() {
-        instruct(&mut talk.messages, &offer(&tools));
+        match takes_system {
+            true => instruct(&mut talk.messages, &offer(&tools)),
+            false => begin(&mut talk.messages, &offer(&tools)),
+        }
     }
     let mut messages: Vec<Message> = Vec::with_capacity(talk.messages.len());
     let mut results = false;
@@ -48,6 +52,15 @@ fn instruct(messages: &mut Vec<Message>, text: &str) {
         Some(Content::Text(own)) => own.push_str(&format!("\n\n{text}")),
         Some(Content::Parts(parts)) => parts.push(text.to_owned()),
         None => messages.insert(0, Message::text(Role::System, text)),
+    }
+}
+
+fn begin(messages: &mut [Message], text: &str) {
+    let first = messages.iter_mut().find(|message| message.role == Role::User);
+    match first.map(|message| &mut message.content) {
+        Some(Content::Text(own)) => own.insert_str(0, &format!("{text}\n\n")),
+        Some(Content::Parts(parts)) => parts.insert(0, text.to_owned()),
+        None => {}
     }
 }
 
@@ -105,7 +118,12 @@ mod tests {
             tools: Tools { offered: vec![tool], ..Tools::default() },
             ..Conversation::default()
         };
-        let values = written(talk).values(false);
+        let first = &written(talk.clone(), false).values(false)[0];
+        assert!(
+            first["role"] == "user"
+                && first["content"].as_str().is_some_and(|t| t.ends_with("\n\nq"))
+        );
+        let values = written(talk, true).values(false);
         let roles: Vec<&Value> = values.iter().map(|value| &value["role"]).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user"]);
         let offered =

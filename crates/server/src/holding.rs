@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde_json::json;
 use tokenmill_engine::Reading;
 use tokenmill_engine::constraint::{Constraint, ConstraintError, Held, Settings, Whitespace};
 use tokenmill_ir::TokenId;
@@ -16,9 +17,14 @@ use crate::shared::Model;
 /// Grammars kept, and bytes of the offers they were made of.
 const KEPT: usize = 16;
 const KEPT_BYTES: usize = 4 << 20;
+/// Tools of an offer for which is found out what of their schemas can be enforced.
+const TRIED: usize = 64;
+/// What is told where calls are read and not held.
+const FREE: &str = "calls are not held to the tools on offer: they are too large for a grammar, so \
+                    their schemas, parallel_tool_calls and allowed tools have no effect";
 
-/// What was made of one offer of tools: what answers hold, and what of the schemas is left out.
-type Made = Arc<(Held, Vec<String>)>;
+/// What was made of one offer of tools: what answers hold, if there is a grammar, and warnings.
+type Made = Arc<(Option<Held>, Vec<String>)>;
 
 /// What was made for a model, the latest last.
 #[derive(Default)]
@@ -55,24 +61,21 @@ pub fn held(
     warnings: &mut Vec<String>,
 ) -> Result<Option<Held>, ApiError> {
     let offered: Vec<&Offered> = tools.callable().collect();
-    let must = tools.must_hold();
     let Some(reading) = reading.filter(|_| !offered.is_empty()) else {
-        return if must && !offered.is_empty() { Err(cannot(tools)) } else { Ok(None) };
+        return if tools.must_hold() { Err(cannot(tools)) } else { Ok(None) };
     };
-    let key = format!(
-        "{offered:?} {:?} {} {reasons} {}",
-        tools.calling, tools.single, reading.reasoning_begun
-    );
+    let begun = reading.reasoning_begun;
+    let key = format!("{offered:?} {:?} {} {reasons} {begun}", tools.calling, tools.single);
     let made = match model.holds.get(&key) {
-        Some(made) => Some(made),
-        None => make(model, tools, &offered, (reading, reasons))?.map(Arc::new),
-    };
-    let Some(made) = made else {
-        return if must { Err(cannot(tools)) } else { Ok(None) };
+        Some(made) => made,
+        None => Arc::new(make(model, tools, &offered, (reading, reasons))?),
     };
     model.holds.keep(key, &made);
+    if made.0.is_none() && tools.must_hold() {
+        return Err(cannot(tools));
+    }
     warnings.extend(made.1.iter().cloned());
-    Ok(Some(made.0.clone()))
+    Ok(made.0.clone())
 }
 
 fn cannot(tools: &Tools) -> ApiError {
@@ -81,13 +84,13 @@ fn cannot(tools: &Tools) -> ApiError {
     ApiError::unsupported(param, message)
 }
 
-/// Makes the grammar; `None` where there is none for the model's way of calling.
+/// Makes the grammar, and says what is not held.
 fn make(
     model: &Model,
     tools: &Tools,
     offered: &[&Offered],
     (reading, reasons): (&Reading, bool),
-) -> Result<Option<(Held, Vec<String>)>, ApiError> {
+) -> Result<(Option<Held>, Vec<String>), ApiError> {
     let settings = Settings {
         whitespace: Whitespace::Separators { item: ", ".into(), key: ": ".into() },
         ..Settings::default()
@@ -103,31 +106,34 @@ fn make(
         let ask = Ask { tools: schemas, calls, parallel, reasons, reasoning_begun, special };
         reading.format.hold(&ask)
     };
-    let Some(constraint) = whole(&reading.tools) else { return Ok(None) };
+    let none = || Ok((None, vec![FREE.to_owned()]));
+    let Some(constraint) = whole(&reading.tools) else { return none() };
     if let Ok(held) = compile(&constraint) {
-        return Ok(Some((held, Vec::new())));
+        return Ok((Some(held), Vec::new()));
     }
     // Some schema is more than is enforced: which, and is it a strict tool's?
     let (mut schemas, mut left_out) = (reading.tools.to_vec(), Vec::new());
-    for (tool, offered) in schemas.iter_mut().zip(offered) {
+    for (at, (tool, offered)) in schemas.iter_mut().zip(offered).enumerate() {
         if offered.strict {
             let schema = Constraint::JsonSchema(tool.parameters.clone());
             compile(&schema).map_err(|error| refused(&tool.name, &error))?;
             continue;
         }
-        let Ok(vocabulary) = model.served.engine.vocabulary() else { return Ok(None) };
-        let (schema, left) = enforceable(&tool.parameters, vocabulary, &settings);
+        let Ok(vocabulary) = model.served.engine.vocabulary() else { return none() };
+        let (schema, left) = match at < TRIED {
+            true => enforceable(&tool.parameters, vocabulary, &settings),
+            false => (json!({ "type": "object" }), vec!["all of it".to_owned()]),
+        };
         tool.parameters = schema;
         let told = |left| format!("the schema of {}: not enforced: {left}", tool.name);
         left_out.extend(left.into_iter().map(told));
     }
-    let Some(constraint) = whole(&schemas) else { return Ok(None) };
+    let Some(constraint) = whole(&schemas) else { return none() };
     match compile(&constraint) {
-        Ok(held) => Ok(Some((held, left_out))),
-        Err(error) if tools.calling == Calling::Required => Err(refused("all tools", &error)),
-        Err(error) if offered.iter().any(|tool| tool.strict) => Err(refused("all tools", &error)),
+        Ok(held) => Ok((Some(held), left_out)),
+        Err(error) if tools.must_hold() => Err(refused("all tools", &error)),
         // Many large tools: their calls are read, and not held.
-        Err(_) => Ok(None),
+        Err(_) => none(),
     }
 }
 

@@ -1,7 +1,9 @@
 //! From what a request asks for to what engines take: the defaults of the model and its packager,
 //! templates, tokens, the room that is left. No dialect has rules of its own here.
 
-use tokenmill_engine::constraint::{Held, Settings};
+use std::sync::Arc;
+
+use tokenmill_engine::constraint::{Constraint, Held, Settings};
 use tokenmill_engine::{NOBODY, Reading, Request, Sampling};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError};
@@ -44,13 +46,14 @@ pub fn generate(
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let Asked { prompts, param, echo, parts, reading, reasons, tools } =
+    let Asked { prompts, param, echo, parts, mut reading, reasons, tools } =
         asked(&model, input, manner.diagnose, &encoder)?;
     let held = match &manner.constrained {
         // What the text must hold stands above what calls hold.
         Some(constrained) => {
-            let reading = reading.as_ref();
-            Some(held(&model, constrained, tools.calling, (reading, reasons))?)
+            let held = held(&model, constrained, &tools, (reading.as_ref(), reasons))?;
+            uncalled(&mut reading, constrained, &mut warnings);
+            Some(held)
         }
         // Who wants to go on behind the end wants no grammar, which has one.
         None if manner.ignore_eos && !tools.must_hold() => None,
@@ -95,12 +98,14 @@ pub fn generate(
 fn held(
     model: &Model,
     constrained: &Constrained,
-    calling: Calling,
+    tools: &Tools,
     (reading, reasons): (Option<&Reading>, bool),
 ) -> Result<Held, ApiError> {
-    if calling == Calling::Required {
-        let message = format!("{} and tool_choice: one of them at most", constrained.param);
-        return Err(ApiError::bad("tool_choice", message));
+    if tools.must_hold() {
+        let param = if tools.calling == Calling::Required { "tool_choice" } else { "tools" };
+        let message =
+            format!("{} and calls that must hold: one of them at most", constrained.param);
+        return Err(ApiError::bad(param, message));
     }
     let what = holding::behind_reasoning(model, constrained, (reading, reasons))?;
     let made = model.served.engine.grammar(&what, &Settings::default());
@@ -108,6 +113,17 @@ fn held(
         let message = format!("{}: {error}", constrained.param);
         ApiError { code: Some("invalid_constraint"), ..ApiError::bad(constrained.param, message) }
     })
+}
+
+/// Where all of an answer is JSON, no tool is called. (A grammar of the client's may have calls in it.)
+fn uncalled(reading: &mut Option<Reading>, constrained: &Constrained, warnings: &mut Vec<String>) {
+    let is_json = matches!(constrained.what, Constraint::JsonSchema(_) | Constraint::JsonObject);
+    let Some(reading) = reading.as_mut().filter(|reading| is_json && !reading.tools.is_empty())
+    else {
+        return;
+    };
+    reading.tools = Arc::default();
+    warnings.push(format!("no tool is called: {} holds the whole answer", constrained.param));
 }
 
 /// A request for each prompt, with as many tokens of answer as the context leaves.

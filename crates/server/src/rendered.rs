@@ -34,14 +34,26 @@ impl Rendered {
         format: &'static Format,
         talk: Conversation,
     ) -> Result<Self, ApiError> {
-        let (mut talk, mut format, has_tools) = (talk, format, template.has_tools());
-        if !has_tools {
-            if talk.tools.shown().is_some() {
-                format = Format::named(generic_tools::FORMAT).unwrap_or(format);
-            }
-            talk = generic_tools::written(talk);
+        if template.has_tools() {
+            return Self::written(template, format, talk);
         }
-        let tools = talk.tools.shown().filter(|_| has_tools);
+        if talk.tools.shown().is_none() {
+            return Self::written(template, format, generic_tools::written(talk, true));
+        }
+        let format = Format::named(generic_tools::FORMAT).unwrap_or(format);
+        let first = Self::written(template, format, generic_tools::written(talk.clone(), true));
+        first.or_else(|error| {
+            let other = generic_tools::written(talk, false);
+            Self::written(template, format, other).map_err(|_| error)
+        })
+    }
+
+    fn written(
+        template: &ChatTemplate,
+        format: &'static Format,
+        talk: Conversation,
+    ) -> Result<Self, ApiError> {
+        let tools = talk.tools.shown().filter(|_| template.has_tools());
         let options = RenderOptions {
             add_generation_prompt: !talk.continues,
             continue_final: talk.continues,
