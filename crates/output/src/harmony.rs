@@ -29,6 +29,8 @@ pub(crate) struct Messages {
     place: Place,
     /// The header so far, or what may be the beginning of a mark.
     held: String,
+    /// Its white space at the front, between messages, bytes.
+    blank: usize,
     /// White space that goes out with what follows it.
     space: String,
     /// Text and reasoning that were given out, so that messages do not run together.
@@ -65,6 +67,7 @@ impl Messages {
             out: Out::default(),
             place: if is_reasoning { Place::Reasoning } else { Place::Between },
             held: String::new(),
+            blank: 0,
             space: String::new(),
             has_text: false,
             has_reasoning: false,
@@ -78,7 +81,12 @@ impl Messages {
     }
 
     fn read(&mut self, c: char) {
+        let is_blank = self.held.len() == self.blank && c.is_whitespace();
         self.held.push(c);
+        if is_blank && matches!(self.place, Place::Between) {
+            self.blank = self.held.len();
+            return;
+        }
         match &self.place {
             Place::Between => self.between(),
             Place::Header => self.header(),
@@ -88,11 +96,12 @@ impl Messages {
 
     /// A header begins with one of its marks or its recipient; anything else is text.
     fn between(&mut self) {
-        let begun = self.held.trim_start();
+        let begun = self.held.get(self.blank..).unwrap_or_default();
         let marks = [START, CHANNEL, CONSTRAIN, MESSAGE, "to="];
         let ends = ENDS.iter().copied();
         if ends.clone().any(|end| end == begun) {
             self.held.clear();
+            self.blank = 0;
         } else if marks.contains(&begun) {
             self.place = Place::Header;
             self.header();
@@ -113,7 +122,7 @@ impl Messages {
     fn begin(&mut self, place: Place) {
         self.place = place;
         self.space.clear();
-        self.has_begun = false;
+        (self.has_begun, self.blank) = (false, 0);
     }
 
     fn header(&mut self) {
