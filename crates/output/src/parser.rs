@@ -25,7 +25,7 @@ impl Parser {
     /// For an answer of a model of that row, to a request that offers these tools, behind a prompt
     /// that has begun the reasoning or has not.
     pub fn new(format: &'static Format, tools: Arc<[Tool]>, reasoning_begun: bool) -> Self {
-        let offer = Offer(tools);
+        let offer = Offer::new(tools);
         let form = match &format.form {
             Form::Marked(marked) => {
                 Reading::Marked(Box::new(Answer::new(marked, offer, reasoning_begun)))

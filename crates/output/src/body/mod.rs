@@ -8,9 +8,10 @@ mod pythonic;
 mod schema;
 mod tagged;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-pub(crate) use schema::Types;
+pub(crate) use schema::{Types, resolved};
 
 use crate::{Piece, Tool};
 
@@ -85,20 +86,38 @@ pub(crate) struct Tags {
 
 /// The tools of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct Offer(pub Arc<[Tool]>);
+pub(crate) struct Offer {
+    tools: Arc<[Tool]>,
+    /// Types of parameters, by the tool's place: each is worked out once.
+    types: Arc<Mutex<HashMap<(usize, String), Arc<Types>>>>,
+}
 
 impl Offer {
+    pub fn new(tools: Arc<[Tool]>) -> Self {
+        Self { tools, types: Arc::default() }
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.tools.is_empty()
     }
 
     pub fn tool(&self, name: &str) -> Option<&Tool> {
-        self.0.iter().find(|tool| tool.name == name)
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    /// The types of a tool's parameter.
+    pub fn types(&self, name: &str, key: &str) -> Arc<Types> {
+        let Some(at) = self.tools.iter().position(|tool| tool.name == name) else {
+            return Arc::default();
+        };
+        let mut all = self.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let types = || Arc::new(Types::of(self.tools.get(at).map(|tool| &tool.parameters), key));
+        all.entry((at, key.to_owned())).or_insert_with(types).clone()
     }
 
     /// Whether a tool's name begins so.
     pub fn begins(&self, start: &str) -> bool {
-        self.0.iter().any(|tool| tool.name.starts_with(start))
+        self.tools.iter().any(|tool| tool.name.starts_with(start))
     }
 }
 
