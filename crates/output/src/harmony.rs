@@ -25,6 +25,8 @@ const LONGEST: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Messages {
     offer: Offer,
+    /// Calls in messages of reasoning are reasoning.
+    pub reasons_apart: bool,
     out: Out,
     place: Place,
     /// The header so far, or what may be the beginning of a mark.
@@ -64,6 +66,7 @@ impl Messages {
     pub fn new(offer: Offer, is_reasoning: bool) -> Self {
         Self {
             offer,
+            reasons_apart: false,
             out: Out::default(),
             place: if is_reasoning { Place::Reasoning } else { Place::Between },
             held: String::new(),
@@ -143,8 +146,9 @@ impl Messages {
         let is_reasoning = channel == "analysis";
         let recipient = recipient.map(|name| name.strip_prefix(FUNCTIONS).unwrap_or(name));
         let recipient = recipient.filter(|name| !name.is_empty() && !PEOPLE.contains(name));
+        let may_call = !self.offer.is_empty() && !(is_reasoning && self.reasons_apart);
         let place = match recipient {
-            Some(name) if !self.offer.is_empty() => Place::Call(Box::new(Call {
+            Some(name) if may_call => Place::Call(Box::new(Call {
                 name: name.to_owned(),
                 is_reasoning,
                 json: Json::new(),

@@ -35,6 +35,18 @@ impl Parser {
         Self { form }
     }
 
+    /// Calls inside reasoning stay reasoning. Else one in reasoning that is never closed is a
+    /// call, which no grammar held: its arguments may be against a strict schema, and it may be
+    /// one more than was asked for.
+    #[must_use]
+    pub fn keep_reasoning(mut self) -> Self {
+        match &mut self.form {
+            Reading::Marked(answer) => answer.keep_reasoning(),
+            Reading::Messages(messages) => messages.reasons_apart = true,
+        }
+        self
+    }
+
     /// Takes more of the answer, special tokens among it as their texts. Text is held back only
     /// while it may be the beginning of a marker. A call without [`Piece::CallEnd`] is none: it
     /// was cut, or turned out to be text, which then follows whole.
