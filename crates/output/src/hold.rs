@@ -68,7 +68,7 @@ impl Format {
                 Calls::Required => required(&mut lark, marked)?,
             },
         }
-        Some(Constraint::Lark(lark.text))
+        lark.written()
     }
 }
 

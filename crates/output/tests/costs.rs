@@ -4,6 +4,7 @@ mod answers;
 
 use answers::{tools, whole};
 use serde_json::{Value, json};
+use tokenmill_output::{Ask, Calls, Format};
 
 const BLANKS: usize = 300_000;
 
@@ -54,4 +55,28 @@ fn schemas_that_branch_are_followed_once() {
     let text = "<function=f>\n".to_owned() + &"<parameter=n>\n3\n</parameter>\n".repeat(2000);
     let answer = whole("qwen3-coder", &tools, &(text + "</function>"));
     assert_eq!(answer.calls[0].1, "{\"n\": 3}");
+}
+
+/// Definitions stand in the grammar of each parameter that refers to one, up to a length.
+#[test]
+fn a_grammar_too_long_is_none() {
+    let hold = |properties: usize| {
+        let defs = json!({"d": {"type": "object", "required": vec!["a".repeat(20_000)]}});
+        let properties: serde_json::Map<String, Value> = (0..properties)
+            .map(|at| (format!("p{at}"), json!({"$ref": "#/$defs/d", "maxProperties": at})))
+            .collect();
+        let tools = tools(&[("f", json!({"properties": properties, "$defs": defs}))]);
+        let ask = Ask {
+            tools: &tools,
+            calls: Calls::Required,
+            parallel: true,
+            reasons: false,
+            reasoning_begun: false,
+            special: &|_| None,
+        };
+        Format::named("lfm2").unwrap().hold(&ask)
+    };
+    assert!(hold(4).is_some());
+    assert_eq!(hold(60), None);
+    assert_eq!(hold(20_000), None);
 }

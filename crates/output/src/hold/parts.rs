@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use tokenmill_grammar::Constraint;
 
 use super::Ask;
 use crate::body::{Body, Header, Objects, Tags, Types};
@@ -11,11 +12,16 @@ use crate::format::Section;
 /// What a schema has for people.
 const NOTES: &[&str] = &["description", "title", "default", "examples"];
 
+/// Longest grammar, bytes.
+const LONGEST: usize = 1 << 20;
+
 /// Writes a grammar.
 pub(super) struct Writer<'a> {
     pub ask: &'a Ask<'a>,
     pub text: String,
     numbers: usize,
+    /// The grammar is too long, and no more is written.
+    is_full: bool,
     /// The rule of values in tags is written.
     has_value: bool,
     /// Rules of schemas that are written.
@@ -57,6 +63,7 @@ impl<'a> Writer<'a> {
             ask,
             text: text.to_owned(),
             numbers: 0,
+            is_full: false,
             has_value: false,
             schemas: BTreeMap::new(),
         };
@@ -70,7 +77,15 @@ impl<'a> Writer<'a> {
     }
 
     pub fn rule(&mut self, name: &str, body: &str) {
-        self.text.push_str(&format!("{name}: {body}\n"));
+        self.is_full |= self.text.len() + name.len() + body.len() > LONGEST;
+        if !self.is_full {
+            self.text.push_str(&format!("{name}: {body}\n"));
+        }
+    }
+
+    /// The grammar, where it is not too long.
+    pub fn written(self) -> Option<Constraint> {
+        (!self.is_full).then_some(Constraint::Lark(self.text))
     }
 
     /// A rule with a name of its own, which is given.
@@ -343,11 +358,15 @@ impl<'a> Writer<'a> {
 
     /// A value as JSON: a rule, the same for all parameters of a schema, as their number is limited.
     fn json(&mut self, own: &Value, schema: &Value) -> String {
+        if self.is_full {
+            return String::new();
+        }
+        let refers = own.to_string().contains("\"$ref\"");
         let mut own = own.clone();
         if let Some(map) = own.as_object_mut() {
             map.retain(|name, _| !NOTES.contains(&name.as_str()));
             for names in ["$defs", "definitions"] {
-                if let Some(defs) = schema.get(names) {
+                if let Some(defs) = schema.get(names).filter(|_| refers) {
                     map.insert(names.to_owned(), defs.clone());
                 }
             }
