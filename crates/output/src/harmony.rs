@@ -1,7 +1,7 @@
 //! gpt-oss: messages with headers, which say for whom each is.
 
 use crate::Piece;
-use crate::body::Offer;
+use crate::body::{LONGEST_NAME, Offer};
 use crate::json::{self, Json};
 use crate::out::Out;
 
@@ -145,7 +145,7 @@ impl Messages {
         }
         let is_reasoning = channel == "analysis";
         let recipient = recipient.map(|name| name.strip_prefix(FUNCTIONS).unwrap_or(name));
-        let recipient = recipient.filter(|name| !name.is_empty() && !PEOPLE.contains(name));
+        let recipient = recipient.filter(|name| takes_name(name));
         let may_call = !self.offer.is_empty() && !(is_reasoning && self.reasons_apart);
         let place = match recipient {
             Some(name) if may_call => Place::Call(Box::new(Call {
@@ -261,6 +261,13 @@ impl Messages {
         }
         self.out.take(out);
     }
+}
+
+/// Whether a tool of that name can be called.
+pub(crate) fn takes_name(name: &str) -> bool {
+    let is_odd = name.contains(char::is_whitespace) || name.contains("<|");
+    let is_whole = !name.is_empty() && name.len() <= LONGEST_NAME;
+    is_whole && !is_odd && !PEOPLE.contains(&name)
 }
 
 impl Call {

@@ -84,6 +84,14 @@ pub(crate) struct Tags {
     pub may_reopen: bool,
 }
 
+impl Tags {
+    /// What cannot stand in a value.
+    pub fn stops(&self) -> Vec<&'static str> {
+        let reopens = if self.may_reopen { Some(self.parameter) } else { None };
+        std::iter::once(self.value_end).chain(reopens).collect()
+    }
+}
+
 /// The tools of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Offer {
@@ -243,6 +251,33 @@ impl Body {
         }
     }
 
+    /// Whether a tool of that name can be called.
+    pub fn takes_name(&self, name: &str) -> bool {
+        match self {
+            Self::Objects(_) => !name.is_empty(),
+            Self::Headed(_) | Self::Tagged(_) | Self::Gemma { .. } => is_name(name),
+            Self::Pythonic | Self::Method => pythonic::is_name(name),
+        }
+    }
+
+    /// Arguments stand one by one behind their keys, and are no JSON as a whole.
+    pub fn has_keys(&self) -> bool {
+        match self {
+            Self::Objects(_) | Self::Headed(_) => false,
+            Self::Tagged(_) | Self::Pythonic | Self::Method | Self::Gemma { .. } => true,
+        }
+    }
+
+    /// Whether an argument can have that key.
+    pub fn takes_key(&self, key: &str) -> bool {
+        match self {
+            Self::Objects(_) | Self::Headed(_) => true,
+            Self::Tagged(tags) => tagged::is_key(tags, key),
+            Self::Pythonic | Self::Method => pythonic::is_key(key),
+            Self::Gemma { .. } => gemma::is_key(key),
+        }
+    }
+
     fn begins(&self, c: char) -> bool {
         match self {
             Self::Objects(form) => (form.object && c == '{') || (form.list && c == '['),
@@ -264,8 +299,11 @@ impl Body {
     }
 }
 
+/// Longest name where no quotes stand around it, bytes.
+pub(crate) const LONGEST_NAME: usize = 256;
+
 /// Whether a text may be a tool's name, where no quotes stand around it.
 pub(crate) fn is_name(text: &str) -> bool {
     let odd = |c: char| c.is_whitespace() || c.is_control() || "<>[]{}()\"'`=,;|".contains(c);
-    !text.is_empty() && !text.contains(odd)
+    !text.is_empty() && text.len() <= LONGEST_NAME && !text.contains(odd)
 }

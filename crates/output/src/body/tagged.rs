@@ -7,8 +7,10 @@ use super::schema::Types;
 use super::{Calls, Step, Tags, is_name};
 use crate::json;
 
-/// Longest name or key, bytes.
+/// Longest name or key with its end and white space, bytes.
 const LONGEST: usize = 512;
+/// Longest key.
+const LONGEST_KEY: usize = 256;
 
 /// Reads one call, behind the mark in front of its name.
 #[derive(Debug)]
@@ -172,12 +174,12 @@ impl Reader {
     fn in_key(&mut self, c: char, calls: &mut Calls) -> Step {
         self.held.push(c);
         let Some(key) = self.held.strip_suffix(self.tags.key_end) else {
-            let is_odd = c == '\n' && self.tags.value.is_empty();
+            let is_odd = is_odd_in_key(&self.tags, c);
             return if is_odd || self.held.len() > LONGEST { Step::Fail } else { Step::More };
         };
         let key = key.trim().to_owned();
         self.held.clear();
-        if key.is_empty() {
+        if !is_key(&self.tags, &key) {
             return Step::Fail;
         }
         self.begin(key, calls);
@@ -313,6 +315,17 @@ impl Reader {
         calls.arguments(if self.keys.is_empty() { "{}" } else { "}" });
         calls.end();
     }
+}
+
+/// Whether a parameter can have that key.
+pub(super) fn is_key(tags: &Tags, key: &str) -> bool {
+    let has_end = format!("{key}{}", tags.key_end).find(tags.key_end) != Some(key.len());
+    let is_odd = has_end || key.contains(|c| is_odd_in_key(tags, c));
+    !key.is_empty() && key.trim() == key && key.len() <= LONGEST_KEY && !is_odd
+}
+
+fn is_odd_in_key(tags: &Tags, c: char) -> bool {
+    c == '\n' && tags.value.is_empty()
 }
 
 /// Which of the tags a text is, or begins.
