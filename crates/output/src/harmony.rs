@@ -1,7 +1,7 @@
 //! gpt-oss: messages with headers, which say for whom each is.
 
 use crate::Piece;
-use crate::body::Offer;
+use crate::body::{LONGEST_NAME, Offer};
 use crate::json::{self, Json};
 use crate::out::Out;
 
@@ -25,10 +25,14 @@ const LONGEST: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Messages {
     offer: Offer,
+    /// Calls in messages of reasoning are reasoning.
+    pub reasons_apart: bool,
     out: Out,
     place: Place,
     /// The header so far, or what may be the beginning of a mark.
     held: String,
+    /// Its white space at the front, between messages, bytes.
+    blank: usize,
     /// White space that goes out with what follows it.
     space: String,
     /// Text and reasoning that were given out, so that messages do not run together.
@@ -62,9 +66,11 @@ impl Messages {
     pub fn new(offer: Offer, is_reasoning: bool) -> Self {
         Self {
             offer,
+            reasons_apart: false,
             out: Out::default(),
             place: if is_reasoning { Place::Reasoning } else { Place::Between },
             held: String::new(),
+            blank: 0,
             space: String::new(),
             has_text: false,
             has_reasoning: false,
@@ -78,7 +84,12 @@ impl Messages {
     }
 
     fn read(&mut self, c: char) {
+        let is_blank = self.held.len() == self.blank && c.is_whitespace();
         self.held.push(c);
+        if is_blank && matches!(self.place, Place::Between) {
+            self.blank = self.held.len();
+            return;
+        }
         match &self.place {
             Place::Between => self.between(),
             Place::Header => self.header(),
@@ -88,11 +99,12 @@ impl Messages {
 
     /// A header begins with one of its marks or its recipient; anything else is text.
     fn between(&mut self) {
-        let begun = self.held.trim_start();
+        let begun = self.held.get(self.blank..).unwrap_or_default();
         let marks = [START, CHANNEL, CONSTRAIN, MESSAGE, "to="];
         let ends = ENDS.iter().copied();
         if ends.clone().any(|end| end == begun) {
             self.held.clear();
+            self.blank = 0;
         } else if marks.contains(&begun) {
             self.place = Place::Header;
             self.header();
@@ -113,7 +125,7 @@ impl Messages {
     fn begin(&mut self, place: Place) {
         self.place = place;
         self.space.clear();
-        self.has_begun = false;
+        (self.has_begun, self.blank) = (false, 0);
     }
 
     fn header(&mut self) {
@@ -133,9 +145,10 @@ impl Messages {
         }
         let is_reasoning = channel == "analysis";
         let recipient = recipient.map(|name| name.strip_prefix(FUNCTIONS).unwrap_or(name));
-        let recipient = recipient.filter(|name| !name.is_empty() && !PEOPLE.contains(name));
+        let recipient = recipient.filter(|name| takes_name(name));
+        let may_call = !self.offer.is_empty() && !(is_reasoning && self.reasons_apart);
         let place = match recipient {
-            Some(name) if !self.offer.is_empty() => Place::Call(Box::new(Call {
+            Some(name) if may_call => Place::Call(Box::new(Call {
                 name: name.to_owned(),
                 is_reasoning,
                 json: Json::new(),
@@ -248,6 +261,13 @@ impl Messages {
         }
         self.out.take(out);
     }
+}
+
+/// Whether a tool of that name can be called.
+pub(crate) fn takes_name(name: &str) -> bool {
+    let is_odd = name.contains(char::is_whitespace) || name.contains("<|");
+    let is_whole = !name.is_empty() && name.len() <= LONGEST_NAME;
+    is_whole && !is_odd && !PEOPLE.contains(&name)
 }
 
 impl Call {

@@ -4,6 +4,7 @@
 mod behind;
 mod enforced;
 mod parts;
+mod written;
 
 use tokenmill_grammar::Constraint;
 
@@ -55,12 +56,16 @@ impl std::fmt::Debug for Ask<'_> {
 
 impl Format {
     /// What an answer must hold, to be compiled with the separators of templates' `tojson`
-    /// (`", "` and `": "`); `None` where there is no grammar for the row's calls.
+    /// (`", "` and `": "`); `None` where there is no grammar for the row's calls. Tools that cannot
+    /// be called in it ([`Format::can_call`]) are left out.
     pub fn hold(&self, ask: &Ask<'_>) -> Option<Constraint> {
-        if ask.tools.is_empty() {
+        let tools: Vec<Tool> =
+            ask.tools.iter().filter(|tool| self.can_call(tool)).cloned().collect();
+        if tools.is_empty() {
             return None;
         }
-        let mut lark = Writer::new(ask);
+        let ask = Ask { tools: &tools, ..*ask };
+        let mut lark = Writer::new(&ask);
         match &self.form {
             Form::Harmony => messages(&mut lark),
             Form::Marked(marked) => match ask.calls {
@@ -68,7 +73,7 @@ impl Format {
                 Calls::Required => required(&mut lark, marked)?,
             },
         }
-        Some(Constraint::Lark(lark.text))
+        lark.written()
     }
 }
 

@@ -21,6 +21,8 @@ const AGAIN_AT_LEAST: usize = 4096;
 pub(crate) struct Answer {
     marked: &'static Marked,
     offer: Offer,
+    /// Calls in reasoning are reasoning.
+    reasons_apart: bool,
     out: Out,
     /// Characters to be read again, the last one first.
     again: Vec<char>,
@@ -100,6 +102,7 @@ impl Answer {
         let mut answer = Self {
             marked,
             offer,
+            reasons_apart: false,
             out: Out::default(),
             again: Vec::new(),
             seen: 0,
@@ -113,6 +116,12 @@ impl Answer {
         };
         answer.listen();
         answer
+    }
+
+    /// Calls in reasoning stay reasoning, from the beginning on.
+    pub fn keep_reasoning(&mut self) {
+        self.reasons_apart = true;
+        self.listen();
     }
 
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
@@ -175,7 +184,7 @@ impl Answer {
                 marks.extend(ends.map(|mark| (*mark, Mark::Stray)));
             }
         }
-        if !self.offer.is_empty() {
+        if !self.offer.is_empty() && !(is_reasoning && self.reasons_apart) {
             for section in self.marked.sections {
                 marks.extend(section.opens.iter().map(|mark| (*mark, Mark::Section(section))));
                 if matches!(section.bare, Bare::Items | Bare::Offered) {

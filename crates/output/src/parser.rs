@@ -25,7 +25,7 @@ impl Parser {
     /// For an answer of a model of that row, to a request that offers these tools, behind a prompt
     /// that has begun the reasoning or has not.
     pub fn new(format: &'static Format, tools: Arc<[Tool]>, reasoning_begun: bool) -> Self {
-        let offer = Offer(tools);
+        let offer = Offer::new(tools);
         let form = match &format.form {
             Form::Marked(marked) => {
                 Reading::Marked(Box::new(Answer::new(marked, offer, reasoning_begun)))
@@ -33,6 +33,18 @@ impl Parser {
             Form::Harmony => Reading::Messages(Box::new(Messages::new(offer, reasoning_begun))),
         };
         Self { form }
+    }
+
+    /// Calls inside reasoning stay reasoning. Else one in reasoning that is never closed is a
+    /// call, which no grammar held: its arguments may be against a strict schema, and it may be
+    /// one more than was asked for.
+    #[must_use]
+    pub fn keep_reasoning(mut self) -> Self {
+        match &mut self.form {
+            Reading::Marked(answer) => answer.keep_reasoning(),
+            Reading::Messages(messages) => messages.reasons_apart = true,
+        }
+        self
     }
 
     /// Takes more of the answer, special tokens among it as their texts. Text is held back only

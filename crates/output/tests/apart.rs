@@ -5,7 +5,7 @@ mod answers;
 
 use answers::{Answer, at_every_split, joined, read, some, tools};
 use serde_json::{Value, json};
-use tokenmill_output::{FORMATS, Piece};
+use tokenmill_output::{FORMATS, Format, Parser, Piece};
 
 /// An answer to be expected: calls as `name arguments`, arguments as JSON.
 fn expect(format: &str, text: &str, reasoning: &str, content: &str, calls: &[(&str, Value)]) {
@@ -262,6 +262,32 @@ fn a_call_in_reasoning_that_is_not_closed_ends_it() {
     let named = "Say <tool_call> or <tool_call>{}, then <function=f>.";
     check("hermes", true, named, false, named, "", &[]);
     check("qwen3-coder", true, named, false, named, "", &[]);
+}
+
+#[test]
+fn calls_in_reasoning_can_be_kept_there() {
+    let kept = |row: &str, begun, text: &str| {
+        let mut parser =
+            Parser::new(Format::named(row).unwrap(), some(&["f"]), begun).keep_reasoning();
+        let mut pieces = Vec::new();
+        text.chars().for_each(|c| parser.push(c.encode_utf8(&mut [0; 4]), &mut pieces));
+        parser.finish(false, &mut pieces);
+        let answer = joined(&pieces);
+        (answer.reasoning, answer.content, answer.calls.len())
+    };
+    let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+    let function = "<function=f>\n</function>";
+    let thought = |thought: String, calls| (thought, String::new(), calls);
+    assert_eq!(kept("hermes", false, &format!("<think>a {call}")), thought(format!("a {call}"), 0));
+    assert_eq!(kept("hermes", true, &format!("a {call} b")), thought(format!("a {call} b"), 0));
+    let both = format!("a {call}</think>{call}");
+    assert_eq!(kept("hermes", true, &both), thought(format!("a {call}"), 1));
+    assert_eq!(kept("hermes", false, call), thought(String::new(), 1));
+    assert_eq!(kept("qwen3-coder", true, function), thought(function.to_owned(), 0));
+    let message = "<|channel|>analysis to=functions.f<|message|>{}<|call|>";
+    assert_eq!(kept("harmony", false, message), thought("{}".to_owned(), 0));
+    let message = message.replace("analysis", "commentary");
+    assert_eq!(kept("harmony", false, &message), thought(String::new(), 1));
 }
 
 #[test]

@@ -123,10 +123,18 @@ impl Tokens {
 }
 
 fn grammar(format: &Format, tokens: &Tokens, calls: Calls, parallel: bool, begun: bool) -> Grammar {
-    let tools = offered();
+    grammar_of(&offered(), format, tokens, (calls, parallel, begun))
+}
+
+fn grammar_of(
+    tools: &[Tool],
+    format: &Format,
+    tokens: &Tokens,
+    (calls, parallel, begun): (Calls, bool, bool),
+) -> Grammar {
     let special = |text: &str| tokens.id(text);
     let (reasons, special) = (true, &special);
-    let ask = Ask { tools: &tools, calls, parallel, reasons, reasoning_begun: begun, special };
+    let ask = Ask { tools, calls, parallel, reasons, reasoning_begun: begun, special };
     let constraint = format.hold(&ask).unwrap_or_else(|| panic!("{}: no grammar", format.name));
     let whitespace = Whitespace::Separators { item: ", ".to_owned(), key: ": ".to_owned() };
     let settings = Settings { whitespace, ..Settings::default() };
@@ -230,6 +238,126 @@ fn answers_that_are_held_have_calls_of_offered_tools() {
         }
     }
     assert!(ended > 1500 && called > 1000, "{ended} ended, {called} calls");
+}
+
+const NAMES: &[&str] = &[
+    "f",
+    "_f",
+    "f-1",
+    "a.b",
+    "a=b",
+    "a,b",
+    "a;b",
+    "a:b",
+    "a:1",
+    "3d",
+    "srv/do",
+    "a b",
+    "a>b",
+    "é",
+    "functions.f",
+    "user",
+    "\"",
+    "a\nb",
+    "<|x|>",
+    "a{",
+    "",
+];
+const KEYS: &[&str] = &[
+    "k",
+    "k-1",
+    "é",
+    "3d",
+    "a b",
+    " k",
+    "k ",
+    "a>b",
+    "a\nb",
+    "a\"",
+    "a:b",
+    "a=b",
+    "a{",
+    "",
+    "$k",
+    "</arg_key>",
+    "a.b",
+];
+
+/// A tool that can be called has calls that its row's reader reads, whatever its name and keys.
+#[test]
+fn names_and_keys_are_written_as_they_are_read() {
+    let schema = |key: &str| {
+        json!({"type": "object", "additionalProperties": false, "required": [key],
+            "properties": {key: {"type": "integer"}}})
+    };
+    let names = NAMES.iter().map(|name| (*name, schema("k")));
+    let all: Vec<_> = names.chain(KEYS.iter().map(|key| ("f", schema(key)))).collect();
+    for row in HELD {
+        let format = Format::named(row).unwrap();
+        let (tokens, leads) = (Tokens::new(format, true), leads(format));
+        let mut draws = Draws(1);
+        for (name, schema) in &all {
+            let told = format!("{row}: {name:?} {schema}");
+            let tools = tools(&[(name, schema.clone())]);
+            if !format.can_call(&tools[0]) {
+                let (special, calls) = (&|text: &str| tokens.id(text), Calls::Auto);
+                let (parallel, reasons, reasoning_begun) = (false, false, false);
+                let ask = Ask { tools: &tools, calls, parallel, reasons, reasoning_begun, special };
+                assert_eq!(format.hold(&ask), None, "{told}");
+                continue;
+            }
+            let grammar = grammar_of(&tools, format, &tokens, (Calls::Required, false, false));
+            let text = (0..8).find_map(|_| draw(&grammar, &tokens, &leads, &mut draws)).unwrap();
+            let answer = joined(&read(row, &tools, false, [text.as_str()], false));
+            assert_eq!(answer.calls.len(), 1, "{told}: {text:?}");
+            assert_eq!(answer.calls[0].0, *name, "{told}: {text:?}");
+            assert!(is_valid(&tools, name, &answer.calls[0].1), "{told}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn tools_that_can_be_called() {
+    for (row, name, key, can) in [
+        ("hermes", "a=b, \"c\"", "a\nb>", true),
+        ("hermes", "", "k", false),
+        ("harmony", "srv/do", "a>b", true),
+        ("harmony", "user", "k", false),
+        ("qwen3-coder", "srv/do", "a b", true),
+        ("qwen3-coder", "a=b", "k", false),
+        ("qwen3-coder", "f", "a>b", false),
+        ("qwen3-coder", "f", "a\nb", false),
+        ("glm45", "f", "a>b", true),
+        ("mistral-v11", "a,b", "k", false),
+        ("gemma", "a;b", "k", false),
+        ("gemma", "f", "a-b", true),
+        ("kimi-k2", "a:b", "{}", true),
+        ("lfm2", "a.b-c", "k-1", true),
+        ("lfm2", "3d", "k", false),
+        ("llama4", "srv/do", "k", false),
+        ("llama4", "f", "a b", false),
+        ("plain", "f", "k", false),
+    ] {
+        let format = Format::named(row).unwrap();
+        let tools = tools(&[(name, json!({"properties": {key: {"type": "string"}}}))]);
+        assert_eq!(format.can_call(&tools[0]), can, "{row}: {name:?} {key:?}");
+    }
+    let listed = tools(&[("f", json!({"properties": {"k": {"enum": ["a</parameter>"]}}}))]);
+    assert!(!Format::named("qwen3-coder").unwrap().can_call(&listed[0]));
+    assert!(Format::named("glm45").unwrap().can_call(&listed[0]));
+}
+
+/// One tool that cannot be called takes none of the others along.
+#[test]
+fn a_tool_that_cannot_be_called_is_left_out() {
+    let tools = tools(&[("f", json!({})), ("a=b", json!({})), ("g", json!({}))]);
+    let format = Format::named("qwen3-coder").unwrap();
+    let tokens = Tokens::new(format, true);
+    let grammar = grammar_of(&tools, format, &tokens, (Calls::Required, false, false));
+    for (name, is_taken) in [("f", true), ("a=b", false), ("g", true)] {
+        let call = format!("<tool_call>\n<function={name}>\n</function>\n</tool_call>");
+        assert_eq!(takes(&mut grammar.start(), &tokens.ids(&call)), is_taken, "{name}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Gemma's notation of calls: `call:NAME{key:value}`, strings between quotes of its own.
 
-use super::{Calls, Step, is_name};
+use super::{Calls, LONGEST_NAME, Step, is_name};
 use crate::json::{self, Json};
 
 /// Longest name, key, number or word, bytes.
@@ -75,14 +75,14 @@ impl Reader {
             }
             Place::Text { is_key } => self.text(c, is_key, calls),
             Place::BareKey if c == ':' => {
+                is_key(self.word.trim()).then_some(())?;
                 calls.arguments(&json::quoted(self.word.trim()));
                 self.place = Place::Colon;
                 self.take(c, calls)
             }
             Place::BareKey => {
                 self.word.push(c);
-                let is_odd = "{}[],<>\"".contains(c) || self.word.len() > LONGEST;
-                (!is_odd).then_some(())
+                (is_of_key(c) && self.word.len() <= LONGEST).then_some(())
             }
             Place::Word if c.is_alphanumeric() || "+-._".contains(c) => {
                 self.word.push(c);
@@ -260,4 +260,14 @@ impl Reader {
         }
         Some(())
     }
+}
+
+/// Whether a key can stand without quotes.
+pub(super) fn is_key(text: &str) -> bool {
+    let is_whole = !text.is_empty() && text.trim() == text;
+    is_whole && text.len() <= LONGEST_NAME && text.chars().all(|c| c != ':' && is_of_key(c))
+}
+
+fn is_of_key(c: char) -> bool {
+    !c.is_control() && !"{}[],<>\"".contains(c)
 }

@@ -8,9 +8,10 @@ mod pythonic;
 mod schema;
 mod tagged;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-pub(crate) use schema::Types;
+pub(crate) use schema::{Types, resolved};
 
 use crate::{Piece, Tool};
 
@@ -83,22 +84,48 @@ pub(crate) struct Tags {
     pub may_reopen: bool,
 }
 
+impl Tags {
+    /// What cannot stand in a value.
+    pub fn stops(&self) -> Vec<&'static str> {
+        let reopens = if self.may_reopen { Some(self.parameter) } else { None };
+        std::iter::once(self.value_end).chain(reopens).collect()
+    }
+}
+
 /// The tools of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct Offer(pub Arc<[Tool]>);
+pub(crate) struct Offer {
+    tools: Arc<[Tool]>,
+    /// Types of parameters, by the tool's place: each is worked out once.
+    types: Arc<Mutex<HashMap<(usize, String), Arc<Types>>>>,
+}
 
 impl Offer {
+    pub fn new(tools: Arc<[Tool]>) -> Self {
+        Self { tools, types: Arc::default() }
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.tools.is_empty()
     }
 
     pub fn tool(&self, name: &str) -> Option<&Tool> {
-        self.0.iter().find(|tool| tool.name == name)
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    /// The types of a tool's parameter.
+    pub fn types(&self, name: &str, key: &str) -> Arc<Types> {
+        let Some(at) = self.tools.iter().position(|tool| tool.name == name) else {
+            return Arc::default();
+        };
+        let mut all = self.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let types = || Arc::new(Types::of(self.tools.get(at).map(|tool| &tool.parameters), key));
+        all.entry((at, key.to_owned())).or_insert_with(types).clone()
     }
 
     /// Whether a tool's name begins so.
     pub fn begins(&self, start: &str) -> bool {
-        self.0.iter().any(|tool| tool.name.starts_with(start))
+        self.tools.iter().any(|tool| tool.name.starts_with(start))
     }
 }
 
@@ -224,6 +251,33 @@ impl Body {
         }
     }
 
+    /// Whether a tool of that name can be called.
+    pub fn takes_name(&self, name: &str) -> bool {
+        match self {
+            Self::Objects(_) => !name.is_empty(),
+            Self::Headed(_) | Self::Tagged(_) | Self::Gemma { .. } => is_name(name),
+            Self::Pythonic | Self::Method => pythonic::is_name(name),
+        }
+    }
+
+    /// Arguments stand one by one behind their keys, and are no JSON as a whole.
+    pub fn has_keys(&self) -> bool {
+        match self {
+            Self::Objects(_) | Self::Headed(_) => false,
+            Self::Tagged(_) | Self::Pythonic | Self::Method | Self::Gemma { .. } => true,
+        }
+    }
+
+    /// Whether an argument can have that key.
+    pub fn takes_key(&self, key: &str) -> bool {
+        match self {
+            Self::Objects(_) | Self::Headed(_) => true,
+            Self::Tagged(tags) => tagged::is_key(tags, key),
+            Self::Pythonic | Self::Method => pythonic::is_key(key),
+            Self::Gemma { .. } => gemma::is_key(key),
+        }
+    }
+
     fn begins(&self, c: char) -> bool {
         match self {
             Self::Objects(form) => (form.object && c == '{') || (form.list && c == '['),
@@ -245,8 +299,11 @@ impl Body {
     }
 }
 
+/// Longest name where no quotes stand around it, bytes.
+pub(crate) const LONGEST_NAME: usize = 256;
+
 /// Whether a text may be a tool's name, where no quotes stand around it.
 pub(crate) fn is_name(text: &str) -> bool {
     let odd = |c: char| c.is_whitespace() || c.is_control() || "<>[]{}()\"'`=,;|".contains(c);
-    !text.is_empty() && !text.contains(odd)
+    !text.is_empty() && text.len() <= LONGEST_NAME && !text.contains(odd)
 }

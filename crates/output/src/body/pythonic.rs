@@ -1,6 +1,8 @@
 //! Calls in Python's syntax: a list of them, or one call of a tool's method `call`.
 
-use super::{Calls, Step};
+use std::collections::HashSet;
+
+use super::{Calls, LONGEST_NAME, Step};
 use crate::json;
 
 /// Longest name, number or word, bytes.
@@ -17,7 +19,7 @@ pub(crate) struct Reader {
     word: String,
     /// The arguments as JSON, as far as they are not given out.
     json: String,
-    keywords: Vec<String>,
+    keywords: HashSet<String>,
     is_started: bool,
     open: Vec<Open>,
     text: Text,
@@ -84,7 +86,7 @@ impl Reader {
             name: String::new(),
             word: String::new(),
             json: String::new(),
-            keywords: Vec::new(),
+            keywords: HashSet::new(),
             is_started: false,
             open: Vec::new(),
             text: Text::default(),
@@ -139,14 +141,14 @@ impl Reader {
                 return Some(Step::Done(0));
             }
             Place::Call => {
-                (c.is_alphabetic() || c == '_').then_some(())?;
+                begins_word(c).then_some(())?;
                 self.name.clear();
                 self.name.push(c);
                 self.place = Place::Name;
             }
             Place::Keyword if c == ')' => return self.called(calls),
             Place::Keyword => {
-                (c.is_alphabetic() || c == '_').then_some(())?;
+                begins_word(c).then_some(())?;
                 self.word.clear();
                 self.word.push(c);
                 self.place = Place::Equals;
@@ -165,14 +167,13 @@ impl Reader {
     fn name_goes_on(&mut self, c: char, calls: &Calls) -> Option<()> {
         if c != '(' {
             self.name.push(c);
-            let is_name = c.is_alphanumeric() || "_.-".contains(c);
-            return (is_name && self.name.len() <= LONGEST).then_some(());
+            return (is_of_name(c) && self.name.len() <= LONGEST).then_some(());
         }
         if !self.is_list {
             let length = self.name.strip_suffix(".call")?.len();
             self.name.truncate(length);
         }
-        calls.may_call(&self.name).then_some(())?;
+        (is_name(&self.name) && calls.may_call(&self.name)).then_some(())?;
         self.json.clear();
         self.json.push('{');
         self.keywords.clear();
@@ -185,7 +186,7 @@ impl Reader {
         let has_ended = self.word.ends_with(' ');
         if c == '=' {
             let word = self.word.trim_end().to_owned();
-            if self.keywords.contains(&word) {
+            if !is_key(&word) || self.keywords.contains(&word) {
                 return None;
             }
             if !self.keywords.is_empty() {
@@ -193,7 +194,7 @@ impl Reader {
             }
             self.json.push_str(&json::quoted(&word));
             self.json.push_str(": ");
-            self.keywords.push(word);
+            self.keywords.insert(word);
             self.place = Place::Value;
             return Some(());
         }
@@ -204,7 +205,7 @@ impl Reader {
             return Some(());
         }
         self.word.push(c);
-        let is_good = !has_ended && (c.is_alphanumeric() || "_-".contains(c));
+        let is_good = !has_ended && is_of_key(c);
         (is_good && self.word.len() <= LONGEST).then_some(())
     }
 
@@ -414,6 +415,28 @@ impl Text {
             json.push('\u{fffd}');
         }
     }
+}
+
+/// Whether a text may be a tool's name.
+pub(super) fn is_name(text: &str) -> bool {
+    text.starts_with(begins_word) && text.len() <= LONGEST_NAME && text.chars().all(is_of_name)
+}
+
+/// Whether a text may be a keyword.
+pub(super) fn is_key(text: &str) -> bool {
+    text.starts_with(begins_word) && text.len() <= LONGEST_NAME && text.chars().all(is_of_key)
+}
+
+fn begins_word(c: char) -> bool {
+    c.is_alphabetic() || c == '_'
+}
+
+fn is_of_name(c: char) -> bool {
+    is_of_key(c) || c == '.'
+}
+
+fn is_of_key(c: char) -> bool {
+    c.is_alphanumeric() || "_-".contains(c)
 }
 
 fn is_word(c: char) -> bool {

@@ -1,11 +1,36 @@
 //! What the schema of a tool's parameters says of a value that is written as text.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::json;
 
 /// How far references and alternatives are followed.
 const DEEPEST: usize = 16;
+/// Most schemas that are looked at for one parameter.
+const MOST: usize = 256;
+
+/// What is left to look at, and what was seen.
+struct Walk<'a> {
+    root: &'a Value,
+    nodes: usize,
+    pointers: BTreeSet<&'a str>,
+}
+
+/// The schema of all parameters, where the root is only a reference to it.
+pub(crate) fn resolved(root: &Value) -> &Value {
+    let mut schema = root;
+    for _ in 0..DEEPEST {
+        let pointer = schema.get("$ref").and_then(Value::as_str);
+        let target = pointer.and_then(|p| p.strip_prefix('#')).and_then(|p| root.pointer(p));
+        match target {
+            Some(target) if schema.get("properties").is_none() => schema = target,
+            _ => break,
+        }
+    }
+    schema
+}
 
 /// The types of JSON Schema that a value may have.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,21 +53,25 @@ impl Types {
         let Some(root) = parameters else {
             return types;
         };
-        let named = root.get("properties").and_then(|all| all.get(key));
-        if let Some(schema) = named.or_else(|| root.get("additionalProperties")) {
-            types.add(schema, root, 0);
+        let all = resolved(root);
+        let named = all.get("properties").and_then(|all| all.get(key));
+        if let Some(schema) = named.or_else(|| all.get("additionalProperties")) {
+            let mut walk = Walk { root, nodes: MOST, pointers: BTreeSet::new() };
+            types.add(schema, &mut walk, 0);
         }
         types
     }
 
-    fn add(&mut self, schema: &Value, root: &Value, depth: usize) {
-        if depth > DEEPEST {
+    fn add<'a>(&mut self, schema: &'a Value, walk: &mut Walk<'a>, depth: usize) {
+        if depth > DEEPEST || walk.nodes == 0 {
             return;
         }
+        walk.nodes -= 1;
         if let Some(Value::String(pointer)) = schema.get("$ref")
-            && let Some(target) = pointer.strip_prefix('#').and_then(|p| root.pointer(p))
+            && let Some(target) = pointer.strip_prefix('#').and_then(|p| walk.root.pointer(p))
+            && walk.pointers.insert(pointer)
         {
-            self.add(target, root, depth + 1);
+            self.add(target, walk, depth + 1);
         }
         match schema.get("type") {
             Some(Value::String(name)) => self.name(name),
@@ -56,7 +85,7 @@ impl Types {
         }
         for alternatives in ["anyOf", "oneOf", "allOf"] {
             for schema in schema.get(alternatives).and_then(Value::as_array).into_iter().flatten() {
-                self.add(schema, root, depth + 1);
+                self.add(schema, walk, depth + 1);
             }
         }
         self.listed

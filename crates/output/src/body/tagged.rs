@@ -1,11 +1,16 @@
 //! Calls in tags: a name, then parameters whose values the tool's schema types.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use super::schema::Types;
 use super::{Calls, Step, Tags, is_name};
 use crate::json;
 
-/// Longest name or key, bytes.
+/// Longest name or key with its end and white space, bytes.
 const LONGEST: usize = 512;
+/// Longest key.
+const LONGEST_KEY: usize = 256;
 
 /// Reads one call, behind the mark in front of its name.
 #[derive(Debug)]
@@ -16,11 +21,13 @@ pub(crate) struct Reader {
     place: Place,
     /// What may be the beginning of a tag.
     held: String,
+    /// White space before it, characters.
+    blanks: usize,
     name: String,
     /// The keys so far.
-    keys: Vec<String>,
+    keys: HashSet<String>,
     /// The present parameter's types, and its text as far as it is not given out.
-    types: Types,
+    types: Arc<Types>,
     text: String,
     /// The present key came before: its value is dropped.
     is_again: bool,
@@ -54,9 +61,10 @@ impl Reader {
             ends,
             place: Place::Name,
             held: String::new(),
+            blanks: 0,
             name: String::new(),
-            keys: Vec::new(),
-            types: Types::default(),
+            keys: HashSet::new(),
+            types: Arc::default(),
             text: String::new(),
             is_again: false,
             is_started: false,
@@ -87,7 +95,7 @@ impl Reader {
 
     /// The model stopped here: a call is whole where a parameter was closed last.
     pub fn finish(&mut self, calls: &mut Calls) -> bool {
-        let is_whole = self.is_whole() && self.held.trim().is_empty();
+        let is_whole = self.is_whole() && self.held.is_empty();
         if is_whole {
             self.end(calls);
         }
@@ -106,7 +114,11 @@ impl Reader {
         };
         if has_ended {
             self.place = Place::Between;
-            self.held.push(c);
+            if c.is_whitespace() {
+                self.blanks = 1;
+            } else {
+                self.held.push(c);
+            }
             return if self.is_named(calls) { Step::More } else { Step::Fail };
         }
         self.name.push(c);
@@ -128,16 +140,20 @@ impl Reader {
     }
 
     fn between(&mut self, c: char, calls: &mut Calls) -> Step {
+        if self.held.is_empty() && c.is_whitespace() {
+            self.blanks += 1;
+            return Step::More;
+        }
         self.held.push(c);
         let tags = [self.tags.parameter, self.tags.end];
         let ends = self.ends.iter().copied();
-        let tag = match held(self.held.trim_start(), tags.into_iter().chain(ends)) {
+        let tag = match held(&self.held, tags.into_iter().chain(ends)) {
             Held::Part => return Step::More,
             Held::Tag(tag) => tag,
             Held::Other if self.keys.is_empty() => return Step::Fail,
             Held::Other => {
                 self.end(calls);
-                return Step::Done(self.held.chars().count());
+                return Step::Done(self.blanks + self.held.chars().count());
             }
         };
         match tag {
@@ -149,7 +165,7 @@ impl Reader {
             1 => self.end(calls),
             _ => {
                 self.end(calls);
-                return Step::Done(self.held.trim_start().chars().count());
+                return Step::Done(self.held.chars().count());
             }
         }
         Step::Done(0)
@@ -158,12 +174,12 @@ impl Reader {
     fn in_key(&mut self, c: char, calls: &mut Calls) -> Step {
         self.held.push(c);
         let Some(key) = self.held.strip_suffix(self.tags.key_end) else {
-            let is_odd = c == '\n' && self.tags.value.is_empty();
+            let is_odd = is_odd_in_key(&self.tags, c);
             return if is_odd || self.held.len() > LONGEST { Step::Fail } else { Step::More };
         };
         let key = key.trim().to_owned();
         self.held.clear();
-        if key.is_empty() {
+        if !is_key(&self.tags, &key) {
             return Step::Fail;
         }
         self.begin(key, calls);
@@ -176,8 +192,7 @@ impl Reader {
             calls.start(self.name.trim());
             self.is_started = true;
         }
-        let tool = calls.offer.tool(self.name.trim());
-        self.types = Types::of(tool.map(|tool| &tool.parameters), &key);
+        self.types = calls.offer.types(self.name.trim(), &key);
         self.is_again = self.keys.contains(&key);
         self.place = if self.tags.value.is_empty() { Place::First } else { Place::Opening };
         if self.is_again {
@@ -189,14 +204,17 @@ impl Reader {
         if self.types.is_text() {
             calls.arguments("\"");
         }
-        self.keys.push(key);
+        self.keys.insert(key);
     }
 
     fn opening(&mut self, c: char) -> Step {
+        if self.held.is_empty() && c.is_whitespace() {
+            return Step::More;
+        }
         self.held.push(c);
         // A closing tag too many behind a key.
         let tags = [self.tags.value, self.tags.key_end, self.tags.value_end];
-        match held(self.held.trim_start(), tags.into_iter()) {
+        match held(&self.held, tags.into_iter()) {
             Held::Part => return Step::More,
             Held::Tag(0) => self.place = Place::First,
             Held::Tag(_) => {}
@@ -216,7 +234,7 @@ impl Reader {
             if tag == self.tags.value_end {
                 self.held.clear();
                 self.close(calls);
-                self.place = Place::Between;
+                (self.place, self.blanks) = (Place::Between, 0);
                 return Step::More;
             }
             match self.reopened(tag, calls) {
@@ -297,6 +315,17 @@ impl Reader {
         calls.arguments(if self.keys.is_empty() { "{}" } else { "}" });
         calls.end();
     }
+}
+
+/// Whether a parameter can have that key.
+pub(super) fn is_key(tags: &Tags, key: &str) -> bool {
+    let has_end = format!("{key}{}", tags.key_end).find(tags.key_end) != Some(key.len());
+    let is_odd = has_end || key.contains(|c| is_odd_in_key(tags, c));
+    !key.is_empty() && key.trim() == key && key.len() <= LONGEST_KEY && !is_odd
+}
+
+fn is_odd_in_key(tags: &Tags, c: char) -> bool {
+    c == '\n' && tags.value.is_empty()
 }
 
 /// Which of the tags a text is, or begins.

@@ -10,7 +10,7 @@ use crate::format::Form;
 impl Format {
     /// The constraint with reasoning before it, of a model that reasons or whose prompt has begun
     /// to; `None` where one grammar cannot say both (regular expressions and grammars of clients),
-    /// or the row has no marks of reasoning. `ask` offers no tools.
+    /// the row has no marks of reasoning, or the grammar is too long. `ask` offers no tools.
     pub fn behind_reasoning(&self, what: &Constraint, ask: &Ask<'_>) -> Option<Constraint> {
         let answer = match what {
             Constraint::JsonSchema(schema) => format!("%json {schema}"),
@@ -38,6 +38,6 @@ impl Format {
         };
         lark.rule("answer", &answer);
         lark.rule("start", &format!("{before} answer"));
-        Some(Constraint::Lark(lark.text))
+        lark.written()
     }
 }

@@ -3,19 +3,26 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use tokenmill_grammar::Constraint;
 
 use super::Ask;
-use crate::body::{Body, Header, Objects, Tags, Types};
+use super::written::listed;
+use crate::body::{Body, Header, Objects, Tags, Types, resolved};
 use crate::format::Section;
 
 /// What a schema has for people.
 const NOTES: &[&str] = &["description", "title", "default", "examples"];
+
+/// Longest grammar, bytes.
+const LONGEST: usize = 1 << 20;
 
 /// Writes a grammar.
 pub(super) struct Writer<'a> {
     pub ask: &'a Ask<'a>,
     pub text: String,
     numbers: usize,
+    /// The grammar is too long, and no more is written.
+    is_full: bool,
     /// The rule of values in tags is written.
     has_value: bool,
     /// Rules of schemas that are written.
@@ -57,6 +64,7 @@ impl<'a> Writer<'a> {
             ask,
             text: text.to_owned(),
             numbers: 0,
+            is_full: false,
             has_value: false,
             schemas: BTreeMap::new(),
         };
@@ -70,7 +78,15 @@ impl<'a> Writer<'a> {
     }
 
     pub fn rule(&mut self, name: &str, body: &str) {
-        self.text.push_str(&format!("{name}: {body}\n"));
+        self.is_full |= self.text.len() + name.len() + body.len() > LONGEST;
+        if !self.is_full {
+            self.text.push_str(&format!("{name}: {body}\n"));
+        }
+    }
+
+    /// The grammar, where it is not too long.
+    pub fn written(self) -> Option<Constraint> {
+        (!self.is_full).then_some(Constraint::Lark(self.text))
     }
 
     /// A rule with a name of its own, which is given.
@@ -279,17 +295,15 @@ impl<'a> Writer<'a> {
             }
             Body::Pythonic => {
                 let keywords = self.parameters(at, |lark, key, own, schema| {
-                    is_word(key).then(|| {
-                        format!("{} {}", quoted(&format!("{key}=")), lark.json(own, schema))
-                    })
+                    Some(format!("{} {}", quoted(&format!("{key}=")), lark.json(own, schema)))
                 })?;
                 let all = self.sequence(keywords, ", ");
                 Some(format!("{} {all} \")\"", quoted(&format!("{sign}{name}("))))
             }
             Body::Gemma { quote } => {
                 let members = self.parameters(at, |lark, key, own, schema| {
-                    let value = lark.gemma_value(quote, key, own, schema);
-                    is_word(key).then(|| format!("{} {value}", quoted(&format!("{key}:"))))
+                    let value = lark.gemma_value(quote, key, own, schema)?;
+                    Some(format!("{} {value}", quoted(&format!("{key}:"))))
                 })?;
                 let all = self.sequence(members, ",");
                 Some(format!("{} {all} \"}}\"", quoted(&format!("{name}{{"))))
@@ -304,13 +318,14 @@ impl<'a> Writer<'a> {
         at: usize,
         write: impl Fn(&mut Self, &str, &Value, &Value) -> Option<String>,
     ) -> Option<Vec<(String, bool)>> {
-        let schema = object(self.ask.tools.get(at)?.parameters.clone());
+        let root = &self.ask.tools.get(at)?.parameters;
+        let schema = resolved(root);
         let list = |name: &str| schema.get(name).and_then(Value::as_array).into_iter().flatten();
         let required: Vec<&str> = list("required").filter_map(Value::as_str).collect();
         let mut all = Vec::new();
         for (key, own) in schema.get("properties").and_then(Value::as_object).into_iter().flatten()
         {
-            all.push((write(self, key, own, &schema)?, required.contains(&key.as_str())));
+            all.push((write(self, key, own, root)?, required.contains(&key.as_str())));
         }
         let is_known =
             |key: &&str| schema.get("properties").is_some_and(|all| all.get(key).is_some());
@@ -343,11 +358,15 @@ impl<'a> Writer<'a> {
 
     /// A value as JSON: a rule, the same for all parameters of a schema, as their number is limited.
     fn json(&mut self, own: &Value, schema: &Value) -> String {
+        if self.is_full {
+            return String::new();
+        }
+        let refers = own.to_string().contains("\"$ref\"");
         let mut own = own.clone();
         if let Some(map) = own.as_object_mut() {
             map.retain(|name, _| !NOTES.contains(&name.as_str()));
             for names in ["$defs", "definitions"] {
-                if let Some(defs) = schema.get(names) {
+                if let Some(defs) = schema.get(names).filter(|_| refers) {
                     map.insert(names.to_owned(), defs.clone());
                 }
             }
@@ -369,21 +388,22 @@ impl<'a> Writer<'a> {
         key: &str,
         own: &Value,
         schema: &Value,
-    ) -> String {
+    ) -> Option<String> {
         let types = Types::of(Some(schema), key);
         if !types.is_text() {
-            return self.json(own, schema);
+            return Some(self.json(own, schema));
         }
         let mark = self.mark(quote);
-        let listed: Vec<String> = types.listed_texts().iter().map(|text| quoted(text)).collect();
+        let listed: Vec<String> =
+            listed(&types, &[quote])?.iter().map(|text| quoted(text)).collect();
         if !listed.is_empty() {
-            return format!("{mark} ({}) {mark}", listed.join(" | "));
+            return Some(format!("{mark} ({}) {mark}", listed.join(" | ")));
         }
         let name = if quote.contains('|') { "QUOTED" } else { "ESCAPED" };
         if !self.text.contains(&format!("\n{name}: ")) {
             self.without(name, &[quote]);
         }
-        format!("{mark} {name} {mark}")
+        Some(format!("{mark} {name} {mark}"))
     }
 
     /// A call in tags, its name and what follows: the schema's parameters in order.
@@ -392,7 +412,7 @@ impl<'a> Writer<'a> {
         let line = if tags.is_lined { "\n" } else { "" };
         let parameters = self.parameters(at, |lark, key, own, schema| {
             let open = format!("{line}{}{key}{}{}{line}", tags.parameter, tags.key_end, tags.value);
-            let value = lark.tagged_value(tags, line, key, own, schema);
+            let value = lark.tagged_value(tags, line, key, own, schema)?;
             Some(format!("{} {value}", lark.mark(&open)))
         })?;
         let mut body = String::new();
@@ -412,23 +432,22 @@ impl<'a> Writer<'a> {
         key: &str,
         own: &Value,
         schema: &Value,
-    ) -> String {
+    ) -> Option<String> {
         let end = self.mark(&format!("{line}{}", tags.value_end));
         let types = Types::of(Some(schema), key);
-        let listed: Vec<String> = types.listed_texts().iter().map(|text| quoted(text)).collect();
+        let stops = tags.stops();
+        let listed: Vec<String> = listed(&types, &stops)?.iter().map(|text| quoted(text)).collect();
         if !listed.is_empty() {
-            return format!("({}) {end}", listed.join(" | "));
+            return Some(format!("({}) {end}", listed.join(" | ")));
         }
         if !types.takes_text() {
-            return format!("{} {end}", self.json(own, schema));
+            return Some(format!("{} {end}", self.json(own, schema)));
         }
         if !self.has_value {
             self.has_value = true;
-            let reopens = if tags.may_reopen { Some(tags.parameter) } else { None };
-            let marks: Vec<&str> = std::iter::once(tags.value_end).chain(reopens).collect();
-            self.without("VALUE", &marks);
+            self.without("VALUE", &stops);
         }
-        format!("VALUE {end}")
+        Some(format!("VALUE {end}"))
     }
 }
 
@@ -447,12 +466,6 @@ pub(super) fn object(mut schema: Value) -> Value {
 /// A text as a string of Lark.
 pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string().replace('\x7f', "\\u007f")
-}
-
-/// Whether a key can stand without quotes.
-fn is_word(key: &str) -> bool {
-    let is_good = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && key.chars().all(is_good)
 }
 
 /// A text as a regular expression.

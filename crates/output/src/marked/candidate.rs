@@ -12,6 +12,8 @@ pub(super) struct Candidate {
     pub raw: String,
     /// The length of that mark, bytes.
     pub mark: usize,
+    /// Where what may be a mark begins, behind white space.
+    begun: usize,
     pub calls: Calls,
     /// Nothing is given out before the body has ended.
     pub holds: bool,
@@ -87,6 +89,7 @@ impl Candidate {
             stage: Stage::Before,
             raw: mark.to_owned(),
             mark: mark.len(),
+            begun: mark.len(),
             calls: Calls { offer, only_offered, pieces: Vec::new(), whole: 0 },
             holds: is_reasoning || is_list,
             is_bare,
@@ -136,15 +139,19 @@ impl Candidate {
         self.has_called = true;
         self.stage = Stage::After;
         self.raw.clear();
-        self.mark = 0;
+        (self.mark, self.begun) = (0, 0);
     }
 
     pub fn read(&mut self, c: char) -> Told {
+        let is_blank = self.begun == self.raw.len() && c.is_whitespace();
         self.raw.push(c);
+        if is_blank {
+            self.begun = self.raw.len();
+        }
         match &mut self.stage {
             Stage::Before => {
                 let items = self.section.items;
-                let begun = self.raw.get(self.mark..).unwrap_or_default().trim_start();
+                let begun = self.raw.get(self.begun..).unwrap_or_default();
                 if items.contains(&begun) {
                     self.begin();
                     return Told::More;
@@ -163,10 +170,11 @@ impl Candidate {
 
     fn after(&mut self) -> Told {
         let section = self.section;
-        let begun = self.raw.trim_start();
+        let begun = self.raw.get(self.begun..).unwrap_or_default();
         let items: &[&str] = if self.is_section { section.items } else { &[] };
         if section.item_closes.contains(&begun) {
             self.raw.clear();
+            self.begun = 0;
             return Told::More;
         }
         if section.closes.contains(&begun) {
