@@ -70,12 +70,15 @@ pub struct Reading {
     pub tools: Arc<[Tool]>,
     /// The prompt ends inside the reasoning.
     pub reasoning_begun: bool,
+    /// Calls in reasoning, which no grammar holds, stay reasoning.
+    pub keeps_reasoning: bool,
 }
 
 impl Reading {
     /// For one answer.
     pub fn parser(&self) -> Parser {
-        Parser::new(self.format, Arc::clone(&self.tools), self.reasoning_begun)
+        let parser = Parser::new(self.format, Arc::clone(&self.tools), self.reasoning_begun);
+        if self.keeps_reasoning { parser.keep_reasoning() } else { parser }
     }
 }
 

@@ -107,12 +107,23 @@ fn make(
         reading.format.hold(&ask)
     };
     let none = || Ok((None, vec![FREE.to_owned()]));
+    let mut left_out = Vec::new();
+    for (tool, offered) in reading.tools.iter().zip(offered) {
+        if reading.format.can_call(tool) {
+            continue;
+        }
+        let message = format!("this model's way of calling cannot write a call of {}", tool.name);
+        match offered.strict {
+            true => return Err(ApiError::bad("tools", message)),
+            false => left_out.push(message),
+        }
+    }
     let Some(constraint) = whole(&reading.tools) else { return none() };
     if let Ok(held) = compile(&constraint) {
-        return Ok((Some(held), Vec::new()));
+        return Ok((Some(held), left_out));
     }
     // Some schema is more than is enforced: which, and is it a strict tool's?
-    let (mut schemas, mut left_out) = (reading.tools.to_vec(), Vec::new());
+    let mut schemas = reading.tools.to_vec();
     for (at, (tool, offered)) in schemas.iter_mut().zip(offered).enumerate() {
         if offered.strict {
             let schema = Constraint::JsonSchema(tool.parameters.clone());

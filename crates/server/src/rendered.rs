@@ -83,7 +83,8 @@ impl Rendered {
         let tool = |t: &Offered| Tool { name: t.name.clone(), parameters: t.parameters.clone() };
         let reasoning_begun = self.format.reasoning_begun(&self.prompt.text());
         let tools = callable.map(tool).collect();
-        let reading = Reading { format: self.format, tools, reasoning_begun };
+        let keeps_reasoning = self.talk.tools.must_hold() || self.talk.tools.single;
+        let reading = Reading { format: self.format, tools, reasoning_begun, keeps_reasoning };
         Some(reading).filter(|reading| reading.format != Format::PLAIN)
     }
 }
