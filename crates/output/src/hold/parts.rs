@@ -11,7 +11,7 @@ use crate::body::{Body, Header, Objects, Tags, Types, resolved};
 use crate::format::Section;
 
 /// What a schema has for people.
-const NOTES: &[&str] = &["description", "title", "default", "examples"];
+pub(super) const NOTES: &[&str] = &["description", "title", "default", "examples"];
 
 /// Longest grammar, bytes.
 const LONGEST: usize = 1 << 20;
