@@ -79,6 +79,7 @@ fn what_a_row_says_it_enforces_it_does() {
                 continue;
             };
             enforced += 1;
+            let before = drawn;
             for _ in 0..ANSWERS {
                 let Some(text) = draw(&grammar, &tokens, &leads, &mut draws) else {
                     continue;
@@ -94,6 +95,8 @@ fn what_a_row_says_it_enforces_it_does() {
                     assert!(is_valid(&tools, "f", arguments), "{told}");
                 }
             }
+            // (Messages of reasoning go on and on.)
+            assert!(drawn > before || *row == "harmony", "{row} {schema}: no answer ends");
         }
     }
     assert!(enforced > 300 && drawn > 1500, "{enforced} {drawn}");
@@ -179,4 +182,27 @@ fn a_tag_in_a_string_of_json_is_data() {
     let text = text.replace("[\"a", "[a \"b");
     let answer = answers::at_every_split("qwen3-coder", &tools, false, &text, false);
     assert_eq!(answer.calls[0].1, "{\"l\": \"[a \\\"b\"}");
+}
+
+/// Bare text ends at its tag, which the text itself cannot have.
+#[test]
+fn bare_text_can_end() {
+    let schema = json!({"properties": {"k": {"type": "string"}}, "required": ["k"]});
+    let tools = tools(&[("f", schema)]);
+    for (row, call) in [
+        (
+            "qwen3-coder",
+            "<tool_call>\n<function=f>\n<parameter=k>\na\nb <\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("glm45", "<tool_call>f<arg_key>k</arg_key><arg_value>a < b</arg_value></tool_call>"),
+        ("gemma", "<|tool_call>call:f{k:<|\"|>a < b<|\"|>}<tool_call|>"),
+    ] {
+        let format = Format::named(row).unwrap();
+        for are_special in [true, false] {
+            let tokens = Tokens::new(format, are_special);
+            let ask = (Calls::Required, false, false);
+            let grammar = grammar_of(&tools, format, &tokens, ask).unwrap();
+            assert!(takes(&mut grammar.start(), &tokens.ids(call)), "{row} {are_special}");
+        }
+    }
 }
