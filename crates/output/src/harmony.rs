@@ -146,9 +146,9 @@ impl Messages {
         let is_reasoning = channel == "analysis";
         let recipient = recipient.map(|name| name.strip_prefix(FUNCTIONS).unwrap_or(name));
         let recipient = recipient.filter(|name| takes_name(name));
-        let may_call = !self.offer.is_empty() && !(is_reasoning && self.reasons_apart);
+        let is_apart = is_reasoning && self.reasons_apart;
         let place = match recipient {
-            Some(name) if may_call => Place::Call(Box::new(Call {
+            Some(name) if !self.offer.is_empty() && !is_apart => Place::Call(Box::new(Call {
                 name: name.to_owned(),
                 is_reasoning,
                 json: Json::new(),

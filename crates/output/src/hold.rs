@@ -4,6 +4,7 @@
 mod behind;
 mod enforced;
 mod parts;
+mod strict;
 mod written;
 
 use tokenmill_grammar::Constraint;

@@ -184,7 +184,8 @@ impl Answer {
                 marks.extend(ends.map(|mark| (*mark, Mark::Stray)));
             }
         }
-        if !self.offer.is_empty() && !(is_reasoning && self.reasons_apart) {
+        let is_apart = is_reasoning && self.reasons_apart;
+        if !self.offer.is_empty() && !is_apart {
             for section in self.marked.sections {
                 marks.extend(section.opens.iter().map(|mark| (*mark, Mark::Section(section))));
                 if matches!(section.bare, Bare::Items | Bare::Offered) {

@@ -42,7 +42,8 @@ fn fan(alternatives: &str) -> Value {
 fn schemas_that_branch_are_followed_once() {
     for alternatives in ["anyOf", "allOf", "oneOf"] {
         let tools = tools(&[("f", fan(alternatives))]);
-        let text = "<function=f>\n<parameter=n>\n3\n</parameter>\n<parameter=deep>\nx\n</parameter>\n</function>";
+        let text = "<function=f>\n<parameter=n>\n3\n</parameter>\n\
+            <parameter=deep>\nx\n</parameter>\n</function>";
         let answer = whole("qwen3-coder", &tools, text);
         assert_eq!(answer.calls[0].1, "{\"n\": 3, \"deep\": \"x\"}");
     }
@@ -79,4 +80,19 @@ fn a_grammar_too_long_is_none() {
     assert!(hold(4).is_some());
     assert_eq!(hold(60), None);
     assert_eq!(hold(20_000), None);
+}
+
+/// A list that many parameters refer to is looked at so often, and no more.
+#[test]
+fn a_long_list_of_many_parameters_cannot_be_called() {
+    let row = Format::named("qwen3-coder").unwrap();
+    let can_call = |parameters: usize| {
+        let list: Vec<String> = (0..20_000).map(|at| at.to_string()).collect();
+        let properties: serde_json::Map<String, Value> =
+            (0..parameters).map(|at| (format!("p{at}"), json!({"$ref": "#/$defs/e"}))).collect();
+        let schema = json!({"properties": properties, "$defs": {"e": {"enum": list}}});
+        row.can_call(&tools(&[("f", schema)])[0])
+    };
+    assert!(can_call(2));
+    assert!(!can_call(10_000));
 }

@@ -2,43 +2,18 @@
 //! offered tools, with arguments that another's validator finds valid.
 
 mod answers;
+mod drawn;
 
 use std::sync::Arc;
 
 use answers::{joined, read, tools};
+use drawn::{Draws, HELD, Tokens, draw, grammar_of, is_valid, leads, takes};
 use serde_json::{Value, json};
-use tokenmill_grammar::{Constraint, Grammar, Matcher, Settings, Vocabulary, Whitespace, compile};
+use tokenmill_grammar::{Constraint, Grammar, Settings, compile};
 use tokenmill_output::{Ask, Calls, Format, Tool, enforceable};
 
-const END: u32 = 256;
 /// Answers drawn for each row and way to ask.
 const ANSWERS: usize = 8;
-/// Tokens after which an answer is led to its end, and given up.
-const LONG: usize = 150;
-const LONGEST: usize = 4000;
-
-/// Rows with a grammar.
-const HELD: &[&str] = &[
-    "hermes",
-    "qwen3-coder",
-    "llama3",
-    "llama4",
-    "mistral",
-    "mistral-v11",
-    "deepseek-v3",
-    "deepseek-r1",
-    "deepseek-v31",
-    "glm45",
-    "kimi-k2",
-    "minimax-m2",
-    "harmony",
-    "gemma",
-    "granite",
-    "phi4",
-    "command",
-    "lfm2",
-    "nemotron",
-];
 
 fn offered() -> Arc<[Tool]> {
     tools(&[
@@ -57,151 +32,9 @@ fn offered() -> Arc<[Tool]> {
     ])
 }
 
-/// A seeded series of draws (xorshift).
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % limit.max(1)
-    }
-}
-
-/// Bytes, an end, and the row's marks as special tokens, or not.
-struct Tokens {
-    vocabulary: Arc<Vocabulary>,
-    specials: Vec<&'static str>,
-}
-
-impl Tokens {
-    fn new(format: &Format, are_special: bool) -> Self {
-        let mut specials = format.markers();
-        // What is written in letters is no special token.
-        specials.retain(|mark| are_special && mark.ends_with(['>', ']']) && !mark.contains('/'));
-        specials.retain(|mark| mark.contains('|') || mark.contains('｜') || mark.starts_with('['));
-        let bytes = (0..=255u8).map(|b| vec![b]).chain([b"<|no|>".to_vec()]);
-        let tokens: Vec<Vec<u8>> =
-            bytes.chain(specials.iter().map(|mark| mark.as_bytes().to_vec())).collect();
-        let ids: Vec<u32> = (END..tokens.len() as u32).collect();
-        let vocabulary = Arc::new(Vocabulary::new(tokens, &ids, &[END]).unwrap());
-        Self { vocabulary, specials }
-    }
-
-    fn id(&self, text: &str) -> Option<u32> {
-        let at = self.specials.iter().position(|mark| *mark == text)?;
-        Some(END + 1 + at as u32)
-    }
-
-    /// A text in tokens.
-    fn ids(&self, text: &str) -> Vec<u32> {
-        let (mut ids, mut rest) = (Vec::new(), text);
-        while let Some(c) = rest.chars().next() {
-            let mark = self.specials.iter().find(|mark| rest.starts_with(**mark));
-            match mark.and_then(|mark| Some((self.id(mark)?, mark.len()))) {
-                Some((id, length)) => {
-                    ids.push(id);
-                    rest = &rest[length..];
-                }
-                None => {
-                    ids.extend(rest[..c.len_utf8()].bytes().map(u32::from));
-                    rest = &rest[c.len_utf8()..];
-                }
-            }
-        }
-        ids
-    }
-
-    fn bytes(&self, ids: &[u32]) -> Vec<u8> {
-        let of = |id: &u32| match id.checked_sub(END + 1) {
-            Some(at) => self.specials[at as usize].as_bytes().to_vec(),
-            None => vec![*id as u8],
-        };
-        ids.iter().flat_map(of).collect()
-    }
-}
-
 fn grammar(format: &Format, tokens: &Tokens, calls: Calls, parallel: bool, begun: bool) -> Grammar {
-    grammar_of(&offered(), format, tokens, (calls, parallel, begun))
-}
-
-fn grammar_of(
-    tools: &[Tool],
-    format: &Format,
-    tokens: &Tokens,
-    (calls, parallel, begun): (Calls, bool, bool),
-) -> Grammar {
-    let special = |text: &str| tokens.id(text);
-    let (reasons, special) = (true, &special);
-    let ask = Ask { tools, calls, parallel, reasons, reasoning_begun: begun, special };
-    let constraint = format.hold(&ask).unwrap_or_else(|| panic!("{}: no grammar", format.name));
-    let whitespace = Whitespace::Separators { item: ", ".to_owned(), key: ": ".to_owned() };
-    let settings = Settings { whitespace, ..Settings::default() };
-    compile(&constraint, &tokens.vocabulary, &settings).unwrap_or_else(|refused| {
-        let Constraint::Lark(text) = constraint else { panic!() };
-        panic!("{}: {refused}\n{text}", format.name)
-    })
-}
-
-/// Takes all of the tokens, or none.
-fn takes(matcher: &mut Matcher, ids: &[u32]) -> bool {
-    let mut ahead = matcher.clone();
-    let all = ids.iter().all(|id| ahead.accept(*id).is_ok());
-    if all {
-        *matcher = ahead;
-    }
-    all
-}
-
-/// An answer from masks alone, now and then led through a mark; `None` where it finds no end.
-fn draw(grammar: &Grammar, tokens: &Tokens, leads: &[String], draws: &mut Draws) -> Option<String> {
-    let mut matcher = grammar.start();
-    let mut ids: Vec<u32> = Vec::new();
-    let mut bits = vec![0u32; tokens.vocabulary.words()];
-    while ids.len() < LONGEST {
-        let is_long = ids.len() > LONG;
-        if matcher.may_end() && (is_long || draws.below(12) == 0) || matcher.is_done() {
-            return String::from_utf8(tokens.bytes(&ids)).ok();
-        }
-        let lead = &leads[draws.below(leads.len())];
-        let lead = tokens.ids(lead);
-        if draws.below(if is_long { 1 } else { 4 }) == 0 && takes(&mut matcher, &lead) {
-            ids.extend(lead);
-            continue;
-        }
-        matcher.mask(&mut bits).unwrap();
-        let is_set = |id: &u32| bits[*id as usize / 32] >> (id % 32) & 1 == 1 && *id != END;
-        let mut allowed: Vec<u32> = (0..tokens.vocabulary.len() as u32).filter(is_set).collect();
-        let letters: Vec<u32> =
-            allowed.iter().copied().filter(|id| (0x20..0x7f).contains(id)).collect();
-        if !letters.is_empty() && draws.below(8) > 0 {
-            allowed = letters;
-        }
-        let id = allowed[draws.below(allowed.len())];
-        matcher.accept(id).unwrap();
-        ids.push(id);
-    }
-    None
-}
-
-fn leads(format: &Format) -> Vec<String> {
-    let mut leads: Vec<String> = format.markers().iter().map(|mark| (*mark).to_owned()).collect();
-    let lined: Vec<String> = leads.iter().map(|mark| format!("\n{mark}")).collect();
-    leads.extend(lined);
-    let others = ["\"", "}", "]", "\"}", "\"]", "{", "functools[", "Here is my response:", "\n"];
-    leads.extend(others.map(str::to_owned));
-    leads.extend(["<tool_call>{", "<tool_call>get_time", "get_time"].map(str::to_owned));
-    leads
-}
-
-fn is_valid(tools: &[Tool], name: &str, arguments: &str) -> bool {
-    let tool = tools.iter().find(|tool| tool.name == name);
-    let value: Option<Value> = serde_json::from_str(arguments).ok();
-    match (tool, value) {
-        (Some(tool), Some(value)) => jsonschema::is_valid(&tool.parameters, &value),
-        _ => false,
-    }
+    let grammar = grammar_of(&offered(), format, tokens, (calls, parallel, begun));
+    grammar.unwrap_or_else(|refused| panic!("{}: {refused}", format.name))
 }
 
 #[test]
@@ -306,7 +139,8 @@ fn names_and_keys_are_written_as_they_are_read() {
                 assert_eq!(format.hold(&ask), None, "{told}");
                 continue;
             }
-            let grammar = grammar_of(&tools, format, &tokens, (Calls::Required, false, false));
+            let grammar =
+                grammar_of(&tools, format, &tokens, (Calls::Required, false, false)).unwrap();
             let text = (0..8).find_map(|_| draw(&grammar, &tokens, &leads, &mut draws)).unwrap();
             let answer = joined(&read(row, &tools, false, [text.as_str()], false));
             assert_eq!(answer.calls.len(), 1, "{told}: {text:?}");
@@ -353,7 +187,7 @@ fn a_tool_that_cannot_be_called_is_left_out() {
     let tools = tools(&[("f", json!({})), ("a=b", json!({})), ("g", json!({}))]);
     let format = Format::named("qwen3-coder").unwrap();
     let tokens = Tokens::new(format, true);
-    let grammar = grammar_of(&tools, format, &tokens, (Calls::Required, false, false));
+    let grammar = grammar_of(&tools, format, &tokens, (Calls::Required, false, false)).unwrap();
     for (name, is_taken) in [("f", true), ("a=b", false), ("g", true)] {
         let call = format!("<tool_call>\n<function={name}>\n</function>\n</tool_call>");
         assert_eq!(takes(&mut grammar.start(), &tokens.ids(&call)), is_taken, "{name}");

@@ -92,12 +92,15 @@ impl Tags {
     }
 }
 
+/// Types by a tool's place and a parameter's key.
+type TypesOf = HashMap<(usize, String), Arc<Types>>;
+
 /// The tools of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Offer {
     tools: Arc<[Tool]>,
-    /// Types of parameters, by the tool's place: each is worked out once.
-    types: Arc<Mutex<HashMap<(usize, String), Arc<Types>>>>,
+    /// Those of parameters that came: each is worked out once.
+    types: Arc<Mutex<TypesOf>>,
 }
 
 impl Offer {

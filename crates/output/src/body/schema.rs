@@ -49,16 +49,19 @@ pub(crate) struct Types {
 impl Types {
     /// Of a parameter, by the schema of all.
     pub fn of(parameters: Option<&Value>, key: &str) -> Self {
-        let mut types = Self::default();
         let Some(root) = parameters else {
-            return types;
+            return Self::default();
         };
         let all = resolved(root);
         let named = all.get("properties").and_then(|all| all.get(key));
-        if let Some(schema) = named.or_else(|| all.get("additionalProperties")) {
-            let mut walk = Walk { root, nodes: MOST, pointers: BTreeSet::new() };
-            types.add(schema, &mut walk, 0);
-        }
+        let schema = named.or_else(|| all.get("additionalProperties"));
+        schema.map(|schema| Self::of_schema(schema, root)).unwrap_or_default()
+    }
+
+    /// Of a schema, with the one that its references are in.
+    pub fn of_schema(schema: &Value, root: &Value) -> Self {
+        let mut types = Self::default();
+        types.add(schema, &mut Walk { root, nodes: MOST, pointers: BTreeSet::new() }, 0);
         types
     }
 
@@ -83,7 +86,7 @@ impl Types {
                 self.array |= schema.get("items").is_some();
             }
         }
-        for alternatives in ["anyOf", "oneOf", "allOf"] {
+        for alternatives in ["anyOf", "oneOf"] {
             for schema in schema.get(alternatives).and_then(Value::as_array).into_iter().flatten() {
                 self.add(schema, walk, depth + 1);
             }
@@ -91,6 +94,16 @@ impl Types {
         self.listed
             .extend(schema.get("enum").and_then(Value::as_array).into_iter().flatten().cloned());
         self.listed.extend(schema.get("const").cloned());
+        for schema in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            let listed = std::mem::take(&mut self.listed);
+            self.add(schema, walk, depth + 1);
+            if self.listed.is_empty() {
+                self.listed = listed;
+            } else if !listed.is_empty() {
+                // Both lists hold: what is in one alone is not allowed.
+                self.listed.retain(|value| listed.contains(value));
+            }
+        }
     }
 
     fn name(&mut self, name: &str) {
@@ -122,6 +135,11 @@ impl Types {
     pub fn listed_texts(&self) -> Vec<String> {
         let spelled = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
         self.listed.iter().map(spelled).collect()
+    }
+
+    /// The values are listed.
+    pub fn is_listed(&self) -> bool {
+        !self.listed.is_empty()
     }
 
     fn is_unknown(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::schema::Types;
 use super::{Calls, Step, Tags, is_name};
-use crate::json;
+use crate::json::{self, Json};
 
 /// Longest name or key with its end and white space, bytes.
 const LONGEST: usize = 512;
@@ -29,6 +29,8 @@ pub(crate) struct Reader {
     /// The present parameter's types, and its text as far as it is not given out.
     types: Arc<Types>,
     text: String,
+    /// It, where it can only be JSON: tags in its strings are data.
+    json: Option<Json>,
     /// The present key came before: its value is dropped.
     is_again: bool,
     is_started: bool,
@@ -66,6 +68,7 @@ impl Reader {
             keys: HashSet::new(),
             types: Arc::default(),
             text: String::new(),
+            json: None,
             is_again: false,
             is_started: false,
         }
@@ -193,6 +196,7 @@ impl Reader {
             self.is_started = true;
         }
         self.types = calls.offer.types(self.name.trim(), &key);
+        self.json = (!self.types.takes_text() && !self.types.is_listed()).then(Json::new);
         self.is_again = self.keys.contains(&key);
         self.place = if self.tags.value.is_empty() { Place::First } else { Place::Opening };
         if self.is_again {
@@ -227,6 +231,14 @@ impl Reader {
     fn in_value(&mut self, c: char, calls: &mut Calls) -> Step {
         self.held.push(c);
         loop {
+            if self.json.as_ref().is_some_and(Json::in_text) {
+                let Some(first) = self.held.chars().next() else {
+                    return Step::More;
+                };
+                self.held.drain(..first.len_utf8());
+                self.write(first, calls);
+                continue;
+            }
             let (line, tag) = match self.held.strip_prefix('\n') {
                 Some(tag) if self.tags.is_lined => ("\n", tag),
                 _ => ("", self.held.as_str()),
@@ -285,6 +297,9 @@ impl Reader {
     }
 
     fn write(&mut self, c: char, calls: &mut Calls) {
+        if self.json.as_mut().is_some_and(|json| json.feed(c).is_none()) {
+            self.json = None;
+        }
         if self.is_again {
             return;
         }

@@ -1,6 +1,6 @@
 //! Parts of grammars: marks, free text, and the bodies of calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use tokenmill_grammar::Constraint;
@@ -11,7 +11,7 @@ use crate::body::{Body, Header, Objects, Tags, Types, resolved};
 use crate::format::Section;
 
 /// What a schema has for people.
-const NOTES: &[&str] = &["description", "title", "default", "examples"];
+pub(super) const NOTES: &[&str] = &["description", "title", "default", "examples"];
 
 /// Longest grammar, bytes.
 const LONGEST: usize = 1 << 20;
@@ -23,8 +23,8 @@ pub(super) struct Writer<'a> {
     numbers: usize,
     /// The grammar is too long, and no more is written.
     is_full: bool,
-    /// The rule of values in tags is written.
-    has_value: bool,
+    /// Terminals of values that are written.
+    values: BTreeSet<String>,
     /// Rules of schemas that are written.
     schemas: BTreeMap<String, String>,
 }
@@ -65,7 +65,7 @@ impl<'a> Writer<'a> {
             text: text.to_owned(),
             numbers: 0,
             is_full: false,
-            has_value: false,
+            values: BTreeSet::new(),
             schemas: BTreeMap::new(),
         };
         for (at, tool) in ask.tools.iter().enumerate() {
@@ -400,10 +400,10 @@ impl<'a> Writer<'a> {
             return Some(format!("{mark} ({}) {mark}", listed.join(" | ")));
         }
         let name = if quote.contains('|') { "QUOTED" } else { "ESCAPED" };
-        if !self.text.contains(&format!("\n{name}: ")) {
+        if self.values.insert(name.to_owned()) {
             self.without(name, &[quote]);
         }
-        Some(format!("{mark} {name} {mark}"))
+        Some(format!("{mark} {}", self.ended(name, "", quote)))
     }
 
     /// A call in tags, its name and what follows: the schema's parameters in order.
@@ -443,11 +443,24 @@ impl<'a> Writer<'a> {
         if !types.takes_text() {
             return Some(format!("{} {end}", self.json(own, schema)));
         }
-        if !self.has_value {
-            self.has_value = true;
+        if self.values.insert("VALUE".to_owned()) {
             self.without("VALUE", &stops);
         }
-        Some(format!("VALUE {end}"))
+        Some(self.ended("VALUE", line, tags.value_end))
+    }
+
+    /// Text of that name, up to and with its end. Where that is no special token both are one
+    /// terminal, as text would else take the end's beginning as its own; where it is one, so is
+    /// the line break before it of the text.
+    fn ended(&mut self, name: &str, line: &str, end: &str) -> String {
+        if self.is_special(end) {
+            return format!("{name} {}", self.mark(end));
+        }
+        let ended = format!("{name}_ENDED");
+        if self.values.insert(ended.clone()) {
+            self.rule(&ended, &format!("{name} {}", quoted(&format!("{line}{end}"))));
+        }
+        ended
     }
 }
 

@@ -22,6 +22,9 @@ impl Format {
     }
 }
 
+/// Most listed values of a tool's parameters, where they are written one by one.
+const MOST: usize = 1 << 16;
+
 fn is_written(section: &Section, tool: &Tool) -> bool {
     let Some(body) = section.bodies.first() else {
         return false;
@@ -32,13 +35,16 @@ fn is_written(section: &Section, tool: &Tool) -> bool {
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
     let mut required = required.filter_map(Value::as_str);
     let mut keys = properties.into_iter().flatten().map(|(key, _)| key);
-    let has_value = |key: &str| {
+    let mut seen = 0;
+    let mut has_value = |key: &str| {
         let stops = match body {
             Body::Tagged(tags) => tags.stops(),
             Body::Gemma { quote } => vec![*quote],
             _ => return true,
         };
-        listed(&Types::of(Some(&tool.parameters), key), &stops).is_some()
+        let listed = listed(&Types::of(Some(&tool.parameters), key), &stops);
+        seen += listed.as_ref().map_or(0, Vec::len);
+        listed.is_some() && seen <= MOST
     };
     let takes_arguments = !body.has_keys()
         || (keys.all(|key| body.takes_key(key) && has_value(key)) && required.all(is_known));
