@@ -109,6 +109,10 @@ fn make(
     let none = || Ok((None, vec![FREE.to_owned()]));
     let mut left_out = Vec::new();
     for (tool, offered) in reading.tools.iter().zip(offered) {
+        if offered.strict {
+            let enforced = reading.format.enforces(tool);
+            enforced.map_err(|why| ApiError::bad("tools", why))?;
+        }
         if reading.format.can_call(tool) {
             continue;
         }
