@@ -194,7 +194,7 @@ async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Resul
                 let Some(choice) = choices.get_mut(index) else { continue };
                 choice.add(piece);
                 if logprobs {
-                    choice.tokens.extend(tokens);
+                    choice.tell(tokens);
                 }
             }
             Event::Done { choice, reason } => {
