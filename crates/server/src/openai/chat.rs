@@ -441,6 +441,21 @@ mod tests {
     }
 
     #[test]
+    fn what_only_hosting_services_have_is_warned_of() {
+        let body = json!({
+            "messages": [{ "role": "user", "content": "a" }],
+            "verbosity": "low", "web_search_options": {},
+        });
+        let mut notes = Notes::new(true);
+        read(Fields::of(body, "").unwrap(), &Limits::default(), &mut notes).map(drop).unwrap();
+        let told = [
+            "verbosity was ignored: models are not told how much to say",
+            "web_search_options was ignored: this server searches no web",
+        ];
+        assert_eq!(notes.into_list(), told);
+    }
+
+    #[test]
     fn alternatives_need_the_switch() {
         let limits = Limits::default();
         let read = |v: Value| logprobs(&mut Fields::of(v, "").unwrap(), &limits);
