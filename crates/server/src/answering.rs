@@ -147,9 +147,10 @@ impl Came {
     async fn prepared(self, shared: &Arc<Shared>, read: Read) -> Result<(Ready, Share), ApiError> {
         let place = shared.admit(self.party)?;
         let (state, bytes, body) = (Arc::clone(shared), self.body.bytes.len(), self.body);
+        let seal = shared.seal.of(self.account);
         let job = move |wanted: crate::workshop::Wanted<'_>| {
             let shared = &*state;
-            let mut notes = Notes::new(shared.config.strict).sealed_by(shared.seal.clone());
+            let mut notes = Notes::new(shared.config.strict).sealed_by(seal);
             let ask = read(parse(shared, body)?, &shared.config.limits, &mut notes)?;
             let warnings = shared.told(notes);
             Ok(match ask {
@@ -193,7 +194,7 @@ async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Resul
                 let Some(choice) = choices.get_mut(index) else { continue };
                 choice.add(piece);
                 if logprobs {
-                    choice.tokens.extend(tokens);
+                    choice.tell(tokens);
                 }
             }
             Event::Done { choice, reason } => {

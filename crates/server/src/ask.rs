@@ -264,11 +264,29 @@ pub struct Choice {
     pub pieces: Vec<Piece>,
     /// Its tokens, where log-probabilities are told.
     pub tokens: Vec<TokenInfo>,
+    /// How many of them there are up to the end of each piece.
+    pub ends: Vec<usize>,
     /// How it ended.
     pub finish: Option<StopReason>,
 }
 
 impl Choice {
+    /// Takes the tokens of the piece that was added last.
+    pub fn tell(&mut self, tokens: Vec<TokenInfo>) {
+        self.ends.resize(self.pieces.len(), self.tokens.len());
+        self.tokens.extend(tokens);
+        if let Some(end) = self.ends.last_mut() {
+            *end = self.tokens.len();
+        }
+    }
+
+    /// The tokens of a piece.
+    pub fn tokens_of(&self, piece: usize) -> &[TokenInfo] {
+        let end = |piece: Option<usize>| piece.and_then(|i| self.ends.get(i)).copied();
+        let begin = end(piece.checked_sub(1)).unwrap_or(0);
+        self.tokens.get(begin..end(Some(piece)).unwrap_or(begin)).unwrap_or_default()
+    }
+
     /// Takes more of it.
     pub fn add(&mut self, piece: Piece) {
         let new = match self.pieces.last_mut() {

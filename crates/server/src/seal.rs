@@ -27,9 +27,13 @@ impl Kind {
     }
 }
 
-/// A key of this server. The default has none: it seals and opens nothing.
+/// A key of this server, and for whom it is used: what was sealed for one account opens for no
+/// other. The default has no key: it seals and opens nothing.
 #[derive(Clone, Default)]
-pub struct Seal(Option<Arc<LessSafeKey>>);
+pub struct Seal {
+    key: Option<Arc<LessSafeKey>>,
+    account: Option<u64>,
+}
 
 impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,7 +56,22 @@ impl Seal {
 
     fn with(key: &[u8; 32]) -> Self {
         let key = UnboundKey::new(&CHACHA20_POLY1305, key);
-        Self(key.ok().map(|key| Arc::new(LessSafeKey::new(key))))
+        Self { key: key.ok().map(|key| Arc::new(LessSafeKey::new(key))), account: None }
+    }
+
+    /// The same key for one account; `None` where there are none.
+    pub fn of(&self, account: Option<u64>) -> Self {
+        Self { key: self.key.clone(), account }
+    }
+
+    /// What is sealed along with a text, and for whom.
+    fn bound(&self, kind: Kind) -> Aad<Vec<u8>> {
+        let mut all = kind.name().to_vec();
+        if let Some(account) = self.account {
+            all.push(0);
+            all.extend(account.to_be_bytes());
+        }
+        Aad::from(all)
     }
 
     /// The text, sealed: item `number` of the answer `ticket`. No two texts of one key share both.
@@ -61,9 +80,9 @@ impl Seal {
         nonce[..8].copy_from_slice(&ticket.to_be_bytes());
         nonce[8..].copy_from_slice(&number.to_be_bytes());
         let mut sealed = text.as_bytes().to_vec();
-        let aad = Aad::from(kind.name());
+        let aad = self.bound(kind);
         let unique = Nonce::assume_unique_for_key(nonce);
-        self.0.as_ref()?.seal_in_place_append_tag(unique, aad, &mut sealed).ok()?;
+        self.key.as_ref()?.seal_in_place_append_tag(unique, aad, &mut sealed).ok()?;
         let whole: Vec<u8> = nonce.into_iter().chain(sealed).collect();
         Some(STANDARD.encode(whole))
     }
@@ -73,7 +92,7 @@ impl Seal {
         let mut whole = STANDARD.decode(sealed).ok()?;
         let (nonce, text) = whole.split_at_mut_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let text = self.0.as_ref()?.open_in_place(nonce, Aad::from(kind.name()), text).ok()?;
+        let text = self.key.as_ref()?.open_in_place(nonce, self.bound(kind), text).ok()?;
         String::from_utf8(text.to_vec()).ok()
     }
 }
@@ -99,6 +118,11 @@ mod tests {
         for text in ["", "QUJD", "no base64!"] {
             assert_eq!(seal.open(Kind::Reasoning, text), None, "{text}");
         }
+        let (one, two) = (seal.of(Some(1)), seal.of(Some(2)));
+        let sealed = one.seal(Kind::Reasoning, (7, 3), "mine").expect("sealed");
+        assert_eq!(one.clone().open(Kind::Reasoning, &sealed).as_deref(), Some("mine"));
+        assert_eq!(two.open(Kind::Reasoning, &sealed), None, "another account");
+        assert_eq!(seal.open(Kind::Reasoning, &sealed), None, "no account");
         assert_eq!(Seal::default().seal(Kind::Reasoning, (0, 0), "a"), None);
     }
 }

@@ -499,6 +499,16 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_broke_off_is_no_use_of_a_tool() {
+        let begin = Piece::CallStart { name: "f".into() };
+        let pieces = [begin, Piece::CallArguments("{\"a".into()), text("no")];
+        let (events, whole) = written(&pieces, StopReason::EndOfText, Shape::default());
+        assert_eq!(events[events.len() - 2]["delta"]["stop_reason"], "end_turn");
+        assert_eq!(whole["stop_reason"], "end_turn");
+        assert_eq!(whole["content"], json!([{ "type": "text", "text": "no" }]));
+    }
+
+    #[test]
     fn a_stop_text_of_the_request_is_named() {
         let shape = Shape { stops: vec!["4".into()], ..Shape::default() };
         for (text, reason, sequence) in

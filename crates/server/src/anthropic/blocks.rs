@@ -105,13 +105,13 @@ impl Reader<'_> {
         if items.is_empty() {
             return Err(ApiError::bad("messages", "messages is empty"));
         }
-        let mut messages = Vec::with_capacity(items.len());
+        let mut turns = Turns { messages: Vec::with_capacity(items.len()), joined: false };
         for (i, item) in items.into_iter().enumerate() {
             for message in self.message(item, &format!("messages[{i}]"))? {
-                add(&mut messages, message);
+                turns.add(message);
             }
         }
-        Ok(messages)
+        Ok(turns.messages)
     }
 
     /// A message; the results of tools in it are messages of their own, before its text.
@@ -277,18 +277,66 @@ fn said(role: Role, mut texts: Vec<String>) -> Message {
     Message { content, ..Message::text(role, "") }
 }
 
-/// Adds a message; what one speaks in a row is one message, as roles take turns.
-fn add(messages: &mut Vec<Message>, next: Message) {
-    let turns = matches!(next.role, Role::User | Role::Assistant);
-    let Some(last) = messages.last_mut().filter(|last| turns && last.role == next.role) else {
-        messages.push(next);
-        return;
-    };
-    let texts = last.content.texts().chain(next.content.texts());
-    let texts = texts.filter(|text| !text.is_empty()).map(str::to_owned).collect();
-    last.content = said(last.role, texts).content;
-    last.calls.extend(next.calls);
-    if let Some(more) = next.reasoning {
-        last.reasoning.get_or_insert_default().push_str(&more);
+/// Messages; what one speaks in a row is one message, as roles take turns.
+struct Turns {
+    messages: Vec<Message>,
+    /// The last one consists of several: no text of it is empty.
+    joined: bool,
+}
+
+impl Turns {
+    /// Adds a message. What was said before is moved, not copied: a row may be long.
+    fn add(&mut self, next: Message) {
+        let turns = matches!(next.role, Role::User | Role::Assistant);
+        let last = self.messages.last_mut().filter(|last| turns && last.role == next.role);
+        let Some(last) = last else {
+            self.messages.push(next);
+            self.joined = false;
+            return;
+        };
+        let mut texts = parts_of(std::mem::replace(&mut last.content, Content::Parts(Vec::new())));
+        if !std::mem::replace(&mut self.joined, true) {
+            texts.retain(|text| !text.is_empty());
+        }
+        texts.extend(parts_of(next.content).into_iter().filter(|text| !text.is_empty()));
+        last.content = said(last.role, texts).content;
+        last.calls.extend(next.calls);
+        if let Some(more) = next.reasoning {
+            last.reasoning.get_or_insert_default().push_str(&more);
+        }
+    }
+}
+
+fn parts_of(content: Content) -> Vec<String> {
+    match content {
+        Content::Text(text) => vec![text],
+        Content::Parts(parts) => parts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_says_in_a_row_is_one_message_without_a_copy() {
+        let mut turns = Turns { messages: Vec::new(), joined: false };
+        let long = "x".repeat(100);
+        let place = long.as_ptr();
+        turns.add(Message { content: Content::Parts(vec![long, String::new()]), ..user("") });
+        for text in ["a", "", "b"] {
+            turns.add(user(text));
+        }
+        turns.add(Message::text(Role::Assistant, ""));
+        turns.add(Message::text(Role::Assistant, "c"));
+        let [asked, told] = &turns.messages[..] else { panic!("two messages") };
+        let texts: Vec<&str> = asked.content.texts().collect();
+        assert_eq!((texts.len(), &texts[1..]), (3, &["a", "b"][..]));
+        assert_eq!(texts[0].as_ptr(), place, "it was moved");
+        assert_eq!(told.content, Content::Text("c".into()));
+    }
+
+    fn user(text: &str) -> Message {
+        Message::text(Role::User, text)
     }
 }

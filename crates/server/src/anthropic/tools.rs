@@ -6,7 +6,7 @@ use super::blocks::Reader;
 use crate::conversation::{Calling, Offered, Tools};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, list, shown, text, wrong};
-use crate::openai::tools::{chosen_of, name, offer};
+use crate::openai::tools::{LeftOut, chosen_of, name, offer};
 
 /// Whether tools are called, and only which.
 type Choice = (Calling, Option<Vec<String>>);
@@ -24,25 +24,31 @@ const IGNORED: &[Ignored] = &[
 pub fn read(fields: &mut Fields, reader: &mut Reader<'_>) -> Result<Tools, ApiError> {
     let most = reader.limits.tools;
     let items = fields.take("tools").map(|value| list(value, most, "tools")).transpose()?;
-    let mut offered = Vec::new();
+    let (mut offered, mut left_out) = (Vec::new(), LeftOut::default());
     for (i, item) in items.into_iter().flatten().enumerate() {
         let path = format!("tools[{i}]");
-        let Some(tool) = tool(item, &path, reader)? else { continue };
+        let Some(tool) = tool(item, &path, &mut left_out, reader)? else { continue };
         offer(&mut offered, tool, &path)?;
     }
     let (chosen, single) = match fields.take("tool_choice") {
         None => ((Calling::Auto, None), false),
         Some(value) => choice(value, reader)?,
     };
-    chosen_of(offered, chosen, single)
+    chosen_of(offered, &left_out, chosen, single)
 }
 
 /// A tool; none for one that a server would run, or the client by rules that only a model trained
 /// on them knows: such have no schema.
-fn tool(item: Value, path: &str, reader: &mut Reader<'_>) -> Result<Option<Offered>, ApiError> {
+fn tool(
+    item: Value,
+    path: &str,
+    left_out: &mut LeftOut,
+    reader: &mut Reader<'_>,
+) -> Result<Option<Offered>, ApiError> {
     let mut fields = Fields::of(item, path)?;
     let kind = fields.text("type")?.unwrap_or_else(|| "custom".to_owned());
     if kind != "custom" {
+        left_out.add(&kind, &mut fields);
         let kind = shown(&kind);
         reader.notes.add(format!("{path} was ignored: this server has no tool {kind}"));
         return Ok(None);

@@ -11,7 +11,7 @@ use crate::ask::{Ask, Generate, Input};
 use crate::config::Limits;
 use crate::conversation::{Content, Conversation, Message, Role};
 use crate::error::ApiError;
-use crate::fields::{Fields, Notes, Unsupported, list, text, wrong};
+use crate::fields::{Fields, Ignored, Notes, Unsupported, list, text, wrong};
 
 /// Members that ask for what is not built yet, unless they ask for nothing.
 const UNSUPPORTED: &[Unsupported] = &[
@@ -19,8 +19,6 @@ const UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "function_call", neutral: |v| v == "none" || v == "auto" },
     Unsupported { name: "modalities", neutral: |v| *v == json!(["text"]) },
     Unsupported { name: "audio", neutral: |_| false },
-    Unsupported { name: "verbosity", neutral: |_| false },
-    Unsupported { name: "web_search_options", neutral: |_| false },
     Unsupported { name: "moderation", neutral: |_| false },
     // Members of other servers.
     Unsupported { name: "add_special_tokens", neutral: |v| *v == false },
@@ -31,6 +29,12 @@ const UNSUPPORTED: &[Unsupported] = &[
 
 /// How much a model should think, for those whose template asks.
 const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
+
+/// Members that only chat has and that change no answer here.
+const CHAT_IGNORED: &[Ignored] = &[
+    Ignored { name: "verbosity", because: "models are not told how much to say" },
+    Ignored { name: "web_search_options", because: "this server searches no web" },
+];
 
 /// Roles, and what they are here.
 const ROLES: &[(&str, Role)] = &[
@@ -67,7 +71,7 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let delivery = parameters::delivery(&mut fields, notes)?;
     fields.refuse(UNSUPPORTED)?;
     fields.refuse(UNBUILT)?;
-    fields.finish(IGNORED, notes)?;
+    fields.finish(&[IGNORED, CHAT_IGNORED].concat(), notes)?;
     let talk = Conversation { messages, tools, variables, continues };
     let input = Input::Conversation(talk);
     Ok(answered(Kind::Chat, Generate { model, input, manner }, delivery))
@@ -434,6 +438,21 @@ mod tests {
         assert!(read(chat(0)).is_err());
         assert!(read(chat(2)).is_ok());
         assert!(read(chat(3)).is_err());
+    }
+
+    #[test]
+    fn what_only_hosting_services_have_is_warned_of() {
+        let body = json!({
+            "messages": [{ "role": "user", "content": "a" }],
+            "verbosity": "low", "web_search_options": {},
+        });
+        let mut notes = Notes::new(true);
+        read(Fields::of(body, "").unwrap(), &Limits::default(), &mut notes).map(drop).unwrap();
+        let told = [
+            "verbosity was ignored: models are not told how much to say",
+            "web_search_options was ignored: this server searches no web",
+        ];
+        assert_eq!(notes.into_list(), told);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Tools of a chat request: those on offer, which of them may be called, and earlier calls.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use crate::config::Limits;
@@ -9,19 +11,20 @@ use crate::fields::{Fields, Notes, list, shown, text, wrong};
 
 /// Longest name of a tool, bytes.
 const NAME_BYTES: usize = 256;
-/// Tools that a hosting service runs itself.
-pub(super) const HOSTED: &[&str] = &[
-    "web_search",
-    "web_search_preview",
-    "web_search_2025_08_26",
-    "web_search_preview_2025_03_11",
-    "file_search",
-    "code_interpreter",
-    "computer_use_preview",
-    "image_generation",
-    "local_shell",
-    "mcp",
-];
+
+/// Tools of a request that this server does not run, by their types and names.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct LeftOut(HashSet<String>);
+
+impl LeftOut {
+    /// Takes one of that type.
+    pub(crate) fn add(&mut self, kind: &str, fields: &mut Fields) {
+        self.0.insert(kind.to_owned());
+        if let Some(Value::String(name)) = fields.take("name") {
+            self.0.insert(name);
+        }
+    }
+}
 
 /// Reads them.
 ///
@@ -29,10 +32,10 @@ pub(super) const HOSTED: &[&str] = &[
 /// 400 naming the first that is wrong.
 pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<Tools, ApiError> {
     let items = fields.take("tools").map(|value| list(value, limits.tools, "tools")).transpose()?;
-    let mut offered: Vec<Offered> = Vec::new();
+    let (mut offered, mut left_out) = (Vec::new(), LeftOut::default());
     for (i, item) in items.into_iter().flatten().enumerate() {
         let path = format!("tools[{i}]");
-        let Some(tool) = tool(item, &path, notes)? else { continue };
+        let Some(tool) = tool(item, &path, &mut left_out, notes)? else { continue };
         offer(&mut offered, tool, &path)?;
     }
     let single = fields.flag("parallel_tool_calls")? == Some(false);
@@ -40,7 +43,7 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<T
         None => (Calling::Auto, None),
         Some(value) => choice(value, limits, notes)?,
     };
-    chosen_of(offered, chosen, single)
+    chosen_of(offered, &left_out, chosen, single)
 }
 
 /// One more tool.
@@ -62,6 +65,7 @@ pub(crate) fn offer(offered: &mut Vec<Offered>, tool: Offered, path: &str) -> Re
 /// 400 where the choice is not among them.
 pub(crate) fn chosen_of(
     offered: Vec<Offered>,
+    left_out: &LeftOut,
     (calling, only): (Calling, Option<Vec<String>>),
     single: bool,
 ) -> Result<Tools, ApiError> {
@@ -70,21 +74,37 @@ pub(crate) fn chosen_of(
     let missing =
         only.iter().flatten().find(|name| !offered.iter().any(|tool| tool.name == **name));
     if let Some(name) = missing {
-        let message = format!("tool_choice: there is no tool of the name {}", shown(name));
+        let shown = shown(name);
+        let message = match left_out.0.contains(name) {
+            true => format!("tool_choice: {shown} was left out: this server does not run it"),
+            false => format!("tool_choice: there is no tool of the name {shown}"),
+        };
         return Err(ApiError::bad("tool_choice", message));
     }
     if calling == Calling::Required && offered.is_empty() {
-        let message = "tool_choice wants a call, and tools is empty";
+        let message = match left_out.0.is_empty() {
+            true => "tool_choice wants a call, and tools is empty",
+            false => {
+                "tool_choice wants a call, and every tool was left out: this server does not run it"
+            }
+        };
         return Err(ApiError::bad("tool_choice", message));
     }
     Ok(Tools { offered, calling, only, single })
 }
 
-/// A tool; none for one that a hosting service would run.
-fn tool(item: Value, path: &str, notes: &mut Notes) -> Result<Option<Offered>, ApiError> {
+/// A tool; none for one that a hosting service would run, or the client by rules of its own.
+fn tool(
+    item: Value,
+    path: &str,
+    left_out: &mut LeftOut,
+    notes: &mut Notes,
+) -> Result<Option<Offered>, ApiError> {
     let mut fields = Fields::of(item, path)?;
     let kind = fields.text("type")?.unwrap_or_else(|| "function".to_owned());
-    if HOSTED.contains(&kind.as_str()) {
+    if !matches!(kind.as_str(), "function" | "custom") {
+        left_out.add(&kind, &mut fields);
+        let kind = shown(&kind);
         notes.add(format!("{path} was ignored: this server runs no {kind}"));
         return Ok(None);
     }
@@ -302,10 +322,27 @@ mod tests {
 
     #[test]
     fn what_a_service_would_run_is_left_out_and_told() {
-        let tools = json!([{ "type": "web_search" }, function("f")]);
-        let (tools, notes) = found(json!({ "tools": tools })).expect("read");
-        assert_eq!(tools.offered.len(), 1);
-        assert_eq!(notes, ["tools[0] was ignored: this server runs no web_search"]);
+        for kind in ["web_search", "mcp", "computer_use_2031"] {
+            let tools = json!([{ "type": kind, "name": "s" }, function("f")]);
+            let (tools, notes) = found(json!({ "tools": tools })).expect("read");
+            assert_eq!(tools.offered.len(), 1);
+            assert_eq!(notes, [format!("tools[0] was ignored: this server runs no {kind}")]);
+        }
+    }
+
+    #[test]
+    fn a_choice_of_what_was_left_out_says_so() {
+        let hosted = json!({ "type": "web_search", "name": "s" });
+        let named = json!({ "type": "function", "name": "s" });
+        for (tools, choice) in
+            [(json!([hosted, function("f")]), named), (json!([hosted]), json!("required"))]
+        {
+            let error =
+                found(json!({ "tools": tools, "tool_choice": choice })).expect_err("refused");
+            assert_eq!(error.param.as_deref(), Some("tool_choice"));
+            let words = "was left out: this server does not run it";
+            assert!(error.message.ends_with(words), "{}", error.message);
+        }
     }
 
     #[test]

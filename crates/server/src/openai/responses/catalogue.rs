@@ -1,13 +1,15 @@
 //! The tools of a Responses request: of four forms, some inside namespaces. A model is offered
 //! functions; how a call of one is written and read back is kept beside it.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Value, json};
 
 use crate::config::Limits;
 use crate::conversation::{Calling, Offered, Tools};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, list, shown, text};
-use crate::openai::tools::{self, chosen_of, function, mode};
+use crate::openai::tools::{self, LeftOut, chosen_of, function, mode};
 
 /// The name by which the client's search for tools is offered.
 const SEARCH: &str = "tool_search";
@@ -63,6 +65,11 @@ struct Place<'a> {
 pub struct Catalogue {
     known: Vec<Known>,
     offered: Vec<Offered>,
+    /// Where of `known` a tool is, by its namespace and name.
+    places: HashMap<(Option<String>, String), usize>,
+    /// What the model calls them.
+    taken: HashSet<String>,
+    left_out: LeftOut,
 }
 
 impl Catalogue {
@@ -84,7 +91,7 @@ impl Catalogue {
             let kind = text(fields.require("type")?, &fields.path("type"))?;
             if kind != "namespace" {
                 let place = Place { path: &path, namespace: None, source };
-                names.extend(self.one(fields, &kind, place, notes)?);
+                names.extend(self.one(fields, &kind, place, (limits, notes))?);
                 continue;
             }
             let space = tools::name(fields.require("name")?, &fields.path("name"))?;
@@ -97,16 +104,10 @@ impl Catalogue {
                 let mut fields = Fields::of(item, &path)?;
                 let kind = text(fields.require("type")?, &fields.path("type"))?;
                 let place = Place { path: &path, namespace: Some(&space), source };
-                names.extend(self.one(fields, &kind, place, notes)?);
+                names.extend(self.one(fields, &kind, place, (limits, notes))?);
             }
         }
-        match self.known.len() > limits.tools {
-            true => {
-                let (found, most) = (self.known.len(), limits.tools);
-                Err(ApiError::bad(path, format!("there are {found} tools, the limit is {most}")))
-            }
-            false => Ok(names),
-        }
+        Ok(names)
     }
 
     /// Takes a tool; its name where it can be called.
@@ -115,7 +116,7 @@ impl Catalogue {
         mut fields: Fields,
         kind: &str,
         place: Place<'_>,
-        notes: &mut Notes,
+        (limits, notes): (&Limits, &mut Notes),
     ) -> Result<Option<String>, ApiError> {
         let path = place.path;
         let (form, tool) = match kind {
@@ -126,6 +127,7 @@ impl Catalogue {
                 (Form::Search, function(&mut fields)?)
             }
             _ => {
+                self.left_out.add(kind, &mut fields);
                 let kind = shown(kind);
                 notes.add(format!("{path} was ignored: this server runs no {kind}"));
                 return Ok(None);
@@ -135,7 +137,7 @@ impl Catalogue {
         fields.take("defer_loading");
         fields.take("async");
         fields.finish(TOOL_IGNORED, notes)?;
-        self.enter(form, tool, place)
+        self.enter(form, tool, place, limits.tools)
     }
 
     /// Enters a tool under its name, or under that of its namespace too where it is taken.
@@ -144,38 +146,44 @@ impl Catalogue {
         form: Form,
         mut tool: Offered,
         Place { path, namespace, source }: Place<'_>,
+        most: usize,
     ) -> Result<Option<String>, ApiError> {
         let name = tool.name.clone();
-        let twice = |k: &&Known| k.name == name && k.namespace.as_deref() == namespace;
-        if let Some(there) = self.known.iter().find(twice) {
+        if let Some(there) = self.find(namespace, &name) {
             if source == Source::Item {
                 return Ok(Some(there.offered.clone()));
             }
             let message = format!("{path}: there are two tools of the name {}", shown(&name));
             return Err(ApiError::bad(path, message));
         }
-        if self.is_taken(&name) {
+        if self.known.len() >= most {
+            let message = format!("{path}: there are more than {most} tools, which is the limit");
+            return Err(ApiError::bad(path, message));
+        }
+        if self.taken.contains(&name) {
             tool.name = format!("{}__{name}", namespace.unwrap_or_default());
         }
-        if self.is_taken(&tool.name) {
+        if self.taken.contains(&tool.name) {
             let message = format!("{path}: there is another tool {}", shown(&tool.name));
             return Err(ApiError::bad(path, message));
         }
         let offered = tool.name.clone();
         let namespace = namespace.map(str::to_owned);
+        self.places.insert((namespace.clone(), name.clone()), self.known.len());
+        self.taken.insert(offered.clone());
         self.known.push(Known { offered: offered.clone(), form, name, namespace });
         self.offered.push(tool);
         Ok(Some(offered))
     }
 
-    fn is_taken(&self, name: &str) -> bool {
-        self.offered.iter().any(|tool| tool.name == name)
+    fn find(&self, namespace: Option<&str>, name: &str) -> Option<&Known> {
+        let place = self.places.get(&(namespace.map(str::to_owned), name.to_owned()))?;
+        self.known.get(*place)
     }
 
     /// What the model calls a tool; the client's name where there is none such any more.
     pub fn offered_name(&self, namespace: Option<&str>, name: &str) -> String {
-        let is = |k: &&Known| k.name == name && k.namespace.as_deref() == namespace;
-        self.known.iter().find(is).map_or(name, |k| &k.offered).to_owned()
+        self.find(namespace, name).map_or(name, |k| &k.offered).to_owned()
     }
 
     /// What the model calls the search for tools.
@@ -199,7 +207,7 @@ impl Catalogue {
             None => (Calling::Auto, None),
             Some(value) => self.choice(value, limits, notes)?,
         };
-        Ok((chosen_of(self.offered, chosen, single)?, self.known))
+        Ok((chosen_of(self.offered, &self.left_out, chosen, single)?, self.known))
     }
 
     fn choice(

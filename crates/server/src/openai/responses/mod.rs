@@ -10,13 +10,25 @@ mod writer;
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::ask::{Ask, MakeWriter, WriteCount};
+use crate::ask::{Ask, Dialect, MakeWriter, WriteCount};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use writer::Answer;
+
+/// OpenAI's, with this API's name for what is said.
+pub const DIALECT: Dialect = Dialect { error: error_body };
+
+fn error_body(error: &ApiError) -> Value {
+    let mut body = super::error_body(error);
+    // (A member `messages` is refused as unsupported: it is named as it was sent.)
+    if error.param.as_deref() == Some("messages") && error.code != Some("unsupported") {
+        body["error"]["param"] = "input".into();
+    }
+    body
+}
 
 /// Reads a request for a response.
 ///

@@ -1,5 +1,7 @@
 //! The body of a Responses request.
 
+use std::io;
+
 use serde_json::{Map, Value, json};
 
 use super::catalogue::{Catalogue, Known, Source};
@@ -37,6 +39,24 @@ const REASONING_IGNORED: &[Ignored] = &[
 const TEXT_IGNORED: &[Ignored] =
     &[Ignored { name: "verbosity", because: "models are not told how much to say" }];
 
+/// Most bytes of a member that an answer repeats: they are kept until it ends, when the memory of
+/// the body has long been given back.
+const SHORT_BYTES: usize = 4 << 10;
+/// The same of those that may be long.
+const LONG_BYTES: usize = 64 << 10;
+/// Those, and what stands in their place beyond that.
+const LONG: &[(&str, fn() -> Value)] = &[
+    ("instructions", || Value::Null),
+    ("text.format", || Value::Null),
+    ("tool_choice", || Value::Null),
+    ("tools", || json!([])),
+];
+
+/// Most pairs of `metadata`, characters of a key, and of a value.
+const METADATA_PAIRS: usize = 16;
+const METADATA_KEY: usize = 64;
+const METADATA_VALUE: usize = 512;
+
 /// How an answer is written.
 #[derive(Debug, Clone, Default)]
 pub struct Style {
@@ -72,7 +92,7 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let model = fields.text("model")?;
     fields.refuse(REFUSED)?;
     let mut style = Style { seal: notes.seal().clone(), ..Style::default() };
-    style.echo = echo(&fields);
+    style.echo = echo(&fields, notes)?;
     let mut catalogue = Catalogue::default();
     if let Some(tools) = fields.take("tools") {
         catalogue.add(tools, ("tools", Source::Request), limits, notes)?;
@@ -106,25 +126,63 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     Ok(Asked { ask, delivery, style })
 }
 
+/// A member as the answer repeats it, where it is small enough to be kept so long.
+fn repeated(value: Option<&Value>, default: Value, path: &str, notes: &mut Notes) -> Value {
+    let long = LONG.iter().find(|(name, _)| *name == path);
+    let most = if long.is_some() { LONG_BYTES } else { SHORT_BYTES };
+    match value {
+        None => default,
+        Some(value) if serde_json::to_writer(&mut Room(most), value).is_ok() => value.clone(),
+        Some(_) => {
+            notes.add(format!("{path} is not repeated in the answer: it has over {most} bytes"));
+            long.map_or(Value::Null, |(_, beyond)| beyond())
+        }
+    }
+}
+
+/// Takes so many bytes and no more.
+struct Room(usize);
+
+impl io::Write for Room {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// What the answer repeats, as it was sent.
-fn echo(fields: &Fields) -> Map<String, Value> {
-    let or = |name: &str, default: Value| fields.get(name).cloned().unwrap_or(default);
-    let format = json!({ "type": "text" });
-    let text = fields.get("text");
-    let of_text = |name: &str| text.and_then(|t| t.get(name)).cloned();
-    let reasoning = fields.get("reasoning");
-    let of_reasoning = |name: &str| reasoning.and_then(|r| r.get(name)).cloned();
-    [
+///
+/// # Errors
+/// 400 for metadata beyond OpenAI's limits.
+fn echo(fields: &Fields, notes: &mut Notes) -> Result<Map<String, Value>, ApiError> {
+    let metadata = metadata(fields)?;
+    let mut or = |path: &str, default: Value| {
+        let (of, name) = path.split_once('.').unwrap_or(("", path));
+        let value = match of {
+            "" => fields.get(name),
+            of => fields.get(of).and_then(|of| of.get(name)),
+        };
+        let value = value.filter(|value| path != "text.format" || value.is_object());
+        repeated(value, default, path, notes)
+    };
+    let members = [
         ("instructions", or("instructions", Value::Null)),
         ("max_output_tokens", or("max_output_tokens", Value::Null)),
         ("max_tool_calls", or("max_tool_calls", Value::Null)),
-        ("metadata", or("metadata", json!({}))),
+        ("metadata", metadata),
         ("parallel_tool_calls", or("parallel_tool_calls", true.into())),
         ("previous_response_id", Value::Null),
         ("prompt_cache_key", or("prompt_cache_key", Value::Null)),
         (
             "reasoning",
-            json!({ "effort": of_reasoning("effort"), "summary": of_reasoning("summary") }),
+            json!({
+                "effort": or("reasoning.effort", Value::Null),
+                "summary": or("reasoning.summary", Value::Null),
+            }),
         ),
         ("safety_identifier", or("safety_identifier", Value::Null)),
         ("service_tier", "default".into()),
@@ -133,8 +191,8 @@ fn echo(fields: &Fields) -> Map<String, Value> {
         (
             "text",
             json!({
-                "format": of_text("format").filter(Value::is_object).unwrap_or(format),
-                "verbosity": of_text("verbosity").unwrap_or_else(|| "medium".into()),
+                "format": or("text.format", json!({ "type": "text" })),
+                "verbosity": or("text.verbosity", "medium".into()),
             }),
         ),
         ("tool_choice", or("tool_choice", "auto".into())),
@@ -143,10 +201,34 @@ fn echo(fields: &Fields) -> Map<String, Value> {
         ("top_p", or("top_p", Value::Null)),
         ("truncation", "disabled".into()),
         ("user", or("user", Value::Null)),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into_iter()
-    .collect()
+    ];
+    Ok(members.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+}
+
+/// `metadata`, within OpenAI's limits.
+fn metadata(fields: &Fields) -> Result<Value, ApiError> {
+    let Some(value) = fields.get("metadata") else { return Ok(json!({})) };
+    let Value::Object(pairs) = value else { return Err(wrong("metadata", "an object", value)) };
+    let refused = |path: &str, what: &str, found: usize, most: usize| {
+        let message = format!("{path} has {found} {what}, the limit is {most}");
+        Err(ApiError::bad(path, message))
+    };
+    if pairs.len() > METADATA_PAIRS {
+        return refused("metadata", "pairs", pairs.len(), METADATA_PAIRS);
+    }
+    for (key, value) in pairs {
+        let length = key.chars().count();
+        if length > METADATA_KEY {
+            return refused("metadata", "characters in a key", length, METADATA_KEY);
+        }
+        let path = format!("metadata.{}", shown(key));
+        let Value::String(text) = value else { return Err(wrong(&path, "a string", value)) };
+        let length = text.chars().count();
+        if length > METADATA_VALUE {
+            return refused(&path, "characters", length, METADATA_VALUE);
+        }
+    }
+    Ok(value.clone())
 }
 
 /// How much to think, for templates; whether it is told as a summary.
@@ -277,11 +359,8 @@ fn manner(
 
 /// Members that say what holds anyway, or are told back.
 fn silent(fields: &mut Fields) -> Result<(), ApiError> {
-    if let Some(value) = fields.take("metadata")
-        && !value.is_object()
-    {
-        return Err(wrong("metadata", "an object", &value));
-    }
+    // It was read where it is repeated.
+    fields.take("metadata");
     if fields.flag("store")? == Some(true) {
         fields.put("store", true.into());
     }

@@ -112,7 +112,7 @@ impl Answer {
 
     /// The next item begins.
     fn begin(&mut self, out: &mut String, what: What) {
-        self.end(out, Status::Completed);
+        self.end_before(out);
         let number = self.output.len();
         let prefix = match &what {
             What::Reasoning(_) => "rs",
@@ -155,8 +155,15 @@ impl Answer {
         }
     }
 
+    /// The open item ends, for another begins. A call without an end of its own broke off.
+    fn end_before(&mut self, out: &mut String) {
+        let is_call = matches!(self.open, Some(Item { what: What::Call { .. }, .. }));
+        self.end(out, if is_call { Status::Incomplete } else { Status::Completed });
+    }
+
     /// The open item ends so, if there is one.
     fn end(&mut self, out: &mut String, status: Status) {
+        self.flush(out);
         if status == Status::Completed {
             self.complete(out);
         }
@@ -296,7 +303,16 @@ impl Answer {
     fn tell_held(&mut self, out: &mut String) {
         let (text, told) = std::mem::take(&mut self.held);
         self.begin(out, What::Message { text: String::new(), logprobs: Vec::new() });
-        if !text.is_empty() {
+        if !text.is_empty() || !told.is_empty() {
+            self.delta(out, &text, told);
+        }
+    }
+
+    /// Tokens whose text never came are told at the end of their message.
+    fn flush(&mut self, out: &mut String) {
+        let is_message = matches!(self.open, Some(Item { what: What::Message { .. }, .. }));
+        if is_message && !self.held.1.is_empty() {
+            let (text, told) = std::mem::take(&mut self.held);
             self.delta(out, &text, told);
         }
     }
@@ -318,6 +334,7 @@ impl Answer {
     }
 
     fn thought(&mut self, out: &mut String, more: &str) {
+        self.flush(out);
         self.held = Default::default();
         if !matches!(self.open, Some(Item { what: What::Reasoning(_), .. })) {
             self.begin(out, What::Reasoning(String::new()));
@@ -333,6 +350,7 @@ impl Answer {
     }
 
     fn call(&mut self, out: &mut String, name: &str) {
+        self.flush(out);
         self.held = Default::default();
         let known = self.style.tools.iter().find(|tool| tool.offered == name).cloned();
         let tool = known.unwrap_or_else(|| Known {
@@ -342,7 +360,7 @@ impl Answer {
             namespace: None,
         });
         // An item that is open ends first, and is counted.
-        self.end(out, Status::Completed);
+        self.end_before(out);
         let call_id = format!("call_{:016x}{:03}", self.head.ticket, self.output.len());
         let (arguments, input) = (String::new(), Input::default());
         self.begin(out, What::Call { tool, call_id, arguments, input });
@@ -488,11 +506,8 @@ impl Writer for Answer {
         self.silent = true;
         let mut out = String::new();
         for choice in choices.iter().take(1) {
-            let mut tokens = &choice.tokens[..];
-            for piece in &choice.pieces {
-                let is_text = matches!(piece, Piece::Text(_));
-                let told = if is_text { std::mem::take(&mut tokens) } else { &[] };
-                self.piece(0, piece, told, &mut out);
+            for (i, piece) in choice.pieces.iter().enumerate() {
+                self.piece(0, piece, choice.tokens_of(i), &mut out);
             }
             let finish = choice.finish.clone().unwrap_or(StopReason::EndOfText);
             self.done(0, &finish, &mut out);

@@ -3,9 +3,11 @@
 use serde_json::{Value, json};
 use tokenmill_engine::constraint::Constraint;
 
+use super::super::DIALECT;
 use super::super::catalogue::{Form, Known};
 use super::{asked, talk, user};
 use crate::conversation::Calling;
+use crate::error::ApiError;
 use crate::seal::Seal;
 
 /// The messages of an input as templates get them, and what was told.
@@ -368,4 +370,76 @@ fn members_have_their_effect() {
     let echo = &asked.style.echo;
     assert_eq!((&echo["store"], &echo["metadata"]["a"]), (&json!(false), &json!("b")));
     assert_eq!(echo["reasoning"], json!({ "effort": "low", "summary": "auto" }));
+}
+
+#[test]
+fn what_is_repeated_is_bounded() {
+    let long = "x".repeat(64 << 10);
+    let function = json!({ "type": "function", "name": "f", "description": long });
+    let schema = json!({ "type": "object", "description": long });
+    let body = json!({
+        "input": "a", "instructions": long, "tools": [function], "user": "u".repeat(4 << 10),
+        "text": { "format": { "type": "json_schema", "name": "n", "schema": schema } },
+        "metadata": { "k".repeat(64): "é".repeat(512) },
+    });
+    let (asked, notes) = asked(body, &Seal::default()).expect("read");
+    let echo = &asked.style.echo;
+    let told = (&echo["instructions"], &echo["tools"], &echo["text"]["format"], &echo["user"]);
+    assert_eq!(told, (&Value::Null, &json!([]), &Value::Null, &Value::Null));
+    assert_eq!(talk(&asked).tools.offered.len(), 1, "it has its effect");
+    assert_eq!(echo["metadata"].as_object().map(|pairs| pairs.len()), Some(1));
+    let path = |note: &String| note.split_once(" is not repeated").map(|(path, _)| path.to_owned());
+    let paths: Vec<String> = notes.iter().filter_map(path).collect();
+    assert_eq!(paths, ["instructions", "text.format", "tools", "user"]);
+}
+
+#[test]
+fn metadata_has_the_limits_of_openai() {
+    let many: serde_json::Map<String, Value> =
+        (0..17).map(|i| (i.to_string(), json!("v"))).collect();
+    for (metadata, param) in [
+        (json!(many), "metadata"),
+        (json!({ "k".repeat(65): "v" }), "metadata"),
+        (json!({ "k": "v".repeat(513) }), "metadata.k"),
+        (json!({ "k": 1 }), "metadata.k"),
+    ] {
+        let error = asked(json!({ "input": "a", "metadata": metadata }), &Seal::default());
+        assert_eq!(error.err().expect("refused").param.as_deref(), Some(param), "{metadata}");
+    }
+}
+
+#[test]
+fn tools_are_counted_as_they_come() {
+    let tools = |from: usize, to: usize| -> Value {
+        (from..to).map(|i| json!({ "type": "function", "name": format!("f{i}") })).collect()
+    };
+    let spaces = |last: usize| {
+        let space =
+            |name: &str, tools| json!({ "type": "namespace", "name": name, "tools": tools });
+        json!([space("a", tools(0, 1000)), space("b", tools(1000, last))])
+    };
+    let read = |last| asked(json!({ "input": "a", "tools": spaces(last) }), &Seal::default());
+    let (found, _) = read(1024).expect("read");
+    assert_eq!(found.style.tools.len(), 1024);
+    let error = read(1025).err().expect("refused");
+    assert_eq!(error.param.as_deref(), Some("tools[1].tools[24]"));
+    assert!(error.message.contains("more than 1024 tools"), "{}", error.message);
+}
+
+#[test]
+fn a_choice_of_what_was_left_out_says_so() {
+    let hosted = json!([{ "type": "web_search", "name": "s" }]);
+    for choice in [json!("required"), json!({ "type": "function", "name": "s" })] {
+        let body = json!({ "input": "a", "tools": hosted, "tool_choice": choice });
+        let error = asked(body, &Seal::default()).err().expect("refused");
+        assert!(error.message.ends_with("was left out: this server does not run it"), "{choice}");
+    }
+}
+
+#[test]
+fn errors_say_input_where_other_calls_say_messages() {
+    let told = |error: &ApiError| (DIALECT.error)(error)["error"]["param"].clone();
+    assert_eq!(told(&ApiError::bad("messages", "m")), "input");
+    assert_eq!(told(&ApiError::unsupported("messages", "m")), "messages");
+    assert_eq!(told(&ApiError::bad("tools", "m")), "tools");
 }

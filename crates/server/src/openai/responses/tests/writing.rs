@@ -350,3 +350,57 @@ fn log_probabilities_come_with_their_text() {
         .collect();
     assert_eq!(told, [1, 2]);
 }
+
+#[test]
+fn the_whole_has_the_log_probabilities_of_the_stream() {
+    let token = |id: u32| TokenInfo { id, bytes: vec![b'x'], logprob: Some(-0.5), top: Vec::new() };
+    let text = |text: &str| Piece::Text(text.into());
+    let cases = [
+        (vec![text("a"), Piece::Reasoning("r".into()), text("\n"), text("b")], vec![1, 2]),
+        (vec![text("a"), text(""), Piece::Reasoning("r".into()), text("b")], vec![2, 1]),
+        (vec![text("a"), text("")], vec![2]),
+        (vec![text("")], vec![1]),
+        (vec![Piece::Reasoning("r".into()), text("\n"), text("b")], vec![2]),
+    ];
+    for (pieces, expect) in cases {
+        let head = Head { logprobs: true, ..head() };
+        let mut answer = Answer::new(head.clone(), Style::default());
+        let (mut out, mut choice) = (String::new(), Choice::default());
+        for (id, piece) in (0..).zip(&pieces) {
+            answer.piece(0, piece, &[token(id)], &mut out);
+            choice.add(piece.clone());
+            choice.tell(vec![token(id)]);
+        }
+        answer.done(0, &StopReason::EndOfText, &mut out);
+        answer.close(USAGE, &mut out);
+        let last = out.trim_end().rsplit("data: ").next().expect("an event");
+        let last: Value = serde_json::from_str(last).expect("JSON");
+        choice.finish = Some(StopReason::EndOfText);
+        let whole = Answer::new(head, Style::default()).whole(&[choice], USAGE);
+        assert_eq!(whole, last["response"], "{pieces:?}");
+        let output = whole["output"].as_array().expect("items");
+        let messages = output.iter().filter(|item| item["type"] == "message");
+        let told = |item: &Value| item["content"][0]["logprobs"].as_array().map_or(0, Vec::len);
+        let told: Vec<usize> = messages.map(told).collect();
+        assert_eq!(told.iter().sum::<usize>(), expect.iter().sum::<usize>(), "{pieces:?}");
+        assert!(told.contains(&expect[0]), "{told:?} {pieces:?}");
+    }
+}
+
+#[test]
+fn a_call_that_broke_off_is_incomplete() {
+    let broken =
+        [Piece::CallStart { name: "agents__close".into() }, Piece::CallArguments("{\"a".into())];
+    for (next, finish) in [
+        (vec![Piece::Text("no".into())], StopReason::EndOfText),
+        (vec![Piece::Reasoning("no".into())], StopReason::EndOfText),
+        (called("other", &["{}"]), StopReason::Calls),
+    ] {
+        let pieces = [&broken[..], &next].concat();
+        let (events, last) = streamed(&style(), &pieces, finish);
+        let whole = names(&events).iter().filter(|n| **n == "function_call_arguments.done").count();
+        assert_eq!(whole, usize::from(next.len() > 1), "{next:?}");
+        assert_eq!(last["output"][0]["status"], "incomplete");
+        assert_eq!(last["output"][1]["status"], "completed");
+    }
+}
