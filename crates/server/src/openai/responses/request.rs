@@ -44,13 +44,8 @@ const TEXT_IGNORED: &[Ignored] =
 const SHORT_BYTES: usize = 4 << 10;
 /// The same of those that may be long.
 const LONG_BYTES: usize = 64 << 10;
-/// Those, and what stands in their place beyond that.
-const LONG: &[(&str, fn() -> Value)] = &[
-    ("instructions", || Value::Null),
-    ("text.format", || Value::Null),
-    ("tool_choice", || Value::Null),
-    ("tools", || json!([])),
-];
+/// Those.
+const LONG: &[&str] = &["instructions", "text.format", "tool_choice", "tools"];
 
 /// Most pairs of `metadata`, characters of a key, and of a value.
 const METADATA_PAIRS: usize = 16;
@@ -128,14 +123,13 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
 
 /// A member as the answer repeats it, where it is small enough to be kept so long.
 fn repeated(value: Option<&Value>, default: Value, path: &str, notes: &mut Notes) -> Value {
-    let long = LONG.iter().find(|(name, _)| *name == path);
-    let most = if long.is_some() { LONG_BYTES } else { SHORT_BYTES };
+    let most = if LONG.contains(&path) { LONG_BYTES } else { SHORT_BYTES };
     match value {
         None => default,
         Some(value) if serde_json::to_writer(&mut Room(most), value).is_ok() => value.clone(),
         Some(_) => {
             notes.add(format!("{path} is not repeated in the answer: it has over {most} bytes"));
-            long.map_or(Value::Null, |(_, beyond)| beyond())
+            if path == "tools" { json!([]) } else { Value::Null }
         }
     }
 }
