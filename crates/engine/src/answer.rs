@@ -241,10 +241,9 @@ impl Answer {
             return self.end(choice, StopReason::EndOfText);
         }
         let info = self.info(token, output, out);
-        let (text, stop) = self.text(choice, token);
-        let (pieces, stop) = self.pieces(choice, text, stop);
-        self.count_reasoning(choice, &pieces);
-        if !self.tell(choice, pieces, vec![info]) {
+        let text = self.text(choice, token);
+        let (is_heard, stop) = self.tell_text(choice, text, info);
+        if !is_heard {
             return After::Abandoned;
         }
         match stop.and_then(|s| self.stop.get(s).cloned()) {
@@ -347,21 +346,23 @@ impl Answer {
         }
     }
 
-    /// What a text is, and the stop string in it.
-    fn pieces(
+    /// Tells what a token's text is: whether somebody listens, and the stop string in it.
+    fn tell_text(
         &mut self,
         choice: u32,
-        text: String,
-        stop: Option<usize>,
-    ) -> (Vec<Piece>, Option<usize>) {
-        match self.choices.get_mut(choice as usize).and_then(|c| c.reader.as_mut()) {
-            None => (vec![Piece::Text(text)], stop),
-            Some(reader) => {
-                let mut pieces = Vec::new();
-                let stop = reader.push(&text, &mut pieces);
-                (pieces, stop)
-            }
-        }
+        (text, stop): (String, Option<usize>),
+        token: TokenInfo,
+    ) -> (bool, Option<usize>) {
+        let tokens = vec![token];
+        let Some(reader) = self.choices.get_mut(choice as usize).and_then(|c| c.reader.as_mut())
+        else {
+            let piece = Piece::Text(text);
+            return ((self.sink)(Event::Piece { choice, piece, tokens }), stop);
+        };
+        let mut pieces = Vec::new();
+        let stop = reader.push(&text, &mut pieces);
+        self.count_reasoning(choice, &pieces);
+        (self.tell(choice, pieces, tokens), stop)
     }
 
     /// Text that a token makes certain, and the stop string it completes.

@@ -116,7 +116,7 @@ fn bytes_of(event: &Event) -> usize {
     };
     match event {
         Event::Piece { piece, tokens, .. } => {
-            64 + piece.text().len() + tokens.iter().map(token).sum::<usize>()
+            piece.text().len() + tokens.iter().map(token).sum::<usize>()
         }
         _ => 0,
     }
