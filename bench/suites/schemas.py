@@ -109,10 +109,10 @@ def validity(url, model, schemas, answers):
     assert ended > cut, "most were cut"
 
 
-def streams(url, model, schema, round):
+def streams(url, model, schema, turn):
     start = time.monotonic()
     with ThreadPoolExecutor(16) as pool:
-        ask_one = lambda i: ask(url, model, f"Write a long article about the number {i}, as JSON.", 128, 100 * round + i, schema, ignore_eos=schema is None)
+        ask_one = lambda i: ask(url, model, f"Write a long article about the number {i}, as JSON.", 128, 100 * turn + i, schema, ignore_eos=schema is None)
         found = list(pool.map(ask_one, range(16)))
     return sum(answer["usage"]["completion_tokens"] for answer in found) / (time.monotonic() - start)
 
@@ -120,9 +120,9 @@ def streams(url, model, schema, round):
 def speed(url, model):
     streams(url, model, FREE, 9)
     rates = {"free": [], "held": []}
-    for round in range(3):
+    for turn in range(3):
         for name, schema in (("free", None), ("held", FREE)):
-            rates[name].append(streams(url, model, schema, round))
+            rates[name].append(streams(url, model, schema, turn))
     free, held = (statistics.median(rates[name]) for name in ("free", "held"))
     print(f"16 streams, tokens/s: free {free:.0f} {[round(r) for r in rates['free']]}, held to free strings {held:.0f} {[round(r) for r in rates['held']]}: {held / free:.2f}")
     known, free = [], []
