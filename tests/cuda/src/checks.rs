@@ -127,7 +127,13 @@ pub fn rows_alone(device: &dyn Device) -> Result<usize, String> {
 }
 
 /// All steps of a case from the beginning: bits of rows, tokens.
-fn steps_of(executable: &mut dyn Executable, case: &Case) -> Result<Vec<Vec<u32>>, DeviceError> {
+///
+/// # Errors
+/// What the device says.
+pub fn steps_of(
+    executable: &mut dyn Executable,
+    case: &Case,
+) -> Result<Vec<Vec<u32>>, DeviceError> {
     let mut all = Vec::new();
     for step in &case.steps {
         let mut out = StepOutput::default();

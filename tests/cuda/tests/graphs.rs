@@ -7,7 +7,7 @@ use tokenmill_backend::{Device, DeviceError, Executable};
 use tokenmill_cuda::CudaDevice;
 use tokenmill_cuda_tests::{Emulated, Kernels, checks};
 use tokenmill_device_tests::conformance::{Case, cases};
-use tokenmill_ir::{Mode, StepOutput};
+use tokenmill_ir::Mode;
 
 fn set_up(case: &Case, block_tokens: u32) -> Option<(Arc<Emulated>, Box<dyn Executable>)> {
     let driver = Arc::new(Emulated::new(Kernels::plain()?));
@@ -17,19 +17,6 @@ fn set_up(case: &Case, block_tokens: u32) -> Option<(Arc<Emulated>, Box<dyn Exec
     let weights = weights.expect("uploads");
     let executable = device.compile(&case.program, &weights, &case.limits).expect("compiles");
     Some((driver, executable))
-}
-
-/// All steps, from the beginning.
-fn run(executable: &mut dyn Executable, case: &Case) -> Result<Vec<Vec<u32>>, DeviceError> {
-    let mut all = Vec::new();
-    for step in &case.steps {
-        let mut out = StepOutput::default();
-        executable.submit(&mut step.clone())?;
-        executable.wait(&mut out)?;
-        let sampled = out.sampled.iter().map(|s| s.token);
-        all.push(out.rows.iter().map(|x| x.to_bits()).chain(sampled).collect());
-    }
-    Ok(all)
 }
 
 #[test]
@@ -55,19 +42,19 @@ fn graphs_give_the_bits_of_launches() {
 fn launches_go_on_without_graphs() {
     let case = cases(7).into_iter().find(|c| c.name.contains("sinks over F32")).expect("a case");
     let Some((driver, mut executable)) = set_up(&case, 7) else { return };
-    let first = run(&mut *executable, &case).expect("runs");
+    let first = checks::steps_of(&mut *executable, &case).expect("runs");
     // The driver makes none.
     driver.fail("graph", 0, false);
     for _ in 0..3 {
-        assert_eq!(run(&mut *executable, &case).as_ref(), Ok(&first));
+        assert_eq!(checks::steps_of(&mut *executable, &case).as_ref(), Ok(&first));
     }
     assert_eq!((driver.ran().1, driver.troubles()), (0, 0));
     // One that fails fails its step; one that loses everything does.
     for lost in [false, true] {
         let Some((driver, mut executable)) = set_up(&case, 7) else { return };
-        run(&mut *executable, &case).expect("runs");
+        checks::steps_of(&mut *executable, &case).expect("runs");
         driver.fail("replay", 0, lost);
-        let mut answers = (0..3).map(|_| run(&mut *executable, &case));
+        let mut answers = (0..3).map(|_| checks::steps_of(&mut *executable, &case));
         let failed = answers.find_map(Result::err).expect("one of them fails");
         assert_eq!(matches!(failed, DeviceError::Lost { .. }), lost, "{failed}");
     }
