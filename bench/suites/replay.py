@@ -2,21 +2,21 @@
 """What coding agents sent, recorded, sent again: every request is answered 200 by a well-formed stream, and what a prompt
 has in common with an earlier one of its sequence comes from the cache.
 
-    tokenmill serve QWEN.gguf --ctx 32768 --slots 4
-    bench/suites/replay.py FOLDER QWEN.gguf [URL] [--binary tokenmill] [--only NAME,...] > replay.txt
+    bench/suites/replay.py FOLDER QWEN.gguf [--binary tokenmill] [--only NAME,...] > replay.txt
 
-FOLDER has a file for each sequence: a list of {method, path, headers, body}, where {"$same": N} stands for the value at
+Starts the server, with a key for each sequence, since keys share no prompts. FOLDER has a file for each sequence: a list of {method, path, headers, body}, where {"$same": N} stands for the value at
 the same place in request N. The model's name is replaced, and answers are cut at 16 tokens. Left out: messages of a
 WebSocket, and routes below /api. `tokenmill render --ids` says what prompts have in common; the server shares whole
 blocks of 32 tokens, and computes a prompt's last token always."""
 
-import argparse, http.client, json, pathlib, shutil, subprocess, sys, urllib.parse
+import argparse, http.client, json, pathlib, shutil, signal, subprocess, sys, time, urllib.request
 
 BLOCK = 32
 ROUTES = {"/v1/chat/completions": "chat", "/v1/responses": "responses", "/v1/messages": "messages"}
 LIMITS = {"chat": "max_tokens", "responses": "max_output_tokens", "messages": "max_tokens"}
-# Of a connection, or of a body that is written anew.
-LEFT_OUT = {"content-length", "host", "connection", "accept-encoding", "transfer-encoding"}
+# Of a connection, of a body that is written anew, and keys.
+LEFT_OUT = {"content-length", "host", "connection", "accept-encoding", "transfer-encoding", "authorization", "x-api-key"}
+PORT, MODEL = 8097, "local-model"
 
 
 def load(path):
@@ -34,8 +34,8 @@ def load(path):
     return requests
 
 
-def cut(body, dialect, model, most):
-    body = {**body, "model": model}
+def cut(body, dialect, most):
+    body = {**body, "model": MODEL}
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         body.pop(name, None)
     body[LIMITS[dialect]] = most
@@ -46,9 +46,10 @@ def cut(body, dialect, model, most):
     return body
 
 
-def ask(url, request, body):
-    server = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=1200)
+def ask(key, request, body):
+    server = http.client.HTTPConnection("127.0.0.1", PORT, timeout=3600)
     headers = {name: value for name, value in request["headers"].items() if name.lower() not in LEFT_OUT}
+    headers["Authorization"] = f"Bearer {key}"
     if any(name.lower() == "upgrade" for name in headers):
         headers["Connection"] = "Upgrade"
     sent = None if body is None else json.dumps(body)
@@ -175,15 +176,15 @@ def common(one, other):
     return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
-def one(args, model, request, before):
+def one(args, key, request, before):
     """Sends one request; what it said of its prompt, where it has one."""
     method, path = request["method"], request["path"].partition("?")[0]
     dialect = ROUTES.get(path) if method == "POST" else None
     body = request["body"] if method == "POST" else None
     if dialect:
-        body = cut(body, dialect, model, args.tokens)
+        body = cut(body, dialect, args.tokens)
     upgrade = any(name.lower() == "upgrade" for name in request["headers"])
-    status, text = ask(args.url, request, body)
+    status, text = ask(key, request, body)
     assert status == (426 if upgrade else 200), f"{status}: {text[:400]}"
     if not dialect:
         return None
@@ -198,14 +199,14 @@ def one(args, model, request, before):
     return prompt, cached, floor
 
 
-def sequence(args, model, path):
+def sequence(args, path):
     """A line of the table."""
     found, before, others, faults = [], [], 0, []
     for number, request in enumerate(load(path)):
         if request["method"] == "WS" or request["path"].startswith("/api/"):
             continue
         try:
-            told = one(args, model, request, before)
+            told = one(args, path.stem, request, before)
         except (AssertionError, KeyError, ValueError, StopIteration, OSError) as error:
             where = f"{path.stem}, request {number}, {request['method']} {request['path']}"
             faults.append(f"{where}: {error!r}")
@@ -224,23 +225,39 @@ def sequence(args, model, path):
     return not faults
 
 
+def serve(args, keys):
+    command = [args.binary, "serve", args.model, "--port", str(PORT), "--ctx", "32768", "--slots", "4", "--quiet"]
+    command += ["--served-model-name", MODEL, "--api-key", ",".join(keys)]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/readyz", timeout=2)
+            return server
+        except OSError:
+            if server.poll() is not None:
+                sys.exit(f"the server ended with {server.returncode}")
+            time.sleep(0.2)
+    sys.exit("the server is not ready after 2 minutes")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("model", help="the file that the server runs")
-    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8080")
+    parser.add_argument("model", help="a model file, such as .ci/qwen_coder.py makes")
     parser.add_argument("--binary", default=shutil.which("tokenmill") or "target/release/tokenmill")
     parser.add_argument("--tokens", type=int, default=16, help="most tokens of an answer")
     parser.add_argument("--only", default="", help="beginnings of names, comma between")
     args = parser.parse_args()
-    server = http.client.HTTPConnection(urllib.parse.urlsplit(args.url).netloc)
-    server.request("GET", "/v1/models")
-    model = json.load(server.getresponse())["data"][0]["id"]
     wanted = tuple(filter(None, args.only.split(",")))
     paths = [path for path in sorted(args.folder.glob("*.json")) if not wanted or path.stem.startswith(wanted)]
-    print("| sequence | answers | others | longest prompt | tokens of prompts | in common, whole blocks | cached | |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
-    failed = [path.stem for path in paths if not sequence(args, model, path)]
+    server = serve(args, [path.stem for path in paths])
+    try:
+        print("| sequence | answers | others | longest prompt | tokens of prompts | in common, whole blocks | cached | |")
+        print("|---|---|---|---|---|---|---|---|", flush=True)
+        failed = [path.stem for path in paths if not sequence(args, path)]
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait()
     print(f"{len(paths) - len(failed)} of {len(paths)} sequences pass" + "".join(f"; {name}" for name in failed))
     sys.exit(bool(failed))
 

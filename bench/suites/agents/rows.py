@@ -98,6 +98,7 @@ AGENTS = {
         "node_modules/.bin/qwen",
         ["$BIN", "--auth-type", "$AUTH", "-m", "$MODEL", "--approval-mode", "yolo", "-p", "$TASK"],
         {".qwen/settings.json": QWEN},
+        {"QWEN_STREAM_IDLE_TIMEOUT_MS": "0"},  # it waits 4 minutes for a first token else, whatever keeps the connection open
         failed=("[API Error",),
     ),
     "pi": Agent(

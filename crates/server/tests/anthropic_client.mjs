@@ -40,7 +40,8 @@ async function wholeAndStream(model) {
 }
 
 async function tools(model) {
-  const ask = { model, max_tokens: 256, messages, tools: [lookup], tool_choice: { type: "any" } };
+  const tool_choice = { type: "any", disable_parallel_tool_use: true };
+  const ask = { model, max_tokens: 256, messages, tools: [lookup], tool_choice };
   const said = await client.messages.stream(ask).finalMessage();
   assert.equal(said.stop_reason, "tool_use");
   const call = said.content.find((block) => block.type === "tool_use");
