@@ -2,9 +2,10 @@
 """What coding agents sent, recorded, sent again: every request is answered 200 by a well-formed stream, and what a prompt
 has in common with an earlier one of its sequence comes from the cache.
 
-    bench/suites/replay.py FOLDER QWEN.gguf [--binary tokenmill] [--only NAME,...] > replay.txt
+    bench/suites/replay.py FOLDER QWEN.gguf [--binary tokenmill] [--only NAME,...] [--alone] > replay.txt
 
-Starts the server, with a key for each sequence, since keys share no prompts. FOLDER has a file for each sequence: a list of {method, path, headers, body}, where {"$same": N} stands for the value at
+Starts the server; with --alone each sequence has a key of its own, and keys share no prompts (long: every sequence computes its
+prompts anew). FOLDER has a file for each sequence: a list of {method, path, headers, body}, where {"$same": N} stands for the value at
 the same place in request N. The model's name is replaced, and answers are cut at 16 tokens. Left out: messages of a
 WebSocket, and routes below /api. `tokenmill render --ids` says what prompts have in common; the server shares whole
 blocks of 32 tokens, and computes a prompt's last token always."""
@@ -206,7 +207,7 @@ def sequence(args, path):
         if request["method"] == "WS" or request["path"].startswith("/api/"):
             continue
         try:
-            told = one(args, path.stem, request, before)
+            told = one(args, path.stem if args.alone else "all", request, before)
         except (AssertionError, KeyError, ValueError, StopIteration, OSError) as error:
             where = f"{path.stem}, request {number}, {request['method']} {request['path']}"
             faults.append(f"{where}: {error!r}")
@@ -246,11 +247,12 @@ def main():
     parser.add_argument("model", help="a model file, such as .ci/qwen_coder.py makes")
     parser.add_argument("--binary", default=shutil.which("tokenmill") or "target/release/tokenmill")
     parser.add_argument("--tokens", type=int, default=16, help="most tokens of an answer")
+    parser.add_argument("--alone", action="store_true", help="no sequence finds what another one computed")
     parser.add_argument("--only", default="", help="beginnings of names, comma between")
     args = parser.parse_args()
     wanted = tuple(filter(None, args.only.split(",")))
     paths = [path for path in sorted(args.folder.glob("*.json")) if not wanted or path.stem.startswith(wanted)]
-    server = serve(args, [path.stem for path in paths])
+    server = serve(args, [path.stem for path in paths] if args.alone else ["all"])
     try:
         print("| sequence | answers | others | longest prompt | tokens of prompts | in common, whole blocks | cached | |")
         print("|---|---|---|---|---|---|---|---|", flush=True)

@@ -31,6 +31,7 @@ class Row:
     words: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)  # in the place of the agent's
     env: dict[str, str] = field(default_factory=dict)
+    more: bool = False  # run when all are asked for: other dialects of an agent that runs anyway
     tasks: tuple[str, ...] = ("look",)
 
 
@@ -180,7 +181,8 @@ def _pi(dialect):
 
 def _cline(dialect):
     settings = {".cline/data/settings/providers.json": CLINE} if dialect == "messages" else {}
-    return Row(f"cline, {dialect}", "cline", dialect, {"PROVIDER": PROVIDERS[dialect]}, settings)
+    words = {"PROVIDER": PROVIDERS[dialect]}
+    return Row(f"cline, {dialect}", "cline", dialect, words, settings, more=dialect != "chat")
 
 
 ROWS = [
@@ -188,14 +190,14 @@ ROWS = [
     Row("codex, built-in provider", "codex", "responses", settings={".codex/config.toml": CODEX_BUILT_IN}),
     *(Row(f"opencode, {d}", "opencode", d, {"NPM": SDKS[d]}) for d in DIALECTS),
     *(
-        Row(f"qwen, {d}", "qwen", d, {"AUTH": AUTHS[d]}, env=ANTHROPIC if d == "messages" else OPENAI)
+        Row(f"qwen, {d}", "qwen", d, {"AUTH": AUTHS[d]}, {}, ANTHROPIC if d == "messages" else OPENAI, d != "chat")
         for d in DIALECTS
     ),
     *(_pi(d) for d in DIALECTS),
     *(_cline(d) for d in DIALECTS),
-    *(Row(f"kilo, {d}", "kilo", d, {"NPM": SDKS[d]}) for d in DIALECTS),
+    *(Row(f"kilo, {d}", "kilo", d, {"NPM": SDKS[d]}, more=d != "chat") for d in DIALECTS),
     Row("continue, chat", "continue", "chat", {"PROVIDER": "openai"}),
-    Row("continue, messages", "continue", "messages", {"PROVIDER": "anthropic"}),
+    Row("continue, messages", "continue", "messages", {"PROVIDER": "anthropic"}, more=True),
     Row("aider, chat", "aider", "chat", {"PROVIDER": "openai"}, env=OPENAI),
-    Row("aider, messages", "aider", "messages", {"PROVIDER": "anthropic"}, env=ANTHROPIC),
+    Row("aider, messages", "aider", "messages", {"PROVIDER": "anthropic"}, env=ANTHROPIC, more=True),
 ]
