@@ -2,7 +2,7 @@
 """Coding agents, each headless against tokenmill: each ends by itself with an answer, and nothing is refused.
 
     bench/suites/agents/run.py --install            # npm, pip: pinned, once; 3 GB
-    bench/suites/agents/run.py MODEL.gguf [--binary tokenmill] [--rows codex,pi | --all] [--keep DIR] > agents.txt
+    bench/suites/agents/run.py MODEL.gguf [--binary tokenmill] [--rows codex "pi, chat" | --all] [--keep DIR] > agents.txt
 
 Runs in a network of its own that has loopback alone (unshare, ip; as root, or where users may have name spaces). Each
 row of rows.py gets up to three tries. A proxy between cuts answers at --answer tokens and sees what became of every
@@ -244,7 +244,7 @@ def main():
     parser.add_argument("model", nargs="?", help="a model file, such as .ci/qwen_coder.py makes")
     parser.add_argument("--binary", default=shutil.which("tokenmill") or "target/release/tokenmill")
     parser.add_argument("--agents", type=pathlib.Path, default=HOME, help="where they are installed")
-    parser.add_argument("--rows", default="", help="beginnings of names, comma between")
+    parser.add_argument("--rows", nargs="+", default=[], help="beginnings of names")
     parser.add_argument("--all", action="store_true", help="other dialects of the same agents too")
     parser.add_argument("--answer", type=int, default=512, help="most tokens of an answer")
     parser.add_argument("--ctx", type=int, default=32768)
@@ -253,7 +253,7 @@ def main():
     parser.add_argument("--keep", help="a folder for requests, answers and logs")
     parser.add_argument("--install", action="store_true")
     args = parser.parse_args()
-    wanted = tuple(filter(None, args.rows.split(",")))
+    wanted = tuple(args.rows)
     rows = [row for row in ROWS if (args.all or wanted or not row.more) and row.name.startswith(wanted or "")]
     agents = dict.fromkeys(row.agent for row in rows)
     if args.install:

@@ -37,7 +37,9 @@ pub fn render(name: &str, dialect: Dialect, ids: bool) -> Result<(), Failure> {
         tell!("warning: {}", printable(&warning));
     }
     let written = match ids {
-        true => format!("{:?}\n", found.tokenizer.encode_rendered(&prompt).map_err(|e| cannot(&e))?),
+        true => {
+            format!("{:?}\n", found.tokenizer.encode_rendered(&prompt).map_err(|e| cannot(&e))?)
+        }
         false => prompt.text().into_owned(),
     };
     let mut out = std::io::stdout().lock();
