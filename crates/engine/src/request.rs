@@ -72,13 +72,16 @@ pub struct Reading {
     pub reasoning_begun: bool,
     /// Calls in reasoning, which no grammar holds, stay reasoning.
     pub keeps_reasoning: bool,
+    /// Calls come before any text or not at all.
+    pub calls_first: bool,
 }
 
 impl Reading {
     /// For one answer.
     pub fn parser(&self) -> Parser {
         let parser = Parser::new(self.format, Arc::clone(&self.tools), self.reasoning_begun);
-        if self.keeps_reasoning { parser.keep_reasoning() } else { parser }
+        let parser = if self.keeps_reasoning { parser.keep_reasoning() } else { parser };
+        if self.calls_first { parser.calls_first() } else { parser }
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Messages {
     offer: Offer,
     /// Calls in messages of reasoning are reasoning.
     pub reasons_apart: bool,
+    /// There are no calls behind text.
+    pub calls_first: bool,
     out: Out,
     place: Place,
     /// The header so far, or what may be the beginning of a mark.
@@ -67,6 +69,7 @@ impl Messages {
         Self {
             offer,
             reasons_apart: false,
+            calls_first: false,
             out: Out::default(),
             place: if is_reasoning { Place::Reasoning } else { Place::Between },
             held: String::new(),
@@ -165,8 +168,13 @@ impl Messages {
     fn body(&mut self) {
         loop {
             let held = self.held.as_str();
-            if matches!(&self.place, Place::Call(call) if call.json.in_text()) {
+            let is_data = match &self.place {
                 // A mark in a string is data.
+                Place::Call(call) => call.json.in_text(),
+                Place::Text => self.calls_first,
+                _ => false,
+            };
+            if is_data {
             } else if ENDS.contains(&held) {
                 self.held.clear();
                 return self.end(true);

@@ -23,6 +23,8 @@ pub(crate) struct Answer {
     offer: Offer,
     /// Calls in reasoning are reasoning.
     reasons_apart: bool,
+    /// There are none behind text.
+    calls_first: bool,
     out: Out,
     /// Characters to be read again, the last one first.
     again: Vec<char>,
@@ -103,6 +105,7 @@ impl Answer {
             marked,
             offer,
             reasons_apart: false,
+            calls_first: false,
             out: Out::default(),
             again: Vec::new(),
             seen: 0,
@@ -122,6 +125,11 @@ impl Answer {
     pub fn keep_reasoning(&mut self) {
         self.reasons_apart = true;
         self.listen();
+    }
+
+    /// There are no calls behind text.
+    pub fn calls_first(&mut self) {
+        self.calls_first = true;
     }
 
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
@@ -185,7 +193,8 @@ impl Answer {
             }
         }
         let is_apart = is_reasoning && self.reasons_apart;
-        if !self.offer.is_empty() && !is_apart {
+        let is_late = self.calls_first && self.state.has_text;
+        if !self.offer.is_empty() && !is_apart && !is_late {
             for section in self.marked.sections {
                 marks.extend(section.opens.iter().map(|mark| (*mark, Mark::Section(section))));
                 if matches!(section.bare, Bare::Items | Bare::Offered) {

@@ -47,6 +47,16 @@ impl Parser {
         self
     }
 
+    /// Calls come before any text: what follows is text, whatever marks stand in it.
+    #[must_use]
+    pub fn calls_first(mut self) -> Self {
+        match &mut self.form {
+            Reading::Marked(answer) => answer.calls_first(),
+            Reading::Messages(messages) => messages.calls_first = true,
+        }
+        self
+    }
+
     /// Takes more of the answer, special tokens among it as their texts. Text is held back only
     /// while it may be the beginning of a marker. A call without [`Piece::CallEnd`] is none: it
     /// was cut, or turned out to be text, which then follows whole.

@@ -51,9 +51,18 @@ pub fn generate(
     let held = match &manner.constrained {
         // What the text must hold stands above what calls hold.
         Some(constrained) => {
-            let held = held(&model, constrained, &tools, (reading.as_ref(), reasons))?;
-            uncalled(&mut reading, constrained, &mut warnings);
-            Some(held)
+            let how = (reading.as_ref(), reasons);
+            match either(&model, constrained, &tools, how, &mut warnings)? {
+                Some(held) => {
+                    calls_first(&mut reading);
+                    Some(held)
+                }
+                None => {
+                    let held = held(&model, constrained, &tools, how)?;
+                    uncalled(&mut reading, constrained, &mut warnings);
+                    Some(held)
+                }
+            }
         }
         // Who wants to go on behind the end wants no grammar, which has one.
         None if manner.ignore_eos && !tools.must_hold() => None,
@@ -94,6 +103,35 @@ pub fn generate(
     Ok(Prepared { model, requests, head })
 }
 
+/// The grammar of an answer that either calls tools or holds what is asked of it; none where one
+/// grammar cannot say both.
+fn either(
+    model: &Model,
+    constrained: &Constrained,
+    tools: &Tools,
+    how: (Option<&Reading>, bool),
+    warnings: &mut Vec<String>,
+) -> Result<Option<Held>, ApiError> {
+    let may_call = tools.calling == Calling::Auto && tools.callable().next().is_some();
+    if !may_call || how.0.is_none() || !is_json(constrained) {
+        return Ok(None);
+    }
+    // What is wrong with it is told by its own name.
+    compiled(model, constrained, &constrained.what)?;
+    holding::either(model, tools, constrained, how, warnings)
+}
+
+/// Calls come before any text, in which marks are none.
+fn calls_first(reading: &mut Option<Reading>) {
+    if let Some(reading) = reading {
+        (reading.calls_first, reading.keeps_reasoning) = (true, true);
+    }
+}
+
+fn is_json(constrained: &Constrained) -> bool {
+    matches!(constrained.what, Constraint::JsonSchema(_) | Constraint::JsonObject)
+}
+
 /// The grammar of what an answer must hold.
 fn held(
     model: &Model,
@@ -108,7 +146,11 @@ fn held(
         return Err(ApiError::bad(param, message));
     }
     let what = holding::behind_reasoning(model, constrained, (reading, reasons))?;
-    let made = model.served.engine.grammar(&what, &Settings::default());
+    compiled(model, constrained, &what)
+}
+
+fn compiled(model: &Model, constrained: &Constrained, what: &Constraint) -> Result<Held, ApiError> {
+    let made = model.served.engine.grammar(what, &Settings::default());
     made.map_err(|error| {
         let message = format!("{}: {error}", constrained.param);
         ApiError { code: Some("invalid_constraint"), ..ApiError::bad(constrained.param, message) }
@@ -117,7 +159,7 @@ fn held(
 
 /// Where all of an answer is JSON, no tool is called. (A grammar of the client's may have calls in it.)
 fn uncalled(reading: &mut Option<Reading>, constrained: &Constrained, warnings: &mut Vec<String>) {
-    let is_json = matches!(constrained.what, Constraint::JsonSchema(_) | Constraint::JsonObject);
+    let is_json = is_json(constrained);
     let Some(reading) = reading.as_mut().filter(|reading| is_json && !reading.tools.is_empty())
     else {
         return;

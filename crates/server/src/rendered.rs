@@ -80,11 +80,16 @@ impl Rendered {
     /// How the answer is read; `None`: all of it is text.
     pub fn reading(&self) -> Option<Reading> {
         let callable = self.talk.tools.callable();
-        let tool = |t: &Offered| Tool { name: t.name.clone(), parameters: t.parameters.clone() };
+        let tool = |t: &Offered| Tool {
+            name: t.name.clone(),
+            parameters: t.parameters.clone(),
+            input: t.input.clone(),
+        };
         let reasoning_begun = self.format.reasoning_begun(&self.prompt.text());
         let tools = callable.map(tool).collect();
         let keeps_reasoning = self.talk.tools.must_hold() || self.talk.tools.single;
-        let reading = Reading { format: self.format, tools, reasoning_begun, keeps_reasoning };
+        let (format, calls_first) = (self.format, false);
+        let reading = Reading { format, tools, reasoning_begun, keeps_reasoning, calls_first };
         Some(reading).filter(|reading| reading.format != Format::PLAIN)
     }
 }

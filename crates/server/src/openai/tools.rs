@@ -133,7 +133,7 @@ pub(super) fn function(fields: &mut Fields) -> Result<Offered, ApiError> {
         Some(schema) if schema.is_object() => schema,
         Some(other) => return Err(wrong(&path, "a schema", &other)),
     };
-    Ok(Offered { name, description, parameters, strict })
+    Ok(Offered::new(name, description, parameters, strict))
 }
 
 /// The name of a tool.

@@ -65,6 +65,8 @@ pub struct Style {
     pub sealed: bool,
     /// The answer is one item with the summary of the conversation.
     pub compacts: bool,
+    /// It is asked for by its own path, and told in its form.
+    pub alone: bool,
     /// What seals.
     pub seal: Seal,
 }
@@ -77,6 +79,26 @@ pub struct Asked {
     pub delivery: Delivery,
     /// How it is written.
     pub style: Style,
+}
+
+impl Asked {
+    /// The same for a summary of the conversation.
+    fn summed_up(mut self) -> Self {
+        self.style.compacts = true;
+        self.ask.manner.constrained = None;
+        if let Input::Conversation(talk) = &mut self.ask.input {
+            talk.messages.push(items::sum_up());
+            // They stay in the prompt, which is cached so; none may be called.
+            (talk.tools.calling, talk.tools.only) = (Default::default(), Some(Vec::new()));
+        }
+        self
+    }
+
+    /// The same as a request that asks for a summary and nothing else.
+    pub fn compacted(mut self) -> Self {
+        (self.style.alone, self.delivery.stream) = (true, false);
+        if self.style.compacts { self } else { self.summed_up() }
+    }
 }
 
 /// Reads a request.
@@ -94,7 +116,7 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     }
     let input = items::read(fields.require("input")?, &mut catalogue, limits, notes)?;
     let instructions = fields.text("instructions")?;
-    let (mut tools, known) = catalogue.chosen(&mut fields, limits, notes)?;
+    let (tools, known) = catalogue.chosen(&mut fields, limits, notes)?;
     (style.tools, style.compacts) = (known, input.compacts);
     let variables = thinking(&mut fields, &mut style, notes)?;
     let held = form(&mut fields, notes)?;
@@ -108,17 +130,13 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let mut messages: Vec<Message> =
         instructions.map(|text| Message::text(Role::System, text)).into_iter().collect();
     messages.extend(input.messages);
-    if messages.is_empty() {
+    if messages.is_empty() && !input.compacts {
         return Err(ApiError::bad("input", "input is empty"));
-    }
-    if input.compacts {
-        // They stay in the prompt, which is cached so; none may be called.
-        (tools.calling, tools.only) = (Default::default(), Some(Vec::new()));
-        manner.constrained = None;
     }
     let talk = Conversation { messages, tools, variables, continues: false };
     let ask = Generate { model, input: Input::Conversation(talk), manner };
-    Ok(Asked { ask, delivery, style })
+    let asked = Asked { ask, delivery, style };
+    Ok(if input.compacts { asked.summed_up() } else { asked })
 }
 
 /// A member as the answer repeats it, where it is small enough to be kept so long.
