@@ -1,5 +1,5 @@
-//! A client's grammar as part of another, for a text that stands there as it is or as the content of
-//! a JSON string.
+//! A client's grammar as part of another, for a text that stands there as it is or as the content
+//! of a JSON string.
 //!
 //! Where the rules of it use no rule in a circle they become one terminal. So no lexeme ends inside
 //! its text: in JSON a lexeme that may go on with `\n` would take the backslash of `\t`, and the

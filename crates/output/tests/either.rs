@@ -13,7 +13,7 @@ use tokenmill_grammar::{Constraint, Grammar, Settings, compile};
 use tokenmill_output::{Ask, Calls, Format, INPUT, Parser, Tool};
 
 /// Answers drawn for each row and way to ask.
-const ANSWERS: usize = 6;
+const ANSWERS: usize = 4;
 
 /// Patches, as an agent describes them.
 const PATCH: &str = r#"start: begin_patch hunk+ end_patch
@@ -114,7 +114,7 @@ fn texts_of_calls_hold_the_grammar_of_their_tool() {
             }
         }
     }
-    assert!(ended > 400 && read_back > 250, "{ended} ended, {read_back} calls");
+    assert!(ended > 280 && read_back > 170, "{ended} ended, {read_back} calls");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn an_answer_is_calls_or_the_document() {
             }
         }
     }
-    assert!(documents > 100 && called > 100, "{documents} documents, {called} with calls");
+    assert!(documents > 60 && called > 60, "{documents} documents, {called} with calls");
 }
 
 /// A mark in the document is a part of it.

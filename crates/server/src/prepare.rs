@@ -51,18 +51,8 @@ pub fn generate(
     let held = match &manner.constrained {
         // What the text must hold stands above what calls hold.
         Some(constrained) => {
-            let how = (reading.as_ref(), reasons);
-            match either(&model, constrained, &tools, how, &mut warnings)? {
-                Some(held) => {
-                    calls_first(&mut reading);
-                    Some(held)
-                }
-                None => {
-                    let held = held(&model, constrained, &tools, how)?;
-                    uncalled(&mut reading, constrained, &mut warnings);
-                    Some(held)
-                }
-            }
+            let what = (constrained, &tools);
+            Some(form(&model, what, (&mut reading, reasons), &mut warnings)?)
         }
         // Who wants to go on behind the end wants no grammar, which has one.
         None if manner.ignore_eos && !tools.must_hold() => None,
@@ -103,6 +93,26 @@ pub fn generate(
     Ok(Prepared { model, requests, head })
 }
 
+/// The grammar of an answer that must hold something, and how it is read then.
+fn form(
+    model: &Model,
+    (constrained, tools): (&Constrained, &Tools),
+    (reading, reasons): (&mut Option<Reading>, bool),
+    warnings: &mut Vec<String>,
+) -> Result<Held, ApiError> {
+    let how = (reading.as_ref(), reasons);
+    if let Some(held) = either(model, constrained, tools, how, warnings)? {
+        // Calls come before any text, in which marks are none.
+        if let Some(reading) = reading {
+            (reading.calls_first, reading.keeps_reasoning) = (true, true);
+        }
+        return Ok(held);
+    }
+    let held = held(model, constrained, tools, how)?;
+    uncalled(reading, constrained, warnings);
+    Ok(held)
+}
+
 /// The grammar of an answer that either calls tools or holds what is asked of it; none where one
 /// grammar cannot say both.
 fn either(
@@ -119,13 +129,6 @@ fn either(
     // What is wrong with it is told by its own name.
     compiled(model, constrained, &constrained.what)?;
     holding::either(model, tools, constrained, how, warnings)
-}
-
-/// Calls come before any text, in which marks are none.
-fn calls_first(reading: &mut Option<Reading>) {
-    if let Some(reading) = reading {
-        (reading.calls_first, reading.keeps_reasoning) = (true, true);
-    }
 }
 
 fn is_json(constrained: &Constrained) -> bool {

@@ -1,5 +1,5 @@
-//! What goes wrong in other servers, as their trackers tell it: scenarios of requests, and what must
-//! come of each. Here over models that would say anything; `.ci/real-model` plays the same against
+//! What goes wrong in other servers, as their trackers tell it: scenarios of requests, and what
+//! must come of each. Here over models that would say anything; `.ci/real-model` plays the same against
 //! real ones.
 
 mod checks;

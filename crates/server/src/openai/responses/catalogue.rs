@@ -298,8 +298,8 @@ impl Catalogue {
     }
 }
 
-/// A tool that is called with a text: a function with one text. The model is told the grammar of that,
-/// and held to it where its way of calling can be.
+/// A tool that is called with a text: a function with one text. The model is told the grammar of
+/// that, and held to it where its way of calling can be.
 fn custom(fields: &mut Fields, path: &str, notes: &mut Notes) -> Result<Offered, ApiError> {
     let name = tools::name(fields.require("name")?, &fields.path("name"))?;
     let mut described: Vec<String> = fields.text("description")?.into_iter().collect();
