@@ -17,7 +17,7 @@ const AGAIN: usize = 8;
 const AGAIN_AT_LEAST: usize = 4096;
 
 /// Reads one answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Answer {
     marked: &'static Marked,
     offer: Offer,
@@ -76,7 +76,7 @@ enum Mark {
 
 /// A call stands in reasoning that is not closed. Whether it is one is told by the end: if the
 /// reasoning is closed yet, all of it was reasoning.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Fork {
     /// What was given out before.
     before: Out,
@@ -122,6 +122,10 @@ impl Answer {
     pub fn keep_reasoning(&mut self) {
         self.reasons_apart = true;
         self.listen();
+    }
+
+    pub fn reasons(&self) -> bool {
+        self.state.is_reasoning && self.candidate.is_none()
     }
 
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
