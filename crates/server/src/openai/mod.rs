@@ -11,6 +11,7 @@ pub mod models;
 pub(crate) mod parameters;
 pub mod rerank;
 pub mod responses;
+pub(crate) mod thinking;
 pub(crate) mod tools;
 
 use serde_json::{Value, json};
