@@ -75,24 +75,6 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     Ok(answered(Kind::Chat, Generate { model, input, manner }, delivery))
 }
 
-/// The conversation of a chat request, whatever else it asks.
-///
-/// # Errors
-/// 400 of the request.
-pub fn conversation(
-    fields: Fields,
-    limits: &Limits,
-    notes: &mut Notes,
-) -> Result<Conversation, ApiError> {
-    match read(fields, limits, notes)? {
-        Ask::Generate { ask, .. } => match ask.input {
-            Input::Conversation(talk) => Ok(talk),
-            Input::Prompts { .. } => Err(ApiError::internal()),
-        },
-        Ask::Count { .. } | Ask::Numbers { .. } => Err(ApiError::internal()),
-    }
-}
-
 /// Whether the answer goes on with the last message.
 fn continues(fields: &mut Fields, messages: &[Message]) -> Result<bool, ApiError> {
     let continues = fields.flag("continue_final_message")?.unwrap_or(false);
