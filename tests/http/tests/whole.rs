@@ -292,13 +292,14 @@ fn reasoning_ends_where_its_budget_does() {
         // Up to the budget the same as ever, at most three bytes more to end a character, the mark, and
         // then the model again.
         let at = mark_in(&bytes);
-        assert!((budget..budget + 4).contains(&at), "{name}: {at} {} {bytes:?}", bytes.len());
+        assert!((budget..budget + 4).contains(&at), "{name}: {at}");
         assert_eq!(bytes[..budget], written(&free, 0).0[..budget]);
         assert!(!text.is_empty() && !text.contains("</think>") && !reasoning.contains("</think>"));
         assert_eq!(answer["usage"]["completion_tokens"], 60);
         let told = answer["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64();
         let told = told.expect("a number") as usize;
-        assert!((at.min(budget)..=at + 8).contains(&told), "{name}: {told}");
+        // (White space and tokens without text right before the mark are no thought.)
+        assert!((budget.saturating_sub(3)..=at + 8).contains(&told), "{name}: {told}");
         let whole = merged(body.clone(), json!({ "reasoning": { "max_tokens": budget } }));
         assert_eq!(written(&ask(&site, CHAT, &whole), 0), (bytes, reasoning, text));
     }
