@@ -15,6 +15,8 @@ pub(crate) const MARKS: &[&str] =
     &[START, CHANNEL, CONSTRAIN, MESSAGE, "<|end|>", "<|return|>", "<|call|>"];
 /// The end of a prompt that has begun the reasoning.
 pub(crate) const ANALYSIS: &str = "<|channel|>analysis<|message|>";
+/// What ends the reasoning and begins the answer.
+pub(crate) const ANSWER: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
 const FUNCTIONS: &str = "functions.";
 /// Recipients that are no tools.
 const PEOPLE: &[&str] = &["user", "assistant", "all"];
@@ -22,7 +24,7 @@ const PEOPLE: &[&str] = &["user", "assistant", "all"];
 const LONGEST: usize = 1024;
 
 /// Reads one answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Messages {
     offer: Offer,
     /// Calls in messages of reasoning are reasoning.
@@ -44,7 +46,7 @@ pub(crate) struct Messages {
     has_begun: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Place {
     /// A header, or text without one.
     Between,
@@ -54,7 +56,7 @@ enum Place {
     Call(Box<Call>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Call {
     name: String,
     /// What the message is if it is no call.
@@ -79,6 +81,10 @@ impl Messages {
             has_reasoning: false,
             has_begun: false,
         }
+    }
+
+    pub fn reasons(&self) -> bool {
+        matches!(self.place, Place::Reasoning)
     }
 
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {

@@ -17,7 +17,7 @@ const AGAIN: usize = 8;
 const AGAIN_AT_LEAST: usize = 4096;
 
 /// Reads one answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Answer {
     marked: &'static Marked,
     offer: Offer,
@@ -78,7 +78,7 @@ enum Mark {
 
 /// A call stands in reasoning that is not closed. Whether it is one is told by the end: if the
 /// reasoning is closed yet, all of it was reasoning.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Fork {
     /// What was given out before.
     before: Out,
@@ -130,6 +130,10 @@ impl Answer {
     /// There are no calls behind text.
     pub fn calls_first(&mut self) {
         self.calls_first = true;
+    }
+
+    pub fn reasons(&self) -> bool {
+        self.state.is_reasoning && self.candidate.is_none()
     }
 
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 use tokenmill_engine::constraint::Constraint;
+use tokenmill_text::ChatTemplate;
 
 use crate::strict_json::{self, JsonLimits};
 
@@ -299,6 +300,20 @@ impl Conversation {
         if let (Some(system), false) = (system, own) {
             self.messages.insert(0, Message::text(Role::System, system));
         }
+        self
+    }
+
+    /// Tells its template how long the model may think, where that asks: by a number, or whether at all.
+    pub fn thinking_for(mut self, tokens: u32, template: &ChatTemplate) -> Self {
+        let mut variables = self.variables.unwrap_or_default();
+        let off = ["enable_thinking", "thinking"].map(|name| (name, Value::Bool(false)));
+        let off = off.into_iter().filter(|_| tokens == 0);
+        for (name, value) in off.chain([("thinking_budget", tokens.into())]) {
+            if template.uses(name) {
+                variables.entry(name).or_insert(value);
+            }
+        }
+        self.variables = Some(variables).filter(|variables| !variables.is_empty());
         self
     }
 

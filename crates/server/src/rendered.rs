@@ -78,6 +78,13 @@ impl Rendered {
         Ok(Self { talk, prompt, format, reasons })
     }
 
+    /// Whether the answer goes on with a message that has begun the reasoning.
+    fn goes_on(&self) -> bool {
+        let last = self.talk.messages.last().filter(|_| self.talk.continues);
+        let begun = last.map(|message| message.content.texts().collect::<String>());
+        begun.is_some_and(|begun| self.format.reasons_after(&begun))
+    }
+
     /// How the answer is read; `None`: all of it is text.
     pub fn reading(&self) -> Option<Reading> {
         let callable = self.talk.tools.callable();
@@ -86,7 +93,7 @@ impl Rendered {
             parameters: t.parameters.clone(),
             input: t.input.clone(),
         };
-        let reasoning_begun = self.format.reasoning_begun(&self.prompt.text());
+        let reasoning_begun = self.format.reasoning_begun(&self.prompt.text()) || self.goes_on();
         let tools = callable.map(tool).collect();
         let keeps_reasoning = self.talk.tools.must_hold() || self.talk.tools.single;
         let (format, calls_first) = (self.format, false);

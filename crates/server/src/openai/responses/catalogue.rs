@@ -12,7 +12,7 @@ use crate::config::Limits;
 use crate::conversation::{Calling, Offered, Tools};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, list, shown, text};
-use crate::openai::tools::{self, LeftOut, chosen_of, function, mode};
+use crate::openai::tools::{self, LeftOut, chosen_of, function, mode, word};
 
 /// The name by which the client's search for tools is offered.
 const SEARCH: &str = "tool_search";
@@ -239,8 +239,8 @@ impl Catalogue {
         notes: &mut Notes,
     ) -> Result<(Calling, Option<Vec<String>>), ApiError> {
         let path = "tool_choice";
-        if let Value::String(word) = &value {
-            return Ok((mode(word, &["auto", "none", "required"], path)?, None));
+        if let Some(calling) = word(&value) {
+            return Ok((calling?, None));
         }
         let mut fields = Fields::of(value, path)?;
         let kind = text(fields.require("type")?, "tool_choice.type")?;

@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use super::catalogue::{Catalogue, Known, Source};
 use super::items;
 use super::members::{IGNORED, REFUSED};
-use crate::ask::{Constrained, Generate, Input, Manner};
+use crate::ask::{Constrained, Generate, Input, Manner, Thinking};
 use crate::config::Limits;
 use crate::conversation::{Conversation, Message, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, list, shown, text, wrong};
-use crate::openai::chat::effort_variable;
 use crate::openai::parameters::{self, Delivery};
+use crate::openai::thinking::{Variables, effort_variable, either, kwargs, most};
 use crate::seal::Seal;
 use tokenmill_engine::constraint::Constraint;
 
@@ -118,11 +118,12 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let instructions = fields.text("instructions")?;
     let (tools, known) = catalogue.chosen(&mut fields, limits, notes)?;
     (style.tools, style.compacts) = (known, input.compacts);
-    let variables = thinking(&mut fields, &mut style, notes)?;
+    let (variables, limit) = thinking(&mut fields, &mut style, notes)?;
     let held = form(&mut fields, notes)?;
     let logprobs = included(&mut fields, limits, &mut style, notes)?;
     let mut manner = manner(&mut fields, limits, held, notes)?;
     manner.logprobs = logprobs;
+    manner.thinking = either(manner.thinking, limit)?;
     let delivery = parameters::delivery(&mut fields, notes)?;
     silent(&mut fields)?;
     fields.refuse(parameters::UNBUILT)?;
@@ -243,22 +244,17 @@ fn metadata(fields: &Fields) -> Result<Value, ApiError> {
     Ok(value.clone())
 }
 
-/// How much to think, for templates; whether it is told as a summary.
+/// How much to think, for templates, and how long; whether it is told as a summary.
 fn thinking(
     fields: &mut Fields,
     style: &mut Style,
     notes: &mut Notes,
-) -> Result<Option<Map<String, Value>>, ApiError> {
-    let mut variables = match fields.take("chat_template_kwargs") {
-        None => Map::new(),
-        Some(Value::Object(members)) => {
-            members.into_iter().filter(|(_, value)| !value.is_null()).collect()
-        }
-        Some(other) => return Err(wrong("chat_template_kwargs", "an object", &other)),
-    };
+) -> Result<(Variables, Option<Thinking>), ApiError> {
+    let (mut variables, mut limit) = (kwargs(fields)?, None);
     if let Some(value) = fields.take("reasoning") {
         let mut fields = Fields::of(value, "reasoning")?;
         let effort = fields.text("effort")?;
+        limit = most(&mut fields)?;
         if let Some((name, value)) = effort_variable(effort.as_deref(), "reasoning.effort")? {
             variables.entry(name).or_insert(value);
         }
@@ -276,7 +272,7 @@ fn thinking(
         }
         fields.finish(REASONING_IGNORED, notes)?;
     }
-    Ok(Some(variables).filter(|variables| !variables.is_empty()))
+    Ok((Some(variables).filter(|variables| !variables.is_empty()), limit))
 }
 
 /// `text`: what the answer must hold.

@@ -481,6 +481,12 @@ impl Writer for Answer {
         }
     }
 
+    fn warn(&mut self, choice: usize, warning: String) {
+        if choice == 0 {
+            self.head.warnings.push(warning);
+        }
+    }
+
     fn done(&mut self, choice: usize, finish: &StopReason, out: &mut String) {
         if choice > 0 {
             return;
