@@ -20,6 +20,7 @@ mod plan;
 mod render;
 mod run;
 mod score;
+mod seal;
 mod serve;
 mod store;
 

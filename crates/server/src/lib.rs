@@ -42,3 +42,4 @@ pub use listen::{Running, serve, spawn};
 pub use model::ServedModel;
 pub use rendered::{Words, prompt_of};
 pub use routes::{Access, ROUTES, Route};
+pub use seal::SealKey;
