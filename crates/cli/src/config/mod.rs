@@ -178,7 +178,10 @@ fn add(
         |arg: &Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
     let (mut words, mut added) = (Vec::new(), Vec::new());
     for arg in of.get_arguments().filter(|arg| is_setting(name, arg)) {
-        let overruled = of.get_arg_conflicts_with(arg).into_iter().any(said);
+        let overruled = of.get_arg_conflicts_with(arg).into_iter().any(said)
+            || of.get_arguments().filter(|other| said(other)).any(|other| {
+                of.get_arg_conflicts_with(other).into_iter().any(|one| one.get_id() == arg.get_id())
+            });
         let flag = keys::name(arg);
         let Some(setting) = layers.find(name, &flag).filter(|_| !said(arg) && !overruled) else {
             continue;

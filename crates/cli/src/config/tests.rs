@@ -98,7 +98,7 @@ fn what_cannot_be_used_is_told_with_its_place() {
 
 #[test]
 fn settings_of_a_command_do_not_reach_into_others() {
-    let line = ["tokenmill", "bench", "serve", "--concurrency", "2"].map(OsString::from);
+    let line = ["tokenmill", "bench", "serve", "http://x:1", "-n", "2"].map(OsString::from);
     let layers = || Ok(Layers(vec![layer("[bench]\nreps = 2", true).expect("read")]));
     assert!(complete(line.to_vec(), |_| layers()).is_ok());
     let line = ["tokenmill", "list"].map(OsString::from);

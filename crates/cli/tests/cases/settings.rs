@@ -36,8 +36,7 @@ fn run(
 }
 
 fn model() -> String {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/llama/model.gguf");
-    model.to_str().expect("UTF-8").to_owned()
+    program::case("template-that-looks-for-a-control-token").to_str().expect("UTF-8").to_owned()
 }
 
 #[test]
