@@ -168,6 +168,7 @@ fn config(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     let mut config = gate_of(args, keys)?;
     let files = args.tls_cert.clone().zip(args.tls_key.clone());
     config.tls = files.map(|(certificate, key)| TlsFiles { certificate, key });
+    config.seal_key = crate::seal::key(args.seal_key.as_deref(), args.no_seal_key)?;
     // As many as the system lets one program have, but for what else it opens.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FEW_FILES);
     let connections = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::keys::Key;
 use crate::origin::{check_host, check_origin, is_wide};
+use crate::seal::SealKey;
 
 /// Everything a server has a limit for. A request at the limit is served, one beyond is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,6 +128,9 @@ pub struct ServerConfig {
     pub keys: Option<Vec<Key>>,
     /// The key that may read the metrics, and nothing else; none: the first of `api_keys` may.
     pub metrics_key: Option<String>,
+    /// By what is sealed what clients keep and send back; none: by a key that is forgotten with
+    /// this run.
+    pub seal_key: Option<SealKey>,
     /// Allows a bind that others can reach without any key.
     pub insecure_no_auth: bool,
     /// Names besides localhost that a `Host` header may carry on a loopback bind; `*`: any.
@@ -153,6 +157,7 @@ impl ServerConfig {
             api_keys: Vec::new(),
             keys: None,
             metrics_key: None,
+            seal_key: None,
             insecure_no_auth: false,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),

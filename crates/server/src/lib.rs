@@ -43,5 +43,6 @@ pub use config::{Limits, ServeError, ServerConfig, Timeouts, TlsFiles};
 pub use keys::{Key, KeyLimits, digest, new_secret};
 pub use listen::{Control, Running, serve, spawn};
 pub use model::ServedModel;
-pub use rendered::prompt_of;
+pub use rendered::{Words, prompt_of};
 pub use routes::{Access, ROUTES, Route};
+pub use seal::SealKey;
