@@ -87,7 +87,7 @@ struct Waiting {
 #[derive(Debug)]
 enum Told {
     Put(Upload),
-    Run(Waiting),
+    Run(Box<Waiting>),
 }
 
 /// Memory that lies under reserved addresses.
@@ -582,7 +582,7 @@ impl Driver for Emulated {
         match lane {
             Lane::Steps => waiting.run(),
             Lane::Uploads => {
-                state.uploads.push_back(Told::Run(waiting));
+                state.uploads.push_back(Told::Run(Box::new(waiting)));
                 Ok(())
             }
         }
