@@ -293,12 +293,18 @@ impl Format {
         }
     }
 
-    /// Whether a prompt that ends so has begun the reasoning.
-    pub fn reasoning_begun(&self, prompt: &str) -> bool {
-        let prompt = prompt.trim_end();
+    /// Whether a prompt that ends so has begun the reasoning. `said` is what of its end the answer
+    /// goes on with, where a client has begun that.
+    pub fn reasoning_begun(&self, prompt: &str, said: &str) -> bool {
+        let (prompt, said) = (prompt.trim_end(), said.trim());
+        let before = prompt.strip_suffix(said).unwrap_or(prompt).trim_end();
         match &self.form {
-            Form::Harmony => prompt.ends_with(harmony::ANALYSIS),
-            Form::Marked(marked) => marked.think.0.iter().any(|mark| prompt.ends_with(mark)),
+            Form::Harmony => before.ends_with(harmony::ANALYSIS),
+            Form::Marked(marked) => {
+                let (opens, closes) = marked.think;
+                let opened = |mark: &&str| before.ends_with(mark) || said.starts_with(mark);
+                opens.iter().any(opened) && !closes.iter().any(|mark| said.contains(mark))
+            }
         }
     }
 }

@@ -196,6 +196,13 @@ impl Scheduler {
         self.config.step_s = step_s;
     }
 
+    /// Whether a sequence waits, for something that is not the scheduler's: steps pass it by.
+    pub fn hold_back(&mut self, id: SeqId, waits: bool) {
+        if let Some(seq) = self.get_mut(id) {
+            seq.held_back = waits;
+        }
+    }
+
     /// Offers tokens that may follow a generating sequence; they are verified in its next step.
     /// Returns how many were taken: none unless only its last token is not yet computed.
     pub fn offer_draft(&mut self, id: SeqId, draft: &[TokenId]) -> u32 {

@@ -95,6 +95,8 @@ pub(crate) struct Sequence {
     /// How many of `tokens` are in the cache.
     pub computed: u32,
     pub max_len: u32,
+    /// Steps pass it by.
+    pub held_back: bool,
     /// Rows before this position were handed out (scores and logits).
     pub delivered: u32,
     /// Set once `Outcome::Started` was reported.
@@ -135,6 +137,7 @@ impl Sequence {
             known: prompt,
             computed: 0,
             max_len: new.max_len,
+            held_back: false,
             delivered,
             started: false,
             tables: std::array::from_fn(table),

@@ -81,7 +81,9 @@ impl Rendered {
     pub fn reading(&self) -> Option<Reading> {
         let callable = self.talk.tools.callable();
         let tool = |t: &Offered| Tool { name: t.name.clone(), parameters: t.parameters.clone() };
-        let reasoning_begun = self.format.reasoning_begun(&self.prompt.text());
+        let last = self.talk.messages.last().filter(|_| self.talk.continues);
+        let said: String = last.iter().flat_map(|message| message.content.texts()).collect();
+        let reasoning_begun = self.format.reasoning_begun(&self.prompt.text(), &said);
         let tools = callable.map(tool).collect();
         let keeps_reasoning = self.talk.tools.must_hold() || self.talk.tools.single;
         let reading = Reading { format: self.format, tools, reasoning_begun, keeps_reasoning };

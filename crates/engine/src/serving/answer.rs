@@ -164,6 +164,12 @@ impl Answer {
         self.choices.get_mut(choice as usize)?.hold.as_mut()
     }
 
+    /// Choices that are held to something, with their sequences.
+    pub fn held(&mut self) -> impl Iterator<Item = (u32, SeqId, &mut Hold)> {
+        let open = (0..).zip(&mut self.choices).filter(|(_, c)| !c.ended);
+        open.filter_map(|(i, c)| Some((i, c.seq, c.hold.as_mut()?)))
+    }
+
     /// Sequences that generate, each with what guesses their next tokens and what these are held to.
     pub fn guessed(
         &mut self,
@@ -172,11 +178,17 @@ impl Answer {
         open.map(|c| (c.seq, c.drafter.as_mut(), c.hold.as_mut()))
     }
 
-    /// Sequences that generate and whose next tokens a draft model may guess.
-    pub fn guessed_by_model(&mut self) -> impl Iterator<Item = (SeqId, &mut ByModel)> {
-        // A model that knows no grammar guesses in vain.
-        let open = self.choices.iter_mut().filter(|c| !c.ended && c.hold.is_none());
-        open.filter_map(|c| c.by_model.as_mut().map(|b| (c.seq, b)))
+    /// Choices that generate and whose next tokens a draft model may guess, with their sequences.
+    pub fn guessed_by_model(&mut self) -> impl Iterator<Item = (u32, SeqId, &mut ByModel)> {
+        let waits = |c: &Choice| c.hold.as_ref().is_some_and(Hold::is_open);
+        let open = (0..).zip(&mut self.choices).filter(move |(_, c)| !c.ended && !waits(c));
+        open.filter_map(|(i, c)| Some((i, c.seq, c.by_model.as_mut()?)))
+    }
+
+    /// A draft model guessed for a choice what may not come there.
+    pub fn guessed_in_vain(&mut self, choice: u32) {
+        let by_model = self.choices.get_mut(choice as usize).and_then(|c| c.by_model.as_mut());
+        by_model.and_then(|b| b.rate.as_mut()).into_iter().for_each(|rate| rate.saw_run(1, 0));
     }
 
     /// Prompt tokens.

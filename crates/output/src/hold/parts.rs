@@ -86,7 +86,7 @@ impl<'a> Writer<'a> {
 
     /// The grammar, where it is not too long.
     pub fn written(self) -> Option<Constraint> {
-        (!self.is_full).then_some(Constraint::Lark(self.text))
+        (!self.is_full).then_some(Constraint::Written(self.text))
     }
 
     /// A rule with a name of its own, which is given.

@@ -10,7 +10,7 @@ use crate::constraint::Hold;
 use crate::request::RequestError;
 
 /// What the answer of that key is held to.
-fn hold(requests: &mut HashMap<u64, Open>, key: u64) -> Option<&mut Hold> {
+pub(super) fn hold(requests: &mut HashMap<u64, Open>, key: u64) -> Option<&mut Hold> {
     let (id, choice) = request_of(key);
     match &mut requests.get_mut(&id)?.work {
         Work::Answer(answer) => answer.hold(choice),
@@ -82,10 +82,12 @@ impl Core {
         self.take_restored();
         self.expire();
         self.end_leases();
+        let some_wait = self.make_masks();
         self.draft();
         self.draft_by_model();
         self.sched.plan(&mut self.step);
         self.step.bound_s += std::mem::take(&mut self.guessing_bound_s) + self.others_s;
+        self.step.bound_s += self.mask_turns.taken_s();
         if self.step.is_empty() {
             self.last_step_s = None;
             let told = self.tell();
@@ -93,7 +95,7 @@ impl Core {
             self.settle_size();
             self.update_sizes();
             return match () {
-                () if told => Turn::Worked,
+                () if told || some_wait => Turn::Worked,
                 () if waiting => Turn::Waiting,
                 () => Turn::Idle,
             };
@@ -155,7 +157,7 @@ impl Core {
             if let Outcome::Token { token, .. } = p.outcome
                 && let Some(hold) = hold(&mut self.requests, p.key)
             {
-                hold.take(token);
+                self.mask_turns.count(hold.take(token));
             }
         }
         for seq in self.leaving.drain(..) {
