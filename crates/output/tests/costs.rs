@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokenmill_grammar::{Settings, Vocabulary, compile};
-use tokenmill_output::{Ask, Calls, Format, MOST_HELD};
+use tokenmill_grammar::{Settings, Vocabulary, Whitespace, compile};
+use tokenmill_output::{Ask, Calls, Format, MOST_HELD, Tool};
 
 const BLANKS: usize = 300_000;
 
@@ -106,7 +106,7 @@ fn a_grammar_too_long_is_none() {
     assert_eq!(hold(20_000), None);
 }
 
-fn many(count: usize) -> Vec<tokenmill_output::Tool> {
+fn many(count: usize) -> Arc<[Tool]> {
     let schema = json!({"type": "object", "required": ["path"], "properties": {
         "path": {"type": "string"}, "line": {"type": "integer", "minimum": 1},
         "mode": {"enum": ["read", "write", "append"]}, "deep": {"type": "array", "items": {
@@ -115,11 +115,22 @@ fn many(count: usize) -> Vec<tokenmill_output::Tool> {
     tools(&names.iter().map(|name| (name.as_str(), schema.clone())).collect::<Vec<_>>())
 }
 
+fn no_token(_: &str) -> Option<u32> {
+    None
+}
+
+fn ask(tools: &[Tool], calls: Calls) -> Ask<'_> {
+    let (parallel, reasons, reasoning_begun) = (true, false, false);
+    Ask { tools, calls, parallel, reasons, reasoning_begun, special: &no_token }
+}
+
 /// As many tools as agents with many servers offer. How long it takes is printed, not asserted.
 #[test]
 fn hundreds_of_tools_hold() {
     let bytes = (0..=255u8).map(|b| vec![b]).chain([b"<end>".to_vec()]);
     let vocabulary = Arc::new(Vocabulary::new(bytes, &[256], &[256]).unwrap());
+    let whitespace = Whitespace::Separators { item: ", ".into(), key: ": ".into() };
+    let settings = Settings { whitespace, ..Settings::default() };
     for (row, call, count) in [
         (
             "hermes",
@@ -131,22 +142,14 @@ fn hundreds_of_tools_hold() {
             "<tool_call>\n<function=~>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>",
             200,
         ),
-        ("llama3-json", "{\"name\": \"~\", \"parameters\": {\"path\": \"a\"}}", 200),
+        ("llama3", "{\"name\": \"~\", \"parameters\": {\"path\": \"a\"}}", 200),
     ] {
         for calls in [Calls::Auto, Calls::Required] {
             let Some(format) = Format::named(row) else { panic!("no row {row}") };
             let (few, tools) = (many(1), many(count));
-            let ask = |tools| Ask {
-                tools,
-                calls,
-                parallel: true,
-                reasons: false,
-                reasoning_begun: false,
-                special: &|_| None,
-            };
             let start = Instant::now();
-            let constraint = format.hold(&ask(&tools)).expect("a grammar");
-            let grammar = compile(&constraint, &vocabulary, &Settings::default());
+            let constraint = format.hold(&ask(&tools, calls)).expect("a grammar");
+            let grammar = compile(&constraint, &vocabulary, &settings);
             let grammar = grammar.unwrap_or_else(|e| panic!("{row} {calls:?}: {e}"));
             let compiled = start.elapsed();
             let says = |text: &str| {
@@ -170,8 +173,8 @@ fn hundreds_of_tools_hold() {
                 last.len(),
                 start.elapsed()
             );
-            assert!(format.hold(&ask(&few)).is_some());
-            assert_eq!(format.hold(&ask(&many(MOST_HELD + 1))), None, "too many");
+            assert!(format.hold(&ask(&few, calls)).is_some());
+            assert_eq!(format.hold(&ask(&many(MOST_HELD + 1), calls)), None, "too many");
         }
     }
 }

@@ -119,6 +119,10 @@ fn accept(
     if grant.outputs == 0 {
         return Rows::default();
     }
+    for at in seq.known - std::mem::take(&mut seq.foretold)..seq.known {
+        let token = seq.tokens.get(at as usize).copied().unwrap_or_default();
+        report(Outcome::Token { index: at - seq.prompt, token, output: u32::MAX });
+    }
     let sampled = |i: u32| out.sampled.get((first + i) as usize).copied().unwrap_or_default();
     let drafted = grant.outputs - 1;
     let drafts = seq.tokens.get(seq.known as usize..).unwrap_or_default();

@@ -214,6 +214,17 @@ impl Scheduler {
         seq.len() - seq.known
     }
 
+    /// Appends tokens that must follow a generating sequence: they are computed like a prompt's,
+    /// without rows of their own, and reported with the one after them. Returns how many were taken:
+    /// none unless only its last token is not yet computed.
+    pub fn append(&mut self, id: SeqId, tokens: &[TokenId]) -> u32 {
+        let taken = self.offer_draft(id, tokens);
+        if let Some(seq) = self.get_mut(id).filter(|_| taken > 0) {
+            (seq.known, seq.foretold) = (seq.len(), taken);
+        }
+        taken
+    }
+
     /// Tokens of a sequence that are in the cache; 0 while it waits.
     pub fn computed(&self, id: SeqId) -> Option<u32> {
         self.get(id).map(|s| s.computed)

@@ -600,6 +600,28 @@ fn right_drafts_are_kept_and_the_rest_is_rolled_back() {
     }
 }
 
+#[test]
+fn tokens_that_must_follow_take_no_rows() {
+    for groups in [&[FULL][..], &[FULL, GroupKind::State]] {
+        let mut b = Bench::new(config(groups, &[20, 4]));
+        let id = b.add(text(1, 9), 40);
+        while b.sched.tokens(id).unwrap().len() < 12 {
+            b.turn();
+        }
+        assert_eq!(b.sched.append(id, &[4, 5, 6]), 3);
+        assert_eq!(b.sched.append(id, &[7]) + b.sched.offer_draft(id, &[7]), 0, "one at a time");
+        let tokens = b.turn().iter().map(|g| g.2).sum::<u32>();
+        assert_eq!((tokens, b.batch.outputs.len()), (4, 1));
+        let came = b.progress.iter().filter_map(|p| match p.outcome {
+            Outcome::Token { index, token, output } => Some((index, token, output == 0)),
+            _ => None,
+        });
+        let expected = [(3, 4, false), (4, 5, false), (5, 6, false), (6, 7, true)];
+        assert_eq!(came.collect::<Vec<_>>(), expected);
+        assert_eq!(b.turn(), [(id, 15, 1)]);
+    }
+}
+
 /// What was found out behind a draft never fails a sequence: it is computed again, and fails by itself.
 #[test]
 fn a_row_behind_a_right_draft_that_is_no_number_is_computed_again() {

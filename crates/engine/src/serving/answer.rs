@@ -164,6 +164,11 @@ impl Answer {
         self.choices.get_mut(choice as usize)?.hold.as_mut()
     }
 
+    /// Whether each token's row is wanted, also of tokens that had to come.
+    pub fn wants_rows(&self) -> bool {
+        self.logprobs
+    }
+
     /// Choices that are held to something, with their sequences.
     pub fn held(&mut self) -> impl Iterator<Item = (u32, SeqId, &mut Hold)> {
         let open = (0..).zip(&mut self.choices).filter(|(_, c)| !c.ended);

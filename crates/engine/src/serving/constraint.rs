@@ -155,6 +155,13 @@ fn vocabulary(tokenizer: &Arc<Tokenizer>, vocab: u32) -> Result<Arc<Vocabulary>,
     Ok(Arc::new(vocabulary.map_err(|e| e.to_string())?.tokenized_by(Arc::new(cut))))
 }
 
+/// Sets a token's bit.
+fn allow(mask: &mut [u32], token: TokenId) {
+    if let Some(word) = mask.get_mut(token as usize / 32) {
+        *word |= 1 << (token % 32);
+    }
+}
+
 /// One answer under a grammar.
 pub(crate) struct Hold {
     held: Held,
@@ -168,6 +175,8 @@ pub(crate) struct Hold {
     ahead_masks: Vec<u32>,
     /// What the last mask took.
     weight: u64,
+    /// Certain tokens that are computed already, and are to be taken yet.
+    appended: usize,
     /// Tokens taken, and of these told.
     taken: u32,
     told: u32,
@@ -187,6 +196,7 @@ impl Hold {
             ahead: Vec::new(),
             ahead_masks: Vec::new(),
             weight: 0,
+            appended: 0,
             taken: 0,
             told: 0,
             done: None,
@@ -232,6 +242,13 @@ impl Hold {
     /// empty: the answer fails with that row, for the reason noted.
     pub fn masks(&mut self, drafts: &[TokenId], out: &mut Vec<u32>) {
         self.refresh();
+        if self.appended > 0 {
+            let (start, appended) = (out.len(), self.appended);
+            out.resize(start + self.mask.len(), 0);
+            let next = self.matcher().forced().nth(appended);
+            next.into_iter().for_each(|token| allow(&mut out[start..], token));
+            return;
+        }
         out.extend_from_slice(&self.mask);
         if drafts.is_empty() {
             return;
@@ -242,12 +259,13 @@ impl Hold {
         if self.is_certain(drafts) {
             let next = self.matcher().forced().skip(1);
             for (token, mask) in next.zip(out.chunks_exact_mut(words)) {
-                mask[token as usize / 32] |= 1 << (token % 32);
+                allow(mask, token);
             }
             return;
         }
         if !self.ahead.starts_with(drafts) {
-            self.look_ahead(drafts, &mut u64::MAX.clone());
+            let mut any_work = u64::MAX;
+            self.look_ahead(drafts, &mut any_work);
         }
         // What comes behind a draft that may not come is never looked at.
         let found = drafts.iter().zip(&self.ahead).take_while(|(a, b)| a == b).count();
@@ -266,6 +284,7 @@ impl Hold {
         let masked = self.refresh();
         let before = self.matcher().work();
         (self.taken, self.is_fresh) = (self.taken + 1, false);
+        self.appended = self.appended.saturating_sub(1);
         self.ahead.clear();
         if self.failed.is_none() && self.done.is_none() {
             self.failed = self.matcher().accept(token).err();
@@ -293,6 +312,11 @@ impl Hold {
             out.extend(self.matcher().forced());
             out.pop();
         }
+    }
+
+    /// So many of these are computed now, without rows.
+    pub fn append(&mut self, tokens: u32) {
+        self.appended = tokens as usize;
     }
 
     /// How many of the tokens may come, one after another, with the masks behind them found out for

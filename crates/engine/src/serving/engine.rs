@@ -375,13 +375,17 @@ impl Core {
         let mut ahead_work = AHEAD_WORK;
         for open in self.requests.values_mut().filter(|open| open.started) {
             let Work::Answer(answer) = &mut open.work else { continue };
-            let prompt = answer.prompt();
-            for (seq, drafter, mut hold) in answer.guessed() {
+            let (prompt, wants_rows) = (answer.prompt(), answer.wants_rows());
+            for (seq, mut drafter, mut hold) in answer.guessed() {
                 let Some(tokens) = self.sched.tokens(seq) else { continue };
                 if hold.as_ref().is_some_and(|hold| hold.is_open()) {
                     continue; // it waits for its mask
                 }
                 self.guess.clear();
+                let odds = drafter.as_mut().and_then(|drafter| {
+                    drafter.follow(tokens, prompt);
+                    drafter.odds()
+                });
                 // What a grammar says stands above what texts before suggest.
                 if let Some(hold) = &mut hold
                     && self.sched.draft_that_pays(seq, FORESEEN, MAX_DRAFT) > 0
@@ -390,15 +394,15 @@ impl Core {
                     let most = MAX_DRAFT.min(self.guess.len() as u32);
                     let n = self.sched.draft_that_pays(seq, FORESEEN, most);
                     self.guess.truncate(n as usize);
+                    if n > 0 && !wants_rows {
+                        hold.append(self.sched.append(seq, &self.guess));
+                        continue;
+                    }
                 }
                 let known = self.guess.len();
-                if let Some(drafter) = drafter {
-                    drafter.follow(tokens, prompt);
-                    let odds = drafter.odds().filter(|_| known == 0);
-                    if let Some(odds) = odds {
-                        let n = self.sched.draft_that_pays(seq, odds, MAX_DRAFT);
-                        drafter.guess(n, &mut self.guess);
-                    }
+                if let (Some(drafter), Some(odds)) = (drafter, odds.filter(|_| known == 0)) {
+                    let n = self.sched.draft_that_pays(seq, odds, MAX_DRAFT);
+                    drafter.guess(n, &mut self.guess);
                 }
                 if let Some(hold) = hold.filter(|_| known == 0) {
                     let may = hold.look_ahead(&self.guess, &mut ahead_work);
