@@ -293,18 +293,33 @@ impl Format {
         }
     }
 
-    /// Whether a prompt that ends so has begun the reasoning. `said` is what of its end the answer
-    /// goes on with, where a client has begun that.
-    pub fn reasoning_begun(&self, prompt: &str, said: &str) -> bool {
-        let (prompt, said) = (prompt.trim_end(), said.trim());
-        let before = prompt.strip_suffix(said).unwrap_or(prompt).trim_end();
+    /// What a model writes to end its reasoning; `None` where the row has no marks of it.
+    pub fn end_of_reasoning(&self) -> Option<&'static str> {
         match &self.form {
-            Form::Harmony => before.ends_with(harmony::ANALYSIS),
+            Form::Harmony => Some(harmony::ANSWER),
+            Form::Marked(marked) => marked.think.1.first().copied(),
+        }
+    }
+
+    /// Whether an answer that begins so has begun its reasoning and not ended it.
+    pub fn reasons_after(&self, begun: &str) -> bool {
+        match &self.form {
+            Form::Harmony => false,
             Form::Marked(marked) => {
                 let (opens, closes) = marked.think;
-                let opened = |mark: &&str| before.ends_with(mark) || said.starts_with(mark);
-                opens.iter().any(opened) && !closes.iter().any(|mark| said.contains(mark))
+                let begun = begun.trim_start();
+                opens.iter().any(|mark| begun.starts_with(mark))
+                    && !closes.iter().any(|mark| begun.contains(mark))
             }
+        }
+    }
+
+    /// Whether a prompt that ends so has begun the reasoning.
+    pub fn reasoning_begun(&self, prompt: &str) -> bool {
+        let prompt = prompt.trim_end();
+        match &self.form {
+            Form::Harmony => prompt.ends_with(harmony::ANALYSIS),
+            Form::Marked(marked) => marked.think.0.iter().any(|mark| prompt.ends_with(mark)),
         }
     }
 }

@@ -12,26 +12,6 @@ use tokenmill_output::{Ask, Calls, Format, MOST_HELD, Tool};
 
 const BLANKS: usize = 300_000;
 
-/// A prompt whose end is the beginning of an answer, as a client wrote it.
-#[test]
-fn prompts_that_have_begun_the_reasoning() {
-    for (row, prompt, said, begun) in [
-        ("think", "<|user|>hi<|assistant|><think>\n", "", true),
-        ("think", "<|user|>hi<|assistant|>", "", false),
-        ("think", "<|user|>say <think><|assistant|>", "", false),
-        ("think", "<|user|>hi<|assistant|><think>\nI should", "<think>\nI should", true),
-        ("think", "<|user|>hi<|assistant|><think>\nI should", "I should ", true),
-        ("think", "<|user|>hi<|assistant|><think>\nI</think> so", "<think>\nI</think> so", false),
-        ("think", "<|user|>hi<|assistant|>The mark <think> opens", "The mark <think> opens", false),
-        ("harmony", "<|start|>assistant<|channel|>analysis<|message|>", "", true),
-        ("harmony", "<|start|>assistant<|channel|>analysis<|message|>We", "We", true),
-        ("harmony", "<|start|>assistant<|channel|>final<|message|>We", "We", false),
-    ] {
-        let format = Format::named(row).unwrap();
-        assert_eq!(format.reasoning_begun(prompt, said), begun, "{row} {prompt:?} {said:?}");
-    }
-}
-
 /// White space wherever a mark may follow.
 #[test]
 fn long_white_space_is_read_in_one_pass() {

@@ -4,8 +4,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use thiserror::Error;
+pub(crate) use tokenmill_grammar::Dead;
 pub use tokenmill_grammar::{Constraint, Matcher, Refused, Settings, Tag, Vocabulary, Whitespace};
-use tokenmill_grammar::{Dead, Grammar, compile};
+use tokenmill_grammar::{Grammar, compile};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{Special, Tokenizer};
 
@@ -177,11 +178,8 @@ pub(crate) struct Hold {
     weight: u64,
     /// Certain tokens that are computed already, and are to be taken yet.
     appended: usize,
-    /// Tokens taken, and of these told.
-    taken: u32,
-    told: u32,
-    /// After how many tokens nothing may follow.
-    done: Option<u32>,
+    /// Nothing may follow.
+    done: bool,
     failed: Option<Dead>,
 }
 
@@ -197,9 +195,7 @@ impl Hold {
             ahead_masks: Vec::new(),
             weight: 0,
             appended: 0,
-            taken: 0,
-            told: 0,
-            done: None,
+            done: false,
             failed: None,
         }
     }
@@ -210,7 +206,7 @@ impl Hold {
 
     /// Whether what may come next takes work to find out.
     pub fn is_open(&self) -> bool {
-        !self.is_fresh && self.matcher.is_some() && self.failed.is_none() && self.done.is_none()
+        !self.is_fresh && self.matcher.is_some() && self.failed.is_none() && !self.done
     }
 
     /// What the last mask took; the next is about the same.
@@ -283,20 +279,24 @@ impl Hold {
         // Of drafts that were right too: what an answer may take must not depend on drafts.
         let masked = self.refresh();
         let before = self.matcher().work();
-        (self.taken, self.is_fresh) = (self.taken + 1, false);
+        self.is_fresh = false;
         self.appended = self.appended.saturating_sub(1);
         self.ahead.clear();
-        if self.failed.is_none() && self.done.is_none() {
+        if self.failed.is_none() && !self.done {
             self.failed = self.matcher().accept(token).err();
-            self.done = self.matcher().is_done().then_some(self.taken);
+            self.done = self.matcher().is_done();
         }
         masked + self.matcher().work() - before
     }
 
-    /// One more of the tokens taken is told; whether nothing may follow it.
-    pub fn tell(&mut self) -> bool {
-        self.told += 1;
-        self.done == Some(self.told)
+    /// Whether nothing may follow.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Whether the answer may end here.
+    pub fn may_end(&mut self) -> bool {
+        self.done || self.failed.is_none() && self.matcher().may_end()
     }
 
     /// Why no token may come, where that is so.
@@ -308,7 +308,7 @@ impl Hold {
     /// Tokens that come next for certain, where their masks need no more work: all but the last.
     pub fn foreseen(&mut self, out: &mut Vec<TokenId>) {
         self.refresh();
-        if self.failed.is_none() && self.done.is_none() {
+        if self.failed.is_none() && !self.done {
             out.extend(self.matcher().forced());
             out.pop();
         }
@@ -319,14 +319,29 @@ impl Hold {
         self.appended = tokens as usize;
     }
 
+    /// How many of the tokens may come, one after another, behind the first.
+    pub fn allowed_behind(&mut self, first: &[TokenId], tokens: &[TokenId]) -> usize {
+        if tokens.is_empty() || self.failed.is_some() {
+            return 0;
+        }
+        let mut ahead = self.matcher().apart();
+        if first.iter().any(|token| ahead.accept(*token).is_err()) {
+            return 0;
+        }
+        tokens.iter().take_while(|token| ahead.accept(**token).is_ok()).count()
+    }
+
     /// How many of the tokens may come, one after another, with the masks behind them found out for
     /// less than `work`, from which that is taken.
     pub fn look_ahead(&mut self, tokens: &[TokenId], work: &mut u64) -> usize {
         self.refresh();
         self.ahead.clear();
         self.ahead_masks.clear();
-        if tokens.is_empty() || self.failed.is_some() || self.done.is_some() || *work == 0 {
+        if tokens.is_empty() || self.failed.is_some() || self.done || *work == 0 {
             return 0;
+        }
+        if self.is_certain(tokens) {
+            return tokens.len();
         }
         // What is found out ahead counts for no limit of the answer, which is the same without.
         let Some(copy_work) = self.matcher().copy_work() else { return 0 };

@@ -376,9 +376,9 @@ impl Core {
         for open in self.requests.values_mut().filter(|open| open.started) {
             let Work::Answer(answer) = &mut open.work else { continue };
             let (prompt, wants_rows) = (answer.prompt(), answer.wants_rows());
-            for (seq, mut drafter, mut hold) in answer.guessed() {
+            for (seq, mut drafter, guide) in answer.guessed() {
                 let Some(tokens) = self.sched.tokens(seq) else { continue };
-                if hold.as_ref().is_some_and(|hold| hold.is_open()) {
+                if guide.waits() {
                     continue; // it waits for its mask
                 }
                 self.guess.clear();
@@ -387,28 +387,25 @@ impl Core {
                     drafter.odds()
                 });
                 // What a grammar says stands above what texts before suggest.
-                if let Some(hold) = &mut hold
+                if (guide.hold.is_some() || guide.forces())
                     && self.sched.draft_that_pays(seq, FORESEEN, MAX_DRAFT) > 0
                 {
-                    hold.foreseen(&mut self.guess);
+                    guide.foreseen(&mut self.guess);
                     let most = MAX_DRAFT.min(self.guess.len() as u32);
                     let n = self.sched.draft_that_pays(seq, FORESEEN, most);
                     self.guess.truncate(n as usize);
-                    if n > 0 && !wants_rows {
+                    if let Some(hold) = guide.appends().filter(|_| n > 0 && !wants_rows) {
                         hold.append(self.sched.append(seq, &self.guess));
                         continue;
                     }
                 }
-                let known = self.guess.len();
-                if let (Some(drafter), Some(odds)) = (drafter, odds.filter(|_| known == 0)) {
+                let is_known = !self.guess.is_empty() || guide.forces();
+                if let (Some(drafter), Some(odds)) = (drafter, odds.filter(|_| !is_known)) {
                     let n = self.sched.draft_that_pays(seq, odds, MAX_DRAFT);
                     drafter.guess(n, &mut self.guess);
                 }
-                if let Some(hold) = hold.filter(|_| known == 0) {
-                    let may = hold.look_ahead(&self.guess, &mut ahead_work);
-                    self.guess.truncate(may);
-                }
-                self.sched.offer_draft(seq, &self.guess);
+                let may = guide.allowed(&self.guess, &mut ahead_work);
+                self.sched.offer_draft(seq, &self.guess[..may]);
             }
         }
         self.mask_turns.count(AHEAD_WORK - ahead_work);
@@ -636,12 +633,12 @@ fn apply(
     out: &StepOutput,
 ) -> Result<After, RequestError> {
     if let Outcome::NotANumber { index } = outcome {
-        let hold = match work {
-            Work::Answer(answer) => answer.hold(choice),
+        let guide = match work {
+            Work::Answer(answer) => answer.guide(choice),
             Work::Rows(_) => None,
         };
         // A row of which no token may come.
-        if let Some(dead) = hold.and_then(|hold| hold.failed()) {
+        if let Some(dead) = guide.and_then(|guide| guide.failed()) {
             return Err(RequestError::Constraint { index, reason: dead.to_string() });
         }
         return Err(RequestError::NotANumber { index });

@@ -67,7 +67,8 @@ impl Core {
             }
             heavy += class;
             self.mask_turns.last[class] = key;
-            let Some(hold) = super::steps::hold(&mut self.requests, key) else { continue };
+            let guide = super::steps::guide(&mut self.requests, key);
+            let Some(hold) = guide.and_then(|guide| guide.hold.as_mut()) else { continue };
             let work = hold.refresh();
             used += work;
             self.mask_turns.count(work);

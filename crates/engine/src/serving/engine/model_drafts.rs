@@ -64,9 +64,9 @@ impl Core {
             let choice = choices.iter().find(|c| c.0 == *seq).map(|c| (c.1, c.2));
             if let Some((id, choice)) = choice
                 && let Some(Open { work: Work::Answer(answer), .. }) = self.requests.get_mut(&id)
-                && let Some(hold) = answer.hold(choice)
+                && let Some(guide) = answer.guide(choice)
             {
-                may = hold.look_ahead(tokens, &mut work);
+                may = guide.allowed(tokens, &mut work);
                 if may < tokens.len() && work > 0 {
                     answer.guessed_in_vain(choice);
                 }
