@@ -80,6 +80,18 @@ pub struct Arrival {
     pub client: Client,
 }
 
+impl Arrival {
+    /// Answers of some end where they repeat themselves.
+    fn repeats(&mut self, d: &mut Draw) {
+        if let Ask::Answer(request) = &mut self.ask
+            && d.once_in(4)
+        {
+            let longest = d.range(1, 4);
+            request.repeats = Some(RepeatRule::copies((1, longest), d.range(2, 3)));
+        }
+    }
+}
+
 /// One run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scene {
@@ -173,14 +185,7 @@ impl Scene {
             (d.range(0, 60), blocks)
         };
         let resizes = (0..resizes).map(&mut resize).collect();
-        for arrival in &mut arrivals {
-            if let Ask::Answer(request) = &mut arrival.ask
-                && d.once_in(4)
-            {
-                let longest = d.range(1, 4);
-                request.repeats = Some(RepeatRule::copies((1, longest), d.range(2, 3)));
-            }
-        }
+        arrivals.iter_mut().for_each(|arrival| arrival.repeats(&mut d));
         Scene {
             config,
             eos,
