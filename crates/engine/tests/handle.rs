@@ -304,12 +304,12 @@ fn an_answer_that_no_token_continues_fails_alike_with_drafts_and_without() {
     }
 }
 
-/// Five answers held to a grammar that is ambiguous without end, beside three that are free: between
-/// two steps masks take a step's share of work and one mask more, and the free ones go on.
+/// Seven answers held to a grammar that is ambiguous without end, beside a free one: between two steps
+/// masks take a step's share of work and some masks more, whatever they are, and the free one goes on.
 #[test]
 fn hostile_grammars_hold_nobody_up() {
-    let letters = (0..VOCAB).map(|id| vec![b'a' + id as u8]);
-    let vocabulary = Arc::new(Vocabulary::new(letters, &[VOCAB - 1], &[VOCAB - 1]).unwrap());
+    let words = (0..VOCAB).map(|id| vec![b'a' + id as u8; 24]);
+    let vocabulary = Arc::new(Vocabulary::new(words, &[VOCAB - 1], &[VOCAB - 1]).unwrap());
     let constraint = Constraint::Gbnf("root ::= s\ns ::= s s | s s s | [a-z] | ".into());
     let held = Held::new(&constraint, &vocabulary, &Settings::default()).unwrap();
     let bounds = Settings::default().bounds;
@@ -317,7 +317,7 @@ fn hostile_grammars_hold_nobody_up() {
     let mut core = Core::new(parts(&SimControl::default(), Vec::new()));
     let counts = [Arc::<AtomicU32>::default(), Arc::<AtomicU32>::default()];
     for id in 0..8 {
-        let is_free = id % 3 == 2 || id == 7;
+        let is_free = id == 7;
         let held = (!is_free).then(|| held.clone());
         let request = Request { ignore_eos: is_free, held, ..request(&[2, 4, id as u32], 24) };
         let count = Arc::clone(&counts[usize::from(is_free)]);
@@ -336,11 +336,11 @@ fn hostile_grammars_hold_nobody_up() {
         most = most.max(core.mask_work() - before);
         before = core.mask_work();
         let free = counts[1].load(Ordering::Relaxed);
-        assert!(free >= 3 * turns.min(24) - 3, "{free} tokens of three in {turns} turns");
+        assert!(free + 1 >= turns.min(24), "{free} tokens in {turns} turns");
         assert!(turns < 10_000, "no end");
     }
     println!("{turns} turns, {before} units in all, {most} at most, {one} of one mask");
-    assert!(before > 10 * one && most < 2 * (MASKS_WORK + one), "{most} {before}");
+    assert!(before > 5 * one && most < 3 * (MASKS_WORK + one), "{most} {before}");
 }
 
 #[test]
