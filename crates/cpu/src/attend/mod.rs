@@ -12,60 +12,7 @@
 //! Keys that nobody sees (stale slots, `BlockId::NONE` behind a window) are never read into a
 //! result, whatever their bytes.
 //!
-//! # Numerics (version 7)
-//!
-//! A row is one token's one query head. Its result depends on its query, on the keys and values
-//! it sees and on their indices: not on chunks, batch, block placement, threads or the
-//! instruction set. `scalar` is the definition in code. `fma` rounds once; `exp` and `tanh` are
-//! those of [`crate::math`].
-//!
-//! Keys fall into tiles of 64 and splits of 256 by their index in the sequence. Unseen keys
-//! take no part. In a split, from m = −∞, l\[0..16\] = 0, o = 0, for each tile with a seen key:
-//!
-//! ```text
-//! s[j] = score of key j
-//! s[j] = tanh(s[j] / cap)·cap                      with a soft cap
-//! m'   = max(m, max s[j]);  b = m' (0 if m' = −∞);  c = exp(m − b)
-//! p[j] = exp(s[j] − b)
-//! l[i] = l[i]·c, then l[i] + p[j] for j ≡ i mod 16 in order
-//! o[e] = fma(o[e], c, values of the tile)          m = m'
-//! ```
-//!
-//! **f32.** Scores: s = fma(q\[d\], k\[j\]\[d\], s) for d = 0, 1, … from 0, then s·scale. Values: t = fma(p\[j\],
-//! v\[j\]\[e\], t) in order of j from 0.
-//!
-//! **bf16.** The same of numbers in bf16, those below 2⁻⁵⁶ being 0: keys and values as stored and queries, rounded to nearest,
-//! ties to even; weights p\[j\] rounded to nearest, ties up, before they are added to l. With n + f = x·log₂e, x = s\[j\] − b,
-//! n whole, they are 2ⁿ·(c₀ + c₁f + c₂f² + c₃f³) by fmas, to 7.5e-5, and 0 below x = −38. So sums of pairs
-//! (`vdpbf16ps`, the first of a pair in the high half) have the same bits: see [`crate::linear`].
-//!
-//! **int16.** Stored are codes and a scale per token and head, S = max|x|/4095, code = x·(4095/max|x|) rounded, ties to
-//! even. A query row becomes 16-bit codes: t = max|q|, a\[d\] = q\[d\]·(N/t) rounded, Q = (t/N)·scale, N the lesser of 8191
-//! and ⌊(2³¹ − 1)/(4095·columns)⌋. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. Weights are relative to
-//! the greatest score of their tile, M (0 if −∞), and joined by e = exp(max s − b): with x = s\[j\] − M, they are p\[j\] as in
-//! bf16 before it is rounded; l\[i\] = fma(p\[j\] for j ≡ i in order from 0, e, l\[i\]·c). Values: t = max Sᵥ\[j\] of the seen keys,
-//! a\[j\] = p\[j\]·(Sᵥ\[j\]·(8191/t)) rounded, o\[e\] = fma(f32(Σ a\[j\]·code\[j\]\[e\]), (t/8191)·e, o\[e\]·c), the sum exact.
-//! Wherever numbers become codes: if t < 2⁻¹⁰⁰ all codes and the scale are 0; if t is NaN or at least 2¹⁰⁰ the scale is NaN.
-//!
-//! **int8.** The same of keys and queries that go through a Hadamard transform (`mix`) first, where the width of the head is
-//! a power of two up to 256, with S = max|x|/127, code = x/S rounded, N = 32767 (16383 beyond 512 columns) for queries and
-//! 32767 for weights.
-//!
-//! **int4.** Keys, values and queries go through the transform in blocks of the largest power of two
-//! (up to 256) that divides the width of the head. Stored for 32 columns are S = f16(max|x|/15) and
-//! 4-bit codes q = min(max(⌊x/(2S)⌋, −8), 7) + 8; a number is S·(2q − 15), exact in f32. Scores and
-//! values are those of f32, with q\[d\] the transformed query; a finished result goes through the
-//! transform again, which is its own inverse. **k8v4**: keys and scores as int8, values as int4.
-//!
-//! **Biases.** In int8, int4 and k8v4 keys are kept without a part c of their bias, common to their tile, and divided by powers
-//! of two F, which queries are multiplied by (`steady`). With A = dot(q, c)·scale, m' = max(m, max s\[j\] + A); over int8
-//! values e = exp(max s + A − b), over int4 values p\[j\] = exp(s\[j\] − max(max s, b − A)).
-//!
-//! After a split, L = tree(l). Splits with L = 0 are left out. The first is the total (M, L, O);
-//! each later one joins by m' = max(M, m), x = exp(M − m'), y = exp(m − m'), L = fma(L, x, l·y),
-//! O = fma(O, x, o·y). A sink s joins last: m' = max(M, s), x = exp(M − m'),
-//! L = fma(L, x, exp(s − m')), O·x. The result is fma(O, 1/L, +0): never −0, so a term of an
-//! exact zero more or less changes nothing. A row that sees no key and has no sink is 0.
+//! Numerics: NUMERICS.md, "Attention". `scalar` is the definition in code; other paths equal it bit for bit.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

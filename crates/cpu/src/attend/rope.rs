@@ -1,13 +1,6 @@
 //! Head norms and rotation of query and key rows.
 //!
-//! # Numerics (version 1)
-//!
-//! The angle of pair i at position p is the f32 product f32(p)·f\[i\], with f\[i\] = inv_freq\[i\],
-//! or inv_freq\[i\] / factors\[i\] rounded. Its sine and cosine are those of [`crate::math`], times
-//! the magnitude. A pair (x, y) becomes (fma(x, cos, −(y·sin)), fma(y, cos, x·sin)).
-//!
-//! The norm of a head x of D columns with weight w: rms: r = 1/√(dot(x, x)/D + eps),
-//! x·r·(w + offset), from left to right; layer: the same after x − sum(x)/D.
+//! Numerics: NUMERICS.md, "Rotations" and "Norms".
 
 use tokenmill_ir::{NormKind, RopePairing};
 

@@ -15,12 +15,7 @@
 //! gives the f32 1.5·2²³ + i. A kernel starts its integer sum from B − zero·Σa and gets
 //! s·f32(isum), correctly rounded, as one fma of the sum's bits with words 8 and 9.
 //!
-//! s = amax/127 with the two low bits of its significand cleared; a\[k\] = x\[k\]·(1/s) rounded
-//! to nearest, ties to even. A block is *an outlier* if its amax is more than 8 times the mean
-//! magnitude of the row, or 16 times for weights that are coarse themselves ([`Encoding::Int8Coarse`]):
-//! one value far above the rest makes the steps of all coarse. Outlier blocks have a residual line,
-//! which encodes what is left, x\[k\] − s·a\[k\], with the scale s/254 (its two low bits
-//! cleared). All depends on nothing but the row.
+//! What s, a, outliers and residual lines are: NUMERICS.md, "int8".
 //!
 //! A row is the lines of its blocks, then lines of bits that say which blocks are outliers (bit
 //! b % 32 of word b / 32), then the residual lines, zero where the block is no outlier.

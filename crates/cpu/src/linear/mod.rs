@@ -1,43 +1,7 @@
 //! The linear layer on weights in panels: y\[t\]\[n\] = Σₖ W\[n\]\[k\]·x\[t\]\[k\].
 //!
-//! # Numerics (version 5)
-//!
-//! Every y\[t\]\[n\] is a chain of f32 operations over the columns in order, or the sum of two. It depends on row
-//! n of the weight and on token t alone: not on the other tokens, the tiles, the threads or
-//! the instruction set. `fma` rounds once, `·` and `f32()` to nearest, ties to even; nothing
-//! is flushed to zero. `scalar` is the definition in code; other paths equal it bit for bit.
-//!
-//! **int8** (integer layouts). A token is encoded by blocks of 32 columns into signed bytes
-//! a\[k\] and one scale s with 22 significant bits (see `encode`). Then from acc = 0, for block
-//! b = 0, 1, …, with S the weight scale (d, or d·sc: exact in f32), z the zero point, m the
-//! minimum (m, or −(dmin·m): exact in f32):
-//!
-//! ```text
-//! isum = Σ (q[k] − z)·a[k]                       exact, |isum| < 2²²
-//! acc  = fma(s·f32(isum), S, acc)
-//! acc  = fma(s·f32(Σ a[k]), m, acc)              where the layout has minima
-//! ```
-//!
-//! Formats with a scale per 16 columns have two such `isum` steps a block, each followed by its
-//! own minimum where there are minima. An outlier block, one
-//! whose largest magnitude is more than 8 times the mean magnitude of the row (16 times, where codes
-//! have at most four bits, but for Q4_1), has a second set of bytes for what the first leaves: these have
-//! a chain of their own, of the same steps with their own s, from 0. At the end both are added, and 0, so that no
-//! result is −0.
-//! A block whose largest magnitude is below 2⁻¹⁰⁰ is all zero; from 2¹⁰⁰ on, or with a NaN, its
-//! scale is NaN, so that the outputs of the token are NaN and can be seen.
-//!
-//! **f32**. acc = fma(w\[k\], x\[k\], acc) for k = 0, 1, …, from acc = 0, with w\[k\] the weight as
-//! its format decodes it.
-//!
-//! **bf16**. The same chain after w\[k\] and x\[k\] are each rounded to bf16 (nearest, ties to
-//! even), below 2⁻⁵⁶ to zero. So no product or sum is ever subnormal, and an instruction that
-//! flushes those and adds two products one after the other, each by an fma, computes this chain.
-//!
-//! **Turned** (EXL3 of 4 bits, in int8). `turned` has the steps.
-//!
-//! Weights stored as f32, f16 and indices into a table of floats are computed in f32 in every mode,
-//! those stored as e4m3 in f32 except in bf16 mode, those stored as bf16 in bf16 except in f32 mode.
+//! Numerics: NUMERICS.md, "Modes". Every y\[t\]\[n\] depends on row n of the weight and on token t alone: not on the other
+//! tokens, the tiles, the threads or the instruction set. `scalar` is the definition in code; other paths equal it bit for bit.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;

@@ -1,13 +1,6 @@
 //! Products with weights between Hadamard transforms: EXL3 of 4 bits.
 //!
-//! For each token, with H butterflies of f32 over distances 1, 2, … 64 of each 128 numbers:
-//!
-//! ```text
-//! x[k]  = H(suh[k]·x[k])                 then encoded as int8 activations are
-//! acc   = the int8 chain over blocks of 32 columns, with q the byte sums (0–1020), one scale
-//!         S = 1774·2⁻¹⁸ and one minimum −3.453125 for all
-//! y[n]  = H(acc)[n]·(svh[n]/128)
-//! ```
+//! Numerics: NUMERICS.md, the end of "int8".
 //!
 //! A worker turns the input for itself and computes whole bands of 128 rows, of which it stores its
 //! own: what it gives does not depend on how rows are shared out.

@@ -1,8 +1,7 @@
 //! Routing tokens to experts, and the experts: tokens are gathered by expert; workers divide the
 //! rows of all used experts' matrices.
 //!
-//! Numerics (version 1): an expert's products are those of the linear layer, so a token's result
-//! does not depend on who shares its experts; slots are added in order, each product rounded.
+//! Numerics: NUMERICS.md, "Experts".
 
 use std::ops::Range;
 use std::sync::Arc;

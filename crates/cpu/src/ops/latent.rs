@@ -1,8 +1,6 @@
 //! Multi-head latent attention in its absorbed form: storing latents, attending to them.
 //!
-//! Numerics (version 1): keys fall into tiles of 32 by their index; in a tile a score is the sum
-//! of the lane dots of the latent and of the rotated part, times `scale`. The online softmax goes
-//! tile by tile; sums take one fma a key in order.
+//! Numerics: NUMERICS.md, "Latents".
 
 use tokenmill_ir::Rows as RowKind;
 

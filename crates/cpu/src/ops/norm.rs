@@ -1,8 +1,6 @@
 //! Norms, with the sums and gates around them.
 //!
-//! Numerics (version 1): sums over columns by sixteen lanes and the tree of [`crate::math`]; mean
-//! and variance are divided by the columns, `1/√` is two correctly rounded steps; then, each
-//! rounded: times that, times (weight + offset), plus bias.
+//! Numerics: NUMERICS.md, "Norms".
 
 use tokenmill_ir::{GateOrder, NormKind};
 

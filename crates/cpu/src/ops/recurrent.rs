@@ -1,9 +1,6 @@
 //! Recurrences in token order, divided by channels or heads.
 //!
-//! Numerics (version 1): a convolution starts from its bias and takes one fma a tap, oldest first.
-//! Delta rule and scan decay the state (one product), then sum over key columns by one fma each in
-//! order (delta rule) or over state columns by lanes and tree (scan). States are f32 between
-//! tokens, so chunks do not show.
+//! Numerics: NUMERICS.md, "Recurrences".
 
 use std::ops::Range;
 
