@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::panel::PANEL_ROWS;
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    AttendSource, BufferId, CacheId, ColumnOrder, HeadNorm, KvFormat, Limits, Mask, NormKind, Op,
-    Operand, Program, RopeId, Rows as RowKind, Store, View, WeightId,
+    AttendSource, BufferId, CacheId, ColumnOrder, GateAct, HeadNorm, KvFormat, Limits, Mask,
+    NormKind, Op, Operand, Program, RopeId, RouteRule, Rows as RowKind, Store, View, WeightId, op,
 };
 
 use crate::DEVICE;
@@ -146,14 +146,16 @@ impl<'a> Compiler<'a> {
                 let kernel = embed::Embed { table, scale: *scale, positions, token_types, out };
                 self.by_rows(kernel, op, false);
             }
-            Op::Norm { .. } => self.norm(op),
+            Op::Norm(norm) => self.norm(norm, op),
             Op::Linear { x, weight, out } => {
                 let product = self.product(*x, *weight, self.whole(*out))?;
                 self.linear(product);
             }
-            Op::GatedLinear { .. } => self.gated(op)?,
-            Op::RotateStore { .. } => self.rotate(op, next),
-            Op::Attend { .. } => self.attend(op)?,
+            Op::GatedLinear { x, gate, up, act, out } => {
+                self.gated(*x, (*gate, *up), *act, self.whole(*out))?;
+            }
+            Op::RotateStore(rotate) => self.rotate(rotate, next),
+            Op::Attend(attend) => self.attend(attend, op),
             Op::Map { expr, args, out } => {
                 let args = args.iter().map(|&v| v.into()).collect();
                 let out = self.whole(*out);
@@ -186,33 +188,35 @@ impl<'a> Compiler<'a> {
                 let vocab = self.program.vocab as usize;
                 self.draft.push(sample::Sample { logits, vocab }, Split::Own, &reads, &[]);
             }
-            Op::HeadLinear { .. } => self.head_linear(op)?,
-            Op::StoreLatent { .. } | Op::AttendLatent { .. } => self.latent(op),
-            Op::Conv { .. } | Op::DeltaRule { .. } | Op::Scan { .. } => self.recurrent(op),
-            Op::Route { .. } => self.route(op)?,
-            Op::Experts { .. } => self.experts(op)?,
+            Op::HeadLinear { x, heads, weight, out } => {
+                self.head_linear((*x).into(), *heads as usize, *weight, self.whole(*out))?;
+            }
+            Op::StoreLatent(store) => self.store_latent(store),
+            Op::AttendLatent(attend) => self.attend_latent(attend),
+            Op::Conv(conv) => self.conv(conv, op),
+            Op::DeltaRule(rule) => self.delta_rule(rule, op),
+            Op::Scan(scan) => self.scan(scan, op),
+            Op::Route { x, router, rule, out } => {
+                self.route(*x, *router, *rule, self.whole(*out))?;
+            }
+            Op::Experts(experts) => self.experts(experts)?,
         }
         Ok(())
     }
 
-    fn norm(&mut self, op: &Op) {
-        let Op::Norm { x, adds, sum, kind, weight, offset, bias, groups, gate, eps, root, out } =
-            op
-        else {
-            return;
-        };
-        let of = |w: &Option<WeightId>| w.map(|w| self.weight(w));
-        let (weight, bias) = (of(weight), of(bias));
-        let rule = norm::Rule::new(*kind, *eps, weight.as_deref(), *offset, bias.as_deref());
+    fn norm(&mut self, norm: &op::Norm, op: &Op) {
+        let of = |w: Option<WeightId>| w.map(|w| self.weight(w));
+        let (weight, bias) = (of(norm.weight), of(norm.bias));
+        let (weight, bias) = (weight.as_deref(), bias.as_deref());
         let kernel = norm::Norm {
-            x: (*x).into(),
-            adds: adds.iter().map(|&v| v.into()).collect(),
-            sum: sum.map(|b| self.whole(b)),
-            rule,
-            groups: *groups as usize,
-            gate: gate.map(|(v, order)| (v.into(), order)),
-            root: root.map(|b| self.whole(b)),
-            out: self.whole(*out),
+            x: norm.x.into(),
+            adds: norm.adds.iter().map(|&v| v.into()).collect(),
+            sum: norm.sum.map(|b| self.whole(b)),
+            rule: norm::Rule::new(norm.kind, norm.eps, weight, norm.offset, bias),
+            groups: norm.groups as usize,
+            gate: norm.gate.map(|(v, order)| (v.into(), order)),
+            root: norm.root.map(|b| self.whole(b)),
+            out: self.whole(norm.out),
         };
         // A gate is read after the sum is written, and may lie beside `x`.
         if let (Some(sum), None) = (kernel.sum, kernel.gate) {
@@ -265,14 +269,18 @@ impl<'a> Compiler<'a> {
         self.draft.push(linear::Linear(product), split, &reads, &writes);
     }
 
-    fn gated(&mut self, op: &Op) -> Done {
-        let Op::GatedLinear { x, gate, up, act, out } = op else { return Ok(()) };
-        let out = self.whole(*out);
+    fn gated(
+        &mut self,
+        x: View,
+        (gate, up): (WeightId, WeightId),
+        act: GateAct,
+        out: Cols,
+    ) -> Done {
         let cols = Cols { start: 0, ..out };
         let up_out = Cols { place: self.draft.place(self.rows_of(out), out.cols), ..cols };
-        let gate = self.product(*x, *gate, out)?;
-        let up = self.product(*x, *up, up_out)?;
-        let (act, reads) = (*act, [&gate, &up].map(|p| place(p.inputs[0].0)));
+        let gate = self.product(x, gate, out)?;
+        let up = self.product(x, up, up_out)?;
+        let reads = [&gate, &up].map(|p| place(p.inputs[0].0));
         let kind = self.rows_of(out);
         if gate.inputs.len() == 1 && up.inputs.len() == 1 {
             let writes = [place(out), place(up_out)];
@@ -303,26 +311,25 @@ impl<'a> Compiler<'a> {
         rotate::Turn { dim: dim as usize, norm, rotation, growth: None }
     }
 
-    fn rotate(&mut self, op: &Op, next: Option<&Op>) {
-        let Op::RotateStore { q: query, head_dim, q_norm, rope, growth, store, out, .. } = op
-        else {
-            return;
-        };
-        let (q, out) = (Cols::from(*query), self.whole(*out));
-        let turn = rotate::Turn { growth: *growth, ..self.turn(*head_dim, q_norm, *rope) };
+    fn rotate(&mut self, op: &op::RotateStore, next: Option<&Op>) {
+        let (q, out) = (Cols::from(op.q), self.whole(op.out));
+        let turn =
+            rotate::Turn { growth: op.growth, ..self.turn(op.head_dim, &op.q_norm, op.rope) };
         let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
         reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
         let mut split = Split::Rows(RowKind::Tokens);
-        let storing = store.as_ref().map_or(rotate::Storing::None, |s| {
-            let turn = self.turn(*head_dim, &s.k_norm, *rope);
+        let storing = op.store.as_ref().map_or(rotate::Storing::None, |s| {
+            let turn = self.turn(op.head_dim, &s.k_norm, op.rope);
             let cache = s.cache.0 as usize;
-            let steady = self.steady(s, *query, *head_dim, *rope);
+            let steady = self.steady(s, op.q, op.head_dim, op.rope);
             let store = rotate::Store { k: s.k.into(), v: s.v.into(), turn, steady, cache };
             reads.extend([place(store.k), place(store.v)]);
             writes.push(Resource::Cache(cache));
-            self.want_row(store.k.cols + *head_dim as usize);
+            self.want_row(store.k.cols + op.head_dim as usize);
             match next {
-                Some(Op::Attend { source: AttendSource::Cache(read), .. }) if *read == s.cache => {
+                Some(Op::Attend(op::Attend { source: AttendSource::Cache(read), .. }))
+                    if *read == s.cache =>
+                {
                     self.storing = Some(store.clone());
                     rotate::Storing::Shared(store)
                 }
@@ -350,7 +357,7 @@ impl<'a> Compiler<'a> {
             KvFormat::Int8 | KvFormat::Int4 | KvFormat::K8V4
         );
         let capped = |op: &Op| match op {
-            Op::Attend { source: AttendSource::Cache(read), softcap, .. } => {
+            Op::Attend(op::Attend { source: AttendSource::Cache(read), softcap, .. }) => {
                 *read == s.cache && softcap.is_some()
             }
             _ => false,
@@ -394,7 +401,9 @@ impl<'a> Compiler<'a> {
     fn next_cache(&self, op: &Op) -> Option<usize> {
         let mut later = self.program.ops.iter().skip_while(|o| !std::ptr::eq(*o, op)).skip(1);
         later.find_map(|op| match op {
-            Op::Attend { source: AttendSource::Cache(cache), .. } => Some(cache.0 as usize),
+            Op::Attend(op::Attend { source: AttendSource::Cache(cache), .. }) => {
+                Some(cache.0 as usize)
+            }
             _ => None,
         })
     }
@@ -411,13 +420,10 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn attend(&mut self, op: &Op) -> Done {
-        let Op::Attend { q, heads, source, kv_heads, v_dim, scale, mask, softcap, sinks, out } = op
-        else {
-            return Ok(());
-        };
-        let (q, out) = (Cols::from(*q), self.whole(*out));
-        let (heads, kv_heads, v_dim) = (*heads as usize, *kv_heads as usize, *v_dim as usize);
+    fn attend(&mut self, attend: &op::Attend, op: &Op) {
+        let (q, out) = (Cols::from(attend.q), self.whole(attend.out));
+        let heads = attend.heads as usize;
+        let (kv_heads, v_dim) = (attend.kv_heads as usize, attend.v_dim as usize);
         let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
         let store = self.storing.take();
         if let Some(s) = &store {
@@ -426,7 +432,7 @@ impl<'a> Compiler<'a> {
             writes.push(Resource::Cache(s.cache));
         }
         let mut steady = None;
-        let (source, item_source) = match source {
+        let (source, item_source) = match &attend.source {
             AttendSource::Cache(cache) => {
                 steady = self.steady.get(cache).cloned();
                 let cache = cache.0 as usize;
@@ -445,7 +451,7 @@ impl<'a> Compiler<'a> {
         want.k_dim = want.k_dim.max(q.cols / heads);
         want.v_dim = want.v_dim.max(v_dim);
         let items = self.items((item_source, heads, kv_heads));
-        let max_splits = self.most_splits(mask);
+        let max_splits = self.most_splits(&attend.mask);
         let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
         let kernel = attend::Attend {
             q,
@@ -453,10 +459,10 @@ impl<'a> Compiler<'a> {
             heads,
             kv_heads,
             v_dim,
-            scale: *scale,
-            softcap: *softcap,
-            mask: *mask,
-            sinks: sinks.map(|w| self.weight(w)),
+            scale: attend.scale,
+            softcap: attend.softcap,
+            mask: attend.mask,
+            sinks: attend.sinks.map(|w| self.weight(w)),
             source,
             steady,
             next_cache: self.next_cache(op),
@@ -472,15 +478,11 @@ impl<'a> Compiler<'a> {
         self.draft.push(kernel, Split::Own, &reads, &writes);
         reads.push(parts);
         self.draft.push(join, Split::Few(RowKind::Tokens), &reads, &[place(out)]);
-        Ok(())
     }
 
-    fn head_linear(&mut self, op: &Op) -> Done {
-        let Op::HeadLinear { x, heads, weight, out } = op else { return Ok(()) };
-        let (x, out) = (Cols::from(*x), self.whole(*out));
-        let weight = self.weight(*weight);
-        self.want_row(x.cols / *heads as usize);
-        let kernel = heads::HeadLinear::new(x, weight, *heads as usize, self.mode, out)
+    fn head_linear(&mut self, x: Cols, heads: usize, weight: WeightId, out: Cols) -> Done {
+        self.want_row(x.cols / heads);
+        let kernel = heads::HeadLinear::new(x, self.weight(weight), heads, self.mode, out)
             .ok_or_else(|| unsupported("HeadLinear of several formats"))?;
         let (encoded, block, spec) = kernel.wants();
         self.want_block(encoded, block);
@@ -489,16 +491,13 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn route(&mut self, op: &Op) -> Done {
-        let Op::Route { x, router, rule, out } = op else { return Ok(()) };
+    fn route(&mut self, x: View, router: WeightId, rule: RouteRule, out: Cols) -> Done {
         let cols = rule.experts as usize;
         let at = self.draft.place(RowKind::Tokens, cols);
         let logits = Cols { place: at, start: 0, cols };
-        let product = self.product(*x, *router, logits)?;
+        let product = self.product(x, router, logits)?;
         self.linear(product);
-        let (rule, out) = (*rule, self.whole(*out));
-        let vector =
-            |w: Option<WeightId>| w.map_or_else(Vec::new, |w| self.weight(w).vector().to_vec());
+        let vector = |w: Option<WeightId>| w.map(|w| self.vector(w)).unwrap_or_default();
         let (choice_bias, gains) = (vector(rule.choice_bias), vector(rule.gains));
         let kernel = experts::Route { logits, rule, choice_bias, gains, out };
         self.want_row(kernel.wants());
@@ -512,101 +511,89 @@ impl<'a> Compiler<'a> {
         self.wants.block = self.wants.block.max(block);
     }
 
-    fn latent(&mut self, op: &Op) {
-        match op {
-            Op::StoreLatent { latent, norm, eps, key, rope, cache } => {
-                let (latent, key) = (Cols::from(*latent), Cols::from(*key));
-                let weight = self.weight(*norm);
-                let rule = norm::Rule::new(NormKind::Rms, *eps, Some(&weight), 0.0, None);
-                let turn = self.turn(key.cols as u32, &None, Some(*rope));
-                let mut reads = vec![place(latent), place(key)];
-                reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
-                self.want_row(latent.cols + key.cols);
-                let cache = cache.0 as usize;
-                let kernel = latent::StoreLatent { latent, rule, key, turn, cache };
-                self.draft.push(kernel, Split::Own, &reads, &[Resource::Cache(cache)]);
-            }
-            Op::AttendLatent { q_latent, q_rope, heads, cache, scale, out } => {
-                let (q_latent, q_rope) = (Cols::from(*q_latent), Cols::from(*q_rope));
-                let (heads, cache) = (*heads as usize, cache.0 as usize);
-                let (scale, out) = (*scale, self.whole(*out));
-                let kernel = latent::AttendLatent { q_latent, q_rope, heads, scale, cache, out };
-                self.want_row(kernel.wants());
-                let reads = [place(q_latent), place(q_rope), Resource::Cache(cache)];
-                self.draft.push(kernel, Split::Own, &reads, &[place(out)]);
-            }
-            _ => {}
-        }
+    fn store_latent(&mut self, op: &op::StoreLatent) {
+        let (latent, key) = (Cols::from(op.latent), Cols::from(op.key));
+        let weight = self.weight(op.norm);
+        let rule = norm::Rule::new(NormKind::Rms, op.eps, Some(&weight), 0.0, None);
+        let turn = self.turn(key.cols as u32, &None, Some(op.rope));
+        let mut reads = vec![place(latent), place(key)];
+        reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
+        self.want_row(latent.cols + key.cols);
+        let cache = op.cache.0 as usize;
+        let kernel = latent::StoreLatent { latent, rule, key, turn, cache };
+        self.draft.push(kernel, Split::Own, &reads, &[Resource::Cache(cache)]);
     }
 
-    fn recurrent(&mut self, op: &Op) {
-        let vector = |w: &WeightId| self.weight(*w).vector().to_vec();
-        // Rates are kept as −e^a_log.
-        let rates = |w: &WeightId| vector(w).into_iter().map(|a| -exp(a)).collect();
-        match op {
-            Op::Conv { x, weight, kernel, bias, act, state, out } => {
-                let (x, out, kernel) = (Cols::from(*x), self.whole(*out), *kernel as usize);
-                let (weight, mut row) = (self.weight(*weight), vec![0.0; kernel]);
-                let mut taps = vec![0.0; kernel * x.cols];
-                for c in 0..x.cols {
-                    weight.row(c, &mut row);
-                    (0..kernel).for_each(|j| taps[j * x.cols + c] = row[j]);
-                }
-                let bias = bias.as_ref().map(vector).unwrap_or_default();
-                let (cache, act) = (state.0 as usize, *act);
-                let conv = recurrent::Conv { x, taps, kernel, bias, act, cache, out };
-                self.push_recurrent(conv, op, cache);
-            }
-            Op::DeltaRule {
-                q,
-                k,
-                v,
-                a,
-                b,
-                a_log,
-                dt_bias,
-                k_heads,
-                v_heads,
-                key_head,
-                state,
-                out,
-            } => {
-                let rule = recurrent::DeltaRule {
-                    q: (*q).into(),
-                    k: (*k).into(),
-                    v: (*v).into(),
-                    a: (*a).into(),
-                    b: (*b).into(),
-                    rate: rates(a_log),
-                    dt_bias: vector(dt_bias),
-                    k_heads: *k_heads as usize,
-                    v_heads: *v_heads as usize,
-                    key_head: *key_head,
-                    cache: state.0 as usize,
-                    out: self.whole(*out),
-                };
-                self.want_row(rule.wants());
-                self.push_recurrent(rule, op, state.0 as usize);
-            }
-            Op::Scan { x, b, c, dt, a_log, skip, dt_bias, heads, groups, dt_limit, state, out } => {
-                let scan = recurrent::Scan {
-                    x: (*x).into(),
-                    b: (*b).into(),
-                    c: (*c).into(),
-                    dt: (*dt).into(),
-                    rate: rates(a_log),
-                    skip: vector(skip),
-                    dt_bias: vector(dt_bias),
-                    heads: *heads as usize,
-                    groups: *groups as usize,
-                    dt_limit: *dt_limit,
-                    cache: state.0 as usize,
-                    out: self.whole(*out),
-                };
-                self.push_recurrent(scan, op, state.0 as usize);
-            }
-            _ => {}
+    fn attend_latent(&mut self, op: &op::AttendLatent) {
+        let (q_latent, q_rope) = (Cols::from(op.q_latent), Cols::from(op.q_rope));
+        let (heads, cache) = (op.heads as usize, op.cache.0 as usize);
+        let (scale, out) = (op.scale, self.whole(op.out));
+        let kernel = latent::AttendLatent { q_latent, q_rope, heads, scale, cache, out };
+        self.want_row(kernel.wants());
+        let reads = [place(q_latent), place(q_rope), Resource::Cache(cache)];
+        self.draft.push(kernel, Split::Own, &reads, &[place(out)]);
+    }
+
+    fn vector(&self, w: WeightId) -> Vec<f32> {
+        self.weight(w).vector().to_vec()
+    }
+
+    /// Rates are kept as −e^a_log.
+    fn rates(&self, w: WeightId) -> Vec<f32> {
+        self.vector(w).into_iter().map(|a| -exp(a)).collect()
+    }
+
+    fn conv(&mut self, conv: &op::Conv, op: &Op) {
+        let (x, kernel) = (Cols::from(conv.x), conv.kernel as usize);
+        let (weight, mut row) = (self.weight(conv.weight), vec![0.0; kernel]);
+        let mut taps = vec![0.0; kernel * x.cols];
+        for c in 0..x.cols {
+            weight.row(c, &mut row);
+            (0..kernel).for_each(|j| taps[j * x.cols + c] = row[j]);
         }
+        let bias = conv.bias.map(|w| self.vector(w)).unwrap_or_default();
+        let (cache, out) = (conv.state.0 as usize, self.whole(conv.out));
+        let conv = recurrent::Conv { x, taps, kernel, bias, act: conv.act, cache, out };
+        self.push_recurrent(conv, op, cache);
+    }
+
+    fn delta_rule(&mut self, rule: &op::DeltaRule, op: &Op) {
+        let cache = rule.state.0 as usize;
+        let kernel = recurrent::DeltaRule {
+            q: rule.q.into(),
+            k: rule.k.into(),
+            v: rule.v.into(),
+            a: rule.a.into(),
+            b: rule.b.into(),
+            rate: self.rates(rule.a_log),
+            dt_bias: self.vector(rule.dt_bias),
+            k_heads: rule.k_heads as usize,
+            v_heads: rule.v_heads as usize,
+            key_head: rule.key_head,
+            cache,
+            out: self.whole(rule.out),
+        };
+        self.want_row(kernel.wants());
+        self.push_recurrent(kernel, op, cache);
+    }
+
+    fn scan(&mut self, scan: &op::Scan, op: &Op) {
+        let cache = scan.state.0 as usize;
+        let kernel = recurrent::Scan {
+            x: scan.x.into(),
+            b: scan.b.into(),
+            c: scan.c.into(),
+            dt: scan.dt.into(),
+            rate: self.rates(scan.a_log),
+            skip: self.vector(scan.skip),
+            dt_bias: self.vector(scan.dt_bias),
+            heads: scan.heads as usize,
+            groups: scan.groups as usize,
+            dt_limit: scan.dt_limit,
+            cache,
+            out: self.whole(scan.out),
+        };
+        self.push_recurrent(kernel, op, cache);
     }
 
     fn push_recurrent(
@@ -626,17 +613,15 @@ impl<'a> Compiler<'a> {
         self.draft.push(kernel, Split::Own, &reads, &writes);
     }
 
-    fn experts(&mut self, op: &Op) -> Done {
-        let Op::Experts { x, route, gate, up, down, experts: count, act, out } = op else {
-            return Ok(());
+    fn experts(&mut self, op: &op::Experts) -> Done {
+        let (x, route, out) = (Cols::from(op.x), Cols::from(op.route), self.whole(op.out));
+        let firsts = [op.gate, op.up, op.down];
+        let all = |first: WeightId| -> Vec<_> {
+            (0..op.experts).map(|e| self.weight(WeightId(first.0 + e))).collect()
         };
-        let (x, route, out) = (Cols::from(*x), Cols::from(*route), self.whole(*out));
-        let all = |first: &WeightId| -> Vec<_> {
-            (0..*count).map(|e| self.weight(WeightId(first.0 + e))).collect()
-        };
-        let stored = |first: &WeightId| self.program.weights[first.0 as usize].stored_bytes();
-        let expert_bytes = [gate, up, down].map(stored).iter().sum();
-        let [gate, up, down] = [gate, up, down].map(all);
+        let stored = |first: WeightId| self.program.weights[first.0 as usize].stored_bytes();
+        let expert_bytes = firsts.map(stored).iter().sum();
+        let [gate, up, down] = firsts.map(all);
         let [of_gate, of_up, of_down] =
             [self.encoding_of(&gate)?, self.encoding_of(&up)?, self.encoding_of(&down)?];
         let (top, ffn) = (route.cols / 2, gate.first().map_or(0, |w| w.rows));
@@ -651,7 +636,7 @@ impl<'a> Compiler<'a> {
         let block = 2 * experts::SLOTS * experts::PANELS * PANEL_ROWS;
         self.want_block(experts::SLOTS * lines, block);
         let wanted =
-            experts::Groups::wants(*count as usize, top * self.limits.step_tokens as usize);
+            experts::Groups::wants(op.experts as usize, top * self.limits.step_tokens as usize);
         self.wants.order = self.wants.order.max(wanted);
         let counter = self.wants.counters;
         self.wants.counters += 2;
@@ -660,7 +645,7 @@ impl<'a> Compiler<'a> {
             gate,
             up,
             inputs,
-            act: *act,
+            act: op.act,
             out: inner,
             counter,
             expert_bytes,

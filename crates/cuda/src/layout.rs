@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use tokenmill_backend::{DeviceError, Watch, stored};
-use tokenmill_ir::{Op, Operand, Program, RowPart, WeightId, WeightSource};
+use tokenmill_ir::{Op, Operand, Program, RowPart, WeightId, WeightSource, op};
 use tokenmill_ir::{WeightSpec, WeightUse};
 use tokenmill_quant::FormatId;
 
@@ -40,7 +40,7 @@ pub(crate) fn uses(program: &Program) -> Vec<Uses> {
             | Op::GatedLinear { .. }
             | Op::HeadLinear { .. }
             | Op::Head { .. }
-            | Op::Experts { .. } => None,
+            | Op::Experts(_) => None,
             _ => Some(Vec::new()),
         };
         for operand in op.operands() {
@@ -51,7 +51,9 @@ pub(crate) fn uses(program: &Program) -> Vec<Uses> {
                 _ => uses.rows = true,
             }
         }
-        if let Op::RotateStore { rope: Some(rope), .. } | Op::StoreLatent { rope, .. } = op {
+        if let Op::RotateStore(op::RotateStore { rope: Some(rope), .. })
+        | Op::StoreLatent(op::StoreLatent { rope, .. }) = op
+        {
             let factors = program.ropes.get(rope.0 as usize).and_then(|r| r.factors);
             let uses = factors.and_then(|w| all.get_mut(w.0 as usize));
             uses.into_iter().for_each(|u| u.numbers = true);

@@ -336,7 +336,7 @@ impl Draft<'_> {
     fn op(&mut self, op: &Op) -> Result<(), DeviceError> {
         match op {
             Op::Embed { .. } => self.embed(op),
-            Op::Norm { .. } => self.norm(op),
+            Op::Norm(op) => self.norm(op),
             Op::Linear { x, weight, out } => self.linear(*x, *weight, *out, Product::PLAIN),
             Op::HeadLinear { x, heads, weight, out } => {
                 let head_rows = self.program.weights[weight.0 as usize].rows / (*heads).max(1);
@@ -350,15 +350,15 @@ impl Draft<'_> {
             Op::GatedLinear { .. } => self.gated_linear(op),
             Op::Map { .. } => self.map(op),
             Op::TakeRows { .. } | Op::Pool { .. } => self.take(op),
-            Op::RotateStore { .. } => self.rotate_store(op),
-            Op::StoreLatent { .. } => self.store_latent(op),
-            Op::Attend { .. } => self.attend(op),
-            Op::AttendLatent { .. } => self.attend_latent(op),
-            Op::Conv { .. } => self.conv(op),
-            Op::DeltaRule { .. } => self.delta_rule(op),
-            Op::Scan { .. } => self.scan(op),
+            Op::RotateStore(op) => self.rotate_store(op),
+            Op::StoreLatent(op) => self.store_latent(op),
+            Op::Attend(op) => self.attend(op),
+            Op::AttendLatent(op) => self.attend_latent(op),
+            Op::Conv(op) => self.conv(op),
+            Op::DeltaRule(op) => self.delta_rule(op),
+            Op::Scan(op) => self.scan(op),
             Op::Route { .. } => self.route(op),
-            Op::Experts { .. } => self.experts(op),
+            Op::Experts(op) => self.experts(op),
             Op::Sample { logits, hidden } => {
                 self.served = Some((*logits, *hidden));
                 Ok(())

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::batch::MAX_GROUPS;
 use crate::cache::{CacheSpec, GroupKind};
-use crate::op::{Op, Operand, Rope};
+use crate::op::{self, Op, Operand, Rope};
 use crate::weight::{WeightId, WeightSpec};
 
 /// Index into [`Program::buffers`].
@@ -198,7 +198,7 @@ impl Program {
             Op::Embed { table, out, .. } => {
                 same("columns of the embedding", self.weights[table.0 as usize].cols, cols(out))
             }
-            Op::Norm { x, adds, sum, out, gate, groups, root, .. } => {
+            Op::Norm(op::Norm { x, adds, sum, out, gate, groups, root, .. }) => {
                 for v in adds.iter().chain(gate.iter().map(|(v, _)| v)) {
                     same("columns added", v.cols, x.cols)?;
                 }
@@ -223,25 +223,25 @@ impl Program {
                 same("rows of the head matrices", w.rows, cols(out))?;
                 same("columns of the head matrices", w.cols * heads, x.cols)
             }
-            Op::RotateStore { q, heads, head_dim, out, .. } => {
+            Op::RotateStore(op::RotateStore { q, heads, head_dim, out, .. }) => {
                 same("query columns", q.cols, heads * head_dim)?;
                 same("columns out", cols(out), q.cols)
             }
-            Op::Attend { heads, v_dim, out, kv_heads, .. } => {
+            Op::Attend(op::Attend { heads, v_dim, out, kv_heads, .. }) => {
                 same("heads per key/value head", heads % kv_heads.max(&1), 0)?;
                 same("columns out", cols(out), heads * v_dim)
             }
-            Op::AttendLatent { q_latent: x, out, .. }
-            | Op::DeltaRule { v: x, out, .. }
-            | Op::Conv { x, out, .. }
-            | Op::Scan { x, out, .. }
+            Op::AttendLatent(op::AttendLatent { q_latent: x, out, .. })
+            | Op::DeltaRule(op::DeltaRule { v: x, out, .. })
+            | Op::Conv(op::Conv { x, out, .. })
+            | Op::Scan(op::Scan { x, out, .. })
             | Op::TakeRows { x, out }
             | Op::Pool { x, out, .. } => same("columns out", cols(out), x.cols),
             Op::Route { rule, out, router, .. } => {
                 same("experts", self.weights[router.0 as usize].rows, rule.experts)?;
                 same("columns out", cols(out), 2 * rule.top)
             }
-            Op::Experts { x, down, out, .. } => {
+            Op::Experts(op::Experts { x, down, out, .. }) => {
                 same("rows of down", self.weights[down.0 as usize].rows, cols(out))?;
                 same("columns out", cols(out), x.cols)
             }
@@ -251,7 +251,7 @@ impl Program {
                 }
                 same("operands over four", u32::from(args.len() > 4), 0)
             }
-            Op::StoreLatent { .. } | Op::Sample { .. } => Ok(()),
+            Op::StoreLatent(_) | Op::Sample { .. } => Ok(()),
         }
     }
 
@@ -270,7 +270,7 @@ impl Program {
                         write!(text, " b{}[{}..{}]", v.buffer.0, v.start, v.start + v.cols)
                     }
                     Operand::Write(b) => write!(text, " -> b{}[{}]", b.0, self.cols(b)),
-                    Operand::Weight(_) if matches!(op, Op::Experts { .. }) => {
+                    Operand::Weight(_) if matches!(op, Op::Experts(_)) => {
                         experts += 1;
                         Ok(())
                     }

@@ -10,6 +10,7 @@ use tokenmill_ir::{
     Act, AttendSource, Batch, BlockId, CacheId, CacheKind, CacheSpec, GateAct, Limits, MAX_GROUPS,
     Mask, Mode, NormKind, Op, OutputKind, OutputRow, Program, Rope, RopeId, RopePairing, RowPart,
     RowSlices, Rows, Span, StepOutput, Store, TokenSource, View, WeightId, WeightSpec, WeightUse,
+    op,
 };
 use tokenmill_quant::FormatId;
 
@@ -98,7 +99,7 @@ impl Model {
         let rows = self.program.buffers[x.buffer.0 as usize].rows;
         let weight = Some(self.weight(WeightUse::Vector, FormatId::F32, 1, x.cols));
         let (sum, out) = (self.program.buffer(rows, x.cols), self.program.buffer(rows, x.cols));
-        self.program.ops.push(Op::Norm {
+        self.program.ops.push(Op::Norm(op::Norm {
             x,
             adds,
             sum: Some(sum.buffer),
@@ -111,7 +112,7 @@ impl Model {
             eps: 1e-5,
             root: None,
             out: out.buffer,
-        });
+        }));
         (sum, out)
     }
 
@@ -173,7 +174,7 @@ impl Model {
         let (k, v) = (part(q_cols, kv_cols), part(q_cols + kv_cols, kv_cols));
         let store = Some(Store { k, v, kv_heads, k_norm: None, cache });
         let q = self.program.buffer(Rows::Tokens, q_cols);
-        self.program.ops.push(Op::RotateStore {
+        self.program.ops.push(Op::RotateStore(op::RotateStore {
             q: part(0, q_cols),
             heads: HEADS,
             head_dim: DIM,
@@ -182,9 +183,9 @@ impl Model {
             growth: None,
             store,
             out: q.buffer,
-        });
+        }));
         let out = self.program.buffer(Rows::Tokens, q_cols);
-        self.program.ops.push(Op::Attend {
+        self.program.ops.push(Op::Attend(op::Attend {
             q,
             heads: HEADS,
             source: AttendSource::Cache(cache),
@@ -195,7 +196,7 @@ impl Model {
             softcap: None,
             sinks: None,
             out: out.buffer,
-        });
+        }));
         self.linear(out, format, HIDDEN)
     }
 

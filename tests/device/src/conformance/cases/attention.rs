@@ -2,7 +2,7 @@
 
 use tokenmill_ir::{
     AttendSource, CacheKind, Expr, Growth, HeadNorm, KvFormat, Mask, NormKind, Op, Rope, RopeId,
-    RopePairing, Store,
+    RopePairing, Store, op,
 };
 
 use crate::conformance::lab::Lab;
@@ -143,7 +143,7 @@ fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
     let (q_norm, k_norm) = (norm(&mut lab, dim), norm(&mut lab, kv_heads * dim));
     let (k, v) = (inputs[1], inputs[2]);
     let (rotated, out) = (lab.out(heads * dim), lab.out(heads * v_dim));
-    lab.push(Op::RotateStore {
+    lab.push(Op::RotateStore(op::RotateStore {
         q: inputs[0],
         heads,
         head_dim: dim,
@@ -152,9 +152,9 @@ fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
         growth: shape.growth,
         store: Some(Store { k, v, kv_heads, k_norm, cache }),
         out: rotated.buffer,
-    });
+    }));
     let sinks = shape.sinks.then(|| lab.vector(heads, 1.0, 1.0));
-    lab.push(Op::Attend {
+    lab.push(Op::Attend(op::Attend {
         q: rotated,
         heads,
         source: AttendSource::Cache(cache),
@@ -165,7 +165,7 @@ fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
         softcap,
         sinks,
         out: out.buffer,
-    });
+    }));
     let name = format!("attention {} over {format:?}", shape.name);
     let tolerance = cached_tolerance(format);
     if mask == Mask::None {
@@ -184,7 +184,16 @@ fn rotated_only(block: u32) -> Case {
     let (heads, head_dim) = (5, 48);
     let id = out.buffer;
     let growth = Some(Growth { beta: 0.1, every: 5, offset: 0 });
-    lab.push(Op::RotateStore { q, heads, head_dim, q_norm, rope, growth, store: None, out: id });
+    lab.push(Op::RotateStore(op::RotateStore {
+        q,
+        heads,
+        head_dim,
+        q_norm,
+        rope,
+        growth,
+        store: None,
+        out: id,
+    }));
     lab.finish("rotation of queries alone".into(), out, Tolerance::F32, block)
 }
 
@@ -194,7 +203,7 @@ fn fresh(mask: Mask, block: u32) -> Case {
     let inputs = lab.inputs(&[heads * dim, kv_heads * dim, kv_heads * v_dim]);
     let out = lab.out(heads * v_dim);
     lab.program.whole_sequences = true;
-    lab.push(Op::Attend {
+    lab.push(Op::Attend(op::Attend {
         q: inputs[0],
         heads,
         source: AttendSource::Fresh { k: inputs[1], v: inputs[2] },
@@ -205,7 +214,7 @@ fn fresh(mask: Mask, block: u32) -> Case {
         softcap: None,
         sinks: None,
         out: out.buffer,
-    });
+    }));
     let name = format!("attention over fresh keys, {mask:?}");
     lab.finish_with(name, out, Tolerance::F32, block, pager::whole)
 }
@@ -218,16 +227,23 @@ fn latent(format: KvFormat, block: u32) -> Case {
     let cache = lab.cache(CacheKind::Latent { latent, rope: dims }, format);
     let norm = lab.vector(latent, 1.0, 0.3);
     let (latents, key) = (inputs[2], inputs[3]);
-    lab.push(Op::StoreLatent { latent: latents, norm, eps: 1e-6, key, rope, cache });
+    lab.push(Op::StoreLatent(op::StoreLatent {
+        latent: latents,
+        norm,
+        eps: 1e-6,
+        key,
+        rope,
+        cache,
+    }));
     let out = lab.out(heads * latent);
-    lab.push(Op::AttendLatent {
+    lab.push(Op::AttendLatent(op::AttendLatent {
         q_latent: inputs[0],
         q_rope: inputs[1],
         heads,
         cache,
         scale: 0.25,
         out: out.buffer,
-    });
+    }));
     let doubled = lab.out(heads * latent);
     let id = doubled.buffer;
     lab.push(Op::Map { expr: Expr::add(0, 0), args: vec![out], out: id });
