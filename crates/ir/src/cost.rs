@@ -17,6 +17,11 @@ pub struct Load {
     pub key_reads: u64,
 }
 
+/// Keys that `tokens` tokens attend to in all, behind `context` that are in the cache.
+pub fn key_reads(context: u64, tokens: u64) -> u64 {
+    tokens * context + tokens * (tokens + 1) / 2
+}
+
 /// What it costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {

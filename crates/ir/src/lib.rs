@@ -17,13 +17,14 @@ pub mod sampling;
 pub mod weight;
 
 pub use batch::{
-    Batch, BlockCopy, BlockId, MAX_GROUPS, OutputKind, OutputRow, Span, StepOutput, TokenSource,
+    Batch, BlockCopy, BlockId, MAX_GROUPS, Output, OutputKind, OutputRow, Span, StepOutput,
+    TokenSource,
 };
 pub use cache::{CacheKind, CacheSpec, GroupKind, KvFormat};
 pub use checkpoint::{
     Checkpoint, Container, Extent, Meta, MetaError, MetaValue, TensorInfo, visible,
 };
-pub use cost::{Cost, Load};
+pub use cost::{Cost, Load, key_reads};
 pub use defaults::{Defaults, SamplingValues};
 pub use device::{DeviceCaps, Limits};
 pub use mode::Mode;
