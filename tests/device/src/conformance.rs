@@ -19,6 +19,7 @@ pub use blocks::moved;
 pub use cases::all as cases;
 pub use hostile::spoiled;
 pub use lab::Material;
+pub use pager::Pager;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_backend::{Device, DeviceError, Executable, Weights};
 

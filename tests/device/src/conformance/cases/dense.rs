@@ -6,7 +6,8 @@ use tokenmill_ir::{
 };
 use tokenmill_quant::{FORMATS, FormatId};
 
-use crate::conformance::lab::{IDS, Lab};
+use crate::conformance::lab::Lab;
+use crate::conformance::pager::IDS;
 use crate::conformance::{Case, Tolerance};
 
 /// Widths of products; those that are whole blocks of a format are taken.
