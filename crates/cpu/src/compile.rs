@@ -14,13 +14,14 @@ use crate::DEVICE;
 use crate::attend::rope::Rotation;
 use crate::attend::{ItemSource, Middles, SPLIT, Steady};
 use crate::caches::Cache;
-use crate::exec::{Outputs, Wants};
+use crate::exec::Outputs;
 use crate::linear::{Encoding, Mode, scratch_lines};
 use crate::math::exp;
 use crate::ops::{
     attend, elementwise, embed, experts, heads, latent, linear, norm, recurrent, rotate, sample,
 };
-use crate::plan::{Cols, Draft, Resource, Split};
+use crate::plan::{Draft, Resource, Split};
+use crate::step::{Cols, Kernel, Wants};
 use crate::weight::Weight;
 
 /// A compilation under way.
@@ -118,7 +119,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Adds a node divided by rows, reading whatever buffers the op reads.
-    fn by_rows(&mut self, kernel: impl crate::exec::Kernel + 'static, op: &Op, gathers: bool) {
+    fn by_rows(&mut self, kernel: impl Kernel + 'static, op: &Op, gathers: bool) {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         let mut kind = RowKind::Tokens;
         for operand in op.operands() {
@@ -596,12 +597,7 @@ impl<'a> Compiler<'a> {
         self.push_recurrent(kernel, op, cache);
     }
 
-    fn push_recurrent(
-        &mut self,
-        kernel: impl crate::exec::Kernel + 'static,
-        op: &Op,
-        cache: usize,
-    ) {
+    fn push_recurrent(&mut self, kernel: impl Kernel + 'static, op: &Op, cache: usize) {
         let (mut reads, mut writes) = (Vec::new(), vec![Resource::Cache(cache)]);
         for operand in op.operands() {
             match operand {

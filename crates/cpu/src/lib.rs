@@ -16,6 +16,7 @@ mod ops;
 pub mod panel;
 mod plan;
 pub mod pool;
+mod step;
 mod weight;
 
 use std::sync::Arc;

@@ -7,41 +7,12 @@
 //! rows that every worker has work for long with each weight ([`WIDE_SHARE`]), by rows as well. What
 //! a worker computes then stays in its own caches until attention looks at other tokens.
 
-use tokenmill_ir::{Limits, Program, Rows as RowKind, View};
+use tokenmill_ir::{Limits, Program, Rows as RowKind};
 
-use crate::exec::Kernel;
-
-/// Up to this many rows every worker computes them all.
-pub(crate) const NARROW: usize = 2;
-
-/// From this many tokens a worker on, products are divided by tokens: expanding a weight costs as
-/// much as a few of them.
-const WIDE_SHARE: usize = 64;
+use crate::step::{Kernel, NARROW, Place, Width};
 
 /// Cases a plan distinguishes: three widths of tokens, and whether outputs are few.
 pub(crate) const CASES: usize = 6;
-
-/// How many tokens a step has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Width {
-    /// So few that every worker computes them all.
-    Narrow,
-    /// Rows are divided, products are divided by columns.
-    Middle,
-    /// All is divided by rows.
-    Wide,
-}
-
-impl Width {
-    /// Of so many tokens on so many workers.
-    pub fn of(tokens: usize, workers: usize) -> Width {
-        match tokens {
-            0..=NARROW => Width::Narrow,
-            _ if tokens < WIDE_SHARE * workers => Width::Middle,
-            _ => Width::Wide,
-        }
-    }
-}
 
 /// What a node reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,20 +45,6 @@ pub(crate) struct Node {
     pub split: Split,
 }
 
-/// Where a buffer lies: `stride` f32 from row to row.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub rows: RowKind,
-    pub stride: usize,
-    /// Whether workers have copies of their own with few rows.
-    pub copied: bool,
-    /// Byte offset in the shared memory, and in each worker's own.
-    pub shared: usize,
-    pub own: usize,
-    /// f32 of a place that is not made of rows.
-    flat: Option<usize>,
-}
-
 /// A program taken apart.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -109,22 +66,6 @@ fn few(case: usize, kind: RowKind) -> bool {
     match kind {
         RowKind::Tokens => case / 2 == Width::Narrow as usize,
         RowKind::Outputs => case % 2 == 1,
-    }
-}
-
-/// A column range of a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Cols {
-    pub place: usize,
-    pub start: usize,
-    pub cols: usize,
-}
-
-impl From<View> for Cols {
-    fn from(v: View) -> Self {
-        // The places of a program's buffers come first, in order.
-        let (start, cols) = (v.start as usize, v.cols as usize);
-        Self { place: v.buffer.0 as usize, start, cols }
     }
 }
 
@@ -337,7 +278,7 @@ fn conflict(before: &Node, node: &Node, case: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::Job;
+    use crate::step::Job;
 
     #[derive(Debug)]
     struct Nothing;

@@ -14,6 +14,7 @@ pub mod mode;
 pub mod op;
 pub mod program;
 pub mod sampling;
+pub mod view;
 pub mod weight;
 
 pub use batch::{
@@ -32,8 +33,9 @@ pub use op::{
     Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, Growth, HeadNorm, KeyHead, Mask,
     NormKind, Op, Operand, PoolKind, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,
 };
-pub use program::{BufferId, BufferSpec, CacheId, Program, ProgramError, RopeId, Rows, View};
+pub use program::{Program, ProgramError};
 pub use sampling::{Sampled, SamplingParams};
+pub use view::{BufferId, BufferSpec, CacheId, RopeId, Rows, View};
 pub use weight::{
     ColumnOrder, Columns, RowPart, RowSlices, SourceError, WeightId, WeightSource, WeightSpec,
     WeightUse,

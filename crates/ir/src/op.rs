@@ -6,7 +6,7 @@
 //! op only; whether two buffers share memory is the device's choice. All numbers are f32 in
 //! meaning; how they are encoded for a product is the device's choice too.
 
-use crate::program::{BufferId, CacheId, RopeId, View};
+use crate::view::{BufferId, CacheId, RopeId, View};
 use crate::weight::WeightId;
 
 /// Root-mean-square or mean-and-variance normalisation.

@@ -12,33 +12,10 @@ use tokenmill_ir::{
 use super::attention::{Attention, Keys, Rotation, attend, attend_latent, rotate, store};
 use super::caches::Cache;
 use super::matrix::Matrix;
+use super::rows::Rows;
 use super::{dense, experts, recurrent, sampling};
 use crate::batch_check::BatchRules;
 use crate::{BlockBytes, DeviceError, Executable};
-
-/// A column range of a buffer, row by row.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    data: &'a [f32],
-    stride: usize,
-    start: usize,
-    pub cols: usize,
-}
-
-impl<'a> Rows<'a> {
-    /// Whole rows of `cols`.
-    pub fn of(data: &'a [f32], cols: usize) -> Self {
-        Self { data, stride: cols, start: 0, cols }
-    }
-
-    pub fn count(&self) -> usize {
-        self.data.len() / self.stride
-    }
-
-    pub fn row(&self, r: usize) -> &'a [f32] {
-        &self.data[r * self.stride + self.start..][..self.cols]
-    }
-}
 
 /// A program on the reference device.
 pub(super) struct ReferenceExecutable {

@@ -3,7 +3,7 @@
 use tokenmill_ir::sampling::{SampleScratch, sample, score};
 use tokenmill_ir::{Batch, Output, Sampled, StepOutput};
 
-use super::exec::Rows;
+use super::rows::Rows;
 
 /// Fills `out`.
 pub(super) fn serve(

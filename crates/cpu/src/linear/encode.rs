@@ -20,14 +20,17 @@
 //! A row is the lines of its blocks, then lines of bits that say which blocks are outliers (bit
 //! b % 32 of word b / 32), then the residual lines, zero where the block is no outlier.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use std::ptr::from_ref;
 
 use crate::panel::{BLOCK_COLS, PanelLayout};
 use tokenmill_quant::float::rounded_factor;
 
 use super::Mode;
-#[cfg(target_arch = "x86_64")]
-use super::{encode256, encode512};
 use crate::isa::Isa;
 use crate::math::{per_isa, tree};
 use crate::memory::ask_to_write;
@@ -185,10 +188,10 @@ fn bytes(isa: Isa, x: &[f32], outlier: f32, out: &mut [Line]) {
         Isa::Scalar => bytes_of_row::<Plain>(x, outlier, out),
         // SAFETY: the features are there.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni => unsafe { encode256::bytes_of_row(x, outlier, out) },
+        Isa::Avx2 | Isa::AvxVnni => unsafe { avx2::bytes_of_row(x, outlier, out) },
         // SAFETY: the features are there.
         #[cfg(target_arch = "x86_64")]
-        _ => unsafe { encode512::bytes_of_row(x, outlier, out) },
+        _ => unsafe { avx512::bytes_of_row(x, outlier, out) },
         #[cfg(not(target_arch = "x86_64"))]
         _ => unreachable!("an instruction set of x86-64"),
     }

@@ -15,10 +15,6 @@ mod bytes;
 mod coded;
 mod encode;
 #[cfg(target_arch = "x86_64")]
-mod encode256;
-#[cfg(target_arch = "x86_64")]
-mod encode512;
-#[cfg(target_arch = "x86_64")]
 mod floats;
 #[cfg(target_arch = "x86_64")]
 mod kind;

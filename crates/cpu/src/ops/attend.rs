@@ -11,10 +11,9 @@ use crate::attend::{
     AttendJob, BLOCK_TOKENS, Item, Keys, Rows, SPLIT, Steady, attend, attend_split, join_splits,
 };
 use crate::caches::Shape;
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::memory::Parts;
-use crate::plan::{Cols, NARROW, Width};
+use crate::step::{Cols, Job, Kernel, NARROW, Width};
 use crate::weight::Weight;
 
 /// Where keys and values are.

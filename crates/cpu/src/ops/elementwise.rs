@@ -3,9 +3,8 @@
 use tokenmill_ir::{Act, Expr, Unary};
 
 use super::linear::{activate, sigmoid_all};
-use crate::exec::{Job, Kernel};
 use crate::math::tanh_all;
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 
 /// One instruction on the stack of rows.
 #[derive(Debug, Clone, Copy)]

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::panel::PANEL_ROWS;
+use crate::step::{Cols, Job, Kernel, NARROW, Scratch};
 use tokenmill_ir::{GateAct, GroupRule, RouteRule, RouteScore, Rows as RowKind};
 
 use super::linear::{combine, lines_mut, lines_of};
-use crate::exec::{Job, Kernel, Scratch};
 use crate::isa::Isa;
 use crate::linear::{Encoding, Line, LinearJob, OutView, linear};
 use crate::math::{exp, sigmoid};
-use crate::plan::{Cols, NARROW};
 use crate::weight::Weight;
 
 /// Slots of one expert that are computed together.

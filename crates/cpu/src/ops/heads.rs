@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crate::panel::{PANEL_ROWS, PanelSpec};
+use crate::step::{Cols, Job, Kernel};
 
-use crate::exec::{Job, Kernel};
 use crate::linear::{Encoding, LinearJob, OutView, linear};
 use crate::ops::linear::in_order;
-use crate::plan::Cols;
 use crate::weight::Weight;
 
 /// Rows of a product taken at once from scratch memory.

@@ -7,10 +7,9 @@ use tokenmill_ir::Rows as RowKind;
 use super::norm::Rule;
 use super::rotate::{Turn, place_of};
 use crate::attend::BLOCK_TOKENS;
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::math::{exp, tree};
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 
 /// Normalises latents, rotates keys and stores both.
 #[derive(Debug)]

@@ -4,14 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::panel::PANEL_ROWS;
+use crate::step::{Cols, Job, Kernel};
 use tokenmill_ir::{Act, ColumnOrder, GateAct};
 
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::linear::{Encoding, Line, LinearJob, OutView, linear, parts};
 use crate::math::{erf, exp, sigmoid, silu, tanh};
 use crate::memory::ask_for;
-use crate::plan::Cols;
 use crate::weight::{Panels, Weight};
 
 /// Encodes rows for the products that read them.

@@ -4,10 +4,9 @@
 
 use tokenmill_ir::{GateOrder, NormKind};
 
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::math::{inverse_sqrt, silu, tree};
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 use crate::weight::Weight;
 
 /// A norm's numbers.

@@ -8,10 +8,9 @@ use tokenmill_ir::{Act, BlockId, KeyHead, Rows as RowKind, Span};
 
 use super::linear::activate;
 use crate::caches::Cache;
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::math::{exp, inverse_sqrt, sigmoid, tree};
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 
 /// Slot to read (`NONE`: zeros) and slot to write of a span.
 fn slots(job: &Job<'_>, span: &Span, cache: &Cache) -> (BlockId, BlockId) {

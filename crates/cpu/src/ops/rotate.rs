@@ -8,8 +8,7 @@ use tokenmill_ir::{BlockId, Growth, NormKind, Rows as RowKind};
 use crate::attend::rope::{HeadScale, Rotation};
 use crate::attend::{BLOCK_TOKENS, Steady};
 use crate::caches::{Cache, Shape};
-use crate::exec::{Job, Kernel};
-use crate::plan::{Cols, NARROW};
+use crate::step::{Cols, Job, Kernel, NARROW};
 
 /// Cosines and sines of a rotation at the position of every token.
 #[derive(Debug)]

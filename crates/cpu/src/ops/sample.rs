@@ -3,9 +3,8 @@
 use tokenmill_ir::sampling::{SampleRow, sample, score};
 use tokenmill_ir::{Output, Sampled, SamplingParams, TokenId};
 
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 
 /// Chooses tokens and scores them. Logits are left as they are.
 #[derive(Debug)]

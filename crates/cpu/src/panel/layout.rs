@@ -1,14 +1,8 @@
 //! The panel layouts as data: group geometry, byte sizes, which format goes where.
 
-use super::trellis;
+use super::{BLOCK_COLS, PANEL_ROWS, trellis};
 use tokenmill_quant::fields::code_values;
 use tokenmill_quant::{FP4_VALUES, FormatId, NF4_VALUES};
-
-/// Output rows in a panel: the 32-bit lanes of a 64-byte vector.
-pub const PANEL_ROWS: usize = 16;
-
-/// Columns in a block of the integer layouts.
-pub const BLOCK_COLS: usize = 32;
 
 /// How the weights of a panel lie in memory; the module documentation has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

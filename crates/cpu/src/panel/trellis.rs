@@ -13,7 +13,7 @@
 //!
 //! A row is not a row of the matrix but of the values between the transforms.
 
-use super::layout::{BLOCK_COLS, PANEL_ROWS};
+use super::{BLOCK_COLS, PANEL_ROWS};
 use tokenmill_quant::exl3::{
     BLOCK_BYTES, FACTOR_BYTES, MUL1_MIN, MUL1_SCALE, TILE, TURN, halves, mul1_sum, tile_bytes, turn,
 };
