@@ -16,6 +16,8 @@ mod ops;
 pub mod panel;
 mod plan;
 pub mod pool;
+#[cfg(target_arch = "x86_64")]
+mod simd;
 mod step;
 mod weight;
 

@@ -9,15 +9,17 @@ use std::ops::Range;
 use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::rounded_factor;
 
+use super::chunk::{Chunk, in_tile};
 use super::codes::{code_scale, short_code, top};
 use super::layout::{BLOCK_TOKENS, GROUP};
 use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
-use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
+use super::tiles::{ScoreTile, TilePlace, Tiles, ValueTile};
 use super::weights::{BandSums, meet_scores, weigh_rows};
-use super::{AttendJob, BAND, Item, Kind, ROWS_AHEAD, Scratch, TILE, TILES, widen};
+use super::{AttendJob, BAND, Item, Kind, ROWS_AHEAD, Scratch, TILE, TILES, tiles, widen};
 use crate::memory::ask_for;
+use crate::simd::Vector;
 
 /// Bytes of 16 words of a row as a kernel reads them.
 #[inline(always)]
@@ -57,15 +59,11 @@ fn ahead<V: Vector, S: Sums<V>, const N: usize>(
 
 /// Asks for what lies `step` steps after `ahead`. Evenly over the steps, each line once: in bursts requests stall
 /// until earlier ones are answered.
-///
-/// # Safety
-/// As [`Vector`].
 #[inline(always)]
-unsafe fn fetch<V: Vector, S: Sums<V>, const N: usize>(ahead: *const u8, step: usize) {
+fn fetch<V: Vector, S: Sums<V>, const N: usize>(ahead: *const u8, step: usize) {
     let half_lines = half_lines::<V, S, N>();
     for line in 0..half_lines.div_ceil(2) {
-        // SAFETY: passed on.
-        unsafe { V::fetch(ahead.wrapping_add((step * half_lines / 2 + line) * 64)) };
+        tiles::fetch(ahead.wrapping_add((step * half_lines / 2 + line) * 64));
     }
 }
 
@@ -84,7 +82,7 @@ fn anew<T>(mut at: *const T) -> *const T {
 /// As [`Vector`]; the tile's pointers cover its shapes.
 #[inline(always)]
 pub(super) unsafe fn scores<
-    V: Vector,
+    V: Tiles,
     S: Sums<V>,
     const STORED: bool,
     const N: usize,
@@ -129,7 +127,7 @@ pub(super) unsafe fn scores<
                     let lane = (turn * N + i) * GROUP;
                     let sum = if STORED { S::in_order(*sum) } else { *sum };
                     let s = S::score(sum, t.k_scale.wrapping_add(lane));
-                    V::store(V::mul(s, q_scale), t.s.add(r * TILE + lane));
+                    V::store_floats(V::mul(s, q_scale), t.s.add(r * TILE + lane));
                 }
             }
         }
@@ -142,7 +140,7 @@ pub(super) unsafe fn scores<
 /// As [`scores`].
 #[inline(always)]
 pub(super) unsafe fn values<
-    V: Vector,
+    V: Tiles,
     S: Sums<V>,
     const STORED: bool,
     const N: usize,
@@ -198,11 +196,11 @@ pub(super) unsafe fn values<
             for (r, sum) in sum.iter().enumerate() {
                 for (i, sum) in sum.iter().enumerate() {
                     let col = (first + i) * GROUP;
-                    let before = V::load(t.before.add(r * t.before_stride + col));
+                    let before = V::floats(t.before.add(r * t.before_stride + col));
                     let (decay, scale) = (*t.decay.add(r), t.p_scale.add(r));
                     let sum = if STORED { S::in_order(*sum) } else { *sum };
                     let out = t.out.add(r * t.v_cols + col);
-                    V::store(S::join(sum, before, decay, scale), out);
+                    V::store_floats(S::join(sum, before, decay, scale), out);
                 }
             }
         }
@@ -276,7 +274,7 @@ fn encode(x: &[f32], most: f32, codes: &mut [i16]) -> f32 {
 /// # Safety
 /// The instruction set of `V` is available; the queries are loaded.
 #[inline(always)]
-pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
+pub(super) unsafe fn split<V: Tiles, K: Sums<V>, W: Sums<V>>(
     job: &AttendJob<'_>,
     item: &Item,
     range: Range<usize>,
@@ -303,13 +301,6 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
             }
         }
     }
-}
-
-/// Which of `keys` are in the tile whose first is `first`, relative to that.
-#[inline(always)]
-pub(super) fn in_tile(first: usize, keys: &Range<usize>) -> Range<usize> {
-    let end = keys.end.clamp(first, first + TILE) - first;
-    (keys.start.clamp(first, first + TILE) - first).min(end)..end
 }
 
 /// What the scores of an item's rows are without in the tiles of a split.
@@ -343,14 +334,17 @@ unsafe fn shift_rows<V: Vector>(
             let sums = unsafe { products::<V>(q, taken) };
             for (lanes, sum) in lanes.chunks_exact_mut(GROUP).zip(sums) {
                 // SAFETY: 16 numbers.
-                unsafe { V::store(sum, lanes[row - start].0.as_mut_ptr()) };
+                unsafe { V::store_floats(sum, lanes[row - start].0.as_mut_ptr()) };
             }
         }
         for (tile, lanes) in lanes.chunks_exact(GROUP).enumerate() {
             // SAFETY: 16 rows; a vector of the tile's shifts.
             unsafe {
                 let sums = V::sum_of(lanes.as_ptr().cast());
-                V::store(V::mul(sums, V::splat(job.scale)), shifts.add(tile * stride + start));
+                V::store_floats(
+                    V::mul(sums, V::splat(job.scale)),
+                    shifts.add(tile * stride + start),
+                );
             }
         }
     }
@@ -372,9 +366,9 @@ unsafe fn products<V: Vector>(row: &[f32], others: &[f32]) -> [V::Float; TILES] 
     unsafe {
         let mut sums = [V::splat(0.0); TILES];
         for (i, vector) in vectors.iter().chain(last).enumerate() {
-            let vector = V::load(vector.as_ptr());
+            let vector = V::floats(vector.as_ptr());
             for (tile, sum) in sums.iter_mut().enumerate() {
-                let other = V::load(others.as_ptr().add(tile * cols + i * GROUP));
+                let other = V::floats(others.as_ptr().add(tile * cols + i * GROUP));
                 *sum = V::fma(vector, other, *sum);
             }
         }
@@ -388,7 +382,7 @@ unsafe fn products<V: Vector>(row: &[f32], others: &[f32]) -> [V::Float; TILES] 
 /// # Safety
 /// As [`split`].
 #[inline(always)]
-unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
+unsafe fn band<V: Tiles, K: Sums<V>, W: Sums<V>>(
     job: &AttendJob<'_>,
     place: &TilePlace,
     first: usize,
@@ -424,37 +418,8 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
             if !chunk.keys.is_empty() {
                 add_values::<V, W>(job, place, &chunk, sums, scratch);
             }
-            place.ask_for_part::<V>(start / V::ROWS);
+            place.ask_for_part(start / V::ROWS);
         }
-    }
-}
-
-/// Rows that kernels take at once, and what they see of a tile.
-pub(super) struct Chunk {
-    /// Of an item.
-    pub rows: Range<usize>,
-    /// The first of them in its band.
-    pub at: usize,
-    /// Keys of the tile that any row sees.
-    pub keys: Range<usize>,
-    /// Whether all rows see the same.
-    pub alike: bool,
-}
-
-impl Chunk {
-    /// On the tile that begins with key `first`.
-    #[inline(always)]
-    fn new(first: usize, rows: Range<usize>, at: usize, seen: &[Range<usize>]) -> Chunk {
-        // What rows see begins and ends in their order.
-        let (head, tail) = (&seen[rows.start], &seen[rows.end - 1]);
-        let keys = in_tile(first, &(head.start..tail.end));
-        Chunk { rows, at, keys, alike: in_tile(first, head) == in_tile(first, tail) }
-    }
-
-    /// Groups with a key that any row sees.
-    #[inline(always)]
-    pub fn groups(&self) -> Range<usize> {
-        self.keys.start / GROUP..self.keys.end.div_ceil(GROUP)
     }
 }
 
@@ -463,7 +428,7 @@ impl Chunk {
 /// # Safety
 /// As [`split`].
 #[inline(always)]
-unsafe fn score_rows<V: Vector, S: Sums<V>>(
+unsafe fn score_rows<V: Tiles, S: Sums<V>>(
     job: &AttendJob<'_>,
     place: &TilePlace,
     chunk: &Chunk,
@@ -508,7 +473,7 @@ fn turns(all: Range<usize>, at_once: usize) -> impl Iterator<Item = (usize, usiz
 /// # Safety
 /// As [`split`].
 #[inline(always)]
-unsafe fn add_values<V: Vector, S: Sums<V>>(
+unsafe fn add_values<V: Tiles, S: Sums<V>>(
     job: &AttendJob<'_>,
     place: &TilePlace,
     chunk: &Chunk,

@@ -20,6 +20,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod blocked;
+#[cfg(target_arch = "x86_64")]
+mod chunk;
 mod codes;
 mod layout;
 mod mix;
@@ -33,7 +35,7 @@ mod sums;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
-mod vector;
+mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod weights;
 #[cfg(target_arch = "x86_64")]
@@ -52,7 +54,10 @@ use mix::{turn_block, turn_blocks};
 pub use scratch::Scratch;
 pub use steady::{Middles, Steady};
 #[cfg(target_arch = "x86_64")]
-use {avx2::Avx2, avx512::Avx512, vector::Vector};
+use {
+    crate::simd::{Avx2, Avx512},
+    tiles::Tiles,
+};
 
 /// Rows of queries and of results that memory is asked for ahead.
 const ROWS_AHEAD: usize = 8;

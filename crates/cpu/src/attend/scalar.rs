@@ -11,7 +11,7 @@ use super::mix::{is_mixed, turn_block, turn_blocks};
 use super::scratch::{floats, words};
 use super::{AttendJob, Item, Keys, Scratch, TILE};
 use crate::isa::Isa;
-use crate::math::{ROUND, dot, exp, tanh};
+use crate::math::{QUICK_LEAST, ROUND, dot, exp, tanh};
 
 /// Computes the keys `range`, all of one split, for every row of an item, into the scratch.
 pub(super) fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch) {
@@ -62,8 +62,6 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Scores this far below the greatest have no weight in bf16 and codes: all weights are above 2⁻⁵⁶.
-pub(super) const QUICK_LEAST: f32 = -38.0;
 /// 2ᶠ = Σ c[i]·fⁱ for |f| ≤ ½, to 7.5e-5 of it: a minimax fit.
 pub(super) const QUICK_POWERS: [f32; 4] = [0.999_928_06, 0.693_260_97, 0.242_611_13, 0.055_171_67];
 

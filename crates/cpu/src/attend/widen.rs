@@ -9,8 +9,9 @@ use tokenmill_quant::float::f16_to_f32;
 use super::layout::{BLOCK_TOKENS, GROUP, KvLayout, SCALED, is_codes};
 use super::scratch::floats;
 use super::sums::Sums;
-use super::vector::{TilePlace, Vector};
+use super::tiles::{TilePlace, Tiles};
 use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
+use crate::simd::Vector;
 
 /// Makes the keys `seen` of the tile (relative to its first) and their values readable for the
 /// kernels: widened into `scratch`, or where they lie if few rows read them. Keys beside them in
@@ -20,7 +21,7 @@ use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
 /// # Safety
 /// The instruction set of `V` is available.
 #[inline(always)]
-pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
+pub(super) unsafe fn tile<V: Tiles, K: Sums<V>, W: Sums<V>>(
     job: &AttendJob<'_>,
     item: &Item,
     tile: usize,
@@ -236,15 +237,15 @@ unsafe fn nibbles_of_keys<V: Vector>(
         let at = group * blocks + block;
         // SAFETY: inside `keys` and `scales` by their lengths, and `to` as asserted.
         unsafe {
-            let scale = V::short_floats(scales.as_ptr().add(at * 32).cast());
+            let scale = V::f16s(scales.as_ptr().add(at * 32).cast());
             let from = keys.as_ptr().add(at * 256);
             let to = to.as_mut_ptr().add(group * GROUP);
             for pair in 0..16.min((dim - block * SCALED).div_ceil(2)) {
                 let [low, high] = V::nibbles(from.add(pair * GROUP));
                 let col = block * SCALED + 2 * pair;
-                V::store(V::mul(low, scale), to.add(col * TILE));
+                V::store_floats(V::mul(low, scale), to.add(col * TILE));
                 if col + 1 < dim {
-                    V::store(V::mul(high, scale), to.add((col + 1) * TILE));
+                    V::store_floats(V::mul(high, scale), to.add((col + 1) * TILE));
                 }
             }
         }
@@ -275,9 +276,9 @@ unsafe fn nibbles_of_values<V: Vector>(
             unsafe {
                 let [low, high] = V::nibbles(values.as_ptr().add(at * 16));
                 let to = to.as_mut_ptr().add(group * SCALED);
-                V::store(V::mul(low, V::splat(scale)), to);
+                V::store_floats(V::mul(low, V::splat(scale)), to);
                 if group * SCALED + GROUP < cols {
-                    V::store(V::mul(high, V::splat(scale)), to.add(GROUP));
+                    V::store_floats(V::mul(high, V::splat(scale)), to.add(GROUP));
                 }
             }
         }
@@ -305,10 +306,10 @@ unsafe fn widen<V: Vector, const KIND: u8>(from: *const u8, to: *mut f32) {
     // SAFETY: passed on.
     unsafe {
         match KIND {
-            WORDS => V::store_int(V::load_int(from.cast()), to.cast()),
-            BF16 => V::store(V::halves(from.cast()), to),
-            PAIRS => V::store_int(V::pairs(from.cast(), from.add(2 * GROUP).cast()), to.cast()),
-            _ => V::store_int(V::bytes(from.cast()), to.cast()),
+            WORDS => V::store(V::load(from.cast()), to.cast()),
+            BF16 => V::store_floats(V::bf16s(from.cast()), to),
+            PAIRS => V::store(V::pairs(from.cast(), from.add(2 * GROUP).cast()), to.cast()),
+            _ => V::store(V::bytes(from.cast()), to.cast()),
         }
     }
 }
@@ -395,9 +396,9 @@ unsafe fn pairs_of_values<V: Vector>(
             }
             // SAFETY: 16 bf16s of both, 16 words of `to`: `cols` is a multiple of 16.
             unsafe {
-                let seen = V::splat_pair(seen[pair..].as_ptr().cast());
+                let seen = V::int(V::same_at(seen[pair..].as_ptr().cast()));
                 let both = V::and(V::pairs(from[0].cast(), from[1].cast()), seen);
-                V::store_int(both, to[col..][..GROUP].as_mut_ptr().cast());
+                V::store(both, to[col..][..GROUP].as_mut_ptr().cast());
             }
         }
     }

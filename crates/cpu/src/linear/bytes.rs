@@ -16,8 +16,8 @@ use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
 use super::nibbles::SIGNS_TOKENS;
-use super::residuals::{self, Group, Residuals, TOGETHER};
-use super::vector::Vector;
+use super::residuals::{self, Residuals};
+use super::tiles::{ByteTile, Group, TOGETHER, Tiles};
 use super::walk::Walk;
 use super::{
     Line, LinearJob, Prefetch, WIDE_LINES, chain_lines, groups, kind, parts, run_of, tiles_at_once,
@@ -30,7 +30,7 @@ pub(super) const PREFETCH: usize = 8192;
 ///
 /// # Safety
 /// As [`super::linear`]; `job.check()` has passed and the instruction set is available.
-pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+pub(super) unsafe fn linear<V: Tiles>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     // SAFETY: passed on.
     unsafe {
         match job.spec.layout() {
@@ -51,47 +51,8 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
     }
 }
 
-/// One call of a tile kernel.
-#[derive(Clone, Copy)]
-pub(super) struct ByteTile {
-    /// First panel; the other is `panel_bytes` further on, or line by line where they are expanded.
-    pub weights: *const u8,
-    pub panel_bytes: usize,
-    /// Blocks of 32 columns of a row, and which of them to go over.
-    pub blocks: usize,
-    pub first: usize,
-    pub end: usize,
-    /// First token, and lines from one to the next.
-    pub input: *const Line,
-    pub lines: usize,
-    /// Word of a line that integer sums start from.
-    pub start: usize,
-    /// First result, and f32s from one token to the next.
-    pub out: *mut f32,
-    pub stride: usize,
-    /// f32s from the results of the first panel to those of the other.
-    pub apart: usize,
-    /// Rows of each panel to store.
-    pub rows: [usize; 2],
-    /// Whether the codes of expanded panels of kinds `WIDE` and `WIDE_MIN` are below 16.
-    pub narrow: bool,
-    /// Where chains wait between runs of blocks, two lines a token.
-    pub chains: *mut Line,
-    /// The chains of residual lines of expanded panels, a line a panel each; null where no block of any token is an outlier.
-    pub residuals: *mut Line,
-    /// Where each token's is among them, in bytes.
-    pub residual_of: *const u32,
-    /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
-    /// how many there are.
-    pub ahead: *const u8,
-    pub ahead_lines: usize,
-    ahead_left: usize,
-    /// What else memory is asked for, or null if nothing is left.
-    pub prefetch: *const Prefetch,
-}
-
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
-unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+unsafe fn run<V: Tiles, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     if job.tokens <= V::TWO_STREAMS && !const { kind::is_coded(KIND) } {
         // SAFETY: passed on.
         return unsafe { run_few::<V, KIND>(job) };
@@ -129,7 +90,7 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
 
 /// Few tokens on packed panels, each with one from the other half of them: a core reads two streams of memory
 /// faster than one, or than two that end with every panel.
-unsafe fn run_few<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
+unsafe fn run_few<V: Tiles, const KIND: u8>(job: &LinearJob<'_>) {
     let half = job.panels.len().div_ceil(2);
     for p in job.panels.clone().take(half) {
         let tile = ByteTile::new(job, p, Some(p + half).filter(|&p| p < job.panels.end));
@@ -140,7 +101,7 @@ unsafe fn run_few<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
 
 impl ByteTile {
     /// Of panel `p`, and of the next where a tile has two.
-    fn at<V: Vector>(job: &LinearJob<'_>, p: usize) -> ByteTile {
+    fn at<V: Tiles>(job: &LinearJob<'_>, p: usize) -> ByteTile {
         ByteTile::new(job, p, Some(p + 1).filter(|&p| V::BYTE_TILE.0 == 2 && p < job.panels.end))
     }
 
@@ -177,7 +138,7 @@ impl ByteTile {
 }
 
 /// Runs the packed or expanded blocks of a tile's panels on some tokens, in groups of up to `most`.
-unsafe fn run_tokens<V: Vector, const KIND: u8>(
+unsafe fn run_tokens<V: Tiles, const KIND: u8>(
     job: &LinearJob<'_>,
     mut tile: ByteTile,
     p: usize,
@@ -200,12 +161,12 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
 }
 
 /// Most tokens of a tile of panels expanded from `kind`.
-const fn wide_tokens<V: Vector>(kind: u8) -> usize {
+const fn wide_tokens<V: Tiles>(kind: u8) -> usize {
     if kind::has_signs(kind::expanded(kind, V::EXPANDS)) { SIGNS_TOKENS } else { V::WIDE_TOKENS }
 }
 
 /// Expands runs of blocks that fit the L1 cache and runs them on some tokens, a run of all panels before the next.
-unsafe fn run_wide<V: Vector, const KIND: u8>(
+unsafe fn run_wide<V: Tiles, const KIND: u8>(
     job: &LinearJob<'_>,
     panels: Range<usize>,
     tokens: Range<usize>,
@@ -273,7 +234,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
 }
 
 /// Expands a tile's panels one after the other and runs them on some tokens.
-unsafe fn run_full<V: Vector, const KIND: u8>(
+unsafe fn run_full<V: Tiles, const KIND: u8>(
     job: &LinearJob<'_>,
     mut tile: ByteTile,
     p: usize,
@@ -302,7 +263,7 @@ unsafe fn run_full<V: Vector, const KIND: u8>(
 }
 
 /// Expands a tile's blocks, a line of each panel in turn.
-unsafe fn widen_run<V: Vector, const KIND: u8>(tile: &ByteTile, wide: &mut [Line]) {
+unsafe fn widen_run<V: Tiles, const KIND: u8>(tile: &ByteTile, wide: &mut [Line]) {
     let blocks = tile.end - tile.first;
     let bytes = const { kind::sizes(kind::expanded(KIND, V::EXPANDS)).group } * blocks;
     assert!(wide.len() * 64 >= V::BYTE_TILE.0 * bytes, "scratch");
@@ -374,12 +335,12 @@ impl ByteTile {
     }
 }
 
-/// W panels × C tokens over all columns: the body of [`Vector::byte_tile`].
+/// W panels × C tokens over all columns: the body of [`Tiles::byte_tile`].
 ///
 /// # Safety
 /// The pointers of `t` cover W panels and C tokens of `blocks` blocks.
 #[inline(always)]
-pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: usize>(t: &ByteTile) {
+pub(super) unsafe fn tile<V: Tiles, const KIND: u8, const W: usize, const C: usize>(t: &ByteTile) {
     let sizes = const { kind::sizes(KIND) };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
@@ -445,7 +406,7 @@ pub(super) fn prefetch<const KIND: u8>(codes: *const u8, ahead: usize) {
 
 /// Word `word` of token c's line, in all lanes.
 #[inline(always)]
-pub(super) unsafe fn word<V: Vector>(
+pub(super) unsafe fn word<V: Tiles>(
     t: &ByteTile,
     line: *const Line,
     c: usize,
@@ -457,7 +418,7 @@ pub(super) unsafe fn word<V: Vector>(
 
 /// Adds one block to the chains of a tile.
 #[inline(always)]
-unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
+unsafe fn add_block<V: Tiles, const KIND: u8, const W: usize, const C: usize>(
     t: &ByteTile,
     scales: *const u8,
     b: usize,
@@ -482,7 +443,7 @@ unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
 
 /// The integer sums at the start: the bits of 1.5·2²³, less what the zero point adds.
 #[inline(always)]
-unsafe fn start<V: Vector, const KIND: u8, const W: usize, const C: usize>(
+unsafe fn start<V: Tiles, const KIND: u8, const W: usize, const C: usize>(
     t: &ByteTile,
     line: *const Line,
     half: usize,
@@ -508,7 +469,7 @@ unsafe fn start<V: Vector, const KIND: u8, const W: usize, const C: usize>(
 /// What the sum of half a block starts from with a zero point of 128: B − 128·Σa, from the word
 /// that is B − 32·Σa.
 #[inline(always)]
-unsafe fn half_start<V: Vector>(t: &ByteTile, line: *const Line, c: usize, half: usize) -> V::Same {
+unsafe fn half_start<V: Tiles>(t: &ByteTile, line: *const Line, c: usize, half: usize) -> V::Same {
     // SAFETY: the line is inside the input.
     unsafe {
         let word = *line.add(c * t.lines).cast::<i32>().add(HALF_SUM + half);
@@ -518,7 +479,7 @@ unsafe fn half_start<V: Vector>(t: &ByteTile, line: *const Line, c: usize, half:
 
 /// s·f32(Σa) of half a block, from the word that is B − 32·Σa: 32 is a power of two.
 #[inline(always)]
-pub(super) unsafe fn half_sum<V: Vector>(
+pub(super) unsafe fn half_sum<V: Tiles>(
     t: &ByteTile,
     line: *const Line,
     c: usize,
@@ -535,7 +496,7 @@ pub(super) unsafe fn half_sum<V: Vector>(
 
 /// Adds 8 columns, `STEP` of the block, to the integer sums.
 #[inline(always)]
-unsafe fn add_step<V: Vector, const KIND: u8, const STEP: usize, const W: usize, const C: usize>(
+unsafe fn add_step<V: Tiles, const KIND: u8, const STEP: usize, const W: usize, const C: usize>(
     t: &ByteTile,
     codes: *const u8,
     line: *const Line,
@@ -551,7 +512,7 @@ unsafe fn add_step<V: Vector, const KIND: u8, const STEP: usize, const W: usize,
             for c in 0..C {
                 let a = word::<V>(t, line, c, 2 * STEP + half);
                 for w in 0..W {
-                    sums[w][c] = V::dot(sums[w][c], q[w][half], a);
+                    sums[w][c] = V::dot_bytes(sums[w][c], q[w][half], a);
                 }
             }
         }
@@ -561,7 +522,7 @@ unsafe fn add_step<V: Vector, const KIND: u8, const STEP: usize, const W: usize,
 /// Adds the scaled integer sums, and the minima, to the f32 chains.
 #[inline(always)]
 unsafe fn scale_sums<
-    V: Vector,
+    V: Tiles,
     const KIND: u8,
     const HALF: usize,
     const W: usize,
@@ -596,7 +557,7 @@ unsafe fn scale_sums<
 
 /// Codes of columns 8·STEP .. +4 and +4 .. +8 of a block, as bytes.
 #[inline(always)]
-pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
+pub(super) unsafe fn unpack<V: Tiles, const KIND: u8, const STEP: usize>(
     codes: *const u8,
 ) -> [V::Int; 2] {
     use kind::{MIN5, SUPER5, SUPER6, TABLE4, ZERO5};
@@ -644,7 +605,7 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
 
 /// Scale (of half `HALF`) and minimum of block `b` of a group, for 16 rows.
 #[inline(always)]
-pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>(
+pub(super) unsafe fn scale_and_min<V: Tiles, const KIND: u8, const HALF: usize>(
     scales: *const u8,
     b: usize,
 ) -> (V::Float, V::Float) {
@@ -658,13 +619,13 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
         let none = V::float(V::same(0));
         let full = |at: usize| V::floats(scales.add(at).cast());
         match KIND {
-            MIN4 | MIN5 => (V::halves(scales), V::halves(scales.add(32))),
+            MIN4 | MIN5 => (V::f16s(scales), V::f16s(scales.add(32))),
             SUPER4 | SUPER5 => {
                 let scale = V::unsigned(scales.add(64 + 16 * b));
                 let min = V::unsigned(scales.add(192 + 16 * b));
-                let min = V::mul(V::halves(scales.add(32)), min);
+                let min = V::mul(V::f16s(scales.add(32)), min);
                 let min = V::sub(V::float(V::same((-0.0_f32).to_bits() as i32)), min);
-                (V::mul(V::halves(scales), scale), min)
+                (V::mul(V::f16s(scales), scale), min)
             }
             SUPER6 => {
                 let scale = V::signed(scales.add(64 + 32 * b + 16 * HALF));
@@ -674,17 +635,17 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
             WIDE => (full(0), none),
             WIDE_MIN => (full(0), full(64)),
             WIDE_HALVES => (full(64 * HALF), none),
-            _ => (V::halves(scales.add(32 * b)), none),
+            _ => (V::f16s(scales.add(32 * b)), none),
         }
     }
 }
 
-/// Adds residual lines by tiles of the tokens of a group: the body of [`Vector::residual_lines`], where tiles need no more.
+/// Adds residual lines by tiles of the tokens of a group: the body of [`Tiles::residual_lines`], where tiles need no more.
 ///
 /// # Safety
-/// As [`Vector::residual_lines`].
+/// As [`Tiles::residual_lines`].
 #[inline(always)]
-pub(super) unsafe fn residual_lines<V: Vector, const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+pub(super) unsafe fn residual_lines<V: Tiles, const KIND: u8>(t: &ByteTile, groups: &[Group]) {
     let mut lines = MaybeUninit::<[Line; TOGETHER]>::uninit();
     let mut one = *t;
     (one.first, one.end, one.lines) = (0, 1, 1);
@@ -707,16 +668,12 @@ pub(super) unsafe fn residual_lines<V: Vector, const KIND: u8>(t: &ByteTile, gro
 
 /// Expands one panel to f32 scales and bytes, or magnitudes and signs, `[block]` of the group of the kind it expands to:
 /// to every line of as many as a tile has panels, or for full kinds to one line after the other: the body
-/// of [`Vector::widen`].
+/// of [`Tiles::widen`].
 ///
 /// # Safety
 /// `panel` holds `blocks` blocks of `KIND`, `to` has room for their expansion.
 #[inline(always)]
-pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
-    panel: *const u8,
-    blocks: usize,
-    to: *mut u8,
-) {
+pub(super) unsafe fn widen<V: Tiles, const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
     let sizes = const { kind::sizes(KIND) };
     let to_kind = const { kind::expanded(KIND, V::EXPANDS) };
     let wide = const { kind::sizes(kind::expanded(KIND, V::EXPANDS)) };
@@ -777,7 +734,7 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
 /// # Safety
 /// As [`widen`], where a tile has one panel: the lines around `to` are the block's.
 #[inline(always)]
-unsafe fn store_signs<V: Vector, const KIND: u8>(steps: [[V::Int; 2]; 4], to: *mut u8) {
+unsafe fn store_signs<V: Tiles, const KIND: u8>(steps: [[V::Int; 2]; 4], to: *mut u8) {
     // SAFETY: passed on.
     unsafe {
         let mut sums = [V::int(V::same(0)); 2];

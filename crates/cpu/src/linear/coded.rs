@@ -2,7 +2,7 @@
 //! values; the scales of flat ones, and of codes of floats.
 
 use super::kind;
-use super::vector::Vector;
+use crate::simd::Vector;
 
 /// Runs `$run` with the kind of a coded weight as a constant.
 macro_rules! with_kind {
@@ -109,9 +109,9 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
             SUPER2 => {
                 let scale = V::unsigned(scales.add(64 + 32 * b + 16 * HALF));
                 let min = V::unsigned(scales.add(320 + 32 * b + 16 * HALF));
-                let min = V::mul(V::halves(scales.add(32)), min);
+                let min = V::mul(V::f16s(scales.add(32)), min);
                 let min = V::sub(V::float(V::same((-0.0_f32).to_bits() as i32)), min);
-                (V::mul(V::halves(scales), scale), min)
+                (V::mul(V::f16s(scales), scale), min)
             }
             SUPER3 => {
                 let scale = V::signed(scales.add(64 + 32 * b + 16 * HALF));
@@ -121,7 +121,7 @@ pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>
             TABLE16_IQ1 | TABLE16_IQ2 => {
                 (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none)
             }
-            HALF_TABLE => (V::halves(scales.add(32 * b)), none),
+            HALF_TABLE => (V::f16s(scales.add(32 * b)), none),
             FLOAT_TABLE16 => (full(64 * HALF), none),
             FLOAT8 => {
                 let unit = V::float(V::same(V::E4M3_UNIT.to_bits() as i32));

@@ -10,7 +10,7 @@
 use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::with_kind;
-use super::vector::Vector;
+use super::tiles::{FloatTile, Tiles};
 use super::{Encoding, F32_CHUNK, Line, LinearJob, bytes, kind, row_cache};
 
 /// Tokens from which on expanding bf16 weights first pays.
@@ -22,7 +22,7 @@ const EXPANDED_TOKENS: usize = 256;
 ///
 /// # Safety
 /// As [`super::linear`]; `job.check()` has passed and the instruction set is available.
-pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+pub(super) unsafe fn linear<V: Tiles>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     // SAFETY: passed on.
     unsafe {
         match job.spec.layout() {
@@ -51,26 +51,6 @@ pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]
             _ => with_kind!(kind::of(&job.spec), K => run_integer::<V, K>(job, scratch)),
         }
     }
-}
-
-/// One call of a tile kernel.
-#[derive(Clone, Copy)]
-pub(super) struct FloatTile {
-    /// First panel; others follow at `panel_bytes`.
-    weights: *const u8,
-    panel_bytes: usize,
-    cols: usize,
-    /// First column of the first token, and words from one token to the next.
-    input: *const f32,
-    input_stride: usize,
-    /// First result, and f32s from one token to the next, and from one panel to the next.
-    out: *mut f32,
-    stride: usize,
-    apart: usize,
-    /// Whether the chains go on from what is in `out`.
-    resume: bool,
-    /// Rows of the last panel that exist; those before it are whole.
-    last_rows: usize,
 }
 
 impl FloatTile {
@@ -114,7 +94,7 @@ impl FloatTile {
 /// Calls `f(first token, tokens, first panel, panels, from each to the next)` for every tile: tokens by what fits
 /// the L2 cache, then panels, then tokens by at most the widest tile. A tile of few tokens takes its panels from
 /// different parts of them: a core reads long streams of memory faster than those that end with every panel.
-fn tiles<V: Vector>(job: &LinearJob<'_>, mut f: impl FnMut(usize, usize, usize, usize, usize)) {
+fn tiles<V: Tiles>(job: &LinearJob<'_>, mut f: impl FnMut(usize, usize, usize, usize, usize)) {
     let (most_panels, most_tokens) = V::FLOAT_TILE;
     let lines = job.encoding.lines(job.spec.cols());
     let in_cache = (row_cache(V::ISA) / 64 / lines).max(most_tokens) / most_tokens * most_tokens;
@@ -140,7 +120,7 @@ fn tiles<V: Vector>(job: &LinearJob<'_>, mut f: impl FnMut(usize, usize, usize, 
     }
 }
 
-unsafe fn run_plain<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
+unsafe fn run_plain<V: Tiles, const KIND: u8>(job: &LinearJob<'_>) {
     tiles::<V>(job, |t, tokens, p, panels, further| {
         // SAFETY: `check` found every buffer as large as the shapes say.
         unsafe {
@@ -151,7 +131,7 @@ unsafe fn run_plain<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
 }
 
 /// Tiles take codes of floats apart themselves for few tokens, where weights are not rounded.
-unsafe fn run_coded<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+unsafe fn run_coded<V: Tiles, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     // SAFETY: passed on.
     unsafe {
         match job.encoding == Encoding::F32 && job.tokens <= V::CODED_TOKENS {
@@ -161,7 +141,7 @@ unsafe fn run_coded<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mu
     }
 }
 
-unsafe fn run_integer<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+unsafe fn run_integer<V: Tiles, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let expand = |panel: *const u8, first: usize, cols: usize, to: *mut f32| {
         let (block, blocks) = (first / BLOCK_COLS, cols / BLOCK_COLS);
         // SAFETY: as `run_expanded` asks.
@@ -199,7 +179,7 @@ unsafe fn pair_up(to: *mut f32, cols: usize) {
     }
 }
 
-unsafe fn run_pairs<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+unsafe fn run_pairs<V: Tiles>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let expand = |panel: *const u8, first: usize, cols: usize, to: *mut f32| {
         // SAFETY: as `run_expanded` asks; a chunk has room for a whole pair at its end.
         unsafe { V::expand_pairs(panel.add(first * 2 * PANEL_ROWS), cols.div_ceil(2), to) }
@@ -209,7 +189,7 @@ unsafe fn run_pairs<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
 }
 
 /// Chunks of columns are expanded by `expand(panel, first column, columns, to)`, once for all tokens of a part.
-unsafe fn run_expanded<V: Vector, const KIND: u8>(
+unsafe fn run_expanded<V: Tiles, const KIND: u8>(
     job: &LinearJob<'_>,
     scratch: &mut [Line],
     expand: impl Fn(*const u8, usize, usize, *mut f32),
@@ -231,7 +211,7 @@ unsafe fn run_expanded<V: Vector, const KIND: u8>(
 const PAIR_CHUNK: usize = 2048;
 
 /// Pairs are read where they are stored.
-unsafe fn run_stored_pairs<V: Vector>(job: &LinearJob<'_>) {
+unsafe fn run_stored_pairs<V: Tiles>(job: &LinearJob<'_>) {
     let panel_bytes = job.spec.panel_bytes();
     let chunk = |p: usize, _: usize, first: usize, _: usize| {
         (job.weights[p * panel_bytes + first * 2 * PANEL_ROWS..].as_ptr(), panel_bytes)
@@ -243,7 +223,7 @@ unsafe fn run_stored_pairs<V: Vector>(job: &LinearJob<'_>) {
 /// Goes over some hundred tokens, then panels, then chunks of `most_cols` columns, which `chunk(first panel, panels, first
 /// column, columns)` has ready at an address, and from one panel to the next in so many bytes. The tokens need not
 /// fit the L2 cache: a pass over one chunk of them computes long enough to have the next fetched.
-unsafe fn run_chunks<V: Vector, const KIND: u8>(
+unsafe fn run_chunks<V: Tiles, const KIND: u8>(
     job: &LinearJob<'_>,
     most_cols: usize,
     chunk: impl Fn(usize, usize, usize, usize) -> (*const u8, usize),
@@ -278,14 +258,12 @@ unsafe fn run_chunks<V: Vector, const KIND: u8>(
     }
 }
 
-/// W panels × C tokens over all columns: the body of [`Vector::float_tile`].
+/// W panels × C tokens over all columns: the body of [`Tiles::float_tile`].
 ///
 /// # Safety
 /// The pointers of `t` cover W panels and C tokens of `cols` columns.
 #[inline(always)]
-pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: usize>(
-    t: &FloatTile,
-) {
+pub(super) unsafe fn tile<V: Tiles, const KIND: u8, const W: usize, const C: usize>(t: &FloatTile) {
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
         let mut acc = [[V::float(V::same(0)); C]; W];
@@ -332,7 +310,7 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
 
 /// Adds a block of codes of floats, from column `k` on, to the chains.
 #[inline(always)]
-unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
+unsafe fn add_block<V: Tiles, const KIND: u8, const W: usize, const C: usize>(
     t: &FloatTile,
     k: usize,
     acc: &mut [[V::Float; C]; W],
@@ -365,7 +343,7 @@ unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
 
 /// Column `i` of the 8 at `codes`, before its scale.
 #[inline(always)]
-unsafe fn value<V: Vector, const KIND: u8>(codes: *const u8, i: usize) -> V::Float {
+unsafe fn value<V: Tiles, const KIND: u8>(codes: *const u8, i: usize) -> V::Float {
     // SAFETY: the codes are in the panel.
     unsafe {
         let (vector, byte) = (i / 4, i as u32 % 4);
@@ -381,7 +359,7 @@ unsafe fn value<V: Vector, const KIND: u8>(codes: *const u8, i: usize) -> V::Flo
 
 /// Adds columns `k` and `k` + 1 (k even) of rows and weights in pairs to the chains.
 #[inline(always)]
-unsafe fn add_pair<V: Vector, const W: usize, const C: usize>(
+unsafe fn add_pair<V: Tiles, const W: usize, const C: usize>(
     t: &FloatTile,
     k: usize,
     acc: &mut [[V::Float; C]; W],
@@ -396,7 +374,7 @@ unsafe fn add_pair<V: Vector, const W: usize, const C: usize>(
         for c in 0..C {
             let x = V::same_at(t.input.add(c * t.input_stride + k / 2).cast());
             for w in 0..W {
-                acc[w][c] = V::dot_pairs(acc[w][c], pairs[w], x);
+                acc[w][c] = V::add_pairs(acc[w][c], pairs[w], V::int(x));
             }
         }
     }
@@ -404,13 +382,7 @@ unsafe fn add_pair<V: Vector, const W: usize, const C: usize>(
 
 /// Adds column `k` + `ODD` (k even) to the chains.
 #[inline(always)]
-unsafe fn add_column<
-    V: Vector,
-    const KIND: u8,
-    const ODD: usize,
-    const W: usize,
-    const C: usize,
->(
+unsafe fn add_column<V: Tiles, const KIND: u8, const ODD: usize, const W: usize, const C: usize>(
     t: &FloatTile,
     k: usize,
     acc: &mut [[V::Float; C]; W],
@@ -421,7 +393,7 @@ unsafe fn add_column<
             let panel = t.weights.add(w * t.panel_bytes);
             match KIND {
                 kind::BF16 => V::bf16_pair(panel.add(k * 2 * PANEL_ROWS))[ODD],
-                kind::F16 => V::halves(panel.add((k + ODD) * 2 * PANEL_ROWS)),
+                kind::F16 => V::f16s(panel.add((k + ODD) * 2 * PANEL_ROWS)),
                 _ => V::floats(panel.add((k + ODD) * 4 * PANEL_ROWS).cast()),
             }
         };
@@ -439,12 +411,12 @@ unsafe fn add_column<
 }
 
 /// Expands `blocks` blocks from block `first` on to f32 `[column][row]`, as the format
-/// decodes them, rounded to bf16 if asked: the body of [`Vector::expand`].
+/// decodes them, rounded to bf16 if asked: the body of [`Tiles::expand`].
 ///
 /// # Safety
 /// `panel` holds the blocks, `to` has room for 32 × 16 f32s of each.
 #[inline(always)]
-pub(super) unsafe fn expand<V: Vector, const KIND: u8, const ROUND: bool>(
+pub(super) unsafe fn expand<V: Tiles, const KIND: u8, const ROUND: bool>(
     panel: *const u8,
     first: usize,
     blocks: usize,
@@ -469,12 +441,12 @@ pub(super) unsafe fn expand<V: Vector, const KIND: u8, const ROUND: bool>(
     }
 }
 
-/// Expands pairs of bf16 columns to f32 `[column][row]`: the body of [`Vector::expand_pairs`].
+/// Expands pairs of bf16 columns to f32 `[column][row]`: the body of [`Tiles::expand_pairs`].
 ///
 /// # Safety
 /// `from` holds the pairs, `to` has room for 2 × 16 f32s of each.
 #[inline(always)]
-pub(super) unsafe fn expand_pairs<V: Vector>(from: *const u8, pairs: usize, to: *mut f32) {
+pub(super) unsafe fn expand_pairs<V: Tiles>(from: *const u8, pairs: usize, to: *mut f32) {
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
         for i in 0..pairs {
@@ -487,7 +459,7 @@ pub(super) unsafe fn expand_pairs<V: Vector>(from: *const u8, pairs: usize, to: 
 
 /// Expands columns 8·STEP .. +8 of a block that starts at `to`.
 #[inline(always)]
-unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: usize>(
+unsafe fn expand_step<V: Tiles, const KIND: u8, const ROUND: bool, const STEP: usize>(
     codes: *const u8,
     scale: (V::Float, V::Float),
     to: *mut f32,

@@ -28,9 +28,9 @@ mod residuals;
 mod scalar;
 #[cfg(test)]
 mod tests;
-mod turned;
 #[cfg(target_arch = "x86_64")]
-mod vector;
+mod tiles;
+mod turned;
 #[cfg(target_arch = "x86_64")]
 mod walk;
 #[cfg(target_arch = "x86_64")]
@@ -41,6 +41,8 @@ use std::ops::Range;
 use crate::panel::{PANEL_ROWS, PanelLayout, PanelSpec};
 
 use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
 pub use encode::{Encoding, Line};
 pub use prefetch::Prefetch;
 pub use tokenmill_ir::Mode;
@@ -241,19 +243,19 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
             _ if job.spec.layout() == PanelLayout::Trellis4 => turned::linear(isa, job, scratch),
             Isa::Scalar => scalar::linear(job),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => vectors::<avx2::Avx2<false>>(job, scratch),
+            Isa::Avx2 => vectors::<Avx2<false>>(job, scratch),
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni => vectors::<avx2::Avx2<true>>(job, scratch),
+            Isa::AvxVnni => vectors::<Avx2<true>>(job, scratch),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 if job.encoding == Encoding::Bf16 => {
-                floats::linear::<avx512::Avx512<true>>(job, scratch)
+                floats::linear::<Avx512<true>>(job, scratch)
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 => vectors::<avx512::Avx512>(job, scratch),
+            Isa::Avx512 | Isa::Avx512Bf16 => vectors::<Avx512>(job, scratch),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Isa::Amx if amx::is_worth(job) => amx::linear(job, scratch),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Isa::Amx => vectors::<avx512::Avx512>(job, scratch),
+            Isa::Amx => vectors::<Avx512>(job, scratch),
             #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
             _ => unreachable!("not available, as asserted"),
         }
@@ -262,7 +264,7 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
 
 /// The chain of the job's encoding on vectors.
 #[cfg(target_arch = "x86_64")]
-unsafe fn vectors<V: vector::Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+unsafe fn vectors<V: tiles::Tiles>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     // SAFETY: passed on.
     unsafe {
         match job.encoding {

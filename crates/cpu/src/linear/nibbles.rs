@@ -20,11 +20,10 @@ use std::arch::asm;
 use std::arch::x86_64::__m256i;
 use std::mem::MaybeUninit;
 
-use super::avx2::Avx2;
-use super::bytes::ByteTile;
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
-use super::vector::Vector;
+use super::tiles::ByteTile;
 use super::{Line, kind};
+use crate::simd::{Avx2, Vector};
 
 /// The instruction set of this file.
 type V = Avx2<false>;

@@ -12,12 +12,12 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use super::avx2::Avx2;
-use super::bytes::{self, ByteTile, PREFETCH};
+use super::bytes::{self, PREFETCH};
 use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, residual_lines, start_word};
-use super::vector::Vector;
+use super::tiles::ByteTile;
 use super::walk::Walk;
 use super::{Line, kind};
+use crate::simd::{Avx2, Vector};
 
 /// The instruction set of this file: what is packed is taken apart as there.
 type V = Avx2<false>;

@@ -15,17 +15,17 @@ use tokenmill_quant::exl3::{MUL1_MIN, MUL1_SCALE, TURN, hadamard};
 use tokenmill_quant::float::f16_to_f32;
 
 #[cfg(target_arch = "x86_64")]
-use super::avx2::Avx2;
-#[cfg(target_arch = "x86_64")]
-use super::avx512::Avx512;
-#[cfg(target_arch = "x86_64")]
 use super::encode::{BIAS, SCALE_BIAS};
 use super::encode::{SCALE, SUM, residual_lines};
 #[cfg(target_arch = "x86_64")]
-use super::vector::Vector;
+use super::tiles::{Tiles, TrellisTile};
 use super::{Encoding, Line, LinearJob};
 use crate::isa::Isa;
 use crate::math::per_isa;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx512;
 
 /// Tokens that are turned at once at most.
 const TOKENS: usize = 32;
@@ -235,21 +235,8 @@ fn add_line(codes: &[u16; BLOCK_COLS], Line(words): &Line, acc: f32) -> f32 {
     f32::from_bits(words[SUM]).mul_add(MUL1_MIN, product.mul_add(MUL1_SCALE, acc))
 }
 
-/// One call of a tile kernel: a panel on some tokens.
 #[cfg(target_arch = "x86_64")]
-pub(super) struct TrellisTile {
-    codes: *const u8,
-    blocks: usize,
-    /// First token, lines from one to the next, and where spread lines begin.
-    rows: *const Line,
-    stride: usize,
-    spread: usize,
-    /// First result; tokens are 128 apart.
-    out: *mut f32,
-}
-
-#[cfg(target_arch = "x86_64")]
-unsafe fn tiles<V: Vector>(
+unsafe fn tiles<V: Tiles>(
     panel: &[u8],
     cols: usize,
     encoded: &[Line],
@@ -272,13 +259,13 @@ unsafe fn tiles<V: Vector>(
     }
 }
 
-/// A panel × C tokens: the body of [`Vector::trellis_tile`].
+/// A panel × C tokens: the body of [`Tiles::trellis_tile`].
 ///
 /// # Safety
 /// The pointers of `t` cover the panel, C tokens and their results.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn tile<V: Vector, const C: usize>(t: &TrellisTile) {
+pub(super) unsafe fn tile<V: Tiles, const C: usize>(t: &TrellisTile) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
@@ -313,7 +300,7 @@ pub(super) unsafe fn tile<V: Vector, const C: usize>(t: &TrellisTile) {
 /// Adds one block: `line` is the first token's line, `spread` lines further on is its spread form.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn add_block<V: Vector, const C: usize>(
+unsafe fn add_block<V: Tiles, const C: usize>(
     t: &TrellisTile,
     codes: *const u8,
     line: *const Line,
@@ -344,7 +331,7 @@ unsafe fn add_block<V: Vector, const C: usize>(
 /// Adds vector Q: four states in each word and that before it.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn add_vector<V: Vector, const Q: usize, const C: usize>(
+unsafe fn add_vector<V: Tiles, const Q: usize, const C: usize>(
     t: &TrellisTile,
     now: V::Int,
     before: V::Int,

@@ -5,8 +5,8 @@ use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 use crate::panel::PANEL_ROWS;
 
-use super::bytes::ByteTile;
 use super::encode::residual_lines;
+use super::tiles::ByteTile;
 use super::{Line, kind};
 use crate::memory::ask_to_write;
 

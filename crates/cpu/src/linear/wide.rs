@@ -10,10 +10,9 @@ use std::arch::x86_64::*;
 
 use crate::panel::PANEL_ROWS;
 
-use super::bytes::ByteTile;
 use super::encode::BIAS;
 use super::kind;
-use super::residuals::Group;
+use super::tiles::{ByteTile, Group};
 
 /// Most tokens of a tile.
 pub(super) const TOKENS: usize = 6;
@@ -320,7 +319,7 @@ unsafe fn store<const C: usize>(t: &ByteTile, chains: [[__m512; 2]; C]) {
     }
 }
 
-/// [`super::vector::Vector::residual_lines`].
+/// [`super::tiles::Tiles::residual_lines`].
 ///
 /// # Safety
 /// As [`tile`].
