@@ -1,4 +1,4 @@
-//! Turns the ops of a program into nodes of a plan.
+//! Makes nodes of a plan of the ops of a program.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::ops::{
     attend, elementwise, embed, experts, heads, latent, linear, norm, recurrent, rotate, sample,
 };
 use crate::plan::{Draft, Resource, Split};
-use crate::step::{Cols, Kernel, Wants};
+use crate::step::{Cols, Kernel, Needs};
 use crate::weight::Weight;
 
 /// A compilation under way.
@@ -32,7 +32,7 @@ pub(crate) struct Compiler<'a> {
     limits: &'a Limits,
     mode: Mode,
     pub draft: Draft,
-    pub wants: Wants,
+    pub needs: Needs,
     pub outputs: Outputs,
     /// Encoded views so far.
     encoded: HashMap<(Cols, Encoding, Option<ColumnOrder>), Cols>,
@@ -40,7 +40,7 @@ pub(crate) struct Compiler<'a> {
     storing: Option<rotate::Store>,
     /// Every rotation, and where its angles lie.
     rotations: Vec<(Rotation, Cols)>,
-    /// Rotations in the middle of tiles, of those that were asked for.
+    /// Rotations in the middle of tiles, of those that were needed.
     middles: HashMap<RopeId, Arc<Middles>>,
     /// What the keys of caches are kept without.
     steady: HashMap<CacheId, Arc<Steady>>,
@@ -52,8 +52,8 @@ fn unsupported(what: impl Into<String>) -> DeviceError {
     DeviceError::Unsupported { device: DEVICE.into(), what: what.into() }
 }
 
-fn place(v: Cols) -> Resource {
-    Resource::Place(v.place)
+fn region(v: Cols) -> Resource {
+    Resource::Region(v.region)
 }
 
 impl<'a> Compiler<'a> {
@@ -71,7 +71,7 @@ impl<'a> Compiler<'a> {
             limits,
             mode,
             draft: Draft::new(program),
-            wants: Wants { row: 16, ..Wants::default() },
+            needs: Needs { row: 16, ..Needs::default() },
             outputs: Outputs { logits: None, hidden: None },
             encoded: HashMap::new(),
             storing: None,
@@ -91,11 +91,11 @@ impl<'a> Compiler<'a> {
             }
             let rotation = Rotation::new(rope, factors);
             let cols = rotation.table_len();
-            let at = self.draft.place(RowKind::Tokens, cols);
-            let out = Cols { place: at, start: 0, cols };
+            let at = self.draft.region(RowKind::Tokens, cols);
+            let out = Cols { region: at, start: 0, cols };
             self.rotations.push((rotation.clone(), out));
             let kernel = rotate::Angles { rotation, out };
-            self.draft.push(kernel, Split::Rows(RowKind::Tokens), &[], &[place(out)]);
+            self.draft.push(kernel, Split::Rows(RowKind::Tokens), &[], &[region(out)]);
         }
         let program = self.program;
         program.ops.iter().enumerate().try_for_each(|(i, op)| self.op(op, program.ops.get(i + 1)))
@@ -107,15 +107,15 @@ impl<'a> Compiler<'a> {
 
     fn whole(&self, b: BufferId) -> Cols {
         let cols = self.program.buffers[b.0 as usize].cols as usize;
-        Cols { place: b.0 as usize, start: 0, cols }
+        Cols { region: b.0 as usize, start: 0, cols }
     }
 
     fn rows_of(&self, v: Cols) -> RowKind {
-        self.draft.places[v.place].rows
+        self.draft.regions[v.region].rows
     }
 
-    fn want_row(&mut self, len: usize) {
-        self.wants.row = self.wants.row.max(len);
+    fn need_row(&mut self, len: usize) {
+        self.needs.row = self.needs.row.max(len);
     }
 
     /// Adds a node divided by rows, reading whatever buffers the op reads.
@@ -124,10 +124,10 @@ impl<'a> Compiler<'a> {
         let mut kind = RowKind::Tokens;
         for operand in op.operands() {
             match operand {
-                Operand::Read(v) => reads.push(Resource::Place(v.buffer.0 as usize)),
+                Operand::Read(v) => reads.push(Resource::Region(v.buffer.0 as usize)),
                 Operand::Write(b) => {
                     kind = self.program.buffers[b.0 as usize].rows;
-                    writes.push(Resource::Place(b.0 as usize));
+                    writes.push(Resource::Region(b.0 as usize));
                 }
                 _ => {}
             }
@@ -140,7 +140,7 @@ impl<'a> Compiler<'a> {
         match op {
             Op::Embed { table, scale, positions, token_types, out } => {
                 let out = self.whole(*out);
-                self.want_row(out.cols);
+                self.need_row(out.cols);
                 let optional = |w: &Option<WeightId>| w.map(|w| self.weight(w));
                 let (positions, token_types) = (optional(positions), optional(token_types));
                 let table = self.weight(*table);
@@ -161,7 +161,7 @@ impl<'a> Compiler<'a> {
                 let args = args.iter().map(|&v| v.into()).collect();
                 let out = self.whole(*out);
                 let kernel = elementwise::Map::new(expr, args, out);
-                self.want_row(kernel.depth * out.cols);
+                self.need_row(kernel.depth * out.cols);
                 self.by_rows(kernel, op, false);
             }
             Op::TakeRows { x, out } => {
@@ -170,14 +170,14 @@ impl<'a> Compiler<'a> {
             }
             Op::Pool { x, kind, normalise, out } => {
                 let (x, out) = ((*x).into(), self.whole(*out));
-                self.want_row(out.cols);
+                self.need_row(out.cols);
                 let kernel = embed::Pool { x, kind: *kind, normalise: *normalise, out };
                 self.by_rows(kernel, op, true);
             }
             Op::Head { x, weight, scale, softcap, out } => {
                 let product = self.product(*x, *weight, self.whole(*out))?;
-                let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
-                let writes = [place(product.out)];
+                let reads: Vec<_> = product.inputs.iter().map(|i| region(i.0)).collect();
+                let writes = [region(product.out)];
                 let split = Split::Product(self.rows_of(product.out));
                 let kernel = linear::Head { product, scale: *scale, softcap: *softcap };
                 self.draft.push(kernel, split, &reads, &writes);
@@ -185,7 +185,7 @@ impl<'a> Compiler<'a> {
             Op::Sample { logits, hidden } => {
                 let (logits, hidden) = (logits.map(Cols::from), Cols::from(*hidden));
                 self.outputs = Outputs { logits, hidden: Some(hidden) };
-                let reads: Vec<_> = logits.into_iter().chain([hidden]).map(place).collect();
+                let reads: Vec<_> = logits.into_iter().chain([hidden]).map(region).collect();
                 let vocab = self.program.vocab as usize;
                 self.draft.push(sample::Sample { logits, vocab }, Split::Own, &reads, &[]);
             }
@@ -221,7 +221,7 @@ impl<'a> Compiler<'a> {
         };
         // A gate is read after the sum is written, and may lie beside `x`.
         if let (Some(sum), None) = (kernel.sum, kernel.gate) {
-            self.draft.succeed(sum.place, kernel.x.place);
+            self.draft.succeed(sum.region, kernel.x.region);
         }
         self.by_rows(kernel, op, false);
     }
@@ -233,12 +233,12 @@ impl<'a> Compiler<'a> {
             return *known;
         }
         let (kind, cols) = (self.rows_of(x), encoding.lines(x.cols) * 16);
-        let out = Cols { place: self.draft.place(kind, cols), start: 0, cols };
+        let out = Cols { region: self.draft.region(kind, cols), start: 0, cols };
         if order.is_some() {
-            self.want_row(x.cols);
+            self.need_row(x.cols);
         }
         let kernel = linear::Encode { x, encoding, order, out };
-        self.draft.push(kernel, Split::Rows(kind), &[place(x)], &[place(out)]);
+        self.draft.push(kernel, Split::Rows(kind), &[region(x)], &[region(out)]);
         self.encoded.insert(key, out);
         out
     }
@@ -255,7 +255,7 @@ impl<'a> Compiler<'a> {
         for panels in weight.panels() {
             let encoding = Encoding::of(panels.spec.layout(), self.mode);
             inputs.push((self.encode(x.into(), encoding, panels.order.clone()), encoding));
-            self.wants.lines = self.wants.lines.max(scratch_lines(&panels.spec));
+            self.needs.lines = self.needs.lines.max(scratch_lines(&panels.spec));
         }
         if inputs.is_empty() {
             return Err(unsupported("a product with a weight that is looked up by rows"));
@@ -265,8 +265,8 @@ impl<'a> Compiler<'a> {
 
     /// Adds a product as a node.
     fn linear(&mut self, product: linear::Product) {
-        let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
-        let (split, writes) = (Split::Product(self.rows_of(product.out)), [place(product.out)]);
+        let reads: Vec<_> = product.inputs.iter().map(|i| region(i.0)).collect();
+        let (split, writes) = (Split::Product(self.rows_of(product.out)), [region(product.out)]);
         self.draft.push(linear::Linear(product), split, &reads, &writes);
     }
 
@@ -278,30 +278,35 @@ impl<'a> Compiler<'a> {
         out: Cols,
     ) -> Done {
         let cols = Cols { start: 0, ..out };
-        let up_out = Cols { place: self.draft.place(self.rows_of(out), out.cols), ..cols };
+        let up_out = Cols { region: self.draft.region(self.rows_of(out), out.cols), ..cols };
         let gate = self.product(x, gate, out)?;
         let up = self.product(x, up, up_out)?;
-        let reads = [&gate, &up].map(|p| place(p.inputs[0].0));
+        let reads = [&gate, &up].map(|p| region(p.inputs[0].0));
         let kind = self.rows_of(out);
         if gate.inputs.len() == 1 && up.inputs.len() == 1 {
-            let writes = [place(out), place(up_out)];
+            let writes = [region(out), region(up_out)];
             let kernel = linear::GatedLinear { gate, up, act };
             self.draft.push(kernel, Split::Product(kind), &reads, &writes);
             return Ok(());
         }
         // Runs of unlike formats are divided differently: both branches first, then the rest.
-        let gate_out = Cols { place: self.draft.place(kind, out.cols), ..cols };
+        let gate_out = Cols { region: self.draft.region(kind, out.cols), ..cols };
         for product in [linear::Product { out: gate_out, ..gate }, up] {
             self.linear(product);
         }
         let kernel = linear::Gate { gate: gate_out, up: up_out, act, out };
-        let reads = [place(gate_out), place(up_out)];
-        self.draft.push(kernel, Split::Rows(kind), &reads, &[place(out)]);
+        let reads = [region(gate_out), region(up_out)];
+        self.draft.push(kernel, Split::Rows(kind), &reads, &[region(out)]);
         Ok(())
     }
 
     /// Norm and rotation of heads of `dim` columns.
-    fn turn(&self, dim: u32, norm: &Option<HeadNorm>, rope: Option<RopeId>) -> rotate::Turn {
+    fn head_rotation(
+        &self,
+        dim: u32,
+        norm: &Option<HeadNorm>,
+        rope: Option<RopeId>,
+    ) -> rotate::HeadRotation {
         let norm = norm.as_ref().map(|n| rotate::HeadRule {
             kind: n.kind,
             weight: self.weight(n.weight).vector().to_vec(),
@@ -309,24 +314,26 @@ impl<'a> Compiler<'a> {
             eps: n.eps,
         });
         let rotation = rope.map(|r| self.rotations[r.0 as usize].clone());
-        rotate::Turn { dim: dim as usize, norm, rotation, growth: None }
+        rotate::HeadRotation { dim: dim as usize, norm, rotation, position_scale: None }
     }
 
     fn rotate(&mut self, op: &op::RotateStore, next: Option<&Op>) {
         let (q, out) = (Cols::from(op.q), self.whole(op.out));
-        let turn =
-            rotate::Turn { growth: op.growth, ..self.turn(op.head_dim, &op.q_norm, op.rope) };
-        let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
-        reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
+        let rotate = rotate::HeadRotation {
+            position_scale: op.position_scale,
+            ..self.head_rotation(op.head_dim, &op.q_norm, op.rope)
+        };
+        let (mut reads, mut writes) = (vec![region(q)], vec![region(out)]);
+        reads.extend(rotate.rotation.as_ref().map(|r| region(r.1)));
         let mut split = Split::Rows(RowKind::Tokens);
         let storing = op.store.as_ref().map_or(rotate::Storing::None, |s| {
-            let turn = self.turn(op.head_dim, &s.k_norm, op.rope);
+            let rotate = self.head_rotation(op.head_dim, &s.k_norm, op.rope);
             let cache = s.cache.0 as usize;
             let steady = self.steady(s, op.q, op.head_dim, op.rope);
-            let store = rotate::Store { k: s.k.into(), v: s.v.into(), turn, steady, cache };
-            reads.extend([place(store.k), place(store.v)]);
+            let store = rotate::Store { k: s.k.into(), v: s.v.into(), rotate, steady, cache };
+            reads.extend([region(store.k), region(store.v)]);
             writes.push(Resource::Cache(cache));
-            self.want_row(store.k.cols + op.head_dim as usize);
+            self.need_row(store.k.cols + op.head_dim as usize);
             match next {
                 Some(Op::Attend(op::Attend { source: AttendSource::Cache(read), .. }))
                     if *read == s.cache =>
@@ -340,7 +347,7 @@ impl<'a> Compiler<'a> {
                 }
             }
         });
-        let kernel = rotate::RotateStore { q, turn, storing, out };
+        let kernel = rotate::RotateStore { q, rotate, storing, out };
         self.draft.push(kernel, split, &reads, &writes);
     }
 
@@ -391,10 +398,10 @@ impl<'a> Compiler<'a> {
 
     /// Which list of items has this source and these heads.
     fn items(&mut self, items: (ItemSource, usize, usize)) -> usize {
-        let known = self.wants.items.iter().position(|known| *known == items);
+        let known = self.needs.items.iter().position(|known| *known == items);
         known.unwrap_or_else(|| {
-            self.wants.items.push(items);
-            self.wants.items.len() - 1
+            self.needs.items.push(items);
+            self.needs.items.len() - 1
         })
     }
 
@@ -425,11 +432,11 @@ impl<'a> Compiler<'a> {
         let (q, out) = (Cols::from(attend.q), self.whole(attend.out));
         let heads = attend.heads as usize;
         let (kv_heads, v_dim) = (attend.kv_heads as usize, attend.v_dim as usize);
-        let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
+        let (mut reads, mut writes) = (vec![region(q)], vec![region(out)]);
         let store = self.storing.take();
         if let Some(s) = &store {
-            reads.extend([place(s.k), place(s.v)]);
-            reads.extend(s.turn.rotation.as_ref().map(|r| place(r.1)));
+            reads.extend([region(s.k), region(s.v)]);
+            reads.extend(s.rotate.rotation.as_ref().map(|r| region(r.1)));
             writes.push(Resource::Cache(s.cache));
         }
         let mut steady = None;
@@ -443,14 +450,14 @@ impl<'a> Compiler<'a> {
             }
             AttendSource::Fresh { k, v } => {
                 let (k, v) = (Cols::from(*k), Cols::from(*v));
-                reads.extend([place(k), place(v)]);
+                reads.extend([region(k), region(v)]);
                 (attend::Source::Fresh { k, v }, ItemSource::Fresh)
             }
         };
-        let want = &mut self.wants.attention;
-        want.group = want.group.max(heads / kv_heads);
-        want.k_dim = want.k_dim.max(q.cols / heads);
-        want.v_dim = want.v_dim.max(v_dim);
+        let needs = &mut self.needs.attention;
+        needs.group = needs.group.max(heads / kv_heads);
+        needs.k_dim = needs.k_dim.max(q.cols / heads);
+        needs.v_dim = needs.v_dim.max(v_dim);
         let items = self.items((item_source, heads, kv_heads));
         let max_splits = self.most_splits(&attend.mask);
         let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
@@ -469,59 +476,59 @@ impl<'a> Compiler<'a> {
             next_cache: self.next_cache(op),
             store,
             items,
-            counter: self.wants.counters,
+            counter: self.needs.counters,
             parts,
             max_splits,
         };
-        self.wants.counters += 1;
-        let (join, parts) = (attend::Join(kernel.clone()), Resource::Place(parts));
+        self.needs.counters += 1;
+        let (join, parts) = (attend::Join(kernel.clone()), Resource::Region(parts));
         writes.push(parts);
         self.draft.push(kernel, Split::Own, &reads, &writes);
         reads.push(parts);
-        self.draft.push(join, Split::Few(RowKind::Tokens), &reads, &[place(out)]);
+        self.draft.push(join, Split::Few(RowKind::Tokens), &reads, &[region(out)]);
     }
 
     fn head_linear(&mut self, x: Cols, heads: usize, weight: WeightId, out: Cols) -> Done {
-        self.want_row(x.cols / heads);
+        self.need_row(x.cols / heads);
         let kernel = heads::HeadLinear::new(x, self.weight(weight), heads, self.mode, out)
             .ok_or_else(|| unsupported("HeadLinear of several formats"))?;
-        let (encoded, block, spec) = kernel.wants();
-        self.want_block(encoded, block);
-        self.wants.lines = self.wants.lines.max(spec.map_or(0, |s| scratch_lines(&s)));
-        self.draft.push(kernel, Split::Own, &[place(x)], &[place(out)]);
+        let (encoded, block, spec) = kernel.needs();
+        self.need_block(encoded, block);
+        self.needs.lines = self.needs.lines.max(spec.map_or(0, |s| scratch_lines(&s)));
+        self.draft.push(kernel, Split::Own, &[region(x)], &[region(out)]);
         Ok(())
     }
 
     fn route(&mut self, x: View, router: WeightId, rule: RouteRule, out: Cols) -> Done {
         let cols = rule.experts as usize;
-        let at = self.draft.place(RowKind::Tokens, cols);
-        let logits = Cols { place: at, start: 0, cols };
+        let at = self.draft.region(RowKind::Tokens, cols);
+        let logits = Cols { region: at, start: 0, cols };
         let product = self.product(x, router, logits)?;
         self.linear(product);
         let vector = |w: Option<WeightId>| w.map(|w| self.vector(w)).unwrap_or_default();
         let (choice_bias, gains) = (vector(rule.choice_bias), vector(rule.gains));
         let kernel = experts::Route { logits, rule, choice_bias, gains, out };
-        self.want_row(kernel.wants());
+        self.need_row(kernel.needs());
         let split = Split::Rows(RowKind::Tokens);
-        self.draft.push(kernel, split, &[place(logits)], &[place(out)]);
+        self.draft.push(kernel, split, &[region(logits)], &[region(out)]);
         Ok(())
     }
 
-    fn want_block(&mut self, encoded: usize, block: usize) {
-        self.wants.encoded = self.wants.encoded.max(encoded);
-        self.wants.block = self.wants.block.max(block);
+    fn need_block(&mut self, encoded: usize, block: usize) {
+        self.needs.encoded = self.needs.encoded.max(encoded);
+        self.needs.block = self.needs.block.max(block);
     }
 
     fn store_latent(&mut self, op: &op::StoreLatent) {
         let (latent, key) = (Cols::from(op.latent), Cols::from(op.key));
         let weight = self.weight(op.norm);
         let rule = norm::Rule::new(NormKind::Rms, op.eps, Some(&weight), 0.0, None);
-        let turn = self.turn(key.cols as u32, &None, Some(op.rope));
-        let mut reads = vec![place(latent), place(key)];
-        reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
-        self.want_row(latent.cols + key.cols);
+        let rotate = self.head_rotation(key.cols as u32, &None, Some(op.rope));
+        let mut reads = vec![region(latent), region(key)];
+        reads.extend(rotate.rotation.as_ref().map(|r| region(r.1)));
+        self.need_row(latent.cols + key.cols);
         let cache = op.cache.0 as usize;
-        let kernel = latent::StoreLatent { latent, rule, key, turn, cache };
+        let kernel = latent::StoreLatent { latent, rule, key, rotate, cache };
         self.draft.push(kernel, Split::Own, &reads, &[Resource::Cache(cache)]);
     }
 
@@ -530,9 +537,9 @@ impl<'a> Compiler<'a> {
         let (heads, cache) = (op.heads as usize, op.cache.0 as usize);
         let (scale, out) = (op.scale, self.whole(op.out));
         let kernel = latent::AttendLatent { q_latent, q_rope, heads, scale, cache, out };
-        self.want_row(kernel.wants());
-        let reads = [place(q_latent), place(q_rope), Resource::Cache(cache)];
-        self.draft.push(kernel, Split::Own, &reads, &[place(out)]);
+        self.need_row(kernel.needs());
+        let reads = [region(q_latent), region(q_rope), Resource::Cache(cache)];
+        self.draft.push(kernel, Split::Own, &reads, &[region(out)]);
     }
 
     fn vector(&self, w: WeightId) -> Vec<f32> {
@@ -574,7 +581,7 @@ impl<'a> Compiler<'a> {
             cache,
             out: self.whole(rule.out),
         };
-        self.want_row(kernel.wants());
+        self.need_row(kernel.needs());
         self.push_recurrent(kernel, op, cache);
     }
 
@@ -601,8 +608,8 @@ impl<'a> Compiler<'a> {
         let (mut reads, mut writes) = (Vec::new(), vec![Resource::Cache(cache)]);
         for operand in op.operands() {
             match operand {
-                Operand::Read(v) => reads.push(place(v.into())),
-                Operand::Write(b) => writes.push(Resource::Place(b.0 as usize)),
+                Operand::Read(v) => reads.push(region(v.into())),
+                Operand::Write(b) => writes.push(Resource::Region(b.0 as usize)),
                 _ => {}
             }
         }
@@ -623,19 +630,19 @@ impl<'a> Compiler<'a> {
         let (top, ffn) = (route.cols / 2, gate.first().map_or(0, |w| w.rows));
         let inputs = [of_gate, of_up].map(|encoding| (self.encode(x, encoding, None), encoding));
         let mut slots = |cols: usize| {
-            let at = self.draft.place(RowKind::Tokens, top * cols);
-            Cols { place: at, start: 0, cols: top * cols }
+            let at = self.draft.region(RowKind::Tokens, top * cols);
+            Cols { region: at, start: 0, cols: top * cols }
         };
         let (inner, results) = (slots(ffn), slots(out.cols));
         let encoded = slots(of_down.lines(ffn) * 16);
         let lines = (of_gate.lines(x.cols) + of_up.lines(x.cols)).max(of_down.lines(ffn));
         let block = 2 * experts::SLOTS * experts::PANELS * PANEL_ROWS;
-        self.want_block(experts::SLOTS * lines, block);
+        self.need_block(experts::SLOTS * lines, block);
         let wanted =
-            experts::Groups::wants(op.experts as usize, top * self.limits.step_tokens as usize);
-        self.wants.order = self.wants.order.max(wanted);
-        let counter = self.wants.counters;
-        self.wants.counters += 2;
+            experts::Groups::needs(op.experts as usize, top * self.limits.step_tokens as usize);
+        self.needs.order = self.needs.order.max(wanted);
+        let counter = self.needs.counters;
+        self.needs.counters += 2;
         let kernel = experts::ExpertsInner {
             route,
             gate,
@@ -646,17 +653,17 @@ impl<'a> Compiler<'a> {
             counter,
             expert_bytes,
         };
-        let reads = [place(route), place(inputs[0].0), place(inputs[1].0)];
-        self.draft.push(kernel, Split::Own, &reads, &[place(inner)]);
+        let reads = [region(route), region(inputs[0].0), region(inputs[1].0)];
+        self.draft.push(kernel, Split::Own, &reads, &[region(inner)]);
         let kernel = experts::EncodeSlots { inner, top, encoding: of_down, out: encoded };
         let split = Split::Rows(RowKind::Tokens);
-        self.draft.push(kernel, split, &[place(inner)], &[place(encoded)]);
+        self.draft.push(kernel, split, &[region(inner)], &[region(encoded)]);
         let (input, counter) = ((encoded, of_down), counter + 1);
         let kernel = experts::ExpertsDown { route, down, input, out: results, counter };
-        let reads = [place(route), place(encoded)];
-        self.draft.push(kernel, Split::Own, &reads, &[place(results)]);
+        let reads = [region(route), region(encoded)];
+        self.draft.push(kernel, Split::Own, &reads, &[region(results)]);
         let kernel = experts::Mix { route, slots: results, out };
-        self.draft.push(kernel, split, &[place(route), place(results)], &[place(out)]);
+        self.draft.push(kernel, split, &[region(route), region(results)], &[region(out)]);
         Ok(())
     }
 
@@ -675,7 +682,7 @@ impl<'a> Compiler<'a> {
                 Some(known) if known.is_bytes() && encoding.is_bytes() => Some(Encoding::Int8),
                 _ => return Err(unsupported("experts of unlike formats")),
             };
-            self.wants.lines = self.wants.lines.max(scratch_lines(&panels.spec));
+            self.needs.lines = self.needs.lines.max(scratch_lines(&panels.spec));
         }
         found.ok_or_else(|| unsupported("a layer without experts"))
     }

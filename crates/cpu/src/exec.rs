@@ -18,7 +18,7 @@ use crate::linear::{Line, Prefetch};
 use crate::memory::{Buffer, Parts};
 use crate::plan::{Plan, Split, case_of};
 use crate::pool::SharedPool;
-use crate::step::{Cols, ExpertReads, Job, Scratch, Served, Step, Wants, Width};
+use crate::step::{Cols, ExpertReads, Job, Needs, Scratch, Served, Step, Width};
 use crate::{DEVICE, NUMERICS_VERSION};
 
 /// A compiled program with its caches.
@@ -61,7 +61,7 @@ pub(crate) struct Outputs {
 /// What an executable is made of.
 pub(crate) struct Compiled {
     pub plan: Plan,
-    pub wants: Wants,
+    pub needs: Needs,
     pub outputs: Outputs,
     pub isa: Isa,
     pub mode: Mode,
@@ -73,9 +73,9 @@ impl Compiled {
     /// Bytes that buffers and scratch memory take beside the caches; attention's few rows are left
     /// out.
     pub fn buffer_bytes(&self, program: &Program, workers: usize) -> usize {
-        let (plan, wants, vocab) = (&self.plan, &self.wants, program.vocab as usize);
-        let lines = (wants.lines + wants.encoded) * size_of::<Line>();
-        let words = wants.row.max(vocab) + wants.block + wants.order;
+        let (plan, needs, vocab) = (&self.plan, &self.needs, program.vocab as usize);
+        let lines = (needs.lines + needs.encoded) * size_of::<Line>();
+        let words = needs.row.max(vocab) + needs.block + needs.order;
         let worker = lines + 4 * words + SampleScratch::bytes(vocab);
         plan.shared_bytes + plan.own_bytes * (workers - 1) + worker * workers
     }
@@ -87,14 +87,14 @@ impl CpuExecutable {
         let vocab = program.vocab as usize;
         let oom = |e| crate::weight::out_of_memory(e, "buffers of a step");
         let scratch = (0..workers).map(|_| Scratch {
-            lines: vec![Line::ZERO; c.wants.lines],
+            lines: vec![Line::ZERO; c.needs.lines],
             prefetch: Prefetch::default(),
-            attention: c.wants.attention.scratch(),
+            attention: c.needs.attention.scratch(),
             sample: SampleScratch::new(vocab),
-            row: vec![0.0; c.wants.row.max(vocab)],
-            encoded: vec![Line::ZERO; c.wants.encoded],
-            block: vec![0.0; c.wants.block],
-            order: vec![0; c.wants.order],
+            row: vec![0.0; c.needs.row.max(vocab)],
+            encoded: vec![Line::ZERO; c.needs.encoded],
+            block: vec![0.0; c.needs.block],
+            order: vec![0; c.needs.order],
         });
         let (tokens, outputs) = (limits.step_tokens as usize, limits.outputs as usize);
         let top = || Vec::with_capacity(limits.top_logprobs as usize);
@@ -107,11 +107,11 @@ impl CpuExecutable {
             shared: Buffer::zeroed(c.plan.shared_bytes).map_err(oom)?,
             own: Buffer::zeroed(c.plan.own_bytes * (workers - 1)).map_err(oom)?,
             scratch: scratch.collect(),
-            counters: (0..c.wants.counters).map(|_| AtomicUsize::new(0)).collect(),
+            counters: (0..c.needs.counters).map(|_| AtomicUsize::new(0)).collect(),
             experts: ExpertReads::default(),
             ids: Vec::with_capacity(tokens),
-            items: c.wants.items.iter().map(room).collect(),
-            item_kinds: c.wants.items,
+            items: c.needs.items.iter().map(room).collect(),
+            item_kinds: c.needs.items,
             served: (0..outputs).map(served).collect(),
             sampled: Vec::with_capacity(outputs),
             wanted: Vec::with_capacity(outputs),
@@ -172,7 +172,7 @@ impl CpuExecutable {
             experts: &self.experts,
             items: &self.items,
             served: Parts::new(&mut self.served),
-            places: &self.plan.places,
+            regions: &self.plan.regions,
             shared: self.shared.bytes_mut().as_mut_ptr(),
             own: self.own.bytes_mut().as_mut_ptr(),
             own_bytes: self.plan.own_bytes,
@@ -210,7 +210,7 @@ impl CpuExecutable {
 
     /// A row of an output view of the last step.
     fn row(&self, v: Cols, row: usize) -> &[f32] {
-        let p = &self.plan.places[v.place];
+        let p = &self.plan.regions[v.region];
         let start = p.shared + (row * p.stride + v.start) * 4;
         let bytes = &self.shared.bytes()[start..start + v.cols * 4];
         // SAFETY: f32 in memory aligned to 64 bytes; the step has ended.

@@ -11,7 +11,7 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot get {bytes} bytes of memory: {reason}")]
 pub struct OutOfMemory {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub bytes: usize,
     /// What the system said.
     pub reason: String,
@@ -193,7 +193,7 @@ impl<'a, T> Parts<'a, T> {
         Parts { start: slice.as_mut_ptr(), len: slice.len(), _memory: PhantomData }
     }
 
-    /// The first element's place. Its elements are used under the contract of [`Parts::part`].
+    /// The first element's address. Its elements are used under the contract of [`Parts::part`].
     pub fn start(&self) -> *mut T {
         self.start
     }

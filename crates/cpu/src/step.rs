@@ -45,7 +45,7 @@ impl Width {
 
 /// Where a buffer lies: `stride` f32 from row to row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Region {
     pub rows: RowKind,
     pub stride: usize,
     /// Whether workers have copies of their own with few rows.
@@ -53,23 +53,23 @@ pub(crate) struct Place {
     /// Byte offset in the shared memory, and in each worker's own.
     pub shared: usize,
     pub own: usize,
-    /// f32 of a place that is not made of rows.
+    /// f32 of a region that is not made of rows.
     pub flat: Option<usize>,
 }
 
-/// A column range of a place.
+/// A column range of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cols {
-    pub place: usize,
+    pub region: usize,
     pub start: usize,
     pub cols: usize,
 }
 
 impl From<View> for Cols {
     fn from(v: View) -> Self {
-        // The places of a program's buffers come first, in order.
+        // The regions of a program's buffers come first, in order.
         let (start, cols) = (v.start as usize, v.cols as usize);
-        Self { place: v.buffer.0 as usize, start, cols }
+        Self { region: v.buffer.0 as usize, start, cols }
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) trait Kernel: Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub lines: Vec<Line>,
-    /// What products ask memory for.
+    /// What products prefetch.
     pub prefetch: Prefetch,
     pub attention: attend::Scratch,
     pub sample: SampleScratch,
@@ -96,11 +96,11 @@ pub(crate) struct Scratch {
     pub order: Vec<u32>,
 }
 
-/// How much scratch the nodes of a program want.
+/// How much scratch the nodes of a program need.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wants {
+pub(crate) struct Needs {
     pub lines: usize,
-    pub attention: AttentionWants,
+    pub attention: AttentionNeeds,
     pub row: usize,
     pub encoded: usize,
     pub block: usize,
@@ -114,14 +114,14 @@ pub(crate) struct Wants {
 
 /// The largest shapes of attention.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct AttentionWants {
+pub(crate) struct AttentionNeeds {
     /// Query heads a key head.
     pub group: usize,
     pub k_dim: usize,
     pub v_dim: usize,
 }
 
-impl AttentionWants {
+impl AttentionNeeds {
     pub fn scratch(self) -> attend::Scratch {
         attend::Scratch::new(self.group.max(1), 1, self.k_dim, self.v_dim)
     }
@@ -164,7 +164,7 @@ pub(crate) struct Step<'a> {
     /// Lists of attention items.
     pub items: &'a [Vec<Item>],
     pub served: Parts<'a, Served>,
-    pub places: &'a [Place],
+    pub regions: &'a [Region],
     /// First bytes of the memory all share, and of each worker's own.
     pub shared: *mut u8,
     pub own: *mut u8,
@@ -207,26 +207,26 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// What kind of rows a place has.
-    pub fn kind(&self, place: usize) -> RowKind {
-        self.step.places[place].rows
+    /// What kind of rows a region has.
+    pub fn kind(&self, region: usize) -> RowKind {
+        self.step.regions[region].rows
     }
 
     /// f32 from row to row.
-    pub fn stride(&self, place: usize) -> usize {
-        self.step.places[place].stride
+    pub fn stride(&self, region: usize) -> usize {
+        self.step.regions[region].stride
     }
 
-    /// The first row of a place, as this worker sees it.
-    pub fn start(&self, place: usize) -> *mut f32 {
-        self.start_of(place, self.worker.index())
+    /// The first row of a region, as this worker sees it.
+    pub fn start(&self, region: usize) -> *mut f32 {
+        self.start_of(region, self.worker.index())
     }
 
-    /// The first row of a place, as worker `index` sees it.
-    pub fn start_of(&self, place: usize, index: usize) -> *mut f32 {
-        let p = &self.step.places[place];
+    /// The first row of a region, as worker `index` sees it.
+    pub fn start_of(&self, region: usize, index: usize) -> *mut f32 {
+        let p = &self.step.regions[region];
         let own = p.copied && index > 0 && self.count(p.rows) <= NARROW;
-        // SAFETY: inside the memory the plan asked for.
+        // SAFETY: inside the memory of the plan.
         unsafe {
             if own {
                 self.step.own.add((index - 1) * self.step.own_bytes + p.own).cast()
@@ -238,12 +238,12 @@ impl<'a> Job<'a> {
 
     /// A row of a view.
     pub fn read(&self, v: Cols, row: usize) -> &'a [f32] {
-        let p = &self.step.places[v.place];
+        let p = &self.step.regions[v.region];
         debug_assert!(row < self.count(p.rows) && v.start + v.cols <= p.stride);
-        // SAFETY: inside the place; the plan has a barrier, or the same worker, between writing
+        // SAFETY: inside the region; the plan has a barrier, or the same worker, between writing
         // and reading it.
         unsafe {
-            let first = self.start(v.place).add(row * p.stride + v.start);
+            let first = self.start(v.region).add(row * p.stride + v.start);
             std::slice::from_raw_parts(first, v.cols)
         }
     }
@@ -254,11 +254,11 @@ impl<'a> Job<'a> {
     /// The row (or these columns of it) is this worker's by the node's way of splitting.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn write(&self, v: Cols, row: usize) -> &'a mut [f32] {
-        let p = &self.step.places[v.place];
+        let p = &self.step.regions[v.region];
         debug_assert!(row < self.count(p.rows) && v.start + v.cols <= p.stride);
-        // SAFETY: inside the place; alone by contract.
+        // SAFETY: inside the region; alone by contract.
         unsafe {
-            let first = self.start(v.place).add(row * p.stride + v.start);
+            let first = self.start(v.region).add(row * p.stride + v.start);
             std::slice::from_raw_parts_mut(first, v.cols)
         }
     }

@@ -30,8 +30,8 @@ pub use defaults::{Defaults, SamplingValues};
 pub use device::{DeviceCaps, Limits};
 pub use mode::Mode;
 pub use op::{
-    Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, Growth, HeadNorm, KeyHead, Mask,
-    NormKind, Op, Operand, PoolKind, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,
+    Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, HeadNorm, KeyHead, Mask, NormKind, Op,
+    Operand, PoolKind, PositionScale, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,
 };
 pub use program::{Program, ProgramError};
 pub use sampling::{Sampled, SamplingParams};

@@ -70,7 +70,7 @@ pub enum RopePairing {
 
 /// Rotary position embedding of the first `2 × inv_freq.len()` columns of a head.
 ///
-/// Pair `i` at position `p` turns by `p · inv_freq[i] / factors[i]` and is scaled by `magnitude`
+/// Pair `i` at position `p` rotates by `p · inv_freq[i] / factors[i]` and is scaled by `magnitude`
 /// (RoFormer, arXiv 2104.09864; YaRN, arXiv 2309.00071).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
@@ -84,10 +84,10 @@ pub struct Rope {
     pub magnitude: f32,
 }
 
-/// Growth of queries with their position `p`, so that attention over many keys stays sharp:
+/// Scale of queries by their position `p`, so that attention over many keys stays sharp:
 /// `q · (1 + beta · ln(1 + ⌊(p + offset) / every⌋))` (arXiv 2501.19399).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Growth {
+pub struct PositionScale {
     /// Steepness.
     pub beta: f32,
     /// Tokens a step of the logarithm's argument; not 0.
@@ -96,7 +96,7 @@ pub struct Growth {
     pub offset: u32,
 }
 
-impl Growth {
+impl PositionScale {
     /// The factor at a position.
     pub fn factor(&self, position: u32) -> f32 {
         let steps = (u64::from(position) + u64::from(self.offset)) / u64::from(self.every.max(1));
@@ -326,8 +326,8 @@ pub struct RotateStore {
     pub q_norm: Option<HeadNorm>,
     /// Rotation; absent for layers without positions.
     pub rope: Option<RopeId>,
-    /// Growth of the rotated queries.
-    pub growth: Option<Growth>,
+    /// Scale of the rotated queries by their position.
+    pub position_scale: Option<PositionScale>,
     /// Keys and values.
     pub store: Option<Store>,
     /// Rotated queries.

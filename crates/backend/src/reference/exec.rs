@@ -234,10 +234,10 @@ impl ReferenceExecutable {
         let (at, dim) = (&batch.positions, op.head_dim as usize);
         let rotation = op.rope.map(|r| self.rotation(r));
         let mut queries = rotate(self.rows(op.q), dim, self.head_norm(&op.q_norm), rotation, at);
-        if let Some(growth) = op.growth {
+        if let Some(position_scale) = op.position_scale {
             let rows = queries.chunks_exact_mut(op.q.cols as usize);
             for (row, &position) in rows.zip(at) {
-                let factor = growth.factor(position);
+                let factor = position_scale.factor(position);
                 row.iter_mut().for_each(|x| *x *= factor);
             }
         }

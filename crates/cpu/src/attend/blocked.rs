@@ -12,10 +12,10 @@ use tokenmill_quant::float::rounded_factor;
 use super::chunk::{Chunk, in_tile};
 use super::codes::{code_scale, short_code, top};
 use super::layout::{BLOCK_TOKENS, GROUP};
-use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
+use super::mix::{MIX_MAX, mixed, transform_block, transform_blocks};
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
-use super::tiles::{ScoreTile, TilePlace, Tiles, ValueTile};
+use super::tiles::{ScoreTile, TileSource, Tiles, ValueTile};
 use super::weights::{BandSums, meet_scores, weigh_rows};
 use super::{AttendJob, BAND, Item, Kind, ROWS_AHEAD, Scratch, TILE, TILES, tiles, widen};
 use crate::memory::ask_for;
@@ -46,7 +46,7 @@ unsafe fn factors<V: Vector, S: Sums<V>, const STORED: bool>(
     unsafe { if STORED { S::stored(from, step) } else { S::load(from) } }
 }
 
-/// Where part `part` begins of what is asked for of the tile to come: of as many as `of` for each half, each as
+/// Where part `part` begins of what is prefetched of the tile to come: of as many as `of` for each half, each as
 /// many bytes as `steps` steps read, in the order in which they lie.
 #[inline(always)]
 fn ahead<V: Vector, S: Sums<V>, const N: usize>(
@@ -67,7 +67,7 @@ fn fetch<V: Vector, S: Sums<V>, const N: usize>(ahead: *const u8, step: usize) {
     }
 }
 
-/// The same address, but what is read there once more is not kept in a register meanwhile.
+/// The same address, but what is read there once more is not kept in a register.
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read
 fn anew<T>(mut at: *const T) -> *const T {
@@ -76,7 +76,7 @@ fn anew<T>(mut at: *const T) -> *const T {
     at
 }
 
-/// Scores of `R` rows by `N` groups of keys in each turn.
+/// Scores of `R` rows by `N` groups of keys in each pass.
 ///
 /// # Safety
 /// As [`Vector`]; the tile's pointers cover its shapes.
@@ -90,14 +90,14 @@ pub(super) unsafe fn scores<
 >(
     t: &ScoreTile,
 ) {
-    for turn in 0..t.turns {
+    for pass in 0..t.passes {
         // SAFETY: passed on.
         unsafe {
             let mut sum = [[S::zero(); N]; R];
             let of = const { if N == 1 { BLOCK_TOKENS / GROUP } else { 1 } };
-            let ahead = ahead::<V, S, N>(t.next, (turn, of), t.steps);
+            let ahead = ahead::<V, S, N>(t.next, (pass, of), t.steps);
             for step in 0..t.steps {
-                let at = |i| t.k.add(turn * N + i).read().add(step * t.k_step);
+                let at = |i| t.k.add(pass * N + i).read().add(step * t.k_step);
                 if STORED {
                     fetch::<V, S, N>(ahead, step);
                 }
@@ -124,7 +124,7 @@ pub(super) unsafe fn scores<
             for (r, sum) in sum.iter().enumerate() {
                 let q_scale = V::splat(*t.q_scale.add(r));
                 for (i, sum) in sum.iter().enumerate() {
-                    let lane = (turn * N + i) * GROUP;
+                    let lane = (pass * N + i) * GROUP;
                     let sum = if STORED { S::in_order(*sum) } else { *sum };
                     let s = S::score(sum, t.k_scale.wrapping_add(lane));
                     V::store_floats(V::mul(s, q_scale), t.s.add(r * TILE + lane));
@@ -134,7 +134,7 @@ pub(super) unsafe fn scores<
     }
 }
 
-/// Outputs of `R` rows and `N` vectors of columns in each turn: decayed, and weighted values added.
+/// Outputs of `R` rows and `N` vectors of columns in each pass: decayed, and weighted values added.
 ///
 /// # Safety
 /// As [`scores`].
@@ -148,13 +148,13 @@ pub(super) unsafe fn values<
 >(
     t: &ValueTile,
 ) {
-    for first in (0..t.turns).map(|turn| turn * N) {
+    for first in (0..t.passes).map(|pass| pass * N) {
         // SAFETY: passed on.
         unsafe {
             let mut sum = [[S::zero(); N]; R];
             for (half, (start, end)) in t.steps.into_iter().enumerate() {
                 let p = t.p.add(half * t.p_half);
-                let part = (2 * (first / N) + half, t.turns);
+                let part = (2 * (first / N) + half, t.passes);
                 let ahead = ahead::<V, S, N>(t.next, part, t.p_half);
                 for step in start..end {
                     let row = t.v[half].add(step * t.v_step + first * width::<V, S>(STORED));
@@ -254,7 +254,7 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
                 }
                 to.copy_from_slice(from);
                 if format == KvFormat::Int4 {
-                    turn_blocks(to, turn_block(dim));
+                    transform_blocks(to, transform_block(dim));
                 }
             }
         }
@@ -294,10 +294,10 @@ pub(super) unsafe fn split<V: Tiles, K: Sums<V>, W: Sums<V>>(
         let mut sums = BandSums::new(tile - tiles.start);
         // SAFETY: passed on.
         unsafe {
-            let place = widen::tile::<V, K, W>(job, item, tile, in_tile(first, &range), scratch);
+            let source = widen::tile::<V, K, W>(job, item, tile, in_tile(first, &range), scratch);
             for start in (0..rows).step_by(BAND) {
                 let rows = start..rows.min(start + BAND);
-                band::<V, K, W>(job, &place, first, rows, &mut sums, scratch);
+                band::<V, K, W>(job, &source, first, rows, &mut sums, scratch);
             }
         }
     }
@@ -384,7 +384,7 @@ unsafe fn products<V: Vector>(row: &[f32], others: &[f32]) -> [V::Float; TILES] 
 #[inline(always)]
 unsafe fn band<V: Tiles, K: Sums<V>, W: Sums<V>>(
     job: &AttendJob<'_>,
-    place: &TilePlace,
+    source: &TileSource,
     first: usize,
     rows: Range<usize>,
     sums: &mut BandSums,
@@ -403,7 +403,7 @@ unsafe fn band<V: Tiles, K: Sums<V>, W: Sums<V>>(
                 sums.see_nothing(job, &chunk, scratch);
                 continue;
             }
-            score_rows::<V, K>(job, place, &chunk, scratch);
+            score_rows::<V, K>(job, source, &chunk, scratch);
             meet_scores::<V>(job, first, &chunk, scratch);
         }
         sums.weigh::<V>(job, rows.clone(), scratch);
@@ -416,9 +416,9 @@ unsafe fn band<V: Tiles, K: Sums<V>, W: Sums<V>>(
         for start in chunks() {
             let chunk = chunk(start, scratch);
             if !chunk.keys.is_empty() {
-                add_values::<V, W>(job, place, &chunk, sums, scratch);
+                add_values::<V, W>(job, source, &chunk, sums, scratch);
             }
-            place.ask_for_part(start / V::ROWS);
+            source.ask_for_part(start / V::ROWS);
         }
     }
 }
@@ -430,28 +430,28 @@ unsafe fn band<V: Tiles, K: Sums<V>, W: Sums<V>>(
 #[inline(always)]
 unsafe fn score_rows<V: Tiles, S: Sums<V>>(
     job: &AttendJob<'_>,
-    place: &TilePlace,
+    source: &TileSource,
     chunk: &Chunk,
     scratch: &mut Scratch,
 ) {
     let steps = job.k_dim.div_ceil(S::PER_STEP);
     let (first, rows) = (chunk.rows.start, chunk.rows.len());
-    for (group, count, turns) in turns(chunk.groups(), V::vectors(rows, place.keys_stored)) {
+    for (group, count, passes) in passes(chunk.groups(), V::vectors(rows, source.keys_stored)) {
         let lane = group * GROUP;
         let t = ScoreTile {
             q: floats(&mut scratch.q)[first * steps..].as_ptr(),
             steps,
-            turns,
-            k: place.k[group..group + count * turns].as_ptr(),
-            k_step: place.k_step,
-            next: place.next_k,
+            passes,
+            k: source.k[group..group + count * passes].as_ptr(),
+            k_step: source.k_step,
+            next: source.next_k,
             s: floats(&mut scratch.s)[chunk.at * TILE + lane..].as_mut_ptr(),
             k_scale: floats(&mut scratch.scales)[lane..].as_ptr(),
             q_scale: scratch.q_scale[first..].as_ptr(),
         };
         // SAFETY: the groups are inside the tile, the rows inside `q` and `s`.
         unsafe {
-            if place.keys_stored {
+            if source.keys_stored {
                 V::scores::<S, true>(count, rows, &t);
             } else {
                 V::scores::<S, false>(count, rows, &t);
@@ -460,12 +460,12 @@ unsafe fn score_rows<V: Tiles, S: Sums<V>>(
     }
 }
 
-/// `all` in turns of `at_once`, and what is left in one more: the first of them, how many a turn, turns.
+/// `all` in passes of `at_once`, and what is left in one more: the first of them, how many a pass, passes.
 #[inline(always)]
-fn turns(all: Range<usize>, at_once: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let (turns, left) = (all.len() / at_once, all.len() % at_once);
-    let calls = [(all.start, at_once, turns), (all.end - left, left, 1)];
-    calls.into_iter().filter(|&(_, count, turns)| count * turns > 0)
+fn passes(all: Range<usize>, at_once: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let (passes, left) = (all.len() / at_once, all.len() % at_once);
+    let calls = [(all.start, at_once, passes), (all.end - left, left, 1)];
+    calls.into_iter().filter(|&(_, count, passes)| count * passes > 0)
 }
 
 /// Adds the weighted values to the outputs of a chunk of rows.
@@ -475,7 +475,7 @@ fn turns(all: Range<usize>, at_once: usize) -> impl Iterator<Item = (usize, usiz
 #[inline(always)]
 unsafe fn add_values<V: Tiles, S: Sums<V>>(
     job: &AttendJob<'_>,
-    place: &TilePlace,
+    source: &TileSource,
     chunk: &Chunk,
     sums: &BandSums,
     scratch: &mut Scratch,
@@ -490,27 +490,27 @@ unsafe fn add_values<V: Tiles, S: Sums<V>>(
     };
     let weights = if per_step == 2 { &mut scratch.p } else { &mut scratch.s };
     let p = floats(weights)[chunk.at * TILE / per_step..].as_ptr();
-    let at_once = V::vectors(rows, place.values_stored);
+    let at_once = V::vectors(rows, source.values_stored);
     // Stored, of a vector of columns.
-    let bytes_of_half = place.v_step * (BLOCK_TOKENS / per_step) * GROUP / v_cols;
-    for (vector, count, turns) in turns(0..v_cols / GROUP, at_once) {
+    let bytes_of_half = source.v_step * (BLOCK_TOKENS / per_step) * GROUP / v_cols;
+    for (vector, count, passes) in passes(0..v_cols / GROUP, at_once) {
         let col = vector * GROUP;
         let out = floats(&mut scratch.out)[chunk.rows.start * v_cols + col..].as_mut_ptr();
         let (before, before_stride) = match sums.begin {
             true => (floats(&mut scratch.zeros)[col..].as_ptr(), 0),
             false => (out.cast_const(), v_cols),
         };
-        let start = vector * width::<V, S>(place.values_stored);
+        let start = vector * width::<V, S>(source.values_stored);
         let t = ValueTile {
-            turns,
+            passes,
             p,
             p_stride: TILE / per_step,
             p_half: BLOCK_TOKENS / per_step,
             steps: [half(0), half(1)],
-            v: place.v.map(|v| v.wrapping_add(start)),
-            v_step: place.v_step,
-            seen: place.seen_pairs.as_ptr(),
-            next: place.next_v.map(|v| v.wrapping_add(vector * bytes_of_half)),
+            v: source.v.map(|v| v.wrapping_add(start)),
+            v_step: source.v_step,
+            seen: source.seen_pairs.as_ptr(),
+            next: source.next_v.map(|v| v.wrapping_add(vector * bytes_of_half)),
             v_cols,
             out,
             before,
@@ -520,7 +520,7 @@ unsafe fn add_values<V: Tiles, S: Sums<V>>(
         };
         // SAFETY: columns of the rows of the chunk; keys of the tile.
         unsafe {
-            if place.values_stored {
+            if source.values_stored {
                 V::values::<S, true>(count, rows, &t);
             } else {
                 V::values::<S, false>(count, rows, &t);

@@ -50,7 +50,7 @@ use crate::math::per_isa;
 use crate::memory::{Parts, ask_to_write};
 pub use layout::{BLOCK_TOKENS, KvLayout};
 use layout::{GROUP, is_codes};
-use mix::{turn_block, turn_blocks};
+use mix::{transform_block, transform_blocks};
 pub use scratch::Scratch;
 pub use steady::{Middles, Steady};
 #[cfg(target_arch = "x86_64")]
@@ -59,7 +59,7 @@ use {
     tiles::Tiles,
 };
 
-/// Rows of queries and of results that memory is asked for ahead.
+/// Rows of queries and of results that are prefetched.
 const ROWS_AHEAD: usize = 8;
 /// Keys of a tile.
 const TILE: usize = 64;
@@ -332,14 +332,14 @@ impl AttendJob<'_> {
     }
 }
 
-/// Computes one item. The caller's next item is `then`: its first keys and values are asked for meanwhile.
+/// Computes one item. The caller's next item is `then`: its first keys and values are prefetched.
 ///
 /// # Panics
 /// If a buffer is smaller than its shape, a seen key's block is not in the cache, `scratch` was
 /// made for another shape, or `isa` is not available on this machine.
 ///
 /// # Safety
-/// Nothing else may use the item's columns of its rows in `job.out` meanwhile.
+/// Nothing else may use the item's columns of its rows in `job.out` at the same time.
 pub unsafe fn attend(
     isa: Isa,
     job: &AttendJob<'_>,
@@ -454,13 +454,13 @@ fn run_split(isa: Isa, job: &AttendJob<'_>, item: &Item, split: usize, scratch: 
 }
 
 per_isa! {
-    /// Makes a result of turned values one of values.
+    /// Makes a result of transformed values one of values.
     turn_back(out: &mut [f32]) = turn_head;
 }
 
 #[inline(always)]
 fn turn_head(head: &mut [f32]) {
-    turn_blocks(head, turn_block(head.len()));
+    transform_blocks(head, transform_block(head.len()));
 }
 
 /// Writes the results of an item whose splits have joined.
@@ -469,17 +469,17 @@ fn turn_head(head: &mut [f32]) {
 /// As [`attend`].
 unsafe fn finish(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
     let (group, sinks) = (job.group(), splits::sinks_of(job, item));
-    let place = |row: usize| {
+    let start_of = |row: usize| {
         let head = item.kv_head as usize * group + row % group;
         (item.row as usize + row / group) * job.out_stride + head * job.v_dim
     };
     let rows = job.rows(item);
     for row in 0..rows {
         if row + ROWS_AHEAD < rows {
-            let ahead = job.out.start().wrapping_add(place(row + ROWS_AHEAD));
+            let ahead = job.out.start().wrapping_add(start_of(row + ROWS_AHEAD));
             (0..job.v_dim).step_by(GROUP).for_each(|col| ask_to_write(ahead.wrapping_add(col)));
         }
-        let at = place(row);
+        let at = start_of(row);
         // SAFETY: the item's own columns.
         let out = unsafe { job.out.part(at..at + job.v_dim) };
         splits::finish(isa, scratch, sinks, job.v_dim, row, out);

@@ -7,7 +7,7 @@ use tokenmill_quant::float::rounded_factor;
 
 use super::codes::{code_scale, short_code, top};
 use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
-use super::mix::{is_mixed, turn_block, turn_blocks};
+use super::mix::{is_mixed, transform_block, transform_blocks};
 use super::scratch::{floats, words};
 use super::{AttendJob, Item, Keys, Scratch, TILE};
 use crate::isa::Isa;
@@ -52,8 +52,8 @@ impl<'a> Query<'a> {
             row.iter_mut().zip(steady.of_queries(head)).for_each(|(x, factor)| *x *= factor);
         }
         match keys {
-            KvFormat::Int8 if is_mixed(query.len()) => turn_blocks(row, query.len()),
-            KvFormat::Int4 => turn_blocks(row, turn_block(query.len())),
+            KvFormat::Int8 if is_mixed(query.len()) => transform_blocks(row, query.len()),
+            KvFormat::Int4 => transform_blocks(row, transform_block(query.len())),
             KvFormat::Bf16 => row.iter_mut().for_each(|x| *x = rounded_factor(*x)),
             _ => {}
         }

@@ -46,7 +46,7 @@ pub(super) fn fetch(at: *const u8) {
 
 /// Where the kernels find a tile's keys and values: widened in the scratch, or in the cache.
 #[derive(Clone, Copy)]
-pub(super) struct TilePlace {
+pub(super) struct TileSource {
     /// Groups of keys; those with a seen key are there.
     pub k: [*const u8; TILE / GROUP],
     /// Bytes from step to step.
@@ -64,11 +64,11 @@ pub(super) struct TilePlace {
     /// Keys and values of the tile to come; anything where there is none.
     pub next_k: [*const u8; 2],
     pub next_v: [*const u8; 2],
-    /// Bytes of either half of it that are asked for after each chunk of rows; 0 where kernels ask as they go.
+    /// Bytes of either half of it that are prefetched after each chunk of rows; 0 where kernels ask as they go.
     pub next_part: usize,
 }
 
-impl TilePlace {
+impl TileSource {
     /// Asks for part `part` of the tile to come.
     #[inline(always)]
     pub fn ask_for_part(&self, part: usize) {
@@ -87,13 +87,13 @@ pub(super) struct ScoreTile {
     pub q: *const f32,
     /// Words (f32, or pairs) of a row.
     pub steps: usize,
-    /// Turns of as many groups as the kernel takes at once.
-    pub turns: usize,
+    /// Passes over as many groups as the kernel takes at once.
+    pub passes: usize,
     /// Where the groups of keys are, each `[steps][16]` words; of bf16 or of pairs of bytes where `STORED`.
     pub k: *const *const u8,
     /// Bytes from step to step.
     pub k_step: usize,
-    /// Keys of both halves of the tile to come, which are asked for where `STORED`.
+    /// Keys of both halves of the tile to come, which are prefetched where `STORED`.
     pub next: [*const u8; 2],
     /// Scores of the first row from the first group on. [rows][64]
     pub s: *mut f32,
@@ -106,8 +106,8 @@ pub(super) struct ScoreTile {
 /// One call of the value kernel: rows of weights by vectors of value columns.
 #[derive(Clone, Copy)]
 pub(super) struct ValueTile {
-    /// Turns of as many vectors of columns as the kernel takes at once.
-    pub turns: usize,
+    /// Passes over as many vectors of columns as the kernel takes at once.
+    pub passes: usize,
     /// Weights of the first row from the tile's first key on: f32, or pairs of codes.
     pub p: *const f32,
     /// Words from a row of weights to the next, and those of half a tile.
@@ -119,7 +119,7 @@ pub(super) struct ValueTile {
     pub v_step: usize,
     /// The bits of each stored pair of bf16s that are seen, those of a half after the other.
     pub seen: *const u32,
-    /// As `v`, of the tile to come, asked for where `STORED`.
+    /// As `v`, of the tile to come, prefetched where `STORED`.
     pub next: [*const u8; 2],
     /// First and end step of both halves.
     pub steps: [(usize, usize); 2],

@@ -228,7 +228,7 @@ fn cover(job: &AttendJob<'_>, chunk: &Chunk, seen: Range<usize>, s: &mut [f32]) 
     }
 }
 
-/// Turns the scores of a chunk's rows into weights on the tile that begins with key `first`.
+/// Makes weights of the scores of a chunk's rows on the tile that begins with key `first`.
 ///
 /// # Safety
 /// The instruction set of `V` is available.
@@ -264,7 +264,7 @@ pub(super) unsafe fn weigh_rows<V: Vector, W: Sums<V>>(
     }
 }
 
-/// Turns the scores of a row into weights, in bf16 if `short`, and adds them up.
+/// Makes weights of the scores of a row, in bf16 if `short`, and adds them up.
 ///
 /// # Safety
 /// As [`weigh_rows`].
@@ -294,7 +294,7 @@ unsafe fn weigh<V: Vector>(
     }
 }
 
-/// Turns the scores of a row into codes of weights times the scales of values, and adds the weights up.
+/// Makes codes of the scores of a row: weights times the scales of values, and adds the weights up.
 ///
 /// # Safety
 /// As [`weigh_rows`].

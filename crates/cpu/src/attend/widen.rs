@@ -9,7 +9,7 @@ use tokenmill_quant::float::f16_to_f32;
 use super::layout::{BLOCK_TOKENS, GROUP, KvLayout, SCALED, is_codes};
 use super::scratch::floats;
 use super::sums::Sums;
-use super::tiles::{TilePlace, Tiles};
+use super::tiles::{TileSource, Tiles};
 use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
 use crate::simd::Vector;
 
@@ -27,8 +27,8 @@ pub(super) unsafe fn tile<V: Tiles, K: Sums<V>, W: Sums<V>>(
     tile: usize,
     seen: Range<usize>,
     scratch: &mut Scratch,
-) -> TilePlace {
-    let mut place = widened(job, W::PER_STEP, scratch);
+) -> TileSource {
+    let mut source = widened(job, W::PER_STEP, scratch);
     match job.keys {
         Keys::Cache { layout, bytes, tables } => {
             let few = item.tokens as usize * job.group() <= FEW * V::ROWS;
@@ -40,10 +40,10 @@ pub(super) unsafe fn tile<V: Tiles, K: Sums<V>, W: Sums<V>>(
                 keys: stays(keys),
                 values: stays(values) && layout.v_dim.is_multiple_of(GROUP),
             };
-            stay(&layout, here, (K::TWO_ROWS, W::TWO_ROWS), &mut place);
+            stay(&layout, here, (K::TWO_ROWS, W::TWO_ROWS), &mut source);
             if !few {
                 let chunks = job.rows(item).div_ceil(V::ROWS);
-                place.next_part = layout.head_bytes().div_ceil(chunks).next_multiple_of(64);
+                source.next_part = layout.head_bytes().div_ceil(chunks).next_multiple_of(64);
             }
             for half in 0..TILE / BLOCK_TOKENS {
                 let from = half * BLOCK_TOKENS;
@@ -59,22 +59,22 @@ pub(super) unsafe fn tile<V: Tiles, K: Sums<V>, W: Sums<V>>(
                 };
                 let own = item.kv_head as usize;
                 let head = head_of(at, own).expect("the block of a seen key");
-                // Asked for meanwhile: the next tile, or the first of the item that follows.
+                // Prefetched: the next tile, or the first of the item that follows.
                 let next = if (tile + 1) * TILE + from < item.keys as usize {
                     head_of(at + TILE / BLOCK_TOKENS, own)
                 } else {
                     scratch.then.and_then(|(at, of)| head_of(at + half, of))
                 };
                 let next = next.unwrap_or(head);
-                place.next_k[half] = next.as_ptr();
-                place.next_v[half] = next.as_ptr().wrapping_add(layout.key_bytes());
+                source.next_k[half] = next.as_ptr();
+                source.next_v[half] = next.as_ptr().wrapping_add(layout.key_bytes());
                 if few {
                     // SAFETY: any address.
                     layout.scale_lines(next).for_each(|line| unsafe { V::fetch(line) });
                 }
                 // SAFETY: passed on.
                 unsafe {
-                    let to = (&mut *scratch, &mut place);
+                    let to = (&mut *scratch, &mut source);
                     block::<V, K, W>(&layout, head, half, slots, here, to);
                 }
             }
@@ -85,7 +85,7 @@ pub(super) unsafe fn tile<V: Tiles, K: Sums<V>, W: Sums<V>>(
             fresh_values(v, first, head * job.v_dim, job.v_dim, seen, scratch);
         }
     }
-    place
+    source
 }
 
 /// Up to so many times the rows of a kernel read keys where they lie: widening them once and
@@ -101,13 +101,13 @@ struct Here {
     values: bool,
 }
 
-/// The places of a widened tile.
+/// Where a widened tile is.
 #[inline(always)]
-fn widened(job: &AttendJob<'_>, per_word: usize, scratch: &mut Scratch) -> TilePlace {
+fn widened(job: &AttendJob<'_>, per_word: usize, scratch: &mut Scratch) -> TileSource {
     let v_step = job.v_dim.next_multiple_of(GROUP) * 4;
     let k: *const u8 = floats(&mut scratch.k).as_ptr().cast();
     let v: *const u8 = floats(&mut scratch.v).as_ptr().cast();
-    TilePlace {
+    TileSource {
         k: std::array::from_fn(|group| k.wrapping_add(group * GROUP * 4)),
         k_step: TILE * 4,
         keys_stored: false,
@@ -123,16 +123,16 @@ fn widened(job: &AttendJob<'_>, per_word: usize, scratch: &mut Scratch) -> TileP
 
 /// Steps of what is read where it lies: of one row, or of two.
 #[inline(always)]
-fn stay(layout: &KvLayout, here: Here, two_rows: (bool, bool), place: &mut TilePlace) {
+fn stay(layout: &KvLayout, here: Here, two_rows: (bool, bool), source: &mut TileSource) {
     let (keys, values) = layout.formats();
     let word = |format| if matches!(format, KvFormat::F32 | KvFormat::Int16) { 4 } else { 2 };
     if here.keys {
-        place.keys_stored = here.few && keys != KvFormat::F32;
-        place.k_step = (GROUP * word(keys)) << u8::from(two_rows.0);
+        source.keys_stored = here.few && keys != KvFormat::F32;
+        source.k_step = (GROUP * word(keys)) << u8::from(two_rows.0);
     }
     if here.values {
-        place.values_stored = here.few && values != KvFormat::F32;
-        place.v_step = (layout.v_dim * word(values)) << u8::from(two_rows.1);
+        source.values_stored = here.few && values != KvFormat::F32;
+        source.v_step = (layout.v_dim * word(values)) << u8::from(two_rows.1);
     }
 }
 
@@ -147,7 +147,7 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
     half: usize,
     slots: Range<usize>,
     here: Here,
-    (scratch, place): (&mut Scratch, &mut TilePlace),
+    (scratch, source): (&mut Scratch, &mut TileSource),
 ) {
     let [keys, values, key_scales, value_scales] = layout.split(head);
     let (k_dim, v_dim) = (layout.k_dim, layout.v_dim);
@@ -156,17 +156,17 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
     let k = floats(&mut scratch.k[half * BLOCK_TOKENS / GROUP..]);
     let v = floats(&mut scratch.v[half * BLOCK_TOKENS * v_cols / W::PER_STEP / GROUP..]);
     if W::TWO_ROWS {
-        see_pairs(&slots, &mut place.seen_pairs[half * BLOCK_TOKENS / 2..][..BLOCK_TOKENS / 2]);
+        see_pairs(&slots, &mut source.seen_pairs[half * BLOCK_TOKENS / 2..][..BLOCK_TOKENS / 2]);
     }
     let (to_keys, to_values) = floats(&mut scratch.scales).split_at_mut(TILE);
     let (key_format, value_format) = layout.formats();
     if here.keys {
         let half_keys = keys.as_ptr();
-        place.k[2 * half] = half_keys;
-        place.k[2 * half + 1] = half_keys.wrapping_add(keys.len() / 2);
+        source.k[2 * half] = half_keys;
+        source.k[2 * half + 1] = half_keys.wrapping_add(keys.len() / 2);
     }
     if here.values {
-        place.v[half] = values.as_ptr();
+        source.v[half] = values.as_ptr();
     }
     if is_codes(key_format) {
         copy_scales(key_scales, slots.clone(), &mut to_keys[half * BLOCK_TOKENS..]);
@@ -193,7 +193,7 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
             _ if here.values => {}
             KvFormat::F32 => rows_of_values::<V, WORDS>(values, v_dim, v_cols, slots, v),
             KvFormat::Bf16 if W::TWO_ROWS => {
-                let seen = &place.seen_pairs[half * BLOCK_TOKENS / 2..];
+                let seen = &source.seen_pairs[half * BLOCK_TOKENS / 2..];
                 pairs_of_values::<V>(values, v_dim, v_cols, slots, seen, v);
             }
             KvFormat::Bf16 => rows_of_values::<V, BF16>(values, v_dim, v_cols, slots, v),

@@ -2,7 +2,7 @@
 //!
 //! The tile unit gives the exact integer sums of a block; AVX-512 then runs the same f32 chain
 //! as everywhere, so the results have the same bits. A panel is first expanded to signed
-//! codes (zero point taken off), which in the order of a panel are just what the unit wants.
+//! codes (zero point taken off), which in the order of a panel are just what the unit needs.
 
 use std::arch::asm;
 use std::arch::x86_64::*;

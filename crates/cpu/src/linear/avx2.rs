@@ -3,7 +3,7 @@
 use super::bytes::{self, PREFETCH};
 use super::kind::{self, Expands};
 use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles, TrellisTile};
-use super::{floats, nibbles, pairs, turned};
+use super::{floats, nibbles, pairs, transformed};
 use crate::simd::Avx2;
 
 // SAFETY (every block below): the contract of `Tiles`: the instruction set is available and
@@ -106,13 +106,13 @@ unsafe fn byte_tile_vnni<const KIND: u8, const C: usize>(t: &ByteTile) {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn trellis_tile<const C: usize>(t: &TrellisTile) {
     // SAFETY: as above.
-    unsafe { turned::tile::<Avx2<false>, C>(t) }
+    unsafe { transformed::tile::<Avx2<false>, C>(t) }
 }
 
 #[target_feature(enable = "avx2,avxvnni,fma,f16c")]
 unsafe fn trellis_tile_vnni<const C: usize>(t: &TrellisTile) {
     // SAFETY: as above.
-    unsafe { turned::tile::<Avx2<true>, C>(t) }
+    unsafe { transformed::tile::<Avx2<true>, C>(t) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -1,7 +1,7 @@
 //! The tiles of AVX-512 and its VNNI.
 
 use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles, TrellisTile};
-use super::{bytes, floats, kind, turned, wide};
+use super::{bytes, floats, kind, transformed, wide};
 use crate::simd::Avx512;
 
 // SAFETY (every block below): the contract of `Tiles`: the instruction set is available and
@@ -102,7 +102,7 @@ unsafe fn byte_tile<const KIND: u8, const C: usize>(t: &ByteTile) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
 unsafe fn trellis_tile<const C: usize>(t: &TrellisTile) {
     // SAFETY: as above.
-    unsafe { turned::tile::<Avx512, C>(t) }
+    unsafe { transformed::tile::<Avx512, C>(t) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]

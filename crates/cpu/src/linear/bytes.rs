@@ -278,7 +278,7 @@ unsafe fn widen_run<V: Tiles, const KIND: u8>(tile: &ByteTile, wide: &mut [Line]
 }
 
 impl ByteTile {
-    /// Notes that weights were asked for at `blocks` blocks.
+    /// Notes that weights were prefetched at `blocks` blocks.
     #[inline(always)]
     pub fn asked(&mut self, blocks: usize) {
         let asked = blocks * self.ahead_lines;

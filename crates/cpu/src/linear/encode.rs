@@ -92,9 +92,9 @@ pub enum Encoding {
     Bf16,
     /// f32 values as they are.
     F32,
-    /// f32 values as they are, which every product turns by its own weight's factors and then
+    /// f32 values as they are, which every product transforms by its own weight's factors and then
     /// encodes as `Int8`.
-    Turned,
+    Transformed,
 }
 
 /// Whether codes have at most four bits: what such a weight differs from its original by is far more than
@@ -122,8 +122,8 @@ impl Encoding {
     /// The encoding a weight in `layout` reads in `mode`.
     pub const fn of(layout: PanelLayout, mode: Mode) -> Encoding {
         match (layout, mode) {
-            // Weights that are turned have this layout in the int8 mode alone.
-            (PanelLayout::Trellis4, _) => Encoding::Turned,
+            // Weights that are transformed have this layout in the int8 mode alone.
+            (PanelLayout::Trellis4, _) => Encoding::Transformed,
             (PanelLayout::F32 | PanelLayout::F16 | PanelLayout::Lookup4, _) => Encoding::F32,
             (_, Mode::F32) => Encoding::F32,
             (_, Mode::Bf16) => Encoding::Bf16,
@@ -139,9 +139,9 @@ impl Encoding {
         matches!(self, Encoding::Int8 | Encoding::Int8Coarse)
     }
 
-    /// Whether the product itself turns and encodes its input.
-    pub const fn is_turned(self) -> bool {
-        matches!(self, Encoding::Turned)
+    /// Whether the product itself transforms and encodes its input.
+    pub const fn is_transformed(self) -> bool {
+        matches!(self, Encoding::Transformed)
     }
 
     /// Lines from one encoded row to the next: an odd number, so that rows a power of two
@@ -168,7 +168,7 @@ impl Encoding {
             Encoding::Int8Coarse => bytes(isa, x, OUTLIER_COARSE, out),
             Encoding::Bf16 if isa == Isa::Avx512Bf16 => encode_pairs(isa, x, out),
             Encoding::Bf16 => encode_rounded(isa, x, out),
-            Encoding::F32 | Encoding::Turned => encode_floats(isa, x, out),
+            Encoding::F32 | Encoding::Transformed => encode_floats(isa, x, out),
         }
     }
 }
@@ -213,7 +213,7 @@ impl Blocks for Plain {
     }
 }
 
-/// Lines of a row that memory is asked for ahead.
+/// Lines of a row that are prefetched.
 const LINES_AHEAD: usize = 8;
 
 /// A row as bytes with scales.

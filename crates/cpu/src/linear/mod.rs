@@ -30,7 +30,7 @@ mod scalar;
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
-mod turned;
+mod transformed;
 #[cfg(target_arch = "x86_64")]
 mod walk;
 #[cfg(target_arch = "x86_64")]
@@ -56,7 +56,7 @@ pub struct OutView<'a> {
     _memory: std::marker::PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: an `OutView` is only a place; writing through it is the `unsafe` of `linear`, whose
+// SAFETY: an `OutView` is only an address; writing through it is the `unsafe` of `linear`, whose
 // contract is that concurrent calls write different elements.
 unsafe impl Send for OutView<'_> {}
 // SAFETY: as above.
@@ -87,7 +87,7 @@ pub struct LinearJob<'a> {
     pub tokens: usize,
     /// Where y\[t\]\[n\] goes: element t·stride + n.
     pub out: OutView<'a>,
-    /// What memory is asked for meanwhile, if anything.
+    /// What is prefetched at the same time, if anything.
     pub prefetch: Option<&'a Prefetch>,
 }
 
@@ -104,7 +104,11 @@ impl LinearJob<'_> {
         let bytes = self.encoding.is_bytes();
         assert!(!bytes || self.spec.layout().is_integer(), "bytes need an integer layout");
         let trellis = self.spec.layout() == PanelLayout::Trellis4;
-        assert_eq!(self.encoding.is_turned(), trellis, "inputs are turned for weights that are");
+        assert_eq!(
+            self.encoding.is_transformed(),
+            trellis,
+            "inputs are transformed for weights that are"
+        );
     }
 
     /// Rows of panel `p` that exist.
@@ -113,10 +117,10 @@ impl LinearJob<'_> {
     }
 }
 
-/// Lines of scratch memory that [`linear`] wants for a weight of this shape.
+/// Lines of scratch memory that [`linear`] needs for a weight of this shape.
 pub fn scratch_lines(spec: &PanelSpec) -> usize {
     if spec.layout() == PanelLayout::Trellis4 {
-        return turned::scratch_lines(spec.cols());
+        return transformed::scratch_lines(spec.cols());
     }
     let blocks = spec.cols().div_ceil(32);
     // One panel expanded to bytes, or two where scales are of 16 columns: 8 lines of codes and at
@@ -230,7 +234,7 @@ const F32_CHUNK: usize = 128;
 /// If a buffer is smaller than its shape, or `isa` is not available on this machine.
 ///
 /// # Safety
-/// Nothing else may read or write the columns of `job.panels` in `job.out` meanwhile: give
+/// Nothing else may read or write the columns of `job.panels` in `job.out` at the same time: give
 /// concurrent calls on one output ranges that do not overlap.
 pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
     job.check();
@@ -240,7 +244,9 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
     // caller keeps others away from the outputs.
     unsafe {
         match isa {
-            _ if job.spec.layout() == PanelLayout::Trellis4 => turned::linear(isa, job, scratch),
+            _ if job.spec.layout() == PanelLayout::Trellis4 => {
+                transformed::linear(isa, job, scratch)
+            }
             Isa::Scalar => scalar::linear(job),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => vectors::<Avx2<false>>(job, scratch),

@@ -3,7 +3,7 @@
 //!
 //! `vpmaddubsw` adds two products in 16 bits. Those of codes below 64 are added up in 16 bits for as
 //! long as they cannot overflow, 2·127·code a time: eight times below 16, four below 32, two below
-//! 64. Then `vpmaddwd` widens the sums; those of an earlier part of the block wait in memory meanwhile, as
+//! 64. Then `vpmaddwd` widens the sums; those of an earlier part of the block wait in memory, as
 //! the f32 chains always do.
 //!
 //! Full bytes w, 128 taken off, are expanded to |w| and a mask m of all bits where w is negative. There

@@ -1,4 +1,4 @@
-//! What memory is asked for while products compute.
+//! What is prefetched while products compute.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
@@ -12,13 +12,13 @@ use std::ops::Range;
 #[derive(Debug)]
 pub struct Prefetch {
     ranges: Vec<Range<*const u8>>,
-    /// The range that is being asked for, and from where on.
+    /// The range that is being prefetched, and from where on.
     range: Cell<usize>,
     at: Cell<*const u8>,
     end: Cell<*const u8>,
 }
 
-// SAFETY: the addresses are only asked for, never read.
+// SAFETY: the addresses are only prefetched, never read.
 unsafe impl Send for Prefetch {}
 
 impl Default for Prefetch {
@@ -38,7 +38,7 @@ impl Prefetch {
     const MOST_RANGES: usize = 512;
     /// Bytes taken at most, a core's part of a last cache.
     const MOST_BYTES: usize = 4 << 20;
-    /// Lines asked for at a block of a tile. Measured on Zen 4 (bench/NOTES.md).
+    /// Lines prefetched at a block of a tile. Measured on Zen 4 (bench/NOTES.md).
     #[cfg(target_arch = "x86_64")]
     const LINES: usize = 6;
 

@@ -13,7 +13,7 @@ pub(super) struct Ahead {
     pub near: usize,
     /// For the second-level cache, unless zero.
     pub far: usize,
-    /// Whether scales are asked for, or codes alone.
+    /// Whether scales are prefetched, or codes alone.
     pub scales: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) trait Tiles: Vector {
     unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile);
     /// Adds the residual lines of `groups`, whose blocks are of `t`'s run of expanded panels, to their chains.
     unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]);
-    /// Runs some tokens on a panel of a trellis: `turned::tile`.
+    /// Runs some tokens on a panel of a trellis: `transformed::tile`.
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);
     /// Expands a panel to bytes, or magnitudes and signs: `bytes::widen`.
     unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8);
@@ -110,7 +110,7 @@ pub(super) struct ByteTile {
     pub ahead: *const u8,
     pub ahead_lines: usize,
     pub ahead_left: usize,
-    /// What else memory is asked for, or null if nothing is left.
+    /// What else is prefetched, or null if nothing is left.
     pub prefetch: *const Prefetch,
 }
 
@@ -147,7 +147,7 @@ pub(super) struct TrellisTile {
 }
 
 /// Residual lines of one block that are gone over together, with AVX-512 always as many, so that a processor need not guess:
-/// with more a line takes fewer loads, with fewer there are fewer places without one.
+/// with more a line takes fewer loads, with fewer there are fewer gaps.
 pub(super) const TOGETHER: usize = 4;
 
 /// Residual lines of a block. Where there are fewer, any lines, added to a chain of which nobody asks.

@@ -1,5 +1,5 @@
 //! How tiles go over packed blocks: one after the other, and over the residual lines of the outliers where a token
-//! has them. And what tiles ask memory for on their way.
+//! has them. And what tiles prefetch on their way.
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
@@ -125,7 +125,7 @@ unsafe fn outlier_word(t: &ByteTile, c: usize, i: usize) -> *const u32 {
     unsafe { t.input.add(c * t.lines + t.blocks).cast::<u32>().add(i) }
 }
 
-/// What tiles ask memory for on their way.
+/// What tiles prefetch on their way.
 impl ByteTile {
     /// Asks for some of the weights of W panels that follow, from `ahead` on; returns what comes next.
     #[inline(always)]
@@ -151,13 +151,13 @@ impl ByteTile {
         }
     }
 
-    /// Whether memory is asked for what is wanted after all products.
+    /// Whether what follows all products is prefetched.
     #[inline(always)]
     pub fn prefetches(&self) -> bool {
         !self.prefetch.is_null()
     }
 
-    /// Asks memory for what is wanted after all products.
+    /// Prefetches some of what follows all products.
     #[inline(always)]
     pub fn prefetch_some(&self) {
         // SAFETY: null, or the job's.

@@ -192,7 +192,7 @@ macro_rules! tile_of {
                 let bias = _mm512_set1_epi32(BIAS);
                 let (mut weights, mut line, mut ahead) = (t.weights, t.line(t.first), t.ahead);
                 let mut left = t.end - t.first;
-                // One by one, where something is asked for after each block.
+                // One by one, where something is prefetched after each block.
                 let step = if t.prefetches() { 1 } else { left };
                 while left > 0 {
                     // After each block the requests of `ByteTile::ask_ahead`, in the loop so that they are spread.

@@ -38,7 +38,7 @@ pub(crate) struct Route {
 
 impl Route {
     /// f32 of scratch: scores, choices, totals of groups.
-    pub fn wants(&self) -> usize {
+    pub fn needs(&self) -> usize {
         2 * self.logits.cols + self.rule.groups.map_or(0, |g| 2 * g.groups as usize)
     }
 }
@@ -94,7 +94,7 @@ impl Kernel for Route {
         for r in job.rows(RowKind::Tokens) {
             // SAFETY: by rows; scratch is used here only.
             let (out, scratch) =
-                unsafe { (job.write(self.out, r), &mut job.scratch().row[..self.wants()]) };
+                unsafe { (job.write(self.out, r), &mut job.scratch().row[..self.needs()]) };
             let (scores, rest) = scratch.split_at_mut(self.logits.cols);
             let (choice, totals) = rest.split_at_mut(self.logits.cols);
             scores.copy_from_slice(job.read(self.logits, r));
@@ -133,7 +133,7 @@ impl Kernel for Route {
 pub(crate) struct Groups<'a> {
     /// Ends of the experts' runs in `slots`.
     ends: &'a [u32],
-    /// Token · top + place among the token's choices: by expert, then by token.
+    /// Token · top + number among the token's choices: by expert, then by token.
     slots: &'a [u32],
     /// Experts that are used, those with most tokens first.
     used: &'a [u32],
@@ -141,7 +141,7 @@ pub(crate) struct Groups<'a> {
 
 impl<'a> Groups<'a> {
     /// Numbers of scratch for that many experts and slots.
-    pub fn wants(experts: usize, slots: usize) -> usize {
+    pub fn needs(experts: usize, slots: usize) -> usize {
         2 * experts + slots
     }
 
@@ -360,8 +360,8 @@ unsafe fn put(
     block: &[f32],
 ) {
     for (&slot, row) in slots.iter().zip(block.chunks_exact(cols.len())) {
-        let (token, place) = (slot as usize / top, slot as usize % top);
-        let start = out.start + place * (out.cols / top) + cols.start;
+        let (token, choice) = (slot as usize / top, slot as usize % top);
+        let start = out.start + choice * (out.cols / top) + cols.start;
         // SAFETY: by contract.
         unsafe { job.write(Cols { start, cols: cols.len(), ..out }, token) }.copy_from_slice(row);
     }

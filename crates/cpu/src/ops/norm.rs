@@ -133,7 +133,7 @@ pub(crate) struct Norm {
 impl Kernel for Norm {
     fn run(&self, job: &Job<'_>) {
         let isa = job.step.isa;
-        for r in job.rows(job.kind(self.out.place)) {
+        for r in job.rows(job.kind(self.out.region)) {
             // SAFETY: by rows.
             let out = unsafe { job.write(self.out, r) };
             let x = job.read(self.x, r);

@@ -249,7 +249,7 @@ impl DeltaRule {
     }
 
     /// f32 of scratch.
-    pub fn wants(&self) -> usize {
+    pub fn needs(&self) -> usize {
         let (k_dim, v_dim) = self.dims();
         2 * k_dim + v_dim
     }
@@ -261,7 +261,7 @@ impl DeltaRule {
         // SAFETY: this head is this worker's; scratch is used here only.
         let (s, scratch) = unsafe {
             let s = state(cache, slots(job, span, cache), range);
-            (s, &mut job.scratch().row[..self.wants()])
+            (s, &mut job.scratch().row[..self.needs()])
         };
         let (q, rest) = scratch.split_at_mut(k_dim);
         let (k, held) = rest.split_at_mut(k_dim);
@@ -341,7 +341,7 @@ impl Scan {
 
 impl Kernel for Scan {
     fn run(&self, job: &Job<'_>) {
-        debug_assert_eq!(job.kind(self.out.place), RowKind::Tokens);
+        debug_assert_eq!(job.kind(self.out.region), RowKind::Tokens);
         for h in job.worker.share(self.heads) {
             for span in &job.step.batch.spans {
                 self.head(job, span, h);

@@ -9,7 +9,7 @@ use crate::step::{Cols, Job, Kernel};
 /// Chooses tokens and scores them. Logits are left as they are.
 #[derive(Debug)]
 pub(crate) struct Sample {
-    /// Absent where only hidden rows are asked for.
+    /// Absent where only hidden rows are requested.
     pub logits: Option<Cols>,
     pub vocab: usize,
 }

@@ -259,7 +259,7 @@ pub enum PanelError {
     PartBlock {
         /// The stored format.
         format: FormatId,
-        /// Columns asked for.
+        /// Columns requested.
         cols: usize,
     },
     /// Rows that are stored together are cut.
@@ -267,15 +267,15 @@ pub enum PanelError {
     PartBand {
         /// The stored format.
         format: FormatId,
-        /// Rows asked for.
+        /// Rows requested.
         rows: usize,
     },
     /// No rows, no columns, or more bytes than an address can hold.
     #[error("a matrix of {rows} × {cols} cannot be laid out")]
     Size {
-        /// Rows asked for.
+        /// Rows requested.
         rows: usize,
-        /// Columns asked for.
+        /// Columns requested.
         cols: usize,
     },
 }

@@ -230,8 +230,8 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
             // lowest are; those of a subnormal are subnormal. Two columns at once.
             both!(v => {
                 let top = if j % 2 == 1 { v } else { _mm256_slli_epi16::<8>(v) };
-                let places = _mm256_set1_epi16(0x87f0_u16 as i16);
-                let pair = _mm256_and_si256(_mm256_srai_epi16::<4>(top), places);
+                let bits = _mm256_set1_epi16(0x87f0_u16 as i16);
+                let pair = _mm256_and_si256(_mm256_srai_epi16::<4>(top), bits);
                 _mm256_castsi256_ps(match j {
                     0 | 1 => _mm256_slli_epi32::<16>(pair),
                     _ => _mm256_and_si256(pair, _mm256_set1_epi32(-65536)),

@@ -32,7 +32,7 @@ static PAIRED: Order = {
     Order(order)
 };
 
-/// The high halves of 16 words, each pair of them turned round.
+/// The high halves of 16 words, each pair of them swapped.
 static HIGH_HALVES: Order = {
     let mut order = [0; 32];
     let mut i = 0;

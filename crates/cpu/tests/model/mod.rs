@@ -179,7 +179,7 @@ impl Model {
             head_dim: DIM,
             q_norm: None,
             rope: Some(RopeId(0)),
-            growth: None,
+            position_scale: None,
             store,
             out: q.buffer,
         }));

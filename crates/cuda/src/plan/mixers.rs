@@ -65,7 +65,7 @@ impl Draft<'_> {
     }
 
     pub(super) fn rotate_store(&mut self, op: &op::RotateStore) -> Result<(), DeviceError> {
-        let op::RotateStore { q, heads, head_dim, q_norm, rope, growth, store, out } = op;
+        let op::RotateStore { q, heads, head_dim, q_norm, rope, position_scale, store, out } = op;
         let (q, out, rope) = (self.view(*q), self.buffer(*out), self.rope(*rope));
         let cols = |w: u32| self.program.weights[w as usize].cols;
         let no_norm = None;
@@ -75,7 +75,7 @@ impl Draft<'_> {
         p.extend(rope.p);
         p.extend([out.ptr, Ptr::Null]);
         let (every, offset, beta) =
-            growth.map_or((0, 0, 0.0), |g| (g.every.max(1), g.offset, g.beta));
+            position_scale.map_or((0, 0, 0.0), |g| (g.every.max(1), g.offset, g.beta));
         let mut n = vec![*heads, 0, *head_dim, 0, q.ld, 0, 0, out.ld];
         n.extend(rope.n);
         n.extend(norms.iter().flat_map(|norm| norm.n));

@@ -1,8 +1,9 @@
 //! Token mixers: attention, latent attention, gated delta net, Mamba-2, short convolution.
 
 use tokenmill_ir::{
-    Act, AttendSource, CacheKind, Columns, Expr, GateOrder, Growth, HeadNorm, Mask, NormKind, Op,
-    RopeId, RowSlices, Rows, Store, Unary, View, WeightId, WeightSpec, WeightUse, op,
+    Act, AttendSource, CacheKind, Columns, Expr, GateOrder, HeadNorm, Mask, NormKind, Op,
+    PositionScale, RopeId, RowSlices, Rows, Store, Unary, View, WeightId, WeightSpec, WeightUse,
+    op,
 };
 
 use super::{Lower, slice};
@@ -98,7 +99,7 @@ impl Lower<'_> {
             None => None,
         };
         if matches!(a.mask, Mask::None | Mask::Around(_)) {
-            let q = self.rotated(q, a.heads, q_norm, rope, a.growth);
+            let q = self.rotated(q, a.heads, q_norm, rope, a.position_scale);
             let k = self.rotated(k, a.kv_heads, k_norm, rope, None);
             return Ok((q, AttendSource::Fresh { k, v }));
         }
@@ -106,7 +107,7 @@ impl Lower<'_> {
             let shared = self.kv_caches.iter().find(|(l, _)| *l == layer).map(|(_, c)| *c);
             let value = format!("the cache of layer {layer}");
             let cache = shared.ok_or_else(|| ModelError::unsupported("shared keys", value))?;
-            let q = self.rotated(q, a.heads, q_norm, rope, a.growth);
+            let q = self.rotated(q, a.heads, q_norm, rope, a.position_scale);
             return Ok((q, AttendSource::Cache(cache)));
         }
         let (kv_heads, k_dim, v_dim) = (a.kv_heads, a.head_dim, a.head_dim);
@@ -124,7 +125,7 @@ impl Lower<'_> {
             head_dim: a.head_dim,
             q_norm,
             rope,
-            growth: a.growth,
+            position_scale: a.position_scale,
             store: Some(Store { k, v, kv_heads, k_norm, cache }),
             out: rotated.buffer,
         }));
@@ -138,9 +139,9 @@ impl Lower<'_> {
         heads: u32,
         norm: Option<HeadNorm>,
         rope: Option<RopeId>,
-        growth: Option<Growth>,
+        position_scale: Option<PositionScale>,
     ) -> View {
-        if norm.is_none() && rope.is_none() && growth.is_none() {
+        if norm.is_none() && rope.is_none() && position_scale.is_none() {
             return x;
         }
         let out = self.program.buffer(Rows::Tokens, x.cols);
@@ -152,7 +153,7 @@ impl Lower<'_> {
             head_dim,
             q_norm,
             rope,
-            growth,
+            position_scale,
             store: None,
             out: id,
         }));
@@ -268,7 +269,7 @@ impl Lower<'_> {
             head_dim: rope_dim,
             q_norm: None,
             rope: Some(rope),
-            growth: None,
+            position_scale: None,
             store: None,
             out: rotated.buffer,
         }));

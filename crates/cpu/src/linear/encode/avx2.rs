@@ -133,11 +133,11 @@ pub(super) unsafe fn store(scale: f32, bytes: __m256i, fours: __m256i, line: &mu
         // Σa of columns 0–15 in each word of the lower half, of 16–31 in the upper.
         let twos = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b10_11_00_01>(fours));
         let halves = _mm256_add_epi32(twos, _mm256_shuffle_epi32::<0b01_00_11_10>(twos));
-        let turned = _mm256_permute4x64_epi64::<0b01_00_11_10>(halves);
-        let all = _mm256_add_epi32(halves, turned);
+        let swapped = _mm256_permute4x64_epi64::<0b01_00_11_10>(halves);
+        let all = _mm256_add_epi32(halves, swapped);
         // Words 8–15: 1 and −1.5·2²³, to be scaled; Σa, to be scaled, and three times; Σa of each half.
         let sums = _mm256_blend_epi32::<0b1000_0000>(all, halves);
-        let sums = _mm256_blend_epi32::<0b0100_0000>(sums, turned);
+        let sums = _mm256_blend_epi32::<0b0100_0000>(sums, swapped);
         let sums = _mm256_blend_epi32::<0b0000_0011>(
             sums,
             _mm256_setr_epi32(1, -12_582_912, 0, 0, 0, 0, 0, 0),

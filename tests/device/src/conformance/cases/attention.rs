@@ -1,8 +1,8 @@
 //! Rotation, storing, attention over caches and fresh keys, latent attention.
 
 use tokenmill_ir::{
-    AttendSource, CacheKind, Expr, Growth, HeadNorm, KvFormat, Mask, NormKind, Op, Rope, RopeId,
-    RopePairing, Store, op,
+    AttendSource, CacheKind, Expr, HeadNorm, KvFormat, Mask, NormKind, Op, PositionScale, Rope,
+    RopeId, RopePairing, Store, op,
 };
 
 use crate::conformance::lab::Lab;
@@ -22,7 +22,7 @@ struct Shape {
     /// Rotated columns; 0: none.
     rotated: u32,
     pairing: RopePairing,
-    growth: Option<Growth>,
+    position_scale: Option<PositionScale>,
 }
 
 const PLAIN: Shape = Shape {
@@ -37,7 +37,7 @@ const PLAIN: Shape = Shape {
     norm: None,
     rotated: 24,
     pairing: RopePairing::Half,
-    growth: None,
+    position_scale: None,
 };
 
 const SHAPES: [Shape; 11] = [
@@ -58,7 +58,7 @@ const SHAPES: [Shape; 11] = [
     Shape { name: "chunks of 20", mask: Mask::Chunk(20), heads: 6, kv_heads: 2, ..PLAIN },
     Shape {
         name: "queries that grow, no rotation",
-        growth: Some(Growth { beta: 0.5, every: 9, offset: 1 }),
+        position_scale: Some(PositionScale { beta: 0.5, every: 9, offset: 1 }),
         rotated: 0,
         ..PLAIN
     },
@@ -100,7 +100,7 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
     all
 }
 
-/// How far results may be that went through a cache. A device may turn keys before it rounds them
+/// How far results may be that went through a cache. A device may transform keys before it rounds them
 /// to bytes (which scores do not see), so that its roundings are its own.
 fn cached_tolerance(format: KvFormat) -> Tolerance {
     match format {
@@ -149,7 +149,7 @@ fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
         head_dim: dim,
         q_norm,
         rope,
-        growth: shape.growth,
+        position_scale: shape.position_scale,
         store: Some(Store { k, v, kv_heads, k_norm, cache }),
         out: rotated.buffer,
     }));
@@ -183,14 +183,14 @@ fn rotated_only(block: u32) -> Case {
     let out = lab.out(5 * 48);
     let (heads, head_dim) = (5, 48);
     let id = out.buffer;
-    let growth = Some(Growth { beta: 0.1, every: 5, offset: 0 });
+    let position_scale = Some(PositionScale { beta: 0.1, every: 5, offset: 0 });
     lab.push(Op::RotateStore(op::RotateStore {
         q,
         heads,
         head_dim,
         q_norm,
         rope,
-        growth,
+        position_scale,
         store: None,
         out: id,
     }));
