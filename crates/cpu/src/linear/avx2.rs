@@ -1,7 +1,7 @@
 //! The tiles of AVX2. The int8 chain has some of its own, in `pairs` without VNNI and on expanded panels in `nibbles`.
 
 use super::bytes::{self, PREFETCH};
-use super::kind::{self, Expands};
+use super::kind::{Expands, OfKind};
 use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles, TrellisTile};
 use super::{floats, nibbles, pairs, transformed};
 use crate::simd::Avx2;
@@ -24,24 +24,24 @@ impl<const VNNI: bool> Tiles for Avx2<VNNI> {
     const EXPAND_FROM: usize = 12;
     const EXPANDS: Expands = if VNNI { Expands::Bytes } else { Expands::Signs };
 
-    unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
+    unsafe fn byte_tile<K: OfKind>(tokens: usize, t: &ByteTile) {
         unsafe {
             match (VNNI, tokens) {
-                (true, _) if KIND >= kind::WIDE => nibbles::vnni::tile::<KIND>(tokens, t),
-                (true, 1) => byte_tile_vnni::<KIND, 1>(t),
-                (true, 2) => byte_tile_vnni::<KIND, 2>(t),
-                (true, 3) => byte_tile_vnni::<KIND, 3>(t),
-                (false, _) if KIND >= kind::WIDE => nibbles::tile::<KIND>(tokens, t),
-                (false, 1) => pairs::tile::<KIND, 2, 1, 2>(t),
-                (false, 2) => pairs::tile::<KIND, 1, 2, 4>(t),
-                (false, 3) => pairs::tile::<KIND, 1, 3, 3>(t),
-                (false, 4) => pairs::tile::<KIND, 1, 4, 4>(t),
+                (true, _) if K::KIND.is_wide() => nibbles::vnni::tile::<K>(tokens, t),
+                (true, 1) => byte_tile_vnni::<K, 1>(t),
+                (true, 2) => byte_tile_vnni::<K, 2>(t),
+                (true, 3) => byte_tile_vnni::<K, 3>(t),
+                (false, _) if K::KIND.is_wide() => nibbles::tile::<K>(tokens, t),
+                (false, 1) => pairs::tile::<K, 2, 1, 2>(t),
+                (false, 2) => pairs::tile::<K, 1, 2, 4>(t),
+                (false, 3) => pairs::tile::<K, 1, 3, 3>(t),
+                (false, 4) => pairs::tile::<K, 1, 4, 4>(t),
                 _ => unreachable!("a tile is at most 4 tokens, 3 with VNNI"),
             }
         }
     }
-    unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
-        unsafe { residual_lines::<KIND, VNNI>(t, groups) }
+    unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]) {
+        unsafe { residual_lines::<K, VNNI>(t, groups) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
         unsafe {
@@ -57,28 +57,28 @@ impl<const VNNI: bool> Tiles for Avx2<VNNI> {
             }
         }
     }
-    unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
+    unsafe fn widen<K: OfKind>(panel: *const u8, blocks: usize, to: *mut u8) {
         unsafe {
             match VNNI {
-                true => widen_vnni::<KIND>(panel, blocks, to),
-                false => widen::<KIND>(panel, blocks, to),
+                true => widen_vnni::<K>(panel, blocks, to),
+                false => widen::<K>(panel, blocks, to),
             }
         }
     }
-    unsafe fn float_tile<const KIND: u8>(panels: usize, tokens: usize, t: &FloatTile) {
+    unsafe fn float_tile<K: OfKind>(panels: usize, tokens: usize, t: &FloatTile) {
         unsafe {
             match (panels, tokens) {
-                (1, 1) => float_tile::<KIND, 1, 1>(t),
-                (1, 2) => float_tile::<KIND, 1, 2>(t),
-                (1, 3) => float_tile::<KIND, 1, 3>(t),
-                (1, 4) => float_tile::<KIND, 1, 4>(t),
-                (1, 5) => float_tile::<KIND, 1, 5>(t),
-                (1, 6) => float_tile::<KIND, 1, 6>(t),
-                (2, 1) => float_tile::<KIND, 2, 1>(t),
-                (2, 2) if !kind::is_float_code(KIND) => float_tile::<KIND, 2, 2>(t),
+                (1, 1) => float_tile::<K, 1, 1>(t),
+                (1, 2) => float_tile::<K, 1, 2>(t),
+                (1, 3) => float_tile::<K, 1, 3>(t),
+                (1, 4) => float_tile::<K, 1, 4>(t),
+                (1, 5) => float_tile::<K, 1, 5>(t),
+                (1, 6) => float_tile::<K, 1, 6>(t),
+                (2, 1) => float_tile::<K, 2, 1>(t),
+                (2, 2) if !K::KIND.is_float_code() => float_tile::<K, 2, 2>(t),
                 (2, 2..=6) => {
-                    Self::float_tile::<KIND>(1, tokens, &t.first_panel());
-                    Self::float_tile::<KIND>(1, tokens, &t.second_panel());
+                    Self::float_tile::<K>(1, tokens, &t.first_panel());
+                    Self::float_tile::<K>(1, tokens, &t.second_panel());
                 }
                 _ => unreachable!("a tile is at most 2 × 6"),
             }
@@ -87,20 +87,20 @@ impl<const VNNI: bool> Tiles for Avx2<VNNI> {
     unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32) {
         unsafe { expand_pairs(from, pairs, to) }
     }
-    unsafe fn expand<const KIND: u8, const ROUND: bool>(
+    unsafe fn expand<K: OfKind, const ROUND: bool>(
         panel: *const u8,
         first: usize,
         blocks: usize,
         to: *mut f32,
     ) {
-        unsafe { expand::<KIND, ROUND>(panel, first, blocks, to) }
+        unsafe { expand::<K, ROUND>(panel, first, blocks, to) }
     }
 }
 
 #[target_feature(enable = "avx2,avxvnni,fma,f16c")]
-unsafe fn byte_tile_vnni<const KIND: u8, const C: usize>(t: &ByteTile) {
+unsafe fn byte_tile_vnni<K: OfKind, const C: usize>(t: &ByteTile) {
     // SAFETY: as above.
-    unsafe { bytes::tile::<Avx2<true>, KIND, 1, C>(t) }
+    unsafe { bytes::tile::<Avx2<true>, K, 1, C>(t) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -116,39 +116,39 @@ unsafe fn trellis_tile_vnni<const C: usize>(t: &TrellisTile) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
+unsafe fn widen<K: OfKind>(panel: *const u8, blocks: usize, to: *mut u8) {
     // SAFETY: as above.
-    unsafe { bytes::widen::<Avx2<false>, KIND>(panel, blocks, to) }
+    unsafe { bytes::widen::<Avx2<false>, K>(panel, blocks, to) }
 }
 
 #[target_feature(enable = "avx2,avxvnni,fma,f16c")]
-unsafe fn widen_vnni<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
+unsafe fn widen_vnni<K: OfKind>(panel: *const u8, blocks: usize, to: *mut u8) {
     // SAFETY: as above.
-    unsafe { bytes::widen::<Avx2<true>, KIND>(panel, blocks, to) }
+    unsafe { bytes::widen::<Avx2<true>, K>(panel, blocks, to) }
 }
 
 /// The features of all processors with these kernels: lines are copied in as few pieces as can be.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn residual_lines<const KIND: u8, const VNNI: bool>(t: &ByteTile, groups: &[Group]) {
+unsafe fn residual_lines<K: OfKind, const VNNI: bool>(t: &ByteTile, groups: &[Group]) {
     // SAFETY: as above.
-    unsafe { bytes::residual_lines::<Avx2<VNNI>, KIND>(t, groups) }
+    unsafe { bytes::residual_lines::<Avx2<VNNI>, K>(t, groups) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn float_tile<const KIND: u8, const W: usize, const C: usize>(t: &FloatTile) {
+unsafe fn float_tile<K: OfKind, const W: usize, const C: usize>(t: &FloatTile) {
     // SAFETY: as above.
-    unsafe { floats::tile::<Avx2<false>, KIND, W, C>(t) }
+    unsafe { floats::tile::<Avx2<false>, K, W, C>(t) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn expand<const KIND: u8, const ROUND: bool>(
+unsafe fn expand<K: OfKind, const ROUND: bool>(
     panel: *const u8,
     first: usize,
     blocks: usize,
     to: *mut f32,
 ) {
     // SAFETY: as above.
-    unsafe { floats::expand::<Avx2<false>, KIND, ROUND>(panel, first, blocks, to) }
+    unsafe { floats::expand::<Avx2<false>, K, ROUND>(panel, first, blocks, to) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

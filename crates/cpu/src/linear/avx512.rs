@@ -1,7 +1,8 @@
 //! The tiles of AVX-512 and its VNNI.
 
+use super::kind::{self, Expands, Kind, OfKind};
 use super::tiles::{Ahead, ByteTile, FloatTile, Group, Tiles, TrellisTile};
-use super::{bytes, floats, kind, transformed, wide};
+use super::{bytes, floats, transformed, wide};
 use crate::simd::Avx512;
 
 // SAFETY (every block below): the contract of `Tiles`: the instruction set is available and
@@ -22,22 +23,22 @@ impl<const PAIRS: bool> Tiles for Avx512<PAIRS> {
     const FLOAT_TILE: (usize, usize) = (4, 6);
     const CODED_TOKENS: usize = 6;
     const EXPAND_FROM: usize = 5;
-    const EXPANDS: kind::Expands = kind::Expands::Bytes;
+    const EXPANDS: Expands = Expands::Bytes;
 
-    unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
+    unsafe fn byte_tile<K: OfKind>(tokens: usize, t: &ByteTile) {
         unsafe {
             match tokens {
-                _ if KIND >= kind::WIDE => wide::tile::<KIND>(tokens, t),
-                1 => byte_tile::<KIND, 1>(t),
-                2 => byte_tile::<KIND, 2>(t),
-                3 => byte_tile::<KIND, 3>(t),
-                4 => byte_tile::<KIND, 4>(t),
+                _ if K::KIND.is_wide() => wide::tile::<K>(tokens, t),
+                1 => byte_tile::<K, 1>(t),
+                2 => byte_tile::<K, 2>(t),
+                3 => byte_tile::<K, 3>(t),
+                4 => byte_tile::<K, 4>(t),
                 _ => unreachable!("a tile is at most 4 tokens"),
             }
         }
     }
-    unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
-        unsafe { wide::residual_lines::<KIND>(t, groups) }
+    unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]) {
+        unsafe { wide::residual_lines::<K>(t, groups) }
     }
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile) {
         unsafe {
@@ -50,10 +51,10 @@ impl<const PAIRS: bool> Tiles for Avx512<PAIRS> {
             }
         }
     }
-    unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
-        unsafe { widen::<KIND>(panel, blocks, to) }
+    unsafe fn widen<K: OfKind>(panel: *const u8, blocks: usize, to: *mut u8) {
+        unsafe { widen::<K>(panel, blocks, to) }
     }
-    unsafe fn float_tile<const KIND: u8>(panels: usize, tokens: usize, t: &FloatTile) {
+    unsafe fn float_tile<K: OfKind>(panels: usize, tokens: usize, t: &FloatTile) {
         macro_rules! tiles {
             ($tile:ident $(, $kind:ident)?) => {
                 match (panels, tokens) {
@@ -74,29 +75,29 @@ impl<const PAIRS: bool> Tiles for Avx512<PAIRS> {
             };
         }
         unsafe {
-            match const { KIND == kind::PAIRS } {
+            match matches!(K::KIND, Kind::Pairs) {
                 true => tiles!(pair_tile),
-                false => tiles!(float_tile, KIND),
+                false => tiles!(float_tile, K),
             }
         }
     }
     unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32) {
         unsafe { expand_pairs(from, pairs, to) }
     }
-    unsafe fn expand<const KIND: u8, const ROUND: bool>(
+    unsafe fn expand<K: OfKind, const ROUND: bool>(
         panel: *const u8,
         first: usize,
         blocks: usize,
         to: *mut f32,
     ) {
-        unsafe { expand::<KIND, ROUND>(panel, first, blocks, to) }
+        unsafe { expand::<K, ROUND>(panel, first, blocks, to) }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
-unsafe fn byte_tile<const KIND: u8, const C: usize>(t: &ByteTile) {
+unsafe fn byte_tile<K: OfKind, const C: usize>(t: &ByteTile) {
     // SAFETY: the features are enabled; the rest is the caller's.
-    unsafe { bytes::tile::<Avx512, KIND, 2, C>(t) }
+    unsafe { bytes::tile::<Avx512, K, 2, C>(t) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
@@ -106,32 +107,32 @@ unsafe fn trellis_tile<const C: usize>(t: &TrellisTile) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
-unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
+unsafe fn widen<K: OfKind>(panel: *const u8, blocks: usize, to: *mut u8) {
     // SAFETY: as above.
-    unsafe { bytes::widen::<Avx512, KIND>(panel, blocks, to) }
+    unsafe { bytes::widen::<Avx512, K>(panel, blocks, to) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
 unsafe fn pair_tile<const W: usize, const C: usize>(t: &FloatTile) {
     // SAFETY: as above.
-    unsafe { floats::tile::<Avx512<true>, { kind::PAIRS }, W, C>(t) }
+    unsafe { floats::tile::<Avx512<true>, kind::Pairs, W, C>(t) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
-unsafe fn float_tile<const KIND: u8, const W: usize, const C: usize>(t: &FloatTile) {
+unsafe fn float_tile<K: OfKind, const W: usize, const C: usize>(t: &FloatTile) {
     // SAFETY: as above.
-    unsafe { floats::tile::<Avx512, KIND, W, C>(t) }
+    unsafe { floats::tile::<Avx512, K, W, C>(t) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
-unsafe fn expand<const KIND: u8, const ROUND: bool>(
+unsafe fn expand<K: OfKind, const ROUND: bool>(
     panel: *const u8,
     first: usize,
     blocks: usize,
     to: *mut f32,
 ) {
     // SAFETY: as above.
-    unsafe { floats::expand::<Avx512, KIND, ROUND>(panel, first, blocks, to) }
+    unsafe { floats::expand::<Avx512, K, ROUND>(panel, first, blocks, to) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]

@@ -15,12 +15,13 @@ use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
+use super::kind::{self, Kind, OfKind};
 use super::nibbles::SIGNS_TOKENS;
 use super::residuals::{self, Residuals};
 use super::tiles::{ByteTile, Group, TOGETHER, Tiles};
 use super::walk::Walk;
 use super::{
-    Line, LinearJob, Prefetch, WIDE_LINES, chain_lines, groups, kind, parts, run_of, tiles_at_once,
+    Line, LinearJob, Prefetch, WIDE_LINES, chain_lines, groups, parts, run_of, tiles_at_once,
 };
 
 /// How far ahead of the codes a tile prefetches, in bytes.
@@ -34,39 +35,39 @@ pub(super) unsafe fn linear<V: Tiles>(job: &LinearJob<'_>, scratch: &mut [Line])
     // SAFETY: passed on.
     unsafe {
         match job.spec.layout() {
-            PanelLayout::Zero4 => run::<V, { kind::ZERO4 }>(job, scratch),
-            PanelLayout::Min4 => run::<V, { kind::MIN4 }>(job, scratch),
-            PanelLayout::Zero5 => run::<V, { kind::ZERO5 }>(job, scratch),
-            PanelLayout::Min5 => run::<V, { kind::MIN5 }>(job, scratch),
-            PanelLayout::Zero8 => run::<V, { kind::ZERO8 }>(job, scratch),
-            PanelLayout::Super4 => run::<V, { kind::SUPER4 }>(job, scratch),
-            PanelLayout::Super5 => run::<V, { kind::SUPER5 }>(job, scratch),
-            PanelLayout::Super6 => run::<V, { kind::SUPER6 }>(job, scratch),
-            PanelLayout::Table4 => run::<V, { kind::TABLE4 }>(job, scratch),
+            PanelLayout::Zero4 => run::<V, kind::Zero4>(job, scratch),
+            PanelLayout::Min4 => run::<V, kind::Min4>(job, scratch),
+            PanelLayout::Zero5 => run::<V, kind::Zero5>(job, scratch),
+            PanelLayout::Min5 => run::<V, kind::Min5>(job, scratch),
+            PanelLayout::Zero8 => run::<V, kind::Zero8>(job, scratch),
+            PanelLayout::Super4 => run::<V, kind::Super4>(job, scratch),
+            PanelLayout::Super5 => run::<V, kind::Super5>(job, scratch),
+            PanelLayout::Super6 => run::<V, kind::Super6>(job, scratch),
+            PanelLayout::Table4 => run::<V, kind::Table4>(job, scratch),
             layout if !layout.is_integer() => {
                 unreachable!("float layouts are not encoded as bytes")
             }
-            _ => with_kind!(kind::of(&job.spec), K => run::<V, K>(job, scratch)),
+            _ => with_kind!(Kind::of(&job.spec), K => run::<V, K>(job, scratch)),
         }
     }
 }
 
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
-unsafe fn run<V: Tiles, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
-    if job.tokens <= V::TWO_STREAMS && !const { kind::is_coded(KIND) } {
+unsafe fn run<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    if job.tokens <= V::TWO_STREAMS && !const { K::KIND.is_coded() } {
         // SAFETY: passed on.
-        return unsafe { run_few::<V, KIND>(job) };
+        return unsafe { run_few::<V, K>(job) };
     }
     let panels = V::BYTE_TILE.0;
-    let full = const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE };
-    let wide = !full && (const { kind::is_coded(KIND) } || job.tokens >= V::EXPAND_FROM);
+    let full = const { !K::KIND.expanded(V::EXPANDS).is_wide() };
+    let wide = !full && (const { K::KIND.is_coded() } || job.tokens >= V::EXPAND_FROM);
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
         let tile = ByteTile::new(job, 0, None);
         let lines = if wide { residuals::scratch_lines(tokens.len(), tile.blocks) } else { 0 };
         let (scratch, residuals) = scratch.split_at_mut(scratch.len() - lines);
         let residuals = if wide {
             let input = &job.input[tokens.start * tile.lines..tokens.end * tile.lines];
-            Residuals::list::<V, KIND>(&tile, input, residuals)
+            Residuals::list::<V, K>(&tile, input, residuals)
         } else {
             Residuals::NONE
         };
@@ -76,12 +77,12 @@ unsafe fn run<V: Tiles, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line
             unsafe {
                 let tile = ByteTile::at::<V>(job, p);
                 if full {
-                    run_full::<V, KIND>(job, tile, p, tokens.clone(), scratch);
+                    run_full::<V, K>(job, tile, p, tokens.clone(), scratch);
                 } else if wide {
                     let some = p..(p + panels * tiles).min(job.panels.end);
-                    run_wide::<V, KIND>(job, some, tokens.clone(), &residuals, scratch);
+                    run_wide::<V, K>(job, some, tokens.clone(), &residuals, scratch);
                 } else {
-                    run_tokens::<V, KIND>(job, tile, p, tokens.clone(), V::BYTE_TILE.1);
+                    run_tokens::<V, K>(job, tile, p, tokens.clone(), V::BYTE_TILE.1);
                 }
             }
         }
@@ -90,12 +91,12 @@ unsafe fn run<V: Tiles, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line
 
 /// Few tokens on packed panels, each with one from the other half of them: a core reads two streams of memory
 /// faster than one, or than two that end with every panel.
-unsafe fn run_few<V: Tiles, const KIND: u8>(job: &LinearJob<'_>) {
+unsafe fn run_few<V: Tiles, K: OfKind>(job: &LinearJob<'_>) {
     let half = job.panels.len().div_ceil(2);
     for p in job.panels.clone().take(half) {
         let tile = ByteTile::new(job, p, Some(p + half).filter(|&p| p < job.panels.end));
         // SAFETY: passed on.
-        unsafe { run_tokens::<V, KIND>(job, tile, p, 0..job.tokens, V::BYTE_TILE.1) }
+        unsafe { run_tokens::<V, K>(job, tile, p, 0..job.tokens, V::BYTE_TILE.1) }
     }
 }
 
@@ -138,7 +139,7 @@ impl ByteTile {
 }
 
 /// Runs the packed or expanded blocks of a tile's panels on some tokens, in groups of up to `most`.
-unsafe fn run_tokens<V: Tiles, const KIND: u8>(
+unsafe fn run_tokens<V: Tiles, K: OfKind>(
     job: &LinearJob<'_>,
     mut tile: ByteTile,
     p: usize,
@@ -152,7 +153,7 @@ unsafe fn run_tokens<V: Tiles, const KIND: u8>(
         // rows that exist.
         unsafe {
             tile.out = job.out.start.add(first * tile.stride + p * PANEL_ROWS);
-            V::byte_tile::<KIND>(of_group.len(), &tile);
+            V::byte_tile::<K>(of_group.len(), &tile);
         }
         tile.asked(tile.end - tile.first);
         tile.chains = tile.chains.wrapping_add(2 * of_group.len());
@@ -161,21 +162,21 @@ unsafe fn run_tokens<V: Tiles, const KIND: u8>(
 }
 
 /// Most tokens of a tile of panels expanded from `kind`.
-const fn wide_tokens<V: Tiles>(kind: u8) -> usize {
-    if kind::has_signs(kind::expanded(kind, V::EXPANDS)) { SIGNS_TOKENS } else { V::WIDE_TOKENS }
+const fn wide_tokens<V: Tiles>(kind: Kind) -> usize {
+    if kind.expanded(V::EXPANDS).has_signs() { SIGNS_TOKENS } else { V::WIDE_TOKENS }
 }
 
 /// Expands runs of blocks that fit the L1 cache and runs them on some tokens, a run of all panels before the next.
-unsafe fn run_wide<V: Tiles, const KIND: u8>(
+unsafe fn run_wide<V: Tiles, K: OfKind>(
     job: &LinearJob<'_>,
     panels: Range<usize>,
     tokens: Range<usize>,
     residuals: &Residuals<'_>,
     scratch: &mut [Line],
 ) {
-    let sizes = const { kind::sizes(KIND) };
+    let sizes = const { K::KIND.sizes() };
     let (wide, chains) = scratch.split_at_mut(2 * WIDE_LINES);
-    let most = const { wide_tokens::<V>(KIND) };
+    let most = const { wide_tokens::<V>(K::KIND) };
     let groups = tokens.len().div_ceil(most);
     let blocks = job.spec.cols() / BLOCK_COLS;
     let run = run_of(blocks);
@@ -192,7 +193,7 @@ unsafe fn run_wide<V: Tiles, const KIND: u8>(
         let each = chain_lines(tokens.len());
         assert!(chains.len() >= tiles.len() * each, "scratch");
         for (p, chains) in tiles.zip(chains.chunks_exact_mut(each)) {
-            let narrow = const { kind::is_narrow(KIND) };
+            let narrow = const { K::KIND.is_narrow() };
             let (chains, of_residuals) = chains.split_at_mut(2 * tokens.len());
             let (weights, chains) = (packed(p, first), chains.as_mut_ptr());
             let mut tile =
@@ -210,23 +211,23 @@ unsafe fn run_wide<V: Tiles, const KIND: u8>(
                 tile.ahead_left.div_ceil((end - first) * groups + residuals.tiles(first..end));
             // SAFETY: passed on; the blocks are in the panels, their expansion in the scratch.
             unsafe {
-                widen_run::<V, KIND>(&tile, wide);
+                widen_run::<V, K>(&tile, wide);
                 tile.weights = wide.as_ptr().cast();
                 let tokens = tokens.clone();
                 macro_rules! run_kind {
                     ($($kind:ident)+) => {
-                        match const { kind::expanded(KIND, V::EXPANDS) } {
-                            $(kind::$kind => {
-                                const OF: u8 = kind::$kind;
-                                residuals.run::<V, OF>(&mut tile);
-                                run_tokens::<V, OF>(job, tile, p, tokens, most);
+                        match const { K::KIND.expanded(V::EXPANDS) } {
+                            $(Kind::$kind => {
+                                type Of = kind::$kind;
+                                residuals.run::<V, Of>(&mut tile);
+                                run_tokens::<V, Of>(job, tile, p, tokens, most);
                             })+
-                            other => unreachable!("kind {other} is not expanded in runs"),
+                            other => unreachable!("{other:?} is not expanded in runs"),
                         }
                     };
                 }
                 run_kind!(
-                    WIDE WIDE_MIN WIDE_HALVES WIDE_HALVES_MIN WIDE_HALVES_4 SIGNS SIGNS_MIN SIGNS_HALVES
+                    Wide WideMin WideHalves WideHalvesMin WideHalves4 Signs SignsMin SignsHalves
                 );
             }
         }
@@ -234,45 +235,45 @@ unsafe fn run_wide<V: Tiles, const KIND: u8>(
 }
 
 /// Expands a tile's panels one after the other and runs them on some tokens.
-unsafe fn run_full<V: Tiles, const KIND: u8>(
+unsafe fn run_full<V: Tiles, K: OfKind>(
     job: &LinearJob<'_>,
     mut tile: ByteTile,
     p: usize,
     tokens: Range<usize>,
     scratch: &mut [Line],
 ) {
-    let bytes = const { kind::sizes(kind::full(KIND)).group } * tile.blocks;
+    let bytes = const { K::KIND.full().sizes().group } * tile.blocks;
     assert!(scratch.len() * 64 >= V::BYTE_TILE.0 * bytes, "scratch");
     let to = scratch.as_mut_ptr().cast::<u8>();
     // SAFETY: passed on; the panels are in the weights, their expansion in the scratch.
     unsafe {
         for w in 0..if tile.panel_bytes == 0 { 1 } else { V::BYTE_TILE.0 } {
             let panel = tile.weights.add(w * tile.panel_bytes);
-            V::widen::<KIND>(panel, tile.blocks, to.add(w * bytes));
+            V::widen::<K>(panel, tile.blocks, to.add(w * bytes));
         }
         tile.weights = to.cast_const();
         tile.panel_bytes = if tile.panel_bytes == 0 { 0 } else { bytes };
         let most = V::BYTE_TILE.1;
-        match const { kind::full(KIND) } {
-            kind::FULL_HALVES => {
-                run_tokens::<V, { kind::FULL_HALVES }>(job, tile, p, tokens, most);
+        match const { K::KIND.full() } {
+            Kind::FullHalves => {
+                run_tokens::<V, kind::FullHalves>(job, tile, p, tokens, most);
             }
-            _ => run_tokens::<V, { kind::FULL_HALVES_MIN }>(job, tile, p, tokens, most),
+            _ => run_tokens::<V, kind::FullHalvesMin>(job, tile, p, tokens, most),
         }
     }
 }
 
 /// Expands a tile's blocks, a line of each panel in turn.
-unsafe fn widen_run<V: Tiles, const KIND: u8>(tile: &ByteTile, wide: &mut [Line]) {
+unsafe fn widen_run<V: Tiles, K: OfKind>(tile: &ByteTile, wide: &mut [Line]) {
     let blocks = tile.end - tile.first;
-    let bytes = const { kind::sizes(kind::expanded(KIND, V::EXPANDS)).group } * blocks;
+    let bytes = const { K::KIND.expanded(V::EXPANDS).sizes().group } * blocks;
     assert!(wide.len() * 64 >= V::BYTE_TILE.0 * bytes, "scratch");
     let to = wide.as_mut_ptr().cast::<u8>();
     for w in 0..V::BYTE_TILE.0 {
         // SAFETY: the blocks are in the weights, their expansion in the scratch.
         unsafe {
             let from = tile.weights.add(w * tile.panel_bytes);
-            V::widen::<KIND>(from, blocks, to.add(64 * w));
+            V::widen::<K>(from, blocks, to.add(64 * w));
         }
     }
 }
@@ -340,8 +341,8 @@ impl ByteTile {
 /// # Safety
 /// The pointers of `t` cover W panels and C tokens of `blocks` blocks.
 #[inline(always)]
-pub(super) unsafe fn tile<V: Tiles, const KIND: u8, const W: usize, const C: usize>(t: &ByteTile) {
-    let sizes = const { kind::sizes(KIND) };
+pub(super) unsafe fn tile<V: Tiles, K: OfKind, const W: usize, const C: usize>(t: &ByteTile) {
+    let sizes = const { K::KIND.sizes() };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[V::float(V::same(0)); C]; W];
@@ -354,7 +355,7 @@ pub(super) unsafe fn tile<V: Tiles, const KIND: u8, const W: usize, const C: usi
             let was_residual = walk.is_residual();
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
-            for w in 0..if KIND < kind::FULL_HALVES { W } else { 0 } {
+            for w in 0..if !(K::KIND.is_wide() || K::KIND.is_expanded_whole()) { W } else { 0 } {
                 let ahead = V::AHEAD[if C == 1 { 0 } else { 1 }];
                 let scales = if ahead.scales && walk.b == 0 { sizes.scales } else { 0 };
                 let from = codes.wrapping_add(w * t.panel_bytes).wrapping_sub(scales);
@@ -362,7 +363,7 @@ pub(super) unsafe fn tile<V: Tiles, const KIND: u8, const W: usize, const C: usi
                     ahead.ask(from.wrapping_add(64 * i));
                 }
             }
-            add_block::<V, KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
+            add_block::<V, K, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
             // Of two tokens, both at once are faster (bench/NOTES.md).
             let alone = if C > 2 { walk.alone::<C>(t) } else { 0 };
             if alone != 0 {
@@ -370,14 +371,14 @@ pub(super) unsafe fn tile<V: Tiles, const KIND: u8, const W: usize, const C: usi
                 for c in (0..C).filter(|c| alone >> c & 1 == 1) {
                     let line = second.add(c * t.lines);
                     let mut one = residuals.map(|acc| [acc[c]]);
-                    add_block::<V, KIND, W, 1>(t, walk.scales, walk.b, codes, line, &mut one);
+                    add_block::<V, K, W, 1>(t, walk.scales, walk.b, codes, line, &mut one);
                     for w in 0..W {
                         residuals[w][c] = one[w][0];
                     }
                 }
                 walk.pass_residual();
             }
-            if !walk.next::<KIND, W, C>(t) {
+            if !walk.next::<K, W, C>(t) {
                 break;
             }
             if walk.is_residual() != was_residual {
@@ -397,8 +398,8 @@ pub(super) unsafe fn tile<V: Tiles, const KIND: u8, const W: usize, const C: usi
 
 /// Asks for the codes of a block `ahead` bytes further on.
 #[inline(always)]
-pub(super) fn prefetch<const KIND: u8>(codes: *const u8, ahead: usize) {
-    for i in 0..const { kind::sizes(KIND).codes / 64 } {
+pub(super) fn prefetch<K: OfKind>(codes: *const u8, ahead: usize) {
+    for i in 0..const { K::KIND.sizes().codes / 64 } {
         // SAFETY: a prefetch may name any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64 * i + ahead).cast()) }
     }
@@ -418,7 +419,7 @@ pub(super) unsafe fn word<V: Tiles>(
 
 /// Adds one block to the chains of a tile.
 #[inline(always)]
-unsafe fn add_block<V: Tiles, const KIND: u8, const W: usize, const C: usize>(
+unsafe fn add_block<V: Tiles, K: OfKind, const W: usize, const C: usize>(
     t: &ByteTile,
     scales: *const u8,
     b: usize,
@@ -428,22 +429,22 @@ unsafe fn add_block<V: Tiles, const KIND: u8, const W: usize, const C: usize>(
 ) {
     // SAFETY: as the caller.
     unsafe {
-        let mut sums = start::<V, KIND, W, C>(t, line, 0);
-        add_step::<V, KIND, 0, W, C>(t, codes, line, &mut sums);
-        add_step::<V, KIND, 1, W, C>(t, codes, line, &mut sums);
-        if const { kind::has_halves(KIND) } {
-            scale_sums::<V, KIND, 0, W, C>(t, scales, b, line, &sums, acc);
-            sums = start::<V, KIND, W, C>(t, line, 1);
+        let mut sums = start::<V, K, W, C>(t, line, 0);
+        add_step::<V, K, 0, W, C>(t, codes, line, &mut sums);
+        add_step::<V, K, 1, W, C>(t, codes, line, &mut sums);
+        if const { K::KIND.has_halves() } {
+            scale_sums::<V, K, 0, W, C>(t, scales, b, line, &sums, acc);
+            sums = start::<V, K, W, C>(t, line, 1);
         }
-        add_step::<V, KIND, 2, W, C>(t, codes, line, &mut sums);
-        add_step::<V, KIND, 3, W, C>(t, codes, line, &mut sums);
-        scale_sums::<V, KIND, 1, W, C>(t, scales, b, line, &sums, acc);
+        add_step::<V, K, 2, W, C>(t, codes, line, &mut sums);
+        add_step::<V, K, 3, W, C>(t, codes, line, &mut sums);
+        scale_sums::<V, K, 1, W, C>(t, scales, b, line, &sums, acc);
     }
 }
 
 /// The integer sums at the start: the bits of 1.5·2²³, less what the zero point adds.
 #[inline(always)]
-unsafe fn start<V: Tiles, const KIND: u8, const W: usize, const C: usize>(
+unsafe fn start<V: Tiles, K: OfKind, const W: usize, const C: usize>(
     t: &ByteTile,
     line: *const Line,
     half: usize,
@@ -451,10 +452,10 @@ unsafe fn start<V: Tiles, const KIND: u8, const W: usize, const C: usize>(
     // SAFETY: as the caller.
     unsafe {
         let mut sums = [[V::int(V::same(BIAS)); C]; W];
-        if !const { kind::has_min(KIND) } {
+        if !const { K::KIND.has_min() } {
             for c in 0..C {
-                let from = match KIND {
-                    kind::FULL_HALVES => V::int(half_start::<V>(t, line, c, half)),
+                let from = match K::KIND {
+                    Kind::FullHalves => V::int(half_start::<V>(t, line, c, half)),
                     _ => V::int(word::<V>(t, line, c, t.start + half)),
                 };
                 for sums in &mut sums {
@@ -496,7 +497,7 @@ pub(super) unsafe fn half_sum<V: Tiles>(
 
 /// Adds 8 columns, `STEP` of the block, to the integer sums.
 #[inline(always)]
-unsafe fn add_step<V: Tiles, const KIND: u8, const STEP: usize, const W: usize, const C: usize>(
+unsafe fn add_step<V: Tiles, K: OfKind, const STEP: usize, const W: usize, const C: usize>(
     t: &ByteTile,
     codes: *const u8,
     line: *const Line,
@@ -504,9 +505,9 @@ unsafe fn add_step<V: Tiles, const KIND: u8, const STEP: usize, const W: usize, 
 ) {
     // SAFETY: as the caller.
     unsafe {
-        let mut q = [unpack::<V, KIND, STEP>(codes); W];
+        let mut q = [unpack::<V, K, STEP>(codes); W];
         for (w, q) in q.iter_mut().enumerate().skip(1) {
-            *q = unpack::<V, KIND, STEP>(codes.add(w * t.panel_bytes));
+            *q = unpack::<V, K, STEP>(codes.add(w * t.panel_bytes));
         }
         for half in 0..2 {
             for c in 0..C {
@@ -521,13 +522,7 @@ unsafe fn add_step<V: Tiles, const KIND: u8, const STEP: usize, const W: usize, 
 
 /// Adds the scaled integer sums, and the minima, to the f32 chains.
 #[inline(always)]
-unsafe fn scale_sums<
-    V: Tiles,
-    const KIND: u8,
-    const HALF: usize,
-    const W: usize,
-    const C: usize,
->(
+unsafe fn scale_sums<V: Tiles, K: OfKind, const HALF: usize, const W: usize, const C: usize>(
     t: &ByteTile,
     scales: *const u8,
     b: usize,
@@ -539,15 +534,15 @@ unsafe fn scale_sums<
     unsafe {
         for w in 0..W {
             let scales = scales.add(w * t.panel_bytes);
-            let (scale, min) = scale_and_min::<V, KIND, HALF>(scales, b);
+            let (scale, min) = scale_and_min::<V, K, HALF>(scales, b);
             for c in 0..C {
                 let biased = V::as_float(sums[w][c]);
                 let bias = V::float(word::<V>(t, line, c, SCALE_BIAS));
                 let product = V::fma_same(biased, word::<V>(t, line, c, SCALE), bias);
                 acc[w][c] = V::fma(product, scale, acc[w][c]);
-                if const { kind::has_min(KIND) && kind::has_halves(KIND) } {
+                if const { K::KIND.has_min() && K::KIND.has_halves() } {
                     acc[w][c] = V::fma(min, half_sum::<V>(t, line, c, HALF), acc[w][c]);
-                } else if const { kind::has_min(KIND) } {
+                } else if const { K::KIND.has_min() } {
                     acc[w][c] = V::fma_same(min, word::<V>(t, line, c, SUM), acc[w][c]);
                 }
             }
@@ -557,21 +552,21 @@ unsafe fn scale_sums<
 
 /// Codes of columns 8·STEP .. +4 and +4 .. +8 of a block, as bytes.
 #[inline(always)]
-pub(super) unsafe fn unpack<V: Tiles, const KIND: u8, const STEP: usize>(
+pub(super) unsafe fn unpack<V: Tiles, K: OfKind, const STEP: usize>(
     codes: *const u8,
 ) -> [V::Int; 2] {
-    use kind::{MIN5, SUPER5, SUPER6, TABLE4, ZERO5};
+    use Kind::*;
     /// The doubled e2m1 values, raised by 16.
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        if const { kind::is_coded(KIND) } {
-            return coded::unpack::<V, KIND, STEP>(codes);
+        if const { K::KIND.is_coded() } {
+            return coded::unpack::<V, K, STEP>(codes);
         }
-        if const { kind::sizes(KIND).low == 512 } {
+        if const { K::KIND.sizes().low == 512 } {
             return [V::load(codes.add(128 * STEP)), V::load(codes.add(128 * STEP + 64))];
         }
-        if KIND == SUPER6 {
+        if K::KIND == Super6 {
             let vector = |i: usize| V::load(codes.add(192 * (STEP / 2) + 64 * i));
             if STEP.is_multiple_of(2) {
                 return [V::mask(vector(0), 63), V::mask(vector(1), 63)];
@@ -586,8 +581,8 @@ pub(super) unsafe fn unpack<V: Tiles, const KIND: u8, const STEP: usize>(
         let nibbles = V::load(codes.add(64 * STEP));
         let low = V::mask(nibbles, 15);
         let high = V::mask(V::right::<4>(nibbles), 15);
-        match KIND {
-            ZERO5 | MIN5 | SUPER5 => {
+        match K::KIND {
+            Zero5 | Min5 | Super5 => {
                 let plane = V::load(codes.add(256));
                 let [a, b] = match STEP {
                     0 => [V::left::<4>(plane), V::left::<3>(plane)],
@@ -597,7 +592,7 @@ pub(super) unsafe fn unpack<V: Tiles, const KIND: u8, const STEP: usize>(
                 };
                 [V::with_bits(low, a, 0x10), V::with_bits(high, b, 0x10)]
             }
-            TABLE4 => [V::look_up(low, &TABLE), V::look_up(high, &TABLE)],
+            Table4 => [V::look_up(low, &TABLE), V::look_up(high, &TABLE)],
             _ => [low, high],
         }
     }
@@ -605,36 +600,36 @@ pub(super) unsafe fn unpack<V: Tiles, const KIND: u8, const STEP: usize>(
 
 /// Scale (of half `HALF`) and minimum of block `b` of a group, for 16 rows.
 #[inline(always)]
-pub(super) unsafe fn scale_and_min<V: Tiles, const KIND: u8, const HALF: usize>(
+pub(super) unsafe fn scale_and_min<V: Tiles, K: OfKind, const HALF: usize>(
     scales: *const u8,
     b: usize,
 ) -> (V::Float, V::Float) {
-    use kind::{MIN4, MIN5, SUPER4, SUPER5, SUPER6, TABLE4, WIDE, WIDE_HALVES, WIDE_MIN};
+    use Kind::*;
     // SAFETY: the group's scales are inside the panel.
     unsafe {
-        let expanded = KIND >= kind::FULL_HALVES && const { kind::is_full(KIND) };
-        if const { kind::is_coded(KIND) || kind::is_flat(KIND) } || expanded {
-            return coded::scale_and_min::<V, KIND, HALF>(scales, b);
+        let expanded = const { K::KIND.is_expanded_whole() };
+        if const { K::KIND.is_coded() || K::KIND.is_flat() } || expanded {
+            return coded::scale_and_min::<V, K, HALF>(scales, b);
         }
         let none = V::float(V::same(0));
         let full = |at: usize| V::floats(scales.add(at).cast());
-        match KIND {
-            MIN4 | MIN5 => (V::f16s(scales), V::f16s(scales.add(32))),
-            SUPER4 | SUPER5 => {
+        match K::KIND {
+            Min4 | Min5 => (V::f16s(scales), V::f16s(scales.add(32))),
+            Super4 | Super5 => {
                 let scale = V::unsigned(scales.add(64 + 16 * b));
                 let min = V::unsigned(scales.add(192 + 16 * b));
                 let min = V::mul(V::f16s(scales.add(32)), min);
                 let min = V::sub(V::float(V::same((-0.0_f32).to_bits() as i32)), min);
                 (V::mul(V::f16s(scales), scale), min)
             }
-            SUPER6 => {
+            Super6 => {
                 let scale = V::signed(scales.add(64 + 32 * b + 16 * HALF));
                 (V::mul(full(0), scale), none)
             }
-            TABLE4 => (V::powers(scales.add(16 * b)), none),
-            WIDE => (full(0), none),
-            WIDE_MIN => (full(0), full(64)),
-            WIDE_HALVES => (full(64 * HALF), none),
+            Table4 => (V::powers(scales.add(16 * b)), none),
+            Wide => (full(0), none),
+            WideMin => (full(0), full(64)),
+            WideHalves => (full(64 * HALF), none),
             _ => (V::f16s(scales.add(32 * b)), none),
         }
     }
@@ -645,7 +640,7 @@ pub(super) unsafe fn scale_and_min<V: Tiles, const KIND: u8, const HALF: usize>(
 /// # Safety
 /// As [`Tiles::residual_lines`].
 #[inline(always)]
-pub(super) unsafe fn residual_lines<V: Tiles, const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+pub(super) unsafe fn residual_lines<V: Tiles, K: OfKind>(t: &ByteTile, groups: &[Group]) {
     let mut lines = MaybeUninit::<[Line; TOGETHER]>::uninit();
     let mut one = *t;
     (one.first, one.end, one.lines) = (0, 1, 1);
@@ -660,7 +655,7 @@ pub(super) unsafe fn residual_lines<V: Tiles, const KIND: u8>(t: &ByteTile, grou
             one.input = lines.as_ptr().cast();
             one.weights = t.weights.wrapping_add(group.weights as usize);
             one.residual_of = group.chains.as_ptr();
-            V::byte_tile::<KIND>(group.len as usize, &one);
+            V::byte_tile::<K>(group.len as usize, &one);
         }
         one.asked(1);
     }
@@ -671,13 +666,13 @@ pub(super) unsafe fn residual_lines<V: Tiles, const KIND: u8>(t: &ByteTile, grou
 /// of [`Tiles::widen`].
 ///
 /// # Safety
-/// `panel` holds `blocks` blocks of `KIND`, `to` has room for their expansion.
+/// `panel` holds `blocks` blocks of kind `K`, `to` has room for their expansion.
 #[inline(always)]
-pub(super) unsafe fn widen<V: Tiles, const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
-    let sizes = const { kind::sizes(KIND) };
-    let to_kind = const { kind::expanded(KIND, V::EXPANDS) };
-    let wide = const { kind::sizes(kind::expanded(KIND, V::EXPANDS)) };
-    let alone = to_kind < kind::WIDE;
+pub(super) unsafe fn widen<V: Tiles, K: OfKind>(panel: *const u8, blocks: usize, to: *mut u8) {
+    let sizes = const { K::KIND.sizes() };
+    let to_kind = const { K::KIND.expanded(V::EXPANDS) };
+    let wide = const { K::KIND.expanded(V::EXPANDS).sizes() };
+    let alone = !to_kind.is_wide();
     let step = if alone { 1 } else { V::BYTE_TILE.0 };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
@@ -689,21 +684,21 @@ pub(super) unsafe fn widen<V: Tiles, const KIND: u8>(panel: *const u8, blocks: u
                 _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64 * i + PREFETCH).cast());
             }
             let line = |at: usize| to.add((block * wide.group + at) * step);
-            let (first, min) = scale_and_min::<V, KIND, 0>(scales, b);
+            let (first, min) = scale_and_min::<V, K, 0>(scales, b);
             V::store_floats(first, line(0).cast());
             let mut mins = 64;
-            if const { kind::has_halves(KIND) } {
-                let (second, min) = scale_and_min::<V, KIND, 1>(scales, b);
+            if const { K::KIND.has_halves() } {
+                let (second, min) = scale_and_min::<V, K, 1>(scales, b);
                 V::store_floats(second, line(64).cast());
-                if const { kind::has_min(KIND) } {
+                if const { K::KIND.has_min() } {
                     V::store_floats(min, line(192).cast());
                 }
                 mins = 128;
             }
-            if const { kind::has_min(KIND) } {
+            if const { K::KIND.has_min() } {
                 V::store_floats(min, line(mins).cast());
             }
-            let steps = if to_kind == kind::WIDE_HALVES_4 {
+            let steps = if to_kind == Kind::WideHalves4 {
                 [
                     coded::three_bits::<V, 0>(codes),
                     coded::three_bits::<V, 1>(codes),
@@ -712,14 +707,14 @@ pub(super) unsafe fn widen<V: Tiles, const KIND: u8>(panel: *const u8, blocks: u
                 ]
             } else {
                 [
-                    unpack::<V, KIND, 0>(codes),
-                    unpack::<V, KIND, 1>(codes),
-                    unpack::<V, KIND, 2>(codes),
-                    unpack::<V, KIND, 3>(codes),
+                    unpack::<V, K, 0>(codes),
+                    unpack::<V, K, 1>(codes),
+                    unpack::<V, K, 2>(codes),
+                    unpack::<V, K, 3>(codes),
                 ]
             };
-            if const { kind::has_signs(kind::expanded(KIND, V::EXPANDS)) } {
-                store_signs::<V, KIND>(steps, line(wide.scales));
+            if const { K::KIND.expanded(V::EXPANDS).has_signs() } {
+                store_signs::<V, K>(steps, line(wide.scales));
                 continue;
             }
             for (i, vector) in steps.as_flattened().iter().enumerate() {
@@ -734,7 +729,7 @@ pub(super) unsafe fn widen<V: Tiles, const KIND: u8>(panel: *const u8, blocks: u
 /// # Safety
 /// As [`widen`], where a tile has one panel: the lines around `to` are the block's.
 #[inline(always)]
-unsafe fn store_signs<V: Tiles, const KIND: u8>(steps: [[V::Int; 2]; 4], to: *mut u8) {
+unsafe fn store_signs<V: Tiles, K: OfKind>(steps: [[V::Int; 2]; 4], to: *mut u8) {
     // SAFETY: passed on.
     unsafe {
         let mut sums = [V::int(V::same(0)); 2];
@@ -744,10 +739,10 @@ unsafe fn store_signs<V: Tiles, const KIND: u8>(steps: [[V::Int; 2]; 4], to: *mu
             V::store(signs, to.add(128 * i + 64));
             sums[i / 4] = V::plus16(sums[i / 4], negative);
         }
-        let halves = const { kind::has_halves(KIND) };
+        let halves = const { K::KIND.has_halves() };
         let starts = if halves { &sums[..] } else { &[V::plus16(sums[0], sums[1])] };
         // With a minimum there is no zero point, and 128 times the sum of the inputs is added: word 13 is B less that.
-        let bias = if const { kind::has_min(KIND) } { BIAS.wrapping_mul(2) } else { BIAS };
+        let bias = if const { K::KIND.has_min() } { BIAS.wrapping_mul(2) } else { BIAS };
         for (&sums, i) in starts.iter().rev().zip(1..) {
             let start = V::dot_byte_sums(V::int(V::same(bias)), [sums; 2], V::same(-1));
             V::store(start, to.sub(64 * i));

@@ -20,9 +20,10 @@ use std::arch::asm;
 use std::arch::x86_64::__m256i;
 use std::mem::MaybeUninit;
 
+use super::Line;
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
+use super::kind::{self, Kind, OfKind};
 use super::tiles::ByteTile;
-use super::{Line, kind};
 use crate::simd::{Avx2, Vector};
 
 /// The instruction set of this file.
@@ -36,21 +37,21 @@ pub(super) const SIGNS_TOKENS: usize = 4;
 /// Runs a tile of 1 to 6 tokens.
 ///
 /// # Safety
-/// The pointers of `t` cover a panel of `KIND`, one of those that this instruction set expands to, and the
+/// The pointers of `t` cover a panel of kind `K`, one of those that this instruction set expands to, and the
 /// tokens; AVX2, FMA and F16C are available.
-pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
-    let of_kind: &[unsafe fn(&ByteTile)] = match (KIND, t.narrow) {
-        (kind::WIDE, true) => &NARROW,
-        (kind::WIDE, false) => &FIVE_BITS,
-        (kind::WIDE_MIN, true) => &NARROW_MIN,
-        (kind::WIDE_MIN, false) => &FIVE_BITS_MIN,
-        (kind::WIDE_HALVES, _) => &SIX_BITS,
-        (kind::WIDE_HALVES_MIN, _) => &NARROW_HALVES_MIN,
-        (kind::WIDE_HALVES_4, _) => &NARROW_HALVES,
-        (kind::SIGNS, _) => &SIGNS,
-        (kind::SIGNS_MIN, _) => &SIGNS_MIN,
-        (kind::SIGNS_HALVES, _) => &SIGNS_HALVES,
-        _ => unreachable!("kind {KIND} is not expanded with AVX2"),
+pub(super) unsafe fn tile<K: OfKind>(tokens: usize, t: &ByteTile) {
+    let of_kind: &[unsafe fn(&ByteTile)] = match (K::KIND, t.narrow) {
+        (Kind::Wide, true) => &NARROW,
+        (Kind::Wide, false) => &FIVE_BITS,
+        (Kind::WideMin, true) => &NARROW_MIN,
+        (Kind::WideMin, false) => &FIVE_BITS_MIN,
+        (Kind::WideHalves, _) => &SIX_BITS,
+        (Kind::WideHalvesMin, _) => &NARROW_HALVES_MIN,
+        (Kind::WideHalves4, _) => &NARROW_HALVES,
+        (Kind::Signs, _) => &SIGNS,
+        (Kind::SignsMin, _) => &SIGNS_MIN,
+        (Kind::SignsHalves, _) => &SIGNS_HALVES,
+        _ => unreachable!("{:?} is not expanded with AVX2", K::KIND),
     };
     // SAFETY: passed on.
     unsafe { of_kind[tokens - 1](t) }
@@ -310,7 +311,7 @@ macro_rules! store {
 // Blocks. Scales come first: those of 32 columns or of both halves, then minima; then 64 bytes of codes
 // for each step of 4 columns, all of a plane together.
 
-/// [`kind::WIDE`] below 16.
+/// [`Kind::Wide`] below 16.
 macro_rules! narrow {
     ($($token:tt)+) => {
         concat!(
@@ -320,7 +321,7 @@ macro_rules! narrow {
     };
 }
 
-/// [`kind::WIDE`] below 32.
+/// [`Kind::Wide`] below 32.
 macro_rules! five_bits {
     ($($token:tt)+) => {
         concat!(
@@ -331,7 +332,7 @@ macro_rules! five_bits {
     };
 }
 
-/// [`kind::WIDE_MIN`] below 16.
+/// [`Kind::WideMin`] below 16.
 macro_rules! narrow_min {
     ($($token:tt)+) => {
         concat!(
@@ -341,7 +342,7 @@ macro_rules! narrow_min {
     };
 }
 
-/// [`kind::WIDE_MIN`] below 32.
+/// [`Kind::WideMin`] below 32.
 macro_rules! five_bits_min {
     ($($token:tt)+) => {
         concat!(
@@ -362,7 +363,7 @@ macro_rules! join {
     };
 }
 
-/// Half a block of [`kind::WIDE_HALVES`] for up to three tokens, each with two more registers for the sums of
+/// Half a block of [`Kind::WideHalves`] for up to three tokens, each with two more registers for the sums of
 /// the other eight columns.
 macro_rules! six_bits_half {
     ($scale:tt $at:tt $at8:tt $word:tt $word8:tt $start:tt
@@ -389,7 +390,7 @@ macro_rules! six_bits_of {
     };
 }
 
-/// [`kind::WIDE_HALVES`]: three tokens at a time, which leaves registers for what would have to be held otherwise.
+/// [`Kind::WideHalves`]: three tokens at a time, which leaves registers for what would have to be held otherwise.
 macro_rules! six_bits {
     ($a:tt) => { six_bits_of!($a "6" "7") };
     ($a:tt $b:tt) => { six_bits_of!($a "6" "7" $b "8" "9") };
@@ -405,7 +406,7 @@ macro_rules! six_bits {
     };
 }
 
-/// Half a block of [`kind::WIDE_HALVES_4`].
+/// Half a block of [`Kind::WideHalves4`].
 macro_rules! narrow_half {
     ($scale:tt $at:tt $word:tt $sum:tt $($token:tt)+) => {
         concat!(
@@ -415,7 +416,7 @@ macro_rules! narrow_half {
     };
 }
 
-/// [`kind::WIDE_HALVES_4`].
+/// [`Kind::WideHalves4`].
 macro_rules! narrow_halves {
     ($($token:tt)+) => {
         concat!(
@@ -425,7 +426,7 @@ macro_rules! narrow_halves {
     };
 }
 
-/// Half a block of [`kind::WIDE_HALVES_MIN`].
+/// Half a block of [`Kind::WideHalvesMin`].
 macro_rules! narrow_half_min {
     ($scale:tt $min:tt $at:tt $word:tt $sum:tt $($token:tt)+) => {
         concat!(
@@ -435,7 +436,7 @@ macro_rules! narrow_half_min {
     };
 }
 
-/// [`kind::WIDE_HALVES_MIN`].
+/// [`Kind::WideHalvesMin`].
 macro_rules! narrow_halves_min {
     ($($token:tt)+) => {
         concat!(
@@ -552,14 +553,14 @@ macro_rules! plus_128 {
     };
 }
 
-/// [`kind::SIGNS`].
+/// [`Kind::Signs`].
 macro_rules! signs {
     ($($token:tt)+) => {
         concat!(signed_block!(128 64 $($token)+), scale!(0 $($token)+), store!($($token)+))
     };
 }
 
-/// [`kind::SIGNS_MIN`].
+/// [`Kind::SignsMin`].
 macro_rules! signs_min {
     ($($token:tt)+) => {
         concat!(
@@ -569,7 +570,7 @@ macro_rules! signs_min {
     };
 }
 
-/// Half a block of [`kind::SIGNS_HALVES`].
+/// Half a block of [`Kind::SignsHalves`].
 macro_rules! signs_half {
     ($scale:tt $start:tt $at:tt $word:tt $($token:tt)+) => {
         concat!(
@@ -579,7 +580,7 @@ macro_rules! signs_half {
     };
 }
 
-/// [`kind::SIGNS_HALVES`].
+/// [`Kind::SignsHalves`].
 macro_rules! signs_halves {
     ($($token:tt)+) => {
         concat!(
@@ -628,7 +629,7 @@ macro_rules! tiles_of {
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn $name(t: &ByteTile) {
             // SAFETY: passed on.
-            unsafe { run::<{ kind::$kind }, { count!($($before)* $token) }>(t, $add) }
+            unsafe { run::<kind::$kind, { count!($($before)* $token) }>(t, $add) }
         }
         tiles_of!($kind $block [$($before)* $token] $($rest)*);
     };
@@ -669,16 +670,16 @@ macro_rules! tiles {
     };
 }
 
-tiles!(NARROW WIDE narrow);
-tiles!(FIVE_BITS WIDE five_bits);
-tiles!(NARROW_MIN WIDE_MIN narrow_min);
-tiles!(FIVE_BITS_MIN WIDE_MIN five_bits_min);
-tiles!(SIX_BITS WIDE_HALVES six_bits);
-tiles!(NARROW_HALVES_MIN WIDE_HALVES_MIN narrow_halves_min);
-tiles!(NARROW_HALVES WIDE_HALVES_4 narrow_halves);
-tiles!(SIGNS SIGNS signs of signs);
-tiles!(SIGNS_MIN SIGNS_MIN signs_min of signs);
-tiles!(SIGNS_HALVES SIGNS_HALVES signs_halves of signs);
+tiles!(NARROW Wide narrow);
+tiles!(FIVE_BITS Wide five_bits);
+tiles!(NARROW_MIN WideMin narrow_min);
+tiles!(FIVE_BITS_MIN WideMin five_bits_min);
+tiles!(SIX_BITS WideHalves six_bits);
+tiles!(NARROW_HALVES_MIN WideHalvesMin narrow_halves_min);
+tiles!(NARROW_HALVES WideHalves4 narrow_halves);
+tiles!(SIGNS Signs signs of signs);
+tiles!(SIGNS_MIN SignsMin signs_min of signs);
+tiles!(SIGNS_HALVES SignsHalves signs_halves of signs);
 
 pub(super) mod vnni;
 
@@ -689,7 +690,7 @@ type Add = unsafe fn(*const u8, *const Line, usize, *mut f32);
 /// Runs the blocks of a tile of C tokens.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add) {
+unsafe fn run<K: OfKind, const C: usize>(t: &ByteTile, add: Add) {
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         if t.is_residual() {
@@ -702,7 +703,7 @@ unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add) {
         for block in t.first..t.end {
             add(weights, t.line(block), t.lines, t.chain(0, 0));
             ahead = t.ask_ahead::<1>(ahead);
-            weights = weights.wrapping_add(const { kind::sizes(KIND).group });
+            weights = weights.wrapping_add(const { K::KIND.sizes().group });
         }
         end::<C>(t);
     }

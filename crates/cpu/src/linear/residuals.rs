@@ -4,8 +4,9 @@
 use std::ops::Range;
 
 use super::encode::residual_lines;
+use super::kind::OfKind;
 use super::tiles::{ByteTile, Group, TOGETHER, Tiles};
-use super::{Line, kind, run_of};
+use super::{Line, run_of};
 
 /// The residual lines of a part's tokens, in order of blocks, and of tokens in each.
 pub(super) struct Residuals<'a> {
@@ -31,13 +32,13 @@ impl<'a> Residuals<'a> {
         Residuals { starts: &[], groups: &[], of_tokens: &[], count: 0 };
 
     /// Those of the rows `input` of `tile`'s shape; `scratch` has [`scratch_lines`].
-    pub fn list<V: Tiles, const KIND: u8>(
+    pub fn list<V: Tiles, K: OfKind>(
         tile: &ByteTile,
         input: &'a [Line],
         scratch: &'a mut [Line],
     ) -> Residuals<'a> {
         let panels = V::BYTE_TILE.0;
-        let bytes = panels * const { kind::sizes(kind::expanded(KIND, V::EXPANDS)).group };
+        let bytes = panels * const { K::KIND.expanded(V::EXPANDS).sizes().group };
         let blocks = tile.blocks;
         let rows = input.chunks_exact(tile.lines);
         // SAFETY: a line is sixteen words.
@@ -117,10 +118,10 @@ impl<'a> Residuals<'a> {
     ///
     /// # Safety
     /// As [`Tiles::byte_tile`]; `begin` was called.
-    pub unsafe fn run<V: Tiles, const KIND: u8>(&self, tile: &mut ByteTile) {
+    pub unsafe fn run<V: Tiles, K: OfKind>(&self, tile: &mut ByteTile) {
         let groups = self.groups(tile.first..tile.end);
         // SAFETY: the chains, the panels' blocks and the lines are there.
-        unsafe { V::residual_lines::<KIND>(tile, groups) };
+        unsafe { V::residual_lines::<K>(tile, groups) };
         tile.asked(groups.len());
     }
 }

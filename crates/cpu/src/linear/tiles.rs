@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
-use super::kind::Expands;
+use super::kind::{Expands, OfKind};
 use super::{Line, Prefetch};
 use crate::simd::Vector;
 
@@ -55,17 +55,17 @@ pub(super) trait Tiles: Vector {
     const EXPANDS: Expands;
 
     /// Runs a tile of `tokens` and as many panels as there may be in the int8 arithmetic.
-    unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile);
+    unsafe fn byte_tile<K: OfKind>(tokens: usize, t: &ByteTile);
     /// Adds the residual lines of `groups`, whose blocks are of `t`'s run of expanded panels, to their chains.
-    unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]);
+    unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]);
     /// Runs some tokens on a panel of a trellis: `transformed::tile`.
     unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);
     /// Expands a panel to bytes, or magnitudes and signs: `bytes::widen`.
-    unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8);
+    unsafe fn widen<K: OfKind>(panel: *const u8, blocks: usize, to: *mut u8);
     /// Runs a tile of `panels` × `tokens` in a float arithmetic.
-    unsafe fn float_tile<const KIND: u8>(panels: usize, tokens: usize, t: &FloatTile);
+    unsafe fn float_tile<K: OfKind>(panels: usize, tokens: usize, t: &FloatTile);
     /// Expands blocks of a panel to f32: `floats::expand`.
-    unsafe fn expand<const KIND: u8, const ROUND: bool>(
+    unsafe fn expand<K: OfKind, const ROUND: bool>(
         panel: *const u8,
         first: usize,
         blocks: usize,
@@ -97,7 +97,7 @@ pub(super) struct ByteTile {
     pub apart: usize,
     /// Rows of each panel to store.
     pub rows: [usize; 2],
-    /// Whether the codes of expanded panels of kinds `WIDE` and `WIDE_MIN` are below 16.
+    /// Whether the codes of expanded panels of kinds `Wide` and `WideMin` are below 16.
     pub narrow: bool,
     /// Where chains wait between runs of blocks, two lines a token.
     pub chains: *mut Line,

@@ -5,9 +5,10 @@ use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 use crate::panel::PANEL_ROWS;
 
+use super::Line;
 use super::encode::residual_lines;
+use super::kind::OfKind;
 use super::tiles::ByteTile;
-use super::{Line, kind};
 use crate::memory::ask_to_write;
 
 /// Where a tile of W panels is in its columns.
@@ -78,11 +79,8 @@ impl Walk {
 
     /// Goes to the residual lines of an outlier block, or else to the next block; false at the end.
     #[inline(always)]
-    pub unsafe fn next<const KIND: u8, const W: usize, const C: usize>(
-        &mut self,
-        t: &ByteTile,
-    ) -> bool {
-        let sizes = const { kind::sizes(KIND) };
+    pub unsafe fn next<K: OfKind, const W: usize, const C: usize>(&mut self, t: &ByteTile) -> bool {
+        let sizes = const { K::KIND.sizes() };
         // SAFETY: inside the rows and the panels.
         unsafe {
             if self.is_outlier() {
@@ -103,7 +101,7 @@ impl Walk {
             if self.b == sizes.blocks {
                 self.b = 0;
                 // Expanded panels lie line by line.
-                let panels = if KIND >= kind::WIDE { W } else { 1 };
+                let panels = if K::KIND.is_wide() { W } else { 1 };
                 self.scales = self.scales.add(sizes.group * panels);
             }
         }

@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 use crate::panel::PANEL_ROWS;
 
 use super::encode::BIAS;
-use super::kind;
+use super::kind::{Kind, OfKind};
 use super::tiles::{ByteTile, Group};
 
 /// Most tokens of a tile.
@@ -20,12 +20,12 @@ pub(super) const TOKENS: usize = 6;
 /// Runs a tile of 1 to 6 tokens.
 ///
 /// # Safety
-/// The pointers of `t` cover two panels of `KIND`, one of the wide ones, and the tokens; AVX-512
+/// The pointers of `t` cover two panels of kind `K`, one of the wide ones, and the tokens; AVX-512
 /// with BW and VNNI is available.
-pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
-    let of_kind = match KIND {
-        kind::WIDE => ONE_SCALE,
-        kind::WIDE_MIN => WITH_MIN,
+pub(super) unsafe fn tile<K: OfKind>(tokens: usize, t: &ByteTile) {
+    let of_kind = match K::KIND {
+        Kind::Wide => ONE_SCALE,
+        Kind::WideMin => WITH_MIN,
         _ => TWO_SCALES,
     };
     // SAFETY: passed on.
@@ -137,7 +137,7 @@ macro_rules! min {
     };
 }
 
-/// A block of [`kind::WIDE`].
+/// A block of [`Kind::Wide`].
 macro_rules! one_scale {
     ($dots:ident $($token:tt)+) => {
         concat!(
@@ -150,7 +150,7 @@ macro_rules! one_scale {
     };
 }
 
-/// A block of [`kind::WIDE_MIN`].
+/// A block of [`Kind::WideMin`].
 macro_rules! with_min {
     ($dots:ident $($token:tt)+) => {
         concat!(
@@ -164,7 +164,7 @@ macro_rules! with_min {
     };
 }
 
-/// A block of [`kind::WIDE_HALVES`].
+/// A block of [`Kind::WideHalves`].
 macro_rules! two_scales {
     ($dots:ident $($token:tt)+) => {
         concat!(
@@ -216,7 +216,7 @@ macro_rules! tile_of {
                         $($a = inout(reg) line.add($n * t.lines) => _,)+
                         z = in(reg) t.start,
                         bias = in(zmm_reg) bias,
-                        size = const 2 * kind::sizes(kind::$kind).group,
+                        size = const 2 * Kind::$kind.sizes().group,
                         blocks = inout(reg) step => _,
                         i = out(reg) _,
                         lines = in(reg) t.ahead_lines,
@@ -323,12 +323,12 @@ unsafe fn store<const C: usize>(t: &ByteTile, chains: [[__m512; 2]; C]) {
 ///
 /// # Safety
 /// As [`tile`].
-pub(super) unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+pub(super) unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]) {
     // SAFETY: passed on.
     unsafe {
-        match KIND {
-            kind::WIDE => scale_residuals(t, groups),
-            kind::WIDE_MIN => min_residuals(t, groups),
+        match K::KIND {
+            Kind::Wide => scale_residuals(t, groups),
+            Kind::WideMin => min_residuals(t, groups),
             _ => halves_residuals(t, groups),
         }
     }
@@ -364,6 +364,6 @@ macro_rules! tiles {
     };
 }
 
-tiles!(ONE_SCALE WIDE one_scale scale_1 scale_2 scale_3 scale_4 scale_5 scale_6 scale_residuals);
-tiles!(WITH_MIN WIDE_MIN with_min min_1 min_2 min_3 min_4 min_5 min_6 min_residuals);
-tiles!(TWO_SCALES WIDE_HALVES two_scales halves_1 halves_2 halves_3 halves_4 halves_5 halves_6 halves_residuals);
+tiles!(ONE_SCALE Wide one_scale scale_1 scale_2 scale_3 scale_4 scale_5 scale_6 scale_residuals);
+tiles!(WITH_MIN WideMin with_min min_1 min_2 min_3 min_4 min_5 min_6 min_residuals);
+tiles!(TWO_SCALES WideHalves two_scales halves_1 halves_2 halves_3 halves_4 halves_5 halves_6 halves_residuals);
