@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_stay_and_loud_columns_spread() {
+    fn products_stay_and_outlier_columns_spread() {
         let row = |seed: usize| (0..64).map(move |i| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0);
         let (mut q, k): (Vec<f32>, Vec<f32>) = (row(3).collect(), row(40).collect());
         q[5] = 30.0;

@@ -90,7 +90,7 @@ fn data(case: &Case) -> Data {
         let rotation = pairing.map(|pairing| rotation(case, pairing));
         let pairs = rotation.as_ref().map_or(0, |rotation| rotation.freq.len());
         for (i, b) in bias.iter_mut().enumerate() {
-            // As in models, slow pairs are the loudest.
+            // As in models, slow pairs have the largest.
             let slow = match (i % case.k_dim, pairing) {
                 (column, _) if column >= 2 * pairs => 1.0,
                 (column, Some(RopePairing::Half)) => (column % pairs) as f32 / pairs as f32,
