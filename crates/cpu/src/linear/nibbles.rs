@@ -149,26 +149,27 @@ macro_rules! eight {
     };
 }
 
-/// 16 columns from byte `$at` and word `$word` on.
+/// 16 columns from byte `$at` and word `$word` on, their first step and the next by these macros.
 macro_rules! sixteen {
-    ($at:tt $word:tt $($token:tt)+) => {
+    ($first:ident $next:ident $at:tt $word:tt $($token:tt)+) => {
         concat!(
-            eight!($at $word $($token)+),
-            next!($at $word 2 $($token)+),
-            next!($at $word 3 $($token)+),
+            $first!($at $word 0 $($token)+),
+            $next!($at $word 1 $($token)+),
+            $next!($at $word 2 $($token)+),
+            $next!($at $word 3 $($token)+),
         )
     };
 }
 
 /// 32 columns from byte `$at` on.
 macro_rules! block {
-    ($at:tt $($token:tt)+) => {
+    ($first:ident $next:ident $at:tt $($token:tt)+) => {
         concat!(
-            sixteen!($at 0 $($token)+),
-            next!($at 0 4 $($token)+),
-            next!($at 0 5 $($token)+),
-            next!($at 0 6 $($token)+),
-            next!($at 0 7 $($token)+),
+            sixteen!($first $next $at 0 $($token)+),
+            $next!($at 0 4 $($token)+),
+            $next!($at 0 5 $($token)+),
+            $next!($at 0 6 $($token)+),
+            $next!($at 0 7 $($token)+),
         )
     };
 }
@@ -315,7 +316,7 @@ macro_rules! store {
 macro_rules! narrow {
     ($($token:tt)+) => {
         concat!(
-            block!(64 $($token)+),
+            block!(first next 64 $($token)+),
             widen!($($token)+), start!(11 $($token)+), scale!(0 $($token)+), store!($($token)+),
         )
     };
@@ -325,8 +326,8 @@ macro_rules! narrow {
 macro_rules! five_bits {
     ($($token:tt)+) => {
         concat!(
-            sixteen!(64 0 $($token)+), widen!($($token)+), hold!($($token)+),
-            sixteen!(320 4 $($token)+), widen!($($token)+), start!(12 $($token)+),
+            sixteen!(first next 64 0 $($token)+), widen!($($token)+), hold!($($token)+),
+            sixteen!(first next 320 4 $($token)+), widen!($($token)+), start!(12 $($token)+),
             held!($($token)+), scale!(0 $($token)+), store!($($token)+),
         )
     };
@@ -336,7 +337,7 @@ macro_rules! five_bits {
 macro_rules! narrow_min {
     ($($token:tt)+) => {
         concat!(
-            block!(128 $($token)+), widen!($($token)+), plus!($($token)+),
+            block!(first next 128 $($token)+), widen!($($token)+), plus!($($token)+),
             scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
         )
     };
@@ -346,8 +347,8 @@ macro_rules! narrow_min {
 macro_rules! five_bits_min {
     ($($token:tt)+) => {
         concat!(
-            sixteen!(128 0 $($token)+), widen!($($token)+), hold!($($token)+),
-            sixteen!(384 4 $($token)+), widen!($($token)+), plus!($($token)+),
+            sixteen!(first next 128 0 $($token)+), widen!($($token)+), hold!($($token)+),
+            sixteen!(first next 384 4 $($token)+), widen!($($token)+), plus!($($token)+),
             held!($($token)+), scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
         )
     };
@@ -410,7 +411,7 @@ macro_rules! six_bits {
 macro_rules! narrow_half {
     ($scale:tt $at:tt $word:tt $sum:tt $($token:tt)+) => {
         concat!(
-            sixteen!($at $word $($token)+), widen!($($token)+), start_4!($sum $($token)+),
+            sixteen!(first next $at $word $($token)+), widen!($($token)+), start_4!($sum $($token)+),
             scale!($scale $($token)+), store!($($token)+),
         )
     };
@@ -430,7 +431,7 @@ macro_rules! narrow_halves {
 macro_rules! narrow_half_min {
     ($scale:tt $min:tt $at:tt $word:tt $sum:tt $($token:tt)+) => {
         concat!(
-            sixteen!($at $word $($token)+), widen!($($token)+), plus!($($token)+),
+            sixteen!(first next $at $word $($token)+), widen!($($token)+), plus!($($token)+),
             scale!($scale $($token)+), half_min!($min $sum $($token)+), store!($($token)+),
         )
     };
@@ -475,6 +476,7 @@ macro_rules! signed_products {
 macro_rules! signed_first {
     ($at:tt $word:tt $i:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
         concat!(
+            "vmovdqa ymm12, [{k}]\n",
             signed_codes!($at $i),
             $(
                 signed_products!($base $plus $word $i),
@@ -501,28 +503,11 @@ macro_rules! signed_next {
     };
 }
 
-/// 16 columns from byte `$at` and word `$word` on.
-macro_rules! signed_sixteen {
-    ($at:tt $word:tt $($token:tt)+) => {
-        concat!(
-            "vmovdqa ymm12, [{k}]\n",
-            signed_first!($at $word 0 $($token)+),
-            signed_next!($at $word 1 $($token)+),
-            signed_next!($at $word 2 $($token)+),
-            signed_next!($at $word 3 $($token)+),
-        )
-    };
-}
-
 /// 32 columns from byte `$at` on, and the sums' start at `$start`.
 macro_rules! signed_block {
     ($at:tt $start:tt $($token:tt)+) => {
         concat!(
-            signed_sixteen!($at 0 $($token)+),
-            signed_next!($at 0 4 $($token)+),
-            signed_next!($at 0 5 $($token)+),
-            signed_next!($at 0 6 $($token)+),
-            signed_next!($at 0 7 $($token)+),
+            block!(signed_first signed_next $at $($token)+),
             signed_start!($start $($token)+),
         )
     };
@@ -574,7 +559,7 @@ macro_rules! signs_min {
 macro_rules! signs_half {
     ($scale:tt $start:tt $at:tt $word:tt $($token:tt)+) => {
         concat!(
-            signed_sixteen!($at $word $($token)+), signed_start!($start $($token)+),
+            sixteen!(signed_first signed_next $at $word $($token)+), signed_start!($start $($token)+),
             scale!($scale $($token)+), store!($($token)+),
         )
     };
@@ -643,29 +628,26 @@ macro_rules! count {
 /// The tiles of 1 to 6 tokens of a kind of block, or with signs of 1 to 4.
 macro_rules! tiles {
     ($all:ident $kind:ident $block:ident) => {
-        static $all: [unsafe fn(&ByteTile); TOKENS] = {
-            tiles_of! {
-                $kind $block []
-                tile_1 add_1 ["0" "1" "a" "" 0]
-                tile_2 add_2 ["2" "3" "a" " + {s}" 1]
-                tile_3 add_3 ["4" "5" "a" " + 2*{s}" 2]
-                tile_4 add_4 ["6" "7" "b" "" 3]
-                tile_5 add_5 ["8" "9" "b" " + {s}" 4]
-                tile_6 add_6 ["10" "11" "b" " + 2*{s}" 5]
-            }
-            [tile_1, tile_2, tile_3, tile_4, tile_5, tile_6]
-        };
+        tiles!(
+            $all $kind $block TOKENS [tile_1 tile_2 tile_3 tile_4 tile_5 tile_6]
+            tile_5 add_5 ["8" "9" "b" " + {s}" 4]
+            tile_6 add_6 ["10" "11" "b" " + 2*{s}" 5]
+        );
     };
     ($all:ident $kind:ident $block:ident of signs) => {
-        static $all: [unsafe fn(&ByteTile); SIGNS_TOKENS] = {
+        tiles!($all $kind $block SIGNS_TOKENS [tile_1 tile_2 tile_3 tile_4]);
+    };
+    ($all:ident $kind:ident $block:ident $count:ident [$($tile:ident)+] $($more:tt)*) => {
+        static $all: [unsafe fn(&ByteTile); $count] = {
             tiles_of! {
                 $kind $block []
                 tile_1 add_1 ["0" "1" "a" "" 0]
                 tile_2 add_2 ["2" "3" "a" " + {s}" 1]
                 tile_3 add_3 ["4" "5" "a" " + 2*{s}" 2]
                 tile_4 add_4 ["6" "7" "b" "" 3]
+                $($more)*
             }
-            [tile_1, tile_2, tile_3, tile_4]
+            [$($tile),+]
         };
     };
 }

@@ -55,24 +55,12 @@ macro_rules! dots {
     };
 }
 
-/// 16 columns from byte `$at` and word `$word` on.
-macro_rules! half_dots {
-    ($at:tt $word:tt $($token:tt)+) => {
-        concat!(
-            dots!($at $word 0 $($token)+),
-            dots!($at $word 1 $($token)+),
-            dots!($at $word 2 $($token)+),
-            dots!($at $word 3 $($token)+),
-        )
-    };
-}
-
 /// [`Kind::Wide`], by the word for its zero point.
 macro_rules! one_scale {
     ($word:tt $($token:tt)+) => {
         concat!(
             start_from!($word $($token)+),
-            half_dots!(64 0 $($token)+), half_dots!(320 4 $($token)+),
+            sixteen!(dots dots 64 0 $($token)+), sixteen!(dots dots 320 4 $($token)+),
             scale!(0 $($token)+), store!($($token)+),
         )
     };
@@ -93,7 +81,7 @@ macro_rules! with_min {
     ($($token:tt)+) => {
         concat!(
             start_from_bias!($($token)+),
-            half_dots!(128 0 $($token)+), half_dots!(384 4 $($token)+),
+            sixteen!(dots dots 128 0 $($token)+), sixteen!(dots dots 384 4 $($token)+),
             scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
         )
     };
@@ -103,9 +91,9 @@ macro_rules! with_min {
 macro_rules! two_scales {
     ($($token:tt)+) => {
         concat!(
-            start_from!(14 $($token)+), half_dots!(128 0 $($token)+),
+            start_from!(14 $($token)+), sixteen!(dots dots 128 0 $($token)+),
             scale!(0 $($token)+), store!($($token)+),
-            start_from!(15 $($token)+), half_dots!(384 4 $($token)+),
+            start_from!(15 $($token)+), sixteen!(dots dots 384 4 $($token)+),
             scale!(64 $($token)+), store!($($token)+),
         )
     };
