@@ -421,7 +421,7 @@ fn load_queries(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratc
                 Avx2::<false>::load_queries(job, item, job.kinds(isa).0, scratch);
             }
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
-                Avx512::load_queries(job, item, job.kinds(isa).0, scratch);
+                Avx512::<false>::load_queries(job, item, job.kinds(isa).0, scratch);
             }
         }
     }
@@ -442,7 +442,7 @@ fn run_split(isa: Isa, job: &AttendJob<'_>, item: &Item, split: usize, scratch: 
             Isa::Avx2 => Avx2::<false>::split(job, item, range, job.kinds(isa), scratch),
             Isa::AvxVnni => Avx2::<true>::split(job, item, range, job.kinds(isa), scratch),
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
-                Avx512::split(job, item, range, job.kinds(isa), scratch);
+                Avx512::<false>::split(job, item, range, job.kinds(isa), scratch);
             }
         }
     }
