@@ -20,9 +20,7 @@ use super::nibbles::SIGNS_TOKENS;
 use super::residuals::{self, Residuals};
 use super::tiles::{ByteTile, Group, TOGETHER, Tiles};
 use super::walk::Walk;
-use super::{
-    Line, LinearJob, Prefetch, WIDE_LINES, chain_lines, groups, parts, run_of, tiles_at_once,
-};
+use super::{Line, LinearJob, WIDE_LINES, chain_lines, groups, parts, run_of, tiles_at_once};
 
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;

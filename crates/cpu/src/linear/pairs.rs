@@ -27,7 +27,7 @@ type V = Avx2<false>;
 const fn steps(kind: Kind) -> usize {
     use Kind::*;
     match kind {
-        _ if is_narrow(kind) => 8,
+        _ if kind.is_narrow() => 8,
         Zero5 | Min5 | Super5 | Table4 => 4,
         Super6 => 2,
         _ => 1,
