@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use tokenmill_files::write::{TensorHeader, write_safetensors};
 use tokenmill_files::{OpenModel, open};
+use tokenmill_ir::sampling::splitmix;
 use tokenmill_quant::FormatId;
 
 use crate::packing::Packing;
-use crate::tensors::{Tensors, fill};
+use crate::tensors::{Tensors, fill, fnv1a};
 use crate::twin;
 
 /// Which files describe the model.

@@ -40,7 +40,8 @@ impl Tensors {
     }
 }
 
-fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
+/// A hash of a name.
+pub(crate) fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 

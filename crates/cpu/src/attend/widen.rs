@@ -9,7 +9,7 @@ use tokenmill_quant::float::f16_to_f32;
 use super::layout::{BLOCK_TOKENS, GROUP, KvLayout, SCALED, is_codes};
 use super::scratch::floats;
 use super::sums::Sums;
-use super::tiles::{TileSource, Tiles};
+use super::tiles::{TileSource, Tiles, fetch};
 use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
 use crate::simd::Vector;
 
@@ -69,8 +69,7 @@ pub(super) unsafe fn tile<V: Tiles, K: Sums<V>, W: Sums<V>>(
                 source.next_k[half] = next.as_ptr();
                 source.next_v[half] = next.as_ptr().wrapping_add(layout.key_bytes());
                 if few {
-                    // SAFETY: any address.
-                    layout.scale_lines(next).for_each(|line| unsafe { V::fetch(line) });
+                    layout.scale_lines(next).for_each(fetch);
                 }
                 // SAFETY: passed on.
                 unsafe {

@@ -9,11 +9,11 @@ use std::arch::x86_64::*;
 
 use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
-use super::avx512::Avx512;
 use super::bytes::{scale_and_min, unpack};
 use super::encode::{SCALE, SUM, residual_lines};
 use super::kind::{self, Kind, OfKind};
 use super::{Line, LinearJob};
+use crate::simd::Avx512;
 
 /// Tokens in a tile.
 const TOKENS: usize = 16;

@@ -2,7 +2,7 @@
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    AttendSource, CacheId, HeadNorm, KeyHead, Mask, Op, RopeId, RopePairing, Rows as RowKind, op,
+    AttendSource, CacheId, HeadNorm, KeyHead, Mask, RopeId, RopePairing, Rows as RowKind, op,
 };
 
 use super::{CacheLayout, Const, Count, Draft, Extent, Ptr, words};
