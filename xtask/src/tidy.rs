@@ -1,4 +1,4 @@
-//! What keeps the code base in shape: arrows between crates, purity, sizes, names.
+//! What keeps the code base in shape: arrows between crates and between files, purity, sizes, names.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -77,11 +77,15 @@ pub fn check(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     arrows(root, &mut found);
     crate::rows::check(root, &mut found);
-    for path in sources(root) {
-        let Ok(text) = std::fs::read_to_string(&path) else { continue };
-        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        file(&name, &text, &mut found);
+    let named = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).ok()?;
+        Some((path.strip_prefix(root).unwrap_or(&path).display().to_string(), text))
+    };
+    let files: Vec<(String, String)> = sources(root).into_iter().filter_map(named).collect();
+    for (name, text) in &files {
+        file(name, text, &mut found);
     }
+    crate::circles::check(root, &files, &mut found);
     found
 }
 

@@ -74,7 +74,7 @@ impl Drop for Buffer {
 
 /// Asks memory for `len` numbers that will soon be read. They may be any: nothing is read here.
 #[inline(always)]
-pub(crate) fn ask_for(numbers: *const f32, len: usize) {
+pub(crate) fn prefetch(numbers: *const f32, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..len).step_by(16) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -88,7 +88,7 @@ pub(crate) fn ask_for(numbers: *const f32, len: usize) {
 /// Asks memory for a line that will soon be written. (The intrinsic becomes one for reading, unless all code is compiled
 /// for processors that have this one; on others it does nothing.)
 #[inline(always)]
-pub(crate) fn ask_to_write<T>(line: *const T) {
+pub(crate) fn prefetch_to_write<T>(line: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch may name any address.
     unsafe {

@@ -18,7 +18,7 @@ use super::sums::Sums;
 use super::tiles::{ScoreTile, TileSource, Tiles, ValueTile};
 use super::weights::{BandSums, meet_scores, weigh_rows};
 use super::{AttendJob, BAND, Item, Kind, ROWS_AHEAD, Scratch, TILE, TILES, tiles, widen};
-use crate::memory::ask_for;
+use crate::memory::prefetch;
 use crate::simd::Vector;
 
 /// Bytes of 16 words of a row as a kernel reads them.
@@ -57,7 +57,7 @@ fn ahead<V: Vector, S: Sums<V>, const N: usize>(
     next[part / of % 2].wrapping_add(part % of * steps * half_lines::<V, S, N>() * 32)
 }
 
-/// Asks for what lies `step` steps after `ahead`. Evenly over the steps, each line once: in bursts requests stall
+/// Prefetches what lies `step` steps after `ahead`. Evenly over the steps, each line once: in bursts requests stall
 /// until earlier ones are answered.
 #[inline(always)]
 fn fetch<V: Vector, S: Sums<V>, const N: usize>(ahead: *const u8, step: usize) {
@@ -218,7 +218,7 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
     let rows = job.rows(item);
     for row in 0..rows {
         if row + ROWS_AHEAD < rows {
-            ask_for(query(row + ROWS_AHEAD).as_ptr(), dim);
+            prefetch(query(row + ROWS_AHEAD).as_ptr(), dim);
         }
         let mut from = query(row);
         scratch.q_scale[row] = job.scale;
@@ -418,7 +418,7 @@ unsafe fn band<V: Tiles, K: Sums<V>, W: Sums<V>>(
             if !chunk.keys.is_empty() {
                 add_values::<V, W>(job, source, &chunk, sums, scratch);
             }
-            source.ask_for_part(start / V::ROWS);
+            source.prefetch_part(start / V::ROWS);
         }
     }
 }

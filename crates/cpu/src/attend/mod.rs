@@ -47,7 +47,7 @@ use tokenmill_ir::{BlockId, KvFormat, Mask, Span};
 
 use crate::isa::Isa;
 use crate::math::per_isa;
-use crate::memory::{Parts, ask_to_write};
+use crate::memory::{Parts, prefetch_to_write};
 pub use layout::{BLOCK_TOKENS, KvLayout};
 use layout::{GROUP, is_codes};
 use mix::{transform_block, transform_blocks};
@@ -477,7 +477,9 @@ unsafe fn finish(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scrat
     for row in 0..rows {
         if row + ROWS_AHEAD < rows {
             let ahead = job.out.start().wrapping_add(start_of(row + ROWS_AHEAD));
-            (0..job.v_dim).step_by(GROUP).for_each(|col| ask_to_write(ahead.wrapping_add(col)));
+            (0..job.v_dim)
+                .step_by(GROUP)
+                .for_each(|col| prefetch_to_write(ahead.wrapping_add(col)));
         }
         let at = start_of(row);
         // SAFETY: the item's own columns.

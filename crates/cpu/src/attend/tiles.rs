@@ -37,7 +37,7 @@ pub(super) trait Tiles: Vector {
     );
 }
 
-/// Asks for the cache line at an address, which need not be mapped.
+/// Prefetches the cache line at an address, which need not be mapped.
 #[inline(always)]
 pub(super) fn fetch(at: *const u8) {
     // SAFETY: a prefetch may name any address.
@@ -64,14 +64,14 @@ pub(super) struct TileSource {
     /// Keys and values of the tile to come; anything where there is none.
     pub next_k: [*const u8; 2],
     pub next_v: [*const u8; 2],
-    /// Bytes of either half of it that are prefetched after each chunk of rows; 0 where kernels ask as they go.
+    /// Bytes of either half of it that are prefetched after each chunk of rows; 0 where kernels prefetch as they go.
     pub next_part: usize,
 }
 
 impl TileSource {
-    /// Asks for part `part` of the tile to come.
+    /// Prefetches part `part` of the tile to come.
     #[inline(always)]
-    pub fn ask_for_part(&self, part: usize) {
+    pub fn prefetch_part(&self, part: usize) {
         for half in self.next_k {
             for line in 0..self.next_part / 64 {
                 fetch(half.wrapping_add(part * self.next_part + line * 64));

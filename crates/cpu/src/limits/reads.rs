@@ -48,7 +48,7 @@ pub struct ReadLimit {
 type Line = [u8; 64];
 /// Lines read in one round of a loop, into sums of their own.
 const ROUND: usize = 4;
-/// Lines that a stream asks for ahead.
+/// Lines that a stream prefetches.
 const AHEAD: usize = 16;
 /// Bytes a run reads at least; smaller sets are read several times.
 const RUN_BYTES: usize = 256 << 20;
@@ -167,7 +167,7 @@ fn set_bytes(caches: Caches, threads: usize, level: Level) -> Option<usize> {
 enum Stream {
     /// From the first to the last.
     One,
-    /// Four quarters side by side, asking for lines ahead.
+    /// Four quarters side by side, prefetching lines.
     Four,
 }
 

@@ -153,7 +153,7 @@ unsafe fn run_tokens<V: Tiles, K: OfKind>(
             tile.out = job.out.start.add(first * tile.stride + p * PANEL_ROWS);
             V::byte_tile::<K>(of_group.len(), &tile);
         }
-        tile.asked(tile.end - tile.first);
+        tile.prefetched(tile.end - tile.first);
         tile.chains = tile.chains.wrapping_add(2 * of_group.len());
         tile.residual_of = tile.residual_of.wrapping_add(of_group.len());
     }
@@ -279,10 +279,10 @@ unsafe fn widen_run<V: Tiles, K: OfKind>(tile: &ByteTile, wide: &mut [Line]) {
 impl ByteTile {
     /// Notes that weights were prefetched at `blocks` blocks.
     #[inline(always)]
-    pub fn asked(&mut self, blocks: usize) {
-        let asked = blocks * self.ahead_lines;
-        self.ahead = self.ahead.wrapping_add(asked * 64);
-        self.ahead_left = self.ahead_left.saturating_sub(asked);
+    pub fn prefetched(&mut self, blocks: usize) {
+        let lines = blocks * self.ahead_lines;
+        self.ahead = self.ahead.wrapping_add(lines * 64);
+        self.ahead_left = self.ahead_left.saturating_sub(lines);
         if self.ahead_left == 0 {
             self.ahead_lines = 0;
         }
@@ -358,7 +358,7 @@ pub(super) unsafe fn tile<V: Tiles, K: OfKind, const W: usize, const C: usize>(t
                 let scales = if ahead.scales && walk.b == 0 { sizes.scales } else { 0 };
                 let from = codes.wrapping_add(w * t.panel_bytes).wrapping_sub(scales);
                 for i in 0..(scales + sizes.codes) / 64 {
-                    ahead.ask(from.wrapping_add(64 * i));
+                    ahead.prefetch(from.wrapping_add(64 * i));
                 }
             }
             add_block::<V, K, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
@@ -644,7 +644,7 @@ pub(super) unsafe fn residual_lines<V: Tiles, K: OfKind>(t: &ByteTile, groups: &
     (one.first, one.end, one.lines) = (0, 1, 1);
     (one.chains, one.prefetch) = (std::ptr::null_mut(), std::ptr::null());
     for (i, group) in groups.iter().enumerate() {
-        groups.get(i + 1).unwrap_or(group).ask();
+        groups.get(i + 1).unwrap_or(group).prefetch();
         // SAFETY: lines of the input; the rest is passed on.
         unsafe {
             for (at, line) in group.lines.into_iter().enumerate() {
@@ -655,7 +655,7 @@ pub(super) unsafe fn residual_lines<V: Tiles, K: OfKind>(t: &ByteTile, groups: &
             one.residual_of = group.chains.as_ptr();
             V::byte_tile::<K>(group.len as usize, &one);
         }
-        one.asked(1);
+        one.prefetched(1);
     }
 }
 

@@ -33,7 +33,7 @@ use tokenmill_quant::float::rounded_factor;
 use super::Mode;
 use crate::isa::Isa;
 use crate::math::{per_isa, tree};
-use crate::memory::ask_to_write;
+use crate::memory::prefetch_to_write;
 
 /// 64 bytes of encoded activations, aligned so that a load never crosses a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,8 +230,8 @@ pub(super) fn bytes_of_row<B: Blocks>(x: &[f32], outlier: f32, out: &mut [Line])
     // Blocks are read where they lie: put together with the last one they would go through a copy.
     for (b, (line, second)) in first.iter_mut().zip(second).enumerate() {
         // Stores leave in order: those of lines in no near cache would hold up all behind them.
-        ask_to_write(from_ref(line).wrapping_add(LINES_AHEAD));
-        ask_to_write(from_ref(second).wrapping_add(LINES_AHEAD));
+        prefetch_to_write(from_ref(line).wrapping_add(LINES_AHEAD));
+        prefetch_to_write(from_ref(second).wrapping_add(LINES_AHEAD));
         let block = whole.get(b).unwrap_or(&last);
         if B::encode(block, limit, line, second) {
             bits[b / 512].0[b / 32 % 16] |= 1 << (b % 32);

@@ -285,7 +285,7 @@ pub(super) unsafe fn tile<V: Tiles, K: OfKind, const W: usize, const C: usize>(t
             // A line of a panel; f32s may be expanded ones, which are in the cache.
             for w in 0..if K::KIND == Kind::F32 { 0 } else { W } {
                 let line = t.weights.wrapping_add(w * t.panel_bytes + k * 2 * PANEL_ROWS);
-                V::FLOATS_AHEAD.ask(line);
+                V::FLOATS_AHEAD.prefetch(line);
             }
             if K::KIND == Kind::Pairs {
                 add_pair::<V, W, C>(t, k, &mut acc);

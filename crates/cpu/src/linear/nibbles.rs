@@ -679,12 +679,12 @@ unsafe fn run<K: OfKind, const C: usize>(t: &ByteTile, add: Add) {
             return residual::<C>(t, add);
         }
         begin::<C>(t);
-        t.ask_for_results::<1, C>();
+        t.prefetch_results::<1, C>();
         let mut ahead = t.ahead;
         let mut weights = t.weights;
         for block in t.first..t.end {
             add(weights, t.line(block), t.lines, t.chain(0, 0));
-            ahead = t.ask_ahead::<1>(ahead);
+            ahead = t.prefetch_ahead::<1>(ahead);
             weights = weights.wrapping_add(const { K::KIND.sizes().group });
         }
         end::<C>(t);
@@ -706,7 +706,7 @@ unsafe fn residual<const C: usize>(t: &ByteTile, add: Add) {
         for c in 0..C {
             V::store_floats(V::floats(at.add(c).cast()), t.residual(c, 0));
         }
-        t.ask_ahead::<1>(t.ahead);
+        t.prefetch_ahead::<1>(t.ahead);
     }
 }
 

@@ -109,7 +109,7 @@ impl<'a> Residuals<'a> {
         }
     }
 
-    /// At how many blocks `run` asks for weights.
+    /// At how many blocks `run` prefetches weights.
     pub fn tiles(&self, blocks: Range<usize>) -> usize {
         self.groups(blocks).len()
     }
@@ -122,7 +122,7 @@ impl<'a> Residuals<'a> {
         let groups = self.groups(tile.first..tile.end);
         // SAFETY: the chains, the panels' blocks and the lines are there.
         unsafe { V::residual_lines::<K>(tile, groups) };
-        tile.asked(groups.len());
+        tile.prefetched(groups.len());
     }
 }
 

@@ -144,7 +144,7 @@ impl Case {
         // Whatever is prefetched changes nothing, nor does nothing.
         let mut prefetch = Prefetch::default();
         if split > 0 {
-            prefetch.ask_for([self.weights.as_ptr_range()]);
+            prefetch.set([self.weights.as_ptr_range()]);
         }
         for panels in [0..split, split..self.spec.panels()] {
             let job = LinearJob {

@@ -6,7 +6,7 @@ use super::kind::{Expands, OfKind};
 use super::{Line, Prefetch};
 use crate::simd::Vector;
 
-/// How far ahead of what it reads a tile asks for more, in bytes.
+/// How far ahead of what it reads a tile prefetches, in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
     /// For the nearest cache.
@@ -18,9 +18,9 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Asks for the line at `line` + `near`, and for the one at `line` + `far`.
+    /// Prefetches the line at `line` + `near`, and the one at `line` + `far`.
     #[inline(always)]
-    pub fn ask(self, line: *const u8) {
+    pub fn prefetch(self, line: *const u8) {
         // SAFETY: a prefetch may name any address.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(self.near).cast());
@@ -37,7 +37,7 @@ pub(super) trait Tiles: Vector {
     const BYTE_TILE: (usize, usize);
     /// Most tokens for which a tile takes two packed panels from different halves of them.
     const TWO_STREAMS: usize;
-    /// What a tile of one token asks for ahead of packed panels, and one of more.
+    /// What a tile of one token prefetches ahead of packed panels, and one of more.
     const AHEAD: [Ahead; 2];
     /// The same for numbers of 16 bits, which have no scales.
     const FLOATS_AHEAD: Ahead;
@@ -105,7 +105,7 @@ pub(super) struct ByteTile {
     pub residuals: *mut Line,
     /// Where each token's is among them, in bytes.
     pub residual_of: *const u32,
-    /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
+    /// Packed weights that will be wanted next, lines of each panel to prefetch at a block, and
     /// how many there are.
     pub ahead: *const u8,
     pub ahead_lines: usize,
@@ -164,9 +164,9 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Asks for the lines: those of the tokens are far from each other.
+    /// Prefetches the lines: those of the tokens are far from each other.
     #[inline(always)]
-    pub fn ask(&self) {
+    pub fn prefetch(&self) {
         for line in self.lines {
             // SAFETY: a prefetch may name any address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }

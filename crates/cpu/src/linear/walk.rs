@@ -9,7 +9,7 @@ use super::Line;
 use super::encode::residual_lines;
 use super::kind::OfKind;
 use super::tiles::ByteTile;
-use crate::memory::ask_to_write;
+use crate::memory::prefetch_to_write;
 
 /// Where a tile of W panels is in its columns.
 pub(super) struct Walk {
@@ -125,9 +125,9 @@ unsafe fn outlier_word(t: &ByteTile, c: usize, i: usize) -> *const u32 {
 
 /// What tiles prefetch on their way.
 impl ByteTile {
-    /// Asks for some of the weights of W panels that follow, from `ahead` on; returns what comes next.
+    /// Prefetches some of the weights of W panels that follow, from `ahead` on; returns what comes next.
     #[inline(always)]
-    pub fn ask_ahead<const W: usize>(&self, mut ahead: *const u8) -> *const u8 {
+    pub fn prefetch_ahead<const W: usize>(&self, mut ahead: *const u8) -> *const u8 {
         for _ in 0..self.ahead_lines {
             for w in 0..W {
                 // SAFETY: a prefetch may name any address.
@@ -140,12 +140,12 @@ impl ByteTile {
         ahead
     }
 
-    /// Asks for the lines that C tokens' results on W adjacent panels go to: nobody has touched them for long, stores
+    /// Prefetches the lines that C tokens' results on W adjacent panels go to: nobody has touched them for long, stores
     /// leave in order, and those of the tile that follows would wait behind them.
     #[inline(always)]
-    pub fn ask_for_results<const W: usize, const C: usize>(&self) {
+    pub fn prefetch_results<const W: usize, const C: usize>(&self) {
         for i in 0..if self.waits() { 0 } else { W * C } {
-            ask_to_write(self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS));
+            prefetch_to_write(self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS));
         }
     }
 
@@ -160,7 +160,7 @@ impl ByteTile {
     pub fn prefetch_some(&self) {
         // SAFETY: null, or the job's.
         if let Some(prefetch) = unsafe { self.prefetch.as_ref() } {
-            prefetch.ask();
+            prefetch.next();
         }
     }
 }

@@ -188,14 +188,14 @@ macro_rules! tile_of {
             // SAFETY: reads the tile's panels and tokens only, and writes its results.
             unsafe {
                 let [$([mut $x, mut $y]),+] = load::<C>(t);
-                t.ask_for_results::<2, C>();
+                t.prefetch_results::<2, C>();
                 let bias = _mm512_set1_epi32(BIAS);
                 let (mut weights, mut line, mut ahead) = (t.weights, t.line(t.first), t.ahead);
                 let mut left = t.end - t.first;
                 // One by one, where something is prefetched after each block.
                 let step = if t.prefetches() { 1 } else { left };
                 while left > 0 {
-                    // After each block the requests of `ByteTile::ask_ahead`, in the loop so that they are spread.
+                    // After each block the requests of `ByteTile::prefetch_ahead`, in the loop so that they are spread.
                     asm!(
                         "2:",
                         $block!(dots $([$x $y $i0 $i1 $a $n])+),
@@ -247,7 +247,7 @@ macro_rules! residuals_of {
             let bias = _mm512_set1_epi32(BIAS);
             let mut ahead = t.ahead;
             for (i, group) in groups.iter().enumerate() {
-                groups.get(i + 1).unwrap_or(group).ask();
+                groups.get(i + 1).unwrap_or(group).prefetch();
                 // SAFETY: reads blocks and lines only, and adds to their chains.
                 unsafe {
                     let [$($a),+] = group.lines;
@@ -270,7 +270,7 @@ macro_rules! residuals_of {
                         _mm512_store_ps(chain, x);
                         _mm512_store_ps(chain.add(16), y);
                     }
-                    ahead = t.ask_ahead::<2>(ahead);
+                    ahead = t.prefetch_ahead::<2>(ahead);
                 }
             }
         }

@@ -167,18 +167,18 @@ impl Attend {
 }
 
 impl Attend {
-    /// Has products ask for keys and values of the next layer, those that are attended to first. Between prompts and
+    /// Has products prefetch keys and values of the next layer, those that are attended to first. Between prompts and
     /// few tokens only: with few tokens products read as fast as memory gives, prompts seldom wait for keys.
-    fn ask_for_next(&self, job: &Job<'_>) {
+    fn prefetch_next(&self, job: &Job<'_>) {
         let step = job.step;
         // SAFETY: used here only.
         let prefetch = unsafe { &mut job.scratch().prefetch };
         let cache = self.next_cache.map(|next| &step.caches[next]);
         let worth = step.width == Width::Middle && step.isa == Isa::Avx512Bf16;
-        let Some(cache) = cache.filter(|_| worth) else { return prefetch.ask_for([]) };
+        let Some(cache) = cache.filter(|_| worth) else { return prefetch.set([]) };
         let (workers, worker) = (job.worker.count(), job.worker.index());
         let spans = step.batch.spans.iter().rev().skip(worker).step_by(workers);
-        prefetch.ask_for(spans.flat_map(|span| {
+        prefetch.set(spans.flat_map(|span| {
             let blocks = ((span.context + span.len) as usize).div_ceil(BLOCK_TOKENS);
             let table = &job.table(span, cache)[..blocks];
             table
@@ -197,7 +197,7 @@ impl Kernel for Attend {
             self.few(job, &work, items);
         } else {
             self.many(job, &work, items);
-            self.ask_for_next(job);
+            self.prefetch_next(job);
         }
     }
 }

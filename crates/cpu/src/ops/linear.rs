@@ -10,7 +10,7 @@ use tokenmill_ir::{Act, ColumnOrder, GateAct};
 use crate::isa::Isa;
 use crate::linear::{Encoding, Line, LinearJob, OutView, linear, parts};
 use crate::math::{erf, exp, sigmoid, silu, tanh};
-use crate::memory::ask_for;
+use crate::memory::prefetch;
 use crate::weight::{Panels, Weight};
 
 /// Encodes rows for the products that read them.
@@ -189,7 +189,7 @@ impl GatedLinear {
             if r + 1 < rows.end {
                 for of in [&self.gate, &self.up] {
                     let next = job.read(view(of.out), r + 1);
-                    ask_for(next.as_ptr(), next.len());
+                    prefetch(next.as_ptr(), next.len());
                 }
             }
             let up = job.read(view(self.up.out), r);

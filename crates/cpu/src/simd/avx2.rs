@@ -365,7 +365,7 @@ impl<const VNNI: bool> Vector for Avx2<VNNI> {
         unsafe { halves_of!(i => _mm256_fmadd_ps(a[i], _mm256_castsi256_ps(same), c[i])) }
     }
 
-    // What attention asks for.
+    // Of attention.
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [__m256; 2] {

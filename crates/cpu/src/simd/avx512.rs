@@ -279,7 +279,7 @@ impl<const PAIRS: bool> Vector for Avx512<PAIRS> {
         unsafe { _mm512_fmadd_ps(a, _mm512_castsi512_ps(same), c) }
     }
 
-    // What attention asks for.
+    // Of attention.
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {

@@ -123,7 +123,7 @@ pub(crate) trait Vector: Sized {
     /// `a·same + c` rounded once.
     unsafe fn fma_same(a: Self::Float, same: Self::Same, c: Self::Float) -> Self::Float;
 
-    // What attention asks for.
+    // Of attention.
 
     /// `x` in all lanes.
     unsafe fn splat(x: f32) -> Self::Float;

@@ -12,7 +12,7 @@ use crate::panel::BLOCK_COLS;
 use super::avx2;
 use super::{BIAS, HUGE, Line, SCALE, SILENT, TINY};
 use crate::math::tree;
-use crate::memory::{ask_for, ask_to_write};
+use crate::memory::{prefetch, prefetch_to_write};
 
 /// Blocks that are computed at once.
 const GROUP: usize = 16;
@@ -70,9 +70,9 @@ fn greatest_of(
 ) -> __m512i {
     let mut greatest = [_mm512_setzero_si512(); GROUP];
     for (i, (x, greatest)) in x.iter().zip(&mut greatest).enumerate() {
-        ask_for(x.as_ptr().wrapping_add(GROUP * BLOCK_COLS), BLOCK_COLS);
-        ask_to_write(lines.as_ptr().wrapping_add(i + GROUP));
-        ask_to_write(second.as_ptr().wrapping_add(i + GROUP));
+        prefetch(x.as_ptr().wrapping_add(GROUP * BLOCK_COLS), BLOCK_COLS);
+        prefetch_to_write(lines.as_ptr().wrapping_add(i + GROUP));
+        prefetch_to_write(second.as_ptr().wrapping_add(i + GROUP));
         let positive = _mm512_set1_epi32(0x7fff_ffff);
         let [a, b] = halves(x);
         let a = _mm512_and_si512(_mm512_castps_si512(a), positive);
