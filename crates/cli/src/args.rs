@@ -95,10 +95,16 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// The prompt that a chat request (JSON, from the standard input) becomes.
+    /// The prompt that a request (JSON, from the standard input) becomes.
     Render {
         /// Name, alias or path.
         model: String,
+        /// Whose words the request is in.
+        #[arg(long, value_enum, default_value = "chat")]
+        dialect: Dialect,
+        /// The ids of its tokens, as a list.
+        #[arg(long)]
+        ids: bool,
     },
     /// What this machine offers and what will be used.
     Doctor {
@@ -111,6 +117,17 @@ pub enum Command {
         /// Shell.
         shell: clap_complete::Shell,
     },
+}
+
+/// A client's API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Dialect {
+    /// OpenAI's chat completions.
+    Chat,
+    /// OpenAI's Responses.
+    Responses,
+    /// Anthropic's Messages.
+    Messages,
 }
 
 /// Which device runs the model.
@@ -295,6 +312,13 @@ pub struct Serve {
     /// The key that may read /metrics, and nothing else [default: the first --api-key may].
     #[arg(long, value_name = "KEY", env = "TOKENMILL_METRICS_KEY", hide_env_values = true)]
     pub metrics_key: Option<String>,
+    /// The file with the key that seals reasoning and summaries, which clients keep and send back;
+    /// made where it is missing [default: tokenmill/seal.key in the data folder].
+    #[arg(long, value_name = "FILE", env = "TOKENMILL_SEAL_KEY")]
+    pub seal_key: Option<PathBuf>,
+    /// Seal by a key that is forgotten with this run.
+    #[arg(long)]
+    pub no_seal_key: bool,
     /// An origin whose pages in a browser may ask, such as http://localhost:5173, app://obsidian.md
     /// or moz-extension://*; with an API key also *. May be repeated.
     #[arg(long, value_name = "ORIGIN")]

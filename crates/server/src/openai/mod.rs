@@ -8,9 +8,12 @@ pub(crate) mod constraint;
 pub mod embedding;
 pub mod leases;
 pub mod models;
+#[cfg(test)]
+mod page;
 pub(crate) mod parameters;
 pub mod rerank;
 pub mod responses;
+pub(crate) mod thinking;
 pub(crate) mod tools;
 
 use serde_json::{Value, json};
