@@ -2,7 +2,7 @@
 # Clients and frameworks against a running server: each is installed into a folder of its own, pinned, and drives the server by its
 # script in crates/server/tests. A line for each: pass, fail, or skip with the reason.
 #
-#     tokenmill serve QWEN.gguf --ctx 32768 --slots 8
+#     tokenmill serve QWEN.gguf --ctx 8192 --slots 8
 #     bench/suites/clients.sh [URL] [FOLDER] > clients.txt
 #
 # FOLDER (default: ~/.cache/tokenmill-clients) holds what is installed, 1 GB, and the log of each. JS clients need node 20.

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokenmill_engine::Engine;
-use tokenmill_server::{ServeError, ServedModel, ServerConfig, serve as listen};
+use tokenmill_server::{ServeError, ServedModel, ServerConfig, TlsFiles, serve as listen};
 
 use crate::args::{LogFormat, Serve};
 use crate::failure::{Failure, size, tell};
 use crate::model::{self, House, Limits};
+use crate::{key, reload};
 
 /// Open files where the system does not say how many there may be.
 const FEW_FILES: u64 = 1024;
@@ -19,7 +20,11 @@ const OTHER_FILES: u64 = 128;
 
 /// Runs the command.
 pub fn serve(args: Serve) -> Result<(), Failure> {
-    let config = config(&args)?;
+    let keys = key::place(args.keys.as_deref())?;
+    let config = config(&args, &keys)?;
+    if let Some(line) = shown_in_processes() {
+        tell!("{line}");
+    }
     let names = names(&args)?;
     let house = House::of(&args.models, &args.machine, args.slots)?;
     let (mut models, mut lines, mut engines) = (Vec::new(), Vec::new(), Vec::new());
@@ -34,9 +39,11 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
         LogFormat::Json => tracing::info!(target: "tokenmill_server", "{line}"),
         LogFormat::Plain => tell!("{line}"),
     };
-    let ended = listen(config, models, |address| {
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let ended = listen(config, models, |address, control| {
         lines.iter().for_each(|line| say(line));
-        say(&format!("listening on http://{address} (OpenAI API at /v1)"));
+        reload::watch(args.clone(), keys, control);
+        say(&format!("listening on {scheme}://{address} (OpenAI API at /v1)"));
     });
     engines.iter().for_each(Engine::shut_down);
     ended.map_err(|e| refused(&e))
@@ -129,11 +136,38 @@ fn start(
     Ok((model, lines))
 }
 
-/// What the command line says of the server.
-fn config(args: &Serve) -> Result<ServerConfig, Failure> {
+/// What is said of who may come in; `keys`: the file of keys.
+pub fn gate_of(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     let mut config = ServerConfig::new(SocketAddr::new(args.host, args.port));
     config.api_keys.clone_from(&args.api_key);
+    config.keys = key::read(keys)?;
+    if args.keys.is_some() && config.keys.is_none() {
+        return Err(Failure::new("there is no such file of keys", keys.display())
+            .fix(format!("tokenmill key add NAME --keys {}", keys.display())));
+    }
     config.metrics_key.clone_from(&args.metrics_key);
+    config.allowed_origins.clone_from(&args.allow_origin);
+    config.allowed_hosts.clone_from(&args.allow_host);
+    config.strict = args.strict;
+    config.access_log = !args.quiet;
+    Ok(config)
+}
+
+/// Other users of a machine read the command lines of its programs.
+fn shown_in_processes() -> Option<&'static str> {
+    let shown = std::env::args_os()
+        .any(|word| word.to_str().is_some_and(|word| word.starts_with("--api-key")));
+    shown.then_some(
+        "warning: other users of this machine can read --api-key in the list of processes; \
+         TOKENMILL_API_KEY or `tokenmill key add NAME` hide it",
+    )
+}
+
+/// What is said of the server.
+fn config(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
+    let mut config = gate_of(args, keys)?;
+    let files = args.tls_cert.clone().zip(args.tls_key.clone());
+    config.tls = files.map(|(certificate, key)| TlsFiles { certificate, key });
     config.seal_key = crate::seal::key(args.seal_key.as_deref(), args.no_seal_key)?;
     // As many as the system lets one program have, but for what else it opens.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FEW_FILES);
@@ -142,10 +176,6 @@ fn config(args: &Serve) -> Result<ServerConfig, Failure> {
     // Long prompts may keep a quarter of the processors busy, and short ones another.
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     config.limits.preparing = (processors / 2).clamp(2, 16);
-    config.allowed_origins.clone_from(&args.allow_origin);
-    config.allowed_hosts.clone_from(&args.allow_host);
-    config.strict = args.strict;
-    config.access_log = !args.quiet;
     config.timeouts.drain = Duration::from_secs(args.drain_timeout);
     config.check().map_err(|e| refused(&e))?;
     Ok(config)
@@ -163,7 +193,7 @@ fn refused(error: &ServeError) -> Failure {
     let failure = Failure::new("cannot serve", error);
     match error {
         ServeError::PublicWithoutKey { .. } | ServeError::WideWithoutKey { .. } => {
-            failure.fix("add --api-key SECRET")
+            failure.fix("tokenmill key add NAME")
         }
         ServeError::Bind { bind, source } => match source.kind() {
             std::io::ErrorKind::AddrNotAvailable => {

@@ -1,24 +1,26 @@
 //! What all requests share: the models, the limits, and how far the server is on its way down.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use axum::http::{Request, StatusCode};
+use axum::http::{HeaderMap, Request, StatusCode};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_output::Format;
 use tokio::sync::watch;
 
+use crate::access::Gate;
 use crate::config::{ServeError, ServerConfig};
 use crate::error::ApiError;
 use crate::fields::{Notes, shown};
 use crate::guests::{self, Guests};
 use crate::holding::Holds;
-use crate::keys::ApiKeys;
+use crate::keys::Key;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
 use crate::seal::Seal;
 use crate::shares::{Party, Share, Shares};
+use crate::uses::Uses;
 use crate::workshop::Workshop;
 
 /// How far the server is.
@@ -59,10 +61,12 @@ impl Model {
 
 /// One server.
 pub struct Shared {
-    /// How it is set up; its keys are not kept here.
+    /// How it was set up; its keys are not kept here, and the gate may have changed since.
     pub config: ServerConfig,
-    /// Who may ask.
-    pub keys: ApiKeys,
+    /// Who may come in.
+    gate: RwLock<Arc<Gate>>,
+    /// What holders of keys have in use.
+    pub uses: Arc<Uses>,
     /// What is served; not empty.
     pub models: Vec<Model>,
     /// Responses by status.
@@ -101,8 +105,9 @@ impl Shared {
         if models.is_empty() || models.iter().any(|m| m.names.is_empty()) {
             return Err(ServeError::NoModel);
         }
-        let metrics_key = config.metrics_key.take();
-        let keys = ApiKeys::new(&std::mem::take(&mut config.api_keys), metrics_key.as_deref());
+        let gate = RwLock::new(Arc::new(Gate::new(&config)));
+        (config.metrics_key, config.keys) = (None, None);
+        config.api_keys.clear();
         let model = |served: ServedModel| {
             let template = served.template.as_ref().ok();
             let format = template.map_or(Format::PLAIN, |t| Format::of_template(t.source()));
@@ -121,9 +126,25 @@ impl Shared {
             responses: Responses::default(),
             unknown_members: AtomicU64::new(0),
             started: Instant::now(),
-            keys,
+            uses: Arc::default(),
+            gate,
             config,
         })
+    }
+
+    /// Who may come in now.
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Who may come in from now on, by another set-up; requests that are in go on.
+    ///
+    /// # Errors
+    /// What of the set-up makes no sense; then all stays as it is.
+    pub fn change_gate(&self, config: &ServerConfig) -> Result<(), ServeError> {
+        config.check()?;
+        *self.gate.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Gate::new(config));
+        Ok(())
     }
 
     /// How far the server is.
@@ -159,7 +180,7 @@ impl Shared {
     /// Who shares with whom in what the server has: holders of the request's key, where several are
     /// set, else everybody at its address.
     pub fn party<B>(&self, request: &Request<B>) -> Party {
-        self.keys.account(request.headers()).unwrap_or_else(|| guests::party(request))
+        self.gate().keys.account(request.headers()).unwrap_or_else(|| guests::party(request))
     }
 
     /// A place among the requests being answered, for one that is whole.
@@ -192,17 +213,38 @@ impl Shared {
             return self.models.first().filter(|_| self.models.len() == 1).ok_or_else(missing);
         };
         let found = self.models.iter().find(|m| m.served.names.iter().any(|n| n == name));
-        found.ok_or_else(|| {
-            let names: Vec<&str> = self.models.iter().map(|m| m.served.name()).collect();
-            let asked = shown(name);
-            let message =
-                format!("the model {asked:?} is not served; served: {}", names.join(", "));
-            ApiError {
-                param: Some("model".into()),
-                code: Some("model_not_found"),
-                ..ApiError::new(StatusCode::NOT_FOUND, message)
-            }
-        })
+        found.ok_or_else(|| self.unknown_model(name, None))
+    }
+
+    /// The models that a request's key may use.
+    pub fn models_for(&self, headers: &HeaderMap) -> Vec<&Model> {
+        let key = self.gate().keys.holder(headers);
+        let may = |model: &&Model| key.as_ref().is_none_or(|key| key.may_use(&model.served.names));
+        self.models.iter().filter(may).collect()
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// 404 with the names there are for the key.
+    pub fn model_for(&self, headers: &HeaderMap, name: &str) -> Result<&Model, ApiError> {
+        let of_name = |model: &&Model| model.served.names.iter().any(|n| n == name);
+        let found = self.models_for(headers).into_iter().find(of_name);
+        found.ok_or_else(|| self.unknown_model(name, self.gate().keys.holder(headers).as_deref()))
+    }
+
+    /// 404 with the names there are, for the holder of a key.
+    pub fn unknown_model(&self, name: &str, key: Option<&Key>) -> ApiError {
+        let all = self.models.iter().map(|model| &model.served);
+        let his = all.filter(|model| key.is_none_or(|key| key.may_use(&model.names)));
+        let names: Vec<&str> = his.map(|model| model.name()).collect();
+        let asked = shown(name);
+        let message = format!("the model {asked:?} is not served; served: {}", names.join(", "));
+        ApiError {
+            param: Some("model".into()),
+            code: Some("model_not_found"),
+            ..ApiError::new(StatusCode::NOT_FOUND, message)
+        }
     }
 
     /// The warnings to tell with an answer; members that nobody knew are counted.

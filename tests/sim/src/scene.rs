@@ -317,13 +317,16 @@ fn held(d: &mut Draw, vocab: u32, eos: &[TokenId]) -> Option<Held> {
         return None;
     }
     let letters = (0..vocab).map(|id| vec![b'A' + id as u8]);
-    let vocabulary = Arc::new(Vocabulary::new(letters, eos, eos).expect("a vocabulary"));
+    let vocabulary = Vocabulary::new(letters, eos, eos).expect("a vocabulary");
+    let cut = |text: &[u8]| text.iter().map(|letter| u32::from(letter - b'A')).collect();
+    let vocabulary = Arc::new(vocabulary.tokenized_by(Arc::new(cut)));
     let patterns = [
         "[A-P]*",
         "[A-J]{3,9}",
         "([AB][CD]|[EFG][HIJ])+",
         "([A-D]([E-H]([I-L][M-P])*)*)*",
         "[AB][CD][EF][GH][IJ][KL][MN]",
+        "[AB]DEADBEEF([CD]FADEDFACADE)*[A-C]",
     ];
     let constraint = match d.once_in(4) {
         true => Constraint::Choice(["BED", "BEE", "CAB", "DAD"].map(String::from).to_vec()),

@@ -17,13 +17,14 @@ use crate::shared::Shared;
 /// GET /v1/models: every name of every model, as the dialect of who asks has it.
 pub async fn list(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     if !speaks(&headers) {
-        return openai::models::list(State(shared)).await;
+        return openai::models::list(&shared, &headers);
     }
     let names = |model: &ServedModel| {
         let list: Vec<Value> = model.names.iter().map(|name| entry(model, name)).collect();
         list
     };
-    let data: Vec<Value> = shared.models.iter().flat_map(|m| names(&m.served)).collect();
+    let data: Vec<Value> =
+        shared.models_for(&headers).iter().flat_map(|m| names(&m.served)).collect();
     let id = |entry: Option<&Value>| entry.map_or(Value::Null, |entry| entry["id"].clone());
     let (first, last) = (id(data.first()), id(data.last()));
     let list = json!({ "data": data, "has_more": false, "first_id": first, "last_id": last });
@@ -37,9 +38,9 @@ pub async fn one(
     Path(id): Path<String>,
 ) -> Response {
     if !speaks(&headers) {
-        return openai::models::one(State(shared), Path(id)).await;
+        return openai::models::one(&shared, &headers, &id);
     }
-    match shared.model(Some(&id)) {
+    match shared.model_for(&headers, &id) {
         Ok(model) => Json(entry(&model.served, &id)).into_response(),
         Err(error) => error.into_response(),
     }

@@ -1,9 +1,7 @@
 //! The list of models.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -11,19 +9,20 @@ use crate::model::ServedModel;
 use crate::shared::Shared;
 
 /// GET /v1/models: every name of every model.
-pub async fn list(State(shared): State<Arc<Shared>>) -> Response {
+pub fn list(shared: &Shared, headers: &HeaderMap) -> Response {
     let entries = |model: &ServedModel| {
         let list: Vec<Value> = model.names.iter().map(|name| entry(model, name)).collect();
         list
     };
-    let data: Vec<Value> = shared.models.iter().flat_map(|m| entries(&m.served)).collect();
+    let data: Vec<Value> =
+        shared.models_for(headers).iter().flat_map(|m| entries(&m.served)).collect();
     Json(json!({ "object": "list", "data": data })).into_response()
 }
 
 /// GET /v1/models/{id}: one of them; names may hold slashes.
-pub async fn one(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
-    match shared.model(Some(&id)) {
-        Ok(model) => Json(entry(&model.served, &id)).into_response(),
+pub fn one(shared: &Shared, headers: &HeaderMap, id: &str) -> Response {
+    match shared.model_for(headers, id) {
+        Ok(model) => Json(entry(&model.served, id)).into_response(),
         Err(error) => error.into_response(),
     }
 }
