@@ -18,6 +18,7 @@ pub mod packaged;
 pub mod plan;
 mod queue;
 pub mod request;
+pub mod residency;
 mod rows;
 pub mod sampling;
 pub mod start;
@@ -36,6 +37,7 @@ pub use request::{
     Divergence, Event, Lease, Leased, Reading, Refusal, Request, RequestError, StopReason,
     TokenInfo, TopToken, Usage,
 };
+pub use residency::KeepAlive;
 pub use rows::{Rows, Scored};
 pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
