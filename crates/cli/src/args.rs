@@ -95,10 +95,16 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// The prompt that a chat request (JSON, from the standard input) becomes.
+    /// The prompt that a request (JSON, from the standard input) becomes.
     Render {
         /// Name, alias or path.
         model: String,
+        /// Whose words the request is in.
+        #[arg(long, value_enum, default_value = "chat")]
+        dialect: Dialect,
+        /// The ids of its tokens, as a list.
+        #[arg(long)]
+        ids: bool,
     },
     /// What this machine offers and what will be used.
     Doctor {
@@ -111,6 +117,17 @@ pub enum Command {
         /// Shell.
         shell: clap_complete::Shell,
     },
+}
+
+/// A client's API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Dialect {
+    /// OpenAI's chat completions.
+    Chat,
+    /// OpenAI's Responses.
+    Responses,
+    /// Anthropic's Messages.
+    Messages,
 }
 
 /// Which device runs the model.

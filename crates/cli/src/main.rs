@@ -78,7 +78,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Inspect(inspect) => inspect::inspect(&inspect),
         Command::Parse(args) => parse::parse(&args),
         Command::Lint { model, json } => lint::lint(&model, json),
-        Command::Render { model } => render::render(&model),
+        Command::Render { model, dialect, ids } => render::render(&model, dialect, ids),
         Command::Pull { model } => store::pull(&model),
         Command::List { json } => store::list(json),
         Command::Show { model } => store::show(&model),

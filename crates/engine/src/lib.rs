@@ -1,30 +1,18 @@
 //! The engine: models that serve, turned by one thread for each device, and the handles through which
 //! requests reach them. It speaks tokens and events; it knows no socket and no JSON protocol.
 
-mod answer;
-pub mod backlog;
-pub mod constraint;
 pub mod direct;
-pub mod door;
-mod draft;
-pub mod draft_model;
-pub mod engine;
-pub mod handle;
-pub mod host;
 pub mod kv_divergence;
 pub mod ledger;
-pub mod load;
-pub mod packaged;
-pub mod plan;
-mod queue;
-pub mod request;
+pub mod loading;
 pub mod residency;
-mod rows;
-pub mod sampling;
-pub mod start;
-mod stats;
-pub mod tier;
-pub mod vocabulary;
+pub mod serving;
+
+pub use loading::{door, load, packaged, plan, start, vocabulary};
+use serving::{answer, draft, queue, rows, stats};
+pub use serving::{
+    backlog, constraint, draft_model, engine, handle, host, request, sampling, tier,
+};
 
 pub use answer::Sink;
 pub use draft::DraftMode;

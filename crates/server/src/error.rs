@@ -90,8 +90,8 @@ impl ApiError {
     /// Prompt longer than the context.
     pub fn context_length(prompt_tokens: usize, limit: u32, param: &str) -> Self {
         let message = format!(
-            "the prompt has {prompt_tokens} tokens; the maximum context length is {limit} tokens, \
-             of which at least one must be left for the answer"
+            "this model's maximum context length is {limit} tokens, of which at least one must be \
+             left for the answer; the prompt has {prompt_tokens} tokens"
         );
         Self { overflow: Some((prompt_tokens, limit as usize)), ..Self::too_long(param, message) }
     }

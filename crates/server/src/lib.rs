@@ -40,5 +40,5 @@ mod workshop;
 pub use config::{Limits, ServeError, ServerConfig, Timeouts};
 pub use listen::{Running, serve, spawn};
 pub use model::ServedModel;
-pub use rendered::prompt_of;
+pub use rendered::{Words, prompt_of};
 pub use routes::{Access, ROUTES, Route};

@@ -293,7 +293,7 @@ pub fn not_encoded(error: TokenizerError, model: &Model, param: &str) -> ApiErro
         TokenizerError::TooManyTokens { at_least, .. } => {
             let most = model.most_tokens();
             let message = format!(
-                "{param} has at least {at_least} tokens; the maximum context length is {most} tokens"
+                "this model's maximum context length is {most} tokens; {param} has at least {at_least} tokens"
             );
             let overflow = Some((at_least, most));
             ApiError { overflow, ..ApiError::too_long(param, message) }

@@ -77,24 +77,6 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     Ok(answered(Kind::Chat, Generate { model, input, manner }, delivery))
 }
 
-/// The conversation of a chat request, whatever else it asks.
-///
-/// # Errors
-/// 400 of the request.
-pub fn conversation(
-    fields: Fields,
-    limits: &Limits,
-    notes: &mut Notes,
-) -> Result<Conversation, ApiError> {
-    match read(fields, limits, notes)? {
-        Ask::Generate { ask, .. } => match ask.input {
-            Input::Conversation(talk) => Ok(talk),
-            Input::Prompts { .. } => Err(ApiError::internal()),
-        },
-        Ask::Count { .. } | Ask::Numbers { .. } => Err(ApiError::internal()),
-    }
-}
-
 /// Extra variables of the template, such as `enable_thinking`; what `chat_template_kwargs` says stands
 /// above the members that mean the same for all models.
 fn variables(fields: &mut Fields) -> Result<Option<Map<String, Value>>, ApiError> {

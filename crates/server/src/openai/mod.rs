@@ -8,6 +8,8 @@ pub(crate) mod constraint;
 pub mod embedding;
 pub mod leases;
 pub mod models;
+#[cfg(test)]
+mod page;
 pub(crate) mod parameters;
 pub mod rerank;
 pub mod responses;

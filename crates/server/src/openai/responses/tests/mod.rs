@@ -33,52 +33,26 @@ fn user(text: &str) -> Value {
     json!({ "role": "user", "content": text })
 }
 
-/// Members of `ResponseCreateParams` and `InputTokenCountParams` of openai-python 3.57.0.
-const CLIENT: &[&str] = &[
-    "access_programs",
-    "background",
-    "background_options",
-    "context_management",
-    "conversation",
-    "image",
-    "include",
-    "input",
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "metadata",
-    "model",
-    "moderation",
-    "parallel_tool_calls",
-    "personality",
-    "previous_response_id",
-    "prompt",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "reasoning",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "stream",
-    "stream_options",
-    "temperature",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "top_p",
-    "truncation",
-    "user",
-];
+/// What the official client can ask of this API.
+fn members() -> impl Iterator<Item = &'static str> {
+    let all = include_str!("../../../../../../tests/http/fixtures/openai-members.txt");
+    all.lines().filter_map(|line| line.strip_prefix("responses "))
+}
+
+/// Those of a list of objects: the types that they name themselves by.
+fn types(list: &str) -> impl Iterator<Item = &'static str> {
+    members().filter_map(move |line| line.strip_prefix(list)?.strip_prefix('[')?.strip_suffix(']'))
+}
 
 #[test]
 fn every_member_of_the_official_client_is_known() {
     let taken = TAKEN.iter().map(|(name, _)| *name);
     let known: Vec<&str> =
         taken.chain(IGNORED.iter().map(|i| i.name)).chain(REFUSED.iter().map(|u| u.name)).collect();
-    for name in CLIENT {
-        assert_eq!(known.iter().filter(|known| *known == name).count(), 1, "{name}");
+    let client: Vec<&str> = members().filter(|name| !name.contains(['[', '.'])).collect();
+    assert!(client.len() > 30, "{client:?}");
+    for name in client {
+        assert_eq!(known.iter().filter(|known| **known == name).count(), 1, "{name}");
     }
     for (name, _) in TAKEN {
         let mut notes = Notes::new(true);
@@ -101,4 +75,41 @@ fn the_page_says_what_becomes_of_every_member_and_item() {
         assert!(page.contains(row.as_str()), "docs/responses.md lacks: {row}");
     }
     assert_eq!(page.matches("\n| `").count(), rows.len(), "and has no other");
+}
+
+#[test]
+fn the_page_names_every_member_of_what_is_looked_into() {
+    let page = include_str!("../../../../../../docs/responses.md");
+    for member in members().filter_map(|line| line.split_once('.')).map(|(_, member)| member) {
+        assert!(page.contains(&format!("`{member}`")), "{member}");
+    }
+}
+
+#[test]
+fn every_type_of_the_official_client_is_read_or_told() {
+    let seal = Seal::default();
+    let mut told = 0;
+    for kind in types("input") {
+        let known = items::ITEMS.iter().any(|(name, _)| *name == kind);
+        let item = json!({ "type": kind, "id": "i", "call_id": "c" });
+        match asked(json!({ "input": [user("a"), item] }), &seal) {
+            Ok((_, notes)) if !known => {
+                assert!(notes.iter().any(|note| note.contains(kind)), "{kind}: {notes:?}");
+                told += 1;
+            }
+            read => assert!(known, "{kind}: {:?}", read.err()),
+        }
+    }
+    for kind in types("tools") {
+        let known = ["function", "custom", "namespace", "tool_search"].contains(&kind);
+        let tool = json!({ "type": kind, "name": "t" });
+        match asked(json!({ "input": "a", "tools": [tool] }), &seal) {
+            Ok((_, notes)) if !known => {
+                assert!(notes.iter().any(|note| note.contains(kind)), "{kind}: {notes:?}");
+                told += 1;
+            }
+            read => assert!(known, "{kind}: {:?}", read.err()),
+        }
+    }
+    assert!(told > 20, "{told}");
 }

@@ -1,0 +1,9 @@
+//! From files to a model that runs: what they hold is read behind one door, planned for the memory
+//! there is, uploaded, and started.
+
+pub mod door;
+pub mod load;
+pub mod packaged;
+pub mod plan;
+pub mod start;
+pub mod vocabulary;

@@ -1,0 +1,17 @@
+//! Requests to events: the handle of a model, the host's thread that turns models, and what one of
+//! them does in a step.
+
+pub(crate) mod answer;
+pub mod backlog;
+pub mod constraint;
+pub(crate) mod draft;
+pub mod draft_model;
+pub mod engine;
+pub mod handle;
+pub mod host;
+pub(crate) mod queue;
+pub mod request;
+pub(crate) mod rows;
+pub mod sampling;
+pub(crate) mod stats;
+pub mod tier;

@@ -1,0 +1,189 @@
+//! docs/openai.md against the code, and against all that OpenAI's client can ask.
+
+use serde_json::{Value, json};
+use tokenmill_engine::Usage;
+
+use super::parameters::{IGNORED, UNBUILT};
+use super::{chat, completion, embedding};
+use crate::ask::{Ask, Found, Generate, Head, Numbers, NumbersHead, Read};
+use crate::config::Limits;
+use crate::error::ApiError;
+use crate::fields::{Fields, Notes};
+
+const PAGE: &str = include_str!("../../../../docs/openai.md");
+const MEMBERS: &str = include_str!("../../../../tests/http/fixtures/openai-members.txt");
+
+/// A route: its section of the page, its name among the members, what reads it, and a request in which
+/// every place of a member is there.
+const ROUTES: &[(&str, &str, Read, fn() -> Value)] = &[
+    ("Chat completions", "chat", chat::read, full_chat),
+    (
+        "Completions",
+        "completions",
+        completion::read,
+        || json!({ "model": "m", "prompt": "p", "stream": true, "stream_options": {} }),
+    ),
+    ("Embeddings", "embeddings", embedding::read, || json!({ "model": "m", "input": "i" })),
+];
+
+fn full_chat() -> Value {
+    let text = |text: &str| json!([{ "type": "text", "text": text }]);
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+    json!({
+        "model": "m",
+        "messages": [
+            { "role": "system", "content": text("s") },
+            { "role": "developer", "content": text("d") },
+            { "role": "user", "content": text("q") },
+            { "role": "assistant", "content": text("a"), "tool_calls": [
+                { "id": "x", "type": "function", "function": { "name": "f", "arguments": "{}" } },
+            ] },
+            { "role": "tool", "tool_call_id": "x", "content": text("t") },
+        ],
+        "tools": [tool("f"), tool("g")],
+        "tool_choice": "required",
+        "response_format": { "type": "json_schema", "json_schema": { "name": "n", "schema": {} } },
+        "prediction": { "type": "content", "content": text("p") },
+        "stream": true,
+        "stream_options": {},
+        "logprobs": true,
+    })
+}
+
+/// What a request is read as, and how its answer would be written.
+#[derive(Debug, PartialEq)]
+struct Told {
+    text: Option<(Generate, bool)>,
+    numbers: Option<Numbers>,
+    written: String,
+    notes: Vec<String>,
+}
+
+fn told(read: Read, body: Value) -> Result<Told, ApiError> {
+    let mut notes = Notes::new(false);
+    let ask = read(Fields::of(body, "")?, &Limits::default(), &mut notes)?;
+    let notes = notes.into_list();
+    Ok(match ask {
+        Ask::Generate { ask, stream, writer } => {
+            let mut written = String::new();
+            writer(Head::default()).close(Usage::default(), &mut written);
+            Told { text: Some((*ask, stream)), numbers: None, written, notes }
+        }
+        Ask::Numbers { ask, write } => {
+            let head = NumbersHead { ticket: 0, model: String::new(), warnings: Vec::new() };
+            let written = write(&head, Found { rows: vec![vec![1.0]], prompt_tokens: 1 });
+            Told { text: None, numbers: Some(ask), written, notes }
+        }
+        Ask::Count { .. } => panic!("nothing is counted here"),
+    })
+}
+
+/// The rows of a section's tables: their cells without the quotes.
+fn rows(section: &str) -> Vec<Vec<String>> {
+    let start = format!("\n## {section}\n");
+    let text = PAGE.split(&start).nth(1).unwrap_or_else(|| panic!("no section {section}"));
+    let text = text.split("\n## ").next().unwrap_or_default();
+    let cell = |cell: &str| cell.trim().trim_matches('`').replace("\\|", "|");
+    let row = |line: &str| line.trim_matches('|').split(" | ").map(cell).collect();
+    text.lines().filter(|line| line.starts_with("| `")).map(row).collect()
+}
+
+/// Whether an object names itself so.
+fn is(value: &Value, label: &str) -> bool {
+    value["type"] == label || value["role"] == label
+}
+
+/// The place behind a step of a path such as `messages[user]`: made where it is missing.
+fn step<'a>(place: &'a mut Value, step: &str) -> &'a mut Value {
+    let (name, label) = match step.split_once('[') {
+        Some((name, label)) => (name, Some(label.trim_end_matches(']'))),
+        None => (step, None),
+    };
+    let place = &mut place[name];
+    let Some(label) = label else {
+        if !place.is_object() {
+            *place = json!({});
+        }
+        return place;
+    };
+    let naming = if name == "messages" { "role" } else { "type" };
+    if place.is_array() {
+        let items = place.as_array_mut().expect("a list");
+        let at = items.iter().position(|item| is(item, label)).unwrap_or_else(|| {
+            items.push(json!({ naming: label }));
+            items.len() - 1
+        });
+        return &mut items[at];
+    }
+    if !is(place, label) {
+        *place = json!({ naming: label });
+    }
+    place
+}
+
+/// Sets a member: in the object at `path`, or that object itself where the example is all of it.
+fn set(body: &mut Value, path: &str, example: Value) {
+    let (parent, last) = path.rsplit_once('.').map_or((None, path), |(p, n)| (Some(p), n));
+    let place = parent.into_iter().flat_map(|parent| parent.split('.')).fold(body, step);
+    let members = |place: &mut Value, all: &Value| {
+        for (name, value) in all.as_object().expect("an object") {
+            place[name] = value.clone();
+        }
+    };
+    match example.as_object() {
+        Some(_) if last.ends_with(']') => members(step(place, last), &example),
+        Some(all) if parent.is_some() && all.contains_key(last) => members(place, &example),
+        _ => place[last] = example,
+    }
+}
+
+/// Holds what a row says of a request beside the full one against what is read.
+fn check(read: Read, full: &Value, row: &[String]) {
+    let example = serde_json::from_str(&row[1]).unwrap_or_else(|e| panic!("{row:?}: {e}"));
+    let mut body = full.clone();
+    set(&mut body, &row[0], example);
+    let plain = told(read, full.clone()).expect("the full request");
+    match (row[2].as_str(), told(read, body.clone())) {
+        ("refused", read) => assert!(read.is_err(), "{row:?}: {read:?}"),
+        (_, Err(error)) => panic!("{row:?}: {body}: {error:?}"),
+        ("warned", Ok(read)) => {
+            assert_ne!(read.notes, plain.notes, "{row:?}");
+            assert_eq!(read, Told { notes: read.notes.clone(), ..plain }, "{row:?}");
+        }
+        ("effect", Ok(read)) => {
+            assert_eq!(read.notes, plain.notes, "{row:?}");
+            assert_ne!(read, plain, "{row:?}");
+        }
+        ("nothing to do", Ok(read)) => assert_eq!(read, plain, "{row:?}"),
+        (other, _) => panic!("{row:?}: what is {other:?}?"),
+    }
+}
+
+#[test]
+fn the_page_says_of_every_member_what_becomes_of_it() {
+    for (section, _, read, full) in ROUTES {
+        let rows = rows(section);
+        rows.iter().for_each(|row| check(*read, &full(), row));
+        assert!(rows.len() > 4, "{section}");
+    }
+}
+
+#[test]
+fn the_page_leaves_out_nothing_that_the_client_can_ask() {
+    for (section, route, ..) in ROUTES {
+        let rows = rows(section);
+        let members = MEMBERS.lines().filter_map(|line| line.strip_prefix(&format!("{route} ")));
+        for member in members {
+            assert!(rows.iter().any(|row| row[0] == member), "{section}: no row of {member}");
+        }
+    }
+}
+
+#[test]
+fn the_page_tells_of_members_of_other_servers() {
+    let rows = rows("Chat completions");
+    let names = UNBUILT.iter().map(|u| u.name).chain(IGNORED.iter().map(|i| i.name));
+    for name in names {
+        assert!(rows.iter().any(|row| row[0] == name), "no row of {name}");
+    }
+}
