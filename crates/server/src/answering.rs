@@ -21,12 +21,15 @@ use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use crate::generation::Generation;
 use crate::guests::Guest;
+use crate::models;
 use crate::prepare::{self, Prepared};
+use crate::residents::Pending;
 use crate::rows::{self, Measured, Who};
 use crate::shared::{Model, Shared};
 use crate::shares::{Party, Share};
 use crate::strict_json::{self, JsonLimits};
 use crate::visit::Visit;
+use crate::workshop::Wanted;
 
 /// A request on its way to the engine.
 enum Ready {
@@ -143,37 +146,85 @@ impl Came {
         Ok(Self { body: body::read(request, shared, party).await?, party, account, visit })
     }
 
-    /// What becomes of it, and its place among the requests being answered.
+    /// What becomes of it when its model is there, and its place among the requests being answered.
     async fn prepared(self, shared: &Arc<Shared>, read: Read) -> Result<(Ready, Share), ApiError> {
         let place = shared.admit(self.party)?;
         let (state, bytes, body) = (Arc::clone(shared), self.body.bytes.len(), self.body);
         let seal = shared.seal.of(self.account);
-        let job = move |wanted: crate::workshop::Wanted<'_>| {
+        let job = move |wanted: Wanted<'_>| {
             let shared = &*state;
             let mut notes = Notes::new(shared.config.strict).sealed_by(seal);
-            let ask = read(parse(shared, body)?, &shared.config.limits, &mut notes)?;
-            let warnings = shared.told(notes);
-            Ok(match ask {
-                Ask::Generate { ask, stream, writer } => {
-                    let mut prepared = prepare::generate(shared, *ask, warnings, wanted)?;
-                    let writer = writer(std::mem::take(&mut prepared.head));
-                    Ready::Text { prepared, stream, writer }
+            let mut fields = parse(shared, &body)?;
+            let keep = models::keep_alive(&mut fields)?;
+            let ask = read(fields, &shared.config.limits, &mut notes)?;
+            let mut warnings = shared.told(notes);
+            let mut pending = shared.want(ask.model(), keep)?;
+            warnings.extend(pending.why.take());
+            match pending.now() {
+                Some(model) => {
+                    drop(body);
+                    let model = model.map_err(|refused| shared.refused(&pending.id, refused))?;
+                    ready(shared, model, ask, warnings, wanted).map(Step::Ready)
                 }
-                Ask::Count { ask, write } => {
-                    let (tokens, warnings) = prepare::count(shared, *ask, warnings, wanted)?;
-                    Ready::Counted(write(tokens, &warnings))
-                }
-                Ask::Numbers { ask, write } => {
-                    let measured = rows::prepare(shared, ask, warnings, wanted)?;
-                    Ready::Numbers { measured, write }
-                }
-            })
+                None => Ok(Step::Waits { ask, warnings, pending, body }),
+            }
+        };
+        let (ask, warnings, pending, body) =
+            match shared.workshop.run(self.party, bytes, job).await? {
+                Step::Ready(ready) => return Ok((ready, place)),
+                Step::Waits { ask, warnings, pending, body } => (ask, warnings, pending, body),
+            };
+        let model = shared.awaited(pending).await?;
+        let state = Arc::clone(shared);
+        let job = move |wanted: Wanted<'_>| {
+            drop(body); // it was in memory, read, until now
+            ready(&state, model, ask, warnings, wanted)
         };
         Ok((shared.workshop.run(self.party, bytes, job).await?, place))
     }
 }
 
-fn parse(shared: &Shared, body: Received) -> Result<Fields, ApiError> {
+/// How far a request is that was read.
+enum Step {
+    Ready(Ready),
+    /// Its model is not there yet.
+    Waits {
+        ask: Ask,
+        warnings: Vec<String>,
+        pending: Pending,
+        body: Received,
+    },
+}
+
+/// Prepares what a model is asked.
+fn ready(
+    shared: &Shared,
+    model: Model,
+    ask: Ask,
+    warnings: Vec<String>,
+    wanted: Wanted<'_>,
+) -> Result<Ready, ApiError> {
+    Ok(match ask {
+        Ask::Generate { ask, stream, writer } => {
+            let mut prepared = prepare::generate(shared, model, *ask, warnings, wanted)?;
+            let writer = writer(std::mem::take(&mut prepared.head));
+            Ready::Text { prepared, stream, writer }
+        }
+        Ask::Count { ask, write } => {
+            Ready::Counted(write(prepare::count(&model, *ask, wanted)?, &warnings))
+        }
+        Ask::Numbers { ask, write } => {
+            let measured = rows::prepare(shared, model, ask, warnings, wanted)?;
+            Ready::Numbers { measured, write }
+        }
+    })
+}
+
+/// The members of a body.
+///
+/// # Errors
+/// 400 where it is no object.
+pub fn parse(shared: &Shared, body: &Received) -> Result<Fields, ApiError> {
     let limits = &shared.config.limits;
     let limits = JsonLimits { depth: limits.json_depth, values: limits.json_values };
     let value = strict_json::parse(&body.bytes, limits).map_err(|reason| ApiError {

@@ -23,10 +23,10 @@ use tower::Service;
 
 use crate::config::{ServeError, ServerConfig};
 use crate::guests::{Guest, Guests};
-use crate::model::ServedModel;
 use crate::routes::router;
 use crate::shared::{Phase, Shared, reached};
 use crate::socket::StallGuard;
+use crate::stock::Stock;
 
 /// For connections to write their last words once the server stops.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -34,16 +34,17 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until SIGTERM or SIGINT, then drains; a second signal ends the draining. `listening` is
-/// called with the address once requests are answered.
+/// called with the address once requests are answered. Models that a loader has loaded, and those it
+/// lists, are gone in the end.
 ///
 /// # Errors
 /// [`ServeError`] when it cannot start.
 pub fn serve(
     config: ServerConfig,
-    models: Vec<ServedModel>,
+    stock: impl Into<Stock>,
     listening: impl FnOnce(SocketAddr),
 ) -> Result<(), ServeError> {
-    let shared = Arc::new(Shared::new(config, models)?);
+    let shared = Arc::new(Shared::new(config, stock.into())?);
     let listener = bind(&shared.config)?;
     let address = listener.local_addr().map_err(ServeError::Start)?;
     let runtime = runtime()?;
@@ -63,6 +64,7 @@ pub fn serve(
         }
     });
     runtime.shutdown_timeout(LAST_WORDS);
+    shared.residents.close();
     done
 }
 
@@ -70,15 +72,16 @@ pub fn serve(
 ///
 /// # Errors
 /// [`ServeError`] when it cannot start.
-pub fn spawn(config: ServerConfig, models: Vec<ServedModel>) -> Result<Running, ServeError> {
-    let shared = Arc::new(Shared::new(config, models)?);
+pub fn spawn(config: ServerConfig, stock: impl Into<Stock>) -> Result<Running, ServeError> {
+    let shared = Arc::new(Shared::new(config, stock.into())?);
     let listener = bind(&shared.config)?;
     let address = listener.local_addr().map_err(ServeError::Start)?;
     let runtime = runtime()?;
     let state = Arc::clone(&shared);
     let body = move || {
-        let done = runtime.block_on(run(listener, state));
+        let done = runtime.block_on(run(listener, Arc::clone(&state)));
         runtime.shutdown_timeout(LAST_WORDS);
+        state.residents.close();
         done
     };
     let thread = std::thread::Builder::new().name("server".into()).spawn(body);
@@ -155,6 +158,7 @@ async fn run(listener: StdListener, shared: Arc<Shared>) -> Result<(), ServeErro
     let router = router(Arc::clone(&shared));
     let mut connections = JoinSet::new();
     let mut ended = pin!(wound_down(&shared));
+    let mut time = pin!(shared.residents.keep_time());
     loop {
         tokio::select! {
             (stream, guest) = accept(&listener, &shared.guests) => {
@@ -162,6 +166,7 @@ async fn run(listener: StdListener, shared: Arc<Shared>) -> Result<(), ServeErro
                 connections.spawn(async move { connection(stream, guest, router, &shared).await });
             }
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            () = &mut time => {} // (it never ends)
             () = &mut ended => break,
         }
     }

@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::{Request, StatusCode};
+use tokenmill_engine::KeepAlive;
+use tokenmill_engine::residency::{Refused, Trouble};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_output::Format;
 use tokio::sync::watch;
 
+use crate::ability::Wish;
 use crate::config::{ServeError, ServerConfig};
 use crate::error::ApiError;
 use crate::fields::{Notes, shown};
@@ -17,8 +20,10 @@ use crate::holding::Holds;
 use crate::keys::ApiKeys;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
+use crate::residents::{InUse, Pending, Residents, There, Told};
 use crate::seal::Seal;
 use crate::shares::{Party, Share, Shares};
+use crate::stock::Stock;
 use crate::workshop::Workshop;
 
 /// How far the server is.
@@ -32,7 +37,7 @@ pub enum Phase {
     Stopping,
 }
 
-/// A model and what is counted of it.
+/// A model that answers, and stays as long as this is held.
 #[derive(Clone)]
 pub struct Model {
     /// The model.
@@ -43,9 +48,16 @@ pub struct Model {
     pub holds: Arc<Holds>,
     /// Its counters.
     pub metrics: Arc<ModelMetrics>,
+    _in_use: Arc<InUse>,
 }
 
 impl Model {
+    /// One that is there.
+    pub fn new(there: There, in_use: Arc<InUse>) -> Self {
+        let There { served, format, holds, metrics } = there;
+        Self { served, format, holds, metrics, _in_use: in_use }
+    }
+
     /// Most tokens of prompt and answer together.
     pub fn context(&self) -> u32 {
         self.served.context.min(self.served.engine.longest())
@@ -63,8 +75,8 @@ pub struct Shared {
     pub config: ServerConfig,
     /// Who may ask.
     pub keys: ApiKeys,
-    /// What is served; not empty.
-    pub models: Vec<Model>,
+    /// What is served.
+    pub residents: Arc<Residents>,
     /// Responses by status.
     pub responses: Responses,
     /// Members of requests that nobody knew.
@@ -91,23 +103,11 @@ impl Shared {
     ///
     /// # Errors
     /// [`ServeError`] of the configuration, or of the models' names.
-    pub fn new(mut config: ServerConfig, models: Vec<ServedModel>) -> Result<Self, ServeError> {
+    pub fn new(mut config: ServerConfig, stock: Stock) -> Result<Self, ServeError> {
         config.check()?;
-        let mut names: Vec<&String> = models.iter().flat_map(|m| &m.names).collect();
-        names.sort_unstable();
-        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(ServeError::SameName { name: twice[0].clone() });
-        }
-        if models.is_empty() || models.iter().any(|m| m.names.is_empty()) {
-            return Err(ServeError::NoModel);
-        }
+        let residents = Residents::new(stock)?;
         let metrics_key = config.metrics_key.take();
         let keys = ApiKeys::new(&std::mem::take(&mut config.api_keys), metrics_key.as_deref());
-        let model = |served: ServedModel| {
-            let template = served.template.as_ref().ok();
-            let format = template.map_or(Format::PLAIN, |t| Format::of_template(t.source()));
-            Model { served, format, holds: Arc::default(), metrics: Arc::default() }
-        };
         Ok(Self {
             guests: Guests::new(config.limits.connections),
             admission: Shares::new(config.limits.requests),
@@ -117,7 +117,7 @@ impl Shared {
             phase: watch::Sender::new(Phase::Serving),
             salt: splitmix(unix_nanos() ^ u64::from(std::process::id()) << 40),
             issued: AtomicU64::new(0),
-            models: models.into_iter().map(model).collect(),
+            residents,
             responses: Responses::default(),
             unknown_members: AtomicU64::new(0),
             started: Instant::now(),
@@ -182,27 +182,102 @@ impl Shared {
         self.admission.taken()
     }
 
-    /// The model of that name; the only one when none is named.
+    /// Asks for the model of that name, the best that can do what stands there, or the only one when
+    /// none is named; it stays so long after the answer.
     ///
     /// # Errors
     /// 404 with the names there are.
-    pub fn model(&self, name: Option<&str>) -> Result<&Model, ApiError> {
-        let Some(name) = name else {
-            let missing = || ApiError::bad("model", "model is missing; several are served");
-            return self.models.first().filter(|_| self.models.len() == 1).ok_or_else(missing);
+    pub fn want(&self, name: Option<&str>, keep: Option<KeepAlive>) -> Result<Pending, ApiError> {
+        let within = self.config.timeouts.load;
+        let wish = name.map(Wish::parse).transpose()?.flatten();
+        let picked =
+            wish.as_ref().map(|wish| self.residents.pick(wish).ok_or_else(|| self.unknown(name)));
+        let (name, why) = match &picked.transpose()? {
+            Some((id, why)) => (Some(id.clone()), Some(why.clone())),
+            None => (name.map(str::to_owned), None),
         };
-        let found = self.models.iter().find(|m| m.served.names.iter().any(|n| n == name));
-        found.ok_or_else(|| {
-            let names: Vec<&str> = self.models.iter().map(|m| m.served.name()).collect();
-            let asked = shown(name);
-            let message =
-                format!("the model {asked:?} is not served; served: {}", names.join(", "));
-            ApiError {
-                param: Some("model".into()),
-                code: Some("model_not_found"),
-                ..ApiError::new(StatusCode::NOT_FOUND, message)
+        let pending = self.residents.want(name.as_deref(), keep, within);
+        let mut pending = pending.ok_or_else(|| self.unknown(name.as_deref()))?;
+        pending.why = why;
+        Ok(pending)
+    }
+
+    /// 404 with the names there are; 400 where none is named and there are several.
+    pub fn unknown(&self, name: Option<&str>) -> ApiError {
+        let Some(asked) = name.map(shown) else {
+            return ApiError::bad("model", "model is missing; several are served");
+        };
+        let names: Vec<String> =
+            self.residents.told(None).into_iter().map(|told| told.listed.id).collect();
+        let message = format!("the model {asked:?} is not served; served: {}", names.join(", "));
+        ApiError {
+            param: Some("model".into()),
+            code: Some("model_not_found"),
+            ..ApiError::new(StatusCode::NOT_FOUND, message)
+        }
+    }
+
+    /// What is told of every model, or of the one of that name.
+    pub async fn listed(&self, name: Option<&str>) -> Vec<Told> {
+        let residents = Arc::clone(&self.residents);
+        // (A list that cannot be read again is as it was.)
+        let _ = tokio::task::spawn_blocking(move || residents.refresh()).await;
+        self.residents.told(name)
+    }
+
+    /// The model when it is there.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded, 503 with when to come back where that takes too long.
+    pub async fn awaited(&self, mut pending: Pending) -> Result<Model, ApiError> {
+        let mut phases = self.phases();
+        let model = tokio::select! {
+            model = pending.wait() => model,
+            () = reached(&mut phases, Phase::Stopping) => return Err(ApiError::shutting_down()),
+        };
+        model.map_err(|refused| self.refused(&pending.id, refused))
+    }
+
+    /// Why there is no model, as it is told.
+    pub fn refused(&self, id: &str, refused: Refused) -> ApiError {
+        let within = self.config.timeouts.load.as_secs();
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let (code, retry_after_s, message) = match &refused {
+            Refused::Failed(Trouble { reason, of_files }) => {
+                let message = format!("the model {id:?} cannot be loaded: {reason}");
+                let status = match of_files {
+                    true => StatusCode::BAD_REQUEST,
+                    false => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                let (code, param) = (Some("model_not_loaded"), Some("model".into()));
+                return ApiError { code, param, ..ApiError::new(status, message) };
             }
-        })
+            Refused::TooLarge { bytes, cap_bytes, pinned_bytes } => {
+                let (bytes, cap, pinned) = (mib(*bytes), mib(*cap_bytes), mib(*pinned_bytes));
+                let message = format!(
+                    "the model {id:?} takes {bytes} MiB; of {cap} MiB pinned models hold {pinned}"
+                );
+                ("model_too_large", None, message)
+            }
+            Refused::Unloaded => {
+                ("model_unloaded", Some(1), format!("the model {id:?} was unloaded meanwhile"))
+            }
+            Refused::Late { loading, retry_after_s } => {
+                let why = match loading {
+                    true => "it is still loading",
+                    false => "others answer in the memory that it needs",
+                };
+                let message = format!("the model {id:?} was not ready within {within} s: {why}");
+                ("model_not_ready", Some(*retry_after_s), message)
+            }
+        };
+        let (code, param) = (Some(code), Some("model".into()));
+        ApiError {
+            code,
+            param,
+            retry_after_s,
+            ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        }
     }
 
     /// The warnings to tell with an answer; members that nobody knew are counted.
