@@ -12,6 +12,7 @@ mod input;
 mod inspect;
 mod interrupt;
 mod lint;
+mod loader;
 mod memory;
 mod model;
 mod numbers;
@@ -19,6 +20,7 @@ mod parse;
 mod plan;
 mod render;
 mod run;
+mod running;
 mod score;
 mod serve;
 mod store;
@@ -71,6 +73,8 @@ fn dispatch(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Run(run) => run::run(&run),
         Command::Serve(serve) => serve::serve(*serve),
+        Command::Ps(args) => running::ps(&args),
+        Command::Stop { model, running } => running::stop(&model, &running),
         Command::Bench(bench) => bench::bench(*bench),
         Command::Score(score) => score::score(&score),
         Command::Eval(eval) => eval::eval(&eval),
