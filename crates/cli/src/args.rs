@@ -358,9 +358,9 @@ pub struct Serve {
     /// Seconds that running answers get to finish after SIGTERM.
     #[arg(long, default_value_t = 30, value_parser = whole::<u64>(0..=86_400))]
     pub drain_timeout: u64,
-    /// How long a model stays in memory after its last answer, such as 5m, 0 or -1 (for ever), unless
-    /// the request says otherwise [default: 5m; models that are named here are loaded at the start and
-    /// stay]. With it they take turns where memory is for some of them only.
+    /// How long a model stays in memory after its last answer, such as 5m, 0 or -1 (for ever),
+    /// unless the request says otherwise [default: 5m; models that are named here are loaded at the
+    /// start and stay]. With it they take turns where memory is for some of them only.
     #[arg(long, value_name = "TIME", value_parser = keep_alive)]
     pub keep_alive: Option<KeepAlive>,
     /// A model that is loaded at the start and stays. May be repeated.
@@ -368,7 +368,8 @@ pub struct Serve {
     pub pin: Vec<String>,
     /// Seconds that requests wait for a model to load, and for memory for it; then they are told
     /// when to come back.
-    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = whole::<u64>(1..=86_400))]
+    #[arg(long, default_value_t = 300, value_name = "SECONDS",
+        value_parser = whole::<u64>(1..=86_400))]
     pub load_timeout: u64,
     /// Keep the prompt cache in this folder, so that a restart finds it. It holds what clients
     /// sent: off by default.

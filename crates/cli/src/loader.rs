@@ -259,8 +259,8 @@ fn without_paths(text: &str) -> String {
     words.join(" ")
 }
 
-/// A model of the command line as clients call it: the last part of a path without its ending, or the
-/// name as it is.
+/// A model of the command line as clients call it: the last part of a path without its ending, or
+/// the name as it is.
 pub fn named(name: &str, called: Option<&str>) -> Named {
     let short = match Path::new(name).file_stem() {
         Some(stem) if Path::new(name).exists() => stem.to_string_lossy().into_owned(),

@@ -310,8 +310,8 @@ impl NotStarted {
     }
 }
 
-/// Loads a model on a host under the second of its names, perhaps with the cache kept in a folder of
-/// at most that many bytes; `watch` may break it off.
+/// Loads a model on a host under the second of its names, perhaps with the cache kept in a folder
+/// of at most that many bytes; `watch` may break it off.
 pub fn start_in(
     host: &Host,
     (name, called): (&str, &str),

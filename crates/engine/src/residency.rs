@@ -1,8 +1,8 @@
 //! Which models are in memory: one owner of every change of a model's state. It knows no thread,
 //! clock or file: whoever drives it tells what has happened and when, and does what it answers.
 //!
-//! A model is absent → loading → ready → draining → absent. Memory for those that are waited for comes
-//! from what is free, then from idle models, then from busy ones, whose answers end first. Who has
+//! A model is absent → loading → ready → draining → absent. Memory for those that are waited for
+//! comes from what is free, then from idle models, then from busy ones, whose answers end first. Who has
 //! waited longest comes first, and what is coming free for him is promised to nobody else.
 
 mod keep;

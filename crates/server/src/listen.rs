@@ -34,8 +34,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until SIGTERM or SIGINT, then drains; a second signal ends the draining. `listening` is
-/// called with the address once requests are answered. Models that a loader has loaded, and those it
-/// lists, are gone in the end.
+/// called with the address once requests are answered. With a loader, all models are gone in the
+/// end.
 ///
 /// # Errors
 /// [`ServeError`] when it cannot start.

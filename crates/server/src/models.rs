@@ -25,8 +25,8 @@ use crate::shared::{Shared, unix_seconds};
 /// For an unloaded model to go while its client waits; it goes on draining.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// `keep_alive` as Ollama's clients send it, `ttl` as LM Studio's: how long the model stays after the
-/// answer.
+/// `keep_alive` as Ollama's clients send it, `ttl` as LM Studio's: how long the model stays after
+/// the answer.
 ///
 /// # Errors
 /// 400 for what is no duration.

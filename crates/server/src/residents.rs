@@ -1,5 +1,5 @@
-//! The models of a server as they come and go: drives [`Residency`], which decides, and does what it
-//! says on threads of its own.
+//! The models of a server as they come and go: drives [`Residency`], which decides, and does what
+//! it says on threads of its own.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -180,8 +180,8 @@ impl Residents {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Asks for a model by any of its names, the only one where none is named; `None` where there is
-    /// none of that name.
+    /// Asks for a model by any of its names, the only one where none is named; `None` where there
+    /// is none of that name.
     pub fn want(
         self: &Arc<Self>,
         name: Option<&str>,
@@ -201,7 +201,7 @@ impl Residents {
         Some(Pending { residents: Arc::clone(self), waiter, id, why: None, answer })
     }
 
-    /// The model of that name. Where nobody knows it, the list is read again: it may have come since.
+    /// The model of that name. Where nobody knows it, the list is read again: it may have come.
     fn find(&self, name: Option<&str>) -> Option<Known> {
         let found = self.lock().find(name);
         if found.is_some() || name.is_none() {
@@ -211,8 +211,8 @@ impl Residents {
         self.lock().find(name)
     }
 
-    /// The best model that can do what is wished, and why it is that one: of those in memory, else of
-    /// all, the one with the largest weights.
+    /// The best model that can do what is wished, and why it is that one: of those in memory, else
+    /// of all, the one with the largest weights.
     pub fn pick(&self, wish: &Wish) -> Option<(String, String)> {
         self.refresh();
         let can = |told: &Told| match (&told.there, &self.loader) {
@@ -252,8 +252,8 @@ impl Residents {
         self.loader.is_none()
     }
 
-    /// Lets a model go once its answers have ended, and breaks its load off; waits until it is gone,
-    /// at most so long. `None` where there is none of that name.
+    /// Lets a model go once its answers have ended, and breaks its load off; waits until it is
+    /// gone, at most so long. `None` where there is none of that name.
     pub async fn unload(self: &Arc<Self>, name: &str, within: Duration) -> Option<Status> {
         let known = self.find(Some(name))?;
         let mut changes = self.changes.subscribe();
@@ -360,7 +360,7 @@ impl Residents {
         }
         drop(inner);
         self.changes.send_modify(|n| *n = n.wrapping_add(1));
-        // Whoever waited for these has just gone; their use ends here, which is an event of its own.
+        // Whoever waited for these has just gone: their use ends, which is an event of its own.
         drop(unsent);
     }
 
@@ -426,7 +426,8 @@ impl Residents {
         let now_s = self.now_s();
         match inner.all.status(known).stage {
             Stage::Freeing => {
-                inner.models[known.0].there = None; // (its engine ends with the thread of its device)
+                // (Its engine ends with the thread of its device.)
+                inner.models[known.0].there = None;
                 inner.all.gone(known, now_s)
             }
             _ => inner.all.failed(known, Trouble { reason, of_files: false }, now_s),

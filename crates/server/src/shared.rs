@@ -182,8 +182,8 @@ impl Shared {
         self.admission.taken()
     }
 
-    /// Asks for the model of that name, the best that can do what stands there, or the only one when
-    /// none is named; it stays so long after the answer.
+    /// Asks for the model of that name, the best that can do what stands there, or the only one
+    /// when none is named; it stays so long after the answer.
     ///
     /// # Errors
     /// 404 with the names there are.

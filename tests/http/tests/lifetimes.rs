@@ -1,5 +1,5 @@
-//! What happens when things end early: clients that go away, full queues, draining, faults. And models
-//! that come and go.
+//! What happens when things end early: clients that go away, full queues, draining, faults. And
+//! models that come and go.
 
 #[path = "lifetimes/models.rs"]
 mod models;

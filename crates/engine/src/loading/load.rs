@@ -217,8 +217,8 @@ pub struct Share {
 }
 
 /// A model's part of memory that it shares with others which come and go: what it needs beside its
-/// caches, and half of the rest for them; all of it where a context that was asked for needs more. Or
-/// the part that is given.
+/// caches, and half of the rest for them; all of it where a context that was asked for needs more.
+/// Or the part that is given.
 ///
 /// # Errors
 /// As [`load`].

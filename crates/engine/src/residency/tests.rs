@@ -72,7 +72,7 @@ fn who_is_cheap_to_have_back_and_long_idle_goes_first() {
         use_it(&mut all, k[at], now_s);
         all.ended(k[at], now_s + 2.0);
     }
-    // 40/28, 30/26, 20/8 bytes × s / s at 30 s; the first two make 70 of 50, and one of 40 is enough.
+    // 40/28, 30/26 and 20/8 bytes × s / s at 30 s: first those two, of which one is enough.
     let (waiter, out) = all.want(k[3], None, 10.0, 30.0);
     assert_eq!(out, [Action::Free(k[0])]);
     assert_eq!(all.gone(k[0], 30.5), [Action::Load(k[3])]);
