@@ -124,7 +124,7 @@ pub fn generate(
                 answer.first.get_or_insert_with(Instant::now);
                 answer.reason = Some(reason);
             }
-            Ok(Event::Prefix(_) | Event::Rows(_)) => {}
+            Ok(Event::Prefix(_) | Event::Rows(_) | Event::Repeats { .. }) => {}
             Ok(Event::Finished(usage)) => answer.usage = usage,
             Ok(Event::Failed(error)) => return Err(error.into()),
             Err(RecvTimeoutError::Timeout) if answer.first.is_none() => reading.show(),

@@ -325,6 +325,13 @@ pub struct Serve {
     /// The key that may read /metrics, and nothing else [default: the first --api-key may].
     #[arg(long, value_name = "KEY", env = "TOKENMILL_METRICS_KEY", hide_env_values = true)]
     pub metrics_key: Option<String>,
+    /// The file with the key that seals reasoning and summaries, which clients keep and send back;
+    /// made where it is missing [default: tokenmill/seal.key in the data folder].
+    #[arg(long, value_name = "FILE", env = "TOKENMILL_SEAL_KEY")]
+    pub seal_key: Option<PathBuf>,
+    /// Seal by a key that is forgotten with this run.
+    #[arg(long)]
+    pub no_seal_key: bool,
     /// An origin whose pages in a browser may ask, such as http://localhost:5173, app://obsidian.md
     /// or moz-extension://*; with an API key also *. May be repeated.
     #[arg(long, value_name = "ORIGIN")]

@@ -22,6 +22,7 @@ mod render;
 mod run;
 mod running;
 mod score;
+mod seal;
 mod serve;
 mod store;
 

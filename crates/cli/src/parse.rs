@@ -72,7 +72,7 @@ fn offered(text: &str) -> Result<Arc<[Tool]>, String> {
         let name = function.get("name").and_then(Value::as_str);
         let name = name.ok_or_else(|| format!("tool {at} has no function.name"))?.to_owned();
         let parameters = function.get("parameters").cloned().unwrap_or_else(|| json!({}));
-        Ok(Tool { name, parameters })
+        Ok(Tool { name, parameters, input: None })
     };
     list.iter().enumerate().map(tool).collect()
 }

@@ -152,6 +152,7 @@ fn config(args: &Serve) -> Result<ServerConfig, Failure> {
     let mut config = ServerConfig::new(SocketAddr::new(args.host, args.port));
     config.api_keys.clone_from(&args.api_key);
     config.metrics_key.clone_from(&args.metrics_key);
+    config.seal_key = crate::seal::key(args.seal_key.as_deref(), args.no_seal_key)?;
     // As many as the system lets one program have, but for what else it opens.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FEW_FILES);
     let connections = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);

@@ -31,10 +31,16 @@ fn environment() -> StoreEnv {
     )
 }
 
+/// Where this program keeps what is its own.
+pub fn own_folder() -> Option<PathBuf> {
+    let env = environment();
+    let data = env.data_home.or_else(|| Some(env.home?.join(".local/share")))?;
+    Some(data.join("tokenmill"))
+}
+
 /// Where the chat keeps its lines.
 pub fn history_file() -> Option<PathBuf> {
-    let env = environment();
-    let folder = env.data_home.or_else(|| Some(env.home?.join(".local/share")))?.join("tokenmill");
+    let folder = own_folder()?;
     std::fs::create_dir_all(&folder).ok()?;
     Some(folder.join("history.txt"))
 }

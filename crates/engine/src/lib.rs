@@ -9,7 +9,7 @@ pub mod residency;
 pub mod serving;
 
 pub use loading::{door, load, packaged, plan, start, vocabulary};
-use serving::{answer, draft, queue, rows, stats};
+use serving::{answer, draft, queue, repeats, rows, stats};
 pub use serving::{
     backlog, constraint, draft_model, engine, handle, host, request, sampling, tier,
 };
@@ -21,6 +21,7 @@ pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, syste
 pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};
 pub use queue::NOBODY;
+pub use repeats::{RepeatRule, Repeated};
 pub use request::{
     Divergence, Event, Lease, Leased, Reading, Refusal, Request, RequestError, StopReason,
     TokenInfo, TopToken, Usage,

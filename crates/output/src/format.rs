@@ -293,6 +293,27 @@ impl Format {
         }
     }
 
+    /// What a model writes to end its reasoning; `None` where the row has no marks of it.
+    pub fn end_of_reasoning(&self) -> Option<&'static str> {
+        match &self.form {
+            Form::Harmony => Some(harmony::ANSWER),
+            Form::Marked(marked) => marked.think.1.first().copied(),
+        }
+    }
+
+    /// Whether an answer that begins so has begun its reasoning and not ended it.
+    pub fn reasons_after(&self, begun: &str) -> bool {
+        match &self.form {
+            Form::Harmony => false,
+            Form::Marked(marked) => {
+                let (opens, closes) = marked.think;
+                let begun = begun.trim_start();
+                opens.iter().any(|mark| begun.starts_with(mark))
+                    && !closes.iter().any(|mark| begun.contains(mark))
+            }
+        }
+    }
+
     /// Whether a prompt that ends so has begun the reasoning.
     pub fn reasoning_begun(&self, prompt: &str) -> bool {
         let prompt = prompt.trim_end();

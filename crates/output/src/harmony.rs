@@ -15,6 +15,8 @@ pub(crate) const MARKS: &[&str] =
     &[START, CHANNEL, CONSTRAIN, MESSAGE, "<|end|>", "<|return|>", "<|call|>"];
 /// The end of a prompt that has begun the reasoning.
 pub(crate) const ANALYSIS: &str = "<|channel|>analysis<|message|>";
+/// What ends the reasoning and begins the answer.
+pub(crate) const ANSWER: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
 const FUNCTIONS: &str = "functions.";
 /// Recipients that are no tools.
 const PEOPLE: &[&str] = &["user", "assistant", "all"];
@@ -22,11 +24,13 @@ const PEOPLE: &[&str] = &["user", "assistant", "all"];
 const LONGEST: usize = 1024;
 
 /// Reads one answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Messages {
     offer: Offer,
     /// Calls in messages of reasoning are reasoning.
     pub reasons_apart: bool,
+    /// There are no calls behind text.
+    pub calls_first: bool,
     out: Out,
     place: Place,
     /// The header so far, or what may be the beginning of a mark.
@@ -42,7 +46,7 @@ pub(crate) struct Messages {
     has_begun: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Place {
     /// A header, or text without one.
     Between,
@@ -52,7 +56,7 @@ enum Place {
     Call(Box<Call>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Call {
     name: String,
     /// What the message is if it is no call.
@@ -67,6 +71,7 @@ impl Messages {
         Self {
             offer,
             reasons_apart: false,
+            calls_first: false,
             out: Out::default(),
             place: if is_reasoning { Place::Reasoning } else { Place::Between },
             held: String::new(),
@@ -76,6 +81,10 @@ impl Messages {
             has_reasoning: false,
             has_begun: false,
         }
+    }
+
+    pub fn reasons(&self) -> bool {
+        matches!(self.place, Place::Reasoning)
     }
 
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
@@ -165,8 +174,13 @@ impl Messages {
     fn body(&mut self) {
         loop {
             let held = self.held.as_str();
-            if matches!(&self.place, Place::Call(call) if call.json.in_text()) {
+            let is_data = match &self.place {
                 // A mark in a string is data.
+                Place::Call(call) => call.json.in_text(),
+                Place::Text => self.calls_first,
+                _ => false,
+            };
+            if is_data {
             } else if ENDS.contains(&held) {
                 self.held.clear();
                 return self.end(true);

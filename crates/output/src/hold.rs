@@ -2,7 +2,9 @@
 //! allow. Written in Lark, with the marks as special tokens where the model has them.
 
 mod behind;
+mod either;
 mod enforced;
+mod input;
 mod parts;
 mod strict;
 mod written;
@@ -80,15 +82,27 @@ impl Format {
 
 /// Reasoning, then calls.
 fn required(lark: &mut Writer<'_>, marked: &Marked) -> Option<()> {
+    let thought = thought(lark, marked);
+    let calls = calls(lark, marked)?;
+    lark.rule("start", &format!("{thought} gap {calls}"));
+    Some(())
+}
+
+/// Reasoning before what is held.
+fn thought(lark: &mut Writer<'_>, marked: &Marked) -> String {
     let (opens, closes) = marked.think;
-    let thought = match opens.first() {
+    match opens.first() {
         Some(_) if lark.ask.reasoning_begun => lark.until("THOUGHT", closes),
         Some(open) if lark.ask.reasons => {
             let closed = lark.until("THOUGHT", closes);
             format!("(gap {} {closed})?", lark.mark(open))
         }
         _ => String::new(),
-    };
+    }
+}
+
+/// Calls, one at least.
+fn calls(lark: &mut Writer<'_>, marked: &Marked) -> Option<String> {
     // A section whose marks the model has as tokens is its own.
     let own = |s: &&Section| s.opens.iter().all(|mark| (lark.ask.special)(mark).is_some());
     let section = marked.sections.iter().find(own).or(marked.sections.first())?;
@@ -104,8 +118,7 @@ fn required(lark: &mut Writer<'_>, marked: &Marked) -> Option<()> {
         (true, None) => format!("(gap {mark} gap {sign} run)*"),
     };
     lark.rule("run", &run.rest);
-    lark.rule("start", &format!("{thought} gap {mark} gap {sign} run {more}"));
-    Some(())
+    Some(format!("{mark} gap {sign} run {more}"))
 }
 
 /// Text with calls in it.
@@ -210,16 +223,8 @@ fn alternatives(marks: &[&str]) -> String {
 
 /// Messages of harmony.
 fn messages(lark: &mut Writer<'_>) {
-    let calls: Vec<String> = (0..lark.ask.tools.len())
-        .map(|at| {
-            let name = &lark.ask.tools[at].name;
-            let header =
-                format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>");
-            format!("{} arguments_{at}", lark.mark(&header))
-        })
-        .collect();
-    lark.rule("call", &calls.join(" | "));
-    let before = analysis(lark);
+    call_messages(lark);
+    let before = analysis(lark, true);
     let last = match lark.ask.calls {
         Calls::Required => "call".to_owned(),
         Calls::Auto => {
@@ -233,12 +238,29 @@ fn messages(lark: &mut Writer<'_>) {
     lark.rule("start", &start);
 }
 
-/// Messages of reasoning and of commentary, as many as there are, and their rules.
-fn analysis(lark: &mut Writer<'_>) -> String {
+/// The rule of harmony's calls.
+fn call_messages(lark: &mut Writer<'_>) {
+    let calls: Vec<String> = (0..lark.ask.tools.len())
+        .map(|at| {
+            let name = &lark.ask.tools[at].name;
+            let header =
+                format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>");
+            format!("{} arguments_{at}", lark.mark(&header))
+        })
+        .collect();
+    lark.rule("call", &calls.join(" | "));
+}
+
+/// Messages of reasoning, and of commentary where text may stand before what is held, as many as
+/// there are, and their rules.
+fn analysis(lark: &mut Writer<'_>, has_commentary: bool) -> String {
     let text = lark.without("TEXT", harmony::MARKS);
     let open =
         |lark: &Writer<'_>, channel: &str| lark.mark(&format!("<|channel|>{channel}<|message|>"));
-    let thought = format!("{} | {}", open(lark, "analysis"), open(lark, "commentary"));
+    let mut thought = open(lark, "analysis");
+    if has_commentary {
+        thought.push_str(&format!(" | {}", open(lark, "commentary")));
+    }
     lark.rule("before", &format!("({thought}) {text}"));
     let next = lark.mark("<|end|><|start|>assistant");
     let begun = if lark.ask.reasoning_begun { format!("{text} {next}") } else { String::new() };

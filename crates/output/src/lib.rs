@@ -16,6 +16,7 @@ pub use hold::{Ask, Calls, enforceable};
 pub use parser::Parser;
 
 use serde_json::Value;
+use tokenmill_grammar::Constraint;
 
 /// A tool that a request offers.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +25,13 @@ pub struct Tool {
     pub name: String,
     /// The JSON Schema of its arguments; an empty object where it takes none.
     pub parameters: Value,
+    /// What its text holds, a grammar in Lark or a regular expression, where it is called with one:
+    /// then that is its only parameter, [`INPUT`].
+    pub input: Option<Constraint>,
 }
+
+/// The parameter of a tool that is called with a text.
+pub const INPUT: &str = "input";
 
 /// A part of an answer, in order. Joined, the pieces are the same wherever the text was cut.
 #[derive(Debug, Clone, PartialEq)]

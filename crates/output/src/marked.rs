@@ -17,12 +17,14 @@ const AGAIN: usize = 8;
 const AGAIN_AT_LEAST: usize = 4096;
 
 /// Reads one answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Answer {
     marked: &'static Marked,
     offer: Offer,
     /// Calls in reasoning are reasoning.
     reasons_apart: bool,
+    /// There are none behind text.
+    calls_first: bool,
     out: Out,
     /// Characters to be read again, the last one first.
     again: Vec<char>,
@@ -76,7 +78,7 @@ enum Mark {
 
 /// A call stands in reasoning that is not closed. Whether it is one is told by the end: if the
 /// reasoning is closed yet, all of it was reasoning.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Fork {
     /// What was given out before.
     before: Out,
@@ -103,6 +105,7 @@ impl Answer {
             marked,
             offer,
             reasons_apart: false,
+            calls_first: false,
             out: Out::default(),
             again: Vec::new(),
             seen: 0,
@@ -122,6 +125,15 @@ impl Answer {
     pub fn keep_reasoning(&mut self) {
         self.reasons_apart = true;
         self.listen();
+    }
+
+    /// There are no calls behind text.
+    pub fn calls_first(&mut self) {
+        self.calls_first = true;
+    }
+
+    pub fn reasons(&self) -> bool {
+        self.state.is_reasoning && self.candidate.is_none()
     }
 
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
@@ -185,7 +197,8 @@ impl Answer {
             }
         }
         let is_apart = is_reasoning && self.reasons_apart;
-        if !self.offer.is_empty() && !is_apart {
+        let is_late = self.calls_first && self.state.has_text;
+        if !self.offer.is_empty() && !is_apart && !is_late {
             for section in self.marked.sections {
                 marks.extend(section.opens.iter().map(|mark| (*mark, Mark::Section(section))));
                 if matches!(section.bare, Bare::Items | Bare::Offered) {

@@ -3,7 +3,7 @@
 use crate::Piece;
 
 /// What is given out.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Out {
     pieces: Vec<Piece>,
 }

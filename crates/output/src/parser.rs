@@ -9,13 +9,13 @@ use crate::harmony::Messages;
 use crate::marked::Answer;
 use crate::{Format, Piece, Tool};
 
-/// Reads one answer.
-#[derive(Debug)]
+/// Reads one answer. A clone goes its own way from here.
+#[derive(Debug, Clone)]
 pub struct Parser {
     form: Reading,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Reading {
     Marked(Box<Answer>),
     Messages(Box<Messages>),
@@ -45,6 +45,25 @@ impl Parser {
             Reading::Messages(messages) => messages.reasons_apart = true,
         }
         self
+    }
+
+    /// Calls come before any text: what follows is text, whatever marks stand in it.
+    #[must_use]
+    pub fn calls_first(mut self) -> Self {
+        match &mut self.form {
+            Reading::Marked(answer) => answer.calls_first(),
+            Reading::Messages(messages) => messages.calls_first = true,
+        }
+        self
+    }
+
+    /// Whether what comes next is reasoning, unless a mark comes. A call that has begun in reasoning
+    /// is none.
+    pub fn reasons(&self) -> bool {
+        match &self.form {
+            Reading::Marked(answer) => answer.reasons(),
+            Reading::Messages(messages) => messages.reasons(),
+        }
     }
 
     /// Takes more of the answer, special tokens among it as their texts. Text is held back only

@@ -514,3 +514,44 @@ fn nothing_waits_longer_than_needed() {
         assert_eq!(answer.content.len(), text.len(), "{planted}");
     }
 }
+
+/// What is made to come at the end of a budget ends the reasoning of each row that has one; what was
+/// begun in an answer before is known too.
+#[test]
+fn reasoning_can_be_ended_in_every_row() {
+    let mut without = Vec::new();
+    for format in FORMATS {
+        let Some(end) = format.end_of_reasoning() else {
+            without.push(format.name);
+            continue;
+        };
+        let mut parser = Parser::new(format, some(&["f"]), true);
+        let mut pieces = Vec::new();
+        assert!(parser.reasons(), "{}", format.name);
+        parser.push("hm, <tool", &mut pieces);
+        let mut other = parser.clone();
+        parser.push(end, &mut pieces);
+        assert!(!parser.reasons() && other.reasons(), "{}", format.name);
+        parser.push("said", &mut pieces);
+        parser.finish(false, &mut pieces);
+        let text = |wanted: fn(&&Piece) -> bool| {
+            pieces.iter().filter(wanted).map(Piece::text).collect::<String>()
+        };
+        assert_eq!(text(|p| matches!(p, Piece::Text(_))), "said", "{}", format.name);
+        assert_eq!(text(|p| matches!(p, Piece::Reasoning(_))), "hm, <tool", "{}", format.name);
+        // The copy goes its own way.
+        other.push(" on", &mut pieces);
+        assert!(other.reasons(), "{}", format.name);
+    }
+    assert_eq!(without, ["plain", "llama3", "llama4", "mistral"]);
+    let think = Format::named("think").expect("a row");
+    for (begun, reasons) in [
+        ("<think>\nLet me", true),
+        (" <think>", true),
+        ("<think>a</think>b", false),
+        ("To think, <think>", false),
+        ("", false),
+    ] {
+        assert_eq!(think.reasons_after(begun), reasons, "{begun}");
+    }
+}

@@ -32,6 +32,7 @@ fn offered(tools: &Value) -> Arc<[Tool]> {
     let tool = |function: &Value| Tool {
         name: function["name"].as_str().unwrap().to_owned(),
         parameters: function["parameters"].clone(),
+        input: None,
     };
     functions.map(tool).collect()
 }

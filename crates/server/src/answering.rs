@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -12,17 +12,18 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use serde_json::Value;
-use tokenmill_engine::{Event, NOBODY};
+use tokenmill_engine::{Event, NOBODY, Repeated, Request, Scored, TokenInfo, TopToken};
+use tokenmill_ir::TokenId;
 use tokio::time::sleep;
 
-use crate::ask::{Ask, Choice, Read, WriteNumbers, Writer};
+use crate::ask::{Ask, Choice, MakeWriter, Read, WriteNumbers, Writer};
 use crate::body::{self, Received};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use crate::generation::Generation;
 use crate::guests::Guest;
 use crate::models;
-use crate::prepare::{self, Prepared};
+use crate::prepare::{self, Echoed, Prepared};
 use crate::residents::Pending;
 use crate::rows::{self, Measured, Who};
 use crate::shared::{Model, Shared};
@@ -33,7 +34,7 @@ use crate::workshop::Wanted;
 
 /// A request on its way to the engine.
 enum Ready {
-    Text { prepared: Prepared, stream: bool, writer: Box<dyn Writer> },
+    Text { prepared: Prepared, stream: bool, writer: MakeWriter },
     Counted(Value),
     Numbers { measured: Measured, write: WriteNumbers },
 }
@@ -53,9 +54,15 @@ async fn answer(
     let (who, visit) = ((came.account, came.party), came.visit.clone());
     let (ready, place) = came.prepared(&shared, read).await?;
     match ready {
-        Ready::Text { prepared, stream, writer } => {
+        Ready::Text { mut prepared, stream, writer } => {
             let model = prepared.model.clone();
-            let generation = start(&shared, &model, prepared, who, (place, visit))?;
+            charge(&mut prepared.requests, who);
+            let is_computed = tell_prompts(&shared, &mut prepared).await?;
+            let writer = writer(std::mem::take(&mut prepared.head));
+            let mut generation = start(&shared, &model, prepared, who, (place, visit))?;
+            if is_computed {
+                generation.computed_here();
+            }
             if stream {
                 let ping = shared.config.timeouts.ping;
                 return Ok(events(Stream { generation, writer, ping, guest, opened: false }));
@@ -72,7 +79,7 @@ async fn answer(
                 told.model = Some(measured.model.served.name().to_owned());
                 told.prompt_tokens = Some(u32::try_from(tokens).unwrap_or(u32::MAX));
             }
-            let who = Who { account, timeout: measured.timeout };
+            let who = Who { account, salt: account, timeout: measured.timeout };
             let (head, found) = rows::compute(&shared, measured, who).await?;
             drop(place);
             let headers = [(CONTENT_TYPE, "application/json")];
@@ -95,17 +102,61 @@ pub async fn compute(
     let came = Came::read(shared, request).await?;
     let (who, visit) = ((came.account, came.party), came.visit.clone());
     let (ready, place) = came.prepared(shared, read).await?;
-    let Ready::Text { mut prepared, writer, .. } = ready else {
+    let Ready::Text { mut prepared, .. } = ready else {
         return Err(ApiError::bad("body", "the request asks for no text"));
     };
     prepared.requests.iter_mut().for_each(change);
-    let (model, warnings) = (prepared.model.clone(), writer.head().warnings.clone());
+    charge(&mut prepared.requests, who);
+    let (model, warnings) = (prepared.model.clone(), std::mem::take(&mut prepared.head.warnings));
     let mut generation = start(shared, &model, prepared, who, (place, visit))?;
     while generation.next().await?.is_some() {}
     Ok((generation.usage(), warnings))
 }
 
-/// Hands what is prepared to the engine, on the account of its key, its client's word, or its party.
+/// Puts requests on the account of their key, their client's word, or their party.
+fn charge(requests: &mut [Request], (account, party): (Option<u64>, Party)) {
+    for request in requests {
+        match account {
+            // Holders of different keys share neither time nor cached prompts.
+            Some(account) => (request.account, request.salt) = (account, account),
+            None if request.account == NOBODY => request.account = party,
+            None => {}
+        }
+    }
+}
+
+/// Finds out the log-probabilities of prompts that are told with them; whether there are any.
+async fn tell_prompts(shared: &Shared, prepared: &mut Prepared) -> Result<bool, ApiError> {
+    let Some(Echoed { top, unlisted }) = prepared.echoed.take() else { return Ok(false) };
+    let Some(first) = prepared.requests.first() else { return Ok(false) };
+    let who = Who { account: first.account, salt: first.salt, timeout: first.timeout };
+    let begun = Instant::now();
+    let prompts: Vec<_> = prepared.requests.iter().map(|request| request.prompt.clone()).collect();
+    let scores = rows::scores(shared, &prepared.model, prompts, top, who).await?;
+    let tokenizer = &prepared.model.served.tokenizer;
+    let bytes = |id| tokenizer.token_bytes(id).unwrap_or_default().to_vec();
+    let alternative = |&(id, logprob): &(TokenId, f32)| TopToken { id, bytes: bytes(id), logprob };
+    let found = |scored: Scored| {
+        let Scored { id, logprob, top } = scored;
+        let top = top.iter().map(alternative).collect();
+        TokenInfo { id, bytes: bytes(id), logprob: Some(logprob), top }
+    };
+    let prompts = prepared.requests.iter().zip(scores).zip(unlisted);
+    let told = prompts.map(|((request, scores), unlisted)| {
+        let rest = scores.into_iter().map(found).skip(unlisted);
+        let first = request.prompt.get(unlisted).copied();
+        let first =
+            first.map(|id| TokenInfo { id, bytes: bytes(id), logprob: None, top: Vec::new() });
+        first.into_iter().chain(rest).collect()
+    });
+    prepared.head.echoed = told.collect();
+    for limit in prepared.requests.iter_mut().filter_map(|request| request.timeout.as_mut()) {
+        *limit = limit.saturating_sub(begun.elapsed());
+    }
+    Ok(true)
+}
+
+/// Hands what is prepared to the engine.
 fn start(
     shared: &Arc<Shared>,
     model: &Model,
@@ -113,18 +164,10 @@ fn start(
     (account, party): (Option<u64>, Party),
     (place, visit): (Share, Option<Arc<Visit>>),
 ) -> Result<Generation, ApiError> {
-    let mut requests = prepared.requests;
-    let named = requests.first().map(|r| r.account).filter(|a| account.is_none() && *a != NOBODY);
+    let requests = prepared.requests;
+    let named = requests.first().map(|r| r.account).filter(|a| account.is_none() && *a != party);
     if let (Some(visit), Some(user)) = (&visit, named) {
         visit.told().account.get_or_insert_with(|| format!("user {:08x}", user >> 32));
-    }
-    for request in &mut requests {
-        match account {
-            // Holders of different keys share neither time nor cached prompts.
-            Some(account) => (request.account, request.salt) = (account, account),
-            None if request.account == NOBODY => request.account = party,
-            None => {}
-        }
     }
     Generation::start(shared, model, requests, place, visit)
 }
@@ -164,16 +207,17 @@ impl Came {
                 Some(model) => {
                     drop(body);
                     let model = model.map_err(|refused| shared.refused(&pending.id, refused))?;
-                    ready(shared, model, ask, warnings, wanted).map(Step::Ready)
+                    let ready = ready(shared, model, ask, warnings, wanted)?;
+                    Ok(Step::Ready(Box::new(ready)))
                 }
-                None => Ok(Step::Waits { ask, warnings, pending, body }),
+                None => Ok(Step::Waits(Box::new(Waits { ask, warnings, pending, body }))),
             }
         };
-        let (ask, warnings, pending, body) =
-            match shared.workshop.run(self.party, bytes, job).await? {
-                Step::Ready(ready) => return Ok((ready, place)),
-                Step::Waits { ask, warnings, pending, body } => (ask, warnings, pending, body),
-            };
+        let waits = match shared.workshop.run(self.party, bytes, job).await? {
+            Step::Ready(ready) => return Ok((*ready, place)),
+            Step::Waits(waits) => *waits,
+        };
+        let Waits { ask, warnings, pending, body } = waits;
         let model = shared.awaited(pending).await?;
         let state = Arc::clone(shared);
         let job = move |wanted: Wanted<'_>| {
@@ -186,14 +230,17 @@ impl Came {
 
 /// How far a request is that was read.
 enum Step {
-    Ready(Ready),
+    Ready(Box<Ready>),
     /// Its model is not there yet.
-    Waits {
-        ask: Ask,
-        warnings: Vec<String>,
-        pending: Pending,
-        body: Received,
-    },
+    Waits(Box<Waits>),
+}
+
+/// A request that was read and waits for its model.
+struct Waits {
+    ask: Ask,
+    warnings: Vec<String>,
+    pending: Pending,
+    body: Received,
 }
 
 /// Prepares what a model is asked.
@@ -206,8 +253,7 @@ fn ready(
 ) -> Result<Ready, ApiError> {
     Ok(match ask {
         Ask::Generate { ask, stream, writer } => {
-            let mut prepared = prepare::generate(shared, model, *ask, warnings, wanted)?;
-            let writer = writer(std::mem::take(&mut prepared.head));
+            let prepared = prepare::generate(shared, model, *ask, warnings, wanted)?;
             Ready::Text { prepared, stream, writer }
         }
         Ask::Count { ask, write } => {
@@ -253,12 +299,26 @@ async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Resul
                 let Some(choice) = choices.get_mut(index) else { continue };
                 choice.finish = Some(reason);
             }
+            Event::Repeats { choice, repeated } => {
+                let index = writer.head().index(prompt, choice);
+                writer.warn(index, repeats(repeated));
+            }
             // (What a stream would be told of it is told by the whole.)
             Event::Prefix(found) => writer.prefix(prompt, found.as_ref(), &mut String::new()),
             Event::Rows(_) | Event::Finished(_) | Event::Failed(_) => {}
         }
     }
     Ok(writer.whole(&choices, generation.usage()))
+}
+
+/// What is told of an answer that was ended because it repeats itself.
+fn repeats(repeated: Repeated) -> String {
+    let Repeated { period, tokens, cut } = repeated;
+    let how = if cut { "cut" } else { "ended" };
+    format!(
+        "the answer was {how}: its last {tokens} tokens are copies of {period} \
+         (\"repetition_detection\": false lets it go on)"
+    )
 }
 
 /// An answer as it comes.
@@ -330,6 +390,10 @@ impl Stream {
             Event::Done { choice, reason } => {
                 let index = self.writer.head().index(prompt, choice);
                 self.writer.done(index, &reason, out);
+            }
+            Event::Repeats { choice, repeated } => {
+                let index = self.writer.head().index(prompt, choice);
+                self.writer.warn(index, repeats(repeated));
             }
             Event::Prefix(found) => self.writer.prefix(prompt, found.as_ref(), out),
             Event::Rows(_) | Event::Finished(_) | Event::Failed(_) => {}

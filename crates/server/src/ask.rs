@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokenmill_engine::constraint::Constraint;
 use tokenmill_engine::{
-    Divergence, DraftMode, Lease, SamplingValues, StopReason, TokenInfo, Usage,
+    Divergence, DraftMode, Lease, RepeatRule, SamplingValues, StopReason, TokenInfo, Usage,
 };
 use tokenmill_ir::TokenId;
 use tokenmill_output::Piece;
@@ -36,6 +36,8 @@ pub enum Input {
         prompts: Vec<Prompt>,
         /// Answers begin with their prompt.
         echo: bool,
+        /// What follows the answer, which stands between each prompt and this.
+        suffix: Option<String>,
     },
 }
 
@@ -44,6 +46,15 @@ pub enum Input {
 pub struct Constrained {
     /// What.
     pub what: Constraint,
+    /// The member.
+    pub param: &'static str,
+}
+
+/// How many tokens an answer may reason for, and the member that says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thinking {
+    /// That many.
+    pub tokens: u32,
     /// The member.
     pub param: &'static str,
 }
@@ -65,6 +76,10 @@ pub struct Manner {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// What the answer must hold.
     pub constrained: Option<Constrained>,
+    /// How long it may reason; `None`: as the model sees fit.
+    pub thinking: Option<Thinking>,
+    /// When it is ended because it repeats itself; `None`: never.
+    pub repeats: Option<RepeatRule>,
     /// Where drafts come from; `None`: the server's choice.
     pub draft: Option<DraftMode>,
     /// The text that the answer is expected to repeat.
@@ -79,6 +94,30 @@ pub struct Manner {
     pub lease: Option<Lease>,
     /// The client's name for who asks.
     pub user: Option<String>,
+}
+
+impl Default for Manner {
+    /// One answer, of which nothing is said.
+    fn default() -> Self {
+        Self {
+            sampling: SamplingValues::default(),
+            default_tokens: None,
+            logprobs: None,
+            choices: 1,
+            ignore_eos: false,
+            logit_bias: Vec::new(),
+            constrained: None,
+            thinking: None,
+            repeats: None,
+            draft: None,
+            prediction: String::new(),
+            priority: 0,
+            timeout: None,
+            diagnose: false,
+            lease: None,
+            user: None,
+        }
+    }
 }
 
 /// Text to be made.
@@ -214,6 +253,8 @@ pub struct Head {
     pub warnings: Vec<String>,
     /// Text each prompt's answers begin with; empty: none.
     pub echo: Vec<String>,
+    /// The tokens of these texts, where log-probabilities are told; the first has none.
+    pub echoed: Vec<Vec<TokenInfo>>,
     /// Messages of the prompt, where it was asked how it differs from cached ones.
     pub parts: Vec<Part>,
 }
@@ -264,13 +305,7 @@ pub struct Called {
 /// A choice that has ended.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
-    /// What the model thought before.
-    pub reasoning: String,
-    /// Its text.
-    pub text: String,
-    /// Its calls, in order.
-    pub calls: Vec<Called>,
-    /// All of that in the order it came.
+    /// What it says, in order.
     pub pieces: Vec<Piece>,
     /// Its tokens, where log-probabilities are told.
     pub tokens: Vec<TokenInfo>,
@@ -281,6 +316,15 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// Takes more of it.
+    pub fn add(&mut self, piece: Piece) {
+        let new = match self.pieces.last_mut() {
+            Some(last) => last.join(piece),
+            None => Some(piece),
+        };
+        self.pieces.extend(new);
+    }
+
     /// Takes the tokens of the piece that was added last.
     pub fn tell(&mut self, tokens: Vec<TokenInfo>) {
         self.ends.resize(self.pieces.len(), self.tokens.len());
@@ -297,22 +341,32 @@ impl Choice {
         self.tokens.get(begin..end(Some(piece)).unwrap_or(begin)).unwrap_or_default()
     }
 
-    /// Takes more of it.
-    pub fn add(&mut self, piece: Piece) {
-        let new = match self.pieces.last_mut() {
-            Some(last) => last.join(piece.clone()),
-            None => Some(piece.clone()),
-        };
-        self.pieces.extend(new);
-        match piece {
-            Piece::Text(text) => self.text.push_str(&text),
-            Piece::Reasoning(text) => self.reasoning.push_str(&text),
-            Piece::CallStart { name } => self.calls.push(Called { name, ..Called::default() }),
-            Piece::CallArguments(text) => {
-                self.calls.iter_mut().last().into_iter().for_each(|c| c.arguments.push_str(&text));
+    /// Its text.
+    pub fn text(&self) -> String {
+        let is_text = |piece: &&Piece| matches!(piece, Piece::Text(_));
+        self.pieces.iter().filter(is_text).map(Piece::text).collect()
+    }
+
+    /// What the model thought before.
+    pub fn reasoning(&self) -> String {
+        let is_thought = |piece: &&Piece| matches!(piece, Piece::Reasoning(_));
+        self.pieces.iter().filter(is_thought).map(Piece::text).collect()
+    }
+
+    /// Its calls, in order.
+    pub fn calls(&self) -> Vec<Called> {
+        let mut calls: Vec<Called> = Vec::new();
+        for piece in &self.pieces {
+            match (piece, calls.last_mut()) {
+                (Piece::CallStart { name }, _) => {
+                    calls.push(Called { name: name.clone(), ..Called::default() });
+                }
+                (Piece::CallArguments(text), Some(call)) => call.arguments.push_str(text),
+                (Piece::CallEnd, Some(call)) => call.whole = true,
+                _ => {}
             }
-            Piece::CallEnd => self.calls.iter_mut().last().into_iter().for_each(|c| c.whole = true),
         }
+        calls
     }
 }
 
@@ -325,6 +379,8 @@ pub trait Writer: Send {
     /// More of a choice, and the tokens since the piece before, some of them perhaps without text
     /// yet.
     fn piece(&mut self, choice: usize, piece: &Piece, tokens: &[TokenInfo], out: &mut String);
+    /// Something of a choice that is to be told with its end.
+    fn warn(&mut self, choice: usize, warning: String);
     /// The end of a choice.
     fn done(&mut self, choice: usize, finish: &StopReason, out: &mut String);
     /// Where a prompt leaves the nearest cached one.

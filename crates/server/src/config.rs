@@ -6,6 +6,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::origin::{check_host, check_origin, is_wide};
+use crate::seal::SealKey;
 
 /// Everything a server has a limit for. A request at the limit is served, one beyond is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,6 +116,9 @@ pub struct ServerConfig {
     pub api_keys: Vec<String>,
     /// The key that may read the metrics, and nothing else; none: the first of the keys may.
     pub metrics_key: Option<String>,
+    /// By what is sealed what clients keep and send back; none: by a key that is forgotten with
+    /// this run.
+    pub seal_key: Option<SealKey>,
     /// Allows a bind that others can reach without any key.
     pub insecure_no_auth: bool,
     /// Names besides localhost that a `Host` header may carry on a loopback bind; `*`: any.
@@ -139,6 +143,7 @@ impl ServerConfig {
             bind,
             api_keys: Vec::new(),
             metrics_key: None,
+            seal_key: None,
             insecure_no_auth: false,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),

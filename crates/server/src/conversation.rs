@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
+use tokenmill_engine::constraint::Constraint;
+use tokenmill_text::ChatTemplate;
 
 use crate::strict_json::{self, JsonLimits};
 
@@ -171,11 +173,20 @@ pub struct Offered {
     pub parameters: Value,
     /// All of the schema is enforced, or the request refused.
     pub strict: bool,
+    /// What the text holds that it is called with, where it is called with one.
+    pub input: Option<Constraint>,
+    /// It stands where the conversation has it, not among those that are offered from the start.
+    pub later: bool,
 }
 
 impl Offered {
+    /// A function that is on offer from the start.
+    pub fn new(name: String, description: Option<String>, parameters: Value, strict: bool) -> Self {
+        Self { name, description, parameters, strict, input: None, later: false }
+    }
+
     /// As templates want it.
-    fn value(&self) -> Value {
+    pub fn value(&self) -> Value {
         let mut function = Map::new();
         function.insert("name".into(), self.name.as_str().into());
         if let Some(description) = &self.description {
@@ -214,8 +225,9 @@ pub struct Tools {
 impl Tools {
     /// What the model is shown; `None`: nothing.
     pub fn shown(&self) -> Option<Value> {
-        let shown = self.calling != Calling::None && !self.offered.is_empty();
-        shown.then(|| self.offered.iter().map(Offered::value).collect())
+        let first = || self.offered.iter().filter(|tool| !tool.later);
+        let shown = self.calling != Calling::None && first().next().is_some();
+        shown.then(|| first().map(Offered::value).collect())
     }
 
     /// Whether an answer must be held to them: a call is required, or one of them is strict.
@@ -288,6 +300,20 @@ impl Conversation {
         if let (Some(system), false) = (system, own) {
             self.messages.insert(0, Message::text(Role::System, system));
         }
+        self
+    }
+
+    /// Tells its template how long the model may think, where that asks: by a number, or whether at all.
+    pub fn thinking_for(mut self, tokens: u32, template: &ChatTemplate) -> Self {
+        let mut variables = self.variables.unwrap_or_default();
+        let off = ["enable_thinking", "thinking"].map(|name| (name, Value::Bool(false)));
+        let off = off.into_iter().filter(|_| tokens == 0);
+        for (name, value) in off.chain([("thinking_budget", tokens.into())]) {
+            if template.uses(name) {
+                variables.entry(name).or_insert(value);
+            }
+        }
+        self.variables = Some(variables).filter(|variables| !variables.is_empty());
         self
     }
 

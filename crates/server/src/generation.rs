@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokenmill_engine::backlog::{Backlog, Inlet, Tagged};
-use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, Usage};
+use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, StopReason, Usage};
 use tokio::sync::{Notify, watch};
 
 use crate::error::ApiError;
@@ -28,6 +28,8 @@ pub struct Generation {
     later: VecDeque<(usize, Request)>,
     model: Model,
     usage: Usage,
+    /// What the cache has of the prompts is this request's own work.
+    is_computed: bool,
     outcome: Outcome,
     phase: watch::Receiver<Phase>,
     metrics: Arc<ModelMetrics>,
@@ -71,6 +73,7 @@ impl Generation {
             later: requests.into_iter().enumerate().collect(),
             model: model.clone(),
             usage: Usage::default(),
+            is_computed: false,
             outcome: Outcome::Cancelled,
             phase: shared.phases(),
             metrics: Arc::clone(&model.metrics),
@@ -90,6 +93,11 @@ impl Generation {
     /// Hands on what waits here.
     fn submit(&mut self) -> Result<(), Refusal> {
         while let Some((prompt, request)) = self.later.pop_front() {
+            if request.max_tokens == Some(0) {
+                self.open += 1;
+                self.answer_nothing(&request, prompt)?;
+                continue;
+            }
             let mut inlet = Inlet::new(Arc::clone(&self.backlog), prompt);
             let mut watch = Stopwatch::new(self, request.choices);
             let sink = Box::new(move |event| {
@@ -110,6 +118,21 @@ impl Generation {
             self.open += 1;
         }
         Ok(())
+    }
+
+    /// Answers a request that wants no token.
+    fn answer_nothing(&self, request: &Request, prompt: usize) -> Result<(), Refusal> {
+        let prompt_tokens = self.model.served.engine.check_tokens(&request.prompt)?;
+        for choice in 0..request.choices {
+            self.backlog.put(prompt, Event::Done { choice, reason: StopReason::Length });
+        }
+        self.backlog.put(prompt, Event::Finished(Usage { prompt_tokens, ..Usage::default() }));
+        Ok(())
+    }
+
+    /// What prompts are found in the cache was computed for this request, and is no hit.
+    pub fn computed_here(&mut self) {
+        self.is_computed = true;
     }
 
     /// The next text or end of a choice; `None` when all prompts are answered.
@@ -150,7 +173,7 @@ impl Generation {
     fn finished(&mut self, usage: Usage) {
         self.open -= 1;
         self.usage.prompt_tokens += usage.prompt_tokens;
-        self.usage.cached_tokens += usage.cached_tokens;
+        self.usage.cached_tokens += if self.is_computed { 0 } else { usage.cached_tokens };
         self.usage.disk_tokens += usage.disk_tokens;
         self.usage.leased_tokens += usage.leased_tokens;
         self.usage.completion_tokens += usage.completion_tokens;

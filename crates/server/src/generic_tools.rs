@@ -102,12 +102,7 @@ mod tests {
         let call = |name: &str| Call::of_text("x".into(), name.into(), r#"{"a":1}"#);
         let answer =
             Message { calls: vec![call("f"), call("g")], ..Message::text(Role::Assistant, "ok") };
-        let tool = Offered {
-            name: "f".into(),
-            description: None,
-            parameters: json!({ "type": "object" }),
-            strict: false,
-        };
+        let tool = Offered::new("f".into(), None, json!({ "type": "object" }), false);
         let talk = Conversation {
             messages: vec![
                 Message::text(Role::User, "q"),

@@ -64,18 +64,96 @@ pub fn held(
     let Some(reading) = reading.filter(|_| !offered.is_empty()) else {
         return if tools.must_hold() { Err(cannot(tools)) } else { Ok(None) };
     };
-    let begun = reading.reasoning_begun;
-    let key = format!("{offered:?} {:?} {} {reasons} {begun}", tools.calling, tools.single);
-    let made = match model.holds.get(&key) {
-        Some(made) => made,
-        None => Arc::new(make(model, tools, &offered, (reading, reasons))?),
-    };
-    model.holds.keep(key, &made);
+    let asked = Asked { tools, offered: &offered, reading, reasons, answer: None };
+    let made = asked.made(model)?;
     if made.0.is_none() && tools.must_hold() {
         return Err(cannot(tools));
     }
     warnings.extend(made.1.iter().cloned());
     Ok(made.0.clone())
+}
+
+/// What an answer holds that either calls tools or is one document; nothing where no tools are
+/// offered, a call is required, or one grammar cannot say both.
+///
+/// # Errors
+/// 400 as [`held`].
+pub fn either(
+    model: &Model,
+    tools: &Tools,
+    constrained: &Constrained,
+    (reading, reasons): (Option<&Reading>, bool),
+    warnings: &mut Vec<String>,
+) -> Result<Option<Held>, ApiError> {
+    let offered: Vec<&Offered> = tools.callable().collect();
+    let may_call = tools.calling == Calling::Auto && !offered.is_empty();
+    let Some(reading) = reading.filter(|_| may_call) else { return Ok(None) };
+    let answer = Some(&constrained.what);
+    let made = Asked { tools, offered: &offered, reading, reasons, answer }.made(model)?;
+    if made.0.is_some() {
+        warnings.extend(made.1.iter().cloned());
+    }
+    Ok(made.0.clone())
+}
+
+/// What an answer is asked to hold.
+struct Asked<'a> {
+    tools: &'a Tools,
+    offered: &'a [&'a Offered],
+    reading: &'a Reading,
+    reasons: bool,
+    /// What the text holds of an answer without calls.
+    answer: Option<&'a Constraint>,
+}
+
+impl Asked<'_> {
+    fn made(&self, model: &Model) -> Result<Made, ApiError> {
+        let Self { tools, offered, reading, reasons, answer } = self;
+        let (begun, calling, single) = (reading.reasoning_begun, tools.calling, tools.single);
+        let key = format!("{offered:?} {calling:?} {single} {reasons} {begun} {answer:?}");
+        let made = match model.holds.get(&key) {
+            Some(made) => made,
+            None => Arc::new(make(model, self)?),
+        };
+        model.holds.keep(key, &made);
+        Ok(made)
+    }
+
+    /// The grammar of calls with these tools.
+    fn grammar(&self, model: &Model, tools: &[Tool]) -> Option<Constraint> {
+        let calls = match self.tools.calling {
+            Calling::Required => Calls::Required,
+            Calling::Auto | Calling::None => Calls::Auto,
+        };
+        let (parallel, reasons) = (!self.tools.single, self.reasons);
+        let reasoning_begun = self.reading.reasoning_begun;
+        let special: &dyn Fn(&str) -> Option<TokenId> = &|text| special(model, text);
+        let ask = Ask { tools, calls, parallel, reasons, reasoning_begun, special };
+        match self.answer {
+            Some(answer) => self.reading.format.hold_either(answer, &ask),
+            None => self.reading.format.hold(&ask),
+        }
+    }
+
+    /// The tools as grammars know them, and what of texts that they are called with is not held.
+    fn schemas(&self, model: &Model, settings: &Settings) -> (Vec<Tool>, Vec<String>) {
+        let mut left_out = Vec::new();
+        let mut schemas = self.reading.tools.to_vec();
+        for tool in schemas.iter_mut().filter(|tool| tool.input.is_some()) {
+            let held = self.reading.format.holds_input(tool).and_then(|()| {
+                let alone =
+                    Asked { answer: None, ..*self }.grammar(model, std::slice::from_ref(tool));
+                let made = alone.map(|alone| model.served.engine.grammar(&alone, settings));
+                made.map_or(Ok(()), |made| made.map(drop).map_err(|error| error.to_string()))
+            });
+            if let Err(why) = held {
+                let name = &tool.name;
+                left_out.push(format!("the grammar of {name}'s input is told and not held: {why}"));
+                tool.input = None;
+            }
+        }
+        (schemas, left_out)
+    }
 }
 
 fn cannot(tools: &Tools) -> ApiError {
@@ -85,30 +163,17 @@ fn cannot(tools: &Tools) -> ApiError {
 }
 
 /// Makes the grammar, and says what is not held.
-fn make(
-    model: &Model,
-    tools: &Tools,
-    offered: &[&Offered],
-    (reading, reasons): (&Reading, bool),
-) -> Result<(Option<Held>, Vec<String>), ApiError> {
+fn make(model: &Model, asked: &Asked<'_>) -> Result<(Option<Held>, Vec<String>), ApiError> {
+    let Asked { tools, offered, reading, .. } = asked;
     let settings = Settings {
         whitespace: Whitespace::Separators { item: ", ".into(), key: ": ".into() },
         ..Settings::default()
     };
     let compile = |what: &Constraint| model.served.engine.grammar(what, &settings);
-    let whole = |schemas: &[Tool]| {
-        let calls = match tools.calling {
-            Calling::Required => Calls::Required,
-            Calling::Auto | Calling::None => Calls::Auto,
-        };
-        let (parallel, reasoning_begun) = (!tools.single, reading.reasoning_begun);
-        let special: &dyn Fn(&str) -> Option<TokenId> = &|text| special(model, text);
-        let ask = Ask { tools: schemas, calls, parallel, reasons, reasoning_begun, special };
-        reading.format.hold(&ask)
-    };
+    let whole = |schemas: &[Tool]| asked.grammar(model, schemas);
     let none = || Ok((None, vec![FREE.to_owned()]));
-    let mut left_out = Vec::new();
-    for (tool, offered) in reading.tools.iter().zip(offered) {
+    let (mut schemas, mut left_out) = asked.schemas(model, &settings);
+    for (tool, offered) in reading.tools.iter().zip(*offered) {
         if offered.strict {
             let enforced = reading.format.enforces(tool);
             enforced.map_err(|why| ApiError::bad("tools", why))?;
@@ -122,13 +187,12 @@ fn make(
             false => left_out.push(message),
         }
     }
-    let Some(constraint) = whole(&reading.tools) else { return none() };
+    let Some(constraint) = whole(&schemas) else { return none() };
     if let Ok(held) = compile(&constraint) {
         return Ok((Some(held), left_out));
     }
     // Some schema is more than is enforced: which, and is it a strict tool's?
-    let mut schemas = reading.tools.to_vec();
-    for (at, (tool, offered)) in schemas.iter_mut().zip(offered).enumerate() {
+    for (at, (tool, offered)) in schemas.iter_mut().zip(*offered).enumerate() {
         if offered.strict {
             let schema = Constraint::JsonSchema(tool.parameters.clone());
             compile(&schema).map_err(|error| refused(&tool.name, &error))?;

@@ -46,5 +46,6 @@ pub use listen::{Running, serve, spawn};
 pub use model::ServedModel;
 pub use rendered::{Words, prompt_of};
 pub use routes::{Access, ROUTES, Route};
+pub use seal::SealKey;
 pub use stock::{Abilities, Listed, Loader, NotLoaded, Present, Stock};
 pub use tokenmill_engine::residency::{Needs, Trouble};

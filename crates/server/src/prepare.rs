@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokenmill_engine::constraint::{Constraint, Held, Settings};
 use tokenmill_engine::{NOBODY, Reading, Request, Sampling};
 use tokenmill_ir::TokenId;
-use tokenmill_text::{Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError};
+use tokenmill_text::{Before, Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError};
 
-use crate::ask::{Constrained, Generate, Head, Input, Part, Prompt};
+use crate::ask::{Constrained, Generate, Head, Input, Manner, Part, Prompt, Thinking};
 use crate::conversation::{Calling, Conversation, Role, Tools};
 use crate::error::ApiError;
 use crate::holding;
@@ -25,7 +25,21 @@ pub struct Prepared {
     pub requests: Vec<Request>,
     /// What is known of the answer.
     pub head: Head,
+    /// The log-probabilities of the prompts are told.
+    pub echoed: Option<Echoed>,
 }
+
+/// How prompts are told with their log-probabilities.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Echoed {
+    /// Alternatives at each token.
+    pub top: u32,
+    /// How many tokens at the front of each prompt are not of the client's text.
+    pub unlisted: Vec<usize>,
+}
+
+/// Most log-probabilities that are told of prompts.
+const MOST_ECHOED: usize = 1 << 18;
 
 /// Tokenises what is to be continued, and cuts the answer to the context.
 ///
@@ -40,20 +54,25 @@ pub fn generate(
 ) -> Result<Prepared, ApiError> {
     let Generate { input, manner, .. } = ask;
     let packager = &model.served.defaults.sampling;
-    let mut sampling = Sampling::new(manner.sampling, packager, shared.ticket());
+    let mut sampling = Sampling::new(manner.sampling.clone(), packager, shared.ticket());
     sampling.params.logprobs = manner.logprobs;
     if let (Some(tokens), None) = (manner.default_tokens, packager.max_tokens) {
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let Asked { prompts, param, echo, parts, mut reading, reasons, tools } =
-        asked(&model, input, manner.diagnose, &encoder)?;
+    let Asked { prompts, param, echo, parts, mut reading, reasons, tools, also_end, unlisted } =
+        asked(&model, input, &manner, &encoder)?;
+    let is_raw = reading.is_none() && param == "prompt";
+    let echoed = match manner.logprobs.filter(|_| !echo.is_empty()) {
+        Some(top) => Some(echoed(&prompts, top, unlisted)?),
+        None => None,
+    };
+    let reasoning_tokens = limited(manner.thinking, reading.as_ref(), &mut warnings);
     let held = match &manner.constrained {
         // What the text must hold stands above what calls hold.
         Some(constrained) => {
-            let held = held(&model, constrained, &tools, (reading.as_ref(), reasons))?;
-            uncalled(&mut reading, constrained, &mut warnings);
-            Some(held)
+            let what = (constrained, &tools);
+            Some(form(&model, what, (&mut reading, reasons), &mut warnings)?)
         }
         // Who wants to go on behind the end wants no grammar, which has one.
         None if manner.ignore_eos && !tools.must_hold() => None,
@@ -71,6 +90,7 @@ pub fn generate(
         logprobs: manner.logprobs.is_some(),
         warnings,
         echo,
+        echoed: Vec::new(),
         parts,
     };
     let common = Request {
@@ -81,6 +101,12 @@ pub fn generate(
         logit_bias: manner.logit_bias,
         held,
         reading,
+        reasoning_tokens,
+        // Who wants to go on behind the end measures, and is not held up.
+        repeats: manner.repeats.filter(|_| !manner.ignore_eos),
+        // (Measures of a text leave out its last token, which may be the end.)
+        tell_end: is_raw && manner.logprobs.is_some(),
+        also_end,
         prediction,
         draft: manner.draft,
         account: account_of_user(manner.user.as_deref()).unwrap_or(NOBODY),
@@ -91,7 +117,79 @@ pub fn generate(
         ..Request::new(Vec::new())
     };
     let requests = within_context(&model, &sampling, common, prompts, param, &mut head.warnings)?;
-    Ok(Prepared { model, requests, head })
+    Ok(Prepared { model, requests, head, echoed })
+}
+
+/// How long the reasoning may be, where an answer has any.
+fn limited(
+    thinking: Option<Thinking>,
+    reading: Option<&Reading>,
+    warnings: &mut Vec<String>,
+) -> Option<u32> {
+    let Thinking { tokens, param } = thinking?;
+    if reading.is_none_or(|reading| reading.format.end_of_reasoning().is_none()) {
+        warnings.push(format!("{param} has no effect: answers of this model mark no reasoning"));
+        return None;
+    }
+    Some(tokens)
+}
+
+/// Prompts whose log-probabilities are told.
+///
+/// # Errors
+/// 400 for more than are told in one answer.
+fn echoed(prompts: &[Vec<TokenId>], top: u32, unlisted: Vec<usize>) -> Result<Echoed, ApiError> {
+    let tokens: usize = prompts.iter().map(Vec::len).sum();
+    if tokens.saturating_mul(top as usize + 1) > MOST_ECHOED {
+        let message = format!(
+            "echo with logprobs: {tokens} tokens of prompts with {top} alternatives each; at most \
+             {MOST_ECHOED} log-probabilities are told in one answer: send fewer prompts in each request"
+        );
+        return Err(ApiError::bad("echo", message));
+    }
+    Ok(Echoed { top, unlisted })
+}
+
+/// The grammar of an answer that must hold something, and how it is read then.
+fn form(
+    model: &Model,
+    (constrained, tools): (&Constrained, &Tools),
+    (reading, reasons): (&mut Option<Reading>, bool),
+    warnings: &mut Vec<String>,
+) -> Result<Held, ApiError> {
+    let how = (reading.as_ref(), reasons);
+    if let Some(held) = either(model, constrained, tools, how, warnings)? {
+        // Calls come before any text, in which marks are none.
+        if let Some(reading) = reading {
+            (reading.calls_first, reading.keeps_reasoning) = (true, true);
+        }
+        return Ok(held);
+    }
+    let held = held(model, constrained, tools, how)?;
+    uncalled(reading, constrained, warnings);
+    Ok(held)
+}
+
+/// The grammar of an answer that either calls tools or holds what is asked of it; none where one
+/// grammar cannot say both.
+fn either(
+    model: &Model,
+    constrained: &Constrained,
+    tools: &Tools,
+    how: (Option<&Reading>, bool),
+    warnings: &mut Vec<String>,
+) -> Result<Option<Held>, ApiError> {
+    let may_call = tools.calling == Calling::Auto && tools.callable().next().is_some();
+    if !may_call || how.0.is_none() || !is_json(constrained) {
+        return Ok(None);
+    }
+    // What is wrong with it is told by its own name.
+    compiled(model, constrained, &constrained.what)?;
+    holding::either(model, tools, constrained, how, warnings)
+}
+
+fn is_json(constrained: &Constrained) -> bool {
+    matches!(constrained.what, Constraint::JsonSchema(_) | Constraint::JsonObject)
 }
 
 /// The grammar of what an answer must hold.
@@ -108,7 +206,11 @@ fn held(
         return Err(ApiError::bad(param, message));
     }
     let what = holding::behind_reasoning(model, constrained, (reading, reasons))?;
-    let made = model.served.engine.grammar(&what, &Settings::default());
+    compiled(model, constrained, &what)
+}
+
+fn compiled(model: &Model, constrained: &Constrained, what: &Constraint) -> Result<Held, ApiError> {
+    let made = model.served.engine.grammar(what, &Settings::default());
     made.map_err(|error| {
         let message = format!("{}: {error}", constrained.param);
         ApiError { code: Some("invalid_constraint"), ..ApiError::bad(constrained.param, message) }
@@ -117,7 +219,7 @@ fn held(
 
 /// Where all of an answer is JSON, no tool is called. (A grammar of the client's may have calls in it.)
 fn uncalled(reading: &mut Option<Reading>, constrained: &Constrained, warnings: &mut Vec<String>) {
-    let is_json = matches!(constrained.what, Constraint::JsonSchema(_) | Constraint::JsonObject);
+    let is_json = is_json(constrained);
     let Some(reading) = reading.as_mut().filter(|reading| is_json && !reading.tools.is_empty())
     else {
         return;
@@ -140,7 +242,8 @@ fn within_context(
     let mut requests = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let used = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
-        let Some(left) = context.checked_sub(used).filter(|left| *left > 0) else {
+        let least = u32::from(sampling.max_tokens != Some(0));
+        let Some(left) = context.checked_sub(used).filter(|left| *left >= least) else {
             return Err(ApiError::context_length(prompt.len(), context, param));
         };
         let wanted = sampling.tokens(left);
@@ -162,7 +265,8 @@ fn within_context(
 /// As [`generate`], but prompts that leave no room for an answer are counted too.
 pub fn count(model: &Model, ask: Generate, wanted: Wanted<'_>) -> Result<usize, ApiError> {
     let encoder = model.served.tokenizer.within(reach(model, wanted));
-    let asked = asked(model, ask.input, false, &encoder)?;
+    let manner = Manner { diagnose: false, ..ask.manner };
+    let asked = asked(model, ask.input, &manner, &encoder)?;
     Ok(asked.prompts.iter().map(Vec::len).sum())
 }
 
@@ -182,35 +286,76 @@ struct Asked {
     reasons: bool,
     /// The tools it may call.
     tools: Tools,
+    /// Tokens that end the answer, beside those that end every one.
+    also_end: Vec<TokenId>,
+    /// Tokens at the front of each prompt that its text did not have.
+    unlisted: Vec<usize>,
 }
 
 fn asked(
     model: &Model,
     input: Input,
-    diagnose: bool,
+    manner: &Manner,
     encoder: &Encoder<'_>,
 ) -> Result<Asked, ApiError> {
     match input {
         Input::Conversation(talk) => {
             let talk = talk.instructed(model.served.defaults.system.as_deref());
-            conversation(model, talk, diagnose, encoder)
+            conversation(model, talk, manner, encoder)
         }
-        Input::Prompts { prompts, echo } => {
+        Input::Prompts { prompts, suffix: Some(suffix), .. } => {
+            infill(model, &prompts, &suffix, encoder)
+        }
+        Input::Prompts { prompts, echo, suffix: None } => {
             let tokenizer = &model.served.tokenizer;
             let echoed = prompts.iter().filter(|_| echo).map(|prompt| shown(prompt, tokenizer));
             let echo = echoed.collect();
+            let is_text: Vec<bool> = prompts.iter().map(|p| matches!(p, Prompt::Text(_))).collect();
             let tokens = |prompt| tokens(prompt, model, encoder);
-            let prompts = prompts.into_iter().map(tokens).collect::<Result<_, _>>()?;
-            Ok(Asked { prompts, param: "prompt", echo, ..Asked::default() })
+            let prompts: Vec<Vec<TokenId>> =
+                prompts.into_iter().map(tokens).collect::<Result<_, _>>()?;
+            let bos = |(prompt, is_text): (&Vec<TokenId>, bool)| {
+                usize::from(is_text && prompt.first().copied() == tokenizer.bos_id())
+            };
+            let unlisted = prompts.iter().zip(is_text).map(bos).collect();
+            Ok(Asked { prompts, param: "prompt", echo, unlisted, ..Asked::default() })
         }
     }
+}
+
+/// Prompts behind which a model writes what stands between them and a suffix.
+fn infill(
+    model: &Model,
+    prompts: &[Prompt],
+    suffix: &str,
+    encoder: &Encoder<'_>,
+) -> Result<Asked, ApiError> {
+    let mut asked = Asked { param: "prompt", ..Asked::default() };
+    for prompt in prompts {
+        let before = match prompt {
+            Prompt::Text(text) => Before::Text(text),
+            Prompt::Tokens(ids) => Before::Tokens(ids),
+        };
+        let ids = encoder.infill(before, suffix).map_err(|e| not_encoded(e, model, "prompt"))?;
+        let Some(ids) = ids else {
+            let message = format!(
+                "suffix: infill is not supported by the model {:?}: its vocabulary has no marks for \
+                 filling in the middle",
+                model.served.name()
+            );
+            return Err(ApiError::unsupported("suffix", message));
+        };
+        asked.prompts.push(ids);
+    }
+    asked.also_end = model.served.tokenizer.infill_ends().unwrap_or_default().to_vec();
+    Ok(asked)
 }
 
 /// The prompt of a conversation.
 fn conversation(
     model: &Model,
     talk: Conversation,
-    diagnose: bool,
+    manner: &Manner,
     encoder: &Encoder<'_>,
 ) -> Result<Asked, ApiError> {
     let template = model.served.template.as_ref().map_err(|why| {
@@ -221,17 +366,21 @@ fn conversation(
         let message = format!("{message}; use /v1/completions");
         ApiError { code: Some("no_chat_template"), ..ApiError::bad("messages", message) }
     })?;
+    let talk = match manner.thinking {
+        Some(limit) => talk.thinking_for(limit.tokens, template),
+        None => talk,
+    };
     let rendered = Rendered::new(template, model.format, talk)?;
     let tokens = encoder.rendered(&rendered.prompt);
     let tokens = tokens.map_err(|e| not_encoded(e, model, "messages"))?;
     let text = rendered.prompt.text();
-    let parts = match diagnose {
+    let parts = match manner.diagnose {
         true => parts(&rendered.talk, &text, &tokens, &model.served.tokenizer),
         false => Vec::new(),
     };
     let (reading, reasons) = (rendered.reading(), rendered.reasons);
     let (prompts, param, tools) = (vec![tokens], "messages", rendered.talk.tools);
-    Ok(Asked { prompts, param, parts, reading, reasons, tools, echo: Vec::new() })
+    Ok(Asked { prompts, param, parts, reading, reasons, tools, ..Asked::default() })
 }
 
 /// Where each message ends in the prompt, in tokens.
@@ -266,6 +415,11 @@ fn tokens(prompt: Prompt, model: &Model, encoder: &Encoder<'_>) -> Result<Vec<To
 fn shown(prompt: &Prompt, tokenizer: &Tokenizer) -> String {
     match prompt {
         Prompt::Text(text) => text.clone(),
+        // Control tokens by their names, as in a prompt that is a text.
+        Prompt::Tokens(ids) if ids.iter().any(|id| tokenizer.is_special(*id)) => {
+            let bytes = ids.iter().filter_map(|id| tokenizer.token_bytes(*id));
+            String::from_utf8_lossy(&bytes.collect::<Vec<_>>().concat()).into_owned()
+        }
         Prompt::Tokens(ids) => tokenizer.decode(ids),
     }
 }

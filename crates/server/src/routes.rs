@@ -99,6 +99,7 @@ pub const ROUTES: &[Route] = &[
     ask_route("/v1/chat/completions", openai::DIALECT, openai::chat::read),
     ask_route("/v1/completions", openai::DIALECT, openai::completion::read),
     ask_route("/v1/responses", openai::responses::DIALECT, openai::responses::read),
+    ask_route("/v1/responses/compact", openai::responses::DIALECT, openai::responses::compact),
     ask_route("/v1/responses/input_tokens", openai::responses::DIALECT, openai::responses::count),
     keyed_route(Method::GET, "/v1/responses", || get(openai::responses::socket)),
     keyed_route(Method::GET, "/v1/responses/{id}", || get(openai::responses::one)),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, Rows};
+use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, Rows, Scored};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{Special, TokenizerError};
 use tokio::sync::{oneshot, watch};
@@ -152,6 +152,8 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
 pub struct Who {
     /// Whose share of the engine they take.
     pub account: u64,
+    /// With whom cached prompts are shared.
+    pub salt: u64,
     /// How long it may take, all texts together.
     pub timeout: Option<Duration>,
 }
@@ -192,15 +194,50 @@ pub async fn compute(
     who: Who,
 ) -> Result<(NumbersHead, Found), ApiError> {
     let Measured { model, inputs, head, seconds, meaning, .. } = measured;
+    let wanted = |i: usize| match seconds.get(i).copied().flatten() {
+        Some(second) => tokenmill_engine::Numbers::Pair { second },
+        None => tokenmill_engine::Numbers::Hidden,
+    };
+    let inputs = inputs.into_iter().enumerate().map(|(i, tokens)| (tokens, wanted(i))).collect();
+    let answers = all(shared, &model, inputs, who).await?;
+    Ok((head, meaning.of(answers)))
+}
+
+/// The log-probability of each token of these prompts but the first of each, and alternatives.
+///
+/// # Errors
+/// As [`compute`].
+pub async fn scores(
+    shared: &Shared,
+    model: &Model,
+    prompts: Vec<Vec<TokenId>>,
+    top: u32,
+    who: Who,
+) -> Result<Vec<Vec<Scored>>, ApiError> {
+    let is_long = |prompt: &Vec<TokenId>| prompt.len() > 1;
+    let long: Vec<bool> = prompts.iter().map(is_long).collect();
+    let wanted = tokenmill_engine::Numbers::Scores { top };
+    let inputs = prompts.into_iter().filter(is_long).map(|prompt| (prompt, wanted)).collect();
+    let mut rows = all(shared, model, inputs, who).await?.into_iter();
+    let mut next = |is_long| if is_long { rows.next().map(|row| row.scores) } else { None };
+    Ok(long.into_iter().map(|is_long| next(is_long).unwrap_or_default()).collect())
+}
+
+/// A few at a time, in order.
+async fn all(
+    shared: &Shared,
+    model: &Model,
+    inputs: Vec<(Vec<TokenId>, tokenmill_engine::Numbers)>,
+    who: Who,
+) -> Result<Vec<Rows>, ApiError> {
     let begun = Instant::now();
     let mut phase = shared.phases();
     let mut open: VecDeque<Open> = VecDeque::new();
     let mut answers = Vec::with_capacity(inputs.len());
-    for (i, tokens) in inputs.into_iter().enumerate() {
-        let second = seconds.get(i).copied().flatten();
+    for (tokens, numbers) in inputs {
         loop {
             let full = match open.len() < AT_ONCE {
-                true => match submit(&model, tokens.clone(), second, left(who, begun)) {
+                true => match submit(model, tokens.clone(), numbers, left(who, begun)) {
                     Ok(one) => {
                         open.push_back(one);
                         break;
@@ -222,7 +259,7 @@ pub async fn compute(
     while let Some(first) = open.pop_front() {
         answers.push(wait(first, &mut phase).await?);
     }
-    Ok((head, meaning.of(answers)))
+    Ok(answers)
 }
 
 /// What is left of the time of who asks.
@@ -233,7 +270,7 @@ fn left(who: Who, begun: Instant) -> Who {
 fn submit(
     model: &Model,
     tokens: Vec<TokenId>,
-    second: Option<u32>,
+    numbers: tokenmill_engine::Numbers,
     who: Who,
 ) -> Result<Open, Refusal> {
     let (sender, answer) = oneshot::channel();
@@ -247,10 +284,9 @@ fn submit(
         // Nobody waits for a cancelled one.
         sender.take().is_some_and(|sender| sender.send(rows).is_ok())
     });
-    let wanted = |second| tokenmill_engine::Numbers::Pair { second };
-    let numbers = Some(second.map_or(tokenmill_engine::Numbers::Hidden, wanted));
-    let Who { account, timeout } = who;
-    let request = Request { numbers, account, salt: account, timeout, ..Request::new(tokens) };
+    let Who { account, salt, timeout } = who;
+    let numbers = Some(numbers);
+    let request = Request { numbers, account, salt, timeout, ..Request::new(tokens) };
     let _cancel = model.served.engine.submit_to(request, sink)?;
     Ok(Open { answer, _cancel })
 }

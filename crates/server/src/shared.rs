@@ -113,7 +113,7 @@ impl Shared {
             admission: Shares::new(config.limits.requests),
             bodies: Shares::new(config.limits.bodies_bytes),
             workshop: Workshop::new(config.limits.preparing),
-            seal: Seal::random(),
+            seal: Seal::new(config.seal_key.take()),
             phase: watch::Sender::new(Phase::Serving),
             salt: splitmix(unix_nanos() ^ u64::from(std::process::id()) << 40),
             issued: AtomicU64::new(0),

@@ -87,6 +87,11 @@ pub struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
+    /// Of what vocabulary it is.
+    pub fn tokenizer(&self) -> &'a Tokenizer {
+        self.tokenizer
+    }
+
     /// As [`Tokenizer::encode`].
     ///
     /// # Errors

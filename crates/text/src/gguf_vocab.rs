@@ -8,6 +8,7 @@ use crate::byte_level::ByteDecoder;
 use crate::charsmap;
 use crate::hf_config::HfTokenizerConfig;
 use crate::hf_json::{self, Ends};
+use crate::infill::{Infill, Named};
 use crate::lint::{Finding, Severity};
 use crate::pretokenize::{self, PreTokenizer};
 use crate::specials::{SpecialSet, SpecialToken};
@@ -43,6 +44,9 @@ pub struct GgufVocab {
     pub sep: Option<u32>,
     /// `padding_token_id`.
     pub pad: Option<u32>,
+    /// `fim_pre_token_id`, `fim_suf_token_id`, `fim_mid_token_id` and `fim_pad_token_id`; before them
+    /// `prefix_token_id` and so on. Ids outside the vocabulary are none.
+    pub fim: [Option<u32>; 4],
     /// `add_bos_token`.
     pub add_bos: Option<bool>,
     /// `add_eos_token`.
@@ -465,13 +469,15 @@ pub(crate) fn assemble(
     let tokens = (0u32..).zip(vocab.tokens.iter().zip(types));
     let tokens = tokens.filter(|(_, (_, kind))| is_control(**kind));
     eos_ids.extend(turn_ends::among(tokens.map(|(id, (text, _))| (id, text.as_str()))));
+    let [prefix, suffix, middle, pad] =
+        vocab.fim.map(|id| id.filter(|id| (*id as usize) < vocab.tokens.len()));
+    let marks = Named { prefix, suffix, middle, pad };
     let add_bos = vocab.add_bos.unwrap_or(defaults.add_bos);
     let add_eos = vocab.add_eos.unwrap_or(false);
     Ok(Tokenizer::from_parts(Parts {
         core,
         control,
         user_defined,
-        table,
         bos: vocab.bos,
         eos: vocab.eos,
         prefix: vocab.bos.filter(|_| add_bos).into_iter().collect(),
@@ -482,6 +488,8 @@ pub(crate) fn assemble(
         strips_lead: defaults.strips_lead,
         completes_chats: true,
         named: Vec::new(),
+        infill: Infill::of(&table, marks),
+        table,
         findings: findings(vocab),
     }))
 }

@@ -113,6 +113,7 @@ pub(crate) fn from_value(
         strips_lead: spelling.strips_lead,
         completes_chats: false,
         named: config.named.clone(),
+        infill: None,
         findings,
     }))
 }

@@ -10,6 +10,7 @@ mod gguf_vocab;
 mod hf_bytes;
 mod hf_config;
 mod hf_json;
+mod infill;
 mod lint;
 mod normalizer;
 mod pretokenize;
@@ -25,6 +26,7 @@ mod turn_ends;
 pub use encoder::{Encoder, Reach};
 pub use gguf_vocab::{GgufVocab, TokenType};
 pub use hf_config::HfTokenizerConfig;
+pub use infill::Before;
 pub use lint::{Finding, Severity, lint, warnings};
 pub use stream::{Lead, StopSearch, StreamPiece, TextStream};
 pub use template::{

@@ -200,6 +200,7 @@ impl Ranked {
             strips_lead: false,
             completes_chats: false,
             named: config.named.clone(),
+            infill: None,
             findings: config.findings.clone(),
         }))
     }

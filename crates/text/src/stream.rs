@@ -108,6 +108,11 @@ impl TextStream {
         self.stops.push(&whole)
     }
 
+    /// Whether all bytes so far are whole characters, or part of none.
+    pub fn is_between(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// Ends the stream: gives what was held back.
     pub fn finish(&mut self) -> StreamPiece {
         let rest = std::mem::take(&mut self.bytes);

@@ -3,6 +3,7 @@
 use crate::bpe::{ByteBpe, CharBpe};
 use crate::encoder::Reach;
 use crate::hf_json::Library;
+use crate::infill::{Infill, Named};
 use crate::lint::Finding;
 use crate::shown::{line, quoted};
 use crate::specials::{Part, SpecialSet};
@@ -170,7 +171,7 @@ impl TokenTable {
         table
     }
 
-    fn get(&self, id: u32) -> Option<(&[u8], bool)> {
+    pub(crate) fn get(&self, id: u32) -> Option<(&[u8], bool)> {
         let index = id as usize;
         let &(end, special) = self.ends.get(index)?;
         let start = match index.checked_sub(1) {
@@ -201,6 +202,8 @@ pub(crate) struct Parts {
     pub(crate) completes_chats: bool,
     /// Further tokens that templates know by name.
     pub(crate) named: Vec<(String, String)>,
+    /// Marks for filling in the middle; found when all else is there.
+    pub(crate) infill: Option<Infill>,
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -225,7 +228,16 @@ impl Tokenizer {
         parts.eos_ids.sort_unstable();
         parts.eos_ids.dedup();
         let most_bytes = parts.bytes_of_a_token();
+        if parts.infill.is_none() {
+            parts.infill = Infill::of(&parts.table, Named::default());
+        }
         Tokenizer { parts, most_bytes }
+    }
+
+    /// Tokens that end what was filled in between two texts, beside those that end every answer;
+    /// `None` where the vocabulary has no marks for that.
+    pub fn infill_ends(&self) -> Option<&[u32]> {
+        self.parts.infill.as_ref().map(Infill::ends)
     }
 
     /// Number of ids, special ones included. A model's output may be wider (padded).

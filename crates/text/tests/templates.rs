@@ -277,6 +277,40 @@ fn the_last_message_can_be_continued() {
     }
 }
 
+/// A message of the model is gone on with exactly where its text ends, in each form that templates have.
+#[test]
+fn every_form_of_template_goes_on_where_the_text_ends() {
+    let fixture: Json =
+        serde_json::from_str(include_str!("fixtures/templates.json")).expect("JSON");
+    let forms = [
+        "chatml",
+        "command_r",
+        "deepseek",
+        "gemma",
+        "harmony",
+        "llama3",
+        "mistral",
+        "phi3",
+        "qwen25",
+        "qwen3",
+    ];
+    let options = RenderOptions { continue_final: true, ..RenderOptions::default() };
+    let said = "Sure: one,\n  two, thr";
+    for form in forms {
+        let source = fixture["templates"][form].as_str().expect(form);
+        let template = ChatTemplate::new(source, tokens("<s>", "</s>")).expect("compiles");
+        let messages = [
+            json!({"role": "user", "content": "Count."}),
+            json!({"role": "assistant", "content": "One."}),
+            json!({"role": "user", "content": "On."}),
+            json!({"role": "assistant", "content": said}),
+        ];
+        let messages = template.readable(&messages);
+        let prompt = template.render(&messages, &options).expect(form);
+        assert!(prompt.text().ends_with(said), "{form}: {}", prompt.text());
+    }
+}
+
 #[test]
 fn a_template_tells_what_it_reads() {
     let source = "{% if tools %}{{ tools }}{% endif %}{% set own = 1 %}{{ own }}";

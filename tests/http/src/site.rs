@@ -18,6 +18,9 @@ pub const VOCAB: u32 = 260;
 /// Control tokens, the last ones.
 const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
 
+/// Marks for filling in the middle: prefix, suffix, middle, and what ends a fill.
+const MARKS: [&str; 4] = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>"];
+
 /// How a site is made.
 pub struct Setup {
     /// The server; bound to a free loopback port.
@@ -36,6 +39,8 @@ pub struct Setup {
     pub chat: bool,
     /// The template; `None`: ChatML.
     pub template: Option<&'static str>,
+    /// Whether its vocabulary has marks for filling in the middle, behind all others.
+    pub infill: bool,
     /// How its packager wants it to be run.
     pub defaults: Defaults,
 }
@@ -51,6 +56,7 @@ impl Default for Setup {
             step: Duration::ZERO,
             chat: true,
             template: None,
+            infill: false,
             defaults: Defaults::default(),
         }
     }
@@ -60,7 +66,8 @@ impl Setup {
     /// The model, its engine started on a device of that control.
     pub fn model(&self, control: &SimControl) -> ServedModel {
         control.delay(self.step);
-        let tokenizer = Arc::new(tokenizer());
+        let marks: &[&str] = if self.infill { &MARKS } else { &[] };
+        let tokenizer = Arc::new(tokenizer_with(marks));
         let tokens = tokenizer.template_tokens();
         let template = match self.template {
             Some(source) => ChatTemplate::new(source, tokens),
@@ -176,7 +183,8 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
         group_blocks: vec![setup.blocks, setup.blocks],
         top_logprobs: 20,
     };
-    let program = program(&groups, VOCAB, 8);
+    let vocab = tokenizer.vocab_size() as u32;
+    let program = program(&groups, vocab, 8);
     let backend = SimDevice::new(16, control.clone());
     let compiled = limits.clone();
     let build = move || backend.executable(&program, &compiled);
@@ -188,13 +196,13 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
             block_tokens: 16,
             limits,
             whole_sequences: false,
-            vocab: VOCAB,
+            vocab,
             hidden: 8,
             cost: StepCost::new(1e-4, 1e-6, 0.0),
             step_s: 0.05,
             checkpoint_slots: 0,
         },
-        ids: VOCAB,
+        ids: vocab,
         eos: tokenizer.eos_ids().to_vec(),
         tokenizer: Some(Arc::clone(tokenizer)),
         draft: DraftMode::Suffix,
@@ -207,6 +215,10 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
 
 /// Every byte a token, spelled as byte-level vocabularies do.
 pub fn tokenizer() -> Tokenizer {
+    tokenizer_with(&[])
+}
+
+fn tokenizer_with(marks: &[&str]) -> Tokenizer {
     let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut next = 0x100;
     let mut spell = |byte: u8| {
@@ -218,9 +230,9 @@ pub fn tokenizer() -> Tokenizer {
     // A byte-level vocabulary has merges: here one, of two bytes nobody writes.
     let pair = ["\u{101}", "\u{102}"];
     tokens.push(pair.concat());
-    tokens.extend(CONTROL.map(str::to_owned));
+    tokens.extend(CONTROL.iter().chain(marks).map(|name| (*name).to_owned()));
     let mut token_types = vec![1; 257];
-    token_types.extend([3; 3]);
+    token_types.resize(tokens.len(), 3);
     let vocab = GgufVocab {
         model: "gpt2".into(),
         pre: Some("gpt-2".into()),

@@ -7,7 +7,7 @@ use flate2::{Compression, write::GzEncoder};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
 use tokenmill_http_tests::{Setup, Site};
-use tokenmill_server::ServerConfig;
+use tokenmill_server::{SealKey, ServerConfig};
 
 const PATH: &str = "/v1/responses";
 
@@ -203,12 +203,121 @@ fn a_compaction_is_one_item_that_opens_again() {
     assert_eq!(opened["warnings"], Value::Null);
     let alone = count(json!([question]));
     assert!(opened["input_tokens"].as_u64() > alone["input_tokens"].as_u64());
-    // Another server, or this one after a restart, cannot open it, and says so.
+    // By its own path it is the same, in that path's form.
+    let ask = body(json!({ "input": [question], "stream": true, "tools": [], "model": "sim" }));
+    let told = site.client.post(&format!("{PATH}/compact"), &ask).json();
+    assert_eq!((&told["object"], &told["status"]), (&json!("response.compaction"), &Value::Null));
+    let items = told["output"].as_array().expect("items");
+    assert_eq!((items.len(), &items[0]["type"]), (1, &json!("compaction")));
+    assert_eq!(told["usage"]["input_tokens"], whole["usage"]["input_tokens"]);
+    assert_eq!(told["usage"]["output_tokens"], 24);
+    assert_eq!(count(json!([items[0], question]))["warnings"], Value::Null);
+    assert_eq!(site.client.post(&format!("{PATH}/compact"), &json!({})).error("param"), "input");
+    // Another server cannot open it, and says so.
     let other = Site::new();
     let ask = body(json!({ "input": [output[0], question] }));
     let told = other.client.post(&format!("{PATH}/input_tokens"), &ask).json();
     assert_eq!(told["input_tokens"], alone["input_tokens"]);
     assert!(told["warnings"][0].as_str().is_some_and(|text| text.contains("did not seal it")));
+}
+
+#[test]
+fn what_one_server_sealed_the_next_one_of_its_key_opens() {
+    let key = SealKey::random().expect("a key");
+    let next = || {
+        let mut server = ServerConfig::new(([127, 0, 0, 1], 0).into());
+        server.seal_key = Some(key.clone());
+        Site::with(Setup { server, ..Setup::default() })
+    };
+    let ask = body(json!({ "input": [{ "type": "compaction_trigger" }], "instructions": "i" }));
+    let item = next().client.post(PATH, &ask).json()["output"][0].clone();
+    let ask = body(json!({ "input": [item, { "role": "user", "content": "q" }] }));
+    for (site, opens) in [(next(), true), (Site::new(), false)] {
+        let told = site.client.post(&format!("{PATH}/input_tokens"), &ask).json();
+        assert_eq!(told["warnings"].is_null(), opens, "{told}");
+    }
+}
+
+#[test]
+fn a_text_that_a_tool_is_called_with_holds_its_grammar() {
+    let site = Site::with(Setup { context: 4096, blocks: 1000, ..Setup::default() });
+    let custom = |syntax: &str, definition: &str| {
+        json!({ "type": "custom", "name": "exec", "format": {
+            "type": "grammar", "syntax": syntax, "definition": definition,
+        } })
+    };
+    let ask = |tool: Value| {
+        let ask = json!({
+            "tools": [tool], "tool_choice": "required", "parallel_tool_calls": false,
+            "max_output_tokens": 400, "ignore_eos": false, "logit_bias": { "34": 6 },
+        });
+        site.client.post(PATH, &body(ask)).json()
+    };
+    let lark = "start: \"say \\\"\" WORD \"\\\"\" LF\n%import common (WORD, LF)\n";
+    for (syntax, definition, pattern) in [
+        ("lark", lark, "^say \"[A-Za-z]+\"\n$"),
+        ("regex", "^[0-9]{2}(\n|\t)$", "^[0-9]{2}[\n\t]$"),
+    ] {
+        let told = ask(custom(syntax, definition));
+        assert_eq!((&told["status"], &told["warnings"]), (&json!("completed"), &Value::Null));
+        let call = &told["output"][0];
+        let input = call["input"].as_str().expect("a text");
+        assert!(regex::Regex::new(pattern).expect("a pattern").is_match(input), "{input:?}");
+    }
+    for (syntax, definition, word) in [
+        ("lark", "start: %json {}", "exec's input is told and not held: lark: %json"),
+        ("ebnf", "a", "a syntax ebnf is not known"),
+    ] {
+        let told = ask(custom(syntax, definition));
+        assert!(told["warnings"][0].as_str().is_some_and(|why| why.contains(word)), "{told}");
+        assert_eq!(told["output"][0]["type"], "custom_tool_call");
+    }
+}
+
+#[test]
+fn an_answer_calls_or_holds_its_form() {
+    let site = Site::with(Setup { context: 4096, blocks: 1000, ..Setup::default() });
+    let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } },
+        "required": ["a"], "additionalProperties": false });
+    let format = json!({ "type": "json_schema", "name": "n", "schema": schema });
+    let tool = json!({ "type": "function", "name": "f", "parameters": {
+        "type": "object", "properties": {}, "additionalProperties": false } });
+    let ask = |bias: Value| {
+        let ask = json!({
+            "tools": [tool], "text": { "format": format }, "max_output_tokens": 200,
+            "ignore_eos": false, "logit_bias": bias, "parallel_tool_calls": false,
+        });
+        let told = site.client.post(PATH, &body(ask)).json();
+        assert_eq!((&told["status"], &told["warnings"]), (&json!("completed"), &Value::Null));
+        told["output"].as_array().expect("items").last().expect("an item").clone()
+    };
+    // The first sign says which it is, and a bias what that is.
+    let call = ask(json!({ "123": -50, "60": 50 }));
+    assert_eq!((&call["type"], &call["arguments"]), (&json!("function_call"), &json!("{}")));
+    let text = ask(json!({ "60": -50, "123": 50 }))["content"][0]["text"].clone();
+    let document: Value = serde_json::from_str(text.as_str().expect("a text")).expect("JSON");
+    assert!(jsonschema::is_valid(&schema, &document), "{document}");
+}
+
+#[test]
+fn what_a_search_finds_leaves_the_prompt_before_it_as_it_was() {
+    let site = Site::with(Setup { context: 4096, blocks: 1000, ..Setup::default() });
+    let question = json!({ "role": "user", "content": "q ".repeat(100) });
+    let ask = |input: Vec<Value>| {
+        let search = json!({ "type": "tool_search", "execution": "client" });
+        let ask = json!({ "input": input, "tools": [search], "logit_bias": { "60": -50 } });
+        site.client.post(PATH, &body(ask)).json()
+    };
+    let first = ask(vec![question.clone()]);
+    let found = json!({ "type": "function", "name": "found", "description": "d" });
+    let second = ask(vec![
+        question,
+        json!({ "type": "tool_search_call", "call_id": "1", "arguments": { "query": "x" } }),
+        json!({ "type": "tool_search_output", "call_id": "1", "tools": [found] }),
+    ]);
+    let before = first["usage"]["input_tokens"].as_u64().expect("a number");
+    let cached = second["usage"]["input_tokens_details"]["cached_tokens"].as_u64();
+    assert!(cached >= Some((before - 16) / 16 * 16), "{cached:?} of {before}");
 }
 
 #[test]

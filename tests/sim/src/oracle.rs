@@ -2,7 +2,7 @@
 
 use tokenmill_device_tests::sim::{SimText, whole_digest};
 use tokenmill_engine::constraint::Held;
-use tokenmill_engine::{Numbers, Request, Rows, Scored, StopReason};
+use tokenmill_engine::{Numbers, RepeatRule, Request, Rows, Scored, StopReason};
 use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
 use tokenmill_ir::{SamplingParams, TokenId};
 
@@ -92,8 +92,24 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
                 break;
             }
         }
+        let said = &history[request.prompt.len()..];
+        if request.repeats.is_some_and(|rule| repeats(said, rule)) {
+            let may_end = matcher.as_mut().is_none_or(|matcher| matcher.may_end());
+            course.end = Some(if may_end { StopReason::EndOfText } else { StopReason::Length });
+            break;
+        }
     }
     course
+}
+
+/// Whether the last tokens are enough copies of one text.
+fn repeats(tokens: &[TokenId], rule: RepeatRule) -> bool {
+    let copied = |period: u32| {
+        let all = (period * rule.copies) as usize;
+        let tail = tokens.len().checked_sub(all).and_then(|from| tokens.get(from..));
+        tail.is_some_and(|tail| tail.iter().zip(&tail[period as usize..]).all(|(a, b)| a == b))
+    };
+    (rule.periods.0..=rule.periods.1).any(copied)
 }
 
 /// The numbers of a request; `None` where a row is not a number.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokenmill_engine::constraint::{Constraint, Held, Settings, Vocabulary};
-use tokenmill_engine::{DraftMode, Lease, Numbers, Request};
+use tokenmill_engine::{DraftMode, Lease, Numbers, RepeatRule, Request};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
 use tokenmill_sched::{Config, StepCost};
@@ -173,6 +173,14 @@ impl Scene {
             (d.range(0, 60), blocks)
         };
         let resizes = (0..resizes).map(&mut resize).collect();
+        for arrival in &mut arrivals {
+            if let Ask::Answer(request) = &mut arrival.ask
+                && d.once_in(4)
+            {
+                let longest = d.range(1, 4);
+                request.repeats = Some(RepeatRule::copies((1, longest), d.range(2, 3)));
+            }
+        }
         Scene {
             config,
             eos,

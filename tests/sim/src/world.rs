@@ -66,6 +66,8 @@ pub struct Clients {
     pub leased: u64,
     /// Answers that were held to a grammar and ended well.
     pub held: u64,
+    /// Choices that were ended because they repeat themselves.
+    pub repeated: u64,
     /// Guesses of the draft model, and those that were right where nobody else guessed.
     pub guessed: u64,
     /// See there.
@@ -273,6 +275,8 @@ impl World {
             clients.guessed_right = self.core.stats().accepted_tokens;
         }
         for p in &self.pending {
+            let is_repeat = |event: &&Event| matches!(event, Event::Repeats { .. });
+            clients.repeated += seen(&p.seen).events.iter().filter(is_repeat).count() as u64;
             match seen(&p.seen).events.last() {
                 Some(Event::Failed(RequestError::Unread { .. })) => clients.unread += 1,
                 Some(Event::Finished(usage)) => {

@@ -25,6 +25,7 @@ struct Totals {
     unread: u64,
     leased: u64,
     held: u64,
+    repeated: u64,
     broken_leases: u64,
     guessed: u64,
     guessed_right: u64,
@@ -47,7 +48,7 @@ impl Totals {
 
     fn assert_exercised(&self) {
         let rare = [self.preemptions, self.drafts_wrong, self.device_errors, self.failed];
-        let clients = [self.unread, self.leased, self.held, self.broken_leases];
+        let clients = [self.unread, self.leased, self.held, self.repeated, self.broken_leases];
         assert!(self.guessed_right > 1000 && self.guessed > 2 * self.guessed_right, "{self:?}");
         let common = [self.finished, self.cancelled, self.cached, self.drafts_right];
         assert!(rare.iter().chain(&common).chain(&clients).all(|&n| n > 100), "{self:?}");
@@ -82,6 +83,7 @@ fn every_schedule_gives_the_oracles_tokens() {
                 all.unread += clients.unread;
                 all.leased += clients.leased;
                 all.held += clients.held;
+                all.repeated += clients.repeated;
                 all.guessed += clients.guessed;
                 all.guessed_right += clients.guessed_right;
             }

@@ -86,6 +86,7 @@ fn from_gguf(meta: &Meta) -> Result<Option<Vocabulary>, VocabularyError> {
         unk: id("unknown")?,
         sep: id("seperator")?, // as GGUF spells it
         pad: id("padding")?,
+        fim: marks(meta)?,
         add_bos: meta.opt_bool(&key("add_bos_token"))?,
         add_eos: meta.opt_bool(&key("add_eos_token"))?,
         add_space_prefix: meta.opt_bool(&key("add_space_prefix"))?,
@@ -105,6 +106,18 @@ fn from_gguf(meta: &Meta) -> Result<Option<Vocabulary>, VocabularyError> {
     let tokenizer = Tokenizer::from_gguf(vocab)?;
     let template = template(&gguf_templates(meta)?, tokenizer.template_tokens());
     Ok(Some(Vocabulary { tokenizer, template }))
+}
+
+/// The tokens that a GGUF file names for filling in the middle, by newer or older keys.
+fn marks(meta: &Meta) -> Result<[Option<u32>; 4], MetaError> {
+    let id = |key: &str| meta.opt_u32(&format!("tokenizer.ggml.{key}_token_id"));
+    let either = |new, old| Ok::<_, MetaError>(id(new)?.or(id(old)?));
+    Ok([
+        either("fim_pre", "prefix")?,
+        either("fim_suf", "suffix")?,
+        either("fim_mid", "middle")?,
+        id("fim_pad")?,
+    ])
 }
 
 /// Chat templates of a GGUF file by name; the one that has none is the default.

@@ -10,9 +10,12 @@ use tokenmill_text::{Lead, StopSearch, TextStream, Tokenizer};
 
 use crate::constraint::Hold;
 use crate::draft::{ByModel, DraftMode, Drafter};
+use crate::repeats::Repeats;
 use crate::request::{
     Divergence, Event, Request, RequestError, StopReason, TokenInfo, TopToken, Usage,
 };
+use crate::serving::guide::{Ended, Guide};
+use crate::serving::thought::{Seen, Thought};
 
 /// Takes events; false means that nobody listens any more, which cancels the request.
 pub type Sink = Box<dyn FnMut(Event) -> bool + Send>;
@@ -88,7 +91,7 @@ struct Choice {
     reader: Option<Reader>,
     drafter: Option<Drafter>,
     by_model: Option<ByModel>,
-    hold: Option<Hold>,
+    guide: Guide,
     /// Draft tokens that were right and are still to come as tokens.
     right: u32,
     ended: bool,
@@ -100,10 +103,10 @@ pub(crate) struct Answer {
     tokenizer: Option<Arc<Tokenizer>>,
     eos: Arc<[TokenId]>,
     stop: Vec<String>,
+    also_end: Vec<TokenId>,
     ignore_eos: bool,
-    show_special: bool,
-    /// Special tokens that are shown all the same.
-    markers: Vec<TokenId>,
+    tell_end: bool,
+    seen: Seen,
     logprobs: bool,
     choices: Vec<Choice>,
     /// To be told when it starts.
@@ -121,13 +124,14 @@ impl Answer {
         let markers = request.reading.iter().flat_map(|reading| reading.format.markers());
         let markers = markers.filter_map(|text| tokenizer.as_ref()?.id_of(text)).collect();
         Self {
-            markers,
+            seen: Seen { all: request.show_special, markers },
+            also_end: request.also_end.clone(),
             sink,
             tokenizer,
             eos,
             stop: request.stop.clone(),
             ignore_eos: request.ignore_eos,
-            show_special: request.show_special,
+            tell_end: request.tell_end,
             logprobs: request.sampling.logprobs.is_some(),
             choices: Vec::with_capacity(request.choices as usize),
             prefix: None,
@@ -155,27 +159,31 @@ impl Answer {
         let drafter = Drafter::new(draft, &request.prediction);
         let by_model = ByModel::new(draft, self.choices.len() as u32, &request.sampling);
         let hold = request.held.as_ref().map(|held| Hold::new(held, vocab));
+        let limit = request.reasoning_tokens.zip(request.reading.as_ref());
+        let thought = limit
+            .zip(self.tokenizer.as_ref())
+            .and_then(|((limit, reading), t)| Thought::new(reading, limit, t, &self.seen));
+        let guide = Guide::new(hold, thought, request.repeats.map(Repeats::new));
         let (right, ended) = (0, false);
-        self.choices.push(Choice { seq, stream, reader, drafter, by_model, hold, right, ended });
+        self.choices.push(Choice { seq, stream, reader, drafter, by_model, guide, right, ended });
     }
 
-    /// What a choice is held to.
-    pub fn hold(&mut self, choice: u32) -> Option<&mut Hold> {
-        self.choices.get_mut(choice as usize)?.hold.as_mut()
+    /// What stands above the model in a choice.
+    pub fn guide(&mut self, choice: u32) -> Option<&mut Guide> {
+        self.choices.get_mut(choice as usize).map(|c| &mut c.guide)
     }
 
-    /// Sequences that generate, each with what guesses their next tokens and what these are held to.
-    pub fn guessed(
-        &mut self,
-    ) -> impl Iterator<Item = (SeqId, Option<&mut Drafter>, Option<&mut Hold>)> {
+    /// Sequences that generate, each with what guesses their next tokens and what stands above these.
+    pub fn guessed(&mut self) -> impl Iterator<Item = (SeqId, Option<&mut Drafter>, &mut Guide)> {
         let open = self.choices.iter_mut().filter(|c| !c.ended);
-        open.map(|c| (c.seq, c.drafter.as_mut(), c.hold.as_mut()))
+        open.map(|c| (c.seq, c.drafter.as_mut(), &mut c.guide))
     }
 
     /// Sequences that generate and whose next tokens a draft model may guess.
     pub fn guessed_by_model(&mut self) -> impl Iterator<Item = (SeqId, &mut ByModel)> {
         // A model that knows no grammar guesses in vain.
-        let open = self.choices.iter_mut().filter(|c| !c.ended && c.hold.is_none());
+        let is_free = |guide: &Guide| guide.hold.is_none() && !guide.forces();
+        let open = self.choices.iter_mut().filter(move |c| !c.ended && is_free(&c.guide));
         open.filter_map(|c| c.by_model.as_mut().map(|b| (c.seq, b)))
     }
 
@@ -232,12 +240,18 @@ impl Answer {
             return After::Open; // drafts beyond the end of this choice
         };
         self.usage.completion_tokens += 1;
-        let is_last = c.hold.as_mut().is_some_and(Hold::tell);
+        let ended = c.guide.tell();
         if c.right > 0 {
             c.right -= 1;
             self.usage.accepted_drafts += 1;
         }
-        if !self.ignore_eos && self.eos.contains(&token) {
+        let ends = self.eos.contains(&token) || self.also_end.contains(&token);
+        if !self.ignore_eos && ends {
+            let named = self.tell_end.then(|| self.bytes(token, true));
+            let info = named.map(|bytes| TokenInfo { bytes, ..self.info(token, output, out) });
+            if info.is_some_and(|info| !self.tell(choice, Vec::new(), vec![info])) {
+                return After::Abandoned;
+            }
             return self.end(choice, StopReason::EndOfText);
         }
         let info = self.info(token, output, out);
@@ -246,10 +260,17 @@ impl Answer {
         if !is_heard {
             return After::Abandoned;
         }
-        match stop.and_then(|s| self.stop.get(s).cloned()) {
-            Some(stop) => self.end(choice, StopReason::StopText(stop)),
-            None if is_last => self.end(choice, StopReason::EndOfText),
-            None => After::Open,
+        match (stop.and_then(|s| self.stop.get(s).cloned()), ended) {
+            (Some(stop), _) => self.end(choice, StopReason::StopText(stop)),
+            (None, Some(Ended::Whole)) => self.end(choice, StopReason::EndOfText),
+            (None, Some(Ended::Repeats(repeated))) => {
+                if !(self.sink)(Event::Repeats { choice, repeated }) {
+                    return After::Abandoned;
+                }
+                let cut = repeated.cut;
+                self.end(choice, if cut { StopReason::Length } else { StopReason::EndOfText })
+            }
+            (None, None) => After::Open,
         }
     }
 
@@ -272,7 +293,7 @@ impl Answer {
             return After::Open;
         };
         c.ended = true;
-        c.hold = None;
+        c.guide = Guide::default();
         // What was right and comes after the end was computed in vain.
         self.usage.rejected_drafts += c.right;
         let piece = c.stream.as_mut().map(TextStream::finish).unwrap_or_default();
@@ -330,7 +351,7 @@ impl Answer {
 
     /// Whether a token is seen although it is special.
     fn shows(&self, token: TokenId) -> bool {
-        self.show_special || self.markers.contains(&token)
+        self.seen.shows(token)
     }
 
     /// Tells pieces in order, the tokens with the first.

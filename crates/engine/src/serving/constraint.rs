@@ -4,8 +4,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use thiserror::Error;
+pub(crate) use tokenmill_grammar::Dead;
 pub use tokenmill_grammar::{Constraint, Matcher, Refused, Settings, Tag, Vocabulary, Whitespace};
-use tokenmill_grammar::{Dead, Grammar, compile};
+use tokenmill_grammar::{Grammar, compile};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{Special, Tokenizer};
 
@@ -162,11 +163,8 @@ pub(crate) struct Hold {
     is_fresh: bool,
     /// Tokens that come next almost surely.
     foreseen: Vec<TokenId>,
-    /// Tokens taken, and of these told.
-    taken: u32,
-    told: u32,
-    /// After how many tokens nothing may follow.
-    done: Option<u32>,
+    /// Nothing may follow.
+    done: bool,
     failed: Option<Dead>,
 }
 
@@ -179,9 +177,7 @@ impl Hold {
             mask: vec![0; vocab.div_ceil(32) as usize],
             is_fresh: false,
             foreseen: Vec::new(),
-            taken: 0,
-            told: 0,
-            done: None,
+            done: false,
             failed: None,
         }
     }
@@ -225,22 +221,25 @@ impl Hold {
 
     /// A token that was chosen.
     pub fn take(&mut self, token: TokenId) {
-        self.taken += 1;
         self.is_fresh = false;
         match self.foreseen.first() {
             Some(first) if *first == token => drop(self.foreseen.remove(0)),
             _ => self.foreseen.clear(),
         }
-        if self.failed.is_none() && self.done.is_none() {
+        if self.failed.is_none() && !self.done {
             self.failed = self.matcher().accept(token).err();
-            self.done = self.matcher().is_done().then_some(self.taken);
+            self.done = self.matcher().is_done();
         }
     }
 
-    /// One more of the tokens taken is told; whether nothing may follow it.
-    pub fn tell(&mut self) -> bool {
-        self.told += 1;
-        self.done == Some(self.told)
+    /// Whether nothing may follow.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Whether the answer may end here.
+    pub fn may_end(&mut self) -> bool {
+        self.done || self.failed.is_none() && self.matcher().may_end()
     }
 
     /// Why no token may come, where that is so.
@@ -253,7 +252,7 @@ impl Hold {
     pub fn foreseen(&mut self, tokenizer: &Tokenizer) -> &[TokenId] {
         self.refresh();
         let some = self.mask.iter().map(|word| word.count_ones()).sum::<u32>() <= FEW;
-        let open = self.failed.is_none() && self.done.is_none();
+        let open = self.failed.is_none() && !self.done;
         if self.foreseen.is_empty() && open && some {
             let bytes = self.matcher().apart().forced_bytes();
             let text = std::str::from_utf8(&bytes).unwrap_or_default();
@@ -269,12 +268,15 @@ impl Hold {
         &self.foreseen
     }
 
-    /// How many of the tokens may come, one after another.
-    pub fn allowed(&mut self, tokens: &[TokenId]) -> usize {
+    /// How many of the tokens may come, one after another, behind the first.
+    pub fn allowed_behind(&mut self, first: &[TokenId], tokens: &[TokenId]) -> usize {
         if tokens.is_empty() || self.failed.is_some() {
             return 0;
         }
         let mut ahead = self.matcher().apart();
+        if first.iter().any(|token| ahead.accept(*token).is_err()) {
+            return 0;
+        }
         tokens.iter().take_while(|token| ahead.accept(**token).is_ok()).count()
     }
 }

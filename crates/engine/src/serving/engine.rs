@@ -370,27 +370,29 @@ impl Core {
         for open in self.requests.values_mut().filter(|open| open.started) {
             let Work::Answer(answer) = &mut open.work else { continue };
             let prompt = answer.prompt();
-            for (seq, drafter, mut hold) in answer.guessed() {
+            for (seq, drafter, guide) in answer.guessed() {
                 let Some(tokens) = self.sched.tokens(seq) else { continue };
                 self.guess.clear();
                 // What a grammar says stands above what texts before suggest.
-                if let (Some(hold), Some(tokenizer)) = (&mut hold, &self.tokenizer)
+                if let Some(tokenizer) = &self.tokenizer
+                    && (guide.hold.is_some() || guide.forces())
                     && self.sched.draft_that_pays(seq, FORESEEN, MAX_DRAFT) > 0
                 {
-                    let foreseen = hold.foreseen(tokenizer);
+                    let foreseen = guide.foreseen(tokenizer);
                     let most = MAX_DRAFT.min(foreseen.len() as u32);
                     let n = self.sched.draft_that_pays(seq, FORESEEN, most);
                     self.guess.extend_from_slice(&foreseen[..n as usize]);
                 }
                 if let Some(drafter) = drafter {
                     drafter.follow(tokens, prompt);
-                    let odds = drafter.odds().filter(|_| self.guess.is_empty());
+                    let is_known = !self.guess.is_empty() || guide.forces();
+                    let odds = drafter.odds().filter(|_| !is_known);
                     if let Some(odds) = odds {
                         let n = self.sched.draft_that_pays(seq, odds, MAX_DRAFT);
                         drafter.guess(n, &mut self.guess);
                     }
                 }
-                let may = hold.map_or(self.guess.len(), |hold| hold.allowed(&self.guess));
+                let may = guide.allowed(&self.guess);
                 self.sched.offer_draft(seq, &self.guess[..may]);
             }
         }
@@ -618,12 +620,12 @@ fn apply(
     out: &StepOutput,
 ) -> Result<After, RequestError> {
     if let Outcome::NotANumber { index } = outcome {
-        let hold = match work {
-            Work::Answer(answer) => answer.hold(choice),
+        let guide = match work {
+            Work::Answer(answer) => answer.guide(choice),
             Work::Rows(_) => None,
         };
         // A row of which no token may come.
-        if let Some(dead) = hold.and_then(|hold| hold.failed()) {
+        if let Some(dead) = guide.and_then(|guide| guide.failed()) {
             return Err(RequestError::Constraint { index, reason: dead.to_string() });
         }
         return Err(RequestError::NotANumber { index });

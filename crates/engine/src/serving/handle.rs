@@ -404,7 +404,11 @@ impl Engine {
         Ok(Cancel { model: self.shared.model, id, inbox: self.inbox.clone() })
     }
 
-    fn check_tokens(&self, tokens: &[TokenId]) -> Result<u32, Refusal> {
+    /// How many they are.
+    ///
+    /// # Errors
+    /// [`Refusal`] for none at all, and for one outside the vocabulary.
+    pub fn check_tokens(&self, tokens: &[TokenId]) -> Result<u32, Refusal> {
         let vocab = self.shared.facts.ids;
         if tokens.is_empty() {
             return Err(Refusal::EmptyPrompt);
@@ -469,6 +473,11 @@ impl Engine {
         }
         if request.draft == Some(DraftMode::Model) && !facts.draft_model {
             return bad("draft", "this server has no draft model".to_string());
+        }
+        let marks = request.reading.as_ref().and_then(|r| r.format.end_of_reasoning());
+        if request.reasoning_tokens.is_some() && (marks.is_none() || !facts.has_text) {
+            let reason = "answers of this model have no marks that end their reasoning".to_string();
+            return bad("reasoning_tokens", reason);
         }
         if request.held.is_some() && request.ignore_eos {
             let reason = "an answer that is held to a grammar ends where that does".to_string();

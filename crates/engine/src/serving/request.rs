@@ -12,6 +12,7 @@ use tokenmill_text::Lead;
 use crate::constraint::Held;
 use crate::draft::DraftMode;
 use crate::queue::NOBODY;
+use crate::repeats::{RepeatRule, Repeated};
 use crate::rows::Rows;
 
 /// One request. Numbers come as one [`Event::Rows`]; what is said of answers below is for text.
@@ -38,12 +39,21 @@ pub struct Request {
     pub held: Option<Held>,
     /// Show special tokens as text.
     pub show_special: bool,
+    /// Tell the token that ends the answer too, which is no text.
+    pub tell_end: bool,
     /// How reasoning and calls of tools are told from the answer's text; `None`: all is text.
     pub reading: Option<Reading>,
     /// Whether the answer is a text of its own (a chat) or continues the prompt's.
     pub lead: Lead,
     /// Cached prefixes are shared only among requests of the same salt.
     pub salt: u64,
+    /// Tokens of reasoning after which its end is made to come; `None`: as the model sees fit. Needs a
+    /// `reading` with marks of reasoning.
+    pub reasoning_tokens: Option<u32>,
+    /// When an answer that repeats itself is ended; `None`: never.
+    pub repeats: Option<RepeatRule>,
+    /// Tokens that end this answer, beside the model's own.
+    pub also_end: Vec<TokenId>,
     /// Tokens the answer may repeat, wholly or in parts: it comes faster where it does.
     pub prediction: Vec<TokenId>,
     /// Where drafts come from; `None`: from the prediction, else the engine's choice.
@@ -72,13 +82,16 @@ pub struct Reading {
     pub reasoning_begun: bool,
     /// Calls in reasoning, which no grammar holds, stay reasoning.
     pub keeps_reasoning: bool,
+    /// Calls come before any text or not at all.
+    pub calls_first: bool,
 }
 
 impl Reading {
     /// For one answer.
     pub fn parser(&self) -> Parser {
         let parser = Parser::new(self.format, Arc::clone(&self.tools), self.reasoning_begun);
-        if self.keeps_reasoning { parser.keep_reasoning() } else { parser }
+        let parser = if self.keeps_reasoning { parser.keep_reasoning() } else { parser };
+        if self.calls_first { parser.calls_first() } else { parser }
     }
 }
 
@@ -114,9 +127,13 @@ impl Request {
             logit_bias: Vec::new(),
             held: None,
             show_special: false,
+            tell_end: false,
             reading: None,
             lead: Lead::Keep,
             salt: 0,
+            reasoning_tokens: None,
+            repeats: None,
+            also_end: Vec::new(),
             prediction: Vec::new(),
             draft: None,
             account: NOBODY,
@@ -161,7 +178,7 @@ pub enum StopReason {
     StopText(String),
     /// It ended by itself behind a whole call of a tool.
     Calls,
-    /// `max_tokens`, or the context is full.
+    /// `max_tokens`, or the context is full; or it repeats itself where it may not end.
     Length,
 }
 
@@ -214,6 +231,13 @@ pub enum Event {
         piece: Piece,
         /// The tokens since the last event of this choice.
         tokens: Vec<TokenInfo>,
+    },
+    /// A choice repeats itself, and ends with that: [`StopReason::Length`] where it is not whole.
+    Repeats {
+        /// Choice.
+        choice: u32,
+        /// What.
+        repeated: Repeated,
     },
     /// A choice ended.
     Done {

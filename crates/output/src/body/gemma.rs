@@ -9,7 +9,7 @@ const LONGEST: usize = 512;
 const CALL: &str = "call:";
 
 /// Reads one call.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reader {
     quote: &'static str,
     place: Place,

@@ -15,7 +15,7 @@ const FENCE: &str = "```json";
 pub(super) const MARKS: &[&str] = &[ARGS, CALL_ID, ARGUMENT, SEP];
 
 /// Reads one call.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reader {
     header: Header,
     /// The header so far.
@@ -24,7 +24,7 @@ pub(crate) struct Reader {
     value: Option<Value>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Value {
     /// An object goes on as it comes.
     Object(Json),

@@ -133,7 +133,7 @@ impl Offer {
 }
 
 /// What readers write to.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Calls {
     pub offer: Offer,
     /// Only offered tools make calls.
@@ -179,7 +179,7 @@ pub(crate) enum Step {
 }
 
 /// A reader of some body.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Reader {
     /// The first character that is no white space says which.
     Undecided(&'static [Body], &'static [&'static str]),

@@ -7,7 +7,7 @@ use crate::json::{self, Json, Part};
 const KNOWN: &[&str] = &["arguments", "function", "id", "parameters", "tool_call_id", "type"];
 
 /// Reads the objects.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reader {
     form: Objects,
     json: Json,
@@ -30,7 +30,7 @@ enum Member {
     Other,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Call {
     name: Option<String>,
     is_started: bool,

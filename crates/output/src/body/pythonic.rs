@@ -9,7 +9,7 @@ use crate::json;
 const LONGEST: usize = 512;
 
 /// Reads the calls. Arguments are given out one by one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reader {
     is_list: bool,
     place: Place,
@@ -66,7 +66,7 @@ enum Open {
 }
 
 /// A string that is being read.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Text {
     quote: char,
     /// Quotes in a row, at the beginning or, of a string in three, at the end.

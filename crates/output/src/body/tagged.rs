@@ -13,7 +13,7 @@ const LONGEST: usize = 512;
 const LONGEST_KEY: usize = 256;
 
 /// Reads one call, behind the mark in front of its name.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reader {
     tags: Tags,
     /// Marks behind which there is no more of the call.

@@ -13,17 +13,16 @@ impl Format {
     /// the row has no marks of reasoning, or the grammar is too long. `ask` offers no tools.
     pub fn behind_reasoning(&self, what: &Constraint, ask: &Ask<'_>) -> Option<Constraint> {
         let answer = match what {
-            Constraint::JsonSchema(schema) => format!("%json {schema}"),
-            Constraint::JsonObject => "%json {\"type\": \"object\"}".to_owned(),
             Constraint::Choice(texts) => {
                 texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(" | ")
             }
-            _ => return None,
+            what => document(what)?,
         };
         let mut lark = Writer::new(ask);
         let before = match &self.form {
             Form::Harmony => {
-                let before = analysis(&mut lark);
+                // (Commentary is text, which stands in no document.)
+                let before = analysis(&mut lark, false);
                 format!("{before} {}", lark.mark("<|channel|>final<|message|>"))
             }
             Form::Marked(marked) => {
@@ -39,5 +38,14 @@ impl Format {
         lark.rule("answer", &answer);
         lark.rule("start", &format!("{before} answer"));
         lark.written()
+    }
+}
+
+/// A JSON document as the body of a rule.
+pub(super) fn document(what: &Constraint) -> Option<String> {
+    match what {
+        Constraint::JsonSchema(schema) => Some(format!("%json {schema}")),
+        Constraint::JsonObject => Some("%json {\"type\": \"object\"}".to_owned()),
+        _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use tokenmill_grammar::Constraint;
+use tokenmill_grammar::{Constraint, Spelling};
 
 use super::Ask;
 use super::written::listed;
@@ -69,12 +69,19 @@ impl<'a> Writer<'a> {
             schemas: BTreeMap::new(),
         };
         for (at, tool) in ask.tools.iter().enumerate() {
-            lark.rule(
-                &format!("arguments_{at}"),
-                &format!("%json {}", object(tool.parameters.clone())),
-            );
+            let schema = || format!("%json {}", object(tool.parameters.clone()));
+            let arguments = lark.input_object(at).unwrap_or_else(schema);
+            lark.rule(&format!("arguments_{at}"), &arguments);
         }
         lark
+    }
+
+    /// Rules that are whole lines.
+    pub fn rules(&mut self, lines: &str) {
+        self.is_full |= self.text.len() + lines.len() > LONGEST;
+        if !self.is_full {
+            self.text.push_str(lines);
+        }
     }
 
     pub fn rule(&mut self, name: &str, body: &str) {
@@ -96,7 +103,7 @@ impl<'a> Writer<'a> {
         name
     }
 
-    fn number(&mut self) -> usize {
+    pub fn number(&mut self) -> usize {
         self.numbers += 1;
         self.numbers
     }
@@ -295,14 +302,21 @@ impl<'a> Writer<'a> {
             }
             Body::Pythonic => {
                 let keywords = self.parameters(at, |lark, key, own, schema| {
-                    Some(format!("{} {}", quoted(&format!("{key}=")), lark.json(own, schema)))
+                    let value = lark.input_string(at, key);
+                    let value = value.unwrap_or_else(|| lark.json(own, schema));
+                    Some(format!("{} {value}", quoted(&format!("{key}="))))
                 })?;
                 let all = self.sequence(keywords, ", ");
                 Some(format!("{} {all} \")\"", quoted(&format!("{sign}{name}("))))
             }
             Body::Gemma { quote } => {
                 let members = self.parameters(at, |lark, key, own, schema| {
-                    let value = lark.gemma_value(quote, key, own, schema)?;
+                    let value = match lark.input(at, key, Spelling::Plain(&[quote])) {
+                        Some(text) => {
+                            format!("{} {}", lark.mark(quote), lark.held_ended(&text, "", quote))
+                        }
+                        None => lark.gemma_value(quote, key, own, schema)?,
+                    };
                     Some(format!("{} {value}", quoted(&format!("{key}:"))))
                 })?;
                 let all = self.sequence(members, ",");
@@ -412,7 +426,10 @@ impl<'a> Writer<'a> {
         let line = if tags.is_lined { "\n" } else { "" };
         let parameters = self.parameters(at, |lark, key, own, schema| {
             let open = format!("{line}{}{key}{}{}{line}", tags.parameter, tags.key_end, tags.value);
-            let value = lark.tagged_value(tags, line, key, own, schema)?;
+            let value = match lark.input(at, key, Spelling::Plain(&tags.stops())) {
+                Some(text) => lark.held_ended(&text, line, tags.value_end),
+                None => lark.tagged_value(tags, line, key, own, schema)?,
+            };
             Some(format!("{} {value}", lark.mark(&open)))
         })?;
         let mut body = String::new();
@@ -447,6 +464,17 @@ impl<'a> Writer<'a> {
             self.without("VALUE", &stops);
         }
         Some(self.ended("VALUE", line, tags.value_end))
+    }
+
+    /// Text of that name that is held, up to and with its end: the line break before it is none of
+    /// the text, and one terminal with it.
+    fn held_ended(&mut self, name: &str, line: &str, end: &str) -> String {
+        if !self.is_special(end) || line.is_empty() {
+            return self.ended(name, line, end);
+        }
+        let lined = format!("{name}_LINED");
+        self.rule(&lined, &format!("{name} {}", quoted(line)));
+        format!("{lined} {}", self.mark(end))
     }
 
     /// Text of that name, up to and with its end. Where that is no special token both are one

@@ -4,7 +4,7 @@ use crate::body::{Calls, Offer, Reader, Step};
 use crate::format::{Bare, Section};
 
 /// What may be a call, or what follows one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub section: &'static Section,
     stage: Stage,
@@ -27,7 +27,7 @@ pub(super) struct Candidate {
     pub has_called: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Stage {
     /// Between the section's mark and the call's.
     Before,

@@ -22,6 +22,7 @@ pub fn tools(list: &[(&str, Value)]) -> Arc<[Tool]> {
     let tool = |(name, parameters): &(&str, Value)| Tool {
         name: (*name).to_owned(),
         parameters: parameters.clone(),
+        input: None,
     };
     list.iter().map(tool).collect()
 }
@@ -31,7 +32,8 @@ pub fn some(names: &[&str]) -> Arc<[Tool]> {
     let schema = json!({"type": "object", "properties": {
         "text": {"type": "string"}, "count": {"type": "integer"}, "any": {}
     }});
-    names.iter().map(|n| Tool { name: (*n).to_owned(), parameters: schema.clone() }).collect()
+    let list: Vec<_> = names.iter().map(|name| (*name, schema.clone())).collect();
+    tools(&list)
 }
 
 /// Reads an answer that comes in these parts.

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokenmill_grammar::{Grammar, Matcher, Refused, Settings, Vocabulary, Whitespace, compile};
+use tokenmill_grammar::{
+    Constraint, Grammar, Matcher, Refused, Settings, Vocabulary, Whitespace, compile,
+};
 use tokenmill_output::{Ask, Calls, Format, Tool};
 
 const END: u32 = 256;
@@ -110,9 +112,14 @@ pub fn grammar_of(
     let (reasons, special) = (true, &special);
     let ask = Ask { tools, calls, parallel, reasons, reasoning_begun: begun, special };
     let constraint = format.hold(&ask).unwrap_or_else(|| panic!("{}: no grammar", format.name));
+    compiled(&constraint, tokens)
+}
+
+/// With the separators of templates.
+pub fn compiled(constraint: &Constraint, tokens: &Tokens) -> Result<Grammar, Refused> {
     let whitespace = Whitespace::Separators { item: ", ".to_owned(), key: ": ".to_owned() };
     let settings = Settings { whitespace, ..Settings::default() };
-    compile(&constraint, &tokens.vocabulary, &settings)
+    compile(constraint, &tokens.vocabulary, &settings)
 }
 
 /// Takes all of the tokens, or none.

@@ -46,13 +46,15 @@ pub struct Answer {
     finish: Option<StopReason>,
     /// Why the prompt was not found in the cache, where that was asked.
     miss: Option<Value>,
+    /// Warnings that came with the end.
+    late: Vec<String>,
 }
 
 impl Answer {
     /// An answer with that head.
     pub fn new(head: Head, shape: Shape) -> Self {
-        let (open, finish, miss) = (None, None, None);
-        Self { head, shape, open, blocks: 0, calls: 0, blank: String::new(), finish, miss }
+        let (open, finish, miss, late) = (None, None, None, Vec::new());
+        Self { head, shape, open, blocks: 0, calls: 0, blank: String::new(), finish, miss, late }
     }
 
     /// The message without what it says.
@@ -67,8 +69,9 @@ impl Answer {
             "stop_sequence": stop.1,
             "usage": usage,
         });
-        if !self.head.warnings.is_empty() {
-            message["warnings"] = json!(self.head.warnings);
+        let warnings = [&self.head.warnings[..], &self.late].concat();
+        if !warnings.is_empty() {
+            message["warnings"] = json!(warnings);
         }
         message
     }
@@ -111,11 +114,12 @@ impl Answer {
 
     /// The blocks of a whole answer: those of a stream, but for a call that was cut.
     fn content(&self, choice: &Choice) -> Vec<Value> {
+        let calls = choice.calls();
         let block = |part: Part| match part {
             Part::Thinking(text) => Some(self.thinking(&text)),
             Part::Text(text) => Some(json!({ "type": "text", "text": text })),
             Part::Call(number) => {
-                let call = choice.calls.get(number).filter(|call| call.whole)?;
+                let call = calls.get(number).filter(|call| call.whole)?;
                 Some(self.call(number, call))
             }
         };
@@ -206,6 +210,10 @@ impl Writer for Answer {
         }
     }
 
+    fn warn(&mut self, _: usize, warning: String) {
+        self.late.push(warning);
+    }
+
     fn done(&mut self, _: usize, finish: &StopReason, _: &mut String) {
         self.finish = Some(finish.clone());
     }
@@ -229,6 +237,9 @@ impl Writer for Answer {
         });
         if let Some(diagnostics) = self.diagnostics() {
             last["diagnostics"] = diagnostics;
+        }
+        if !self.late.is_empty() {
+            last["warnings"] = json!(self.late);
         }
         push(out, &last);
         push(out, &json!({ "type": "message_stop" }));

@@ -13,11 +13,12 @@ use super::answer::{Answer, Shape};
 use super::blocks::Reader;
 use super::tools;
 use crate::answering;
-use crate::ask::{Ask, Constrained, Generate, Input, Manner};
+use crate::ask::{self, Ask, Constrained, Generate, Input, Manner};
 use crate::config::Limits;
 use crate::conversation::{Conversation, Message, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, Unsupported, shown, text};
+use crate::openai::thinking::repeats;
 use crate::openai::{constraint, leases, parameters};
 use crate::shared::Shared;
 
@@ -149,19 +150,16 @@ pub(super) fn generate(
     let variables = Some(variables).filter(|variables| !variables.is_empty());
     let manner = Manner {
         sampling,
-        default_tokens: None,
-        logprobs: None,
-        choices: 1,
-        ignore_eos: false,
-        logit_bias: Vec::new(),
         constrained,
+        thinking: thinking.budget,
+        repeats: repeats(fields, notes)?,
         draft: parameters::draft(fields)?,
-        prediction: String::new(),
         priority: parameters::priority(fields)?,
         timeout: parameters::timeout(fields)?,
         diagnose: diagnose(fields, notes)?,
         lease: leases::longer(None, kept),
         user: user(fields, notes)?,
+        ..Manner::default()
     };
     let talk = Conversation { messages, tools, variables, continues };
     Ok((Generate { model, input: Input::Conversation(talk), manner }, shape))
@@ -206,8 +204,8 @@ fn values(fields: &mut Fields, limits: &Limits) -> Result<SamplingValues, ApiErr
 struct Thinking {
     /// Whether the template asks the model to; `None`: as its packager has it.
     on: Option<bool>,
-    /// Tokens of it.
-    budget: Option<u32>,
+    /// How long it may think.
+    budget: Option<ask::Thinking>,
     /// The client wants its place, not its text.
     omitted: bool,
 }
@@ -216,9 +214,10 @@ impl Thinking {
     /// Refuses a budget that is more than an answer has.
     fn within(&self, max_tokens: Option<u32>) -> Result<(), ApiError> {
         match (self.budget, max_tokens) {
-            (Some(budget), Some(most)) if budget > most => {
+            (Some(budget), Some(most)) if budget.tokens > most => {
                 let message = format!(
-                    "thinking.budget_tokens is {budget}: max_tokens, which is {most}, must be no less"
+                    "thinking.budget_tokens is {}: max_tokens, which is {most}, must be no less",
+                    budget.tokens
                 );
                 Err(ApiError::bad("thinking.budget_tokens", message))
             }
@@ -247,9 +246,7 @@ fn thinking(fields: &mut Fields, notes: &mut Notes) -> Result<Thinking, ApiError
         fields.require("budget_tokens")?;
     }
     let budget = fields.count("budget_tokens", 1..=u32::MAX)?;
-    if budget.is_some() {
-        notes.add("thinking.budget_tokens was ignored: the model says when it has thought".into());
-    }
+    let budget = budget.map(|tokens| ask::Thinking { tokens, param: "thinking.budget_tokens" });
     let omitted = match fields.text("display")?.as_deref() {
         None | Some("summarized" | "updates") => false,
         Some("omitted") => true,

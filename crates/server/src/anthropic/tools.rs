@@ -68,7 +68,7 @@ fn tool(
     }
     reader.mark(&mut fields)?;
     fields.finish(IGNORED, reader.notes)?;
-    Ok(Some(Offered { name, description, parameters, strict }))
+    Ok(Some(Offered::new(name, description, parameters, strict)))
 }
 
 /// Whether tools are called and which, and whether one call is the most.

@@ -42,21 +42,25 @@ pub struct Answer {
     calls: Vec<usize>,
     /// Why prompts were not found in the cache, one a prompt, where that was asked.
     misses: Vec<Value>,
+    /// Warnings of the choice that ends next; of all in a whole answer.
+    late: Vec<String>,
 }
 
 impl Answer {
     /// An answer with that head.
     pub fn new(kind: Kind, head: Head, include_usage: bool) -> Self {
         let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
+        // (Where its tokens are told, so is where each begins.)
         let echoed = |i: usize| {
             let text = head.echo.get(i / (head.choices as usize).max(1));
-            text.map_or(0, |text| text.chars().count())
+            text.filter(|_| head.echoed.is_empty()).map_or(0, |text| text.chars().count())
         };
         Self {
             id: format!("{prefix}-{:016x}", head.ticket),
             offsets: (0..head.all_choices()).map(echoed).collect(),
             calls: vec![0; head.all_choices()],
             misses: Vec::new(),
+            late: Vec::new(),
             kind,
             head,
             include_usage,
@@ -65,8 +69,13 @@ impl Answer {
 
     /// A choice that has ended.
     fn whole_choice(&mut self, index: usize, choice: &Choice) -> Value {
-        let text = &choice.text;
-        let logprobs = self.logprobs_of(index, &choice.tokens);
+        let logprobs = match self.echoed(index) {
+            [] => self.logprobs_of(index, &choice.tokens),
+            echoed => {
+                let tokens = [echoed, &choice.tokens[..]].concat();
+                self.logprobs_of(index, &tokens)
+            }
+        };
         let finish = choice.finish.as_ref().map(finish_reason);
         match self.kind {
             Kind::Chat => json!({
@@ -76,7 +85,7 @@ impl Answer {
                 "finish_reason": finish,
             }),
             Kind::Text => {
-                let text = format!("{}{text}", self.echo(index));
+                let text = format!("{}{}", self.echo(index), choice.text());
                 json!({
                     "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish,
                 })
@@ -86,7 +95,8 @@ impl Answer {
 
     /// What an assistant said, in a chat.
     fn message(&self, index: usize, choice: &Choice) -> Value {
-        let calls = choice.calls.iter().enumerate().filter(|(_, call)| call.whole);
+        let (text, reasoning, calls) = (choice.text(), choice.reasoning(), choice.calls());
+        let calls = calls.iter().enumerate().filter(|(_, call)| call.whole);
         let calls: Vec<Value> = calls
             .map(|(number, call)| {
                 let function = json!({ "name": call.name, "arguments": call.arguments });
@@ -94,13 +104,13 @@ impl Answer {
                 json!({ "id": id, "type": "function", "function": function })
             })
             .collect();
-        let content = match choice.text.trim().is_empty() && !calls.is_empty() {
+        let content = match text.trim().is_empty() && !calls.is_empty() {
             true => Value::Null,
-            false => choice.text.as_str().into(),
+            false => text.into(),
         };
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
-        if !choice.reasoning.is_empty() {
-            message["reasoning_content"] = choice.reasoning.as_str().into();
+        if !reasoning.is_empty() {
+            message["reasoning_content"] = reasoning.into();
         }
         if !calls.is_empty() {
             message["tool_calls"] = calls.into();
@@ -137,22 +147,10 @@ impl Answer {
     }
 
     /// What a stream begins with: the role of each choice, or the echoed prompts; and warnings.
-    fn opening(&self) -> Vec<Value> {
-        let first = |index: usize| match self.kind {
-            Kind::Chat => {
-                let delta = json!({ "role": "assistant", "content": "" });
-                Some(self.chunk(self.chat_delta(index, delta, Value::Null, None)))
-            }
-            Kind::Text if self.head.echo.is_empty() => None,
-            Kind::Text => {
-                let text = self.echo(index);
-                let choice = json!({
-                    "index": index, "text": text, "logprobs": null, "finish_reason": null,
-                });
-                Some(self.chunk(choice))
-            }
-        };
-        let mut chunks: Vec<Value> = (0..self.head.all_choices()).filter_map(first).collect();
+    fn opening(&mut self) -> Vec<Value> {
+        let choices = 0..self.head.all_choices();
+        let mut chunks: Vec<Value> =
+            choices.filter_map(|index| self.opening_choice(index)).collect();
         if !self.head.warnings.is_empty() {
             if chunks.is_empty() {
                 chunks.push(self.stream_object(Vec::new()));
@@ -162,6 +160,30 @@ impl Answer {
             }
         }
         chunks
+    }
+
+    fn opening_choice(&mut self, index: usize) -> Option<Value> {
+        let choice = match self.kind {
+            Kind::Chat => {
+                let delta = json!({ "role": "assistant", "content": "" });
+                self.chat_delta(index, delta, Value::Null, None)
+            }
+            Kind::Text if self.head.echo.is_empty() => return None,
+            Kind::Text => {
+                let logprobs = match self.echoed(index) {
+                    [] => Value::Null,
+                    echoed => {
+                        let tokens = echoed.to_vec();
+                        self.text_logprobs(index, &tokens)
+                    }
+                };
+                let text = self.echo(index);
+                json!({
+                    "index": index, "text": text, "logprobs": logprobs, "finish_reason": null,
+                })
+            }
+        };
+        Some(self.chunk(choice))
     }
 
     /// More of a choice; `None` when there is nothing to tell.
@@ -213,6 +235,12 @@ impl Answer {
         let mut chunk = self.include_usage.then(|| self.stream_object(Vec::new()))?;
         chunk["usage"] = usage_object(usage);
         Some(chunk)
+    }
+
+    /// The tokens of the prompt that a choice begins with, where they are told.
+    fn echoed(&self, index: usize) -> &[TokenInfo] {
+        let prompt = index / (self.head.choices as usize).max(1);
+        self.head.echoed.get(prompt).map_or(&[], Vec::as_slice)
     }
 
     fn echo(&self, index: usize) -> &str {
@@ -273,7 +301,8 @@ impl Answer {
         }
     }
 
-    /// Four lists of the same length; `text_offset` counts characters from the start of the text.
+    /// Four lists of the same length; `text_offset` counts characters from the start of the text. The
+    /// token that came is among the alternatives, in its place or as one more.
     fn text_logprobs(&mut self, index: usize, tokens: &[TokenInfo]) -> Value {
         let mut offsets = Vec::with_capacity(tokens.len());
         if let Some(at) = self.offsets.get_mut(index) {
@@ -283,7 +312,13 @@ impl Answer {
             }
         }
         let top = |token: &TokenInfo| -> Value {
-            token.top.iter().map(|t| (token_word(&t.bytes), json!(told(t.logprob)))).collect()
+            let Some(own) = token.logprob else { return Value::Null };
+            let mut top: Map<String, Value> =
+                token.top.iter().map(|t| (token_word(&t.bytes), json!(told(t.logprob)))).collect();
+            if !token.top.iter().any(|t| t.id == token.id) {
+                top.entry(token_word(&token.bytes)).or_insert(json!(told(own)));
+            }
+            Value::Object(top)
         };
         json!({
             "tokens": tokens.iter().map(|t| token_word(&t.bytes)).collect::<Vec<_>>(),
@@ -308,6 +343,10 @@ impl Writer for Answer {
         chunk.iter().for_each(|chunk| push(out, chunk));
     }
 
+    fn warn(&mut self, _: usize, warning: String) {
+        self.late.push(warning);
+    }
+
     fn done(&mut self, choice: usize, finish: &StopReason, out: &mut String) {
         let finish = finish_reason(finish);
         let choice = match self.kind {
@@ -316,7 +355,11 @@ impl Writer for Answer {
                 json!({ "index": choice, "text": "", "logprobs": null, "finish_reason": finish })
             }
         };
-        push(out, &self.chunk(choice));
+        let mut chunk = self.chunk(choice);
+        if !self.late.is_empty() {
+            chunk["warnings"] = json!(std::mem::take(&mut self.late));
+        }
+        push(out, &chunk);
     }
 
     fn prefix(&mut self, prompt: usize, found: Option<&Divergence>, out: &mut String) {
@@ -343,8 +386,9 @@ impl Writer for Answer {
         let choices = choices.map(|(index, choice)| self.whole_choice(index, choice)).collect();
         let mut whole = self.envelope(object, choices);
         whole.insert("usage".into(), usage_object(usage));
-        if !self.head.warnings.is_empty() {
-            whole.insert("warnings".into(), json!(self.head.warnings));
+        let warnings = [&self.head.warnings[..], &self.late].concat();
+        if !warnings.is_empty() {
+            whole.insert("warnings".into(), json!(warnings));
         }
         if let Some(diagnostics) = self.diagnostics() {
             whole.insert("diagnostics".into(), diagnostics);
@@ -435,6 +479,7 @@ fn usage_object(usage: Usage) -> Value {
         "completion_tokens_details": {
             "accepted_prediction_tokens": usage.accepted_drafts,
             "rejected_prediction_tokens": usage.rejected_drafts,
+            "reasoning_tokens": usage.reasoning_tokens,
         },
     })
 }
@@ -538,7 +583,7 @@ mod tests {
 
     #[test]
     fn a_stream_opens_with_roles_and_warnings_and_closes_with_usage() {
-        let answer = Answer::new(Kind::Chat, head(), true);
+        let mut answer = Answer::new(Kind::Chat, head(), true);
         let opening = answer.opening();
         assert_eq!(opening.len(), 4);
         assert_eq!(opening[0]["choices"][0]["delta"]["role"], "assistant");
@@ -553,11 +598,13 @@ mod tests {
         };
         let closing = answer.closing(usage).unwrap();
         assert_eq!(closing["usage"]["total_tokens"], 7);
-        let drafts = json!({ "accepted_prediction_tokens": 2, "rejected_prediction_tokens": 0 });
-        assert_eq!(closing["usage"]["completion_tokens_details"], drafts);
+        let details = json!({
+            "accepted_prediction_tokens": 2, "rejected_prediction_tokens": 0, "reasoning_tokens": 0,
+        });
+        assert_eq!(closing["usage"]["completion_tokens_details"], details);
         assert_eq!(closing["choices"], json!([]));
         let silent = Head { warnings: vec![], ..head() };
-        let silent = Answer::new(Kind::Text, silent, false);
+        let mut silent = Answer::new(Kind::Text, silent, false);
         assert!(silent.opening().is_empty() && silent.closing(usage).is_none());
     }
 

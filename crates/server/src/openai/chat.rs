@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answer::{Kind, answered};
 use super::parameters::{self, IGNORED, UNBUILT, is_empty_list};
-use super::{leases, tools};
+use super::{leases, thinking, tools};
 use crate::ask::{Ask, Generate, Input};
 use crate::config::Limits;
 use crate::conversation::{Content, Conversation, Message, Role};
@@ -26,9 +26,6 @@ const UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "documents", neutral: is_empty_list },
     Unsupported { name: "echo", neutral: |v| *v == false },
 ];
-
-/// How much a model should think, for those whose template asks.
-const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// Members that only chat has and that change no answer here.
 const CHAT_IGNORED: &[Ignored] = &[
@@ -60,13 +57,14 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let mut reader = Reader { limits, notes, kept: None };
     let messages = reader.messages(fields.require("messages")?)?;
     let tools = tools::read(&mut fields, limits, reader.notes)?;
-    let variables = variables(&mut fields)?;
+    let (variables, limit) = thinking::of_chat(&mut fields, reader.notes)?;
     let continues = continues(&mut fields, &messages)?;
     let prediction = reader.prediction(&mut fields)?;
     let logprobs = logprobs(&mut fields, limits)?;
     let Reader { notes, kept, .. } = reader;
     let mut manner = parameters::read(&mut fields, limits, notes)?;
     (manner.logprobs, manner.prediction) = (logprobs, prediction);
+    manner.thinking = thinking::either(manner.thinking, limit)?;
     manner.lease = leases::longer(manner.lease, kept);
     let delivery = parameters::delivery(&mut fields, notes)?;
     fields.refuse(UNSUPPORTED)?;
@@ -75,48 +73,6 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let talk = Conversation { messages, tools, variables, continues };
     let input = Input::Conversation(talk);
     Ok(answered(Kind::Chat, Generate { model, input, manner }, delivery))
-}
-
-/// Extra variables of the template, such as `enable_thinking`; what `chat_template_kwargs` says stands
-/// above the members that mean the same for all models.
-fn variables(fields: &mut Fields) -> Result<Option<Map<String, Value>>, ApiError> {
-    let mut variables = match fields.take("chat_template_kwargs") {
-        None => Map::new(),
-        Some(Value::Object(members)) => {
-            members.into_iter().filter(|(_, value)| !value.is_null()).collect()
-        }
-        Some(other) => return Err(wrong("chat_template_kwargs", "an object", &other)),
-    };
-    let mut say = |name: &str, value: Value| {
-        variables.entry(name).or_insert(value);
-    };
-    let effort = fields.text("reasoning_effort")?;
-    if let Some((name, value)) = effort_variable(effort.as_deref(), "reasoning_effort")? {
-        say(name, value);
-    }
-    if let Some(on) = fields.flag("enable_thinking")? {
-        say("enable_thinking", on.into());
-    }
-    Ok(Some(variables).filter(|variables| !variables.is_empty()))
-}
-
-/// The template's variable that says how much the model should think.
-///
-/// # Errors
-/// 400 for a word that means no such thing.
-pub(super) fn effort_variable(
-    effort: Option<&str>,
-    path: &str,
-) -> Result<Option<(&'static str, Value)>, ApiError> {
-    match effort {
-        None => Ok(None),
-        Some("none") => Ok(Some(("enable_thinking", false.into()))),
-        Some(effort) if EFFORTS.contains(&effort) => Ok(Some(("reasoning_effort", effort.into()))),
-        Some(_) => {
-            let message = format!("{path} must be none or one of {}", EFFORTS.join(", "));
-            Err(ApiError::bad(path, message))
-        }
-    }
 }
 
 /// Whether the answer goes on with the last message.

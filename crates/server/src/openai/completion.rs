@@ -14,10 +14,7 @@ use crate::fields::{Fields, Notes, Unsupported, list, wrong};
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
 /// Members that ask for what is not built yet, unless they ask for nothing.
-const UNSUPPORTED: &[Unsupported] = &[
-    Unsupported { name: "suffix", neutral: |v| v == "" },
-    Unsupported { name: "best_of", neutral: |v| *v == 1 },
-];
+const UNSUPPORTED: &[Unsupported] = &[Unsupported { name: "best_of", neutral: |v| *v == 1 }];
 
 /// Reads a completion request.
 ///
@@ -28,17 +25,31 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let prompts = prompts_of(fields.require("prompt")?, limits.prompts, "prompt")?;
     let logprobs = fields.count("logprobs", 0..=limits.top_logprobs)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
-    if echo && logprobs.is_some() {
-        let message = "logprobs of the prompt are not supported: leave out echo or logprobs";
-        return Err(ApiError::unsupported("echo", message));
+    let suffix = fields.text("suffix")?.filter(|suffix| !suffix.is_empty());
+    if echo && suffix.is_some() {
+        let message =
+            "echo: what stands between a prompt and a suffix does not begin with the prompt";
+        return Err(ApiError::bad("echo", message));
     }
+    // Here an answer may be empty: a prompt is read, and perhaps told.
+    let is_empty = fields.get("max_tokens").and_then(Value::as_u64) == Some(0);
+    if is_empty {
+        fields.take("max_tokens");
+    }
+    // Texts are gone on with as the model would: who wants an end for repeats says so.
+    let is_broken = fields.has("repetition_detection");
     let mut manner = parameters::read(&mut fields, limits, notes)?;
+    manner.repeats = manner.repeats.filter(|_| is_broken);
+    if is_empty && manner.sampling.max_tokens.replace(0).is_some() {
+        let message = "max_tokens is 0 and max_completion_tokens is not";
+        return Err(ApiError::bad("max_completion_tokens", message));
+    }
     (manner.logprobs, manner.default_tokens) = (logprobs, Some(DEFAULT_MAX_TOKENS));
     let delivery = parameters::delivery(&mut fields, notes)?;
     fields.refuse(UNSUPPORTED)?;
     fields.refuse(UNBUILT)?;
     fields.finish(IGNORED, notes)?;
-    let ask = Generate { model, input: Input::Prompts { prompts, echo }, manner };
+    let ask = Generate { model, input: Input::Prompts { prompts, echo, suffix }, manner };
     Ok(answered(Kind::Text, ask, delivery))
 }
 

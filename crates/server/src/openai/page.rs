@@ -15,7 +15,9 @@ const MEMBERS: &str = include_str!("../../../../tests/http/fixtures/openai-membe
 
 /// A route: its section of the page, its name among the members, what reads it, and a request in which
 /// every place of a member is there.
-const ROUTES: &[(&str, &str, Read, fn() -> Value)] = &[
+type Row = (&'static str, &'static str, Read, fn() -> Value);
+
+const ROUTES: &[Row] = &[
     ("Chat completions", "chat", chat::read, full_chat),
     (
         "Completions",

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokenmill_engine::{DraftMode, SamplingValues};
 use tokenmill_ir::TokenId;
 
-use super::{constraint, leases};
+use super::{constraint, leases, thinking};
 use crate::ask::Manner;
 use crate::config::Limits;
 use crate::error::ApiError;
@@ -64,6 +64,8 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<M
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         logit_bias: logit_bias(fields, limits)?,
         constrained: constraint::read(fields, limits, notes)?,
+        thinking: thinking::budget(fields)?,
+        repeats: thinking::repeats(fields, notes)?,
         draft: draft(fields)?,
         prediction: String::new(),
         priority: priority(fields)?,

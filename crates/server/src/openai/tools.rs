@@ -133,7 +133,7 @@ pub(super) fn function(fields: &mut Fields) -> Result<Offered, ApiError> {
         Some(schema) if schema.is_object() => schema,
         Some(other) => return Err(wrong(&path, "a schema", &other)),
     };
-    Ok(Offered { name, description, parameters, strict })
+    Ok(Offered::new(name, description, parameters, strict))
 }
 
 /// The name of a tool.
@@ -162,9 +162,8 @@ fn choice(
     notes: &mut Notes,
 ) -> Result<(Calling, Option<Vec<String>>), ApiError> {
     let path = "tool_choice";
-    if let Value::String(word) = &value {
-        let calling = mode(word, &["auto", "none", "required"], path)?;
-        return Ok((calling, None));
+    if let Some(calling) = word(&value) {
+        return Ok((calling?, None));
     }
     let mut fields = Fields::of(value, path)?;
     let kind = text(fields.require("type")?, "tool_choice.type")?;
@@ -215,6 +214,15 @@ fn allowed_tools(
         true => Err(ApiError::bad(&path, format!("{path} is empty"))),
         false => Ok((calling, Some(only))),
     }
+}
+
+/// `tool_choice` where it is a word.
+///
+/// # Errors
+/// 400 for another word.
+pub(super) fn word(choice: &Value) -> Option<Result<Calling, ApiError>> {
+    let word = choice.as_str()?;
+    Some(mode(word, &["auto", "none", "required"], "tool_choice"))
 }
 
 /// A word for whether tools are called.

@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokenmill_sched::{Outcome, SeqId};
 
 use super::{Core, Flight, Open, Turn, Work, guarded, request_of};
-use crate::constraint::Hold;
 use crate::request::RequestError;
+use crate::serving::guide::Guide;
 
-/// What the answer of that key is held to.
-fn hold(requests: &mut HashMap<u64, Open>, key: u64) -> Option<&mut Hold> {
+/// What stands above the model in the answer of that key.
+fn guide(requests: &mut HashMap<u64, Open>, key: u64) -> Option<&mut Guide> {
     let (id, choice) = request_of(key);
     match &mut requests.get_mut(&id)?.work {
-        Work::Answer(answer) => answer.hold(choice),
+        Work::Answer(answer) => answer.guide(choice),
         Work::Rows(_) => None,
     }
 }
@@ -98,10 +98,9 @@ impl Core {
                 () => Turn::Idle,
             };
         }
-        let requests = &mut self.requests;
+        let (requests, vocab) = (&mut self.requests, self.config.vocab);
         self.sched.fill(&self.step, &mut self.batch, &mut |key, drafts, masks| {
-            let hold = hold(requests, key);
-            hold.map(|hold| hold.masks(drafts, masks)).is_some()
+            guide(requests, key).is_some_and(|guide| guide.masks(drafts, vocab, masks))
         });
         self.stats.begins(&self.step);
         let begin_s = (self.clock)();
@@ -153,9 +152,9 @@ impl Core {
         self.progress.retain(|p| !self.leaving.contains(&p.seq));
         for p in &self.progress {
             if let Outcome::Token { token, .. } = p.outcome
-                && let Some(hold) = hold(&mut self.requests, p.key)
+                && let Some(guide) = guide(&mut self.requests, p.key)
             {
-                hold.take(token);
+                guide.take(token);
             }
         }
         for seq in self.leaving.drain(..) {

@@ -4,12 +4,15 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
+use tokenmill_engine::constraint::Constraint;
+use tokenmill_output::INPUT;
+use tokenmill_text::spelled;
 
 use crate::config::Limits;
 use crate::conversation::{Calling, Offered, Tools};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, list, shown, text};
-use crate::openai::tools::{self, LeftOut, chosen_of, function, mode};
+use crate::openai::tools::{self, LeftOut, chosen_of, function, mode, word};
 
 /// The name by which the client's search for tools is offered.
 const SEARCH: &str = "tool_search";
@@ -50,6 +53,9 @@ pub enum Source {
     Request,
     /// Items of the input: they may repeat what is there.
     Item,
+    /// Those of them that a search has found: the conversation has them where that stands, so that
+    /// the prompt before stays as it was.
+    Found,
 }
 
 /// Where a tool stands.
@@ -150,7 +156,7 @@ impl Catalogue {
     ) -> Result<Option<String>, ApiError> {
         let name = tool.name.clone();
         if let Some(there) = self.find(namespace, &name) {
-            if source == Source::Item {
+            if source != Source::Request {
                 return Ok(Some(there.offered.clone()));
             }
             let message = format!("{path}: there are two tools of the name {}", shown(&name));
@@ -171,6 +177,8 @@ impl Catalogue {
         let namespace = namespace.map(str::to_owned);
         self.places.insert((namespace.clone(), name.clone()), self.known.len());
         self.taken.insert(offered.clone());
+        // (Without others there would be none that a template shows.)
+        tool.later = source == Source::Found && self.offered.iter().any(|other| !other.later);
         self.known.push(Known { offered: offered.clone(), form, name, namespace });
         self.offered.push(tool);
         Ok(Some(offered))
@@ -184,6 +192,20 @@ impl Catalogue {
     /// What the model calls a tool; the client's name where there is none such any more.
     pub fn offered_name(&self, namespace: Option<&str>, name: &str) -> String {
         self.find(namespace, name).map_or(name, |k| &k.offered).to_owned()
+    }
+
+    /// What a search has found, in words: tools that are not on offer from the start as they are.
+    pub fn found(&self, names: &[String]) -> String {
+        if names.is_empty() {
+            return "No tools were found.".to_owned();
+        }
+        let mut told = format!("These tools can be called now: {}", names.join(", "));
+        let later = self.offered.iter().filter(|tool| tool.later && names.contains(&tool.name));
+        let lines: Vec<String> = later.map(|tool| spelled(&tool.value())).collect();
+        if !lines.is_empty() {
+            told.push_str(&format!("\n<tools>\n{}\n</tools>", lines.join("\n")));
+        }
+        told
     }
 
     /// What the model calls the search for tools.
@@ -217,8 +239,8 @@ impl Catalogue {
         notes: &mut Notes,
     ) -> Result<(Calling, Option<Vec<String>>), ApiError> {
         let path = "tool_choice";
-        if let Value::String(word) = &value {
-            return Ok((mode(word, &["auto", "none", "required"], path)?, None));
+        if let Some(calling) = word(&value) {
+            return Ok((calling?, None));
         }
         let mut fields = Fields::of(value, path)?;
         let kind = text(fields.require("type")?, "tool_choice.type")?;
@@ -276,10 +298,12 @@ impl Catalogue {
     }
 }
 
-/// A tool that is called with a text: a function with one text. What grammar that holds is said.
+/// A tool that is called with a text: a function with one text. The model is told the grammar of
+/// that, and held to it where its way of calling can be.
 fn custom(fields: &mut Fields, path: &str, notes: &mut Notes) -> Result<Offered, ApiError> {
     let name = tools::name(fields.require("name")?, &fields.path("name"))?;
     let mut described: Vec<String> = fields.text("description")?.into_iter().collect();
+    let mut input = None;
     if let Some(format) = fields.take("format") {
         let mut format = Fields::of(format, &fields.path("format"))?;
         match text(format.require("type")?, &format.path("type"))?.as_str() {
@@ -287,21 +311,26 @@ fn custom(fields: &mut Fields, path: &str, notes: &mut Notes) -> Result<Offered,
             _ => {
                 let syntax = format.text("syntax")?.unwrap_or_else(|| "unknown".to_owned());
                 let definition = format.text("definition")?.unwrap_or_default();
-                let syntax = shown(&syntax);
-                described.push(format!("The input holds this {syntax} grammar:\n{definition}"));
-                notes.add(format!(
-                    "{path}.format: the model is told the grammar, and not yet held to it"
-                ));
+                let shown = shown(&syntax);
+                described.push(format!("The input holds this {shown} grammar:\n{definition}"));
+                match syntax.as_str() {
+                    "lark" => input = Some(Constraint::Lark(definition)),
+                    "regex" => input = Some(Constraint::Regex(definition)),
+                    _ => notes.add(format!(
+                        "{path}.format: the model is told the grammar, and not held to it: a syntax \
+                         {shown} is not known"
+                    )),
+                }
             }
         }
         format.finish(&[], notes)?;
     }
     let parameters = json!({
         "type": "object",
-        "properties": { "input": { "type": "string" } },
-        "required": ["input"],
+        "properties": { INPUT: { "type": "string" } },
+        "required": [INPUT],
         "additionalProperties": false,
     });
     let description = Some(described.join("\n\n")).filter(|text| !text.is_empty());
-    Ok(Offered { name, description, parameters, strict: false })
+    Ok(Offered { input, ..Offered::new(name, description, parameters, false) })
 }

@@ -35,7 +35,7 @@ pub const ITEMS: &[(&str, &str)] = &[
     ("custom_tool_call", "a call of that answer"),
     ("custom_tool_call_output", "what a tool found"),
     ("tool_search_call", "a call of that answer"),
-    ("tool_search_output", "its tools can be called from now on"),
+    ("tool_search_output", "its tools can be called from now on, and stand where it does"),
     ("additional_tools", "its tools can be called, as those of `tools`"),
     ("compaction", "the summary in it, where this server sealed it"),
     ("compaction_trigger", "last: the answer is one `compaction` item"),
@@ -81,7 +81,7 @@ const SUM_UP: &str = "Sum up this conversation for whoever goes on with it and s
 /// An input, read.
 #[derive(Debug, Default, PartialEq)]
 pub struct Read {
-    /// The messages.
+    /// The messages, without what asks for a summary of them.
     pub messages: Vec<Message>,
     /// The answer is a summary of them.
     pub compacts: bool,
@@ -112,7 +112,9 @@ pub fn read(
     for (fields, names) in &mut fields {
         if let Some(tools) = fields.take("tools") {
             let path = fields.path("tools");
-            *names = catalogue.add(tools, (&path, Source::Item), limits, notes)?;
+            let is_found = fields.get("type").is_some_and(|kind| kind == "tool_search_output");
+            let source = if is_found { Source::Found } else { Source::Item };
+            *names = catalogue.add(tools, (&path, source), limits, notes)?;
         }
     }
     let count = fields.len();
@@ -126,11 +128,12 @@ pub fn read(
         }
         compacts = triggered;
     }
-    let mut messages = reader.ended();
-    if compacts {
-        messages.push(Message::text(Role::User, SUM_UP));
-    }
-    Ok(Read { messages, compacts })
+    Ok(Read { messages: reader.ended(), compacts })
+}
+
+/// What the model is asked for a summary with, behind what it sums up.
+pub fn sum_up() -> Message {
+    Message::text(Role::User, SUM_UP)
 }
 
 struct Reader<'a> {
@@ -166,10 +169,7 @@ impl Reader<'_> {
             }
             "tool_search_output" => {
                 fields.take("execution");
-                let found = match tools.is_empty() {
-                    true => "No tools were found.".to_owned(),
-                    false => format!("These tools can be called now: {}", tools.join(", ")),
-                };
+                let found = self.catalogue.found(&tools);
                 self.result(Content::Text(found), ids.0);
             }
             "additional_tools" => drop(fields.take("role")),

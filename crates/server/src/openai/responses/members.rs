@@ -22,8 +22,9 @@ pub const TAKEN: &[(&str, &str)] = &[
     ("prompt_cache_retention", "keeps the prompt so long"),
     (
         "reasoning",
-        "`effort` for templates that ask, `none` turns thinking off; with `summary` (or `generate_summary`) what is thought is told as \
-         a summary, else as `reasoning_text`; `context` and `mode` are warned of",
+        "`effort` for templates that ask, `none` turns thinking off; `max_tokens` [ends the thinking](answers.md); \
+         with `summary` (or `generate_summary`) what is thought is told as a summary, else as `reasoning_text`; \
+         `context` and `mode` are warned of",
     ),
     ("stream", "events as they come"),
     ("stream_options", "`include_obfuscation` true is refused"),

@@ -35,10 +35,21 @@ fn error_body(error: &ApiError) -> Value {
 /// # Errors
 /// 400 naming the member at fault.
 pub fn read(fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
-    let asked = request::read(fields, limits, notes)?;
+    Ok(asked(request::read(fields, limits, notes)?))
+}
+
+/// Reads a request for the summary of a conversation, as one item to go on from.
+///
+/// # Errors
+/// 400 naming the member at fault.
+pub fn compact(fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
+    Ok(asked(request::read(fields, limits, notes)?.compacted()))
+}
+
+fn asked(asked: request::Asked) -> Ask {
     let style = asked.style;
     let writer: MakeWriter = Box::new(move |head| Box::new(Answer::new(head, style)));
-    Ok(Ask::Generate { ask: Box::new(asked.ask), stream: asked.delivery.stream, writer })
+    Ask::Generate { ask: Box::new(asked.ask), stream: asked.delivery.stream, writer }
 }
 
 /// Reads a request for the number of tokens that a response would come from.

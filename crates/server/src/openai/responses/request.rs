@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use super::catalogue::{Catalogue, Known, Source};
 use super::items;
 use super::members::{IGNORED, REFUSED};
-use crate::ask::{Constrained, Generate, Input, Manner};
+use crate::ask::{Constrained, Generate, Input, Manner, Thinking};
 use crate::config::Limits;
 use crate::conversation::{Conversation, Message, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, list, shown, text, wrong};
-use crate::openai::chat::effort_variable;
 use crate::openai::parameters::{self, Delivery};
+use crate::openai::thinking::{Variables, effort_variable, either, kwargs, most};
 use crate::seal::Seal;
 use tokenmill_engine::constraint::Constraint;
 
@@ -65,6 +65,8 @@ pub struct Style {
     pub sealed: bool,
     /// The answer is one item with the summary of the conversation.
     pub compacts: bool,
+    /// It is asked for by its own path, and told in its form.
+    pub alone: bool,
     /// What seals.
     pub seal: Seal,
 }
@@ -77,6 +79,26 @@ pub struct Asked {
     pub delivery: Delivery,
     /// How it is written.
     pub style: Style,
+}
+
+impl Asked {
+    /// The same for a summary of the conversation.
+    fn summed_up(mut self) -> Self {
+        self.style.compacts = true;
+        self.ask.manner.constrained = None;
+        if let Input::Conversation(talk) = &mut self.ask.input {
+            talk.messages.push(items::sum_up());
+            // They stay in the prompt, which is cached so; none may be called.
+            (talk.tools.calling, talk.tools.only) = (Default::default(), Some(Vec::new()));
+        }
+        self
+    }
+
+    /// The same as a request that asks for a summary and nothing else.
+    pub fn compacted(mut self) -> Self {
+        (self.style.alone, self.delivery.stream) = (true, false);
+        if self.style.compacts { self } else { self.summed_up() }
+    }
 }
 
 /// Reads a request.
@@ -94,13 +116,14 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     }
     let input = items::read(fields.require("input")?, &mut catalogue, limits, notes)?;
     let instructions = fields.text("instructions")?;
-    let (mut tools, known) = catalogue.chosen(&mut fields, limits, notes)?;
+    let (tools, known) = catalogue.chosen(&mut fields, limits, notes)?;
     (style.tools, style.compacts) = (known, input.compacts);
-    let variables = thinking(&mut fields, &mut style, notes)?;
+    let (variables, limit) = thinking(&mut fields, &mut style, notes)?;
     let held = form(&mut fields, notes)?;
     let logprobs = included(&mut fields, limits, &mut style, notes)?;
     let mut manner = manner(&mut fields, limits, held, notes)?;
     manner.logprobs = logprobs;
+    manner.thinking = either(manner.thinking, limit)?;
     let delivery = parameters::delivery(&mut fields, notes)?;
     silent(&mut fields)?;
     fields.refuse(parameters::UNBUILT)?;
@@ -108,17 +131,13 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let mut messages: Vec<Message> =
         instructions.map(|text| Message::text(Role::System, text)).into_iter().collect();
     messages.extend(input.messages);
-    if messages.is_empty() {
+    if messages.is_empty() && !input.compacts {
         return Err(ApiError::bad("input", "input is empty"));
-    }
-    if input.compacts {
-        // They stay in the prompt, which is cached so; none may be called.
-        (tools.calling, tools.only) = (Default::default(), Some(Vec::new()));
-        manner.constrained = None;
     }
     let talk = Conversation { messages, tools, variables, continues: false };
     let ask = Generate { model, input: Input::Conversation(talk), manner };
-    Ok(Asked { ask, delivery, style })
+    let asked = Asked { ask, delivery, style };
+    Ok(if input.compacts { asked.summed_up() } else { asked })
 }
 
 /// A member as the answer repeats it, where it is small enough to be kept so long.
@@ -225,22 +244,17 @@ fn metadata(fields: &Fields) -> Result<Value, ApiError> {
     Ok(value.clone())
 }
 
-/// How much to think, for templates; whether it is told as a summary.
+/// How much to think, for templates, and how long; whether it is told as a summary.
 fn thinking(
     fields: &mut Fields,
     style: &mut Style,
     notes: &mut Notes,
-) -> Result<Option<Map<String, Value>>, ApiError> {
-    let mut variables = match fields.take("chat_template_kwargs") {
-        None => Map::new(),
-        Some(Value::Object(members)) => {
-            members.into_iter().filter(|(_, value)| !value.is_null()).collect()
-        }
-        Some(other) => return Err(wrong("chat_template_kwargs", "an object", &other)),
-    };
+) -> Result<(Variables, Option<Thinking>), ApiError> {
+    let (mut variables, mut limit) = (kwargs(fields)?, None);
     if let Some(value) = fields.take("reasoning") {
         let mut fields = Fields::of(value, "reasoning")?;
         let effort = fields.text("effort")?;
+        limit = most(&mut fields)?;
         if let Some((name, value)) = effort_variable(effort.as_deref(), "reasoning.effort")? {
             variables.entry(name).or_insert(value);
         }
@@ -258,7 +272,7 @@ fn thinking(
         }
         fields.finish(REASONING_IGNORED, notes)?;
     }
-    Ok(Some(variables).filter(|variables| !variables.is_empty()))
+    Ok((Some(variables).filter(|variables| !variables.is_empty()), limit))
 }
 
 /// `text`: what the answer must hold.

@@ -423,6 +423,25 @@ impl Answer {
         Value::Object(response)
     }
 
+    /// A summary that was asked for by its own path.
+    fn compacted(&mut self, usage: Usage) -> Value {
+        let mut warnings = std::mem::take(&mut self.head.warnings);
+        if self.status() == "incomplete" {
+            warnings.push("the summary was cut by max_output_tokens or the context".to_owned());
+        }
+        let mut told = json!({
+            "id": format!("resp_{:016x}", self.head.ticket),
+            "object": "response.compaction",
+            "created_at": self.head.created,
+            "output": self.output,
+            "usage": usage_object(usage),
+        });
+        if !warnings.is_empty() {
+            told["warnings"] = json!(warnings);
+        }
+        told
+    }
+
     /// How it ended.
     fn status(&self) -> &'static str {
         match self.finish {
@@ -459,6 +478,12 @@ impl Writer for Answer {
             Piece::CallStart { name } => self.call(out, name),
             Piece::CallArguments(text) => self.arguments(out, text),
             Piece::CallEnd => self.end(out, Status::Completed),
+        }
+    }
+
+    fn warn(&mut self, choice: usize, warning: String) {
+        if choice == 0 {
+            self.head.warnings.push(warning);
         }
     }
 
@@ -511,6 +536,9 @@ impl Writer for Answer {
             }
             let finish = choice.finish.clone().unwrap_or(StopReason::EndOfText);
             self.done(0, &finish, &mut out);
+        }
+        if self.style.alone {
+            return self.compacted(usage);
         }
         self.response(self.status(), Value::Null, Some(usage))
     }

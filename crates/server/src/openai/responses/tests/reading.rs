@@ -280,17 +280,20 @@ fn tools_are_offered_as_functions_and_known_by_their_own_names() {
             known("found", Form::Function, "found", None),
         ]
     );
-    let told = [
-        "tools[1].format: the model is told the grammar, and not yet held to it",
-        "tools[4] was ignored: this server runs no web_search",
-    ];
+    let told = ["tools[4] was ignored: this server runs no web_search"];
     assert_eq!(notes, told);
     let custom = &talk(&asked).tools.offered[1];
+    assert_eq!(custom.input, Some(Constraint::Lark("start: \"a\"".into())));
     assert_eq!(custom.parameters["required"], json!(["input"]));
     assert!(custom.description.as_ref().is_some_and(|d| d.ends_with("start: \"a\"")));
     let values = talk(&asked).values(false);
     assert_eq!(values[1]["tool_calls"][0]["function"]["name"], "agents__f");
-    assert_eq!(values[4]["content"], "These tools can be called now: found");
+    let found = "These tools can be called now: found\n<tools>\n{\"type\": \"function\", \
+                 \"function\": {\"name\": \"found\", \"parameters\": {\"type\": \"object\", \
+                 \"properties\": {}}}}\n</tools>";
+    assert_eq!(values[4]["content"], found);
+    let shown = talk(&asked).tools.shown().expect("tools");
+    assert_eq!(shown.as_array().map(Vec::len), Some(names.len() - 1), "it stands there alone");
     assert!(talk(&asked).tools.single);
 }
 

@@ -217,7 +217,7 @@ fn reasoning_text_and_calls_are_items_in_their_order() {
 
 #[test]
 fn what_is_thought_may_be_a_summary_and_sealed() {
-    let seal = Seal::random();
+    let seal = Seal::new(None);
     let style = Style { summary: true, sealed: true, seal: seal.clone(), ..style() };
     let pieces = [Piece::Reasoning("think".into()), Piece::Text("t".into())];
     let (events, last) = streamed(&style, &pieces, StopReason::EndOfText);
@@ -273,7 +273,7 @@ fn an_answer_that_is_cut_is_incomplete() {
 
 #[test]
 fn a_compaction_is_one_item_whatever_the_model_says() {
-    let seal = Seal::random();
+    let seal = Seal::new(None);
     let trigger = json!({ "type": "compaction_trigger" });
     let tools = json!([{ "type": "function", "name": "f" }]);
     let body = json!({ "input": [user("q"), trigger], "tools": tools, "tool_choice": "required" });

@@ -1,0 +1,163 @@
+//! What goes wrong in other servers, as their trackers tell it: scenarios of requests, and what
+//! must come of each. Here over models that would say anything; `.ci/real-model` plays the same against
+//! real ones.
+
+mod checks;
+mod expect;
+mod steps;
+
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::{Value, json};
+use tokenmill_device_tests::sim::SimControl;
+use tokenmill_http_tests::{Client, Setup, Site};
+use tokenmill_server::{ServerConfig, spawn};
+
+use steps::{Done, Server, play};
+
+const SCENARIOS: &str = include_str!("../../fixtures/service.jsonl");
+
+/// Paths of dialects that are not there yet; a slash at the end: and all below.
+const LATER: &[&str] = &[
+    "/api/",
+    "/apply-template",
+    "/completion",
+    "/detokenize",
+    "/infill",
+    "/models/",
+    "/props",
+    "/tokenize",
+    "/v1/batches/",
+    "/v1/files/",
+];
+
+/// Scenarios that are not played here, and why.
+const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "models-are-listed-once-loaded-or-not",
+        "models are loaded once, for as long as a server runs",
+    ),
+    ("llamacpp-infill-without-markers", "its other step wants another model's markers"),
+    ("embeddings-as-base64", "an encoder of its own, with that dialect's routes"),
+];
+
+fn scenarios() -> Vec<Value> {
+    SCENARIOS.lines().map(|line| serde_json::from_str(line).expect("a scenario")).collect()
+}
+
+/// What is logged, all tests together.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOG.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn logged() -> Option<String> {
+    let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+    Some(String::from_utf8_lossy(&log).into_owned())
+}
+
+/// What leads a model that would say anything to what a scenario is about.
+fn leads(id: &str, path: &str) -> Value {
+    match (id, path) {
+        ("messages-stop-sequence-is-named", _) => json!({ "guided_choice": ["1 2 3 4 5 6 7 8 9"] }),
+        // Of bytes, each is a token; and one call.
+        ("messages-tool-stream", _) => json!({
+            "max_tokens": 200, "tool_choice": { "type": "any", "disable_parallel_tool_use": true },
+        }),
+        // A model that never closed a string would never end one.
+        (_, "/v1/chat/completions") => json!({ "logit_bias": { "34": 6 } }),
+        _ => Value::Null,
+    }
+}
+
+fn setup(context: u32) -> Setup {
+    Setup { context, blocks: 1000, sequences: 4, ..Setup::default() }
+}
+
+/// A simulated site in the place of the server that a scenario asks for.
+fn site(name: &str) -> Site {
+    let mut server = ServerConfig::new(([127, 0, 0, 1], 0).into());
+    match name {
+        "smol" => Site::with(setup(2048)),
+        "qwen" => Site::with(setup(4096)),
+        "keyed" => {
+            server.api_keys = ["k-alpha-7f3d91", "k-beta-02c8aa"].map(str::to_owned).into();
+            Site::with(Setup { server, ..setup(2048) })
+        }
+        "cors" => {
+            server.allowed_origins.push("http://app.example:3000".to_owned());
+            Site::with(Setup { server, ..setup(2048) })
+        }
+        "two" => {
+            let control = SimControl::default();
+            let models = ["small", "big"].map(|name| {
+                let mut model = setup(2048).model(&control);
+                model.names = vec![name.to_owned()];
+                model
+            });
+            let engine = models[0].engine.clone();
+            let server = spawn(server, models.into()).expect("the server starts");
+            let client = Client::new(server.address());
+            Site { server: Some(server), engine, control, client }
+        }
+        other => panic!("no server is called {other}"),
+    }
+}
+
+#[test]
+fn what_goes_wrong_elsewhere_goes_right() {
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log);
+    log.with_max_level(tracing::Level::INFO).init();
+    let mut all = Done::default();
+    let mut played = Vec::new();
+    for name in ["smol", "qwen", "keyed", "cors", "two"] {
+        let site = site(name);
+        let server = Server { client: site.client, log: logged, pid: None, leads };
+        for scenario in scenarios().iter().filter(|scenario| scenario["server"] == name) {
+            let id = scenario["id"].as_str().expect("a name");
+            if ELSEWHERE.iter().any(|(other, _)| *other == id) {
+                continue;
+            }
+            let done = play(scenario, &server, LATER);
+            played.extend((done.steps > 0).then(|| id.to_owned()));
+            all.steps += done.steps;
+            all.left_out.extend(done.left_out);
+        }
+    }
+    let rest: Vec<String> = scenarios()
+        .iter()
+        .map(|scenario| scenario["id"].as_str().expect("a name").to_owned())
+        .filter(|id| !played.contains(id))
+        .collect();
+    println!("{} scenarios, {} steps; none of {rest:?}", played.len(), all.steps);
+    println!("left out: {:?}", all.left_out);
+    assert!(played.len() > 25 && all.steps > 80, "{} steps of {}", all.steps, played.len());
+}
+
+/// The same with a real model: `TOKENMILL_SCENARIOS` is its server's name here and its address.
+#[test]
+#[ignore = "asks a server that runs already"]
+fn what_goes_wrong_elsewhere_goes_right_with_a_real_model() {
+    let told = std::env::var("TOKENMILL_SCENARIOS").expect("TOKENMILL_SCENARIOS=NAME=ADDRESS");
+    let (name, address) = told.split_once('=').expect("NAME=ADDRESS");
+    let client = Client::new(address.parse().expect("an address"));
+    let server = Server { client, log: || None, pid: None, leads: |_, _| Value::Null };
+    let of_name = scenarios().into_iter().filter(|scenario| scenario["server"] == name);
+    let mut all = Done::default();
+    for scenario in of_name.filter(|scenario| scenario["of"] == "answers") {
+        let done = play(&scenario, &server, LATER);
+        println!("{}: {} steps", scenario["id"], done.steps);
+        all.steps += done.steps;
+    }
+    assert!(all.steps > 0, "no scenario is for a server called {name}");
+}
