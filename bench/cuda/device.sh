@@ -73,6 +73,9 @@ measure() {
   section "make-$name" 90 python3 "bench/random_$maker.py" "$model" "$@"
   section "bench-$name" 60 "$kit/tokenmill" bench "$model" --device cuda --json -r 3 \
     -p "$prompt" -n "$generated" --batch "$batch"
+  # The same by plain kernels, where that is asked for.
+  [ "$plain" = no ] || section "bench-$name-plain" 60 "$kit/tokenmill" bench "$model" --device cuda --mode f32 --json -r 2 \
+    -p "$prompt" -n "$generated" --batch 1
   rm -rf "$model"
 }
 
@@ -84,12 +87,14 @@ speed() {
   trap 'rm -rf "$scratch"' EXIT
   section card 20 bash -c card
   section read 20 python3 bench/cuda/read.py "$kit/probe.fatbin"
+  plain=yes
   for family in bf16 fp8 gptq; do
     measure "1b-$family" 512 64 1,16 safetensors --family "$family"
   done
   for format in q8_0 q4_k iq3_s; do
     measure "1b-$format" 512 64 1,16 gguf --format "$format"
   done
+  plain=no
   measure 8b-q4_k 512 32 1 gguf --format q4_k --shape 8b
   measure 8b-bf16 512 32 1 safetensors --family bf16 --shape 8b
   # The machine's state at the end, too: clocks and other work show here.

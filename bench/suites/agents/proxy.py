@@ -60,6 +60,15 @@ def shorten(path, body, most):
     return json.dumps(asked).encode(), digest
 
 
+def compel(path, body):
+    """The body of a request that offers tools, whose answer must call one; else nothing."""
+    asked = json.loads(body) if body.startswith(b"{") else {}
+    if not asked.get("tools"):
+        return None
+    asked["tool_choice"] = {"type": "any"} if path.startswith("/v1/messages") else "required"
+    return json.dumps(asked).encode()
+
+
 def usage(seen, told):
     details = told.get("prompt_tokens_details") or told.get("input_tokens_details") or {}
     cached = told.get("cache_read_input_tokens", details.get("cached_tokens", 0)) or 0
@@ -144,6 +153,9 @@ class Handler(BaseHTTPRequestHandler):
     def pass_on(self):
         start, body = time.monotonic(), self.body()
         body, digest = shorten(self.path, body, self.server.most)
+        compelled = compel(self.path, body) if self.server.call else None
+        if compelled:
+            body, self.server.call = compelled, False
         seen = Seen(self.command, self.path, digest, upgrade=bool(self.headers.get("upgrade")))
         self.server.seen.append(seen)
         server, text = self.upstream(body), b""
@@ -192,10 +204,15 @@ class Proxy(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, port, upstream, most, folder=None):
-        self.upstream, self.most, self.folder, self.seen, self.count = upstream, most, folder, [], 0
+    def __init__(self, port, upstream, most, call=False):
+        self.upstream, self.most, self.calls, self.folder, self.count = upstream, most, call, None, 0
+        self.empty()
         super().__init__(("127.0.0.1", port), Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def empty(self):
+        """For the next try."""
+        self.seen, self.call = [], self.calls
 
     def keep(self, request, body, text):
         """Requests and answers as files, for whoever looks for what went wrong."""

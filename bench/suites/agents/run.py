@@ -5,7 +5,7 @@
     bench/suites/agents/run.py MODEL.gguf [--binary tokenmill] [--rows codex "pi, chat" | --all] [--keep DIR] > agents.txt
 
 Runs in a network of its own that has loopback alone (unshare, ip; as root, or where users may have name spaces). Each
-row of rows.py gets up to three tries. A proxy between cuts answers at --answer tokens and sees what became of every
+row of rows.py gets up to three tries. Small models hardly call a tool unless they must: with --call the first answer does. A proxy between cuts answers at --answer tokens and sees what became of every
 request. A row passes if in one try the agent ended by itself with status 0 and said something, and if in no try
 
 * a request was refused, but an upgrade to a WebSocket (426, which agents ask for),
@@ -24,6 +24,8 @@ INSIDE = "TOKENMILL_AGENTS_INSIDE"
 MODEL_NAME = "local-model"
 SERVER, PROXY = 8099, 8098
 UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+# An agent does what a model says, unasked: it can write below its scratch folder ($0) alone.
+SHUT = 'mount --bind "$0" "$0" && mount -o remount,bind,ro / && cd "$1" && shift && exec "$@"'
 
 
 def install(folder, agents):
@@ -96,7 +98,7 @@ class Suite:
         if keep:
             keep.mkdir(parents=True, exist_ok=True)
         self.keep = keep
-        self.proxy = Proxy(PROXY, SERVER, args.answer)
+        self.proxy = Proxy(PROXY, SERVER, args.answer, args.call)
         self.node = self.agents / "node22" / "node_modules" / "node" / "bin"
 
     def words(self, row, home):
@@ -131,7 +133,7 @@ class Suite:
             if row.settings:  # what a command before wrote gives way
                 for name, text in row.settings.items():
                     (home / name).write_text(put(text))
-            self.proxy.seen = []
+            self.proxy.empty()
             if self.keep:
                 self.proxy.folder = self.keep / f"{row.name.replace(', ', '-').replace(' ', '-')}-{int(time.time())}"
                 self.proxy.folder.mkdir()
@@ -197,6 +199,7 @@ def environment(home, node):
     }
     return {
         "HOME": str(home),
+        "TMPDIR": str(home.parent),
         "PATH": f"{node}:{os.environ['PATH']}",
         "LANG": "C.UTF-8",
         "CI": "1",
@@ -208,10 +211,11 @@ def environment(home, node):
 
 
 def start(command, folder, env, wall):
-    """Runs a command in a name space of processes, which ends with it."""
+    """Runs a command in a name space of processes, which ends with it; only what lies beside `folder` can be written."""
     begun = time.monotonic()
     pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    child = subprocess.Popen([*UNSHARE, *command], cwd=folder, env=env, **pipes)
+    command = [*UNSHARE, "sh", "-c", SHUT, str(folder.parent), str(folder), *command]
+    child = subprocess.Popen(command, cwd=folder, env=env, **pipes)
     try:
         said, log = child.communicate(timeout=wall)
         status = child.returncode
@@ -251,6 +255,7 @@ def main():
     parser.add_argument("--tries", type=int, default=3)
     parser.add_argument("--wall", type=float, default=600, help="seconds a try may take")
     parser.add_argument("--keep", help="a folder for requests, answers and logs")
+    parser.add_argument("--call", action="store_true", help="the first answer with tools on offer calls one")
     parser.add_argument("--install", action="store_true")
     args = parser.parse_args()
     wanted = tuple(args.rows)

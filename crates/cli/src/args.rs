@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use tokenmill_engine::KeepAlive;
 
@@ -15,12 +15,7 @@ use crate::numbers::{
     tokens, whole,
 };
 
-/// The command line, read. A value may begin with a minus, so that its own range is told.
-pub fn parse() -> Result<Args, clap::Error> {
-    Args::from_arg_matches(&command().try_get_matches()?)
-}
-
-/// As clap has it, with negative numbers as values.
+/// As clap has it. A value may begin with a minus, so that its own range is told.
 pub fn command() -> clap::Command {
     fn numbers(command: clap::Command) -> clap::Command {
         let command = command.mut_args(|arg| match arg.get_action().takes_values() {
@@ -32,9 +27,13 @@ pub fn command() -> clap::Command {
     numbers(Args::command())
 }
 
+/// Told below the help.
+const SETTINGS: &str = "Flags of run, serve, bench, plan, score and eval can also be set by TOKENMILL_FLAG \
+    in the environment and in files: tokenmill config show";
+
 /// Runs language models: any model file, on the hardware there is.
 #[derive(Debug, Parser)]
-#[command(name = "tokenmill", version, about)]
+#[command(name = "tokenmill", version, about, after_help = SETTINGS)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -42,6 +41,9 @@ pub struct Args {
     /// Say more on the standard error.
     #[arg(short, long, global = true)]
     pub verbose: bool,
+    /// The file of settings, instead of the user's.
+    #[arg(long, global = true, value_name = "FILE", env = "TOKENMILL_CONFIG")]
+    pub config: Option<PathBuf>,
 }
 
 /// The commands.
@@ -125,10 +127,79 @@ pub enum Command {
         #[arg(long, value_name = "DIR")]
         kv_dir: Option<PathBuf>,
     },
+    /// Keys that clients of `serve` show.
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Settings: what holds, and where it is set.
+    #[command(subcommand)]
+    Config(Config),
     /// Completion script for a shell.
     Completions {
         /// Shell.
         shell: clap_complete::Shell,
+    },
+}
+
+/// `key`.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a key and show it, once; a running server takes it within a second.
+    Add(AddKey),
+    /// The keys and their limits.
+    List {
+        /// The file of keys; default: keys.toml beside the user's settings.
+        #[arg(long, value_name = "FILE")]
+        keys: Option<PathBuf>,
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let a key in no more; a running server knows within a second.
+    Revoke {
+        /// Its name.
+        name: String,
+        /// The file of keys; default: keys.toml beside the user's settings.
+        #[arg(long, value_name = "FILE")]
+        keys: Option<PathBuf>,
+    },
+}
+
+/// `key add`.
+#[derive(Debug, clap::Args)]
+pub struct AddKey {
+    /// Whose it is; stands in the log.
+    pub name: String,
+    /// Requests in any minute.
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1_000_000))]
+    pub per_minute: Option<u32>,
+    /// Requests at once.
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1_000_000))]
+    pub at_once: Option<u32>,
+    /// Longest prompt and answer together, tokens (suffix k allowed).
+    #[arg(long, value_parser = tokens(1..=MOST_TOKENS))]
+    pub ctx: Option<u32>,
+    /// A model that it may use; default: all. May be repeated.
+    #[arg(long)]
+    pub model: Vec<String>,
+    /// It may read /metrics, which tell of everybody.
+    #[arg(long)]
+    pub metrics: bool,
+    /// The file of keys; default: keys.toml beside the user's settings.
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
+}
+
+/// `config`.
+#[derive(Debug, Subcommand)]
+pub enum Config {
+    /// The settings of a command, each with the place it comes from.
+    Show {
+        /// The command.
+        #[arg(default_value = "serve")]
+        command: String,
+        /// As JSON lines.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -308,7 +379,7 @@ pub enum LogFormat {
 }
 
 /// `serve`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Serve {
     /// Names, aliases or paths; clients ask for each by its name. Default: every model that `list`
     /// shows, loaded when it is asked for.
@@ -319,15 +390,26 @@ pub struct Serve {
     /// Port.
     #[arg(short, long, default_value_t = 8080, value_parser = whole::<u16>(0..=65_535))]
     pub port: u16,
-    /// Keys that clients must show; needed for addresses others can reach. May be repeated.
-    #[arg(long, env = "TOKENMILL_API_KEY", hide_env_values = true, value_delimiter = ',')]
+    /// Keys that clients must show; needed for addresses others can reach. May be repeated. Others on
+    /// this machine see it in the list of processes: TOKENMILL_API_KEY or `tokenmill key add` hide it.
+    #[arg(long, value_delimiter = ',')]
     pub api_key: Vec<String>,
+    /// The file of keys that `tokenmill key` writes; default: keys.toml beside the user's settings,
+    /// where it is there.
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
     /// The key that may read /metrics, and nothing else [default: the first --api-key may].
-    #[arg(long, value_name = "KEY", env = "TOKENMILL_METRICS_KEY", hide_env_values = true)]
+    #[arg(long, value_name = "KEY")]
     pub metrics_key: Option<String>,
+    /// A certificate in PEM form, with those up to the root: serves HTTPS.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of --tls-cert, in PEM form.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     /// The file with the key that seals reasoning and summaries, which clients keep and send back;
     /// made where it is missing [default: tokenmill/seal.key in the data folder].
-    #[arg(long, value_name = "FILE", env = "TOKENMILL_SEAL_KEY")]
+    #[arg(long, value_name = "FILE")]
     pub seal_key: Option<PathBuf>,
     /// Seal by a key that is forgotten with this run.
     #[arg(long)]
@@ -546,6 +628,7 @@ mod tests {
 
     #[test]
     fn values_may_be_negative_and_are_told_their_range() {
+        use clap::FromArgMatches;
         let parse = |args: &[&str]| {
             let matches = command().try_get_matches_from(args)?;
             Args::from_arg_matches(&matches)

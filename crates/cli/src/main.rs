@@ -4,6 +4,7 @@ mod answer;
 mod args;
 mod bench;
 mod chat;
+mod config;
 mod devices;
 mod doctor;
 mod eval;
@@ -11,6 +12,7 @@ mod failure;
 mod input;
 mod inspect;
 mod interrupt;
+mod key;
 mod lint;
 mod loader;
 mod memory;
@@ -18,6 +20,7 @@ mod model;
 mod numbers;
 mod parse;
 mod plan;
+mod reload;
 mod render;
 mod run;
 mod running;
@@ -33,7 +36,14 @@ use args::{Args, Command, LogFormat};
 use failure::{Failure, INTERRUPTED, tell};
 
 fn main() -> ExitCode {
-    let args = args::parse().unwrap_or_else(|e| e.exit());
+    let args = match config::parse() {
+        Ok(args) => args,
+        Err(config::Unread::Line(error)) => error.exit(),
+        Err(config::Unread::Setting(failure)) => {
+            tell!("{failure}");
+            return ExitCode::FAILURE;
+        }
+    };
     log(&args);
     survive_file_size_limits();
     tokenmill_engine::door::keep_quiet();
@@ -90,6 +100,10 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Rm { model } => store::rm(&model),
         Command::Verify { model } => store::verify(model.as_deref()),
         Command::Doctor { kv_dir } => doctor::doctor(kv_dir.as_deref()),
+        Command::Key(command) => key::key(&command),
+        Command::Config(args::Config::Show { command, json }) => {
+            config::show(&command, args.config.as_deref(), json)
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut args::command(), "tokenmill", &mut script);

@@ -1,16 +1,20 @@
 //! `serve`: the HTTP server over models that are named, or over all that are here.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokenmill_engine::{Engine, KeepAlive};
-use tokenmill_server::{Needs, Present, ServeError, ServerConfig, Stock, serve as listen};
+use tokenmill_server::{
+    Needs, Present, ServeError, ServerConfig, Stock, TlsFiles, serve as listen,
+};
 
 use crate::args::{LogFormat, Serve};
 use crate::failure::{Failure, size, tell};
 use crate::loader::{ModelLoader, Named, named};
 use crate::model::House;
+use crate::{key, reload};
 
 /// Open files where the system does not say how many there may be.
 const FEW_FILES: u64 = 1024;
@@ -21,7 +25,11 @@ const KEEP_S: f64 = 300.0;
 
 /// Runs the command.
 pub fn serve(args: Serve) -> Result<(), Failure> {
-    let config = config(&args)?;
+    let keys = key::place(args.keys.as_deref())?;
+    let config = config(&args, &keys)?;
+    if let Some(line) = shown_in_processes() {
+        tell!("{line}");
+    }
     let named = names(&args)?;
     let taking_turns = named.is_empty() || args.keep_alive.is_some();
     let house = match taking_turns {
@@ -58,9 +66,11 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
         cap_bytes,
         keep: args.keep_alive.unwrap_or(KeepAlive::Seconds(KEEP_S)),
     };
-    let ended = listen(config, stock, |address| {
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let ended = listen(config, stock, |address, control| {
         lines.iter().for_each(|line| say(line));
-        say(&format!("listening on http://{address} (OpenAI API at /v1)"));
+        reload::watch(args.clone(), keys, control);
+        say(&format!("listening on {scheme}://{address} (OpenAI API at /v1)"));
     });
     engines.iter().for_each(Engine::shut_down);
     ended.map_err(|e| refused(&e))
@@ -147,11 +157,38 @@ fn names(args: &Serve) -> Result<Vec<Named>, Failure> {
     Ok(all)
 }
 
-/// What the command line says of the server.
-fn config(args: &Serve) -> Result<ServerConfig, Failure> {
+/// What is said of who may come in; `keys`: the file of keys.
+pub fn gate_of(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     let mut config = ServerConfig::new(SocketAddr::new(args.host, args.port));
     config.api_keys.clone_from(&args.api_key);
+    config.keys = key::read(keys)?;
+    if args.keys.is_some() && config.keys.is_none() {
+        return Err(Failure::new("there is no such file of keys", keys.display())
+            .fix(format!("tokenmill key add NAME --keys {}", keys.display())));
+    }
     config.metrics_key.clone_from(&args.metrics_key);
+    config.allowed_origins.clone_from(&args.allow_origin);
+    config.allowed_hosts.clone_from(&args.allow_host);
+    config.strict = args.strict;
+    config.access_log = !args.quiet;
+    Ok(config)
+}
+
+/// Other users of a machine read the command lines of its programs.
+fn shown_in_processes() -> Option<&'static str> {
+    let shown = std::env::args_os()
+        .any(|word| word.to_str().is_some_and(|word| word.starts_with("--api-key")));
+    shown.then_some(
+        "warning: other users of this machine can read --api-key in the list of processes; \
+         TOKENMILL_API_KEY or `tokenmill key add NAME` hide it",
+    )
+}
+
+/// What is said of the server.
+fn config(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
+    let mut config = gate_of(args, keys)?;
+    let files = args.tls_cert.clone().zip(args.tls_key.clone());
+    config.tls = files.map(|(certificate, key)| TlsFiles { certificate, key });
     config.seal_key = crate::seal::key(args.seal_key.as_deref(), args.no_seal_key)?;
     // As many as the system lets one program have, but for what else it opens.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FEW_FILES);
@@ -160,10 +197,6 @@ fn config(args: &Serve) -> Result<ServerConfig, Failure> {
     // Long prompts may keep a quarter of the processors busy, and short ones another.
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     config.limits.preparing = (processors / 2).clamp(2, 16);
-    config.allowed_origins.clone_from(&args.allow_origin);
-    config.allowed_hosts.clone_from(&args.allow_host);
-    config.strict = args.strict;
-    config.access_log = !args.quiet;
     config.timeouts.drain = Duration::from_secs(args.drain_timeout);
     config.timeouts.load = Duration::from_secs(args.load_timeout);
     config.check().map_err(|e| refused(&e))?;
@@ -174,7 +207,7 @@ fn refused(error: &ServeError) -> Failure {
     let failure = Failure::new("cannot serve", error);
     match error {
         ServeError::PublicWithoutKey { .. } | ServeError::WideWithoutKey { .. } => {
-            failure.fix("add --api-key SECRET")
+            failure.fix("tokenmill key add NAME")
         }
         ServeError::Bind { bind, source } => match source.kind() {
             std::io::ErrorKind::AddrNotAvailable => {

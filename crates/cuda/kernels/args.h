@@ -20,6 +20,44 @@ struct Step {
   uint32_t span;       // [spans] of Span
   uint32_t tables;     // block ids
   uint32_t copies;     // pairs: from, to
+  uint32_t wants;      // [outputs] of Want
+  uint32_t history;    // tokens that penalties look at
+  uint32_t bias;       // pairs: token, what is added to its logit
+  uint32_t masks;      // bits of tokens that may come
+};
+
+enum { NOTHING, SAMPLE, SCORE };
+
+// What is wanted of an output (ir::OutputKind, ir::SamplingParams). Nothing: a host reads the row.
+struct Want {
+  uint32_t kind;
+  uint32_t target;  // SCORE: the token
+  uint32_t tops;    // 1 + alternatives with log-probabilities; 0: no log-probabilities
+  float temperature, top_p, min_p;
+  uint32_t top_k;
+  float repetition, presence, frequency;
+  uint32_t number[2];   // the uniform number, an f64
+  uint32_t history[3];  // first, count, how many of them are the prompt
+  uint32_t bias[2];     // first, count
+  uint32_t mask;        // which, or 0xffffffff
+};
+static_assert(sizeof(Want) == 18 * 4, "as src/batch.rs writes it");
+
+// What comes of it, before `tops` pairs of a token and its log-probability.
+struct Chosen {
+  uint32_t token;
+  float logprob;
+  uint32_t tops, valid;
+};
+
+// What is known of a row's logits in a run of CHUNK tokens.
+struct Chunk {
+  float best;        // the greatest after bias, penalties and mask, and the token it is of; of equals the lowest
+  uint32_t best_at;  // 0xffffffff: all are -infinity
+  float most;        // the greatest as the model has it
+  uint32_t nans;     // bit 0: one of them is no number; bit 1: one of the model's is
+  float sum, own_sum;  // of e^(x - best), as it is drawn from, and of e^(x - most)
+  double wide;       // as sum, in f64
 };
 
 // As in a batch: a sequence's tokens of this step.
@@ -38,4 +76,9 @@ struct Part {
   uint32_t count;    // rows
   uint32_t stride;   // bytes from row to row
   uint32_t expert;   // which expert's matrix it belongs to
+};
+
+// Four words: what a lane loads at once.
+struct alignas(16) Quad {
+  uint32_t w[4];
 };

@@ -95,6 +95,7 @@ struct Warp {
   uint32_t words[2][32];
   uint32_t arrived[2] = {0, 0}, made[2];
   float numbers[2][32][8];
+  uint32_t operands[2][32][6];
 };
 
 using Body = void (*)(const Args&);
@@ -210,6 +211,38 @@ uint32_t join(uint32_t word, uint32_t (*make)(const uint32_t* words)) {
   else
     while (w.arrived[round] != 32) wait(r);
   return w.made[round];
+}
+
+// (Products are exact in f64, and their sum is rounded once; a GPU's are rounded otherwise.)
+static void multiply(float (&c)[32][8], const uint32_t (&words)[32][6]) {
+  float a[16][16], b[8][16];
+  auto half = [](uint32_t word, unsigned i) { return float_of(i ? word & 0xffff0000u : word << 16); };
+  for (unsigned l = 0; l < 32; l++)
+    for (unsigned i = 0; i < 2; i++) {
+      unsigned g = l / 4, k = 2 * (l % 4) + i;
+      for (unsigned w = 0; w < 4; w++) a[g + w % 2 * 8][k + w / 2 * 8] = half(words[l][w], i);
+      for (unsigned w = 0; w < 2; w++) b[g][k + w * 8] = half(words[l][4 + w], i);
+    }
+  for (unsigned l = 0; l < 32; l++)
+    for (unsigned i = 0; i < 4; i++) {
+      double sum = c[l][i];
+      const float *row = a[l / 4 + i / 2 * 8], *column = b[2 * (l % 4) + i % 2];
+      for (unsigned k = 0; k < 16; k++) sum += (double)row[k] * column[k];
+      c[l][i] = (float)sum;
+    }
+}
+
+void mma(float* c, const uint32_t* words) {
+  Runner& r = *made;
+  Warp& w = r.warps[r.running->place.thread / 32];
+  uint32_t round = r.running->words++ & 1, lane = r.running->place.thread % 32;
+  memcpy(w.numbers[round][lane], c, 4 * sizeof(float));
+  memcpy(w.operands[round][lane], words, 6 * sizeof(uint32_t));
+  if (arrive(r, w, round, 0))
+    multiply(w.numbers[round], w.operands[round]);
+  else
+    while (w.arrived[round] != 32) wait(r);
+  memcpy(c, w.numbers[round][lane], 4 * sizeof(float));
 }
 
 void join_sums(float* numbers, unsigned count) {

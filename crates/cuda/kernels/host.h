@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "args.h"
+
 namespace host {
 
 // The running thread's place, and its block's.
@@ -18,6 +20,8 @@ void sync_block();
 const uint32_t* exchange(uint32_t word);
 // As exchange, what the last lane to come made of all words.
 uint32_t join(uint32_t word, uint32_t (*make)(const uint32_t* words));
+// c + a·b of a warp (words.cuh, mma): six words a lane.
+void mma(float* c, const uint32_t* words);
 // As join of sums, of up to eight numbers each.
 void join_sums(float* numbers, unsigned count);
 
@@ -28,6 +32,7 @@ void join_sums(float* numbers, unsigned count);
 #define DEV_IN inline
 #define TABLE static const
 #define KERNEL(name) extern "C" __attribute__((visibility("default"))) void name(const Args& a)
+#define KERNEL_AHEAD(name, blocks) KERNEL(name)
 #define SHARED(type, name, count) type* name = static_cast<type*>(host::shared(sizeof(type) * (count), false))
 #define DYNAMIC(type, name) type* name = static_cast<type*>(host::shared(0, true))
 
@@ -51,6 +56,23 @@ DEV float float_of(uint32_t b) {
   memcpy(&x, &b, 4);
   return x;
 }
+DEV uint64_t bits_of(double x) {
+  uint64_t b;
+  memcpy(&b, &x, 8);
+  return b;
+}
+DEV double double_of(uint64_t b) {
+  double x;
+  memcpy(&x, &b, 8);
+  return x;
+}
+// (Threads of a block take turns only where they wait.)
+DEV uint32_t count_in(uint32_t* at, uint32_t n) {
+  uint32_t before = *at;
+  *at = before + n;
+  return before;
+}
+DEV void mark_in(uint32_t* at, uint32_t bits) { *at |= bits; }
 DEV float from_lane(float x, unsigned lane) { return float_of(host::exchange(bits_of(x))[lane]); }
 DEV float across(float x, unsigned distance) { return from_lane(x, thread() % 32 ^ distance); }
 DEV uint32_t across(uint32_t x, unsigned distance) { return host::exchange(x)[thread() % 32 ^ distance]; }
@@ -79,6 +101,35 @@ DEV float sub_rn(float x, float y) { return x - y; }
 DEV float div_rn(float x, float y) { return x / y; }
 DEV double mul_rn(double x, double y) { return x * y; }
 DEV double add_rn(double x, double y) { return x + y; }
+
+DEV void follow_the_last() {}
+DEV Quad load_once(const void* from) {
+  if ((uintptr_t)from % sizeof(Quad)) __builtin_trap();  // as a GPU does
+  return *static_cast<const Quad*>(from);
+}
+DEV Quad load_here(const void* from) { return load_once(from); }
+DEV void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  uint32_t words[6] = {a0, a1, a2, a3, b0, b1};
+  host::mma(c, words);
+}
+DEV void mma_fresh(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  c[0] = c[1] = c[2] = c[3] = 0.f;
+  mma(c, a0, a1, a2, a3, b0, b1);
+}
+DEV float half_of_pair(uint32_t pair, unsigned i) { return float_of(i ? pair & 0xffff0000u : pair << 16); }
+DEV uint32_t rounded_half(float x) {
+  uint32_t b = bits_of(x);
+  if ((b & 0x7fffffffu) > 0x7f800000u) return b >> 16 | 0x40;
+  return (b + 0x7fff + (b >> 16 & 1)) >> 16;
+}
+DEV uint32_t pair_of(float first, float second) { return rounded_half(first) | rounded_half(second) << 16; }
+DEV uint32_t sub_pairs(uint32_t a, uint32_t b) {
+  return pair_of(half_of_pair(a, 0) - half_of_pair(b, 0), half_of_pair(a, 1) - half_of_pair(b, 1));
+}
+DEV uint32_t mul_pairs(uint32_t a, uint32_t b) {
+  return pair_of(half_of_pair(a, 0) * half_of_pair(b, 0), half_of_pair(a, 1) * half_of_pair(b, 1));
+}
+DEV uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
 
 DEV uint32_t sum_of(const uint32_t* words) {
   float sums[32];

@@ -25,16 +25,86 @@
     name##_body(a);                                                                         \
   }                                                                                         \
   DEV void name##_body(const Args& a)
+// The same for one that waits by itself, by follow_the_last, before it reads or writes what other kernels of a step do.
+// `blocks` of them are to run on a multiprocessor at once.
+#define KERNEL_AHEAD(name, blocks)                                                                                    \
+  DEV void name##_body(const Args& a);                                                                                \
+  extern "C" __global__ void __launch_bounds__(256, blocks) name(const __grid_constant__ Args a) { name##_body(a); } \
+  DEV void name##_body(const Args& a)
 // Memory of a block; declared at the start of a kernel, by all its threads.
 #define SHARED(type, name, count) __shared__ type name[count]
 // The memory a launch asks for beside that; once a kernel.
 extern __shared__ __align__(16) uint8_t dynamic_[];
 #define DYNAMIC(type, name) type* name = reinterpret_cast<type*>(dynamic_)
 
+// Numbers that are read once: not kept near.
+DEV Quad load_once(const void* from) {
+  Quad q;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(q.w[0]), "=r"(q.w[1]), "=r"(q.w[2]), "=r"(q.w[3])
+               : "l"(from));
+  return q;
+}
+
+// Numbers that others read, too. (As above it stays where it is among loads, so that few are held at once.)
+DEV Quad load_here(const void* from) {
+  Quad q;
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(q.w[0]), "=r"(q.w[1]), "=r"(q.w[2]), "=r"(q.w[3])
+               : "l"(from));
+  return q;
+}
+
+// c + a·b of matrices that a warp holds: a is 16 × 16, b 16 × 8 numbers in bf16, a pair a word; lane 4g + t has rows g and g + 8 of
+// a and c, columns 2t, 2t + 1 (and, of a, those + 8), and of b column g. How sums are rounded is the tensor cores' own.
+DEV void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// The same from zero.
+DEV void mma_fresh(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.f));
+}
+// Pairs of bf16 in a word, the first in its low half; each result is rounded once.
+DEV uint32_t pair_of(float first, float second) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+#if __CUDA_ARCH__ >= 900
+DEV uint32_t sub_pairs(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+DEV uint32_t mul_pairs(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+#else  // the same numbers by the only instruction for pairs there
+DEV uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+DEV uint32_t sub_pairs(uint32_t a, uint32_t b) { return fma_pairs(a, 0x3f803f80u, b ^ 0x80008000u); }
+DEV uint32_t mul_pairs(uint32_t a, uint32_t b) { return fma_pairs(a, b, 0x80008000u); }
+#endif
+// (x & mask) | bits, in one instruction.
+DEV uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(x), "r"(mask), "r"(bits));
+  return d;
+}
+
 DEV void follow_the_last() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
@@ -47,12 +117,17 @@ DEV unsigned blocks_y() { return gridDim.y; }
 
 DEV void sync_block() { __syncthreads(); }
 DEV void sync_warp() { __syncwarp(); }
+// Counts in memory of the block; what was there before.
+DEV uint32_t count_in(uint32_t* at, uint32_t n) { return atomicAdd(at, n); }
+DEV void mark_in(uint32_t* at, uint32_t bits) { atomicOr(at, bits); }
 DEV float from_lane(float x, unsigned lane) { return __shfl_sync(0xffffffffu, x, lane); }
 DEV float across(float x, unsigned distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
 DEV uint32_t across(uint32_t x, unsigned distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
 
 DEV uint32_t bits_of(float x) { return __float_as_uint(x); }
 DEV float float_of(uint32_t x) { return __uint_as_float(x); }
+DEV uint64_t bits_of(double x) { return (uint64_t)__double_as_longlong(x); }
+DEV double double_of(uint64_t x) { return __longlong_as_double((long long)x); }
 DEV float f16_to_f32(uint16_t x) { return __half2float(__ushort_as_half(x)); }
 DEV uint16_t f32_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 // Products, sums and quotients that are rounded alone, whatever stands around them.

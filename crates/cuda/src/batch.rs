@@ -1,6 +1,7 @@
 //! A step as one array of words, as kernels/args.h has it.
 
-use tokenmill_ir::{Batch, TokenId, TokenSource};
+use tokenmill_ir::sampling::uniform;
+use tokenmill_ir::{Batch, OutputKind, TokenId, TokenSource};
 
 /// Words of its head, and where in it the starts of arrays stand.
 const HEAD: usize = 16;
@@ -37,6 +38,34 @@ pub(crate) fn fill(batch: &Batch, sampled: &[TokenId], words: &mut Vec<u32>) {
     array(words, 8, batch.spans.iter().flat_map(span));
     array(words, 9, batch.tables.iter().map(|b| b.0));
     array(words, 10, batch.copies.iter().flat_map(|c| [c.src.0, c.dst.0]));
+    array(words, 11, batch.outputs.iter().flat_map(|o| want(&o.kind)));
+    array(words, 12, batch.history.iter().copied());
+    array(words, 13, batch.bias.iter().flat_map(|(token, add)| [*token, add.to_bits()]));
+    array(words, 14, batch.masks.iter().copied());
+}
+
+/// Words of what is wanted of an output (kernels/args.h, `Want`).
+const WANT: usize = 18;
+
+fn want(kind: &OutputKind) -> [u32; WANT] {
+    let mut words = [0; WANT];
+    match *kind {
+        OutputKind::Sample { params: p, history, prompt, bias, mask } => {
+            words[0] = 1;
+            words[2] = p.logprobs.map_or(0, |n| n + 1);
+            words[3..6].copy_from_slice(&[p.temperature, p.top_p, p.min_p].map(f32::to_bits));
+            words[6] = p.top_k;
+            let penalties = [p.repetition_penalty, p.presence_penalty, p.frequency_penalty];
+            words[7..10].copy_from_slice(&penalties.map(f32::to_bits));
+            let number = uniform(p.seed, p.choice, p.index).to_bits();
+            words[10..12].copy_from_slice(&[number as u32, (number >> 32) as u32]);
+            words[12..15].copy_from_slice(&[history.0, history.1, prompt]);
+            words[15..18].copy_from_slice(&[bias.0, bias.1, mask]);
+        }
+        OutputKind::Score { target, top } => words[..3].copy_from_slice(&[2, target, top + 1]),
+        OutputKind::Logits | OutputKind::Hidden => {}
+    }
+    words
 }
 
 fn array(words: &mut Vec<u32>, entry: usize, numbers: impl Iterator<Item = u32>) {
@@ -44,10 +73,13 @@ fn array(words: &mut Vec<u32>, entry: usize, numbers: impl Iterator<Item = u32>)
     words.extend(numbers);
 }
 
-/// Words that a step within limits takes, its tables as long as they are likely to be.
-pub(crate) fn usual_words(batch: &Batch) -> usize {
+/// Words that a step within limits takes: tables and histories as long as they are likely to be,
+/// a mask of all tokens for each output.
+pub(crate) fn usual_words(batch: &Batch, vocab: u32) -> usize {
     let spans = batch.spans.capacity() * 7 + batch.copies.capacity() * 2;
-    HEAD + batch.tokens.capacity() * 4 + batch.outputs.capacity() + spans + batch.tables.capacity()
+    let output = 1 + WANT + vocab.div_ceil(32) as usize;
+    let rows = batch.tokens.capacity() * 4 + batch.outputs.capacity() * output;
+    HEAD + rows + spans + batch.tables.capacity() + batch.history.capacity()
 }
 
 /// A step's copies in runs, in their order: within a run nothing is written that another copy of
@@ -98,7 +130,37 @@ mod tests {
         assert_eq!(at(7, 1), [2]);
         assert_eq!(at(8, 14), [0, 1, 4, 0, 0, 0, 0, 1, 2, 5, 1, 1, 1, 1]);
         assert_eq!(at(9, 2), [3, u32::MAX]);
-        assert_eq!(words[10] as usize, words.len());
+        // No copies; nothing is chosen of the output; no history, biases and masks.
+        assert_eq!((words[10], at(11, WANT)), (words[11], &[0; WANT][..]));
+        let end = words[11] as usize + WANT;
+        assert_eq!(words[12..15].iter().map(|w| *w as usize).collect::<Vec<_>>(), [end; 3]);
+        assert_eq!(words.len(), end);
+    }
+
+    #[test]
+    fn what_is_wanted_lies_as_kernels_read_it() {
+        let params = tokenmill_ir::SamplingParams {
+            temperature: 0.5,
+            top_k: 7,
+            top_p: 0.25,
+            min_p: 0.125,
+            repetition_penalty: 1.5,
+            presence_penalty: -1.0,
+            frequency_penalty: 2.0,
+            logprobs: Some(4),
+            ..Default::default()
+        };
+        let [history, bias] = [(3, 9), (2, 5)];
+        let words = want(&OutputKind::Sample { params, history, prompt: 6, bias, mask: 8 });
+        let number = uniform(0, 0, 0).to_bits();
+        let floats = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+        assert_eq!(words[..3], [1, 0, 5]);
+        assert_eq!(words[3..6], floats(&[0.5, 0.25, 0.125]));
+        assert_eq!(words[6], 7);
+        assert_eq!(words[7..10], floats(&[1.5, -1.0, 2.0]));
+        assert_eq!(words[10..12], [number as u32, (number >> 32) as u32]);
+        assert_eq!(words[12..], [3, 9, 6, 2, 5, 8]);
+        assert_eq!(want(&OutputKind::Score { target: 9, top: 0 })[..3], [2, 9, 1]);
     }
 
     #[test]

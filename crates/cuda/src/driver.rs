@@ -178,7 +178,13 @@ pub trait Driver: Send + Sync {
     ///
     /// # Errors
     /// As `write`.
-    fn launch(&self, kernel: Kernel, shape: Shape, args: &Args) -> Result<(), DriverError>;
+    fn launch(
+        &self,
+        lane: Lane,
+        kernel: Kernel,
+        shape: Shape,
+        args: &Args,
+    ) -> Result<(), DriverError>;
 
     /// Kernels that will run one after another, told at once and as often as wanted: a name.
     ///

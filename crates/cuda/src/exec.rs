@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use tokenmill_backend::batch_check::BatchRules;
 use tokenmill_backend::{BlockBytes, DeviceError, Executable};
-use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
-use tokenmill_ir::{Batch, BlockId, Limits, OutputKind, Program, Sampled, StepOutput, TokenId};
+use tokenmill_ir::{
+    Batch, BlockId, Limits, Mode, OutputKind, Program, Sampled, StepOutput, TokenId,
+};
 
 use crate::batch::{copy_runs, fill, usual_words};
 use crate::driver::{Args, Driver, DriverError, Event, Lane, Launched, Memory, Shape};
@@ -14,16 +15,19 @@ use crate::failure;
 use crate::graphs::Graphs;
 use crate::kernels::Kernel;
 use crate::layout::Held;
-use crate::plan::{CacheLayout, Const, Extent, Plan, Ptr, Served, Sizes};
+use crate::plan::{CacheLayout, Const, Extent, MOST_TILES, Plan, Ptr, Served, Sizes, When};
 use crate::space::Space;
 
 /// Version of what blocks hold.
-const NUMERICS_VERSION: u32 = 1;
+const NUMERICS_VERSION: u32 = 2;
 
 /// A launch with its addresses.
 struct Bound {
+    when: When,
     kernel: Kernel,
     grid: [Extent; 3],
+    few: Option<(Kernel, [Extent; 3])>,
+    many: Option<(Kernel, [Extent; 3])>,
     threads: u32,
     shared: u32,
     args: Args,
@@ -32,10 +36,13 @@ struct Bound {
 impl Bound {
     /// As it runs in a step of those sizes, where it does.
     fn launched(&self, sizes: Sizes) -> Option<Launched> {
-        let grid = self.grid.map(|extent| extent.blocks(sizes));
+        let few = self.few.filter(|(_, grid)| grid[1].blocks(sizes) <= 1);
+        let many = self.many.filter(|_| self.grid[1].blocks(sizes) > MOST_TILES);
+        let (kernel, grid) = few.or(many).unwrap_or((self.kernel, self.grid));
+        let grid = grid.map(|extent| extent.blocks(sizes));
         let shape = Shape { grid, threads: self.threads, shared: self.shared };
-        let launched = Launched { kernel: self.kernel, shape, args: self.args };
-        (!grid.contains(&0)).then_some(launched)
+        let launched = Launched { kernel, shape, args: self.args };
+        (self.when.holds(sizes) && !grid.contains(&0)).then_some(launched)
     }
 }
 
@@ -46,7 +53,6 @@ pub(crate) struct CudaExecutable {
     held: Arc<Held>,
     rules: BatchRules,
     block_tokens: u32,
-    vocab: usize,
     /// Launches with addresses; none where they are to be given anew.
     bound: Vec<Bound>,
     graphs: Graphs,
@@ -60,7 +66,6 @@ pub(crate) struct CudaExecutable {
     blocks: Vec<u32>,
     words: Vec<u32>,
     bytes: Vec<u8>,
-    scratch: SampleScratch,
     sampled: Vec<TokenId>,
     /// The step, and whether it is in flight.
     batch: Batch,
@@ -80,7 +85,9 @@ impl CudaExecutable {
         block_tokens: u32,
     ) -> Result<Self, DeviceError> {
         let plan = Plan::new(program, &held.shapes, limits, block_tokens)?;
-        for kernel in plan.launches.iter().map(|l| l.kernel).chain([Kernel::CopyBlocks]) {
+        let others = plan.launches.iter().flat_map(|l| l.few.iter().chain(&l.many));
+        let all = plan.launches.iter().map(|l| l.kernel).chain(others.map(|(kernel, _)| *kernel));
+        for kernel in all.chain([Kernel::CopyBlocks]) {
             driver.check(kernel).map_err(|e| failure::of(e, "a kernel"))?;
         }
         let (const_at, end) = const_places(&plan);
@@ -97,23 +104,22 @@ impl CudaExecutable {
             space.map_err(|e| failure::of(e, "a cache"))
         };
         let batch = Batch::with_limits(limits, block_tokens);
+        let step_bytes = step_words(&plan, &batch) * 4;
         let event = || Event::new(driver).map_err(|e| failure::of(e, "an event"));
         let mut executable = Self {
             caches: plan.caches.iter().map(cache).collect::<Result<_, DeviceError>>()?,
             buffers: memory(plan.buffer_bytes, "buffers of a step")?,
             consts: memory(end, "tables")?,
-            step: memory(usual_words(&batch) as u64 * 4, "the arrays of a step")?,
+            step: memory(step_bytes, "the arrays of a step")?,
             driver: Arc::clone(driver),
             rules: BatchRules::new(program, limits, block_tokens),
             block_tokens,
-            vocab: program.vocab as usize,
             bound: Vec::new(),
             graphs: Graphs::default(),
             const_at,
             blocks,
             words: Vec::new(),
             bytes: Vec::new(),
-            scratch: SampleScratch::new(program.vocab as usize),
             sampled: Vec::new(),
             batch,
             in_flight: false,
@@ -166,7 +172,9 @@ impl CudaExecutable {
             args.n.iter_mut().zip(&launch.n).for_each(|(to, n)| *to = *n);
             args.f.iter_mut().zip(&launch.f).for_each(|(to, f)| *to = *f);
             let (kernel, grid) = (launch.kernel, launch.grid);
-            Bound { kernel, grid, threads: launch.threads, shared: launch.shared, args }
+            let (few, many) = (launch.few, launch.many);
+            let (when, threads, shared) = (launch.when, launch.threads, launch.shared);
+            Bound { when, kernel, grid, few, many, threads, shared, args }
         });
         self.bound = bound.collect();
         Ok(())
@@ -238,7 +246,7 @@ impl CudaExecutable {
             let own = |c: &&CacheLayout| c.group as usize == run.group;
             let caches = self.plan.caches.iter().filter(own).count() as u32;
             let shape = Shape { grid: [run.count, caches, 1], threads: 256, shared: 0 };
-            self.driver.launch(Kernel::CopyBlocks, shape, &args).map_err(failed)?;
+            self.driver.launch(Lane::Steps, Kernel::CopyBlocks, shape, &args).map_err(failed)?;
         }
         let sizes = Sizes {
             tokens: self.batch.tokens.len() as u32,
@@ -249,66 +257,69 @@ impl CudaExecutable {
         let all = |sizes| bound.iter().filter_map(|b| b.launched(sizes)).collect();
         if !self.graphs.run(&self.driver, sizes, all).map_err(failed)? {
             for Launched { kernel, shape, args } in bound.iter().filter_map(|b| b.launched(sizes)) {
-                self.driver.launch(kernel, shape, &args).map_err(failed)?;
+                self.driver.launch(Lane::Steps, kernel, shape, &args).map_err(failed)?;
             }
         }
         self.ended.record(Lane::Steps).map_err(failed)
     }
 
-    /// Rows of the outputs, whole.
-    fn rows(&mut self, of: Option<Served>, wanted: bool) -> Result<Vec<f32>, DeviceError> {
-        let Some(of) = of.filter(|_| wanted) else { return Ok(Vec::new()) };
-        let count = self.batch.outputs.len();
+    /// Numbers of `count` outputs as they lie, to the last of the last.
+    fn words_of(
+        &mut self,
+        of: Served,
+        first: usize,
+        count: usize,
+    ) -> Result<&[[u8; 4]], DeviceError> {
         let len = (count - 1) * of.ld as usize + of.cols as usize;
         self.bytes.resize(len * 4, 0);
-        let read = self.driver.read(self.buffers.address() + of.at, &mut self.bytes);
+        let at = self.buffers.address() + of.at + first as u64 * u64::from(of.ld) * 4;
+        let read = self.driver.read(at, &mut self.bytes);
         read.map_err(|e| failure::of(e, "results of a step"))?;
-        let numbers = self.bytes.as_chunks::<4>().0.iter();
-        Ok(numbers.map(|b| f32::from_le_bytes(*b)).collect())
+        Ok(self.bytes.as_chunks::<4>().0)
+    }
+
+    /// Brings rows that are wanted whole: those of one kind that follow each other at once.
+    fn rows(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
+        let outputs = std::mem::take(&mut self.batch.outputs);
+        let mut first = 0;
+        for run in outputs.chunk_by(|a, b| a.kind == b.kind) {
+            let of = match run.first().map(|o| o.kind) {
+                Some(OutputKind::Logits) => self.plan.logits,
+                Some(OutputKind::Hidden) => self.plan.hidden,
+                _ => None,
+            };
+            if let Some(of) = of {
+                let words = self.words_of(of, first, run.len())?;
+                for row in words.chunks(of.ld as usize) {
+                    let numbers = row.iter().take(of.cols as usize);
+                    out.rows.extend(numbers.map(|b| f32::from_le_bytes(*b)));
+                }
+            }
+            first += run.len();
+        }
+        self.batch.outputs = outputs;
+        Ok(())
     }
 
     fn serve(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
-        let hidden = |kind: &OutputKind| matches!(kind, OutputKind::Hidden);
-        let of_hidden = self.batch.outputs.iter().any(|o| hidden(&o.kind));
-        let of_logits = self.batch.outputs.iter().any(|o| !hidden(&o.kind));
-        let logits = self.rows(self.plan.logits, of_logits)?;
-        let finals = self.rows(self.plan.hidden, of_hidden)?;
-        let row = |all: &[f32], of: Option<Served>, r: usize| -> Vec<f32> {
-            let Some(of) = of else { return Vec::new() };
-            let start = r * of.ld as usize;
-            all.get(start..start + of.cols as usize).unwrap_or_default().to_vec()
-        };
-        for (r, output) in self.batch.outputs.iter().enumerate() {
-            let sampled = match output.kind {
-                OutputKind::Hidden => {
-                    out.rows.extend(row(&finals, self.plan.hidden, r));
-                    Sampled::default()
-                }
-                OutputKind::Logits => {
-                    out.rows.extend(row(&logits, self.plan.logits, r));
-                    Sampled::default()
-                }
-                OutputKind::Score { target, top } => {
-                    let logits = row(&logits, self.plan.logits, r);
-                    score(&logits, target, top as usize, &mut self.scratch, &mut out.top)
-                }
-                OutputKind::Sample { params, history, prompt, bias, mask } => {
-                    let words = self.vocab.div_ceil(32);
-                    let wanted = SampleRow {
-                        params: &params,
-                        history: slice(&self.batch.history, history),
-                        prompt: prompt as usize,
-                        bias: slice(&self.batch.bias, bias),
-                        mask: match mask {
-                            u32::MAX => &[],
-                            m => &self.batch.masks[m as usize * words..][..words],
-                        },
-                    };
-                    let mut logits = row(&logits, self.plan.logits, r);
-                    sample(&mut logits, &wanted, &mut self.scratch, &mut out.top)
-                }
-            };
-            out.sampled.push(sampled);
+        self.rows(out)?;
+        let count = self.batch.outputs.len();
+        let whole = |kind: &OutputKind| matches!(kind, OutputKind::Hidden | OutputKind::Logits);
+        out.sampled.resize(count, Sampled::default());
+        let of = self.plan.chosen.filter(|_| !self.batch.outputs.iter().all(|o| whole(&o.kind)));
+        let Some(of) = of else { return Ok(()) };
+        let wanted: Vec<bool> = self.batch.outputs.iter().map(|o| !whole(&o.kind)).collect();
+        let words = self.words_of(of, 0, count)?;
+        let rows = words.chunks(of.ld as usize).zip(wanted).zip(&mut out.sampled);
+        for ((row, _), sampled) in rows.filter(|((_, wanted), _)| *wanted) {
+            let mut row = row.iter().map(|b| u32::from_le_bytes(*b));
+            let mut next = || row.next().unwrap_or(0);
+            let (token, logprob, tops, valid) = (next(), f32::from_bits(next()), next(), next());
+            let start = out.top.len() as u32;
+            out.top.extend((0..tops.min(of.cols / 2)).map(|_| (next(), f32::from_bits(next()))));
+            if valid != 0 {
+                *sampled = Sampled { token, logprob, top: (start, tops), valid: true };
+            }
         }
         Ok(())
     }
@@ -354,10 +365,6 @@ impl CudaExecutable {
     }
 }
 
-fn slice<T>(all: &[T], (at, len): (u32, u32)) -> &[T] {
-    all.get(at as usize..at as usize + len as usize).unwrap_or_default()
-}
-
 /// Where each constant begins, and where the last ends.
 fn const_places(plan: &Plan) -> (Vec<u64>, u64) {
     let mut end = 0;
@@ -369,9 +376,14 @@ fn const_places(plan: &Plan) -> (Vec<u64>, u64) {
     (plan.consts.iter().map(place).collect(), end)
 }
 
+/// Words of a step's arrays, as long as they are likely to be.
+fn step_words(plan: &Plan, batch: &Batch) -> u64 {
+    usual_words(batch, plan.logits.map_or(0, |of| of.cols)) as u64
+}
+
 /// Memory that a plan takes beside weights and the bytes of blocks, in whole pages.
 pub(crate) fn overhead(plan: &Plan, limits: &Limits, block_tokens: u32, page: u64) -> u64 {
-    let step = usual_words(&Batch::with_limits(limits, block_tokens)) as u64 * 4;
+    let step = step_words(plan, &Batch::with_limits(limits, block_tokens)) * 4;
     let alone = [plan.buffer_bytes, const_places(plan).1, step];
     // (The last page of a cache may hold hardly more than nothing.)
     let caches = plan.caches.iter().filter(|c| c.block_bytes > 0).count() as u64;
@@ -452,7 +464,9 @@ impl Executable for CudaExecutable {
     fn blocks(&self) -> Result<BlockBytes, DeviceError> {
         let block_tokens = self.block_tokens;
         let groups = (0..self.blocks.len()).map(|g| self.block_bytes(g)).collect();
-        let layout = format!("cuda, numerics {NUMERICS_VERSION}, f32, blocks 1 of {block_tokens}");
+        let products = if self.held.mode == Mode::F32 { "f32" } else { "bf16" };
+        let of = format!("cuda, numerics {NUMERICS_VERSION}, {products}");
+        let layout = format!("{of}, blocks 1 of {block_tokens}");
         Ok(BlockBytes { layout, groups })
     }
 

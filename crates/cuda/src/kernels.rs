@@ -19,6 +19,16 @@ pub enum Kernel {
     Product(FormatId),
     /// Rows of a format looked up.
     Embed(FormatId),
+    /// Rows of a format made atoms.
+    Pack(FormatId),
+    /// Rows of a format looked up in atoms.
+    LookUp(FormatId),
+    /// Products with atoms: up to 8 rows of x a block, or up to 16.
+    Narrow(FormatId, bool),
+    /// The same for many rows of x: 64 a block, or 32.
+    Wide(FormatId),
+    /// Two of them, a gate's function of one times the other: up to 8 rows of x a block.
+    Gated(FormatId),
     /// Sums and norms.
     Norm,
     /// Gates and linear branches combined.
@@ -51,6 +61,12 @@ pub enum Kernel {
     SortPairs,
     /// Weighted sums of experts' rows.
     Combine,
+    /// Bias, penalties and masks on logits.
+    SampleAdjust,
+    /// What tokens weigh.
+    SampleWeigh,
+    /// Tokens chosen.
+    SampleChoose,
     /// Copies of cache blocks.
     CopyBlocks,
 }
@@ -60,12 +76,16 @@ impl Kernel {
     pub fn file(self) -> &'static str {
         match self {
             Self::Product(_) | Self::Embed(_) => "product",
+            Self::Pack(_) | Self::LookUp(_) => "pack",
+            Self::Narrow(..) | Self::Gated(_) => "narrow",
+            Self::Wide(_) => "wide",
             Self::Norm | Self::Gate | Self::Map | Self::TakeRows | Self::Pool => "dense",
             Self::RotateStore | Self::StoreLatent | Self::Attend(_) | Self::AttendLatent(_) => {
                 "attend"
             }
             Self::Conv | Self::ConvTail | Self::DeltaRule | Self::Scan => "recurrent",
             Self::Route | Self::SortPairs | Self::Combine => "experts",
+            Self::SampleAdjust | Self::SampleWeigh | Self::SampleChoose => "sample",
             Self::CopyBlocks => "copy",
         }
     }
@@ -75,6 +95,12 @@ impl Kernel {
         let name = match self {
             Self::Product(format) => return format!("product_{format:?}").into(),
             Self::Embed(format) => return format!("embed_{format:?}").into(),
+            Self::Pack(format) => return format!("pack_{format:?}").into(),
+            Self::LookUp(format) => return format!("look_up_{format:?}").into(),
+            Self::Narrow(format, false) => return format!("narrow_8_{format:?}").into(),
+            Self::Narrow(format, true) => return format!("narrow_16_{format:?}").into(),
+            Self::Wide(format) => return format!("wide_{format:?}").into(),
+            Self::Gated(format) => return format!("gated_8_{format:?}").into(),
             Self::Norm => "norm_rows",
             Self::Gate => "gate",
             Self::Map => "map",
@@ -99,6 +125,9 @@ impl Kernel {
             Self::Route => "route",
             Self::SortPairs => "sort_pairs",
             Self::Combine => "combine",
+            Self::SampleAdjust => "sample_adjust",
+            Self::SampleWeigh => "sample_weigh",
+            Self::SampleChoose => "sample_choose",
             Self::CopyBlocks => "copy_blocks",
         };
         name.into()
@@ -119,6 +148,30 @@ pub(crate) fn is_decoded(format: FormatId) -> bool {
     DECODED.get_or_init(all).contains(&format)
 }
 
+/// Formats that have atoms.
+const ATOMS: &str = include_str!("../kernels/atoms.cuh");
+
+fn listed(list: &str, format: FormatId) -> bool {
+    let names = ATOMS.lines().skip_while(|line| !line.contains(list)).nth(1).unwrap_or_default();
+    names.contains(&format!("X({format:?})"))
+}
+
+/// Whether rows of a format can be atoms, which tensor cores multiply.
+pub(crate) fn has_atoms(format: FormatId) -> bool {
+    listed("define FOR_EACH_ATOM(", format)
+}
+
+/// Rows of x that a block for many of them multiplies, where there is one (wide.cu).
+pub(crate) fn wide_rows(format: FormatId) -> Option<u64> {
+    let rows = if matches!(format, FormatId::BF16 | FormatId::F8_E4M3) { 64 } else { 32 };
+    listed("define FOR_EACH_WIDE(", format).then_some(rows)
+}
+
+/// Whether two products with atoms of it can be one kernel.
+pub(crate) fn has_gated(format: FormatId) -> bool {
+    listed("define FOR_EACH_GATED(", format)
+}
+
 /// Whether this binary has kernels for GPUs: `cargo xtask cubins` compiles them before a build.
 pub fn are_built() -> bool {
     !BUNDLES.is_empty()
@@ -127,6 +180,14 @@ pub fn are_built() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn formats_with_atoms_are_found() {
+        assert_eq!(FORMATS.iter().filter(|f| has_atoms(f.id)).count(), 11);
+        assert_eq!(FORMATS.iter().filter(|f| has_gated(f.id)).count(), 3);
+        assert_eq!(FORMATS.iter().filter(|f| wide_rows(f.id).is_some()).count(), 10);
+        assert!(has_atoms(FormatId::E4M3_32) && !has_atoms(FormatId::F32));
+    }
 
     #[test]
     fn formats_of_single_rows_are_decoded_by_kernels() {

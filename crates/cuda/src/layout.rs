@@ -1,17 +1,17 @@
-//! What a weight is in device memory: stored rows as they lie in files, what belongs to them, and
-//! vectors as f32.
+//! What a weight is in device memory: stored rows as they lie in files or as atoms
+//! (kernels/atoms.cuh), what belongs to them, and vectors as f32.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use tokenmill_backend::{DeviceError, Watch, stored};
-use tokenmill_ir::{Op, Operand, Program, RowPart, WeightId, WeightSource};
+use tokenmill_ir::{Mode, Op, Operand, Program, RowPart, View, WeightId, WeightSource};
 use tokenmill_ir::{WeightSpec, WeightUse};
 use tokenmill_quant::FormatId;
 
-use crate::driver::{Driver, Lane, Memory};
+use crate::driver::{Args, Driver, Lane, Memory, Shape as Blocks};
 use crate::failure;
-use crate::kernels::is_decoded;
+use crate::kernels::{Kernel, has_atoms, is_decoded};
 
 /// Pieces of a weight begin at multiples of this.
 const ALIGN: u64 = 256;
@@ -27,12 +27,20 @@ pub(crate) struct Uses {
     numbers: bool,
     /// As rows of a product or a table.
     rows: bool,
+    /// As a matrix of products that tensor cores make, and as a table at most beside that.
+    atoms: bool,
 }
 
 /// How a program reads each of its weights.
 pub(crate) fn uses(program: &Program) -> Vec<Uses> {
     let mut all = vec![Uses::default(); program.weights.len()];
+    let mut others = vec![false; program.weights.len()];
     for op in &program.ops {
+        let product = match op {
+            Op::Linear { x, .. } | Op::GatedLinear { x, .. } | Op::Head { x, .. } => Some(x),
+            _ => None,
+        };
+        let product = product.map(|x| is_aligned(program, x));
         let rows: Option<Vec<WeightId>> = match op {
             Op::Embed { table, .. } => Some(vec![*table]),
             Op::Route { router, .. } => Some(vec![*router]),
@@ -50,6 +58,8 @@ pub(crate) fn uses(program: &Program) -> Vec<Uses> {
                 Some(rows) if !rows.contains(&w) => uses.numbers = true,
                 _ => uses.rows = true,
             }
+            uses.atoms |= product == Some(true);
+            others[w.0 as usize] |= product != Some(true) && !matches!(op, Op::Embed { .. });
         }
         if let Op::RotateStore { rope: Some(rope), .. } | Op::StoreLatent { rope, .. } = op {
             let factors = program.ropes.get(rope.0 as usize).and_then(|r| r.factors);
@@ -57,7 +67,36 @@ pub(crate) fn uses(program: &Program) -> Vec<Uses> {
             uses.into_iter().for_each(|u| u.numbers = true);
         }
     }
+    all.iter_mut().zip(others).for_each(|(uses, other)| uses.atoms &= !other);
     all
+}
+
+/// Whether rows of a view begin at multiples of 16 bytes and end at such of 32.
+fn is_aligned(program: &Program, x: &View) -> bool {
+    let ld = program.buffers.get(x.buffer.0 as usize).map_or(1, |b| b.cols);
+    ld.is_multiple_of(4) && x.start.is_multiple_of(4) && x.cols.is_multiple_of(8)
+}
+
+/// Columns of a unit of atoms, its bytes, and those of its scales (kernels/atoms.cuh).
+fn unit_of(format: FormatId) -> (u64, u64, u64) {
+    match format {
+        FormatId::BF16 => (128, 4096, 0),
+        FormatId::F8_E4M3 => (256, 4096, 0),
+        FormatId::Q8_0 => (256, 4096, 256),
+        FormatId::Q6_K => (256, 4096, 288),
+        FormatId::E4M3_32 => (256, 4096, 512),
+        FormatId::Q4_0 | FormatId::U4_128 => (256, 2048, 256),
+        FormatId::Q4_K => (256, 2048, 320),
+        FormatId::Q4_1 | FormatId::U4_64 => (256, 2048, 512),
+        _ => (256, 2048, 1024),
+    }
+}
+
+/// Bytes of a part's atoms, and of their scales behind them.
+fn atoms_of(format: FormatId, rows: u64, cols: u64) -> (u64, u64) {
+    let (columns, bytes, scales) = unit_of(format);
+    let units = rows.div_ceil(16) * cols.div_ceil(columns);
+    (units * bytes, units * scales)
 }
 
 /// A run of rows in one format. Offsets are from the weight's address.
@@ -71,6 +110,8 @@ pub(crate) struct PartShape {
     /// Bytes from row to row.
     pub stride: u32,
     pub rows: u64,
+    /// The rows are atoms; the stride is that of the stored rows they are made of.
+    pub is_atoms: bool,
     pub order: Option<u64>,
     pub bias: Option<u64>,
     pub scales: Option<u64>,
@@ -106,13 +147,19 @@ impl Shape {
             let stride = stored::row_bytes(&here, spec.cols.into())?;
             let stride = u32::try_from(stride)
                 .map_err(|_| failure::unsupported(format!("rows of {stride} bytes")))?;
-            let rows = shape.take(count * u64::from(stride));
+            let (cols, plain) = (u64::from(spec.cols), part.order.is_none());
+            let is_atoms = uses.atoms && plain && part.transposed.is_none() && has_atoms(format);
+            let (atoms, scales_of) = atoms_of(format, count, cols);
+            let bytes = if is_atoms { atoms + scales_of } else { count * u64::from(stride) };
+            let rows = shape.take(bytes);
             let ordered = part.order.is_some() && format == part.format;
             let order = ordered.then(|| shape.take(u64::from(spec.cols) * 4));
             let [bias, scales] =
                 [bias, scales].map(|at| at.map(|at: u64| at + u64::from(first) * 4));
             let count = count as u32;
-            shape.parts.push(PartShape { format, first, count, stride, rows, order, bias, scales });
+            let part =
+                PartShape { format, first, count, stride, rows, is_atoms, order, bias, scales };
+            shape.parts.push(part);
             first += count;
         }
         Ok(shape)
@@ -136,13 +183,21 @@ pub(crate) struct Held {
     pub shapes: Vec<Shape>,
     /// Where each begins.
     pub addresses: Vec<u64>,
+    pub mode: Mode,
     slabs: Vec<Memory>,
 }
 
-/// The shapes of all weights of a program.
-pub(crate) fn shapes(program: &Program) -> Result<Vec<Shape>, DeviceError> {
+/// The shapes of all weights of a program in a mode.
+pub(crate) fn shapes(program: &Program, mode: Mode) -> Result<Vec<Shape>, DeviceError> {
     let all = program.weights.iter().zip(uses(program));
-    all.map(|(spec, uses)| Shape::of(spec, uses)).collect()
+    let of_mode = |uses: Uses| Uses { atoms: uses.atoms && mode != Mode::F32, ..uses };
+    all.map(|(spec, uses)| Shape::of(spec, of_mode(uses))).collect()
+}
+
+/// Stored rows that become atoms together: whole strips.
+fn rows_together(part: &PartShape) -> u32 {
+    let rows = (PIECE / part.stride.max(1) as usize).max(1) as u32;
+    part.count.min(rows.next_multiple_of(16))
 }
 
 /// Bytes of each allocation, and of each weight its allocation and place in it.
@@ -171,9 +226,10 @@ impl Held {
         driver: &Arc<dyn Driver>,
         program: &Program,
         source: &dyn WeightSource,
+        mode: Mode,
         watch: Watch<'_>,
     ) -> Result<Self, DeviceError> {
-        let shapes = shapes(program)?;
+        let shapes = shapes(program, mode)?;
         let (sizes, places) = slabs(&shapes);
         let memory = |&bytes: &u64| {
             Memory::new(driver, bytes).map_err(|e| failure::of(e, &format!("weights ({bytes})")))
@@ -181,15 +237,22 @@ impl Held {
         let slabs: Vec<Memory> = sizes.iter().map(memory).collect::<Result<_, _>>()?;
         let address = |&(slab, at): &(usize, u64)| slabs[slab].address() + at;
         let addresses: Vec<u64> = places.iter().map(address).collect();
+        let packed = shapes.iter().flat_map(|s| &s.parts).filter(|p| p.is_atoms);
+        let rows = packed.map(|p| u64::from(rows_together(p)) * u64::from(p.stride)).max();
+        // (It goes when what it is needed for is done.)
+        let stage = Memory::new(driver, rows.unwrap_or(0));
+        let stage = stage.map_err(|e| failure::of(e, "rows that become atoms"))?;
+        let stage = stage.address();
         let mut piece = Vec::new();
         for (i, (spec, shape)) in program.weights.iter().zip(&shapes).enumerate() {
             if let ControlFlow::Break(()) = watch(i) {
                 return Err(DeviceError::Cancelled);
             }
-            let mut upload = Upload { driver, source, spec, to: addresses[i], piece: &mut piece };
+            let to = addresses[i];
+            let mut upload = Upload { driver, source, spec, to, stage, piece: &mut piece };
             upload.weight(shape)?;
         }
-        Ok(Self { shapes, addresses, slabs })
+        Ok(Self { shapes, addresses, mode, slabs })
     }
 
     /// Whether they lie where that driver can use them.
@@ -204,6 +267,8 @@ struct Upload<'a> {
     source: &'a dyn WeightSource,
     spec: &'a WeightSpec,
     to: u64,
+    /// Where stored rows lie until they are atoms.
+    stage: u64,
     piece: &'a mut Vec<u8>,
 }
 
@@ -245,19 +310,41 @@ impl Upload<'_> {
             let rows = stored::transposed(part, columns, cols, self.source)?;
             return self.bytes(there.rows, &rows);
         }
-        let stride = there.stride as usize;
-        let together = (PIECE / stride.max(1)).max(1) as u64;
+        let (stride, together) = (there.stride as usize, rows_together(there));
         let mut first = 0;
-        while first < u64::from(there.count) {
-            let count = together.min(u64::from(there.count) - first);
+        while first < there.count {
+            let count = together.min(there.count - first);
             let mut piece = std::mem::take(self.piece);
             piece.resize(count as usize * stride, 0);
-            stored::read_rows(part, cols, first, self.source, &mut piece)?;
-            self.bytes(there.rows + first * stride as u64, &piece)?;
+            stored::read_rows(part, cols, first.into(), self.source, &mut piece)?;
+            if there.is_atoms {
+                self.told(self.driver.write(Lane::Uploads, self.stage, &piece))?;
+                self.pack(there, (first, count))?;
+            } else {
+                self.bytes(there.rows + u64::from(first) * stride as u64, &piece)?;
+            }
             *self.piece = piece;
             first += count;
         }
         Ok(())
+    }
+
+    /// Makes rows of a part atoms, which lie on the stage.
+    fn pack(&self, there: &PartShape, (first, count): (u32, u32)) -> Result<(), DeviceError> {
+        let cols = self.spec.cols;
+        let (atoms, _) = atoms_of(there.format, there.count.into(), cols.into());
+        let to = self.to + there.rows;
+        let mut args = Args::default();
+        args.p[..3].copy_from_slice(&[self.stage, to, to + atoms]);
+        args.n[..4].copy_from_slice(&[cols, there.stride, first, count]);
+        let grid = [count.div_ceil(16), 8, 1];
+        let blocks = Blocks { grid, threads: 256, shared: 0 };
+        let kernel = Kernel::Pack(there.format);
+        self.told(self.driver.launch(Lane::Uploads, kernel, blocks, &args))
+    }
+
+    fn told(&self, answer: Result<(), crate::driver::DriverError>) -> Result<(), DeviceError> {
+        answer.map_err(|e| failure::of(e, &format!("weight '{}'", self.spec.name)))
     }
 
     fn floats(&self, at: u64, numbers: &[f32]) -> Result<(), DeviceError> {
@@ -266,8 +353,7 @@ impl Upload<'_> {
     }
 
     fn bytes(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        let written = self.driver.write(Lane::Uploads, self.to + at, bytes);
-        written.map_err(|e| failure::of(e, &format!("weight '{}'", self.spec.name)))
+        self.told(self.driver.write(Lane::Uploads, self.to + at, bytes))
     }
 }
 
@@ -294,7 +380,8 @@ mod tests {
         let (name, role) = ("w".to_owned(), WeightUse::RowsAndMatmul);
         let scales = vec![(136, 2.0)];
         let spec = WeightSpec { name, role, rows: 136, cols: 128, parts, bias, scales };
-        let shape = Shape::of(&spec, Uses { numbers: true, rows: true }).expect("a shape");
+        let shape =
+            Shape::of(&spec, Uses { numbers: true, rows: true, atoms: false }).expect("a shape");
         let formats: Vec<_> = shape.parts.iter().map(|p| p.format).collect();
         // What no kernel decodes is f32 here, its columns where they belong.
         assert_eq!(formats, [FormatId::Q8_0, FormatId::F32, FormatId::F16]);

@@ -1,8 +1,10 @@
 //! The CUDA device: plain kernels for every op and every stored format, on NVIDIA GPUs.
 //!
 //! All numbers between ops are f32, and sums have a fixed order, so that a row's results do not
-//! depend on what else is in a step. The GPU is reached through [`Driver`]; tests have one that
-//! runs the same kernels on this machine.
+//! depend on what else is in a step. In mode f32 all is as plain as that; in the others, products
+//! with weights of many formats are made by tensor cores, which take rows of x as bf16 and weights
+//! as they are. The GPU is reached through [`Driver`]; tests have one that runs the same kernels on
+//! this machine.
 
 mod batch;
 pub mod driver;
@@ -80,17 +82,23 @@ impl CudaDevice {
         let shape = driver::Shape { grid: [1; 3], threads: 32, shared: 0 };
         let event = driver::Event::new(&driver).map_err(failed)?;
         let args = driver::Args::default();
-        driver.launch(kernels::Kernel::TakeRows, shape, &args).map_err(failed)?;
-        event.record(driver::Lane::Steps).and_then(|()| event.wait()).map_err(failed)
+        let steps = driver::Lane::Steps;
+        driver.launch(steps, kernels::Kernel::TakeRows, shape, &args).map_err(failed)?;
+        event.record(steps).and_then(|()| event.wait()).map_err(failed)
     }
 
-    /// The launches of a program, one a line.
+    /// The launches of a program with weights for that mode, one a line.
     ///
     /// # Errors
     /// What there is no kernel for.
-    pub fn listing(&self, program: &Program, limits: &Limits) -> Result<String, DeviceError> {
+    pub fn listing(
+        &self,
+        program: &Program,
+        limits: &Limits,
+        mode: Mode,
+    ) -> Result<String, DeviceError> {
         checked(program)?;
-        let shapes = layout::shapes(program)?;
+        let shapes = layout::shapes(program, mode)?;
         Ok(plan::Plan::new(program, &shapes, limits, self.caps.block_tokens)?.dump())
     }
 }
@@ -115,19 +123,24 @@ impl Device for CudaDevice {
         mode: Mode,
         watch: Watch<'_>,
     ) -> Result<Weights, DeviceError> {
-        let held = Held::upload(&self.driver()?, program, source, watch)?;
-        Ok(Weights::new(&self.owner, mode, held))
+        let held = match Held::upload(&self.driver()?, program, source, mode, &mut *watch) {
+            // What others did may have lost it meanwhile: once again from the beginning.
+            Err(DeviceError::Lost { .. }) => {
+                Held::upload(&self.driver()?, program, source, mode, watch)
+            }
+            told => told,
+        };
+        Ok(Weights::new(&self.owner, mode, held?))
     }
 
-    /// (It computes in f32 in every mode.)
     fn footprint(
         &self,
         program: &Program,
         limits: &Limits,
-        _: Mode,
+        mode: Mode,
     ) -> Result<Footprint, DeviceError> {
         checked(program)?;
-        let shapes = layout::shapes(program)?;
+        let shapes = layout::shapes(program, mode)?;
         let plan = plan::Plan::new(program, &shapes, limits, self.caps.block_tokens)?;
         let groups = 0..program.groups().len() as u32;
         let of_group = |g: u32| {

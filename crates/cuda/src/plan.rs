@@ -4,6 +4,7 @@
 mod dense;
 mod experts;
 mod mixers;
+mod sample;
 mod words;
 
 use std::collections::BTreeMap;
@@ -11,19 +12,27 @@ use std::fmt::Write as _;
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    BufferId, CacheId, CacheKind, CacheSpec, GroupKind, KvFormat, Limits, Op, Program,
+    BufferId, CacheId, CacheKind, CacheSpec, GroupKind, KvFormat, Limits, Op, Operand, Program,
     Rows as RowKind, View, WeightId,
 };
 use tokenmill_quant::FormatId;
 
 use crate::failure::unsupported;
-use crate::kernels::Kernel;
+use crate::kernels::{Kernel, wide_rows};
 use crate::layout::Shape;
 
 /// Shared memory a block may ask for everywhere.
 const MOST_SHARED: u32 = 48 << 10;
 /// Rows of x, and rows of a matrix, that a block of a product computes.
 const PRODUCT_ROWS: (u32, u32) = (8, 4);
+
+/// Rows of a strip of atoms; rows of x that a block multiplies with it at least, and its threads.
+const STRIP: u32 = 16;
+const TILE: u64 = 8;
+const NARROW: u32 = 256;
+/// Strips of a block for many rows of x, which are more than so many times two tiles.
+const WIDE: u32 = 8;
+pub(crate) const MOST_TILES: u32 = 2;
 
 /// An argument that is an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,11 +113,35 @@ impl Extent {
     }
 }
 
+/// In which steps something runs: those with at most so many rows of a kind, or with more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    Always,
+    AtMost(RowKind, u32),
+    Above(RowKind, u32),
+}
+
+impl When {
+    /// Whether a step of those sizes is one.
+    pub fn holds(self, sizes: Sizes) -> bool {
+        match self {
+            Self::Always => true,
+            Self::AtMost(kind, n) => Extent::rows(kind).blocks(sizes) <= n,
+            Self::Above(kind, n) => Extent::rows(kind).blocks(sizes) > n,
+        }
+    }
+}
+
 /// One launch.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Launch {
+    pub when: When,
     pub kernel: Kernel,
     pub grid: [Extent; 3],
+    /// What runs instead where its grid has one block along the second axis.
+    pub few: Option<(Kernel, [Extent; 3])>,
+    /// What runs instead where it would have more than [`MOST_TILES`] along it.
+    pub many: Option<(Kernel, [Extent; 3])>,
     pub threads: u32,
     pub shared: u32,
     pub p: Vec<Ptr>,
@@ -206,6 +239,8 @@ pub(crate) struct Plan {
     pub buffer_bytes: u64,
     pub logits: Option<Served>,
     pub hidden: Option<Served>,
+    /// What is chosen of outputs, as kernels/args.h has it.
+    pub chosen: Option<Served>,
     places: Vec<Place>,
 }
 
@@ -227,9 +262,24 @@ impl Plan {
         };
         let places = program.buffers.iter().map(place).collect();
         let (launches, consts) = (Vec::new(), Vec::new());
-        let mut draft =
-            Draft { program, shapes, block_tokens, caches, places, launches, consts, served: None };
-        for op in &program.ops {
+        let (top, served) = (limits.top_logprobs, ServedViews::default());
+        let (now, joined, when) = (0, None, When::Always);
+        let mut draft = Draft {
+            program,
+            shapes,
+            block_tokens,
+            top,
+            now,
+            joined,
+            when,
+            caches,
+            places,
+            launches,
+            consts,
+            served,
+        };
+        for (now, op) in program.ops.iter().enumerate() {
+            draft.now = now;
             draft.op(op).map_err(|e| named(e, op))?;
         }
         draft.finish(limits)
@@ -270,7 +320,16 @@ impl Plan {
                     Ptr::Cache(c) => write!(text, " cache{}", c.0),
                 };
             }
-            let _ = writeln!(text, " | {:?} {:?}", launch.n, launch.f);
+            let _ = write!(text, " | {:?} {:?}", launch.n, launch.f);
+            for (kernel, _) in launch.few.iter().chain(&launch.many) {
+                let _ = write!(text, " or {}", kernel.entry());
+            }
+            let _ = match launch.when {
+                When::Always => Ok(()),
+                When::AtMost(_, n) => write!(text, " up to {n} rows"),
+                When::Above(_, n) => write!(text, " above {n} rows"),
+            };
+            text.push('\n');
         }
         text
     }
@@ -300,6 +359,8 @@ struct Product {
     scale: f32,
     cap: f32,
     pairs: Option<Pairs>,
+    /// Rows that are added to the results; of atoms only.
+    add: Option<Rows>,
 }
 
 /// Pairs of a token and a slot, by expert.
@@ -316,7 +377,16 @@ struct Pairs {
 }
 
 impl Product {
-    const PLAIN: Self = Self { head_rows: 0, scale: 1.0, cap: 0.0, pairs: None };
+    const PLAIN: Self = Self { head_rows: 0, scale: 1.0, cap: 0.0, pairs: None, add: None };
+}
+
+/// What a host reads of a step.
+#[derive(Debug, Clone, Copy, Default)]
+struct ServedViews {
+    logits: Option<View>,
+    hidden: Option<View>,
+    /// A place, and its columns.
+    chosen: Option<(usize, u32)>,
 }
 
 /// A plan being made.
@@ -324,12 +394,19 @@ struct Draft<'a> {
     program: &'a Program,
     shapes: &'a [Shape],
     block_tokens: u32,
+    /// Alternatives with log-probabilities at most.
+    top: u32,
+    /// Which op is being planned.
+    now: usize,
+    /// What the norm that comes next is of, where a product has made the sum already.
+    joined: Option<View>,
+    /// When what is planned runs.
+    when: When,
     caches: Vec<CacheLayout>,
     places: Vec<Place>,
     launches: Vec<Launch>,
     consts: Vec<Const>,
-    /// Logits and final rows.
-    served: Option<(Option<View>, View)>,
+    served: ServedViews,
 }
 
 impl Draft<'_> {
@@ -337,7 +414,14 @@ impl Draft<'_> {
         match op {
             Op::Embed { .. } => self.embed(op),
             Op::Norm { .. } => self.norm(op),
-            Op::Linear { x, weight, out } => self.linear(*x, *weight, *out, Product::PLAIN),
+            Op::Linear { x, weight, out } => match self.joins(*weight, *out) {
+                Some((add, to)) => {
+                    let cols = self.program.buffers[to.0 as usize].cols;
+                    self.joined = Some(View { buffer: to, start: 0, cols });
+                    self.linear(*x, *weight, to, Product { add: Some(add), ..Product::PLAIN })
+                }
+                None => self.linear(*x, *weight, *out, Product::PLAIN),
+            },
             Op::HeadLinear { x, heads, weight, out } => {
                 let head_rows = self.program.weights[weight.0 as usize].rows / (*heads).max(1);
                 self.linear(*x, *weight, *out, Product { head_rows, ..Product::PLAIN })
@@ -359,10 +443,7 @@ impl Draft<'_> {
             Op::Scan { .. } => self.scan(op),
             Op::Route { .. } => self.route(op),
             Op::Experts { .. } => self.experts(op),
-            Op::Sample { logits, hidden } => {
-                self.served = Some((*logits, *hidden));
-                Ok(())
-            }
+            Op::Sample { logits, hidden } => self.sample(*logits, *hidden),
         }
     }
 
@@ -414,8 +495,25 @@ impl Draft<'_> {
         if p.len() > 16 || n.len() > 24 || f.len() > 8 {
             return Err(unsupported(format!("{} operands", p.len())));
         }
-        self.launches.push(Launch { kernel, grid, threads, shared, p, n, f });
+        let (when, few, many) = (self.when, None, None);
+        let launch = Launch { when, kernel, grid, few, many, threads, shared, p, n, f };
+        self.launches.push(launch);
         Ok(())
+    }
+
+    /// Where a product's results are added to other rows by a norm and nobody else reads them: those
+    /// rows, and the buffer that gets the sum.
+    fn joins(&self, weight: WeightId, out: BufferId) -> Option<(Rows, BufferId)> {
+        let Some(Op::Norm { x, adds, sum, .. }) = self.program.ops.get(self.now + 1) else {
+            return None;
+        };
+        let cols = self.program.buffers[out.0 as usize].cols;
+        let whole = View { buffer: out, start: 0, cols };
+        let reads = self.program.ops.iter().flat_map(Op::operands);
+        let reads = reads.filter(|o| matches!(o, Operand::Read(v) if v.buffer == out)).count();
+        let all_atoms = self.shapes[weight.0 as usize].parts.iter().all(|p| p.is_atoms);
+        let alone = all_atoms && reads == 1 && x.cols == cols && x.buffer != out;
+        (alone && *adds == [whole]).then(|| (self.view(*x), sum.unwrap_or(out)))
     }
 
     fn linear(
@@ -437,17 +535,18 @@ impl Draft<'_> {
         out: Rows,
         product: Product,
     ) -> Result<(), DeviceError> {
-        let mut formats = BTreeMap::<FormatId, Vec<(WeightId, usize, u32)>>::new();
-        let mut longest = BTreeMap::<FormatId, u32>::new();
+        let mut formats = BTreeMap::<(FormatId, bool), Vec<(WeightId, usize, u32)>>::new();
+        let mut longest = BTreeMap::<(FormatId, bool), u32>::new();
         for &(weight, expert) in weights {
             for (i, part) in self.shapes[weight.0 as usize].parts.iter().enumerate() {
-                formats.entry(part.format).or_default().push((weight, i, expert));
-                let longest = longest.entry(part.format).or_default();
+                let kind = (part.format, part.is_atoms);
+                formats.entry(kind).or_default().push((weight, i, expert));
+                let longest = longest.entry(kind).or_default();
                 *longest = part.count.max(*longest);
             }
         }
         let cols = weights.first().map_or(0, |(w, _)| self.program.weights[w.0 as usize].cols);
-        let Product { head_rows, scale, cap, pairs } = product;
+        let Product { head_rows, scale, cap, pairs, add } = product;
         // As many blocks of pairs as an expert has on average; they go on where it has more.
         let many = |p: Pairs| {
             let all = Extent::rows(x.kind).times(p.top.into());
@@ -457,13 +556,43 @@ impl Draft<'_> {
         let of_pairs = |p: Pairs| (p.starts, p.list, p.of_row);
         let (starts, pairs, div) = pairs.map_or((Ptr::Null, Ptr::Null, 1), of_pairs);
         let outputs = u32::from(x.kind == RowKind::Outputs);
-        for (format, parts) in formats {
-            let rows = longest.get(&format).copied().unwrap_or(0).div_ceil(PRODUCT_ROWS.1);
-            let grid = [Extent::fixed(rows.into()), many, Extent::fixed(parts.len() as u64)];
+        for ((format, is_atoms), parts) in formats {
+            let rows = longest.get(&(format, is_atoms)).copied().unwrap_or(0);
+            let count = parts.len() as u64;
+            if is_atoms {
+                let parts = self.constant(Const::Parts(parts));
+                let (add, add_ld) = add.map_or((Ptr::Null, 0), |rows| (rows.ptr, rows.ld));
+                let p = vec![Ptr::Step, parts, x.ptr, out.ptr, add];
+                let n = vec![cols, x.ld, out.ld, outputs, add_ld];
+                self.narrow(format, (rows, count), x.kind, (p, n, vec![scale, cap]))?;
+                continue;
+            }
+            let rows = rows.div_ceil(PRODUCT_ROWS.1);
+            let grid = [Extent::fixed(rows.into()), many, Extent::fixed(count)];
             let parts = self.constant(Const::Parts(parts));
             let p = vec![Ptr::Step, parts, x.ptr, out.ptr, starts, pairs];
             let n = vec![cols, x.ld, out.ld, head_rows, outputs, div];
             self.launch(Kernel::Product(format), grid, (128, 0), (p, n, vec![scale, cap]))?;
+        }
+        Ok(())
+    }
+
+    /// Products with `count` parts in atoms, the longest of so many rows.
+    fn narrow(
+        &mut self,
+        format: FormatId,
+        (rows, count): (u32, u64),
+        kind: RowKind,
+        operands: (Vec<Ptr>, Vec<u32>, Vec<f32>),
+    ) -> Result<(), DeviceError> {
+        let strips = Extent::fixed(rows.div_ceil(STRIP).into());
+        let grid = |tile| [strips, Extent::rows(kind).per(tile), Extent::fixed(count)];
+        self.launch(Kernel::Narrow(format, true), grid(2 * TILE), (NARROW, 0), operands)?;
+        if let Some(launch) = self.launches.last_mut() {
+            launch.few = Some((Kernel::Narrow(format, false), grid(TILE)));
+            let blocks = Extent::fixed(rows.div_ceil(STRIP * WIDE).into());
+            let wide = |tile| [blocks, Extent::rows(kind).per(tile), Extent::fixed(count)];
+            launch.many = wide_rows(format).map(|tile| (Kernel::Wide(format), wide(tile)));
         }
         Ok(())
     }
@@ -479,9 +608,10 @@ impl Draft<'_> {
                 }
             }
         }
-        let (logits, hidden) = self.served.map_or((None, None), |(l, h)| (l, Some(h)));
-        for view in logits.iter().chain(&hidden) {
-            if let Some(life) = &mut lives[view.buffer.0 as usize] {
+        let ServedViews { logits, hidden, chosen } = self.served;
+        let views = logits.iter().chain(&hidden).map(|view| view.buffer.0 as usize);
+        for place in views.chain(chosen.map(|(place, _)| place)) {
+            if let Some(life) = &mut lives[place] {
                 life.1 = usize::MAX;
             }
         }
@@ -496,12 +626,13 @@ impl Draft<'_> {
             let bytes = u64::from(rows) * u64::from(place.times) * u64::from(place.ld) * 4;
             place.at = arena.take(bytes, life);
         }
-        let result = |v: View| Served {
-            at: self.places[v.buffer.0 as usize].at + u64::from(v.start) * 4,
-            ld: self.places[v.buffer.0 as usize].ld,
-            cols: v.cols,
+        let served = |place: usize, start: u32, cols: u32| {
+            let Place { at, ld, .. } = self.places[place];
+            Served { at: at + u64::from(start) * 4, ld, cols }
         };
+        let result = |v: View| served(v.buffer.0 as usize, v.start, v.cols);
         let (logits, hidden) = (logits.map(result), hidden.map(result));
+        let chosen = chosen.map(|(place, cols)| served(place, 0, cols));
         let groups = 0..self.program.groups().len() as u32;
         let groups: Vec<usize> = groups
             .map(|g| {
@@ -511,7 +642,7 @@ impl Draft<'_> {
             .collect();
         let Draft { launches, consts, caches, places, .. } = self;
         let buffer_bytes = arena.end;
-        Ok(Plan { launches, consts, groups, caches, buffer_bytes, logits, hidden, places })
+        Ok(Plan { launches, consts, groups, caches, buffer_bytes, logits, hidden, chosen, places })
     }
 }
 

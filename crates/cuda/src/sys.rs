@@ -595,14 +595,20 @@ impl Driver for Cuda {
         })
     }
 
-    fn launch(&self, kernel: Kernel, shape: Shape, args: &Args) -> Result<(), DriverError> {
+    fn launch(
+        &self,
+        lane: Lane,
+        kernel: Kernel,
+        shape: Shape,
+        args: &Args,
+    ) -> Result<(), DriverError> {
         let function = self.function(kernel)?;
         let [x, y, z] = shape.grid;
         let mut args = *args;
         let mut parameters = [std::ptr::from_mut(&mut args).cast::<c_void>()];
         let (grid, block) = ((x, y, z), (shape.threads, 1, 1));
         self.with(|context| {
-            let stream = context.stream(Lane::Steps);
+            let stream = context.stream(lane);
             // SAFETY: every kernel takes one `Args`, which the driver copies before it returns;
             // what its addresses are read and written for is the plan's.
             unsafe {

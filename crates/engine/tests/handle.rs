@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use tokenmill_backend::DeviceError;
 use tokenmill_device_tests::sim::{SimControl, SimDevice, SimText, program};
 use tokenmill_engine::constraint::{Constraint, Held, Settings, Vocabulary};
+use tokenmill_engine::engine::MASKS_WORK;
 use tokenmill_engine::{
-    DraftMode, Engine, EngineParts, Event, Refusal, Request, RequestError, RowsError, StopReason,
-    system_clock,
+    Core, DraftMode, Engine, EngineParts, Event, Refusal, Request, RequestError, RowsError,
+    StopReason, system_clock,
 };
 use tokenmill_ir::sampling::argmax;
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
@@ -301,6 +302,45 @@ fn an_answer_that_no_token_continues_fails_alike_with_drafts_and_without() {
             panic!("{answer:?}");
         };
     }
+}
+
+/// Five answers held to a grammar that is ambiguous without end, beside three that are free: between
+/// two steps masks take a step's share of work and one mask more, and the free ones go on.
+#[test]
+fn hostile_grammars_hold_nobody_up() {
+    let letters = (0..VOCAB).map(|id| vec![b'a' + id as u8]);
+    let vocabulary = Arc::new(Vocabulary::new(letters, &[VOCAB - 1], &[VOCAB - 1]).unwrap());
+    let constraint = Constraint::Gbnf("root ::= s\ns ::= s s | s s s | [a-z] | ".into());
+    let held = Held::new(&constraint, &vocabulary, &Settings::default()).unwrap();
+    let bounds = Settings::default().bounds;
+    let one = bounds.mask_fuel + 28 * bounds.mask_items as u64;
+    let mut core = Core::new(parts(&SimControl::default(), Vec::new()));
+    let counts = [Arc::<AtomicU32>::default(), Arc::<AtomicU32>::default()];
+    for id in 0..8 {
+        let is_free = id % 3 == 2 || id == 7;
+        let held = (!is_free).then(|| held.clone());
+        let request = Request { ignore_eos: is_free, held, ..request(&[2, 4, id as u32], 24) };
+        let count = Arc::clone(&counts[usize::from(is_free)]);
+        let sink = move |event| {
+            let tokens = if let Event::Piece { tokens, .. } = event { tokens.len() } else { 0 };
+            count.fetch_add(tokens as u32, Ordering::Relaxed);
+            true
+        };
+        core.enqueue(0);
+        core.take(id, request, Box::new(sink));
+    }
+    let (mut most, mut before, mut turns) = (0, 0, 0);
+    while !core.is_idle() {
+        core.turn();
+        turns += 1;
+        most = most.max(core.mask_work() - before);
+        before = core.mask_work();
+        let free = counts[1].load(Ordering::Relaxed);
+        assert!(free >= 3 * turns.min(24) - 3, "{free} tokens of three in {turns} turns");
+        assert!(turns < 10_000, "no end");
+    }
+    println!("{turns} turns, {before} units in all, {most} at most, {one} of one mask");
+    assert!(before > 10 * one && most < 2 * (MASKS_WORK + one), "{most} {before}");
 }
 
 #[test]

@@ -23,6 +23,8 @@ use crate::{gbnf, lark, pattern};
 #[derive(Clone)]
 pub struct Grammar {
     first: Arc<Mutex<Matcher>>,
+    /// What an answer may begin with.
+    mask: Arc<[u32]>,
 }
 
 impl std::fmt::Debug for Grammar {
@@ -36,6 +38,11 @@ impl Grammar {
     /// may take does not depend on the answers before it.
     pub fn start(&self) -> Matcher {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).apart()
+    }
+
+    /// The mask of an answer that begins: it was found out when the grammar was made.
+    pub fn first_mask(&self) -> &[u32] {
+        &self.mask
     }
 }
 
@@ -62,7 +69,8 @@ pub fn compile(
             TopLevelGrammar::from_regex(&regex.map_err(|e| Refused::syntax("regex", e))?)
         }
         Constraint::Choice(choices) => lark_grammar(lark::choice(choices, bounds)?),
-        Constraint::Lark(text) => lark_grammar(lark::checked(text, settings)?),
+        Constraint::Lark(text) => lark_grammar(lark::checked(text, settings, lark::GUESTS)?),
+        Constraint::Written(text) => lark_grammar(lark::checked(text, settings, lark::OWN)?),
         Constraint::Gbnf(text) => lark_grammar(gbnf::to_lark(text, bounds)?),
         Constraint::Structural { triggers, tags } => {
             lark_grammar(lark::structural(triggers, tags, vocabulary, settings)?)
@@ -71,7 +79,7 @@ pub fn compile(
     let kind = match constraint {
         Constraint::JsonSchema(_) | Constraint::JsonObject => "json schema",
         Constraint::Regex(_) => "regex",
-        Constraint::Lark(_) => "lark",
+        Constraint::Lark(_) | Constraint::Written(_) => "lark",
         Constraint::Gbnf(_) => "grammar",
         Constraint::Choice(_) => "choice",
         Constraint::Structural { .. } => "structural tag",
@@ -250,10 +258,10 @@ fn build(
         Ok(parser)
     }));
     let parser = parser.map_err(|e| Failed::Compiler(first_words(&format!("{e:#}"))))?;
-    let first = Matcher::new(parser, vocabulary.clone());
-    let mut probe = first.apart();
-    match probe.mask(&mut vec![0; vocabulary.words()]) {
-        Ok(()) => Ok(Grammar { first: Arc::new(Mutex::new(first)) }),
+    let mut first = Matcher::new(parser, vocabulary.clone());
+    let mut mask = vec![0; vocabulary.words()];
+    match first.mask(&mut mask) {
+        Ok(()) => Ok(Grammar { first: Arc::new(Mutex::new(first)), mask: mask.into() }),
         Err(Dead::NothingFits) => Err(Failed::Empty),
         Err(Dead::Limit(why)) => Err(Failed::Limit(why)),
         Err(dead) => Err(Failed::Limit(dead.to_string())),

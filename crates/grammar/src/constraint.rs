@@ -14,6 +14,9 @@ pub enum Constraint {
     /// A grammar in llguidance's dialect of Lark, from its rule `start`. Schemas in `%json` are
     /// read as strictly as others.
     Lark(String),
+    /// The same, written by this program itself, over the schemas of many tools: with wider limits on
+    /// how many schemas and intersections it has.
+    Written(String),
     /// A grammar in llama.cpp's GBNF, from its rule `root`.
     Gbnf(String),
     /// One of these texts.

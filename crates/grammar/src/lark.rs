@@ -12,10 +12,19 @@ use crate::vocabulary::Vocabulary;
 
 /// Options of llguidance that a client may set.
 const OPTIONS: &[&str] = &["no_forcing", "allow_initial_skip", "ignore_once"];
-/// Most intersections: each multiplies.
-const MEETINGS: usize = 16;
-/// Most schemas.
-const SCHEMAS: usize = 100;
+/// How much a grammar may have of what is dear.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Most {
+    /// Intersections: each multiplies.
+    meetings: usize,
+    /// Schemas.
+    schemas: usize,
+}
+
+/// For a client's grammar.
+pub(crate) const GUESTS: Most = Most { meetings: 16, schemas: 100 };
+/// For this program's own: a schema for each tool or parameter, and two intersections for each mark.
+pub(crate) const OWN: Most = Most { meetings: 64, schemas: 10_000 };
 /// Attributes of rules that nothing here obeys.
 const ATTRIBUTES: &[&str] = &["stop", "temperature"];
 
@@ -124,9 +133,9 @@ fn pieces(text: &str, vocabulary: &Vocabulary) -> String {
 
 /// A client's grammar: its schemas strict, nothing in it that is not obeyed, no chain of rules
 /// too deep for the compiler's stack.
-pub(crate) fn checked(text: &str, settings: &Settings) -> Result<String, Refused> {
+pub(crate) fn checked(text: &str, settings: &Settings, most: Most) -> Result<String, Refused> {
     within("bytes of the grammar", text.len(), settings.bounds.source_bytes)?;
-    let mut scan = Scan::new(text, settings);
+    let mut scan = Scan::new(text, settings, most);
     scan.all()?;
     let Scan { out, uses, .. } = scan;
     chain(&uses, "start", settings.bounds.chain)?;
@@ -136,6 +145,7 @@ pub(crate) fn checked(text: &str, settings: &Settings) -> Result<String, Refused
 struct Scan<'a> {
     rest: &'a str,
     settings: &'a Settings,
+    most: Most,
     out: String,
     depth: usize,
     meetings: usize,
@@ -148,11 +158,12 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    fn new(text: &'a str, settings: &'a Settings) -> Self {
+    fn new(text: &'a str, settings: &'a Settings, most: Most) -> Self {
         let (out, uses) = (String::with_capacity(text.len()), BTreeMap::new());
         Scan {
             rest: text,
             settings,
+            most,
             out,
             depth: 0,
             meetings: 0,
@@ -212,7 +223,7 @@ impl<'a> Scan<'a> {
                 }
                 '&' => {
                     self.meetings += 1;
-                    within("`&` in the grammar", self.meetings, MEETINGS)?;
+                    within("`&` in the grammar", self.meetings, self.most.meetings)?;
                     self.pass(1);
                 }
                 c if c.is_ascii_alphabetic() || c == '_' => self.name()?,
@@ -291,7 +302,7 @@ impl<'a> Scan<'a> {
         match word {
             "%json" => {
                 self.schemas += 1;
-                within("schemas in the grammar", self.schemas, SCHEMAS)?;
+                within("schemas in the grammar", self.schemas, self.most.schemas)?;
                 let plain = schema::read(&value, self.settings, Strictness::Strict)?.plain;
                 self.rest = self.rest.get(length..).unwrap_or_default();
                 self.out.push_str(&format!(" {plain}"));

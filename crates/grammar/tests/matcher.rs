@@ -128,20 +128,10 @@ fn a_limit_ends_an_answer_and_no_other() {
     assert_eq!(run(), (step, dead));
 }
 
-#[test]
-fn known_text() {
-    let mut matcher = of_bytes(&object()).unwrap().start();
-    assert_eq!(matcher.forced_bytes(), b"{\"name\":\"");
-    assert!(matcher.forced().is_empty(), "without a tokenizer nothing is known of tokens");
-    feed(&mut matcher, "{\"na");
-    assert_eq!(matcher.forced_bytes(), b"me\":\"");
-    feed(&mut matcher, "me\":\"x\"");
-    assert_eq!(matcher.forced_bytes(), b",\"age\":");
-
-    let tokens = piece_bytes(2000);
+/// The longest piece first: what a tokenizer does, near enough.
+fn longest_first(tokens: &[Vec<u8>]) -> tokenmill_grammar::Tokenize {
     let pieces: Vec<(Vec<u8>, u32)> = tokens.iter().cloned().zip(0..).collect();
-    // The longest piece first: what a tokenizer does, near enough.
-    let cut: tokenmill_grammar::Tokenize = Arc::new(move |text: &[u8]| {
+    Arc::new(move |text: &[u8]| {
         let (mut ids, mut rest) = (Vec::new(), text);
         while !rest.is_empty() {
             let fits = pieces.iter().filter(|(piece, _)| rest.starts_with(piece));
@@ -150,17 +140,108 @@ fn known_text() {
             rest = &rest[piece.len()..];
         }
         ids
-    });
-    let vocabulary = Vocabulary::new(&tokens, &[END], &[END]).unwrap().tokenized_by(cut).unwrap();
+    })
+}
+
+/// Answers whose known text comes in one cut are answers of the same grammar in any cut; a copy, and
+/// one that was looked ahead from, go on alike.
+#[test]
+fn known_text_is_part_of_what_may_come() {
+    let tokens = piece_bytes(2000);
+    let plain = Vocabulary::new(&tokens, &[END], &[END]).unwrap();
+    let cut = Vocabulary::new(&tokens, &[END], &[END]).unwrap();
+    let (plain, cut) = (Arc::new(plain), Arc::new(cut.tokenized_by(longest_first(&tokens))));
+    let long = "a known text with blanks, signs: {\"}\\ and é日本 ".repeat(40);
+    let schemas = [
+        json!({"const": {"a": long, "b": [1, 2, 3]}}),
+        json!({"enum": [{"same begin": 1}, {"same begin": 2}, {"same then not": true}]}),
+        json!({"type": "object", "properties": {"first name": {"type": "string"}, "when": {
+            "type": "string", "format": "date"}, "kind": {"const": "false true null"}},
+            "required": ["first name", "when", "kind"], "additionalProperties": false}),
+        json!({"type": "array", "items": {"const": "again and again"}, "minItems": 3}),
+    ];
+    let (mut certain, mut all) = (0, 0);
+    for (schema, seed) in schemas.iter().flat_map(|s| (1..6).map(move |seed| (s, seed))) {
+        let constraint = Constraint::JsonSchema(schema.clone());
+        let start = |v| compile(&constraint, v, &Settings::default()).unwrap().start();
+        let (mut any, mut one) = (start(&plain), start(&cut));
+        let (mut draws, mut text) = (bytes::Draws(seed), Vec::new());
+        let mut bits = [vec![0; plain.words()], vec![0; plain.words()]];
+        while text.len() < 2500 {
+            any.mask(&mut bits[0]).unwrap();
+            one.mask(&mut bits[1]).unwrap();
+            let is_part = bits[1].iter().zip(&bits[0]).all(|(part, whole)| part & !whole == 0);
+            let ids = allowed(&bits[1]);
+            assert!(is_part && !ids.is_empty(), "{:?}", String::from_utf8_lossy(&text));
+            if one.forced().len() > 0 {
+                assert_eq!(ids, one.forced().take(1).collect::<Vec<_>>());
+                certain += 1;
+            }
+            all += 1;
+            let ahead = (draws.below(16) == 0).then(|| one.apart());
+            let id = ids[draws.below(ids.len())];
+            any.accept(id).unwrap();
+            one.accept(id).unwrap();
+            if id == END {
+                break;
+            }
+            text.extend(&tokens[id as usize]);
+            if let Some(mut ahead) = ahead {
+                ahead.accept(id).unwrap();
+                ahead.mask(&mut bits[0]).unwrap();
+                one.mask(&mut bits[1]).unwrap();
+                assert_eq!(bits[0], bits[1], "{:?}", String::from_utf8_lossy(&text));
+            }
+        }
+    }
+    assert!(certain * 4 > all, "{certain} of {all} tokens were certain");
+}
+
+#[test]
+fn known_text() {
+    let mut matcher = of_bytes(&object()).unwrap().start();
+    assert_eq!(matcher.forced_bytes(), b"{\"name\":\"");
+    assert_eq!(matcher.forced().len(), 0, "without a tokenizer nothing is known of tokens");
+    feed(&mut matcher, "{\"na");
+    assert_eq!(matcher.forced_bytes(), b"me\":\"");
+    feed(&mut matcher, "me\":\"x\"");
+    assert_eq!(matcher.forced_bytes(), b",\"age\":");
+
+    let tokens = piece_bytes(2000);
+    let vocabulary = Vocabulary::new(&tokens, &[END], &[END]).unwrap();
+    let vocabulary = vocabulary.tokenized_by(longest_first(&tokens));
     let vocabulary = Arc::new(vocabulary);
     let mut matcher = compile(&object(), &vocabulary, &Settings::default()).unwrap().start();
-    let known = matcher.forced();
+    let known: Vec<u32> = matcher.forced().collect();
     let text: Vec<u8> = known.iter().flat_map(|id| tokens[*id as usize].clone()).collect();
     assert!(text.starts_with(b"{\"name") && known.len() < text.len(), "{known:?}");
     known.iter().for_each(|id| matcher.accept(*id).unwrap());
     let mut bits = vec![0; vocabulary.words()];
     matcher.mask(&mut bits).unwrap();
     assert!(!allowed(&bits).is_empty());
+}
+
+/// A special token ends a known text, and another begins behind it.
+#[test]
+fn known_text_around_a_special_token() {
+    let (tokens, mark) = (piece_bytes(2000), 300);
+    let vocabulary = Vocabulary::new(&tokens, &[END, mark], &[END]).unwrap();
+    let vocabulary = Arc::new(vocabulary.tokenized_by(longest_first(&tokens)));
+    let text = "start: \"before the mark\" <[300]> \"behind the mark: \" /[a-z]/";
+    let constraint = Constraint::Lark(text.into());
+    let mut matcher = compile(&constraint, &vocabulary, &Settings::default()).unwrap().start();
+    let mut bits = vec![0; vocabulary.words()];
+    let take = |matcher: &mut Matcher| {
+        let known: Vec<u32> = matcher.forced().collect();
+        known.iter().for_each(|id| matcher.accept(*id).unwrap());
+        known.iter().flat_map(|id| tokens[*id as usize].clone()).collect::<Vec<u8>>()
+    };
+    assert_eq!(take(&mut matcher), b"before the mark");
+    matcher.mask(&mut bits).unwrap();
+    assert_eq!((allowed(&bits), matcher.forced().len()), (vec![mark], 0));
+    matcher.accept(mark).unwrap();
+    matcher.mask(&mut bits).unwrap();
+    assert!(take(&mut matcher).starts_with(b"behind the mar"));
 }
 
 #[test]

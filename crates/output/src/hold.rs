@@ -22,6 +22,9 @@ use parts::{Run, Trigger, Writer, pattern, quoted};
 /// Members that calls begin with.
 const MEMBERS: &str = "name|parameters|arguments|type|id|function|tool_call_id";
 
+/// Most tools of a grammar.
+pub const MOST_HELD: usize = 512;
+
 /// Most tools whose names in a mark tell calls from text; of more the mark alone begins a call, for
 /// grammars have few intersections.
 const FEW: usize = 3;
@@ -59,12 +62,13 @@ impl std::fmt::Debug for Ask<'_> {
 
 impl Format {
     /// What an answer must hold, to be compiled with the separators of templates' `tojson`
-    /// (`", "` and `": "`); `None` where there is no grammar for the row's calls. Tools that cannot
+    /// (`", "` and `": "`); `None` where there is no grammar for the row's calls, or
+    /// where these are more than [`MOST_HELD`]. Tools that cannot
     /// be called in it ([`Format::can_call`]) are left out.
     pub fn hold(&self, ask: &Ask<'_>) -> Option<Constraint> {
         let tools: Vec<Tool> =
             ask.tools.iter().filter(|tool| self.can_call(tool)).cloned().collect();
-        if tools.is_empty() {
+        if tools.is_empty() || tools.len() > MOST_HELD {
             return None;
         }
         let ask = Ask { tools: &tools, ..*ask };

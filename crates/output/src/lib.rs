@@ -12,7 +12,7 @@ mod parser;
 mod template;
 
 pub use format::{FORMATS, Format};
-pub use hold::{Ask, Calls, enforceable};
+pub use hold::{Ask, Calls, MOST_HELD, enforceable};
 pub use parser::Parser;
 
 use serde_json::Value;

@@ -3,8 +3,12 @@
 mod answers;
 
 use answers::{tools, whole};
+use std::sync::Arc;
+use std::time::Instant;
+
 use serde_json::{Value, json};
-use tokenmill_output::{Ask, Calls, Format};
+use tokenmill_grammar::{Settings, Vocabulary, Whitespace, compile};
+use tokenmill_output::{Ask, Calls, Format, MOST_HELD, Tool};
 
 const BLANKS: usize = 300_000;
 
@@ -80,6 +84,79 @@ fn a_grammar_too_long_is_none() {
     assert!(hold(4).is_some());
     assert_eq!(hold(60), None);
     assert_eq!(hold(20_000), None);
+}
+
+fn many(count: usize) -> Arc<[Tool]> {
+    let schema = json!({"type": "object", "required": ["path"], "properties": {
+        "path": {"type": "string"}, "line": {"type": "integer", "minimum": 1},
+        "mode": {"enum": ["read", "write", "append"]}, "deep": {"type": "array", "items": {
+            "type": "object", "properties": {"x": {"type": "number"}}}}}});
+    let names: Vec<String> = (0..count).map(|at| format!("server_{}__tool_{at}", at % 7)).collect();
+    tools(&names.iter().map(|name| (name.as_str(), schema.clone())).collect::<Vec<_>>())
+}
+
+fn no_token(_: &str) -> Option<u32> {
+    None
+}
+
+fn ask(tools: &[Tool], calls: Calls) -> Ask<'_> {
+    let (parallel, reasons, reasoning_begun) = (true, false, false);
+    Ask { tools, calls, parallel, reasons, reasoning_begun, special: &no_token }
+}
+
+/// As many tools as agents with many servers offer. How long it takes is printed, not asserted.
+#[test]
+fn hundreds_of_tools_hold() {
+    let bytes = (0..=255u8).map(|b| vec![b]).chain([b"<end>".to_vec()]);
+    let vocabulary = Arc::new(Vocabulary::new(bytes, &[256], &[256]).unwrap());
+    let whitespace = Whitespace::Separators { item: ", ".into(), key: ": ".into() };
+    let settings = Settings { whitespace, ..Settings::default() };
+    for (row, call, count) in [
+        (
+            "hermes",
+            "<tool_call>\n{\"name\": \"~\", \"arguments\": {\"path\": \"a\"}}\n</tool_call>",
+            512,
+        ),
+        (
+            "qwen3-coder",
+            "<tool_call>\n<function=~>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>",
+            200,
+        ),
+        ("llama3", "{\"name\": \"~\", \"parameters\": {\"path\": \"a\"}}", 200),
+    ] {
+        for calls in [Calls::Auto, Calls::Required] {
+            let Some(format) = Format::named(row) else { panic!("no row {row}") };
+            let (few, tools) = (many(1), many(count));
+            let start = Instant::now();
+            let constraint = format.hold(&ask(&tools, calls)).expect("a grammar");
+            let grammar = compile(&constraint, &vocabulary, &settings);
+            let grammar = grammar.unwrap_or_else(|e| panic!("{row} {calls:?}: {e}"));
+            let compiled = start.elapsed();
+            let says = |text: &str| {
+                let mut matcher = grammar.start();
+                text.bytes().all(|b| matcher.accept(u32::from(b)).is_ok()) && matcher.may_end()
+            };
+            let last = call.replace('~', &tools[count - 1].name);
+            assert!(says(&last), "{row} {calls:?}");
+            assert!(!says(&call.replace('~', "server_0__tool_9999")), "{row} {calls:?}");
+            let (mut matcher, mut longest) = (grammar.start(), std::time::Duration::ZERO);
+            let (mut bits, mut work, start) = (vec![0; vocabulary.words()], 0, Instant::now());
+            for b in last.bytes() {
+                let (start, before) = (Instant::now(), matcher.work());
+                matcher.mask(&mut bits).unwrap();
+                longest = longest.max(start.elapsed());
+                work = work.max(matcher.work() - before);
+                matcher.accept(u32::from(b)).unwrap();
+            }
+            println!(
+                "{row} {calls:?}, {count} tools: compiled {compiled:?}, {} masks {:?}, longest {longest:?}, {work} units",
+                last.len(),
+                start.elapsed()
+            );
+            assert!(format.hold(&ask(&few, calls)).is_some());
+            assert_eq!(format.hold(&ask(&many(MOST_HELD + 1), calls)), None, "too many");
+        }
+    }
 }
 
 /// A list that many parameters refer to is looked at so often, and no more.

@@ -119,10 +119,18 @@ fn accept(
     if grant.outputs == 0 {
         return Rows::default();
     }
+    for at in seq.known - std::mem::take(&mut seq.foretold)..seq.known {
+        let token = seq.tokens.get(at as usize).copied().unwrap_or_default();
+        report(Outcome::Token { index: at - seq.prompt, token, output: u32::MAX });
+    }
     let sampled = |i: u32| out.sampled.get((first + i) as usize).copied().unwrap_or_default();
     let drafted = grant.outputs - 1;
     let drafts = seq.tokens.get(seq.known as usize..).unwrap_or_default();
-    let is_right = |&(i, draft): &(u32, &TokenId)| sampled(i).valid && sampled(i).token == *draft;
+    // Where a right draft is followed by no token, it is taken for chosen, not for verified, and the
+    // row behind it is computed again: what fails there fails by itself.
+    let is_right = |&(i, draft): &(u32, &TokenId)| {
+        sampled(i).valid && sampled(i).token == *draft && sampled(i + 1).valid
+    };
     let accepted = (0..drafted).zip(drafts).take_while(is_right).count() as u32;
     if drafted > 0 {
         report(Outcome::Drafted { tokens: drafted, right: accepted });

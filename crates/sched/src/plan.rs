@@ -153,9 +153,11 @@ impl Scheduler {
             seq_ref(&self.slots, slot).is_some_and(|s| s.is_stream(self.config.block_tokens))
         };
         order.clear();
-        order.extend(self.running.iter().filter(is_stream));
+        let goes_on = |&&slot: &&u32| seq_ref(&self.slots, slot).is_some_and(|s| !s.held_back);
+        let going = || self.running.iter().filter(goes_on);
+        order.extend(going().filter(is_stream));
         let streams = order.len();
-        order.extend(self.running.iter().filter(|slot| !is_stream(slot)));
+        order.extend(going().filter(|slot| !is_stream(slot)));
         order[streams..].sort_unstable_by_key(|&slot| self.rank(slot));
         self.order = order;
         streams
@@ -344,7 +346,8 @@ impl Scheduler {
         let limits = &self.config.limits;
         let most = limits.sequences.min(limits.step_tokens).min(limits.outputs) as usize;
         let mut order = std::mem::take(&mut self.queue);
-        let entitled = |&&slot: &&u32| seq_ref(&self.slots, slot).is_some_and(|seq| may(self, seq));
+        let may = |seq: &Sequence| !seq.held_back && may(self, seq);
+        let entitled = |&&slot: &&u32| seq_ref(&self.slots, slot).is_some_and(may);
         order.clear();
         order.extend(self.waiting.iter().filter(entitled));
         order.sort_unstable_by_key(|&slot| self.rank(slot));

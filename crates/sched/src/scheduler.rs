@@ -196,6 +196,13 @@ impl Scheduler {
         self.config.step_s = step_s;
     }
 
+    /// Whether a sequence waits, for something that is not the scheduler's: steps pass it by.
+    pub fn hold_back(&mut self, id: SeqId, waits: bool) {
+        if let Some(seq) = self.get_mut(id) {
+            seq.held_back = waits;
+        }
+    }
+
     /// Offers tokens that may follow a generating sequence; they are verified in its next step.
     /// Returns how many were taken: none unless only its last token is not yet computed.
     pub fn offer_draft(&mut self, id: SeqId, draft: &[TokenId]) -> u32 {
@@ -205,6 +212,17 @@ impl Scheduler {
         let valid = draft.iter().take(room).take_while(|&&t| t < vocab);
         seq.tokens.extend(valid);
         seq.len() - seq.known
+    }
+
+    /// Appends tokens that must follow a generating sequence: they are computed like a prompt's,
+    /// without rows of their own, and reported with the one after them. Returns how many were taken:
+    /// none unless only its last token is not yet computed.
+    pub fn append(&mut self, id: SeqId, tokens: &[TokenId]) -> u32 {
+        let taken = self.offer_draft(id, tokens);
+        if let Some(seq) = self.get_mut(id).filter(|_| taken > 0) {
+            (seq.known, seq.foretold) = (seq.len(), taken);
+        }
+        taken
     }
 
     /// Tokens of a sequence that are in the cache; 0 while it waits.

@@ -92,9 +92,13 @@ pub(crate) struct Sequence {
     pub prompt: u32,
     /// How many of `tokens` are no drafts.
     pub known: u32,
+    /// How many of those, the last ones, had to come, and are not reported yet.
+    pub foretold: u32,
     /// How many of `tokens` are in the cache.
     pub computed: u32,
     pub max_len: u32,
+    /// Steps pass it by.
+    pub held_back: bool,
     /// Rows before this position were handed out (scores and logits).
     pub delivered: u32,
     /// Set once `Outcome::Started` was reported.
@@ -133,8 +137,10 @@ impl Sequence {
             tokens,
             prompt,
             known: prompt,
+            foretold: 0,
             computed: 0,
             max_len: new.max_len,
+            held_back: false,
             delivered,
             started: false,
             tables: std::array::from_fn(table),
@@ -153,7 +159,8 @@ impl Sequence {
     /// Whether drafts may follow: it generates, and only its last token is not yet computed.
     pub fn takes_drafts(&self) -> bool {
         let generating = matches!(self.want, Want::Tokens { .. }) && self.computed > 0;
-        generating && self.computed + 1 == self.known && self.len() == self.known
+        let is_plain = self.len() == self.known && self.foretold == 0;
+        generating && is_plain && self.computed + 1 == self.known
     }
 
     /// Tokens to compute: all of them, but nobody asks what follows the last scored one.
@@ -169,7 +176,12 @@ impl Sequence {
 
     /// Tokens it gets in every step, whatever the time: those that a stream's next one waits for.
     pub fn due(&self) -> u32 {
-        if self.known > self.prompt { self.known - self.computed } else { 1 }
+        let generated = self.known > self.prompt;
+        if generated {
+            (self.known - self.computed).saturating_sub(self.foretold).max(1)
+        } else {
+            1
+        }
     }
 
     /// Tokens to compute before its next one can come, drafts aside.

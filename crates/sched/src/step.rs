@@ -180,7 +180,7 @@ pub enum Outcome {
         index: u32,
         /// The token.
         token: TokenId,
-        /// Its row.
+        /// Its row; none (`u32::MAX`) where it had to come.
         output: u32,
     },
     /// The log-probability of the token at `position` given those before it.

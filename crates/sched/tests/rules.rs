@@ -601,6 +601,70 @@ fn right_drafts_are_kept_and_the_rest_is_rolled_back() {
 }
 
 #[test]
+fn tokens_that_must_follow_take_no_rows() {
+    for groups in [&[FULL][..], &[FULL, GroupKind::State]] {
+        let mut b = Bench::new(config(groups, &[20, 4]));
+        let id = b.add(text(1, 9), 40);
+        while b.sched.tokens(id).unwrap().len() < 12 {
+            b.turn();
+        }
+        assert_eq!(b.sched.append(id, &[4, 5, 6]), 3);
+        assert_eq!(b.sched.append(id, &[7]) + b.sched.offer_draft(id, &[7]), 0, "one at a time");
+        let tokens = b.turn().iter().map(|g| g.2).sum::<u32>();
+        assert_eq!((tokens, b.batch.outputs.len()), (4, 1));
+        let came = b.progress.iter().filter_map(|p| match p.outcome {
+            Outcome::Token { index, token, output } => Some((index, token, output == 0)),
+            _ => None,
+        });
+        let expected = [(3, 4, false), (4, 5, false), (5, 6, false), (6, 7, true)];
+        assert_eq!(came.collect::<Vec<_>>(), expected);
+        assert_eq!(b.turn(), [(id, 15, 1)]);
+    }
+}
+
+/// What was found out behind a draft never fails a sequence: it is computed again, and fails by itself.
+#[test]
+fn a_row_behind_a_right_draft_that_is_no_number_is_computed_again() {
+    for groups in [&[FULL][..], &[FULL, GroupKind::State]] {
+        let mut b = Bench::new(config(groups, &[20, 4]));
+        let id = b.add(text(1, 9), 40);
+        while b.sched.tokens(id).unwrap().len() < 12 {
+            b.turn();
+        }
+        assert_eq!(b.sched.offer_draft(id, &[7, 7, 7]), 3);
+        b.plan();
+        let row = |valid| Sampled { token: 7, valid, ..Sampled::default() };
+        let sampled = [true, true, false, true].map(row).to_vec();
+        let out = StepOutput { sampled, ..StepOutput::default() };
+        b.sched.commit(&b.step, &out, &mut b.progress);
+        b.sched.check();
+        assert_eq!(b.sched.tokens(id).unwrap()[9..], [7; 5], "two more");
+        let rows = b.plan().iter().map(|g| g.1 + g.2).sum::<u32>();
+        assert_eq!(rows, 14, "the row that was no number, by itself");
+        let out = StepOutput { sampled: vec![Sampled::default()], ..StepOutput::default() };
+        b.sched.commit(&b.step, &out, &mut b.progress);
+        assert_eq!(b.progress.last().unwrap().outcome, Outcome::NotANumber { index: 5 });
+    }
+}
+
+#[test]
+fn who_is_held_back_is_passed_by_and_goes_on_later() {
+    let mut b = Bench::new(config(&[FULL], &[40]));
+    let [one, two] = [b.add(text(1, 5), 20), b.add(text(2, 9), 20)];
+    b.turn();
+    let waits = b.add(text(3, 4), 20);
+    [one, waits].into_iter().for_each(|id| b.sched.hold_back(id, true));
+    for len in [10, 11] {
+        assert_eq!(b.turn(), [(two, len - 1, 1)]);
+    }
+    b.sched.hold_back(two, true);
+    assert_eq!(b.turn(), []);
+    [one, two, waits].into_iter().for_each(|id| b.sched.hold_back(id, false));
+    let grants: Vec<SeqId> = b.turn().iter().map(|g| g.0).collect();
+    assert_eq!(grants, [one, two, waits]);
+}
+
+#[test]
 fn what_can_never_run_is_refused() {
     let b = Bench::new(config(&[FULL, GroupKind::Window { tokens: 10 }], &[4, 2]));
     // Four blocks hold 32 tokens; the last one sampled needs no place.

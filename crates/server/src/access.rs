@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::fields::shown;
+use crate::keys::ApiKeys;
 use crate::origin::{allows, name_of};
 use crate::shared::Shared;
 use crate::visit::Visit;
@@ -26,9 +27,37 @@ const USUAL_HEADERS: HeaderValue =
 /// How long a browser may take a permission for granted, seconds.
 const REMEMBERED_S: HeaderValue = HeaderValue::from_static("600");
 
+/// Who may come in, and how they are told: what may change while a server runs.
+#[derive(Debug)]
+pub struct Gate {
+    /// Keys.
+    pub keys: ApiKeys,
+    /// Only names of this machine lead here.
+    is_local: bool,
+    allowed_hosts: Vec<String>,
+    allowed_origins: Vec<String>,
+    /// Refuses members of requests that nobody knows.
+    pub strict: bool,
+    access_log: bool,
+}
+
+impl Gate {
+    /// That of a set-up, which has been checked.
+    pub fn new(config: &ServerConfig) -> Self {
+        Self {
+            keys: ApiKeys::new(config),
+            is_local: config.bind.ip().is_loopback(),
+            allowed_hosts: config.allowed_hosts.clone(),
+            allowed_origins: config.allowed_origins.clone(),
+            strict: config.strict,
+            access_log: config.access_log,
+        }
+    }
+}
+
 /// Asks for a key where keys are set.
 pub async fn key(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    if shared.keys.admit(request.headers()) {
+    if shared.gate().keys.admit(request.headers()) {
         return next.run(request).await;
     }
     key_needed("an API key is needed, as Authorization: Bearer or x-api-key")
@@ -36,10 +65,10 @@ pub async fn key(State(shared): State<Arc<Shared>>, request: Request, next: Next
 
 /// Asks for the key that may see what tells of everybody.
 pub async fn operator(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    if shared.keys.admit_to_metrics(request.headers()) {
+    if shared.gate().keys.admit_to_metrics(request.headers()) {
         return next.run(request).await;
     }
-    if !shared.keys.admit(request.headers()) {
+    if !shared.gate().keys.admit(request.headers()) {
         return key_needed("the metrics need a key, as Authorization: Bearer or x-api-key");
     }
     let message = "the metrics tell of all keys' requests: they are for the first --api-key, or \
@@ -60,21 +89,21 @@ fn key_needed(message: &str) -> Response {
 /// Refuses pages of other sites, and names that only a rebound DNS entry would lead here; lets the
 /// pages of allowed sites read what they get, errors too; writes the request's line in the log.
 pub async fn site(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
-    let config = &shared.config;
-    let visit = config.access_log.then(|| {
-        let key = shared.keys.number(request.headers());
-        Visit::new(&request, key.map(|number| format!("key {number}")))
+    let gate = shared.gate();
+    let visit = gate.access_log.then(|| {
+        let key = gate.keys.holder(request.headers());
+        Visit::new(&request, key.map(|key| shown(&key.name)))
     });
     if let Some(visit) = &visit {
         request.extensions_mut().insert(Arc::clone(visit));
     }
-    let origin = allowed_origin(config, request.headers());
-    let mut answer = match check_site(config, request.headers(), request.uri()) {
+    let origin = allowed_origin(&gate, request.headers());
+    let mut answer = match check_site(&gate, request.headers(), request.uri()) {
         Err(error) => error.into_response(),
         Ok(()) if origin.is_some() && is_preflight(&request) => permission(request.headers()),
         Ok(()) => next.run(request).await,
     };
-    if !config.allowed_origins.is_empty() {
+    if !gate.allowed_origins.is_empty() {
         answer.headers_mut().append(VARY, HeaderValue::from_static("origin"));
     }
     if let Some(origin) = origin {
@@ -92,10 +121,10 @@ pub async fn site(State(shared): State<Arc<Shared>>, mut request: Request, next:
 }
 
 /// The origin of a request's page, where it is an allowed one.
-fn allowed_origin(config: &ServerConfig, headers: &HeaderMap) -> Option<HeaderValue> {
+fn allowed_origin(gate: &Gate, headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(ORIGIN)?;
     let text = origin.to_str().ok()?;
-    config.allowed_origins.iter().any(|allowed| allows(allowed, text)).then(|| origin.clone())
+    gate.allowed_origins.iter().any(|allowed| allows(allowed, text)).then(|| origin.clone())
 }
 
 /// Whether a browser asks if its page may ask.
@@ -122,15 +151,15 @@ fn permission(asked: &HeaderMap) -> Response {
     answer
 }
 
-fn check_site(config: &ServerConfig, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+fn check_site(gate: &Gate, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
     let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next().and_then(|h| h.to_str().ok()).unwrap_or_default();
     if hosts.next().is_some() {
         return Err(ApiError::new(StatusCode::BAD_REQUEST, "two Host headers"));
     }
-    if config.bind.ip().is_loopback() {
+    if gate.is_local {
         let asked = [Some(host), uri.authority().map(|a| a.as_str())];
-        let other = asked.into_iter().flatten().find(|h| !is_local(h, &config.allowed_hosts));
+        let other = asked.into_iter().flatten().find(|h| !is_local(h, &gate.allowed_hosts));
         if let Some(other) = other {
             let name = shown(name_of(other));
             if name.is_empty() {
@@ -147,7 +176,7 @@ fn check_site(config: &ServerConfig, headers: &HeaderMap, uri: &Uri) -> Result<(
         let origin = origin.to_str().unwrap_or_default();
         let site = ["http://", "https://"].iter().find_map(|scheme| origin.strip_prefix(scheme));
         let own = !host.is_empty() && site.is_some_and(|site| site.eq_ignore_ascii_case(host));
-        if !own && !config.allowed_origins.iter().any(|allowed| allows(allowed, origin)) {
+        if !own && !gate.allowed_origins.iter().any(|allowed| allows(allowed, origin)) {
             let origin = shown(origin);
             let message = format!(
                 "pages of {origin:?} may not use this server; they may use one started with \
@@ -227,7 +256,7 @@ mod tests {
             headers.insert(HOST, HeaderValue::from_static("localhost:8080"));
             headers.insert(ORIGIN, origin.parse().unwrap());
             let uri = Uri::from_static("/v1/models");
-            assert_eq!(check_site(&config, &headers, &uri).is_ok(), expect, "{origin}");
+            assert_eq!(check_site(&Gate::new(&config), &headers, &uri).is_ok(), expect, "{origin}");
         }
     }
 
@@ -238,7 +267,9 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(HOST, HeaderValue::from_static(host));
             headers.insert(ORIGIN, HeaderValue::from_static(origin));
-            check_site(&config, &headers, &Uri::from_static("/")).expect_err("refused").message
+            check_site(&Gate::new(&config), &headers, &Uri::from_static("/"))
+                .expect_err("refused")
+                .message
         };
         let message = refusal("localhost:8080", "http://localhost:5173");
         assert!(message.contains("--allow-origin http://localhost:5173"), "{message}");
@@ -252,8 +283,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, HeaderValue::from_static("localhost"));
         let uri = Uri::from_static("http://evil.example/health");
-        assert!(check_site(&config, &headers, &uri).is_err());
+        assert!(check_site(&Gate::new(&config), &headers, &uri).is_err());
         headers.append(HOST, HeaderValue::from_static("localhost"));
-        assert!(check_site(&config, &headers, &Uri::from_static("/health")).is_err());
+        assert!(check_site(&Gate::new(&config), &headers, &Uri::from_static("/health")).is_err());
     }
 }

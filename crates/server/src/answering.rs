@@ -22,13 +22,15 @@ use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use crate::generation::Generation;
 use crate::guests::Guest;
+use crate::keys::Key;
 use crate::models;
 use crate::prepare::{self, Echoed, Prepared};
 use crate::residents::Pending;
 use crate::rows::{self, Measured, Who};
 use crate::shared::{Model, Shared};
-use crate::shares::{Party, Share};
+use crate::shares::Party;
 use crate::strict_json::{self, JsonLimits};
+use crate::uses::{Pass, Place};
 use crate::visit::Visit;
 use crate::workshop::Wanted;
 
@@ -162,7 +164,7 @@ fn start(
     model: &Model,
     prepared: Prepared,
     (account, party): (Option<u64>, Party),
-    (place, visit): (Share, Option<Arc<Visit>>),
+    (place, visit): (Place, Option<Arc<Visit>>),
 ) -> Result<Generation, ApiError> {
     let requests = prepared.requests;
     let named = requests.first().map(|r| r.account).filter(|a| account.is_none() && *a != party);
@@ -178,51 +180,61 @@ struct Came {
     party: Party,
     /// Of its key, where several are set.
     account: Option<u64>,
+    key: Option<Arc<Key>>,
+    pass: Option<Pass>,
     visit: Option<Arc<Visit>>,
 }
 
 impl Came {
     async fn read(shared: &Shared, request: HttpRequest<Body>) -> Result<Self, ApiError> {
         shared.open()?;
-        let (party, account) = (shared.party(&request), shared.keys.account(request.headers()));
+        let gate = shared.gate();
+        let key = gate.keys.holder(request.headers());
+        let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
+        let (party, account) = (shared.party(&request), gate.keys.account(request.headers()));
         let visit = Visit::of(&request);
-        Ok(Self { body: body::read(request, shared, party).await?, party, account, visit })
+        let body = body::read(request, shared, party).await?;
+        Ok(Self { body, party, account, key, pass, visit })
     }
 
     /// What becomes of it when its model is there, and its place among the requests being answered.
-    async fn prepared(self, shared: &Arc<Shared>, read: Read) -> Result<(Ready, Share), ApiError> {
-        let place = shared.admit(self.party)?;
+    async fn prepared(self, shared: &Arc<Shared>, read: Read) -> Result<(Ready, Place), ApiError> {
+        let place = Place::new(shared.admit(self.party)?, self.pass);
+        let key = self.key;
         let (state, bytes, body) = (Arc::clone(shared), self.body.bytes.len(), self.body);
         let seal = shared.seal.of(self.account);
         let job = move |wanted: Wanted<'_>| {
             let shared = &*state;
-            let mut notes = Notes::new(shared.config.strict).sealed_by(seal);
+            let mut notes = Notes::new(shared.gate().strict).sealed_by(seal);
             let mut fields = parse(shared, &body)?;
             let keep = models::keep_alive(&mut fields)?;
             let ask = read(fields, &shared.config.limits, &mut notes)?;
             let mut warnings = shared.told(notes);
-            let mut pending = shared.want(ask.model(), keep)?;
+            let mut pending = shared.want(ask.model(), keep, key.as_deref())?;
             warnings.extend(pending.why.take());
             match pending.now() {
                 Some(model) => {
                     drop(body);
                     let model = model.map_err(|refused| shared.refused(&pending.id, refused))?;
-                    let ready = ready(shared, model, ask, warnings, wanted)?;
+                    let ready = ready(shared, model, ask, warnings, (key.as_deref(), wanted))?;
                     Ok(Step::Ready(Box::new(ready)))
                 }
-                None => Ok(Step::Waits(Box::new(Waits { ask, warnings, pending, body }))),
+                None => {
+                    let waits = Waits { ask, warnings, pending, body, key };
+                    Ok(Step::Waits(Box::new(waits)))
+                }
             }
         };
         let waits = match shared.workshop.run(self.party, bytes, job).await? {
             Step::Ready(ready) => return Ok((*ready, place)),
             Step::Waits(waits) => *waits,
         };
-        let Waits { ask, warnings, pending, body } = waits;
+        let Waits { ask, warnings, pending, body, key } = waits;
         let model = shared.awaited(pending).await?;
         let state = Arc::clone(shared);
         let job = move |wanted: Wanted<'_>| {
             drop(body); // it was in memory, read, until now
-            ready(&state, model, ask, warnings, wanted)
+            ready(&state, model, ask, warnings, (key.as_deref(), wanted))
         };
         Ok((shared.workshop.run(self.party, bytes, job).await?, place))
     }
@@ -241,6 +253,7 @@ struct Waits {
     warnings: Vec<String>,
     pending: Pending,
     body: Received,
+    key: Option<Arc<Key>>,
 }
 
 /// Prepares what a model is asked.
@@ -249,11 +262,14 @@ fn ready(
     model: Model,
     ask: Ask,
     warnings: Vec<String>,
-    wanted: Wanted<'_>,
+    (key, wanted): (Option<&Key>, Wanted<'_>),
 ) -> Result<Ready, ApiError> {
     Ok(match ask {
         Ask::Generate { ask, stream, writer } => {
-            let prepared = prepare::generate(shared, model, *ask, warnings, wanted)?;
+            let mut prepared = prepare::generate(shared, model, *ask, warnings, wanted)?;
+            if let Some(key) = key {
+                within_key(key, &mut prepared)?;
+            }
             Ready::Text { prepared, stream, writer }
         }
         Ask::Count { ask, write } => {
@@ -261,9 +277,45 @@ fn ready(
         }
         Ask::Numbers { ask, write } => {
             let measured = rows::prepare(shared, model, ask, warnings, wanted)?;
+            if let Some(key) = key {
+                measured_within_key(key, &measured)?;
+            }
             Ready::Numbers { measured, write }
         }
     })
+}
+
+/// Cuts the answers to what a key's holder may have.
+///
+/// # Errors
+/// 400 for a prompt that is longer than his longest.
+fn within_key(key: &Key, prepared: &mut Prepared) -> Result<(), ApiError> {
+    let Some(most) = key.limits.context else { return Ok(()) };
+    for request in &mut prepared.requests {
+        let tokens = request.prompt.len();
+        let left = (most as usize).checked_sub(tokens).filter(|left| *left > 0);
+        let left = left.ok_or_else(|| longer_than_key(tokens, most))?;
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        request.max_tokens = Some(request.max_tokens.map_or(left, |asked| asked.min(left)));
+    }
+    Ok(())
+}
+
+/// As [`within_key`], for texts that are measured.
+fn measured_within_key(key: &Key, asked: &Measured) -> Result<(), ApiError> {
+    let longest = asked.inputs.iter().map(Vec::len).max().unwrap_or(0);
+    match key.limits.context.filter(|most| longest > *most as usize) {
+        Some(most) => Err(longer_than_key(longest, most)),
+        None => Ok(()),
+    }
+}
+
+fn longer_than_key(tokens: usize, most: u32) -> ApiError {
+    let message = format!(
+        "the prompt has {tokens} tokens; the maximum context length of this key is {most} tokens"
+    );
+    let overflow = Some((tokens, most as usize));
+    ApiError { overflow, ..ApiError::too_long("messages", message) }
 }
 
 /// The members of a body.

@@ -1,10 +1,12 @@
 //! How a server is set up: where it listens, who may ask, and its limits.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::keys::Key;
 use crate::origin::{check_host, check_origin, is_wide};
 use crate::seal::SealKey;
 
@@ -107,14 +109,27 @@ impl Default for Timeouts {
     }
 }
 
+/// Files in PEM form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, and those between it and the root.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
 /// The set-up of one server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Where to listen; port 0: any free one.
     pub bind: SocketAddr,
+    /// What to speak TLS with; none: plain HTTP.
+    pub tls: Option<TlsFiles>,
     /// Keys that may ask; empty: everybody who reaches the port.
     pub api_keys: Vec<String>,
-    /// The key that may read the metrics, and nothing else; none: the first of the keys may.
+    /// Keys that are stored: with them nobody may ask without one, also when there are none left.
+    pub keys: Option<Vec<Key>>,
+    /// The key that may read the metrics, and nothing else; none: the first of `api_keys` may.
     pub metrics_key: Option<String>,
     /// By what is sealed what clients keep and send back; none: by a key that is forgotten with
     /// this run.
@@ -141,7 +156,9 @@ impl ServerConfig {
     pub fn new(bind: SocketAddr) -> Self {
         Self {
             bind,
+            tls: None,
             api_keys: Vec::new(),
+            keys: None,
             metrics_key: None,
             seal_key: None,
             insecure_no_auth: false,
@@ -163,8 +180,8 @@ impl ServerConfig {
         if keys.clone().any(|key| key.trim().is_empty()) {
             return Err(ServeError::BadKey);
         }
-        let open = self.api_keys.is_empty() && !self.insecure_no_auth;
-        if open && !self.bind.ip().is_loopback() {
+        let keyless = self.api_keys.is_empty() && self.keys.is_none();
+        if keyless && !self.insecure_no_auth && !self.bind.ip().is_loopback() {
             return Err(ServeError::PublicWithoutKey { bind: self.bind });
         }
         for origin in &self.allowed_origins {
@@ -177,7 +194,7 @@ impl ServerConfig {
         }
         let wide = self.allowed_origins.iter().find(|origin| is_wide(origin));
         let wide = wide.or(self.allowed_hosts.iter().find(|host| *host == "*"));
-        if let Some(name) = wide.filter(|_| self.api_keys.is_empty()) {
+        if let Some(name) = wide.filter(|_| keyless) {
             return Err(ServeError::WideWithoutKey { name: name.clone() });
         }
         self.limits.check().and_then(|()| self.timeouts.check())
@@ -308,6 +325,14 @@ pub enum ServeError {
     /// An empty key would let everybody in.
     #[error("an API key is empty")]
     BadKey,
+    /// A file for TLS that cannot be used.
+    #[error("cannot use {} for TLS: {why}", path.display())]
+    BadTls {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
     /// Nothing to serve.
     #[error("no model to serve")]
     NoModel,

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use crate::error::ApiError;
 use crate::metrics::{ModelMetrics, Outcome};
 use crate::shared::{Model, Phase, Shared, reached};
-use crate::shares::Share;
+use crate::uses::Place;
 use crate::visit::Visit;
 
 /// One or more prompts being answered as one HTTP request.
@@ -36,7 +36,7 @@ pub struct Generation {
     started: Instant,
     seen: Arc<Seen>,
     visit: Option<Arc<Visit>>,
-    _place: Share,
+    _place: Place,
 }
 
 /// What came out of the engine so far.
@@ -56,7 +56,7 @@ impl Generation {
         shared: &Shared,
         model: &Model,
         requests: Vec<Request>,
-        place: Share,
+        place: Place,
         visit: Option<Arc<Visit>>,
     ) -> Result<Self, ApiError> {
         if let Some(visit) = &visit {

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokenmill_engine::Reading;
 use tokenmill_engine::constraint::{Constraint, ConstraintError, Held, Settings, Whitespace};
 use tokenmill_ir::TokenId;
-use tokenmill_output::{Ask, Calls, Tool, enforceable};
+use tokenmill_output::{Ask, Calls, MOST_HELD, Tool, enforceable};
 
 use crate::ask::Constrained;
 use crate::conversation::{Calling, Offered, Tools};
@@ -158,7 +158,12 @@ impl Asked<'_> {
 
 fn cannot(tools: &Tools) -> ApiError {
     let param = if tools.calling == Calling::Required { "tool_choice" } else { "tools" };
-    let message = format!("{param}: calls of this model cannot be held to a grammar");
+    let message = match tools.callable().count() {
+        many if many > MOST_HELD => {
+            format!("{param}: {many} tools are offered, calls of at most {MOST_HELD} can be held")
+        }
+        _ => format!("{param}: calls of this model cannot be held to a grammar"),
+    };
     ApiError::unsupported(param, message)
 }
 

@@ -1,63 +1,137 @@
 //! API keys: kept and compared as SHA-256, in a time that does not depend on where they differ.
 
+use std::sync::Arc;
+
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 
+use crate::config::ServerConfig;
+
+/// What the holder of a key may have; what is not set is as for anybody.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// Requests in any minute.
+    pub per_minute: Option<u32>,
+    /// Requests at once.
+    pub at_once: Option<u32>,
+    /// Tokens of a prompt and its answer together.
+    pub context: Option<u32>,
+    /// Names of models; empty: all.
+    pub models: Vec<String>,
+    /// May read the metrics, which tell of everybody.
+    pub metrics: bool,
+}
+
+/// A key as a server keeps it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    /// Whose it is, for people: it stands in the log.
+    pub name: String,
+    /// SHA-256 of the key.
+    pub digest: [u8; 32],
+    /// What its holder may have.
+    pub limits: KeyLimits,
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Key({})", self.name)
+    }
+}
+
+impl Key {
+    /// Its holder's account in the engine.
+    pub fn account(&self) -> u64 {
+        account_of_digest(&self.digest)
+    }
+
+    /// Whether its holder may use a model of these names.
+    pub fn may_use(&self, names: &[String]) -> bool {
+        let models = &self.limits.models;
+        models.is_empty() || models.iter().any(|model| names.contains(model))
+    }
+}
+
 /// The keys that may ask.
+#[derive(Debug)]
 pub struct ApiKeys {
-    all: Vec<[u8; 32]>,
+    all: Vec<Arc<Key>>,
+    /// Without any key nobody may ask, instead of everybody.
+    required: bool,
     /// May read the metrics, and ask for nothing else.
     metrics: Option<[u8; 32]>,
 }
 
-impl std::fmt::Debug for ApiKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ApiKeys({})", self.all.len())
-    }
-}
-
 impl ApiKeys {
-    /// Takes the keys' digests; the keys themselves are not kept.
-    pub fn new(keys: &[String], metrics: Option<&str>) -> Self {
-        let all = keys.iter().map(|key| digest(key.as_bytes())).collect();
-        Self { all, metrics: metrics.map(|key| digest(key.as_bytes())) }
+    /// Those of a set-up; of keys in plain text the digests are kept. The first of these may read the
+    /// metrics where no key is set for them.
+    pub fn new(config: &ServerConfig) -> Self {
+        let metrics = config.metrics_key.as_deref().map(|key| digest(key.as_bytes()));
+        let plain = config.api_keys.iter().enumerate().map(|(index, key)| {
+            let limits =
+                KeyLimits { metrics: index == 0 && metrics.is_none(), ..KeyLimits::default() };
+            Key { name: format!("key {}", index + 1), digest: digest(key.as_bytes()), limits }
+        });
+        let all = plain.chain(config.keys.iter().flatten().cloned()).map(Arc::new).collect();
+        Self { all, required: config.keys.is_some(), metrics }
     }
 
-    /// Whether a request may read the metrics: with the key for them, or where there is none the
-    /// first of all keys. They tell of everybody, so other keys may not.
+    /// Whether nobody needs a key.
+    fn is_open(&self) -> bool {
+        self.all.is_empty() && !self.required
+    }
+
+    /// Whether a request may read the metrics: with the key for them, or one that may.
     pub fn admit_to_metrics(&self, headers: &HeaderMap) -> bool {
-        let Some(key) = self.metrics.as_ref().or(self.all.first()) else { return true };
-        shown(headers).fold(false, |known, one| known | same(key, &digest(one)))
+        let by_key = |key: &Key| key.limits.metrics;
+        let own = self.metrics.as_ref();
+        let own = own.is_some_and(|own| {
+            shown(headers).fold(false, |known, one| known | same(own, &digest(one)))
+        });
+        own || self.holder(headers).is_some_and(|key| by_key(&key))
+            || (self.is_open() && self.metrics.is_none())
     }
 
-    /// Whether a request carries one of them, as `Authorization: Bearer` or `x-api-key`. Without
-    /// any key everybody may ask.
+    /// Whether a request may change what is there for everybody: with the first key, or one that may
+    /// read the metrics.
+    pub fn admit_to_change(&self, headers: &HeaderMap) -> bool {
+        let first = self.all.first();
+        let is_first = |key: &Arc<Key>| first.is_some_and(|first| first == key);
+        let holder = self.holder(headers);
+        self.is_open() || holder.is_some_and(|key| key.limits.metrics || is_first(&key))
+    }
+
+    /// Whether a request carries one of them, as `Authorization: Bearer` or `x-api-key`. Where no
+    /// key is set everybody may ask.
     pub fn admit(&self, headers: &HeaderMap) -> bool {
-        self.all.is_empty() || shown(headers).fold(false, |known, key| known | self.knows(key))
+        self.is_open() || self.holder(headers).is_some()
+    }
+
+    /// The key that a request carries. All are compared to the end.
+    pub fn holder(&self, headers: &HeaderMap) -> Option<Arc<Key>> {
+        if self.all.is_empty() {
+            return None;
+        }
+        let asked: Vec<[u8; 32]> = shown(headers).map(digest).collect();
+        let is_asked =
+            |key: &Key| asked.iter().fold(false, |known, one| known | same(one, &key.digest));
+        self.all
+            .iter()
+            .fold(None, |found, key| match is_asked(key) {
+                true => found.or(Some(key)),
+                false => found,
+            })
+            .cloned()
     }
 
     /// Whose share an admitted request takes: its key's, where there are several.
     pub fn account(&self, headers: &HeaderMap) -> Option<u64> {
-        let shares = self.all.len() > 1;
-        let key = shown(headers).find(|key| shares && self.knows(key))?;
-        Some(account_of(key))
-    }
-
-    /// Which of the keys a request carries, counted from 1, for the log.
-    pub fn number(&self, headers: &HeaderMap) -> Option<usize> {
-        let digests: Vec<[u8; 32]> = match self.all.is_empty() {
-            true => Vec::new(),
-            false => shown(headers).map(digest).collect(),
-        };
-        let known = |key: &[u8; 32]| digests.iter().any(|one| same(one, key));
-        self.all.iter().position(known).map(|at| at + 1)
-    }
-
-    /// Every key is compared to the end.
-    fn knows(&self, key: &[u8]) -> bool {
-        let asked = digest(key);
-        self.all.iter().fold(false, |known, one| known | same(one, &asked))
+        let shares = self.all.len() > 1 || self.required;
+        shares.then(|| self.holder(headers))?.map(|key| key.account())
     }
 }
 
@@ -70,7 +144,11 @@ fn shown(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
 
 /// A name as an account of the engine; never that of nobody.
 pub fn account_of(name: &[u8]) -> u64 {
-    let head = digest(name).first_chunk().copied().unwrap_or_default();
+    account_of_digest(&digest(name))
+}
+
+fn account_of_digest(digest: &[u8; 32]) -> u64 {
+    let head = digest.first_chunk().copied().unwrap_or_default();
     u64::from_le_bytes(head).max(tokenmill_engine::NOBODY + 1)
 }
 
@@ -80,7 +158,15 @@ fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
     std::hint::black_box(difference) == 0
 }
 
-fn digest(key: &[u8]) -> [u8; 32] {
+/// A new key: 256 random bits as letters; none where the system gives no random numbers.
+pub fn new_secret() -> Option<String> {
+    let mut bits = [0; 32];
+    SystemRandom::new().fill(&mut bits).ok()?;
+    Some(format!("tm-{}", URL_SAFE_NO_PAD.encode(bits)))
+}
+
+/// SHA-256.
+pub fn digest(key: &[u8]) -> [u8; 32] {
     Sha256::digest(key).into()
 }
 
@@ -94,21 +180,50 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
+    fn keys(plain: &[&str], stored: Option<Vec<Key>>, metrics: Option<&str>) -> ApiKeys {
+        let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap());
+        config.api_keys = plain.iter().map(|key| key.to_string()).collect();
+        config.keys = stored;
+        config.metrics_key = metrics.map(str::to_owned);
+        ApiKeys::new(&config)
+    }
+
+    fn show(value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())])
+    }
+
+    fn stored(name: &str, secret: &str, metrics: bool) -> Key {
+        let limits = KeyLimits { metrics, ..KeyLimits::default() };
+        Key { name: name.into(), digest: digest(secret.as_bytes()), limits }
+    }
+
     #[test]
     fn accounts_are_told_apart_where_there_are_several_keys() {
-        let show = |key: &str| HeaderMap::from_iter([(AUTHORIZATION, key.parse().unwrap())]);
-        let two = ApiKeys::new(&["alpha".into(), "beta".into()], None);
+        let two = keys(&["alpha", "beta"], None, None);
         let (alpha, beta) = (two.account(&show("Bearer alpha")), two.account(&show("Bearer beta")));
         assert!(alpha.is_some() && beta.is_some() && alpha != beta);
         assert_eq!(two.account(&show("Bearer gamma")), None);
-        let numbers = ["alpha", "beta", "gamma"].map(|k| two.number(&show(&format!("Bearer {k}"))));
-        assert_eq!(numbers, [Some(1), Some(2), None]);
-        assert_eq!(ApiKeys::new(&["alpha".into()], None).account(&show("Bearer alpha")), None);
+        let names = ["alpha", "beta", "gamma"]
+            .map(|key| two.holder(&show(&format!("Bearer {key}"))).map(|key| key.name.clone()));
+        assert_eq!(names, [Some("key 1".to_owned()), Some("key 2".to_owned()), None]);
+        assert_eq!(keys(&["alpha"], None, None).account(&show("Bearer alpha")), None);
+        let ann = vec![stored("ann", "alpha", false)];
+        assert!(keys(&[], Some(ann), None).account(&show("Bearer alpha")).is_some());
+    }
+
+    #[test]
+    fn stored_keys_are_needed_even_when_all_are_revoked() {
+        let none = keys(&[], Some(Vec::new()), None);
+        assert!(!none.admit(&show("Bearer x")) && !none.admit(&HeaderMap::new()));
+        assert!(!none.admit_to_metrics(&HeaderMap::new()));
+        let two = keys(&["x"], Some(vec![stored("ann", "y", false)]), None);
+        assert!(two.admit(&show("Bearer x")) && two.admit(&show("Bearer y")));
+        assert!(!two.admit(&show("Bearer z")));
     }
 
     #[test]
     fn only_the_keys_are_admitted() {
-        let keys = ApiKeys::new(&["alpha".into(), "beta".into()], None);
+        let two = keys(&["alpha", "beta"], None, None);
         let cases: &[(&str, &str, bool)] = &[
             ("authorization", "Bearer alpha", true),
             ("authorization", "bearer beta", true),
@@ -126,18 +241,17 @@ mod tests {
         for (name, value, admitted) in cases {
             let mut headers = HeaderMap::new();
             headers.insert(*name, value.parse().unwrap());
-            assert_eq!(keys.admit(&headers), *admitted, "{name}: {value}");
+            assert_eq!(two.admit(&headers), *admitted, "{name}: {value}");
         }
-        assert!(!keys.admit(&HeaderMap::new()));
-        assert!(ApiKeys::new(&[], None).admit(&HeaderMap::new()));
-        assert!(!format!("{keys:?}").contains("alpha"));
+        assert!(!two.admit(&HeaderMap::new()));
+        assert!(keys(&[], None, None).admit(&HeaderMap::new()));
+        assert!(!format!("{two:?}").contains("alpha"));
     }
+
     #[test]
     fn the_metrics_are_for_one_key() {
-        let reads = |keys: &[&str], metrics: Option<&str>, shown: &str| {
-            let keys: Vec<String> = keys.iter().map(|key| key.to_string()).collect();
-            let headers = HeaderMap::from_iter([(AUTHORIZATION, shown.parse().unwrap())]);
-            ApiKeys::new(&keys, metrics).admit_to_metrics(&headers)
+        let reads = |plain: &[&str], metrics: Option<&str>, shown: &str| {
+            keys(plain, None, metrics).admit_to_metrics(&show(shown))
         };
         let cases: &[(&[&str], Option<&str>, &str, bool)] = &[
             (&[], None, "", true),
@@ -148,8 +262,12 @@ mod tests {
             (&["a", "b"], Some("m"), "Bearer a", false),
             (&["a", "b"], Some("m"), "Bearer m", true),
         ];
-        for &(keys, metrics, shown, expect) in cases {
-            assert_eq!(reads(keys, metrics, shown), expect, "{keys:?} {metrics:?} {shown}");
+        for &(plain, metrics, shown, expect) in cases {
+            assert_eq!(reads(plain, metrics, shown), expect, "{plain:?} {metrics:?} {shown}");
         }
+        let two = vec![stored("ann", "a", true), stored("bob", "b", false)];
+        let two = keys(&[], Some(two), None);
+        assert!(two.admit_to_metrics(&show("Bearer a")));
+        assert!(!two.admit_to_metrics(&show("Bearer b")));
     }
 }

@@ -38,11 +38,14 @@ mod shares;
 mod socket;
 mod stock;
 mod strict_json;
+mod tls;
+mod uses;
 mod visit;
 mod workshop;
 
-pub use config::{Limits, ServeError, ServerConfig, Timeouts};
-pub use listen::{Running, serve, spawn};
+pub use config::{Limits, ServeError, ServerConfig, Timeouts, TlsFiles};
+pub use keys::{Key, KeyLimits, digest, new_secret};
+pub use listen::{Control, Running, serve, spawn};
 pub use model::ServedModel;
 pub use rendered::{Words, prompt_of};
 pub use routes::{Access, ROUTES, Route};

@@ -19,19 +19,36 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
 use crate::config::{ServeError, ServerConfig};
 use crate::guests::{Guest, Guests};
 use crate::routes::router;
 use crate::shared::{Phase, Shared, reached};
-use crate::socket::StallGuard;
+use crate::socket::{Peer, StallGuard};
 use crate::stock::Stock;
+use crate::tls::acceptor;
 
 /// For connections to write their last words once the server stops.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A running server, for who changes its settings.
+#[derive(Clone)]
+pub struct Control(Arc<Shared>);
+
+impl Control {
+    /// Takes over who may come in (keys, their limits, hosts, origins, strictness, the access log)
+    /// from another set-up; the rest of that is not looked at. Requests in progress go on.
+    ///
+    /// # Errors
+    /// What of the set-up makes no sense; then all stays as it is.
+    pub fn change_gate(&self, config: &ServerConfig) -> Result<(), ServeError> {
+        self.0.change_gate(config)
+    }
+}
 
 /// Serves until SIGTERM or SIGINT, then drains; a second signal ends the draining. `listening` is
 /// called with the address once requests are answered. With a loader, all models are gone in the
@@ -42,15 +59,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub fn serve(
     config: ServerConfig,
     stock: impl Into<Stock>,
-    listening: impl FnOnce(SocketAddr),
+    listening: impl FnOnce(SocketAddr, Control),
 ) -> Result<(), ServeError> {
     let shared = Arc::new(Shared::new(config, stock.into())?);
+    let tls = shared.config.tls.as_ref().map(acceptor).transpose()?;
     let listener = bind(&shared.config)?;
     let address = listener.local_addr().map_err(ServeError::Start)?;
     let runtime = runtime()?;
     let done = runtime.block_on(async {
         let mut signals = signals::Signals::new().map_err(ServeError::Start)?;
-        listening(address);
+        listening(address, Control(Arc::clone(&shared)));
         let watch = async {
             signals.next().await;
             shared.advance(Phase::Draining);
@@ -59,7 +77,7 @@ pub fn serve(
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            done = run(listener, Arc::clone(&shared)) => done,
+            done = run(listener, Arc::clone(&shared), tls) => done,
             () = watch => Ok(()),
         }
     });
@@ -74,12 +92,13 @@ pub fn serve(
 /// [`ServeError`] when it cannot start.
 pub fn spawn(config: ServerConfig, stock: impl Into<Stock>) -> Result<Running, ServeError> {
     let shared = Arc::new(Shared::new(config, stock.into())?);
+    let tls = shared.config.tls.as_ref().map(acceptor).transpose()?;
     let listener = bind(&shared.config)?;
     let address = listener.local_addr().map_err(ServeError::Start)?;
     let runtime = runtime()?;
     let state = Arc::clone(&shared);
     let body = move || {
-        let done = runtime.block_on(run(listener, Arc::clone(&state)));
+        let done = runtime.block_on(run(listener, Arc::clone(&state), tls));
         runtime.shutdown_timeout(LAST_WORDS);
         state.residents.close();
         done
@@ -99,6 +118,11 @@ impl Running {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// For who changes its settings.
+    pub fn control(&self) -> Control {
+        Control(Arc::clone(&self.shared))
     }
 
     /// Begins to drain, as the first signal does.
@@ -153,7 +177,11 @@ fn runtime() -> Result<Runtime, ServeError> {
 }
 
 /// Answers connections until the server has drained or is stopped.
-async fn run(listener: StdListener, shared: Arc<Shared>) -> Result<(), ServeError> {
+async fn run(
+    listener: StdListener,
+    shared: Arc<Shared>,
+    tls: Option<TlsAcceptor>,
+) -> Result<(), ServeError> {
     let listener = TcpListener::from_std(listener).map_err(ServeError::Start)?;
     let router = router(Arc::clone(&shared));
     let mut connections = JoinSet::new();
@@ -162,8 +190,8 @@ async fn run(listener: StdListener, shared: Arc<Shared>) -> Result<(), ServeErro
     loop {
         tokio::select! {
             (stream, guest) = accept(&listener, &shared.guests) => {
-                let (shared, router) = (Arc::clone(&shared), router.clone());
-                connections.spawn(async move { connection(stream, guest, router, &shared).await });
+                let (shared, router, tls) = (Arc::clone(&shared), router.clone(), tls.clone());
+                connections.spawn(async move { greet(stream, tls, guest, router, &shared).await });
             }
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             () = &mut time => {} // (it never ends)
@@ -218,8 +246,33 @@ async fn accept(listener: &TcpListener, guests: &Arc<Guests>) -> (TcpStream, Arc
     }
 }
 
-async fn connection(stream: TcpStream, guest: Arc<Guest>, router: Router, shared: &Shared) {
+/// A connection, once it speaks TLS where it should: as long as headers may take.
+async fn greet(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    guest: Arc<Guest>,
+    router: Router,
+    shared: &Shared,
+) {
     let _ = stream.set_nodelay(true); // without it tokens come late, but they come
+    let Some(tls) = tls else { return connection(stream, guest, router, shared).await };
+    let greeted = tokio::select! {
+        greeted = timeout(shared.config.timeouts.header, tls.accept(stream)) => greeted,
+        () = guest.sent_away() => return,
+    };
+    match greeted {
+        Ok(Ok(stream)) => connection(stream, guest, router, shared).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a connection does not speak TLS"),
+        Err(_) => tracing::debug!("a connection began no TLS in time"),
+    }
+}
+
+async fn connection<S: Peer + Send + 'static>(
+    stream: S,
+    guest: Arc<Guest>,
+    router: Router,
+    shared: &Shared,
+) {
     let (limits, timeouts) = (&shared.config.limits, &shared.config.timeouts);
     let io = TokioIo::new(StallGuard::new(stream, timeouts.write_stall, Arc::clone(&guest)));
     let sender = Arc::clone(&guest);

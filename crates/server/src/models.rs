@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
@@ -21,6 +21,7 @@ use crate::fields::{Fields, Notes, text, wrong};
 use crate::metrics::{header, label};
 use crate::residents::{Residents, Told};
 use crate::shared::{Shared, unix_seconds};
+use crate::workshop::Wanted;
 
 /// For an unloaded model to go while its client waits; it goes on draining.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,14 +56,16 @@ pub async fn load(State(shared): State<Arc<Shared>>, request: Request<Body>) -> 
 
 async fn loaded(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
     shared.open()?;
+    let key = shared.gate().keys.holder(request.headers());
+    let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
     let (party, place) = (shared.party(&request), shared.admit(shared.party(&request))?);
     let (name, keep) = named(shared, request).await?;
     let state = Arc::clone(shared);
-    let ask = move |_: crate::workshop::Wanted<'_>| state.want(Some(&name), keep);
+    let ask = move |_: Wanted<'_>| state.want(Some(&name), keep, key.as_deref());
     let pending = shared.workshop.run(party, 0, ask).await?;
     let id = pending.id.clone();
     drop(shared.awaited(pending).await?);
-    drop(place);
+    drop((place, pass));
     Ok(done(shared, &id))
 }
 
@@ -73,15 +76,17 @@ pub async fn unload(State(shared): State<Arc<Shared>>, request: Request<Body>) -
 
 async fn unloaded(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
     shared.open()?;
+    let (gate, headers) = (shared.gate(), request.headers().clone());
     // Others' answers would wait for it to load again.
-    if shared.keys.number(request.headers()).is_some_and(|number| number > 1) {
-        let message = "models are unloaded for everybody: it is for the first --api-key";
+    if !gate.keys.admit_to_change(&headers) {
+        let message = "models are unloaded for everybody: it is for the first key, and those that may \
+                       read the metrics";
         let code = Some("unload_not_allowed");
         return Err(ApiError { code, ..ApiError::new(StatusCode::FORBIDDEN, message) });
     }
     let (name, _) = named(shared, request).await?;
-    let Some(told) = shared.residents.told(Some(&name)).pop() else {
-        return Err(shared.unknown(Some(&name)));
+    let Some(told) = shared.listed(&headers, Some(&name)).await.pop() else {
+        return Err(shared.unknown_to(&headers, &name));
     };
     if shared.residents.is_fixed() {
         let message = "this server serves what it was started with";
@@ -101,7 +106,7 @@ async fn named(
     let mut fields = parse(shared, &received)?;
     let name = text(fields.require("model")?, "model")?;
     let keep = keep_alive(&mut fields)?;
-    let mut notes = Notes::new(shared.config.strict);
+    let mut notes = Notes::new(shared.gate().strict);
     fields.finish(&[], &mut notes)?;
     shared.told(notes);
     Ok((name, keep))

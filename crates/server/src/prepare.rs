@@ -63,10 +63,8 @@ pub fn generate(
     let Asked { prompts, param, echo, parts, mut reading, reasons, tools, also_end, unlisted } =
         asked(&model, input, &manner, &encoder)?;
     let is_raw = reading.is_none() && param == "prompt";
-    let echoed = match manner.logprobs.filter(|_| !echo.is_empty()) {
-        Some(top) => Some(echoed(&prompts, top, unlisted)?),
-        None => None,
-    };
+    let told = manner.logprobs.filter(|_| !echo.is_empty());
+    let echoed = told.map(|top| echoed(&prompts, top, unlisted)).transpose()?;
     let reasoning_tokens = limited(manner.thinking, reading.as_ref(), &mut warnings);
     let held = match &manner.constrained {
         // What the text must hold stands above what calls hold.
@@ -80,19 +78,7 @@ pub fn generate(
     };
     let prediction = encoder.encode(&manner.prediction, Special::Plain);
     let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
-    let mut head = Head {
-        ticket: shared.ticket(),
-        created: unix_seconds(),
-        model: model.served.name().to_owned(),
-        prompts: prompts.len(),
-        prompt_tokens: prompts.iter().map(Vec::len).sum(),
-        choices: manner.choices,
-        logprobs: manner.logprobs.is_some(),
-        warnings,
-        echo,
-        echoed: Vec::new(),
-        parts,
-    };
+    let mut head = Head { warnings, echo, parts, ..head(shared, &model, &prompts, &manner) };
     let common = Request {
         sampling: sampling.params,
         choices: manner.choices,
@@ -118,6 +104,20 @@ pub fn generate(
     };
     let requests = within_context(&model, &sampling, common, prompts, param, &mut head.warnings)?;
     Ok(Prepared { model, requests, head, echoed })
+}
+
+/// What is known of an answer by its prompts alone.
+fn head(shared: &Shared, model: &Model, prompts: &[Vec<TokenId>], manner: &Manner) -> Head {
+    Head {
+        ticket: shared.ticket(),
+        created: unix_seconds(),
+        model: model.served.name().to_owned(),
+        prompts: prompts.len(),
+        prompt_tokens: prompts.iter().map(Vec::len).sum(),
+        choices: manner.choices,
+        logprobs: manner.logprobs.is_some(),
+        ..Head::default()
+    }
 }
 
 /// How long the reasoning may be, where an answer has any.

@@ -181,14 +181,15 @@ impl Residents {
     }
 
     /// Asks for a model by any of its names, the only one where none is named; `None` where there
-    /// is none of that name.
+    /// is none of that name that he may have.
     pub fn want(
         self: &Arc<Self>,
         name: Option<&str>,
         keep: Option<KeepAlive>,
         within: Duration,
+        may: &dyn Fn(&Listed) -> bool,
     ) -> Option<Pending> {
-        let known = self.find(name)?;
+        let known = self.find(name).filter(|k| may(&self.lock().models[k.0].listed))?;
         let (sender, answer) = oneshot::channel();
         let mut asked = None;
         self.act(|inner, now_s| {
@@ -213,14 +214,15 @@ impl Residents {
 
     /// The best model that can do what is wished, and why it is that one: of those in memory, else
     /// of all, the one with the largest weights.
-    pub fn pick(&self, wish: &Wish) -> Option<(String, String)> {
+    pub fn pick(&self, wish: &Wish, may: &dyn Fn(&Listed) -> bool) -> Option<(String, String)> {
         self.refresh();
         let can = |told: &Told| match (&told.there, &self.loader) {
             (Some(there), _) => Some(Abilities::of(&there.served)),
             (None, Some(loader)) => loader.abilities(&told.listed.id),
             (None, None) => None,
         };
-        let all = self.told(None);
+        let mut all = self.told(None);
+        all.retain(|told| may(&told.listed));
         let met = all.iter().filter_map(|told| Some((told, can(told)?)));
         let met = met.filter(|(_, can)| wish.is_met_by(can));
         let rank = |(told, can): &(&Told, Abilities)| (told.there.is_some(), can.bytes);
@@ -542,11 +544,7 @@ impl Inner {
     }
 
     fn check_names(&self) -> Result<(), ServeError> {
-        let names = |entry: &Entry| {
-            let Listed { id, aliases, .. } = &entry.listed;
-            [id].into_iter().chain(aliases).cloned().collect::<Vec<_>>()
-        };
-        let mut names: Vec<String> = self.models.iter().flat_map(names).collect();
+        let mut names: Vec<String> = self.models.iter().flat_map(|e| e.listed.names()).collect();
         names.sort_unstable();
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(twice) => Err(ServeError::SameName { name: twice[0].clone() }),

@@ -1,10 +1,10 @@
 //! What all requests share: the models, the limits, and how far the server is on its way down.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use axum::http::{Request, StatusCode};
+use axum::http::{HeaderMap, Request, StatusCode};
 use tokenmill_engine::KeepAlive;
 use tokenmill_engine::residency::{Refused, Trouble};
 use tokenmill_ir::sampling::splitmix;
@@ -12,18 +12,20 @@ use tokenmill_output::Format;
 use tokio::sync::watch;
 
 use crate::ability::Wish;
+use crate::access::Gate;
 use crate::config::{ServeError, ServerConfig};
 use crate::error::ApiError;
 use crate::fields::{Notes, shown};
 use crate::guests::{self, Guests};
 use crate::holding::Holds;
-use crate::keys::ApiKeys;
+use crate::keys::Key;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
 use crate::residents::{InUse, Pending, Residents, There, Told};
 use crate::seal::Seal;
 use crate::shares::{Party, Share, Shares};
-use crate::stock::Stock;
+use crate::stock::{Listed, Stock};
+use crate::uses::Uses;
 use crate::workshop::Workshop;
 
 /// How far the server is.
@@ -71,10 +73,12 @@ impl Model {
 
 /// One server.
 pub struct Shared {
-    /// How it is set up; its keys are not kept here.
+    /// How it was set up; its keys are not kept here, and the gate may have changed since.
     pub config: ServerConfig,
-    /// Who may ask.
-    pub keys: ApiKeys,
+    /// Who may come in.
+    gate: RwLock<Arc<Gate>>,
+    /// What holders of keys have in use.
+    pub uses: Arc<Uses>,
     /// What is served.
     pub residents: Arc<Residents>,
     /// Responses by status.
@@ -106,8 +110,9 @@ impl Shared {
     pub fn new(mut config: ServerConfig, stock: Stock) -> Result<Self, ServeError> {
         config.check()?;
         let residents = Residents::new(stock)?;
-        let metrics_key = config.metrics_key.take();
-        let keys = ApiKeys::new(&std::mem::take(&mut config.api_keys), metrics_key.as_deref());
+        let gate = RwLock::new(Arc::new(Gate::new(&config)));
+        (config.metrics_key, config.keys) = (None, None);
+        config.api_keys.clear();
         Ok(Self {
             guests: Guests::new(config.limits.connections),
             admission: Shares::new(config.limits.requests),
@@ -121,9 +126,25 @@ impl Shared {
             responses: Responses::default(),
             unknown_members: AtomicU64::new(0),
             started: Instant::now(),
-            keys,
+            uses: Arc::default(),
+            gate,
             config,
         })
+    }
+
+    /// Who may come in now.
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Who may come in from now on, by another set-up; requests that are in go on.
+    ///
+    /// # Errors
+    /// What of the set-up makes no sense; then all stays as it is.
+    pub fn change_gate(&self, config: &ServerConfig) -> Result<(), ServeError> {
+        config.check()?;
+        *self.gate.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Gate::new(config));
+        Ok(())
     }
 
     /// How far the server is.
@@ -159,7 +180,7 @@ impl Shared {
     /// Who shares with whom in what the server has: holders of the request's key, where several are
     /// set, else everybody at its address.
     pub fn party<B>(&self, request: &Request<B>) -> Party {
-        self.keys.account(request.headers()).unwrap_or_else(|| guests::party(request))
+        self.gate().keys.account(request.headers()).unwrap_or_else(|| guests::party(request))
     }
 
     /// A place among the requests being answered, for one that is whole.
@@ -183,32 +204,40 @@ impl Shared {
     }
 
     /// Asks for the model of that name, the best that can do what stands there, or the only one
-    /// when none is named; it stays so long after the answer.
+    /// when none is named; it stays so long after the answer. A key's holder gets his models only.
     ///
     /// # Errors
     /// 404 with the names there are.
-    pub fn want(&self, name: Option<&str>, keep: Option<KeepAlive>) -> Result<Pending, ApiError> {
+    pub fn want(
+        &self,
+        name: Option<&str>,
+        keep: Option<KeepAlive>,
+        key: Option<&Key>,
+    ) -> Result<Pending, ApiError> {
         let within = self.config.timeouts.load;
-        let wish = name.map(Wish::parse).transpose()?.flatten();
-        let picked =
-            wish.as_ref().map(|wish| self.residents.pick(wish).ok_or_else(|| self.unknown(name)));
-        let (name, why) = match &picked.transpose()? {
-            Some((id, why)) => (Some(id.clone()), Some(why.clone())),
+        let may = |listed: &Listed| key.is_none_or(|key| key.may_use(&listed.names()));
+        let (name, why) = match name.map(Wish::parse).transpose()?.flatten() {
+            Some(wish) => match self.residents.pick(&wish, &may) {
+                Some((id, why)) => (Some(id), Some(why)),
+                None => return Err(self.unknown(name, key)),
+            },
             None => (name.map(str::to_owned), None),
         };
-        let pending = self.residents.want(name.as_deref(), keep, within);
-        let mut pending = pending.ok_or_else(|| self.unknown(name.as_deref()))?;
+        let pending = self.residents.want(name.as_deref(), keep, within, &may);
+        let mut pending = pending.ok_or_else(|| self.unknown(name.as_deref(), key))?;
         pending.why = why;
         Ok(pending)
     }
 
-    /// 404 with the names there are; 400 where none is named and there are several.
-    pub fn unknown(&self, name: Option<&str>) -> ApiError {
+    /// 404 with the names there are, for the holder of a key; 400 where none is named and there are
+    /// several.
+    pub fn unknown(&self, name: Option<&str>, key: Option<&Key>) -> ApiError {
         let Some(asked) = name.map(shown) else {
             return ApiError::bad("model", "model is missing; several are served");
         };
-        let names: Vec<String> =
-            self.residents.told(None).into_iter().map(|told| told.listed.id).collect();
+        let all = self.residents.told(None).into_iter().map(|told| told.listed);
+        let his = all.filter(|listed| key.is_none_or(|key| key.may_use(&listed.names())));
+        let names: Vec<String> = his.map(|listed| listed.id).collect();
         let message = format!("the model {asked:?} is not served; served: {}", names.join(", "));
         ApiError {
             param: Some("model".into()),
@@ -217,12 +246,19 @@ impl Shared {
         }
     }
 
-    /// What is told of every model, or of the one of that name.
-    pub async fn listed(&self, name: Option<&str>) -> Vec<Told> {
-        let residents = Arc::clone(&self.residents);
+    /// The same for who sends these headers.
+    pub fn unknown_to(&self, headers: &HeaderMap, name: &str) -> ApiError {
+        self.unknown(Some(name), self.gate().keys.holder(headers).as_deref())
+    }
+
+    /// What is told of every model that a request's key may use, or of the one of that name.
+    pub async fn listed(&self, headers: &HeaderMap, name: Option<&str>) -> Vec<Told> {
+        let (residents, key) = (Arc::clone(&self.residents), self.gate().keys.holder(headers));
         // (A list that cannot be read again is as it was.)
         let _ = tokio::task::spawn_blocking(move || residents.refresh()).await;
-        self.residents.told(name)
+        let mut told = self.residents.told(name);
+        told.retain(|told| key.as_ref().is_none_or(|key| key.may_use(&told.listed.names())));
+        told
     }
 
     /// The model when it is there.

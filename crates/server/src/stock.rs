@@ -18,6 +18,13 @@ pub struct Listed {
     pub created: u64,
 }
 
+impl Listed {
+    /// All its names, its own first.
+    pub fn names(&self) -> Vec<String> {
+        [&self.id].into_iter().chain(&self.aliases).cloned().collect()
+    }
+}
+
 /// What a model can do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Abilities {

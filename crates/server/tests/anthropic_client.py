@@ -91,7 +91,7 @@ def errors(client, model):
         ({"model": "nobody"}, anthropic.NotFoundError, "nobody"),
         ({"messages": []}, anthropic.BadRequestError, "messages"),
         (
-            {"messages": [{"role": "user", "content": "word " * 20_000}]},
+            {"messages": [{"role": "user", "content": "word " * 200_000}]},
             anthropic.BadRequestError,
             "prompt is too long",
         ),

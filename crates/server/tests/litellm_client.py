@@ -10,6 +10,8 @@ import json, os, sys, urllib.request
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
 
+litellm.suppress_debug_info = True
+
 URL = sys.argv[1].rstrip("/")
 with urllib.request.urlopen(f"{URL}/v1/models") as found:
     MODEL = json.load(found)["data"][0]["id"]

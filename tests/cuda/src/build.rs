@@ -8,7 +8,19 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// Everything that goes into the library.
-const FILES: [&str; 7] = ["product", "attend", "dense", "recurrent", "experts", "copy", "host"];
+const FILES: [&str; 11] = [
+    "product",
+    "pack",
+    "narrow",
+    "wide",
+    "attend",
+    "dense",
+    "recurrent",
+    "experts",
+    "copy",
+    "sample",
+    "host",
+];
 
 /// A mistake planted in a kernel: what stands in one of `FILES` or a header, once, and what stands there instead.
 #[derive(Debug, Clone, Copy)]
@@ -109,16 +121,13 @@ fn flags() -> Vec<&'static str> {
 
 /// Builds what is not built yet, each file by itself, and links it.
 fn library(compiler: &str, sources: &[(String, String)]) -> PathBuf {
-    let headers: Vec<_> = sources.iter().filter(|(name, _)| !is_built(name)).collect();
-    let key = |parts: &[&dyn Fn(&mut DefaultHasher)]| {
+    let key = |of: &[&(String, String)]| {
         let mut hasher = DefaultHasher::new();
-        (compiler, flags()).hash(&mut hasher);
-        headers.hash(&mut hasher);
-        parts.iter().for_each(|part| part(&mut hasher));
+        (compiler, flags(), of).hash(&mut hasher);
         format!("{:016x}", hasher.finish())
     };
     let root = target().join("host-kernels");
-    let whole = root.join(format!("{}.so", key(&[&|h| sources.hash(h)])));
+    let whole = root.join(format!("{}.so", key(&sources.iter().collect::<Vec<_>>())));
     if whole.exists() {
         return whole;
     }
@@ -129,7 +138,7 @@ fn library(compiler: &str, sources: &[(String, String)]) -> PathBuf {
     }
     let objects: Vec<PathBuf> = std::thread::scope(|scope| {
         let built = sources.iter().filter(|(name, _)| is_built(name)).map(|source| {
-            let object = root.join(format!("{}-{}.o", source.0, key(&[&|h| source.hash(h)])));
+            let object = root.join(format!("{}-{}.o", source.0, key(&included(source, sources))));
             let folder = scratch.path();
             scope.spawn(move || {
                 if !object.exists() {
@@ -146,6 +155,24 @@ fn library(compiler: &str, sources: &[(String, String)]) -> PathBuf {
     run(link.arg("-shared").args(&objects).arg("-o").arg(&linked));
     std::fs::rename(&linked, &whole).expect("renamed");
     whole
+}
+
+/// A file and all that it includes.
+fn included<'a>(
+    source: &'a (String, String),
+    all: &'a [(String, String)],
+) -> Vec<&'a (String, String)> {
+    let mut found = vec![source];
+    let mut next = 0;
+    while let Some((_, text)) = found.get(next) {
+        let names = text.lines().filter_map(|line| line.strip_prefix("#include \""));
+        let names = names.filter_map(|line| line.split('"').next());
+        let files = names.filter_map(|name| all.iter().find(|(n, _)| n == name));
+        let new: Vec<_> = files.filter(|file| !found.contains(file)).collect();
+        found.extend(new);
+        next += 1;
+    }
+    found
 }
 
 /// Whether a file is compiled by itself.

@@ -23,11 +23,12 @@ pub fn promise(case: &Case) -> Tolerance {
 /// Those that failed, a line each.
 pub fn conformance(
     device: &dyn Device,
+    mode: Mode,
     promise: &dyn Fn(&Case) -> Tolerance,
 ) -> Result<usize, String> {
     let only = std::env::var("CASE").ok();
     let (mut count, mut failed) = (0, Vec::new());
-    run(device, Mode::F32, promise, &mut |report| {
+    run(device, mode, promise, &mut |report| {
         count += 1;
         if only.as_ref().is_none_or(|o| report.name.contains(o)) {
             println!("{report}");
@@ -89,8 +90,13 @@ fn alone(batch: &Batch, span: &Span) -> Batch {
     }
 }
 
-fn step(device: &dyn Device, case: &Case, last: &Batch) -> Result<StepOutput, DeviceError> {
-    let mut executable = prepared(device, Mode::F32, case)?;
+fn step(
+    device: &dyn Device,
+    mode: Mode,
+    case: &Case,
+    last: &Batch,
+) -> Result<StepOutput, DeviceError> {
+    let mut executable = prepared(device, mode, case)?;
     let mut out = StepOutput::default();
     let before = &case.steps[..case.steps.len() - 2];
     for batch in before.iter().chain([last]) {
@@ -105,19 +111,18 @@ pub fn bits(rows: &[f32]) -> Vec<u32> {
     rows.iter().map(|x| x.to_bits()).collect()
 }
 
-/// What else is in a step never shows, not in one bit, in cases of every kind: how many.
+/// What else is in a step never shows, not in one bit, in such cases: how many.
 ///
 /// # Errors
 /// The first case in which it shows.
-pub fn rows_alone(device: &dyn Device) -> Result<usize, String> {
-    let all = of_kinds(device.caps().block_tokens);
-    for case in &all {
+pub fn rows_alone(device: &dyn Device, mode: Mode, all: &[Case]) -> Result<usize, String> {
+    for case in all {
         let failed = |e: DeviceError| format!("{}: {e}", case.name);
         let batch = &case.steps[case.steps.len() - 2];
-        let together = step(device, case, batch).map_err(failed)?;
+        let together = step(device, mode, case, batch).map_err(failed)?;
         let mut apart = Vec::new();
         for span in &batch.spans {
-            apart.extend(step(device, case, &alone(batch, span)).map_err(failed)?.rows);
+            apart.extend(step(device, mode, case, &alone(batch, span)).map_err(failed)?.rows);
         }
         if apart.is_empty() || bits(&together.rows) != bits(&apart) {
             return Err(format!("{}: rows alone are not those of a batch", case.name));

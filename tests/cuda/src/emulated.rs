@@ -55,7 +55,7 @@ struct State {
     /// Memory under such addresses.
     mapped: BTreeMap<u64, Mapped>,
     /// What the lane of uploads was told and nobody has waited for yet, and how much before that.
-    uploads: VecDeque<Upload>,
+    uploads: VecDeque<Told>,
     uploaded: u64,
     /// Of each event, what of that lane it waits for.
     events: BTreeMap<u64, u64>,
@@ -74,6 +74,20 @@ struct Upload {
     address: u64,
     len: usize,
     bytes: Option<Vec<u8>>,
+}
+
+/// A kernel on its way: its function, and what runs it.
+#[derive(Debug)]
+struct Waiting {
+    entry: usize,
+    launch: Launch,
+    launched: Launched,
+}
+
+#[derive(Debug)]
+enum Told {
+    Put(Upload),
+    Run(Box<Waiting>),
 }
 
 /// Memory that lies under reserved addresses.
@@ -114,7 +128,10 @@ impl State {
         while self.uploaded < until {
             let Some(upload) = self.uploads.pop_front() else { return Ok(()) };
             self.uploaded += 1;
-            self.put(&upload)?;
+            match upload {
+                Told::Put(upload) => self.put(&upload)?,
+                Told::Run(waiting) => waiting.run()?,
+            }
         }
         Ok(())
     }
@@ -141,7 +158,7 @@ impl State {
         self.check(upload.address, upload.len)?;
         match lane {
             Lane::Steps => self.put(&upload)?,
-            Lane::Uploads => self.uploads.push_back(upload),
+            Lane::Uploads => self.uploads.push_back(Told::Put(upload)),
         }
         Ok(())
     }
@@ -152,6 +169,22 @@ impl State {
         let mapped: usize = self.mapped.values().filter(unreleased).map(|m| m.bytes).sum();
         let plain: usize = self.memory.values().map(|bytes| bytes.next_multiple_of(page)).sum();
         mapped + plain + self.created.values().sum::<usize>()
+    }
+}
+
+impl Waiting {
+    fn run(&self) -> Result<(), DriverError> {
+        let Launched { kernel, shape, args } = &self.launched;
+        let Shape { grid, threads, shared } = *shape;
+        let entry = self.entry as *mut c_void;
+        // SAFETY: a kernel of the library on addresses that this driver gave out, as the device's plan has them.
+        let answer = unsafe { (self.launch)(entry, grid.as_ptr(), threads, shared, args) };
+        let failed = |what: String| Err(DriverError::Failed(format!("{}: {what}", kernel.entry())));
+        match answer {
+            0 => Ok(()),
+            1 => failed("threads wait for each other in vain".into()),
+            _ => failed(format!("{shape:?}")),
+        }
     }
 }
 
@@ -531,20 +564,27 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    fn launch(&self, kernel: Kernel, shape: Shape, args: &Args) -> Result<(), DriverError> {
+    fn launch(
+        &self,
+        lane: Lane,
+        kernel: Kernel,
+        shape: Shape,
+        args: &Args,
+    ) -> Result<(), DriverError> {
         // (Nobody else uses the memory meanwhile.)
         let mut state = self.call("launch")?;
         state.ran.0 += 1;
         let name = kernel.entry();
         let found = self.kernels.symbol(&name);
         let entry = found.ok_or_else(|| DriverError::NoKernel(name.clone().into_owned()))?;
-        // SAFETY: a kernel of the library on addresses that this driver gave out, as the device's plan has them.
-        let answer =
-            unsafe { (self.launch)(entry, shape.grid.as_ptr(), shape.threads, shape.shared, args) };
-        match answer {
-            0 => Ok(()),
-            1 => Err(DriverError::Failed(format!("{name}: threads wait for each other in vain"))),
-            _ => Err(DriverError::Failed(format!("{name}: {shape:?}"))),
+        let launched = Launched { kernel, shape, args: *args };
+        let waiting = Waiting { entry: entry as usize, launch: self.launch, launched };
+        match lane {
+            Lane::Steps => waiting.run(),
+            Lane::Uploads => {
+                state.uploads.push_back(Told::Run(Box::new(waiting)));
+                Ok(())
+            }
         }
     }
 
@@ -564,7 +604,7 @@ impl Driver for Emulated {
         state.ran.1 += 1;
         let launches = state.graphs[&graph].clone();
         drop(state);
-        launches.iter().try_for_each(|l| self.launch(l.kernel, l.shape, &l.args))
+        launches.iter().try_for_each(|l| self.launch(Lane::Steps, l.kernel, l.shape, &l.args))
     }
 
     fn forget_graph(&self, graph: u64) {

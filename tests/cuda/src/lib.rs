@@ -5,6 +5,8 @@
 mod build;
 pub mod checks;
 mod emulated;
+pub mod products;
+pub mod sampled;
 
 pub use build::{Fault, Kernels};
 pub use emulated::Emulated;

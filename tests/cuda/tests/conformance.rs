@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cuda::{BLOCK_TOKENS, CudaDevice};
-use tokenmill_cuda_tests::{Emulated, Fault, Kernels, checks, device};
+use tokenmill_cuda_tests::{Emulated, Fault, Kernels, checks, device, products, sampled};
 use tokenmill_device_tests::conformance::{cases, difference, endure, outputs};
 use tokenmill_ir::{Mode, StepOutput};
 
 #[test]
 fn every_case_passes() {
     let Some(device) = device(32) else { return };
-    let count = checks::conformance(&device, &checks::promise).unwrap();
+    let count = checks::conformance(&device, Mode::F32, &checks::promise).unwrap();
     assert!(count > 300, "{count} cases");
 }
 
@@ -22,7 +22,46 @@ fn rows_alone_are_those_of_a_batch() {
     // (As many there with the blocks of a real GPU.)
     assert_eq!(checks::of_kinds(5).len(), checks::of_kinds(BLOCK_TOKENS).len());
     let Some(device) = device(5) else { return };
-    checks::rows_alone(&device).unwrap();
+    checks::rows_alone(&device, Mode::F32, &checks::of_kinds(5)).unwrap();
+    checks::rows_alone(&device, Mode::Bf16, &products::cases(5)).unwrap();
+}
+
+#[test]
+fn tensor_cores_multiply_what_is_stored() {
+    let Some(device) = device(32) else { return };
+    let count = products::check(&device, "").unwrap();
+    assert!(count > 40, "{count} cases");
+}
+
+/// Mistakes in packing and multiplying, each in one place, and the cases that must see it.
+const IN_ATOMS: [(&str, Fault); 10] = [
+    ("linear q8_0", atoms("pack.cu", "i % 2 * 2 + i / 2) << (8 * i)", "i) << (8 * i)")),
+    ("linear q4_0", atoms("pack.cu", "<< (4 * (i / 2 + i % 2 * 4))", "<< (4 * i)")),
+    ("linear bf16", atoms("pack.cu", "4 * j + w / 2 * 2 + e", "4 * j + w % 2 * 2 + e")),
+    ("linear q4_k", atoms("pack.cu", "{row_at(g), row_at(g + 8)}", "{row_at(g), row_at(g)}")),
+    ("linear q4_0", atoms("atoms.cuh", "-136.f * d0, -136.f * d1", "-128.f * d0, -128.f * d1")),
+    ("linear q4_k", atoms("atoms.cuh", "fmaf(-128.f, d0, -m0)", "fmaf(-128.f, d0, m0)")),
+    ("linear q8_0", atoms("narrow.cu", "unit = all * warp() / WARPS", "unit = all * warp() / 4")),
+    ("linear q8_0 17x96 and", atoms("narrow.cu", "if (a.p[4]) y =", "if (a.p[5]) y =")),
+    ("linear q8_0", atoms("wide.cu", "from += unit_bytes<F>();", "from += 512;")),
+    ("linear bf16", atoms("wide.cu", "x = buffers + now % 2", "x = buffers + (now + 1) % 2")),
+];
+
+const fn atoms(file: &'static str, from: &'static str, to: &'static str) -> Fault {
+    Fault { file, from, to }
+}
+
+#[test]
+fn mistakes_in_atoms_are_seen() {
+    let mut unseen = Vec::new();
+    for (name, fault) in IN_ATOMS {
+        let Some(kernels) = Kernels::with(fault) else { return };
+        let device = CudaDevice::new(Arc::new(Emulated::new(kernels)), 32);
+        if products::check(&device, name).is_ok() {
+            unseen.push(fault);
+        }
+    }
+    assert!(unseen.is_empty(), "{unseen:?}");
 }
 
 #[test]
@@ -132,4 +171,51 @@ fn planted_mistakes_are_seen() {
         }
         assert!(seen, "{fault:?} is not seen by {name}");
     }
+}
+
+/// Every way to choose a token, from logits of every kind: the reference's bits.
+#[test]
+fn tokens_are_those_of_the_definition() {
+    let Some(device) = device(32) else { return };
+    let count = sampled::check(&device, 2).unwrap();
+    assert!(count > 500, "{count} rows");
+    // Where a draw depends on the order of additions it is made in that order: always, the same.
+    let from = "sure = next - margin > target && before + margin <= target;";
+    let slowly = Fault { file: "sample.cu", from, to: "sure = margin < 0.0;" };
+    let Some(kernels) = Kernels::with(slowly) else { return };
+    sampled::check(&CudaDevice::new(Arc::new(Emulated::new(kernels)), 32), 1).unwrap();
+}
+
+/// Mistakes in choosing, each in one place.
+const CHOICES: [(&str, &str); 10] = [
+    ("(uint32_t)~id;", "id;"),
+    ("i >= want.history[2]", "i > want.history[2]"),
+    ("x > 0.f ? div_rn(x, want.repetition)", "x < 0.f ? div_rn(x, want.repetition)"),
+    ("* ((a.n[0] + 31) / 32) + first / 32;", "* ((a.n[0] + 31) / 32);"),
+    (
+        "if (at < len && at % threads() == thread()) x[at]",
+        "if (at < len && thread() == 0 && i == 0) x[at]",
+    ),
+    ("if (is_by_id(want) && weight < want.min_p)", "if (is_by_id(want) && weight > want.min_p)"),
+    ("i < len; i += 16) sum", "i < len - 1; i += 16) sum"),
+    (
+        "for (unsigned i = own * t; i < own * (t + 1)",
+        "for (unsigned i = own * t + 1; i < own * (t + 1)",
+    ),
+    ("below = desk.list[n - 1];", "below = desk.list[n / 2];"),
+    ("if (mass >= wanted) return true;", "if (mass >= 1.05 * wanted) return true;"),
+];
+
+#[test]
+fn mistakes_in_choosing_are_seen() {
+    let mut unseen = Vec::new();
+    for (from, to) in CHOICES {
+        let file = if from.contains("~id") { "math.cuh" } else { "sample.cu" };
+        let Some(kernels) = Kernels::with(Fault { file, from, to }) else { return };
+        let device = CudaDevice::new(Arc::new(Emulated::new(kernels)), 32);
+        if sampled::check(&device, 1).is_ok() {
+            unseen.push(to);
+        }
+    }
+    assert!(unseen.is_empty(), "{unseen:?}");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokenmill_backend::{Device, DeviceError, Executable, Weights};
 use tokenmill_cuda::CudaDevice;
-use tokenmill_cuda_tests::{Emulated, Kernels, checks};
+use tokenmill_cuda_tests::{Emulated, Kernels, checks, products};
 use tokenmill_device_tests::conformance::{Case, cases, outputs};
 use tokenmill_ir::{BlockId, Mode, StepOutput};
 
@@ -21,8 +21,16 @@ fn case(name: &str) -> Case {
 }
 
 fn compiled(device: &CudaDevice, case: &Case) -> Result<Box<dyn Executable>, DeviceError> {
+    compiled_in(Mode::F32, device, case)
+}
+
+fn compiled_in(
+    mode: Mode,
+    device: &CudaDevice,
+    case: &Case,
+) -> Result<Box<dyn Executable>, DeviceError> {
     let watch = &mut |_| ControlFlow::Continue(());
-    let weights = device.upload(&case.program, &case.material, Mode::F32, watch)?;
+    let weights = device.upload(&case.program, &case.material, mode, watch)?;
     device.compile(&case.program, &weights, &case.limits)
 }
 
@@ -100,9 +108,11 @@ fn a_footprint_is_what_is_taken() {
     for page in [4096, 2 << 20] {
         let Some((driver, device)) = set_up() else { return };
         driver.pages_of(page);
-        for case in checks::of_kinds(32) {
-            let executable = compiled(&device, &case).expect("compiles");
-            let said = device.footprint(&case.program, &case.limits, Mode::F32);
+        let plain = checks::of_kinds(32).into_iter().map(|case| (Mode::F32, case));
+        let atoms = products::cases(32).into_iter().map(|case| (Mode::Bf16, case));
+        for (mode, case) in plain.chain(atoms) {
+            let executable = compiled_in(mode, &device, &case).expect("compiles");
+            let said = device.footprint(&case.program, &case.limits, mode);
             let said = said.expect("a footprint");
             let blocks = said.block_bytes.iter().zip(&case.limits.group_blocks);
             let caches: u64 = blocks.map(|(bytes, n)| bytes * u64::from(*n)).sum();
@@ -177,6 +187,27 @@ fn what_is_lost_is_made_again_from_the_beginning() {
     drop((compile(&again).expect("compiles"), again));
     assert_eq!(driver.held_bytes(), 0);
     assert_eq!(outputs(&device, Mode::F32, &case), Ok(expected));
+}
+
+/// A model that loads while the GPU is lost is loaded again, once.
+#[test]
+fn a_load_that_loses_everything_begins_again() {
+    for mode in [Mode::F32, Mode::Bf16] {
+        let Some((driver, device)) = set_up() else { return };
+        let case = case("tied head q8_0");
+        let expected = outputs(&device, mode, &case).expect("runs");
+        let calls = if mode == Mode::F32 { &["write", "alloc"][..] } else { &["write", "launch"] };
+        for call in calls {
+            let opened = driver.opened();
+            driver.fail(call, 0, true);
+            assert_eq!(outputs(&device, mode, &case).as_ref(), Ok(&expected), "{call}");
+            assert_eq!((driver.troubles(), driver.opened()), (0, opened + 1), "{call}");
+        }
+        // Not for ever.
+        driver.fail("write", 0, true);
+        driver.fail("write", 0, true);
+        assert!(matches!(outputs(&device, mode, &case), Err(DeviceError::Lost { .. })));
+    }
 }
 
 /// Memory of a cache that is kept in pages: whole ones.

@@ -3,13 +3,33 @@
 
 use std::path::Path;
 
-use tokenmill_cuda_tests::device;
+use tokenmill_cuda_tests::{device, products};
 use tokenmill_golden_tests::{Golden, Variant};
-use tokenmill_ir::{GroupKind, KvFormat, Limits};
+use tokenmill_ir::{GroupKind, KvFormat, Limits, Mode};
 use tokenmill_models::{lower, spec_of};
 
 /// Dense, latent attention with experts, windows with sinks, recurrences, an encoder.
 const MODELS: [&str; 5] = ["llama", "deepseek_v3", "gpt_oss", "qwen3_next", "bert"];
+
+/// Products by tensor cores, with what is fused into them.
+const PRODUCTS: [&str; 4] = ["gated linear q8_0", "gated linear q4_k", "q6_k", "a sum"];
+
+#[test]
+fn products_are_as_recorded() {
+    let Some(device) = device(32) else { return };
+    let mut listing = String::new();
+    for case in products::cases(32) {
+        if PRODUCTS.iter().any(|name| case.name.contains(name)) {
+            let launches = device.listing(&case.program, &case.limits, Mode::Bf16);
+            listing += &format!("{}\n{}", case.name, launches.expect("a plan"));
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/products.txt");
+    if std::env::var_os("UPDATE_PLANS").is_some() {
+        std::fs::write(&path, &listing).expect("written");
+    }
+    assert_eq!(listing, std::fs::read_to_string(&path).unwrap_or_default());
+}
 
 #[test]
 fn launches_are_as_recorded() {
@@ -31,7 +51,7 @@ fn launches_are_as_recorded() {
             group_blocks: program.groups().iter().map(blocks).collect(),
             top_logprobs: 0,
         };
-        let listing = device.listing(&program, &limits).expect("a plan");
+        let listing = device.listing(&program, &limits, Mode::F32).expect("a plan");
         let path = folder.join(format!("{arch}.txt"));
         if std::env::var_os("UPDATE_PLANS").is_some() {
             std::fs::write(&path, &listing).expect("written");

@@ -1,13 +1,14 @@
 //! The bitwise matrix of the CPU device, through the engine: the same request gives the same tokens
 //! and log-probabilities alone, in a crowd, in chunks of any size, out of the prefix cache, after
 //! preemption, with drafts of the text or of a model, on one thread or two, on every instruction set, in every mode and KV
-//! format. One in four by default; `TOKENMILL_TESTS=whole` runs all.
+//! format, free or held to a grammar. One in four by default; `TOKENMILL_TESTS=whole` runs all.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use tokenmill_cpu::isa::Isa;
 use tokenmill_cpu::{CpuDevice, CpuOptions, NUMERICS_VERSION};
+use tokenmill_engine::constraint::{Constraint, Held, Settings, Vocabulary};
 use tokenmill_engine::draft_model::DraftModel;
 use tokenmill_engine::load::{LoadOptions, load};
 use tokenmill_engine::start::{ServeOptions, Served};
@@ -37,6 +38,8 @@ struct Variant<'a> {
     crowd: u64,
     /// A model that guesses.
     draft: Option<&'a Path>,
+    /// What answers are held to, in turn.
+    held: &'a [Held],
 }
 
 /// What may not differ: tokens and the bits of their log-probabilities.
@@ -93,7 +96,7 @@ fn recurrences_change_nothing_of_that() {
 
 fn plain() -> Variant<'static> {
     let isa = Isa::detect();
-    Variant { isa, threads: 2, step_tokens: 512, blocks: None, crowd: 0, draft: None }
+    Variant { isa, threads: 2, step_tokens: 512, blocks: None, crowd: 0, draft: None, held: &[] }
 }
 
 #[test]
@@ -124,6 +127,75 @@ fn guesses_of_a_draft_model_change_nothing_of_that() {
     println!("guesses of the model itself and of its half: {drafted:?}, right: {accepted:?}");
     for (drafted, accepted) in drafted.into_iter().zip(accepted) {
         assert!(accepted > 100 && drafted > accepted + 100, "right ones and wrong ones");
+    }
+}
+
+/// Bytes, signs of JSON and words, the last an end: tokens of a model of `VOCAB` columns.
+fn pieces() -> Vec<Vec<u8>> {
+    let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|b| vec![b]).collect();
+    let signs = ["{\"", "\":", "\",\"", "\"}", "\": \"", "<tool", "_call", "name", "argu", "ments"];
+    tokens.extend(signs.iter().map(|s| s.as_bytes().to_vec()));
+    let words = (tokens.len()..VOCAB as usize - 1).map(|i| format!("w{i}").into_bytes());
+    tokens.extend(words.collect::<Vec<_>>());
+    tokens.push(b"<end>".to_vec());
+    tokens
+}
+
+/// A schema of free and of known text, and a call of a tool, as the server writes them.
+fn grammars() -> Vec<Held> {
+    let tokens = pieces();
+    let end = VOCAB as u32 - 1;
+    let vocabulary = Vocabulary::new(&tokens, &[end], &[end]).expect("a vocabulary");
+    let cut = move |mut rest: &[u8]| {
+        let mut ids = Vec::new();
+        while !rest.is_empty() {
+            let fits = tokens.iter().zip(0..).filter(|(token, _)| rest.starts_with(token));
+            let (longest, id) = fits.max_by_key(|(token, _)| token.len()).expect("a byte");
+            ids.push(id);
+            rest = &rest[longest.len()..];
+        }
+        ids
+    };
+    let vocabulary = Arc::new(vocabulary.tokenized_by(Arc::new(cut)));
+    let text = r#"{"type": "object", "properties": {"argument": {"type": "string", "maxLength": 9},
+        "known": {"const": "arguments of a name"}, "more": {"type": "string"}},
+        "required": ["argument", "known", "more"], "additionalProperties": false}"#;
+    let schema = serde_json::from_str(text).expect("JSON");
+    let call = "%llguidance {}\nstart: \"<tool_call>\" call (\"<tool_call>\" call)*\n\
+        call: \"{\\\"name\\\": \\\"w270\\\", \\\"arguments\\\": \" %json {\"type\": \"object\", \
+        \"properties\": {\"size\": {\"type\": \"integer\", \"maximum\": 99}}, \
+        \"required\": [\"size\"]} \"}</tool_call>\"\n";
+    [Constraint::JsonSchema(schema), Constraint::Lark(call.to_owned())]
+        .map(|what| Held::new(&what, &vocabulary, &Settings::default()).expect("a grammar"))
+        .to_vec()
+}
+
+#[test]
+fn grammars_change_nothing_of_that() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let [path, small] = ["large.gguf", "small.gguf"].map(|name| scratch.path().join(name));
+    write_model(&path, &Ffn::Dense);
+    write_model(&small, &Ffn::Small);
+    let grammars = grammars();
+    for first in 0..grammars.len() {
+        // The crowd holds the other too, and some nothing.
+        let mut held = grammars.clone();
+        held.rotate_left(first);
+        let plain = Variant { held: &held, ..plain() };
+        let (mode, kv) = (Mode::Int8, KvFormat::Int16);
+        let (expected, stats) = run(&path, VOCAB, plain, mode, kv);
+        assert!(expected.len() > 8 && stats.accepted_tokens > 16, "{expected:?} {stats:?}");
+        for variant in [
+            Variant { threads: 1, ..plain },
+            Variant { step_tokens: 1, ..plain },
+            Variant { step_tokens: 7, crowd: 7, ..plain },
+            Variant { crowd: 7, blocks: Some(14), ..plain },
+            Variant { crowd: 3, draft: Some(&small), ..plain },
+            Variant { draft: Some(&path), ..plain },
+        ] {
+            let found = run(&path, VOCAB, variant, mode, kv).0;
+            assert_eq!(found, expected, "{variant:?}");
+        }
     }
 }
 
@@ -206,7 +278,10 @@ fn run(
         draft = DraftMode::Model;
     }
     let served = model.start(ServeOptions { queue: 64, step_s: 10.0, draft }).expect("started");
-    let submit = |seed, prompt, prediction| submit(&served, vocab, seed, prompt, prediction);
+    let submit = |seed, prompt, prediction| {
+        let held = variant.held.get(seed as usize % variant.held.len().max(1));
+        submit(&served, vocab, (seed, held), prompt, prediction)
+    };
     let others: Vec<Events> = (1..=variant.crowd).map(|s| submit(s, 40 + 9 * s, &[])).collect();
     let first = answer(submit(0, 150, &[]));
     for events in others {
@@ -220,7 +295,8 @@ fn run(
     let again = answer(submit(0, 150, &[]));
     assert_eq!(again, first, "{variant:?}: out of the prefix cache");
     let mut prediction: Vec<u32> = first.iter().map(|t| t.0).collect();
-    prediction[15] ^= 1;
+    let middle = 2 * prediction.len() / 3;
+    prediction[middle] ^= 1;
     let drafted = answer(submit(0, 150, &prediction));
     assert_eq!(drafted, first, "{variant:?}: with drafts, right and wrong");
     if variant.blocks.is_none() {
@@ -229,7 +305,13 @@ fn run(
     (first, served.engine.stats())
 }
 
-fn submit(served: &Served, vocab: u64, seed: u64, prompt: u64, prediction: &[u32]) -> Events {
+fn submit(
+    served: &Served,
+    vocab: u64,
+    (seed, held): (u64, Option<&Held>),
+    prompt: u64,
+    prediction: &[u32],
+) -> Events {
     let token = |i| (splitmix(seed << 32 | i) % vocab) as u32;
     let sampling = SamplingParams {
         temperature: 0.9,
@@ -243,7 +325,8 @@ fn submit(served: &Served, vocab: u64, seed: u64, prompt: u64, prediction: &[u32
     let request = Request {
         sampling,
         max_tokens: Some(24),
-        ignore_eos: true,
+        ignore_eos: held.is_none(),
+        held: held.cloned(),
         prediction: prediction.to_vec(),
         ..Request::new((0..prompt).map(token).collect())
     };

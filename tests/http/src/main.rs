@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let setup = Setup { step, context: 4096, blocks: 2000, ..Setup::default() };
     let model = setup.model(&SimControl::default());
     let engine = model.engine.clone();
-    let done = serve(server, vec![model], |address| println!("{address}"));
+    let done = serve(server, vec![model], |address, _| println!("{address}"));
     engine.shut_down();
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokenmill_http_tests::{Reply, Setup, Site, Stream};
+use tokenmill_server::{Key, KeyLimits, digest};
 
 const TEXT: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
@@ -196,4 +197,68 @@ fn what_is_counted_is_what_was_told() {
     let computed = metric(&site, "tokenmill_computed_tokens_total");
     let expected = prompts - found + said - answers.len() as u64 + wrong;
     assert_eq!(computed, expected, "each token once, the last of an answer never");
+}
+
+/// A stored key with these limits.
+fn stored(name: &str, secret: &str, limits: KeyLimits) -> Key {
+    Key { name: name.into(), digest: digest(secret.as_bytes()), limits }
+}
+
+#[test]
+fn a_key_has_what_its_limits_say() {
+    let mut setup = Setup::default();
+    let few = KeyLimits { per_minute: Some(3), ..KeyLimits::default() };
+    let short = KeyLimits { context: Some(24), ..KeyLimits::default() };
+    let other = KeyLimits { models: vec!["other".into()], ..KeyLimits::default() };
+    let one = KeyLimits { at_once: Some(1), ..KeyLimits::default() };
+    let rows = [("few", few), ("short", short), ("other", other), ("one", one)];
+    let rows = rows.map(|(name, limits)| stored(name, &format!("{name}-key"), limits));
+    setup.server.keys = Some(rows.to_vec());
+    let site = Site::with(setup);
+    let body = json!({"model": "sim", "prompt": "a b c", "max_tokens": 64});
+    let reply = |key: &str, body: &Value| open(&site, key, "POST", TEXT, body).finish();
+
+    // So many in a minute; other keys go on.
+    let counts: Vec<u16> = (0..4).map(|_| reply("few-key", &body).status).collect();
+    assert_eq!(counts, [200, 200, 200, 429]);
+    let refused = reply("few-key", &body);
+    let after: u64 = refused.header("retry-after").expect("said").parse().expect("seconds");
+    assert!((1..=60).contains(&after), "{after}");
+    let told = refused.json();
+    assert_eq!(told["error"]["code"], "rate_limit_exceeded");
+    assert!(told["error"]["message"].as_str().expect("text").contains("3 requests a minute"));
+
+    // A prompt and its answer together.
+    let answer = reply("short-key", &body).json();
+    let usage = &answer["usage"];
+    assert_eq!(number(&usage["total_tokens"]), 24, "{answer}");
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    let long = json!({"model": "sim", "prompt": "a ".repeat(40), "max_tokens": 4});
+    let told = reply("short-key", &long);
+    assert_eq!(told.status, 400);
+    assert_eq!(told.json()["error"]["code"], "context_length_exceeded");
+    assert!(told.body.contains("this key is 24 tokens"), "{}", told.body);
+
+    // Its models: others are as if they were not there.
+    let told = reply("other-key", &body);
+    assert_eq!(told.status, 404);
+    assert_eq!(told.json()["error"]["code"], "model_not_found");
+    let list = open(&site, "other-key", "GET", "/v1/models", &json!({})).finish();
+    assert_eq!(list.json()["data"], json!([]));
+    assert_eq!(open(&site, "other-key", "GET", "/v1/models/sim", &json!({})).finish().status, 404);
+    let list = open(&site, "few-key", "GET", "/v1/models", &json!({})).finish();
+    assert_eq!(list.json()["data"].as_array().map(Vec::len), Some(1), "lists are not counted");
+
+    // At once: while a stream is read, no other; after it, again.
+    let endless = json!({
+        "model": "sim", "prompt": "a", "max_tokens": 4000, "stream": true, "ignore_eos": true
+    });
+    let mut first = open(&site, "one-key", "POST", TEXT, &endless);
+    first.event().expect("it has begun");
+    let told = reply("one-key", &body);
+    assert_eq!((told.status, told.header("retry-after")), (429, Some("1")));
+    assert!(told.body.contains("1 requests at once"), "{}", told.body);
+    drop(first);
+    let freed = (0..2000).any(|_| reply("one-key", &body).status == 200);
+    assert!(freed, "the place is free again");
 }

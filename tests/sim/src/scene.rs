@@ -80,6 +80,18 @@ pub struct Arrival {
     pub client: Client,
 }
 
+impl Arrival {
+    /// Answers of some end where they repeat themselves.
+    fn repeats(&mut self, d: &mut Draw) {
+        if let Ask::Answer(request) = &mut self.ask
+            && d.once_in(4)
+        {
+            let longest = d.range(1, 4);
+            request.repeats = Some(RepeatRule::copies((1, longest), d.range(2, 3)));
+        }
+    }
+}
+
 /// One run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scene {
@@ -173,14 +185,7 @@ impl Scene {
             (d.range(0, 60), blocks)
         };
         let resizes = (0..resizes).map(&mut resize).collect();
-        for arrival in &mut arrivals {
-            if let Ask::Answer(request) = &mut arrival.ask
-                && d.once_in(4)
-            {
-                let longest = d.range(1, 4);
-                request.repeats = Some(RepeatRule::copies((1, longest), d.range(2, 3)));
-            }
-        }
+        arrivals.iter_mut().for_each(|arrival| arrival.repeats(&mut d));
         Scene {
             config,
             eos,
@@ -317,13 +322,16 @@ fn held(d: &mut Draw, vocab: u32, eos: &[TokenId]) -> Option<Held> {
         return None;
     }
     let letters = (0..vocab).map(|id| vec![b'A' + id as u8]);
-    let vocabulary = Arc::new(Vocabulary::new(letters, eos, eos).expect("a vocabulary"));
+    let vocabulary = Vocabulary::new(letters, eos, eos).expect("a vocabulary");
+    let cut = |text: &[u8]| text.iter().map(|letter| u32::from(letter - b'A')).collect();
+    let vocabulary = Arc::new(vocabulary.tokenized_by(Arc::new(cut)));
     let patterns = [
         "[A-P]*",
         "[A-J]{3,9}",
         "([AB][CD]|[EFG][HIJ])+",
         "([A-D]([E-H]([I-L][M-P])*)*)*",
         "[AB][CD][EF][GH][IJ][KL][MN]",
+        "[AB]DEADBEEF([CD]FADEDFACADE)*[A-C]",
     ];
     let constraint = match d.once_in(4) {
         true => Constraint::Choice(["BED", "BEE", "CAB", "DAD"].map(String::from).to_vec()),

@@ -7,6 +7,7 @@ mod configs;
 mod impossible;
 mod program;
 mod requests;
+mod settings;
 mod several;
 mod stored;
 mod texts;

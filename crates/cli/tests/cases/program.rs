@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use tokenmill_http_tests::Client;
@@ -29,6 +30,7 @@ pub fn command(home: &Path) -> Command {
         .env("HOME", home)
         .env("XDG_DATA_HOME", home.join("data"))
         .env("XDG_CACHE_HOME", home.join("cache"))
+        .env("XDG_CONFIG_HOME", home.join("config"))
         .env("HF_ENDPOINT", "http://127.0.0.1:9")
         .stdin(Stdio::null());
     command
@@ -96,15 +98,33 @@ pub struct Server {
     /// Asks it.
     pub client: Client,
     _home: tempfile::TempDir,
+    said: Arc<Mutex<String>>,
 }
 
 impl Server {
     /// Serves with these arguments on a free port.
     pub fn start(args: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a folder");
+        Self::start_in(home, args)
+    }
+
+    /// The same with a home of its own, which may have settings.
+    pub fn start_in(home: tempfile::TempDir, args: &[&str]) -> Self {
         let mut command = command(home.path());
         command.arg("serve").args(args);
         Self::of(command, home)
+    }
+
+    /// What it has said on its standard error.
+    pub fn said(&self) -> String {
+        self.said.lock().expect("no panic").clone()
+    }
+
+    /// Sends it a signal, such as `HUP`.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &id]).status();
+        assert!(sent.expect("kill runs").success());
     }
 
     /// The same under a limit of the shell's, such as `ulimit -f 100`.
@@ -139,8 +159,16 @@ impl Server {
             told.push('\n');
         };
         // Whatever it says later must not fill the pipe.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, client: Client::new(address), _home: home }
+        let said = Arc::new(Mutex::new(told));
+        let heard = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let mut heard = heard.lock().expect("no panic");
+                heard.push_str(&line);
+                heard.push('\n');
+            }
+        });
+        Self { child, client: Client::new(address), _home: home, said }
     }
 }
 

@@ -1,15 +1,18 @@
 //! Embedding, norms, gated products, elementwise maps, rows taken and pooled.
 
 use tokenmill_backend::DeviceError;
-use tokenmill_ir::{GateOrder, Op, PoolKind, Rows as RowKind};
+use tokenmill_ir::{GateOrder, Op, PoolKind, Rows as RowKind, WeightId};
+use tokenmill_quant::FormatId;
 
-use super::{Const, Draft, Extent, Product, Ptr, words};
+use super::{Const, Draft, Extent, NARROW, Product, Ptr, STRIP, TILE, When, words};
 use crate::failure::unsupported;
-use crate::kernels::Kernel;
+use crate::kernels::{Kernel, has_gated};
 
 /// Words an expression may have waiting, operands of one, and rows that a norm may add.
 const DEEPEST: usize = 8;
 const MOST_ADDS: usize = 8;
+/// Rows of x up to which two products are made by one kernel.
+const MOST_GATED: u32 = 16;
 /// Threads of blocks that compute a row or part of one.
 const THREADS: u32 = 128;
 
@@ -24,15 +27,18 @@ impl Draft<'_> {
         let cols = weights[table.0 as usize].cols;
         let types = token_types.map_or(0, |w| weights[w.0 as usize].rows);
         let out = self.buffer(*out);
-        let formats: Vec<_> =
-            self.shapes[table.0 as usize].parts.iter().map(|p| p.format).collect();
-        for (i, format) in formats.into_iter().enumerate() {
+        let look_up = |p: &crate::layout::PartShape| match p.is_atoms {
+            true => Kernel::LookUp(p.format),
+            false => Kernel::Embed(p.format),
+        };
+        let kernels: Vec<_> = self.shapes[table.0 as usize].parts.iter().map(look_up).collect();
+        for (i, kernel) in kernels.into_iter().enumerate() {
             let part = self.constant(Const::Parts(vec![(*table, i, 0)]));
             let (positions, types_at) = (Self::numbers(*positions), Self::numbers(*token_types));
             let p = vec![Ptr::Step, part, positions, types_at, out.ptr];
             let grid = [Extent::rows(RowKind::Tokens), Extent::ONE, Extent::ONE];
             let n = vec![cols, out.ld, types];
-            self.launch(Kernel::Embed(format), grid, (THREADS, 0), (p, n, vec![*scale]))?;
+            self.launch(kernel, grid, (THREADS, 0), (p, n, vec![*scale]))?;
         }
         Ok(())
     }
@@ -46,6 +52,11 @@ impl Draft<'_> {
         if adds.len() > MOST_ADDS {
             return Err(unsupported(format!("{} rows added", adds.len())));
         }
+        let joined = self.joined.take();
+        let (x, adds, sum) = match &joined {
+            Some(view) => (view, &[][..], &None),
+            None => (x, adds.as_slice(), sum),
+        };
         let cols = x.cols;
         let all_columns = |w: &Option<tokenmill_ir::WeightId>| {
             w.is_some_and(|w| self.program.weights[w.0 as usize].cols == cols)
@@ -78,11 +89,34 @@ impl Draft<'_> {
         let Op::GatedLinear { x, gate, up, act, out } = op else { return Ok(()) };
         let width = self.program.weights[gate.0 as usize].rows;
         let (x, out) = (self.view(*x), self.buffer(*out));
+        if let Some(format) = self.is_one_kernel(*gate, *up) {
+            let parts = [gate, up].map(|w| self.constant(Const::Parts(vec![(*w, 0, 0)])));
+            let (kind, f) = words::gate(*act);
+            let p = vec![Ptr::Step, parts[0], x.ptr, out.ptr, parts[1]];
+            let cols = self.program.weights[gate.0 as usize].cols;
+            let n = vec![cols, x.ld, out.ld, outputs(x.kind), kind];
+            let strips = Extent::fixed(width.div_ceil(STRIP).into());
+            let grid = [strips, Extent::rows(x.kind).per(TILE), Extent::ONE];
+            self.when = When::AtMost(x.kind, MOST_GATED);
+            self.launch(Kernel::Gated(format), grid, (NARROW, 0), (p, n, f))?;
+            // (Apart, with the same bits.)
+            self.when = When::Above(x.kind, MOST_GATED);
+        }
         let gates = self.scratch(x.kind, 1, width);
         let ups = self.scratch(x.kind, 1, width);
         self.product(x, &[(*gate, 0)], gates, Product::PLAIN)?;
         self.product(x, &[(*up, 0)], ups, Product::PLAIN)?;
-        self.gate((gates, ups, out), (width, 1), *act)
+        self.gate((gates, ups, out), (width, 1), *act)?;
+        self.when = When::Always;
+        Ok(())
+    }
+
+    /// The format of two weights whose products one kernel makes.
+    fn is_one_kernel(&self, gate: WeightId, up: WeightId) -> Option<FormatId> {
+        let parts = [gate, up].map(|w| self.shapes[w.0 as usize].parts.as_slice());
+        let ([gate], [up]) = (parts[0], parts[1]) else { return None };
+        let both = gate.is_atoms && up.is_atoms && gate.format == up.format;
+        (both && has_gated(gate.format)).then_some(gate.format)
     }
 
     /// Combines rows of gates and linear branches, `times` a row of the step.

@@ -173,18 +173,35 @@ impl Answer {
         self.choices.get_mut(choice as usize).map(|c| &mut c.guide)
     }
 
+    /// Whether each token's row is wanted, also of tokens that had to come.
+    pub fn wants_rows(&self) -> bool {
+        self.logprobs
+    }
+
+    /// Choices that are held to something, with their sequences.
+    pub fn held(&mut self) -> impl Iterator<Item = (u32, SeqId, &mut Hold)> {
+        let open = (0..).zip(&mut self.choices).filter(|(_, c)| !c.ended);
+        open.filter_map(|(i, c)| Some((i, c.seq, c.guide.hold.as_mut()?)))
+    }
+
     /// Sequences that generate, each with what guesses their next tokens and what stands above these.
     pub fn guessed(&mut self) -> impl Iterator<Item = (SeqId, Option<&mut Drafter>, &mut Guide)> {
         let open = self.choices.iter_mut().filter(|c| !c.ended);
         open.map(|c| (c.seq, c.drafter.as_mut(), &mut c.guide))
     }
 
-    /// Sequences that generate and whose next tokens a draft model may guess.
-    pub fn guessed_by_model(&mut self) -> impl Iterator<Item = (SeqId, &mut ByModel)> {
-        // A model that knows no grammar guesses in vain.
-        let is_free = |guide: &Guide| guide.hold.is_none() && !guide.forces();
-        let open = self.choices.iter_mut().filter(move |c| !c.ended && is_free(&c.guide));
-        open.filter_map(|c| c.by_model.as_mut().map(|b| (c.seq, b)))
+    /// Choices that generate and whose next tokens a draft model may guess, with their sequences.
+    pub fn guessed_by_model(&mut self) -> impl Iterator<Item = (u32, SeqId, &mut ByModel)> {
+        let waits = |guide: &Guide| guide.forces() || guide.waits();
+        let open = (0..).zip(&mut self.choices);
+        let open = open.filter(move |(_, c)| !c.ended && !waits(&c.guide));
+        open.filter_map(|(i, c)| Some((i, c.seq, c.by_model.as_mut()?)))
+    }
+
+    /// A draft model guessed for a choice what may not come there.
+    pub fn guessed_in_vain(&mut self, choice: u32) {
+        let by_model = self.choices.get_mut(choice as usize).and_then(|c| c.by_model.as_mut());
+        by_model.and_then(|b| b.rate.as_mut()).into_iter().for_each(|rate| rate.saw_run(1, 0));
     }
 
     /// Prompt tokens.

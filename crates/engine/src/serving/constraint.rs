@@ -13,8 +13,6 @@ use tokenmill_text::{Special, Tokenizer};
 /// Grammars kept for requests to come, and bytes of what they were made of.
 const KEPT: usize = 32;
 const KEPT_BYTES: usize = 4 << 20;
-/// Where more tokens than these may come, no text is certain: cuts of one text begin with each other.
-const FEW: u32 = 64;
 
 /// A grammar made for a model.
 #[derive(Clone)]
@@ -93,7 +91,7 @@ impl Grammars {
         &self,
         constraint: &Constraint,
         settings: &Settings,
-        tokenizer: &Tokenizer,
+        tokenizer: &Arc<Tokenizer>,
         vocab: u32,
     ) -> Result<Held, ConstraintError> {
         let key = format!("{constraint:?} {settings:?}");
@@ -108,7 +106,7 @@ impl Grammars {
     /// The model's tokens, as grammars know them.
     pub fn vocabulary(
         &self,
-        tokenizer: &Tokenizer,
+        tokenizer: &Arc<Tokenizer>,
         vocab: u32,
     ) -> Result<&Arc<Vocabulary>, ConstraintError> {
         let vocabulary = self.vocabulary.get_or_init(|| vocabulary(tokenizer, vocab));
@@ -144,25 +142,42 @@ impl Grammars {
 }
 
 /// The model's tokens; ids behind the tokenizer's are of no text, and never come.
-fn vocabulary(tokenizer: &Tokenizer, vocab: u32) -> Result<Arc<Vocabulary>, String> {
+fn vocabulary(tokenizer: &Arc<Tokenizer>, vocab: u32) -> Result<Arc<Vocabulary>, String> {
     let bytes = |id| tokenizer.token_bytes(id).unwrap_or_default();
     let known = |id: &u32| *id < vocab;
     let special: Vec<u32> = (0..vocab).filter(|id| tokenizer.is_special(*id)).collect();
     let ends: Vec<u32> = tokenizer.eos_ids().iter().copied().filter(known).collect();
     let vocabulary = Vocabulary::new((0..vocab).map(bytes), &special, &ends);
-    vocabulary.map(Arc::new).map_err(|e| e.to_string())
+    let cuts = Arc::clone(tokenizer);
+    let cut = move |bytes: &[u8]| {
+        let text = std::str::from_utf8(bytes).unwrap_or_default();
+        cuts.encode(text, Special::Plain).unwrap_or_default()
+    };
+    Ok(Arc::new(vocabulary.map_err(|e| e.to_string())?.tokenized_by(Arc::new(cut))))
+}
+
+/// Sets a token's bit.
+fn allow(mask: &mut [u32], token: TokenId) {
+    if let Some(word) = mask.get_mut(token as usize / 32) {
+        *word |= 1 << (token % 32);
+    }
 }
 
 /// One answer under a grammar.
 pub(crate) struct Hold {
     held: Held,
-    /// From its first mask on: those that wait take no memory.
+    /// From its first token on: those that wait take no memory.
     matcher: Option<Matcher>,
     /// What may come next, where that is known.
     mask: Vec<u32>,
     is_fresh: bool,
-    /// Tokens that come next almost surely.
-    foreseen: Vec<TokenId>,
+    /// Tokens that may follow, and what may come after each, where that was found out.
+    ahead: Vec<TokenId>,
+    ahead_masks: Vec<u32>,
+    /// What the last mask took.
+    weight: u64,
+    /// Certain tokens that are computed already, and are to be taken yet.
+    appended: usize,
     /// Nothing may follow.
     done: bool,
     failed: Option<Dead>,
@@ -176,7 +191,10 @@ impl Hold {
             matcher: None,
             mask: vec![0; vocab.div_ceil(32) as usize],
             is_fresh: false,
-            foreseen: Vec::new(),
+            ahead: Vec::new(),
+            ahead_masks: Vec::new(),
+            weight: 0,
+            appended: 0,
             done: false,
             failed: None,
         }
@@ -186,50 +204,89 @@ impl Hold {
         self.matcher.get_or_insert_with(|| self.held.start())
     }
 
-    /// Finds out what may come next; nothing, where the answer cannot go on.
-    fn refresh(&mut self) {
+    /// Whether what may come next takes work to find out.
+    pub fn is_open(&self) -> bool {
+        !self.is_fresh && self.matcher.is_some() && self.failed.is_none() && !self.done
+    }
+
+    /// What the last mask took; the next is about the same.
+    pub fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    /// Finds out what may come next; nothing, where the answer cannot go on. Returns the work it
+    /// took.
+    pub fn refresh(&mut self) -> u64 {
         if std::mem::replace(&mut self.is_fresh, true) {
-            return;
+            return 0;
         }
-        let mut mask = std::mem::take(&mut self.mask);
-        mask.fill(0);
+        self.mask.fill(0);
+        let Some(matcher) = &mut self.matcher else {
+            let first = self.held.grammar.first_mask();
+            self.mask.iter_mut().zip(first).for_each(|(to, from)| *to = *from);
+            return 0;
+        };
+        let before = matcher.work();
         if self.failed.is_none() {
-            self.failed = self.matcher().mask(&mut mask).err();
+            self.failed = matcher.mask(&mut self.mask).err();
         }
-        self.mask = mask;
+        self.weight = matcher.work() - before;
+        self.weight
     }
 
     /// Appends what may come next, and after each of the drafts. Where nothing may, the mask is
     /// empty: the answer fails with that row, for the reason noted.
     pub fn masks(&mut self, drafts: &[TokenId], out: &mut Vec<u32>) {
         self.refresh();
-        out.extend_from_slice(&self.mask);
-        let (start, words) = (out.len(), self.mask.len());
-        out.resize(start + drafts.len() * words, 0);
-        if drafts.is_empty() || self.failed.is_some() {
+        if self.appended > 0 {
+            let (start, appended) = (out.len(), self.appended);
+            out.resize(start + self.mask.len(), 0);
+            let next = self.matcher().forced().nth(appended);
+            next.into_iter().for_each(|token| allow(&mut out[start..], token));
             return;
         }
-        // What comes behind a draft that may not come is never looked at. What is found out there
-        // counts for no limit of the answer, which is the same without drafts.
-        let mut ahead = self.matcher().apart();
-        for (draft, mask) in drafts.iter().zip(out[start..].chunks_exact_mut(words)) {
-            if ahead.accept(*draft).is_err() || ahead.mask(mask).is_err() {
-                return;
-            }
+        out.extend_from_slice(&self.mask);
+        if drafts.is_empty() {
+            return;
         }
+        let (start, words) = (out.len(), self.mask.len());
+        out.resize(start + drafts.len() * words, 0);
+        let out = &mut out[start..];
+        if self.is_certain(drafts) {
+            let next = self.matcher().forced().skip(1);
+            for (token, mask) in next.zip(out.chunks_exact_mut(words)) {
+                allow(mask, token);
+            }
+            return;
+        }
+        if !self.ahead.starts_with(drafts) {
+            let mut any_work = u64::MAX;
+            self.look_ahead(drafts, &mut any_work);
+        }
+        // What comes behind a draft that may not come is never looked at.
+        let found = drafts.iter().zip(&self.ahead).take_while(|(a, b)| a == b).count();
+        out[..found * words].copy_from_slice(&self.ahead_masks[..found * words]);
     }
 
-    /// A token that was chosen.
-    pub fn take(&mut self, token: TokenId) {
+    /// Whether these tokens must come, and a certain one after them.
+    fn is_certain(&mut self, tokens: &[TokenId]) -> bool {
+        let forced = self.matcher().forced();
+        tokens.len() < forced.len() && forced.zip(tokens).all(|(a, b)| a == *b)
+    }
+
+    /// A token that was chosen. Returns the work it took.
+    pub fn take(&mut self, token: TokenId) -> u64 {
+        // Of drafts that were right too: what an answer may take must not depend on drafts.
+        let masked = self.refresh();
+        let before = self.matcher().work();
         self.is_fresh = false;
-        match self.foreseen.first() {
-            Some(first) if *first == token => drop(self.foreseen.remove(0)),
-            _ => self.foreseen.clear(),
-        }
+        self.appended = self.appended.saturating_sub(1);
+        self.ahead.clear();
         if self.failed.is_none() && !self.done {
             self.failed = self.matcher().accept(token).err();
             self.done = self.matcher().is_done();
         }
+        masked + self.matcher().work() - before
     }
 
     /// Whether nothing may follow.
@@ -248,24 +305,18 @@ impl Hold {
         self.failed.as_ref()
     }
 
-    /// Tokens that come next almost surely, as the tokenizer cuts the text that must come.
-    pub fn foreseen(&mut self, tokenizer: &Tokenizer) -> &[TokenId] {
+    /// Tokens that come next for certain, where their masks need no more work: all but the last.
+    pub fn foreseen(&mut self, out: &mut Vec<TokenId>) {
         self.refresh();
-        let some = self.mask.iter().map(|word| word.count_ones()).sum::<u32>() <= FEW;
-        let open = self.failed.is_none() && !self.done;
-        if self.foreseen.is_empty() && open && some {
-            let bytes = self.matcher().apart().forced_bytes();
-            let text = std::str::from_utf8(&bytes).unwrap_or_default();
-            let mut tokens = tokenizer.encode(text, Special::Plain).unwrap_or_default();
-            // The last may be joined with what comes behind it; where the tokenizer puts a blank
-            // before a text, the cut is another.
-            tokens.pop();
-            let first = tokens.first().and_then(|id| tokenizer.token_bytes(*id));
-            if first.is_some_and(|first| bytes.starts_with(first)) {
-                self.foreseen = tokens;
-            }
+        if self.failed.is_none() && !self.done {
+            out.extend(self.matcher().forced());
+            out.pop();
         }
-        &self.foreseen
+    }
+
+    /// So many of these are computed now, without rows.
+    pub fn append(&mut self, tokens: u32) {
+        self.appended = tokens as usize;
     }
 
     /// How many of the tokens may come, one after another, behind the first.
@@ -278,5 +329,36 @@ impl Hold {
             return 0;
         }
         tokens.iter().take_while(|token| ahead.accept(**token).is_ok()).count()
+    }
+
+    /// How many of the tokens may come, one after another, with the masks behind them found out for
+    /// less than `work`, from which that is taken.
+    pub fn look_ahead(&mut self, tokens: &[TokenId], work: &mut u64) -> usize {
+        self.refresh();
+        self.ahead.clear();
+        self.ahead_masks.clear();
+        if tokens.is_empty() || self.failed.is_some() || self.done || *work == 0 {
+            return 0;
+        }
+        if self.is_certain(tokens) {
+            return tokens.len();
+        }
+        // What is found out ahead counts for no limit of the answer, which is the same without.
+        let Some(copy_work) = self.matcher().copy_work() else { return 0 };
+        let mut ahead = self.matcher().apart();
+        let before = ahead.work() - copy_work.min(ahead.work());
+        let mut mask = vec![0; self.mask.len()];
+        for &token in tokens {
+            if ahead.work() - before >= *work
+                || ahead.accept(token).is_err()
+                || ahead.mask(&mut mask).is_err()
+            {
+                break;
+            }
+            self.ahead.push(token);
+            self.ahead_masks.extend_from_slice(&mask);
+        }
+        *work = work.saturating_sub(ahead.work() - before);
+        self.ahead.len()
     }
 }

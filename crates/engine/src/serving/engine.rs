@@ -24,9 +24,12 @@ use crate::rows::Counting;
 use crate::stats::{EngineStats, Stats, count};
 use crate::tier::Tier;
 use leases::Wanted;
+pub use masks::MASKS_WORK;
+use masks::{AHEAD_WORK, MaskTurns};
 use restore::Restore;
 
 mod leases;
+mod masks;
 mod model_drafts;
 mod restore;
 mod steps;
@@ -70,8 +73,8 @@ pub struct EngineParts {
     pub claim: Option<Claim>,
 }
 
-/// How often tokens are right that a grammar foresees: but for other cuts of the same text, always.
-const FORESEEN: Odds = Odds { first: 0.9, later: 0.95, guess_s: 0.0 };
+/// How often tokens are right that a grammar foresees.
+const FORESEEN: Odds = Odds { first: 1.0, later: 1.0, guess_s: 0.0 };
 
 /// What a turn did, the least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,6 +124,7 @@ pub struct Core {
     clock: Clock,
     draft: DraftMode,
     guess: Vec<TokenId>,
+    mask_turns: MaskTurns,
     draft_model: Option<DraftModel>,
     /// This model's part of the device's `step_s`, and what others may have taken since the step
     /// before, seconds.
@@ -195,6 +199,7 @@ impl Core {
             clock: parts.clock,
             draft: parts.draft,
             guess: Vec::new(),
+            mask_turns: MaskTurns::default(),
             draft_model: None,
             part_s: config.step_s,
             others_s: 0.0,
@@ -367,35 +372,43 @@ impl Core {
 
     /// Offers the scheduler what the drafters guess, as far as it pays.
     fn draft(&mut self) {
+        let mut ahead_work = AHEAD_WORK;
         for open in self.requests.values_mut().filter(|open| open.started) {
             let Work::Answer(answer) = &mut open.work else { continue };
-            let prompt = answer.prompt();
-            for (seq, drafter, guide) in answer.guessed() {
+            let (prompt, wants_rows) = (answer.prompt(), answer.wants_rows());
+            for (seq, mut drafter, guide) in answer.guessed() {
                 let Some(tokens) = self.sched.tokens(seq) else { continue };
+                if guide.waits() {
+                    continue; // it waits for its mask
+                }
                 self.guess.clear();
+                let odds = drafter.as_mut().and_then(|drafter| {
+                    drafter.follow(tokens, prompt);
+                    drafter.odds()
+                });
                 // What a grammar says stands above what texts before suggest.
-                if let Some(tokenizer) = &self.tokenizer
-                    && (guide.hold.is_some() || guide.forces())
+                if (guide.hold.is_some() || guide.forces())
                     && self.sched.draft_that_pays(seq, FORESEEN, MAX_DRAFT) > 0
                 {
-                    let foreseen = guide.foreseen(tokenizer);
-                    let most = MAX_DRAFT.min(foreseen.len() as u32);
+                    guide.foreseen(&mut self.guess);
+                    let most = MAX_DRAFT.min(self.guess.len() as u32);
                     let n = self.sched.draft_that_pays(seq, FORESEEN, most);
-                    self.guess.extend_from_slice(&foreseen[..n as usize]);
-                }
-                if let Some(drafter) = drafter {
-                    drafter.follow(tokens, prompt);
-                    let is_known = !self.guess.is_empty() || guide.forces();
-                    let odds = drafter.odds().filter(|_| !is_known);
-                    if let Some(odds) = odds {
-                        let n = self.sched.draft_that_pays(seq, odds, MAX_DRAFT);
-                        drafter.guess(n, &mut self.guess);
+                    self.guess.truncate(n as usize);
+                    if let Some(hold) = guide.appends().filter(|_| n > 0 && !wants_rows) {
+                        hold.append(self.sched.append(seq, &self.guess));
+                        continue;
                     }
                 }
-                let may = guide.allowed(&self.guess);
+                let is_known = !self.guess.is_empty() || guide.forces();
+                if let (Some(drafter), Some(odds)) = (drafter, odds.filter(|_| !is_known)) {
+                    let n = self.sched.draft_that_pays(seq, odds, MAX_DRAFT);
+                    drafter.guess(n, &mut self.guess);
+                }
+                let may = guide.allowed(&self.guess, &mut ahead_work);
                 self.sched.offer_draft(seq, &self.guess[..may]);
             }
         }
+        self.mask_turns.count(AHEAD_WORK - ahead_work);
     }
 
     /// Fails the requests whose time is over.

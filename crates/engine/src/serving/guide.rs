@@ -3,7 +3,6 @@
 //! told later.
 
 use tokenmill_ir::TokenId;
-use tokenmill_text::Tokenizer;
 
 use super::constraint::{Dead, Hold};
 use super::repeats::{Repeated, Repeats};
@@ -85,19 +84,17 @@ impl Guide {
         fits.into_iter().for_each(|fits| thought.end_by(fits));
     }
 
-    /// A token that was chosen.
-    pub fn take(&mut self, token: TokenId) {
+    /// A token that was chosen. Returns the work its grammar took.
+    pub fn take(&mut self, token: TokenId) -> u64 {
         self.taken += 1;
-        if let Some(hold) = &mut self.hold {
-            hold.take(token);
-        }
+        let work = self.hold.as_mut().map_or(0, |hold| hold.take(token));
         if let Some(thought) = &mut self.thought {
             thought.take(token);
             self.settle();
         }
         let repeats = self.repeats.as_mut().and_then(|repeats| repeats.push(token));
         if self.ended.is_some() {
-            return;
+            return work;
         }
         let whole = self.hold.as_ref().is_some_and(Hold::is_done).then_some(Ended::Whole);
         let ended = whole.or_else(|| {
@@ -106,6 +103,7 @@ impl Guide {
             Some(Ended::Repeats(Repeated { period, tokens, cut }))
         });
         self.ended = ended.map(|ended| (self.taken, ended));
+        work
     }
 
     /// One more of the tokens taken is told; why nothing may follow it.
@@ -124,18 +122,31 @@ impl Guide {
         self.thought.as_ref().is_some_and(|thought| !thought.forced().is_empty())
     }
 
-    /// Tokens that come next almost surely.
-    pub fn foreseen(&mut self, tokenizer: &Tokenizer) -> &[TokenId] {
+    /// Whether what may come next is not known yet.
+    pub fn waits(&self) -> bool {
+        self.hold.as_ref().is_some_and(Hold::is_open)
+    }
+
+    /// Appends tokens that come next for certain.
+    pub fn foreseen(&mut self, out: &mut Vec<TokenId>) {
         self.settle();
         match (&self.thought, &mut self.hold) {
-            (Some(thought), _) if !thought.forced().is_empty() => thought.forced(),
-            (_, Some(hold)) => hold.foreseen(tokenizer),
-            (_, None) => &[],
+            (Some(thought), _) if !thought.forced().is_empty() => {
+                out.extend_from_slice(thought.forced());
+            }
+            (_, Some(hold)) => hold.foreseen(out),
+            (_, None) => {}
         }
     }
 
-    /// How many of the tokens may come, one after another.
-    pub fn allowed(&mut self, tokens: &[TokenId]) -> usize {
-        self.hold.as_mut().map_or(tokens.len(), |hold| hold.allowed_behind(&[], tokens))
+    /// The grammar, where nothing else has a say in what tokens that must come lead to.
+    pub fn appends(&mut self) -> Option<&mut Hold> {
+        self.hold.as_mut().filter(|_| self.thought.is_none())
+    }
+
+    /// How many of the tokens may come, one after another, with the masks behind them found out for
+    /// less than `work`, from which that is taken.
+    pub fn allowed(&mut self, tokens: &[TokenId], work: &mut u64) -> usize {
+        self.hold.as_mut().map_or(tokens.len(), |hold| hold.look_ahead(tokens, work))
     }
 }

@@ -270,10 +270,10 @@ impl Engine {
         grammars.vocabulary(self.tokenizer()?, facts.vocab)
     }
 
-    fn tokenizer(&self) -> Result<&Tokenizer, ConstraintError> {
+    fn tokenizer(&self) -> Result<&Arc<Tokenizer>, ConstraintError> {
         let Shared { facts, tokenizer, .. } = &*self.shared;
         let tokenizer = tokenizer.as_ref().filter(|_| facts.vocab > 0);
-        tokenizer.map(|t| &**t).ok_or(ConstraintError::Model("it generates no text".to_owned()))
+        tokenizer.ok_or(ConstraintError::Model("it generates no text".to_owned()))
     }
 
     /// Log-probabilities of every token but the first, with the `top` best at each position.

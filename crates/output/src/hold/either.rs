@@ -4,7 +4,7 @@ use tokenmill_grammar::Constraint;
 
 use super::behind::document;
 use super::parts::Writer;
-use super::{Ask, analysis, call_messages, calls, thought};
+use super::{Ask, MOST_HELD, analysis, call_messages, calls, thought};
 use crate::format::{Bare, Form};
 use crate::{Format, Tool};
 
@@ -17,7 +17,7 @@ impl Format {
         let answer = document(answer)?;
         let tools: Vec<Tool> =
             ask.tools.iter().filter(|tool| self.can_call(tool)).cloned().collect();
-        if tools.is_empty() {
+        if tools.is_empty() || tools.len() > MOST_HELD {
             return None;
         }
         let ask = Ask { tools: &tools, ..*ask };

@@ -93,7 +93,10 @@ impl<'a> Writer<'a> {
 
     /// The grammar, where it is not too long.
     pub fn written(self) -> Option<Constraint> {
-        (!self.is_full).then_some(Constraint::Lark(self.text))
+        // What a client wrote stands in it: with a client's limits.
+        let has_guest = self.ask.tools.iter().any(|tool| tool.input.is_some());
+        let made = if has_guest { Constraint::Lark } else { Constraint::Written };
+        (!self.is_full).then(|| made(self.text))
     }
 
     /// A rule with a name of its own, which is given.

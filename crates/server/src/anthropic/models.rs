@@ -18,9 +18,9 @@ use crate::stock::Listed;
 /// GET /v1/models: every model, as the dialect of who asks has it.
 pub async fn list(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     if !speaks(&headers) {
-        return openai::models::list(State(shared)).await;
+        return openai::models::list(&shared, &headers).await;
     }
-    let data: Vec<Value> = shared.listed(None).await.iter().map(entry).collect();
+    let data: Vec<Value> = shared.listed(&headers, None).await.iter().map(entry).collect();
     let id = |entry: Option<&Value>| entry.map_or(Value::Null, |entry| entry["id"].clone());
     let (first, last) = (id(data.first()), id(data.last()));
     let list = json!({ "data": data, "has_more": false, "first_id": first, "last_id": last });
@@ -34,11 +34,11 @@ pub async fn one(
     Path(id): Path<String>,
 ) -> Response {
     if !speaks(&headers) {
-        return openai::models::one(State(shared), Path(id)).await;
+        return openai::models::one(&shared, &headers, &id).await;
     }
-    match shared.listed(Some(&id)).await.first() {
+    match shared.listed(&headers, Some(&id)).await.first() {
         Some(told) => Json(entry(told)).into_response(),
-        None => shared.unknown(Some(&id)).into_response(),
+        None => shared.unknown_to(&headers, &id).into_response(),
     }
 }
 

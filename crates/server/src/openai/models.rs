@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -14,16 +14,16 @@ use crate::shared::Shared;
 use crate::stock::Listed;
 
 /// GET /v1/models: every model once, in memory or not.
-pub async fn list(State(shared): State<Arc<Shared>>) -> Response {
-    let data: Vec<Value> = shared.listed(None).await.iter().map(entry).collect();
+pub async fn list(shared: &Arc<Shared>, headers: &HeaderMap) -> Response {
+    let data: Vec<Value> = shared.listed(headers, None).await.iter().map(entry).collect();
     Json(json!({ "object": "list", "data": data })).into_response()
 }
 
 /// GET /v1/models/{id}: one of them, by any of its names; they may hold slashes.
-pub async fn one(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
-    match shared.listed(Some(&id)).await.first() {
+pub async fn one(shared: &Arc<Shared>, headers: &HeaderMap, id: &str) -> Response {
+    match shared.listed(headers, Some(id)).await.first() {
         Some(told) => Json(entry(told)).into_response(),
-        None => shared.unknown(Some(&id)).into_response(),
+        None => shared.unknown_to(headers, id).into_response(),
     }
 }
 

@@ -27,6 +27,9 @@ const UNSUPPORTED: &[Unsupported] = &[Unsupported { name: "exclude", neutral: |v
 /// Fewest copies that are a repeat.
 const LEAST_COPIES: u32 = 2;
 
+/// What a request says of reasoning: variables of the template, and a limit.
+pub(crate) type Said = (Option<Map<String, Value>>, Option<Thinking>);
+
 /// The limit that a request names; -1 is none.
 ///
 /// # Errors
@@ -101,17 +104,11 @@ pub(crate) fn effort_variable(
     }
 }
 
-/// What templates are told beside the conversation.
-pub(crate) type Variables = Option<Map<String, Value>>;
-
 /// What a chat request says of reasoning, for the template and for the answer.
 ///
 /// # Errors
 /// 400 naming the first member that is wrong.
-pub(crate) fn of_chat(
-    fields: &mut Fields,
-    notes: &mut Notes,
-) -> Result<(Variables, Option<Thinking>), ApiError> {
+pub(crate) fn of_chat(fields: &mut Fields, notes: &mut Notes) -> Result<Said, ApiError> {
     let mut variables = kwargs(fields)?;
     let mut limit = None;
     let mut said = Vec::new();

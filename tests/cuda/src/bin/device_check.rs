@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use tokenmill_backend::DeviceError;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_cuda::{CudaDevice, OpenError};
-use tokenmill_cuda_tests::checks;
+use tokenmill_cuda_tests::{checks, products, sampled};
 use tokenmill_device_tests::conformance::{cases, difference, outputs};
 use tokenmill_golden_tests::Golden;
 use tokenmill_ir::Mode;
 
-const SECTIONS: [&str; 5] = ["conformance", "rows-alone", "recordings", "again", "lost"];
+const SECTIONS: [&str; 7] =
+    ["conformance", "products", "sampling", "rows-alone", "recordings", "again", "lost"];
 
 fn main() -> ExitCode {
     let section = std::env::args().nth(1).unwrap_or_default();
@@ -46,9 +47,17 @@ fn run(section: &str, device: &CudaDevice) -> Result<String, String> {
     match section {
         // As near as the suite asks: exp and tanh are the card's own.
         "conformance" => {
-            checks::conformance(device, &|case| case.tolerance).map(|n| format!("{n} cases"))
+            let in_f32 = checks::conformance(device, Mode::F32, &|case| case.tolerance);
+            in_f32.map(|n| format!("{n} cases"))
         }
-        "rows-alone" => checks::rows_alone(device).map(|n| format!("{n} cases, equal bits")),
+        "sampling" => sampled::check(device, 4).map(|n| format!("{n} tokens, equal bits")),
+        "products" => products::check(device, "").map(|n| format!("{n} cases by tensor cores")),
+        "rows-alone" => {
+            let block = tokenmill_cuda::BLOCK_TOKENS;
+            let plain = checks::rows_alone(device, Mode::F32, &checks::of_kinds(block))?;
+            let count = plain + checks::rows_alone(device, Mode::Bf16, &products::cases(block))?;
+            Ok(format!("{count} cases, equal bits"))
+        }
         "recordings" => {
             let all = Golden::all();
             let wrong: Vec<String> =

@@ -5,11 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tokenmill_ir::SamplingParams;
 use tokenmill_sched::SeqId;
 
-use super::{Core, MAX_DRAFT, Work, panic_text};
-use crate::draft_model::{DraftModel, Wish};
+use super::masks::AHEAD_WORK;
+use super::{Core, MAX_DRAFT, Open, Work, panic_text};
+use crate::draft_model::{DraftModel, Guesses, Wish};
 
 /// A sequence that is worth guesses.
 struct Worth {
+    id: u64,
+    choice: u32,
     seq: SeqId,
     prompt: usize,
     sampling: SamplingParams,
@@ -43,15 +46,34 @@ impl Core {
         let guessed = catch_unwind(AssertUnwindSafe(guess));
         match guessed.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
             Ok(guesses) => {
-                for g in &guesses {
-                    self.sched.offer_draft(g.seq, &g.tokens);
-                }
+                let choices: Vec<_> = worth.iter().map(|w| (w.seq, w.id, w.choice)).collect();
+                self.offer_guesses(&guesses, &choices);
             }
             Err(error) => {
                 tracing::error!(error, "the draft model failed; from now on there is none");
                 self.draft_model = None;
             }
         }
+    }
+
+    /// Offers what was guessed, as far as it may come.
+    fn offer_guesses(&mut self, guesses: &[Guesses], choices: &[(SeqId, u64, u32)]) {
+        let mut work = AHEAD_WORK;
+        for Guesses { seq, tokens } in guesses {
+            let mut may = tokens.len();
+            let choice = choices.iter().find(|c| c.0 == *seq).map(|c| (c.1, c.2));
+            if let Some((id, choice)) = choice
+                && let Some(Open { work: Work::Answer(answer), .. }) = self.requests.get_mut(&id)
+                && let Some(guide) = answer.guide(choice)
+            {
+                may = guide.allowed(tokens, &mut work);
+                if may < tokens.len() && work > 0 {
+                    answer.guessed_in_vain(choice);
+                }
+            }
+            self.sched.offer_draft(*seq, &tokens[..may]);
+        }
+        self.mask_turns.count(AHEAD_WORK - work);
     }
 
     /// Sequences for which guesses pay, those asked first before others.
@@ -66,7 +88,7 @@ impl Core {
             };
             let Work::Answer(answer) = &mut open.work else { continue };
             let prompt = answer.prompt();
-            for (seq, by_model) in answer.guessed_by_model() {
+            for (choice, seq, by_model) in answer.guessed_by_model() {
                 // Before its first own token nothing can be said.
                 let Some(tokens) = self.sched.tokens(seq).filter(|t| t.len() > prompt) else {
                     continue;
@@ -79,7 +101,8 @@ impl Core {
                     model.began(count > 0);
                 }
                 if count > 0 {
-                    worth.push(Worth { seq, prompt, sampling: by_model.sampling, count });
+                    let sampling = by_model.sampling;
+                    worth.push(Worth { id, choice, seq, prompt, sampling, count });
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::request::RequestError;
 use crate::serving::guide::Guide;
 
 /// What stands above the model in the answer of that key.
-fn guide(requests: &mut HashMap<u64, Open>, key: u64) -> Option<&mut Guide> {
+pub(super) fn guide(requests: &mut HashMap<u64, Open>, key: u64) -> Option<&mut Guide> {
     let (id, choice) = request_of(key);
     match &mut requests.get_mut(&id)?.work {
         Work::Answer(answer) => answer.guide(choice),
@@ -82,10 +82,12 @@ impl Core {
         self.take_restored();
         self.expire();
         self.end_leases();
+        let some_wait = self.make_masks();
         self.draft();
         self.draft_by_model();
         self.sched.plan(&mut self.step);
         self.step.bound_s += std::mem::take(&mut self.guessing_bound_s) + self.others_s;
+        self.step.bound_s += self.mask_turns.taken_s();
         if self.step.is_empty() {
             self.last_step_s = None;
             let told = self.tell();
@@ -93,7 +95,7 @@ impl Core {
             self.settle_size();
             self.update_sizes();
             return match () {
-                () if told => Turn::Worked,
+                () if told || some_wait => Turn::Worked,
                 () if waiting => Turn::Waiting,
                 () => Turn::Idle,
             };
@@ -154,7 +156,7 @@ impl Core {
             if let Outcome::Token { token, .. } = p.outcome
                 && let Some(guide) = guide(&mut self.requests, p.key)
             {
-                guide.take(token);
+                self.mask_turns.count(guide.take(token));
             }
         }
         for seq in self.leaving.drain(..) {

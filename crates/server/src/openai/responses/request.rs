@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use super::catalogue::{Catalogue, Known, Source};
 use super::items;
 use super::members::{IGNORED, REFUSED};
-use crate::ask::{Constrained, Generate, Input, Manner, Thinking};
+use crate::ask::{Constrained, Generate, Input, Manner};
 use crate::config::Limits;
 use crate::conversation::{Conversation, Message, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, list, shown, text, wrong};
 use crate::openai::parameters::{self, Delivery};
-use crate::openai::thinking::{Variables, effort_variable, either, kwargs, most};
+use crate::openai::thinking::{Said, effort_variable, either, kwargs, most};
 use crate::seal::Seal;
 use tokenmill_engine::constraint::Constraint;
 
@@ -245,11 +245,7 @@ fn metadata(fields: &Fields) -> Result<Value, ApiError> {
 }
 
 /// How much to think, for templates, and how long; whether it is told as a summary.
-fn thinking(
-    fields: &mut Fields,
-    style: &mut Style,
-    notes: &mut Notes,
-) -> Result<(Variables, Option<Thinking>), ApiError> {
+fn thinking(fields: &mut Fields, style: &mut Style, notes: &mut Notes) -> Result<Said, ApiError> {
     let (mut variables, mut limit) = (kwargs(fields)?, None);
     if let Some(value) = fields.take("reasoning") {
         let mut fields = Fields::of(value, "reasoning")?;
