@@ -308,8 +308,8 @@ fn an_answer_that_no_token_continues_fails_alike_with_drafts_and_without() {
 /// two steps masks take a step's share of work and one mask more, and the free ones go on.
 #[test]
 fn hostile_grammars_hold_nobody_up() {
-    let letters = (0..VOCAB).map(|id| vec![b'a' + id as u8]);
-    let vocabulary = Arc::new(Vocabulary::new(letters, &[VOCAB - 1], &[VOCAB - 1]).unwrap());
+    let words = (0..VOCAB).map(|id| vec![b'a' + id as u8; 24]);
+    let vocabulary = Arc::new(Vocabulary::new(words, &[VOCAB - 1], &[VOCAB - 1]).unwrap());
     let constraint = Constraint::Gbnf("root ::= s\ns ::= s s | s s s | [a-z] | ".into());
     let held = Held::new(&constraint, &vocabulary, &Settings::default()).unwrap();
     let bounds = Settings::default().bounds;
@@ -340,7 +340,7 @@ fn hostile_grammars_hold_nobody_up() {
         assert!(turns < 10_000, "no end");
     }
     println!("{turns} turns, {before} units in all, {most} at most, {one} of one mask");
-    assert!(before > 10 * one && most < 2 * (MASKS_WORK + one), "{most} {before}");
+    assert!(before > 5 * one && most < 2 * (MASKS_WORK + one), "{most} {before}");
 }
 
 #[test]

@@ -131,6 +131,11 @@ pub fn sample(
 ) -> Sampled {
     let params = row.params;
     let start = top.len() as u32;
+    // Where one token alone may come, it comes: nothing is asked of its row but log-probabilities.
+    if let Some(token) = only(row.mask).filter(|_| params.logprobs.is_none()) {
+        let valid = (token as usize) < logits.len();
+        return Sampled { token, logprob: 0.0, top: (start, 0), valid };
+    }
     let mut norm = None;
     if let Some(n) = params.logprobs {
         let Some(found) = log_sum_exp(logits) else { return Sampled::default() };
@@ -149,6 +154,14 @@ pub fn sample(
     let logprob =
         norm.map_or(0.0, |(max, lse)| (f64::from(scratch.raw[token as usize] - max) - lse) as f32);
     Sampled { token, logprob, top: (start, top.len() as u32 - start), valid: true }
+}
+
+/// The one token of a mask, where it has no other.
+fn only(mask: &[u32]) -> Option<TokenId> {
+    let at = mask.iter().position(|word| *word != 0)?;
+    let others = mask[at + 1..].iter().any(|word| *word != 0);
+    let one = mask[at].is_power_of_two() && !others;
+    one.then(|| 32 * at as TokenId + mask[at].trailing_zeros())
 }
 
 /// Log-probability of `target` and the `n` best, without sampling.

@@ -61,7 +61,10 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
         if let Some(matcher) = &mut matcher {
             matcher.mask(&mut mask).expect("something may come");
         }
-        if !model.logits(digest, history[history.len() - 1]) {
+        let is_number = model.logits(digest, history[history.len() - 1]);
+        // Of a token that alone may come nothing is computed, unless its log-probability is wanted.
+        let one = matcher.is_some() && mask.iter().map(|word| word.count_ones()).sum::<u32>() == 1;
+        if !is_number && (!one || request.sampling.logprobs.is_some()) {
             course.end = None;
             break;
         }
