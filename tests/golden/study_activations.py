@@ -12,7 +12,7 @@ whole vocabulary, at every position of text/eval.txt in chunks of 512 tokens.
     python tests/golden/study_activations.py MODEL.gguf --stage ideas   # less usual schemes
     python tests/golden/study_activations.py MODEL.gguf --stage cache   # K and V
     python tests/golden/study_activations.py MODEL.gguf --stage final   # the candidates, all tokens
-    python tests/golden/study_activations.py MODEL.gguf --stage shares  # how many blocks are loud
+    python tests/golden/study_activations.py MODEL.gguf --stage shares  # how many blocks are outliers
 
 Results and the decision: docs/decisions/0001-activation-scales.md.
 """
@@ -79,16 +79,16 @@ def fine(x, block):
     return quantise(x, block, 254 * 127)
 
 
-def loud_twice(x, block, ratio):
+def outlier_twice(x, block, ratio):
     """Two values only in blocks whose amax is above `ratio` times the median amax of the row."""
-    loud = x.reshape(*x.shape[:-1], -1, block).abs().amax(-1)
-    return choose(x, block, loud > ratio * loud.median(-1, keepdim=True).values)
+    outlier = x.reshape(*x.shape[:-1], -1, block).abs().amax(-1)
+    return choose(x, block, outlier > ratio * outlier.median(-1, keepdim=True).values)
 
 
 def far_twice(x, block, ratio):
-    """As loud_twice, against the mean magnitude of the row, which needs no sorting."""
-    loud = x.reshape(*x.shape[:-1], -1, block).abs().amax(-1)
-    return choose(x, block, loud > ratio * x.abs().mean(-1, keepdim=True))
+    """As outlier_twice, against the mean magnitude of the row, which needs no sorting."""
+    outlier = x.reshape(*x.shape[:-1], -1, block).abs().amax(-1)
+    return choose(x, block, outlier > ratio * x.abs().mean(-1, keepdim=True))
 
 
 def choose(x, block, marked):
@@ -114,10 +114,10 @@ SCHEMES = {
     "16": lambda x: quantise(x, 16),
     "offset 32": lambda x: offset(x, 32),
     "peak 32": lambda x: without_peaks(x, 32),
-    "loud 1.5": lambda x: loud_twice(x, 32, 1.5),
-    "loud 2": lambda x: loud_twice(x, 32, 2.0),
-    "loud 3": lambda x: loud_twice(x, 32, 3.0),
-    "loud 4": lambda x: loud_twice(x, 32, 4.0),
+    "outlier 1.5": lambda x: outlier_twice(x, 32, 1.5),
+    "outlier 2": lambda x: outlier_twice(x, 32, 2.0),
+    "outlier 3": lambda x: outlier_twice(x, 32, 3.0),
+    "outlier 4": lambda x: outlier_twice(x, 32, 4.0),
     "row": lambda x: quantise(x, 0),
     "256": lambda x: quantise(x, 256),
     "128": lambda x: quantise(x, 128),
@@ -165,15 +165,15 @@ IDEAS = {
     "all 16": (everywhere("16"), {}, False),
     "all offset 32": (everywhere("offset 32"), {}, False),
     "all peak 32": (everywhere("peak 32"), {}, False),
-    "all loud 1.5": (everywhere("loud 1.5"), {}, False),
-    "all loud 2": (everywhere("loud 2"), {}, False),
-    "all loud 3": (everywhere("loud 3"), {}, False),
-    "all loud 4": (everywhere("loud 4"), {}, False),
+    "all outlier 1.5": (everywhere("outlier 1.5"), {}, False),
+    "all outlier 2": (everywhere("outlier 2"), {}, False),
+    "all outlier 3": (everywhere("outlier 3"), {}, False),
+    "all outlier 4": (everywhere("outlier 4"), {}, False),
     "all far 6": (everywhere("far 6"), {}, False),
     "all far 8": (everywhere("far 8"), {}, False),
     "all far 10": (everywhere("far 10"), {}, False),
-    "loud 2, o 32, head fine": (everywhere("loud 2", o="32", head="fine 32"), {}, False),
-    "loud 3, o 32, head fine": (everywhere("loud 3", o="32", head="fine 32"), {}, False),
+    "outlier 2, o 32, head fine": (everywhere("outlier 2", o="32", head="fine 32"), {}, False),
+    "outlier 3, o 32, head fine": (everywhere("outlier 3", o="32", head="fine 32"), {}, False),
     "32, head fine": (everywhere("32", head="fine 32"), {}, False),
     "32, head and qkv two": (everywhere("32", head="two", qkv="two"), {}, False),
     "two, o and down 32": (everywhere("two", o="32", down="32"), {}, False),
@@ -333,7 +333,7 @@ def divergence(base, other):
 
 
 def shares(study, chunks):
-    """Print how many blocks of 32 are loud by role, for one token and for six neighbours."""
+    """Print how many blocks of 32 are outlierss by role, for one token and for six neighbours."""
     found = {}
 
     def look(role):
@@ -344,10 +344,10 @@ def shares(study, chunks):
             for name, level in (("2 median", 2 * middle), ("3 median", 3 * middle),
                                 ("6 mean", 6 * mean), ("8 mean", 8 * mean),
                                 ("10 mean", 10 * mean)):
-                loud = peak > level
-                six = loud[:len(loud) // 6 * 6].reshape(-1, 6, loud.shape[-1]).any(1)
+                outlier = peak > level
+                six = outlier[:len(outlier) // 6 * 6].reshape(-1, 6, outlier.shape[-1]).any(1)
                 found.setdefault((role, name), []).append(
-                    (loud.float().mean().item(), six.float().mean().item()))
+                    (outlier.float().mean().item(), six.float().mean().item()))
         return hook
 
     for name, module in study.model.named_modules():
@@ -356,7 +356,7 @@ def shares(study, chunks):
             module.register_forward_pre_hook(look(role_of(name)))
     for number in SAMPLED_CHUNKS:
         study.logits(torch.tensor([chunks[number]]), ({}, {}, False))
-    print("| inputs of | loud above | blocks | union of six tokens |\n|---|---|---:|---:|")
+    print("| inputs of | outlier above | blocks | union of six tokens |\n|---|---|---:|---:|")
     for (role, name), counts in found.items():
         one, six = 100 * np.mean(counts, 0)
         print(f"| {role} | {name} | {one:.1f} % | {six:.1f} % |")

@@ -4,6 +4,7 @@
 //! tables for GPUs and `cargo xtask cubins` compiles the kernels there, `cargo xtask mutants` plants
 //! faults that tests must see, `cargo xtask toys` adds a toy of each kind by the files ARCHITECTURE.md names.
 
+mod circles;
 mod cubins;
 mod instructions;
 mod mutants;

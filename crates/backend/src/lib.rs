@@ -46,7 +46,7 @@ pub enum DeviceError {
     /// The batch does not fit the limits or the program it was compiled for.
     #[error("bad batch: {0}")]
     BadBatch(String),
-    /// An upload ended because whoever watched it asked for that.
+    /// An upload ended because whoever watched it ended it.
     #[error("cancelled")]
     Cancelled,
     /// The step failed; its executable must be compiled again. Weights are as they were.

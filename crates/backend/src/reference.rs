@@ -8,6 +8,7 @@ mod exec;
 mod experts;
 mod matrix;
 mod recurrent;
+mod rows;
 mod sampling;
 
 use tokenmill_ir::{DeviceCaps, Limits, Mode, Program, WeightSource, WeightSpec};

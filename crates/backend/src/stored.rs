@@ -64,7 +64,7 @@ pub fn read_rows(
     Ok(())
 }
 
-/// The bytes of the `taken` columns of a part, turned: rows of `cols` columns in its format.
+/// The bytes of the `taken` columns of a part, transposed: rows of `cols` columns in its format.
 ///
 /// # Errors
 /// Blocked formats; columns that are not there; those of the source.
@@ -86,13 +86,13 @@ pub fn transposed(
     let step = taken.step.max(1) as usize;
     let mut block = vec![0; cols * of * size];
     let mut out = vec![0; part.rows.repeat as usize * count * cols * size];
-    for (i, turned) in out.chunks_exact_mut(count * cols * size).enumerate() {
+    for (i, transposed) in out.chunks_exact_mut(count * cols * size).enumerate() {
         let start = part.rows.start + i as u64 * part.rows.stride;
         source.read_rows(&part.tensor, start..start + part.rows.count, &mut block)?;
         for (col, stored) in block.chunks_exact(of * size).enumerate() {
             let taken = stored[first * size..].chunks_exact(size).step_by(step).take(count);
             for (row, number) in taken.enumerate() {
-                turned[(row * cols + col) * size..][..size].copy_from_slice(number);
+                transposed[(row * cols + col) * size..][..size].copy_from_slice(number);
             }
         }
     }
@@ -307,12 +307,12 @@ mod tests {
         let strided = vec![part("a", [1, 1, 3, 2], None), part("a", [0, 1, 1, 1], None)];
         check(3, 4, strided, &[4., 5., 6., 7., 16., 17., 18., 19., 0., 1., 2., 3.]);
         // Two blocks [2, 4], three rows apart, each read as [4, 2].
-        let turned = [0., 4., 1., 5., 2., 6., 3., 7., 12., 16., 13., 17., 14., 18., 15., 19.];
+        let transposed = [0., 4., 1., 5., 2., 6., 3., 7., 12., 16., 13., 17., 14., 18., 15., 19.];
         let all = Some(Columns::all(4));
-        check(8, 2, vec![part("a", [0, 2, 3, 2], all)], &turned);
+        check(8, 2, vec![part("a", [0, 2, 3, 2], all)], &transposed);
         // Of the same blocks the last three columns.
         let some = Some(Columns { start: 1, count: 3, step: 1, of: 4 });
-        let last = [&turned[2..8], &turned[10..]].concat();
+        let last = [&transposed[2..8], &transposed[10..]].concat();
         check(6, 2, vec![part("a", [0, 2, 3, 2], some)], &last);
         // Every second, from the second on.
         let odd = Some(Columns { start: 1, count: 2, step: 2, of: 4 });
@@ -336,8 +336,8 @@ mod tests {
                 "{error}"
             );
         }
-        let turned = ordered(&[1, 0], Some(Columns::all(4)));
-        assert!(decode(&spec(4, 2, vec![turned]), &source).is_err());
+        let transposed = ordered(&[1, 0], Some(Columns::all(4)));
+        assert!(decode(&spec(4, 2, vec![transposed]), &source).is_err());
     }
 
     #[test]

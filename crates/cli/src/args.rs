@@ -7,9 +7,12 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
+use tokenmill_engine::KeepAlive;
+
 pub use crate::bench::args::Bench;
 use crate::numbers::{
-    MOST_SEQUENCES, MOST_TOKENS, bytes, gibibytes, host, positive, real, seconds, tokens, whole,
+    MOST_SEQUENCES, MOST_TOKENS, bytes, gibibytes, host, keep_alive, positive, real, seconds,
+    tokens, whole,
 };
 
 /// As clap has it. A value may begin with a minus, so that its own range is told.
@@ -50,6 +53,16 @@ pub enum Command {
     Run(Run),
     /// OpenAI-style HTTP server.
     Serve(Box<Serve>),
+    /// Models of a running server, and where they are in their life.
+    Ps(Ps),
+    /// Unload a model of a running server.
+    Stop {
+        /// Its name in the API.
+        model: String,
+        /// Which server.
+        #[command(flatten)]
+        running: Running,
+    },
     /// Speed of a model beside the machine's limits; of the machine; of a server under load.
     Bench(Box<Bench>),
     /// Log-probabilities of given text or token ids.
@@ -368,8 +381,8 @@ pub enum LogFormat {
 /// `serve`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Serve {
-    /// Names, aliases or paths; clients ask for each by its name.
-    #[arg(default_value = "smollm2")]
+    /// Names, aliases or paths; clients ask for each by its name. Default: every model that `list`
+    /// shows, loaded when it is asked for.
     pub models: Vec<String>,
     /// Address to listen on, or a name of it.
     #[arg(long, default_value = "127.0.0.1", value_parser = host)]
@@ -434,6 +447,19 @@ pub struct Serve {
     /// Seconds that running answers get to finish after SIGTERM.
     #[arg(long, default_value_t = 30, value_parser = whole::<u64>(0..=86_400))]
     pub drain_timeout: u64,
+    /// How long a model stays in memory after its last answer, such as 5m, 0 or -1 (for ever),
+    /// unless the request says otherwise [default: 5m; models that are named here are loaded at the
+    /// start and stay]. With it they take turns where memory is for some of them only.
+    #[arg(long, value_name = "TIME", value_parser = keep_alive)]
+    pub keep_alive: Option<KeepAlive>,
+    /// A model that is loaded at the start and stays. May be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub pin: Vec<String>,
+    /// Seconds that requests wait for a model to load, and for memory for it; then they are told
+    /// when to come back.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS",
+        value_parser = whole::<u64>(1..=86_400))]
+    pub load_timeout: u64,
     /// Keep the prompt cache in this folder, so that a restart finds it. It holds what clients
     /// sent: off by default.
     #[arg(long, value_name = "DIR")]
@@ -444,6 +470,31 @@ pub struct Serve {
     /// Machine.
     #[command(flatten)]
     pub machine: Machine,
+}
+
+/// A server that runs.
+#[derive(Debug, clap::Args)]
+pub struct Running {
+    /// Where it listens.
+    #[arg(long, default_value = "http://127.0.0.1:8080", value_name = "URL")]
+    pub url: String,
+    /// Its key.
+    #[arg(long, env = "TOKENMILL_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+}
+
+/// `ps`.
+#[derive(Debug, clap::Args)]
+pub struct Ps {
+    /// Those that are not in memory, too.
+    #[arg(short, long)]
+    pub all: bool,
+    /// As JSON lines.
+    #[arg(long)]
+    pub json: bool,
+    /// Which server.
+    #[command(flatten)]
+    pub running: Running,
 }
 
 /// `score`.

@@ -14,6 +14,7 @@ mod inspect;
 mod interrupt;
 mod key;
 mod lint;
+mod loader;
 mod memory;
 mod model;
 mod numbers;
@@ -22,6 +23,7 @@ mod plan;
 mod reload;
 mod render;
 mod run;
+mod running;
 mod score;
 mod seal;
 mod serve;
@@ -82,6 +84,8 @@ fn dispatch(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::Run(run) => run::run(&run),
         Command::Serve(serve) => serve::serve(*serve),
+        Command::Ps(args) => running::ps(&args),
+        Command::Stop { model, running } => running::stop(&model, &running),
         Command::Bench(bench) => bench::bench(*bench),
         Command::Score(score) => score::score(&score),
         Command::Eval(eval) => eval::eval(&eval),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokenmill_backend::Device;
 use tokenmill_engine::kv_divergence::{KL_LIMIT, cache_cost};
-use tokenmill_engine::load::{LoadOptions, LoadedModel, load, read};
+use tokenmill_engine::load::{LoadFailure, LoadOptions, LoadedModel, load, read};
 use tokenmill_engine::plan::Needs;
 use tokenmill_engine::start::{DiskOptions, ServeOptions, Served};
 use tokenmill_engine::{DraftMode, Host};
@@ -38,9 +38,13 @@ pub fn defaults(name: &str) -> Result<Defaults, Failure> {
     Ok(store::resolve(name)?.defaults)
 }
 
-/// Puts what the packager says above what the model's files say; names what is not followed.
-pub fn settle(name: &str, packager: Defaults, served: &mut Served) {
+/// Puts what the packager says above what the model's files say.
+pub fn settle(packager: Defaults, served: &mut Served) {
     served.defaults = packager.or(std::mem::take(&mut served.defaults));
+}
+
+/// Names what of its packager's wishes is not followed.
+pub fn tell_unused(name: &str, served: &Served) {
     if !served.defaults.unused.is_empty() {
         let list = served.defaults.unused.join(", ");
         tell!("note: {name} comes with {list}, which is not followed");
@@ -127,14 +131,23 @@ fn load_on(
 }
 
 /// Shows how far loading is.
-struct Bar(ProgressBar);
+pub struct Bar(ProgressBar);
 
 impl Bar {
-    fn new() -> Self {
+    /// One that shows nothing yet.
+    pub fn new() -> Self {
         let bar = ProgressBar::new(0);
         let style = ProgressStyle::with_template("{spinner} loading {pos}/{len} weights");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         Self(bar)
+    }
+
+    /// For a load that nobody breaks off.
+    pub fn watch(&self) -> impl FnMut(usize, usize) -> ControlFlow<()> {
+        |at, of| {
+            self.set(at, of);
+            ControlFlow::Continue(())
+        }
     }
 
     fn set(&self, at: usize, of: usize) {
@@ -205,19 +218,25 @@ pub fn warn(served: &Served, template: Result<&ChatTemplate, &TemplateError>) {
 
 /// A host, and the part of its memory that each model may use.
 pub struct House {
-    host: Host,
-    memory_bytes: Vec<u64>,
+    pub host: Host,
+    pub memory_bytes: Vec<u64>,
 }
 
 impl House {
+    /// A host for models that come and go.
+    pub fn shared(machine: &Machine, sequences: u32) -> Result<Self, Failure> {
+        let device = devices::open(machine)?;
+        let all = options(machine, &*device, sequences).memory_bytes;
+        let failed = |e| Failure::new("cannot start the device's thread", e);
+        Ok(Self { host: Host::start(device, all).map_err(failed)?, memory_bytes: Vec::new() })
+    }
+
     /// Room for these models, for that many sequences each: what all of them need beside caches, and
     /// of the rest the same for each.
     pub fn of(names: &[String], machine: &Machine, sequences: u32) -> Result<Self, Failure> {
-        let failed = |e| Failure::new("cannot start the device's thread", e);
-        let device = devices::open(machine)?;
-        let options = options(machine, &*device, sequences);
-        let all = options.memory_bytes;
-        let host = Host::start(device, all).map_err(failed)?;
+        let Self { host, .. } = Self::shared(machine, sequences)?;
+        let options = options(machine, host.device().as_ref(), sequences);
+        let all = host.ledger().all_bytes();
         if names.len() == 1 {
             return Ok(Self { host, memory_bytes: vec![all] });
         }
@@ -239,7 +258,7 @@ impl House {
                 size(all)
             );
             return Err(Failure::new("these models do not fit together", detail)
-                .fix("serve fewer of them, or smaller ones"));
+                .fix("--keep-alive 5m, so that they take turns, or fewer or smaller models"));
         };
         let part = rest / names.len() as u64;
         let memory_bytes = fixed.iter().map(|fixed| fixed + part).collect();
@@ -249,29 +268,58 @@ impl House {
 
 /// Loads a model and starts its engine. Of a template that cannot be used is told where it is.
 pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Result<Served, Failure> {
-    let house = House::of(&[name.to_owned()], machine, sequences)?;
-    let served = start_in(&house, 0, (name, name), machine, Limits { sequences, queue }, None)?;
+    let House { host, .. } = House::of(&[name.to_owned()], machine, sequences)?;
+    let limits = Limits { sequences, queue, memory_bytes: host.ledger().all_bytes() };
+    let bar = Bar::new();
+    let served = start_in(&host, (name, name), machine, limits, None, &mut bar.watch());
+    drop(bar);
+    let served = served.map_err(|e| e.told(name))?;
     warn(&served, served.template.as_ref().map_err(|_| &TemplateError::Missing));
     Ok(served)
 }
 
-/// Sequences that run at once, and requests that may wait.
+/// Sequences that run at once, requests that may wait, and the memory of all that.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub sequences: u32,
     pub queue: u32,
+    pub memory_bytes: u64,
 }
 
-/// Loads the model of that number in its house under the second of its names, perhaps with the cache
-/// kept in a folder of at most that many bytes.
+/// Why a model does not answer.
+pub enum NotStarted {
+    /// It was not loaded.
+    Load(LoadFailure),
+    /// Anything else.
+    Told(Failure),
+}
+
+impl From<Failure> for NotStarted {
+    fn from(failure: Failure) -> Self {
+        Self::Told(failure)
+    }
+}
+
+impl NotStarted {
+    /// As a user is told it.
+    pub fn told(self, name: &str) -> Failure {
+        match self {
+            Self::Load(failure) => Failure::load(name, failure),
+            Self::Told(failure) => failure,
+        }
+    }
+}
+
+/// Loads a model on a host under the second of its names, perhaps with the cache kept in a folder
+/// of at most that many bytes; `watch` may break it off.
 pub fn start_in(
-    house: &House,
-    number: usize,
+    host: &Host,
     (name, called): (&str, &str),
     machine: &Machine,
     limits: Limits,
     disk: Option<(&Path, u64)>,
-) -> Result<Served, Failure> {
+    watch: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+) -> Result<Served, NotStarted> {
     let draft = match (machine.draft, &machine.draft_model) {
         (None, Some(_)) | (Some(Draft::Model), _) => DraftMode::Model,
         (None | Some(Draft::Ngram), _) => DraftMode::Ngram,
@@ -279,25 +327,17 @@ pub fn start_in(
         (Some(Draft::Suffix), _) => DraftMode::Suffix,
     };
     if draft == DraftMode::Model && machine.draft_model.is_none() {
-        return Err(
-            Failure::new("cannot draft", "no draft model is named").fix("--draft-model MODEL")
-        );
+        let failure = Failure::new("cannot draft", "no draft model is named");
+        return Err(failure.fix("--draft-model MODEL").into());
     }
     let serve = ServeOptions { queue: limits.queue, step_s: 0.1, draft };
     // A draft model shares this memory.
-    let memory_bytes = house.memory_bytes.get(number).copied().unwrap_or(0);
     let both = LoadOptions {
-        memory_bytes,
-        ..options(machine, house.host.device().as_ref(), limits.sequences)
+        memory_bytes: limits.memory_bytes,
+        ..options(machine, host.device().as_ref(), limits.sequences)
     };
-    let (path, bar) = (locate(name)?, Bar::new());
-    let watch = |at, of| {
-        bar.set(at, of);
-        ControlFlow::Continue(())
-    };
-    let loaded = house.host.load(called, &path, &both, watch);
-    drop(bar);
-    let mut model = loaded.map_err(|e| Failure::load(name, e))?;
+    let path = locate(name)?;
+    let mut model = host.load(called, &path, &both, watch).map_err(NotStarted::Load)?;
     if let Some(asked) = machine.ctx {
         tell_of_context(asked, model.spec.context);
     }
@@ -306,15 +346,12 @@ pub fn start_in(
         let loaded = model.load_draft(&locate(small)?, &both);
         loaded.map_err(|e| Failure::new(format!("{small} cannot guess for {name}"), e))?;
     }
-    let disk = match disk {
-        Some((folder, cap_bytes)) => Some(DiskOptions {
-            folder: folder.to_owned(),
-            cap_bytes,
-            model: locate(name)?,
-            kv: kv_format(machine.kv),
-        }),
-        None => None,
-    };
-    let started = model.start_on(&house.host, serve, disk.as_ref());
-    started.map_err(|e| Failure::new(format!("cannot start {name}"), e))
+    let disk = disk.map(|(folder, cap_bytes)| DiskOptions {
+        folder: folder.to_owned(),
+        cap_bytes,
+        model: path,
+        kv: kv_format(machine.kv),
+    });
+    let started = model.start_on(host, serve, disk.as_ref());
+    Ok(started.map_err(|e| Failure::new(format!("cannot start {name}"), e))?)
 }

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use tokenmill_engine::KeepAlive;
+
 /// Most tokens that any length may be: far beyond every model, and no sum of two overflows.
 pub const MOST_TOKENS: u64 = 1 << 24;
 /// Most sequences at once: each has a row in a step.
@@ -69,6 +71,11 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     let range = 0.0..=86_400.0;
     let seconds = text.parse::<f64>().ok().filter(|s| range.contains(s));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("seconds; {}", range_of(&range)))
+}
+
+/// How long a model stays: a duration, or a number of seconds; negative: for ever.
+pub fn keep_alive(text: &str) -> Result<KeepAlive, String> {
+    KeepAlive::parse(text).ok_or_else(|| "a time such as 5m, 300 or -1 (for ever)".to_owned())
 }
 
 /// A number of bytes with a unit, K, M, G or T (powers of 1024), or many bytes without one.

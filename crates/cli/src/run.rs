@@ -21,7 +21,8 @@ pub fn run(args: &Run) -> Result<(), Failure> {
     let defaults = model::defaults(&args.model)?;
     let args = &with_defaults(args.clone(), &defaults);
     let mut served = model::start(&args.model, &args.machine, 1, 16)?;
-    model::settle(&args.model, defaults, &mut served);
+    model::settle(defaults, &mut served);
+    model::tell_unused(&args.model, &served);
     let stop = interrupt::watch()?;
     let Some(prompt) = prompt else { return chat::chat(args, &served, &stop) };
     let started = Instant::now();

@@ -1,22 +1,27 @@
-//! `serve`: the HTTP server over one model or several.
+//! `serve`: the HTTP server over models that are named, or over all that are here.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use tokenmill_engine::Engine;
-use tokenmill_server::{ServeError, ServedModel, ServerConfig, TlsFiles, serve as listen};
+use tokenmill_engine::{Engine, KeepAlive};
+use tokenmill_server::{
+    Needs, Present, ServeError, ServerConfig, Stock, TlsFiles, serve as listen,
+};
 
 use crate::args::{LogFormat, Serve};
 use crate::failure::{Failure, size, tell};
-use crate::model::{self, House, Limits};
+use crate::loader::{ModelLoader, Named, named};
+use crate::model::House;
 use crate::{key, reload};
 
 /// Open files where the system does not say how many there may be.
 const FEW_FILES: u64 = 1024;
 /// Open files beside the connections: the model, the cache on disk.
 const OTHER_FILES: u64 = 128;
+/// How long a model stays after its last answer, unless somebody says otherwise, seconds.
+const KEEP_S: f64 = 300.0;
 
 /// Runs the command.
 pub fn serve(args: Serve) -> Result<(), Failure> {
@@ -25,22 +30,44 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     if let Some(line) = shown_in_processes() {
         tell!("{line}");
     }
-    let names = names(&args)?;
-    let house = House::of(&args.models, &args.machine, args.slots)?;
-    let (mut models, mut lines, mut engines) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, name) in names.into_iter().enumerate() {
-        let (model, said) = start(&args, &house, number, name)?;
-        engines.push(model.engine.clone());
-        models.push(model);
-        lines.extend(said);
+    let named = names(&args)?;
+    let taking_turns = named.is_empty() || args.keep_alive.is_some();
+    let house = match taking_turns {
+        true => House::shared(&args.machine, args.slots)?,
+        false => House::of(&args.models, &args.machine, args.slots)?,
+    };
+    let House { host, memory_bytes } = house;
+    let cap_bytes = host.ledger().models_bytes();
+    let mut loader = ModelLoader::new(&args, host, named.clone());
+    for (Named { listed, .. }, bytes) in named.iter().zip(memory_bytes) {
+        loader.within(&listed.id, bytes);
+    }
+    let pinned = pinned(&args, &loader, taking_turns)?;
+    let mut lines = Vec::new();
+    let first = if named.is_empty() { pinned.clone() } else { ids(&named) };
+    let present = present(&loader, &first, &pinned, &mut lines)?;
+    if taking_turns {
+        let (count, cap) = (loader.known().len(), size(cap_bytes));
+        lines.push(format!("{count} models within {cap}, loaded when they are asked for"));
     }
     // Whoever reads lines of JSON reads nothing else.
     let say = |line: &str| match args.log_format {
         LogFormat::Json => tracing::info!(target: "tokenmill_server", "{line}"),
         LogFormat::Plain => tell!("{line}"),
     };
+    let engines: Vec<_> = present.iter().map(|one| one.model.engine.clone()).collect();
+    // A draft model comes and goes with its model, which nobody has measured together.
+    let fixed = args.machine.draft_model.is_some();
+    let loader = Arc::new(loader);
+    let stock = Stock {
+        present,
+        pinned,
+        loader: (!fixed).then(|| Arc::clone(&loader) as _),
+        cap_bytes,
+        keep: args.keep_alive.unwrap_or(KeepAlive::Seconds(KEEP_S)),
+    };
     let scheme = if config.tls.is_some() { "https" } else { "http" };
-    let ended = listen(config, models, |address, control| {
+    let ended = listen(config, stock, |address, control| {
         lines.iter().for_each(|line| say(line));
         reload::watch(args.clone(), keys, control);
         say(&format!("listening on {scheme}://{address} (OpenAI API at /v1)"));
@@ -49,91 +76,85 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     ended.map_err(|e| refused(&e))
 }
 
-/// The names in the API.
-fn names(args: &Serve) -> Result<Vec<String>, Failure> {
-    let several = args.models.len() > 1;
+fn ids(named: &[Named]) -> Vec<String> {
+    named.iter().map(|named| named.listed.id.clone()).collect()
+}
+
+/// Models that stay: those of the command line, unless they take turns, and those of --pin.
+fn pinned(args: &Serve, loader: &ModelLoader, taking_turns: bool) -> Result<Vec<String>, Failure> {
+    let known = loader.known();
+    let mut pinned = if taking_turns { Vec::new() } else { ids(&known) };
+    for name in &args.pin {
+        let is_meant =
+            |n: &&Named| n.listed.id == *name || n.name == *name || n.listed.aliases.contains(name);
+        let Some(found) = known.iter().find(is_meant) else {
+            let detail = format!("served: {}", ids(&known).join(", "));
+            return Err(Failure::new(format!("cannot pin {name}"), detail).fix("tokenmill list"));
+        };
+        pinned.push(found.listed.id.clone());
+    }
+    pinned.sort_unstable();
+    pinned.dedup();
+    Ok(pinned)
+}
+
+/// Loads the first models, pinned ones before others, as long as there is memory for them.
+fn present(
+    loader: &ModelLoader,
+    first: &[String],
+    pinned: &[String],
+    lines: &mut Vec<String>,
+) -> Result<Vec<Present>, Failure> {
+    let mut present: Vec<Present> = Vec::new();
+    let (must, may): (Vec<_>, Vec<_>) = first.iter().partition(|id| pinned.contains(id));
+    for id in must.into_iter().chain(may) {
+        let must = pinned.contains(id);
+        if !must {
+            let needs = loader.measured(id).map_err(|e| e.told(id))?;
+            let ledger = loader.host.ledger();
+            let held = ledger.all_bytes() - ledger.free_bytes();
+            let free = ledger.models_bytes().saturating_sub(held);
+            if needs.bytes > free {
+                let (needed, free) = (size(needs.bytes), size(free));
+                lines.push(format!("{id} is not loaded yet: it takes {needed}, {free} are free"));
+                continue;
+            }
+        }
+        let begin = Instant::now();
+        let (model, said) = loader.start(id, &|| true).map_err(|e| e.told(id))?;
+        let bytes = model.engine.stats().memory.sum();
+        let needs = Needs { bytes, load_s: begin.elapsed().as_secs_f64() };
+        present.push(Present { model, needs });
+        lines.extend(said);
+    }
+    Ok(present)
+}
+
+/// The models of the command line as clients call them.
+fn names(args: &Serve) -> Result<Vec<Named>, Failure> {
     for (asked, option) in [
         (args.served_model_name.is_some(), "--served-model-name"),
         (args.machine.draft_model.is_some(), "--draft-model"),
     ] {
-        if several && asked {
-            let detail = format!("{} are to be served", args.models.len());
+        if args.models.len() != 1 && asked {
+            let detail = match args.models.len() {
+                0 => "all that are here are to be served".to_owned(),
+                several => format!("{several} are to be served"),
+            };
             return Err(Failure::new(format!("{option} is for one model"), detail)
                 .fix("leave it out, or serve one model"));
         }
     }
-    let mut names: Vec<String> = Vec::new();
+    let mut all: Vec<Named> = Vec::new();
     for model in &args.models {
-        let name = args.served_model_name.clone().unwrap_or_else(|| short(model));
-        if names.contains(&name) {
-            return Err(Failure::new("two models of one name", name)
+        let one = named(model, args.served_model_name.as_deref());
+        if all.iter().any(|other| other.listed.id == one.listed.id) {
+            return Err(Failure::new("two models of one name", one.listed.id)
                 .fix("name each once; clients ask for them by name"));
         }
-        names.push(name);
+        all.push(one);
     }
-    Ok(names)
-}
-
-/// A model that answers, and what is said of it.
-fn start(
-    args: &Serve,
-    house: &House,
-    number: usize,
-    name: String,
-) -> Result<(ServedModel, Vec<String>), Failure> {
-    let wanted = &args.models[number];
-    let defaults = model::defaults(wanted)?;
-    let mut machine = args.machine.clone();
-    machine.ctx = machine.ctx.or(defaults.context);
-    let count = args.models.len();
-    let cap_bytes = (args.kv_disk_gb * (1u64 << 30) as f64) as u64 / count as u64;
-    // Several models have a folder each.
-    let folder = args.kv_dir.as_ref();
-    let folder = folder.map(|f| if count > 1 { f.join(name.replace('/', "_")) } else { f.clone() });
-    let disk = folder.as_deref().map(|folder| (folder, cap_bytes));
-    let limits = Limits { sequences: args.slots, queue: args.queue };
-    let names = (wanted.as_str(), name.as_str());
-    let mut served = model::start_in(house, number, names, &machine, limits, disk)?;
-    model::warn(&served, served.template.as_ref());
-    model::settle(wanted, defaults, &mut served);
-    let Some(tokenizer) = served.tokenizer.clone() else {
-        return Err(Failure::new(format!("cannot serve {wanted}"), "its files have no tokenizer"));
-    };
-    if let Some(longest) = args.max_wait {
-        served.engine.limit_wait(longest);
-    }
-    let context = served.engine.longest();
-    let (fit, caps) = (served.fit, &served.caps);
-    let mut lines = vec![format!(
-        "{name} on {} · context {context} · weights {}, cache {} ({} a token)",
-        caps.name,
-        size(fit.weight_bytes),
-        size(fit.cache_bytes),
-        size(fit.token_bytes),
-    )];
-    let kv_line = folder.map(|folder| match &served.disk {
-        Ok(()) => {
-            let log = served.engine.stats().disk.unwrap_or_default().log;
-            let (folder, used, cap) = (folder.display(), size(log.bytes), size(cap_bytes));
-            format!("prompt cache in {folder}: {used} of {cap}, {} runs of this model", log.records)
-        }
-        Err(error) => format!("without a prompt cache on disk: {error}"),
-    });
-    let model = ServedModel {
-        names: vec![name],
-        engine: served.engine,
-        tokenizer,
-        template: served.template.map(Arc::new),
-        context,
-        defaults: served.defaults,
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-    };
-    if model.engine.vocab() > 0 {
-        let line = model.default_sampling().line(Some(context));
-        lines.push(format!("requests that say nothing: {line}"));
-    }
-    lines.extend(kv_line);
-    Ok((model, lines))
+    Ok(all)
 }
 
 /// What is said of who may come in; `keys`: the file of keys.
@@ -177,16 +198,9 @@ fn config(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     config.limits.preparing = (processors / 2).clamp(2, 16);
     config.timeouts.drain = Duration::from_secs(args.drain_timeout);
+    config.timeouts.load = Duration::from_secs(args.load_timeout);
     config.check().map_err(|e| refused(&e))?;
     Ok(config)
-}
-
-/// The last part of a path without its ending, or the name as it is.
-fn short(name: &str) -> String {
-    match Path::new(name).file_stem() {
-        Some(stem) if Path::new(name).exists() => stem.to_string_lossy().into_owned(),
-        _ => name.to_owned(),
-    }
 }
 
 fn refused(error: &ServeError) -> Failure {

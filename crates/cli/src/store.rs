@@ -9,7 +9,7 @@ use serde_json::json;
 use tokenmill_engine::packaged::packaged_at;
 use tokenmill_engine::{Sampling, SamplingValues};
 use tokenmill_store::{
-    LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError, Unusable, in_words,
+    Entry, LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError, Unusable, in_words,
 };
 
 use crate::failure::{Failure, size, tell};
@@ -60,6 +60,11 @@ pub fn pull(name: &str) -> Result<(), Failure> {
     let mut bar = Bar::default();
     let model = store.pull(&name, &mut |p| bar.show(&p))?;
     describe(&model)
+}
+
+/// Every whole model that is here.
+pub fn entries() -> Vec<Entry> {
+    Store::new(environment()).list()
 }
 
 /// `list`.

@@ -39,14 +39,14 @@ fn main() {
     let named: Vec<Isa> = args.iter().filter_map(|a| Isa::from_name(a)).collect();
     let best = if named.is_empty() { vec![Isa::detect()] } else { named };
     // What no argument of its kind names is measured whole.
-    let wants = |name: &str, all: &[&str]| {
+    let needs = |name: &str, all: &[&str]| {
         args.iter().any(|a| a == name) || !args.iter().any(|a| all.contains(&a.as_str()))
     };
     println!("f32 peak {:.0} GFLOP/s", peak());
     for isa in best {
         for (heads, kv_heads, dim) in SHAPES {
             for (format, name) in FORMATS {
-                if !wants(name, &FORMATS.map(|f| f.1)) {
+                if !needs(name, &FORMATS.map(|f| f.1)) {
                     continue;
                 }
                 let layout = KvLayout { format, kv_heads, k_dim: dim, v_dim: dim };
@@ -54,10 +54,10 @@ fn main() {
                 let biased = few_bits && args.iter().any(|a| a == "bias");
                 let mut bench = Bench::new(isa, heads, layout, biased);
                 print!("{:<7} {heads:>2}/{kv_heads:<2} x {dim:<3} {name:<4}", isa.name());
-                if wants("store", &PHASES) {
+                if needs("store", &PHASES) {
                     print!(" store {:8.0} tok/s", bench.store());
                 }
-                for context in [256, 1024, 8192].into_iter().filter(|_| wants("decode", &PHASES)) {
+                for context in [256, 1024, 8192].into_iter().filter(|_| needs("decode", &PHASES)) {
                     let seconds = bench.decode(context);
                     let bytes = (layout.block_bytes() / 32 * context) as f64;
                     print!(
@@ -66,7 +66,7 @@ fn main() {
                         1.0 / seconds
                     );
                 }
-                for tokens in [512, 2048].into_iter().filter(|_| wants("prefill", &PHASES)) {
+                for tokens in [512, 2048].into_iter().filter(|_| needs("prefill", &PHASES)) {
                     let seconds = bench.prefill(tokens);
                     let pairs = (tokens * (tokens + 1) / 2 * heads) as f64;
                     let rate = pairs * 4.0 * dim as f64 / seconds / 1e9;
@@ -236,16 +236,16 @@ fn peak() -> f64 {
 /// Independent sums: more than a core needs, and they fit sixteen registers.
 const SUMS: usize = 12;
 
-/// Turns over [`SUMS`] vectors of `$ty`.
+/// Rounds over [`SUMS`] vectors of `$ty`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! fmas {
     ($name:ident, $feature:literal, $splat:ident, $fma:ident, $add:ident, $first:ident) => {
         #[target_feature(enable = $feature)]
-        fn $name(turns: usize) -> f32 {
+        fn $name(rounds: usize) -> f32 {
             use std::arch::x86_64::*;
             let mut sums = [$splat(1.0); SUMS];
             let (a, b) = (black_box($splat(0.5)), black_box($splat(0.25)));
-            for _ in 0..turns {
+            for _ in 0..rounds {
                 for sum in &mut sums {
                     *sum = $fma(*sum, a, b);
                 }

@@ -34,7 +34,7 @@ fn main() {
         for (name, plan, done) in STEPS {
             let mut executable = model.compile(&device, Mode::Int8);
             let mut out = StepOutput::default();
-            let mut batch = model.step(&plan, done);
+            let mut batch = model.step(&mut model.pager(), &plan, done);
             measured(&mut *executable, &mut batch, &mut out);
             assert!(out.rows.iter().all(|x| x.is_finite()));
             println!("{}, kv {kv:?}, {name}", format.name());

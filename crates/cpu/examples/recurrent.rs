@@ -13,7 +13,7 @@ use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{
     Act, Batch, BlockId, CacheId, CacheKind, CacheSpec, KeyHead, KvFormat, Limits, MAX_GROUPS,
     Mode, Op, Program, RowPart, RowSlices, Rows, SourceError, Span, StepOutput, TokenSource, View,
-    WeightId, WeightSource, WeightSpec, WeightUse,
+    WeightId, WeightSource, WeightSpec, WeightUse, op,
 };
 use tokenmill_quant::FormatId;
 
@@ -95,7 +95,7 @@ fn delta_rule() -> Program {
         let state = state(p, v_heads * dim * dim);
         let out = p.buffer(Rows::Tokens, v.cols);
         let (id, k_heads, v_heads) = (out.buffer, k_heads, v_heads);
-        p.ops.push(Op::DeltaRule {
+        p.ops.push(Op::DeltaRule(op::DeltaRule {
             q,
             k,
             v,
@@ -108,7 +108,7 @@ fn delta_rule() -> Program {
             key_head: KeyHead::Grouped,
             state,
             out: id,
-        });
+        }));
         out
     })
 }
@@ -123,7 +123,7 @@ fn scan() -> Program {
         let state = state(p, heads * dim * state_dim);
         let out = p.buffer(Rows::Tokens, x.cols);
         let (id, groups, dt_limit) = (out.buffer, 1, (0.0, f32::INFINITY));
-        p.ops.push(Op::Scan {
+        p.ops.push(Op::Scan(op::Scan {
             x,
             b,
             c,
@@ -136,7 +136,7 @@ fn scan() -> Program {
             dt_limit,
             state,
             out: id,
-        });
+        }));
         out
     })
 }
@@ -148,7 +148,15 @@ fn conv(channels: u32, kernel: u32, act: Option<Act>) -> Program {
         let state = state(p, (kernel - 1) * channels);
         let out = p.buffer(Rows::Tokens, channels);
         let x = views[0];
-        p.ops.push(Op::Conv { x, weight: taps, kernel, bias: None, act, state, out: out.buffer });
+        p.ops.push(Op::Conv(op::Conv {
+            x,
+            weight: taps,
+            kernel,
+            bias: None,
+            act,
+            state,
+            out: out.buffer,
+        }));
         out
     })
 }

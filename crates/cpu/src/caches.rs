@@ -104,7 +104,7 @@ impl Cache {
     /// All bytes, to read.
     ///
     /// # Safety
-    /// What is read was written before the last barrier, and nobody writes it meanwhile.
+    /// What is read was written before the last barrier, and nobody writes it at the same time.
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: the whole buffer; by contract.
         unsafe { std::slice::from_raw_parts(self.start, self.blocks * self.block_bytes) }
@@ -121,11 +121,11 @@ impl Cache {
     /// Some numbers of a state slot.
     ///
     /// # Safety
-    /// Nobody else uses them meanwhile.
+    /// Nobody else uses them at the same time.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn state(&self, slot: BlockId, range: Range<usize>) -> &mut [f32] {
         let start = slot.0 as usize * self.block_bytes + range.start * 4;
-        // SAFETY: `part` checks the place, which is aligned as states are whole f32; alone by
+        // SAFETY: `part` checks the range, which is aligned as states are whole f32; alone by
         // contract.
         unsafe {
             let bytes = self.parts().part(start..start + range.len() * 4);
@@ -147,7 +147,7 @@ impl Cache {
     }
 
     /// Where a block lies.
-    pub fn place(&self, block: BlockId) -> Range<*const u8> {
+    pub fn addresses(&self, block: BlockId) -> Range<*const u8> {
         let start = self.start.cast_const().wrapping_add(block.0 as usize * self.block_bytes);
         start..start.wrapping_add(self.block_bytes)
     }
@@ -155,18 +155,18 @@ impl Cache {
     /// All of a block's bytes.
     ///
     /// # Safety
-    /// Nobody else uses the block meanwhile.
+    /// Nobody else uses the block at the same time.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn block(&self, block: BlockId) -> &mut [u8] {
         let start = block.0 as usize * self.block_bytes;
-        // SAFETY: `part` checks the place; alone by contract.
+        // SAFETY: `part` checks the range; alone by contract.
         unsafe { self.parts().part(start..start + self.block_bytes) }
     }
 
     /// Copies a block.
     ///
     /// # Safety
-    /// Nobody else uses the cache meanwhile.
+    /// Nobody else uses the cache at the same time.
     pub unsafe fn copy(&self, src: BlockId, dst: BlockId) {
         let (src, dst, len) = (src.0 as usize, dst.0 as usize, self.block_bytes);
         assert!(src < self.blocks && dst < self.blocks, "blocks of the cache");
@@ -182,7 +182,7 @@ impl Cache {
     /// Stores a token of a latent cache.
     ///
     /// # Safety
-    /// Nobody else uses the token meanwhile.
+    /// Nobody else uses the token at the same time.
     pub unsafe fn store_latent(&self, block: BlockId, token: usize, latent: &[f32], key: &[f32]) {
         let Shape::Latent(row) = &self.shape else { return };
         // SAFETY: by contract.

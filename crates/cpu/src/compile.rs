@@ -1,4 +1,4 @@
-//! Turns the ops of a program into nodes of a plan.
+//! Makes nodes of a plan of the ops of a program.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,21 +6,22 @@ use std::sync::Arc;
 use crate::panel::PANEL_ROWS;
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    AttendSource, BufferId, CacheId, ColumnOrder, HeadNorm, KvFormat, Limits, Mask, NormKind, Op,
-    Operand, Program, RopeId, Rows as RowKind, Store, View, WeightId,
+    AttendSource, BufferId, CacheId, ColumnOrder, GateAct, HeadNorm, KvFormat, Limits, Mask,
+    NormKind, Op, Operand, Program, RopeId, RouteRule, Rows as RowKind, Store, View, WeightId, op,
 };
 
 use crate::DEVICE;
 use crate::attend::rope::Rotation;
 use crate::attend::{ItemSource, Middles, SPLIT, Steady};
 use crate::caches::Cache;
-use crate::exec::{Outputs, Wants};
+use crate::exec::Outputs;
 use crate::linear::{Encoding, Mode, scratch_lines};
 use crate::math::exp;
 use crate::ops::{
     attend, elementwise, embed, experts, heads, latent, linear, norm, recurrent, rotate, sample,
 };
-use crate::plan::{Cols, Draft, Resource, Split};
+use crate::plan::{Draft, Resource, Split};
+use crate::step::{Cols, Kernel, Needs};
 use crate::weight::Weight;
 
 /// A compilation under way.
@@ -31,7 +32,7 @@ pub(crate) struct Compiler<'a> {
     limits: &'a Limits,
     mode: Mode,
     pub draft: Draft,
-    pub wants: Wants,
+    pub needs: Needs,
     pub outputs: Outputs,
     /// Encoded views so far.
     encoded: HashMap<(Cols, Encoding, Option<ColumnOrder>), Cols>,
@@ -39,7 +40,7 @@ pub(crate) struct Compiler<'a> {
     storing: Option<rotate::Store>,
     /// Every rotation, and where its angles lie.
     rotations: Vec<(Rotation, Cols)>,
-    /// Rotations in the middle of tiles, of those that were asked for.
+    /// Rotations in the middle of tiles, of those that were needed.
     middles: HashMap<RopeId, Arc<Middles>>,
     /// What the keys of caches are kept without.
     steady: HashMap<CacheId, Arc<Steady>>,
@@ -51,8 +52,8 @@ fn unsupported(what: impl Into<String>) -> DeviceError {
     DeviceError::Unsupported { device: DEVICE.into(), what: what.into() }
 }
 
-fn place(v: Cols) -> Resource {
-    Resource::Place(v.place)
+fn region(v: Cols) -> Resource {
+    Resource::Region(v.region)
 }
 
 impl<'a> Compiler<'a> {
@@ -70,7 +71,7 @@ impl<'a> Compiler<'a> {
             limits,
             mode,
             draft: Draft::new(program),
-            wants: Wants { row: 16, ..Wants::default() },
+            needs: Needs { row: 16, ..Needs::default() },
             outputs: Outputs { logits: None, hidden: None },
             encoded: HashMap::new(),
             storing: None,
@@ -90,11 +91,11 @@ impl<'a> Compiler<'a> {
             }
             let rotation = Rotation::new(rope, factors);
             let cols = rotation.table_len();
-            let at = self.draft.place(RowKind::Tokens, cols);
-            let out = Cols { place: at, start: 0, cols };
+            let at = self.draft.region(RowKind::Tokens, cols);
+            let out = Cols { region: at, start: 0, cols };
             self.rotations.push((rotation.clone(), out));
             let kernel = rotate::Angles { rotation, out };
-            self.draft.push(kernel, Split::Rows(RowKind::Tokens), &[], &[place(out)]);
+            self.draft.push(kernel, Split::Rows(RowKind::Tokens), &[], &[region(out)]);
         }
         let program = self.program;
         program.ops.iter().enumerate().try_for_each(|(i, op)| self.op(op, program.ops.get(i + 1)))
@@ -106,27 +107,27 @@ impl<'a> Compiler<'a> {
 
     fn whole(&self, b: BufferId) -> Cols {
         let cols = self.program.buffers[b.0 as usize].cols as usize;
-        Cols { place: b.0 as usize, start: 0, cols }
+        Cols { region: b.0 as usize, start: 0, cols }
     }
 
     fn rows_of(&self, v: Cols) -> RowKind {
-        self.draft.places[v.place].rows
+        self.draft.regions[v.region].rows
     }
 
-    fn want_row(&mut self, len: usize) {
-        self.wants.row = self.wants.row.max(len);
+    fn need_row(&mut self, len: usize) {
+        self.needs.row = self.needs.row.max(len);
     }
 
     /// Adds a node divided by rows, reading whatever buffers the op reads.
-    fn by_rows(&mut self, kernel: impl crate::exec::Kernel + 'static, op: &Op, gathers: bool) {
+    fn by_rows(&mut self, kernel: impl Kernel + 'static, op: &Op, gathers: bool) {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         let mut kind = RowKind::Tokens;
         for operand in op.operands() {
             match operand {
-                Operand::Read(v) => reads.push(Resource::Place(v.buffer.0 as usize)),
+                Operand::Read(v) => reads.push(Resource::Region(v.buffer.0 as usize)),
                 Operand::Write(b) => {
                     kind = self.program.buffers[b.0 as usize].rows;
-                    writes.push(Resource::Place(b.0 as usize));
+                    writes.push(Resource::Region(b.0 as usize));
                 }
                 _ => {}
             }
@@ -139,26 +140,28 @@ impl<'a> Compiler<'a> {
         match op {
             Op::Embed { table, scale, positions, token_types, out } => {
                 let out = self.whole(*out);
-                self.want_row(out.cols);
+                self.need_row(out.cols);
                 let optional = |w: &Option<WeightId>| w.map(|w| self.weight(w));
                 let (positions, token_types) = (optional(positions), optional(token_types));
                 let table = self.weight(*table);
                 let kernel = embed::Embed { table, scale: *scale, positions, token_types, out };
                 self.by_rows(kernel, op, false);
             }
-            Op::Norm { .. } => self.norm(op),
+            Op::Norm(norm) => self.norm(norm, op),
             Op::Linear { x, weight, out } => {
                 let product = self.product(*x, *weight, self.whole(*out))?;
                 self.linear(product);
             }
-            Op::GatedLinear { .. } => self.gated(op)?,
-            Op::RotateStore { .. } => self.rotate(op, next),
-            Op::Attend { .. } => self.attend(op)?,
+            Op::GatedLinear { x, gate, up, act, out } => {
+                self.gated(*x, (*gate, *up), *act, self.whole(*out))?;
+            }
+            Op::RotateStore(rotate) => self.rotate(rotate, next),
+            Op::Attend(attend) => self.attend(attend, op),
             Op::Map { expr, args, out } => {
                 let args = args.iter().map(|&v| v.into()).collect();
                 let out = self.whole(*out);
                 let kernel = elementwise::Map::new(expr, args, out);
-                self.want_row(kernel.depth * out.cols);
+                self.need_row(kernel.depth * out.cols);
                 self.by_rows(kernel, op, false);
             }
             Op::TakeRows { x, out } => {
@@ -167,14 +170,14 @@ impl<'a> Compiler<'a> {
             }
             Op::Pool { x, kind, normalise, out } => {
                 let (x, out) = ((*x).into(), self.whole(*out));
-                self.want_row(out.cols);
+                self.need_row(out.cols);
                 let kernel = embed::Pool { x, kind: *kind, normalise: *normalise, out };
                 self.by_rows(kernel, op, true);
             }
             Op::Head { x, weight, scale, softcap, out } => {
                 let product = self.product(*x, *weight, self.whole(*out))?;
-                let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
-                let writes = [place(product.out)];
+                let reads: Vec<_> = product.inputs.iter().map(|i| region(i.0)).collect();
+                let writes = [region(product.out)];
                 let split = Split::Product(self.rows_of(product.out));
                 let kernel = linear::Head { product, scale: *scale, softcap: *softcap };
                 self.draft.push(kernel, split, &reads, &writes);
@@ -182,41 +185,43 @@ impl<'a> Compiler<'a> {
             Op::Sample { logits, hidden } => {
                 let (logits, hidden) = (logits.map(Cols::from), Cols::from(*hidden));
                 self.outputs = Outputs { logits, hidden: Some(hidden) };
-                let reads: Vec<_> = logits.into_iter().chain([hidden]).map(place).collect();
+                let reads: Vec<_> = logits.into_iter().chain([hidden]).map(region).collect();
                 let vocab = self.program.vocab as usize;
                 self.draft.push(sample::Sample { logits, vocab }, Split::Own, &reads, &[]);
             }
-            Op::HeadLinear { .. } => self.head_linear(op)?,
-            Op::StoreLatent { .. } | Op::AttendLatent { .. } => self.latent(op),
-            Op::Conv { .. } | Op::DeltaRule { .. } | Op::Scan { .. } => self.recurrent(op),
-            Op::Route { .. } => self.route(op)?,
-            Op::Experts { .. } => self.experts(op)?,
+            Op::HeadLinear { x, heads, weight, out } => {
+                self.head_linear((*x).into(), *heads as usize, *weight, self.whole(*out))?;
+            }
+            Op::StoreLatent(store) => self.store_latent(store),
+            Op::AttendLatent(attend) => self.attend_latent(attend),
+            Op::Conv(conv) => self.conv(conv, op),
+            Op::DeltaRule(rule) => self.delta_rule(rule, op),
+            Op::Scan(scan) => self.scan(scan, op),
+            Op::Route { x, router, rule, out } => {
+                self.route(*x, *router, *rule, self.whole(*out))?;
+            }
+            Op::Experts(experts) => self.experts(experts)?,
         }
         Ok(())
     }
 
-    fn norm(&mut self, op: &Op) {
-        let Op::Norm { x, adds, sum, kind, weight, offset, bias, groups, gate, eps, root, out } =
-            op
-        else {
-            return;
-        };
-        let of = |w: &Option<WeightId>| w.map(|w| self.weight(w));
-        let (weight, bias) = (of(weight), of(bias));
-        let rule = norm::Rule::new(*kind, *eps, weight.as_deref(), *offset, bias.as_deref());
+    fn norm(&mut self, norm: &op::Norm, op: &Op) {
+        let of = |w: Option<WeightId>| w.map(|w| self.weight(w));
+        let (weight, bias) = (of(norm.weight), of(norm.bias));
+        let (weight, bias) = (weight.as_deref(), bias.as_deref());
         let kernel = norm::Norm {
-            x: (*x).into(),
-            adds: adds.iter().map(|&v| v.into()).collect(),
-            sum: sum.map(|b| self.whole(b)),
-            rule,
-            groups: *groups as usize,
-            gate: gate.map(|(v, order)| (v.into(), order)),
-            root: root.map(|b| self.whole(b)),
-            out: self.whole(*out),
+            x: norm.x.into(),
+            adds: norm.adds.iter().map(|&v| v.into()).collect(),
+            sum: norm.sum.map(|b| self.whole(b)),
+            rule: norm::Rule::new(norm.kind, norm.eps, weight, norm.offset, bias),
+            groups: norm.groups as usize,
+            gate: norm.gate.map(|(v, order)| (v.into(), order)),
+            root: norm.root.map(|b| self.whole(b)),
+            out: self.whole(norm.out),
         };
         // A gate is read after the sum is written, and may lie beside `x`.
         if let (Some(sum), None) = (kernel.sum, kernel.gate) {
-            self.draft.succeed(sum.place, kernel.x.place);
+            self.draft.succeed(sum.region, kernel.x.region);
         }
         self.by_rows(kernel, op, false);
     }
@@ -228,12 +233,12 @@ impl<'a> Compiler<'a> {
             return *known;
         }
         let (kind, cols) = (self.rows_of(x), encoding.lines(x.cols) * 16);
-        let out = Cols { place: self.draft.place(kind, cols), start: 0, cols };
+        let out = Cols { region: self.draft.region(kind, cols), start: 0, cols };
         if order.is_some() {
-            self.want_row(x.cols);
+            self.need_row(x.cols);
         }
         let kernel = linear::Encode { x, encoding, order, out };
-        self.draft.push(kernel, Split::Rows(kind), &[place(x)], &[place(out)]);
+        self.draft.push(kernel, Split::Rows(kind), &[region(x)], &[region(out)]);
         self.encoded.insert(key, out);
         out
     }
@@ -250,7 +255,7 @@ impl<'a> Compiler<'a> {
         for panels in weight.panels() {
             let encoding = Encoding::of(panels.spec.layout(), self.mode);
             inputs.push((self.encode(x.into(), encoding, panels.order.clone()), encoding));
-            self.wants.lines = self.wants.lines.max(scratch_lines(&panels.spec));
+            self.needs.lines = self.needs.lines.max(scratch_lines(&panels.spec));
         }
         if inputs.is_empty() {
             return Err(unsupported("a product with a weight that is looked up by rows"));
@@ -260,39 +265,48 @@ impl<'a> Compiler<'a> {
 
     /// Adds a product as a node.
     fn linear(&mut self, product: linear::Product) {
-        let reads: Vec<_> = product.inputs.iter().map(|i| place(i.0)).collect();
-        let (split, writes) = (Split::Product(self.rows_of(product.out)), [place(product.out)]);
+        let reads: Vec<_> = product.inputs.iter().map(|i| region(i.0)).collect();
+        let (split, writes) = (Split::Product(self.rows_of(product.out)), [region(product.out)]);
         self.draft.push(linear::Linear(product), split, &reads, &writes);
     }
 
-    fn gated(&mut self, op: &Op) -> Done {
-        let Op::GatedLinear { x, gate, up, act, out } = op else { return Ok(()) };
-        let out = self.whole(*out);
+    fn gated(
+        &mut self,
+        x: View,
+        (gate, up): (WeightId, WeightId),
+        act: GateAct,
+        out: Cols,
+    ) -> Done {
         let cols = Cols { start: 0, ..out };
-        let up_out = Cols { place: self.draft.place(self.rows_of(out), out.cols), ..cols };
-        let gate = self.product(*x, *gate, out)?;
-        let up = self.product(*x, *up, up_out)?;
-        let (act, reads) = (*act, [&gate, &up].map(|p| place(p.inputs[0].0)));
+        let up_out = Cols { region: self.draft.region(self.rows_of(out), out.cols), ..cols };
+        let gate = self.product(x, gate, out)?;
+        let up = self.product(x, up, up_out)?;
+        let reads = [&gate, &up].map(|p| region(p.inputs[0].0));
         let kind = self.rows_of(out);
         if gate.inputs.len() == 1 && up.inputs.len() == 1 {
-            let writes = [place(out), place(up_out)];
+            let writes = [region(out), region(up_out)];
             let kernel = linear::GatedLinear { gate, up, act };
             self.draft.push(kernel, Split::Product(kind), &reads, &writes);
             return Ok(());
         }
         // Runs of unlike formats are divided differently: both branches first, then the rest.
-        let gate_out = Cols { place: self.draft.place(kind, out.cols), ..cols };
+        let gate_out = Cols { region: self.draft.region(kind, out.cols), ..cols };
         for product in [linear::Product { out: gate_out, ..gate }, up] {
             self.linear(product);
         }
         let kernel = linear::Gate { gate: gate_out, up: up_out, act, out };
-        let reads = [place(gate_out), place(up_out)];
-        self.draft.push(kernel, Split::Rows(kind), &reads, &[place(out)]);
+        let reads = [region(gate_out), region(up_out)];
+        self.draft.push(kernel, Split::Rows(kind), &reads, &[region(out)]);
         Ok(())
     }
 
     /// Norm and rotation of heads of `dim` columns.
-    fn turn(&self, dim: u32, norm: &Option<HeadNorm>, rope: Option<RopeId>) -> rotate::Turn {
+    fn head_rotation(
+        &self,
+        dim: u32,
+        norm: &Option<HeadNorm>,
+        rope: Option<RopeId>,
+    ) -> rotate::HeadRotation {
         let norm = norm.as_ref().map(|n| rotate::HeadRule {
             kind: n.kind,
             weight: self.weight(n.weight).vector().to_vec(),
@@ -300,29 +314,30 @@ impl<'a> Compiler<'a> {
             eps: n.eps,
         });
         let rotation = rope.map(|r| self.rotations[r.0 as usize].clone());
-        rotate::Turn { dim: dim as usize, norm, rotation, growth: None }
+        rotate::HeadRotation { dim: dim as usize, norm, rotation, position_scale: None }
     }
 
-    fn rotate(&mut self, op: &Op, next: Option<&Op>) {
-        let Op::RotateStore { q: query, head_dim, q_norm, rope, growth, store, out, .. } = op
-        else {
-            return;
+    fn rotate(&mut self, op: &op::RotateStore, next: Option<&Op>) {
+        let (q, out) = (Cols::from(op.q), self.whole(op.out));
+        let rotate = rotate::HeadRotation {
+            position_scale: op.position_scale,
+            ..self.head_rotation(op.head_dim, &op.q_norm, op.rope)
         };
-        let (q, out) = (Cols::from(*query), self.whole(*out));
-        let turn = rotate::Turn { growth: *growth, ..self.turn(*head_dim, q_norm, *rope) };
-        let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
-        reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
+        let (mut reads, mut writes) = (vec![region(q)], vec![region(out)]);
+        reads.extend(rotate.rotation.as_ref().map(|r| region(r.1)));
         let mut split = Split::Rows(RowKind::Tokens);
-        let storing = store.as_ref().map_or(rotate::Storing::None, |s| {
-            let turn = self.turn(*head_dim, &s.k_norm, *rope);
+        let storing = op.store.as_ref().map_or(rotate::Storing::None, |s| {
+            let rotate = self.head_rotation(op.head_dim, &s.k_norm, op.rope);
             let cache = s.cache.0 as usize;
-            let steady = self.steady(s, *query, *head_dim, *rope);
-            let store = rotate::Store { k: s.k.into(), v: s.v.into(), turn, steady, cache };
-            reads.extend([place(store.k), place(store.v)]);
+            let steady = self.steady(s, op.q, op.head_dim, op.rope);
+            let store = rotate::Store { k: s.k.into(), v: s.v.into(), rotate, steady, cache };
+            reads.extend([region(store.k), region(store.v)]);
             writes.push(Resource::Cache(cache));
-            self.want_row(store.k.cols + *head_dim as usize);
+            self.need_row(store.k.cols + op.head_dim as usize);
             match next {
-                Some(Op::Attend { source: AttendSource::Cache(read), .. }) if *read == s.cache => {
+                Some(Op::Attend(op::Attend { source: AttendSource::Cache(read), .. }))
+                    if *read == s.cache =>
+                {
                     self.storing = Some(store.clone());
                     rotate::Storing::Shared(store)
                 }
@@ -332,7 +347,7 @@ impl<'a> Compiler<'a> {
                 }
             }
         });
-        let kernel = rotate::RotateStore { q, turn, storing, out };
+        let kernel = rotate::RotateStore { q, rotate, storing, out };
         self.draft.push(kernel, split, &reads, &writes);
     }
 
@@ -350,7 +365,7 @@ impl<'a> Compiler<'a> {
             KvFormat::Int8 | KvFormat::Int4 | KvFormat::K8V4
         );
         let capped = |op: &Op| match op {
-            Op::Attend { source: AttendSource::Cache(read), softcap, .. } => {
+            Op::Attend(op::Attend { source: AttendSource::Cache(read), softcap, .. }) => {
                 *read == s.cache && softcap.is_some()
             }
             _ => false,
@@ -383,10 +398,10 @@ impl<'a> Compiler<'a> {
 
     /// Which list of items has this source and these heads.
     fn items(&mut self, items: (ItemSource, usize, usize)) -> usize {
-        let known = self.wants.items.iter().position(|known| *known == items);
+        let known = self.needs.items.iter().position(|known| *known == items);
         known.unwrap_or_else(|| {
-            self.wants.items.push(items);
-            self.wants.items.len() - 1
+            self.needs.items.push(items);
+            self.needs.items.len() - 1
         })
     }
 
@@ -394,7 +409,9 @@ impl<'a> Compiler<'a> {
     fn next_cache(&self, op: &Op) -> Option<usize> {
         let mut later = self.program.ops.iter().skip_while(|o| !std::ptr::eq(*o, op)).skip(1);
         later.find_map(|op| match op {
-            Op::Attend { source: AttendSource::Cache(cache), .. } => Some(cache.0 as usize),
+            Op::Attend(op::Attend { source: AttendSource::Cache(cache), .. }) => {
+                Some(cache.0 as usize)
+            }
             _ => None,
         })
     }
@@ -411,22 +428,19 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn attend(&mut self, op: &Op) -> Done {
-        let Op::Attend { q, heads, source, kv_heads, v_dim, scale, mask, softcap, sinks, out } = op
-        else {
-            return Ok(());
-        };
-        let (q, out) = (Cols::from(*q), self.whole(*out));
-        let (heads, kv_heads, v_dim) = (*heads as usize, *kv_heads as usize, *v_dim as usize);
-        let (mut reads, mut writes) = (vec![place(q)], vec![place(out)]);
+    fn attend(&mut self, attend: &op::Attend, op: &Op) {
+        let (q, out) = (Cols::from(attend.q), self.whole(attend.out));
+        let heads = attend.heads as usize;
+        let (kv_heads, v_dim) = (attend.kv_heads as usize, attend.v_dim as usize);
+        let (mut reads, mut writes) = (vec![region(q)], vec![region(out)]);
         let store = self.storing.take();
         if let Some(s) = &store {
-            reads.extend([place(s.k), place(s.v)]);
-            reads.extend(s.turn.rotation.as_ref().map(|r| place(r.1)));
+            reads.extend([region(s.k), region(s.v)]);
+            reads.extend(s.rotate.rotation.as_ref().map(|r| region(r.1)));
             writes.push(Resource::Cache(s.cache));
         }
         let mut steady = None;
-        let (source, item_source) = match source {
+        let (source, item_source) = match &attend.source {
             AttendSource::Cache(cache) => {
                 steady = self.steady.get(cache).cloned();
                 let cache = cache.0 as usize;
@@ -436,16 +450,16 @@ impl<'a> Compiler<'a> {
             }
             AttendSource::Fresh { k, v } => {
                 let (k, v) = (Cols::from(*k), Cols::from(*v));
-                reads.extend([place(k), place(v)]);
+                reads.extend([region(k), region(v)]);
                 (attend::Source::Fresh { k, v }, ItemSource::Fresh)
             }
         };
-        let want = &mut self.wants.attention;
-        want.group = want.group.max(heads / kv_heads);
-        want.k_dim = want.k_dim.max(q.cols / heads);
-        want.v_dim = want.v_dim.max(v_dim);
+        let needs = &mut self.needs.attention;
+        needs.group = needs.group.max(heads / kv_heads);
+        needs.k_dim = needs.k_dim.max(q.cols / heads);
+        needs.v_dim = needs.v_dim.max(v_dim);
         let items = self.items((item_source, heads, kv_heads));
-        let max_splits = self.most_splits(mask);
+        let max_splits = self.most_splits(&attend.mask);
         let parts = self.draft.flat(attend::parts_len(heads, v_dim, max_splits));
         let kernel = attend::Attend {
             q,
@@ -453,229 +467,203 @@ impl<'a> Compiler<'a> {
             heads,
             kv_heads,
             v_dim,
-            scale: *scale,
-            softcap: *softcap,
-            mask: *mask,
-            sinks: sinks.map(|w| self.weight(w)),
+            scale: attend.scale,
+            softcap: attend.softcap,
+            mask: attend.mask,
+            sinks: attend.sinks.map(|w| self.weight(w)),
             source,
             steady,
             next_cache: self.next_cache(op),
             store,
             items,
-            counter: self.wants.counters,
+            counter: self.needs.counters,
             parts,
             max_splits,
         };
-        self.wants.counters += 1;
-        let (join, parts) = (attend::Join(kernel.clone()), Resource::Place(parts));
+        self.needs.counters += 1;
+        let (join, parts) = (attend::Join(kernel.clone()), Resource::Region(parts));
         writes.push(parts);
         self.draft.push(kernel, Split::Own, &reads, &writes);
         reads.push(parts);
-        self.draft.push(join, Split::Few(RowKind::Tokens), &reads, &[place(out)]);
-        Ok(())
+        self.draft.push(join, Split::Few(RowKind::Tokens), &reads, &[region(out)]);
     }
 
-    fn head_linear(&mut self, op: &Op) -> Done {
-        let Op::HeadLinear { x, heads, weight, out } = op else { return Ok(()) };
-        let (x, out) = (Cols::from(*x), self.whole(*out));
-        let weight = self.weight(*weight);
-        self.want_row(x.cols / *heads as usize);
-        let kernel = heads::HeadLinear::new(x, weight, *heads as usize, self.mode, out)
+    fn head_linear(&mut self, x: Cols, heads: usize, weight: WeightId, out: Cols) -> Done {
+        self.need_row(x.cols / heads);
+        let kernel = heads::HeadLinear::new(x, self.weight(weight), heads, self.mode, out)
             .ok_or_else(|| unsupported("HeadLinear of several formats"))?;
-        let (encoded, block, spec) = kernel.wants();
-        self.want_block(encoded, block);
-        self.wants.lines = self.wants.lines.max(spec.map_or(0, |s| scratch_lines(&s)));
-        self.draft.push(kernel, Split::Own, &[place(x)], &[place(out)]);
+        let (encoded, block, spec) = kernel.needs();
+        self.need_block(encoded, block);
+        self.needs.lines = self.needs.lines.max(spec.map_or(0, |s| scratch_lines(&s)));
+        self.draft.push(kernel, Split::Own, &[region(x)], &[region(out)]);
         Ok(())
     }
 
-    fn route(&mut self, op: &Op) -> Done {
-        let Op::Route { x, router, rule, out } = op else { return Ok(()) };
+    fn route(&mut self, x: View, router: WeightId, rule: RouteRule, out: Cols) -> Done {
         let cols = rule.experts as usize;
-        let at = self.draft.place(RowKind::Tokens, cols);
-        let logits = Cols { place: at, start: 0, cols };
-        let product = self.product(*x, *router, logits)?;
+        let at = self.draft.region(RowKind::Tokens, cols);
+        let logits = Cols { region: at, start: 0, cols };
+        let product = self.product(x, router, logits)?;
         self.linear(product);
-        let (rule, out) = (*rule, self.whole(*out));
-        let vector =
-            |w: Option<WeightId>| w.map_or_else(Vec::new, |w| self.weight(w).vector().to_vec());
+        let vector = |w: Option<WeightId>| w.map(|w| self.vector(w)).unwrap_or_default();
         let (choice_bias, gains) = (vector(rule.choice_bias), vector(rule.gains));
         let kernel = experts::Route { logits, rule, choice_bias, gains, out };
-        self.want_row(kernel.wants());
+        self.need_row(kernel.needs());
         let split = Split::Rows(RowKind::Tokens);
-        self.draft.push(kernel, split, &[place(logits)], &[place(out)]);
+        self.draft.push(kernel, split, &[region(logits)], &[region(out)]);
         Ok(())
     }
 
-    fn want_block(&mut self, encoded: usize, block: usize) {
-        self.wants.encoded = self.wants.encoded.max(encoded);
-        self.wants.block = self.wants.block.max(block);
+    fn need_block(&mut self, encoded: usize, block: usize) {
+        self.needs.encoded = self.needs.encoded.max(encoded);
+        self.needs.block = self.needs.block.max(block);
     }
 
-    fn latent(&mut self, op: &Op) {
-        match op {
-            Op::StoreLatent { latent, norm, eps, key, rope, cache } => {
-                let (latent, key) = (Cols::from(*latent), Cols::from(*key));
-                let weight = self.weight(*norm);
-                let rule = norm::Rule::new(NormKind::Rms, *eps, Some(&weight), 0.0, None);
-                let turn = self.turn(key.cols as u32, &None, Some(*rope));
-                let mut reads = vec![place(latent), place(key)];
-                reads.extend(turn.rotation.as_ref().map(|r| place(r.1)));
-                self.want_row(latent.cols + key.cols);
-                let cache = cache.0 as usize;
-                let kernel = latent::StoreLatent { latent, rule, key, turn, cache };
-                self.draft.push(kernel, Split::Own, &reads, &[Resource::Cache(cache)]);
-            }
-            Op::AttendLatent { q_latent, q_rope, heads, cache, scale, out } => {
-                let (q_latent, q_rope) = (Cols::from(*q_latent), Cols::from(*q_rope));
-                let (heads, cache) = (*heads as usize, cache.0 as usize);
-                let (scale, out) = (*scale, self.whole(*out));
-                let kernel = latent::AttendLatent { q_latent, q_rope, heads, scale, cache, out };
-                self.want_row(kernel.wants());
-                let reads = [place(q_latent), place(q_rope), Resource::Cache(cache)];
-                self.draft.push(kernel, Split::Own, &reads, &[place(out)]);
-            }
-            _ => {}
+    fn store_latent(&mut self, op: &op::StoreLatent) {
+        let (latent, key) = (Cols::from(op.latent), Cols::from(op.key));
+        let weight = self.weight(op.norm);
+        let rule = norm::Rule::new(NormKind::Rms, op.eps, Some(&weight), 0.0, None);
+        let rotate = self.head_rotation(key.cols as u32, &None, Some(op.rope));
+        let mut reads = vec![region(latent), region(key)];
+        reads.extend(rotate.rotation.as_ref().map(|r| region(r.1)));
+        self.need_row(latent.cols + key.cols);
+        let cache = op.cache.0 as usize;
+        let kernel = latent::StoreLatent { latent, rule, key, rotate, cache };
+        self.draft.push(kernel, Split::Own, &reads, &[Resource::Cache(cache)]);
+    }
+
+    fn attend_latent(&mut self, op: &op::AttendLatent) {
+        let (q_latent, q_rope) = (Cols::from(op.q_latent), Cols::from(op.q_rope));
+        let (heads, cache) = (op.heads as usize, op.cache.0 as usize);
+        let (scale, out) = (op.scale, self.whole(op.out));
+        let kernel = latent::AttendLatent { q_latent, q_rope, heads, scale, cache, out };
+        self.need_row(kernel.needs());
+        let reads = [region(q_latent), region(q_rope), Resource::Cache(cache)];
+        self.draft.push(kernel, Split::Own, &reads, &[region(out)]);
+    }
+
+    fn vector(&self, w: WeightId) -> Vec<f32> {
+        self.weight(w).vector().to_vec()
+    }
+
+    /// Rates are kept as −e^a_log.
+    fn rates(&self, w: WeightId) -> Vec<f32> {
+        self.vector(w).into_iter().map(|a| -exp(a)).collect()
+    }
+
+    fn conv(&mut self, conv: &op::Conv, op: &Op) {
+        let (x, kernel) = (Cols::from(conv.x), conv.kernel as usize);
+        let (weight, mut row) = (self.weight(conv.weight), vec![0.0; kernel]);
+        let mut taps = vec![0.0; kernel * x.cols];
+        for c in 0..x.cols {
+            weight.row(c, &mut row);
+            (0..kernel).for_each(|j| taps[j * x.cols + c] = row[j]);
         }
+        let bias = conv.bias.map(|w| self.vector(w)).unwrap_or_default();
+        let (cache, out) = (conv.state.0 as usize, self.whole(conv.out));
+        let conv = recurrent::Conv { x, taps, kernel, bias, act: conv.act, cache, out };
+        self.push_recurrent(conv, op, cache);
     }
 
-    fn recurrent(&mut self, op: &Op) {
-        let vector = |w: &WeightId| self.weight(*w).vector().to_vec();
-        // Rates are kept as −e^a_log.
-        let rates = |w: &WeightId| vector(w).into_iter().map(|a| -exp(a)).collect();
-        match op {
-            Op::Conv { x, weight, kernel, bias, act, state, out } => {
-                let (x, out, kernel) = (Cols::from(*x), self.whole(*out), *kernel as usize);
-                let (weight, mut row) = (self.weight(*weight), vec![0.0; kernel]);
-                let mut taps = vec![0.0; kernel * x.cols];
-                for c in 0..x.cols {
-                    weight.row(c, &mut row);
-                    (0..kernel).for_each(|j| taps[j * x.cols + c] = row[j]);
-                }
-                let bias = bias.as_ref().map(vector).unwrap_or_default();
-                let (cache, act) = (state.0 as usize, *act);
-                let conv = recurrent::Conv { x, taps, kernel, bias, act, cache, out };
-                self.push_recurrent(conv, op, cache);
-            }
-            Op::DeltaRule {
-                q,
-                k,
-                v,
-                a,
-                b,
-                a_log,
-                dt_bias,
-                k_heads,
-                v_heads,
-                key_head,
-                state,
-                out,
-            } => {
-                let rule = recurrent::DeltaRule {
-                    q: (*q).into(),
-                    k: (*k).into(),
-                    v: (*v).into(),
-                    a: (*a).into(),
-                    b: (*b).into(),
-                    rate: rates(a_log),
-                    dt_bias: vector(dt_bias),
-                    k_heads: *k_heads as usize,
-                    v_heads: *v_heads as usize,
-                    key_head: *key_head,
-                    cache: state.0 as usize,
-                    out: self.whole(*out),
-                };
-                self.want_row(rule.wants());
-                self.push_recurrent(rule, op, state.0 as usize);
-            }
-            Op::Scan { x, b, c, dt, a_log, skip, dt_bias, heads, groups, dt_limit, state, out } => {
-                let scan = recurrent::Scan {
-                    x: (*x).into(),
-                    b: (*b).into(),
-                    c: (*c).into(),
-                    dt: (*dt).into(),
-                    rate: rates(a_log),
-                    skip: vector(skip),
-                    dt_bias: vector(dt_bias),
-                    heads: *heads as usize,
-                    groups: *groups as usize,
-                    dt_limit: *dt_limit,
-                    cache: state.0 as usize,
-                    out: self.whole(*out),
-                };
-                self.push_recurrent(scan, op, state.0 as usize);
-            }
-            _ => {}
-        }
+    fn delta_rule(&mut self, rule: &op::DeltaRule, op: &Op) {
+        let cache = rule.state.0 as usize;
+        let kernel = recurrent::DeltaRule {
+            q: rule.q.into(),
+            k: rule.k.into(),
+            v: rule.v.into(),
+            a: rule.a.into(),
+            b: rule.b.into(),
+            rate: self.rates(rule.a_log),
+            dt_bias: self.vector(rule.dt_bias),
+            k_heads: rule.k_heads as usize,
+            v_heads: rule.v_heads as usize,
+            key_head: rule.key_head,
+            cache,
+            out: self.whole(rule.out),
+        };
+        self.need_row(kernel.needs());
+        self.push_recurrent(kernel, op, cache);
     }
 
-    fn push_recurrent(
-        &mut self,
-        kernel: impl crate::exec::Kernel + 'static,
-        op: &Op,
-        cache: usize,
-    ) {
+    fn scan(&mut self, scan: &op::Scan, op: &Op) {
+        let cache = scan.state.0 as usize;
+        let kernel = recurrent::Scan {
+            x: scan.x.into(),
+            b: scan.b.into(),
+            c: scan.c.into(),
+            dt: scan.dt.into(),
+            rate: self.rates(scan.a_log),
+            skip: self.vector(scan.skip),
+            dt_bias: self.vector(scan.dt_bias),
+            heads: scan.heads as usize,
+            groups: scan.groups as usize,
+            dt_limit: scan.dt_limit,
+            cache,
+            out: self.whole(scan.out),
+        };
+        self.push_recurrent(kernel, op, cache);
+    }
+
+    fn push_recurrent(&mut self, kernel: impl Kernel + 'static, op: &Op, cache: usize) {
         let (mut reads, mut writes) = (Vec::new(), vec![Resource::Cache(cache)]);
         for operand in op.operands() {
             match operand {
-                Operand::Read(v) => reads.push(place(v.into())),
-                Operand::Write(b) => writes.push(Resource::Place(b.0 as usize)),
+                Operand::Read(v) => reads.push(region(v.into())),
+                Operand::Write(b) => writes.push(Resource::Region(b.0 as usize)),
                 _ => {}
             }
         }
         self.draft.push(kernel, Split::Own, &reads, &writes);
     }
 
-    fn experts(&mut self, op: &Op) -> Done {
-        let Op::Experts { x, route, gate, up, down, experts: count, act, out } = op else {
-            return Ok(());
+    fn experts(&mut self, op: &op::Experts) -> Done {
+        let (x, route, out) = (Cols::from(op.x), Cols::from(op.route), self.whole(op.out));
+        let firsts = [op.gate, op.up, op.down];
+        let all = |first: WeightId| -> Vec<_> {
+            (0..op.experts).map(|e| self.weight(WeightId(first.0 + e))).collect()
         };
-        let (x, route, out) = (Cols::from(*x), Cols::from(*route), self.whole(*out));
-        let all = |first: &WeightId| -> Vec<_> {
-            (0..*count).map(|e| self.weight(WeightId(first.0 + e))).collect()
-        };
-        let stored = |first: &WeightId| self.program.weights[first.0 as usize].stored_bytes();
-        let expert_bytes = [gate, up, down].map(stored).iter().sum();
-        let [gate, up, down] = [gate, up, down].map(all);
+        let stored = |first: WeightId| self.program.weights[first.0 as usize].stored_bytes();
+        let expert_bytes = firsts.map(stored).iter().sum();
+        let [gate, up, down] = firsts.map(all);
         let [of_gate, of_up, of_down] =
             [self.encoding_of(&gate)?, self.encoding_of(&up)?, self.encoding_of(&down)?];
         let (top, ffn) = (route.cols / 2, gate.first().map_or(0, |w| w.rows));
         let inputs = [of_gate, of_up].map(|encoding| (self.encode(x, encoding, None), encoding));
         let mut slots = |cols: usize| {
-            let at = self.draft.place(RowKind::Tokens, top * cols);
-            Cols { place: at, start: 0, cols: top * cols }
+            let at = self.draft.region(RowKind::Tokens, top * cols);
+            Cols { region: at, start: 0, cols: top * cols }
         };
         let (inner, results) = (slots(ffn), slots(out.cols));
         let encoded = slots(of_down.lines(ffn) * 16);
         let lines = (of_gate.lines(x.cols) + of_up.lines(x.cols)).max(of_down.lines(ffn));
         let block = 2 * experts::SLOTS * experts::PANELS * PANEL_ROWS;
-        self.want_block(experts::SLOTS * lines, block);
+        self.need_block(experts::SLOTS * lines, block);
         let wanted =
-            experts::Groups::wants(*count as usize, top * self.limits.step_tokens as usize);
-        self.wants.order = self.wants.order.max(wanted);
-        let counter = self.wants.counters;
-        self.wants.counters += 2;
+            experts::Groups::needs(op.experts as usize, top * self.limits.step_tokens as usize);
+        self.needs.order = self.needs.order.max(wanted);
+        let counter = self.needs.counters;
+        self.needs.counters += 2;
         let kernel = experts::ExpertsInner {
             route,
             gate,
             up,
             inputs,
-            act: *act,
+            act: op.act,
             out: inner,
             counter,
             expert_bytes,
         };
-        let reads = [place(route), place(inputs[0].0), place(inputs[1].0)];
-        self.draft.push(kernel, Split::Own, &reads, &[place(inner)]);
+        let reads = [region(route), region(inputs[0].0), region(inputs[1].0)];
+        self.draft.push(kernel, Split::Own, &reads, &[region(inner)]);
         let kernel = experts::EncodeSlots { inner, top, encoding: of_down, out: encoded };
         let split = Split::Rows(RowKind::Tokens);
-        self.draft.push(kernel, split, &[place(inner)], &[place(encoded)]);
+        self.draft.push(kernel, split, &[region(inner)], &[region(encoded)]);
         let (input, counter) = ((encoded, of_down), counter + 1);
         let kernel = experts::ExpertsDown { route, down, input, out: results, counter };
-        let reads = [place(route), place(encoded)];
-        self.draft.push(kernel, Split::Own, &reads, &[place(results)]);
+        let reads = [region(route), region(encoded)];
+        self.draft.push(kernel, Split::Own, &reads, &[region(results)]);
         let kernel = experts::Mix { route, slots: results, out };
-        self.draft.push(kernel, split, &[place(route), place(results)], &[place(out)]);
+        self.draft.push(kernel, split, &[region(route), region(results)], &[region(out)]);
         Ok(())
     }
 
@@ -694,7 +682,7 @@ impl<'a> Compiler<'a> {
                 Some(known) if known.is_bytes() && encoding.is_bytes() => Some(Encoding::Int8),
                 _ => return Err(unsupported("experts of unlike formats")),
             };
-            self.wants.lines = self.wants.lines.max(scratch_lines(&panels.spec));
+            self.needs.lines = self.needs.lines.max(scratch_lines(&panels.spec));
         }
         found.ok_or_else(|| unsupported("a layer without experts"))
     }

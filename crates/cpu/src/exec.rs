@@ -1,17 +1,14 @@
 //! Runs a plan: one parallel region a step, in which every worker walks all nodes.
 
-use std::fmt::Debug;
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokenmill_backend::batch_check::BatchRules;
 use tokenmill_backend::{BlockBytes, DeviceError, Executable};
 use tokenmill_ir::sampling::SampleScratch;
 use tokenmill_ir::{
-    Batch, BlockId, Limits, Mode, OutputKind, Program, Rows as RowKind, Sampled, Span, StepOutput,
-    TokenId, TokenSource,
+    Batch, BlockId, Limits, Mode, OutputKind, Program, Sampled, StepOutput, TokenId, TokenSource,
 };
 
 use crate::attend::{self, Item, ItemSource, plan_items};
@@ -19,215 +16,10 @@ use crate::caches::{Cache, block_bytes};
 use crate::isa::Isa;
 use crate::linear::{Line, Prefetch};
 use crate::memory::{Buffer, Parts};
-use crate::plan::{Cols, NARROW, Place, Plan, Split, Width, case_of};
-use crate::pool::{SharedPool, Worker};
+use crate::plan::{Plan, Split, case_of};
+use crate::pool::SharedPool;
+use crate::step::{Cols, ExpertReads, Job, Needs, Scratch, Served, Step, Width};
 use crate::{DEVICE, NUMERICS_VERSION};
-
-/// Code of one node.
-pub(crate) trait Kernel: Debug + Send + Sync {
-    /// Does this worker's part.
-    fn run(&self, job: &Job<'_>);
-}
-
-/// A worker's own memory.
-#[derive(Debug)]
-pub(crate) struct Scratch {
-    pub lines: Vec<Line>,
-    /// What products ask memory for.
-    pub prefetch: Prefetch,
-    pub attention: attend::Scratch,
-    pub sample: SampleScratch,
-    /// A row of logits, or whatever a kernel needs.
-    pub row: Vec<f32>,
-    /// Rows encoded for a product of this worker alone, and its results.
-    pub encoded: Vec<Line>,
-    pub block: Vec<f32>,
-    /// Tokens by expert.
-    pub order: Vec<u32>,
-}
-
-/// How much scratch the nodes of a program want.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Wants {
-    pub lines: usize,
-    pub attention: AttentionWants,
-    pub row: usize,
-    pub encoded: usize,
-    pub block: usize,
-    /// Numbers that sort tokens by expert.
-    pub order: usize,
-    /// Work counters.
-    pub counters: usize,
-    /// Distinct lists of attention items: source, heads, key heads.
-    pub items: Vec<(ItemSource, usize, usize)>,
-}
-
-/// The largest shapes of attention.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct AttentionWants {
-    /// Query heads a key head.
-    pub group: usize,
-    pub k_dim: usize,
-    pub v_dim: usize,
-}
-
-impl AttentionWants {
-    fn scratch(self) -> attend::Scratch {
-        attend::Scratch::new(self.group.max(1), 1, self.k_dim, self.v_dim)
-    }
-}
-
-/// What a sampled row gave.
-#[derive(Debug, Default)]
-pub(crate) struct Served {
-    pub sampled: Sampled,
-    pub top: Vec<(TokenId, f32)>,
-}
-
-/// Experts whose weights a step has read, and their stored bytes.
-#[derive(Debug, Default)]
-pub(crate) struct ExpertReads {
-    experts: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl ExpertReads {
-    /// So many experts of that size more.
-    pub fn count(&self, experts: u64, bytes: u64) {
-        self.experts.fetch_add(experts, Ordering::Relaxed);
-        self.bytes.fetch_add(experts * bytes, Ordering::Relaxed);
-    }
-}
-
-/// Everything a step reads.
-pub(crate) struct Step<'a> {
-    pub batch: &'a Batch,
-    /// Tokens, known by now.
-    pub ids: &'a [TokenId],
-    pub isa: Isa,
-    pub tokens: usize,
-    pub width: Width,
-    pub outputs: usize,
-    pub caches: &'a [Cache],
-    pub counters: &'a [AtomicUsize],
-    pub experts: &'a ExpertReads,
-    /// Lists of attention items.
-    pub items: &'a [Vec<Item>],
-    pub served: Parts<'a, Served>,
-    places: &'a [Place],
-    shared: *mut u8,
-    own: *mut u8,
-    own_bytes: usize,
-    scratch: Parts<'a, Scratch>,
-}
-
-// SAFETY: the raw pointers are to memory of the executable, which outlives the step; workers
-// write different parts of it, or meet at a barrier between writing and reading.
-unsafe impl Sync for Step<'_> {}
-
-/// A step on one worker.
-pub(crate) struct Job<'a> {
-    pub step: &'a Step<'a>,
-    pub worker: Worker<'a>,
-}
-
-impl<'a> Job<'a> {
-    /// Rows of that kind in this step.
-    pub fn count(&self, kind: RowKind) -> usize {
-        match kind {
-            RowKind::Tokens => self.step.tokens,
-            RowKind::Outputs => self.step.outputs,
-        }
-    }
-
-    /// The rows this worker computes of a node by rows.
-    pub fn rows(&self, kind: RowKind) -> Range<usize> {
-        let count = self.count(kind);
-        if count <= NARROW { 0..count } else { self.worker.share(count) }
-    }
-
-    /// The part of `units` and the rows that this worker computes of a product that has so many
-    /// units of columns.
-    pub fn product(&self, units: usize, kind: RowKind) -> (Range<usize>, Range<usize>) {
-        let count = self.count(kind);
-        match (kind, self.step.width) {
-            (RowKind::Tokens, Width::Wide) => (0..units, self.worker.share(count)),
-            _ => (self.worker.share(units), 0..count),
-        }
-    }
-
-    /// What kind of rows a place has.
-    pub fn kind(&self, place: usize) -> RowKind {
-        self.step.places[place].rows
-    }
-
-    /// f32 from row to row.
-    pub fn stride(&self, place: usize) -> usize {
-        self.step.places[place].stride
-    }
-
-    /// The first row of a place, as this worker sees it.
-    pub fn start(&self, place: usize) -> *mut f32 {
-        self.start_of(place, self.worker.index())
-    }
-
-    /// The first row of a place, as worker `index` sees it.
-    pub fn start_of(&self, place: usize, index: usize) -> *mut f32 {
-        let p = &self.step.places[place];
-        let own = p.copied && index > 0 && self.count(p.rows) <= NARROW;
-        // SAFETY: inside the memory the plan asked for.
-        unsafe {
-            if own {
-                self.step.own.add((index - 1) * self.step.own_bytes + p.own).cast()
-            } else {
-                self.step.shared.add(p.shared).cast()
-            }
-        }
-    }
-
-    /// A row of a view.
-    pub fn read(&self, v: Cols, row: usize) -> &'a [f32] {
-        let p = &self.step.places[v.place];
-        debug_assert!(row < self.count(p.rows) && v.start + v.cols <= p.stride);
-        // SAFETY: inside the place; the plan has a barrier, or the same worker, between writing
-        // and reading it.
-        unsafe {
-            let first = self.start(v.place).add(row * p.stride + v.start);
-            std::slice::from_raw_parts(first, v.cols)
-        }
-    }
-
-    /// A row of a view, to write.
-    ///
-    /// # Safety
-    /// The row (or these columns of it) is this worker's by the node's way of splitting.
-    #[allow(clippy::mut_from_ref)]
-    pub unsafe fn write(&self, v: Cols, row: usize) -> &'a mut [f32] {
-        let p = &self.step.places[v.place];
-        debug_assert!(row < self.count(p.rows) && v.start + v.cols <= p.stride);
-        // SAFETY: inside the place; alone by contract.
-        unsafe {
-            let first = self.start(v.place).add(row * p.stride + v.start);
-            std::slice::from_raw_parts_mut(first, v.cols)
-        }
-    }
-
-    /// This worker's scratch memory.
-    ///
-    /// # Safety
-    /// One use at a time.
-    #[allow(clippy::mut_from_ref)]
-    pub unsafe fn scratch(&self) -> &'a mut Scratch {
-        let index = self.worker.index();
-        // SAFETY: workers have different indices; one use at a time by contract.
-        unsafe { &mut self.step.scratch.part(index..index + 1)[0] }
-    }
-
-    /// The block table of a span for a cache.
-    pub fn table(&self, span: &Span, cache: &Cache) -> &'a [BlockId] {
-        &self.step.batch.tables[span.tables[cache.group] as usize..]
-    }
-}
 
 /// A compiled program with its caches.
 pub(crate) struct CpuExecutable {
@@ -269,7 +61,7 @@ pub(crate) struct Outputs {
 /// What an executable is made of.
 pub(crate) struct Compiled {
     pub plan: Plan,
-    pub wants: Wants,
+    pub needs: Needs,
     pub outputs: Outputs,
     pub isa: Isa,
     pub mode: Mode,
@@ -281,9 +73,9 @@ impl Compiled {
     /// Bytes that buffers and scratch memory take beside the caches; attention's few rows are left
     /// out.
     pub fn buffer_bytes(&self, program: &Program, workers: usize) -> usize {
-        let (plan, wants, vocab) = (&self.plan, &self.wants, program.vocab as usize);
-        let lines = (wants.lines + wants.encoded) * size_of::<Line>();
-        let words = wants.row.max(vocab) + wants.block + wants.order;
+        let (plan, needs, vocab) = (&self.plan, &self.needs, program.vocab as usize);
+        let lines = (needs.lines + needs.encoded) * size_of::<Line>();
+        let words = needs.row.max(vocab) + needs.block + needs.order;
         let worker = lines + 4 * words + SampleScratch::bytes(vocab);
         plan.shared_bytes + plan.own_bytes * (workers - 1) + worker * workers
     }
@@ -295,14 +87,14 @@ impl CpuExecutable {
         let vocab = program.vocab as usize;
         let oom = |e| crate::weight::out_of_memory(e, "buffers of a step");
         let scratch = (0..workers).map(|_| Scratch {
-            lines: vec![Line::ZERO; c.wants.lines],
+            lines: vec![Line::ZERO; c.needs.lines],
             prefetch: Prefetch::default(),
-            attention: c.wants.attention.scratch(),
+            attention: c.needs.attention.scratch(),
             sample: SampleScratch::new(vocab),
-            row: vec![0.0; c.wants.row.max(vocab)],
-            encoded: vec![Line::ZERO; c.wants.encoded],
-            block: vec![0.0; c.wants.block],
-            order: vec![0; c.wants.order],
+            row: vec![0.0; c.needs.row.max(vocab)],
+            encoded: vec![Line::ZERO; c.needs.encoded],
+            block: vec![0.0; c.needs.block],
+            order: vec![0; c.needs.order],
         });
         let (tokens, outputs) = (limits.step_tokens as usize, limits.outputs as usize);
         let top = || Vec::with_capacity(limits.top_logprobs as usize);
@@ -315,11 +107,11 @@ impl CpuExecutable {
             shared: Buffer::zeroed(c.plan.shared_bytes).map_err(oom)?,
             own: Buffer::zeroed(c.plan.own_bytes * (workers - 1)).map_err(oom)?,
             scratch: scratch.collect(),
-            counters: (0..c.wants.counters).map(|_| AtomicUsize::new(0)).collect(),
+            counters: (0..c.needs.counters).map(|_| AtomicUsize::new(0)).collect(),
             experts: ExpertReads::default(),
             ids: Vec::with_capacity(tokens),
-            items: c.wants.items.iter().map(room).collect(),
-            item_kinds: c.wants.items,
+            items: c.needs.items.iter().map(room).collect(),
+            item_kinds: c.needs.items,
             served: (0..outputs).map(served).collect(),
             sampled: Vec::with_capacity(outputs),
             wanted: Vec::with_capacity(outputs),
@@ -380,7 +172,7 @@ impl CpuExecutable {
             experts: &self.experts,
             items: &self.items,
             served: Parts::new(&mut self.served),
-            places: &self.plan.places,
+            regions: &self.plan.regions,
             shared: self.shared.bytes_mut().as_mut_ptr(),
             own: self.own.bytes_mut().as_mut_ptr(),
             own_bytes: self.plan.own_bytes,
@@ -418,7 +210,7 @@ impl CpuExecutable {
 
     /// A row of an output view of the last step.
     fn row(&self, v: Cols, row: usize) -> &[f32] {
-        let p = &self.plan.places[v.place];
+        let p = &self.plan.regions[v.region];
         let start = p.shared + (row * p.stride + v.start) * 4;
         let bytes = &self.shared.bytes()[start..start + v.cols * 4];
         // SAFETY: f32 in memory aligned to 64 bytes; the step has ended.

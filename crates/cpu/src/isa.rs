@@ -106,7 +106,7 @@ mod bf16 {
     /// Whether `vdpbf16ps` is an fma of the high halves and then one of the low halves, as far as its
     /// inputs allow no subnormal: tried on some thousand sums, most of which round in both steps.
     pub(super) fn is_exact() -> bool {
-        // SAFETY: asked for only where the processor has it.
+        // SAFETY: reached only where the processor has it.
         check(|sum, a, b| unsafe { dot(sum, a, b) })
     }
 

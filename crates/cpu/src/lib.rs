@@ -16,6 +16,9 @@ mod ops;
 pub mod panel;
 mod plan;
 pub mod pool;
+#[cfg(target_arch = "x86_64")]
+mod simd;
+mod step;
 mod weight;
 
 use std::sync::Arc;
@@ -102,10 +105,10 @@ impl CpuDevice {
         let caches = caches.collect::<Result<Vec<_>, _>>()?;
         let mut compiler = compile::Compiler::new(program, weights, &caches, limits, mode);
         compiler.compile()?;
-        let (draft, wants, outputs) = (compiler.draft, compiler.wants, compiler.outputs);
+        let (draft, needs, outputs) = (compiler.draft, compiler.needs, compiler.outputs);
         let plan = draft.finish(limits);
         let (isa, pool) = (self.isa, Arc::clone(&self.pool));
-        Ok(exec::Compiled { plan, wants, outputs, isa, mode, pool, caches })
+        Ok(exec::Compiled { plan, needs, outputs, isa, mode, pool, caches })
     }
 }
 

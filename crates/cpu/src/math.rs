@@ -58,6 +58,9 @@ per_isa! {
     dot(a: &[f32], b: &[f32]) -> f32 = dot_lanes;
 }
 
+/// Scores this far below the greatest have no weight in bf16 and codes: all weights are above 2⁻⁵⁶.
+pub(crate) const QUICK_LEAST: f32 = -38.0;
+
 /// f32 1.5·2²³: adding and subtracting it rounds to an integer.
 pub(crate) const ROUND: f32 = 12_582_912.0;
 

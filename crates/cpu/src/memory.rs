@@ -11,7 +11,7 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot get {bytes} bytes of memory: {reason}")]
 pub struct OutOfMemory {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub bytes: usize,
     /// What the system said.
     pub reason: String,
@@ -74,7 +74,7 @@ impl Drop for Buffer {
 
 /// Asks memory for `len` numbers that will soon be read. They may be any: nothing is read here.
 #[inline(always)]
-pub(crate) fn ask_for(numbers: *const f32, len: usize) {
+pub(crate) fn prefetch(numbers: *const f32, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..len).step_by(16) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -88,7 +88,7 @@ pub(crate) fn ask_for(numbers: *const f32, len: usize) {
 /// Asks memory for a line that will soon be written. (The intrinsic becomes one for reading, unless all code is compiled
 /// for processors that have this one; on others it does nothing.)
 #[inline(always)]
-pub(crate) fn ask_to_write<T>(line: *const T) {
+pub(crate) fn prefetch_to_write<T>(line: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch may name any address.
     unsafe {
@@ -193,7 +193,7 @@ impl<'a, T> Parts<'a, T> {
         Parts { start: slice.as_mut_ptr(), len: slice.len(), _memory: PhantomData }
     }
 
-    /// The first element's place. Its elements are used under the contract of [`Parts::part`].
+    /// The first element's address. Its elements are used under the contract of [`Parts::part`].
     pub fn start(&self) -> *mut T {
         self.start
     }

@@ -7,46 +7,17 @@
 //! rows that every worker has work for long with each weight ([`WIDE_SHARE`]), by rows as well. What
 //! a worker computes then stays in its own caches until attention looks at other tokens.
 
-use tokenmill_ir::{Limits, Program, Rows as RowKind, View};
+use tokenmill_ir::{Limits, Program, Rows as RowKind};
 
-use crate::exec::Kernel;
-
-/// Up to this many rows every worker computes them all.
-pub(crate) const NARROW: usize = 2;
-
-/// From this many tokens a worker on, products are divided by tokens: expanding a weight costs as
-/// much as a few of them.
-const WIDE_SHARE: usize = 64;
+use crate::step::{Kernel, NARROW, Region, Width};
 
 /// Cases a plan distinguishes: three widths of tokens, and whether outputs are few.
 pub(crate) const CASES: usize = 6;
 
-/// How many tokens a step has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Width {
-    /// So few that every worker computes them all.
-    Narrow,
-    /// Rows are divided, products are divided by columns.
-    Middle,
-    /// All is divided by rows.
-    Wide,
-}
-
-impl Width {
-    /// Of so many tokens on so many workers.
-    pub fn of(tokens: usize, workers: usize) -> Width {
-        match tokens {
-            0..=NARROW => Width::Narrow,
-            _ if tokens < WIDE_SHARE * workers => Width::Middle,
-            _ => Width::Wide,
-        }
-    }
-}
-
 /// What a node reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
-    Place(usize),
+    Region(usize),
     Cache(usize),
 }
 
@@ -74,25 +45,11 @@ pub(crate) struct Node {
     pub split: Split,
 }
 
-/// Where a buffer lies: `stride` f32 from row to row.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub rows: RowKind,
-    pub stride: usize,
-    /// Whether workers have copies of their own with few rows.
-    pub copied: bool,
-    /// Byte offset in the shared memory, and in each worker's own.
-    pub shared: usize,
-    pub own: usize,
-    /// f32 of a place that is not made of rows.
-    flat: Option<usize>,
-}
-
 /// A program taken apart.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub nodes: Vec<Node>,
-    pub places: Vec<Place>,
+    pub regions: Vec<Region>,
     /// Per case and node: a barrier before it.
     pub barriers: [Vec<bool>; CASES],
     /// Bytes of the memory all share, and of each worker's own.
@@ -112,28 +69,12 @@ fn few(case: usize, kind: RowKind) -> bool {
     }
 }
 
-/// A column range of a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Cols {
-    pub place: usize,
-    pub start: usize,
-    pub cols: usize,
-}
-
-impl From<View> for Cols {
-    fn from(v: View) -> Self {
-        // The places of a program's buffers come first, in order.
-        let (start, cols) = (v.start as usize, v.cols as usize);
-        Self { place: v.buffer.0 as usize, start, cols }
-    }
-}
-
 /// A plan being made.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub nodes: Vec<Node>,
-    pub places: Vec<Place>,
-    /// Places, each with one that it may take the memory of: the node that writes its rows first has read the same rows of
+    pub regions: Vec<Region>,
+    /// Regions, each with one that it may take the memory of: the node that writes its rows first has read the same rows of
     /// the other.
     successors: Vec<(usize, usize)>,
 }
@@ -141,30 +82,30 @@ pub(crate) struct Draft {
 impl Draft {
     /// A draft with the program's buffers.
     pub fn new(program: &Program) -> Self {
-        let mut draft = Self { nodes: Vec::new(), places: Vec::new(), successors: Vec::new() };
+        let mut draft = Self { nodes: Vec::new(), regions: Vec::new(), successors: Vec::new() };
         for b in &program.buffers {
-            draft.place(b.rows, b.cols as usize);
+            draft.region(b.rows, b.cols as usize);
         }
         draft
     }
 
-    /// Adds a place of rows of `cols` f32, an odd number of cache lines each: with 4096 bytes from row to row a
+    /// Adds a region of rows of `cols` f32, an odd number of cache lines each: with 4096 bytes from row to row a
     /// column of many rows has one set of a cache to itself.
-    pub fn place(&mut self, rows: RowKind, cols: usize) -> usize {
+    pub fn region(&mut self, rows: RowKind, cols: usize) -> usize {
         let stride = (cols.div_ceil(16) | 1) * 16;
         let (shared, own, flat) = (0, 0, None);
-        self.places.push(Place { rows, stride, copied: false, shared, own, flat });
-        self.places.len() - 1
+        self.regions.push(Region { rows, stride, copied: false, shared, own, flat });
+        self.regions.len() - 1
     }
 
-    /// Adds a place of `len` f32 in the shared memory.
+    /// Adds a region of `len` f32 in the shared memory.
     pub fn flat(&mut self, len: usize) -> usize {
-        let at = self.place(RowKind::Tokens, 1);
-        self.places[at].flat = Some(len);
+        let at = self.region(RowKind::Tokens, 1);
+        self.regions[at].flat = Some(len);
         at
     }
 
-    /// Adds a node. Places written by rows get copies with every worker.
+    /// Adds a node. Regions written by rows get copies with every worker.
     pub fn push(
         &mut self,
         kernel: impl Kernel + 'static,
@@ -174,8 +115,8 @@ impl Draft {
     ) {
         if !matches!(split, Split::Own | Split::Product(_)) {
             for write in writes {
-                if let Resource::Place(p) = write {
-                    self.places[*p].copied = true;
+                if let Resource::Region(p) = write {
+                    self.regions[*p].copied = true;
                 }
             }
         }
@@ -183,38 +124,38 @@ impl Draft {
         self.nodes.push(Node { kernel: Box::new(kernel), reads, writes, split });
     }
 
-    /// Lets `place` have the memory of `before` if no other node needs both: rows are then written where they were read, to
+    /// Lets `region` have the memory of `before` if no other node needs both: rows are then written where they were read, to
     /// lines that are in the cache.
-    pub fn succeed(&mut self, place: usize, before: usize) {
-        self.successors.push((place, before));
+    pub fn succeed(&mut self, region: usize, before: usize) {
+        self.successors.push((region, before));
     }
 
-    /// The nodes that first and last use a place, if any does.
-    fn uses(&self, place: usize) -> Option<(usize, usize)> {
+    /// The nodes that first and last use a region, if any does.
+    fn uses(&self, region: usize) -> Option<(usize, usize)> {
         let uses = |n: &Node| {
-            let it = Resource::Place(place);
+            let it = Resource::Region(region);
             n.reads.contains(&it) || n.writes.contains(&it)
         };
         Some((self.nodes.iter().position(uses)?, self.nodes.iter().rposition(uses)?))
     }
 
-    /// Has successors stand for the places before them; returns which place each of them stands for.
+    /// Has successors stand for the regions before them; returns which region each of them stands for.
     fn join(&mut self) -> Vec<usize> {
-        let mut of: Vec<usize> = (0..self.places.len()).collect();
-        for (place, before) in std::mem::take(&mut self.successors) {
-            let handed_over = match (self.uses(before), self.uses(place)) {
+        let mut of: Vec<usize> = (0..self.regions.len()).collect();
+        for (region, before) in std::mem::take(&mut self.successors) {
+            let handed_over = match (self.uses(before), self.uses(region)) {
                 (Some((_, last)), Some((first, _))) => last == first,
                 _ => false,
             };
-            let [a, b] = [place, before].map(|p| &self.places[p]);
+            let [a, b] = [region, before].map(|p| &self.regions[p]);
             let alike = (a.rows, a.stride, a.copied) == (b.rows, b.stride, b.copied);
             if handed_over && alike {
-                of[place] = of[before];
+                of[region] = of[before];
             }
         }
         for node in &mut self.nodes {
             for resource in node.reads.iter_mut().chain(&mut node.writes) {
-                if let Resource::Place(p) = resource {
+                if let Resource::Region(p) = resource {
                     *p = of[*p];
                 }
             }
@@ -222,7 +163,7 @@ impl Draft {
         of
     }
 
-    /// Places barriers and memory.
+    /// Decides on barriers and memory.
     pub fn finish(mut self, limits: &Limits) -> Plan {
         let of = self.join();
         let barriers: [Vec<bool>; CASES] = std::array::from_fn(|case| barriers(&self.nodes, case));
@@ -234,29 +175,29 @@ impl Draft {
             barriers.iter().scan(0, count).collect::<Vec<u32>>()
         });
         let (mut shared, mut own) = (Arena::default(), Arena::default());
-        for p in 0..self.places.len() {
+        for p in 0..self.regions.len() {
             let Some((first, last)) = self.uses(p) else { continue };
             let phase = |n: usize| std::array::from_fn(|c| phases[c][n]);
             let life = Life { first: phase(first), last: phase(last) };
-            let place = &mut self.places[p];
-            let rows = match place.rows {
+            let region = &mut self.regions[p];
+            let rows = match region.rows {
                 RowKind::Tokens => limits.step_tokens,
                 RowKind::Outputs => limits.outputs,
             } as usize;
-            let bytes = place.flat.unwrap_or(rows * place.stride) * 4;
-            place.shared = shared.take(bytes, life);
-            place.own = own.take(NARROW * place.stride * 4, life);
+            let bytes = region.flat.unwrap_or(rows * region.stride) * 4;
+            region.shared = shared.take(bytes, life);
+            region.own = own.take(NARROW * region.stride * 4, life);
         }
         for (p, &of) in of.iter().enumerate() {
-            let Place { shared, own, .. } = self.places[of];
-            self.places[p] = Place { shared, own, ..self.places[p] };
+            let Region { shared, own, .. } = self.regions[of];
+            self.regions[p] = Region { shared, own, ..self.regions[p] };
         }
         let (shared_bytes, own_bytes) = (shared.end, own.end.next_multiple_of(4096));
-        Plan { nodes: self.nodes, places: self.places, barriers, shared_bytes, own_bytes }
+        Plan { nodes: self.nodes, regions: self.regions, barriers, shared_bytes, own_bytes }
     }
 }
 
-/// First and last phase in which a place is used, per case.
+/// First and last phase in which a region is used, per case.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     first: [u32; CASES],
@@ -337,7 +278,7 @@ fn conflict(before: &Node, node: &Node, case: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::Job;
+    use crate::step::Job;
 
     #[derive(Debug)]
     struct Nothing;
@@ -355,9 +296,9 @@ mod tests {
         let p: Vec<usize> = [RowKind::Tokens; 4]
             .into_iter()
             .chain([RowKind::Outputs; 3])
-            .map(|kind| draft.place(kind, 40))
+            .map(|kind| draft.region(kind, 40))
             .collect();
-        let at = Resource::Place;
+        let at = Resource::Region;
         let (tokens, outputs) = (RowKind::Tokens, RowKind::Outputs);
         for (split, read, write) in [
             (Split::Rows(tokens), None, p[0]),
@@ -406,10 +347,10 @@ mod tests {
 
     #[test]
     fn a_sum_lies_where_the_rows_before_it_did_unless_they_are_read_again() {
-        let (at, tokens) = (Resource::Place, Split::Rows(RowKind::Tokens));
+        let (at, tokens) = (Resource::Region, Split::Rows(RowKind::Tokens));
         for again in [false, true] {
             let mut draft = Draft::new(&Program::default());
-            let [x, added, sum, out] = std::array::from_fn(|_| draft.place(RowKind::Tokens, 40));
+            let [x, added, sum, out] = std::array::from_fn(|_| draft.region(RowKind::Tokens, 40));
             draft.push(Nothing, tokens, &[], &[at(x)]);
             draft.push(Nothing, Split::Product(RowKind::Tokens), &[at(x)], &[at(added)]);
             draft.succeed(sum, x);
@@ -417,7 +358,7 @@ mod tests {
             let last = if again { vec![at(x), at(sum)] } else { vec![at(sum)] };
             draft.push(Nothing, tokens, &last, &[at(out)]);
             let plan = draft.finish(&limits());
-            let [x, sum] = [x, sum].map(|p| &plan.places[p]);
+            let [x, sum] = [x, sum].map(|p| &plan.regions[p]);
             assert_eq!((x.shared == sum.shared, x.own == sum.own), (!again, !again), "{again}");
         }
     }
@@ -425,17 +366,17 @@ mod tests {
     #[test]
     fn memory_is_used_again_only_behind_a_barrier_in_every_case() {
         let plan = chain().finish(&limits());
-        let uses = |place: usize| {
-            let it = Resource::Place(place);
+        let uses = |region: usize| {
+            let it = Resource::Region(region);
             let used = |n: &Node| n.reads.contains(&it) || n.writes.contains(&it);
             let first = plan.nodes.iter().position(used).unwrap();
             (first, plan.nodes.iter().rposition(used).unwrap())
         };
-        let rows = |p: &Place| if p.rows == RowKind::Tokens { 128 } else { 64 };
-        let size = |p: &Place| rows(p) * p.stride * 4;
+        let rows = |p: &Region| if p.rows == RowKind::Tokens { 128 } else { 64 };
+        let size = |p: &Region| rows(p) * p.stride * 4;
         let mut shared = 0;
-        for (a, b) in (0..plan.places.len()).flat_map(|b| (0..b).map(move |a| (a, b))) {
-            let (pa, pb) = (&plan.places[a], &plan.places[b]);
+        for (a, b) in (0..plan.regions.len()).flat_map(|b| (0..b).map(move |a| (a, b))) {
+            let (pa, pb) = (&plan.regions[a], &plan.regions[b]);
             if pa.shared >= pb.shared + size(pb) || pb.shared >= pa.shared + size(pa) {
                 continue;
             }
@@ -444,9 +385,9 @@ mod tests {
             let (first, _) = uses(b);
             for case in 0..CASES {
                 let between = &plan.barriers[case][last + 1..=first];
-                assert!(between.contains(&true), "places {a} and {b} in case {case}");
+                assert!(between.contains(&true), "regions {a} and {b} in case {case}");
             }
         }
-        assert!(shared > 0, "some places share memory");
+        assert!(shared > 0, "some regions share memory");
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Turns of the waiting loop with a processor pause before a thread sleeps: one or two hundred
+/// Rounds of the waiting loop with a processor pause before a thread sleeps: one or two hundred
 /// microseconds, longer than workers that have their cores wait for each other. It never yields:
 /// with a busy process on its core that would cost a time slice, while a core that goes idle draws
 /// the worker that is waited for to it.

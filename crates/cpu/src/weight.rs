@@ -89,7 +89,7 @@ impl Slabs {
     }
 }
 
-/// What [`Slabs`] are asked for here.
+/// What is requested of [`Slabs`] here.
 const WEIGHTS: &str = "weights";
 
 pub(crate) fn out_of_memory(error: crate::memory::OutOfMemory, what: &str) -> DeviceError {
@@ -275,7 +275,7 @@ impl Weight {
 /// Where rows of a run of equal format come from.
 enum Segment<'a> {
     Stored(&'a RowPart),
-    Turned(Vec<u8>),
+    Transposed(Vec<u8>),
 }
 
 /// Neighbouring parts of one format and one order of columns, as one matrix.
@@ -293,7 +293,7 @@ fn runs<'a>(spec: &'a WeightSpec, source: &dyn WeightSource) -> Result<Vec<Run<'
     for (part, rows) in spec.parts.iter().zip(stored::part_rows(spec)?) {
         let segment = match part.transposed {
             Some(taken) => {
-                Segment::Turned(stored::transposed(part, taken, spec.cols.into(), source)?)
+                Segment::Transposed(stored::transposed(part, taken, spec.cols.into(), source)?)
             }
             None => Segment::Stored(part),
         };
@@ -330,7 +330,7 @@ impl Run<'_> {
             }
             let size = match segment {
                 Segment::Stored(part) => stored::row_bytes(part, cols)?,
-                Segment::Turned(bytes) => bytes.len() / rows,
+                Segment::Transposed(bytes) => bytes.len() / rows,
             };
             let count = (out.len() / size.max(1)).min(rows - first);
             let (now, rest) = out.split_at_mut(count * size);
@@ -338,7 +338,9 @@ impl Run<'_> {
                 Segment::Stored(part) => {
                     stored::read_rows(part, cols, first as u64, source, now)?;
                 }
-                Segment::Turned(bytes) => now.copy_from_slice(&bytes[first * size..][..now.len()]),
+                Segment::Transposed(bytes) => {
+                    now.copy_from_slice(&bytes[first * size..][..now.len()])
+                }
             }
             (out, first) = (rest, 0);
             if out.is_empty() {

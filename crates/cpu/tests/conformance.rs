@@ -30,7 +30,7 @@ fn of_cache(format: KvFormat) -> Tolerance {
         KvFormat::F32 | KvFormat::Int4 => EXACT,
         KvFormat::Bf16 => Tolerance { nmse: 2e-5, max: 2e-2 },
         KvFormat::Int16 => Tolerance { nmse: 5e-7, max: 1e-3 },
-        // Heads of any width: turned ones are rounded elsewhere than the reference's.
+        // Heads of any width: transformed ones are rounded elsewhere than the reference's.
         KvFormat::Int8 | KvFormat::K8V4 => Tolerance { nmse: 2e-4, max: 4e-2 },
     }
 }

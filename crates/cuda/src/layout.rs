@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use tokenmill_backend::{DeviceError, Watch, stored};
-use tokenmill_ir::{Mode, Op, Operand, Program, RowPart, View, WeightId, WeightSource};
+use tokenmill_ir::{Mode, Op, Operand, Program, RowPart, View, WeightId, WeightSource, op};
 use tokenmill_ir::{WeightSpec, WeightUse};
 use tokenmill_quant::FormatId;
 
@@ -48,7 +48,7 @@ pub(crate) fn uses(program: &Program) -> Vec<Uses> {
             | Op::GatedLinear { .. }
             | Op::HeadLinear { .. }
             | Op::Head { .. }
-            | Op::Experts { .. } => None,
+            | Op::Experts(_) => None,
             _ => Some(Vec::new()),
         };
         for operand in op.operands() {
@@ -61,7 +61,9 @@ pub(crate) fn uses(program: &Program) -> Vec<Uses> {
             uses.atoms |= product == Some(true);
             others[w.0 as usize] |= product != Some(true) && !matches!(op, Op::Embed { .. });
         }
-        if let Op::RotateStore { rope: Some(rope), .. } | Op::StoreLatent { rope, .. } = op {
+        if let Op::RotateStore(op::RotateStore { rope: Some(rope), .. })
+        | Op::StoreLatent(op::StoreLatent { rope, .. }) = op
+        {
             let factors = program.ropes.get(rope.0 as usize).and_then(|r| r.factors);
             let uses = factors.and_then(|w| all.get_mut(w.0 as usize));
             uses.into_iter().for_each(|u| u.numbers = true);

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
     BufferId, CacheId, CacheKind, CacheSpec, GroupKind, KvFormat, Limits, Op, Operand, Program,
-    Rows as RowKind, View, WeightId,
+    Rows as RowKind, View, WeightId, op,
 };
 use tokenmill_quant::FormatId;
 
@@ -413,7 +413,7 @@ impl Draft<'_> {
     fn op(&mut self, op: &Op) -> Result<(), DeviceError> {
         match op {
             Op::Embed { .. } => self.embed(op),
-            Op::Norm { .. } => self.norm(op),
+            Op::Norm(op) => self.norm(op),
             Op::Linear { x, weight, out } => match self.joins(*weight, *out) {
                 Some((add, to)) => {
                     let cols = self.program.buffers[to.0 as usize].cols;
@@ -434,15 +434,15 @@ impl Draft<'_> {
             Op::GatedLinear { .. } => self.gated_linear(op),
             Op::Map { .. } => self.map(op),
             Op::TakeRows { .. } | Op::Pool { .. } => self.take(op),
-            Op::RotateStore { .. } => self.rotate_store(op),
-            Op::StoreLatent { .. } => self.store_latent(op),
-            Op::Attend { .. } => self.attend(op),
-            Op::AttendLatent { .. } => self.attend_latent(op),
-            Op::Conv { .. } => self.conv(op),
-            Op::DeltaRule { .. } => self.delta_rule(op),
-            Op::Scan { .. } => self.scan(op),
+            Op::RotateStore(op) => self.rotate_store(op),
+            Op::StoreLatent(op) => self.store_latent(op),
+            Op::Attend(op) => self.attend(op),
+            Op::AttendLatent(op) => self.attend_latent(op),
+            Op::Conv(op) => self.conv(op),
+            Op::DeltaRule(op) => self.delta_rule(op),
+            Op::Scan(op) => self.scan(op),
             Op::Route { .. } => self.route(op),
-            Op::Experts { .. } => self.experts(op),
+            Op::Experts(op) => self.experts(op),
             Op::Sample { logits, hidden } => self.sample(*logits, *hidden),
         }
     }
@@ -504,7 +504,8 @@ impl Draft<'_> {
     /// Where a product's results are added to other rows by a norm and nobody else reads them: those
     /// rows, and the buffer that gets the sum.
     fn joins(&self, weight: WeightId, out: BufferId) -> Option<(Rows, BufferId)> {
-        let Some(Op::Norm { x, adds, sum, .. }) = self.program.ops.get(self.now + 1) else {
+        let Some(Op::Norm(op::Norm { x, adds, sum, .. })) = self.program.ops.get(self.now + 1)
+        else {
             return None;
         };
         let cols = self.program.buffers[out.0 as usize].cols;

@@ -80,6 +80,11 @@ impl Ledger {
         self.all_bytes
     }
 
+    /// What models may hold of it together, the process's own part aside.
+    pub fn models_bytes(&self) -> u64 {
+        self.all_bytes.saturating_sub(PROCESS_BYTES)
+    }
+
     /// What one more model may count on, its part of the process among it: that is there once.
     pub fn free_bytes(&self) -> u64 {
         self.free_of(&self.entries())

@@ -5,6 +5,7 @@ pub mod direct;
 pub mod kv_divergence;
 pub mod ledger;
 pub mod loading;
+pub mod residency;
 pub mod serving;
 
 pub use loading::{door, load, packaged, plan, start, vocabulary};
@@ -25,6 +26,7 @@ pub use request::{
     Divergence, Event, Lease, Leased, Reading, Refusal, Request, RequestError, StopReason,
     TokenInfo, TopToken, Usage,
 };
+pub use residency::KeepAlive;
 pub use rows::{Rows, Scored};
 pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};

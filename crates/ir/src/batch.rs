@@ -1,7 +1,7 @@
 //! One step for a device ([`Batch`]) and what comes back ([`StepOutput`]): flat arrays, allocated
 //! once. T tokens, S sequences (spans), R output rows, G cache groups.
 
-use crate::sampling::{Sampled, SamplingParams};
+use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::{Limits, TokenId};
 
 /// Cache groups a program may have.
@@ -88,6 +88,24 @@ pub struct OutputRow {
     pub kind: OutputKind,
 }
 
+/// An output row as [`Batch::output`] gives it; see [`OutputKind`].
+#[derive(Debug, Clone, Copy)]
+pub enum Output<'a> {
+    /// Sample the next token so.
+    Sample(SampleRow<'a>),
+    /// A token's log-probability and the `top` best.
+    Score {
+        /// The token.
+        target: TokenId,
+        /// Number of alternatives.
+        top: u32,
+    },
+    /// All logits.
+    Logits,
+    /// The final hidden row.
+    Hidden,
+}
+
 /// A block (or state slot) copied before the step computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockCopy {
@@ -149,6 +167,28 @@ impl Batch {
         }
     }
 
+    /// An output row with its history, biases and mask.
+    pub fn output(&self, index: usize, vocab: usize) -> Output<'_> {
+        match &self.outputs[index].kind {
+            OutputKind::Sample { params, history, prompt, bias, mask } => {
+                let words = vocab.div_ceil(32);
+                Output::Sample(SampleRow {
+                    params,
+                    history: slice(&self.history, *history),
+                    prompt: *prompt as usize,
+                    bias: slice(&self.bias, *bias),
+                    mask: match *mask {
+                        u32::MAX => &[],
+                        mask => &self.masks[mask as usize * words..][..words],
+                    },
+                })
+            }
+            OutputKind::Score { target, top } => Output::Score { target: *target, top: *top },
+            OutputKind::Logits => Output::Logits,
+            OutputKind::Hidden => Output::Hidden,
+        }
+    }
+
     /// The type of the token in a row.
     pub fn token_type(&self, row: usize) -> u32 {
         self.types.get(row).copied().unwrap_or(0)
@@ -167,6 +207,11 @@ impl Batch {
         self.masks.clear();
         self.copies.clear();
     }
+}
+
+/// A slice of a list; an empty one may begin anywhere.
+fn slice<T>(list: &[T], (start, len): (u32, u32)) -> &[T] {
+    if len == 0 { &[] } else { &list[start as usize..][..len as usize] }
 }
 
 /// Results of one step.

@@ -12,7 +12,7 @@ pub enum KvFormat {
     Int16,
     /// Signed bytes with one f32 scale a token and head: `x ≈ s·q`, `s = max|x| / 127`.
     Int8,
-    /// Heads turned by a Hadamard transform, then 4 bits a number with one f16 scale for 32
+    /// Heads after a Hadamard transform, then 4 bits a number with one f16 scale for 32
     /// columns: `x ≈ s·(2q − 15)`, `s = max|x| / 15`. Not for latents.
     Int4,
     /// Keys as `Int8`, values as `Int4`. Not for latents.

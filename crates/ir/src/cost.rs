@@ -2,7 +2,7 @@
 //! the roofline of `bench` read this.
 
 use crate::cache::CacheKind;
-use crate::op::Op;
+use crate::op::{self, Op};
 use crate::program::Program;
 use crate::weight::{WeightId, WeightUse};
 
@@ -15,6 +15,11 @@ pub struct Load {
     pub outputs: u64,
     /// Σ over tokens of the keys each attends to.
     pub key_reads: u64,
+}
+
+/// Keys that `tokens` tokens attend to in all, behind `context` that are in the cache.
+pub fn key_reads(context: u64, tokens: u64) -> u64 {
+    tokens * context + tokens * (tokens + 1) / 2
 }
 
 /// What it costs.
@@ -56,7 +61,7 @@ impl Program {
             Op::Head { weight, .. } if load.outputs > 0 => {
                 matmul(weight, load.outputs as f64, 1.0);
             }
-            Op::Experts { route, gate, up, down, experts, .. } => {
+            Op::Experts(op::Experts { route, gate, up, down, experts, .. }) => {
                 let top = f64::from(route.cols / 2);
                 let all = f64::from(experts);
                 // Expected distinct experts when every token picks `top` of `all` at random.
@@ -65,10 +70,10 @@ impl Program {
                     matmul(w, tokens * top, touched);
                 }
             }
-            Op::Attend { heads, v_dim, .. } => {
+            Op::Attend(op::Attend { heads, v_dim, .. }) => {
                 cost.ops += 4.0 * f64::from(heads * v_dim) * load.key_reads as f64;
             }
-            Op::AttendLatent { q_latent, q_rope, .. } => {
+            Op::AttendLatent(op::AttendLatent { q_latent, q_rope, .. }) => {
                 let dims = 2 * q_latent.cols + q_rope.cols;
                 cost.ops += 2.0 * f64::from(dims) * load.key_reads as f64;
             }
@@ -76,7 +81,7 @@ impl Program {
         }
         for operand in op.operands() {
             if let (crate::op::Operand::Cache(c), true) =
-                (operand, matches!(op, Op::Attend { .. } | Op::AttendLatent { .. }))
+                (operand, matches!(op, Op::Attend(_) | Op::AttendLatent(_)))
             {
                 let cache = &self.caches[c.0 as usize];
                 if !matches!(cache.kind, CacheKind::State { .. }) {

@@ -14,25 +14,28 @@ pub mod mode;
 pub mod op;
 pub mod program;
 pub mod sampling;
+pub mod view;
 pub mod weight;
 
 pub use batch::{
-    Batch, BlockCopy, BlockId, MAX_GROUPS, OutputKind, OutputRow, Span, StepOutput, TokenSource,
+    Batch, BlockCopy, BlockId, MAX_GROUPS, Output, OutputKind, OutputRow, Span, StepOutput,
+    TokenSource,
 };
 pub use cache::{CacheKind, CacheSpec, GroupKind, KvFormat};
 pub use checkpoint::{
     Checkpoint, Container, Extent, Meta, MetaError, MetaValue, TensorInfo, visible,
 };
-pub use cost::{Cost, Load};
+pub use cost::{Cost, Load, key_reads};
 pub use defaults::{Defaults, SamplingValues};
 pub use device::{DeviceCaps, Limits};
 pub use mode::Mode;
 pub use op::{
-    Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, Growth, HeadNorm, KeyHead, Mask,
-    NormKind, Op, Operand, PoolKind, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,
+    Act, AttendSource, Expr, GateAct, GateOrder, GroupRule, HeadNorm, KeyHead, Mask, NormKind, Op,
+    Operand, PoolKind, PositionScale, Rope, RopePairing, RouteRule, RouteScore, Store, Unary,
 };
-pub use program::{BufferId, BufferSpec, CacheId, Program, ProgramError, RopeId, Rows, View};
+pub use program::{Program, ProgramError};
 pub use sampling::{Sampled, SamplingParams};
+pub use view::{BufferId, BufferSpec, CacheId, RopeId, Rows, View};
 pub use weight::{
     ColumnOrder, Columns, RowPart, RowSlices, SourceError, WeightId, WeightSource, WeightSpec,
     WeightUse,

@@ -13,7 +13,8 @@ pub fn exp(x: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0; // 1.5 · 2^23: adding it rounds to an integer
     let clamped = if x < -87.336_54 { -87.336_54 } else { x };
     let clamped = if clamped > 88.722_83 { 88.722_83 } else { clamped };
-    let n = (clamped * LOG2E + MAGIC) - MAGIC;
+    let shifted = clamped * LOG2E + MAGIC;
+    let n = shifted - MAGIC;
     let r = (clamped - n * LN2_HI) - n * LN2_LO;
     let mut p = 1.987_569_1e-4_f32;
     p = p * r + 1.398_199_9e-3;
@@ -22,11 +23,11 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 1.666_666_5e-1;
     p = p * r + 0.5;
     let e = (p * (r * r) + r) + 1.0;
-    // 2^n in two factors: n may be 128, which one float exponent cannot hold.
-    let n = n as i32;
+    // 2^n in two factors: n may be 128, which one float exponent cannot hold. (Its bits, where a conversion would saturate.)
+    let n = (shifted.to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32);
     let half = n >> 1;
-    let pow2 = |k: i32| f32::from_bits(((k + 127) as u32) << 23);
-    let value = e * pow2(half) * pow2(n - half);
+    let pow2 = |k: i32| f32::from_bits((k.wrapping_add(127) as u32) << 23);
+    let value = e * pow2(half) * pow2(n.wrapping_sub(half));
     if x < -87.336_54 {
         0.0
     } else if x > 88.722_83 {

@@ -6,7 +6,7 @@
 //! op only; whether two buffers share memory is the device's choice. All numbers are f32 in
 //! meaning; how they are encoded for a product is the device's choice too.
 
-use crate::program::{BufferId, CacheId, RopeId, View};
+use crate::view::{BufferId, CacheId, RopeId, View};
 use crate::weight::WeightId;
 
 /// Root-mean-square or mean-and-variance normalisation.
@@ -70,7 +70,7 @@ pub enum RopePairing {
 
 /// Rotary position embedding of the first `2 × inv_freq.len()` columns of a head.
 ///
-/// Pair `i` at position `p` turns by `p · inv_freq[i] / factors[i]` and is scaled by `magnitude`
+/// Pair `i` at position `p` rotates by `p · inv_freq[i] / factors[i]` and is scaled by `magnitude`
 /// (RoFormer, arXiv 2104.09864; YaRN, arXiv 2309.00071).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
@@ -84,10 +84,10 @@ pub struct Rope {
     pub magnitude: f32,
 }
 
-/// Growth of queries with their position `p`, so that attention over many keys stays sharp:
+/// Scale of queries by their position `p`, so that attention over many keys stays sharp:
 /// `q · (1 + beta · ln(1 + ⌊(p + offset) / every⌋))` (arXiv 2501.19399).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Growth {
+pub struct PositionScale {
     /// Steepness.
     pub beta: f32,
     /// Tokens a step of the logarithm's argument; not 0.
@@ -96,7 +96,7 @@ pub struct Growth {
     pub offset: u32,
 }
 
-impl Growth {
+impl PositionScale {
     /// The factor at a position.
     pub fn factor(&self, position: u32) -> f32 {
         let steps = (u64::from(position) + u64::from(self.offset)) / u64::from(self.every.max(1));
@@ -282,6 +282,224 @@ pub enum PoolKind {
     Last,
 }
 
+/// `sum = x + adds…` (left to right); `out = norm(sum) · (weight + offset) (+ bias)`, over
+/// `groups` equal column groups each normalised alone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Norm {
+    /// Input. [rows, cols]
+    pub x: View,
+    /// Added to the input, in order.
+    pub adds: Vec<View>,
+    /// Where the sum goes, when it is needed later.
+    pub sum: Option<BufferId>,
+    /// Kind.
+    pub kind: NormKind,
+    /// [cols] or [cols / groups]; absent: 1.
+    pub weight: Option<WeightId>,
+    /// Added to the weight.
+    pub offset: f32,
+    /// [cols]
+    pub bias: Option<WeightId>,
+    /// Column groups.
+    pub groups: u32,
+    /// `silu(gate)` factor.
+    pub gate: Option<(View, GateOrder)>,
+    /// Added under the root.
+    pub eps: f32,
+    /// Where the divisor goes, when it is needed later; with one group only. [rows, 1]
+    pub root: Option<BufferId>,
+    /// Result. [rows, cols]
+    pub out: BufferId,
+}
+
+/// Head norms and rotation of queries; norms, rotation and storing of keys and values.
+/// out [tokens, heads × head_dim]
+#[derive(Debug, Clone, PartialEq)]
+pub struct RotateStore {
+    /// Queries. [tokens, heads × head_dim]
+    pub q: View,
+    /// Query heads.
+    pub heads: u32,
+    /// Columns of a query (and key) head.
+    pub head_dim: u32,
+    /// Normalisation of query heads.
+    pub q_norm: Option<HeadNorm>,
+    /// Rotation; absent for layers without positions.
+    pub rope: Option<RopeId>,
+    /// Scale of the rotated queries by their position.
+    pub position_scale: Option<PositionScale>,
+    /// Keys and values.
+    pub store: Option<Store>,
+    /// Rotated queries.
+    pub out: BufferId,
+}
+
+/// `norm(latent)` and the rotated shared key go to a latent cache (DeepSeek MLA).
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoreLatent {
+    /// [tokens, latent]
+    pub latent: View,
+    /// Root-mean-square weight of the latent. [latent]
+    pub norm: WeightId,
+    /// Added under the root.
+    pub eps: f32,
+    /// [tokens, rope]
+    pub key: View,
+    /// Rotation of the key.
+    pub rope: RopeId,
+    /// Where to.
+    pub cache: CacheId,
+}
+
+/// `out[h] = Σ softmax(scale · q[h]·k / cap…) v`. `softcap c`: scores become `c·tanh(s/c)`.
+/// A sink adds `e^sink[h]` to the denominator. out [tokens, heads × v_dim]
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attend {
+    /// Queries. [tokens, heads × k_dim]
+    pub q: View,
+    /// Query heads.
+    pub heads: u32,
+    /// Keys and values.
+    pub source: AttendSource,
+    /// Key/value heads; heads / kv_heads queries share one.
+    pub kv_heads: u32,
+    /// Columns of a value head.
+    pub v_dim: u32,
+    /// Multiplies q·k.
+    pub scale: f32,
+    /// Which keys are seen.
+    pub mask: Mask,
+    /// Score cap.
+    pub softcap: Option<f32>,
+    /// One logit a head. [heads]
+    pub sinks: Option<WeightId>,
+    /// Result.
+    pub out: BufferId,
+}
+
+/// Causal attention over a latent cache, absorbed form: score = scale · (q_latent[h]·c +
+/// q_rope[h]·k), value = c. out [tokens, heads × latent]
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttendLatent {
+    /// [tokens, heads × latent]
+    pub q_latent: View,
+    /// [tokens, heads × rope]
+    pub q_rope: View,
+    /// Heads.
+    pub heads: u32,
+    /// Latent cache.
+    pub cache: CacheId,
+    /// Multiplies scores.
+    pub scale: f32,
+    /// Result.
+    pub out: BufferId,
+}
+
+/// Depthwise causal convolution over time: `out[t][c] = act(bias[c] + Σ_j w[c][j] ·
+/// x[t − (kernel−1) + j][c])`; the tail of `x` is kept in `state`. [kernel − 1, channels]
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conv {
+    /// [tokens, channels]
+    pub x: View,
+    /// [channels, kernel]
+    pub weight: WeightId,
+    /// Taps.
+    pub kernel: u32,
+    /// [channels]
+    pub bias: Option<WeightId>,
+    /// Applied last.
+    pub act: Option<Act>,
+    /// State cache of `(kernel − 1) × channels`.
+    pub state: CacheId,
+    /// Result.
+    pub out: BufferId,
+}
+
+/// Gated delta rule (arXiv 2412.06464), per value head h with its key head ([`KeyHead`]):
+/// q, k normalised to length 1 (eps 1e-6 under the root), q · 1/√k_dim; `β = σ(b)`,
+/// `g = −e^a_log · softplus(a + dt_bias)`; `S ← e^g S; S ← S + k (β (v − Sᵀk))ᵀ; out = Sᵀ q`.
+/// out [tokens, v_heads × v_dim]
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeltaRule {
+    /// [tokens, k_heads × k_dim]
+    pub q: View,
+    /// [tokens, k_heads × k_dim]
+    pub k: View,
+    /// [tokens, v_heads × v_dim]
+    pub v: View,
+    /// [tokens, v_heads]
+    pub a: View,
+    /// [tokens, v_heads]
+    pub b: View,
+    /// [v_heads]
+    pub a_log: WeightId,
+    /// [v_heads]
+    pub dt_bias: WeightId,
+    /// Key heads.
+    pub k_heads: u32,
+    /// Value heads.
+    pub v_heads: u32,
+    /// Which key head a value head has.
+    pub key_head: KeyHead,
+    /// State cache of `v_heads × k_dim × v_dim`.
+    pub state: CacheId,
+    /// Result.
+    pub out: BufferId,
+}
+
+/// Selective scan of Mamba-2 (arXiv 2405.21060), per head h with group h / (heads/groups):
+/// `d = clamp(softplus(dt + dt_bias), dt_limit)`, `S ← e^(−e^a_log · d) S + d · x bᵀ`,
+/// `out = S c + skip[h] · x`. out [tokens, heads × head_dim]
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scan {
+    /// [tokens, heads × head_dim]
+    pub x: View,
+    /// [tokens, groups × state_dim]
+    pub b: View,
+    /// [tokens, groups × state_dim]
+    pub c: View,
+    /// [tokens, heads]
+    pub dt: View,
+    /// [heads]
+    pub a_log: WeightId,
+    /// [heads]
+    pub skip: WeightId,
+    /// [heads]
+    pub dt_bias: WeightId,
+    /// Heads.
+    pub heads: u32,
+    /// Groups sharing b and c.
+    pub groups: u32,
+    /// Bounds of the step size.
+    pub dt_limit: (f32, f32),
+    /// State cache of `heads × head_dim × state_dim`.
+    pub state: CacheId,
+    /// Result.
+    pub out: BufferId,
+}
+
+/// `out = Σ_slot w[slot] · down[e](act(gate[e](x), up[e](x)))`, summed in slot order. Expert e
+/// uses weights `gate.0 + e`, `up.0 + e`, `down.0 + e`. out [tokens, hidden]
+#[derive(Debug, Clone, PartialEq)]
+pub struct Experts {
+    /// [tokens, hidden]
+    pub x: View,
+    /// Output of `Route`.
+    pub route: View,
+    /// First gate matrix. [ffn, hidden]
+    pub gate: WeightId,
+    /// First up matrix. [ffn, hidden]
+    pub up: WeightId,
+    /// First down matrix. [hidden, ffn]
+    pub down: WeightId,
+    /// Experts in all.
+    pub experts: u32,
+    /// Combination.
+    pub act: GateAct,
+    /// Result.
+    pub out: BufferId,
+}
+
 /// One operation. Rows are tokens unless the shape says otherwise.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
@@ -298,34 +516,8 @@ pub enum Op {
         /// Result.
         out: BufferId,
     },
-    /// `sum = x + adds…` (left to right); `out = norm(sum) · (weight + offset) (+ bias)`, over
-    /// `groups` equal column groups each normalised alone.
-    Norm {
-        /// Input. [rows, cols]
-        x: View,
-        /// Added to the input, in order.
-        adds: Vec<View>,
-        /// Where the sum goes, when it is needed later.
-        sum: Option<BufferId>,
-        /// Kind.
-        kind: NormKind,
-        /// [cols] or [cols / groups]; absent: 1.
-        weight: Option<WeightId>,
-        /// Added to the weight.
-        offset: f32,
-        /// [cols]
-        bias: Option<WeightId>,
-        /// Column groups.
-        groups: u32,
-        /// `silu(gate)` factor.
-        gate: Option<(View, GateOrder)>,
-        /// Added under the root.
-        eps: f32,
-        /// Where the divisor goes, when it is needed later; with one group only. [rows, 1]
-        root: Option<BufferId>,
-        /// Result. [rows, cols]
-        out: BufferId,
-    },
+    /// [`Norm`].
+    Norm(Norm),
     /// `out = x · weightᵀ + bias`. x [rows, in], out [rows, out]
     Linear {
         /// Input.
@@ -360,158 +552,20 @@ pub enum Op {
         /// Result.
         out: BufferId,
     },
-    /// Head norms and rotation of queries; norms, rotation and storing of keys and values.
-    /// out [tokens, heads × head_dim]
-    RotateStore {
-        /// Queries. [tokens, heads × head_dim]
-        q: View,
-        /// Query heads.
-        heads: u32,
-        /// Columns of a query (and key) head.
-        head_dim: u32,
-        /// Normalisation of query heads.
-        q_norm: Option<HeadNorm>,
-        /// Rotation; absent for layers without positions.
-        rope: Option<RopeId>,
-        /// Growth of the rotated queries.
-        growth: Option<Growth>,
-        /// Keys and values.
-        store: Option<Store>,
-        /// Rotated queries.
-        out: BufferId,
-    },
-    /// `norm(latent)` and the rotated shared key go to a latent cache (DeepSeek MLA).
-    StoreLatent {
-        /// [tokens, latent]
-        latent: View,
-        /// Root-mean-square weight of the latent. [latent]
-        norm: WeightId,
-        /// Added under the root.
-        eps: f32,
-        /// [tokens, rope]
-        key: View,
-        /// Rotation of the key.
-        rope: RopeId,
-        /// Where to.
-        cache: CacheId,
-    },
-    /// `out[h] = Σ softmax(scale · q[h]·k / cap…) v`. `softcap c`: scores become `c·tanh(s/c)`.
-    /// A sink adds `e^sink[h]` to the denominator. out [tokens, heads × v_dim]
-    Attend {
-        /// Queries. [tokens, heads × k_dim]
-        q: View,
-        /// Query heads.
-        heads: u32,
-        /// Keys and values.
-        source: AttendSource,
-        /// Key/value heads; heads / kv_heads queries share one.
-        kv_heads: u32,
-        /// Columns of a value head.
-        v_dim: u32,
-        /// Multiplies q·k.
-        scale: f32,
-        /// Which keys are seen.
-        mask: Mask,
-        /// Score cap.
-        softcap: Option<f32>,
-        /// One logit a head. [heads]
-        sinks: Option<WeightId>,
-        /// Result.
-        out: BufferId,
-    },
-    /// Causal attention over a latent cache, absorbed form: score = scale · (q_latent[h]·c +
-    /// q_rope[h]·k), value = c. out [tokens, heads × latent]
-    AttendLatent {
-        /// [tokens, heads × latent]
-        q_latent: View,
-        /// [tokens, heads × rope]
-        q_rope: View,
-        /// Heads.
-        heads: u32,
-        /// Latent cache.
-        cache: CacheId,
-        /// Multiplies scores.
-        scale: f32,
-        /// Result.
-        out: BufferId,
-    },
-    /// Depthwise causal convolution over time: `out[t][c] = act(bias[c] + Σ_j w[c][j] ·
-    /// x[t − (kernel−1) + j][c])`; the tail of `x` is kept in `state`. [kernel − 1, channels]
-    Conv {
-        /// [tokens, channels]
-        x: View,
-        /// [channels, kernel]
-        weight: WeightId,
-        /// Taps.
-        kernel: u32,
-        /// [channels]
-        bias: Option<WeightId>,
-        /// Applied last.
-        act: Option<Act>,
-        /// State cache of `(kernel − 1) × channels`.
-        state: CacheId,
-        /// Result.
-        out: BufferId,
-    },
-    /// Gated delta rule (arXiv 2412.06464), per value head h with its key head ([`KeyHead`]):
-    /// q, k normalised to length 1 (eps 1e-6 under the root), q · 1/√k_dim; `β = σ(b)`,
-    /// `g = −e^a_log · softplus(a + dt_bias)`; `S ← e^g S; S ← S + k (β (v − Sᵀk))ᵀ; out = Sᵀ q`.
-    /// out [tokens, v_heads × v_dim]
-    DeltaRule {
-        /// [tokens, k_heads × k_dim]
-        q: View,
-        /// [tokens, k_heads × k_dim]
-        k: View,
-        /// [tokens, v_heads × v_dim]
-        v: View,
-        /// [tokens, v_heads]
-        a: View,
-        /// [tokens, v_heads]
-        b: View,
-        /// [v_heads]
-        a_log: WeightId,
-        /// [v_heads]
-        dt_bias: WeightId,
-        /// Key heads.
-        k_heads: u32,
-        /// Value heads.
-        v_heads: u32,
-        /// Which key head a value head has.
-        key_head: KeyHead,
-        /// State cache of `v_heads × k_dim × v_dim`.
-        state: CacheId,
-        /// Result.
-        out: BufferId,
-    },
-    /// Selective scan of Mamba-2 (arXiv 2405.21060), per head h with group h / (heads/groups):
-    /// `d = clamp(softplus(dt + dt_bias), dt_limit)`, `S ← e^(−e^a_log · d) S + d · x bᵀ`,
-    /// `out = S c + skip[h] · x`. out [tokens, heads × head_dim]
-    Scan {
-        /// [tokens, heads × head_dim]
-        x: View,
-        /// [tokens, groups × state_dim]
-        b: View,
-        /// [tokens, groups × state_dim]
-        c: View,
-        /// [tokens, heads]
-        dt: View,
-        /// [heads]
-        a_log: WeightId,
-        /// [heads]
-        skip: WeightId,
-        /// [heads]
-        dt_bias: WeightId,
-        /// Heads.
-        heads: u32,
-        /// Groups sharing b and c.
-        groups: u32,
-        /// Bounds of the step size.
-        dt_limit: (f32, f32),
-        /// State cache of `heads × head_dim × state_dim`.
-        state: CacheId,
-        /// Result.
-        out: BufferId,
-    },
+    /// [`RotateStore`].
+    RotateStore(RotateStore),
+    /// [`StoreLatent`].
+    StoreLatent(StoreLatent),
+    /// [`Attend`].
+    Attend(Attend),
+    /// [`AttendLatent`].
+    AttendLatent(AttendLatent),
+    /// [`Conv`].
+    Conv(Conv),
+    /// [`DeltaRule`].
+    DeltaRule(DeltaRule),
+    /// [`Scan`].
+    Scan(Scan),
     /// Chooses experts. out [tokens, 2 × top]: chosen ids (as numbers), then their weights, in
     /// descending order of choice; ties go to the lower id.
     Route {
@@ -524,26 +578,8 @@ pub enum Op {
         /// Result.
         out: BufferId,
     },
-    /// `out = Σ_slot w[slot] · down[e](act(gate[e](x), up[e](x)))`, summed in slot order. Expert e
-    /// uses weights `gate.0 + e`, `up.0 + e`, `down.0 + e`. out [tokens, hidden]
-    Experts {
-        /// [tokens, hidden]
-        x: View,
-        /// Output of `Route`.
-        route: View,
-        /// First gate matrix. [ffn, hidden]
-        gate: WeightId,
-        /// First up matrix. [ffn, hidden]
-        up: WeightId,
-        /// First down matrix. [hidden, ffn]
-        down: WeightId,
-        /// Experts in all.
-        experts: u32,
-        /// Combination.
-        act: GateAct,
-        /// Result.
-        out: BufferId,
-    },
+    /// [`Experts`].
+    Experts(Experts),
     /// Elementwise: `out = expr(args…)`.
     Map {
         /// What.
@@ -611,19 +647,19 @@ impl Op {
     pub fn name(&self) -> &'static str {
         match self {
             Op::Embed { .. } => "Embed",
-            Op::Norm { .. } => "Norm",
+            Op::Norm(_) => "Norm",
             Op::Linear { .. } => "Linear",
             Op::GatedLinear { .. } => "GatedLinear",
             Op::HeadLinear { .. } => "HeadLinear",
-            Op::RotateStore { .. } => "RotateStore",
-            Op::StoreLatent { .. } => "StoreLatent",
-            Op::Attend { .. } => "Attend",
-            Op::AttendLatent { .. } => "AttendLatent",
-            Op::Conv { .. } => "Conv",
-            Op::DeltaRule { .. } => "DeltaRule",
-            Op::Scan { .. } => "Scan",
+            Op::RotateStore(_) => "RotateStore",
+            Op::StoreLatent(_) => "StoreLatent",
+            Op::Attend(_) => "Attend",
+            Op::AttendLatent(_) => "AttendLatent",
+            Op::Conv(_) => "Conv",
+            Op::DeltaRule(_) => "DeltaRule",
+            Op::Scan(_) => "Scan",
             Op::Route { .. } => "Route",
-            Op::Experts { .. } => "Experts",
+            Op::Experts(_) => "Experts",
             Op::Map { .. } => "Map",
             Op::TakeRows { .. } => "TakeRows",
             Op::Pool { .. } => "Pool",
@@ -643,7 +679,7 @@ impl Op {
                 list.extend(positions.iter().chain(token_types).map(|w| W(*w)));
                 list.push(O(*out));
             }
-            Op::Norm { x, adds, sum, weight, bias, gate, root, out, .. } => {
+            Op::Norm(Norm { x, adds, sum, weight, bias, gate, root, out, .. }) => {
                 list.push(R(*x));
                 list.extend(adds.iter().map(|v| R(*v)));
                 list.extend(weight.iter().chain(bias).map(|w| W(*w)));
@@ -663,7 +699,7 @@ impl Op {
             Op::GatedLinear { x, gate, up, out, .. } => {
                 list.extend([R(*x), W(*gate), W(*up), O(*out)]);
             }
-            Op::RotateStore { q, q_norm, store, out, .. } => {
+            Op::RotateStore(RotateStore { q, q_norm, store, out, .. }) => {
                 list.push(R(*q));
                 list.extend(q_norm.iter().map(|n| W(n.weight)));
                 if let Some(s) = store {
@@ -673,10 +709,10 @@ impl Op {
                 }
                 list.push(O(*out));
             }
-            Op::StoreLatent { latent, norm, key, cache, .. } => {
+            Op::StoreLatent(StoreLatent { latent, norm, key, cache, .. }) => {
                 list.extend([R(*latent), W(*norm), R(*key), C(*cache)]);
             }
-            Op::Attend { q, source, sinks, out, .. } => {
+            Op::Attend(Attend { q, source, sinks, out, .. }) => {
                 list.push(R(*q));
                 match source {
                     AttendSource::Cache(c) => list.push(C(*c)),
@@ -685,23 +721,23 @@ impl Op {
                 list.extend(sinks.map(W));
                 list.push(O(*out));
             }
-            Op::AttendLatent { q_latent, q_rope, cache, out, .. } => {
+            Op::AttendLatent(AttendLatent { q_latent, q_rope, cache, out, .. }) => {
                 list.extend([R(*q_latent), R(*q_rope), C(*cache), O(*out)]);
             }
-            Op::Conv { x, weight, bias, state, out, .. } => {
+            Op::Conv(Conv { x, weight, bias, state, out, .. }) => {
                 list.extend([R(*x), W(*weight)]);
                 list.extend(bias.map(W));
                 list.extend([C(*state), O(*out)]);
             }
-            Op::DeltaRule { q, k, v, a, b, a_log, dt_bias, state, out, .. } => {
+            Op::DeltaRule(DeltaRule { q, k, v, a, b, a_log, dt_bias, state, out, .. }) => {
                 list.extend([q, k, v, a, b].map(|v| R(*v)));
                 list.extend([W(*a_log), W(*dt_bias), C(*state), O(*out)]);
             }
-            Op::Scan { x, b, c, dt, a_log, skip, dt_bias, state, out, .. } => {
+            Op::Scan(Scan { x, b, c, dt, a_log, skip, dt_bias, state, out, .. }) => {
                 list.extend([x, b, c, dt].map(|v| R(*v)));
                 list.extend([W(*a_log), W(*skip), W(*dt_bias), C(*state), O(*out)]);
             }
-            Op::Experts { x, route, gate, up, down, experts, out, .. } => {
+            Op::Experts(Experts { x, route, gate, up, down, experts, out, .. }) => {
                 list.extend([R(*x), R(*route)]);
                 for first in [gate, up, down] {
                     list.extend((0..*experts).map(|e| W(WeightId(first.0 + e))));

@@ -7,49 +7,9 @@ use thiserror::Error;
 
 use crate::batch::MAX_GROUPS;
 use crate::cache::{CacheSpec, GroupKind};
-use crate::op::{Op, Operand, Rope};
+use crate::op::{self, Op, Operand, Rope};
+use crate::view::{BufferId, BufferSpec, Rows, View};
 use crate::weight::{WeightId, WeightSpec};
-
-/// Index into [`Program::buffers`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BufferId(pub u32);
-
-/// Index into [`Program::caches`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CacheId(pub u32);
-
-/// Index into [`Program::ropes`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RopeId(pub u32);
-
-/// How many rows a buffer has in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rows {
-    /// One a token.
-    Tokens,
-    /// One an output row.
-    Outputs,
-}
-
-/// A buffer of f32: `rows × cols`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BufferSpec {
-    /// Rows.
-    pub rows: Rows,
-    /// Columns.
-    pub cols: u32,
-}
-
-/// A column range of a buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct View {
-    /// Buffer.
-    pub buffer: BufferId,
-    /// First column.
-    pub start: u32,
-    /// Columns.
-    pub cols: u32,
-}
 
 /// A model, ready for a device.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -198,7 +158,7 @@ impl Program {
             Op::Embed { table, out, .. } => {
                 same("columns of the embedding", self.weights[table.0 as usize].cols, cols(out))
             }
-            Op::Norm { x, adds, sum, out, gate, groups, root, .. } => {
+            Op::Norm(op::Norm { x, adds, sum, out, gate, groups, root, .. }) => {
                 for v in adds.iter().chain(gate.iter().map(|(v, _)| v)) {
                     same("columns added", v.cols, x.cols)?;
                 }
@@ -223,25 +183,25 @@ impl Program {
                 same("rows of the head matrices", w.rows, cols(out))?;
                 same("columns of the head matrices", w.cols * heads, x.cols)
             }
-            Op::RotateStore { q, heads, head_dim, out, .. } => {
+            Op::RotateStore(op::RotateStore { q, heads, head_dim, out, .. }) => {
                 same("query columns", q.cols, heads * head_dim)?;
                 same("columns out", cols(out), q.cols)
             }
-            Op::Attend { heads, v_dim, out, kv_heads, .. } => {
+            Op::Attend(op::Attend { heads, v_dim, out, kv_heads, .. }) => {
                 same("heads per key/value head", heads % kv_heads.max(&1), 0)?;
                 same("columns out", cols(out), heads * v_dim)
             }
-            Op::AttendLatent { q_latent: x, out, .. }
-            | Op::DeltaRule { v: x, out, .. }
-            | Op::Conv { x, out, .. }
-            | Op::Scan { x, out, .. }
+            Op::AttendLatent(op::AttendLatent { q_latent: x, out, .. })
+            | Op::DeltaRule(op::DeltaRule { v: x, out, .. })
+            | Op::Conv(op::Conv { x, out, .. })
+            | Op::Scan(op::Scan { x, out, .. })
             | Op::TakeRows { x, out }
             | Op::Pool { x, out, .. } => same("columns out", cols(out), x.cols),
             Op::Route { rule, out, router, .. } => {
                 same("experts", self.weights[router.0 as usize].rows, rule.experts)?;
                 same("columns out", cols(out), 2 * rule.top)
             }
-            Op::Experts { x, down, out, .. } => {
+            Op::Experts(op::Experts { x, down, out, .. }) => {
                 same("rows of down", self.weights[down.0 as usize].rows, cols(out))?;
                 same("columns out", cols(out), x.cols)
             }
@@ -251,7 +211,7 @@ impl Program {
                 }
                 same("operands over four", u32::from(args.len() > 4), 0)
             }
-            Op::StoreLatent { .. } | Op::Sample { .. } => Ok(()),
+            Op::StoreLatent(_) | Op::Sample { .. } => Ok(()),
         }
     }
 
@@ -270,7 +230,7 @@ impl Program {
                         write!(text, " b{}[{}..{}]", v.buffer.0, v.start, v.start + v.cols)
                     }
                     Operand::Write(b) => write!(text, " -> b{}[{}]", b.0, self.cols(b)),
-                    Operand::Weight(_) if matches!(op, Op::Experts { .. }) => {
+                    Operand::Weight(_) if matches!(op, Op::Experts(_)) => {
                         experts += 1;
                         Ok(())
                     }

@@ -59,7 +59,7 @@ impl Default for SamplingParams {
 pub struct Sampled {
     /// The token (for `Score` rows the target).
     pub token: TokenId,
-    /// ln p(token) under the model's own logits; 0 when not asked for.
+    /// ln p(token) under the model's own logits; 0 when not requested.
     pub logprob: f32,
     /// Slice of [`StepOutput::top`](crate::StepOutput::top): start and length.
     pub top: (u32, u32),

@@ -336,9 +336,14 @@ impl Check<'_> {
         if let Mask::Window(n) | Mask::Chunk(n) = a.mask {
             within(&(self.name)(hyper::WINDOW), n, 1, COUNT)?;
         }
-        if let Some(growth) = a.growth {
-            within("tokens between two steps of growth", growth.every, 1, COUNT)?;
-            finite("the growth of queries", growth.beta)?;
+        if let Some(position_scale) = a.position_scale {
+            within(
+                "tokens between two steps of the scale of queries",
+                position_scale.every,
+                1,
+                COUNT,
+            )?;
+            finite("the scale of queries", position_scale.beta)?;
         }
         if let KvSource::Layer(from) = a.kv
             && from >= layer

@@ -2,8 +2,8 @@
 //! memory or devices. Variety lives in enum variants, not in flags.
 
 use tokenmill_ir::{
-    Act, GateAct, GateOrder, GroupRule, Growth, KeyHead, Mask, NormKind, PoolKind, RopePairing,
-    RouteScore, Unary,
+    Act, GateAct, GateOrder, GroupRule, KeyHead, Mask, NormKind, PoolKind, PositionScale,
+    RopePairing, RouteScore, Unary,
 };
 
 /// A model.
@@ -229,8 +229,8 @@ pub struct Attention {
     pub scale: f32,
     /// Rotation; absent for layers without positions.
     pub rope: Option<RopeSpec>,
-    /// Growth of queries with their position.
-    pub growth: Option<Growth>,
+    /// Scale of queries by their position.
+    pub position_scale: Option<PositionScale>,
     /// Normalisation of queries and keys.
     pub qk_norm: QkNorm,
     /// Normalisation of values, each head alone, without weights.

@@ -209,7 +209,7 @@ fn mixer(mixer: &Mixer) -> String {
                 Mask::Around(n) => line += &format!(" around {n}"),
             }
             for (is, word) in [
-                (a.growth.is_some(), " growing"),
+                (a.position_scale.is_some(), " growing"),
                 (a.sinks, " sinks"),
                 (a.softcap.is_some(), " capped"),
                 (matches!(a.kv, KvSource::Layer(_)), " borrowed"),

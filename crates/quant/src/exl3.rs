@@ -20,13 +20,13 @@ use crate::{Format, FormatId};
 pub(crate) const EXL3_4: Format = Format {
     id: FormatId::EXL3_4,
     name: "exl3_4",
-    block_weights: TURN,
-    block_bytes: BLOCK_BYTES / TURN,
+    block_weights: WIDTH,
+    block_bytes: BLOCK_BYTES / WIDTH,
     ggml_type: None,
     decode: |src, dst| {
         let (blocks, rest) = src.as_chunks::<BLOCK_BYTES>();
-        let (rows, left) = dst.as_chunks_mut::<TURN>();
-        let (out, more) = rows.as_chunks_mut::<TURN>();
+        let (rows, left) = dst.as_chunks_mut::<WIDTH>();
+        let (out, more) = rows.as_chunks_mut::<WIDTH>();
         let whole = rest.is_empty() && left.is_empty() && more.is_empty();
         assert!(whole && blocks.len() == out.len(), "block count");
         for (block, out) in blocks.iter().zip(out) {
@@ -37,28 +37,28 @@ pub(crate) const EXL3_4: Format = Format {
 };
 
 /// Bytes of a stored block of 128 × 128 of `exl3_4`.
-pub const BLOCK_BYTES: usize = FACTOR_BYTES + TURN / TILE * TURN / TILE * tile_bytes(4);
+pub const BLOCK_BYTES: usize = FACTOR_BYTES + WIDTH / TILE * WIDTH / TILE * tile_bytes(4);
 /// Bytes of its factors, before the tiles.
-pub const FACTOR_BYTES: usize = 4 * TURN;
+pub const FACTOR_BYTES: usize = 4 * WIDTH;
 
 /// The weights of a stored block of `exl3_4`, `[row][column]`.
-fn decode_stored(block: &[u8; BLOCK_BYTES], out: &mut [[f32; TURN]; TURN]) {
+fn decode_stored(block: &[u8; BLOCK_BYTES], out: &mut [[f32; WIDTH]; WIDTH]) {
     let (factors, tiles) = block.split_at(FACTOR_BYTES);
-    let (suh, svh) = factors.split_at(2 * TURN);
+    let (suh, svh) = factors.split_at(2 * WIDTH);
     let block = Block { bits: 4, codebook: Codebook::Mul1, suh: &halves(suh), svh: &halves(svh) };
-    let at = |k: usize, n: usize| (n * TURN / TILE + k) * tile_bytes(4);
+    let at = |k: usize, n: usize| (n * WIDTH / TILE + k) * tile_bytes(4);
     block.decode(|k, n| &tiles[at(k, n)..][..tile_bytes(4)], out);
 }
 
 /// 128 f16s.
-pub fn halves(bytes: &[u8]) -> [f32; TURN] {
+pub fn halves(bytes: &[u8]) -> [f32; WIDTH] {
     std::array::from_fn(|i| f16_to_f32(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
 }
 
 /// Rows and columns of a tile.
 pub const TILE: usize = 16;
 /// Numbers that a Hadamard transform mixes.
-pub const TURN: usize = 128;
+pub const WIDTH: usize = 128;
 
 /// What the 16 bits of a state stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,12 +138,12 @@ pub fn states(bits: usize, tile: &[u8]) -> [u16; 256] {
 
 /// The Hadamard transform of 128 numbers, without a factor.
 #[inline(always)]
-pub fn hadamard(x: &mut [f32; TURN]) {
+pub fn hadamard(x: &mut [f32; WIDTH]) {
     for x in x.as_chunks_mut::<16>().0 {
         *x = near::<8>(near::<4>(near::<2>(near::<1>(*x))));
     }
     let mut distance = 16;
-    while distance < TURN {
+    while distance < WIDTH {
         for pair in x.chunks_exact_mut(2 * distance) {
             let (low, high) = pair.split_at_mut(distance);
             for (a, b) in low.iter_mut().zip(high) {
@@ -170,9 +170,9 @@ pub struct Block<'a> {
     /// What states stand for.
     pub codebook: Codebook,
     /// Factors of the columns.
-    pub suh: &'a [f32; TURN],
+    pub suh: &'a [f32; WIDTH],
     /// Factors of the rows.
-    pub svh: &'a [f32; TURN],
+    pub svh: &'a [f32; WIDTH],
 }
 
 impl Block<'_> {
@@ -180,25 +180,25 @@ impl Block<'_> {
     pub fn decode<'t>(
         &self,
         tile: impl Fn(usize, usize) -> &'t [u8],
-        out: &mut [[f32; TURN]; TURN],
+        out: &mut [[f32; WIDTH]; WIDTH],
     ) {
-        for n in 0..TURN / TILE {
-            for k in 0..TURN / TILE {
+        for n in 0..WIDTH / TILE {
+            for k in 0..WIDTH / TILE {
                 for (t, state) in states(self.bits, tile(k, n)).into_iter().enumerate() {
                     let (col, row) = place(t);
                     out[TILE * n + row][TILE * k + col] = self.codebook.value(state);
                 }
             }
         }
-        turn(out, self.suh, self.svh);
+        transform(out, self.suh, self.svh);
     }
 }
 
 /// Values of a block, `[row][column]`, to its weights.
-pub fn turn(out: &mut [[f32; TURN]; TURN], suh: &[f32; TURN], svh: &[f32; TURN]) {
+pub fn transform(out: &mut [[f32; WIDTH]; WIDTH], suh: &[f32; WIDTH], svh: &[f32; WIDTH]) {
     out.iter_mut().for_each(hadamard);
     let mut distance = 1;
-    while distance < TURN {
+    while distance < WIDTH {
         for pair in out.chunks_exact_mut(2 * distance) {
             let (low, high) = pair.split_at_mut(distance);
             for (a, b) in low.as_flattened_mut().iter_mut().zip(high.as_flattened_mut()) {
@@ -209,7 +209,7 @@ pub fn turn(out: &mut [[f32; TURN]; TURN], suh: &[f32; TURN], svh: &[f32; TURN])
     }
     for (row, svh) in out.iter_mut().zip(svh) {
         for (w, suh) in row.iter_mut().zip(suh) {
-            *w *= suh * svh / TURN as f32;
+            *w *= suh * svh / WIDTH as f32;
         }
     }
 }
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_transform_is_its_own_inverse_but_for_a_factor() {
-        let start: [f32; TURN] = std::array::from_fn(|i| (i * i % 23) as f32 - 7.0);
+        let start: [f32; WIDTH] = std::array::from_fn(|i| (i * i % 23) as f32 - 7.0);
         let mut x = start;
         hadamard(&mut x);
         assert_eq!(x[0], start.iter().sum::<f32>());

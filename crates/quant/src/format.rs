@@ -244,7 +244,7 @@ impl FormatId {
     /// 128 × 128, else 1. The blocks of such a band lie one after the other.
     pub const fn band_rows(self) -> usize {
         match self {
-            FormatId::EXL3_4 => exl3::TURN,
+            FormatId::EXL3_4 => exl3::WIDTH,
             _ => 1,
         }
     }

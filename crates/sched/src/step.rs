@@ -1,6 +1,6 @@
 //! One step: who computes how many tokens, how long that should take, and what came of it.
 
-use tokenmill_ir::TokenId;
+use tokenmill_ir::{TokenId, key_reads};
 
 use crate::sequence::SeqId;
 
@@ -20,8 +20,7 @@ pub struct Grant {
 impl Grant {
     /// Σ over its tokens of the keys each attends to.
     pub(crate) fn key_reads(&self) -> u64 {
-        let (context, n) = (u64::from(self.context), u64::from(self.tokens));
-        n * context + n * (n + 1) / 2
+        key_reads(self.context.into(), self.tokens.into())
     }
 }
 

@@ -23,13 +23,16 @@ use crate::fields::{Fields, Notes};
 use crate::generation::Generation;
 use crate::guests::Guest;
 use crate::keys::Key;
+use crate::models;
 use crate::prepare::{self, Echoed, Prepared};
+use crate::residents::Pending;
 use crate::rows::{self, Measured, Who};
 use crate::shared::{Model, Shared};
 use crate::shares::Party;
 use crate::strict_json::{self, JsonLimits};
 use crate::uses::{Pass, Place};
 use crate::visit::Visit;
+use crate::workshop::Wanted;
 
 /// A request on its way to the engine.
 enum Ready {
@@ -194,48 +197,99 @@ impl Came {
         Ok(Self { body, party, account, key, pass, visit })
     }
 
-    /// What becomes of it, and its place among the requests being answered.
+    /// What becomes of it when its model is there, and its place among the requests being answered.
     async fn prepared(self, shared: &Arc<Shared>, read: Read) -> Result<(Ready, Place), ApiError> {
         let place = Place::new(shared.admit(self.party)?, self.pass);
         let key = self.key;
         let (state, bytes, body) = (Arc::clone(shared), self.body.bytes.len(), self.body);
         let seal = shared.seal.of(self.account);
-        let job = move |wanted: crate::workshop::Wanted<'_>| {
+        let job = move |wanted: Wanted<'_>| {
             let shared = &*state;
             let mut notes = Notes::new(shared.gate().strict).sealed_by(seal);
-            let ask = read(parse(shared, body)?, &shared.config.limits, &mut notes)?;
-            let warnings = shared.told(notes);
-            Ok(match ask {
-                Ask::Generate { ask, stream, writer } => {
-                    let mut prepared = prepare::generate(shared, *ask, warnings, wanted)?;
-                    if let Some(key) = &key {
-                        within_key(shared, key, &mut prepared)?;
-                    }
-                    Ready::Text { prepared, stream, writer }
+            let mut fields = parse(shared, &body)?;
+            let keep = models::keep_alive(&mut fields)?;
+            let ask = read(fields, &shared.config.limits, &mut notes)?;
+            let mut warnings = shared.told(notes);
+            let mut pending = shared.want(ask.model(), keep, key.as_deref())?;
+            warnings.extend(pending.why.take());
+            match pending.now() {
+                Some(model) => {
+                    drop(body);
+                    let model = model.map_err(|refused| shared.refused(&pending.id, refused))?;
+                    let ready = ready(shared, model, ask, warnings, (key.as_deref(), wanted))?;
+                    Ok(Step::Ready(Box::new(ready)))
                 }
-                Ask::Count { ask, write } => {
-                    let (tokens, warnings) = prepare::count(shared, *ask, warnings, wanted)?;
-                    Ready::Counted(write(tokens, &warnings))
+                None => {
+                    let waits = Waits { ask, warnings, pending, body, key };
+                    Ok(Step::Waits(Box::new(waits)))
                 }
-                Ask::Numbers { ask, write } => {
-                    let measured = rows::prepare(shared, ask, warnings, wanted)?;
-                    if let Some(key) = &key {
-                        measured_within_key(shared, key, &measured)?;
-                    }
-                    Ready::Numbers { measured, write }
-                }
-            })
+            }
+        };
+        let waits = match shared.workshop.run(self.party, bytes, job).await? {
+            Step::Ready(ready) => return Ok((*ready, place)),
+            Step::Waits(waits) => *waits,
+        };
+        let Waits { ask, warnings, pending, body, key } = waits;
+        let model = shared.awaited(pending).await?;
+        let state = Arc::clone(shared);
+        let job = move |wanted: Wanted<'_>| {
+            drop(body); // it was in memory, read, until now
+            ready(&state, model, ask, warnings, (key.as_deref(), wanted))
         };
         Ok((shared.workshop.run(self.party, bytes, job).await?, place))
     }
 }
 
+/// How far a request is that was read.
+enum Step {
+    Ready(Box<Ready>),
+    /// Its model is not there yet.
+    Waits(Box<Waits>),
+}
+
+/// A request that was read and waits for its model.
+struct Waits {
+    ask: Ask,
+    warnings: Vec<String>,
+    pending: Pending,
+    body: Received,
+    key: Option<Arc<Key>>,
+}
+
+/// Prepares what a model is asked.
+fn ready(
+    shared: &Shared,
+    model: Model,
+    ask: Ask,
+    warnings: Vec<String>,
+    (key, wanted): (Option<&Key>, Wanted<'_>),
+) -> Result<Ready, ApiError> {
+    Ok(match ask {
+        Ask::Generate { ask, stream, writer } => {
+            let mut prepared = prepare::generate(shared, model, *ask, warnings, wanted)?;
+            if let Some(key) = key {
+                within_key(key, &mut prepared)?;
+            }
+            Ready::Text { prepared, stream, writer }
+        }
+        Ask::Count { ask, write } => {
+            Ready::Counted(write(prepare::count(&model, *ask, wanted)?, &warnings))
+        }
+        Ask::Numbers { ask, write } => {
+            let measured = rows::prepare(shared, model, ask, warnings, wanted)?;
+            if let Some(key) = key {
+                measured_within_key(key, &measured)?;
+            }
+            Ready::Numbers { measured, write }
+        }
+    })
+}
+
 /// Cuts the answers to what a key's holder may have.
 ///
 /// # Errors
-/// 404 for a model that is not for him, 400 for a prompt that is longer than his longest.
-fn within_key(shared: &Shared, key: &Key, prepared: &mut Prepared) -> Result<(), ApiError> {
-    for_key(shared, key, &prepared.model)?;
+/// 400 for a prompt that is longer than his longest.
+fn within_key(key: &Key, prepared: &mut Prepared) -> Result<(), ApiError> {
     let Some(most) = key.limits.context else { return Ok(()) };
     for request in &mut prepared.requests {
         let tokens = request.prompt.len();
@@ -248,21 +302,11 @@ fn within_key(shared: &Shared, key: &Key, prepared: &mut Prepared) -> Result<(),
 }
 
 /// As [`within_key`], for texts that are measured.
-fn measured_within_key(shared: &Shared, key: &Key, asked: &Measured) -> Result<(), ApiError> {
-    for_key(shared, key, &asked.model)?;
+fn measured_within_key(key: &Key, asked: &Measured) -> Result<(), ApiError> {
     let longest = asked.inputs.iter().map(Vec::len).max().unwrap_or(0);
     match key.limits.context.filter(|most| longest > *most as usize) {
         Some(most) => Err(longer_than_key(longest, most)),
         None => Ok(()),
-    }
-}
-
-fn for_key(shared: &Shared, key: &Key, model: &Model) -> Result<(), ApiError> {
-    let names = &model.served.names;
-    if key.may_use(names) {
-        Ok(())
-    } else {
-        Err(shared.unknown_model(model.served.name(), Some(key)))
     }
 }
 
@@ -274,7 +318,11 @@ fn longer_than_key(tokens: usize, most: u32) -> ApiError {
     ApiError { overflow, ..ApiError::too_long("messages", message) }
 }
 
-fn parse(shared: &Shared, body: Received) -> Result<Fields, ApiError> {
+/// The members of a body.
+///
+/// # Errors
+/// 400 where it is no object.
+pub fn parse(shared: &Shared, body: &Received) -> Result<Fields, ApiError> {
     let limits = &shared.config.limits;
     let limits = JsonLimits { depth: limits.json_depth, values: limits.json_values };
     let value = strict_json::parse(&body.bytes, limits).map_err(|reason| ApiError {

@@ -190,6 +190,16 @@ pub enum Ask {
     },
 }
 
+impl Ask {
+    /// The name of the model that is asked; `None`: the only one.
+    pub fn model(&self) -> Option<&str> {
+        match self {
+            Self::Generate { ask, .. } | Self::Count { ask, .. } => ask.model.as_deref(),
+            Self::Numbers { ask, .. } => ask.model.as_deref(),
+        }
+    }
+}
+
 /// The writer of an answer with that head.
 pub type MakeWriter = Box<dyn FnOnce(Head) -> Box<dyn Writer> + Send>;
 

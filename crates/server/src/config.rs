@@ -92,6 +92,8 @@ pub struct Timeouts {
     pub ping: Duration,
     /// For answers in progress when the server is told to stop.
     pub drain: Duration,
+    /// For a model that is not in memory, until requests for it are told to come back.
+    pub load: Duration,
 }
 
 impl Default for Timeouts {
@@ -102,6 +104,7 @@ impl Default for Timeouts {
             write_stall: Duration::from_secs(30),
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
+            load: Duration::from_secs(300),
         }
     }
 }
@@ -255,6 +258,7 @@ impl Timeouts {
             ("timeout of bodies", self.body),
             ("timeout of writing", self.write_stall),
             ("pause before a ping", self.ping),
+            ("time for a model to load", self.load),
         ];
         let mut all = all.into_iter().map(|(name, time)| (name, seconds(time)));
         all.try_for_each(|(name, value)| within(name, value, Self::LONGEST_S))?;

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use crate::metrics::{ModelPage, page};
+use crate::models;
 use crate::shared::{Phase, Shared};
 
 /// What some clients ask before anything else: whether something is there.
@@ -20,7 +21,7 @@ pub async fn root() -> &'static str {
 
 /// 200 as long as the process answers and no model's device hangs in a step.
 pub async fn live(State(shared): State<Arc<Shared>>) -> Response {
-    let stuck = shared.models.iter().find_map(|m| m.served.engine.stuck());
+    let stuck = shared.residents.there().iter().find_map(|m| m.served.engine.stuck());
     if let Some(age) = stuck {
         let body = Json(json!({ "status": "stuck", "seconds": age.as_secs() }));
         return (StatusCode::SERVICE_UNAVAILABLE, body).into_response();
@@ -47,8 +48,8 @@ pub async fn version() -> Response {
 /// Counters in the Prometheus text format.
 pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let one = |m: &'static str| [(CONTENT_TYPE, m)];
-    let pages: Vec<ModelPage<'_>> = shared
-        .models
+    let there = shared.residents.there();
+    let pages: Vec<ModelPage<'_>> = there
         .iter()
         .map(|m| ModelPage {
             model: m.served.name(),
@@ -58,6 +59,7 @@ pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
         .collect();
     let unknown = shared.unknown_members.load(Ordering::Relaxed);
     let uptime = shared.started.elapsed();
-    let text = page(&pages, &shared.responses, shared.in_flight(), unknown, uptime);
+    let mut text = page(&pages, &shared.responses, shared.in_flight(), unknown, uptime);
+    models::count(&shared.residents, &mut text);
     (one("text/plain; version=0.0.4; charset=utf-8"), text).into_response()
 }

@@ -96,6 +96,15 @@ impl ApiKeys {
             || (self.is_open() && self.metrics.is_none())
     }
 
+    /// Whether a request may change what is there for everybody: with the first key, or one that may
+    /// read the metrics.
+    pub fn admit_to_change(&self, headers: &HeaderMap) -> bool {
+        let first = self.all.first();
+        let is_first = |key: &Arc<Key>| first.is_some_and(|first| first == key);
+        let holder = self.holder(headers);
+        self.is_open() || holder.is_some_and(|key| key.limits.metrics || is_first(&key))
+    }
+
     /// Whether a request carries one of them, as `Authorization: Bearer` or `x-api-key`. Where no
     /// key is set everybody may ask.
     pub fn admit(&self, headers: &HeaderMap) -> bool {

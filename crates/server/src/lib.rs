@@ -4,6 +4,7 @@
 //! the connections, handed to the engine, and answered whole or as a stream; a client that goes
 //! away cancels its request.
 
+mod ability;
 mod access;
 mod answering;
 mod anthropic;
@@ -23,16 +24,19 @@ mod keys;
 mod listen;
 mod metrics;
 mod model;
+mod models;
 mod openai;
 mod origin;
 mod prepare;
 mod rendered;
+mod residents;
 mod routes;
 mod rows;
 mod seal;
 mod shared;
 mod shares;
 mod socket;
+mod stock;
 mod strict_json;
 mod tls;
 mod uses;
@@ -46,3 +50,5 @@ pub use model::ServedModel;
 pub use rendered::{Words, prompt_of};
 pub use routes::{Access, ROUTES, Route};
 pub use seal::SealKey;
+pub use stock::{Abilities, Listed, Loader, NotLoaded, Present, Stock};
+pub use tokenmill_engine::residency::{Needs, Trouble};

@@ -24,10 +24,10 @@ use tower::Service;
 
 use crate::config::{ServeError, ServerConfig};
 use crate::guests::{Guest, Guests};
-use crate::model::ServedModel;
 use crate::routes::router;
 use crate::shared::{Phase, Shared, reached};
 use crate::socket::{Peer, StallGuard};
+use crate::stock::Stock;
 use crate::tls::acceptor;
 
 /// For connections to write their last words once the server stops.
@@ -51,16 +51,17 @@ impl Control {
 }
 
 /// Serves until SIGTERM or SIGINT, then drains; a second signal ends the draining. `listening` is
-/// called with the address once requests are answered.
+/// called with the address once requests are answered. With a loader, all models are gone in the
+/// end.
 ///
 /// # Errors
 /// [`ServeError`] when it cannot start.
 pub fn serve(
     config: ServerConfig,
-    models: Vec<ServedModel>,
+    stock: impl Into<Stock>,
     listening: impl FnOnce(SocketAddr, Control),
 ) -> Result<(), ServeError> {
-    let shared = Arc::new(Shared::new(config, models)?);
+    let shared = Arc::new(Shared::new(config, stock.into())?);
     let tls = shared.config.tls.as_ref().map(acceptor).transpose()?;
     let listener = bind(&shared.config)?;
     let address = listener.local_addr().map_err(ServeError::Start)?;
@@ -81,6 +82,7 @@ pub fn serve(
         }
     });
     runtime.shutdown_timeout(LAST_WORDS);
+    shared.residents.close();
     done
 }
 
@@ -88,16 +90,17 @@ pub fn serve(
 ///
 /// # Errors
 /// [`ServeError`] when it cannot start.
-pub fn spawn(config: ServerConfig, models: Vec<ServedModel>) -> Result<Running, ServeError> {
-    let shared = Arc::new(Shared::new(config, models)?);
+pub fn spawn(config: ServerConfig, stock: impl Into<Stock>) -> Result<Running, ServeError> {
+    let shared = Arc::new(Shared::new(config, stock.into())?);
     let tls = shared.config.tls.as_ref().map(acceptor).transpose()?;
     let listener = bind(&shared.config)?;
     let address = listener.local_addr().map_err(ServeError::Start)?;
     let runtime = runtime()?;
     let state = Arc::clone(&shared);
     let body = move || {
-        let done = runtime.block_on(run(listener, state, tls));
+        let done = runtime.block_on(run(listener, Arc::clone(&state), tls));
         runtime.shutdown_timeout(LAST_WORDS);
+        state.residents.close();
         done
     };
     let thread = std::thread::Builder::new().name("server".into()).spawn(body);
@@ -183,6 +186,7 @@ async fn run(
     let router = router(Arc::clone(&shared));
     let mut connections = JoinSet::new();
     let mut ended = pin!(wound_down(&shared));
+    let mut time = pin!(shared.residents.keep_time());
     loop {
         tokio::select! {
             (stream, guest) = accept(&listener, &shared.guests) => {
@@ -190,6 +194,7 @@ async fn run(
                 connections.spawn(async move { greet(stream, tls, guest, router, &shared).await });
             }
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            () = &mut time => {} // (it never ends)
             () = &mut ended => break,
         }
     }

@@ -361,12 +361,12 @@ fn write_histogram(
     let _ = writeln!(out, "{name}_count{{model_name=\"{model}\"}} {total}");
 }
 
-fn header(out: &mut String, name: &str, kind: &str, help: &str) {
+pub fn header(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
 /// A label's value, escaped.
-fn label(text: &str) -> String {
+pub fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 

@@ -44,14 +44,14 @@ const MOST_ECHOED: usize = 1 << 18;
 /// Tokenises what is to be continued, and cuts the answer to the context.
 ///
 /// # Errors
-/// 400 and 404 of the request.
+/// 400 of the request.
 pub fn generate(
     shared: &Shared,
+    model: Model,
     ask: Generate,
     mut warnings: Vec<String>,
     wanted: Wanted<'_>,
 ) -> Result<Prepared, ApiError> {
-    let model = shared.model(ask.model.as_deref())?.clone();
     let Generate { input, manner, .. } = ask;
     let packager = &model.served.defaults.sampling;
     let mut sampling = Sampling::new(manner.sampling.clone(), packager, shared.ticket());
@@ -259,21 +259,15 @@ fn within_context(
     Ok(requests)
 }
 
-/// The tokens of a request's prompts, and what of it has no effect.
+/// The tokens of a request's prompts.
 ///
 /// # Errors
 /// As [`generate`], but prompts that leave no room for an answer are counted too.
-pub fn count(
-    shared: &Shared,
-    ask: Generate,
-    warnings: Vec<String>,
-    wanted: Wanted<'_>,
-) -> Result<(usize, Vec<String>), ApiError> {
-    let model = shared.model(ask.model.as_deref())?.clone();
-    let encoder = model.served.tokenizer.within(reach(&model, wanted));
+pub fn count(model: &Model, ask: Generate, wanted: Wanted<'_>) -> Result<usize, ApiError> {
+    let encoder = model.served.tokenizer.within(reach(model, wanted));
     let manner = Manner { diagnose: false, ..ask.manner };
-    let asked = asked(&model, ask.input, &manner, &encoder)?;
-    Ok((asked.prompts.iter().map(Vec::len).sum(), warnings))
+    let asked = asked(model, ask.input, &manner, &encoder)?;
+    Ok(asked.prompts.iter().map(Vec::len).sum())
 }
 
 /// What is to be continued, as it is asked of the engine.

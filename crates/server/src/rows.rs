@@ -47,14 +47,14 @@ enum Meaning {
 /// Checks and tokenises texts to be measured.
 ///
 /// # Errors
-/// 400 and 404 of the request.
+/// 400 of the request.
 pub fn prepare(
     shared: &Shared,
+    model: Model,
     ask: Numbers,
     warnings: Vec<String>,
     wanted: Wanted<'_>,
 ) -> Result<Measured, ApiError> {
-    let model = shared.model(ask.model.as_deref())?.clone();
     let engine = &model.served.engine;
     let (scores, gives_text) = (engine.width() == 1, engine.vocab() > 0);
     let encoder = model.served.tokenizer.within(reach(&model, wanted));

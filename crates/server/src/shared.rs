@@ -5,10 +5,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderMap, Request, StatusCode};
+use tokenmill_engine::KeepAlive;
+use tokenmill_engine::residency::{Refused, Trouble};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_output::Format;
 use tokio::sync::watch;
 
+use crate::ability::Wish;
 use crate::access::Gate;
 use crate::config::{ServeError, ServerConfig};
 use crate::error::ApiError;
@@ -18,8 +21,10 @@ use crate::holding::Holds;
 use crate::keys::Key;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
+use crate::residents::{InUse, Pending, Residents, There, Told};
 use crate::seal::Seal;
 use crate::shares::{Party, Share, Shares};
+use crate::stock::{Listed, Stock};
 use crate::uses::Uses;
 use crate::workshop::Workshop;
 
@@ -34,7 +39,7 @@ pub enum Phase {
     Stopping,
 }
 
-/// A model and what is counted of it.
+/// A model that answers, and stays as long as this is held.
 #[derive(Clone)]
 pub struct Model {
     /// The model.
@@ -45,9 +50,16 @@ pub struct Model {
     pub holds: Arc<Holds>,
     /// Its counters.
     pub metrics: Arc<ModelMetrics>,
+    _in_use: Arc<InUse>,
 }
 
 impl Model {
+    /// One that is there.
+    pub fn new(there: There, in_use: Arc<InUse>) -> Self {
+        let There { served, format, holds, metrics } = there;
+        Self { served, format, holds, metrics, _in_use: in_use }
+    }
+
     /// Most tokens of prompt and answer together.
     pub fn context(&self) -> u32 {
         self.served.context.min(self.served.engine.longest())
@@ -67,8 +79,8 @@ pub struct Shared {
     gate: RwLock<Arc<Gate>>,
     /// What holders of keys have in use.
     pub uses: Arc<Uses>,
-    /// What is served; not empty.
-    pub models: Vec<Model>,
+    /// What is served.
+    pub residents: Arc<Residents>,
     /// Responses by status.
     pub responses: Responses,
     /// Members of requests that nobody knew.
@@ -95,24 +107,12 @@ impl Shared {
     ///
     /// # Errors
     /// [`ServeError`] of the configuration, or of the models' names.
-    pub fn new(mut config: ServerConfig, models: Vec<ServedModel>) -> Result<Self, ServeError> {
+    pub fn new(mut config: ServerConfig, stock: Stock) -> Result<Self, ServeError> {
         config.check()?;
-        let mut names: Vec<&String> = models.iter().flat_map(|m| &m.names).collect();
-        names.sort_unstable();
-        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(ServeError::SameName { name: twice[0].clone() });
-        }
-        if models.is_empty() || models.iter().any(|m| m.names.is_empty()) {
-            return Err(ServeError::NoModel);
-        }
+        let residents = Residents::new(stock)?;
         let gate = RwLock::new(Arc::new(Gate::new(&config)));
         (config.metrics_key, config.keys) = (None, None);
         config.api_keys.clear();
-        let model = |served: ServedModel| {
-            let template = served.template.as_ref().ok();
-            let format = template.map_or(Format::PLAIN, |t| Format::of_template(t.source()));
-            Model { served, format, holds: Arc::default(), metrics: Arc::default() }
-        };
         Ok(Self {
             guests: Guests::new(config.limits.connections),
             admission: Shares::new(config.limits.requests),
@@ -122,7 +122,7 @@ impl Shared {
             phase: watch::Sender::new(Phase::Serving),
             salt: splitmix(unix_nanos() ^ u64::from(std::process::id()) << 40),
             issued: AtomicU64::new(0),
-            models: models.into_iter().map(model).collect(),
+            residents,
             responses: Responses::default(),
             unknown_members: AtomicU64::new(0),
             started: Instant::now(),
@@ -203,47 +203,116 @@ impl Shared {
         self.admission.taken()
     }
 
-    /// The model of that name; the only one when none is named.
+    /// Asks for the model of that name, the best that can do what stands there, or the only one
+    /// when none is named; it stays so long after the answer. A key's holder gets his models only.
     ///
     /// # Errors
     /// 404 with the names there are.
-    pub fn model(&self, name: Option<&str>) -> Result<&Model, ApiError> {
-        let Some(name) = name else {
-            let missing = || ApiError::bad("model", "model is missing; several are served");
-            return self.models.first().filter(|_| self.models.len() == 1).ok_or_else(missing);
+    pub fn want(
+        &self,
+        name: Option<&str>,
+        keep: Option<KeepAlive>,
+        key: Option<&Key>,
+    ) -> Result<Pending, ApiError> {
+        let within = self.config.timeouts.load;
+        let may = |listed: &Listed| key.is_none_or(|key| key.may_use(&listed.names()));
+        let (name, why) = match name.map(Wish::parse).transpose()?.flatten() {
+            Some(wish) => match self.residents.pick(&wish, &may) {
+                Some((id, why)) => (Some(id), Some(why)),
+                None => return Err(self.unknown(name, key)),
+            },
+            None => (name.map(str::to_owned), None),
         };
-        let found = self.models.iter().find(|m| m.served.names.iter().any(|n| n == name));
-        found.ok_or_else(|| self.unknown_model(name, None))
+        let pending = self.residents.want(name.as_deref(), keep, within, &may);
+        let mut pending = pending.ok_or_else(|| self.unknown(name.as_deref(), key))?;
+        pending.why = why;
+        Ok(pending)
     }
 
-    /// The models that a request's key may use.
-    pub fn models_for(&self, headers: &HeaderMap) -> Vec<&Model> {
-        let key = self.gate().keys.holder(headers);
-        let may = |model: &&Model| key.as_ref().is_none_or(|key| key.may_use(&model.served.names));
-        self.models.iter().filter(may).collect()
-    }
-
-    /// One of them.
-    ///
-    /// # Errors
-    /// 404 with the names there are for the key.
-    pub fn model_for(&self, headers: &HeaderMap, name: &str) -> Result<&Model, ApiError> {
-        let of_name = |model: &&Model| model.served.names.iter().any(|n| n == name);
-        let found = self.models_for(headers).into_iter().find(of_name);
-        found.ok_or_else(|| self.unknown_model(name, self.gate().keys.holder(headers).as_deref()))
-    }
-
-    /// 404 with the names there are, for the holder of a key.
-    pub fn unknown_model(&self, name: &str, key: Option<&Key>) -> ApiError {
-        let all = self.models.iter().map(|model| &model.served);
-        let his = all.filter(|model| key.is_none_or(|key| key.may_use(&model.names)));
-        let names: Vec<&str> = his.map(|model| model.name()).collect();
-        let asked = shown(name);
+    /// 404 with the names there are, for the holder of a key; 400 where none is named and there are
+    /// several.
+    pub fn unknown(&self, name: Option<&str>, key: Option<&Key>) -> ApiError {
+        let Some(asked) = name.map(shown) else {
+            return ApiError::bad("model", "model is missing; several are served");
+        };
+        let all = self.residents.told(None).into_iter().map(|told| told.listed);
+        let his = all.filter(|listed| key.is_none_or(|key| key.may_use(&listed.names())));
+        let names: Vec<String> = his.map(|listed| listed.id).collect();
         let message = format!("the model {asked:?} is not served; served: {}", names.join(", "));
         ApiError {
             param: Some("model".into()),
             code: Some("model_not_found"),
             ..ApiError::new(StatusCode::NOT_FOUND, message)
+        }
+    }
+
+    /// The same for who sends these headers.
+    pub fn unknown_to(&self, headers: &HeaderMap, name: &str) -> ApiError {
+        self.unknown(Some(name), self.gate().keys.holder(headers).as_deref())
+    }
+
+    /// What is told of every model that a request's key may use, or of the one of that name.
+    pub async fn listed(&self, headers: &HeaderMap, name: Option<&str>) -> Vec<Told> {
+        let (residents, key) = (Arc::clone(&self.residents), self.gate().keys.holder(headers));
+        // (A list that cannot be read again is as it was.)
+        let _ = tokio::task::spawn_blocking(move || residents.refresh()).await;
+        let mut told = self.residents.told(name);
+        told.retain(|told| key.as_ref().is_none_or(|key| key.may_use(&told.listed.names())));
+        told
+    }
+
+    /// The model when it is there.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded, 503 with when to come back where that takes too long.
+    pub async fn awaited(&self, mut pending: Pending) -> Result<Model, ApiError> {
+        let mut phases = self.phases();
+        let model = tokio::select! {
+            model = pending.wait() => model,
+            () = reached(&mut phases, Phase::Stopping) => return Err(ApiError::shutting_down()),
+        };
+        model.map_err(|refused| self.refused(&pending.id, refused))
+    }
+
+    /// Why there is no model, as it is told.
+    pub fn refused(&self, id: &str, refused: Refused) -> ApiError {
+        let within = self.config.timeouts.load.as_secs();
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let (code, retry_after_s, message) = match &refused {
+            Refused::Failed(Trouble { reason, of_files }) => {
+                let message = format!("the model {id:?} cannot be loaded: {reason}");
+                let status = match of_files {
+                    true => StatusCode::BAD_REQUEST,
+                    false => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                let (code, param) = (Some("model_not_loaded"), Some("model".into()));
+                return ApiError { code, param, ..ApiError::new(status, message) };
+            }
+            Refused::TooLarge { bytes, cap_bytes, pinned_bytes } => {
+                let (bytes, cap, pinned) = (mib(*bytes), mib(*cap_bytes), mib(*pinned_bytes));
+                let message = format!(
+                    "the model {id:?} takes {bytes} MiB; of {cap} MiB pinned models hold {pinned}"
+                );
+                ("model_too_large", None, message)
+            }
+            Refused::Unloaded => {
+                ("model_unloaded", Some(1), format!("the model {id:?} was unloaded meanwhile"))
+            }
+            Refused::Late { loading, retry_after_s } => {
+                let why = match loading {
+                    true => "it is still loading",
+                    false => "others answer in the memory that it needs",
+                };
+                let message = format!("the model {id:?} was not ready within {within} s: {why}");
+                ("model_not_ready", Some(*retry_after_s), message)
+            }
+        };
+        let (code, param) = (Some(code), Some("model".into()));
+        ApiError {
+            code,
+            param,
+            retry_after_s,
+            ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
         }
     }
 

@@ -6,7 +6,7 @@ use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_device_tests::conformance::{
     Case, Tolerance, cases as all_cases, difference, outputs,
 };
-use tokenmill_ir::{Mode, NormKind, Op, Rows, View, WeightSource};
+use tokenmill_ir::{Mode, NormKind, Op, Rows, View, WeightSource, op};
 
 /// Formats that have atoms.
 const FORMATS: [&str; 11] = [
@@ -52,7 +52,7 @@ fn with_sum(mut case: Case) -> Case {
     let Op::Linear { x, weight, out } = case.program.ops[product] else { return case };
     let cols = case.program.weights[weight.0 as usize].rows;
     let [sum, normed] = [(); 2].map(|()| case.program.buffer(Rows::Tokens, cols));
-    let norm = Op::Norm {
+    let norm = Op::Norm(op::Norm {
         x: View { start: 3, cols, ..x },
         adds: vec![View { buffer: out, start: 0, cols }],
         sum: Some(sum.buffer),
@@ -65,7 +65,7 @@ fn with_sum(mut case: Case) -> Case {
         eps: 1e-5,
         root: None,
         out: normed.buffer,
-    };
+    });
     case.program.ops.insert(product + 1, norm);
     for op in &mut case.program.ops {
         if let Op::TakeRows { x, .. } = op {

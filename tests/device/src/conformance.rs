@@ -19,6 +19,7 @@ pub use blocks::moved;
 pub use cases::all as cases;
 pub use hostile::spoiled;
 pub use lab::Material;
+pub use pager::Pager;
 use tokenmill_backend::reference::ReferenceDevice;
 use tokenmill_backend::{Device, DeviceError, Executable, Weights};
 
@@ -284,19 +285,19 @@ mod tests {
     fn variant(op: &Op) -> usize {
         match op {
             Op::Embed { .. } => 0,
-            Op::Norm { .. } => 1,
+            Op::Norm(_) => 1,
             Op::Linear { .. } => 2,
             Op::GatedLinear { .. } => 3,
             Op::HeadLinear { .. } => 4,
-            Op::RotateStore { .. } => 5,
-            Op::StoreLatent { .. } => 6,
-            Op::Attend { .. } => 7,
-            Op::AttendLatent { .. } => 8,
-            Op::Conv { .. } => 9,
-            Op::DeltaRule { .. } => 10,
-            Op::Scan { .. } => 11,
+            Op::RotateStore(_) => 5,
+            Op::StoreLatent(_) => 6,
+            Op::Attend(_) => 7,
+            Op::AttendLatent(_) => 8,
+            Op::Conv(_) => 9,
+            Op::DeltaRule(_) => 10,
+            Op::Scan(_) => 11,
             Op::Route { .. } => 12,
-            Op::Experts { .. } => 13,
+            Op::Experts(_) => 13,
             Op::Map { .. } => 14,
             Op::TakeRows { .. } => 15,
             Op::Pool { .. } => 16,

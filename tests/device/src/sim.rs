@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokenmill_ir::sampling::{SampleRow, SampleScratch, argmax, sample, score, splitmix};
+use tokenmill_ir::sampling::{SampleScratch, argmax, sample, score, splitmix};
 use tokenmill_ir::{
     Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, GroupKind, KvFormat, Limits, Load, Mode,
-    OutputKind, OutputRow, Program, Span, StepOutput, TokenId, TokenSource, WeightSource,
+    Output, Program, Sampled, Span, StepOutput, TokenId, TokenSource, WeightSource, key_reads,
 };
 
 use tokenmill_backend::{
@@ -167,20 +167,25 @@ struct Plan {
 impl Plan {
     /// What a step of that batch takes, seconds of simulated time.
     fn seconds(&self, batch: &Batch) -> f64 {
-        let keys = |&position: &u32| u64::from(position) + 1;
-        let load = Load {
-            tokens: batch.tokens.len() as u64,
-            outputs: batch.outputs.len() as u64,
-            key_reads: batch.positions.iter().map(keys).sum(),
-        };
+        let load = load(batch);
         self.time.as_ref().map_or(0.0, |time| (time.seconds)(&load))
     }
 
     fn count(&mut self, batch: &Batch) {
-        let keys = |&position: &u32| u64::from(position) + 1;
-        self.done.tokens += batch.tokens.len() as u64;
-        self.done.outputs += batch.outputs.len() as u64;
-        self.done.key_reads += batch.positions.iter().map(keys).sum::<u64>();
+        let load = load(batch);
+        self.done.tokens += load.tokens;
+        self.done.outputs += load.outputs;
+        self.done.key_reads += load.key_reads;
+    }
+}
+
+/// What a step does.
+fn load(batch: &Batch) -> Load {
+    let keys = |span: &Span| key_reads(span.context.into(), span.len.into());
+    Load {
+        tokens: batch.tokens.len() as u64,
+        outputs: batch.outputs.len() as u64,
+        key_reads: batch.spans.iter().map(keys).sum(),
     }
 }
 
@@ -578,7 +583,7 @@ impl SimExecutable {
             self.store[g].copy_within(src, dst.start);
         }
         self.claim(batch);
-        let mut outputs = batch.outputs.iter().peekable();
+        let mut outputs = batch.outputs.iter().enumerate().peekable();
         for (s, span) in (1u64..).zip(&batch.spans) {
             let mark = self.clock + s;
             let rows = span.first as usize..(span.first + span.len) as usize;
@@ -591,47 +596,35 @@ impl SimExecutable {
                 if self.whole {
                     digest = whole;
                 }
-                if let Some(output) = outputs.next_if(|o| o.row == row) {
-                    self.output(batch, output, token, digest);
+                if let Some((index, _)) = outputs.next_if(|(_, o)| o.row == row) {
+                    self.output(batch, index, token, digest);
                 }
             }
         }
         self.clock += batch.spans.len() as u64;
     }
 
-    fn output(&mut self, batch: &Batch, output: &OutputRow, token: TokenId, digest: u64) {
+    fn output(&mut self, batch: &Batch, index: usize, token: TokenId, digest: u64) {
         let nan = self.control.plan().nan_on.contains(&token);
-        let width = if output.kind == OutputKind::Hidden { self.hidden } else { self.vocab };
-        if matches!(output.kind, OutputKind::Hidden | OutputKind::Logits) {
-            let at = self.out.rows.len();
-            self.out.rows.resize(at + width, 0.0);
-            fill_row(digest, &mut self.out.rows[at..], nan);
-            self.out.sampled.push(Default::default());
-            return;
-        }
-        fill_row(digest, &mut self.logits, nan);
-        let slice = |(at, len): (u32, u32)| at as usize..(at + len) as usize;
+        let rows = &mut self.out.rows;
+        let mut give = |width: usize| {
+            let at = rows.len();
+            rows.resize(at + width, 0.0);
+            fill_row(digest, &mut rows[at..], nan);
+            Sampled::default()
+        };
         let (logits, scratch, top) = (&mut self.logits, &mut self.scratch, &mut self.out.top);
-        let sampled = match &output.kind {
-            OutputKind::Sample { params, history, prompt, bias, mask } => {
-                let words = self.vocab.div_ceil(32);
-                let mask = match *mask {
-                    u32::MAX => &[],
-                    m => &batch.masks[m as usize * words..(m as usize + 1) * words],
-                };
-                let row = SampleRow {
-                    params,
-                    history: &batch.history[slice(*history)],
-                    prompt: *prompt as usize,
-                    bias: &batch.bias[slice(*bias)],
-                    mask,
-                };
-                sample(logits, &row, scratch, top)
+        let sampled = match batch.output(index, self.vocab) {
+            Output::Hidden => give(self.hidden),
+            Output::Logits => give(self.vocab),
+            Output::Sample(how) => {
+                fill_row(digest, logits, nan);
+                sample(logits, &how, scratch, top)
             }
-            OutputKind::Score { target, top: n } => {
-                score(logits, *target, *n as usize, scratch, top)
+            Output::Score { target, top: n } => {
+                fill_row(digest, logits, nan);
+                score(logits, target, n as usize, scratch, top)
             }
-            OutputKind::Logits | OutputKind::Hidden => return,
         };
         self.out.sampled.push(sampled);
     }

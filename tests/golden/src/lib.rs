@@ -7,6 +7,7 @@ mod packing;
 mod recorded;
 mod run;
 mod sample;
+mod tensors;
 mod twin;
 
 pub use change::with;

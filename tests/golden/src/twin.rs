@@ -10,8 +10,8 @@ use serde_json::Value;
 use tokenmill_files::write::{TensorHeader, write_gguf};
 use tokenmill_ir::{Meta, MetaValue};
 
-use crate::model::Tensors;
 use crate::packing::Packing;
+use crate::tensors::Tensors;
 
 #[derive(Deserialize)]
 struct Twin {

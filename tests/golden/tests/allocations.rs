@@ -115,7 +115,7 @@ fn a_decode_step_of_the_engine_allocates_only_its_events() {
     }
     let count = || (COUNT.load(Ordering::SeqCst), delivered.load(Ordering::SeqCst));
     let before = count();
-    // Several blocks fill and go to the prefix tree meanwhile; no answer ends.
+    // Several blocks fill and go to the prefix tree; no answer ends.
     for step in 0..100 {
         assert_eq!(core.turn(), Turn::Worked);
         let after = count();

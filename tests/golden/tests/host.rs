@@ -1,5 +1,5 @@
 //! The life of models on a host: loaded by name beside others that answer, given up half-way,
-//! drained and ended, and whose memory is whose meanwhile.
+//! drained and ended, and whose memory is whose.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -50,7 +50,7 @@ fn rounded<'a>(
     format: FormatId,
 ) -> (Program, Rounded<'a>) {
     let parts = program.weights.iter().flat_map(|w| &w.parts);
-    let turned: BTreeSet<&str> =
+    let transposed: BTreeSet<&str> =
         parts.filter(|p| p.transposed.is_some()).map(|p| p.tensor.as_str()).collect();
     let mut rounded = program.clone();
     let mut tensors = BTreeSet::new();
@@ -59,7 +59,7 @@ fn rounded<'a>(
         if !whole || matches!(weight.role, WeightUse::Vector | WeightUse::LogVector) {
             continue;
         }
-        for part in weight.parts.iter_mut().filter(|p| !turned.contains(p.tensor.as_str())) {
+        for part in weight.parts.iter_mut().filter(|p| !transposed.contains(p.tensor.as_str())) {
             if part.format != format && [FormatId::F32, FormatId::BF16].contains(&part.format) {
                 part.format = format;
                 tensors.insert(part.tensor.clone());

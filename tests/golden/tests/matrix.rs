@@ -246,6 +246,8 @@ fn check(name: &str, path: &Path, vocab: u64, modes: &[(Mode, KvFormat)]) {
             assert_eq!(found, expected, "{} {mode:?} {kv:?} {variant:?}", path.display());
         }
     }
+    let told = include_str!("../../../NUMERICS.md");
+    assert!(told.starts_with(&format!("# Numerics, version {NUMERICS_VERSION}\n")));
     assert!(
         changed.is_empty() && BITS.starts_with(&format!("numerics {NUMERICS_VERSION}\n")),
         "bits of numerics {NUMERICS_VERSION} changed. That needs a new version in NUMERICS.md and \

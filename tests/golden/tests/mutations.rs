@@ -245,10 +245,16 @@ const CHANGES: &[(&str, Change)] = &[
             })
         })
     }),
-    ("attention.growth", |m| attention(m, |a| a.growth = None)),
-    ("attention.growth.beta", |m| attention(m, |a| each(&mut a.growth, |g| g.beta *= 1.1))),
-    ("attention.growth.every", |m| attention(m, |a| each(&mut a.growth, |g| g.every += 1))),
-    ("attention.growth.offset", |m| attention(m, |a| each(&mut a.growth, |g| g.offset += 1))),
+    ("attention.position_scale", |m| attention(m, |a| a.position_scale = None)),
+    ("attention.position_scale.beta", |m| {
+        attention(m, |a| each(&mut a.position_scale, |g| g.beta *= 1.1))
+    }),
+    ("attention.position_scale.every", |m| {
+        attention(m, |a| each(&mut a.position_scale, |g| g.every += 1))
+    }),
+    ("attention.position_scale.offset", |m| {
+        attention(m, |a| each(&mut a.position_scale, |g| g.offset += 1))
+    }),
     ("attention.qk_norm", |m| attention(m, |a| a.qk_norm = QkNorm::None)),
     ("attention.qk_norm.eps", |m| {
         attention(m, |a| {

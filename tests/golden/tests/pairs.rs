@@ -33,7 +33,7 @@ fn outputs(path: &Path, (device, mode): (&dyn Device, Mode), ids: &[u32]) -> (Ve
     let lowered = lower(&spec, &model.checkpoint, KvFormat::F32).unwrap_or_else(|e| fail(&e));
     let rows = if lowered.program.vocab > 0 { ids.len() } else { 1 };
     let run = Runner::new(device, mode, &lowered.program, &model, ids.len() as u32 + 1);
-    let routes = lowered.program.ops.iter().any(|op| matches!(op, Op::Experts { .. }));
+    let routes = lowered.program.ops.iter().any(|op| matches!(op, Op::Experts(_)));
     (run.and_then(|mut run| run.feed(ids, rows)).unwrap_or_else(|e| fail(&e)), routes)
 }
 

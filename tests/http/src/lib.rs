@@ -2,7 +2,9 @@
 //! on. The engine and everything above it are the production ones.
 
 mod client;
+mod shelf;
 mod site;
 
 pub use client::{Client, Reply, Stream};
+pub use shelf::{Shelf, ShelfSite};
 pub use site::{Setup, Site, VOCAB, tokenizer};

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tokenmill_http_tests::{Setup, Site};
-use tokenmill_server::{Access, ROUTES, ServeError, ServerConfig, spawn};
+use tokenmill_server::{Access, ROUTES, ServeError, ServedModel, ServerConfig, spawn};
 
 const KEY: &str = "canary-4f1d7c";
 
@@ -129,9 +129,12 @@ fn keys_are_not_needed_where_none_are_set() {
 #[test]
 fn a_public_bind_without_a_key_does_not_start() {
     let config = ServerConfig::new(([0, 0, 0, 0], 0).into());
-    assert!(matches!(spawn(config, Vec::new()), Err(ServeError::PublicWithoutKey { .. })));
+    assert!(matches!(
+        spawn(config, Vec::<ServedModel>::new()),
+        Err(ServeError::PublicWithoutKey { .. })
+    ));
     let config = ServerConfig::new(([127, 0, 0, 1], 0).into());
-    assert!(matches!(spawn(config, Vec::new()), Err(ServeError::NoModel)));
+    assert!(matches!(spawn(config, Vec::<ServedModel>::new()), Err(ServeError::NoModel)));
     let site = Site::new();
     let mut setup = Setup::default();
     setup.server.bind = site.client.address();

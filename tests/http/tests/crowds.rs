@@ -69,7 +69,7 @@ fn a_prompt_that_cannot_fit_is_not_read_to_its_end() {
         let message = reply.error("message");
         let number = |word: &str| word.trim_matches(|c: char| !c.is_ascii_digit()).parse().ok();
         let told: Vec<u64> = message.split(' ').filter_map(number).collect();
-        assert!(told.first().is_some_and(|n| *n >= least) && told.contains(&512), "{message}");
+        assert!(told.iter().any(|n| *n >= least) && told.contains(&512), "{message}");
     }
 }
 

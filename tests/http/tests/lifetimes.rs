@@ -1,4 +1,8 @@
-//! What happens when things end early: clients that go away, full queues, draining, faults.
+//! What happens when things end early: clients that go away, full queues, draining, faults. And
+//! models that come and go.
+
+#[path = "lifetimes/models.rs"]
+mod models;
 
 use std::time::{Duration, Instant};
 

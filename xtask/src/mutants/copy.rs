@@ -84,7 +84,7 @@ fn duplicate(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Links the large files of a folder and copies the others. What a build beside this one takes away
-/// meanwhile was not whole.
+/// in the meantime was not whole.
 fn link_folder(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {

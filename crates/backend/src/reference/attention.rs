@@ -4,8 +4,8 @@ use tokenmill_ir::{Batch, BlockId, HeadNorm, Mask, Rope, RopePairing, Span};
 
 use super::caches::Cache;
 use super::dense::{Norm, capped};
-use super::exec::Rows;
 use super::matrix::{Matrix, dot};
+use super::rows::Rows;
 
 /// A rotation with its divisors.
 #[derive(Clone, Copy)]

@@ -154,7 +154,7 @@ fn round_to(most: f32, head: &mut [f32]) {
 /// divides the head; between, `x ≈ s·(2q − 15)` with an f16 `s = max|x| / 15` for 32 columns.
 fn round_to_int4(head: &mut [f32]) {
     let block = 1 << head.len().trailing_zeros().min(8);
-    head.chunks_exact_mut(block).for_each(turn);
+    head.chunks_exact_mut(block).for_each(transform);
     for group in head.chunks_mut(32) {
         let top = group.iter().fold(0.0f32, |m, x| m.max(x.abs()));
         let scale = f16_to_f32(f32_to_f16(top / 15.0));
@@ -163,11 +163,11 @@ fn round_to_int4(head: &mut [f32]) {
             *x = if scale == 0.0 { 0.0 } else { (2.0 * q + 1.0) * scale };
         }
     }
-    head.chunks_exact_mut(block).for_each(turn);
+    head.chunks_exact_mut(block).for_each(transform);
 }
 
 /// The orthonormal Hadamard transform, its own inverse.
-fn turn(block: &mut [f32]) {
+fn transform(block: &mut [f32]) {
     let mut distance = 1;
     while distance < block.len() {
         for i in (0..block.len()).filter(|i| i & distance == 0) {

@@ -2,8 +2,8 @@
 
 use tokenmill_ir::{Act, Batch, Expr, GateAct, GateOrder, NormKind, PoolKind, Unary};
 
-use super::exec::Rows;
 use super::matrix::Matrix;
+use super::rows::Rows;
 
 /// `scale · table[token] (+ positions[p]) (+ token_types[t])`.
 pub(super) fn embed(

@@ -5,40 +5,17 @@ use std::time::Duration;
 
 use tokenmill_ir::sampling::SampleScratch;
 use tokenmill_ir::{
-    AttendSource, Batch, BlockId, BufferId, CacheId, HeadNorm, Limits, Op, Program, RopeId,
-    Rows as RowKind, StepOutput, TokenId, TokenSource, View, WeightId,
+    AttendSource, Batch, BlockId, CacheId, HeadNorm, Limits, Op, Program, RopeId, Rows as RowKind,
+    StepOutput, TokenId, TokenSource, View, WeightId, op,
 };
 
 use super::attention::{Attention, Keys, Rotation, attend, attend_latent, rotate, store};
 use super::caches::Cache;
 use super::matrix::Matrix;
+use super::rows::Rows;
 use super::{dense, experts, recurrent, sampling};
 use crate::batch_check::BatchRules;
 use crate::{BlockBytes, DeviceError, Executable};
-
-/// A column range of a buffer, row by row.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    data: &'a [f32],
-    stride: usize,
-    start: usize,
-    pub cols: usize,
-}
-
-impl<'a> Rows<'a> {
-    /// Whole rows of `cols`.
-    pub fn of(data: &'a [f32], cols: usize) -> Self {
-        Self { data, stride: cols, start: 0, cols }
-    }
-
-    pub fn count(&self) -> usize {
-        self.data.len() / self.stride
-    }
-
-    pub fn row(&self, r: usize) -> &'a [f32] {
-        &self.data[r * self.stride + self.start..][..self.cols]
-    }
-}
 
 /// A program on the reference device.
 pub(super) struct ReferenceExecutable {
@@ -125,68 +102,34 @@ impl ReferenceExecutable {
     }
 
     fn run_op(&mut self, op: &Op, batch: &Batch, served: &mut StepOutput) {
-        match op {
-            Op::Norm { sum, root, out, .. } => {
-                let normed = self.norm(op);
-                if let Some(sum) = sum {
-                    self.buffers[sum.0 as usize] = normed.sums;
-                }
-                if let Some(root) = root {
-                    self.buffers[root.0 as usize] = normed.roots;
-                }
-                self.buffers[out.0 as usize] = normed.out;
-            }
-            Op::RotateStore { .. } | Op::StoreLatent { .. } => self.store_op(op, batch),
-            Op::Conv { .. } | Op::DeltaRule { .. } | Op::Scan { .. } => {
-                self.recurrence(op, batch);
-            }
-            Op::Sample { logits, hidden } => {
-                let mut scratch = std::mem::take(&mut self.scratch);
-                let (logits, hidden) = (logits.map(|l| self.rows(l)), self.rows(*hidden));
-                let vocab = self.program.vocab as usize;
-                sampling::serve(logits, hidden, batch, vocab, &mut scratch, served);
-                self.scratch = scratch;
-            }
-            _ => {
-                if let Some((out, data)) = self.pure(op, batch) {
-                    self.buffers[out.0 as usize] = data;
-                }
-            }
-        }
-    }
-
-    fn norm(&self, op: &Op) -> dense::Normed {
-        let Op::Norm { x, adds, kind, weight, offset, bias, groups, gate, eps, .. } = op else {
-            return Default::default();
-        };
-        let norm = dense::Norm {
-            kind: *kind,
-            weight: weight.map(|w| self.weight(w)),
-            offset: *offset,
-            bias: bias.map(|w| self.weight(w)),
-            groups: *groups as usize,
-            eps: *eps,
-        };
-        let adds: Vec<_> = adds.iter().map(|a| self.rows(*a)).collect();
-        let gate = gate.map(|(g, order)| (self.rows(g), order));
-        dense::norm(&norm, self.rows(*x), &adds, gate)
-    }
-
-    /// Ops that read buffers and caches and write one buffer.
-    fn pure(&self, op: &Op, batch: &Batch) -> Option<(BufferId, Vec<f32>)> {
-        let data = match op {
-            Op::Embed { table, scale, positions, token_types, .. } => {
+        let (out, data) = match op {
+            Op::Norm(norm) => return self.norm(norm),
+            Op::StoreLatent(op) => return self.store_latent(op, batch),
+            Op::Sample { logits, hidden } => return self.sample(*logits, *hidden, batch, served),
+            Op::RotateStore(op) => (op.out, self.rotate_store(op, batch)),
+            Op::Attend(op) => (op.out, self.attend(op, batch)),
+            Op::AttendLatent(op) => (op.out, self.attend_latent(op, batch)),
+            Op::Conv(op) => (op.out, self.conv(op, batch)),
+            Op::DeltaRule(op) => (op.out, self.delta_rule(op, batch)),
+            Op::Scan(op) => (op.out, self.scan(op, batch)),
+            Op::Experts(op) => (op.out, self.experts(op)),
+            Op::Embed { table, scale, positions, token_types, out } => {
                 let optional = |w: &Option<WeightId>| w.map(|w| self.weight(w));
                 let (positions, types) = (optional(positions), optional(token_types));
                 let tokens: Vec<TokenId> = batch.tokens.iter().map(|t| self.token(t)).collect();
-                dense::embed(self.weight(*table), *scale, positions, types, &tokens, batch)
+                let table = self.weight(*table);
+                (*out, dense::embed(table, *scale, positions, types, &tokens, batch))
             }
-            Op::Linear { x, weight, .. } => dense::linear(self.rows(*x), self.weight(*weight)),
-            Op::GatedLinear { x, gate, up, act, .. } => {
-                dense::gated_linear(self.rows(*x), self.weight(*gate), self.weight(*up), *act)
+            Op::Linear { x, weight, out } => {
+                (*out, dense::linear(self.rows(*x), self.weight(*weight)))
             }
-            Op::HeadLinear { x, heads, weight, .. } => {
-                dense::head_linear(self.rows(*x), *heads as usize, self.weight(*weight))
+            Op::GatedLinear { x, gate, up, act, out } => {
+                let (gate, up) = (self.weight(*gate), self.weight(*up));
+                (*out, dense::gated_linear(self.rows(*x), gate, up, *act))
+            }
+            Op::HeadLinear { x, heads, weight, out } => {
+                let (heads, weight) = (*heads as usize, self.weight(*weight));
+                (*out, dense::head_linear(self.rows(*x), heads, weight))
             }
             Op::Map { expr, args, out } => {
                 let spec = self.program.buffers[out.0 as usize];
@@ -195,34 +138,66 @@ impl ReferenceExecutable {
                     RowKind::Outputs => batch.outputs.len(),
                 };
                 let args: Vec<_> = args.iter().map(|a| self.rows(*a)).collect();
-                dense::map(expr, &args, rows, spec.cols as usize)
+                (*out, dense::map(expr, &args, rows, spec.cols as usize))
             }
-            Op::TakeRows { x, .. } => dense::take_rows(self.rows(*x), batch),
-            Op::Pool { x, kind, normalise, .. } => {
-                dense::pool(self.rows(*x), *kind, *normalise, batch)
+            Op::TakeRows { x, out } => (*out, dense::take_rows(self.rows(*x), batch)),
+            Op::Pool { x, kind, normalise, out } => {
+                (*out, dense::pool(self.rows(*x), *kind, *normalise, batch))
             }
-            Op::Head { x, weight, scale, softcap, .. } => {
-                dense::head(self.rows(*x), self.weight(*weight), *scale, *softcap)
+            Op::Head { x, weight, scale, softcap, out } => {
+                let weight = self.weight(*weight);
+                (*out, dense::head(self.rows(*x), weight, *scale, *softcap))
             }
-            Op::Route { x, router, rule, .. } => {
+            Op::Route { x, router, rule, out } => {
                 let bias = rule.choice_bias.map(|w| self.weight(w));
                 let gains = rule.gains.map(|w| self.weight(w));
-                experts::route(self.rows(*x), self.weight(*router), rule, bias, gains)
+                let router = self.weight(*router);
+                (*out, experts::route(self.rows(*x), router, rule, bias, gains))
             }
-            Op::Experts { x, route, gate, up, down, act, out, .. } => {
-                let of = |first: &WeightId, e: usize| self.weight(WeightId(first.0 + e as u32));
-                let expert = |e| [of(gate, e), of(up, e), of(down, e)];
-                let cols = self.program.buffers[out.0 as usize].cols as usize;
-                experts::experts(self.rows(*x), self.rows(*route), expert, *act, cols)
-            }
-            Op::Attend { .. } | Op::AttendLatent { .. } => self.attend(op, batch),
-            _ => return None,
         };
-        let written = op.operands().into_iter().find_map(|o| match o {
-            tokenmill_ir::Operand::Write(b) => Some(b),
-            _ => None,
-        });
-        written.map(|b| (b, data))
+        self.buffers[out.0 as usize] = data;
+    }
+
+    fn norm(&mut self, op: &op::Norm) {
+        let norm = dense::Norm {
+            kind: op.kind,
+            weight: op.weight.map(|w| self.weight(w)),
+            offset: op.offset,
+            bias: op.bias.map(|w| self.weight(w)),
+            groups: op.groups as usize,
+            eps: op.eps,
+        };
+        let adds: Vec<_> = op.adds.iter().map(|a| self.rows(*a)).collect();
+        let gate = op.gate.map(|(g, order)| (self.rows(g), order));
+        let normed = dense::norm(&norm, self.rows(op.x), &adds, gate);
+        if let Some(sum) = op.sum {
+            self.buffers[sum.0 as usize] = normed.sums;
+        }
+        if let Some(root) = op.root {
+            self.buffers[root.0 as usize] = normed.roots;
+        }
+        self.buffers[op.out.0 as usize] = normed.out;
+    }
+
+    fn sample(
+        &mut self,
+        logits: Option<View>,
+        hidden: View,
+        batch: &Batch,
+        served: &mut StepOutput,
+    ) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let (logits, hidden) = (logits.map(|l| self.rows(l)), self.rows(hidden));
+        let vocab = self.program.vocab as usize;
+        sampling::serve(logits, hidden, batch, vocab, &mut scratch, served);
+        self.scratch = scratch;
+    }
+
+    fn experts(&self, op: &op::Experts) -> Vec<f32> {
+        let of = |first: WeightId, e: usize| self.weight(WeightId(first.0 + e as u32));
+        let expert = |e| [of(op.gate, e), of(op.up, e), of(op.down, e)];
+        let cols = self.program.buffers[op.out.0 as usize].cols as usize;
+        experts::experts(self.rows(op.x), self.rows(op.route), expert, op.act, cols)
     }
 
     fn token(&self, source: &TokenSource) -> TokenId {
@@ -232,131 +207,113 @@ impl ReferenceExecutable {
         }
     }
 
-    fn attend(&self, op: &Op, batch: &Batch) -> Vec<f32> {
-        match op {
-            Op::Attend {
-                q, heads, source, kv_heads, v_dim, scale, mask, softcap, sinks, ..
-            } => {
-                let keys = match source {
-                    AttendSource::Cache(c) => Keys::Cache(&self.caches[c.0 as usize]),
-                    AttendSource::Fresh { k, v } => {
-                        Keys::Fresh { k: self.rows(*k), v: self.rows(*v) }
-                    }
-                };
-                let attention = Attention {
-                    heads: *heads as usize,
-                    kv_heads: *kv_heads as usize,
-                    v_dim: *v_dim as usize,
-                    scale: *scale,
-                    mask: *mask,
-                    softcap: *softcap,
-                    sinks: sinks.map(|w| self.weight(w)),
-                };
-                attend(&attention, self.rows(*q), keys, batch)
-            }
-            Op::AttendLatent { q_latent, q_rope, heads, cache, scale, .. } => {
-                let (latent, rope) = (self.rows(*q_latent), self.rows(*q_rope));
-                let cache = &self.caches[cache.0 as usize];
-                attend_latent(latent, rope, *heads as usize, cache, *scale, batch)
-            }
-            _ => Vec::new(),
-        }
+    fn attend(&self, op: &op::Attend, batch: &Batch) -> Vec<f32> {
+        let keys = match op.source {
+            AttendSource::Cache(c) => Keys::Cache(&self.caches[c.0 as usize]),
+            AttendSource::Fresh { k, v } => Keys::Fresh { k: self.rows(k), v: self.rows(v) },
+        };
+        let attention = Attention {
+            heads: op.heads as usize,
+            kv_heads: op.kv_heads as usize,
+            v_dim: op.v_dim as usize,
+            scale: op.scale,
+            mask: op.mask,
+            softcap: op.softcap,
+            sinks: op.sinks.map(|w| self.weight(w)),
+        };
+        attend(&attention, self.rows(op.q), keys, batch)
     }
 
-    fn store_op(&mut self, op: &Op, batch: &Batch) {
-        let at = &batch.positions;
-        match op {
-            Op::RotateStore { q, head_dim, q_norm, rope, growth, store: kept, out, .. } => {
-                let dim = *head_dim as usize;
-                let rotation = rope.map(|r| self.rotation(r));
-                let mut queries = rotate(self.rows(*q), dim, self.head_norm(q_norm), rotation, at);
-                if let Some(growth) = growth {
-                    let rows = queries.chunks_exact_mut(q.cols as usize);
-                    for (row, &position) in rows.zip(at) {
-                        let factor = growth.factor(position);
-                        row.iter_mut().for_each(|x| *x *= factor);
-                    }
-                }
-                if let Some(s) = kept {
-                    let k = self.rows(s.k);
-                    let keys = rotate(k, dim, self.head_norm(&s.k_norm), rotation, at);
-                    let mut cache = self.take(s.cache);
-                    store(&mut cache, 0, Rows::of(&keys, s.k.cols as usize), batch);
-                    store(&mut cache, 1, self.rows(s.v), batch);
-                    self.give_back(s.cache, cache);
-                }
-                self.buffers[out.0 as usize] = queries;
-            }
-            Op::StoreLatent { latent, norm, eps, key, rope, cache: id } => {
-                let weight = self.weight(*norm);
-                let of = dense::Norm {
-                    kind: tokenmill_ir::NormKind::Rms,
-                    weight: Some(weight),
-                    offset: 0.0,
-                    bias: None,
-                    groups: 1,
-                    eps: *eps,
-                };
-                let latents = dense::norm(&of, self.rows(*latent), &[], None).out;
-                let dim = key.cols as usize;
-                let keys = rotate(self.rows(*key), dim, None, Some(self.rotation(*rope)), at);
-                let mut cache = self.take(*id);
-                store(&mut cache, 0, Rows::of(&latents, latent.cols as usize), batch);
-                store(&mut cache, 1, Rows::of(&keys, dim), batch);
-                self.give_back(*id, cache);
-            }
-            _ => {}
-        }
+    fn attend_latent(&self, op: &op::AttendLatent, batch: &Batch) -> Vec<f32> {
+        let (latent, rope) = (self.rows(op.q_latent), self.rows(op.q_rope));
+        let cache = &self.caches[op.cache.0 as usize];
+        attend_latent(latent, rope, op.heads as usize, cache, op.scale, batch)
     }
 
-    fn recurrence(&mut self, op: &Op, batch: &Batch) {
-        let (id, out) = match op {
-            Op::Conv { state, out, .. }
-            | Op::DeltaRule { state, out, .. }
-            | Op::Scan { state, out, .. } => (*state, *out),
-            _ => return,
+    fn rotate_store(&mut self, op: &op::RotateStore, batch: &Batch) -> Vec<f32> {
+        let (at, dim) = (&batch.positions, op.head_dim as usize);
+        let rotation = op.rope.map(|r| self.rotation(r));
+        let mut queries = rotate(self.rows(op.q), dim, self.head_norm(&op.q_norm), rotation, at);
+        if let Some(position_scale) = op.position_scale {
+            let rows = queries.chunks_exact_mut(op.q.cols as usize);
+            for (row, &position) in rows.zip(at) {
+                let factor = position_scale.factor(position);
+                row.iter_mut().for_each(|x| *x *= factor);
+            }
+        }
+        if let Some(s) = &op.store {
+            let k = self.rows(s.k);
+            let keys = rotate(k, dim, self.head_norm(&s.k_norm), rotation, at);
+            let mut cache = self.take(s.cache);
+            store(&mut cache, 0, Rows::of(&keys, s.k.cols as usize), batch);
+            store(&mut cache, 1, self.rows(s.v), batch);
+            self.give_back(s.cache, cache);
+        }
+        queries
+    }
+
+    fn store_latent(&mut self, op: &op::StoreLatent, batch: &Batch) {
+        let of = dense::Norm {
+            kind: tokenmill_ir::NormKind::Rms,
+            weight: Some(self.weight(op.norm)),
+            offset: 0.0,
+            bias: None,
+            groups: 1,
+            eps: op.eps,
         };
-        let mut cache = self.take(id);
-        let data = match op {
-            Op::Conv { x, weight, bias, act, .. } => {
-                let bias = bias.map(|w| self.weight(w));
-                let weight = self.weight(*weight);
-                recurrent::conv(self.rows(*x), weight, bias, *act, &mut cache, batch)
-            }
-            Op::DeltaRule { q, k, v, a, b, a_log, dt_bias, k_heads, v_heads, key_head, .. } => {
-                let delta = recurrent::Delta {
-                    q: self.rows(*q),
-                    k: self.rows(*k),
-                    v: self.rows(*v),
-                    a: self.rows(*a),
-                    b: self.rows(*b),
-                    a_log: self.weight(*a_log),
-                    dt_bias: self.weight(*dt_bias),
-                    k_heads: *k_heads as usize,
-                    v_heads: *v_heads as usize,
-                    key_head: *key_head,
-                };
-                recurrent::delta_rule(&delta, &mut cache, batch)
-            }
-            Op::Scan { x, b, c, dt, a_log, skip, dt_bias, heads, groups, dt_limit, .. } => {
-                let scan = recurrent::Scan {
-                    x: self.rows(*x),
-                    b: self.rows(*b),
-                    c: self.rows(*c),
-                    dt: self.rows(*dt),
-                    a_log: self.weight(*a_log),
-                    skip: self.weight(*skip),
-                    dt_bias: self.weight(*dt_bias),
-                    heads: *heads as usize,
-                    groups: *groups as usize,
-                    dt_limit: *dt_limit,
-                };
-                recurrent::scan(&scan, &mut cache, batch)
-            }
-            _ => Vec::new(),
+        let latents = dense::norm(&of, self.rows(op.latent), &[], None).out;
+        let (dim, rotation) = (op.key.cols as usize, Some(self.rotation(op.rope)));
+        let keys = rotate(self.rows(op.key), dim, None, rotation, &batch.positions);
+        let mut cache = self.take(op.cache);
+        store(&mut cache, 0, Rows::of(&latents, op.latent.cols as usize), batch);
+        store(&mut cache, 1, Rows::of(&keys, dim), batch);
+        self.give_back(op.cache, cache);
+    }
+
+    fn conv(&mut self, op: &op::Conv, batch: &Batch) -> Vec<f32> {
+        let mut cache = self.take(op.state);
+        let (weight, bias) = (self.weight(op.weight), op.bias.map(|w| self.weight(w)));
+        let data = recurrent::conv(self.rows(op.x), weight, bias, op.act, &mut cache, batch);
+        self.give_back(op.state, cache);
+        data
+    }
+
+    fn delta_rule(&mut self, op: &op::DeltaRule, batch: &Batch) -> Vec<f32> {
+        let mut cache = self.take(op.state);
+        let delta = recurrent::Delta {
+            q: self.rows(op.q),
+            k: self.rows(op.k),
+            v: self.rows(op.v),
+            a: self.rows(op.a),
+            b: self.rows(op.b),
+            a_log: self.weight(op.a_log),
+            dt_bias: self.weight(op.dt_bias),
+            k_heads: op.k_heads as usize,
+            v_heads: op.v_heads as usize,
+            key_head: op.key_head,
         };
-        self.give_back(id, cache);
-        self.buffers[out.0 as usize] = data;
+        let data = recurrent::delta_rule(&delta, &mut cache, batch);
+        self.give_back(op.state, cache);
+        data
+    }
+
+    fn scan(&mut self, op: &op::Scan, batch: &Batch) -> Vec<f32> {
+        let mut cache = self.take(op.state);
+        let scan = recurrent::Scan {
+            x: self.rows(op.x),
+            b: self.rows(op.b),
+            c: self.rows(op.c),
+            dt: self.rows(op.dt),
+            a_log: self.weight(op.a_log),
+            skip: self.weight(op.skip),
+            dt_bias: self.weight(op.dt_bias),
+            heads: op.heads as usize,
+            groups: op.groups as usize,
+            dt_limit: op.dt_limit,
+        };
+        let data = recurrent::scan(&scan, &mut cache, batch);
+        self.give_back(op.state, cache);
+        data
     }
 }
 

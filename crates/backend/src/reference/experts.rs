@@ -3,8 +3,8 @@
 use tokenmill_ir::{GateAct, GroupRule, RouteRule, RouteScore};
 
 use super::dense::{gated, sigmoid};
-use super::exec::Rows;
 use super::matrix::Matrix;
+use super::rows::Rows;
 
 /// Chooses experts. [tokens, 2 × top]
 pub(super) fn route(

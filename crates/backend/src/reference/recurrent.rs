@@ -5,8 +5,8 @@ use tokenmill_ir::{Act, Batch, KeyHead, Span};
 use super::attention::table;
 use super::caches::Cache;
 use super::dense::{act, sigmoid, softplus};
-use super::exec::Rows;
 use super::matrix::Matrix;
+use super::rows::Rows;
 
 /// Runs `step(token row, state)` over the tokens of every span, reading the state of its read
 /// slot and leaving the last one in its write slot.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokenmill_engine::direct::{Direct, Feed};
 use tokenmill_engine::load::LoadedModel;
 use tokenmill_ir::sampling::splitmix;
-use tokenmill_ir::{Cost, Load, OutputKind, Program, SamplingParams, TokenId};
+use tokenmill_ir::{Cost, Load, OutputKind, Program, SamplingParams, TokenId, key_reads};
 use tokenmill_quant::FormatId;
 
 use super::args::Bench;
@@ -263,7 +263,7 @@ impl Runner<'_> {
 
     fn cost(&self, tokens: u64, outputs: u64, context: u64, sequences: u64) -> Cost {
         let each = tokens / sequences;
-        let key_reads = sequences * (each * context + each * (each + 1) / 2);
+        let key_reads = sequences * key_reads(context, each);
         self.loaded.program.cost(&Load { tokens, outputs, key_reads })
     }
 

@@ -1,3 +1,5 @@
+//! Settings from several places: which wins, and what is told of those that cannot be used.
+
 use std::fs;
 
 use super::*;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::program::{Server, case, refusal};
+use crate::program::{Server, answer as answer_of, case, refusal};
 
 const NAMES: [&str; 3] = [
     "template-that-looks-for-a-control-token",
@@ -61,6 +61,66 @@ fn several_models_answer_as_each_alone() {
     assert_eq!(missing.status, 404, "{missing:?}");
 }
 
+/// A line of the metrics.
+fn metric(server: &Server, name: &str) -> u64 {
+    let page = server.client.get("/metrics").body;
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name}: {page}"))
+}
+
+/// The state of a model.
+fn status(server: &Server, name: &str) -> Value {
+    server.client.get(&format!("/v1/models/{name}")).json()["status"].clone()
+}
+
+#[test]
+fn two_models_take_turns_in_the_memory_of_one() {
+    let (a, b) = (path(NAMES[0]), path(NAMES[1]));
+    let serve = |mem: &str| {
+        let small = ["--slots", "1", "--ctx", "64", "--keep-alive", "5m", "--mem", mem];
+        Server::start(&[&[a.as_str(), b.as_str()][..], &small[..]].concat())
+    };
+    let wide = serve("2G");
+    let both = [NAMES[0], NAMES[1]];
+    let alone: Vec<Value> = both.iter().map(|name| answer(&wide, name)).collect();
+    let bytes = both.map(|name| status(&wide, name)["bytes"].as_u64().expect("loaded"));
+    assert_eq!(metric(&wide, "tokenmill_models_bytes"), bytes[0] + bytes[1]);
+    let process = (2u64 << 30) - metric(&wide, "tokenmill_models_cap_bytes");
+    drop(wide);
+    // Room for the larger one, not for both.
+    let most = bytes[0].max(bytes[1]);
+    let narrow = serve(&format!("{}K", (process + most).div_ceil(1024)));
+    let cap = metric(&narrow, "tokenmill_models_cap_bytes");
+    assert!(cap < bytes[0] + bytes[1], "{cap} of {bytes:?}");
+    for turn in 0..10 {
+        let (name, other) = (both[turn % 2], both[(turn + 1) % 2]);
+        assert_eq!(answer(&narrow, name), alone[turn % 2], "turn {turn}");
+        assert_eq!(status(&narrow, name)["bytes"], bytes[turn % 2], "the same each time");
+        assert_eq!(status(&narrow, other)["value"], "unloaded");
+        assert_eq!(metric(&narrow, "tokenmill_models_bytes"), bytes[turn % 2]);
+    }
+    // (The first was there from the start.)
+    assert_eq!(metric(&narrow, "tokenmill_model_loads_total"), 9);
+    assert_eq!(metric(&narrow, "tokenmill_model_evictions_total"), 9);
+    let url = format!("http://{}", narrow.client.address());
+    let listed = answer_of(&["ps", "--json", "--url", &url]);
+    assert!(listed.contains(NAMES[1]) && !listed.contains(NAMES[0]), "{listed}");
+    answer_of(&["stop", NAMES[1], "--url", &url]);
+    assert_eq!(metric(&narrow, "tokenmill_models_bytes"), 0);
+    assert_eq!(answer_of(&["ps", "--url", &url]), "");
+    let told = refusal(&["stop", "c", "--url", &url]);
+    assert!(told.contains("404"), "{told}");
+}
+
+#[test]
+fn a_server_without_models_says_so_and_answers() {
+    let server = Server::start(&[]);
+    assert_eq!(server.client.get("/v1/models").json()["data"], json!([]));
+    assert_eq!(server.client.get("/health").status, 200);
+    let reply = server.client.post("/v1/completions", &json!({ "model": "a", "prompt": "a" }));
+    assert_eq!((reply.status, reply.error("code").as_str()), (404, "model_not_found"));
+}
+
 #[test]
 fn what_cannot_be_served_together_is_told() {
     let both = NAMES.map(path);
@@ -70,4 +130,8 @@ fn what_cannot_be_served_together_is_told() {
     assert!(told.contains("--served-model-name is for one model"), "{told}");
     let told = refusal(&["serve", &both[0], &both[1], "--mem", "30MB"]);
     assert!(told.contains("do not fit together"), "{told}");
+    let told = refusal(&["serve", &both[0], "--pin", "c"]);
+    assert!(told.contains("cannot pin c"), "{told}");
+    let told = refusal(&["serve", "--draft-model", &both[0]]);
+    assert!(told.contains("--draft-model is for one model"), "{told}");
 }

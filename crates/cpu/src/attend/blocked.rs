@@ -9,15 +9,17 @@ use std::ops::Range;
 use tokenmill_ir::KvFormat;
 use tokenmill_quant::float::rounded_factor;
 
+use super::chunk::{Chunk, in_tile};
 use super::codes::{code_scale, short_code, top};
 use super::layout::{BLOCK_TOKENS, GROUP};
-use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
+use super::mix::{MIX_MAX, mixed, transform_block, transform_blocks};
 use super::scratch::{floats, shorts, words};
 use super::sums::Sums;
-use super::vector::{ScoreTile, TilePlace, ValueTile, Vector};
+use super::tiles::{ScoreTile, TileSource, Tiles, ValueTile};
 use super::weights::{BandSums, meet_scores, weigh_rows};
-use super::{AttendJob, BAND, Item, Kind, ROWS_AHEAD, Scratch, TILE, TILES, widen};
-use crate::memory::ask_for;
+use super::{AttendJob, BAND, Item, Kind, ROWS_AHEAD, Scratch, TILE, TILES, tiles, widen};
+use crate::memory::prefetch;
+use crate::simd::Vector;
 
 /// Bytes of 16 words of a row as a kernel reads them.
 #[inline(always)]
@@ -44,7 +46,7 @@ unsafe fn factors<V: Vector, S: Sums<V>, const STORED: bool>(
     unsafe { if STORED { S::stored(from, step) } else { S::load(from) } }
 }
 
-/// Where part `part` begins of what is asked for of the tile to come: of as many as `of` for each half, each as
+/// Where part `part` begins of what is prefetched of the tile to come: of as many as `of` for each half, each as
 /// many bytes as `steps` steps read, in the order in which they lie.
 #[inline(always)]
 fn ahead<V: Vector, S: Sums<V>, const N: usize>(
@@ -55,21 +57,17 @@ fn ahead<V: Vector, S: Sums<V>, const N: usize>(
     next[part / of % 2].wrapping_add(part % of * steps * half_lines::<V, S, N>() * 32)
 }
 
-/// Asks for what lies `step` steps after `ahead`. Evenly over the steps, each line once: in bursts requests stall
+/// Prefetches what lies `step` steps after `ahead`. Evenly over the steps, each line once: in bursts requests stall
 /// until earlier ones are answered.
-///
-/// # Safety
-/// As [`Vector`].
 #[inline(always)]
-unsafe fn fetch<V: Vector, S: Sums<V>, const N: usize>(ahead: *const u8, step: usize) {
+fn fetch<V: Vector, S: Sums<V>, const N: usize>(ahead: *const u8, step: usize) {
     let half_lines = half_lines::<V, S, N>();
     for line in 0..half_lines.div_ceil(2) {
-        // SAFETY: passed on.
-        unsafe { V::fetch(ahead.wrapping_add((step * half_lines / 2 + line) * 64)) };
+        tiles::fetch(ahead.wrapping_add((step * half_lines / 2 + line) * 64));
     }
 }
 
-/// The same address, but what is read there once more is not kept in a register meanwhile.
+/// The same address, but what is read there once more is not kept in a register.
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read
 fn anew<T>(mut at: *const T) -> *const T {
@@ -78,13 +76,13 @@ fn anew<T>(mut at: *const T) -> *const T {
     at
 }
 
-/// Scores of `R` rows by `N` groups of keys in each turn.
+/// Scores of `R` rows by `N` groups of keys in each pass.
 ///
 /// # Safety
 /// As [`Vector`]; the tile's pointers cover its shapes.
 #[inline(always)]
 pub(super) unsafe fn scores<
-    V: Vector,
+    V: Tiles,
     S: Sums<V>,
     const STORED: bool,
     const N: usize,
@@ -92,14 +90,14 @@ pub(super) unsafe fn scores<
 >(
     t: &ScoreTile,
 ) {
-    for turn in 0..t.turns {
+    for pass in 0..t.passes {
         // SAFETY: passed on.
         unsafe {
             let mut sum = [[S::zero(); N]; R];
             let of = const { if N == 1 { BLOCK_TOKENS / GROUP } else { 1 } };
-            let ahead = ahead::<V, S, N>(t.next, (turn, of), t.steps);
+            let ahead = ahead::<V, S, N>(t.next, (pass, of), t.steps);
             for step in 0..t.steps {
-                let at = |i| t.k.add(turn * N + i).read().add(step * t.k_step);
+                let at = |i| t.k.add(pass * N + i).read().add(step * t.k_step);
                 if STORED {
                     fetch::<V, S, N>(ahead, step);
                 }
@@ -126,23 +124,23 @@ pub(super) unsafe fn scores<
             for (r, sum) in sum.iter().enumerate() {
                 let q_scale = V::splat(*t.q_scale.add(r));
                 for (i, sum) in sum.iter().enumerate() {
-                    let lane = (turn * N + i) * GROUP;
+                    let lane = (pass * N + i) * GROUP;
                     let sum = if STORED { S::in_order(*sum) } else { *sum };
                     let s = S::score(sum, t.k_scale.wrapping_add(lane));
-                    V::store(V::mul(s, q_scale), t.s.add(r * TILE + lane));
+                    V::store_floats(V::mul(s, q_scale), t.s.add(r * TILE + lane));
                 }
             }
         }
     }
 }
 
-/// Outputs of `R` rows and `N` vectors of columns in each turn: decayed, and weighted values added.
+/// Outputs of `R` rows and `N` vectors of columns in each pass: decayed, and weighted values added.
 ///
 /// # Safety
 /// As [`scores`].
 #[inline(always)]
 pub(super) unsafe fn values<
-    V: Vector,
+    V: Tiles,
     S: Sums<V>,
     const STORED: bool,
     const N: usize,
@@ -150,13 +148,13 @@ pub(super) unsafe fn values<
 >(
     t: &ValueTile,
 ) {
-    for first in (0..t.turns).map(|turn| turn * N) {
+    for first in (0..t.passes).map(|pass| pass * N) {
         // SAFETY: passed on.
         unsafe {
             let mut sum = [[S::zero(); N]; R];
             for (half, (start, end)) in t.steps.into_iter().enumerate() {
                 let p = t.p.add(half * t.p_half);
-                let part = (2 * (first / N) + half, t.turns);
+                let part = (2 * (first / N) + half, t.passes);
                 let ahead = ahead::<V, S, N>(t.next, part, t.p_half);
                 for step in start..end {
                     let row = t.v[half].add(step * t.v_step + first * width::<V, S>(STORED));
@@ -198,11 +196,11 @@ pub(super) unsafe fn values<
             for (r, sum) in sum.iter().enumerate() {
                 for (i, sum) in sum.iter().enumerate() {
                     let col = (first + i) * GROUP;
-                    let before = V::load(t.before.add(r * t.before_stride + col));
+                    let before = V::floats(t.before.add(r * t.before_stride + col));
                     let (decay, scale) = (*t.decay.add(r), t.p_scale.add(r));
                     let sum = if STORED { S::in_order(*sum) } else { *sum };
                     let out = t.out.add(r * t.v_cols + col);
-                    V::store(S::join(sum, before, decay, scale), out);
+                    V::store_floats(S::join(sum, before, decay, scale), out);
                 }
             }
         }
@@ -220,7 +218,7 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
     let rows = job.rows(item);
     for row in 0..rows {
         if row + ROWS_AHEAD < rows {
-            ask_for(query(row + ROWS_AHEAD).as_ptr(), dim);
+            prefetch(query(row + ROWS_AHEAD).as_ptr(), dim);
         }
         let mut from = query(row);
         scratch.q_scale[row] = job.scale;
@@ -256,7 +254,7 @@ pub(super) fn load_queries(job: &AttendJob<'_>, item: &Item, keys: Kind, scratch
                 }
                 to.copy_from_slice(from);
                 if format == KvFormat::Int4 {
-                    turn_blocks(to, turn_block(dim));
+                    transform_blocks(to, transform_block(dim));
                 }
             }
         }
@@ -276,7 +274,7 @@ fn encode(x: &[f32], most: f32, codes: &mut [i16]) -> f32 {
 /// # Safety
 /// The instruction set of `V` is available; the queries are loaded.
 #[inline(always)]
-pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
+pub(super) unsafe fn split<V: Tiles, K: Sums<V>, W: Sums<V>>(
     job: &AttendJob<'_>,
     item: &Item,
     range: Range<usize>,
@@ -296,20 +294,13 @@ pub(super) unsafe fn split<V: Vector, K: Sums<V>, W: Sums<V>>(
         let mut sums = BandSums::new(tile - tiles.start);
         // SAFETY: passed on.
         unsafe {
-            let place = widen::tile::<V, K, W>(job, item, tile, in_tile(first, &range), scratch);
+            let source = widen::tile::<V, K, W>(job, item, tile, in_tile(first, &range), scratch);
             for start in (0..rows).step_by(BAND) {
                 let rows = start..rows.min(start + BAND);
-                band::<V, K, W>(job, &place, first, rows, &mut sums, scratch);
+                band::<V, K, W>(job, &source, first, rows, &mut sums, scratch);
             }
         }
     }
-}
-
-/// Which of `keys` are in the tile whose first is `first`, relative to that.
-#[inline(always)]
-pub(super) fn in_tile(first: usize, keys: &Range<usize>) -> Range<usize> {
-    let end = keys.end.clamp(first, first + TILE) - first;
-    (keys.start.clamp(first, first + TILE) - first).min(end)..end
 }
 
 /// What the scores of an item's rows are without in the tiles of a split.
@@ -343,14 +334,17 @@ unsafe fn shift_rows<V: Vector>(
             let sums = unsafe { products::<V>(q, taken) };
             for (lanes, sum) in lanes.chunks_exact_mut(GROUP).zip(sums) {
                 // SAFETY: 16 numbers.
-                unsafe { V::store(sum, lanes[row - start].0.as_mut_ptr()) };
+                unsafe { V::store_floats(sum, lanes[row - start].0.as_mut_ptr()) };
             }
         }
         for (tile, lanes) in lanes.chunks_exact(GROUP).enumerate() {
             // SAFETY: 16 rows; a vector of the tile's shifts.
             unsafe {
                 let sums = V::sum_of(lanes.as_ptr().cast());
-                V::store(V::mul(sums, V::splat(job.scale)), shifts.add(tile * stride + start));
+                V::store_floats(
+                    V::mul(sums, V::splat(job.scale)),
+                    shifts.add(tile * stride + start),
+                );
             }
         }
     }
@@ -372,9 +366,9 @@ unsafe fn products<V: Vector>(row: &[f32], others: &[f32]) -> [V::Float; TILES] 
     unsafe {
         let mut sums = [V::splat(0.0); TILES];
         for (i, vector) in vectors.iter().chain(last).enumerate() {
-            let vector = V::load(vector.as_ptr());
+            let vector = V::floats(vector.as_ptr());
             for (tile, sum) in sums.iter_mut().enumerate() {
-                let other = V::load(others.as_ptr().add(tile * cols + i * GROUP));
+                let other = V::floats(others.as_ptr().add(tile * cols + i * GROUP));
                 *sum = V::fma(vector, other, *sum);
             }
         }
@@ -388,9 +382,9 @@ unsafe fn products<V: Vector>(row: &[f32], others: &[f32]) -> [V::Float; TILES] 
 /// # Safety
 /// As [`split`].
 #[inline(always)]
-unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
+unsafe fn band<V: Tiles, K: Sums<V>, W: Sums<V>>(
     job: &AttendJob<'_>,
-    place: &TilePlace,
+    source: &TileSource,
     first: usize,
     rows: Range<usize>,
     sums: &mut BandSums,
@@ -409,7 +403,7 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
                 sums.see_nothing(job, &chunk, scratch);
                 continue;
             }
-            score_rows::<V, K>(job, place, &chunk, scratch);
+            score_rows::<V, K>(job, source, &chunk, scratch);
             meet_scores::<V>(job, first, &chunk, scratch);
         }
         sums.weigh::<V>(job, rows.clone(), scratch);
@@ -422,39 +416,10 @@ unsafe fn band<V: Vector, K: Sums<V>, W: Sums<V>>(
         for start in chunks() {
             let chunk = chunk(start, scratch);
             if !chunk.keys.is_empty() {
-                add_values::<V, W>(job, place, &chunk, sums, scratch);
+                add_values::<V, W>(job, source, &chunk, sums, scratch);
             }
-            place.ask_for_part::<V>(start / V::ROWS);
+            source.prefetch_part(start / V::ROWS);
         }
-    }
-}
-
-/// Rows that kernels take at once, and what they see of a tile.
-pub(super) struct Chunk {
-    /// Of an item.
-    pub rows: Range<usize>,
-    /// The first of them in its band.
-    pub at: usize,
-    /// Keys of the tile that any row sees.
-    pub keys: Range<usize>,
-    /// Whether all rows see the same.
-    pub alike: bool,
-}
-
-impl Chunk {
-    /// On the tile that begins with key `first`.
-    #[inline(always)]
-    fn new(first: usize, rows: Range<usize>, at: usize, seen: &[Range<usize>]) -> Chunk {
-        // What rows see begins and ends in their order.
-        let (head, tail) = (&seen[rows.start], &seen[rows.end - 1]);
-        let keys = in_tile(first, &(head.start..tail.end));
-        Chunk { rows, at, keys, alike: in_tile(first, head) == in_tile(first, tail) }
-    }
-
-    /// Groups with a key that any row sees.
-    #[inline(always)]
-    pub fn groups(&self) -> Range<usize> {
-        self.keys.start / GROUP..self.keys.end.div_ceil(GROUP)
     }
 }
 
@@ -463,30 +428,30 @@ impl Chunk {
 /// # Safety
 /// As [`split`].
 #[inline(always)]
-unsafe fn score_rows<V: Vector, S: Sums<V>>(
+unsafe fn score_rows<V: Tiles, S: Sums<V>>(
     job: &AttendJob<'_>,
-    place: &TilePlace,
+    source: &TileSource,
     chunk: &Chunk,
     scratch: &mut Scratch,
 ) {
     let steps = job.k_dim.div_ceil(S::PER_STEP);
     let (first, rows) = (chunk.rows.start, chunk.rows.len());
-    for (group, count, turns) in turns(chunk.groups(), V::vectors(rows, place.keys_stored)) {
+    for (group, count, passes) in passes(chunk.groups(), V::vectors(rows, source.keys_stored)) {
         let lane = group * GROUP;
         let t = ScoreTile {
             q: floats(&mut scratch.q)[first * steps..].as_ptr(),
             steps,
-            turns,
-            k: place.k[group..group + count * turns].as_ptr(),
-            k_step: place.k_step,
-            next: place.next_k,
+            passes,
+            k: source.k[group..group + count * passes].as_ptr(),
+            k_step: source.k_step,
+            next: source.next_k,
             s: floats(&mut scratch.s)[chunk.at * TILE + lane..].as_mut_ptr(),
             k_scale: floats(&mut scratch.scales)[lane..].as_ptr(),
             q_scale: scratch.q_scale[first..].as_ptr(),
         };
         // SAFETY: the groups are inside the tile, the rows inside `q` and `s`.
         unsafe {
-            if place.keys_stored {
+            if source.keys_stored {
                 V::scores::<S, true>(count, rows, &t);
             } else {
                 V::scores::<S, false>(count, rows, &t);
@@ -495,12 +460,12 @@ unsafe fn score_rows<V: Vector, S: Sums<V>>(
     }
 }
 
-/// `all` in turns of `at_once`, and what is left in one more: the first of them, how many a turn, turns.
+/// `all` in passes of `at_once`, and what is left in one more: the first of them, how many a pass, passes.
 #[inline(always)]
-fn turns(all: Range<usize>, at_once: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let (turns, left) = (all.len() / at_once, all.len() % at_once);
-    let calls = [(all.start, at_once, turns), (all.end - left, left, 1)];
-    calls.into_iter().filter(|&(_, count, turns)| count * turns > 0)
+fn passes(all: Range<usize>, at_once: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let (passes, left) = (all.len() / at_once, all.len() % at_once);
+    let calls = [(all.start, at_once, passes), (all.end - left, left, 1)];
+    calls.into_iter().filter(|&(_, count, passes)| count * passes > 0)
 }
 
 /// Adds the weighted values to the outputs of a chunk of rows.
@@ -508,9 +473,9 @@ fn turns(all: Range<usize>, at_once: usize) -> impl Iterator<Item = (usize, usiz
 /// # Safety
 /// As [`split`].
 #[inline(always)]
-unsafe fn add_values<V: Vector, S: Sums<V>>(
+unsafe fn add_values<V: Tiles, S: Sums<V>>(
     job: &AttendJob<'_>,
-    place: &TilePlace,
+    source: &TileSource,
     chunk: &Chunk,
     sums: &BandSums,
     scratch: &mut Scratch,
@@ -525,27 +490,27 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
     };
     let weights = if per_step == 2 { &mut scratch.p } else { &mut scratch.s };
     let p = floats(weights)[chunk.at * TILE / per_step..].as_ptr();
-    let at_once = V::vectors(rows, place.values_stored);
+    let at_once = V::vectors(rows, source.values_stored);
     // Stored, of a vector of columns.
-    let bytes_of_half = place.v_step * (BLOCK_TOKENS / per_step) * GROUP / v_cols;
-    for (vector, count, turns) in turns(0..v_cols / GROUP, at_once) {
+    let bytes_of_half = source.v_step * (BLOCK_TOKENS / per_step) * GROUP / v_cols;
+    for (vector, count, passes) in passes(0..v_cols / GROUP, at_once) {
         let col = vector * GROUP;
         let out = floats(&mut scratch.out)[chunk.rows.start * v_cols + col..].as_mut_ptr();
         let (before, before_stride) = match sums.begin {
             true => (floats(&mut scratch.zeros)[col..].as_ptr(), 0),
             false => (out.cast_const(), v_cols),
         };
-        let start = vector * width::<V, S>(place.values_stored);
+        let start = vector * width::<V, S>(source.values_stored);
         let t = ValueTile {
-            turns,
+            passes,
             p,
             p_stride: TILE / per_step,
             p_half: BLOCK_TOKENS / per_step,
             steps: [half(0), half(1)],
-            v: place.v.map(|v| v.wrapping_add(start)),
-            v_step: place.v_step,
-            seen: place.seen_pairs.as_ptr(),
-            next: place.next_v.map(|v| v.wrapping_add(vector * bytes_of_half)),
+            v: source.v.map(|v| v.wrapping_add(start)),
+            v_step: source.v_step,
+            seen: source.seen_pairs.as_ptr(),
+            next: source.next_v.map(|v| v.wrapping_add(vector * bytes_of_half)),
             v_cols,
             out,
             before,
@@ -555,7 +520,7 @@ unsafe fn add_values<V: Vector, S: Sums<V>>(
         };
         // SAFETY: columns of the rows of the chunk; keys of the tile.
         unsafe {
-            if place.values_stored {
+            if source.values_stored {
                 V::values::<S, true>(count, rows, &t);
             } else {
                 V::values::<S, false>(count, rows, &t);

@@ -15,7 +15,7 @@ use tokenmill_quant::float::{bf16_factor, bf16_to_f32, f16_to_f32, f32_to_bf16, 
 
 use super::STORED_MAX;
 use super::codes::{code_scale, short_code, top};
-use super::mix::{MIX_MAX, mixed, turn_block, turn_blocks};
+use super::mix::{MIX_MAX, mixed, transform_block, transform_blocks};
 use crate::isa::Isa;
 use crate::math::per_isa;
 use crate::memory::Parts;
@@ -126,7 +126,7 @@ impl KvLayout {
     /// If a row has another length, the slot is not in the cache, or `isa` is not available.
     ///
     /// # Safety
-    /// Nothing else may use the numbers of that token meanwhile; other tokens of the block may
+    /// Nothing else may use the numbers of that token at the same time; other tokens of the block may
     /// be stored at the same time.
     pub unsafe fn store(
         &self,
@@ -172,14 +172,14 @@ impl KvLayout {
         for (head, (k, v)) in (first..).zip(heads) {
             // SAFETY: inside the cache, as just asserted.
             let at = unsafe { cache.start().add(self.head_at(block, head)) };
-            let place = Place { layout: *self, at, slot };
+            let to = Slot { layout: *self, at, slot };
             match self.format {
-                KvFormat::F32 => store_f32(isa, place, k, v),
-                KvFormat::Bf16 => store_bf16(isa, place, k, v),
-                KvFormat::Int16 => store_int16(isa, place, k, v),
-                KvFormat::Int8 => store_int8(isa, place, k, v),
-                KvFormat::Int4 => store_int4(isa, place, k, v),
-                KvFormat::K8V4 => store_k8v4(isa, place, k, v),
+                KvFormat::F32 => store_f32(isa, to, k, v),
+                KvFormat::Bf16 => store_bf16(isa, to, k, v),
+                KvFormat::Int16 => store_int16(isa, to, k, v),
+                KvFormat::Int8 => store_int8(isa, to, k, v),
+                KvFormat::Int4 => store_int4(isa, to, k, v),
+                KvFormat::K8V4 => store_k8v4(isa, to, k, v),
             }
         }
     }
@@ -275,14 +275,14 @@ fn number4(byte: u8, high: bool, scales: &[u8], index: usize) -> f32 {
 
 /// Where a token of a head goes: only [`KvLayout::store`] makes one, whose contract holds.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Slot {
     layout: KvLayout,
     /// First byte of the head, all of which is inside the cache.
     at: *mut u8,
     slot: usize,
 }
 
-impl Place {
+impl Slot {
     /// Writes `x` in steps of `stride` bytes from byte `at` of the head on.
     ///
     /// # Safety
@@ -297,23 +297,23 @@ impl Place {
 }
 
 per_isa! {
-    store_f32(to: Place, k: &[f32], v: &[f32]) = floats;
-    store_bf16(to: Place, k: &[f32], v: &[f32]) = halves;
-    store_int16(to: Place, k: &[f32], v: &[f32]) = shorts;
-    store_int8(to: Place, k: &[f32], v: &[f32]) = bytes;
-    store_int4(to: Place, k: &[f32], v: &[f32]) = nibbles;
-    store_k8v4(to: Place, k: &[f32], v: &[f32]) = bytes_and_nibbles;
+    store_f32(to: Slot, k: &[f32], v: &[f32]) = floats;
+    store_bf16(to: Slot, k: &[f32], v: &[f32]) = halves;
+    store_int16(to: Slot, k: &[f32], v: &[f32]) = shorts;
+    store_int8(to: Slot, k: &[f32], v: &[f32]) = bytes;
+    store_int4(to: Slot, k: &[f32], v: &[f32]) = nibbles;
+    store_k8v4(to: Slot, k: &[f32], v: &[f32]) = bytes_and_nibbles;
 }
 
 /// Stores numbers as they are.
 #[inline(always)]
-fn floats(to: Place, k: &[f32], v: &[f32]) {
+fn floats(to: Slot, k: &[f32], v: &[f32]) {
     numbers(to, k, v, |x| x.to_bits().to_le());
 }
 
 /// Stores numbers rounded to bf16, those below 2⁻⁵⁶ as 0.
 #[inline(always)]
-fn halves(to: Place, k: &[f32], v: &[f32]) {
+fn halves(to: Slot, k: &[f32], v: &[f32]) {
     numbers(to, k, v, |x| bf16_factor(f32_to_bf16(x)).to_le());
 }
 
@@ -339,7 +339,7 @@ fn by_vectors<T: Copy + Default>(
 }
 
 #[inline(always)]
-fn numbers<T: Copy + Default>(to: Place, k: &[f32], v: &[f32], encode: impl Fn(f32) -> T) {
+fn numbers<T: Copy + Default>(to: Slot, k: &[f32], v: &[f32], encode: impl Fn(f32) -> T) {
     let (layout, size) = (to.layout, size_of::<T>());
     let first = (to.slot / GROUP * layout.k_dim * GROUP + to.slot % GROUP) * size;
     by_vectors(k, &encode, |d, words| {
@@ -355,7 +355,7 @@ fn numbers<T: Copy + Default>(to: Place, k: &[f32], v: &[f32], encode: impl Fn(f
 
 /// Stores codes of 16 bits and their scales.
 #[inline(always)]
-fn shorts(to: Place, k: &[f32], v: &[f32]) {
+fn shorts(to: Slot, k: &[f32], v: &[f32]) {
     let (inverse, scale) = code_scale(top(k), STORED_MAX);
     key_pairs(to, k, |x| short_code(x, inverse).to_le(), scale);
     let (inverse, scale) = code_scale(top(v), STORED_MAX);
@@ -364,7 +364,7 @@ fn shorts(to: Place, k: &[f32], v: &[f32]) {
 
 /// Stores bytes and their scales.
 #[inline(always)]
-fn bytes(to: Place, k: &[f32], v: &[f32]) {
+fn bytes(to: Slot, k: &[f32], v: &[f32]) {
     key_bytes(to, k);
     let scale = int8_scale(v);
     value_pairs(to, v, |x| int8_code(x, scale), scale);
@@ -372,7 +372,7 @@ fn bytes(to: Place, k: &[f32], v: &[f32]) {
 
 /// Stores a key as bytes and their scale.
 #[inline(always)]
-fn key_bytes(to: Place, k: &[f32]) {
+fn key_bytes(to: Slot, k: &[f32]) {
     let mut buffer = [0.0; MIX_MAX];
     let k = mixed(k, &mut buffer);
     let scale = int8_scale(k);
@@ -381,7 +381,7 @@ fn key_bytes(to: Place, k: &[f32]) {
 
 /// Stores the codes of a key and their scale.
 #[inline(always)]
-fn key_pairs<T: Copy + Default>(to: Place, k: &[f32], encode: impl Fn(f32) -> T, scale: f32) {
+fn key_pairs<T: Copy + Default>(to: Slot, k: &[f32], encode: impl Fn(f32) -> T, scale: f32) {
     let (layout, size) = (to.layout, size_of::<T>() * 2);
     let pairs = layout.k_dim.div_ceil(2);
     let first = (to.slot / GROUP * pairs * GROUP + to.slot % GROUP) * size;
@@ -398,7 +398,7 @@ fn key_pairs<T: Copy + Default>(to: Place, k: &[f32], encode: impl Fn(f32) -> T,
 
 /// Stores the codes of a value and their scale.
 #[inline(always)]
-fn value_pairs<T: Copy + Default>(to: Place, v: &[f32], encode: impl Fn(f32) -> T, scale: f32) {
+fn value_pairs<T: Copy + Default>(to: Slot, v: &[f32], encode: impl Fn(f32) -> T, scale: f32) {
     let (layout, size) = (to.layout, size_of::<T>());
     let pair = to.slot % GROUP * layout.v_dim * 2;
     let first = layout.key_bytes() + (pair + to.slot / GROUP) * size;
@@ -412,14 +412,14 @@ fn value_pairs<T: Copy + Default>(to: Place, v: &[f32], encode: impl Fn(f32) -> 
 
 /// Stores a key as int8 and a value as int4.
 #[inline(always)]
-fn bytes_and_nibbles(to: Place, k: &[f32], v: &[f32]) {
+fn bytes_and_nibbles(to: Slot, k: &[f32], v: &[f32]) {
     key_bytes(to, k);
     value_nibbles(to, v);
 }
 
 /// Stores 4-bit codes and their scales.
 #[inline(always)]
-fn nibbles(to: Place, k: &[f32], v: &[f32]) {
+fn nibbles(to: Slot, k: &[f32], v: &[f32]) {
     let (layout, lane) = (to.layout, to.slot % GROUP);
     let groups = layout.k_dim.div_ceil(SCALED);
     by_scales(k, |g, codes, scale| {
@@ -436,7 +436,7 @@ fn nibbles(to: Place, k: &[f32], v: &[f32]) {
 
 /// Stores the 4-bit codes of a value and their scales.
 #[inline(always)]
-fn value_nibbles(to: Place, v: &[f32]) {
+fn value_nibbles(to: Slot, v: &[f32]) {
     let layout = to.layout;
     let groups = layout.v_dim.div_ceil(SCALED);
     by_scales(v, |g, codes, scale| {
@@ -450,17 +450,17 @@ fn value_nibbles(to: Place, v: &[f32]) {
     });
 }
 
-/// Calls `f(group, codes, scale as f16)` for every 32 columns or fewer of a head, turned.
+/// Calls `f(group, codes, scale as f16)` for every 32 columns or fewer of a head, transformed.
 #[inline(always)]
 fn by_scales(head: &[f32], mut f: impl FnMut(usize, &[u8; SCALED], u16)) {
-    let block = turn_block(head.len());
+    let block = transform_block(head.len());
     let mut buffer = [0.0; MIX_MAX];
     // Pieces of whole blocks and groups.
     for (piece, x) in head.chunks(MIX_MAX).enumerate() {
-        let turned = &mut buffer[..x.len()];
-        turned.copy_from_slice(x);
-        turn_blocks(turned, block);
-        for (g, group) in turned.chunks(SCALED).enumerate() {
+        let transformed = &mut buffer[..x.len()];
+        transformed.copy_from_slice(x);
+        transform_blocks(transformed, block);
+        for (g, group) in transformed.chunks(SCALED).enumerate() {
             let mut codes = [0; SCALED];
             let stored = int4_scale(group);
             let width = 2.0 * f16_to_f32(stored);
@@ -598,7 +598,7 @@ mod tests {
 
     fn near_turned(got: &[f32], head: &[f32]) {
         let mut exact = head.to_vec();
-        turn_blocks(&mut exact, turn_block(head.len()));
+        transform_blocks(&mut exact, transform_block(head.len()));
         for (got, exact) in got.chunks(32).zip(exact.chunks(32)) {
             let top = exact.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
             for (got, exact) in got.iter().zip(exact) {

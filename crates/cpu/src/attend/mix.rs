@@ -1,5 +1,5 @@
 //! The transform that int8 keys and the queries that meet them go through, and int4 values: an
-//! orthonormal Hadamard matrix over the columns of a head. It spreads loud columns, so that one scale fits all, and
+//! orthonormal Hadamard matrix over the columns of a head. It spreads outlier columns, so that one scale fits all, and
 //! changes no product q·k (QuaRot, arXiv 2404.00456; decision 0001 has what it gains).
 //!
 //! Columns meet at distances 1, 2, 4, …: (a, b) becomes (a + b, a − b); at the end all are
@@ -24,25 +24,25 @@ pub(super) fn mixed<'a>(x: &'a [f32], buffer: &'a mut [f32; MIX_MAX]) -> &'a [f3
     }
     let head = &mut buffer[..len];
     head.copy_from_slice(x);
-    turn(head);
+    transform(head);
     head
 }
 
 /// Columns of a block of a head in int4.
-pub(super) const fn turn_block(dim: usize) -> usize {
+pub(super) const fn transform_block(dim: usize) -> usize {
     let power = 1 << dim.trailing_zeros();
     if power < MIX_MAX { power } else { MIX_MAX }
 }
 
 /// Transforms every block of a head; twice is not at all, but for rounding.
 #[inline(always)]
-pub(super) fn turn_blocks(head: &mut [f32], block: usize) {
-    head.chunks_exact_mut(block).for_each(turn);
+pub(super) fn transform_blocks(head: &mut [f32], block: usize) {
+    head.chunks_exact_mut(block).for_each(transform);
 }
 
 /// Transforms in place, a power of two wide.
 #[inline(always)]
-fn turn(head: &mut [f32]) {
+fn transform(head: &mut [f32]) {
     let len = head.len();
     let mut distance = 1;
     while distance < len {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_stay_and_loud_columns_spread() {
+    fn products_stay_and_outlier_columns_spread() {
         let row = |seed: usize| (0..64).map(move |i| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0);
         let (mut q, k): (Vec<f32>, Vec<f32>) = (row(3).collect(), row(40).collect());
         q[5] = 30.0;

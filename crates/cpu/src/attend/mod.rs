@@ -12,60 +12,7 @@
 //! Keys that nobody sees (stale slots, `BlockId::NONE` behind a window) are never read into a
 //! result, whatever their bytes.
 //!
-//! # Numerics (version 7)
-//!
-//! A row is one token's one query head. Its result depends on its query, on the keys and values
-//! it sees and on their indices: not on chunks, batch, block placement, threads or the
-//! instruction set. `scalar` is the definition in code. `fma` rounds once; `exp` and `tanh` are
-//! those of [`crate::math`].
-//!
-//! Keys fall into tiles of 64 and splits of 256 by their index in the sequence. Unseen keys
-//! take no part. In a split, from m = −∞, l\[0..16\] = 0, o = 0, for each tile with a seen key:
-//!
-//! ```text
-//! s[j] = score of key j
-//! s[j] = tanh(s[j] / cap)·cap                      with a soft cap
-//! m'   = max(m, max s[j]);  b = m' (0 if m' = −∞);  c = exp(m − b)
-//! p[j] = exp(s[j] − b)
-//! l[i] = l[i]·c, then l[i] + p[j] for j ≡ i mod 16 in order
-//! o[e] = fma(o[e], c, values of the tile)          m = m'
-//! ```
-//!
-//! **f32.** Scores: s = fma(q\[d\], k\[j\]\[d\], s) for d = 0, 1, … from 0, then s·scale. Values: t = fma(p\[j\],
-//! v\[j\]\[e\], t) in order of j from 0.
-//!
-//! **bf16.** The same of numbers in bf16, those below 2⁻⁵⁶ being 0: keys and values as stored and queries, rounded to nearest,
-//! ties to even; weights p\[j\] rounded to nearest, ties up, before they are added to l. With n + f = x·log₂e, x = s\[j\] − b,
-//! n whole, they are 2ⁿ·(c₀ + c₁f + c₂f² + c₃f³) by fmas, to 7.5e-5, and 0 below x = −38. So sums of pairs
-//! (`vdpbf16ps`, the first of a pair in the high half) have the same bits: see [`crate::linear`].
-//!
-//! **int16.** Stored are codes and a scale per token and head, S = max|x|/4095, code = x·(4095/max|x|) rounded, ties to
-//! even. A query row becomes 16-bit codes: t = max|q|, a\[d\] = q\[d\]·(N/t) rounded, Q = (t/N)·scale, N the lesser of 8191
-//! and ⌊(2³¹ − 1)/(4095·columns)⌋. Scores: s = (f32(Σ a\[d\]·code\[j\]\[d\])·Sₖ\[j\])·Q, the sum exact. Weights are relative to
-//! the greatest score of their tile, M (0 if −∞), and joined by e = exp(max s − b): with x = s\[j\] − M, they are p\[j\] as in
-//! bf16 before it is rounded; l\[i\] = fma(p\[j\] for j ≡ i in order from 0, e, l\[i\]·c). Values: t = max Sᵥ\[j\] of the seen keys,
-//! a\[j\] = p\[j\]·(Sᵥ\[j\]·(8191/t)) rounded, o\[e\] = fma(f32(Σ a\[j\]·code\[j\]\[e\]), (t/8191)·e, o\[e\]·c), the sum exact.
-//! Wherever numbers become codes: if t < 2⁻¹⁰⁰ all codes and the scale are 0; if t is NaN or at least 2¹⁰⁰ the scale is NaN.
-//!
-//! **int8.** The same of keys and queries that go through a Hadamard transform (`mix`) first, where the width of the head is
-//! a power of two up to 256, with S = max|x|/127, code = x/S rounded, N = 32767 (16383 beyond 512 columns) for queries and
-//! 32767 for weights.
-//!
-//! **int4.** Keys, values and queries go through the transform in blocks of the largest power of two
-//! (up to 256) that divides the width of the head. Stored for 32 columns are S = f16(max|x|/15) and
-//! 4-bit codes q = min(max(⌊x/(2S)⌋, −8), 7) + 8; a number is S·(2q − 15), exact in f32. Scores and
-//! values are those of f32, with q\[d\] the transformed query; a finished result goes through the
-//! transform again, which is its own inverse. **k8v4**: keys and scores as int8, values as int4.
-//!
-//! **Biases.** In int8, int4 and k8v4 keys are kept without a part c of their bias, common to their tile, and divided by powers
-//! of two F, which queries are multiplied by (`steady`). With A = dot(q, c)·scale, m' = max(m, max s\[j\] + A); over int8
-//! values e = exp(max s + A − b), over int4 values p\[j\] = exp(s\[j\] − max(max s, b − A)).
-//!
-//! After a split, L = tree(l). Splits with L = 0 are left out. The first is the total (M, L, O);
-//! each later one joins by m' = max(M, m), x = exp(M − m'), y = exp(m − m'), L = fma(L, x, l·y),
-//! O = fma(O, x, o·y). A sink s joins last: m' = max(M, s), x = exp(M − m'),
-//! L = fma(L, x, exp(s − m')), O·x. The result is fma(O, 1/L, +0): never −0, so a term of an
-//! exact zero more or less changes nothing. A row that sees no key and has no sink is 0.
+//! Numerics: NUMERICS.md, "Attention". `scalar` is the definition in code; other paths equal it bit for bit.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -73,6 +20,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod blocked;
+#[cfg(target_arch = "x86_64")]
+mod chunk;
 mod codes;
 mod layout;
 mod mix;
@@ -86,7 +35,7 @@ mod sums;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
-mod vector;
+mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod weights;
 #[cfg(target_arch = "x86_64")]
@@ -98,16 +47,19 @@ use tokenmill_ir::{BlockId, KvFormat, Mask, Span};
 
 use crate::isa::Isa;
 use crate::math::per_isa;
-use crate::memory::{Parts, ask_to_write};
+use crate::memory::{Parts, prefetch_to_write};
 pub use layout::{BLOCK_TOKENS, KvLayout};
 use layout::{GROUP, is_codes};
-use mix::{turn_block, turn_blocks};
+use mix::{transform_block, transform_blocks};
 pub use scratch::Scratch;
 pub use steady::{Middles, Steady};
 #[cfg(target_arch = "x86_64")]
-use {avx2::Avx2, avx512::Avx512, vector::Vector};
+use {
+    crate::simd::{Avx2, Avx512},
+    tiles::Tiles,
+};
 
-/// Rows of queries and of results that memory is asked for ahead.
+/// Rows of queries and of results that are prefetched.
 const ROWS_AHEAD: usize = 8;
 /// Keys of a tile.
 const TILE: usize = 64;
@@ -380,14 +332,14 @@ impl AttendJob<'_> {
     }
 }
 
-/// Computes one item. The caller's next item is `then`: its first keys and values are asked for meanwhile.
+/// Computes one item. The caller's next item is `then`: its first keys and values are prefetched.
 ///
 /// # Panics
 /// If a buffer is smaller than its shape, a seen key's block is not in the cache, `scratch` was
 /// made for another shape, or `isa` is not available on this machine.
 ///
 /// # Safety
-/// Nothing else may use the item's columns of its rows in `job.out` meanwhile.
+/// Nothing else may use the item's columns of its rows in `job.out` at the same time.
 pub unsafe fn attend(
     isa: Isa,
     job: &AttendJob<'_>,
@@ -469,7 +421,7 @@ fn load_queries(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratc
                 Avx2::<false>::load_queries(job, item, job.kinds(isa).0, scratch);
             }
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
-                Avx512::load_queries(job, item, job.kinds(isa).0, scratch);
+                Avx512::<false>::load_queries(job, item, job.kinds(isa).0, scratch);
             }
         }
     }
@@ -490,7 +442,7 @@ fn run_split(isa: Isa, job: &AttendJob<'_>, item: &Item, split: usize, scratch: 
             Isa::Avx2 => Avx2::<false>::split(job, item, range, job.kinds(isa), scratch),
             Isa::AvxVnni => Avx2::<true>::split(job, item, range, job.kinds(isa), scratch),
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
-                Avx512::split(job, item, range, job.kinds(isa), scratch);
+                Avx512::<false>::split(job, item, range, job.kinds(isa), scratch);
             }
         }
     }
@@ -502,13 +454,13 @@ fn run_split(isa: Isa, job: &AttendJob<'_>, item: &Item, split: usize, scratch: 
 }
 
 per_isa! {
-    /// Makes a result of turned values one of values.
+    /// Makes a result of transformed values one of values.
     turn_back(out: &mut [f32]) = turn_head;
 }
 
 #[inline(always)]
 fn turn_head(head: &mut [f32]) {
-    turn_blocks(head, turn_block(head.len()));
+    transform_blocks(head, transform_block(head.len()));
 }
 
 /// Writes the results of an item whose splits have joined.
@@ -517,17 +469,19 @@ fn turn_head(head: &mut [f32]) {
 /// As [`attend`].
 unsafe fn finish(isa: Isa, job: &AttendJob<'_>, item: &Item, scratch: &mut Scratch) {
     let (group, sinks) = (job.group(), splits::sinks_of(job, item));
-    let place = |row: usize| {
+    let start_of = |row: usize| {
         let head = item.kv_head as usize * group + row % group;
         (item.row as usize + row / group) * job.out_stride + head * job.v_dim
     };
     let rows = job.rows(item);
     for row in 0..rows {
         if row + ROWS_AHEAD < rows {
-            let ahead = job.out.start().wrapping_add(place(row + ROWS_AHEAD));
-            (0..job.v_dim).step_by(GROUP).for_each(|col| ask_to_write(ahead.wrapping_add(col)));
+            let ahead = job.out.start().wrapping_add(start_of(row + ROWS_AHEAD));
+            (0..job.v_dim)
+                .step_by(GROUP)
+                .for_each(|col| prefetch_to_write(ahead.wrapping_add(col)));
         }
-        let at = place(row);
+        let at = start_of(row);
         // SAFETY: the item's own columns.
         let out = unsafe { job.out.part(at..at + job.v_dim) };
         splits::finish(isa, scratch, sinks, job.v_dim, row, out);

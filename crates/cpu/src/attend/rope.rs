@@ -1,13 +1,6 @@
 //! Head norms and rotation of query and key rows.
 //!
-//! # Numerics (version 1)
-//!
-//! The angle of pair i at position p is the f32 product f32(p)·f\[i\], with f\[i\] = inv_freq\[i\],
-//! or inv_freq\[i\] / factors\[i\] rounded. Its sine and cosine are those of [`crate::math`], times
-//! the magnitude. A pair (x, y) becomes (fma(x, cos, −(y·sin)), fma(y, cos, x·sin)).
-//!
-//! The norm of a head x of D columns with weight w: rms: r = 1/√(dot(x, x)/D + eps),
-//! x·r·(w + offset), from left to right; layer: the same after x − sum(x)/D.
+//! Numerics: NUMERICS.md, "Rotations" and "Norms".
 
 use tokenmill_ir::{NormKind, RopePairing};
 
@@ -57,7 +50,7 @@ impl Rotation {
     /// Rotates the first columns of every head of a row in place. row [heads × dim]
     ///
     /// # Panics
-    /// If the table has another length, a head is shorter than what turns, the row is not whole
+    /// If the table has another length, a head is shorter than what rotates, the row is not whole
     /// heads, or `isa` is not available.
     pub fn apply(&self, isa: Isa, table: &[f32], dim: usize, row: &mut [f32]) {
         assert_eq!(table.len(), self.table_len(), "table of a position");
@@ -87,7 +80,7 @@ fn table_of(position: f32, freq: &[f32], magnitude: f32, table: &mut [f32]) {
 }
 
 #[inline(always)]
-fn turn(x: f32, y: f32, cos: f32, sin: f32) -> (f32, f32) {
+fn rotate(x: f32, y: f32, cos: f32, sin: f32) -> (f32, f32) {
     (x.mul_add(cos, -(y * sin)), y.mul_add(cos, x * sin))
 }
 
@@ -98,7 +91,7 @@ pub(super) fn halves(table: &[f32], dim: usize, row: &mut [f32]) {
     for head in row.chunks_exact_mut(dim) {
         let (x, y) = head[..2 * pairs].split_at_mut(pairs);
         for (((x, y), cos), sin) in x.iter_mut().zip(y).zip(cos).zip(sin) {
-            (*x, *y) = turn(*x, *y, *cos, *sin);
+            (*x, *y) = rotate(*x, *y, *cos, *sin);
         }
     }
 }
@@ -109,7 +102,7 @@ pub(super) fn neighbours(table: &[f32], dim: usize, row: &mut [f32]) {
     let (cos, sin) = table.split_at(pairs);
     for head in row.chunks_exact_mut(dim) {
         for ((pair, cos), sin) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
-            (pair[0], pair[1]) = turn(pair[0], pair[1], *cos, *sin);
+            (pair[0], pair[1]) = rotate(pair[0], pair[1], *cos, *sin);
         }
     }
 }

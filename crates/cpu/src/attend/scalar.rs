@@ -7,11 +7,11 @@ use tokenmill_quant::float::rounded_factor;
 
 use super::codes::{code_scale, short_code, top};
 use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
-use super::mix::{is_mixed, turn_block, turn_blocks};
+use super::mix::{is_mixed, transform_block, transform_blocks};
 use super::scratch::{floats, words};
 use super::{AttendJob, Item, Keys, Scratch, TILE};
 use crate::isa::Isa;
-use crate::math::{ROUND, dot, exp, tanh};
+use crate::math::{QUICK_LEAST, ROUND, dot, exp, tanh};
 
 /// Computes the keys `range`, all of one split, for every row of an item, into the scratch.
 pub(super) fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scratch: &mut Scratch) {
@@ -52,8 +52,8 @@ impl<'a> Query<'a> {
             row.iter_mut().zip(steady.of_queries(head)).for_each(|(x, factor)| *x *= factor);
         }
         match keys {
-            KvFormat::Int8 if is_mixed(query.len()) => turn_blocks(row, query.len()),
-            KvFormat::Int4 => turn_blocks(row, turn_block(query.len())),
+            KvFormat::Int8 if is_mixed(query.len()) => transform_blocks(row, query.len()),
+            KvFormat::Int4 => transform_blocks(row, transform_block(query.len())),
             KvFormat::Bf16 => row.iter_mut().for_each(|x| *x = rounded_factor(*x)),
             _ => {}
         }
@@ -62,8 +62,6 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Scores this far below the greatest have no weight in bf16 and codes: all weights are above 2⁻⁵⁶.
-pub(super) const QUICK_LEAST: f32 = -38.0;
 /// 2ᶠ = Σ c[i]·fⁱ for |f| ≤ ½, to 7.5e-5 of it: a minimax fit.
 pub(super) const QUICK_POWERS: [f32; 4] = [0.999_928_06, 0.693_260_97, 0.242_611_13, 0.055_171_67];
 

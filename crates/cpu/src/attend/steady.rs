@@ -1,14 +1,14 @@
 //! What all keys of a head have in common: the bias that is added before their rotation. It can be many times what
 //! tells keys apart, and codes of few bits would be spent on it.
 //!
-//! Slow pairs of a rotation, which have the loud biases, hardly turn over the 64 keys of a tile. So int8 and int4
-//! keep keys without the bias as it is turned in the middle of their tile, and its product with a query, one number a
+//! Slow pairs of a rotation, which have the large biases, hardly rotate over the 64 keys of a tile. So int8 and int4
+//! keep keys without the bias as it is rotated in the middle of their tile, and its product with a query, one number a
 //! row and tile, is added to the scores of the tile: to their greatest, since weights are relative to that.
 //!
-//! A pair that turns in a tile is away from the middle: of its bias only the mean over the tile is taken, sin(x)/x of
-//! what is turned in half a tile, and nothing from x = π on. What is left is loud still, and so are queries where they
+//! A pair that rotates within a tile is away from the middle: of its bias only the mean over the tile is taken, sin(x)/x of
+//! what it rotates by in half a tile, and nothing from x = π on. What is left is still large, and so are queries where they
 //! have biases: columns of keys are divided by powers of two, and those of queries multiplied by them, so that neither
-//! are much louder than others (decision 0009).
+//! has outliers (decision 0009).
 
 use std::f32::consts::PI;
 use std::sync::Arc;
@@ -39,12 +39,12 @@ impl Middles {
         let mut tables = Vec::with_capacity(context.div_ceil(TILE) * 2 * pairs);
         for tile in 0..context.div_ceil(TILE) {
             let middle = (tile * TILE) as f32 + (TILE - 1) as f32 / 2.0;
-            let turned = rotation.freq.iter().zip(&taken).map(|(freq, taken)| {
+            let rotated = rotation.freq.iter().zip(&taken).map(|(freq, taken)| {
                 let (sin, cos) = sin_cos(middle * freq);
                 let factor = taken * rotation.magnitude;
                 (cos * factor, sin * factor)
             });
-            let (cos, sin): (Vec<f32>, Vec<f32>) = turned.unzip();
+            let (cos, sin): (Vec<f32>, Vec<f32>) = rotated.unzip();
             tables.extend(cos);
             tables.extend(sin);
         }
@@ -89,7 +89,7 @@ impl Steady {
     /// Of heads of `dim` columns, with the biases of the queries that meet them.
     ///
     /// # Panics
-    /// If heads are no whole ones, or shorter than what turns.
+    /// If heads are no whole ones, or shorter than what rotates.
     pub fn new(
         bias: Vec<f32>,
         queries: &[f32],

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::layout::GROUP;
-use super::vector::Vector;
+use crate::simd::Vector;
 
 /// A way to sum products in 16 lanes.
 ///
@@ -75,11 +75,11 @@ impl<V: Vector> Sums<V> for Numbers {
     }
     #[inline(always)]
     unsafe fn load(from: *const u8) -> V::Float {
-        unsafe { V::load(from.cast()) }
+        unsafe { V::floats(from.cast()) }
     }
     #[inline(always)]
     unsafe fn stored(from: *const u8, _: usize) -> V::Float {
-        unsafe { V::halves_apart(from.cast()) }
+        unsafe { V::bf16s_apart(from.cast()) }
     }
     #[inline(always)]
     unsafe fn seen(factor: V::Float, _: *const u32) -> V::Float {
@@ -121,7 +121,7 @@ impl<V: Vector> Sums<V> for Pairs {
     }
     #[inline(always)]
     unsafe fn load(from: *const u8) -> V::Int {
-        unsafe { V::load_int(from.cast()) }
+        unsafe { V::load(from.cast()) }
     }
     #[inline(always)]
     unsafe fn stored(from: *const u8, step: usize) -> V::Int {
@@ -129,11 +129,11 @@ impl<V: Vector> Sums<V> for Pairs {
     }
     #[inline(always)]
     unsafe fn seen(factor: V::Int, seen: *const u32) -> V::Int {
-        unsafe { V::and(factor, V::splat_pair(seen.cast())) }
+        unsafe { V::and(factor, V::int(V::same_at(seen.cast()))) }
     }
     #[inline(always)]
     unsafe fn splat(from: *const f32) -> V::Int {
-        unsafe { V::splat_pair(from.cast()) }
+        unsafe { V::int(V::same_at(from.cast())) }
     }
     #[inline(always)]
     unsafe fn add(sum: V::Float, a: V::Int, b: V::Int) -> V::Float {
@@ -175,15 +175,15 @@ impl<V: Vector, const ROW_BYTES: usize> Sums<V> for Codes<ROW_BYTES> {
 
     #[inline(always)]
     unsafe fn zero() -> V::Int {
-        unsafe { V::zero() }
+        unsafe { V::int(V::same(0)) }
     }
     #[inline(always)]
     unsafe fn load(from: *const u8) -> V::Int {
-        unsafe { V::load_int(from.cast()) }
+        unsafe { V::load(from.cast()) }
     }
     #[inline(always)]
     unsafe fn stored(from: *const u8, _: usize) -> V::Int {
-        unsafe { if ROW_BYTES == 32 { V::bytes(from.cast()) } else { V::load_int(from.cast()) } }
+        unsafe { if ROW_BYTES == 32 { V::bytes(from.cast()) } else { V::load(from.cast()) } }
     }
     #[inline(always)]
     unsafe fn seen(factor: V::Int, _: *const u32) -> V::Int {
@@ -191,11 +191,11 @@ impl<V: Vector, const ROW_BYTES: usize> Sums<V> for Codes<ROW_BYTES> {
     }
     #[inline(always)]
     unsafe fn splat(from: *const f32) -> V::Int {
-        unsafe { V::splat_pair(from.cast()) }
+        unsafe { V::int(V::same_at(from.cast())) }
     }
     #[inline(always)]
     unsafe fn add(sum: V::Int, a: V::Int, b: V::Int) -> V::Int {
-        unsafe { V::dot(sum, a, b) }
+        unsafe { V::dot_shorts(sum, a, b) }
     }
     #[inline(always)]
     unsafe fn in_order(sum: V::Int) -> V::Int {
@@ -203,7 +203,7 @@ impl<V: Vector, const ROW_BYTES: usize> Sums<V> for Codes<ROW_BYTES> {
     }
     #[inline(always)]
     unsafe fn score(sum: V::Int, scale: *const f32) -> V::Float {
-        unsafe { V::mul(V::to_float(sum), V::load(scale)) }
+        unsafe { V::mul(V::to_float(sum), V::floats(scale)) }
     }
     #[inline(always)]
     unsafe fn join(sum: V::Int, out: V::Float, decay: f32, scale: *const f32) -> V::Float {

@@ -24,7 +24,7 @@ struct Case {
     sinks: bool,
     /// Multiplies queries: how peaked the softmax is.
     sharp: f32,
-    /// Bias of keys: how loud, and how its first columns turn.
+    /// Bias of keys: how large, and how its first columns rotate.
     bias: Option<(f32, Option<RopePairing>)>,
 }
 
@@ -85,18 +85,18 @@ fn data(case: &Case) -> Data {
     let mut q = random(n * case.heads * case.k_dim, 1);
     q.iter_mut().for_each(|q| *q *= case.sharp);
     let mut k = random(n * case.kv_heads * case.k_dim, 2);
-    let steady = case.bias.map(|(loud, pairing)| {
+    let steady = case.bias.map(|(size, pairing)| {
         let mut bias = random(case.kv_heads * case.k_dim, 9);
         let rotation = pairing.map(|pairing| rotation(case, pairing));
         let pairs = rotation.as_ref().map_or(0, |rotation| rotation.freq.len());
         for (i, b) in bias.iter_mut().enumerate() {
-            // As in models, slow pairs are the loudest.
+            // As in models, slow pairs have the largest.
             let slow = match (i % case.k_dim, pairing) {
                 (column, _) if column >= 2 * pairs => 1.0,
                 (column, Some(RopePairing::Half)) => (column % pairs) as f32 / pairs as f32,
                 (column, _) => (column / 2) as f32 / pairs as f32,
             };
-            *b *= loud * slow.powi(4);
+            *b *= size * slow.powi(4);
         }
         add_turned(&bias, rotation.as_ref(), case.k_dim, &mut k);
         let of_queries = random(case.heads * case.k_dim, 10);
@@ -114,16 +114,16 @@ fn rotation(case: &Case, pairing: RopePairing) -> Rotation {
     Rotation { pairing, freq, magnitude: 1.25 }
 }
 
-/// Adds a bias, turned to their positions, to rows of keys.
+/// Adds a bias, rotated to their positions, to rows of keys.
 fn add_turned(bias: &[f32], rotation: Option<&Rotation>, dim: usize, k: &mut [f32]) {
     for (position, k) in k.chunks_exact_mut(bias.len()).enumerate() {
-        let mut turned = bias.to_vec();
+        let mut rotated = bias.to_vec();
         if let Some(rotation) = rotation {
             let mut table = vec![0.0; rotation.table_len()];
             rotation.table(Isa::Scalar, position as u32, &mut table);
-            rotation.apply(Isa::Scalar, &table, dim, &mut turned);
+            rotation.apply(Isa::Scalar, &table, dim, &mut rotated);
         }
-        k.iter_mut().zip(turned).for_each(|(k, b)| *k += b);
+        k.iter_mut().zip(rotated).for_each(|(k, b)| *k += b);
     }
 }
 
@@ -226,15 +226,15 @@ fn step(
 }
 
 /// Heads of keys (and their queries) or values as they are before they are rounded.
-fn turned(format: KvFormat, x: &[f32], dim: usize) -> Vec<f32> {
+fn transformed(format: KvFormat, x: &[f32], dim: usize) -> Vec<f32> {
     let mut all = x.to_vec();
     for head in all.chunks_exact_mut(dim) {
         match format {
             KvFormat::Int8 => {
-                let turned = mixed(head, &mut [0.0; MIX_MAX]).to_vec();
-                head.copy_from_slice(&turned);
+                let transformed = mixed(head, &mut [0.0; MIX_MAX]).to_vec();
+                head.copy_from_slice(&transformed);
             }
-            KvFormat::Int4 => turn_blocks(head, turn_block(dim)),
+            KvFormat::Int4 => transform_blocks(head, transform_block(dim)),
             _ => {}
         }
     }
@@ -268,12 +268,12 @@ fn rounded(format: KvFormat, x: &[f32], dim: usize) -> Vec<f64> {
 
 /// The Hadamard transform of a head in f64, by its definition: signs by the parity of i & j.
 fn turn_back_exactly(head: &mut [f64]) {
-    let block = turn_block(head.len());
+    let block = transform_block(head.len());
     for part in head.chunks_exact_mut(block) {
         let sign = |i: usize, j: usize| 1.0 - 2.0 * f64::from((i & j).count_ones() % 2);
         let sum = |i| part.iter().enumerate().map(|(j, x)| sign(i, j) * x).sum::<f64>();
-        let turned: Vec<f64> = (0..block).map(|i| sum(i) / (block as f64).sqrt()).collect();
-        part.copy_from_slice(&turned);
+        let transformed: Vec<f64> = (0..block).map(|i| sum(i) / (block as f64).sqrt()).collect();
+        part.copy_from_slice(&transformed);
     }
 }
 
@@ -292,13 +292,13 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
             steady.leave(Isa::Scalar, token, 0, k, &mut vec![0.0; case.k_dim]);
         }
     }
-    let mut q = turned(of_keys, &q, case.k_dim);
+    let mut q = transformed(of_keys, &q, case.k_dim);
     if of_keys == KvFormat::Bf16 {
         q.iter_mut().for_each(|q| *q = rounded_factor(*q));
     }
-    let k = rounded(of_keys, &turned(of_keys, &k, case.k_dim), case.k_dim);
+    let k = rounded(of_keys, &transformed(of_keys, &k, case.k_dim), case.k_dim);
     let v = match of_values {
-        KvFormat::Int4 => turned(of_values, &data.v, case.v_dim),
+        KvFormat::Int4 => transformed(of_values, &data.v, case.v_dim),
         _ => data.v.clone(),
     };
     let v = rounded(of_values, &v, case.v_dim);
@@ -367,7 +367,7 @@ fn cases() -> Vec<Case> {
         Case { heads: 2, k_dim: 16, v_dim: 8, tokens: 2100, mask: Mask::Window(500), ..CASE },
     ];
     let half = Some(RopePairing::Half);
-    let biased = |loud, pairing, case: Case| Case { bias: Some((loud, pairing)), ..case };
+    let biased = |size, pairing, case: Case| Case { bias: Some((size, pairing)), ..case };
     let biased = [
         biased(12.0, half, Case { heads: 6, kv_heads: 2, tokens: 300, ..CASE }),
         biased(4.0, half, Case { k_dim: 80, v_dim: 40, mask: Mask::Window(70), ..CASE }),
@@ -415,8 +415,8 @@ fn results_are_near_f64() {
                 _ => 2e-6,
             };
             // Sums with a bias are as much larger.
-            let loud = case.sharp * (1.0 + case.bias.map_or(0.0, |(loud, _)| loud));
-            assert!(error < bound * f64::from(loud), "{}: {i} {got} {exact}", name(&case));
+            let size = case.sharp * (1.0 + case.bias.map_or(0.0, |(size, _)| size));
+            assert!(error < bound * f64::from(size), "{}: {i} {got} {exact}", name(&case));
         }
     }
 }

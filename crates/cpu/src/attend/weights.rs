@@ -4,15 +4,15 @@ use std::ops::Range;
 
 use tokenmill_ir::KvFormat;
 
-use super::blocked::{Chunk, in_tile};
+use super::chunk::{Chunk, in_tile};
 use super::codes::{code_scale, top};
 use super::layout::{BLOCK_TOKENS, GROUP, is_codes};
 use super::scalar::QUICK_POWERS;
 use super::scratch::{Lanes, floats, shorts};
 use super::sums::Sums;
-use super::vector::Vector;
 use super::{AttendJob, BAND, Scratch, TILE, TILES};
 use crate::math::{ROUND, tanh};
+use crate::simd::Vector;
 
 /// e^x for x ≤ 0 or NaN, the bits of [`crate::math::exp`].
 #[inline(always)]
@@ -111,15 +111,15 @@ impl BandSums {
             // SAFETY: 16 rows of the greatest scores, 16 numbers of each of the others.
             unsafe {
                 let (top, before) =
-                    (V::greatest_of(tops.add(first * GROUP)), V::load(max.add(first)));
+                    (V::greatest_of(tops.add(first * GROUP)), V::floats(max.add(first)));
                 let least = V::splat(f32::MIN);
-                let shift = shifts.map(|shifts| V::load(shifts.add(first)));
+                let shift = shifts.map(|shifts| V::floats(shifts.add(first)));
                 let whole = shift.map_or(top, |shift| V::add(top, shift));
                 let new = V::max(whole, before);
                 let base = V::max(least, new);
                 let decay = exp_of_negative::<V>(V::sub(before, base));
-                V::store(new, max.add(first));
-                V::store(decay, self.decay.as_mut_ptr().add(first));
+                V::store_floats(new, max.add(first));
+                V::store_floats(decay, self.decay.as_mut_ptr().add(first));
                 // Nothing is greater than the least number where nothing was seen: differences are −∞.
                 let of_weights = match shift {
                     _ if codes => V::max(top, least),
@@ -127,10 +127,10 @@ impl BandSums {
                     // Not below what it is subtracted from, whatever was rounded.
                     Some(shift) => V::max(V::sub(base, shift), V::max(top, least)),
                 };
-                V::store(of_weights, self.base.as_mut_ptr().add(first));
+                V::store_floats(of_weights, self.base.as_mut_ptr().add(first));
                 if codes {
                     let join = exp_of_negative::<V>(V::sub(whole, base));
-                    V::store(join, self.join.as_mut_ptr().add(first));
+                    V::store_floats(join, self.join.as_mut_ptr().add(first));
                 }
             }
         }
@@ -163,17 +163,17 @@ pub(super) unsafe fn meet_scores<V: Vector>(
         let s = s.as_ptr();
         // SAFETY: groups of the row; registers.
         unsafe {
-            let mut top = V::load(s.add(groups.start * GROUP));
+            let mut top = V::floats(s.add(groups.start * GROUP));
             if groups.len() == TILE / GROUP {
                 // Without a question in between.
-                top = V::max(top, V::load(s.add(GROUP)));
-                top = V::max(top, V::max(V::load(s.add(2 * GROUP)), V::load(s.add(3 * GROUP))));
+                top = V::max(top, V::floats(s.add(GROUP)));
+                top = V::max(top, V::max(V::floats(s.add(2 * GROUP)), V::floats(s.add(3 * GROUP))));
             } else {
                 for group in groups.start + 1..groups.end {
-                    top = V::max(top, V::load(s.add(group * GROUP)));
+                    top = V::max(top, V::floats(s.add(group * GROUP)));
                 }
             }
-            V::store(top, scratch.tops[at].0.as_mut_ptr());
+            V::store_floats(top, scratch.tops[at].0.as_mut_ptr());
         }
     }
 }
@@ -228,7 +228,7 @@ fn cover(job: &AttendJob<'_>, chunk: &Chunk, seen: Range<usize>, s: &mut [f32]) 
     }
 }
 
-/// Turns the scores of a chunk's rows into weights on the tile that begins with key `first`.
+/// Makes weights of the scores of a chunk's rows on the tile that begins with key `first`.
 ///
 /// # Safety
 /// The instruction set of `V` is available.
@@ -264,7 +264,7 @@ pub(super) unsafe fn weigh_rows<V: Vector, W: Sums<V>>(
     }
 }
 
-/// Turns the scores of a row into weights, in bf16 if `short`, and adds them up.
+/// Makes weights of the scores of a row, in bf16 if `short`, and adds them up.
 ///
 /// # Safety
 /// As [`weigh_rows`].
@@ -282,19 +282,19 @@ unsafe fn weigh<V: Vector>(
     // SAFETY: groups of the tile; registers.
     unsafe {
         let base = V::splat(sums.base[at]);
-        let mut lanes = V::mul(V::load(before), V::splat(sums.decay[at]));
+        let mut lanes = V::mul(V::floats(before), V::splat(sums.decay[at]));
         for group in groups {
             let s = s.add(group * GROUP);
-            let x = V::sub(V::load(s), base);
+            let x = V::sub(V::floats(s), base);
             let p = if short { V::short(quick_exp::<V>(x)) } else { exp_of_negative::<V>(x) };
-            V::store(p, s);
+            V::store_floats(p, s);
             lanes = V::add(lanes, p);
         }
-        V::store(lanes, sum);
+        V::store_floats(lanes, sum);
     }
 }
 
-/// Turns the scores of a row into codes of weights times the scales of values, and adds the weights up.
+/// Makes codes of the scores of a row: weights times the scales of values, and adds the weights up.
 ///
 /// # Safety
 /// As [`weigh_rows`].
@@ -315,9 +315,9 @@ unsafe fn weigh_codes<V: Vector>(
         let mut lanes = V::splat(0.0);
         macro_rules! code_of {
             ($group:expr) => {{
-                let p = quick_exp::<V>(V::sub(V::load(s.add($group * GROUP)), base));
+                let p = quick_exp::<V>(V::sub(V::floats(s.add($group * GROUP)), base));
                 lanes = V::add(lanes, p);
-                V::fma(p, V::load(sums.scaling.factors.as_ptr().add($group * GROUP)), zero)
+                V::fma(p, V::floats(sums.scaling.factors.as_ptr().add($group * GROUP)), zero)
             }};
         }
         if groups.len() == TILE / GROUP {
@@ -338,8 +338,8 @@ unsafe fn weigh_codes<V: Vector>(
                 V::store_codes(code, codes.add(half * BLOCK_TOKENS));
             }
         }
-        let before = V::mul(V::load(before), V::splat(sums.decay[at]));
-        V::store(V::fma(lanes, V::splat(sums.join[at]), before), sum);
+        let before = V::mul(V::floats(before), V::splat(sums.decay[at]));
+        V::store_floats(V::fma(lanes, V::splat(sums.join[at]), before), sum);
     }
 }
 
@@ -360,6 +360,6 @@ unsafe fn pair_weights<V: Vector>(at: usize, groups: Range<usize>, scratch: &mut
     let to = shorts(&mut scratch.p)[at * TILE..][..TILE].as_mut_ptr();
     for first in groups.map(|group| group * GROUP) {
         // SAFETY: groups of the tile; registers.
-        unsafe { V::store_pairs(V::load(s.add(first)), to.add(first)) };
+        unsafe { V::store_pairs(V::floats(s.add(first)), to.add(first)) };
     }
 }

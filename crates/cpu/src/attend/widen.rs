@@ -9,8 +9,9 @@ use tokenmill_quant::float::f16_to_f32;
 use super::layout::{BLOCK_TOKENS, GROUP, KvLayout, SCALED, is_codes};
 use super::scratch::floats;
 use super::sums::Sums;
-use super::vector::{TilePlace, Vector};
+use super::tiles::{TileSource, Tiles, fetch};
 use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
+use crate::simd::Vector;
 
 /// Makes the keys `seen` of the tile (relative to its first) and their values readable for the
 /// kernels: widened into `scratch`, or where they lie if few rows read them. Keys beside them in
@@ -20,14 +21,14 @@ use super::{AttendJob, Item, Keys, Rows, Scratch, TILE};
 /// # Safety
 /// The instruction set of `V` is available.
 #[inline(always)]
-pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
+pub(super) unsafe fn tile<V: Tiles, K: Sums<V>, W: Sums<V>>(
     job: &AttendJob<'_>,
     item: &Item,
     tile: usize,
     seen: Range<usize>,
     scratch: &mut Scratch,
-) -> TilePlace {
-    let mut place = widened(job, W::PER_STEP, scratch);
+) -> TileSource {
+    let mut source = widened(job, W::PER_STEP, scratch);
     match job.keys {
         Keys::Cache { layout, bytes, tables } => {
             let few = item.tokens as usize * job.group() <= FEW * V::ROWS;
@@ -39,10 +40,10 @@ pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
                 keys: stays(keys),
                 values: stays(values) && layout.v_dim.is_multiple_of(GROUP),
             };
-            stay(&layout, here, (K::TWO_ROWS, W::TWO_ROWS), &mut place);
+            stay(&layout, here, (K::TWO_ROWS, W::TWO_ROWS), &mut source);
             if !few {
                 let chunks = job.rows(item).div_ceil(V::ROWS);
-                place.next_part = layout.head_bytes().div_ceil(chunks).next_multiple_of(64);
+                source.next_part = layout.head_bytes().div_ceil(chunks).next_multiple_of(64);
             }
             for half in 0..TILE / BLOCK_TOKENS {
                 let from = half * BLOCK_TOKENS;
@@ -58,22 +59,21 @@ pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
                 };
                 let own = item.kv_head as usize;
                 let head = head_of(at, own).expect("the block of a seen key");
-                // Asked for meanwhile: the next tile, or the first of the item that follows.
+                // Prefetched: the next tile, or the first of the item that follows.
                 let next = if (tile + 1) * TILE + from < item.keys as usize {
                     head_of(at + TILE / BLOCK_TOKENS, own)
                 } else {
                     scratch.then.and_then(|(at, of)| head_of(at + half, of))
                 };
                 let next = next.unwrap_or(head);
-                place.next_k[half] = next.as_ptr();
-                place.next_v[half] = next.as_ptr().wrapping_add(layout.key_bytes());
+                source.next_k[half] = next.as_ptr();
+                source.next_v[half] = next.as_ptr().wrapping_add(layout.key_bytes());
                 if few {
-                    // SAFETY: any address.
-                    layout.scale_lines(next).for_each(|line| unsafe { V::fetch(line) });
+                    layout.scale_lines(next).for_each(fetch);
                 }
                 // SAFETY: passed on.
                 unsafe {
-                    let to = (&mut *scratch, &mut place);
+                    let to = (&mut *scratch, &mut source);
                     block::<V, K, W>(&layout, head, half, slots, here, to);
                 }
             }
@@ -84,7 +84,7 @@ pub(super) unsafe fn tile<V: Vector, K: Sums<V>, W: Sums<V>>(
             fresh_values(v, first, head * job.v_dim, job.v_dim, seen, scratch);
         }
     }
-    place
+    source
 }
 
 /// Up to so many times the rows of a kernel read keys where they lie: widening them once and
@@ -100,13 +100,13 @@ struct Here {
     values: bool,
 }
 
-/// The places of a widened tile.
+/// Where a widened tile is.
 #[inline(always)]
-fn widened(job: &AttendJob<'_>, per_word: usize, scratch: &mut Scratch) -> TilePlace {
+fn widened(job: &AttendJob<'_>, per_word: usize, scratch: &mut Scratch) -> TileSource {
     let v_step = job.v_dim.next_multiple_of(GROUP) * 4;
     let k: *const u8 = floats(&mut scratch.k).as_ptr().cast();
     let v: *const u8 = floats(&mut scratch.v).as_ptr().cast();
-    TilePlace {
+    TileSource {
         k: std::array::from_fn(|group| k.wrapping_add(group * GROUP * 4)),
         k_step: TILE * 4,
         keys_stored: false,
@@ -122,16 +122,16 @@ fn widened(job: &AttendJob<'_>, per_word: usize, scratch: &mut Scratch) -> TileP
 
 /// Steps of what is read where it lies: of one row, or of two.
 #[inline(always)]
-fn stay(layout: &KvLayout, here: Here, two_rows: (bool, bool), place: &mut TilePlace) {
+fn stay(layout: &KvLayout, here: Here, two_rows: (bool, bool), source: &mut TileSource) {
     let (keys, values) = layout.formats();
     let word = |format| if matches!(format, KvFormat::F32 | KvFormat::Int16) { 4 } else { 2 };
     if here.keys {
-        place.keys_stored = here.few && keys != KvFormat::F32;
-        place.k_step = (GROUP * word(keys)) << u8::from(two_rows.0);
+        source.keys_stored = here.few && keys != KvFormat::F32;
+        source.k_step = (GROUP * word(keys)) << u8::from(two_rows.0);
     }
     if here.values {
-        place.values_stored = here.few && values != KvFormat::F32;
-        place.v_step = (layout.v_dim * word(values)) << u8::from(two_rows.1);
+        source.values_stored = here.few && values != KvFormat::F32;
+        source.v_step = (layout.v_dim * word(values)) << u8::from(two_rows.1);
     }
 }
 
@@ -146,7 +146,7 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
     half: usize,
     slots: Range<usize>,
     here: Here,
-    (scratch, place): (&mut Scratch, &mut TilePlace),
+    (scratch, source): (&mut Scratch, &mut TileSource),
 ) {
     let [keys, values, key_scales, value_scales] = layout.split(head);
     let (k_dim, v_dim) = (layout.k_dim, layout.v_dim);
@@ -155,17 +155,17 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
     let k = floats(&mut scratch.k[half * BLOCK_TOKENS / GROUP..]);
     let v = floats(&mut scratch.v[half * BLOCK_TOKENS * v_cols / W::PER_STEP / GROUP..]);
     if W::TWO_ROWS {
-        see_pairs(&slots, &mut place.seen_pairs[half * BLOCK_TOKENS / 2..][..BLOCK_TOKENS / 2]);
+        see_pairs(&slots, &mut source.seen_pairs[half * BLOCK_TOKENS / 2..][..BLOCK_TOKENS / 2]);
     }
     let (to_keys, to_values) = floats(&mut scratch.scales).split_at_mut(TILE);
     let (key_format, value_format) = layout.formats();
     if here.keys {
         let half_keys = keys.as_ptr();
-        place.k[2 * half] = half_keys;
-        place.k[2 * half + 1] = half_keys.wrapping_add(keys.len() / 2);
+        source.k[2 * half] = half_keys;
+        source.k[2 * half + 1] = half_keys.wrapping_add(keys.len() / 2);
     }
     if here.values {
-        place.v[half] = values.as_ptr();
+        source.v[half] = values.as_ptr();
     }
     if is_codes(key_format) {
         copy_scales(key_scales, slots.clone(), &mut to_keys[half * BLOCK_TOKENS..]);
@@ -192,7 +192,7 @@ unsafe fn block<V: Vector, K: Sums<V>, W: Sums<V>>(
             _ if here.values => {}
             KvFormat::F32 => rows_of_values::<V, WORDS>(values, v_dim, v_cols, slots, v),
             KvFormat::Bf16 if W::TWO_ROWS => {
-                let seen = &place.seen_pairs[half * BLOCK_TOKENS / 2..];
+                let seen = &source.seen_pairs[half * BLOCK_TOKENS / 2..];
                 pairs_of_values::<V>(values, v_dim, v_cols, slots, seen, v);
             }
             KvFormat::Bf16 => rows_of_values::<V, BF16>(values, v_dim, v_cols, slots, v),
@@ -236,15 +236,15 @@ unsafe fn nibbles_of_keys<V: Vector>(
         let at = group * blocks + block;
         // SAFETY: inside `keys` and `scales` by their lengths, and `to` as asserted.
         unsafe {
-            let scale = V::short_floats(scales.as_ptr().add(at * 32).cast());
+            let scale = V::f16s(scales.as_ptr().add(at * 32).cast());
             let from = keys.as_ptr().add(at * 256);
             let to = to.as_mut_ptr().add(group * GROUP);
             for pair in 0..16.min((dim - block * SCALED).div_ceil(2)) {
                 let [low, high] = V::nibbles(from.add(pair * GROUP));
                 let col = block * SCALED + 2 * pair;
-                V::store(V::mul(low, scale), to.add(col * TILE));
+                V::store_floats(V::mul(low, scale), to.add(col * TILE));
                 if col + 1 < dim {
-                    V::store(V::mul(high, scale), to.add((col + 1) * TILE));
+                    V::store_floats(V::mul(high, scale), to.add((col + 1) * TILE));
                 }
             }
         }
@@ -275,9 +275,9 @@ unsafe fn nibbles_of_values<V: Vector>(
             unsafe {
                 let [low, high] = V::nibbles(values.as_ptr().add(at * 16));
                 let to = to.as_mut_ptr().add(group * SCALED);
-                V::store(V::mul(low, V::splat(scale)), to);
+                V::store_floats(V::mul(low, V::splat(scale)), to);
                 if group * SCALED + GROUP < cols {
-                    V::store(V::mul(high, V::splat(scale)), to.add(GROUP));
+                    V::store_floats(V::mul(high, V::splat(scale)), to.add(GROUP));
                 }
             }
         }
@@ -305,10 +305,10 @@ unsafe fn widen<V: Vector, const KIND: u8>(from: *const u8, to: *mut f32) {
     // SAFETY: passed on.
     unsafe {
         match KIND {
-            WORDS => V::store_int(V::load_int(from.cast()), to.cast()),
-            BF16 => V::store(V::halves(from.cast()), to),
-            PAIRS => V::store_int(V::pairs(from.cast(), from.add(2 * GROUP).cast()), to.cast()),
-            _ => V::store_int(V::bytes(from.cast()), to.cast()),
+            WORDS => V::store(V::load(from.cast()), to.cast()),
+            BF16 => V::store_floats(V::bf16s(from.cast()), to),
+            PAIRS => V::store(V::pairs(from.cast(), from.add(2 * GROUP).cast()), to.cast()),
+            _ => V::store(V::bytes(from.cast()), to.cast()),
         }
     }
 }
@@ -395,9 +395,9 @@ unsafe fn pairs_of_values<V: Vector>(
             }
             // SAFETY: 16 bf16s of both, 16 words of `to`: `cols` is a multiple of 16.
             unsafe {
-                let seen = V::splat_pair(seen[pair..].as_ptr().cast());
+                let seen = V::int(V::same_at(seen[pair..].as_ptr().cast()));
                 let both = V::and(V::pairs(from[0].cast(), from[1].cast()), seen);
-                V::store_int(both, to[col..][..GROUP].as_mut_ptr().cast());
+                V::store(both, to[col..][..GROUP].as_mut_ptr().cast());
             }
         }
     }

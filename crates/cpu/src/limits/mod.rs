@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn the_slowest_thread_counts() {
-        let turn = std::sync::atomic::AtomicU64::new(1);
-        let next = || turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let next_key = std::sync::atomic::AtomicU64::new(1);
+        let next = || next_key.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let seconds = timed(2, next, |ms| {
             std::thread::sleep(std::time::Duration::from_millis(*ms * *ms * 5));
         });

@@ -116,11 +116,11 @@ mod x86 {
     use super::{Arithmetic, Candidate};
     use crate::isa::Isa;
 
-    /// Turns of a loop: a few milliseconds.
+    /// Rounds of a loop: a few milliseconds.
     const STEPS: usize = 1_000_000;
-    /// Chains of vector instructions in a turn: enough to hide the latency.
+    /// Chains of vector instructions in a round: enough to hide the latency.
     const CHAINS: usize = 12;
-    /// Chains of tiles, in an eighth of the turns.
+    /// Chains of tiles, in an eighth of the rounds.
     const TILE_CHAINS: usize = 6;
     const TILE_STEPS: usize = STEPS / 8;
 

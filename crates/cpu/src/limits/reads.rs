@@ -46,9 +46,9 @@ pub struct ReadLimit {
 
 /// A cache line.
 type Line = [u8; 64];
-/// Lines read in one turn of a loop, into sums of their own.
-const TURN: usize = 4;
-/// Lines that a stream asks for ahead.
+/// Lines read in one round of a loop, into sums of their own.
+const ROUND: usize = 4;
+/// Lines that a stream prefetches.
 const AHEAD: usize = 16;
 /// Bytes a run reads at least; smaller sets are read several times.
 const RUN_BYTES: usize = 256 << 20;
@@ -158,8 +158,8 @@ fn set_bytes(caches: Caches, threads: usize, level: Level) -> Option<usize> {
         Level::Dram => (2 * l3_bytes + DRAM_BYTES).div_ceil(threads),
     };
     let stands_out = level != Level::L3 || bytes >= 2 * l2_bytes;
-    let turns = TURN * size_of::<Line>();
-    (stands_out && bytes >= turns).then_some(bytes.next_multiple_of(turns))
+    let rounds = ROUND * size_of::<Line>();
+    (stands_out && bytes >= rounds).then_some(bytes.next_multiple_of(rounds))
 }
 
 /// How a thread walks over its lines.
@@ -167,7 +167,7 @@ fn set_bytes(caches: Caches, threads: usize, level: Level) -> Option<usize> {
 enum Stream {
     /// From the first to the last.
     One,
-    /// Four quarters side by side, asking for lines ahead.
+    /// Four quarters side by side, prefetching lines.
     Four,
 }
 
@@ -190,17 +190,17 @@ impl Stream {
 
     #[inline(always)]
     fn read_plain(self, lines: &[Line]) {
-        let mut sums = [[0u64; 8]; TURN];
+        let mut sums = [[0u64; 8]; ROUND];
         match self {
             Stream::One => {
-                for turn in lines.as_chunks::<TURN>().0 {
-                    for (sum, line) in sums.iter_mut().zip(turn) {
+                for round in lines.as_chunks::<ROUND>().0 {
+                    for (sum, line) in sums.iter_mut().zip(round) {
                         fold(sum, line);
                     }
                 }
             }
             Stream::Four => {
-                let quarter = lines.len() / TURN;
+                let quarter = lines.len() / ROUND;
                 for i in 0..quarter {
                     for (part, sum) in sums.iter_mut().enumerate() {
                         let at = part * quarter + i;

@@ -2,17 +2,18 @@
 //!
 //! The tile unit gives the exact integer sums of a block; AVX-512 then runs the same f32 chain
 //! as everywhere, so the results have the same bits. A panel is first expanded to signed
-//! codes (zero point taken off), which in the order of a panel are just what the unit wants.
+//! codes (zero point taken off), which in the order of a panel are just what the unit needs.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 
 use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
-use super::avx512::Avx512;
 use super::bytes::{scale_and_min, unpack};
 use super::encode::{SCALE, SUM, residual_lines};
-use super::{Line, LinearJob, kind};
+use super::kind::{self, Kind, OfKind};
+use super::{Line, LinearJob};
+use crate::simd::Avx512;
 
 /// Tokens in a tile.
 const TOKENS: usize = 16;
@@ -24,11 +25,8 @@ const L2_BYTES: usize = 1 << 20;
 
 /// Whether a job is one for tiles.
 pub(super) fn is_worth(job: &LinearJob<'_>) -> bool {
-    let kind = kind::of(&job.spec);
-    job.encoding.is_bytes()
-        && job.tokens >= WORTH_FROM
-        && !kind::is_coded(kind)
-        && !kind::is_flat(kind)
+    let kind = Kind::of(&job.spec);
+    job.encoding.is_bytes() && job.tokens >= WORTH_FROM && !kind.is_coded() && !kind.is_flat()
 }
 
 /// Computes a job of the int8 encoding.
@@ -39,15 +37,15 @@ pub(super) unsafe fn linear(job: &LinearJob<'_>, scratch: &mut [Line]) {
     // SAFETY: passed on.
     unsafe {
         match job.spec.layout() {
-            PanelLayout::Zero4 => run::<{ kind::ZERO4 }>(job, scratch),
-            PanelLayout::Min4 => run::<{ kind::MIN4 }>(job, scratch),
-            PanelLayout::Zero5 => run::<{ kind::ZERO5 }>(job, scratch),
-            PanelLayout::Min5 => run::<{ kind::MIN5 }>(job, scratch),
-            PanelLayout::Zero8 => run::<{ kind::ZERO8 }>(job, scratch),
-            PanelLayout::Super4 => run::<{ kind::SUPER4 }>(job, scratch),
-            PanelLayout::Super5 => run::<{ kind::SUPER5 }>(job, scratch),
-            PanelLayout::Super6 => run::<{ kind::SUPER6 }>(job, scratch),
-            PanelLayout::Table4 => run::<{ kind::TABLE4 }>(job, scratch),
+            PanelLayout::Zero4 => run::<kind::Zero4>(job, scratch),
+            PanelLayout::Min4 => run::<kind::Min4>(job, scratch),
+            PanelLayout::Zero5 => run::<kind::Zero5>(job, scratch),
+            PanelLayout::Min5 => run::<kind::Min5>(job, scratch),
+            PanelLayout::Zero8 => run::<kind::Zero8>(job, scratch),
+            PanelLayout::Super4 => run::<kind::Super4>(job, scratch),
+            PanelLayout::Super5 => run::<kind::Super5>(job, scratch),
+            PanelLayout::Super6 => run::<kind::Super6>(job, scratch),
+            PanelLayout::Table4 => run::<kind::Table4>(job, scratch),
             _ => unreachable!("not worth it, as asked before"),
         }
     }
@@ -69,16 +67,16 @@ struct Tile {
 }
 
 /// Goes over tokens by what fits the L2 cache, then panels, then tokens by 16.
-unsafe fn run<const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+unsafe fn run<K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let lines = job.encoding.lines(job.spec.cols());
     let blocks = job.spec.cols() / BLOCK_COLS;
     // Of the residual lines some are read.
     let in_cache = (L2_BYTES / 64 / (blocks * 3 / 2)).max(TOKENS) / TOKENS * TOKENS;
-    assert!(scratch.len() * 64 >= blocks * const { kind::sizes(kind::wide(KIND)).group });
+    assert!(scratch.len() * 64 >= blocks * const { K::KIND.wide().sizes().group });
     let to = scratch.as_mut_ptr().cast::<u8>();
     // Every run of tokens but the last is a whole number of tiles.
     let rest = job.tokens % TOKENS;
-    let halves = if const { kind::has_halves(KIND) } { 2 } else { 1 };
+    let halves = if const { K::KIND.has_halves() } { 2 } else { 1 };
     let shape = Shape::new(rest, BLOCK_COLS / halves);
     // SAFETY: `check` found every buffer as large as the shapes say; the shape is legal.
     unsafe {
@@ -87,7 +85,7 @@ unsafe fn run<const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
             let tokens = in_cache.min(job.tokens - first);
             for p in job.panels.clone() {
                 let panel = job.weights[p * job.spec.panel_bytes()..].as_ptr();
-                widen::<KIND>(panel, blocks, to);
+                widen::<K>(panel, blocks, to);
                 for from in (first..first + tokens).step_by(TOKENS) {
                     let tile = Tile {
                         weights: to.cast_const(),
@@ -100,9 +98,9 @@ unsafe fn run<const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
                         rows: job.rows_of_panel(p),
                     };
                     if tile.tokens == TOKENS {
-                        tile_of::<KIND, true>(&tile);
+                        tile_of::<K, true>(&tile);
                     } else {
-                        tile_of::<KIND, false>(&tile);
+                        tile_of::<K, false>(&tile);
                     }
                 }
             }
@@ -245,9 +243,9 @@ impl Step {
 /// # Safety
 /// The pointers of `t` cover its tokens and blocks; the tiles are configured.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
-    let sizes = const { kind::sizes(kind::wide(KIND)) };
-    let halves = if const { kind::has_halves(KIND) } { 2 } else { 1 };
+unsafe fn tile_of<K: OfKind, const FULL: bool>(t: &Tile) {
+    let sizes = const { K::KIND.wide().sizes() };
+    let halves = if const { K::KIND.has_halves() } { 2 } else { 1 };
     let mut sums = [[Line::ZERO; TOKENS]; 2];
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
@@ -263,8 +261,8 @@ unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
         let mut residuals = acc;
         let residuals = std::hint::black_box(&mut residuals);
         let mut scale = |step: Step, sums: &[Line; TOKENS]| match step.residual {
-            false => scale_sums::<KIND, FULL>(t, step, sums, &mut acc),
-            true => scale_sums::<KIND, FULL>(t, step, sums, residuals),
+            false => scale_sums::<K, FULL>(t, step, sums, &mut acc),
+            true => scale_sums::<K, FULL>(t, step, sums, residuals),
         };
         let [even, odd] = &mut sums;
         let mut now = steps.next();
@@ -299,13 +297,13 @@ unsafe fn tile_of<const KIND: u8, const FULL: bool>(t: &Tile) {
 
 /// Adds the scaled integer sums of a block (or half of one), and the minima, to the chains.
 #[inline(always)]
-unsafe fn scale_sums<const KIND: u8, const FULL: bool>(
+unsafe fn scale_sums<K: OfKind, const FULL: bool>(
     t: &Tile,
     step: Step,
     sums: &[Line; TOKENS],
     acc: &mut [__m512; TOKENS],
 ) {
-    let sizes = const { kind::sizes(kind::wide(KIND)) };
+    let sizes = const { K::KIND.wide().sizes() };
     // SAFETY: as the caller; tokens beyond the last are read as the last.
     unsafe {
         let scales = t.weights.add(step.block * sizes.group);
@@ -317,7 +315,7 @@ unsafe fn scale_sums<const KIND: u8, const FULL: bool>(
             let isum = _mm512_cvtepi32_ps(_mm512_load_si512(sum.0.as_ptr().cast()));
             let product = _mm512_mul_ps(isum, _mm512_set1_ps(*words.add(SCALE)));
             *acc = _mm512_fmadd_ps(product, scale, *acc);
-            if const { kind::has_min(KIND) } {
+            if const { K::KIND.has_min() } {
                 let min = _mm512_loadu_ps(scales.add(64).cast());
                 *acc = _mm512_fmadd_ps(_mm512_set1_ps(*words.add(SUM)), min, *acc);
             }
@@ -328,12 +326,12 @@ unsafe fn scale_sums<const KIND: u8, const FULL: bool>(
 /// Expands one panel to signed codes and f32 scales, laid out as its wide kind.
 ///
 /// # Safety
-/// `panel` holds `blocks` blocks of `KIND`, `to` has room for their expansion.
+/// `panel` holds `blocks` blocks of kind `K`, `to` has room for their expansion.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma")]
-unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
-    let sizes = const { kind::sizes(KIND) };
-    let wide = const { kind::sizes(kind::wide(KIND)) };
-    let zero = _mm512_set1_epi8(const { kind::layout(KIND).zero() as i8 });
+unsafe fn widen<K: OfKind>(panel: *const u8, blocks: usize, to: *mut u8) {
+    let sizes = const { K::KIND.sizes() };
+    let wide = const { K::KIND.wide().sizes() };
+    let zero = _mm512_set1_epi8(const { K::KIND.zero() as i8 });
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
         for block in 0..blocks {
@@ -341,20 +339,20 @@ unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8) {
             let b = block % sizes.blocks;
             let codes = scales.add(sizes.scales + b * sizes.codes);
             let to = to.add(block * wide.group);
-            let (first, min) = scale_and_min::<Avx512, KIND, 0>(scales, b);
+            let (first, min) = scale_and_min::<Avx512, K, 0>(scales, b);
             _mm512_storeu_ps(to.cast(), first);
-            if const { kind::has_min(KIND) } {
+            if const { K::KIND.has_min() } {
                 _mm512_storeu_ps(to.add(64).cast(), min);
             }
-            if const { kind::has_halves(KIND) } {
-                let (second, _) = scale_and_min::<Avx512, KIND, 1>(scales, b);
+            if const { K::KIND.has_halves() } {
+                let (second, _) = scale_and_min::<Avx512, K, 1>(scales, b);
                 _mm512_storeu_ps(to.add(64).cast(), second);
             }
             let steps = [
-                unpack::<Avx512, KIND, 0>(codes),
-                unpack::<Avx512, KIND, 1>(codes),
-                unpack::<Avx512, KIND, 2>(codes),
-                unpack::<Avx512, KIND, 3>(codes),
+                unpack::<Avx512, K, 0>(codes),
+                unpack::<Avx512, K, 1>(codes),
+                unpack::<Avx512, K, 2>(codes),
+                unpack::<Avx512, K, 3>(codes),
             ];
             for (i, vector) in steps.as_flattened().iter().enumerate() {
                 let signed = _mm512_sub_epi8(*vector, zero);

@@ -15,13 +15,12 @@ use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::{self, with_kind};
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
+use super::kind::{self, Kind, OfKind};
 use super::nibbles::SIGNS_TOKENS;
-use super::residuals::{self, Group, Residuals, TOGETHER};
-use super::vector::Vector;
+use super::residuals::{self, Residuals};
+use super::tiles::{ByteTile, Group, TOGETHER, Tiles};
 use super::walk::Walk;
-use super::{
-    Line, LinearJob, Prefetch, WIDE_LINES, chain_lines, groups, kind, parts, run_of, tiles_at_once,
-};
+use super::{Line, LinearJob, WIDE_LINES, chain_lines, groups, parts, run_of, tiles_at_once};
 
 /// How far ahead of the codes a tile prefetches, in bytes.
 pub(super) const PREFETCH: usize = 8192;
@@ -30,82 +29,43 @@ pub(super) const PREFETCH: usize = 8192;
 ///
 /// # Safety
 /// As [`super::linear`]; `job.check()` has passed and the instruction set is available.
-pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+pub(super) unsafe fn linear<V: Tiles>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     // SAFETY: passed on.
     unsafe {
         match job.spec.layout() {
-            PanelLayout::Zero4 => run::<V, { kind::ZERO4 }>(job, scratch),
-            PanelLayout::Min4 => run::<V, { kind::MIN4 }>(job, scratch),
-            PanelLayout::Zero5 => run::<V, { kind::ZERO5 }>(job, scratch),
-            PanelLayout::Min5 => run::<V, { kind::MIN5 }>(job, scratch),
-            PanelLayout::Zero8 => run::<V, { kind::ZERO8 }>(job, scratch),
-            PanelLayout::Super4 => run::<V, { kind::SUPER4 }>(job, scratch),
-            PanelLayout::Super5 => run::<V, { kind::SUPER5 }>(job, scratch),
-            PanelLayout::Super6 => run::<V, { kind::SUPER6 }>(job, scratch),
-            PanelLayout::Table4 => run::<V, { kind::TABLE4 }>(job, scratch),
+            PanelLayout::Zero4 => run::<V, kind::Zero4>(job, scratch),
+            PanelLayout::Min4 => run::<V, kind::Min4>(job, scratch),
+            PanelLayout::Zero5 => run::<V, kind::Zero5>(job, scratch),
+            PanelLayout::Min5 => run::<V, kind::Min5>(job, scratch),
+            PanelLayout::Zero8 => run::<V, kind::Zero8>(job, scratch),
+            PanelLayout::Super4 => run::<V, kind::Super4>(job, scratch),
+            PanelLayout::Super5 => run::<V, kind::Super5>(job, scratch),
+            PanelLayout::Super6 => run::<V, kind::Super6>(job, scratch),
+            PanelLayout::Table4 => run::<V, kind::Table4>(job, scratch),
             layout if !layout.is_integer() => {
                 unreachable!("float layouts are not encoded as bytes")
             }
-            _ => with_kind!(kind::of(&job.spec), K => run::<V, K>(job, scratch)),
+            _ => with_kind!(Kind::of(&job.spec), K => run::<V, K>(job, scratch)),
         }
     }
 }
 
-/// One call of a tile kernel.
-#[derive(Clone, Copy)]
-pub(super) struct ByteTile {
-    /// First panel; the other is `panel_bytes` further on, or line by line where they are expanded.
-    pub weights: *const u8,
-    pub panel_bytes: usize,
-    /// Blocks of 32 columns of a row, and which of them to go over.
-    pub blocks: usize,
-    pub first: usize,
-    pub end: usize,
-    /// First token, and lines from one to the next.
-    pub input: *const Line,
-    pub lines: usize,
-    /// Word of a line that integer sums start from.
-    pub start: usize,
-    /// First result, and f32s from one token to the next.
-    pub out: *mut f32,
-    pub stride: usize,
-    /// f32s from the results of the first panel to those of the other.
-    pub apart: usize,
-    /// Rows of each panel to store.
-    pub rows: [usize; 2],
-    /// Whether the codes of expanded panels of kinds `WIDE` and `WIDE_MIN` are below 16.
-    pub narrow: bool,
-    /// Where chains wait between runs of blocks, two lines a token.
-    pub chains: *mut Line,
-    /// The chains of residual lines of expanded panels, a line a panel each; null where no block of any token is an outlier.
-    pub residuals: *mut Line,
-    /// Where each token's is among them, in bytes.
-    pub residual_of: *const u32,
-    /// Packed weights that will be wanted next, lines of each panel to ask for at a block, and
-    /// how many there are.
-    pub ahead: *const u8,
-    pub ahead_lines: usize,
-    ahead_left: usize,
-    /// What else memory is asked for, or null if nothing is left.
-    pub prefetch: *const Prefetch,
-}
-
 /// Goes over tokens by what fits the L2 cache, then panels by tiles.
-unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
-    if job.tokens <= V::TWO_STREAMS && !const { kind::is_coded(KIND) } {
+unsafe fn run<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+    if job.tokens <= V::TWO_STREAMS && !const { K::KIND.is_coded() } {
         // SAFETY: passed on.
-        return unsafe { run_few::<V, KIND>(job) };
+        return unsafe { run_few::<V, K>(job) };
     }
     let panels = V::BYTE_TILE.0;
-    let full = const { kind::expanded(KIND, V::EXPANDS) < kind::WIDE };
-    let wide = !full && (const { kind::is_coded(KIND) } || job.tokens >= V::EXPAND_FROM);
+    let full = const { !K::KIND.expanded(V::EXPANDS).is_wide() };
+    let wide = !full && (const { K::KIND.is_coded() } || job.tokens >= V::EXPAND_FROM);
     for tokens in parts(V::ISA, &job.spec, job.encoding, 0..job.tokens) {
         let tile = ByteTile::new(job, 0, None);
         let lines = if wide { residuals::scratch_lines(tokens.len(), tile.blocks) } else { 0 };
         let (scratch, residuals) = scratch.split_at_mut(scratch.len() - lines);
         let residuals = if wide {
             let input = &job.input[tokens.start * tile.lines..tokens.end * tile.lines];
-            Residuals::list::<V, KIND>(&tile, input, residuals)
+            Residuals::list::<V, K>(&tile, input, residuals)
         } else {
             Residuals::NONE
         };
@@ -115,12 +75,12 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
             unsafe {
                 let tile = ByteTile::at::<V>(job, p);
                 if full {
-                    run_full::<V, KIND>(job, tile, p, tokens.clone(), scratch);
+                    run_full::<V, K>(job, tile, p, tokens.clone(), scratch);
                 } else if wide {
                     let some = p..(p + panels * tiles).min(job.panels.end);
-                    run_wide::<V, KIND>(job, some, tokens.clone(), &residuals, scratch);
+                    run_wide::<V, K>(job, some, tokens.clone(), &residuals, scratch);
                 } else {
-                    run_tokens::<V, KIND>(job, tile, p, tokens.clone(), V::BYTE_TILE.1);
+                    run_tokens::<V, K>(job, tile, p, tokens.clone(), V::BYTE_TILE.1);
                 }
             }
         }
@@ -129,18 +89,18 @@ unsafe fn run<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Lin
 
 /// Few tokens on packed panels, each with one from the other half of them: a core reads two streams of memory
 /// faster than one, or than two that end with every panel.
-unsafe fn run_few<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
+unsafe fn run_few<V: Tiles, K: OfKind>(job: &LinearJob<'_>) {
     let half = job.panels.len().div_ceil(2);
     for p in job.panels.clone().take(half) {
         let tile = ByteTile::new(job, p, Some(p + half).filter(|&p| p < job.panels.end));
         // SAFETY: passed on.
-        unsafe { run_tokens::<V, KIND>(job, tile, p, 0..job.tokens, V::BYTE_TILE.1) }
+        unsafe { run_tokens::<V, K>(job, tile, p, 0..job.tokens, V::BYTE_TILE.1) }
     }
 }
 
 impl ByteTile {
     /// Of panel `p`, and of the next where a tile has two.
-    fn at<V: Vector>(job: &LinearJob<'_>, p: usize) -> ByteTile {
+    fn at<V: Tiles>(job: &LinearJob<'_>, p: usize) -> ByteTile {
         ByteTile::new(job, p, Some(p + 1).filter(|&p| V::BYTE_TILE.0 == 2 && p < job.panels.end))
     }
 
@@ -177,7 +137,7 @@ impl ByteTile {
 }
 
 /// Runs the packed or expanded blocks of a tile's panels on some tokens, in groups of up to `most`.
-unsafe fn run_tokens<V: Vector, const KIND: u8>(
+unsafe fn run_tokens<V: Tiles, K: OfKind>(
     job: &LinearJob<'_>,
     mut tile: ByteTile,
     p: usize,
@@ -191,30 +151,30 @@ unsafe fn run_tokens<V: Vector, const KIND: u8>(
         // rows that exist.
         unsafe {
             tile.out = job.out.start.add(first * tile.stride + p * PANEL_ROWS);
-            V::byte_tile::<KIND>(of_group.len(), &tile);
+            V::byte_tile::<K>(of_group.len(), &tile);
         }
-        tile.asked(tile.end - tile.first);
+        tile.prefetched(tile.end - tile.first);
         tile.chains = tile.chains.wrapping_add(2 * of_group.len());
         tile.residual_of = tile.residual_of.wrapping_add(of_group.len());
     }
 }
 
 /// Most tokens of a tile of panels expanded from `kind`.
-const fn wide_tokens<V: Vector>(kind: u8) -> usize {
-    if kind::has_signs(kind::expanded(kind, V::EXPANDS)) { SIGNS_TOKENS } else { V::WIDE_TOKENS }
+const fn wide_tokens<V: Tiles>(kind: Kind) -> usize {
+    if kind.expanded(V::EXPANDS).has_signs() { SIGNS_TOKENS } else { V::WIDE_TOKENS }
 }
 
 /// Expands runs of blocks that fit the L1 cache and runs them on some tokens, a run of all panels before the next.
-unsafe fn run_wide<V: Vector, const KIND: u8>(
+unsafe fn run_wide<V: Tiles, K: OfKind>(
     job: &LinearJob<'_>,
     panels: Range<usize>,
     tokens: Range<usize>,
     residuals: &Residuals<'_>,
     scratch: &mut [Line],
 ) {
-    let sizes = const { kind::sizes(KIND) };
+    let sizes = const { K::KIND.sizes() };
     let (wide, chains) = scratch.split_at_mut(2 * WIDE_LINES);
-    let most = const { wide_tokens::<V>(KIND) };
+    let most = const { wide_tokens::<V>(K::KIND) };
     let groups = tokens.len().div_ceil(most);
     let blocks = job.spec.cols() / BLOCK_COLS;
     let run = run_of(blocks);
@@ -231,7 +191,7 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
         let each = chain_lines(tokens.len());
         assert!(chains.len() >= tiles.len() * each, "scratch");
         for (p, chains) in tiles.zip(chains.chunks_exact_mut(each)) {
-            let narrow = const { kind::is_narrow(KIND) };
+            let narrow = const { K::KIND.is_narrow() };
             let (chains, of_residuals) = chains.split_at_mut(2 * tokens.len());
             let (weights, chains) = (packed(p, first), chains.as_mut_ptr());
             let mut tile =
@@ -249,23 +209,23 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
                 tile.ahead_left.div_ceil((end - first) * groups + residuals.tiles(first..end));
             // SAFETY: passed on; the blocks are in the panels, their expansion in the scratch.
             unsafe {
-                widen_run::<V, KIND>(&tile, wide);
+                widen_run::<V, K>(&tile, wide);
                 tile.weights = wide.as_ptr().cast();
                 let tokens = tokens.clone();
                 macro_rules! run_kind {
                     ($($kind:ident)+) => {
-                        match const { kind::expanded(KIND, V::EXPANDS) } {
-                            $(kind::$kind => {
-                                const OF: u8 = kind::$kind;
-                                residuals.run::<V, OF>(&mut tile);
-                                run_tokens::<V, OF>(job, tile, p, tokens, most);
+                        match const { K::KIND.expanded(V::EXPANDS) } {
+                            $(Kind::$kind => {
+                                type Of = kind::$kind;
+                                residuals.run::<V, Of>(&mut tile);
+                                run_tokens::<V, Of>(job, tile, p, tokens, most);
                             })+
-                            other => unreachable!("kind {other} is not expanded in runs"),
+                            other => unreachable!("{other:?} is not expanded in runs"),
                         }
                     };
                 }
                 run_kind!(
-                    WIDE WIDE_MIN WIDE_HALVES WIDE_HALVES_MIN WIDE_HALVES_4 SIGNS SIGNS_MIN SIGNS_HALVES
+                    Wide WideMin WideHalves WideHalvesMin WideHalves4 Signs SignsMin SignsHalves
                 );
             }
         }
@@ -273,56 +233,56 @@ unsafe fn run_wide<V: Vector, const KIND: u8>(
 }
 
 /// Expands a tile's panels one after the other and runs them on some tokens.
-unsafe fn run_full<V: Vector, const KIND: u8>(
+unsafe fn run_full<V: Tiles, K: OfKind>(
     job: &LinearJob<'_>,
     mut tile: ByteTile,
     p: usize,
     tokens: Range<usize>,
     scratch: &mut [Line],
 ) {
-    let bytes = const { kind::sizes(kind::full(KIND)).group } * tile.blocks;
+    let bytes = const { K::KIND.full().sizes().group } * tile.blocks;
     assert!(scratch.len() * 64 >= V::BYTE_TILE.0 * bytes, "scratch");
     let to = scratch.as_mut_ptr().cast::<u8>();
     // SAFETY: passed on; the panels are in the weights, their expansion in the scratch.
     unsafe {
         for w in 0..if tile.panel_bytes == 0 { 1 } else { V::BYTE_TILE.0 } {
             let panel = tile.weights.add(w * tile.panel_bytes);
-            V::widen::<KIND>(panel, tile.blocks, to.add(w * bytes));
+            V::widen::<K>(panel, tile.blocks, to.add(w * bytes));
         }
         tile.weights = to.cast_const();
         tile.panel_bytes = if tile.panel_bytes == 0 { 0 } else { bytes };
         let most = V::BYTE_TILE.1;
-        match const { kind::full(KIND) } {
-            kind::FULL_HALVES => {
-                run_tokens::<V, { kind::FULL_HALVES }>(job, tile, p, tokens, most);
+        match const { K::KIND.full() } {
+            Kind::FullHalves => {
+                run_tokens::<V, kind::FullHalves>(job, tile, p, tokens, most);
             }
-            _ => run_tokens::<V, { kind::FULL_HALVES_MIN }>(job, tile, p, tokens, most),
+            _ => run_tokens::<V, kind::FullHalvesMin>(job, tile, p, tokens, most),
         }
     }
 }
 
 /// Expands a tile's blocks, a line of each panel in turn.
-unsafe fn widen_run<V: Vector, const KIND: u8>(tile: &ByteTile, wide: &mut [Line]) {
+unsafe fn widen_run<V: Tiles, K: OfKind>(tile: &ByteTile, wide: &mut [Line]) {
     let blocks = tile.end - tile.first;
-    let bytes = const { kind::sizes(kind::expanded(KIND, V::EXPANDS)).group } * blocks;
+    let bytes = const { K::KIND.expanded(V::EXPANDS).sizes().group } * blocks;
     assert!(wide.len() * 64 >= V::BYTE_TILE.0 * bytes, "scratch");
     let to = wide.as_mut_ptr().cast::<u8>();
     for w in 0..V::BYTE_TILE.0 {
         // SAFETY: the blocks are in the weights, their expansion in the scratch.
         unsafe {
             let from = tile.weights.add(w * tile.panel_bytes);
-            V::widen::<KIND>(from, blocks, to.add(64 * w));
+            V::widen::<K>(from, blocks, to.add(64 * w));
         }
     }
 }
 
 impl ByteTile {
-    /// Notes that weights were asked for at `blocks` blocks.
+    /// Notes that weights were prefetched at `blocks` blocks.
     #[inline(always)]
-    pub fn asked(&mut self, blocks: usize) {
-        let asked = blocks * self.ahead_lines;
-        self.ahead = self.ahead.wrapping_add(asked * 64);
-        self.ahead_left = self.ahead_left.saturating_sub(asked);
+    pub fn prefetched(&mut self, blocks: usize) {
+        let lines = blocks * self.ahead_lines;
+        self.ahead = self.ahead.wrapping_add(lines * 64);
+        self.ahead_left = self.ahead_left.saturating_sub(lines);
         if self.ahead_left == 0 {
             self.ahead_lines = 0;
         }
@@ -374,13 +334,13 @@ impl ByteTile {
     }
 }
 
-/// W panels × C tokens over all columns: the body of [`Vector::byte_tile`].
+/// W panels × C tokens over all columns: the body of [`Tiles::byte_tile`].
 ///
 /// # Safety
 /// The pointers of `t` cover W panels and C tokens of `blocks` blocks.
 #[inline(always)]
-pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: usize>(t: &ByteTile) {
-    let sizes = const { kind::sizes(KIND) };
+pub(super) unsafe fn tile<V: Tiles, K: OfKind, const W: usize, const C: usize>(t: &ByteTile) {
+    let sizes = const { K::KIND.sizes() };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[V::float(V::same(0)); C]; W];
@@ -393,15 +353,15 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
             let was_residual = walk.is_residual();
             let codes = walk.scales.add(sizes.scales + walk.b * sizes.codes);
             // What was expanded is in the cache already.
-            for w in 0..if KIND < kind::FULL_HALVES { W } else { 0 } {
+            for w in 0..if !(K::KIND.is_wide() || K::KIND.is_expanded_whole()) { W } else { 0 } {
                 let ahead = V::AHEAD[if C == 1 { 0 } else { 1 }];
                 let scales = if ahead.scales && walk.b == 0 { sizes.scales } else { 0 };
                 let from = codes.wrapping_add(w * t.panel_bytes).wrapping_sub(scales);
                 for i in 0..(scales + sizes.codes) / 64 {
-                    ahead.ask(from.wrapping_add(64 * i));
+                    ahead.prefetch(from.wrapping_add(64 * i));
                 }
             }
-            add_block::<V, KIND, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
+            add_block::<V, K, W, C>(t, walk.scales, walk.b, codes, walk.line, &mut acc);
             // Of two tokens, both at once are faster (bench/NOTES.md).
             let alone = if C > 2 { walk.alone::<C>(t) } else { 0 };
             if alone != 0 {
@@ -409,14 +369,14 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
                 for c in (0..C).filter(|c| alone >> c & 1 == 1) {
                     let line = second.add(c * t.lines);
                     let mut one = residuals.map(|acc| [acc[c]]);
-                    add_block::<V, KIND, W, 1>(t, walk.scales, walk.b, codes, line, &mut one);
+                    add_block::<V, K, W, 1>(t, walk.scales, walk.b, codes, line, &mut one);
                     for w in 0..W {
                         residuals[w][c] = one[w][0];
                     }
                 }
                 walk.pass_residual();
             }
-            if !walk.next::<KIND, W, C>(t) {
+            if !walk.next::<K, W, C>(t) {
                 break;
             }
             if walk.is_residual() != was_residual {
@@ -436,8 +396,8 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
 
 /// Asks for the codes of a block `ahead` bytes further on.
 #[inline(always)]
-pub(super) fn prefetch<const KIND: u8>(codes: *const u8, ahead: usize) {
-    for i in 0..const { kind::sizes(KIND).codes / 64 } {
+pub(super) fn prefetch<K: OfKind>(codes: *const u8, ahead: usize) {
+    for i in 0..const { K::KIND.sizes().codes / 64 } {
         // SAFETY: a prefetch may name any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64 * i + ahead).cast()) }
     }
@@ -445,7 +405,7 @@ pub(super) fn prefetch<const KIND: u8>(codes: *const u8, ahead: usize) {
 
 /// Word `word` of token c's line, in all lanes.
 #[inline(always)]
-pub(super) unsafe fn word<V: Vector>(
+pub(super) unsafe fn word<V: Tiles>(
     t: &ByteTile,
     line: *const Line,
     c: usize,
@@ -457,7 +417,7 @@ pub(super) unsafe fn word<V: Vector>(
 
 /// Adds one block to the chains of a tile.
 #[inline(always)]
-unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
+unsafe fn add_block<V: Tiles, K: OfKind, const W: usize, const C: usize>(
     t: &ByteTile,
     scales: *const u8,
     b: usize,
@@ -467,22 +427,22 @@ unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
 ) {
     // SAFETY: as the caller.
     unsafe {
-        let mut sums = start::<V, KIND, W, C>(t, line, 0);
-        add_step::<V, KIND, 0, W, C>(t, codes, line, &mut sums);
-        add_step::<V, KIND, 1, W, C>(t, codes, line, &mut sums);
-        if const { kind::has_halves(KIND) } {
-            scale_sums::<V, KIND, 0, W, C>(t, scales, b, line, &sums, acc);
-            sums = start::<V, KIND, W, C>(t, line, 1);
+        let mut sums = start::<V, K, W, C>(t, line, 0);
+        add_step::<V, K, 0, W, C>(t, codes, line, &mut sums);
+        add_step::<V, K, 1, W, C>(t, codes, line, &mut sums);
+        if const { K::KIND.has_halves() } {
+            scale_sums::<V, K, 0, W, C>(t, scales, b, line, &sums, acc);
+            sums = start::<V, K, W, C>(t, line, 1);
         }
-        add_step::<V, KIND, 2, W, C>(t, codes, line, &mut sums);
-        add_step::<V, KIND, 3, W, C>(t, codes, line, &mut sums);
-        scale_sums::<V, KIND, 1, W, C>(t, scales, b, line, &sums, acc);
+        add_step::<V, K, 2, W, C>(t, codes, line, &mut sums);
+        add_step::<V, K, 3, W, C>(t, codes, line, &mut sums);
+        scale_sums::<V, K, 1, W, C>(t, scales, b, line, &sums, acc);
     }
 }
 
 /// The integer sums at the start: the bits of 1.5·2²³, less what the zero point adds.
 #[inline(always)]
-unsafe fn start<V: Vector, const KIND: u8, const W: usize, const C: usize>(
+unsafe fn start<V: Tiles, K: OfKind, const W: usize, const C: usize>(
     t: &ByteTile,
     line: *const Line,
     half: usize,
@@ -490,10 +450,10 @@ unsafe fn start<V: Vector, const KIND: u8, const W: usize, const C: usize>(
     // SAFETY: as the caller.
     unsafe {
         let mut sums = [[V::int(V::same(BIAS)); C]; W];
-        if !const { kind::has_min(KIND) } {
+        if !const { K::KIND.has_min() } {
             for c in 0..C {
-                let from = match KIND {
-                    kind::FULL_HALVES => V::int(half_start::<V>(t, line, c, half)),
+                let from = match K::KIND {
+                    Kind::FullHalves => V::int(half_start::<V>(t, line, c, half)),
                     _ => V::int(word::<V>(t, line, c, t.start + half)),
                 };
                 for sums in &mut sums {
@@ -508,7 +468,7 @@ unsafe fn start<V: Vector, const KIND: u8, const W: usize, const C: usize>(
 /// What the sum of half a block starts from with a zero point of 128: B − 128·Σa, from the word
 /// that is B − 32·Σa.
 #[inline(always)]
-unsafe fn half_start<V: Vector>(t: &ByteTile, line: *const Line, c: usize, half: usize) -> V::Same {
+unsafe fn half_start<V: Tiles>(t: &ByteTile, line: *const Line, c: usize, half: usize) -> V::Same {
     // SAFETY: the line is inside the input.
     unsafe {
         let word = *line.add(c * t.lines).cast::<i32>().add(HALF_SUM + half);
@@ -518,7 +478,7 @@ unsafe fn half_start<V: Vector>(t: &ByteTile, line: *const Line, c: usize, half:
 
 /// s·f32(Σa) of half a block, from the word that is B − 32·Σa: 32 is a power of two.
 #[inline(always)]
-pub(super) unsafe fn half_sum<V: Vector>(
+pub(super) unsafe fn half_sum<V: Tiles>(
     t: &ByteTile,
     line: *const Line,
     c: usize,
@@ -535,7 +495,7 @@ pub(super) unsafe fn half_sum<V: Vector>(
 
 /// Adds 8 columns, `STEP` of the block, to the integer sums.
 #[inline(always)]
-unsafe fn add_step<V: Vector, const KIND: u8, const STEP: usize, const W: usize, const C: usize>(
+unsafe fn add_step<V: Tiles, K: OfKind, const STEP: usize, const W: usize, const C: usize>(
     t: &ByteTile,
     codes: *const u8,
     line: *const Line,
@@ -543,15 +503,15 @@ unsafe fn add_step<V: Vector, const KIND: u8, const STEP: usize, const W: usize,
 ) {
     // SAFETY: as the caller.
     unsafe {
-        let mut q = [unpack::<V, KIND, STEP>(codes); W];
+        let mut q = [unpack::<V, K, STEP>(codes); W];
         for (w, q) in q.iter_mut().enumerate().skip(1) {
-            *q = unpack::<V, KIND, STEP>(codes.add(w * t.panel_bytes));
+            *q = unpack::<V, K, STEP>(codes.add(w * t.panel_bytes));
         }
         for half in 0..2 {
             for c in 0..C {
                 let a = word::<V>(t, line, c, 2 * STEP + half);
                 for w in 0..W {
-                    sums[w][c] = V::dot(sums[w][c], q[w][half], a);
+                    sums[w][c] = V::dot_bytes(sums[w][c], q[w][half], a);
                 }
             }
         }
@@ -560,13 +520,7 @@ unsafe fn add_step<V: Vector, const KIND: u8, const STEP: usize, const W: usize,
 
 /// Adds the scaled integer sums, and the minima, to the f32 chains.
 #[inline(always)]
-unsafe fn scale_sums<
-    V: Vector,
-    const KIND: u8,
-    const HALF: usize,
-    const W: usize,
-    const C: usize,
->(
+unsafe fn scale_sums<V: Tiles, K: OfKind, const HALF: usize, const W: usize, const C: usize>(
     t: &ByteTile,
     scales: *const u8,
     b: usize,
@@ -578,15 +532,15 @@ unsafe fn scale_sums<
     unsafe {
         for w in 0..W {
             let scales = scales.add(w * t.panel_bytes);
-            let (scale, min) = scale_and_min::<V, KIND, HALF>(scales, b);
+            let (scale, min) = scale_and_min::<V, K, HALF>(scales, b);
             for c in 0..C {
                 let biased = V::as_float(sums[w][c]);
                 let bias = V::float(word::<V>(t, line, c, SCALE_BIAS));
                 let product = V::fma_same(biased, word::<V>(t, line, c, SCALE), bias);
                 acc[w][c] = V::fma(product, scale, acc[w][c]);
-                if const { kind::has_min(KIND) && kind::has_halves(KIND) } {
+                if const { K::KIND.has_min() && K::KIND.has_halves() } {
                     acc[w][c] = V::fma(min, half_sum::<V>(t, line, c, HALF), acc[w][c]);
-                } else if const { kind::has_min(KIND) } {
+                } else if const { K::KIND.has_min() } {
                     acc[w][c] = V::fma_same(min, word::<V>(t, line, c, SUM), acc[w][c]);
                 }
             }
@@ -596,21 +550,21 @@ unsafe fn scale_sums<
 
 /// Codes of columns 8·STEP .. +4 and +4 .. +8 of a block, as bytes.
 #[inline(always)]
-pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
+pub(super) unsafe fn unpack<V: Tiles, K: OfKind, const STEP: usize>(
     codes: *const u8,
 ) -> [V::Int; 2] {
-    use kind::{MIN5, SUPER5, SUPER6, TABLE4, ZERO5};
+    use Kind::*;
     /// The doubled e2m1 values, raised by 16.
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        if const { kind::is_coded(KIND) } {
-            return coded::unpack::<V, KIND, STEP>(codes);
+        if const { K::KIND.is_coded() } {
+            return coded::unpack::<V, K, STEP>(codes);
         }
-        if const { kind::sizes(KIND).low == 512 } {
+        if const { K::KIND.sizes().low == 512 } {
             return [V::load(codes.add(128 * STEP)), V::load(codes.add(128 * STEP + 64))];
         }
-        if KIND == SUPER6 {
+        if K::KIND == Super6 {
             let vector = |i: usize| V::load(codes.add(192 * (STEP / 2) + 64 * i));
             if STEP.is_multiple_of(2) {
                 return [V::mask(vector(0), 63), V::mask(vector(1), 63)];
@@ -625,8 +579,8 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
         let nibbles = V::load(codes.add(64 * STEP));
         let low = V::mask(nibbles, 15);
         let high = V::mask(V::right::<4>(nibbles), 15);
-        match KIND {
-            ZERO5 | MIN5 | SUPER5 => {
+        match K::KIND {
+            Zero5 | Min5 | Super5 => {
                 let plane = V::load(codes.add(256));
                 let [a, b] = match STEP {
                     0 => [V::left::<4>(plane), V::left::<3>(plane)],
@@ -636,7 +590,7 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
                 };
                 [V::with_bits(low, a, 0x10), V::with_bits(high, b, 0x10)]
             }
-            TABLE4 => [V::look_up(low, &TABLE), V::look_up(high, &TABLE)],
+            Table4 => [V::look_up(low, &TABLE), V::look_up(high, &TABLE)],
             _ => [low, high],
         }
     }
@@ -644,53 +598,53 @@ pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
 
 /// Scale (of half `HALF`) and minimum of block `b` of a group, for 16 rows.
 #[inline(always)]
-pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>(
+pub(super) unsafe fn scale_and_min<V: Tiles, K: OfKind, const HALF: usize>(
     scales: *const u8,
     b: usize,
 ) -> (V::Float, V::Float) {
-    use kind::{MIN4, MIN5, SUPER4, SUPER5, SUPER6, TABLE4, WIDE, WIDE_HALVES, WIDE_MIN};
+    use Kind::*;
     // SAFETY: the group's scales are inside the panel.
     unsafe {
-        let expanded = KIND >= kind::FULL_HALVES && const { kind::is_full(KIND) };
-        if const { kind::is_coded(KIND) || kind::is_flat(KIND) } || expanded {
-            return coded::scale_and_min::<V, KIND, HALF>(scales, b);
+        let expanded = const { K::KIND.is_expanded_whole() };
+        if const { K::KIND.is_coded() || K::KIND.is_flat() } || expanded {
+            return coded::scale_and_min::<V, K, HALF>(scales, b);
         }
         let none = V::float(V::same(0));
         let full = |at: usize| V::floats(scales.add(at).cast());
-        match KIND {
-            MIN4 | MIN5 => (V::halves(scales), V::halves(scales.add(32))),
-            SUPER4 | SUPER5 => {
+        match K::KIND {
+            Min4 | Min5 => (V::f16s(scales), V::f16s(scales.add(32))),
+            Super4 | Super5 => {
                 let scale = V::unsigned(scales.add(64 + 16 * b));
                 let min = V::unsigned(scales.add(192 + 16 * b));
-                let min = V::mul(V::halves(scales.add(32)), min);
+                let min = V::mul(V::f16s(scales.add(32)), min);
                 let min = V::sub(V::float(V::same((-0.0_f32).to_bits() as i32)), min);
-                (V::mul(V::halves(scales), scale), min)
+                (V::mul(V::f16s(scales), scale), min)
             }
-            SUPER6 => {
+            Super6 => {
                 let scale = V::signed(scales.add(64 + 32 * b + 16 * HALF));
                 (V::mul(full(0), scale), none)
             }
-            TABLE4 => (V::powers(scales.add(16 * b)), none),
-            WIDE => (full(0), none),
-            WIDE_MIN => (full(0), full(64)),
-            WIDE_HALVES => (full(64 * HALF), none),
-            _ => (V::halves(scales.add(32 * b)), none),
+            Table4 => (V::powers(scales.add(16 * b)), none),
+            Wide => (full(0), none),
+            WideMin => (full(0), full(64)),
+            WideHalves => (full(64 * HALF), none),
+            _ => (V::f16s(scales.add(32 * b)), none),
         }
     }
 }
 
-/// Adds residual lines by tiles of the tokens of a group: the body of [`Vector::residual_lines`], where tiles need no more.
+/// Adds residual lines by tiles of the tokens of a group: the body of [`Tiles::residual_lines`], where tiles need no more.
 ///
 /// # Safety
-/// As [`Vector::residual_lines`].
+/// As [`Tiles::residual_lines`].
 #[inline(always)]
-pub(super) unsafe fn residual_lines<V: Vector, const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+pub(super) unsafe fn residual_lines<V: Tiles, K: OfKind>(t: &ByteTile, groups: &[Group]) {
     let mut lines = MaybeUninit::<[Line; TOGETHER]>::uninit();
     let mut one = *t;
     (one.first, one.end, one.lines) = (0, 1, 1);
     (one.chains, one.prefetch) = (std::ptr::null_mut(), std::ptr::null());
     for (i, group) in groups.iter().enumerate() {
-        groups.get(i + 1).unwrap_or(group).ask();
+        groups.get(i + 1).unwrap_or(group).prefetch();
         // SAFETY: lines of the input; the rest is passed on.
         unsafe {
             for (at, line) in group.lines.into_iter().enumerate() {
@@ -699,28 +653,24 @@ pub(super) unsafe fn residual_lines<V: Vector, const KIND: u8>(t: &ByteTile, gro
             one.input = lines.as_ptr().cast();
             one.weights = t.weights.wrapping_add(group.weights as usize);
             one.residual_of = group.chains.as_ptr();
-            V::byte_tile::<KIND>(group.len as usize, &one);
+            V::byte_tile::<K>(group.len as usize, &one);
         }
-        one.asked(1);
+        one.prefetched(1);
     }
 }
 
 /// Expands one panel to f32 scales and bytes, or magnitudes and signs, `[block]` of the group of the kind it expands to:
 /// to every line of as many as a tile has panels, or for full kinds to one line after the other: the body
-/// of [`Vector::widen`].
+/// of [`Tiles::widen`].
 ///
 /// # Safety
-/// `panel` holds `blocks` blocks of `KIND`, `to` has room for their expansion.
+/// `panel` holds `blocks` blocks of kind `K`, `to` has room for their expansion.
 #[inline(always)]
-pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
-    panel: *const u8,
-    blocks: usize,
-    to: *mut u8,
-) {
-    let sizes = const { kind::sizes(KIND) };
-    let to_kind = const { kind::expanded(KIND, V::EXPANDS) };
-    let wide = const { kind::sizes(kind::expanded(KIND, V::EXPANDS)) };
-    let alone = to_kind < kind::WIDE;
+pub(super) unsafe fn widen<V: Tiles, K: OfKind>(panel: *const u8, blocks: usize, to: *mut u8) {
+    let sizes = const { K::KIND.sizes() };
+    let to_kind = const { K::KIND.expanded(V::EXPANDS) };
+    let wide = const { K::KIND.expanded(V::EXPANDS).sizes() };
+    let alone = !to_kind.is_wide();
     let step = if alone { 1 } else { V::BYTE_TILE.0 };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
@@ -732,21 +682,21 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
                 _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64 * i + PREFETCH).cast());
             }
             let line = |at: usize| to.add((block * wide.group + at) * step);
-            let (first, min) = scale_and_min::<V, KIND, 0>(scales, b);
+            let (first, min) = scale_and_min::<V, K, 0>(scales, b);
             V::store_floats(first, line(0).cast());
             let mut mins = 64;
-            if const { kind::has_halves(KIND) } {
-                let (second, min) = scale_and_min::<V, KIND, 1>(scales, b);
+            if const { K::KIND.has_halves() } {
+                let (second, min) = scale_and_min::<V, K, 1>(scales, b);
                 V::store_floats(second, line(64).cast());
-                if const { kind::has_min(KIND) } {
+                if const { K::KIND.has_min() } {
                     V::store_floats(min, line(192).cast());
                 }
                 mins = 128;
             }
-            if const { kind::has_min(KIND) } {
+            if const { K::KIND.has_min() } {
                 V::store_floats(min, line(mins).cast());
             }
-            let steps = if to_kind == kind::WIDE_HALVES_4 {
+            let steps = if to_kind == Kind::WideHalves4 {
                 [
                     coded::three_bits::<V, 0>(codes),
                     coded::three_bits::<V, 1>(codes),
@@ -755,14 +705,14 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
                 ]
             } else {
                 [
-                    unpack::<V, KIND, 0>(codes),
-                    unpack::<V, KIND, 1>(codes),
-                    unpack::<V, KIND, 2>(codes),
-                    unpack::<V, KIND, 3>(codes),
+                    unpack::<V, K, 0>(codes),
+                    unpack::<V, K, 1>(codes),
+                    unpack::<V, K, 2>(codes),
+                    unpack::<V, K, 3>(codes),
                 ]
             };
-            if const { kind::has_signs(kind::expanded(KIND, V::EXPANDS)) } {
-                store_signs::<V, KIND>(steps, line(wide.scales));
+            if const { K::KIND.expanded(V::EXPANDS).has_signs() } {
+                store_signs::<V, K>(steps, line(wide.scales));
                 continue;
             }
             for (i, vector) in steps.as_flattened().iter().enumerate() {
@@ -777,7 +727,7 @@ pub(super) unsafe fn widen<V: Vector, const KIND: u8>(
 /// # Safety
 /// As [`widen`], where a tile has one panel: the lines around `to` are the block's.
 #[inline(always)]
-unsafe fn store_signs<V: Vector, const KIND: u8>(steps: [[V::Int; 2]; 4], to: *mut u8) {
+unsafe fn store_signs<V: Tiles, K: OfKind>(steps: [[V::Int; 2]; 4], to: *mut u8) {
     // SAFETY: passed on.
     unsafe {
         let mut sums = [V::int(V::same(0)); 2];
@@ -787,10 +737,10 @@ unsafe fn store_signs<V: Vector, const KIND: u8>(steps: [[V::Int; 2]; 4], to: *m
             V::store(signs, to.add(128 * i + 64));
             sums[i / 4] = V::plus16(sums[i / 4], negative);
         }
-        let halves = const { kind::has_halves(KIND) };
+        let halves = const { K::KIND.has_halves() };
         let starts = if halves { &sums[..] } else { &[V::plus16(sums[0], sums[1])] };
         // With a minimum there is no zero point, and 128 times the sum of the inputs is added: word 13 is B less that.
-        let bias = if const { kind::has_min(KIND) } { BIAS.wrapping_mul(2) } else { BIAS };
+        let bias = if const { K::KIND.has_min() } { BIAS.wrapping_mul(2) } else { BIAS };
         for (&sums, i) in starts.iter().rev().zip(1..) {
             let start = V::dot_byte_sums(V::int(V::same(bias)), [sums; 2], V::same(-1));
             V::store(start, to.sub(64 * i));

@@ -1,24 +1,24 @@
 //! Kinds whose codes are taken apart before any product: 2- and 3-bit codes, tables of sixteen
 //! values; the scales of flat ones, and of codes of floats.
 
-use super::kind;
-use super::vector::Vector;
+use super::kind::{Kind, OfKind};
+use crate::simd::Vector;
 
 /// Runs `$run` with the kind of a coded weight as a constant.
 macro_rules! with_kind {
     ($kind:expr, $name:ident => $run:expr) => {
         with_kind!($kind, $name => $run, [
-            SUPER2 SUPER3 HALF_TABLE FLOAT_TABLE16 FLAT4 FLAT4_64 FLAT4_128 FLAT8 FLAT8_64 FLAT8_128
-            TABLE_IQ1 TABLE_IQ2 TABLE_IQ3_XXS TABLE_IQ3_S TABLE_IQ4 TABLE16_IQ1 TABLE16_IQ2
+            Super2 Super3 HalfTable FloatTable16 Flat4 Flat4x64 Flat4x128 Flat8 Flat8x64 Flat8x128
+            TableIq1 TableIq2 TableIq3Xxs TableIq3S TableIq4 Table16Iq1 Table16Iq2
         ])
     };
     ($kind:expr, $name:ident => $run:expr, [$($of:ident)+]) => {
         match $kind {
-            $(crate::linear::kind::$of => {
-                const $name: u8 = crate::linear::kind::$of;
+            $(crate::linear::kind::Kind::$of => {
+                type $name = crate::linear::kind::$of;
                 $run
             })+
-            other => unreachable!("kind {other} has a path of its own"),
+            other => unreachable!("{other:?} has a path of its own"),
         }
     };
 }
@@ -27,38 +27,38 @@ pub(super) use with_kind;
 /// Codes of columns 8·STEP .. +4 and +4 .. +8 of a block, as bytes.
 ///
 /// # Safety
-/// `codes` are those of a block of `KIND`.
+/// `codes` are those of a block of kind `K`.
 #[inline(always)]
-pub(super) unsafe fn unpack<V: Vector, const KIND: u8, const STEP: usize>(
+pub(super) unsafe fn unpack<V: Vector, K: OfKind, const STEP: usize>(
     codes: *const u8,
 ) -> [V::Int; 2] {
     /// Codes 0–7 raised by 124.
     const THREE_BITS: [u8; 16] = [124, 125, 126, 127, 128, 129, 130, 131, 0, 0, 0, 0, 0, 0, 0, 0];
     // SAFETY: the block's planes are inside the panel.
     unsafe {
-        match KIND {
-            kind::SUPER2 => two_bits::<V, STEP>(codes),
-            kind::SUPER3 => {
+        match K::KIND {
+            Kind::Super2 => two_bits::<V, STEP>(codes),
+            Kind::Super3 => {
                 let [low, high] = three_bits::<V, STEP>(codes);
                 [V::look_up(low, &THREE_BITS), V::look_up(high, &THREE_BITS)]
             }
-            _ if const { kind::sizes(KIND).low == 512 } => {
+            _ if const { K::KIND.sizes().low == 512 } => {
                 [V::load(codes.add(128 * STEP)), V::load(codes.add(128 * STEP + 64))]
             }
             _ => {
                 let nibbles = V::load(codes.add(64 * STEP));
                 let [low, high] = [V::mask(nibbles, 15), V::mask(V::right::<4>(nibbles), 15)];
-                if const { kind::has_min(KIND) } {
+                if const { K::KIND.has_min() } {
                     return [low, high];
                 }
-                let table = const { kind::table(KIND) };
+                let table = const { K::KIND.table() };
                 [V::look_up(low, table), V::look_up(high, table)]
             }
         }
     }
 }
 
-/// Codes 0–7 of columns 8·STEP .. +8 of a block of [`kind::SUPER3`], whose zero point is 4.
+/// Codes 0–7 of columns 8·STEP .. +8 of a block of [`Kind::Super3`], whose zero point is 4.
 ///
 /// # Safety
 /// As [`unpack`].
@@ -94,42 +94,44 @@ unsafe fn two_bits<V: Vector, const STEP: usize>(codes: *const u8) -> [V::Int; 2
 /// Scale and minimum of half `HALF` of block `b` of a group, for 16 rows.
 ///
 /// # Safety
-/// `scales` are those of a group of `KIND`.
+/// `scales` are those of a group of kind `K`.
 #[inline(always)]
-pub(super) unsafe fn scale_and_min<V: Vector, const KIND: u8, const HALF: usize>(
+pub(super) unsafe fn scale_and_min<V: Vector, K: OfKind, const HALF: usize>(
     scales: *const u8,
     b: usize,
 ) -> (V::Float, V::Float) {
-    use kind::*;
+    use Kind::*;
     // SAFETY: the group's scales are inside the panel.
     unsafe {
         let full = |at: usize| V::floats(scales.add(at).cast());
         let none = V::float(V::same(0));
-        match KIND {
-            SUPER2 => {
+        match K::KIND {
+            Super2 => {
                 let scale = V::unsigned(scales.add(64 + 32 * b + 16 * HALF));
                 let min = V::unsigned(scales.add(320 + 32 * b + 16 * HALF));
-                let min = V::mul(V::halves(scales.add(32)), min);
+                let min = V::mul(V::f16s(scales.add(32)), min);
                 let min = V::sub(V::float(V::same((-0.0_f32).to_bits() as i32)), min);
-                (V::mul(V::halves(scales), scale), min)
+                (V::mul(V::f16s(scales), scale), min)
             }
-            SUPER3 => {
+            Super3 => {
                 let scale = V::signed(scales.add(64 + 32 * b + 16 * HALF));
                 (V::mul(full(0), scale), none)
             }
-            TABLE_IQ1..=TABLE_IQ4 => (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none),
-            TABLE16_IQ1 | TABLE16_IQ2 => {
+            TableIq1 | TableIq2 | TableIq3Xxs | TableIq3S | TableIq4 => {
+                (V::mul(full(0), V::signed(scales.add(64 + 16 * b))), none)
+            }
+            Table16Iq1 | Table16Iq2 => {
                 (V::mul(full(0), V::signed(scales.add(64 + 32 * b + 16 * HALF))), none)
             }
-            HALF_TABLE => (V::halves(scales.add(32 * b)), none),
-            FLOAT_TABLE16 => (full(64 * HALF), none),
-            FLOAT8 => {
+            HalfTable => (V::f16s(scales.add(32 * b)), none),
+            FloatTable16 => (full(64 * HALF), none),
+            Float8 => {
                 let unit = V::float(V::same(V::E4M3_UNIT.to_bits() as i32));
                 (V::mul(full(0), unit), none)
             }
-            LOOKUP_NF4 | LOOKUP_FP4 => (full(0), none),
-            FULL_HALVES => (full(64 * HALF), none),
-            FULL_HALVES_MIN => (full(64 * HALF), full(128 + 64 * HALF)),
+            LookupNf4 | LookupFp4 => (full(0), none),
+            FullHalves => (full(64 * HALF), none),
+            FullHalvesMin => (full(64 * HALF), full(128 + 64 * HALF)),
             _ => (full(0), full(64)),
         }
     }

@@ -15,15 +15,15 @@
 //! gives the f32 1.5·2²³ + i. A kernel starts its integer sum from B − zero·Σa and gets
 //! s·f32(isum), correctly rounded, as one fma of the sum's bits with words 8 and 9.
 //!
-//! s = amax/127 with the two low bits of its significand cleared; a\[k\] = x\[k\]·(1/s) rounded
-//! to nearest, ties to even. A block is *an outlier* if its amax is more than 8 times the mean
-//! magnitude of the row, or 16 times for weights that are coarse themselves ([`Encoding::Int8Coarse`]):
-//! one value far above the rest makes the steps of all coarse. Outlier blocks have a residual line,
-//! which encodes what is left, x\[k\] − s·a\[k\], with the scale s/254 (its two low bits
-//! cleared). All depends on nothing but the row.
+//! What s, a, outliers and residual lines are: NUMERICS.md, "int8".
 //!
 //! A row is the lines of its blocks, then lines of bits that say which blocks are outliers (bit
 //! b % 32 of word b / 32), then the residual lines, zero where the block is no outlier.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use std::ptr::from_ref;
 
@@ -31,11 +31,9 @@ use crate::panel::{BLOCK_COLS, PanelLayout};
 use tokenmill_quant::float::rounded_factor;
 
 use super::Mode;
-#[cfg(target_arch = "x86_64")]
-use super::{encode256, encode512};
 use crate::isa::Isa;
 use crate::math::{per_isa, tree};
-use crate::memory::ask_to_write;
+use crate::memory::prefetch_to_write;
 
 /// 64 bytes of encoded activations, aligned so that a load never crosses a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +92,9 @@ pub enum Encoding {
     Bf16,
     /// f32 values as they are.
     F32,
-    /// f32 values as they are, which every product turns by its own weight's factors and then
+    /// f32 values as they are, which every product transforms by its own weight's factors and then
     /// encodes as `Int8`.
-    Turned,
+    Transformed,
 }
 
 /// Whether codes have at most four bits: what such a weight differs from its original by is far more than
@@ -124,8 +122,8 @@ impl Encoding {
     /// The encoding a weight in `layout` reads in `mode`.
     pub const fn of(layout: PanelLayout, mode: Mode) -> Encoding {
         match (layout, mode) {
-            // Weights that are turned have this layout in the int8 mode alone.
-            (PanelLayout::Trellis4, _) => Encoding::Turned,
+            // Weights that are transformed have this layout in the int8 mode alone.
+            (PanelLayout::Trellis4, _) => Encoding::Transformed,
             (PanelLayout::F32 | PanelLayout::F16 | PanelLayout::Lookup4, _) => Encoding::F32,
             (_, Mode::F32) => Encoding::F32,
             (_, Mode::Bf16) => Encoding::Bf16,
@@ -141,9 +139,9 @@ impl Encoding {
         matches!(self, Encoding::Int8 | Encoding::Int8Coarse)
     }
 
-    /// Whether the product itself turns and encodes its input.
-    pub const fn is_turned(self) -> bool {
-        matches!(self, Encoding::Turned)
+    /// Whether the product itself transforms and encodes its input.
+    pub const fn is_transformed(self) -> bool {
+        matches!(self, Encoding::Transformed)
     }
 
     /// Lines from one encoded row to the next: an odd number, so that rows a power of two
@@ -170,7 +168,7 @@ impl Encoding {
             Encoding::Int8Coarse => bytes(isa, x, OUTLIER_COARSE, out),
             Encoding::Bf16 if isa == Isa::Avx512Bf16 => encode_pairs(isa, x, out),
             Encoding::Bf16 => encode_rounded(isa, x, out),
-            Encoding::F32 | Encoding::Turned => encode_floats(isa, x, out),
+            Encoding::F32 | Encoding::Transformed => encode_floats(isa, x, out),
         }
     }
 }
@@ -190,10 +188,10 @@ fn bytes(isa: Isa, x: &[f32], outlier: f32, out: &mut [Line]) {
         Isa::Scalar => bytes_of_row::<Plain>(x, outlier, out),
         // SAFETY: the features are there.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni => unsafe { encode256::bytes_of_row(x, outlier, out) },
+        Isa::Avx2 | Isa::AvxVnni => unsafe { avx2::bytes_of_row(x, outlier, out) },
         // SAFETY: the features are there.
         #[cfg(target_arch = "x86_64")]
-        _ => unsafe { encode512::bytes_of_row(x, outlier, out) },
+        _ => unsafe { avx512::bytes_of_row(x, outlier, out) },
         #[cfg(not(target_arch = "x86_64"))]
         _ => unreachable!("an instruction set of x86-64"),
     }
@@ -215,7 +213,7 @@ impl Blocks for Plain {
     }
 }
 
-/// Lines of a row that memory is asked for ahead.
+/// Lines of a row that are prefetched.
 const LINES_AHEAD: usize = 8;
 
 /// A row as bytes with scales.
@@ -232,8 +230,8 @@ pub(super) fn bytes_of_row<B: Blocks>(x: &[f32], outlier: f32, out: &mut [Line])
     // Blocks are read where they lie: put together with the last one they would go through a copy.
     for (b, (line, second)) in first.iter_mut().zip(second).enumerate() {
         // Stores leave in order: those of lines in no near cache would hold up all behind them.
-        ask_to_write(from_ref(line).wrapping_add(LINES_AHEAD));
-        ask_to_write(from_ref(second).wrapping_add(LINES_AHEAD));
+        prefetch_to_write(from_ref(line).wrapping_add(LINES_AHEAD));
+        prefetch_to_write(from_ref(second).wrapping_add(LINES_AHEAD));
         let block = whole.get(b).unwrap_or(&last);
         if B::encode(block, limit, line, second) {
             bits[b / 512].0[b / 32 % 16] |= 1 << (b % 32);

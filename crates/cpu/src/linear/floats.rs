@@ -10,8 +10,9 @@
 use crate::panel::{BLOCK_COLS, PANEL_ROWS, PanelLayout};
 
 use super::coded::with_kind;
-use super::vector::Vector;
-use super::{Encoding, F32_CHUNK, Line, LinearJob, bytes, kind, row_cache};
+use super::kind::{self, Kind, OfKind};
+use super::tiles::{FloatTile, Tiles};
+use super::{Encoding, F32_CHUNK, Line, LinearJob, bytes, row_cache};
 
 /// Tokens from which on expanding bf16 weights first pays.
 const EXPAND_FROM: usize = 64;
@@ -22,55 +23,35 @@ const EXPANDED_TOKENS: usize = 256;
 ///
 /// # Safety
 /// As [`super::linear`]; `job.check()` has passed and the instruction set is available.
-pub(super) unsafe fn linear<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+pub(super) unsafe fn linear<V: Tiles>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     // SAFETY: passed on.
     unsafe {
         match job.spec.layout() {
             PanelLayout::Bf16 if V::PAIRS && job.tokens > V::FLOAT_TILE.1 => {
                 run_stored_pairs::<V>(job)
             }
-            PanelLayout::Bf16 if V::PAIRS => run_plain::<V, { kind::PAIRS }>(job),
+            PanelLayout::Bf16 if V::PAIRS => run_plain::<V, kind::Pairs>(job),
             PanelLayout::Bf16 if job.tokens >= EXPAND_FROM => run_pairs::<V>(job, scratch),
-            PanelLayout::Bf16 => run_plain::<V, { kind::BF16 }>(job),
-            PanelLayout::F16 => run_plain::<V, { kind::F16 }>(job),
-            PanelLayout::F32 => run_plain::<V, { kind::F32 }>(job),
-            PanelLayout::Zero4 => run_integer::<V, { kind::ZERO4 }>(job, scratch),
-            PanelLayout::Min4 => run_integer::<V, { kind::MIN4 }>(job, scratch),
-            PanelLayout::Zero5 => run_integer::<V, { kind::ZERO5 }>(job, scratch),
-            PanelLayout::Min5 => run_integer::<V, { kind::MIN5 }>(job, scratch),
-            PanelLayout::Zero8 => run_integer::<V, { kind::ZERO8 }>(job, scratch),
-            PanelLayout::Super4 => run_integer::<V, { kind::SUPER4 }>(job, scratch),
-            PanelLayout::Super5 => run_integer::<V, { kind::SUPER5 }>(job, scratch),
-            PanelLayout::Super6 => run_integer::<V, { kind::SUPER6 }>(job, scratch),
-            PanelLayout::Table4 => run_integer::<V, { kind::TABLE4 }>(job, scratch),
-            PanelLayout::Float8 => run_coded::<V, { kind::FLOAT8 }>(job, scratch),
-            PanelLayout::Lookup4 if kind::of(&job.spec) == kind::LOOKUP_NF4 => {
-                run_coded::<V, { kind::LOOKUP_NF4 }>(job, scratch);
+            PanelLayout::Bf16 => run_plain::<V, kind::Bf16>(job),
+            PanelLayout::F16 => run_plain::<V, kind::F16>(job),
+            PanelLayout::F32 => run_plain::<V, kind::F32>(job),
+            PanelLayout::Zero4 => run_integer::<V, kind::Zero4>(job, scratch),
+            PanelLayout::Min4 => run_integer::<V, kind::Min4>(job, scratch),
+            PanelLayout::Zero5 => run_integer::<V, kind::Zero5>(job, scratch),
+            PanelLayout::Min5 => run_integer::<V, kind::Min5>(job, scratch),
+            PanelLayout::Zero8 => run_integer::<V, kind::Zero8>(job, scratch),
+            PanelLayout::Super4 => run_integer::<V, kind::Super4>(job, scratch),
+            PanelLayout::Super5 => run_integer::<V, kind::Super5>(job, scratch),
+            PanelLayout::Super6 => run_integer::<V, kind::Super6>(job, scratch),
+            PanelLayout::Table4 => run_integer::<V, kind::Table4>(job, scratch),
+            PanelLayout::Float8 => run_coded::<V, kind::Float8>(job, scratch),
+            PanelLayout::Lookup4 if Kind::of(&job.spec) == Kind::LookupNf4 => {
+                run_coded::<V, kind::LookupNf4>(job, scratch);
             }
-            PanelLayout::Lookup4 => run_coded::<V, { kind::LOOKUP_FP4 }>(job, scratch),
-            _ => with_kind!(kind::of(&job.spec), K => run_integer::<V, K>(job, scratch)),
+            PanelLayout::Lookup4 => run_coded::<V, kind::LookupFp4>(job, scratch),
+            _ => with_kind!(Kind::of(&job.spec), K => run_integer::<V, K>(job, scratch)),
         }
     }
-}
-
-/// One call of a tile kernel.
-#[derive(Clone, Copy)]
-pub(super) struct FloatTile {
-    /// First panel; others follow at `panel_bytes`.
-    weights: *const u8,
-    panel_bytes: usize,
-    cols: usize,
-    /// First column of the first token, and words from one token to the next.
-    input: *const f32,
-    input_stride: usize,
-    /// First result, and f32s from one token to the next, and from one panel to the next.
-    out: *mut f32,
-    stride: usize,
-    apart: usize,
-    /// Whether the chains go on from what is in `out`.
-    resume: bool,
-    /// Rows of the last panel that exist; those before it are whole.
-    last_rows: usize,
 }
 
 impl FloatTile {
@@ -114,7 +95,7 @@ impl FloatTile {
 /// Calls `f(first token, tokens, first panel, panels, from each to the next)` for every tile: tokens by what fits
 /// the L2 cache, then panels, then tokens by at most the widest tile. A tile of few tokens takes its panels from
 /// different parts of them: a core reads long streams of memory faster than those that end with every panel.
-fn tiles<V: Vector>(job: &LinearJob<'_>, mut f: impl FnMut(usize, usize, usize, usize, usize)) {
+fn tiles<V: Tiles>(job: &LinearJob<'_>, mut f: impl FnMut(usize, usize, usize, usize, usize)) {
     let (most_panels, most_tokens) = V::FLOAT_TILE;
     let lines = job.encoding.lines(job.spec.cols());
     let in_cache = (row_cache(V::ISA) / 64 / lines).max(most_tokens) / most_tokens * most_tokens;
@@ -140,35 +121,35 @@ fn tiles<V: Vector>(job: &LinearJob<'_>, mut f: impl FnMut(usize, usize, usize, 
     }
 }
 
-unsafe fn run_plain<V: Vector, const KIND: u8>(job: &LinearJob<'_>) {
+unsafe fn run_plain<V: Tiles, K: OfKind>(job: &LinearJob<'_>) {
     tiles::<V>(job, |t, tokens, p, panels, further| {
         // SAFETY: `check` found every buffer as large as the shapes say.
         unsafe {
             let tile = FloatTile::new(job, t, p, panels, further);
-            V::float_tile::<KIND>(panels, tokens, &tile);
+            V::float_tile::<K>(panels, tokens, &tile);
         }
     });
 }
 
 /// Tiles take codes of floats apart themselves for few tokens, where weights are not rounded.
-unsafe fn run_coded<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+unsafe fn run_coded<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     // SAFETY: passed on.
     unsafe {
         match job.encoding == Encoding::F32 && job.tokens <= V::CODED_TOKENS {
-            true => run_plain::<V, KIND>(job),
-            false => run_integer::<V, KIND>(job, scratch),
+            true => run_plain::<V, K>(job),
+            false => run_integer::<V, K>(job, scratch),
         }
     }
 }
 
-unsafe fn run_integer<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+unsafe fn run_integer<V: Tiles, K: OfKind>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let expand = |panel: *const u8, first: usize, cols: usize, to: *mut f32| {
         let (block, blocks) = (first / BLOCK_COLS, cols / BLOCK_COLS);
         // SAFETY: as `run_expanded` asks.
         unsafe {
             match job.encoding {
-                Encoding::Bf16 => V::expand::<KIND, true>(panel, block, blocks, to),
-                _ => V::expand::<KIND, false>(panel, block, blocks, to),
+                Encoding::Bf16 => V::expand::<K, true>(panel, block, blocks, to),
+                _ => V::expand::<K, false>(panel, block, blocks, to),
             }
             if V::PAIRS {
                 pair_up(to, cols);
@@ -178,8 +159,8 @@ unsafe fn run_integer<V: Vector, const KIND: u8>(job: &LinearJob<'_>, scratch: &
     // SAFETY: passed on.
     unsafe {
         match V::PAIRS {
-            true => run_expanded::<V, { kind::PAIRS }>(job, scratch, expand),
-            false => run_expanded::<V, { kind::F32 }>(job, scratch, expand),
+            true => run_expanded::<V, kind::Pairs>(job, scratch, expand),
+            false => run_expanded::<V, kind::F32>(job, scratch, expand),
         }
     }
 }
@@ -199,17 +180,17 @@ unsafe fn pair_up(to: *mut f32, cols: usize) {
     }
 }
 
-unsafe fn run_pairs<V: Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+unsafe fn run_pairs<V: Tiles>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     let expand = |panel: *const u8, first: usize, cols: usize, to: *mut f32| {
         // SAFETY: as `run_expanded` asks; a chunk has room for a whole pair at its end.
         unsafe { V::expand_pairs(panel.add(first * 2 * PANEL_ROWS), cols.div_ceil(2), to) }
     };
     // SAFETY: passed on.
-    unsafe { run_expanded::<V, { kind::F32 }>(job, scratch, expand) }
+    unsafe { run_expanded::<V, kind::F32>(job, scratch, expand) }
 }
 
 /// Chunks of columns are expanded by `expand(panel, first column, columns, to)`, once for all tokens of a part.
-unsafe fn run_expanded<V: Vector, const KIND: u8>(
+unsafe fn run_expanded<V: Tiles, K: OfKind>(
     job: &LinearJob<'_>,
     scratch: &mut [Line],
     expand: impl Fn(*const u8, usize, usize, *mut f32),
@@ -224,32 +205,32 @@ unsafe fn run_expanded<V: Vector, const KIND: u8>(
         (to.cast_const().cast(), F32_CHUNK * PANEL_ROWS * 4)
     };
     // SAFETY: passed on.
-    unsafe { run_chunks::<V, KIND>(job, F32_CHUNK, chunk) }
+    unsafe { run_chunks::<V, K>(job, F32_CHUNK, chunk) }
 }
 
 /// Columns of stored pairs at a time: four panels of them stay in the second-level cache for all tokens of a part.
 const PAIR_CHUNK: usize = 2048;
 
 /// Pairs are read where they are stored.
-unsafe fn run_stored_pairs<V: Vector>(job: &LinearJob<'_>) {
+unsafe fn run_stored_pairs<V: Tiles>(job: &LinearJob<'_>) {
     let panel_bytes = job.spec.panel_bytes();
     let chunk = |p: usize, _: usize, first: usize, _: usize| {
         (job.weights[p * panel_bytes + first * 2 * PANEL_ROWS..].as_ptr(), panel_bytes)
     };
     // SAFETY: passed on.
-    unsafe { run_chunks::<V, { kind::PAIRS }>(job, PAIR_CHUNK, chunk) }
+    unsafe { run_chunks::<V, kind::Pairs>(job, PAIR_CHUNK, chunk) }
 }
 
 /// Goes over some hundred tokens, then panels, then chunks of `most_cols` columns, which `chunk(first panel, panels, first
 /// column, columns)` has ready at an address, and from one panel to the next in so many bytes. The tokens need not
 /// fit the L2 cache: a pass over one chunk of them computes long enough to have the next fetched.
-unsafe fn run_chunks<V: Vector, const KIND: u8>(
+unsafe fn run_chunks<V: Tiles, K: OfKind>(
     job: &LinearJob<'_>,
     most_cols: usize,
     chunk: impl Fn(usize, usize, usize, usize) -> (*const u8, usize),
 ) {
     let (most_panels, most_tokens) = V::FLOAT_TILE;
-    let per_word = if KIND == kind::PAIRS { 2 } else { 1 };
+    let per_word = if K::KIND == Kind::Pairs { 2 } else { 1 };
     let parts = job.tokens.div_ceil(EXPANDED_TOKENS);
     for part in 0..parts {
         let tokens = part * job.tokens / parts..(part + 1) * job.tokens / parts;
@@ -269,7 +250,7 @@ unsafe fn run_chunks<V: Vector, const KIND: u8>(
                         tile.cols = cols;
                         tile.input = tile.input.add(first / per_word);
                         tile.resume = first > 0;
-                        V::float_tile::<KIND>(panels, at(g + 1) - at(g), &tile);
+                        V::float_tile::<K>(panels, at(g + 1) - at(g), &tile);
                     }
                 }
             }
@@ -278,14 +259,12 @@ unsafe fn run_chunks<V: Vector, const KIND: u8>(
     }
 }
 
-/// W panels × C tokens over all columns: the body of [`Vector::float_tile`].
+/// W panels × C tokens over all columns: the body of [`Tiles::float_tile`].
 ///
 /// # Safety
 /// The pointers of `t` cover W panels and C tokens of `cols` columns.
 #[inline(always)]
-pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: usize>(
-    t: &FloatTile,
-) {
+pub(super) unsafe fn tile<V: Tiles, K: OfKind, const W: usize, const C: usize>(t: &FloatTile) {
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
         let mut acc = [[V::float(V::same(0)); C]; W];
@@ -298,28 +277,28 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
                 }
             }
         }
-        let coded = if const { kind::is_float_code(KIND) } { t.cols } else { 0 };
+        let coded = if const { K::KIND.is_float_code() } { t.cols } else { 0 };
         for k in (0..coded).step_by(BLOCK_COLS) {
-            add_block::<V, KIND, W, C>(t, k, &mut acc);
+            add_block::<V, K, W, C>(t, k, &mut acc);
         }
         for k in (coded..t.cols / 2 * 2).step_by(2) {
             // A line of a panel; f32s may be expanded ones, which are in the cache.
-            for w in 0..if KIND == kind::F32 { 0 } else { W } {
+            for w in 0..if K::KIND == Kind::F32 { 0 } else { W } {
                 let line = t.weights.wrapping_add(w * t.panel_bytes + k * 2 * PANEL_ROWS);
-                V::FLOATS_AHEAD.ask(line);
+                V::FLOATS_AHEAD.prefetch(line);
             }
-            if KIND == kind::PAIRS {
+            if K::KIND == Kind::Pairs {
                 add_pair::<V, W, C>(t, k, &mut acc);
             } else {
-                add_column::<V, KIND, 0, W, C>(t, k, &mut acc);
-                add_column::<V, KIND, 1, W, C>(t, k, &mut acc);
+                add_column::<V, K, 0, W, C>(t, k, &mut acc);
+                add_column::<V, K, 1, W, C>(t, k, &mut acc);
             }
         }
         if t.cols % 2 == 1 {
-            match KIND {
+            match K::KIND {
                 // Of the last the second columns are zero.
-                kind::PAIRS => add_pair::<V, W, C>(t, t.cols - 1, &mut acc),
-                _ => add_column::<V, KIND, 0, W, C>(t, t.cols - 1, &mut acc),
+                Kind::Pairs => add_pair::<V, W, C>(t, t.cols - 1, &mut acc),
+                _ => add_column::<V, K, 0, W, C>(t, t.cols - 1, &mut acc),
             }
         }
         for w in 0..W {
@@ -332,27 +311,27 @@ pub(super) unsafe fn tile<V: Vector, const KIND: u8, const W: usize, const C: us
 
 /// Adds a block of codes of floats, from column `k` on, to the chains.
 #[inline(always)]
-unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
+unsafe fn add_block<V: Tiles, K: OfKind, const W: usize, const C: usize>(
     t: &FloatTile,
     k: usize,
     acc: &mut [[V::Float; C]; W],
 ) {
-    let sizes = const { kind::sizes(KIND) };
+    let sizes = const { K::KIND.sizes() };
     let (group, b) = (k / BLOCK_COLS / sizes.blocks, k / BLOCK_COLS % sizes.blocks);
     // SAFETY: as the caller.
     unsafe {
         let scales = t.weights.add(group * sizes.group);
         let codes = scales.add(sizes.scales + b * sizes.codes);
         for w in 0..W {
-            bytes::prefetch::<KIND>(codes.wrapping_add(w * t.panel_bytes), bytes::PREFETCH);
+            bytes::prefetch::<K>(codes.wrapping_add(w * t.panel_bytes), bytes::PREFETCH);
         }
         for step in 0..BLOCK_COLS / 8 {
             for w in 0..W {
                 let scales = scales.add(w * t.panel_bytes);
-                let (scale, _) = bytes::scale_and_min::<V, KIND, 0>(scales, b);
+                let (scale, _) = bytes::scale_and_min::<V, K, 0>(scales, b);
                 let codes = codes.add(w * t.panel_bytes + step * (sizes.codes / 4));
                 for i in 0..8 {
-                    let weight = V::mul(value::<V, KIND>(codes, i), scale);
+                    let weight = V::mul(value::<V, K>(codes, i), scale);
                     for c in 0..C {
                         let x = t.input.add(c * t.input_stride + k + 8 * step + i);
                         acc[w][c] = V::fma_same(weight, V::same_at(x.cast()), acc[w][c]);
@@ -365,15 +344,15 @@ unsafe fn add_block<V: Vector, const KIND: u8, const W: usize, const C: usize>(
 
 /// Column `i` of the 8 at `codes`, before its scale.
 #[inline(always)]
-unsafe fn value<V: Vector, const KIND: u8>(codes: *const u8, i: usize) -> V::Float {
+unsafe fn value<V: Tiles, K: OfKind>(codes: *const u8, i: usize) -> V::Float {
     // SAFETY: the codes are in the panel.
     unsafe {
         let (vector, byte) = (i / 4, i as u32 % 4);
-        match KIND {
-            kind::FLOAT8 => V::e4m3(V::load(codes.add(64 * vector)), byte),
+        match K::KIND {
+            Kind::Float8 => V::e4m3(V::load(codes.add(64 * vector)), byte),
             _ => {
                 let from = 8 * byte + 4 * vector as u32;
-                V::entries(V::load(codes), from, const { kind::float_table(KIND) })
+                V::entries(V::load(codes), from, const { K::KIND.float_table() })
             }
         }
     }
@@ -381,7 +360,7 @@ unsafe fn value<V: Vector, const KIND: u8>(codes: *const u8, i: usize) -> V::Flo
 
 /// Adds columns `k` and `k` + 1 (k even) of rows and weights in pairs to the chains.
 #[inline(always)]
-unsafe fn add_pair<V: Vector, const W: usize, const C: usize>(
+unsafe fn add_pair<V: Tiles, const W: usize, const C: usize>(
     t: &FloatTile,
     k: usize,
     acc: &mut [[V::Float; C]; W],
@@ -396,7 +375,7 @@ unsafe fn add_pair<V: Vector, const W: usize, const C: usize>(
         for c in 0..C {
             let x = V::same_at(t.input.add(c * t.input_stride + k / 2).cast());
             for w in 0..W {
-                acc[w][c] = V::dot_pairs(acc[w][c], pairs[w], x);
+                acc[w][c] = V::add_pairs(acc[w][c], pairs[w], V::int(x));
             }
         }
     }
@@ -404,13 +383,7 @@ unsafe fn add_pair<V: Vector, const W: usize, const C: usize>(
 
 /// Adds column `k` + `ODD` (k even) to the chains.
 #[inline(always)]
-unsafe fn add_column<
-    V: Vector,
-    const KIND: u8,
-    const ODD: usize,
-    const W: usize,
-    const C: usize,
->(
+unsafe fn add_column<V: Tiles, K: OfKind, const ODD: usize, const W: usize, const C: usize>(
     t: &FloatTile,
     k: usize,
     acc: &mut [[V::Float; C]; W],
@@ -419,9 +392,9 @@ unsafe fn add_column<
     unsafe {
         let weight = |w: usize| {
             let panel = t.weights.add(w * t.panel_bytes);
-            match KIND {
-                kind::BF16 => V::bf16_pair(panel.add(k * 2 * PANEL_ROWS))[ODD],
-                kind::F16 => V::halves(panel.add((k + ODD) * 2 * PANEL_ROWS)),
+            match K::KIND {
+                Kind::Bf16 => V::bf16_pair(panel.add(k * 2 * PANEL_ROWS))[ODD],
+                Kind::F16 => V::f16s(panel.add((k + ODD) * 2 * PANEL_ROWS)),
                 _ => V::floats(panel.add((k + ODD) * 4 * PANEL_ROWS).cast()),
             }
         };
@@ -439,18 +412,18 @@ unsafe fn add_column<
 }
 
 /// Expands `blocks` blocks from block `first` on to f32 `[column][row]`, as the format
-/// decodes them, rounded to bf16 if asked: the body of [`Vector::expand`].
+/// decodes them, rounded to bf16 if asked: the body of [`Tiles::expand`].
 ///
 /// # Safety
 /// `panel` holds the blocks, `to` has room for 32 × 16 f32s of each.
 #[inline(always)]
-pub(super) unsafe fn expand<V: Vector, const KIND: u8, const ROUND: bool>(
+pub(super) unsafe fn expand<V: Tiles, K: OfKind, const ROUND: bool>(
     panel: *const u8,
     first: usize,
     blocks: usize,
     to: *mut f32,
 ) {
-    let sizes = const { kind::sizes(KIND) };
+    let sizes = const { K::KIND.sizes() };
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
         for i in 0..blocks {
@@ -459,22 +432,22 @@ pub(super) unsafe fn expand<V: Vector, const KIND: u8, const ROUND: bool>(
             let b = block % sizes.blocks;
             let codes = scales.add(sizes.scales + b * sizes.codes);
             let to = to.add(i * BLOCK_COLS * PANEL_ROWS);
-            let scale = bytes::scale_and_min::<V, KIND, 0>(scales, b);
-            expand_step::<V, KIND, ROUND, 0>(codes, scale, to);
-            expand_step::<V, KIND, ROUND, 1>(codes, scale, to);
-            let scale = bytes::scale_and_min::<V, KIND, 1>(scales, b);
-            expand_step::<V, KIND, ROUND, 2>(codes, scale, to);
-            expand_step::<V, KIND, ROUND, 3>(codes, scale, to);
+            let scale = bytes::scale_and_min::<V, K, 0>(scales, b);
+            expand_step::<V, K, ROUND, 0>(codes, scale, to);
+            expand_step::<V, K, ROUND, 1>(codes, scale, to);
+            let scale = bytes::scale_and_min::<V, K, 1>(scales, b);
+            expand_step::<V, K, ROUND, 2>(codes, scale, to);
+            expand_step::<V, K, ROUND, 3>(codes, scale, to);
         }
     }
 }
 
-/// Expands pairs of bf16 columns to f32 `[column][row]`: the body of [`Vector::expand_pairs`].
+/// Expands pairs of bf16 columns to f32 `[column][row]`: the body of [`Tiles::expand_pairs`].
 ///
 /// # Safety
 /// `from` holds the pairs, `to` has room for 2 × 16 f32s of each.
 #[inline(always)]
-pub(super) unsafe fn expand_pairs<V: Vector>(from: *const u8, pairs: usize, to: *mut f32) {
+pub(super) unsafe fn expand_pairs<V: Tiles>(from: *const u8, pairs: usize, to: *mut f32) {
     // SAFETY: all pointers stay inside what the caller vouches for.
     unsafe {
         for i in 0..pairs {
@@ -487,7 +460,7 @@ pub(super) unsafe fn expand_pairs<V: Vector>(from: *const u8, pairs: usize, to: 
 
 /// Expands columns 8·STEP .. +8 of a block that starts at `to`.
 #[inline(always)]
-unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: usize>(
+unsafe fn expand_step<V: Tiles, K: OfKind, const ROUND: bool, const STEP: usize>(
     codes: *const u8,
     scale: (V::Float, V::Float),
     to: *mut f32,
@@ -496,23 +469,23 @@ unsafe fn expand_step<V: Vector, const KIND: u8, const ROUND: bool, const STEP: 
     unsafe {
         let put = |column: usize, code: V::Float| {
             // Rounded once.
-            let weight = match const { kind::has_min(KIND) } {
+            let weight = match const { K::KIND.has_min() } {
                 true => V::fma(code, scale.0, scale.1),
                 false => V::mul(code, scale.0),
             };
             let weight = if ROUND { V::to_bf16(weight) } else { weight };
             V::store_floats(weight, to.add((8 * STEP + column) * PANEL_ROWS));
         };
-        if const { kind::is_float_code(KIND) } {
-            let codes = codes.add(STEP * const { kind::sizes(KIND).codes / 4 });
+        if const { K::KIND.is_float_code() } {
+            let codes = codes.add(STEP * const { K::KIND.sizes().codes / 4 });
             for i in 0..8 {
-                put(i, value::<V, KIND>(codes, i));
+                put(i, value::<V, K>(codes, i));
             }
             return;
         }
-        let zero = f32::from(const { kind::layout(KIND).zero() });
+        let zero = f32::from(const { K::KIND.zero() });
         let zero = V::float(V::same(zero.to_bits() as i32));
-        for (half, q) in bytes::unpack::<V, KIND, STEP>(codes).into_iter().enumerate() {
+        for (half, q) in bytes::unpack::<V, K, STEP>(codes).into_iter().enumerate() {
             let columns = [V::byte::<0>(q), V::byte::<1>(q), V::byte::<2>(q), V::byte::<3>(q)];
             for (j, code) in columns.into_iter().enumerate() {
                 put(4 * half + j, V::sub(code, zero));

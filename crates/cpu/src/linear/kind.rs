@@ -1,156 +1,93 @@
-//! What a kernel is made for, as a number that a const parameter can carry.
+//! What a kernel is made for: the layout of packed panels, or what they are expanded to. Kernels are generic over kinds as
+//! types ([`OfKind`]), so that each is compiled for its own.
 
 use crate::panel::{Group, PanelLayout, PanelSpec};
 use tokenmill_quant::FormatId;
 
-pub const ZERO4: u8 = PanelLayout::Zero4 as u8;
-pub const MIN4: u8 = PanelLayout::Min4 as u8;
-pub const ZERO5: u8 = PanelLayout::Zero5 as u8;
-pub const MIN5: u8 = PanelLayout::Min5 as u8;
-pub const ZERO8: u8 = PanelLayout::Zero8 as u8;
-pub const SUPER4: u8 = PanelLayout::Super4 as u8;
-pub const SUPER5: u8 = PanelLayout::Super5 as u8;
-pub const SUPER6: u8 = PanelLayout::Super6 as u8;
-pub const TABLE4: u8 = PanelLayout::Table4 as u8;
-pub const BF16: u8 = PanelLayout::Bf16 as u8;
-pub const F16: u8 = PanelLayout::F16 as u8;
-pub const F32: u8 = PanelLayout::F32 as u8;
-/// Expanded to bytes: zero point, f32 scale per 32 columns.
-pub const WIDE: u8 = 100;
-/// Expanded to bytes: f32 scale and minimum per 32 columns.
-pub const WIDE_MIN: u8 = 101;
-/// Expanded to bytes: zero point, f32 scale per 16 columns.
-pub const WIDE_HALVES: u8 = 102;
-/// Expanded to bytes: f32 scale and minimum per 16 columns.
-pub const WIDE_HALVES_MIN: u8 = 103;
-/// Expanded to bytes: codes below 8 with a zero point of 4, f32 scale per 16 columns.
-pub const WIDE_HALVES_4: u8 = 104;
-/// Expanded to magnitudes and signs of bytes less 128: zero point 128, f32 scale per 32 columns.
-pub const SIGNS: u8 = 105;
-/// The same: f32 scale and minimum per 32 columns.
-pub const SIGNS_MIN: u8 = 106;
-/// The same: zero point 128, f32 scale per 16 columns.
-pub const SIGNS_HALVES: u8 = 107;
-/// Pairs of columns in bf16, as they are stored or what others are expanded to.
-pub const PAIRS: u8 = 108;
+/// Makes the kinds, and a type of each.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident)+) => {
+        /// A kind of panels.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind {
+            $($(#[$doc])* $name,)+
+        }
 
-/// Kinds from here on are expanded whatever the number of tokens, but for the flat ones.
-pub const CODED: u8 = SUPER2;
-pub const SUPER2: u8 = PanelLayout::Super2 as u8;
-pub const SUPER3: u8 = PanelLayout::Super3 as u8;
-pub const HALF_TABLE: u8 = PanelLayout::HalfTable as u8;
-pub const FLOAT_TABLE16: u8 = PanelLayout::FloatTable16 as u8;
-pub const FLAT4: u8 = PanelLayout::Flat4 as u8;
-pub const FLAT4_64: u8 = PanelLayout::Flat4x64 as u8;
-pub const FLAT4_128: u8 = PanelLayout::Flat4x128 as u8;
-pub const FLAT8: u8 = PanelLayout::Flat8 as u8;
-pub const FLAT8_64: u8 = PanelLayout::Flat8x64 as u8;
-pub const FLAT8_128: u8 = PanelLayout::Flat8x128 as u8;
-pub const FLOAT8: u8 = PanelLayout::Float8 as u8;
-/// Lookups of floats, a kind for each table.
-pub const LOOKUP_NF4: u8 = 47;
-pub const LOOKUP_FP4: u8 = 48;
-/// Super tables, a kind for each table.
-pub const TABLE_IQ1: u8 = 40;
-pub const TABLE_IQ2: u8 = 41;
-pub const TABLE_IQ3_XXS: u8 = 42;
-pub const TABLE_IQ3_S: u8 = 43;
-pub const TABLE_IQ4: u8 = 44;
-/// The same with scales of 16 columns.
-pub const TABLE16_IQ1: u8 = 45;
-pub const TABLE16_IQ2: u8 = 46;
-/// Coded kinds with two scales in bytes, panel after panel: zero point 128, f32 scale per 16 columns.
-pub const FULL_HALVES: u8 = 92;
-/// f32 scale and minimum per 16 columns.
-pub const FULL_HALVES_MIN: u8 = 93;
+        $(
+            #[doc = concat!("[`Kind::", stringify!($name), "`] as a type.")]
+            pub struct $name;
 
-/// The kind of a weight in panels.
-pub fn of(spec: &PanelSpec) -> u8 {
-    match (spec.layout(), spec.format()) {
-        (PanelLayout::SuperTable, FormatId::IQ1_S) => TABLE_IQ1,
-        (PanelLayout::SuperTable, FormatId::IQ2_XXS) => TABLE_IQ2,
-        (PanelLayout::SuperTable, FormatId::IQ3_XXS) => TABLE_IQ3_XXS,
-        (PanelLayout::SuperTable, FormatId::IQ3_S) => TABLE_IQ3_S,
-        (PanelLayout::SuperTable, _) => TABLE_IQ4,
-        (PanelLayout::SuperTable16, FormatId::IQ1_M) => TABLE16_IQ1,
-        (PanelLayout::SuperTable16, _) => TABLE16_IQ2,
-        (PanelLayout::Lookup4, FormatId::NF4_64) => LOOKUP_NF4,
-        (PanelLayout::Lookup4, _) => LOOKUP_FP4,
-        (layout, _) => layout as u8,
-    }
+            impl OfKind for $name {
+                const KIND: Kind = Kind::$name;
+            }
+        )+
+    };
 }
 
-/// The values behind the codes of a kind with a table, raised by 128.
-pub const fn table(kind: u8) -> &'static [u8; 16] {
-    crate::panel::table(match kind {
-        TABLE_IQ1 | TABLE16_IQ1 => FormatId::IQ1_S,
-        TABLE_IQ3_XXS => FormatId::IQ3_XXS,
-        TABLE_IQ3_S => FormatId::IQ3_S,
-        TABLE_IQ4 | HALF_TABLE => FormatId::IQ4_XS,
-        FLOAT_TABLE16 => FormatId::NVFP4,
-        _ => FormatId::IQ2_XXS,
-    })
+/// A kind that code is compiled for.
+pub trait OfKind {
+    /// Which.
+    const KIND: Kind;
 }
 
-/// The floats behind the codes of a lookup.
-pub const fn float_table(kind: u8) -> &'static [f32; 16] {
-    crate::panel::float_table(match kind {
-        LOOKUP_NF4 => FormatId::NF4_64,
-        _ => FormatId::FP4_64,
-    })
-}
-
-/// Whether codes stand for floats, so that products are of floats.
-pub const fn is_float_code(kind: u8) -> bool {
-    matches!(kind, FLOAT8 | LOOKUP_NF4 | LOOKUP_FP4)
-}
-
-/// Whether a kind is expanded whatever the number of tokens.
-pub const fn is_coded(kind: u8) -> bool {
-    kind >= CODED && kind < FULL_HALVES && !is_flat(kind)
-}
-
-/// Whether codes are stored as they are, beside an f32 scale and minimum.
-pub const fn is_flat(kind: u8) -> bool {
-    matches!(kind, FLAT4 | FLAT4_64 | FLAT4_128 | FLAT8 | FLAT8_64 | FLAT8_128)
-}
-
-/// Whether codes are below 16.
-pub const fn is_narrow(kind: u8) -> bool {
-    matches!(kind, ZERO4 | MIN4 | SUPER4 | FLAT4 | FLAT4_64 | FLAT4_128)
-}
-
-/// The layout of a kind that is stored that way.
-pub const fn layout(kind: u8) -> PanelLayout {
-    match kind {
-        SUPER2 => PanelLayout::Super2,
-        SUPER3 => PanelLayout::Super3,
-        HALF_TABLE => PanelLayout::HalfTable,
-        FLOAT_TABLE16 => PanelLayout::FloatTable16,
-        FLAT4 => PanelLayout::Flat4,
-        FLAT4_64 => PanelLayout::Flat4x64,
-        FLAT4_128 => PanelLayout::Flat4x128,
-        FLAT8 => PanelLayout::Flat8,
-        FLAT8_64 => PanelLayout::Flat8x64,
-        FLAT8_128 => PanelLayout::Flat8x128,
-        FLOAT8 => PanelLayout::Float8,
-        LOOKUP_NF4 | LOOKUP_FP4 => PanelLayout::Lookup4,
-        TABLE_IQ1 | TABLE_IQ2 | TABLE_IQ3_XXS | TABLE_IQ3_S | TABLE_IQ4 => PanelLayout::SuperTable,
-        TABLE16_IQ1 | TABLE16_IQ2 => PanelLayout::SuperTable16,
-        ZERO4 => PanelLayout::Zero4,
-        MIN4 => PanelLayout::Min4,
-        ZERO5 => PanelLayout::Zero5,
-        MIN5 => PanelLayout::Min5,
-        ZERO8 => PanelLayout::Zero8,
-        SUPER4 => PanelLayout::Super4,
-        SUPER5 => PanelLayout::Super5,
-        SUPER6 => PanelLayout::Super6,
-        TABLE4 => PanelLayout::Table4,
-        BF16 | PAIRS => PanelLayout::Bf16,
-        F16 => PanelLayout::F16,
-        F32 => PanelLayout::F32,
-        _ => panic!("expanded kinds are not stored"),
-    }
+kinds! {
+    Zero4
+    Min4
+    Zero5
+    Min5
+    Zero8
+    Super2
+    Super3
+    Super4
+    Super5
+    Super6
+    Table4
+    HalfTable
+    FloatTable16
+    Flat4
+    Flat4x64
+    Flat4x128
+    Flat8
+    Flat8x64
+    Flat8x128
+    Float8
+    Bf16
+    F16
+    F32
+    /// Lookups of floats, a kind for each table.
+    LookupNf4
+    LookupFp4
+    /// Super tables, a kind for each table.
+    TableIq1
+    TableIq2
+    TableIq3Xxs
+    TableIq3S
+    TableIq4
+    /// The same with scales of 16 columns.
+    Table16Iq1
+    Table16Iq2
+    /// Coded kinds with two scales in bytes, panel after panel: zero point 128, f32 scale per 16 columns.
+    FullHalves
+    /// f32 scale and minimum per 16 columns.
+    FullHalvesMin
+    /// Expanded to bytes: zero point, f32 scale per 32 columns.
+    Wide
+    /// Expanded to bytes: f32 scale and minimum per 32 columns.
+    WideMin
+    /// Expanded to bytes: zero point, f32 scale per 16 columns.
+    WideHalves
+    /// Expanded to bytes: f32 scale and minimum per 16 columns.
+    WideHalvesMin
+    /// Expanded to bytes: codes below 8 with a zero point of 4, f32 scale per 16 columns.
+    WideHalves4
+    /// Expanded to magnitudes and signs of bytes less 128: zero point 128, f32 scale per 32 columns.
+    Signs
+    /// The same: f32 scale and minimum per 32 columns.
+    SignsMin
+    /// The same: zero point 128, f32 scale per 16 columns.
+    SignsHalves
+    /// Pairs of columns in bf16, as they are stored or what others are expanded to.
+    Pairs
 }
 
 /// Geometry of a kind, to be taken in a `const` block: kernels must not compute it.
@@ -168,91 +105,6 @@ pub struct Sizes {
     pub group: usize,
 }
 
-/// Sizes of a kind of codes.
-pub const fn sizes(kind: u8) -> Sizes {
-    let group = group(kind);
-    Sizes {
-        blocks: group.blocks,
-        scales: group.scale_bytes,
-        codes: group.block_bytes(),
-        low: group.low_bytes,
-        group: group.bytes(),
-    }
-}
-
-/// Geometry of a kind of codes. Expanded: 8 lines of codes after their scales, or 8 of magnitudes and 8 of signs after
-/// scales, minima and what integer sums start from, one block. Plain floats have nothing.
-const fn group(kind: u8) -> Group {
-    let scale_bytes = match kind {
-        WIDE => 64,
-        WIDE_MIN | WIDE_HALVES | FULL_HALVES | WIDE_HALVES_4 | SIGNS => 128,
-        SIGNS_MIN => 192,
-        FULL_HALVES_MIN | WIDE_HALVES_MIN | SIGNS_HALVES => 256,
-        _ => match layout(kind).group() {
-            Some(group) => return group,
-            None => return Group { blocks: 1, scale_bytes: 0, low_bytes: 0, high_bytes: 0 },
-        },
-    };
-    Group {
-        blocks: 1,
-        scale_bytes,
-        low_bytes: 512,
-        high_bytes: if has_signs(kind) { 512 } else { 0 },
-    }
-}
-
-/// Whether blocks have a minimum (and then no zero point).
-pub const fn has_min(kind: u8) -> bool {
-    match kind {
-        WIDE_MIN | WIDE_HALVES_MIN | SIGNS_MIN | FULL_HALVES_MIN => true,
-        _ => kind < FULL_HALVES && layout(kind).has_min(),
-    }
-}
-
-/// Whether a block has two scales.
-pub const fn has_halves(kind: u8) -> bool {
-    match kind {
-        WIDE_HALVES | WIDE_HALVES_MIN | WIDE_HALVES_4 | SIGNS_HALVES | FULL_HALVES
-        | FULL_HALVES_MIN => true,
-        _ => kind < FULL_HALVES && layout(kind).scale_cols() == 16,
-    }
-}
-
-/// Whether codes may be any byte.
-pub const fn is_full(kind: u8) -> bool {
-    matches!(kind, ZERO8 | FLAT8 | FLAT8_64 | FLAT8_128) || kind >= FULL_HALVES && kind < WIDE
-}
-
-/// What a kind expands to, line by line of a tile's panels.
-pub const fn wide(kind: u8) -> u8 {
-    match (has_min(kind), has_halves(kind)) {
-        (true, _) => WIDE_MIN,
-        (_, true) => WIDE_HALVES,
-        _ => WIDE,
-    }
-}
-
-/// What a coded kind with two scales expands to, panel by panel.
-pub const fn full(kind: u8) -> u8 {
-    if has_min(kind) { FULL_HALVES_MIN } else { FULL_HALVES }
-}
-
-/// Magnitudes and signs, or bytes where codes are below 16.
-const fn signs(kind: u8) -> u8 {
-    match (has_min(kind), has_halves(kind)) {
-        (true, true) => WIDE_HALVES_MIN,
-        _ if kind == SUPER3 => WIDE_HALVES_4,
-        (true, false) => SIGNS_MIN,
-        (_, true) => SIGNS_HALVES,
-        _ => SIGNS,
-    }
-}
-
-/// Whether codes are magnitudes and signs.
-pub const fn has_signs(kind: u8) -> bool {
-    matches!(kind, SIGNS | SIGNS_MIN | SIGNS_HALVES)
-}
-
 /// What an instruction set expands codes to that may be any byte.
 #[derive(Clone, Copy)]
 pub enum Expands {
@@ -262,11 +114,279 @@ pub enum Expands {
     Signs,
 }
 
-/// What a kind expands to.
-pub const fn expanded(kind: u8, how: Expands) -> u8 {
-    match (is_coded(kind), is_full(kind), how) {
-        (true, _, Expands::Signs) | (_, true, Expands::Signs) => signs(kind),
-        (true, _, Expands::Bytes) if has_halves(kind) => full(kind),
-        _ => wide(kind),
+impl Kind {
+    /// Of a weight in panels.
+    ///
+    /// # Panics
+    /// Where the product has no kinds (trellises).
+    pub fn of(spec: &PanelSpec) -> Kind {
+        match (spec.layout(), spec.format()) {
+            (PanelLayout::SuperTable, FormatId::IQ1_S) => Kind::TableIq1,
+            (PanelLayout::SuperTable, FormatId::IQ2_XXS) => Kind::TableIq2,
+            (PanelLayout::SuperTable, FormatId::IQ3_XXS) => Kind::TableIq3Xxs,
+            (PanelLayout::SuperTable, FormatId::IQ3_S) => Kind::TableIq3S,
+            (PanelLayout::SuperTable, _) => Kind::TableIq4,
+            (PanelLayout::SuperTable16, FormatId::IQ1_M) => Kind::Table16Iq1,
+            (PanelLayout::SuperTable16, _) => Kind::Table16Iq2,
+            (PanelLayout::Lookup4, FormatId::NF4_64) => Kind::LookupNf4,
+            (PanelLayout::Lookup4, _) => Kind::LookupFp4,
+            (PanelLayout::Zero4, _) => Kind::Zero4,
+            (PanelLayout::Min4, _) => Kind::Min4,
+            (PanelLayout::Zero5, _) => Kind::Zero5,
+            (PanelLayout::Min5, _) => Kind::Min5,
+            (PanelLayout::Zero8, _) => Kind::Zero8,
+            (PanelLayout::Super2, _) => Kind::Super2,
+            (PanelLayout::Super3, _) => Kind::Super3,
+            (PanelLayout::Super4, _) => Kind::Super4,
+            (PanelLayout::Super5, _) => Kind::Super5,
+            (PanelLayout::Super6, _) => Kind::Super6,
+            (PanelLayout::Table4, _) => Kind::Table4,
+            (PanelLayout::HalfTable, _) => Kind::HalfTable,
+            (PanelLayout::FloatTable16, _) => Kind::FloatTable16,
+            (PanelLayout::Flat4, _) => Kind::Flat4,
+            (PanelLayout::Flat4x64, _) => Kind::Flat4x64,
+            (PanelLayout::Flat4x128, _) => Kind::Flat4x128,
+            (PanelLayout::Flat8, _) => Kind::Flat8,
+            (PanelLayout::Flat8x64, _) => Kind::Flat8x64,
+            (PanelLayout::Flat8x128, _) => Kind::Flat8x128,
+            (PanelLayout::Float8, _) => Kind::Float8,
+            (PanelLayout::Bf16, _) => Kind::Bf16,
+            (PanelLayout::F16, _) => Kind::F16,
+            (PanelLayout::F32, _) => Kind::F32,
+            (PanelLayout::Trellis4, _) => unreachable!("trellises have a path of their own"),
+        }
+    }
+
+    /// The layout of a kind that is stored that way; of pairs, that of bf16.
+    pub const fn layout(self) -> Option<PanelLayout> {
+        Some(match self {
+            Kind::Zero4 => PanelLayout::Zero4,
+            Kind::Min4 => PanelLayout::Min4,
+            Kind::Zero5 => PanelLayout::Zero5,
+            Kind::Min5 => PanelLayout::Min5,
+            Kind::Zero8 => PanelLayout::Zero8,
+            Kind::Super2 => PanelLayout::Super2,
+            Kind::Super3 => PanelLayout::Super3,
+            Kind::Super4 => PanelLayout::Super4,
+            Kind::Super5 => PanelLayout::Super5,
+            Kind::Super6 => PanelLayout::Super6,
+            Kind::Table4 => PanelLayout::Table4,
+            Kind::HalfTable => PanelLayout::HalfTable,
+            Kind::FloatTable16 => PanelLayout::FloatTable16,
+            Kind::Flat4 => PanelLayout::Flat4,
+            Kind::Flat4x64 => PanelLayout::Flat4x64,
+            Kind::Flat4x128 => PanelLayout::Flat4x128,
+            Kind::Flat8 => PanelLayout::Flat8,
+            Kind::Flat8x64 => PanelLayout::Flat8x64,
+            Kind::Flat8x128 => PanelLayout::Flat8x128,
+            Kind::Float8 => PanelLayout::Float8,
+            Kind::LookupNf4 | Kind::LookupFp4 => PanelLayout::Lookup4,
+            Kind::TableIq1
+            | Kind::TableIq2
+            | Kind::TableIq3Xxs
+            | Kind::TableIq3S
+            | Kind::TableIq4 => PanelLayout::SuperTable,
+            Kind::Table16Iq1 | Kind::Table16Iq2 => PanelLayout::SuperTable16,
+            Kind::Bf16 | Kind::Pairs => PanelLayout::Bf16,
+            Kind::F16 => PanelLayout::F16,
+            Kind::F32 => PanelLayout::F32,
+            Kind::FullHalves
+            | Kind::FullHalvesMin
+            | Kind::Wide
+            | Kind::WideMin
+            | Kind::WideHalves
+            | Kind::WideHalvesMin
+            | Kind::WideHalves4
+            | Kind::Signs
+            | Kind::SignsMin
+            | Kind::SignsHalves => return None,
+        })
+    }
+
+    /// The zero point of the codes as they are stored.
+    pub const fn zero(self) -> u8 {
+        match self.layout() {
+            Some(layout) => layout.zero(),
+            None => panic!("expanded kinds are not stored"),
+        }
+    }
+
+    /// The values behind the codes of a kind with a table, raised by 128.
+    pub const fn table(self) -> &'static [u8; 16] {
+        crate::panel::table(match self {
+            Kind::TableIq1 | Kind::Table16Iq1 => FormatId::IQ1_S,
+            Kind::TableIq3Xxs => FormatId::IQ3_XXS,
+            Kind::TableIq3S => FormatId::IQ3_S,
+            Kind::TableIq4 | Kind::HalfTable => FormatId::IQ4_XS,
+            Kind::FloatTable16 => FormatId::NVFP4,
+            _ => FormatId::IQ2_XXS,
+        })
+    }
+
+    /// The floats behind the codes of a lookup.
+    pub const fn float_table(self) -> &'static [f32; 16] {
+        crate::panel::float_table(match self {
+            Kind::LookupNf4 => FormatId::NF4_64,
+            _ => FormatId::FP4_64,
+        })
+    }
+
+    /// Whether codes stand for floats, so that products are of floats.
+    pub const fn is_float_code(self) -> bool {
+        matches!(self, Kind::Float8 | Kind::LookupNf4 | Kind::LookupFp4)
+    }
+
+    /// Whether a kind is expanded whatever the number of tokens.
+    pub const fn is_coded(self) -> bool {
+        let of_bits = matches!(self, Kind::Super2 | Kind::Super3);
+        let of_tables = matches!(
+            self,
+            Kind::HalfTable
+                | Kind::FloatTable16
+                | Kind::TableIq1
+                | Kind::TableIq2
+                | Kind::TableIq3Xxs
+                | Kind::TableIq3S
+                | Kind::TableIq4
+                | Kind::Table16Iq1
+                | Kind::Table16Iq2
+        );
+        of_bits || of_tables || self.is_float_code()
+    }
+
+    /// Whether codes are stored as they are, beside an f32 scale and minimum.
+    pub const fn is_flat(self) -> bool {
+        matches!(self, Kind::Flat4 | Kind::Flat4x64 | Kind::Flat4x128) || self.is_flat8()
+    }
+
+    const fn is_flat8(self) -> bool {
+        matches!(self, Kind::Flat8 | Kind::Flat8x64 | Kind::Flat8x128)
+    }
+
+    /// Whether codes are below 16.
+    pub const fn is_narrow(self) -> bool {
+        matches!(
+            self,
+            Kind::Zero4
+                | Kind::Min4
+                | Kind::Super4
+                | Kind::Flat4
+                | Kind::Flat4x64
+                | Kind::Flat4x128
+        )
+    }
+
+    /// Whether panels are expanded one after the other.
+    pub const fn is_expanded_whole(self) -> bool {
+        matches!(self, Kind::FullHalves | Kind::FullHalvesMin)
+    }
+
+    /// Whether panels of a tile are expanded line by line.
+    pub const fn is_wide(self) -> bool {
+        let bytes = matches!(
+            self,
+            Kind::Wide | Kind::WideMin | Kind::WideHalves | Kind::WideHalvesMin | Kind::WideHalves4
+        );
+        bytes || self.has_signs()
+    }
+
+    /// Whether codes may be any byte.
+    pub const fn is_full(self) -> bool {
+        matches!(self, Kind::Zero8) || self.is_flat8() || self.is_expanded_whole()
+    }
+
+    /// Whether codes are magnitudes and signs.
+    pub const fn has_signs(self) -> bool {
+        matches!(self, Kind::Signs | Kind::SignsMin | Kind::SignsHalves)
+    }
+
+    /// Whether blocks have a minimum (and then no zero point).
+    pub const fn has_min(self) -> bool {
+        match self.layout() {
+            Some(layout) => layout.has_min(),
+            None => matches!(
+                self,
+                Kind::WideMin | Kind::WideHalvesMin | Kind::SignsMin | Kind::FullHalvesMin
+            ),
+        }
+    }
+
+    /// Whether a block has two scales.
+    pub const fn has_halves(self) -> bool {
+        match self.layout() {
+            Some(layout) => layout.scale_cols() == 16,
+            None => !matches!(self, Kind::Wide | Kind::WideMin | Kind::Signs | Kind::SignsMin),
+        }
+    }
+
+    /// Sizes of a kind of codes.
+    pub const fn sizes(self) -> Sizes {
+        let group = self.group();
+        Sizes {
+            blocks: group.blocks,
+            scales: group.scale_bytes,
+            codes: group.block_bytes(),
+            low: group.low_bytes,
+            group: group.bytes(),
+        }
+    }
+
+    /// Geometry of a kind of codes. Expanded: 8 lines of codes after their scales, or 8 of magnitudes and 8 of signs after
+    /// scales, minima and what integer sums start from, one block. Plain floats have nothing.
+    const fn group(self) -> Group {
+        let scale_bytes = match self {
+            Kind::Wide => 64,
+            Kind::WideMin
+            | Kind::WideHalves
+            | Kind::FullHalves
+            | Kind::WideHalves4
+            | Kind::Signs => 128,
+            Kind::SignsMin => 192,
+            Kind::FullHalvesMin | Kind::WideHalvesMin | Kind::SignsHalves => 256,
+            _ => {
+                let none = Group { blocks: 1, scale_bytes: 0, low_bytes: 0, high_bytes: 0 };
+                let Some(layout) = self.layout() else { return none };
+                return match layout.group() {
+                    Some(group) => group,
+                    None => none,
+                };
+            }
+        };
+        let high_bytes = if self.has_signs() { 512 } else { 0 };
+        Group { blocks: 1, scale_bytes, low_bytes: 512, high_bytes }
+    }
+
+    /// What a kind expands to, line by line of a tile's panels.
+    pub const fn wide(self) -> Kind {
+        match (self.has_min(), self.has_halves()) {
+            (true, _) => Kind::WideMin,
+            (_, true) => Kind::WideHalves,
+            _ => Kind::Wide,
+        }
+    }
+
+    /// What a coded kind with two scales expands to, panel by panel.
+    pub const fn full(self) -> Kind {
+        if self.has_min() { Kind::FullHalvesMin } else { Kind::FullHalves }
+    }
+
+    /// Magnitudes and signs, or bytes where codes are below 16.
+    const fn signs(self) -> Kind {
+        match (self.has_min(), self.has_halves()) {
+            (true, true) => Kind::WideHalvesMin,
+            _ if matches!(self, Kind::Super3) => Kind::WideHalves4,
+            (true, false) => Kind::SignsMin,
+            (_, true) => Kind::SignsHalves,
+            _ => Kind::Signs,
+        }
+    }
+
+    /// What a kind expands to.
+    pub const fn expanded(self, how: Expands) -> Kind {
+        match (self.is_coded(), self.is_full(), how) {
+            (true, _, Expands::Signs) | (_, true, Expands::Signs) => self.signs(),
+            (true, _, Expands::Bytes) if self.has_halves() => self.full(),
+            _ => self.wide(),
+        }
     }
 }

@@ -1,43 +1,7 @@
 //! The linear layer on weights in panels: y\[t\]\[n\] = Σₖ W\[n\]\[k\]·x\[t\]\[k\].
 //!
-//! # Numerics (version 5)
-//!
-//! Every y\[t\]\[n\] is a chain of f32 operations over the columns in order, or the sum of two. It depends on row
-//! n of the weight and on token t alone: not on the other tokens, the tiles, the threads or
-//! the instruction set. `fma` rounds once, `·` and `f32()` to nearest, ties to even; nothing
-//! is flushed to zero. `scalar` is the definition in code; other paths equal it bit for bit.
-//!
-//! **int8** (integer layouts). A token is encoded by blocks of 32 columns into signed bytes
-//! a\[k\] and one scale s with 22 significant bits (see `encode`). Then from acc = 0, for block
-//! b = 0, 1, …, with S the weight scale (d, or d·sc: exact in f32), z the zero point, m the
-//! minimum (m, or −(dmin·m): exact in f32):
-//!
-//! ```text
-//! isum = Σ (q[k] − z)·a[k]                       exact, |isum| < 2²²
-//! acc  = fma(s·f32(isum), S, acc)
-//! acc  = fma(s·f32(Σ a[k]), m, acc)              where the layout has minima
-//! ```
-//!
-//! Formats with a scale per 16 columns have two such `isum` steps a block, each followed by its
-//! own minimum where there are minima. An outlier block, one
-//! whose largest magnitude is more than 8 times the mean magnitude of the row (16 times, where codes
-//! have at most four bits, but for Q4_1), has a second set of bytes for what the first leaves: these have
-//! a chain of their own, of the same steps with their own s, from 0. At the end both are added, and 0, so that no
-//! result is −0.
-//! A block whose largest magnitude is below 2⁻¹⁰⁰ is all zero; from 2¹⁰⁰ on, or with a NaN, its
-//! scale is NaN, so that the outputs of the token are NaN and can be seen.
-//!
-//! **f32**. acc = fma(w\[k\], x\[k\], acc) for k = 0, 1, …, from acc = 0, with w\[k\] the weight as
-//! its format decodes it.
-//!
-//! **bf16**. The same chain after w\[k\] and x\[k\] are each rounded to bf16 (nearest, ties to
-//! even), below 2⁻⁵⁶ to zero. So no product or sum is ever subnormal, and an instruction that
-//! flushes those and adds two products one after the other, each by an fma, computes this chain.
-//!
-//! **Turned** (EXL3 of 4 bits, in int8). `turned` has the steps.
-//!
-//! Weights stored as f32, f16 and indices into a table of floats are computed in f32 in every mode,
-//! those stored as e4m3 in f32 except in bf16 mode, those stored as bf16 in bf16 except in f32 mode.
+//! Numerics: NUMERICS.md, "Modes". Every y\[t\]\[n\] depends on row n of the weight and on token t alone: not on the other
+//! tokens, the tiles, the threads or the instruction set. `scalar` is the definition in code; other paths equal it bit for bit.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -50,10 +14,6 @@ mod bytes;
 #[cfg(target_arch = "x86_64")]
 mod coded;
 mod encode;
-#[cfg(target_arch = "x86_64")]
-mod encode256;
-#[cfg(target_arch = "x86_64")]
-mod encode512;
 #[cfg(target_arch = "x86_64")]
 mod floats;
 #[cfg(target_arch = "x86_64")]
@@ -68,9 +28,9 @@ mod residuals;
 mod scalar;
 #[cfg(test)]
 mod tests;
-mod turned;
 #[cfg(target_arch = "x86_64")]
-mod vector;
+mod tiles;
+mod transformed;
 #[cfg(target_arch = "x86_64")]
 mod walk;
 #[cfg(target_arch = "x86_64")]
@@ -81,6 +41,8 @@ use std::ops::Range;
 use crate::panel::{PANEL_ROWS, PanelLayout, PanelSpec};
 
 use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
 pub use encode::{Encoding, Line};
 pub use prefetch::Prefetch;
 pub use tokenmill_ir::Mode;
@@ -94,7 +56,7 @@ pub struct OutView<'a> {
     _memory: std::marker::PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: an `OutView` is only a place; writing through it is the `unsafe` of `linear`, whose
+// SAFETY: an `OutView` is only an address; writing through it is the `unsafe` of `linear`, whose
 // contract is that concurrent calls write different elements.
 unsafe impl Send for OutView<'_> {}
 // SAFETY: as above.
@@ -125,7 +87,7 @@ pub struct LinearJob<'a> {
     pub tokens: usize,
     /// Where y\[t\]\[n\] goes: element t·stride + n.
     pub out: OutView<'a>,
-    /// What memory is asked for meanwhile, if anything.
+    /// What is prefetched at the same time, if anything.
     pub prefetch: Option<&'a Prefetch>,
 }
 
@@ -142,7 +104,11 @@ impl LinearJob<'_> {
         let bytes = self.encoding.is_bytes();
         assert!(!bytes || self.spec.layout().is_integer(), "bytes need an integer layout");
         let trellis = self.spec.layout() == PanelLayout::Trellis4;
-        assert_eq!(self.encoding.is_turned(), trellis, "inputs are turned for weights that are");
+        assert_eq!(
+            self.encoding.is_transformed(),
+            trellis,
+            "inputs are transformed for weights that are"
+        );
     }
 
     /// Rows of panel `p` that exist.
@@ -151,10 +117,10 @@ impl LinearJob<'_> {
     }
 }
 
-/// Lines of scratch memory that [`linear`] wants for a weight of this shape.
+/// Lines of scratch memory that [`linear`] needs for a weight of this shape.
 pub fn scratch_lines(spec: &PanelSpec) -> usize {
     if spec.layout() == PanelLayout::Trellis4 {
-        return turned::scratch_lines(spec.cols());
+        return transformed::scratch_lines(spec.cols());
     }
     let blocks = spec.cols().div_ceil(32);
     // One panel expanded to bytes, or two where scales are of 16 columns: 8 lines of codes and at
@@ -268,7 +234,7 @@ const F32_CHUNK: usize = 128;
 /// If a buffer is smaller than its shape, or `isa` is not available on this machine.
 ///
 /// # Safety
-/// Nothing else may read or write the columns of `job.panels` in `job.out` meanwhile: give
+/// Nothing else may read or write the columns of `job.panels` in `job.out` at the same time: give
 /// concurrent calls on one output ranges that do not overlap.
 pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
     job.check();
@@ -278,22 +244,24 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
     // caller keeps others away from the outputs.
     unsafe {
         match isa {
-            _ if job.spec.layout() == PanelLayout::Trellis4 => turned::linear(isa, job, scratch),
+            _ if job.spec.layout() == PanelLayout::Trellis4 => {
+                transformed::linear(isa, job, scratch)
+            }
             Isa::Scalar => scalar::linear(job),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => vectors::<avx2::Avx2<false>>(job, scratch),
+            Isa::Avx2 => vectors::<Avx2<false>>(job, scratch),
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni => vectors::<avx2::Avx2<true>>(job, scratch),
+            Isa::AvxVnni => vectors::<Avx2<true>>(job, scratch),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 if job.encoding == Encoding::Bf16 => {
-                floats::linear::<avx512::Avx512<true>>(job, scratch)
+                floats::linear::<Avx512<true>>(job, scratch)
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 => vectors::<avx512::Avx512>(job, scratch),
+            Isa::Avx512 | Isa::Avx512Bf16 => vectors::<Avx512>(job, scratch),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Isa::Amx if amx::is_worth(job) => amx::linear(job, scratch),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Isa::Amx => vectors::<avx512::Avx512>(job, scratch),
+            Isa::Amx => vectors::<Avx512>(job, scratch),
             #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
             _ => unreachable!("not available, as asserted"),
         }
@@ -302,7 +270,7 @@ pub unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line]) {
 
 /// The chain of the job's encoding on vectors.
 #[cfg(target_arch = "x86_64")]
-unsafe fn vectors<V: vector::Vector>(job: &LinearJob<'_>, scratch: &mut [Line]) {
+unsafe fn vectors<V: tiles::Tiles>(job: &LinearJob<'_>, scratch: &mut [Line]) {
     // SAFETY: passed on.
     unsafe {
         match job.encoding {

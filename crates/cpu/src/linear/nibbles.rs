@@ -3,7 +3,7 @@
 //!
 //! `vpmaddubsw` adds two products in 16 bits. Those of codes below 64 are added up in 16 bits for as
 //! long as they cannot overflow, 2·127·code a time: eight times below 16, four below 32, two below
-//! 64. Then `vpmaddwd` widens the sums; those of an earlier part of the block wait in memory meanwhile, as
+//! 64. Then `vpmaddwd` widens the sums; those of an earlier part of the block wait in memory, as
 //! the f32 chains always do.
 //!
 //! Full bytes w, 128 taken off, are expanded to |w| and a mask m of all bits where w is negative. There
@@ -20,11 +20,11 @@ use std::arch::asm;
 use std::arch::x86_64::__m256i;
 use std::mem::MaybeUninit;
 
-use super::avx2::Avx2;
-use super::bytes::ByteTile;
+use super::Line;
 use super::encode::{BIAS, HALF_SUM, SCALE, SCALE_BIAS, SUM, start_word};
-use super::vector::Vector;
-use super::{Line, kind};
+use super::kind::{self, Kind, OfKind};
+use super::tiles::ByteTile;
+use crate::simd::{Avx2, Vector};
 
 /// The instruction set of this file.
 type V = Avx2<false>;
@@ -37,21 +37,21 @@ pub(super) const SIGNS_TOKENS: usize = 4;
 /// Runs a tile of 1 to 6 tokens.
 ///
 /// # Safety
-/// The pointers of `t` cover a panel of `KIND`, one of those that this instruction set expands to, and the
+/// The pointers of `t` cover a panel of kind `K`, one of those that this instruction set expands to, and the
 /// tokens; AVX2, FMA and F16C are available.
-pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
-    let of_kind: &[unsafe fn(&ByteTile)] = match (KIND, t.narrow) {
-        (kind::WIDE, true) => &NARROW,
-        (kind::WIDE, false) => &FIVE_BITS,
-        (kind::WIDE_MIN, true) => &NARROW_MIN,
-        (kind::WIDE_MIN, false) => &FIVE_BITS_MIN,
-        (kind::WIDE_HALVES, _) => &SIX_BITS,
-        (kind::WIDE_HALVES_MIN, _) => &NARROW_HALVES_MIN,
-        (kind::WIDE_HALVES_4, _) => &NARROW_HALVES,
-        (kind::SIGNS, _) => &SIGNS,
-        (kind::SIGNS_MIN, _) => &SIGNS_MIN,
-        (kind::SIGNS_HALVES, _) => &SIGNS_HALVES,
-        _ => unreachable!("kind {KIND} is not expanded with AVX2"),
+pub(super) unsafe fn tile<K: OfKind>(tokens: usize, t: &ByteTile) {
+    let of_kind: &[unsafe fn(&ByteTile)] = match (K::KIND, t.narrow) {
+        (Kind::Wide, true) => &NARROW,
+        (Kind::Wide, false) => &FIVE_BITS,
+        (Kind::WideMin, true) => &NARROW_MIN,
+        (Kind::WideMin, false) => &FIVE_BITS_MIN,
+        (Kind::WideHalves, _) => &SIX_BITS,
+        (Kind::WideHalvesMin, _) => &NARROW_HALVES_MIN,
+        (Kind::WideHalves4, _) => &NARROW_HALVES,
+        (Kind::Signs, _) => &SIGNS,
+        (Kind::SignsMin, _) => &SIGNS_MIN,
+        (Kind::SignsHalves, _) => &SIGNS_HALVES,
+        _ => unreachable!("{:?} is not expanded with AVX2", K::KIND),
     };
     // SAFETY: passed on.
     unsafe { of_kind[tokens - 1](t) }
@@ -149,26 +149,27 @@ macro_rules! eight {
     };
 }
 
-/// 16 columns from byte `$at` and word `$word` on.
+/// 16 columns from byte `$at` and word `$word` on, their first step and the next by these macros.
 macro_rules! sixteen {
-    ($at:tt $word:tt $($token:tt)+) => {
+    ($first:ident $next:ident $at:tt $word:tt $($token:tt)+) => {
         concat!(
-            eight!($at $word $($token)+),
-            next!($at $word 2 $($token)+),
-            next!($at $word 3 $($token)+),
+            $first!($at $word 0 $($token)+),
+            $next!($at $word 1 $($token)+),
+            $next!($at $word 2 $($token)+),
+            $next!($at $word 3 $($token)+),
         )
     };
 }
 
 /// 32 columns from byte `$at` on.
 macro_rules! block {
-    ($at:tt $($token:tt)+) => {
+    ($first:ident $next:ident $at:tt $($token:tt)+) => {
         concat!(
-            sixteen!($at 0 $($token)+),
-            next!($at 0 4 $($token)+),
-            next!($at 0 5 $($token)+),
-            next!($at 0 6 $($token)+),
-            next!($at 0 7 $($token)+),
+            sixteen!($first $next $at 0 $($token)+),
+            $next!($at 0 4 $($token)+),
+            $next!($at 0 5 $($token)+),
+            $next!($at 0 6 $($token)+),
+            $next!($at 0 7 $($token)+),
         )
     };
 }
@@ -311,43 +312,43 @@ macro_rules! store {
 // Blocks. Scales come first: those of 32 columns or of both halves, then minima; then 64 bytes of codes
 // for each step of 4 columns, all of a plane together.
 
-/// [`kind::WIDE`] below 16.
+/// [`Kind::Wide`] below 16.
 macro_rules! narrow {
     ($($token:tt)+) => {
         concat!(
-            block!(64 $($token)+),
+            block!(first next 64 $($token)+),
             widen!($($token)+), start!(11 $($token)+), scale!(0 $($token)+), store!($($token)+),
         )
     };
 }
 
-/// [`kind::WIDE`] below 32.
+/// [`Kind::Wide`] below 32.
 macro_rules! five_bits {
     ($($token:tt)+) => {
         concat!(
-            sixteen!(64 0 $($token)+), widen!($($token)+), hold!($($token)+),
-            sixteen!(320 4 $($token)+), widen!($($token)+), start!(12 $($token)+),
+            sixteen!(first next 64 0 $($token)+), widen!($($token)+), hold!($($token)+),
+            sixteen!(first next 320 4 $($token)+), widen!($($token)+), start!(12 $($token)+),
             held!($($token)+), scale!(0 $($token)+), store!($($token)+),
         )
     };
 }
 
-/// [`kind::WIDE_MIN`] below 16.
+/// [`Kind::WideMin`] below 16.
 macro_rules! narrow_min {
     ($($token:tt)+) => {
         concat!(
-            block!(128 $($token)+), widen!($($token)+), plus!($($token)+),
+            block!(first next 128 $($token)+), widen!($($token)+), plus!($($token)+),
             scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
         )
     };
 }
 
-/// [`kind::WIDE_MIN`] below 32.
+/// [`Kind::WideMin`] below 32.
 macro_rules! five_bits_min {
     ($($token:tt)+) => {
         concat!(
-            sixteen!(128 0 $($token)+), widen!($($token)+), hold!($($token)+),
-            sixteen!(384 4 $($token)+), widen!($($token)+), plus!($($token)+),
+            sixteen!(first next 128 0 $($token)+), widen!($($token)+), hold!($($token)+),
+            sixteen!(first next 384 4 $($token)+), widen!($($token)+), plus!($($token)+),
             held!($($token)+), scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
         )
     };
@@ -363,7 +364,7 @@ macro_rules! join {
     };
 }
 
-/// Half a block of [`kind::WIDE_HALVES`] for up to three tokens, each with two more registers for the sums of
+/// Half a block of [`Kind::WideHalves`] for up to three tokens, each with two more registers for the sums of
 /// the other eight columns.
 macro_rules! six_bits_half {
     ($scale:tt $at:tt $at8:tt $word:tt $word8:tt $start:tt
@@ -390,7 +391,7 @@ macro_rules! six_bits_of {
     };
 }
 
-/// [`kind::WIDE_HALVES`]: three tokens at a time, which leaves registers for what would have to be held otherwise.
+/// [`Kind::WideHalves`]: three tokens at a time, which leaves registers for what would have to be held otherwise.
 macro_rules! six_bits {
     ($a:tt) => { six_bits_of!($a "6" "7") };
     ($a:tt $b:tt) => { six_bits_of!($a "6" "7" $b "8" "9") };
@@ -406,17 +407,17 @@ macro_rules! six_bits {
     };
 }
 
-/// Half a block of [`kind::WIDE_HALVES_4`].
+/// Half a block of [`Kind::WideHalves4`].
 macro_rules! narrow_half {
     ($scale:tt $at:tt $word:tt $sum:tt $($token:tt)+) => {
         concat!(
-            sixteen!($at $word $($token)+), widen!($($token)+), start_4!($sum $($token)+),
+            sixteen!(first next $at $word $($token)+), widen!($($token)+), start_4!($sum $($token)+),
             scale!($scale $($token)+), store!($($token)+),
         )
     };
 }
 
-/// [`kind::WIDE_HALVES_4`].
+/// [`Kind::WideHalves4`].
 macro_rules! narrow_halves {
     ($($token:tt)+) => {
         concat!(
@@ -426,17 +427,17 @@ macro_rules! narrow_halves {
     };
 }
 
-/// Half a block of [`kind::WIDE_HALVES_MIN`].
+/// Half a block of [`Kind::WideHalvesMin`].
 macro_rules! narrow_half_min {
     ($scale:tt $min:tt $at:tt $word:tt $sum:tt $($token:tt)+) => {
         concat!(
-            sixteen!($at $word $($token)+), widen!($($token)+), plus!($($token)+),
+            sixteen!(first next $at $word $($token)+), widen!($($token)+), plus!($($token)+),
             scale!($scale $($token)+), half_min!($min $sum $($token)+), store!($($token)+),
         )
     };
 }
 
-/// [`kind::WIDE_HALVES_MIN`].
+/// [`Kind::WideHalvesMin`].
 macro_rules! narrow_halves_min {
     ($($token:tt)+) => {
         concat!(
@@ -475,6 +476,7 @@ macro_rules! signed_products {
 macro_rules! signed_first {
     ($at:tt $word:tt $i:tt $([$i0:tt $i1:tt $base:tt $plus:tt $c:tt])+) => {
         concat!(
+            "vmovdqa ymm12, [{k}]\n",
             signed_codes!($at $i),
             $(
                 signed_products!($base $plus $word $i),
@@ -501,28 +503,11 @@ macro_rules! signed_next {
     };
 }
 
-/// 16 columns from byte `$at` and word `$word` on.
-macro_rules! signed_sixteen {
-    ($at:tt $word:tt $($token:tt)+) => {
-        concat!(
-            "vmovdqa ymm12, [{k}]\n",
-            signed_first!($at $word 0 $($token)+),
-            signed_next!($at $word 1 $($token)+),
-            signed_next!($at $word 2 $($token)+),
-            signed_next!($at $word 3 $($token)+),
-        )
-    };
-}
-
 /// 32 columns from byte `$at` on, and the sums' start at `$start`.
 macro_rules! signed_block {
     ($at:tt $start:tt $($token:tt)+) => {
         concat!(
-            signed_sixteen!($at 0 $($token)+),
-            signed_next!($at 0 4 $($token)+),
-            signed_next!($at 0 5 $($token)+),
-            signed_next!($at 0 6 $($token)+),
-            signed_next!($at 0 7 $($token)+),
+            block!(signed_first signed_next $at $($token)+),
             signed_start!($start $($token)+),
         )
     };
@@ -553,14 +538,14 @@ macro_rules! plus_128 {
     };
 }
 
-/// [`kind::SIGNS`].
+/// [`Kind::Signs`].
 macro_rules! signs {
     ($($token:tt)+) => {
         concat!(signed_block!(128 64 $($token)+), scale!(0 $($token)+), store!($($token)+))
     };
 }
 
-/// [`kind::SIGNS_MIN`].
+/// [`Kind::SignsMin`].
 macro_rules! signs_min {
     ($($token:tt)+) => {
         concat!(
@@ -570,17 +555,17 @@ macro_rules! signs_min {
     };
 }
 
-/// Half a block of [`kind::SIGNS_HALVES`].
+/// Half a block of [`Kind::SignsHalves`].
 macro_rules! signs_half {
     ($scale:tt $start:tt $at:tt $word:tt $($token:tt)+) => {
         concat!(
-            signed_sixteen!($at $word $($token)+), signed_start!($start $($token)+),
+            sixteen!(signed_first signed_next $at $word $($token)+), signed_start!($start $($token)+),
             scale!($scale $($token)+), store!($($token)+),
         )
     };
 }
 
-/// [`kind::SIGNS_HALVES`].
+/// [`Kind::SignsHalves`].
 macro_rules! signs_halves {
     ($($token:tt)+) => {
         concat!(
@@ -629,7 +614,7 @@ macro_rules! tiles_of {
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn $name(t: &ByteTile) {
             // SAFETY: passed on.
-            unsafe { run::<{ kind::$kind }, { count!($($before)* $token) }>(t, $add) }
+            unsafe { run::<kind::$kind, { count!($($before)* $token) }>(t, $add) }
         }
         tiles_of!($kind $block [$($before)* $token] $($rest)*);
     };
@@ -643,43 +628,40 @@ macro_rules! count {
 /// The tiles of 1 to 6 tokens of a kind of block, or with signs of 1 to 4.
 macro_rules! tiles {
     ($all:ident $kind:ident $block:ident) => {
-        static $all: [unsafe fn(&ByteTile); TOKENS] = {
-            tiles_of! {
-                $kind $block []
-                tile_1 add_1 ["0" "1" "a" "" 0]
-                tile_2 add_2 ["2" "3" "a" " + {s}" 1]
-                tile_3 add_3 ["4" "5" "a" " + 2*{s}" 2]
-                tile_4 add_4 ["6" "7" "b" "" 3]
-                tile_5 add_5 ["8" "9" "b" " + {s}" 4]
-                tile_6 add_6 ["10" "11" "b" " + 2*{s}" 5]
-            }
-            [tile_1, tile_2, tile_3, tile_4, tile_5, tile_6]
-        };
+        tiles!(
+            $all $kind $block TOKENS [tile_1 tile_2 tile_3 tile_4 tile_5 tile_6]
+            tile_5 add_5 ["8" "9" "b" " + {s}" 4]
+            tile_6 add_6 ["10" "11" "b" " + 2*{s}" 5]
+        );
     };
     ($all:ident $kind:ident $block:ident of signs) => {
-        static $all: [unsafe fn(&ByteTile); SIGNS_TOKENS] = {
+        tiles!($all $kind $block SIGNS_TOKENS [tile_1 tile_2 tile_3 tile_4]);
+    };
+    ($all:ident $kind:ident $block:ident $count:ident [$($tile:ident)+] $($more:tt)*) => {
+        static $all: [unsafe fn(&ByteTile); $count] = {
             tiles_of! {
                 $kind $block []
                 tile_1 add_1 ["0" "1" "a" "" 0]
                 tile_2 add_2 ["2" "3" "a" " + {s}" 1]
                 tile_3 add_3 ["4" "5" "a" " + 2*{s}" 2]
                 tile_4 add_4 ["6" "7" "b" "" 3]
+                $($more)*
             }
-            [tile_1, tile_2, tile_3, tile_4]
+            [$($tile),+]
         };
     };
 }
 
-tiles!(NARROW WIDE narrow);
-tiles!(FIVE_BITS WIDE five_bits);
-tiles!(NARROW_MIN WIDE_MIN narrow_min);
-tiles!(FIVE_BITS_MIN WIDE_MIN five_bits_min);
-tiles!(SIX_BITS WIDE_HALVES six_bits);
-tiles!(NARROW_HALVES_MIN WIDE_HALVES_MIN narrow_halves_min);
-tiles!(NARROW_HALVES WIDE_HALVES_4 narrow_halves);
-tiles!(SIGNS SIGNS signs of signs);
-tiles!(SIGNS_MIN SIGNS_MIN signs_min of signs);
-tiles!(SIGNS_HALVES SIGNS_HALVES signs_halves of signs);
+tiles!(NARROW Wide narrow);
+tiles!(FIVE_BITS Wide five_bits);
+tiles!(NARROW_MIN WideMin narrow_min);
+tiles!(FIVE_BITS_MIN WideMin five_bits_min);
+tiles!(SIX_BITS WideHalves six_bits);
+tiles!(NARROW_HALVES_MIN WideHalvesMin narrow_halves_min);
+tiles!(NARROW_HALVES WideHalves4 narrow_halves);
+tiles!(SIGNS Signs signs of signs);
+tiles!(SIGNS_MIN SignsMin signs_min of signs);
+tiles!(SIGNS_HALVES SignsHalves signs_halves of signs);
 
 pub(super) mod vnni;
 
@@ -690,20 +672,20 @@ type Add = unsafe fn(*const u8, *const Line, usize, *mut f32);
 /// Runs the blocks of a tile of C tokens.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run<const KIND: u8, const C: usize>(t: &ByteTile, add: Add) {
+unsafe fn run<K: OfKind, const C: usize>(t: &ByteTile, add: Add) {
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         if t.is_residual() {
             return residual::<C>(t, add);
         }
         begin::<C>(t);
-        t.ask_for_results::<1, C>();
+        t.prefetch_results::<1, C>();
         let mut ahead = t.ahead;
         let mut weights = t.weights;
         for block in t.first..t.end {
             add(weights, t.line(block), t.lines, t.chain(0, 0));
-            ahead = t.ask_ahead::<1>(ahead);
-            weights = weights.wrapping_add(const { kind::sizes(KIND).group });
+            ahead = t.prefetch_ahead::<1>(ahead);
+            weights = weights.wrapping_add(const { K::KIND.sizes().group });
         }
         end::<C>(t);
     }
@@ -724,7 +706,7 @@ unsafe fn residual<const C: usize>(t: &ByteTile, add: Add) {
         for c in 0..C {
             V::store_floats(V::floats(at.add(c).cast()), t.residual(c, 0));
         }
-        t.ask_ahead::<1>(t.ahead);
+        t.prefetch_ahead::<1>(t.ahead);
     }
 }
 

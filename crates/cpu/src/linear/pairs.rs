@@ -12,31 +12,32 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use super::avx2::Avx2;
-use super::bytes::{self, ByteTile, PREFETCH};
+use super::Line;
+use super::bytes::{self, PREFETCH};
 use super::encode::{BIAS, SCALE, SCALE_BIAS, SUM, residual_lines, start_word};
-use super::vector::Vector;
+use super::kind::{Kind, OfKind};
+use super::tiles::ByteTile;
 use super::walk::Walk;
-use super::{Line, kind};
+use crate::simd::{Avx2, Vector};
 
 /// The instruction set of this file: what is packed is taken apart as there.
 type V = Avx2<false>;
 
 /// Products of 4 columns that a 16-bit sum can hold of codes of this kind.
-const fn steps(kind: u8) -> usize {
-    use kind::*;
+const fn steps(kind: Kind) -> usize {
+    use Kind::*;
     match kind {
-        _ if is_narrow(kind) => 8,
-        ZERO5 | MIN5 | SUPER5 | TABLE4 => 4,
-        SUPER6 => 2,
+        _ if kind.is_narrow() => 8,
+        Zero5 | Min5 | Super5 | Table4 => 4,
+        Super6 => 2,
         _ => 1,
     }
 }
 
 /// How far ahead a tile of so many panels prefetches codes of this kind, in bytes: measured on Zen 3
 /// (bench/NOTES.md).
-const fn ahead(kind: u8, panels: usize) -> usize {
-    match (panels, kind::sizes(kind).codes) {
+const fn ahead(kind: Kind, panels: usize) -> usize {
+    match (panels, kind.sizes().codes) {
         (2, _) => 768,
         (_, ..=256) => 2048,
         _ => PREFETCH,
@@ -49,10 +50,8 @@ const fn ahead(kind: u8, panels: usize) -> usize {
 /// # Safety
 /// As [`bytes::tile`]; AVX2, FMA and F16C are there.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const N: usize>(
-    t: &ByteTile,
-) {
-    let sizes = const { kind::sizes(KIND) };
+pub(super) unsafe fn tile<K: OfKind, const W: usize, const C: usize, const N: usize>(t: &ByteTile) {
+    let sizes = const { K::KIND.sizes() };
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
         let mut acc = [[[_mm256_setzero_ps(); 2]; C]; W];
@@ -66,18 +65,18 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const 
             for w in 0..W {
                 let scales = walk.scales.add(w * t.panel_bytes);
                 let codes = scales.add(sizes.scales + walk.b * sizes.codes);
-                bytes::prefetch::<KIND>(codes, const { ahead(KIND, W) });
+                bytes::prefetch::<K>(codes, const { ahead(K::KIND, W) });
                 let acc = [&mut acc[w], &mut residuals[w]];
                 if both {
-                    add_block::<KIND, C, N>(t, scales, walk.b, codes, walk.line, acc);
+                    add_block::<K, C, N>(t, scales, walk.b, codes, walk.line, acc);
                 } else {
-                    add_block::<KIND, C, C>(t, scales, walk.b, codes, walk.line, acc);
+                    add_block::<K, C, C>(t, scales, walk.b, codes, walk.line, acc);
                 }
             }
             if both {
                 walk.pass_residual();
             }
-            if !walk.next::<KIND, 1, C>(t) {
+            if !walk.next::<K, 1, C>(t) {
                 break;
             }
             if walk.is_residual() != was_residual {
@@ -96,7 +95,7 @@ pub(super) unsafe fn tile<const KIND: u8, const W: usize, const C: usize, const 
 
 /// Adds one block of a panel to its chains, those of first and of residual lines: N ÷ C lines of each token.
 #[inline(always)]
-unsafe fn add_block<const KIND: u8, const C: usize, const N: usize>(
+unsafe fn add_block<K: OfKind, const C: usize, const N: usize>(
     t: &ByteTile,
     scales: *const u8,
     b: usize,
@@ -106,25 +105,25 @@ unsafe fn add_block<const KIND: u8, const C: usize, const N: usize>(
 ) {
     // SAFETY: as the caller.
     unsafe {
-        let halves = const { kind::has_halves(KIND) };
+        let halves = const { K::KIND.has_halves() };
         let lines = Lines { first: line, tokens: t.lines, second: residual_lines(t.blocks) };
         let mut sums = Sums::<N>::NEW;
-        sums.add::<KIND, 0, C>(codes, &lines);
-        sums.add::<KIND, 1, C>(codes, &lines);
+        sums.add::<K, 0, C>(codes, &lines);
+        sums.add::<K, 1, C>(codes, &lines);
         let mut first = Sums::<N>::NEW;
         if halves {
             std::mem::swap(&mut first, &mut sums);
             if N == C {
-                first.scale::<KIND, 0, C>(t, scales, b, &lines, 0, acc[0]);
+                first.scale::<K, 0, C>(t, scales, b, &lines, 0, acc[0]);
             }
         }
-        sums.add::<KIND, 2, C>(codes, &lines);
-        sums.add::<KIND, 3, C>(codes, &lines);
+        sums.add::<K, 2, C>(codes, &lines);
+        sums.add::<K, 3, C>(codes, &lines);
         for second in 0..N / C {
             if halves && N > C {
-                first.scale::<KIND, 0, C>(t, scales, b, &lines, second, acc[second]);
+                first.scale::<K, 0, C>(t, scales, b, &lines, second, acc[second]);
             }
-            sums.scale::<KIND, 1, C>(t, scales, b, &lines, second, acc[second]);
+            sums.scale::<K, 1, C>(t, scales, b, &lines, second, acc[second]);
         }
     }
 }
@@ -166,18 +165,18 @@ impl<const N: usize> Sums<N> {
 
     /// Adds 8 columns, `STEP` of the block.
     #[inline(always)]
-    unsafe fn add<const KIND: u8, const STEP: usize, const C: usize>(
+    unsafe fn add<K: OfKind, const STEP: usize, const C: usize>(
         &mut self,
         codes: *const u8,
         lines: &Lines,
     ) {
         // SAFETY: as the caller.
         unsafe {
-            let bytes = const { kind::sizes(KIND).low == 512 };
+            let bytes = const { K::KIND.sizes().low == 512 };
             compiler_fence(Ordering::SeqCst);
             let unpacked = match bytes {
                 true => [V::int(V::same(0)); 2],
-                false => bytes::unpack::<V, KIND, STEP>(codes),
+                false => bytes::unpack::<V, K, STEP>(codes),
             };
             for half in 0..2 {
                 // Nothing is loaded before its turn: the registers hold no more.
@@ -189,7 +188,7 @@ impl<const N: usize> Sums<N> {
                 for n in 0..N {
                     let a = lines.word::<C>(n, 2 * STEP + half);
                     for i in 0..2 {
-                        let pairs = match const { kind::is_full(KIND) } {
+                        let pairs = match const { K::KIND.is_full() } {
                             true => full_pairs(q[i], a),
                             false => _mm256_maddubs_epi16(q[i], a),
                         };
@@ -200,13 +199,13 @@ impl<const N: usize> Sums<N> {
                     }
                 }
                 self.held += 1;
-                if self.held == const { steps(KIND) } {
+                if self.held == const { steps(K::KIND) } {
                     self.widen();
                 }
                 if !bytes && N == 4 {
                     self.pairs.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
                 }
-                if const { steps(KIND) == 1 } {
+                if const { steps(K::KIND) == 1 } {
                     self.whole.as_flattened_mut().iter_mut().for_each(|sum| pin(sum));
                 }
             }
@@ -234,7 +233,7 @@ impl<const N: usize> Sums<N> {
 
     /// Adds the scaled sums of the first or residual lines, and the minima, to the f32 chains.
     #[inline(always)]
-    unsafe fn scale<const KIND: u8, const HALF: usize, const C: usize>(
+    unsafe fn scale<K: OfKind, const HALF: usize, const C: usize>(
         &mut self,
         t: &ByteTile,
         scales: *const u8,
@@ -248,15 +247,15 @@ impl<const N: usize> Sums<N> {
             if self.held > 0 {
                 self.widen();
             }
-            let (scale, min) = bytes::scale_and_min::<V, KIND, HALF>(scales, b);
+            let (scale, min) = bytes::scale_and_min::<V, K, HALF>(scales, b);
             for c in 0..C {
                 let (acc, n) = (&mut acc[c], second * C + c);
-                let start = start::<KIND, HALF, C>(t, lines, n);
+                let start = start::<K, HALF, C>(t, lines, n);
                 let biased = V::as_float(V::plus32(self.whole[n], [start, start]));
                 let bias = V::float(lines.word::<C>(n, SCALE_BIAS));
                 let product = V::fma_same(biased, lines.word::<C>(n, SCALE), bias);
                 *acc = V::fma(product, scale, *acc);
-                if const { kind::has_min(KIND) } {
+                if const { K::KIND.has_min() } {
                     *acc = V::fma_same(min, lines.word::<C>(n, SUM), *acc);
                 }
             }
@@ -286,14 +285,14 @@ unsafe fn full_pairs(codes: __m256i, a: __m256i) -> __m256i {
 /// What is added to the sums of a block, or of half `HALF` of it: the bits of 1.5·2²³, less what the
 /// zero point adds. Full bytes have lost 128 already, with or without a zero point.
 #[inline(always)]
-unsafe fn start<const KIND: u8, const HALF: usize, const C: usize>(
+unsafe fn start<K: OfKind, const HALF: usize, const C: usize>(
     t: &ByteTile,
     lines: &Lines,
     n: usize,
 ) -> __m256i {
     // SAFETY: as the caller.
     unsafe {
-        match const { (kind::is_full(KIND), kind::has_min(KIND), kind::has_halves(KIND)) } {
+        match const { (K::KIND.is_full(), K::KIND.has_min(), K::KIND.has_halves()) } {
             (false, true, _) | (true, false, _) => V::same(BIAS),
             (false, false, halves) => lines.word::<C>(n, t.start + if halves { HALF } else { 0 }),
             // B + 128·Σa from B − 128·Σa.

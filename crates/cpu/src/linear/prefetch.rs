@@ -1,24 +1,24 @@
-//! What memory is asked for while products compute.
+//! What is prefetched while products compute.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::cell::Cell;
 use std::ops::Range;
 
-/// Ranges of memory that will be read soon: tiles of expanded panels ask for some lines of them at every block.
+/// Ranges of memory that will be read soon: tiles of expanded panels prefetch some lines of them at every block.
 ///
 /// With many sequences a step reads keys and values as fast as memory gives them, and cores wait; products leave
 /// memory idle. A request is into the second-level cache: what does not stay there is in the last one.
 #[derive(Debug)]
 pub struct Prefetch {
     ranges: Vec<Range<*const u8>>,
-    /// The range that is being asked for, and from where on.
+    /// The range that is being prefetched, and from where on.
     range: Cell<usize>,
     at: Cell<*const u8>,
     end: Cell<*const u8>,
 }
 
-// SAFETY: the addresses are only asked for, never read.
+// SAFETY: the addresses are only prefetched, never read.
 unsafe impl Send for Prefetch {}
 
 impl Default for Prefetch {
@@ -38,12 +38,12 @@ impl Prefetch {
     const MOST_RANGES: usize = 512;
     /// Bytes taken at most, a core's part of a last cache.
     const MOST_BYTES: usize = 4 << 20;
-    /// Lines asked for at a block of a tile. Measured on Zen 4 (bench/NOTES.md).
+    /// Lines prefetched at a block of a tile. Measured on Zen 4 (bench/NOTES.md).
     #[cfg(target_arch = "x86_64")]
     const LINES: usize = 6;
 
     /// Asks for these ranges from now on, in order, and for nothing else: as many as are worth it.
-    pub fn ask_for(&mut self, ranges: impl IntoIterator<Item = Range<*const u8>>) {
+    pub fn set(&mut self, ranges: impl IntoIterator<Item = Range<*const u8>>) {
         self.ranges.clear();
         let mut bytes = 0;
         let mut fits = |range: &Range<*const u8>| {
@@ -56,7 +56,7 @@ impl Prefetch {
         self.end.set(self.at.get());
     }
 
-    /// Whether anything is left to ask for.
+    /// Whether anything is left to prefetch.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn is_left(&self) -> bool {
         self.at.get() < self.end.get() || self.range.get() < self.ranges.len()
@@ -65,7 +65,7 @@ impl Prefetch {
     /// Asks for some lines.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(super) fn ask(&self) {
+    pub(super) fn next(&self) {
         if self.at.get() >= self.end.get() {
             let Some(range) = self.ranges.get(self.range.get()) else { return };
             self.range.set(self.range.get() + 1);
@@ -90,27 +90,27 @@ mod tests {
         let at = |i: usize| std::ptr::without_provenance::<u8>(i << 16);
         let range = |i: usize, lines: usize| at(i)..at(i).wrapping_add(64 * lines);
         let mut prefetch = Prefetch::default();
-        prefetch.ask();
-        assert!(prefetch.at.get().is_null() && !prefetch.is_left(), "nothing to ask for");
-        prefetch.ask_for([range(1, 13), range(2, 6)]);
-        let mut asked = Vec::new();
+        prefetch.next();
+        assert!(prefetch.at.get().is_null() && !prefetch.is_left(), "nothing to prefetch");
+        prefetch.set([range(1, 13), range(2, 6)]);
+        let mut lines = Vec::new();
         for call in 0..6 {
             assert_eq!(prefetch.is_left(), call < 4);
-            prefetch.ask();
-            asked.push(prefetch.at.get().addr());
+            prefetch.next();
+            lines.push(prefetch.at.get().addr());
         }
         let first = 1 << 16;
         let second = (2 << 16) + 6 * 64;
-        assert_eq!(asked, [first + 384, first + 768, first + 1152, second, second, second]);
+        assert_eq!(lines, [first + 384, first + 768, first + 1152, second, second, second]);
         // Other ranges take the place of those that are left.
-        prefetch.ask_for([range(1, 13)]);
-        prefetch.ask();
-        prefetch.ask_for([range(3, 1)]);
-        prefetch.ask();
+        prefetch.set([range(1, 13)]);
+        prefetch.next();
+        prefetch.set([range(3, 1)]);
+        prefetch.next();
         assert_eq!(prefetch.at.get().addr(), (3 << 16) + 384);
-        prefetch.ask_for((0..1000).map(|i| range(i, 1000)));
+        prefetch.set((0..1000).map(|i| range(i, 1000)));
         assert_eq!(prefetch.ranges.len(), Prefetch::MOST_BYTES / 64_000);
-        prefetch.ask_for((0..1000).map(|i| range(i, 1)));
+        prefetch.set((0..1000).map(|i| range(i, 1)));
         assert_eq!(prefetch.ranges.len(), Prefetch::MOST_RANGES);
         assert_eq!(prefetch.ranges.capacity(), Prefetch::MOST_RANGES, "grows in no step");
     }

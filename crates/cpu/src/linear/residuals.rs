@@ -1,41 +1,12 @@
 //! Residual lines of many tokens, by block. Other blocks are outliers in every token's row, but each block of weights is best
 //! gone over by several tokens at once: one alone takes half of what six do (bench/NOTES.md).
 
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
-use super::bytes::ByteTile;
 use super::encode::residual_lines;
-use super::vector::Vector;
-use super::{Line, kind, run_of};
-
-/// Residual lines of one block that are gone over together, with AVX-512 always as many, so that a processor need not guess:
-/// with more a line takes fewer loads, with fewer there are fewer places without one.
-pub(super) const TOGETHER: usize = 4;
-
-/// Residual lines of a block. Where there are fewer, any lines, added to a chain of which nobody asks.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Group {
-    pub lines: [*const Line; TOGETHER],
-    /// The chain that each is added to: where it lies among those of a tile, in bytes.
-    pub chains: [u32; TOGETHER],
-    /// Where the block begins in its run of expanded panels, in bytes.
-    pub weights: u32,
-    /// How many there are.
-    pub len: u32,
-}
-
-impl Group {
-    /// Asks for the lines: those of the tokens are far from each other.
-    #[inline(always)]
-    pub fn ask(&self) {
-        for line in self.lines {
-            // SAFETY: a prefetch may name any address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
-        }
-    }
-}
+use super::kind::OfKind;
+use super::tiles::{ByteTile, Group, TOGETHER, Tiles};
+use super::{Line, run_of};
 
 /// The residual lines of a part's tokens, in order of blocks, and of tokens in each.
 pub(super) struct Residuals<'a> {
@@ -61,13 +32,13 @@ impl<'a> Residuals<'a> {
         Residuals { starts: &[], groups: &[], of_tokens: &[], count: 0 };
 
     /// Those of the rows `input` of `tile`'s shape; `scratch` has [`scratch_lines`].
-    pub fn list<V: Vector, const KIND: u8>(
+    pub fn list<V: Tiles, K: OfKind>(
         tile: &ByteTile,
         input: &'a [Line],
         scratch: &'a mut [Line],
     ) -> Residuals<'a> {
         let panels = V::BYTE_TILE.0;
-        let bytes = panels * const { kind::sizes(kind::expanded(KIND, V::EXPANDS)).group };
+        let bytes = panels * const { K::KIND.expanded(V::EXPANDS).sizes().group };
         let blocks = tile.blocks;
         let rows = input.chunks_exact(tile.lines);
         // SAFETY: a line is sixteen words.
@@ -118,7 +89,7 @@ impl<'a> Residuals<'a> {
 
     /// Has a tile at its first or another run of blocks add its chains of residual lines, which are in `chains`: for each
     /// token of the part as many lines as it has panels, and those of the two that are no token's.
-    pub fn begin<V: Vector>(&self, tile: &mut ByteTile, chains: &mut [Line]) {
+    pub fn begin<V: Tiles>(&self, tile: &mut ByteTile, chains: &mut [Line]) {
         if self.starts.is_empty() {
             return;
         }
@@ -138,7 +109,7 @@ impl<'a> Residuals<'a> {
         }
     }
 
-    /// At how many blocks `run` asks for weights.
+    /// At how many blocks `run` prefetches weights.
     pub fn tiles(&self, blocks: Range<usize>) -> usize {
         self.groups(blocks).len()
     }
@@ -146,12 +117,12 @@ impl<'a> Residuals<'a> {
     /// Adds the residual lines of a tile's run of blocks.
     ///
     /// # Safety
-    /// As [`Vector::byte_tile`]; `begin` was called.
-    pub unsafe fn run<V: Vector, const KIND: u8>(&self, tile: &mut ByteTile) {
+    /// As [`Tiles::byte_tile`]; `begin` was called.
+    pub unsafe fn run<V: Tiles, K: OfKind>(&self, tile: &mut ByteTile) {
         let groups = self.groups(tile.first..tile.end);
         // SAFETY: the chains, the panels' blocks and the lines are there.
-        unsafe { V::residual_lines::<KIND>(tile, groups) };
-        tile.asked(groups.len());
+        unsafe { V::residual_lines::<K>(tile, groups) };
+        tile.prefetched(groups.len());
     }
 }
 

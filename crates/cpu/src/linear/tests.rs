@@ -1,7 +1,7 @@
 //! Every format × shape × token count × instruction set against the definition and f64.
 
 use crate::panel::PanelSpec;
-use tokenmill_quant::exl3::TURN;
+use tokenmill_quant::exl3::WIDTH;
 use tokenmill_quant::float::{f32_to_bf16, f32_to_f16};
 use tokenmill_quant::{FORMATS, FormatId};
 
@@ -141,10 +141,10 @@ impl Case {
             Encoding::Bf16 => encoded(isa, self.encoding, self.spec.cols(), &self.x),
             _ => self.input.clone(),
         };
-        // Whatever is asked for changes nothing, nor does nothing.
+        // Whatever is prefetched changes nothing, nor does nothing.
         let mut prefetch = Prefetch::default();
         if split > 0 {
-            prefetch.ask_for([self.weights.as_ptr_range()]);
+            prefetch.set([self.weights.as_ptr_range()]);
         }
         for panels in [0..split, split..self.spec.panels()] {
             let job = LinearJob {
@@ -326,7 +326,7 @@ fn the_definition_is_near_the_exact_product() {
                 let bound = match encoding {
                     Encoding::F32 | Encoding::Int8 | Encoding::Int8Coarse => 1e-5,
                     Encoding::Bf16 => 4.1e-3,
-                    Encoding::Turned => unreachable!("of bands"),
+                    Encoding::Transformed => unreachable!("of bands"),
                 };
                 let error = (exact - f64::from(got)).abs() / size;
                 assert!(
@@ -390,14 +390,14 @@ fn bands(rows: usize, cols: usize) -> Case {
     let (suh, svh): (Vec<u16>, Vec<u16>) =
         ((0..cols).map(|_| factor()).collect(), (0..rows).map(|_| factor()).collect());
     for (i, block) in stored.chunks_exact_mut(BLOCK_BYTES).enumerate() {
-        let (band, k) = (i / (cols / TURN), i % (cols / TURN));
-        let factors = suh[k * TURN..][..TURN].iter().chain(&svh[band * TURN..][..TURN]);
+        let (band, k) = (i / (cols / WIDTH), i % (cols / WIDTH));
+        let factors = suh[k * WIDTH..][..WIDTH].iter().chain(&svh[band * WIDTH..][..WIDTH]);
         let bytes = factors.flat_map(|f| f.to_le_bytes());
         block[..FACTOR_BYTES].iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
     }
     let mut weights = vec![0; spec.bytes()];
     spec.repack(0, &stored, &mut weights);
-    let (encoding, input, x) = (Encoding::Turned, Vec::new(), Vec::new());
+    let (encoding, input, x) = (Encoding::Transformed, Vec::new(), Vec::new());
     Case { spec, weights, encoding, input, x, tokens: 0 }
 }
 
@@ -428,13 +428,13 @@ fn turned_products_are_the_definition_however_they_are_shared_out() {
 
 #[test]
 fn turned_products_are_near_the_exact_ones() {
-    // Any tokens, and such with one number in each turn: turned, all have one magnitude, which bytes hold as it is.
+    // Any tokens, and such with one number in each transform: transformed, all have one magnitude, which bytes hold as it is.
     let any = bands(128, 512).with(4);
     let mut one = bands(128, 512).with(4);
     for (i, x) in one.x.iter_mut().enumerate() {
-        *x *= f32::from(i % TURN == i / TURN * 37 % TURN);
+        *x *= f32::from(i % WIDTH == i / WIDTH * 37 % WIDTH);
     }
-    one.input = encoded(Isa::Scalar, Encoding::Turned, 512, &one.x);
+    one.input = encoded(Isa::Scalar, Encoding::Transformed, 512, &one.x);
     for (case, bound) in [(any, 0.012), (one, 1e-5)] {
         let (mut wrong, mut all) = (0.0, 0.0);
         for ((exact, ..), got) in oracle(&case).into_iter().zip(case.run(Isa::detect(), 0)) {

@@ -1,14 +1,15 @@
 //! How tiles go over packed blocks: one after the other, and over the residual lines of the outliers where a token
-//! has them. And what tiles ask memory for on their way.
+//! has them. And what tiles prefetch on their way.
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 use crate::panel::PANEL_ROWS;
 
-use super::bytes::ByteTile;
+use super::Line;
 use super::encode::residual_lines;
-use super::{Line, kind};
-use crate::memory::ask_to_write;
+use super::kind::OfKind;
+use super::tiles::ByteTile;
+use crate::memory::prefetch_to_write;
 
 /// Where a tile of W panels is in its columns.
 pub(super) struct Walk {
@@ -78,11 +79,8 @@ impl Walk {
 
     /// Goes to the residual lines of an outlier block, or else to the next block; false at the end.
     #[inline(always)]
-    pub unsafe fn next<const KIND: u8, const W: usize, const C: usize>(
-        &mut self,
-        t: &ByteTile,
-    ) -> bool {
-        let sizes = const { kind::sizes(KIND) };
+    pub unsafe fn next<K: OfKind, const W: usize, const C: usize>(&mut self, t: &ByteTile) -> bool {
+        let sizes = const { K::KIND.sizes() };
         // SAFETY: inside the rows and the panels.
         unsafe {
             if self.is_outlier() {
@@ -103,7 +101,7 @@ impl Walk {
             if self.b == sizes.blocks {
                 self.b = 0;
                 // Expanded panels lie line by line.
-                let panels = if KIND >= kind::WIDE { W } else { 1 };
+                let panels = if K::KIND.is_wide() { W } else { 1 };
                 self.scales = self.scales.add(sizes.group * panels);
             }
         }
@@ -125,11 +123,11 @@ unsafe fn outlier_word(t: &ByteTile, c: usize, i: usize) -> *const u32 {
     unsafe { t.input.add(c * t.lines + t.blocks).cast::<u32>().add(i) }
 }
 
-/// What tiles ask memory for on their way.
+/// What tiles prefetch on their way.
 impl ByteTile {
-    /// Asks for some of the weights of W panels that follow, from `ahead` on; returns what comes next.
+    /// Prefetches some of the weights of W panels that follow, from `ahead` on; returns what comes next.
     #[inline(always)]
-    pub fn ask_ahead<const W: usize>(&self, mut ahead: *const u8) -> *const u8 {
+    pub fn prefetch_ahead<const W: usize>(&self, mut ahead: *const u8) -> *const u8 {
         for _ in 0..self.ahead_lines {
             for w in 0..W {
                 // SAFETY: a prefetch may name any address.
@@ -142,27 +140,27 @@ impl ByteTile {
         ahead
     }
 
-    /// Asks for the lines that C tokens' results on W adjacent panels go to: nobody has touched them for long, stores
+    /// Prefetches the lines that C tokens' results on W adjacent panels go to: nobody has touched them for long, stores
     /// leave in order, and those of the tile that follows would wait behind them.
     #[inline(always)]
-    pub fn ask_for_results<const W: usize, const C: usize>(&self) {
+    pub fn prefetch_results<const W: usize, const C: usize>(&self) {
         for i in 0..if self.waits() { 0 } else { W * C } {
-            ask_to_write(self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS));
+            prefetch_to_write(self.out.wrapping_add(i / W * self.stride + i % W * PANEL_ROWS));
         }
     }
 
-    /// Whether memory is asked for what is wanted after all products.
+    /// Whether what follows all products is prefetched.
     #[inline(always)]
     pub fn prefetches(&self) -> bool {
         !self.prefetch.is_null()
     }
 
-    /// Asks memory for what is wanted after all products.
+    /// Prefetches some of what follows all products.
     #[inline(always)]
     pub fn prefetch_some(&self) {
         // SAFETY: null, or the job's.
         if let Some(prefetch) = unsafe { self.prefetch.as_ref() } {
-            prefetch.ask();
+            prefetch.next();
         }
     }
 }

@@ -10,10 +10,9 @@ use std::arch::x86_64::*;
 
 use crate::panel::PANEL_ROWS;
 
-use super::bytes::ByteTile;
 use super::encode::BIAS;
-use super::kind;
-use super::residuals::Group;
+use super::kind::{Kind, OfKind};
+use super::tiles::{ByteTile, Group};
 
 /// Most tokens of a tile.
 pub(super) const TOKENS: usize = 6;
@@ -21,12 +20,12 @@ pub(super) const TOKENS: usize = 6;
 /// Runs a tile of 1 to 6 tokens.
 ///
 /// # Safety
-/// The pointers of `t` cover two panels of `KIND`, one of the wide ones, and the tokens; AVX-512
+/// The pointers of `t` cover two panels of kind `K`, one of the wide ones, and the tokens; AVX-512
 /// with BW and VNNI is available.
-pub(super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
-    let of_kind = match KIND {
-        kind::WIDE => ONE_SCALE,
-        kind::WIDE_MIN => WITH_MIN,
+pub(super) unsafe fn tile<K: OfKind>(tokens: usize, t: &ByteTile) {
+    let of_kind = match K::KIND {
+        Kind::Wide => ONE_SCALE,
+        Kind::WideMin => WITH_MIN,
         _ => TWO_SCALES,
     };
     // SAFETY: passed on.
@@ -138,7 +137,7 @@ macro_rules! min {
     };
 }
 
-/// A block of [`kind::WIDE`].
+/// A block of [`Kind::Wide`].
 macro_rules! one_scale {
     ($dots:ident $($token:tt)+) => {
         concat!(
@@ -151,7 +150,7 @@ macro_rules! one_scale {
     };
 }
 
-/// A block of [`kind::WIDE_MIN`].
+/// A block of [`Kind::WideMin`].
 macro_rules! with_min {
     ($dots:ident $($token:tt)+) => {
         concat!(
@@ -165,7 +164,7 @@ macro_rules! with_min {
     };
 }
 
-/// A block of [`kind::WIDE_HALVES`].
+/// A block of [`Kind::WideHalves`].
 macro_rules! two_scales {
     ($dots:ident $($token:tt)+) => {
         concat!(
@@ -189,14 +188,14 @@ macro_rules! tile_of {
             // SAFETY: reads the tile's panels and tokens only, and writes its results.
             unsafe {
                 let [$([mut $x, mut $y]),+] = load::<C>(t);
-                t.ask_for_results::<2, C>();
+                t.prefetch_results::<2, C>();
                 let bias = _mm512_set1_epi32(BIAS);
                 let (mut weights, mut line, mut ahead) = (t.weights, t.line(t.first), t.ahead);
                 let mut left = t.end - t.first;
-                // One by one, where something is asked for after each block.
+                // One by one, where something is prefetched after each block.
                 let step = if t.prefetches() { 1 } else { left };
                 while left > 0 {
-                    // After each block the requests of `ByteTile::ask_ahead`, in the loop so that they are spread.
+                    // After each block the requests of `ByteTile::prefetch_ahead`, in the loop so that they are spread.
                     asm!(
                         "2:",
                         $block!(dots $([$x $y $i0 $i1 $a $n])+),
@@ -217,7 +216,7 @@ macro_rules! tile_of {
                         $($a = inout(reg) line.add($n * t.lines) => _,)+
                         z = in(reg) t.start,
                         bias = in(zmm_reg) bias,
-                        size = const 2 * kind::sizes(kind::$kind).group,
+                        size = const 2 * Kind::$kind.sizes().group,
                         blocks = inout(reg) step => _,
                         i = out(reg) _,
                         lines = in(reg) t.ahead_lines,
@@ -248,7 +247,7 @@ macro_rules! residuals_of {
             let bias = _mm512_set1_epi32(BIAS);
             let mut ahead = t.ahead;
             for (i, group) in groups.iter().enumerate() {
-                groups.get(i + 1).unwrap_or(group).ask();
+                groups.get(i + 1).unwrap_or(group).prefetch();
                 // SAFETY: reads blocks and lines only, and adds to their chains.
                 unsafe {
                     let [$($a),+] = group.lines;
@@ -271,7 +270,7 @@ macro_rules! residuals_of {
                         _mm512_store_ps(chain, x);
                         _mm512_store_ps(chain.add(16), y);
                     }
-                    ahead = t.ask_ahead::<2>(ahead);
+                    ahead = t.prefetch_ahead::<2>(ahead);
                 }
             }
         }
@@ -320,16 +319,16 @@ unsafe fn store<const C: usize>(t: &ByteTile, chains: [[__m512; 2]; C]) {
     }
 }
 
-/// [`super::vector::Vector::residual_lines`].
+/// [`super::tiles::Tiles::residual_lines`].
 ///
 /// # Safety
 /// As [`tile`].
-pub(super) unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]) {
+pub(super) unsafe fn residual_lines<K: OfKind>(t: &ByteTile, groups: &[Group]) {
     // SAFETY: passed on.
     unsafe {
-        match KIND {
-            kind::WIDE => scale_residuals(t, groups),
-            kind::WIDE_MIN => min_residuals(t, groups),
+        match K::KIND {
+            Kind::Wide => scale_residuals(t, groups),
+            Kind::WideMin => min_residuals(t, groups),
             _ => halves_residuals(t, groups),
         }
     }
@@ -365,6 +364,6 @@ macro_rules! tiles {
     };
 }
 
-tiles!(ONE_SCALE WIDE one_scale scale_1 scale_2 scale_3 scale_4 scale_5 scale_6 scale_residuals);
-tiles!(WITH_MIN WIDE_MIN with_min min_1 min_2 min_3 min_4 min_5 min_6 min_residuals);
-tiles!(TWO_SCALES WIDE_HALVES two_scales halves_1 halves_2 halves_3 halves_4 halves_5 halves_6 halves_residuals);
+tiles!(ONE_SCALE Wide one_scale scale_1 scale_2 scale_3 scale_4 scale_5 scale_6 scale_residuals);
+tiles!(WITH_MIN WideMin with_min min_1 min_2 min_3 min_4 min_5 min_6 min_residuals);
+tiles!(TWO_SCALES WideHalves two_scales halves_1 halves_2 halves_3 halves_4 halves_5 halves_6 halves_residuals);

@@ -11,10 +11,9 @@ use crate::attend::{
     AttendJob, BLOCK_TOKENS, Item, Keys, Rows, SPLIT, Steady, attend, attend_split, join_splits,
 };
 use crate::caches::Shape;
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::memory::Parts;
-use crate::plan::{Cols, NARROW, Width};
+use crate::step::{Cols, Job, Kernel, NARROW, Width};
 use crate::weight::Weight;
 
 /// Where keys and values are.
@@ -50,7 +49,7 @@ pub(crate) struct Attend {
     /// Which list of items, and which counter.
     pub items: usize,
     pub counter: usize,
-    /// Place of the splits' results, and most splits of an item.
+    /// Region of the splits' results, and most splits of an item.
     pub parts: usize,
     pub max_splits: usize,
 }
@@ -62,10 +61,10 @@ pub(crate) fn parts_len(heads: usize, v_dim: usize, max_splits: usize) -> usize 
 
 /// All rows of a view.
 fn rows<'a>(job: &Job<'a>, v: Cols) -> Rows<'a> {
-    let stride = job.stride(v.place);
+    let stride = job.stride(v.region);
     let len = job.step.tokens.saturating_sub(1) * stride + v.cols;
-    // SAFETY: inside the place; written before the last barrier.
-    let data = unsafe { std::slice::from_raw_parts(job.start(v.place).add(v.start), len) };
+    // SAFETY: inside the region; written before the last barrier.
+    let data = unsafe { std::slice::from_raw_parts(job.start(v.region).add(v.start), len) };
     Rows { data, stride }
 }
 
@@ -83,11 +82,11 @@ impl Attend {
             }
             Source::Fresh { k, v } => Keys::Fresh { k: rows(job, k), v: rows(job, v) },
         };
-        let out_stride = job.stride(self.out.place);
+        let out_stride = job.stride(self.out.region);
         let len = last * out_stride + self.out.cols;
-        // SAFETY: inside the place; items write different parts of it.
+        // SAFETY: inside the region; items write different parts of it.
         let out =
-            unsafe { Parts::new(std::slice::from_raw_parts_mut(job.start(self.out.place), len)) };
+            unsafe { Parts::new(std::slice::from_raw_parts_mut(job.start(self.out.region), len)) };
         Some(AttendJob {
             heads: self.heads,
             kv_heads: self.kv_heads,
@@ -105,10 +104,10 @@ impl Attend {
         })
     }
 
-    /// Place of the results of all splits of few tokens.
+    /// Region of the results of all splits of few tokens.
     fn parts<'a>(&self, job: &Job<'a>) -> Parts<'a, f32> {
         let len = parts_len(self.heads, self.v_dim, self.max_splits);
-        // SAFETY: the whole place; using parts of it is the unsafe of `Parts`.
+        // SAFETY: the whole region; using parts of it is the unsafe of `Parts`.
         Parts::new(unsafe { std::slice::from_raw_parts_mut(job.start(self.parts), len) })
     }
 
@@ -168,21 +167,24 @@ impl Attend {
 }
 
 impl Attend {
-    /// Has products ask for keys and values of the next layer, those that are attended to first. Between prompts and
+    /// Has products prefetch keys and values of the next layer, those that are attended to first. Between prompts and
     /// few tokens only: with few tokens products read as fast as memory gives, prompts seldom wait for keys.
-    fn ask_for_next(&self, job: &Job<'_>) {
+    fn prefetch_next(&self, job: &Job<'_>) {
         let step = job.step;
         // SAFETY: used here only.
         let prefetch = unsafe { &mut job.scratch().prefetch };
         let cache = self.next_cache.map(|next| &step.caches[next]);
         let worth = step.width == Width::Middle && step.isa == Isa::Avx512Bf16;
-        let Some(cache) = cache.filter(|_| worth) else { return prefetch.ask_for([]) };
+        let Some(cache) = cache.filter(|_| worth) else { return prefetch.set([]) };
         let (workers, worker) = (job.worker.count(), job.worker.index());
         let spans = step.batch.spans.iter().rev().skip(worker).step_by(workers);
-        prefetch.ask_for(spans.flat_map(|span| {
+        prefetch.set(spans.flat_map(|span| {
             let blocks = ((span.context + span.len) as usize).div_ceil(BLOCK_TOKENS);
             let table = &job.table(span, cache)[..blocks];
-            table.iter().filter(|&&block| block != BlockId::NONE).map(|&block| cache.place(block))
+            table
+                .iter()
+                .filter(|&&block| block != BlockId::NONE)
+                .map(|&block| cache.addresses(block))
         }));
     }
 }
@@ -195,7 +197,7 @@ impl Kernel for Attend {
             self.few(job, &work, items);
         } else {
             self.many(job, &work, items);
-            self.ask_for_next(job);
+            self.prefetch_next(job);
         }
     }
 }
@@ -221,8 +223,8 @@ impl Join {
             for other in (0..job.worker.count()).filter(|w| *w != job.worker.index()) {
                 // SAFETY: inside both workers' rows; by contract.
                 unsafe {
-                    let to = job.start_of(self.0.out.place, other).add(at);
-                    job.start(self.0.out.place).add(at).copy_to_nonoverlapping(to, cols);
+                    let to = job.start_of(self.0.out.region, other).add(at);
+                    job.start(self.0.out.region).add(at).copy_to_nonoverlapping(to, cols);
                 }
             }
         }

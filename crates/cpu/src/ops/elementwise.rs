@@ -3,9 +3,8 @@
 use tokenmill_ir::{Act, Expr, Unary};
 
 use super::linear::{activate, sigmoid_all};
-use crate::exec::{Job, Kernel};
 use crate::math::tanh_all;
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 
 /// One instruction on the stack of rows.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +67,7 @@ fn flatten(expr: &Expr, codes: &mut Vec<Code>) -> usize {
 impl Kernel for Map {
     fn run(&self, job: &Job<'_>) {
         let isa = job.step.isa;
-        for r in job.rows(job.kind(self.out.place)) {
+        for r in job.rows(job.kind(self.out.region)) {
             // SAFETY: scratch is used here only.
             let scratch = unsafe { job.scratch() };
             let stack = &mut scratch.row[..self.depth * self.out.cols];

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use tokenmill_ir::{PoolKind, Rows as RowKind};
 
-use crate::exec::{Job, Kernel};
 use crate::math::{inverse_sqrt, sum};
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 use crate::weight::Weight;
 
 /// `scale · table[token] (+ positions[p]) (+ token_types[t])`.

@@ -1,22 +1,20 @@
 //! Routing tokens to experts, and the experts: tokens are gathered by expert; workers divide the
 //! rows of all used experts' matrices.
 //!
-//! Numerics (version 1): an expert's products are those of the linear layer, so a token's result
-//! does not depend on who shares its experts; slots are added in order, each product rounded.
+//! Numerics: NUMERICS.md, "Experts".
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::panel::PANEL_ROWS;
+use crate::step::{Cols, Job, Kernel, NARROW, Scratch};
 use tokenmill_ir::{GateAct, GroupRule, RouteRule, RouteScore, Rows as RowKind};
 
 use super::linear::{combine, lines_mut, lines_of};
-use crate::exec::{Job, Kernel, Scratch};
 use crate::isa::Isa;
 use crate::linear::{Encoding, Line, LinearJob, OutView, linear};
 use crate::math::{exp, sigmoid};
-use crate::plan::{Cols, NARROW};
 use crate::weight::Weight;
 
 /// Slots of one expert that are computed together.
@@ -40,7 +38,7 @@ pub(crate) struct Route {
 
 impl Route {
     /// f32 of scratch: scores, choices, totals of groups.
-    pub fn wants(&self) -> usize {
+    pub fn needs(&self) -> usize {
         2 * self.logits.cols + self.rule.groups.map_or(0, |g| 2 * g.groups as usize)
     }
 }
@@ -96,7 +94,7 @@ impl Kernel for Route {
         for r in job.rows(RowKind::Tokens) {
             // SAFETY: by rows; scratch is used here only.
             let (out, scratch) =
-                unsafe { (job.write(self.out, r), &mut job.scratch().row[..self.wants()]) };
+                unsafe { (job.write(self.out, r), &mut job.scratch().row[..self.needs()]) };
             let (scores, rest) = scratch.split_at_mut(self.logits.cols);
             let (choice, totals) = rest.split_at_mut(self.logits.cols);
             scores.copy_from_slice(job.read(self.logits, r));
@@ -135,7 +133,7 @@ impl Kernel for Route {
 pub(crate) struct Groups<'a> {
     /// Ends of the experts' runs in `slots`.
     ends: &'a [u32],
-    /// Token · top + place among the token's choices: by expert, then by token.
+    /// Token · top + number among the token's choices: by expert, then by token.
     slots: &'a [u32],
     /// Experts that are used, those with most tokens first.
     used: &'a [u32],
@@ -143,7 +141,7 @@ pub(crate) struct Groups<'a> {
 
 impl<'a> Groups<'a> {
     /// Numbers of scratch for that many experts and slots.
-    pub fn wants(experts: usize, slots: usize) -> usize {
+    pub fn needs(experts: usize, slots: usize) -> usize {
         2 * experts + slots
     }
 
@@ -362,8 +360,8 @@ unsafe fn put(
     block: &[f32],
 ) {
     for (&slot, row) in slots.iter().zip(block.chunks_exact(cols.len())) {
-        let (token, place) = (slot as usize / top, slot as usize % top);
-        let start = out.start + place * (out.cols / top) + cols.start;
+        let (token, choice) = (slot as usize / top, slot as usize % top);
+        let start = out.start + choice * (out.cols / top) + cols.start;
         // SAFETY: by contract.
         unsafe { job.write(Cols { start, cols: cols.len(), ..out }, token) }.copy_from_slice(row);
     }

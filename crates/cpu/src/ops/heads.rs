@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crate::panel::{PANEL_ROWS, PanelSpec};
+use crate::step::{Cols, Job, Kernel};
 
-use crate::exec::{Job, Kernel};
 use crate::linear::{Encoding, LinearJob, OutView, linear};
 use crate::ops::linear::in_order;
-use crate::plan::Cols;
 use crate::weight::Weight;
 
 /// Rows of a product taken at once from scratch memory.
@@ -58,7 +57,7 @@ impl HeadLinear {
     }
 
     /// Lines of encoded rows, f32 of results that a worker needs at a time; the largest piece.
-    pub fn wants(&self) -> (usize, usize, Option<PanelSpec>) {
+    pub fn needs(&self) -> (usize, usize, Option<PanelSpec>) {
         let lines = self.pieces.first().map_or(0, |p| self.encoding.lines(p.spec.cols()));
         let rows = self.pieces.iter().map(|p| p.spec.rows()).max().unwrap_or(0);
         let spec = self.pieces.iter().map(|p| p.spec).max_by_key(PanelSpec::bytes);
@@ -105,7 +104,7 @@ impl HeadLinear {
 
 impl Kernel for HeadLinear {
     fn run(&self, job: &Job<'_>) {
-        let count = job.count(job.kind(self.out.place));
+        let count = job.count(job.kind(self.out.region));
         for h in job.worker.share(self.pieces.len()) {
             for first in (0..count).step_by(ROWS) {
                 self.run_rows(job, h, first, ROWS.min(count - first));

@@ -1,18 +1,15 @@
 //! Multi-head latent attention in its absorbed form: storing latents, attending to them.
 //!
-//! Numerics (version 1): keys fall into tiles of 32 by their index; in a tile a score is the sum
-//! of the lane dots of the latent and of the rotated part, times `scale`. The online softmax goes
-//! tile by tile; sums take one fma a key in order.
+//! Numerics: NUMERICS.md, "Latents".
 
 use tokenmill_ir::Rows as RowKind;
 
 use super::norm::Rule;
-use super::rotate::{Turn, place_of};
+use super::rotate::{HeadRotation, block_of};
 use crate::attend::BLOCK_TOKENS;
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::math::{exp, tree};
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 
 /// Normalises latents, rotates keys and stores both.
 #[derive(Debug)]
@@ -20,7 +17,7 @@ pub(crate) struct StoreLatent {
     pub latent: Cols,
     pub rule: Rule,
     pub key: Cols,
-    pub turn: Turn,
+    pub rotate: HeadRotation,
     pub cache: usize,
 }
 
@@ -28,14 +25,14 @@ impl Kernel for StoreLatent {
     fn run(&self, job: &Job<'_>) {
         let cache = &job.step.caches[self.cache];
         for row in job.worker.share(job.count(RowKind::Tokens)) {
-            let (block, index) = place_of(job, cache, row);
+            let (block, index) = block_of(job, cache, row);
             // SAFETY: scratch is used here only.
             let scratch = unsafe { &mut job.scratch().row[..self.latent.cols + self.key.cols] };
             let (latent, key) = scratch.split_at_mut(self.latent.cols);
             latent.copy_from_slice(job.read(self.latent, row));
             key.copy_from_slice(job.read(self.key, row));
             self.rule.apply(job.step.isa, 0, latent);
-            self.turn.apply(job, row, 0, key);
+            self.rotate.apply(job, row, 0, key);
             // SAFETY: this token is this worker's, and a barrier follows.
             unsafe { cache.store_latent(block, index % BLOCK_TOKENS, latent, key) };
         }
@@ -58,7 +55,7 @@ const HEADS: usize = 8;
 
 impl AttendLatent {
     /// f32 of scratch: a tile of latents and keys, scores, a maximum and a total a head.
-    pub fn wants(&self) -> usize {
+    pub fn needs(&self) -> usize {
         let (latent, rope) = self.dims();
         BLOCK_TOKENS * (latent + rope + 1) + 2 * HEADS
     }
@@ -77,7 +74,7 @@ impl AttendLatent {
         let table = job.table(span, cache);
         // SAFETY: scratch is used here only.
         let (tile, rest) = unsafe {
-            job.scratch().row[..self.wants()].split_at_mut(BLOCK_TOKENS * (latent + rope))
+            job.scratch().row[..self.needs()].split_at_mut(BLOCK_TOKENS * (latent + rope))
         };
         let (scores, states) = rest.split_at_mut(BLOCK_TOKENS);
         let column = |v: Cols, h: usize, n: usize| Cols { start: v.start + h * n, cols: n, ..v };

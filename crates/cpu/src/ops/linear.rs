@@ -4,14 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::panel::PANEL_ROWS;
+use crate::step::{Cols, Job, Kernel};
 use tokenmill_ir::{Act, ColumnOrder, GateAct};
 
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::linear::{Encoding, Line, LinearJob, OutView, linear, parts};
 use crate::math::{erf, exp, sigmoid, silu, tanh};
-use crate::memory::ask_for;
-use crate::plan::Cols;
+use crate::memory::prefetch;
 use crate::weight::{Panels, Weight};
 
 /// Encodes rows for the products that read them.
@@ -27,7 +26,7 @@ pub(crate) struct Encode {
 
 impl Kernel for Encode {
     fn run(&self, job: &Job<'_>) {
-        for r in job.rows(job.kind(self.out.place)) {
+        for r in job.rows(job.kind(self.out.region)) {
             // SAFETY: by rows.
             let lines = lines_mut(unsafe { job.write(self.out, r) });
             let x = job.read(self.x, r);
@@ -50,14 +49,14 @@ pub(crate) fn in_order<'a>(x: &'a [f32], order: Option<&[u32]>, row: &'a mut [f3
 
 /// Words of an encoded row as its lines.
 pub(crate) fn lines_mut(words: &mut [f32]) -> &mut [Line] {
-    assert_eq!(words.as_ptr().align_offset(align_of::<Line>()), 0, "rows of places are aligned");
+    assert_eq!(words.as_ptr().align_offset(align_of::<Line>()), 0, "rows of regions are aligned");
     // SAFETY: aligned; a line is sixteen words, and all bits are legal in both.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<Line>(), words.len() / 16) }
 }
 
 /// Words of an encoded row as its lines.
 pub(crate) fn lines_of(words: &[f32]) -> &[Line] {
-    assert_eq!(words.as_ptr().align_offset(align_of::<Line>()), 0, "rows of places are aligned");
+    assert_eq!(words.as_ptr().align_offset(align_of::<Line>()), 0, "rows of regions are aligned");
     // SAFETY: as above.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<Line>(), words.len() / 16) }
 }
@@ -76,7 +75,7 @@ impl Product {
     fn run_share(&self, job: &Job<'_>) {
         for i in 0..self.inputs.len() {
             let panels = self.weight.panels()[i].spec.panels();
-            let (panels, rows) = job.product(panels, job.kind(self.out.place));
+            let (panels, rows) = job.product(panels, job.kind(self.out.region));
             self.run_panels(job, i, panels, rows);
         }
     }
@@ -88,16 +87,16 @@ impl Product {
         if tokens == 0 || range.is_empty() {
             return;
         }
-        let stride = job.stride(self.out.place);
+        let stride = job.stride(self.out.region);
         let len = (tokens - 1) * stride + panels.spec.rows();
         let lines = encoding.lines(panels.spec.cols());
         // SAFETY: inputs are rows of lines, one after another; workers write different columns
         // or rows of the output.
         unsafe {
-            let input = job.start(input.place).cast::<Line>().add(rows.start * lines);
+            let input = job.start(input.region).cast::<Line>().add(rows.start * lines);
             let input = std::slice::from_raw_parts(input, tokens * lines);
             let first = self.out.start + panels.row + rows.start * stride;
-            let first = job.start(self.out.place).add(first);
+            let first = job.start(self.out.region).add(first);
             let out = OutView::new(std::slice::from_raw_parts_mut(first, len), stride);
             let scratch = job.scratch();
             let work = LinearJob {
@@ -151,7 +150,7 @@ const GATED_PANELS: usize = 16;
 /// then read in long runs.
 const FEW_ROWS: usize = 8;
 
-/// `out = act(x · gateᵀ, x · upᵀ)`: the gate is computed in place of the result. Both weights have
+/// `out = act(x · gateᵀ, x · upᵀ)`: the gate is computed where the result goes. Both weights have
 /// one run of panels.
 #[derive(Debug)]
 pub(crate) struct GatedLinear {
@@ -163,11 +162,11 @@ pub(crate) struct GatedLinear {
 impl Kernel for GatedLinear {
     fn run(&self, job: &Job<'_>) {
         let spec = &self.gate.weight.panels()[0].spec;
-        let (share, all) = job.product(spec.panels(), job.kind(self.gate.out.place));
+        let (share, all) = job.product(spec.panels(), job.kind(self.gate.out.region));
         let tokens = all.len();
         let encoding = self.gate.inputs[0].1;
         // A product that encodes for itself would do it again at every step.
-        let whole = tokens <= FEW_ROWS || encoding.is_turned();
+        let whole = tokens <= FEW_ROWS || encoding.is_transformed();
         let step = if whole { share.len().max(1) } else { GATED_PANELS };
         // Rows that stay in the cache go by all panels before the next rows do.
         for rows in parts(job.step.isa, spec, encoding, all) {
@@ -190,7 +189,7 @@ impl GatedLinear {
             if r + 1 < rows.end {
                 for of in [&self.gate, &self.up] {
                     let next = job.read(view(of.out), r + 1);
-                    ask_for(next.as_ptr(), next.len());
+                    prefetch(next.as_ptr(), next.len());
                 }
             }
             let up = job.read(view(self.up.out), r);
@@ -212,7 +211,7 @@ pub(crate) struct Gate {
 
 impl Kernel for Gate {
     fn run(&self, job: &Job<'_>) {
-        for r in job.rows(job.kind(self.out.place)) {
+        for r in job.rows(job.kind(self.out.region)) {
             // SAFETY: by rows.
             let out = unsafe { job.write(self.out, r) };
             out.copy_from_slice(job.read(self.gate, r));
@@ -313,7 +312,7 @@ impl Kernel for Head {
         }
         let out = self.product.out;
         for panels in self.product.weight.panels() {
-            let (share, rows) = job.product(panels.spec.panels(), job.kind(out.place));
+            let (share, rows) = job.product(panels.spec.panels(), job.kind(out.region));
             let cols = columns(panels, share);
             for r in rows {
                 let view = Cols { start: out.start + cols.start, cols: cols.len(), ..out };

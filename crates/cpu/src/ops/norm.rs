@@ -1,15 +1,12 @@
 //! Norms, with the sums and gates around them.
 //!
-//! Numerics (version 1): sums over columns by sixteen lanes and the tree of [`crate::math`]; mean
-//! and variance are divided by the columns, `1/√` is two correctly rounded steps; then, each
-//! rounded: times that, times (weight + offset), plus bias.
+//! Numerics: NUMERICS.md, "Norms".
 
 use tokenmill_ir::{GateOrder, NormKind};
 
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::math::{inverse_sqrt, silu, tree};
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 use crate::weight::Weight;
 
 /// A norm's numbers.
@@ -136,7 +133,7 @@ pub(crate) struct Norm {
 impl Kernel for Norm {
     fn run(&self, job: &Job<'_>) {
         let isa = job.step.isa;
-        for r in job.rows(job.kind(self.out.place)) {
+        for r in job.rows(job.kind(self.out.region)) {
             // SAFETY: by rows.
             let out = unsafe { job.write(self.out, r) };
             let x = job.read(self.x, r);

@@ -1,9 +1,6 @@
 //! Recurrences in token order, divided by channels or heads.
 //!
-//! Numerics (version 1): a convolution starts from its bias and takes one fma a tap, oldest first.
-//! Delta rule and scan decay the state (one product), then sum over key columns by one fma each in
-//! order (delta rule) or over state columns by lanes and tree (scan). States are f32 between
-//! tokens, so chunks do not show.
+//! Numerics: NUMERICS.md, "Recurrences".
 
 use std::ops::Range;
 
@@ -11,10 +8,9 @@ use tokenmill_ir::{Act, BlockId, KeyHead, Rows as RowKind, Span};
 
 use super::linear::activate;
 use crate::caches::Cache;
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
 use crate::math::{exp, inverse_sqrt, sigmoid, tree};
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 
 /// Slot to read (`NONE`: zeros) and slot to write of a span.
 fn slots(job: &Job<'_>, span: &Span, cache: &Cache) -> (BlockId, BlockId) {
@@ -253,7 +249,7 @@ impl DeltaRule {
     }
 
     /// f32 of scratch.
-    pub fn wants(&self) -> usize {
+    pub fn needs(&self) -> usize {
         let (k_dim, v_dim) = self.dims();
         2 * k_dim + v_dim
     }
@@ -265,7 +261,7 @@ impl DeltaRule {
         // SAFETY: this head is this worker's; scratch is used here only.
         let (s, scratch) = unsafe {
             let s = state(cache, slots(job, span, cache), range);
-            (s, &mut job.scratch().row[..self.wants()])
+            (s, &mut job.scratch().row[..self.needs()])
         };
         let (q, rest) = scratch.split_at_mut(k_dim);
         let (k, held) = rest.split_at_mut(k_dim);
@@ -345,7 +341,7 @@ impl Scan {
 
 impl Kernel for Scan {
     fn run(&self, job: &Job<'_>) {
-        debug_assert_eq!(job.kind(self.out.place), RowKind::Tokens);
+        debug_assert_eq!(job.kind(self.out.region), RowKind::Tokens);
         for h in job.worker.share(self.heads) {
             for span in &job.step.batch.spans {
                 self.head(job, span, h);

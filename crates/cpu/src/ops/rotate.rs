@@ -3,13 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tokenmill_ir::{BlockId, Growth, NormKind, Rows as RowKind};
+use tokenmill_ir::{BlockId, NormKind, PositionScale, Rows as RowKind};
 
 use crate::attend::rope::{HeadScale, Rotation};
 use crate::attend::{BLOCK_TOKENS, Steady};
 use crate::caches::{Cache, Shape};
-use crate::exec::{Job, Kernel};
-use crate::plan::{Cols, NARROW};
+use crate::step::{Cols, Job, Kernel, NARROW};
 
 /// Cosines and sines of a rotation at the position of every token.
 #[derive(Debug)]
@@ -37,17 +36,17 @@ pub(crate) struct HeadRule {
     pub eps: f32,
 }
 
-/// Norm, rotation and growth of heads.
+/// Norm, rotation and position scale of heads.
 #[derive(Debug, Clone)]
-pub(crate) struct Turn {
+pub(crate) struct HeadRotation {
     pub dim: usize,
     pub norm: Option<HeadRule>,
     /// The rotation and where its angles lie.
     pub rotation: Option<(Rotation, Cols)>,
-    pub growth: Option<Growth>,
+    pub position_scale: Option<PositionScale>,
 }
 
-impl Turn {
+impl HeadRotation {
     /// Heads `first ..` of a row in place.
     pub fn apply(&self, job: &Job<'_>, row: usize, first: usize, heads: &mut [f32]) {
         let isa = job.step.isa;
@@ -60,8 +59,8 @@ impl Turn {
         if let Some((rotation, angles)) = &self.rotation {
             rotation.apply(isa, job.read(*angles, row), self.dim, heads);
         }
-        if let Some(growth) = self.growth {
-            let factor = growth.factor(job.step.batch.positions[row]);
+        if let Some(position_scale) = self.position_scale {
+            let factor = position_scale.factor(job.step.batch.positions[row]);
             heads.iter_mut().for_each(|x| *x *= factor);
         }
     }
@@ -72,7 +71,7 @@ impl Turn {
 pub(crate) struct Store {
     pub k: Cols,
     pub v: Cols,
-    pub turn: Turn,
+    pub rotate: HeadRotation,
     /// What keys are kept without.
     pub steady: Option<Arc<Steady>>,
     /// Index of the cache.
@@ -95,13 +94,13 @@ pub(crate) enum Storing {
 #[derive(Debug)]
 pub(crate) struct RotateStore {
     pub q: Cols,
-    pub turn: Turn,
+    pub rotate: HeadRotation,
     pub storing: Storing,
     pub out: Cols,
 }
 
 /// The block of a token row, and its index in the sequence.
-pub(crate) fn place_of(job: &Job<'_>, cache: &Cache, row: usize) -> (BlockId, usize) {
+pub(crate) fn block_of(job: &Job<'_>, cache: &Cache, row: usize) -> (BlockId, usize) {
     let spans = &job.step.batch.spans;
     let span = &spans[spans.partition_point(|s| (s.first + s.len) as usize <= row)];
     let index = span.context as usize + row - span.first as usize;
@@ -116,23 +115,23 @@ impl Store {
     pub unsafe fn heads(&self, job: &Job<'_>, row: usize, heads: Range<usize>) {
         let cache = &job.step.caches[self.cache];
         let Shape::Paged(layout) = cache.shape else { return };
-        let (block, index) = place_of(job, cache, row);
+        let (block, index) = block_of(job, cache, row);
         let cols = |v: Cols, dim: usize| {
             let (start, cols) = (v.start + heads.start * dim, heads.len() * dim);
             job.read(Cols { start, cols, ..v }, row)
         };
         let keys = cols(self.k, layout.k_dim);
         // SAFETY: scratch is used here only.
-        let (turned, room) = unsafe { &mut job.scratch().row }.split_at_mut(keys.len());
-        turned.copy_from_slice(keys);
-        self.turn.apply(job, row, heads.start, turned);
+        let (rotated, room) = unsafe { &mut job.scratch().row }.split_at_mut(keys.len());
+        rotated.copy_from_slice(keys);
+        self.rotate.apply(job, row, heads.start, rotated);
         let (isa, parts, values) = (job.step.isa, cache.parts(), cols(self.v, layout.v_dim));
         if let Some(steady) = &self.steady {
-            steady.leave(isa, index, heads.start, turned, room);
+            steady.leave(isa, index, heads.start, rotated, room);
         }
-        let place = (block.0 as usize, index % BLOCK_TOKENS);
+        let slot = (block.0 as usize, index % BLOCK_TOKENS);
         // SAFETY: by contract.
-        unsafe { layout.store_heads(isa, parts, place, heads.start, turned, values) };
+        unsafe { layout.store_heads(isa, parts, slot, heads.start, rotated, values) };
     }
 }
 
@@ -148,10 +147,10 @@ impl Kernel for RotateStore {
             // SAFETY: by rows.
             let out = unsafe { job.write(self.out, row) };
             out.copy_from_slice(job.read(self.q, row));
-            self.turn.apply(job, row, 0, out);
+            self.rotate.apply(job, row, 0, out);
             if let Some(s) = store {
                 // SAFETY: this token is this worker's, and a barrier follows.
-                unsafe { s.heads(job, row, 0..s.k.cols / s.turn.dim) };
+                unsafe { s.heads(job, row, 0..s.k.cols / s.rotate.dim) };
             }
         }
     }

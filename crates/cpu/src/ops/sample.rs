@@ -1,16 +1,15 @@
 //! Serving output rows: one row a worker at a time.
 
 use tokenmill_ir::sampling::{SampleRow, sample, score};
-use tokenmill_ir::{OutputKind, Sampled, SamplingParams, TokenId};
+use tokenmill_ir::{Output, Sampled, SamplingParams, TokenId};
 
-use crate::exec::{Job, Kernel};
 use crate::isa::Isa;
-use crate::plan::Cols;
+use crate::step::{Cols, Job, Kernel};
 
 /// Chooses tokens and scores them. Logits are left as they are.
 #[derive(Debug)]
 pub(crate) struct Sample {
-    /// Absent where only hidden rows are asked for.
+    /// Absent where only hidden rows are requested.
     pub logits: Option<Cols>,
     pub vocab: usize,
 }
@@ -24,42 +23,24 @@ impl Kernel for Sample {
                 unsafe { (&mut job.step.served.part(r..r + 1)[0], job.scratch()) };
             served.top.clear();
             let logits = self.logits.map_or(&[][..], |l| job.read(l, r));
-            let batch = job.step.batch;
-            served.sampled = match batch.outputs[r].kind {
-                OutputKind::Sample { params, history, prompt, bias, mask } => {
-                    let words = self.vocab.div_ceil(32);
-                    let row = SampleRow {
-                        params: &params,
-                        history: slice(&batch.history, history),
-                        prompt: prompt as usize,
-                        bias: slice(&batch.bias, bias),
-                        mask: match mask {
-                            u32::MAX => &[],
-                            m => &batch.masks[m as usize * words..][..words],
-                        },
-                    };
-                    if is_plain(&row) {
-                        match greatest(job.step.isa, logits) {
-                            Some(token) => Sampled { token, valid: true, ..Sampled::default() },
-                            None => Sampled::default(),
-                        }
-                    } else {
-                        let changed = &mut scratch.row[..self.vocab];
-                        changed.copy_from_slice(logits);
-                        sample(changed, &row, &mut scratch.sample, &mut served.top)
-                    }
+            let (top, sampling) = (&mut served.top, &mut scratch.sample);
+            served.sampled = match job.step.batch.output(r, self.vocab) {
+                Output::Sample(how) if is_plain(&how) => match greatest(job.step.isa, logits) {
+                    Some(token) => Sampled { token, valid: true, ..Sampled::default() },
+                    None => Sampled::default(),
+                },
+                Output::Sample(how) => {
+                    let changed = &mut scratch.row[..self.vocab];
+                    changed.copy_from_slice(logits);
+                    sample(changed, &how, sampling, top)
                 }
-                OutputKind::Score { target, top } => {
-                    score(logits, target, top as usize, &mut scratch.sample, &mut served.top)
+                Output::Score { target, top: n } => {
+                    score(logits, target, n as usize, sampling, top)
                 }
-                OutputKind::Logits | OutputKind::Hidden => Sampled::default(),
+                Output::Logits | Output::Hidden => Sampled::default(),
             };
         }
     }
-}
-
-fn slice<T>(all: &[T], (at, len): (u32, u32)) -> &[T] {
-    if len == 0 { &[] } else { &all[at as usize..(at + len) as usize] }
 }
 
 /// Whether the token is simply that of the greatest logit.

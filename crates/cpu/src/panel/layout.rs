@@ -1,14 +1,8 @@
 //! The panel layouts as data: group geometry, byte sizes, which format goes where.
 
-use super::trellis;
+use super::{BLOCK_COLS, PANEL_ROWS, trellis};
 use tokenmill_quant::fields::code_values;
 use tokenmill_quant::{FP4_VALUES, FormatId, NF4_VALUES};
-
-/// Output rows in a panel: the 32-bit lanes of a 64-byte vector.
-pub const PANEL_ROWS: usize = 16;
-
-/// Columns in a block of the integer layouts.
-pub const BLOCK_COLS: usize = 32;
 
 /// How the weights of a panel lie in memory; the module documentation has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -265,7 +259,7 @@ pub enum PanelError {
     PartBlock {
         /// The stored format.
         format: FormatId,
-        /// Columns asked for.
+        /// Columns requested.
         cols: usize,
     },
     /// Rows that are stored together are cut.
@@ -273,15 +267,15 @@ pub enum PanelError {
     PartBand {
         /// The stored format.
         format: FormatId,
-        /// Rows asked for.
+        /// Rows requested.
         rows: usize,
     },
     /// No rows, no columns, or more bytes than an address can hold.
     #[error("a matrix of {rows} × {cols} cannot be laid out")]
     Size {
-        /// Rows asked for.
+        /// Rows requested.
         rows: usize,
-        /// Columns asked for.
+        /// Columns requested.
         cols: usize,
     },
 }

@@ -56,6 +56,11 @@ mod layout;
 mod repack;
 pub mod trellis;
 
-pub use layout::{BLOCK_COLS, Group, PANEL_ROWS, PanelError, PanelLayout, PanelSpec};
+pub use layout::{Group, PanelError, PanelLayout, PanelSpec};
 pub use layout::{float_table, table};
 pub use repack::{Lane, Values, bf16_at};
+
+/// Columns in a block of the integer layouts.
+pub const BLOCK_COLS: usize = 32;
+/// Output rows in a panel: the 32-bit lanes of a 64-byte vector.
+pub const PANEL_ROWS: usize = 16;

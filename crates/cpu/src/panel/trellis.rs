@@ -7,25 +7,26 @@
 //! word 1: the same of columns 16 further on
 //! ```
 //!
-//! The ring of a tile goes by 16-bit words: rows n and n + 8 of vector q in turn, then q + 1, then
+//! The ring of a tile goes by 16-bit words: rows n and n + 8 of vector q in transform, then q + 1, then
 //! row n + 1. A state reaches into the word before its own, so a vector and that of the words
 //! before it, [`before`], give the states of four columns by shifts.
 //!
 //! A row is not a row of the matrix but of the values between the transforms.
 
-use super::layout::{BLOCK_COLS, PANEL_ROWS};
+use super::{BLOCK_COLS, PANEL_ROWS};
 use tokenmill_quant::exl3::{
-    BLOCK_BYTES, FACTOR_BYTES, MUL1_MIN, MUL1_SCALE, TILE, TURN, halves, mul1_sum, tile_bytes, turn,
+    BLOCK_BYTES, FACTOR_BYTES, MUL1_MIN, MUL1_SCALE, TILE, WIDTH, halves, mul1_sum, tile_bytes,
+    transform,
 };
 
 /// Panels of a band.
-const PANELS: usize = TURN / PANEL_ROWS;
+const PANELS: usize = WIDTH / PANEL_ROWS;
 /// Bytes of a block of 32 columns of one panel.
 pub const BLOCK: usize = 256;
 
 /// Bytes of the factors of a band.
 const fn header_bytes(cols: usize) -> usize {
-    (2 * cols + 2 * TURN).next_multiple_of(64 * PANELS)
+    (2 * cols + 2 * WIDTH).next_multiple_of(64 * PANELS)
 }
 
 /// Bytes of a panel with its share of the factors.
@@ -38,7 +39,7 @@ pub struct Band<'a> {
     /// Factors of the columns: f16, little-endian.
     pub suh: &'a [u8],
     /// Factors of the rows.
-    pub svh: [f32; TURN],
+    pub svh: [f32; WIDTH],
     /// The panels, one after the other.
     pub panels: &'a [u8],
 }
@@ -68,17 +69,17 @@ pub const fn before(q: usize, n: usize) -> (usize, usize) {
 
 /// Stored bands into panels.
 pub(super) fn repack(cols: usize, src: &[u8], dst: &mut [u8]) {
-    let (stored, bytes) = (cols / TURN * BLOCK_BYTES, PANELS * panel_bytes(cols));
+    let (stored, bytes) = (cols / WIDTH * BLOCK_BYTES, PANELS * panel_bytes(cols));
     assert!(src.len() / stored == dst.len() / bytes && src.len().is_multiple_of(stored), "bands");
     for (src, dst) in src.chunks_exact(stored).zip(dst.chunks_exact_mut(bytes)) {
         let (header, panels) = dst.split_at_mut(header_bytes(cols));
         header.fill(0);
         for (k, block) in src.chunks_exact(BLOCK_BYTES).enumerate() {
             let (factors, tiles) = block.split_at(FACTOR_BYTES);
-            header[2 * TURN * k..][..2 * TURN].copy_from_slice(&factors[..2 * TURN]);
-            header[2 * cols..][..2 * TURN].copy_from_slice(&factors[2 * TURN..]);
-            for (n, tiles) in tiles.chunks_exact(TURN / TILE * tile_bytes(4)).enumerate() {
-                let first = (n * cols + k * TURN) / BLOCK_COLS;
+            header[2 * WIDTH * k..][..2 * WIDTH].copy_from_slice(&factors[..2 * WIDTH]);
+            header[2 * cols..][..2 * WIDTH].copy_from_slice(&factors[2 * WIDTH..]);
+            for (n, tiles) in tiles.chunks_exact(WIDTH / TILE * tile_bytes(4)).enumerate() {
+                let first = (n * cols + k * WIDTH) / BLOCK_COLS;
                 for (b, pair) in tiles.chunks_exact(2 * tile_bytes(4)).enumerate() {
                     put_block(pair, &mut panels[(first + b) * BLOCK..][..BLOCK]);
                 }
@@ -121,19 +122,19 @@ pub fn codes(block: &[u8], row: usize) -> [u16; BLOCK_COLS] {
 /// Row `row` (of the whole matrix) of its band as weights.
 pub(super) fn row(cols: usize, band: &[u8], row: usize, out: &mut [f32]) {
     let band = Band::new(cols, band);
-    let suh: Vec<f32> = band.suh.chunks_exact(2 * TURN).flat_map(halves).collect();
-    let mut values = Box::new([[0.0; TURN]; TURN]);
+    let suh: Vec<f32> = band.suh.chunks_exact(2 * WIDTH).flat_map(halves).collect();
+    let mut values = Box::new([[0.0; WIDTH]; WIDTH]);
     for (k, (out, suh)) in
-        out.as_chunks_mut::<TURN>().0.iter_mut().zip(suh.as_chunks::<TURN>().0).enumerate()
+        out.as_chunks_mut::<WIDTH>().0.iter_mut().zip(suh.as_chunks::<WIDTH>().0).enumerate()
     {
         for (n, values) in values.iter_mut().enumerate() {
             for (b, values) in values.as_chunks_mut::<BLOCK_COLS>().0.iter_mut().enumerate() {
-                let at = (n / PANEL_ROWS * cols + k * TURN) / BLOCK_COLS + b;
+                let at = (n / PANEL_ROWS * cols + k * WIDTH) / BLOCK_COLS + b;
                 let codes = codes(&band.panels[at * BLOCK..][..BLOCK], n % PANEL_ROWS);
                 *values = codes.map(|code| f32::from(code).mul_add(MUL1_SCALE, MUL1_MIN));
             }
         }
-        turn(&mut values, suh, &band.svh);
-        *out = values[row % TURN];
+        transform(&mut values, suh, &band.svh);
+        *out = values[row % WIDTH];
     }
 }

@@ -4,12 +4,12 @@
 use std::ops::ControlFlow;
 
 use tokenmill_backend::Device;
-use tokenmill_device_tests::conformance::Material;
+use tokenmill_device_tests::conformance::{Material, Pager};
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{
-    Act, AttendSource, Batch, BlockId, CacheId, CacheKind, CacheSpec, GateAct, Limits, MAX_GROUPS,
-    Mask, Mode, NormKind, Op, OutputKind, OutputRow, Program, Rope, RopeId, RopePairing, RowPart,
-    RowSlices, Rows, Span, StepOutput, Store, TokenSource, View, WeightId, WeightSpec, WeightUse,
+    Act, AttendSource, Batch, CacheId, CacheKind, CacheSpec, GateAct, Limits, Mask, Mode, NormKind,
+    Op, OutputKind, OutputRow, Program, Rope, RopeId, RopePairing, RowPart, RowSlices, Rows,
+    StepOutput, Store, View, WeightId, WeightSpec, WeightUse, op,
 };
 use tokenmill_quant::FormatId;
 
@@ -98,7 +98,7 @@ impl Model {
         let rows = self.program.buffers[x.buffer.0 as usize].rows;
         let weight = Some(self.weight(WeightUse::Vector, FormatId::F32, 1, x.cols));
         let (sum, out) = (self.program.buffer(rows, x.cols), self.program.buffer(rows, x.cols));
-        self.program.ops.push(Op::Norm {
+        self.program.ops.push(Op::Norm(op::Norm {
             x,
             adds,
             sum: Some(sum.buffer),
@@ -111,7 +111,7 @@ impl Model {
             eps: 1e-5,
             root: None,
             out: out.buffer,
-        });
+        }));
         (sum, out)
     }
 
@@ -173,18 +173,18 @@ impl Model {
         let (k, v) = (part(q_cols, kv_cols), part(q_cols + kv_cols, kv_cols));
         let store = Some(Store { k, v, kv_heads, k_norm: None, cache });
         let q = self.program.buffer(Rows::Tokens, q_cols);
-        self.program.ops.push(Op::RotateStore {
+        self.program.ops.push(Op::RotateStore(op::RotateStore {
             q: part(0, q_cols),
             heads: HEADS,
             head_dim: DIM,
             q_norm: None,
             rope: Some(RopeId(0)),
-            growth: None,
+            position_scale: None,
             store,
             out: q.buffer,
-        });
+        }));
         let out = self.program.buffer(Rows::Tokens, q_cols);
-        self.program.ops.push(Op::Attend {
+        self.program.ops.push(Op::Attend(op::Attend {
             q,
             heads: HEADS,
             source: AttendSource::Cache(cache),
@@ -195,7 +195,7 @@ impl Model {
             softcap: None,
             sinks: None,
             out: out.buffer,
-        });
+        }));
         self.linear(out, format, HIDDEN)
     }
 
@@ -211,10 +211,14 @@ impl Model {
         device.compile(&self.program, &weights, &self.limits).expect("compiles")
     }
 
+    /// Blocks for sequences of it.
+    pub fn pager(&self) -> Pager {
+        Pager::new(&self.program, &self.limits, BLOCK)
+    }
+
     /// The next step of a plan, after `done` tokens of every sequence; empty at the end.
-    pub fn step(&self, plan: &Plan, done: u32) -> Batch {
+    pub fn step(&self, pager: &mut Pager, plan: &Plan, done: u32) -> Batch {
         let mut batch = Batch::default();
-        let table = self.limits.context / BLOCK;
         // Sequence 0 stands last, so that others come before it in the batch.
         for sequence in (0..plan.sequences).rev() {
             let len = LEN.saturating_sub(plan.shift * sequence);
@@ -222,22 +226,12 @@ impl Model {
             if count == 0 {
                 continue;
             }
-            let mut tables = [0; MAX_GROUPS];
-            for start in tables.iter_mut().take(2) {
-                *start = batch.tables.len() as u32;
-                let block = |i: u32| BlockId((i * 5 + sequence * 13) % 16 * 8 + sequence);
-                batch.tables.extend((0..table).map(block));
-            }
+            let id = |i: u32| (splitmix(u64::from(sequence * 1000 + i)) % u64::from(VOCAB)) as u32;
             let first = batch.tokens.len() as u32;
-            batch.spans.push(Span { first, len: count, context: done, tables });
-            for i in done..done + count {
-                let id = splitmix(u64::from(sequence * 1000 + i)) % u64::from(VOCAB);
-                batch.tokens.push(TokenSource::Id(id as u32));
-                batch.positions.push(i);
-                if sequence == 0 {
-                    let row = first + i - done;
-                    batch.outputs.push(OutputRow { row, kind: OutputKind::Logits });
-                }
+            pager.feed(&mut batch, (sequence as usize, done), (done..done + count).map(id));
+            if sequence == 0 {
+                let row = |row| OutputRow { row, kind: OutputKind::Logits };
+                batch.outputs.extend((first..first + count).map(row));
             }
         }
         batch
@@ -247,8 +241,9 @@ impl Model {
     pub fn run(&self, device: &dyn Device, mode: Mode, plan: &Plan) -> Vec<u32> {
         let mut executable = self.compile(device, mode);
         let (mut out, mut all, mut done) = (StepOutput::default(), Vec::new(), 0);
+        let mut pager = self.pager();
         while done < LEN {
-            executable.submit(&mut self.step(plan, done)).expect("a good batch");
+            executable.submit(&mut self.step(&mut pager, plan, done)).expect("a good batch");
             executable.wait(&mut out).expect("a step");
             all.extend(out.rows.iter().map(|x| x.to_bits()));
             done += plan.chunk;

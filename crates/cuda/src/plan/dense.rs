@@ -1,7 +1,7 @@
 //! Embedding, norms, gated products, elementwise maps, rows taken and pooled.
 
 use tokenmill_backend::DeviceError;
-use tokenmill_ir::{GateOrder, Op, PoolKind, Rows as RowKind, WeightId};
+use tokenmill_ir::{GateOrder, Op, PoolKind, Rows as RowKind, WeightId, op};
 use tokenmill_quant::FormatId;
 
 use super::{Const, Draft, Extent, NARROW, Product, Ptr, STRIP, TILE, When, words};
@@ -43,12 +43,9 @@ impl Draft<'_> {
         Ok(())
     }
 
-    pub(super) fn norm(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let Op::Norm { x, adds, sum, kind, weight, offset, bias, groups, gate, eps, root, out } =
-            op
-        else {
-            return Ok(());
-        };
+    pub(super) fn norm(&mut self, op: &op::Norm) -> Result<(), DeviceError> {
+        let op::Norm { x, adds, sum, kind, weight, offset, bias, groups, gate, eps, root, out } =
+            op;
         if adds.len() > MOST_ADDS {
             return Err(unsupported(format!("{} rows added", adds.len())));
         }

@@ -1,7 +1,7 @@
 //! Routing and the experts chosen.
 
 use tokenmill_backend::DeviceError;
-use tokenmill_ir::{Op, RouteScore, Rows as RowKind, WeightId};
+use tokenmill_ir::{Op, RouteScore, Rows as RowKind, WeightId, op};
 
 use super::{Draft, Extent, Pairs, Product, Ptr};
 use crate::kernels::Kernel;
@@ -27,10 +27,8 @@ impl Draft<'_> {
         self.launch(Kernel::Route, grid, (32, shared), (p, n, vec![rule.scale]))
     }
 
-    pub(super) fn experts(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let Op::Experts { x, route, gate, up, down, experts, act, out } = op else {
-            return Ok(());
-        };
+    pub(super) fn experts(&mut self, op: &op::Experts) -> Result<(), DeviceError> {
+        let op::Experts { x, route, gate, up, down, experts, act, out } = op;
         let top = route.cols / 2;
         let weights = &self.program.weights;
         let (width, cols) = (weights[gate.0 as usize].rows, weights[down.0 as usize].rows);

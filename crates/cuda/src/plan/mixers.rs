@@ -2,7 +2,7 @@
 
 use tokenmill_backend::DeviceError;
 use tokenmill_ir::{
-    AttendSource, CacheId, HeadNorm, KeyHead, Mask, Op, RopeId, RopePairing, Rows as RowKind,
+    AttendSource, CacheId, HeadNorm, KeyHead, Mask, RopeId, RopePairing, Rows as RowKind, op,
 };
 
 use super::{CacheLayout, Const, Count, Draft, Extent, Ptr, words};
@@ -64,10 +64,8 @@ impl Draft<'_> {
         self.caches[cache.0 as usize]
     }
 
-    pub(super) fn rotate_store(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let Op::RotateStore { q, heads, head_dim, q_norm, rope, growth, store, out } = op else {
-            return Ok(());
-        };
+    pub(super) fn rotate_store(&mut self, op: &op::RotateStore) -> Result<(), DeviceError> {
+        let op::RotateStore { q, heads, head_dim, q_norm, rope, position_scale, store, out } = op;
         let (q, out, rope) = (self.view(*q), self.buffer(*out), self.rope(*rope));
         let cols = |w: u32| self.program.weights[w as usize].cols;
         let no_norm = None;
@@ -77,7 +75,7 @@ impl Draft<'_> {
         p.extend(rope.p);
         p.extend([out.ptr, Ptr::Null]);
         let (every, offset, beta) =
-            growth.map_or((0, 0, 0.0), |g| (g.every.max(1), g.offset, g.beta));
+            position_scale.map_or((0, 0, 0.0), |g| (g.every.max(1), g.offset, g.beta));
         let mut n = vec![*heads, 0, *head_dim, 0, q.ld, 0, 0, out.ld];
         n.extend(rope.n);
         n.extend(norms.iter().flat_map(|norm| norm.n));
@@ -101,8 +99,8 @@ impl Draft<'_> {
         self.launch(Kernel::RotateStore, grid, (32, longest * 4), (p, n, f))
     }
 
-    pub(super) fn store_latent(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let Op::StoreLatent { latent, norm, eps, key, rope, cache } = op else { return Ok(()) };
+    pub(super) fn store_latent(&mut self, op: &op::StoreLatent) -> Result<(), DeviceError> {
+        let op::StoreLatent { latent, norm, eps, key, rope, cache } = op;
         let (x, k, rope) = (self.view(*latent), self.view(*key), self.rope(Some(*rope)));
         let layout = self.cache(*cache);
         let [(latent_bytes, format), (key_bytes, _)] = layout.heads;
@@ -124,11 +122,8 @@ impl Draft<'_> {
         self.launch(Kernel::StoreLatent, grid, (32, shared), (p, n, vec![*eps, rope.magnitude]))
     }
 
-    pub(super) fn attend(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let Op::Attend { q, heads, source, kv_heads, v_dim, scale, mask, softcap, sinks, out } = op
-        else {
-            return Ok(());
-        };
+    pub(super) fn attend(&mut self, op: &op::Attend) -> Result<(), DeviceError> {
+        let op::Attend { q, heads, source, kv_heads, v_dim, scale, mask, softcap, sinks, out } = op;
         let (dim, v_dim) = (q.cols / (*heads).max(1), *v_dim);
         if v_dim > MOST_VALUES {
             return Err(unsupported(format!("values of {v_dim} columns")));
@@ -164,10 +159,8 @@ impl Draft<'_> {
         self.launch(kernel, grid, (32 * WARPS, shared), (p, n, f))
     }
 
-    pub(super) fn attend_latent(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let Op::AttendLatent { q_latent, q_rope, heads, cache, scale, out } = op else {
-            return Ok(());
-        };
+    pub(super) fn attend_latent(&mut self, op: &op::AttendLatent) -> Result<(), DeviceError> {
+        let op::AttendLatent { q_latent, q_rope, heads, cache, scale, out } = op;
         let count = (*heads).max(1);
         let (latent, rope) = (q_latent.cols / count, q_rope.cols / count);
         if latent > MOST_VALUES {
@@ -186,8 +179,8 @@ impl Draft<'_> {
         self.launch(kernel, grid, (32 * WARPS, shared), (p, n, vec![*scale]))
     }
 
-    pub(super) fn conv(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let Op::Conv { x, weight, kernel, bias, act, state, out } = op else { return Ok(()) };
+    pub(super) fn conv(&mut self, op: &op::Conv) -> Result<(), DeviceError> {
+        let op::Conv { x, weight, kernel, bias, act, state, out } = op;
         let (channels, x, out) = (x.cols, self.view(*x), self.buffer(*out));
         let group = self.cache(*state).group;
         let weight = Ptr::Numbers(*weight);
@@ -201,12 +194,9 @@ impl Draft<'_> {
         self.launch(Kernel::ConvTail, grid, (128, 0), (p, n, Vec::new()))
     }
 
-    pub(super) fn delta_rule(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let Op::DeltaRule { q, k, v, a, b, a_log, dt_bias, k_heads, v_heads, key_head, state, out } =
-            op
-        else {
-            return Ok(());
-        };
+    pub(super) fn delta_rule(&mut self, op: &op::DeltaRule) -> Result<(), DeviceError> {
+        let op::DeltaRule { q, k, v, a, b, a_log, dt_bias, k_heads, v_heads, key_head, state, out } =
+            op;
         let (k_dim, v_dim) = (k.cols / (*k_heads).max(1), v.cols / (*v_heads).max(1));
         let [q, k, v, a, b] = [q, k, v, a, b].map(|view| self.view(*view));
         let out = self.buffer(*out);
@@ -218,12 +208,9 @@ impl Draft<'_> {
         self.launch(Kernel::DeltaRule, grid, (128, 2 * k_dim * 4), (p, n, Vec::new()))
     }
 
-    pub(super) fn scan(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let Op::Scan { x, b, c, dt, a_log, skip, dt_bias, heads, groups, dt_limit, state, out } =
-            op
-        else {
-            return Ok(());
-        };
+    pub(super) fn scan(&mut self, op: &op::Scan) -> Result<(), DeviceError> {
+        let op::Scan { x, b, c, dt, a_log, skip, dt_bias, heads, groups, dt_limit, state, out } =
+            op;
         let (columns, width) = (x.cols, b.cols / (*groups).max(1));
         if width > MOST_STATE {
             return Err(unsupported(format!("a state of {width} columns")));

@@ -15,11 +15,16 @@ use crate::draft_model::DraftModel;
 use crate::host::Host;
 use crate::ledger::Claim;
 use crate::packaged::packaged;
-use crate::plan::{Fit, fit};
+use crate::plan::{self, Fit, fit};
+use crate::residency::Needs;
 use crate::vocabulary::{Vocabulary, VocabularyError, vocabulary};
 
 /// Longest text of a model that takes texts whole, unless a longer context is asked for.
 const WHOLE_TOKENS: u32 = 8192;
+
+/// How long a model loads of which nobody knows better: seconds, and bytes a second.
+const LEAST_LOAD_S: f64 = 0.05;
+const LOAD_BYTES_PER_S: f64 = 1e9;
 
 /// What the user wants of a loaded model.
 #[derive(Debug, Clone, PartialEq)]
@@ -188,6 +193,60 @@ fn read_inside(path: &Path, kv: KvFormat) -> Result<Lowered, LoadFailure> {
     Ok(Lowered { path: path.to_owned(), files, spec, program: lowered.program })
 }
 
+/// A step holds whole texts of a model that takes them whole.
+fn whole_texts(options: &LoadOptions, spec: &ModelSpec, program: &Program) -> LoadOptions {
+    let mut options = options.clone();
+    if program.whole_sequences {
+        let longest = options.context.unwrap_or(spec.context.min(WHOLE_TOKENS)).min(spec.context);
+        options.step_tokens = options.step_tokens.max(longest);
+    }
+    options
+}
+
+/// See [`share`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Share {
+    /// What it takes.
+    pub needs: Needs,
+    /// The memory to load it within.
+    pub memory_bytes: u64,
+    /// Its longest sequence then.
+    pub context: u32,
+    /// Its weights.
+    pub weight_bytes: u64,
+}
+
+/// A model's part of memory that it shares with others which come and go: what it needs beside its
+/// caches, and half of the rest for them; all of it where a context that was asked for needs more.
+/// Or the part that is given.
+///
+/// # Errors
+/// As [`load`].
+pub fn share(
+    path: &Path,
+    device: &dyn Device,
+    options: &LoadOptions,
+    given: Option<u64>,
+) -> Result<Share, LoadFailure> {
+    door::through(path, || {
+        let Lowered { spec, program, .. } = read(path, options.kv)?;
+        let mut options = whole_texts(options, &spec, &program);
+        let all_bytes = options.memory_bytes;
+        let fixed_bytes = plan::Needs::of(&spec, &program, device, &options)?.fixed_bytes();
+        let half = fixed_bytes.saturating_add(all_bytes.saturating_sub(fixed_bytes) / 2);
+        options.memory_bytes = given.unwrap_or(half);
+        let found = fit(&spec, &program, device, &options).or_else(|_| {
+            options.memory_bytes = given.unwrap_or(all_bytes);
+            fit(&spec, &program, device, &options)
+        });
+        let (limits, fit) = found?;
+        let (bytes, memory_bytes) = (fit.memory().sum(), options.memory_bytes);
+        let load_s = LEAST_LOAD_S + bytes as f64 / LOAD_BYTES_PER_S;
+        let needs = Needs { bytes, load_s };
+        Ok(Share { needs, memory_bytes, context: limits.context, weight_bytes: fit.weight_bytes })
+    })
+}
+
 /// The tokenizer and the template of a model that was read from there.
 ///
 /// # Errors
@@ -242,15 +301,17 @@ fn load_inside(
     watch: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<LoadedModel, LoadFailure> {
     let Lowered { files, spec, program, .. } = read(path, options.kv)?;
-    let mut options = options.clone();
-    if program.whole_sequences {
-        // A step holds whole texts.
-        let longest = options.context.unwrap_or(spec.context.min(WHOLE_TOKENS)).min(spec.context);
-        options.step_tokens = options.step_tokens.max(longest);
-    }
+    let mut options = whole_texts(options, &spec, &program);
     let mut choose = |free_bytes: u64| {
-        options.memory_bytes = options.memory_bytes.min(free_bytes);
-        let (limits, fit) = fit(&spec, &program, device.as_ref(), &options)?;
+        let wanted = fit(&spec, &program, device.as_ref(), &options).ok();
+        let (limits, fit) = match wanted.filter(|(_, fit)| fit.needed_bytes() <= free_bytes) {
+            // As much as it was measured to take: the same each time it comes.
+            Some(wanted) => wanted,
+            None => {
+                options.memory_bytes = options.memory_bytes.min(free_bytes);
+                fit(&spec, &program, device.as_ref(), &options)?
+            }
+        };
         Ok::<_, LoadFailure>((fit.memory(), (limits, fit)))
     };
     let (limits, fit) = match &claim {

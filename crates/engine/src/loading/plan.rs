@@ -6,7 +6,9 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use tokenmill_backend::{Device, DeviceError, Footprint};
-use tokenmill_ir::{Cost, GroupKind, Limits, Load, OutputKind, Program, SamplingParams, WeightUse};
+use tokenmill_ir::{
+    Cost, GroupKind, Limits, Load, OutputKind, Program, SamplingParams, WeightUse, key_reads,
+};
 use tokenmill_models::{ModelSpec, lower};
 
 use crate::direct::{Direct, Feed};
@@ -294,7 +296,7 @@ impl Scene {
     /// What it computes.
     pub fn load(&self) -> Load {
         let (n, t, c) = (self.sequences.into(), u64::from(self.tokens), u64::from(self.context));
-        Load { tokens: n * t, outputs: n, key_reads: n * (t * c + t * (t + 1) / 2) }
+        Load { tokens: n * t, outputs: n, key_reads: n * key_reads(c, t) }
     }
 }
 

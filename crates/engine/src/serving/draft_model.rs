@@ -10,7 +10,7 @@ use std::path::Path;
 
 use thiserror::Error;
 use tokenmill_backend::{DeviceError, Executable};
-use tokenmill_ir::{GroupKind, Limits, OutputKind, Program, SamplingParams, TokenId};
+use tokenmill_ir::{GroupKind, Limits, OutputKind, Program, SamplingParams, TokenId, key_reads};
 use tokenmill_sched::{SeqId, Step, StepCost};
 use tokenmill_text::Tokenizer;
 
@@ -278,7 +278,7 @@ impl DraftModel {
             outputs.push(if complete { vec![(n as u32 - 1, kind)] } else { Vec::new() });
             step.tokens += n as u32;
             step.outputs += u32::from(complete);
-            step.key_reads += n as u64 * known as u64 + n as u64 * (n as u64 + 1) / 2;
+            step.key_reads += key_reads(known as u64, n as u64);
         }
         let fed: Vec<usize> = (0..wishes.len()).filter(|&i| !tokens[i].is_empty()).collect();
         let feed =

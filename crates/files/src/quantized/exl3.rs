@@ -10,7 +10,7 @@ use std::ops::Range;
 use tokenmill_ir::TensorInfo;
 use tokenmill_quant::FormatId;
 use tokenmill_quant::exl3::{
-    BLOCK_BYTES, Block, Codebook, FACTOR_BYTES, MCG, MUL1, TILE, TURN, tile_bytes,
+    BLOCK_BYTES, Block, Codebook, FACTOR_BYTES, MCG, MUL1, TILE, WIDTH, tile_bytes,
 };
 use tokenmill_quant::float::f32_to_f16;
 
@@ -34,11 +34,11 @@ pub(crate) struct Exl3 {
 pub(super) fn assemble(to: &mut Assembly<'_>) -> Result<(), LoadError> {
     for module in to.take("trellis", &["trellis", "suh", "svh", "su", "sv", "mcg", "mul1"]) {
         let trellis = module.piece("trellis")?.clone();
-        let turn = TURN as u64;
+        let width = WIDTH as u64;
         let (rows, cols, bits) = match trellis.shape.as_slice() {
             &[k @ 1..=0xff_ffff, n @ 1..=0xff_ffff, words @ 16..=128]
-                if (16 * k).is_multiple_of(turn)
-                    && (16 * n).is_multiple_of(turn)
+                if (16 * k).is_multiple_of(width)
+                    && (16 * n).is_multiple_of(width)
                     && words.is_multiple_of(16)
                     && trellis.format == FormatId::I16 =>
             {
@@ -105,7 +105,7 @@ fn factors(
 }
 
 /// Factors `first .. first + 128`.
-fn factors_at(tensor: &TensorInfo, bytes: &[u8], first: usize) -> [f32; TURN] {
+fn factors_at(tensor: &TensorInfo, bytes: &[u8], first: usize) -> [f32; WIDTH] {
     std::array::from_fn(|i| {
         let at = first + i;
         match tensor.format {
@@ -131,25 +131,25 @@ impl Exl3 {
         let [suh, svh] = [bytes(files, &self.factors[0])?, bytes(files, &self.factors[1])?];
         let [all_rows, cols] = self.shape.map(|n| n as usize);
         let (rows, size) = (rows.start as usize..rows.end as usize, tile_bytes(self.bits));
-        let mut weights = Box::new([[0.0; TURN]; TURN]);
-        for band in rows.start / TURN..rows.end.div_ceil(TURN) {
-            let wanted = rows.start.max(band * TURN)..rows.end.min((band + 1) * TURN);
-            for k in (0..cols).step_by(TURN) {
+        let mut weights = Box::new([[0.0; WIDTH]; WIDTH]);
+        for band in rows.start / WIDTH..rows.end.div_ceil(WIDTH) {
+            let wanted = rows.start.max(band * WIDTH)..rows.end.min((band + 1) * WIDTH);
+            for k in (0..cols).step_by(WIDTH) {
                 let block = Block {
                     bits: self.bits,
                     codebook: self.codebook,
                     suh: &factors_at(&self.factors[0], suh, k),
-                    svh: &factors_at(&self.factors[1], svh, band * TURN),
+                    svh: &factors_at(&self.factors[1], svh, band * WIDTH),
                 };
                 let tile = |col: usize, row: usize| {
-                    let (col, row) = (k / TILE + col, band * TURN / TILE + row);
+                    let (col, row) = (k / TILE + col, band * WIDTH / TILE + row);
                     &trellis[(col * (all_rows / TILE) + row) * size..][..size]
                 };
                 block.decode(tile, &mut weights);
                 for n in wanted.clone() {
                     let at = 4 * ((n - rows.start) * cols + k);
-                    let row = weights[n % TURN].iter().flat_map(|w| w.to_le_bytes());
-                    out[at..at + 4 * TURN].iter_mut().zip(row).for_each(|(to, b)| *to = b);
+                    let row = weights[n % WIDTH].iter().flat_map(|w| w.to_le_bytes());
+                    out[at..at + 4 * WIDTH].iter_mut().zip(row).for_each(|(to, b)| *to = b);
                 }
             }
         }
@@ -163,27 +163,27 @@ impl Exl3 {
         rows: Range<u64>,
         out: &mut [u8],
     ) -> Result<(), LoadError> {
-        if !rows.start.is_multiple_of(TURN as u64) || !rows.end.is_multiple_of(TURN as u64) {
-            let reason = format!("rows {rows:?} cut bands of {TURN}");
+        if !rows.start.is_multiple_of(WIDTH as u64) || !rows.end.is_multiple_of(WIDTH as u64) {
+            let reason = format!("rows {rows:?} cut bands of {WIDTH}");
             return Err(LoadError::Rows { tensor: self.trellis.name.clone(), reason });
         }
         let trellis = bytes(files, &self.trellis)?;
         let [suh, svh] = [bytes(files, &self.factors[0])?, bytes(files, &self.factors[1])?];
         let [all_rows, cols] = self.shape.map(|n| n as usize);
         let size = tile_bytes(self.bits);
-        let put = |to: &mut [u8], factors: [f32; TURN]| {
+        let put = |to: &mut [u8], factors: [f32; WIDTH]| {
             let halves = factors.iter().flat_map(|&f| f32_to_f16(f).to_le_bytes());
             to.iter_mut().zip(halves).for_each(|(to, byte)| *to = byte);
         };
-        let per_band = cols / TURN;
+        let per_band = cols / WIDTH;
         for (i, block) in out.chunks_exact_mut(BLOCK_BYTES).enumerate() {
-            let (band, k) = (rows.start as usize / TURN + i / per_band, i % per_band);
+            let (band, k) = (rows.start as usize / WIDTH + i / per_band, i % per_band);
             let (factors, tiles) = block.split_at_mut(FACTOR_BYTES);
             let (for_cols, for_rows) = factors.split_at_mut(FACTOR_BYTES / 2);
-            put(for_cols, factors_at(&self.factors[0], suh, k * TURN));
-            put(for_rows, factors_at(&self.factors[1], svh, band * TURN));
+            put(for_cols, factors_at(&self.factors[0], suh, k * WIDTH));
+            put(for_rows, factors_at(&self.factors[1], svh, band * WIDTH));
             for (t, tile) in tiles.chunks_exact_mut(size).enumerate() {
-                let (row, col) = (band * (TURN / TILE) + t / 8, k * (TURN / TILE) + t % 8);
+                let (row, col) = (band * (WIDTH / TILE) + t / 8, k * (WIDTH / TILE) + t % 8);
                 tile.copy_from_slice(&trellis[(col * (all_rows / TILE) + row) * size..][..size]);
             }
         }

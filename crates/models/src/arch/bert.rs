@@ -66,7 +66,7 @@ fn spec_of(h: &Hyper<'_>, eps: f32) -> Result<ModelSpec, ModelError> {
         head_dim,
         scale: 1.0 / (head_dim as f32).sqrt(),
         rope: None,
-        growth: None,
+        position_scale: None,
         qk_norm: QkNorm::None,
         v_norm: None,
         kv: KvSource::Own,

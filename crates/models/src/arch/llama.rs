@@ -43,7 +43,7 @@ pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<Mode
             head_dim,
             scale: 1.0 / (head_dim as f32).sqrt(),
             rope: Some(rope.clone()),
-            growth: None,
+            position_scale: None,
             qk_norm: QkNorm::None,
             v_norm: None,
             kv: KvSource::Own,

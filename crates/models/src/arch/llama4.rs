@@ -1,7 +1,7 @@
 //! Llama 4, its text part: rotated layers that attend within chunks, full layers without positions
 //! whose queries grow, one expert a token that takes its weight in, beside a shared one.
 
-use tokenmill_ir::{Act, GateAct, Growth, Mask, MetaValue, RopePairing, RouteScore};
+use tokenmill_ir::{Act, GateAct, Mask, MetaValue, PositionScale, RopePairing, RouteScore};
 
 use super::{Arch, llama, qwen3_moe, smollm3};
 use crate::error::ModelError;
@@ -34,7 +34,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         let chunked = chunk.is_some() && rotated.get(i) == Some(&true);
         if chunked { "chunked_attention" } else { "full_attention" }
     })?;
-    let growth = Growth {
+    let position_scale = PositionScale {
         beta: m.opt_f32("attn_scale")?.unwrap_or(0.1),
         every: m.opt_u32("floor_scale")?.unwrap_or(CHUNK),
         offset: 1,
@@ -58,7 +58,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         }
         match a.rope {
             Some(_) if normed => a.qk_norm = QkNorm::Unit(norm),
-            None if grows => a.growth = Some(growth),
+            None if grows => a.position_scale = Some(position_scale),
             _ => {}
         }
         if kinds[i] == "chunked_attention" {

@@ -1,6 +1,6 @@
 //! Ministral 3: Mistral whose queries grow slowly behind the original context.
 
-use tokenmill_ir::{Growth, Mask, RopePairing};
+use tokenmill_ir::{Mask, PositionScale, RopePairing};
 
 use super::{Arch, llama};
 use crate::error::ModelError;
@@ -34,7 +34,8 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
             if let Some(length) = length.filter(|l| *l != 0.0 && l != original) {
                 return Err(ModelError::unsupported("attention.temperature_length", length));
             }
-            a.growth = Some(Growth { beta: beta as f32, every: *original as u32, offset: 0 });
+            a.position_scale =
+                Some(PositionScale { beta: beta as f32, every: *original as u32, offset: 0 });
         } else {
             let found = format!("{beta} without an original context");
             return Err(ModelError::unsupported("llama_4_scaling_beta", found));

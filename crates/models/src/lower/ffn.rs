@@ -1,7 +1,8 @@
 //! Feed-forward parts: gated, plain, routed experts.
 
 use tokenmill_ir::{
-    Act, Expr, GateAct, NormKind, Op, RouteRule, RouteScore, RowSlices, Rows, Unary, View, WeightId,
+    Act, Expr, GateAct, NormKind, Op, RouteRule, RouteScore, RowSlices, Rows, Unary, View,
+    WeightId, op,
 };
 
 use super::weights::ExpertKind;
@@ -177,7 +178,16 @@ impl Lower<'_> {
         let out = self.program.buffer(Rows::Tokens, hidden);
         let (experts, act) = (e.count, e.act);
         let id = out.buffer;
-        self.program.ops.push(Op::Experts { x, route, gate, up, down, experts, act, out: id });
+        self.program.ops.push(Op::Experts(op::Experts {
+            x,
+            route,
+            gate,
+            up,
+            down,
+            experts,
+            act,
+            out: id,
+        }));
         Ok(out)
     }
 

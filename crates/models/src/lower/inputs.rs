@@ -1,6 +1,6 @@
 //! Inputs of layers beside the stream, and factors of it that the file holds (Gemma 4).
 
-use tokenmill_ir::{Act, Expr, Op, RowSlices, Rows, Unary, View, WeightSpec, WeightUse};
+use tokenmill_ir::{Act, Expr, Op, RowSlices, Rows, Unary, View, WeightSpec, WeightUse, op};
 
 use super::{Lower, slice};
 use crate::error::ModelError;
@@ -20,7 +20,7 @@ impl Lower<'_> {
         let projected = self.linear(x, weight);
         let weight = self.vector(Role::LayerProjectionNorm, p.width)?;
         let normed = self.program.buffer(Rows::Tokens, cols);
-        self.program.ops.push(Op::Norm {
+        self.program.ops.push(Op::Norm(op::Norm {
             x: projected,
             adds: Vec::new(),
             sum: None,
@@ -33,7 +33,7 @@ impl Lower<'_> {
             eps: p.norm.eps,
             root: None,
             out: normed.buffer,
-        });
+        }));
         let half = std::f32::consts::FRAC_1_SQRT_2;
         Ok(self.map(Expr::add(0, 1).scaled(half), vec![normed, rows]))
     }

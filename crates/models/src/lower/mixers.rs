@@ -1,8 +1,9 @@
 //! Token mixers: attention, latent attention, gated delta net, Mamba-2, short convolution.
 
 use tokenmill_ir::{
-    Act, AttendSource, CacheKind, Columns, Expr, GateOrder, Growth, HeadNorm, Mask, NormKind, Op,
-    RopeId, RowSlices, Rows, Store, Unary, View, WeightId, WeightSpec, WeightUse,
+    Act, AttendSource, CacheKind, Columns, Expr, GateOrder, HeadNorm, Mask, NormKind, Op,
+    PositionScale, RopeId, RowSlices, Rows, Store, Unary, View, WeightId, WeightSpec, WeightUse,
+    op,
 };
 
 use super::{Lower, slice};
@@ -55,7 +56,7 @@ impl Lower<'_> {
             true => Some(self.vector(Role::Sinks, a.heads)?),
             false => None,
         };
-        self.program.ops.push(Op::Attend {
+        self.program.ops.push(Op::Attend(op::Attend {
             q,
             heads: a.heads,
             source,
@@ -66,7 +67,7 @@ impl Lower<'_> {
             softcap: a.softcap,
             sinks,
             out: out.buffer,
-        });
+        }));
         let mut y = out;
         if let Some(gate) = gate {
             let sigmoid = Expr::Arg(1).apply(Unary::Sigmoid);
@@ -98,7 +99,7 @@ impl Lower<'_> {
             None => None,
         };
         if matches!(a.mask, Mask::None | Mask::Around(_)) {
-            let q = self.rotated(q, a.heads, q_norm, rope, a.growth);
+            let q = self.rotated(q, a.heads, q_norm, rope, a.position_scale);
             let k = self.rotated(k, a.kv_heads, k_norm, rope, None);
             return Ok((q, AttendSource::Fresh { k, v }));
         }
@@ -106,7 +107,7 @@ impl Lower<'_> {
             let shared = self.kv_caches.iter().find(|(l, _)| *l == layer).map(|(_, c)| *c);
             let value = format!("the cache of layer {layer}");
             let cache = shared.ok_or_else(|| ModelError::unsupported("shared keys", value))?;
-            let q = self.rotated(q, a.heads, q_norm, rope, a.growth);
+            let q = self.rotated(q, a.heads, q_norm, rope, a.position_scale);
             return Ok((q, AttendSource::Cache(cache)));
         }
         let (kv_heads, k_dim, v_dim) = (a.kv_heads, a.head_dim, a.head_dim);
@@ -118,16 +119,16 @@ impl Lower<'_> {
         });
         self.kv_caches.push((self.layer, cache));
         let rotated = self.program.buffer(Rows::Tokens, q.cols);
-        self.program.ops.push(Op::RotateStore {
+        self.program.ops.push(Op::RotateStore(op::RotateStore {
             q,
             heads: a.heads,
             head_dim: a.head_dim,
             q_norm,
             rope,
-            growth: a.growth,
+            position_scale: a.position_scale,
             store: Some(Store { k, v, kv_heads, k_norm, cache }),
             out: rotated.buffer,
-        });
+        }));
         Ok((rotated, AttendSource::Cache(cache)))
     }
 
@@ -138,24 +139,24 @@ impl Lower<'_> {
         heads: u32,
         norm: Option<HeadNorm>,
         rope: Option<RopeId>,
-        growth: Option<Growth>,
+        position_scale: Option<PositionScale>,
     ) -> View {
-        if norm.is_none() && rope.is_none() && growth.is_none() {
+        if norm.is_none() && rope.is_none() && position_scale.is_none() {
             return x;
         }
         let out = self.program.buffer(Rows::Tokens, x.cols);
         let (head_dim, id) = (x.cols / heads, out.buffer);
         let (q, q_norm) = (x, norm);
-        self.program.ops.push(Op::RotateStore {
+        self.program.ops.push(Op::RotateStore(op::RotateStore {
             q,
             heads,
             head_dim,
             q_norm,
             rope,
-            growth,
+            position_scale,
             store: None,
             out: id,
-        });
+        }));
         out
     }
 
@@ -253,37 +254,37 @@ impl Lower<'_> {
         let norm = self.vector(Role::KvLoraNorm, l.kv_lora)?;
         let rope = self.rope_id(&l.rope)?;
         let cache = self.cache(CacheKind::Latent { latent: l.kv_lora, rope: rope_dim });
-        self.program.ops.push(Op::StoreLatent {
+        self.program.ops.push(Op::StoreLatent(op::StoreLatent {
             latent: slice(kv, 0, l.kv_lora),
             norm,
             eps: l.norm.eps,
             key: slice(kv, l.kv_lora, rope_dim),
             rope,
             cache,
-        });
+        }));
         let rotated = self.program.buffer(Rows::Tokens, heads * rope_dim);
-        self.program.ops.push(Op::RotateStore {
+        self.program.ops.push(Op::RotateStore(op::RotateStore {
             q: q_pe,
             heads,
             head_dim: rope_dim,
             q_norm: None,
             rope: Some(rope),
-            growth: None,
+            position_scale: None,
             store: None,
             out: rotated.buffer,
-        });
+        }));
         // Absorbed: queries are taken into the latent space, values out of it, a head at a time.
         let (key, value) = self.latent_matrices(l)?;
         let q_latent = self.head_linear(q_nope, heads, key);
         let out = self.program.buffer(Rows::Tokens, heads * l.kv_lora);
-        self.program.ops.push(Op::AttendLatent {
+        self.program.ops.push(Op::AttendLatent(op::AttendLatent {
             q_latent,
             q_rope: rotated,
             heads,
             cache,
             scale: l.scale,
             out: out.buffer,
-        });
+        }));
         let y = self.head_linear(out, heads, value);
         let o = self.matrix(Role::O, hidden, heads * l.v_dim)?;
         Ok(self.linear(y, o))
@@ -389,7 +390,7 @@ impl Lower<'_> {
         let a_log = self.decay(Role::DeltaALog, Role::DecayRates, d.v_heads)?;
         let dt_bias = self.vector(Role::DeltaDtBias, d.v_heads)?;
         let out = self.program.buffer(Rows::Tokens, v_cols);
-        self.program.ops.push(Op::DeltaRule {
+        self.program.ops.push(Op::DeltaRule(op::DeltaRule {
             q: slice(mixed, 0, k_cols),
             k: slice(mixed, k_cols, k_cols),
             v: slice(mixed, 2 * k_cols, v_cols),
@@ -402,7 +403,7 @@ impl Lower<'_> {
             key_head: d.key_head,
             state,
             out: out.buffer,
-        });
+        }));
         let weight = self.vector(Role::DeltaNorm, d.v_dim)?;
         let gate = (z, GateOrder::AfterNorm);
         let y = self.gated_norm(out, d.norm, weight, d.v_heads, gate);
@@ -413,7 +414,7 @@ impl Lower<'_> {
     /// Each of `groups` column groups normalised alone, without weights.
     fn unit_norm(&mut self, x: View, norm: Norm, groups: u32) -> View {
         let out = self.program.buffer(Rows::Tokens, x.cols);
-        self.program.ops.push(Op::Norm {
+        self.program.ops.push(Op::Norm(op::Norm {
             x,
             adds: Vec::new(),
             sum: None,
@@ -426,7 +427,7 @@ impl Lower<'_> {
             eps: norm.eps,
             root: None,
             out: out.buffer,
-        });
+        }));
         out
     }
 
@@ -435,7 +436,7 @@ impl Lower<'_> {
     pub(super) fn sized(&mut self, x: View, kind: NormKind) -> (View, View) {
         let (out, root) =
             (self.program.buffer(Rows::Tokens, x.cols), self.program.buffer(Rows::Tokens, 1));
-        self.program.ops.push(Op::Norm {
+        self.program.ops.push(Op::Norm(op::Norm {
             x,
             adds: Vec::new(),
             sum: None,
@@ -448,7 +449,7 @@ impl Lower<'_> {
             eps: 1e-30, // so that a row of zeros stays one
             root: Some(root.buffer),
             out: out.buffer,
-        });
+        }));
         (out, root)
     }
 
@@ -461,7 +462,7 @@ impl Lower<'_> {
         gate: (View, GateOrder),
     ) -> View {
         let out = self.program.buffer(Rows::Tokens, x.cols);
-        self.program.ops.push(Op::Norm {
+        self.program.ops.push(Op::Norm(op::Norm {
             x,
             adds: Vec::new(),
             sum: None,
@@ -474,7 +475,7 @@ impl Lower<'_> {
             eps: norm.eps,
             root: None,
             out: out.buffer,
-        });
+        }));
         out
     }
 
@@ -490,7 +491,7 @@ impl Lower<'_> {
         let state = self.cache(CacheKind::State { len: (kernel - 1) * x.cols });
         let out = self.program.buffer(Rows::Tokens, x.cols);
         let id = out.buffer;
-        self.program.ops.push(Op::Conv { x, weight, kernel, bias, act, state, out: id });
+        self.program.ops.push(Op::Conv(op::Conv { x, weight, kernel, bias, act, state, out: id }));
         Ok(out)
     }
 
@@ -511,7 +512,7 @@ impl Lower<'_> {
         let a_log = self.decay(Role::MambaALog, Role::DecayRates, m.heads)?;
         let skip = self.vector(Role::MambaSkip, m.heads)?;
         let dt_bias = self.vector(Role::MambaDtBias, m.heads)?;
-        self.program.ops.push(Op::Scan {
+        self.program.ops.push(Op::Scan(op::Scan {
             x: slice(mixed, 0, inner),
             b: slice(mixed, inner, bc),
             c: slice(mixed, inner + bc, bc),
@@ -524,7 +525,7 @@ impl Lower<'_> {
             dt_limit: m.dt_limit,
             state,
             out: out.buffer,
-        });
+        }));
         let y = match m.norm {
             Some((norm, order)) => {
                 let weight = self.vector(Role::MambaNorm, inner)?;

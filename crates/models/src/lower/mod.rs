@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 use tokenmill_ir::{
     CacheId, CacheKind, CacheSpec, Checkpoint, Expr, KvFormat, NormKind, Op, PoolKind, Program,
-    RopeId, Rows, Unary, View, WeightId,
+    RopeId, Rows, Unary, View, WeightId, op,
 };
 
 use crate::error::{ModelError, shortened};
@@ -328,7 +328,7 @@ impl Lower<'_> {
         }
         let out = self.program.buffer(rows, x.cols);
         let (weight, bias) = self.norm_weights(role, x.cols)?;
-        self.program.ops.push(Op::Norm {
+        self.program.ops.push(Op::Norm(op::Norm {
             x,
             adds,
             sum: sum.map(|s| s.buffer),
@@ -341,7 +341,7 @@ impl Lower<'_> {
             eps: norm.eps,
             root: None,
             out: out.buffer,
-        });
+        }));
         Ok(out)
     }
 

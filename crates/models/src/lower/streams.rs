@@ -2,7 +2,7 @@
 
 use tokenmill_ir::{
     Columns, Expr, NormKind, Op, RowPart, RowSlices, Rows, Unary, View, WeightId, WeightSpec,
-    WeightUse,
+    WeightUse, op,
 };
 
 use super::{Lower, Stream, slice};
@@ -137,7 +137,7 @@ impl Lower<'_> {
         (role, rows): (Role, u32),
     ) -> Result<View, ModelError> {
         let normed = self.program.buffer(Rows::Tokens, x.cols);
-        self.program.ops.push(Op::Norm {
+        self.program.ops.push(Op::Norm(op::Norm {
             x,
             adds: Vec::new(),
             sum: None,
@@ -150,7 +150,7 @@ impl Lower<'_> {
             eps: router.norm.eps,
             root: None,
             out: normed.buffer,
-        });
+        }));
         let y = self.linear(normed, router.matrix);
         let y = self.map(Expr::Arg(0).apply(Unary::Tanh), vec![y]);
         let weight = self.matrix(role, rows, y.cols)?;

@@ -10,21 +10,17 @@ use serde_json::{Value, json};
 use tokenmill_text::DateTime;
 
 use super::speaks;
-use crate::model::ServedModel;
 use crate::openai;
+use crate::residents::Told;
 use crate::shared::Shared;
+use crate::stock::Listed;
 
-/// GET /v1/models: every name of every model, as the dialect of who asks has it.
+/// GET /v1/models: every model, as the dialect of who asks has it.
 pub async fn list(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     if !speaks(&headers) {
-        return openai::models::list(&shared, &headers);
+        return openai::models::list(&shared, &headers).await;
     }
-    let names = |model: &ServedModel| {
-        let list: Vec<Value> = model.names.iter().map(|name| entry(model, name)).collect();
-        list
-    };
-    let data: Vec<Value> =
-        shared.models_for(&headers).iter().flat_map(|m| names(&m.served)).collect();
+    let data: Vec<Value> = shared.listed(&headers, None).await.iter().map(entry).collect();
     let id = |entry: Option<&Value>| entry.map_or(Value::Null, |entry| entry["id"].clone());
     let (first, last) = (id(data.first()), id(data.last()));
     let list = json!({ "data": data, "has_more": false, "first_id": first, "last_id": last });
@@ -38,22 +34,26 @@ pub async fn one(
     Path(id): Path<String>,
 ) -> Response {
     if !speaks(&headers) {
-        return openai::models::one(&shared, &headers, &id);
+        return openai::models::one(&shared, &headers, &id).await;
     }
-    match shared.model_for(&headers, &id) {
-        Ok(model) => Json(entry(&model.served, &id)).into_response(),
-        Err(error) => error.into_response(),
+    match shared.listed(&headers, Some(&id)).await.first() {
+        Some(told) => Json(entry(told)).into_response(),
+        None => shared.unknown_to(&headers, &id).into_response(),
     }
 }
 
-fn entry(model: &ServedModel, name: &str) -> Value {
-    let context = model.context.min(model.engine.longest());
-    json!({
+fn entry(told: &Told) -> Value {
+    let Listed { id, created, .. } = &told.listed;
+    let mut entry = json!({
         "type": "model",
-        "id": name,
-        "display_name": name,
-        "created_at": DateTime::from_unix_seconds(model.created).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "max_input_tokens": context,
-        "max_tokens": context,
-    })
+        "id": id,
+        "display_name": id,
+        "created_at": DateTime::from_unix_seconds(*created).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    });
+    // (Nobody has read how long the context is of a model that is not in memory.)
+    if let Some(there) = &told.there {
+        let context = there.served.context.min(there.served.engine.longest());
+        (entry["max_input_tokens"], entry["max_tokens"]) = (context.into(), context.into());
+    }
+    entry
 }

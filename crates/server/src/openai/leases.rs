@@ -124,7 +124,7 @@ pub async fn give_up(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> R
 async fn told(shared: &Shared, headers: &HeaderMap, ask: LeasesAsk) -> Result<Response, ApiError> {
     let account = shared.gate().keys.account(headers);
     let mut data = Vec::new();
-    for model in &shared.models {
+    for model in shared.residents.there() {
         let (sender, receiver) = oneshot::channel();
         let sink = Box::new(move |leases: Vec<Leased>| {
             let _ = sender.send(leases); // the caller may be gone

@@ -1,44 +1,51 @@
 //! The list of models.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::model::ServedModel;
+use crate::models::status;
+use crate::residents::Told;
 use crate::shared::Shared;
+use crate::stock::Listed;
 
-/// GET /v1/models: every name of every model.
-pub fn list(shared: &Shared, headers: &HeaderMap) -> Response {
-    let entries = |model: &ServedModel| {
-        let list: Vec<Value> = model.names.iter().map(|name| entry(model, name)).collect();
-        list
-    };
-    let data: Vec<Value> =
-        shared.models_for(headers).iter().flat_map(|m| entries(&m.served)).collect();
+/// GET /v1/models: every model once, in memory or not.
+pub async fn list(shared: &Arc<Shared>, headers: &HeaderMap) -> Response {
+    let data: Vec<Value> = shared.listed(headers, None).await.iter().map(entry).collect();
     Json(json!({ "object": "list", "data": data })).into_response()
 }
 
-/// GET /v1/models/{id}: one of them; names may hold slashes.
-pub fn one(shared: &Shared, headers: &HeaderMap, id: &str) -> Response {
-    match shared.model_for(headers, id) {
-        Ok(model) => Json(entry(&model.served, id)).into_response(),
-        Err(error) => error.into_response(),
+/// GET /v1/models/{id}: one of them, by any of its names; they may hold slashes.
+pub async fn one(shared: &Arc<Shared>, headers: &HeaderMap, id: &str) -> Response {
+    match shared.listed(headers, Some(id)).await.first() {
+        Some(told) => Json(entry(told)).into_response(),
+        None => shared.unknown_to(headers, id).into_response(),
     }
 }
 
-fn entry(model: &ServedModel, name: &str) -> Value {
+fn entry(told: &Told) -> Value {
+    let Listed { id, aliases, created } = &told.listed;
     let mut entry = json!({
-        "id": name,
+        "id": id,
         "object": "model",
-        "created": model.created,
+        "created": created,
         "owned_by": "tokenmill",
-        "root": model.name(),
-        "max_model_len": model.context.min(model.engine.longest()),
+        "root": id,
+        "aliases": aliases,
+        "status": status(told),
     });
-    // A model that answers with numbers samples nothing.
-    if model.engine.vocab() > 0 {
-        entry["defaults"] = defaults(model);
+    // The rest is in its files, which are read when it is asked for.
+    if let Some(there) = &told.there {
+        let model = &there.served;
+        entry["max_model_len"] = model.context.min(model.engine.longest()).into();
+        // A model that answers with numbers samples nothing.
+        if model.engine.vocab() > 0 {
+            entry["defaults"] = defaults(model);
+        }
     }
     entry
 }

@@ -10,10 +10,8 @@ use tokenmill_ir::{
 };
 use tokenmill_quant::FormatId;
 
+use super::pager::{self, IDS};
 use super::{Case, Tolerance};
-
-/// Rows of the embedding every case begins with: the ids batches may use.
-pub(super) const IDS: u32 = 97;
 
 /// Tensors held in memory.
 #[derive(Debug, Clone, Default)]
@@ -253,7 +251,7 @@ impl Lab {
 
     /// Ends a program whose result has a row a token.
     pub fn finish(self, name: String, x: View, tolerance: Tolerance, block: u32) -> Case {
-        self.finish_with(name, x, tolerance, block, super::pager::steps)
+        self.finish_with(name, x, tolerance, block, pager::steps)
     }
 
     /// As [`Self::finish`], over steps made by `steps`.
@@ -280,7 +278,7 @@ impl Lab {
         block: u32,
         steps: impl Fn(&Program, &Limits, u32) -> Vec<Batch>,
     ) -> Case {
-        let limits = super::pager::limits(&self.program, block);
+        let limits = pager::limits(&self.program, block);
         let steps = steps(&self.program, &limits, block);
         Case { name, program: self.program, material: self.material, limits, steps, tolerance }
     }

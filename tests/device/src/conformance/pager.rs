@@ -3,11 +3,11 @@
 use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{
     Batch, BlockCopy, BlockId, GroupKind, Limits, MAX_GROUPS, OutputKind, OutputRow, Program, Span,
-    TokenSource,
+    TokenId, TokenSource,
 };
 
-use super::lab::IDS;
-
+/// Ids that batches use: rows of the embedding every case begins with.
+pub(super) const IDS: u32 = 97;
 /// Tokens of each sequence in each step: chunks, decoding, lengths around block borders.
 const LENGTHS: [[u32; 4]; 4] = [[1, 31, 40, 7], [33, 1, 1, 26], [1, 2, 24, 1], [1, 1, 1, 1]];
 
@@ -34,60 +34,94 @@ fn shuffled(n: u32, seed: u64) -> Vec<u32> {
     order
 }
 
+/// Blocks of every cache group for some sequences, which take them in shuffled order and give those behind a window
+/// back.
+#[derive(Debug, Clone)]
+pub struct Pager {
+    groups: Vec<GroupKind>,
+    block: u32,
+    /// [group]
+    free: Vec<Vec<u32>>,
+    /// [group][sequence] → blocks so far; for states the slot to read next.
+    held: Vec<Vec<Vec<BlockId>>>,
+}
+
+impl Pager {
+    /// For as many sequences as the limits allow, in blocks of that many tokens.
+    pub fn new(program: &Program, limits: &Limits, block: u32) -> Self {
+        let groups = program.groups();
+        Self {
+            free: (0u64..).zip(&limits.group_blocks).map(|(g, &n)| shuffled(n, 7 + g)).collect(),
+            held: vec![vec![Vec::new(); limits.sequences as usize]; groups.len()],
+            groups,
+            block,
+        }
+    }
+
+    /// Adds `len` tokens of a sequence that has `context` in the caches, at the positions that follow: their span and
+    /// tables.
+    pub fn feed(
+        &mut self,
+        batch: &mut Batch,
+        (sequence, context): (usize, u32),
+        ids: impl ExactSizeIterator<Item = TokenId>,
+    ) {
+        let (first, len) = (batch.tokens.len() as u32, ids.len() as u32);
+        let mut tables = [0; MAX_GROUPS];
+        for (g, kind) in self.groups.iter().enumerate() {
+            tables[g] = batch.tables.len() as u32;
+            let (held, free) = (&mut self.held[g][sequence], &mut self.free[g]);
+            let oldest = (context + 1).saturating_sub(match kind {
+                GroupKind::Window { tokens } => *tokens,
+                _ => u32::MAX,
+            });
+            extend(*kind, held, free, context + len, oldest, self.block);
+            table_of(*kind, held, free, sequence, &mut batch.tables);
+        }
+        batch.spans.push(Span { first, len, context, tables });
+        batch.tokens.extend(ids.map(TokenSource::Id));
+        batch.positions.extend(context..context + len);
+    }
+
+    /// Moves the last block (or slot) of a sequence to a fresh one by a copy.
+    fn move_last(&mut self, batch: &mut Batch, sequence: usize) {
+        for (g, (held, free)) in (0u32..).zip(self.held.iter_mut().zip(&mut self.free)) {
+            if let (Some(last), Some(new)) = (held[sequence].last_mut(), free.pop()) {
+                let dst = BlockId(new);
+                batch.copies.push(BlockCopy { group: g, src: *last, dst });
+                *last = dst;
+            }
+        }
+    }
+}
+
 /// Steps that read back everything as hidden rows.
 pub(super) fn steps(program: &Program, limits: &Limits, block: u32) -> Vec<Batch> {
-    let groups = program.groups();
-    let mut free: Vec<Vec<u32>> =
-        (0u64..).zip(&limits.group_blocks).map(|(g, &n)| shuffled(n, 7 + g)).collect();
-    // [group][sequence] → blocks so far; for states the slot to read next.
-    let mut held = vec![vec![Vec::<BlockId>::new(); LENGTHS[0].len()]; groups.len()];
+    let mut pager = Pager::new(program, limits, block);
     let mut context = [0u32; 4];
     let mut steps = Vec::new();
     for (s, lengths) in LENGTHS.iter().enumerate() {
         let mut batch = Batch::default();
         for (sequence, &len) in lengths.iter().enumerate() {
-            let mut tables = [0; MAX_GROUPS];
-            for (g, kind) in groups.iter().enumerate() {
-                tables[g] = batch.tables.len() as u32;
-                let held = &mut held[g][sequence];
-                if s == 2 && sequence < 2 {
-                    copy_last(g, held, &mut free[g], &mut batch.copies);
-                }
-                let end = context[sequence] + len;
-                let oldest = (context[sequence] + 1).saturating_sub(match kind {
-                    GroupKind::Window { tokens } => *tokens,
-                    _ => u32::MAX,
-                });
-                extend(*kind, held, &mut free[g], end, oldest, block);
-                table_of(*kind, held, &mut free[g], sequence, &mut batch.tables);
+            if s == 2 && sequence < 2 {
+                pager.move_last(&mut batch, sequence);
+            }
+            let positions = context[sequence]..context[sequence] + len;
+            let id = |position: u32| {
+                (splitmix(u64::from(position) << 8 | sequence as u64) % u64::from(IDS)) as u32
+            };
+            if s == 1 {
+                batch.types.extend(positions.clone().map(|p| p % 3)); // of which there are two
             }
             let first = batch.tokens.len() as u32;
-            batch.spans.push(Span { first, len, context: context[sequence], tables });
-            for i in 0..len {
-                let position = context[sequence] + i;
-                let id = splitmix(u64::from(position) << 8 | sequence as u64) % u64::from(IDS);
-                batch.tokens.push(TokenSource::Id(id as u32));
-                batch.positions.push(position);
-                if s == 1 {
-                    batch.types.push(position % 3); // of which there are two
-                }
-                let row = first + i;
-                batch.outputs.push(OutputRow { row, kind: OutputKind::Hidden });
-            }
+            pager.feed(&mut batch, (sequence, context[sequence]), positions.map(id));
+            let row = |row| OutputRow { row, kind: OutputKind::Hidden };
+            batch.outputs.extend((first..first + len).map(row));
             context[sequence] += len;
         }
         steps.push(batch);
     }
     steps
-}
-
-/// Moves the last block (or slot) of a sequence to a fresh one by a copy.
-fn copy_last(g: usize, held: &mut [BlockId], free: &mut Vec<u32>, copies: &mut Vec<BlockCopy>) {
-    if let (Some(last), Some(new)) = (held.last_mut(), free.pop()) {
-        let dst = BlockId(new);
-        copies.push(BlockCopy { group: g as u32, src: *last, dst });
-        *last = dst;
-    }
 }
 
 /// Takes the blocks a sequence needs to reach `end`; gives back those behind a window.

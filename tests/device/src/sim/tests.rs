@@ -1,6 +1,7 @@
 //! Faults of a scheduler are seen; the oracle agrees with the device.
 
 use super::*;
+use tokenmill_ir::{OutputKind, OutputRow};
 
 const KINDS: [GroupKind; 3] = [GroupKind::Full, GroupKind::Window { tokens: 3 }, GroupKind::State];
 

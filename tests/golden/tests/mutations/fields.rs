@@ -212,11 +212,11 @@ fn mixers(all: &mut Vec<Field>) {
             head_dim: ["attention.head_dim"],
             scale: ["attention.scale"],
             rope: ["attention.rope"],
-            growth: [
-                "attention.growth",
-                "attention.growth.beta",
-                "attention.growth.every",
-                "attention.growth.offset",
+            position_scale: [
+                "attention.position_scale",
+                "attention.position_scale.beta",
+                "attention.position_scale.every",
+                "attention.position_scale.offset",
             ],
             qk_norm: ["attention.qk_norm", "attention.qk_norm.eps"],
             v_norm: ["attention.v_norm", "attention.v_norm.eps"],

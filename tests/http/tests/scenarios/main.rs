@@ -106,7 +106,7 @@ fn site(name: &str) -> Site {
                 model
             });
             let engine = models[0].engine.clone();
-            let server = spawn(server, models.into()).expect("the server starts");
+            let server = spawn(server, Vec::from(models)).expect("the server starts");
             let client = Client::new(server.address());
             Site { server: Some(server), engine, control, client }
         }

@@ -6,16 +6,16 @@ use super::*;
 /// Runs a tile of 1 to 6 tokens.
 ///
 /// # Safety
-/// The pointers of `t` cover a panel of `KIND`, one of those that this instruction set expands to, and the
+/// The pointers of `t` cover a panel of kind `K`, one of those that this instruction set expands to, and the
 /// tokens; AVX2, FMA, F16C and AVX-VNNI are available.
-pub(in super::super) unsafe fn tile<const KIND: u8>(tokens: usize, t: &ByteTile) {
-    let of_kind: &[unsafe fn(&ByteTile)] = match (KIND, t.start) {
-        (kind::WIDE, 11) => &FROM_11,
-        (kind::WIDE, 12) => &FROM_12,
-        (kind::WIDE, 13) => &FROM_13,
-        (kind::WIDE_MIN, _) => &WITH_MIN,
-        (kind::WIDE_HALVES, _) => &TWO_SCALES,
-        _ => unreachable!("kind {KIND} is not expanded with AVX-VNNI"),
+pub(in super::super) unsafe fn tile<K: OfKind>(tokens: usize, t: &ByteTile) {
+    let of_kind: &[unsafe fn(&ByteTile)] = match (K::KIND, t.start) {
+        (Kind::Wide, 11) => &FROM_11,
+        (Kind::Wide, 12) => &FROM_12,
+        (Kind::Wide, 13) => &FROM_13,
+        (Kind::WideMin, _) => &WITH_MIN,
+        (Kind::WideHalves, _) => &TWO_SCALES,
+        _ => unreachable!("{:?} is not expanded with AVX-VNNI", K::KIND),
     };
     // SAFETY: passed on.
     unsafe { of_kind[tokens - 1](t) }
@@ -55,24 +55,12 @@ macro_rules! dots {
     };
 }
 
-/// 16 columns from byte `$at` and word `$word` on.
-macro_rules! half_dots {
-    ($at:tt $word:tt $($token:tt)+) => {
-        concat!(
-            dots!($at $word 0 $($token)+),
-            dots!($at $word 1 $($token)+),
-            dots!($at $word 2 $($token)+),
-            dots!($at $word 3 $($token)+),
-        )
-    };
-}
-
-/// [`kind::WIDE`], by the word for its zero point.
+/// [`Kind::Wide`], by the word for its zero point.
 macro_rules! one_scale {
     ($word:tt $($token:tt)+) => {
         concat!(
             start_from!($word $($token)+),
-            half_dots!(64 0 $($token)+), half_dots!(320 4 $($token)+),
+            sixteen!(dots dots 64 0 $($token)+), sixteen!(dots dots 320 4 $($token)+),
             scale!(0 $($token)+), store!($($token)+),
         )
     };
@@ -88,31 +76,31 @@ macro_rules! from_13 {
     ($($token:tt)+) => { one_scale!(13 $($token)+) };
 }
 
-/// [`kind::WIDE_MIN`].
+/// [`Kind::WideMin`].
 macro_rules! with_min {
     ($($token:tt)+) => {
         concat!(
             start_from_bias!($($token)+),
-            half_dots!(128 0 $($token)+), half_dots!(384 4 $($token)+),
+            sixteen!(dots dots 128 0 $($token)+), sixteen!(dots dots 384 4 $($token)+),
             scale!(0 $($token)+), min!(64 $($token)+), store!($($token)+),
         )
     };
 }
 
-/// [`kind::WIDE_HALVES`].
+/// [`Kind::WideHalves`].
 macro_rules! two_scales {
     ($($token:tt)+) => {
         concat!(
-            start_from!(14 $($token)+), half_dots!(128 0 $($token)+),
+            start_from!(14 $($token)+), sixteen!(dots dots 128 0 $($token)+),
             scale!(0 $($token)+), store!($($token)+),
-            start_from!(15 $($token)+), half_dots!(384 4 $($token)+),
+            start_from!(15 $($token)+), sixteen!(dots dots 384 4 $($token)+),
             scale!(64 $($token)+), store!($($token)+),
         )
     };
 }
 
-tiles!(FROM_11 WIDE from_11);
-tiles!(FROM_12 WIDE from_12);
-tiles!(FROM_13 WIDE from_13);
-tiles!(WITH_MIN WIDE_MIN with_min);
-tiles!(TWO_SCALES WIDE_HALVES two_scales);
+tiles!(FROM_11 Wide from_11);
+tiles!(FROM_12 Wide from_12);
+tiles!(FROM_13 Wide from_13);
+tiles!(WITH_MIN WideMin with_min);
+tiles!(TWO_SCALES WideHalves two_scales);

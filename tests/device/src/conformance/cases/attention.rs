@@ -1,8 +1,8 @@
 //! Rotation, storing, attention over caches and fresh keys, latent attention.
 
 use tokenmill_ir::{
-    AttendSource, CacheKind, Expr, Growth, HeadNorm, KvFormat, Mask, NormKind, Op, Rope, RopeId,
-    RopePairing, Store,
+    AttendSource, CacheKind, Expr, HeadNorm, KvFormat, Mask, NormKind, Op, PositionScale, Rope,
+    RopeId, RopePairing, Store, op,
 };
 
 use crate::conformance::lab::Lab;
@@ -22,7 +22,7 @@ struct Shape {
     /// Rotated columns; 0: none.
     rotated: u32,
     pairing: RopePairing,
-    growth: Option<Growth>,
+    position_scale: Option<PositionScale>,
 }
 
 const PLAIN: Shape = Shape {
@@ -37,7 +37,7 @@ const PLAIN: Shape = Shape {
     norm: None,
     rotated: 24,
     pairing: RopePairing::Half,
-    growth: None,
+    position_scale: None,
 };
 
 const SHAPES: [Shape; 11] = [
@@ -58,7 +58,7 @@ const SHAPES: [Shape; 11] = [
     Shape { name: "chunks of 20", mask: Mask::Chunk(20), heads: 6, kv_heads: 2, ..PLAIN },
     Shape {
         name: "queries that grow, no rotation",
-        growth: Some(Growth { beta: 0.5, every: 9, offset: 1 }),
+        position_scale: Some(PositionScale { beta: 0.5, every: 9, offset: 1 }),
         rotated: 0,
         ..PLAIN
     },
@@ -100,7 +100,7 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
     all
 }
 
-/// How far results may be that went through a cache. A device may turn keys before it rounds them
+/// How far results may be that went through a cache. A device may transform keys before it rounds them
 /// to bytes (which scores do not see), so that its roundings are its own.
 fn cached_tolerance(format: KvFormat) -> Tolerance {
     match format {
@@ -143,18 +143,18 @@ fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
     let (q_norm, k_norm) = (norm(&mut lab, dim), norm(&mut lab, kv_heads * dim));
     let (k, v) = (inputs[1], inputs[2]);
     let (rotated, out) = (lab.out(heads * dim), lab.out(heads * v_dim));
-    lab.push(Op::RotateStore {
+    lab.push(Op::RotateStore(op::RotateStore {
         q: inputs[0],
         heads,
         head_dim: dim,
         q_norm,
         rope,
-        growth: shape.growth,
+        position_scale: shape.position_scale,
         store: Some(Store { k, v, kv_heads, k_norm, cache }),
         out: rotated.buffer,
-    });
+    }));
     let sinks = shape.sinks.then(|| lab.vector(heads, 1.0, 1.0));
-    lab.push(Op::Attend {
+    lab.push(Op::Attend(op::Attend {
         q: rotated,
         heads,
         source: AttendSource::Cache(cache),
@@ -165,7 +165,7 @@ fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
         softcap,
         sinks,
         out: out.buffer,
-    });
+    }));
     let name = format!("attention {} over {format:?}", shape.name);
     let tolerance = cached_tolerance(format);
     if mask == Mask::None {
@@ -183,8 +183,17 @@ fn rotated_only(block: u32) -> Case {
     let out = lab.out(5 * 48);
     let (heads, head_dim) = (5, 48);
     let id = out.buffer;
-    let growth = Some(Growth { beta: 0.1, every: 5, offset: 0 });
-    lab.push(Op::RotateStore { q, heads, head_dim, q_norm, rope, growth, store: None, out: id });
+    let position_scale = Some(PositionScale { beta: 0.1, every: 5, offset: 0 });
+    lab.push(Op::RotateStore(op::RotateStore {
+        q,
+        heads,
+        head_dim,
+        q_norm,
+        rope,
+        position_scale,
+        store: None,
+        out: id,
+    }));
     lab.finish("rotation of queries alone".into(), out, Tolerance::F32, block)
 }
 
@@ -194,7 +203,7 @@ fn fresh(mask: Mask, block: u32) -> Case {
     let inputs = lab.inputs(&[heads * dim, kv_heads * dim, kv_heads * v_dim]);
     let out = lab.out(heads * v_dim);
     lab.program.whole_sequences = true;
-    lab.push(Op::Attend {
+    lab.push(Op::Attend(op::Attend {
         q: inputs[0],
         heads,
         source: AttendSource::Fresh { k: inputs[1], v: inputs[2] },
@@ -205,7 +214,7 @@ fn fresh(mask: Mask, block: u32) -> Case {
         softcap: None,
         sinks: None,
         out: out.buffer,
-    });
+    }));
     let name = format!("attention over fresh keys, {mask:?}");
     lab.finish_with(name, out, Tolerance::F32, block, pager::whole)
 }
@@ -218,16 +227,23 @@ fn latent(format: KvFormat, block: u32) -> Case {
     let cache = lab.cache(CacheKind::Latent { latent, rope: dims }, format);
     let norm = lab.vector(latent, 1.0, 0.3);
     let (latents, key) = (inputs[2], inputs[3]);
-    lab.push(Op::StoreLatent { latent: latents, norm, eps: 1e-6, key, rope, cache });
+    lab.push(Op::StoreLatent(op::StoreLatent {
+        latent: latents,
+        norm,
+        eps: 1e-6,
+        key,
+        rope,
+        cache,
+    }));
     let out = lab.out(heads * latent);
-    lab.push(Op::AttendLatent {
+    lab.push(Op::AttendLatent(op::AttendLatent {
         q_latent: inputs[0],
         q_rope: inputs[1],
         heads,
         cache,
         scale: 0.25,
         out: out.buffer,
-    });
+    }));
     let doubled = lab.out(heads * latent);
     let id = doubled.buffer;
     lab.push(Op::Map { expr: Expr::add(0, 0), args: vec![out], out: id });

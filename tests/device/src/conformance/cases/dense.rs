@@ -2,11 +2,12 @@
 
 use tokenmill_ir::{
     Act, Columns, Expr, GateAct, GateOrder, NormKind, Op, RowPart, RowSlices, Rows, Unary,
-    WeightUse,
+    WeightUse, op,
 };
 use tokenmill_quant::{FORMATS, FormatId};
 
-use crate::conformance::lab::{IDS, Lab};
+use crate::conformance::lab::Lab;
+use crate::conformance::pager::IDS;
 use crate::conformance::{Case, Tolerance};
 
 /// Widths of products; those that are whole blocks of a format are taken.
@@ -187,7 +188,7 @@ fn norms(block: u32) -> Vec<Case> {
             let weight = Some(lab.vector(cols, 1.0, 0.3));
             let bias = (i == 1).then(|| lab.vector(cols, 0.0, 0.5));
             let (sum, root, out) = (lab.out(cols), lab.out(1), lab.out(cols));
-            lab.push(Op::Norm {
+            lab.push(Op::Norm(op::Norm {
                 x: inputs[0],
                 adds: vec![inputs[2], inputs[3]],
                 sum: Some(sum.buffer),
@@ -200,7 +201,7 @@ fn norms(block: u32) -> Vec<Case> {
                 eps: 0.01,
                 root: Some(root.buffer),
                 out: out.buffer,
-            });
+            }));
             let both = lab.out(cols);
             let rooted = Expr::Mul(Box::new(Expr::Arg(1)), Box::new(Expr::Arg(2)));
             let expr = Expr::Add(Box::new(Expr::Arg(0)), Box::new(rooted.scaled(0.3)));
@@ -214,7 +215,7 @@ fn norms(block: u32) -> Vec<Case> {
         let inputs = lab.inputs(&[120, 120]);
         let weight = Some(lab.vector(if shared { 40 } else { 120 }, 1.0, 0.3));
         let out = lab.out(120);
-        lab.push(Op::Norm {
+        lab.push(Op::Norm(op::Norm {
             x: inputs[0],
             adds: Vec::new(),
             sum: None,
@@ -227,7 +228,7 @@ fn norms(block: u32) -> Vec<Case> {
             eps: 1e-6,
             root: None,
             out: out.buffer,
-        });
+        }));
         all.push(lab.finish(format!("norm in groups, gate {order:?}"), out, Tolerance::F32, block));
     }
     all

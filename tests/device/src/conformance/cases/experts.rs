@@ -1,6 +1,6 @@
 //! Routing and experts.
 
-use tokenmill_ir::{Act, GateAct, GroupRule, Op, RouteRule, RouteScore, WeightId, WeightUse};
+use tokenmill_ir::{Act, GateAct, GroupRule, Op, RouteRule, RouteScore, WeightId, WeightUse, op};
 use tokenmill_quant::FormatId;
 
 use super::dense::product_tolerance;
@@ -101,7 +101,7 @@ fn experts(formats: [FormatId; 2], block: u32) -> Case {
     };
     let out = lab.out(hidden);
     let id = out.buffer;
-    lab.push(Op::Experts { x, route, gate, up, down, experts: count, act, out: id });
+    lab.push(Op::Experts(op::Experts { x, route, gate, up, down, experts: count, act, out: id }));
     let mut tolerance = product_tolerance(formats[0]);
     tolerance.nmse *= 6.0;
     let names = if formats[0] == formats[1] { &formats[..1] } else { &formats };

@@ -7,7 +7,8 @@ use tokenmill_ir::{
 use tokenmill_quant::FormatId;
 
 use super::dense::product_tolerance;
-use crate::conformance::lab::{IDS, Lab};
+use crate::conformance::lab::Lab;
+use crate::conformance::pager::IDS;
 use crate::conformance::{Case, Tolerance, pager};
 
 pub(super) fn cases(block: u32) -> Vec<Case> {

@@ -1,6 +1,6 @@
 //! Recurrences, whose state lives in slots.
 
-use tokenmill_ir::{Act, CacheKind, KeyHead, KvFormat, Op};
+use tokenmill_ir::{Act, CacheKind, KeyHead, KvFormat, Op, op};
 use tokenmill_quant::FormatId;
 
 use crate::conformance::lab::Lab;
@@ -28,7 +28,7 @@ fn conv(kernel: u32, act: Option<Act>, block: u32) -> Case {
     let bias = act.map(|_| lab.vector(channels, 0.0, 0.5));
     let state = lab.cache(CacheKind::State { len: (kernel - 1) * channels }, KvFormat::F32);
     let out = lab.out(channels);
-    lab.push(Op::Conv { x, weight, kernel, bias, act, state, out: out.buffer });
+    lab.push(Op::Conv(op::Conv { x, weight, kernel, bias, act, state, out: out.buffer }));
     lab.finish(format!("convolution of {kernel} taps"), out, Tolerance::F32, block)
 }
 
@@ -40,7 +40,7 @@ fn delta_rule(k_heads: u32, v_heads: u32, key_head: KeyHead, block: u32) -> Case
     let (a_log, dt_bias) = (lab.vector(v_heads, -1.0, 0.5), lab.vector(v_heads, 0.0, 0.5));
     let state = lab.cache(CacheKind::State { len: v_heads * k_dim * v_dim }, KvFormat::F32);
     let out = lab.out(v_heads * v_dim);
-    lab.push(Op::DeltaRule {
+    lab.push(Op::DeltaRule(op::DeltaRule {
         q: inputs[0],
         k: inputs[1],
         v: inputs[2],
@@ -53,7 +53,7 @@ fn delta_rule(k_heads: u32, v_heads: u32, key_head: KeyHead, block: u32) -> Case
         key_head,
         state,
         out: out.buffer,
-    });
+    }));
     let tolerance = Tolerance { nmse: 1e-8, max: 1e-3 };
     lab.finish(
         format!("delta rule, {v_heads} heads on {k_heads}, {key_head:?}"),
@@ -72,7 +72,7 @@ fn scan(heads: u32, groups: u32, block: u32) -> Case {
     let dt_bias = lab.vector(heads, 0.0, 0.5);
     let state = lab.cache(CacheKind::State { len: inner * state_dim }, KvFormat::F32);
     let out = lab.out(inner);
-    lab.push(Op::Scan {
+    lab.push(Op::Scan(op::Scan {
         x: inputs[0],
         b: inputs[1],
         c: inputs[2],
@@ -85,7 +85,7 @@ fn scan(heads: u32, groups: u32, block: u32) -> Case {
         dt_limit: (0.1, 1.2),
         state,
         out: out.buffer,
-    });
+    }));
     let tolerance = Tolerance { nmse: 1e-8, max: 1e-3 };
     lab.finish(format!("scan, {heads} heads in {groups} groups"), out, tolerance, block)
 }

@@ -5,15 +5,15 @@ use std::arch::x86_64::*;
 
 use crate::panel::BLOCK_COLS;
 
-use super::encode::{self, BIAS, Blocks, HUGE, Line, SILENT, TINY};
+use super::{BIAS, Blocks, HUGE, Line, SILENT, TINY};
 
 /// Blocks with AVX2 and FMA.
 struct Narrow;
 
-/// A row as bytes with scales: [`encode::bytes_of_row`].
+/// A row as bytes with scales: [`super::bytes_of_row`].
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn bytes_of_row(x: &[f32], outlier: f32, out: &mut [Line]) {
-    encode::bytes_of_row::<Narrow>(x, outlier, out);
+    super::bytes_of_row::<Narrow>(x, outlier, out);
 }
 
 impl Blocks for Narrow {
@@ -24,7 +24,7 @@ impl Blocks for Narrow {
     }
 }
 
-/// [`encode::encode_block`].
+/// [`super::encode_block`].
 ///
 /// # Safety
 /// The features of [`bytes_of_row`] are there.
@@ -45,10 +45,10 @@ unsafe fn block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, residual: &m
             for (to, x) in plain.as_chunks_mut::<8>().0.iter_mut().zip(x) {
                 _mm256_storeu_ps(to.as_mut_ptr(), x);
             }
-            return encode::encode_block(&plain, limit, line, residual);
+            return super::encode_block(&plain, limit, line, residual);
         }
         let amax = f32::from_bits(amax);
-        let scale = encode::clear_low_bits(amax / 127.0);
+        let scale = super::clear_low_bits(amax / 127.0);
         let codes = codes_of(x, scale);
         store_codes(scale, codes, line);
         let outlier = amax > limit;
@@ -60,7 +60,7 @@ unsafe fn block(x: &[f32; BLOCK_COLS], limit: f32, line: &mut Line, residual: &m
                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(codes[2]), minus, x[2]),
                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(codes[3]), minus, x[3]),
             ];
-            let scale = encode::clear_low_bits(scale / 254.0);
+            let scale = super::clear_low_bits(scale / 254.0);
             store_codes(scale, codes_of(left, scale), residual);
         } else {
             *residual = SILENT;
@@ -107,7 +107,7 @@ unsafe fn codes_of(x: [__m256; 4], scale: f32) -> [__m256i; 4] {
     }
 }
 
-/// Stores a line: [`encode::line_of`].
+/// Stores a line: [`super::line_of`].
 #[inline(always)]
 unsafe fn store_codes(scale: f32, codes: [__m256i; 4], line: &mut Line) {
     // SAFETY: registers, and the line's 64 bytes.
@@ -133,11 +133,11 @@ pub(super) unsafe fn store(scale: f32, bytes: __m256i, fours: __m256i, line: &mu
         // Σa of columns 0–15 in each word of the lower half, of 16–31 in the upper.
         let twos = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b10_11_00_01>(fours));
         let halves = _mm256_add_epi32(twos, _mm256_shuffle_epi32::<0b01_00_11_10>(twos));
-        let turned = _mm256_permute4x64_epi64::<0b01_00_11_10>(halves);
-        let all = _mm256_add_epi32(halves, turned);
+        let swapped = _mm256_permute4x64_epi64::<0b01_00_11_10>(halves);
+        let all = _mm256_add_epi32(halves, swapped);
         // Words 8–15: 1 and −1.5·2²³, to be scaled; Σa, to be scaled, and three times; Σa of each half.
         let sums = _mm256_blend_epi32::<0b1000_0000>(all, halves);
-        let sums = _mm256_blend_epi32::<0b0100_0000>(sums, turned);
+        let sums = _mm256_blend_epi32::<0b0100_0000>(sums, swapped);
         let sums = _mm256_blend_epi32::<0b0000_0011>(
             sums,
             _mm256_setr_epi32(1, -12_582_912, 0, 0, 0, 0, 0, 0),

@@ -9,20 +9,20 @@ use std::slice::from_ref;
 
 use crate::panel::BLOCK_COLS;
 
-use super::encode::{self, BIAS, HUGE, Line, SCALE, SILENT, TINY};
-use super::encode256;
+use super::avx2;
+use super::{BIAS, HUGE, Line, SCALE, SILENT, TINY};
 use crate::math::tree;
-use crate::memory::{ask_for, ask_to_write};
+use crate::memory::{prefetch, prefetch_to_write};
 
 /// Blocks that are computed at once.
 const GROUP: usize = 16;
 
-/// A row as bytes with scales: [`encode::bytes_of_row`].
+/// A row as bytes with scales: [`super::bytes_of_row`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) fn bytes_of_row(x: &[f32], outlier: f32, out: &mut [Line]) {
     let blocks = x.len().div_ceil(BLOCK_COLS);
     let (first, rest) = out.split_at_mut(blocks);
-    let (bits, second) = rest.split_at_mut(encode::residual_lines(blocks) - blocks);
+    let (bits, second) = rest.split_at_mut(super::residual_lines(blocks) - blocks);
     let (whole, rest) = x.as_chunks();
     let mut last = [0.0; BLOCK_COLS];
     last[..rest.len()].copy_from_slice(rest);
@@ -70,9 +70,9 @@ fn greatest_of(
 ) -> __m512i {
     let mut greatest = [_mm512_setzero_si512(); GROUP];
     for (i, (x, greatest)) in x.iter().zip(&mut greatest).enumerate() {
-        ask_for(x.as_ptr().wrapping_add(GROUP * BLOCK_COLS), BLOCK_COLS);
-        ask_to_write(lines.as_ptr().wrapping_add(i + GROUP));
-        ask_to_write(second.as_ptr().wrapping_add(i + GROUP));
+        prefetch(x.as_ptr().wrapping_add(GROUP * BLOCK_COLS), BLOCK_COLS);
+        prefetch_to_write(lines.as_ptr().wrapping_add(i + GROUP));
+        prefetch_to_write(second.as_ptr().wrapping_add(i + GROUP));
         let positive = _mm512_set1_epi32(0x7fff_ffff);
         let [a, b] = halves(x);
         let a = _mm512_and_si512(_mm512_castps_si512(a), positive);
@@ -93,7 +93,7 @@ fn first_lines(x: &[[f32; BLOCK_COLS]], greatest: __m512i, lines: &mut [Line]) -
     let plain = _mm512_cmpge_epi32_mask(greatest, _mm512_set1_epi32(tiny))
         & _mm512_cmplt_epi32_mask(greatest, _mm512_set1_epi32(huge));
     let scale = _mm512_div_ps(_mm512_castsi512_ps(greatest), _mm512_set1_ps(127.0));
-    // As `encode::clear_low_bits`.
+    // As `super::clear_low_bits`.
     let scale = _mm512_and_si512(_mm512_castps_si512(scale), _mm512_set1_epi32(!3));
     let scale = _mm512_castsi512_ps(scale);
     let inverse = lanes_of(_mm512_div_ps(_mm512_set1_ps(1.0), scale));
@@ -115,7 +115,7 @@ fn first_lines(x: &[[f32; BLOCK_COLS]], greatest: __m512i, lines: &mut [Line]) -
         let b = other.trailing_zeros() as usize;
         other &= other - 1;
         let mut second = SILENT;
-        encode::encode_block(&x[b], f32::INFINITY, &mut lines[b], &mut second);
+        super::encode_block(&x[b], f32::INFINITY, &mut lines[b], &mut second);
     }
     _mm512_maskz_mov_epi32(plain, greatest)
 }
@@ -132,13 +132,13 @@ fn residual_line(x: &[f32; BLOCK_COLS], line: &Line, second: &mut Line) {
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(codes[0]), minus, x[0]),
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(codes[1]), minus, x[1]),
     ];
-    let scale = encode::clear_low_bits(scale / 254.0);
+    let scale = super::clear_low_bits(scale / 254.0);
     let [low, high] = codes_of(left, 1.0 / scale);
     let (low, high) = (_mm512_cvtepi32_epi8(low), _mm512_cvtepi32_epi8(high));
     let bytes = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high);
     let fours = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
     // SAFETY: AVX2 is there.
-    unsafe { encode256::store(scale, bytes, fours, second) }
+    unsafe { avx2::store(scale, bytes, fours, second) }
 }
 
 /// Numbers times the inverse of the scale, rounded.
@@ -207,7 +207,7 @@ fn sums_of(fours: &[__m512i; GROUP / 2]) -> [__m512i; 2] {
     [_mm512_permutexvar_epi32(order, low), _mm512_permutexvar_epi32(order, high)]
 }
 
-/// Words 8–15 of each block's line: [`encode::line_of`].
+/// Words 8–15 of each block's line: [`super::line_of`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn words(scale: __m512, [low, high]: [__m512i; 2]) -> [__m512i; 8] {

@@ -1,15 +1,8 @@
 //! Products with weights between Hadamard transforms: EXL3 of 4 bits.
 //!
-//! For each token, with H butterflies of f32 over distances 1, 2, … 64 of each 128 numbers:
+//! Numerics: NUMERICS.md, the end of "int8".
 //!
-//! ```text
-//! x[k]  = H(suh[k]·x[k])                 then encoded as int8 activations are
-//! acc   = the int8 chain over blocks of 32 columns, with q the byte sums (0–1020), one scale
-//!         S = 1774·2⁻¹⁸ and one minimum −3.453125 for all
-//! y[n]  = H(acc)[n]·(svh[n]/128)
-//! ```
-//!
-//! A worker turns the input for itself and computes whole bands of 128 rows, of which it stores its
+//! A worker transforms the input for itself and computes whole bands of 128 rows, of which it stores its
 //! own: what it gives does not depend on how rows are shared out.
 
 #![allow(clippy::needless_range_loop)] // tiles are indexed by token
@@ -18,26 +11,26 @@ use crate::panel::trellis::{BLOCK, Band, codes, column};
 use crate::panel::{BLOCK_COLS, PANEL_ROWS};
 #[cfg(target_arch = "x86_64")]
 use tokenmill_quant::exl3::MUL1;
-use tokenmill_quant::exl3::{MUL1_MIN, MUL1_SCALE, TURN, hadamard};
+use tokenmill_quant::exl3::{MUL1_MIN, MUL1_SCALE, WIDTH, hadamard};
 use tokenmill_quant::float::f16_to_f32;
 
-#[cfg(target_arch = "x86_64")]
-use super::avx2::Avx2;
-#[cfg(target_arch = "x86_64")]
-use super::avx512::Avx512;
 #[cfg(target_arch = "x86_64")]
 use super::encode::{BIAS, SCALE_BIAS};
 use super::encode::{SCALE, SUM, residual_lines};
 #[cfg(target_arch = "x86_64")]
-use super::vector::Vector;
+use super::tiles::{Tiles, TrellisTile};
 use super::{Encoding, Line, LinearJob};
 use crate::isa::Isa;
 use crate::math::per_isa;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx512;
 
-/// Tokens that are turned at once at most.
+/// Tokens that are transformed at once at most.
 const TOKENS: usize = 32;
 /// Panels of a band.
-const PANELS: usize = TURN / PANEL_ROWS;
+const PANELS: usize = WIDTH / PANEL_ROWS;
 /// How far ahead of the codes a tile prefetches, in bytes.
 #[cfg(target_arch = "x86_64")]
 const PREFETCH: usize = 4096;
@@ -55,9 +48,9 @@ fn tokens_held(cols: usize) -> usize {
     (HELD_BYTES / 64 / row_lines(cols)).clamp(1, TOKENS)
 }
 
-/// Lines of scratch memory: tokens, a turned row, the results of a band.
+/// Lines of scratch memory: tokens, a transformed row, the results of a band.
 pub(super) fn scratch_lines(cols: usize) -> usize {
-    tokens_held(cols) * (row_lines(cols) + TURN / 16) + cols / 16
+    tokens_held(cols) * (row_lines(cols) + WIDTH / 16) + cols / 16
 }
 
 /// Computes a job.
@@ -68,7 +61,7 @@ pub(super) unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line])
     let cols = job.spec.cols();
     let held = tokens_held(cols);
     let (encoded, rest) = scratch.split_at_mut(held * row_lines(cols));
-    let (turned, results) = floats_mut(rest).split_at_mut(cols);
+    let (transformed, results) = floats_mut(rest).split_at_mut(cols);
     let band_bytes = PANELS * job.spec.panel_bytes();
     for first in (0..job.tokens).step_by(held) {
         let tokens = first..(first + held).min(job.tokens);
@@ -78,22 +71,22 @@ pub(super) unsafe fn linear(isa: Isa, job: &LinearJob<'_>, scratch: &mut [Line])
             let weights = Band::new(cols, bytes);
             if known != Some(weights.suh) {
                 for (row, t) in encoded.chunks_exact_mut(row_lines(cols)).zip(tokens.clone()) {
-                    encode(isa, job, t, weights.suh, turned, row);
+                    encode(isa, job, t, weights.suh, transformed, row);
                 }
                 known = Some(weights.suh);
             }
-            let results = &mut results[..tokens.len() * TURN];
+            let results = &mut results[..tokens.len() * WIDTH];
             for (p, panel) in weights.panels.chunks_exact(cols / BLOCK_COLS * BLOCK).enumerate() {
                 let results = &mut results[p * PANEL_ROWS..];
                 // SAFETY: passed on; results have room for the band.
                 unsafe { run(isa, panel, cols, encoded, results, tokens.len()) };
             }
-            // What of the band is asked for.
+            // What of the band is this worker's.
             let start = job.panels.start.max(band * PANELS) * PANEL_ROWS;
             let end = (job.panels.end.min((band + 1) * PANELS) * PANEL_ROWS).min(job.spec.rows());
-            for (y, t) in results.as_chunks_mut::<TURN>().0.iter_mut().zip(tokens.clone()) {
-                turn_back(isa, y, &weights.svh);
-                let y = &y[start - band * TURN..end - band * TURN];
+            for (y, t) in results.as_chunks_mut::<WIDTH>().0.iter_mut().zip(tokens.clone()) {
+                transform_back(isa, y, &weights.svh);
+                let y = &y[start - band * WIDTH..end - band * WIDTH];
                 let at = t * job.out.stride + start;
                 assert!(at + y.len() <= job.out.len);
                 // SAFETY: inside the output, and the caller keeps others away from it.
@@ -109,19 +102,19 @@ fn floats_mut(lines: &mut [Line]) -> &mut [f32] {
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 16) }
 }
 
-/// Turns token `t` and encodes it into `row`.
+/// Transforms token `t` and encodes it into `row`.
 fn encode(
     isa: Isa,
     job: &LinearJob<'_>,
     t: usize,
     suh: &[u8],
-    turned: &mut [f32],
+    transformed: &mut [f32],
     row: &mut [Line],
 ) {
     let (cols, lines) = (job.spec.cols(), job.encoding.lines(job.spec.cols()));
-    turn(isa, &job.input[t * lines..][..cols / 16], suh, turned);
+    transform(isa, &job.input[t * lines..][..cols / 16], suh, transformed);
     let (plain, spread) = row.split_at_mut(Encoding::Int8.lines(cols));
-    Encoding::Int8.encode(isa, turned, plain);
+    Encoding::Int8.encode(isa, transformed, plain);
     let blocks = cols / BLOCK_COLS;
     let (first, second) = spread.split_at_mut(blocks);
     let spread = if isa == Isa::Avx2 { spread_words } else { spread_bytes };
@@ -131,9 +124,9 @@ fn encode(
 
 per_isa! {
     /// `out = H(suh · x)` for every 128 columns.
-    turn(x: &[Line], suh: &[u8], out: &mut [f32]) = turn_lanes;
+    transform(x: &[Line], suh: &[u8], out: &mut [f32]) = transform_lanes;
     /// `y = H(y) · svh / 128`.
-    turn_back(y: &mut [f32; TURN], svh: &[f32; TURN]) = turn_back_lanes;
+    transform_back(y: &mut [f32; WIDTH], svh: &[f32; WIDTH]) = transform_back_lanes;
     /// Bytes of lines in the order of tiles.
     spread_bytes(lines: &[Line], out: &mut [Line]) = spread_lines::<false>;
     /// The same as words, for [`Avx2`].
@@ -141,10 +134,10 @@ per_isa! {
 }
 
 #[inline(always)]
-fn turn_lanes(x: &[Line], suh: &[u8], out: &mut [f32]) {
-    let suh = suh.as_chunks::<{ 2 * TURN }>().0;
-    let all = x.as_chunks::<{ TURN / 16 }>().0.iter().zip(suh);
-    for ((x, suh), out) in all.zip(out.as_chunks_mut::<TURN>().0) {
+fn transform_lanes(x: &[Line], suh: &[u8], out: &mut [f32]) {
+    let suh = suh.as_chunks::<{ 2 * WIDTH }>().0;
+    let all = x.as_chunks::<{ WIDTH / 16 }>().0.iter().zip(suh);
+    for ((x, suh), out) in all.zip(out.as_chunks_mut::<WIDTH>().0) {
         for (i, out) in out.iter_mut().enumerate() {
             let factor = f16_to_f32(u16::from_le_bytes([suh[2 * i], suh[2 * i + 1]]));
             *out = f32::from_bits(x[i / 16].0[i % 16]) * factor;
@@ -154,10 +147,10 @@ fn turn_lanes(x: &[Line], suh: &[u8], out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn turn_back_lanes(y: &mut [f32; TURN], svh: &[f32; TURN]) {
+fn transform_back_lanes(y: &mut [f32; WIDTH], svh: &[f32; WIDTH]) {
     hadamard(y);
     for (y, svh) in y.iter_mut().zip(svh) {
-        *y *= svh / TURN as f32;
+        *y *= svh / WIDTH as f32;
     }
 }
 
@@ -198,7 +191,7 @@ unsafe fn run(
     out: &mut [f32],
     tokens: usize,
 ) {
-    assert!(encoded.len() >= tokens * row_lines(cols) && out.len() >= (tokens - 1) * TURN + 16);
+    assert!(encoded.len() >= tokens * row_lines(cols) && out.len() >= (tokens - 1) * WIDTH + 16);
     // SAFETY: as asked and asserted.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_unsafe))]
     unsafe {
@@ -229,7 +222,7 @@ fn definition(panel: &[u8], cols: usize, encoded: &[Line], out: &mut [f32], toke
                     second = add_line(&codes, &row[residual_lines(blocks) + b], second);
                 }
             }
-            out[t * TURN + lane] = first + second + 0.0;
+            out[t * WIDTH + lane] = first + second + 0.0;
         }
     }
 }
@@ -242,21 +235,8 @@ fn add_line(codes: &[u16; BLOCK_COLS], Line(words): &Line, acc: f32) -> f32 {
     f32::from_bits(words[SUM]).mul_add(MUL1_MIN, product.mul_add(MUL1_SCALE, acc))
 }
 
-/// One call of a tile kernel: a panel on some tokens.
 #[cfg(target_arch = "x86_64")]
-pub(super) struct TrellisTile {
-    codes: *const u8,
-    blocks: usize,
-    /// First token, lines from one to the next, and where spread lines begin.
-    rows: *const Line,
-    stride: usize,
-    spread: usize,
-    /// First result; tokens are 128 apart.
-    out: *mut f32,
-}
-
-#[cfg(target_arch = "x86_64")]
-unsafe fn tiles<V: Vector>(
+unsafe fn tiles<V: Tiles>(
     panel: &[u8],
     cols: usize,
     encoded: &[Line],
@@ -272,20 +252,20 @@ unsafe fn tiles<V: Vector>(
             rows: encoded[at(g) * row_lines(cols)..].as_ptr(),
             stride: row_lines(cols),
             spread: Encoding::Int8.lines(cols),
-            out: out[at(g) * TURN..].as_mut_ptr(),
+            out: out[at(g) * WIDTH..].as_mut_ptr(),
         };
         // SAFETY: the lengths were asserted.
         unsafe { V::trellis_tile(at(g + 1) - at(g), &tile) };
     }
 }
 
-/// A panel × C tokens: the body of [`Vector::trellis_tile`].
+/// A panel × C tokens: the body of [`Tiles::trellis_tile`].
 ///
 /// # Safety
 /// The pointers of `t` cover the panel, C tokens and their results.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn tile<V: Vector, const C: usize>(t: &TrellisTile) {
+pub(super) unsafe fn tile<V: Tiles, const C: usize>(t: &TrellisTile) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     // SAFETY: all pointers stay inside what the caller vouches for; prefetches may not.
     unsafe {
@@ -312,7 +292,7 @@ pub(super) unsafe fn tile<V: Vector, const C: usize>(t: &TrellisTile) {
         }
         for c in 0..C {
             let y = V::add(V::add(acc[c], residuals[c]), V::float(V::same(0)));
-            V::store_floats(y, t.out.add(c * TURN));
+            V::store_floats(y, t.out.add(c * WIDTH));
         }
     }
 }
@@ -320,7 +300,7 @@ pub(super) unsafe fn tile<V: Vector, const C: usize>(t: &TrellisTile) {
 /// Adds one block: `line` is the first token's line, `spread` lines further on is its spread form.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn add_block<V: Vector, const C: usize>(
+unsafe fn add_block<V: Tiles, const C: usize>(
     t: &TrellisTile,
     codes: *const u8,
     line: *const Line,
@@ -351,7 +331,7 @@ unsafe fn add_block<V: Vector, const C: usize>(
 /// Adds vector Q: four states in each word and that before it.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn add_vector<V: Vector, const Q: usize, const C: usize>(
+unsafe fn add_vector<V: Tiles, const Q: usize, const C: usize>(
     t: &TrellisTile,
     now: V::Int,
     before: V::Int,

@@ -1,47 +1,22 @@
-//! What a vector kernel asks of an instruction set: 16 lanes, one for each row of a panel.
+//! Sixteen lanes of 32 bits, one for each row of a panel or key of a group: one trait, a file an instruction set.
 
-use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+mod avx2;
+mod avx512;
 
-use super::bytes::ByteTile;
-use super::floats::FloatTile;
-use super::kind::Expands;
-use super::residuals::Group;
-use super::turned::TrellisTile;
 use crate::isa::Isa;
+pub(crate) use avx2::Avx2;
+pub(crate) use avx512::Avx512;
 
-/// How far ahead of what it reads a tile asks for more, in bytes.
-#[derive(Clone, Copy)]
-pub(super) struct Ahead {
-    /// For the nearest cache.
-    pub near: usize,
-    /// For the second-level cache, unless zero.
-    pub far: usize,
-    /// Whether scales are asked for, or codes alone.
-    pub scales: bool,
-}
-
-impl Ahead {
-    /// Asks for the line at `line` + `near`, and for the one at `line` + `far`.
-    #[inline(always)]
-    pub fn ask(self, line: *const u8) {
-        // SAFETY: a prefetch may name any address.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(self.near).cast());
-            if self.far > 0 {
-                _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(self.far).cast());
-            }
-        }
-    }
-}
+/// Why an instruction set lacks some functions.
+const NO_PAIRS: &str = "no sums of pairs of bf16 with this instruction set";
 
 /// Sixteen 32-bit lanes of one instruction set.
 ///
 /// # Safety of the functions
 /// All are `unsafe` for two reasons only: the instruction set must be available, and pointers
 /// must cover what is read or written (64 bytes for codes and f32s, 32 for f16s, 16 for
-/// bytes). They are inlined into `byte_tile`, `float_tile` and the like of the same
-/// implementation, which enable the features.
-pub(super) trait Vector {
+/// bytes). They are inlined into tiles of the same instruction set, which enable the features.
+pub(crate) trait Vector: Sized {
     /// 16 × i32, or 64 bytes.
     type Int: Copy;
     /// 16 × f32.
@@ -51,28 +26,8 @@ pub(super) trait Vector {
 
     /// What the processors that choose this code have.
     const ISA: Isa;
-    /// Panels (at most 2), and most tokens, of a tile in the int8 arithmetic.
-    const BYTE_TILE: (usize, usize);
-    /// Most tokens for which a tile takes two packed panels from different halves of them.
-    const TWO_STREAMS: usize;
-    /// What a tile of one token asks for ahead of packed panels, and one of more.
-    const AHEAD: [Ahead; 2];
-    /// The same for numbers of 16 bits, which have no scales.
-    const FLOATS_AHEAD: Ahead;
-    /// Most tokens of a tile of expanded panels, unless they are expanded to signs.
-    const WIDE_TOKENS: usize;
-    /// Whether the bf16 chain goes by pairs of columns.
-    const PAIRS: bool;
-    /// Most panels and tokens of a tile in the float arithmetics.
-    const FLOAT_TILE: (usize, usize);
-    /// Most tokens for which tiles take the codes of floats apart themselves.
-    const CODED_TOKENS: usize;
     /// What the floats of `e4m3` are too small by.
     const E4M3_UNIT: f32;
-    /// Tokens from which on expanding panels to bytes first pays.
-    const EXPAND_FROM: usize;
-    /// What codes that may be any byte are expanded to.
-    const EXPANDS: Expands;
 
     /// `bits` in all lanes.
     unsafe fn same(bits: i32) -> Self::Same;
@@ -99,7 +54,7 @@ pub(super) trait Vector {
     unsafe fn look_up(v: Self::Int, table: &[u8; 16]) -> Self::Int;
     /// `sum` + Σ of 4 products unsigned byte × signed byte in each lane. Instruction sets without an
     /// instruction for it have tiles of their own.
-    unsafe fn dot(sum: Self::Int, codes: Self::Int, bytes: Self::Same) -> Self::Int;
+    unsafe fn dot_bytes(sum: Self::Int, codes: Self::Int, bytes: Self::Same) -> Self::Int;
 
     /// What `dot_byte_sums` takes of the sums of two bytes of `low` and two of `high` in each 16-bit part.
     #[inline(always)]
@@ -111,10 +66,10 @@ pub(super) trait Vector {
     #[inline(always)]
     unsafe fn dot_byte_sums(sum: Self::Int, of: [Self::Int; 2], bytes: Self::Same) -> Self::Int {
         // SAFETY: the caller's.
-        unsafe { Self::dot(Self::dot(sum, of[0], bytes), of[1], bytes) }
+        unsafe { Self::dot_bytes(Self::dot_bytes(sum, of[0], bytes), of[1], bytes) }
     }
     /// Of bytes less 128: their magnitudes; all bits of the negative ones; in each 16-bit part minus the sum of the
-    /// magnitudes of those. Only where codes expand to [`Expands::Signs`].
+    /// magnitudes of those. Only without an instruction for dot products of bytes.
     unsafe fn taken_apart(v: Self::Int) -> [Self::Int; 3];
     /// The low halves of products of 16-bit parts, unsigned.
     unsafe fn times_low(v: Self::Int, same: Self::Same) -> Self::Int;
@@ -144,7 +99,7 @@ pub(super) trait Vector {
     /// 16 bytes e as 2^(e − 128), subnormal below 2.
     unsafe fn powers(from: *const u8) -> Self::Float;
     /// 16 f16s.
-    unsafe fn halves(from: *const u8) -> Self::Float;
+    unsafe fn f16s(from: *const u8) -> Self::Float;
     /// 16 f32s.
     unsafe fn floats(from: *const f32) -> Self::Float;
     /// Stores 16 f32s.
@@ -155,10 +110,6 @@ pub(super) trait Vector {
     unsafe fn store_first(v: Self::Float, to: *mut f32, rows: usize);
     /// The bf16s in the high and in the low halves of the lanes: two columns.
     unsafe fn bf16_pair(from: *const u8) -> [Self::Float; 2];
-    /// `sum` + the product of the high halves + that of the low halves, rounded after each; only where [`PAIRS`].
-    ///
-    /// [`PAIRS`]: Self::PAIRS
-    unsafe fn dot_pairs(sum: Self::Float, weights: Self::Int, same: Self::Same) -> Self::Float;
     /// Rounded to bf16, ties to even; zero where products do not tell it from that.
     unsafe fn to_bf16(v: Self::Float) -> Self::Float;
     /// `a·b`.
@@ -172,23 +123,58 @@ pub(super) trait Vector {
     /// `a·same + c` rounded once.
     unsafe fn fma_same(a: Self::Float, same: Self::Same, c: Self::Float) -> Self::Float;
 
-    /// Runs a tile of `tokens` and as many panels as there may be in the int8 arithmetic.
-    unsafe fn byte_tile<const KIND: u8>(tokens: usize, t: &ByteTile);
-    /// Adds the residual lines of `groups`, whose blocks are of `t`'s run of expanded panels, to their chains.
-    unsafe fn residual_lines<const KIND: u8>(t: &ByteTile, groups: &[Group]);
-    /// Runs some tokens on a panel of a trellis: `turned::tile`.
-    unsafe fn trellis_tile(tokens: usize, t: &TrellisTile);
-    /// Expands a panel to bytes, or magnitudes and signs: `bytes::widen`.
-    unsafe fn widen<const KIND: u8>(panel: *const u8, blocks: usize, to: *mut u8);
-    /// Runs a tile of `panels` × `tokens` in a float arithmetic.
-    unsafe fn float_tile<const KIND: u8>(panels: usize, tokens: usize, t: &FloatTile);
-    /// Expands blocks of a panel to f32: `floats::expand`.
-    unsafe fn expand<const KIND: u8, const ROUND: bool>(
-        panel: *const u8,
-        first: usize,
-        blocks: usize,
-        to: *mut f32,
-    );
-    /// Expands pairs of bf16 columns to f32: `floats::expand_pairs`.
-    unsafe fn expand_pairs(from: *const u8, pairs: usize, to: *mut f32);
+    // Of attention.
+
+    /// `x` in all lanes.
+    unsafe fn splat(x: f32) -> Self::Float;
+    /// The greater; `b` where either is NaN.
+    unsafe fn max(a: Self::Float, b: Self::Float) -> Self::Float;
+    /// Lane r: the greatest of the 16 numbers of row r of 16; any of them or NaN if there is a NaN.
+    unsafe fn greatest_of(rows: *const f32) -> Self::Float;
+    /// Lane r: the sum of the 16 numbers of row r of 16, by the fixed tree.
+    unsafe fn sum_of(rows: *const f32) -> Self::Float;
+    /// `y·2ⁿ` rounded once, for y in \[0.5, 2\] and n in −151..=0, where `shifted` is
+    /// n + 1.5·2²³.
+    unsafe fn times_power(y: Self::Float, shifted: Self::Float) -> Self::Float;
+
+    /// 16 bf16s.
+    unsafe fn bf16s(from: *const u16) -> Self::Float;
+    /// 16 bf16s, in the order in which they are made most cheaply.
+    unsafe fn bf16s_apart(from: *const u16) -> Self::Float;
+    /// The lanes of `bf16s_apart` in order.
+    unsafe fn in_order(v: Self::Float) -> Self::Float;
+    /// y·2ⁿ, y from 0.7 to 1.5 or NaN, where `shifted` is n + 1.5·2²³; 0 where `x` is below `QUICK_LEAST`.
+    unsafe fn quick_power(y: Self::Float, shifted: Self::Float, x: Self::Float) -> Self::Float;
+    /// Rounded to bf16, ties up; p ≥ 0 or NaN.
+    unsafe fn short(p: Self::Float) -> Self::Float;
+    /// 2q − 15 for the low and the high halves of 16 bytes.
+    unsafe fn nibbles(from: *const u8) -> [Self::Float; 2];
+    /// 32 signed bytes as 32 i16s.
+    unsafe fn bytes(from: *const i8) -> Self::Int;
+    /// `sum` + Σ of 2 products i16 × i16 in each lane.
+    unsafe fn dot_shorts(sum: Self::Int, a: Self::Int, b: Self::Int) -> Self::Int;
+    /// As floats, rounded to nearest, ties to even.
+    unsafe fn to_float(v: Self::Int) -> Self::Float;
+    /// Stores the low 16 bits of the lanes of both in turn: 32 codes, to which 1.5·2²³ was added.
+    unsafe fn store_codes(codes: [Self::Float; 2], to: *mut i16);
+
+    // The rest is for bf16 chains only.
+
+    /// 16 pairs of bf16s, those of `high` in the high halves.
+    unsafe fn pairs(_high: *const u16, _low: *const u16) -> Self::Int {
+        unreachable!("{NO_PAIRS}")
+    }
+    /// `sum` + the product of the high halves of two pairs of bf16s, then + that of the low halves, each
+    /// rounded once, where no factor but 0 is below 2⁻⁵⁶.
+    unsafe fn add_pairs(_sum: Self::Float, _a: Self::Int, _b: Self::Int) -> Self::Float {
+        unreachable!("{NO_PAIRS}")
+    }
+    /// The bits of both.
+    unsafe fn and(_a: Self::Int, _b: Self::Int) -> Self::Int {
+        unreachable!("{NO_PAIRS}")
+    }
+    /// Stores what `short` gives as 8 pairs, the first of each in the high half.
+    unsafe fn store_pairs(_p: Self::Float, _to: *mut i16) {
+        unreachable!("{NO_PAIRS}")
+    }
 }

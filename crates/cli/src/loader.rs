@@ -1,0 +1,343 @@
+//! Where `serve` has its models from: those named, or all that `list` shows, loaded when they are
+//! asked for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokenmill_backend::DeviceError;
+use tokenmill_engine::Host;
+use tokenmill_engine::load::{LoadFailure, Share, read, share, vocabulary_of};
+use tokenmill_server::{Abilities, Listed, Loader, Needs, NotLoaded, ServedModel, Trouble};
+
+use crate::args::{Machine, Serve};
+use crate::failure::{Failure, size};
+use crate::model::{self, Bar, Limits, NotStarted};
+use crate::store;
+
+/// A model as it is named on the command line or by `list`, and what clients call it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// For the store, or a path.
+    pub name: String,
+    /// Its names in the API.
+    pub listed: Listed,
+}
+
+/// See the module.
+pub struct ModelLoader {
+    pub host: Host,
+    /// Models of the command line; empty: all that are here.
+    named: Vec<Named>,
+    machine: Machine,
+    slots: u32,
+    queue: u32,
+    max_wait: Option<Duration>,
+    /// Where prompts are kept, and the part of that each model has.
+    disk: Option<(PathBuf, u64)>,
+    /// The memory that models of the command line are loaded within, where they do not take turns.
+    parts: BTreeMap<String, u64>,
+    /// The same of each other that was looked at.
+    memory: Mutex<BTreeMap<String, u64>>,
+    /// Whose oddities were told.
+    told: Mutex<BTreeSet<String>>,
+    /// What those can do that were asked.
+    abilities: Mutex<BTreeMap<String, Abilities>>,
+}
+
+impl ModelLoader {
+    /// Loads these, or all that are here.
+    pub fn new(args: &Serve, host: Host, named: Vec<Named>) -> Self {
+        // Several models have a part and a folder each.
+        let count = if named.is_empty() { store::entries().len() } else { named.len() };
+        let cap_bytes = (args.kv_disk_gb * (1u64 << 30) as f64) as u64 / count.max(1) as u64;
+        let (machine, slots, queue) = (args.machine.clone(), args.slots, args.queue);
+        let disk = args.kv_dir.clone().map(|folder| (folder, cap_bytes));
+        let (parts, memory, told, abilities) = Default::default();
+        let max_wait = args.max_wait;
+        Self { host, named, machine, slots, queue, max_wait, disk, parts, memory, told, abilities }
+    }
+
+    /// Those of the command line, or all that are here.
+    pub fn known(&self) -> Vec<Named> {
+        if !self.named.is_empty() {
+            return self.named.clone();
+        }
+        named_alike(store::entries())
+    }
+
+    fn named(&self, id: &str) -> Result<Named, Failure> {
+        let found = self.known().into_iter().find(|named| named.listed.id == id);
+        found.ok_or_else(|| Failure::new(format!("{id} is not here"), "its files are gone"))
+    }
+
+    /// From now on loads that model within so much.
+    pub fn within(&mut self, id: &str, memory_bytes: u64) {
+        self.parts.insert(id.to_owned(), memory_bytes);
+    }
+
+    fn memory_of(&self, id: &str) -> Option<u64> {
+        let measured =
+            || self.memory.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied();
+        self.parts.get(id).copied().or_else(measured)
+    }
+
+    /// What the command line and the model's packager say of how it runs.
+    fn machine(&self, name: &str) -> Result<Machine, Failure> {
+        let mut machine = self.machine.clone();
+        machine.ctx = machine.ctx.or(model::defaults(name)?.context);
+        Ok(machine)
+    }
+
+    /// What a model takes, and what goes wrong as a user is told it.
+    pub fn measured(&self, id: &str) -> Result<Needs, NotStarted> {
+        Ok(self.share(id)?.needs)
+    }
+
+    fn share(&self, id: &str) -> Result<Share, NotStarted> {
+        let Named { name, .. } = self.named(id)?;
+        let machine = self.machine(&name)?;
+        let device = self.host.device();
+        let mut options = model::options(&machine, device.as_ref(), self.slots);
+        let given = self.parts.get(id).copied();
+        options.memory_bytes = self.host.ledger().all_bytes();
+        let path = model::locate(&name)?;
+        let found = share(&path, device.as_ref(), &options, given).map_err(NotStarted::Load)?;
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.insert(id.to_owned(), found.memory_bytes);
+        Ok(found)
+    }
+
+    /// Loads a model as long as it is wanted, and what is said of it.
+    pub fn start(
+        &self,
+        id: &str,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(ServedModel, Vec<String>), NotStarted> {
+        let Named { name, listed } = self.named(id)?;
+        let (defaults, machine) = (model::defaults(&name)?, self.machine(&name)?);
+        let memory_bytes = self.memory_of(id).unwrap_or(self.host.ledger().all_bytes());
+        let limits = Limits { sequences: self.slots, queue: self.queue, memory_bytes };
+        let disk = self.disk.as_ref().map(|(folder, cap_bytes)| match self.named.len() {
+            1 => (folder.clone(), *cap_bytes),
+            _ => (folder.join(id.replace(['/', ':'], "_")), *cap_bytes),
+        });
+        let of = disk.as_ref().map(|(folder, cap_bytes)| (folder.as_path(), *cap_bytes));
+        let bar = Bar::new();
+        let mut shown = bar.watch();
+        let watch = &mut |at, of| match wanted() {
+            true => shown(at, of),
+            false => ControlFlow::Break(()),
+        };
+        let mut served = model::start_in(&self.host, (&name, id), &machine, limits, of, watch)?;
+        model::settle(defaults, &mut served);
+        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned()) {
+            model::warn(&served, served.template.as_ref());
+            model::tell_unused(&name, &served);
+        }
+        let Some(tokenizer) = served.tokenizer.clone() else {
+            self.host.unload(id, Duration::ZERO);
+            let detail = "its files have no tokenizer";
+            return Err(Failure::new(format!("cannot serve {name}"), detail).into());
+        };
+        if let Some(longest) = self.max_wait {
+            served.engine.limit_wait(longest);
+        }
+        let context = served.engine.longest();
+        let mut lines = vec![format!(
+            "{id} on {} · context {context} · weights {}, cache {} ({} a token)",
+            served.caps.name,
+            size(served.fit.weight_bytes),
+            size(served.fit.cache_bytes),
+            size(served.fit.token_bytes),
+        )];
+        let kept = disk.map(|(folder, cap_bytes)| match &served.disk {
+            Ok(()) => {
+                let log = served.engine.stats().disk.unwrap_or_default().log;
+                let (folder, used, cap) = (folder.display(), size(log.bytes), size(cap_bytes));
+                let runs = log.records;
+                format!("prompt cache in {folder}: {used} of {cap}, {runs} runs of this model")
+            }
+            Err(error) => format!("without a prompt cache on disk: {error}"),
+        });
+        let model = ServedModel {
+            names: [listed.id].into_iter().chain(listed.aliases).collect(),
+            engine: served.engine,
+            tokenizer,
+            template: served.template.map(Arc::new),
+            context,
+            defaults: served.defaults,
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        };
+        if model.engine.vocab() > 0 {
+            let line = model.default_sampling().line(Some(context));
+            lines.push(format!("requests that say nothing: {line}"));
+        }
+        lines.extend(kept);
+        Ok((model, lines))
+    }
+}
+
+impl Loader for ModelLoader {
+    fn list(&self) -> Vec<Listed> {
+        self.known().into_iter().map(|named| named.listed).collect()
+    }
+
+    fn measure(&self, id: &str) -> Result<Needs, Trouble> {
+        self.measured(id).map_err(|e| trouble(id, e))
+    }
+
+    fn abilities(&self, id: &str) -> Option<Abilities> {
+        let abilities = || self.abilities.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = abilities().get(id) {
+            return Some(*found);
+        }
+        let share = self.share(id).ok()?;
+        let path = model::locate(&self.named(id).ok()?.name).ok()?;
+        let model = read(&path, model::kv_format(self.machine.kv)).ok()?;
+        // (Without a tokenizer it is not served.)
+        let vocabulary = vocabulary_of(&path, &model.files).ok()??;
+        let (gives_text, width) = (model.program.vocab > 0, model.program.hidden);
+        let template = vocabulary.template.as_ref().ok().filter(|_| gives_text);
+        let found = Abilities {
+            chat: template.is_some(),
+            tools: template.is_some_and(|t| t.has_tools()),
+            embeddings: !gives_text && width > 1,
+            rerank: !gives_text,
+            context: share.context,
+            bytes: share.weight_bytes,
+        };
+        abilities().insert(id.to_owned(), found);
+        Some(found)
+    }
+
+    fn load(&self, id: &str, wanted: &dyn Fn() -> bool) -> Result<ServedModel, NotLoaded> {
+        match self.start(id, wanted) {
+            Ok((model, _)) => Ok(model),
+            Err(NotStarted::Load(LoadFailure::Device(DeviceError::Cancelled))) => {
+                Err(NotLoaded::BrokenOff)
+            }
+            Err(error) => Err(NotLoaded::Failed(trouble(id, error))),
+        }
+    }
+
+    fn free(&self, id: &str, model: ServedModel) {
+        self.host.unload(id, Duration::ZERO);
+        model.engine.shut_down(); // (one that the host does not know any more)
+    }
+}
+
+/// What goes wrong in words for a client, who need not know where files lie.
+fn trouble(id: &str, error: NotStarted) -> Trouble {
+    let of_files = matches!(
+        error,
+        NotStarted::Load(
+            LoadFailure::File(_)
+                | LoadFailure::Model(_)
+                | LoadFailure::Vocabulary(_)
+                | LoadFailure::Bug(_)
+        )
+    );
+    let told = error.told(id);
+    tracing::warn!("{told}");
+    let detail = match told {
+        Failure::Told { detail, .. } => detail,
+        _ => "the server's log has the details".to_owned(),
+    };
+    Trouble { reason: without_paths(&detail), of_files }
+}
+
+/// A text whose words that are paths have but their last part.
+fn without_paths(text: &str) -> String {
+    let last = |word: &str| match word.find(['/', '\\']) {
+        Some(0) => word.rsplit(['/', '\\']).next().unwrap_or_default().to_owned(),
+        _ => word.to_owned(),
+    };
+    let words: Vec<String> = text.split_whitespace().map(last).collect();
+    words.join(" ")
+}
+
+/// A model of the command line as clients call it: the last part of a path without its ending, or
+/// the name as it is.
+pub fn named(name: &str, called: Option<&str>) -> Named {
+    let short = match Path::new(name).file_stem() {
+        Some(stem) if Path::new(name).exists() => stem.to_string_lossy().into_owned(),
+        _ => name.to_owned(),
+    };
+    let id = called.map_or(short, str::to_owned);
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    Named { name: name.to_owned(), listed: Listed { id, aliases: Vec::new(), created } }
+}
+
+/// What is here: each model by the name that `list` shows, its alias, and the last part of its name
+/// where no other has it.
+fn named_alike(entries: Vec<tokenmill_store::Entry>) -> Vec<Named> {
+    let last = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
+    let mut all: Vec<Named> = Vec::new();
+    for entry in entries {
+        let id = entry.model.name;
+        if all.iter().any(|named| named.listed.id == id) {
+            continue;
+        }
+        let made = std::fs::metadata(&entry.model.path).and_then(|m| m.modified()).ok();
+        let made = made.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let aliases = entry.alias.map(str::to_owned).into_iter().chain([last(&id)]).collect();
+        let listed = Listed { id: id.clone(), aliases, created: made.map_or(0, |d| d.as_secs()) };
+        all.push(Named { name: id, listed });
+    }
+    let names = |named: &Named| {
+        let Listed { id, aliases, .. } = &named.listed;
+        [id].into_iter().chain(aliases).cloned().collect::<BTreeSet<String>>()
+    };
+    let every: Vec<String> = all.iter().flat_map(names).collect();
+    let once = |alias: &String| every.iter().filter(|name| *name == alias).count() == 1;
+    for Named { listed, .. } in &mut all {
+        let id = listed.id.clone();
+        let mut seen = BTreeSet::new();
+        listed.aliases.retain(|alias| *alias != id && once(alias) && seen.insert(alias.clone()));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenmill_store::{Entry, LocalModel, Owner};
+
+    #[test]
+    fn models_are_called_by_what_tells_them_apart() {
+        let entry = |name: &str, alias| Entry {
+            model: LocalModel {
+                name: name.to_owned(),
+                path: PathBuf::from("/nowhere"),
+                files: Vec::new(),
+                defaults: Default::default(),
+            },
+            owner: Owner::Own,
+            alias,
+        };
+        let all = named_alike(vec![
+            entry("a/one:q8", None),
+            entry("b/one:q8", None),
+            entry("a/two", Some("two")),
+            entry("three", Some("drei")),
+            entry("three", None),
+        ]);
+        let names = |n: &Named| (n.listed.id.clone(), n.listed.aliases.join(" "));
+        let found: Vec<(String, String)> = all.iter().map(names).collect();
+        let expect = [("a/one:q8", ""), ("b/one:q8", ""), ("a/two", "two"), ("three", "drei")];
+        assert_eq!(found, expect.map(|(a, b)| (a.to_owned(), b.to_owned())));
+    }
+
+    #[test]
+    fn clients_hear_of_no_folders() {
+        for (text, expect) in [
+            ("/home/a/m.gguf: cut off at 12", "m.gguf: cut off at 12"),
+            ("12 of 10 MiB/s are free", "12 of 10 MiB/s are free"),
+        ] {
+            assert_eq!(without_paths(text), expect);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Models as they come and go, over HTTP: loading and unloading by name, what is told of each, and
+//! how long requests want theirs to stay.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tokenmill_engine::KeepAlive;
+use tokenmill_engine::residency::{Stage, Status};
+
+use crate::answering::parse;
+use crate::body;
+use crate::error::ApiError;
+use crate::fields::{Fields, Notes, text, wrong};
+use crate::metrics::{header, label};
+use crate::residents::{Residents, Told};
+use crate::shared::{Shared, unix_seconds};
+use crate::workshop::Wanted;
+
+/// For an unloaded model to go while its client waits; it goes on draining.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `keep_alive` as Ollama's clients send it, `ttl` as LM Studio's: how long the model stays after
+/// the answer.
+///
+/// # Errors
+/// 400 for what is no duration.
+pub fn keep_alive(fields: &mut Fields) -> Result<Option<KeepAlive>, ApiError> {
+    let mut keep = None;
+    for name in ["ttl", "keep_alive"] {
+        let Some(value) = fields.take(name) else { continue };
+        let found = match &value {
+            Value::Number(number) => number.as_f64().and_then(KeepAlive::seconds),
+            Value::String(text) => KeepAlive::parse(text),
+            other => return Err(wrong(name, "a duration or a number of seconds", other)),
+        };
+        let message = || {
+            let forms = "a duration such as \"5m\" or \"300s\", or seconds; negative: for ever";
+            ApiError::bad(name, format!("{name} must be {forms}"))
+        };
+        keep = Some(found.ok_or_else(message)?);
+    }
+    Ok(keep)
+}
+
+/// POST /models/load: answers when the model is there.
+pub async fn load(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {
+    loaded(&shared, request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn loaded(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
+    shared.open()?;
+    let key = shared.gate().keys.holder(request.headers());
+    let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
+    let (party, place) = (shared.party(&request), shared.admit(shared.party(&request))?);
+    let (name, keep) = named(shared, request).await?;
+    let state = Arc::clone(shared);
+    let ask = move |_: Wanted<'_>| state.want(Some(&name), keep, key.as_deref());
+    let pending = shared.workshop.run(party, 0, ask).await?;
+    let id = pending.id.clone();
+    drop(shared.awaited(pending).await?);
+    drop((place, pass));
+    Ok(done(shared, &id))
+}
+
+/// POST /models/unload: answers when the model is gone, or while its answers end.
+pub async fn unload(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {
+    unloaded(&shared, request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn unloaded(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
+    shared.open()?;
+    let (gate, headers) = (shared.gate(), request.headers().clone());
+    // Others' answers would wait for it to load again.
+    if !gate.keys.admit_to_change(&headers) {
+        let message = "models are unloaded for everybody: it is for the first key, and those that may \
+                       read the metrics";
+        let code = Some("unload_not_allowed");
+        return Err(ApiError { code, ..ApiError::new(StatusCode::FORBIDDEN, message) });
+    }
+    let (name, _) = named(shared, request).await?;
+    let Some(told) = shared.listed(&headers, Some(&name)).await.pop() else {
+        return Err(shared.unknown_to(&headers, &name));
+    };
+    if shared.residents.is_fixed() {
+        let message = "this server serves what it was started with";
+        return Err(ApiError::unsupported("model", message));
+    }
+    shared.residents.unload(&told.listed.id, PATIENCE).await;
+    Ok(done(shared, &told.listed.id))
+}
+
+/// The model that a request names, and how long it is to stay.
+async fn named(
+    shared: &Arc<Shared>,
+    request: Request<Body>,
+) -> Result<(String, Option<KeepAlive>), ApiError> {
+    let party = shared.party(&request);
+    let received = body::read(request, shared, party).await?;
+    let mut fields = parse(shared, &received)?;
+    let name = text(fields.require("model")?, "model")?;
+    let keep = keep_alive(&mut fields)?;
+    let mut notes = Notes::new(shared.gate().strict);
+    fields.finish(&[], &mut notes)?;
+    shared.told(notes);
+    Ok((name, keep))
+}
+
+fn done(shared: &Shared, id: &str) -> Response {
+    let status = shared.residents.told(Some(id)).first().map(status);
+    Json(json!({ "success": true, "model": id, "status": status })).into_response()
+}
+
+/// The word for where a model is, as llama.cpp's router has it.
+fn word(status: &Status) -> &'static str {
+    match status.stage {
+        Stage::Absent if status.waiting > 0 => "loading",
+        Stage::Absent => "unloaded",
+        Stage::Loading => "loading",
+        Stage::Ready => "loaded",
+        Stage::Breaking | Stage::Draining | Stage::Freeing => "unloading",
+    }
+}
+
+/// Every word.
+const WORDS: [&str; 4] = ["unloaded", "loading", "loaded", "unloading"];
+
+/// What is told of a model's state.
+pub fn status(told: &Told) -> Value {
+    let Told { status, .. } = told;
+    let mut value = json!({ "value": word(status) });
+    if status.bytes > 0 {
+        value["bytes"] = status.bytes.into();
+    }
+    if status.pinned {
+        value["pinned"] = true.into();
+    }
+    if let Some(seconds) = told.expires_in_s {
+        value["expires_at"] = (unix_seconds() + seconds.round() as u64).into();
+    }
+    if let Some((trouble, _)) = &status.failed {
+        let ago_s = told.failed_ago_s.unwrap_or(0.0);
+        value["failed"] = true.into();
+        value["reason"] = trouble.reason.as_str().into();
+        value["failed_at"] = unix_seconds().saturating_sub(ago_s as u64).into();
+    }
+    value
+}
+
+/// What is told of the models in memory, in the Prometheus text format.
+pub fn count(residents: &Residents, out: &mut String) {
+    let (held, cap, counts) = residents.counts();
+    let told = residents.told(None);
+    let name = "tokenmill_models";
+    header(out, name, "gauge", "Models by state.");
+    for state in WORDS {
+        let count = told.iter().filter(|told| word(&told.status) == state).count();
+        let _ = writeln!(out, "{name}{{state=\"{state}\"}} {count}");
+    }
+    let name = "tokenmill_model_loaded";
+    header(out, name, "gauge", "1 for models that answer, 0 for others.");
+    for one in &told {
+        let loaded = u8::from(one.status.stage == Stage::Ready);
+        let _ = writeln!(out, "{name}{{model_name=\"{}\"}} {loaded}", label(&one.listed.id));
+    }
+    if residents.is_fixed() {
+        return;
+    }
+    for (name, kind, help, value) in [
+        ("tokenmill_models_bytes", "gauge", "What models hold or are promised.", held),
+        ("tokenmill_models_cap_bytes", "gauge", "What they may hold together.", cap),
+        ("tokenmill_model_loads_total", "counter", "Loads that were begun.", counts.loads),
+        (
+            "tokenmill_model_failures_total",
+            "counter",
+            "Models that could not be read or loaded.",
+            counts.failures,
+        ),
+        (
+            "tokenmill_model_evictions_total",
+            "counter",
+            "Models that went to make room for another.",
+            counts.evictions,
+        ),
+    ] {
+        header(out, name, kind, help);
+        let _ = writeln!(out, "{name} {value}");
+    }
+}

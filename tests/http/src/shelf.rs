@@ -1,0 +1,164 @@
+//! A running server whose models are loaded when they are asked for: slowly, in vain or not at all,
+//! as it is told.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokenmill_device_tests::sim::SimControl;
+use tokenmill_engine::KeepAlive;
+use tokenmill_server::{
+    Abilities, Listed, Loader, Needs, NotLoaded, Running, ServedModel, Stock, Trouble, spawn,
+};
+
+use crate::client::Client;
+use crate::site::Setup;
+
+/// What becomes of loads, and what is in memory.
+#[derive(Debug, Default)]
+pub struct Shelf {
+    /// How long a load takes.
+    pub slow: Duration,
+    /// Loads do not end before it is false.
+    pub held: bool,
+    /// Models whose files are broken, and how.
+    pub broken: BTreeMap<String, String>,
+    /// Models in memory, and those on their way, by bytes.
+    pub resident: BTreeMap<String, u64>,
+    /// The most bytes that were in memory at once.
+    pub most_bytes: u64,
+    /// Loads that were begun, of each model.
+    pub loads: BTreeMap<String, u32>,
+    /// Loads that were broken off.
+    pub broken_off: u32,
+}
+
+struct ShelfLoader {
+    shelf: Arc<Mutex<Shelf>>,
+    sizes: Vec<(&'static str, u64)>,
+    setup: Setup,
+}
+
+impl ShelfLoader {
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bytes(&self, id: &str) -> u64 {
+        self.sizes.iter().find(|(name, _)| *name == id).expect("one of the list").1
+    }
+
+    fn fault(&self, id: &str) -> Option<Trouble> {
+        let reason = self.shelf().broken.get(id).cloned()?;
+        Some(Trouble { reason, of_files: true })
+    }
+}
+
+impl Loader for ShelfLoader {
+    fn list(&self) -> Vec<Listed> {
+        let listed = |(name, _): &(&str, u64)| Listed {
+            id: (*name).to_owned(),
+            aliases: vec![format!("user/{name}:q8")],
+            created: 1_700_000_000,
+        };
+        self.sizes.iter().map(listed).collect()
+    }
+
+    fn measure(&self, id: &str) -> Result<Needs, Trouble> {
+        match self.fault(id) {
+            Some(trouble) => Err(trouble),
+            None => Ok(Needs { bytes: self.bytes(id), load_s: 0.01 }),
+        }
+    }
+
+    fn abilities(&self, id: &str) -> Option<Abilities> {
+        let (context, bytes) = (self.setup.context, self.bytes(id));
+        Some(Abilities { chat: true, context, bytes, ..Abilities::default() })
+    }
+
+    fn load(&self, id: &str, wanted: &dyn Fn() -> bool) -> Result<ServedModel, NotLoaded> {
+        let begin = Instant::now();
+        {
+            let mut shelf = self.shelf();
+            *shelf.loads.entry(id.to_owned()).or_default() += 1;
+            let second = shelf.resident.insert(id.to_owned(), self.bytes(id));
+            assert_eq!(second, None, "a second copy of {id}");
+            shelf.most_bytes = shelf.most_bytes.max(shelf.resident.values().sum());
+        }
+        loop {
+            let mut shelf = self.shelf();
+            if !wanted() {
+                shelf.resident.remove(id);
+                shelf.broken_off += 1;
+                return Err(NotLoaded::BrokenOff);
+            }
+            if !shelf.held && begin.elapsed() >= shelf.slow {
+                break;
+            }
+            drop(shelf);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let model = self.setup.model(&SimControl::default());
+        let names = vec![id.to_owned(), format!("user/{id}:q8")];
+        Ok(ServedModel { names, ..model })
+    }
+
+    fn free(&self, id: &str, model: ServedModel) {
+        model.engine.shut_down();
+        self.shelf().resident.remove(id).expect("it was there");
+    }
+}
+
+/// A server whose models come and go.
+pub struct ShelfSite {
+    _server: Running,
+    /// Asks the server.
+    pub client: Client,
+    shelf: Arc<Mutex<Shelf>>,
+}
+
+impl ShelfSite {
+    /// Models of these sizes under a cap, which stay for a minute.
+    pub fn new(setup: Setup, cap_bytes: u64, sizes: &[(&'static str, u64)]) -> Self {
+        let shelf = Arc::<Mutex<Shelf>>::default();
+        let server = setup.server.clone();
+        let loader = ShelfLoader { shelf: Arc::clone(&shelf), sizes: sizes.to_vec(), setup };
+        let stock = Stock {
+            present: Vec::new(),
+            pinned: Vec::new(),
+            loader: Some(Arc::new(loader)),
+            cap_bytes,
+            keep: KeepAlive::Seconds(60.0),
+        };
+        let server = spawn(server, stock).expect("the server starts");
+        let client = Client::new(server.address());
+        Self { _server: server, client, shelf }
+    }
+
+    /// What becomes of loads, and what is in memory.
+    pub fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often a model was loaded, how many loads were broken off, and who is in memory.
+    pub fn seen(&self, id: &str) -> (u32, u32, Vec<String>) {
+        let shelf = self.shelf();
+        let loads = shelf.loads.get(id).copied().unwrap_or(0);
+        (loads, shelf.broken_off, shelf.resident.keys().cloned().collect())
+    }
+
+    /// The state of a model as `/v1/models` tells it.
+    pub fn status(&self, id: &str) -> serde_json::Value {
+        self.client.get(&format!("/v1/models/{id}")).json()["status"].clone()
+    }
+
+    /// Waits until a model is in that state; panics after some seconds.
+    pub fn wait_for(&self, id: &str, state: &str) {
+        let start = Instant::now();
+        while self.status(id)["value"] != state {
+            let status = self.status(id);
+            assert!(start.elapsed() < Duration::from_secs(10), "{id} is not {state}: {status}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
