@@ -119,8 +119,8 @@ fn browser_page_of_another_origin() {
 #[test]
 fn origins_that_open_too_much_are_refused() {
     for (args, word) in [
-        (["--allow-origin", "*"], "--api-key"),
-        (["--allow-origin", "null"], "--api-key"),
+        (["--allow-origin", "*"], "tokenmill key add"),
+        (["--allow-origin", "null"], "tokenmill key add"),
         (["--allow-origin", "http://localhost:5173/"], "write http://localhost:5173"),
         (["--allow-host", "http://box.lan"], "write box.lan"),
     ] {
