@@ -16,22 +16,7 @@ use tokenmill_output::{Ask, Calls, Format, INPUT, Parser, Tool};
 const ANSWERS: usize = 4;
 
 /// Patches, as an agent describes them.
-const PATCH: &str = r#"start: begin_patch hunk+ end_patch
-begin_patch: "*** Begin Patch" LF
-end_patch: "*** End Patch" LF?
-hunk: add_hunk | delete_hunk | update_hunk
-add_hunk: "*** Add File: " filename LF add_line+
-delete_hunk: "*** Delete File: " filename LF
-update_hunk: "*** Update File: " filename LF change_move? change?
-filename: /(.+)/
-add_line: "+" /(.*)/ LF -> line
-change_move: "*** Move to: " filename LF
-change: (change_context | change_line)+ eof_line?
-change_context: ("@@" | "@@ " /(.+)/) LF
-change_line: ("+" | "-" | " ") /(.*)/ LF
-eof_line: "*** End of File" LF
-%import common.LF
-"#;
+const PATCH: &str = include_str!("../../grammar/tests/patch.lark");
 
 fn ask<'a>(
     tools: &'a [Tool],

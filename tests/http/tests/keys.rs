@@ -229,7 +229,8 @@ fn a_key_has_what_its_limits_say() {
     assert!(told["error"]["message"].as_str().expect("text").contains("3 requests a minute"));
 
     // A prompt and its answer together.
-    let answer = reply("short-key", &body).json();
+    let on = json!({"model": "sim", "prompt": "a b c", "max_tokens": 64, "ignore_eos": true});
+    let answer = reply("short-key", &on).json();
     let usage = &answer["usage"];
     assert_eq!(number(&usage["total_tokens"]), 24, "{answer}");
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
