@@ -10,6 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use tokenmill_engine::KeepAlive;
 
 pub use crate::bench::args::Bench;
+pub use crate::samplers::MoreSampling;
 use crate::numbers::{
     MOST_SEQUENCES, MOST_TOKENS, bytes, gibibytes, host, keep_alive, positive, real, seconds,
     tokens, whole,
@@ -327,6 +328,9 @@ pub struct Sampling {
     /// The same, once for each time they were seen [default: the model's, else 0].
     #[arg(long, value_parser = real(-100.0..=100.0))]
     pub frequency_penalty: Option<f32>,
+    /// The rest.
+    #[command(flatten)]
+    pub more: MoreSampling,
     /// Text that ends the answer; may be repeated [default: the model's].
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,

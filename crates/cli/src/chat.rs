@@ -78,7 +78,7 @@ fn answer(
     let (tokens, kept) = fitting(args, served, messages)?;
     let longest = served.engine.longest();
     let left = longest.saturating_sub(tokens.len() as u32).max(1);
-    let mut request = request(&args.sampling, served, tokens);
+    let mut request = request(&args.sampling, served, tokens)?;
     request.max_tokens = request.max_tokens.map(|most| most.min(left));
     let answer = generate(served, request, stop, show);
     stop.store(false, Ordering::Relaxed);

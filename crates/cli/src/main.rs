@@ -24,6 +24,7 @@ mod reload;
 mod render;
 mod run;
 mod running;
+mod samplers;
 mod score;
 mod seal;
 mod serve;

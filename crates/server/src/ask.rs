@@ -72,6 +72,8 @@ pub struct Manner {
     pub choices: u32,
     /// Do not stop at end-of-sequence tokens.
     pub ignore_eos: bool,
+    /// Tokens that end the answer, beside the model's own.
+    pub also_end: Vec<TokenId>,
     /// Added to logits.
     pub logit_bias: Vec<(TokenId, f32)>,
     /// What the answer must hold.
@@ -105,6 +107,7 @@ impl Default for Manner {
             logprobs: None,
             choices: 1,
             ignore_eos: false,
+            also_end: Vec::new(),
             logit_bias: Vec::new(),
             constrained: None,
             thinking: None,

@@ -60,8 +60,9 @@ pub fn generate(
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let Asked { prompts, param, echo, parts, mut reading, reasons, tools, also_end, unlisted } =
+    let Asked { prompts, param, echo, parts, mut reading, reasons, tools, mut also_end, unlisted } =
         asked(&model, input, &manner, &encoder)?;
+    also_end.extend(&manner.also_end);
     let is_raw = reading.is_none() && param == "prompt";
     let told = manner.logprobs.filter(|_| !echo.is_empty());
     let echoed = told.map(|top| echoed(&prompts, top, unlisted)).transpose()?;
@@ -76,6 +77,7 @@ pub fn generate(
         None if manner.ignore_eos && !tools.must_hold() => None,
         None => holding::held(&model, &tools, (reading.as_ref(), reasons), &mut warnings)?,
     };
+    let rules = sampling.rules(&encoder).map_err(|e| not_encoded(e, &model, "bad_words"))?;
     let prediction = encoder.encode(&manner.prediction, Special::Plain);
     let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
     let mut head = Head { warnings, echo, parts, ..head(shared, &model, &prompts, &manner) };
@@ -85,6 +87,7 @@ pub fn generate(
         stop: sampling.stop.clone(),
         ignore_eos: manner.ignore_eos,
         logit_bias: manner.logit_bias,
+        rules,
         held,
         reading,
         reasoning_tokens,

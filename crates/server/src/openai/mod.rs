@@ -13,6 +13,7 @@ mod page;
 pub(crate) mod parameters;
 pub mod rerank;
 pub mod responses;
+pub(crate) mod samplers;
 pub(crate) mod thinking;
 pub(crate) mod tools;
 
