@@ -159,14 +159,8 @@ mod tests {
             ..Default::default()
         };
         let [history, bias] = [(3, 9), (2, 5)];
-        let words = want(&OutputKind::Sample {
-            params,
-            history,
-            prompt: 6,
-            bias,
-            rules: (0, 0),
-            mask: 8,
-        });
+        let words =
+            want(&OutputKind::Sample { params, history, prompt: 6, bias, rules: (0, 0), mask: 8 });
         let number = uniform(0, 0, 0).to_bits();
         let floats = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
         assert_eq!(words[..3], [1, 0, 5]);

@@ -127,4 +127,3 @@ fn set_mask(row: &mut OutputRow, at: u32) {
         *mask = at;
     }
 }
-

@@ -42,7 +42,7 @@ pub enum Want {
         /// Added to logits.
         bias: Vec<(TokenId, f32)>,
         /// What the text before forbids and makes unlikely.
-        rules: Rules,
+        rules: Box<Rules>,
     },
     /// Numbers.
     Numbers(Numbers),
@@ -51,7 +51,7 @@ pub enum Want {
 impl Want {
     /// Tokens sampled so, with nothing added.
     pub fn tokens(sampling: SamplingParams) -> Self {
-        Want::Tokens { sampling, bias: Vec::new(), rules: Rules::default() }
+        Want::Tokens { sampling, bias: Vec::new(), rules: Box::default() }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The scheduling rule seen from outside: who gets tokens, in which order, at whose expense.
 
-use tokenmill_ir::sampling::{Rules, splitmix};
+use tokenmill_ir::sampling::splitmix;
 use tokenmill_ir::{
     Batch, BlockId, GroupKind, Limits, OutputKind, Sampled, SamplingParams, StepOutput, TokenId,
     TokenSource,
@@ -745,7 +745,7 @@ fn the_index_of_a_draw_survives_preemption_and_penalties_see_everything() {
         key: seed,
         tokens: text(seed, 10),
         max_len: 50,
-        want: Want::Tokens { sampling, bias: vec![(5, 1.0)], rules: Rules::default() },
+        want: Want::Tokens { sampling, bias: vec![(5, 1.0)], rules: Box::default() },
         salt: 0,
         account: 0,
         priority: 0,

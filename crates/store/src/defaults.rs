@@ -103,10 +103,7 @@ mod tests {
                 r#"{"mirostat":2,"typical_p":0.5,"repeat_last_n":64}"#,
                 &["typical_p 0.5", "mirostat 2", "repeat_last_n 64"],
             ),
-            (
-                r#"{"mirostat":1,"tfs_z":0.5}"#,
-                &["not used: mirostat 1", "not used: tfs_z 0.5"],
-            ),
+            (r#"{"mirostat":1,"tfs_z":0.5}"#, &["not used: mirostat 1", "not used: tfs_z 0.5"]),
         ];
         for (text, expect) in table {
             assert_eq!(lines(text).unwrap(), *expect, "{text}");

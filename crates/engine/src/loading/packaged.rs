@@ -371,8 +371,9 @@ mod tests {
                 &["temperature 0.1", "top_k 50", "top_p 1", "min_p 0", "repeat_penalty 1.05"],
             ),
         ];
-        let more = (r#"{"typical_p":0.9,"min_new_tokens":5}"#, &["typical_p 0.9", "min_tokens 5"][..]);
-        for (json, expect) in table.into_iter().chain([more]) {
+        let more =
+            (r#"{"typical_p":0.9,"min_new_tokens":5}"#, &["typical_p 0.9", "min_tokens 5"][..]);
+        for (json, expect) in table.iter().chain([&more]) {
             let (mut found, mut expect) = (generation(json), expect.to_vec());
             found.sort();
             expect.sort_unstable();
@@ -430,10 +431,7 @@ mod tests {
             (&[("penalty_repeat", 1.5), ("penalty_last_n", 0.0)], &[]),
             (
                 &[("penalty_repeat", 1.5), ("penalty_last_n", 64.0)],
-                &[
-                    "repeat_penalty 1.5",
-                    "repeat_last_n 64",
-                ],
+                &["repeat_penalty 1.5", "repeat_last_n 64"],
             ),
             (&[("mirostat", 0.0), ("mirostat_tau", 5.0), ("xtc_probability", 0.0)], &[]),
             (&[("mirostat", 1.0)], &["not used: general.sampling.mirostat 1 of the file"]),

@@ -271,7 +271,7 @@ impl Core {
         let rules = request.rules_with(&self.eos);
         for choice in 0..request.choices {
             let sampling = SamplingParams { choice, index: 0, ..request.sampling };
-            let (bias, rules) = (request.logit_bias.clone(), rules.clone());
+            let (bias, rules) = (request.logit_bias.clone(), Box::new(rules.clone()));
             let want = Want::Tokens { sampling, bias, rules };
             let new = sequence(&request, key(id, choice), wanted.min(limit), want);
             match self.sched.submit(new) {

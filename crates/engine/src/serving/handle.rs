@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokenmill_ir::TokenId;
+use tokenmill_ir::sampling::Mirostat;
 use tokenmill_sched::{Numbers, Scheduler};
 use tokenmill_text::Tokenizer;
 

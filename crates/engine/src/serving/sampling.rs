@@ -41,9 +41,8 @@ impl Sampling {
         let said = asked.or(packager.clone());
         let off = SamplingParams::default();
         let chain = chain(&said);
-        let tempers = chain.is_none_or(|c| {
-            c.mirostat.is_some() || c.order.stages().contains(&Stage::Temperature)
-        });
+        let tempers = chain
+            .is_none_or(|c| c.mirostat.is_some() || c.order.stages().contains(&Stage::Temperature));
         let temperature = if tempers { said.temperature.unwrap_or(TEMPERATURE) } else { 1.0 };
         Self {
             params: SamplingParams {

@@ -9,7 +9,9 @@
 use crate::TokenId;
 use crate::math::{exp, ln};
 
-use super::{Candidates, SamplingParams, best_first, best_first_by, better, pick, splitmix, uniform};
+use super::{
+    Candidates, SamplingParams, best_first, best_first_by, better, pick, splitmix, uniform,
+};
 
 /// A step of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -168,7 +168,11 @@ mod tests {
         let rules = Rules { dry: Some(dry()), ..Rules::default() };
         assert_eq!(added(&rules, &[1, 2, 3, 1, 2], 0), [(3, -0.8)]);
         assert_eq!(added(&rules, &[4, 1, 2, 3, 4, 1, 2], 0), [(3, -0.8 * 1.75)]);
-        assert_eq!(added(&rules, &[4, 9, 1, 2, 3, 4, 9, 1, 2], 0), [(3, -0.8)], "a breaker ends it");
+        assert_eq!(
+            added(&rules, &[4, 9, 1, 2, 3, 4, 9, 1, 2], 0),
+            [(3, -0.8)],
+            "a breaker ends it"
+        );
         assert_eq!(added(&rules, &[1, 2, 9, 1, 2], 0), [], "what goes on with a breaker");
         assert_eq!(added(&rules, &[2, 3, 2], 0), [], "too short");
         assert_eq!(added(&rules, &[], 0), []);
@@ -201,9 +205,8 @@ mod tests {
             ends: vec![0, 8],
             ..Rules::default()
         };
-        let never = |tokens: &[TokenId]| {
-            tokens.iter().map(|&t| (t, f32::NEG_INFINITY)).collect::<Vec<_>>()
-        };
+        let never =
+            |tokens: &[TokenId]| tokens.iter().map(|&t| (t, f32::NEG_INFINITY)).collect::<Vec<_>>();
         assert_eq!(added(&rules, &[1, 1], 2), never(&[4, 0, 8]), "the prompt is no answer");
         assert_eq!(added(&rules, &[7, 1], 1), never(&[4, 2, 0, 8]));
         assert_eq!(added(&rules, &[7, 1, 1], 1), never(&[4, 2, 3]));

@@ -82,7 +82,12 @@ fn texts(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<String>>,
             }
         }
     };
-    list(value, MOST_TEXTS, name)?.into_iter().enumerate().map(read).collect::<Result<_, _>>().map(Some)
+    list(value, MOST_TEXTS, name)?
+        .into_iter()
+        .enumerate()
+        .map(read)
+        .collect::<Result<_, _>>()
+        .map(Some)
 }
 
 /// `samplers`: a list of names, or names with `;` between them.
