@@ -10,11 +10,11 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use tokenmill_engine::KeepAlive;
 
 pub use crate::bench::args::Bench;
-pub use crate::plan::args::Plan;
 use crate::numbers::{
     MOST_SEQUENCES, MOST_TOKENS, bytes, gibibytes, host, keep_alive, positive, real, seconds,
     tokens, whole,
 };
+pub use crate::plan::args::Plan;
 
 /// As clap has it. A value may begin with a minus, so that its own range is told.
 pub fn command() -> clap::Command {
