@@ -83,7 +83,7 @@ fn describe_inside(
         here: true,
         files: told.files,
         weights: needs.weight_bytes(),
-        reads: (output.weight_bytes - touched).max(0.0) as u64,
+        reads: (output.weight_bytes - touched).max(0.0).round() as u64,
         experts,
         kv,
         buffers: needs.buffer_bytes(),
