@@ -14,6 +14,7 @@ use crate::numbers::{
     MOST_SEQUENCES, MOST_TOKENS, bytes, gibibytes, host, keep_alive, positive, real, seconds,
     tokens, whole,
 };
+pub use crate::plan::args::Plan;
 pub use crate::samplers::MoreSampling;
 
 /// As clap has it. A value may begin with a minus, so that its own range is told.
@@ -70,7 +71,7 @@ pub enum Command {
     Score(Score),
     /// Perplexity of a text; KL divergence from a reference run.
     Eval(Eval),
-    /// Whether a model fits, with what context and how many streams, and how fast it will be.
+    /// Which model to run here, in which role, with what memory and speed, and why.
     Plan(Plan),
     /// What a model file holds and what will be computed.
     Inspect(Inspect),
@@ -542,26 +543,6 @@ pub struct Eval {
     #[arg(long)]
     pub kl_base: Option<PathBuf>,
     /// JSON.
-    #[arg(long)]
-    pub json: bool,
-    /// Machine.
-    #[command(flatten)]
-    pub machine: Machine,
-}
-
-/// `plan`.
-#[derive(Debug, clap::Args)]
-pub struct Plan {
-    /// Name, alias or path.
-    pub model: String,
-    /// Sequences that run at once.
-    #[arg(long, visible_alias = "max-num-seqs", default_value_t = 1,
-        value_parser = whole::<u32>(1..=MOST_SEQUENCES))]
-    pub slots: u32,
-    /// Memory only: do not time anything.
-    #[arg(long)]
-    pub memory_only: bool,
-    /// One JSON object.
     #[arg(long)]
     pub json: bool,
     /// Machine.

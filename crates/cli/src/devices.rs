@@ -83,6 +83,15 @@ pub fn gpu() -> String {
     }
 }
 
+/// The GPUs that may be used: names, and free memory in bytes.
+pub fn gpus() -> Vec<(String, u64)> {
+    let first = CudaDevice::open(FIRST_GPU).ok();
+    first
+        .map(|device| (device.caps().name.clone(), device.caps().memory_bytes))
+        .into_iter()
+        .collect()
+}
+
 /// The kernel classes of this machine, best last.
 pub fn instruction_sets() -> String {
     let names: Vec<&str> = Isa::ALL.iter().filter(|i| i.is_available()).map(|i| i.name()).collect();

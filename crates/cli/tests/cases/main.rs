@@ -5,6 +5,7 @@ mod attacks;
 mod commands;
 mod configs;
 mod impossible;
+mod plans;
 mod program;
 mod requests;
 mod settings;
