@@ -16,6 +16,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, FromArgMatches};
 
 use crate::args::{self, Args};
+use crate::bundle;
 use crate::failure::{Failure, tell};
 use keys::{is_setting, nearest, variable};
 pub use show::show;
@@ -137,7 +138,12 @@ pub enum Unread {
 /// # Errors
 /// What is wrong with it, or with a setting and where that stands.
 pub fn parse() -> Result<Args, Unread> {
-    complete(std::env::args_os().collect(), Layers::read)
+    let line = std::env::args_os().collect();
+    let line = match bundle::own().map_err(Unread::Setting)? {
+        Some(own) => own.complete(line),
+        None => line,
+    };
+    complete(line, Layers::read)
 }
 
 /// That command line, completed.
