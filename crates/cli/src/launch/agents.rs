@@ -45,8 +45,8 @@ pub enum Form {
     Toml(Members),
     /// Members set in JSON that may have comments, all else as it is.
     Json(Members),
-    /// A file of our own.
-    Whole(String),
+    /// A file of our own, which nobody misses and an agent may change as it likes.
+    Own(String),
 }
 
 /// Members by their path, and what each becomes.
@@ -125,8 +125,8 @@ pub fn setup(agent: Agent, told: &Told) -> Setup {
     match agent {
         Agent::Codex => codex(told),
         Agent::Claude => claude(told),
-        Agent::Opencode => opencode(told, "opencode"),
-        Agent::Kilo => opencode(told, "kilo"),
+        Agent::Opencode => opencode(told, "opencode", "OPENCODE_CONFIG"),
+        Agent::Kilo => opencode(told, "kilo", "KILO_CONFIG"),
         Agent::Qwen => qwen(told),
         Agent::Pi => pi(told),
         Agent::Cline => cline(told),
@@ -177,8 +177,9 @@ fn claude(told: &Told) -> Setup {
     ])
 }
 
-/// Chat completions, of OpenCode and of Kilo, which came of it.
-fn opencode(told: &Told, program: &'static str) -> Setup {
+/// Chat completions, of OpenCode and of Kilo, which came of it: a file that is read over the user's,
+/// into which both write.
+fn opencode(told: &Told, program: &'static str, variable: &'static str) -> Setup {
     let Told { model, context, .. } = told;
     let key = if told.key.is_some() { format!("{{env:{KEY}}}") } else { NO_KEY.to_owned() };
     let full = format!("{PROVIDER}/{model}");
@@ -188,22 +189,17 @@ fn opencode(told: &Told, program: &'static str) -> Setup {
         "tool_call": true,
         "limit": { "context": context, "output": told.answer() },
     });
-    let provider = json!({
+    let mut all = json!({ "model": full, "small_model": full, "provider": {} });
+    all["provider"][PROVIDER] = json!({
         "npm": "@ai-sdk/openai-compatible",
         "name": PROVIDER,
         "options": { "baseURL": told.v1(), "apiKey": key },
         "models": models,
     });
-    let set = members(&[
-        (&["model"], full.as_str().into()),
-        (&["small_model"], full.into()),
-        (&["provider", PROVIDER], provider),
-    ]);
-    let folder = told.folders.config.join(program);
-    let commented = folder.join(format!("{program}.jsonc"));
-    let plain = folder.join(format!("{program}.json"));
-    let path = if commented.exists() && !plain.exists() { commented } else { plain };
-    Setup { env: told.key_env(), ..Setup::of(program).file(path, Form::Json(set)) }
+    let path = told.folders.config.join(program).join("tokenmill.json");
+    let shown = path.display().to_string();
+    let setup = Setup { env: told.key_env(), ..Setup::of(program) };
+    setup.file(path, Form::Own(format!("{all:#}\n"))).env(&[(variable, &shown)])
 }
 
 /// Chat completions; it would give up after four minutes without a word.
@@ -240,7 +236,7 @@ fn pi(told: &Told) -> Setup {
         .args(&["--provider", PROVIDER, "--model", model])
 }
 
-/// Chat completions. It has one provider of this kind, which is ours as long as it is launched.
+/// Chat completions, by a list of providers in the place of the user's, for it writes into that.
 fn cline(told: &Told) -> Setup {
     let kind = "openai-compatible";
     let settings = json!({
@@ -254,18 +250,13 @@ fn cline(told: &Told) -> Setup {
         "updatedAt": "2026-01-01T00:00:00.000Z",
         "tokenSource": "manual",
     });
-    let set = members(&[
-        (&["version"], 1.into()),
-        (&["lastUsedProvider"], kind.into()),
-        (&["providers", kind], provider),
-    ]);
-    let path = told.folders.home.join(".cline/data/settings/providers.json");
-    Setup::of("cline").file(path, Form::Json(set)).secret(told).args(&[
-        "-P",
-        kind,
-        "-m",
-        &told.model,
-    ])
+    let mut all = json!({ "version": 1, "lastUsedProvider": kind, "providers": {} });
+    all["providers"][kind] = provider;
+    let path = told.folders.home.join(".cline/tokenmill.json");
+    let shown = path.display().to_string();
+    let setup = Setup::of("cline").file(path, Form::Own(format!("{all:#}\n")));
+    let setup = setup.env(&[("CLINE_PROVIDER_SETTINGS_PATH", &shown)]);
+    setup.args(&["-P", kind, "-m", &told.model])
 }
 
 /// Chat completions, from a file of its own that the program is given.
@@ -282,7 +273,7 @@ fn continue_cli(told: &Told) -> Setup {
     );
     let path = told.folders.home.join(".continue/tokenmill.yaml");
     let shown = path.display().to_string();
-    let setup = Setup::of("cn").file(path, Form::Whole(yaml)).secret(told);
+    let setup = Setup::of("cn").file(path, Form::Own(yaml));
     setup.args(&["--config", &shown])
 }
 

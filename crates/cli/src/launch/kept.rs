@@ -100,6 +100,27 @@ impl Kept {
         work().map_err(|e| self.failed("write", e))
     }
 
+    /// Writes a file of our own, which nobody else reads.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub fn replace(&self, new: &[u8]) -> Result<(), Failure> {
+        let folder = self.file.parent().unwrap_or(Path::new("."));
+        let work = fs::create_dir_all(folder).and_then(|()| self.put(&self.file, new, None));
+        work.map_err(|e| self.failed("write", e))
+    }
+
+    /// Removes a file of our own.
+    ///
+    /// # Errors
+    /// What cannot be removed.
+    pub fn remove(&self) -> Result<(), Failure> {
+        match fs::remove_file(&self.file) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(self.failed("remove", e)),
+            _ => Ok(()),
+        }
+    }
+
     /// Puts the original back.
     ///
     /// # Errors

@@ -52,33 +52,41 @@ pub fn launch(args: &Launch) -> Result<(), Failure> {
         }
         return replaced(&setup, &args.args);
     };
-    let kept = Kept::at(path);
-    written(&kept, path, form, setup.is_secret)?;
+    written(path, form, setup.is_secret)?;
     let back = format!("tokenmill launch {} --restore", name(args));
-    match setup.program.and_then(found) {
-        Some(program) if !args.write => {
-            let ended = ended(&setup, &program, &args.args);
-            match kept.state()? {
-                State::Changed(_) => tell!("{}", kept.changed()),
-                _ => kept.restore()?,
-            }
+    let place = setup.program.and_then(found);
+    match (setup.program, place) {
+        (Some(_), Some(place)) if !args.write => {
+            let ended = ended(&setup, &place, &args.args);
+            put_back(path, form)?;
             status(ended?)
         }
-        Some(_) => {
-            tell!("they stay until {back}");
+        (Some(program), None) => {
+            tell!("{program} is not installed; they stay until {back}");
             Ok(())
         }
-        None => {
-            let program = setup.program.unwrap_or("it");
-            let why = if setup.program.is_some() {
-                " is not installed"
-            } else {
-                " reads them at its start"
-            };
-            tell!("{program}{why}; they stay until {back}");
+        _ => {
+            let how = started(&setup, &args.args);
+            tell!("they stay until {back}");
+            if !how.is_empty() {
+                tell!("start it so:\n{}", how.trim_end());
+            }
             Ok(())
         }
     }
+}
+
+/// The settings as they were, when the agent has ended.
+fn put_back(path: &Path, form: &Form) -> Result<(), Failure> {
+    let kept = Kept::at(path);
+    if matches!(form, Form::Own(_)) {
+        return kept.remove();
+    }
+    if matches!(kept.state()?, State::Changed(_)) {
+        tell!("{}", kept.changed());
+        return Ok(());
+    }
+    kept.restore()
 }
 
 fn name(args: &Launch) -> String {
@@ -90,11 +98,14 @@ fn restore(args: &Launch, folders: Folders) -> Result<(), Failure> {
     // Where its file is does not depend on what it is told.
     let (url, model) = (String::new(), "none".to_owned());
     let setup = setup(args.agent, &Told { url, model, context: 0, key: None, folders });
-    let Some((path, _)) = setup.file else {
+    let Some((path, form)) = setup.file else {
         tell!("{} has no settings of ours in a file", name(args));
         return Ok(());
     };
     let kept = Kept::at(&path);
+    if matches!(form, Form::Own(_)) {
+        return kept.remove();
+    }
     let was = kept.state()?;
     kept.restore()?;
     match was {
@@ -157,7 +168,11 @@ fn model(remote: &Remote, asked: Option<&str>) -> Result<(String, u64), Failure>
 }
 
 /// Writes the settings, unless they say what they are to say already.
-fn written(kept: &Kept, path: &Path, form: &Form, is_secret: bool) -> Result<(), Failure> {
+fn written(path: &Path, form: &Form, is_secret: bool) -> Result<(), Failure> {
+    let kept = Kept::at(path);
+    if let Form::Own(text) = form {
+        return kept.replace(text.as_bytes());
+    }
     let edit = |own: Option<&[u8]>| edited(path, form, own.unwrap_or_default());
     let own = match kept.state()? {
         State::Own(own) => own,
@@ -191,14 +206,11 @@ fn edited(path: &Path, form: &Form, own: &[u8]) -> Result<Vec<u8>, Failure> {
         Failure::new(format!("cannot edit {}", path.display()), why.to_string().trim_end())
             .fix("--print, and edit it by hand")
     };
-    if let Form::Whole(text) = form {
-        return Ok(text.clone().into_bytes());
-    }
     let text = std::str::from_utf8(own).map_err(|e| cannot(&e))?;
     let edited = match form {
         Form::Toml(members) => toml(text, members),
         Form::Json(members) => json::set(text, members),
-        Form::Whole(text) => Ok(text.clone()),
+        Form::Own(text) => Ok(text.clone()),
     };
     edited.map(String::into_bytes).map_err(|why| cannot(&why))
 }
@@ -245,6 +257,11 @@ fn printed(setup: &Setup, more: &[OsString]) -> Result<String, Failure> {
         let ours = String::from_utf8_lossy(&ours).into_owned();
         let _ = write!(text, "# {}\n{}\n", path.display(), ours.trim_end());
     }
+    Ok(text + &started(setup, more))
+}
+
+/// Variables and command; nothing where there are none.
+fn started(setup: &Setup, more: &[OsString]) -> String {
     let quoted = |word: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
         match !word.is_empty() && word.chars().all(is_plain) {
@@ -252,6 +269,7 @@ fn printed(setup: &Setup, more: &[OsString]) -> Result<String, Failure> {
             false => format!("'{}'", word.replace('\'', "'\\''")),
         }
     };
+    let mut text = String::new();
     for (name, what) in &setup.env {
         let _ = writeln!(text, "export {name}={}", quoted(what));
     }
@@ -261,7 +279,7 @@ fn printed(setup: &Setup, more: &[OsString]) -> Result<String, Failure> {
         let line: Vec<String> = std::iter::once(program.to_owned()).chain(words).collect();
         let _ = writeln!(text, "{}", line.join(" "));
     }
-    Ok(text)
+    text
 }
 
 fn arguments(setup: &Setup, more: &[OsString]) -> Vec<OsString> {

@@ -104,7 +104,9 @@ fn asks(agent: &str, home: &Home, said: &str) -> (String, String) {
             (format!("{}/responses", base.trim_matches('"')), variable("TOKENMILL_API_KEY"))
         }
         "opencode" | "kilo" => {
-            let file = read(&home.path(&format!(".config/{agent}/{agent}.json")));
+            let own = format!(".config/{agent}/tokenmill.json");
+            assert!(variable(&format!("{}_CONFIG", agent.to_uppercase())).ends_with(&own));
+            let file = read(&home.path(&own));
             let provider = &file["provider"]["tokenmill"];
             assert_eq!(provider["npm"], "@ai-sdk/openai-compatible");
             assert_eq!(file["model"], format!("tokenmill/{MODEL}"));
@@ -120,8 +122,9 @@ fn asks(agent: &str, home: &Home, said: &str) -> (String, String) {
             (chat(word(&provider["baseUrl"])), word(&provider["apiKey"]))
         }
         "cline" => {
-            let file = read(&home.path(".cline/data/settings/providers.json"));
+            let file = read(&home.path(".cline/tokenmill.json"));
             assert_eq!(file["lastUsedProvider"], "openai-compatible");
+            assert!(variable("CLINE_PROVIDER_SETTINGS_PATH").ends_with("/.cline/tokenmill.json"));
             let settings = &file["providers"]["openai-compatible"]["settings"];
             (chat(word(&settings["baseUrl"])), word(&settings["apiKey"]))
         }
