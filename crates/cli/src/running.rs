@@ -44,7 +44,9 @@ fn line(model: &Value) -> String {
         _ if status["pinned"] == true => "pinned".to_owned(),
         _ => String::new(),
     };
-    format!("{state:<10} {bytes:>10}  {}  {more}", word(id)).trim_end().to_owned()
+    let root = model["root"].as_str().filter(|root| id != root);
+    let of = root.map_or(String::new(), |root| format!("alias of {root} "));
+    format!("{state:<10} {bytes:>10}  {}  {of}{more}", word(id)).trim_end().to_owned()
 }
 
 /// `stop`.

@@ -176,7 +176,9 @@ fn frame(url: &str, before: &Seen, now: &Seen) -> String {
         "CACHED",
         "GUESS"
     );
-    for model in &now.models {
+    // (An alias has the numbers of its model.)
+    let is_alias = |model: &&Value| model["root"].is_string() && model["root"] != model["id"];
+    for model in now.models.iter().filter(|model| !is_alias(model)) {
         let name = model["id"].as_str().unwrap_or("?");
         let state = model["status"]["value"].as_str().unwrap_or("?");
         let of = |metric: &str, labels: &[(&str, &str)]| now.sum(metric, Some(name), labels);

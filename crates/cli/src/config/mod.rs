@@ -220,11 +220,12 @@ fn spelled(arg: &Arg, flag: &str, setting: &Setting) -> Result<Vec<String>, Fail
         },
         // The environment has one text for a list.
         ArgAction::Append => Ok(match setting.place {
-            Place::Environment(_) => {
+            // (An alias has commas of its own.)
+            Place::Environment(_) if flag != "alias" => {
                 let parts = setting.values.iter().flat_map(|value| value.split(','));
                 parts.map(|part| word(&part.trim().to_owned())).collect()
             }
-            Place::File(..) => setting.values.iter().map(word).collect(),
+            _ => setting.values.iter().map(word).collect(),
         }),
         _ if setting.values.len() > 1 => Err(Failure::new(
             format!("{}: {flag} is one value", setting.place),
