@@ -105,7 +105,8 @@ impl Seen {
             let of = |model| line.labels.get("model_name").is_some_and(|v| v == model);
             line.name == name && model.is_none_or(of) && labels.iter().all(has)
         };
-        self.lines.iter().filter(is_meant).map(|line| line.value).sum()
+        // (A sum of nothing would be -0.)
+        self.lines.iter().filter(is_meant).fold(0.0, |sum, line| sum + line.value)
     }
 }
 

@@ -231,7 +231,20 @@ fn toml(text: &str, members: &Members) -> Result<String, String> {
             let item = table.entry(name).or_insert_with(made);
             table = item.as_table_mut().ok_or_else(|| format!("{name} is no table [{name}]"))?;
         }
-        table.insert(last, toml_item(new));
+        let mut new = toml_item(new);
+        match table.get_mut(last) {
+            // Comments and blanks around it stay.
+            Some(old) => {
+                if let (Some(was), Some(is)) = (old.as_value(), new.as_value_mut()) {
+                    *is.decor_mut() = was.decor().clone();
+                }
+                if let (Some(was), Some(is)) = (old.as_table(), new.as_table_mut()) {
+                    *is.decor_mut() = was.decor().clone();
+                }
+                *old = new;
+            }
+            None => drop(table.insert(last, new)),
+        }
     }
     Ok(document.to_string())
 }
@@ -377,7 +390,7 @@ mod tests {
             ("", format!("model = \"m\"\n\n{table}")),
             (
                 "# mine\nmodel = \"x\" # old\n\n[a]\nb = 1\n",
-                format!("# mine\nmodel = \"m\"\n\n[a]\nb = 1\n\n{table}"),
+                format!("# mine\nmodel = \"m\" # old\n\n[a]\nb = 1\n\n{table}"),
             ),
             (
                 "[model_providers.t]\nkey = 1\n[model_providers.u]\nc = 2\n",
