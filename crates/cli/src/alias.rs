@@ -21,7 +21,8 @@ pub struct Asked {
 const KEYS: &str = "system, template, temperature, top_k, top_p, min_p, repeat_penalty, \
     presence_penalty, frequency_penalty, seed, max_tokens, stop";
 
-/// Reads `NAME=MODEL`, `NAME=MODEL,key=value,...` or `NAME={JSON}`; files of settings give the last.
+/// Reads `NAME=MODEL`, `NAME=MODEL,key=value,...` or `NAME={JSON}`; files of settings give this last
+/// form.
 ///
 /// # Errors
 /// What of it cannot be used.

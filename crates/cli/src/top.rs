@@ -139,10 +139,7 @@ fn line(text: &str) -> Option<Line> {
 
 /// A screen: the server in a line, then its models.
 fn frame(url: &str, before: &Seen, now: &Seen) -> String {
-    let seconds = (now.at - before.at).as_secs_f64().max(1e-9);
-    let rate = |name: &str, model: Option<&str>| {
-        (now.sum(name, model, &[]) - before.sum(name, model, &[])).max(0.0) / seconds
-    };
+    let rate = |name: &str| rate(before, now, name, None);
     let count = |name: &str| now.sum(name, None, &[]);
     let (held, cap) = (count("tokenmill_models_bytes"), count("tokenmill_models_cap_bytes"));
     let memory = match cap > 0.0 {
@@ -159,8 +156,8 @@ fn frame(url: &str, before: &Seen, now: &Seen) -> String {
     let _ = writeln!(
         text,
         "{:.1} tokens/s generated · {:.1} tokens/s computed · {} refused · {} preemptions\n",
-        rate("tokenmill_generated_tokens_total", None),
-        rate("tokenmill_computed_tokens_total", None),
+        rate("tokenmill_generated_tokens_total"),
+        rate("tokenmill_computed_tokens_total"),
         now.sum("tokenmill_http_responses_total", None, &[("status", "429")]),
         count("tokenmill_preemptions_total"),
     );
@@ -180,40 +177,49 @@ fn frame(url: &str, before: &Seen, now: &Seen) -> String {
     // (An alias has the numbers of its model.)
     let is_alias = |model: &&Value| model["root"].is_string() && model["root"] != model["id"];
     for model in now.models.iter().filter(|model| !is_alias(model)) {
-        let name = model["id"].as_str().unwrap_or("?");
-        let state = model["status"]["value"].as_str().unwrap_or("?");
-        let of = |metric: &str, labels: &[(&str, &str)]| now.sum(metric, Some(name), labels);
-        let memory = of("tokenmill_memory_bytes", &[]);
-        let total = of("tokenmill_kv_blocks", &[("state", "total")]);
-        let used = of("tokenmill_kv_blocks", &[("state", "used")]);
-        let dash = || "-".to_owned();
-        let row = match state {
-            "loaded" => [
-                size(memory as u64),
-                format!("{:.1}", rate("tokenmill_generated_tokens_total", Some(name))),
-                of("tokenmill_sequences_running", &[]).to_string(),
-                of("tokenmill_sequences_waiting", &[]).to_string(),
-                format!("{used}/{total}"),
-                share(
-                    of("tokenmill_cached_tokens_total", &[]),
-                    of("tokenmill_prompt_tokens_total", &[]),
-                ),
-                share(
-                    of("tokenmill_accepted_draft_tokens_total", &[]),
-                    of("tokenmill_drafted_tokens_total", &[]),
-                ),
-            ],
-            _ => [dash(), dash(), dash(), dash(), dash(), dash(), dash()],
-        };
-        let [memory, tokens, running, waiting, blocks, cached, guessed] = row;
-        let _ = writeln!(
-            text,
-            "{:<NAME_CHARS$} {state:>9} {memory:>9} {tokens:>9} {running:>7} {waiting:>7} \
-             {blocks:>11} {cached:>6} {guessed:>6}",
-            shortened(&printable(name)),
-        );
+        text.push_str(&row(model, before, now));
     }
     text
+}
+
+/// A number a second, of one model or of all.
+fn rate(before: &Seen, now: &Seen, name: &str, model: Option<&str>) -> f64 {
+    let seconds = (now.at - before.at).as_secs_f64().max(1e-9);
+    (now.sum(name, model, &[]) - before.sum(name, model, &[])).max(0.0) / seconds
+}
+
+/// The line of a model.
+fn row(model: &Value, before: &Seen, now: &Seen) -> String {
+    let name = model["id"].as_str().unwrap_or("?");
+    let state = model["status"]["value"].as_str().unwrap_or("?");
+    let of = |metric: &str, labels: &[(&str, &str)]| now.sum(metric, Some(name), labels);
+    let memory = of("tokenmill_memory_bytes", &[]);
+    let total = of("tokenmill_kv_blocks", &[("state", "total")]);
+    let used = of("tokenmill_kv_blocks", &[("state", "used")]);
+    let cells = match state {
+        "loaded" => [
+            size(memory as u64),
+            format!("{:.1}", rate(before, now, "tokenmill_generated_tokens_total", Some(name))),
+            of("tokenmill_sequences_running", &[]).to_string(),
+            of("tokenmill_sequences_waiting", &[]).to_string(),
+            format!("{used}/{total}"),
+            share(
+                of("tokenmill_cached_tokens_total", &[]),
+                of("tokenmill_prompt_tokens_total", &[]),
+            ),
+            share(
+                of("tokenmill_accepted_draft_tokens_total", &[]),
+                of("tokenmill_drafted_tokens_total", &[]),
+            ),
+        ],
+        _ => std::array::from_fn(|_| "-".to_owned()),
+    };
+    let [memory, tokens, running, waiting, blocks, cached, guessed] = cells;
+    format!(
+        "{:<NAME_CHARS$} {state:>9} {memory:>9} {tokens:>9} {running:>7} {waiting:>7} \
+         {blocks:>11} {cached:>6} {guessed:>6}\n",
+        shortened(&printable(name)),
+    )
 }
 
 /// A part as per cent.

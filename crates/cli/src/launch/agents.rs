@@ -1,6 +1,6 @@
-//! The agents, one function each: which settings make it ask a server here, where they are kept, and
-//! how it is started. What each reads was seen in runs of bench/suites/agents, but for Claude Code,
-//! Goose and Zed, whose documentation says it.
+//! The agents, one function each: which settings make it ask a server here, where they are kept,
+//! and how it is started. What each reads was seen in runs of bench/suites/agents, but for Claude
+//! Code, Goose and Zed, whose documentation says it.
 
 use std::path::PathBuf;
 
@@ -177,8 +177,8 @@ fn claude(told: &Told) -> Setup {
     ])
 }
 
-/// Chat completions, of OpenCode and of Kilo, which came of it: a file that is read over the user's,
-/// into which both write.
+/// Chat completions, of OpenCode and of Kilo, which came of it: a file that is read over the user's.
+/// Both write into that one.
 fn opencode(told: &Told, program: &'static str, variable: &'static str) -> Setup {
     let Told { model, context, .. } = told;
     let key = if told.key.is_some() { format!("{{env:{KEY}}}") } else { NO_KEY.to_owned() };

@@ -1,5 +1,5 @@
-//! A settings file that is ours for a while: the original is kept beside it, byte for byte, until it
-//! is put back. What happened in between, a crash too, is seen from three files:
+//! A settings file that is ours for a while: the original is kept beside it, byte for byte, until
+//! it is put back. What happened in between, a crash too, is seen from three files:
 //!
 //! * `FILE.tokenmill-original`: a copy of the file as it was; none, if there was no file
 //! * `FILE.tokenmill-written`: what was written in its place

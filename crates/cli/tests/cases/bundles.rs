@@ -61,7 +61,7 @@ fn a_bundle_needs_no_file_but_itself() {
     let path = moved.path().join("program");
     fs::rename(&out, &path).expect("moved");
     drop(made);
-    let expect = said(&answer(&[&["run", &model()], &ASK[..]].concat()));
+    let expect = said(&answer(&[&["run", &model()][..], &ASK[..]].concat()));
     assert!(!expect["text"].as_str().expect("a text").is_empty(), "{expect}");
     let good = |args: &[&str], input: &str| {
         let output = run(&path, home.path(), args, input);
@@ -69,7 +69,7 @@ fn a_bundle_needs_no_file_but_itself() {
         assert!(output.status.success(), "{args:?}: {out}\n{err}");
         out
     };
-    assert_eq!(said(&good(&[&["run"], &ASK[..]].concat(), "")), expect);
+    assert_eq!(said(&good(&[&["run"][..], &ASK[..]].concat(), "")), expect);
     assert_eq!(said(&good(&ASK[1..], ASK[0])), expect, "without a command it runs");
     let shown = good(&["show"], "");
     assert!(shown.starts_with("tiny/one "), "{shown}");
@@ -104,7 +104,8 @@ fn what_is_no_single_gguf_is_not_bundled() {
     let home = tempfile::tempdir().unwrap();
     let out = home.path().join("out");
     let folder = case("template-that-looks-for-a-control-token");
-    for model in [folder.to_str().unwrap(), file!()] {
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    for model in [folder.to_str().unwrap(), text] {
         let told = refusal(&["bundle", model, "-o", out.to_str().unwrap()]);
         assert!(told.contains("safetensors") || told.contains("cannot read"), "{told}");
         assert!(!out.exists());
