@@ -9,7 +9,10 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use tokenmill_engine::KeepAlive;
 
+use crate::alias::Asked;
+
 pub use crate::bench::args::Bench;
+pub use crate::launch::args::Launch;
 use crate::numbers::{
     MOST_SEQUENCES, MOST_TOKENS, bytes, gibibytes, host, keep_alive, positive, real, seconds,
     tokens, whole,
@@ -35,7 +38,8 @@ const SETTINGS: &str = "Flags of run, serve, bench, plan, score and eval can als
 
 /// Runs language models: any model file, on the hardware there is.
 #[derive(Debug, Parser)]
-#[command(name = "tokenmill", version, about, after_help = SETTINGS)]
+#[command(name = "tokenmill", version, long_version = crate::about::version(), about,
+    after_help = SETTINGS)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -65,6 +69,12 @@ pub enum Command {
         #[command(flatten)]
         running: Running,
     },
+    /// One program with a model inside: it chats, serves and runs without any other file.
+    Bundle(Bundle),
+    /// Start a coding agent that asks a running server, its settings written and put back.
+    Launch(Launch),
+    /// What a running server does: tokens, queue, memory, caches.
+    Top(Top),
     /// Speed of a model beside the machine's limits; of the machine; of a server under load.
     Bench(Box<Bench>),
     /// Log-probabilities of given text or token ids.
@@ -135,6 +145,14 @@ pub enum Command {
     /// Settings: what holds, and where it is set.
     #[command(subcommand)]
     Config(Config),
+    /// The manual page of a command, as man reads it.
+    Man {
+        /// The command; default: the program itself.
+        command: Option<String>,
+        /// Write all pages into this folder instead.
+        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        dir: Option<PathBuf>,
+    },
     /// Completion script for a shell.
     Completions {
         /// Shell.
@@ -438,6 +456,11 @@ pub struct Serve {
     /// Name in the API; default: the name given.
     #[arg(long)]
     pub served_model_name: Option<String>,
+    /// Another name of a model, with what requests get that say nothing: NAME=MODEL[,key=value...], by
+    /// the keys system, template (a file), temperature, top_k, top_p, min_p, repeat_penalty,
+    /// presence_penalty, frequency_penalty, seed, max_tokens and stop. May be repeated.
+    #[arg(long, value_name = "NAME=MODEL", value_parser = crate::alias::parse)]
+    pub alias: Vec<Asked>,
     /// Sequences that run at once.
     #[arg(long, visible_alias = "max-num-seqs", default_value_t = 32,
         value_parser = whole::<u32>(1..=MOST_SEQUENCES))]
@@ -477,6 +500,19 @@ pub struct Serve {
     pub machine: Machine,
 }
 
+/// `bundle`.
+#[derive(Debug, clap::Args)]
+pub struct Bundle {
+    /// Name, alias or path of a model that is one GGUF file.
+    pub model: String,
+    /// The program that is written [default: the model's name].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// What the model is called in it [default: the name given].
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
 /// A server that runs.
 #[derive(Debug, clap::Args)]
 pub struct Running {
@@ -497,6 +533,20 @@ pub struct Ps {
     /// As JSON lines.
     #[arg(long)]
     pub json: bool,
+    /// Which server.
+    #[command(flatten)]
+    pub running: Running,
+}
+
+/// `top`.
+#[derive(Debug, clap::Args)]
+pub struct Top {
+    /// One frame, then the end.
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between two frames.
+    #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]
+    pub every: Duration,
     /// Which server.
     #[command(flatten)]
     pub running: Running,

@@ -11,6 +11,7 @@ use tokenmill_engine::start::Served;
 use crate::answer::{encode, generate, request, show};
 use crate::args::Run;
 use crate::failure::{Failure, tell};
+use crate::loader::named;
 
 const HELP: &str =
     "/clear forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C stops an answer";
@@ -24,7 +25,8 @@ pub fn chat(args: &Run, served: &Served, stop: &AtomicBool) -> Result<(), Failur
         // A missing or unreadable history is an empty one.
         let _ = editor.load_history(file);
     }
-    tell!("{} on {} · {HELP}", args.model, served.caps.name);
+    let name = named(&args.model, None).listed.id;
+    tell!("{name} on {} · {HELP}", served.caps.name);
     let mut messages = beginning(args);
     loop {
         let line = match editor.readline("> ") {

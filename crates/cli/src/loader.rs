@@ -13,6 +13,7 @@ use tokenmill_engine::load::{LoadFailure, Share, read, share, vocabulary_of};
 use tokenmill_server::{Abilities, Listed, Loader, Needs, NotLoaded, ServedModel, Trouble};
 
 use crate::args::{Machine, Serve};
+use crate::bundle;
 use crate::failure::{Failure, size};
 use crate::model::{self, Bar, Limits, NotStarted};
 use crate::store;
@@ -259,11 +260,14 @@ fn without_paths(text: &str) -> String {
     words.join(" ")
 }
 
-/// A model of the command line as clients call it: the last part of a path without its ending, or
-/// the name as it is.
+/// A model of the command line as clients call it: the last part of a path without its ending, what it
+/// is called in a bundle, or the name as it is.
 pub fn named(name: &str, called: Option<&str>) -> Named {
-    let short = match Path::new(name).file_stem() {
-        Some(stem) if Path::new(name).exists() => stem.to_string_lossy().into_owned(),
+    let path = Path::new(name);
+    let short = match path.file_stem() {
+        Some(stem) if path.exists() => {
+            bundle::name_inside(path).unwrap_or_else(|| stem.to_string_lossy().into_owned())
+        }
         _ => name.to_owned(),
     };
     let id = called.map_or(short, str::to_owned);

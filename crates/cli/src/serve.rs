@@ -14,7 +14,7 @@ use crate::args::{LogFormat, Serve};
 use crate::failure::{Failure, size, tell};
 use crate::loader::{ModelLoader, Named, named};
 use crate::model::House;
-use crate::{key, reload};
+use crate::{alias, key, reload};
 
 /// Open files where the system does not say how many there may be.
 const FEW_FILES: u64 = 1024;
@@ -38,6 +38,7 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     };
     let House { host, memory_bytes } = house;
     let cap_bytes = host.ledger().models_bytes();
+    let aliases = alias::read(&args.alias)?;
     let mut loader = ModelLoader::new(&args, host, named.clone());
     for (Named { listed, .. }, bytes) in named.iter().zip(memory_bytes) {
         loader.within(&listed.id, bytes);
@@ -62,6 +63,7 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     let stock = Stock {
         present,
         pinned,
+        aliases,
         loader: (!fixed).then(|| Arc::clone(&loader) as _),
         cap_bytes,
         keep: args.keep_alive.unwrap_or(KeepAlive::Seconds(KEEP_S)),
@@ -209,6 +211,7 @@ fn refused(error: &ServeError) -> Failure {
         ServeError::PublicWithoutKey { .. } | ServeError::WideWithoutKey { .. } => {
             failure.fix("tokenmill key add NAME")
         }
+        ServeError::AliasOfNothing { .. } => failure.fix("serve it too, or leave the alias out"),
         ServeError::Bind { bind, source } => match source.kind() {
             std::io::ErrorKind::AddrNotAvailable => {
                 failure.fix("an address of this machine, such as --host 127.0.0.1")

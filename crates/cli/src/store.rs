@@ -1,18 +1,21 @@
 //! `pull`, `list`, `show`, `rm`, `verify`, and fetching on first use.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tokenmill_engine::packaged::packaged_at;
 use tokenmill_engine::{Sampling, SamplingValues};
+use tokenmill_ir::Defaults;
 use tokenmill_store::{
-    Entry, LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError, Unusable, in_words,
+    Entry, LocalFile, LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError, Unusable,
+    in_words,
 };
 
 use crate::failure::{Failure, size, tell};
+use crate::loader::named;
 
 const NO_MODELS: &str = "no models here yet; to get one: tokenmill pull smollm2";
 
@@ -104,6 +107,9 @@ pub fn list(as_json: bool) -> Result<(), Failure> {
 
 /// `show`.
 pub fn show(name: &str) -> Result<(), Failure> {
+    if Path::new(name).is_file() {
+        return describe(&of_file(name)?);
+    }
     let store = Store::new(environment());
     let parsed = store.name(name)?;
     describe(&store.show(&parsed)?.model)
@@ -150,6 +156,16 @@ pub fn verify(name: Option<&str>) -> Result<(), Failure> {
         }
     }
     corrupt.map_or(Ok(()), Err)
+}
+
+/// A model that lies anywhere.
+fn of_file(name: &str) -> Result<LocalModel, Failure> {
+    let path = PathBuf::from(name);
+    let unread = |e: std::io::Error| Failure::new(format!("cannot read {name}"), e);
+    let bytes = std::fs::metadata(&path).map_err(unread)?.len();
+    let files = vec![LocalFile { path: path.clone(), bytes, digest: None }];
+    let (name, defaults) = (named(name, None).listed.id, Defaults::default());
+    Ok(LocalModel { name, path, files, defaults })
 }
 
 fn describe(model: &LocalModel) -> Result<(), Failure> {

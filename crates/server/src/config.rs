@@ -342,6 +342,14 @@ pub enum ServeError {
         /// The name.
         name: String,
     },
+    /// An alias of nothing.
+    #[error("the alias {alias:?} is of {model:?}, which is not served")]
+    AliasOfNothing {
+        /// The alias.
+        alias: String,
+        /// What it was to be of.
+        model: String,
+    },
     /// The port is taken, or not ours to take.
     #[error("cannot listen on {bind}: {source}")]
     Bind {

@@ -6,6 +6,7 @@
 
 mod ability;
 mod access;
+mod alias;
 mod answering;
 mod anthropic;
 mod ask;
@@ -43,6 +44,7 @@ mod uses;
 mod visit;
 mod workshop;
 
+pub use alias::Alias;
 pub use config::{Limits, ServeError, ServerConfig, Timeouts, TlsFiles};
 pub use keys::{Key, KeyLimits, digest, new_secret};
 pub use listen::{Control, Running, serve, spawn};

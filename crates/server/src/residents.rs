@@ -16,6 +16,7 @@ use tokenmill_output::Format;
 use tokio::sync::{oneshot, watch};
 
 use crate::ability::Wish;
+use crate::alias::{Alias, Views};
 use crate::config::ServeError;
 use crate::holding::Holds;
 use crate::metrics::ModelMetrics;
@@ -29,6 +30,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// See the module.
 pub struct Residents {
     inner: Mutex<Inner>,
+    aliases: Vec<Arc<Alias>>,
     loader: Option<Arc<dyn Loader>>,
     started: Instant,
     /// Changes whenever a model's state may have.
@@ -39,10 +41,16 @@ struct Inner {
     all: Residency,
     /// In the order of their numbers.
     models: Vec<Entry>,
-    waiting: HashMap<Waiter, oneshot::Sender<Result<Model, Refused>>>,
+    waiting: HashMap<Waiter, Waiting>,
     threads: Vec<JoinHandle<()>>,
     /// When the list of models was read.
     read: Instant,
+}
+
+/// Who waits for a model, and by which other name he asked for it.
+struct Waiting {
+    alias: Option<Arc<Alias>>,
+    sender: oneshot::Sender<Result<Model, Refused>>,
 }
 
 struct Entry {
@@ -66,13 +74,15 @@ pub struct There {
     pub holds: Arc<Holds>,
     /// Its counters, which stay when it goes.
     pub metrics: Arc<ModelMetrics>,
+    /// What templates of aliases make of it.
+    pub views: Arc<Views>,
 }
 
 impl There {
     fn new(served: ServedModel, metrics: Arc<ModelMetrics>) -> Self {
         let template = served.template.as_ref().ok();
         let format = template.map_or(Format::PLAIN, |t| Format::of_template(t.source()));
-        Self { served, format, holds: Arc::default(), metrics }
+        Self { served, format, holds: Arc::default(), metrics, views: Arc::default() }
     }
 }
 
@@ -80,6 +90,8 @@ impl There {
 pub struct Told {
     /// Its names.
     pub listed: Listed,
+    /// The model that it is an alias of.
+    pub root: Option<Listed>,
     /// Where it is in its life.
     pub status: Status,
     /// When it goes if nobody asks for it.
@@ -88,6 +100,15 @@ pub struct Told {
     pub failed_ago_s: Option<f64>,
     /// The model, where it is in memory.
     pub there: Option<There>,
+}
+
+impl Told {
+    /// The same by another name.
+    fn under(self, alias: &Alias) -> Self {
+        let listed = self.listed.under(&alias.name);
+        let there = self.there.as_ref().map(|there| alias.of(there));
+        Self { root: Some(self.listed), listed, there, ..self }
+    }
 }
 
 /// Keeps a model where it is while it answers.
@@ -139,9 +160,9 @@ impl Residents {
     /// Takes what there is.
     ///
     /// # Errors
-    /// [`ServeError`] where there is nothing, or two have one name.
+    /// [`ServeError`] where there is nothing, two have one name, or an alias is of nothing.
     pub fn new(stock: Stock) -> Result<Arc<Self>, ServeError> {
-        let Stock { present, pinned, loader, cap_bytes, keep } = stock;
+        let Stock { present, pinned, aliases, loader, cap_bytes, keep } = stock;
         let nameless = present.iter().any(|one| one.model.names.is_empty());
         if nameless || (present.is_empty() && loader.is_none()) {
             return Err(ServeError::NoModel);
@@ -163,13 +184,15 @@ impl Residents {
         }
         inner.check_names()?;
         inner.relist(loader.as_ref().map(|loader| loader.list()).unwrap_or_default());
+        inner.check_aliases(&aliases)?;
         for (at, entry) in inner.models.iter().enumerate() {
             if pinned.contains(&entry.listed.id) {
                 inner.all.pin(Known(at), true, 0.0); // (nobody waits yet)
             }
         }
         let changes = watch::Sender::new(0);
-        Ok(Arc::new(Self { inner: Mutex::new(inner), loader, started, changes }))
+        let aliases = aliases.into_iter().map(Arc::new).collect();
+        Ok(Arc::new(Self { inner: Mutex::new(inner), aliases, loader, started, changes }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -189,21 +212,32 @@ impl Residents {
         within: Duration,
         may: &dyn Fn(&Listed) -> bool,
     ) -> Option<Pending> {
-        let known = self.find(name).filter(|k| may(&self.lock().models[k.0].listed))?;
+        let alias = name.and_then(|name| self.alias(name)).cloned();
+        let may_all = |listed: &Listed| {
+            let by_alias = alias.as_ref().is_some_and(|a| may(&listed.under(&a.name)));
+            may(listed) || by_alias
+        };
+        let known = self.find(name).filter(|k| may_all(&self.lock().models[k.0].listed))?;
         let (sender, answer) = oneshot::channel();
         let mut asked = None;
         self.act(|inner, now_s| {
             let (waiter, actions) = inner.all.want(known, keep, within.as_secs_f64(), now_s);
-            inner.waiting.insert(waiter, sender);
-            asked = Some((waiter, inner.models[known.0].listed.id.clone()));
+            let id = alias.as_ref().map(|alias| alias.name.clone());
+            inner.waiting.insert(waiter, Waiting { alias, sender });
+            asked = Some((waiter, id.unwrap_or_else(|| inner.models[known.0].listed.id.clone())));
             actions
         });
         let (waiter, id) = asked?;
         Some(Pending { residents: Arc::clone(self), waiter, id, why: None, answer })
     }
 
+    fn alias(&self, name: &str) -> Option<&Arc<Alias>> {
+        self.aliases.iter().find(|alias| alias.name == name)
+    }
+
     /// The model of that name. Where nobody knows it, the list is read again: it may have come.
     fn find(&self, name: Option<&str>) -> Option<Known> {
+        let name = name.map(|name| self.alias(name).map_or(name, |alias| &alias.model));
         let found = self.lock().find(name);
         if found.is_some() || name.is_none() {
             return found;
@@ -273,17 +307,32 @@ impl Residents {
         Some(self.lock().all.status(known))
     }
 
-    /// What is told of every model, or of the one of that name.
+    /// What is told of every alias.
+    pub fn told_aliases(&self) -> Vec<Told> {
+        self.aliases.iter().flat_map(|alias| self.told(Some(&alias.name))).collect()
+    }
+
+    /// What is told of every model, or of the one of that name, which may be an alias.
     pub fn told(&self, name: Option<&str>) -> Vec<Told> {
+        if let Some(alias) = name.and_then(|name| self.alias(name)) {
+            let told = self.told(Some(&alias.model)).into_iter();
+            return told.map(|told| told.under(alias)).collect();
+        }
         let (inner, now_s) = (self.lock(), self.now_s());
         let one = name.map(|name| inner.find(Some(name)));
         let wanted = |at: &usize| one.is_none_or(|one| one == Some(Known(*at)));
-        let listed = |at: &usize| !inner.models[*at].missing || inner.models[*at].there.is_some();
+        // (A model that came later and is called as an alias is cannot be asked for.)
+        let listed = |at: &usize| {
+            let entry = &inner.models[*at];
+            let is_here = !entry.missing || entry.there.is_some();
+            is_here && self.alias(&entry.listed.id).is_none()
+        };
         let all = (0..inner.models.len()).filter(wanted).filter(listed);
         let told = all.map(|at| {
             let (entry, status) = (&inner.models[at], inner.all.status(Known(at)));
             Told {
                 listed: entry.listed.clone(),
+                root: None,
                 expires_in_s: status.expires_s.map(|s| (s - now_s).max(0.0)),
                 failed_ago_s: status.failed.as_ref().map(|(_, at_s)| (now_s - at_s).max(0.0)),
                 status,
@@ -387,16 +436,19 @@ impl Residents {
                     return (None, inner.all.ended(known, self.now_s())); // (it was closed)
                 };
                 let in_use = Arc::new(InUse { residents: Arc::clone(self), known });
-                let model = Model::new(there, in_use);
                 let unsent = match inner.waiting.remove(&waiter) {
-                    Some(sender) => sender.send(Ok(model)).err().and_then(Result::ok),
-                    None => Some(model),
+                    Some(Waiting { alias, sender }) => {
+                        let there = alias.map_or(there.clone(), |alias| alias.of(&there));
+                        let model = Model::new(there, in_use);
+                        sender.send(Ok(model)).err().and_then(Result::ok)
+                    }
+                    None => Some(Model::new(there, in_use)),
                 };
                 return (unsent, Vec::new());
             }
             Action::Refuse(waiter, refused) => {
-                if let Some(sender) = inner.waiting.remove(&waiter) {
-                    let _ = sender.send(Err(refused)); // who waited may have gone
+                if let Some(waiting) = inner.waiting.remove(&waiter) {
+                    let _ = waiting.sender.send(Err(refused)); // who waited may have gone
                 }
             }
         }
@@ -541,6 +593,20 @@ impl Inner {
                 }
             }
         }
+    }
+
+    fn check_aliases(&self, aliases: &[Alias]) -> Result<(), ServeError> {
+        for (at, Alias { name, model, .. }) in aliases.iter().enumerate() {
+            let twice = aliases.iter().take(at).any(|other| other.name == *name);
+            if twice || self.find(Some(name)).is_some() {
+                return Err(ServeError::SameName { name: name.clone() });
+            }
+            if self.find(Some(model)).is_none() {
+                let (alias, model) = (name.clone(), model.clone());
+                return Err(ServeError::AliasOfNothing { alias, model });
+            }
+        }
+        Ok(())
     }
 
     fn check_names(&self) -> Result<(), ServeError> {

@@ -56,7 +56,7 @@ pub struct Model {
 impl Model {
     /// One that is there.
     pub fn new(there: There, in_use: Arc<InUse>) -> Self {
-        let There { served, format, holds, metrics } = there;
+        let There { served, format, holds, metrics, .. } = there;
         Self { served, format, holds, metrics, _in_use: in_use }
     }
 
@@ -235,7 +235,8 @@ impl Shared {
         let Some(asked) = name.map(shown) else {
             return ApiError::bad("model", "model is missing; several are served");
         };
-        let all = self.residents.told(None).into_iter().map(|told| told.listed);
+        let all = self.residents.told(None).into_iter().chain(self.residents.told_aliases());
+        let all = all.map(|told| told.listed);
         let his = all.filter(|listed| key.is_none_or(|key| key.may_use(&listed.names())));
         let names: Vec<String> = his.map(|listed| listed.id).collect();
         let message = format!("the model {asked:?} is not served; served: {}", names.join(", "));
@@ -257,7 +258,14 @@ impl Shared {
         // (A list that cannot be read again is as it was.)
         let _ = tokio::task::spawn_blocking(move || residents.refresh()).await;
         let mut told = self.residents.told(name);
-        told.retain(|told| key.as_ref().is_none_or(|key| key.may_use(&told.listed.names())));
+        if name.is_none() {
+            told.extend(self.residents.told_aliases());
+        }
+        told.retain(|told| {
+            let root = told.root.iter().flat_map(Listed::names);
+            let names: Vec<String> = told.listed.names().into_iter().chain(root).collect();
+            key.as_ref().is_none_or(|key| key.may_use(&names))
+        });
         told
     }
 

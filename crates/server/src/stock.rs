@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokenmill_engine::KeepAlive;
 use tokenmill_engine::residency::{Needs, Trouble};
 
+use crate::alias::Alias;
 use crate::model::ServedModel;
 
 /// A model that can be asked for.
@@ -19,6 +20,11 @@ pub struct Listed {
 }
 
 impl Listed {
+    /// The same under another name alone.
+    pub(crate) fn under(&self, name: &str) -> Self {
+        Self { id: name.to_owned(), aliases: Vec::new(), created: self.created }
+    }
+
     /// All its names, its own first.
     pub fn names(&self) -> Vec<String> {
         [&self.id].into_iter().chain(&self.aliases).cloned().collect()
@@ -89,6 +95,8 @@ pub struct Stock {
     pub present: Vec<Present>,
     /// Models that stay, whoever else is asked for: their own names.
     pub pinned: Vec<String>,
+    /// Other names of models, asked in other ways.
+    pub aliases: Vec<Alias>,
     /// Where others come from.
     pub loader: Option<Arc<dyn Loader>>,
     /// What all models together may take, bytes.
@@ -107,6 +115,7 @@ impl From<Vec<ServedModel>> for Stock {
         };
         let present = models.into_iter().map(|model| Present { needs: needs(&model), model });
         let (present, keep) = (present.collect(), KeepAlive::Forever);
-        Self { present, pinned, loader: None, cap_bytes: u64::MAX, keep }
+        let (aliases, cap_bytes) = (Vec::new(), u64::MAX);
+        Self { present, pinned, aliases, loader: None, cap_bytes, keep }
     }
 }

@@ -126,6 +126,7 @@ impl ShelfSite {
         let stock = Stock {
             present: Vec::new(),
             pinned: Vec::new(),
+            aliases: Vec::new(),
             loader: Some(Arc::new(loader)),
             cap_bytes,
             keep: KeepAlive::Seconds(60.0),

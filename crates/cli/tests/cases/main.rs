@@ -1,7 +1,9 @@
 //! Files and requests that went wrong for somebody, each with the right value beside it
 //! (tests/cases/NAME/README.md), run through the program itself. A test is named as its folder.
 
+mod agents;
 mod attacks;
+mod bundles;
 mod commands;
 mod configs;
 mod impossible;
@@ -12,3 +14,4 @@ mod settings;
 mod several;
 mod stored;
 mod texts;
+mod watching;

@@ -34,7 +34,7 @@ fn entry(told: &Told) -> Value {
         "object": "model",
         "created": created,
         "owned_by": "tokenmill",
-        "root": id,
+        "root": told.root.as_ref().map_or(id, |root| &root.id),
         "aliases": aliases,
         "status": status(told),
     });
