@@ -7,10 +7,10 @@ use crate::env::{Limits, StoreEnv};
 use crate::error::StoreError;
 use crate::fixture::{Reply, Seen, Server, content};
 use crate::http::Http;
-use crate::progress::Progress;
+use crate::progress::{OnProgress, Progress};
 use sha2::Digest as _;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -66,20 +66,30 @@ impl Bench {
         bytes: Option<u64>,
         digest: Option<Digest>,
     ) -> Result<u64, StoreError> {
+        self.retries.store(0, Ordering::Relaxed);
+        self.fetch_into(self.dir.path(), server, (bytes, digest), &mut |p| {
+            if matches!(p, Progress::Retry { .. }) {
+                self.retries.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    }
+
+    fn fetch_into(
+        &self,
+        folder: &Path,
+        server: &Server,
+        (bytes, digest): (Option<u64>, Option<Digest>),
+        on: &mut OnProgress<'_>,
+    ) -> Result<u64, StoreError> {
         let env = StoreEnv { hf_endpoint: Some(server.url.clone()), ..StoreEnv::default() };
         let http = Http::new(&env, &self.limits, self.limits.connect, self.token.clone()).unwrap();
         let url = format!("{}/file", server.url);
         let remote = Remote { url: &url, name: "file", bytes, digest };
-        self.retries.store(0, Ordering::Relaxed);
         Downloader { http: &http, disk: &self.disk, limits: &self.limits }.fetch(
             &remote,
-            &self.path(),
-            &self.dir.path().join("lock"),
-            &mut |p| {
-                if matches!(p, Progress::Retry { .. }) {
-                    self.retries.fetch_add(1, Ordering::Relaxed);
-                }
-            },
+            &folder.join("file"),
+            &folder.join("lock"),
+            on,
         )
     }
 }
