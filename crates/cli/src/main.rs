@@ -20,6 +20,7 @@ mod model;
 mod numbers;
 mod parse;
 mod plan;
+mod recipes;
 mod reload;
 mod render;
 mod run;

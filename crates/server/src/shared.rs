@@ -14,11 +14,13 @@ use tokio::sync::watch;
 use crate::ability::Wish;
 use crate::access::Gate;
 use crate::config::{ServeError, ServerConfig};
+use crate::conversation::Message;
 use crate::error::ApiError;
 use crate::fields::{Notes, shown};
 use crate::guests::{self, Guests};
 use crate::holding::Holds;
 use crate::keys::Key;
+use crate::made::Made;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
 use crate::residents::{InUse, Pending, Residents, There, Told};
@@ -50,6 +52,8 @@ pub struct Model {
     pub holds: Arc<Holds>,
     /// Its counters.
     pub metrics: Arc<ModelMetrics>,
+    /// What conversations begin with.
+    pub begins: Vec<Message>,
     _in_use: Arc<InUse>,
 }
 
@@ -57,7 +61,18 @@ impl Model {
     /// One that is there.
     pub fn new(there: There, in_use: Arc<InUse>) -> Self {
         let There { served, format, holds, metrics } = there;
-        Self { served, format, holds, metrics, _in_use: in_use }
+        Self { served, format, holds, metrics, begins: Vec::new(), _in_use: in_use }
+    }
+
+    /// The same by other words, if there are any: it answers by their name.
+    pub fn made(mut self, made: Option<&Made>) -> Self {
+        let Some(made) = made else { return self };
+        made.put_over(&mut self.served);
+        if let Some(other) = made.other(&self.served.tokenizer) {
+            (self.format, self.holds) = (other.format, other.holds);
+        }
+        self.begins.clone_from(&made.begins);
+        self
     }
 
     /// Most tokens of prompt and answer together.

@@ -64,6 +64,7 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<M
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         logit_bias: logit_bias(fields, limits)?,
         constrained: constraint::read(fields, limits, notes)?,
+        context: None,
         thinking: thinking::budget(fields)?,
         repeats: thinking::repeats(fields, notes)?,
         draft: draft(fields)?,
