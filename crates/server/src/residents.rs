@@ -642,8 +642,9 @@ impl Inner {
         match made {
             None => listed,
             Some(Made { recipe, .. }) => {
-                let aliases = listed.names();
-                Listed { id: recipe.name.clone(), aliases, created: recipe.created, ..listed }
+                let id = recipe.name.clone();
+                let aliases = id.strip_suffix(":latest").map(str::to_owned).into_iter().collect();
+                Listed { id, aliases, created: recipe.created, ..listed }
             }
         }
     }

@@ -15,8 +15,7 @@ use serde_json::{Map, Value, json};
 use tokenmill_engine::residency::Trouble;
 use tokio::sync::mpsc;
 
-use super::error_body;
-use super::messages;
+use super::{error_body, messages, options};
 use super::models::{fields_of, finish, name_of};
 use crate::conversation::Message;
 use crate::error::ApiError;
@@ -269,7 +268,11 @@ async fn created(shared: &Arc<Shared>, request: Request<Body>) -> Result<Respons
         ApiError::bad("from", "from is missing: a model is created of one that is here")
     })?;
     let words = words(&mut fields, &shared.config.limits)?;
-    let warnings = finish(shared, fields, IGNORED)?;
+    let mut warnings = finish(shared, fields, IGNORED)?;
+    let mut notes = Notes::new(shared.gate().strict);
+    let parameters = Fields::of(words.parameters.clone().into(), "parameters")?;
+    options::read(parameters, &shared.config.limits, &mut notes)?;
+    warnings.extend(shared.told(notes));
     let recipe = Recipe { name, ..words.over(base(shared, &headers, &from).await?) };
     made(shared, &headers, recipe, "model").await?;
     let last = success(&warnings);
