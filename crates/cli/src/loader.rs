@@ -303,10 +303,9 @@ fn card_of(name: &str) -> Option<Card> {
     let path = model::locate(name).ok()?;
     let lowered = read(&path, KvFormat::Int16).ok()?;
     let checkpoint = &lowered.files.checkpoint;
-    let numbers = |shape: &[u64]| shape.iter().product::<u64>();
     let mut formats: BTreeMap<&str, u64> = BTreeMap::new();
     for tensor in &checkpoint.tensors {
-        *formats.entry(tensor.format.name()).or_default() += numbers(&tensor.shape);
+        *formats.entry(tensor.format.name()).or_default() += tensor.shape.iter().product::<u64>();
     }
     let most = formats.iter().max_by_key(|(_, count)| **count).map(|(name, _)| *name);
     let vocabulary = vocabulary_of(&path, &lowered.files).ok().flatten();
@@ -386,7 +385,7 @@ fn named_alike(entries: Vec<tokenmill_store::Entry>) -> Vec<Named> {
     let last = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
     let mut all: Vec<Named> = Vec::new();
     for entry in entries {
-        let id = entry.model.name;
+        let id = entry.model.name.clone();
         if all.iter().any(|named| named.listed.id == id) {
             continue;
         }

@@ -135,8 +135,7 @@ pub fn remove(name: &str) -> Result<(), Failure> {
 /// What tells a model's files from others, as hexadecimal digits: the recorded digest of its only one,
 /// else of their names and sizes.
 pub fn digest(model: &LocalModel) -> String {
-    if let [LocalFile { digest: Some(digest @ Digest::Sha256(_)), .. }, ..] = model.files.as_slice()
-    {
+    if let [LocalFile { digest: Some(digest @ Digest::Sha256(_)), .. }] = model.files.as_slice() {
         return digest.hex();
     }
     let mut text = model.name.clone();

@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 use tokenmill_engine::residency::Trouble;
 use tokio::sync::mpsc;
 
-use super::{error_body, messages, options};
 use super::models::{fields_of, finish, name_of};
+use super::{error_body, messages, options};
 use crate::conversation::Message;
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, Unsupported, list, shown, text, wrong};
