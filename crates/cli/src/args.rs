@@ -232,6 +232,8 @@ pub enum Dialect {
     Responses,
     /// Anthropic's Messages.
     Messages,
+    /// Ollama's chat.
+    Ollama,
 }
 
 /// Which device runs the model.
@@ -413,6 +415,9 @@ pub struct Serve {
     /// Port.
     #[arg(short, long, default_value_t = 8080, value_parser = whole::<u16>(0..=65_535))]
     pub port: u16,
+    /// Listen on port 11434 too, where Ollama's clients ask.
+    #[arg(long)]
+    pub ollama: bool,
     /// Keys that clients must show; needed for addresses others can reach. May be repeated. Others on
     /// this machine see it in the list of processes: TOKENMILL_API_KEY or `tokenmill key add` hide it.
     #[arg(long, value_delimiter = ',')]

@@ -24,6 +24,7 @@ mod model;
 mod numbers;
 mod parse;
 mod plan;
+mod recipes;
 mod reload;
 mod remote;
 mod render;

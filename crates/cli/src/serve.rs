@@ -20,6 +20,8 @@ use crate::{alias, key, reload};
 const FEW_FILES: u64 = 1024;
 /// Open files beside the connections: the model, the cache on disk.
 const OTHER_FILES: u64 = 128;
+/// Where Ollama's clients ask.
+const OLLAMA_PORT: u16 = 11434;
 /// How long a model stays after its last answer, unless somebody says otherwise, seconds.
 const KEEP_S: f64 = 300.0;
 
@@ -73,6 +75,10 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
         lines.iter().for_each(|line| say(line));
         reload::watch(args.clone(), keys, control);
         say(&format!("listening on {scheme}://{address} (OpenAI API at /v1)"));
+        if args.ollama {
+            let address = SocketAddr::new(address.ip(), OLLAMA_PORT);
+            say(&format!("listening on {scheme}://{address} too (Ollama's API at /api)"));
+        }
     });
     engines.iter().for_each(Engine::shut_down);
     ended.map_err(|e| refused(&e))
@@ -162,6 +168,7 @@ fn names(args: &Serve) -> Result<Vec<Named>, Failure> {
 /// What is said of who may come in; `keys`: the file of keys.
 pub fn gate_of(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     let mut config = ServerConfig::new(SocketAddr::new(args.host, args.port));
+    config.also = args.ollama.then_some(OLLAMA_PORT).into_iter().collect();
     config.api_keys.clone_from(&args.api_key);
     config.keys = key::read(keys)?;
     if args.keys.is_some() && config.keys.is_none() {
@@ -217,6 +224,9 @@ fn refused(error: &ServeError) -> Failure {
                 failure.fix("an address of this machine, such as --host 127.0.0.1")
             }
             std::io::ErrorKind::PermissionDenied => failure.fix("add --port 8080"),
+            _ if bind.port() == OLLAMA_PORT => {
+                failure.fix("stop the Ollama that runs there, or leave --ollama out")
+            }
             // 0: any that is free.
             _ => failure.fix(format!("add --port {}", bind.port().wrapping_add(1))),
         },

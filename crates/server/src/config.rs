@@ -123,6 +123,8 @@ pub struct TlsFiles {
 pub struct ServerConfig {
     /// Where to listen; port 0: any free one.
     pub bind: SocketAddr,
+    /// More ports of that address to listen on.
+    pub also: Vec<u16>,
     /// What to speak TLS with; none: plain HTTP.
     pub tls: Option<TlsFiles>,
     /// Keys that may ask; empty: everybody who reaches the port.
@@ -156,6 +158,7 @@ impl ServerConfig {
     pub fn new(bind: SocketAddr) -> Self {
         Self {
             bind,
+            also: Vec::new(),
             tls: None,
             api_keys: Vec::new(),
             keys: None,

@@ -105,7 +105,8 @@ pub fn generate(
         lease: manner.lease,
         ..Request::new(Vec::new())
     };
-    let requests = within_context(&model, &sampling, common, prompts, param, &mut head.warnings)?;
+    let within = Within::of(&model, manner.context, &mut head.warnings);
+    let requests = within_context(within, &sampling, common, (prompts, param), &mut head.warnings)?;
     Ok(Prepared { model, requests, head, echoed })
 }
 
@@ -231,23 +232,64 @@ fn uncalled(reading: &mut Option<Reading>, constrained: &Constrained, warnings: 
     warnings.push(format!("no tool is called: {} holds the whole answer", constrained.param));
 }
 
+/// How long prompt and answer may be together.
+#[derive(Debug, Clone, Copy)]
+struct Within {
+    context: u32,
+    /// The request wants no more.
+    is_asked: bool,
+}
+
+impl Within {
+    /// The model's context, or less where that is asked for; more there is not.
+    fn of(model: &Model, asked: Option<u32>, warnings: &mut Vec<String>) -> Self {
+        let context = model.context();
+        match asked {
+            Some(asked) if asked < context => Self { context: asked, is_asked: true },
+            asked => {
+                if let Some(more) = asked.filter(|asked| *asked > context) {
+                    warnings.push(format!(
+                        "a context of {more} tokens was asked for: this model has {context} here"
+                    ));
+                }
+                Self { context, is_asked: false }
+            }
+        }
+    }
+
+    /// A prompt that is longer.
+    fn overflow(self, tokens: usize, param: &str) -> ApiError {
+        let error = ApiError::context_length(tokens, self.context, param);
+        match self.is_asked {
+            false => error,
+            true => {
+                let message = format!(
+                    "the context asked for is {} tokens, of which at least one must be left for \
+                     the answer; the prompt has {tokens} tokens",
+                    self.context
+                );
+                ApiError { message, ..error }
+            }
+        }
+    }
+}
+
 /// A request for each prompt, with as many tokens of answer as the context leaves.
 fn within_context(
-    model: &Model,
+    within: Within,
     sampling: &Sampling,
     common: Request,
-    prompts: Vec<Vec<TokenId>>,
-    param: &str,
+    (prompts, param): (Vec<Vec<TokenId>>, &str),
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Request>, ApiError> {
-    let context = model.context();
+    let context = within.context;
     let mut cut = None;
     let mut requests = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let used = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let least = u32::from(sampling.max_tokens != Some(0));
         let Some(left) = context.checked_sub(used).filter(|left| *left >= least) else {
-            return Err(ApiError::context_length(prompt.len(), context, param));
+            return Err(within.overflow(prompt.len(), param));
         };
         let wanted = sampling.tokens(left);
         if wanted > left {
@@ -304,6 +346,7 @@ fn asked(
     match input {
         Input::Conversation(talk) => {
             let talk = talk.instructed(model.served.defaults.system.as_deref());
+            let talk = talk.begun_by(&model.begins);
             conversation(model, talk, manner, encoder)
         }
         Input::Prompts { prompts, suffix: Some(suffix), .. } => {
@@ -366,7 +409,8 @@ fn conversation(
             TemplateError::Missing => "the model has no chat template".to_owned(),
             other => other.to_string(),
         };
-        let message = format!("{message}; use /v1/completions");
+        let message =
+            format!("{message}; use /v1/completions, or /api/generate with \"raw\": true");
         ApiError { code: Some("no_chat_template"), ..ApiError::bad("messages", message) }
     })?;
     let talk = match manner.thinking {

@@ -16,7 +16,7 @@ const OF_A_CALL: [&str; 16] = [
     "machine", "measure", "plot", "raw", "schema", "version",
 ];
 /// Let others in, or say who may come in: never set by a folder's file.
-pub const OPENING: [&str; 10] = [
+pub const OPENING: [&str; 11] = [
     "allow-host",
     "allow-origin",
     "api-key",
@@ -24,6 +24,7 @@ pub const OPENING: [&str; 10] = [
     "keys",
     "kv-dir",
     "metrics-key",
+    "ollama",
     "seal-key",
     "tls-cert",
     "tls-key",

@@ -9,7 +9,7 @@ pub mod embedding;
 pub mod leases;
 pub mod models;
 #[cfg(test)]
-mod page;
+pub(crate) mod page;
 pub(crate) mod parameters;
 pub mod rerank;
 pub mod responses;

@@ -28,7 +28,7 @@ pub async fn one(shared: &Arc<Shared>, headers: &HeaderMap, id: &str) -> Respons
 }
 
 fn entry(told: &Told) -> Value {
-    let Listed { id, aliases, created } = &told.listed;
+    let Listed { id, aliases, created, .. } = &told.listed;
     let mut entry = json!({
         "id": id,
         "object": "model",

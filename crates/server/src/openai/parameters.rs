@@ -57,6 +57,7 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<M
         also_end: samplers::stop_token_ids(fields, limits)?,
         logit_bias: logit_bias(fields, limits)?,
         constrained: constraint::read(fields, limits, notes)?,
+        context: None,
         thinking: thinking::budget(fields)?,
         repeats: thinking::repeats(fields, notes)?,
         draft: draft(fields)?,
