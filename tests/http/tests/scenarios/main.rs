@@ -73,8 +73,11 @@ fn leads(id: &str, path: &str) -> Value {
         }),
         // A model that never closed a string would never end one.
         (_, "/v1/chat/completions") => json!({ "logit_bias": { "34": 6 } }),
-        // Of bytes, and any that hold it: these end soon enough.
-        ("ollama-forms-of-format", "/api/chat" | "/api/generate") => Value::Null,
+        // Likewise; a real model is asked for any JSON.
+        ("ollama-forms-of-format", "/api/chat") => json!({ "format": {
+            "type": "object", "properties": { "a": { "enum": [1] } }, "required": ["a"],
+            "additionalProperties": false,
+        } }),
         _ => Value::Null,
     }
 }
