@@ -197,7 +197,7 @@ fn a_smaller_context_limits_the_request() {
 fn what_cannot_be_done_is_refused_by_name() {
     let site = Site::new();
     for (path, members, word) in [
-        ("/api/chat", json!({ "options": { "mirostat": 2 } }), "options.mirostat"),
+        ("/api/chat", json!({ "options": { "mirostat": 1 } }), "options.mirostat"),
         ("/api/chat", json!({ "options": "none" }), "options"),
         ("/api/chat", json!({ "format": "xml" }), "format"),
         ("/api/chat", json!({ "think": "a lot" }), "think"),

@@ -159,16 +159,12 @@ impl Scene {
         let least = d.pick(&[0, LETTERS]);
         let eos: Vec<TokenId> = (0..d.range(0, 2)).map(|_| d.range(least, vocab - 1)).collect();
         for arrival in &mut arrivals {
-            if let Ask::Answer(request) = &mut arrival.ask
-                && !request.ignore_eos
-                && d.once_in(3)
-            {
+            let Ask::Answer(request) = &mut arrival.ask else { continue };
+            if !request.ignore_eos && d.once_in(3) {
                 request.held = held(&mut d, vocab, &eos);
             }
-            if request.numbers.is_none() {
-                let mut more = Draw::new(request.sampling.seed ^ 1);
-                request.rules = rules(&mut more, request.held.is_some());
-            }
+            let mut more = Draw::new(request.sampling.seed ^ 1);
+            request.rules = rules(&mut more, request.held.is_some());
         }
         let nan = if d.once_in(8) { vec![d.range(0, vocab - 1)] } else { Vec::new() };
         let drafts = d.pick(&[0, 0, 4, 10]);

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokenmill_engine::residency::Stage;
-use tokenmill_engine::{Defaults, SamplingValues};
+use tokenmill_engine::Defaults;
 
 use super::answer::time;
 use super::{VERSION, told_name};
@@ -248,35 +248,31 @@ fn capabilities(can: Abilities) -> Vec<&'static str> {
 
 /// The parameters that a model comes with, in Ollama's names and as a Modelfile writes them.
 fn parameters(defaults: &Defaults) -> Vec<(&'static str, String)> {
-    let SamplingValues {
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        repeat_penalty,
-        presence_penalty,
-        frequency_penalty,
-        seed,
-        max_tokens,
-        stop,
-    } = &defaults.sampling;
-    let number = |n: &Option<f32>| n.map(|n| n.to_string());
-    let count = |n: &Option<u32>| n.map(|n| n.to_string());
+    let said = &defaults.sampling;
+    let number = |n: Option<f32>| n.map(|n| n.to_string());
+    let count = |n: Option<u32>| n.map(|n| n.to_string());
+    // (A count of all is -1 there.)
+    let last_n = said.repeat_last_n.map(|n| i32::try_from(n).unwrap_or(-1).to_string());
     let all = [
-        ("temperature", number(temperature)),
-        ("top_k", count(top_k)),
-        ("top_p", number(top_p)),
-        ("min_p", number(min_p)),
-        ("repeat_penalty", number(repeat_penalty)),
-        ("presence_penalty", number(presence_penalty)),
-        ("frequency_penalty", number(frequency_penalty)),
-        ("seed", seed.map(|n| n.to_string())),
-        ("num_predict", count(max_tokens)),
-        ("num_ctx", count(&defaults.context)),
+        ("temperature", number(said.temperature)),
+        ("top_k", count(said.top_k)),
+        ("top_p", number(said.top_p)),
+        ("min_p", number(said.min_p)),
+        ("typical_p", number(said.typical_p)),
+        ("mirostat", count(said.mirostat)),
+        ("mirostat_tau", number(said.mirostat_tau)),
+        ("mirostat_eta", number(said.mirostat_eta)),
+        ("repeat_last_n", last_n),
+        ("repeat_penalty", number(said.repeat_penalty)),
+        ("presence_penalty", number(said.presence_penalty)),
+        ("frequency_penalty", number(said.frequency_penalty)),
+        ("seed", said.seed.map(|n| n.to_string())),
+        ("num_predict", count(said.max_tokens)),
+        ("num_ctx", count(defaults.context)),
     ];
-    let said = all.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let stops = stop.iter().flatten().map(|text| ("stop", json!(text).to_string()));
-    said.chain(stops).collect()
+    let lines = all.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let stops = said.stop.iter().flatten().map(|text| ("stop", json!(text).to_string()));
+    lines.chain(stops).collect()
 }
 
 fn listing(parameters: &[(&str, String)]) -> String {

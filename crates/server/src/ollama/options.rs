@@ -6,7 +6,7 @@ use tokenmill_engine::SamplingValues;
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, Unsupported};
-use crate::openai::parameters;
+use crate::openai::{parameters, samplers};
 
 /// About how another program uses its machine, or about guesses: no answer depends on them.
 const MACHINE: &[&str] = &[
@@ -26,22 +26,18 @@ const MACHINE: &[&str] = &[
     "vocab_only",
 ];
 
-/// Parts of what is refused below, or of what never happens here: a context that is full is not
-/// shifted.
-const WITHOUT: &[&str] = &["mirostat_eta", "mirostat_tau", "num_keep"];
+/// Of what never happens here: a context that is full is not shifted.
+const WITHOUT: &[&str] = &["num_keep"];
 
 /// Samplers that are not built: refused unless they ask for nothing. One that is built goes from here
 /// into [`read`].
 const UNBUILT: &[Unsupported] = &[
-    Unsupported { name: "mirostat", neutral: |v| is(v, 0.0) },
     Unsupported { name: "penalize_newline", neutral: |v| *v == true },
     Unsupported { name: "tfs_z", neutral: |v| is(v, 1.0) || is(v, 0.0) },
-    Unsupported { name: "typical_p", neutral: |v| is(v, 1.0) || is(v, 0.0) },
 ];
 
-/// Among these penalties count: the whole text (-1), which is what is done here, or the usual part.
-const WINDOW: &[Unsupported] =
-    &[Unsupported { name: "repeat_last_n", neutral: |v| is(v, -1.0) || is(v, 64.0) }];
+/// How many of the last tokens penalties look at where nobody says it. Those of the prompt count too.
+const WINDOW: u32 = 64;
 
 fn is(value: &Value, number: f64) -> bool {
     value.as_f64() == Some(number)
@@ -72,7 +68,7 @@ pub fn of(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<Sai
 /// # Errors
 /// 400 naming the first that is wrong.
 pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Said, ApiError> {
-    let sampling = SamplingValues {
+    let mut sampling = SamplingValues {
         temperature: fields.number("temperature", 0.0..=2.0)?,
         top_p: fields.number("top_p", 0.0..=1.0)?.map(|p| p.max(f32::MIN_POSITIVE)),
         top_k: parameters::top_k(&mut fields)?,
@@ -82,7 +78,13 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Sa
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?,
         seed: seed(&mut fields)?,
         max_tokens: most_tokens(&mut fields)?,
+        typical_p: fields.number("typical_p", 0.0..=1.0)?.filter(|p| *p > 0.0),
+        mirostat: samplers::mirostat(&mut fields)?,
+        mirostat_tau: fields.number("mirostat_tau", 0.0..=100.0)?,
+        mirostat_eta: fields.number("mirostat_eta", 0.0..=10.0)?,
+        repeat_last_n: samplers::last_n(&mut fields, "repeat_last_n")?,
         stop: parameters::stop(&mut fields, "stop", limits)?,
+        ..SamplingValues::default()
     };
     let context = fields.count("num_ctx", 1..=u32::MAX)?;
     for name in MACHINE.iter().chain(WITHOUT) {
@@ -93,9 +95,9 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Sa
         sampling.presence_penalty.filter(|p| *p != 0.0),
         sampling.frequency_penalty.filter(|p| *p != 0.0),
     ];
-    match penalties.iter().any(Option::is_some) {
-        true => fields.refuse(WINDOW)?,
-        false => drop(fields.take("repeat_last_n")),
+    if penalties.iter().any(Option::is_some) {
+        sampling.repeat_last_n.get_or_insert(WINDOW);
+        sampling.penalise_prompt = Some(true);
     }
     fields.refuse(UNBUILT)?;
     fields.finish(&[], notes)?;
@@ -143,21 +145,23 @@ mod tests {
         };
         assert_eq!((found.sampling, found.context), (expect, Some(100)));
         assert_eq!(notes, ["options.x was ignored: it is not a field of this request"]);
+        let penalised = |body| {
+            let s = said(body).expect("read").0.sampling;
+            (s.repeat_last_n, s.penalise_prompt)
+        };
+        assert_eq!(penalised(json!({ "repeat_penalty": 1.2 })), (Some(64), Some(true)));
+        let all = json!({ "repeat_last_n": -1, "presence_penalty": 1 });
+        assert_eq!(penalised(all), (Some(u32::MAX), Some(true)));
+        assert_eq!(penalised(json!({ "repeat_penalty": 1 })), (None, None));
         assert_eq!(said(json!({ "seed": 7, "num_predict": 3 })).unwrap().0.sampling.seed, Some(7));
     }
 
     #[test]
     fn samplers_that_are_not_built_are_refused_where_they_would_act() {
         for (good, bad) in [
-            (json!({ "mirostat": 0, "mirostat_tau": 5.0 }), json!({ "mirostat": 2 })),
-            (json!({ "typical_p": 1.0 }), json!({ "typical_p": 0.7 })),
+            (json!({ "mirostat": 0, "mirostat_tau": 5.0 }), json!({ "mirostat": 1 })),
             (json!({ "tfs_z": 1 }), json!({ "tfs_z": 0.5 })),
             (json!({ "penalize_newline": true }), json!({ "penalize_newline": false })),
-            (json!({ "repeat_last_n": 33 }), json!({ "repeat_last_n": 33, "repeat_penalty": 1.2 })),
-            (
-                json!({ "repeat_last_n": 64, "repeat_penalty": 1.2 }),
-                json!({ "repeat_last_n": 0, "presence_penalty": 1 }),
-            ),
         ] {
             assert!(said(good.clone()).is_ok(), "{good}");
             let error = said(bad.clone()).expect_err("refused");

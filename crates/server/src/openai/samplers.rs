@@ -54,17 +54,23 @@ fn part(fields: &mut Fields, name: &'static str) -> Result<Option<f32>, ApiError
 }
 
 /// Version 2, or none; the first is not built.
-fn mirostat(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+///
+/// # Errors
+/// 400 for that and for what is no version.
+pub(crate) fn mirostat(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let version = fields.count("mirostat", 0..=2)?;
     if version == Some(1) {
         let message = "mirostat 1 is not supported; 2 is";
-        return Err(ApiError::unsupported("mirostat", message));
+        return Err(ApiError::unsupported(&fields.path("mirostat"), message));
     }
     Ok(version)
 }
 
 /// All of the text for -1.
-fn last_n(fields: &mut Fields, name: &'static str) -> Result<Option<u32>, ApiError> {
+///
+/// # Errors
+/// 400 for what is no such number.
+pub(crate) fn last_n(fields: &mut Fields, name: &'static str) -> Result<Option<u32>, ApiError> {
     let found = fields.integer(name, -1..=i64::from(u32::MAX))?;
     Ok(found.map(|n| u32::try_from(n).unwrap_or(u32::MAX)))
 }
