@@ -323,14 +323,34 @@ impl CudaExecutable {
         Ok(())
     }
 
+    /// Alternatives of all rows in the order of these.
+    fn in_order(out: &mut StepOutput) {
+        let all = std::mem::take(&mut out.top);
+        for sampled in out.sampled.iter_mut().filter(|sampled| sampled.valid) {
+            let (start, len) = sampled.top;
+            let own = all.get(start as usize..(start + len) as usize).unwrap_or_default();
+            sampled.top.0 = out.top.len() as u32;
+            out.top.extend_from_slice(own);
+        }
+    }
+
     fn serve(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
         self.rows(out)?;
+        out.sampled.resize(self.batch.outputs.len(), Sampled::default());
+        self.chosen(out)?;
+        if self.batch.outputs.iter().any(|output| on_host(&output.kind)) {
+            self.choose_on_host(out)?;
+            Self::in_order(out);
+        }
+        Ok(())
+    }
+
+    /// Brings the tokens that the device chose.
+    fn chosen(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
         let count = self.batch.outputs.len();
         let whole = |kind: &OutputKind| {
             matches!(kind, OutputKind::Hidden | OutputKind::Logits) || on_host(kind)
         };
-        out.sampled.resize(count, Sampled::default());
-        self.choose_on_host(out)?;
         let of = self.plan.chosen.filter(|_| !self.batch.outputs.iter().all(|o| whole(&o.kind)));
         let Some(of) = of else { return Ok(()) };
         let wanted: Vec<bool> = self.batch.outputs.iter().map(|o| !whole(&o.kind)).collect();
