@@ -427,6 +427,10 @@ pub struct Serve {
     /// No line on the standard error for each request.
     #[arg(long)]
     pub quiet: bool,
+    /// Appends who asked what to this file, one line of JSON a request, without a word of prompts or
+    /// answers; SIGHUP opens it again.
+    #[arg(long, value_name = "FILE")]
+    pub audit: Option<PathBuf>,
     /// Form of the log on the standard error.
     #[arg(long, value_enum, default_value = "plain")]
     pub log_format: LogFormat,

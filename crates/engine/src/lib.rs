@@ -8,7 +8,7 @@ pub mod loading;
 pub mod residency;
 pub mod serving;
 
-pub use loading::{door, load, packaged, plan, start, vocabulary};
+pub use loading::{door, library, load, packaged, plan, start, vocabulary};
 use serving::{answer, draft, queue, repeats, rows, stats};
 pub use serving::{
     backlog, constraint, draft_model, engine, handle, host, request, sampling, tier,

@@ -8,6 +8,7 @@
 
 mod assemble;
 mod budget;
+mod closed;
 mod cursor;
 mod data;
 mod error;
@@ -22,6 +23,7 @@ mod shape;
 mod shards;
 pub mod write;
 
+pub use closed::{ClosedModel, FilesState};
 pub use data::{ModelData, expert_rows};
 pub use error::LoadError;
 pub use mmap::MappedFile;

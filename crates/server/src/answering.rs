@@ -22,7 +22,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use crate::generation::Generation;
 use crate::guests::Guest;
-use crate::keys::Key;
+use crate::keys::{Caller, Key};
 use crate::models;
 use crate::prepare::{self, Echoed, Prepared};
 use crate::residents::Pending;
@@ -188,10 +188,11 @@ struct Came {
 impl Came {
     async fn read(shared: &Shared, request: HttpRequest<Body>) -> Result<Self, ApiError> {
         shared.open()?;
-        let gate = shared.gate();
-        let key = gate.keys.holder(request.headers());
+        let caller = Caller::of(&request);
+        let account = caller.as_ref().and_then(|caller| caller.account);
+        let key = caller.and_then(|caller| caller.key.clone());
         let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
-        let (party, account) = (shared.party(&request), gate.keys.account(request.headers()));
+        let party = shared.party(&request);
         let visit = Visit::of(&request);
         let body = body::read(request, shared, party).await?;
         Ok(Self { body, party, account, key, pass, visit })

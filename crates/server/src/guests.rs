@@ -121,6 +121,11 @@ impl Guests {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Open connections.
+    pub fn count(&self) -> usize {
+        self.list().all.len()
+    }
+
     /// Waits until there is room for one more, and sends some away where there is none.
     pub async fn room(&self) {
         loop {

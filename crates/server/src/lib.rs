@@ -9,6 +9,7 @@ mod access;
 mod answering;
 mod anthropic;
 mod ask;
+mod audit;
 mod body;
 mod coding;
 mod config;

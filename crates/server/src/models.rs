@@ -18,6 +18,7 @@ use crate::answering::parse;
 use crate::body;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, text, wrong};
+use crate::keys::Caller;
 use crate::metrics::{header, label};
 use crate::residents::{Residents, Told};
 use crate::shared::{Shared, unix_seconds};
@@ -56,7 +57,7 @@ pub async fn load(State(shared): State<Arc<Shared>>, request: Request<Body>) -> 
 
 async fn loaded(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
     shared.open()?;
-    let key = shared.gate().keys.holder(request.headers());
+    let key = Caller::of(&request).and_then(|caller| caller.key.clone());
     let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
     let (party, place) = (shared.party(&request), shared.admit(shared.party(&request))?);
     let (name, keep) = named(shared, request).await?;
@@ -76,9 +77,9 @@ pub async fn unload(State(shared): State<Arc<Shared>>, request: Request<Body>) -
 
 async fn unloaded(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
     shared.open()?;
-    let (gate, headers) = (shared.gate(), request.headers().clone());
+    let headers = request.headers().clone();
     // Others' answers would wait for it to load again.
-    if !gate.keys.admit_to_change(&headers) {
+    if !Caller::of(&request).is_some_and(|caller| caller.may_change) {
         let message = "models are unloaded for everybody: it is for the first key, and those that may \
                        read the metrics";
         let code = Some("unload_not_allowed");

@@ -6,6 +6,11 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How soon one who waits for a lock looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Called before every step that changes the disk; an error stands for a crash there (tests).
 pub(crate) type StepHook = Arc<dyn Fn(&'static str) -> io::Result<()> + Send + Sync>;
@@ -113,6 +118,16 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Bytes that a file takes on its disk: fewer than its length where parts of it were never written.
+pub(crate) fn taken_bytes(path: &Path) -> u64 {
+    let Ok(about) = fs::metadata(path) else { return 0 };
+    #[cfg(unix)]
+    let taken = std::os::unix::fs::MetadataExt::blocks(&about).saturating_mul(512);
+    #[cfg(not(unix))]
+    let taken = about.len();
+    taken.min(about.len())
+}
+
 /// Bytes free for this user on the file system of `path`.
 pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
     fs4::available_space(path).ok()
@@ -127,25 +142,31 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock at `path`, telling the caller if it has to wait.
+    /// Takes the lock at `path`, telling the caller if it has to wait, and again and again how far
+    /// whoever has it is.
     pub(crate) fn take(
         disk: &Disk,
         path: &Path,
         on: &mut OnProgress<'_>,
+        how_far: &dyn Fn(&mut OnProgress<'_>),
     ) -> Result<Self, StoreError> {
         if let Some(folder) = path.parent() {
             disk.make_dir(folder)?;
         }
         let fail = |e| disk_error("lock", path, 0, e);
         let file = OpenOptions::new().create(true).append(true).open(path).map_err(fail)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                on(Progress::Waiting(path));
-                file.lock().map_err(fail)?;
+        let mut is_told = false;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { _file: file }),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(e)) => return Err(fail(e)),
             }
-            Err(TryLockError::Error(e)) => return Err(fail(e)),
+            if !std::mem::replace(&mut is_told, true) {
+                on(Progress::Waiting(path));
+            }
+            how_far(on);
+            thread::sleep(LOOK_AGAIN);
         }
-        Ok(Self { _file: file })
     }
 }

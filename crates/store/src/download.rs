@@ -2,7 +2,7 @@
 //! at any point resumes; checked length and digest, then fsync, rename, fsync of the folder.
 
 use crate::digest::Digest;
-use crate::disk::{Disk, Lock, free_bytes, with_suffix};
+use crate::disk::{Disk, Lock, free_bytes, taken_bytes, with_suffix};
 use crate::env::Limits;
 use crate::error::{StoreError, disk_error};
 use crate::http::{Answer, Ask, Http, NetError, host_of, plain_url, text_of};
@@ -154,7 +154,16 @@ impl Downloader<'_> {
         lock: &Path,
         on: &mut OnProgress<'_>,
     ) -> Result<u64, StoreError> {
-        let _lock = Lock::take(self.disk, lock, on)?;
+        let partial = with_suffix(path, ".partial");
+        let journal = with_suffix(&partial, ".journal");
+        let how_far = |on: &mut OnProgress<'_>| {
+            // (Without a journal it comes in one piece.)
+            let piece = || Some((fs::metadata(&partial).ok()?.len(), remote.bytes?));
+            if let Some((done, total)) = Journal::look(&journal).or_else(piece) {
+                on(Progress::Bytes { file: remote.name, done, total });
+            }
+        };
+        let _lock = Lock::take(self.disk, lock, on, &how_far)?;
         if let Ok(meta) = fs::metadata(path)
             && remote.bytes.is_none_or(|b| b == meta.len())
         {
@@ -228,12 +237,7 @@ impl Downloader<'_> {
             return Err(StoreError::BadAnswer { url: plain_url(remote.url), why });
         }
         let partial = with_suffix(path, ".partial");
-        let have_bytes = fs::metadata(&partial).map_or(0, |m| m.len());
-        let need_bytes = total.saturating_sub(have_bytes);
-        let folder = path.parent().unwrap_or(path);
-        if let Some(free_bytes) = free_bytes(folder).filter(|free| *free < need_bytes) {
-            return Err(StoreError::DiskFull { path: partial, need_bytes, free_bytes });
-        }
+        has_room(&partial, total.saturating_sub(taken_bytes(&partial)))?;
         let digest = remote.digest.or(probe.digest);
         let hex = digest.map(|d| d.hex());
         let content = Content { total, etag: probe.etag.clone(), digest: hex };
@@ -501,6 +505,21 @@ impl Downloader<'_> {
             return Err(NetError::Passing(why).into());
         }
         Ok(())
+    }
+}
+
+/// Whether so many bytes more fit beside a file.
+///
+/// # Errors
+/// [`StoreError::DiskFull`] with the numbers.
+pub(crate) fn has_room(path: &Path, need_bytes: u64) -> Result<(), StoreError> {
+    // (Its folder may still have to be made.)
+    let place = path.ancestors().skip(1).find(|folder| folder.is_dir()).unwrap_or(path);
+    match free_bytes(place).filter(|free| *free < need_bytes) {
+        Some(free_bytes) => {
+            Err(StoreError::DiskFull { path: path.to_owned(), need_bytes, free_bytes })
+        }
+        None => Ok(()),
     }
 }
 

@@ -7,10 +7,10 @@ use crate::env::{Limits, StoreEnv};
 use crate::error::StoreError;
 use crate::fixture::{Reply, Seen, Server, content};
 use crate::http::Http;
-use crate::progress::Progress;
+use crate::progress::{OnProgress, Progress};
 use sha2::Digest as _;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -66,20 +66,30 @@ impl Bench {
         bytes: Option<u64>,
         digest: Option<Digest>,
     ) -> Result<u64, StoreError> {
+        self.retries.store(0, Ordering::Relaxed);
+        self.fetch_into(self.dir.path(), server, (bytes, digest), &mut |p| {
+            if matches!(p, Progress::Retry { .. }) {
+                self.retries.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    }
+
+    fn fetch_into(
+        &self,
+        folder: &Path,
+        server: &Server,
+        (bytes, digest): (Option<u64>, Option<Digest>),
+        on: &mut OnProgress<'_>,
+    ) -> Result<u64, StoreError> {
         let env = StoreEnv { hf_endpoint: Some(server.url.clone()), ..StoreEnv::default() };
         let http = Http::new(&env, &self.limits, self.limits.connect, self.token.clone()).unwrap();
         let url = format!("{}/file", server.url);
         let remote = Remote { url: &url, name: "file", bytes, digest };
-        self.retries.store(0, Ordering::Relaxed);
         Downloader { http: &http, disk: &self.disk, limits: &self.limits }.fetch(
             &remote,
-            &self.path(),
-            &self.dir.path().join("lock"),
-            &mut |p| {
-                if matches!(p, Progress::Retry { .. }) {
-                    self.retries.fetch_add(1, Ordering::Relaxed);
-                }
-            },
+            &folder.join("file"),
+            &folder.join("lock"),
+            on,
         )
     }
 }
@@ -345,6 +355,45 @@ fn two_at_once_fetch_once() {
     });
     assert_eq!(bench.bytes().unwrap(), data);
     assert_eq!(asked_bytes(&server), TOTAL as u64 + 1);
+}
+
+#[test]
+fn who_waits_hears_how_far_the_other_is_and_goes_on_where_it_broke_off() {
+    let data = content(TOTAL, 14);
+    let (serve, mut bench) = (data.clone(), Bench::new());
+    bench.limits.ranges = 1;
+    bench.limits.checkpoint_bytes = 20_000;
+    let server = Server::start(move |seen, _| Reply {
+        pause: Duration::from_millis(40),
+        ..Reply::file(seen, &serve, "\"a\"")
+    });
+    // The first has an error of its own when half is there; the second waits meanwhile.
+    let second = Bench::new();
+    let writes = AtomicUsize::new(0);
+    bench.disk = Disk::with_hook(Arc::new(move |step| {
+        let breaks = step == "write partial" && writes.fetch_add(1, Ordering::Relaxed) >= 12;
+        if breaks { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+    }));
+    let (total, digest) = (Some(TOTAL as u64), sha256(&data));
+    let mut heard = Vec::new();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| bench.fetch(&server, total, digest));
+        while !bench.dir.path().join("file.partial.journal").exists() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        second
+            .fetch_into(bench.dir.path(), &server, (total, digest), &mut |p| match p {
+                Progress::Waiting(_) => heard.push(0),
+                Progress::Bytes { done, .. } => heard.push(done),
+                _ => {}
+            })
+            .unwrap();
+        assert!(first.join().unwrap().is_err());
+    });
+    assert_eq!(heard.first(), Some(&0), "it waits");
+    assert!(heard.iter().any(|n| *n > 0 && *n < 200_000), "it hears of the other: {heard:?}");
+    assert_eq!(bench.bytes().unwrap(), data);
+    assert!(asked_bytes(&server) < TOTAL as u64 + 100_000, "what was there stayed");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The Hugging Face hub: lists a repository, brings the chosen files into the shared cache.
 
 use crate::digest::Digest;
-use crate::disk::Disk;
-use crate::download::{Downloader, Remote, get_small};
+use crate::disk::{Disk, taken_bytes, with_suffix};
+use crate::download::{Downloader, Remote, get_small, has_room};
 use crate::env::Limits;
 use crate::error::{StoreError, shown};
 use crate::http::{Ask, Http, plain_url};
@@ -81,6 +81,7 @@ impl Hub<'_> {
             choices: none.choices.join(", "),
             hint: format!("try: tokenmill pull {repo}:QUANT with one of them"),
         })?;
+        self.has_room(repo, choice.files())?;
         let mut fetched = Vec::new();
         for file in choice.files() {
             fetched.push(self.fetch_file(repo, &listing.commit, file, on)?);
@@ -98,6 +99,22 @@ impl Hub<'_> {
             Choice::Folder(_) => Choice::Folder(fetched),
         };
         Ok(local_model(&self.cache.snapshot(repo, &listing.commit), &choice, name))
+    }
+
+    /// Whether the disk has room for all that is missing of these files, as far as their sizes are
+    /// known.
+    fn has_room(&self, repo: &str, files: &[ListedFile]) -> Result<(), StoreError> {
+        let missing = |file: &ListedFile| {
+            let blob = self.cache.blob(repo, &file.digest?);
+            let here = match blob.exists() {
+                true => file.bytes?,
+                false => taken_bytes(&with_suffix(&blob, ".partial")),
+            };
+            Some((blob, file.bytes?.saturating_sub(here)))
+        };
+        let missing: Vec<_> = files.iter().filter_map(missing).collect();
+        let need_bytes = missing.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        missing.first().map_or(Ok(()), |(blob, _)| has_room(blob, need_bytes))
     }
 
     /// One file whose commit, size and digest are known beforehand.

@@ -369,6 +369,31 @@ fn verify_finds_and_pull_repairs() {
 }
 
 #[test]
+fn what_does_not_fit_on_the_disk_is_said_before_a_byte_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = crate::disk::free_bytes(dir.path()).unwrap();
+    // Each alone fits, both together do not.
+    let each = free / 2 + (1 << 30);
+    let hex = "ab".repeat(31);
+    let part = |i: u32| {
+        let (name, digest) = (format!("m-Q4_0-0000{i}-of-00002.gguf"), format!("{hex}{i:02}"));
+        let lfs = format!(r#"{{"sha256":"{digest}","size":{each}}}"#);
+        format!(r#"{{"rfilename":"{name}","size":{each},"blobId":"{COMMIT}","lfs":{lfs}}}"#)
+    };
+    let list = format!(r#"{{"sha":"{COMMIT}","siblings":[{},{}]}}"#, part(1), part(2));
+    let bench = Bench::with_script(move |seen, _| match seen.path.starts_with("/api/") {
+        true => Reply::new(200, list.clone()),
+        false => Reply::new(404, ""),
+    });
+    let error = bench.pull("u/r:Q4_0").unwrap_err();
+    let StoreError::DiskFull { need_bytes, free_bytes, .. } = &error else { panic!("{error}") };
+    assert_eq!(*need_bytes, 2 * each);
+    assert!(free_bytes < need_bytes);
+    let asked = bench.server.seen();
+    assert!(asked.iter().all(|seen| seen.path.starts_with("/api/")), "{asked:?}");
+}
+
+#[test]
 fn list_and_rm() {
     let bench = Bench::new(ggufs());
     bench.resolve("u/r:Q8_0").unwrap();

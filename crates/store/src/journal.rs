@@ -9,6 +9,9 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 
+/// How a journal begins: what it is, and its version.
+const NAME: &str = "tokenmill-partial 1";
+
 /// What a partial file is a part of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Content {
@@ -23,7 +26,7 @@ pub(crate) struct Content {
 impl Content {
     fn header(&self) -> String {
         let word = |w: &Option<String>| w.clone().unwrap_or_else(|| "-".into()).replace(' ', "_");
-        format!("tokenmill-partial 1 {} {} {}\n", self.total, word(&self.digest), word(&self.etag))
+        format!("{NAME} {} {} {}\n", self.total, word(&self.digest), word(&self.etag))
     }
 
     /// Without an ETag or a digest nothing says that two answers are one content.
@@ -89,6 +92,18 @@ impl Journal {
         fs::rename(&fresh, path)?;
         let file = OpenOptions::new().append(true).open(path)?;
         Ok(Some((Self { file, disk: disk.clone() }, ranges)))
+    }
+
+    /// How many bytes of how many another one has fetched by now, whose journal this is.
+    pub(crate) fn look(path: &Path) -> Option<(u64, u64)> {
+        let mut bytes = Vec::new();
+        File::open(path).ok()?.take(JOURNAL_BYTES).read_to_end(&mut bytes).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        let (head, lines) = text.split_once('\n')?;
+        let total = head.strip_prefix(NAME)?.trim_start().split(' ').next()?.parse().ok()?;
+        let ranges = merge(lines.split_inclusive('\n').filter_map(parse_line).collect());
+        let done = ranges.iter().map(|range| range.end - range.start).sum();
+        (done <= total).then_some((done, total))
     }
 
     /// Records a range whose bytes have been synced.

@@ -2,6 +2,7 @@
 //! there is, uploaded, and started.
 
 pub mod door;
+pub mod library;
 pub mod load;
 pub mod packaged;
 pub mod plan;

@@ -19,7 +19,7 @@ use crate::load::{LoadFailure, LoadOptions, Lowered};
 /// What a process takes beside the model: code, threads, tokenizer, queues. Bytes.
 pub(crate) const PROCESS_BYTES: u64 = 45 << 19;
 /// Bytes of the tokenizer for each token of the vocabulary, about.
-const VOCABULARY_BYTES: u64 = 160;
+pub(crate) const VOCABULARY_BYTES: u64 = 160;
 
 /// Where the memory goes, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
