@@ -178,6 +178,9 @@ pub struct AddKey {
     /// Longest prompt and answer together, tokens (suffix k allowed).
     #[arg(long, value_parser = tokens(1..=MOST_TOKENS))]
     pub ctx: Option<u32>,
+    /// Most that prompts it asks to stay may take of the cache, percent [default: 25].
+    #[arg(long, value_name = "PERCENT", value_parser = whole::<u32>(0..=25))]
+    pub cache: Option<u32>,
     /// A model that it may use; default: all. May be repeated.
     #[arg(long)]
     pub model: Vec<String>,

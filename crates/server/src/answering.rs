@@ -286,11 +286,14 @@ fn ready(
     })
 }
 
-/// Cuts the answers to what a key's holder may have.
+/// Cuts the answers, and what they keep in the cache, to what a key's holder may have.
 ///
 /// # Errors
 /// 400 for a prompt that is longer than his longest.
 fn within_key(key: &Key, prepared: &mut Prepared) -> Result<(), ApiError> {
+    if let Some(percent) = key.limits.cache {
+        prepared.requests.iter_mut().for_each(|request| request.lease_percent = percent);
+    }
     let Some(most) = key.limits.context else { return Ok(()) };
     for request in &mut prepared.requests {
         let tokens = request.prompt.len();

@@ -22,6 +22,8 @@ pub struct KeyLimits {
     pub context: Option<u32>,
     /// Names of models; empty: all.
     pub models: Vec<String>,
+    /// Of the cache, what its leases may keep: percent, of which 25 are the most for anybody.
+    pub cache: Option<u32>,
     /// May read the metrics, which tell of everybody.
     pub metrics: bool,
 }
