@@ -88,10 +88,13 @@ impl<S> StallGuard<S> {
     /// Looks at what was read; whether it may be the head of a request, where it is one.
     fn is_good(&mut self, bytes: &[u8]) -> bool {
         if self.head.after != self.guest.requests() {
-            if self.guest.may_wait() {
-                return true; // the body of a request that is answered
+            // The body of a request that is answered, or what nobody read of one that was.
+            if self.guest.may_wait() || !self.guest.was_read() {
+                self.head.last[3] = bytes.last().copied().unwrap_or_default();
+                return true;
             }
-            self.head = Head { after: self.guest.requests(), ..Head::default() };
+            let last = self.head.last;
+            self.head = Head { after: self.guest.requests(), last, ..Head::default() };
         }
         self.head.takes(bytes)
     }

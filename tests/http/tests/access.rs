@@ -184,6 +184,7 @@ fn refusal(path: &str, method: &str, key: Option<&str>, headers: &[(&str, &str)]
         () if !open && key != Some("another") && !is_right => Some(401),
         // (For the first key only.)
         () if path == "/metrics" && is_right => Some(403),
+        () if path == "/models/unload" && method == "POST" && is_right => Some(403),
         () if !takes(method) && !(method == "HEAD" && takes("GET")) => Some(405),
         () => None,
     }
