@@ -199,6 +199,11 @@ impl Guest {
         self.unread.store(true, Ordering::Relaxed);
     }
 
+    /// All of its latest request has been read.
+    pub fn is_read(&self) {
+        self.unread.store(false, Ordering::Relaxed);
+    }
+
     /// Whether what comes next is no rest of its latest request.
     pub fn was_read(&self) -> bool {
         !self.unread.load(Ordering::Relaxed)
@@ -265,7 +270,6 @@ impl Guest {
 
     /// Its request is there: nobody waits for it any more, and it need not go if it was to.
     pub fn is_whole(&self) {
-        self.unread.store(false, Ordering::Relaxed);
         self.change(|entry| (entry.waiting, entry.body, entry.going) = (None, None, false));
     }
 

@@ -343,6 +343,7 @@ async fn answer(
 ) -> Result<hyper::Response<Held>, Infallible> {
     if request.body().is_end_stream() {
         guest.is_whole();
+        guest.is_read();
     }
     request.extensions_mut().insert(Arc::clone(&guest));
     let answer = Answering(guest);
