@@ -64,8 +64,10 @@ judge() {
 
 python openai "python $tests/openai_client.py $url" openai==3.57.0
 python anthropic "python $tests/anthropic_client.py $url" anthropic==2.14.0
+python ollama "python $tests/ollama_client.py $url" ollama==0.6.3
 javascript openai-js openai_client.mjs openai@7.59.0
 javascript anthropic-js anthropic_client.mjs @anthropic-ai/sdk@1.14.0
+javascript ollama-js ollama_client.mjs ollama@0.6.4
 javascript ai-sdk ai_sdk_client.mjs ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/openai-compatible@3.0.92 \
   @ai-sdk/anthropic@4.0.105 zod@4.6.7
 python litellm "python $tests/litellm_client.py $url" litellm==1.110.2

@@ -7,13 +7,13 @@ has in common with an earlier one of its sequence comes from the cache.
 Starts the server; with --alone each sequence has a key of its own, and keys share no prompts (long: every sequence computes its
 prompts anew). FOLDER has a file for each sequence: a list of {method, path, headers, body}, where {"$same": N} stands for the value at
 the same place in request N. The model's name is replaced, and answers are cut at 16 tokens. Left out: messages of a
-WebSocket, and routes below /api. `tokenmill render --ids` says what prompts have in common; the server shares whole
+WebSocket. Ollama's answers do not tell what came from the cache. `tokenmill render --ids` says what prompts have in common; the server shares whole
 blocks of 32 tokens, and computes a prompt's last token always."""
 
 import argparse, http.client, json, pathlib, shutil, signal, subprocess, sys, time, urllib.request
 
 BLOCK = 32
-ROUTES = {"/v1/chat/completions": "chat", "/v1/responses": "responses", "/v1/messages": "messages"}
+ROUTES = {"/v1/chat/completions": "chat", "/v1/responses": "responses", "/v1/messages": "messages", "/api/chat": "ollama"}
 LIMITS = {"chat": "max_tokens", "responses": "max_output_tokens", "messages": "max_tokens"}
 # Of a connection, of a body that is written anew, and keys.
 LEFT_OUT = {"content-length", "host", "connection", "accept-encoding", "transfer-encoding", "authorization", "x-api-key"}
@@ -39,6 +39,8 @@ def cut(body, dialect, most):
     body = {**body, "model": MODEL}
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         body.pop(name, None)
+    if dialect == "ollama":
+        return {**body, "options": {**body.get("options", {}), "num_predict": most}}
     body[LIMITS[dialect]] = most
     if isinstance(body.get("thinking"), dict) and "budget_tokens" in body["thinking"]:
         body["thinking"] = {**body["thinking"], "budget_tokens": most}
@@ -149,6 +151,20 @@ def messages(stream):
     return prompt, cached, end["delta"]["stop_reason"]
 
 
+def ollama(text):
+    """The same of lines; nobody says what was cached."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    last = lines.pop()
+    assert last["done"] is True and all(line["done"] is False for line in lines) and len({line["model"] for line in lines}) <= 1
+    for line in lines:
+        assert line["message"]["role"] == "assistant", line
+        for call in line["message"].get("tool_calls", []):
+            assert call["function"]["name"] and isinstance(call["function"]["arguments"], dict), call
+    durations = [last[name] for name in ("load_duration", "prompt_eval_duration", "eval_duration")]
+    assert sum(durations) == last["total_duration"] and last["done_reason"] in ("stop", "length"), last
+    return last["prompt_eval_count"], None, last["done_reason"]
+
+
 READERS = {"chat": chat, "responses": responses, "messages": messages}
 
 
@@ -184,27 +200,32 @@ def one(args, key, request, before):
     body = request["body"] if method == "POST" else None
     if dialect:
         body = cut(body, dialect, args.tokens)
+    elif body and path == "/api/show":
+        body = {**body, "name": MODEL}
     upgrade = any(name.lower() == "upgrade" for name in request["headers"])
     status, text = ask(key, request, body)
     assert status == (426 if upgrade else 200), f"{status}: {text[:400]}"
     if not dialect:
         return None
     stream = body.get("stream")
-    prompt, cached, _ = READERS[dialect](events(text)) if stream else whole(dialect, json.loads(text))
+    if dialect == "ollama":
+        prompt, cached, _ = ollama(text)
+    else:
+        prompt, cached, _ = READERS[dialect](events(text)) if stream else whole(dialect, json.loads(text))
     ids = rendered(args, dialect, body)
     assert len(ids) == prompt, f"the prompt has {len(ids)} tokens, usage says {prompt}"
     shared = max((common(ids, other) for other in before), default=0)
     floor = min(shared, len(ids) - 1) // BLOCK * BLOCK
-    assert cached >= floor, f"{cached} tokens came from the cache, {shared} of {prompt} stood in an earlier prompt"
+    assert cached is None or cached >= floor, f"{cached} tokens came from the cache, {shared} of {prompt} stood in an earlier prompt"
     before.append(ids)
-    return prompt, cached, floor
+    return prompt, cached or 0, floor if cached is not None else 0
 
 
 def sequence(args, path):
     """A line of the table."""
     found, before, others, faults = [], [], 0, []
     for number, request in enumerate(load(path)):
-        if request["method"] == "WS" or request["path"].startswith("/api/"):
+        if request["method"] == "WS":
             continue
         try:
             told = one(args, path.stem if args.alone else "all", request, before)

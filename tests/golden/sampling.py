@@ -6,7 +6,11 @@
 The order is ours (docs/decisions/0007): logit bias, repetition penalty, presence and frequency
 penalties, allowed tokens, temperature, top-k, top-p, min-p. Presence and frequency penalties, which
 transformers does not have, are OpenAI's formula. At a tie on the border of top-k transformers keeps
-all that are equal; we keep the lower ids, and so does what is written here (`exact_top_k`)."""
+all that are equal; we keep the lower ids, and so does what is written here (`exact_top_k`).
+
+Settings with an `order` are chains (docs/samplers.md). Of their stages transformers has typical
+sampling, words that may not come and least lengths; top-n-sigma, XTC, dynamic temperature, Mirostat 2
+and DRY are written down here from the papers and pull requests that docs/samplers.md names."""
 
 import itertools
 import json
@@ -107,6 +111,170 @@ def probabilities(logits, s):
     return p / p.sum()
 
 
+USUAL = ["top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typ_p", "xtc"]
+LAST = ["top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+CHAIN = {"order": None, "top_n_sigma": 0.0, "typical_p": 1.0, "xtc": None, "dynatemp": None,
+         "mirostat": None, "dry": None, "bad_words": [], "min_tokens": 0}
+# A token is an end; a text with a run that repeats.
+END = 3
+RUNS = [4, 1, 2, 6, 8, 1, 2, 6, 0, 7, 1, 2]
+
+
+class Border(Exception):
+    """Rounding or the order of equal ones would decide."""
+
+
+def softmax(scores):
+    p = np.exp(scores - scores.max())
+    return p / p.sum()
+
+
+def surprise(p):
+    return -np.log2(np.where(p > 0, p, 1.0))
+
+
+def away(values, border):
+    """The values, none of which is near the border."""
+    values = np.asarray(values)
+    if (np.abs(values[np.isfinite(values)] - border) < 1e-5).any():
+        raise Border
+    return values
+
+
+def temper(scores, s):
+    t = s["temperature"]
+    if s["dynatemp"]:
+        reach, exponent = s["dynatemp"]
+        p = softmax(scores)
+        p = p[p > 0]
+        if len(p) > 1:
+            low, high = max(0.0, t - reach), t + reach
+            entropy = -(p * np.log(p)).sum() / np.log(len(p))
+            t = low + (high - low) * entropy ** exponent
+    return scores / t
+
+
+def stage(name, scores, ids, s, taken):
+    kept = lambda keep: np.where(keep, scores, -np.inf)  # noqa: E731
+    if name == "temperature":
+        return temper(scores, s)
+    if name == "top_k" and s["top_k"]:
+        return exact_top_k(scores, s["top_k"])
+    if name == "top_p" and s["top_p"] < 1.0:
+        if near_border(scores, s["top_p"]):
+            raise Border
+        return apply(hf.TopPLogitsWarper(s["top_p"]), ids, scores)
+    if name == "min_p" and s["min_p"] > 0.0:
+        away(np.exp(scores - scores.max()) / s["min_p"], 1)
+        return apply(hf.MinPLogitsWarper(s["min_p"]), ids, scores)
+    if name == "typ_p" and s["typical_p"] < 1.0:
+        p = softmax(scores)
+        far = np.abs(surprise(p) * np.log(2) - (p * surprise(p)).sum() * np.log(2))
+        order = np.argsort(np.where(p > 0, far, np.inf), kind="stable")
+        away(np.cumsum(p[order]), s["typical_p"])
+        out = apply(hf.TypicalLogitsWarper(s["typical_p"]), ids, scores)
+        left = far[(p > 0) & ~np.isfinite(out)]
+        if len(left) and np.abs(left.min() - far[np.isfinite(out)].max()) < 1e-9:
+            raise Border
+        return out
+    if name == "top_n_sigma" and s["top_n_sigma"] > 0:
+        some = scores[np.isfinite(scores)]
+        least = some.max() - s["top_n_sigma"] * some.std()
+        return kept(away(scores, least) >= least)
+    if name == "xtc" and taken:
+        p = softmax(scores)
+        likely = np.flatnonzero(away(p, s["xtc"][1]) >= s["xtc"][1])
+        if len(likely) >= 2:
+            last = max(likely, key=lambda i: (-scores[i], i))
+            out = scores.copy()
+            out[[i for i in likely if i != last]] = -np.inf
+            return out
+    return scores
+
+
+def dry(scores, text, multiplier, base, allowed, last_n, breakers):
+    """The pull request's two loops."""
+    text = text[-last_n:] if last_n else text
+    longest = {}
+    if text[-1] in breakers:
+        return scores
+    for i in [i for i, token in enumerate(text[:-1]) if token == text[-1]]:
+        after = text[i + 1]
+        if after in breakers:
+            continue
+        run = 1
+        while i - run >= 0 and text[i - run] == text[-1 - run] and text[i - run] not in breakers:
+            run += 1
+        longest[after] = max(run, longest.get(after, 0))
+    out = scores.copy()
+    for token, run in longest.items():
+        if run >= allowed:
+            out[token] -= multiplier * base ** (run - allowed)
+    return out
+
+
+def chained(logits, s):
+    """As `probabilities`, of a chain."""
+    text = RUNS if s["dry"] or s["bad_words"] or s["min_tokens"] else HISTORY
+    prompt = PROMPT
+    ids = torch.tensor([text])
+    scores = logits.copy()
+    if s["dry"]:
+        scores = dry(scores, text, *s["dry"])
+    if s["bad_words"]:
+        banned = hf.NoBadWordsLogitsProcessor(s["bad_words"], eos_token_id=torch.tensor([999]))
+        scores = apply(banned, ids[:, prompt:], scores)
+    if s["min_tokens"]:
+        least = hf.MinNewTokensLengthLogitsProcessor(prompt, s["min_tokens"], torch.tensor([END]))
+        scores = apply(least, ids, scores)
+    if s["mirostat"] is not None:
+        scores = temper(scores, s)
+        bits = away(surprise(softmax(scores)), s["mirostat"])
+        keep = bits <= s["mirostat"]
+        keep[scores.argmax()] = True
+        return softmax(np.where(keep, scores, -np.inf))
+    both = []
+    for taken in (False, True):
+        now = scores
+        for name in s["order"]:
+            now = stage(name, now, ids, s, taken and s["xtc"])
+        both.append(softmax(now))
+    q = s["xtc"][0] if s["xtc"] else 0.0
+    return (1 - q) * both[0] + q * both[1]
+
+
+def chains(name):
+    """Settings with an order."""
+    if name == "long":
+        for more in ({"typical_p": 0.9}, {"typical_p": 0.4, "temperature": 1.5},
+                     {"top_n_sigma": 1.5, "temperature": 1.7}, {"xtc": [0.5, 0.05]},
+                     {"mirostat": 6.0}, {"order": LAST, "top_k": 50, "temperature": 2.0}):
+            yield {"order": USUAL, **more}
+        return
+    for order in (USUAL, LAST):
+        hot = {"order": order, "temperature": 1.6}
+        yield {**hot, "top_p": 0.8}
+        yield {**hot, "top_k": 5, "min_p": 0.1}
+        for typical in (0.95, 0.6, 0.2):
+            yield {**hot, "typical_p": typical}
+        for sigma in (0.5, 1.0, 2.0):
+            yield {**hot, "top_n_sigma": sigma}
+        for xtc in ([1.0, 0.1], [0.5, 0.1], [0.3, 0.05], [1.0, 0.4]):
+            yield {**hot, "xtc": xtc}
+        for dynatemp in ([0.5, 1.0], [1.5, 0.7], [2.0, 3.0]):
+            yield {"order": order, "temperature": 1.2, "dynatemp": dynatemp}
+        yield {**hot, "top_k": 9, "typical_p": 0.9, "top_p": 0.95, "min_p": 0.02, "xtc": [0.5, 0.1]}
+    yield {"order": ["min_p", "temperature"], "temperature": 2.0, "min_p": 0.2, "top_k": 2}
+    yield {"order": ["top_k"], "temperature": 2.0, "top_k": 4, "top_p": 0.5}
+    for mu in (0.5, 1.7, 3.0, 10.0):
+        yield {"order": USUAL, "temperature": 0.9, "mirostat": mu}
+    for dry in ([0.8, 1.75, 2, 0, []], [2.0, 1.2, 1, 0, []], [1.5, 1.5, 2, 5, []], [0.8, 1.75, 2, 0, [1]]):
+        yield {"order": USUAL, "dry": dry}
+    yield {"order": USUAL, "bad_words": [[5], [1, 2, 0], [7, 2, 3], [2, 6]]}
+    yield {"order": USUAL, "min_tokens": 10}
+    yield {"order": USUAL, "min_tokens": 9}
+
+
 def settings(name):
     """Each value alone, pairs of truncations, and mixtures."""
     t = [0.3, 0.7, 1.0, 1.4, 2.5]
@@ -143,12 +311,16 @@ def settings(name):
 def main():
     table, seen = [], set()
     for name, logits in rows().items():
-        for changed in settings(name):
-            key = (name, json.dumps(NONE | changed, sort_keys=True))
+        for changed in [*settings(name), *chains(name)]:
+            full = NONE | CHAIN | changed
+            key = (name, json.dumps(full, sort_keys=True))
             if key in seen:
                 continue
             seen.add(key)
-            p = probabilities(logits, NONE | changed)
+            try:
+                p = chained(logits, full) if full["order"] else probabilities(logits, full)
+            except Border:
+                continue
             if p is None:
                 continue
             entry = {"row": name, **changed}
@@ -164,7 +336,7 @@ def main():
               for name, row in rows().items() if name != "long"}
     logits["long"] = {"seed": fnv1a64("sampling:long"), "count": 4500, "spread": 14.0}
     lines = ",\n".join("  " + json.dumps(entry, separators=(",", ":")) for entry in table)
-    head = json.dumps({"history": HISTORY, "prompt": PROMPT, "rows": logits},
+    head = json.dumps({"history": HISTORY, "prompt": PROMPT, "runs": RUNS, "end": END, "rows": logits},
                       separators=(",", ":"))
     OUT.write_text(f'{head[:-1]},\n "settings": [\n{lines}\n ]}}\n')
     print(len(table), "settings", OUT.stat().st_size, "bytes")

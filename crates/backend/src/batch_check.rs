@@ -196,7 +196,7 @@ impl BatchRules {
         };
         let top = self.limits.top_logprobs;
         match *kind {
-            OutputKind::Sample { params, history, prompt, bias, mask } => {
+            OutputKind::Sample { params, history, prompt, bias, rules, mask } => {
                 let words = u64::from(self.vocab.div_ceil(32));
                 let masked =
                     mask == u32::MAX || (u64::from(mask) + 1) * words <= batch.masks.len() as u64;
@@ -204,6 +204,7 @@ impl BatchRules {
                     && inside(history, batch.history.len())
                     && prompt <= history.1
                     && inside(bias, batch.bias.len())
+                    && inside(rules, batch.bias.len())
                     && masked
                     && params.logprobs.is_none_or(|n| n <= top)
             }

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tokenmill_engine::start::Served;
 use tokenmill_engine::{Engine, EngineStats, Event, Request, SamplingValues, StopReason, Usage};
-use tokenmill_text::{DateTime, RenderOptions, Tokenizer};
+use tokenmill_text::{DateTime, Reach, RenderOptions, Tokenizer};
 
 use crate::args::Sampling;
 use crate::failure::{Failure, refused};
@@ -44,8 +44,11 @@ fn now() -> DateTime {
 }
 
 /// A request with the command line's sampling, and where it is silent the packager's.
-pub fn request(said: &Sampling, served: &Served, tokens: Vec<u32>) -> Request {
-    let said = SamplingValues {
+///
+/// # Errors
+/// Those of the tokenizer.
+pub fn request(said: &Sampling, served: &Served, tokens: Vec<u32>) -> Result<Request, Failure> {
+    let said = said.more.values().or(SamplingValues {
         temperature: said.temp,
         top_k: said.top_k,
         top_p: said.top_p,
@@ -56,18 +59,22 @@ pub fn request(said: &Sampling, served: &Served, tokens: Vec<u32>) -> Request {
         seed: said.seed,
         max_tokens: said.max_tokens,
         stop: Some(said.stop.clone()).filter(|list| !list.is_empty()),
-    };
+        ..SamplingValues::default()
+    });
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let clock = since.map_or(0, |d| d.as_nanos() as u64);
     let chosen = tokenmill_engine::Sampling::new(said, &served.defaults.sampling, clock);
     tracing::debug!(seed = chosen.params.seed, "sampling: {}", chosen.line(None));
     let left = served.engine.longest().saturating_sub(tokens.len() as u32);
-    Request {
+    let rules = tokenizer(served)?.within(Reach::ALL);
+    let rules = chosen.rules(&rules).map_err(|e| Failure::new("cannot read the samplers", e))?;
+    Ok(Request {
         sampling: chosen.params,
+        rules,
         max_tokens: Some(chosen.tokens(left)),
         stop: chosen.stop,
         ..Request::new(tokens)
-    }
+    })
 }
 
 /// A finished answer.

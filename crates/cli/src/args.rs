@@ -9,11 +9,16 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use tokenmill_engine::KeepAlive;
 
+use crate::alias::Asked;
+
 pub use crate::bench::args::Bench;
+pub use crate::launch::args::Launch;
 use crate::numbers::{
     MOST_SEQUENCES, MOST_TOKENS, bytes, gibibytes, host, keep_alive, positive, real, seconds,
     tokens, whole,
 };
+pub use crate::plan::args::Plan;
+pub use crate::samplers::MoreSampling;
 
 /// As clap has it. A value may begin with a minus, so that its own range is told.
 pub fn command() -> clap::Command {
@@ -33,7 +38,8 @@ const SETTINGS: &str = "Flags of run, serve, bench, plan, score and eval can als
 
 /// Runs language models: any model file, on the hardware there is.
 #[derive(Debug, Parser)]
-#[command(name = "tokenmill", version, about, after_help = SETTINGS)]
+#[command(name = "tokenmill", version, long_version = crate::about::version(), about,
+    after_help = SETTINGS)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -63,13 +69,19 @@ pub enum Command {
         #[command(flatten)]
         running: Running,
     },
+    /// One program with a model inside: it chats, serves and runs without any other file.
+    Bundle(Bundle),
+    /// Start a coding agent that asks a running server, its settings written and put back.
+    Launch(Launch),
+    /// What a running server does: tokens, queue, memory, caches.
+    Top(Top),
     /// Speed of a model beside the machine's limits; of the machine; of a server under load.
     Bench(Box<Bench>),
     /// Log-probabilities of given text or token ids.
     Score(Score),
     /// Perplexity of a text; KL divergence from a reference run.
     Eval(Eval),
-    /// Whether a model fits, with what context and how many streams, and how fast it will be.
+    /// Which model to run here, in which role, with what memory and speed, and why.
     Plan(Plan),
     /// What a model file holds and what will be computed.
     Inspect(Inspect),
@@ -133,6 +145,14 @@ pub enum Command {
     /// Settings: what holds, and where it is set.
     #[command(subcommand)]
     Config(Config),
+    /// The manual page of a command, as man reads it.
+    Man {
+        /// The command; default: the program itself.
+        command: Option<String>,
+        /// Write all pages into this folder instead.
+        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        dir: Option<PathBuf>,
+    },
     /// Completion script for a shell.
     Completions {
         /// Shell.
@@ -215,6 +235,8 @@ pub enum Dialect {
     Responses,
     /// Anthropic's Messages.
     Messages,
+    /// Ollama's chat.
+    Ollama,
 }
 
 /// Which device runs the model.
@@ -330,6 +352,9 @@ pub struct Sampling {
     /// The same, once for each time they were seen [default: the model's, else 0].
     #[arg(long, value_parser = real(-100.0..=100.0))]
     pub frequency_penalty: Option<f32>,
+    /// The rest.
+    #[command(flatten)]
+    pub more: MoreSampling,
     /// Text that ends the answer; may be repeated [default: the model's].
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
@@ -393,6 +418,9 @@ pub struct Serve {
     /// Port.
     #[arg(short, long, default_value_t = 8080, value_parser = whole::<u16>(0..=65_535))]
     pub port: u16,
+    /// Listen on port 11434 too, where Ollama's clients ask.
+    #[arg(long)]
+    pub ollama: bool,
     /// Keys that clients must show; needed for addresses others can reach. May be repeated. Others on
     /// this machine see it in the list of processes: TOKENMILL_API_KEY or `tokenmill key add` hide it.
     #[arg(long, value_delimiter = ',')]
@@ -440,6 +468,11 @@ pub struct Serve {
     /// Name in the API; default: the name given.
     #[arg(long)]
     pub served_model_name: Option<String>,
+    /// Another name of a model, with what requests get that say nothing: NAME=MODEL[,key=value...], by
+    /// the keys system, template (a file), temperature, top_k, top_p, min_p, repeat_penalty,
+    /// presence_penalty, frequency_penalty, seed, max_tokens and stop. May be repeated.
+    #[arg(long, value_name = "NAME=MODEL", value_parser = crate::alias::parse)]
+    pub alias: Vec<Asked>,
     /// Sequences that run at once.
     #[arg(long, visible_alias = "max-num-seqs", default_value_t = 32,
         value_parser = whole::<u32>(1..=MOST_SEQUENCES))]
@@ -479,6 +512,19 @@ pub struct Serve {
     pub machine: Machine,
 }
 
+/// `bundle`.
+#[derive(Debug, clap::Args)]
+pub struct Bundle {
+    /// Name, alias or path of a model that is one GGUF file.
+    pub model: String,
+    /// The program that is written [default: the model's name].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// What the model is called in it [default: the name given].
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
 /// A server that runs.
 #[derive(Debug, clap::Args)]
 pub struct Running {
@@ -499,6 +545,20 @@ pub struct Ps {
     /// As JSON lines.
     #[arg(long)]
     pub json: bool,
+    /// Which server.
+    #[command(flatten)]
+    pub running: Running,
+}
+
+/// `top`.
+#[derive(Debug, clap::Args)]
+pub struct Top {
+    /// One frame, then the end.
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between two frames.
+    #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]
+    pub every: Duration,
     /// Which server.
     #[command(flatten)]
     pub running: Running,
@@ -545,26 +605,6 @@ pub struct Eval {
     #[arg(long)]
     pub kl_base: Option<PathBuf>,
     /// JSON.
-    #[arg(long)]
-    pub json: bool,
-    /// Machine.
-    #[command(flatten)]
-    pub machine: Machine,
-}
-
-/// `plan`.
-#[derive(Debug, clap::Args)]
-pub struct Plan {
-    /// Name, alias or path.
-    pub model: String,
-    /// Sequences that run at once.
-    #[arg(long, visible_alias = "max-num-seqs", default_value_t = 1,
-        value_parser = whole::<u32>(1..=MOST_SEQUENCES))]
-    pub slots: u32,
-    /// Memory only: do not time anything.
-    #[arg(long)]
-    pub memory_only: bool,
-    /// One JSON object.
     #[arg(long)]
     pub json: bool,
     /// Machine.

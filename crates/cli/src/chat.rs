@@ -11,6 +11,7 @@ use tokenmill_engine::start::Served;
 use crate::answer::{encode, generate, request, show};
 use crate::args::Run;
 use crate::failure::{Failure, tell};
+use crate::loader::named;
 
 const HELP: &str =
     "/clear forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C stops an answer";
@@ -24,7 +25,8 @@ pub fn chat(args: &Run, served: &Served, stop: &AtomicBool) -> Result<(), Failur
         // A missing or unreadable history is an empty one.
         let _ = editor.load_history(file);
     }
-    tell!("{} on {} · {HELP}", args.model, served.caps.name);
+    let name = named(&args.model, None).listed.id;
+    tell!("{name} on {} · {HELP}", served.caps.name);
     let mut messages = beginning(args);
     loop {
         let line = match editor.readline("> ") {
@@ -78,7 +80,7 @@ fn answer(
     let (tokens, kept) = fitting(args, served, messages)?;
     let longest = served.engine.longest();
     let left = longest.saturating_sub(tokens.len() as u32).max(1);
-    let mut request = request(&args.sampling, served, tokens);
+    let mut request = request(&args.sampling, served, tokens)?;
     request.max_tokens = request.max_tokens.map(|most| most.min(left));
     let answer = generate(served, request, stop, show);
     stop.store(false, Ordering::Relaxed);

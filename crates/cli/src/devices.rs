@@ -83,6 +83,23 @@ pub fn gpu() -> String {
     }
 }
 
+/// The GPUs that may be used: names, and free memory in bytes.
+pub fn gpus() -> Vec<(String, u64)> {
+    let first = CudaDevice::open(FIRST_GPU).ok();
+    first
+        .map(|device| (device.caps().name.clone(), device.caps().memory_bytes))
+        .into_iter()
+        .collect()
+}
+
+/// The devices of this binary.
+pub fn built() -> &'static str {
+    match tokenmill_cuda::kernels::are_built() {
+        true => "cpu, cuda, reference",
+        false => "cpu, cuda (without kernels: cargo xtask cubins), reference",
+    }
+}
+
 /// The kernel classes of this machine, best last.
 pub fn instruction_sets() -> String {
     let names: Vec<&str> = Isa::ALL.iter().filter(|i| i.is_available()).map(|i| i.name()).collect();

@@ -24,6 +24,8 @@ pub enum Failure {
     Closed,
     /// Ctrl-C; what was said before is shown.
     Interrupted,
+    /// A program that was started here ended with this status, and has said why.
+    Ended(u8),
 }
 
 /// Exit status of a program that Ctrl-C ends.
@@ -129,7 +131,7 @@ impl fmt::Display for Failure {
                 Ok(())
             }
             Failure::Lines(text) => write!(f, "error: {}", printable(text)),
-            Failure::Closed | Failure::Interrupted => Ok(()),
+            Failure::Closed | Failure::Interrupted | Failure::Ended(_) => Ok(()),
         }
     }
 }

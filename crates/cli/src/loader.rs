@@ -9,14 +9,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokenmill_backend::DeviceError;
 use tokenmill_engine::library::Book;
-use tokenmill_engine::load::{LoadFailure, Share};
+use tokenmill_engine::load::{LoadFailure, Share, read, vocabulary_of};
+use tokenmill_engine::packaged::packaged;
 use tokenmill_engine::{Defaults, Host};
-use tokenmill_server::{Abilities, Listed, Loader, Needs, NotLoaded, ServedModel, Trouble};
+use tokenmill_ir::{Container, KvFormat};
+use tokenmill_output::Format;
+use tokenmill_server::{
+    Abilities, Card, Fetching, Listed, Loader, Needs, NotLoaded, Recipe, ServedModel, Trouble,
+};
 
 use crate::args::{Machine, Serve};
+use crate::bundle;
 use crate::failure::{Failure, size};
 use crate::model::{self, Bar, Limits, NotStarted};
-use crate::store;
+use crate::{recipes, store};
 
 /// A model as it is named on the command line or by `list`, and what clients call it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +62,8 @@ pub struct ModelLoader {
     told: Mutex<BTreeSet<String>>,
     /// What those can do that were asked.
     abilities: Mutex<BTreeMap<String, Abilities>>,
+    /// What stands in the files of those that were looked at, of that age.
+    cards: Mutex<BTreeMap<String, (u64, Option<Card>)>>,
 }
 
 impl ModelLoader {
@@ -66,7 +74,7 @@ impl ModelLoader {
         let cap_bytes = (args.kv_disk_gb * (1u64 << 30) as f64) as u64 / count.max(1) as u64;
         let (machine, slots, queue) = (args.machine.clone(), args.slots, args.queue);
         let disk = args.kv_dir.clone().map(|folder| (folder, cap_bytes));
-        let (listed, parts, memory, told, abilities) = Default::default();
+        let (listed, parts, memory, told, abilities, cards) = Default::default();
         let max_wait = args.max_wait;
         Self {
             host,
@@ -81,6 +89,7 @@ impl ModelLoader {
             memory,
             told,
             abilities,
+            cards,
         }
     }
 
@@ -97,18 +106,21 @@ impl ModelLoader {
     /// A model, its path, and how its packager wants it to be run. Those of the command line are
     /// fetched if need be.
     fn located(&self, id: &str) -> Result<Located, Failure> {
-        let gone = || Failure::new(format!("{id} is not here"), "its files are gone");
-        let is_asked = |named: &Named| named.listed.id == id;
-        if let Some(named) = self.named.iter().find(|named| is_asked(named)).cloned() {
+        let named = self.named(id)?;
+        if !self.named.is_empty() {
             let (path, defaults) = model::find(&named.name)?;
             return Ok(Located { named, path, defaults });
         }
-        let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        let named = listed.iter().find(|named| is_asked(named)).cloned();
-        drop(listed);
-        let named = named.or_else(|| self.known().into_iter().find(is_asked)).ok_or_else(gone)?;
-        let model = store::here(&named.name)?.ok_or_else(gone)?;
+        let model = store::here(&named.name)?.ok_or_else(|| gone(id))?;
         Ok(Located { named, path: model.path, defaults: model.defaults })
+    }
+
+    fn named(&self, id: &str) -> Result<Named, Failure> {
+        let is_asked = |named: &Named| named.listed.id == id;
+        let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = listed.iter().find(|named| is_asked(named)).cloned();
+        drop(listed);
+        seen.or_else(|| self.known().into_iter().find(is_asked)).ok_or_else(|| gone(id))
     }
 
     /// From now on loads that model within so much.
@@ -242,6 +254,9 @@ impl Loader for ModelLoader {
             tools: template.is_some_and(|t| t.has_tools()),
             embeddings: !gives_text && width > 1,
             rerank: !gives_text,
+            thinking: template
+                .is_some_and(|t| Format::of_template(t.source()).may_reason(t.source(), "")),
+            infill: gives_text && vocabulary.tokenizer.infill_ends().is_some(),
             context: share.context,
             bytes: share.weight_bytes,
         };
@@ -263,6 +278,92 @@ impl Loader for ModelLoader {
         self.host.unload(id, Duration::ZERO);
         model.engine.shut_down(); // (one that the host does not know any more)
     }
+
+    fn card(&self, id: &str) -> Option<Card> {
+        let named = self.named(id).ok()?;
+        let cards = || self.cards.lock().unwrap_or_else(PoisonError::into_inner);
+        let age = named.listed.created;
+        if let Some((_, card)) = cards().get(id).filter(|(of, _)| *of == age) {
+            return card.clone();
+        }
+        let card = self.located(id).ok().and_then(card_of);
+        cards().insert(id.to_owned(), (age, card.clone()));
+        card
+    }
+
+    /// Not those of the command line.
+    fn changes(&self) -> Result<(), Trouble> {
+        let reason = "this server serves the models that it was started with";
+        match self.named.is_empty() {
+            true => Ok(()),
+            false => Err(Trouble { reason: reason.to_owned(), of_files: true }),
+        }
+    }
+
+    fn pull(&self, name: &str, on: &mut dyn FnMut(Fetching)) -> Result<(), Trouble> {
+        let known = self.known();
+        let is_meant =
+            |n: &&Named| n.listed.id == name || n.listed.aliases.iter().any(|a| a == name);
+        let name = known.iter().find(is_meant).map_or(name, |named| &named.name);
+        store::fetch(name, on).map_err(|failure| refused(failure, true))
+    }
+
+    fn remove(&self, id: &str) -> Result<(), Trouble> {
+        self.changes()?;
+        let removed = self.named(id).and_then(|named| store::remove(&named.name));
+        removed.map_err(|failure| refused(failure, true))
+    }
+
+    fn recipes(&self) -> Vec<Recipe> {
+        recipes::read().unwrap_or_else(|failure| {
+            tracing::warn!("{failure}");
+            Vec::new()
+        })
+    }
+
+    fn keep(&self, recipes: &[Recipe]) -> Result<(), Trouble> {
+        recipes::write(recipes).map_err(|failure| refused(failure, false))
+    }
+}
+
+fn gone(id: &str) -> Failure {
+    Failure::new(format!("{id} is not here"), "its files are gone")
+}
+
+/// What stands in the files of a model; none where they cannot be read.
+fn card_of(Located { path, defaults, .. }: Located) -> Option<Card> {
+    let lowered = read(&path, KvFormat::Int16).ok()?;
+    let checkpoint = &lowered.files.checkpoint;
+    let mut formats: BTreeMap<&str, u64> = BTreeMap::new();
+    for tensor in &checkpoint.tensors {
+        *formats.entry(tensor.format.name()).or_default() += tensor.shape.iter().product::<u64>();
+    }
+    let most = formats.iter().max_by_key(|(_, count)| **count).map(|(name, _)| *name);
+    let vocabulary = vocabulary_of(&path, &lowered.files).ok().flatten();
+    let template = vocabulary.and_then(|vocabulary| vocabulary.template.ok());
+    Some(Card {
+        format: match checkpoint.container {
+            Container::Gguf => "gguf".to_owned(),
+            Container::Hf => "safetensors".to_owned(),
+        },
+        family: lowered.spec.arch.to_string(),
+        parameters: formats.values().sum(),
+        quantization: most.unwrap_or_default().to_owned(),
+        width: lowered.program.hidden,
+        template: template.map(|template| template.source().to_owned()),
+        defaults: defaults.or(packaged(checkpoint)),
+    })
+}
+
+/// The same of what is no load.
+fn refused(failure: Failure, of_files: bool) -> Trouble {
+    tracing::warn!("{failure}");
+    let reason = match failure {
+        Failure::Told { what, detail, .. } => format!("{what}: {detail}"),
+        Failure::Lines(text) => text.lines().next().unwrap_or_default().to_owned(),
+        _ => "the server's log has the details".to_owned(),
+    };
+    Trouble { reason: without_paths(&reason), of_files }
 }
 
 /// What goes wrong in words for a client, who need not know where files lie.
@@ -295,16 +396,21 @@ fn without_paths(text: &str) -> String {
     words.join(" ")
 }
 
-/// A model of the command line as clients call it: the last part of a path without its ending, or
-/// the name as it is.
+/// A model of the command line as clients call it: the last part of a path without its ending, what it
+/// is called in a bundle, or the name as it is.
 pub fn named(name: &str, called: Option<&str>) -> Named {
-    let short = match Path::new(name).file_stem() {
-        Some(stem) if Path::new(name).exists() => stem.to_string_lossy().into_owned(),
+    let path = Path::new(name);
+    let short = match path.file_stem() {
+        Some(stem) if path.exists() => {
+            bundle::name_inside(path).unwrap_or_else(|| stem.to_string_lossy().into_owned())
+        }
         _ => name.to_owned(),
     };
     let id = called.map_or(short, str::to_owned);
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    Named { name: name.to_owned(), listed: Listed { id, aliases: Vec::new(), created } }
+    let bytes = std::fs::metadata(name).map_or(0, |m| if m.is_file() { m.len() } else { 0 });
+    let (aliases, digest) = (Vec::new(), String::new());
+    Named { name: name.to_owned(), listed: Listed { id, aliases, created, bytes, digest } }
 }
 
 /// What is here: each model by the name that `list` shows, its alias, and the last part of its name
@@ -313,14 +419,16 @@ fn named_alike(entries: Vec<tokenmill_store::Entry>) -> Vec<Named> {
     let last = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
     let mut all: Vec<Named> = Vec::new();
     for entry in entries {
-        let id = entry.model.name;
+        let id = entry.model.name.clone();
         if all.iter().any(|named| named.listed.id == id) {
             continue;
         }
         let made = std::fs::metadata(&entry.model.path).and_then(|m| m.modified()).ok();
         let made = made.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let aliases = entry.alias.map(str::to_owned).into_iter().chain([last(&id)]).collect();
-        let listed = Listed { id: id.clone(), aliases, created: made.map_or(0, |d| d.as_secs()) };
+        let (bytes, digest) = (entry.model.bytes(), store::digest(&entry.model));
+        let created = made.map_or(0, |d| d.as_secs());
+        let listed = Listed { id: id.clone(), aliases, created, bytes, digest };
         all.push(Named { name: id, listed });
     }
     let names = |named: &Named| {

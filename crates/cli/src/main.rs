@@ -1,8 +1,11 @@
 //! The `tokenmill` command: run, serve, measure and inspect models.
 
+mod about;
+mod alias;
 mod answer;
 mod args;
 mod bench;
+mod bundle;
 mod chat;
 mod config;
 mod devices;
@@ -13,6 +16,7 @@ mod input;
 mod inspect;
 mod interrupt;
 mod key;
+mod launch;
 mod lint;
 mod loader;
 mod memory;
@@ -20,14 +24,18 @@ mod model;
 mod numbers;
 mod parse;
 mod plan;
+mod recipes;
 mod reload;
+mod remote;
 mod render;
 mod run;
 mod running;
+mod samplers;
 mod score;
 mod seal;
 mod serve;
 mod store;
+mod top;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -51,6 +59,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Closed) => ExitCode::SUCCESS,
         Err(Failure::Interrupted) => ExitCode::from(INTERRUPTED),
+        Err(Failure::Ended(status)) => ExitCode::from(status),
         Err(failure) => {
             tell!("{failure}");
             ExitCode::FAILURE
@@ -86,6 +95,9 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Serve(serve) => serve::serve(*serve),
         Command::Ps(args) => running::ps(&args),
         Command::Stop { model, running } => running::stop(&model, &running),
+        Command::Top(args) => top::top(&args),
+        Command::Bundle(args) => bundle::bundle(&args),
+        Command::Launch(args) => launch::launch(&args),
         Command::Bench(bench) => bench::bench(*bench),
         Command::Score(score) => score::score(&score),
         Command::Eval(eval) => eval::eval(&eval),
@@ -104,6 +116,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Config(args::Config::Show { command, json }) => {
             config::show(&command, args.config.as_deref(), json)
         }
+        Command::Man { command, dir } => about::man(command.as_deref(), dir.as_deref()),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut args::command(), "tokenmill", &mut script);

@@ -173,7 +173,7 @@ pub fn tell_of_context(asked: u32, context: u32) {
 }
 
 /// The name of a format on the command line.
-fn kv_name(format: KvFormat) -> &'static str {
+pub fn kv_name(format: KvFormat) -> &'static str {
     match format {
         KvFormat::F32 => "f32",
         KvFormat::Bf16 => "bf16",

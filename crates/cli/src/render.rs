@@ -30,6 +30,7 @@ pub fn render(name: &str, dialect: Dialect, ids: bool) -> Result<(), Failure> {
         Dialect::Chat => Words::Chat,
         Dialect::Responses => Words::Responses,
         Dialect::Messages => Words::Messages,
+        Dialect::Ollama => Words::Ollama,
     };
     let rendered = prompt_of(&template, system.as_deref(), words, &request);
     let (prompt, warnings) = rendered.map_err(|e| cannot(&printable(&e)))?;

@@ -39,7 +39,7 @@ pub fn run(args: &Run) -> Result<(), Failure> {
         let made = served.engine.grammar(&what, &Settings::default());
         made.map_err(|e| Failure::new(format!("cannot hold an answer to {}", path.display()), e))
     });
-    let request = Request { held: held.transpose()?, ..request(&args.sampling, &served, tokens) };
+    let request = Request { held: held.transpose()?, ..request(&args.sampling, &served, tokens)? };
     let answer = generate(&served, request, &stop, |text| match args.json {
         true => Ok(()),
         false => show(text),

@@ -14,12 +14,14 @@ use crate::args::{LogFormat, Serve};
 use crate::failure::{Failure, size, tell};
 use crate::loader::{ModelLoader, Named, named};
 use crate::model::House;
-use crate::{key, reload};
+use crate::{alias, key, reload};
 
 /// Open files where the system does not say how many there may be.
 const FEW_FILES: u64 = 1024;
 /// Open files beside the connections: the model, the cache on disk.
 const OTHER_FILES: u64 = 128;
+/// Where Ollama's clients ask.
+const OLLAMA_PORT: u16 = 11434;
 /// How long a model stays after its last answer, unless somebody says otherwise, seconds.
 const KEEP_S: f64 = 300.0;
 
@@ -38,6 +40,7 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     };
     let House { host, memory_bytes } = house;
     let cap_bytes = host.ledger().models_bytes();
+    let aliases = alias::read(&args.alias)?;
     let mut loader = ModelLoader::new(&args, host, named.clone());
     for (Named { listed, .. }, bytes) in named.iter().zip(memory_bytes) {
         loader.within(&listed.id, bytes);
@@ -62,6 +65,7 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
     let stock = Stock {
         present,
         pinned,
+        aliases,
         loader: (!fixed).then(|| Arc::clone(&loader) as _),
         cap_bytes,
         keep: args.keep_alive.unwrap_or(KeepAlive::Seconds(KEEP_S)),
@@ -71,6 +75,10 @@ pub fn serve(args: Serve) -> Result<(), Failure> {
         lines.iter().for_each(|line| say(line));
         reload::watch(args.clone(), keys, control);
         say(&format!("listening on {scheme}://{address} (OpenAI API at /v1)"));
+        if args.ollama {
+            let address = SocketAddr::new(address.ip(), OLLAMA_PORT);
+            say(&format!("listening on {scheme}://{address} too (Ollama's API at /api)"));
+        }
     });
     engines.iter().for_each(Engine::shut_down);
     ended.map_err(|e| refused(&e))
@@ -160,6 +168,7 @@ fn names(args: &Serve) -> Result<Vec<Named>, Failure> {
 /// What is said of who may come in and how it is told; `keys`: the file of keys.
 pub fn gate_of(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     let mut config = ServerConfig::new(SocketAddr::new(args.host, args.port));
+    config.also = args.ollama.then_some(OLLAMA_PORT).into_iter().collect();
     config.api_keys.clone_from(&args.api_key);
     config.keys = key::read(keys)?;
     if args.keys.is_some() && config.keys.is_none() {
@@ -210,11 +219,15 @@ fn refused(error: &ServeError) -> Failure {
         ServeError::PublicWithoutKey { .. } | ServeError::WideWithoutKey { .. } => {
             failure.fix("tokenmill key add NAME")
         }
+        ServeError::AliasOfNothing { .. } => failure.fix("serve it too, or leave the alias out"),
         ServeError::Bind { bind, source } => match source.kind() {
             std::io::ErrorKind::AddrNotAvailable => {
                 failure.fix("an address of this machine, such as --host 127.0.0.1")
             }
             std::io::ErrorKind::PermissionDenied => failure.fix("add --port 8080"),
+            _ if bind.port() == OLLAMA_PORT => {
+                failure.fix("stop the Ollama that runs there, or leave --ollama out")
+            }
             // 0: any that is free.
             _ => failure.fix(format!("add --port {}", bind.port().wrapping_add(1))),
         },

@@ -1,18 +1,22 @@
 //! `pull`, `list`, `show`, `rm`, `verify`, and fetching on first use.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tokenmill_engine::packaged::packaged_at;
 use tokenmill_engine::{Sampling, SamplingValues};
+use tokenmill_ir::Defaults;
+use tokenmill_server::Fetching;
 use tokenmill_store::{
-    Entry, LocalModel, Owner, Progress, State, Store, StoreEnv, StoreError, Unusable, in_words,
+    Digest, Entry, LocalFile, LocalModel, ModelName, Owner, Progress, State, Store, StoreEnv,
+    StoreError, Unusable, in_words,
 };
 
 use crate::failure::{Failure, size, tell};
+use crate::loader::named;
 
 const NO_MODELS: &str = "no models here yet; to get one: tokenmill pull smollm2";
 
@@ -68,6 +72,90 @@ pub fn pull(name: &str) -> Result<(), Failure> {
     describe(&model)
 }
 
+/// Fetches a model by the name that Ollama's clients have for it: an alias, `hf.co/user/repo`, else a
+/// model of Ollama's registry. No path, and no package, whose command a client could have run.
+pub fn fetch(name: &str, on: &mut dyn FnMut(Fetching)) -> Result<(), Failure> {
+    let store = Store::new(environment());
+    let parsed = name_for_clients(name)?;
+    let mut shown = Shown::default();
+    store.pull(&parsed, &mut |progress| shown.show(&progress, on))?;
+    Ok(())
+}
+
+fn name_for_clients(name: &str) -> Result<ModelName, Failure> {
+    let parse = |name: &str| ModelName::parse(name, &|_| false);
+    let is_of_hub = ["hf.co/", "huggingface.co/"].iter().any(|place| name.starts_with(place));
+    let is_listed = name.contains('/') && entries().iter().any(|e| e.model.name == name);
+    let parsed = match parse(name) {
+        Ok(found @ (ModelName::Alias(_) | ModelName::Ollama(_))) => Ok(found),
+        Ok(found @ ModelName::Hub(_)) if is_of_hub || is_listed => Ok(found),
+        Ok(ModelName::Path(_) | ModelName::Pypi(_) | ModelName::LmStudio { .. }) => {
+            let detail =
+                "[namespace/]model[:tag] of Ollama's registry, and hf.co/user/repo[:quant], are";
+            return Err(Failure::new("no model is pulled by such a name", detail));
+        }
+        Ok(ModelName::Hub(_)) | Err(_) => parse(&format!("ollama:{name}")),
+    };
+    Ok(parsed?)
+}
+
+/// How far a download is, a few times a second.
+#[derive(Default)]
+struct Shown {
+    last: Option<std::time::Instant>,
+    words: String,
+}
+
+impl Shown {
+    fn show(&mut self, progress: &Progress<'_>, on: &mut dyn FnMut(Fetching)) {
+        let words = match progress {
+            Progress::Bytes { file, done, total } => {
+                let pause = Duration::from_millis(100);
+                let soon = self.last.is_some_and(|last| last.elapsed() < pause);
+                if !soon || done == total {
+                    self.last = Some(std::time::Instant::now());
+                    on(Fetching::Bytes { file: (*file).to_owned(), done: *done, total: *total });
+                }
+                return;
+            }
+            Progress::Trying(source) => format!("asking {source}"),
+            Progress::Failed { source, .. } => format!("{source} did not work"),
+            Progress::Waiting(_) => "waiting for another pull of the same file".to_owned(),
+            Progress::Retry { .. } => "trying again".to_owned(),
+            Progress::Verify { .. } => "verifying sha256 digest".to_owned(),
+            Progress::Done { .. } => "writing manifest".to_owned(),
+        };
+        if words != self.words {
+            self.words.clone_from(&words);
+            on(Fetching::Words(words));
+        }
+    }
+}
+
+/// Deletes a model.
+pub fn remove(name: &str) -> Result<(), Failure> {
+    let store = Store::new(environment());
+    let parsed = store.name(name)?;
+    store.rm(&parsed)?;
+    Ok(())
+}
+
+/// What tells a model's files from others, as hexadecimal digits: the recorded digest of its only one,
+/// else of their names and sizes.
+pub fn digest(model: &LocalModel) -> String {
+    if let [LocalFile { digest: Some(digest @ Digest::Sha256(_)), .. }] = model.files.as_slice() {
+        return digest.hex();
+    }
+    let mut text = model.name.clone();
+    for LocalFile { path, bytes, digest } in &model.files {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let digest = digest.as_ref().map(Digest::hex).unwrap_or_default();
+        text.push_str(&format!("\n{name} {bytes} {digest}"));
+    }
+    let digest = tokenmill_server::digest(text.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Every whole model that is here.
 pub fn entries() -> Vec<Entry> {
     Store::new(environment()).list()
@@ -110,6 +198,9 @@ pub fn list(as_json: bool) -> Result<(), Failure> {
 
 /// `show`.
 pub fn show(name: &str) -> Result<(), Failure> {
+    if Path::new(name).is_file() {
+        return describe(&of_file(name)?);
+    }
     let store = Store::new(environment());
     let parsed = store.name(name)?;
     describe(&store.show(&parsed)?.model)
@@ -156,6 +247,16 @@ pub fn verify(name: Option<&str>) -> Result<(), Failure> {
         }
     }
     corrupt.map_or(Ok(()), Err)
+}
+
+/// A model that lies anywhere.
+fn of_file(name: &str) -> Result<LocalModel, Failure> {
+    let path = PathBuf::from(name);
+    let unread = |e: std::io::Error| Failure::new(format!("cannot read {name}"), e);
+    let bytes = std::fs::metadata(&path).map_err(unread)?.len();
+    let files = vec![LocalFile { path: path.clone(), bytes, digest: None }];
+    let (name, defaults) = (named(name, None).listed.id, Defaults::default());
+    Ok(LocalModel { name, path, files, defaults })
 }
 
 fn describe(model: &LocalModel) -> Result<(), Failure> {

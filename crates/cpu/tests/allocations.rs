@@ -61,7 +61,7 @@ fn fill(batch: &mut Batch, sequences: u32, index: u32) {
         batch.positions.push(index);
         let params = kinds[s as usize % kinds.len()];
         let (history, bias, mask) = ((0, 40), (0, 1), if s % 2 == 0 { 0 } else { u32::MAX });
-        let kind = OutputKind::Sample { params, history, prompt: 20, bias, mask };
+        let kind = OutputKind::Sample { params, history, prompt: 20, bias, rules: bias, mask };
         batch.outputs.push(OutputRow { row: s, kind });
     }
 }

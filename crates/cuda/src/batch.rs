@@ -1,7 +1,7 @@
 //! A step as one array of words, as kernels/args.h has it.
 
 use tokenmill_ir::sampling::uniform;
-use tokenmill_ir::{Batch, OutputKind, TokenId, TokenSource};
+use tokenmill_ir::{Batch, OutputKind, SamplingParams, TokenId, TokenSource};
 
 /// Words of its head, and where in it the starts of arrays stand.
 const HEAD: usize = 16;
@@ -44,13 +44,21 @@ pub(crate) fn fill(batch: &Batch, sampled: &[TokenId], words: &mut Vec<u32>) {
     array(words, 14, batch.masks.iter().copied());
 }
 
+/// Whether an output's token is chosen by the host, from a row that is brought there: by samplers
+/// that no kernel has.
+pub(crate) fn on_host(kind: &OutputKind) -> bool {
+    let chosen = |params: &SamplingParams, rules: (u32, u32)| params.chain.is_some() || rules.1 > 0;
+    matches!(kind, OutputKind::Sample { params, rules, .. } if chosen(params, *rules))
+}
+
 /// Words of what is wanted of an output (kernels/args.h, `Want`).
 const WANT: usize = 18;
 
 fn want(kind: &OutputKind) -> [u32; WANT] {
     let mut words = [0; WANT];
     match *kind {
-        OutputKind::Sample { params: p, history, prompt, bias, mask } => {
+        OutputKind::Sample { .. } if on_host(kind) => {}
+        OutputKind::Sample { params: p, history, prompt, bias, rules: _, mask } => {
             words[0] = 1;
             words[2] = p.logprobs.map_or(0, |n| n + 1);
             words[3..6].copy_from_slice(&[p.temperature, p.top_p, p.min_p].map(f32::to_bits));
@@ -151,7 +159,8 @@ mod tests {
             ..Default::default()
         };
         let [history, bias] = [(3, 9), (2, 5)];
-        let words = want(&OutputKind::Sample { params, history, prompt: 6, bias, mask: 8 });
+        let words =
+            want(&OutputKind::Sample { params, history, prompt: 6, bias, rules: (0, 0), mask: 8 });
         let number = uniform(0, 0, 0).to_bits();
         let floats = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
         assert_eq!(words[..3], [1, 0, 5]);

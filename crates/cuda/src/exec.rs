@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use tokenmill_backend::batch_check::BatchRules;
 use tokenmill_backend::{BlockBytes, DeviceError, Executable};
+use tokenmill_ir::sampling::{SampleScratch, sample};
 use tokenmill_ir::{
-    Batch, BlockId, Limits, Mode, OutputKind, Program, Sampled, StepOutput, TokenId,
+    Batch, BlockId, Limits, Mode, Output, OutputKind, Program, Sampled, StepOutput, TokenId,
 };
 
-use crate::batch::{copy_runs, fill, usual_words};
+use crate::batch::{copy_runs, fill, on_host, usual_words};
 use crate::driver::{Args, Driver, DriverError, Event, Lane, Launched, Memory, Shape};
 use crate::failure;
 use crate::graphs::Graphs;
@@ -67,6 +68,8 @@ pub(crate) struct CudaExecutable {
     words: Vec<u32>,
     bytes: Vec<u8>,
     sampled: Vec<TokenId>,
+    /// Of tokens that the host chooses.
+    scratch: Option<SampleScratch>,
     /// The step, and whether it is in flight.
     batch: Batch,
     in_flight: bool,
@@ -121,6 +124,7 @@ impl CudaExecutable {
             words: Vec::new(),
             bytes: Vec::new(),
             sampled: Vec::new(),
+            scratch: None,
             batch,
             in_flight: false,
             loaded: Some(event()?),
@@ -301,11 +305,32 @@ impl CudaExecutable {
         Ok(())
     }
 
+    /// Chooses the tokens of rows that need samplers which no kernel has.
+    fn choose_on_host(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
+        let Some(of) = self.plan.logits else { return Ok(()) };
+        let vocab = of.cols as usize;
+        for i in 0..self.batch.outputs.len() {
+            if !on_host(&self.batch.outputs[i].kind) {
+                continue;
+            }
+            let words = self.words_of(of, i, 1)?;
+            let mut row: Vec<f32> = words.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            let scratch = self.scratch.get_or_insert_with(|| SampleScratch::new(vocab));
+            if let Output::Sample(how) = self.batch.output(i, vocab) {
+                out.sampled[i] = sample(&mut row, &how, scratch, &mut out.top);
+            }
+        }
+        Ok(())
+    }
+
     fn serve(&mut self, out: &mut StepOutput) -> Result<(), DeviceError> {
         self.rows(out)?;
         let count = self.batch.outputs.len();
-        let whole = |kind: &OutputKind| matches!(kind, OutputKind::Hidden | OutputKind::Logits);
+        let whole = |kind: &OutputKind| {
+            matches!(kind, OutputKind::Hidden | OutputKind::Logits) || on_host(kind)
+        };
         out.sampled.resize(count, Sampled::default());
+        self.choose_on_host(out)?;
         let of = self.plan.chosen.filter(|_| !self.batch.outputs.iter().all(|o| whole(&o.kind)));
         let Some(of) = of else { return Ok(()) };
         let wanted: Vec<bool> = self.batch.outputs.iter().map(|o| !whole(&o.kind)).collect();
@@ -318,7 +343,8 @@ impl CudaExecutable {
             let start = out.top.len() as u32;
             out.top.extend((0..tops.min(of.cols / 2)).map(|_| (next(), f32::from_bits(next()))));
             if valid != 0 {
-                *sampled = Sampled { token, logprob, top: (start, tops), valid: true };
+                let top = (start, tops);
+                *sampled = Sampled { token, logprob, top, valid: true, ..Sampled::default() };
             }
         }
         Ok(())

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::plan::PROCESS_BYTES;
+use crate::planner::memory::PROCESS_BYTES;
 
 /// Where a model is in its life; an absent one is not listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,10 +5,11 @@ pub mod direct;
 pub mod kv_divergence;
 pub mod ledger;
 pub mod loading;
+pub mod planner;
 pub mod residency;
 pub mod serving;
 
-pub use loading::{door, library, load, packaged, plan, start, vocabulary};
+pub use loading::{describe, door, library, load, packaged, plan, start, vocabulary};
 use serving::{answer, draft, queue, repeats, rows, stats};
 pub use serving::{
     backlog, constraint, draft_model, engine, handle, host, request, sampling, tier,

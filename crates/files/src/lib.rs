@@ -8,6 +8,7 @@
 
 mod assemble;
 mod budget;
+mod bundle;
 mod closed;
 mod cursor;
 mod data;
@@ -23,6 +24,7 @@ mod shape;
 mod shards;
 pub mod write;
 
+pub use bundle::Bundle;
 pub use closed::{ClosedModel, FilesState};
 pub use data::{ModelData, expert_rows};
 pub use error::LoadError;

@@ -7,15 +7,19 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::bundle::Bundle;
 use crate::error::LoadError;
 
-/// A regular file, its length, and its bytes mapped.
+/// A regular file, its length, and its bytes mapped; of a [`Bundle`], the model in it.
 #[derive(Debug)]
 pub struct MappedFile {
     path: PathBuf,
     file: File,
+    /// What of the file is meant.
+    part: Range<usize>,
     map: Option<memmap2::Mmap>, // None: the file is empty
 }
 
@@ -24,11 +28,12 @@ impl MappedFile {
     ///
     /// # Errors
     /// [`LoadError::Io`]; [`LoadError::NotAModel`] if it is not a regular file or changes its
-    /// length while being opened.
+    /// length while being opened; [`LoadError::Invalid`] for a bundle whose parts do not fit.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
         let io_error = |e| LoadError::io(path, e);
-        let file = open_regular(path)?;
+        let mut file = open_regular(path)?;
         let before = file.metadata().map_err(io_error)?;
+        let bundle = Bundle::find(path, &mut file)?;
         let map = if before.len() == 0 {
             None
         } else {
@@ -37,12 +42,16 @@ impl MappedFile {
             // and bytes read from the map are never trusted to stay the same between reads.
             Some(unsafe { memmap2::Mmap::map(&file) }.map_err(io_error)?)
         };
-        let mapped = MappedFile { path: path.to_owned(), file, map };
-        let after = mapped.file.metadata().map_err(io_error)?.len();
-        if before.len() != after || mapped.len_bytes() != after {
+        let all = map.as_deref().map_or(0, <[u8]>::len);
+        let after = file.metadata().map_err(io_error)?.len();
+        // (A bundle's parts were seen to lie in the file.)
+        let part = bundle.map_or(0..all, |bundle| {
+            bundle.offset as usize..(bundle.offset + bundle.model_bytes) as usize
+        });
+        if before.len() != after || all as u64 != after || part.end > all {
             return Err(LoadError::not_a_model(path, "the file is being written to"));
         }
-        Ok(mapped)
+        Ok(MappedFile { path: path.to_owned(), file, part, map })
     }
 
     /// Where the file is.
@@ -50,14 +59,14 @@ impl MappedFile {
         &self.path
     }
 
-    /// Length when it was opened.
+    /// Length when it was opened, bytes.
     pub fn len_bytes(&self) -> u64 {
         self.bytes().len() as u64
     }
 
-    /// The whole file, mapped.
+    /// All of it, mapped.
     pub fn bytes(&self) -> &[u8] {
-        self.map.as_deref().unwrap_or(&[])
+        self.map.as_deref().and_then(|map| map.get(self.part.clone())).unwrap_or(&[])
     }
 
     /// Copies `out.len()` bytes from `offset` with ordinary reads, so that a file that has
@@ -66,6 +75,7 @@ impl MappedFile {
     /// # Errors
     /// [`LoadError::Io`], of kind `UnexpectedEof` where the file ends too early.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), LoadError> {
+        let offset = self.part.start as u64 + offset;
         read_exact_at(&self.file, offset, out).map_err(|e| LoadError::io(&self.path, e))
     }
 }

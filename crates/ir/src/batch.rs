@@ -54,6 +54,8 @@ pub enum OutputKind {
         prompt: u32,
         /// Slice of [`Batch::bias`].
         bias: (u32, u32),
+        /// Slice of [`Batch::bias`] too: added after the penalties.
+        rules: (u32, u32),
         /// Index of the allowed-token mask in [`Batch::masks`], `u32::MAX` for none.
         mask: u32,
     },
@@ -74,8 +76,8 @@ pub enum OutputKind {
 impl OutputKind {
     /// Samples without a history, biases or a mask.
     pub fn sample(params: SamplingParams) -> Self {
-        let (history, prompt, bias, mask) = ((0, 0), 0, (0, 0), u32::MAX);
-        OutputKind::Sample { params, history, prompt, bias, mask }
+        let (none, prompt, mask) = ((0, 0), 0, u32::MAX);
+        OutputKind::Sample { params, history: none, prompt, bias: none, rules: none, mask }
     }
 }
 
@@ -134,7 +136,7 @@ pub struct Batch {
     pub outputs: Vec<OutputRow>,
     /// Tokens seen by penalties, concatenated.
     pub history: Vec<TokenId>,
-    /// Logit biases, concatenated: (token, added).
+    /// What is added to logits, concatenated: (token, added).
     pub bias: Vec<(TokenId, f32)>,
     /// Allowed-token bit masks, `ceil(vocab / 32)` words each, concatenated.
     pub masks: Vec<u32>,
@@ -170,13 +172,14 @@ impl Batch {
     /// An output row with its history, biases and mask.
     pub fn output(&self, index: usize, vocab: usize) -> Output<'_> {
         match &self.outputs[index].kind {
-            OutputKind::Sample { params, history, prompt, bias, mask } => {
+            OutputKind::Sample { params, history, prompt, bias, rules, mask } => {
                 let words = vocab.div_ceil(32);
                 Output::Sample(SampleRow {
                     params,
                     history: slice(&self.history, *history),
                     prompt: *prompt as usize,
                     bias: slice(&self.bias, *bias),
+                    rules: slice(&self.bias, *rules),
                     mask: match *mask {
                         u32::MAX => &[],
                         mask => &self.masks[mask as usize * words..][..words],

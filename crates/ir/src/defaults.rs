@@ -1,69 +1,120 @@
 //! How a model's packager wants it to be run, and what is said of how to sample, as values.
 
-/// What is said of how to sample, by a request, a command line or a packager; `None` where they are
-/// silent.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SamplingValues {
-    /// 0: always the likeliest token.
-    pub temperature: Option<f32>,
-    /// Only the k likeliest; 0: all.
-    pub top_k: Option<u32>,
-    /// Only the likeliest with this much probability together.
-    pub top_p: Option<f32>,
-    /// Only tokens with this part of the best one's probability.
-    pub min_p: Option<f32>,
-    /// Divides the logits of tokens seen before.
-    pub repeat_penalty: Option<f32>,
-    /// Taken from the logits of tokens seen before.
-    pub presence_penalty: Option<f32>,
-    /// Taken from the logits of tokens seen before, once for each time.
-    pub frequency_penalty: Option<f32>,
-    /// Seed.
-    pub seed: Option<u64>,
-    /// Most tokens to generate.
-    pub max_tokens: Option<u32>,
-    /// Texts that end an answer.
-    pub stop: Option<Vec<String>>,
+use crate::sampling::Order;
+
+/// A struct of values that nobody need give, filled up from another, and told a line each.
+macro_rules! values {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $value:ident: $kind:ty,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Default, PartialEq)]
+        pub struct $name {
+            $($(#[$doc])* pub $value: Option<$kind>,)*
+        }
+
+        impl $name {
+            /// These values, and where they are silent those of `under`.
+            pub fn or(self, under: Self) -> Self {
+                Self { $($value: self.$value.or(under.$value),)* }
+            }
+
+            /// One line for each value, as `name value`.
+            fn lines(&self) -> Vec<String> {
+                let mut lines = Vec::new();
+                $(
+                    let told = self.$value.iter().flat_map(Told::told);
+                    lines.extend(told.map(|value| format!("{} {value}", stringify!($value))));
+                )*
+                lines
+            }
+        }
+    };
 }
 
-impl SamplingValues {
-    /// These values, and where they are silent those of `under`.
-    pub fn or(self, under: Self) -> Self {
-        Self {
-            temperature: self.temperature.or(under.temperature),
-            top_k: self.top_k.or(under.top_k),
-            top_p: self.top_p.or(under.top_p),
-            min_p: self.min_p.or(under.min_p),
-            repeat_penalty: self.repeat_penalty.or(under.repeat_penalty),
-            presence_penalty: self.presence_penalty.or(under.presence_penalty),
-            frequency_penalty: self.frequency_penalty.or(under.frequency_penalty),
-            seed: self.seed.or(under.seed),
-            max_tokens: self.max_tokens.or(under.max_tokens),
-            stop: self.stop.or(under.stop),
-        }
+values! {
+    /// What is said of how to sample, by a request, a command line or a packager; `None` where they
+    /// are silent. Formulas and sources: [`crate::sampling`].
+    SamplingValues {
+        /// 0: always the likeliest token.
+        temperature: f32,
+        /// Only the k likeliest; 0: all.
+        top_k: u32,
+        /// Only the likeliest with this much probability together.
+        top_p: f32,
+        /// Only tokens with this part of the best one's probability.
+        min_p: f32,
+        /// Only the most typical with this much probability together; 1: all.
+        typical_p: f32,
+        /// Only logits so many standard deviations below the best; 0: all.
+        top_n_sigma: f32,
+        /// How often likely tokens are left out but for the least likely of them; 0: never.
+        xtc_probability: f32,
+        /// From which probability on they are.
+        xtc_threshold: f32,
+        /// How far the temperature goes up and down with the entropy; 0: not.
+        dynatemp_range: f32,
+        /// Power of the entropy in that.
+        dynatemp_exponent: f32,
+        /// 2: Mirostat 2 in place of truncation; 0: none.
+        mirostat: u32,
+        /// Its target, bits a token.
+        mirostat_tau: f32,
+        /// Its learning rate.
+        mirostat_eta: f32,
+        /// Which samplers, in which order.
+        samplers: Order,
+        /// Divides the logits of tokens seen before.
+        repeat_penalty: f32,
+        /// Taken from the logits of tokens seen before.
+        presence_penalty: f32,
+        /// Taken from the logits of tokens seen before, once for each time.
+        frequency_penalty: f32,
+        /// Of how many of the last tokens these three know; `u32::MAX`: all.
+        repeat_last_n: u32,
+        /// Presence and frequency penalties count the prompt's tokens too.
+        penalise_prompt: bool,
+        /// Of the penalty on repeated runs; 0: none.
+        dry_multiplier: f32,
+        /// Base of its power.
+        dry_base: f32,
+        /// Longest run that gets the multiplier alone.
+        dry_allowed_length: u32,
+        /// In how many of the last tokens runs are looked for; `u32::MAX`: all.
+        dry_penalty_last_n: u32,
+        /// Texts that end a run.
+        dry_sequence_breakers: Vec<String>,
+        /// Texts that the answer may not hold.
+        bad_words: Vec<String>,
+        /// Tokens before which it may not end.
+        min_tokens: u32,
+        /// Seed.
+        seed: u64,
+        /// Most tokens to generate.
+        max_tokens: u32,
+        /// Texts that end an answer.
+        stop: Vec<String>,
     }
+}
 
-    /// One line for each value, as `name value`.
-    fn lines(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        let mut add = |name: &str, value: Option<String>| {
-            lines.extend(value.map(|value| format!("{name} {value}")));
-        };
-        let number = |n: Option<f32>| n.map(|n| n.to_string());
-        let count = |n: Option<u32>| n.map(|n| n.to_string());
-        add("temperature", number(self.temperature));
-        add("top_k", count(self.top_k));
-        add("top_p", number(self.top_p));
-        add("min_p", number(self.min_p));
-        add("repeat_penalty", number(self.repeat_penalty));
-        add("presence_penalty", number(self.presence_penalty));
-        add("frequency_penalty", number(self.frequency_penalty));
-        add("seed", self.seed.map(|n| n.to_string()));
-        add("max_tokens", count(self.max_tokens));
-        for stop in self.stop.iter().flatten() {
-            add("stop", Some(format!("{stop:?}")));
-        }
-        lines
+/// A value for people, in a line or several.
+trait Told {
+    fn told(&self) -> Vec<String>;
+}
+
+macro_rules! told {
+    ($($kind:ty),*) => {
+        $(impl Told for $kind {
+            fn told(&self) -> Vec<String> {
+                vec![self.to_string()]
+            }
+        })*
+    };
+}
+
+told!(f32, u32, u64, bool, Order);
+
+impl Told for Vec<String> {
+    fn told(&self) -> Vec<String> {
+        self.iter().map(|text| format!("{text:?}")).collect()
     }
 }
 

@@ -1,10 +1,16 @@
 //! The definition of sampling: a pure function of logits, parameters, history and a counter, so that
 //! a token does not depend on batching, preemption, threads or device.
 //!
-//! Order: logit bias, repetition penalty, presence and frequency penalties, allowed-token mask,
-//! then either the greatest logit (temperature 0; ties to the lower id) or temperature, top-k,
-//! top-p, min-p and one draw. Reported log-probabilities are those of the model's own logits,
-//! before any of this.
+//! Order: logit bias, repetition penalty, presence and frequency penalties, what the text before
+//! forbids ([`Rules`]), allowed-token mask, then either the greatest logit (temperature 0; ties to
+//! the lower id) or temperature, top-k, top-p, min-p (or a [`Chain`] of more) and one draw. Reported
+//! log-probabilities are those of the model's own logits, before any of this.
+
+mod chain;
+mod rules;
+
+pub use chain::{Chain, Mirostat, Order, Stage};
+pub use rules::{Dry, Rules};
 
 use crate::TokenId;
 use crate::math::{VOCAB_CHUNK, exp, log_sum_exp, sum_by};
@@ -26,6 +32,13 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Subtracted for each time a token was generated before.
     pub frequency_penalty: f32,
+    /// How many of the last tokens these three look at; `u32::MAX`: all. (A row's history has no
+    /// others.)
+    pub penalty_last_n: u32,
+    /// To presence and frequency penalties the prompt's tokens are generated ones too.
+    pub penalises_prompt: bool,
+    /// Samplers beyond these, and their order; `None`: the usual order.
+    pub chain: Option<Chain>,
     /// Seed of the counter generator.
     pub seed: u64,
     /// Which of the request's parallel answers this is.
@@ -34,6 +47,15 @@ pub struct SamplingParams {
     pub index: u32,
     /// Whether log-probabilities are wanted: `Some(n)` with n alternatives.
     pub logprobs: Option<u32>,
+}
+
+impl SamplingParams {
+    /// Whether the choice of a token looks at those before it.
+    pub fn penalises(&self) -> bool {
+        self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
+    }
 }
 
 impl Default for SamplingParams {
@@ -46,6 +68,9 @@ impl Default for SamplingParams {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            penalty_last_n: u32::MAX,
+            penalises_prompt: false,
+            chain: None,
             seed: 0,
             choice: 0,
             index: 0,
@@ -63,6 +88,8 @@ pub struct Sampled {
     pub logprob: f32,
     /// Slice of [`StepOutput::top`](crate::StepOutput::top): start and length.
     pub top: (u32, u32),
+    /// Where a [`Mirostat`] chose it, −log₂ of its probability among the tokens that could come; else 0.
+    pub surprise: f32,
     /// False when the row held a NaN or nothing finite: the request fails, nobody else does.
     pub valid: bool,
 }
@@ -78,15 +105,20 @@ pub struct SampleRow<'a> {
     pub prompt: usize,
     /// Added to logits.
     pub bias: &'a [(TokenId, f32)],
+    /// Added to logits after the penalties, by [`Rules`].
+    pub rules: &'a [(TokenId, f32)],
     /// Allowed tokens, one bit each; empty: all.
     pub mask: &'a [u32],
 }
+
+/// Tokens that can be drawn, with their logits.
+type Candidates = Vec<(f32, TokenId)>;
 
 /// Reused memory of [`sample`]; sized by the vocabulary once.
 #[derive(Debug, Clone, Default)]
 pub struct SampleScratch {
     counts: Vec<u32>,
-    candidates: Vec<(f32, TokenId)>,
+    candidates: Candidates,
     raw: Vec<f32>,
 }
 
@@ -134,7 +166,7 @@ pub fn sample(
     // Where one token alone may come, it comes: nothing is asked of its row but log-probabilities.
     if let Some(token) = only(row.mask).filter(|_| params.logprobs.is_none()) {
         let valid = (token as usize) < logits.len();
-        return Sampled { token, logprob: 0.0, top: (start, 0), valid };
+        return Sampled { token, top: (start, 0), valid, ..Sampled::default() };
     }
     let mut norm = None;
     if let Some(n) = params.logprobs {
@@ -145,15 +177,28 @@ pub fn sample(
         scratch.raw.extend_from_slice(logits);
     }
     adjust(logits, row, &mut scratch.counts);
-    let chosen = if params.temperature == 0.0 {
-        argmax(logits)
-    } else {
-        draw(logits, params, &mut scratch.candidates)
-    };
-    let Some(token) = chosen else { return Sampled::default() };
+    let chosen = choose(logits, params, &mut scratch.candidates);
+    let Some((token, surprise)) = chosen else { return Sampled::default() };
     let logprob =
         norm.map_or(0.0, |(max, lse)| (f64::from(scratch.raw[token as usize] - max) - lse) as f32);
-    Sampled { token, logprob, top: (start, top.len() as u32 - start), valid: true }
+    Sampled { token, logprob, top: (start, top.len() as u32 - start), surprise, valid: true }
+}
+
+/// A token by adjusted logits, and its surprise where that is asked.
+fn choose(
+    logits: &mut [f32],
+    params: &SamplingParams,
+    candidates: &mut Candidates,
+) -> Option<(TokenId, f32)> {
+    let best = argmax(logits)?;
+    match &params.chain {
+        _ if params.temperature == 0.0 => Some((best, 0.0)),
+        Some(chain) => {
+            let (token, surprise) = chain::draw(logits, params, chain, candidates)?;
+            Some((token, if chain.mirostat.is_some() { surprise } else { 0.0 }))
+        }
+        None => Some((draw(logits, best, params, candidates)?, 0.0)),
+    }
 }
 
 /// The one token of a mask, where it has no other.
@@ -181,6 +226,7 @@ pub fn score(
         token: target,
         logprob: (f64::from(x - norm.0) - norm.1) as f32,
         top: (start, top.len() as u32 - start),
+        surprise: 0.0,
         valid: true,
     }
 }
@@ -208,14 +254,23 @@ fn better(a: &(f32, TokenId), b: &(f32, TokenId)) -> std::cmp::Ordering {
 
 /// Moves the `n` best candidates to the front, sorted.
 fn best_first(candidates: &mut [(f32, TokenId)], n: usize) {
+    best_first_by(candidates, n, &better);
+}
+
+/// Moves the `n` first by an order to the front, sorted.
+fn best_first_by(
+    candidates: &mut [(f32, TokenId)],
+    n: usize,
+    order: &impl Fn(&(f32, TokenId), &(f32, TokenId)) -> std::cmp::Ordering,
+) {
     let n = n.min(candidates.len());
     if n == 0 {
         return;
     }
     if n < candidates.len() {
-        candidates.select_nth_unstable_by(n - 1, better);
+        candidates.select_nth_unstable_by(n - 1, order);
     }
-    candidates[..n].sort_unstable_by(better);
+    candidates[..n].sort_unstable_by(order);
 }
 
 fn push_top(
@@ -236,16 +291,20 @@ fn push_top(
     top.extend(candidates.iter().take(n).map(with_logprob));
 }
 
-/// Bias, penalties and mask.
-fn adjust(logits: &mut [f32], row: &SampleRow<'_>, counts: &mut [u32]) {
-    let p = row.params;
-    for &(token, add) in row.bias {
+fn add(logits: &mut [f32], list: &[(TokenId, f32)]) {
+    for &(token, add) in list {
         if let Some(x) = logits.get_mut(token as usize) {
             *x += add;
         }
     }
+}
+
+/// Bias, penalties, rules and mask.
+fn adjust(logits: &mut [f32], row: &SampleRow<'_>, counts: &mut [u32]) {
+    let p = row.params;
+    add(logits, row.bias);
     let penalised = p.repetition_penalty != 1.0;
-    if penalised || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0 {
+    if p.penalises() {
         // Count generated tokens in the low 31 bits; the top bit marks "seen anywhere".
         const SEEN: u32 = 1 << 31;
         for (i, &token) in row.history.iter().enumerate() {
@@ -273,6 +332,7 @@ fn adjust(logits: &mut [f32], row: &SampleRow<'_>, counts: &mut [u32]) {
             }
         }
     }
+    add(logits, row.rules);
     if !row.mask.is_empty() {
         for (i, x) in logits.iter_mut().enumerate() {
             let word = row.mask.get(i / 32).copied().unwrap_or(0);
@@ -283,13 +343,14 @@ fn adjust(logits: &mut [f32], row: &SampleRow<'_>, counts: &mut [u32]) {
     }
 }
 
-/// Draws a token from adjusted logits.
+/// Draws a token from adjusted logits, of which the greatest is that of `best`.
 fn draw(
     logits: &mut [f32],
+    best: TokenId,
     params: &SamplingParams,
-    candidates: &mut Vec<(f32, TokenId)>,
+    candidates: &mut Candidates,
 ) -> Option<TokenId> {
-    let best = logits[argmax(logits)? as usize];
+    let best = logits[best as usize];
     for x in logits.iter_mut() {
         *x = (*x - best) / params.temperature;
     }
@@ -318,7 +379,7 @@ fn draw_by_id(logits: &mut [f32], min_p: f32, u: f64) -> Option<TokenId> {
 fn draw_sorted(
     logits: &[f32],
     params: &SamplingParams,
-    candidates: &mut Vec<(f32, TokenId)>,
+    candidates: &mut Candidates,
     u: f64,
 ) -> Option<TokenId> {
     candidates.clear();
@@ -380,7 +441,7 @@ mod tests {
     fn run(logits: &[f32], params: SamplingParams, history: &[TokenId], prompt: usize) -> Sampled {
         let mut logits = logits.to_vec();
         let mut scratch = SampleScratch::new(logits.len());
-        let row = SampleRow { params: &params, history, prompt, bias: &[], mask: &[] };
+        let row = SampleRow { params: &params, history, prompt, bias: &[], rules: &[], mask: &[] };
         sample(&mut logits, &row, &mut scratch, &mut Vec::new())
     }
 
@@ -459,6 +520,7 @@ mod tests {
             history: &[],
             prompt: 0,
             bias: &[(2, 9.0)],
+            rules: &[],
             mask: &[0b110],
         };
         let s = sample(&mut [2.0, 1.0, 0.0], &row, &mut scratch, &mut top);

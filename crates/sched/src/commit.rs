@@ -139,10 +139,13 @@ fn accept(
     seq.tokens.truncate((seq.known + accepted) as usize);
     for i in 0..=accepted {
         let index = seq.known - seq.prompt;
-        let Sampled { token, valid: true, .. } = sampled(i) else {
+        let Sampled { token, surprise, valid: true, .. } = sampled(i) else {
             rows.invalid = Some(index);
             break;
         };
+        if let Some(state) = seq.mirostat() {
+            *state = state.told(surprise);
+        }
         report(Outcome::Token { index, token, output: first + i });
         if i == accepted {
             seq.tokens.push(token);

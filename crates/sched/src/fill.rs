@@ -67,30 +67,7 @@ fn fill_outputs(seq: &Sequence, grant: &Grant, first: u32, batch: &mut Batch) {
     let rows = end - grant.outputs..end;
     let row_of = |position: u32| first + position - grant.context;
     match &seq.want {
-        Want::Tokens { sampling, bias } => {
-            if rows.is_empty() {
-                return;
-            }
-            let history = batch.history.len() as u32;
-            if penalises(sampling) {
-                batch.history.extend_from_slice(&seq.tokens[..end as usize]);
-            }
-            let bias_at = batch.bias.len() as u32;
-            batch.bias.extend_from_slice(bias);
-            for position in rows {
-                // The row at `position` chooses the token after it; drafts count as generated.
-                let index = position + 1 - seq.prompt;
-                let seen = if penalises(sampling) { position + 1 } else { 0 };
-                let kind = OutputKind::Sample {
-                    params: SamplingParams { index, ..*sampling },
-                    history: (history, seen),
-                    prompt: seq.prompt.min(seen),
-                    bias: (bias_at, bias.len() as u32),
-                    mask: u32::MAX,
-                };
-                batch.outputs.push(OutputRow { row: row_of(position), kind });
-            }
-        }
+        Want::Tokens { .. } => fill_choices(seq, rows, row_of, batch),
         Want::Numbers(Numbers::Scores { top }) => {
             for position in rows {
                 let target = seq.tokens[position as usize + 1];
@@ -109,13 +86,44 @@ fn fill_outputs(seq: &Sequence, grant: &Grant, first: u32, batch: &mut Batch) {
     }
 }
 
+/// Output rows that choose the tokens after those positions; drafts count as generated.
+fn fill_choices(
+    seq: &Sequence,
+    rows: std::ops::Range<u32>,
+    row_of: impl Fn(u32) -> u32,
+    batch: &mut Batch,
+) {
+    let Want::Tokens { sampling, bias, rules } = &seq.want else { return };
+    if rows.is_empty() {
+        return;
+    }
+    let history = batch.history.len() as u32;
+    if sampling.penalises() {
+        batch.history.extend_from_slice(&seq.tokens[..rows.end as usize]);
+    }
+    let biases = (batch.bias.len() as u32, bias.len() as u32);
+    batch.bias.extend_from_slice(bias);
+    for position in rows {
+        let known = position + 1;
+        let seen = if sampling.penalises() { known.min(sampling.penalty_last_n) } else { 0 };
+        let unseen = if sampling.penalises() { known - seen } else { 0 };
+        let prompt = if sampling.penalises_prompt { 0 } else { seq.prompt };
+        let at = batch.bias.len();
+        rules.add(&seq.tokens[..known as usize], seq.prompt as usize, &mut batch.bias);
+        let kind = OutputKind::Sample {
+            params: SamplingParams { index: known - seq.prompt, ..*sampling },
+            history: (history + unseen, seen),
+            prompt: prompt.saturating_sub(unseen).min(seen),
+            bias: biases,
+            rules: (at as u32, (batch.bias.len() - at) as u32),
+            mask: u32::MAX,
+        };
+        batch.outputs.push(OutputRow { row: row_of(position), kind });
+    }
+}
+
 fn set_mask(row: &mut OutputRow, at: u32) {
     if let OutputKind::Sample { mask, .. } = &mut row.kind {
         *mask = at;
     }
-}
-
-/// Whether the choice of a token looks at the tokens before it.
-fn penalises(p: &SamplingParams) -> bool {
-    p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0
 }

@@ -1,5 +1,6 @@
 //! A sequence: its tokens, how many of them are computed, and where its cache lies.
 
+use tokenmill_ir::sampling::{Mirostat, Rules};
 use tokenmill_ir::{BlockId, MAX_GROUPS, SamplingParams, TokenId};
 
 /// Names a sequence for as long as it lives; never reused.
@@ -40,9 +41,18 @@ pub enum Want {
         sampling: SamplingParams,
         /// Added to logits.
         bias: Vec<(TokenId, f32)>,
+        /// What the text before forbids and makes unlikely.
+        rules: Box<Rules>,
     },
     /// Numbers.
     Numbers(Numbers),
+}
+
+impl Want {
+    /// Tokens sampled so, with nothing added.
+    pub fn tokens(sampling: SamplingParams) -> Self {
+        Want::Tokens { sampling, bias: Vec::new(), rules: Box::default() }
+    }
 }
 
 /// A sequence to compute.
@@ -156,11 +166,19 @@ impl Sequence {
         self.tokens.len() as u32
     }
 
-    /// Whether drafts may follow: it generates, and only its last token is not yet computed.
+    /// Whether drafts may follow: it generates, and only its last token is not yet computed. Where
+    /// each token changes what the next is drawn from, none may.
     pub fn takes_drafts(&self) -> bool {
-        let generating = matches!(self.want, Want::Tokens { .. }) && self.computed > 0;
+        let Want::Tokens { sampling, .. } = &self.want else { return false };
         let is_plain = self.len() == self.known && self.foretold == 0;
-        generating && is_plain && self.computed + 1 == self.known
+        let mirostat = sampling.chain.is_some_and(|chain| chain.mirostat.is_some());
+        self.computed > 0 && is_plain && self.computed + 1 == self.known && !mirostat
+    }
+
+    /// Its own state of sampling, where it has one.
+    pub fn mirostat(&mut self) -> Option<&mut Mirostat> {
+        let Want::Tokens { sampling, .. } = &mut self.want else { return None };
+        sampling.chain.as_mut()?.mirostat.as_mut()
     }
 
     /// Tokens to compute: all of them, but nobody asks what follows the last scored one.

@@ -32,7 +32,7 @@ fn text(seed: u32, len: u32) -> Vec<TokenId> {
 }
 
 fn submit(sched: &mut Scheduler, prompt: &[TokenId]) {
-    let want = Want::Tokens { sampling: Default::default(), bias: Vec::new() };
+    let want = Want::tokens(Default::default());
     let (tokens, max_len) = (prompt.to_vec(), prompt.len() as u32 + 1);
     let new = NewSequence { key: 0, tokens, max_len, want, salt: 1, account: 0, priority: 0 };
     sched.submit(new).unwrap();

@@ -54,7 +54,7 @@ impl Bench {
 
     fn add(&mut self, tokens: Vec<TokenId>, generate: u32) -> SeqId {
         let max_len = tokens.len() as u32 + generate;
-        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let want = Want::tokens(SamplingParams::default());
         let new = NewSequence { key: 0, tokens, max_len, want, salt: 0, account: 0, priority: 0 };
         self.sched.submit(new).unwrap()
     }
@@ -183,7 +183,7 @@ fn the_end_of_a_prompt_is_read_a_block_at_a_time_however_much_is_decoded() {
 fn prompts_of_light_accounts_pass_those_of_greedy_ones() {
     let mut b = Bench::new(Config { step_s: 20e-3, ..config(&[FULL], &[400]) });
     let ask = |b: &mut Bench, account, len, most| {
-        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let want = Want::tokens(SamplingParams::default());
         let tokens = text(account << 10 | u64::from(len), len);
         let (key, salt, priority, max_len) = (0, 0, 0, len + most);
         let new = NewSequence { key, tokens, max_len, want, salt, account, priority };
@@ -208,7 +208,7 @@ fn the_account_that_was_served_least_comes_first() {
     config.limits.sequences = 1;
     let mut b = Bench::new(config);
     let ask = |b: &mut Bench, account: u64, len: u32| {
-        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let want = Want::tokens(SamplingParams::default());
         let (key, tokens, max_len) = (account, text(account << 10 | u64::from(len), len), len + 1);
         let new = NewSequence { key, tokens, max_len, want, salt: 0, account, priority: 0 };
         b.sched.submit(new).unwrap();
@@ -336,7 +336,7 @@ fn an_account_with_fewer_places_gets_one_and_urgent_sequences_pass_their_own() {
     let mut b = Bench::new(config(&[FULL], &[200]));
     let ask = |b: &mut Bench, account, priority| {
         let tokens = text(b.sched.counts().waiting.into(), 9);
-        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let want = Want::tokens(SamplingParams::default());
         let new = NewSequence { key: 0, tokens, max_len: 99, want, salt: 0, account, priority };
         b.sched.submit(new).unwrap()
     };
@@ -367,7 +367,7 @@ fn urgent_sequences_do_not_pass_an_older_one_for_ever() {
     let mut b = Bench::new(config(&[FULL], &[200]));
     let ask = |b: &mut Bench, priority| {
         let tokens = text(b.sched.counts().waiting.into(), 60);
-        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let want = Want::tokens(SamplingParams::default());
         let new = NewSequence { key: 0, tokens, max_len: 61, want, salt: 0, account: 1, priority };
         b.sched.submit(new).unwrap()
     };
@@ -393,7 +393,7 @@ fn a_short_prompt_does_not_wait_for_a_long_one_to_end() {
     for (account, len, most) in [(2, 5, 1), (1, 5, 1), (2, 60, 3)] {
         let mut b = Bench::new(config(&[FULL], &[200]));
         let ask = |b: &mut Bench, account, len| {
-            let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+            let want = Want::tokens(SamplingParams::default());
             let tokens = text(u64::from(len), len);
             let (key, max_len) = (0, len + 1);
             let new = NewSequence { key, tokens, max_len, want, salt: 0, account, priority: 0 };
@@ -428,7 +428,7 @@ fn who_runs_goes_on_where_a_step_has_a_token_for_each_alone() {
 fn guesses_leave_a_row_for_who_waits() {
     let mut b = Bench::new(config(&[FULL], &[200]));
     let ask = |b: &mut Bench, account, tokens| {
-        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let want = Want::tokens(SamplingParams::default());
         let new = NewSequence { key: 0, tokens, max_len: 200, want, salt: 0, account, priority: 0 };
         b.sched.submit(new).unwrap()
     };
@@ -450,7 +450,7 @@ fn an_accounts_priorities_mean_nothing_to_others() {
     // Two sequences that do not fit together: one account says that its own are the most urgent.
     let mut b = Bench::new(config(&[FULL], &[7]));
     let ask = |b: &mut Bench, account, priority| {
-        let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+        let want = Want::tokens(SamplingParams::default());
         let tokens = text(account, 9);
         let new =
             NewSequence { key: 0, tokens, max_len: 50, want, salt: account, account, priority };
@@ -513,7 +513,7 @@ fn cached_prefixes_are_used_but_for_the_last_token() {
 #[test]
 fn another_salt_shares_nothing() {
     let mut b = Bench::new(config(&[FULL], &[20]));
-    let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+    let want = Want::tokens(SamplingParams::default());
     for (salt, cached) in [(1, 0), (2, 0), (1, 16), (2, 16), (3, 0)] {
         let tokens = text(1, 20);
         let new = NewSequence {
@@ -671,7 +671,7 @@ fn what_can_never_run_is_refused() {
     assert_eq!(b.sched.longest(), 17, "two window blocks are too few to slide");
     let mut b = Bench::new(config(&[FULL, GroupKind::Window { tokens: 8 }], &[4, 2]));
     assert_eq!(b.sched.longest(), 33);
-    let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+    let want = Want::tokens(SamplingParams::default());
     let new = |len, max_len| NewSequence {
         key: 0,
         tokens: text(1, len),
@@ -724,7 +724,7 @@ fn whole_sequences_are_never_cut() {
     let rows = b.progress.iter().filter(|p| matches!(p.outcome, Outcome::Row { len: 2, .. }));
     assert_eq!(rows.count(), 2);
     assert!(b.sched.is_idle());
-    let want = Want::Tokens { sampling: SamplingParams::default(), bias: Vec::new() };
+    let want = Want::tokens(SamplingParams::default());
     let new = NewSequence {
         key: 0,
         tokens: text(1, 3),
@@ -745,7 +745,7 @@ fn the_index_of_a_draw_survives_preemption_and_penalties_see_everything() {
         key: seed,
         tokens: text(seed, 10),
         max_len: 50,
-        want: Want::Tokens { sampling, bias: vec![(5, 1.0)] },
+        want: Want::Tokens { sampling, bias: vec![(5, 1.0)], rules: Box::default() },
         salt: 0,
         account: 0,
         priority: 0,

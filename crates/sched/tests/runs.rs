@@ -40,7 +40,7 @@ fn text(len: u32) -> Vec<TokenId> {
 
 /// Computes a prompt and one token.
 fn compute(sched: &mut Scheduler, prompt: &[TokenId]) -> u32 {
-    let want = Want::Tokens { sampling: Default::default(), bias: Vec::new() };
+    let want = Want::tokens(Default::default());
     let (tokens, max_len) = (prompt.to_vec(), prompt.len() as u32 + 1);
     sched
         .submit(NewSequence { key: 0, tokens, max_len, want, salt: 1, account: 0, priority: 0 })

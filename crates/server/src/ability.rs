@@ -1,5 +1,7 @@
 //! Asking by ability: `any:chat,tools,ctx>=32k` in the place of a model's name.
 
+use tokenmill_output::Format;
+
 use crate::error::ApiError;
 use crate::fields::shown;
 use crate::model::ServedModel;
@@ -73,6 +75,9 @@ impl Abilities {
             tools: template.is_some_and(|t| t.has_tools()),
             embeddings: !gives_text && width > 1,
             rerank: !gives_text,
+            thinking: template
+                .is_some_and(|t| Format::of_template(t.source()).may_reason(t.source(), "")),
+            infill: gives_text && model.tokenizer.infill_ends().is_some(),
             context: model.context.min(model.engine.longest()),
             bytes: model.engine.stats().memory.weight_bytes,
         }
@@ -92,6 +97,7 @@ mod tests {
             rerank: false,
             context: 32_768,
             bytes: 1,
+            ..Abilities::default()
         };
         for (name, met) in [
             ("any:chat", true),

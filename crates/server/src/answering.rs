@@ -16,7 +16,9 @@ use tokenmill_engine::{Event, NOBODY, Repeated, Request, Scored, TokenInfo, TopT
 use tokenmill_ir::TokenId;
 use tokio::time::sleep;
 
-use crate::ask::{Ask, Choice, MakeWriter, Read, WriteNumbers, Writer};
+use crate::ask::{
+    Ask, Choice, Generate, Input, MakeWriter, Read, WriteCount, WriteNumbers, Writer,
+};
 use crate::body::{self, Received};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
@@ -53,6 +55,7 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let guest = Guest::of(&request);
     let came = Came::read(&shared, request).await?;
+    let begun = Instant::now();
     let (who, visit) = ((came.account, came.party), came.visit.clone());
     let (ready, place) = came.prepared(&shared, read).await?;
     match ready {
@@ -62,6 +65,7 @@ async fn answer(
             let is_computed = tell_prompts(&shared, &mut prepared).await?;
             let writer = writer(std::mem::take(&mut prepared.head));
             let mut generation = start(&shared, &model, prepared, who, (place, visit))?;
+            generation.has_waited(begun.elapsed());
             if is_computed {
                 generation.computed_here();
             }
@@ -181,6 +185,8 @@ struct Came {
     /// Of its key, where several are set.
     account: Option<u64>,
     key: Option<Arc<Key>>,
+    /// It may change what is there for everybody.
+    may_change: bool,
     pass: Option<Pass>,
     visit: Option<Arc<Visit>>,
 }
@@ -190,38 +196,48 @@ impl Came {
         shared.open()?;
         let caller = Caller::of(&request);
         let account = caller.as_ref().and_then(|caller| caller.account);
+        let may_change = caller.as_ref().is_some_and(|caller| caller.may_change);
         let key = caller.and_then(|caller| caller.key.clone());
         let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
         let party = shared.party(&request);
         let visit = Visit::of(&request);
         let body = body::read(request, shared, party).await?;
-        Ok(Self { body, party, account, key, pass, visit })
+        Ok(Self { body, party, account, key, may_change, pass, visit })
     }
 
     /// What becomes of it when its model is there, and its place among the requests being answered.
     async fn prepared(self, shared: &Arc<Shared>, read: Read) -> Result<(Ready, Place), ApiError> {
         let place = Place::new(shared.admit(self.party)?, self.pass);
         let key = self.key;
+        let job_key = key.clone();
         let (state, bytes, body) = (Arc::clone(shared), self.body.bytes.len(), self.body);
         let seal = shared.seal.of(self.account);
         let job = move |wanted: Wanted<'_>| {
             let shared = &*state;
-            let mut notes = Notes::new(shared.gate().strict).sealed_by(seal);
             let mut fields = parse(shared, &body)?;
             let keep = models::keep_alive(&mut fields)?;
+            let notes = Notes::new(shared.gate().strict).sealed_by(seal);
+            let mut notes = notes.keeping(keep);
+            let lets_go = notes.lets_go();
             let ask = read(fields, &shared.config.limits, &mut notes)?;
             let mut warnings = shared.told(notes);
-            let mut pending = shared.want(ask.model(), keep, key.as_deref())?;
+            let ask = match ask {
+                Ask::Count { ask, write } if lets_go && is_nothing(&ask) => {
+                    return Ok(Step::LetGo { name: ask.model, write, warnings });
+                }
+                ask => ask,
+            };
+            let mut pending = shared.want(ask.model(), keep, job_key.as_deref())?;
             warnings.extend(pending.why.take());
             match pending.now() {
                 Some(model) => {
                     drop(body);
                     let model = model.map_err(|refused| shared.refused(&pending.id, refused))?;
-                    let ready = ready(shared, model, ask, warnings, (key.as_deref(), wanted))?;
+                    let ready = ready(shared, model, ask, warnings, (job_key.as_deref(), wanted))?;
                     Ok(Step::Ready(Box::new(ready)))
                 }
                 None => {
-                    let waits = Waits { ask, warnings, pending, body, key };
+                    let waits = Waits { ask, warnings, pending, body };
                     Ok(Step::Waits(Box::new(waits)))
                 }
             }
@@ -229,8 +245,13 @@ impl Came {
         let waits = match shared.workshop.run(self.party, bytes, job).await? {
             Step::Ready(ready) => return Ok((*ready, place)),
             Step::Waits(waits) => *waits,
+            Step::LetGo { name, write, warnings } => {
+                let who = (key.as_deref(), self.may_change);
+                models::let_go(shared, name.as_deref(), who).await?;
+                return Ok((Ready::Counted(write(0, &warnings)), place));
+            }
         };
-        let Waits { ask, warnings, pending, body, key } = waits;
+        let Waits { ask, warnings, pending, body } = waits;
         let model = shared.awaited(pending).await?;
         let state = Arc::clone(shared);
         let job = move |wanted: Wanted<'_>| {
@@ -246,6 +267,17 @@ enum Step {
     Ready(Box<Ready>),
     /// Its model is not there yet.
     Waits(Box<Waits>),
+    /// It asks for nothing, and its model is to go.
+    LetGo {
+        name: Option<String>,
+        write: WriteCount,
+        warnings: Vec<String>,
+    },
+}
+
+/// Whether a request counts the tokens of nothing: it wants its model there, and no more.
+fn is_nothing(ask: &Generate) -> bool {
+    matches!(&ask.input, Input::Prompts { prompts, .. } if prompts.is_empty())
 }
 
 /// A request that was read and waits for its model.
@@ -254,7 +286,6 @@ struct Waits {
     warnings: Vec<String>,
     pending: Pending,
     body: Received,
-    key: Option<Arc<Key>>,
 }
 
 /// Prepares what a model is asked.
@@ -364,6 +395,7 @@ async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Resul
             Event::Rows(_) | Event::Finished(_) | Event::Failed(_) => {}
         }
     }
+    writer.took(generation.took());
     Ok(writer.whole(&choices, generation.usage()))
 }
 
@@ -388,12 +420,13 @@ struct Stream {
 
 /// The response; dropping its body cancels the generation.
 fn events(stream: Stream) -> Response {
+    let media = stream.writer.media();
     let chunks = unfold(Some(stream), |stream| async move {
         let (text, stream) = stream?.next().await;
         Some((Ok::<_, Infallible>(Bytes::from(text)), stream))
     });
     let headers = [
-        (CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (CONTENT_TYPE, media),
         (CACHE_CONTROL, "no-cache"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
@@ -425,6 +458,7 @@ impl Stream {
             match event {
                 Ok(Some((prompt, event))) => self.event(&mut out, prompt, event),
                 Ok(None) => {
+                    self.writer.took(self.generation.took());
                     self.writer.close(self.generation.usage(), &mut out);
                     return (out, None);
                 }

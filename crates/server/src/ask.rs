@@ -72,10 +72,14 @@ pub struct Manner {
     pub choices: u32,
     /// Do not stop at end-of-sequence tokens.
     pub ignore_eos: bool,
+    /// Tokens that end the answer, beside the model's own.
+    pub also_end: Vec<TokenId>,
     /// Added to logits.
     pub logit_bias: Vec<(TokenId, f32)>,
     /// What the answer must hold.
     pub constrained: Option<Constrained>,
+    /// Most tokens of prompt and answer together, where that is less than the model has.
+    pub context: Option<u32>,
     /// How long it may reason; `None`: as the model sees fit.
     pub thinking: Option<Thinking>,
     /// When it is ended because it repeats itself; `None`: never.
@@ -105,8 +109,10 @@ impl Default for Manner {
             logprobs: None,
             choices: 1,
             ignore_eos: false,
+            also_end: Vec::new(),
             logit_bias: Vec::new(),
             constrained: None,
+            context: None,
             thinking: None,
             repeats: None,
             draft: None,
@@ -370,6 +376,17 @@ impl Choice {
     }
 }
 
+/// How long an answer took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Took {
+    /// From the request's last byte to the engine: its model, template and tokens.
+    pub waited: Duration,
+    /// From there to the first token.
+    pub prompt: Duration,
+    /// From the first token to the end.
+    pub answer: Duration,
+}
+
 /// Writes an answer in a dialect, whole or as a stream of events.
 pub trait Writer: Send {
     /// What is known of the answer.
@@ -389,6 +406,12 @@ pub trait Writer: Send {
     fn close(&mut self, usage: Usage, out: &mut String);
     /// What a stream ends with that failed.
     fn fail(&mut self, error: &ApiError, out: &mut String);
+    /// How long it took, before the end is written.
+    fn took(&mut self, _: Took) {}
+    /// The media type of a stream.
+    fn media(&self) -> &'static str {
+        "text/event-stream; charset=utf-8"
+    }
     /// What keeps a connection open.
     fn ping(&self) -> &'static str {
         ": ping\n\n"

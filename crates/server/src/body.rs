@@ -40,7 +40,7 @@ pub async fn read(
     party: Party,
 ) -> Result<Received, ApiError> {
     let limit = shared.config.limits.body_bytes;
-    if !is_json(request.headers()) {
+    if !is_json(request.headers()) && !needs_no_type(&request) {
         let message = "the content-type must be application/json";
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
@@ -153,6 +153,15 @@ async fn collect(
 fn too_large(limit: usize) -> ApiError {
     let message = format!("the body is longer than {limit} bytes");
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+}
+
+/// Whether a body is JSON whatever it says: Ollama's clients say nothing, or what their tools say. Not
+/// that of a page in a browser, whose forms can say anything but JSON.
+fn needs_no_type(request: &Request<Body>) -> bool {
+    let is_page = |headers: &HeaderMap| {
+        headers.contains_key("origin") || headers.contains_key("sec-fetch-site")
+    };
+    request.uri().path().starts_with("/api/") && !is_page(request.headers())
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

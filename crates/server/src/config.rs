@@ -123,6 +123,8 @@ pub struct TlsFiles {
 pub struct ServerConfig {
     /// Where to listen; port 0: any free one.
     pub bind: SocketAddr,
+    /// More ports of that address to listen on.
+    pub also: Vec<u16>,
     /// What to speak TLS with; none: plain HTTP.
     pub tls: Option<TlsFiles>,
     /// Keys that may ask; empty: everybody who reaches the port.
@@ -158,6 +160,7 @@ impl ServerConfig {
     pub fn new(bind: SocketAddr) -> Self {
         Self {
             bind,
+            also: Vec::new(),
             tls: None,
             api_keys: Vec::new(),
             keys: None,
@@ -352,6 +355,14 @@ pub enum ServeError {
     SameName {
         /// The name.
         name: String,
+    },
+    /// An alias of nothing.
+    #[error("the alias {alias:?} is of {model:?}, which is not served")]
+    AliasOfNothing {
+        /// The alias.
+        alias: String,
+        /// What it was to be of.
+        model: String,
     },
     /// The port is taken, or not ours to take.
     #[error("cannot listen on {bind}: {source}")]

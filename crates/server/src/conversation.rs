@@ -303,6 +303,13 @@ impl Conversation {
         self
     }
 
+    /// Begins with these, behind its instructions.
+    pub fn begun_by(mut self, begins: &[Message]) -> Self {
+        let own = self.messages.iter().take_while(|m| m.role == Role::System).count();
+        self.messages.splice(own..own, begins.iter().cloned());
+        self
+    }
+
     /// Tells its template how long the model may think, where that asks: by a number, or whether at all.
     pub fn thinking_for(mut self, tokens: u32, template: &ChatTemplate) -> Self {
         let mut variables = self.variables.unwrap_or_default();

@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
+use tokenmill_engine::KeepAlive;
 
 use crate::error::ApiError;
 use crate::seal::Seal;
@@ -35,6 +36,8 @@ const MAX_NOTES: usize = 16;
 pub struct Notes {
     strict: bool,
     seal: Seal,
+    /// How long the model was asked to stay.
+    keep: Option<KeepAlive>,
     list: Vec<String>,
     /// Warnings beyond the most that are told.
     more: usize,
@@ -51,6 +54,16 @@ impl Notes {
     /// For requests that may hold what was sealed so.
     pub fn sealed_by(self, seal: Seal) -> Self {
         Self { seal, ..self }
+    }
+
+    /// For a request whose model is to stay so long after the answer.
+    pub fn keeping(self, keep: Option<KeepAlive>) -> Self {
+        Self { keep, ..self }
+    }
+
+    /// Whether the model is to go at once.
+    pub fn lets_go(&self) -> bool {
+        self.keep == Some(KeepAlive::Seconds(0.0))
     }
 
     /// What seals and opens.

@@ -9,6 +9,7 @@ use tokenmill_engine::backlog::{Backlog, Inlet, Tagged};
 use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, StopReason, Usage};
 use tokio::sync::{Notify, watch};
 
+use crate::ask::Took;
 use crate::error::ApiError;
 use crate::metrics::{ModelMetrics, Outcome};
 use crate::shared::{Model, Phase, Shared, reached};
@@ -34,6 +35,8 @@ pub struct Generation {
     phase: watch::Receiver<Phase>,
     metrics: Arc<ModelMetrics>,
     started: Instant,
+    /// Before it came to the engine.
+    waited: Duration,
     seen: Arc<Seen>,
     visit: Option<Arc<Visit>>,
     _place: Place,
@@ -78,6 +81,7 @@ impl Generation {
             phase: shared.phases(),
             metrics: Arc::clone(&model.metrics),
             started: Instant::now(),
+            waited: Duration::ZERO,
             seen: Arc::default(),
             visit,
             _place: place,
@@ -133,6 +137,18 @@ impl Generation {
     /// What prompts are found in the cache was computed for this request, and is no hit.
     pub fn computed_here(&mut self) {
         self.is_computed = true;
+    }
+
+    /// It was that long on its way here.
+    pub fn has_waited(&mut self, waited: Duration) {
+        self.waited = waited;
+    }
+
+    /// How long it took until now.
+    pub fn took(&self) -> Took {
+        let all = self.started.elapsed();
+        let prompt = self.seen.first_token.get().copied().unwrap_or(all);
+        Took { waited: self.waited, prompt, answer: all.saturating_sub(prompt) }
     }
 
     /// The next text or end of a choice; `None` when all prompts are answered.

@@ -6,6 +6,7 @@
 
 mod ability;
 mod access;
+mod alias;
 mod answering;
 mod anthropic;
 mod ask;
@@ -23,9 +24,11 @@ mod health;
 mod holding;
 mod keys;
 mod listen;
+mod made;
 mod metrics;
 mod model;
 mod models;
+mod ollama;
 mod openai;
 mod origin;
 mod prepare;
@@ -44,6 +47,7 @@ mod uses;
 mod visit;
 mod workshop;
 
+pub use alias::Alias;
 pub use config::{Limits, ServeError, ServerConfig, Timeouts, TlsFiles};
 pub use keys::{Key, KeyLimits, digest, new_secret};
 pub use listen::{Control, Running, serve, spawn};
@@ -51,5 +55,5 @@ pub use model::ServedModel;
 pub use rendered::{Words, prompt_of};
 pub use routes::{Access, ROUTES, Route};
 pub use seal::SealKey;
-pub use stock::{Abilities, Listed, Loader, NotLoaded, Present, Stock};
+pub use stock::{Abilities, Card, Fetching, Listed, Loader, NotLoaded, Present, Recipe, Stock};
 pub use tokenmill_engine::residency::{Needs, Trouble};

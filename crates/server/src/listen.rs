@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Version;
+use futures_util::future::select_all;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -85,8 +86,7 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     let shared = Arc::new(Shared::new(config, stock.into())?);
     let tls = shared.config.tls.as_ref().map(Tls::new).transpose()?;
-    let listener = bind(&shared.config)?;
-    let address = listener.local_addr().map_err(ServeError::Start)?;
+    let (listeners, address) = bind(&shared.config)?;
     let runtime = runtime()?;
     let done = runtime.block_on(async {
         let mut signals = signals::Signals::new().map_err(ServeError::Start)?;
@@ -99,7 +99,7 @@ pub fn serve(
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            done = run(listener, Arc::clone(&shared), tls) => done,
+            done = run(listeners, Arc::clone(&shared), tls) => done,
             () = watch => Ok(()),
         }
     });
@@ -121,12 +121,11 @@ fn end(shared: &Shared) {
 pub fn spawn(config: ServerConfig, stock: impl Into<Stock>) -> Result<Running, ServeError> {
     let shared = Arc::new(Shared::new(config, stock.into())?);
     let tls = shared.config.tls.as_ref().map(Tls::new).transpose()?;
-    let listener = bind(&shared.config)?;
-    let address = listener.local_addr().map_err(ServeError::Start)?;
+    let (listeners, address) = bind(&shared.config)?;
     let runtime = runtime()?;
     let (state, kept) = (Arc::clone(&shared), tls.clone());
     let body = move || {
-        let done = runtime.block_on(run(listener, Arc::clone(&state), tls));
+        let done = runtime.block_on(run(listeners, Arc::clone(&state), tls));
         runtime.shutdown_timeout(LAST_WORDS);
         end(&state);
         done
@@ -188,13 +187,22 @@ impl Drop for Running {
     }
 }
 
-fn bind(config: &ServerConfig) -> Result<StdListener, ServeError> {
-    let bind = config.bind;
-    let listener = StdListener::bind(bind).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    listener.map_err(|source| ServeError::Bind { bind, source })
+/// Listens on all ports; the first one's address.
+fn bind(config: &ServerConfig) -> Result<(Vec<StdListener>, SocketAddr), ServeError> {
+    let also = config.also.iter().map(|port| SocketAddr::new(config.bind.ip(), *port));
+    let listen = |bind: SocketAddr| {
+        let listener = StdListener::bind(bind).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        listener.map_err(|source| ServeError::Bind { bind, source })
+    };
+    let first = listen(config.bind)?;
+    let address = first.local_addr().map_err(ServeError::Start)?;
+    // (A port that is named twice is listened on once.)
+    let also = also.filter(|bind| *bind != address).map(listen);
+    let listeners = std::iter::once(Ok(first)).chain(also).collect::<Result<_, _>>()?;
+    Ok((listeners, address))
 }
 
 fn runtime() -> Result<Runtime, ServeError> {
@@ -208,18 +216,20 @@ fn runtime() -> Result<Runtime, ServeError> {
 
 /// Answers connections until the server has drained or is stopped.
 async fn run(
-    listener: StdListener,
+    listeners: Vec<StdListener>,
     shared: Arc<Shared>,
     tls: Option<Arc<Tls>>,
 ) -> Result<(), ServeError> {
-    let listener = TcpListener::from_std(listener).map_err(ServeError::Start)?;
+    let listeners: Result<Vec<TcpListener>, _> =
+        listeners.into_iter().map(TcpListener::from_std).collect();
+    let listeners = listeners.map_err(ServeError::Start)?;
     let router = router(Arc::clone(&shared));
     let mut connections = JoinSet::new();
     let mut ended = pin!(wound_down(&shared));
     let mut time = pin!(shared.residents.keep_time());
     loop {
         tokio::select! {
-            (stream, guest) = accept(&listener, &shared.guests) => {
+            (stream, guest) = accept(&listeners, &shared.guests) => {
                 let (shared, router, tls) = (Arc::clone(&shared), router.clone(), tls.clone());
                 connections.spawn(async move { greet(stream, tls, guest, router, &shared).await });
             }
@@ -228,7 +238,7 @@ async fn run(
             () = &mut ended => break,
         }
     }
-    drop(listener);
+    drop(listeners);
     let all = async { while connections.join_next().await.is_some() {} };
     if timeout(LAST_WORDS, all).await.is_err() {
         connections.shutdown().await;
@@ -262,10 +272,11 @@ async fn wound_down(shared: &Shared) {
     shared.advance(Phase::Stopping);
 }
 
-async fn accept(listener: &TcpListener, guests: &Arc<Guests>) -> (TcpStream, Arc<Guest>) {
+async fn accept(listeners: &[TcpListener], guests: &Arc<Guests>) -> (TcpStream, Arc<Guest>) {
     loop {
         guests.room().await;
-        match listener.accept().await {
+        let any = select_all(listeners.iter().map(|listener| Box::pin(listener.accept())));
+        match any.await.0 {
             Ok((stream, address)) => return (stream, guests.enter(address.ip())),
             Err(error) => {
                 tracing::warn!(%error, "accept failed");

@@ -18,10 +18,11 @@ use crate::answering::parse;
 use crate::body;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, text, wrong};
-use crate::keys::Caller;
+use crate::keys::{Caller, Key};
 use crate::metrics::{header, label};
 use crate::residents::{Residents, Told};
 use crate::shared::{Shared, unix_seconds};
+use crate::stock::Listed;
 use crate::workshop::Wanted;
 
 /// For an unloaded model to go while its client waits; it goes on draining.
@@ -79,12 +80,7 @@ async fn unloaded(shared: &Arc<Shared>, request: Request<Body>) -> Result<Respon
     shared.open()?;
     let headers = request.headers().clone();
     // Others' answers would wait for it to load again.
-    if !Caller::of(&request).is_some_and(|caller| caller.may_change) {
-        let message = "models are unloaded for everybody: it is for the first key, and those that may \
-                       read the metrics";
-        let code = Some("unload_not_allowed");
-        return Err(ApiError { code, ..ApiError::new(StatusCode::FORBIDDEN, message) });
-    }
+    may_change(&request, "models are unloaded for everybody")?;
     let (name, _) = named(shared, request).await?;
     let Some(told) = shared.listed(&headers, Some(&name)).await.pop() else {
         return Err(shared.unknown_to(&headers, &name));
@@ -111,6 +107,49 @@ async fn named(
     fields.finish(&[], &mut notes)?;
     shared.told(notes);
     Ok((name, keep))
+}
+
+/// Refuses who may not change what is there for everybody; `what` says so.
+///
+/// # Errors
+/// 403 that names whom it is for.
+pub fn may_change(request: &Request<Body>, what: &str) -> Result<(), ApiError> {
+    if Caller::of(request).is_some_and(|caller| caller.may_change) {
+        return Ok(());
+    }
+    let message = format!("{what}: it is for the first key, and those that may read the metrics");
+    let code = Some("unload_not_allowed");
+    Err(ApiError { code, ..ApiError::new(StatusCode::FORBIDDEN, message) })
+}
+
+/// Lets a model go that somebody needs no more: at once where he may unload it, else as soon as nobody
+/// is answered. One that is not in memory is not loaded for it.
+///
+/// # Errors
+/// 404 for a name that is none of his, 400 where models stay.
+pub async fn let_go(
+    shared: &Arc<Shared>,
+    name: Option<&str>,
+    (key, may_change): (Option<&Key>, bool),
+) -> Result<(), ApiError> {
+    let found = shared.residents.found(name);
+    let his = |listed: &Listed| key.is_none_or(|key| key.may_use(&listed.names()));
+    let told = found.filter(|told| his(&told.listed)).ok_or_else(|| shared.unknown(name, key))?;
+    if told.status.stage == Stage::Absent && told.status.waiting == 0 {
+        return Ok(());
+    }
+    if shared.residents.is_fixed() {
+        let message = "this server serves what it was started with";
+        return Err(ApiError::unsupported("model", message));
+    }
+    let id = told.listed.id;
+    if may_change {
+        shared.residents.unload(&id, PATIENCE).await;
+        return Ok(());
+    }
+    let pending = shared.want(Some(&id), Some(KeepAlive::Seconds(0.0)), key)?;
+    drop(shared.awaited(pending).await?);
+    Ok(())
 }
 
 fn done(shared: &Shared, id: &str) -> Response {
@@ -157,7 +196,8 @@ pub fn status(told: &Told) -> Value {
 /// What is told of the models in memory, in the Prometheus text format.
 pub fn count(residents: &Residents, out: &mut String) {
     let (held, cap, counts) = residents.counts();
-    let told = residents.told(None);
+    let mut told = residents.told(None);
+    told.retain(|told| told.made.is_none()); // (they take nothing of their own)
     let name = "tokenmill_models";
     header(out, name, "gauge", "Models by state.");
     for state in WORDS {

@@ -60,8 +60,9 @@ pub fn generate(
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let Asked { prompts, param, echo, parts, mut reading, reasons, tools, also_end, unlisted } =
+    let Asked { prompts, param, echo, parts, mut reading, reasons, tools, mut also_end, unlisted } =
         asked(&model, input, &manner, &encoder)?;
+    also_end.extend(&manner.also_end);
     let is_raw = reading.is_none() && param == "prompt";
     let told = manner.logprobs.filter(|_| !echo.is_empty());
     let echoed = told.map(|top| echoed(&prompts, top, unlisted)).transpose()?;
@@ -76,6 +77,7 @@ pub fn generate(
         None if manner.ignore_eos && !tools.must_hold() => None,
         None => holding::held(&model, &tools, (reading.as_ref(), reasons), &mut warnings)?,
     };
+    let rules = sampling.rules(&encoder).map_err(|e| not_encoded(e, &model, "bad_words"))?;
     let prediction = encoder.encode(&manner.prediction, Special::Plain);
     let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
     let mut head = Head { warnings, echo, parts, ..head(shared, &model, &prompts, &manner) };
@@ -85,6 +87,7 @@ pub fn generate(
         stop: sampling.stop.clone(),
         ignore_eos: manner.ignore_eos,
         logit_bias: manner.logit_bias,
+        rules,
         held,
         reading,
         reasoning_tokens,
@@ -102,7 +105,8 @@ pub fn generate(
         lease: manner.lease,
         ..Request::new(Vec::new())
     };
-    let requests = within_context(&model, &sampling, common, prompts, param, &mut head.warnings)?;
+    let within = Within::of(&model, manner.context, &mut head.warnings);
+    let requests = within_context(within, &sampling, common, (prompts, param), &mut head.warnings)?;
     Ok(Prepared { model, requests, head, echoed })
 }
 
@@ -228,23 +232,64 @@ fn uncalled(reading: &mut Option<Reading>, constrained: &Constrained, warnings: 
     warnings.push(format!("no tool is called: {} holds the whole answer", constrained.param));
 }
 
+/// How long prompt and answer may be together.
+#[derive(Debug, Clone, Copy)]
+struct Within {
+    context: u32,
+    /// The request wants no more.
+    is_asked: bool,
+}
+
+impl Within {
+    /// The model's context, or less where that is asked for; more there is not.
+    fn of(model: &Model, asked: Option<u32>, warnings: &mut Vec<String>) -> Self {
+        let context = model.context();
+        match asked {
+            Some(asked) if asked < context => Self { context: asked, is_asked: true },
+            asked => {
+                if let Some(more) = asked.filter(|asked| *asked > context) {
+                    warnings.push(format!(
+                        "a context of {more} tokens was asked for: this model has {context} here"
+                    ));
+                }
+                Self { context, is_asked: false }
+            }
+        }
+    }
+
+    /// A prompt that is longer.
+    fn overflow(self, tokens: usize, param: &str) -> ApiError {
+        let error = ApiError::context_length(tokens, self.context, param);
+        match self.is_asked {
+            false => error,
+            true => {
+                let message = format!(
+                    "the context asked for is {} tokens, of which at least one must be left for \
+                     the answer; the prompt has {tokens} tokens",
+                    self.context
+                );
+                ApiError { message, ..error }
+            }
+        }
+    }
+}
+
 /// A request for each prompt, with as many tokens of answer as the context leaves.
 fn within_context(
-    model: &Model,
+    within: Within,
     sampling: &Sampling,
     common: Request,
-    prompts: Vec<Vec<TokenId>>,
-    param: &str,
+    (prompts, param): (Vec<Vec<TokenId>>, &str),
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Request>, ApiError> {
-    let context = model.context();
+    let context = within.context;
     let mut cut = None;
     let mut requests = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let used = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let least = u32::from(sampling.max_tokens != Some(0));
         let Some(left) = context.checked_sub(used).filter(|left| *left >= least) else {
-            return Err(ApiError::context_length(prompt.len(), context, param));
+            return Err(within.overflow(prompt.len(), param));
         };
         let wanted = sampling.tokens(left);
         if wanted > left {
@@ -301,6 +346,7 @@ fn asked(
     match input {
         Input::Conversation(talk) => {
             let talk = talk.instructed(model.served.defaults.system.as_deref());
+            let talk = talk.begun_by(&model.begins);
             conversation(model, talk, manner, encoder)
         }
         Input::Prompts { prompts, suffix: Some(suffix), .. } => {
@@ -363,7 +409,8 @@ fn conversation(
             TemplateError::Missing => "the model has no chat template".to_owned(),
             other => other.to_string(),
         };
-        let message = format!("{message}; use /v1/completions");
+        let message =
+            format!("{message}; use /v1/completions, or /api/generate with \"raw\": true");
         ApiError { code: Some("no_chat_template"), ..ApiError::bad("messages", message) }
     })?;
     let talk = match manner.thinking {

@@ -11,7 +11,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use crate::shared::unix_seconds;
 use crate::strict_json::{self, JsonLimits};
-use crate::{anthropic, generic_tools, openai};
+use crate::{anthropic, generic_tools, ollama, openai};
 
 /// See the module.
 pub struct Rendered {
@@ -111,6 +111,8 @@ pub enum Words {
     Responses,
     /// Anthropic's Messages.
     Messages,
+    /// Ollama's chat.
+    Ollama,
 }
 
 impl Words {
@@ -120,6 +122,7 @@ impl Words {
             Self::Chat => openai::chat::read,
             Self::Responses => openai::responses::count,
             Self::Messages => anthropic::messages::count,
+            Self::Ollama => ollama::chat::read,
         };
         match read(fields, &Limits::default(), notes)? {
             Ask::Generate { ask, .. } | Ask::Count { ask, .. } => match ask.input {
@@ -168,6 +171,7 @@ mod tests {
             (Words::Chat, json!({ "messages": asked })),
             (Words::Responses, json!({ "input": "q" })),
             (Words::Messages, json!({ "messages": asked })),
+            (Words::Ollama, json!({ "messages": asked })),
         ] {
             let request = request.to_string();
             let (prompt, warnings) =

@@ -16,12 +16,16 @@ use tokenmill_output::Format;
 use tokio::sync::{oneshot, watch};
 
 use crate::ability::Wish;
+use crate::alias::Alias;
 use crate::config::ServeError;
 use crate::holding::Holds;
+use crate::made::{Made, made};
 use crate::metrics::ModelMetrics;
 use crate::model::ServedModel;
 use crate::shared::Model;
-use crate::stock::{Abilities, Listed, Loader, NotLoaded, Present, Stock};
+use crate::stock::{
+    Abilities, Card, Fetching, Listed, Loader, NotLoaded, Present, Recipe, Stock, spellings,
+};
 
 /// The list of models is read no more often.
 const FRESH: Duration = Duration::from_secs(1);
@@ -33,6 +37,8 @@ pub struct Residents {
     started: Instant,
     /// Changes whenever a model's state may have.
     changes: watch::Sender<u64>,
+    /// Recipes are changed by one at a time.
+    making: Mutex<()>,
 }
 
 struct Inner {
@@ -43,6 +49,10 @@ struct Inner {
     threads: Vec<JoinHandle<()>>,
     /// When the list of models was read.
     read: Instant,
+    /// Aliases, and models made of these.
+    made: Vec<Arc<Made>>,
+    /// How many of them are aliases: they stay, and come before models of their names.
+    aliases: usize,
 }
 
 struct Entry {
@@ -88,6 +98,10 @@ pub struct Told {
     pub failed_ago_s: Option<f64>,
     /// The model, where it is in memory.
     pub there: Option<There>,
+    /// The model that it is made of.
+    pub root: Option<Listed>,
+    /// What makes it of that.
+    pub made: Option<Arc<Made>>,
 }
 
 /// Keeps a model where it is while it answers.
@@ -110,18 +124,22 @@ pub struct Pending {
     pub id: String,
     /// Why it is this one, where no name was asked for.
     pub why: Option<String>,
+    /// The words that make it another.
+    made: Option<Arc<Made>>,
     answer: oneshot::Receiver<Result<Model, Refused>>,
 }
 
 impl Pending {
     /// What is known at once.
     pub fn now(&mut self) -> Option<Result<Model, Refused>> {
-        self.answer.try_recv().ok()
+        let found = self.answer.try_recv().ok()?;
+        Some(found.map(|model| model.made(self.made.as_deref())))
     }
 
     /// The model, or why there is none. (The sender waits until it is used.)
     pub async fn wait(&mut self) -> Result<Model, Refused> {
-        (&mut self.answer).await.unwrap_or(Err(Refused::Unloaded))
+        let found = (&mut self.answer).await.unwrap_or(Err(Refused::Unloaded));
+        found.map(|model| model.made(self.made.as_deref()))
     }
 }
 
@@ -135,13 +153,20 @@ impl Drop for Pending {
     }
 }
 
+impl Told {
+    /// Its names and those of the model that it is made of.
+    pub fn names(&self) -> Vec<String> {
+        self.listed.names().into_iter().chain(self.root.iter().flat_map(Listed::names)).collect()
+    }
+}
+
 impl Residents {
     /// Takes what there is.
     ///
     /// # Errors
     /// [`ServeError`] where there is nothing, or two have one name.
     pub fn new(stock: Stock) -> Result<Arc<Self>, ServeError> {
-        let Stock { present, pinned, loader, cap_bytes, keep } = stock;
+        let Stock { present, pinned, aliases, loader, cap_bytes, keep } = stock;
         let nameless = present.iter().any(|one| one.model.names.is_empty());
         if nameless || (present.is_empty() && loader.is_none()) {
             return Err(ServeError::NoModel);
@@ -153,23 +178,31 @@ impl Residents {
             waiting: HashMap::new(),
             threads: Vec::new(),
             read: started,
+            made: Vec::new(),
+            aliases: 0,
         };
         for Present { model, needs } in present {
             inner.all.present(needs, 0.0);
             let (id, others) = model.names.split_first().map_or(("", &[][..]), |(id, o)| (id, o));
             let (id, aliases) = (id.to_owned(), others.to_vec());
-            let listed = Listed { id, aliases, created: model.created };
+            let (bytes, digest) = (model.engine.stats().memory.weight_bytes, String::new());
+            let listed = Listed { id, aliases, created: model.created, bytes, digest };
             inner.models.push(Entry::new(listed, Some(model)));
         }
         inner.check_names()?;
         inner.relist(loader.as_ref().map(|loader| loader.list()).unwrap_or_default());
+        inner.check_aliases(&aliases)?;
+        inner.aliases = aliases.len();
+        inner.made = aliases.into_iter().map(|alias| Arc::new(Made::alias(alias))).collect();
+        inner.remake(made(loader.as_ref()));
         for (at, entry) in inner.models.iter().enumerate() {
             if pinned.contains(&entry.listed.id) {
                 inner.all.pin(Known(at), true, 0.0); // (nobody waits yet)
             }
         }
         let changes = watch::Sender::new(0);
-        Ok(Arc::new(Self { inner: Mutex::new(inner), loader, started, changes }))
+        let (inner, making) = (Mutex::new(inner), Mutex::default());
+        Ok(Arc::new(Self { inner, loader, started, changes, making }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -189,7 +222,12 @@ impl Residents {
         within: Duration,
         may: &dyn Fn(&Listed) -> bool,
     ) -> Option<Pending> {
-        let known = self.find(name).filter(|k| may(&self.lock().models[k.0].listed))?;
+        let (known, made) = self.find(name)?;
+        // (Who may use a model may use what is made of it.)
+        let listed = |made| self.lock().listed(known, made);
+        if !may(&listed(made.as_deref())) && !may(&listed(None)) {
+            return None;
+        }
         let (sender, answer) = oneshot::channel();
         let mut asked = None;
         self.act(|inner, now_s| {
@@ -199,11 +237,11 @@ impl Residents {
             actions
         });
         let (waiter, id) = asked?;
-        Some(Pending { residents: Arc::clone(self), waiter, id, why: None, answer })
+        Some(Pending { residents: Arc::clone(self), waiter, id, why: None, made, answer })
     }
 
     /// The model of that name. Where nobody knows it, the list is read again: it may have come.
-    fn find(&self, name: Option<&str>) -> Option<Known> {
+    fn find(&self, name: Option<&str>) -> Option<(Known, Option<Arc<Made>>)> {
         let found = self.lock().find(name);
         if found.is_some() || name.is_none() {
             return found;
@@ -216,14 +254,9 @@ impl Residents {
     /// of all, the one with the largest weights.
     pub fn pick(&self, wish: &Wish, may: &dyn Fn(&Listed) -> bool) -> Option<(String, String)> {
         self.refresh();
-        let can = |told: &Told| match (&told.there, &self.loader) {
-            (Some(there), _) => Some(Abilities::of(&there.served)),
-            (None, Some(loader)) => loader.abilities(&told.listed.id),
-            (None, None) => None,
-        };
         let mut all = self.told(None);
-        all.retain(|told| may(&told.listed));
-        let met = all.iter().filter_map(|told| Some((told, can(told)?)));
+        all.retain(|told| told.made.is_none() && may(&told.listed));
+        let met = all.iter().filter_map(|told| Some((told, self.abilities(told)?)));
         let met = met.filter(|(_, can)| wish.is_met_by(can));
         let rank = |(told, can): &(&Told, Abilities)| (told.there.is_some(), can.bytes);
         // (Of equals the first of the list.)
@@ -245,8 +278,107 @@ impl Residents {
             }
             inner.read = Instant::now();
         }
-        let listed = loader.list();
-        self.lock().relist(listed);
+        self.read_again(loader);
+    }
+
+    fn read_again(&self, loader: &Arc<dyn Loader>) {
+        let (listed, made) = (loader.list(), made(Some(loader)));
+        let mut inner = self.lock();
+        inner.relist(listed);
+        inner.remake(made);
+    }
+
+    /// Fetches a model; the list has it then.
+    ///
+    /// # Errors
+    /// Why it is not here.
+    pub fn pull(&self, name: &str, on: &mut dyn FnMut(Fetching)) -> Result<(), Trouble> {
+        let loader = self.loader()?;
+        loader.changes()?;
+        loader.pull(name, on)?;
+        self.read_again(loader);
+        Ok(())
+    }
+
+    /// Deletes the files of a model that is not in memory, or the words that make one of another.
+    ///
+    /// # Errors
+    /// Why it is still there.
+    pub fn remove(&self, id: &str) -> Result<(), Trouble> {
+        let loader = self.loader()?;
+        let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recipes = loader.recipes();
+        let before = recipes.len();
+        recipes.retain(|recipe| recipe.name != id);
+        match recipes.len() == before {
+            true => loader.remove(id)?,
+            false => loader.keep(&recipes)?,
+        }
+        self.read_again(loader);
+        Ok(())
+    }
+
+    /// Makes a model of another, in the place of one of that name.
+    ///
+    /// # Errors
+    /// Why it is not kept.
+    pub fn make(&self, recipe: Recipe) -> Result<(), Trouble> {
+        let loader = self.loader()?;
+        let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recipes = loader.recipes();
+        recipes.retain(|other| other.name != recipe.name);
+        recipes.push(recipe);
+        loader.keep(&recipes)?;
+        self.read_again(loader);
+        Ok(())
+    }
+
+    /// Whether models can be pulled and deleted.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn changes(&self) -> Result<(), Trouble> {
+        self.loader()?.changes()
+    }
+
+    fn loader(&self) -> Result<&Arc<dyn Loader>, Trouble> {
+        let reason = "this server serves the models that it was started with";
+        self.loader.as_ref().ok_or(Trouble { reason: reason.into(), of_files: true })
+    }
+
+    /// What is told of a model's files; where nobody can read them, what is known of it in memory.
+    pub fn card(&self, told: &Told) -> Card {
+        let id = told.made.as_ref().map_or(&told.listed.id, |made| &made.recipe.from);
+        let read = self.loader.as_ref().and_then(|loader| loader.card(id));
+        let mut card = read.unwrap_or_else(|| match &told.there {
+            Some(there) => Card {
+                template: there.served.template.as_ref().ok().map(|t| t.source().to_owned()),
+                defaults: there.served.defaults.clone(),
+                width: there.served.engine.width(),
+                ..Card::default()
+            },
+            None => Card::default(),
+        });
+        if let Some(made) = &told.made {
+            card.defaults = made.defaults.clone().or(card.defaults);
+            card.template = made.recipe.template.clone().or(card.template);
+        }
+        card
+    }
+
+    /// What a model can do, in memory or not.
+    pub fn abilities(&self, told: &Told) -> Option<Abilities> {
+        let id = told.made.as_ref().map_or(&told.listed.id, |made| &made.recipe.from);
+        match (&told.there, &self.loader) {
+            (Some(there), _) => Some(Abilities::of(&there.served)),
+            (None, loader) => loader.as_ref()?.abilities(id),
+        }
+    }
+
+    /// What is told of the model of that name, the only one where none is named.
+    pub fn found(&self, name: Option<&str>) -> Option<Told> {
+        let (known, made) = self.find(name)?;
+        Some(self.lock().told(known, made, self.now_s()))
     }
 
     /// Whether models come and go.
@@ -257,7 +389,7 @@ impl Residents {
     /// Lets a model go once its answers have ended, and breaks its load off; waits until it is
     /// gone, at most so long. `None` where there is none of that name.
     pub async fn unload(self: &Arc<Self>, name: &str, within: Duration) -> Option<Status> {
-        let known = self.find(Some(name))?;
+        let (known, _) = self.find(Some(name))?;
         let mut changes = self.changes.subscribe();
         self.act(|inner, now_s| inner.all.unload(known, now_s));
         let gone = async {
@@ -276,21 +408,22 @@ impl Residents {
     /// What is told of every model, or of the one of that name.
     pub fn told(&self, name: Option<&str>) -> Vec<Told> {
         let (inner, now_s) = (self.lock(), self.now_s());
-        let one = name.map(|name| inner.find(Some(name)));
-        let wanted = |at: &usize| one.is_none_or(|one| one == Some(Known(*at)));
-        let listed = |at: &usize| !inner.models[*at].missing || inner.models[*at].there.is_some();
-        let all = (0..inner.models.len()).filter(wanted).filter(listed);
-        let told = all.map(|at| {
-            let (entry, status) = (&inner.models[at], inner.all.status(Known(at)));
-            Told {
-                listed: entry.listed.clone(),
-                expires_in_s: status.expires_s.map(|s| (s - now_s).max(0.0)),
-                failed_ago_s: status.failed.as_ref().map(|(_, at_s)| (now_s - at_s).max(0.0)),
-                status,
-                there: entry.there.clone(),
-            }
+        if name.is_some() {
+            let found = inner.find(name);
+            return found.map(|(known, made)| inner.told(known, made, now_s)).into_iter().collect();
+        }
+        // (A model that came later and is called as an alias is cannot be asked for.)
+        let listed = |at: &usize| {
+            let entry = &inner.models[*at];
+            let is_here = !entry.missing || entry.there.is_some();
+            is_here && inner.alias(&entry.listed.id).is_none()
+        };
+        let own = (0..inner.models.len()).filter(listed).map(|at| (Known(at), None));
+        let made = inner.made.iter().filter_map(|made| {
+            let known = inner.own(Some(&made.recipe.from))?;
+            Some((known, Some(Arc::clone(made))))
         });
-        told.collect()
+        own.chain(made).map(|(known, made)| inner.told(known, made, now_s)).collect()
     }
 
     /// Models that are in memory.
@@ -513,8 +646,78 @@ impl Entry {
 }
 
 impl Inner {
+    /// By any spelling of a name: a model, or one that is made of another.
+    fn find(&self, name: Option<&str>) -> Option<(Known, Option<Arc<Made>>)> {
+        let Some(asked) = name else { return self.own(None).map(|known| (known, None)) };
+        if let Some(alias) = self.alias(asked) {
+            return Some((self.own(Some(&alias.recipe.from))?, Some(Arc::clone(alias))));
+        }
+        spellings(asked).iter().find_map(|name| {
+            if let Some(known) = self.own(Some(name)) {
+                return Some((known, None));
+            }
+            let made = self.made.iter().find(|made| made.recipe.name == *name)?;
+            Some((self.own(Some(&made.recipe.from))?, Some(Arc::clone(made))))
+        })
+    }
+
+    fn alias(&self, name: &str) -> Option<&Arc<Made>> {
+        self.made[..self.aliases].iter().find(|alias| alias.recipe.name == name)
+    }
+
+    /// Takes a new list of models that are made of others.
+    fn remake(&mut self, made: Vec<Arc<Made>>) {
+        self.made.truncate(self.aliases);
+        self.made.extend(made);
+    }
+
+    fn check_aliases(&self, aliases: &[Alias]) -> Result<(), ServeError> {
+        for (at, Alias { name, model, .. }) in aliases.iter().enumerate() {
+            let twice = aliases.iter().take(at).any(|other| other.name == *name);
+            if twice || self.own(Some(name)).is_some() {
+                return Err(ServeError::SameName { name: name.clone() });
+            }
+            if self.own(Some(model)).is_none() {
+                let (alias, model) = (name.clone(), model.clone());
+                return Err(ServeError::AliasOfNothing { alias, model });
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of a model, or of one that is made of it.
+    fn listed(&self, known: Known, made: Option<&Made>) -> Listed {
+        let listed = self.models[known.0].listed.clone();
+        match made {
+            None => listed,
+            Some(Made { recipe, .. }) => {
+                let id = recipe.name.clone();
+                let aliases = id.strip_suffix(":latest").map(str::to_owned).into_iter().collect();
+                let created = if recipe.created > 0 { recipe.created } else { listed.created };
+                Listed { id, aliases, created, ..listed }
+            }
+        }
+    }
+
+    fn told(&self, known: Known, made: Option<Arc<Made>>, now_s: f64) -> Told {
+        let (entry, status) = (&self.models[known.0], self.all.status(known));
+        let mut there = entry.there.clone();
+        if let (Some(there), Some(made)) = (&mut there, &made) {
+            made.put_over(&mut there.served);
+        }
+        Told {
+            listed: self.listed(known, made.as_deref()),
+            root: made.is_some().then(|| entry.listed.clone()),
+            expires_in_s: status.expires_s.map(|s| (s - now_s).max(0.0)),
+            failed_ago_s: status.failed.as_ref().map(|(_, at_s)| (now_s - at_s).max(0.0)),
+            status,
+            there,
+            made,
+        }
+    }
+
     /// By its own name, else by another; the only one where none is named.
-    fn find(&self, name: Option<&str>) -> Option<Known> {
+    fn own(&self, name: Option<&str>) -> Option<Known> {
         let known = self.models.iter().enumerate();
         let mut known = known.filter(|(_, e)| !e.missing || e.there.is_some());
         let Some(name) = name else {

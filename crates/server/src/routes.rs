@@ -14,7 +14,7 @@ use crate::ask::{Dialect, Read};
 use crate::error::{ApiError, write_body};
 use crate::fields::shown;
 use crate::shared::Shared;
-use crate::{access, answering, anthropic, health, models, openai};
+use crate::{access, answering, anthropic, health, models, ollama, openai};
 
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +74,15 @@ const fn keyed_route(
     Route { method, path, access: Access::Keyed, dialect, job }
 }
 
+const fn ollama_route(
+    method: Method,
+    path: &'static str,
+    handler: fn() -> MethodRouter<Arc<Shared>>,
+) -> Route {
+    let (dialect, job) = (ollama::DIALECT, Job::Handle(handler));
+    Route { method, path, access: Access::Keyed, dialect, job }
+}
+
 const fn ask_route(path: &'static str, dialect: Dialect, read: Read) -> Route {
     Route { method: Method::POST, path, access: Access::Keyed, dialect, job: Job::Answer(read) }
 }
@@ -117,17 +126,38 @@ pub const ROUTES: &[Route] = &[
         job: Job::Handle(|| post(anthropic::messages::answer)),
     },
     ask_route("/v1/messages/count_tokens", anthropic::DIALECT, anthropic::messages::count),
+    ask_route("/api/chat", ollama::DIALECT, ollama::chat::read),
+    ask_route("/api/generate", ollama::DIALECT, ollama::generate::read),
+    ask_route("/api/embed", ollama::DIALECT, ollama::embed::read),
+    ask_route("/api/embeddings", ollama::DIALECT, ollama::embed::read_one),
+    ask_route("/api/rerank", ollama::DIALECT, ollama::embed::rank),
+    ollama_route(Method::GET, "/api/version", || get(ollama::models::version)),
+    ollama_route(Method::GET, "/api/tags", || get(ollama::models::tags)),
+    ollama_route(Method::GET, "/api/ps", || get(ollama::models::ps)),
+    ollama_route(Method::POST, "/api/show", || post(ollama::models::show)),
+    ollama_route(Method::POST, "/api/pull", || post(ollama::store::pull)),
+    ollama_route(Method::POST, "/api/push", || post(ollama::store::push)),
+    ollama_route(Method::POST, "/api/create", || post(ollama::store::create)),
+    ollama_route(Method::POST, "/api/copy", || post(ollama::store::copy)),
+    ollama_route(Method::DELETE, "/api/delete", || delete(ollama::store::delete)),
+    ollama_route(Method::POST, "/api/blobs/{digest}", || post(ollama::store::blob)),
 ];
 
 /// Begin paths that two dialects have.
 const SHARED: &str = "/v1/models";
 
+/// Begin paths of Ollama's dialect.
+const OLLAMA: &str = "/api/";
+
 /// The dialect of a path: that of its route. Where there is none, or both have it, that of who asks:
 /// OpenAI's unless the request says otherwise.
-fn dialect_of(path: Option<&str>, speaks_anthropic: bool) -> &'static Dialect {
+fn dialect_of(path: &str, speaks_anthropic: bool) -> &'static Dialect {
     const OPENAI: &Dialect = &openai::DIALECT;
     const ANTHROPIC: &Dialect = &anthropic::DIALECT;
-    let route = path.and_then(|path| ROUTES.iter().find(|route| route.path == path));
+    if path.starts_with(OLLAMA) {
+        return &ollama::DIALECT;
+    }
+    let route = ROUTES.iter().find(|route| route.path == path);
     match route.filter(|route| !route.path.starts_with(SHARED)) {
         Some(route) => &route.dialect,
         None if speaks_anthropic => ANTHROPIC,
@@ -137,10 +167,11 @@ fn dialect_of(path: Option<&str>, speaks_anthropic: bool) -> &'static Dialect {
 
 /// Writes errors in the dialect of their route.
 async fn speak(request: Request, next: Next) -> Response {
-    let path = request.extensions().get::<MatchedPath>().cloned();
+    let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let path = path.unwrap_or_else(|| request.uri().path().to_owned());
     let speaks_anthropic = anthropic::speaks(request.headers());
     let response = next.run(request).await;
-    let dialect = dialect_of(path.as_ref().map(MatchedPath::as_str), speaks_anthropic);
+    let dialect = dialect_of(&path, speaks_anthropic);
     write_body(response, dialect)
 }
 

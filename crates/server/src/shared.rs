@@ -15,11 +15,13 @@ use crate::ability::Wish;
 use crate::access::Gate;
 use crate::audit::Audit;
 use crate::config::{ServeError, ServerConfig};
+use crate::conversation::Message;
 use crate::error::ApiError;
 use crate::fields::{Notes, shown};
 use crate::guests::{self, Guests};
 use crate::holding::Holds;
 use crate::keys::{Caller, Key};
+use crate::made::Made;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
 use crate::residents::{InUse, Pending, Residents, There, Told};
@@ -51,6 +53,8 @@ pub struct Model {
     pub holds: Arc<Holds>,
     /// Its counters.
     pub metrics: Arc<ModelMetrics>,
+    /// What conversations begin with.
+    pub begins: Vec<Message>,
     _in_use: Arc<InUse>,
 }
 
@@ -58,7 +62,18 @@ impl Model {
     /// One that is there.
     pub fn new(there: There, in_use: Arc<InUse>) -> Self {
         let There { served, format, holds, metrics } = there;
-        Self { served, format, holds, metrics, _in_use: in_use }
+        Self { served, format, holds, metrics, begins: Vec::new(), _in_use: in_use }
+    }
+
+    /// The same by other words, if there are any: it answers by their name.
+    pub fn made(mut self, made: Option<&Made>) -> Self {
+        let Some(made) = made else { return self };
+        made.put_over(&mut self.served);
+        if let Some(other) = made.other(&self.served.tokenizer) {
+            (self.format, self.holds) = (other.format, other.holds);
+        }
+        self.begins.clone_from(&made.begins);
+        self
     }
 
     /// Most tokens of prompt and answer together.
@@ -241,9 +256,9 @@ impl Shared {
         let Some(asked) = name.map(shown) else {
             return ApiError::bad("model", "model is missing; several are served");
         };
-        let all = self.residents.told(None).into_iter().map(|told| told.listed);
-        let his = all.filter(|listed| key.is_none_or(|key| key.may_use(&listed.names())));
-        let names: Vec<String> = his.map(|listed| listed.id).collect();
+        let all = self.residents.told(None).into_iter();
+        let his = all.filter(|told| key.is_none_or(|key| key.may_use(&told.names())));
+        let names: Vec<String> = his.map(|told| told.listed.id).collect();
         let message = format!("the model {asked:?} is not served; served: {}", names.join(", "));
         ApiError {
             param: Some("model".into()),
@@ -263,7 +278,7 @@ impl Shared {
         // (A list that cannot be read again is as it was.)
         let _ = tokio::task::spawn_blocking(move || residents.refresh()).await;
         let mut told = self.residents.told(name);
-        told.retain(|told| key.as_ref().is_none_or(|key| key.may_use(&told.listed.names())));
+        told.retain(|told| key.as_ref().is_none_or(|key| key.may_use(&told.names())));
         told
     }
 

@@ -195,7 +195,7 @@ def errors(client, model):
     cases = [
         (openai.NotFoundError, dict(model="no-such-model", prompt="a")),
         (openai.BadRequestError, dict(model=model, prompt="a", temperature=9)),
-        (openai.BadRequestError, dict(model=model, prompt="a", extra_body={"min_tokens": 5})),
+        (openai.BadRequestError, dict(model=model, prompt="a", extra_body={"no_repeat_ngram_size": 5})),
         (openai.BadRequestError, dict(model=model, prompt="word " * 200_000)),
     ]
     for kind, ask in cases:

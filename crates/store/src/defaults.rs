@@ -50,6 +50,14 @@ fn take(defaults: &mut Defaults, name: &str, value: &Value) -> Option<()> {
         "top_k" => s.top_k = Some(count()?),
         "top_p" => s.top_p = Some(number(0.0, 1.0)?.max(f32::MIN_POSITIVE)),
         "min_p" => s.min_p = Some(number(0.0, 1.0)?),
+        "typical_p" => s.typical_p = Some(number(0.0, 1.0)?.max(f32::MIN_POSITIVE)),
+        "mirostat" if value.as_f64() != Some(1.0) => s.mirostat = Some(number(0.0, 2.0)? as u32),
+        "mirostat_tau" => s.mirostat_tau = Some(number(0.0, 100.0)?),
+        "mirostat_eta" => s.mirostat_eta = Some(number(0.0, 10.0)?),
+        "repeat_last_n" => {
+            let n = value.as_i64()?;
+            s.repeat_last_n = Some(if n < 0 { u32::MAX } else { u32::try_from(n).ok()? });
+        }
         "repeat_penalty" => s.repeat_penalty = Some(number(0.01, 10.0)?),
         "presence_penalty" => s.presence_penalty = Some(number(-2.0, 2.0)?),
         "frequency_penalty" => s.frequency_penalty = Some(number(-2.0, 2.0)?),
@@ -92,9 +100,10 @@ mod tests {
             (r#"{"stop":["<a>","\n"]}"#, &[r#"stop "<a>""#, r#"stop "\n""#]),
             (r#"{"stop":"x","num_gpu":3,"use_mmap":true}"#, &[r#"stop "x""#]),
             (
-                r#"{"mirostat":2,"typical_p":0.5}"#,
-                &["not used: mirostat 2", "not used: typical_p 0.5"],
+                r#"{"mirostat":2,"typical_p":0.5,"repeat_last_n":64}"#,
+                &["typical_p 0.5", "mirostat 2", "repeat_last_n 64"],
             ),
+            (r#"{"mirostat":1,"tfs_z":0.5}"#, &["not used: mirostat 1", "not used: tfs_z 0.5"]),
         ];
         for (text, expect) in table {
             assert_eq!(lines(text).unwrap(), *expect, "{text}");

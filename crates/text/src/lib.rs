@@ -7,6 +7,7 @@ mod byte_level;
 mod charsmap;
 mod encoder;
 mod gguf_vocab;
+mod go;
 mod hf_bytes;
 mod hf_config;
 mod hf_json;
@@ -25,6 +26,7 @@ mod turn_ends;
 
 pub use encoder::{Encoder, Reach};
 pub use gguf_vocab::{GgufVocab, TokenType};
+pub use go::{GoError, from_go};
 pub use hf_config::HfTokenizerConfig;
 pub use infill::Before;
 pub use lint::{Finding, Severity, lint, warnings};

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use tokenmill_backend::{Device, DeviceError, Executable};
 use tokenmill_device_tests::conformance::Material;
-use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score, splitmix};
+use tokenmill_ir::sampling::{Chain, SampleRow, SampleScratch, sample, score, splitmix};
 use tokenmill_ir::{
     Batch, Limits, MAX_GROUPS, Mode, Op, OutputKind, OutputRow, Program, RowPart, RowSlices, Rows,
     SamplingParams, Span, StepOutput, TokenId, TokenSource, View, WeightSpec, WeightUse,
@@ -73,6 +73,7 @@ fn ways(seed: u64) -> Vec<(SamplingParams, bool)> {
         SamplingParams { top_p: 0.0, ..hot },
         SamplingParams { top_k: 60, top_p: 0.8, min_p: 0.125, ..hot },
         SamplingParams { temperature: 1e-3, ..hot },
+        SamplingParams { chain: Some(Chain { typical_p: 0.7, ..Chain::default() }), ..hot },
     ];
     let plain = ways.into_iter().map(|p| (p, false));
     plain.chain(ways.map(|p| (penalised(p), true))).chain([(hot, true)]).collect()
@@ -102,6 +103,8 @@ fn batch(rows: usize, round: u64) -> Batch {
                 history: if with { (3, 880) } else { (0, 0) },
                 prompt: if with { PROMPT } else { 0 },
                 bias: if with { (1, 297) } else { (0, 0) },
+                // (Rows that the host chooses, among the others.)
+                rules: if with && i % 4 == 1 { (5, 90) } else { (0, 0) },
                 mask: if with && i % 3 > 0 { 1 } else { u32::MAX },
             };
             push(&mut batch, row, kind);
@@ -158,7 +161,7 @@ fn defined(rows: &[Vec<f32>], batch: &Batch) -> StepOutput {
         let TokenSource::Id(id) = *token else { continue };
         let mut row = rows[id as usize].clone();
         let sampled = match output.kind {
-            OutputKind::Sample { params, history, prompt, bias, mask } => {
+            OutputKind::Sample { params, history, prompt, bias, rules, mask } => {
                 let words = VOCAB.div_ceil(32) as usize;
                 let mask = match mask {
                     u32::MAX => &[][..],
@@ -169,6 +172,7 @@ fn defined(rows: &[Vec<f32>], batch: &Batch) -> StepOutput {
                     history: &batch.history[slice(history)],
                     prompt: prompt as usize,
                     bias: &batch.bias[slice(bias)],
+                    rules: &batch.bias[slice(rules)],
                     mask,
                 };
                 sample(&mut row, &wanted, &mut scratch, &mut out.top)

@@ -15,7 +15,7 @@ use tokenmill_engine::start::{ServeOptions, Served};
 use tokenmill_engine::{DraftMode, EngineStats, Event, Events, Request};
 use tokenmill_files::write::{TensorHeader, write_gguf};
 use tokenmill_golden_tests::{Golden, Sample};
-use tokenmill_ir::sampling::splitmix;
+use tokenmill_ir::sampling::{Chain, Dry, Mirostat, Rules, splitmix};
 use tokenmill_ir::{KvFormat, Meta, MetaValue, Mode, SamplingParams};
 use tokenmill_quant::FormatId;
 
@@ -40,6 +40,8 @@ struct Variant<'a> {
     draft: Option<&'a Path>,
     /// What answers are held to, in turn.
     held: &'a [Held],
+    /// Samplers beyond the usual, and rules.
+    chain: Option<Chain>,
 }
 
 /// What may not differ: tokens and the bits of their log-probabilities.
@@ -96,7 +98,16 @@ fn recurrences_change_nothing_of_that() {
 
 fn plain() -> Variant<'static> {
     let isa = Isa::detect();
-    Variant { isa, threads: 2, step_tokens: 512, blocks: None, crowd: 0, draft: None, held: &[] }
+    Variant {
+        isa,
+        threads: 2,
+        step_tokens: 512,
+        blocks: None,
+        crowd: 0,
+        draft: None,
+        held: &[],
+        chain: None,
+    }
 }
 
 #[test]
@@ -204,6 +215,31 @@ fn grammars_change_nothing_of_that() {
     assert!(preempted > 0, "nothing was preempted");
 }
 
+#[test]
+fn samplers_change_nothing_of_that() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let [path, small] = ["large.gguf", "small.gguf"].map(|name| scratch.path().join(name));
+    write_model(&path, &Ffn::Dense);
+    write_model(&small, &Ffn::Small);
+    let off = Chain::default();
+    let more = Chain { typical_p: 0.9, xtc_probability: 0.5, xtc_threshold: 0.05, ..off };
+    let mirostat = Chain { mirostat: Some(Mirostat::new(4.0, 0.2)), ..off };
+    for chain in [more, mirostat] {
+        let plain = Variant { chain: Some(chain), ..plain() };
+        let (mode, kv) = (Mode::Int8, KvFormat::Int16);
+        let (expected, _) = run(&path, VOCAB, plain, mode, kv);
+        for variant in [
+            Variant { threads: 1, ..plain },
+            Variant { step_tokens: 7, crowd: 7, ..plain },
+            Variant { crowd: 7, blocks: Some(14), ..plain },
+            Variant { crowd: 3, draft: Some(&small), ..plain },
+        ] {
+            let (found, _) = run(&path, VOCAB, variant, mode, kv);
+            assert_eq!(found, expected, "{variant:?}");
+        }
+    }
+}
+
 /// The line of bits.txt for an answer, if it is not there.
 fn unpinned(name: &str, answer: &Answer) -> Option<String> {
     let mut hash = 0u64;
@@ -287,7 +323,7 @@ fn run(
     let served = model.start(ServeOptions { queue: 64, step_s: 10.0, draft }).expect("started");
     let submit = |seed, prompt, prediction| {
         let held = variant.held.get(seed as usize % variant.held.len().max(1));
-        submit(&served, vocab, (seed, held), prompt, prediction)
+        submit(&served, vocab, (seed, held, variant.chain), prompt, prediction)
     };
     let others: Vec<Events> = (1..=variant.crowd).map(|s| submit(s, 40 + 9 * s, &[])).collect();
     let first = answer(submit(0, 150, &[]));
@@ -315,7 +351,7 @@ fn run(
 fn submit(
     served: &Served,
     vocab: u64,
-    (seed, held): (u64, Option<&Held>),
+    (seed, held, chain): (u64, Option<&Held>, Option<Chain>),
     prompt: u64,
     prediction: &[u32],
 ) -> Events {
@@ -327,13 +363,18 @@ fn submit(
         frequency_penalty: 0.2,
         seed,
         logprobs: Some(3),
+        chain,
         ..SamplingParams::default()
     };
+    let dry =
+        Dry { multiplier: 1.5, base: 1.5, allowed_length: 1, last_n: 40, breakers: vec![1, 2, 3] };
+    let rules = Rules { dry: chain.is_some().then_some(dry), ..Rules::default() };
     let request = Request {
         sampling,
         max_tokens: Some(24),
         ignore_eos: held.is_none(),
         held: held.cloned(),
+        rules,
         prediction: prediction.to_vec(),
         ..Request::new((0..prompt).map(token).collect())
     };

@@ -3,10 +3,14 @@
 //! fails once in a million such lists.
 
 use serde::Deserialize;
-use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, splitmix};
+use tokenmill_ir::sampling::{
+    Chain, Dry, Mirostat, Order, Rules, SampleRow, SampleScratch, Stage, sample, splitmix,
+};
 use tokenmill_ir::{SamplingParams, TokenId};
 
 const DRAWS: u32 = 20_000;
+/// Of a chain.
+const CHAIN_DRAWS: u32 = 100_000;
 /// Of the row whose vocabulary has thousands of tokens.
 const LONG_DRAWS: u32 = 4_000;
 /// Normal quantile of 3e-9, one of 330 parts of 1e-6.
@@ -18,6 +22,10 @@ const LEAST: f64 = 8.0;
 struct Recorded {
     history: Vec<TokenId>,
     prompt: usize,
+    /// The text before, where rules read it.
+    runs: Vec<TokenId>,
+    /// A token that ends answers.
+    end: TokenId,
     rows: std::collections::BTreeMap<String, Logits>,
     settings: Vec<Setting>,
 }
@@ -48,6 +56,21 @@ struct Setting {
     #[serde(default)]
     bias: Vec<(TokenId, f32)>,
     allowed: Option<Vec<TokenId>>,
+    order: Option<Vec<String>>,
+    top_n_sigma: Option<f32>,
+    typical_p: Option<f32>,
+    /// Probability, threshold.
+    xtc: Option<(f32, f32)>,
+    /// Range, exponent.
+    dynatemp: Option<(f32, f32)>,
+    /// Bits.
+    mirostat: Option<f32>,
+    /// Multiplier, base, allowed length, last n (0: all), breakers.
+    dry: Option<(f32, f32, u32, u32, Vec<TokenId>)>,
+    #[serde(default)]
+    bad_words: Vec<Vec<TokenId>>,
+    #[serde(default)]
+    min_tokens: u32,
     /// Probabilities of tokens, or of all tokens of equal remainder.
     cells: Vec<f64>,
     /// Which tokens can be drawn, a bit each; else those whose cell is not 0.
@@ -80,9 +103,43 @@ impl Setting {
             repetition_penalty: self.repetition.unwrap_or(1.0),
             presence_penalty: self.presence.unwrap_or(0.0),
             frequency_penalty: self.frequency.unwrap_or(0.0),
+            chain: self.chain(),
             seed,
             ..SamplingParams::default()
         }
+    }
+
+    fn chain(&self) -> Option<Chain> {
+        let stage = |name: &String| {
+            Stage::NAMES.iter().find(|known| known.0 == name).expect("a known sampler").1
+        };
+        let stages: Vec<Stage> = self.order.as_ref()?.iter().map(stage).collect();
+        let off = Chain::default();
+        let (xtc_probability, xtc_threshold) = self.xtc.unwrap_or((0.0, off.xtc_threshold));
+        let (dynatemp_range, dynatemp_exponent) = self.dynatemp.unwrap_or((0.0, 1.0));
+        Some(Chain {
+            order: Order::new(&stages).expect("each once"),
+            top_n_sigma: self.top_n_sigma.unwrap_or(0.0),
+            typical_p: self.typical_p.unwrap_or(1.0),
+            xtc_probability,
+            xtc_threshold,
+            dynatemp_range,
+            dynatemp_exponent,
+            mirostat: self.mirostat.map(|mu| Mirostat { mu, ..Mirostat::new(1.0, 0.1) }),
+        })
+    }
+
+    /// What rules add, of the text with runs.
+    fn rules(&self, recorded: &Recorded) -> Vec<(TokenId, f32)> {
+        let dry = self.dry.clone().map(|(multiplier, base, allowed_length, last_n, breakers)| {
+            let last_n = if last_n == 0 { u32::MAX } else { last_n };
+            Dry { multiplier, base, allowed_length, last_n, breakers }
+        });
+        let (bad_words, ends) = (self.bad_words.clone(), vec![recorded.end]);
+        let rules = Rules { dry, bad_words, min_tokens: self.min_tokens, ends };
+        let mut added = Vec::new();
+        rules.add(&recorded.runs, recorded.prompt, &mut added);
+        added
     }
 
     fn can_draw(&self, token: TokenId) -> bool {
@@ -102,13 +159,20 @@ impl Setting {
         let mut scratch = SampleScratch::new(logits.len());
         let mut counts = vec![0.0; self.cells.len()];
         let mut buffer = logits.to_vec();
-        for index in 0..if self.drawn.is_some() { LONG_DRAWS } else { DRAWS } {
+        let rules = self.rules(recorded);
+        let draws = match (&self.drawn, &self.order) {
+            (Some(_), _) => LONG_DRAWS,
+            (None, Some(_)) => CHAIN_DRAWS,
+            (None, None) => DRAWS,
+        };
+        for index in 0..draws {
             let params = SamplingParams { index, ..self.params(seed) };
             let row = SampleRow {
                 params: &params,
                 history: &recorded.history,
                 prompt: recorded.prompt,
                 bias: &self.bias,
+                rules: &rules,
                 mask: &mask,
             };
             buffer.copy_from_slice(logits);

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use tokenmill_device_tests::sim::SimControl;
 use tokenmill_engine::KeepAlive;
 use tokenmill_server::{
-    Abilities, Listed, Loader, Needs, NotLoaded, Running, ServedModel, Stock, Trouble, spawn,
+    Abilities, Card, Fetching, Listed, Loader, Needs, NotLoaded, Recipe, Running, ServedModel,
+    Stock, Trouble, spawn,
 };
 
 use crate::client::Client;
@@ -31,6 +32,12 @@ pub struct Shelf {
     pub loads: BTreeMap<String, u32>,
     /// Loads that were broken off.
     pub broken_off: u32,
+    /// Models that were made of others.
+    pub recipes: Vec<Recipe>,
+    /// Models that were pulled beside those that were there, and their bytes.
+    pub pulled: Vec<(String, u64)>,
+    /// Models that were deleted.
+    pub removed: Vec<String>,
 }
 
 struct ShelfLoader {
@@ -44,8 +51,16 @@ impl ShelfLoader {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Names and sizes of what is there.
+    fn all(&self) -> Vec<(String, u64)> {
+        let own = self.sizes.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes));
+        let shelf = self.shelf();
+        let all = own.chain(shelf.pulled.iter().cloned());
+        all.filter(|(name, _)| !shelf.removed.contains(name)).collect()
+    }
+
     fn bytes(&self, id: &str) -> u64 {
-        self.sizes.iter().find(|(name, _)| *name == id).expect("one of the list").1
+        self.all().iter().find(|(name, _)| name == id).expect("one of the list").1
     }
 
     fn fault(&self, id: &str) -> Option<Trouble> {
@@ -56,12 +71,14 @@ impl ShelfLoader {
 
 impl Loader for ShelfLoader {
     fn list(&self) -> Vec<Listed> {
-        let listed = |(name, _): &(&str, u64)| Listed {
-            id: (*name).to_owned(),
+        let listed = |(name, bytes): (String, u64)| Listed {
             aliases: vec![format!("user/{name}:q8")],
+            id: name,
             created: 1_700_000_000,
+            bytes,
+            digest: String::new(),
         };
-        self.sizes.iter().map(listed).collect()
+        self.all().into_iter().map(listed).collect()
     }
 
     fn measure(&self, id: &str) -> Result<Needs, Trouble> {
@@ -107,6 +124,50 @@ impl Loader for ShelfLoader {
         model.engine.shut_down();
         self.shelf().resident.remove(id).expect("it was there");
     }
+
+    fn card(&self, _: &str) -> Option<Card> {
+        Some(Card {
+            format: "gguf".into(),
+            family: "sim".into(),
+            parameters: 134_515_008,
+            quantization: "Q8_0".into(),
+            width: 8,
+            defaults: self.setup.defaults.clone(),
+            ..Card::default()
+        })
+    }
+
+    fn changes(&self) -> Result<(), Trouble> {
+        Ok(())
+    }
+
+    /// Names of `broken` are on no registry.
+    fn pull(&self, name: &str, on: &mut dyn FnMut(Fetching)) -> Result<(), Trouble> {
+        if let Some(trouble) = self.fault(name) {
+            return Err(trouble);
+        }
+        for done in [0, 50, 100] {
+            on(Fetching::Bytes { file: "model.gguf".into(), done, total: 100 });
+        }
+        on(Fetching::Words("verifying sha256 digest".into()));
+        self.shelf().pulled.push((name.to_owned(), 100));
+        Ok(())
+    }
+
+    fn remove(&self, id: &str) -> Result<(), Trouble> {
+        assert!(!self.shelf().resident.contains_key(id), "{id} is in memory");
+        self.shelf().removed.push(id.to_owned());
+        Ok(())
+    }
+
+    fn recipes(&self) -> Vec<Recipe> {
+        self.shelf().recipes.clone()
+    }
+
+    fn keep(&self, recipes: &[Recipe]) -> Result<(), Trouble> {
+        self.shelf().recipes = recipes.to_vec();
+        Ok(())
+    }
 }
 
 /// A server whose models come and go.
@@ -126,6 +187,7 @@ impl ShelfSite {
         let stock = Stock {
             present: Vec::new(),
             pinned: Vec::new(),
+            aliases: Vec::new(),
             loader: Some(Arc::new(loader)),
             cap_bytes,
             keep: KeepAlive::Seconds(60.0),

@@ -373,3 +373,39 @@ fn odd_documents_are_ranked_or_refused() {
         }
     }
 }
+
+#[test]
+fn ollamas_routes_give_the_same_numbers() {
+    let encoder = Encoder::new("bert");
+    let (vectors, _) = encoder.embed(json!({ "input": ["panda", "bear"] }));
+    let post = |path: &str, body: Value| encoder.client.post(path, &body);
+    let numbers =
+        |value: &Value| -> Vec<f32> { serde_json::from_value(value.clone()).expect("numbers") };
+    let both =
+        post("/api/embed", json!({ "model": "bert:latest", "input": ["panda", "bear"] })).json();
+    assert_eq!(both["model"], "bert");
+    assert_eq!([&both["embeddings"][0], &both["embeddings"][1]].map(numbers), vectors[..]);
+    let one = post("/api/embeddings", json!({ "model": "bert", "prompt": "panda" })).json();
+    assert_eq!(numbers(&one["embedding"]), vectors[0]);
+    let short = post("/api/embed", json!({ "input": "panda", "dimensions": 5 })).json();
+    assert_eq!(numbers(&short["embeddings"][0]).len(), 5);
+    for (path, body, empty) in [
+        ("/api/embed", json!({ "input": [] }), json!({ "model": "", "embeddings": [] })),
+        ("/api/embeddings", json!({ "model": "bert", "prompt": "" }), json!({ "embedding": [] })),
+    ] {
+        assert_eq!(post(path, body).json(), empty, "{path}");
+    }
+    let reply = post("/api/embeddings", json!({ "model": "nope", "prompt": "panda" }));
+    assert_eq!(reply.status, 404);
+    assert!(reply.json()["error"].as_str().is_some_and(|text| text.contains("nope")));
+    // Best first, as the route of Cohere and Jina has it.
+    let asked = json!({ "query": "panda", "documents": ["a bear", "panda", "x"], "top_n": 2 });
+    let ours = post("/api/rerank", asked.clone()).json();
+    let theirs = post(RERANK, asked).json();
+    let order = |body: &Value, at: usize| body["results"][at]["index"].clone();
+    assert_eq!(ours["results"].as_array().map(Vec::len), Some(2));
+    assert_eq!([order(&ours, 0), order(&ours, 1)], [order(&theirs, 0), order(&theirs, 1)]);
+    assert_eq!((&ours["results"][0]["document"], order(&ours, 0)), (&json!("panda"), json!(1)));
+    let shown = post("/api/show", json!({ "model": "bert" })).json();
+    assert_eq!(shown["capabilities"], json!(["embedding", "rerank"]));
+}

@@ -57,6 +57,8 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
     let mut course = Course { tokens: Vec::new(), end: Some(StopReason::Length), generated: 0 };
     let mut matcher = request.held.as_ref().map(Held::start);
     let mut mask = vec![0; scene.config.vocab.div_ceil(32) as usize];
+    let (rules, mut added) = (request.rules_with(&scene.eos), Vec::new());
+    let mut chain = request.sampling.chain;
     for index in 0..most {
         if let Some(matcher) = &mut matcher {
             matcher.mask(&mut mask).expect("something may come");
@@ -68,17 +70,26 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
             course.end = None;
             break;
         }
-        let params = SamplingParams { choice, index, ..request.sampling };
+        let params = SamplingParams { choice, index, chain, ..request.sampling };
+        added.clear();
+        rules.add(&history, request.prompt.len(), &mut added);
+        let seen = history.len().min(params.penalty_last_n as usize);
+        let unseen = history.len() - seen;
+        let prompt = if params.penalises_prompt { 0 } else { request.prompt.len() };
         let row = SampleRow {
             params: &params,
-            history: &history,
-            prompt: request.prompt.len(),
+            history: &history[unseen..],
+            prompt: prompt.saturating_sub(unseen),
             bias: &request.logit_bias,
+            rules: &added,
             mask: if matcher.is_some() { &mask } else { &[] },
         };
         let mut top = Vec::new();
         let sampled = sample(&mut model.row, &row, &mut model.scratch, &mut top);
         assert!(sampled.valid, "the model's rows are numbers");
+        if let Some(state) = chain.as_mut().and_then(|chain| chain.mirostat.as_mut()) {
+            *state = state.told(sampled.surprise);
+        }
         course.generated += 1;
         if !request.ignore_eos && scene.eos.contains(&sampled.token) {
             course.end = Some(StopReason::EndOfText);

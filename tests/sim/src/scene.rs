@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokenmill_engine::constraint::{Constraint, Held, Settings, Vocabulary};
 use tokenmill_engine::{DraftMode, Lease, Numbers, RepeatRule, Request};
-use tokenmill_ir::sampling::splitmix;
+use tokenmill_ir::sampling::{Chain, Dry, Mirostat, Rules, splitmix};
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
 use tokenmill_sched::{Config, StepCost};
 
@@ -159,12 +159,12 @@ impl Scene {
         let least = d.pick(&[0, LETTERS]);
         let eos: Vec<TokenId> = (0..d.range(0, 2)).map(|_| d.range(least, vocab - 1)).collect();
         for arrival in &mut arrivals {
-            if let Ask::Answer(request) = &mut arrival.ask
-                && !request.ignore_eos
-                && d.once_in(3)
-            {
+            let Ask::Answer(request) = &mut arrival.ask else { continue };
+            if !request.ignore_eos && d.once_in(3) {
                 request.held = held(&mut d, vocab, &eos);
             }
+            let mut more = Draw::new(request.sampling.seed ^ 1);
+            request.rules = rules(&mut more, request.held.is_some());
         }
         let nan = if d.once_in(8) { vec![d.range(0, vocab - 1)] } else { Vec::new() };
         let drafts = d.pick(&[0, 0, 4, 10]);
@@ -348,7 +348,30 @@ fn sampling(d: &mut Draw) -> SamplingParams {
     p.repetition_penalty = d.pick(&[1.0, 1.0, 1.0, 1.4]);
     p.frequency_penalty = d.pick(&[0.0, 0.0, 0.0, 0.5]);
     p.logprobs = d.pick(&[None, None, Some(0), Some(2)]);
+    let mut more = Draw::new(p.seed);
+    (p.penalty_last_n, p.penalises_prompt) = (more.pick(&[u32::MAX, 4]), more.once_in(2));
+    p.chain = more.once_in(4).then(|| Chain {
+        typical_p: more.pick(&[1.0, 0.8]),
+        xtc_probability: more.pick(&[0.0, 0.5]),
+        mirostat: more.once_in(2).then(|| Mirostat::new(2.0, 0.3)),
+        ..Chain::default()
+    });
     p
+}
+
+/// What the text before a token forbids and makes unlikely, for one request in four. An end that
+/// may not come yet is one more thing that a grammar may want: not beside one.
+fn rules(d: &mut Draw, is_held: bool) -> Rules {
+    if !d.once_in(4) {
+        return Rules::default();
+    }
+    let breakers = vec![1, 2];
+    let dry = Dry { multiplier: 2.0, base: 1.5, allowed_length: 1, last_n: 20, breakers };
+    Rules {
+        dry: d.once_in(2).then_some(dry),
+        min_tokens: if is_held { 0 } else { d.range(0, 5) },
+        ..Rules::default()
+    }
 }
 
 fn client(d: &mut Draw) -> Client {

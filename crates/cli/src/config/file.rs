@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use serde_json::{Map, Value as Json};
 use toml_edit::{Document, Item, Key, Table, Value};
 
 use crate::failure::Failure;
@@ -11,6 +12,8 @@ use crate::failure::Failure;
 use super::keys::{COMMANDS, OPENING, SECRET, nearest, of_command};
 use super::{Layer, Place, Setting};
 
+/// The table with aliases.
+const ALIAS: &str = "alias";
 /// Longest file that is read, bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -67,7 +70,16 @@ impl Reader<'_> {
         layer.insert(String::new(), self.flags(document.as_table(), "")?);
         for (name, item) in document.as_table() {
             let Some(table) = item.as_table() else { continue };
-            layer.insert(name.to_owned(), self.flags(table, name)?);
+            if name == ALIAS {
+                let line = self.line(document.as_table().key(name), item);
+                if document.get("serve").is_some_and(|serve| serve.get(ALIAS).is_some()) {
+                    return Err(self.at(line, "alias is set twice", "in [serve] too"));
+                }
+                let (of, setting) = ("serve".to_owned(), self.aliases(table, line)?);
+                layer.entry(of).or_default().insert(ALIAS.to_owned(), setting);
+                continue;
+            }
+            layer.entry(name.to_owned()).or_default().extend(self.flags(table, name)?);
         }
         Ok(layer)
     }
@@ -78,7 +90,8 @@ impl Reader<'_> {
         let mut said = BTreeMap::new();
         for (name, item) in table {
             let line = self.line(table.key(name), item);
-            if command.is_empty() && item.is_table() && COMMANDS.contains(&name) {
+            let is_table = item.is_table() && (COMMANDS.contains(&name) || name == ALIAS);
+            if command.is_empty() && is_table {
                 continue;
             }
             let flag = name.replace('_', "-");
@@ -93,6 +106,37 @@ impl Reader<'_> {
             }
         }
         Ok(said)
+    }
+
+    /// The tables `[alias.NAME]`, each as `serve --alias` has it.
+    fn aliases(&self, table: &Table, line: usize) -> Result<Setting, Failure> {
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        let mut values = Vec::new();
+        for (name, item) in table {
+            let line = self.line(table.key(name), item);
+            let wrong = |what: &str| {
+                let detail =
+                    "its keys are model, system, template, temperature and others of requests";
+                self.at(line, &format!("the alias {name}: {what}"), detail)
+            };
+            let of = item.as_table().ok_or_else(|| wrong("it is no table"))?;
+            let mut members = Map::new();
+            for (key, item) in of {
+                let value = item.as_value().and_then(json);
+                let value = value.ok_or_else(|| wrong(&format!("{key} has no value")))?;
+                let value = match (key, value.as_str()) {
+                    // Where it lies does not depend on where the command starts.
+                    ("template", Some(path)) => folder.join(path).to_string_lossy().into(),
+                    _ => value,
+                };
+                members.insert(key.to_owned(), value);
+            }
+            let value = format!("{name}={}", Json::Object(members));
+            crate::alias::parse(&value).map_err(|why| wrong(&why))?;
+            values.push(value);
+        }
+        let place = Place::File(self.path.to_path_buf(), line);
+        Ok(Setting { values, place })
     }
 
     /// Secrets are for files that nobody else reads, and who may come in is not for a folder to say.
@@ -153,6 +197,18 @@ impl Reader<'_> {
     fn at(&self, line: usize, what: &str, detail: &str) -> Failure {
         Failure::new(format!("{}:{line}: {what}", self.path.display()), detail)
     }
+}
+
+/// A value as JSON; dates are none.
+fn json(value: &Value) -> Option<Json> {
+    Some(match value {
+        Value::String(text) => text.value().as_str().into(),
+        Value::Integer(number) => (*number.value()).into(),
+        Value::Float(number) => (*number.value()).into(),
+        Value::Boolean(is) => (*is.value()).into(),
+        Value::Array(list) => Json::Array(list.iter().map(json).collect::<Option<_>>()?),
+        _ => return None,
+    })
 }
 
 /// A value as on the command line.

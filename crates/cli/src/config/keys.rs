@@ -11,9 +11,9 @@ use super::PREFIX;
 /// Commands whose flags may be set.
 pub const COMMANDS: [&str; 6] = ["bench", "eval", "plan", "run", "score", "serve"];
 /// Flags that belong to one call.
-const OF_A_CALL: [&str; 13] = [
-    "compare", "config", "file", "from", "grammar", "help", "ids", "json", "kl-base", "plot",
-    "raw", "schema", "version",
+const OF_A_CALL: [&str; 16] = [
+    "compare", "config", "file", "for", "from", "grammar", "help", "ids", "json", "kl-base",
+    "machine", "measure", "plot", "raw", "schema", "version",
 ];
 /// Let others in, or say who may come in: never set by a folder's file.
 pub const OPENING: [&str; 11] = [
@@ -25,6 +25,7 @@ pub const OPENING: [&str; 11] = [
     "keys",
     "kv-dir",
     "metrics-key",
+    "ollama",
     "seal-key",
     "tls-cert",
     "tls-key",

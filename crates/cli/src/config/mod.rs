@@ -16,6 +16,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, FromArgMatches};
 
 use crate::args::{self, Args};
+use crate::bundle;
 use crate::failure::{Failure, tell};
 use keys::{is_setting, nearest, variable};
 pub use show::show;
@@ -137,7 +138,12 @@ pub enum Unread {
 /// # Errors
 /// What is wrong with it, or with a setting and where that stands.
 pub fn parse() -> Result<Args, Unread> {
-    complete(std::env::args_os().collect(), Layers::read)
+    let line = std::env::args_os().collect();
+    let line = match bundle::own().map_err(Unread::Setting)? {
+        Some(own) => own.complete(line),
+        None => line,
+    };
+    complete(line, Layers::read)
 }
 
 /// That command line, completed.
@@ -214,11 +220,12 @@ fn spelled(arg: &Arg, flag: &str, setting: &Setting) -> Result<Vec<String>, Fail
         },
         // The environment has one text for a list.
         ArgAction::Append => Ok(match setting.place {
-            Place::Environment(_) => {
+            // (An alias has commas of its own.)
+            Place::Environment(_) if flag != "alias" => {
                 let parts = setting.values.iter().flat_map(|value| value.split(','));
                 parts.map(|part| word(&part.trim().to_owned())).collect()
             }
-            Place::File(..) => setting.values.iter().map(word).collect(),
+            _ => setting.values.iter().map(word).collect(),
         }),
         _ if setting.values.len() > 1 => Err(Failure::new(
             format!("{}: {flag} is one value", setting.place),

@@ -151,14 +151,15 @@ impl Server {
         Self::of(command, home)
     }
 
-    fn of(mut command: Command, home: tempfile::TempDir) -> Self {
+    /// The program of a command, until it is dropped.
+    pub fn of(mut command: Command, home: tempfile::TempDir) -> Self {
         let command = command.args(["--port", "0"]).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let mut told = String::new();
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let address: SocketAddr = loop {
             let line = lines.next().unwrap_or_else(|| panic!("it ended: {told}")).expect("text");
-            let found = line.split_once("listening on http://");
+            let found = line.split_once("listening on ").and_then(|(_, url)| url.split_once("://"));
             let word = found.map(|(_, rest)| rest.split_whitespace().next().unwrap_or_default());
             if let Some(address) = word {
                 break address.parse().expect("an address");

@@ -68,9 +68,9 @@ fn null_member_that_is_not_known() {
     let reply = server.client.post(CHAT, &nested);
     assert_eq!(reply.status, 200, "{reply:?}");
     let asks = json!({
-        "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 1, "stop_token_ids": [2],
+        "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 1, "truncate_prompt_tokens": 2,
     });
-    assert_eq!(server.client.post(CHAT, &asks).error("param"), "stop_token_ids");
+    assert_eq!(server.client.post(CHAT, &asks).error("param"), "truncate_prompt_tokens");
     let strict = Server::start(&[&model(), "--strict"]);
     answered(&strict, "null-member-that-is-not-known");
     let unknown = json!({ "messages": [{ "role": "user", "content": "hi" }], "colour": 1 });

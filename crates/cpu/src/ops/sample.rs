@@ -1,7 +1,7 @@
 //! Serving output rows: one row a worker at a time.
 
 use tokenmill_ir::sampling::{SampleRow, sample, score};
-use tokenmill_ir::{Output, Sampled, SamplingParams, TokenId};
+use tokenmill_ir::{Output, Sampled, TokenId};
 
 use crate::isa::Isa;
 use crate::step::{Cols, Job, Kernel};
@@ -45,22 +45,12 @@ impl Kernel for Sample {
 
 /// Whether the token is simply that of the greatest logit.
 fn is_plain(row: &SampleRow<'_>) -> bool {
-    let SamplingParams {
-        temperature,
-        repetition_penalty,
-        presence_penalty,
-        frequency_penalty,
-        logprobs,
-        ..
-    } = *row.params;
-    let penalised =
-        repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
-    let changed = row.history.is_empty() || !penalised;
-    temperature == 0.0
-        && changed
-        && row.bias.is_empty()
-        && row.mask.is_empty()
-        && logprobs.is_none()
+    let SampleRow { params, history, prompt: _, bias, rules, mask } = row;
+    params.temperature == 0.0
+        && (history.is_empty() || !params.penalises())
+        && [bias, rules].iter().all(|list| list.is_empty())
+        && mask.is_empty()
+        && params.logprobs.is_none()
 }
 
 crate::math::per_isa! {

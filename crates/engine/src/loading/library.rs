@@ -10,7 +10,7 @@ use tokenmill_models::ModelSpec;
 
 use crate::load::{LoadFailure, Lowered, read, vocabulary_of};
 use crate::packaged::packaged;
-use crate::plan::VOCABULARY_BYTES;
+use crate::planner::memory::vocabulary_bytes;
 use crate::vocabulary::Vocabulary;
 
 /// What was read of a model, and nobody changes while it runs.
@@ -40,7 +40,7 @@ impl Book {
     }
 
     fn bytes(&self) -> u64 {
-        u64::from(self.program.vocab) * VOCABULARY_BYTES
+        vocabulary_bytes(self.program.vocab)
     }
 }
 

@@ -195,7 +195,11 @@ fn read_inside(path: &Path, kv: KvFormat) -> Result<Lowered, LoadFailure> {
 }
 
 /// A step holds whole texts of a model that takes them whole.
-fn whole_texts(options: &LoadOptions, spec: &ModelSpec, program: &Program) -> LoadOptions {
+pub(crate) fn whole_texts(
+    options: &LoadOptions,
+    spec: &ModelSpec,
+    program: &Program,
+) -> LoadOptions {
     let mut options = options.clone();
     if program.whole_sequences {
         let longest = options.context.unwrap_or(spec.context.min(WHOLE_TOKENS)).min(spec.context);

@@ -1,6 +1,7 @@
 //! From files to a model that runs: what they hold is read behind one door, planned for the memory
 //! there is, uploaded, and started.
 
+pub mod describe;
 pub mod door;
 pub mod library;
 pub mod load;

@@ -17,12 +17,14 @@ const USED: &[&str] = &[
     "do_sample",
     "eos_token_id",
     "max_new_tokens",
+    "min_new_tokens",
     "min_p",
     "repetition_penalty",
     "stop_strings",
     "temperature",
     "top_k",
     "top_p",
+    "typical_p",
 ];
 
 /// Keys that change no answer here whatever they say, and why.
@@ -83,7 +85,6 @@ const NEUTRAL: &[(&str, &str)] = &[
 /// Keys that would change answers, with the number that asks for nothing.
 const OFF: &[(&str, f64)] = &[
     ("num_beams", 1.0),
-    ("typical_p", 1.0),
     ("top_h", 1.0),
     ("epsilon_cutoff", 0.0),
     ("eta_cutoff", 0.0),
@@ -91,7 +92,6 @@ const OFF: &[(&str, f64)] = &[
     ("no_repeat_ngram_size", 0.0),
     ("encoder_no_repeat_ngram_size", 0.0),
     ("min_length", 0.0),
-    ("min_new_tokens", 0.0),
     ("penalty_alpha", 0.0),
     ("guidance_scale", 1.0),
 ];
@@ -165,6 +165,8 @@ fn from_generation(meta: &Meta) -> Defaults {
     let greedy = meta.get("do_sample") == Some(&MetaValue::Bool(false));
     let mut sampling = SamplingValues {
         repeat_penalty: r.real("repetition_penalty", 0.01..=100.0),
+        typical_p: r.real("typical_p", 0.0..=1.0).filter(|p| *p > 0.0 && *p < 1.0),
+        min_tokens: r.count("min_new_tokens", 0).filter(|n| *n > 0),
         max_tokens: r.count("max_new_tokens", 1),
         stop: stops(&mut r),
         ..SamplingValues::default()
@@ -215,14 +217,24 @@ fn stops(r: &mut Reader<'_>) -> Option<Vec<String>> {
 /// filled in as for one that says nothing, as they do.
 fn from_gguf(meta: &Meta) -> Defaults {
     const PREFIX: &str = "general.sampling.";
-    // Of the two penalties of repetition the length of the window is only that.
-    const WITH_OTHERS: &[&str] =
-        &["penalty_last_n", "xtc_threshold", "mirostat_tau", "mirostat_eta"];
-    const USED: &[&str] = &["temp", "top_k", "top_p", "min_p", "penalty_repeat"];
+    const USED: &[&str] = &[
+        "temp",
+        "top_k",
+        "top_p",
+        "min_p",
+        "penalty_repeat",
+        "penalty_last_n",
+        "xtc_probability",
+        "xtc_threshold",
+        "mirostat_tau",
+        "mirostat_eta",
+    ];
     let mut r = Reader { meta, of: "the file", unused: Vec::new() };
     let key = |name: &str| format!("{PREFIX}{name}");
     let all = f64::from(i32::MIN)..=f64::from(i32::MAX);
     let window = r.number(&key("penalty_last_n"), all.clone()).unwrap_or(-1.0);
+    let xtc = r.real(&key("xtc_probability"), 0.0..=1.0).filter(|p| *p > 0.0);
+    let mirostat = meta.get(&key("mirostat")).and_then(MetaValue::as_f64) == Some(2.0);
     let sampling = SamplingValues {
         // At and below 0: the likeliest, and all.
         temperature: r.real(&key("temp"), -100.0..=100.0).map(|t| t.max(0.0)),
@@ -230,15 +242,18 @@ fn from_gguf(meta: &Meta) -> Defaults {
         top_p: r.real(&key("top_p"), 0.0..=1.0).map(|p| p.max(f32::MIN_POSITIVE)),
         min_p: r.real(&key("min_p"), 0.0..=1.0),
         repeat_penalty: r.real(&key("penalty_repeat"), 0.01..=100.0).filter(|_| window != 0.0),
+        repeat_last_n: (window > 0.0).then_some(window as u32),
+        xtc_probability: xtc,
+        xtc_threshold: r.real(&key("xtc_threshold"), 0.0..=1.0).filter(|_| xtc.is_some()),
+        mirostat: mirostat.then_some(2),
+        mirostat_tau: r.real(&key("mirostat_tau"), 0.0..=100.0).filter(|_| mirostat),
+        mirostat_eta: r.real(&key("mirostat_eta"), 0.0..=10.0).filter(|_| mirostat),
         ..SamplingValues::default()
     };
-    if sampling.repeat_penalty.is_some_and(|p| p != 1.0) && window > 0.0 {
-        r.unused.push(format!("the last {window} tokens for {PREFIX}penalty_repeat: all count"));
-    }
     for (name, value) in meta.iter() {
         let Some(word) = name.strip_prefix(PREFIX) else { continue };
-        let off = ["xtc_probability", "mirostat"].contains(&word) && value.as_f64() == Some(0.0);
-        if !off && !USED.contains(&word) && !WITH_OTHERS.contains(&word) {
+        let known = word == "mirostat" && [Some(0.0), Some(2.0)].contains(&value.as_f64());
+        if !known && !USED.contains(&word) {
             r.tell(name, value);
         }
     }
@@ -356,7 +371,9 @@ mod tests {
                 &["temperature 0.1", "top_k 50", "top_p 1", "min_p 0", "repeat_penalty 1.05"],
             ),
         ];
-        for (json, expect) in table {
+        let more =
+            (r#"{"typical_p":0.9,"min_new_tokens":5}"#, &["typical_p 0.9", "min_tokens 5"][..]);
+        for (json, expect) in table.iter().chain([&more]) {
             let (mut found, mut expect) = (generation(json), expect.to_vec());
             found.sort();
             expect.sort_unstable();
@@ -375,9 +392,7 @@ mod tests {
             (r#"{"num_beams":4}"#, "num_beams 4"),
             (r#"{"penalty_alpha":0.6}"#, "penalty_alpha 0.6"),
             (r#"{"no_repeat_ngram_size":3}"#, "no_repeat_ngram_size 3"),
-            (r#"{"typical_p":0.9}"#, "typical_p 0.9"),
             (r#"{"suppress_tokens":[1,2]}"#, "suppress_tokens (a list of 2)"),
-            (r#"{"min_new_tokens":5}"#, "min_new_tokens 5"),
             (r#"{"max_time":1.5}"#, "max_time 1.5"),
             (r#"{"sequence_bias":{"a":1}}"#, "sequence_bias (a map)"),
             (r#"{"token_healing":true}"#, "token_healing true"),
@@ -416,13 +431,15 @@ mod tests {
             (&[("penalty_repeat", 1.5), ("penalty_last_n", 0.0)], &[]),
             (
                 &[("penalty_repeat", 1.5), ("penalty_last_n", 64.0)],
-                &[
-                    "repeat_penalty 1.5",
-                    "not used: the last 64 tokens for general.sampling.penalty_repeat: all count",
-                ],
+                &["repeat_penalty 1.5", "repeat_last_n 64"],
             ),
             (&[("mirostat", 0.0), ("mirostat_tau", 5.0), ("xtc_probability", 0.0)], &[]),
-            (&[("mirostat", 2.0)], &["not used: general.sampling.mirostat 2 of the file"]),
+            (&[("mirostat", 1.0)], &["not used: general.sampling.mirostat 1 of the file"]),
+            (&[("mirostat", 2.0), ("mirostat_tau", 4.0)], &["mirostat 2", "mirostat_tau 4"]),
+            (
+                &[("xtc_probability", 0.5), ("xtc_threshold", 0.25)],
+                &["xtc_probability 0.5", "xtc_threshold 0.25"],
+            ),
             (&[("top_p", 1.5)], &["not used: general.sampling.top_p 1.5 of the file"]),
             (&[("new_one", 1.0)], &["not used: general.sampling.new_one 1 of the file"]),
         ];

@@ -15,11 +15,7 @@ use crate::direct::{Direct, Feed};
 use crate::door;
 use crate::ledger::Memory;
 use crate::load::{LoadFailure, LoadOptions, Lowered};
-
-/// What a process takes beside the model: code, threads, tokenizer, queues. Bytes.
-pub(crate) const PROCESS_BYTES: u64 = 45 << 19;
-/// Bytes of the tokenizer for each token of the vocabulary, about.
-pub(crate) const VOCABULARY_BYTES: u64 = 160;
+use crate::planner::memory::{PROCESS_BYTES, blocks, full_streams, most_streams, process_bytes};
 
 /// Where the memory goes, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,11 +82,31 @@ impl Needs {
         let limits = limits(options, context, vec![0; groups.len()]);
         Ok(Self {
             footprint: device.footprint(program, &limits, options.mode)?,
-            process_bytes: PROCESS_BYTES + u64::from(program.vocab) * VOCABULARY_BYTES,
+            process_bytes: process_bytes(program.vocab),
             groups,
             block_tokens: device.caps().block_tokens,
             step_tokens: options.step_tokens.max(1),
         })
+    }
+
+    /// Weights in the device's layout.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.footprint.weight_bytes
+    }
+
+    /// Buffers of the largest step.
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        self.footprint.buffer_bytes
+    }
+
+    /// Tokens of a block.
+    pub(crate) fn block_tokens(&self) -> u32 {
+        self.block_tokens
+    }
+
+    /// Each cache group, and the bytes of its blocks.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupKind, u64)> {
+        self.groups.iter().copied().zip(self.footprint.block_bytes.iter().copied())
     }
 
     /// Everything but the cache.
@@ -100,14 +116,8 @@ impl Needs {
 
     /// Blocks of each group for that many sequences of that length, and their bytes.
     pub fn cache(&self, context: u32, sequences: u32) -> (Vec<u32>, u64) {
-        let full = context.div_ceil(self.block_tokens) + 1;
-        let of = |kind: &GroupKind| match *kind {
-            GroupKind::Full => full.saturating_mul(sequences),
-            GroupKind::Window { tokens } => {
-                let held = tokens.saturating_add(self.step_tokens).div_ceil(self.block_tokens) + 2;
-                held.min(full).saturating_mul(sequences)
-            }
-            GroupKind::State => sequences.saturating_mul(2).saturating_add(8),
+        let of = |kind: &GroupKind| {
+            blocks(*kind, context, sequences, self.block_tokens, self.step_tokens)
         };
         let blocks: Vec<u32> = self.groups.iter().map(of).collect();
         let each = blocks.iter().zip(&self.footprint.block_bytes);
@@ -134,12 +144,7 @@ impl Needs {
     /// Sequences of that length that fit `memory_bytes` at once.
     pub fn sequences(&self, context: u32, memory_bytes: u64) -> u32 {
         let room = memory_bytes.saturating_sub(self.fixed_bytes());
-        let (mut fits, mut fails) = (0, 1 << 16);
-        while fails - fits > 1 {
-            let n = fits + (fails - fits) / 2;
-            if self.cache(context, n).1 <= room { fits = n } else { fails = n }
-        }
-        fits
+        most_streams(room, |n| self.cache(context, n).1)
     }
 }
 
@@ -262,10 +267,7 @@ fn chosen(
     most_context: u32,
 ) -> (Limits, Fit) {
     let room = options.memory_bytes.saturating_sub(needs.fixed_bytes());
-    let mut sequences = options.sequences.max(1);
-    while sequences > 1 && needs.cache(context, sequences).1 > room / 2 {
-        sequences -= sequences.div_ceil(8);
-    }
+    let sequences = full_streams(options.sequences, room, |n| needs.cache(context, n).1);
     let (group_blocks, cache_bytes) = needs.cache(context, sequences);
     let per_token = program.caches.iter().filter(|c| c.group_kind() != GroupKind::State);
     let fit = Fit {

@@ -268,9 +268,11 @@ impl Core {
         if request.diagnose {
             answer.found(self.diverges(id, &request));
         }
+        let rules = request.rules_with(&self.eos);
         for choice in 0..request.choices {
             let sampling = SamplingParams { choice, index: 0, ..request.sampling };
-            let want = Want::Tokens { sampling, bias: request.logit_bias.clone() };
+            let (bias, rules) = (request.logit_bias.clone(), Box::new(rules.clone()));
+            let want = Want::Tokens { sampling, bias, rules };
             let new = sequence(&request, key(id, choice), wanted.min(limit), want);
             match self.sched.submit(new) {
                 Ok(seq) => answer.add_choice(seq, &request, self.draft, self.config.vocab),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokenmill_ir::TokenId;
+use tokenmill_ir::sampling::Mirostat;
 use tokenmill_sched::{Numbers, Scheduler};
 use tokenmill_text::Tokenizer;
 
@@ -503,8 +504,24 @@ fn check_sampling(request: &Request, facts: &Facts) -> Result<(), Refusal> {
         ("presence_penalty", p.presence_penalty, signed.clone()),
         ("frequency_penalty", p.frequency_penalty, signed),
     ];
+    let chain = p.chain.unwrap_or_default();
+    let mirostat = chain.mirostat.unwrap_or(Mirostat::new(1.0, 1.0));
+    let (dry_multiplier, dry_base) =
+        request.rules.dry.as_ref().map_or((0.0, 1.0), |d| (d.multiplier, d.base));
+    let more = [
+        ("typical_p", chain.typical_p, f32::MIN_POSITIVE..=1.0),
+        ("top_n_sigma", chain.top_n_sigma, 0.0..=1000.0),
+        ("xtc_probability", chain.xtc_probability, 0.0..=1.0),
+        ("xtc_threshold", chain.xtc_threshold, 0.0..=1.0),
+        ("dynatemp_range", chain.dynatemp_range, 0.0..=100.0),
+        ("dynatemp_exponent", chain.dynatemp_exponent, 0.0..=100.0),
+        ("mirostat_tau", mirostat.tau, 0.0..=100.0),
+        ("mirostat_eta", mirostat.eta, 0.0..=10.0),
+        ("dry_multiplier", dry_multiplier, 0.0..=100.0),
+        ("dry_base", dry_base, 1.0..=100.0),
+    ];
     let biases = request.logit_bias.iter().map(|&(_, b)| ("logit_bias", b, any.clone()));
-    for (name, value, range) in ranges.into_iter().chain(biases) {
+    for (name, value, range) in ranges.into_iter().chain(more).chain(biases) {
         if !range.contains(&value) {
             let reason = format!("{value}, allowed {}", in_words(&range));
             return Err(Refusal::BadParameter { name, reason });

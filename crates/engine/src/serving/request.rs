@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use tokenmill_ir::sampling::Rules;
 use tokenmill_ir::{SamplingParams, TokenId};
 use tokenmill_output::{Format, Parser, Piece, Tool};
 use tokenmill_sched::Numbers;
@@ -35,6 +36,9 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Added to logits.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// What the text before a token forbids and makes unlikely; which tokens would end the answer is
+    /// set by the engine.
+    pub rules: Rules,
     /// What the answer must hold, by [`Engine::grammar`](crate::Engine::grammar).
     pub held: Option<Held>,
     /// Show special tokens as text.
@@ -127,6 +131,7 @@ impl Request {
             stop: Vec::new(),
             ignore_eos: false,
             logit_bias: Vec::new(),
+            rules: Rules::default(),
             held: None,
             show_special: false,
             tell_end: false,
@@ -145,6 +150,15 @@ impl Request {
             lease: None,
             lease_percent: 100,
         }
+    }
+
+    /// Its rules, with the tokens that would end it: those of the model and its own.
+    pub fn rules_with(&self, eos: &[TokenId]) -> Rules {
+        let mut rules = self.rules.clone();
+        if rules.min_tokens > 0 && !self.ignore_eos {
+            rules.ends = [eos, &self.also_end].concat();
+        }
+        rules
     }
 }
 

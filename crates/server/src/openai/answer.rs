@@ -443,7 +443,7 @@ pub(super) fn chat_logprob(token: &TokenInfo) -> Value {
     })
 }
 
-fn told(logprob: f32) -> f32 {
+pub(crate) fn told(logprob: f32) -> f32 {
     logprob.max(LEAST_LOGPROB)
 }
 

@@ -54,7 +54,10 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
 }
 
 /// A string, tokens, or a list of either, at most `most`; `name` is the member's.
-pub(super) fn prompts_of(value: Value, most: usize, name: &str) -> Result<Vec<Prompt>, ApiError> {
+///
+/// # Errors
+/// 400 naming the first that is none.
+pub(crate) fn prompts_of(value: Value, most: usize, name: &str) -> Result<Vec<Prompt>, ApiError> {
     let items = match value {
         Value::String(text) => return Ok(vec![Prompt::Text(text)]),
         Value::Array(items) => items,

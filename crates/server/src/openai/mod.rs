@@ -9,10 +9,11 @@ pub mod embedding;
 pub mod leases;
 pub mod models;
 #[cfg(test)]
-mod page;
+pub(crate) mod page;
 pub(crate) mod parameters;
 pub mod rerank;
 pub mod responses;
+pub(crate) mod samplers;
 pub(crate) mod thinking;
 pub(crate) mod tools;
 

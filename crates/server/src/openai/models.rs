@@ -28,13 +28,13 @@ pub async fn one(shared: &Arc<Shared>, headers: &HeaderMap, id: &str) -> Respons
 }
 
 fn entry(told: &Told) -> Value {
-    let Listed { id, aliases, created } = &told.listed;
+    let Listed { id, aliases, created, .. } = &told.listed;
     let mut entry = json!({
         "id": id,
         "object": "model",
         "created": created,
         "owned_by": "tokenmill",
-        "root": id,
+        "root": told.root.as_ref().map_or(id, |root| &root.id),
         "aliases": aliases,
         "status": status(told),
     });

@@ -80,10 +80,14 @@ fn told(read: Read, body: Value) -> Result<Told, ApiError> {
     })
 }
 
-/// The rows of a section's tables: their cells without the quotes.
 fn rows(section: &str) -> Vec<Vec<String>> {
+    rows_of(PAGE, section)
+}
+
+/// The rows of the tables of a page's section: their cells without the quotes.
+pub(crate) fn rows_of(page: &str, section: &str) -> Vec<Vec<String>> {
     let start = format!("\n## {section}\n");
-    let text = PAGE.split(&start).nth(1).unwrap_or_else(|| panic!("no section {section}"));
+    let text = page.split(&start).nth(1).unwrap_or_else(|| panic!("no section {section}"));
     let text = text.split("\n## ").next().unwrap_or_default();
     let cell = |cell: &str| cell.trim().trim_matches('`').replace("\\|", "|");
     let row = |line: &str| line.trim_matches('|').split(" | ").map(cell).collect();
@@ -124,7 +128,7 @@ fn step<'a>(place: &'a mut Value, step: &str) -> &'a mut Value {
 }
 
 /// Sets a member: in the object at `path`, or that object itself where the example is all of it.
-fn set(body: &mut Value, path: &str, example: Value) {
+pub(crate) fn set(body: &mut Value, path: &str, example: Value) {
     let (parent, last) = path.rsplit_once('.').map_or((None, path), |(p, n)| (Some(p), n));
     let place = parent.into_iter().flat_map(|parent| parent.split('.')).fold(body, step);
     let members = |place: &mut Value, all: &Value| {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokenmill_engine::{DraftMode, SamplingValues};
 use tokenmill_ir::TokenId;
 
-use super::{constraint, leases, thinking};
+use super::{constraint, leases, samplers, thinking};
 use crate::ask::Manner;
 use crate::config::Limits;
 use crate::error::ApiError;
@@ -24,22 +24,14 @@ pub const IGNORED: &[Ignored] = &[
 /// nothing.
 pub const UNBUILT: &[Unsupported] = &[
     Unsupported { name: "allowed_token_ids", neutral: |_| false },
-    Unsupported { name: "bad_words", neutral: is_empty_list },
-    Unsupported { name: "dry_multiplier", neutral: |v| is(v, 0.0) },
-    Unsupported { name: "dynatemp_range", neutral: |v| is(v, 0.0) },
     Unsupported { name: "include_stop_str_in_output", neutral: |v| *v == false },
     Unsupported { name: "length_penalty", neutral: |v| is(v, 1.0) },
     Unsupported { name: "logits_processors", neutral: is_empty_list },
-    Unsupported { name: "min_tokens", neutral: |v| is(v, 0.0) },
-    Unsupported { name: "mirostat", neutral: |v| is(v, 0.0) },
     Unsupported { name: "no_repeat_ngram_size", neutral: |v| is(v, 0.0) },
     Unsupported { name: "prompt_logprobs", neutral: |_| false },
     Unsupported { name: "skip_special_tokens", neutral: |v| *v == true },
-    Unsupported { name: "stop_token_ids", neutral: is_empty_list },
     Unsupported { name: "truncate_prompt_tokens", neutral: |_| false },
-    Unsupported { name: "typical_p", neutral: |v| is(v, 1.0) },
     Unsupported { name: "use_beam_search", neutral: |v| *v == false },
-    Unsupported { name: "xtc_probability", neutral: |v| is(v, 0.0) },
 ];
 
 fn is(value: &Value, number: f64) -> bool {
@@ -62,8 +54,10 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<M
         logprobs: None,
         choices: fields.count("n", 1..=limits.choices)?.unwrap_or(1),
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
+        also_end: samplers::stop_token_ids(fields, limits)?,
         logit_bias: logit_bias(fields, limits)?,
         constrained: constraint::read(fields, limits, notes)?,
+        context: None,
         thinking: thinking::budget(fields)?,
         repeats: thinking::repeats(fields, notes)?,
         draft: draft(fields)?,
@@ -96,7 +90,7 @@ pub fn delivery(fields: &mut Fields, notes: &mut Notes) -> Result<Delivery, ApiE
 
 /// What the request says of how to sample.
 fn values(fields: &mut Fields, limits: &Limits) -> Result<SamplingValues, ApiError> {
-    Ok(SamplingValues {
+    let mut values = SamplingValues {
         temperature: fields.number("temperature", 0.0..=2.0)?,
         top_p: fields.number("top_p", 0.0..=1.0)?.map(|p| p.max(f32::MIN_POSITIVE)),
         top_k: top_k(fields)?,
@@ -107,7 +101,10 @@ fn values(fields: &mut Fields, limits: &Limits) -> Result<SamplingValues, ApiErr
         seed: seed(fields)?,
         max_tokens: max_tokens(fields)?,
         stop: stop(fields, "stop", limits)?,
-    })
+        ..SamplingValues::default()
+    };
+    samplers::read(fields, &mut values)?;
+    Ok(values)
 }
 
 /// By vLLM's name or by llama.cpp's and Ollama's.
@@ -281,9 +278,7 @@ mod tests {
     #[test]
     fn what_other_servers_have_is_refused_where_it_asks_for_something() {
         let cases = [
-            ("min_tokens", json!(0), json!(5)),
-            ("stop_token_ids", json!([]), json!([2])),
-            ("typical_p", json!(1), json!(0.9)),
+            ("no_repeat_ngram_size", json!(0), json!(3)),
             ("skip_special_tokens", json!(true), json!(false)),
             ("length_penalty", json!(1), json!(2)),
         ];
@@ -329,6 +324,8 @@ mod tests {
             ("logit_bias", json!({ "7": 0.5 }), json!({ "-1": 1 })),
             ("logit_bias", json!({}), json!([])),
             ("ignore_eos", json!(true), json!(1)),
+            ("stop_token_ids", json!([0]), json!([-1])),
+            ("stop_token_ids", json!([]), json!([""])),
             ("priority", json!(-5), json!(0.5)),
             ("timeout", json!(0.5), json!(-1)),
             ("user", json!("u"), json!(1)),

@@ -33,7 +33,14 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
 }
 
 /// Strings, or objects with a `text`.
-fn documents_of(value: Value, most: usize, notes: &mut Notes) -> Result<Vec<String>, ApiError> {
+///
+/// # Errors
+/// 400 for none, and naming the first that is neither.
+pub(crate) fn documents_of(
+    value: Value,
+    most: usize,
+    notes: &mut Notes,
+) -> Result<Vec<String>, ApiError> {
     let items = list(value, most, "documents")?;
     if items.is_empty() {
         return Err(ApiError::bad("documents", "documents is empty"));

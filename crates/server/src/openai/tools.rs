@@ -260,6 +260,7 @@ pub fn calls(
         call.take("index");
         let mut function = Fields::of(call.require("function")?, &call.path("function"))?;
         call.finish(&[], notes)?;
+        function.take("index");
         let name = text(function.require("name")?, &function.path("name"))?;
         let call = match function.take("arguments") {
             None => Call { id, name, arguments: json!({}) },

@@ -32,7 +32,7 @@ fn spoil(batch: &mut Batch, bits: u64) {
     };
     let sample = |history, prompt, bias, mask, logprobs| {
         let params = SamplingParams { logprobs, ..SamplingParams::default() };
-        OutputKind::Sample { params, history, prompt, bias, mask }
+        OutputKind::Sample { params, history, prompt, bias, rules: bias, mask }
     };
     match kind {
         0 => pick(&mut batch.tokens, at).into_iter().for_each(|t| *t = TokenSource::Id(value)),

@@ -1,5 +1,6 @@
 //! Pooling, the head, sampling.
 
+use tokenmill_ir::sampling::{Chain, Mirostat};
 use tokenmill_ir::{
     Batch, Limits, Op, OutputKind, OutputRow, PoolKind, Program, Rows, SamplingParams, TokenSource,
     View, WeightUse,
@@ -119,7 +120,8 @@ fn kind(i: u32) -> OutputKind {
         ..hot
     };
     let sample = OutputKind::sample;
-    match i % 9 {
+    let chain = Chain { typical_p: 0.8, xtc_probability: 0.5, ..Chain::default() };
+    match i % 11 {
         0 => sample(base),
         1 => sample(SamplingParams { logprobs: Some(2), ..hot }),
         2 => sample(SamplingParams { top_k: 5, ..hot }),
@@ -130,10 +132,16 @@ fn kind(i: u32) -> OutputKind {
             history: (2, 9),
             prompt: 4,
             bias: (0, 2),
+            rules: (1, 2),
             mask: 1,
         },
         6 => OutputKind::Score { target: i % IDS, top: 3 },
         7 => OutputKind::Hidden,
+        8 => sample(SamplingParams { chain: Some(chain), top_k: 9, ..hot }),
+        9 => {
+            let mirostat = Some(Mirostat::new(2.0, 0.1));
+            sample(SamplingParams { chain: Some(Chain { mirostat, ..chain }), ..hot })
+        }
         _ => OutputKind::Logits,
     }
 }
