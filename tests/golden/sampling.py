@@ -163,7 +163,10 @@ def stage(name, scores, ids, s, taken):
     if name == "top_p" and s["top_p"] < 1.0:
         if near_border(scores, s["top_p"]):
             raise Border
-        return apply(hf.TopPLogitsWarper(s["top_p"]), ids, scores)
+        out = apply(hf.TopPLogitsWarper(s["top_p"]), ids, scores)
+        if (scores[~np.isfinite(out)] == out[np.isfinite(out)].min()).any():
+            raise Border
+        return out
     if name == "min_p" and s["min_p"] > 0.0:
         away(np.exp(scores - scores.max()) / s["min_p"], 1)
         return apply(hf.MinPLogitsWarper(s["min_p"]), ids, scores)
@@ -171,12 +174,12 @@ def stage(name, scores, ids, s, taken):
         p = softmax(scores)
         far = np.abs(surprise(p) * np.log(2) - (p * surprise(p)).sum() * np.log(2))
         order = np.argsort(np.where(p > 0, far, np.inf), kind="stable")
-        away(np.cumsum(p[order]), s["typical_p"])
-        out = apply(hf.TypicalLogitsWarper(s["typical_p"]), ids, scores)
-        left = far[(p > 0) & ~np.isfinite(out)]
-        if len(left) and np.abs(left.min() - far[np.isfinite(out)].max()) < 1e-9:
+        sums = away(np.cumsum(p[order]), s["typical_p"])
+        last = int((sums < s["typical_p"]).sum())
+        # (Of equal ones on the border transformers keeps all, we those of lower ids.)
+        if last + 1 < len(order) and np.abs(far[order[last + 1]] - far[order[last]]) < 1e-9:
             raise Border
-        return out
+        return apply(hf.TypicalLogitsWarper(s["typical_p"]), ids, scores)
     if name == "top_n_sigma" and s["top_n_sigma"] > 0:
         some = scores[np.isfinite(scores)]
         least = some.max() - s["top_n_sigma"] * some.std()

@@ -87,7 +87,7 @@ fn main() -> ExitCode {
                 }
             }
         }
-        Some("toys") => match toys::run(&root) {
+        Some("toys") => match toys::run(&root, std::env::args().any(|arg| arg == "--sample")) {
             Ok(()) => ExitCode::SUCCESS,
             Err(problem) => {
                 eprintln!("{problem}");
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
         },
         _ => {
             eprintln!(
-                "usage: cargo xtask toys | tidy | lines | docs | instructions [write] | tables \
+                "usage: cargo xtask toys [--sample] | tidy | lines | docs | instructions [write] | tables \
                  | cubins [check | budgets] | mutants"
             );
             ExitCode::FAILURE

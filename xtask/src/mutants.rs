@@ -5,7 +5,7 @@
 //! and what was built is linked beside the copy, so that a fault costs what depends on its crate.
 
 mod copy;
-mod faults;
+pub mod faults;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ fn named<'a>(all: &'a [Fault], name: &str) -> Result<&'a Fault, String> {
 }
 
 /// The latest commit, so that each tries others.
-fn commit(root: &Path) -> Result<String, String> {
+pub fn commit(root: &Path) -> Result<String, String> {
     let out = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output();
     let out = out.map_err(|e| format!("git rev-parse: {e}"))?;
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())

@@ -96,9 +96,10 @@ impl Loader for ShelfLoader {
     fn load(&self, id: &str, wanted: &dyn Fn() -> bool) -> Result<ServedModel, NotLoaded> {
         let begin = Instant::now();
         {
+            let bytes = self.bytes(id);
             let mut shelf = self.shelf();
             *shelf.loads.entry(id.to_owned()).or_default() += 1;
-            let second = shelf.resident.insert(id.to_owned(), self.bytes(id));
+            let second = shelf.resident.insert(id.to_owned(), bytes);
             assert_eq!(second, None, "a second copy of {id}");
             shelf.most_bytes = shelf.most_bytes.max(shelf.resident.values().sum());
         }

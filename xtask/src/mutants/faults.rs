@@ -103,7 +103,7 @@ pub fn sample<'a>(faults: &'a [Fault], commit: &str, n: usize) -> Vec<&'a Fault>
 
 /// FNV-1a, its bits mixed once more (its last bytes hardly reach the high ones): the same with every
 /// compiler.
-fn hash(text: &str) -> u64 {
+pub fn hash(text: &str) -> u64 {
     let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, step);
     let mixed = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);

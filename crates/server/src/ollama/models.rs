@@ -9,8 +9,8 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use tokenmill_engine::residency::Stage;
 use tokenmill_engine::Defaults;
+use tokenmill_engine::residency::Stage;
 
 use super::answer::time;
 use super::{VERSION, told_name};
@@ -301,6 +301,7 @@ fn modelfile(told: &Told, defaults: &Defaults, parameters: &[(&str, String)]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokenmill_engine::SamplingValues;
 
     #[test]
     fn capabilities_are_words_that_clients_know() {

@@ -132,7 +132,7 @@ fn kind(i: u32) -> OutputKind {
             history: (2, 9),
             prompt: 4,
             bias: (0, 2),
-            rules: (1, 2),
+            rules: (1, 1),
             mask: 1,
         },
         6 => OutputKind::Score { target: i % IDS, top: 3 },
