@@ -196,12 +196,15 @@ fn refusal(path: &str, method: &str, key: Option<&str>, headers: &[(&str, &str)]
     let takes = |m: &str| ROUTES.iter().any(|r| r.path == path && r.method.as_str() == m);
     let is_right = key == Some(KEY);
     let open = OPEN.contains(&path);
+    // (A route that is there for those who ask to go on with WebSocket, and for nobody else.)
+    let is_socket = path == "/v1/responses" && ["GET", "HEAD"].contains(&method);
     match () {
         () if !headers.is_empty() => Some(403),
         () if !open && key != Some("another") && !is_right => Some(401),
         // (For the first key only.)
         () if path == "/metrics" && is_right => Some(403),
         () if CHANGES.contains(&(method, path)) && is_right => Some(403),
+        () if is_socket => Some(405),
         () if !takes(method) && !(method == "HEAD" && takes("GET")) => Some(405),
         () => None,
     }
