@@ -292,6 +292,7 @@ mod tests {
             at_once: None,
             ctx: Some(4096),
             model,
+            cache: Some(10),
             metrics: name == "ann",
             keys: Some(path.to_path_buf()),
         })
@@ -311,8 +312,8 @@ mod tests {
         assert_eq!(names, ["ann", "bob"]);
         let limits = &keys[0].limits;
         assert_eq!(
-            (limits.per_minute, limits.at_once, limits.context),
-            (Some(60), None, Some(4096))
+            (limits.per_minute, limits.at_once, limits.context, limits.cache),
+            (Some(60), None, Some(4096), Some(10))
         );
         assert!(limits.metrics && limits.models == ["small"] && !keys[1].limits.metrics);
         #[cfg(unix)]
