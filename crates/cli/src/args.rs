@@ -354,7 +354,7 @@ pub struct Sampling {
     pub frequency_penalty: Option<f32>,
     /// The rest.
     #[command(flatten)]
-    pub more: MoreSampling,
+    pub more: Box<MoreSampling>,
     /// Text that ends the answer; may be repeated [default: the model's].
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,

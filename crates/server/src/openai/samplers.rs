@@ -61,7 +61,7 @@ pub(crate) fn mirostat(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let version = fields.count("mirostat", 0..=2)?;
     if version == Some(1) {
         let message = "mirostat 1 is not supported; 2 is";
-        return Err(ApiError::unsupported(&fields.path("mirostat"), message));
+        return Err(ApiError::unsupported(fields.path("mirostat"), message));
     }
     Ok(version)
 }
