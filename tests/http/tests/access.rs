@@ -194,6 +194,7 @@ fn is_in_form(path: &str, reply: &Reply) -> bool {
 /// The status a request is refused with before its route is asked; none where it is asked.
 fn refusal(path: &str, method: &str, key: Option<&str>, headers: &[(&str, &str)]) -> Option<u16> {
     let takes = |m: &str| ROUTES.iter().any(|r| r.path == path && r.method.as_str() == m);
+    let is_taken = takes(method) || (method == "HEAD" && takes("GET"));
     let is_right = key == Some(KEY);
     let open = OPEN.contains(&path);
     // (A route that is there for those who ask to go on with WebSocket, and for nobody else.)
@@ -205,7 +206,7 @@ fn refusal(path: &str, method: &str, key: Option<&str>, headers: &[(&str, &str)]
         () if path == "/metrics" && is_right => Some(403),
         () if CHANGES.contains(&(method, path)) && is_right => Some(403),
         () if is_socket => Some(405),
-        () if !takes(method) && !(method == "HEAD" && takes("GET")) => Some(405),
+        () if !is_taken => Some(405),
         () => None,
     }
 }
