@@ -17,6 +17,11 @@ impl Sample {
         Self { whole: text("TOKENMILL_TESTS").as_deref() == Some("whole"), seed }
     }
 
+    /// Whether all parts run.
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
     /// Whether part `index` runs: all do in a whole test, else one in `of`.
     pub fn has(&self, index: u64, of: u64) -> bool {
         self.whole || splitmix(self.seed ^ splitmix(index)).is_multiple_of(of)

@@ -60,8 +60,9 @@ fn part(fields: &mut Fields, name: &'static str) -> Result<Option<f32>, ApiError
 pub(crate) fn mirostat(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let version = fields.count("mirostat", 0..=2)?;
     if version == Some(1) {
-        let message = "mirostat 1 is not supported; 2 is";
-        return Err(ApiError::unsupported(fields.path("mirostat"), message));
+        let path = fields.path("mirostat");
+        let message = format!("{path}: version 1 is not supported; 2 is");
+        return Err(ApiError::unsupported(path, message));
     }
     Ok(version)
 }

@@ -78,6 +78,10 @@ fn leads(id: &str, path: &str) -> Value {
             "type": "object", "properties": { "a": { "enum": [1] } }, "required": ["a"],
             "additionalProperties": false,
         } }),
+        // An answer that takes a while.
+        ("time-to-live-starts-at-the-end", "/api/generate") => {
+            json!({ "format": { "enum": ["a river that has run through a wide land for long"] } })
+        }
         _ => Value::Null,
     }
 }
