@@ -198,6 +198,9 @@ pub struct AddKey {
     /// Longest prompt and answer together, tokens (suffix k allowed).
     #[arg(long, value_parser = tokens(1..=MOST_TOKENS))]
     pub ctx: Option<u32>,
+    /// Most that prompts it asks to stay may take of the cache, percent [default: 25].
+    #[arg(long, value_name = "PERCENT", value_parser = whole::<u32>(0..=25))]
+    pub cache: Option<u32>,
     /// A model that it may use; default: all. May be repeated.
     #[arg(long)]
     pub model: Vec<String>,
@@ -455,6 +458,10 @@ pub struct Serve {
     /// No line on the standard error for each request.
     #[arg(long)]
     pub quiet: bool,
+    /// Appends who asked what to this file, one line of JSON a request, without a word of prompts or
+    /// answers; SIGHUP opens it again.
+    #[arg(long, value_name = "FILE")]
+    pub audit: Option<PathBuf>,
     /// Form of the log on the standard error.
     #[arg(long, value_enum, default_value = "plain")]
     pub log_format: LogFormat,

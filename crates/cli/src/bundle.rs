@@ -104,7 +104,7 @@ pub fn bundle(args: &args::Bundle) -> Result<(), Failure> {
         let detail = "programs are signed there, and one that is changed does not start";
         return Err(Failure::new("there are no bundles on macOS", detail));
     }
-    let path = model::locate(&args.model)?;
+    let (path, defaults) = model::find(&args.model)?;
     let file = single(&args.model, &path)?;
     let unread =
         |e: &dyn std::fmt::Display| Failure::new(format!("cannot read {}", file.display()), e);
@@ -121,7 +121,7 @@ pub fn bundle(args: &args::Bundle) -> Result<(), Failure> {
             _ => failure,
         }
     })?;
-    let lines = model::defaults(&args.model)?.lines();
+    let lines = defaults.lines();
     if !lines.is_empty() {
         tell!("note: not in the bundle, which has the model file alone: {}", lines.join(", "));
     }

@@ -20,6 +20,8 @@ const MOST_KEYS: usize = 100_000;
 const MOST_BYTES: u64 = 64 << 20;
 /// Longest name of a key, bytes.
 const MOST_NAME: usize = 64;
+/// Most that anybody's leases may keep of the cache, percent.
+const MOST_CACHE: u32 = 25;
 /// What a new file says of itself.
 const ABOUT: &str =
     "# Keys of tokenmill serve: their hashes. Limits may be edited; a running server sees them.\n";
@@ -97,6 +99,12 @@ fn of_row(path: &Path, row: &Table) -> Result<Key, Failure> {
             "per-minute" => limits.per_minute = number(item, field)?,
             "at-once" => limits.at_once = number(item, field)?,
             "ctx" => limits.context = number(item, field)?,
+            "cache" => {
+                let part = item.as_integer().and_then(|n| u32::try_from(n).ok());
+                let part = part.filter(|n| *n <= MOST_CACHE);
+                let told = || wrong(&format!("cache must be a number from 0 to {MOST_CACHE}"));
+                limits.cache = Some(part.ok_or_else(told)?);
+            }
             "metrics" => {
                 let is = item.as_bool();
                 limits.metrics = is.ok_or_else(|| wrong("metrics must be true or false"))?;
@@ -149,7 +157,12 @@ fn row(add: &AddKey, name: &str, secret: &str) -> Table {
     row.insert("name", value(name));
     row.insert("sha256", value(hex(&digest(secret.as_bytes()))));
     row.insert("created", value(DateTime::from_unix_seconds(now).strftime("%Y-%m-%dT%H:%M:%SZ")));
-    let limits = [("per-minute", add.per_minute), ("at-once", add.at_once), ("ctx", add.ctx)];
+    let limits = [
+        ("per-minute", add.per_minute),
+        ("at-once", add.at_once),
+        ("ctx", add.ctx),
+        ("cache", add.cache),
+    ];
     for (field, limit) in limits {
         if let Some(limit) = limit {
             row.insert(field, value(i64::from(limit)));
@@ -180,11 +193,11 @@ fn list(path: &Path, as_json: bool) -> Result<(), Failure> {
     let keys = read(path)?.unwrap_or_default();
     let mut out = Vec::new();
     for Key { name, limits, .. } in &keys {
-        let KeyLimits { per_minute, at_once, context, models, metrics } = limits;
+        let KeyLimits { per_minute, at_once, context, models, cache, metrics } = limits;
         let line = match as_json {
             true => json!({
                 "name": name, "per_minute": per_minute, "at_once": at_once, "ctx": context,
-                "models": models, "metrics": metrics,
+                "models": models, "cache": cache, "metrics": metrics,
             })
             .to_string(),
             false => {
@@ -193,6 +206,7 @@ fn list(path: &Path, as_json: bool) -> Result<(), Failure> {
                     number("a minute", per_minute),
                     number("at once", at_once),
                     number("tokens", context),
+                    number("% of the cache", cache),
                     (!models.is_empty()).then(|| models.join(", ")),
                     metrics.then(|| "reads the metrics".to_owned()),
                 ];
@@ -278,6 +292,7 @@ mod tests {
             at_once: None,
             ctx: Some(4096),
             model,
+            cache: Some(10),
             metrics: name == "ann",
             keys: Some(path.to_path_buf()),
         })
@@ -297,8 +312,8 @@ mod tests {
         assert_eq!(names, ["ann", "bob"]);
         let limits = &keys[0].limits;
         assert_eq!(
-            (limits.per_minute, limits.at_once, limits.context),
-            (Some(60), None, Some(4096))
+            (limits.per_minute, limits.at_once, limits.context, limits.cache),
+            (Some(60), None, Some(4096), Some(10))
         );
         assert!(limits.metrics && limits.models == ["small"] && !keys[1].limits.metrics);
         #[cfg(unix)]

@@ -17,7 +17,7 @@ pub fn lint(name: &str, json: bool) -> Result<(), Failure> {
     let Some(found) = vocabulary_of(&path, &model.files).map_err(|e| cannot(&e))? else {
         return Err(cannot(&"its files have no tokenizer"));
     };
-    let mut list = findings(&found.tokenizer, found.template.as_ref());
+    let mut list = findings(&found.tokenizer, found.template.as_deref());
     if model.program.vocab == 0 {
         // Encoders give no answers that a token could end.
         list.retain(|finding| finding.code != "no_eos");

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokenmill_backend::DeviceError;
-use tokenmill_engine::Host;
-use tokenmill_engine::load::{LoadFailure, Share, read, share, vocabulary_of};
+use tokenmill_engine::library::Book;
+use tokenmill_engine::load::{LoadFailure, Share, read, vocabulary_of};
 use tokenmill_engine::packaged::packaged;
+use tokenmill_engine::{Defaults, Host};
 use tokenmill_ir::{Container, KvFormat};
 use tokenmill_output::Format;
 use tokenmill_server::{
@@ -32,11 +33,21 @@ pub struct Named {
     pub listed: Listed,
 }
 
+/// A model's files.
+struct Located {
+    named: Named,
+    path: PathBuf,
+    /// How its packager wants it to be run.
+    defaults: Defaults,
+}
+
 /// See the module.
 pub struct ModelLoader {
     pub host: Host,
     /// Models of the command line; empty: all that are here.
     named: Vec<Named>,
+    /// All that were here when somebody looked last.
+    listed: Mutex<Vec<Named>>,
     machine: Machine,
     slots: u32,
     queue: u32,
@@ -63,11 +74,12 @@ impl ModelLoader {
         let cap_bytes = (args.kv_disk_gb * (1u64 << 30) as f64) as u64 / count.max(1) as u64;
         let (machine, slots, queue) = (args.machine.clone(), args.slots, args.queue);
         let disk = args.kv_dir.clone().map(|folder| (folder, cap_bytes));
-        let (parts, memory, told, abilities, cards) = Default::default();
+        let (listed, parts, memory, told, abilities, cards) = Default::default();
         let max_wait = args.max_wait;
         Self {
             host,
             named,
+            listed,
             machine,
             slots,
             queue,
@@ -86,12 +98,29 @@ impl ModelLoader {
         if !self.named.is_empty() {
             return self.named.clone();
         }
-        named_alike(store::entries())
+        let all = named_alike(store::entries());
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&all);
+        all
+    }
+
+    /// A model, its path, and how its packager wants it to be run. Those of the command line are
+    /// fetched if need be.
+    fn located(&self, id: &str) -> Result<Located, Failure> {
+        let named = self.named(id)?;
+        if !self.named.is_empty() {
+            let (path, defaults) = model::find(&named.name)?;
+            return Ok(Located { named, path, defaults });
+        }
+        let model = store::here(&named.name)?.ok_or_else(|| gone(id))?;
+        Ok(Located { named, path: model.path, defaults: model.defaults })
     }
 
     fn named(&self, id: &str) -> Result<Named, Failure> {
-        let found = self.known().into_iter().find(|named| named.listed.id == id);
-        found.ok_or_else(|| Failure::new(format!("{id} is not here"), "its files are gone"))
+        let is_asked = |named: &Named| named.listed.id == id;
+        let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = listed.iter().find(|named| is_asked(named)).cloned();
+        drop(listed);
+        seen.or_else(|| self.known().into_iter().find(is_asked)).ok_or_else(|| gone(id))
     }
 
     /// From now on loads that model within so much.
@@ -106,28 +135,27 @@ impl ModelLoader {
     }
 
     /// What the command line and the model's packager say of how it runs.
-    fn machine(&self, name: &str) -> Result<Machine, Failure> {
+    fn machine(&self, defaults: &Defaults) -> Machine {
         let mut machine = self.machine.clone();
-        machine.ctx = machine.ctx.or(model::defaults(name)?.context);
-        Ok(machine)
+        machine.ctx = machine.ctx.or(defaults.context);
+        machine
     }
 
     /// What a model takes, and what goes wrong as a user is told it.
     pub fn measured(&self, id: &str) -> Result<Needs, NotStarted> {
-        Ok(self.share(id)?.needs)
+        Ok(self.share(id)?.1.needs)
     }
 
-    fn share(&self, id: &str) -> Result<Share, NotStarted> {
-        let Named { name, .. } = self.named(id)?;
-        let machine = self.machine(&name)?;
+    fn share(&self, id: &str) -> Result<(Arc<Book>, Share), NotStarted> {
+        let Located { path, defaults, .. } = self.located(id)?;
+        let machine = self.machine(&defaults);
         let device = self.host.device();
         let mut options = model::options(&machine, device.as_ref(), self.slots);
         let given = self.parts.get(id).copied();
         options.memory_bytes = self.host.ledger().all_bytes();
-        let path = model::locate(&name)?;
-        let found = share(&path, device.as_ref(), &options, given).map_err(NotStarted::Load)?;
+        let found = self.host.share(&path, &options, given).map_err(NotStarted::Load)?;
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.insert(id.to_owned(), found.memory_bytes);
+        memory.insert(id.to_owned(), found.1.memory_bytes);
         Ok(found)
     }
 
@@ -137,8 +165,8 @@ impl ModelLoader {
         id: &str,
         wanted: &dyn Fn() -> bool,
     ) -> Result<(ServedModel, Vec<String>), NotStarted> {
-        let Named { name, listed } = self.named(id)?;
-        let (defaults, machine) = (model::defaults(&name)?, self.machine(&name)?);
+        let Located { named: Named { name, listed }, path, defaults } = self.located(id)?;
+        let machine = self.machine(&defaults);
         let memory_bytes = self.memory_of(id).unwrap_or(self.host.ledger().all_bytes());
         let limits = Limits { sequences: self.slots, queue: self.queue, memory_bytes };
         let disk = self.disk.as_ref().map(|(folder, cap_bytes)| match self.named.len() {
@@ -152,10 +180,11 @@ impl ModelLoader {
             true => shown(at, of),
             false => ControlFlow::Break(()),
         };
-        let mut served = model::start_in(&self.host, (&name, id), &machine, limits, of, watch)?;
+        let mut served =
+            model::start_in(&self.host, (&name, id, &path), &machine, limits, of, watch)?;
         model::settle(defaults, &mut served);
         if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned()) {
-            model::warn(&served, served.template.as_ref());
+            model::warn(&served, served.template.as_deref());
             model::tell_unused(&name, &served);
         }
         let Some(tokenizer) = served.tokenizer.clone() else {
@@ -187,7 +216,7 @@ impl ModelLoader {
             names: [listed.id].into_iter().chain(listed.aliases).collect(),
             engine: served.engine,
             tokenizer,
-            template: served.template.map(Arc::new),
+            template: served.template,
             context,
             defaults: served.defaults,
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
@@ -215,12 +244,10 @@ impl Loader for ModelLoader {
         if let Some(found) = abilities().get(id) {
             return Some(*found);
         }
-        let share = self.share(id).ok()?;
-        let path = model::locate(&self.named(id).ok()?.name).ok()?;
-        let model = read(&path, model::kv_format(self.machine.kv)).ok()?;
+        let (book, share) = self.share(id).ok()?;
         // (Without a tokenizer it is not served.)
-        let vocabulary = vocabulary_of(&path, &model.files).ok()??;
-        let (gives_text, width) = (model.program.vocab > 0, model.program.hidden);
+        let vocabulary = book.vocabulary.as_ref()?;
+        let (gives_text, width) = (book.program.vocab > 0, book.program.hidden);
         let template = vocabulary.template.as_ref().ok().filter(|_| gives_text);
         let found = Abilities {
             chat: template.is_some(),
@@ -259,7 +286,7 @@ impl Loader for ModelLoader {
         if let Some((_, card)) = cards().get(id).filter(|(of, _)| *of == age) {
             return card.clone();
         }
-        let card = card_of(&named.name);
+        let card = self.located(id).ok().and_then(card_of);
         cards().insert(id.to_owned(), (age, card.clone()));
         card
     }
@@ -299,9 +326,12 @@ impl Loader for ModelLoader {
     }
 }
 
+fn gone(id: &str) -> Failure {
+    Failure::new(format!("{id} is not here"), "its files are gone")
+}
+
 /// What stands in the files of a model; none where they cannot be read.
-fn card_of(name: &str) -> Option<Card> {
-    let path = model::locate(name).ok()?;
+fn card_of(Located { path, defaults, .. }: Located) -> Option<Card> {
     let lowered = read(&path, KvFormat::Int16).ok()?;
     let checkpoint = &lowered.files.checkpoint;
     let mut formats: BTreeMap<&str, u64> = BTreeMap::new();
@@ -321,7 +351,7 @@ fn card_of(name: &str) -> Option<Card> {
         quantization: most.unwrap_or_default().to_owned(),
         width: lowered.program.hidden,
         template: template.map(|template| template.source().to_owned()),
-        defaults: model::defaults(name).ok()?.or(packaged(checkpoint)),
+        defaults: defaults.or(packaged(checkpoint)),
     })
 }
 

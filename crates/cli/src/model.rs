@@ -21,21 +21,19 @@ use crate::{args, devices, store};
 /// Tokens a step may hold.
 const STEP_TOKENS: u32 = 512;
 
-/// The file or folder behind a name, fetched if need be.
-pub fn locate(name: &str) -> Result<PathBuf, Failure> {
+/// The file or folder behind a name, fetched if need be, and how its packager wants it to be run.
+pub fn find(name: &str) -> Result<(PathBuf, Defaults), Failure> {
     let path = Path::new(name);
     if path.exists() {
-        return Ok(path.to_owned());
+        return Ok((path.to_owned(), Defaults::default()));
     }
-    Ok(store::resolve(name)?.path)
+    let model = store::resolve(name)?;
+    Ok((model.path, model.defaults))
 }
 
-/// How the packager of a model wants it to be run; the model is fetched if need be.
-pub fn defaults(name: &str) -> Result<Defaults, Failure> {
-    if Path::new(name).exists() {
-        return Ok(Defaults::default());
-    }
-    Ok(store::resolve(name)?.defaults)
+/// The file or folder behind a name, fetched if need be.
+pub fn locate(name: &str) -> Result<PathBuf, Failure> {
+    Ok(find(name)?.0)
 }
 
 /// Puts what the packager says above what the model's files say.
@@ -216,6 +214,12 @@ pub fn warn(served: &Served, template: Result<&ChatTemplate, &TemplateError>) {
     }
 }
 
+/// What was read of models that come and go is kept in a part of their memory, within these bytes: of
+/// some vocabularies.
+const KEPT_PART: u64 = 64;
+const KEPT_BYTES: u64 = 16 << 20;
+const MOST_KEPT_BYTES: u64 = 64 << 20;
+
 /// A host, and the part of its memory that each model may use.
 pub struct House {
     pub host: Host,
@@ -227,15 +231,19 @@ impl House {
     pub fn shared(machine: &Machine, sequences: u32) -> Result<Self, Failure> {
         let device = devices::open(machine)?;
         let all = options(machine, &*device, sequences).memory_bytes;
+        let kept = (all / KEPT_PART).clamp(KEPT_BYTES, MOST_KEPT_BYTES);
         let failed = |e| Failure::new("cannot start the device's thread", e);
-        Ok(Self { host: Host::start(device, all).map_err(failed)?, memory_bytes: Vec::new() })
+        let host = Host::start(device, all.saturating_sub(kept)).map_err(failed)?;
+        Ok(Self { host: host.keeping(kept), memory_bytes: Vec::new() })
     }
 
     /// Room for these models, for that many sequences each: what all of them need beside caches, and
     /// of the rest the same for each.
     pub fn of(names: &[String], machine: &Machine, sequences: u32) -> Result<Self, Failure> {
-        let Self { host, .. } = Self::shared(machine, sequences)?;
-        let options = options(machine, host.device().as_ref(), sequences);
+        let device = devices::open(machine)?;
+        let options = options(machine, &*device, sequences);
+        let failed = |e| Failure::new("cannot start the device's thread", e);
+        let host = Host::start(device, options.memory_bytes).map_err(failed)?;
         let all = host.ledger().all_bytes();
         if names.len() == 1 {
             return Ok(Self { host, memory_bytes: vec![all] });
@@ -271,10 +279,11 @@ pub fn start(name: &str, machine: &Machine, sequences: u32, queue: u32) -> Resul
     let House { host, .. } = House::of(&[name.to_owned()], machine, sequences)?;
     let limits = Limits { sequences, queue, memory_bytes: host.ledger().all_bytes() };
     let bar = Bar::new();
-    let served = start_in(&host, (name, name), machine, limits, None, &mut bar.watch());
+    let path = locate(name)?;
+    let served = start_in(&host, (name, name, &path), machine, limits, None, &mut bar.watch());
     drop(bar);
     let served = served.map_err(|e| e.told(name))?;
-    warn(&served, served.template.as_ref().map_err(|_| &TemplateError::Missing));
+    warn(&served, served.template.as_deref().map_err(|_| &TemplateError::Missing));
     Ok(served)
 }
 
@@ -310,11 +319,11 @@ impl NotStarted {
     }
 }
 
-/// Loads a model on a host under the second of its names, perhaps with the cache kept in a folder
-/// of at most that many bytes; `watch` may break it off.
+/// Loads the model of a path on a host under the second of its names, perhaps with the cache kept in
+/// a folder of at most that many bytes; `watch` may break it off.
 pub fn start_in(
     host: &Host,
-    (name, called): (&str, &str),
+    (name, called, path): (&str, &str, &Path),
     machine: &Machine,
     limits: Limits,
     disk: Option<(&Path, u64)>,
@@ -336,8 +345,7 @@ pub fn start_in(
         memory_bytes: limits.memory_bytes,
         ..options(machine, host.device().as_ref(), limits.sequences)
     };
-    let path = locate(name)?;
-    let mut model = host.load(called, &path, &both, watch).map_err(NotStarted::Load)?;
+    let mut model = host.load(called, path, &both, watch).map_err(NotStarted::Load)?;
     if let Some(asked) = machine.ctx {
         tell_of_context(asked, model.spec.context);
     }
@@ -349,7 +357,7 @@ pub fn start_in(
     let disk = disk.map(|(folder, cap_bytes)| DiskOptions {
         folder: folder.to_owned(),
         cap_bytes,
-        model: path,
+        model: path.to_owned(),
         kv: kv_format(machine.kv),
     });
     let started = model.start_on(host, serve, disk.as_ref());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use tokenmill_server::Control;
+use tokenmill_server::{Control, ServerConfig};
 
 use crate::args::{Args, Command, Serve};
 use crate::config::{self, Unread};
@@ -74,22 +74,41 @@ impl Watch {
         let changed = fresh.and_then(|fresh| {
             let config = gate_of(fresh.as_ref().unwrap_or(&self.args), &self.keys)?;
             self.control.change_gate(&config).map_err(|e| Failure::new("cannot serve so", e))?;
-            Ok(fresh)
+            Ok((fresh, config))
         });
         match changed {
-            Ok(Some(fresh)) => {
+            Ok((Some(fresh), config)) => {
                 self.args = fresh;
+                self.files(&config);
                 tracing::info!(
                     target: "tokenmill_server",
-                    "settings read again: keys, hosts, origins, strict and quiet hold from now on, \
-                     others from the next start"
+                    "settings read again: keys, hosts, origins, strict, quiet and the certificate \
+                     hold from now on, others from the next start"
                 );
             }
-            Ok(None) => tracing::info!(target: "tokenmill_server", "keys read again"),
+            Ok((None, _)) => tracing::info!(target: "tokenmill_server", "keys read again"),
             Err(failure) => {
                 let told = failure.to_string().replace('\n', " ");
                 tracing::error!(target: "tokenmill_server", "all stays as it was: {told}");
+                // (Who moved the audit log away waits for another.)
+                if all {
+                    self.reopen_audit();
+                }
             }
+        }
+    }
+
+    /// Reads files again that are not settings.
+    fn files(&self, config: &ServerConfig) {
+        if let Err(error) = self.control.read_tls_again(config) {
+            tracing::error!(target: "tokenmill_server", "the certificate stays as it was: {error}");
+        }
+        self.reopen_audit();
+    }
+
+    fn reopen_audit(&self) {
+        if let Err(error) = self.control.reopen_audit() {
+            tracing::error!(target: "tokenmill_server", "the audit log stays where it was: {error}");
         }
     }
 }

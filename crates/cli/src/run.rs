@@ -18,7 +18,7 @@ use crate::{chat, input, interrupt, model};
 pub fn run(args: &Run) -> Result<(), Failure> {
     let prompt = prompt(args)?;
     let constraint = constraint(args)?;
-    let defaults = model::defaults(&args.model)?;
+    let (_, defaults) = model::find(&args.model)?;
     let args = &with_defaults(args.clone(), &defaults);
     let mut served = model::start(&args.model, &args.machine, 1, 16)?;
     model::settle(defaults, &mut served);

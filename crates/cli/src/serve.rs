@@ -165,7 +165,7 @@ fn names(args: &Serve) -> Result<Vec<Named>, Failure> {
     Ok(all)
 }
 
-/// What is said of who may come in; `keys`: the file of keys.
+/// What is said of who may come in and how it is told; `keys`: the file of keys.
 pub fn gate_of(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     let mut config = ServerConfig::new(SocketAddr::new(args.host, args.port));
     config.also = args.ollama.then_some(OLLAMA_PORT).into_iter().collect();
@@ -180,6 +180,9 @@ pub fn gate_of(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     config.allowed_hosts.clone_from(&args.allow_host);
     config.strict = args.strict;
     config.access_log = !args.quiet;
+    config.audit.clone_from(&args.audit);
+    let files = args.tls_cert.clone().zip(args.tls_key.clone());
+    config.tls = files.map(|(certificate, key)| TlsFiles { certificate, key });
     Ok(config)
 }
 
@@ -196,8 +199,6 @@ fn shown_in_processes() -> Option<&'static str> {
 /// What is said of the server.
 fn config(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     let mut config = gate_of(args, keys)?;
-    let files = args.tls_cert.clone().zip(args.tls_key.clone());
-    config.tls = files.map(|(certificate, key)| TlsFiles { certificate, key });
     config.seal_key = crate::seal::key(args.seal_key.as_deref(), args.no_seal_key)?;
     // As many as the system lets one program have, but for what else it opens.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FEW_FILES);

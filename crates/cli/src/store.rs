@@ -57,6 +57,12 @@ pub fn resolve(name: &str) -> Result<LocalModel, Failure> {
     Ok(store.resolve(&name, &mut |p| bar.show(&p))?)
 }
 
+/// A named model, if it is here.
+pub fn here(name: &str) -> Result<Option<LocalModel>, Failure> {
+    let store = Store::new(environment());
+    Ok(store.find(&store.name(name)?)?)
+}
+
 /// `pull`.
 pub fn pull(name: &str) -> Result<(), Failure> {
     let store = Store::new(environment());

@@ -9,7 +9,7 @@ pub mod planner;
 pub mod residency;
 pub mod serving;
 
-pub use loading::{describe, door, load, packaged, plan, start, vocabulary};
+pub use loading::{describe, door, library, load, packaged, plan, start, vocabulary};
 use serving::{answer, draft, queue, repeats, rows, stats};
 pub use serving::{
     backlog, constraint, draft_model, engine, handle, host, request, sampling, tier,

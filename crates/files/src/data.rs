@@ -1,6 +1,7 @@
 //! The bytes of a model's tensors: mapped files, and tensors assembled from pieces of them.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use tokenmill_ir::{Extent, SourceError, TensorInfo, WeightSource};
 
@@ -18,12 +19,16 @@ const ASSEMBLE_BLOCKS: u64 = 4096;
 #[derive(Debug)]
 pub struct ModelData {
     files: Vec<MappedFile>,
-    assembled: Vec<Assembled>,
+    assembled: Arc<Vec<Assembled>>,
 }
 
 impl ModelData {
-    pub(crate) fn new(files: Vec<MappedFile>, assembled: Vec<Assembled>) -> Self {
+    pub(crate) fn new(files: Vec<MappedFile>, assembled: Arc<Vec<Assembled>>) -> Self {
         ModelData { files, assembled }
+    }
+
+    pub(crate) fn assembled(&self) -> Arc<Vec<Assembled>> {
+        Arc::clone(&self.assembled)
     }
 
     /// The mapped files, in the order that `extent.file` counts.

@@ -9,6 +9,7 @@
 mod assemble;
 mod budget;
 mod bundle;
+mod closed;
 mod cursor;
 mod data;
 mod error;
@@ -24,6 +25,7 @@ mod shards;
 pub mod write;
 
 pub use bundle::Bundle;
+pub use closed::{ClosedModel, FilesState};
 pub use data::{ModelData, expert_rows};
 pub use error::LoadError;
 pub use mmap::MappedFile;

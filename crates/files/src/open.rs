@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tokenmill_ir::{Checkpoint, Container, MetaValue, TensorInfo};
 
@@ -145,7 +146,7 @@ fn open_gguf(file: MappedFile) -> Result<OpenModel, LoadError> {
         Some(split) => open_parts(file, split)?,
     };
     let checkpoint = index(&path, Container::Gguf, gguf.meta, gguf.tensors)?;
-    let data = ModelData::new(files, Vec::new());
+    let data = ModelData::new(files, Arc::default());
     Ok(OpenModel { checkpoint, data, sidecars: Sidecars::default() })
 }
 
@@ -243,7 +244,7 @@ fn open_hf(folder: &Path, weights: Weights) -> Result<OpenModel, LoadError> {
     let (tensors, assembled) = quantized::assemble(&path, &quantization, &meta, tensors, &files)?;
     let tensors = tensors.into_iter().map(renamed).collect();
     let checkpoint = index(&path, Container::Hf, meta, tensors)?;
-    let data = ModelData::new(files, assembled);
+    let data = ModelData::new(files, Arc::new(assembled));
     Ok(OpenModel { checkpoint, data, sidecars: sidecars(folder) })
 }
 

@@ -26,6 +26,8 @@ pub struct LeaseWish<'a> {
     pub tokens: &'a [TokenId],
     /// When it ends, seconds of the caller's clock.
     pub until_s: f64,
+    /// Most that the account may keep so, percent of every group; never more than a quarter.
+    pub percent: u32,
 }
 
 /// What stays.
@@ -112,11 +114,22 @@ impl Scheduler {
 impl KvCache {
     /// Blocks of a group that one account, and all together, may keep.
     fn quota(&self, g: usize) -> (u32, u32) {
-        let all = match self.kinds[g] {
+        let all = self.kept(g);
+        (all / OWN_PART, all / ALL_PARTS)
+    }
+
+    /// The same for one account that may keep so many percent.
+    fn own_quota(&self, g: usize, percent: u32) -> u32 {
+        let part = u64::from(self.kept(g)) * u64::from(percent) / 100;
+        self.quota(g).0.min(u32::try_from(part).unwrap_or(u32::MAX))
+    }
+
+    /// Blocks of a group that may be kept at all.
+    fn kept(&self, g: usize) -> u32 {
+        match self.kinds[g] {
             GroupKind::State => self.checkpoint_limit.min(self.pools[g].backed().saturating_sub(1)),
             _ => self.pools[g].backed(),
-        };
-        (all / OWN_PART, all / ALL_PARTS)
+        }
     }
 
     /// Blocks of each group that leases hold, those of one account or of all.
@@ -133,7 +146,7 @@ impl KvCache {
     /// See [`Scheduler::lease`]; blocks of tokens.
     fn pin(&mut self, seq: &mut Sequence, wish: &LeaseWish<'_>, most: u32) -> u32 {
         let full = (0..self.kinds.len()).filter(|&g| self.kinds[g] == GroupKind::Full);
-        let most = full.map(|g| self.quota(g).0).fold(most, u32::min);
+        let most = full.map(|g| self.own_quota(g, wish.percent)).fold(most, u32::min);
         let depth = if self.is_shared() { self.find(seq, most) } else { 0 };
         let LeaseWish { account, name, until_s, .. } = *wish;
         let path = seq.path[..depth as usize].to_vec();
@@ -150,7 +163,7 @@ impl KvCache {
         self.end_leases(|l| {
             (name != 0 && l.account == account && l.name == name) || l.is_within(&new)
         });
-        while !self.has_quota(&new) {
+        while !self.has_quota(&new, wish.percent) {
             if !self.end_first(|l| l.account == account) {
                 self.let_go(&new);
                 return 0;
@@ -178,10 +191,10 @@ impl KvCache {
         blocks
     }
 
-    fn has_quota(&self, new: &Lease) -> bool {
+    fn has_quota(&self, new: &Lease, percent: u32) -> bool {
         let (own, all, held) = (self.leased(Some(new.account)), self.leased(None), new.held());
         (0..self.kinds.len()).all(|g| {
-            let (own_most, all_most) = self.quota(g);
+            let (own_most, all_most) = (self.own_quota(g, percent), self.quota(g).1);
             own[g] + held[g] <= own_most && all[g] + held[g] <= all_most
         })
     }

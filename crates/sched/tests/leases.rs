@@ -63,7 +63,18 @@ fn compute(sched: &mut Scheduler, prompt: &[TokenId]) -> u32 {
 }
 
 fn lease(sched: &mut Scheduler, account: u64, name: u64, tokens: &[TokenId], until_s: f64) -> u32 {
-    let kept = sched.lease(&LeaseWish { account, salt: 1, name, tokens, until_s });
+    lease_within(sched, (account, 100), name, tokens, until_s)
+}
+
+/// The same for an account that may keep so many percent.
+fn lease_within(
+    sched: &mut Scheduler,
+    (account, percent): (u64, u32),
+    name: u64,
+    tokens: &[TokenId],
+    until_s: f64,
+) -> u32 {
+    let kept = sched.lease(&LeaseWish { account, salt: 1, name, tokens, until_s, percent });
     sched.check();
     kept
 }
@@ -125,6 +136,25 @@ fn the_quota_is_a_quarter_for_one_and_half_for_all() {
     let long = text(9, 120);
     compute(&mut sched, &long);
     assert_eq!(lease(&mut sched, 2, 0, &long, 1.0), 64);
+}
+
+#[test]
+fn an_account_may_be_given_less_and_never_more() {
+    let mut sched = scheduler(&[GroupKind::Full], 64);
+    let texts: Vec<_> = (0..3).map(|seed| text(seed, 25)).collect();
+    let long = text(9, 120);
+    texts.iter().chain([&long]).for_each(|t| {
+        compute(&mut sched, t);
+    });
+    // 10 % are 6 blocks: one text, of which the next takes the place.
+    assert_eq!(lease_within(&mut sched, (1, 10), 0, &texts[0], 5.0), 24);
+    assert_eq!(lease_within(&mut sched, (1, 10), 0, &texts[1], 6.0), 24);
+    assert_eq!(sched.leases().count(), 1);
+    assert_eq!(lease_within(&mut sched, (1, 5), 0, &texts[2], 5.0), 12, "3 blocks");
+    assert_eq!(lease_within(&mut sched, (2, 0), 0, &texts[2], 5.0), 0);
+    assert_eq!(sched.give_up_leases(None), 1);
+    compute(&mut sched, &long);
+    assert_eq!(lease_within(&mut sched, (1, 100), 0, &long, 1.0), 64, "a quarter all the same");
 }
 
 #[test]

@@ -7,16 +7,18 @@ use axum::extract::{Request, State};
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderName, HeaderValue, ORIGIN, VARY, WWW_AUTHENTICATE,
+    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING, VARY,
+    WWW_AUTHENTICATE,
 };
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::audit::is_audited;
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::fields::shown;
-use crate::keys::ApiKeys;
+use crate::keys::{ApiKeys, Caller};
 use crate::origin::{allows, name_of};
 use crate::shared::Shared;
 use crate::visit::Visit;
@@ -56,19 +58,20 @@ impl Gate {
 }
 
 /// Asks for a key where keys are set.
-pub async fn key(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    if shared.gate().keys.admit(request.headers()) {
+pub async fn key(request: Request, next: Next) -> Response {
+    if Caller::of(&request).is_some_and(|caller| caller.is_admitted) {
         return next.run(request).await;
     }
     key_needed("an API key is needed, as Authorization: Bearer or x-api-key")
 }
 
 /// Asks for the key that may see what tells of everybody.
-pub async fn operator(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    if shared.gate().keys.admit_to_metrics(request.headers()) {
+pub async fn operator(request: Request, next: Next) -> Response {
+    let caller = Caller::of(&request);
+    if caller.as_ref().is_some_and(|caller| caller.reads_metrics) {
         return next.run(request).await;
     }
-    if !shared.gate().keys.admit(request.headers()) {
+    if !caller.is_some_and(|caller| caller.is_admitted) {
         return key_needed("the metrics need a key, as Authorization: Bearer or x-api-key");
     }
     let message = "the metrics tell of all keys' requests: they are for the first --api-key, or \
@@ -90,10 +93,12 @@ fn key_needed(message: &str) -> Response {
 /// pages of allowed sites read what they get, errors too; writes the request's line in the log.
 pub async fn site(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let gate = shared.gate();
-    let visit = gate.access_log.then(|| {
-        let key = gate.keys.holder(request.headers());
-        Visit::new(&request, key.map(|key| shown(&key.name)))
-    });
+    let caller = Arc::new(gate.keys.caller(request.headers()));
+    let name = caller.key.as_ref().map(|key| shown(&key.name));
+    request.extensions_mut().insert(caller);
+    let audit = shared.audit.clone().filter(|_| is_audited(&request));
+    let visit = (gate.access_log || audit.is_some())
+        .then(|| Visit::new(&request, name, (gate.access_log, audit)));
     if let Some(visit) = &visit {
         request.extensions_mut().insert(Arc::clone(visit));
     }
@@ -151,7 +156,19 @@ fn permission(asked: &HeaderMap) -> Response {
     answer
 }
 
+/// Of codings of a message one is known; what has others may be read in two ways.
+fn check_coding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let known = codings.next().is_none_or(|one| one.as_bytes().eq_ignore_ascii_case(b"chunked"));
+    if known && codings.next().is_none() {
+        return Ok(());
+    }
+    let message = "the only Transfer-Encoding that is known is chunked";
+    Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, message))
+}
+
 fn check_site(gate: &Gate, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+    check_coding(headers)?;
     let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next().and_then(|h| h.to_str().ok()).unwrap_or_default();
     if hosts.next().is_some() {
@@ -195,6 +212,9 @@ fn forbidden(code: &'static str, message: String) -> ApiError {
 /// Whether a `Host` (with or without port) can only mean this machine, or is allowed by name.
 fn is_local(host: &str, allowed: &[String]) -> bool {
     let name = name_of(host);
+    if host.contains('@') {
+        return false; // a user's name before it
+    }
     let same = |a: &String| a == "*" || name_of(a).eq_ignore_ascii_case(name);
     name.eq_ignore_ascii_case("localhost")
         || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
@@ -228,6 +248,8 @@ mod tests {
             ("192.168.1.2", false),
             ("[::ffff:127.0.0.1]", false),
             ("[localhost", false),
+            ("localhost@evil.example", false),
+            ("localhost:80@evil.example", false),
         ];
         for (host, expect) in cases {
             assert_eq!(is_local(host, &allowed), expect, "{host}");

@@ -24,7 +24,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use crate::generation::Generation;
 use crate::guests::Guest;
-use crate::keys::Key;
+use crate::keys::{Caller, Key};
 use crate::models;
 use crate::prepare::{self, Echoed, Prepared};
 use crate::residents::Pending;
@@ -194,11 +194,12 @@ struct Came {
 impl Came {
     async fn read(shared: &Shared, request: HttpRequest<Body>) -> Result<Self, ApiError> {
         shared.open()?;
-        let gate = shared.gate();
-        let key = gate.keys.holder(request.headers());
+        let caller = Caller::of(&request);
+        let account = caller.as_ref().and_then(|caller| caller.account);
+        let may_change = caller.as_ref().is_some_and(|caller| caller.may_change);
+        let key = caller.and_then(|caller| caller.key.clone());
         let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
-        let (party, account) = (shared.party(&request), gate.keys.account(request.headers()));
-        let may_change = gate.keys.admit_to_change(request.headers());
+        let party = shared.party(&request);
         let visit = Visit::of(&request);
         let body = body::read(request, shared, party).await?;
         Ok(Self { body, party, account, key, may_change, pass, visit })
@@ -316,11 +317,14 @@ fn ready(
     })
 }
 
-/// Cuts the answers to what a key's holder may have.
+/// Cuts the answers, and what they keep in the cache, to what a key's holder may have.
 ///
 /// # Errors
 /// 400 for a prompt that is longer than his longest.
 fn within_key(key: &Key, prepared: &mut Prepared) -> Result<(), ApiError> {
+    if let Some(percent) = key.limits.cache {
+        prepared.requests.iter_mut().for_each(|request| request.lease_percent = percent);
+    }
     let Some(most) = key.limits.context else { return Ok(()) };
     for request in &mut prepared.requests {
         let tokens = request.prompt.len();

@@ -77,6 +77,7 @@ pub async fn read(
         let message = "the body did not arrive in time";
         Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message))
     })?;
+    guest.iter().for_each(|guest| guest.is_read());
     match coding {
         None => Ok(received),
         Some(coding) => decoded(received, coding, shared, party).await,

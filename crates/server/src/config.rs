@@ -147,6 +147,8 @@ pub struct ServerConfig {
     pub strict: bool,
     /// Writes a line to the log for each request.
     pub access_log: bool,
+    /// A file to append who asked what to, one line of JSON a request.
+    pub audit: Option<PathBuf>,
     /// Limits.
     pub limits: Limits,
     /// Timeouts.
@@ -169,6 +171,7 @@ impl ServerConfig {
             allowed_origins: Vec::new(),
             strict: false,
             access_log: true,
+            audit: None,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
         }
@@ -324,6 +327,14 @@ pub enum ServeError {
         value: u64,
         /// The least.
         least: u64,
+    },
+    /// The file for the audit log.
+    #[error("cannot write the audit log {}: {source}", path.display())]
+    BadAudit {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
     },
     /// An empty key would let everybody in.
     #[error("an API key is empty")]

@@ -105,6 +105,8 @@ pub struct Guest {
     requests: AtomicU64,
     /// Whether one is being read or answered.
     asking: AtomicBool,
+    /// Whether some of the latest one's body may not have been read.
+    unread: AtomicBool,
     /// Whether the latest one's protocol has interim responses (HTTP/1.1).
     interim: AtomicBool,
     /// It has said that it sends no more: whoever streams to it may try whether it still reads.
@@ -119,6 +121,11 @@ impl Guests {
 
     fn list(&self) -> MutexGuard<'_, List> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Open connections.
+    pub fn count(&self) -> usize {
+        self.list().all.len()
     }
 
     /// Waits until there is room for one more, and sends some away where there is none.
@@ -172,9 +179,9 @@ impl Guests {
         let waiting = Some(Instant::now());
         let entry = Entry { party, waiting, body: None, going: false, go: Arc::clone(&go) };
         list.all.insert(id, entry);
-        let (requests, asking, interim, silent) = Default::default();
+        let (requests, asking, unread, interim, silent) = Default::default();
         let guests = Arc::clone(self);
-        Arc::new(Guest { guests, id, party, go, requests, asking, interim, silent })
+        Arc::new(Guest { guests, id, party, go, requests, asking, unread, interim, silent })
     }
 }
 
@@ -189,6 +196,17 @@ impl Guest {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.interim.store(interim, Ordering::Relaxed);
         self.asking.store(true, Ordering::Relaxed);
+        self.unread.store(true, Ordering::Relaxed);
+    }
+
+    /// All of its latest request has been read.
+    pub fn is_read(&self) {
+        self.unread.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether what comes next is no rest of its latest request.
+    pub fn was_read(&self) -> bool {
+        !self.unread.load(Ordering::Relaxed)
     }
 
     /// Requests so far.

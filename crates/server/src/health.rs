@@ -1,5 +1,6 @@
 //! What operators ask: is it alive, is it ready, what is it, what does it do.
 
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::metrics::{ModelPage, page};
+use crate::metrics::{ModelPage, header, page};
 use crate::models;
 use crate::shared::{Phase, Shared};
 
@@ -61,5 +62,8 @@ pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let uptime = shared.started.elapsed();
     let mut text = page(&pages, &shared.responses, shared.in_flight(), unknown, uptime);
     models::count(&shared.residents, &mut text);
+    let name = "tokenmill_http_connections";
+    header(&mut text, name, "gauge", "Open connections.");
+    let _ = writeln!(text, "{name} {}", shared.guests.count());
     (one("text/plain; version=0.0.4; charset=utf-8"), text).into_response()
 }

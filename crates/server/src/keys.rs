@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, Request};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -22,6 +22,8 @@ pub struct KeyLimits {
     pub context: Option<u32>,
     /// Names of models; empty: all.
     pub models: Vec<String>,
+    /// Of the cache, what its leases may keep: percent, of which 25 are the most for anybody.
+    pub cache: Option<u32>,
     /// May read the metrics, which tell of everybody.
     pub metrics: bool,
 }
@@ -85,53 +87,50 @@ impl ApiKeys {
         self.all.is_empty() && !self.required
     }
 
-    /// Whether a request may read the metrics: with the key for them, or one that may.
-    pub fn admit_to_metrics(&self, headers: &HeaderMap) -> bool {
-        let by_key = |key: &Key| key.limits.metrics;
-        let own = self.metrics.as_ref();
-        let own = own.is_some_and(|own| {
-            shown(headers).fold(false, |known, one| known | same(own, &digest(one)))
-        });
-        own || self.holder(headers).is_some_and(|key| by_key(&key))
-            || (self.is_open() && self.metrics.is_none())
-    }
-
-    /// Whether a request may change what is there for everybody: with the first key, or one that may
-    /// read the metrics.
-    pub fn admit_to_change(&self, headers: &HeaderMap) -> bool {
-        let first = self.all.first();
-        let is_first = |key: &Arc<Key>| first.is_some_and(|first| first == key);
-        let holder = self.holder(headers);
-        self.is_open() || holder.is_some_and(|key| key.limits.metrics || is_first(&key))
-    }
-
-    /// Whether a request carries one of them, as `Authorization: Bearer` or `x-api-key`. Where no
-    /// key is set everybody may ask.
-    pub fn admit(&self, headers: &HeaderMap) -> bool {
-        self.is_open() || self.holder(headers).is_some()
-    }
-
-    /// The key that a request carries. All are compared to the end.
-    pub fn holder(&self, headers: &HeaderMap) -> Option<Arc<Key>> {
-        if self.all.is_empty() {
-            return None;
-        }
+    /// Who sends these headers. All keys are compared to the end.
+    pub fn caller(&self, headers: &HeaderMap) -> Caller {
         let asked: Vec<[u8; 32]> = shown(headers).map(digest).collect();
-        let is_asked =
-            |key: &Key| asked.iter().fold(false, |known, one| known | same(one, &key.digest));
-        self.all
-            .iter()
-            .fold(None, |found, key| match is_asked(key) {
-                true => found.or(Some(key)),
-                false => found,
-            })
-            .cloned()
-    }
-
-    /// Whose share an admitted request takes: its key's, where there are several.
-    pub fn account(&self, headers: &HeaderMap) -> Option<u64> {
+        let is_shown =
+            |one: &[u8; 32]| asked.iter().fold(false, |known, other| known | same(other, one));
+        let key = self.all.iter().fold(None, |found, key| match is_shown(&key.digest) {
+            true => found.or(Some(key)),
+            false => found,
+        });
+        let key = key.cloned();
+        let by_key = key.as_ref().is_some_and(|key| key.limits.metrics);
+        let is_first = key.as_ref().is_some_and(|key| self.all.first() == Some(key));
+        let own = self.metrics.as_ref().is_some_and(is_shown);
         let shares = self.all.len() > 1 || self.required;
-        shares.then(|| self.holder(headers))?.map(|key| key.account())
+        Caller {
+            is_admitted: self.is_open() || key.is_some(),
+            reads_metrics: own || by_key || (self.is_open() && self.metrics.is_none()),
+            may_change: self.is_open() || by_key || is_first,
+            account: key.as_ref().filter(|_| shares).map(|key| key.account()),
+            key,
+        }
+    }
+}
+
+/// Who sent a request, as far as its headers tell: found once, when it comes.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The key that it carries, as `Authorization: Bearer` or `x-api-key`.
+    pub key: Option<Arc<Key>>,
+    /// It may ask: it carries a key, or none is set.
+    pub is_admitted: bool,
+    /// It may read the metrics: it carries the key for them, or one that may.
+    pub reads_metrics: bool,
+    /// It may change what is there for everybody: it carries the first key, or one that may read the
+    /// metrics.
+    pub may_change: bool,
+    /// Whose share it takes: its key's, where there are several.
+    pub account: Option<u64>,
+}
+
+impl Caller {
+    /// That of a request that came through the gate.
+    pub fn of<B>(request: &Request<B>) -> Option<Arc<Self>> {
+        request.extensions().get::<Arc<Self>>().cloned()
     }
 }
 
@@ -200,25 +199,30 @@ mod tests {
     #[test]
     fn accounts_are_told_apart_where_there_are_several_keys() {
         let two = keys(&["alpha", "beta"], None, None);
-        let (alpha, beta) = (two.account(&show("Bearer alpha")), two.account(&show("Bearer beta")));
+        let account = |keys: &ApiKeys, shown: &str| keys.caller(&show(shown)).account;
+        let (alpha, beta) = (account(&two, "Bearer alpha"), account(&two, "Bearer beta"));
         assert!(alpha.is_some() && beta.is_some() && alpha != beta);
-        assert_eq!(two.account(&show("Bearer gamma")), None);
+        assert_eq!(account(&two, "Bearer gamma"), None);
         let names = ["alpha", "beta", "gamma"]
-            .map(|key| two.holder(&show(&format!("Bearer {key}"))).map(|key| key.name.clone()));
+            .map(|key| two.caller(&show(&format!("Bearer {key}"))).key.map(|key| key.name.clone()));
         assert_eq!(names, [Some("key 1".to_owned()), Some("key 2".to_owned()), None]);
-        assert_eq!(keys(&["alpha"], None, None).account(&show("Bearer alpha")), None);
+        assert_eq!(account(&keys(&["alpha"], None, None), "Bearer alpha"), None);
         let ann = vec![stored("ann", "alpha", false)];
-        assert!(keys(&[], Some(ann), None).account(&show("Bearer alpha")).is_some());
+        assert!(account(&keys(&[], Some(ann), None), "Bearer alpha").is_some());
     }
 
     #[test]
     fn stored_keys_are_needed_even_when_all_are_revoked() {
         let none = keys(&[], Some(Vec::new()), None);
-        assert!(!none.admit(&show("Bearer x")) && !none.admit(&HeaderMap::new()));
-        assert!(!none.admit_to_metrics(&HeaderMap::new()));
+        let admits = |keys: &ApiKeys, shown: &str| keys.caller(&show(shown)).is_admitted;
+        let nobody = none.caller(&HeaderMap::new());
+        assert!(!admits(&none, "Bearer x") && !nobody.is_admitted && !nobody.reads_metrics);
+        assert!(!nobody.may_change);
         let two = keys(&["x"], Some(vec![stored("ann", "y", false)]), None);
-        assert!(two.admit(&show("Bearer x")) && two.admit(&show("Bearer y")));
-        assert!(!two.admit(&show("Bearer z")));
+        assert!(admits(&two, "Bearer x") && admits(&two, "Bearer y"));
+        assert!(!admits(&two, "Bearer z"));
+        assert!(two.caller(&show("Bearer x")).may_change, "the first");
+        assert!(!two.caller(&show("Bearer y")).may_change);
     }
 
     #[test]
@@ -241,17 +245,17 @@ mod tests {
         for (name, value, admitted) in cases {
             let mut headers = HeaderMap::new();
             headers.insert(*name, value.parse().unwrap());
-            assert_eq!(two.admit(&headers), *admitted, "{name}: {value}");
+            assert_eq!(two.caller(&headers).is_admitted, *admitted, "{name}: {value}");
         }
-        assert!(!two.admit(&HeaderMap::new()));
-        assert!(keys(&[], None, None).admit(&HeaderMap::new()));
+        assert!(!two.caller(&HeaderMap::new()).is_admitted);
+        assert!(keys(&[], None, None).caller(&HeaderMap::new()).is_admitted);
         assert!(!format!("{two:?}").contains("alpha"));
     }
 
     #[test]
     fn the_metrics_are_for_one_key() {
         let reads = |plain: &[&str], metrics: Option<&str>, shown: &str| {
-            keys(plain, None, metrics).admit_to_metrics(&show(shown))
+            keys(plain, None, metrics).caller(&show(shown)).reads_metrics
         };
         let cases: &[(&[&str], Option<&str>, &str, bool)] = &[
             (&[], None, "", true),
@@ -267,7 +271,7 @@ mod tests {
         }
         let two = vec![stored("ann", "a", true), stored("bob", "b", false)];
         let two = keys(&[], Some(two), None);
-        assert!(two.admit_to_metrics(&show("Bearer a")));
-        assert!(!two.admit_to_metrics(&show("Bearer b")));
+        assert!(two.caller(&show("Bearer a")).reads_metrics);
+        assert!(!two.caller(&show("Bearer b")).reads_metrics);
     }
 }

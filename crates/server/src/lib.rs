@@ -10,6 +10,7 @@ mod alias;
 mod answering;
 mod anthropic;
 mod ask;
+mod audit;
 mod body;
 mod coding;
 mod config;

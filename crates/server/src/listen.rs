@@ -20,7 +20,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
 use crate::config::{ServeError, ServerConfig};
@@ -29,7 +28,7 @@ use crate::routes::router;
 use crate::shared::{Phase, Shared, reached};
 use crate::socket::{Peer, StallGuard};
 use crate::stock::Stock;
-use crate::tls::acceptor;
+use crate::tls::Tls;
 
 /// For connections to write their last words once the server stops.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -38,7 +37,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running server, for who changes its settings.
 #[derive(Clone)]
-pub struct Control(Arc<Shared>);
+pub struct Control {
+    shared: Arc<Shared>,
+    tls: Option<Arc<Tls>>,
+}
 
 impl Control {
     /// Takes over who may come in (keys, their limits, hosts, origins, strictness, the access log)
@@ -47,7 +49,27 @@ impl Control {
     /// # Errors
     /// What of the set-up makes no sense; then all stays as it is.
     pub fn change_gate(&self, config: &ServerConfig) -> Result<(), ServeError> {
-        self.0.change_gate(config)
+        self.shared.change_gate(config)
+    }
+
+    /// Reads the certificate and its key again, from the files that this set-up names: connections
+    /// that come from now on get them. A server that speaks no TLS goes on so.
+    ///
+    /// # Errors
+    /// Which file cannot be used, and why; then all stays as it is.
+    pub fn read_tls_again(&self, config: &ServerConfig) -> Result<(), ServeError> {
+        match (&self.tls, &config.tls) {
+            (Some(tls), Some(files)) => tls.read_again(files),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the file of the audit log again, so that it can be moved away before.
+    ///
+    /// # Errors
+    /// Why it cannot be; then lines go where they went.
+    pub fn reopen_audit(&self) -> Result<(), ServeError> {
+        self.shared.audit.as_ref().map_or(Ok(()), |audit| audit.reopen())
     }
 }
 
@@ -63,12 +85,12 @@ pub fn serve(
     listening: impl FnOnce(SocketAddr, Control),
 ) -> Result<(), ServeError> {
     let shared = Arc::new(Shared::new(config, stock.into())?);
-    let tls = shared.config.tls.as_ref().map(acceptor).transpose()?;
+    let tls = shared.config.tls.as_ref().map(Tls::new).transpose()?;
     let (listeners, address) = bind(&shared.config)?;
     let runtime = runtime()?;
     let done = runtime.block_on(async {
         let mut signals = signals::Signals::new().map_err(ServeError::Start)?;
-        listening(address, Control(Arc::clone(&shared)));
+        listening(address, Control { shared: Arc::clone(&shared), tls: tls.clone() });
         let watch = async {
             signals.next().await;
             shared.advance(Phase::Draining);
@@ -82,8 +104,14 @@ pub fn serve(
         }
     });
     runtime.shutdown_timeout(LAST_WORDS);
-    shared.residents.close();
+    end(&shared);
     done
+}
+
+/// What is left to do when nobody is answered any more.
+fn end(shared: &Shared) {
+    shared.residents.close();
+    shared.audit.iter().for_each(|audit| audit.flush());
 }
 
 /// Serves in the background, without signals.
@@ -92,24 +120,26 @@ pub fn serve(
 /// [`ServeError`] when it cannot start.
 pub fn spawn(config: ServerConfig, stock: impl Into<Stock>) -> Result<Running, ServeError> {
     let shared = Arc::new(Shared::new(config, stock.into())?);
-    let tls = shared.config.tls.as_ref().map(acceptor).transpose()?;
+    let tls = shared.config.tls.as_ref().map(Tls::new).transpose()?;
     let (listeners, address) = bind(&shared.config)?;
     let runtime = runtime()?;
-    let state = Arc::clone(&shared);
+    let (state, kept) = (Arc::clone(&shared), tls.clone());
     let body = move || {
         let done = runtime.block_on(run(listeners, Arc::clone(&state), tls));
         runtime.shutdown_timeout(LAST_WORDS);
-        state.residents.close();
+        end(&state);
         done
     };
     let thread = std::thread::Builder::new().name("server".into()).spawn(body);
-    Ok(Running { address, shared, thread: Some(thread.map_err(ServeError::Start)?) })
+    let thread = Some(thread.map_err(ServeError::Start)?);
+    Ok(Running { address, shared, tls: kept, thread })
 }
 
 /// A server in the background; dropping it stops it at once.
 pub struct Running {
     address: SocketAddr,
     shared: Arc<Shared>,
+    tls: Option<Arc<Tls>>,
     thread: Option<JoinHandle<Result<(), ServeError>>>,
 }
 
@@ -121,7 +151,7 @@ impl Running {
 
     /// For who changes its settings.
     pub fn control(&self) -> Control {
-        Control(Arc::clone(&self.shared))
+        Control { shared: Arc::clone(&self.shared), tls: self.tls.clone() }
     }
 
     /// Begins to drain, as the first signal does.
@@ -188,7 +218,7 @@ fn runtime() -> Result<Runtime, ServeError> {
 async fn run(
     listeners: Vec<StdListener>,
     shared: Arc<Shared>,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Tls>>,
 ) -> Result<(), ServeError> {
     let listeners: Result<Vec<TcpListener>, _> =
         listeners.into_iter().map(TcpListener::from_std).collect();
@@ -260,7 +290,7 @@ async fn accept(listeners: &[TcpListener], guests: &Arc<Guests>) -> (TcpStream, 
 /// A connection, once it speaks TLS where it should: as long as headers may take.
 async fn greet(
     stream: TcpStream,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Tls>>,
     guest: Arc<Guest>,
     router: Router,
     shared: &Shared,
@@ -268,7 +298,7 @@ async fn greet(
     let _ = stream.set_nodelay(true); // without it tokens come late, but they come
     let Some(tls) = tls else { return connection(stream, guest, router, shared).await };
     let greeted = tokio::select! {
-        greeted = timeout(shared.config.timeouts.header, tls.accept(stream)) => greeted,
+        greeted = timeout(shared.config.timeouts.header, tls.acceptor().accept(stream)) => greeted,
         () = guest.sent_away() => return,
     };
     match greeted {
@@ -324,6 +354,7 @@ async fn answer(
 ) -> Result<hyper::Response<Held>, Infallible> {
     if request.body().is_end_stream() {
         guest.is_whole();
+        guest.is_read();
     }
     request.extensions_mut().insert(Arc::clone(&guest));
     let answer = Answering(guest);

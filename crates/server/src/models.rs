@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokenmill_engine::KeepAlive;
@@ -18,7 +18,7 @@ use crate::answering::parse;
 use crate::body;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, text, wrong};
-use crate::keys::Key;
+use crate::keys::{Caller, Key};
 use crate::metrics::{header, label};
 use crate::residents::{Residents, Told};
 use crate::shared::{Shared, unix_seconds};
@@ -58,7 +58,7 @@ pub async fn load(State(shared): State<Arc<Shared>>, request: Request<Body>) -> 
 
 async fn loaded(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
     shared.open()?;
-    let key = shared.gate().keys.holder(request.headers());
+    let key = Caller::of(&request).and_then(|caller| caller.key.clone());
     let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
     let (party, place) = (shared.party(&request), shared.admit(shared.party(&request))?);
     let (name, keep) = named(shared, request).await?;
@@ -80,7 +80,7 @@ async fn unloaded(shared: &Arc<Shared>, request: Request<Body>) -> Result<Respon
     shared.open()?;
     let headers = request.headers().clone();
     // Others' answers would wait for it to load again.
-    may_change(shared, &headers, "models are unloaded for everybody")?;
+    may_change(&request, "models are unloaded for everybody")?;
     let (name, _) = named(shared, request).await?;
     let Some(told) = shared.listed(&headers, Some(&name)).await.pop() else {
         return Err(shared.unknown_to(&headers, &name));
@@ -113,8 +113,8 @@ async fn named(
 ///
 /// # Errors
 /// 403 that names whom it is for.
-pub fn may_change(shared: &Shared, headers: &HeaderMap, what: &str) -> Result<(), ApiError> {
-    if shared.gate().keys.admit_to_change(headers) {
+pub fn may_change(request: &Request<Body>, what: &str) -> Result<(), ApiError> {
+    if Caller::of(request).is_some_and(|caller| caller.may_change) {
         return Ok(());
     }
     let message = format!("{what}: it is for the first key, and those that may read the metrics");

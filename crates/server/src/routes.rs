@@ -182,11 +182,8 @@ pub fn router(shared: Arc<Shared>) -> Router {
         rows.fold(Router::new(), |router, row| router.route(row.path, row.handler()))
             .method_not_allowed_fallback(wrong_method)
     };
-    let keyed = of(Access::Keyed)
-        .fallback(unknown_path)
-        .layer(from_fn_with_state(Arc::clone(&shared), access::key));
-    let operator =
-        of(Access::Operator).layer(from_fn_with_state(Arc::clone(&shared), access::operator));
+    let keyed = of(Access::Keyed).fallback(unknown_path).layer(from_fn(access::key));
+    let operator = of(Access::Operator).layer(from_fn(access::operator));
     of(Access::Open)
         .merge(keyed)
         .merge(operator)

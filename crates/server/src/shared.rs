@@ -13,13 +13,14 @@ use tokio::sync::watch;
 
 use crate::ability::Wish;
 use crate::access::Gate;
+use crate::audit::Audit;
 use crate::config::{ServeError, ServerConfig};
 use crate::conversation::Message;
 use crate::error::ApiError;
 use crate::fields::{Notes, shown};
 use crate::guests::{self, Guests};
 use crate::holding::Holds;
-use crate::keys::Key;
+use crate::keys::{Caller, Key};
 use crate::made::Made;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
@@ -112,6 +113,8 @@ pub struct Shared {
     pub workshop: Workshop,
     /// Seals what clients keep for it.
     pub seal: Seal,
+    /// Who asked what.
+    pub audit: Option<Arc<Audit>>,
     phase: watch::Sender<Phase>,
     salt: u64,
     issued: AtomicU64,
@@ -125,6 +128,7 @@ impl Shared {
     pub fn new(mut config: ServerConfig, stock: Stock) -> Result<Self, ServeError> {
         config.check()?;
         let residents = Residents::new(stock)?;
+        let audit = config.audit.as_deref().map(Audit::open).transpose()?;
         let gate = RwLock::new(Arc::new(Gate::new(&config)));
         (config.metrics_key, config.keys) = (None, None);
         config.api_keys.clear();
@@ -142,6 +146,7 @@ impl Shared {
             unknown_members: AtomicU64::new(0),
             started: Instant::now(),
             uses: Arc::default(),
+            audit,
             gate,
             config,
         })
@@ -195,7 +200,8 @@ impl Shared {
     /// Who shares with whom in what the server has: holders of the request's key, where several are
     /// set, else everybody at its address.
     pub fn party<B>(&self, request: &Request<B>) -> Party {
-        self.gate().keys.account(request.headers()).unwrap_or_else(|| guests::party(request))
+        let account = Caller::of(request).and_then(|caller| caller.account);
+        account.unwrap_or_else(|| guests::party(request))
     }
 
     /// A place among the requests being answered, for one that is whole.
@@ -263,12 +269,12 @@ impl Shared {
 
     /// The same for who sends these headers.
     pub fn unknown_to(&self, headers: &HeaderMap, name: &str) -> ApiError {
-        self.unknown(Some(name), self.gate().keys.holder(headers).as_deref())
+        self.unknown(Some(name), self.gate().keys.caller(headers).key.as_deref())
     }
 
     /// What is told of every model that a request's key may use, or of the one of that name.
     pub async fn listed(&self, headers: &HeaderMap, name: Option<&str>) -> Vec<Told> {
-        let (residents, key) = (Arc::clone(&self.residents), self.gate().keys.holder(headers));
+        let (residents, key) = (Arc::clone(&self.residents), self.gate().keys.caller(headers).key);
         // (A list that cannot be read again is as it was.)
         let _ = tokio::task::spawn_blocking(move || residents.refresh()).await;
         let mut told = self.residents.told(name);

@@ -31,6 +31,38 @@ impl Peer for TcpStream {
     }
 }
 
+/// The head of a request as it comes: every line of it must end with CR and LF. What takes a lone LF for
+/// an end of line, as parsers may (RFC 9112, 2.2), sees other headers than a proxy that does not.
+#[derive(Debug, Default)]
+struct Head {
+    /// Requests that had come before it.
+    after: u64,
+    /// The last bytes of it, its blank line among them.
+    last: [u8; 4],
+    /// Something else than empty lines has come.
+    begun: bool,
+    whole: bool,
+}
+
+impl Head {
+    /// Takes what comes next; false where a line ends with a lone LF.
+    fn takes(&mut self, bytes: &[u8]) -> bool {
+        for &byte in bytes {
+            if self.whole {
+                break; // the body, or a request that was sent before this one is answered
+            }
+            let [_, b, c, d] = self.last;
+            if byte == b'\n' && d != b'\r' {
+                return false;
+            }
+            self.last = [b, c, d, byte];
+            self.whole = self.begun && self.last == *b"\r\n\r\n";
+            self.begun |= !matches!(byte, b'\r' | b'\n');
+        }
+        true
+    }
+}
+
 /// Fails a write that makes no progress for a while. Whoever closes his side before he is answered has
 /// either gone or waits for the answer: something is sent to him to find out.
 pub struct StallGuard<S> {
@@ -43,12 +75,28 @@ pub struct StallGuard<S> {
     written: u64,
     /// Set while a peer that sends no more is answered: when it is looked for again.
     silent: Option<Pin<Box<Sleep>>>,
+    head: Head,
 }
 
 impl<S> StallGuard<S> {
     /// Guards the stream of a guest.
     pub fn new(stream: S, limit: Duration, guest: Arc<Guest>) -> Self {
-        Self { stream, limit, stalled: None, guest, written: 0, silent: None }
+        let head = Head::default();
+        Self { stream, limit, stalled: None, guest, written: 0, silent: None, head }
+    }
+
+    /// Looks at what was read; whether it may be the head of a request, where it is one.
+    fn is_good(&mut self, bytes: &[u8]) -> bool {
+        if self.head.after != self.guest.requests() {
+            // The body of a request that is answered, or what nobody read of one that was.
+            if self.guest.may_wait() || !self.guest.was_read() {
+                self.head.last[3] = bytes.last().copied().unwrap_or_default();
+                return true;
+            }
+            let last = self.head.last;
+            self.head = Head { after: self.guest.requests(), last, ..Head::default() };
+        }
+        self.head.takes(bytes)
     }
 
     /// Passes on what a write gave; waits no longer than the limit.
@@ -77,6 +125,10 @@ impl<S: Peer> AsyncRead for StallGuard<S> {
             ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
             if buffer.filled().len() > before || !this.guest.may_wait() {
                 this.silent = None;
+                if !this.is_good(buffer.filled().get(before..).unwrap_or_default()) {
+                    let why = "a line of a request's head ends without CR";
+                    return Poll::Ready(Err(Error::new(ErrorKind::InvalidData, why)));
+                }
                 return Poll::Ready(Ok(()));
             }
             if this.silent.is_none() {
@@ -138,6 +190,24 @@ mod tests {
     use super::*;
     use crate::guests::Guests;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    #[test]
+    fn lines_of_a_head_end_with_both() {
+        let cases: [(&[&[u8]], bool); 8] = [
+            (&[b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"], true),
+            (&[b"GET / HTTP/1.1\r", b"\nhost: a\r\n\r", b"\nbody\n\n"], true),
+            (&[b"\r\n\r\n\r\nGET / HTTP/1.1\r\n\r\n\n"], true),
+            (&[b"\r\n\r\nGET / HTTP/1.1\n\r\n"], false),
+            (&[b"GET / HTTP/1.1\nhost: a\n\n"], false),
+            (&[b"GET / HTTP/1.1\r\nx: a", b"\n", b"content-length: 5\r\n\r\n"], false),
+            (&[b"GET / HTTP/1.1\r\n\n"], false),
+            (&[b"\nGET"], false),
+        ];
+        for (parts, good) in cases {
+            let mut head = Head::default();
+            assert_eq!(parts.iter().all(|part| head.takes(part)), good, "{parts:?}");
+        }
+    }
 
     #[tokio::test]
     async fn a_stopped_reader_is_given_up_and_a_slow_one_is_not() {

@@ -2,7 +2,7 @@
 
 use std::io::Error;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -14,11 +14,36 @@ use tokio_rustls::server::TlsStream;
 use crate::config::{ServeError, TlsFiles};
 use crate::socket::Peer;
 
-/// What takes connections over TLS 1.2 and 1.3, as HTTP/1.1.
-///
-/// # Errors
-/// Which file cannot be used, and why.
-pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ServeError> {
+/// What connections are taken with: read again while a server runs, for those that come then.
+pub struct Tls(RwLock<TlsAcceptor>);
+
+impl Tls {
+    /// From the files of a set-up.
+    ///
+    /// # Errors
+    /// Which file cannot be used, and why.
+    pub fn new(files: &TlsFiles) -> Result<Arc<Self>, ServeError> {
+        Ok(Arc::new(Self(RwLock::new(acceptor(files)?))))
+    }
+
+    /// Takes what is in the files now.
+    ///
+    /// # Errors
+    /// Which file cannot be used, and why; then all stays as it was.
+    pub fn read_again(&self, files: &TlsFiles) -> Result<(), ServeError> {
+        let fresh = acceptor(files)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    /// For one more connection.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What takes connections over TLS 1.2 and 1.3, as HTTP/1.1; or which file cannot be used, and why.
+fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ServeError> {
     let TlsFiles { certificate, key } = files;
     let of = |path: &Path, why: String| ServeError::BadTls { path: path.to_path_buf(), why };
     let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);

@@ -2,12 +2,13 @@
 //! or answered.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::Body;
 use axum::http::Request;
 use tokenmill_engine::Usage;
 
+use crate::audit::{Audit, Line, route_of};
 use crate::fields::shown;
 
 /// What programs ask again and again: told with `-v` only, unless it fails.
@@ -17,7 +18,15 @@ const POLLED: [&str; 4] = ["/health", "/livez", "/readyz", "/metrics"];
 pub struct Visit {
     method: String,
     path: String,
+    /// Its route; none where there is none.
+    route: Option<String>,
+    /// The name of its key.
+    key: Option<String>,
+    came: SystemTime,
     started: Instant,
+    /// It has a line in the access log.
+    is_logged: bool,
+    audit: Option<Arc<Audit>>,
     told: Mutex<Told>,
 }
 
@@ -43,12 +52,22 @@ pub struct Told {
 }
 
 impl Visit {
-    /// Begins with a request.
-    pub fn new(request: &Request<Body>, account: Option<String>) -> Arc<Self> {
+    /// Begins with a request, of which the logs tell: the access log, the audit log.
+    pub fn new(
+        request: &Request<Body>,
+        key: Option<String>,
+        (is_logged, audit): (bool, Option<Arc<Audit>>),
+    ) -> Arc<Self> {
+        let account = key.clone();
         Arc::new(Self {
             method: shown(request.method().as_str()),
             // Without the query, where some put secrets.
             path: shown(request.uri().path()),
+            route: route_of(request).map(|path| path.as_str().to_owned()),
+            key,
+            is_logged,
+            audit,
+            came: SystemTime::now(),
             started: Instant::now(),
             told: Mutex::new(Told { account, ..Told::default() }),
         })
@@ -76,8 +95,23 @@ impl Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         let seconds = millis(self.started.elapsed());
-        let Told { status, model, account, first_token, .. } = self.told().clone();
-        let Told { prompt_tokens, cached_tokens, completion_tokens, end, .. } = *self.told();
+        let told = self.told().clone();
+        if let Some(audit) = &self.audit {
+            audit.note(&Line {
+                came: self.came,
+                method: &self.method,
+                route: self.route.as_deref(),
+                key: self.key.as_deref(),
+                end: told.end.unwrap_or_else(|| ending(told.status)),
+                told: &told,
+                seconds,
+            });
+        }
+        if !self.is_logged {
+            return;
+        }
+        let Told { status, model, account, first_token, end, .. } = told;
+        let Told { prompt_tokens, cached_tokens, completion_tokens, .. } = told;
         let (method, path) = (self.method.as_str(), self.path.as_str());
         let (model, account) = (model.as_deref(), account.as_deref());
         let first_token_s = first_token.map(millis);
@@ -145,7 +179,7 @@ mod tests {
     #[test]
     fn a_path_is_told_without_its_query() {
         let request = Request::get("/v1/models?key=secret").body(Body::empty()).unwrap();
-        let visit = Visit::new(&request, Some("key 2".into()));
+        let visit = Visit::new(&request, Some("key 2".into()), (true, None));
         assert_eq!((visit.method.as_str(), visit.path.as_str()), ("GET", "/v1/models"));
         assert_eq!(visit.told().account.as_deref(), Some("key 2"));
     }

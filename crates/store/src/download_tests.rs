@@ -358,6 +358,48 @@ fn two_at_once_fetch_once() {
 }
 
 #[test]
+fn who_waits_hears_how_far_the_other_is_and_goes_on_where_it_broke_off() {
+    let data = content(TOTAL, 14);
+    let (serve, mut bench) = (data.clone(), Bench::new());
+    bench.limits.ranges = 1;
+    bench.limits.checkpoint_bytes = 20_000;
+    let server = Server::start(move |seen, _| Reply {
+        pause: Duration::from_millis(40),
+        ..Reply::file(seen, &serve, "\"a\"")
+    });
+    // The first has an error of its own when half is there; the second waits meanwhile.
+    let second = Bench::new();
+    let writes = AtomicUsize::new(0);
+    bench.disk = Disk::with_hook(Arc::new(move |step| {
+        let breaks = step == "write partial" && writes.fetch_add(1, Ordering::Relaxed) >= 12;
+        if breaks { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+    }));
+    let digest = sha256(&data);
+    let mut heard = Vec::new();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| bench.fetch(&server, None, digest));
+        let has_begun = || bench.dir.path().join("file.partial.journal").exists();
+        let begun = (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(2));
+            has_begun()
+        });
+        assert!(begun, "the first fetches");
+        second
+            .fetch_into(bench.dir.path(), &server, (None, digest), &mut |p| match p {
+                Progress::Waiting(_) => heard.push(0),
+                Progress::Bytes { done, .. } => heard.push(done),
+                _ => {}
+            })
+            .unwrap();
+        assert!(first.join().unwrap().is_err());
+    });
+    assert_eq!(heard.first(), Some(&0), "it waits");
+    assert!(heard.iter().any(|n| *n > 0 && *n < 200_000), "it hears of the other: {heard:?}");
+    assert_eq!(bench.bytes().unwrap(), data);
+    assert!(asked_bytes(&server) < TOTAL as u64 + 100_000, "what was there stayed");
+}
+
+#[test]
 fn a_full_disk_keeps_what_came() {
     let data = content(TOTAL, 12);
     let (serve, mut bench) = (data.clone(), Bench::new());

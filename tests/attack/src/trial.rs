@@ -104,7 +104,7 @@ fn linted(path: &Path) -> Result<(), LoadFailure> {
     let model = read(path, KvFormat::Int16)?;
     let Some(found) = vocabulary_of(path, &model.files)? else { return Ok(()) };
     door::through(path, || {
-        let told = tokenmill_text::lint(&found.tokenizer, found.template.as_ref());
+        let told = tokenmill_text::lint(&found.tokenizer, found.template.as_deref());
         for finding in &told {
             assert!(finding.message.len() < 4 * MESSAGE_BYTES, "{}", finding.message.len());
         }

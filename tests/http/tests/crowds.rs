@@ -1,6 +1,7 @@
 //! One client against all others: whatever it holds, keeps coming or asks for, a small request of
 //! somebody else is answered.
 
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -168,4 +169,40 @@ fn the_metrics_are_for_who_runs_the_server() {
     let bearer = [("authorization", "Bearer watch"), ("content-type", "application/json")];
     let body = small().to_string();
     assert_eq!(site.client.send("POST", TEXT, &bearer, body.as_bytes()).status, 401);
+}
+
+/// Connections of one client, each of which is a file of this process twice.
+const CROWD: usize = 2000;
+
+#[test]
+fn two_thousand_connections_that_ask_nothing_hold_up_nobody() {
+    let needed = 2 * CROWD as u64 + 200;
+    let files = rlimit::increase_nofile_limit(needed).unwrap_or(0);
+    if files < needed {
+        println!("left out: {files} open files are allowed, {needed} are needed");
+        return;
+    }
+    let site = Site::new();
+    let begun = b"GET /health HTTP/1.1\r\nhost: localhost\r\n";
+    let mut crowd: Vec<TcpStream> = (0..CROWD)
+        .map(|i| {
+            let mut socket = site.client.connect();
+            // Some have begun to ask.
+            let part = &begun[..if i % 2 == 0 { 0 } else { i % begun.len() }];
+            socket.write_all(part).expect("sent");
+            socket
+        })
+        .collect();
+    assert_eq!(site.client.post(TEXT, &small()).status, 200);
+    let open = site.metric("tokenmill_http_connections");
+    assert!(open >= CROWD as f64, "{open} are open");
+    for (i, socket) in crowd.iter_mut().enumerate() {
+        let sent = if i % 2 == 0 { 0 } else { i % begun.len() };
+        let rest = [&begun[sent..], b"connection: close\r\n\r\n"].concat();
+        socket.write_all(&rest).expect("it is still open");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{i}: {answer}");
+    }
+    site.wait_until("all are gone", |site| site.metric("tokenmill_http_connections") <= 2.0);
 }

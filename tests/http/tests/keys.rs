@@ -1,6 +1,8 @@
 //! What holders of different keys share: neither cached prompts nor leases nor the places of the
 //! queue. And that what is told of a request is what is counted of it.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -199,6 +201,27 @@ fn what_is_counted_is_what_was_told() {
     assert_eq!(computed, expected, "each token once, the last of an answer never");
 }
 
+#[test]
+fn what_a_key_keeps_in_the_cache_is_its_part() {
+    let mut setup = Setup::default();
+    let part = |percent| KeyLimits { cache: Some(percent), ..KeyLimits::default() };
+    setup.server.keys = Some(vec![
+        stored("none", "none-key", part(0)),
+        stored("few", "few-key", part(1)),
+        stored("free", "free-key", KeyLimits::default()),
+    ]);
+    let site = Site::with(setup);
+    let body = json!({ "prompt": "to be kept ".repeat(20), "prompt_cache_retention": "5m" });
+    let kept = |key: &str| number(&ask(&site, key, LEASES, &body)["leased_tokens"]);
+    let kept = ["none-key", "few-key", "free-key"].map(kept);
+    // 1 % of 300 blocks are 2 or 3 of 16 tokens.
+    assert!(kept[0] == 0 && (1..=48).contains(&kept[1]) && kept[2] > 200, "{kept:?}");
+    let mut asked = body.clone();
+    asked["max_tokens"] = json!(1);
+    let usage = ask(&site, "none-key", TEXT, &asked)["usage"].clone();
+    assert_eq!(number(&usage["prompt_tokens_details"]["leased_tokens"]), 0, "{usage}");
+}
+
 /// A stored key with these limits.
 fn stored(name: &str, secret: &str, limits: KeyLimits) -> Key {
     Key { name: name.into(), digest: digest(secret.as_bytes()), limits }
@@ -262,4 +285,80 @@ fn a_key_has_what_its_limits_say() {
     drop(first);
     let freed = (0..2000).any(|_| reply("one-key", &body).status == 200);
     assert!(freed, "the place is free again");
+}
+
+/// The lines of an audit log.
+fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("written");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn the_audit_log_tells_who_asked_what_and_no_word_of_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, moved) = (folder.path().join("audit.jsonl"), folder.path().join("audit.1"));
+    let mut setup = Setup::default();
+    (setup.server.audit, setup.server.access_log) = (Some(path.clone()), false);
+    setup.server.keys = Some(vec![stored("ann", "ann-secret", KeyLimits::default())]);
+    let mut site = Site::with(setup);
+    let prompt = "swordfish ".repeat(8);
+    let body = json!({ "prompt": prompt, "max_tokens": 3, "ignore_eos": true, "user": "prompter" });
+    for _ in 0..2 {
+        ask(&site, "ann-secret", TEXT, &body);
+    }
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    open(&site, "ann-secret", "POST", TEXT, &streamed).finish();
+    open(&site, "wrong-secret", "POST", TEXT, &body).finish();
+    open(&site, "ann-secret", "GET", "/v1/models/swordfish?key=ann-secret", &json!({})).finish();
+    open(&site, "ann-secret", "GET", "/swordfish", &json!({})).finish();
+    assert_eq!(site.client.get("/health").status, 200, "it is not told");
+    let control = site.server.as_ref().expect("it runs").control();
+    // Whoever moves the file away has it whole when a new one is there.
+    fs::rename(&path, &moved).expect("moved");
+    control.reopen_audit().expect("opened");
+    open(&site, "ann-secret", "DELETE", LEASES, &json!({})).finish();
+    drop(site.server.take());
+    let told = lines(&moved);
+    let rows = told.iter().map(|line| {
+        let word = |member: &str| line[member].as_str().unwrap_or("-").to_owned();
+        let status = line["status"].as_u64().expect("a status");
+        (word("key"), word("method"), word("route"), word("model"), status)
+    });
+    let row = |key: &str, method: &str, route: &str, model: &str, status| {
+        (key.to_owned(), method.to_owned(), route.to_owned(), model.to_owned(), status)
+    };
+    let mut expect = vec![row("ann", "POST", TEXT, "sim", 200); 3];
+    expect.extend([
+        row("-", "POST", TEXT, "-", 401),
+        row("ann", "GET", "/v1/models/{*id}", "-", 404),
+        row("ann", "GET", "-", "-", 404),
+    ]);
+    assert_eq!(rows.collect::<Vec<_>>(), expect);
+    let counts = |line: &Value, member: &str| line[member].as_u64();
+    assert_eq!(counts(&told[0], "prompt_tokens"), Some(80));
+    assert_eq!(counts(&told[0], "cached_tokens"), Some(0));
+    assert!(counts(&told[1], "cached_tokens").is_some_and(|n| n > 40), "{}", told[1]);
+    assert_eq!(counts(&told[2], "completion_tokens"), Some(3));
+    for line in &told {
+        let time = line["time"].as_str().expect("a time");
+        assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
+        assert!(line["seconds"].as_f64().is_some_and(|s| s >= 0.0));
+    }
+    let (first, second) = (fs::read_to_string(&moved), fs::read_to_string(&path));
+    let all = first.expect("read") + &second.expect("read");
+    for secret in ["swordfish", "secret", "prompter"] {
+        assert!(!all.contains(secret), "{secret}: {all}");
+    }
+    assert_eq!(lines(&path).len(), 1, "{all}");
+    assert_eq!(lines(&path)[0]["method"], "DELETE");
+}
+
+#[test]
+fn an_audit_log_that_cannot_be_written_is_named_at_the_start() {
+    let mut setup = Setup::default();
+    setup.server.audit = Some("/nowhere/at/all/audit.jsonl".into());
+    let model = setup.model(&tokenmill_device_tests::sim::SimControl::default());
+    let error = tokenmill_server::spawn(setup.server, vec![model]).err().expect("refused");
+    assert!(error.to_string().contains("/nowhere/at/all/audit.jsonl"), "{error}");
 }

@@ -12,6 +12,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tokenmill_http_tests::{Setup, Site};
 use tokenmill_server::{ServeError, TlsFiles, spawn};
 
+type Tls = StreamOwned<ClientConnection, TcpStream>;
+
 /// A certificate for localhost and its key, in a folder.
 struct Made {
     folder: tempfile::TempDir,
@@ -27,6 +29,14 @@ impl Made {
         Self { folder }
     }
 
+    /// Writes another certificate and key into the folder.
+    fn renew(&self) {
+        let other = Self::new();
+        for name in ["cert.pem", "key.pem"] {
+            fs::copy(other.file(name), self.file(name)).expect("copied");
+        }
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -36,8 +46,8 @@ impl Made {
     }
 }
 
-/// What a client that trusts the certificate gets for a request.
-fn ask(site: &Site, made: &Made, request: &str) -> std::io::Result<String> {
+/// A connection of a client that trusts the certificate; nothing is said on it yet.
+fn connect(site: &Site, made: &Made) -> std::io::Result<Tls> {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_file(made.file("cert.pem")).expect("PEM");
     roots.add(certificate).expect("a certificate");
@@ -50,7 +60,21 @@ fn ask(site: &Site, made: &Made, request: &str) -> std::io::Result<String> {
     let name = ServerName::try_from("localhost").expect("a name");
     let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
     let socket = TcpStream::connect(site.client.address())?;
-    let mut stream = StreamOwned::new(connection, socket);
+    Ok(StreamOwned::new(connection, socket))
+}
+
+/// The same, greeted.
+fn connected(site: &Site, made: &Made) -> Tls {
+    let mut stream = connect(site, made).expect("a connection");
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock).expect("greeted");
+    }
+    stream
+}
+
+/// What a client that trusts the certificate gets for a request.
+fn ask(site: &Site, made: &Made, request: &str) -> std::io::Result<String> {
+    let mut stream = connect(site, made)?;
     stream.write_all(request.as_bytes())?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply)?;
@@ -79,6 +103,35 @@ fn answers_and_streams_come_over_tls() {
     assert!(!told.starts_with(b"HTTP/"), "{}", String::from_utf8_lossy(&told));
     let request = format!("GET /health HTTP/1.1\r\n{head}\r\n\r\n");
     assert!(ask(&site, &made, &request).expect("an answer").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn certificates_are_read_again_and_broken_ones_are_not_taken() {
+    let (made, old) = (Made::new(), Made::new());
+    for name in ["cert.pem", "key.pem"] {
+        fs::copy(made.file(name), old.file(name)).expect("copied");
+    }
+    let mut setup = Setup::default();
+    setup.server.tls = Some(made.files());
+    let config = setup.server.clone();
+    let site = Site::with(setup);
+    let control = site.server.as_ref().expect("it runs").control();
+    let request = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let trusts = |made: &Made| ask(&site, made, request).is_ok_and(|r| r.contains(" 200 OK"));
+    let mut kept = connected(&site, &old);
+    assert!(trusts(&old));
+    made.renew();
+    assert!(trusts(&old) && !trusts(&made), "not yet");
+    control.read_tls_again(&config).expect("taken");
+    assert!(trusts(&made) && !trusts(&old), "who comes now gets the new one");
+    kept.write_all(request.as_bytes()).expect("a connection that was there goes on");
+    let mut reply = String::new();
+    kept.read_to_string(&mut reply).expect("an answer");
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    fs::write(made.file("key.pem"), "no key").expect("written");
+    let error = control.read_tls_again(&config).expect_err("broken");
+    assert!(error.to_string().contains("key.pem"), "{error}");
+    assert!(trusts(&made), "all stays as it was");
 }
 
 #[test]

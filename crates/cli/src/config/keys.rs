@@ -16,10 +16,11 @@ const OF_A_CALL: [&str; 16] = [
     "machine", "measure", "plot", "raw", "schema", "version",
 ];
 /// Let others in, or say who may come in: never set by a folder's file.
-pub const OPENING: [&str; 11] = [
+pub const OPENING: [&str; 12] = [
     "allow-host",
     "allow-origin",
     "api-key",
+    "audit",
     "host",
     "keys",
     "kv-dir",

@@ -120,6 +120,14 @@ impl Server {
         self.said.lock().expect("no panic").clone()
     }
 
+    /// A number of its line in /proc, such as `RssAnon:` (KiB) and `Threads:`.
+    pub fn status(&self, line: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let text = std::fs::read_to_string(path).expect("it runs");
+        let found = text.lines().find_map(|l| l.strip_prefix(line)?.split_whitespace().next());
+        found.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no {line}"))
+    }
+
     /// Sends it a signal, such as `HUP`.
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();

@@ -132,3 +132,36 @@ fn keys_and_settings_change_while_it_serves() {
     assert!(!server.said().contains(&bob) && !server.said().contains(&ann), "keys in the log");
     assert!(server.said().contains("account=\"bob\"") || server.said().contains("bob"), "its name");
 }
+
+#[test]
+fn an_audit_log_is_moved_away_while_the_server_runs() {
+    let home = home("");
+    let folder = home.path().to_owned();
+    let (path, moved) = (folder.join("audit.jsonl"), folder.join("audit.1"));
+    let audit = path.to_str().expect("UTF-8").to_owned();
+    let server = Server::start_in(home, &[&model(), "--audit", &audit, "--quiet"]);
+    assert_eq!(server.client.get("/v1/models").status, 200);
+    let has_line = |path: &Path| {
+        (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(25));
+            fs::read_to_string(path).is_ok_and(|text| text.contains("\"route\":\"/v1/models\""))
+        })
+    };
+    assert!(has_line(&path));
+    fs::rename(&path, &moved).expect("moved");
+    server.signal("HUP");
+    let is_there = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(25));
+        path.exists()
+    });
+    assert!(is_there, "{}", server.said());
+    assert_eq!(server.client.get("/v1/models").status, 200);
+    assert!(has_line(&path));
+    assert_eq!(fs::read_to_string(&moved).expect("kept").lines().count(), 1);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "its owner's alone");
+    }
+}

@@ -80,28 +80,39 @@ fn two_models_take_turns_in_the_memory_of_one() {
         let small = ["--slots", "1", "--ctx", "64", "--keep-alive", "5m", "--mem", mem];
         Server::start(&[&[a.as_str(), b.as_str()][..], &small[..]].concat())
     };
-    let wide = serve("2G");
+    let wide = serve("1G");
     let both = [NAMES[0], NAMES[1]];
     let alone: Vec<Value> = both.iter().map(|name| answer(&wide, name)).collect();
     let bytes = both.map(|name| status(&wide, name)["bytes"].as_u64().expect("loaded"));
     assert_eq!(metric(&wide, "tokenmill_models_bytes"), bytes[0] + bytes[1]);
-    let process = (2u64 << 30) - metric(&wide, "tokenmill_models_cap_bytes");
+    let process = (1u64 << 30) - metric(&wide, "tokenmill_models_cap_bytes");
     drop(wide);
     // Room for the larger one, not for both.
     let most = bytes[0].max(bytes[1]);
     let narrow = serve(&format!("{}K", (process + most).div_ceil(1024)));
     let cap = metric(&narrow, "tokenmill_models_cap_bytes");
     assert!(cap < bytes[0] + bytes[1], "{cap} of {bytes:?}");
-    for turn in 0..10 {
+    let mut held = (0, 0);
+    for turn in 0..50 {
         let (name, other) = (both[turn % 2], both[(turn + 1) % 2]);
         assert_eq!(answer(&narrow, name), alone[turn % 2], "turn {turn}");
         assert_eq!(status(&narrow, name)["bytes"], bytes[turn % 2], "the same each time");
         assert_eq!(status(&narrow, other)["value"], "unloaded");
         assert_eq!(metric(&narrow, "tokenmill_models_bytes"), bytes[turn % 2]);
+        #[cfg(target_os = "linux")]
+        match turn {
+            9 => held = (narrow.status("RssAnon:"), narrow.status("Threads:")),
+            49 => {
+                let (anon_kib, threads) = (narrow.status("RssAnon:"), narrow.status("Threads:"));
+                assert!(anon_kib <= held.0 + 4096, "{anon_kib} KiB after {held:?}");
+                assert!(threads <= held.1 + 1, "{threads} threads after {held:?}");
+            }
+            _ => {}
+        }
     }
     // (The first was there from the start.)
-    assert_eq!(metric(&narrow, "tokenmill_model_loads_total"), 9);
-    assert_eq!(metric(&narrow, "tokenmill_model_evictions_total"), 9);
+    assert_eq!(metric(&narrow, "tokenmill_model_loads_total"), 49);
+    assert_eq!(metric(&narrow, "tokenmill_model_evictions_total"), 49);
     let url = format!("http://{}", narrow.client.address());
     let listed = answer_of(&["ps", "--json", "--url", &url]);
     assert!(listed.contains(NAMES[1]) && !listed.contains(NAMES[0]), "{listed}");
@@ -110,6 +121,36 @@ fn two_models_take_turns_in_the_memory_of_one() {
     assert_eq!(answer_of(&["ps", "--url", &url]), "");
     let told = refusal(&["stop", "c", "--url", &url]);
     assert!(told.contains("404"), "{told}");
+}
+
+#[test]
+fn a_reranker_that_is_only_listed_is_loaded_beside_and_instead_of_a_chat_model() {
+    let (chat, ranks) = (path(NAMES[0]), path(NAMES[2]));
+    let alone = answer(&Server::start(&[&ranks]), NAMES[2]);
+    let serve = |mem: &str| {
+        let turns = ["--slots", "1", "--ctx", "64", "--keep-alive", "5m", "--mem", mem];
+        Server::start(&[&[chat.as_str(), ranks.as_str()][..], &turns[..]].concat())
+    };
+    let wide = serve("1G");
+    answer_of(&["stop", NAMES[2], "--url", &format!("http://{}", wide.client.address())]);
+    assert_eq!(status(&wide, NAMES[2])["value"], "unloaded");
+    answer(&wide, NAMES[0]);
+    assert_eq!(answer(&wide, NAMES[2]), alone);
+    assert_eq!(status(&wide, NAMES[0])["value"], "loaded", "there is room for both");
+    let bytes = [0, 2].map(|i| status(&wide, NAMES[i])["bytes"].as_u64().expect("loaded"));
+    let process = (1u64 << 30) - metric(&wide, "tokenmill_models_cap_bytes");
+    drop(wide);
+    let most = bytes[0].max(bytes[1]);
+    let narrow = serve(&format!("{}K", (process + most).div_ceil(1024)));
+    for _ in 0..2 {
+        answer(&narrow, NAMES[0]);
+        assert_eq!(answer(&narrow, NAMES[2]), alone);
+        assert_eq!(status(&narrow, NAMES[0])["value"], "unloaded");
+    }
+    // What a model cannot do is said by it, once it is there.
+    let texts = json!({ "model": NAMES[0], "input": "a" });
+    let reply = narrow.client.post("/v1/embeddings", &texts);
+    assert_eq!(reply.status, 400, "{reply:?}");
 }
 
 #[test]

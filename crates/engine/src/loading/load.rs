@@ -14,6 +14,7 @@ use crate::door::{self, Bug};
 use crate::draft_model::DraftModel;
 use crate::host::Host;
 use crate::ledger::Claim;
+use crate::library::{Book, Library, Opened};
 use crate::packaged::packaged;
 use crate::plan::{self, Fit, fit};
 use crate::residency::Needs;
@@ -207,7 +208,7 @@ pub(crate) fn whole_texts(
     options
 }
 
-/// See [`share`].
+/// What a model takes of memory that it shares.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
     /// What it takes.
@@ -223,32 +224,27 @@ pub struct Share {
 /// A model's part of memory that it shares with others which come and go: what it needs beside its
 /// caches, and half of the rest for them; all of it where a context that was asked for needs more.
 /// Or the part that is given.
-///
-/// # Errors
-/// As [`load`].
-pub fn share(
-    path: &Path,
+fn share(
+    spec: &ModelSpec,
+    program: &Program,
     device: &dyn Device,
     options: &LoadOptions,
     given: Option<u64>,
 ) -> Result<Share, LoadFailure> {
-    door::through(path, || {
-        let Lowered { spec, program, .. } = read(path, options.kv)?;
-        let mut options = whole_texts(options, &spec, &program);
-        let all_bytes = options.memory_bytes;
-        let fixed_bytes = plan::Needs::of(&spec, &program, device, &options)?.fixed_bytes();
-        let half = fixed_bytes.saturating_add(all_bytes.saturating_sub(fixed_bytes) / 2);
-        options.memory_bytes = given.unwrap_or(half);
-        let found = fit(&spec, &program, device, &options).or_else(|_| {
-            options.memory_bytes = given.unwrap_or(all_bytes);
-            fit(&spec, &program, device, &options)
-        });
-        let (limits, fit) = found?;
-        let (bytes, memory_bytes) = (fit.memory().sum(), options.memory_bytes);
-        let load_s = LEAST_LOAD_S + bytes as f64 / LOAD_BYTES_PER_S;
-        let needs = Needs { bytes, load_s };
-        Ok(Share { needs, memory_bytes, context: limits.context, weight_bytes: fit.weight_bytes })
-    })
+    let mut options = whole_texts(options, spec, program);
+    let all_bytes = options.memory_bytes;
+    let fixed_bytes = plan::Needs::of(spec, program, device, &options)?.fixed_bytes();
+    let half = fixed_bytes.saturating_add(all_bytes.saturating_sub(fixed_bytes) / 2);
+    options.memory_bytes = given.unwrap_or(half);
+    let found = fit(spec, program, device, &options).or_else(|_| {
+        options.memory_bytes = given.unwrap_or(all_bytes);
+        fit(spec, program, device, &options)
+    });
+    let (limits, fit) = found?;
+    let (bytes, memory_bytes) = (fit.memory().sum(), options.memory_bytes);
+    let load_s = LEAST_LOAD_S + bytes as f64 / LOAD_BYTES_PER_S;
+    let needs = Needs { bytes, load_s };
+    Ok(Share { needs, memory_bytes, context: limits.context, weight_bytes: fit.weight_bytes })
 }
 
 /// The tokenizer and the template of a model that was read from there.
@@ -273,10 +269,33 @@ pub fn load(
         progress(there, of);
         ControlFlow::Continue(())
     };
-    door::through(path, || load_inside(path, &device, options, None, &mut watch))
+    door::through(path, || {
+        let library = Library::new(0);
+        let opened = library.open(path, options.kv)?;
+        load_inside(opened, &device, options, (&library, None), &mut watch)
+    })
 }
 
 impl Host {
+    /// What was read of a model, and its part of memory that it shares with others which come and go:
+    /// what it needs beside its caches, and half of the rest for them; all of it where a context that
+    /// was asked for needs more. Or the part that is given.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub fn share(
+        &self,
+        path: &Path,
+        options: &LoadOptions,
+        given: Option<u64>,
+    ) -> Result<(Arc<Book>, Share), LoadFailure> {
+        door::through(path, || {
+            let book = self.library().book(path, options.kv)?;
+            let share = share(&book.spec, &book.program, self.device().as_ref(), options, given)?;
+            Ok((book, share))
+        })
+    }
+
     /// Loads a model onto the host's device, within what its memory has free. `watch` hears how many
     /// of how many weights are there, and may break off: then nothing is held. Steps of other models
     /// go on meanwhile.
@@ -292,28 +311,30 @@ impl Host {
     ) -> Result<LoadedModel, LoadFailure> {
         let claim = self.ledger().enter(name);
         let claim = claim.ok_or_else(|| LoadFailure::Named { name: name.to_owned() })?;
-        let device = self.device();
-        door::through(path, || load_inside(path, device, options, Some(claim), &mut watch))
+        door::through(path, || {
+            let opened = self.library().open(path, options.kv)?;
+            load_inside(opened, self.device(), options, (self.library(), Some(claim)), &mut watch)
+        })
     }
 }
 
 fn load_inside(
-    path: &Path,
+    opened: Opened,
     device: &Arc<dyn Device>,
     options: &LoadOptions,
-    claim: Option<Claim>,
+    (library, claim): (&Library, Option<Claim>),
     watch: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<LoadedModel, LoadFailure> {
-    let Lowered { files, spec, program, .. } = read(path, options.kv)?;
-    let mut options = whole_texts(options, &spec, &program);
+    let Lowered { path, files, spec, program } = &opened.lowered;
+    let mut options = whole_texts(options, spec, program);
     let mut choose = |free_bytes: u64| {
-        let wanted = fit(&spec, &program, device.as_ref(), &options).ok();
+        let wanted = fit(spec, program, device.as_ref(), &options).ok();
         let (limits, fit) = match wanted.filter(|(_, fit)| fit.needed_bytes() <= free_bytes) {
             // As much as it was measured to take: the same each time it comes.
             Some(wanted) => wanted,
             None => {
                 options.memory_bytes = options.memory_bytes.min(free_bytes);
-                fit(&spec, &program, device.as_ref(), &options)?
+                fit(spec, program, device.as_ref(), &options)?
             }
         };
         Ok::<_, LoadFailure>((fit.memory(), (limits, fit)))
@@ -322,17 +343,28 @@ fn load_inside(
         Some(claim) => claim.take(choose)?,
         None => choose(u64::MAX)?.1,
     };
-    // The vocabulary is built while weights are uploaded.
-    let (vocabulary, weights) = std::thread::scope(|scope| {
-        let text = scope.spawn(|| vocabulary_of(path, &files));
-        let watch = &mut |there| watch(there, program.weights.len());
-        let weights = device.upload(&program, &files, options.mode, watch);
-        // (It is behind the door too, so that it cannot panic.)
-        let text = text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok::<_, LoadFailure>((text?, weights?))
-    })?;
-    let defaults = packaged(&files.checkpoint);
-    let (path, device, draft) = (path.to_owned(), Arc::clone(device), None);
+    let (vocabulary, weights) = match &opened.book {
+        Some(book) => {
+            let watch = &mut |there| watch(there, program.weights.len());
+            let weights = device.upload(program, files, options.mode, watch)?;
+            (book.vocabulary.clone(), weights)
+        }
+        // The vocabulary is built while weights are uploaded.
+        None => std::thread::scope(|scope| {
+            let text = scope.spawn(|| vocabulary_of(path, files));
+            let watch = &mut |there| watch(there, program.weights.len());
+            let weights = device.upload(program, files, options.mode, watch);
+            // (It is behind the door too, so that it cannot panic.)
+            let text = text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok::<_, LoadFailure>((text?, weights?))
+        })?,
+    };
+    let defaults = match &opened.book {
+        Some(book) => book.defaults.clone(),
+        None => packaged(&files.checkpoint),
+    };
+    let Lowered { path, spec, program, .. } = library.note(opened, options.kv, vocabulary.as_ref());
+    let (device, draft) = (Arc::clone(device), None);
     Ok(LoadedModel {
         path,
         spec,

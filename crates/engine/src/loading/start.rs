@@ -37,7 +37,7 @@ pub struct Served {
     /// Tokenizer, where the files have one.
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Chat template, or why there is none.
-    pub template: Result<ChatTemplate, TemplateError>,
+    pub template: Result<Arc<ChatTemplate>, TemplateError>,
     /// How its packager wants it to be run: its files, until who knows more says more.
     pub defaults: Defaults,
     /// Architecture.
@@ -115,7 +115,7 @@ impl LoadedModel {
             Err(error) => (None, Err(error)),
         };
         let (tokenizer, template) = match self.vocabulary.take() {
-            Some(v) => (Some(Arc::new(v.tokenizer)), v.template),
+            Some(v) => (Some(v.tokenizer), v.template),
             None => (None, Err(TemplateError::Missing)),
         };
         let eos = tokenizer.as_ref().map(|t| t.eos_ids().to_vec()).unwrap_or_default();

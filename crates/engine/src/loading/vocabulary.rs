@@ -1,6 +1,7 @@
 //! Tokenizer and chat template of an open model, from GGUF metadata or the files beside the weights.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 use thiserror::Error;
@@ -35,12 +36,12 @@ pub enum VocabularyError {
 }
 
 /// What turns text into tokens and back.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Vocabulary {
     /// The tokenizer; its end-of-answer tokens include those of generation_config.json.
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Arc<Tokenizer>,
     /// The chat template, or why there is none.
-    pub template: Result<ChatTemplate, TemplateError>,
+    pub template: Result<Arc<ChatTemplate>, TemplateError>,
 }
 
 /// The vocabulary of a model; `None` when its files hold no tokenizer at all.
@@ -103,8 +104,8 @@ fn from_gguf(meta: &Meta) -> Result<Option<Vocabulary>, VocabularyError> {
             .map(str::to_owned)
             .collect(),
     };
-    let tokenizer = Tokenizer::from_gguf(vocab)?;
-    let template = template(&gguf_templates(meta)?, tokenizer.template_tokens());
+    let tokenizer = Arc::new(Tokenizer::from_gguf(vocab)?);
+    let template = template(&gguf_templates(meta)?, tokenizer.template_tokens()).map(Arc::new);
     Ok(Some(Vocabulary { tokenizer, template }))
 }
 
@@ -187,8 +188,8 @@ fn from_folder(model: &OpenModel) -> Result<Option<Vocabulary>, VocabularyError>
     templates.extend(further_templates(&folder.join("additional_chat_templates"))?);
     // Templates in files of their own take the place of those in tokenizer_config.json.
     let templates = if templates.is_empty() { &config.chat_templates } else { &templates };
-    let template = template(templates, tokenizer.template_tokens());
-    Ok(Some(Vocabulary { tokenizer, template }))
+    let template = template(templates, tokenizer.template_tokens()).map(Arc::new);
+    Ok(Some(Vocabulary { tokenizer: Arc::new(tokenizer), template }))
 }
 
 /// Most templates beside the default one.

@@ -45,8 +45,12 @@ pub fn most_streams(room: u64, cache: impl Fn(u32) -> u64) -> u32 {
 /// What a process takes beside its models: code, threads, queues. Bytes.
 pub const PROCESS_BYTES: u64 = 45 << 19;
 
-/// What a process takes beside weights, caches and buffers: [`PROCESS_BYTES`], and of the tokenizer about 160
-/// bytes a token of the vocabulary.
+/// What a tokenizer takes, about: 160 bytes a token of the vocabulary.
+pub fn vocabulary_bytes(vocab: u32) -> u64 {
+    u64::from(vocab) * 160
+}
+
+/// What a process takes beside weights, caches and buffers: [`PROCESS_BYTES`] and [`vocabulary_bytes`].
 pub fn process_bytes(vocab: u32) -> u64 {
-    PROCESS_BYTES + u64::from(vocab) * 160
+    PROCESS_BYTES + vocabulary_bytes(vocab)
 }

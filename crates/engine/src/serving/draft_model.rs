@@ -343,8 +343,8 @@ impl LoadedModel {
         let Lowered { files, spec, program, .. } = read(path, options.kv)?;
         check_kind(&program)?;
         let small = vocabulary(&files)?;
-        let tokenizer = self.vocabulary.as_ref().map(|v| &v.tokenizer);
-        let other = small.as_ref().map(|v| &v.tokenizer);
+        let tokenizer = self.vocabulary.as_ref().map(|v| &*v.tokenizer);
+        let other = small.as_ref().map(|v| &*v.tokenizer);
         check_vocabulary((tokenizer, self.program.vocab), (other, program.vocab))?;
         let context = self.limits.context.min(spec.context);
         let sequences = SEQUENCES.min(self.limits.sequences);

@@ -14,6 +14,7 @@ use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, Turn, panic_text};
 use crate::handle::{Engine, LeasesAsk, LeasesSink};
 use crate::ledger::{Claim, Ledger, State};
+use crate::library::Library;
 use crate::request::Request;
 use crate::tier::Tier;
 
@@ -74,6 +75,7 @@ pub struct Host {
     thread: Thread,
     device: Arc<dyn Device>,
     ledger: Arc<Ledger>,
+    library: Library,
     engines: Mutex<BTreeMap<String, Engine>>,
 }
 
@@ -84,7 +86,20 @@ impl Host {
     /// What the system says when it refuses a thread.
     pub fn start(device: Arc<dyn Device>, memory_bytes: u64) -> std::io::Result<Host> {
         let (thread, ledger) = (Thread::start()?, Ledger::new(memory_bytes));
-        Ok(Host { thread, device, ledger, engines: Mutex::default() })
+        let (library, engines) = (Library::new(0), Mutex::default());
+        Ok(Host { thread, device, ledger, library, engines })
+    }
+
+    /// Keeps what was read of models for who loads them again: at most so many bytes, beside the
+    /// memory that models may take.
+    #[must_use]
+    pub fn keeping(self, bytes: u64) -> Self {
+        Self { library: Library::new(bytes), ..self }
+    }
+
+    /// What was read of models.
+    pub(crate) fn library(&self) -> &Library {
+        &self.library
     }
 
     /// The device.

@@ -72,6 +72,8 @@ pub struct Request {
     pub diagnose: bool,
     /// Keep the prompt in the cache, as far as the account's quota allows.
     pub lease: Option<Lease>,
+    /// Most that the account may keep by leases, percent of the cache; never more than a quarter.
+    pub lease_percent: u32,
 }
 
 /// How reasoning and calls of tools are told from an answer's text. Special tokens that the format
@@ -146,6 +148,7 @@ impl Request {
             timeout: None,
             diagnose: false,
             lease: None,
+            lease_percent: 100,
         }
     }
 

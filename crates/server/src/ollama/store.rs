@@ -75,7 +75,7 @@ pub async fn pull(State(shared): State<Arc<Shared>>, request: Request<Body>) -> 
 
 async fn pulled(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
     shared.open()?;
-    may_change(shared, request.headers(), "models are fetched for everybody")?;
+    may_change(&request, "models are fetched for everybody")?;
     let mut fields = fields_of(shared, request).await?;
     let name = name_of(&mut fields)?;
     let stream = fields.flag("stream")?.unwrap_or(true);
@@ -152,8 +152,8 @@ pub async fn delete(State(shared): State<Arc<Shared>>, request: Request<Body>) -
 
 async fn deleted(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
     shared.open()?;
+    may_change(&request, "models are deleted for everybody")?;
     let headers = request.headers().clone();
-    may_change(shared, &headers, "models are deleted for everybody")?;
     let mut fields = fields_of(shared, request).await?;
     let name = name_of(&mut fields)?;
     finish(shared, fields, IGNORED)?;
@@ -161,7 +161,7 @@ async fn deleted(shared: &Arc<Shared>, request: Request<Body>) -> Result<Respons
     let told = told.ok_or_else(|| shared.unknown_to(&headers, &name))?;
     if told.made.is_none() && told.there.is_some() {
         shared.residents.changes().map_err(failed)?;
-        let key = shared.gate().keys.holder(&headers);
+        let key = shared.gate().keys.caller(&headers).key;
         let_go(shared, Some(&told.listed.id), (key.as_deref(), true)).await?;
     }
     changed(shared, move |shared| shared.residents.remove(&told.listed.id)).await?;
@@ -188,8 +188,8 @@ pub async fn copy(State(shared): State<Arc<Shared>>, request: Request<Body>) -> 
 
 async fn copied(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
     shared.open()?;
+    may_change(&request, "models are made for everybody")?;
     let headers = request.headers().clone();
-    may_change(shared, &headers, "models are made for everybody")?;
     let mut fields = fields_of(shared, request).await?;
     let source = text(fields.require("source")?, "source")?;
     let name = text(fields.require("destination")?, "destination")?;
@@ -257,8 +257,8 @@ pub async fn create(State(shared): State<Arc<Shared>>, request: Request<Body>) -
 
 async fn created(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
     shared.open()?;
+    may_change(&request, "models are made for everybody")?;
     let headers = request.headers().clone();
-    may_change(shared, &headers, "models are made for everybody")?;
     let mut fields = fields_of(shared, request).await?;
     let name = name_of(&mut fields)?;
     let stream = fields.flag("stream")?.unwrap_or(true);

@@ -122,7 +122,7 @@ pub async fn give_up(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> R
 }
 
 async fn told(shared: &Shared, headers: &HeaderMap, ask: LeasesAsk) -> Result<Response, ApiError> {
-    let account = shared.gate().keys.account(headers);
+    let account = shared.gate().keys.caller(headers).account;
     let mut data = Vec::new();
     for model in shared.residents.there() {
         let (sender, receiver) = oneshot::channel();

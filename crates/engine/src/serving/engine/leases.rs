@@ -11,14 +11,15 @@ use crate::request::{Lease, Leased, Request};
 /// What a request asks to stay.
 pub(super) struct Wanted {
     lease: Lease,
+    percent: u32,
     salt: u64,
     prompt: Vec<TokenId>,
 }
 
 impl Wanted {
     pub fn of(request: Request) -> Option<Self> {
-        let Request { salt, prompt, .. } = request;
-        request.lease.map(|lease| Self { lease, salt, prompt })
+        let Request { salt, prompt, lease_percent: percent, .. } = request;
+        request.lease.map(|lease| Self { lease, percent, salt, prompt })
     }
 }
 
@@ -32,6 +33,7 @@ impl Core {
             salt: wanted.salt,
             name: wanted.lease.name,
             tokens: &wanted.prompt,
+            percent: wanted.percent,
             until_s: (self.clock)() + wanted.lease.ttl.as_secs_f64(),
         });
         if let Work::Answer(answer) = &mut open.work {
