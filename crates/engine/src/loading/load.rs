@@ -290,7 +290,7 @@ impl Host {
         given: Option<u64>,
     ) -> Result<(Arc<Book>, Share), LoadFailure> {
         door::through(path, || {
-            let book = self.library().book(path, options.kv)?;
+            let book = self.books().book(path, options.kv)?;
             let share = share(&book.spec, &book.program, self.device().as_ref(), options, given)?;
             Ok((book, share))
         })
@@ -312,8 +312,8 @@ impl Host {
         let claim = self.ledger().enter(name);
         let claim = claim.ok_or_else(|| LoadFailure::Named { name: name.to_owned() })?;
         door::through(path, || {
-            let opened = self.library().open(path, options.kv)?;
-            load_inside(opened, self.device(), options, (self.library(), Some(claim)), &mut watch)
+            let opened = self.books().open(path, options.kv)?;
+            load_inside(opened, self.device(), options, (self.books(), Some(claim)), &mut watch)
         })
     }
 }

@@ -75,7 +75,7 @@ pub struct Host {
     thread: Thread,
     device: Arc<dyn Device>,
     ledger: Arc<Ledger>,
-    library: Library,
+    books: Library,
     engines: Mutex<BTreeMap<String, Engine>>,
 }
 
@@ -86,20 +86,20 @@ impl Host {
     /// What the system says when it refuses a thread.
     pub fn start(device: Arc<dyn Device>, memory_bytes: u64) -> std::io::Result<Host> {
         let (thread, ledger) = (Thread::start()?, Ledger::new(memory_bytes));
-        let (library, engines) = (Library::new(0), Mutex::default());
-        Ok(Host { thread, device, ledger, library, engines })
+        let (books, engines) = (Library::new(0), Mutex::default());
+        Ok(Host { thread, device, ledger, books, engines })
     }
 
     /// Keeps what was read of models for who loads them again: at most so many bytes, beside the
     /// memory that models may take.
     #[must_use]
     pub fn keeping(self, bytes: u64) -> Self {
-        Self { library: Library::new(bytes), ..self }
+        Self { books: Library::new(bytes), ..self }
     }
 
     /// What was read of models.
-    pub(crate) fn library(&self) -> &Library {
-        &self.library
+    pub(crate) fn books(&self) -> &Library {
+        &self.books
     }
 
     /// The device.
