@@ -7,9 +7,9 @@ use super::{options, told_name};
 use crate::ask::{Ask, Found, Generate, Input, Manner, Measure, Numbers, NumbersHead, Prompt};
 use crate::config::Limits;
 use crate::error::ApiError;
-use crate::fields::{Fields, Notes, text};
+use crate::fields::{Fields, Notes};
 use crate::openai::completion::prompts_of;
-use crate::openai::rerank::documents_of;
+use crate::openai::rerank::{Ranked, ranked};
 
 /// Reads a request for a vector of each text.
 ///
@@ -61,14 +61,7 @@ pub fn read_one(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Resul
 /// # Errors
 /// 400 of the request.
 pub fn rank(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
-    let model = fields.text("model")?;
-    let query = text(fields.require("query")?, "query")?;
-    if query.is_empty() {
-        return Err(ApiError::bad("query", "query is empty"));
-    }
-    let documents = documents_of(fields.require("documents")?, limits.inputs, notes)?;
-    let top = fields.integer("top_n", 1..=i64::from(u32::MAX))?;
-    let top = top.and_then(|n| usize::try_from(n).ok()).unwrap_or(documents.len());
+    let Ranked { model, query, documents, top } = ranked(&mut fields, limits, notes)?;
     finish(fields, limits, notes)?;
     let told = documents.clone();
     let write = Box::new(move |head: &NumbersHead, found: Found| {

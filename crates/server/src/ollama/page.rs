@@ -9,7 +9,7 @@ use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use crate::models;
-use crate::openai::page::{rows_of, set};
+use crate::openai::page::{judge, rows_of, set};
 
 const PAGE: &str = include_str!("../../../../docs/ollama.md");
 const MEMBERS: &str = include_str!("../../../../tests/http/fixtures/ollama-members.txt");
@@ -99,20 +99,7 @@ fn check(read: Read, full: &Value, place: &str, row: &[String]) {
     let mut body = full.clone();
     set(&mut body, &format!("{place}{}", row[0]), example);
     let plain = told(read, full.clone()).expect("the full request");
-    match (row[2].as_str(), told(read, body.clone())) {
-        ("refused", read) => assert!(read.is_err(), "{row:?}: {read:?}"),
-        (_, Err(error)) => panic!("{row:?}: {body}: {error:?}"),
-        ("warned", Ok(read)) => {
-            assert_ne!(read.notes, plain.notes, "{row:?}");
-            assert_eq!(read, Told { notes: read.notes.clone(), ..plain }, "{row:?}");
-        }
-        ("effect", Ok(read)) => {
-            assert_eq!(read.notes, plain.notes, "{row:?}");
-            assert_ne!(read, plain, "{row:?}");
-        }
-        ("nothing to do", Ok(read)) => assert_eq!(read, plain, "{row:?}"),
-        (other, _) => panic!("{row:?}: what is {other:?}?"),
-    }
+    judge(row, &row[2], plain, told(read, body), |told| std::mem::take(&mut told.notes));
 }
 
 #[test]

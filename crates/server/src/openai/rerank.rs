@@ -15,14 +15,7 @@ use crate::fields::{Fields, Notes, list, text, wrong};
 /// # Errors
 /// 400 of the request.
 pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
-    let model = fields.text("model")?;
-    let query = text(fields.require("query")?, "query")?;
-    if query.is_empty() {
-        return Err(ApiError::bad("query", "query is empty"));
-    }
-    let documents = documents_of(fields.require("documents")?, limits.inputs, notes)?;
-    let top = fields.integer("top_n", 1..=i64::from(u32::MAX))?;
-    let top = top.and_then(|n| usize::try_from(n).ok()).unwrap_or(documents.len());
+    let Ranked { model, query, documents, top } = ranked(&mut fields, limits, notes)?;
     let with_documents = fields.flag("return_documents")?.unwrap_or(false);
     let (user, timeout) = (fields.text("user")?, timeout(&mut fields)?);
     fields.finish(IGNORED, notes)?;
@@ -32,15 +25,41 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     Ok(Ask::Numbers { ask: Numbers { model, measure, user, timeout }, write })
 }
 
+/// What is ranked, as every dialect has it.
+pub(crate) struct Ranked {
+    pub model: Option<String>,
+    pub query: String,
+    /// Not empty.
+    pub documents: Vec<String>,
+    /// How many are told, the best ones.
+    pub top: usize,
+}
+
+/// Reads that.
+///
+/// # Errors
+/// 400 naming the first member that is wrong.
+pub(crate) fn ranked(
+    fields: &mut Fields,
+    limits: &Limits,
+    notes: &mut Notes,
+) -> Result<Ranked, ApiError> {
+    let model = fields.text("model")?;
+    let query = text(fields.require("query")?, "query")?;
+    if query.is_empty() {
+        return Err(ApiError::bad("query", "query is empty"));
+    }
+    let documents = documents_of(fields.require("documents")?, limits.inputs, notes)?;
+    let top = fields.integer("top_n", 1..=i64::from(u32::MAX))?;
+    let top = top.and_then(|n| usize::try_from(n).ok()).unwrap_or(documents.len());
+    Ok(Ranked { model, query, documents, top })
+}
+
 /// Strings, or objects with a `text`.
 ///
 /// # Errors
 /// 400 for none, and naming the first that is neither.
-pub(crate) fn documents_of(
-    value: Value,
-    most: usize,
-    notes: &mut Notes,
-) -> Result<Vec<String>, ApiError> {
+fn documents_of(value: Value, most: usize, notes: &mut Notes) -> Result<Vec<String>, ApiError> {
     let items = list(value, most, "documents")?;
     if items.is_empty() {
         return Err(ApiError::bad("documents", "documents is empty"));
