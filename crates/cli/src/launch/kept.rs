@@ -147,6 +147,25 @@ impl Kept {
         }
     }
 
+    /// The file as it was, if there was one, and what was written in its place.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn both(&self) -> Result<(Option<Vec<u8>>, Vec<u8>), Failure> {
+        Ok((self.read(&self.original)?, self.read(&self.written)?.unwrap_or_default()))
+    }
+
+    /// Writes what the file is from now on; it is the user's again.
+    ///
+    /// # Errors
+    /// What cannot be written; then all is as it was.
+    pub fn settle(&self, new: &[u8]) -> Result<(), Failure> {
+        let mode = fs::metadata(&self.original).or_else(|_| fs::metadata(&self.file));
+        let put = mode.and_then(|about| self.put(&self.file, new, Some(about.permissions())));
+        put.map_err(|e| self.failed("restore", e))?;
+        self.forget()
+    }
+
     /// That somebody has changed the file.
     pub fn changed(&self) -> Failure {
         let (file, written) = (self.file.display(), self.written.display());

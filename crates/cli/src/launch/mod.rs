@@ -5,6 +5,7 @@ mod agents;
 pub mod args;
 mod json;
 mod kept;
+mod toml;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,11 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use serde_json::{Value, json as value};
-use toml_edit::{DocumentMut, Item, Table};
 
 use crate::failure::{Failure, tell};
 use crate::remote::Remote;
-use agents::{Folders, Form, Members, Setup, Told, setup};
+use agents::{Folders, Form, Setup, Told, setup};
 use args::Launch;
 use kept::{Kept, State};
 
@@ -82,11 +82,33 @@ fn put_back(path: &Path, form: &Form) -> Result<(), Failure> {
     if matches!(form, Form::Own(_)) {
         return kept.remove();
     }
-    if matches!(kept.state()?, State::Changed(_)) {
-        tell!("{}", kept.changed());
-        return Ok(());
+    match kept.state()? {
+        State::Changed(now) => {
+            if !take_out(&kept, form, now.as_deref())? {
+                tell!("{}", kept.changed());
+            }
+            Ok(())
+        }
+        _ => kept.restore(),
     }
-    kept.restore()
+}
+
+/// Of a file that was changed since: puts ours back as it was before, and keeps the rest; false
+/// where that cannot be done. (Codex writes which folders are trusted into its own settings.)
+fn take_out(kept: &Kept, form: &Form, now: Option<&[u8]>) -> Result<bool, Failure> {
+    let (Form::Toml(members), Some(now)) = (form, now) else { return Ok(false) };
+    let (own, written) = kept.both()?;
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    let texts = (text(now), text(own.as_deref().unwrap_or_default()), text(&written));
+    let (Some(now), Some(own), Some(written)) = texts else { return Ok(false) };
+    match toml::unset(now, own, written, members) {
+        Some(new) => {
+            kept.settle(new.as_bytes())?;
+            tell!("what it holds of ours is taken out; what else was changed in it stays");
+            Ok(true)
+        }
+        None => Ok(false),
+    }
 }
 
 fn name(args: &Launch) -> String {
@@ -106,11 +128,14 @@ fn restore(args: &Launch, folders: Folders) -> Result<(), Failure> {
     if matches!(form, Form::Own(_)) {
         return kept.remove();
     }
-    let was = kept.state()?;
-    kept.restore()?;
-    match was {
+    match kept.state()? {
         State::Own(_) => tell!("{} holds nothing of ours", path.display()),
-        _ => tell!("{} is as it was", path.display()),
+        State::Changed(now) if take_out(&kept, &form, now.as_deref())? => {}
+        State::Changed(_) => return Err(kept.changed()),
+        State::Written => {
+            kept.restore()?;
+            tell!("{} is as it was", path.display());
+        }
     }
     Ok(())
 }
@@ -208,58 +233,11 @@ fn edited(path: &Path, form: &Form, own: &[u8]) -> Result<Vec<u8>, Failure> {
     };
     let text = std::str::from_utf8(own).map_err(|e| cannot(&e))?;
     let edited = match form {
-        Form::Toml(members) => toml(text, members),
+        Form::Toml(members) => toml::set(text, members),
         Form::Json(members) => json::set(text, members),
         Form::Own(text) => Ok(text.clone()),
     };
     edited.map(String::into_bytes).map_err(|why| cannot(&why))
-}
-
-/// TOML with members set; all else stays.
-fn toml(text: &str, members: &Members) -> Result<String, String> {
-    let mut document: DocumentMut =
-        text.parse().map_err(|e: toml_edit::TomlError| e.to_string())?;
-    for (path, new) in members {
-        let Some((last, folders)) = path.split_last() else { continue };
-        let mut table: &mut Table = document.as_table_mut();
-        for name in folders {
-            let made = || {
-                let mut table = Table::new();
-                table.set_implicit(true);
-                Item::Table(table)
-            };
-            let item = table.entry(name).or_insert_with(made);
-            table = item.as_table_mut().ok_or_else(|| format!("{name} is no table [{name}]"))?;
-        }
-        let mut new = toml_item(new);
-        match table.get_mut(last) {
-            // Comments and blanks around it stay.
-            Some(old) => {
-                if let (Some(was), Some(is)) = (old.as_value(), new.as_value_mut()) {
-                    *is.decor_mut() = was.decor().clone();
-                }
-                if let (Some(was), Some(is)) = (old.as_table(), new.as_table_mut()) {
-                    *is.decor_mut() = was.decor().clone();
-                }
-                *old = new;
-            }
-            None => drop(table.insert(last, new)),
-        }
-    }
-    Ok(document.to_string())
-}
-
-fn toml_item(new: &Value) -> Item {
-    match new {
-        Value::Bool(is) => toml_edit::value(*is),
-        Value::Number(n) => toml_edit::value(n.as_i64().unwrap_or(i64::MAX)),
-        Value::Object(map) => {
-            let mut table = Table::new();
-            map.iter().for_each(|(name, one)| drop(table.insert(name, toml_item(one))));
-            Item::Table(table)
-        }
-        other => toml_edit::value(other.as_str().unwrap_or_default()),
-    }
 }
 
 /// Settings, variables and arguments as a user would type them.
@@ -369,46 +347,5 @@ fn status(status: ExitStatus) -> Result<(), Failure> {
     match status.code() {
         Some(0) => Ok(()),
         code => Err(Failure::Ended(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn toml_keeps_what_people_wrote() {
-        let ours: Members = vec![
-            (vec!["model".into()], "m".into()),
-            (
-                vec!["model_providers".into(), "t".into()],
-                value!({ "url": "u", "on": false, "n": 3 }),
-            ),
-        ];
-        let table = "[model_providers.t]\nurl = \"u\"\non = false\nn = 3\n";
-        for (text, expect) in [
-            ("", format!("model = \"m\"\n\n{table}")),
-            (
-                "# mine\nmodel = \"x\" # old\n\n[a]\nb = 1\n",
-                format!("# mine\nmodel = \"m\" # old\n\n[a]\nb = 1\n\n{table}"),
-            ),
-            (
-                "[model_providers.t]\nkey = 1\n[model_providers.u]\nc = 2\n",
-                String::new(), // (only that it says so)
-            ),
-        ] {
-            let found = toml(text, &ours).expect(text);
-            let document: toml_edit::Document<&str> =
-                toml_edit::Document::parse(found.as_str()).expect("TOML");
-            assert_eq!(document["model"].as_str(), Some("m"));
-            assert_eq!(document["model_providers"]["t"]["url"].as_str(), Some("u"), "{found}");
-            assert!(document["model_providers"]["t"].get("key").is_none(), "{found}");
-            if !expect.is_empty() {
-                assert_eq!(found, expect);
-            }
-            assert_eq!(toml(&found, &ours).expect(text), found);
-        }
-        toml("model_providers = 1", &ours).expect_err("no table");
-        toml("a = ", &ours).expect_err("no TOML");
     }
 }

@@ -217,19 +217,34 @@ fn settings_are_kept_through_whatever_happens() {
     assert!(config() != own);
     assert_eq!(home.launch(&server, &["codex", "--restore"]).0, Some(0));
     assert_eq!(home.files(), before);
-    // What the agent itself changed stays, and what was before is still there.
-    home.program("codex", "echo '[new]' >> \"$HOME/.codex/config.toml\"");
+    // What the agent itself writes stays, and ours goes.
+    home.program("codex", "printf '[new]\\nx = 1\\n' >> \"$HOME/.codex/config.toml\"");
+    let (status, _, err) = home.launch(&server, &["codex"]);
+    assert!(status == Some(0) && err.contains("is taken out"), "{err}");
+    let now = text(&config()).replace("\r\n", "\n");
+    assert_eq!(now, text(own).replace("\r\n", "\n") + "[new]\nx = 1\n");
+    fs::write(&file, own).expect("written");
+    assert!(!file.with_file_name("config.toml.tokenmill-written").exists());
+    // Where it changes ours too, its file stays, and what was before is still there.
+    home.program("codex", "sed -i 's/^model = .*/model = \"z\"/' \"$HOME/.codex/config.toml\"");
     let (status, _, err) = home.launch(&server, &["codex"]);
     assert_eq!(status, Some(0), "{err}");
     assert!(err.contains("was changed since") && err.contains("mv "), "{err}");
-    assert!(text(&config()).ends_with("[new]\n"));
+    assert!(text(&config()).contains("\"z\""));
     let original = file.with_file_name("config.toml.tokenmill-original");
     assert_eq!(fs::read(&original).expect("kept"), own);
     assert_eq!(home.launch(&server, &["codex", "--restore"]).0, Some(1));
-    // It says what it is to say, so that nothing need be written.
+    // It says what it is to say again, so that nothing need be written; then ours goes here too.
+    let now = text(&config()).replace("\"z\"", &format!("\"{MODEL}\""));
+    fs::write(&file, now + "[new]\n").expect("written");
     home.program("codex", "exit 0");
     assert_eq!(home.launch(&server, &["codex"]).0, Some(0));
-    assert_eq!(fs::read(&original).expect("kept"), own);
+    let now = text(&config());
+    assert!(
+        now.contains("\"x\"") && now.ends_with("[new]\n") && !now.contains("tokenmill"),
+        "{now}"
+    );
+    assert!(!original.exists());
 }
 
 #[test]
