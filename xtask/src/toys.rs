@@ -13,7 +13,7 @@ use crate::mutants::{Twin, commit, target};
 const THINGS: &[(&str, &[&str])] = &[
     ("architecture", &["test --workspace --test architectures"]),
     ("dialect", &["test --workspace --test toy"]),
-    ("device", &["test --package tokenmill-toy", "build --workspace --bin tokenmill"]),
+    ("device", &["test --package tokenmill-toy", "test --workspace --no-run --bin tokenmill"]),
     ("format", &["test --package tokenmill-quant", "check --package tokenmill-cpu"]),
 ];
 /// The page, and what its table of files stands below.
