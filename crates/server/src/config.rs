@@ -62,7 +62,7 @@ impl Default for Limits {
             json_values: 1 << 20,
             headers: 100,
             header_bytes: 32 << 10,
-            connections: 10_000,
+            connections: 12_000,
             requests: 2048,
             preparing: 4,
             messages: 4096,
