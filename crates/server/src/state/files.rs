@@ -194,14 +194,12 @@ impl State {
     /// 404; 400 where a batch reads it.
     pub fn delete_file(&self, owner: Owner, id: &str) -> Result<(), ApiError> {
         self.write(|db| {
+            self.find(db, (id, "file", owner))?.ok_or_else(|| none_such("file", id))?;
             if let Some(batch) = reader(db, id)? {
                 let message = format!("the batch {batch} reads this file: cancel it first");
                 return Err(ApiError::bad("file_id", message));
             }
-            match self.drop_one(db, (id, "file", owner))? {
-                true => Ok(()),
-                false => Err(none_such("file", id)),
-            }
+            self.drop_one(db, (id, "file", owner)).map(drop)
         })?;
         self.forget(&[id.to_owned()]);
         Ok(())
