@@ -223,6 +223,7 @@ fn refused(error: &ServeError) -> Failure {
         ServeError::PublicWithoutKey { .. } | ServeError::WideWithoutKey { .. } => {
             failure.fix("tokenmill key add NAME")
         }
+        ServeError::BadState { .. } => failure.fix("--state with a folder that can be written"),
         ServeError::AliasOfNothing { .. } => failure.fix("serve it too, or leave the alias out"),
         ServeError::Bind { bind, source } => match source.kind() {
             std::io::ErrorKind::AddrNotAvailable => {

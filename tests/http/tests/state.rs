@@ -151,6 +151,7 @@ fn an_answer_goes_on_from_what_was_said_and_nothing_else() {
     let first = ask(json!({
         "instructions": "Answer in capitals. ".repeat(20),
         "tools": [{ "type": "function", "name": "now", "parameters": schema }],
+        "tool_choice": "none",
         "text": { "format": { "type": "json_schema", "name": "n", "schema": schema } },
         "metadata": { "a": "b" },
     }));
@@ -553,7 +554,8 @@ fn message_batches_are_answered_in_their_own_form() {
     let asks = Asks(site.client, "");
     let request = |id: &str, tokens: i64| {
         let messages = json!([{ "role": "user", "content": "Hi" }]);
-        json!({ "custom_id": id, "params": { "model": "sim", "max_tokens": tokens, "messages": messages } })
+        let params = json!({ "model": "sim", "max_tokens": tokens, "seed": 1, "messages": messages });
+        json!({ "custom_id": id, "params": params })
     };
     let ask = json!({ "requests": [request("good", 3), request("bad", -1)] });
     let begun = asks.post("/v1/messages/batches", &ask).json();

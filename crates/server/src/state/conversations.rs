@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde_json::{Value, json};
 
-use super::objects::parsed;
+use super::objects::{not_in_list, parsed, signed};
 use super::{Owner, Page, Paged, State, none_such};
 use crate::error::ApiError;
 
@@ -185,34 +185,23 @@ impl State {
     /// # Errors
     /// 404, and 400 for more than `most` bytes.
     pub fn said_in(&self, owner: Owner, talk: &str, most: usize) -> Result<Vec<Value>, ApiError> {
-        let mut all: Vec<Value> =
-            self.items(owner, talk, most)?.into_iter().map(|(_, item)| item).collect();
-        let summary = all.iter().rposition(|item| item["type"] == "compaction");
-        all.drain(..summary.unwrap_or(0));
-        Ok(all)
-    }
-
-    fn items(
-        &self,
-        owner: Owner,
-        talk: &str,
-        most: usize,
-    ) -> Result<Vec<(String, Value)>, ApiError> {
         let db = self.db();
         self.talk(&db, owner, talk)?;
         let mut found =
-            db.prepare("SELECT id, body FROM items WHERE conversation = ? ORDER BY number")?;
+            db.prepare("SELECT body FROM items WHERE conversation = ? ORDER BY number")?;
         let mut rows = found.query([talk])?;
         let (mut all, mut bytes) = (Vec::new(), 0usize);
         while let Some(row) = rows.next()? {
-            let (id, body): (String, String) = (row.get(0)?, row.get(1)?);
+            let body: String = row.get(0)?;
             bytes = bytes.saturating_add(body.len());
             if bytes > most {
                 let message = format!("the conversation has more than {most} bytes");
                 return Err(ApiError::too_long("conversation", message));
             }
-            all.push((id, parsed(&body)));
+            all.push(parsed(&body));
         }
+        let summary = all.iter().rposition(|item: &Value| item["type"] == "compaction");
+        all.drain(..summary.unwrap_or(0));
         Ok(all)
     }
 
@@ -221,7 +210,28 @@ impl State {
     /// # Errors
     /// 404, and 400 for an id that is not in it.
     pub fn list_items(&self, owner: Owner, talk: &str, page: &Page) -> Result<Paged, ApiError> {
-        Paged::of(self.items(owner, talk, usize::MAX)?, page)
+        let db = self.db();
+        self.talk(&db, owner, talk)?;
+        let behind: Option<i64> = match &page.after {
+            None => None,
+            Some(id) => {
+                let sql = "SELECT number FROM items WHERE conversation = ? AND id = ?";
+                let number = db.query_row(sql, [talk, id], |row| row.get(0)).optional()?;
+                Some(number.ok_or_else(|| not_in_list("after", id))?)
+            }
+        };
+        let (side, order) = if page.is_ascending { (">", "ASC") } else { ("<", "DESC") };
+        let sql = format!(
+            "SELECT id, body FROM items WHERE conversation = ?1 AND (?2 IS NULL OR number {side} ?2)
+             ORDER BY number {order} LIMIT ?3"
+        );
+        let mut found = db.prepare(&sql)?;
+        let row = params![talk, behind, signed(page.limit as u64 + 1)];
+        let found = found.query_map(row, |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?;
+        let found = found.collect::<rusqlite::Result<Vec<(String, String)>>>()?;
+        let has_more = found.len() > page.limit;
+        let rows = found.into_iter().take(page.limit).map(|(id, body)| (id, parsed(&body)));
+        Ok(Paged { rows: rows.collect(), has_more })
     }
 
     /// One item.

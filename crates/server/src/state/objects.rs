@@ -107,7 +107,7 @@ impl Paged {
     }
 }
 
-fn not_in_list(param: &str, id: &str) -> ApiError {
+pub(super) fn not_in_list(param: &str, id: &str) -> ApiError {
     ApiError::bad(param, format!("{param}: nothing in this list has the id {:?}", shown(id)))
 }
 

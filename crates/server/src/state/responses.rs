@@ -184,9 +184,11 @@ impl State {
     /// for their whole time from now.
     ///
     /// # Errors
-    /// 400 where one of them is not there or has failed, and for more than `most` bytes.
+    /// 400 where one of them is not there, nothing can stand behind the last, or there are more than
+    /// `most` bytes.
     pub fn said_before(&self, owner: Owner, id: &str, most: usize) -> Result<Vec<Value>, ApiError> {
         let turns = self.turns(owner, id, most)?;
+        turns.last().map_or_else(|| Err(no_previous(id, true)), Turn::can_go_on)?;
         self.write(|db| turns.iter().try_for_each(|turn| self.renew(db, &turn.id)))?;
         let mut all: Vec<Value> = turns.into_iter().flat_map(Turn::all).collect();
         let summary = all.iter().rposition(|item| item["type"] == "compaction");
@@ -227,26 +229,6 @@ impl State {
         }
         Ok(turns)
     }
-
-    /// Whether another answer can stand behind one.
-    ///
-    /// # Errors
-    /// 400 that says why not.
-    pub fn can_go_on(&self, owner: Owner, id: &str) -> Result<(), ApiError> {
-        let turn = self.turns(owner, id, usize::MAX)?.pop();
-        let turn = turn.ok_or_else(|| no_previous(id, true))?;
-        let refused = |why: String| Err(ApiError::bad("previous_response_id", why));
-        let id = shown(id);
-        match (turn.status.as_str(), &turn.talk) {
-            (_, Some(talk)) => refused(format!(
-                "previous_response_id: {id} is of the conversation {talk}: send \"conversation\""
-            )),
-            ("completed" | "incomplete", None) => Ok(()),
-            (status, None) => refused(format!(
-                "previous_response_id: {id} is {status}: nothing can stand behind it"
-            )),
-        }
-    }
 }
 
 /// One answer of several that stand behind one another.
@@ -259,6 +241,21 @@ struct Turn {
 }
 
 impl Turn {
+    /// Whether another answer can stand behind this one.
+    fn can_go_on(&self) -> Result<(), ApiError> {
+        let refused = |why: String| Err(ApiError::bad("previous_response_id", why));
+        let id = &self.id;
+        match (self.status.as_str(), &self.talk) {
+            (_, Some(talk)) => refused(format!(
+                "previous_response_id: {id} is of the conversation {talk}: send \"conversation\""
+            )),
+            ("completed" | "incomplete", None) => Ok(()),
+            (status, None) => refused(format!(
+                "previous_response_id: {id} is {status}: nothing can stand behind it"
+            )),
+        }
+    }
+
     /// What was asked, and what was answered.
     fn all(self) -> Vec<Value> {
         let mut body = parsed(&self.body);

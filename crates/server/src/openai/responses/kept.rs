@@ -37,10 +37,7 @@ pub fn read(
             let message = "previous_response_id and conversation: one of them at most";
             return Err(ApiError::bad("previous_response_id", message));
         }
-        (Some(id), None) => {
-            state.can_go_on(owner, id)?;
-            state.said_before(owner, id, most)?
-        }
+        (Some(id), None) => state.said_before(owner, id, most)?,
         (None, Some(id)) => state.said_in(owner, id, most)?,
         (None, None) => Vec::new(),
     };

@@ -551,6 +551,8 @@ impl Writer for Answer {
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {
         let code = match (error.status.as_u16(), error.code) {
+            // (Who asks for it later cannot wait for this server.)
+            (503, _) if self.is_begun => "server_error",
             (429 | 503, _) => "rate_limit_exceeded",
             (400..500, Some(code)) => code,
             _ => "server_error",
