@@ -172,7 +172,10 @@ fn paths() -> BTreeSet<&'static str> {
 }
 
 fn asked(path: &str) -> String {
-    path.replace("{*id}", "sim").replace("{id}", "sim").replace("{item}", "i").replace("{digest}", "sha256:0")
+    path.replace("{*id}", "sim")
+        .replace("{id}", "sim")
+        .replace("{item}", "i")
+        .replace("{digest}", "sha256:0")
 }
 
 /// Whether an error has the form of its route's dialect.

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokenmill_http_tests::{Client, Reply, Setup, Site};
-use tokenmill_server::{ServeError, ServerConfig, StateConfig, UnixClock, spawn};
+use tokenmill_server::{
+    Key, KeyLimits, ServeError, ServerConfig, StateConfig, UnixClock, digest, spawn,
+};
 
 const BOUNDARY: &str = "----part";
 const DAY: u64 = 24 * 3600;
@@ -462,6 +464,57 @@ fn a_batch_answers_each_line_once_and_says_which_failed() {
 }
 
 #[test]
+fn lines_keep_to_their_key_and_stand_back_for_others() {
+    let (folder, clock) = (tempfile::tempdir().expect("a folder"), Clock::new());
+    let mut server = kept(folder.path(), &clock);
+    let limits = KeyLimits { at_once: Some(2), context: Some(20), ..KeyLimits::default() };
+    let metrics = KeyLimits { metrics: true, ..KeyLimits::default() };
+    let key =
+        |name: &str, limits| Key { name: name.into(), digest: digest(name.as_bytes()), limits };
+    server.keys = Some(vec![key("ann", limits), key("bob", metrics)]);
+    let mut setup = Setup { server, context: 2048, blocks: 1000, ..Setup::default() };
+    setup.step = Duration::from_millis(2);
+    let site = Site::with(setup);
+    let (ann, bob) = (Asks(site.client, "ann"), Asks(site.client, "bob"));
+    let open = || {
+        let page = bob.get("/metrics").body;
+        let name = "tokenmill_http_requests_in_flight ";
+        let found = page.lines().find_map(|line| line.strip_prefix(name)).expect("a number");
+        found.parse::<f64>().expect("a number")
+    };
+    let most_open = |batch: &str, asks: Asks, lines: u64| {
+        let (mut most, begun) = (0.0f64, Instant::now());
+        while asks.get(batch).json()["request_counts"]["completed"].as_u64() < Some(lines) {
+            most = most.max(open());
+            assert!(begun.elapsed() < Duration::from_secs(20), "it does not go on");
+        }
+        most
+    };
+    // A prompt of more tokens than the key may have is refused; of two at once one is left to its holder.
+    let lines: String = (0..12).map(|n| line(&format!("l{n}"), json!({}))).collect();
+    let long = line("long", json!({ "prompt": "x".repeat(40) }));
+    let batch = format!("/v1/batches/{}", ann.batch(&format!("{lines}{long}")));
+    let most = most_open(&batch, ann, 12);
+    assert!(most <= 1.0, "{most}");
+    let told = ann.until(&batch, "status", "completed");
+    assert_eq!(told["request_counts"], json!({ "total": 13, "completed": 12, "failed": 1 }));
+    // While somebody else is answered, one line at a time.
+    let ask = json!({
+        "model": "sim", "prompt": "Hi", "max_tokens": 1900, "ignore_eos": true, "stream": true,
+    });
+    let headers = [("content-type", "application/json"), ("authorization", "Bearer bob")];
+    let body = ask.to_string();
+    let mut stream = site.client.open("POST", "/v1/completions", &headers, body.as_bytes());
+    stream.event().expect("it has begun");
+    let lines: String = (0..40).map(|n| line(&format!("l{n}"), json!({}))).collect();
+    let batch = format!("/v1/batches/{}", bob.batch(&lines));
+    let most = most_open(&batch, bob, 10);
+    assert!((1.0..=2.0).contains(&most), "the stream and a line, not {most}");
+    drop(stream);
+    bob.until(&batch, "status", "completed");
+}
+
+#[test]
 fn a_batch_goes_on_with_the_next_process() {
     let (folder, clock) = (tempfile::tempdir().expect("a folder"), Clock::new());
     let begin = || {
@@ -554,7 +607,8 @@ fn message_batches_are_answered_in_their_own_form() {
     let asks = Asks(site.client, "");
     let request = |id: &str, tokens: i64| {
         let messages = json!([{ "role": "user", "content": "Hi" }]);
-        let params = json!({ "model": "sim", "max_tokens": tokens, "seed": 1, "messages": messages });
+        let params =
+            json!({ "model": "sim", "max_tokens": tokens, "seed": 1, "messages": messages });
         json!({ "custom_id": id, "params": params })
     };
     let ask = json!({ "requests": [request("good", 3), request("bad", -1)] });

@@ -9,9 +9,9 @@ use axum::http::StatusCode;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::sleep;
 
-use super::State;
 use super::batches::{Open, Pending};
 use super::lines::End;
+use super::{Owner, State};
 use crate::answering::{self, Line};
 use crate::error::ApiError;
 use crate::keys::account_of;
@@ -49,6 +49,7 @@ struct Worker {
 
 /// A line that is being asked.
 struct Task {
+    owner: Owner,
     batch: String,
     number: u64,
     handle: AbortHandle,
@@ -137,17 +138,31 @@ impl Worker {
             let asked = |open: &Arc<Open>| self.going.get(&open.id).map_or(0, |one| one.asked);
             let Some(at) = (0..open.len()).min_by_key(|at| asked(&open[*at])) else { break };
             let one = Arc::clone(&open[at]);
+            if !self.has_room(one.owner) {
+                open.swap_remove(at);
+                continue;
+            }
             let Some(line) = self.next(&one).await? else {
                 open.swap_remove(at);
                 continue;
             };
             self.going.entry(one.id.clone()).or_default().asked += 1;
-            let (batch, number) = (one.id.clone(), line.number);
+            let (owner, batch, number) = (one.owner, one.id.clone(), line.number);
             let line = asked_for(Arc::clone(&self.shared), Arc::clone(&self.state), one, line);
             let handle = self.lines.spawn(line);
-            self.tasks.insert(handle.id(), Task { batch, number, handle });
+            self.tasks.insert(handle.id(), Task { owner, batch, number, handle });
         }
         Ok(())
+    }
+
+    /// Whether one more line may be asked for a key's holder: of the requests that he may have at once
+    /// one is left to himself, if there are several.
+    fn has_room(&self, owner: Owner) -> bool {
+        let holder = self.shared.gate().keys.holder(owner);
+        let key = holder.and_then(|caller| caller.key);
+        let Some(most) = key.and_then(|key| key.limits.at_once) else { return true };
+        let own = self.tasks.values().filter(|task| task.owner == owner).count();
+        own < (most.saturating_sub(1).max(1) as usize)
     }
 
     /// The next line of a batch; none where all that are left are being asked.
