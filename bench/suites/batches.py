@@ -159,6 +159,7 @@ def main():
         database = sqlite3.connect(os.path.join(folder, "state.db"))
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         known = {id for (id,) in database.execute("SELECT id FROM files")}
+        database.close()  # or the server would say that another has it
         server.start()
         assert set(os.listdir(os.path.join(folder, "files"))) == known, "a file that nobody has"
         server.kill()

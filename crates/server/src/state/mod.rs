@@ -16,6 +16,7 @@ mod worker;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::RefUnwindSafe;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -43,11 +44,11 @@ const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Seconds since 1970, by a clock that tests can set.
 #[derive(Clone)]
-pub struct UnixClock(Arc<dyn Fn() -> u64 + Send + Sync>);
+pub struct UnixClock(Arc<dyn Fn() -> u64 + Send + Sync + RefUnwindSafe>);
 
 impl UnixClock {
     /// One that tells what the function does.
-    pub fn new(now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+    pub fn new(now: impl Fn() -> u64 + Send + Sync + RefUnwindSafe + 'static) -> Self {
         Self(Arc::new(now))
     }
 
