@@ -99,24 +99,26 @@ impl Worker {
         }
         let open = self.state.run(State::open_batches).await?;
         self.going.retain(|id, _| open.iter().any(|open| open.id == *id));
+        // (One that fails holds no other up.)
+        let mut failed = Ok(());
         for open in &open {
-            self.one(open).await?;
+            failed = failed.and(self.one(open).await);
         }
-        self.ask(open).await
+        self.ask(open).await.and(failed)
     }
 
     /// Checks a batch that is new, ends one that is done.
     async fn one(&mut self, open: &Open) -> Result<(), ApiError> {
         let end = match open.status.as_str() {
+            "cancelling" => End::Cancelled,
+            "in_progress" if open.answered >= open.total => End::Completed,
+            _ if self.state.now() >= open.until => End::Expired,
             "validating" => {
                 let (one, limits) = (open.clone(), self.shared.config.limits.clone());
                 self.state.run(move |state| state.validate(&one, &limits)).await?;
                 self.state.wake.notify_one();
                 return Ok(());
             }
-            "cancelling" => End::Cancelled,
-            _ if open.answered >= open.total => End::Completed,
-            _ if self.state.now() >= open.until => End::Expired,
             _ => return Ok(()),
         };
         // (What they might still say finds no line to say it of.)

@@ -48,7 +48,12 @@ pub fn read(fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, A
 /// # Errors
 /// 400 naming the member at fault.
 pub fn compact(fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
-    Ok(asked(request::read(fields, limits, notes)?.compacted()))
+    let read = request::read(fields, limits, notes)?;
+    if read.style.keep.as_ref().is_some_and(|keep| keep.background) {
+        let message = "background: a summary is made while its client waits";
+        return Err(ApiError::unsupported("background", message));
+    }
+    Ok(asked(read.compacted()))
 }
 
 fn asked(asked: request::Asked) -> Ask {
