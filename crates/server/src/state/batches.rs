@@ -10,7 +10,7 @@ use rusqlite::{Connection, Row, params};
 use serde_json::{Value, json};
 
 use super::db::disk;
-use super::files::NewFile;
+use super::files::{NewFile, PARTIAL};
 use super::lines::{Checked, End, NewLine, line_of, results};
 use super::objects::{parsed, signed};
 use super::{Owner, Page, State, none_such};
@@ -394,8 +394,9 @@ impl State {
         let is_openai = open.dialect == Dialect::OpenAi;
         let mut output = Output::new(self, "output")?;
         let mut errors = Output::new(self, "errors")?;
+        let ids = [output.id.clone(), errors.id.clone()];
         // (Nothing is answered between the files and what is said of them.)
-        self.write(|db| {
+        let done = self.write(|db| {
             results(db, open, end, (&mut output, &mut errors))?;
             let put = |made: Output| match made.end(self)? {
                 None => Ok(Value::Null),
@@ -420,7 +421,12 @@ impl State {
             }
             db.execute("DELETE FROM lines WHERE batch = ?", [&open.id])?;
             Ok(())
-        })
+        });
+        if done.is_err() {
+            self.forget(&ids);
+            self.forget(&ids.map(|id| format!("{PARTIAL}{id}")));
+        }
+        done
     }
 }
 

@@ -16,7 +16,7 @@ use super::{Owner, Page, Paged, State, none_such};
 use crate::error::ApiError;
 
 /// What begins the names of files that are not whole yet.
-const PARTIAL: &str = "partial-";
+pub(super) const PARTIAL: &str = "partial-";
 
 /// What a file is to be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,11 @@ impl Upload {
         let state = Arc::clone(&self.state);
         self.file.sync_all().map_err(disk)?;
         fs::rename(&self.place, state.content(&self.id)).map_err(disk)?;
-        state.write(|db| state.file(db, self.owner, (&self.id, self.bytes), new))
+        let kept = state.write(|db| state.file(db, self.owner, (&self.id, self.bytes), new));
+        if kept.is_err() {
+            state.forget(std::slice::from_ref(&self.id));
+        }
+        kept
     }
 }
 
