@@ -15,7 +15,7 @@ pub use crate::bench::args::Bench;
 pub use crate::launch::args::Launch;
 use crate::numbers::{
     MOST_SEQUENCES, MOST_TOKENS, bytes, gibibytes, host, keep_alive, positive, real, seconds,
-    tokens, whole,
+    time_to_live, tokens, whole,
 };
 pub use crate::plan::args::Plan;
 pub use crate::samplers::MoreSampling;
@@ -462,6 +462,13 @@ pub struct Serve {
     /// answers; SIGHUP opens it again.
     #[arg(long, value_name = "FILE")]
     pub audit: Option<PathBuf>,
+    /// Keep in this folder what clients leave here: answers of Responses, conversations, files,
+    /// batches. It holds what they sent and what they were answered: off by default.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// How long that stays which nobody uses, such as 12h or 30d [default: 30d].
+    #[arg(long, value_name = "TIME", value_parser = time_to_live, requires = "state")]
+    pub state_ttl: Option<Duration>,
     /// Form of the log on the standard error.
     #[arg(long, value_enum, default_value = "plain")]
     pub log_format: LogFormat,

@@ -78,6 +78,16 @@ pub fn keep_alive(text: &str) -> Result<KeepAlive, String> {
     KeepAlive::parse(text).ok_or_else(|| "a time such as 5m, 300 or -1 (for ever)".to_owned())
 }
 
+/// How long something is kept: a whole number of seconds, minutes, hours or days, up to ten years.
+pub fn time_to_live(text: &str) -> Result<Duration, String> {
+    let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+    let seconds = units.iter().find_map(|(unit, seconds)| {
+        text.strip_suffix(*unit)?.parse::<u64>().ok()?.checked_mul(*seconds)
+    });
+    let found = seconds.filter(|seconds| (1..=3650 * 86_400).contains(seconds));
+    found.map(Duration::from_secs).ok_or_else(|| "a time such as 12h or 30d".to_owned())
+}
+
 /// A number of bytes with a unit, K, M, G or T (powers of 1024), or many bytes without one.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
@@ -153,6 +163,18 @@ mod tests {
         for text in ["x", "9999999k", "0", "0k", "-1", "k", "18014398509481985k", "1e3"] {
             let error = count(text).unwrap_err();
             assert!(error.ends_with("the range is 1 to 16777216"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn times_to_live() {
+        let seconds = |text: &str| time_to_live(text).map(|time| time.as_secs()).ok();
+        let cases = [("30d", 2_592_000), ("12h", 43_200), ("90m", 5400), ("1s", 1)];
+        for (text, expect) in cases {
+            assert_eq!(seconds(text), Some(expect), "{text}");
+        }
+        for text in ["", "d", "0d", "30", "-1d", "1.5h", "3651d", "99999999999999999999d"] {
+            assert_eq!(seconds(text), None, "{text}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokenmill_engine::{Engine, KeepAlive};
 use tokenmill_server::{
-    Needs, Present, ServeError, ServerConfig, Stock, TlsFiles, serve as listen,
+    Needs, Present, ServeError, ServerConfig, StateConfig, Stock, TlsFiles, serve as listen,
 };
 
 use crate::args::{LogFormat, Serve};
@@ -200,6 +200,10 @@ fn shown_in_processes() -> Option<&'static str> {
 fn config(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     let mut config = gate_of(args, keys)?;
     config.seal_key = crate::seal::key(args.seal_key.as_deref(), args.no_seal_key)?;
+    config.state = args.state.clone().map(|dir| {
+        let kept = StateConfig::new(dir);
+        StateConfig { ttl: args.state_ttl.unwrap_or(kept.ttl), ..kept }
+    });
     // As many as the system lets one program have, but for what else it opens.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FEW_FILES);
     let connections = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
@@ -219,6 +223,7 @@ fn refused(error: &ServeError) -> Failure {
         ServeError::PublicWithoutKey { .. } | ServeError::WideWithoutKey { .. } => {
             failure.fix("tokenmill key add NAME")
         }
+        ServeError::BadState { .. } => failure.fix("--state with a folder that can be written"),
         ServeError::AliasOfNothing { .. } => failure.fix("serve it too, or leave the alias out"),
         ServeError::Bind { bind, source } => match source.kind() {
             std::io::ErrorKind::AddrNotAvailable => {

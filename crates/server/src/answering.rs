@@ -14,10 +14,11 @@ use futures_util::stream::unfold;
 use serde_json::Value;
 use tokenmill_engine::{Event, NOBODY, Repeated, Request, Scored, TokenInfo, TopToken};
 use tokenmill_ir::TokenId;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::ask::{
-    Ask, Choice, Generate, Input, MakeWriter, Read, WriteCount, WriteNumbers, Writer,
+    Ask, Choice, Generate, Input, Left, MakeWriter, Read, WriteCount, WriteNumbers, Writer,
 };
 use crate::body::{self, Received};
 use crate::error::ApiError;
@@ -31,6 +32,7 @@ use crate::residents::Pending;
 use crate::rows::{self, Measured, Who};
 use crate::shared::{Model, Shared};
 use crate::shares::Party;
+use crate::state::Stored;
 use crate::strict_json::{self, JsonLimits};
 use crate::uses::{Pass, Place};
 use crate::visit::Visit;
@@ -59,38 +61,115 @@ async fn answer(
     let (who, visit) = ((came.account, came.party), came.visit.clone());
     let (ready, place) = came.prepared(&shared, read).await?;
     match ready {
-        Ready::Text { mut prepared, stream, writer } => {
-            let model = prepared.model.clone();
-            charge(&mut prepared.requests, who);
-            let is_computed = tell_prompts(&shared, &mut prepared).await?;
-            let writer = writer(std::mem::take(&mut prepared.head));
-            let mut generation = start(&shared, &model, prepared, who, (place, visit))?;
+        Ready::Text { prepared, stream, writer } => {
+            let held = (place, visit);
+            let (mut generation, mut writer) = begin(&shared, prepared, writer, who, held).await?;
             generation.has_waited(begun.elapsed());
-            if is_computed {
-                generation.computed_here();
+            if let Some(Left { told, end }) = writer.leave()? {
+                tokio::spawn(behind(generation, writer, end));
+                return Ok(Json(told).into_response());
             }
             if stream {
                 let ping = shared.config.timeouts.ping;
                 return Ok(events(Stream { generation, writer, ping, guest, opened: false }));
             }
-            whole(generation, writer).await.map(|body| Json(body).into_response())
+            whole(generation, &mut *writer).await.map(|body| Json(body).into_response())
         }
         Ready::Counted(count) => Ok(Json(count).into_response()),
         Ready::Numbers { measured, write } => {
-            let account = prepare::account_of_user(measured.user.as_deref());
-            let account = who.0.or(account).unwrap_or(who.1);
             if let Some(visit) = &visit {
                 let tokens = measured.inputs.iter().map(Vec::len).sum::<usize>();
                 let mut told = visit.told();
                 told.model = Some(measured.model.served.name().to_owned());
                 told.prompt_tokens = Some(u32::try_from(tokens).unwrap_or(u32::MAX));
             }
-            let who = Who { account, salt: account, timeout: measured.timeout };
-            let (head, found) = rows::compute(&shared, measured, who).await?;
+            let told = numbers(&shared, measured, write, who).await?;
             drop(place);
-            let headers = [(CONTENT_TYPE, "application/json")];
-            Ok((headers, write(&head, found)).into_response())
+            Ok(([(CONTENT_TYPE, "application/json")], told).into_response())
         }
+    }
+}
+
+/// Hands a request for text to the engine, with who writes its answer.
+async fn begin(
+    shared: &Arc<Shared>,
+    mut prepared: Prepared,
+    writer: MakeWriter,
+    who: (Option<u64>, Party),
+    held: (Place, Option<Arc<Visit>>),
+) -> Result<(Generation, Box<dyn Writer>), ApiError> {
+    let model = prepared.model.clone();
+    charge(&mut prepared.requests, who);
+    let is_computed = tell_prompts(shared, &mut prepared).await?;
+    let writer = writer(std::mem::take(&mut prepared.head));
+    let mut generation = start(shared, &model, prepared, who, held)?;
+    if is_computed {
+        generation.computed_here();
+    }
+    Ok((generation, writer))
+}
+
+/// Makes an answer whose client does other things: it is kept, or ends before it is whole.
+async fn behind(generation: Generation, mut writer: Box<dyn Writer>, end: Arc<Notify>) {
+    tokio::select! {
+        biased;
+        () = end.notified() => {} // (who ended it has said so)
+        made = whole(generation, &mut *writer) => {
+            if let Err(error) = made {
+                writer.fail(&error, &mut String::new());
+            }
+        }
+    }
+}
+
+/// The body of an answer of numbers.
+async fn numbers(
+    shared: &Shared,
+    measured: Measured,
+    write: WriteNumbers,
+    (account, party): (Option<u64>, Party),
+) -> Result<String, ApiError> {
+    let user = prepare::account_of_user(measured.user.as_deref());
+    let account = account.or(user).unwrap_or(party);
+    let who = Who { account, salt: account, timeout: measured.timeout };
+    let (head, found) = rows::compute(shared, measured, who).await?;
+    Ok(write(&head, found))
+}
+
+/// A request that stands in a batch.
+pub struct Line {
+    /// Its body.
+    pub body: Vec<u8>,
+    /// Who made the batch.
+    pub caller: Caller,
+    /// Whose share it takes, where keys say none.
+    pub party: Party,
+    /// What reads it.
+    pub read: Read,
+}
+
+/// Answers a request of a batch, behind all others of its account: the body.
+///
+/// # Errors
+/// What a client that asked the same would be told.
+pub async fn answer_line(shared: &Arc<Shared>, line: Line) -> Result<String, ApiError> {
+    shared.open()?;
+    let read = line.read;
+    let came = Came::of_line(shared, line).await?;
+    let who = (came.account, came.party);
+    let (ready, place) = came.prepared(shared, read).await?;
+    match ready {
+        Ready::Text { stream: true, .. } => {
+            Err(ApiError::unsupported("stream", "stream: a line of a batch is answered whole"))
+        }
+        Ready::Text { mut prepared, writer, .. } => {
+            prepared.requests.iter_mut().for_each(|request| request.priority = i32::MAX);
+            let (generation, mut writer) =
+                begin(shared, prepared, writer, who, (place, None)).await?;
+            whole(generation, &mut *writer).await.map(|body| body.to_string())
+        }
+        Ready::Counted(count) => Ok(count.to_string()),
+        Ready::Numbers { measured, write } => numbers(shared, measured, write, who).await,
     }
 }
 
@@ -205,6 +284,15 @@ impl Came {
         Ok(Self { body, party, account, key, may_change, pass, visit })
     }
 
+    /// A line of a batch, as if its maker sent it.
+    async fn of_line(shared: &Shared, line: Line) -> Result<Self, ApiError> {
+        let Line { body, caller: Caller { account, key, .. }, party, .. } = line;
+        let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
+        let party = account.unwrap_or(party);
+        let body = Received::of(body, shared, party).await;
+        Ok(Self { body, party, account, key, may_change: false, pass, visit: None })
+    }
+
     /// What becomes of it when its model is there, and its place among the requests being answered.
     async fn prepared(self, shared: &Arc<Shared>, read: Read) -> Result<(Ready, Place), ApiError> {
         let place = Place::new(shared.admit(self.party)?, self.pass);
@@ -212,12 +300,14 @@ impl Came {
         let job_key = key.clone();
         let (state, bytes, body) = (Arc::clone(shared), self.body.bytes.len(), self.body);
         let seal = shared.seal.of(self.account);
+        let owner = key.as_ref().map_or(NOBODY, |key| key.account());
+        let stored = shared.state.clone().map(|state| Stored { state, owner });
         let job = move |wanted: Wanted<'_>| {
             let shared = &*state;
             let mut fields = parse(shared, &body)?;
             let keep = models::keep_alive(&mut fields)?;
             let notes = Notes::new(shared.gate().strict).sealed_by(seal);
-            let mut notes = notes.keeping(keep);
+            let mut notes = notes.keeping(keep).stored_in(stored);
             let lets_go = notes.lets_go();
             let ask = read(fields, &shared.config.limits, &mut notes)?;
             let mut warnings = shared.told(notes);
@@ -368,7 +458,7 @@ pub fn parse(shared: &Shared, body: &Received) -> Result<Fields, ApiError> {
 }
 
 /// The answer in one piece.
-async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Result<Value, ApiError> {
+async fn whole(mut generation: Generation, writer: &mut dyn Writer) -> Result<Value, ApiError> {
     let (count, logprobs) = (writer.head().all_choices(), writer.head().logprobs);
     let mut choices = vec![Choice::default(); count];
     while let Some((prompt, event)) = generation.next().await? {

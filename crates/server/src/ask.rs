@@ -1,6 +1,7 @@
 //! What a request asks for, in no dialect's words: dialects read into these and nothing else, and
 //! what comes of them is written by the dialect's [`Writer`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -10,6 +11,7 @@ use tokenmill_engine::{
 };
 use tokenmill_ir::TokenId;
 use tokenmill_output::Piece;
+use tokio::sync::Notify;
 
 use crate::config::Limits;
 use crate::conversation::Conversation;
@@ -387,8 +389,23 @@ pub struct Took {
     pub answer: Duration,
 }
 
+/// An answer that is made while its client does other things.
+pub struct Left {
+    /// What the client is told at once.
+    pub told: Value,
+    /// Told where the answer is to end before it is whole.
+    pub end: Arc<Notify>,
+}
+
 /// Writes an answer in a dialect, whole or as a stream of events.
 pub trait Writer: Send {
+    /// Where the client does not wait for the answer: what it is told, once the answer is begun.
+    ///
+    /// # Errors
+    /// The answer cannot be kept, so it is not made.
+    fn leave(&mut self) -> Result<Option<Left>, ApiError> {
+        Ok(None)
+    }
     /// What is known of the answer.
     fn head(&self) -> &Head;
     /// What a stream begins with.

@@ -28,6 +28,15 @@ pub struct Received {
     share: Share,
 }
 
+impl Received {
+    /// One that this server has kept; waits for its share of the memory.
+    pub async fn of(bytes: Vec<u8>, shared: &Shared, party: Party) -> Self {
+        let mut share = shared.bodies.share(party);
+        share.wait(bytes.len().saturating_sub(FREE_BYTES)).await;
+        Self { bytes, share }
+    }
+}
+
 /// The whole body, decompressed.
 ///
 /// # Errors
@@ -115,6 +124,22 @@ async fn decoded(
         true => Ok(Received { bytes: decoding.bytes, share }),
         false => Err(too_large(limit)),
     }
+}
+
+/// The body of a request that says everything by its path, if it has one: within the limits, and not
+/// looked into.
+///
+/// # Errors
+/// As [`read`], but for what it says it is.
+pub async fn unread(request: Request<Body>, shared: &Shared) -> Result<(), ApiError> {
+    let party = shared.party(&request);
+    let coming = collect(request.into_body(), 0, shared, party, None);
+    let read = timeout(shared.config.timeouts.body, coming).await;
+    read.unwrap_or_else(|_| {
+        let message = "the body did not arrive in time";
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message))
+    })?;
+    Ok(())
 }
 
 async fn collect(

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::keys::Key;
 use crate::origin::{check_host, check_origin, is_wide};
 use crate::seal::SealKey;
+use crate::state::StateConfig;
 
 /// Everything a server has a limit for. A request at the limit is served, one beyond is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +52,16 @@ pub struct Limits {
     pub top_logprobs: u32,
     /// Output not yet taken by a slow reader, bytes; beyond, its request fails.
     pub backlog_bytes: usize,
+    /// A file that is uploaded, bytes.
+    pub file_bytes: u64,
+    /// All files of one owner, bytes.
+    pub files_bytes: u64,
+    /// Answers, conversations and batches that are kept, bytes of their database.
+    pub state_bytes: u64,
+    /// Lines of a batch.
+    pub batch_lines: usize,
+    /// Lines of batches that are asked at once; one while others ask.
+    pub batch_at_once: usize,
 }
 
 impl Default for Limits {
@@ -75,6 +86,11 @@ impl Default for Limits {
             logit_bias: 1024,
             top_logprobs: 20,
             backlog_bytes: 1 << 20,
+            file_bytes: 200 << 20,
+            files_bytes: 4 << 30,
+            state_bytes: 64 << 30,
+            batch_lines: 50_000,
+            batch_at_once: 16,
         }
     }
 }
@@ -149,6 +165,8 @@ pub struct ServerConfig {
     pub access_log: bool,
     /// A file to append who asked what to, one line of JSON a request.
     pub audit: Option<PathBuf>,
+    /// Where what clients leave here is kept; none: nothing is.
+    pub state: Option<StateConfig>,
     /// Limits.
     pub limits: Limits,
     /// Timeouts.
@@ -172,6 +190,7 @@ impl ServerConfig {
             strict: false,
             access_log: true,
             audit: None,
+            state: None,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
         }
@@ -240,6 +259,11 @@ impl Limits {
             ("stop_bytes", count(self.stop_bytes), million),
             ("logit_bias", count(self.logit_bias), million),
             ("backlog_bytes", count(self.backlog_bytes), 64 * gigabyte),
+            ("file_bytes", self.file_bytes, 1024 * gigabyte),
+            ("files_bytes", self.files_bytes, 1024 * gigabyte),
+            ("state_bytes", self.state_bytes, 1024 * gigabyte),
+            ("batch_lines", count(self.batch_lines), million),
+            ("batch_at_once", count(self.batch_at_once), 4096),
         ];
         all.into_iter().try_for_each(|(name, value, most)| within(name, value, most))?;
         // Nobody has more than is left to others, and one body must come in.
@@ -335,6 +359,14 @@ pub enum ServeError {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// The folder where what clients leave is kept.
+    #[error("cannot keep anything in {}: {why}", dir.display())]
+    BadState {
+        /// Which.
+        dir: PathBuf,
+        /// Why.
+        why: String,
     },
     /// An empty key would let everybody in.
     #[error("an API key is empty")]

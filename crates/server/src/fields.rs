@@ -8,6 +8,7 @@ use tokenmill_engine::KeepAlive;
 
 use crate::error::ApiError;
 use crate::seal::Seal;
+use crate::state::Stored;
 
 /// A member that may be there and is not read.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +37,8 @@ const MAX_NOTES: usize = 16;
 pub struct Notes {
     strict: bool,
     seal: Seal,
+    /// What this server keeps, for the one who asks.
+    stored: Option<Stored>,
     /// How long the model was asked to stay.
     keep: Option<KeepAlive>,
     list: Vec<String>,
@@ -59,6 +62,16 @@ impl Notes {
     /// For a request whose model is to stay so long after the answer.
     pub fn keeping(self, keep: Option<KeepAlive>) -> Self {
         Self { keep, ..self }
+    }
+
+    /// For requests that may name what is kept there; `None`: this server keeps nothing.
+    pub fn stored_in(self, stored: Option<Stored>) -> Self {
+        Self { stored, ..self }
+    }
+
+    /// What this server keeps for the one who asks.
+    pub fn stored(&self) -> Option<&Stored> {
+        self.stored.as_ref()
     }
 
     /// Whether the model is to go at once.

@@ -96,7 +96,18 @@ impl ApiKeys {
             true => found.or(Some(key)),
             false => found,
         });
-        let key = key.cloned();
+        self.carrier(key.cloned(), &is_shown)
+    }
+
+    /// The holder of a key by his account, as if he asked; that of nobody, where no key is needed.
+    pub fn holder(&self, account: u64) -> Option<Caller> {
+        let key = self.all.iter().find(|key| key.account() == account).cloned();
+        let caller = self.carrier(key, &|_| false);
+        caller.is_admitted.then_some(caller)
+    }
+
+    /// Who carries a key, or none.
+    fn carrier(&self, key: Option<Arc<Key>>, is_shown: &dyn Fn(&[u8; 32]) -> bool) -> Caller {
         let by_key = key.as_ref().is_some_and(|key| key.limits.metrics);
         let is_first = key.as_ref().is_some_and(|key| self.all.first() == Some(key));
         let own = self.metrics.as_ref().is_some_and(is_shown);

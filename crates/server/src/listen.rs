@@ -27,6 +27,7 @@ use crate::guests::{Guest, Guests};
 use crate::routes::router;
 use crate::shared::{Phase, Shared, reached};
 use crate::socket::{Peer, StallGuard};
+use crate::state;
 use crate::stock::Stock;
 use crate::tls::Tls;
 
@@ -227,6 +228,7 @@ async fn run(
     let mut connections = JoinSet::new();
     let mut ended = pin!(wound_down(&shared));
     let mut time = pin!(shared.residents.keep_time());
+    let batches = tokio::spawn(state::work(Arc::clone(&shared)));
     loop {
         tokio::select! {
             (stream, guest) = accept(&listeners, &shared.guests) => {
@@ -239,6 +241,7 @@ async fn run(
         }
     }
     drop(listeners);
+    batches.abort();
     let all = async { while connections.join_next().await.is_some() {} };
     if timeout(LAST_WORDS, all).await.is_err() {
         connections.shutdown().await;

@@ -13,6 +13,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::ask::{Dialect, Read};
 use crate::error::{ApiError, write_body};
 use crate::fields::shown;
+use crate::openai::conversations;
 use crate::shared::Shared;
 use crate::{access, answering, anthropic, health, models, ollama, openai};
 
@@ -83,6 +84,15 @@ const fn ollama_route(
     Route { method, path, access: Access::Keyed, dialect, job }
 }
 
+const fn anthropic_route(
+    method: Method,
+    path: &'static str,
+    handler: fn() -> MethodRouter<Arc<Shared>>,
+) -> Route {
+    let (dialect, job) = (anthropic::DIALECT, Job::Handle(handler));
+    Route { method, path, access: Access::Keyed, dialect, job }
+}
+
 const fn ask_route(path: &'static str, dialect: Dialect, read: Read) -> Route {
     Route { method: Method::POST, path, access: Access::Keyed, dialect, job: Job::Answer(read) }
 }
@@ -112,7 +122,30 @@ pub const ROUTES: &[Route] = &[
     ask_route("/v1/responses/input_tokens", openai::responses::DIALECT, openai::responses::count),
     keyed_route(Method::GET, "/v1/responses", || get(openai::responses::socket)),
     keyed_route(Method::GET, "/v1/responses/{id}", || get(openai::responses::one)),
-    keyed_route(Method::DELETE, "/v1/responses/{id}", || delete(openai::responses::one)),
+    keyed_route(Method::DELETE, "/v1/responses/{id}", || delete(openai::responses::remove)),
+    keyed_route(Method::POST, "/v1/responses/{id}/cancel", || post(openai::responses::cancel)),
+    keyed_route(Method::GET, "/v1/responses/{id}/input_items", || {
+        get(openai::responses::input_items)
+    }),
+    keyed_route(Method::POST, "/v1/conversations", || post(conversations::create)),
+    keyed_route(Method::GET, "/v1/conversations/{id}", || get(conversations::one)),
+    keyed_route(Method::POST, "/v1/conversations/{id}", || post(conversations::update)),
+    keyed_route(Method::DELETE, "/v1/conversations/{id}", || delete(conversations::remove)),
+    keyed_route(Method::GET, "/v1/conversations/{id}/items", || get(conversations::list_items)),
+    keyed_route(Method::POST, "/v1/conversations/{id}/items", || post(conversations::add_items)),
+    keyed_route(Method::GET, "/v1/conversations/{id}/items/{item}", || get(conversations::item)),
+    keyed_route(Method::DELETE, "/v1/conversations/{id}/items/{item}", || {
+        delete(conversations::remove_item)
+    }),
+    keyed_route(Method::POST, "/v1/files", || post(openai::files::upload)),
+    keyed_route(Method::GET, "/v1/files", || get(openai::files::list)),
+    keyed_route(Method::GET, "/v1/files/{id}", || get(openai::files::one)),
+    keyed_route(Method::DELETE, "/v1/files/{id}", || delete(openai::files::remove)),
+    keyed_route(Method::GET, "/v1/files/{id}/content", || get(openai::files::content)),
+    keyed_route(Method::POST, "/v1/batches", || post(openai::batches::create)),
+    keyed_route(Method::GET, "/v1/batches", || get(openai::batches::list)),
+    keyed_route(Method::GET, "/v1/batches/{id}", || get(openai::batches::one)),
+    keyed_route(Method::POST, "/v1/batches/{id}/cancel", || post(openai::batches::cancel)),
     ask_route("/v1/embeddings", openai::DIALECT, openai::embedding::read),
     ask_route("/v1/rerank", openai::DIALECT, openai::rerank::read),
     keyed_route(Method::POST, "/v1/cache/leases", || post(openai::leases::make)),
@@ -125,6 +158,18 @@ pub const ROUTES: &[Route] = &[
         dialect: anthropic::DIALECT,
         job: Job::Handle(|| post(anthropic::messages::answer)),
     },
+    anthropic_route(Method::POST, "/v1/messages/batches", || post(anthropic::batches::create)),
+    anthropic_route(Method::GET, "/v1/messages/batches", || get(anthropic::batches::list)),
+    anthropic_route(Method::GET, "/v1/messages/batches/{id}", || get(anthropic::batches::one)),
+    anthropic_route(Method::DELETE, "/v1/messages/batches/{id}", || {
+        delete(anthropic::batches::remove)
+    }),
+    anthropic_route(Method::POST, "/v1/messages/batches/{id}/cancel", || {
+        post(anthropic::batches::cancel)
+    }),
+    anthropic_route(Method::GET, "/v1/messages/batches/{id}/results", || {
+        get(anthropic::batches::results)
+    }),
     ask_route("/v1/messages/count_tokens", anthropic::DIALECT, anthropic::messages::count),
     ask_route("/api/chat", ollama::DIALECT, ollama::chat::read),
     ask_route("/api/generate", ollama::DIALECT, ollama::generate::read),
@@ -142,6 +187,21 @@ pub const ROUTES: &[Route] = &[
     ollama_route(Method::DELETE, "/api/delete", || delete(ollama::store::delete)),
     ollama_route(Method::POST, "/api/blobs/{digest}", || post(ollama::store::blob)),
 ];
+
+/// What the lines of batches may ask: a path, what reads it, and how errors are told there.
+pub const LINES: &[(&str, Read, Dialect)] = &[
+    ("/v1/chat/completions", openai::chat::read, openai::DIALECT),
+    ("/v1/completions", openai::completion::read, openai::DIALECT),
+    ("/v1/embeddings", openai::embedding::read, openai::DIALECT),
+    ("/v1/responses", openai::responses::read, openai::responses::DIALECT),
+    ("/v1/messages", anthropic::messages::read, anthropic::DIALECT),
+];
+
+/// That of a path.
+pub fn lines_of(path: &str) -> Option<(Read, &'static Dialect)> {
+    let row = LINES.iter().find(|(own, ..)| *own == path);
+    row.map(|(_, read, dialect)| (*read, dialect))
+}
 
 /// Begin paths that two dialects have.
 const SHARED: &str = "/v1/models";

@@ -27,6 +27,7 @@ use crate::model::ServedModel;
 use crate::residents::{InUse, Pending, Residents, There, Told};
 use crate::seal::Seal;
 use crate::shares::{Party, Share, Shares};
+use crate::state::State;
 use crate::stock::{Listed, Stock};
 use crate::uses::Uses;
 use crate::workshop::Workshop;
@@ -115,6 +116,8 @@ pub struct Shared {
     pub seal: Seal,
     /// Who asked what.
     pub audit: Option<Arc<Audit>>,
+    /// What is kept for clients.
+    pub state: Option<Arc<State>>,
     phase: watch::Sender<Phase>,
     salt: u64,
     issued: AtomicU64,
@@ -129,6 +132,8 @@ impl Shared {
         config.check()?;
         let residents = Residents::new(stock)?;
         let audit = config.audit.as_deref().map(Audit::open).transpose()?;
+        let state =
+            config.state.as_ref().map(|kept| State::open(kept, &config.limits)).transpose()?;
         let gate = RwLock::new(Arc::new(Gate::new(&config)));
         (config.metrics_key, config.keys) = (None, None);
         config.api_keys.clear();
@@ -147,6 +152,7 @@ impl Shared {
             started: Instant::now(),
             uses: Arc::default(),
             audit,
+            state,
             gate,
             config,
         })
@@ -360,6 +366,7 @@ pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-fn unix_nanos() -> u64 {
+/// Nanoseconds since 1970.
+pub fn unix_nanos() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }

@@ -7,6 +7,7 @@ Needs the package `anthropic` only. Works with any model that has a chat templat
 """
 
 import argparse
+import time
 
 import anthropic
 
@@ -104,6 +105,39 @@ def errors(client, model):
             raise AssertionError(f"{change} was taken")
 
 
+def batches(client, model):
+    try:
+        client.messages.batches.list()
+    except anthropic.NotFoundError as error:
+        assert "--state" in str(error), error
+        return print("batches: the server keeps none")
+    params = dict(model=model, max_tokens=4, messages=QUESTION)
+    requests = [{"custom_id": f"l{n}", "params": params} for n in range(3)]
+    requests.append({"custom_id": "bad", "params": {**params, "max_tokens": 0}})
+    batch = client.messages.batches.create(requests=requests)
+    while batch.processing_status != "ended":
+        time.sleep(0.05)
+        batch = client.messages.batches.retrieve(batch.id)
+    counts = batch.request_counts
+    assert (counts.succeeded, counts.errored, counts.processing) == (3, 1, 0), batch
+    results = {line.custom_id: line.result for line in client.messages.batches.results(batch.id)}
+    assert list(results) == ["l0", "l1", "l2", "bad"]
+    assert results["l0"].message.usage.output_tokens > 0
+    assert results["bad"].error.error.type == "invalid_request_error"
+    slow = {**params, "max_tokens": 1000}
+    slow = [{"custom_id": f"l{n}", "params": slow} for n in range(200)]
+    begun = client.messages.batches.create(requests=slow)
+    assert client.messages.batches.cancel(begun.id).processing_status in ("canceling", "ended")
+    listed = list(client.messages.batches.list(limit=1))
+    assert {batch.id, begun.id} <= {one.id for one in listed}
+    while client.messages.batches.retrieve(begun.id).processing_status != "ended":
+        time.sleep(0.05)
+    kinds = {line.result.type for line in client.messages.batches.results(begun.id)}
+    assert "canceled" in kinds, kinds
+    for one in (batch, begun):
+        assert client.messages.batches.delete(one.id).type == "message_batch_deleted"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("base")
@@ -114,7 +148,7 @@ def main():
     model = models[0].id
     assert models[0].type == "model" and models[0].created_at.year >= 1970
     assert client.models.retrieve(model).id == model
-    for check in [whole_and_stream, stops, history, kept, errors]:
+    for check in [whole_and_stream, stops, history, kept, errors, batches]:
         check(client, model)
         print(check.__name__)
     print("ok")

@@ -7,6 +7,7 @@ Needs the package `openai` only. Works with any model that has a chat template; 
 """
 
 import argparse
+import json
 import time
 import urllib.request
 
@@ -178,6 +179,8 @@ def responses(client, model):
     held = client.responses.create(model=model, input="Is it so?", text=form, temperature=0)
     assert held.output_text in ('{"ok":true}', '{"ok":false}'), held.output_text
 
+    if keeps(client):
+        return
     for call in (client.responses.retrieve, client.responses.delete):
         try:
             call(whole.id)
@@ -189,6 +192,126 @@ def responses(client, model):
         raise AssertionError("nothing is stored")
     except openai.BadRequestError as error:
         assert error.param == "previous_response_id", error
+
+
+def keeps(client):
+    """Whether the server was started with --state."""
+    try:
+        client.batches.list()
+    except openai.NotFoundError as error:
+        assert error.code == "no_state", error
+        return False
+    return True
+
+
+def stored_responses(client, model):
+    ask = dict(model=model, max_output_tokens=8, temperature=0)
+    first = client.responses.create(**ask, input="My name is Ann.", instructions="You are terse.")
+    assert client.responses.retrieve(first.id).to_dict() == first.to_dict()
+    second = client.responses.create(**ask, input="Who am I?", previous_response_id=first.id)
+    assert second.previous_response_id == first.id and second.instructions is None
+    said = [
+        {"role": "user", "content": "My name is Ann."},
+        *[item.model_dump(exclude_none=True) for item in first.output],
+        {"role": "user", "content": "Who am I?"},
+    ]
+    whole = client.responses.create(**ask, input=said, store=False)
+    assert second.output_text == whole.output_text
+    items = list(client.responses.input_items.list(second.id, order="asc", limit=1))
+    assert len(items) == 2 + len(first.output) and items[0].content[0].text == "My name is Ann."
+    assert [item.id for item in client.responses.input_items.list(second.id)] == [i.id for i in items][::-1]
+
+    waited = client.responses.create(**ask, input="Who am I?", previous_response_id=first.id, background=True)
+    while waited.status in ("queued", "in_progress"):
+        time.sleep(0.05)
+        waited = client.responses.retrieve(waited.id)
+    assert waited.output_text == second.output_text
+    long = client.responses.create(
+        model=model, input="Tell a story.", max_output_tokens=1500, background=True, extra_body={"ignore_eos": True}
+    )
+    assert client.responses.cancel(long.id).status == "cancelled"
+    assert client.responses.retrieve(long.id).status == "cancelled"
+
+    client.responses.delete(first.id)
+    try:
+        client.responses.retrieve(first.id)
+        raise AssertionError("it was deleted")
+    except openai.NotFoundError as error:
+        assert error.code == "response_not_found", error
+
+
+def conversations(client, model):
+    talk = client.conversations.create(
+        metadata={"topic": "names"}, items=[{"role": "user", "content": "My name is Ann."}]
+    )
+    assert client.conversations.update(talk.id, metadata={"topic": "people"}).metadata == {"topic": "people"}
+    assert client.conversations.retrieve(talk.id).metadata == {"topic": "people"}
+    answer = client.responses.create(
+        model=model, input="Who am I?", conversation=talk.id, max_output_tokens=8, temperature=0
+    )
+    assert answer.conversation.id == talk.id
+    items = list(client.conversations.items.list(talk.id, order="asc"))
+    assert [item.type for item in items[:2]] == ["message", "message"]
+    assert items[-1].content[0].text == answer.output_text, items
+    added = client.conversations.items.create(talk.id, items=[{"role": "user", "content": "Bye."}])
+    item = client.conversations.items.retrieve(added.data[0].id, conversation_id=talk.id)
+    assert item.content[0].text == "Bye."
+    assert client.conversations.items.delete(item.id, conversation_id=talk.id).id == talk.id
+    assert client.conversations.delete(talk.id).deleted
+    try:
+        client.conversations.retrieve(talk.id)
+        raise AssertionError("it was deleted")
+    except openai.NotFoundError:
+        pass
+
+
+def batches(client, model):
+    def line(name, **more):
+        body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 0}
+        url = "/v1/chat/completions"
+        return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": {**body, **more}}) + "\n"
+
+    text = "".join(line(f"l{n}", seed=n) for n in range(5)) + line("bad", temperature=9)
+    file = client.files.create(file=("in.jsonl", text.encode()), purpose="batch")
+    assert file.bytes == len(text) and client.files.retrieve(file.id).to_dict() == file.to_dict()
+    assert client.files.content(file.id).read() == text.encode()
+    assert file.id in [other.id for other in client.files.list(purpose="batch")]
+
+    def ended(batch):
+        while batch.status in ("validating", "in_progress", "finalizing", "cancelling"):
+            time.sleep(0.05)
+            batch = client.batches.retrieve(batch.id)
+        return batch
+
+    new = dict(endpoint="/v1/chat/completions", completion_window="24h", metadata={"a": "b"})
+    batch = ended(client.batches.create(input_file_id=file.id, **new))
+    counts = batch.request_counts
+    assert batch.status == "completed" and batch.metadata == {"a": "b"}, batch
+    assert (counts.total, counts.completed, counts.failed) == (6, 5, 1), batch
+    lines = [json.loads(text) for text in client.files.content(batch.output_file_id).text.splitlines()]
+    same = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Hi"}], max_tokens=4, temperature=0
+    )
+    for line_ in lines:
+        answer = line_["response"]["body"]["choices"][0]["message"]["content"]
+        assert answer == same.choices[0].message.content, line_
+    errors = [json.loads(text) for text in client.files.content(batch.error_file_id).text.splitlines()]
+    assert [error["custom_id"] for error in errors] == ["bad"]
+    assert errors[0]["response"]["status_code"] == 400
+
+    broken = client.files.create(file=("in.jsonl", b'{"custom_id":'), purpose="batch")
+    failed = ended(client.batches.create(input_file_id=broken.id, **new))
+    assert failed.status == "failed" and failed.errors.data[0].line == 1, failed
+    slow = "".join(line(f"l{n}", max_tokens=500, ignore_eos=True) for n in range(200))
+    slow = client.files.create(file=("in.jsonl", slow.encode()), purpose="batch")
+    begun = client.batches.create(input_file_id=slow.id, **new)
+    cancelled = ended(client.batches.cancel(begun.id))
+    assert cancelled.status == "cancelled", cancelled
+    assert {b.id for b in client.batches.list(limit=2)} == {batch.id, failed.id, begun.id} | {
+        b.id for b in client.batches.list()
+    }
+    for one in (file, broken, slow):
+        assert client.files.delete(one.id).deleted
 
 
 def errors(client, model):
@@ -233,6 +356,9 @@ def main():
     model = args.model or listed[0]
     assert client.models.retrieve(model).id == model
     for check in (chat, sent_back, completions, stop_texts, parallel_answers, logprobs, responses, errors):
+        check(client, model)
+        print(f"{check.__name__}: ok", flush=True)
+    for check in (stored_responses, conversations, batches) if keeps(client) else ():
         check(client, model)
         print(f"{check.__name__}: ok", flush=True)
     cancel(client, model, base, args.api_key)

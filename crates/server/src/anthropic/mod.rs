@@ -2,6 +2,7 @@
 //! models. docs/anthropic.md says of every member what becomes of it.
 
 mod answer;
+pub mod batches;
 mod blocks;
 pub mod messages;
 pub mod models;

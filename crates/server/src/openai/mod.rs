@@ -2,10 +2,13 @@
 //! models; beside it the rerank call of Cohere and Jina.
 
 pub(crate) mod answer;
+pub mod batches;
 pub mod chat;
 pub mod completion;
 pub(crate) mod constraint;
+pub mod conversations;
 pub mod embedding;
+pub mod files;
 pub mod leases;
 pub mod models;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokenmill_http_tests::{Client, Setup, ShelfSite, Site};
-use tokenmill_server::ServerConfig;
+use tokenmill_server::{ServerConfig, StateConfig};
 
 use steps::{Done, Server, play};
 
@@ -27,8 +27,6 @@ const LATER: &[&str] = &[
     "/models/",
     "/props",
     "/tokenize",
-    "/v1/batches/",
-    "/v1/files/",
 ];
 
 /// Scenarios that are not played here, and why.
@@ -104,6 +102,14 @@ fn site(name: &str) -> (Box<dyn Any>, Client) {
         let client = site.client;
         return (Box::new(site), client);
     }
+    if name == "state" {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut server = ServerConfig::new(([127, 0, 0, 1], 0).into());
+        server.state = Some(StateConfig::new(folder.path()));
+        let site = Site::with(Setup { server, ..setup(2048) });
+        let client = site.client;
+        return (Box::new((site, folder)), client);
+    }
     let site = simulated(name);
     let client = site.client;
     (Box::new(site), client)
@@ -132,7 +138,7 @@ fn what_goes_wrong_elsewhere_goes_right() {
     log.with_max_level(tracing::Level::INFO).init();
     let mut all = Done::default();
     let mut played = Vec::new();
-    for name in ["smol", "qwen", "keyed", "cors", "two"] {
+    for name in ["smol", "qwen", "keyed", "cors", "two", "state"] {
         let (_site, client) = site(name);
         let server = Server { client, log: logged, pid: None, leads };
         for scenario in scenarios().iter().filter(|scenario| scenario["server"] == name) {

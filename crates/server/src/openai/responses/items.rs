@@ -39,7 +39,7 @@ pub const ITEMS: &[(&str, &str)] = &[
     ("additional_tools", "its tools can be called, as those of `tools`"),
     ("compaction", "the summary in it, where this server sealed it"),
     ("compaction_trigger", "last: the answer is one `compaction` item"),
-    ("item_reference", "refused: this server stores no items"),
+    ("item_reference", "refused: the item itself is sent"),
 ];
 
 /// Roles, and what they are here.
@@ -87,26 +87,38 @@ pub struct Read {
     pub compacts: bool,
 }
 
-/// Reads an input; tools that stand in it come into the catalogue.
+/// Reads an input, behind what was said before it; tools that stand in it come into the catalogue.
 ///
 /// # Errors
 /// 400 naming the first item that is wrong.
 pub fn read(
-    value: Value,
+    (before, value): (Vec<Value>, Value),
     catalogue: &mut Catalogue,
     limits: &Limits,
     notes: &mut Notes,
 ) -> Result<Read, ApiError> {
     let items = match value {
-        Value::String(text) => {
+        Value::String(text) if before.is_empty() => {
             let messages = vec![Message::text(Role::User, text)];
             return Ok(Read { messages, compacts: false });
         }
+        Value::String(text) => vec![json!({ "role": "user", "content": text })],
         items => list(items, limits.messages, "input")?,
     };
-    let mut fields = Vec::with_capacity(items.len());
-    for (i, item) in items.into_iter().enumerate() {
-        fields.push((Fields::of(item, &format!("input[{i}]"))?, Vec::new()));
+    let said = before.len();
+    if said + items.len() > limits.messages {
+        let (found, most) = (items.len(), limits.messages);
+        let message =
+            format!("input has {found} items behind {said}, the limit is {most} together");
+        return Err(ApiError::bad("input", message));
+    }
+    let mut fields = Vec::with_capacity(said + items.len());
+    for (i, item) in before.into_iter().chain(items).enumerate() {
+        let path = match i.checked_sub(said) {
+            Some(own) => format!("input[{own}]"),
+            None => format!("before[{i}]"),
+        };
+        fields.push((Fields::of(item, &path)?, Vec::new()));
     }
     // Tools first: items of calls name them.
     for (fields, names) in &mut fields {
@@ -123,7 +135,7 @@ pub fn read(
     for (i, (fields, names)) in fields.into_iter().enumerate() {
         let triggered = reader.item(fields, names)?;
         if triggered && i + 1 < count {
-            let path = format!("input[{i}]");
+            let path = format!("input[{}]", i.saturating_sub(said));
             reader.notes.add(format!("{path} was ignored: something follows it"));
         }
         compacts = triggered;
@@ -178,7 +190,7 @@ impl Reader<'_> {
             }
             "compaction_trigger" => return Ok(true),
             "item_reference" => {
-                let message = format!("{path} is a reference: this server stores no items");
+                let message = format!("{path} is a reference: send the item itself");
                 return Err(ApiError::unsupported(path, message));
             }
             other => {

@@ -1,10 +1,12 @@
-//! OpenAI's Responses, without state: what a request says is all that an answer comes from.
+//! OpenAI's Responses. Without state what a request says is all that an answer comes from.
 
 mod catalogue;
 mod input;
 mod items;
+mod kept;
 mod members;
 mod request;
+mod stored;
 mod writer;
 
 use axum::http::header::{CONNECTION, UPGRADE};
@@ -16,6 +18,9 @@ use crate::ask::{Ask, Dialect, MakeWriter, WriteCount};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
+use catalogue::Catalogue;
+pub use request::metadata;
+pub use stored::{cancel, input_items, one, remove};
 use writer::Answer;
 
 /// OpenAI's, with this API's name for what is said.
@@ -43,7 +48,12 @@ pub fn read(fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, A
 /// # Errors
 /// 400 naming the member at fault.
 pub fn compact(fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, ApiError> {
-    Ok(asked(request::read(fields, limits, notes)?.compacted()))
+    let read = request::read(fields, limits, notes)?;
+    if read.style.keep.as_ref().is_some_and(|keep| keep.background) {
+        let message = "background: a summary is made while its client waits";
+        return Err(ApiError::unsupported("background", message));
+    }
+    Ok(asked(read.compacted()))
 }
 
 fn asked(asked: request::Asked) -> Ask {
@@ -68,10 +78,12 @@ pub fn count(fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Ask, 
     Ok(Ask::Count { ask: Box::new(asked.ask), write })
 }
 
-/// GET and DELETE of one response: there are none.
-pub async fn one() -> ApiError {
-    let message = "this server stores no responses: send what was said as input";
-    ApiError { code: Some("response_not_found"), ..ApiError::new(StatusCode::NOT_FOUND, message) }
+/// Whether items are such as a request could have.
+///
+/// # Errors
+/// 400 naming the first that is wrong.
+pub fn check_items(items: Value, limits: &Limits, notes: &mut Notes) -> Result<(), ApiError> {
+    items::read((Vec::new(), items), &mut Catalogue::default(), limits, notes).map(drop)
 }
 
 /// GET of all, which only clients ask for that would talk over a WebSocket: they go on with POST when

@@ -5,8 +5,8 @@ use std::io;
 use serde_json::{Map, Value, json};
 
 use super::catalogue::{Catalogue, Known, Source};
-use super::items;
 use super::members::{IGNORED, REFUSED};
+use super::{items, kept};
 use crate::ask::{Constrained, Generate, Input, Manner};
 use crate::config::Limits;
 use crate::conversation::{Conversation, Message, Role};
@@ -15,6 +15,7 @@ use crate::fields::{Fields, Ignored, Notes, list, shown, text, wrong};
 use crate::openai::parameters::{self, Delivery};
 use crate::openai::thinking::{Said, effort_variable, either, kwargs, most};
 use crate::seal::Seal;
+use crate::state::Keep;
 use tokenmill_engine::constraint::Constraint;
 
 /// What may be in `include`, and whether it has an effect.
@@ -69,6 +70,8 @@ pub struct Style {
     pub alone: bool,
     /// What seals.
     pub seal: Seal,
+    /// Where it is kept, if it is.
+    pub keep: Option<Keep>,
 }
 
 /// A request that was read.
@@ -96,7 +99,7 @@ impl Asked {
 
     /// The same as a request that asks for a summary and nothing else.
     pub fn compacted(mut self) -> Self {
-        (self.style.alone, self.delivery.stream) = (true, false);
+        (self.style.alone, self.delivery.stream, self.style.keep) = (true, false, None);
         if self.style.compacts { self } else { self.summed_up() }
     }
 }
@@ -107,14 +110,18 @@ impl Asked {
 /// 400 naming the first member that is wrong.
 pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<Asked, ApiError> {
     let model = fields.text("model")?;
+    let (before, keep) = kept::read(&mut fields, limits, notes)?;
     fields.refuse(REFUSED)?;
     let mut style = Style { seal: notes.seal().clone(), ..Style::default() };
     style.echo = echo(&fields, notes)?;
+    kept::echo(&mut style.echo, keep.as_ref());
+    style.keep = keep;
     let mut catalogue = Catalogue::default();
     if let Some(tools) = fields.take("tools") {
         catalogue.add(tools, ("tools", Source::Request), limits, notes)?;
     }
-    let input = items::read(fields.require("input")?, &mut catalogue, limits, notes)?;
+    let input = (before, fields.require("input")?);
+    let input = items::read(input, &mut catalogue, limits, notes)?;
     let instructions = fields.text("instructions")?;
     let (tools, known) = catalogue.chosen(&mut fields, limits, notes)?;
     (style.tools, style.compacts) = (known, input.compacts);
@@ -219,7 +226,7 @@ fn echo(fields: &Fields, notes: &mut Notes) -> Result<Map<String, Value>, ApiErr
 }
 
 /// `metadata`, within OpenAI's limits.
-fn metadata(fields: &Fields) -> Result<Value, ApiError> {
+pub fn metadata(fields: &Fields) -> Result<Value, ApiError> {
     let Some(value) = fields.get("metadata") else { return Ok(json!({})) };
     let Value::Object(pairs) = value else { return Err(wrong("metadata", "an object", value)) };
     let refused = |path: &str, what: &str, found: usize, most: usize| {

@@ -4,11 +4,12 @@
 use serde_json::{Map, Value, json};
 use tokenmill_engine::{Divergence, StopReason, TokenInfo, Usage};
 use tokenmill_output::Piece;
+use tokio::task::block_in_place;
 
 use super::catalogue::{Form, Known};
 use super::input::Input;
 use super::request::Style;
-use crate::ask::{Choice, Head, Writer};
+use crate::ask::{Choice, Head, Left, Writer};
 use crate::error::ApiError;
 use crate::openai::answer::{chat_logprob, missed};
 use crate::seal::Kind;
@@ -31,6 +32,8 @@ pub struct Answer {
     finish: Option<StopReason>,
     /// Why the prompt was not found in the cache, where that was asked.
     missed: Option<Value>,
+    /// It is kept from its beginning on.
+    is_begun: bool,
 }
 
 /// An item of the output.
@@ -71,7 +74,27 @@ impl Answer {
     pub fn new(head: Head, style: Style) -> Self {
         let (held, missed) = ((String::new(), Vec::new()), None);
         let (output, open, finish) = (Vec::new(), None, None);
-        Self { head, style, events: 0, silent: false, output, open, held, finish, missed }
+        let (silent, is_begun) = (false, false);
+        Self { head, style, events: 0, silent, output, open, held, finish, missed, is_begun }
+    }
+
+    fn id(&self) -> String {
+        format!("resp_{:016x}", self.head.ticket)
+    }
+
+    /// The response, kept where it is to be; where it cannot be, it says so.
+    fn kept(&self, mut response: Value) -> Value {
+        let Some(keep) = &self.style.keep else { return response };
+        let end = || keep.end(&self.id(), &response, self.is_begun);
+        if let Err(error) = block_in_place(end) {
+            let warning = format!("the answer was not stored: {}", error.told());
+            response["store"] = false.into();
+            match response["warnings"].as_array_mut() {
+                Some(warnings) => warnings.push(warning.into()),
+                None => response["warnings"] = json!([warning]),
+            }
+        }
+        response
     }
 
     /// One event. JSON escapes line breaks: its data is one line.
@@ -400,11 +423,11 @@ impl Answer {
         };
         let mut response = Map::new();
         for (name, value) in [
-            ("id", format!("resp_{:016x}", self.head.ticket).into()),
+            ("id", self.id().into()),
             ("object", "response".into()),
             ("created_at", self.head.created.into()),
             ("status", status.into()),
-            ("background", false.into()),
+            ("background", self.style.keep.as_ref().is_some_and(|keep| keep.background).into()),
             ("error", error),
             ("incomplete_details", why),
             ("model", self.head.model.as_str().into()),
@@ -430,7 +453,7 @@ impl Answer {
             warnings.push("the summary was cut by max_output_tokens or the context".to_owned());
         }
         let mut told = json!({
-            "id": format!("resp_{:016x}", self.head.ticket),
+            "id": self.id(),
             "object": "response.compaction",
             "created_at": self.head.created,
             "output": self.output,
@@ -452,6 +475,16 @@ impl Answer {
 }
 
 impl Writer for Answer {
+    fn leave(&mut self) -> Result<Option<Left>, ApiError> {
+        let Some(keep) = self.style.keep.as_ref().filter(|keep| keep.background) else {
+            return Ok(None);
+        };
+        let told = self.response("in_progress", Value::Null, None);
+        let end = block_in_place(|| keep.begin(&self.id(), &told))?;
+        self.is_begun = true;
+        Ok(Some(Left { told, end }))
+    }
+
     fn head(&self) -> &Head {
         &self.head
     }
@@ -512,18 +545,23 @@ impl Writer for Answer {
 
     fn close(&mut self, usage: Usage, out: &mut String) {
         let status = self.status();
-        let response = self.response(status, Value::Null, Some(usage));
+        let response = self.kept(self.response(status, Value::Null, Some(usage)));
         self.event(out, &format!("response.{status}"), json!({ "response": response }));
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {
         let code = match (error.status.as_u16(), error.code) {
+            // (Who asks for it later cannot wait for this server.)
+            (503, _) if self.is_begun => "server_error",
             (429 | 503, _) => "rate_limit_exceeded",
             (400..500, Some(code)) => code,
             _ => "server_error",
         };
         let told = json!({ "code": code, "message": error.told() });
-        let response = self.response("failed", told, None);
+        let mut response = self.response("failed", told, None);
+        if self.is_begun {
+            response = self.kept(response);
+        }
         self.event(out, "response.failed", json!({ "response": response }));
     }
 
@@ -540,7 +578,7 @@ impl Writer for Answer {
         if self.style.alone {
             return self.compacted(usage);
         }
-        self.response(self.status(), Value::Null, Some(usage))
+        self.kept(self.response(self.status(), Value::Null, Some(usage)))
     }
 }
 
