@@ -12,7 +12,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use serde_json::Value;
-use tokenmill_engine::{Event, NOBODY, Repeated, Request, Scored, TokenInfo, TopToken};
+use tokenmill_engine::{Event, NOBODY, Repeated, Request, Scored, TokenInfo, TopToken, Usage};
 use tokenmill_ir::TokenId;
 use tokio::time::sleep;
 
@@ -27,6 +27,7 @@ use crate::guests::Guest;
 use crate::keys::{Caller, Key};
 use crate::models;
 use crate::prepare::{self, Echoed, Prepared};
+use crate::receipts::{self, Receipt, Wish};
 use crate::residents::Pending;
 use crate::rows::{self, Measured, Who};
 use crate::shared::{Model, Shared};
@@ -54,7 +55,8 @@ async fn answer(
     read: Read,
 ) -> Result<Response, ApiError> {
     let guest = Guest::of(&request);
-    let came = Came::read(&shared, request).await?;
+    let wish = Wish::of(request.headers());
+    let came = Came::read(&shared, request, wish.is_told).await?;
     let begun = Instant::now();
     let (who, visit) = ((came.account, came.party), came.visit.clone());
     let (ready, place) = came.prepared(&shared, read).await?;
@@ -62,7 +64,11 @@ async fn answer(
         Ready::Text { mut prepared, stream, writer } => {
             let model = prepared.model.clone();
             charge(&mut prepared.requests, who);
+            if let Some(seed) = wish.seed {
+                prepared.requests.iter_mut().for_each(|request| request.sampling.seed = seed);
+            }
             let is_computed = tell_prompts(&shared, &mut prepared).await?;
+            let receipt = receipt(&shared, (&model, &mut prepared), &wish, visit.as_ref()).await;
             let writer = writer(std::mem::take(&mut prepared.head));
             let mut generation = start(&shared, &model, prepared, who, (place, visit))?;
             generation.has_waited(begun.elapsed());
@@ -71,9 +77,10 @@ async fn answer(
             }
             if stream {
                 let ping = shared.config.timeouts.ping;
-                return Ok(events(Stream { generation, writer, ping, guest, opened: false }));
+                let opened = false;
+                return Ok(events(Stream { generation, writer, receipt, ping, guest, opened }));
             }
-            whole(generation, writer).await.map(|body| Json(body).into_response())
+            whole(generation, writer, receipt).await.map(|body| Json(body).into_response())
         }
         Ready::Counted(count) => Ok(Json(count).into_response()),
         Ready::Numbers { measured, write } => {
@@ -94,6 +101,38 @@ async fn answer(
     }
 }
 
+/// The receipt of a request, where one is wanted or stored; its answer is named as the request is.
+async fn receipt(
+    shared: &Arc<Shared>,
+    (model, prepared): (&Model, &mut Prepared),
+    wish: &Wish,
+    visit: Option<&Arc<Visit>>,
+) -> Option<Owed> {
+    let visit = visit?;
+    prepared.head.ticket = visit.seen.id.ticket;
+    let asked = visit.told().asked.take()?;
+    let receipt = receipts::begin(shared, (model, prepared), (wish, asked), visit).await;
+    let choices = vec![Choice::default(); prepared.head.all_choices()];
+    Some(Owed { shared: Arc::clone(shared), visit: Arc::clone(visit), receipt, choices })
+}
+
+/// A receipt that is given with the end of an answer.
+struct Owed {
+    shared: Arc<Shared>,
+    visit: Arc<Visit>,
+    receipt: Receipt,
+    /// What came of a stream so far.
+    choices: Vec<Choice>,
+}
+
+impl Owed {
+    fn end(self, choices: Option<&[Choice]>, usage: Usage) -> Value {
+        let (told, stored) = self.receipt.end(choices.unwrap_or(&self.choices), usage);
+        receipts::keep(&self.shared, &self.visit, &told, stored);
+        told
+    }
+}
+
 /// Computes the prompt of a request for text, and one token after it: how that ended, and what of
 /// the request had no effect. `change` has the last word on what the engine is asked.
 ///
@@ -105,7 +144,7 @@ pub async fn compute(
     read: Read,
     change: fn(&mut tokenmill_engine::Request),
 ) -> Result<(tokenmill_engine::Usage, Vec<String>), ApiError> {
-    let came = Came::read(shared, request).await?;
+    let came = Came::read(shared, request, false).await?;
     let (who, visit) = ((came.account, came.party), came.visit.clone());
     let (ready, place) = came.prepared(shared, read).await?;
     let Ready::Text { mut prepared, .. } = ready else {
@@ -189,10 +228,16 @@ struct Came {
     may_change: bool,
     pass: Option<Pass>,
     visit: Option<Arc<Visit>>,
+    /// Its answer is to come with a receipt.
+    wants_receipt: bool,
 }
 
 impl Came {
-    async fn read(shared: &Shared, request: HttpRequest<Body>) -> Result<Self, ApiError> {
+    async fn read(
+        shared: &Shared,
+        request: HttpRequest<Body>,
+        wants_receipt: bool,
+    ) -> Result<Self, ApiError> {
         shared.open()?;
         let caller = Caller::of(&request);
         let account = caller.as_ref().and_then(|caller| caller.account);
@@ -201,8 +246,14 @@ impl Came {
         let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
         let party = shared.party(&request);
         let visit = Visit::of(&request);
+        if let Some(visit) = &visit {
+            shared.requests.keep(Arc::clone(&visit.seen));
+        }
         let body = body::read(request, shared, party).await?;
-        Ok(Self { body, party, account, key, may_change, pass, visit })
+        if let Some(visit) = &visit {
+            visit.told().read = Some(visit.seen.started.elapsed());
+        }
+        Ok(Self { body, party, account, key, may_change, pass, visit, wants_receipt })
     }
 
     /// What becomes of it when its model is there, and its place among the requests being answered.
@@ -212,10 +263,16 @@ impl Came {
         let job_key = key.clone();
         let (state, bytes, body) = (Arc::clone(shared), self.body.bytes.len(), self.body);
         let seal = shared.seal.of(self.account);
+        let (visit, wants_receipt) = (self.visit.clone(), self.wants_receipt);
+        let stores = shared.config.receipts.is_some();
         let job = move |wanted: Wanted<'_>| {
             let shared = &*state;
             let mut fields = parse(shared, &body)?;
             let keep = models::keep_alive(&mut fields)?;
+            let wanted_too = fields.flag("tokenmill_receipt")?.unwrap_or(false);
+            if let Some(visit) = visit.filter(|_| wants_receipt || wanted_too || stores) {
+                visit.told().asked = Some(body.bytes.clone());
+            }
             let notes = Notes::new(shared.gate().strict).sealed_by(seal);
             let mut notes = notes.keeping(keep);
             let lets_go = notes.lets_go();
@@ -252,7 +309,11 @@ impl Came {
             }
         };
         let Waits { ask, warnings, pending, body } = waits;
+        let since = Instant::now();
         let model = shared.awaited(pending).await?;
+        if let Some(visit) = &self.visit {
+            visit.told().load = since.elapsed();
+        }
         let state = Arc::clone(shared);
         let job = move |wanted: Wanted<'_>| {
             drop(body); // it was in memory, read, until now
@@ -368,7 +429,11 @@ pub fn parse(shared: &Shared, body: &Received) -> Result<Fields, ApiError> {
 }
 
 /// The answer in one piece.
-async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Result<Value, ApiError> {
+async fn whole(
+    mut generation: Generation,
+    mut writer: Box<dyn Writer>,
+    receipt: Option<Owed>,
+) -> Result<Value, ApiError> {
     let (count, logprobs) = (writer.head().all_choices(), writer.head().logprobs);
     let mut choices = vec![Choice::default(); count];
     while let Some((prompt, event)) = generation.next().await? {
@@ -396,7 +461,11 @@ async fn whole(mut generation: Generation, mut writer: Box<dyn Writer>) -> Resul
         }
     }
     writer.took(generation.took());
-    Ok(writer.whole(&choices, generation.usage()))
+    let mut body = writer.whole(&choices, generation.usage());
+    if let Some(receipt) = receipt {
+        body["tokenmill_receipt"] = receipt.end(Some(&choices), generation.usage());
+    }
+    Ok(body)
 }
 
 /// What is told of an answer that was ended because it repeats itself.
@@ -413,6 +482,7 @@ fn repeats(repeated: Repeated) -> String {
 struct Stream {
     generation: Generation,
     writer: Box<dyn Writer>,
+    receipt: Option<Owed>,
     ping: Duration,
     guest: Option<Arc<Guest>>,
     opened: bool,
@@ -460,6 +530,9 @@ impl Stream {
                 Ok(None) => {
                     self.writer.took(self.generation.took());
                     self.writer.close(self.generation.usage(), &mut out);
+                    if let Some(receipt) = self.receipt.take() {
+                        receipt.end(None, self.generation.usage());
+                    }
                     return (out, None);
                 }
                 Err(error) => {
@@ -471,15 +544,26 @@ impl Stream {
         (out, Some(self))
     }
 
+    /// What came of a choice, where that is kept for a receipt.
+    fn owed(&mut self, index: usize) -> Option<&mut Choice> {
+        self.receipt.as_mut()?.choices.get_mut(index)
+    }
+
     fn event(&mut self, out: &mut String, prompt: usize, event: Event) {
         match event {
             Event::Piece { choice, piece, tokens } => {
                 let index = self.writer.head().index(prompt, choice);
                 self.writer.piece(index, &piece, &tokens, out);
+                if let Some(choice) = self.owed(index) {
+                    choice.add(piece);
+                }
             }
             Event::Done { choice, reason } => {
                 let index = self.writer.head().index(prompt, choice);
                 self.writer.done(index, &reason, out);
+                if let Some(choice) = self.owed(index) {
+                    choice.finish = Some(reason);
+                }
             }
             Event::Repeats { choice, repeated } => {
                 let index = self.writer.head().index(prompt, choice);

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::keys::Key;
 use crate::origin::{check_host, check_origin, is_wide};
 use crate::seal::SealKey;
+use crate::traces::Traces;
 
 /// Everything a server has a limit for. A request at the limit is served, one beyond is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +150,10 @@ pub struct ServerConfig {
     pub access_log: bool,
     /// A file to append who asked what to, one line of JSON a request.
     pub audit: Option<PathBuf>,
+    /// A folder to store a receipt of every answer in, with the request itself.
+    pub receipts: Option<PathBuf>,
+    /// Who takes traces.
+    pub traces: Option<Traces>,
     /// Limits.
     pub limits: Limits,
     /// Timeouts.
@@ -172,6 +177,8 @@ impl ServerConfig {
             strict: false,
             access_log: true,
             audit: None,
+            receipts: None,
+            traces: None,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
         }
@@ -331,6 +338,14 @@ pub enum ServeError {
     /// The file for the audit log.
     #[error("cannot write the audit log {}: {source}", path.display())]
     BadAudit {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The folder of receipts.
+    #[error("cannot make the folder of receipts {}: {source}", path.display())]
+    BadReceipts {
         /// Which.
         path: PathBuf,
         /// What the system said.

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use crate::ask::Took;
 use crate::error::ApiError;
 use crate::metrics::{ModelMetrics, Outcome};
+use crate::requests::{MOST_PROMPTS, keeper};
 use crate::shared::{Model, Phase, Shared, reached};
 use crate::uses::Place;
 use crate::visit::Visit;
@@ -58,12 +59,12 @@ impl Generation {
     pub fn start(
         shared: &Shared,
         model: &Model,
-        requests: Vec<Request>,
+        mut requests: Vec<Request>,
         place: Place,
         visit: Option<Arc<Visit>>,
     ) -> Result<Self, ApiError> {
         if let Some(visit) = &visit {
-            note(visit, model, &requests);
+            note(visit, model, &mut requests);
         }
         let filled = Arc::<Notify>::default();
         let wake = Arc::clone(&filled);
@@ -239,11 +240,15 @@ impl Drop for Generation {
 }
 
 /// What is known of a request before it is answered.
-fn note(visit: &Visit, model: &Model, requests: &[Request]) {
+fn note(visit: &Visit, model: &Model, requests: &mut [Request]) {
+    for request in requests.iter_mut().take(MOST_PROMPTS) {
+        request.timeline = Some(keeper(&visit.seen));
+    }
     let mut told = visit.told();
     told.model = Some(model.served.name().to_owned());
     let tokens = requests.iter().map(|r| u32::try_from(r.prompt.len()).unwrap_or(u32::MAX));
     told.prompt_tokens = Some(tokens.fold(0, u32::saturating_add));
+    told.handed = Some(visit.seen.started.elapsed());
 }
 
 /// Measures tokens where they come out of the engine, however slow the reader is.

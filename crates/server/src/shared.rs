@@ -24,6 +24,8 @@ use crate::keys::{Caller, Key};
 use crate::made::Made;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
+use crate::receipts;
+use crate::requests::Requests;
 use crate::residents::{InUse, Pending, Residents, There, Told};
 use crate::seal::Seal;
 use crate::shares::{Party, Share, Shares};
@@ -113,6 +115,8 @@ pub struct Shared {
     pub workshop: Workshop,
     /// Seals what clients keep for it.
     pub seal: Seal,
+    /// Those that run and ran lately.
+    pub requests: Requests,
     /// Who asked what.
     pub audit: Option<Arc<Audit>>,
     phase: watch::Sender<Phase>,
@@ -129,6 +133,7 @@ impl Shared {
         config.check()?;
         let residents = Residents::new(stock)?;
         let audit = config.audit.as_deref().map(Audit::open).transpose()?;
+        config.receipts.as_ref().map(receipts::folder).transpose()?;
         let gate = RwLock::new(Arc::new(Gate::new(&config)));
         (config.metrics_key, config.keys) = (None, None);
         config.api_keys.clear();
@@ -146,6 +151,7 @@ impl Shared {
             unknown_members: AtomicU64::new(0),
             started: Instant::now(),
             uses: Arc::default(),
+            requests: Requests::default(),
             audit,
             gate,
             config,

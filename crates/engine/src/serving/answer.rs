@@ -15,8 +15,8 @@ use crate::request::{
     Divergence, Event, Request, RequestError, StopReason, TokenInfo, TopToken, Usage,
 };
 use crate::serving::guide::{Ended, Guide};
-use crate::serving::timeline::Ending;
 use crate::serving::thought::{Seen, Thought};
+use crate::serving::timeline::Ending;
 
 /// Takes events; false means that nobody listens any more, which cancels the request.
 pub type Sink = Box<dyn FnMut(Event) -> bool + Send>;

@@ -21,8 +21,8 @@ use crate::draft_model::DraftModel;
 use crate::ledger::Claim;
 use crate::request::{Divergence, Event, Refusal, Request, RequestError, StopReason};
 use crate::rows::Counting;
+use crate::serving::timeline::{Ending, Part, Timekeeper};
 use crate::stats::{EngineStats, Stats, count};
-use crate::serving::timeline::{Ending, Part};
 use crate::tier::Tier;
 use leases::Wanted;
 pub use masks::MASKS_WORK;
@@ -322,7 +322,7 @@ impl Core {
         };
         let prompt_tokens = request.prompt.len() as u32;
         tracing::info!(
-            request = id,
+            request = %called(id, request.timeline.as_deref()),
             prompt_tokens,
             common_tokens = common,
             "nearest cached prompt"
@@ -602,14 +602,15 @@ impl Core {
 
     fn fail(&mut self, id: u64, error: RequestError) {
         let Some(mut open) = self.requests.remove(&id) else { return };
-        tracing::warn!(request = id, %error, "a request failed");
+        let name = called(id, open.times.as_ref().map(Times::keeper));
+        tracing::warn!(request = %name, %error, "a request failed");
         self.note_ended(&open, Ending::of_error(&error));
         let told = catch_unwind(AssertUnwindSafe(|| match &mut open.work {
             Work::Answer(answer) => answer.fail(error),
             Work::Rows(rows) => rows.fail(error),
         }));
         if told.is_err() {
-            tracing::warn!(request = id, "the receiver of a failed request panicked");
+            tracing::warn!(request = %name, "the receiver of a failed request panicked");
         }
         let stats = Arc::clone(&self.stats);
         self.ended(&open, &stats.failed);
@@ -695,6 +696,11 @@ fn apply(
             Ok(After::Ended)
         }
     }
+}
+
+/// What a request is called in the log.
+fn called(id: u64, keeper: Option<&Timekeeper>) -> String {
+    keeper.map_or_else(|| id.to_string(), |keeper| keeper.name().to_owned())
 }
 
 fn never_fits(refused: &Refused) -> RequestError {

@@ -1,7 +1,7 @@
 //! Where a request's time and its prompt's tokens went, noted while it runs: numbers of a fixed size,
 //! without a word of what was asked or answered.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokenmill_sched::Miss;
@@ -246,14 +246,10 @@ pub(crate) struct Had {
 /// Keeps the timeline of a request: the engine writes, anybody may read.
 #[derive(Debug)]
 pub struct Timekeeper {
+    /// What the request is called where it is spoken of.
+    name: Arc<str>,
     handed: Instant,
     timeline: Mutex<Timeline>,
-}
-
-impl Default for Timekeeper {
-    fn default() -> Self {
-        Self { handed: Instant::now(), timeline: Mutex::default() }
-    }
 }
 
 impl PartialEq for Timekeeper {
@@ -263,6 +259,16 @@ impl PartialEq for Timekeeper {
 }
 
 impl Timekeeper {
+    /// That of a request of this name, which is handed to the engine now.
+    pub fn named(name: Arc<str>) -> Self {
+        Self { name, handed: Instant::now(), timeline: Mutex::default() }
+    }
+
+    /// What the request is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// What is known so far.
     pub fn read(&self) -> Timeline {
         *self.lock()

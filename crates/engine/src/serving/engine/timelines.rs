@@ -34,6 +34,10 @@ impl Times {
         self.had = Some(Had { part, tokens: before + tokens });
     }
 
+    pub fn keeper(&self) -> &Timekeeper {
+        &self.keeper
+    }
+
     pub fn started(&self, cached: u32, disk: u32, miss: Miss) {
         self.keeper.started(cached, disk, miss);
     }
