@@ -30,6 +30,7 @@ mod model;
 mod models;
 mod ollama;
 mod openai;
+mod openapi;
 mod origin;
 mod prepare;
 mod receipts;
