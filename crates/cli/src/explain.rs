@@ -13,7 +13,7 @@ use crate::remote::Remote;
 const BAR: usize = 60;
 
 /// Parts in the order in which they come, each with its letter in the bar and what it is.
-const PARTS: [(&str, char, &str); 15] = [
+const PARTS: [(&str, char, &str); 16] = [
     ("read", 'r', "the request came in"),
     ("load", 'l', "its model was loaded"),
     ("prepare", 't', "template, tokens, grammar"),
@@ -28,6 +28,7 @@ const PARTS: [(&str, char, &str); 15] = [
     ("models", 'o', "turns of other models"),
     ("host", 'h', "between steps: plans, masks, drafts, texts"),
     ("deliver", 'w', "the answer was written, read by the client"),
+    ("rest", 'x', "others of its prompts, and the writing"),
     ("now", '.', "since its last step"),
 ];
 

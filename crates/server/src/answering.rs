@@ -91,9 +91,13 @@ async fn answer(
                 let mut told = visit.told();
                 told.model = Some(measured.model.served.name().to_owned());
                 told.prompt_tokens = Some(u32::try_from(tokens).unwrap_or(u32::MAX));
+                told.handed = Some(visit.seen.started.elapsed());
             }
-            let who = Who { account, salt: account, timeout: measured.timeout };
-            let (head, found) = rows::compute(&shared, measured, who).await?;
+            let seen = visit.as_ref().map(|visit| Arc::clone(&visit.seen));
+            let ticket = seen.as_ref().map(|seen| seen.id.ticket);
+            let who = Who { account, salt: account, timeout: measured.timeout, seen };
+            let (mut head, found) = rows::compute(&shared, measured, who).await?;
+            head.ticket = ticket.unwrap_or(head.ticket);
             drop(place);
             let headers = [(CONTENT_TYPE, "application/json")];
             Ok((headers, write(&head, found)).into_response())
@@ -174,7 +178,8 @@ fn charge(requests: &mut [Request], (account, party): (Option<u64>, Party)) {
 async fn tell_prompts(shared: &Shared, prepared: &mut Prepared) -> Result<bool, ApiError> {
     let Some(Echoed { top, unlisted }) = prepared.echoed.take() else { return Ok(false) };
     let Some(first) = prepared.requests.first() else { return Ok(false) };
-    let who = Who { account: first.account, salt: first.salt, timeout: first.timeout };
+    let (account, salt, timeout) = (first.account, first.salt, first.timeout);
+    let who = Who { account, salt, timeout, seen: None };
     let begun = Instant::now();
     let prompts: Vec<_> = prepared.requests.iter().map(|request| request.prompt.clone()).collect();
     let scores = rows::scores(shared, &prepared.model, prompts, top, who).await?;

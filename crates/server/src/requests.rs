@@ -200,7 +200,12 @@ fn parts(told: &Told, total: Duration) -> Value {
     for part in Part::ALL {
         put(part.name(), longest.map_or(0.0, |line| of_nanos(line.parts[part as usize])));
     }
-    put(if told.took.is_some() { "deliver" } else { "now" }, seconds(left));
+    let rest = match told.prompts.len() {
+        _ if told.took.is_none() => "now",
+        0 | 1 => "deliver",
+        _ => "rest", // others of its prompts
+    };
+    put(rest, seconds(left));
     put("total", seconds(total));
     Value::Object(map)
 }
