@@ -462,7 +462,7 @@ impl World {
 }
 
 fn now(clock: &Option<Clock>) -> u64 {
-    clock.as_ref().map_or(0, |clock| (clock() * 1e9) as u64)
+    clock.as_ref().map_or(0, |clock| (clock() * 1e9).round() as u64)
 }
 
 /// What a client may expect of its answer: right, but for some tokens.

@@ -53,7 +53,7 @@ impl Times {
 
 /// Nanoseconds of the engine's clock.
 fn nanos(seconds: f64) -> u64 {
-    (seconds * 1e9) as u64
+    (seconds * 1e9).round() as u64
 }
 
 /// Why a request has no part of the step.
