@@ -1,6 +1,7 @@
 //! `replay`: a receipt's request asked again, and whether the same bytes came, or what is another thing now.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -44,18 +45,18 @@ pub fn replay(args: &Replay) -> Result<(), Failure> {
     let answered = Remote::of(&args.running)?.post_with(path, &body, &headers)?;
     let now = &answered["tokenmill_receipt"];
     let same = now.pointer("/answer/sha256").and_then(Value::as_str) == Some(answer);
-    if args.json {
-        let found: Vec<Value> = differs(&receipt, now)
-            .into_iter()
-            .map(|(part, was, is)| json!({ "part": part, "was": was, "is": is }))
-            .collect();
-        println!("{}", json!({ "same": same, "differences": found, "receipt": now }));
-    } else if same {
-        println!("the same answer: {answer}");
-    }
     let others = differs(&receipt, now);
-    if !args.json {
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let told = |(part, was, is): &(&str, String, String)| json!({ "part": part, "was": was, "is": is });
+        let found: Vec<Value> = others.iter().map(told).collect();
+        let line = json!({ "same": same, "differences": found, "receipt": now });
+        writeln!(out, "{line}").map_err(Failure::output)?;
+    } else {
         others.iter().for_each(|(part, was, is)| tell!("{part}: {was}, now {is}"));
+        if same {
+            writeln!(out, "the same answer: {answer}").map_err(Failure::output)?;
+        }
     }
     match same {
         true => Ok(()),
