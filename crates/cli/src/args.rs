@@ -75,6 +75,10 @@ pub enum Command {
     Launch(Launch),
     /// What a running server does: tokens, queue, memory, caches.
     Top(Top),
+    /// Where the time of a running server's request went, and its prompt's tokens came from.
+    Explain(Explain),
+    /// A receipt's request asked again: whether the same bytes come, or what is another thing now.
+    Replay(Replay),
     /// Speed of a model beside the machine's limits; of the machine; of a server under load.
     Bench(Box<Bench>),
     /// Log-probabilities of given text or token ids.
@@ -469,6 +473,13 @@ pub struct Serve {
     /// How long that stays which nobody uses, such as 12h or 30d [default: 30d].
     #[arg(long, value_name = "TIME", value_parser = time_to_live, requires = "state")]
     pub state_ttl: Option<Duration>,
+    /// Stores a receipt of every answer in this folder: the request itself, what its bytes depend on and
+    /// a digest of the answer. It holds what clients sent: off by default.
+    #[arg(long, value_name = "DIR")]
+    pub receipts: Option<PathBuf>,
+    /// Sends a trace of every request to an OpenTelemetry collector: OTLP as JSON, POST URL/v1/traces.
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
     /// Form of the log on the standard error.
     #[arg(long, value_enum, default_value = "plain")]
     pub log_format: LogFormat,
@@ -566,6 +577,38 @@ pub struct Top {
     /// Seconds between two frames.
     #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]
     pub every: Duration,
+    /// Which server.
+    #[command(flatten)]
+    pub running: Running,
+}
+
+/// `explain`.
+#[derive(Debug, clap::Args)]
+pub struct Explain {
+    /// Its id: `x-request-id`, or the one of its answer; default: those that are known are listed.
+    pub id: Option<String>,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Which server.
+    #[command(flatten)]
+    pub running: Running,
+}
+
+/// `replay`.
+#[derive(Debug, clap::Args)]
+pub struct Replay {
+    /// The file of a receipt.
+    pub receipt: PathBuf,
+    /// The body that was sent, where the receipt does not have it.
+    #[arg(long, value_name = "FILE")]
+    pub request: Option<PathBuf>,
+    /// Another name for the model.
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
     /// Which server.
     #[command(flatten)]
     pub running: Running,

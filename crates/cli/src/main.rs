@@ -11,6 +11,7 @@ mod config;
 mod devices;
 mod doctor;
 mod eval;
+mod explain;
 mod failure;
 mod input;
 mod inspect;
@@ -22,12 +23,14 @@ mod loader;
 mod memory;
 mod model;
 mod numbers;
+mod otlp;
 mod parse;
 mod plan;
 mod recipes;
 mod reload;
 mod remote;
 mod render;
+mod replay;
 mod run;
 mod running;
 mod samplers;
@@ -96,6 +99,8 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Ps(args) => running::ps(&args),
         Command::Stop { model, running } => running::stop(&model, &running),
         Command::Top(args) => top::top(&args),
+        Command::Explain(args) => explain::explain(&args),
+        Command::Replay(args) => replay::replay(&args),
         Command::Bundle(args) => bundle::bundle(&args),
         Command::Launch(args) => launch::launch(&args),
         Command::Bench(bench) => bench::bench(*bench),

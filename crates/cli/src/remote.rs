@@ -35,7 +35,17 @@ impl Remote {
     /// # Errors
     /// What is no address; certificates of this machine that cannot be read.
     pub fn of(running: &Running) -> Result<Self, Failure> {
-        let url = running.url.trim_end_matches('/');
+        // The first of several: who set them runs the server.
+        let key = running.api_key.as_deref().and_then(|keys| keys.split(',').next());
+        Self::at(&running.url, key)
+    }
+
+    /// The server at an address, asked with that key.
+    ///
+    /// # Errors
+    /// As of [`Remote::of`].
+    pub fn at(url: &str, key: Option<&str>) -> Result<Self, Failure> {
+        let url = url.trim_end_matches('/');
         let url = url.strip_suffix("/v1").unwrap_or(url).to_owned();
         let parsed = reqwest::Url::parse(&url).ok();
         let is_root = |u: &reqwest::Url| {
@@ -45,8 +55,6 @@ impl Remote {
             let detail = "such as http://127.0.0.1:8080";
             return Err(Failure::new(format!("{url} is no address"), detail));
         }
-        // The first of several: who set them runs the server.
-        let key = running.api_key.as_deref().and_then(|keys| keys.split(',').next());
         let key = key.filter(|key| !key.is_empty() && !key.contains(char::is_control));
         let client = client(url.starts_with("https"));
         let client = client.map_err(|e| Failure::new("cannot speak HTTPS", e))?;
@@ -67,6 +75,21 @@ impl Remote {
     /// As of [`Remote::get`].
     pub fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         let request = self.client.post(format!("{}{path}", self.url));
+        self.json(request.header(CONTENT_TYPE, "application/json").body(body.to_string()))
+    }
+
+    /// The same with more headers.
+    ///
+    /// # Errors
+    /// As of [`Remote::get`].
+    pub fn post_with(
+        &self,
+        path: &str,
+        body: &Value,
+        headers: &[(String, String)],
+    ) -> Result<Value, Failure> {
+        let request = self.client.post(format!("{}{path}", self.url));
+        let request = headers.iter().fold(request, |r, (name, value)| r.header(name, value));
         self.json(request.header(CONTENT_TYPE, "application/json").body(body.to_string()))
     }
 

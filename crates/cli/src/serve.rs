@@ -14,7 +14,7 @@ use crate::args::{LogFormat, Serve};
 use crate::failure::{Failure, size, tell};
 use crate::loader::{ModelLoader, Named, named};
 use crate::model::House;
-use crate::{alias, key, reload};
+use crate::{alias, key, otlp, reload};
 
 /// Open files where the system does not say how many there may be.
 const FEW_FILES: u64 = 1024;
@@ -211,6 +211,8 @@ fn config(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     // Long prompts may keep a quarter of the processors busy, and short ones another.
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     config.limits.preparing = (processors / 2).clamp(2, 16);
+    config.receipts.clone_from(&args.receipts);
+    config.traces = args.otlp.as_deref().map(otlp::traces).transpose()?;
     config.timeouts.drain = Duration::from_secs(args.drain_timeout);
     config.timeouts.load = Duration::from_secs(args.load_timeout);
     config.check().map_err(|e| refused(&e))?;

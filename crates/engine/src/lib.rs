@@ -12,7 +12,7 @@ pub mod serving;
 pub use loading::{describe, door, library, load, packaged, plan, start, vocabulary};
 use serving::{answer, draft, queue, repeats, rows, stats};
 pub use serving::{
-    backlog, constraint, draft_model, engine, handle, host, request, sampling, tier,
+    backlog, constraint, draft_model, engine, handle, host, request, sampling, tier, timeline,
 };
 
 pub use answer::Sink;
@@ -31,6 +31,7 @@ pub use residency::KeepAlive;
 pub use rows::{Rows, Scored};
 pub use sampling::Sampling;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
+pub use timeline::{Chunk, Ending, Part, Timekeeper, Timeline};
 pub use tokenmill_ir::{Defaults, SamplingValues};
 pub use tokenmill_output as output;
-pub use tokenmill_sched::Numbers;
+pub use tokenmill_sched::{Miss, Numbers};

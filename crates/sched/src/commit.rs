@@ -22,7 +22,7 @@ impl Scheduler {
             let key = seq.key;
             let mut report = |outcome| progress.push(Progress { seq: grant.seq, key, outcome });
             if !seq.started {
-                report(Outcome::Started { cached: seq.cached });
+                report(Outcome::Started { cached: seq.cached, miss: seq.miss });
             }
             let before = at.output;
             let end = self.advance(grant, out, &mut at, &mut report);

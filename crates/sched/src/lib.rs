@@ -10,6 +10,7 @@ mod commit;
 mod fill;
 mod invariants;
 mod leases;
+mod miss;
 mod plan;
 mod prefix;
 mod resize;
@@ -19,6 +20,7 @@ mod sequence;
 mod step;
 
 pub use leases::{LeaseInfo, LeaseWish};
+pub use miss::{Miss, Wait};
 pub use runs::{Adoption, CachedText};
 pub use scheduler::{Config, Counts, GroupCounts, Refused, Scheduler};
 pub use sequence::{NewSequence, Numbers, SeqId, Want};

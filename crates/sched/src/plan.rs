@@ -453,6 +453,7 @@ impl Scheduler {
             self.cache.release(seq);
         } else if !seq.started {
             seq.cached = seq.computed;
+            seq.miss = self.cache.miss(seq, most);
         }
         entry
     }

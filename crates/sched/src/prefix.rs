@@ -33,6 +33,9 @@ impl PrefixId {
     }
 }
 
+/// Most blocks of texts that are remembered to have been in the tree: a MiB.
+const MOST_GONE: usize = 1 << 16;
+
 /// Ids are already mixed: their low half is the hash.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LowHalf(u64);
@@ -75,6 +78,8 @@ pub(crate) struct PrefixTree {
     spare: Vec<u32>,
     by_id: HashMap<PrefixId, u32, BuildHasherDefault<LowHalf>>,
     block_tokens: usize,
+    /// Ids of nodes that left, each in its place until another takes it.
+    gone: Vec<PrefixId>,
 }
 
 impl PrefixTree {
@@ -97,6 +102,7 @@ impl PrefixTree {
             spare: (0..capacity as u32).rev().collect(),
             by_id,
             block_tokens: block_tokens as usize,
+            gone: vec![PrefixId(0); (4 * capacity).clamp(1, MOST_GONE)],
         }
     }
 
@@ -142,6 +148,16 @@ impl PrefixTree {
     pub fn child(&self, parent: u32, salt: u64, tokens: &[TokenId]) -> Option<u32> {
         let n = *self.by_id.get(&self.id_below(parent, salt, tokens))?;
         self.is(n, parent, salt, tokens).then_some(n)
+    }
+
+    fn place_among_gone(&self, id: PrefixId) -> usize {
+        (id.0 as u64 % self.gone.len() as u64) as usize
+    }
+
+    /// Whether that block below `parent` was here and left, as far as that is remembered.
+    pub fn was_child(&self, parent: u32, salt: u64, tokens: &[TokenId]) -> bool {
+        let id = self.id_below(parent, salt, tokens);
+        self.gone[self.place_among_gone(id)] == id
     }
 
     /// How much of a text, in tokens, the nearest text in the tree has too, and the node where they
@@ -196,6 +212,8 @@ impl PrefixTree {
         node.live = false;
         let (id, parent) = (node.id, node.parent);
         self.by_id.remove(&id);
+        let place = self.place_among_gone(id);
+        self.gone[place] = id;
         if parent != NONE {
             self.nodes[parent as usize].children -= 1;
         }

@@ -3,6 +3,8 @@
 use tokenmill_ir::sampling::{Mirostat, Rules};
 use tokenmill_ir::{BlockId, MAX_GROUPS, SamplingParams, TokenId};
 
+use crate::miss::Miss;
+
 /// Names a sequence for as long as it lives; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SeqId {
@@ -123,6 +125,8 @@ pub(crate) struct Sequence {
     pub attached: u32,
     /// Prompt tokens found in the prefix cache at the first admission.
     pub cached: u32,
+    /// Why the rest of it was not found there.
+    pub miss: Miss,
     /// Blocks of its text that were noted as worth keeping.
     pub noted_blocks: u32,
 }
@@ -158,6 +162,7 @@ impl Sequence {
             path: Vec::with_capacity(blocks),
             attached: 0,
             cached: 0,
+            miss: Miss::default(),
             noted_blocks: 0,
         }
     }

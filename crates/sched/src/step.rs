@@ -2,6 +2,7 @@
 
 use tokenmill_ir::{TokenId, key_reads};
 
+use crate::miss::Miss;
 use crate::sequence::SeqId;
 
 /// Tokens granted to one sequence.
@@ -172,6 +173,8 @@ pub enum Outcome {
     Started {
         /// Prompt tokens found in the prefix cache.
         cached: u32,
+        /// Why the rest was not found there.
+        miss: Miss,
     },
     /// A token was generated (drafts that were right come out here too).
     Token {

@@ -20,6 +20,7 @@ use crate::error::ApiError;
 use crate::fields::shown;
 use crate::keys::{ApiKeys, Caller};
 use crate::origin::{allows, name_of};
+use crate::requests::RequestId;
 use crate::shared::Shared;
 use crate::visit::Visit;
 
@@ -97,11 +98,11 @@ pub async fn site(State(shared): State<Arc<Shared>>, mut request: Request, next:
     let name = caller.key.as_ref().map(|key| shown(&key.name));
     request.extensions_mut().insert(caller);
     let audit = shared.audit.clone().filter(|_| is_audited(&request));
-    let visit = (gate.access_log || audit.is_some())
-        .then(|| Visit::new(&request, name, (gate.access_log, audit)));
-    if let Some(visit) = &visit {
-        request.extensions_mut().insert(Arc::clone(visit));
-    }
+    let id = RequestId::of(request.headers(), shared.ticket());
+    let called = id.header();
+    let logs = (gate.access_log, audit, shared.config.traces.clone());
+    let visit = Visit::new(&request, (id, shared.party(&request)), name, logs);
+    request.extensions_mut().insert(Arc::clone(&visit));
     let origin = allowed_origin(&gate, request.headers());
     let mut answer = match check_site(&gate, request.headers(), request.uri()) {
         Err(error) => error.into_response(),
@@ -114,14 +115,15 @@ pub async fn site(State(shared): State<Arc<Shared>>, mut request: Request, next:
     if let Some(origin) = origin {
         let headers = answer.headers_mut();
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        let told = HeaderValue::from_static("retry-after, www-authenticate");
+        let told = HeaderValue::from_static("retry-after, www-authenticate, x-request-id");
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, told);
+    }
+    if let Some(called) = called {
+        answer.headers_mut().insert(HeaderName::from_static("x-request-id"), called);
     }
     let status = answer.status().as_u16();
     shared.responses.sent(status);
-    if let Some(visit) = visit {
-        visit.told().status = Some(status);
-    }
+    visit.told().status = Some(status);
     answer
 }
 

@@ -12,7 +12,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use serde_json::Value;
-use tokenmill_engine::{Event, NOBODY, Repeated, Request, Scored, TokenInfo, TopToken};
+use tokenmill_engine::{Event, NOBODY, Repeated, Request, Scored, TokenInfo, TopToken, Usage};
 use tokenmill_ir::TokenId;
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -28,6 +28,8 @@ use crate::guests::Guest;
 use crate::keys::{Caller, Key};
 use crate::models;
 use crate::prepare::{self, Echoed, Prepared};
+use crate::receipts::{self, Receipt, Wish};
+use crate::requests::Seen;
 use crate::residents::Pending;
 use crate::rows::{self, Measured, Who};
 use crate::shared::{Model, Shared};
@@ -56,24 +58,27 @@ async fn answer(
     read: Read,
 ) -> Result<Response, ApiError> {
     let guest = Guest::of(&request);
-    let came = Came::read(&shared, request).await?;
+    let wish = Wish::of(request.headers());
+    let came = Came::read(&shared, request, wish.is_told).await?;
     let begun = Instant::now();
     let (who, visit) = ((came.account, came.party), came.visit.clone());
     let (ready, place) = came.prepared(&shared, read).await?;
     match ready {
         Ready::Text { prepared, stream, writer } => {
             let held = (place, visit);
-            let (mut generation, mut writer) = begin(&shared, prepared, writer, who, held).await?;
+            let (mut generation, mut writer, receipt) =
+                begin(&shared, prepared, (writer, &wish), who, held).await?;
             generation.has_waited(begun.elapsed());
             if let Some(Left { told, end }) = writer.leave()? {
-                tokio::spawn(behind(generation, writer, end));
+                tokio::spawn(behind(generation, writer, receipt, end));
                 return Ok(Json(told).into_response());
             }
             if stream {
                 let ping = shared.config.timeouts.ping;
-                return Ok(events(Stream { generation, writer, ping, guest, opened: false }));
+                let opened = false;
+                return Ok(events(Stream { generation, writer, receipt, ping, guest, opened }));
             }
-            whole(generation, &mut *writer).await.map(|body| Json(body).into_response())
+            whole(generation, &mut *writer, receipt).await.map(|body| Json(body).into_response())
         }
         Ready::Counted(count) => Ok(Json(count).into_response()),
         Ready::Numbers { measured, write } => {
@@ -82,8 +87,10 @@ async fn answer(
                 let mut told = visit.told();
                 told.model = Some(measured.model.served.name().to_owned());
                 told.prompt_tokens = Some(u32::try_from(tokens).unwrap_or(u32::MAX));
+                told.handed = Some(visit.seen.started.elapsed());
             }
-            let told = numbers(&shared, measured, write, who).await?;
+            let seen = visit.as_ref().map(|visit| Arc::clone(&visit.seen));
+            let told = numbers(&shared, measured, write, who, seen).await?;
             drop(place);
             Ok(([(CONTENT_TYPE, "application/json")], told).into_response())
         }
@@ -94,27 +101,36 @@ async fn answer(
 async fn begin(
     shared: &Arc<Shared>,
     mut prepared: Prepared,
-    writer: MakeWriter,
+    (writer, wish): (MakeWriter, &Wish),
     who: (Option<u64>, Party),
     held: (Place, Option<Arc<Visit>>),
-) -> Result<(Generation, Box<dyn Writer>), ApiError> {
+) -> Result<(Generation, Box<dyn Writer>, Option<Owed>), ApiError> {
     let model = prepared.model.clone();
     charge(&mut prepared.requests, who);
+    if let Some(seed) = wish.seed {
+        prepared.requests.iter_mut().for_each(|request| request.sampling.seed = seed);
+    }
     let is_computed = tell_prompts(shared, &mut prepared).await?;
+    let receipt = receipt(shared, (&model, &mut prepared), wish, held.1.as_ref()).await;
     let writer = writer(std::mem::take(&mut prepared.head));
     let mut generation = start(shared, &model, prepared, who, held)?;
     if is_computed {
         generation.computed_here();
     }
-    Ok((generation, writer))
+    Ok((generation, writer, receipt))
 }
 
 /// Makes an answer whose client does other things: it is kept, or ends before it is whole.
-async fn behind(generation: Generation, mut writer: Box<dyn Writer>, end: Arc<Notify>) {
+async fn behind(
+    generation: Generation,
+    mut writer: Box<dyn Writer>,
+    receipt: Option<Owed>,
+    end: Arc<Notify>,
+) {
     tokio::select! {
         biased;
         () = end.notified() => {} // (who ended it has said so)
-        made = whole(generation, &mut *writer) => {
+        made = whole(generation, &mut *writer, receipt) => {
             if let Err(error) = made {
                 writer.fail(&error, &mut String::new());
             }
@@ -128,11 +144,14 @@ async fn numbers(
     measured: Measured,
     write: WriteNumbers,
     (account, party): (Option<u64>, Party),
+    seen: Option<Arc<Seen>>,
 ) -> Result<String, ApiError> {
     let user = prepare::account_of_user(measured.user.as_deref());
     let account = account.or(user).unwrap_or(party);
-    let who = Who { account, salt: account, timeout: measured.timeout };
-    let (head, found) = rows::compute(shared, measured, who).await?;
+    let ticket = seen.as_ref().map(|seen| seen.id.ticket);
+    let who = Who { account, salt: account, timeout: measured.timeout, seen };
+    let (mut head, found) = rows::compute(shared, measured, who).await?;
+    head.ticket = ticket.unwrap_or(head.ticket);
     Ok(write(&head, found))
 }
 
@@ -164,12 +183,45 @@ pub async fn answer_line(shared: &Arc<Shared>, line: Line) -> Result<String, Api
         }
         Ready::Text { mut prepared, writer, .. } => {
             prepared.requests.iter_mut().for_each(|request| request.priority = i32::MAX);
-            let (generation, mut writer) =
-                begin(shared, prepared, writer, who, (place, None)).await?;
-            whole(generation, &mut *writer).await.map(|body| body.to_string())
+            let wish = Wish::default();
+            let (generation, mut writer, _) =
+                begin(shared, prepared, (writer, &wish), who, (place, None)).await?;
+            whole(generation, &mut *writer, None).await.map(|body| body.to_string())
         }
         Ready::Counted(count) => Ok(count.to_string()),
-        Ready::Numbers { measured, write } => numbers(shared, measured, write, who).await,
+        Ready::Numbers { measured, write } => numbers(shared, measured, write, who, None).await,
+    }
+}
+
+/// The receipt of a request, where one is wanted or stored; its answer is named as the request is.
+async fn receipt(
+    shared: &Arc<Shared>,
+    (model, prepared): (&Model, &mut Prepared),
+    wish: &Wish,
+    visit: Option<&Arc<Visit>>,
+) -> Option<Owed> {
+    let visit = visit?;
+    prepared.head.ticket = visit.seen.id.ticket;
+    let asked = visit.told().asked.take()?;
+    let receipt = receipts::begin(shared, (model, prepared), (wish, asked), visit).await;
+    let choices = vec![Choice::default(); prepared.head.all_choices()];
+    Some(Owed { shared: Arc::clone(shared), visit: Arc::clone(visit), receipt, choices })
+}
+
+/// A receipt that is given with the end of an answer.
+struct Owed {
+    shared: Arc<Shared>,
+    visit: Arc<Visit>,
+    receipt: Receipt,
+    /// What came of a stream so far.
+    choices: Vec<Choice>,
+}
+
+impl Owed {
+    fn end(self, choices: Option<&[Choice]>, usage: Usage) -> Value {
+        let (told, stored) = self.receipt.end(choices.unwrap_or(&self.choices), usage);
+        receipts::keep(&self.shared, &self.visit, &told, stored);
+        told
     }
 }
 
@@ -184,7 +236,7 @@ pub async fn compute(
     read: Read,
     change: fn(&mut tokenmill_engine::Request),
 ) -> Result<(tokenmill_engine::Usage, Vec<String>), ApiError> {
-    let came = Came::read(shared, request).await?;
+    let came = Came::read(shared, request, false).await?;
     let (who, visit) = ((came.account, came.party), came.visit.clone());
     let (ready, place) = came.prepared(shared, read).await?;
     let Ready::Text { mut prepared, .. } = ready else {
@@ -214,7 +266,8 @@ fn charge(requests: &mut [Request], (account, party): (Option<u64>, Party)) {
 async fn tell_prompts(shared: &Shared, prepared: &mut Prepared) -> Result<bool, ApiError> {
     let Some(Echoed { top, unlisted }) = prepared.echoed.take() else { return Ok(false) };
     let Some(first) = prepared.requests.first() else { return Ok(false) };
-    let who = Who { account: first.account, salt: first.salt, timeout: first.timeout };
+    let (account, salt, timeout) = (first.account, first.salt, first.timeout);
+    let who = Who { account, salt, timeout, seen: None };
     let begun = Instant::now();
     let prompts: Vec<_> = prepared.requests.iter().map(|request| request.prompt.clone()).collect();
     let scores = rows::scores(shared, &prepared.model, prompts, top, who).await?;
@@ -268,10 +321,16 @@ struct Came {
     may_change: bool,
     pass: Option<Pass>,
     visit: Option<Arc<Visit>>,
+    /// Its answer is to come with a receipt.
+    wants_receipt: bool,
 }
 
 impl Came {
-    async fn read(shared: &Shared, request: HttpRequest<Body>) -> Result<Self, ApiError> {
+    async fn read(
+        shared: &Shared,
+        request: HttpRequest<Body>,
+        wants_receipt: bool,
+    ) -> Result<Self, ApiError> {
         shared.open()?;
         let caller = Caller::of(&request);
         let account = caller.as_ref().and_then(|caller| caller.account);
@@ -280,8 +339,14 @@ impl Came {
         let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
         let party = shared.party(&request);
         let visit = Visit::of(&request);
+        if let Some(visit) = &visit {
+            shared.requests.keep(Arc::clone(&visit.seen));
+        }
         let body = body::read(request, shared, party).await?;
-        Ok(Self { body, party, account, key, may_change, pass, visit })
+        if let Some(visit) = &visit {
+            visit.told().read = Some(visit.seen.started.elapsed());
+        }
+        Ok(Self { body, party, account, key, may_change, pass, visit, wants_receipt })
     }
 
     /// A line of a batch, as if its maker sent it.
@@ -290,7 +355,8 @@ impl Came {
         let pass = key.as_ref().map(|key| shared.uses.enter(key, Instant::now())).transpose()?;
         let party = account.unwrap_or(party);
         let body = Received::of(body, shared, party).await;
-        Ok(Self { body, party, account, key, may_change: false, pass, visit: None })
+        let (visit, wants_receipt) = (None, false);
+        Ok(Self { body, party, account, key, may_change: false, pass, visit, wants_receipt })
     }
 
     /// What becomes of it when its model is there, and its place among the requests being answered.
@@ -302,10 +368,16 @@ impl Came {
         let seal = shared.seal.of(self.account);
         let owner = key.as_ref().map_or(NOBODY, |key| key.account());
         let stored = shared.state.clone().map(|state| Stored { state, owner });
+        let (visit, wants_receipt) = (self.visit.clone(), self.wants_receipt);
+        let stores = shared.config.receipts.is_some();
         let job = move |wanted: Wanted<'_>| {
             let shared = &*state;
             let mut fields = parse(shared, &body)?;
             let keep = models::keep_alive(&mut fields)?;
+            let wanted_too = fields.flag("tokenmill_receipt")?.unwrap_or(false);
+            if let Some(visit) = visit.filter(|_| wants_receipt || wanted_too || stores) {
+                visit.told().asked = Some(body.bytes.clone());
+            }
             let notes = Notes::new(shared.gate().strict).sealed_by(seal);
             let mut notes = notes.keeping(keep).stored_in(stored);
             let lets_go = notes.lets_go();
@@ -342,7 +414,11 @@ impl Came {
             }
         };
         let Waits { ask, warnings, pending, body } = waits;
+        let since = Instant::now();
         let model = shared.awaited(pending).await?;
+        if let Some(visit) = &self.visit {
+            visit.told().load = since.elapsed();
+        }
         let state = Arc::clone(shared);
         let job = move |wanted: Wanted<'_>| {
             drop(body); // it was in memory, read, until now
@@ -458,7 +534,11 @@ pub fn parse(shared: &Shared, body: &Received) -> Result<Fields, ApiError> {
 }
 
 /// The answer in one piece.
-async fn whole(mut generation: Generation, writer: &mut dyn Writer) -> Result<Value, ApiError> {
+async fn whole(
+    mut generation: Generation,
+    writer: &mut dyn Writer,
+    receipt: Option<Owed>,
+) -> Result<Value, ApiError> {
     let (count, logprobs) = (writer.head().all_choices(), writer.head().logprobs);
     let mut choices = vec![Choice::default(); count];
     while let Some((prompt, event)) = generation.next().await? {
@@ -486,7 +566,11 @@ async fn whole(mut generation: Generation, writer: &mut dyn Writer) -> Result<Va
         }
     }
     writer.took(generation.took());
-    Ok(writer.whole(&choices, generation.usage()))
+    let mut body = writer.whole(&choices, generation.usage());
+    if let Some(receipt) = receipt {
+        body["tokenmill_receipt"] = receipt.end(Some(&choices), generation.usage());
+    }
+    Ok(body)
 }
 
 /// What is told of an answer that was ended because it repeats itself.
@@ -503,6 +587,7 @@ fn repeats(repeated: Repeated) -> String {
 struct Stream {
     generation: Generation,
     writer: Box<dyn Writer>,
+    receipt: Option<Owed>,
     ping: Duration,
     guest: Option<Arc<Guest>>,
     opened: bool,
@@ -550,6 +635,9 @@ impl Stream {
                 Ok(None) => {
                     self.writer.took(self.generation.took());
                     self.writer.close(self.generation.usage(), &mut out);
+                    if let Some(receipt) = self.receipt.take() {
+                        receipt.end(None, self.generation.usage());
+                    }
                     return (out, None);
                 }
                 Err(error) => {
@@ -561,15 +649,26 @@ impl Stream {
         (out, Some(self))
     }
 
+    /// What came of a choice, where that is kept for a receipt.
+    fn owed(&mut self, index: usize) -> Option<&mut Choice> {
+        self.receipt.as_mut()?.choices.get_mut(index)
+    }
+
     fn event(&mut self, out: &mut String, prompt: usize, event: Event) {
         match event {
             Event::Piece { choice, piece, tokens } => {
                 let index = self.writer.head().index(prompt, choice);
                 self.writer.piece(index, &piece, &tokens, out);
+                if let Some(choice) = self.owed(index) {
+                    choice.add(piece);
+                }
             }
             Event::Done { choice, reason } => {
                 let index = self.writer.head().index(prompt, choice);
                 self.writer.done(index, &reason, out);
+                if let Some(choice) = self.owed(index) {
+                    choice.finish = Some(reason);
+                }
             }
             Event::Repeats { choice, repeated } => {
                 let index = self.writer.head().index(prompt, choice);

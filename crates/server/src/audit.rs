@@ -38,6 +38,8 @@ pub struct Audit {
 pub struct Line<'a> {
     /// When it came.
     pub came: SystemTime,
+    /// What its answer is named by.
+    pub ticket: u64,
     /// Its method.
     pub method: &'a str,
     /// Its route, in the router's notation; none where there is no such route.
@@ -86,11 +88,12 @@ impl Audit {
 
     /// One more line.
     pub fn note(&self, line: &Line<'_>) {
-        let Line { came, method, route, key, told, end, seconds } = line;
+        let Line { came, ticket, method, route, key, told, end, seconds } = line;
         let since = came.duration_since(UNIX_EPOCH).unwrap_or_default();
         let time = DateTime::from_unix_seconds(since.as_secs()).strftime("%Y-%m-%dT%H:%M:%S");
         let line = json!({
             "time": format!("{time}.{:03}Z", since.subsec_millis()),
+            "id": format!("req-{ticket:016x}"),
             "key": key,
             "method": method,
             "route": route,

@@ -10,6 +10,7 @@ use crate::keys::Key;
 use crate::origin::{check_host, check_origin, is_wide};
 use crate::seal::SealKey;
 use crate::state::StateConfig;
+use crate::traces::Traces;
 
 /// Everything a server has a limit for. A request at the limit is served, one beyond is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,6 +168,10 @@ pub struct ServerConfig {
     pub audit: Option<PathBuf>,
     /// Where what clients leave here is kept; none: nothing is.
     pub state: Option<StateConfig>,
+    /// A folder to store a receipt of every answer in, with the request itself.
+    pub receipts: Option<PathBuf>,
+    /// Who takes traces.
+    pub traces: Option<Traces>,
     /// Limits.
     pub limits: Limits,
     /// Timeouts.
@@ -191,6 +196,8 @@ impl ServerConfig {
             access_log: true,
             audit: None,
             state: None,
+            receipts: None,
+            traces: None,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
         }
@@ -367,6 +374,14 @@ pub enum ServeError {
         dir: PathBuf,
         /// Why.
         why: String,
+    },
+    /// The folder of receipts.
+    #[error("cannot make the folder of receipts {}: {source}", path.display())]
+    BadReceipts {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
     },
     /// An empty key would let everybody in.
     #[error("an API key is empty")]

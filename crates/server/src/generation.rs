@@ -6,12 +6,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokenmill_engine::backlog::{Backlog, Inlet, Tagged};
-use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, StopReason, Usage};
+use tokenmill_engine::{
+    Cancel, Event, Part, Refusal, Request, RequestError, StopReason, Timekeeper, Usage,
+};
 use tokio::sync::{Notify, watch};
 
 use crate::ask::Took;
 use crate::error::ApiError;
 use crate::metrics::{ModelMetrics, Outcome};
+use crate::requests::{MOST_PROMPTS, keeper};
 use crate::shared::{Model, Phase, Shared, reached};
 use crate::uses::Place;
 use crate::visit::Visit;
@@ -58,12 +61,12 @@ impl Generation {
     pub fn start(
         shared: &Shared,
         model: &Model,
-        requests: Vec<Request>,
+        mut requests: Vec<Request>,
         place: Place,
         visit: Option<Arc<Visit>>,
     ) -> Result<Self, ApiError> {
         if let Some(visit) = &visit {
-            note(visit, model, &requests);
+            note(visit, model, &mut requests);
         }
         let filled = Arc::<Notify>::default();
         let wake = Arc::clone(&filled);
@@ -103,7 +106,7 @@ impl Generation {
                 continue;
             }
             let mut inlet = Inlet::new(Arc::clone(&self.backlog), prompt);
-            let mut watch = Stopwatch::new(self, request.choices);
+            let mut watch = Stopwatch::new(self, &request);
             let sink = Box::new(move |event| {
                 watch.see(&event);
                 inlet.put(event)
@@ -239,11 +242,15 @@ impl Drop for Generation {
 }
 
 /// What is known of a request before it is answered.
-fn note(visit: &Visit, model: &Model, requests: &[Request]) {
+fn note(visit: &Visit, model: &Model, requests: &mut [Request]) {
+    for request in requests.iter_mut().take(MOST_PROMPTS) {
+        request.timeline = Some(keeper(&visit.seen));
+    }
     let mut told = visit.told();
     told.model = Some(model.served.name().to_owned());
     let tokens = requests.iter().map(|r| u32::try_from(r.prompt.len()).unwrap_or(u32::MAX));
     told.prompt_tokens = Some(tokens.fold(0, u32::saturating_add));
+    told.handed = Some(visit.seen.started.elapsed());
 }
 
 /// Measures tokens where they come out of the engine, however slow the reader is.
@@ -251,31 +258,52 @@ struct Stopwatch {
     metrics: Arc<ModelMetrics>,
     started: Instant,
     seen: Arc<Seen>,
-    first: bool,
+    keeper: Option<Arc<Timekeeper>>,
+    /// When its first token came.
+    first: Option<Instant>,
     /// Last token of each choice.
     last: Vec<Option<Instant>>,
 }
 
 impl Stopwatch {
-    fn new(generation: &Generation, choices: u32) -> Self {
+    fn new(generation: &Generation, request: &Request) -> Self {
         Self {
             metrics: Arc::clone(&generation.metrics),
             started: generation.started,
             seen: Arc::clone(&generation.seen),
-            first: true,
-            last: vec![None; choices as usize],
+            keeper: request.timeline.clone(),
+            first: None,
+            last: vec![None; request.choices as usize],
         }
     }
 
+    /// What passed until the first token.
+    fn see_first(&self) {
+        let parts = self.keeper.as_ref().and_then(|keeper| keeper.read().to_first_token);
+        let Some(parts) = parts else { return };
+        let before = [Part::Inbox, Part::Disk, Part::Queue].map(|part| parts[part as usize]);
+        let queued = before.iter().sum::<u64>();
+        self.metrics.queued.observe(Duration::from_nanos(queued));
+        let all = parts.iter().sum::<u64>();
+        self.metrics.prefill.observe(Duration::from_nanos(all - queued));
+    }
+
     fn see(&mut self, event: &Event) {
-        let Event::Piece { choice, tokens, .. } = event else { return };
-        if tokens.is_empty() {
-            return;
-        }
+        let (choice, tokens) = match event {
+            Event::Piece { choice, tokens, .. } if !tokens.is_empty() => (choice, tokens),
+            Event::Done { reason, .. } => return self.metrics.done(reason),
+            Event::Finished(_) => {
+                let first = self.first.into_iter();
+                return first.for_each(|at| self.metrics.decode.observe(at.elapsed()));
+            }
+            _ => return,
+        };
         let now = Instant::now();
         let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
         self.seen.tokens.fetch_add(count, Ordering::Relaxed);
-        if std::mem::take(&mut self.first) {
+        if self.first.is_none() {
+            self.first = Some(now);
+            self.see_first();
             self.metrics.first_token.observe(now - self.started);
             self.seen.first_token.get_or_init(|| now - self.started);
         }

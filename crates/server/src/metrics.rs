@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokenmill_engine::{EngineStats, STEP_BOUNDS_S};
+use tokenmill_engine::{EngineStats, STEP_BOUNDS_S, StopReason};
 
 /// Upper bounds of the time to the first token and of whole requests, seconds.
 const LONG_BOUNDS_S: [f64; 14] =
@@ -65,6 +65,9 @@ const OUTCOMES: [(Outcome, &str); 3] = [
     (Outcome::Failed, "failed"),
 ];
 
+/// Why answers end, in the words of vLLM, one for each choice.
+const FINISHED: [&str; 4] = ["stop", "length", "abort", "error"];
+
 /// Statuses counted one by one; the last cell is for all others.
 const STATUSES: [u16; 14] = [200, 400, 401, 403, 404, 405, 408, 413, 415, 421, 429, 500, 503, 504];
 
@@ -101,6 +104,14 @@ pub struct ModelMetrics {
     pub between_tokens: Histogram,
     /// From submission to the end.
     pub whole: Histogram,
+    /// From submission to the first step.
+    pub queued: Histogram,
+    /// From the first step to the first token.
+    pub prefill: Histogram,
+    /// From the first token to the last.
+    pub decode: Histogram,
+    /// By [`FINISHED`].
+    finished: [AtomicU64; FINISHED.len()],
 }
 
 impl Default for ModelMetrics {
@@ -110,6 +121,10 @@ impl Default for ModelMetrics {
             first_token: Histogram::new(LONG_BOUNDS_S),
             between_tokens: Histogram::new(SHORT_BOUNDS_S),
             whole: Histogram::new(LONG_BOUNDS_S),
+            queued: Histogram::new(LONG_BOUNDS_S),
+            prefill: Histogram::new(LONG_BOUNDS_S),
+            decode: Histogram::new(LONG_BOUNDS_S),
+            finished: Default::default(),
         }
     }
 }
@@ -121,6 +136,23 @@ impl ModelMetrics {
         if let Some(cell) = at.and_then(|i| self.outcomes.get(i)) {
             cell.fetch_add(1, Ordering::Relaxed);
         }
+        match outcome {
+            Outcome::Finished => {} // its choices were counted
+            Outcome::Cancelled => self.finished("abort"),
+            Outcome::Failed => self.finished("error"),
+        }
+    }
+
+    /// One more choice that ended by itself.
+    pub fn done(&self, reason: &StopReason) {
+        self.finished(if *reason == StopReason::Length { "length" } else { "stop" });
+    }
+
+    fn finished(&self, word: &str) {
+        let cell = FINISHED.iter().zip(&self.finished).find(|(of, _)| **of == word);
+        cell.into_iter().for_each(|(_, cell)| {
+            cell.fetch_add(1, Ordering::Relaxed);
+        });
     }
 }
 
@@ -256,6 +288,7 @@ pub fn page(
     blocks(&mut out, models);
     memory(&mut out, models);
     outcomes(&mut out, models);
+    finished(&mut out, models);
     histograms(&mut out, models);
     out
 }
@@ -304,9 +337,46 @@ fn outcomes(out: &mut String, models: &[ModelPage<'_>]) {
     }
 }
 
+/// What vLLM exports alone.
+fn finished(out: &mut String, models: &[ModelPage<'_>]) {
+    let name = "vllm:request_success_total";
+    header(out, name, "counter", "Choices by why they ended; abort and error: requests.");
+    for page in models {
+        for (word, cell) in FINISHED.iter().zip(&page.server.finished) {
+            let (model, value) = (label(page.model), cell.load(Ordering::Relaxed));
+            let labels = format!("model_name=\"{model}\",finished_reason=\"{word}\"");
+            let _ = writeln!(out, "{name}{{{labels}}} {value}");
+        }
+    }
+    let name = "vllm:prefix_cache_queries_total";
+    header(out, name, "counter", "Prompt tokens that were looked for in the prefix cache.");
+    for page in models {
+        let (model, value) = (label(page.model), page.engine.prompt_tokens);
+        let _ = writeln!(out, "{name}{{model_name=\"{model}\"}} {value}");
+    }
+}
+
 fn histograms(out: &mut String, models: &[ModelPage<'_>]) {
     type Pick = fn(&ModelMetrics) -> &Histogram;
-    let families: [(&str, &str, &str, Pick); 3] = [
+    let families: [(&str, &str, &str, Pick); 6] = [
+        (
+            "tokenmill_request_queue_seconds",
+            "vllm:request_queue_time_seconds",
+            "From submission to the first step, reading its prompt from disk included.",
+            |m| &m.queued,
+        ),
+        (
+            "tokenmill_request_prefill_seconds",
+            "vllm:request_prefill_time_seconds",
+            "From the first step to the first token.",
+            |m| &m.prefill,
+        ),
+        (
+            "tokenmill_request_decode_seconds",
+            "vllm:request_decode_time_seconds",
+            "From the first token to the end.",
+            |m| &m.decode,
+        ),
         (
             "tokenmill_time_to_first_token_seconds",
             "vllm:time_to_first_token_seconds",

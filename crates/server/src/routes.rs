@@ -15,7 +15,7 @@ use crate::error::{ApiError, write_body};
 use crate::fields::shown;
 use crate::openai::conversations;
 use crate::shared::Shared;
-use crate::{access, answering, anthropic, health, models, ollama, openai};
+use crate::{access, answering, anthropic, health, models, ollama, openai, openapi, requests};
 
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +113,9 @@ pub const ROUTES: &[Route] = &[
     },
     keyed_route(Method::GET, "/v1/models", || get(anthropic::models::list)),
     keyed_route(Method::GET, "/v1/models/{*id}", || get(anthropic::models::one)),
+    keyed_route(Method::GET, "/openapi.json", || get(openapi::page)),
+    keyed_route(Method::GET, "/requests", || get(requests::list)),
+    keyed_route(Method::GET, "/requests/{id}", || get(requests::one)),
     keyed_route(Method::POST, "/models/load", || post(models::load)),
     keyed_route(Method::POST, "/models/unload", || post(models::unload)),
     ask_route("/v1/chat/completions", openai::DIALECT, openai::chat::read),

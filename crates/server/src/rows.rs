@@ -1,6 +1,7 @@
 //! Texts answered by numbers instead of text: handed to the engine a few at a time, in order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokenmill_engine::{Cancel, Event, Refusal, Request, RequestError, Rows, Scored};
@@ -11,6 +12,7 @@ use tokio::sync::{oneshot, watch};
 use crate::ask::{Found, Measure, Numbers, NumbersHead, Prompt};
 use crate::error::ApiError;
 use crate::prepare::{not_encoded, reach};
+use crate::requests::{Seen, keeper};
 use crate::shared::{Model, Phase, Shared, reached};
 use crate::workshop::Wanted;
 
@@ -148,7 +150,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// For whom rows are computed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Who {
     /// Whose share of the engine they take.
     pub account: u64,
@@ -156,6 +158,8 @@ pub struct Who {
     pub salt: u64,
     /// How long it may take, all texts together.
     pub timeout: Option<Duration>,
+    /// Where it is noted what time they took.
+    pub seen: Option<Arc<Seen>>,
 }
 
 /// A text at the engine.
@@ -237,7 +241,7 @@ async fn all(
     for (tokens, numbers) in inputs {
         loop {
             let full = match open.len() < AT_ONCE {
-                true => match submit(model, tokens.clone(), numbers, left(who, begun)) {
+                true => match submit(model, tokens.clone(), numbers, left(&who, begun)) {
                     Ok(one) => {
                         open.push_back(one);
                         break;
@@ -263,8 +267,9 @@ async fn all(
 }
 
 /// What is left of the time of who asks.
-fn left(who: Who, begun: Instant) -> Who {
-    Who { timeout: who.timeout.map(|all| all.saturating_sub(begun.elapsed())), ..who }
+fn left(who: &Who, begun: Instant) -> Who {
+    let timeout = who.timeout.map(|all| all.saturating_sub(begun.elapsed()));
+    Who { timeout, ..who.clone() }
 }
 
 fn submit(
@@ -284,9 +289,9 @@ fn submit(
         // Nobody waits for a cancelled one.
         sender.take().is_some_and(|sender| sender.send(rows).is_ok())
     });
-    let Who { account, salt, timeout } = who;
-    let numbers = Some(numbers);
-    let request = Request { numbers, account, salt, timeout, ..Request::new(tokens) };
+    let Who { account, salt, timeout, seen } = who;
+    let (numbers, timeline) = (Some(numbers), seen.as_deref().map(keeper));
+    let request = Request { numbers, account, salt, timeout, timeline, ..Request::new(tokens) };
     let _cancel = model.served.engine.submit_to(request, sink)?;
     Ok(Open { answer, _cancel })
 }

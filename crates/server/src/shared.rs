@@ -24,6 +24,8 @@ use crate::keys::{Caller, Key};
 use crate::made::Made;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
+use crate::receipts;
+use crate::requests::Requests;
 use crate::residents::{InUse, Pending, Residents, There, Told};
 use crate::seal::Seal;
 use crate::shares::{Party, Share, Shares};
@@ -114,6 +116,8 @@ pub struct Shared {
     pub workshop: Workshop,
     /// Seals what clients keep for it.
     pub seal: Seal,
+    /// Those that run and ran lately.
+    pub requests: Requests,
     /// Who asked what.
     pub audit: Option<Arc<Audit>>,
     /// What is kept for clients.
@@ -134,6 +138,7 @@ impl Shared {
         let audit = config.audit.as_deref().map(Audit::open).transpose()?;
         let state =
             config.state.as_ref().map(|kept| State::open(kept, &config.limits)).transpose()?;
+        config.receipts.as_ref().map(receipts::folder).transpose()?;
         let gate = RwLock::new(Arc::new(Gate::new(&config)));
         (config.metrics_key, config.keys) = (None, None);
         config.api_keys.clear();
@@ -151,6 +156,7 @@ impl Shared {
             unknown_members: AtomicU64::new(0),
             started: Instant::now(),
             uses: Arc::default(),
+            requests: Requests::default(),
             audit,
             state,
             gate,

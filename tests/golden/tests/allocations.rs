@@ -12,7 +12,7 @@ mod model;
 
 use model::{Model, VOCAB};
 use tokenmill_cpu::{CpuDevice, CpuOptions};
-use tokenmill_engine::{Core, EngineParts, Event, Request, Turn, system_clock};
+use tokenmill_engine::{Core, EngineParts, Event, Request, Timekeeper, Turn, system_clock};
 use tokenmill_ir::{KvFormat, Limits, Mode, SamplingParams};
 use tokenmill_sched::{Config, StepCost};
 
@@ -92,6 +92,7 @@ fn submit(core: &mut Core, delivered: &Arc<AtomicU64>) {
         let request = Request {
             sampling: kinds[id as usize % kinds.len()],
             max_tokens: Some(150),
+            timeline: Some(Arc::new(Timekeeper::named("noted".into()))),
             ..Request::new(prompt)
         };
         let delivered = Arc::clone(delivered);

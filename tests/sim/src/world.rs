@@ -9,8 +9,8 @@ use tokenmill_device_tests::sim::{SimControl, SimDevice, program};
 use tokenmill_engine::backlog::{Backlog, Inlet};
 use tokenmill_engine::draft_model::DraftModel;
 use tokenmill_engine::{
-    Clock, Core, DraftMode, EngineParts, EngineStats, Event, Request, RequestError, Rows, Sink,
-    Turn,
+    Clock, Core, DraftMode, EngineParts, EngineStats, Event, Miss, Part, Request, RequestError,
+    Rows, Sink, Timekeeper, Turn,
 };
 use tokenmill_ir::{GroupKind, Limits, TokenId};
 use tokenmill_sched::StepCost;
@@ -37,6 +37,10 @@ fn seen(shared: &Shared) -> std::sync::MutexGuard<'_, Seen> {
 
 struct Pending {
     arrival: Arrival,
+    times: Arc<Timekeeper>,
+    /// When it arrived, and the first time that it was seen to have ended, nanoseconds.
+    came: u64,
+    over: Option<u64>,
     courses: Vec<Course>,
     rows: Option<Rows>,
     seen: Shared,
@@ -48,6 +52,8 @@ struct Pending {
 }
 
 struct World {
+    /// The core's clock where it goes as predicted: reading it changes nothing.
+    clock: Option<Clock>,
     scene: Scene,
     core: Core,
     control: SimControl,
@@ -139,6 +145,9 @@ impl World {
                 Ask::Rows(r) => oracle::rows(&scene, r),
             },
             arrival: arrival.clone(),
+            times: Arc::new(Timekeeper::named("r".into())),
+            came: 0,
+            over: None,
             seen: Shared::default(),
             backlog: match arrival.client {
                 Client::Slow { limit_bytes, .. } => {
@@ -152,7 +161,8 @@ impl World {
         let mut draw = Draw::new(seed ^ 0xd1a5);
         let mut pending: Vec<Pending> = scene.arrivals.iter().map(expect).collect();
         pending.iter_mut().for_each(|p| predict(p, &scene, &mut draw));
-        World { core, control, guessing, pending, draw, scene }
+        let clock = scene.true_time.then(|| clock(&scene, &control, &guessing, seed));
+        World { clock, core, control, guessing, pending, draw, scene }
     }
 
     /// One turn; true when all is done.
@@ -176,6 +186,10 @@ impl World {
             assert!(self.core.is_idle(), "requests are open, but nothing is computed");
         }
         self.core.check();
+        let now = now(&self.clock);
+        for p in self.pending.iter_mut().filter(|p| p.times.read().ending.is_some()) {
+            p.over.get_or_insert(now);
+        }
         self.read_slowly(turn);
         let injected = self.injected();
         let found = self.core.stats().device_errors;
@@ -212,6 +226,8 @@ impl World {
                 continue;
             }
             p.since = Some(turn);
+            p.came = now(&self.clock);
+            let timeline = Some(Arc::clone(&p.times));
             self.core.enqueue(account_of(&p.arrival.ask));
             match p.arrival.ask.clone() {
                 Ask::Answer(request) => {
@@ -222,7 +238,7 @@ impl World {
                         }
                         None => sink(p.arrival.client, &p.seen),
                     };
-                    self.core.take(id, request, sink);
+                    self.core.take(id, Request { timeline, ..request }, sink);
                 }
                 Ask::Rows(request) => {
                     let shared = Arc::clone(&p.seen);
@@ -234,7 +250,7 @@ impl World {
                         }
                         true
                     };
-                    self.core.take(id, request, Box::new(take));
+                    self.core.take(id, Request { timeline, ..request }, Box::new(take));
                 }
             }
         }
@@ -328,10 +344,55 @@ impl World {
         let ended = stats.finished + stats.cancelled + stats.failed;
         assert_eq!(ended, self.pending.len() as u64, "every request ended once");
         for p in &self.pending {
+            self.check_times(p);
             match &p.arrival.ask {
                 Ask::Answer(request) => self.check_answer(p, request),
                 Ask::Rows(_) => self.check_rows(p),
             }
+        }
+    }
+
+    /// The parts of a request's time are all of it, and its prompt's tokens came from somewhere.
+    fn check_times(&self, p: &Pending) {
+        let line = p.times.read();
+        assert!(line.ending.is_some(), "its end is noted: {line:?}");
+        assert_eq!(line.nanos(), line.until - line.taken, "the sum of its parts: {line:?}");
+        if self.clock.is_some() {
+            assert!(line.taken >= p.came && Some(line.until) <= p.over, "{line:?}");
+            // (It ends with the step that it ends in, or while the next one is computed.)
+            assert!(line.taken == p.came || matches!(self.scene.pace, Pace::InParts(_)));
+        }
+        let found = line.memory_tokens + line.disk_tokens;
+        assert!(found < line.prompt_tokens.max(1), "the last token is computed: {line:?}");
+        let computed: u32 = line.chunks.iter().map(|chunk| chunk.tokens).sum();
+        let nanos: u64 = line.chunks.iter().map(|chunk| chunk.nanos).sum();
+        let prompt = line.parts[Part::Prompt as usize];
+        let whole = matches!(seen(&p.seen).events.last(), Some(Event::Finished(_)));
+        // (Who ends in the middle of a step had a part of it.)
+        assert!(nanos == prompt || (!whole && nanos < prompt), "steps of its prompt: {line:?}");
+        let Some(miss) = line.miss else {
+            assert_eq!((line.steps, line.tokens), (0, 0), "it never started: {line:?}");
+            return;
+        };
+        let seen = seen(&p.seen);
+        if let (Some(Event::Finished(usage)), Ask::Answer(request)) =
+            (seen.events.last(), &p.arrival.ask)
+        {
+            assert_eq!(usage.cached_tokens, found);
+            assert_eq!(usage.completion_tokens, line.tokens);
+            let first: u64 = line.to_first_token.expect("a first token").iter().sum();
+            assert!(first <= line.nanos(), "{line:?}");
+            let again = line.displaced > 0 || self.injected() > 0 || request.choices > 1;
+            let all = line.prompt_tokens - found;
+            assert!(computed == all || (again && computed > all), "{computed} of {all}: {line:?}");
+        }
+        let block = self.scene.config.block_tokens;
+        match miss {
+            Miss::Short => assert!(line.prompt_tokens <= block, "{line:?}"),
+            Miss::New => assert_eq!(found, 0, "{line:?}"),
+            Miss::Differs => assert!(found > 0, "{line:?}"),
+            Miss::Nothing => assert!(found + block + 1 > line.prompt_tokens, "{line:?}"),
+            _ => {}
         }
     }
 
@@ -401,6 +462,10 @@ impl World {
             }
         }
     }
+}
+
+fn now(clock: &Option<Clock>) -> u64 {
+    clock.as_ref().map_or(0, |clock| (clock() * 1e9).round() as u64)
 }
 
 /// What a client may expect of its answer: right, but for some tokens.

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokenmill_device_tests::sim::{SimControl, SimDevice, SimText, SimTime, program};
 use tokenmill_engine::{
-    Core, DraftMode, EngineParts, EngineStats, Event, Request, RequestError, Rota, Turn,
+    Core, DraftMode, EngineParts, EngineStats, Event, Part, Request, RequestError, Rota,
+    Timekeeper, Turn,
 };
 use tokenmill_ir::{GroupKind, Limits, Load, TokenId};
 use tokenmill_sched::{Config, StepCost};
@@ -34,6 +35,9 @@ struct Asked {
     model: u64,
     expected: Vec<TokenId>,
     seen: Arc<Mutex<Seen>>,
+    times: Arc<Timekeeper>,
+    /// When it was asked, nanoseconds.
+    came: u64,
 }
 
 struct House {
@@ -110,12 +114,15 @@ impl House {
             }
             true
         };
-        let request = Request { max_tokens: Some(count), ..Request::new(prompt) };
+        let times = Arc::new(Timekeeper::named("r".into()));
+        let (timeline, max_tokens) = (Some(Arc::clone(&times)), Some(count));
+        let request = Request { max_tokens, timeline, ..Request::new(prompt) };
+        let came = (self.time.now() * 1e9).round() as u64;
         let id = self.asked.len() as u64 + 1;
         let core = self.rota.core(model).expect("it is there");
         core.enqueue(request.account);
         core.take(id, request, Box::new(sink));
-        self.asked.push(Asked { model, expected, seen });
+        self.asked.push(Asked { model, expected, seen, times, came });
     }
 
     fn turn(&mut self) -> Turn {
@@ -140,6 +147,12 @@ impl House {
     /// Every answer but those of models that are gone is the oracle's.
     fn check(&self, gone: &[u64]) {
         for a in &self.asked {
+            let line = a.times.read();
+            assert_eq!(
+                line.nanos(),
+                line.until - a.came,
+                "its parts are all of its time: {line:?}"
+            );
             let seen = a.seen.lock().unwrap_or_else(PoisonError::into_inner);
             match &seen.end {
                 Some(Ok(())) => assert_eq!(seen.tokens, a.expected, "model {}", a.model),
@@ -269,4 +282,29 @@ fn models_come_and_go_and_every_answer_is_the_oracles() {
         (asked, gone) = (asked + a, gone + g);
     }
     assert!(asked > 2000 && gone > 50, "{asked} requests, {gone} models gone");
+}
+
+#[test]
+fn a_request_is_told_how_long_other_models_had_their_turn() {
+    let mut house = House::new();
+    let [one, two] = [0; 2].map(|_| house.add(&[GroupKind::Full], 1024));
+    let prompt = |n: u32| (0..n).map(|i| i * 7 % VOCAB).collect::<Vec<_>>();
+    house.ask(one, prompt(20), 20);
+    house.run();
+    let alone = house.asked[0].times.read();
+    assert_eq!(alone.parts[Part::Models as usize], 0, "{alone:?}");
+    assert_eq!(alone.chunks[0].tokens, 20, "{alone:?}");
+    house.ask(one, prompt(20), 20);
+    house.ask(two, prompt(900), 2);
+    house.run();
+    house.check(&[]);
+    let (stream, long) = (house.asked[1].times.read(), house.asked[2].times.read());
+    for line in [stream, long] {
+        assert!(line.parts[Part::Models as usize] > 0, "{line:?}");
+    }
+    // What one computes is what the other waits for, but for what is before its first step.
+    let of = |part: Part| stream.parts[part as usize];
+    let computed = [Part::Prompt, Part::Answer].map(|part| long.parts[part as usize]);
+    assert!(of(Part::Models) <= computed.iter().sum(), "{stream:?}\n{long:?}");
+    assert_eq!(of(Part::Answer), alone.parts[Part::Answer as usize], "the same steps: {stream:?}");
 }

@@ -26,6 +26,8 @@ pub const OPENING: [&str; 14] = [
     "kv-dir",
     "metrics-key",
     "ollama",
+    "otlp",
+    "receipts",
     "seal-key",
     "state",
     "state-ttl",

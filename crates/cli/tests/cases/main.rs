@@ -10,6 +10,7 @@ mod impossible;
 mod plans;
 mod program;
 mod requests;
+mod seeing;
 mod settings;
 mod several;
 mod stored;

@@ -3,6 +3,7 @@
 
 pub mod describe;
 pub mod door;
+pub mod identity;
 pub mod library;
 pub mod load;
 pub mod packaged;

@@ -16,6 +16,7 @@ use crate::handle::{Engine, system_clock};
 use crate::host::Host;
 use crate::ledger::Claim;
 use crate::load::LoadedModel;
+use crate::loading::identity::Identity;
 use crate::plan::Fit;
 use crate::tier::{Tier, TierError, identify};
 
@@ -107,6 +108,7 @@ impl LoadedModel {
         disk: Option<&DiskOptions>,
     ) -> Result<Served, StartError> {
         let executable = self.compile()?;
+        let identity = Identity::of(&self, &*executable);
         let caps = self.device.caps().clone();
         let config = self.config(&caps, options);
         let tier = disk.ok_or(TierError::Off).and_then(|d| open_tier(d, &*executable, &config));
@@ -151,6 +153,7 @@ impl LoadedModel {
             }),
         };
         let engine = host.add(name, parts, (tier, draft_model));
+        engine.identify(identity);
         Ok(Served { engine, tokenizer, template, defaults, arch, fit, caps, disk })
     }
 

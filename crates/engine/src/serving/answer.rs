@@ -16,6 +16,7 @@ use crate::request::{
 };
 use crate::serving::guide::{Ended, Guide};
 use crate::serving::thought::{Seen, Thought};
+use crate::serving::timeline::Ending;
 
 /// Takes events; false means that nobody listens any more, which cancels the request.
 pub type Sink = Box<dyn FnMut(Event) -> bool + Send>;
@@ -111,6 +112,8 @@ pub(crate) struct Answer {
     choices: Vec<Choice>,
     /// To be told when it starts.
     prefix: Option<Option<Divergence>>,
+    /// How its last choice ended.
+    ending: Option<Ending>,
     usage: Usage,
 }
 
@@ -135,6 +138,7 @@ impl Answer {
             logprobs: request.sampling.logprobs.is_some(),
             choices: Vec::with_capacity(request.choices as usize),
             prefix: None,
+            ending: None,
             usage: Usage { prompt_tokens: request.prompt.len() as u32, ..Usage::default() },
         }
     }
@@ -216,6 +220,11 @@ impl Answer {
         choice.right = right;
         let rate = choice.by_model.as_mut().and_then(|b| b.rate.as_mut());
         rate.map(|rate| rate.saw_run(tokens, right)).is_some()
+    }
+
+    /// How the choice that ended last did.
+    pub fn ending(&self) -> Option<Ending> {
+        self.ending
     }
 
     /// Sequences of all choices; those of ended ones may be gone.
@@ -331,6 +340,7 @@ impl Answer {
         // Whatever ended it, its calls are to be made.
         let calls = called && reason != StopReason::Length;
         let reason = if calls { StopReason::Calls } else { reason };
+        self.ending = Some(Ending::of(&reason));
         if !rest.is_empty() && !self.tell(choice, rest, Vec::new()) {
             return After::Abandoned;
         }

@@ -21,18 +21,21 @@ use crate::draft_model::DraftModel;
 use crate::ledger::Claim;
 use crate::request::{Divergence, Event, Refusal, Request, RequestError, StopReason};
 use crate::rows::Counting;
+use crate::serving::timeline::{Ending, Part, Timekeeper};
 use crate::stats::{EngineStats, Stats, count};
 use crate::tier::Tier;
 use leases::Wanted;
 pub use masks::MASKS_WORK;
 use masks::{AHEAD_WORK, MaskTurns};
 use restore::Restore;
+use timelines::Times;
 
 mod leases;
 mod masks;
 mod model_drafts;
 mod restore;
 mod steps;
+mod timelines;
 
 /// Compiles the program again, with empty caches, after that error of the device.
 pub type Rebuild = Box<dyn FnMut(&DeviceError) -> Result<Box<dyn Executable>, DeviceError> + Send>;
@@ -99,6 +102,16 @@ enum Work {
     Rows(Counting),
 }
 
+impl Work {
+    /// How it ended by itself.
+    fn ending(&self) -> Ending {
+        match self {
+            Self::Answer(answer) => answer.ending().unwrap_or(Ending::Stop),
+            Self::Rows(_) => Ending::Numbers,
+        }
+    }
+}
+
 struct Open {
     work: Work,
     account: u64,
@@ -111,6 +124,8 @@ struct Open {
     from_disk: Range<u32>,
     /// Steps of this request that a device error ended.
     failures: u32,
+    /// Where its time goes, where that is noted.
+    times: Option<Times>,
 }
 
 /// Scheduler, device and open requests.
@@ -147,6 +162,9 @@ pub struct Core {
     last_step_s: Option<f64>,
     /// When a request started last, if others waited then.
     last_start_s: Option<f64>,
+    /// When other models got their turn, and how long they have had it since the last step, seconds.
+    left_s: Option<f64>,
+    away_s: f64,
     batch: Batch,
     out: StepOutput,
     progress: Vec<Progress>,
@@ -213,6 +231,8 @@ impl Core {
             wanted_blocks: None,
             last_step_s: None,
             last_start_s: None,
+            left_s: None,
+            away_s: 0.0,
             out: StepOutput::default(),
             progress: Vec::with_capacity(3 * config.limits.sequences as usize),
             stats,
@@ -230,6 +250,7 @@ impl Core {
     /// Takes a checked request under a number of the caller's choice, never used before.
     pub fn take(&mut self, id: u64, request: Request, sink: Sink) {
         self.opened();
+        self.note_taken(&request);
         if let Some((request, sink)) = self.restore_first(id, request, sink) {
             self.admit(id, request, sink, 0..0);
         }
@@ -248,10 +269,11 @@ impl Core {
         match self.sched.submit(sequence(&request, key(id, 0), prompt, Want::Numbers(numbers))) {
             Ok(seq) => {
                 let work = Work::Rows(Counting::new(seq, prompt, sink));
-                let open = self.open(id, work, request.account, request.timeout);
+                let open = self.open(id, work, &request);
                 open.wanted = Wanted::of(request);
             }
             Err(refused) => {
+                self.note_never_started(&request, Part::Queue, Ending::Failed);
                 let mut sink = sink;
                 sink(Event::Failed(never_fits(&refused)));
                 self.stats.queue.leave(request.account);
@@ -279,13 +301,14 @@ impl Core {
                 Err(refused) => {
                     answer.sequences().for_each(|seq| self.sched.cancel(seq));
                     answer.fail(never_fits(&refused));
+                    self.note_never_started(&request, Part::Queue, Ending::Failed);
                     self.stats.queue.leave(request.account);
                     self.closed(&self.stats.failed);
                     return;
                 }
             }
         }
-        let open = self.open(id, Work::Answer(answer), request.account, request.timeout);
+        let open = self.open(id, Work::Answer(answer), &request);
         (open.wanted, open.from_disk) = (Wanted::of(request), from_disk);
     }
 
@@ -299,7 +322,7 @@ impl Core {
         };
         let prompt_tokens = request.prompt.len() as u32;
         tracing::info!(
-            request = id,
+            request = %called(id, request.timeline.as_deref()),
             prompt_tokens,
             common_tokens = common,
             "nearest cached prompt"
@@ -309,10 +332,12 @@ impl Core {
     }
 
     /// What is known of a request from now on.
-    fn open(&mut self, id: u64, work: Work, account: u64, timeout: Option<Duration>) -> &mut Open {
-        let deadline = timeout.map(|t| ((self.clock)() + t.as_secs_f64(), t.as_secs_f64()));
+    fn open(&mut self, id: u64, work: Work, request: &Request) -> &mut Open {
+        let limit = request.timeout.map(|t| t.as_secs_f64());
+        let deadline = limit.map(|limit| ((self.clock)() + limit, limit));
+        let (account, times) = (request.account, Times::of(request));
         let (started, wanted, from_disk, failures) = (false, None, 0..0, 0);
-        let open = Open { work, account, deadline, started, wanted, from_disk, failures };
+        let open = Open { work, account, deadline, started, wanted, from_disk, failures, times };
         self.requests.entry(id).insert_entry(open).into_mut()
     }
 
@@ -320,8 +345,9 @@ impl Core {
     pub fn cancel(&mut self, id: u64) {
         if let Some(open) = self.requests.remove(&id) {
             let stats = Arc::clone(&self.stats);
+            self.note_ended(&open, Ending::Cancelled);
             self.ended(&open, &stats.cancelled);
-        } else if let Some((account, _)) = self.stop_restoring(id) {
+        } else if let Some((account, _)) = self.stop_restoring(id, Ending::Cancelled) {
             self.stats.queue.leave(account);
             self.closed(&self.stats.cancelled);
         }
@@ -511,7 +537,9 @@ impl Core {
             After::ChoiceEnded => self.leave(p.seq),
             After::Ended => {
                 self.leave(p.seq);
-                self.requests.remove(&id);
+                if let Some(open) = self.requests.remove(&id) {
+                    self.note_ended(&open, open.work.ending());
+                }
                 self.closed(&self.stats.finished);
             }
             After::Abandoned => self.cancel(id),
@@ -520,7 +548,7 @@ impl Core {
 
     fn note_started(&mut self, id: u64, p: &Progress) {
         match p.outcome {
-            Outcome::Started { cached } => {
+            Outcome::Started { cached, miss } => {
                 let Some(open) = self.requests.get_mut(&id) else { return };
                 // Other choices read the first one's blocks: their prompt is the same one.
                 if p.key == key(id, 0) {
@@ -534,6 +562,7 @@ impl Core {
                     let from_disk = std::mem::take(&mut open.from_disk);
                     let disk = cached.min(from_disk.end).saturating_sub(from_disk.start);
                     count(&self.stats.disk_tokens, u64::from(disk));
+                    open.times.iter().for_each(|times| times.started(cached, disk, miss));
                     if let Work::Answer(answer) = &mut open.work {
                         answer.add_disk_tokens(disk);
                     }
@@ -549,14 +578,18 @@ impl Core {
             }
             Outcome::Token { .. } => {
                 count(&self.stats.generated_tokens, 1);
+                let times = self.requests.get(&id).and_then(|open| open.times.as_ref());
+                times.into_iter().for_each(Times::token);
                 self.keep_leased(id);
             }
             Outcome::Drafted { tokens, right } => {
                 let (_, choice) = request_of(p.key);
-                let Some(Open { work: Work::Answer(answer), .. }) = self.requests.get_mut(&id)
+                let Some(Open { work: Work::Answer(answer), times, .. }) =
+                    self.requests.get_mut(&id)
                 else {
                     return;
                 };
+                times.iter().for_each(|times| times.drafted(tokens, right));
                 if answer.drafted(choice, tokens, right)
                     && let Some(model) = &mut self.draft_model
                 {
@@ -569,13 +602,15 @@ impl Core {
 
     fn fail(&mut self, id: u64, error: RequestError) {
         let Some(mut open) = self.requests.remove(&id) else { return };
-        tracing::warn!(request = id, %error, "a request failed");
+        let name = called(id, open.times.as_ref().map(Times::keeper));
+        tracing::warn!(request = %name, %error, "a request failed");
+        self.note_ended(&open, Ending::of_error(&error));
         let told = catch_unwind(AssertUnwindSafe(|| match &mut open.work {
             Work::Answer(answer) => answer.fail(error),
             Work::Rows(rows) => rows.fail(error),
         }));
         if told.is_err() {
-            tracing::warn!(request = id, "the receiver of a failed request panicked");
+            tracing::warn!(request = %name, "the receiver of a failed request panicked");
         }
         let stats = Arc::clone(&self.stats);
         self.ended(&open, &stats.failed);
@@ -647,7 +682,7 @@ fn apply(
     }
     match work {
         Work::Answer(answer) => Ok(match outcome {
-            Outcome::Started { cached } => answer.started(choice, cached),
+            Outcome::Started { cached, .. } => answer.started(choice, cached),
             Outcome::Token { token, output, .. } => answer.token(choice, token, output, out),
             Outcome::Finished => answer.end(choice, StopReason::Length),
             _ => After::Open,
@@ -661,6 +696,11 @@ fn apply(
             Ok(After::Ended)
         }
     }
+}
+
+/// What a request is called in the log.
+fn called(id: u64, keeper: Option<&Timekeeper>) -> String {
+    keeper.map_or_else(|| id.to_string(), |keeper| keeper.name().to_owned())
 }
 
 fn never_fits(refused: &Refused) -> RequestError {

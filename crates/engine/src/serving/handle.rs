@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
@@ -21,6 +21,7 @@ use crate::draft_model::DraftModel;
 use crate::engine::{Core, EngineParts, MAX_CHOICES};
 use crate::host::{Message, ModelId, Order, Pulse, Thread};
 use crate::ledger::State;
+use crate::loading::identity::Identity;
 use crate::request::{Event, Leased, Refusal, Request, RequestError};
 use crate::rows::{Rows, Scored};
 use crate::stats::{EngineStats, Stats};
@@ -71,6 +72,7 @@ struct Shared {
     closed: AtomicBool,
     /// Microseconds a request may have to wait to be taken.
     longest_wait: AtomicU64,
+    identity: OnceLock<Identity>,
 }
 
 /// A model that runs on its host's thread. Cheap to clone; it ends by
@@ -213,8 +215,19 @@ impl Engine {
             next: AtomicU64::new(1),
             closed: AtomicBool::new(false),
             longest_wait: AtomicU64::new(u64::MAX),
+            identity: OnceLock::new(),
         };
         (Engine { inbox, shared: Arc::new(shared) }, core)
+    }
+
+    /// What its answers' bytes depend on, said once by who loaded it.
+    pub(crate) fn identify(&self, identity: Identity) {
+        let _ = self.shared.identity.set(identity); // the first of this engine
+    }
+
+    /// What its answers' bytes depend on beside the request, where its model came from files.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.shared.identity.get()
     }
 
     /// Tells the thread something; whether it still listens.

@@ -340,7 +340,10 @@ fn tell(place: &mut Place, message: Message) {
     }
     guarded(&mut place.core, |core| {
         match message {
-            Message::Ask(id, request, sink) => core.take(id, *request, sink),
+            Message::Ask(id, request, sink) => {
+                request.timeline.iter().for_each(|keeper| keeper.arrived());
+                core.take(id, *request, sink);
+            }
             Message::Cancel(id) => core.cancel(id),
             Message::Leases(account, ask, sink) => {
                 core.end_leases();

@@ -18,3 +18,4 @@ pub mod sampling;
 pub(crate) mod stats;
 pub(crate) mod thought;
 pub mod tier;
+pub mod timeline;

@@ -15,6 +15,7 @@ use crate::draft::DraftMode;
 use crate::queue::NOBODY;
 use crate::repeats::{RepeatRule, Repeated};
 use crate::rows::Rows;
+use crate::serving::timeline::Timekeeper;
 
 /// One request. Numbers come as one [`Event::Rows`]; what is said of answers below is for text.
 /// `choices` parallel answers share the prompt's cache.
@@ -74,6 +75,8 @@ pub struct Request {
     pub lease: Option<Lease>,
     /// Most that the account may keep by leases, percent of the cache; never more than a quarter.
     pub lease_percent: u32,
+    /// Notes where its time goes.
+    pub timeline: Option<Arc<Timekeeper>>,
 }
 
 /// How reasoning and calls of tools are told from an answer's text. Special tokens that the format
@@ -149,6 +152,7 @@ impl Request {
             diagnose: false,
             lease: None,
             lease_percent: 100,
+            timeline: None,
         }
     }
 

@@ -51,7 +51,7 @@ impl Counting {
 
     pub fn take(&mut self, outcome: Outcome, out: &StepOutput) {
         match outcome {
-            Outcome::Started { cached } => self.cached_tokens = cached,
+            Outcome::Started { cached, .. } => self.cached_tokens = cached,
             Outcome::Scored { output, .. } => {
                 let Some(s) = out.sampled.get(output as usize) else { return };
                 let slice = s.top.0 as usize..(s.top.0 + s.top.1) as usize;

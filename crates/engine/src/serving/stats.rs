@@ -151,6 +151,11 @@ impl Stats {
         Duration::from_micros(self.predicted_micros.load(Ordering::Relaxed))
     }
 
+    /// Steps that have ended.
+    pub fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
     /// A request started, that long after the one before, while others waited.
     pub fn started(&self, gap_s: f64) {
         let (old, new) = (self.start_micros.load(Ordering::Relaxed), gap_s.max(0.0) * 1e6);

@@ -9,6 +9,7 @@ use tokenmill_sched::Adoption;
 use super::Core;
 use crate::answer::Sink;
 use crate::request::{Event, Request, RequestError};
+use crate::serving::timeline::{Ending, Part};
 use crate::tier::{Job, Offer, ReadPart, Tier};
 
 /// Parts taken over in one turn: each costs a copy, and somebody may wait for the turn's step.
@@ -138,13 +139,14 @@ impl Core {
                 false => self.restore_first(w.id, w.request, w.sink),
             };
             if let Some((request, sink)) = back {
+                self.note_restored(&request);
                 self.admit(w.id, request, sink, from_disk.clone());
             }
         }
     }
 
     /// Takes a request out of its restore: its account, and who was to hear of it.
-    pub(super) fn stop_restoring(&mut self, id: u64) -> Option<(u64, Sink)> {
+    pub(super) fn stop_restoring(&mut self, id: u64, ending: Ending) -> Option<(u64, Sink)> {
         let place = |r: &Restore| r.waiting.iter().position(|w| w.id == id);
         let at = self.restores.iter().position(|r| place(r).is_some())?;
         let restore = &mut self.restores[at];
@@ -153,13 +155,15 @@ impl Core {
             let restore = self.restores.swap_remove(at);
             self.tier.iter().for_each(|t| t.forget(restore.job.number));
         }
+        self.note_never_started(&waiting.request, Part::Disk, ending);
         Some((waiting.request.account, waiting.sink))
     }
 
     /// Ends whatever waits for the disk with that error.
     pub(super) fn fail_restores(&mut self, error: &RequestError) {
         while let Some(id) = self.restores.first().and_then(|r| r.waiting.first()).map(|w| w.id) {
-            let Some((account, mut sink)) = self.stop_restoring(id) else { return };
+            let ending = Ending::of_error(error);
+            let Some((account, mut sink)) = self.stop_restoring(id, ending) else { return };
             let tell = || sink(Event::Failed(error.clone()));
             if catch_unwind(AssertUnwindSafe(tell)).is_err() {
                 tracing::warn!(request = id, "the receiver of a failed request panicked");

@@ -48,6 +48,7 @@ impl Core {
     /// most `part_s` beyond its base, and others may have taken `others_s` since the last one.
     pub fn begin_beside(&mut self, part_s: f64, others_s: f64) -> Turn {
         self.part_s = part_s;
+        self.note_others();
         self.sched.set_step_s(part_s);
         self.others_s = others_s;
         self.begin()
@@ -90,6 +91,7 @@ impl Core {
         self.step.bound_s += self.mask_turns.taken_s();
         if self.step.is_empty() {
             self.last_step_s = None;
+            self.note_pause();
             let told = self.tell();
             let waiting = self.keep_a_part() || !self.restores.is_empty();
             self.settle_size();
@@ -147,6 +149,7 @@ impl Core {
         let end = (self.clock)();
         let taken_s = if alone { end - flight.begin_s } else { flight.computed_s + end - since_s };
         self.step.observed_s = Some(taken_s);
+        self.note_step(flight, (end, taken_s));
         let gap_s = end - self.last_step_s.replace(end).unwrap_or(flight.begin_s);
         self.stats.step(&self.step, &self.out, gap_s);
         self.sched.commit(&self.step, &self.out, &mut self.progress);
@@ -169,6 +172,7 @@ impl Core {
         self.keep_a_part();
         self.settle_size();
         self.update_sizes();
+        self.note_left();
     }
 
     /// Tells requests what the last step brought them, if that was not done.

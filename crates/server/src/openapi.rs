@@ -1,0 +1,185 @@
+//! The table of routes as OpenAPI 3.1: what a client's generator, and a test that asks anything, need.
+//! Members of requests are those of the tables in docs, which tests hold against the code.
+
+use std::sync::OnceLock;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use crate::routes::{Access, ROUTES, Route};
+
+const OPENAI: &str = include_str!("../../../docs/openai.md");
+const RESPONSES: &str = include_str!("../../../docs/responses.md");
+const ANTHROPIC: &str = include_str!("../../../docs/anthropic.md");
+const OLLAMA: &str = include_str!("../../../docs/ollama.md");
+
+/// Where the members of a route's requests are told: page and section.
+const TABLES: [(&str, &str, &str); 15] = [
+    ("/v1/chat/completions", OPENAI, "Chat completions"),
+    ("/v1/completions", OPENAI, "Completions"),
+    ("/v1/embeddings", OPENAI, "Embeddings"),
+    ("/v1/responses", RESPONSES, "Members"),
+    ("/v1/responses/input_tokens", RESPONSES, "Members"),
+    ("/v1/messages", ANTHROPIC, "Members of a request"),
+    ("/v1/messages/count_tokens", ANTHROPIC, "Members of a request"),
+    ("/api/chat", OLLAMA, "Chat"),
+    ("/api/generate", OLLAMA, "Generate"),
+    ("/api/embed", OLLAMA, "Embed"),
+    ("/api/embeddings", OLLAMA, "Embeddings"),
+    ("/api/rerank", OLLAMA, "Rerank"),
+    ("/api/show", OLLAMA, "Show"),
+    ("/api/create", OLLAMA, "Create"),
+    ("/api/copy", OLLAMA, "Copy"),
+];
+
+/// Routes whose answers are no JSON.
+const TEXTS: [&str; 2] = ["/", "/metrics"];
+
+/// `GET /openapi.json`.
+pub async fn page() -> Response {
+    static PAGE: OnceLock<Value> = OnceLock::new();
+    Json(PAGE.get_or_init(told)).into_response()
+}
+
+/// All of it.
+fn told() -> Value {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let path = route.path.replace("{*", "{");
+        let item = paths.entry(path.clone()).or_insert_with(|| json!({}));
+        item[route.method.as_str().to_lowercase()] = operation(route, &path);
+    }
+    let schemes = json!({ "bearer": { "type": "http", "scheme": "bearer" } });
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "tokenmill", "version": env!("CARGO_PKG_VERSION") },
+        "paths": paths,
+        "components": { "securitySchemes": schemes, "schemas": errors() },
+    })
+}
+
+/// How errors are told, by dialect.
+fn errors() -> Value {
+    let text = json!({ "type": "string" });
+    let nullable = json!({ "type": ["string", "null"] });
+    json!({
+        "Error": { "type": "object", "required": ["error"], "properties": { "error": {
+            "type": "object", "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": text, "type": text, "param": nullable, "code": nullable,
+            },
+        } } },
+        "AnthropicError": { "type": "object", "required": ["type", "error"], "properties": {
+            "type": { "const": "error" },
+            "error": { "type": "object", "required": ["type", "message"],
+                "properties": { "type": text, "message": text } },
+        } },
+        "OllamaError": { "type": "object", "required": ["error"], "properties": { "error": text } },
+    })
+}
+
+fn operation(route: &Route, path: &str) -> Value {
+    let kind = match path {
+        _ if path.starts_with("/v1/messages") => "AnthropicError",
+        _ if path.starts_with("/api/") => "OllamaError",
+        _ => "Error",
+    };
+    let reference = json!({ "$ref": format!("#/components/schemas/{kind}") });
+    let error = json!({
+        "description": "What was wrong.",
+        "content": { "application/json": { "schema": reference } },
+    });
+    let is_text = TEXTS.contains(&path);
+    let content = match is_text {
+        true => json!({ "text/plain": { "schema": { "type": "string" } } }),
+        false => json!({
+            "application/json": { "schema": { "type": ["object", "array"] } },
+            "text/event-stream": { "schema": { "type": "string" } },
+            "application/x-ndjson": { "schema": { "type": "string" } },
+        }),
+    };
+    let mut operation = json!({
+        "operationId": format!("{} {path}", route.method),
+        "responses": {
+            "2XX": { "description": "The answer.", "content": content },
+            "4XX": error.clone(),
+            "5XX": error,
+        },
+        "security": if route.access == Access::Open { json!([]) } else { json!([{ "bearer": [] }]) },
+    });
+    let names = path.split(['{', '}']).skip(1).step_by(2);
+    let parameter = |name: &str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
+    let parameters: Vec<Value> = names.map(parameter).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = json!(parameters);
+    }
+    if route.method == "POST" || path == "/api/delete" {
+        let kind = if path.starts_with("/api/blobs") {
+            "application/octet-stream"
+        } else {
+            "application/json"
+        };
+        operation["requestBody"] = json!({ "content": { kind: { "schema": body(path) } } });
+    }
+    operation
+}
+
+/// What a route takes: the members of its table, each with what becomes of it.
+fn body(path: &str) -> Value {
+    let table = TABLES.iter().find(|(of, ..)| *of == path);
+    let Some((_, page, section)) = table else { return json!({}) };
+    let mut properties = Map::new();
+    for [member, example, becomes, note] in rows(page, section) {
+        if member.contains(['.', '[']) {
+            continue;
+        }
+        let mut told = json!({ "description": format!("{becomes}: {note}") });
+        if let Ok(example) = serde_json::from_str::<Value>(example) {
+            told["examples"] = json!([example]);
+        }
+        properties.insert(member.to_owned(), told);
+    }
+    json!({ "type": "object", "properties": properties })
+}
+
+/// Rows of a section's table: member, example, what becomes of it, and more.
+fn rows<'a>(page: &'a str, section: &str) -> Vec<[&'a str; 4]> {
+    let inside = page.split("\n## ").find(|part| part.lines().next() == Some(section));
+    let lines = inside.unwrap_or_default().lines().filter(|line| line.starts_with("| `"));
+    let cells = |line: &'a str| {
+        let mut cells =
+            line.trim_matches('|').split(" | ").map(|cell| cell.trim().trim_matches('`'));
+        [cells.next(), cells.next(), cells.next(), cells.next()].map(Option::unwrap_or_default)
+    };
+    lines.map(cells).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_is_told_with_the_members_of_its_table() {
+        let page = told();
+        for route in ROUTES {
+            let path = route.path.replace("{*", "{");
+            let method = route.method.as_str().to_lowercase();
+            assert!(page["paths"][&path][&method].is_object(), "{method} {path}");
+        }
+        for (path, _, section) in TABLES {
+            let place = &page["paths"][path]["post"]["requestBody"]["content"]["application/json"];
+            let members = place["schema"]["properties"].as_object().expect("members");
+            assert!(
+                members.len() > 1 && members.contains_key("model") | (path == "/api/copy"),
+                "{section}"
+            );
+        }
+        let chat = &page["paths"]["/v1/chat/completions"]["post"]["requestBody"];
+        let seed = &chat["content"]["application/json"]["schema"]["properties"]["seed"];
+        assert!(
+            seed["description"].as_str().is_some_and(|text| text.starts_with("effect")),
+            "{seed}"
+        );
+    }
+}
