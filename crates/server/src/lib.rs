@@ -31,6 +31,7 @@ mod models;
 mod ollama;
 mod openai;
 mod origin;
+mod page;
 mod prepare;
 mod rendered;
 mod residents;

@@ -18,7 +18,7 @@ use tokenmill_engine::planner::page::page;
 use tokenmill_engine::planner::{self, Need, Plan, Task, Verdict, estimate, memory};
 
 use crate::failure::Failure;
-use crate::{devices, model};
+use crate::{devices, model, store};
 use stock::Stock;
 
 /// Contexts whose number of sequences is shown.
@@ -90,6 +90,54 @@ fn refused(
         Some(command) => failure.fix(command.clone()),
         None => failure,
     })
+}
+
+/// What is planned for models that can be pulled to this machine, each alone, or for the one of that name, within
+/// so much memory. Nothing is fetched, measured or timed: speed is by the ceilings that were kept, or assumed.
+pub fn beforehand(
+    args: &args::Plan,
+    device: &dyn Device,
+    (room_bytes, name): (u64, Option<&str>),
+) -> Result<Vec<Value>, Failure> {
+    let mut machine = machine::machine(args, device)?;
+    machine.available = Some(room_bytes);
+    let mut models = planner::known();
+    let mut task = Task::Chat;
+    if let Some(name) = name {
+        if store::here(name)?.is_some() {
+            let args = args::Plan { models: vec![name.to_owned()], ..args.clone() };
+            (models, task) = (Stock::new(&args, device, machine.room())?.models, Task::Any);
+        }
+        models.retain(|model| model.name == name || pulled_as(&model.name) == name);
+    }
+    let (users, ctx) = (args.slots, args.machine.ctx);
+    let planned = models.iter().map(|model| {
+        let need = Need { task, users, ctx, named: vec![model.name.clone()] };
+        let plan = planner::plan(&machine, std::slice::from_ref(model), &need);
+        let why = plan.refused.first().map(|refused| &refused.why);
+        json!({
+            "model": model.name,
+            "pull": pulled_as(&model.name),
+            "here": model.here,
+            "files": model.files,
+            "fits": plan.chosen.is_some(),
+            "why": why,
+            "context": plan.chosen.as_ref().map(|choice| choice.context),
+            "kv": plan.chosen.as_ref().map(|choice| &choice.kv),
+            "memory": plan.chosen.as_ref().map(|choice| choice.memory),
+            "speed": plan.chosen.as_ref().map(|choice| &choice.speed),
+            "keeps_pace": plan.chosen.as_ref().map(|choice| choice.keeps_pace),
+            "reasons": plan.reasons,
+            "warnings": plan.warnings,
+            "available": room_bytes,
+        })
+    });
+    Ok(planned.collect())
+}
+
+/// What a client of a server pulls such a model by.
+fn pulled_as(name: &str) -> String {
+    if name.contains('/') { format!("hf.co/{name}") } else { name.to_owned() }
 }
 
 fn as_json(machine: &Machine, plan: &Plan, one: Option<&One<'_>>) -> Value {
