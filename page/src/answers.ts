@@ -92,7 +92,10 @@ export function request(model: string, turns: Turn[], settings: Settings): Recor
     const schema = JSON.parse(settings.schema);
     body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema } };
   }
-  if (settings.tools.trim()) body.tools = tools(settings.tools);
+  if (settings.tools.trim()) {
+    body.tools = tools(settings.tools);
+    if (settings.toolChoice) body.tool_choice = settings.toolChoice;
+  }
   return body;
 }
 

@@ -8,7 +8,7 @@ import { Clip, Close, Columns, Menu, Mark, Send, Sliders, Stop } from "./icons";
 import { Message } from "./message";
 import { Panel, panelShown, wrong } from "./panel";
 import { Area, Icon } from "./parts";
-import { changed, current, models, modelsKnown, writers } from "./state";
+import { changed, current, models, modelsKnown, shortName, writers } from "./state";
 import { openCalls, path, titleOf } from "./tree";
 import type { Conversation, FileText, Model, Pane } from "./types";
 import { bytes } from "./words";
@@ -30,14 +30,14 @@ function ModelChoice({ of, pane, label }: { of: Conversation; pane: Pane; label:
   const there = (model: Model) => model.status.value === "loaded";
   const option = (model: Model) => (
     <option key={model.id} value={model.id}>
-      {model.id}
+      {shortName(model.id)}
       {model.status.value === "loading" ? " (loading)" : ""}
     </option>
   );
   const isMissing = pane.model !== "" && modelsKnown.value && !known.some((model) => model.id === pane.model);
   return (
-    <select class="choice" aria-label={label} value={pane.model} onChange={(event) => choose(event.currentTarget.value)}>
-      {isMissing ? <option value={pane.model}>{pane.model} (not here)</option> : null}
+    <select class="choice" aria-label={label} title={pane.model} value={pane.model} onChange={(event) => choose(event.currentTarget.value)}>
+      {isMissing ? <option value={pane.model}>{shortName(pane.model)} (not here)</option> : null}
       {pane.model === "" ? <option value="">Choose a model</option> : null}
       {known.some(there) ? <optgroup label="In memory">{known.filter(there).map(option)}</optgroup> : null}
       {known.every(there) ? null : <optgroup label="Loaded when asked">{known.filter((model) => !there(model)).map(option)}</optgroup>}
@@ -132,7 +132,7 @@ function Welcome() {
           There is no model here yet. <a href="#/models">Get one</a>.
         </p>
       ) : (
-        <p class="quiet">It stays on this machine: nothing that you write leaves it.</p>
+        <p class="quiet">What you write goes to this server and nowhere else.</p>
       )}
     </div>
   );

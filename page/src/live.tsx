@@ -2,6 +2,7 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
+import { runs } from "./answers";
 import { ask, keyCount, Refused, wordsOf } from "./api";
 import { Lines, Parts } from "./charts";
 import { missWords } from "./message";
@@ -104,8 +105,8 @@ function Steps({ now, total }: { now: Reading; total: (name: string) => number }
   const bound = metrics.most(now, "tokenmill_token_gap_bound_seconds");
   const last = mean.findLast((value) => value > 0) ?? NaN;
   return (
-    <Card title="Step" value={seconds(last)} unit="mean of the last second that had any">
-      <Lines series={[mean.slice(1)]} label="Mean time of a step, last two minutes" />
+    <Card title="Step" value={seconds(last)} unit="a step, lately; dashed: the longest that was promised">
+      <Lines series={[mean.slice(1)]} bound={bound} label="Mean time of a step, last two minutes, and the longest gap that was promised" />
       <Facts
         of={[
           ["Longest gap between tokens", seconds(metrics.most(now, "tokenmill_token_gap_max_seconds"))],
@@ -150,6 +151,25 @@ function Latency() {
           row("Between tokens", "tokenmill_inter_token_seconds"),
           row("Whole request", "tokenmill_request_seconds"),
           row("Step", "tokenmill_step_seconds"),
+        ]}
+      />
+    </Card>
+  );
+}
+
+function Responses({ now, total }: { now: Reading; total: (name: string) => number }) {
+  const of = (status: string) => metrics.sum(now, "tokenmill_http_responses_total", { status });
+  const refused = ["400", "401", "403", "404", "405", "408", "413", "415", "421"].map(of).reduce((a, b) => a + b, 0);
+  const failed = of("500") + of("503") + of("504");
+  return (
+    <Card title="Responses" value={count(of("200"))} unit="answered well">
+      <Facts
+        of={[
+          ["Refused as they were", count(refused)],
+          ["Told to come back (429)", count(of("429"))],
+          ["Failed", count(failed)],
+          ["Open connections", count(total("tokenmill_http_connections"))],
+          ["The server is up for", seconds(total("tokenmill_uptime_seconds"))],
         ]}
       />
     </Card>
@@ -237,13 +257,19 @@ function Answers() {
   );
 }
 
-export function Live() {
+/** Reads once a second while somebody looks, or an answer of this page is on its way. */
+export function useMetrics(shown: boolean) {
+  const wanted = shown || Object.keys(runs.value).length > 0;
   useEffect(() => {
+    if (!wanted) return;
     const look = () => document.visibilityState === "visible" && void poll();
     look();
     const timer = setInterval(look, EVERY_MS);
     return () => clearInterval(timer);
-  }, [keyCount.value]);
+  }, [wanted, keyCount.value]);
+}
+
+export function Live() {
   const now = readings.value.at(-1);
   const total = (name: string) => metrics.sum(now, name);
   return (
@@ -261,9 +287,9 @@ export function Live() {
           <Steps now={now} total={total} />
           <Cache total={total} />
           <Latency />
+          <Responses now={now} total={total} />
           <Memory now={now} />
           <Answers />
-          <p class="quiet wide">Up for {seconds(metrics.sum(now, "tokenmill_uptime_seconds"))} · {count(total("tokenmill_http_connections"))} connections</p>
         </div>
       ) : null}
     </main>

@@ -8,7 +8,7 @@ import { Chat } from "./chat";
 import { historyShown, searchWanted } from "./history";
 import { Half, Mark, Moon, Sun } from "./icons";
 import { KeyDialog } from "./key";
-import { Live } from "./live";
+import { Live, useMetrics } from "./live";
 import { Models } from "./models";
 import { panelShown } from "./panel";
 import { Dialog, Icon } from "./parts";
@@ -79,6 +79,7 @@ function Undo() {
 
 function App() {
   const [help, setHelp] = useState(false);
+  useMetrics(tab.value === "live");
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
       const ctrl = event.ctrlKey || event.metaKey;

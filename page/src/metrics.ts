@@ -14,6 +14,7 @@ const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 export function read(text: string, at: number): Reading {
   const families = new Map<string, Sample[]>();
   for (const line of text.split("\n")) {
+    // (What is repeated under other names is passed over.)
     const found = line.startsWith("tokenmill_") ? LINE.exec(line) : null;
     if (!found) continue;
     const labels: Record<string, string> = {};

@@ -44,7 +44,7 @@ export function Panel({ of }: { of: Conversation }) {
   const { settings } = of;
   const set = (part: Partial<Settings>) => {
     const next = { ...settings, ...part };
-    localStorage.setItem("tokenmill.settings", JSON.stringify({ ...next, schema: "", tools: "" }));
+    localStorage.setItem("tokenmill.settings", JSON.stringify({ ...next, schema: "", tools: "", toolChoice: "" }));
     changed({ ...of, settings: next });
   };
   const defaults = models.value.find((model) => model.id === of.panes[0]?.model)?.defaults ?? {};
@@ -116,6 +116,16 @@ export function Panel({ of }: { of: Conversation }) {
         <Area class="code" spellcheck={false} value={settings.tools} placeholder="[ … ]" onInput={(tools) => set({ tools })} most={320} />
         {json(settings.tools, true)}
       </label>
+      {settings.tools.trim() ? (
+        <label class="field">
+          <span>Use of tools</span>
+          <select value={settings.toolChoice} onChange={(event) => set({ toolChoice: event.currentTarget.value })}>
+            <option value="">The model decides</option>
+            <option value="required">A tool must be called</option>
+            <option value="none">No tool is called</option>
+          </select>
+        </label>
+      ) : null}
       <p class="quiet">When the model calls a tool, you write its result.</p>
       <div class="row">
         <button type="button" onClick={() => set(blank())}>

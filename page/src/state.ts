@@ -125,6 +125,13 @@ export const writers = computed(() => {
   return models.value.filter(writes).sort((a, b) => rank(a) - rank(b));
 });
 
+/** The last part of a model's name, where no other model has it. */
+export function shortName(id: string): string {
+  const last = (name: string) => name.split("/").at(-1) ?? name;
+  const alike = models.value.filter((model) => last(model.id) === last(id));
+  return alike.length > 1 ? id : last(id);
+}
+
 export type Theme = "system" | "light" | "dark";
 export const theme = signal<Theme>((localStorage.getItem("tokenmill.theme") as Theme | null) ?? "system");
 theme.subscribe((value) => {

@@ -6,7 +6,7 @@ export function fresh(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-export const blank = (): Settings => ({ system: "", schema: "", tools: "", sampling: {} });
+export const blank = (): Settings => ({ system: "", schema: "", tools: "", toolChoice: "", sampling: {} });
 
 export function conversation(panes: Pane[], settings: Settings): Conversation {
   const now = Date.now();
@@ -101,7 +101,7 @@ export function read(value: unknown): Conversation {
   }));
   const given = (from.settings ?? {}) as Partial<Settings>;
   const settings = blank();
-  for (const name of ["system", "schema", "tools"] as const) if (isText(given[name])) settings[name] = given[name];
+  for (const name of ["system", "schema", "tools", "toolChoice"] as const) if (isText(given[name])) settings[name] = given[name];
   for (const [name, text] of Object.entries(given.sampling ?? {})) if (isText(text)) settings.sampling[name] = text;
   return {
     id: from.id,

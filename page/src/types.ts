@@ -60,6 +60,8 @@ export interface Settings {
   system: string;
   schema: string;
   tools: string;
+  /** `required`, `none`; empty: the model decides. */
+  toolChoice: string;
   sampling: Record<string, string>;
 }
 

@@ -16,6 +16,7 @@ export function bytes(n: number): string {
 
 export function seconds(s: number): string {
   if (!Number.isFinite(s)) return "–";
+  if (s === 0) return "0 s";
   if (s < 0.001) return `${(s * 1e6).toFixed(0)} µs`;
   if (s < 1) return `${(s * 1000).toFixed(s < 0.01 ? 1 : 0)} ms`;
   if (s < 60) return `${s.toFixed(s < 10 ? 1 : 0)} s`;
