@@ -1,6 +1,5 @@
 // What the server does now: its metrics, read once a second while somebody looks.
 import { signal } from "@preact/signals";
-import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { runs } from "./answers";
 import { ask, keyCount, Refused, wordsOf } from "./api";
@@ -8,6 +7,8 @@ import { Lines, Parts } from "./charts";
 import { missWords } from "./message";
 import * as metrics from "./metrics";
 import type { Reading } from "./metrics";
+import { Card } from "./parts";
+import { Requests } from "./requests";
 import { conversations } from "./state";
 import { bytes, count, percent, rate, seconds } from "./words";
 
@@ -33,20 +34,6 @@ async function poll() {
 
 /** What grew between each reading and the one before it. */
 const rates = (name: string) => readings.value.map((now, at) => metrics.rate(readings.value[at - 1], now, name)).slice(1);
-
-function Card({ title, value, unit, children, wide }: { title: string; value?: ComponentChildren; unit?: string; children?: ComponentChildren; wide?: boolean }) {
-  return (
-    <section class={wide ? "card wide" : "card"} aria-label={title}>
-      <h2>{title}</h2>
-      {value === undefined ? null : (
-        <p class="value">
-          {value} {unit ? <span>{unit}</span> : null}
-        </p>
-      )}
-      {children}
-    </section>
-  );
-}
 
 function Facts({ of }: { of: [string, string][] }) {
   return (
@@ -289,6 +276,7 @@ export function Live() {
           <Latency />
           <Responses now={now} total={total} />
           <Memory now={now} />
+          <Requests />
           <Answers />
         </div>
       ) : null}

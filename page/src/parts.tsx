@@ -36,6 +36,21 @@ export function Copy({ text, what }: { text: string; what: string }) {
   );
 }
 
+/** A part of a screen, with what matters most in it. */
+export function Card({ title, value, unit, children, wide }: { title: string; value?: ComponentChildren; unit?: string; children?: ComponentChildren; wide?: boolean }) {
+  return (
+    <section class={wide ? "card wide" : "card"} aria-label={title}>
+      <h2>{title}</h2>
+      {value === undefined ? null : (
+        <p class="value">
+          {value} {unit ? <span>{unit}</span> : null}
+        </p>
+      )}
+      {children}
+    </section>
+  );
+}
+
 /** A dialog of the browser's own: Escape closes it, and the keyboard stays inside. */
 export function Dialog({ title, onClose, children, closes = true }: { title: string; onClose: () => void; children: ComponentChildren; closes?: boolean }) {
   const place = useRef<HTMLDialogElement>(null);
