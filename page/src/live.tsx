@@ -92,7 +92,7 @@ function Steps({ now, total }: { now: Reading; total: (name: string) => number }
   const bound = metrics.most(now, "tokenmill_token_gap_bound_seconds");
   const last = mean.findLast((value) => value > 0) ?? NaN;
   return (
-    <Card title="Step" value={seconds(last)} unit="a step, lately; dashed: the longest that was promised">
+    <Card title="Step" value={seconds(last)} unit="mean, lately; dashed: promised">
       <Lines series={[mean.slice(1)]} bound={bound} label="Mean time of a step, last two minutes, and the longest gap that was promised" />
       <Facts
         of={[

@@ -92,30 +92,30 @@ export function Panel({ of }: { of: Conversation }) {
         </div>
         <p class="quiet">Empty: as the model's packager has it, shown in grey.</p>
       </fieldset>
-      <label class="field">
+      <div class="field">
         <span>
-          JSON schema of the answer
+          <label for="schema">JSON schema of the answer</label>
           {settings.schema ? null : (
-            <button type="button" class="link" onClick={() => set({ schema: SCHEMA })}>
+            <button type="button" class="link" aria-label="Example of a schema" onClick={() => set({ schema: SCHEMA })}>
               Example
             </button>
           )}
         </span>
-        <Area class="code" spellcheck={false} value={settings.schema} placeholder="{ … }" onInput={(schema) => set({ schema })} most={260} />
+        <Area id="schema" class="code" spellcheck={false} value={settings.schema} placeholder="{ … }" onInput={(schema) => set({ schema })} most={260} />
         {json(settings.schema, false)}
-      </label>
-      <label class="field">
+      </div>
+      <div class="field">
         <span>
-          Tools
+          <label for="tools">Tools</label>
           {settings.tools ? null : (
-            <button type="button" class="link" onClick={() => set({ tools: TOOLS })}>
+            <button type="button" class="link" aria-label="Example of tools" onClick={() => set({ tools: TOOLS })}>
               Example
             </button>
           )}
         </span>
-        <Area class="code" spellcheck={false} value={settings.tools} placeholder="[ … ]" onInput={(tools) => set({ tools })} most={320} />
+        <Area id="tools" class="code" spellcheck={false} value={settings.tools} placeholder="[ … ]" onInput={(tools) => set({ tools })} most={320} />
         {json(settings.tools, true)}
-      </label>
+      </div>
       {settings.tools.trim() ? (
         <label class="field">
           <span>Use of tools</span>
