@@ -70,7 +70,7 @@ export function History() {
   const field = useRef<HTMLInputElement>(null);
   const file = useRef<HTMLInputElement>(null);
   const all = conversations.value;
-  const found = useMemo(() => all.filter((one) => holds(one, words)), [all, words]);
+  const found = useMemo(() => all.filter((one) => holds(one, words)).sort((a, b) => b.changed - a.changed), [all, words]);
   useEffect(() => {
     if (searchWanted.value) field.current?.focus();
   }, [searchWanted.value]);

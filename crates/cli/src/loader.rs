@@ -24,7 +24,7 @@ use crate::bundle;
 use crate::failure::{Failure, size};
 use crate::model::{self, Bar, Limits, NotStarted};
 use crate::plan::args::Plan;
-use crate::plan::beforehand;
+use crate::plan::{Asked, beforehand};
 use crate::{recipes, store};
 
 /// A model as it is named on the command line or by `list`, and what clients call it.
@@ -314,12 +314,17 @@ impl Loader for ModelLoader {
     fn plan(&self, name: Option<&str>) -> Result<Vec<Value>, Trouble> {
         self.changes()?;
         let known = self.known();
-        let asked = name.and_then(|name| known.iter().find(|named| named.listed.id == name));
-        let name = asked.map(|named| named.name.as_str()).or(name);
+        let here = |name: &str| known.iter().find(|named| named.listed.id == name);
+        // (No other name is looked for among files: a client could name any.)
+        let asked = match name.map(|name| (name, here(name))) {
+            None => Asked::All,
+            Some((_, Some(named))) => Asked::Here(&named.name),
+            Some((name, None)) => Asked::Pulled(name),
+        };
         // (What each of several models would have at once is told when it is loaded: here, one stream.)
         let args = Plan::of_server(&self.machine, 1);
         let (device, room_bytes) = (self.host.device(), self.host.ledger().models_bytes());
-        beforehand(&args, device.as_ref(), (room_bytes, name))
+        beforehand(&args, device.as_ref(), room_bytes, asked)
             .map_err(|failure| refused(failure, true))
     }
 

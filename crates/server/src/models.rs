@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -126,9 +126,20 @@ pub struct Planned {
 }
 
 /// GET /models/plan: which models can be pulled, and what is planned for each; or for that of `?model=`.
-pub async fn plan(State(shared): State<Arc<Shared>>, Query(asked): Query<Planned>) -> Response {
+pub async fn plan(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Query(Planned { model }): Query<Planned>,
+) -> Response {
+    let found = model.as_deref().and_then(|name| shared.residents.found(Some(name)));
+    let id = found.map(|told| told.listed.id);
+    if let Some(id) = &id
+        && shared.listed(&headers, Some(id)).await.is_empty()
+    {
+        return shared.unknown_to(&headers, id).into_response();
+    }
     // (Files may be read for it.)
-    let plan = move || shared.residents.plan(asked.model.as_deref());
+    let plan = move || shared.residents.plan(id.or(model).as_deref());
     match tokio::task::spawn_blocking(plan).await {
         Ok(Ok(models)) => Json(json!({ "object": "list", "data": models })).into_response(),
         Ok(Err(trouble)) => ApiError::bad("model", trouble.reason).into_response(),

@@ -13,12 +13,12 @@ use tokenmill_engine::load::{LoadOptions, Lowered};
 use tokenmill_engine::plan::{Scene, Timing, active_bytes, fit, timings};
 use tokenmill_engine::planner::choice::Choice;
 use tokenmill_engine::planner::machine::Machine;
-use tokenmill_engine::planner::model::{Kv, Model};
+use tokenmill_engine::planner::model::{Ability, Kv, Model};
 use tokenmill_engine::planner::page::page;
 use tokenmill_engine::planner::{self, Need, Plan, Task, Verdict, estimate, memory};
 
 use crate::failure::Failure;
-use crate::{devices, model, store};
+use crate::{devices, model};
 use stock::Stock;
 
 /// Contexts whose number of sequences is shown.
@@ -92,28 +92,46 @@ fn refused(
     })
 }
 
-/// What is planned for models that can be pulled to this machine, each alone, or for the one of that name, within
-/// so much memory. Nothing is fetched, measured or timed: speed is by the ceilings that were kept, or assumed.
+/// What a server plans for.
+#[derive(Debug, Clone, Copy)]
+pub enum Asked<'a> {
+    /// All models that can be pulled.
+    All,
+    /// One of these.
+    Pulled(&'a str),
+    /// One that is here.
+    Here(&'a str),
+}
+
+/// What is planned for models, each alone, within so much memory. Nothing is fetched, measured or timed: speed is
+/// by the ceilings that were kept, or assumed.
+///
+/// # Errors
+/// [`Failure`] where a model that is here cannot be read.
 pub fn beforehand(
     args: &args::Plan,
     device: &dyn Device,
-    (room_bytes, name): (u64, Option<&str>),
+    room_bytes: u64,
+    asked: Asked<'_>,
 ) -> Result<Vec<Value>, Failure> {
     let mut machine = machine::machine(args, device)?;
     machine.available = Some(room_bytes);
     let mut models = planner::known();
-    let mut task = Task::Chat;
-    if let Some(name) = name {
-        if store::here(name)?.is_some() {
+    match asked {
+        Asked::All => {}
+        Asked::Pulled(name) => models.retain(|m| m.name == name || pulled_as(&m.name) == name),
+        Asked::Here(name) => {
             let args = args::Plan { models: vec![name.to_owned()], ..args.clone() };
-            (models, task) = (Stock::new(&args, device, machine.room())?.models, Task::Any);
+            models = Stock::new(&args, device, machine.room())?.models;
         }
-        models.retain(|model| model.name == name || pulled_as(&model.name) == name);
     }
     let (users, ctx) = (args.slots, args.machine.ctx);
     let planned = models.iter().map(|model| {
+        // What is to be had is planned as if it were here, for a chat if it can.
+        let chats = !model.here && model.can(Ability::Chat);
+        let task = if chats { Task::Chat } else { Task::Any };
         let need = Need { task, users, ctx, named: vec![model.name.clone()] };
-        let plan = planner::plan(&machine, std::slice::from_ref(model), &need);
+        let plan = planner::plan(&machine, &[Model { here: true, ..model.clone() }], &need);
         let why = plan.refused.first().map(|refused| &refused.why);
         json!({
             "model": model.name,
