@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { wordsOf } from "./api";
 import { Bin, Down, Pencil, Plus, Search, Up } from "./icons";
-import { Icon } from "./parts";
+import { Focused, Icon } from "./parts";
 import { changed, conversations, current, hand, newChat, remove, take, trouble } from "./state";
 import { holds, titleOf } from "./tree";
 import type { Conversation } from "./types";
@@ -27,11 +27,10 @@ function Row({ one }: { one: Conversation }) {
   if (name !== null) {
     return (
       <li>
-        <input
+        <Focused
           class="rename"
           aria-label="Name of this chat"
           value={name}
-          autofocus
           onInput={(event) => setName(event.currentTarget.value)}
           onBlur={rename}
           onKeyDown={(event) => {

@@ -36,6 +36,9 @@ interface Plan {
 interface Pull {
   name: string;
   words: string;
+  /** The file that comes now, and bytes of files before it. */
+  file: string;
+  before: number;
   done: number;
   total: number;
   began: number;
@@ -54,7 +57,7 @@ async function readTags() {
 }
 
 async function pull(name: string) {
-  const one: Pull = { name, words: "asking", done: 0, total: 0, began: Date.now(), end: "" };
+  const one: Pull = { name, words: "asking", file: "", before: 0, done: 0, total: 0, began: Date.now(), end: "" };
   const tell = (part: Partial<Pull>) => {
     Object.assign(one, part);
     pulls.value = [{ ...one }, ...pulls.value.filter((other) => other.name !== name)];
@@ -65,6 +68,8 @@ async function pull(name: string) {
       if (!line.trim()) continue;
       const said = JSON.parse(line);
       if (said.error) throw new Error(said.error);
+      const next = said.digest !== undefined && said.digest !== one.file;
+      if (next) tell({ file: said.digest, before: one.before + one.total, done: 0, total: 0 });
       tell({ words: said.status ?? "", done: said.completed ?? one.done, total: said.total ?? one.total });
     }
     tell({ words: "", end: "here" });
@@ -135,9 +140,9 @@ function Row({ model }: { model: Model }) {
 
 function Progress({ of }: { of: Pull }) {
   const passed = (Date.now() - of.began) / 1000;
-  const speed = passed > 0 ? of.done / passed : 0;
+  const speed = passed > 0 ? (of.before + of.done) / passed : 0;
   const left = speed > 0 && of.total > of.done ? (of.total - of.done) / speed : 0;
-  const words = of.total ? `${bytes(of.done)} of ${bytes(of.total)} · ${bytes(speed)}/s${left ? ` · ${seconds(left)} left` : ""}` : of.words;
+  const words = of.total ? `${of.file}: ${bytes(of.done)} of ${bytes(of.total)} · ${bytes(speed)}/s${left ? ` · ${seconds(left)} left` : ""}` : of.words;
   return (
     <li class="pull">
       <div class="about">

@@ -1,5 +1,5 @@
 // Small parts that several screens have.
-import type { ButtonHTMLAttributes, ComponentChildren, TextareaHTMLAttributes } from "preact";
+import type { ButtonHTMLAttributes, ComponentChildren, InputHTMLAttributes, TextareaHTMLAttributes } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Check, Close, CopyIcon } from "./icons";
 
@@ -77,9 +77,20 @@ export function Dialog({ title, onClose, children, closes = true }: { title: str
   );
 }
 
+/** A field that has the keyboard as soon as it is there. */
+export function Focused(props: InputHTMLAttributes<HTMLInputElement>) {
+  const place = useRef<HTMLInputElement>(null);
+  useEffect(() => place.current?.select(), []);
+  return <input ref={place} {...props} />;
+}
+
 /** A line of text that grows with what is in it. */
 export function Area({ value, onInput, most = 320, ...rest }: { value: string; onInput: (text: string) => void; most?: number } & Omit<TextareaHTMLAttributes<HTMLTextAreaElement>, "value" | "onInput">) {
   const place = useRef<HTMLTextAreaElement>(null);
+  // (Browsers heed the attribute only while a page is new.)
+  useEffect(() => {
+    if (rest.autofocus) place.current?.focus();
+  }, []);
   useEffect(() => {
     const area = place.current;
     if (!area) return;
