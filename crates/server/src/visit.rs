@@ -12,8 +12,7 @@ use crate::audit::{Audit, Line, route_of};
 use crate::fields::shown;
 
 /// What programs ask again and again: told with `-v` only, unless it fails.
-const POLLED: [&str; 6] =
-    ["/health", "/livez", "/readyz", "/metrics", "/v1/models", "/requests"];
+const POLLED: [&str; 6] = ["/health", "/livez", "/readyz", "/metrics", "/v1/models", "/requests"];
 
 /// A request as the log tells it; written when the last who holds it is gone.
 pub struct Visit {
