@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
 use tokenmill_backend::DeviceError;
 use tokenmill_engine::library::Book;
 use tokenmill_engine::load::{LoadFailure, Share, read, vocabulary_of};
@@ -22,6 +23,8 @@ use crate::args::{Machine, Serve};
 use crate::bundle;
 use crate::failure::{Failure, size};
 use crate::model::{self, Bar, Limits, NotStarted};
+use crate::plan::args::Plan;
+use crate::plan::{Asked, beforehand};
 use crate::{recipes, store};
 
 /// A model as it is named on the command line or by `list`, and what clients call it.
@@ -306,6 +309,23 @@ impl Loader for ModelLoader {
             |n: &&Named| n.listed.id == name || n.listed.aliases.iter().any(|a| a == name);
         let name = known.iter().find(is_meant).map_or(name, |named| &named.name);
         store::fetch(name, on).map_err(|failure| refused(failure, true))
+    }
+
+    fn plan(&self, name: Option<&str>) -> Result<Vec<Value>, Trouble> {
+        self.changes()?;
+        let known = self.known();
+        let here = |name: &str| known.iter().find(|named| named.listed.id == name);
+        // (No other name is looked for among files: a client could name any.)
+        let asked = match name.map(|name| (name, here(name))) {
+            None => Asked::All,
+            Some((_, Some(named))) => Asked::Here(&named.name),
+            Some((name, None)) => Asked::Pulled(name),
+        };
+        // (What each of several models would have at once is told when it is loaded: here, one stream.)
+        let args = Plan::of_server(&self.machine, 1);
+        let (device, room_bytes) = (self.host.device(), self.host.ledger().models_bytes());
+        beforehand(&args, device.as_ref(), room_bytes, asked)
+            .map_err(|failure| refused(failure, true))
     }
 
     fn remove(&self, id: &str) -> Result<(), Trouble> {

@@ -15,11 +15,6 @@ use crate::metrics::{ModelPage, header, page};
 use crate::models;
 use crate::shared::{Phase, Shared};
 
-/// What some clients ask before anything else: whether something is there.
-pub async fn root() -> &'static str {
-    "tokenmill is running\n"
-}
-
 /// 200 as long as the process answers and no model's device hangs in a step.
 pub async fn live(State(shared): State<Arc<Shared>>) -> Response {
     let stuck = shared.residents.there().iter().find_map(|m| m.served.engine.stuck());

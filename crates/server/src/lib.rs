@@ -32,6 +32,7 @@ mod ollama;
 mod openai;
 mod openapi;
 mod origin;
+mod page;
 mod prepare;
 mod receipts;
 mod rendered;

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokenmill_engine::KeepAlive;
 use tokenmill_engine::residency::{Stage, Status};
@@ -20,6 +21,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, Notes, text, wrong};
 use crate::keys::{Caller, Key};
 use crate::metrics::{header, label};
+use crate::ollama::models::{fields_of, finish};
 use crate::residents::{Residents, Told};
 use crate::shared::{Shared, unix_seconds};
 use crate::stock::Listed;
@@ -91,6 +93,58 @@ async fn unloaded(shared: &Arc<Shared>, request: Request<Body>) -> Result<Respon
     }
     shared.residents.unload(&told.listed.id, PATIENCE).await;
     Ok(done(shared, &told.listed.id))
+}
+
+/// POST /models/pin: a model stays, whoever else is asked for, until it is said otherwise.
+pub async fn pin(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {
+    pinned(&shared, request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn pinned(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
+    shared.open()?;
+    let headers = request.headers().clone();
+    may_change(&request, "models are pinned for everybody")?;
+    let mut fields = fields_of(shared, request).await?;
+    let name = text(fields.require("model")?, "model")?;
+    let pinned = fields.flag("pinned")?.unwrap_or(true);
+    finish(shared, fields, &[])?;
+    let Some(told) = shared.listed(&headers, Some(&name)).await.pop() else {
+        return Err(shared.unknown_to(&headers, &name));
+    };
+    if shared.residents.is_fixed() {
+        let message = "this server serves what it was started with";
+        return Err(ApiError::unsupported("model", message));
+    }
+    shared.residents.pin(&told.listed.id, pinned);
+    Ok(done(shared, &told.listed.id))
+}
+
+/// What `GET /models/plan` may be asked.
+#[derive(Deserialize)]
+pub struct Planned {
+    model: Option<String>,
+}
+
+/// GET /models/plan: which models can be pulled, and what is planned for each; or for that of `?model=`.
+pub async fn plan(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Query(Planned { model }): Query<Planned>,
+) -> Response {
+    let found = model.as_deref().and_then(|name| shared.residents.found(Some(name)));
+    let id = found.map(|told| told.listed.id);
+    if let Some(id) = &id
+        && shared.listed(&headers, Some(id)).await.is_empty()
+    {
+        return shared.unknown_to(&headers, id).into_response();
+    }
+    // (Files may be read for it.)
+    let plan = move || shared.residents.plan(id.or(model).as_deref());
+    match tokio::task::spawn_blocking(plan).await {
+        Ok(Ok(models)) => Json(json!({ "object": "list", "data": models })).into_response(),
+        Ok(Err(trouble)) => ApiError::bad("model", trouble.reason).into_response(),
+        Err(_) => ApiError::internal().into_response(),
+    }
 }
 
 /// The model that a request names, and how long it is to stay.

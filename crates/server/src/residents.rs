@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tokenmill_engine::KeepAlive;
 use tokenmill_engine::residency::{
     Action, Counts, Known, Refused, Residency, Stage, Status, Trouble, Waiter,
@@ -403,6 +404,22 @@ impl Residents {
         };
         let _ = tokio::time::timeout(within, gone).await; // it goes on draining
         Some(self.lock().all.status(known))
+    }
+
+    /// From now on a model stays, whoever else is asked for, or goes as others do. Whether there is one of
+    /// that name.
+    pub fn pin(self: &Arc<Self>, name: &str, pinned: bool) -> bool {
+        let Some((known, _)) = self.find(Some(name)) else { return false };
+        self.act(|inner, now_s| inner.all.pin(known, pinned, now_s));
+        true
+    }
+
+    /// What is planned for models that can be pulled, or for the one of that name.
+    ///
+    /// # Errors
+    /// Why nothing can be planned.
+    pub fn plan(&self, name: Option<&str>) -> Result<Vec<Value>, Trouble> {
+        self.loader()?.plan(name)
     }
 
     /// What is told of every model, or of the one of that name.

@@ -15,7 +15,9 @@ use crate::error::{ApiError, write_body};
 use crate::fields::shown;
 use crate::openai::conversations;
 use crate::shared::Shared;
-use crate::{access, answering, anthropic, health, models, ollama, openai, openapi, requests};
+use crate::{
+    access, answering, anthropic, health, models, ollama, openai, openapi, page, requests,
+};
 
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +101,8 @@ const fn ask_route(path: &'static str, dialect: Dialect, read: Read) -> Route {
 
 /// Every route there is.
 pub const ROUTES: &[Route] = &[
-    open_route("/", || get(health::root)),
+    open_route("/", || get(page::root)),
+    open_route("/page/{build}/{file}", || get(page::file)),
     open_route("/health", || get(health::live)),
     open_route("/livez", || get(health::live)),
     open_route("/readyz", || get(health::ready)),
@@ -118,6 +121,8 @@ pub const ROUTES: &[Route] = &[
     keyed_route(Method::GET, "/requests/{id}", || get(requests::one)),
     keyed_route(Method::POST, "/models/load", || post(models::load)),
     keyed_route(Method::POST, "/models/unload", || post(models::unload)),
+    keyed_route(Method::POST, "/models/pin", || post(models::pin)),
+    keyed_route(Method::GET, "/models/plan", || get(models::plan)),
     ask_route("/v1/chat/completions", openai::DIALECT, openai::chat::read),
     ask_route("/v1/completions", openai::DIALECT, openai::completion::read),
     ask_route("/v1/responses", openai::responses::DIALECT, openai::responses::read),
@@ -298,7 +303,7 @@ mod tests {
     fn only_the_reviewed_routes_are_open() {
         let open = ROUTES.iter().filter(|route| route.access == Access::Open);
         let paths: Vec<&str> = open.map(|route| route.path).collect();
-        assert_eq!(paths, ["/", "/health", "/livez", "/readyz"]);
+        assert_eq!(paths, ["/", "/page/{build}/{file}", "/health", "/livez", "/readyz"]);
         let operator = ROUTES.iter().filter(|route| route.access == Access::Operator);
         assert_eq!(operator.map(|route| route.path).collect::<Vec<_>>(), ["/metrics"]);
     }

@@ -180,6 +180,15 @@ pub trait Loader: Send + Sync {
         Err(Trouble { reason: FIXED.into(), of_files: true })
     }
 
+    /// What is planned for models that can be pulled, or for the one of that name: whether it fits, how fast
+    /// it would be, and why. Nothing is fetched for it.
+    ///
+    /// # Errors
+    /// Why nothing can be planned.
+    fn plan(&self, _name: Option<&str>) -> Result<Vec<Value>, Trouble> {
+        Err(Trouble { reason: FIXED.into(), of_files: true })
+    }
+
     /// Deletes the files of a model that is not in memory.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::shares::Party;
 use crate::traces::Traces;
 
 /// What programs ask again and again: told with `-v` only, unless it fails.
-const POLLED: [&str; 4] = ["/health", "/livez", "/readyz", "/metrics"];
+const POLLED: [&str; 6] = ["/health", "/livez", "/readyz", "/metrics", "/v1/models", "/requests"];
 
 /// A request as the log tells it; written when the last who holds it is gone.
 pub struct Visit {

@@ -149,13 +149,14 @@ fn a_public_bind_without_a_key_does_not_start() {
 }
 
 /// What everybody may ask, also where keys are set: whatever is added here is reviewed.
-const OPEN: [&str; 4] = ["/", "/health", "/livez", "/readyz"];
+const OPEN: [&str; 5] = ["/", "/page/{build}/{file}", "/health", "/livez", "/readyz"];
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"];
 
 /// What changes the models that are there for everybody: for the first key, and those that may read the
 /// metrics.
-const CHANGES: [(&str, &str); 5] = [
+const CHANGES: [(&str, &str); 6] = [
+    ("POST", "/models/pin"),
     ("POST", "/models/unload"),
     ("POST", "/api/pull"),
     ("POST", "/api/create"),

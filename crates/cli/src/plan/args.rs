@@ -60,7 +60,7 @@ impl From<For> for Task {
 }
 
 /// `plan`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Plan {
     /// Names, aliases or paths; default: every model that `list` shows, and some that could be pulled.
     pub models: Vec<String>,
@@ -86,4 +86,20 @@ pub struct Plan {
     /// Machine.
     #[command(flatten)]
     pub machine: Machine,
+}
+
+impl Plan {
+    /// That of a server: nothing is measured or timed while it answers.
+    pub fn of_server(machine: &Machine, slots: u32) -> Self {
+        Self {
+            models: Vec::new(),
+            task: None,
+            slots,
+            described: None,
+            measure: false,
+            memory_only: true,
+            json: true,
+            machine: machine.clone(),
+        }
+    }
 }

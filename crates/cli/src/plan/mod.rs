@@ -13,7 +13,7 @@ use tokenmill_engine::load::{LoadOptions, Lowered};
 use tokenmill_engine::plan::{Scene, Timing, active_bytes, fit, timings};
 use tokenmill_engine::planner::choice::Choice;
 use tokenmill_engine::planner::machine::Machine;
-use tokenmill_engine::planner::model::{Kv, Model};
+use tokenmill_engine::planner::model::{Ability, Kv, Model};
 use tokenmill_engine::planner::page::page;
 use tokenmill_engine::planner::{self, Need, Plan, Task, Verdict, estimate, memory};
 
@@ -90,6 +90,72 @@ fn refused(
         Some(command) => failure.fix(command.clone()),
         None => failure,
     })
+}
+
+/// What a server plans for.
+#[derive(Debug, Clone, Copy)]
+pub enum Asked<'a> {
+    /// All models that can be pulled.
+    All,
+    /// One of these.
+    Pulled(&'a str),
+    /// One that is here.
+    Here(&'a str),
+}
+
+/// What is planned for models, each alone, within so much memory. Nothing is fetched, measured or timed: speed is
+/// by the ceilings that were kept, or assumed.
+///
+/// # Errors
+/// [`Failure`] where a model that is here cannot be read.
+pub fn beforehand(
+    args: &args::Plan,
+    device: &dyn Device,
+    room_bytes: u64,
+    asked: Asked<'_>,
+) -> Result<Vec<Value>, Failure> {
+    let mut machine = machine::machine(args, device)?;
+    machine.available = Some(room_bytes);
+    let mut models = planner::known();
+    match asked {
+        Asked::All => {}
+        Asked::Pulled(name) => models.retain(|m| m.name == name || pulled_as(&m.name) == name),
+        Asked::Here(name) => {
+            let args = args::Plan { models: vec![name.to_owned()], ..args.clone() };
+            models = Stock::new(&args, device, machine.room())?.models;
+        }
+    }
+    let (users, ctx) = (args.slots, args.machine.ctx);
+    let planned = models.iter().map(|model| {
+        // What is to be had is planned as if it were here, for a chat if it can.
+        let chats = !model.here && model.can(Ability::Chat);
+        let task = if chats { Task::Chat } else { Task::Any };
+        let need = Need { task, users, ctx, named: vec![model.name.clone()] };
+        let plan = planner::plan(&machine, &[Model { here: true, ..model.clone() }], &need);
+        let why = plan.refused.first().map(|refused| &refused.why);
+        json!({
+            "model": model.name,
+            "pull": pulled_as(&model.name),
+            "here": model.here,
+            "files": model.files,
+            "fits": plan.chosen.is_some(),
+            "why": why,
+            "context": plan.chosen.as_ref().map(|choice| choice.context),
+            "kv": plan.chosen.as_ref().map(|choice| &choice.kv),
+            "memory": plan.chosen.as_ref().map(|choice| choice.memory),
+            "speed": plan.chosen.as_ref().map(|choice| &choice.speed),
+            "keeps_pace": plan.chosen.as_ref().map(|choice| choice.keeps_pace),
+            "reasons": plan.reasons,
+            "warnings": plan.warnings,
+            "available": room_bytes,
+        })
+    });
+    Ok(planned.collect())
+}
+
+/// What a client of a server pulls such a model by.
+fn pulled_as(name: &str) -> String {
+    if name.contains('/') { format!("hf.co/{name}") } else { name.to_owned() }
 }
 
 fn as_json(machine: &Machine, plan: &Plan, one: Option<&One<'_>>) -> Value {

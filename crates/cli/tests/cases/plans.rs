@@ -103,3 +103,25 @@ fn ceilings_are_measured_once_and_kept() {
     // (To the last digit: nobody measures the same twice.)
     assert_eq!(run(), first);
 }
+
+#[test]
+fn a_server_plans_what_could_be_pulled_and_fetches_nothing() {
+    let server = super::program::Server::start(&["--mem", "1G"]);
+    let reply = server.client.get("/models/plan").json();
+    let plans = reply["data"].as_array().expect("a list");
+    let of = |name: &str| plans.iter().find(|plan| plan["model"] == name).expect("it is known");
+    let small = of("smollm2");
+    assert_eq!((&small["fits"], &small["here"]), (&json!(true), &json!(false)), "{small:#}");
+    assert!(small["speed"]["decode_tok_s"].as_f64().is_some_and(|rate| rate > 0.0), "{small:#}");
+    let needed = small["memory"]["needed"].as_u64().expect("bytes");
+    assert!(small["available"].as_u64().is_some_and(|room| needed <= room), "{small:#}");
+    let large = of("Qwen/Qwen3-32B-GGUF:Q4_K_M");
+    assert_eq!((&large["fits"], &large["here"]), (&json!(false), &json!(false)), "{large:#}");
+    assert_eq!(large["pull"], "hf.co/Qwen/Qwen3-32B-GGUF:Q4_K_M");
+    assert!(large["why"].as_str().is_some_and(|why| why.contains("of weights")), "{large:#}");
+    let ranks = of("sentence-transformers/all-MiniLM-L6-v2");
+    assert_eq!(ranks["fits"], true, "{ranks:#}");
+    let one = server.client.get("/models/plan?model=qwen3-0.6b").json();
+    assert_eq!(one["data"].as_array().map(Vec::len), Some(1), "{one:#}");
+    assert_eq!(server.client.get("/models/plan?model=nobody/knows").json()["data"], json!([]));
+}
