@@ -145,7 +145,7 @@ pub fn rows(title: &str, rows: usize, names: &[&str], spans: &[Span]) -> String 
         let y = TOP + (row as f64 + 1.0) * ROW - 3.0;
         svg.text(LEFT - 8.0, y, Anchor::End, "s", &(row + 1).to_string());
     }
-    let mut ends = vec![(0.0, 0.0); rows];
+    let mut ends = vec![(0.0_f64, 0.0_f64); rows];
     for span in spans.iter().filter(|s| s.row < rows) {
         let (end, inset) = &mut ends[span.row];
         *inset = if span.from < *end { (*inset + 2.0).min(ROW / 2.0 - 2.0) } else { 0.0 };

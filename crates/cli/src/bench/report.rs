@@ -19,11 +19,7 @@ pub fn page(of_what: &str, table: &str, summary: &Summary, run: &Run) -> String 
     let mut gaps = gaps(run);
     let cumulative = Curve { name: "gaps that are shorter".into(), points: cumulative(&mut gaps) };
     body += &plot::curves("Gaps between pieces of text (ITL)", "ms", "%", &[cumulative]);
-    let mut normalised = normalised(run);
-    let cumulative = cumulative(&mut normalised);
-    let cumulative = Curve { name: "requests that are faster".into(), points: cumulative };
-    let title = "Normalised latency: latency ÷ tokens of the answer";
-    body += &plot::curves(title, "ms a token", "%", &[cumulative]);
+    body += &latency_a_token(run);
     if summary.turns.len() > 1 {
         body += &by_turn(summary);
     }
@@ -33,6 +29,13 @@ pub fn page(of_what: &str, table: &str, summary: &Summary, run: &Run) -> String 
     body += &plot::curves("Requests", "s", "", &curve("requests in flight", running));
     body += &rows(run);
     plot::page("tokenmill bench serve", &body)
+}
+
+fn latency_a_token(run: &Run) -> String {
+    let points = cumulative(&mut normalised(run));
+    let faster = Curve { name: "requests that are faster".into(), points };
+    let title = "Normalised latency: latency ÷ tokens of the answer";
+    plot::curves(title, "ms a token", "%", &[faster])
 }
 
 /// TTFT and what was cached, over the turns of sessions.
