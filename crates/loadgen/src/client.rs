@@ -159,7 +159,8 @@ impl Caller {
             stream.take(&chunk, Instant::now())?;
         }
         let answer = stream.finish()?;
-        if asked.ignore_eos && answer.events.is_empty() {
+        let whole = asked.ignore_eos && matches!(api, Api::Completions | Api::Chat);
+        if whole && answer.events.is_empty() {
             return Err(LoadError::Stream("it ended without any text".to_owned()));
         }
         Ok(answer)

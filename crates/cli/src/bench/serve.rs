@@ -16,6 +16,7 @@ use crate::failure::Failure;
 
 /// Runs the command.
 pub fn serve(args: &Serve) -> Result<(), Failure> {
+    let api = api_of(args)?;
     let spawned =
         args.spawn.as_ref().map(|model| Spawned::start(model, &args.flags)).transpose()?;
     let url = match (&spawned, &args.url) {
@@ -25,7 +26,7 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
     };
     let target = Target {
         url,
-        api: api_of(args)?,
+        api,
         model: args.model.clone(),
         small_model: args.agents.small_model.clone(),
         api_key: args.api_key.clone(),
