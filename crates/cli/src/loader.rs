@@ -16,7 +16,8 @@ use tokenmill_engine::{Defaults, Host};
 use tokenmill_ir::{Container, KvFormat};
 use tokenmill_output::Format;
 use tokenmill_server::{
-    Abilities, Card, Fetching, Listed, Loader, Needs, NotLoaded, Recipe, ServedModel, Trouble,
+    Abilities, Card, Fetching, IsWanted, Listed, Loader, Needs, NotLoaded, Recipe, ServedModel,
+    Trouble,
 };
 
 use crate::args::{Machine, Serve};
@@ -303,12 +304,17 @@ impl Loader for ModelLoader {
         }
     }
 
-    fn pull(&self, name: &str, on: &mut dyn FnMut(Fetching)) -> Result<(), Trouble> {
+    fn pull(
+        &self,
+        name: &str,
+        on: &mut dyn FnMut(Fetching),
+        wanted: IsWanted,
+    ) -> Result<(), Trouble> {
         let known = self.known();
         let is_meant =
             |n: &&Named| n.listed.id == name || n.listed.aliases.iter().any(|a| a == name);
         let name = known.iter().find(is_meant).map_or(name, |named| &named.name);
-        store::fetch(name, on).map_err(|failure| refused(failure, true))
+        store::fetch(name, on, wanted).map_err(|failure| refused(failure, true))
     }
 
     fn plan(&self, name: Option<&str>) -> Result<Vec<Value>, Trouble> {

@@ -9,10 +9,10 @@ use serde_json::json;
 use tokenmill_engine::packaged::packaged_at;
 use tokenmill_engine::{Sampling, SamplingValues};
 use tokenmill_ir::Defaults;
-use tokenmill_server::Fetching;
+use tokenmill_server::{Fetching, IsWanted};
 use tokenmill_store::{
-    Digest, Entry, LocalFile, LocalModel, ModelName, Owner, Progress, State, Store, StoreEnv,
-    StoreError, Unusable, in_words,
+    Digest, Entry, Limits, LocalFile, LocalModel, ModelName, Owner, Progress, State, Store,
+    StoreEnv, StoreError, Unusable, Wanted, in_words,
 };
 
 use crate::failure::{Failure, size, tell};
@@ -74,8 +74,9 @@ pub fn pull(name: &str) -> Result<(), Failure> {
 
 /// Fetches a model by the name that Ollama's clients have for it: an alias, `hf.co/user/repo`, else a
 /// model of Ollama's registry. No path, and no package, whose command a client could have run.
-pub fn fetch(name: &str, on: &mut dyn FnMut(Fetching)) -> Result<(), Failure> {
-    let store = Store::new(environment());
+pub fn fetch(name: &str, on: &mut dyn FnMut(Fetching), wanted: IsWanted) -> Result<(), Failure> {
+    let limits = Limits { wanted: Wanted::while_true(wanted), ..Limits::default() };
+    let store = Store::with_limits(environment(), limits);
     let parsed = name_for_clients(name)?;
     let mut shown = Shown::default();
     store.pull(&parsed, &mut |progress| shown.show(&progress, on))?;

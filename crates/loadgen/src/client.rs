@@ -1,4 +1,4 @@
-//! One streaming request to an OpenAI-style server, and when each part of its answer came.
+//! Streaming requests to one server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Client, Response, Url};
 use rustls_platform_verifier::BuilderVerifierExt;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-/// A line of an event stream that is longer than this is no event.
-const MOST_LINE_BYTES: usize = 16 << 20;
+use crate::dialect::{Api, Request};
+use crate::stream::{Answer, MOST_LINE_BYTES, Stream};
 
 /// Why a server cannot be loaded, or a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,13 +44,18 @@ pub enum LoadError {
     NoModel,
 }
 
-/// Which endpoint is driven.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Api {
-    /// `/v1/completions`: the whole conversation as one text.
-    Completions,
-    /// `/v1/chat/completions`: the conversation as messages.
-    Chat,
+impl LoadError {
+    /// What sort of failure it is, without what only this one says.
+    pub fn kind(&self) -> String {
+        match self {
+            LoadError::Address { .. } => "address".to_owned(),
+            LoadError::Client(_) => "client".to_owned(),
+            LoadError::Connection(_) => "connection".to_owned(),
+            LoadError::Status { status, .. } => format!("status {status}"),
+            LoadError::Stream(_) => "stream".to_owned(),
+            LoadError::NoModel => "no model".to_owned(),
+        }
+    }
 }
 
 /// A server and how it is asked.
@@ -63,46 +67,15 @@ pub struct Target {
     pub api: Api,
     /// Model; the first that the server lists when absent.
     pub model: Option<String>,
+    /// Model that agents ask for titles and summaries; the same when absent.
+    pub small_model: Option<String>,
     /// Key that is shown.
     pub api_key: Option<String>,
-    /// Members of every request's body, in place of ours where names are equal; null takes ours
-    /// out.
+    /// Members of every request's body, in place of ours where names are equal, objects member by
+    /// member; null takes ours out.
     pub extra: Map<String, Value>,
     /// Longest silence of the server.
     pub patience: Duration,
-}
-
-/// What came back.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Answer {
-    /// When each piece of text came.
-    pub events: Vec<Instant>,
-    /// All text.
-    pub text: String,
-    /// The server's figures, if it gave any.
-    pub usage: Usage,
-}
-
-/// Token counts as the server gives them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-pub struct Usage {
-    /// Of the prompt.
-    pub prompt_tokens: Option<u64>,
-    /// Of the answer.
-    pub completion_tokens: Option<u64>,
-    prompt_tokens_details: Option<PromptDetails>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-struct PromptDetails {
-    cached_tokens: Option<u64>,
-}
-
-impl Usage {
-    /// Prompt tokens that the server did not compute again.
-    pub fn cached_tokens(&self) -> Option<u64> {
-        self.prompt_tokens_details?.cached_tokens
-    }
 }
 
 /// A server's clients.
@@ -112,15 +85,6 @@ pub struct Caller {
     base: String,
     target: Target,
     model: String,
-}
-
-/// One side of a conversation's past.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Said {
-    /// What was asked.
-    User(String),
-    /// What was answered.
-    Assistant(String),
 }
 
 impl Caller {
@@ -165,62 +129,53 @@ impl Caller {
         }
     }
 
-    /// Asks for `max_tokens` after a conversation, and reads the stream to its end.
+    /// Asks, and reads the stream to its end.
     ///
     /// # Errors
-    /// [`LoadError`] for anything but a whole stream.
-    pub async fn ask(&self, said: &[Said], max_tokens: u32) -> Result<Answer, LoadError> {
-        let path = match self.target.api {
-            Api::Completions => "completions",
-            Api::Chat => "chat/completions",
+    /// [`LoadError`] for anything but a whole stream, and for one without any text where text was
+    /// to come whatever the model does.
+    pub async fn ask(&self, asked: &Request<'_>) -> Result<Answer, LoadError> {
+        let api = self.target.api;
+        let model = match &self.target.small_model {
+            Some(small) if asked.small => small,
+            _ => &self.model,
         };
-        let request = self.client.post(format!("{}/v1/{path}", self.base));
-        let request = request
-            .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "text/event-stream")
-            .body(self.body(said, max_tokens).to_string());
+        let mut body = api.body(model, asked);
+        merge(&mut body, &self.target.extra);
+        let request = self.client.post(format!("{}{}", self.base, api.path()));
+        let mut request = request.header(CONTENT_TYPE, "application/json").body(body.to_string());
+        if api != Api::Ollama {
+            request = request.header(ACCEPT, "text/event-stream");
+        }
+        if api == Api::Messages {
+            request = request.header("anthropic-version", "2023-06-01");
+            if let Some(key) = &self.target.api_key {
+                request = request.header("x-api-key", key);
+            }
+        }
         let mut response = sent(self.with_key(request)).await?;
-        let mut stream = EventStream::default();
+        let mut stream = Stream::new(api);
         while let Some(chunk) = response.chunk().await.map_err(broke)? {
             stream.take(&chunk, Instant::now())?;
         }
-        if stream.answer.events.is_empty() {
+        let answer = stream.finish()?;
+        let whole = asked.ignore_eos && matches!(api, Api::Completions | Api::Chat);
+        if whole && answer.events.is_empty() {
             return Err(LoadError::Stream("it ended without any text".to_owned()));
         }
-        Ok(stream.answer)
+        Ok(answer)
     }
+}
 
-    fn body(&self, said: &[Said], max_tokens: u32) -> Value {
-        let mut body = json!({
-            "model": self.model,
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "stream": true,
-            "stream_options": {"include_usage": true},
-            "ignore_eos": true,
-        });
-        match self.target.api {
-            Api::Completions => {
-                let all = said.iter().map(|s| match s {
-                    Said::User(text) | Said::Assistant(text) => text.as_str(),
-                });
-                body["prompt"] = json!(all.collect::<String>());
-            }
-            Api::Chat => {
-                let all = said.iter().map(|s| match s {
-                    Said::User(text) => json!({"role": "user", "content": text}),
-                    Said::Assistant(text) => json!({"role": "assistant", "content": text}),
-                });
-                body["messages"] = all.collect();
-            }
+/// Puts members in place of those of the same name, objects member by member; null takes one out.
+fn merge(body: &mut Value, extra: &Map<String, Value>) {
+    let Some(members) = body.as_object_mut() else { return };
+    for (name, value) in extra {
+        match (value, members.get_mut(name)) {
+            (Value::Null, _) => drop(members.shift_remove(name)),
+            (Value::Object(inner), Some(ours @ Value::Object(_))) => merge(ours, inner),
+            _ => drop(members.insert(name.clone(), value.clone())),
         }
-        for (name, value) in &self.target.extra {
-            match (value, body.as_object_mut()) {
-                (Value::Null, Some(members)) => drop(members.remove(name)),
-                _ => body[name.as_str()] = value.clone(),
-            }
-        }
-        body
     }
 }
 
@@ -267,7 +222,8 @@ async fn sent(request: reqwest::RequestBuilder) -> Result<Response, LoadError> {
     let body = response.chunk().await.ok().flatten().unwrap_or_default();
     let text = String::from_utf8_lossy(&body[..body.len().min(2000)]).into_owned();
     let error = serde_json::from_str::<Value>(&text).unwrap_or_default();
-    let message = error["error"]["message"].as_str().unwrap_or(&text);
+    let said = [&error["error"]["message"], &error["error"]].into_iter().find_map(|e| e.as_str());
+    let message = said.unwrap_or(&text);
     let message: String = message.chars().take(200).collect();
     Err(LoadError::Status { status, message })
 }
@@ -283,89 +239,10 @@ fn broke(error: reqwest::Error) -> LoadError {
     LoadError::Connection(if text.is_empty() { "broken".to_owned() } else { text })
 }
 
-/// Server-sent events as they come in pieces.
-#[derive(Default)]
-struct EventStream {
-    /// An unfinished line.
-    partial: Vec<u8>,
-    ended: bool,
-    answer: Answer,
-}
-
-#[derive(Deserialize)]
-struct Event {
-    choices: Option<Vec<Choice>>,
-    usage: Option<Usage>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    text: Option<String>,
-    delta: Option<Delta>,
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-struct Delta {
-    role: Option<String>,
-    content: Option<String>,
-    #[serde(alias = "reasoning")]
-    reasoning_content: Option<String>,
-}
-
-impl EventStream {
-    fn take(&mut self, bytes: &[u8], now: Instant) -> Result<(), LoadError> {
-        self.partial.extend_from_slice(bytes);
-        let mut start = 0;
-        while let Some(length) = self.partial[start..].iter().position(|&b| b == b'\n') {
-            let line = self.partial[start..start + length].trim_ascii();
-            start += length + 1;
-            if let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) {
-                if data == b"[DONE]" {
-                    self.ended = true;
-                } else if !self.ended {
-                    event(data, now, &mut self.answer)?;
-                }
-            }
-        }
-        self.partial.drain(..start);
-        if self.partial.len() > MOST_LINE_BYTES {
-            return Err(LoadError::Stream("a line without an end".to_owned()));
-        }
-        Ok(())
-    }
-}
-
-fn event(data: &[u8], now: Instant, answer: &mut Answer) -> Result<(), LoadError> {
-    let event: Event =
-        serde_json::from_slice(data).map_err(|e| LoadError::Stream(e.to_string()))?;
-    if let Some(error) = event.error {
-        let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
-        return Err(LoadError::Stream(message.chars().take(200).collect()));
-    }
-    if let Some(usage) = event.usage {
-        answer.usage = usage;
-    }
-    let Some(choice) = event.choices.into_iter().flatten().next() else { return Ok(()) };
-    let delta = choice.delta.unwrap_or_default();
-    let mut text = choice.text.unwrap_or_default();
-    for more in [delta.reasoning_content, delta.content].into_iter().flatten() {
-        text += &more;
-    }
-    // An empty piece in the middle is a token whose text is not whole yet; the one with the role
-    // is none.
-    let in_the_middle = choice.finish_reason.is_none() && delta.role.is_none();
-    if !text.is_empty() || in_the_middle {
-        answer.events.push(now);
-        answer.text += &text;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn addresses() {
@@ -382,44 +259,11 @@ mod tests {
         }
     }
 
-    /// Feeds a stream cut at every multiple of `size` bytes.
-    fn read(stream: &str, size: usize) -> Result<Answer, LoadError> {
-        let now = Instant::now();
-        let mut events = EventStream::default();
-        for chunk in stream.as_bytes().chunks(size) {
-            events.take(chunk, now)?;
-        }
-        Ok(events.answer)
-    }
-
     #[test]
-    fn completions_and_chats_count_the_same() {
-        let completion = "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":null}]}\n\n\
-            : ping\n\ndata: {\"choices\":[{\"text\":\"\",\"finish_reason\":null}]}\r\n\r\n\
-            data: {\"choices\":[{\"text\":\"é\",\"finish_reason\":\"length\"}]}\n\n\
-            data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\
-            \"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\ndata: [DONE]\n\nrest";
-        let chat = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n\
-            data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"a\"}}],\"usage\":null}\n\n\
-            data: {\"choices\":[{\"delta\":{}}]}\n\n\
-            data: {\"choices\":[{\"delta\":{\"content\":\"é\"}}]}\n\n\
-            data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
-            data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\
-            \"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\ndata: [DONE]\n\n";
-        for size in [1, 7, 10_000] {
-            for stream in [completion, chat] {
-                let answer = read(stream, size).expect("a stream");
-                assert_eq!((answer.text.as_str(), answer.events.len()), ("aé", 3));
-                assert_eq!(answer.usage.completion_tokens, Some(3));
-                assert_eq!(answer.usage.cached_tokens(), Some(4));
-            }
-        }
-    }
-
-    #[test]
-    fn broken_streams_are_errors() {
-        let told = |stream: &str| read(stream, 100).unwrap_err().to_string();
-        assert_eq!(told("data: {\"error\":{\"message\":\"no room\"}}\n\n"), "stream: no room");
-        assert!(told("data: <html>\n").starts_with("stream: "));
+    fn extra_members_replace_and_remove() {
+        let mut body = json!({"a": 1, "b": {"c": 2, "d": 3}, "e": 4});
+        let extra = json!({"a": null, "b": {"c": 5}, "e": {"f": 6}});
+        merge(&mut body, extra.as_object().expect("an object"));
+        assert_eq!(body, json!({"b": {"c": 5, "d": 3}, "e": {"f": 6}}));
     }
 }

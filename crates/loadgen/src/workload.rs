@@ -6,15 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Words that most vocabularies have as one token.
-const WORDS: &str = "the of and to in is that for it as was with be by on not he his but at are \
-    this have from or had an they which one you were her all she there would their we him been has \
-    when who will more no if out so said what up its about into than them can only other new some \
-    could time these two may then do first any my now such like our over man me even most made \
-    after also did many before must through back years where much your way well down should \
-    because each just those people how too little state good very make world still own see men \
-    work long get here between both life being under never day same another know while last might \
-    us great old year off come since against go came right used take three";
+use crate::random::{Random, Words};
 
 /// How long something is, in words or tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +20,7 @@ pub enum Lengths {
 }
 
 impl Lengths {
-    fn draw(self, random: &mut Random) -> u32 {
+    pub(crate) fn draw(self, random: &mut Random) -> u32 {
         match self {
             Lengths::Fixed(n) => n,
             Lengths::Uniform(least, most) => {
@@ -115,71 +107,34 @@ pub struct Turn {
 impl Workload {
     /// All conversations.
     pub fn sessions(&self) -> Vec<Session> {
-        let words: Vec<&str> = WORDS.split_whitespace().collect();
+        let words = Words::new();
         let groups = self.prefix_groups.max(1);
         let mut random = Random::new(self.seed, 0);
         let prefixes: Vec<String> =
-            (0..groups).map(|_| text(&words, self.prefix_words, &mut random)).collect();
+            (0..groups).map(|_| words.text(self.prefix_words, &mut random)).collect();
         let session = |i: usize| {
             // Each has its own numbers: one more session changes no other.
             let mut random = Random::new(self.seed, 1 + i as u64);
             let turns = (0..self.turns.max(1)).map(|_| {
                 let length = self.prompt.draw(&mut random);
                 let max_tokens = self.output.draw(&mut random);
-                Turn { message: text(&words, length, &mut random), max_tokens }
+                Turn { message: words.text(length, &mut random), max_tokens }
             });
             Session { prefix: prefixes[i % groups].clone(), turns: turns.collect() }
         };
         (0..self.sessions).map(session).collect()
     }
-
-    /// Seconds at which sessions arrive when `rate` of them come a second, independently.
-    pub fn arrivals(&self, rate: f64) -> Vec<f64> {
-        let mut random = Random::new(self.seed, u64::MAX);
-        let mut now = 0.0;
-        let arrival = |_| {
-            now += -random.unit().ln() / rate;
-            now
-        };
-        (0..self.sessions).map(arrival).collect()
-    }
 }
 
-fn text(words: &[&str], length: u32, random: &mut Random) -> String {
-    let mut text = String::new();
-    for _ in 0..length {
-        text.push(' ');
-        text.push_str(words[(random.next() % words.len() as u64) as usize]);
-    }
-    text
-}
-
-/// A counter through a mixing function (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64, stream: u64) -> Self {
-        let mut mixed = Random(seed);
-        Random(mixed.next() ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    /// In (0, 1].
-    fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Normal, by Box and Muller.
-    fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * self.unit().ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.unit()).cos()
-    }
+/// Seconds at which so many sessions arrive when `rate` of them come a second, independently.
+pub(crate) fn arrivals(seed: u64, sessions: usize, rate: f64) -> Vec<f64> {
+    let mut random = Random::new(seed, u64::MAX);
+    let mut now = 0.0;
+    let arrival = |_| {
+        now += -random.unit().ln() / rate;
+        now
+    };
+    (0..sessions).map(arrival).collect()
 }
 
 #[cfg(test)]
@@ -232,7 +187,7 @@ mod tests {
         // One standard deviation to either side is a factor of e^0.5 = 1.65.
         assert!((190..=210).contains(&median), "{median}");
         assert!((112..=131).contains(&low) && (310..=350).contains(&high), "{low} {high}");
-        let arrivals = Workload { sessions: 4000, ..workload() }.arrivals(50.0);
+        let arrivals = arrivals(7, 4000, 50.0);
         assert!(arrivals.is_sorted());
         let last = arrivals[3999];
         assert!((72.0..88.0).contains(&last), "4000 arrivals at 50 a second: {last}");

@@ -11,6 +11,7 @@ fn target(site: &Site, api: Api) -> Target {
         url: format!("http://{}", site.client.address()),
         api,
         model: None,
+        small_model: None,
         api_key: None,
         extra: Map::new(),
         patience: Duration::from_secs(20),

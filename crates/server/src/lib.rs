@@ -63,6 +63,8 @@ pub use rendered::{Words, prompt_of};
 pub use routes::{Access, ROUTES, Route};
 pub use seal::SealKey;
 pub use state::{StateConfig, UnixClock};
-pub use stock::{Abilities, Card, Fetching, Listed, Loader, NotLoaded, Present, Recipe, Stock};
+pub use stock::{
+    Abilities, Card, Fetching, IsWanted, Listed, Loader, NotLoaded, Present, Recipe, Stock,
+};
 pub use tokenmill_engine::residency::{Needs, Trouble};
 pub use traces::Traces;

@@ -25,7 +25,8 @@ use crate::metrics::ModelMetrics;
 use crate::model::ServedModel;
 use crate::shared::Model;
 use crate::stock::{
-    Abilities, Card, Fetching, Listed, Loader, NotLoaded, Present, Recipe, Stock, spellings,
+    Abilities, Card, Fetching, IsWanted, Listed, Loader, NotLoaded, Present, Recipe, Stock,
+    spellings,
 };
 
 /// The list of models is read no more often.
@@ -289,14 +290,19 @@ impl Residents {
         inner.remake(made);
     }
 
-    /// Fetches a model; the list has it then.
+    /// Fetches a model as long as it is wanted; the list has it then.
     ///
     /// # Errors
     /// Why it is not here.
-    pub fn pull(&self, name: &str, on: &mut dyn FnMut(Fetching)) -> Result<(), Trouble> {
+    pub fn pull(
+        &self,
+        name: &str,
+        on: &mut dyn FnMut(Fetching),
+        wanted: IsWanted,
+    ) -> Result<(), Trouble> {
         let loader = self.loader()?;
         loader.changes()?;
-        loader.pull(name, on)?;
+        loader.pull(name, on, wanted)?;
         self.read_again(loader);
         Ok(())
     }

@@ -127,6 +127,9 @@ pub enum Fetching {
     },
 }
 
+/// Whether anybody still waits for a download.
+pub type IsWanted = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// Why there is no model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NotLoaded {
@@ -172,11 +175,17 @@ pub trait Loader: Send + Sync {
         Err(Trouble { reason: FIXED.into(), of_files: true })
     }
 
-    /// Fetches a model by a name as Ollama's clients have it; `on` hears how far it is.
+    /// Fetches a model by a name as Ollama's clients have it, as long as it is wanted; `on` hears how
+    /// far it is.
     ///
     /// # Errors
     /// Why it is not here then.
-    fn pull(&self, _name: &str, _on: &mut dyn FnMut(Fetching)) -> Result<(), Trouble> {
+    fn pull(
+        &self,
+        _name: &str,
+        _on: &mut dyn FnMut(Fetching),
+        _wanted: IsWanted,
+    ) -> Result<(), Trouble> {
         Err(Trouble { reason: FIXED.into(), of_files: true })
     }
 

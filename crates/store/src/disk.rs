@@ -143,12 +143,12 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Takes the lock at `path`, telling the caller if it has to wait, and again and again how far
-    /// whoever has it is.
+    /// whoever has it is; `how_far` may end the wait.
     pub(crate) fn take(
         disk: &Disk,
         path: &Path,
         on: &mut OnProgress<'_>,
-        how_far: &dyn Fn(&mut OnProgress<'_>),
+        how_far: &dyn Fn(&mut OnProgress<'_>) -> Result<(), StoreError>,
     ) -> Result<Self, StoreError> {
         if let Some(folder) = path.parent() {
             disk.make_dir(folder)?;
@@ -165,7 +165,7 @@ impl Lock {
             if !std::mem::replace(&mut is_told, true) {
                 on(Progress::Waiting(path));
             }
-            how_far(on);
+            how_far(on)?;
             thread::sleep(LOOK_AGAIN);
         }
     }

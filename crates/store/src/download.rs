@@ -15,7 +15,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -154,6 +154,7 @@ impl Downloader<'_> {
         lock: &Path,
         on: &mut OnProgress<'_>,
     ) -> Result<u64, StoreError> {
+        self.limits.wanted.check()?;
         let partial = with_suffix(path, ".partial");
         let journal = with_suffix(&partial, ".journal");
         let how_far = |on: &mut OnProgress<'_>| {
@@ -162,6 +163,7 @@ impl Downloader<'_> {
             if let Some((done, total)) = Journal::look(&journal).or_else(piece) {
                 on(Progress::Bytes { file: remote.name, done, total });
             }
+            self.limits.wanted.check()
         };
         let _lock = Lock::take(self.disk, lock, on, &how_far)?;
         if let Ok(meta) = fs::metadata(path)
@@ -297,25 +299,32 @@ impl Downloader<'_> {
                 .collect();
             drop(sender);
             on(Progress::Bytes { file: job.name, done: done_bytes, total: job.total });
-            for event in events {
-                match event {
-                    Event::Bytes(n) => {
+            loop {
+                match events.recv_timeout(LOOK_AGAIN) {
+                    Ok(Event::Bytes(n)) => {
                         done_bytes += n;
                         on(Progress::Bytes { file: job.name, done: done_bytes, total: job.total });
                     }
-                    Event::Retry(why, pause) => {
+                    Ok(Event::Retry(why, pause)) => {
                         on(Progress::Retry { why: &why, pause_ms: pause.as_millis() as u64 });
                     }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+                if self.limits.wanted.check().is_err() {
+                    shared.stop.store(true, Ordering::Relaxed);
                 }
             }
             handles.into_iter().filter_map(|h| h.join().ok()?.err()).collect()
         });
+        let is_whole = done_bytes == job.total;
         match troubles.into_iter().find(|t| !matches!(t, Trouble::Stopped)) {
             Some(trouble) => Err(trouble),
-            // A worker that died took its range with it.
-            None if done_bytes != job.total => {
-                Err(NetError::Bad("not every range came".to_string()).into())
+            None if !is_whole && self.limits.wanted.check().is_err() => {
+                Err(StoreError::Unwanted.into())
             }
+            // A worker that died took its range with it.
+            None if !is_whole => Err(NetError::Bad("not every range came".to_string()).into()),
             None => Ok(resumed),
         }
     }
@@ -345,6 +354,9 @@ impl Downloader<'_> {
         loop {
             let next = shared.todo.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(range) = next else { return Ok(()) };
+            if shared.stop.load(Ordering::Relaxed) {
+                return Err(Trouble::Stopped);
+            }
             if let Err(trouble) = self.fetch_segment(job, shared, range, events) {
                 shared.stop.store(true, Ordering::Relaxed);
                 return Err(trouble);
@@ -412,7 +424,7 @@ impl Downloader<'_> {
             if *at == end {
                 break Ok(());
             }
-            if shared.stop.load(Ordering::Relaxed) {
+            if shared.stop.load(Ordering::Relaxed) || self.limits.wanted.check().is_err() {
                 break Err(Trouble::Stopped);
             }
             let want = usize::try_from(end - *at).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
@@ -463,7 +475,10 @@ impl Downloader<'_> {
         let mut patience = Patience::of_known_server(self.limits);
         loop {
             match self.fetch_whole(job, on) {
-                Err(Trouble::Net(error)) => pause(patience.after(error)?, on),
+                Err(Trouble::Net(error)) => {
+                    pause(patience.after(error)?, on);
+                    self.limits.wanted.check()?;
+                }
                 outcome => return outcome,
             }
         }
@@ -499,6 +514,7 @@ impl Downloader<'_> {
             written.map_err(fail(job.total - done))?;
             done += n as u64;
             on(Progress::Bytes { file: job.name, done, total: job.total });
+            self.limits.wanted.check()?;
         }
         if done < job.total {
             let why = format!("the body ended early, {done} of {} bytes", job.total);

@@ -3,7 +3,7 @@
 use crate::digest::Digest;
 use crate::disk::{Disk, with_suffix};
 use crate::download::{Downloader, Remote};
-use crate::env::{Limits, StoreEnv};
+use crate::env::{Limits, StoreEnv, Wanted};
 use crate::error::StoreError;
 use crate::fixture::{Reply, Seen, Server, content};
 use crate::http::Http;
@@ -397,6 +397,37 @@ fn who_waits_hears_how_far_the_other_is_and_goes_on_where_it_broke_off() {
     assert!(heard.iter().any(|n| *n > 0 && *n < 200_000), "it hears of the other: {heard:?}");
     assert_eq!(bench.bytes().unwrap(), data);
     assert!(asked_bytes(&server) < TOTAL as u64 + 100_000, "what was there stayed");
+}
+
+#[test]
+fn nobody_waits_and_the_next_one_goes_on() {
+    let data = content(TOTAL, 15);
+    for ranges in [true, false] {
+        let (serve, mut bench) = (data.clone(), Bench::new());
+        bench.limits.ranges = 1;
+        let server = Server::start(move |seen, _| match ranges {
+            true => Reply::file(seen, &serve, "\"a\""),
+            false => Reply::new(200, serve.clone()),
+        });
+        // Wanted until a piece is written.
+        let writes = Arc::new(AtomicUsize::new(0));
+        let (seen, asked) = (Arc::clone(&writes), Arc::clone(&writes));
+        bench.disk = Disk::with_hook(Arc::new(move |step| {
+            seen.fetch_add(usize::from(step == "write partial"), Ordering::Relaxed);
+            Ok(())
+        }));
+        bench.limits.wanted =
+            Wanted::while_true(Arc::new(move || asked.load(Ordering::Relaxed) < 1));
+        let error = bench.fetch(&server, None, sha256(&data)).unwrap_err();
+        assert!(matches!(error, StoreError::Unwanted), "{error}");
+        assert!(error.to_string().contains("kept") && bench.bytes().is_none());
+        server.forget();
+        bench.limits.wanted = Wanted::default();
+        bench.fetch(&server, None, sha256(&data)).unwrap();
+        assert_eq!(bench.bytes().unwrap(), data);
+        let anew = asked_bytes(&server);
+        assert!(!ranges || anew < TOTAL as u64, "what came was kept: {anew} of {TOTAL}");
+    }
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! Where things are and what is allowed, given by the caller; nothing here reads the environment.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use crate::error::StoreError;
 
 /// The variables the store obeys, as values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -145,9 +149,37 @@ pub struct WheelCommand {
     pub args: Vec<String>,
 }
 
+/// Whether anybody still waits for what is fetched; by default somebody does.
+#[derive(Clone, Default)]
+pub struct Wanted(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
+
+impl Wanted {
+    /// As long as that is true.
+    pub fn while_true(wanted: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
+        Self(Some(wanted))
+    }
+
+    /// # Errors
+    /// [`StoreError::Unwanted`].
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        match &self.0 {
+            Some(wanted) if !wanted() => Err(StoreError::Unwanted),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.check().is_ok() { "wanted" } else { "unwanted" })
+    }
+}
+
 /// Bounds of everything that comes from outside, and the commands for wheels.
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// As long as this holds, files are fetched.
+    pub wanted: Wanted,
     /// Time to reach a server.
     pub connect: Duration,
     /// Time to reach the hub for an alias that has other mirrors.
@@ -185,6 +217,7 @@ impl Default for Limits {
             args: args.iter().map(|a| a.to_string()).collect(),
         };
         Self {
+            wanted: Wanted::default(),
             connect: Duration::from_secs(10),
             connect_alias: Duration::from_secs(3),
             stall: Duration::from_secs(30),

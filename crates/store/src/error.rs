@@ -105,6 +105,9 @@ pub enum StoreError {
         /// Bytes free there.
         free_bytes: u64,
     },
+    /// Whoever asked for it has gone.
+    #[error("nobody waits for it any more\nwhat came so far is kept: the same command resumes")]
+    Unwanted,
     /// The network failed, after the retries.
     #[error("cannot fetch {url}\n{why}\nwhat came so far is kept: the same command resumes")]
     Network {

@@ -38,7 +38,7 @@ mod ollama_tests;
 mod wheel_tests;
 
 pub use digest::Digest;
-pub use env::{Limits, StoreEnv, WheelCommand};
+pub use env::{Limits, StoreEnv, Wanted, WheelCommand};
 pub use error::StoreError;
 pub use local::{Checked, Entry, Owner, Removed, State, Unusable};
 pub use name::{ALIASES, Alias, HubName, Mirror, ModelName, OllamaName, PypiName};

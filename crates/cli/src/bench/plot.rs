@@ -29,6 +29,8 @@ const LEFT: f64 = 110.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 48.0;
 const BAR: f64 = 18.0;
+/// Height of a row of spans.
+const ROW: f64 = 14.0;
 
 /// Horizontal bars by group on one axis. `unit` stands at its ticks; `mark` is a line that stands
 /// out.
@@ -108,6 +110,49 @@ pub fn curves(title: &str, x_label: &str, y_label: &str, curves: &[Curve]) -> St
     for (colour, curve) in curves.iter().enumerate() {
         let points: Vec<(f64, f64)> = curve.points.iter().map(|p| (x(p.0), y(p.1))).collect();
         svg.polyline(&points, colour);
+    }
+    svg.finish()
+}
+
+/// A piece of a row: from when to when, and what.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    /// From 0, from above.
+    pub row: usize,
+    /// Its colour, by its place among the names.
+    pub series: usize,
+    /// On the axis.
+    pub from: f64,
+    /// On the axis.
+    pub to: f64,
+}
+
+/// Rows of spans over one axis from zero. Where spans of a row overlap, later ones are thinner.
+pub fn rows(title: &str, rows: usize, names: &[&str], spans: &[Span]) -> String {
+    let (top, step) = scale(spans.iter().map(|s| s.to).fold(0.0, f64::max));
+    let bottom = TOP + rows as f64 * ROW;
+    let right = WIDTH - 20.0;
+    let mut svg = Svg::new(WIDTH, bottom + 34.0);
+    svg.text(LEFT, 16.0, Anchor::Start, "t", title);
+    svg.legend(names);
+    let x = |value: f64| LEFT + (right - LEFT) * value / top;
+    for i in 0..=(top / step).round() as usize {
+        let at = i as f64 * step;
+        svg.line(x(at), TOP, x(at), bottom, "grid");
+        svg.text(x(at), bottom + 16.0, Anchor::Middle, "s", &tick(at));
+    }
+    for row in 0..rows {
+        let y = TOP + (row as f64 + 1.0) * ROW - 3.0;
+        svg.text(LEFT - 8.0, y, Anchor::End, "s", &(row + 1).to_string());
+    }
+    let mut ends = vec![(0.0_f64, 0.0_f64); rows];
+    for span in spans.iter().filter(|s| s.row < rows) {
+        let (end, inset) = &mut ends[span.row];
+        *inset = if span.from < *end { (*inset + 2.0).min(ROW / 2.0 - 2.0) } else { 0.0 };
+        *end = span.to.max(*end);
+        let y = TOP + span.row as f64 * ROW + 1.0 + *inset;
+        let width = (x(span.to) - x(span.from)).max(0.5);
+        svg.rect(x(span.from), y, width, ROW - 2.0 - 2.0 * *inset, span.series);
     }
     svg.finish()
 }
@@ -280,5 +325,17 @@ mod tests {
         assert!(svg.contains("points=\"110.0,238.0 425.0,48.0 740.0,143.0\""), "{svg}");
         assert!(svg.contains(">0.2<") && svg.contains(">100<"), "{svg}");
         assert!(!curves("t", "s", "y", &[]).contains("NaN"));
+    }
+
+    #[test]
+    fn spans_lie_in_their_rows() {
+        let span = |row, series, from, to| Span { row, series, from, to };
+        let spans = [span(0, 0, 0.0, 5.0), span(1, 0, 2.0, 4.0), span(1, 1, 3.0, 10.0)];
+        let svg = rows("t", 2, &["a", "b"], &spans);
+        // x from 110 to 740 over 0..10, rows of 14 from 48; the second of a row stands inside.
+        assert!(svg.contains("x=\"110.0\" y=\"49.0\" width=\"315.0\" height=\"12.0\""), "{svg}");
+        assert!(svg.contains("x=\"236.0\" y=\"63.0\" width=\"126.0\" height=\"12.0\""), "{svg}");
+        assert!(svg.contains("x=\"299.0\" y=\"65.0\" width=\"441.0\" height=\"8.0\""), "{svg}");
+        assert!(!rows("t", 0, &[], &[]).contains("NaN"));
     }
 }

@@ -1,11 +1,13 @@
 //! The page of `bench serve`: figures and plots in one file.
 
-use tokenmill_loadgen::{Run, Spread, Summary, gaps};
+use tokenmill_loadgen::{Kind, Run, Spread, Summary, TurnFigures, gaps, normalised};
 
-use super::plot::{self, Bar, Curve, Group};
+use super::plot::{self, Bar, Curve, Group, Span};
 
 /// Points of a curve: enough for its shape, few enough for a page.
 const POINTS: usize = 200;
+/// Sessions that have a row of their own.
+const SESSIONS: usize = 64;
 
 /// The page.
 pub fn page(of_what: &str, table: &str, summary: &Summary, run: &Run) -> String {
@@ -17,16 +19,72 @@ pub fn page(of_what: &str, table: &str, summary: &Summary, run: &Run) -> String 
     let mut gaps = gaps(run);
     let cumulative = Curve { name: "gaps that are shorter".into(), points: cumulative(&mut gaps) };
     body += &plot::curves("Gaps between pieces of text (ITL)", "ms", "%", &[cumulative]);
+    body += &latency_a_token(run);
+    if summary.turns.len() > 1 {
+        body += &by_turn(summary);
+    }
     let (tokens, running) = timeline(run);
     let curve = |name: &str, points| [Curve { name: name.into(), points }];
     body += &plot::curves("Output", "s", "tok/s", &curve("tokens a second", tokens));
     body += &plot::curves("Requests", "s", "", &curve("requests in flight", running));
+    body += &rows(run);
     plot::page("tokenmill bench serve", &body)
 }
 
+fn latency_a_token(run: &Run) -> String {
+    let points = cumulative(&mut normalised(run));
+    let faster = Curve { name: "requests that are faster".into(), points };
+    let title = "Normalised latency: latency ÷ tokens of the answer";
+    plot::curves(title, "ms a token", "%", &[faster])
+}
+
+/// TTFT and what was cached, over the turns of sessions.
+fn by_turn(summary: &Summary) -> String {
+    let curve = |name: &str, value: fn(&TurnFigures) -> Option<f64>| Curve {
+        name: name.to_owned(),
+        points: summary
+            .turns
+            .iter()
+            .filter_map(|turn| Some(((turn.turn + 1) as f64, value(turn)?)))
+            .collect(),
+    };
+    let ttft = [curve("p50", |t| Some(1e3 * t.ttft.p50)), curve("p90", |t| Some(1e3 * t.ttft.p90))];
+    let mut plots = plot::curves("TTFT by turn", "turn", "ms", &ttft);
+    let cached = curve("of the prompts' tokens", |t| t.cached.map(|part| 100.0 * part));
+    if !cached.points.is_empty() {
+        plots += &plot::curves("Cached by turn", "turn", "%", &[cached]);
+    }
+    plots
+}
+
+/// The requests of each session over time.
+fn rows(run: &Run) -> String {
+    let kinds = Kind::ALL.into_iter().filter(|k| run.records.iter().any(|r| r.kind == *k));
+    let kinds: Vec<Kind> = kinds.collect();
+    let shown = run.sessions.min(SESSIONS);
+    let spans: Vec<Span> = run
+        .records
+        .iter()
+        .filter(|record| record.session < shown)
+        .map(|record| Span {
+            row: record.session,
+            series: kinds.iter().position(|k| *k == record.kind).unwrap_or(0),
+            from: record.start_s,
+            to: record.end_s,
+        })
+        .collect();
+    let names: Vec<&str> = kinds.iter().map(|k| k.name()).collect();
+    let title = match run.sessions > shown {
+        true => format!("Requests of the first {shown} sessions, s"),
+        false => "Requests of each session, s".to_owned(),
+    };
+    plot::rows(&title, shown, &names, &spans)
+}
+
 fn percentiles(spread: Spread) -> Group {
-    let Spread { mean, p50, p95, p99, max } = spread;
-    let named = [("mean", mean), ("p50", p50), ("p95", p95), ("p99", p99), ("max", max)];
+    let Spread { mean, p50, p90, p95, p99, max } = spread;
+    let named =
+        [("mean", mean), ("p50", p50), ("p90", p90), ("p95", p95), ("p99", p99), ("max", max)];
     let bar = |(name, seconds): (&str, f64)| Bar {
         series: name.to_owned(),
         value: 1e3 * seconds,
@@ -81,9 +139,10 @@ mod tests {
     use tokenmill_loadgen::{Outcome, Record};
 
     fn run() -> Run {
-        let record = |start_s: f64, end_s: f64| Record {
-            session: 0,
-            turn: 0,
+        let record = |turn, start_s: f64, end_s: f64| Record {
+            session: turn,
+            turn,
+            kind: Kind::Main,
             start_s,
             end_s,
             max_tokens: 4,
@@ -94,7 +153,8 @@ mod tests {
                 completion_tokens: 4,
             }),
         };
-        Run { model: "m".into(), wall_s: 20.0, records: vec![record(0.0, 10.0), record(5.0, 19.9)] }
+        let records = vec![record(0, 0.0, 10.0), record(1, 5.0, 19.9)];
+        Run { model: "m".into(), wall_s: 20.0, sessions: 2, records }
     }
 
     #[test]
@@ -121,7 +181,7 @@ mod tests {
     fn a_page_stands_alone() {
         let run = run();
         let page = page("<m>", "tok/s", &Summary::of(&run), &run);
-        assert!(page.contains("&lt;m&gt;") && page.matches("<svg").count() == 7);
+        assert!(page.contains("&lt;m&gt;") && page.matches("<svg").count() == 10);
         assert!(!page.contains("NaN") && !page.contains("<script") && !page.contains("src="));
     }
 }

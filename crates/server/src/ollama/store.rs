@@ -82,12 +82,16 @@ async fn pulled(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response
     let warnings = finish(shared, fields, IGNORED)?;
     let (sender, lines) = mpsc::channel(LINES);
     let state = Arc::clone(shared);
+    let asking = sender.clone();
+    // Who pulls the same meanwhile does so in its own name, and goes on with what came.
+    let wanted = Arc::new(move || !asking.is_closed());
     let fetch = move || {
         let mut on = |how_far| {
             let _ = sender.try_send(Ok(status(&how_far))); // who reads slowly hears less
         };
         on(Fetching::Words("pulling manifest".to_owned()));
-        let pull = AssertUnwindSafe(|| state.residents.pull(&name, &mut on).map_err(failed));
+        let pull =
+            AssertUnwindSafe(|| state.residents.pull(&name, &mut on, wanted).map_err(failed));
         let done = catch_unwind(pull).unwrap_or_else(|_| Err(ApiError::internal()));
         let last = done.map(|()| success(&warnings));
         let _ = sender.blocking_send(last); // who asked may have gone
