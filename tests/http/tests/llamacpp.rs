@@ -115,7 +115,7 @@ fn how_it_ended_is_told() {
 fn what_was_asked_is_told_as_it_holds() {
     let site = Site::new();
     let asked = json!({
-        "top_k": 5, "min_p": 0.25, "seed": 9, "stop": ["", "z"], "samplers": "kt", "n_predict": 2,
+        "top_k": 5, "min_p": 0.25, "seed": 9, "stop": ["", "z"], "samplers": "ekt", "n_predict": 2,
         "logit_bias": [[65, 1.5], ["b", false]], "repeat_penalty": 1.1,
     });
     let settings = ask(&site.client, TEXT, &greedy(asked))["generation_settings"].clone();
@@ -126,7 +126,7 @@ fn what_was_asked_is_told_as_it_holds() {
         ("stop", json!(["z"])),
         ("temperature", json!(0.0)),
         ("repeat_last_n", json!(64)),
-        ("samplers", json!(["penalties", "dry", "top_k", "temperature"])),
+        ("samplers", json!(["penalties", "top_k", "temperature"])),
         ("stream", json!(false)),
         ("logit_bias", json!([{ "token": 65, "bias": 1.5 }, { "text": "b", "bias": null }])),
     ] {

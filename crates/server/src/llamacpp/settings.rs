@@ -17,7 +17,16 @@ pub fn settings(said: &SamplingValues) -> Value {
     let number = |value: Option<f32>, nothing: f32| told(value.unwrap_or(nothing));
     let breakers = || sampling::BREAKERS.map(str::to_owned).to_vec();
     let order = said.samplers.unwrap_or(Order::USUAL).to_string();
-    let samplers: Vec<&str> = ["penalties", "dry"].into_iter().chain(order.split(';')).collect();
+    // (An order that names neither of these has them ask for nothing.)
+    let penalties = [
+        said.repeat_penalty == Some(1.0),
+        said.presence_penalty == Some(0.0),
+        said.frequency_penalty == Some(0.0),
+    ];
+    let first =
+        [("penalties", penalties.contains(&false)), ("dry", said.dry_multiplier != Some(0.0))];
+    let first = first.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name);
+    let samplers = first.chain(order.split(';').filter(|name| !name.is_empty()));
     let most = count(said.max_tokens.unwrap_or(sampling::ANSWER_TOKENS));
     json!({
         "seed": said.seed,
@@ -47,7 +56,7 @@ pub fn settings(said: &SamplingValues) -> Value {
         "max_tokens": most,
         "n_predict": most,
         "min_keep": 0,
-        "samplers": samplers.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>(),
+        "samplers": samplers.collect::<Vec<_>>(),
         "post_sampling_probs": false,
         "lora": [],
     })
