@@ -3,7 +3,8 @@
     python3 -m venv V && V/bin/pip install pytest pytest-timeout requests openai wget filelock
     V/bin/python bench/suites/llamacpp_tests.py TOOLS_SERVER MODEL.gguf [PYTEST ARGUMENTS] > report
 
-TOOLS_SERVER is the folder tools/server of llama.cpp's source, with its tests in it. The program is $TOKENMILL (default: tokenmill). Tests that
+TOOLS_SERVER is the folder tools/server of llama.cpp's source, with its tests in it. The program is $TOKENMILL (default: tokenmill);
+$TOKENMILL_ENCODER and $TOKENMILL_RERANKER are models for vectors and reranking, without which their tests are skipped. Tests that
 llamacpp_tests.txt names are skipped, each with its reason there. Servers are started as the tests ask: context, places, keys, names."""
 import pathlib
 import subprocess
@@ -34,15 +35,20 @@ def pytest_collection_modifyitems(items):
 
 def start(server, timeout_seconds=60):
     """Starts tokenmill as a test wants its server."""
+    import pytest
     import requests
 
     names = server.model_alias.split(",") if server.model_alias else []
-    arguments = [os.environ.get("TOKENMILL", "tokenmill"), "serve", os.environ["TOKENMILL_MODEL"], "--port", server.server_port, "--quiet"]
+    wanted = "RERANKER" if server.server_reranking else "ENCODER" if server.server_embeddings else "MODEL"
+    model = os.environ.get(f"TOKENMILL_{wanted}")
+    if model is None:
+        pytest.skip(f"no TOKENMILL_{wanted}")
+    arguments = [os.environ.get("TOKENMILL", "tokenmill"), "serve", model, "--port", server.server_port, "--quiet"]
     if names:
         arguments += ["--served-model-name", names[0]]
     slots = server.n_slots or 1
     arguments += ["--slots", slots]
-    if server.n_ctx:
+    if server.n_ctx and wanted == "MODEL":
         arguments += ["--ctx", server.n_ctx if server.kv_unified else server.n_ctx // slots]
     if server.api_key:
         arguments += ["--api-key", server.api_key]

@@ -63,18 +63,8 @@ pub fn generate(
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let Asked {
-        prompts,
-        param,
-        echo,
-        parts,
-        mut reading,
-        reasons,
-        tools,
-        mut also_end,
-        unlisted,
-        ..
-    } = asked(&model, input, &manner, &encoder, &mut warnings)?;
+    let Asked { prompts, param, echo, parts, mut reading, reasons, tools, mut also_end, unlisted } =
+        asked(&model, input, &manner, &encoder, &mut warnings)?;
     also_end.extend(&manner.also_end);
     let is_raw = reading.is_none() && param == "prompt";
     let told = manner.logprobs.filter(|_| !echo.is_empty());
@@ -94,12 +84,8 @@ pub fn generate(
     let prediction = encoder.encode(&manner.prediction, Special::Plain);
     let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
     let logit_bias = biases(&manner, &model, &encoder)?;
-    let mut head = Head { warnings, echo, parts, ..head(shared, &model, &prompts, &manner) };
-    head.sampling = SamplingValues {
-        seed: Some(sampling.params.seed),
-        max_tokens: Some(sampling.max_tokens.unwrap_or(sampling.default_tokens)),
-        ..manner.sampling.clone().or(packager.clone())
-    };
+    let head = head(shared, &model, &prompts, (&manner, &sampling));
+    let mut head = Head { warnings, echo, parts, ..head };
     let common = Request {
         sampling: sampling.params,
         choices: manner.choices,
@@ -129,8 +115,13 @@ pub fn generate(
     Ok(Prepared { model, requests, head, echoed })
 }
 
-/// What is known of an answer by its prompts alone.
-fn head(shared: &Shared, model: &Model, prompts: &[Vec<TokenId>], manner: &Manner) -> Head {
+/// What is known of an answer by its prompts, and by how it is made.
+fn head(
+    shared: &Shared,
+    model: &Model,
+    prompts: &[Vec<TokenId>],
+    (manner, sampling): (&Manner, &Sampling),
+) -> Head {
     let told = |prompt: &Vec<TokenId>| text_of(prompt, &model.served.tokenizer);
     Head {
         ticket: shared.ticket(),
@@ -140,6 +131,11 @@ fn head(shared: &Shared, model: &Model, prompts: &[Vec<TokenId>], manner: &Manne
         prompt_tokens: prompts.iter().map(Vec::len).sum(),
         choices: manner.choices,
         logprobs: manner.logprobs.is_some(),
+        sampling: SamplingValues {
+            seed: Some(sampling.params.seed),
+            max_tokens: Some(sampling.max_tokens.unwrap_or(sampling.default_tokens)),
+            ..manner.sampling.clone().or(model.served.defaults.sampling.clone())
+        },
         told_prompts: prompts.iter().filter(|_| manner.tells_prompts).map(told).collect(),
         ..Head::default()
     }
