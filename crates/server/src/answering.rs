@@ -43,7 +43,7 @@ use crate::workshop::Wanted;
 /// A request on its way to the engine.
 enum Ready {
     Text { prepared: Prepared, stream: bool, writer: MakeWriter },
-    Counted(Value),
+    Told(Value),
     Numbers { measured: Measured, write: WriteNumbers },
 }
 
@@ -80,7 +80,7 @@ async fn answer(
             }
             whole(generation, &mut *writer, receipt).await.map(|body| Json(body).into_response())
         }
-        Ready::Counted(count) => Ok(Json(count).into_response()),
+        Ready::Told(body) => Ok(Json(body).into_response()),
         Ready::Numbers { measured, write } => {
             if let Some(visit) = &visit {
                 let tokens = measured.inputs.iter().map(Vec::len).sum::<usize>();
@@ -410,7 +410,7 @@ impl Came {
             Step::LetGo { name, write, warnings } => {
                 let who = (key.as_deref(), self.may_change);
                 models::let_go(shared, name.as_deref(), who).await?;
-                return Ok((Ready::Counted(write(0, &warnings)), place));
+                return Ok((Ready::Told(write(0, &warnings)), place));
             }
         };
         let Waits { ask, warnings, pending, body } = waits;
@@ -471,8 +471,9 @@ fn ready(
             Ready::Text { prepared, stream, writer }
         }
         Ask::Count { ask, write } => {
-            Ready::Counted(write(prepare::count(&model, *ask, wanted)?, &warnings))
+            Ready::Told(write(prepare::count(&model, *ask, wanted)?, &warnings))
         }
+        Ask::Look { look, .. } => Ready::Told(look(&model, &warnings, wanted)?),
         Ask::Numbers { ask, write } => {
             let measured = rows::prepare(shared, model, ask, warnings, wanted)?;
             if let Some(key) = key {
@@ -539,7 +540,7 @@ async fn whole(
     writer: &mut dyn Writer,
     receipt: Option<Owed>,
 ) -> Result<Value, ApiError> {
-    let (count, logprobs) = (writer.head().all_choices(), writer.head().logprobs);
+    let (count, with_tokens) = (writer.head().all_choices(), writer.wants_tokens());
     let mut choices = vec![Choice::default(); count];
     while let Some((prompt, event)) = generation.next().await? {
         match event {
@@ -547,7 +548,7 @@ async fn whole(
                 let index = writer.head().index(prompt, choice);
                 let Some(choice) = choices.get_mut(index) else { continue };
                 choice.add(piece);
-                if logprobs {
+                if with_tokens {
                     choice.tell(tokens);
                 }
             }
@@ -562,7 +563,8 @@ async fn whole(
             }
             // (What a stream would be told of it is told by the whole.)
             Event::Prefix(found) => writer.prefix(prompt, found.as_ref(), &mut String::new()),
-            Event::Rows(_) | Event::Finished(_) | Event::Failed(_) => {}
+            Event::Finished(usage) => writer.counted(prompt, usage, &mut String::new()),
+            Event::Rows(_) | Event::Failed(_) => {}
         }
     }
     writer.took(generation.took());
@@ -675,7 +677,11 @@ impl Stream {
                 self.writer.warn(index, repeats(repeated));
             }
             Event::Prefix(found) => self.writer.prefix(prompt, found.as_ref(), out),
-            Event::Rows(_) | Event::Finished(_) | Event::Failed(_) => {}
+            Event::Finished(usage) => {
+                self.writer.took(self.generation.took());
+                self.writer.counted(prompt, usage, out);
+            }
+            Event::Rows(_) | Event::Failed(_) => {}
         }
     }
 }

@@ -17,6 +17,8 @@ use crate::config::Limits;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
+use crate::shared::Model;
+use crate::workshop::Wanted;
 
 /// A text or tokens as they were given.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +27,19 @@ pub enum Prompt {
     Text(String),
     /// Its tokens.
     Tokens(Vec<TokenId>),
+    /// Texts and tokens, one behind another.
+    Mixed(Vec<Prompt>),
+}
+
+/// A text whose middle is missing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Infill {
+    /// What is before it.
+    pub before: String,
+    /// What is behind it.
+    pub behind: String,
+    /// Other files, the nearest last: a name and a text each.
+    pub files: Vec<(String, String)>,
 }
 
 /// What is to be continued.
@@ -41,6 +56,8 @@ pub enum Input {
         /// What follows the answer, which stands between each prompt and this.
         suffix: Option<String>,
     },
+    /// A text by its middle.
+    Infill(Infill),
 }
 
 /// What an answer must hold, and the member that says so.
@@ -78,6 +95,8 @@ pub struct Manner {
     pub also_end: Vec<TokenId>,
     /// Added to logits.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// Added to logits of all tokens of a text.
+    pub biased_texts: Vec<(String, f32)>,
     /// What the answer must hold.
     pub constrained: Option<Constrained>,
     /// Most tokens of prompt and answer together, where that is less than the model has.
@@ -98,6 +117,8 @@ pub struct Manner {
     pub diagnose: bool,
     /// How long the prompt stays in the cache.
     pub lease: Option<Lease>,
+    /// The prompts are told with the answer, as texts.
+    pub tells_prompts: bool,
     /// The client's name for who asks.
     pub user: Option<String>,
 }
@@ -113,6 +134,7 @@ impl Default for Manner {
             ignore_eos: false,
             also_end: Vec::new(),
             logit_bias: Vec::new(),
+            biased_texts: Vec::new(),
             constrained: None,
             context: None,
             thinking: None,
@@ -123,6 +145,7 @@ impl Default for Manner {
             timeout: None,
             diagnose: false,
             lease: None,
+            tells_prompts: false,
             user: None,
         }
     }
@@ -196,6 +219,13 @@ pub enum Ask {
         /// Writes them.
         write: WriteNumbers,
     },
+    /// What is known of a model without any step of it.
+    Look {
+        /// The model's name; `None`: the only one.
+        model: Option<String>,
+        /// Finds it out.
+        look: Look,
+    },
 }
 
 impl Ask {
@@ -204,6 +234,7 @@ impl Ask {
         match self {
             Self::Generate { ask, .. } | Self::Count { ask, .. } => ask.model.as_deref(),
             Self::Numbers { ask, .. } => ask.model.as_deref(),
+            Self::Look { model, .. } => model.as_deref(),
         }
     }
 }
@@ -213,6 +244,9 @@ pub type MakeWriter = Box<dyn FnOnce(Head) -> Box<dyn Writer> + Send>;
 
 /// The body of an answer that counts the tokens of a prompt, with what had no effect.
 pub type WriteCount = Box<dyn FnOnce(usize, &[String]) -> Value + Send>;
+
+/// The body of an answer that needs a model's vocabulary or template alone, with what had no effect.
+pub type Look = Box<dyn FnOnce(&Model, &[String], Wanted<'_>) -> Result<Value, ApiError> + Send>;
 
 /// The body of an answer of numbers, as JSON.
 pub type WriteNumbers = Box<dyn FnOnce(&NumbersHead, Found) -> String + Send>;
@@ -257,6 +291,10 @@ pub struct Head {
     pub choices: u32,
     /// Whether log-probabilities are told.
     pub logprobs: bool,
+    /// How it is sampled: what the request says, else the packager; with its seed and most tokens.
+    pub sampling: SamplingValues,
+    /// The prompts as texts, where they are told.
+    pub told_prompts: Vec<String>,
     /// What of the request had no effect.
     pub warnings: Vec<String>,
     /// Text each prompt's answers begin with; empty: none.
@@ -425,6 +463,12 @@ pub trait Writer: Send {
     fn fail(&mut self, error: &ApiError, out: &mut String);
     /// How long it took, before the end is written.
     fn took(&mut self, _: Took) {}
+    /// The tokens of a prompt all of whose choices have ended.
+    fn counted(&mut self, _prompt: usize, _: Usage, _out: &mut String) {}
+    /// Whether tokens are told of a whole answer.
+    fn wants_tokens(&self) -> bool {
+        self.head().logprobs
+    }
     /// The media type of a stream.
     fn media(&self) -> &'static str {
         "text/event-stream; charset=utf-8"

@@ -154,7 +154,7 @@ impl Generation {
         Took { waited: self.waited, prompt, answer: all.saturating_sub(prompt) }
     }
 
-    /// The next text or end of a choice; `None` when all prompts are answered.
+    /// The next text, the end of a choice, or of all of a prompt's; `None` when all prompts are answered.
     ///
     /// # Errors
     /// The request failed; nothing comes after.
@@ -164,10 +164,11 @@ impl Generation {
                 return Err(self.fail(RequestError::ShutDown.into()));
             }
             match self.backlog.take() {
-                Some((_, Event::Finished(usage))) => {
+                Some((prompt, Event::Finished(usage))) => {
                     self.finished(usage);
                     self.submit().map_err(|refusal| self.fail(refusal.into()))?;
                     self.ended();
+                    return Ok(Some((prompt, Event::Finished(usage))));
                 }
                 Some((_, Event::Failed(error))) => return Err(self.fail(error.into())),
                 Some(event) => return Ok(Some(event)),

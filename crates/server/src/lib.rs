@@ -24,6 +24,7 @@ mod health;
 mod holding;
 mod keys;
 mod listen;
+mod llamacpp;
 mod made;
 mod metrics;
 mod model;

@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use tokenmill_engine::constraint::{Constraint, Held, Settings};
-use tokenmill_engine::{NOBODY, Reading, Request, Sampling};
+use tokenmill_engine::{NOBODY, Reading, Request, Sampling, SamplingValues};
 use tokenmill_ir::TokenId;
-use tokenmill_text::{Before, Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError};
+use tokenmill_text::{
+    Before, Beside, Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError,
+};
 
-use crate::ask::{Constrained, Generate, Head, Input, Manner, Part, Prompt, Thinking};
+use crate::ask::{Constrained, Generate, Head, Infill, Input, Manner, Part, Prompt, Thinking};
 use crate::conversation::{Calling, Conversation, Role, Tools};
 use crate::error::ApiError;
 use crate::holding;
@@ -61,7 +64,7 @@ pub fn generate(
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
     let Asked { prompts, param, echo, parts, mut reading, reasons, tools, mut also_end, unlisted } =
-        asked(&model, input, &manner, &encoder)?;
+        asked(&model, input, &manner, &encoder, &mut warnings)?;
     also_end.extend(&manner.also_end);
     let is_raw = reading.is_none() && param == "prompt";
     let told = manner.logprobs.filter(|_| !echo.is_empty());
@@ -80,13 +83,15 @@ pub fn generate(
     let rules = sampling.rules(&encoder).map_err(|e| not_encoded(e, &model, "bad_words"))?;
     let prediction = encoder.encode(&manner.prediction, Special::Plain);
     let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
-    let mut head = Head { warnings, echo, parts, ..head(shared, &model, &prompts, &manner) };
+    let logit_bias = biases(&manner, &model, &encoder)?;
+    let head = head(shared, &model, &prompts, (&manner, &sampling));
+    let mut head = Head { warnings, echo, parts, ..head };
     let common = Request {
         sampling: sampling.params,
         choices: manner.choices,
         stop: sampling.stop.clone(),
         ignore_eos: manner.ignore_eos,
-        logit_bias: manner.logit_bias,
+        logit_bias,
         rules,
         held,
         reading,
@@ -110,8 +115,14 @@ pub fn generate(
     Ok(Prepared { model, requests, head, echoed })
 }
 
-/// What is known of an answer by its prompts alone.
-fn head(shared: &Shared, model: &Model, prompts: &[Vec<TokenId>], manner: &Manner) -> Head {
+/// What is known of an answer by its prompts, and by how it is made.
+fn head(
+    shared: &Shared,
+    model: &Model,
+    prompts: &[Vec<TokenId>],
+    (manner, sampling): (&Manner, &Sampling),
+) -> Head {
+    let told = |prompt: &Vec<TokenId>| text_of(prompt, &model.served.tokenizer);
     Head {
         ticket: shared.ticket(),
         created: unix_seconds(),
@@ -120,8 +131,29 @@ fn head(shared: &Shared, model: &Model, prompts: &[Vec<TokenId>], manner: &Manne
         prompt_tokens: prompts.iter().map(Vec::len).sum(),
         choices: manner.choices,
         logprobs: manner.logprobs.is_some(),
+        sampling: SamplingValues {
+            seed: Some(sampling.params.seed),
+            max_tokens: Some(sampling.max_tokens.unwrap_or(sampling.default_tokens)),
+            ..manner.sampling.clone().or(model.served.defaults.sampling.clone())
+        },
+        told_prompts: prompts.iter().filter(|_| manner.tells_prompts).map(told).collect(),
         ..Head::default()
     }
+}
+
+/// What is added to logits, of tokens and of all tokens of texts.
+fn biases(
+    manner: &Manner,
+    model: &Model,
+    encoder: &Encoder<'_>,
+) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let mut all = manner.logit_bias.clone();
+    for (text, bias) in &manner.biased_texts {
+        let ids = encoder.encode(text, Special::Plain);
+        let ids = ids.map_err(|e| not_encoded(e, model, "logit_bias"))?;
+        all.extend(ids.into_iter().map(|id| (id, *bias)));
+    }
+    Ok(all)
 }
 
 /// How long the reasoning may be, where an answer has any.
@@ -311,7 +343,7 @@ fn within_context(
 pub fn count(model: &Model, ask: Generate, wanted: Wanted<'_>) -> Result<usize, ApiError> {
     let encoder = model.served.tokenizer.within(reach(model, wanted));
     let manner = Manner { diagnose: false, ..ask.manner };
-    let asked = asked(model, ask.input, &manner, &encoder)?;
+    let asked = asked(model, ask.input, &manner, &encoder, &mut Vec::new())?;
     Ok(asked.prompts.iter().map(Vec::len).sum())
 }
 
@@ -342,13 +374,11 @@ fn asked(
     input: Input,
     manner: &Manner,
     encoder: &Encoder<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<Asked, ApiError> {
     match input {
-        Input::Conversation(talk) => {
-            let talk = talk.instructed(model.served.defaults.system.as_deref());
-            let talk = talk.begun_by(&model.begins);
-            conversation(model, talk, manner, encoder)
-        }
+        Input::Conversation(talk) => conversation(model, talk, manner, encoder),
+        Input::Infill(infill) => between(model, &infill, manner, encoder, warnings),
         Input::Prompts { prompts, suffix: Some(suffix), .. } => {
             infill(model, &prompts, &suffix, encoder)
         }
@@ -356,8 +386,11 @@ fn asked(
             let tokenizer = &model.served.tokenizer;
             let echoed = prompts.iter().filter(|_| echo).map(|prompt| shown(prompt, tokenizer));
             let echo = echoed.collect();
-            let is_text: Vec<bool> = prompts.iter().map(|p| matches!(p, Prompt::Text(_))).collect();
-            let tokens = |prompt| tokens(prompt, model, encoder);
+            let is_text: Vec<bool> = prompts.iter().map(begins_with_text).collect();
+            let tokens = |prompt| {
+                let ids = tokens(prompt, encoder, Special::Parse);
+                ids.map_err(|e| not_encoded(e, model, "prompt"))
+            };
             let prompts: Vec<Vec<TokenId>> =
                 prompts.into_iter().map(tokens).collect::<Result<_, _>>()?;
             let bos = |(prompt, is_text): (&Vec<TokenId>, bool)| {
@@ -378,32 +411,81 @@ fn infill(
 ) -> Result<Asked, ApiError> {
     let mut asked = Asked { param: "prompt", ..Asked::default() };
     for prompt in prompts {
+        let mixed;
         let before = match prompt {
             Prompt::Text(text) => Before::Text(text),
             Prompt::Tokens(ids) => Before::Tokens(ids),
+            Prompt::Mixed(_) => {
+                let ids = tokens(prompt.clone(), encoder, Special::Plain);
+                mixed = ids.map_err(|e| not_encoded(e, model, "prompt"))?;
+                Before::Tokens(&mixed)
+            }
         };
         let ids = encoder.infill(before, suffix).map_err(|e| not_encoded(e, model, "prompt"))?;
-        let Some(ids) = ids else {
-            let message = format!(
-                "suffix: infill is not supported by the model {:?}: its vocabulary has no marks for \
-                 filling in the middle",
-                model.served.name()
-            );
-            return Err(ApiError::unsupported("suffix", message));
-        };
-        asked.prompts.push(ids);
+        asked.prompts.push(ids.ok_or_else(|| unmarked(model, "suffix"))?);
     }
     asked.also_end = model.served.tokenizer.infill_ends().unwrap_or_default().to_vec();
     Ok(asked)
 }
 
-/// The prompt of a conversation.
-fn conversation(
+/// A model whose vocabulary has no marks for infill; `member` asked for it.
+fn unmarked(model: &Model, member: &str) -> ApiError {
+    let message = format!(
+        "{member}: infill is not supported by the model {:?}: its vocabulary has no marks for \
+         filling in the middle",
+        model.served.name()
+    );
+    ApiError::unsupported(member, message)
+}
+
+/// The prompt behind which a model writes the middle of a text, with as many of the other files as the
+/// context holds.
+fn between(
     model: &Model,
-    talk: Conversation,
+    infill: &Infill,
     manner: &Manner,
     encoder: &Encoder<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<Asked, ApiError> {
+    let (param, member) = ("input_prefix", "input_extra");
+    let own = encoder.infill(Before::Text(&infill.before), &infill.behind);
+    let own = own.map_err(|e| not_encoded(e, model, param))?;
+    let mut ids = own.ok_or_else(|| ApiError {
+        status: StatusCode::NOT_IMPLEMENTED,
+        ..unmarked(model, param)
+    })?;
+    if !infill.files.is_empty() {
+        let Beside { head, files, own } =
+            encoder.beside(&infill.files).map_err(|e| not_encoded(e, model, member))?;
+        let context = model.most_tokens();
+        let answer = manner.sampling.max_tokens.map_or(context, |most| most as usize);
+        let taken = ids.len() + head.len() + own.len() + answer.min(context / 4);
+        let mut room = context.saturating_sub(taken);
+        let fits = |file: &&Vec<TokenId>| {
+            let left = room.checked_sub(file.len());
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let fitting = files.iter().rev().take_while(fits).count();
+        let left_out = files.len() - fitting;
+        if left_out > 0 {
+            warnings.push(format!("{left_out} of the files of {member} do not fit the context"));
+        }
+        let files = files[left_out..].concat();
+        let at = model.served.tokenizer.prefix().len();
+        ids.splice(at..at, [head, files, own].concat());
+    }
+    let also_end = model.served.tokenizer.infill_ends().unwrap_or_default().to_vec();
+    Ok(Asked { prompts: vec![ids], param, also_end, ..Asked::default() })
+}
+
+/// A conversation as the model's template writes it.
+///
+/// # Errors
+/// 400 where the model has none, or it refuses the conversation.
+pub fn rendered(model: &Model, talk: Conversation, manner: &Manner) -> Result<Rendered, ApiError> {
+    let talk = talk.instructed(model.served.defaults.system.as_deref());
+    let talk = talk.begun_by(&model.begins);
     let template = model.served.template.as_ref().map_err(|why| {
         let message = match why {
             TemplateError::Missing => "the model has no chat template".to_owned(),
@@ -417,7 +499,17 @@ fn conversation(
         Some(limit) => talk.thinking_for(limit.tokens, template),
         None => talk,
     };
-    let rendered = Rendered::new(template, model.format, talk)?;
+    Rendered::new(template, model.format, talk)
+}
+
+/// The prompt of a conversation.
+fn conversation(
+    model: &Model,
+    talk: Conversation,
+    manner: &Manner,
+    encoder: &Encoder<'_>,
+) -> Result<Asked, ApiError> {
+    let rendered = rendered(model, talk, manner)?;
     let tokens = encoder.rendered(&rendered.prompt);
     let tokens = tokens.map_err(|e| not_encoded(e, model, "messages"))?;
     let text = rendered.prompt.text();
@@ -448,27 +540,70 @@ fn parts(talk: &Conversation, text: &str, tokens: &[TokenId], tokenizer: &Tokeni
     parts
 }
 
-/// A text prompt is the caller's own from end to end: control tokens spelled out are such tokens.
-fn tokens(prompt: Prompt, model: &Model, encoder: &Encoder<'_>) -> Result<Vec<TokenId>, ApiError> {
-    match prompt {
-        Prompt::Tokens(ids) => Ok(ids),
-        Prompt::Text(text) => {
-            let ids = encoder.prompt(&text, Special::Parse);
-            ids.map_err(|e| not_encoded(e, model, "prompt"))
+/// The tokens of a prompt. One that is a text is the caller's own from end to end: where control
+/// tokens are looked for, those spelled out are such tokens.
+///
+/// # Errors
+/// Those of the tokenizer.
+pub fn tokens(
+    prompt: Prompt,
+    encoder: &Encoder<'_>,
+    special: Special,
+) -> Result<Vec<TokenId>, TokenizerError> {
+    let begins = begins_with_text(&prompt);
+    let parts = match prompt {
+        Prompt::Tokens(ids) => return Ok(ids),
+        Prompt::Text(text) => return encoder.prompt(&text, special),
+        Prompt::Mixed(parts) => parts,
+    };
+    let ends = matches!(parts.last(), Some(Prompt::Text(_)));
+    Ok(encoder.framed(plain_tokens(&parts, encoder, special)?, begins, ends))
+}
+
+/// The tokens of texts and tokens one behind another, with nothing before or behind them.
+///
+/// # Errors
+/// Those of the tokenizer.
+pub fn plain_tokens(
+    parts: &[Prompt],
+    encoder: &Encoder<'_>,
+    special: Special,
+) -> Result<Vec<TokenId>, TokenizerError> {
+    let mut ids = Vec::new();
+    for part in parts {
+        match part {
+            Prompt::Tokens(more) => ids.extend(more),
+            Prompt::Text(text) => ids.extend(encoder.encode(text, special)?),
+            Prompt::Mixed(parts) => ids.extend(plain_tokens(parts, encoder, special)?),
         }
+    }
+    Ok(ids)
+}
+
+/// Whether a prompt gets what the vocabulary wants before texts.
+fn begins_with_text(prompt: &Prompt) -> bool {
+    match prompt {
+        Prompt::Text(_) => true,
+        Prompt::Tokens(_) => false,
+        Prompt::Mixed(parts) => parts.first().is_some_and(begins_with_text),
     }
 }
 
 fn shown(prompt: &Prompt, tokenizer: &Tokenizer) -> String {
     match prompt {
         Prompt::Text(text) => text.clone(),
-        // Control tokens by their names, as in a prompt that is a text.
-        Prompt::Tokens(ids) if ids.iter().any(|id| tokenizer.is_special(*id)) => {
-            let bytes = ids.iter().filter_map(|id| tokenizer.token_bytes(*id));
-            String::from_utf8_lossy(&bytes.collect::<Vec<_>>().concat()).into_owned()
-        }
-        Prompt::Tokens(ids) => tokenizer.decode(ids),
+        Prompt::Tokens(ids) => text_of(ids, tokenizer),
+        Prompt::Mixed(parts) => parts.iter().map(|part| shown(part, tokenizer)).collect(),
     }
+}
+
+/// The text of tokens, control tokens by their names as in a prompt that is a text.
+pub fn text_of(ids: &[TokenId], tokenizer: &Tokenizer) -> String {
+    if !ids.iter().any(|id| tokenizer.is_special(*id)) {
+        return tokenizer.decode(ids);
+    }
+    let bytes = ids.iter().filter_map(|id| tokenizer.token_bytes(*id));
+    String::from_utf8_lossy(&bytes.collect::<Vec<_>>().concat()).into_owned()
 }
 
 /// The account of a client's own word for who asks; an API key, where several are set, stands above.

@@ -127,9 +127,9 @@ impl Words {
         match read(fields, &Limits::default(), notes)? {
             Ask::Generate { ask, .. } | Ask::Count { ask, .. } => match ask.input {
                 Input::Conversation(talk) => Ok(talk),
-                Input::Prompts { .. } => Err(ApiError::internal()),
+                _ => Err(ApiError::internal()),
             },
-            Ask::Numbers { .. } => Err(ApiError::internal()),
+            Ask::Numbers { .. } | Ask::Look { .. } => Err(ApiError::internal()),
         }
     }
 }

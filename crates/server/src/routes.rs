@@ -16,7 +16,7 @@ use crate::fields::shown;
 use crate::openai::conversations;
 use crate::shared::Shared;
 use crate::{
-    access, answering, anthropic, health, models, ollama, openai, openapi, page, requests,
+    access, answering, anthropic, health, llamacpp, models, ollama, openai, openapi, page, requests,
 };
 
 /// Who may use a route.
@@ -95,6 +95,15 @@ const fn anthropic_route(
     Route { method, path, access: Access::Keyed, dialect, job }
 }
 
+const fn llamacpp_route(
+    method: Method,
+    path: &'static str,
+    handler: fn() -> MethodRouter<Arc<Shared>>,
+) -> Route {
+    let (dialect, job) = (llamacpp::DIALECT, Job::Handle(handler));
+    Route { method, path, access: Access::Keyed, dialect, job }
+}
+
 const fn ask_route(path: &'static str, dialect: Dialect, read: Read) -> Route {
     Route { method: Method::POST, path, access: Access::Keyed, dialect, job: Job::Answer(read) }
 }
@@ -104,6 +113,7 @@ pub const ROUTES: &[Route] = &[
     open_route("/", || get(page::root)),
     open_route("/page/{build}/{file}", || get(page::file)),
     open_route("/health", || get(health::live)),
+    open_route("/v1/health", || get(health::live)),
     open_route("/livez", || get(health::live)),
     open_route("/readyz", || get(health::ready)),
     keyed_route(Method::GET, "/version", || get(health::version)),
@@ -155,6 +165,7 @@ pub const ROUTES: &[Route] = &[
     keyed_route(Method::GET, "/v1/batches/{id}", || get(openai::batches::one)),
     keyed_route(Method::POST, "/v1/batches/{id}/cancel", || post(openai::batches::cancel)),
     ask_route("/v1/embeddings", openai::DIALECT, openai::embedding::read),
+    ask_route("/v2/rerank", openai::DIALECT, openai::rerank::read_cohere),
     ask_route("/v1/rerank", openai::DIALECT, openai::rerank::read),
     keyed_route(Method::POST, "/v1/cache/leases", || post(openai::leases::make)),
     keyed_route(Method::GET, "/v1/cache/leases", || get(openai::leases::list)),
@@ -194,6 +205,31 @@ pub const ROUTES: &[Route] = &[
     ollama_route(Method::POST, "/api/copy", || post(ollama::store::copy)),
     ollama_route(Method::DELETE, "/api/delete", || delete(ollama::store::delete)),
     ollama_route(Method::POST, "/api/blobs/{digest}", || post(ollama::store::blob)),
+    ask_route("/completion", llamacpp::DIALECT, llamacpp::completion::read),
+    ask_route("/completions", llamacpp::DIALECT, llamacpp::completion::read),
+    ask_route("/infill", llamacpp::DIALECT, llamacpp::infill::read),
+    ask_route("/chat/completions", openai::DIALECT, openai::chat::read),
+    ask_route("/tokenize", llamacpp::DIALECT, llamacpp::tokens::tokenize),
+    ask_route("/detokenize", llamacpp::DIALECT, llamacpp::tokens::detokenize),
+    ask_route("/apply-template", llamacpp::DIALECT, llamacpp::tokens::apply_template),
+    ask_route("/embedding", llamacpp::DIALECT, llamacpp::numbers::embed),
+    ask_route("/embeddings", llamacpp::DIALECT, llamacpp::numbers::embed),
+    ask_route("/rerank", llamacpp::DIALECT, llamacpp::numbers::rank),
+    ask_route("/reranking", llamacpp::DIALECT, llamacpp::numbers::rank),
+    ask_route("/v1/reranking", llamacpp::DIALECT, llamacpp::numbers::rank),
+    llamacpp_route(Method::GET, "/models", || get(anthropic::models::list)),
+    llamacpp_route(Method::GET, "/props", || get(llamacpp::state::props)),
+    llamacpp_route(Method::POST, "/props", || post(llamacpp::state::set_props)),
+    Route {
+        method: Method::GET,
+        path: "/slots",
+        access: Access::Operator,
+        dialect: llamacpp::DIALECT,
+        job: Job::Handle(|| get(llamacpp::state::slots)),
+    },
+    llamacpp_route(Method::POST, "/slots/{id}", || post(llamacpp::state::act_on_slot)),
+    llamacpp_route(Method::GET, "/lora-adapters", || get(llamacpp::state::adapters)),
+    llamacpp_route(Method::POST, "/lora-adapters", || post(llamacpp::state::set_adapters)),
 ];
 
 /// What the lines of batches may ask: a path, what reads it, and how errors are told there.
@@ -303,8 +339,9 @@ mod tests {
     fn only_the_reviewed_routes_are_open() {
         let open = ROUTES.iter().filter(|route| route.access == Access::Open);
         let paths: Vec<&str> = open.map(|route| route.path).collect();
-        assert_eq!(paths, ["/", "/page/{build}/{file}", "/health", "/livez", "/readyz"]);
+        let open = ["/", "/page/{build}/{file}", "/health", "/v1/health", "/livez", "/readyz"];
+        assert_eq!(paths, open);
         let operator = ROUTES.iter().filter(|route| route.access == Access::Operator);
-        assert_eq!(operator.map(|route| route.path).collect::<Vec<_>>(), ["/metrics"]);
+        assert_eq!(operator.map(|route| route.path).collect::<Vec<_>>(), ["/metrics", "/slots"]);
     }
 }

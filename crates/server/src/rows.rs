@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::ask::{Found, Measure, Numbers, NumbersHead, Prompt};
 use crate::error::ApiError;
-use crate::prepare::{not_encoded, reach};
+use crate::prepare::{not_encoded, reach, tokens};
 use crate::requests::{Seen, keeper};
 use crate::shared::{Model, Phase, Shared, reached};
 use crate::workshop::Wanted;
@@ -78,6 +78,7 @@ pub fn prepare(
             let tokens = |prompt| match prompt {
                 Prompt::Tokens(ids) => Ok(ids),
                 Prompt::Text(text) => plain(&text),
+                mixed @ Prompt::Mixed(_) => tokens(mixed, &encoder, Special::Plain),
             };
             let inputs: Result<Vec<_>, _> = inputs.into_iter().map(tokens).collect();
             let inputs = inputs.map_err(|e| not_encoded(e, &model, "input"))?;

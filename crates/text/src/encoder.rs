@@ -112,14 +112,19 @@ impl<'a> Encoder<'a> {
     /// # Errors
     /// As [`encode`](Self::encode).
     pub fn prompt(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
-        let mut ids = self.encode(text, special)?;
-        if !ids.starts_with(&self.tokenizer.parts.prefix) {
-            ids.splice(0..0, self.tokenizer.parts.prefix.iter().copied());
+        Ok(self.framed(self.encode(text, special)?, true, true))
+    }
+
+    /// Tokens with what a prompt begins and ends with, at that end, unless it is there.
+    pub fn framed(&self, mut ids: Vec<u32>, begins: bool, ends: bool) -> Vec<u32> {
+        let Parts { prefix, suffix, .. } = &self.tokenizer.parts;
+        if begins && !ids.starts_with(prefix) {
+            ids.splice(0..0, prefix.iter().copied());
         }
-        if !ids.ends_with(&self.tokenizer.parts.suffix) {
-            ids.extend(&self.tokenizer.parts.suffix);
+        if ends && !ids.ends_with(suffix) {
+            ids.extend(suffix);
         }
-        Ok(ids)
+        ids
     }
 
     /// As [`Tokenizer::encode_pair`].

@@ -14,10 +14,14 @@ struct Family {
     suffix_first: bool,
     /// Further tokens that the middle ends with.
     ends: &'static [&'static str],
+    /// Before the name of a repository, and before that of a file in it; empty: nothing.
+    repository: &'static str,
+    file: &'static str,
 }
 
 const fn family(prefix: &'static str, suffix: &'static str, middle: &'static str) -> Family {
-    Family { prefix, suffix, middle, suffix_first: false, ends: &[] }
+    let (repository, file) = ("", "");
+    Family { prefix, suffix, middle, suffix_first: false, ends: &[], repository, file }
 }
 
 /// In the order in which they are looked for. Sources: the cards of Qwen2.5-Coder, CodeGemma, StarCoder 2,
@@ -25,10 +29,14 @@ const fn family(prefix: &'static str, suffix: &'static str, middle: &'static str
 const FAMILIES: &[Family] = &[
     Family {
         ends: &["<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|file_separator|>"],
+        repository: "<|repo_name|>",
+        file: "<|file_sep|>",
         ..family("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
     },
     Family {
         ends: &["<fim_pad>", "<file_sep>", "<repo_name>", "<filename>", "<reponame>"],
+        repository: "<repo_name>",
+        file: "<file_sep>",
         ..family("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
     },
     Family { ends: &["<fim-pad>"], ..family("<fim-prefix>", "<fim-suffix>", "<fim-middle>") },
@@ -60,6 +68,8 @@ pub(crate) struct Infill {
     suffix: u32,
     middle: Option<u32>,
     suffix_first: bool,
+    /// Before the names of a repository and of a file in it, where both have a mark.
+    names: Option<(u32, u32)>,
     /// Tokens that end what was filled in, in ascending order.
     ends: Vec<u32>,
 }
@@ -89,8 +99,9 @@ impl Infill {
                 let family = FAMILIES.iter().filter(has).find(of);
                 let ends = family.map(|f| f.ends.iter().filter_map(|text| id(text)).collect());
                 let suffix_first = family.is_some_and(|family| family.suffix_first);
+                let names = family.and_then(|f| id(f.repository).zip(id(f.file)));
                 let ends = ends.unwrap_or_default();
-                Infill { prefix, suffix, middle, suffix_first, ends }
+                Infill { prefix, suffix, middle, suffix_first, names, ends }
             }
             _ => {
                 let family = FAMILIES.iter().find(has)?;
@@ -99,6 +110,7 @@ impl Infill {
                     suffix: id(family.suffix)?,
                     middle: id(family.middle),
                     suffix_first: family.suffix_first,
+                    names: id(family.repository).zip(id(family.file)),
                     ends: family.ends.iter().filter_map(|text| id(text)).collect(),
                 }
             }
@@ -144,7 +156,51 @@ pub enum Before<'a> {
     Tokens(&'a [u32]),
 }
 
+/// Files that stand before the one whose middle is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// What they begin with.
+    pub head: Vec<u32>,
+    /// Each of them.
+    pub files: Vec<Vec<u32>>,
+    /// Between the last of them and the file whose middle is written.
+    pub own: Vec<u32>,
+}
+
+/// Names of a repository and of a file that nobody named, and what stands before a file where the
+/// vocabulary has no mark for that: as llama.cpp's server has them, so that prompts are the same.
+const REPOSITORY: &str = "myproject\n";
+const FILE: &str = "filename\n";
+const BEFORE_FILE: &str = "\n\n--- snippet ---\n\n";
+
 impl Encoder<'_> {
+    /// Files (a name and a text each) as a model knows them that was trained on whole repositories
+    /// (Qwen2.5-Coder, arXiv:2409.12186, figure 4), else as texts one behind another.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn beside(&self, files: &[(String, String)]) -> Result<Beside, TokenizerError> {
+        let names = self.tokenizer().parts.infill.as_ref().and_then(|infill| infill.names);
+        let plain = |text: &str| self.encode(text, Special::Plain);
+        let marked = |mark: u32, name: &str| -> Result<Vec<u32>, TokenizerError> {
+            Ok([vec![mark], plain(name)?].concat())
+        };
+        let one = |(name, text): &(String, String)| {
+            let before = match names {
+                Some((_, file)) => marked(file, &format!("{name}\n"))?,
+                None => plain(BEFORE_FILE)?,
+            };
+            Ok([before, plain(text)?].concat())
+        };
+        let files = files.iter().map(one).collect::<Result<_, _>>()?;
+        Ok(match names {
+            Some((repository, file)) => {
+                Beside { head: marked(repository, REPOSITORY)?, files, own: marked(file, FILE)? }
+            }
+            None => Beside { files, ..Beside::default() },
+        })
+    }
+
     /// The prompt behind which a model writes the middle between two texts; `None` where its vocabulary
     /// has no marks for that.
     ///
@@ -195,6 +251,10 @@ mod tests {
         let found = Infill::of(&table(&qwen), Named::default()).expect("marks");
         assert_eq!((found.prefix, found.suffix, found.middle), (2, 3, Some(1)));
         assert_eq!((found.suffix_first, &found.ends[..]), (false, &[1, 2, 3, 4][..]));
+        assert_eq!(found.names, None);
+        let names = ["<|repo_name|>", "<|file_sep|>"];
+        let found = Infill::of(&table(&[&qwen[..], &names].concat()), Named::default());
+        assert_eq!(found.expect("marks").names, Some((6, 7)));
         let codestral = table(&["[SUFFIX]", "[PREFIX]", "[MIDDLE]"]);
         let found = Infill::of(&codestral, Named::default()).expect("marks");
         assert_eq!((found.prefix, found.suffix, found.middle), (1, 0, None));

@@ -28,7 +28,7 @@ pub use encoder::{Encoder, Reach};
 pub use gguf_vocab::{GgufVocab, TokenType};
 pub use go::{GoError, from_go};
 pub use hf_config::HfTokenizerConfig;
-pub use infill::Before;
+pub use infill::{Before, Beside};
 pub use lint::{Finding, Severity, lint, warnings};
 pub use stream::{Lead, StopSearch, StreamPiece, TextStream};
 pub use template::{

@@ -340,7 +340,7 @@ impl Tokenizer {
     }
 
     /// What starts plain texts.
-    pub(crate) fn prefix(&self) -> &[u32] {
+    pub fn prefix(&self) -> &[u32] {
         &self.parts.prefix
     }
 

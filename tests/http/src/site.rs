@@ -41,6 +41,8 @@ pub struct Setup {
     pub template: Option<&'static str>,
     /// Whether its vocabulary has marks for filling in the middle, behind all others.
     pub infill: bool,
+    /// Columns of its vectors, where it gives these in the place of text; 1: it scores.
+    pub columns: Option<u32>,
     /// How its packager wants it to be run.
     pub defaults: Defaults,
 }
@@ -57,6 +59,7 @@ impl Default for Setup {
             chat: true,
             template: None,
             infill: false,
+            columns: None,
             defaults: Defaults::default(),
         }
     }
@@ -183,8 +186,9 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
         group_blocks: vec![setup.blocks, setup.blocks],
         top_logprobs: 20,
     };
-    let vocab = tokenizer.vocab_size() as u32;
-    let program = program(&groups, vocab, 8);
+    let ids = tokenizer.vocab_size() as u32;
+    let (vocab, hidden) = setup.columns.map_or((ids, 8), |columns| (0, columns));
+    let program = program(&groups, vocab, hidden);
     let backend = SimDevice::new(16, control.clone());
     let compiled = limits.clone();
     let build = move || backend.executable(&program, &compiled);
@@ -197,12 +201,12 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
             limits,
             whole_sequences: false,
             vocab,
-            hidden: 8,
+            hidden,
             cost: StepCost::new(1e-4, 1e-6, 0.0),
             step_s: 0.05,
             checkpoint_slots: 0,
         },
-        ids: vocab,
+        ids,
         eos: tokenizer.eos_ids().to_vec(),
         tokenizer: Some(Arc::clone(tokenizer)),
         draft: DraftMode::Suffix,

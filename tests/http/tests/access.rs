@@ -149,7 +149,7 @@ fn a_public_bind_without_a_key_does_not_start() {
 }
 
 /// What everybody may ask, also where keys are set: whatever is added here is reviewed.
-const OPEN: [&str; 5] = ["/", "/page/{build}/{file}", "/health", "/livez", "/readyz"];
+const OPEN: [&str; 6] = ["/", "/page/{build}/{file}", "/health", "/v1/health", "/livez", "/readyz"];
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"];
 
@@ -207,7 +207,7 @@ fn refusal(path: &str, method: &str, key: Option<&str>, headers: &[(&str, &str)]
         () if !headers.is_empty() => Some(403),
         () if !open && key != Some("another") && !is_right => Some(401),
         // (For the first key only.)
-        () if path == "/metrics" && is_right => Some(403),
+        () if ["/metrics", "/slots"].contains(&path) && is_right => Some(403),
         () if CHANGES.contains(&(method, path)) && is_right => Some(403),
         () if is_socket => Some(405),
         () if !is_taken => Some(405),

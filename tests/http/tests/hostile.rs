@@ -56,6 +56,13 @@ const SEEDS: &[(&str, &str)] = &[
     ),
     ("/v1/embeddings", r#"{"input":["a",[1,2]],"dimensions":4,"encoding_format":"base64"}"#),
     ("/v1/rerank", r#"{"query":"a","documents":["b",{"text":"c"}],"top_n":1}"#),
+    (
+        "/completion",
+        r#"{"prompt":[1,"a",{"prompt_string":"b"}],"n_predict":2,"logit_bias":[[5,1.5],["c",false]],
+        "n_probs":2,"samplers":"kt","response_fields":["content"],"stop":["d"],"n_cmpl":2}"#,
+    ),
+    ("/tokenize", r#"{"content":["a",7,"b"],"add_special":true,"with_pieces":true}"#),
+    ("/detokenize", r#"{"tokens":[1,2,259]}"#),
 ];
 
 /// Values that are of another type, size or sign than any reader may think.

@@ -22,6 +22,8 @@ const START_WEIGHT: f64 = 0.1;
 /// A snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct EngineStats {
+    /// Sequences that may run at once.
+    pub places: u32,
     /// Sequences that hold cache blocks.
     pub running: u32,
     /// Sequences that wait for blocks.
@@ -235,6 +237,7 @@ impl Stats {
             cached: small(cached),
         };
         EngineStats {
+            places: small(&self.places),
             running: small(&self.running),
             waiting: small(&self.waiting),
             queued_requests: self.queue.len(),

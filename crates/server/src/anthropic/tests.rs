@@ -39,7 +39,7 @@ fn told(body: Value) -> Result<Told, ApiError> {
 fn talk(told: &Told) -> &Conversation {
     match &told.ask.input {
         Input::Conversation(talk) => talk,
-        Input::Prompts { .. } => panic!("no conversation"),
+        _ => panic!("no conversation"),
     }
 }
 

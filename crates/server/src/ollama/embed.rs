@@ -9,7 +9,7 @@ use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use crate::openai::completion::prompts_of;
-use crate::openai::rerank::{Ranked, ranked};
+use crate::openai::rerank::{Ranked, best, ranked};
 
 /// Reads a request for a vector of each text.
 ///
@@ -65,15 +65,8 @@ pub fn rank(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     finish(fields, limits, notes)?;
     let told = documents.clone();
     let write = Box::new(move |head: &NumbersHead, found: Found| {
-        let relevance: Vec<f32> = found.rows.iter().filter_map(|r| r.first().copied()).collect();
-        let mut order: Vec<usize> = (0..relevance.len()).collect();
-        order.sort_by(|a, b| relevance[*b].total_cmp(&relevance[*a]).then(a.cmp(b)));
-        order.truncate(top);
-        let result = |index: usize| {
-            let (document, score) = (told.get(index), relevance[index]);
-            json!({ "index": index, "document": document, "relevance_score": score })
-        };
-        let results: Vec<Value> = order.into_iter().map(result).collect();
+        let result = |(index, score): (usize, f32)| json!({ "index": index, "document": told.get(index), "relevance_score": score });
+        let results: Vec<Value> = best(&found, top).into_iter().map(result).collect();
         let (model, tokens) = (told_name(&head.model), found.prompt_tokens);
         let body = json!({ "model": model, "results": results, "prompt_eval_count": tokens });
         warned(body, head).to_string()

@@ -89,6 +89,7 @@ fn told(read: Read, body: Value) -> Result<Told, ApiError> {
             numbers = Some(ask);
         }
         Ask::Count { ask, .. } => text = Some((*ask, false)),
+        Ask::Look { .. } => panic!("nothing is looked up here"),
     }
     Ok(Told { keep, text, numbers, written, notes })
 }

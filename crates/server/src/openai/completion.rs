@@ -80,7 +80,7 @@ pub(crate) fn prompts_of(value: Value, most: usize, name: &str) -> Result<Vec<Pr
     list(Value::Array(items), most, name)?.into_iter().enumerate().map(one).collect()
 }
 
-fn ids(items: Vec<Value>, path: &str) -> Result<Vec<TokenId>, ApiError> {
+pub(crate) fn ids(items: Vec<Value>, path: &str) -> Result<Vec<TokenId>, ApiError> {
     let id = |(i, item): (usize, Value)| {
         let id = item.as_u64().and_then(|id| TokenId::try_from(id).ok());
         id.ok_or_else(|| {

@@ -1,5 +1,5 @@
 //! The OpenAI dialect: chat and text completion, whole or streamed, embeddings, and the list of
-//! models; beside it the rerank call of Cohere and Jina.
+//! models; beside it the rerank calls of Cohere and Jina.
 
 pub(crate) mod answer;
 pub mod batches;

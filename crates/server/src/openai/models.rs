@@ -70,6 +70,6 @@ fn defaults(model: &ServedModel) -> Value {
 }
 
 /// The number as it was written: 0.8, not the 0.800000011920929 that 32 bits make of it.
-fn told(number: f32) -> Value {
+pub(crate) fn told(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }

@@ -56,6 +56,7 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<M
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         also_end: samplers::stop_token_ids(fields, limits)?,
         logit_bias: logit_bias(fields, limits)?,
+        biased_texts: Vec::new(),
         constrained: constraint::read(fields, limits, notes)?,
         context: None,
         thinking: thinking::budget(fields)?,
@@ -66,6 +67,7 @@ pub fn read(fields: &mut Fields, limits: &Limits, notes: &mut Notes) -> Result<M
         timeout: timeout(fields)?,
         diagnose: fields.flag("diagnostics")?.unwrap_or(false),
         lease: leases::read(fields, notes)?,
+        tells_prompts: false,
         user: fields.text("user")?,
     })
 }

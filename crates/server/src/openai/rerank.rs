@@ -1,5 +1,6 @@
 //! Rerank requests, as Cohere and Jina have them: documents in the order of their relevance to a
 //! query. A reranker reads query and document together; of an embedding model the cosine is taken.
+//! `/v1/rerank` answers in a form that clients of both read; `/v2/rerank` is Cohere's alone.
 
 use serde_json::{Value, json};
 
@@ -8,7 +9,61 @@ use super::parameters::{IGNORED, timeout};
 use crate::ask::{Ask, Found, Measure, Numbers, NumbersHead};
 use crate::config::Limits;
 use crate::error::ApiError;
-use crate::fields::{Fields, Notes, list, text, wrong};
+use crate::fields::{Fields, Notes, Unsupported, list, text, wrong};
+
+/// Members that cut documents, or put them together of others: not built, unless they ask for what is done.
+const UNBUILT: &[Unsupported] = &[
+    Unsupported { name: "max_chunks_per_doc", neutral: |_| false },
+    Unsupported { name: "max_tokens_per_doc", neutral: |_| false },
+    Unsupported { name: "rank_fields", neutral: |v| *v == json!(["text"]) },
+    Unsupported { name: "truncation", neutral: |v| *v == false },
+];
+
+/// Reads a rerank request of Cohere's second API.
+///
+/// # Errors
+/// 400 of the request.
+pub fn read_cohere(
+    mut fields: Fields,
+    limits: &Limits,
+    notes: &mut Notes,
+) -> Result<Ask, ApiError> {
+    let Ranked { model, query, documents, top } = ranked(&mut fields, limits, notes)?;
+    fields.take("priority"); // (of a request among others, which changes no answer)
+    let timeout = timeout(&mut fields)?;
+    fields.refuse(UNBUILT)?;
+    fields.finish(IGNORED, notes)?;
+    let write = Box::new(move |head: &NumbersHead, found: Found| {
+        let result = |(index, score)| json!({ "index": index, "relevance_score": score });
+        let results: Vec<Value> = best(&found, top).into_iter().map(result).collect();
+        let (id, meta) = (format!("rerank-{:016x}", head.ticket), meta("2", &found));
+        let mut body = json!({ "id": id, "results": results, "meta": meta });
+        if !head.warnings.is_empty() {
+            body["meta"]["warnings"] = json!(head.warnings);
+        }
+        body.to_string()
+    });
+    let measure = Measure::Rank { query, documents };
+    Ok(Ask::Numbers { ask: Numbers { model, measure, user: None, timeout }, write })
+}
+
+/// What Cohere's clients are told of a request.
+fn meta(version: &str, found: &Found) -> Value {
+    json!({
+        "api_version": { "version": version },
+        "billed_units": { "search_units": 1 },
+        "tokens": { "input_tokens": found.prompt_tokens },
+    })
+}
+
+/// Documents by their relevance, at most so many: best first, ties in the order given.
+pub(crate) fn best(found: &Found, most: usize) -> Vec<(usize, f32)> {
+    let relevance = found.rows.iter().filter_map(|row| row.first().copied());
+    let mut all: Vec<(usize, f32)> = relevance.enumerate().collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    all.truncate(most);
+    all
+}
 
 /// Reads a rerank request.
 ///
@@ -18,6 +73,7 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let Ranked { model, query, documents, top } = ranked(&mut fields, limits, notes)?;
     let with_documents = fields.flag("return_documents")?.unwrap_or(false);
     let (user, timeout) = (fields.text("user")?, timeout(&mut fields)?);
+    fields.refuse(UNBUILT)?;
     fields.finish(IGNORED, notes)?;
     let told = if with_documents { documents.clone() } else { Vec::new() };
     let write = Box::new(move |head: &NumbersHead, found: Found| body(head, &found, top, &told));
@@ -79,21 +135,17 @@ fn documents_of(value: Value, most: usize, notes: &mut Notes) -> Result<Vec<Stri
 
 /// The answer: best first, ties in the order given.
 fn body(head: &NumbersHead, found: &Found, top: usize, documents: &[String]) -> String {
-    let relevance: Vec<f32> = found.rows.iter().filter_map(|row| row.first().copied()).collect();
-    let mut order: Vec<usize> = (0..relevance.len()).collect();
-    order.sort_by(|a, b| relevance[*b].total_cmp(&relevance[*a]).then(a.cmp(b)));
-    order.truncate(top);
-    let result = |index: usize| {
-        let mut result = json!({ "index": index, "relevance_score": relevance[index] });
+    let result = |(index, score): (usize, f32)| {
+        let mut result = json!({ "index": index, "relevance_score": score });
         if let Some(text) = documents.get(index) {
             result["document"] = json!({ "text": text });
         }
         result
     };
-    let results: Vec<Value> = order.into_iter().map(result).collect();
+    let results: Vec<Value> = best(found, top).into_iter().map(result).collect();
     let mut body = json!({
         "id": format!("rerank-{:016x}", head.ticket), "object": "list",
-        "model": head.model, "results": results, "usage": Usage::of(found),
+        "model": head.model, "results": results, "usage": Usage::of(found), "meta": meta("1", found),
     });
     if !head.warnings.is_empty() {
         body["warnings"] = json!(head.warnings);

@@ -25,7 +25,7 @@ fn asked(body: Value, seal: &Seal) -> Result<(Asked, Vec<String>), ApiError> {
 fn talk(asked: &Asked) -> &Conversation {
     match &asked.ask.input {
         Input::Conversation(talk) => talk,
-        Input::Prompts { .. } => panic!("a conversation"),
+        _ => panic!("a conversation"),
     }
 }
 

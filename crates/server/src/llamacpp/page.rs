@@ -1,0 +1,114 @@
+//! docs/llamacpp.md against the code, and against all that llama.cpp's own server looks for.
+
+use serde_json::{Value, json};
+use tokenmill_engine::{StopReason, TokenInfo, Usage};
+use tokenmill_output::Piece;
+
+use super::{completion, infill, numbers};
+use crate::ask::{Ask, Choice, Found, Generate, Head, Numbers, NumbersHead, Read};
+use crate::config::Limits;
+use crate::error::ApiError;
+use crate::fields::{Fields, Notes};
+use crate::openai::page::{judge, rows_of, set};
+use crate::openai::rerank;
+
+const PAGE: &str = include_str!("../../../../docs/llamacpp.md");
+const MEMBERS: &str = include_str!("../../../../tests/http/fixtures/llamacpp-members.txt");
+
+/// A section of the page, its name among the members (empty: none), what reads it, and a request in which
+/// every place of a member is there.
+type Row = (&'static str, &'static str, Read, fn() -> Value);
+
+const ROUTES: &[Row] = &[
+    ("Completion", "completion", completion::read, full),
+    ("Infill", "infill", infill::read, || json!({ "input_prefix": "a", "input_suffix": "b" })),
+    ("Embedding", "embedding", numbers::embed, || json!({ "content": "c" })),
+    ("Rerank", "rerank", numbers::rank, || json!({ "query": "q", "documents": ["d", "e"] })),
+    ("Rerank as TEI has it", "", numbers::rank, || json!({ "query": "q", "texts": ["d", "e"] })),
+    (
+        "Rerank as Cohere has it",
+        "",
+        rerank::read_cohere,
+        || json!({ "model": "m", "query": "q", "documents": ["d", "e"] }),
+    ),
+];
+
+/// Sections whose members are asked from outside: `tests/http/tests/llamacpp.rs`.
+const OTHERS: &[(&str, &str)] = &[("Tokenize", "tokenize"), ("Detokenize", "detokenize")];
+
+/// (Every number belongs to a sampler that is on.)
+fn full() -> Value {
+    json!({
+        "prompt": "p", "n_probs": 1, "dynatemp_range": 0.1, "xtc_probability": 0.1,
+        "dry_multiplier": 0.1,
+    })
+}
+
+/// What a request is read as, and how its answer would be written.
+#[derive(Debug, PartialEq)]
+struct Told {
+    text: Option<(Generate, bool)>,
+    numbers: Option<Numbers>,
+    written: String,
+    notes: Vec<String>,
+}
+
+fn told(read: Read, body: Value) -> Result<Told, ApiError> {
+    let mut notes = Notes::new(false);
+    let ask = read(Fields::of(body, "")?, &Limits::default(), &mut notes)?;
+    let notes = notes.into_list();
+    Ok(match ask {
+        Ask::Generate { ask, stream, writer } => {
+            let head = Head { prompts: 1, choices: 1, ..Head::default() };
+            let token = TokenInfo { id: 1, bytes: Vec::new(), logprob: None, top: Vec::new() };
+            let choice = Choice {
+                pieces: vec![Piece::Text("t".into())],
+                tokens: vec![token],
+                finish: Some(StopReason::Length),
+                ..Choice::default()
+            };
+            let written = writer(head).whole(&[choice], Usage::default()).to_string();
+            Told { text: Some((*ask, stream)), numbers: None, written, notes }
+        }
+        Ask::Numbers { ask, write } => {
+            let head = NumbersHead { ticket: 0, model: String::new(), warnings: Vec::new() };
+            let found = Found { rows: vec![vec![0.6, 0.8], vec![0.8, 0.6]], prompt_tokens: 1 };
+            Told { text: None, numbers: Some(ask), written: write(&head, found), notes }
+        }
+        Ask::Count { .. } | Ask::Look { .. } => panic!("nothing is looked up here"),
+    })
+}
+
+/// Holds what a row says of a request beside the full one against what is read.
+fn check(read: Read, full: &Value, row: &[String]) {
+    let example = serde_json::from_str(&row[1]).unwrap_or_else(|e| panic!("{row:?}: {e}"));
+    let mut body = full.clone();
+    set(&mut body, &row[0], example);
+    let plain = told(read, full.clone()).expect("the full request");
+    judge(row, &row[2], plain, told(read, body), |told| std::mem::take(&mut told.notes));
+}
+
+#[test]
+fn the_page_says_of_every_member_what_becomes_of_it() {
+    for (section, _, read, full) in ROUTES {
+        let rows = rows_of(PAGE, section);
+        rows.iter().for_each(|row| check(*read, &full(), row));
+        assert!(rows.len() > 3, "{section}");
+    }
+}
+
+#[test]
+fn the_page_leaves_out_nothing_that_llama_cpp_looks_for() {
+    let all = ROUTES.iter().map(|(section, route, ..)| (*section, *route));
+    let all = all.filter(|(_, route)| !route.is_empty());
+    for (section, route) in all.chain(OTHERS.iter().copied()) {
+        let mut rows = rows_of(PAGE, section);
+        if route == "rerank" {
+            rows.extend(rows_of(PAGE, "Rerank as TEI has it"));
+        }
+        let members = MEMBERS.lines().filter_map(|line| line.strip_prefix(&format!("{route} ")));
+        for member in members {
+            assert!(rows.iter().any(|row| row[0] == member), "{section}: no row of {member}");
+        }
+    }
+}
