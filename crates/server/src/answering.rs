@@ -188,7 +188,7 @@ pub async fn answer_line(shared: &Arc<Shared>, line: Line) -> Result<String, Api
                 begin(shared, prepared, (writer, &wish), who, (place, None)).await?;
             whole(generation, &mut *writer, None).await.map(|body| body.to_string())
         }
-        Ready::Counted(count) => Ok(count.to_string()),
+        Ready::Told(body) => Ok(body.to_string()),
         Ready::Numbers { measured, write } => numbers(shared, measured, write, who, None).await,
     }
 }

@@ -16,7 +16,7 @@ const OF_A_CALL: [&str; 16] = [
     "machine", "measure", "plot", "raw", "schema", "version",
 ];
 /// Let others in, or say who may come in: never set by a folder's file.
-pub const OPENING: [&str; 14] = [
+pub const OPENING: [&str; 16] = [
     "allow-host",
     "allow-origin",
     "api-key",
