@@ -6,6 +6,7 @@
 #     bench/suites/openapi.sh [URL] [FOLDER] > bench/suites/openapi.txt
 #
 # FOLDER (default: ~/.cache/tokenmill-openapi) holds schemathesis, 100 MB. EXAMPLES (default: 30) are asked of each route, the same ones each time.
+# openapi.txt is of EXAMPLES=10 against the simulated model of tests/http (serve-sim).
 set -euo pipefail
 url=${1:-http://127.0.0.1:8080}
 folder=${2:-$HOME/.cache/tokenmill-openapi}

@@ -1,1 +1,5 @@
 declare module "*.css";
+
+interface ImportMeta {
+  env: { BASE_URL: string };
+}

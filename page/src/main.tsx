@@ -124,6 +124,11 @@ function App() {
               </div>
             ))}
           </dl>
+          <p class="quiet">
+            <a href={`${import.meta.env.BASE_URL}licences.txt`} target="_blank" rel="noopener">
+              Licences of what this page is made of
+            </a>
+          </p>
         </Dialog>
       ) : null}
     </>

@@ -97,12 +97,14 @@ test("everything is done by keyboard alone", async () => {
   assert.equal(await answers(page).locator(".versions > span").textContent(), "1/2");
   await reach(page, button("Edit"));
   await page.keyboard.press("Space");
+  await page.getByLabel("Edit the message").and(page.locator(":focus")).waitFor();
   await page.keyboard.type(" and more");
   await page.keyboard.press("Enter");
   await settled(page, 1);
   assert.match(await page.locator(".said").textContent(), /and more/);
   // Chats: found, deleted, brought back, begun.
   await page.keyboard.press("Control+k");
+  await page.getByLabel("Search chats").and(page.locator(":focus")).waitFor();
   await page.keyboard.type("keys");
   await reach(page, page.getByRole("button", { name: /^Delete / }));
   await page.keyboard.press("Enter");

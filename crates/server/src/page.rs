@@ -38,6 +38,7 @@ const FILES: &[File] = &[
     file!("code.js", "text/javascript; charset=utf-8"),
     file!("formula.js", "text/javascript; charset=utf-8"),
     file!("icon.svg", "image/svg+xml"),
+    file!("licences.txt", "text/plain; charset=utf-8"),
 ];
 
 /// Nothing from elsewhere, no script or style in a document's text, no text made into a document, in no frame of

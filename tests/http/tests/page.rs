@@ -54,6 +54,11 @@ fn browsers_get_a_page_that_asks_nobody_else() {
         let length = file.body.len().to_string();
         assert_eq!((head.status, head.header("content-length")), (200, Some(length.as_str())));
     }
+    let folder = named(&reply.body).pop().expect("a file");
+    let folder = folder.rsplit_once('/').expect("a folder").0;
+    for name in ["code.js", "formula.js", "licences.txt"] {
+        assert_eq!(site.client.get(&format!("{folder}/{name}")).status, 200, "{name}");
+    }
 }
 
 #[test]
