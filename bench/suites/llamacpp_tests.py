@@ -27,8 +27,8 @@ def pytest_collection_modifyitems(items):
 
     known = skips()
     for item in items:
-        name = item.nodeid.split("/")[-1]
-        found = next((known[key] for key in (name, name.split("[")[0]) if key in known), None)
+        name = f"{item.path.name}::{item.name}"
+        found = next((known[key] for key in (name, name.split("[")[0], name.split("::")[0]) if key in known), None)
         if found:
             item.add_marker(pytest.mark.skip(reason=found))
 

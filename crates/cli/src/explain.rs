@@ -101,7 +101,7 @@ fn explained(one: &Value) -> String {
     );
     let parts = &one["parts"];
     let total = parts["total"].as_f64().unwrap_or(0.0);
-    let _ = writeln!(text, "{:<9} {:>10} {:>6}    {}", "PART", "MS", "SHARE", "WHAT");
+    let _ = writeln!(text, "{:<9} {:>10} {:>6}    WHAT", "PART", "MS", "SHARE");
     for (name, letter, what) in PARTS {
         let seconds = parts[name].as_f64().unwrap_or(0.0);
         if seconds > 0.0 {

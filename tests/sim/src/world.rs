@@ -371,7 +371,8 @@ impl World {
         // (Who ends in the middle of a step had a part of it.)
         assert!(nanos == prompt || (!whole && nanos < prompt), "steps of its prompt: {line:?}");
         let Some(miss) = line.miss else {
-            assert_eq!((line.steps, line.tokens), (0, 0), "it never started: {line:?}");
+            // (Who is cut before its first step was told of may have had one.)
+            assert_eq!(line.tokens, 0, "it never started: {line:?}");
             return;
         };
         let seen = seen(&p.seen);
@@ -379,12 +380,16 @@ impl World {
             (seen.events.last(), &p.arrival.ask)
         {
             assert_eq!(usage.cached_tokens, found);
-            assert_eq!(usage.completion_tokens, line.tokens);
+            // (Of one choice among others, right drafts behind its end are counted too.)
+            let (told, counted) = (usage.completion_tokens, line.tokens);
+            assert!(told == counted || (request.choices > 1 && told < counted), "{line:?}");
             let first: u64 = line.to_first_token.expect("a first token").iter().sum();
             assert!(first <= line.nanos(), "{line:?}");
-            let again = line.displaced > 0 || self.injected() > 0 || request.choices > 1;
+            // What gave way is computed again or found again, what states made behind a wrong draft too.
+            let faults = self.injected() + self.core.stats().preemptions;
+            let again = faults > 0 || request.choices > 1 || line.drafted > line.accepted;
             let all = line.prompt_tokens - found;
-            assert!(computed == all || (again && computed > all), "{computed} of {all}: {line:?}");
+            assert!(computed == all || again, "{computed} of {all}: {line:?}");
         }
         let block = self.scene.config.block_tokens;
         match miss {

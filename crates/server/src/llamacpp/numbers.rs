@@ -1,5 +1,6 @@
 //! POST /embedding and /embeddings in llama.cpp's own form, and /rerank in that of Jina or of TEI.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::content::{no_media, prompts_of};
@@ -41,6 +42,13 @@ impl Norm {
     }
 }
 
+/// A text's vector, in a list of one: here one is told of all its tokens.
+#[derive(Serialize)]
+struct Item {
+    index: usize,
+    embedding: [Vec<f32>; 1],
+}
+
 /// Reads a request for a vector of each text.
 ///
 /// # Errors
@@ -63,8 +71,9 @@ pub fn embed(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<A
     fields.finish(IGNORED, notes)?;
     let write = move |_: &NumbersHead, found: Found| {
         let rows = found.rows.into_iter().enumerate();
-        let one = |(index, row)| json!({ "index": index, "embedding": [norm.apply(row)] });
-        rows.map(one).collect::<Value>().to_string()
+        let one = |(index, row)| Item { index, embedding: [norm.apply(row)] };
+        let items: Vec<Item> = rows.map(one).collect();
+        serde_json::to_string(&items).unwrap_or_default() // (numbers always are JSON)
     };
     let measure = Measure::Embed { inputs, dimensions: None };
     let ask = Numbers { model, measure, user: None, timeout };
