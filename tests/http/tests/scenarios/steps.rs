@@ -261,7 +261,11 @@ impl Scenario<'_> {
         match value {
             Value::Array(list) => list.iter().map(|one| self.filled(one)).collect(),
             Value::Object(members) => {
-                members.iter().map(|(name, value)| (name.clone(), self.filled(value))).collect()
+                let key = |name: &String| match self.filled(&Value::from(name.as_str())) {
+                    Value::String(text) => text,
+                    other => other.to_string(),
+                };
+                members.iter().map(|(name, value)| (key(name), self.filled(value))).collect()
             }
             Value::String(text) if text.contains("{{") => {
                 let whole = text.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}"));
