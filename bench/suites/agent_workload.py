@@ -11,7 +11,7 @@ The peer, from the source that llama-cpp-python 0.3.36 carries (ggml 0.25.3):
     cmake -B build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DBUILD_SHARED_LIBS=OFF \\
         -DGGML_AMX_TILE=OFF -DGGML_AMX_INT8=OFF -DGGML_AMX_BF16=OFF && cmake --build build --target llama-server
 (AMX is off, for its CPU backend crashed with it on one of our machines.) It runs with --jinja, its prompt cache on (the default), a
-context of its own for each slot, and --poll 0: two servers' spinning threads would be measured otherwise."""
+context of its own for each slot, and --poll 0."""
 
 import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, time, urllib.request
 

@@ -167,11 +167,8 @@ fn tools(profile: &Profile, words: &Words, random: &mut Random) -> Vec<Tool> {
         let name = PROPERTIES[known % PROPERTIES.len()];
         let name =
             if known < PROPERTIES.len() { name.to_owned() } else { format!("{name}_{known}") };
-        if known < 2 {
-            if let Some(required) = tool.parameters["required"].as_array_mut() {
-                required.push(json!(name));
-            }
-        }
+        let required = tool.parameters["required"].as_array_mut().filter(|_| known < 2);
+        required.into_iter().for_each(|required| required.push(json!(name)));
         tool.parameters["properties"][&name] = property(words, random);
     }
     // Descriptions take what is left, some much of it and most little.

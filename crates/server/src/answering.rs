@@ -42,9 +42,9 @@ use crate::workshop::Wanted;
 
 /// A request on its way to the engine.
 enum Ready {
-    Text { prepared: Prepared, stream: bool, writer: MakeWriter },
+    Text { prepared: Box<Prepared>, stream: bool, writer: MakeWriter },
     Told(Value),
-    Numbers { measured: Measured, write: WriteNumbers },
+    Numbers { measured: Box<Measured>, write: WriteNumbers },
 }
 
 /// Answers a request whose body is read so.
@@ -67,7 +67,7 @@ async fn answer(
         Ready::Text { prepared, stream, writer } => {
             let held = (place, visit);
             let (mut generation, mut writer, receipt) =
-                begin(&shared, prepared, (writer, &wish), who, held).await?;
+                begin(&shared, *prepared, (writer, &wish), who, held).await?;
             generation.has_waited(begun.elapsed());
             if let Some(Left { told, end }) = writer.leave()? {
                 tokio::spawn(behind(generation, writer, receipt, end));
@@ -90,7 +90,7 @@ async fn answer(
                 told.handed = Some(visit.seen.started.elapsed());
             }
             let seen = visit.as_ref().map(|visit| Arc::clone(&visit.seen));
-            let told = numbers(&shared, measured, write, who, seen).await?;
+            let told = numbers(&shared, *measured, write, who, seen).await?;
             drop(place);
             Ok(([(CONTENT_TYPE, "application/json")], told).into_response())
         }
@@ -185,11 +185,11 @@ pub async fn answer_line(shared: &Arc<Shared>, line: Line) -> Result<String, Api
             prepared.requests.iter_mut().for_each(|request| request.priority = i32::MAX);
             let wish = Wish::default();
             let (generation, mut writer, _) =
-                begin(shared, prepared, (writer, &wish), who, (place, None)).await?;
+                begin(shared, *prepared, (writer, &wish), who, (place, None)).await?;
             whole(generation, &mut *writer, None).await.map(|body| body.to_string())
         }
         Ready::Told(body) => Ok(body.to_string()),
-        Ready::Numbers { measured, write } => numbers(shared, measured, write, who, None).await,
+        Ready::Numbers { measured, write } => numbers(shared, *measured, write, who, None).await,
     }
 }
 
@@ -245,7 +245,7 @@ pub async fn compute(
     prepared.requests.iter_mut().for_each(change);
     charge(&mut prepared.requests, who);
     let (model, warnings) = (prepared.model.clone(), std::mem::take(&mut prepared.head.warnings));
-    let mut generation = start(shared, &model, prepared, who, (place, visit))?;
+    let mut generation = start(shared, &model, *prepared, who, (place, visit))?;
     while generation.next().await?.is_some() {}
     Ok((generation.usage(), warnings))
 }
@@ -468,7 +468,7 @@ fn ready(
             if let Some(key) = key {
                 within_key(key, &mut prepared)?;
             }
-            Ready::Text { prepared, stream, writer }
+            Ready::Text { prepared: Box::new(prepared), stream, writer }
         }
         Ask::Count { ask, write } => {
             Ready::Told(write(prepare::count(&model, *ask, wanted)?, &warnings))
@@ -479,7 +479,7 @@ fn ready(
             if let Some(key) = key {
                 measured_within_key(key, &measured)?;
             }
-            Ready::Numbers { measured, write }
+            Ready::Numbers { measured: Box::new(measured), write }
         }
     })
 }

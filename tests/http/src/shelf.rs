@@ -152,13 +152,13 @@ impl Loader for ShelfLoader {
         if let Some(trouble) = self.fault(name) {
             return Err(trouble);
         }
-        while name == "endless" {
-            on(Fetching::Bytes { file: "model.gguf".into(), done: 1, total: 100 });
-            std::thread::sleep(Duration::from_millis(5));
-            if !wanted() {
-                self.shelf().broken_off += 1;
-                return Err(Trouble { reason: "nobody waits for it".into(), of_files: true });
+        if name == "endless" {
+            while wanted() {
+                on(Fetching::Bytes { file: "model.gguf".into(), done: 1, total: 100 });
+                std::thread::sleep(Duration::from_millis(5));
             }
+            self.shelf().broken_off += 1;
+            return Err(Trouble { reason: "nobody waits for it".into(), of_files: true });
         }
         for done in [0, 50, 100] {
             on(Fetching::Bytes { file: "model.gguf".into(), done, total: 100 });

@@ -43,7 +43,7 @@ fn a_request_is_told_where_its_time_went_and_its_prompt_came_from() {
     let (first, second) = ([("authorization", "Bearer a")], [("authorization", "Bearer b")]);
     let long = |end: &str| format!("{}{end}", "swordfish ".repeat(20));
     let body = |prompt: String| json!({ "prompt": prompt, "max_tokens": 4, "ignore_eos": true });
-    let mut ask = |prompt: String| {
+    let ask = |prompt: String| {
         let reply = post(&site.client, TEXT, &second, &body(prompt));
         let id = reply.header("x-request-id").expect("an id").to_owned();
         let answer = reply.json()["id"].as_str().expect("an id").replace("cmpl-", "req-");

@@ -39,8 +39,11 @@ const IGNORED: &[Ignored] = &[
     Ignored { name: "verbose", because: "all that is told of an answer is told anyway" },
 ];
 
+/// Whether a value asks for nothing.
+type IsQuiet = fn(&Value) -> bool;
+
 /// What of these asks for nothing, or for what is done anyway.
-const QUIET: &[(&str, fn(&Value) -> bool)] = &[
+const QUIET: &[(&str, IsQuiet)] = &[
     ("cache_prompt", |v| *v == true),
     ("id_slot", |v| *v == -1),
     ("n_indent", |v| *v == 0),
