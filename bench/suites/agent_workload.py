@@ -10,8 +10,8 @@ agents are flags; qwen's first prompt takes 18 000 tokens, so --ctx below 32k wa
 The peer, from the source that llama-cpp-python 0.3.36 carries (ggml 0.25.3):
     cmake -B build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DBUILD_SHARED_LIBS=OFF \\
         -DGGML_AMX_TILE=OFF -DGGML_AMX_INT8=OFF -DGGML_AMX_BF16=OFF && cmake --build build --target llama-server
-(AMX is off, for its CPU backend crashed with it on one of our machines.) It runs with --jinja, its prompt cache on (the default), a
-context of its own for each slot, and --poll 0."""
+(AMX is off, for its CPU backend crashed with it on one of our machines.) It runs with --jinja, its prompt cache on (the default), and a
+context of its own for each slot."""
 
 import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, time, urllib.request
 
@@ -36,7 +36,7 @@ def commands(args):
                            "--threads", threads, "--quiet"]}
     if args.peer:
         found["llama-server"] = [args.peer, "-m", args.model, "--port", str(PORT), "-c", str(args.ctx * args.slots), "-np", slots,
-                                 "-t", threads, "-tb", threads, "--jinja", "--poll", "0", "--no-webui"]
+                                 "-t", threads, "-tb", threads, "--jinja", "--no-webui"]
     return found
 
 
