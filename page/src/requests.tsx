@@ -117,7 +117,7 @@ export function Requests() {
               return (
                 <tr key={one.id} class={chosen.value?.id === one.id ? "here" : undefined}>
                   <td>
-                    <button type="button" class="link" aria-label={`Where the time of ${one.id} went`} onClick={() => void open(one.id)}>
+                    <button type="button" class="link" title={`Where the time of ${one.id} went`} onClick={() => void open(one.id)}>
                       {ago(one.created * 1000)} {one.path}
                     </button>
                   </td>
