@@ -108,7 +108,8 @@ def killed(args, server, batch, rng):
             assert time.monotonic() < deadline, (told, "it does not go on")
         time.sleep(rng.random() * 0.02)
         told, done = progress(server, batch)
-        assert told["status"] in ("validating", "in_progress"), (told["status"], kill, "it ended before it was killed")
+        if told["status"] in ("finalizing", "completed"):
+            break  # a fast machine was done before all kills came
         at.append(done)
         server.kill()
         server.start()
@@ -138,8 +139,9 @@ def main():
         at = killed(args, server, batch, rng)
         over.set()
         beside.join()
+        assert len(at) >= min(3, args.kills), (at, "it ended before it was killed")
         while (told := progress(server, batch)[0])["status"] != "completed":
-            assert told["status"] in ("validating", "in_progress"), told
+            assert told["status"] in ("validating", "in_progress", "finalizing"), told
             time.sleep(0.1)
         content = lambda id: server.ask("GET", f"/v1/files/{id}/content")[1].decode().splitlines()
         good = [json.loads(text) for text in content(told["output_file_id"])]
@@ -165,7 +167,7 @@ def main():
         server.kill()
     chain = sum(response["previous_response_id"] is not None for response in seen)
     print(
-        f"{args.lines} lines, killed {args.kills} times, at {at[0]} to {at[-1]} answered lines: each answered once "
+        f"{args.lines} lines, killed {len(at)} times, at {at[0]} to {at[-1]} answered lines: each answered once "
         f"({len(good)} answers, {len(bad)} refused), {len(checked)} of them compared with the same request from outside; "
         f"{len(seen)} stored responses beside it, {chain} of them behind another, all there; {time.monotonic() - begun:.0f} s"
     )
