@@ -134,7 +134,7 @@ def main():
         new = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
         batch = server.json("POST", "/v1/batches", new)["id"]
         over, seen = threading.Event(), []
-        beside = threading.Thread(target=answers, args=(server, over, seen))
+        beside = threading.Thread(target=answers, args=(server, over, seen), daemon=True)
         beside.start()
         at = killed(args, server, batch, rng)
         over.set()

@@ -334,6 +334,11 @@ impl State {
         let Checked { lines, errors } =
             super::lines::check(file, &open.endpoint, limits).map_err(disk)?;
         self.write(|db| {
+            let sql = "SELECT status FROM objects WHERE id = ?";
+            let status: String = db.query_row(sql, [&open.id], |row| row.get(0))?;
+            if status != "validating" {
+                return Ok(()); // it was cancelled meanwhile
+            }
             if !errors.is_empty() {
                 let told = json!({ "errors": { "object": "list", "data": errors } });
                 return self.becomes(db, &open.id, "failed", &["failed_at"], &told);
@@ -482,5 +487,32 @@ impl Output {
         file.sync_all().map_err(disk)?;
         fs::rename(&self.place, state.content(&self.id)).map_err(disk)?;
         Ok(Some(Made { name: self.name, id: self.id, bytes: self.bytes }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{NewFile, StateConfig};
+    use super::*;
+
+    #[test]
+    fn a_batch_that_is_cancelled_while_it_is_checked_stays_so() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let limits = Limits::default();
+        let state = State::open(&StateConfig::new(folder.path()), &limits).expect("open");
+        let line = r#"{"custom_id":"a","method":"POST","url":"/v1/completions","body":{}}"#;
+        let mut upload = state.upload(1).expect("room");
+        upload.push(format!("{line}\n").as_bytes()).expect("room");
+        let (name, purpose) = ("in.jsonl".into(), "batch".into());
+        let file = NewFile { name, purpose, ttl_s: None, is_listed: true };
+        let file = upload.end(&file).expect("kept");
+        let new = NewBatch { body: json!({}), endpoint: "/v1/completions".into(), within_s: 9 };
+        let id = file["id"].as_str().expect("an id");
+        let batch = state.new_batch(1, id, new).expect("made");
+        let open = state.open_batches().expect("read").remove(0);
+        state.cancel_batch(1, Dialect::OpenAi, &batch.id).expect("cancelled");
+        state.validate(&open, &limits).expect("checked");
+        let found = state.batch(1, Dialect::OpenAi, &batch.id).expect("there");
+        assert_eq!(found.status, "cancelling");
     }
 }
