@@ -168,6 +168,7 @@ pub(crate) fn judge<T: PartialEq + std::fmt::Debug>(
     let expected = match becomes {
         "warned" => (true, true),
         "effect" => (false, false),
+        "effect, warned" => (true, false),
         "nothing to do" => (false, true),
         other => panic!("{row:?}: what is {other:?}?"),
     };
