@@ -119,7 +119,7 @@ def speed(args):
             prompt, depth, n = timed["prompt"], timed["depth"], timed["streams"]
             flags = ["-r", str(args.reps)]
             pp = bench(args.binary, options, ["-p", str(prompt), "-n", "0", *flags])
-            at = max(depth - 8, 0)
+            at = max(min(depth - 8, context - 16), 0)
             tg = bench(args.binary, options, ["-p", "0", "-n", "16", "--depth", str(at), "--batch", str(n), *flags])
             steps = [(f"pp{prompt}", "prompt_tok_s", pp), (f"tg @{depth} x{n}", "all_tok_s", tg)]
             for step, member, rates in steps:
