@@ -6,6 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 # Headers of one connection, which are not passed on.
 HOP = {"connection", "keep-alive", "transfer-encoding", "host", "te", "trailer", "content-length"}
+OLLAMA = ("/api/chat", "/api/generate")
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 UPGRADE_REFUSED = 426
 
@@ -49,6 +50,10 @@ def shorten(path, body, most):
     digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
     name = path.partition("?")[0]
     usual = {"/v1/chat/completions": "max_tokens", "/v1/responses": "max_output_tokens", "/v1/messages": "max_tokens"}
+    if name in OLLAMA:
+        options = asked.setdefault("options", {})
+        options["num_predict"] = min(options.get("num_predict") or most, most)
+        return json.dumps(asked).encode(), digest
     if name not in usual:
         return body, digest
     given = [limit for limit in LIMITS if asked.get(limit) is not None] or [usual[name]]
@@ -101,6 +106,10 @@ def event(seen, data):
     if kind == "message":
         seen.calls += sum(block["type"] == "tool_use" for block in data["content"])
     seen.calls += kind == "content_block_start" and data["content_block"]["type"] == "tool_use"
+    if "done" in data:  # Ollama's
+        seen.calls += len((data.get("message") or {}).get("tool_calls") or [])
+        seen.finish = data.get("done_reason") or seen.finish
+        seen.input, seen.output = data.get("prompt_eval_count", seen.input), data.get("eval_count", seen.output)
 
 
 def ending(seen, text):
@@ -109,15 +118,17 @@ def ending(seen, text):
         seen.error = text[:300] if seen.refused else ""
         return
     lines = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+    name = seen.path.partition("?")[0]
+    pieces = text.splitlines() if name in OLLAMA else [line for line in lines if line != "[DONE]"]
     try:
-        for data in [line for line in lines if line != "[DONE]"] or [text]:
+        for data in pieces or [text]:
             event(seen, json.loads(data))
     except (ValueError, KeyError, AttributeError) as error:
         seen.error = f"not well-formed: {error!r}"
     last = lines[-1] if lines else ""
     if lines and not any(word in last for word in ("[DONE]", "message_stop", "response.completed", "response.incomplete")):
         seen.error = seen.error or f"the stream ends with {last[:200]}"
-    if not seen.finish and seen.path.partition("?")[0] in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
+    if not seen.finish and name in ("/v1/chat/completions", "/v1/responses", "/v1/messages", *OLLAMA):
         seen.error = seen.error or "the answer does not say why it ended"
 
 

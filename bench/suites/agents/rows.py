@@ -27,10 +27,11 @@ class Row:
 
     name: str
     agent: str
-    dialect: str  # chat, responses, messages
+    dialect: str  # chat, responses, messages, ollama
     words: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)  # in the place of the agent's
     env: dict[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()  # more words of its command, before the last
     more: bool = False  # run when all are asked for: other dialects of an agent that runs anyway
     tasks: tuple[str, ...] = ("look",)
 
@@ -170,7 +171,7 @@ CODEX_BUILT_IN = CODEX + 'openai_base_url = "$URL/v1"\n'
 SDKS = {"chat": "@ai-sdk/openai-compatible", "responses": "@ai-sdk/openai", "messages": "@ai-sdk/anthropic"}
 AUTHS = {"chat": "openai", "responses": "openai-responses", "messages": "anthropic"}
 APIS = {"chat": "openai-completions", "responses": "openai-responses", "messages": "anthropic-messages"}
-PROVIDERS = {"chat": "openai-compatible", "responses": "openai-native", "messages": "anthropic"}
+PROVIDERS = {"chat": "openai-compatible", "responses": "openai-native", "messages": "anthropic", "ollama": "ollama"}
 DIALECTS = ("chat", "responses", "messages")
 
 
@@ -180,7 +181,9 @@ def _pi(dialect):
 
 
 def _cline(dialect):
-    settings = {".cline/data/settings/providers.json": CLINE} if dialect == "messages" else {}
+    # ("cline auth" takes no address for these.)
+    given = {"messages": CLINE, "ollama": CLINE.replace("$URL/v1", "$URL")}
+    settings = {".cline/data/settings/providers.json": given[dialect]} if dialect in given else {}
     words = {"PROVIDER": PROVIDERS[dialect]}
     return Row(f"cline, {dialect}", "cline", dialect, words, settings, more=dialect != "chat")
 
@@ -188,16 +191,26 @@ def _cline(dialect):
 ROWS = [
     Row("codex, custom provider", "codex", "responses", settings={".codex/config.toml": CODEX_CUSTOM}),
     Row("codex, built-in provider", "codex", "responses", settings={".codex/config.toml": CODEX_BUILT_IN}),
+    Row(
+        "codex, ollama",
+        "codex",
+        "responses",
+        settings={".codex/config.toml": CODEX},
+        env={"CODEX_OSS_BASE_URL": "$URL/v1"},
+        flags=("--oss", "--local-provider", "ollama", "-m", "$MODEL"),
+        more=True,
+    ),
     *(Row(f"opencode, {d}", "opencode", d, {"NPM": SDKS[d]}) for d in DIALECTS),
     *(
         Row(f"qwen, {d}", "qwen", d, {"AUTH": AUTHS[d]}, {}, ANTHROPIC if d == "messages" else OPENAI, d != "chat")
         for d in DIALECTS
     ),
     *(_pi(d) for d in DIALECTS),
-    *(_cline(d) for d in DIALECTS),
+    *(_cline(d) for d in (*DIALECTS, "ollama")),
     *(Row(f"kilo, {d}", "kilo", d, {"NPM": SDKS[d]}, more=d != "chat") for d in DIALECTS),
     Row("continue, chat", "continue", "chat", {"PROVIDER": "openai"}),
     Row("continue, messages", "continue", "messages", {"PROVIDER": "anthropic"}, more=True),
     Row("aider, chat", "aider", "chat", {"PROVIDER": "openai"}, env=OPENAI),
+    Row("aider, ollama", "aider", "ollama", {"PROVIDER": "ollama_chat"}, env={"OLLAMA_API_BASE": "$URL"}, more=True),
     Row("aider, messages", "aider", "messages", {"PROVIDER": "anthropic"}, env=ANTHROPIC, more=True),
 ]

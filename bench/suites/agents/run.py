@@ -85,8 +85,8 @@ class Try:
             elif seen.error:
                 found.append(f"{where}: {seen.error}")
             last = before.get(seen.asked)
-            if seen.method == "POST" and last and not (last.cut or last.left):
-                found.append(f"{where} came again after {last.finish or last.status}")
+            if seen.method == "POST" and last and last.finish and not (last.cut or last.left):
+                found.append(f"{where} came again after {last.finish}")
             before[seen.asked] = seen
         return found
 
@@ -137,7 +137,8 @@ class Suite:
             if self.keep:
                 self.proxy.folder = self.keep / f"{row.name.replace(', ', '-').replace(' ', '-')}-{int(time.time())}"
                 self.proxy.folder.mkdir()
-            found = start(list(map(put, agent.command)), folder, env, self.args.wall)
+            command = [*agent.command[:-1], *row.flags, agent.command[-1]] if row.flags else agent.command
+            found = start(list(map(put, command)), folder, env, self.args.wall)
             found.seen = self.proxy.seen
             if self.keep:
                 (self.proxy.folder / "said").write_text(found.said)
