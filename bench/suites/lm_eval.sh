@@ -13,7 +13,7 @@ url=${2:-http://127.0.0.1:8080}
 folder=${3:-$HOME/.cache/tokenmill-lm-eval}
 tokenmill=${TOKENMILL:-tokenmill}
 here=$(cd "$(dirname "$0")" && pwd)
-packages=(lm-eval[api]==0.4.13 transformers==5.24.0 gguf==0.19.0)
+packages=(lm-eval[api]==0.4.13 transformers==5.24.0 gguf==0.19.0 torch==2.15.0)
 mkdir -p "$folder"
 if [ "$(cat "$folder/.installed" 2>/dev/null)" != "${packages[*]}" ]; then
   python3 -m venv "$folder/venv"
