@@ -131,7 +131,9 @@ fn present(
         let begin = Instant::now();
         let (model, said) = loader.start(id, &|| true).map_err(|e| e.told(id))?;
         let bytes = model.engine.stats().memory.sum();
-        let needs = Needs { bytes, load_s: begin.elapsed().as_secs_f64() };
+        let load_s = begin.elapsed().as_secs_f64();
+        let floor_bytes = loader.measured(id).map_or(bytes, |needs| needs.floor_bytes.min(bytes));
+        let needs = Needs { bytes, floor_bytes, load_s };
         present.push(Present { model, needs });
         lines.extend(said);
     }
