@@ -5,7 +5,8 @@
 
 TOOLS_SERVER is the folder tools/server of llama.cpp's source, with its tests in it. The program is $TOKENMILL (default: tokenmill);
 $TOKENMILL_ENCODER and $TOKENMILL_RERANKER are models for vectors and reranking, without which their tests are skipped. Tests that
-llamacpp_tests.txt names are skipped, each with its reason there. Servers are started as the tests ask: context, places, keys, names."""
+llamacpp_tests.txt names are skipped, each with its reason there. Servers are started as the tests ask: context, places, keys, names; what tests
+set by a flag that is a member of requests here (seed, temperature, n_predict) is said by each request that does not say it."""
 import pathlib
 import subprocess
 import os
@@ -66,6 +67,18 @@ def start(server, timeout_seconds=60):
     raise RuntimeError(f"no server: {arguments}")
 
 
+def saying(ask):
+    """Asks with what the test's server was to be started with, where the request says nothing of it."""
+
+    def asked(server, method, path, data=None, *rest, **named):
+        if method == "POST" and path in ("/completion", "/infill") and isinstance(data, dict):
+            flags = {"seed": server.seed, "temperature": server.temperature, "n_predict": server.n_predict}
+            data = {name: value for name, value in flags.items() if value is not None} | data
+        return ask(server, method, path, data, *rest, **named)
+
+    return asked
+
+
 if __name__ == "__main__":
     folder, model, rest = sys.argv[1], sys.argv[2], sys.argv[3:]
     tests = pathlib.Path(folder).resolve() / "tests"
@@ -77,5 +90,7 @@ else:
     import utils
 
     utils.ServerProcess.start = start
+    utils.ServerProcess.make_request = saying(utils.ServerProcess.make_request)
+    utils.ServerProcess.make_stream_request = saying(utils.ServerProcess.make_stream_request)
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     utils.match_regex = lambda *_: True

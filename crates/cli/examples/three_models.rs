@@ -106,7 +106,7 @@ fn main() {
     drop(stream);
     let (held, resident) = (host.ledger().held_bytes(), resident_bytes());
     println!("memory:                {held} by the ledger at most, {resident} resident");
-    second.engine.resize(vec![1]);
+    second.engine.resize(vec![1], Box::new(()));
     first.engine.drain(Duration::from_secs(60));
     std::thread::sleep(Duration::from_millis(200));
     let after = resident_bytes();

@@ -477,6 +477,9 @@ pub struct Serve {
     /// a digest of the answer. It holds what clients sent: off by default.
     #[arg(long, value_name = "DIR")]
     pub receipts: Option<PathBuf>,
+    /// Most disk space of --receipts, GiB; then the oldest are deleted.
+    #[arg(long, default_value_t = 1.0, value_name = "N", value_parser = gibibytes)]
+    pub receipts_gb: f64,
     /// Sends a trace of every request to an OpenTelemetry collector: OTLP as JSON, POST URL/v1/traces.
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,

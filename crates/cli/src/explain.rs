@@ -13,13 +13,14 @@ use crate::remote::Remote;
 const BAR: usize = 60;
 
 /// Parts in the order in which they come, each with its letter in the bar and what it is.
-const PARTS: [(&str, char, &str); 16] = [
+const PARTS: [(&str, char, &str); 17] = [
     ("read", 'r', "the request came in"),
     ("load", 'l', "its model was loaded"),
     ("prepare", 't', "template, tokens, grammar"),
     ("inbox", 'i', "the device was in a step"),
     ("disk", 'd', "its prompt was read from disk"),
-    ("queue", 'q', "it waited for a place and memory"),
+    ("queue", 'q', "it waited for a place"),
+    ("blocks", 'k', "it waited for memory that others had"),
     ("prompt", 'P', "steps that computed its prompt"),
     ("answer", 'A', "steps that computed its answer"),
     ("mask", 'm', "steps without it: it had no mask yet"),

@@ -131,7 +131,9 @@ fn present(
         let begin = Instant::now();
         let (model, said) = loader.start(id, &|| true).map_err(|e| e.told(id))?;
         let bytes = model.engine.stats().memory.sum();
-        let needs = Needs { bytes, load_s: begin.elapsed().as_secs_f64() };
+        let load_s = begin.elapsed().as_secs_f64();
+        let floor_bytes = loader.measured(id).map_or(bytes, |needs| needs.floor_bytes.min(bytes));
+        let needs = Needs { bytes, floor_bytes, load_s };
         present.push(Present { model, needs });
         lines.extend(said);
     }
@@ -212,6 +214,7 @@ fn config(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     config.limits.preparing = (processors / 2).clamp(2, 16);
     config.receipts.clone_from(&args.receipts);
+    config.limits.receipts_bytes = (args.receipts_gb * (1u64 << 30) as f64) as u64;
     config.traces = args.otlp.as_deref().map(otlp::traces).transpose()?;
     config.timeouts.drain = Duration::from_secs(args.drain_timeout);
     config.timeouts.load = Duration::from_secs(args.load_timeout);

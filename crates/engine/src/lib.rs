@@ -17,7 +17,7 @@ pub use serving::{
 
 pub use answer::Sink;
 pub use draft::DraftMode;
-pub use engine::{Clock, Core, EngineParts, Rebuild, Turn};
+pub use engine::{Clock, Core, EngineParts, Rebuild, Ticket, Turn};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};

@@ -2,8 +2,9 @@
 //! clock or file: whoever drives it tells what has happened and when, and does what it answers.
 //!
 //! A model is absent → loading → ready → draining → absent. Memory for those that are waited for
-//! comes from what is free, then from idle models, then from busy ones, whose answers end first. Who has
-//! waited longest comes first, and what is coming free for him is promised to nobody else.
+//! comes from what is free, then from the caches of idle models, then from idle models, then from busy
+//! ones, whose answers end first. Who has waited longest comes first, and what is coming free for him is
+//! promised to nobody else. Caches that shrank are large again where nobody waits and memory is free.
 
 mod keep;
 mod room;
@@ -27,8 +28,20 @@ pub struct Waiter(pub u64);
 pub struct Needs {
     /// Memory of it, all caches in use.
     pub bytes: u64,
+    /// The same with caches for one longest sequence: it still answers anybody, one after another.
+    pub floor_bytes: u64,
     /// How long it loads, about.
     pub load_s: f64,
+}
+
+/// How large a model's caches are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caches {
+    Full,
+    /// What they give is on its way back.
+    Shrinking,
+    /// The model holds so much with them, bytes.
+    Small(u64),
 }
 
 /// Where a model is in its life.
@@ -91,6 +104,10 @@ pub enum Action {
     Load(Known),
     /// Break its load off, and say [`Residency::gone`] when its memory is back.
     Cancel(Known),
+    /// Make its caches as small as they may be, and say [`Residency::shrunk`].
+    Shrink(Known),
+    /// Make its caches as large as they were at first: the memory for it is set aside.
+    Grow(Known),
     /// Nothing of it is open: give its memory back, and say [`Residency::gone`].
     Free(Known),
     /// He has it until [`Residency::ended`].
@@ -112,6 +129,7 @@ struct Model {
     /// `None`: nobody has looked yet, or it failed.
     needs: Option<Needs>,
     measuring: bool,
+    caches: Caches,
     waiters: VecDeque<Waiting>,
     in_use: u32,
     keep: KeepAlive,
@@ -131,9 +149,28 @@ struct Model {
 
 impl Model {
     fn holds_bytes(&self) -> u64 {
-        match self.stage {
-            Stage::Absent => 0,
+        match (self.stage, self.caches) {
+            (Stage::Absent, _) => 0,
+            (_, Caches::Small(bytes)) => bytes,
             _ => self.needs.map_or(0, |needs| needs.bytes),
+        }
+    }
+
+    /// It is there, and nothing of it is open.
+    fn is_idle(&self) -> bool {
+        let is_there = match self.stage {
+            Stage::Ready => true,
+            Stage::Draining => !self.leaving,
+            _ => false,
+        };
+        is_there && self.in_use == 0
+    }
+
+    /// What its caches give when they shrink, or are giving.
+    fn surplus_bytes(&self) -> u64 {
+        match (self.stage, self.caches) {
+            (Stage::Absent, _) | (_, Caches::Small(_)) => 0,
+            _ => self.needs.map_or(0, |needs| needs.bytes.saturating_sub(needs.floor_bytes)),
         }
     }
 
@@ -198,6 +235,7 @@ impl Residency {
             stage: Stage::Absent,
             needs: None,
             measuring: false,
+            caches: Caches::Full,
             waiters: VecDeque::new(),
             in_use: 0,
             keep: self.keep,
@@ -274,7 +312,7 @@ impl Residency {
         let broken_off = model.stage == Stage::Breaking;
         // The files may be others when it is asked for again.
         (model.stage, model.measuring, model.needs) = (Stage::Absent, false, None);
-        model.promised = false;
+        (model.caches, model.promised) = (Caches::Full, false);
         let mut out = Vec::new();
         if !broken_off {
             let refused = Refused::Failed(trouble.clone());
@@ -309,6 +347,15 @@ impl Residency {
         let model = &mut self.models[known.0];
         debug_assert!(matches!(model.stage, Stage::Freeing | Stage::Breaking));
         (model.stage, model.leaving, model.promised) = (Stage::Absent, false, false);
+        model.caches = Caches::Full;
+        self.settle(now_s)
+    }
+
+    /// Its caches are as small as they may be, after [`Action::Shrink`]: it holds so many bytes now.
+    pub fn shrunk(&mut self, known: Known, bytes: u64, now_s: f64) -> Vec<Action> {
+        let model = &mut self.models[known.0];
+        debug_assert!(model.caches == Caches::Shrinking);
+        model.caches = Caches::Small(bytes);
         self.settle(now_s)
     }
 
@@ -404,6 +451,7 @@ impl Residency {
         self.let_go(now_s);
         self.make_room(now_s, &mut out);
         self.grant(&mut out);
+        self.grow_back(now_s, &mut out);
         out
     }
 

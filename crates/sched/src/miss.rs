@@ -33,8 +33,12 @@ pub enum Miss {
 pub enum Wait {
     /// It was held back by the caller.
     HeldBack,
-    /// It holds no blocks: it gave them up, or has none yet.
+    /// It gave its blocks up.
     Memory,
+    /// It has not begun: it waits for a place, or for time in a step.
+    Place,
+    /// It has not begun: there are too few blocks for it, or for one that comes before it.
+    Blocks,
     /// The step had no room left for it.
     Room,
 }
@@ -84,7 +88,9 @@ impl Scheduler {
         Some(match self.place_in_running(id.slot) {
             _ if seq.held_back => Wait::HeldBack,
             Ok(_) => Wait::Room,
-            Err(_) => Wait::Memory,
+            Err(_) if seq.started => Wait::Memory,
+            Err(_) if self.lacks_blocks => Wait::Blocks,
+            Err(_) => Wait::Place,
         })
     }
 }

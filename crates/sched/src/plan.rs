@@ -41,6 +41,7 @@ impl Scheduler {
     /// Decides the next step. Follow it by `commit` with that step, or by `device_lost`.
     pub fn plan(&mut self, step: &mut Step) {
         step.clear();
+        self.lacks_blocks = false;
         let streams = self.order_running();
         step.decoding = streams > 0;
         let before = self.rows_and_block_s();
@@ -60,8 +61,9 @@ impl Scheduler {
             self.admit_to_half(least, &mut budget, step);
         }
         roomy &= self.grant_all(prompts, 0, &mut budget, step);
-        if roomy {
-            self.admit(|_, _| true, &mut budget, step);
+        match roomy {
+            true => self.admit(|_, _| true, &mut budget, step),
+            false => self.lacks_blocks = true,
         }
         self.order = order;
         step.tokens = step.grants.iter().map(|g| g.tokens).sum();
@@ -373,10 +375,13 @@ impl Scheduler {
         loop {
             if self.running.len() < most {
                 match self.enter(slot, budget, step) {
-                    Entry::Tokens(n) => return n,
+                    Entry::Tokens(n) => {
+                        self.lacks_blocks = false;
+                        return n;
+                    }
                     Entry::NoBudget => return 0,
                     Entry::NoRoom if self.running.is_empty() && self.break_lease() => continue,
-                    Entry::NoRoom => {}
+                    Entry::NoRoom => self.lacks_blocks = true,
                 }
             } else if seq_ref(&self.slots, slot).is_none_or(|s| self.affordable(s, 0, budget) == 0)
             {

@@ -108,6 +108,8 @@ pub struct Scheduler {
     pub(crate) order: Vec<u32>,
     /// Who is let in in which order; scratch of `plan`.
     pub(crate) queue: Vec<u32>,
+    /// In the step that was planned last somebody could not come in for want of blocks.
+    pub(crate) lacks_blocks: bool,
     pub(crate) accounts: Accounts,
     /// Tokens of recent answers, smoothed; none until one has ended.
     pub(crate) typical_answer: f64,
@@ -137,6 +139,7 @@ impl Scheduler {
             waiting: VecDeque::with_capacity(sequences),
             order: Vec::with_capacity(sequences),
             queue: Vec::with_capacity(sequences),
+            lacks_blocks: false,
             accounts: Accounts::default(),
             typical_answer: 0.0,
             answers: 0,

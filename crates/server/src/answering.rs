@@ -389,6 +389,9 @@ impl Came {
                 }
                 ask => ask,
             };
+            if let Ask::Numbers { ask, .. } = &ask {
+                rows::check_ability(shared, ask, job_key.as_deref())?;
+            }
             let mut pending = shared.want(ask.model(), keep, job_key.as_deref())?;
             warnings.extend(pending.why.take());
             match pending.now() {

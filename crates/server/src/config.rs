@@ -59,6 +59,8 @@ pub struct Limits {
     pub files_bytes: u64,
     /// Answers, conversations and batches that are kept, bytes of their database.
     pub state_bytes: u64,
+    /// Receipts that are stored, bytes; the oldest go.
+    pub receipts_bytes: u64,
     /// Lines of a batch.
     pub batch_lines: usize,
     /// Lines of batches that are asked at once; one while others ask.
@@ -90,6 +92,7 @@ impl Default for Limits {
             file_bytes: 200 << 20,
             files_bytes: 4 << 30,
             state_bytes: 64 << 30,
+            receipts_bytes: 1 << 30,
             batch_lines: 50_000,
             batch_at_once: 16,
         }
@@ -269,6 +272,7 @@ impl Limits {
             ("file_bytes", self.file_bytes, 1024 * gigabyte),
             ("files_bytes", self.files_bytes, 1024 * gigabyte),
             ("state_bytes", self.state_bytes, 1024 * gigabyte),
+            ("receipts_bytes", self.receipts_bytes, 1024 * gigabyte),
             ("batch_lines", count(self.batch_lines), million),
             ("batch_at_once", count(self.batch_at_once), 4096),
         ];

@@ -350,7 +350,8 @@ fn out_of_range<T: std::fmt::Display>(
     ApiError::bad(path, format!("{path} must be from {from} to {to}, not {found}"))
 }
 
-fn kind_of(value: &Value) -> &'static str {
+/// A value's kind in words, as errors tell it.
+pub fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",

@@ -282,7 +282,7 @@ impl Stopwatch {
     fn see_first(&self) {
         let parts = self.keeper.as_ref().and_then(|keeper| keeper.read().to_first_token);
         let Some(parts) = parts else { return };
-        let before = [Part::Inbox, Part::Disk, Part::Queue].map(|part| parts[part as usize]);
+        let before = Part::BEFORE.map(|part| parts[part as usize]);
         let queued = before.iter().sum::<u64>();
         self.metrics.queued.observe(Duration::from_nanos(queued));
         let all = parts.iter().sum::<u64>();

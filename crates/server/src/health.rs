@@ -1,6 +1,5 @@
 //! What operators ask: is it alive, is it ready, what is it, what does it do.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,9 +8,10 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use prometheus::proto::MetricType;
 use serde_json::json;
 
-use crate::metrics::{ModelPage, header, page};
+use crate::metrics::{ModelPage, page, sample};
 use crate::models;
 use crate::shared::{Phase, Shared};
 
@@ -55,10 +55,9 @@ pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
         .collect();
     let unknown = shared.unknown_members.load(Ordering::Relaxed);
     let uptime = shared.started.elapsed();
-    let mut text = page(&pages, &shared.responses, shared.in_flight(), unknown, uptime);
-    models::count(&shared.residents, &mut text);
-    let name = "tokenmill_http_connections";
-    header(&mut text, name, "gauge", "Open connections.");
-    let _ = writeln!(text, "{name} {}", shared.guests.count());
-    (one("text/plain; version=0.0.4; charset=utf-8"), text).into_response()
+    let mut page = page(&pages, &shared.responses, shared.in_flight(), unknown, uptime);
+    models::count(&shared.residents, &mut page);
+    let (name, open) = ("tokenmill_http_connections", shared.guests.count() as f64);
+    page.add(name, MetricType::GAUGE, "Open connections.", vec![sample(&[], open)]);
+    (one("text/plain; version=0.0.4; charset=utf-8"), page.text()).into_response()
 }

@@ -1,12 +1,13 @@
-//! Counters and histograms, and their page in the Prometheus text format.
+//! Counters and histograms, and their page: families of `prometheus`, which writes them.
 //!
 //! Own names begin with `tokenmill_`. What vLLM exports under `vllm:` is repeated under those
 //! names, so that dashboards made for it work unchanged.
 
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use prometheus::TextEncoder;
+use prometheus::proto::{self, Bucket, LabelPair, Metric, MetricFamily, MetricType};
 use tokenmill_engine::{EngineStats, STEP_BOUNDS_S, StopReason};
 
 /// Upper bounds of the time to the first token and of whole requests, seconds.
@@ -41,10 +42,10 @@ impl Histogram {
         self.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    fn write(&self, out: &mut String, name: &str, model: &str) {
+    fn metric(&self, model: &str) -> Metric {
         let counts = self.buckets.iter().map(|cell| cell.load(Ordering::Relaxed));
         let sum_s = self.sum_micros.load(Ordering::Relaxed) as f64 * 1e-6;
-        write_histogram(out, name, model, &self.bounds_s, counts, sum_s);
+        histogram(model, &self.bounds_s, counts, sum_s)
     }
 }
 
@@ -84,13 +85,11 @@ impl Responses {
         }
     }
 
-    fn write(&self, out: &mut String) {
-        let name = "tokenmill_http_responses_total";
-        header(out, name, "counter", "Responses by status.");
+    fn metrics(&self) -> Vec<Metric> {
         let words = STATUSES.iter().map(u16::to_string).chain(["other".to_string()]);
-        for (word, cell) in words.zip(&self.0) {
-            let _ = writeln!(out, "{name}{{status=\"{word}\"}} {}", cell.load(Ordering::Relaxed));
-        }
+        let one =
+            |(word, cell): (String, &AtomicU64)| sample(&[("status", word.as_str())], read(cell));
+        words.zip(&self.0).map(one).collect()
     }
 }
 
@@ -156,6 +155,80 @@ impl ModelMetrics {
     }
 }
 
+/// What is exported, in its order.
+#[derive(Default)]
+pub struct Page(Vec<MetricFamily>);
+
+impl Page {
+    /// One more family; one without a metric is not told.
+    pub fn add(&mut self, name: &str, kind: MetricType, help: &str, metrics: Vec<Metric>) {
+        if metrics.is_empty() {
+            return;
+        }
+        let mut family = MetricFamily::default();
+        family.set_name(name.to_owned());
+        family.set_help(help.to_owned());
+        family.set_field_type(kind);
+        family.set_metric(metrics);
+        self.0.push(family);
+    }
+
+    /// The Prometheus text format, version 0.0.4.
+    pub fn text(&self) -> String {
+        // (It fails for families without a name or a metric.)
+        TextEncoder::new().encode_to_string(&self.0).unwrap_or_default()
+    }
+}
+
+/// A number with its labels, of a family of counters or gauges.
+pub fn sample(labels: &[(&str, &str)], value: f64) -> Metric {
+    let pair = |(name, value): &(&str, &str)| {
+        let mut pair = LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    };
+    let mut metric = Metric::from_label(labels.iter().map(pair).collect());
+    let (mut counter, mut gauge) = (proto::Counter::default(), proto::Gauge::default());
+    counter.set_value(value);
+    gauge.set_value(value);
+    // (The family says which of them is told.)
+    metric.set_counter(counter);
+    metric.set_gauge(gauge);
+    metric
+}
+
+/// Durations of a model by bucket: not more than each bound, then longer ones.
+fn histogram(
+    model: &str,
+    bounds_s: &[f64],
+    counts: impl Iterator<Item = u64>,
+    sum_s: f64,
+) -> Metric {
+    let mut total = 0;
+    let bounds = bounds_s.iter().copied().chain([f64::INFINITY]);
+    let bucket = |(bound, count): (f64, u64)| {
+        total += count;
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(total);
+        bucket
+    };
+    let mut buckets: Vec<Bucket> = bounds.zip(counts).map(bucket).collect();
+    buckets.pop(); // (the last one is told by the number of all)
+    let mut histogram = proto::Histogram::default();
+    histogram.set_bucket(buckets);
+    histogram.set_sample_count(total);
+    histogram.set_sample_sum(sum_s);
+    let mut metric = sample(&[("model_name", model)], 0.0);
+    metric.set_histogram(histogram);
+    metric
+}
+
+fn read(cell: &AtomicU64) -> f64 {
+    cell.load(Ordering::Relaxed) as f64
+}
+
 /// One model's line in every family.
 pub struct ModelPage<'a> {
     /// Its name.
@@ -170,84 +243,84 @@ pub struct ModelPage<'a> {
 struct Row {
     name: &'static str,
     alias: Option<&'static str>,
-    kind: &'static str,
+    kind: MetricType,
     help: &'static str,
     value: fn(&EngineStats) -> f64,
 }
 
 macro_rules! row {
-    ($name:literal, $alias:expr, $kind:literal, $help:literal, $value:expr) => {
-        Row { name: $name, alias: $alias, kind: $kind, help: $help, value: $value }
+    ($name:literal, $alias:expr, $kind:ident, $help:literal, $value:expr) => {
+        Row { name: $name, alias: $alias, kind: MetricType::$kind, help: $help, value: $value }
     };
 }
 
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
-    row!("tokenmill_sequences_running", Some("vllm:num_requests_running"), "gauge",
+    row!("tokenmill_sequences_running", Some("vllm:num_requests_running"), GAUGE,
         "Sequences that hold cache blocks.", |s| f64::from(s.running)),
-    row!("tokenmill_sequences_waiting", Some("vllm:num_requests_waiting"), "gauge",
+    row!("tokenmill_sequences_waiting", Some("vllm:num_requests_waiting"), GAUGE,
         "Sequences that wait; requests not yet started are among them.",
         |s| f64::from(s.waiting.max(s.queued_requests))),
-    row!("tokenmill_predicted_wait_seconds", None, "gauge",
+    row!("tokenmill_predicted_wait_seconds", None, GAUGE,
         "How long a request of the account with most waiting would wait.", |s| s.wait_s),
-    row!("tokenmill_requests_open", None, "gauge",
+    row!("tokenmill_requests_open", None, GAUGE,
         "Requests accepted and not yet ended.", |s| f64::from(s.open_requests)),
-    row!("tokenmill_kv_used_ratio", Some("vllm:gpu_cache_usage_perc"), "gauge",
+    row!("tokenmill_kv_used_ratio", Some("vllm:gpu_cache_usage_perc"), GAUGE,
         "Cache blocks in use by sequences, of all, fullest group, 0 to 1.", used_ratio),
-    row!("tokenmill_kv_usage_ratio", Some("vllm:kv_cache_usage_perc"), "gauge",
+    row!("tokenmill_kv_usage_ratio", Some("vllm:kv_cache_usage_perc"), GAUGE,
         "The same under its newer name.", used_ratio),
-    row!("tokenmill_requests_accepted_total", None, "counter",
+    row!("tokenmill_requests_accepted_total", None, COUNTER,
         "Requests the engine accepted.", |s| s.requests as f64),
-    row!("tokenmill_requests_cancelled_total", None, "counter",
+    row!("tokenmill_requests_cancelled_total", None, COUNTER,
         "Requests whose client went away.", |s| s.cancelled as f64),
-    row!("tokenmill_requests_failed_total", None, "counter",
+    row!("tokenmill_requests_failed_total", None, COUNTER,
         "Requests that failed in the engine.", |s| s.failed as f64),
-    row!("tokenmill_prompt_tokens_total", Some("vllm:prompt_tokens_total"), "counter",
+    row!("tokenmill_prompt_tokens_total", Some("vllm:prompt_tokens_total"), COUNTER,
         "Prompt tokens of started sequences.", |s| s.prompt_tokens as f64),
-    row!("tokenmill_cached_tokens_total", Some("vllm:prefix_cache_hits_total"), "counter",
+    row!("tokenmill_cached_tokens_total", Some("vllm:prefix_cache_hits_total"), COUNTER,
         "Prompt tokens found in the prefix cache.", |s| s.cached_tokens as f64),
-    row!("tokenmill_disk_tokens_total", None, "counter",
+    row!("tokenmill_disk_tokens_total", None, COUNTER,
         "Of those, read from disk.", |s| s.disk_tokens as f64),
-    row!("tokenmill_disk_cache_bytes", None, "gauge",
+    row!("tokenmill_disk_cache_bytes", None, GAUGE,
         "Bytes of the prompt cache on disk.", |s| s.disk.map_or(0.0, |d| d.log.bytes as f64)),
-    row!("tokenmill_disk_runs_written_total", None, "counter",
+    row!("tokenmill_disk_runs_written_total", None, COUNTER,
         "Runs of blocks, and states, written to disk.", |s| s.disk.map_or(0.0, |d| d.log.written as f64)),
-    row!("tokenmill_disk_runs_read_total", None, "counter",
+    row!("tokenmill_disk_runs_read_total", None, COUNTER,
         "Runs and states read from disk.", |s| s.disk.map_or(0.0, |d| d.log.read as f64)),
-    row!("tokenmill_disk_runs_damaged_total", None, "counter",
+    row!("tokenmill_disk_runs_damaged_total", None, COUNTER,
         "Runs and states found damaged when wanted.", |s| s.disk.map_or(0.0, |d| d.log.damaged as f64)),
-    row!("tokenmill_disk_runs_unwritten_total", None, "counter",
+    row!("tokenmill_disk_runs_unwritten_total", None, COUNTER,
         "Runs and states that could not be written.", |s| s.disk.map_or(0.0, |d| d.unwritten as f64)),
-    row!("tokenmill_generated_tokens_total", Some("vllm:generation_tokens_total"), "counter",
+    row!("tokenmill_generated_tokens_total", Some("vllm:generation_tokens_total"), COUNTER,
         "Tokens generated.", |s| s.generated_tokens as f64),
-    row!("tokenmill_computed_tokens_total", None, "counter",
+    row!("tokenmill_computed_tokens_total", None, COUNTER,
         "Tokens computed, recomputed ones and drafts included.", |s| s.computed_tokens as f64),
-    row!("tokenmill_drafted_tokens_total", None, "counter",
+    row!("tokenmill_drafted_tokens_total", None, COUNTER,
         "Draft tokens computed.", |s| s.drafted_tokens as f64),
-    row!("tokenmill_accepted_draft_tokens_total", None, "counter",
+    row!("tokenmill_accepted_draft_tokens_total", None, COUNTER,
         "Draft tokens that were right.", |s| s.accepted_tokens as f64),
-    row!("tokenmill_expert_reads_total", None, "counter",
+    row!("tokenmill_expert_reads_total", None, COUNTER,
         "Experts whose weights were read, one a layer and step.", |s| s.expert_reads as f64),
-    row!("tokenmill_expert_bytes_total", None, "counter",
+    row!("tokenmill_expert_bytes_total", None, COUNTER,
         "Stored bytes of those experts.", |s| s.expert_bytes as f64),
-    row!("tokenmill_leased_tokens", None, "gauge",
+    row!("tokenmill_leased_tokens", None, GAUGE,
         "Tokens that leases keep in the cache.", |s| s.leased_tokens as f64),
-    row!("tokenmill_leases_broken_total", None, "counter",
+    row!("tokenmill_leases_broken_total", None, COUNTER,
         "Leases ended early for a sequence that ran alone.", |s| s.broken_leases as f64),
-    row!("tokenmill_preemptions_total", Some("vllm:num_preemptions_total"), "counter",
+    row!("tokenmill_preemptions_total", Some("vllm:num_preemptions_total"), COUNTER,
         "Times a sequence gave up its blocks for another, or waited a step for want of blocks.",
         |s| s.preemptions as f64),
-    row!("tokenmill_host_seconds_total", None, "counter",
+    row!("tokenmill_host_seconds_total", None, COUNTER,
         "Time between steps: planning, drafts, texts and events.", |s| s.host_seconds),
-    row!("tokenmill_token_gap_max_seconds", None, "gauge",
+    row!("tokenmill_token_gap_max_seconds", None, GAUGE,
         "Longest gap so far between two tokens of a running stream.", |s| s.gap_max_s),
-    row!("tokenmill_token_gap_bound_seconds", None, "gauge",
+    row!("tokenmill_token_gap_bound_seconds", None, GAUGE,
         "Longest such gap that was predicted and promised so far.", |s| s.gap_bound_s),
-    row!("tokenmill_late_steps_total", None, "counter",
+    row!("tokenmill_late_steps_total", None, COUNTER,
         "Steps that took longer than promised while streams went on.", |s| s.late_steps as f64),
-    row!("tokenmill_device_errors_total", None, "counter",
+    row!("tokenmill_device_errors_total", None, COUNTER,
         "Times the device had to be rebuilt.", |s| s.device_errors as f64),
-    row!("tokenmill_steps_total", None, "counter", "Steps of the engine.", |s| s.steps as f64),
+    row!("tokenmill_steps_total", None, COUNTER, "Steps of the engine.", |s| s.steps as f64),
 ];
 
 fn used_ratio(stats: &EngineStats) -> f64 {
@@ -259,186 +332,139 @@ fn used_ratio(stats: &EngineStats) -> f64 {
     used.fold(0.0, f64::max)
 }
 
-/// The page.
+/// What is told of the server and of each model.
 pub fn page(
     models: &[ModelPage<'_>],
     responses: &Responses,
     in_flight: usize,
     unknown_members: u64,
     uptime: Duration,
-) -> String {
-    let mut out = String::with_capacity(16 << 10);
-    responses.write(&mut out);
-    header(&mut out, "tokenmill_uptime_seconds", "gauge", "Seconds since the start.");
-    let _ = writeln!(out, "tokenmill_uptime_seconds {}", uptime.as_secs_f64());
-    header(&mut out, "tokenmill_http_requests_in_flight", "gauge", "Generations being answered.");
-    let _ = writeln!(out, "tokenmill_http_requests_in_flight {in_flight}");
-    let name = "tokenmill_unknown_members_total";
-    header(&mut out, name, "counter", "Members of requests that nobody knows.");
-    let _ = writeln!(out, "{name} {unknown_members}");
+) -> Page {
+    use MetricType::{COUNTER, GAUGE, HISTOGRAM};
+    let mut out = Page::default();
+    let name = "tokenmill_http_responses_total";
+    out.add(name, COUNTER, "Responses by status.", responses.metrics());
+    for (name, kind, help, value) in [
+        ("tokenmill_uptime_seconds", GAUGE, "Seconds since the start.", uptime.as_secs_f64()),
+        (
+            "tokenmill_http_requests_in_flight",
+            GAUGE,
+            "Generations being answered.",
+            in_flight as f64,
+        ),
+        (
+            "tokenmill_unknown_members_total",
+            COUNTER,
+            "Members of requests that nobody knows.",
+            unknown_members as f64,
+        ),
+    ] {
+        out.add(name, kind, help, vec![sample(&[], value)]);
+    }
     for row in ROWS {
+        let one =
+            |page: &ModelPage<'_>| sample(&[("model_name", page.model)], (row.value)(&page.engine));
         for name in [Some(row.name), row.alias].into_iter().flatten() {
-            header(&mut out, name, row.kind, row.help);
-            for page in models {
-                let (label, value) = (label(page.model), (row.value)(&page.engine));
-                let _ = writeln!(out, "{name}{{model_name=\"{label}\"}} {value}");
-            }
+            out.add(name, row.kind, row.help, models.iter().map(one).collect());
         }
     }
-    blocks(&mut out, models);
-    memory(&mut out, models);
-    outcomes(&mut out, models);
-    finished(&mut out, models);
-    histograms(&mut out, models);
+    for (name, kind, help, of) in PARTED {
+        out.add(name, *kind, help, models.iter().flat_map(of).collect());
+    }
+    for (own, alias, help, pick) in HISTOGRAMS {
+        let one = |page: &ModelPage<'_>| pick(page.server).metric(page.model);
+        for name in [own, alias] {
+            out.add(name, HISTOGRAM, help, models.iter().map(one).collect());
+        }
+    }
+    let step = |page: &ModelPage<'_>| {
+        let EngineStats { step_histogram, step_seconds, .. } = page.engine;
+        histogram(page.model, &STEP_BOUNDS_S, step_histogram.into_iter(), step_seconds)
+    };
+    let (name, help) = ("tokenmill_step_seconds", "Time of one step of the engine.");
+    out.add(name, HISTOGRAM, help, models.iter().map(step).collect());
     out
 }
 
-fn blocks(out: &mut String, models: &[ModelPage<'_>]) {
-    let name = "tokenmill_kv_blocks";
-    header(out, name, "gauge", "Cache blocks by group and state; total = free + cached + used.");
-    for page in models {
-        let model = label(page.model);
-        for (g, n) in page.engine.groups.iter().enumerate().take(page.engine.group_count) {
-            let used = n.total.saturating_sub(n.free).saturating_sub(n.cached);
-            for (state, value) in
-                [("total", n.total), ("free", n.free), ("cached", n.cached), ("used", used)]
-            {
-                let labels = format!("model_name=\"{model}\",group=\"{g}\",state=\"{state}\"");
-                let _ = writeln!(out, "{name}{{{labels}}} {value}");
-            }
-        }
+/// Numbers of a model with labels of their own.
+type Parts = fn(&ModelPage<'_>) -> Vec<Metric>;
+
+#[rustfmt::skip]
+const PARTED: &[(&str, MetricType, &str, Parts)] = &[
+    ("tokenmill_kv_blocks", MetricType::GAUGE,
+        "Cache blocks by group and state; total = free + cached + used.", blocks),
+    ("tokenmill_memory_bytes", MetricType::GAUGE,
+        "What each model may take, caches in full use; the process aside.", memory),
+    ("tokenmill_requests_total", MetricType::COUNTER,
+        "Generation requests by how they ended.", outcomes),
+    // What vLLM exports alone.
+    ("vllm:request_success_total", MetricType::COUNTER,
+        "Choices by why they ended; abort and error: requests.", finished),
+    ("vllm:prefix_cache_queries_total", MetricType::COUNTER,
+        "Prompt tokens that were looked for in the prefix cache.",
+        |page| vec![sample(&[("model_name", page.model)], page.engine.prompt_tokens as f64)]),
+];
+
+fn blocks(page: &ModelPage<'_>) -> Vec<Metric> {
+    let mut out = Vec::new();
+    for (g, n) in page.engine.groups.iter().enumerate().take(page.engine.group_count) {
+        let (group, used) = (g.to_string(), n.total.saturating_sub(n.free + n.cached));
+        let states = [("total", n.total), ("free", n.free), ("cached", n.cached), ("used", used)];
+        out.extend(states.map(|(state, value)| {
+            let labels = [("model_name", page.model), ("group", group.as_str()), ("state", state)];
+            sample(&labels, f64::from(value))
+        }));
     }
+    out
 }
 
-fn memory(out: &mut String, models: &[ModelPage<'_>]) {
-    let name = "tokenmill_memory_bytes";
-    header(out, name, "gauge", "What each model may take, caches in full use; the process aside.");
-    for page in models {
-        let (model, m) = (label(page.model), page.engine.memory);
-        for (part, bytes) in [
-            ("weights", m.weight_bytes),
-            ("caches", m.cache_bytes),
-            ("buffers", m.buffer_bytes),
-            ("vocabulary", m.vocabulary_bytes),
-        ] {
-            let _ = writeln!(out, "{name}{{model_name=\"{model}\",part=\"{part}\"}} {bytes}");
-        }
-    }
-}
-
-fn outcomes(out: &mut String, models: &[ModelPage<'_>]) {
-    let name = "tokenmill_requests_total";
-    header(out, name, "counter", "Generation requests by how they ended.");
-    for page in models {
-        for ((_, word), cell) in OUTCOMES.iter().zip(&page.server.outcomes) {
-            let (model, value) = (label(page.model), cell.load(Ordering::Relaxed));
-            let _ = writeln!(out, "{name}{{model_name=\"{model}\",outcome=\"{word}\"}} {value}");
-        }
-    }
-}
-
-/// What vLLM exports alone.
-fn finished(out: &mut String, models: &[ModelPage<'_>]) {
-    let name = "vllm:request_success_total";
-    header(out, name, "counter", "Choices by why they ended; abort and error: requests.");
-    for page in models {
-        for (word, cell) in FINISHED.iter().zip(&page.server.finished) {
-            let (model, value) = (label(page.model), cell.load(Ordering::Relaxed));
-            let labels = format!("model_name=\"{model}\",finished_reason=\"{word}\"");
-            let _ = writeln!(out, "{name}{{{labels}}} {value}");
-        }
-    }
-    let name = "vllm:prefix_cache_queries_total";
-    header(out, name, "counter", "Prompt tokens that were looked for in the prefix cache.");
-    for page in models {
-        let (model, value) = (label(page.model), page.engine.prompt_tokens);
-        let _ = writeln!(out, "{name}{{model_name=\"{model}\"}} {value}");
-    }
-}
-
-fn histograms(out: &mut String, models: &[ModelPage<'_>]) {
-    type Pick = fn(&ModelMetrics) -> &Histogram;
-    let families: [(&str, &str, &str, Pick); 6] = [
-        (
-            "tokenmill_request_queue_seconds",
-            "vllm:request_queue_time_seconds",
-            "From submission to the first step, reading its prompt from disk included.",
-            |m| &m.queued,
-        ),
-        (
-            "tokenmill_request_prefill_seconds",
-            "vllm:request_prefill_time_seconds",
-            "From the first step to the first token.",
-            |m| &m.prefill,
-        ),
-        (
-            "tokenmill_request_decode_seconds",
-            "vllm:request_decode_time_seconds",
-            "From the first token to the end.",
-            |m| &m.decode,
-        ),
-        (
-            "tokenmill_time_to_first_token_seconds",
-            "vllm:time_to_first_token_seconds",
-            "From submission to the first token.",
-            |m| &m.first_token,
-        ),
-        (
-            "tokenmill_inter_token_seconds",
-            "vllm:inter_token_latency_seconds",
-            "From one token of a choice to the next.",
-            |m| &m.between_tokens,
-        ),
-        (
-            "tokenmill_request_seconds",
-            "vllm:e2e_request_latency_seconds",
-            "From submission to the end.",
-            |m| &m.whole,
-        ),
+fn memory(page: &ModelPage<'_>) -> Vec<Metric> {
+    let m = page.engine.memory;
+    let parts = [
+        ("weights", m.weight_bytes),
+        ("caches", m.cache_bytes),
+        ("buffers", m.buffer_bytes),
+        ("vocabulary", m.vocabulary_bytes),
     ];
-    for (own, alias, help, pick) in families {
-        for name in [own, alias] {
-            header(out, name, "histogram", help);
-            for page in models {
-                pick(page.server).write(out, name, page.model);
-            }
-        }
-    }
-    let name = "tokenmill_step_seconds";
-    header(out, name, "histogram", "Time of one step of the engine.");
-    for page in models {
-        let counts = page.engine.step_histogram.into_iter();
-        write_histogram(out, name, page.model, &STEP_BOUNDS_S, counts, page.engine.step_seconds);
-    }
+    let one = |(part, bytes): (&str, u64)| {
+        sample(&[("model_name", page.model), ("part", part)], bytes as f64)
+    };
+    parts.map(one).into()
 }
 
-fn write_histogram(
-    out: &mut String,
-    name: &str,
-    model: &str,
-    bounds_s: &[f64],
-    counts: impl Iterator<Item = u64>,
-    sum_s: f64,
-) {
-    let model = label(model);
-    let bounds = bounds_s.iter().map(f64::to_string).chain(["+Inf".to_string()]);
-    let mut total = 0;
-    for (bound, count) in bounds.zip(counts) {
-        total += count;
-        let _ = writeln!(out, "{name}_bucket{{model_name=\"{model}\",le=\"{bound}\"}} {total}");
-    }
-    let _ = writeln!(out, "{name}_sum{{model_name=\"{model}\"}} {sum_s}");
-    let _ = writeln!(out, "{name}_count{{model_name=\"{model}\"}} {total}");
+fn outcomes(page: &ModelPage<'_>) -> Vec<Metric> {
+    let cells = OUTCOMES.iter().zip(&page.server.outcomes);
+    let one = |((_, word), cell): (&(Outcome, &str), &AtomicU64)| {
+        sample(&[("model_name", page.model), ("outcome", *word)], read(cell))
+    };
+    cells.map(one).collect()
 }
 
-pub fn header(out: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+fn finished(page: &ModelPage<'_>) -> Vec<Metric> {
+    let cells = FINISHED.iter().zip(&page.server.finished);
+    let one = |(word, cell): (&&str, &AtomicU64)| {
+        sample(&[("model_name", page.model), ("finished_reason", *word)], read(cell))
+    };
+    cells.map(one).collect()
 }
 
-/// A label's value, escaped.
-pub fn label(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
+type Pick = fn(&ModelMetrics) -> &Histogram;
+
+#[rustfmt::skip]
+const HISTOGRAMS: [(&str, &str, &str, Pick); 6] = [
+    ("tokenmill_request_queue_seconds", "vllm:request_queue_time_seconds",
+        "From submission to the first step, reading its prompt from disk included.", |m| &m.queued),
+    ("tokenmill_request_prefill_seconds", "vllm:request_prefill_time_seconds",
+        "From the first step to the first token.", |m| &m.prefill),
+    ("tokenmill_request_decode_seconds", "vllm:request_decode_time_seconds",
+        "From the first token to the end.", |m| &m.decode),
+    ("tokenmill_time_to_first_token_seconds", "vllm:time_to_first_token_seconds",
+        "From submission to the first token.", |m| &m.first_token),
+    ("tokenmill_inter_token_seconds", "vllm:inter_token_latency_seconds",
+        "From one token of a choice to the next.", |m| &m.between_tokens),
+    ("tokenmill_request_seconds", "vllm:e2e_request_latency_seconds",
+        "From submission to the end.", |m| &m.whole),
+];
 
 #[cfg(test)]
 mod tests {
@@ -450,8 +476,9 @@ mod tests {
         for ms in [5, 6, 200_000] {
             histogram.observe(Duration::from_millis(ms));
         }
-        let mut out = String::new();
-        histogram.write(&mut out, "x", "m");
+        let mut page = Page::default();
+        page.add("x", MetricType::HISTOGRAM, "x", vec![histogram.metric("m")]);
+        let out = page.text();
         for line in [
             "x_bucket{model_name=\"m\",le=\"0.005\"} 1",
             "x_bucket{model_name=\"m\",le=\"0.01\"} 2",
@@ -474,6 +501,7 @@ mod tests {
         engine.groups[0].cached = 1;
         let page = ModelPage { model: "a\"b\n", engine, server: &server };
         let text = super::page(&[page], &Responses::default(), 2, 0, Duration::from_secs(1));
+        let text = text.text();
         for line in text.lines().filter(|l| !l.starts_with("# ")) {
             let value = line.rsplit(' ').next().and_then(|v| v.parse::<f64>().ok());
             assert!(value.is_some(), "{line}");

@@ -1,7 +1,6 @@
 //! Models as they come and go, over HTTP: loading and unloading by name, what is told of each, and
 //! how long requests want theirs to stay.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use axum::body::Body;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use prometheus::proto::MetricType;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokenmill_engine::KeepAlive;
@@ -20,7 +20,7 @@ use crate::body;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, text, wrong};
 use crate::keys::{Caller, Key};
-use crate::metrics::{header, label};
+use crate::metrics::{Page, sample};
 use crate::ollama::models::{fields_of, finish};
 use crate::residents::{Residents, Told};
 use crate::shared::{Shared, unix_seconds};
@@ -248,43 +248,42 @@ pub fn status(told: &Told) -> Value {
 }
 
 /// What is told of the models in memory, in the Prometheus text format.
-pub fn count(residents: &Residents, out: &mut String) {
+pub fn count(residents: &Residents, out: &mut Page) {
+    use MetricType::{COUNTER, GAUGE};
     let (held, cap, counts) = residents.counts();
     let mut told = residents.told(None);
     told.retain(|told| told.made.is_none()); // (they take nothing of their own)
-    let name = "tokenmill_models";
-    header(out, name, "gauge", "Models by state.");
-    for state in WORDS {
-        let count = told.iter().filter(|told| word(&told.status) == state).count();
-        let _ = writeln!(out, "{name}{{state=\"{state}\"}} {count}");
-    }
-    let name = "tokenmill_model_loaded";
-    header(out, name, "gauge", "1 for models that answer, 0 for others.");
-    for one in &told {
+    let in_state = |state: &&str| {
+        let count = told.iter().filter(|told| word(&told.status) == *state).count();
+        sample(&[("state", *state)], count as f64)
+    };
+    out.add("tokenmill_models", GAUGE, "Models by state.", WORDS.iter().map(in_state).collect());
+    let loaded = |one: &Told| {
         let loaded = u8::from(one.status.stage == Stage::Ready);
-        let _ = writeln!(out, "{name}{{model_name=\"{}\"}} {loaded}", label(&one.listed.id));
-    }
+        sample(&[("model_name", one.listed.id.as_str())], loaded.into())
+    };
+    let (name, help) = ("tokenmill_model_loaded", "1 for models that answer, 0 for others.");
+    out.add(name, GAUGE, help, told.iter().map(loaded).collect());
     if residents.is_fixed() {
         return;
     }
     for (name, kind, help, value) in [
-        ("tokenmill_models_bytes", "gauge", "What models hold or are promised.", held),
-        ("tokenmill_models_cap_bytes", "gauge", "What they may hold together.", cap),
-        ("tokenmill_model_loads_total", "counter", "Loads that were begun.", counts.loads),
+        ("tokenmill_models_bytes", GAUGE, "What models hold or are promised.", held),
+        ("tokenmill_models_cap_bytes", GAUGE, "What they may hold together.", cap),
+        ("tokenmill_model_loads_total", COUNTER, "Loads that were begun.", counts.loads),
         (
             "tokenmill_model_failures_total",
-            "counter",
+            COUNTER,
             "Models that could not be read or loaded.",
             counts.failures,
         ),
         (
             "tokenmill_model_evictions_total",
-            "counter",
+            COUNTER,
             "Models that went to make room for another.",
             counts.evictions,
         ),
     ] {
-        header(out, name, kind, help);
-        let _ = writeln!(out, "{name} {value}");
+        out.add(name, kind, help, vec![sample(&[], value as f64)]);
     }
 }

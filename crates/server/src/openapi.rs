@@ -1,5 +1,6 @@
 //! The table of routes as OpenAPI 3.1: what a client's generator, and a test that asks anything, need.
-//! Members of requests are those of the tables in docs, which tests hold against the code.
+//! Members of requests are those of the tables in docs, which tests hold against the code; their kinds of
+//! values are those that readers take.
 
 use std::sync::OnceLock;
 
@@ -9,28 +10,40 @@ use serde_json::{Map, Value, json};
 
 use crate::routes::{Access, ROUTES, Route};
 
+mod kinds;
+
+use kinds::Asked;
+
 const OPENAI: &str = include_str!("../../../docs/openai.md");
 const RESPONSES: &str = include_str!("../../../docs/responses.md");
 const ANTHROPIC: &str = include_str!("../../../docs/anthropic.md");
 const OLLAMA: &str = include_str!("../../../docs/ollama.md");
+const LLAMACPP: &str = include_str!("../../../docs/llamacpp.md");
 
-/// Where the members of a route's requests are told: page and section.
-const TABLES: [(&str, &str, &str); 15] = [
-    ("/v1/chat/completions", OPENAI, "Chat completions"),
-    ("/v1/completions", OPENAI, "Completions"),
-    ("/v1/embeddings", OPENAI, "Embeddings"),
-    ("/v1/responses", RESPONSES, "Members"),
-    ("/v1/responses/input_tokens", RESPONSES, "Members"),
-    ("/v1/messages", ANTHROPIC, "Members of a request"),
-    ("/v1/messages/count_tokens", ANTHROPIC, "Members of a request"),
-    ("/api/chat", OLLAMA, "Chat"),
-    ("/api/generate", OLLAMA, "Generate"),
-    ("/api/embed", OLLAMA, "Embed"),
-    ("/api/embeddings", OLLAMA, "Embeddings"),
-    ("/api/rerank", OLLAMA, "Rerank"),
-    ("/api/show", OLLAMA, "Show"),
-    ("/api/create", OLLAMA, "Create"),
-    ("/api/copy", OLLAMA, "Copy"),
+/// Where the members of routes' requests are told: page and section.
+const TABLES: [(&[&str], &str, &str); 22] = [
+    (&["/v1/chat/completions", "/chat/completions"], OPENAI, "Chat completions"),
+    (&["/v1/completions"], OPENAI, "Completions"),
+    (&["/v1/embeddings"], OPENAI, "Embeddings"),
+    (&["/v1/responses", "/v1/responses/input_tokens"], RESPONSES, "Members"),
+    (&["/v1/messages", "/v1/messages/count_tokens"], ANTHROPIC, "Members of a request"),
+    (&["/api/chat"], OLLAMA, "Chat"),
+    (&["/api/generate"], OLLAMA, "Generate"),
+    (&["/api/embed"], OLLAMA, "Embed"),
+    (&["/api/embeddings"], OLLAMA, "Embeddings"),
+    (&["/api/rerank"], OLLAMA, "Rerank"),
+    (&["/api/show"], OLLAMA, "Show"),
+    (&["/api/create"], OLLAMA, "Create"),
+    (&["/api/copy"], OLLAMA, "Copy"),
+    (&["/api/delete"], OLLAMA, "Delete"),
+    (&["/api/pull"], OLLAMA, "Pull"),
+    (&["/completion", "/completions", "/infill"], LLAMACPP, "Completion"),
+    (&["/infill"], LLAMACPP, "Infill"),
+    (&["/tokenize"], LLAMACPP, "Tokenize"),
+    (&["/detokenize"], LLAMACPP, "Detokenize"),
+    (&["/embedding", "/embeddings"], LLAMACPP, "Embedding"),
+    (&["/v1/rerank", "/rerank", "/reranking", "/v1/reranking"], LLAMACPP, "Rerank"),
+    (&["/v2/rerank"], LLAMACPP, "Rerank as Cohere has it"),
 ];
 
 /// Routes whose answers are no JSON.
@@ -120,17 +133,18 @@ fn operation(route: &Route, path: &str) -> Value {
         } else {
             "application/json"
         };
-        operation["requestBody"] = json!({ "content": { kind: { "schema": body(path) } } });
+        operation["requestBody"] = json!({ "content": { kind: { "schema": body(route, path) } } });
     }
     operation
 }
 
-/// What a route takes: the members of its table, each with what becomes of it.
-fn body(path: &str) -> Value {
-    let table = TABLES.iter().find(|(of, ..)| *of == path);
-    let Some((_, page, section)) = table else { return json!({}) };
+/// What a route takes: the members of its tables, each with what becomes of it and the kinds of values that
+/// its reader takes.
+fn body(route: &Route, path: &str) -> Value {
+    let asked = route.reader().map(Asked::of);
+    let tables = TABLES.iter().filter(|(paths, ..)| paths.contains(&path));
     let mut properties = Map::new();
-    for [member, example, becomes, note] in rows(page, section) {
+    for [member, example, becomes, note] in tables.flat_map(|(_, page, of)| rows(page, of)) {
         if member.contains(['.', '[']) {
             continue;
         }
@@ -138,9 +152,16 @@ fn body(path: &str) -> Value {
         if let Ok(example) = serde_json::from_str::<Value>(example) {
             told["examples"] = json!([example]);
         }
+        if let Some(kinds) = asked.as_ref().and_then(|asked| asked.kinds(member)) {
+            told["type"] = json!(kinds);
+        }
         properties.insert(member.to_owned(), told);
     }
-    json!({ "type": "object", "properties": properties })
+    if properties.is_empty() {
+        return json!({});
+    }
+    let required: Vec<&String> = asked.iter().flat_map(Asked::required).collect();
+    json!({ "type": "object", "properties": properties, "required": required })
 }
 
 /// Rows of a section's table: member, example, what becomes of it, and more.
@@ -167,19 +188,65 @@ mod tests {
             let method = route.method.as_str().to_lowercase();
             assert!(page["paths"][&path][&method].is_object(), "{method} {path}");
         }
-        for (path, _, section) in TABLES {
-            let place = &page["paths"][path]["post"]["requestBody"]["content"]["application/json"];
-            let members = place["schema"]["properties"].as_object().expect("members");
-            assert!(
-                members.len() > 1 && members.contains_key("model") | (path == "/api/copy"),
-                "{section}"
-            );
+        for (paths, _, section) in TABLES {
+            for path in paths {
+                let method = if *path == "/api/delete" { "delete" } else { "post" };
+                let members = members(&page, method, path);
+                let has_model = members.contains_key("model") || *path == "/api/copy";
+                assert!(has_model && members.len() > 1 || *path == "/api/delete", "{section}");
+            }
         }
-        let chat = &page["paths"]["/v1/chat/completions"]["post"]["requestBody"];
-        let seed = &chat["content"]["application/json"]["schema"]["properties"]["seed"];
-        assert!(
-            seed["description"].as_str().is_some_and(|text| text.starts_with("effect")),
-            "{seed}"
-        );
+        let seed = &members(&page, "post", "/v1/chat/completions")["seed"];
+        let described = seed["description"].as_str();
+        assert!(described.is_some_and(|text| text.starts_with("effect")), "{seed}");
+    }
+
+    fn schema<'a>(page: &'a Value, method: &str, path: &str) -> &'a Value {
+        let body = &page["paths"][path][method]["requestBody"]["content"];
+        &body["application/json"]["schema"]
+    }
+
+    fn members<'a>(page: &'a Value, method: &str, path: &str) -> &'a Map<String, Value> {
+        schema(page, method, path)["properties"].as_object().expect("members")
+    }
+
+    #[test]
+    fn members_have_the_kinds_that_readers_take() {
+        let page = told();
+        for (path, required, kinds) in [
+            (
+                "/v1/chat/completions",
+                json!(["messages"]),
+                json!({
+                    "messages": ["array"],
+                    "model": ["string", "null"],
+                    "n": ["integer", "null"],
+                    "stop": ["string", "array", "null"],
+                    "stream": ["boolean", "null"],
+                    "temperature": ["number", "null"],
+                }),
+            ),
+            ("/v1/embeddings", json!(["input"]), json!({ "input": ["string", "array"] })),
+            ("/v1/responses", json!(["input"]), json!({ "instructions": ["string", "null"] })),
+            (
+                "/v1/messages",
+                json!(["max_tokens", "messages"]),
+                json!({ "max_tokens": ["integer"] }),
+            ),
+            ("/api/chat", json!([]), json!({ "stream": ["boolean", "null"] })),
+            ("/v2/rerank", json!(["query", "documents"]), json!({ "query": ["string"] })),
+            ("/completion", json!(["prompt"]), json!({ "n_predict": ["integer", "null"] })),
+        ] {
+            let schema = schema(&page, "post", path);
+            let sorted = |value: &Value| {
+                let mut names: Vec<String> = serde_json::from_value(value.clone()).expect("names");
+                names.sort_unstable();
+                names
+            };
+            assert_eq!(sorted(&schema["required"]), sorted(&required), "{path}");
+            for (name, kinds) in kinds.as_object().expect("members") {
+                assert_eq!(schema["properties"][name]["type"], *kinds, "{path} {name}");
+            }
+        }
     }
 }

@@ -2,9 +2,10 @@
 //! of what came.
 
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
@@ -90,7 +91,7 @@ pub async fn begin(
         "prompts": prompts.collect::<Vec<_>>(),
         "sampling": first.map(sampling),
     });
-    let stores = shared.config.receipts.is_some();
+    let stores = shared.receipts.is_some();
     let body = stores.then(|| serde_json::from_slice(&asked).unwrap_or_default());
     Receipt { value, body }
 }
@@ -205,43 +206,103 @@ fn of_choice(choice: &Choice) -> Value {
 /// Notes a receipt for who asks for the request later, and stores it where that is wanted.
 pub fn keep(shared: &Arc<Shared>, visit: &Visit, receipt: &Value, stored: Option<Value>) {
     visit.told().receipt = Some(receipt.clone());
-    let Some((folder, stored)) = shared.config.receipts.clone().zip(stored) else { return };
+    let Some((store, stored)) = shared.receipts.clone().zip(stored) else { return };
     let id = &visit.seen.id;
     let ticket = format!("{:016x}", id.ticket);
     let file = match id.name.ends_with(&ticket) {
         true => format!("{}.json", id.name),
         false => format!("{}-{ticket}.json", id.name),
     };
-    let (path, name) = (folder.join(file), Arc::clone(&id.name));
+    let name = Arc::clone(&id.name);
     let write = move || {
-        if let Err(error) = write(&path, &stored) {
-            tracing::error!(id = &*name, path = %path.display(), %error, "a receipt is lost");
+        if let Err(error) = store.put(&file, &stored) {
+            let folder = store.folder.display();
+            tracing::error!(id = &*name, %folder, %error, "a receipt is lost");
         }
     };
     // (Not awaited: an answer is not held up by a disk.)
     drop(tokio::task::spawn_blocking(write));
 }
 
-fn write(path: &Path, receipt: &Value) -> std::io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let text = format!("{}\n", serde_json::to_string_pretty(receipt)?);
-    options.open(path)?.write_all(text.as_bytes())
+/// The folder where receipts are stored, for its owner only: they hold what clients sent. Beyond so many
+/// bytes the oldest go.
+#[derive(Debug)]
+pub struct Store {
+    folder: PathBuf,
+    cap_bytes: u64,
+    bytes: Mutex<u64>,
 }
 
-/// The folder of receipts, made where there is none, for its owner only: they hold what clients sent.
-///
-/// # Errors
-/// [`ServeError::BadReceipts`].
-pub fn folder(path: &PathBuf) -> Result<(), ServeError> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    let bad = |source| ServeError::BadReceipts { path: path.clone(), source };
-    builder.create(path).map_err(bad)
+impl Store {
+    /// Makes the folder where there is none.
+    ///
+    /// # Errors
+    /// [`ServeError::BadReceipts`].
+    pub fn open(folder: &Path, cap_bytes: u64) -> Result<Self, ServeError> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        let folder = folder.to_owned();
+        let opened = builder.create(&folder).and_then(|()| prune(&folder, cap_bytes));
+        let bad = |source| ServeError::BadReceipts { path: folder.clone(), source };
+        let bytes = Mutex::new(opened.map_err(bad)?);
+        Ok(Self { folder, cap_bytes, bytes })
+    }
+
+    /// Stores one more.
+    fn put(&self, file: &str, receipt: &Value) -> std::io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let text = format!("{}\n", serde_json::to_string_pretty(receipt)?);
+        options.open(self.folder.join(file))?.write_all(text.as_bytes())?;
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        *bytes += text.len() as u64;
+        if *bytes > self.cap_bytes {
+            *bytes = prune(&self.folder, self.cap_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file is called as receipts are: its name ends with the digits of a ticket.
+fn is_receipt(path: &Path) -> bool {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let digits = stem.len().checked_sub(16).and_then(|at| stem.get(at..));
+    let is_ticket = digits.is_some_and(|digits| u64::from_str_radix(digits, 16).is_ok());
+    is_ticket && path.extension().is_some_and(|end| end == "json")
+}
+
+/// Deletes the oldest receipts where they have more bytes than they may, down to nine tenths of it, so that
+/// this is rare; the last one stays. How many bytes they have then.
+fn prune(folder: &Path, cap_bytes: u64) -> std::io::Result<u64> {
+    let mut files: Vec<(SystemTime, PathBuf, u64)> = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let (path, about) = (entry.path(), entry.metadata()?);
+        if about.is_file() && is_receipt(&path) {
+            files.push((about.modified()?, path, about.len()));
+        }
+    }
+    files.sort_unstable();
+    files.reverse(); // the oldest last
+    let mut bytes: u64 = files.iter().map(|(.., len)| len).sum();
+    let most = if bytes > cap_bytes { cap_bytes - cap_bytes / 10 } else { bytes };
+    let mut deleted = 0u64;
+    while bytes > most && files.len() > 1 {
+        let Some((_, path, len)) = files.pop() else { break };
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => (bytes, deleted) = (bytes - len, deleted + 1),
+        }
+    }
+    if deleted > 0 {
+        let folder = folder.display();
+        tracing::info!(deleted, bytes, %folder, "the oldest receipts were deleted");
+    }
+    Ok(bytes)
 }
 
 /// Parts of a receipt, where they stand and what they are called.
@@ -301,6 +362,32 @@ mod tests {
         ] {
             assert_ne!(other, whole);
         }
+    }
+
+    #[test]
+    fn the_oldest_receipts_go_and_no_other_file_does() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("receipts");
+        let store = Store::open(&path, 1000).expect("a new folder");
+        let other = path.join("notes.json");
+        std::fs::write(&other, "x".repeat(5000)).expect("written");
+        let name = |n: u64| format!("req-{n:016x}.json");
+        let receipt = json!({ "text": "y".repeat(100) });
+        let here = || -> Vec<u64> { (0..30).filter(|n| path.join(name(*n)).exists()).collect() };
+        for n in 0..30 {
+            store.put(&name(n), &receipt).expect("stored");
+            let (here, each) =
+                (here(), std::fs::metadata(path.join(name(n))).expect("there").len());
+            let first = *here.first().expect("one");
+            assert_eq!(here, (first..=n).collect::<Vec<_>>(), "the oldest go");
+            assert!(here.len() as u64 * each <= 1000, "{here:?} of {each} bytes");
+        }
+        assert!(here().len() > 5, "{:?}", here());
+        assert_eq!(std::fs::metadata(&other).expect("there").len(), 5000);
+        // A smaller cap counts from the start on; one that fits nothing leaves the last one.
+        Store::open(&path, 1).expect("the folder");
+        assert_eq!(here(), [29]);
+        assert!(Store::open(&other, 1000).is_err(), "it is no folder");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tokenmill_engine::KeepAlive;
 use tokenmill_engine::residency::{
     Action, Counts, Known, Refused, Residency, Stage, Status, Trouble, Waiter,
 };
+use tokenmill_ir::MAX_GROUPS;
 use tokenmill_output::Format;
 use tokio::sync::{oneshot, watch};
 
@@ -28,6 +29,10 @@ use crate::stock::{
     Abilities, Card, Fetching, IsWanted, Listed, Loader, NotLoaded, Present, Recipe, Stock,
     spellings,
 };
+
+mod tickets;
+
+pub use tickets::{InUse, Pending};
 
 /// The list of models is read no more often.
 const FRESH: Duration = Duration::from_secs(1);
@@ -104,55 +109,6 @@ pub struct Told {
     pub root: Option<Listed>,
     /// What makes it of that.
     pub made: Option<Arc<Made>>,
-}
-
-/// Keeps a model where it is while it answers.
-pub struct InUse {
-    residents: Arc<Residents>,
-    known: Known,
-}
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        self.residents.act(|inner, now_s| inner.all.ended(self.known, now_s));
-    }
-}
-
-/// A model that was asked for; who drops it waits no more.
-pub struct Pending {
-    residents: Arc<Residents>,
-    waiter: Waiter,
-    /// Its own name.
-    pub id: String,
-    /// Why it is this one, where no name was asked for.
-    pub why: Option<String>,
-    /// The words that make it another.
-    made: Option<Arc<Made>>,
-    answer: oneshot::Receiver<Result<Model, Refused>>,
-}
-
-impl Pending {
-    /// What is known at once.
-    pub fn now(&mut self) -> Option<Result<Model, Refused>> {
-        let found = self.answer.try_recv().ok()?;
-        Some(found.map(|model| model.made(self.made.as_deref())))
-    }
-
-    /// The model, or why there is none. (The sender waits until it is used.)
-    pub async fn wait(&mut self) -> Result<Model, Refused> {
-        let found = (&mut self.answer).await.unwrap_or(Err(Refused::Unloaded));
-        found.map(|model| model.made(self.made.as_deref()))
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        let waiter = self.waiter;
-        self.residents.act(|inner, now_s| match inner.waiting.remove(&waiter) {
-            Some(_) => inner.all.left(waiter, now_s),
-            None => Vec::new(), // it was answered
-        });
-    }
 }
 
 impl Told {
@@ -538,6 +494,12 @@ impl Residents {
                 inner.models[known.0].cancelled.store(true, Ordering::Relaxed);
             }
             Action::Free(known) => return (None, self.begin(inner, known, Self::free)),
+            Action::Shrink(known) => return (None, self.begin(inner, known, Self::shrink)),
+            Action::Grow(known) => {
+                if let Some(there) = &inner.models[known.0].there {
+                    there.served.engine.resize(vec![u32::MAX; MAX_GROUPS], Box::new(()));
+                }
+            }
             Action::Grant(known, waiter) => {
                 let Some(there) = inner.models[known.0].there.clone() else {
                     return (None, inner.all.ended(known, self.now_s())); // (it was closed)
@@ -588,6 +550,8 @@ impl Residents {
                 inner.models[known.0].there = None;
                 inner.all.gone(known, now_s)
             }
+            // (Its caches stay as they are.)
+            Stage::Ready => inner.all.shrunk(known, inner.all.status(known).bytes, now_s),
             _ => inner.all.failed(known, Trouble { reason, of_files: false }, now_s),
         }
     }
@@ -634,6 +598,15 @@ impl Residents {
             }
         }
         self.act(|inner, now_s| inner.all.gone(known, now_s));
+    }
+
+    fn shrink(self: &Arc<Self>, loader: &Arc<dyn Loader>, known: Known) {
+        let (id, there) = (self.id(known), self.lock().models[known.0].there.clone());
+        let Some(There { served, .. }) = there else { return };
+        let engine = served.engine.clone();
+        let (residents, loader) = (Arc::clone(self), Arc::clone(loader));
+        let shrunk = tickets::Shrunk { residents, loader, known, id, served };
+        engine.resize(vec![0; MAX_GROUPS], Box::new(shrunk));
     }
 
     fn id(&self, known: Known) -> String {

@@ -51,6 +51,17 @@ enum Job {
 }
 
 impl Route {
+    /// What reads the body of its requests, where that is a reader alone.
+    pub fn reader(&self) -> Option<Read> {
+        match self.job {
+            Job::Answer(read) => Some(read),
+            Job::Handle(_) if self.method == Method::POST => {
+                lines_of(self.path).map(|(read, _)| read)
+            }
+            Job::Handle(_) => None,
+        }
+    }
+
     fn handler(&self) -> MethodRouter<Arc<Shared>> {
         match self.job {
             Job::Handle(handler) => handler(),

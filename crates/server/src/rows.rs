@@ -11,6 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::ask::{Found, Measure, Numbers, NumbersHead, Prompt};
 use crate::error::ApiError;
+use crate::keys::Key;
 use crate::prepare::{not_encoded, reach, tokens};
 use crate::requests::{Seen, keeper};
 use crate::shared::{Model, Phase, Shared, reached};
@@ -46,6 +47,34 @@ enum Meaning {
     Angles,
 }
 
+/// What a model cannot do.
+fn cannot(model: &str, what: &str) -> ApiError {
+    ApiError::unsupported("model", format!("the model {model:?} {what}"))
+}
+
+const NO_VECTORS: &str = "gives no embeddings";
+const NO_RANKS: &str = "ranks no documents";
+
+/// Checks a model that is not in memory: nobody makes room for one that cannot do what is asked.
+///
+/// # Errors
+/// 400 for such a model.
+pub fn check_ability(shared: &Shared, ask: &Numbers, key: Option<&Key>) -> Result<(), ApiError> {
+    let residents = &shared.residents;
+    let told = ask.model.as_deref().and_then(|name| residents.found(Some(name)));
+    let told = told.filter(|told| told.there.is_none());
+    // (Of models that are not for a key its holder learns nothing.)
+    let told = told.filter(|told| key.is_none_or(|key| key.may_use(&told.names())));
+    let Some((can, told)) = told.and_then(|told| Some((residents.abilities(&told)?, told))) else {
+        return Ok(());
+    };
+    match ask.measure {
+        Measure::Embed { .. } if !can.embeddings => Err(cannot(&told.listed.id, NO_VECTORS)),
+        Measure::Rank { .. } if !can.rerank => Err(cannot(&told.listed.id, NO_RANKS)),
+        _ => Ok(()),
+    }
+}
+
 /// Checks and tokenises texts to be measured.
 ///
 /// # Errors
@@ -62,13 +91,10 @@ pub fn prepare(
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
     // The text is data: control tokens spelled out in it are text.
     let plain = |text: &str| encoder.prompt(text, Special::Plain);
-    let cannot = |what: &str| {
-        let message = format!("the model {:?} {what}", model.served.name());
-        Err(ApiError::unsupported("model", message))
-    };
+    let cannot = |what: &str| Err(cannot(model.served.name(), what));
     let (inputs, seconds, meaning) = match ask.measure {
-        Measure::Embed { .. } if gives_text || scores => return cannot("gives no embeddings"),
-        Measure::Rank { .. } if gives_text => return cannot("ranks no documents"),
+        Measure::Embed { .. } if gives_text || scores => return cannot(NO_VECTORS),
+        Measure::Rank { .. } if gives_text => return cannot(NO_RANKS),
         Measure::Embed { inputs, dimensions } => {
             if let Some(columns) = dimensions.filter(|n| *n > engine.width()) {
                 let most = engine.width();

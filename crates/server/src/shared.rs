@@ -24,7 +24,7 @@ use crate::keys::{Caller, Key};
 use crate::made::Made;
 use crate::metrics::{ModelMetrics, Responses};
 use crate::model::ServedModel;
-use crate::receipts;
+use crate::receipts::Store;
 use crate::requests::Requests;
 use crate::residents::{InUse, Pending, Residents, There, Told};
 use crate::seal::Seal;
@@ -122,6 +122,8 @@ pub struct Shared {
     pub audit: Option<Arc<Audit>>,
     /// What is kept for clients.
     pub state: Option<Arc<State>>,
+    /// Where receipts are stored.
+    pub receipts: Option<Arc<Store>>,
     phase: watch::Sender<Phase>,
     salt: u64,
     issued: AtomicU64,
@@ -138,7 +140,8 @@ impl Shared {
         let audit = config.audit.as_deref().map(Audit::open).transpose()?;
         let state =
             config.state.as_ref().map(|kept| State::open(kept, &config.limits)).transpose()?;
-        config.receipts.as_ref().map(receipts::folder).transpose()?;
+        let most = config.limits.receipts_bytes;
+        let receipts = config.receipts.as_ref().map(|dir| Store::open(dir, most)).transpose()?;
         let gate = RwLock::new(Arc::new(Gate::new(&config)));
         (config.metrics_key, config.keys) = (None, None);
         config.api_keys.clear();
@@ -159,6 +162,7 @@ impl Shared {
             requests: Requests::default(),
             audit,
             state,
+            receipts: receipts.map(Arc::new),
             gate,
             config,
         })

@@ -162,6 +162,11 @@ pub trait Loader: Send + Sync {
     /// Gives the memory of a model back of which nothing is open.
     fn free(&self, id: &str, model: ServedModel);
 
+    /// What a model holds now that its caches were made smaller, bytes.
+    fn held_bytes(&self, _id: &str, model: &ServedModel) -> u64 {
+        model.engine.stats().memory.sum()
+    }
+
     /// What is told of a model's files, of one whose files can be read.
     fn card(&self, _id: &str) -> Option<Card> {
         None
@@ -253,7 +258,7 @@ impl From<Vec<ServedModel>> for Stock {
         let pinned = models.iter().map(|model| model.name().to_owned()).collect();
         let needs = |model: &ServedModel| {
             let bytes = model.engine.stats().memory.sum();
-            Needs { bytes, load_s: 0.0 }
+            Needs { bytes, floor_bytes: bytes, load_s: 0.0 }
         };
         let present = models.into_iter().map(|model| Present { needs: needs(&model), model });
         let (present, keep) = (present.collect(), KeepAlive::Forever);

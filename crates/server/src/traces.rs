@@ -76,8 +76,7 @@ fn stages(told: &Told) -> Vec<Span> {
     };
     let lines = told.prompts.iter().map(|keeper| keeper.read());
     let line = lines.max_by_key(Timeline::nanos).unwrap_or_default();
-    let before = [Part::Inbox, Part::Disk, Part::Queue];
-    let waited: u64 = before.iter().map(|part| line.parts[*part as usize]).sum();
+    let waited: u64 = Part::BEFORE.iter().map(|part| line.parts[*part as usize]).sum();
     let first = line.to_first_token.map_or(line.nanos(), |parts| parts.iter().sum());
     let ends = [
         ("prepare", handed),

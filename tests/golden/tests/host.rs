@@ -164,13 +164,13 @@ fn caches_that_shrink_leave_room() {
     let llama = Golden::read("llama");
     let served = stage.load(&llama).expect("loaded");
     let before = served.engine.stats().memory;
-    served.engine.resize(vec![1]);
+    served.engine.resize(vec![1], Box::new(()));
     // (An answer comes after what was told before it.)
     assert_eq!(tokens(served.engine.submit(asked(&llama)).expect("accepted")), llama.greedy);
     let after = served.engine.stats().memory;
     assert!(after.cache_bytes < before.cache_bytes, "{after:?} of {before:?}");
     assert_eq!(after.weight_bytes, before.weight_bytes);
-    served.engine.resize(vec![u32::MAX]);
+    served.engine.resize(vec![u32::MAX], Box::new(()));
     assert_eq!(tokens(served.engine.submit(asked(&llama)).expect("accepted")), llama.greedy);
     assert_eq!(served.engine.stats().memory, before);
 }

@@ -26,6 +26,12 @@ pub struct Shelf {
     pub broken: BTreeMap<String, String>,
     /// Models in memory, and those on their way, by bytes.
     pub resident: BTreeMap<String, u64>,
+    /// Models that give vectors in the place of text.
+    pub embedders: Vec<String>,
+    /// What a model takes when its caches are small, where that is less.
+    pub floors: BTreeMap<String, u64>,
+    /// Models whose caches were made small, in their order.
+    pub shrunk: Vec<String>,
     /// The most bytes that were in memory at once.
     pub most_bytes: u64,
     /// Loads that were begun, of each model.
@@ -63,6 +69,10 @@ impl ShelfLoader {
         self.all().iter().find(|(name, _)| name == id).expect("one of the list").1
     }
 
+    fn is_embedder(&self, id: &str) -> bool {
+        self.shelf().embedders.iter().any(|name| name == id)
+    }
+
     fn fault(&self, id: &str) -> Option<Trouble> {
         let reason = self.shelf().broken.get(id).cloned()?;
         Some(Trouble { reason, of_files: true })
@@ -84,13 +94,20 @@ impl Loader for ShelfLoader {
     fn measure(&self, id: &str) -> Result<Needs, Trouble> {
         match self.fault(id) {
             Some(trouble) => Err(trouble),
-            None => Ok(Needs { bytes: self.bytes(id), load_s: 0.01 }),
+            None => {
+                let bytes = self.bytes(id);
+                let floor_bytes = self.shelf().floors.get(id).copied().unwrap_or(bytes);
+                Ok(Needs { bytes, floor_bytes, load_s: 0.01 })
+            }
         }
     }
 
     fn abilities(&self, id: &str) -> Option<Abilities> {
         let (context, bytes) = (self.setup.context, self.bytes(id));
-        Some(Abilities { chat: true, context, bytes, ..Abilities::default() })
+        let embeddings = self.is_embedder(id);
+        let (chat, rerank) = (!embeddings, embeddings);
+        let rest = Abilities::default();
+        Some(Abilities { chat, embeddings, rerank, context, bytes, ..rest })
     }
 
     fn load(&self, id: &str, wanted: &dyn Fn() -> bool) -> Result<ServedModel, NotLoaded> {
@@ -116,7 +133,11 @@ impl Loader for ShelfLoader {
             drop(shelf);
             std::thread::sleep(Duration::from_millis(1));
         }
-        let model = self.setup.model(&SimControl::default());
+        let control = SimControl::default();
+        let model = match self.is_embedder(id) {
+            true => Setup { columns: Some(8), chat: false, ..self.setup.clone() }.model(&control),
+            false => self.setup.model(&control),
+        };
         let names = vec![id.to_owned(), format!("user/{id}:q8")];
         Ok(ServedModel { names, ..model })
     }
@@ -124,6 +145,17 @@ impl Loader for ShelfLoader {
     fn free(&self, id: &str, model: ServedModel) {
         model.engine.shut_down();
         self.shelf().resident.remove(id).expect("it was there");
+    }
+
+    fn held_bytes(&self, id: &str, model: &ServedModel) -> u64 {
+        let stats = model.engine.stats();
+        let blocks: u32 = stats.groups[..stats.group_count].iter().map(|g| g.total).sum();
+        assert!(blocks < 2 * self.setup.blocks, "{blocks} blocks of {id}: its caches are large");
+        let mut shelf = self.shelf();
+        let floor = shelf.floors[id];
+        shelf.shrunk.push(id.to_owned());
+        shelf.resident.insert(id.to_owned(), floor);
+        floor
     }
 
     fn card(&self, _: &str) -> Option<Card> {
@@ -226,6 +258,15 @@ impl ShelfSite {
     /// The state of a model as `/v1/models` tells it.
     pub fn status(&self, id: &str) -> serde_json::Value {
         self.client.get(&format!("/v1/models/{id}")).json()["status"].clone()
+    }
+
+    /// Waits until a condition holds; panics after some seconds.
+    pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(start.elapsed() < Duration::from_secs(10), "waited in vain: {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Waits until a model is in that state; panics after some seconds.

@@ -22,6 +22,7 @@ const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
 const MARKS: [&str; 4] = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>"];
 
 /// How a site is made.
+#[derive(Clone)]
 pub struct Setup {
     /// The server; bound to a free loopback port.
     pub server: ServerConfig,

@@ -296,3 +296,38 @@ fn every_metric_is_documented_and_every_one_of_the_dashboard_is_exported() {
     assert_eq!(site.metric(finished), 1.0);
     assert_eq!(site.metric("tokenmill_request_queue_seconds_count{model_name=\"sim\"}"), 1.0);
 }
+
+#[test]
+fn the_description_takes_what_readers_take_and_refuses_what_they_refuse() {
+    let site = Site::new();
+    let page = site.client.get("/openapi.json").json();
+    let say = json!([{ "role": "user", "content": "a" }]);
+    for (path, body, is_taken) in [
+        (CHAT, json!({ "messages": say, "max_tokens": 2, "stop": "x", "seed": null }), true),
+        (CHAT, json!({ "messages": say, "max_tokens": 2.0, "stop": ["x"], "n": 1 }), true),
+        (CHAT, json!({ "messages": say, "max_tokens": 2, "temperature": 0, "x": {} }), true),
+        (TEXT, json!({ "prompt": [97, 98], "max_tokens": 2, "echo": false }), true),
+        ("/v1/responses", json!({ "input": "a", "max_output_tokens": 2 }), true),
+        ("/v1/messages", json!({ "messages": say, "max_tokens": 2, "system": "s" }), true),
+        ("/api/chat", json!({ "messages": say, "options": { "num_predict": 2 } }), true),
+        ("/api/chat", json!({}), true),
+        ("/completion", json!({ "prompt": "a", "n_predict": 2, "stop": ["x"] }), true),
+        ("/tokenize", json!({ "content": "a" }), true),
+        (CHAT, json!({ "max_tokens": 2 }), false),
+        (CHAT, json!({ "messages": "a" }), false),
+        (CHAT, json!({ "messages": say, "temperature": "warm" }), false),
+        (CHAT, json!({ "messages": say, "max_tokens": 1.5 }), false),
+        (CHAT, json!({ "messages": say, "stream": 1 }), false),
+        (TEXT, json!({ "prompt": 5 }), false),
+        ("/v1/messages", json!({ "messages": say }), false),
+        ("/v1/embeddings", json!({ "input": true }), false),
+        ("/completion", json!({ "prompt": "a", "n_predict": "2" }), false),
+    ] {
+        let content = &page["paths"][path]["post"]["requestBody"]["content"];
+        let schema = jsonschema::validator_for(&content["application/json"]["schema"]);
+        let is_told = schema.expect("a schema").is_valid(&body);
+        let status = site.client.post(path, &body).status;
+        let expected = if is_taken { 200 } else { 400 };
+        assert_eq!((is_told, status), (is_taken, expected), "{path}: {body}");
+    }
+}

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokenmill_device_tests::sim::{SimControl, SimDevice, SimText, SimTime, program};
 use tokenmill_engine::{
     Core, DraftMode, EngineParts, EngineStats, Event, Part, Request, RequestError, Rota,
-    Timekeeper, Turn,
+    Timekeeper, Timeline, Turn,
 };
 use tokenmill_ir::{GroupKind, Limits, Load, TokenId};
 use tokenmill_sched::{Config, StepCost};
@@ -282,6 +282,29 @@ fn models_come_and_go_and_every_answer_is_the_oracles() {
         (asked, gone) = (asked + a, gone + g);
     }
     assert!(asked > 2000 && gone > 50, "{asked} requests, {gone} models gone");
+}
+
+#[test]
+fn a_request_is_told_whether_it_waited_for_a_place_or_for_memory() {
+    let mut house = House::new();
+    let model = house.add(&[GroupKind::Full], 256);
+    // (Each begins like no other: nobody waits for what another computes.)
+    let prompt = |first: u32, n: u32| (0..n).map(|i| (first + i * 7) % VOCAB).collect::<Vec<_>>();
+    (0..5).for_each(|first| house.ask(model, prompt(first, 5), 20)); // on 4 places
+    house.run();
+    let of = |line: &Timeline, part: Part| line.parts[part as usize];
+    let lines: Vec<Timeline> = house.asked.iter().map(|asked| asked.times.read()).collect();
+    assert!(lines.iter().all(|line| of(line, Part::Blocks) == 0), "{lines:?}");
+    let waited: Vec<u64> = lines.iter().map(|line| of(line, Part::Queue)).collect();
+    let (last, first) = waited.split_last().expect("five");
+    assert!(first.iter().all(|nanos| nanos * 4 < *last), "{waited:?}");
+    // Of 32 blocks each has 13: the third has a place, and no memory until one of them has ended.
+    (10..13).for_each(|first| house.ask(model, prompt(first, 200), 5));
+    house.run();
+    house.check(&[]);
+    let [first, second, third] = [5, 6, 7].map(|at: usize| house.asked[at].times.read());
+    assert_eq!(of(&first, Part::Blocks) + of(&second, Part::Blocks), 0, "{first:?}\n{second:?}");
+    assert!(of(&third, Part::Blocks) > 0, "{third:?}");
 }
 
 #[test]

@@ -2,61 +2,32 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tokenmill_engine::planner::Task;
 
 use crate::args::Machine;
 use crate::numbers::{MOST_SEQUENCES, whole};
 
-/// What a model is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum For {
-    /// Conversation.
-    Chat,
-    /// Coding agents: long prompts, tools.
-    Code,
-    /// Many texts, nobody waits.
-    Batch,
-    /// Questions on long documents.
-    Long,
-    /// Short summaries.
-    Summaries,
-    /// Answers held to a schema.
-    Extract,
-    /// A model that goes with a program to its users.
-    App,
-    /// Vectors of texts.
-    Embed,
-    /// Ranking of documents.
-    Rerank,
-    /// Images beside text (not in this version).
-    Vision,
-    /// Speech in or out (not in this version).
-    Speech,
-    /// Training (not in this version).
-    Train,
-    /// In a web page without a server (not in this version).
-    Browser,
-}
+/// What a model may be for, by the planner's words.
+const TASKS: [(&str, &str); 13] = [
+    ("chat", "Conversation"),
+    ("code", "Coding agents: long prompts, tools"),
+    ("batch", "Many texts, nobody waits"),
+    ("long", "Questions on long documents"),
+    ("summaries", "Short summaries"),
+    ("extract", "Answers held to a schema"),
+    ("app", "A model that goes with a program to its users"),
+    ("embed", "Vectors of texts"),
+    ("rerank", "Ranking of documents"),
+    ("vision", "Images beside text (not in this version)"),
+    ("speech", "Speech in or out (not in this version)"),
+    ("train", "Training (not in this version)"),
+    ("browser", "In a web page without a server (not in this version)"),
+];
 
-impl From<For> for Task {
-    fn from(task: For) -> Self {
-        match task {
-            For::Chat => Task::Chat,
-            For::Code => Task::Code,
-            For::Batch => Task::Batch,
-            For::Long => Task::Long,
-            For::Summaries => Task::Summaries,
-            For::Extract => Task::Extract,
-            For::App => Task::App,
-            For::Embed => Task::Embed,
-            For::Rerank => Task::Rerank,
-            For::Vision => Task::Vision,
-            For::Speech => Task::Speech,
-            For::Train => Task::Train,
-            For::Browser => Task::Browser,
-        }
-    }
+fn tasks() -> impl TypedValueParser<Value = Task> {
+    let told = TASKS.map(|(name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(told).try_map(|name| serde_json::from_value(name.into()))
 }
 
 /// `plan`.
@@ -65,8 +36,8 @@ pub struct Plan {
     /// Names, aliases or paths; default: every model that `list` shows, and some that could be pulled.
     pub models: Vec<String>,
     /// What it is for; without a model: chat.
-    #[arg(long = "for", value_enum, value_name = "TASK")]
-    pub task: Option<For>,
+    #[arg(long = "for", value_name = "TASK", value_parser = tasks())]
+    pub task: Option<Task>,
     /// Sequences that run at once.
     #[arg(long, visible_aliases = ["users", "max-num-seqs"], default_value_t = 1,
         value_parser = whole::<u32>(1..=MOST_SEQUENCES))]
@@ -100,6 +71,19 @@ impl Plan {
             memory_only: true,
             json: true,
             machine: machine.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_is_called_as_the_planner_calls_it() {
+        for (name, _) in TASKS {
+            let task: Task = serde_json::from_value(name.into()).expect(name);
+            assert_ne!(task, Task::Any);
         }
     }
 }

@@ -63,7 +63,7 @@ pub fn plan(args: &args::Plan) -> Result<(), Failure> {
 
 fn task(args: &args::Plan) -> Task {
     match args.task {
-        Some(task) => task.into(),
+        Some(task) => task,
         None if args.models.is_empty() => Task::Chat,
         None => Task::Any,
     }

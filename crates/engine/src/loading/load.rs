@@ -233,7 +233,8 @@ fn share(
 ) -> Result<Share, LoadFailure> {
     let mut options = whole_texts(options, spec, program);
     let all_bytes = options.memory_bytes;
-    let fixed_bytes = plan::Needs::of(spec, program, device, &options)?.fixed_bytes();
+    let parts = plan::Needs::of(spec, program, device, &options)?;
+    let fixed_bytes = parts.fixed_bytes();
     let half = fixed_bytes.saturating_add(all_bytes.saturating_sub(fixed_bytes) / 2);
     options.memory_bytes = given.unwrap_or(half);
     let found = fit(spec, program, device, &options).or_else(|_| {
@@ -243,7 +244,8 @@ fn share(
     let (limits, fit) = found?;
     let (bytes, memory_bytes) = (fit.memory().sum(), options.memory_bytes);
     let load_s = LEAST_LOAD_S + bytes as f64 / LOAD_BYTES_PER_S;
-    let needs = Needs { bytes, load_s };
+    let least = parts.cache(limits.context, 1).1.min(fit.cache_bytes);
+    let needs = Needs { bytes, floor_bytes: bytes - fit.cache_bytes + least, load_s };
     Ok(Share { needs, memory_bytes, context: limits.context, weight_bytes: fit.weight_bytes })
 }
 

@@ -5,7 +5,27 @@ use super::*;
 const MINUTE: KeepAlive = KeepAlive::Seconds(60.0);
 
 fn needs(bytes: u64) -> Needs {
-    Needs { bytes, load_s: 1.0 }
+    Needs { bytes, floor_bytes: bytes, load_s: 1.0 }
+}
+
+/// A residency with models of these sizes, caches full and small, that are there and idle, each used a
+/// second after the one before, the first at 0.
+fn present(cap_bytes: u64, sizes: &[(u64, u64)]) -> (Residency, Vec<Known>) {
+    let mut all = Residency::new(cap_bytes, KeepAlive::Forever);
+    let one = |(at, &(bytes, floor_bytes)): (usize, &(u64, u64))| {
+        all.present(Needs { bytes, floor_bytes, load_s: 1.0 }, at as f64)
+    };
+    let known = sizes.iter().enumerate().map(one).collect();
+    (all, known)
+}
+
+/// Asks for one more model of that size, measured.
+fn wanted(all: &mut Residency, bytes: u64, now_s: f64) -> (Known, Waiter, Vec<Action>) {
+    let k = all.know();
+    let (waiter, out) = all.want(k, None, 100.0, now_s);
+    assert_eq!(out, [Action::Measure(k)]);
+    let out = all.measured(k, needs(bytes), now_s);
+    (k, waiter, out)
 }
 
 /// A residency with models of these sizes, measured, of which none is there.
@@ -218,6 +238,87 @@ fn what_comes_free_for_the_first_is_promised_to_nobody_else() {
     assert_eq!(all.loaded(k[1], 7.0), [Action::Grant(k[1], large)]);
 }
 
+#[test]
+fn caches_of_idle_models_shrink_before_a_model_goes() {
+    let (mut all, k) = present(100, &[(40, 10), (40, 25)]);
+    let (c, waits, out) = wanted(&mut all, 50, 30.0);
+    assert_eq!(out, [Action::Shrink(k[0])], "30 are lacking, and it is idle for longest");
+    let (a, out) = all.want(k[0], None, 10.0, 30.1);
+    assert_eq!(out, [Action::Grant(k[0], a)], "it answers meanwhile");
+    assert_eq!((all.held_bytes(), all.tick(30.2)), (80, vec![]));
+    assert_eq!(all.shrunk(k[0], 10, 30.3), [Action::Load(c)]);
+    assert_eq!(all.loaded(c, 31.0), [Action::Grant(c, waits)]);
+    assert_eq!((all.held_bytes(), all.counts().evictions), (100, 0));
+}
+
+#[test]
+fn where_caches_are_not_enough_as_few_models_go_as_will_do() {
+    let (mut all, k) = present(100, &[(40, 10), (40, 25)]);
+    let (c, _, out) = wanted(&mut all, 90, 30.0);
+    assert_eq!(out, [Action::Shrink(k[0]), Action::Free(k[1])], "30 + 40 of the 70");
+    assert_eq!(all.gone(k[1], 30.1), []);
+    assert_eq!(all.shrunk(k[0], 10, 30.2), [Action::Load(c)]);
+    assert_eq!(all.held_bytes(), 100);
+    // A pinned one keeps its caches, and one that could not give what was expected goes.
+    let (mut all, k) = present(100, &[(40, 10), (40, 10)]);
+    assert_eq!(all.pin(k[0], true, 2.0), []);
+    let (c, _, out) = wanted(&mut all, 50, 30.0);
+    assert_eq!(out, [Action::Shrink(k[1])]);
+    assert_eq!(all.shrunk(k[1], 40, 30.1), [Action::Free(k[1])]);
+    assert_eq!(all.gone(k[1], 30.2), [Action::Load(c)]);
+}
+
+#[test]
+fn who_drains_for_another_stays_where_its_caches_are_enough() {
+    let (mut all, k) = present(100, &[(60, 20)]);
+    let (a, out) = all.want(k[0], None, 10.0, 30.0);
+    assert_eq!(out, [Action::Grant(k[0], a)]);
+    let (b, _, out) = wanted(&mut all, 70, 31.0);
+    assert_eq!((out, all.status(k[0]).stage), (vec![], Stage::Draining));
+    assert_eq!(all.ended(k[0], 32.0), [Action::Shrink(k[0])]);
+    assert_eq!(all.shrunk(k[0], 20, 32.1), [Action::Load(b)]);
+    assert_eq!((all.status(k[0]).stage, all.counts().evictions), (Stage::Ready, 0));
+}
+
+#[test]
+fn caches_grow_again_when_nobody_waits_and_memory_is_free() {
+    let (mut all, k) = present(100, &[(60, 20)]);
+    let (b, waits, out) = wanted(&mut all, 60, 30.0);
+    assert_eq!(out, [Action::Shrink(k[0])]);
+    assert_eq!(all.shrunk(k[0], 20, 30.0), [Action::Load(b)]);
+    assert_eq!(all.left(waits, 30.5), [Action::Cancel(b)]);
+    assert_eq!(all.gone(b, 30.6), [Action::Grow(k[0])]);
+    assert_eq!((all.held_bytes(), all.tick(31.0)), (60, vec![]));
+}
+
+#[test]
+fn caches_go_from_one_that_is_idle_for_long_to_one_that_answers() {
+    let (mut all, k) = present(100, &[(60, 20)]);
+    let b = all.know();
+    all.want(b, None, 100.0, 30.0);
+    let out = all.measured(b, Needs { bytes: 60, floor_bytes: 20, load_s: 1.0 }, 30.0);
+    assert_eq!(out, [Action::Shrink(k[0])]);
+    assert_eq!(all.shrunk(k[0], 20, 30.0), [Action::Load(b)]);
+    assert_eq!(all.loaded(b, 31.0).len(), 1);
+    assert_eq!(all.ended(b, 32.0), []);
+    let (a, out) = all.want(k[0], None, 100.0, 41.0);
+    assert_eq!(out, [Action::Grant(k[0], a)], "whose prompts may go on at once");
+    assert_eq!(all.tick(42.0), [Action::Shrink(b)]);
+    assert_eq!(all.shrunk(b, 20, 42.1), [Action::Grow(k[0])]);
+    assert_eq!((all.held_bytes(), all.ended(k[0], 43.0)), (80, vec![]));
+}
+
+#[test]
+fn a_model_whose_caches_shrink_goes_when_they_have() {
+    let (mut all, k) = present(100, &[(60, 20)]);
+    let (b, _, out) = wanted(&mut all, 70, 30.0);
+    assert_eq!(out, [Action::Shrink(k[0])]);
+    assert_eq!(all.unload(k[0], 30.1), []);
+    assert_eq!(all.shrunk(k[0], 20, 30.2), [Action::Load(b), Action::Free(k[0])]);
+    assert_eq!(all.gone(k[0], 30.3), []);
+    assert_eq!(all.held_bytes(), 70);
+}
+
 /// Random numbers (SplitMix64).
 struct Draw(u64);
 
@@ -235,6 +336,7 @@ impl Draw {
 enum Job {
     Measure(Known),
     Load(Known),
+    Shrink(Known),
     Free(Known),
     Answer(Known),
 }
@@ -253,6 +355,8 @@ struct World {
     draw: Draw,
     now_s: f64,
     sizes: Vec<u64>,
+    /// With small caches.
+    floors: Vec<u64>,
     /// Bytes that each model has in memory, and its answers.
     memory: Vec<u64>,
     answers: Vec<u32>,
@@ -267,6 +371,7 @@ impl World {
         let cap = 100;
         let count = 2 + draw.below(4) as usize;
         let sizes: Vec<u64> = (0..count).map(|_| 5 + draw.below(100)).collect();
+        let floors = sizes.iter().map(|bytes| bytes - draw.below(*bytes)).collect();
         let keep = KeepAlive::Seconds(draw.below(20) as f64);
         let mut all = Residency::new(cap, keep);
         for _ in &sizes {
@@ -275,12 +380,12 @@ impl World {
         let (memory, answers) = (vec![0; count], vec![0; count]);
         let cancelled = vec![false; count];
         let (jobs, waiters) = (Vec::new(), Vec::new());
-        Self { all, draw, now_s: 0.0, sizes, memory, answers, cancelled, jobs, waiters }
+        Self { all, draw, now_s: 0.0, sizes, floors, memory, answers, cancelled, jobs, waiters }
     }
 
     fn later(&mut self, job: Job) {
         let seconds = match job {
-            Job::Measure(_) | Job::Free(_) => self.draw.below(10) as f64 * 0.01,
+            Job::Measure(_) | Job::Shrink(_) | Job::Free(_) => self.draw.below(10) as f64 * 0.01,
             Job::Load(_) => 0.1 + self.draw.below(20) as f64 * 0.1,
             Job::Answer(_) => self.draw.below(40) as f64 * 0.1,
         };
@@ -304,6 +409,15 @@ impl World {
                     self.later(Job::Load(k));
                 }
                 Action::Cancel(k) => self.cancelled[k.0] = true,
+                Action::Shrink(k) => {
+                    assert_eq!(self.answers[k.0], 0, "its caches shrink under an answer");
+                    assert_eq!(self.memory[k.0], self.sizes[k.0]);
+                    self.later(Job::Shrink(k));
+                }
+                Action::Grow(k) => {
+                    assert!(self.memory[k.0] > 0, "it grows without being there");
+                    self.memory[k.0] = self.sizes[k.0];
+                }
                 Action::Free(k) => {
                     assert_eq!(self.answers[k.0], 0, "sent away under an answer");
                     self.later(Job::Free(k));
@@ -329,7 +443,8 @@ impl World {
         let actions = match job {
             Job::Measure(k) if fails => self.all.failed(k, trouble, now_s),
             Job::Measure(k) => {
-                self.all.measured(k, Needs { bytes: self.sizes[k.0], load_s: 1.0 }, now_s)
+                let (bytes, floor_bytes) = (self.sizes[k.0], self.floors[k.0]);
+                self.all.measured(k, Needs { bytes, floor_bytes, load_s: 1.0 }, now_s)
             }
             Job::Load(k) if fails => {
                 self.memory[k.0] = 0;
@@ -340,6 +455,12 @@ impl World {
                 self.all.gone(k, now_s)
             }
             Job::Load(k) => self.all.loaded(k, now_s),
+            Job::Shrink(k) if fails => self.all.shrunk(k, self.sizes[k.0], now_s),
+            Job::Shrink(k) => {
+                assert!(self.memory[k.0] > 0, "sent away while its caches shrink");
+                self.memory[k.0] = self.floors[k.0];
+                self.all.shrunk(k, self.floors[k.0], now_s)
+            }
             Job::Free(k) => {
                 self.memory[k.0] = 0;
                 self.all.gone(k, now_s)
@@ -455,7 +576,7 @@ fn any_order_of_events_keeps_memory_models_and_who_waits() {
 fn a_hot_model_starves_nobody() {
     for seed in 0..50 {
         let mut world = World::new(seed);
-        world.sizes = vec![60, 60, 60];
+        (world.sizes, world.floors) = (vec![60, 60, 60], vec![45, 60, 50]);
         world.all = Residency::new(100, MINUTE);
         for _ in 0..3 {
             world.all.know();

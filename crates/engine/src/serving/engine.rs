@@ -43,6 +43,9 @@ pub type Rebuild = Box<dyn FnMut(&DeviceError) -> Result<Box<dyn Executable>, De
 /// Seconds since some fixed moment.
 pub type Clock = Box<dyn Fn() -> f64 + Send>;
 
+/// Dropped when what it was given for is so, or never will be.
+pub type Ticket = Box<dyn Send>;
+
 /// Draft tokens of one sequence in one step.
 const MAX_DRAFT: u32 = 31;
 
@@ -158,6 +161,8 @@ pub struct Core {
     /// Cache blocks of each group that the device has, and that were asked for, until it has them.
     blocks: Vec<u32>,
     wanted_blocks: Option<Vec<u32>>,
+    /// Who waits until the device has them.
+    size_ticket: Option<Ticket>,
     /// When the step before ended, unless there was a pause.
     last_step_s: Option<f64>,
     /// When a request started last, if others waited then.
@@ -229,6 +234,7 @@ impl Core {
             leaving: Vec::with_capacity(config.limits.sequences as usize),
             blocks: config.limits.group_blocks.clone(),
             wanted_blocks: None,
+            size_ticket: None,
             last_step_s: None,
             last_start_s: None,
             left_s: None,
@@ -459,6 +465,7 @@ impl Core {
         // First the new scheduler: the old one may be inconsistent, and knows nobody any more.
         self.sched = Scheduler::new(self.config.clone());
         (self.flight, self.untold, self.wanted_blocks) = (None, false, None);
+        self.size_ticket = None;
         self.leaving.clear();
         self.note_runs();
         self.fail_all(&RequestError::Internal(reason.to_string()));

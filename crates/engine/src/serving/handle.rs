@@ -18,7 +18,7 @@ use crate::backlog::{Backlog, Inlet};
 use crate::constraint::{Constraint, ConstraintError, Grammars, Held, Settings, Vocabulary};
 use crate::draft::DraftMode;
 use crate::draft_model::DraftModel;
-use crate::engine::{Core, EngineParts, MAX_CHOICES};
+use crate::engine::{Core, EngineParts, MAX_CHOICES, Ticket};
 use crate::host::{Message, ModelId, Order, Pulse, Thread};
 use crate::ledger::State;
 use crate::loading::identity::Identity;
@@ -375,9 +375,10 @@ impl Engine {
     }
 
     /// From now on keeps only the first so many cache blocks of each group, at least what a longest
-    /// sequence needs; see [`Core::resize`].
-    pub fn resize(&self, blocks: Vec<u32>) {
-        self.tell(Message::Resize(blocks)); // an ended engine has no memory
+    /// sequence needs; see [`Core::resize`]. The ticket is dropped when it holds no others any more, when
+    /// another size is asked for, or with the engine; maybe on its thread.
+    pub fn resize(&self, blocks: Vec<u32>, ticket: Ticket) {
+        self.tell(Message::Resize(blocks, ticket)); // an ended engine has no memory
     }
 
     /// Fails what is still open, and gives back all memory of the model.

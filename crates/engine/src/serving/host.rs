@@ -11,7 +11,7 @@ use tokenmill_backend::Device;
 
 use crate::answer::Sink;
 use crate::draft_model::DraftModel;
-use crate::engine::{Core, EngineParts, Turn, panic_text};
+use crate::engine::{Core, EngineParts, Ticket, Turn, panic_text};
 use crate::handle::{Engine, LeasesAsk, LeasesSink};
 use crate::ledger::{Claim, Ledger, State};
 use crate::library::Library;
@@ -33,8 +33,8 @@ pub(crate) enum Message {
     Cancel(u64),
     /// List the leases of an account, or of all, and end them where that is asked.
     Leases(Option<u64>, LeasesAsk, LeasesSink),
-    /// Cache blocks of each group to keep.
-    Resize(Vec<u32>),
+    /// Cache blocks of each group to keep, and who waits for it.
+    Resize(Vec<u32>, Ticket),
     /// Answer once nothing is open.
     Drain(Sender<()>),
     /// Answer once the model and its memory are gone.
@@ -353,7 +353,7 @@ fn tell(place: &mut Place, message: Message) {
                 }
                 sink(found);
             }
-            Message::Resize(blocks) => core.resize(&blocks),
+            Message::Resize(blocks, ticket) => core.resize_with(&blocks, ticket),
             Message::Drain(_) | Message::Stop(_) => {}
         }
         Turn::Worked

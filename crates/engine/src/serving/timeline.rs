@@ -18,8 +18,10 @@ pub enum Part {
     Inbox,
     /// Its prompt's beginning was read from disk.
     Disk,
-    /// It waited for a place and memory.
+    /// It waited for a place, or for time in a step.
     Queue,
+    /// It waited for memory that others had.
+    Blocks,
     /// Steps that computed its prompt.
     Prompt,
     /// Steps that computed its answer.
@@ -38,10 +40,11 @@ pub enum Part {
 
 impl Part {
     /// All, in the order in which they are told.
-    pub const ALL: [Part; 10] = [
+    pub const ALL: [Part; 11] = [
         Self::Inbox,
         Self::Disk,
         Self::Queue,
+        Self::Blocks,
         Self::Prompt,
         Self::Answer,
         Self::Mask,
@@ -51,12 +54,16 @@ impl Part {
         Self::Host,
     ];
 
+    /// What comes before a request's first step.
+    pub const BEFORE: [Part; 4] = [Self::Inbox, Self::Disk, Self::Queue, Self::Blocks];
+
     /// Its word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Inbox => "inbox",
             Self::Disk => "disk",
             Self::Queue => "queue",
+            Self::Blocks => "blocks",
             Self::Prompt => "prompt",
             Self::Answer => "answer",
             Self::Mask => "mask",
@@ -191,9 +198,9 @@ impl Timeline {
         self.until = at;
     }
 
-    fn step(&mut self, step: &StepTimes, had: Had, first: bool) {
-        if first {
-            self.charge(Part::Queue, step.begin);
+    fn step(&mut self, step: &StepTimes, had: Had, waited: Option<Part>) {
+        if let Some(part) = waited {
+            self.charge(part, step.begin);
             self.first_step = step.number;
         } else {
             let away = step.away.min(step.begin.saturating_sub(self.until));
@@ -296,9 +303,9 @@ impl Timekeeper {
         self.lock().charge(part, now);
     }
 
-    /// What it had of a step, which was its first one or not.
-    pub(crate) fn step(&self, step: &StepTimes, had: Had, first: bool) {
-        self.lock().step(step, had, first);
+    /// What it had of a step, and where it was until then, if it was its first one.
+    pub(crate) fn step(&self, step: &StepTimes, had: Had, waited: Option<Part>) {
+        self.lock().step(step, had, waited);
     }
 
     pub(crate) fn started(&self, cached: u32, disk: u32, miss: Miss) {

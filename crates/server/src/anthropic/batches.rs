@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::HeaderMap;
 use axum::http::header::HOST;
+use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use serde_json::{Value, json};
 use tokenmill_text::DateTime;
@@ -18,7 +18,7 @@ use crate::fields::{Fields, list as items};
 use crate::ollama::models::{fields_of, finish};
 use crate::openai::files::sent;
 use crate::shared::Shared;
-use crate::state::{Batch, Dialect, NewBatch, Page, Stored, custom_id};
+use crate::state::{Batch, Dialect, NewBatch, Page, Shown, Stored, custom_id};
 
 /// Seconds that a batch may take.
 const WINDOW_S: u64 = 24 * 3600;
@@ -26,12 +26,6 @@ const WINDOW_S: u64 = 24 * 3600;
 const NAME_CHARS: usize = 64;
 /// Where a request of a batch would have been sent.
 const ENDPOINT: &str = "/v1/messages";
-
-type Shown = Result<Json<Value>, ApiError>;
-
-fn stored(shared: &Shared, request: &Request<Body>) -> Result<Stored, ApiError> {
-    Stored::of(shared, request, "batches")
-}
 
 /// A time in RFC 3339; null where there is none.
 fn time(seconds: &Value) -> Value {
@@ -101,9 +95,13 @@ fn requests(value: Value, most: usize) -> Result<Vec<(String, Value)>, ApiError>
 }
 
 /// POST /v1/messages/batches
-pub async fn create(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Shown {
+pub async fn create(
+    State(shared): State<Arc<Shared>>,
+    stored: Result<Stored, ApiError>,
+    request: Request<Body>,
+) -> Shown {
     shared.open()?;
-    let (stored, site) = (stored(&shared, &request), site_of(&shared, request.headers()));
+    let site = site_of(&shared, request.headers());
     let mut fields = fields_of(&shared, request).await?;
     let stored = stored?;
     let requests = requests(fields.require("requests")?, shared.config.limits.batch_lines)?;
@@ -116,9 +114,14 @@ pub async fn create(State(shared): State<Arc<Shared>>, request: Request<Body>) -
 }
 
 /// GET /v1/messages/batches
-pub async fn list(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Shown {
-    let (stored, site) = (stored(&shared, &request)?, site_of(&shared, request.headers()));
-    let page = Page::of(request.uri(), (1, 20, 1000), ("after_id", "before_id"))?;
+pub async fn list(
+    State(shared): State<Arc<Shared>>,
+    stored: Stored,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Shown {
+    let site = site_of(&shared, &headers);
+    let page = Page::of(&uri, (1, 20, 1000), ("after_id", "before_id"))?;
     let found = stored.run(move |state, owner| state.batches(owner, Dialect::Anthropic, &page));
     let (batches, has_more) = found.await?;
     let id = |batch: Option<&Batch>| batch.map(|batch| batch.id.clone());
@@ -131,9 +134,10 @@ pub async fn list(State(shared): State<Arc<Shared>>, request: Request<Body>) -> 
 pub async fn one(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    request: Request<Body>,
+    stored: Stored,
+    headers: HeaderMap,
 ) -> Shown {
-    let (stored, site) = (stored(&shared, &request)?, site_of(&shared, request.headers()));
+    let site = site_of(&shared, &headers);
     let found = stored.run(move |state, owner| state.batch(owner, Dialect::Anthropic, &id));
     Ok(Json(told(found.await?, &site)))
 }
@@ -142,9 +146,10 @@ pub async fn one(
 pub async fn cancel(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
+    stored: Result<Stored, ApiError>,
     request: Request<Body>,
 ) -> Shown {
-    let (stored, site) = (stored(&shared, &request), site_of(&shared, request.headers()));
+    let site = site_of(&shared, request.headers());
     body::unread(request, &shared).await?;
     let stored = stored?;
     let cancelled =
@@ -153,24 +158,14 @@ pub async fn cancel(
 }
 
 /// DELETE /v1/messages/batches/{id}
-pub async fn remove(
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-    request: Request<Body>,
-) -> Shown {
-    let stored = stored(&shared, &request)?;
+pub async fn remove(Path(id): Path<String>, stored: Stored) -> Shown {
     let told = json!({ "id": id, "type": "message_batch_deleted" });
     stored.run(move |state, owner| state.delete_message_batch(owner, &id)).await?;
     Ok(Json(told))
 }
 
 /// GET /v1/messages/batches/{id}/results
-pub async fn results(
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let stored = stored(&shared, &request)?;
+pub async fn results(Path(id): Path<String>, stored: Stored) -> Result<Response, ApiError> {
     let file = stored.run(move |state, owner| state.batch_results(owner, &id)).await?;
     Ok(sent(file, "application/x-jsonl"))
 }

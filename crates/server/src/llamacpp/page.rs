@@ -5,11 +5,8 @@ use tokenmill_engine::{StopReason, TokenInfo, Usage};
 use tokenmill_output::Piece;
 
 use super::{completion, infill, numbers};
-use crate::ask::{Ask, Choice, Found, Generate, Head, Numbers, NumbersHead, Read};
-use crate::config::Limits;
-use crate::error::ApiError;
-use crate::fields::{Fields, Notes};
-use crate::openai::page::{judge, rows_of, set};
+use crate::ask::{Choice, Head, MakeWriter, Read};
+use crate::openai::page::{check, rows_of};
 use crate::openai::rerank;
 
 const PAGE: &str = include_str!("../../../../docs/llamacpp.md");
@@ -44,55 +41,24 @@ fn full() -> Value {
     })
 }
 
-/// What a request is read as, and how its answer would be written.
-#[derive(Debug, PartialEq)]
-struct Told {
-    text: Option<(Generate, bool)>,
-    numbers: Option<Numbers>,
-    written: String,
-    notes: Vec<String>,
-}
-
-fn told(read: Read, body: Value) -> Result<Told, ApiError> {
-    let mut notes = Notes::new(false);
-    let ask = read(Fields::of(body, "")?, &Limits::default(), &mut notes)?;
-    let notes = notes.into_list();
-    Ok(match ask {
-        Ask::Generate { ask, stream, writer } => {
-            let head = Head { prompts: 1, choices: 1, ..Head::default() };
-            let token = TokenInfo { id: 1, bytes: Vec::new(), logprob: None, top: Vec::new() };
-            let choice = Choice {
-                pieces: vec![Piece::Text("t".into())],
-                tokens: vec![token],
-                finish: Some(StopReason::Length),
-                ..Choice::default()
-            };
-            let written = writer(head).whole(&[choice], Usage::default()).to_string();
-            Told { text: Some((*ask, stream)), numbers: None, written, notes }
-        }
-        Ask::Numbers { ask, write } => {
-            let head = NumbersHead { ticket: 0, model: String::new(), warnings: Vec::new() };
-            let found = Found { rows: vec![vec![0.6, 0.8], vec![0.8, 0.6]], prompt_tokens: 1 };
-            Told { text: None, numbers: Some(ask), written: write(&head, found), notes }
-        }
-        Ask::Count { .. } | Ask::Look { .. } => panic!("nothing is looked up here"),
-    })
-}
-
-/// Holds what a row says of a request beside the full one against what is read.
-fn check(read: Read, full: &Value, row: &[String]) {
-    let example = serde_json::from_str(&row[1]).unwrap_or_else(|e| panic!("{row:?}: {e}"));
-    let mut body = full.clone();
-    set(&mut body, &row[0], example);
-    let plain = told(read, full.clone()).expect("the full request");
-    judge(row, &row[2], plain, told(read, body), |told| std::mem::take(&mut told.notes));
+/// A whole answer of one token.
+fn whole(writer: MakeWriter) -> String {
+    let head = Head { prompts: 1, choices: 1, ..Head::default() };
+    let token = TokenInfo { id: 1, bytes: Vec::new(), logprob: None, top: Vec::new() };
+    let choice = Choice {
+        pieces: vec![Piece::Text("t".into())],
+        tokens: vec![token],
+        finish: Some(StopReason::Length),
+        ..Choice::default()
+    };
+    writer(head).whole(&[choice], Usage::default()).to_string()
 }
 
 #[test]
 fn the_page_says_of_every_member_what_becomes_of_it() {
     for (section, _, read, full) in ROUTES {
         let rows = rows_of(PAGE, section);
-        rows.iter().for_each(|row| check(*read, &full(), row));
+        rows.iter().for_each(|row| check((*read, whole), &full(), "", row));
         assert!(rows.len() > 3, "{section}");
     }
 }

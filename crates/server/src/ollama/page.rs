@@ -1,15 +1,10 @@
 //! docs/ollama.md against the code, and against all that Ollama's client and its own types can ask.
 
 use serde_json::{Value, json};
-use tokenmill_engine::{KeepAlive, Usage};
 
 use super::{chat, embed, generate};
-use crate::ask::{Ask, Found, Generate, Head, Numbers, NumbersHead, Read};
-use crate::config::Limits;
-use crate::error::ApiError;
-use crate::fields::{Fields, Notes};
-use crate::models;
-use crate::openai::page::{judge, rows_of, set};
+use crate::ask::Read;
+use crate::openai::page::{check, closed, rows_of};
 
 const PAGE: &str = include_str!("../../../../docs/ollama.md");
 const MEMBERS: &str = include_str!("../../../../tests/http/fixtures/ollama-members.txt");
@@ -61,53 +56,11 @@ fn full_chat() -> Value {
     })
 }
 
-/// What a request is read as, and how its answer would be written.
-#[derive(Debug, PartialEq)]
-struct Told {
-    keep: Option<KeepAlive>,
-    text: Option<(Generate, bool)>,
-    numbers: Option<Numbers>,
-    written: String,
-    notes: Vec<String>,
-}
-
-fn told(read: Read, body: Value) -> Result<Told, ApiError> {
-    let mut fields = Fields::of(body, "")?;
-    let keep = models::keep_alive(&mut fields)?;
-    let mut notes = Notes::new(false);
-    let ask = read(fields, &Limits::default(), &mut notes)?;
-    let notes = notes.into_list();
-    let (mut text, mut numbers, mut written) = (None, None, String::new());
-    match ask {
-        Ask::Generate { ask, stream, writer } => {
-            writer(Head::default()).close(Usage::default(), &mut written);
-            text = Some((*ask, stream));
-        }
-        Ask::Numbers { ask, write } => {
-            let head = NumbersHead { ticket: 0, model: String::new(), warnings: Vec::new() };
-            written = write(&head, Found { rows: vec![vec![1.0], vec![2.0]], prompt_tokens: 1 });
-            numbers = Some(ask);
-        }
-        Ask::Count { ask, .. } => text = Some((*ask, false)),
-        Ask::Look { .. } => panic!("nothing is looked up here"),
-    }
-    Ok(Told { keep, text, numbers, written, notes })
-}
-
-/// Holds what a row says of a request beside the full one against what is read.
-fn check(read: Read, full: &Value, place: &str, row: &[String]) {
-    let example = serde_json::from_str(&row[1]).unwrap_or_else(|e| panic!("{row:?}: {e}"));
-    let mut body = full.clone();
-    set(&mut body, &format!("{place}{}", row[0]), example);
-    let plain = told(read, full.clone()).expect("the full request");
-    judge(row, &row[2], plain, told(read, body), |told| std::mem::take(&mut told.notes));
-}
-
 #[test]
 fn the_page_says_of_every_member_what_becomes_of_it() {
     for (section, _, read, full, place) in ROUTES {
         let rows = rows_of(PAGE, section);
-        rows.iter().for_each(|row| check(*read, &full(), place, row));
+        rows.iter().for_each(|row| check((*read, closed), &full(), place, row));
         assert!(rows.len() > 3, "{section}");
     }
 }

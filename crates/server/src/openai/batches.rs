@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
+use axum::http::Uri;
 use serde_json::{Value, json};
 
 use super::responses::metadata;
@@ -14,7 +15,7 @@ use crate::fields::{Ignored, shown, text};
 use crate::ollama::models::{fields_of, finish};
 use crate::routes::{LINES, lines_of};
 use crate::shared::Shared;
-use crate::state::{Batch, Dialect, NewBatch, Page, Paged, Stored};
+use crate::state::{Batch, Dialect, NewBatch, Page, Paged, Shown, Stored};
 
 /// Seconds of `24h`, the only window there is.
 const WINDOW_S: u64 = 24 * 3600;
@@ -25,12 +26,6 @@ const IGNORED: &[Ignored] = &[Ignored {
     because: "files stay as long as this server keeps things",
 }];
 
-type Shown = Result<Json<Value>, ApiError>;
-
-fn stored(shared: &Shared, request: &Request<Body>) -> Result<Stored, ApiError> {
-    Stored::of(shared, request, "batches")
-}
-
 /// A batch as OpenAI tells it.
 fn told(batch: Batch) -> Value {
     let Batch { status, mut body, total, completed, failed, .. } = batch;
@@ -40,9 +35,12 @@ fn told(batch: Batch) -> Value {
 }
 
 /// POST /v1/batches
-pub async fn create(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Shown {
+pub async fn create(
+    State(shared): State<Arc<Shared>>,
+    stored: Result<Stored, ApiError>,
+    request: Request<Body>,
+) -> Shown {
     shared.open()?;
-    let stored = stored(&shared, &request);
     let mut fields = fields_of(&shared, request).await?;
     let stored = stored?;
     let input = text(fields.require("input_file_id")?, "input_file_id")?;
@@ -78,9 +76,8 @@ pub async fn create(State(shared): State<Arc<Shared>>, request: Request<Body>) -
 }
 
 /// GET /v1/batches
-pub async fn list(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Shown {
-    let stored = stored(&shared, &request)?;
-    let page = Page::of(request.uri(), (1, 20, 100), ("after", "before"))?;
+pub async fn list(stored: Stored, uri: Uri) -> Shown {
+    let page = Page::of(&uri, (1, 20, 100), ("after", "before"))?;
     let found = stored.run(move |state, owner| state.batches(owner, Dialect::OpenAi, &page));
     let (batches, has_more) = found.await?;
     let rows = batches.into_iter().map(|batch| (batch.id.clone(), told(batch))).collect();
@@ -88,12 +85,7 @@ pub async fn list(State(shared): State<Arc<Shared>>, request: Request<Body>) -> 
 }
 
 /// GET /v1/batches/{id}
-pub async fn one(
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-    request: Request<Body>,
-) -> Shown {
-    let stored = stored(&shared, &request)?;
+pub async fn one(Path(id): Path<String>, stored: Stored) -> Shown {
     let found = stored.run(move |state, owner| state.batch(owner, Dialect::OpenAi, &id)).await;
     found.map(told).map(Json)
 }
@@ -102,9 +94,9 @@ pub async fn one(
 pub async fn cancel(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
+    stored: Result<Stored, ApiError>,
     request: Request<Body>,
 ) -> Shown {
-    let stored = stored(&shared, &request);
     body::unread(request, &shared).await?;
     let cancelled =
         stored?.run(move |state, owner| state.cancel_batch(owner, Dialect::OpenAi, &id)).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
+use axum::http::Uri;
 use serde_json::{Value, json};
 
 use super::responses::{check_items, metadata};
@@ -12,16 +13,10 @@ use crate::error::ApiError;
 use crate::fields::{Fields, Notes, list};
 use crate::ollama::models::{fields_of, finish};
 use crate::shared::Shared;
-use crate::state::{Page, Paged, Stored, with_ids};
+use crate::state::{Page, Paged, Shown, Stored, with_ids};
 
 /// Most items that come in one request.
 const MOST_ITEMS: usize = 20;
-
-type Shown = Result<Json<Value>, ApiError>;
-
-fn stored(shared: &Shared, request: &Request<Body>) -> Result<Stored, ApiError> {
-    Stored::of(shared, request, "conversations")
-}
 
 /// The items of a request, checked, as they are kept.
 fn items(
@@ -48,8 +43,11 @@ fn told(mut object: Value, warnings: Vec<String>) -> Json<Value> {
 }
 
 /// POST /v1/conversations
-pub async fn create(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Shown {
-    let stored = stored(&shared, &request);
+pub async fn create(
+    State(shared): State<Arc<Shared>>,
+    stored: Result<Stored, ApiError>,
+    request: Request<Body>,
+) -> Shown {
     let mut fields = fields_of(&shared, request).await?;
     let stored = stored?;
     let (items, mut warnings) = items(&shared, &mut fields, &stored)?;
@@ -62,12 +60,7 @@ pub async fn create(State(shared): State<Arc<Shared>>, request: Request<Body>) -
 }
 
 /// GET /v1/conversations/{id}
-pub async fn one(
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-    request: Request<Body>,
-) -> Shown {
-    let stored = stored(&shared, &request)?;
+pub async fn one(Path(id): Path<String>, stored: Stored) -> Shown {
     stored.run(move |state, owner| state.conversation(owner, &id)).await.map(Json)
 }
 
@@ -75,9 +68,9 @@ pub async fn one(
 pub async fn update(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
+    stored: Result<Stored, ApiError>,
     request: Request<Body>,
 ) -> Shown {
-    let stored = stored(&shared, &request);
     let mut fields = fields_of(&shared, request).await?;
     let stored = stored?;
     let metadata = metadata(&fields)?;
@@ -89,25 +82,15 @@ pub async fn update(
 }
 
 /// DELETE /v1/conversations/{id}
-pub async fn remove(
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-    request: Request<Body>,
-) -> Shown {
-    let stored = stored(&shared, &request)?;
+pub async fn remove(Path(id): Path<String>, stored: Stored) -> Shown {
     let told = json!({ "id": id, "object": "conversation.deleted", "deleted": true });
     stored.run(move |state, owner| state.delete_conversation(owner, &id)).await?;
     Ok(Json(told))
 }
 
 /// GET /v1/conversations/{id}/items
-pub async fn list_items(
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-    request: Request<Body>,
-) -> Shown {
-    let stored = stored(&shared, &request)?;
-    let page = Page::of(request.uri(), (1, 20, 100), ("after", "before"))?;
+pub async fn list_items(Path(id): Path<String>, stored: Stored, uri: Uri) -> Shown {
+    let page = Page::of(&uri, (1, 20, 100), ("after", "before"))?;
     let found = stored.run(move |state, owner| state.list_items(owner, &id, &page)).await?;
     Ok(Json(found.told()))
 }
@@ -116,9 +99,9 @@ pub async fn list_items(
 pub async fn add_items(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
+    stored: Result<Stored, ApiError>,
     request: Request<Body>,
 ) -> Shown {
-    let stored = stored(&shared, &request);
     let mut fields = fields_of(&shared, request).await?;
     let stored = stored?;
     let (items, mut warnings) = items(&shared, &mut fields, &stored)?;
@@ -133,21 +116,11 @@ pub async fn add_items(
 }
 
 /// GET /v1/conversations/{id}/items/{item}
-pub async fn item(
-    State(shared): State<Arc<Shared>>,
-    Path((id, item)): Path<(String, String)>,
-    request: Request<Body>,
-) -> Shown {
-    let stored = stored(&shared, &request)?;
+pub async fn item(Path((id, item)): Path<(String, String)>, stored: Stored) -> Shown {
     stored.run(move |state, owner| state.item(owner, &id, &item)).await.map(Json)
 }
 
 /// DELETE /v1/conversations/{id}/items/{item}
-pub async fn remove_item(
-    State(shared): State<Arc<Shared>>,
-    Path((id, item)): Path<(String, String)>,
-    request: Request<Body>,
-) -> Shown {
-    let stored = stored(&shared, &request)?;
+pub async fn remove_item(Path((id, item)): Path<(String, String)>, stored: Stored) -> Shown {
     stored.run(move |state, owner| state.delete_item(owner, &id, &item)).await.map(Json)
 }

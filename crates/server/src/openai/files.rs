@@ -8,19 +8,19 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HeaderName};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use multer::{Constraints, Field, Multipart, SizeLimit};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 
 use crate::error::ApiError;
 use crate::fields::shown;
 use crate::shared::Shared;
-use crate::state::{NewFile, Page, Stored, Upload, query};
+use crate::state::{NewFile, Page, Shown, Stored, Upload, query};
 
 /// What a file may be uploaded for: the lines of a batch, or anything the client asks back.
 const PURPOSES: &[&str] = &["batch", "user_data"];
@@ -33,12 +33,6 @@ const NAME_CHARS: usize = 255;
 /// Bytes of a file that are sent at once.
 const CHUNK: usize = 64 << 10;
 
-type Shown = Result<Json<Value>, ApiError>;
-
-fn stored(shared: &Shared, request: &Request<Body>) -> Result<Stored, ApiError> {
-    Stored::of(shared, request, "files")
-}
-
 /// What of a form has come.
 #[derive(Default)]
 struct Form {
@@ -48,9 +42,12 @@ struct Form {
 }
 
 /// POST /v1/files: a form with the file and its purpose.
-pub async fn upload(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Shown {
+pub async fn upload(
+    State(shared): State<Arc<Shared>>,
+    stored: Stored,
+    request: Request<Body>,
+) -> Shown {
     shared.open()?;
-    let stored = stored(&shared, &request)?;
     let form = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let boundary = multer::parse_boundary(form.unwrap_or_default()).map_err(|_| {
         let message = "the content-type must be multipart/form-data with a boundary";
@@ -154,44 +151,28 @@ fn broken(error: multer::Error) -> ApiError {
 }
 
 /// GET /v1/files
-pub async fn list(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Shown {
-    let stored = stored(&shared, &request)?;
-    let page = Page::of(request.uri(), (1, 10_000, 10_000), ("after", "before"))?;
-    let purpose = query(request.uri())?.remove("purpose");
+pub async fn list(stored: Stored, uri: Uri) -> Shown {
+    let page = Page::of(&uri, (1, 10_000, 10_000), ("after", "before"))?;
+    let purpose = query(&uri)?.remove("purpose");
     let found =
         stored.run(move |state, owner| state.files(owner, purpose.as_deref(), &page)).await?;
     Ok(Json(found.told()))
 }
 
 /// GET /v1/files/{id}
-pub async fn one(
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-    request: Request<Body>,
-) -> Shown {
-    let stored = stored(&shared, &request)?;
+pub async fn one(Path(id): Path<String>, stored: Stored) -> Shown {
     stored.run(move |state, owner| state.file_object(owner, &id)).await.map(Json)
 }
 
 /// DELETE /v1/files/{id}
-pub async fn remove(
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-    request: Request<Body>,
-) -> Shown {
-    let stored = stored(&shared, &request)?;
+pub async fn remove(Path(id): Path<String>, stored: Stored) -> Shown {
     let told = json!({ "id": id, "object": "file", "deleted": true });
     stored.run(move |state, owner| state.delete_file(owner, &id)).await?;
     Ok(Json(told))
 }
 
 /// GET /v1/files/{id}/content
-pub async fn content(
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let stored = stored(&shared, &request)?;
+pub async fn content(Path(id): Path<String>, stored: Stored) -> Result<Response, ApiError> {
     let (file, _) = stored.run(move |state, owner| state.file_content(owner, &id)).await?;
     Ok(sent(file, "application/octet-stream"))
 }

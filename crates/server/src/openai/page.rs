@@ -1,14 +1,15 @@
 //! docs/openai.md against the code, and against all that OpenAI's client can ask.
 
 use serde_json::{Value, json};
-use tokenmill_engine::Usage;
+use tokenmill_engine::{KeepAlive, Usage};
 
 use super::parameters::{IGNORED, UNBUILT};
 use super::{chat, completion, embedding};
-use crate::ask::{Ask, Found, Generate, Head, Numbers, NumbersHead, Read};
+use crate::ask::{Ask, Found, Generate, Head, MakeWriter, Numbers, NumbersHead, Read};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
+use crate::models;
 
 const PAGE: &str = include_str!("../../../../docs/openai.md");
 const MEMBERS: &str = include_str!("../../../../tests/http/fixtures/openai-members.txt");
@@ -55,29 +56,45 @@ fn full_chat() -> Value {
 /// What a request is read as, and how its answer would be written.
 #[derive(Debug, PartialEq)]
 struct Told {
+    keep: Option<KeepAlive>,
     text: Option<(Generate, bool)>,
     numbers: Option<Numbers>,
     written: String,
     notes: Vec<String>,
 }
 
-fn told(read: Read, body: Value) -> Result<Told, ApiError> {
+/// Writes some answer.
+pub(crate) type Write = fn(MakeWriter) -> String;
+
+/// The end of a stream.
+pub(crate) fn closed(writer: MakeWriter) -> String {
+    let mut written = String::new();
+    writer(Head::default()).close(Usage::default(), &mut written);
+    written
+}
+
+fn told(read: Read, body: Value, write_text: Write) -> Result<Told, ApiError> {
+    let mut fields = Fields::of(body, "")?;
+    let keep = models::keep_alive(&mut fields)?;
     let mut notes = Notes::new(false);
-    let ask = read(Fields::of(body, "")?, &Limits::default(), &mut notes)?;
+    let ask = read(fields, &Limits::default(), &mut notes)?;
     let notes = notes.into_list();
-    Ok(match ask {
+    let (mut text, mut numbers, mut written) = (None, None, String::new());
+    match ask {
         Ask::Generate { ask, stream, writer } => {
-            let mut written = String::new();
-            writer(Head::default()).close(Usage::default(), &mut written);
-            Told { text: Some((*ask, stream)), numbers: None, written, notes }
+            written = write_text(writer);
+            text = Some((*ask, stream));
         }
         Ask::Numbers { ask, write } => {
             let head = NumbersHead { ticket: 0, model: String::new(), warnings: Vec::new() };
-            let written = write(&head, Found { rows: vec![vec![1.0]], prompt_tokens: 1 });
-            Told { text: None, numbers: Some(ask), written, notes }
+            let found = Found { rows: vec![vec![0.6, 0.8], vec![0.8, 0.6]], prompt_tokens: 1 };
+            written = write(&head, found);
+            numbers = Some(ask);
         }
-        Ask::Count { .. } | Ask::Look { .. } => panic!("nothing is counted here"),
-    })
+        Ask::Count { ask, .. } => text = Some((*ask, false)),
+        Ask::Look { .. } => panic!("nothing is looked up here"),
+    }
+    Ok(Told { keep, text, numbers, written, notes })
 }
 
 fn rows(section: &str) -> Vec<Vec<String>> {
@@ -128,7 +145,7 @@ fn step<'a>(place: &'a mut Value, step: &str) -> &'a mut Value {
 }
 
 /// Sets a member: in the object at `path`, or that object itself where the example is all of it.
-pub(crate) fn set(body: &mut Value, path: &str, example: Value) {
+fn set(body: &mut Value, path: &str, example: Value) {
     let (parent, last) = path.rsplit_once('.').map_or((None, path), |(p, n)| (Some(p), n));
     let place = parent.into_iter().flat_map(|parent| parent.split('.')).fold(body, step);
     let members = |place: &mut Value, all: &Value| {
@@ -143,13 +160,14 @@ pub(crate) fn set(body: &mut Value, path: &str, example: Value) {
     }
 }
 
-/// Holds what a row says of a request beside the full one against what is read.
-fn check(read: Read, full: &Value, row: &[String]) {
+/// Holds what a row says of a request beside the full one, in which its members stand at `place`, against
+/// what is read.
+pub(crate) fn check((read, write): (Read, Write), full: &Value, place: &str, row: &[String]) {
     let example = serde_json::from_str(&row[1]).unwrap_or_else(|e| panic!("{row:?}: {e}"));
     let mut body = full.clone();
-    set(&mut body, &row[0], example);
-    let plain = told(read, full.clone()).expect("the full request");
-    judge(row, &row[2], plain, told(read, body), |told| std::mem::take(&mut told.notes));
+    set(&mut body, &format!("{place}{}", row[0]), example);
+    let plain = told(read, full.clone(), write).expect("the full request");
+    judge(row, &row[2], plain, told(read, body, write), |told| std::mem::take(&mut told.notes));
 }
 
 /// Holds what a request with one member more is read as against the request without it.
@@ -179,7 +197,7 @@ pub(crate) fn judge<T: PartialEq + std::fmt::Debug>(
 fn the_page_says_of_every_member_what_becomes_of_it() {
     for (section, _, read, full) in ROUTES {
         let rows = rows(section);
-        rows.iter().for_each(|row| check(*read, &full(), row));
+        rows.iter().for_each(|row| check((*read, closed), &full(), "", row));
         assert!(rows.len() > 4, "{section}");
     }
 }

@@ -22,8 +22,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::http::{Request, StatusCode};
+use axum::Json;
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
 use rusqlite::Connection;
+use serde_json::Value;
 use tokenmill_ir::sampling::splitmix;
 use tokio::sync::Notify;
 
@@ -158,19 +162,6 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// That of a request.
-    ///
-    /// # Errors
-    /// 404 where this server keeps nothing; `what` it would be.
-    pub fn of<B>(shared: &Shared, request: &Request<B>, what: &str) -> Result<Self, ApiError> {
-        let state = shared.state.clone().ok_or_else(|| {
-            let message =
-                format!("this server keeps no {what}: one that is started with --state DIR does");
-            ApiError { code: Some("no_state"), ..ApiError::new(StatusCode::NOT_FOUND, message) }
-        })?;
-        Ok(Self { state, owner: owner_of(Caller::of(request).as_deref()) })
-    }
-
     /// As [`State::run`], for the one who asks.
     ///
     /// # Errors
@@ -183,6 +174,45 @@ impl Stored {
         self.state.run(move |state| job(state, owner)).await
     }
 }
+
+/// That of a request; 404 where this server keeps nothing.
+impl FromRequestParts<Arc<Shared>> for Stored {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, ApiError> {
+        let state = shared.state.clone().ok_or_else(|| keeps_nothing(parts.uri.path()))?;
+        let caller = parts.extensions.get::<Arc<Caller>>();
+        Ok(Self { state, owner: owner_of(caller.map(|caller| &**caller)) })
+    }
+}
+
+/// What is kept, and the paths where it is asked for.
+const KEPT: [(&str, &str); 4] = [
+    ("/v1/conversations", "conversations"),
+    ("/v1/files", "files"),
+    ("/v1/batches", "batches"),
+    ("/v1/messages/batches", "batches"),
+];
+
+fn keeps_nothing(path: &str) -> ApiError {
+    let kept = KEPT.iter().find(|(of, _)| path.starts_with(of));
+    let (code, message) = match kept {
+        Some((_, what)) => {
+            let message =
+                format!("this server keeps no {what}: one that is started with --state DIR does");
+            ("no_state", message)
+        }
+        None => {
+            let message = "this server stores no responses: send what was said as input, or start \
+                           it with --state DIR";
+            ("response_not_found", message.to_owned())
+        }
+    };
+    ApiError { code: Some(code), ..ApiError::new(StatusCode::NOT_FOUND, message) }
+}
+
+/// What is told of something kept.
+pub type Shown = Result<Json<Value>, ApiError>;
 
 /// Whose is what a caller makes.
 pub fn owner_of(caller: Option<&Caller>) -> Owner {

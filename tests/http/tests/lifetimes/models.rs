@@ -148,6 +148,34 @@ fn who_streams_ends_as_alone_before_his_model_goes_for_another() {
 }
 
 #[test]
+fn caches_of_idle_models_make_room_before_a_model_goes() {
+    let site = ShelfSite::new(Setup::default(), 100, &[("small", 60), ("big", 70)]);
+    site.shelf().floors = [("small".to_owned(), 30), ("big".to_owned(), 40)].into();
+    let first = answered(&site, "small")["choices"].clone();
+    answered(&site, "big");
+    assert_eq!(site.shelf().shrunk, ["small"]);
+    for name in ["small", "big"] {
+        assert_eq!(site.status(name)["value"], "loaded");
+        assert_eq!(site.shelf().loads[name], 1, "it was never sent away");
+    }
+    assert_eq!(answered(&site, "small")["choices"], first, "with small caches too");
+    // Alone again, and wanted again for another: its caches were large meanwhile.
+    site.client.post("/models/unload", &json!({ "model": "big" }));
+    site.wait_until("the caches grow", |site| held(site) == 60.0);
+    assert_eq!(answered(&site, "small")["choices"], first);
+    answered(&site, "big");
+    let shelf = site.shelf();
+    assert_eq!((shelf.shrunk.len(), shelf.loads["small"], shelf.most_bytes), (2, 1, 100));
+}
+
+/// What models hold by the metrics.
+fn held(site: &ShelfSite) -> f64 {
+    let metrics = site.client.get("/metrics").body;
+    let line = metrics.lines().find_map(|l| l.strip_prefix("tokenmill_models_bytes "));
+    line.and_then(|value| value.parse().ok()).expect("a number")
+}
+
+#[test]
 fn time_to_live_starts_when_the_answer_ends() {
     let setup = Setup { step: Duration::from_millis(5), ..Setup::default() };
     let site = ShelfSite::new(setup, 100, &[("small", 60)]);
@@ -308,6 +336,52 @@ fn who_asks_by_ability_hears_which_model_and_why() {
     for (name, status) in [("any:tools", 404), ("any:ctx>=1k", 404), ("any:wings", 400)] {
         assert_eq!(ask(&site.client, name, json!({})).status, status, "{name}");
     }
+}
+
+#[test]
+fn an_embedder_that_is_listed_answers_beside_chat_models() {
+    let sizes = [("small", 60), ("vectors", 40), ("other", 50)];
+    let site = ShelfSite::new(Setup::default(), 140, &sizes);
+    site.shelf().embedders = vec!["vectors".into()];
+    answered(&site, "small");
+    let embed = |path: &str, model: &str| {
+        site.client.post(path, &json!({ "model": model, "input": ["ab", "c"] }))
+    };
+    let first = embed("/v1/embeddings", "vectors");
+    assert_eq!((first.status, &first.json()["model"]), (200, &json!("vectors")), "{first:?}");
+    let rows = first.json()["data"].as_array().expect("rows").clone();
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|row| row["embedding"].as_array().is_some_and(|v| v.len() == 8)));
+    assert_eq!(site.seen("vectors"), (1, 0, vec!["small".to_owned(), "vectors".to_owned()]));
+    // By another name, by ability, and over the other dialects: the same numbers of the same load.
+    for (path, model) in [
+        ("/v1/embeddings", "user/vectors:q8"),
+        ("/v1/embeddings", "any:embeddings"),
+        ("/api/embed", "vectors"),
+        ("/embedding", "vectors"),
+    ] {
+        let reply = embed(path, model);
+        assert_eq!(reply.status, 200, "{path} {model}: {reply:?}");
+        let told = match (path, reply.json()) {
+            ("/v1/embeddings", told) => told["data"][0]["embedding"].clone(),
+            ("/api/embed", told) => told["embeddings"][0].clone(),
+            (_, told) => told[0]["embedding"][0].clone(),
+        };
+        assert_eq!(told.as_array().map(Vec::len), Some(8), "{path}: {told}");
+    }
+    assert_eq!(site.shelf().loads["vectors"], 1);
+    // Who asks the wrong one is told so, and nobody makes room for one that is not there.
+    for wrong in ["small", "other", "user/other:q8"] {
+        let refused = embed("/v1/embeddings", wrong);
+        assert_eq!((refused.status, refused.error("param").as_str()), (400, "model"), "{wrong}");
+    }
+    assert_eq!(site.seen("other").0, 0);
+    assert_eq!(site.status("small")["value"], "loaded");
+    let chat = json!({ "model": "vectors", "messages": [{ "role": "user", "content": "a" }] });
+    assert_eq!(site.client.post(CHAT, &chat).status, 400);
+    let nameless = site.client.post("/v1/embeddings", &json!({ "input": "a" }));
+    assert_eq!(nameless.status, 400, "of several: {nameless:?}");
+    answered(&site, "small");
 }
 
 #[test]

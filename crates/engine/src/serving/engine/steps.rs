@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokenmill_sched::{Outcome, SeqId};
 
-use super::{Core, Flight, Open, Turn, Work, guarded, request_of};
+use super::{Core, Flight, Open, Ticket, Turn, Work, guarded, request_of};
 use crate::request::RequestError;
 use crate::serving::guide::Guide;
 
@@ -208,6 +208,13 @@ impl Core {
         }
     }
 
+    /// The same, with a ticket that is dropped when no memory of others is held any more, or another
+    /// size is asked for.
+    pub(crate) fn resize_with(&mut self, blocks: &[u32], ticket: Ticket) {
+        self.size_ticket = Some(ticket);
+        self.resize(blocks);
+    }
+
     /// Cache blocks of each group that take memory now.
     pub fn blocks(&self) -> &[u32] {
         &self.blocks
@@ -226,13 +233,17 @@ impl Core {
                 }
                 Err(error) => {
                     tracing::error!(%error, "the caches keep their size");
+                    self.size_ticket = None;
                     return self.sched.resize(&self.blocks);
                 }
             }
         }
         let most = wanted.iter().zip(self.sched.floor()).map(|(&w, floor)| w.max(floor));
-        if self.blocks.iter().zip(most).any(|(&has, most)| has > most) {
-            self.wanted_blocks = Some(wanted);
+        let is_above = self.blocks.iter().zip(most).any(|(&has, most)| has > most);
+        self.update_sizes();
+        match is_above {
+            true => self.wanted_blocks = Some(wanted),
+            false => self.size_ticket = None,
         }
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Times {
     keeper: Arc<Timekeeper>,
     /// What it has of the step that ends now.
     had: Option<Had>,
-    /// What it had of the last one.
+    /// What it had of the last one; before its first one, what it waits for.
     part: Part,
     /// It had a part in a step.
     started: bool,
@@ -65,6 +65,8 @@ fn waits(open: &Open, sched: &Scheduler) -> Part {
     match wait {
         Some(Wait::HeldBack) => Part::Mask,
         Some(Wait::Memory) => Part::Memory,
+        Some(Wait::Place) => Part::Queue,
+        Some(Wait::Blocks) => Part::Blocks,
         Some(Wait::Room) | None => Part::Room,
     }
 }
@@ -101,7 +103,7 @@ impl Core {
         let Some(times) = &open.times else { return };
         let is_cut = matches!(ending, Ending::Cancelled | Ending::TimedOut | Ending::Failed);
         let part = match times.started {
-            false => Part::Queue,
+            false => times.part,
             true if is_cut && self.in_flight() => times.part,
             true => Part::Host,
         };
@@ -152,12 +154,18 @@ impl Core {
             let Some(own) = &mut open.times else { continue };
             let had = own.had.take();
             if !own.started && had.is_none() {
+                // (Who has no mask yet waits for one in the queue.)
+                let waits = if waits == Part::Blocks { waits } else { Part::Queue };
+                let before = std::mem::replace(&mut own.part, waits);
+                if before != waits {
+                    own.keeper.charge(before, times.begin);
+                }
                 continue;
             }
-            let first = !std::mem::replace(&mut own.started, true);
+            let waited = (!std::mem::replace(&mut own.started, true)).then_some(own.part);
             let had = had.unwrap_or(Had { part: waits, tokens: 0 });
             own.part = had.part;
-            own.keeper.step(&times, had, first);
+            own.keeper.step(&times, had, waited);
         }
     }
 
