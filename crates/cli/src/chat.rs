@@ -1,5 +1,6 @@
 //! The chat on a terminal: history, Ctrl-C stops the answer and not the program.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -11,10 +12,11 @@ use tokenmill_engine::start::Served;
 use crate::answer::{encode, generate, request, show};
 use crate::args::Run;
 use crate::failure::{Failure, tell};
+use crate::image;
 use crate::loader::named;
 
-const HELP: &str =
-    "/clear forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C stops an answer";
+const HELP: &str = "/image FILE shows an image, /clear forgets the conversation, /quit (or Ctrl-D) leaves, \
+     Ctrl-C stops an answer";
 
 /// Talks until the user leaves.
 pub fn chat(args: &Run, served: &Served, stop: &AtomicBool) -> Result<(), Failure> {
@@ -40,6 +42,11 @@ pub fn chat(args: &Run, served: &Served, stop: &AtomicBool) -> Result<(), Failur
             "/quit" | "/exit" | "/bye" => break,
             "/help" | "/?" => tell!("{HELP}"),
             "/clear" => messages = beginning(args),
+            command if shown(command).is_some() => {
+                let file = Path::new(shown(command).unwrap_or_default());
+                let seen = image::read(file).and_then(|_| image::seen_by(served, &args.model));
+                seen.unwrap_or_else(|failure| tell!("{failure}"));
+            }
             other if is_command(other) => tell!("unknown command {other}; {HELP}"),
             text => {
                 let _ = editor.add_history_entry(text);
@@ -58,6 +65,12 @@ pub fn chat(args: &Run, served: &Served, stop: &AtomicBool) -> Result<(), Failur
         let _ = editor.save_history(file);
     }
     Ok(())
+}
+
+/// The file that is to be shown.
+fn shown(line: &str) -> Option<&str> {
+    let file = line.strip_prefix("/image")?;
+    (file.is_empty() || file.starts_with(char::is_whitespace)).then(|| file.trim())
 }
 
 /// One word behind a slash; a path has more slashes.
@@ -140,6 +153,18 @@ fn drop_oldest(messages: &mut Vec<Value>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_shown_by_its_name() {
+        for (line, file) in [
+            ("/image a b.png", Some("a b.png")),
+            ("/image", Some("")),
+            ("/images", None),
+            ("image a", None),
+        ] {
+            assert_eq!(shown(line), file, "{line}");
+        }
+    }
 
     #[test]
     fn the_oldest_question_goes_with_its_answer() {

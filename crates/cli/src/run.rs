@@ -12,17 +12,22 @@ use tokenmill_text::Special;
 use crate::answer::{encode, generate, request, show, tokenizer};
 use crate::args::Run;
 use crate::failure::{Failure, tell};
-use crate::{chat, input, interrupt, model};
+use crate::{chat, image, input, interrupt, model};
 
 /// Runs the command.
 pub fn run(args: &Run) -> Result<(), Failure> {
     let prompt = prompt(args)?;
     let constraint = constraint(args)?;
+    let pictures: Vec<_> =
+        args.image.iter().map(|path| image::read(path)).collect::<Result<_, _>>()?;
     let (_, defaults) = model::find(&args.model)?;
     let args = &with_defaults(args.clone(), &defaults);
     let mut served = model::start(&args.model, &args.machine, 1, 16)?;
     model::settle(defaults, &mut served);
     model::tell_unused(&args.model, &served);
+    if !pictures.is_empty() {
+        image::seen_by(&served, &args.model)?;
+    }
     let stop = interrupt::watch()?;
     let Some(prompt) = prompt else { return chat::chat(args, &served, &stop) };
     let started = Instant::now();
@@ -71,9 +76,13 @@ fn prompt(args: &Run) -> Result<Option<String>, Failure> {
         return Err(Failure::new("there is no prompt", "what was given is empty").fix(fix));
     }
     let (schema, grammar) = (args.schema.is_some(), args.grammar.is_some());
-    for (flag, name) in
-        [(args.raw, "--raw"), (args.json, "--json"), (schema, "--schema"), (grammar, "--grammar")]
-    {
+    for (flag, name) in [
+        (args.raw, "--raw"),
+        (args.json, "--json"),
+        (schema, "--schema"),
+        (grammar, "--grammar"),
+        (!args.image.is_empty(), "--image"),
+    ] {
         if flag {
             return Err(Failure::new("there is no prompt", format!("{name} needs one")).fix(fix));
         }

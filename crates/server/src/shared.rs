@@ -17,6 +17,7 @@ use crate::audit::Audit;
 use crate::config::{ServeError, ServerConfig};
 use crate::conversation::Message;
 use crate::error::ApiError;
+use crate::fetch::Fetcher;
 use crate::fields::{Notes, shown};
 use crate::guests::{self, Guests};
 use crate::holding::Holds;
@@ -79,6 +80,11 @@ impl Model {
         self
     }
 
+    /// Whether it sees images: no encoder is built yet.
+    pub fn sees(&self) -> bool {
+        false
+    }
+
     /// Most tokens of prompt and answer together.
     pub fn context(&self) -> u32 {
         self.served.context.min(self.served.engine.longest())
@@ -118,6 +124,8 @@ pub struct Shared {
     pub seal: Seal,
     /// Those that run and ran lately.
     pub requests: Requests,
+    /// Fetches images that requests name by address, where that is on.
+    pub fetcher: Option<Fetcher>,
     /// Who asked what.
     pub audit: Option<Arc<Audit>>,
     /// What is kept for clients.
@@ -139,6 +147,8 @@ impl Shared {
         let state =
             config.state.as_ref().map(|kept| State::open(kept, &config.limits)).transpose()?;
         config.receipts.as_ref().map(receipts::folder).transpose()?;
+        let fetcher = config.fetch_images.as_ref().map(Fetcher::new).transpose();
+        let fetcher = fetcher.map_err(|reason| ServeError::NoFetching { reason })?;
         let gate = RwLock::new(Arc::new(Gate::new(&config)));
         (config.metrics_key, config.keys) = (None, None);
         config.api_keys.clear();
@@ -157,6 +167,7 @@ impl Shared {
             started: Instant::now(),
             uses: Arc::default(),
             requests: Requests::default(),
+            fetcher,
             audit,
             state,
             gate,
