@@ -56,5 +56,5 @@ pub fn rope(spec: &RopeSpec, factors: Option<WeightId>) -> Rope {
     {
         magnitude = *m;
     }
-    Rope { pairing: spec.pairing, inv_freq, factors, magnitude }
+    Rope { pairing: spec.pairing, inv_freq, factors, magnitude, axes: Vec::new() }
 }

@@ -207,6 +207,7 @@ fn mixer(mixer: &Mixer) -> String {
                 Mask::Window(n) => line += &format!(" window {n}"),
                 Mask::Chunk(n) => line += &format!(" chunk {n}"),
                 Mask::Around(n) => line += &format!(" around {n}"),
+                Mask::Block => line += " blocks",
             }
             for (is, word) in [
                 (a.position_scale.is_some(), " growing"),

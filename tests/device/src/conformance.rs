@@ -303,13 +303,15 @@ mod tests {
             Op::Pool { .. } => 16,
             Op::Head { .. } => 17,
             Op::Sample { .. } => 18,
+            Op::Input { .. } => 19,
+            Op::Gather { .. } => 20,
         }
     }
 
     #[test]
     fn every_op_has_a_case_and_every_case_is_consistent() {
         let cases = cases(32);
-        let mut seen = [false; 19];
+        let mut seen = [false; 21];
         for case in &cases {
             case.program.check().unwrap_or_else(|e| panic!("{}: {e}", case.name));
             case.program.ops.iter().for_each(|op| seen[variant(op)] = true);

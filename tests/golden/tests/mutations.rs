@@ -271,6 +271,7 @@ const CHANGES: &[(&str, Change)] = &[
                 Mask::Chunk(n) => Mask::Chunk(n.min(64) - 1),
                 Mask::None => Mask::None,
                 Mask::Around(n) => Mask::Around(n + 1),
+                Mask::Block => Mask::None,
             }
         })
     }),

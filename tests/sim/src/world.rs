@@ -117,6 +117,7 @@ impl World {
             device,
             rebuild: Box::new(move |_| build()),
             ids: config.vocab,
+            input_cols: 1,
             config,
             tokenizer: None,
             eos: scene.eos.clone(),

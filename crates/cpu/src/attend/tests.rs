@@ -111,7 +111,7 @@ fn data(case: &Case) -> Data {
 fn rotation(case: &Case, pairing: RopePairing) -> Rotation {
     let pairs = case.k_dim * 3 / 8;
     let freq = (0..pairs).map(|i| 10_000_f32.powf(-(i as f32) / pairs as f32)).collect();
-    Rotation { pairing, freq, magnitude: 1.25 }
+    Rotation { pairing, freq, magnitude: 1.25, axes: Vec::new() }
 }
 
 /// Adds a bias, rotated to their positions, to rows of keys.
@@ -120,7 +120,7 @@ fn add_turned(bias: &[f32], rotation: Option<&Rotation>, dim: usize, k: &mut [f3
         let mut rotated = bias.to_vec();
         if let Some(rotation) = rotation {
             let mut table = vec![0.0; rotation.table_len()];
-            rotation.table(Isa::Scalar, position as u32, &mut table);
+            rotation.table(Isa::Scalar, [position as u32; 3], &mut table);
             rotation.apply(Isa::Scalar, &table, dim, &mut rotated);
         }
         k.iter_mut().zip(rotated).for_each(|(k, b)| *k += b);
@@ -193,6 +193,7 @@ fn step(
         v_dim: case.v_dim,
         scale: 1.0 / (case.k_dim as f32).sqrt(),
         mask: case.mask,
+        blocks: &[],
         softcap: case.softcap,
         sinks: case.sinks.then_some(&data.sinks[..]),
         q: Rows {
@@ -312,6 +313,7 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
                 let n = n as usize;
                 t.saturating_sub(n)..case.tokens.min(t + n + 1)
             }
+            Mask::Block => t..t + 1,
         };
         for h in 0..case.heads {
             let given = &data.q[(t * case.heads + h) * case.k_dim..][..case.k_dim];
@@ -524,6 +526,7 @@ fn the_last_of_128k_tokens_sees_them_all() {
         v_dim: dim,
         scale: 1.0,
         mask: Mask::Causal,
+        blocks: &[],
         softcap: None,
         sinks: None,
         q: Rows { data: &q, stride: 2 * dim },
@@ -586,6 +589,7 @@ fn spans_of_a_batch_do_not_meet() {
         v_dim: 64,
         scale: 0.125,
         mask: Mask::Causal,
+        blocks: &[],
         softcap: None,
         sinks: None,
         q: Rows { data: &q, stride: heads * 64 },

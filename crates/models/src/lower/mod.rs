@@ -251,7 +251,7 @@ impl Lower<'_> {
             self.tensor_opt(Role::Head); // a file may hold one for other uses
         }
         self.program.hidden = hidden.cols;
-        self.program.ops.push(Op::Sample { logits, hidden });
+        self.program.ops.push(Op::Sample { logits, hidden, more: Vec::new() });
         Ok(())
     }
 
@@ -297,7 +297,7 @@ impl Lower<'_> {
 
     fn take_rows(&mut self, x: View) -> View {
         let out = self.program.buffer(Rows::Outputs, x.cols);
-        self.program.ops.push(Op::TakeRows { x, out: out.buffer });
+        self.program.ops.push(Op::TakeRows { x, run: 1, out: out.buffer });
         out
     }
 
