@@ -196,7 +196,8 @@ impl<'a> Compiler<'a> {
             }
             Op::Sample { logits, hidden, more } => {
                 let logits = logits.map(Cols::from);
-                let hidden: Vec<_> = [hidden].into_iter().chain(more).map(|&v| v.into()).collect();
+                let hidden: Vec<Cols> =
+                    [hidden].into_iter().chain(more).map(|&v| v.into()).collect();
                 let reads: Vec<_> = logits.iter().chain(&hidden).map(|&v| region(v)).collect();
                 self.outputs = Outputs { logits, hidden };
                 let vocab = self.program.vocab as usize;

@@ -260,7 +260,7 @@ impl Executable for CpuExecutable {
         self.sampled.clear();
         for (row, (kind, served)) in self.wanted.iter().zip(&self.served).enumerate() {
             let mut sampled = Sampled::default();
-            let wanted = match kind {
+            let wanted: &[Cols] = match kind {
                 OutputKind::Logits => self.outputs.logits.as_slice(),
                 OutputKind::Hidden => &self.outputs.hidden,
                 _ => {

@@ -1,5 +1,7 @@
 //! A planned step as the flat arrays a device reads.
 
+use std::borrow::Cow;
+
 use tokenmill_ir::{
     Batch, GroupKind, MAX_GROUPS, OutputKind, OutputRow, SamplingParams, Span, TokenId, TokenSource,
 };
@@ -110,7 +112,8 @@ fn fill_choices(
         return;
     }
     let (history, given) = (batch.history.len() as u32, seq.prompt - seq.rows);
-    let text = seq.text(rows.end);
+    let looked_at = sampling.penalises() || !rules.is_empty();
+    let text = if looked_at { seq.text(rows.end) } else { Cow::default() };
     if sampling.penalises() {
         batch.history.extend_from_slice(&text);
     }
@@ -122,7 +125,9 @@ fn fill_choices(
         let unseen = if sampling.penalises() { known - seen } else { 0 };
         let prompt = if sampling.penalises_prompt { 0 } else { given };
         let at = batch.bias.len();
-        rules.add(&text[..known as usize], given as usize, &mut batch.bias);
+        if !rules.is_empty() {
+            rules.add(&text[..known as usize], given as usize, &mut batch.bias);
+        }
         let kind = OutputKind::Sample {
             params: SamplingParams { index: known - given, ..*sampling },
             history: (history + unseen, seen),

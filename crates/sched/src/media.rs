@@ -117,7 +117,7 @@ impl Inputs {
                 return Err(format!("rows {i}: {numbers} numbers in rows of {found}, not {cols}"));
             }
             let there = prompt.get(at..).and_then(|rest| rest.get(..rows.len()));
-            if at < end || rows.is_empty() || there != Some(&rows.ids) {
+            if at < end || rows.is_empty() || there != Some(rows.ids.as_slice()) {
                 return Err(format!("rows {i}: {} from {at} are not the prompt's", rows.len()));
             }
             end = at + rows.len();

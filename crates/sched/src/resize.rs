@@ -43,7 +43,7 @@ impl Scheduler {
         let room = groups.filter_map(|(kind, pool)| match kind {
             GroupKind::Window { tokens } => {
                 let all = pool.capacity().saturating_sub(1).saturating_mul(c.block_tokens);
-                Some((all + 1).saturating_sub(*tokens))
+                Some(all.saturating_add(1).saturating_sub(*tokens))
             }
             _ => None,
         });
@@ -71,7 +71,7 @@ impl Scheduler {
             }
             match *kind {
                 GroupKind::Window { tokens } if block > 0 => {
-                    let tokens = (tokens + block).saturating_sub(1);
+                    let tokens = tokens.saturating_add(block).saturating_sub(1);
                     enough.max(tokens.div_ceil(self.config.block_tokens) + 1).min(pool.capacity())
                 }
                 _ => enough,

@@ -158,6 +158,8 @@ pub(crate) struct Sequence {
 impl Sequence {
     pub fn new(new: NewSequence, place: Place, block_tokens: u32, groups: usize) -> Self {
         let prompt = new.tokens.len() as u32;
+        let rows = new.inputs.as_ref().map_or(0, |inputs| inputs.rows());
+        let longest_block = new.longest_block();
         let mut tokens = new.tokens;
         tokens.reserve_exact((new.max_len as usize + 1).saturating_sub(tokens.len()));
         let blocks = (new.max_len / block_tokens) as usize + 2;
@@ -173,8 +175,8 @@ impl Sequence {
             salt: new.salt,
             want: new.want,
             tokens,
-            longest_block: new.longest_block(),
-            rows: new.inputs.as_ref().map_or(0, |i| i.rows()),
+            longest_block,
+            rows,
             inputs: new.inputs,
             prompt,
             known: prompt,

@@ -360,7 +360,15 @@ mod tests {
 
     #[test]
     fn bad_batches_are_refused_by_the_reference() {
-        let wanted = ["sampling", "window of 20", "scan", "latent attention", "embed f32", "pool"];
+        let wanted = [
+            "sampling",
+            "window of 20",
+            "scan",
+            "latent attention",
+            "embed f32",
+            "pool",
+            "rows embedded",
+        ];
         for case in cases(32).iter().filter(|c| wanted.iter().any(|w| c.name.contains(w))) {
             let refused = endure(&ReferenceDevice::new(32), Mode::F32, case, 300);
             assert!(refused.as_ref().is_ok_and(|&n| n > 300), "{}: {refused:?}", case.name);

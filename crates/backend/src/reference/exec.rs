@@ -106,7 +106,7 @@ impl ReferenceExecutable {
             Op::Norm(norm) => return self.norm(norm),
             Op::StoreLatent(op) => return self.store_latent(op, batch),
             Op::Sample { logits, hidden, more } => {
-                return self.sample(*logits, (*hidden, more), batch, served);
+                return self.sample(*logits, (*hidden, &more[..]), batch, served);
             }
             Op::RotateStore(op) => (op.out, self.rotate_store(op, batch)),
             Op::Attend(op) => (op.out, self.attend(op, batch)),

@@ -78,7 +78,7 @@ impl Vision {
             self.kept().keep(key, &rows);
             known.insert(key, Some(rows));
         }
-        let found = |key| known.get(key).cloned().flatten();
+        let found = |key: &u128| known.get(key).cloned().flatten();
         let all: Option<Vec<_>> = keys.iter().map(found).collect();
         all.ok_or_else(|| RequestError::Internal("an image without rows".to_owned()).into())
     }
