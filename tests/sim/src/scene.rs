@@ -271,8 +271,10 @@ impl Sights {
             }
         }
         if let Some(outputs) = self.outputs.filter(|_| d.once_in(2)) {
-            let least = (request.prompt.len() as u32).div_ceil(outputs);
-            request.numbers = Some(Numbers::Every { run: least + d.range(0, 2) });
+            let all = request.prompt.len() as u32;
+            let run = all.div_ceil(outputs) + d.range(0, 2);
+            inputs.outputs = (d.range(0, run.min(all) - 1)..all).step_by(run as usize).collect();
+            request.numbers = Some(Numbers::Listed);
         }
         request.inputs = Some(Arc::new(inputs));
     }
