@@ -245,7 +245,8 @@ impl Sights {
         if self.images.is_empty() || plain || d.once_in(3) {
             return;
         }
-        let (mut inputs, mut at) = (Inputs::default(), d.range(0, 9));
+        // (Often with the same words before it.)
+        let (mut inputs, mut at) = (Inputs::default(), d.pick(&[0, 0, 0, 2, 5]));
         for _ in 0..d.range(1, 2) {
             let rows = d.pick(&self.images);
             let end = at + rows.len() as u32;
