@@ -85,6 +85,12 @@ impl Golden {
         names_with("long", "long.json")
     }
 
+    /// Recordings of models that see, in order, as [`Golden::read`] takes their names.
+    pub fn all_seeing() -> Vec<String> {
+        let names = names_with("vision", "golden.json").into_iter();
+        names.map(|name| format!("vision/{name}")).collect()
+    }
+
     /// Whether the variant was recorded.
     pub fn has(&self, variant: Variant) -> bool {
         match variant {
