@@ -66,8 +66,12 @@ impl Sight {
             let found = run.encode(place.order.len(), &place.outputs, |batch| {
                 let tokens = 0..batch.tokens.len() as u32;
                 batch.tokens = tokens.map(TokenSource::Embedding).collect();
-                batch.grid.clone_from(&place.positions);
-                batch.blocks.clone_from(&place.blocks);
+                batch.positions = place.positions.iter().map(|p| p[0]).collect();
+                batch.grid = place.positions.iter().map(|p| [p[1], p[2]]).collect();
+                let block = |&[begin, end]: &[u32; 2]| {
+                    std::iter::repeat_n([begin, end], (end - begin) as usize)
+                };
+                batch.blocks = place.blocks.iter().flat_map(block).collect();
                 batch.embeddings = inputs;
             })?;
             rows.extend(place.arranged(&found));
@@ -137,8 +141,9 @@ impl Seen<'_> {
     }
 
     fn fill(&self, part: &Range<usize>, batch: &mut Batch) {
-        batch.positions = self.positions.first[part.clone()].to_vec();
-        batch.grid = self.positions.grid[part.clone()].to_vec();
+        let axes = &self.positions.axes[part.clone()];
+        batch.positions = axes.iter().map(|p| p[0]).collect();
+        batch.grid = axes.iter().map(|p| [p[1], p[2]]).collect();
         if !self.blocks.is_empty() {
             batch.blocks = self.blocks[part.clone()].to_vec();
         }

@@ -19,12 +19,12 @@ pub struct Grid {
 pub struct Place {
     /// Which patch each token is, counted as they come; none for a token that is no patch. [tokens]
     pub order: Vec<Option<u32>>,
-    /// Its row and column. [tokens]
-    pub positions: Vec<[u32; 2]>,
+    /// Its positions on the axes of rotations: 0, its row, its column. [tokens]
+    pub positions: Vec<[u32; 3]>,
     /// Rows of the table of positions, then the weight of each; the same of the token that is no
     /// patch, where there is one. [tokens, 2 × taps]
     pub taps: Vec<f32>,
-    /// The tokens of its window, where there are windows. [tokens]
+    /// The first token of each window and the one behind its last, ascending; empty where there are none.
     pub blocks: Vec<[u32; 2]>,
     /// The first token of each row that comes out. [rows]
     pub outputs: Vec<u32>,
@@ -97,7 +97,7 @@ impl VisionSpec {
         };
         if self.class_token {
             place.order.push(None);
-            place.positions.push([0, 0]);
+            place.positions.push([0, 0, 0]);
             place.taps.extend(self.positions.iter().flat_map(|_| [0.0, 1.0]));
             place.taps.extend([0.0, 1.0]);
         }
@@ -112,7 +112,7 @@ impl VisionSpec {
                     for i in 0..run {
                         let (row, col) = (r * merge + i / merge, c * merge + i % merge);
                         place.order.push(Some(square * run + i));
-                        place.positions.push([row, col]);
+                        place.positions.push([0, row, col]);
                         if let Some(learned) = self.positions {
                             let first = u32::from(self.class_token);
                             place.taps.extend(learned.taps_of(grid, [row, col], first));
@@ -123,8 +123,7 @@ impl VisionSpec {
                     }
                 }
                 if self.window.is_some() {
-                    let tokens = inside as usize;
-                    place.blocks.extend(std::iter::repeat_n([begin, begin + inside], tokens));
+                    place.blocks.push([begin, begin + inside]);
                 }
             }
         }

@@ -16,10 +16,8 @@ pub enum Part {
 /// Positions of a prompt's tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Positions {
-    /// The first of each. [tokens]
-    pub first: Vec<u32>,
-    /// The second and third. [tokens]
-    pub grid: Vec<[u32; 2]>,
+    /// On three axes. [tokens]
+    pub axes: Vec<[u32; 3]>,
     /// The position of the token that follows, on all axes.
     pub next: u32,
 }
@@ -32,14 +30,12 @@ impl Positions {
             let start = all.next;
             match *part {
                 Part::Text(len) => {
-                    all.first.extend(start..start + len);
-                    all.grid.extend((start..start + len).map(|p| [p, p]));
+                    all.axes.extend((start..start + len).map(|p| [p; 3]));
                     all.next += len;
                 }
                 Part::Image(Grid { rows, cols }) => {
                     let places = (0..rows).flat_map(|r| (0..cols).map(move |c| (r, c)));
-                    all.grid.extend(places.map(|(r, c)| [start + r, start + c]));
-                    all.first.resize(all.grid.len(), start);
+                    all.axes.extend(places.map(|(r, c)| [start, start + r, start + c]));
                     all.next += rows.max(cols);
                 }
             }
@@ -56,9 +52,12 @@ mod tests {
     fn text_goes_on_behind_the_greatest_position_of_an_image() {
         let image = Part::Image(Grid { rows: 2, cols: 3 });
         let found = Positions::of(&[Part::Text(2), image, Part::Text(1)]);
-        assert_eq!(found.first, [0, 1, 2, 2, 2, 2, 2, 2, 5]);
-        let grid = [[0, 0], [1, 1], [2, 2], [2, 3], [2, 4], [3, 2], [3, 3], [3, 4], [5, 5]];
-        assert_eq!(found.grid, grid);
+        let expect: [&[[u32; 3]]; 3] = [
+            &[[0, 0, 0], [1, 1, 1]],
+            &[[2, 2, 2], [2, 2, 3], [2, 2, 4], [2, 3, 2], [2, 3, 3], [2, 3, 4]],
+            &[[5, 5, 5]],
+        ];
+        assert_eq!(found.axes, expect.concat());
         assert_eq!(found.next, 6);
     }
 }
