@@ -9,8 +9,8 @@ pub mod planner;
 pub mod residency;
 pub mod serving;
 
-pub use loading::{describe, door, library, load, packaged, plan, start, vocabulary};
-use serving::{answer, draft, queue, repeats, rows, stats};
+pub use loading::{describe, door, encoder, library, load, packaged, plan, start, vocabulary};
+use serving::{answer, draft, queue, repeats, rows, stats, vision};
 pub use serving::{
     backlog, constraint, draft_model, engine, handle, host, request, sampling, tier, timeline,
 };
@@ -34,4 +34,5 @@ pub use stats::{EngineStats, STEP_BOUNDS_S};
 pub use timeline::{Chunk, Ending, Part, Timekeeper, Timeline};
 pub use tokenmill_ir::{Defaults, SamplingValues};
 pub use tokenmill_output as output;
-pub use tokenmill_sched::{Miss, Numbers};
+pub use tokenmill_sched::{Embeddings, Inputs, Media, Miss, Numbers};
+pub use vision::{Patches, Vision};

@@ -12,6 +12,7 @@ use tokenmill_models::{Hyper, ModelError, ModelSpec, lower, spec_of};
 
 use crate::door::{self, Bug};
 use crate::draft_model::DraftModel;
+use crate::encoder::Encoder;
 use crate::host::Host;
 use crate::ledger::Claim;
 use crate::library::{Book, Library, Opened};
@@ -134,6 +135,8 @@ pub struct LoadedModel {
     pub fit: Fit,
     /// A small model that guesses for this one.
     pub draft: Option<DraftModel>,
+    /// What makes rows of images for it, where it sees.
+    pub encoder: Option<Encoder>,
     /// Its place in the ledger of the host that loaded it.
     pub(crate) claim: Option<Claim>,
 }
@@ -364,7 +367,7 @@ fn load_inside(
         None => packaged(&files.checkpoint),
     };
     let Lowered { path, spec, program, .. } = library.note(opened, options.kv, vocabulary.as_ref());
-    let (device, draft) = (Arc::clone(device), None);
+    let (device, draft, encoder) = (Arc::clone(device), None, None);
     Ok(LoadedModel {
         path,
         spec,
@@ -376,6 +379,7 @@ fn load_inside(
         defaults,
         fit,
         draft,
+        encoder,
         claim,
     })
 }

@@ -3,6 +3,7 @@
 
 pub mod describe;
 pub mod door;
+pub mod encoder;
 pub mod identity;
 pub mod library;
 pub mod load;

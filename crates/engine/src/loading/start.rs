@@ -116,6 +116,9 @@ impl LoadedModel {
             Ok(tier) => (Some(tier), Ok(())),
             Err(error) => (None, Err(error)),
         };
+        let encoder = self.encoder.take();
+        let vision = encoder.map(|e| e.start_on(host, Arc::clone(&self.device), options));
+        let vision = vision.transpose()?;
         let (tokenizer, template) = match self.vocabulary.take() {
             Some(v) => (Some(v.tokenizer), v.template),
             None => (None, Err(TemplateError::Missing)),
@@ -135,6 +138,7 @@ impl LoadedModel {
             config,
             tokenizer: tokenizer.clone(),
             ids: self.program.ids(),
+            input_cols: self.program.input_cols,
             eos,
             draft: options.draft,
             queue: options.queue,
@@ -154,6 +158,7 @@ impl LoadedModel {
         };
         let engine = host.add(name, parts, (tier, draft_model));
         engine.identify(identity);
+        vision.into_iter().for_each(|vision| engine.give_vision(vision));
         Ok(Served { engine, tokenizer, template, defaults, arch, fit, caps, disk })
     }
 
@@ -168,6 +173,7 @@ impl LoadedModel {
             cost: step_cost(&self.program, caps),
             step_s: options.step_s,
             checkpoint_slots: 8,
+            longest_block: self.encoder.as_ref().map_or(0, |encoder| encoder.longest_block),
         }
     }
 }

@@ -19,3 +19,4 @@ pub(crate) mod stats;
 pub(crate) mod thought;
 pub mod tier;
 pub mod timeline;
+pub mod vision;
