@@ -177,7 +177,7 @@ pub fn page(root: &Path) -> String {
     page.push_str(
         "\n## Encoders of images\n\nEach is compared with Hugging Face transformers: rows of two images, \
          logits of every position of a prompt with both and 32 greedy tokens, whole and in chunks, on \
-         the reference device and on the CPU. Generator: `python tests/golden/vision/record.py \
+         the reference device and on the CPU. Generator: `python tests/golden/vision/sight.py \
          RECORDING`.\n\n| encoder | files call it | what | recordings |\n|---|---|---|---|\n",
     );
     add_rows(&mut page, towers(root));

@@ -44,7 +44,11 @@ pub const COUNT: u32 = i32::MAX as u32;
 type Row = (&'static [&'static str], u32, u32);
 
 const WHOLE: &[Row] = &[
-    (&["num_hidden_layers", "n_layer", "num_layers", "n_layers", "block_count", "depth"], 1, LAYERS),
+    (
+        &["num_hidden_layers", "n_layer", "num_layers", "n_layers", "block_count", "depth"],
+        1,
+        LAYERS,
+    ),
     (
         &[
             "hidden_size",
@@ -176,11 +180,7 @@ const WHOLE: &[Row] = &[
     (&["floor_scale", "local_attention", "attention_chunk_size"], 1, COUNT),
     // Of encoders of images.
     (&["patch_size"], 1, 1 << 8),
-    (
-        &["in_channels", "num_channels", "temporal_patch_size", "spatial_merge_size"],
-        1,
-        1 << 4,
-    ),
+    (&["in_channels", "num_channels", "temporal_patch_size", "spatial_merge_size"], 1, 1 << 4),
     (&["image_size", "window_size"], 1, 1 << 14),
     (&["num_position_embeddings"], 1, 1 << 24),
 ];

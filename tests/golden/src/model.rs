@@ -123,6 +123,14 @@ impl Golden {
         open(&self.path(variant, scratch)).expect("the hashed model opens")
     }
 
+    /// Opens the encoder that llama.cpp's converter made of a model that sees, if it was recorded.
+    pub fn open_mmproj(&self, scratch: &Path) -> Option<OpenModel> {
+        let twin = self.folder.join("mmproj.json");
+        let path = scratch.join("mmproj.gguf");
+        let write = || twin::write_packed(&twin, &self.tensors(), Packing::PLAIN, &path);
+        twin.exists().then(|| open(&write()).expect("the hashed encoder opens"))
+    }
+
     /// Whether its matrices can be packed in any format of GGUF.
     pub fn is_packable(&self) -> bool {
         self.folder.join("twin.json").exists()

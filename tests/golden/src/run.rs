@@ -76,7 +76,8 @@ impl Runner {
         change: impl FnOnce(&mut Batch),
     ) -> Result<Vec<f32>, DeviceError> {
         let outputs: Vec<_> = (0..tokens.len() as u32).map(|row| (row, self.kind)).collect();
-        let out = self.direct.step_as(&[Feed { sequence: 0, tokens, outputs: &outputs }], change)?;
+        let out =
+            self.direct.step_as(&[Feed { sequence: 0, tokens, outputs: &outputs }], change)?;
         assert_eq!(out.rows.len(), tokens.len() * self.cols, "numbers in the output rows");
         Ok(out.rows.clone())
     }

@@ -1,4 +1,4 @@
-//! Recorded models that see (`vision/record.py`): their images' patches, and prompts in which rows
+//! Recorded models that see (`vision/sight.py`): their images' patches, and prompts in which rows
 //! stand in the place of tokens.
 
 use std::ops::Range;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tokenmill_backend::{Device, DeviceError};
 use tokenmill_ir::{Batch, Mode, Program, TokenSource, WeightSource};
 use tokenmill_models::ModelError;
-use tokenmill_models::vision::{Grid, Part, Positions, VisionSpec};
+use tokenmill_models::vision::{Grid, Part, Patch, Positions, VisionSpec};
 use tokenmill_quant::FormatId;
 
 use crate::model::Golden;
@@ -17,6 +17,7 @@ use crate::tensors::{Tensor, fill};
 #[derive(Deserialize)]
 struct Recorded {
     images: Vec<[u32; 2]>,
+    image_token: u32,
 }
 
 /// A recording of a model that sees.
@@ -25,6 +26,8 @@ pub struct Sight {
     pub golden: Golden,
     /// Its images.
     pub images: Vec<Grid>,
+    /// The token whose place their rows take.
+    pub image_token: u32,
 }
 
 impl Sight {
@@ -34,18 +37,21 @@ impl Sight {
         let text = golden.text("golden.json").expect("golden.json");
         let recorded: Recorded = serde_json::from_str(&text).expect("images in golden.json");
         let images = recorded.images.iter().map(|&[rows, cols]| Grid { rows, cols }).collect();
-        Self { golden, images }
+        Self { golden, images, image_token: recorded.image_token }
     }
 
-    /// The numbers of an image's patches.
-    pub fn patches(&self, image: usize, cols: u32) -> Vec<f32> {
+    /// The numbers of an image's patches, all frames alike.
+    pub fn patches(&self, image: usize, patch: Patch) -> Vec<f32> {
         let family = self.golden.arch.trim_start_matches("vision/");
-        let Grid { rows, cols: across } = self.images[image];
-        let shape = vec![u64::from(rows * across), cols.into()];
+        let Grid { rows, cols } = self.images[image];
+        let pixels = u64::from(patch.size * patch.size);
+        let shape = vec![u64::from(rows * cols * patch.channels), pixels];
         let name = format!("patches:{family}:{image}");
         let tensor = Tensor { name, shape, dtype: "F32".to_owned(), scale: 3.0, offset: 0.0 };
         let mut bytes = Vec::new();
         fill(&tensor, "", FormatId::F32, &mut bytes).expect("filled");
+        let channels = bytes.chunks_exact(4 * pixels as usize);
+        let bytes: Vec<u8> = channels.flat_map(|c| c.repeat(patch.frames as usize)).collect();
         bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
     }
 
@@ -62,7 +68,7 @@ impl Sight {
         let mut rows = Vec::new();
         for (image, grid) in self.images.iter().enumerate() {
             let place = vision.place(*grid).expect("a grid that the tower takes");
-            let inputs = place.inputs(&self.patches(image, vision.patch.cols()));
+            let inputs = place.inputs(&self.patches(image, vision.patch));
             let found = run.encode(place.order.len(), &place.outputs, |batch| {
                 let tokens = 0..batch.tokens.len() as u32;
                 batch.tokens = tokens.map(TokenSource::Embedding).collect();
@@ -89,7 +95,7 @@ impl Sight {
         let (mut parts, mut blocks, mut media) = (Vec::new(), Vec::new(), Vec::new());
         while blocks.len() < ids.len() {
             let at = blocks.len();
-            if Some(ids[at]) != vision.image_token {
+            if ids[at] != self.image_token {
                 parts.push(Part::Text(1));
                 blocks.push([0, 0]);
                 media.push(None);

@@ -11,6 +11,7 @@ use tokenmill_ir::{Act, GateAct, KvFormat, Mask, Mode};
 use tokenmill_models::spec::*;
 use tokenmill_models::vision::{
     Deepstack, Gather, Learned, NormAt, Patch, Projector, Stretch, TOWERS, VisionSpec, vision_of,
+    vision_of_mmproj,
 };
 use tokenmill_models::{ModelSpec, lower, lower_vision, spec_of};
 
@@ -21,30 +22,48 @@ const NOTICED: f32 = 1e-3;
 
 fn specs(model: &OpenModel) -> (VisionSpec, ModelSpec) {
     let vision = vision_of(&model.checkpoint).expect("an encoder").expect("one that is known");
-    let mut text = spec_of(&model.checkpoint).expect("a language model");
-    vision.see(&mut text).expect("both fit");
+    let text = spec_of(&model.checkpoint).expect("a language model");
     (vision, text)
 }
 
+/// A recording from a folder, and from a pair of GGUF files where it has one.
 fn check(name: &str, device: &dyn Device, chunks: &[usize]) {
     let sight = Sight::read(name);
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let model = sight.golden.open(Variant::Config, scratch.path());
     let (vision, text) = specs(&model);
-    let tower = lower_vision(&vision, &model.checkpoint).expect("the encoder is lowered");
+    assert_eq!(vision.image_token, Some(sight.image_token), "{name}");
+    check_pair(&sight, (&vision, &model), (text, &model), device, chunks);
+    let Some(encoder) = sight.golden.open_mmproj(scratch.path()) else { return };
+    let model = sight.golden.open(Variant::Gguf, scratch.path());
+    let vision = vision_of_mmproj(&encoder.checkpoint, &model.checkpoint).expect("an mmproj file");
+    let text = spec_of(&model.checkpoint).expect("a language model");
+    check_pair(&sight, (&vision, &encoder), (text, &model), device, chunks);
+}
+
+fn check_pair(
+    sight: &Sight,
+    (vision, encoder): (&VisionSpec, &OpenModel),
+    (mut text, model): (ModelSpec, &OpenModel),
+    device: &dyn Device,
+    chunks: &[usize],
+) {
+    let name = format!("{} {:?}", sight.golden.arch, model.checkpoint.container);
+    let tower = lower_vision(vision, &encoder.checkpoint).expect("the encoder is lowered");
     assert!(tower.unused.is_empty(), "{name} unused: {:?}", tower.unused);
-    let rows = sight.encode(&vision, &tower.program, device, &model).expect("rows");
+    let rows = sight.encode(vision, &tower.program, device, encoder).expect("rows");
     let (worst, at) = worst_difference(&rows, &sight.golden.floats("rows.f32"));
     println!("{name}: rows max |Δ| {worst:.2e}");
     assert!(worst <= TOLERANCE, "{name}: rows {worst}, number {at}");
+    vision.see(&mut text).expect("both fit");
     let lowered = lower(&text, &model.checkpoint, KvFormat::F32).expect("lowered");
     assert!(lowered.unused.is_empty(), "{name} unused: {:?}", lowered.unused);
-    let prompt = sight.prompt(&vision, rows).expect("a prompt");
+    let prompt = sight.prompt(vision, rows).expect("a prompt");
     let (ids, greedy) = (&sight.golden.ids, &sight.golden.greedy);
     let context = (ids.len() + greedy.len()) as u32 + 1;
     for &chunk in chunks {
-        let mut run = Runner::new(device, Mode::F32, &lowered.program, &model, context)
-            .expect("compiled");
+        let run = Runner::new(device, Mode::F32, &lowered.program, model, context);
+        let mut run = run.expect("compiled");
         let logits = prompt.prefill(&mut run, chunk).expect("logits");
         let (worst, at) = worst_difference(&logits, &sight.golden.floats("logits.f32"));
         let row = at / lowered.program.vocab as usize;
@@ -238,8 +257,8 @@ fn unnoticed(sight: &Sight, model: &OpenModel, changed: &VisionSpec) -> Option<S
     let lowered = lower(&text, &model.checkpoint, KvFormat::F32).ok()?;
     let prompt = sight.prompt(changed, rows).ok()?;
     let len = sight.golden.ids.len();
-    let mut run = Runner::new(&device, Mode::F32, &lowered.program, model, len as u32 + 1)
-        .expect("compiled");
+    let mut run =
+        Runner::new(&device, Mode::F32, &lowered.program, model, len as u32 + 1).expect("compiled");
     let logits = prompt.prefill(&mut run, len).expect("logits");
     let (worst, _) = worst_difference(&logits, &sight.golden.floats("logits.f32"));
     (worst <= NOTICED).then(|| format!("changes logits by {worst:.1e} only"))

@@ -1,7 +1,9 @@
 //! Encoders of images: from a [`VisionSpec`] to a [`Program`] whose tokens are patches and whose
 //! outputs are the rows that stand where the language model's tokens stand.
 
-use tokenmill_ir::{Checkpoint, Container, Expr, KvFormat, Op, Rows, Unary, View, WeightId, WeightUse};
+use tokenmill_ir::{
+    Checkpoint, Container, Expr, KvFormat, Op, Rows, Unary, View, WeightId, WeightUse,
+};
 
 use super::{Lower, Lowered, Stream, cover, slice};
 use crate::error::ModelError;
@@ -15,10 +17,7 @@ use crate::vision::{Gather, NormAt, Projector, VisionSpec, names};
 ///
 /// # Errors
 /// [`ModelError`] for tensors that are absent or of other shapes.
-pub fn lower_vision(
-    vision: &VisionSpec,
-    checkpoint: &Checkpoint,
-) -> Result<Lowered, ModelError> {
+pub fn lower_vision(vision: &VisionSpec, checkpoint: &Checkpoint) -> Result<Lowered, ModelError> {
     let usual = |key: Key| key.usual(checkpoint.container).to_owned();
     let checked = Checked::of(&vision.tower, checkpoint.tensors.len(), &usual)?;
     let mut low = Lower::new(checkpoint, checked.get(), KvFormat::F32, &names::TABLE);

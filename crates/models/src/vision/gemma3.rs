@@ -5,7 +5,7 @@ use tokenmill_ir::Mask;
 
 use super::keys::Keys;
 use super::{
-    Gather, Learned, NormAt, Patch, Projector, Stretch, Script, Tower, VisionSpec, attention, tower,
+    Gather, Learned, NormAt, Patch, Projector, Script, Stretch, Tower, VisionSpec, attention, tower,
 };
 use crate::error::ModelError;
 use crate::spec::{Axes, Norm};

@@ -29,7 +29,9 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Option<&Meta>, ModelErro
 /// An error about a key, where `place` says which.
 fn placed(error: ModelError, place: impl Fn(String) -> String) -> ModelError {
     match error {
-        ModelError::Unsupported { key, value } => ModelError::Unsupported { key: place(key), value },
+        ModelError::Unsupported { key, value } => {
+            ModelError::Unsupported { key: place(key), value }
+        }
         ModelError::Meta(
             ref e @ (MetaError::Missing { ref key }
             | MetaError::Type { ref key, .. }
@@ -189,9 +191,10 @@ impl<'a> Keys<'a> {
         let of = if four { 4 * u64::from(count) } else { count.into() };
         match u64::from(columns).is_multiple_of(of) {
             true => Ok((columns, count)),
-            false => {
-                Err(ModelError::unsupported(heads, format!("{count} heads of {hidden} = {columns}")))
-            }
+            false => Err(ModelError::unsupported(
+                heads,
+                format!("{count} heads of {hidden} = {columns}"),
+            )),
         }
     }
 

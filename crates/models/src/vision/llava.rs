@@ -4,7 +4,9 @@
 use tokenmill_ir::Mask;
 
 use super::keys::Keys;
-use super::{Gather, Learned, Patch, Projector, Stretch, Script, Tower, VisionSpec, attention, tower};
+use super::{
+    Gather, Learned, Patch, Projector, Script, Stretch, Tower, VisionSpec, attention, tower,
+};
 use crate::error::ModelError;
 use crate::hyper::act;
 use crate::spec::{Axes, Norm};

@@ -30,10 +30,7 @@ pub fn is_mmproj(checkpoint: &Checkpoint) -> bool {
 /// # Errors
 /// [`ModelError::Unsupported`] for projectors that are not known, and for keys and values that are
 /// not.
-pub fn vision_of_mmproj(
-    mmproj: &Checkpoint,
-    text: &Checkpoint,
-) -> Result<VisionSpec, ModelError> {
+pub fn vision_of_mmproj(mmproj: &Checkpoint, text: &Checkpoint) -> Result<VisionSpec, ModelError> {
     let f = File::of(mmproj, text)?;
     let kind = match mmproj.meta.opt_str("clip.vision.projector_type")? {
         Some(kind) => kind,
@@ -107,7 +104,9 @@ impl<'a> File<'a> {
             (true, false) => Act::GeluTanh,
             (false, true) => Act::Silu,
             (false, false) if !gated => return Ok(Ffn::Swish { width, beta: 1.702 }),
-            both => return Err(ModelError::unsupported("clip.use_gelu, use_silu", format!("{both:?}"))),
+            both => {
+                return Err(ModelError::unsupported("clip.use_gelu, use_silu", format!("{both:?}")));
+            }
         };
         Ok(if gated { Ffn::gated(width, act) } else { Ffn::Plain { width, act } })
     }
@@ -142,7 +141,8 @@ impl<'a> File<'a> {
         let full = self.full_layers(kind)?;
         let rope = by_halves(hidden / heads);
         let layers = |i| {
-            let mask = if full.is_some_and(|n| (i + 1) % n != 0) { Mask::Block } else { Mask::None };
+            let mask =
+                if full.is_some_and(|n| (i + 1) % n != 0) { Mask::Block } else { Mask::None };
             attention(hidden, heads, Some(rope.clone()), mask)
         };
         let ffn = self.ffn(kind == Kind::TwoAndAHalf)?;
@@ -185,9 +185,8 @@ impl<'a> File<'a> {
     /// Layers whose rows go to the language model's first ones.
     fn deep_layers(&self) -> Result<Option<Vec<u32>>, ModelError> {
         let list = self.params.opt_list(&self.key("is_deepstack_layers"))?.unwrap_or_default();
-        let is = |(i, flag): (usize, &MetaValue)| {
-            (*flag == MetaValue::Bool(true)).then_some(i as u32)
-        };
+        let is =
+            |(i, flag): (usize, &MetaValue)| (*flag == MetaValue::Bool(true)).then_some(i as u32);
         let layers: Vec<u32> = list.iter().enumerate().filter_map(is).collect();
         Ok(Some(layers).filter(|l| !l.is_empty()))
     }

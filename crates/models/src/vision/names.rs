@@ -30,11 +30,7 @@ const NAMES: &[Row] = &[
     (Role::SecondPatch, &[], &["v.patch_embd.weight.1"]),
     (Role::ClassToken, &["embeddings.class_embedding"], &["v.class_embd"]),
     (Role::EmbedNorm, &["pre_layrnorm", "ln_pre"], &["v.pre_ln"]),
-    (
-        Role::PatchPositions,
-        &["pos_embed", "embeddings.position_embedding"],
-        &["v.position_embd"],
-    ),
+    (Role::PatchPositions, &["pos_embed", "embeddings.position_embedding"], &["v.position_embd"]),
     (
         Role::MixerNorm,
         &[
@@ -52,26 +48,17 @@ const NAMES: &[Row] = &[
     (Role::Qkv, &["blocks.{l}.attn.qkv"], &["v.blk.{l}.attn_qkv"]),
     (
         Role::Q,
-        &[
-            "encoder.layers.{l}.self_attn.q_proj",
-            "transformer.layers.{l}.attention.q_proj",
-        ],
+        &["encoder.layers.{l}.self_attn.q_proj", "transformer.layers.{l}.attention.q_proj"],
         &["v.blk.{l}.attn_q"],
     ),
     (
         Role::K,
-        &[
-            "encoder.layers.{l}.self_attn.k_proj",
-            "transformer.layers.{l}.attention.k_proj",
-        ],
+        &["encoder.layers.{l}.self_attn.k_proj", "transformer.layers.{l}.attention.k_proj"],
         &["v.blk.{l}.attn_k"],
     ),
     (
         Role::V,
-        &[
-            "encoder.layers.{l}.self_attn.v_proj",
-            "transformer.layers.{l}.attention.v_proj",
-        ],
+        &["encoder.layers.{l}.self_attn.v_proj", "transformer.layers.{l}.attention.v_proj"],
         &["v.blk.{l}.attn_v"],
     ),
     (

@@ -5,7 +5,7 @@ use tokenmill_ir::Mask;
 
 use super::keys::{Keys, by_halves};
 use super::qwen2_vl::{EPS, merger};
-use super::{Deepstack, Learned, NormAt, Stretch, Script, Tower, VisionSpec, attention, tower};
+use super::{Deepstack, Learned, NormAt, Script, Stretch, Tower, VisionSpec, attention, tower};
 use crate::error::ModelError;
 use crate::spec::Norm;
 
@@ -25,7 +25,8 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
         return Err(ModelError::unsupported("num_position_embeddings", positions));
     }
     let layers_taken = k.layers_of("deepstack_visual_indexes", depth)?;
-    let deep = |layers| Deepstack { layers, projector: merger(hidden, merge, norm, NormAt::Merged) };
+    let deep =
+        |layers| Deepstack { layers, projector: merger(hidden, merge, norm, NormAt::Merged) };
     Ok(VisionSpec {
         arch: TOWER.name,
         tower: tower((hidden, depth), norm, layers, &ffn),

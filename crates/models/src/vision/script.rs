@@ -143,7 +143,8 @@ mod tests {
     #[test]
     fn images_are_written_as_processors_write_them() {
         let of = |part| Tile { rows: Grid { rows: 2, cols: 3 }, part };
-        let tiles = [of(Some([0, 0])), of(Some([0, 1])), of(Some([1, 0])), of(Some([1, 1])), of(None)];
+        let tiles =
+            [of(Some([0, 0])), of(Some([0, 1])), of(Some([1, 0])), of(Some([1, 1])), of(None)];
         for (script, tiles, expect) in [
             (Script::Plain("<image>"), &tiles[4..], "[6 of 0]"),
             (Script::Framed, &tiles[4..], "\n\n<start_of_image>[6 of 0]<end_of_image>\n\n"),

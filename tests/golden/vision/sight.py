@@ -3,13 +3,16 @@
 among its tokens, and what comes next greedily.
 
     pip install torch transformers safetensors torchvision pillow
-    python tests/golden/vision/record.py                # all
-    python tests/golden/vision/record.py qwen2_vl       # some
+    python tests/golden/vision/sight.py                # all
+    python tests/golden/vision/sight.py qwen2_vl       # some
+    python tests/golden/vision/sight.py --twins LLAMA_CPP qwen2_vl   # its GGUF files (needs gguf too)
 
 Weights and patches are integer hashes of their names (../README.md). Patches stand square after square
 of those that become one row, as processors of Qwen give them; every tower gets the same numbers. A
 folder has config.json (as hubs have it), tensors.json, golden.json (`ids`, `images`: rows and columns
-of patches, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary].
+of patches, `image_token`, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary]; with
+--twins, twin.json and mmproj.json: the files of llama.cpp's converter without their numbers
+(../twins.py).
 """
 
 import argparse
@@ -295,10 +298,11 @@ def geometry(c):
     return v["patch_size"], v.get("temporal_patch_size", 1), merge, image
 
 
-def patches(name, index, grid, cols):
+def patches(name, index, grid, size, frames):
+    """[patches, channels × frames × size × size], all frames alike."""
     row = {"name": f"patches:{name}:{index}", "dtype": "F32", "scale": 3.0, "offset": 0.0,
-           "shape": [grid[0] * grid[1], cols]}
-    return values_of(row, "")
+           "shape": [grid[0] * grid[1], 3, size * size]}
+    return np.repeat(values_of(row, ""), frames, axis=1).reshape(grid[0] * grid[1], -1)
 
 
 def picture(rows, grid, merge, size):
@@ -324,8 +328,7 @@ def record(family, salt):
     c, rows, images = family()
     name = family.__name__
     size, frames, merge, image = geometry(c)
-    cols = 3 * frames * size * size
-    pixels = [patches(name, i, grid, cols) for i, grid in enumerate(images)]
+    pixels = [patches(name, i, grid, size, frames) for i, grid in enumerate(images)]
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         state = {r["name"]: torch.from_numpy(values_of(r, salt).copy()) for r in rows}
@@ -374,7 +377,7 @@ def record(family, salt):
     (target / "tensors.json").write_text(
         '{"salt": ' + json.dumps(salt) + ', "tensors": [\n'
         + ",\n".join(json.dumps(r) for r in rows) + "\n]}\n")
-    golden = {"ids": ids, "greedy": greedy, "images": images, "meta": {"greedy_margin": least,
+    golden = {"ids": ids, "greedy": greedy, "images": images, "image_token": image, "meta": {"greedy_margin": least,
               "transformers": transformers.__version__}}
     (target / "golden.json").write_text(json.dumps(golden) + "\n")
     taken.astype("<f4").tofile(target / "rows.f32")
@@ -405,12 +408,48 @@ def rows_of(model, name, seen):
     return np.concatenate([p.numpy() for p in parts], axis=1)
 
 
+def write_twins(name, converter):
+    """What llama.cpp's converter makes of a recording: the language model and the encoder."""
+    import torch
+    from safetensors.torch import save_file
+    import record as texts
+    import twins
+    target = HERE / name
+    listed = json.loads((target / "tensors.json").read_text())
+    sources = [values_of(r, listed["salt"]) for r in listed["tensors"]]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        state = {r["name"]: torch.from_numpy(v.copy())
+                 for r, v in zip(listed["tensors"], sources)}
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        c = json.loads((target / "config.json").read_text())
+        inner = c.get("text_config", c)
+        c["vocab_size"] = inner["vocab_size"]
+        (folder / "config.json").write_text(json.dumps(c))
+        side = c["vision_config"].get("image_size", 224)
+        (folder / "preprocessor_config.json").write_text(json.dumps(
+            {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"longest_edge": side},
+             "min_pixels": 64, "max_pixels": 4096, "patch_size": c["vision_config"]["patch_size"]}))
+        flats = [s.ravel() for s in sources]
+        for file, flags in (("twin", []), ("mmproj", ["--mmproj"])):
+            out = folder / f"{file}.gguf"
+            texts.convert(name, folder, converter, out, flags)
+            found = sorted(folder.glob(f"*{file}.gguf"))[0]
+            (target / f"{file}.json").write_text(twins.describe(found, flats))
+    return f"{name}: twins"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
-    wanted = parser.parse_args().names
+    parser.add_argument("--twins", metavar="DIR", help="llama.cpp folder: only the GGUF files")
+    args = parser.parse_args()
+    wanted = args.names
     for family in FAMILIES:
         if wanted and family.__name__ not in wanted:
+            continue
+        if args.twins:
+            print(write_twins(family.__name__, args.twins))
             continue
         for salt in ["", *(f"#{i}" for i in range(1, 20))]:
             told = record(family, salt)
