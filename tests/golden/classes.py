@@ -47,7 +47,8 @@ AROUND = """llama4 gemma3 gemma3n gemma4 qwen3_5 qwen3_5_moe mistral3 qwen2_vl q
 qwen3_vl""".split()
 
 # Models with an encoder of images (crates/models/src/vision); their sections are `[TYPE.vision]`.
-SEEING = "qwen2_vl qwen2_5_vl gemma3 qwen3_vl idefics3 smolvlm llava mistral3".split()
+SEEING = """qwen2_vl qwen2_5_vl gemma3 qwen3_vl qwen3_5 qwen3_5_moe idefics3 smolvlm llava
+mistral3""".split()
 
 # Types whose class is another's: transformers has none, their configuration is that one's.
 SAME = {"deepseek_v3": ["kimi_k2"]}

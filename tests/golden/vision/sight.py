@@ -27,6 +27,7 @@ import numpy as np
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+import families  # noqa: E402
 from hashed import Tensors, config, decoder, prompt_ids, values_of  # noqa: E402
 
 STEPS = 32
@@ -187,7 +188,11 @@ def qwen3_vl():
     rows = renamed(decoder(inner, llama_layer(inner, qk=32)), "model.language_model.",
                    "lm_head.weight")
     t = Tensors()
-    v = "model.visual"
+    qwen3_tower(t, "model.visual", 2)
+    return c, rows + t.rows, [(6, 8), (4, 10)]
+
+
+def qwen3_tower(t, v, deep):
     t.add(f"{v}.patch_embed.proj.weight", [32, 3, 2, 4, 4], 0.3)
     t.bias(f"{v}.patch_embed.proj.bias", 32)
     t.add(f"{v}.pos_embed.weight", [25, 32], 1.6)
@@ -195,9 +200,24 @@ def qwen3_vl():
         block(t, f"{v}.blocks.{i}", 32, 88, ("linear_fc1", "linear_fc2"))
     names = ("norm", "linear_fc1", "linear_fc2")
     merger(t, f"{v}.merger", 32, 64, names)
-    for i in range(2):
+    for i in range(deep):
         merger(t, f"{v}.deepstack_merger_list.{i}", 32, 64, names, after=True)
-    return c, rows + t.rows, [(6, 8), (4, 10)]
+
+
+def qwen3_5():
+    inner, rows = families.qwen3_5()
+    inner["rope_parameters"] |= {"mrope_section": [2, 1, 1]}
+    c, _, images = qwen3_vl()
+    vision = c["vision_config"] | {"model_type": "qwen3_5"}
+    del vision["deepstack_visual_indexes"]
+    c |= {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
+          "text_config": {k: v for k, v in inner.items()
+                          if k not in ("architectures", "tie_word_embeddings")},
+          "vision_config": vision}
+    rows = renamed(rows, "model.language_model.", "lm_head.weight")
+    t = Tensors()
+    qwen3_tower(t, "model.visual", 0)
+    return c, rows + t.rows, images
 
 
 def inner_llama(model_type="llama", **fields):
@@ -282,7 +302,7 @@ def mistral3():
     return c, rows + t.rows, [(6, 8), (4, 6)]
 
 
-FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, idefics3, llava, mistral3)
+FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_5, idefics3, llava, mistral3)
 
 # --------------------------------------------------------------------------------------- recording
 
@@ -387,7 +407,7 @@ def record(family, salt):
 
 # What the models want to know of each token beside its id.
 KINDS = {"qwen2_vl": ["mm_token_type_ids"], "qwen2_5_vl": ["mm_token_type_ids"],
-         "qwen3_vl": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
+         "qwen3_vl": ["mm_token_type_ids"], "qwen3_5": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
 
 
 def rows_of(model, name, seen):

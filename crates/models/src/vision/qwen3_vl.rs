@@ -1,5 +1,6 @@
 //! Qwen3-VL: rotations and a table of positions stretched over the grid; rows from within the tower
-//! for the language model's first layers, whose three positions turn pairs by turns.
+//! for the language model's first layers, whose three positions turn pairs by turns. Qwen3.5 has the
+//! tower without these rows.
 
 use tokenmill_ir::Mask;
 
@@ -9,7 +10,8 @@ use super::{Deepstack, Learned, NormAt, Script, Stretch, Tower, VisionSpec, atte
 use crate::error::ModelError;
 use crate::spec::Norm;
 
-pub const TOWER: Tower = Tower { name: "qwen3_vl", spellings: &["qwen3_vl"], spec };
+pub const TOWER: Tower =
+    Tower { name: "qwen3_vl", spellings: &["qwen3_vl", "qwen3_5", "qwen3_5_moe"], spec };
 
 fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let (hidden, heads) = k.widths("hidden_size", "num_heads", true)?;
