@@ -64,9 +64,9 @@ impl Lower<'_> {
             v_dim: a.head_dim,
             scale: a.scale,
             mask: a.mask,
-            blocks: false,
             softcap: a.softcap,
             sinks,
+            blocks: a.blocks,
             out: out.buffer,
         }));
         let mut y = out;
