@@ -25,13 +25,14 @@ pub fn run(args: &Run) -> Result<(), Failure> {
     let mut served = model::start(&args.model, &args.machine, 1, 16)?;
     model::settle(defaults, &mut served);
     model::tell_unused(&args.model, &served);
-    if !pictures.is_empty() {
-        image::seen_by(&served, &args.model)?;
-    }
+    let eyes = match pictures.is_empty() {
+        true => None,
+        false => Some(image::eyes(&served, &args.model)?),
+    };
     let stop = interrupt::watch()?;
     let Some(prompt) = prompt else { return chat::chat(args, &served, &stop) };
     let started = Instant::now();
-    let messages = conversation(args.system.as_deref(), &prompt);
+    let messages = conversation(args.system.as_deref(), (&prompt, pictures.len()));
     let tokens = match args.raw {
         true => {
             let tokenizer = tokenizer(&served)?;
@@ -40,11 +41,13 @@ pub fn run(args: &Run) -> Result<(), Failure> {
         }
         false => encode(&served, &messages)?,
     };
+    let (tokens, inputs) = image::shown(&served, eyes.as_ref(), tokens, &pictures)?;
     let held = constraint.map(|(what, path)| {
         let made = served.engine.grammar(&what, &Settings::default());
         made.map_err(|e| Failure::new(format!("cannot hold an answer to {}", path.display()), e))
     });
-    let request = Request { held: held.transpose()?, ..request(&args.sampling, &served, tokens)? };
+    let request = request(&args.sampling, &served, tokens)?;
+    let request = Request { held: held.transpose()?, inputs, ..request };
     let answer = generate(&served, request, &stop, |text| match args.json {
         true => Ok(()),
         false => show(text),
@@ -110,8 +113,8 @@ fn with_defaults(mut args: Run, defaults: &Defaults) -> Run {
     args
 }
 
-/// A system message, if any, and one question.
-fn conversation(system: Option<&str>, prompt: &str) -> Vec<Value> {
+/// A system message, if any, and one question about so many images.
+fn conversation(system: Option<&str>, (prompt, images): (&str, usize)) -> Vec<Value> {
     let system = system.map(|text| json!({"role": "system", "content": text}));
-    system.into_iter().chain([json!({"role": "user", "content": prompt})]).collect()
+    system.into_iter().chain([image::question(images, prompt)]).collect()
 }

@@ -12,7 +12,7 @@ pub mod serving;
 pub use loading::{
     describe, door, encoder, library, load, packaged, plan, sight, start, vocabulary,
 };
-use serving::{answer, draft, pictures, queue, repeats, rows, stats, vision};
+use serving::{answer, draft, eyes, pictures, queue, repeats, rows, stats, vision};
 pub use serving::{
     backlog, constraint, draft_model, engine, handle, host, request, sampling, tier, timeline,
 };
@@ -20,6 +20,7 @@ pub use serving::{
 pub use answer::Sink;
 pub use draft::DraftMode;
 pub use engine::{Clock, Core, EngineParts, Rebuild, Turn};
+pub use eyes::{Eyes, EyesError};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use tokenmill_engine::{EyesError, Inputs, NOBODY, PictureError, RowsError};
+use tokenmill_ir::TokenId;
 use tokenmill_media::{Ceilings, MediaError, Picture, decode};
+use tokenmill_text::{Encoder, Special};
 
 use crate::ask::Ask;
 use crate::config::Limits;
@@ -156,7 +159,7 @@ fn not_seen(error: &MediaError, path: &str) -> ApiError {
 ///
 /// # Errors
 /// 400 for more than a request may have, and for the first that is none.
-pub fn pictures(talk: &Conversation, limits: &Limits) -> Result<Vec<Picture>, ApiError> {
+fn pictures(talk: &Conversation, limits: &Limits) -> Result<Vec<Picture>, ApiError> {
     let Some(first) = talk.images().next() else { return Ok(Vec::new()) };
     let (found, most) = (talk.images().count(), limits.images);
     if found > most {
@@ -164,6 +167,42 @@ pub fn pictures(talk: &Conversation, limits: &Limits) -> Result<Vec<Picture>, Ap
         return Err(ApiError::bad(&first.path, message));
     }
     talk.images().map(|image| image.picture(limits)).collect()
+}
+
+/// A rendered prompt with the images of its conversation.
+///
+/// # Errors
+/// 400 for an image that is none or of no use to the model, and where the template does not write it; what
+/// the encoder says.
+pub fn seen(
+    model: &Model,
+    talk: &Conversation,
+    tokens: Vec<TokenId>,
+    (encoder, limits): (&Encoder<'_>, &Limits),
+) -> Result<(Vec<TokenId>, Option<Inputs>), ApiError> {
+    let pictures = pictures(talk, limits)?;
+    let (Some(eyes), false) = (&model.served.eyes, pictures.is_empty()) else {
+        return Ok((tokens, None));
+    };
+    let encode = |text: &str| encoder.encode(text, Special::Parse).map_err(|e| e.to_string());
+    let found = eyes.prompt(&model.served.engine, &tokens, pictures, (&encode, NOBODY));
+    let (tokens, inputs) = found.map_err(|error| not_shown(error, talk))?;
+    Ok((tokens, Some(inputs)))
+}
+
+fn not_shown(error: EyesError, talk: &Conversation) -> ApiError {
+    match error {
+        EyesError::Picture { index, error } => {
+            let path = talk.images().nth(index).map_or("messages", |image| image.path.as_str());
+            not_seen(&error, path)
+        }
+        EyesError::Context { tokens, context } => {
+            ApiError::context_length(tokens, context, "messages")
+        }
+        EyesError::Prompt(PictureError::Rows(RowsError::Refused(refusal))) => refusal.into(),
+        EyesError::Prompt(PictureError::Rows(RowsError::Failed(error))) => error.into(),
+        EyesError::Prompt(other) => ApiError::bad("messages", other.to_string()),
+    }
 }
 
 /// Whether images are to be fetched before a request can be prepared.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use tokenmill_engine::constraint::{Constraint, Held, Settings};
-use tokenmill_engine::{NOBODY, Reading, Request, Sampling, SamplingValues};
+use tokenmill_engine::{Inputs, NOBODY, Reading, Request, Sampling, SamplingValues};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{
     Before, Beside, Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError,
@@ -65,8 +65,20 @@ pub fn generate(
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let Asked { prompts, param, echo, parts, mut reading, reasons, tools, mut also_end, unlisted } =
-        asked(&model, input, (&manner, limits), &encoder, &mut warnings)?;
+    let mut asked = asked(&model, input, (&manner, limits), &encoder, &mut warnings)?;
+    let inputs = asked.inputs.take().map(Arc::new);
+    let Asked {
+        prompts,
+        param,
+        echo,
+        parts,
+        mut reading,
+        reasons,
+        tools,
+        mut also_end,
+        unlisted,
+        ..
+    } = asked;
     also_end.extend(&manner.also_end);
     let is_raw = reading.is_none() && param == "prompt";
     let told = manner.logprobs.filter(|_| !echo.is_empty());
@@ -110,6 +122,7 @@ pub fn generate(
         timeout: manner.timeout,
         diagnose: manner.diagnose,
         lease: manner.lease,
+        inputs,
         ..Request::new(Vec::new())
     };
     let within = Within::of(&model, manner.context, &mut head.warnings);
@@ -364,6 +377,8 @@ struct Asked {
     echo: Vec<String>,
     /// Messages in the prompt, where that is asked.
     parts: Vec<Part>,
+    /// What the prompt has beside its tokens.
+    inputs: Option<Inputs>,
     /// How the answer is read; `None`: all of it is text.
     reading: Option<Reading>,
     /// The model may reason before it answers.
@@ -520,20 +535,17 @@ fn conversation(
     encoder: &Encoder<'_>,
 ) -> Result<Asked, ApiError> {
     let rendered = rendered(model, talk, manner)?;
-    let pictures = images::pictures(&rendered.talk, limits)?;
-    if let (Some(image), false) = (rendered.talk.images().next(), pictures.is_empty()) {
-        return Err(image.unseen(model.served.name()));
-    }
     let tokens = encoder.rendered(&rendered.prompt);
     let tokens = tokens.map_err(|e| not_encoded(e, model, "messages"))?;
+    let (tokens, inputs) = images::seen(model, &rendered.talk, tokens, (encoder, limits))?;
     let text = rendered.prompt.text();
-    let parts = match manner.diagnose {
+    let parts = match manner.diagnose && inputs.is_none() {
         true => parts(&rendered.talk, &text, &tokens, &model.served.tokenizer),
         false => Vec::new(),
     };
     let (reading, reasons) = (rendered.reading(), rendered.reasons);
     let (prompts, param, tools) = (vec![tokens], "messages", rendered.talk.tools);
-    Ok(Asked { prompts, param, parts, reading, reasons, tools, ..Asked::default() })
+    Ok(Asked { prompts, param, parts, inputs, reading, reasons, tools, ..Asked::default() })
 }
 
 /// Where each message ends in the prompt, in tokens.

@@ -80,9 +80,9 @@ impl Model {
         self
     }
 
-    /// Whether it sees images: no encoder is built yet.
+    /// Whether it sees images.
     pub fn sees(&self) -> bool {
-        false
+        self.served.eyes.is_some()
     }
 
     /// Most tokens of prompt and answer together.

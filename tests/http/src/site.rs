@@ -83,6 +83,7 @@ impl Setup {
             tokenizer,
             template: self.chat.then(|| Arc::new(template)).ok_or(TemplateError::Missing),
             context: self.context,
+            eyes: None,
             defaults: self.defaults.clone(),
             created: 1_700_000_000,
         }

@@ -7,6 +7,7 @@ pub mod constraint;
 pub(crate) mod draft;
 pub mod draft_model;
 pub mod engine;
+pub mod eyes;
 pub(crate) mod guide;
 pub mod handle;
 pub mod host;
