@@ -13,6 +13,8 @@ this class where they do not say its type. Lines of a section:
     rope.theta = x    default of the rotary base, for one kind of layer where that stands behind
     rope.default.key  what such a map has where the file has none, if that stretches the rotation
     rope.partial = x  default of the rotated part of a head, for models that know such a part
+
+Sections behind these, `[model_type.vision]`, are of the encoders of images of such models.
 """
 
 import argparse
@@ -36,11 +38,17 @@ TYPES = """llama llama4_text mistral ministral ministral3 mixtral qwen2 qwen3 qw
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gpt_oss deepseek_v2 deepseek_v3 falcon_h1 lfm2
 cohere cohere2 phi phi3 olmo2 olmo3 olmoe granite granitemoe granitemoeshared granitemoehybrid
 smollm3 glm glm4 glm4_moe exaone4 starcoder2 nemotron stablelm gpt2 gpt_neox seed_oss arcee ernie4_5
-qwen2_moe mamba2 minimax_m2 qwen3_5_text qwen3_5_moe_text bert xlm-roberta roberta camembert
+qwen2_moe mamba2 minimax_m2 qwen3_5_text qwen3_5_moe_text qwen2_vl_text qwen2_5_vl_text
+qwen3_vl_text bert xlm-roberta roberta camembert
 distilbert electra nomic_bert modernbert""".split()
 
 # Models around a text part, whose own type such files give.
-AROUND = "llama4 gemma3 gemma3n gemma4 qwen3_5 qwen3_5_moe mistral3".split()
+AROUND = """llama4 gemma3 gemma3n gemma4 qwen3_5 qwen3_5_moe mistral3 qwen2_vl qwen2_5_vl
+qwen3_vl""".split()
+
+# Models with an encoder of images (crates/models/src/vision); their sections are `[TYPE.vision]`.
+SEEING = """qwen2_vl qwen2_5_vl gemma3 qwen3_vl qwen3_5 qwen3_5_moe idefics3 smolvlm llava
+mistral3""".split()
 
 # Types whose class is another's: transformers has none, their configuration is that one's.
 SAME = {"deepseek_v3": ["kimi_k2"]}
@@ -85,7 +93,18 @@ def read_where_present(cls):
 
 
 def section(kind, around):
-    cls = CONFIG_MAPPING[kind]
+    return section_of(CONFIG_MAPPING[kind], kind, around)
+
+
+def encoder_of(kind):
+    """The class of the encoder of a model that sees."""
+    cls = CONFIG_MAPPING[kind].sub_configs["vision_config"]
+    if cls is not AutoConfig:
+        return cls
+    return CONFIG_MAPPING[CONFIG_MAPPING[kind].sub_configs_defaults["vision_config"].model_type]
+
+
+def section_of(cls, kind, around):
     fields = {f.name: default(f) for f in dataclasses.fields(cls) if f.name not in BASE}
     optional, model = read_where_present(cls)
     optional |= {"per_layer_config"} if "per_layer_config" in inspect.getsource(cls) else set()
@@ -148,6 +167,8 @@ def written():
     head = [f"# Written by tests/golden/classes.py from transformers {transformers.__version__}; the"
             " lines are explained there."]
     lines = head + [line for kind in TYPES for line in [""] + section(kind, around.get(kind, []))]
+    lines += [line for kind in SEEING
+              for line in [""] + section_of(encoder_of(kind), kind + ".vision", [])]
     return "\n".join(lines) + "\n"
 
 

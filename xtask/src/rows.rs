@@ -1,4 +1,4 @@
-//! The tables `ARCHS` and `FORMATS` as their sources have them, with the test of each row: what
+//! The tables `ARCHS`, `TOWERS` and `FORMATS` as their sources have them, with the test of each row: what
 //! docs/models.md and the counts of lines are made of.
 
 use std::fmt::Write as _;
@@ -7,6 +7,9 @@ use std::path::Path;
 /// Where architectures, their recordings, formats and their vectors are.
 const ARCHS: &str = "crates/models/src/arch";
 const GOLDEN: &str = "tests/golden";
+/// Where encoders of images and their recordings are.
+const TOWERS: &str = "crates/models/src/vision";
+const SIGHT: &str = "tests/golden/vision";
 const FORMATS: &str = "crates/quant/src";
 const VECTORS: &str = "crates/quant/tests/fixtures";
 /// Where [`page`] is kept.
@@ -44,13 +47,23 @@ pub struct FormatRow {
 
 /// All architectures, by name.
 pub fn archs(root: &Path) -> Vec<ArchRow> {
-    let recordings = recordings(root);
+    rows_of(root, ARCHS, "Arch {", GOLDEN)
+}
+
+/// All encoders of images, by name.
+fn towers(root: &Path) -> Vec<ArchRow> {
+    rows_of(root, TOWERS, "Tower = Tower {", SIGHT)
+}
+
+/// Rows that begin so in the files of a folder.
+fn rows_of(root: &Path, folder: &str, begin: &str, golden: &str) -> Vec<ArchRow> {
+    let recordings = recordings(&root.join(golden));
     let mut rows = Vec::new();
-    for (file, text) in sources(&root.join(ARCHS)) {
+    for (file, text) in sources(&root.join(folder)) {
         let about = text.lines().take_while(|l| l.starts_with("//!"));
         let about: Vec<&str> = about.map(|l| l.trim_start_matches("//!").trim()).collect();
         let about = about.join(" ");
-        for row in text.split("Arch {").skip(1) {
+        for row in text.split(begin).skip(1) {
             let Some(row) = row.split('}').next() else { continue };
             let strings: Vec<&str> = row.split('"').skip(1).step_by(2).collect();
             let Some((name, spellings)) = strings.split_first() else { continue };
@@ -71,8 +84,8 @@ pub fn archs(root: &Path) -> Vec<ArchRow> {
 }
 
 /// Name, `model_type` and whether there is a GGUF file, of each recording.
-fn recordings(root: &Path) -> Vec<(String, String, bool)> {
-    let Ok(folders) = std::fs::read_dir(root.join(GOLDEN)) else { return Vec::new() };
+fn recordings(folder: &Path) -> Vec<(String, String, bool)> {
+    let Ok(folders) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut all: Vec<(String, String, bool)> = folders
         .filter_map(Result::ok)
         .filter(|f| f.path().join("golden.json").exists())
@@ -139,6 +152,9 @@ pub fn check(root: &Path, found: &mut Vec<String>) {
             found.push(format!("{ARCHS}/{}: no golden test of {}", row.file, row.name));
         }
     }
+    for row in towers(root).iter().filter(|row| row.recordings.is_empty()) {
+        found.push(format!("{TOWERS}/{}: no golden test of {}", row.file, row.name));
+    }
     for row in formats.iter().filter(|r| !r.has_vectors) {
         found.push(format!("{FORMATS}/{}: no vectors of {} in {VECTORS}", row.file, row.name));
     }
@@ -150,23 +166,21 @@ pub fn check(root: &Path, found: &mut Vec<String>) {
 /// docs/models.md.
 pub fn page(root: &Path) -> String {
     let mut page = String::from(
-        "# Models and formats\n\nMade by `cargo xtask docs` from `ARCHS` and `FORMATS`. A row without \
+        "# Models and formats\n\nMade by `cargo xtask docs` from `ARCHS`, `TOWERS` and `FORMATS`. A row without \
          its test fails `cargo xtask tidy`.\n\n## Architectures\n\nEach is compared with Hugging Face \
          transformers: logits of every position and 32 greedy tokens, whole, in chunks, out of the \
          prefix cache, on the reference device and on the CPU. Generator: `python \
          tests/golden/record.py RECORDING`. A recording with *GGUF* runs from llama.cpp's conversion \
          too (`--twins`).\n\n| architecture | files call it | what | recordings |\n|---|---|---|---|\n",
     );
-    for row in archs(root) {
-        let spellings: Vec<String> = row.spellings.iter().map(|s| format!("`{s}`")).collect();
-        let recording = |(name, gguf): &(String, bool)| match gguf {
-            true => format!("{name} (GGUF)"),
-            false => name.clone(),
-        };
-        let recordings: Vec<String> = row.recordings.iter().map(recording).collect();
-        let (spellings, recordings) = (spellings.join(", "), recordings.join(", "));
-        let _ = writeln!(page, "| {} | {spellings} | {} | {recordings} |", row.name, row.about);
-    }
+    add_rows(&mut page, archs(root));
+    page.push_str(
+        "\n## Encoders of images\n\nEach is compared with Hugging Face transformers: rows of two images, \
+         logits of every position of a prompt with both and 32 greedy tokens, whole and in chunks, on \
+         the reference device and on the CPU. Generator: `python tests/golden/vision/sight.py \
+         RECORDING`.\n\n| encoder | files call it | what | recordings |\n|---|---|---|---|\n",
+    );
+    add_rows(&mut page, towers(root));
     page.push_str(
         "\n## Formats\n\nDecoded values are compared bit for bit with vectors of the format's own \
          package. Generator: `python crates/quant/tests/fixtures/generate.py`.\n\n| format | module \
@@ -176,6 +190,20 @@ pub fn page(root: &Path) -> String {
         let _ = writeln!(page, "| {} | `{FORMATS}/{}` |", row.name, row.file);
     }
     page
+}
+
+/// Rows of architectures or encoders as lines of a table.
+fn add_rows(page: &mut String, rows: Vec<ArchRow>) {
+    for row in rows {
+        let spellings: Vec<String> = row.spellings.iter().map(|s| format!("`{s}`")).collect();
+        let recording = |(name, gguf): &(String, bool)| match gguf {
+            true => format!("{name} (GGUF)"),
+            false => name.clone(),
+        };
+        let recordings: Vec<String> = row.recordings.iter().map(recording).collect();
+        let (spellings, recordings) = (spellings.join(", "), recordings.join(", "));
+        let _ = writeln!(page, "| {} | {spellings} | {} | {recordings} |", row.name, row.about);
+    }
 }
 
 /// Lines of each architecture and format, and the medians.

@@ -9,7 +9,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("quant", &[]),
     ("ir", &["quant"]),
     ("files", &["ir", "quant"]),
-    ("models", &["ir", "quant"]),
+    ("media", &[]),
+    ("models", &["ir", "media", "quant"]),
     ("sched", &["ir"]),
     ("text", &[]),
     ("backend", &["ir", "quant"]),
@@ -22,23 +23,23 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
-            "backend", "files", "grammar", "ir", "kvlog", "models", "output", "quant", "sched",
-            "text",
+            "backend", "files", "grammar", "ir", "kvlog", "media", "models", "output", "quant",
+            "sched", "text",
         ],
     ),
-    ("server", &["engine", "ir", "output", "text"]),
+    ("server", &["engine", "ir", "media", "output", "text"]),
     ("loadgen", &[]),
     (
         "cli",
         &[
-            "backend", "cpu", "cuda", "engine", "files", "ir", "kvlog", "loadgen", "models",
-            "output", "quant", "server", "store", "text",
+            "backend", "cpu", "cuda", "engine", "files", "ir", "kvlog", "loadgen", "media",
+            "models", "output", "quant", "server", "store", "text",
         ],
     ),
 ];
 
 /// Crates that touch no file, network, thread, clock or environment.
-const PURE: &[&str] = &["quant", "ir", "models", "sched", "text", "grammar", "output"];
+const PURE: &[&str] = &["quant", "ir", "media", "models", "sched", "text", "grammar", "output"];
 
 /// What pure crates must not name.
 const IMPURE: &[&str] =

@@ -1,7 +1,9 @@
 //! Is this batch one the program and its limits allow? Every device asks before it computes, so
 //! that no kernel meets an index it cannot follow.
 
-use tokenmill_ir::{Batch, BlockId, GroupKind, Limits, Op, OutputKind, Program, Span, TokenSource};
+use tokenmill_ir::{
+    AttendSource, Batch, BlockId, GroupKind, Limits, Op, OutputKind, Program, Span, TokenSource,
+};
 
 use crate::DeviceError;
 
@@ -18,6 +20,12 @@ pub struct BatchRules {
     ids: u32,
     /// Rows of the table of learned positions.
     positions: u32,
+    /// Columns of rows that stand in the place of tokens.
+    input_cols: u32,
+    /// Rows that an output row takes, at most.
+    run: u32,
+    /// Whether blocks are looked at where keys are counted from the first token of a span.
+    fresh_blocks: bool,
 }
 
 fn bad<T>(reason: String) -> Result<T, DeviceError> {
@@ -27,17 +35,33 @@ fn bad<T>(reason: String) -> Result<T, DeviceError> {
 impl BatchRules {
     /// The rules of a program at its limits on a device with blocks of `block_tokens`.
     pub fn new(program: &Program, limits: &Limits, block_tokens: u32) -> Self {
-        let (mut ids, mut positions) = (u32::MAX, u32::MAX);
+        let (mut ids, mut positions, mut most, mut fresh_blocks) = (u32::MAX, u32::MAX, 1, false);
         let rows = |w: &tokenmill_ir::WeightId| program.weights[w.0 as usize].rows;
         for op in &program.ops {
-            if let Op::Embed { table, positions: learned, .. } = op {
-                ids = ids.min(rows(table));
-                positions = learned.as_ref().map_or(positions, |w| positions.min(rows(w)));
+            match op {
+                Op::Embed { table, positions: learned, .. } => {
+                    ids = ids.min(rows(table));
+                    positions = learned.as_ref().map_or(positions, |w| positions.min(rows(w)));
+                }
+                Op::TakeRows { run, .. } => most = most.max(*run),
+                Op::Attend(op) if matches!(op.source, AttendSource::Fresh { .. }) => {
+                    fresh_blocks |= op.sees_blocks();
+                }
+                _ => {}
             }
         }
-        let (groups, vocab) = (program.groups(), program.vocab);
-        let (limits, backed) = (limits.clone(), limits.group_blocks.clone());
-        Self { groups, limits, backed, block_tokens, vocab, ids, positions }
+        Self {
+            groups: program.groups(),
+            limits: limits.clone(),
+            backed: limits.group_blocks.clone(),
+            block_tokens,
+            vocab: program.vocab,
+            ids,
+            positions,
+            input_cols: program.input_cols,
+            run: most,
+            fresh_blocks,
+        }
     }
 
     /// Verifies every number of a batch that becomes an index. `previous` is the number of output
@@ -56,13 +80,16 @@ impl BatchRules {
                 return bad(format!("{found} {what}, at most {limit}"));
             }
         }
-        if batch.positions.len() != batch.tokens.len() {
-            let (p, t) = (batch.positions.len(), batch.tokens.len());
-            return bad(format!("{p} positions for {t} tokens"));
-        }
-        if !batch.types.is_empty() && batch.types.len() != batch.tokens.len() {
-            let (types, tokens) = (batch.types.len(), batch.tokens.len());
-            return bad(format!("{types} types for {tokens} tokens"));
+        let tokens = batch.tokens.len();
+        for (what, found, optional) in [
+            ("positions", batch.positions.len(), false),
+            ("types", batch.types.len(), true),
+            ("positions on further axes", batch.grid.len(), true),
+            ("blocks", batch.blocks.len(), true),
+        ] {
+            if found != tokens && !(optional && found == 0) {
+                return bad(format!("{found} {what} for {tokens} tokens"));
+            }
         }
         self.check_tokens(batch, previous)?;
         self.check_spans(batch)?;
@@ -113,10 +140,16 @@ impl BatchRules {
     }
 
     fn check_tokens(&self, batch: &Batch, previous: usize) -> Result<(), DeviceError> {
+        let (numbers, cols) = (batch.embeddings.len(), self.input_cols as usize);
+        let rows = numbers.checked_div(cols).unwrap_or(0);
+        if rows * cols != numbers {
+            return bad(format!("{numbers} numbers in rows of {cols}"));
+        }
         for (i, (token, &position)) in batch.tokens.iter().zip(&batch.positions).enumerate() {
             let known = match *token {
                 TokenSource::Id(id) => id < self.ids,
                 TokenSource::Sampled(row) => (row as usize) < previous && self.vocab <= self.ids,
+                TokenSource::Embedding(row) => (row as usize) < rows,
             };
             if !known || position >= self.positions {
                 return bad(format!("token {i}: {token:?} at position {position}"));
@@ -136,6 +169,10 @@ impl BatchRules {
                 return bad(format!("span {i}: {end} tokens, at most {}", self.limits.context));
             }
             next += u64::from(span.len);
+            if !batch.blocks.is_empty() && next <= batch.tokens.len() as u64 {
+                self.check_blocks(batch, span)
+                    .or_else(|reason| bad(format!("span {i}: {reason}")))?;
+            }
             for group in 0..self.groups.len() {
                 self.check_table(batch, span, group, end as u32)
                     .or_else(|reason| bad(format!("span {i}, group {group}: {reason}")))?;
@@ -143,6 +180,28 @@ impl BatchRules {
         }
         if next != batch.tokens.len() as u64 {
             return bad(format!("spans of {next} tokens, {} tokens", batch.tokens.len()));
+        }
+        Ok(())
+    }
+
+    /// Blocks lie one after another in a span, and each token of one names it.
+    fn check_blocks(&self, batch: &Batch, span: &Span) -> Result<(), String> {
+        let (mut before, mut any) = ([0, 0], false);
+        for (row, index) in (span.first as usize..).zip(span.context..span.context + span.len) {
+            let block = batch.blocks[row];
+            let goes_on = block == before && index < block[1];
+            let begins = before[1] <= index && block[0] == index && index < block[1];
+            let none = before[1] <= index && block == [0, 0];
+            if !(goes_on || begins || none) {
+                return Err(format!("block {block:?} of key {index}, behind {before:?}"));
+            }
+            (before, any) = (block, any || block != [0, 0]);
+        }
+        if before[1] > span.context + span.len {
+            return Err(format!("block {before:?} ends behind the step"));
+        }
+        if any && self.fresh_blocks && span.context > 0 {
+            return Err(format!("blocks behind {} tokens that are not here", span.context));
         }
         Ok(())
     }
@@ -177,12 +236,16 @@ impl BatchRules {
     }
 
     fn check_outputs(&self, batch: &Batch) -> Result<(), DeviceError> {
-        let mut next = 0;
+        let (mut next, mut spans) = (0, batch.spans.iter().map(|s| s.first + s.len).peekable());
         for (i, output) in batch.outputs.iter().enumerate() {
             if output.row < next || output.row as usize >= batch.tokens.len() {
                 return bad(format!("output {i} is token row {}", output.row));
             }
             next = output.row + 1;
+            while spans.next_if(|end| *end <= output.row).is_some() {}
+            if self.run > 1 && spans.peek().is_none_or(|end| end - output.row < self.run) {
+                return bad(format!("output {i}: {} rows from row {}", self.run, output.row));
+            }
             if !self.kind_is_served(batch, &output.kind) {
                 return bad(format!("output {i}: {:?}", output.kind));
             }

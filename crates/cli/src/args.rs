@@ -393,6 +393,9 @@ pub struct Run {
     /// The answer holds the grammar in FILE: GBNF (with `::=`) or Lark.
     #[arg(long, value_name = "FILE")]
     pub grammar: Option<PathBuf>,
+    /// An image that the question is about, for models that see. May be repeated.
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    pub image: Vec<PathBuf>,
     /// Sampling.
     #[command(flatten)]
     pub sampling: Sampling,
@@ -483,6 +486,12 @@ pub struct Serve {
     /// Sends a trace of every request to an OpenTelemetry collector: OTLP as JSON, POST URL/v1/traces.
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
+    /// Fetch images that requests name by http or https, from public addresses: off by default.
+    #[arg(long)]
+    pub fetch_images: bool,
+    /// A host that images are fetched from though its address is not public. May be repeated.
+    #[arg(long, value_name = "NAME", requires = "fetch_images")]
+    pub fetch_host: Vec<String>,
     /// Form of the log on the standard error.
     #[arg(long, value_enum, default_value = "plain")]
     pub log_format: LogFormat,

@@ -12,7 +12,7 @@ use tokenmill_backend::DeviceError;
 use tokenmill_engine::library::Book;
 use tokenmill_engine::load::{LoadFailure, Share, read, vocabulary_of};
 use tokenmill_engine::packaged::packaged;
-use tokenmill_engine::{Defaults, Host};
+use tokenmill_engine::{Defaults, Eyes, Host};
 use tokenmill_ir::{Container, KvFormat};
 use tokenmill_output::Format;
 use tokenmill_server::{
@@ -200,6 +200,11 @@ impl ModelLoader {
             served.engine.limit_wait(longest);
         }
         let context = served.engine.longest();
+        let (eyes, blind) = match served.sight.map(Eyes::new) {
+            None => (None, None),
+            Some(Ok(eyes)) => (Some(Arc::new(eyes)), None),
+            Some(Err(error)) => (None, Some(format!("images are not seen: {error}"))),
+        };
         let mut lines = vec![format!(
             "{id} on {} · context {context} · weights {}, cache {} ({} a token)",
             served.caps.name,
@@ -222,6 +227,7 @@ impl ModelLoader {
             tokenizer,
             template: served.template,
             context,
+            eyes,
             defaults: served.defaults,
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         };
@@ -229,7 +235,7 @@ impl ModelLoader {
             let line = model.default_sampling().line(Some(context));
             lines.push(format!("requests that say nothing: {line}"));
         }
-        lines.extend(kept);
+        lines.extend(kept.into_iter().chain(blind));
         Ok((model, lines))
     }
 }

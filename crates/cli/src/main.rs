@@ -13,6 +13,7 @@ mod doctor;
 mod eval;
 mod explain;
 mod failure;
+mod image;
 mod input;
 mod inspect;
 mod interrupt;

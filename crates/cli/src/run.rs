@@ -12,21 +12,27 @@ use tokenmill_text::Special;
 use crate::answer::{encode, generate, request, show, tokenizer};
 use crate::args::Run;
 use crate::failure::{Failure, tell};
-use crate::{chat, input, interrupt, model};
+use crate::{chat, image, input, interrupt, model};
 
 /// Runs the command.
 pub fn run(args: &Run) -> Result<(), Failure> {
     let prompt = prompt(args)?;
     let constraint = constraint(args)?;
+    let pictures: Vec<_> =
+        args.image.iter().map(|path| image::read(path)).collect::<Result<_, _>>()?;
     let (_, defaults) = model::find(&args.model)?;
     let args = &with_defaults(args.clone(), &defaults);
     let mut served = model::start(&args.model, &args.machine, 1, 16)?;
     model::settle(defaults, &mut served);
     model::tell_unused(&args.model, &served);
+    let eyes = match pictures.is_empty() {
+        true => None,
+        false => Some(image::eyes(&served, &args.model)?),
+    };
     let stop = interrupt::watch()?;
     let Some(prompt) = prompt else { return chat::chat(args, &served, &stop) };
     let started = Instant::now();
-    let messages = conversation(args.system.as_deref(), &prompt);
+    let messages = conversation(args.system.as_deref(), (&prompt, pictures.len()));
     let tokens = match args.raw {
         true => {
             let tokenizer = tokenizer(&served)?;
@@ -35,11 +41,13 @@ pub fn run(args: &Run) -> Result<(), Failure> {
         }
         false => encode(&served, &messages)?,
     };
+    let (tokens, inputs) = image::shown(&served, eyes.as_ref(), tokens, &pictures)?;
     let held = constraint.map(|(what, path)| {
         let made = served.engine.grammar(&what, &Settings::default());
         made.map_err(|e| Failure::new(format!("cannot hold an answer to {}", path.display()), e))
     });
-    let request = Request { held: held.transpose()?, ..request(&args.sampling, &served, tokens)? };
+    let request = request(&args.sampling, &served, tokens)?;
+    let request = Request { held: held.transpose()?, inputs, ..request };
     let answer = generate(&served, request, &stop, |text| match args.json {
         true => Ok(()),
         false => show(text),
@@ -71,9 +79,13 @@ fn prompt(args: &Run) -> Result<Option<String>, Failure> {
         return Err(Failure::new("there is no prompt", "what was given is empty").fix(fix));
     }
     let (schema, grammar) = (args.schema.is_some(), args.grammar.is_some());
-    for (flag, name) in
-        [(args.raw, "--raw"), (args.json, "--json"), (schema, "--schema"), (grammar, "--grammar")]
-    {
+    for (flag, name) in [
+        (args.raw, "--raw"),
+        (args.json, "--json"),
+        (schema, "--schema"),
+        (grammar, "--grammar"),
+        (!args.image.is_empty(), "--image"),
+    ] {
         if flag {
             return Err(Failure::new("there is no prompt", format!("{name} needs one")).fix(fix));
         }
@@ -101,8 +113,8 @@ fn with_defaults(mut args: Run, defaults: &Defaults) -> Run {
     args
 }
 
-/// A system message, if any, and one question.
-fn conversation(system: Option<&str>, prompt: &str) -> Vec<Value> {
+/// A system message, if any, and one question about so many images.
+fn conversation(system: Option<&str>, (prompt, images): (&str, usize)) -> Vec<Value> {
     let system = system.map(|text| json!({"role": "system", "content": text}));
-    system.into_iter().chain([json!({"role": "user", "content": prompt})]).collect()
+    system.into_iter().chain([image::question(images, prompt)]).collect()
 }

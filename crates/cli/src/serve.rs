@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use tokenmill_engine::{Engine, KeepAlive};
 use tokenmill_server::{
-    Needs, Present, ServeError, ServerConfig, StateConfig, Stock, TlsFiles, serve as listen,
+    ImageHosts, Needs, Present, ServeError, ServerConfig, StateConfig, Stock, TlsFiles,
+    serve as listen,
 };
 
 use crate::args::{LogFormat, Serve};
@@ -215,6 +216,7 @@ fn config(args: &Serve, keys: &Path) -> Result<ServerConfig, Failure> {
     config.limits.preparing = (processors / 2).clamp(2, 16);
     config.receipts.clone_from(&args.receipts);
     config.limits.receipts_bytes = (args.receipts_gb * (1u64 << 30) as f64) as u64;
+    config.fetch_images = args.fetch_images.then(|| ImageHosts { named: args.fetch_host.clone() });
     config.traces = args.otlp.as_deref().map(otlp::traces).transpose()?;
     config.timeouts.drain = Duration::from_secs(args.drain_timeout);
     config.timeouts.load = Duration::from_secs(args.load_timeout);

@@ -164,6 +164,7 @@ impl Bench {
             v_dim,
             scale: 0.125,
             mask: Mask::Causal,
+            blocks: &[],
             softcap: None,
             sinks: None,
             q: Rows { data: &self.q, stride: self.heads * k_dim },

@@ -79,9 +79,9 @@ fn program(widths: &[u32], layer: impl Fn(&mut Program, &[View]) -> View) -> Pro
         last = layer(&mut p, &views);
     }
     let hidden = p.buffer(Rows::Outputs, last.cols);
-    p.ops.push(Op::TakeRows { x: last, out: hidden.buffer });
+    p.ops.push(Op::TakeRows { x: last, run: 1, out: hidden.buffer });
     p.hidden = last.cols;
-    p.ops.push(Op::Sample { logits: None, hidden });
+    p.ops.push(Op::Sample { logits: None, hidden, more: Vec::new() });
     p
 }
 

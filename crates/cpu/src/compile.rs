@@ -72,7 +72,7 @@ impl<'a> Compiler<'a> {
             mode,
             draft: Draft::new(program),
             needs: Needs { row: 16, ..Needs::default() },
-            outputs: Outputs { logits: None, hidden: None },
+            outputs: Outputs { logits: None, hidden: Vec::new() },
             encoded: HashMap::new(),
             storing: None,
             rotations: Vec::new(),
@@ -144,8 +144,19 @@ impl<'a> Compiler<'a> {
                 let optional = |w: &Option<WeightId>| w.map(|w| self.weight(w));
                 let (positions, token_types) = (optional(positions), optional(token_types));
                 let table = self.weight(*table);
-                let kernel = embed::Embed { table, scale: *scale, positions, token_types, out };
+                let (scale, input_cols) = (*scale, self.program.input_cols as usize);
+                let kernel = embed::Embed { table, scale, positions, token_types, input_cols, out };
                 self.by_rows(kernel, op, false);
+            }
+            Op::Input { start, out } => {
+                let (start, out) = (*start as usize, self.whole(*out));
+                let input_cols = self.program.input_cols as usize;
+                self.by_rows(embed::Input { input_cols, start, out }, op, false);
+            }
+            Op::Gather { x, table, out } => {
+                let (x, table, out) = ((*x).into(), self.weight(*table), self.whole(*out));
+                self.need_row(out.cols);
+                self.by_rows(embed::Gather { x, table, out }, op, false);
             }
             Op::Norm(norm) => self.norm(norm, op),
             Op::Linear { x, weight, out } => {
@@ -164,8 +175,9 @@ impl<'a> Compiler<'a> {
                 self.need_row(kernel.depth * out.cols);
                 self.by_rows(kernel, op, false);
             }
-            Op::TakeRows { x, out } => {
-                let kernel = embed::TakeRows { x: (*x).into(), out: self.whole(*out) };
+            Op::TakeRows { x, run, out } => {
+                let (x, run, out) = ((*x).into(), *run as usize, self.whole(*out));
+                let kernel = embed::TakeRows { x, run, out };
                 self.by_rows(kernel, op, true);
             }
             Op::Pool { x, kind, normalise, out } => {
@@ -182,10 +194,12 @@ impl<'a> Compiler<'a> {
                 let kernel = linear::Head { product, scale: *scale, softcap: *softcap };
                 self.draft.push(kernel, split, &reads, &writes);
             }
-            Op::Sample { logits, hidden } => {
-                let (logits, hidden) = (logits.map(Cols::from), Cols::from(*hidden));
-                self.outputs = Outputs { logits, hidden: Some(hidden) };
-                let reads: Vec<_> = logits.into_iter().chain([hidden]).map(region).collect();
+            Op::Sample { logits, hidden, more } => {
+                let logits = logits.map(Cols::from);
+                let hidden: Vec<Cols> =
+                    [hidden].into_iter().chain(more).map(|&v| v.into()).collect();
+                let reads: Vec<_> = logits.iter().chain(&hidden).map(|&v| region(v)).collect();
+                self.outputs = Outputs { logits, hidden };
                 let vocab = self.program.vocab as usize;
                 self.draft.push(sample::Sample { logits, vocab }, Split::Own, &reads, &[]);
             }
@@ -424,6 +438,8 @@ impl<'a> Compiler<'a> {
             Mask::Window(n) | Mask::Chunk(n) => {
                 (*n).min(context).div_ceil(SPLIT as u32) as usize + 2
             }
+            // (A step of few tokens has no blocks of more.)
+            Mask::Block => 2,
             Mask::Causal | Mask::None | Mask::Around(_) => (context as usize).div_ceil(SPLIT) + 1,
         }
     }
@@ -470,6 +486,7 @@ impl<'a> Compiler<'a> {
             scale: attend.scale,
             softcap: attend.softcap,
             mask: attend.mask,
+            blocks: attend.sees_blocks(),
             sinks: attend.sinks.map(|w| self.weight(w)),
             source,
             steady,

@@ -52,10 +52,11 @@ pub(crate) struct CpuExecutable {
 }
 
 /// Where a step's results lie.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Outputs {
     pub logits: Option<Cols>,
-    pub hidden: Option<Cols>,
+    /// Side by side.
+    pub hidden: Vec<Cols>,
 }
 
 /// What an executable is made of.
@@ -136,6 +137,7 @@ impl CpuExecutable {
             self.ids.push(match *token {
                 TokenSource::Id(id) => id,
                 TokenSource::Sampled(row) => self.sampled[row as usize],
+                TokenSource::Embedding(_) => 0, // (nobody looks it up)
             });
         }
         for (items, &(source, heads, kv_heads)) in self.items.iter_mut().zip(&self.item_kinds) {
@@ -258,19 +260,17 @@ impl Executable for CpuExecutable {
         self.sampled.clear();
         for (row, (kind, served)) in self.wanted.iter().zip(&self.served).enumerate() {
             let mut sampled = Sampled::default();
-            let wanted = match kind {
-                OutputKind::Logits => self.outputs.logits,
-                OutputKind::Hidden => self.outputs.hidden,
+            let wanted: &[Cols] = match kind {
+                OutputKind::Logits => self.outputs.logits.as_slice(),
+                OutputKind::Hidden => &self.outputs.hidden,
                 _ => {
                     sampled = served.sampled;
                     sampled.top.0 = out.top.len() as u32;
                     out.top.extend_from_slice(&served.top);
-                    None
+                    &[]
                 }
             };
-            if let Some(v) = wanted {
-                out.rows.extend_from_slice(self.row(v, row));
-            }
+            wanted.iter().for_each(|&v| out.rows.extend_from_slice(self.row(v, row)));
             self.sampled.push(sampled.token);
             out.sampled.push(sampled);
         }

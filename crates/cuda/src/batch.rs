@@ -25,6 +25,7 @@ pub(crate) fn fill(batch: &Batch, sampled: &[TokenId], words: &mut Vec<u32>) {
     let id = |t: &TokenSource| match *t {
         TokenSource::Id(id) => id,
         TokenSource::Sampled(row) => sampled.get(row as usize).copied().unwrap_or(0),
+        TokenSource::Embedding(_) => 0, // (refused when it was compiled)
     };
     array(words, 3, batch.tokens.iter().map(id));
     array(words, 4, batch.positions.iter().copied());

@@ -443,7 +443,11 @@ impl Draft<'_> {
             Op::Scan(op) => self.scan(op),
             Op::Route { .. } => self.route(op),
             Op::Experts(op) => self.experts(op),
-            Op::Sample { logits, hidden } => self.sample(*logits, *hidden),
+            Op::Sample { more, .. } if !more.is_empty() => {
+                Err(unsupported("final rows of several parts"))
+            }
+            Op::Sample { logits, hidden, .. } => self.sample(*logits, *hidden),
+            Op::Input { .. } | Op::Gather { .. } => Err(unsupported("rows in the place of tokens")),
         }
     }
 

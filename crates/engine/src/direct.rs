@@ -120,6 +120,19 @@ impl Direct {
     /// # Errors
     /// What the device says.
     pub fn step(&mut self, feeds: &[Feed<'_>]) -> Result<&StepOutput, DeviceError> {
+        self.step_as(feeds, |_| {})
+    }
+
+    /// Runs one step of a batch that is changed first: where rows stand in the place of tokens, they,
+    /// positions and blocks are put in.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn step_as(
+        &mut self,
+        feeds: &[Feed<'_>],
+        change: impl FnOnce(&mut Batch),
+    ) -> Result<&StepOutput, DeviceError> {
         self.batch.clear();
         for feed in feeds {
             let context = self.computed[feed.sequence];
@@ -135,6 +148,7 @@ impl Direct {
             let reached = &mut self.reached[feed.sequence];
             *reached = (*reached).max(context + len);
         }
+        change(&mut self.batch);
         self.executable.submit(&mut self.batch)?;
         self.executable.wait(&mut self.out)?;
         Ok(&self.out)

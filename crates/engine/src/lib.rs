@@ -9,8 +9,10 @@ pub mod planner;
 pub mod residency;
 pub mod serving;
 
-pub use loading::{describe, door, library, load, packaged, plan, start, vocabulary};
-use serving::{answer, draft, queue, repeats, rows, stats};
+pub use loading::{
+    describe, door, encoder, library, load, packaged, plan, sight, start, vocabulary,
+};
+use serving::{answer, draft, eyes, pictures, queue, repeats, rows, stats, vision};
 pub use serving::{
     backlog, constraint, draft_model, engine, handle, host, request, sampling, tier, timeline,
 };
@@ -18,9 +20,11 @@ pub use serving::{
 pub use answer::Sink;
 pub use draft::DraftMode;
 pub use engine::{Clock, Core, EngineParts, Rebuild, Ticket, Turn};
+pub use eyes::{Eyes, EyesError};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};
+pub use pictures::{PictureError, Tile};
 pub use queue::NOBODY;
 pub use repeats::{RepeatRule, Repeated};
 pub use request::{
@@ -30,8 +34,10 @@ pub use request::{
 pub use residency::KeepAlive;
 pub use rows::{Rows, Scored};
 pub use sampling::Sampling;
+pub use sight::Sight;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
 pub use timeline::{Chunk, Ending, Part, Timekeeper, Timeline};
 pub use tokenmill_ir::{Defaults, SamplingValues};
 pub use tokenmill_output as output;
-pub use tokenmill_sched::{Miss, Numbers};
+pub use tokenmill_sched::{Embeddings, Inputs, Media, Miss, Numbers};
+pub use vision::{Patches, Vision};

@@ -39,6 +39,7 @@ fn config() -> Config {
         cost: StepCost::new(1e-3, 1e-5, 0.0),
         step_s: 1.0,
         checkpoint_slots: 0,
+        longest_block: 0,
     }
 }
 
@@ -69,6 +70,7 @@ fn parts_on(backend: SimDevice, eos: Vec<TokenId>) -> EngineParts {
         device: build().unwrap(),
         rebuild: Box::new(move |_| build()),
         ids: config.vocab,
+        input_cols: 0,
         config,
         tokenizer: Some(Arc::new(tokenizer())),
         eos,

@@ -23,6 +23,8 @@ pub enum TokenSource {
     Id(TokenId),
     /// The token sampled for that output row of the previous step, not yet known to the host.
     Sampled(u32),
+    /// No token: that row of [`Batch::embeddings`] stands in its place.
+    Embedding(u32),
 }
 
 /// Consecutive tokens of one sequence in this step.
@@ -69,7 +71,8 @@ pub enum OutputKind {
     /// All logits of the row (`vocab` numbers in [`StepOutput::rows`]).
     Logits,
     /// The final hidden row (`hidden` numbers in [`StepOutput::rows`]); pooled models give the
-    /// pooled vector at the last token of the span.
+    /// pooled vector at the last token of the span. Where rows are taken in runs, this is the first of
+    /// its run.
     Hidden,
 }
 
@@ -124,8 +127,17 @@ pub struct BlockCopy {
 pub struct Batch {
     /// Input tokens. [T]
     pub tokens: Vec<TokenSource>,
-    /// Rotary (or learned) position of each token. [T]
+    /// Rotary (or learned) position of each token, on the first axis. [T]
     pub positions: Vec<u32>,
+    /// Its positions on the second and third axis. Empty: those of the first. [T]
+    pub grid: Vec<[u32; 2]>,
+    /// The block of tokens that each token belongs to, which may see all of it: indices among the
+    /// keys of its sequence, begin and end; 0 and 0 for none. A block lies within a step. Empty: no
+    /// blocks. [T]
+    pub blocks: Vec<[u32; 2]>,
+    /// Rows of [`Program::input_cols`](crate::Program::input_cols) numbers that stand in the place of
+    /// tokens, concatenated.
+    pub embeddings: Vec<f32>,
     /// Type of each token, 1 in the second of two texts that are compared. Empty: 0 everywhere. [T]
     pub types: Vec<u32>,
     /// Sequences; spans lie one after another in `tokens`. [S]
@@ -158,6 +170,9 @@ impl Batch {
         Self {
             tokens: Vec::with_capacity(limits.step_tokens as usize),
             positions: Vec::with_capacity(limits.step_tokens as usize),
+            grid: Vec::new(),
+            blocks: Vec::new(),
+            embeddings: Vec::new(),
             types: Vec::with_capacity(limits.step_tokens as usize),
             spans: Vec::with_capacity(limits.sequences as usize),
             tables: Vec::with_capacity(tables),
@@ -192,6 +207,18 @@ impl Batch {
         }
     }
 
+    /// The positions of the token in a row on all three axes.
+    pub fn axes(&self, row: usize) -> [u32; 3] {
+        let first = self.positions[row];
+        let [second, third] = self.grid.get(row).copied().unwrap_or([first; 2]);
+        [first, second, third]
+    }
+
+    /// The block of the token in a row; 0 and 0 for none.
+    pub fn block(&self, row: usize) -> [u32; 2] {
+        self.blocks.get(row).copied().unwrap_or([0; 2])
+    }
+
     /// The type of the token in a row.
     pub fn token_type(&self, row: usize) -> u32 {
         self.types.get(row).copied().unwrap_or(0)
@@ -201,6 +228,9 @@ impl Batch {
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
+        self.grid.clear();
+        self.blocks.clear();
+        self.embeddings.clear();
         self.types.clear();
         self.spans.clear();
         self.tables.clear();

@@ -326,6 +326,18 @@ impl TensorInfo {
         self.shape.last().copied().unwrap_or(1)
     }
 
+    /// The kernel of a convolution over space, of four axes or more, as the matrix that a patch is
+    /// multiplied by: [outputs, numbers of a patch].
+    fn flatten_kernel(&mut self) {
+        let plain = matches!(self.format, FormatId::F32 | FormatId::F16 | FormatId::BF16);
+        if let (true, [outputs, rest @ ..]) = (plain && self.shape.len() > 3, &self.shape[..]) {
+            let cols = rest.iter().try_fold(1u64, |n, axis| n.checked_mul(*axis));
+            if let Some(cols) = cols {
+                self.shape = vec![*outputs, cols];
+            }
+        }
+    }
+
     /// Product of all axes but the innermost.
     pub fn rows(&self) -> u64 {
         let outer = self.shape.len().saturating_sub(1);
@@ -347,9 +359,14 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Builds the index. Returns the name that occurs twice, if one does.
-    pub fn new(container: Container, meta: Meta, tensors: Vec<TensorInfo>) -> Result<Self, String> {
+    pub fn new(
+        container: Container,
+        meta: Meta,
+        mut tensors: Vec<TensorInfo>,
+    ) -> Result<Self, String> {
         let mut by_name = HashMap::new();
-        for (i, t) in tensors.iter().enumerate() {
+        for (i, t) in tensors.iter_mut().enumerate() {
+            t.flatten_kernel();
             if by_name.insert(t.name.clone(), i).is_some() {
                 return Err(t.name.clone());
             }

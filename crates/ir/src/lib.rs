@@ -13,6 +13,7 @@ pub mod math;
 pub mod mode;
 pub mod op;
 pub mod program;
+pub mod rope;
 pub mod sampling;
 pub mod view;
 pub mod weight;
@@ -43,3 +44,7 @@ pub use weight::{
 
 /// A token id of the model's vocabulary.
 pub type TokenId = u32;
+
+/// Ids from here on are of no vocabulary: each stands in a text for a row that is in the place of a
+/// token, the same for the same row.
+pub const FIRST_MEDIA: TokenId = 1 << 31;

@@ -9,6 +9,8 @@
 use crate::view::{BufferId, CacheId, RopeId, View};
 use crate::weight::WeightId;
 
+pub use crate::rope::{PositionScale, Rope, RopePairing};
+
 /// Root-mean-square or mean-and-variance normalisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
@@ -57,51 +59,6 @@ pub struct HeadNorm {
     pub offset: f32,
     /// Added under the root.
     pub eps: f32,
-}
-
-/// Which two columns form a rotated pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RopePairing {
-    /// `(i, i + dims/2)`: Hugging Face.
-    Half,
-    /// `(2i, 2i + 1)`: GGUF llama, DeepSeek.
-    Interleaved,
-}
-
-/// Rotary position embedding of the first `2 × inv_freq.len()` columns of a head.
-///
-/// Pair `i` at position `p` rotates by `p · inv_freq[i] / factors[i]` and is scaled by `magnitude`
-/// (RoFormer, arXiv 2104.09864; YaRN, arXiv 2309.00071).
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rope {
-    /// Pairing of columns.
-    pub pairing: RopePairing,
-    /// Angle per position of each pair, radians.
-    pub inv_freq: Vec<f32>,
-    /// Divisors of the angles, when the file carries them as a tensor.
-    pub factors: Option<WeightId>,
-    /// Multiplies sine and cosine (YaRN's attention factor).
-    pub magnitude: f32,
-}
-
-/// Scale of queries by their position `p`, so that attention over many keys stays sharp:
-/// `q · (1 + beta · ln(1 + ⌊(p + offset) / every⌋))` (arXiv 2501.19399).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PositionScale {
-    /// Steepness.
-    pub beta: f32,
-    /// Tokens a step of the logarithm's argument; not 0.
-    pub every: u32,
-    /// Added to positions.
-    pub offset: u32,
-}
-
-impl PositionScale {
-    /// The factor at a position.
-    pub fn factor(&self, position: u32) -> f32 {
-        let steps = (u64::from(position) + u64::from(self.offset)) / u64::from(self.every.max(1));
-        (f64::from(self.beta) * crate::math::ln((1 + steps) as f64) + 1.0) as f32
-    }
 }
 
 /// Functions of one number.
@@ -195,6 +152,9 @@ pub enum Mask {
     None,
     /// Keys at most `n` tokens before or after the query.
     Around(u32),
+    /// The keys of the query's own block ([`Batch::blocks`](crate::Batch::blocks)); itself, where it
+    /// is in none.
+    Block,
 }
 
 /// Where keys and values come from.
@@ -369,12 +329,22 @@ pub struct Attend {
     pub scale: f32,
     /// Which keys are seen.
     pub mask: Mask,
+    /// Whether those of the query's own block ([`Batch::blocks`](crate::Batch::blocks)) are seen as
+    /// well, before and after it (Gemma 3, arXiv 2503.19786).
+    pub blocks: bool,
     /// Score cap.
     pub softcap: Option<f32>,
     /// One logit a head. [heads]
     pub sinks: Option<WeightId>,
     /// Result.
     pub out: BufferId,
+}
+
+impl Attend {
+    /// Whether it looks at the blocks of a batch.
+    pub fn sees_blocks(&self) -> bool {
+        self.blocks || self.mask == Mask::Block
+    }
 }
 
 /// Causal attention over a latent cache, absorbed form: score = scale · (q_latent[h]·c +
@@ -503,7 +473,8 @@ pub struct Experts {
 /// One operation. Rows are tokens unless the shape says otherwise.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
-    /// `out = scale · table[token] (+ positions[p]) (+ token_types[t])`. out [tokens, hidden]
+    /// `out = scale · table[token] (+ positions[p]) (+ token_types[t])`. out [tokens, hidden]. Of a row
+    /// that stands in a token's place, its first columns are taken, without the scale.
     Embed {
         /// [vocab, hidden]
         table: WeightId,
@@ -513,6 +484,25 @@ pub enum Op {
         positions: Option<WeightId>,
         /// Token types; those beyond the table are its last. [types, hidden]
         token_types: Option<WeightId>,
+        /// Result.
+        out: BufferId,
+    },
+    /// Columns `start ..` of the rows that stand in the place of tokens; zeros for tokens.
+    /// out [tokens, cols]
+    Input {
+        /// First column.
+        start: u32,
+        /// Result.
+        out: BufferId,
+    },
+    /// `out = Σ_i w[i] · table[id[i]]`, in the order of i; x holds n ids (as numbers; those beyond the
+    /// table are its last), then n weights. A learned position is one row, one between positions four
+    /// or sixteen. x [tokens, 2 × n], out [tokens, cols]
+    Gather {
+        /// Ids, then weights.
+        x: View,
+        /// [rows, cols]
+        table: WeightId,
         /// Result.
         out: BufferId,
     },
@@ -589,10 +579,13 @@ pub enum Op {
         /// Result.
         out: BufferId,
     },
-    /// The rows of this step that have an output. x [tokens, cols], out [outputs, cols]
+    /// The rows of this step that have an output, each with the `run − 1` rows after it, side by side.
+    /// x [tokens, cols], out [outputs, run × cols]
     TakeRows {
         /// Input.
         x: View,
+        /// Rows of a run, at least one; those of a run are of one span.
+        run: u32,
         /// Result.
         out: BufferId,
     },
@@ -626,6 +619,8 @@ pub enum Op {
         logits: Option<View>,
         /// [outputs, hidden]
         hidden: View,
+        /// What is given behind the columns of `hidden` to rows that want it.
+        more: Vec<View>,
     },
 }
 
@@ -647,6 +642,8 @@ impl Op {
     pub fn name(&self) -> &'static str {
         match self {
             Op::Embed { .. } => "Embed",
+            Op::Input { .. } => "Input",
+            Op::Gather { .. } => "Gather",
             Op::Norm(_) => "Norm",
             Op::Linear { .. } => "Linear",
             Op::GatedLinear { .. } => "GatedLinear",
@@ -687,7 +684,9 @@ impl Op {
                 list.extend(sum.iter().chain(root).map(|b| O(*b)));
                 list.push(O(*out));
             }
+            Op::Input { out, .. } => list.push(O(*out)),
             Op::Linear { x, weight, out }
+            | Op::Gather { x, table: weight, out }
             | Op::Head { x, weight, out, .. }
             | Op::HeadLinear { x, weight, out, .. }
             | Op::Route { x, router: weight, out, .. } => {
@@ -748,10 +747,13 @@ impl Op {
                 list.extend(args.iter().map(|v| R(*v)));
                 list.push(O(*out));
             }
-            Op::TakeRows { x, out } | Op::Pool { x, out, .. } => list.extend([R(*x), O(*out)]),
-            Op::Sample { logits, hidden } => {
+            Op::TakeRows { x, out, .. } | Op::Pool { x, out, .. } => {
+                list.extend([R(*x), O(*out)]);
+            }
+            Op::Sample { logits, hidden, more } => {
                 list.extend(logits.map(R));
                 list.push(R(*hidden));
+                list.extend(more.iter().map(|v| R(*v)));
             }
         }
         list

@@ -26,8 +26,10 @@ pub struct Program {
     pub ropes: Vec<Rope>,
     /// Vocabulary size: columns of the logits (0 for pooled models).
     pub vocab: u32,
-    /// Columns of the final hidden rows.
+    /// Columns of the final hidden rows, all that [`Op::Sample`] gives.
     pub hidden: u32,
+    /// Columns of the rows that may stand in the place of tokens; 0: none may.
+    pub input_cols: u32,
     /// Whether spans must hold whole sequences (no cache, attention in both directions).
     pub whole_sequences: bool,
 }
@@ -107,6 +109,12 @@ impl Program {
                 return fail(i, reason);
             }
         }
+        for (i, rope) in self.ropes.iter().enumerate() {
+            let (axes, pairs) = (rope.axes.len(), rope.inv_freq.len());
+            if (axes != 0 && axes != pairs) || rope.axes.iter().any(|&axis| axis > 2) {
+                return fail(self.ops.len(), format!("rotation {i}: {axes} axes of {pairs} pairs"));
+            }
+        }
         let groups = self.groups();
         let count = self.caches.iter().map(|c| c.group + 1).max().unwrap_or(0);
         if groups.len() != count as usize || groups.len() > MAX_GROUPS {
@@ -155,9 +163,6 @@ impl Program {
             same(&format!("rows of '{}'", w.name), w.rows, cols(out))
         };
         match op {
-            Op::Embed { table, out, .. } => {
-                same("columns of the embedding", self.weights[table.0 as usize].cols, cols(out))
-            }
             Op::Norm(op::Norm { x, adds, sum, out, gate, groups, root, .. }) => {
                 for v in adds.iter().chain(gate.iter().map(|(v, _)| v)) {
                     same("columns added", v.cols, x.cols)?;
@@ -195,7 +200,6 @@ impl Program {
             | Op::DeltaRule(op::DeltaRule { v: x, out, .. })
             | Op::Conv(op::Conv { x, out, .. })
             | Op::Scan(op::Scan { x, out, .. })
-            | Op::TakeRows { x, out }
             | Op::Pool { x, out, .. } => same("columns out", cols(out), x.cols),
             Op::Route { rule, out, router, .. } => {
                 same("experts", self.weights[router.0 as usize].rows, rule.experts)?;
@@ -211,7 +215,42 @@ impl Program {
                 }
                 same("operands over four", u32::from(args.len() > 4), 0)
             }
-            Op::StoreLatent(_) | Op::Sample { .. } => Ok(()),
+            Op::StoreLatent(_) => Ok(()),
+            _ => self.check_ends(op),
+        }
+    }
+
+    /// The shapes of what a program begins and ends with.
+    fn check_ends(&self, op: &Op) -> Result<(), String> {
+        let cols = |b: &BufferId| self.buffers[b.0 as usize].cols;
+        match op {
+            Op::Embed { table, out, .. } => {
+                let of_table = self.weights[table.0 as usize].cols;
+                same("columns of the embedding", of_table, cols(out))?;
+                self.check_input(of_table * u32::from(self.input_cols > 0))
+            }
+            Op::Input { start, out } => self.check_input(start.saturating_add(cols(out))),
+            Op::Gather { x, table, out } => {
+                same("columns of the table", self.weights[table.0 as usize].cols, cols(out))?;
+                same("columns of ids and weights, odd", x.cols % 2, 0)
+            }
+            Op::TakeRows { x, run, out } => {
+                same("runs of no rows", u32::from(*run == 0), 0)?;
+                same("columns out", cols(out), run.saturating_mul(x.cols))
+            }
+            Op::Sample { hidden, more, .. } => {
+                let all = more.iter().fold(hidden.cols, |sum, v| sum.saturating_add(v.cols));
+                same("columns of final rows", self.hidden, all)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether rows that stand in the place of tokens have so many columns.
+    fn check_input(&self, cols: u32) -> Result<(), String> {
+        match cols <= self.input_cols {
+            true => Ok(()),
+            false => Err(format!("{cols} columns of input rows, which have {}", self.input_cols)),
         }
     }
 

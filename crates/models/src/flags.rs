@@ -155,7 +155,7 @@ fn causal(h: &Hyper<'_>, spec: &ModelSpec) -> Result<(), ModelError> {
         _ => None,
     });
     let both = |m: &Mixer| match m {
-        Mixer::Attention(a) => matches!(a.mask, Mask::None | Mask::Around(_)),
+        Mixer::Attention(a) => matches!(a.mask, Mask::None | Mask::Around(_) | Mask::Block),
         _ => false,
     };
     match mixers.any(|m| m.iter().any(both)) == said {

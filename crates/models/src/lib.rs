@@ -18,9 +18,10 @@ pub mod ranges;
 pub mod rope;
 mod rotary;
 pub mod spec;
+pub mod vision;
 
 pub use arch::{ARCHS, Arch, spec_of};
 pub use error::ModelError;
 pub use hyper::Hyper;
-pub use lower::{Lowered, lower};
+pub use lower::{Lowered, lower, lower_vision};
 pub use spec::ModelSpec;

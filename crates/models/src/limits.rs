@@ -44,7 +44,11 @@ pub const COUNT: u32 = i32::MAX as u32;
 type Row = (&'static [&'static str], u32, u32);
 
 const WHOLE: &[Row] = &[
-    (&["num_hidden_layers", "n_layer", "num_layers", "n_layers", "block_count"], 1, LAYERS),
+    (
+        &["num_hidden_layers", "n_layer", "num_layers", "n_layers", "block_count", "depth"],
+        1,
+        LAYERS,
+    ),
     (
         &[
             "hidden_size",
@@ -54,6 +58,8 @@ const WHOLE: &[Row] = &[
             "embedding_length",
             "embedding_size",
             "mamba_d_ssm",
+            "embed_dim",
+            "out_hidden_size",
         ],
         1,
         COLUMNS,
@@ -172,6 +178,11 @@ const WHOLE: &[Row] = &[
     (&["altup_num_inputs", "altup.num_inputs"], 1, STREAMS),
     (&["mamba_expand", "expand"], 1, 1 << 10),
     (&["floor_scale", "local_attention", "attention_chunk_size"], 1, COUNT),
+    // Of encoders of images.
+    (&["patch_size"], 1, 1 << 8),
+    (&["in_channels", "num_channels", "temporal_patch_size", "spatial_merge_size"], 1, 1 << 4),
+    (&["image_size", "window_size"], 1, 1 << 14),
+    (&["num_position_embeddings"], 1, 1 << 24),
 ];
 
 /// A whole number of a file, within the limits of its name.
@@ -388,6 +399,10 @@ impl Check<'_> {
                 width(*n).map(|()| 0)
             }
             Ffn::Plain { width: n, .. } => width(*n).map(|()| 0),
+            Ffn::Swish { width: n, beta } => {
+                finite("the steepness of an activation", *beta)?;
+                width(*n).map(|()| 0)
+            }
             Ffn::Experts(e) => self.experts(e),
             Ffn::Beside { width: n, experts, .. } => {
                 width(*n)?;

@@ -105,12 +105,35 @@ pub enum Role {
     ScoreDense,
     ScoreNorm,
     ScoreOut,
+    Patch,
+    SecondPatch,
+    PatchPositions,
+    ClassToken,
+    Merging,
+    MergeNorm,
+    MergeUp,
+    MergeDown,
+    DeepNorm,
+    DeepUp,
+    DeepDown,
 }
 
-/// Role, spellings in Hugging Face files (any of [`HF_PREFIXES`] before them), spellings in GGUF.
+/// Role, spellings in Hugging Face files (any of the table's prefixes before them), spellings in GGUF.
 /// `{l}` is the layer, `{e}` the expert. Names are stems: `.weight` and `.bias` follow unless the
 /// tensor is named by the stem itself.
-type Row = (Role, &'static [&'static str], &'static [&'static str]);
+pub type Row = (Role, &'static [&'static str], &'static [&'static str]);
+
+/// The spellings of one part of a model.
+#[derive(Debug)]
+pub struct Table {
+    /// One a role.
+    pub(crate) rows: &'static [Row],
+    /// What may stand before a Hugging Face name.
+    pub(crate) prefixes: &'static [&'static str],
+}
+
+/// The language model's.
+pub const TEXT: Table = Table { rows: NAMES, prefixes: HF_PREFIXES };
 
 /// What may stand before a Hugging Face name.
 pub const HF_PREFIXES: &[&str] = &[
@@ -510,7 +533,16 @@ const TRANSPOSED: &[&str] =
 /// Whether a tensor is stored `[columns, rows]`.
 pub fn is_transposed(name: &str) -> bool {
     let stem = name.strip_prefix("transformer.").unwrap_or(name);
-    stem.starts_with("h.") && TRANSPOSED.iter().any(|end| stem.ends_with(end))
+    name.ends_with("multi_modal_projector.mm_input_projection_weight") // Gemma 3's
+        || name == "mm.input_projection.weight"
+        || stem.starts_with("h.") && TRANSPOSED.iter().any(|end| stem.ends_with(end))
+}
+
+/// Tensors of an encoder of images and of what leads from it to the language model.
+pub fn is_of_images(name: &str) -> bool {
+    const PARTS: &[&str] =
+        &["visual.", "vision_tower", "vision_model", "embed_vision", "multi_modal_projector"];
+    PARTS.iter().any(|part| name.contains(part)) || name.starts_with("model.connector.")
 }
 
 /// Tensors a file may carry that no program needs.
@@ -520,27 +552,18 @@ pub fn is_ignorable(name: &str) -> bool {
         || name.contains("pooler.")
         || name == "rope_factors_long.weight" // contexts end where the short ones do
         || name.starts_with("mtp.")
-        || ["visual.", "vision_tower", "vision_model", "audio_tower", "embed_vision", "embed_audio"]
-            .iter()
-            .any(|part| name.contains(part))
-        || name.contains("multi_modal_projector")
-        || name.starts_with("model.connector.")
+        || is_of_images(name)
+        || ["audio_tower", "embed_audio"].iter().any(|part| name.contains(part))
 }
 
-/// The tensor of a role (`.weight` or bare), if the file has it.
+/// The tensor of a role (`.weight` or bare) of the language model, if the file has it.
 pub fn find_opt(
     checkpoint: &Checkpoint,
     role: Role,
     layer: usize,
     expert: u32,
 ) -> Option<&TensorInfo> {
-    let mut found = None;
-    for_each_spelling(checkpoint.container, role, layer, expert, |stem| {
-        let named = |n: &str| checkpoint.tensor(n);
-        found = named(&format!("{stem}.weight")).or_else(|| named(stem));
-        found.is_some()
-    });
-    found
+    TEXT.find_opt(checkpoint, role, layer, expert)
 }
 
 /// The tensor of a role, or an error that says which names were looked for.
@@ -548,22 +571,76 @@ pub fn find(checkpoint: &Checkpoint, role: Role, layer: usize) -> Result<&Tensor
     find_opt(checkpoint, role, layer, 0).ok_or_else(|| missing(checkpoint, role, layer, 0))
 }
 
-/// The error for a role that is absent; it names the first few of some sixty spellings.
+/// The error for a role of the language model that is absent.
 pub fn missing(checkpoint: &Checkpoint, role: Role, layer: usize, expert: u32) -> ModelError {
-    let mut tried = Vec::new();
-    for_each_spelling(checkpoint.container, role, layer, expert, |stem| {
-        tried.push(format!("{stem}.weight"));
-        false
-    });
-    let mut tried = tried.into_iter();
-    let name = tried.next().unwrap_or_else(|| format!("{role:?}"));
-    let others = tried.by_ref().take(3).collect::<Vec<_>>().join(", ");
-    let others = match (others.as_str(), tried.count()) {
-        ("", _) => String::new(),
-        (_, 0) => format!(" (also looked for: {others})"),
-        (_, more) => format!(" (also looked for: {others} and {more} more)"),
-    };
-    ModelError::MissingTensor { name, others }
+    TEXT.missing(checkpoint, role, layer, expert)
+}
+
+impl Table {
+    /// The tensor of a role (`.weight` or bare), if the file has it.
+    pub fn find_opt<'c>(
+        &self,
+        checkpoint: &'c Checkpoint,
+        role: Role,
+        layer: usize,
+        expert: u32,
+    ) -> Option<&'c TensorInfo> {
+        let mut found = None;
+        self.for_each_spelling(checkpoint.container, role, layer, expert, |stem| {
+            let named = |n: &str| checkpoint.tensor(n);
+            found = named(&format!("{stem}.weight")).or_else(|| named(stem));
+            found.is_some()
+        });
+        found
+    }
+
+    /// The error for a role that is absent; it names the first few of some sixty spellings.
+    pub fn missing(
+        &self,
+        checkpoint: &Checkpoint,
+        role: Role,
+        layer: usize,
+        expert: u32,
+    ) -> ModelError {
+        let mut tried = Vec::new();
+        self.for_each_spelling(checkpoint.container, role, layer, expert, |stem| {
+            tried.push(format!("{stem}.weight"));
+            false
+        });
+        let mut tried = tried.into_iter();
+        let name = tried.next().unwrap_or_else(|| format!("{role:?}"));
+        let others = tried.by_ref().take(3).collect::<Vec<_>>().join(", ");
+        let others = match (others.as_str(), tried.count()) {
+            ("", _) => String::new(),
+            (_, 0) => format!(" (also looked for: {others})"),
+            (_, more) => format!(" (also looked for: {others} and {more} more)"),
+        };
+        ModelError::MissingTensor { name, others }
+    }
+
+    fn for_each_spelling(
+        &self,
+        container: Container,
+        role: Role,
+        layer: usize,
+        expert: u32,
+        mut accept: impl FnMut(&str) -> bool,
+    ) {
+        let Some(row) = self.rows.iter().find(|r| r.0 == role) else { return };
+        let fill =
+            |s: &str| s.replace("{l}", &layer.to_string()).replace("{e}", &expert.to_string());
+        match container {
+            Container::Gguf => {
+                let _ = row.2.iter().any(|s| accept(&fill(s)));
+            }
+            Container::Hf => {
+                let _ = row.1.iter().any(|s| {
+                    let stem = fill(s);
+                    self.prefixes.iter().any(|p| accept(&format!("{p}{stem}")))
+                });
+            }
+        }
+    }
 }
 
 /// The bias that belongs to a tensor: `x.weight` has `x.bias`, a bare `x` has `x_bias`.
@@ -571,28 +648,6 @@ pub fn bias_of<'a>(checkpoint: &'a Checkpoint, tensor: &TensorInfo) -> Option<&'
     match tensor.name.strip_suffix(".weight") {
         Some(stem) => checkpoint.tensor(&format!("{stem}.bias")),
         None => checkpoint.tensor(&format!("{}_bias", tensor.name)),
-    }
-}
-
-fn for_each_spelling(
-    container: Container,
-    role: Role,
-    layer: usize,
-    expert: u32,
-    mut accept: impl FnMut(&str) -> bool,
-) {
-    let Some(row) = NAMES.iter().find(|r| r.0 == role) else { return };
-    let fill = |s: &str| s.replace("{l}", &layer.to_string()).replace("{e}", &expert.to_string());
-    match container {
-        Container::Gguf => {
-            let _ = row.2.iter().any(|s| accept(&fill(s)));
-        }
-        Container::Hf => {
-            let _ = row.1.iter().any(|s| {
-                let stem = fill(s);
-                HF_PREFIXES.iter().any(|p| accept(&format!("{p}{stem}")))
-            });
-        }
     }
 }
 

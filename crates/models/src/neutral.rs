@@ -124,6 +124,11 @@ const GGUF: &[Row] = &[
     ("mm.*", &[], "of images"),
     ("clip.*", &[], "of images"),
     ("image_token_*", &[], "of images"),
+    ("image_mean", &[], "how images are prepared"),
+    ("image_std", &[], "how images are prepared"),
+    ("image_min_pixels", &[], "how images are prepared"),
+    ("image_max_pixels", &[], "how images are prepared"),
+    ("preproc_*", &[], "how images are prepared"),
     ("spatial_merge_size", &[], "of images"),
     ("audio.*", &[], "of sound"),
     // Of ollama's converter.

@@ -32,23 +32,36 @@ impl Params {
     /// # Errors
     /// [`ModelError::Unsupported`] where two names of one field have different values.
     pub fn of(checkpoint: &Checkpoint, class: Option<&Class>) -> Result<Self, ModelError> {
-        let (mut values, mut foreign) = (Meta::new(), Meta::new());
-        let (mut written, mut spelled) = (Vec::new(), BTreeMap::new());
         let prefix = match checkpoint.container {
             Container::Gguf => {
                 format!("{}.", checkpoint.meta.str("general.architecture").unwrap_or_default())
             }
             Container::Hf => String::new(),
         };
-        for (key, value) in source(checkpoint).iter() {
-            let own = match (checkpoint.container, class) {
+        Self::of_map(source(checkpoint), checkpoint.container, prefix, class)
+    }
+
+    /// The keys of one map of a file; those of a GGUF file that begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] where two names of one field have different values.
+    pub fn of_map(
+        map: &Meta,
+        container: Container,
+        prefix: String,
+        class: Option<&Class>,
+    ) -> Result<Self, ModelError> {
+        let (mut values, mut foreign) = (Meta::new(), Meta::new());
+        let (mut written, mut spelled) = (Vec::new(), BTreeMap::new());
+        for (key, value) in map.iter() {
+            let own = match (container, class) {
                 (Container::Gguf, _) => key.starts_with(&prefix) || key.starts_with("general."),
                 (Container::Hf, Some(class)) => class.knows(class.field(key)),
                 (Container::Hf, None) => true,
             };
             if !own {
                 // (What a GGUF file has beside are tokenizers.)
-                if checkpoint.container == Container::Hf {
+                if container == Container::Hf {
                     foreign.insert(key.to_owned(), value.clone());
                 }
                 continue;

@@ -4,13 +4,22 @@ use std::f64::consts::PI;
 
 use tokenmill_ir::{Rope, WeightId};
 
-use crate::spec::{RopeScaling, RopeSpec};
+use crate::spec::{Axes, RopeScaling, RopeSpec};
 
 /// Computes the angles per position; `factors` is the weight behind [`RopeScaling::Tensor`].
 pub fn rope(spec: &RopeSpec, factors: Option<WeightId>) -> Rope {
     let pairs = spec.dims / 2;
     let dims = f64::from(spec.dims);
-    let plain = |i: u32| 1.0 / spec.theta.powf(f64::from(2 * i) / dims);
+    // (Rows and columns each have frequencies of their own.)
+    let half = (pairs / 2).max(1);
+    let plain = |i: u32| {
+        let at = match spec.axes {
+            Axes::Halves => 2 * (i % half),
+            Axes::Alternate => 2 * (i % half) + u32::from(i >= half),
+            _ => i,
+        };
+        1.0 / spec.theta.powf(f64::from(2 * at) / dims)
+    };
     let mut magnitude = 1.0;
     let scaled = |i: u32| -> f64 {
         let f = plain(i);
@@ -56,5 +65,48 @@ pub fn rope(spec: &RopeSpec, factors: Option<WeightId>) -> Rope {
     {
         magnitude = *m;
     }
-    Rope { pairing: spec.pairing, inv_freq, factors, magnitude }
+    Rope { pairing: spec.pairing, inv_freq, factors, magnitude, axes: axes(&spec.axes, pairs) }
+}
+
+/// The axis of each pair; empty where all have the first.
+fn axes(axes: &Axes, pairs: u32) -> Vec<u8> {
+    let axis = |i: u32| match axes {
+        Axes::One => 0,
+        Axes::Sections(sections) => {
+            let mut end = 0u32;
+            let ends = sections.iter().map(|n| {
+                end = u32::saturating_add(end, *n);
+                end
+            });
+            ends.take_while(|end| i >= *end).count().min(2) as u8
+        }
+        Axes::Interleaved(sections) => {
+            let axis = i % 3;
+            let own = sections.get(axis as usize).is_some_and(|n| i < n.saturating_mul(3));
+            if own { axis as u8 } else { 0 }
+        }
+        Axes::Halves | Axes::Alternate => 1 + u8::from(i >= pairs / 2),
+    };
+    match axes {
+        Axes::One => Vec::new(),
+        _ => (0..pairs).map(axis).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_have_the_axes_that_transformers_gives_them() {
+        for (of, pairs, expect) in [
+            (Axes::One, 4, ""),
+            (Axes::Sections(vec![2, 3, 3]), 8, "00111222"),
+            (Axes::Interleaved(vec![4, 2, 2]), 8, "01201200"),
+            (Axes::Halves, 6, "111222"),
+        ] {
+            let found: String = axes(&of, pairs).iter().map(u8::to_string).collect();
+            assert_eq!(found, expect, "{of:?}");
+        }
+    }
 }

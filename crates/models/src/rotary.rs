@@ -9,7 +9,7 @@ use crate::error::ModelError;
 use crate::hyper::{CONTEXT, Hyper, ROPE_DIMS};
 use crate::params::shown;
 use crate::ranges;
-use crate::spec::{RopeScaling, RopeSpec};
+use crate::spec::{Axes, RopeScaling, RopeSpec};
 
 /// Ways to stretch and the keys each reads.
 const TYPES: &[(&str, &[&str])] = &[
@@ -61,7 +61,7 @@ impl Hyper<'_> {
             let found = format!("{} numbers for {} pairs", factors.len(), dims / 2);
             return Err(ModelError::unsupported(&self.rope_key("", "short_factor"), found));
         }
-        Ok(RopeSpec { dims, theta: self.theta("")?, pairing, scaling })
+        Ok(RopeSpec { dims, theta: self.theta("")?, pairing, scaling, axes: Axes::One })
     }
 
     /// Rotated columns of a head.
@@ -307,6 +307,8 @@ impl Hyper<'_> {
         let phi3 = self.class().is_some_and(|c| c.name == "phi3");
         let name = match name {
             "su" | "yarn" if phi3 => "longrope",
+            // (Positions of three axes do not stretch it.)
+            "mrope" => "default",
             "default" | "longrope" => name,
             other if phi3 => {
                 return Err(ModelError::unsupported(&self.rope_key(kind, "rope_type"), other));

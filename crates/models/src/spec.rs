@@ -29,6 +29,9 @@ pub struct ModelSpec {
     pub output: Output,
     /// Layers the file has behind the last that only draft tokens; they are not computed.
     pub draft_layers: u32,
+    /// Rows of an image that take tokens' places, in widths of the stream: 0 where only tokens come;
+    /// the first width is the embedding, each other one is added behind one of the first layers.
+    pub media: u32,
 }
 
 /// Input of a model.
@@ -247,6 +250,8 @@ pub struct Attention {
     pub gated: bool,
     /// Multiplies the input, the keys and the output (Falcon-H1).
     pub multipliers: Multipliers,
+    /// Whether tokens of an image also see those behind them in it.
+    pub blocks: bool,
 }
 
 /// Where the keys and values of a layer come from.
@@ -287,6 +292,26 @@ pub struct RopeSpec {
     pub pairing: RopePairing,
     /// Stretching to longer contexts.
     pub scaling: RopeScaling,
+    /// Which of a token's positions turns each pair.
+    pub axes: Axes,
+}
+
+/// Which of a token's three positions (in text: three times the same) turns each pair of columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Axes {
+    /// The first all of them.
+    One,
+    /// Runs of so many pairs for each axis (Qwen2-VL).
+    Sections(Vec<u32>),
+    /// Every third pair for the second and the third axis, as many as each has; the others, and those
+    /// behind, for the first (Qwen3-VL).
+    Interleaved(Vec<u32>),
+    /// In an encoder: the first half by rows, the second by columns, each with the frequencies of a
+    /// head of half the width.
+    Halves,
+    /// In an encoder: the first half by rows, with every other frequency of a whole head, the second
+    /// by columns, with those between (Pixtral).
+    Alternate,
 }
 
 /// Ways to stretch rotary embeddings.
@@ -454,6 +479,13 @@ pub enum Ffn {
         width: u32,
         /// Activation.
         act: Act,
+    },
+    /// `down(u · σ(beta · u))` of `u = up·x`: a quick stand-in for GELU where beta is 1.702 (CLIP).
+    Swish {
+        /// Inner width.
+        width: u32,
+        /// Steepness.
+        beta: f32,
     },
     /// Routed experts.
     Experts(Experts),

@@ -207,6 +207,7 @@ fn mixer(mixer: &Mixer) -> String {
                 Mask::Window(n) => line += &format!(" window {n}"),
                 Mask::Chunk(n) => line += &format!(" chunk {n}"),
                 Mask::Around(n) => line += &format!(" around {n}"),
+                Mask::Block => line += " by blocks",
             }
             for (is, word) in [
                 (a.position_scale.is_some(), " growing"),
@@ -257,6 +258,7 @@ fn feed_forward(ffn: &Ffn) -> String {
         Ffn::Gated { width, act: GateAct::Plain(act), .. } => format!("gated {width} {act:?}"),
         Ffn::Gated { width, act, .. } => format!("gated {width} {act:?}"),
         Ffn::Plain { width, act } => format!("plain {width} {act:?}"),
+        Ffn::Swish { width, beta } => format!("plain {width} swish {beta}"),
         Ffn::Experts(e) => experts(e),
         Ffn::Beside { width, experts: e, .. } => format!("gated {width} beside {}", experts(e)),
     }

@@ -287,7 +287,8 @@ impl KvCache {
             seq.path.push(node);
             parent = node;
             let blocks = &self.tree.node(node).blocks;
-            let mut usable = true;
+            // A block of tokens that see each other is computed whole.
+            let mut usable = seq.block_around(end as u32).is_none();
             for (g, kind) in self.kinds.iter().enumerate() {
                 let has = blocks[g] != BlockId::NONE;
                 runs[g] = if has { runs[g] + 1 } else { 0 };

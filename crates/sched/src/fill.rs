@@ -1,9 +1,12 @@
 //! A planned step as the flat arrays a device reads.
 
+use std::borrow::Cow;
+
 use tokenmill_ir::{
     Batch, GroupKind, MAX_GROUPS, OutputKind, OutputRow, SamplingParams, Span, TokenId, TokenSource,
 };
 
+use crate::media::level;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Numbers, Sequence, Want};
 use crate::step::{Grant, Step};
@@ -21,9 +24,14 @@ impl Scheduler {
             let Some(seq) = self.get(grant.seq) else { continue };
             let first = batch.tokens.len() as u32;
             let (from, to) = (grant.context, grant.context + grant.tokens);
-            let tokens = &seq.tokens[from as usize..to as usize];
-            batch.tokens.extend(tokens.iter().map(|&t| TokenSource::Id(t)));
-            batch.positions.extend(from..to);
+            match &seq.inputs {
+                Some(inputs) => inputs.fill(&seq.tokens, (from, to), batch),
+                None => {
+                    let tokens = &seq.tokens[from as usize..to as usize];
+                    batch.tokens.extend(tokens.iter().map(|&t| TokenSource::Id(t)));
+                    batch.positions.extend(from..to);
+                }
+            }
             if let Want::Numbers(Numbers::Pair { second }) = seq.want {
                 batch.types.resize(first as usize, 0);
                 batch.types.extend((from..to).map(|at| u32::from(at >= second)));
@@ -46,6 +54,7 @@ impl Scheduler {
         if !batch.types.is_empty() {
             batch.types.resize(batch.tokens.len(), 0);
         }
+        level(batch, false, false);
     }
 
     fn fill_tables(&self, seq: &Sequence, end: u32, batch: &mut Batch) -> [u32; MAX_GROUPS] {
@@ -79,6 +88,10 @@ fn fill_outputs(seq: &Sequence, grant: &Grant, first: u32, batch: &mut Batch) {
             let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Logits };
             batch.outputs.extend(rows.map(row));
         }
+        Want::Numbers(Numbers::Listed) => {
+            let row = |&position| OutputRow { row: row_of(position), kind: OutputKind::Hidden };
+            batch.outputs.extend(seq.listed(grant.context, end).iter().map(row));
+        }
         Want::Numbers(Numbers::Hidden | Numbers::Pair { .. }) => {
             let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Hidden };
             batch.outputs.extend(rows.map(row));
@@ -97,21 +110,25 @@ fn fill_choices(
     if rows.is_empty() {
         return;
     }
-    let history = batch.history.len() as u32;
+    let (history, given) = (batch.history.len() as u32, seq.prompt - seq.rows);
+    let looked_at = sampling.penalises() || !rules.is_empty();
+    let text = if looked_at { seq.text(rows.end) } else { Cow::default() };
     if sampling.penalises() {
-        batch.history.extend_from_slice(&seq.tokens[..rows.end as usize]);
+        batch.history.extend_from_slice(&text);
     }
     let biases = (batch.bias.len() as u32, bias.len() as u32);
     batch.bias.extend_from_slice(bias);
     for position in rows {
-        let known = position + 1;
+        let known = position + 1 - seq.rows;
         let seen = if sampling.penalises() { known.min(sampling.penalty_last_n) } else { 0 };
         let unseen = if sampling.penalises() { known - seen } else { 0 };
-        let prompt = if sampling.penalises_prompt { 0 } else { seq.prompt };
+        let prompt = if sampling.penalises_prompt { 0 } else { given };
         let at = batch.bias.len();
-        rules.add(&seq.tokens[..known as usize], seq.prompt as usize, &mut batch.bias);
+        if !rules.is_empty() {
+            rules.add(&text[..known as usize], given as usize, &mut batch.bias);
+        }
         let kind = OutputKind::Sample {
-            params: SamplingParams { index: known - seq.prompt, ..*sampling },
+            params: SamplingParams { index: known - given, ..*sampling },
             history: (history + unseen, seen),
             prompt: prompt.saturating_sub(unseen).min(seen),
             bias: biases,

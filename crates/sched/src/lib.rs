@@ -10,6 +10,7 @@ mod commit;
 mod fill;
 mod invariants;
 mod leases;
+mod media;
 mod miss;
 mod plan;
 mod prefix;
@@ -20,6 +21,7 @@ mod sequence;
 mod step;
 
 pub use leases::{LeaseInfo, LeaseWish};
+pub use media::{Embeddings, Inputs, Media};
 pub use miss::{Miss, Wait};
 pub use runs::{Adoption, CachedText};
 pub use scheduler::{Config, Counts, GroupCounts, Refused, Scheduler};

@@ -24,7 +24,8 @@ pub enum Miss {
     Differs,
     /// It was there, and gave its place to others.
     Evicted,
-    /// The block is there, but not what windows and states need to go on behind it.
+    /// The block is there, but not what windows and states need to go on behind it; or it ends within
+    /// tokens that see each other.
     Incomplete,
 }
 

@@ -53,6 +53,8 @@ impl Scheduler {
         let limits = &self.config.limits;
         let spare = self.running.len() < limits.step_tokens.min(limits.outputs) as usize;
         let later = prompts.len() + usize::from(spare && !self.waiting.is_empty());
+        let due = self.due_at_once(prompts);
+        budget.tokens -= due;
         let mut roomy = self.grant_all(streams, later, &mut budget, step);
         if roomy && let Some(most) = self.most_places(prompts) {
             self.admit(|s, seq| s.accounts.places(seq.account) + 2 <= most, &mut budget, step);
@@ -60,6 +62,7 @@ impl Scheduler {
         if roomy && let Some(least) = self.fill_steps(prompts) {
             self.admit_to_half(least, &mut budget, step);
         }
+        budget.tokens += due;
         roomy &= self.grant_all(prompts, 0, &mut budget, step);
         match roomy {
             true => self.admit(|_, _| true, &mut budget, step),
@@ -109,6 +112,16 @@ impl Scheduler {
             }
         }
         preempted == self.counts.preemptions
+    }
+
+    /// Tokens kept from guesses and from who is let in: those that see each other, where the first
+    /// prompt goes on with such, and one for each other prompt.
+    fn due_at_once(&self, prompts: &[u32]) -> u32 {
+        let first = prompts.first().and_then(|&slot| seq_ref(&self.slots, slot));
+        match first.map_or(0, Sequence::block_due) {
+            0 => 0,
+            due => due + prompts.len() as u32,
+        }
     }
 
     /// Whether a prompt gave way to one that waited, and was then let in again, all in this step.
@@ -234,6 +247,7 @@ impl Scheduler {
             rows_s += self.due_s(seq);
             let len = u64::from(seq.len());
             let rows = if matches!(seq.want, Want::Tokens { .. }) { 0 } else { block };
+            let block = block.max(seq.longest_block.into());
             block_s = block_s.max(cost.beyond_base(block, rows, block * len));
         }
         (rows_s, block_s)
@@ -254,11 +268,20 @@ impl Scheduler {
         if self.is_patient(seq) { n.min(within(budget.slow_s).max(1)) } else { n }
     }
 
-    /// Cuts a grant where the state is worth a checkpoint.
-    fn cut(&self, seq: &Sequence, n: u32) -> u32 {
-        match self.cache.border(seq) {
+    /// Cuts a grant where the state is worth a checkpoint, and before tokens that see each other and
+    /// are not all in it; where it begins with those it has them all, whatever the time, or nothing.
+    fn cut(&self, seq: &Sequence, n: u32, later: u32, budget: &Budget) -> u32 {
+        let n = match self.cache.border(seq) {
             Some(border) if border > seq.computed => n.min(border - seq.computed),
             _ => n,
+        };
+        match seq.block_around(seq.computed + n) {
+            Some([begin, end]) if begin == seq.computed => {
+                let (whole, outputs) = (end - begin, budget.outputs.saturating_sub(later));
+                let fits = whole <= budget.tokens.saturating_sub(later);
+                if fits && seq.outputs_in(whole) <= outputs { whole } else { 0 }
+            }
+            _ => seq.before_block(n),
         }
     }
 
@@ -267,11 +290,11 @@ impl Scheduler {
     fn grant(&mut self, slot: u32, later: u32, budget: &mut Budget, step: &mut Step) {
         loop {
             let Some(seq) = seq_ref(&self.slots, slot) else { return };
-            let n = self.cut(seq, self.affordable(seq, later, budget));
+            let n = self.cut(seq, self.affordable(seq, later, budget), later, budget);
             if n == 0 {
                 return;
             }
-            let fits = self.cache.fits(seq, n);
+            let fits = seq.before_block(self.cache.fits(seq, n));
             if fits > 0 {
                 self.give(slot, fits, budget, step);
                 return;
@@ -442,7 +465,7 @@ impl Scheduler {
         let most = seq.first_output().min(seq.goal() - 1);
         self.cache.attach(seq, most);
         let Some(seq) = seq_ref(&self.slots, slot) else { return Entry::NoBudget };
-        let mut n = self.cut(seq, self.affordable(seq, 0, budget));
+        let mut n = self.cut(seq, self.affordable(seq, 0, budget), 0, budget);
         if whole {
             let fits = seq.goal() <= budget.tokens && seq.outputs_in(seq.goal()) <= budget.outputs;
             let now = n == seq.goal() || step.is_empty();
@@ -450,7 +473,7 @@ impl Scheduler {
         }
         let mut entry = Entry::NoBudget;
         if n > 0 {
-            n = if self.roomy(seq) { self.cache.fits(seq, n) } else { 0 };
+            n = if self.roomy(seq) { seq.before_block(self.cache.fits(seq, n)) } else { 0 };
             entry = if n > 0 { Entry::Tokens(n) } else { Entry::NoRoom };
         }
         let seq = seq_mut(&mut self.slots, slot);

@@ -35,10 +35,26 @@ impl Scheduler {
         longest.min().unwrap_or(u64::MAX).min(c.limits.context.min(most).into()) as u32
     }
 
+    /// Most tokens of a sequence that see each other: a step has room for them, whatever streams go on,
+    /// and so has every window.
+    pub fn longest_block(&self) -> u32 {
+        let (c, limits) = (&self.config, &self.config.limits);
+        let groups = c.groups.iter().zip(&self.cache.pools);
+        let room = groups.filter_map(|(kind, pool)| match kind {
+            GroupKind::Window { tokens } => {
+                let all = pool.capacity().saturating_sub(1).saturating_mul(c.block_tokens);
+                Some(all.saturating_add(1).saturating_sub(*tokens))
+            }
+            _ => None,
+        });
+        let step = limits.step_tokens.saturating_sub(limits.sequences);
+        room.chain([step, c.longest_block]).min().unwrap_or(0)
+    }
+
     /// Blocks of each group that one longest sequence needs: with fewer, an accepted one might
     /// never run.
     pub fn floor(&self) -> Vec<u32> {
-        let longest = u64::from(self.longest());
+        let (longest, block) = (u64::from(self.longest()), self.longest_block());
         let groups = self.config.groups.iter().zip(&self.cache.pools);
         let least = |(kind, pool): (&GroupKind, &BlockPool)| {
             if *kind == GroupKind::State {
@@ -53,7 +69,13 @@ impl Scheduler {
                     false => least = blocks + 1,
                 }
             }
-            enough
+            match *kind {
+                GroupKind::Window { tokens } if block > 0 => {
+                    let tokens = tokens.saturating_add(block).saturating_sub(1);
+                    enough.max(tokens.div_ceil(self.config.block_tokens) + 1).min(pool.capacity())
+                }
+                _ => enough,
+            }
         };
         groups.map(least).collect()
     }

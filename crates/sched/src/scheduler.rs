@@ -37,6 +37,9 @@ pub struct Config {
     pub step_s: f64,
     /// State slots that may hold checkpoints for prefix hits.
     pub checkpoint_slots: u32,
+    /// Most tokens that see each other, such as those of an image: a step and a window have room for
+    /// them. 0: none do.
+    pub longest_block: u32,
 }
 
 /// Why a sequence can never run.
@@ -49,6 +52,25 @@ pub enum Refused {
     /// Generation by a program that takes whole sequences and keeps nothing.
     #[error("the model keeps no cache to generate with")]
     KeepsNothing,
+    /// Rows that are listed, of a program that does not take whole sequences.
+    #[error("the model does not take whole sequences")]
+    KeepsCache,
+    /// More output rows than a step has.
+    #[error("{rows} rows are wanted, the limit is {limit}")]
+    ManyRows {
+        /// Wanted.
+        rows: u32,
+        /// Limit.
+        limit: u32,
+    },
+    /// Tokens that see each other, more than a step computes beside others.
+    #[error("{len} tokens that see each other, the limit is {limit}")]
+    LongBlock {
+        /// Tokens of the longest block.
+        len: u32,
+        /// Limit.
+        limit: u32,
+    },
     /// Longer than the context or than the whole cache.
     #[error("{len} tokens, the limit is {limit}")]
     TooLong {
@@ -165,6 +187,7 @@ impl Scheduler {
         if self.config.whole_sequences && matches!(new.want, Want::Tokens { .. }) {
             return Err(Refused::KeepsNothing);
         }
+        self.check_rows(&new)?;
         let len = u32::try_from(len).unwrap_or(u32::MAX).max(new.max_len);
         let limit = self.longest();
         if len > limit {
@@ -183,6 +206,23 @@ impl Scheduler {
         self.slots[slot as usize].seq = Some(Box::new(seq));
         self.waiting.push_back(slot);
         Ok(self.id(slot))
+    }
+
+    /// Whether its rows and the tokens that see each other fit a step.
+    fn check_rows(&self, new: &NewSequence) -> Result<(), Refused> {
+        let whole = self.config.whole_sequences;
+        if new.want == Want::Numbers(Numbers::Listed) {
+            let limit = self.config.limits.outputs;
+            let rows = new.inputs.as_ref().map_or(0, |inputs| inputs.outputs.len() as u32);
+            return match rows {
+                0 => Err(Refused::Empty),
+                _ if !whole => Err(Refused::KeepsCache),
+                _ if rows > limit => Err(Refused::ManyRows { rows, limit }),
+                _ => Ok(()),
+            };
+        }
+        let (len, limit) = (new.longest_block(), self.longest_block());
+        if whole || len <= limit { Ok(()) } else { Err(Refused::LongBlock { len, limit }) }
     }
 
     /// Forgets a sequence; what it computed stays in the prefix tree. Not between `plan` and
@@ -288,6 +328,11 @@ impl Scheduler {
         let at = common % self.config.block_tokens as usize;
         let rest = node.map_or(Vec::new(), |n| tree.tokens(n)[at..].to_vec());
         (common > 0 || node.is_some()).then_some((common as u32, rest))
+    }
+
+    /// Whether a sequence is of tokens only.
+    pub fn is_text(&self, id: SeqId) -> bool {
+        self.get(id).is_some_and(|seq| seq.rows == 0)
     }
 
     /// Sequences that run, oldest first.

@@ -1,8 +1,12 @@
 //! A sequence: its tokens, how many of them are computed, and where its cache lies.
 
-use tokenmill_ir::sampling::{Mirostat, Rules};
-use tokenmill_ir::{BlockId, MAX_GROUPS, SamplingParams, TokenId};
+use std::borrow::Cow;
+use std::sync::Arc;
 
+use tokenmill_ir::sampling::{Mirostat, Rules};
+use tokenmill_ir::{BlockId, FIRST_MEDIA, MAX_GROUPS, SamplingParams, TokenId};
+
+use crate::media::Inputs;
 use crate::miss::Miss;
 
 /// Names a sequence for as long as it lives; never reused.
@@ -27,6 +31,8 @@ pub enum Numbers {
     },
     /// The hidden (or pooled) row of the last token.
     Hidden,
+    /// The final rows that [`Inputs::outputs`] names, of a program that takes whole sequences.
+    Listed,
     /// The same of two texts, the second of which begins at `second`.
     Pair {
         /// Index of its first token.
@@ -64,6 +70,8 @@ pub struct NewSequence {
     pub key: u64,
     /// Known tokens. Not empty.
     pub tokens: Vec<TokenId>,
+    /// What there is beside them; none in a plain text.
+    pub inputs: Option<Arc<Inputs>>,
     /// Tokens it may reach, known ones included.
     pub max_len: u32,
     /// What for.
@@ -74,6 +82,13 @@ pub struct NewSequence {
     pub account: u64,
     /// Among sequences of one account: smaller comes first.
     pub priority: i32,
+}
+
+impl NewSequence {
+    /// Tokens of its longest block.
+    pub(crate) fn longest_block(&self) -> u32 {
+        self.inputs.as_ref().map_or(0, |inputs| inputs.longest_block())
+    }
 }
 
 /// Where the scheduler keeps a sequence.
@@ -100,6 +115,11 @@ pub(crate) struct Sequence {
     pub want: Want,
     /// Known tokens, then drafts.
     pub tokens: Vec<TokenId>,
+    pub inputs: Option<Arc<Inputs>>,
+    /// How many of the prompt's tokens are none, but rows.
+    pub rows: u32,
+    /// Tokens of the longest block.
+    pub longest_block: u32,
     /// How many of `tokens` were given at submission.
     pub prompt: u32,
     /// How many of `tokens` are no drafts.
@@ -134,6 +154,8 @@ pub(crate) struct Sequence {
 impl Sequence {
     pub fn new(new: NewSequence, place: Place, block_tokens: u32, groups: usize) -> Self {
         let prompt = new.tokens.len() as u32;
+        let rows = new.inputs.as_ref().map_or(0, |inputs| inputs.rows());
+        let longest_block = new.longest_block();
         let mut tokens = new.tokens;
         tokens.reserve_exact((new.max_len as usize + 1).saturating_sub(tokens.len()));
         let blocks = (new.max_len / block_tokens) as usize + 2;
@@ -149,6 +171,9 @@ impl Sequence {
             salt: new.salt,
             want: new.want,
             tokens,
+            longest_block,
+            rows,
+            inputs: new.inputs,
             prompt,
             known: prompt,
             foretold: 0,
@@ -212,11 +237,43 @@ impl Sequence {
         self.goal().min(self.known).saturating_sub(self.computed)
     }
 
+    /// The first `n` tokens of the text without what is no token; the prompt's come first.
+    pub fn text(&self, n: u32) -> Cow<'_, [TokenId]> {
+        let tokens = &self.tokens[..n as usize];
+        match self.rows {
+            0 => Cow::Borrowed(tokens),
+            _ => tokens.iter().copied().filter(|&t| t < FIRST_MEDIA).collect(),
+        }
+    }
+
+    /// Of the listed rows, those of tokens `from..to`.
+    pub fn listed(&self, from: u32, to: u32) -> &[u32] {
+        let all = self.inputs.as_ref().map_or(&[][..], |inputs| &inputs.outputs);
+        let at = |token: u32| all.partition_point(|&row| row < token);
+        &all[at(from)..at(to)]
+    }
+
+    /// The block of tokens that see each other which a grant up to there would end inside of.
+    pub fn block_around(&self, end: u32) -> Option<[u32; 2]> {
+        self.inputs.as_ref()?.block_around(end)
+    }
+
+    /// Tokens of the block that the next grant begins with.
+    pub fn block_due(&self) -> u32 {
+        self.inputs.as_ref().map_or(0, |inputs| inputs.block_from(self.computed))
+    }
+
+    /// Most of the next `n` tokens that end inside no block.
+    pub fn before_block(&self, n: u32) -> u32 {
+        let block = self.block_around(self.computed + n);
+        block.map_or(n, |[begin, _]| begin.saturating_sub(self.computed))
+    }
+
     /// Position of the first output row.
     pub fn first_output(&self) -> u32 {
         match self.want {
             Want::Tokens { .. } => self.known - 1,
-            Want::Numbers(Numbers::Scores { .. }) | Want::Numbers(Numbers::Logits { .. }) => {
+            Want::Numbers(Numbers::Scores { .. } | Numbers::Logits { .. } | Numbers::Listed) => {
                 self.delivered
             }
             Want::Numbers(Numbers::Hidden) | Want::Numbers(Numbers::Pair { .. }) => self.known - 1,
@@ -225,11 +282,18 @@ impl Sequence {
 
     /// Output rows among the next `n` tokens.
     pub fn outputs_in(&self, n: u32) -> u32 {
+        if self.want == Want::Numbers(Numbers::Listed) {
+            return self.listed(self.computed, self.computed + n).len() as u32;
+        }
         (self.computed + n).saturating_sub(self.first_output().max(self.computed))
     }
 
     /// Most of the next tokens that have at most `rows` output rows.
     pub fn tokens_for_outputs(&self, rows: u32) -> u32 {
+        if self.want == Want::Numbers(Numbers::Listed) {
+            let first_left = self.listed(self.computed, u32::MAX).get(rows as usize);
+            return first_left.map_or(u32::MAX, |row| row - self.computed);
+        }
         self.first_output().saturating_sub(self.computed) + rows
     }
 }

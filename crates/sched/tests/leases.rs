@@ -24,6 +24,7 @@ fn scheduler(groups: &[GroupKind], blocks: u32) -> Scheduler {
         cost: StepCost::new(1e-3, 1e-4, 0.0),
         step_s: 1.0,
         checkpoint_slots: 8,
+        longest_block: 0,
     })
 }
 
@@ -34,7 +35,16 @@ fn text(seed: u32, len: u32) -> Vec<TokenId> {
 fn submit(sched: &mut Scheduler, prompt: &[TokenId]) {
     let want = Want::tokens(Default::default());
     let (tokens, max_len) = (prompt.to_vec(), prompt.len() as u32 + 1);
-    let new = NewSequence { key: 0, tokens, max_len, want, salt: 1, account: 0, priority: 0 };
+    let new = NewSequence {
+        key: 0,
+        tokens,
+        inputs: None,
+        max_len,
+        want,
+        salt: 1,
+        account: 0,
+        priority: 0,
+    };
     sched.submit(new).unwrap();
 }
 

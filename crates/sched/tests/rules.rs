@@ -39,6 +39,7 @@ fn config(groups: &[GroupKind], blocks: &[u32]) -> Config {
         cost: StepCost::new(0.0, 1e-3, 0.0),
         step_s: 1.0,
         checkpoint_slots: 2,
+        longest_block: 0,
     }
 }
 
@@ -55,7 +56,16 @@ impl Bench {
     fn add(&mut self, tokens: Vec<TokenId>, generate: u32) -> SeqId {
         let max_len = tokens.len() as u32 + generate;
         let want = Want::tokens(SamplingParams::default());
-        let new = NewSequence { key: 0, tokens, max_len, want, salt: 0, account: 0, priority: 0 };
+        let new = NewSequence {
+            key: 0,
+            tokens,
+            inputs: None,
+            max_len,
+            want,
+            salt: 0,
+            account: 0,
+            priority: 0,
+        };
         self.sched.submit(new).unwrap()
     }
 
@@ -186,7 +196,7 @@ fn prompts_of_light_accounts_pass_those_of_greedy_ones() {
         let want = Want::tokens(SamplingParams::default());
         let tokens = text(account << 10 | u64::from(len), len);
         let (key, salt, priority, max_len) = (0, 0, 0, len + most);
-        let new = NewSequence { key, tokens, max_len, want, salt, account, priority };
+        let new = NewSequence { key, tokens, inputs: None, max_len, want, salt, account, priority };
         b.sched.submit(new).unwrap()
     };
     for i in 0..4 {
@@ -210,7 +220,8 @@ fn the_account_that_was_served_least_comes_first() {
     let ask = |b: &mut Bench, account: u64, len: u32| {
         let want = Want::tokens(SamplingParams::default());
         let (key, tokens, max_len) = (account, text(account << 10 | u64::from(len), len), len + 1);
-        let new = NewSequence { key, tokens, max_len, want, salt: 0, account, priority: 0 };
+        let new =
+            NewSequence { key, tokens, inputs: None, max_len, want, salt: 0, account, priority: 0 };
         b.sched.submit(new).unwrap();
     };
     (100..103).for_each(|len| ask(&mut b, 1, len));
@@ -337,7 +348,16 @@ fn an_account_with_fewer_places_gets_one_and_urgent_sequences_pass_their_own() {
     let ask = |b: &mut Bench, account, priority| {
         let tokens = text(b.sched.counts().waiting.into(), 9);
         let want = Want::tokens(SamplingParams::default());
-        let new = NewSequence { key: 0, tokens, max_len: 99, want, salt: 0, account, priority };
+        let new = NewSequence {
+            key: 0,
+            tokens,
+            inputs: None,
+            max_len: 99,
+            want,
+            salt: 0,
+            account,
+            priority,
+        };
         b.sched.submit(new).unwrap()
     };
     let greedy: Vec<SeqId> = (0..20).map(|_| ask(&mut b, 1, 0)).collect();
@@ -368,7 +388,16 @@ fn urgent_sequences_do_not_pass_an_older_one_for_ever() {
     let ask = |b: &mut Bench, priority| {
         let tokens = text(b.sched.counts().waiting.into(), 60);
         let want = Want::tokens(SamplingParams::default());
-        let new = NewSequence { key: 0, tokens, max_len: 61, want, salt: 0, account: 1, priority };
+        let new = NewSequence {
+            key: 0,
+            tokens,
+            inputs: None,
+            max_len: 61,
+            want,
+            salt: 0,
+            account: 1,
+            priority,
+        };
         b.sched.submit(new).unwrap()
     };
     // More than a step can read, and most urgent, comes in every step.
@@ -396,7 +425,16 @@ fn a_short_prompt_does_not_wait_for_a_long_one_to_end() {
             let want = Want::tokens(SamplingParams::default());
             let tokens = text(u64::from(len), len);
             let (key, max_len) = (0, len + 1);
-            let new = NewSequence { key, tokens, max_len, want, salt: 0, account, priority: 0 };
+            let new = NewSequence {
+                key,
+                tokens,
+                inputs: None,
+                max_len,
+                want,
+                salt: 0,
+                account,
+                priority: 0,
+            };
             b.sched.submit(new).unwrap()
         };
         // Four steps of 64.
@@ -429,7 +467,16 @@ fn guesses_leave_a_row_for_who_waits() {
     let mut b = Bench::new(config(&[FULL], &[200]));
     let ask = |b: &mut Bench, account, tokens| {
         let want = Want::tokens(SamplingParams::default());
-        let new = NewSequence { key: 0, tokens, max_len: 200, want, salt: 0, account, priority: 0 };
+        let new = NewSequence {
+            key: 0,
+            tokens,
+            inputs: None,
+            max_len: 200,
+            want,
+            salt: 0,
+            account,
+            priority: 0,
+        };
         b.sched.submit(new).unwrap()
     };
     // Sixteen streams with three guesses each: all 64 rows of a step.
@@ -452,8 +499,16 @@ fn an_accounts_priorities_mean_nothing_to_others() {
     let ask = |b: &mut Bench, account, priority| {
         let want = Want::tokens(SamplingParams::default());
         let tokens = text(account, 9);
-        let new =
-            NewSequence { key: 0, tokens, max_len: 50, want, salt: account, account, priority };
+        let new = NewSequence {
+            key: 0,
+            tokens,
+            inputs: None,
+            max_len: 50,
+            want,
+            salt: account,
+            account,
+            priority,
+        };
         b.sched.submit(new).unwrap()
     };
     let first = ask(&mut b, 2, 0);
@@ -519,6 +574,7 @@ fn another_salt_shares_nothing() {
         let new = NewSequence {
             key: 0,
             tokens,
+            inputs: None,
             max_len: 21,
             want: want.clone(),
             salt,
@@ -675,6 +731,7 @@ fn what_can_never_run_is_refused() {
     let new = |len, max_len| NewSequence {
         key: 0,
         tokens: text(1, len),
+        inputs: None,
         max_len,
         want: want.clone(),
         salt: 0,
@@ -699,6 +756,7 @@ fn whole_sequences_are_never_cut() {
         b.sched.submit(NewSequence {
             key: 0,
             tokens,
+            inputs: None,
             max_len: len,
             want,
             salt: 0,
@@ -728,6 +786,7 @@ fn whole_sequences_are_never_cut() {
     let new = NewSequence {
         key: 0,
         tokens: text(1, 3),
+        inputs: None,
         max_len: 5,
         want,
         salt: 0,
@@ -744,6 +803,7 @@ fn the_index_of_a_draw_survives_preemption_and_penalties_see_everything() {
     let new = |seed| NewSequence {
         key: seed,
         tokens: text(seed, 10),
+        inputs: None,
         max_len: 50,
         want: Want::Tokens { sampling, bias: vec![(5, 1.0)], rules: Box::default() },
         salt: 0,

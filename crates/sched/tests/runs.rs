@@ -25,6 +25,7 @@ fn config(groups: &[GroupKind], blocks: u32) -> Config {
         cost: StepCost::new(1e-3, 1e-4, 0.0),
         step_s: 1.0,
         checkpoint_slots: 2,
+        longest_block: 0,
     }
 }
 
@@ -43,7 +44,16 @@ fn compute(sched: &mut Scheduler, prompt: &[TokenId]) -> u32 {
     let want = Want::tokens(Default::default());
     let (tokens, max_len) = (prompt.to_vec(), prompt.len() as u32 + 1);
     sched
-        .submit(NewSequence { key: 0, tokens, max_len, want, salt: 1, account: 0, priority: 0 })
+        .submit(NewSequence {
+            key: 0,
+            tokens,
+            inputs: None,
+            max_len,
+            want,
+            salt: 1,
+            account: 0,
+            priority: 0,
+        })
         .unwrap();
     let (mut step, mut progress, mut computed) = (Step::default(), Vec::new(), 0);
     loop {

@@ -25,6 +25,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, Notes};
 use crate::generation::Generation;
 use crate::guests::Guest;
+use crate::images;
 use crate::keys::{Caller, Key};
 use crate::models;
 use crate::prepare::{self, Echoed, Prepared};
@@ -383,7 +384,7 @@ impl Came {
             let lets_go = notes.lets_go();
             let ask = read(fields, &shared.config.limits, &mut notes)?;
             let mut warnings = shared.told(notes);
-            let ask = match ask {
+            let mut ask = match ask {
                 Ask::Count { ask, write } if lets_go && is_nothing(&ask) => {
                     return Ok(Step::LetGo { name: ask.model, write, warnings });
                 }
@@ -394,7 +395,8 @@ impl Came {
             }
             let mut pending = shared.want(ask.model(), keep, job_key.as_deref())?;
             warnings.extend(pending.why.take());
-            match pending.now() {
+            let waits = images::are_elsewhere(shared, &mut ask);
+            match if waits { None } else { pending.now() } {
                 Some(model) => {
                     drop(body);
                     let model = model.map_err(|refused| shared.refused(&pending.id, refused))?;
@@ -422,6 +424,7 @@ impl Came {
         if let Some(visit) = &self.visit {
             visit.told().load = since.elapsed();
         }
+        let ask = images::fetched(shared, &model, ask).await?;
         let state = Arc::clone(shared);
         let job = move |wanted: Wanted<'_>| {
             drop(body); // it was in memory, read, until now
@@ -473,9 +476,10 @@ fn ready(
             }
             Ready::Text { prepared: Box::new(prepared), stream, writer }
         }
-        Ask::Count { ask, write } => {
-            Ready::Told(write(prepare::count(&model, *ask, wanted)?, &warnings))
-        }
+        Ask::Count { ask, write } => Ready::Told(write(
+            prepare::count(&model, *ask, &shared.config.limits, wanted)?,
+            &warnings,
+        )),
         Ask::Look { look, .. } => Ready::Told(look(&model, &warnings, wanted)?),
         Ask::Numbers { ask, write } => {
             let measured = rows::prepare(shared, model, ask, warnings, wanted)?;

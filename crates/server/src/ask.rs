@@ -237,6 +237,17 @@ impl Ask {
             Self::Look { model, .. } => model.as_deref(),
         }
     }
+
+    /// The conversation that it goes on with, to be changed.
+    pub fn conversation_mut(&mut self) -> Option<&mut Conversation> {
+        match self {
+            Self::Generate { ask, .. } | Self::Count { ask, .. } => match &mut ask.input {
+                Input::Conversation(talk) => Some(talk),
+                Input::Prompts { .. } | Input::Infill(_) => None,
+            },
+            Self::Numbers { .. } | Self::Look { .. } => None,
+        }
+    }
 }
 
 /// The writer of an answer with that head.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::fetch::ImageHosts;
 use crate::keys::Key;
 use crate::origin::{check_host, check_origin, is_wide};
 use crate::seal::SealKey;
@@ -61,6 +62,12 @@ pub struct Limits {
     pub state_bytes: u64,
     /// Receipts that are stored, bytes; the oldest go.
     pub receipts_bytes: u64,
+    /// Images of a request.
+    pub images: usize,
+    /// The file of an image, bytes.
+    pub image_bytes: usize,
+    /// Pixels of an image.
+    pub image_pixels: u64,
     /// Lines of a batch.
     pub batch_lines: usize,
     /// Lines of batches that are asked at once; one while others ask.
@@ -93,6 +100,9 @@ impl Default for Limits {
             files_bytes: 4 << 30,
             state_bytes: 64 << 30,
             receipts_bytes: 1 << 30,
+            images: 64,
+            image_bytes: 20 << 20,
+            image_pixels: 40_000_000,
             batch_lines: 50_000,
             batch_at_once: 16,
         }
@@ -173,6 +183,8 @@ pub struct ServerConfig {
     pub state: Option<StateConfig>,
     /// A folder to store a receipt of every answer in, with the request itself.
     pub receipts: Option<PathBuf>,
+    /// Whence images are fetched that requests name by address; none: from nowhere.
+    pub fetch_images: Option<ImageHosts>,
     /// Who takes traces.
     pub traces: Option<Traces>,
     /// Limits.
@@ -200,6 +212,7 @@ impl ServerConfig {
             audit: None,
             state: None,
             receipts: None,
+            fetch_images: None,
             traces: None,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
@@ -318,6 +331,12 @@ pub enum ServeError {
     PublicWithoutKey {
         /// The address asked for.
         bind: SocketAddr,
+    },
+    /// Images cannot be fetched.
+    #[error("images cannot be fetched: {reason}")]
+    NoFetching {
+        /// What the client of HTTP says.
+        reason: String,
     },
     /// Any page that a browser shows could use the server.
     #[error(

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use tokenmill_engine::constraint::Constraint;
 use tokenmill_text::ChatTemplate;
 
+use crate::images::Image;
 use crate::strict_json::{self, JsonLimits};
 
 /// Who speaks.
@@ -33,23 +34,99 @@ impl Role {
     }
 }
 
+/// A part of what is said.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Part {
+    /// A text.
+    Text(String),
+    /// An image.
+    Image(Image),
+}
+
+impl Part {
+    /// Its text; `None`: it has none.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Image(_) => None,
+        }
+    }
+
+    /// Whether it is a text of no characters.
+    pub fn is_empty(&self) -> bool {
+        self.text().is_some_and(str::is_empty)
+    }
+
+    /// As templates want it.
+    fn value(&self) -> Value {
+        match self {
+            Self::Text(text) => json!({ "type": "text", "text": text }),
+            Self::Image(_) => json!({ "type": "image" }),
+        }
+    }
+}
+
 /// What is said: as one text or in parts, for templates tell them apart.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
     /// One text.
     Text(String),
-    /// Texts one after another.
-    Parts(Vec<String>),
+    /// Texts and images one after another.
+    Parts(Vec<Part>),
 }
 
 impl Content {
+    /// One text is a text: a prompt is the same whether it came as a string or as a part.
+    pub fn of(mut parts: Vec<Part>) -> Self {
+        match (parts.pop(), parts.is_empty()) {
+            (None, _) => Self::Text(String::new()),
+            (Some(Part::Text(text)), true) => Self::Text(text),
+            (Some(last), _) => {
+                parts.push(last);
+                Self::Parts(parts)
+            }
+        }
+    }
+
+    /// Its parts, in order.
+    pub fn into_parts(self) -> Vec<Part> {
+        match self {
+            Self::Text(text) => vec![Part::Text(text)],
+            Self::Parts(parts) => parts,
+        }
+    }
+
     /// Its texts, in order.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         let (one, parts) = match self {
             Self::Text(text) => (Some(text.as_str()), &[][..]),
             Self::Parts(parts) => (None, &parts[..]),
         };
-        one.into_iter().chain(parts.iter().map(String::as_str))
+        one.into_iter().chain(parts.iter().filter_map(Part::text))
+    }
+
+    /// Its images, in order.
+    pub fn images(&self) -> impl Iterator<Item = &Image> {
+        let parts = match self {
+            Self::Text(_) => &[][..],
+            Self::Parts(parts) => &parts[..],
+        };
+        parts.iter().filter_map(|part| match part {
+            Part::Image(image) => Some(image),
+            Part::Text(_) => None,
+        })
+    }
+
+    /// The same, to be changed.
+    pub fn images_mut(&mut self) -> impl Iterator<Item = &mut Image> {
+        let parts = match self {
+            Self::Text(_) => &mut [][..],
+            Self::Parts(parts) => &mut parts[..],
+        };
+        parts.iter_mut().filter_map(|part| match part {
+            Part::Image(image) => Some(image),
+            Part::Text(_) => None,
+        })
     }
 }
 
@@ -116,14 +193,10 @@ impl Message {
     }
 
     fn join(&mut self, next: Self) {
-        let texts = |content: Content| match content {
-            Content::Text(text) => vec![text],
-            Content::Parts(parts) => parts,
-        };
         let own = std::mem::replace(&mut self.content, Content::Parts(Vec::new()));
         self.content = match (own, next.content) {
             (Content::Text(own), Content::Text(next)) => Content::Text(format!("{own}\n\n{next}")),
-            (own, next) => Content::Parts([texts(own), texts(next)].concat()),
+            (own, next) => Content::Parts([own.into_parts(), next.into_parts()].concat()),
         };
     }
 
@@ -133,9 +206,7 @@ impl Message {
             // (Beside calls, templates tell no text from an empty one.)
             Content::Text(text) if text.is_empty() && !self.calls.is_empty() => Value::Null,
             Content::Text(text) => Value::from(text.as_str()),
-            Content::Parts(parts) => {
-                parts.iter().map(|text| json!({ "type": "text", "text": text })).collect()
-            }
+            Content::Parts(parts) => parts.iter().map(Part::value).collect(),
         };
         let mut members = Map::new();
         members.insert("role".into(), self.role.name().into());
@@ -344,6 +415,16 @@ impl Conversation {
         changed.then(|| Self { messages, ..self.clone() })
     }
 
+    /// Its images, in the order in which its template comes upon them.
+    pub fn images(&self) -> impl Iterator<Item = &Image> {
+        self.messages.iter().flat_map(|message| message.content.images())
+    }
+
+    /// The same, to be changed.
+    pub fn images_mut(&mut self) -> impl Iterator<Item = &mut Image> {
+        self.messages.iter_mut().flat_map(|message| message.content.images_mut())
+    }
+
     /// The messages as templates want them; calls are `numbered` where the template's own are.
     pub fn values(&self, numbered: bool) -> Vec<Value> {
         let mut ids = Ids { numbered, ..Ids::default() };
@@ -360,7 +441,8 @@ mod tests {
         let mut answer = Message::text(Role::Assistant, "a");
         answer.reasoning = Some("r".into());
         answer.name = Some("n".into());
-        let parts = Content::Parts(vec!["b".into(), "c".into()]);
+        let parts = ["b", "c"].map(|text| Part::Text(text.into()));
+        let parts = Content::Parts(parts.into());
         let question = Message { content: parts, ..Message::text(Role::User, "") };
         let mut found = Message::text(Role::Tool, "4");
         found.call_id = Some("x".into());

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use tokenmill_text::spelled;
 
-use crate::conversation::{Content, Conversation, Message, Role};
+use crate::conversation::{Content, Conversation, Message, Part, Role};
 
 /// The row of formats that reads such calls.
 pub const FORMAT: &str = "hermes";
@@ -50,7 +50,7 @@ fn instruct(messages: &mut Vec<Message>, text: &str) {
     let system = messages.iter_mut().find(|message| message.role == Role::System);
     match system.map(|message| &mut message.content) {
         Some(Content::Text(own)) => own.push_str(&format!("\n\n{text}")),
-        Some(Content::Parts(parts)) => parts.push(text.to_owned()),
+        Some(Content::Parts(parts)) => parts.push(Part::Text(text.to_owned())),
         None => messages.insert(0, Message::text(Role::System, text)),
     }
 }
@@ -59,7 +59,7 @@ fn begin(messages: &mut [Message], text: &str) {
     let first = messages.iter_mut().find(|message| message.role == Role::User);
     match first.map(|message| &mut message.content) {
         Some(Content::Text(own)) => own.insert_str(0, &format!("{text}\n\n")),
-        Some(Content::Parts(parts)) => parts.insert(0, text.to_owned()),
+        Some(Content::Parts(parts)) => parts.insert(0, Part::Text(text.to_owned())),
         None => {}
     }
 }
@@ -70,6 +70,7 @@ fn called(mut message: Message) -> Message {
     if calls.is_empty() {
         return message;
     }
+    // (A message that calls is the model's own: it has no images.)
     let mut texts: Vec<String> = message.content.texts().map(str::to_owned).collect();
     texts.retain(|text| !text.is_empty());
     texts.extend(calls.iter().map(|call| {
@@ -83,12 +84,18 @@ fn called(mut message: Message) -> Message {
 fn result(message: &Message) -> Message {
     let texts: Vec<&str> = message.content.texts().collect();
     let text = format!("<tool_response>\n{}\n</tool_response>", texts.join("\n"));
-    Message::text(Role::User, text)
+    let images = message.content.images().cloned().map(Part::Image);
+    let content = Content::of([Part::Text(text)].into_iter().chain(images).collect());
+    Message { content, ..Message::text(Role::User, "") }
 }
 
 fn append(last: &mut Message, more: &Message) {
-    if let Content::Text(text) = &mut last.content {
-        more.content.texts().for_each(|more| text.push_str(&format!("\n{more}")));
+    match (&mut last.content, more.content.clone()) {
+        (Content::Text(text), Content::Text(more)) => text.push_str(&format!("\n{more}")),
+        (own, more) => {
+            let begun = std::mem::replace(own, Content::Parts(Vec::new()));
+            *own = Content::Parts([begun.into_parts(), more.into_parts()].concat());
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokenmill_engine::{Defaults, Engine, Sampling, SamplingValues};
+use tokenmill_engine::{Defaults, Engine, Eyes, Sampling, SamplingValues};
 use tokenmill_text::{ChatTemplate, TemplateError, Tokenizer};
 
 /// A model behind the API. The server never stops the engine: whoever started it does.
@@ -18,6 +18,8 @@ pub struct ServedModel {
     pub template: Result<Arc<ChatTemplate>, TemplateError>,
     /// Most tokens of prompt and answer together.
     pub context: u32,
+    /// How it sees images, where it does.
+    pub eyes: Option<Arc<Eyes>>,
     /// How its packager wants it to be run: what requests get where they say nothing.
     pub defaults: Defaults,
     /// When the model was made or loaded, Unix seconds.

@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use tokenmill_engine::constraint::{Constraint, Held, Settings};
-use tokenmill_engine::{NOBODY, Reading, Request, Sampling, SamplingValues};
+use tokenmill_engine::{Inputs, NOBODY, Reading, Request, Sampling, SamplingValues};
 use tokenmill_ir::TokenId;
 use tokenmill_text::{
     Before, Beside, Encoder, Reach, Special, TemplateError, Tokenizer, TokenizerError,
 };
 
 use crate::ask::{Constrained, Generate, Head, Infill, Input, Manner, Part, Prompt, Thinking};
+use crate::config::Limits;
 use crate::conversation::{Calling, Conversation, Role, Tools};
 use crate::error::ApiError;
 use crate::holding;
+use crate::images;
 use crate::keys::account_of;
 use crate::rendered::Rendered;
 use crate::shared::{Model, Shared, unix_seconds};
@@ -55,7 +57,7 @@ pub fn generate(
     mut warnings: Vec<String>,
     wanted: Wanted<'_>,
 ) -> Result<Prepared, ApiError> {
-    let Generate { input, manner, .. } = ask;
+    let (Generate { input, manner, .. }, limits) = (ask, &shared.config.limits);
     let packager = &model.served.defaults.sampling;
     let mut sampling = Sampling::new(manner.sampling.clone(), packager, shared.ticket());
     sampling.params.logprobs = manner.logprobs;
@@ -63,8 +65,20 @@ pub fn generate(
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let Asked { prompts, param, echo, parts, mut reading, reasons, tools, mut also_end, unlisted } =
-        asked(&model, input, &manner, &encoder, &mut warnings)?;
+    let mut asked = asked(&model, input, (&manner, limits), &encoder, &mut warnings)?;
+    let inputs = asked.inputs.take().map(Arc::new);
+    let Asked {
+        prompts,
+        param,
+        echo,
+        parts,
+        mut reading,
+        reasons,
+        tools,
+        mut also_end,
+        unlisted,
+        ..
+    } = asked;
     also_end.extend(&manner.also_end);
     let is_raw = reading.is_none() && param == "prompt";
     let told = manner.logprobs.filter(|_| !echo.is_empty());
@@ -108,6 +122,7 @@ pub fn generate(
         timeout: manner.timeout,
         diagnose: manner.diagnose,
         lease: manner.lease,
+        inputs,
         ..Request::new(Vec::new())
     };
     let within = Within::of(&model, manner.context, &mut head.warnings);
@@ -340,10 +355,15 @@ fn within_context(
 ///
 /// # Errors
 /// As [`generate`], but prompts that leave no room for an answer are counted too.
-pub fn count(model: &Model, ask: Generate, wanted: Wanted<'_>) -> Result<usize, ApiError> {
+pub fn count(
+    model: &Model,
+    ask: Generate,
+    limits: &Limits,
+    wanted: Wanted<'_>,
+) -> Result<usize, ApiError> {
     let encoder = model.served.tokenizer.within(reach(model, wanted));
     let manner = Manner { diagnose: false, ..ask.manner };
-    let asked = asked(model, ask.input, &manner, &encoder, &mut Vec::new())?;
+    let asked = asked(model, ask.input, (&manner, limits), &encoder, &mut Vec::new())?;
     Ok(asked.prompts.iter().map(Vec::len).sum())
 }
 
@@ -357,6 +377,8 @@ struct Asked {
     echo: Vec<String>,
     /// Messages in the prompt, where that is asked.
     parts: Vec<Part>,
+    /// What the prompt has beside its tokens.
+    inputs: Option<Inputs>,
     /// How the answer is read; `None`: all of it is text.
     reading: Option<Reading>,
     /// The model may reason before it answers.
@@ -372,12 +394,12 @@ struct Asked {
 fn asked(
     model: &Model,
     input: Input,
-    manner: &Manner,
+    (manner, limits): (&Manner, &Limits),
     encoder: &Encoder<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<Asked, ApiError> {
     match input {
-        Input::Conversation(talk) => conversation(model, talk, manner, encoder),
+        Input::Conversation(talk) => conversation(model, talk, (manner, limits), encoder),
         Input::Infill(infill) => between(model, &infill, manner, encoder, warnings),
         Input::Prompts { prompts, suffix: Some(suffix), .. } => {
             infill(model, &prompts, &suffix, encoder)
@@ -482,8 +504,11 @@ fn between(
 /// A conversation as the model's template writes it.
 ///
 /// # Errors
-/// 400 where the model has none, or it refuses the conversation.
+/// 400 where the model has none, or it refuses the conversation, and for images that it does not see.
 pub fn rendered(model: &Model, talk: Conversation, manner: &Manner) -> Result<Rendered, ApiError> {
+    if let Some(image) = talk.images().next().filter(|_| !model.sees()) {
+        return Err(image.unseen(model.served.name()));
+    }
     let talk = talk.instructed(model.served.defaults.system.as_deref());
     let talk = talk.begun_by(&model.begins);
     let template = model.served.template.as_ref().map_err(|why| {
@@ -506,20 +531,21 @@ pub fn rendered(model: &Model, talk: Conversation, manner: &Manner) -> Result<Re
 fn conversation(
     model: &Model,
     talk: Conversation,
-    manner: &Manner,
+    (manner, limits): (&Manner, &Limits),
     encoder: &Encoder<'_>,
 ) -> Result<Asked, ApiError> {
     let rendered = rendered(model, talk, manner)?;
     let tokens = encoder.rendered(&rendered.prompt);
     let tokens = tokens.map_err(|e| not_encoded(e, model, "messages"))?;
+    let (tokens, inputs) = images::seen(model, &rendered.talk, tokens, (encoder, limits))?;
     let text = rendered.prompt.text();
-    let parts = match manner.diagnose {
+    let parts = match manner.diagnose && inputs.is_none() {
         true => parts(&rendered.talk, &text, &tokens, &model.served.tokenizer),
         false => Vec::new(),
     };
     let (reading, reasons) = (rendered.reading(), rendered.reasons);
     let (prompts, param, tools) = (vec![tokens], "messages", rendered.talk.tools);
-    Ok(Asked { prompts, param, parts, reading, reasons, tools, ..Asked::default() })
+    Ok(Asked { prompts, param, parts, inputs, reading, reasons, tools, ..Asked::default() })
 }
 
 /// Where each message ends in the prompt, in tokens.

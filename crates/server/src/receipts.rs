@@ -127,6 +127,7 @@ fn sampling(request: &Request) -> Value {
     let tools = reading.as_ref().map(|reading| hex(format!("{:?}", reading.tools).as_bytes()));
     let plain = Request {
         prompt: Vec::new(),
+        inputs: None,
         prediction: Vec::new(),
         timeline: None,
         account: 0,

@@ -17,6 +17,7 @@ use crate::audit::Audit;
 use crate::config::{ServeError, ServerConfig};
 use crate::conversation::Message;
 use crate::error::ApiError;
+use crate::fetch::Fetcher;
 use crate::fields::{Notes, shown};
 use crate::guests::{self, Guests};
 use crate::holding::Holds;
@@ -79,6 +80,11 @@ impl Model {
         self
     }
 
+    /// Whether it sees images.
+    pub fn sees(&self) -> bool {
+        self.served.eyes.is_some()
+    }
+
     /// Most tokens of prompt and answer together.
     pub fn context(&self) -> u32 {
         self.served.context.min(self.served.engine.longest())
@@ -118,6 +124,8 @@ pub struct Shared {
     pub seal: Seal,
     /// Those that run and ran lately.
     pub requests: Requests,
+    /// Fetches images that requests name by address, where that is on.
+    pub fetcher: Option<Fetcher>,
     /// Who asked what.
     pub audit: Option<Arc<Audit>>,
     /// What is kept for clients.
@@ -142,6 +150,8 @@ impl Shared {
             config.state.as_ref().map(|kept| State::open(kept, &config.limits)).transpose()?;
         let most = config.limits.receipts_bytes;
         let receipts = config.receipts.as_ref().map(|dir| Store::open(dir, most)).transpose()?;
+        let fetcher = config.fetch_images.as_ref().map(Fetcher::new).transpose();
+        let fetcher = fetcher.map_err(|reason| ServeError::NoFetching { reason })?;
         let gate = RwLock::new(Arc::new(Gate::new(&config)));
         (config.metrics_key, config.keys) = (None, None);
         config.api_keys.clear();
@@ -160,6 +170,7 @@ impl Shared {
             started: Instant::now(),
             uses: Arc::default(),
             requests: Requests::default(),
+            fetcher,
             audit,
             state,
             receipts: receipts.map(Arc::new),

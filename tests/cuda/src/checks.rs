@@ -17,6 +17,16 @@ pub fn promise(case: &Case) -> Tolerance {
     }
 }
 
+/// What these kernels do not have: encoders and images run on the CPU.
+const LACKS: [&str; 6] = [
+    "tokens that see all of their block",
+    "attention within blocks",
+    "rotations by positions on several axes",
+    "rows in the place of tokens",
+    "output rows of several tokens",
+    "final rows of several parts",
+];
+
 /// Every case of the suite, as near as promised: how many.
 ///
 /// # Errors
@@ -33,7 +43,8 @@ pub fn conformance(
         if only.as_ref().is_none_or(|o| report.name.contains(o)) {
             println!("{report}");
         }
-        if !matches!(report.outcome, Outcome::Passed(_)) {
+        let lacking = matches!(&report.outcome, Outcome::Unsupported(what) if LACKS.iter().any(|l| what.ends_with(l)));
+        if !lacking && !matches!(report.outcome, Outcome::Passed(_)) {
             failed.push(report.to_string());
         }
     });

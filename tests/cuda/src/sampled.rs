@@ -146,10 +146,10 @@ fn program(rows: &[Vec<f32>]) -> (Program, Material) {
     let (positions, token_types) = (None, None);
     program.ops.push(Op::Embed { table, scale: 1.0, positions, token_types, out: x.buffer });
     let logits = program.buffer(Rows::Outputs, VOCAB);
-    program.ops.push(Op::TakeRows { x, out: logits.buffer });
+    program.ops.push(Op::TakeRows { x, run: 1, out: logits.buffer });
     let hidden = View { cols: 5, ..logits };
     (program.vocab, program.hidden) = (VOCAB, 5);
-    program.ops.push(Op::Sample { logits: Some(logits), hidden });
+    program.ops.push(Op::Sample { logits: Some(logits), hidden, more: Vec::new() });
     (program, material)
 }
 

@@ -303,13 +303,15 @@ mod tests {
             Op::Pool { .. } => 16,
             Op::Head { .. } => 17,
             Op::Sample { .. } => 18,
+            Op::Input { .. } => 19,
+            Op::Gather { .. } => 20,
         }
     }
 
     #[test]
     fn every_op_has_a_case_and_every_case_is_consistent() {
         let cases = cases(32);
-        let mut seen = [false; 19];
+        let mut seen = [false; 21];
         for case in &cases {
             case.program.check().unwrap_or_else(|e| panic!("{}: {e}", case.name));
             case.program.ops.iter().for_each(|op| seen[variant(op)] = true);
@@ -358,7 +360,15 @@ mod tests {
 
     #[test]
     fn bad_batches_are_refused_by_the_reference() {
-        let wanted = ["sampling", "window of 20", "scan", "latent attention", "embed f32", "pool"];
+        let wanted = [
+            "sampling",
+            "window of 20",
+            "scan",
+            "latent attention",
+            "embed f32",
+            "pool",
+            "rows embedded",
+        ];
         for case in cases(32).iter().filter(|c| wanted.iter().any(|w| c.name.contains(w))) {
             let refused = endure(&ReferenceDevice::new(32), Mode::F32, case, 300);
             assert!(refused.as_ref().is_ok_and(|&n| n > 300), "{}: {refused:?}", case.name);

@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use tokenmill_ir::sampling::{SampleScratch, argmax, sample, score, splitmix};
 use tokenmill_ir::{
-    Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, GroupKind, KvFormat, Limits, Load, Mode,
-    Output, Program, Sampled, Span, StepOutput, TokenId, TokenSource, WeightSource, key_reads,
+    Batch, BlockId, CacheKind, CacheSpec, DeviceCaps, FIRST_MEDIA, GroupKind, KvFormat, Limits,
+    Load, Mode, Output, Program, Sampled, Span, StepOutput, TokenId, TokenSource, WeightSource,
+    key_reads,
 };
 
 use tokenmill_backend::{
@@ -39,7 +40,7 @@ pub fn program(groups: &[GroupKind], vocab: u32, hidden: u32) -> Program {
         CacheSpec { kind, format: KvFormat::F32, group }
     };
     let caches = (0..).zip(groups).map(cache).collect();
-    Program { caches, vocab, hidden, ..Program::default() }
+    Program { caches, vocab, hidden, input_cols: 1, ..Program::default() }
 }
 
 // ---- the model ---------------------------------------------------------------------------------
@@ -54,6 +55,16 @@ fn fold(digest: u64, value: u64) -> u64 {
 #[inline]
 fn stored(group: usize, token: TokenId, position: u32, seen: u64) -> u64 {
     splitmix(seen ^ (u64::from(token) << 32 | u64::from(position)) ^ (group as u64) << 61)
+}
+
+/// What the model takes a token at `index` for, by its positions and its block: of a row that stands in
+/// its place, the bits of the number.
+pub fn content(token: TokenId, index: u32, axes: [u32; 3], block: [u32; 2]) -> TokenId {
+    if axes == [index; 3] && block == [0; 2] {
+        return token;
+    }
+    let all = axes.into_iter().chain(block).fold(u64::from(token), |d, x| fold(d, x.into()));
+    (splitmix(all) >> 32) as TokenId
 }
 
 /// First position a token of a window group sees.
@@ -454,14 +465,20 @@ impl SimExecutable {
         assert!(batch.spans.len() <= l.sequences as usize, "{} sequences", batch.spans.len());
         assert!(batch.outputs.len() <= l.outputs as usize, "{} outputs", batch.outputs.len());
         assert_eq!(batch.positions.len(), tokens, "a position for each token");
+        assert!([0, tokens].contains(&batch.grid.len()), "other positions of each token");
+        assert!([0, tokens].contains(&batch.blocks.len()), "a block of each token");
         let mut at = 0;
         for span in &batch.spans {
             assert_eq!(span.first, at, "spans lie one after another");
             assert!(span.len > 0, "an empty span");
             assert!(span.context + span.len <= l.context, "a span beyond the context");
             for i in 0..span.len {
-                let position = batch.positions[(at + i) as usize];
-                assert_eq!(position, span.context + i, "positions follow the cache index");
+                let (row, index) = ((at + i) as usize, span.context + i);
+                let is_index = batch.positions[row] == index || !batch.grid.is_empty();
+                assert!(is_index, "positions follow the cache index");
+                let [begin, end] = batch.block(row);
+                let inside = span.context <= begin && end <= span.context + span.len;
+                assert!(end == 0 || inside && (begin..end).contains(&index), "a block in parts");
             }
             at += span.len;
         }
@@ -587,18 +604,24 @@ impl SimExecutable {
         for (s, span) in (1u64..).zip(&batch.spans) {
             let mark = self.clock + s;
             let rows = span.first as usize..(span.first + span.len) as usize;
-            let ids = || batch.tokens[rows.clone()].iter().map(token_id);
-            let whole = whole_digest(ids());
+            let known = |row: usize| {
+                let (id, index) = (token_id(batch, row), span.context + row as u32 - span.first);
+                let is_row = matches!(batch.tokens[row], TokenSource::Embedding(_));
+                let is_known = is_row || self.vocab == 0 || (id as usize) < self.vocab;
+                assert!(is_known, "token {id} outside the vocabulary");
+                let id_or_row = if is_row { FIRST_MEDIA } else { id };
+                (id_or_row, content(id, index, batch.axes(row), batch.block(row)))
+            };
+            let tokens: Vec<(TokenId, TokenId)> = rows.clone().map(known).collect();
+            let whole = whole_digest(tokens.iter().map(|t| t.1));
             assert!(!self.whole || span.context == 0, "a whole sequence has no past");
-            for ((row, token), position) in (span.first..).zip(ids()).zip(span.context..) {
-                let is_known = self.vocab == 0 || (token as usize) < self.vocab;
-                assert!(is_known, "token {token} outside the vocabulary");
+            for ((row, (id, token)), position) in (span.first..).zip(tokens).zip(span.context..) {
                 let mut digest = self.step_token(batch, span, position, token, mark);
                 if self.whole {
                     digest = whole;
                 }
                 if let Some((index, _)) = outputs.next_if(|(_, o)| o.row == row) {
-                    self.output(batch, index, token, digest);
+                    self.output(batch, index, id, digest);
                 }
             }
         }
@@ -631,9 +654,11 @@ impl SimExecutable {
     }
 }
 
-fn token_id(source: &TokenSource) -> TokenId {
-    match *source {
+/// A token, or the bits of the row that stands in its place.
+fn token_id(batch: &Batch, row: usize) -> TokenId {
+    match batch.tokens[row] {
         TokenSource::Id(id) => id,
+        TokenSource::Embedding(row) => batch.embeddings[row as usize].to_bits(),
         TokenSource::Sampled(_) => panic!("the host knows every token of this device"),
     }
 }

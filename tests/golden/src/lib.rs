@@ -7,6 +7,7 @@ mod packing;
 mod recorded;
 mod run;
 mod sample;
+mod sight;
 mod tensors;
 mod twin;
 
@@ -16,3 +17,4 @@ pub use packing::Packing;
 pub use recorded::{Change, Sweep, differs};
 pub use run::{Runner, worst_difference};
 pub use sample::Sample;
+pub use sight::{Seen, Sight};

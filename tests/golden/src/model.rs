@@ -85,6 +85,12 @@ impl Golden {
         names_with("long", "long.json")
     }
 
+    /// Recordings of models that see, in order, as [`Golden::read`] takes their names.
+    pub fn all_seeing() -> Vec<String> {
+        let names = names_with("vision", "golden.json").into_iter();
+        names.map(|name| format!("vision/{name}")).collect()
+    }
+
     /// Whether the variant was recorded.
     pub fn has(&self, variant: Variant) -> bool {
         match variant {
@@ -115,6 +121,14 @@ impl Golden {
     /// Opens the model through the production readers; `scratch` receives its files.
     pub fn open(&self, variant: Variant, scratch: &Path) -> OpenModel {
         open(&self.path(variant, scratch)).expect("the hashed model opens")
+    }
+
+    /// Opens the encoder that llama.cpp's converter made of a model that sees, if it was recorded.
+    pub fn open_mmproj(&self, scratch: &Path) -> Option<OpenModel> {
+        let twin = self.folder.join("mmproj.json");
+        let path = scratch.join("mmproj.gguf");
+        let write = || twin::write_packed(&twin, &self.tensors(), Packing::PLAIN, &path);
+        twin.exists().then(|| open(&write()).expect("the hashed encoder opens"))
     }
 
     /// Whether its matrices can be packed in any format of GGUF.

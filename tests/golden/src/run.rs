@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use tokenmill_backend::{Device, DeviceError};
 use tokenmill_engine::direct::{Direct, Feed};
-use tokenmill_ir::{GroupKind, Limits, Mode, OutputKind, Program, WeightSource};
+use tokenmill_ir::{Batch, GroupKind, Limits, Mode, OutputKind, Program, WeightSource};
 
 /// One sequence on one device.
 pub struct Runner {
@@ -52,6 +52,33 @@ impl Runner {
         let outputs: Vec<_> = (len - rows as u32..len).map(|row| (row, self.kind)).collect();
         let out = self.direct.step(&[Feed { sequence: 0, tokens, outputs: &outputs }])?;
         assert_eq!(out.rows.len(), rows * self.cols, "numbers in the output rows");
+        Ok(out.rows.clone())
+    }
+
+    /// The rows that come out at the first tokens `outputs` of a batch that is changed first, the
+    /// sequence being a new one.
+    pub fn encode(
+        &mut self,
+        tokens: usize,
+        outputs: &[u32],
+        change: impl FnOnce(&mut Batch),
+    ) -> Result<Vec<f32>, DeviceError> {
+        self.direct.restart(0);
+        let outputs: Vec<_> = outputs.iter().map(|&row| (row, self.kind)).collect();
+        let feed = Feed { sequence: 0, tokens: &vec![0; tokens], outputs: &outputs };
+        Ok(self.direct.step_as(&[feed], change)?.rows.clone())
+    }
+
+    /// Feeds tokens of a batch that is changed first; returns the rows of all.
+    pub fn feed_as(
+        &mut self,
+        tokens: &[u32],
+        change: impl FnOnce(&mut Batch),
+    ) -> Result<Vec<f32>, DeviceError> {
+        let outputs: Vec<_> = (0..tokens.len() as u32).map(|row| (row, self.kind)).collect();
+        let out =
+            self.direct.step_as(&[Feed { sequence: 0, tokens, outputs: &outputs }], change)?;
+        assert_eq!(out.rows.len(), tokens.len() * self.cols, "numbers in the output rows");
         Ok(out.rows.clone())
     }
 

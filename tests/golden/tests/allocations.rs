@@ -61,6 +61,7 @@ fn core() -> Core {
         cost: StepCost::new(1e-3, 1e-5, 0.0),
         step_s: 1.0,
         checkpoint_slots: 0,
+        longest_block: 0,
     };
     let options = CpuOptions { threads: 2, ..CpuOptions::default() };
     let device = CpuDevice::new(options).expect("a device");
@@ -69,6 +70,7 @@ fn core() -> Core {
         device: build().expect("compiles"),
         rebuild: Box::new(move |_| build()),
         ids: VOCAB,
+        input_cols: 0,
         config,
         tokenizer: None,
         eos: Vec::new(),

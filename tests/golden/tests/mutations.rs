@@ -269,7 +269,7 @@ const CHANGES: &[(&str, Change)] = &[
                 Mask::Causal => Mask::Window(16),
                 Mask::Window(n) => Mask::Window(n + 1),
                 Mask::Chunk(n) => Mask::Chunk(n.min(64) - 1),
-                Mask::None => Mask::None,
+                Mask::None | Mask::Block => a.mask,
                 Mask::Around(n) => Mask::Around(n + 1),
             }
         })
@@ -467,6 +467,7 @@ fn flip_act(f: &mut Ffn) {
         Ffn::Gated { act: GateAct::Plain(a), .. } | Ffn::Plain { act: a, .. } => *a = other(*a),
         Ffn::Gated { act: GateAct::Clamped { alpha, .. }, .. } => *alpha *= 1.1,
         Ffn::Beside { act: a, .. } => *a = other(*a),
+        Ffn::Swish { beta, .. } => *beta = 1.0,
         Ffn::Experts(e) => match &mut e.act {
             GateAct::Plain(a) => *a = other(*a),
             GateAct::Clamped { alpha, .. } => *alpha *= 1.1,

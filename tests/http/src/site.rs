@@ -84,6 +84,7 @@ impl Setup {
             tokenizer,
             template: self.chat.then(|| Arc::new(template)).ok_or(TemplateError::Missing),
             context: self.context,
+            eyes: None,
             defaults: self.defaults.clone(),
             created: 1_700_000_000,
         }
@@ -206,8 +207,10 @@ fn engine(setup: &Setup, control: &SimControl, tokenizer: &Arc<Tokenizer>) -> En
             cost: StepCost::new(1e-4, 1e-6, 0.0),
             step_s: 0.05,
             checkpoint_slots: 0,
+            longest_block: 0,
         },
         ids,
+        input_cols: 0,
         eos: tokenizer.eos_ids().to_vec(),
         tokenizer: Some(Arc::clone(tokenizer)),
         draft: DraftMode::Suffix,

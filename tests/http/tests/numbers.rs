@@ -50,6 +50,7 @@ impl Encoder {
             tokenizer: Arc::new(tokenizer()),
             template: Err(tokenmill_text::TemplateError::Missing),
             context: engine.longest(),
+            eyes: None,
             defaults: Defaults::default(),
             created: 1_700_000_000,
         };

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 use tokenmill_http_tests::{Reply, Setup, Site};
+use tokenmill_server::ImageHosts;
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -174,6 +175,65 @@ fn what_is_not_built_says_so() {
         "modalities": ["text"], "min_tokens": 0, "stop_token_ids": [],
     });
     assert_eq!(site.client.post(CHAT, &harmless).status, 200);
+}
+
+#[test]
+fn images_are_refused_by_their_place_in_every_dialect() {
+    let mut setup = Setup::default();
+    setup.server.fetch_images = Some(ImageHosts::default());
+    let site = Site::with(setup);
+    let user = |part: Value| json!([{ "role": "user", "content": [part] }]);
+    let openai = |url: &str| {
+        let part = json!({ "type": "image_url", "image_url": { "url": url } });
+        (CHAT, json!({ "messages": user(part) }))
+    };
+    let responses = |url: &str| {
+        let part = json!({ "type": "input_image", "image_url": url, "detail": "auto" });
+        ("/v1/responses", json!({ "model": "sim", "input": user(part) }))
+    };
+    let anthropic = |source: Value| {
+        let messages = user(json!({ "type": "image", "source": source }));
+        ("/v1/messages", json!({ "model": "sim", "max_tokens": 1, "messages": messages }))
+    };
+    let ollama = |data: &str| {
+        let messages = json!([{ "role": "user", "content": "q", "images": [data] }]);
+        ("/api/chat", json!({ "model": "sim", "messages": messages }))
+    };
+    let (png, svg) = ("data:image/png;base64,iVBORw0KGgo=", "data:image/svg+xml;base64,PHN2Zy8+");
+    let base64 =
+        |kind: &str, data: &str| json!({ "type": "base64", "media_type": kind, "data": data });
+    // What is well said is refused for the model's sake, before anything is fetched or decoded.
+    for ((path, body), word) in [
+        (openai(png), "messages[0].content[0]"),
+        (openai("http://127.0.0.1:1/a.png"), "messages[0].content[0]"),
+        (responses(png), "input[0].content[0]"),
+        (anthropic(base64("image/png", "iVBORw0KGgo=")), "messages[0].content[0]"),
+        (
+            anthropic(json!({ "type": "url", "url": "https://example.com/" })),
+            "messages[0].content[0]",
+        ),
+        (ollama("iVBORw0KGgo="), "messages[0].images[0]"),
+    ] {
+        let reply = site.client.post(path, &body);
+        assert_eq!(reply.status, 400, "{path}: {reply:?}");
+        let told = format!("{word} is an image; the model");
+        assert!(reply.body.contains(&told) && reply.body.contains("takes text"), "{reply:?}");
+    }
+    // What is no image is a fault of the request.
+    for ((path, body), word) in [
+        (openai(svg), "messages[0].content[0].image_url.url is of type"),
+        (openai("data:image/png;base64,*"), "messages[0].content[0].image_url.url is not base64"),
+        (openai("file:///etc/passwd"), "messages[0].content[0].image_url.url is no data, http"),
+        (responses("data:,"), "input[0].content[0].image_url"),
+        (anthropic(base64("application/pdf", "JVBERi0=")), "source.data is of type"),
+        (anthropic(base64("image/png", "")), "source.data has no bytes"),
+        (anthropic(json!({ "type": "file", "file_id": "f" })), "source.type"),
+        (ollama("*"), "messages[0].images[0] is not base64"),
+    ] {
+        let reply = site.client.post(path, &body);
+        assert_eq!(reply.status, 400, "{path}: {reply:?}");
+        assert!(reply.body.contains(word), "{word}: {reply:?}");
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! What each request must give, computed with no cache, no batch and no scheduler.
 
-use tokenmill_device_tests::sim::{SimText, whole_digest};
+use tokenmill_device_tests::sim::{SimText, content, whole_digest};
 use tokenmill_engine::constraint::Held;
 use tokenmill_engine::{Numbers, RepeatRule, Request, Rows, Scored, StopReason};
 use tokenmill_ir::sampling::{SampleRow, SampleScratch, sample, score};
-use tokenmill_ir::{SamplingParams, TokenId};
+use tokenmill_ir::{FIRST_MEDIA, SamplingParams, TokenId};
 
 use crate::scene::Scene;
 
@@ -46,13 +46,33 @@ impl<'a> Model<'a> {
     }
 }
 
+/// What the model takes the token at an index for.
+fn taken(request: &Request, index: usize, token: TokenId) -> TokenId {
+    let at = index as u32;
+    let Some(inputs) = &request.inputs else { return token };
+    let row = inputs.media.iter().find_map(|m| {
+        let row = at.checked_sub(m.at)? as usize;
+        m.rows.data.get(row).map(|x| x.to_bits())
+    });
+    let known = inputs.positions.len();
+    let later = || if known == 0 { at } else { inputs.next + (index - known) as u32 };
+    let axes = inputs.positions.get(index).copied().unwrap_or_else(|| [later(); 3]);
+    let block = inputs.blocks.iter().find(|b| (b[0]..b[1]).contains(&at));
+    content(row.unwrap_or(token), at, axes, block.copied().unwrap_or_default())
+}
+
 /// The course of one choice.
 pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Course {
     let mut model = Model::new(scene);
     let mut text = SimText::new(&scene.config.groups);
-    let mut history = request.prompt.clone();
-    let mut digest = 0;
-    request.prompt.iter().for_each(|&t| digest = text.push(t));
+    // Rows are no words.
+    let is_word = |token: &TokenId| *token < FIRST_MEDIA;
+    let mut history: Vec<TokenId> = request.prompt.iter().copied().filter(is_word).collect();
+    let (given, mut digest) = (history.len(), 0);
+    for (index, &token) in request.prompt.iter().enumerate() {
+        digest = text.push(taken(request, index, token));
+    }
+    let mut last = *request.prompt.last().expect("a prompt");
     let most = request.max_tokens.unwrap_or(longest - request.prompt.len() as u32);
     let mut course = Course { tokens: Vec::new(), end: Some(StopReason::Length), generated: 0 };
     let mut matcher = request.held.as_ref().map(Held::start);
@@ -63,7 +83,7 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
         if let Some(matcher) = &mut matcher {
             matcher.mask(&mut mask).expect("something may come");
         }
-        let is_number = model.logits(digest, history[history.len() - 1]);
+        let is_number = model.logits(digest, last);
         // Of a token that alone may come nothing is computed, unless its log-probability is wanted.
         let one = matcher.is_some() && mask.iter().map(|word| word.count_ones()).sum::<u32>() == 1;
         if !is_number && (!one || request.sampling.logprobs.is_some()) {
@@ -72,10 +92,10 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
         }
         let params = SamplingParams { choice, index, chain, ..request.sampling };
         added.clear();
-        rules.add(&history, request.prompt.len(), &mut added);
+        rules.add(&history, given, &mut added);
         let seen = history.len().min(params.penalty_last_n as usize);
         let unseen = history.len() - seen;
-        let prompt = if params.penalises_prompt { 0 } else { request.prompt.len() };
+        let prompt = if params.penalises_prompt { 0 } else { given };
         let row = SampleRow {
             params: &params,
             history: &history[unseen..],
@@ -98,7 +118,8 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
         let logprob = params.logprobs.map(|_| sampled.logprob);
         course.tokens.push(Expected { id: sampled.token, logprob, top });
         history.push(sampled.token);
-        digest = text.push(sampled.token);
+        last = sampled.token;
+        digest = text.push(taken(request, request.prompt.len() + index as usize, last));
         if let Some(matcher) = &mut matcher {
             matcher.accept(sampled.token).expect("one of those that may come");
             if matcher.is_done() {
@@ -106,7 +127,7 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
                 break;
             }
         }
-        let said = &history[request.prompt.len()..];
+        let said = &history[given..];
         if request.repeats.is_some_and(|rule| repeats(said, rule)) {
             let may_end = matcher.as_mut().is_none_or(|matcher| matcher.may_end());
             course.end = Some(if may_end { StopReason::EndOfText } else { StopReason::Length });
@@ -132,7 +153,8 @@ pub fn rows(scene: &Scene, request: &Request) -> Option<Rows> {
     let tokens = &request.prompt;
     let mut answer = Rows { prompt_tokens: tokens.len() as u32, ..Rows::default() };
     let mut text = SimText::new(&scene.config.groups);
-    let digests: Vec<u64> = tokens.iter().map(|&t| text.push(t)).collect();
+    let all = || tokens.iter().enumerate().map(|(index, &token)| taken(request, index, token));
+    let digests: Vec<u64> = all().map(|t| text.push(t)).collect();
     match request.numbers? {
         Numbers::Scores { top: n } => {
             for i in 1..tokens.len() {
@@ -153,16 +175,22 @@ pub fn rows(scene: &Scene, request: &Request) -> Option<Rows> {
                 answer.numbers.extend_from_slice(&model.row);
             }
         }
-        Numbers::Hidden | Numbers::Pair { .. } => {
-            let last = tokens.len() - 1;
-            if scene.nan.contains(&tokens[last]) {
-                return None;
-            }
-            let whole = scene.config.whole_sequences;
-            let digest = if whole { whole_digest(tokens.iter().copied()) } else { digests[last] };
+        Numbers::Hidden | Numbers::Pair { .. } | Numbers::Listed => {
+            let (whole, last) = (scene.config.whole_sequences, tokens.len() - 1);
+            let rows = match request.numbers? {
+                Numbers::Listed => request.inputs.as_ref()?.outputs.clone(),
+                _ => vec![last as u32],
+            };
             answer.width = scene.config.hidden as usize;
-            answer.numbers = vec![0.0; answer.width];
-            SimText::row(digest, &mut answer.numbers);
+            for row in rows.into_iter().map(|row| row as usize) {
+                if scene.nan.contains(&tokens[row]) {
+                    return None;
+                }
+                let digest = if whole { whole_digest(all()) } else { digests[row] };
+                let mut numbers = vec![0.0; answer.width];
+                SimText::row(digest, &mut numbers);
+                answer.numbers.extend(numbers);
+            }
         }
     }
     Some(answer)

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokenmill_engine::constraint::{Constraint, Held, Settings, Vocabulary};
-use tokenmill_engine::{DraftMode, Lease, Numbers, RepeatRule, Request};
+use tokenmill_engine::{DraftMode, Embeddings, Inputs, Lease, Media, Numbers, RepeatRule, Request};
 use tokenmill_ir::sampling::{Chain, Dry, Mirostat, Rules, splitmix};
 use tokenmill_ir::{GroupKind, Limits, SamplingParams, TokenId};
-use tokenmill_sched::{Config, StepCost};
+use tokenmill_sched::{Config, Scheduler, StepCost};
 
 /// A stream of random numbers that depends on its seed only.
 #[derive(Debug, Clone)]
@@ -137,7 +137,7 @@ impl Scene {
     pub fn new(seed: u64) -> Scene {
         let mut d = Draw::new(seed);
         let config = machine(&mut d);
-        let longest = tokenmill_sched::Scheduler::new(config.clone()).longest();
+        let longest = Scheduler::new(config.clone()).longest();
         let vocab = config.vocab;
         let families: Vec<Vec<TokenId>> =
             (0..d.range(1, 3)).map(|_| words(&mut d, longest, vocab)).collect();
@@ -186,6 +186,9 @@ impl Scene {
         };
         let resizes = (0..resizes).map(&mut resize).collect();
         arrivals.iter_mut().for_each(|arrival| arrival.repeats(&mut d));
+        let sights = Sights::new(&mut d, &config);
+        arrivals.iter_mut().for_each(|arrival| sights.show(&mut d, &mut arrival.ask));
+        let config = Config { longest_block: sights.longest_block(), ..config };
         Scene {
             config,
             eos,
@@ -200,6 +203,81 @@ impl Scene {
             pace,
             resizes,
         }
+    }
+}
+
+/// Images that prompts have in common, and how the model sees them.
+struct Sights {
+    images: Vec<Arc<Embeddings>>,
+    /// Whether the tokens of an image see each other.
+    blocks: bool,
+    /// Whether an image has rows and columns.
+    grid: bool,
+    /// Output rows of a step, where the model takes whole sequences.
+    outputs: Option<u32>,
+}
+
+impl Sights {
+    fn new(d: &mut Draw, config: &Config) -> Sights {
+        let room = Scheduler::new(Config { longest_block: 12, ..config.clone() }).longest_block();
+        let blocks = !config.whole_sequences && room > 0 && d.once_in(2);
+        let most = if blocks { room } else { 12 };
+        let image = |d: &mut Draw| {
+            let data: Vec<f32> = (0..d.range(1, most)).map(|_| d.range(0, 999) as f32).collect();
+            Arc::new(Embeddings::new(1, data, d.any().into()))
+        };
+        let count = if d.once_in(2) { 0 } else { d.range(1, 3) };
+        let images = (0..count).map(|_| image(d)).collect();
+        let outputs = config.whole_sequences.then_some(config.limits.outputs);
+        Sights { images, blocks, grid: d.once_in(2), outputs }
+    }
+
+    fn longest_block(&self) -> u32 {
+        let longest = self.images.iter().map(|rows| rows.len() as u32).max().unwrap_or(0);
+        if self.blocks { longest } else { 0 }
+    }
+
+    /// Puts images into a prompt, in the place of some of its tokens.
+    fn show(&self, d: &mut Draw, ask: &mut Ask) {
+        let (Ask::Answer(request) | Ask::Rows(request)) = ask;
+        let plain =
+            matches!(request.numbers, Some(Numbers::Scores { .. } | Numbers::Logits { .. }));
+        if self.images.is_empty() || plain || d.once_in(3) {
+            return;
+        }
+        // (Often with the same words before it.)
+        let (mut inputs, mut at) = (Inputs::default(), d.pick(&[0, 0, 0, 2, 5]));
+        for _ in 0..d.range(1, 2) {
+            let rows = d.pick(&self.images);
+            let end = at + rows.len() as u32;
+            let Some(place) = request.prompt.get_mut(at as usize..end as usize) else { break };
+            place.copy_from_slice(&rows.ids);
+            inputs.media.push(Media { at, rows });
+            at = end + d.range(0, 5);
+        }
+        if self.blocks {
+            inputs.blocks =
+                inputs.media.iter().map(|m| [m.at, m.at + m.rows.len() as u32]).collect();
+        }
+        if self.grid {
+            for media in &inputs.media {
+                // Each image is at one time, in rows of three; the text goes on behind its longer side.
+                for _ in inputs.positions.len() as u32..media.at {
+                    inputs.positions.push([inputs.next; 3]);
+                    inputs.next += 1;
+                }
+                let (begin, rows) = (inputs.next, media.rows.len() as u32);
+                inputs.positions.extend((0..rows).map(|i| [begin, begin + i / 3, begin + i % 3]));
+                inputs.next += rows.div_ceil(3).max(3);
+            }
+        }
+        if let Some(outputs) = self.outputs.filter(|_| d.once_in(2)) {
+            let all = request.prompt.len() as u32;
+            let run = all.div_ceil(outputs) + d.range(0, 2);
+            inputs.outputs = (d.range(0, run.min(all) - 1)..all).step_by(run as usize).collect();
+            request.numbers = Some(Numbers::Listed);
+        }
+        request.inputs = Some(Arc::new(inputs));
     }
 }
 
@@ -257,6 +335,7 @@ fn machine(d: &mut Draw) -> Config {
         },
         step_s: d.pick(&[1e-9, 2e-3, 1.0]),
         checkpoint_slots: d.range(0, 4),
+        longest_block: 0,
     }
 }
 

@@ -67,6 +67,7 @@ impl Service {
             cost,
             step_s: 0.1,
             checkpoint_slots: 0,
+            longest_block: 0,
         };
         let control = SimControl::default();
         let program = program(&config.groups, config.vocab, config.hidden);
@@ -79,6 +80,7 @@ impl Service {
             device: build().expect("the simulated device compiles"),
             rebuild: Box::new(move |_| build()),
             ids: config.vocab,
+            input_cols: 0,
             config,
             tokenizer: None,
             eos: Vec::new(),

@@ -9,8 +9,8 @@ use tokenmill_device_tests::sim::{SimControl, SimDevice, program};
 use tokenmill_engine::backlog::{Backlog, Inlet};
 use tokenmill_engine::draft_model::DraftModel;
 use tokenmill_engine::{
-    Clock, Core, DraftMode, EngineParts, EngineStats, Event, Miss, Part, Request, RequestError,
-    Rows, Sink, Timekeeper, Turn,
+    Clock, Core, DraftMode, EngineParts, EngineStats, Event, Media, Miss, Part, Request,
+    RequestError, Rows, Sink, Timekeeper, Turn,
 };
 use tokenmill_ir::{GroupKind, Limits, TokenId};
 use tokenmill_sched::StepCost;
@@ -74,6 +74,8 @@ pub struct Clients {
     pub held: u64,
     /// Choices that were ended because they repeat themselves.
     pub repeated: u64,
+    /// Answers that found rows of an image in the cache.
+    pub recognised: u64,
     /// Guesses of the draft model, and those that were right where nobody else guessed.
     pub guessed: u64,
     /// See there.
@@ -117,6 +119,7 @@ impl World {
             device,
             rebuild: Box::new(move |_| build()),
             ids: config.vocab,
+            input_cols: 1,
             config,
             tokenizer: None,
             eos: scene.eos.clone(),
@@ -299,6 +302,10 @@ impl World {
                     clients.leased += u64::from(usage.leased_tokens);
                     let held = matches!(&p.arrival.ask, Ask::Answer(r) if r.held.is_some());
                     clients.held += u64::from(held);
+                    let (Ask::Answer(request) | Ask::Rows(request)) = &p.arrival.ask;
+                    let first = request.inputs.as_ref().and_then(|i| i.media.first());
+                    let found = |media: &Media| usage.cached_tokens > media.at;
+                    clients.recognised += u64::from(first.is_some_and(found));
                 }
                 _ => {}
             }

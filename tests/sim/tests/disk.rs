@@ -92,6 +92,7 @@ fn config(d: &mut Draw) -> Config {
         cost: StepCost::new(1e-3, 1e-4, 0.0),
         step_s: 1.0,
         checkpoint_slots: d.range(0, 4),
+        longest_block: 0,
     }
 }
 

@@ -77,6 +77,7 @@ impl House {
             cost: COST,
             step_s: STEP_S,
             checkpoint_slots: 2,
+            longest_block: 0,
         };
         let (device, program) = (SimDevice::new(16, control.clone()), program(groups, VOCAB, 2));
         let build = move || device.executable(&program, &limits);

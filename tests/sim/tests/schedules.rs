@@ -26,6 +26,7 @@ struct Totals {
     leased: u64,
     held: u64,
     repeated: u64,
+    recognised: u64,
     broken_leases: u64,
     guessed: u64,
     guessed_right: u64,
@@ -50,7 +51,8 @@ impl Totals {
         let rare = [self.preemptions, self.drafts_wrong, self.device_errors, self.failed];
         let clients = [self.unread, self.leased, self.held, self.repeated, self.broken_leases];
         assert!(self.guessed_right > 1000 && self.guessed > 2 * self.guessed_right, "{self:?}");
-        let common = [self.finished, self.cancelled, self.cached, self.drafts_right];
+        let common =
+            [self.finished, self.cancelled, self.cached, self.drafts_right, self.recognised];
         assert!(rare.iter().chain(&common).chain(&clients).all(|&n| n > 100), "{self:?}");
     }
 }
@@ -84,6 +86,7 @@ fn every_schedule_gives_the_oracles_tokens() {
                 all.leased += clients.leased;
                 all.held += clients.held;
                 all.repeated += clients.repeated;
+                all.recognised += clients.recognised;
                 all.guessed += clients.guessed;
                 all.guessed_right += clients.guessed_right;
             }

@@ -15,11 +15,12 @@ pub(super) struct Rotation<'a> {
 }
 
 impl Rotation<'_> {
-    /// Rotates the first columns of a head in place.
-    pub fn apply(&self, head: &mut [f32], position: u32) {
+    /// Rotates the first columns of a head in place, by its position on each axis.
+    pub fn apply(&self, head: &mut [f32], axes: [u32; 3]) {
         let n = self.rope.inv_freq.len();
         for (i, &freq) in self.rope.inv_freq.iter().enumerate() {
             let freq = self.factors.map_or(freq, |f| freq / f.data[i]);
+            let position = axes[self.rope.axis(i)];
             let (sin, cos) = f64::from(position as f32 * freq).sin_cos();
             let magnitude = f64::from(self.rope.magnitude);
             let (sin, cos) = (sin * magnitude, cos * magnitude);
@@ -40,10 +41,10 @@ pub(super) fn rotate(
     dim: usize,
     norm: Option<(&HeadNorm, &Matrix)>,
     rotation: Option<Rotation<'_>>,
-    positions: &[u32],
+    batch: &Batch,
 ) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.count() * x.cols);
-    for (r, &position) in positions.iter().enumerate() {
+    for r in 0..batch.tokens.len() {
         let mut row = x.row(r).to_vec();
         if let Some((n, weight)) = norm {
             let (kind, offset, eps) = (n.kind, n.offset, n.eps);
@@ -51,7 +52,8 @@ pub(super) fn rotate(
             Norm { kind, weight: Some(weight), offset, bias: None, groups, eps }.apply(&mut row);
         }
         if let Some(rotation) = rotation {
-            row.chunks_exact_mut(dim).for_each(|head| rotation.apply(head, position));
+            let axes = batch.axes(r);
+            row.chunks_exact_mut(dim).for_each(|head| rotation.apply(head, axes));
         }
         out.extend(row);
     }
@@ -88,6 +90,7 @@ pub(super) struct Attention<'a> {
     pub v_dim: usize,
     pub scale: f32,
     pub mask: Mask,
+    pub blocks: bool,
     pub softcap: Option<f32>,
     pub sinks: Option<&'a Matrix>,
 }
@@ -104,17 +107,23 @@ pub(super) fn attend(a: &Attention<'_>, q: Rows<'_>, keys: Keys<'_>, batch: &Bat
             Keys::Fresh { .. } => (0, len),
         };
         for i in 0..len {
-            let seen = match a.mask {
-                Mask::Causal => 0..start + i + 1,
-                Mask::Window(n) => (start + i + 1).saturating_sub(n as usize)..start + i + 1,
-                Mask::Chunk(n) => (start + i) / n as usize * n as usize..start + i + 1,
-                Mask::None => 0..total,
+            let row = span.first as usize + i;
+            let (from, to) = match a.mask {
+                Mask::Causal => (0, start + i + 1),
+                Mask::Window(n) => ((start + i + 1).saturating_sub(n as usize), start + i + 1),
+                Mask::Chunk(n) => ((start + i) / n as usize * n as usize, start + i + 1),
+                Mask::None => (0, total),
                 Mask::Around(n) => {
                     let (at, n) = (start + i, n as usize);
-                    at.saturating_sub(n)..total.min(at + n + 1)
+                    (at.saturating_sub(n), total.min(at + n + 1))
                 }
+                Mask::Block => (start + i, start + i + 1),
             };
-            let row = q.row(span.first as usize + i);
+            let [begin, end] = batch.block(row).map(|key| key as usize);
+            let of_block = |key: usize| a.blocks && (begin..end).contains(&key);
+            let seen: Vec<usize> =
+                (0..total).filter(|j| (from..to).contains(j) || of_block(*j)).collect();
+            let row = q.row(row);
             for (h, query) in row.chunks_exact(dim).enumerate() {
                 let group = h / (a.heads / a.kv_heads);
                 let key = |j: usize, which: usize, dim: usize| match keys {
@@ -128,9 +137,9 @@ pub(super) fn attend(a: &Attention<'_>, q: Rows<'_>, keys: Keys<'_>, batch: &Bat
                     let s = dot(query, key(j, 0, dim)) * f64::from(a.scale);
                     a.softcap.map_or(s, |c| capped(s, f64::from(c)))
                 };
-                let scores: Vec<f64> = seen.clone().map(score).collect();
+                let scores: Vec<f64> = seen.iter().copied().map(score).collect();
                 let sink = a.sinks.map(|s| f64::from(s.data[h]));
-                let values = seen.clone().map(|j| key(j, 1, a.v_dim));
+                let values = seen.iter().map(|&j| key(j, 1, a.v_dim));
                 out.extend(softmax_sum(&scores, sink, values, a.v_dim));
             }
         }

@@ -1,23 +1,57 @@
 //! Embedding, norms, products, elementwise maps, rows with an output, pooling.
 
-use tokenmill_ir::{Act, Batch, Expr, GateAct, GateOrder, NormKind, PoolKind, Unary};
+use tokenmill_ir::{Act, Batch, Expr, GateAct, GateOrder, NormKind, PoolKind, TokenSource, Unary};
 
 use super::matrix::Matrix;
 use super::rows::Rows;
 
-/// `scale · table[token] (+ positions[p]) (+ token_types[t])`.
+/// The row that stands in the place of the token in row `r` of a batch whose rows have `cols` columns, if one does.
+fn given(batch: &Batch, r: usize, cols: usize) -> Option<&[f32]> {
+    match batch.tokens[r] {
+        TokenSource::Embedding(row) => Some(&batch.embeddings[row as usize * cols..][..cols]),
+        _ => None,
+    }
+}
+
+/// Columns of the rows that stand in the place of tokens.
+pub(super) fn input(batch: &Batch, input_cols: usize, start: usize, cols: usize) -> Vec<f32> {
+    let mut out = vec![0.0; batch.tokens.len() * cols];
+    for (r, out) in out.chunks_exact_mut(cols).enumerate() {
+        if let Some(row) = given(batch, r, input_cols) {
+            out.copy_from_slice(&row[start..start + cols]);
+        }
+    }
+    out
+}
+
+/// `Σ w[i] · table[id[i]]`.
+pub(super) fn gather(x: Rows<'_>, table: &Matrix) -> Vec<f32> {
+    let mut out = Vec::with_capacity(x.count() * table.cols);
+    for r in 0..x.count() {
+        let (ids, weights) = x.row(r).split_at(x.cols / 2);
+        for c in 0..table.cols {
+            let of = |id: f32| f64::from(table.row((id as usize).min(table.rows - 1))[c]);
+            let sum: f64 = ids.iter().zip(weights).map(|(&id, &w)| f64::from(w) * of(id)).sum();
+            out.push(sum as f32);
+        }
+    }
+    out
+}
+
+/// `scale · table[token] (+ positions[p]) (+ token_types[t])`, or a row in the place of a token.
 pub(super) fn embed(
     table: &Matrix,
     scale: f32,
     positions: Option<&Matrix>,
     token_types: Option<&Matrix>,
-    tokens: &[u32],
+    (tokens, input_cols): (&[u32], usize),
     batch: &Batch,
 ) -> Vec<f32> {
     let mut out = Vec::with_capacity(tokens.len() * table.cols);
     for (r, (&token, &position)) in tokens.iter().zip(&batch.positions).enumerate() {
+        let given = given(batch, r, input_cols);
         for (c, &x) in table.row(token as usize).iter().enumerate() {
-            let mut y = x * scale;
+            let mut y = given.map_or(x * scale, |row| row[c]);
             y += positions.map_or(0.0, |p| p.row(position as usize)[c]);
             let kind = batch.token_type(r) as usize;
             y += token_types.map_or(0.0, |t| t.row(kind.min(t.rows - 1))[c]);
@@ -227,9 +261,10 @@ pub(super) fn gated(kind: GateAct, gate: f32, up: f32) -> f32 {
     }
 }
 
-/// Token rows that have an output.
-pub(super) fn take_rows(x: Rows<'_>, batch: &Batch) -> Vec<f32> {
-    batch.outputs.iter().flat_map(|o| x.row(o.row as usize)).copied().collect()
+/// Token rows that have an output, with those after them in runs of `run`.
+pub(super) fn take_rows(x: Rows<'_>, run: u32, batch: &Batch) -> Vec<f32> {
+    let rows = batch.outputs.iter().flat_map(|o| o.row..o.row + run);
+    rows.flat_map(|row| x.row(row as usize)).copied().collect()
 }
 
 /// One vector an output row: that of the span around it.

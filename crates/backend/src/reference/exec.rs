@@ -105,7 +105,9 @@ impl ReferenceExecutable {
         let (out, data) = match op {
             Op::Norm(norm) => return self.norm(norm),
             Op::StoreLatent(op) => return self.store_latent(op, batch),
-            Op::Sample { logits, hidden } => return self.sample(*logits, *hidden, batch, served),
+            Op::Sample { logits, hidden, more } => {
+                return self.sample(*logits, (*hidden, &more[..]), batch, served);
+            }
             Op::RotateStore(op) => (op.out, self.rotate_store(op, batch)),
             Op::Attend(op) => (op.out, self.attend(op, batch)),
             Op::AttendLatent(op) => (op.out, self.attend_latent(op, batch)),
@@ -118,7 +120,16 @@ impl ReferenceExecutable {
                 let (positions, types) = (optional(positions), optional(token_types));
                 let tokens: Vec<TokenId> = batch.tokens.iter().map(|t| self.token(t)).collect();
                 let table = self.weight(*table);
-                (*out, dense::embed(table, *scale, positions, types, &tokens, batch))
+                let tokens = (&*tokens, self.program.input_cols as usize);
+                (*out, dense::embed(table, *scale, positions, types, tokens, batch))
+            }
+            Op::Input { start, out } => {
+                let cols = self.program.buffers[out.0 as usize].cols as usize;
+                let all = self.program.input_cols as usize;
+                (*out, dense::input(batch, all, *start as usize, cols))
+            }
+            Op::Gather { x, table, out } => {
+                (*out, dense::gather(self.rows(*x), self.weight(*table)))
             }
             Op::Linear { x, weight, out } => {
                 (*out, dense::linear(self.rows(*x), self.weight(*weight)))
@@ -140,7 +151,7 @@ impl ReferenceExecutable {
                 let args: Vec<_> = args.iter().map(|a| self.rows(*a)).collect();
                 (*out, dense::map(expr, &args, rows, spec.cols as usize))
             }
-            Op::TakeRows { x, out } => (*out, dense::take_rows(self.rows(*x), batch)),
+            Op::TakeRows { x, run, out } => (*out, dense::take_rows(self.rows(*x), *run, batch)),
             Op::Pool { x, kind, normalise, out } => {
                 (*out, dense::pool(self.rows(*x), *kind, *normalise, batch))
             }
@@ -182,14 +193,15 @@ impl ReferenceExecutable {
     fn sample(
         &mut self,
         logits: Option<View>,
-        hidden: View,
+        (hidden, more): (View, &[View]),
         batch: &Batch,
         served: &mut StepOutput,
     ) {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let (logits, hidden) = (logits.map(|l| self.rows(l)), self.rows(hidden));
+        let logits = logits.map(|l| self.rows(l));
+        let hidden: Vec<_> = [hidden].iter().chain(more).map(|v| self.rows(*v)).collect();
         let vocab = self.program.vocab as usize;
-        sampling::serve(logits, hidden, batch, vocab, &mut scratch, served);
+        sampling::serve(logits, &hidden, batch, vocab, &mut scratch, served);
         self.scratch = scratch;
     }
 
@@ -204,6 +216,7 @@ impl ReferenceExecutable {
         match *source {
             TokenSource::Id(id) => id,
             TokenSource::Sampled(row) => self.sampled[row as usize],
+            TokenSource::Embedding(_) => 0, // (nobody looks it up)
         }
     }
 
@@ -218,6 +231,7 @@ impl ReferenceExecutable {
             v_dim: op.v_dim as usize,
             scale: op.scale,
             mask: op.mask,
+            blocks: op.sees_blocks(),
             softcap: op.softcap,
             sinks: op.sinks.map(|w| self.weight(w)),
         };
@@ -231,19 +245,19 @@ impl ReferenceExecutable {
     }
 
     fn rotate_store(&mut self, op: &op::RotateStore, batch: &Batch) -> Vec<f32> {
-        let (at, dim) = (&batch.positions, op.head_dim as usize);
+        let dim = op.head_dim as usize;
         let rotation = op.rope.map(|r| self.rotation(r));
-        let mut queries = rotate(self.rows(op.q), dim, self.head_norm(&op.q_norm), rotation, at);
+        let mut queries = rotate(self.rows(op.q), dim, self.head_norm(&op.q_norm), rotation, batch);
         if let Some(position_scale) = op.position_scale {
             let rows = queries.chunks_exact_mut(op.q.cols as usize);
-            for (row, &position) in rows.zip(at) {
+            for (row, &position) in rows.zip(&batch.positions) {
                 let factor = position_scale.factor(position);
                 row.iter_mut().for_each(|x| *x *= factor);
             }
         }
         if let Some(s) = &op.store {
             let k = self.rows(s.k);
-            let keys = rotate(k, dim, self.head_norm(&s.k_norm), rotation, at);
+            let keys = rotate(k, dim, self.head_norm(&s.k_norm), rotation, batch);
             let mut cache = self.take(s.cache);
             store(&mut cache, 0, Rows::of(&keys, s.k.cols as usize), batch);
             store(&mut cache, 1, self.rows(s.v), batch);
@@ -263,7 +277,7 @@ impl ReferenceExecutable {
         };
         let latents = dense::norm(&of, self.rows(op.latent), &[], None).out;
         let (dim, rotation) = (op.key.cols as usize, Some(self.rotation(op.rope)));
-        let keys = rotate(self.rows(op.key), dim, None, rotation, &batch.positions);
+        let keys = rotate(self.rows(op.key), dim, None, rotation, batch);
         let mut cache = self.take(op.cache);
         store(&mut cache, 0, Rows::of(&latents, op.latent.cols as usize), batch);
         store(&mut cache, 1, Rows::of(&keys, dim), batch);

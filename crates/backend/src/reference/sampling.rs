@@ -5,10 +5,10 @@ use tokenmill_ir::{Batch, Output, Sampled, StepOutput};
 
 use super::rows::Rows;
 
-/// Fills `out`.
+/// Fills `out`; `hidden` are side by side.
 pub(super) fn serve(
     logits: Option<Rows<'_>>,
-    hidden: Rows<'_>,
+    hidden: &[Rows<'_>],
     batch: &Batch,
     vocab: usize,
     scratch: &mut SampleScratch,
@@ -26,7 +26,7 @@ pub(super) fn serve(
                 Sampled::default()
             }
             Output::Hidden => {
-                out.rows.extend_from_slice(hidden.row(r));
+                hidden.iter().for_each(|h| out.rows.extend_from_slice(h.row(r)));
                 Sampled::default()
             }
         };

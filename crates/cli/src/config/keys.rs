@@ -11,16 +11,18 @@ use super::PREFIX;
 /// Commands whose flags may be set.
 pub const COMMANDS: [&str; 6] = ["bench", "eval", "plan", "run", "score", "serve"];
 /// Flags that belong to one call.
-const OF_A_CALL: [&str; 16] = [
-    "compare", "config", "file", "for", "from", "grammar", "help", "ids", "json", "kl-base",
-    "machine", "measure", "plot", "raw", "schema", "version",
+const OF_A_CALL: [&str; 17] = [
+    "compare", "config", "file", "for", "from", "grammar", "help", "ids", "image", "json",
+    "kl-base", "machine", "measure", "plot", "raw", "schema", "version",
 ];
 /// Let others in, or say who may come in: never set by a folder's file.
-pub const OPENING: [&str; 16] = [
+pub const OPENING: [&str; 18] = [
     "allow-host",
     "allow-origin",
     "api-key",
     "audit",
+    "fetch-host",
+    "fetch-images",
     "host",
     "keys",
     "kv-dir",

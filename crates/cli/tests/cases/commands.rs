@@ -242,6 +242,29 @@ fn keys_too_loud_for_four_bits() {
 }
 
 #[test]
+fn images_are_shown_to_models_that_see() {
+    let (model, home) = (model(), tempfile::tempdir().expect("a folder"));
+    // One red pixel.
+    let mut bitmap =
+        b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
+    bitmap.resize(54, 0);
+    bitmap.extend([0, 0, 255, 0]);
+    for (name, file, words) in [
+        ("none.png", None, "cannot show the image"),
+        ("text.png", Some(&b"hello"[..]), "PNG, JPEG, WebP, GIF and BMP are"),
+        ("broken.bmp", Some(&bitmap[..40]), "the BMP image is broken"),
+        ("red.bmp", Some(&bitmap[..]), "sees no images"),
+    ] {
+        let at = home.path().join(name);
+        if let Some(file) = file {
+            std::fs::write(&at, file).expect("it is written");
+        }
+        let told = refusal(&["run", &model, "--image", &path(at), "What is it?"]);
+        assert!(told.contains(words), "{name}: {told}");
+    }
+}
+
+#[test]
 fn bench_refuses_what_does_not_fit() {
     let model = model();
     for args in [["-p", "100000"], ["--depth", "20000"], ["-n", "1000"]] {

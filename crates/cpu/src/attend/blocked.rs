@@ -283,7 +283,7 @@ pub(super) unsafe fn split<V: Tiles, K: Sums<V>, W: Sums<V>>(
     let group = job.group();
     let rows = item.tokens as usize * group;
     for (token, rows) in scratch.seen[..rows].chunks_exact_mut(group).enumerate() {
-        rows.fill(job.seen(item.index as usize + token, item.keys as usize));
+        rows.fill(job.seen(item, token));
     }
     scratch.max[..rows].fill(f32::NEG_INFINITY);
     let tiles = range.start / TILE..range.end.div_ceil(TILE);

@@ -135,6 +135,8 @@ pub struct AttendJob<'a> {
     pub scale: f32,
     /// Which keys are seen.
     pub mask: Mask,
+    /// The block of each token, whose keys are seen as well; empty: no blocks. [tokens]
+    pub blocks: &'a [[u32; 2]],
     /// Score cap.
     pub softcap: Option<f32>,
     /// One logit a query head. [heads]
@@ -275,14 +277,23 @@ impl AttendJob<'_> {
         }
     }
 
-    /// Indices of the keys that a token at `index` of a sequence of `keys` sees.
-    fn seen(&self, index: usize, keys: usize) -> Range<usize> {
-        match self.mask {
+    /// Indices of the keys that a token of an item sees. They begin and end in the order of tokens: blocks lie one after
+    /// another.
+    fn seen(&self, item: &Item, token: usize) -> Range<usize> {
+        let block = self.blocks.get(item.row as usize + token).copied().unwrap_or([0; 2]);
+        let (index, keys) = (item.index as usize + token, item.keys as usize);
+        let seen = match self.mask {
             Mask::Causal => 0..index + 1,
             Mask::Window(n) => (index + 1).saturating_sub(n as usize)..index + 1,
             Mask::Chunk(n) => index / n as usize * n as usize..index + 1,
             Mask::None => 0..keys,
             Mask::Around(n) => index.saturating_sub(n as usize)..keys.min(index + n as usize + 1),
+            Mask::Block => index..index + 1,
+        };
+        match block.map(|i| i as usize) {
+            [_, 0] => seen,
+            // (The token is in both, so this is one range.)
+            [begin, end] => seen.start.min(begin)..seen.end.max(end),
         }
     }
 
@@ -294,7 +305,7 @@ impl AttendJob<'_> {
     /// Indices of the keys that any of an item's rows sees.
     #[inline(always)]
     fn seen_by(&self, item: &Item, rows: Range<usize>) -> Range<usize> {
-        let of = |row| self.seen(item.index as usize + row / self.group(), item.keys as usize);
+        let of = |row| self.seen(item, row / self.group());
         of(rows.start).start..of(rows.end - 1).end
     }
 

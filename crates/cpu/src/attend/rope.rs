@@ -16,6 +16,8 @@ pub struct Rotation {
     pub freq: Vec<f32>,
     /// Multiplies sine and cosine.
     pub magnitude: f32,
+    /// The axis of each pair; empty: all the first.
+    pub axes: Vec<u8>,
 }
 
 impl Rotation {
@@ -29,7 +31,8 @@ impl Rotation {
             assert_eq!(factors.len(), freq.len(), "a factor a pair");
             freq.iter_mut().zip(factors).for_each(|(f, factor)| *f /= factor);
         }
-        Rotation { pairing: rope.pairing, freq, magnitude: rope.magnitude }
+        let (pairing, magnitude, axes) = (rope.pairing, rope.magnitude, rope.axes.clone());
+        Rotation { pairing, freq, magnitude, axes }
     }
 
     /// f32s of the table of one position: see [`Rotation::table`].
@@ -37,14 +40,18 @@ impl Rotation {
         2 * self.freq.len()
     }
 
-    /// Fills `table` for one position: cosines of all pairs, then sines. Once a token and step,
-    /// for all layers and heads.
+    /// Fills `table` for the positions of one token on all axes: cosines of all pairs, then sines.
+    /// Once a token and step, for all layers and heads.
     ///
     /// # Panics
     /// If `table` is not `table_len()` long, or `isa` is not available.
-    pub fn table(&self, isa: Isa, position: u32, table: &mut [f32]) {
+    pub fn table(&self, isa: Isa, positions: [u32; 3], table: &mut [f32]) {
         assert_eq!(table.len(), self.table_len(), "table of a position");
-        fill_table(isa, position as f32, &self.freq, self.magnitude, table);
+        let positions = positions.map(|p| p as f32);
+        match self.axes.is_empty() {
+            true => fill_table(isa, positions[0], &self.freq, self.magnitude, table),
+            false => fill_axes(isa, &positions, &self.axes, &self.freq, self.magnitude, table),
+        }
     }
 
     /// Rotates the first columns of every head of a row in place. row [heads × dim]
@@ -64,6 +71,7 @@ impl Rotation {
 
 per_isa! {
     fill_table(position: f32, freq: &[f32], magnitude: f32, table: &mut [f32]) = table_of;
+    fill_axes(at: &[f32; 3], axes: &[u8], freq: &[f32], magnitude: f32, table: &mut [f32]) = axes_of;
     turn_halves(table: &[f32], dim: usize, row: &mut [f32]) = halves;
     turn_pairs(table: &[f32], dim: usize, row: &mut [f32]) = neighbours;
     scale_head(head: &mut [f32], r: f32, weight: &[f32], offset: f32) = scaled;
@@ -75,6 +83,15 @@ fn table_of(position: f32, freq: &[f32], magnitude: f32, table: &mut [f32]) {
     let (cos, sin) = table.split_at_mut(freq.len());
     for ((f, cos), sin) in freq.iter().zip(cos).zip(sin) {
         let (s, c) = math::sin_cos(position * f);
+        (*cos, *sin) = (c * magnitude, s * magnitude);
+    }
+}
+
+#[inline(always)]
+fn axes_of(at: &[f32; 3], axes: &[u8], freq: &[f32], magnitude: f32, table: &mut [f32]) {
+    let (cos, sin) = table.split_at_mut(freq.len());
+    for (((f, axis), cos), sin) in freq.iter().zip(axes).zip(cos).zip(sin) {
+        let (s, c) = math::sin_cos(at[usize::from(*axis)] * f);
         (*cos, *sin) = (c * magnitude, s * magnitude);
     }
 }
@@ -164,7 +181,13 @@ mod tests {
     fn rotation(pairing: RopePairing, pairs: usize) -> Rotation {
         let freq = |i| 10_000_f32.powf(-(i as f32) / pairs as f32);
         let inv_freq = (0..pairs).map(freq).collect();
-        let rope = tokenmill_ir::Rope { pairing, inv_freq, factors: None, magnitude: 1.25 };
+        let rope = tokenmill_ir::Rope {
+            pairing,
+            inv_freq,
+            factors: None,
+            magnitude: 1.25,
+            axes: Vec::new(),
+        };
         let factors: Vec<f32> = (0..pairs).map(|i| 1.0 + i as f32 / 8.0).collect();
         Rotation::new(&rope, Some(&factors))
     }
@@ -185,7 +208,7 @@ mod tests {
             let rotation = rotation(pairing, pairs);
             for position in [0, 1, 77, 100_000] {
                 let mut table = vec![0.0; rotation.table_len()];
-                rotation.table(Isa::Scalar, position, &mut table);
+                rotation.table(Isa::Scalar, [position; 3], &mut table);
                 let (before, mut after) = (row(3 * dim), row(3 * dim));
                 rotation.apply(Isa::Scalar, &table, dim, &mut after);
                 for (before, after) in before.chunks(dim).zip(after.chunks(dim)) {
@@ -242,7 +265,7 @@ mod tests {
                 for kind in [NormKind::Rms, NormKind::Layer] {
                     let norm = HeadScale { kind, weight: &weight, offset: 0.0, eps: 1e-6 };
                     norm.apply(isa, dim, &mut x);
-                    rotation.table(isa, 12_345, &mut table);
+                    rotation.table(isa, [12_345; 3], &mut table);
                     rotation.apply(isa, &table, dim, &mut x);
                 }
                 (bits(&table), bits(&x))

@@ -28,7 +28,7 @@ pub(super) fn split(job: &AttendJob<'_>, item: &Item, range: Range<usize>, scrat
         let (token, head) = (row / group, item.kv_head as usize * group + row % group);
         let query = job.q.get(item.row as usize + token, head * job.k_dim..(head + 1) * job.k_dim);
         let query = Query::new(job, item.kv_head as usize, query, floats(&mut scratch.q));
-        let seen = job.seen(item.index as usize + token, item.keys as usize);
+        let seen = job.seen(item, token);
         let seen = seen.start.max(range.start)..seen.end.min(range.end);
         let out = &mut floats(&mut scratch.out)[row * v_cols..][..job.v_dim];
         (scratch.max[row], scratch.sum[row].0) = row_of_split(&mut read, &query, seen, out);

@@ -20,6 +20,8 @@ struct Case {
     v_dim: usize,
     tokens: usize,
     mask: Mask,
+    /// Tokens that see each other.
+    blocks: &'static [[u32; 2]],
     softcap: Option<f32>,
     sinks: bool,
     /// Multiplies queries: how peaked the softmax is.
@@ -36,6 +38,7 @@ const CASE: Case = Case {
     v_dim: 64,
     tokens: 150,
     mask: Mask::Causal,
+    blocks: &[],
     softcap: None,
     sinks: false,
     sharp: 1.0,
@@ -111,7 +114,7 @@ fn data(case: &Case) -> Data {
 fn rotation(case: &Case, pairing: RopePairing) -> Rotation {
     let pairs = case.k_dim * 3 / 8;
     let freq = (0..pairs).map(|i| 10_000_f32.powf(-(i as f32) / pairs as f32)).collect();
-    Rotation { pairing, freq, magnitude: 1.25 }
+    Rotation { pairing, freq, magnitude: 1.25, axes: Vec::new() }
 }
 
 /// Adds a bias, rotated to their positions, to rows of keys.
@@ -120,7 +123,7 @@ fn add_turned(bias: &[f32], rotation: Option<&Rotation>, dim: usize, k: &mut [f3
         let mut rotated = bias.to_vec();
         if let Some(rotation) = rotation {
             let mut table = vec![0.0; rotation.table_len()];
-            rotation.table(Isa::Scalar, position as u32, &mut table);
+            rotation.table(Isa::Scalar, [position as u32; 3], &mut table);
             rotation.apply(Isa::Scalar, &table, dim, &mut rotated);
         }
         k.iter_mut().zip(rotated).for_each(|(k, b)| *k += b);
@@ -143,8 +146,12 @@ fn run(case: &Case, data: &Data, way: Way) -> Vec<f32> {
     let mut out = vec![f32::NAN; case.tokens * case.heads * case.v_dim];
     let mut scratch = Scratch::new(case.heads, case.kv_heads, case.k_dim, case.v_dim);
     let chunk = way.chunk.min(case.tokens);
-    for first in (0..case.tokens).step_by(chunk) {
-        let len = chunk.min(case.tokens - first);
+    let mut first = 0;
+    while first < case.tokens {
+        // No step ends inside a block.
+        let end = (first + chunk).min(case.tokens);
+        let around = case.blocks.iter().find(|b| (b[0] as usize) < end && end < b[1] as usize);
+        let len = around.map_or(end, |b| b[1] as usize) - first;
         let cache = Parts::new(&mut bytes);
         for token in first..first + len {
             let k = &data.k[token * case.kv_heads * case.k_dim..][..case.kv_heads * case.k_dim];
@@ -172,8 +179,15 @@ fn run(case: &Case, data: &Data, way: Way) -> Vec<f32> {
             Keys::Cache { layout, bytes: &bytes, tables: &tables }
         };
         step(case, data, way, keys, (first, len), &mut out, &mut scratch);
+        first += len;
     }
     out
+}
+
+/// The block of a token.
+fn block(case: &Case, token: usize) -> [u32; 2] {
+    let found = case.blocks.iter().find(|b| (b[0]..b[1]).contains(&(token as u32)));
+    found.copied().unwrap_or_default()
 }
 
 /// Attends the tokens of one step.
@@ -186,6 +200,10 @@ fn step(
     out: &mut [f32],
     scratch: &mut Scratch,
 ) {
+    let mut blocks: Vec<[u32; 2]> = (first..first + len).map(|token| block(case, token)).collect();
+    if case.blocks.is_empty() {
+        blocks.clear();
+    }
     let job = AttendJob {
         heads: case.heads,
         kv_heads: case.kv_heads,
@@ -193,6 +211,7 @@ fn step(
         v_dim: case.v_dim,
         scale: 1.0 / (case.k_dim as f32).sqrt(),
         mask: case.mask,
+        blocks: &blocks,
         softcap: case.softcap,
         sinks: case.sinks.then_some(&data.sinks[..]),
         q: Rows {
@@ -312,7 +331,11 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
                 let n = n as usize;
                 t.saturating_sub(n)..case.tokens.min(t + n + 1)
             }
+            Mask::Block => t..t + 1,
         };
+        let [begin, end] = block(case, t).map(|key| key as usize);
+        let seen: Vec<usize> =
+            (0..case.tokens).filter(|j| seen.contains(j) || (begin..end).contains(j)).collect();
         for h in 0..case.heads {
             let given = &data.q[(t * case.heads + h) * case.k_dim..][..case.k_dim];
             let q = &q[(t * case.heads + h) * case.k_dim..][..case.k_dim];
@@ -329,13 +352,13 @@ fn oracle(case: &Case, data: &Data) -> Vec<f64> {
                 let s = (s + shift(j / TILE)) / (case.k_dim as f64).sqrt();
                 case.softcap.map_or(s, |c| (s / f64::from(c)).tanh() * f64::from(c))
             };
-            let scores: Vec<f64> = seen.clone().map(score).collect();
+            let scores: Vec<f64> = seen.iter().copied().map(score).collect();
             let sink = case.sinks.then(|| f64::from(data.sinks[h]));
             let max = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
             let total: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
             for e in 0..case.v_dim {
                 let value = |j| v[(j * case.kv_heads + h / group) * case.v_dim + e];
-                let pairs = scores.iter().zip(seen.clone());
+                let pairs = scores.iter().zip(seen.iter().copied());
                 out.push(pairs.map(|(s, j)| (s - max).exp() * value(j)).sum::<f64>() / total);
             }
             if of_values == KvFormat::Int4 {
@@ -360,6 +383,17 @@ fn cases() -> Vec<Case> {
         Case { heads: 2, k_dim: 16, v_dim: 8, tokens: 700, mask: Mask::Chunk(300), ..CASE },
         Case { mask: Mask::Window(64), softcap: Some(5.0), sinks: true, sharp: 3.0, ..CASE },
         Case { mask: Mask::None, heads: 2, kv_heads: 2, k_dim: 32, v_dim: 32, ..CASE },
+        Case { mask: Mask::Window(37), blocks: &[[3, 70], [70, 71], [90, 149]], ..CASE },
+        Case {
+            heads: 2,
+            kv_heads: 2,
+            k_dim: 16,
+            v_dim: 8,
+            tokens: 700,
+            blocks: &[[40, 600]],
+            ..CASE
+        },
+        Case { mask: Mask::Block, blocks: &[[0, 60], [62, 63], [65, 150]], ..CASE },
         Case { heads: 1, k_dim: 7, v_dim: 5, sinks: true, tokens: 90, ..CASE },
         Case { heads: 2, k_dim: 320, v_dim: 96, tokens: 40, ..CASE },
         Case { heads: 2, k_dim: 128, v_dim: 256, softcap: Some(30.0), tokens: 70, ..CASE },
@@ -524,6 +558,7 @@ fn the_last_of_128k_tokens_sees_them_all() {
         v_dim: dim,
         scale: 1.0,
         mask: Mask::Causal,
+        blocks: &[],
         softcap: None,
         sinks: None,
         q: Rows { data: &q, stride: 2 * dim },
@@ -586,6 +621,7 @@ fn spans_of_a_batch_do_not_meet() {
         v_dim: 64,
         scale: 0.125,
         mask: Mask::Causal,
+        blocks: &[],
         softcap: None,
         sinks: None,
         q: Rows { data: &q, stride: heads * 64 },

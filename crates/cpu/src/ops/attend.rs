@@ -38,6 +38,8 @@ pub(crate) struct Attend {
     pub scale: f32,
     pub softcap: Option<f32>,
     pub mask: Mask,
+    /// Whether tokens see all of their block.
+    pub blocks: bool,
     pub sinks: Option<Arc<Weight>>,
     pub source: Source,
     /// What the keys of the cache are without.
@@ -94,6 +96,7 @@ impl Attend {
             v_dim: self.v_dim,
             scale: self.scale,
             mask: self.mask,
+            blocks: if self.blocks { &step.batch.blocks } else { &[] },
             softcap: self.softcap,
             sinks: self.sinks.as_ref().map(|s| s.vector()),
             q: rows(job, self.q),

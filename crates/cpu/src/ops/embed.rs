@@ -1,20 +1,31 @@
-//! Embedding rows, rows with an output, pooling.
+//! Embedding rows, rows in the place of tokens, rows with an output, pooling.
 
 use std::sync::Arc;
 
-use tokenmill_ir::{PoolKind, Rows as RowKind};
+use tokenmill_ir::{PoolKind, Rows as RowKind, TokenSource};
 
 use crate::math::{inverse_sqrt, sum};
 use crate::step::{Cols, Job, Kernel};
 use crate::weight::Weight;
 
-/// `scale · table[token] (+ positions[p]) (+ token_types[t])`.
+/// The row of `cols` numbers that stands in the place of the token of row `r`, if one does.
+fn given<'a>(job: &Job<'a>, r: usize, cols: usize) -> Option<&'a [f32]> {
+    match job.step.batch.tokens[r] {
+        TokenSource::Embedding(row) => {
+            Some(&job.step.batch.embeddings[row as usize * cols..][..cols])
+        }
+        _ => None,
+    }
+}
+
+/// `scale · table[token] (+ positions[p]) (+ token_types[t])`, or a row in the place of a token.
 #[derive(Debug)]
 pub(crate) struct Embed {
     pub table: Arc<Weight>,
     pub scale: f32,
     pub positions: Option<Arc<Weight>>,
     pub token_types: Option<Arc<Weight>>,
+    pub input_cols: usize,
     pub out: Cols,
 }
 
@@ -23,8 +34,13 @@ impl Kernel for Embed {
         for r in job.rows(RowKind::Tokens) {
             // SAFETY: by rows; scratch is used here only.
             let (out, scratch) = unsafe { (job.write(self.out, r), job.scratch()) };
-            self.table.row(job.step.ids[r] as usize, out);
-            out.iter_mut().for_each(|x| *x *= self.scale);
+            match given(job, r, self.input_cols) {
+                Some(row) => out.copy_from_slice(&row[..out.len()]),
+                None => {
+                    self.table.row(job.step.ids[r] as usize, out);
+                    out.iter_mut().for_each(|x| *x *= self.scale);
+                }
+            }
             let position = job.step.batch.positions[r] as usize;
             let last = self.token_types.as_ref().map_or(0, |t| t.rows.saturating_sub(1));
             let kind = (job.step.batch.token_type(r) as usize).min(last);
@@ -38,10 +54,57 @@ impl Kernel for Embed {
     }
 }
 
-/// Token rows that have an output.
+/// Columns of the rows that stand in the place of tokens.
+#[derive(Debug)]
+pub(crate) struct Input {
+    pub input_cols: usize,
+    pub start: usize,
+    pub out: Cols,
+}
+
+impl Kernel for Input {
+    fn run(&self, job: &Job<'_>) {
+        for r in job.rows(RowKind::Tokens) {
+            // SAFETY: by rows.
+            let out = unsafe { job.write(self.out, r) };
+            match given(job, r, self.input_cols) {
+                Some(row) => out.copy_from_slice(&row[self.start..][..out.len()]),
+                None => out.fill(0.0),
+            }
+        }
+    }
+}
+
+/// `Σ w[i] · table[id[i]]`.
+#[derive(Debug)]
+pub(crate) struct Gather {
+    pub x: Cols,
+    pub table: Arc<Weight>,
+    pub out: Cols,
+}
+
+impl Kernel for Gather {
+    fn run(&self, job: &Job<'_>) {
+        let last = self.table.rows.saturating_sub(1);
+        for r in job.rows(RowKind::Tokens) {
+            // SAFETY: by rows; scratch is used here only.
+            let (out, scratch) = unsafe { (job.write(self.out, r), job.scratch()) };
+            let (ids, weights) = job.read(self.x, r).split_at(self.x.cols / 2);
+            let row = &mut scratch.row[..out.len()];
+            out.fill(0.0);
+            for (id, weight) in ids.iter().zip(weights).filter(|(_, weight)| **weight != 0.0) {
+                self.table.row((*id as usize).min(last), row);
+                out.iter_mut().zip(&*row).for_each(|(o, x)| *o += weight * x);
+            }
+        }
+    }
+}
+
+/// Token rows that have an output, each with the `run − 1` after it.
 #[derive(Debug)]
 pub(crate) struct TakeRows {
     pub x: Cols,
+    pub run: usize,
     pub out: Cols,
 }
 
@@ -50,7 +113,10 @@ impl Kernel for TakeRows {
         for r in job.rows(RowKind::Outputs) {
             let row = job.step.batch.outputs[r].row as usize;
             // SAFETY: by rows.
-            unsafe { job.write(self.out, r) }.copy_from_slice(job.read(self.x, row));
+            let out = unsafe { job.write(self.out, r) };
+            for (i, out) in out.chunks_exact_mut(self.x.cols).take(self.run).enumerate() {
+                out.copy_from_slice(job.read(self.x, row + i));
+            }
         }
     }
 }

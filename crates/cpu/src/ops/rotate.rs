@@ -20,9 +20,9 @@ pub(crate) struct Angles {
 impl Kernel for Angles {
     fn run(&self, job: &Job<'_>) {
         for r in job.rows(RowKind::Tokens) {
-            let position = job.step.batch.positions[r];
+            let positions = job.step.batch.axes(r);
             // SAFETY: by rows.
-            self.rotation.table(job.step.isa, position, unsafe { job.write(self.out, r) });
+            self.rotation.table(job.step.isa, positions, unsafe { job.write(self.out, r) });
         }
     }
 }

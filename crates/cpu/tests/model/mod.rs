@@ -123,7 +123,8 @@ impl Model {
         self.program.ops.push(Op::Embed { table, scale: 1.0, positions, token_types, out });
         let inv_freq = (0..DIM / 2).map(|i| 1000f32.powf(-(i as f32) / 24.0)).collect();
         let pairing = RopePairing::Half;
-        self.program.ropes = vec![Rope { pairing, inv_freq, factors: None, magnitude: 1.0 }];
+        self.program.ropes =
+            vec![Rope { pairing, inv_freq, factors: None, magnitude: 1.0, axes: Vec::new() }];
         let mut pending = Vec::new();
         for layer in 0..4u32 {
             let format = formats[layer as usize];
@@ -141,7 +142,7 @@ impl Model {
         }
         let taken = [stream, pending[0]].map(|x| {
             let out = self.program.buffer(Rows::Outputs, HIDDEN);
-            self.program.ops.push(Op::TakeRows { x, out: out.buffer });
+            self.program.ops.push(Op::TakeRows { x, run: 1, out: out.buffer });
             out
         });
         let (_, hidden) = self.norm(taken[0], vec![taken[1]]);
@@ -149,7 +150,7 @@ impl Model {
         let (scale, softcap, out) = (1.0, None, logits.buffer);
         self.program.ops.push(Op::Head { x: hidden, weight: table, scale, softcap, out });
         (self.program.vocab, self.program.hidden) = (VOCAB, HIDDEN);
-        self.program.ops.push(Op::Sample { logits: Some(logits), hidden });
+        self.program.ops.push(Op::Sample { logits: Some(logits), hidden, more: Vec::new() });
     }
 
     /// Attention, over a window in odd layers.
@@ -192,6 +193,7 @@ impl Model {
             v_dim,
             scale: 0.3,
             mask,
+            blocks: false,
             softcap: None,
             sinks: None,
             out: out.buffer,

@@ -23,6 +23,9 @@ fn outputs(kind: RowKind) -> u32 {
 impl Draft<'_> {
     pub(super) fn embed(&mut self, op: &Op) -> Result<(), DeviceError> {
         let Op::Embed { table, scale, positions, token_types, out } = op else { return Ok(()) };
+        if self.program.input_cols > 0 {
+            return Err(unsupported("rows in the place of tokens"));
+        }
         let weights = &self.program.weights;
         let cols = weights[table.0 as usize].cols;
         let types = token_types.map_or(0, |w| weights[w.0 as usize].rows);
@@ -155,7 +158,10 @@ impl Draft<'_> {
 
     pub(super) fn take(&mut self, op: &Op) -> Result<(), DeviceError> {
         let (x, out, kernel, more) = match op {
-            Op::TakeRows { x, out } => (x, out, Kernel::TakeRows, Vec::new()),
+            Op::TakeRows { run, .. } if *run != 1 => {
+                return Err(unsupported("output rows of several tokens"));
+            }
+            Op::TakeRows { x, out, .. } => (x, out, Kernel::TakeRows, Vec::new()),
             Op::Pool { x, kind, normalise, out } => {
                 let kind = match kind {
                     PoolKind::Mean => 0,

@@ -49,15 +49,18 @@ struct RopeArgs {
 }
 
 impl Draft<'_> {
-    fn rope(&mut self, rope: Option<RopeId>) -> RopeArgs {
+    fn rope(&mut self, rope: Option<RopeId>) -> Result<RopeArgs, DeviceError> {
         let Some(rope) = rope.and_then(|r| self.program.ropes.get(r.0 as usize)) else {
-            return RopeArgs { p: [Ptr::Null; 2], n: [0, 0], magnitude: 1.0 };
+            return Ok(RopeArgs { p: [Ptr::Null; 2], n: [0, 0], magnitude: 1.0 });
         };
+        if !rope.axes.is_empty() {
+            return Err(unsupported("rotations by positions on several axes"));
+        }
         let words = rope.inv_freq.iter().map(|f| f.to_bits()).collect();
         let (factors, magnitude) = (Self::numbers(rope.factors), rope.magnitude);
         let interleaved = u32::from(rope.pairing == RopePairing::Interleaved);
         let n = [rope.inv_freq.len() as u32, interleaved];
-        RopeArgs { p: [self.constant(Const::Words(words)), factors], n, magnitude }
+        Ok(RopeArgs { p: [self.constant(Const::Words(words)), factors], n, magnitude })
     }
 
     fn cache(&self, cache: CacheId) -> CacheLayout {
@@ -66,7 +69,7 @@ impl Draft<'_> {
 
     pub(super) fn rotate_store(&mut self, op: &op::RotateStore) -> Result<(), DeviceError> {
         let op::RotateStore { q, heads, head_dim, q_norm, rope, position_scale, store, out } = op;
-        let (q, out, rope) = (self.view(*q), self.buffer(*out), self.rope(*rope));
+        let (q, out, rope) = (self.view(*q), self.buffer(*out), self.rope(*rope)?);
         let cols = |w: u32| self.program.weights[w as usize].cols;
         let no_norm = None;
         let k_norm = store.as_ref().map_or(&no_norm, |s| &s.k_norm);
@@ -101,7 +104,7 @@ impl Draft<'_> {
 
     pub(super) fn store_latent(&mut self, op: &op::StoreLatent) -> Result<(), DeviceError> {
         let op::StoreLatent { latent, norm, eps, key, rope, cache } = op;
-        let (x, k, rope) = (self.view(*latent), self.view(*key), self.rope(Some(*rope)));
+        let (x, k, rope) = (self.view(*latent), self.view(*key), self.rope(Some(*rope))?);
         let layout = self.cache(*cache);
         let [(latent_bytes, format), (key_bytes, _)] = layout.heads;
         let p = vec![
@@ -123,13 +126,15 @@ impl Draft<'_> {
     }
 
     pub(super) fn attend(&mut self, op: &op::Attend) -> Result<(), DeviceError> {
-        let op::Attend { q, heads, source, kv_heads, v_dim, scale, mask, softcap, sinks, out } = op;
+        let op::Attend { q, heads, source, kv_heads, v_dim, scale, softcap, sinks, out, .. } = op;
         let (dim, v_dim) = (q.cols / (*heads).max(1), *v_dim);
         if v_dim > MOST_VALUES {
             return Err(unsupported(format!("values of {v_dim} columns")));
         }
         let (q, out) = (self.view(*q), self.buffer(*out));
-        let (mask, most) = match *mask {
+        let (mask, most) = match op.mask {
+            _ if op.blocks => return Err(unsupported("tokens that see all of their block")),
+            Mask::Block => return Err(unsupported("attention within blocks")),
             Mask::Causal => (0, 0),
             Mask::Window(n) => (1, n),
             Mask::Chunk(n) => (2, n.max(1)),

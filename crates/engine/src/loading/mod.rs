@@ -3,10 +3,12 @@
 
 pub mod describe;
 pub mod door;
+pub mod encoder;
 pub mod identity;
 pub mod library;
 pub mod load;
 pub mod packaged;
 pub mod plan;
+pub mod sight;
 pub mod start;
 pub mod vocabulary;

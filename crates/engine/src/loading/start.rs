@@ -18,6 +18,7 @@ use crate::ledger::Claim;
 use crate::load::LoadedModel;
 use crate::loading::identity::Identity;
 use crate::plan::Fit;
+use crate::sight::Sight;
 use crate::tier::{Tier, TierError, identify};
 
 /// How an engine serves.
@@ -39,6 +40,8 @@ pub struct Served {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Chat template, or why there is none.
     pub template: Result<Arc<ChatTemplate>, TemplateError>,
+    /// How it sees images, where it does.
+    pub sight: Option<Sight>,
     /// How its packager wants it to be run: its files, until who knows more says more.
     pub defaults: Defaults,
     /// Architecture.
@@ -116,6 +119,9 @@ impl LoadedModel {
             Ok(tier) => (Some(tier), Ok(())),
             Err(error) => (None, Err(error)),
         };
+        let encoder = self.encoder.take();
+        let vision = encoder.map(|e| e.start_on(host, Arc::clone(&self.device), options));
+        let vision = vision.transpose()?;
         let (tokenizer, template) = match self.vocabulary.take() {
             Some(v) => (Some(v.tokenizer), v.template),
             None => (None, Err(TemplateError::Missing)),
@@ -129,12 +135,13 @@ impl LoadedModel {
             claim.note_blocks(footprint.block_bytes);
         }
         let name = claim.as_ref().and_then(Claim::name);
-        let defaults = std::mem::take(&mut self.defaults);
+        let (defaults, sight) = (std::mem::take(&mut self.defaults), self.sight.take());
         let parts = EngineParts {
             device: executable,
             config,
             tokenizer: tokenizer.clone(),
             ids: self.program.ids(),
+            input_cols: self.program.input_cols,
             eos,
             draft: options.draft,
             queue: options.queue,
@@ -154,7 +161,8 @@ impl LoadedModel {
         };
         let engine = host.add(name, parts, (tier, draft_model));
         engine.identify(identity);
-        Ok(Served { engine, tokenizer, template, defaults, arch, fit, caps, disk })
+        vision.into_iter().for_each(|vision| engine.give_vision(vision));
+        Ok(Served { engine, tokenizer, template, sight, defaults, arch, fit, caps, disk })
     }
 
     fn config(&self, caps: &DeviceCaps, options: ServeOptions) -> Config {
@@ -168,6 +176,7 @@ impl LoadedModel {
             cost: step_cost(&self.program, caps),
             step_s: options.step_s,
             checkpoint_slots: 8,
+            longest_block: self.encoder.as_ref().map_or(0, |encoder| encoder.longest_block),
         }
     }
 }

@@ -432,10 +432,12 @@ mod tests {
             cost: StepCost::new(1.0, 0.0, 0.0),
             step_s: 1.0,
             checkpoint_slots: 0,
+            longest_block: 0,
         });
         let new = NewSequence {
             key: 0,
             tokens: vec![1],
+            inputs: None,
             max_len: 1,
             want: Want::Numbers(Numbers::Hidden),
             salt: 0,

@@ -67,6 +67,8 @@ pub struct EngineParts {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Token ids are below this.
     pub ids: u32,
+    /// Numbers of a row that may stand in the place of a token; 0: none may.
+    pub input_cols: u32,
     /// Tokens that end an answer.
     pub eos: Vec<TokenId>,
     /// Where drafts come from, unless a request says otherwise.
@@ -187,6 +189,7 @@ fn sequence(request: &Request, key: u64, max_len: u32, want: Want) -> NewSequenc
     NewSequence {
         key,
         tokens: request.prompt.clone(),
+        inputs: request.inputs.clone(),
         max_len,
         want,
         salt: request.salt,
@@ -437,6 +440,8 @@ impl Core {
                 if let (Some(drafter), Some(odds)) = (drafter, odds.filter(|_| !is_known)) {
                     let n = self.sched.draft_that_pays(seq, odds, MAX_DRAFT);
                     drafter.guess(n, &mut self.guess);
+                    let may = self.guess.iter().take_while(|&&t| t < self.config.vocab).count();
+                    self.guess.truncate(may); // (rows of the prompt come again as no tokens)
                 }
                 let may = guide.allowed(&self.guess, &mut ahead_work);
                 self.sched.offer_draft(seq, &self.guess[..may]);

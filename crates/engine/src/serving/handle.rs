@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use tokenmill_ir::TokenId;
 use tokenmill_ir::sampling::Mirostat;
-use tokenmill_sched::{Numbers, Scheduler};
+use tokenmill_ir::{FIRST_MEDIA, TokenId};
+use tokenmill_sched::{Embeddings, Inputs, Numbers, Scheduler};
 use tokenmill_text::Tokenizer;
 
 use crate::answer::Sink;
@@ -26,6 +26,7 @@ use crate::request::{Event, Leased, Refusal, Request, RequestError};
 use crate::rows::{Rows, Scored};
 use crate::stats::{EngineStats, Stats};
 use crate::tier::Tier;
+use crate::vision::{Patches, Vision};
 
 /// Stop texts of one request, at most.
 const MAX_STOPS: usize = 64;
@@ -53,7 +54,11 @@ struct Facts {
     hidden: u32,
     /// Token ids are below this.
     ids: u32,
+    input_cols: u32,
     longest: u32,
+    /// Tokens that see each other, at most.
+    block: u32,
+    outputs: u32,
     top_logprobs: u32,
     whole_sequences: bool,
     has_text: bool,
@@ -73,6 +78,7 @@ struct Shared {
     /// Microseconds a request may have to wait to be taken.
     longest_wait: AtomicU64,
     identity: OnceLock<Identity>,
+    vision: OnceLock<Vision>,
 }
 
 /// A model that runs on its host's thread. Cheap to clone; it ends by
@@ -179,12 +185,15 @@ impl Engine {
         parts: EngineParts,
         (tier, draft_model): (Option<Tier>, Option<DraftModel>),
     ) -> (Engine, Core) {
-        let c = &parts.config;
+        let (c, sched) = (&parts.config, Scheduler::new(parts.config.clone()));
         let facts = Facts {
             vocab: c.vocab,
             hidden: c.hidden,
             ids: parts.ids,
-            longest: Scheduler::new(c.clone()).longest(),
+            input_cols: parts.input_cols,
+            longest: sched.longest(),
+            block: if c.whole_sequences { u32::MAX } else { sched.longest_block() },
+            outputs: c.limits.outputs,
             top_logprobs: c.limits.top_logprobs,
             whole_sequences: c.whole_sequences,
             has_text: parts.tokenizer.is_some(),
@@ -216,6 +225,7 @@ impl Engine {
             closed: AtomicBool::new(false),
             longest_wait: AtomicU64::new(u64::MAX),
             identity: OnceLock::new(),
+            vision: OnceLock::new(),
         };
         (Engine { inbox, shared: Arc::new(shared) }, core)
     }
@@ -318,6 +328,36 @@ impl Engine {
         Ok(self.rows(tokens, Numbers::Hidden)?.numbers)
     }
 
+    /// Gives the model an encoder, once; both end together.
+    pub fn give_vision(&self, vision: Vision) {
+        let _ = self.shared.vision.set(vision); // the first of this engine
+    }
+
+    /// Whether the model has an encoder.
+    pub fn sees(&self) -> bool {
+        self.shared.vision.get().is_some()
+    }
+
+    /// The rows of images, for [`Request::inputs`]: those of images seen lately are kept, others
+    /// computed, all of them together. Waits for that on the caller's thread.
+    ///
+    /// # Errors
+    /// [`RowsError`]; [`Refusal::BadParameter`] where the model reads text only.
+    pub fn see(
+        &self,
+        images: Vec<Patches>,
+        account: u64,
+    ) -> Result<Vec<Arc<Embeddings>>, RowsError> {
+        let Some(vision) = self.shared.vision.get() else {
+            let (name, reason) = ("image", "the model reads text only".to_owned());
+            return Err(Refusal::BadParameter { name, reason }.into());
+        };
+        if self.is_closed() {
+            return Err(Refusal::ShuttingDown.into());
+        }
+        vision.see(images, account)
+    }
+
     /// Leases of an account, or of all; `sink` is called on the engine's thread.
     pub fn leases(&self, account: Option<u64>, ask: LeasesAsk, sink: LeasesSink) {
         self.tell(Message::Leases(account, ask, sink)); // an ended engine drops it
@@ -384,6 +424,7 @@ impl Engine {
     /// Fails what is still open, and gives back all memory of the model.
     pub fn shut_down(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
+        self.shared.vision.get().into_iter().for_each(|vision| vision.encoder().shut_down());
         let (sender, receiver) = channel();
         // An ended one needs no telling.
         if self.tell(Message::Stop(sender)) {
@@ -434,15 +475,50 @@ impl Engine {
         Ok(u32::try_from(tokens.len()).unwrap_or(u32::MAX))
     }
 
+    /// As [`Self::check_tokens`], of a prompt with rows in the place of tokens.
+    fn check_inputs(&self, prompt: &[TokenId], inputs: &Inputs) -> Result<u32, Refusal> {
+        let facts = &self.shared.facts;
+        let bad = |reason| Refusal::BadParameter { name: "prompt", reason };
+        inputs.check(prompt, facts.input_cols).map_err(bad)?;
+        let (block, most) = (inputs.longest_block(), facts.block);
+        if block > most {
+            return Err(bad(format!("an image of {block} tokens, a step has room for {most}")));
+        }
+        let is_token = |&&token: &&TokenId| token < FIRST_MEDIA;
+        let tokens: Vec<TokenId> = prompt.iter().filter(is_token).copied().collect();
+        if prompt.is_empty() {
+            return Err(Refusal::EmptyPrompt);
+        }
+        if prompt.len() - tokens.len() != inputs.rows() as usize {
+            return Err(bad("rows that are not given".to_owned()));
+        }
+        if !tokens.is_empty() {
+            self.check_tokens(&tokens)?;
+        }
+        Ok(u32::try_from(prompt.len()).unwrap_or(u32::MAX))
+    }
+
     fn check(&self, request: &Request) -> Result<(), Refusal> {
-        let prompt_tokens = self.check_tokens(&request.prompt)?;
+        let prompt_tokens = match &request.inputs {
+            None => self.check_tokens(&request.prompt)?,
+            Some(inputs) => self.check_inputs(&request.prompt, inputs)?,
+        };
         match request.numbers {
+            Some(Numbers::Scores { .. } | Numbers::Logits { .. }) if request.inputs.is_some() => {
+                let (name, reason) = ("prompt", "log-probabilities of a prompt with images".into());
+                Err(Refusal::BadParameter { name, reason })
+            }
             None => self.check_answer(request, prompt_tokens),
-            Some(numbers) => self.check_numbers(numbers, prompt_tokens),
+            Some(numbers) => self.check_numbers(numbers, prompt_tokens, request.inputs.as_deref()),
         }
     }
 
-    fn check_numbers(&self, numbers: Numbers, prompt_tokens: u32) -> Result<(), Refusal> {
+    fn check_numbers(
+        &self,
+        numbers: Numbers,
+        prompt_tokens: u32,
+        inputs: Option<&Inputs>,
+    ) -> Result<(), Refusal> {
         let facts = &self.shared.facts;
         if prompt_tokens > facts.longest {
             let limit = facts.longest;
@@ -459,6 +535,13 @@ impl Engine {
             Numbers::Logits { from } if from >= prompt_tokens => {
                 bad("from", format!("{from} of {prompt_tokens} tokens"))
             }
+            Numbers::Listed if !facts.whole_sequences => {
+                bad("model", "this model does not take whole sequences".to_string())
+            }
+            Numbers::Listed => match inputs.map_or(0, |inputs| inputs.outputs.len()) {
+                rows if rows > 0 && rows <= facts.outputs as usize => Ok(()),
+                rows => bad("rows", format!("{rows}, at least 1 and at most {}", facts.outputs)),
+            },
             Numbers::Scores { .. } | Numbers::Logits { .. } if facts.vocab == 0 => {
                 bad("model", "this model gives embeddings only".to_string())
             }

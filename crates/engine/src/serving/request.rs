@@ -7,7 +7,7 @@ use thiserror::Error;
 use tokenmill_ir::sampling::Rules;
 use tokenmill_ir::{SamplingParams, TokenId};
 use tokenmill_output::{Format, Parser, Piece, Tool};
-use tokenmill_sched::Numbers;
+use tokenmill_sched::{Inputs, Numbers};
 use tokenmill_text::Lead;
 
 use crate::constraint::Held;
@@ -23,6 +23,9 @@ use crate::serving::timeline::Timekeeper;
 pub struct Request {
     /// Prompt tokens, BOS included where the model wants one. Not empty.
     pub prompt: Vec<TokenId>,
+    /// What the prompt has beside its tokens, such as images; `None`: it is text. The ids of rows count
+    /// as its tokens, and nothing that looks at the text before a token sees them.
+    pub inputs: Option<Arc<Inputs>>,
     /// Numbers that are wanted of it instead of text.
     pub numbers: Option<Numbers>,
     /// How to sample; `choice` and `index` are set by the engine.
@@ -127,6 +130,7 @@ impl Request {
     pub fn new(prompt: Vec<TokenId>) -> Self {
         Self {
             prompt,
+            inputs: None,
             numbers: None,
             sampling: SamplingParams::default(),
             choices: 1,

@@ -75,6 +75,7 @@ fn spec_of(h: &Hyper<'_>, eps: f32) -> Result<ModelSpec, ModelError> {
         sinks: false,
         gated: false,
         multipliers: Multipliers::ONE,
+        blocks: false,
     };
     let ffn = Ffn::Plain { width: h.u32(FFN)?, act: h.activation(Act::Gelu)? };
     let after = |body| Branch { norm_in: None, norm_sum: Some(norm), ..Branch::pre(norm, body) };
@@ -98,5 +99,6 @@ fn spec_of(h: &Hyper<'_>, eps: f32) -> Result<ModelSpec, ModelError> {
         },
         streams: None,
         draft_layers: 0,
+        media: 0,
     })
 }

@@ -48,7 +48,7 @@ pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         v_dim,
         scale,
         norm: Norm::rms(1e-6),
-        rope: RopeSpec { dims: rope_dim, theta: h.theta("")?, pairing, scaling },
+        rope: RopeSpec { dims: rope_dim, theta: h.theta("")?, pairing, scaling, axes: Axes::One },
     };
     for branch in model.branches_mut() {
         if let Body::Mix(mixers) = &mut branch.body {

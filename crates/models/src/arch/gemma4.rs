@@ -87,7 +87,7 @@ fn attention(h: &Hyper<'_>, a: &mut Attention, i: usize, full: bool) -> Result<(
         }
     }
     let (dims, pairing) = (a.head_dim, RopePairing::Half);
-    a.rope = Some(RopeSpec { dims, theta, pairing, scaling });
+    a.rope = Some(RopeSpec { dims, theta, pairing, scaling, axes: Axes::One });
     Ok(())
 }
 

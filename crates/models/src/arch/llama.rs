@@ -52,6 +52,7 @@ pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<Mode
             sinks: false,
             gated: false,
             multipliers: Multipliers::ONE,
+            blocks: false,
         };
         let width = h.layer_u32(FFN, i)?.unwrap_or(0);
         Ok(Layer {
@@ -74,5 +75,6 @@ pub fn spec_norm(h: &Hyper<'_>, pairing: RopePairing, norm: Norm) -> Result<Mode
         output: Output::Logits { scale: 1.0, softcap: None },
         streams: None,
         draft_layers: 0,
+        media: 0,
     })
 }

@@ -44,6 +44,7 @@ fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
         output: Output::Logits { scale: 1.0, softcap: None },
         streams: None,
         draft_layers: 0,
+        media: 0,
     })
 }
 

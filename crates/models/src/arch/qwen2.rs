@@ -7,7 +7,12 @@ use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::ModelSpec;
 
-pub const ARCH: Arch = Arch { name: "qwen2", spellings: &["qwen2"], spec };
+pub const ARCH: Arch = Arch {
+    name: "qwen2",
+    // (The language models of Qwen2-VL and Qwen2.5-VL.)
+    spellings: &["qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2vl"],
+    spec,
+};
 
 pub fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     // A window, where it is used at all, starts at layer `max_window_layers`.

@@ -5,7 +5,8 @@ use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::{ModelSpec, Norm, QkNorm};
 
-pub const ARCH: Arch = Arch { name: "qwen3", spellings: &["qwen3"], spec };
+pub const ARCH: Arch =
+    Arch { name: "qwen3", spellings: &["qwen3", "qwen3_vl_text", "qwen3vl"], spec };
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = qwen2::spec(h)?;

@@ -49,6 +49,14 @@ impl Lower<'_> {
                 let down = self.matrix(Role::Down, hidden, width)?;
                 Ok(self.linear(y, down))
             }
+            Ffn::Swish { width, beta } => {
+                let up = self.matrix(Role::Up, width, hidden)?;
+                let y = self.linear(x, up);
+                let gate = Expr::Arg(0).scaled(beta).apply(Unary::Sigmoid);
+                let y = self.map(Expr::Mul(Box::new(Expr::Arg(0)), Box::new(gate)), vec![y]);
+                let down = self.matrix(Role::Down, hidden, width)?;
+                Ok(self.linear(y, down))
+            }
             Ffn::Experts(ref experts) => self.experts(experts, x),
             Ffn::Beside { width, act, norm, ref experts } => {
                 let y = self.ffn(&Ffn::gated(width, act), x, stream)?;

@@ -66,6 +66,7 @@ impl Lower<'_> {
             mask: a.mask,
             softcap: a.softcap,
             sinks,
+            blocks: a.blocks,
             out: out.buffer,
         }));
         let mut y = out;
@@ -98,7 +99,7 @@ impl Lower<'_> {
             Some(r) => Some(self.rope_id(r)?),
             None => None,
         };
-        if matches!(a.mask, Mask::None | Mask::Around(_)) {
+        if matches!(a.mask, Mask::None | Mask::Around(_) | Mask::Block) {
             let q = self.rotated(q, a.heads, q_norm, rope, a.position_scale);
             let k = self.rotated(k, a.kv_heads, k_norm, rope, None);
             return Ok((q, AttendSource::Fresh { k, v }));

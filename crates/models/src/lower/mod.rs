@@ -6,6 +6,7 @@ mod ffn;
 mod inputs;
 mod mixers;
 mod streams;
+mod vision;
 mod weights;
 
 use std::collections::HashSet;
@@ -18,7 +19,7 @@ use tokenmill_ir::{
 use crate::error::{ModelError, shortened};
 use crate::hyper::Key;
 use crate::limits::Checked;
-use crate::names::{Role, find_opt, is_ignorable};
+use crate::names::{self, Role, find_opt, is_ignorable};
 use crate::rope::rope;
 use crate::spec::{Body, Branch, Join, Layer, ModelSpec, Norm, Output, RopeScaling, RopeSpec};
 
@@ -40,18 +41,7 @@ pub fn lower(
 ) -> Result<Lowered, ModelError> {
     let usual = |key: Key| key.usual(checkpoint.container).to_owned();
     let checked = Checked::of(spec, checkpoint.tensors.len(), &usual)?;
-    let mut low = Lower {
-        checkpoint,
-        spec: checked.get(),
-        kv,
-        program: Program::default(),
-        used: HashSet::new(),
-        layer: 0,
-        groups: Vec::new(),
-        kv_caches: Vec::new(),
-        layer_inputs: None,
-        partial: HashSet::new(),
-    };
+    let mut low = Lower::new(checkpoint, checked.get(), kv, &names::TEXT);
     low.model()?;
     low.program.check()?;
     cover::check(&low.program, checkpoint, &low.partial)?;
@@ -62,9 +52,13 @@ pub fn lower(
     Ok(Lowered { program: low.program, unused })
 }
 
+pub use vision::lower_vision;
+
 /// State of one lowering.
 struct Lower<'a> {
     checkpoint: &'a Checkpoint,
+    /// How the file spells the tensors of this part.
+    names: &'static names::Table,
     spec: &'a ModelSpec,
     kv: KvFormat,
     program: Program,
@@ -88,6 +82,29 @@ struct Stream {
     pending: Vec<View>,
 }
 
+impl<'a> Lower<'a> {
+    fn new(
+        checkpoint: &'a Checkpoint,
+        spec: &'a ModelSpec,
+        kv: KvFormat,
+        names: &'static names::Table,
+    ) -> Self {
+        Self {
+            checkpoint,
+            names,
+            spec,
+            kv,
+            program: Program::default(),
+            used: HashSet::new(),
+            layer: 0,
+            groups: Vec::new(),
+            kv_caches: Vec::new(),
+            layer_inputs: None,
+            partial: HashSet::new(),
+        }
+    }
+}
+
 impl Lower<'_> {
     /// Whether a tensor belongs to a layer that only drafts.
     fn drafts(&self, name: &str) -> bool {
@@ -100,6 +117,7 @@ impl Lower<'_> {
     fn model(&mut self) -> Result<(), ModelError> {
         let spec = self.spec;
         self.program.hidden = spec.hidden;
+        self.program.input_cols = spec.media * spec.hidden;
         let mut stream = self.embed()?;
         if let Some(streams) = &spec.streams {
             stream.base = self.streams(streams, stream.base)?;
@@ -108,6 +126,11 @@ impl Lower<'_> {
         for (i, layer) in spec.layers.iter().enumerate() {
             self.layer = i;
             self.lower_layer(layer, &mut stream)?;
+            let added = i as u32 + 1;
+            if added < spec.media {
+                let more = self.input(added * spec.hidden, spec.hidden);
+                stream.pending.push(more);
+            }
         }
         self.output(stream)
     }
@@ -251,7 +274,7 @@ impl Lower<'_> {
             self.tensor_opt(Role::Head); // a file may hold one for other uses
         }
         self.program.hidden = hidden.cols;
-        self.program.ops.push(Op::Sample { logits, hidden });
+        self.program.ops.push(Op::Sample { logits, hidden, more: Vec::new() });
         Ok(())
     }
 
@@ -296,8 +319,20 @@ impl Lower<'_> {
     }
 
     fn take_rows(&mut self, x: View) -> View {
-        let out = self.program.buffer(Rows::Outputs, x.cols);
-        self.program.ops.push(Op::TakeRows { x, out: out.buffer });
+        self.take_runs(x, 1)
+    }
+
+    /// At each output row, it and those behind it, `run` in all, side by side.
+    fn take_runs(&mut self, x: View, run: u32) -> View {
+        let out = self.program.buffer(Rows::Outputs, run * x.cols);
+        self.program.ops.push(Op::TakeRows { x, run, out: out.buffer });
+        out
+    }
+
+    /// Columns of the rows that stand where tokens stand.
+    fn input(&mut self, start: u32, cols: u32) -> View {
+        let out = self.program.buffer(Rows::Tokens, cols);
+        self.program.ops.push(Op::Input { start, out: out.buffer });
         out
     }
 

@@ -10,14 +10,15 @@ use crate::spec::{Experts, GateUp};
 impl<'a> Lower<'a> {
     /// The tensor of a role in the current layer.
     pub(super) fn tensor(&mut self, role: Role) -> Result<&'a TensorInfo, ModelError> {
-        let t = names::find(self.checkpoint, role, self.layer)?;
+        let t = self.names.find_opt(self.checkpoint, role, self.layer, 0);
+        let t = t.ok_or_else(|| self.names.missing(self.checkpoint, role, self.layer, 0))?;
         self.used.insert(t.name.clone());
         Ok(t)
     }
 
     /// The tensor of a role, if the file has it.
     pub(super) fn tensor_opt(&mut self, role: Role) -> Option<&'a TensorInfo> {
-        let t = names::find_opt(self.checkpoint, role, self.layer, 0)?;
+        let t = self.names.find_opt(self.checkpoint, role, self.layer, 0)?;
         self.used.insert(t.name.clone());
         Some(t)
     }
@@ -190,7 +191,8 @@ impl<'a> Lower<'a> {
         self.matrix_as(role, rows, cols, WeightUse::Matmul)
     }
 
-    fn matrix_as(
+    /// A matrix used in some way, with its bias, if the file has one.
+    pub(super) fn matrix_as(
         &mut self,
         role: Role,
         rows: u32,

@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::config::Limits;
-use crate::conversation::{Call, Content, Message, Role};
+use crate::conversation::{Call, Content, Message, Part, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, list, shown, text, wrong};
+use crate::images::Image;
 use crate::openai::leases;
 
 /// Roles, and what they are here.
@@ -15,8 +16,7 @@ const ROLES: &[(&str, Role)] =
     &[("user", Role::User), ("assistant", Role::Assistant), ("system", Role::System)];
 
 /// Blocks that are known and not built yet.
-const UNBUILT: &[&str] =
-    &["image", "document", "search_result", "container_upload", "browser_state"];
+const UNBUILT: &[&str] = &["document", "search_result", "container_upload", "browser_state"];
 
 /// Blocks that only who wrote them can use, and why they are left out.
 const LEFT_OUT: &[Ignored] = &[
@@ -65,7 +65,7 @@ pub struct Reader<'a> {
 /// What the blocks of a message say.
 #[derive(Default)]
 struct Turn {
-    texts: Vec<String>,
+    parts: Vec<Part>,
     reasoning: String,
     calls: Vec<Call>,
     /// Of calls in the message before.
@@ -91,7 +91,7 @@ impl Reader<'_> {
         let in_blocks = value.is_array();
         let mut texts = self.texts(value, "system")?;
         if in_blocks {
-            texts.retain(|text| !text.starts_with(ATTRIBUTION));
+            texts.retain(|part| !part.text().is_some_and(|text| text.starts_with(ATTRIBUTION)));
         }
         Ok((!texts.is_empty()).then(|| said(Role::System, texts)))
     }
@@ -129,16 +129,16 @@ impl Reader<'_> {
             return Ok(vec![said(role, self.texts(value, &path)?)]);
         }
         let turn = self.turn(value, &path, role)?;
-        let Turn { texts, reasoning, calls, results: mut found } = turn;
-        if role == Role::Assistant || !texts.is_empty() || found.is_empty() {
+        let Turn { parts, reasoning, calls, results: mut found } = turn;
+        if role == Role::Assistant || !parts.is_empty() || found.is_empty() {
             let reasoning = Some(reasoning).filter(|text| !text.is_empty());
-            found.push(Message { reasoning, calls, ..said(role, texts) });
+            found.push(Message { reasoning, calls, ..said(role, parts) });
         }
         Ok(found)
     }
 
     /// A text, or blocks that are texts.
-    fn texts(&mut self, value: Value, path: &str) -> Result<Vec<String>, ApiError> {
+    fn texts(&mut self, value: Value, path: &str) -> Result<Vec<Part>, ApiError> {
         self.each(value, path, |reader, kind, fields| match kind {
             "text" => reader.text(fields).map(Some),
             other => Err(misplaced(other, fields, "a text")),
@@ -150,14 +150,14 @@ impl Reader<'_> {
         &mut self,
         value: Value,
         path: &str,
-        mut read: impl FnMut(&mut Self, &str, &mut Fields) -> Result<Option<String>, ApiError>,
-    ) -> Result<Vec<String>, ApiError> {
+        mut read: impl FnMut(&mut Self, &str, &mut Fields) -> Result<Option<Part>, ApiError>,
+    ) -> Result<Vec<Part>, ApiError> {
         let blocks = match value {
-            Value::String(text) => return Ok(vec![text]),
+            Value::String(text) => return Ok(vec![Part::Text(text)]),
             Value::Array(blocks) => blocks,
             other => return Err(wrong(path, "a string or an array of blocks", &other)),
         };
-        let mut texts = Vec::with_capacity(blocks.len());
+        let mut parts = Vec::with_capacity(blocks.len());
         for (i, block) in blocks.into_iter().enumerate() {
             let mut fields = Fields::of(block, &format!("{path}[{i}]"))?;
             let kind = text(fields.require("type")?, &fields.path("type"))?;
@@ -166,27 +166,28 @@ impl Reader<'_> {
                 self.notes.add(format!("{} was ignored: {because}", place(&fields)));
                 continue;
             }
-            texts.extend(read(self, &kind, &mut fields)?);
+            parts.extend(read(self, &kind, &mut fields)?);
             fields.finish(IGNORED, self.notes)?;
         }
-        Ok(texts)
+        Ok(parts)
     }
 
-    fn text(&mut self, fields: &mut Fields) -> Result<String, ApiError> {
+    fn text(&mut self, fields: &mut Fields) -> Result<Part, ApiError> {
         let cites = fields.take("citations").is_some_and(|cited| cited != json!([]));
         if cites {
             let path = fields.path("citations");
             self.notes.add(format!("{path} was ignored: templates have no place for it"));
         }
-        text(fields.require("text")?, &fields.path("text"))
+        text(fields.require("text")?, &fields.path("text")).map(Part::Text)
     }
 
     /// All that the user or the assistant says in a message.
     fn turn(&mut self, value: Value, path: &str, role: Role) -> Result<Turn, ApiError> {
         let mut turn = Turn::default();
-        turn.texts = self.each(value, path, |reader, kind, fields| {
+        turn.parts = self.each(value, path, |reader, kind, fields| {
             match (kind, role) {
                 ("text", _) => return reader.text(fields).map(Some),
+                ("image", Role::User) => return image(fields).map(Some),
                 ("thinking", Role::Assistant) => {
                     turn.reasoning += &text(fields.require("thinking")?, &fields.path("thinking"))?;
                     // What other servers seal is no part of a prompt.
@@ -195,7 +196,7 @@ impl Reader<'_> {
                 ("tool_use", Role::Assistant) => turn.calls.push(call(fields)?),
                 ("tool_result", Role::User) => turn.results.push(reader.result(fields)?),
                 // What stands for all that was said before it.
-                ("compaction", _) => return fields.text("content"),
+                ("compaction", _) => return Ok(fields.text("content")?.map(Part::Text)),
                 (other, _) => {
                     return Err(misplaced(
                         other,
@@ -214,30 +215,57 @@ impl Reader<'_> {
         let id = text(fields.require("tool_use_id")?, &fields.path("tool_use_id"))?;
         let failed = fields.flag("is_error")? == Some(true);
         let path = fields.path("content");
-        let mut texts = match fields.take("content") {
+        let mut parts = match fields.take("content") {
             None => Vec::new(),
             Some(value) => self.each(value, &path, |reader, kind, fields| match kind {
                 "text" => reader.text(fields).map(Some),
+                "image" => image(fields).map(Some),
                 // A search for tools: all are on offer from the start.
                 "tool_reference" => {
-                    text(fields.require("tool_name")?, &fields.path("tool_name")).map(Some)
+                    let name = text(fields.require("tool_name")?, &fields.path("tool_name"))?;
+                    Ok(Some(Part::Text(name)))
                 }
                 other => Err(misplaced(other, fields, "a tool_result")),
             })?,
         };
         if failed {
-            match texts.first_mut() {
-                Some(text) => text.insert_str(0, "Error: "),
-                None => texts.push("Error".to_owned()),
+            match parts.first_mut() {
+                Some(Part::Text(text)) => text.insert_str(0, "Error: "),
+                Some(Part::Image(_)) => parts.insert(0, Part::Text("Error: ".to_owned())),
+                None => parts.push(Part::Text("Error".to_owned())),
             }
         }
-        Ok(Message { call_id: Some(id), ..said(Role::Tool, texts) })
+        Ok(Message { call_id: Some(id), ..said(Role::Tool, parts) })
     }
 }
 
 /// Where an object is.
 fn place(fields: &Fields) -> String {
     fields.path("").trim_end_matches('.').to_owned()
+}
+
+/// An image: its bytes in base64, or where it is.
+fn image(fields: &mut Fields) -> Result<Part, ApiError> {
+    let (path, source) = (place(fields), fields.path("source"));
+    let mut source = Fields::of(fields.require("source")?, &source)?;
+    let kind = text(source.require("type")?, &source.path("type"))?;
+    let found = match kind.as_str() {
+        "base64" => {
+            let media = text(source.require("media_type")?, &source.path("media_type"))?;
+            let data = text(source.require("data")?, &source.path("data"))?;
+            Image::of_base64(path, &data, (Some(&media), &source.path("data")))?
+        }
+        "url" => {
+            let url = text(source.require("url")?, &source.path("url"))?;
+            Image::of_url(path, &url, &source.path("url"))?
+        }
+        other => {
+            let path = source.path("type");
+            let message = format!("{path} is {:?}; base64 and url are known", shown(other));
+            return Err(ApiError::unsupported(path, message));
+        }
+    };
+    Ok(Part::Image(found))
 }
 
 /// A call that an earlier answer made.
@@ -269,12 +297,8 @@ fn misplaced(kind: &str, fields: &Fields, whose: &str) -> ApiError {
 }
 
 /// A message that says so.
-fn said(role: Role, mut texts: Vec<String>) -> Message {
-    let content = match texts.len() {
-        0 | 1 => Content::Text(texts.pop().unwrap_or_default()),
-        _ => Content::Parts(texts),
-    };
-    Message { content, ..Message::text(role, "") }
+fn said(role: Role, parts: Vec<Part>) -> Message {
+    Message { content: Content::of(parts), ..Message::text(role, "") }
 }
 
 /// Messages; what one speaks in a row is one message, as roles take turns.
@@ -294,23 +318,17 @@ impl Turns {
             self.joined = false;
             return;
         };
-        let mut texts = parts_of(std::mem::replace(&mut last.content, Content::Parts(Vec::new())));
+        let own = std::mem::replace(&mut last.content, Content::Parts(Vec::new()));
+        let mut parts = own.into_parts();
         if !std::mem::replace(&mut self.joined, true) {
-            texts.retain(|text| !text.is_empty());
+            parts.retain(|part| !part.is_empty());
         }
-        texts.extend(parts_of(next.content).into_iter().filter(|text| !text.is_empty()));
-        last.content = said(last.role, texts).content;
+        parts.extend(next.content.into_parts().into_iter().filter(|part| !part.is_empty()));
+        last.content = Content::of(parts);
         last.calls.extend(next.calls);
         if let Some(more) = next.reasoning {
             last.reasoning.get_or_insert_default().push_str(&more);
         }
-    }
-}
-
-fn parts_of(content: Content) -> Vec<String> {
-    match content {
-        Content::Text(text) => vec![text],
-        Content::Parts(parts) => parts,
     }
 }
 
@@ -323,7 +341,8 @@ mod tests {
         let mut turns = Turns { messages: Vec::new(), joined: false };
         let long = "x".repeat(100);
         let place = long.as_ptr();
-        turns.add(Message { content: Content::Parts(vec![long, String::new()]), ..user("") });
+        let parts = [long, String::new()].map(Part::Text);
+        turns.add(Message { content: Content::Parts(parts.into()), ..user("") });
         for text in ["a", "", "b"] {
             turns.add(user(text));
         }

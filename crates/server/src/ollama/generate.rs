@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::answer::{Kind, answered, loaded};
 use super::manner::{Common, IGNORED, UNBUILT, common};
-use super::messages::images;
+use super::messages::{images, shown};
 use crate::ask::{Ask, Generate, Input, Prompt};
 use crate::config::Limits;
 use crate::conversation::{Conversation, Message, Role, Tools};
@@ -30,14 +30,18 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
     let suffix = fields.text("suffix")?.filter(|suffix| !suffix.is_empty());
     let system = fields.text("system")?.filter(|system| !system.is_empty());
     let raw = fields.flag("raw")?.unwrap_or(false);
-    images(&mut fields)?;
+    let images = images(&mut fields, limits)?;
     template(&mut fields)?;
     let is_broken = fields.has("repetition_detection");
     let Common { mut manner, variables, stream } = common(&mut fields, limits, notes)?;
     fields.refuse(UNSUPPORTED)?;
     fields.refuse(UNBUILT)?;
     fields.finish(IGNORED, notes)?;
-    if prompt.is_empty() && suffix.is_none() {
+    if let (Some(image), true) = (images.first(), raw || suffix.is_some()) {
+        let message = format!("{} is an image; raw prompts and infill have none", image.path);
+        return Err(ApiError::unsupported(&image.path, message));
+    }
+    if prompt.is_empty() && suffix.is_none() && images.is_empty() {
         return Ok(loaded(Kind::Generate, model, notes.lets_go()));
     }
     let input = match raw || suffix.is_some() {
@@ -51,7 +55,8 @@ pub fn read(mut fields: Fields, limits: &Limits, notes: &mut Notes) -> Result<As
         }
         false => {
             let system = system.map(|text| Message::text(Role::System, text));
-            let asked = Message::text(Role::User, prompt);
+            let content = shown(images, prompt);
+            let asked = Message { content, ..Message::text(Role::User, "") };
             let messages = system.into_iter().chain([asked]).collect();
             let (tools, continues) = (Tools::default(), false);
             Input::Conversation(Conversation { messages, tools, variables, continues })

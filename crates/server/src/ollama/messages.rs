@@ -4,9 +4,10 @@
 use serde_json::Value;
 
 use crate::config::Limits;
-use crate::conversation::{Message, Role};
+use crate::conversation::{Content, Message, Part, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, list, text};
+use crate::images::Image;
 use crate::openai::tools;
 
 /// Roles, and what they are here.
@@ -32,24 +33,25 @@ pub fn read(value: Value, limits: &Limits, notes: &mut Notes) -> Result<Vec<Mess
     Ok(messages)
 }
 
-/// Refuses images.
+/// Images, files in base64.
 ///
 /// # Errors
-/// 400 where there are any.
-pub fn images(fields: &mut Fields) -> Result<(), ApiError> {
+/// 400 naming the first that is none.
+pub fn images(fields: &mut Fields, limits: &Limits) -> Result<Vec<Image>, ApiError> {
     let path = fields.path("images");
-    match fields.take("images") {
-        None => Ok(()),
-        Some(value) if is_empty_list(&value) => Ok(()),
-        Some(_) => {
-            let message = format!("{path}: images are not supported, this model takes text");
-            Err(ApiError::unsupported(path, message))
-        }
-    }
+    let Some(value) = fields.take("images") else { return Ok(Vec::new()) };
+    let image = |(i, item): (usize, Value)| {
+        let path = format!("{path}[{i}]");
+        let data = text(item, &path)?;
+        Image::of_base64(path.clone(), &data, (None, &path))
+    };
+    list(value, limits.images, &path)?.into_iter().enumerate().map(image).collect()
 }
 
-fn is_empty_list(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty)
+/// What is said of images: they come first.
+pub fn shown(images: Vec<Image>, said: String) -> Content {
+    let text = Some(said).filter(|said| images.is_empty() || !said.is_empty());
+    Content::of(images.into_iter().map(Part::Image).chain(text.map(Part::Text)).collect())
 }
 
 /// Calls that no result has answered yet: id and tool.
@@ -89,8 +91,13 @@ fn message(
         let message = format!("{path}.role must be one of {}", known.join(", "));
         return Err(ApiError::bad(fields.path("role"), message));
     };
-    images(&mut fields)?;
-    let mut message = Message::text(role, fields.text("content")?.unwrap_or_default());
+    let images = images(&mut fields, limits)?;
+    if let (Some(image), Role::System | Role::Assistant) = (images.first(), role) {
+        let message = format!("{} is an image; only the user and tools show any", image.path);
+        return Err(ApiError::unsupported(&image.path, message));
+    }
+    let content = shown(images, fields.text("content")?.unwrap_or_default());
+    let mut message = Message { content, ..Message::text(role, "") };
     match role {
         Role::Assistant => {
             message.reasoning = fields.text("thinking")?.filter(|text| !text.is_empty());
@@ -145,12 +152,24 @@ mod tests {
     }
 
     #[test]
+    fn images_stand_before_what_is_said_of_them() {
+        let said =
+            |content: &str| json!([{ "role": "user", "images": ["aGVsbG8="], "content": content }]);
+        let (image, text) = (json!({ "type": "image" }), json!({ "type": "text", "text": "q" }));
+        assert_eq!(values(said("q")).expect("read")[0]["content"], json!([image, text]));
+        assert_eq!(values(said("")).expect("read")[0]["content"], json!([image]));
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (given, param) in [
             (json!([{ "content": "a" }]), "messages[0].role"),
             (json!([{ "role": "bot", "content": "a" }]), "messages[0].role"),
             (json!([{ "role": "user", "content": ["a"] }]), "messages[0].content"),
-            (json!([{ "role": "user", "images": ["x"] }]), "messages[0].images"),
+            (json!([{ "role": "user", "images": ["x"] }]), "messages[0].images[0]"),
+            (json!([{ "role": "user", "images": "x" }]), "messages[0].images"),
+            (json!([{ "role": "user", "images": [""] }]), "messages[0].images[0]"),
+            (json!([{ "role": "system", "images": ["aGVsbG8="] }]), "messages[0].images[0]"),
             (json!([{ "role": "user", "content": "a", "thinking": "t" }]), "messages[0].thinking"),
             (json!([7]), "messages[0]"),
             (json!({}), "messages"),

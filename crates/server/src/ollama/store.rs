@@ -341,6 +341,11 @@ fn words(fields: &mut Fields, limits: &crate::config::Limits) -> Result<Words, A
     let mut notes = Notes::new(true);
     let read = |value| messages::read(value, limits, &mut notes);
     let messages = fields.take("messages").map(read).transpose()?;
+    let shown = |all: &Vec<Message>| all.iter().find_map(|m| m.content.images().next().cloned());
+    if let Some(image) = messages.as_ref().and_then(shown) {
+        let message = format!("{} is an image; models begin with texts alone", image.path);
+        return Err(ApiError::unsupported(&image.path, message));
+    }
     let said = |message: &Message| {
         let text: String = message.content.texts().collect();
         (message.role.name().to_owned(), text)

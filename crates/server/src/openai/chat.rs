@@ -9,9 +9,10 @@ use super::parameters::{self, IGNORED, UNBUILT, is_empty_list};
 use super::{leases, thinking, tools};
 use crate::ask::{Ask, Generate, Input};
 use crate::config::Limits;
-use crate::conversation::{Content, Conversation, Message, Role};
+use crate::conversation::{Content, Conversation, Message, Part, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Ignored, Notes, Unsupported, list, text, wrong};
+use crate::images::Image;
 
 /// Members that ask for what is not built yet, unless they ask for nothing.
 const UNSUPPORTED: &[Unsupported] = &[
@@ -47,6 +48,10 @@ const MESSAGE_UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "function_call", neutral: |_| false },
     Unsupported { name: "audio", neutral: |_| false },
 ];
+
+/// Members of images that change no answer here.
+const IMAGE_IGNORED: &[Ignored] =
+    &[Ignored { name: "detail", because: "the model says how closely it looks" }];
 
 /// Reads a chat request.
 ///
@@ -140,7 +145,10 @@ impl Reader<'_> {
                 let path = fields.path("refusal");
                 return Err(ApiError::bad(&path, format!("{path} stands beside a content")));
             }
-            false => self.content(fields.require("content")?, &fields.path("content"))?,
+            false => {
+                let (value, path) = (fields.require("content")?, fields.path("content"));
+                self.content(value, &path, matches!(role, Role::User | Role::Tool))?
+            }
         };
         self.mark(&mut fields)?;
         if fields.take("annotations").is_some_and(|v| !is_empty_list(&v)) {
@@ -161,21 +169,29 @@ impl Reader<'_> {
         Ok(message)
     }
 
-    /// A string, or text parts: the template says which it reads.
-    fn content(&mut self, value: Value, path: &str) -> Result<Content, ApiError> {
+    /// A string, or parts: the template says which it reads. Where somebody `shows` something, they
+    /// may be images.
+    fn content(&mut self, value: Value, path: &str, shows: bool) -> Result<Content, ApiError> {
         let parts = match value {
             Value::String(text) => return Ok(Content::Text(text)),
             Value::Array(parts) => parts,
             other => return Err(wrong(path, "a string or an array of parts", &other)),
         };
-        let part = |(i, part): (usize, Value)| self.part(part, &format!("{path}[{i}]"));
+        let part = |(i, part): (usize, Value)| self.part(part, &format!("{path}[{i}]"), shows);
         parts.into_iter().enumerate().map(part).collect::<Result<_, _>>().map(Content::Parts)
     }
 
-    /// A part that holds text.
-    fn part(&mut self, value: Value, path: &str) -> Result<String, ApiError> {
+    /// A part that holds text, or an image.
+    fn part(&mut self, value: Value, path: &str, shows: bool) -> Result<Part, ApiError> {
         let mut fields = Fields::of(value, path)?;
         let kind = text(fields.require("type")?, &fields.path("type"))?;
+        if kind == "image_url" && shows {
+            let (value, of) = (fields.require("image_url")?, fields.path("image_url"));
+            let image = self.image(path, value, &of)?;
+            self.mark(&mut fields)?;
+            fields.finish(&[], self.notes)?;
+            return Ok(Part::Image(image));
+        }
         // What an assistant said when it would not answer is what it said.
         let name = if kind == "refusal" { "refusal" } else { "text" };
         if kind != name {
@@ -186,7 +202,21 @@ impl Reader<'_> {
         let text = text(fields.require(name)?, &fields.path(name))?;
         self.mark(&mut fields)?;
         fields.finish(&[], self.notes)?;
-        Ok(text)
+        Ok(Part::Text(text))
+    }
+
+    /// `image_url`: an object, or the address itself.
+    fn image(&mut self, path: &str, value: Value, of: &str) -> Result<Image, ApiError> {
+        let url = match value {
+            Value::String(url) => return Image::of_url(path.to_owned(), &url, of),
+            value => {
+                let mut fields = Fields::of(value, of)?;
+                let url = text(fields.require("url")?, &fields.path("url"))?;
+                fields.finish(IMAGE_IGNORED, self.notes)?;
+                url
+            }
+        };
+        Image::of_url(path.to_owned(), &url, &format!("{of}.url"))
     }
 
     /// `cache_control` of a message or a part: the prompt stays for the longest time marked.
@@ -203,7 +233,7 @@ impl Reader<'_> {
         if text(fields.require("type")?, &path)? != "content" {
             return Err(ApiError::unsupported(&path, format!("{path} must be \"content\"")));
         }
-        let found = self.content(fields.require("content")?, &fields.path("content"))?;
+        let found = self.content(fields.require("content")?, &fields.path("content"), false)?;
         fields.finish(&[], self.notes)?;
         Ok(found.texts().collect::<Vec<_>>().join("\n"))
     }
@@ -299,7 +329,15 @@ mod tests {
                 json!({"role":"user","content":[
                     {"type":"text","text":"a"}, {"type":"image_url","image_url":{}},
                 ]}),
-                "messages[3].content[1]",
+                "messages[3].content[1].image_url.url",
+            ),
+            (
+                json!({"role":"system","content":[{"type":"image_url","image_url":"data:,"}]}),
+                "messages[3].content[0]",
+            ),
+            (
+                json!({"role":"user","content":[{"type":"image_url","image_url":"data:,"}]}),
+                "messages[3].content[0].image_url",
             ),
             (json!({"role":"user","content":"a","nam":"b"}), "messages[3].nam"),
             (json!({"role":"user","content":"a","tool_call_id":"b"}), "messages[3].tool_call_id"),

@@ -32,12 +32,13 @@ const ROUTES: &[Row] = &[
 fn full_chat() -> Value {
     let text = |text: &str| json!([{ "type": "text", "text": text }]);
     let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+    let image = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORw0KGgo=" } });
     json!({
         "model": "m",
         "messages": [
             { "role": "system", "content": text("s") },
             { "role": "developer", "content": text("d") },
-            { "role": "user", "content": text("q") },
+            { "role": "user", "content": [{ "type": "text", "text": "q" }, image] },
             { "role": "assistant", "content": text("a"), "tool_calls": [
                 { "id": "x", "type": "function", "function": { "name": "f", "arguments": "{}" } },
             ] },

@@ -22,7 +22,7 @@ fn number(bits: u64) -> u32 {
 }
 
 fn spoil(batch: &mut Batch, bits: u64) {
-    let (kind, at, value) = (bits % 16, (bits >> 8) as usize, number(bits >> 40));
+    let (kind, at, value) = (bits % 20, (bits >> 8) as usize, number(bits >> 40));
     fn pick<T>(list: &mut [T], at: usize) -> Option<&mut T> {
         let len = list.len().max(1);
         list.get_mut(at % len)
@@ -71,6 +71,14 @@ fn spoil(batch: &mut Batch, bits: u64) {
         12 => batch.tokens.truncate(at % (batch.tokens.len() + 1)),
         13 => batch.spans.truncate(at % (batch.spans.len() + 1)),
         14 => batch.tables.truncate(at % (batch.tables.len() + 1)),
+        15 => {
+            let row = TokenSource::Embedding(value);
+            pick(&mut batch.tokens, at).into_iter().for_each(|t| *t = row);
+        }
+        16 if batch.blocks.is_empty() => batch.blocks.resize(batch.tokens.len(), [value, 1]),
+        16 => pick(&mut batch.blocks, at).into_iter().for_each(|b| b[at >> 8 & 1] = value),
+        17 => batch.grid.resize(at % 200, [value; 2]),
+        18 => batch.embeddings.resize(at % (batch.embeddings.len() + 2), 0.5),
         _ => {
             let row = OutputRow { row: value, kind: OutputKind::Hidden };
             batch.outputs.insert(at % (batch.outputs.len() + 1), row);

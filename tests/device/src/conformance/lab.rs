@@ -264,9 +264,9 @@ impl Lab {
         steps: impl Fn(&Program, &Limits, u32) -> Vec<Batch>,
     ) -> Case {
         let hidden = self.program.buffer(Rows::Outputs, x.cols);
-        self.push(Op::TakeRows { x, out: hidden.buffer });
+        self.push(Op::TakeRows { x, run: 1, out: hidden.buffer });
         self.program.hidden = x.cols;
-        self.push(Op::Sample { logits: None, hidden });
+        self.push(Op::Sample { logits: None, hidden, more: Vec::new() });
         self.case(name, tolerance, block, steps)
     }
 

@@ -43,6 +43,7 @@ fn whole(all: &mut Vec<Field>) {
             final_norm: ["final_norm.eps", "final_norm.kind"],
             output: ["! below"],
             draft_layers: ["! layers that are not run"],
+            media: ["! of models that see: `vision`"],
         }
     );
     fields!(
@@ -150,6 +151,7 @@ fn rotations(all: &mut Vec<Field>) {
             theta: ["attention.rope.theta", "latent.rope.theta"],
             pairing: ["attention.rope.pairing", "latent.rope.pairing"],
             scaling: ["attention.rope.scaling", "latent.rope.scaling"],
+            axes: ["! of models that see: `vision`"],
         }
     );
     fields!(all, RopeScaling, RopeScaling::Linear { factor: ["rope.linear.factor"] });
@@ -226,6 +228,7 @@ fn mixers(all: &mut Vec<Field>) {
             sinks: ["attention.sinks"],
             gated: ["attention.gated"],
             multipliers: ["! below"],
+            blocks: ["! of models that see: `vision`"],
         }
     );
     fields!(
@@ -294,6 +297,7 @@ fn feeds(all: &mut Vec<Field>) {
     fn _variants(ffn: &Ffn, weigh: Weigh, fused: GateUp) {
         match ffn {
             Ffn::Gated { .. } | Ffn::Beside { .. } | Ffn::Plain { .. } | Ffn::Experts(_) => {}
+            Ffn::Swish { .. } => {} // of encoders of images: `vision`
         }
         match weigh {
             Weigh::Output | Weigh::Input => {}

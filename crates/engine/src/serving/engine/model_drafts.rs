@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tokenmill_ir::SamplingParams;
+use tokenmill_ir::{SamplingParams, TokenId};
 use tokenmill_sched::SeqId;
 
 use super::masks::AHEAD_WORK;
@@ -89,8 +89,9 @@ impl Core {
             let Work::Answer(answer) = &mut open.work else { continue };
             let prompt = answer.prompt();
             for (choice, seq, by_model) in answer.guessed_by_model() {
-                // Before its first own token nothing can be said.
-                let Some(tokens) = self.sched.tokens(seq).filter(|t| t.len() > prompt) else {
+                // Before its first own token nothing can be said, and it reads text only.
+                let reads = |t: &&[TokenId]| t.len() > prompt && self.sched.is_text(seq);
+                let Some(tokens) = self.sched.tokens(seq).filter(reads) else {
                     continue;
                 };
                 let known = by_model.rate.is_some();

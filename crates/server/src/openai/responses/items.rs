@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use super::catalogue::{Catalogue, Source};
 use crate::config::Limits;
-use crate::conversation::{Call, Content, Message, Role};
+use crate::conversation::{Call, Content, Message, Part, Role};
 use crate::error::ApiError;
 use crate::fields::{Fields, Notes, list, shown, text, wrong};
+use crate::images::Image;
 use crate::seal::Kind;
 
 /// Members of items that are no part of a prompt, and of which nobody needs to be told.
@@ -61,17 +62,11 @@ const TEXTS: &[(&str, &str)] = &[
 ];
 
 /// Types of parts that are known and not built yet.
-const UNBUILT_PARTS: &[&str] = &[
-    "input_image",
-    "input_file",
-    "input_audio",
-    "input_video",
-    "computer_screenshot",
-    "image_url",
-];
+const UNBUILT_PARTS: &[&str] =
+    &["input_file", "input_audio", "input_video", "computer_screenshot", "image_url"];
 
 /// Members of parts that are no part of a prompt.
-const PART_SILENT: &[&str] = &["annotations", "logprobs", "prompt_cache_breakpoint"];
+const PART_SILENT: &[&str] = &["annotations", "logprobs", "prompt_cache_breakpoint", "detail"];
 
 /// What the model is told to write for a compaction.
 const SUM_UP: &str = "Sum up this conversation for whoever goes on with it and sees nothing else of it: what was \
@@ -176,7 +171,7 @@ impl Reader<'_> {
             "function_call_output" | "custom_tool_call_output" => {
                 fields.take("name");
                 let path = fields.path("output");
-                let content = self.content(fields.take("output"), &path)?;
+                let content = self.told(fields.take("output"), &path, true)?;
                 self.result(content, ids.0);
             }
             "tool_search_output" => {
@@ -214,7 +209,7 @@ impl Reader<'_> {
         let path = fields.path("content");
         if role != Role::Assistant {
             let value = fields.require("content")?;
-            let content = self.content(Some(value), &path)?;
+            let content = self.told(Some(value), &path, role == Role::User)?;
             self.close();
             self.messages.push(Message { content, ..Message::text(role, "") });
             return Ok(());
@@ -232,8 +227,8 @@ impl Reader<'_> {
         let (content, summary) = (fields.path("content"), fields.path("summary"));
         let content = self.content(fields.take("content"), &content)?;
         let summary = self.content(fields.take("summary"), &summary)?;
-        let told = |content: &Content| content.texts().collect::<Vec<_>>().join("\n");
-        let found = [opened.clone().unwrap_or_default(), told(&content), told(&summary)];
+        let text_of = |content: &Content| content.texts().collect::<Vec<_>>().join("\n");
+        let found = [opened.clone().unwrap_or_default(), text_of(&content), text_of(&summary)];
         if sealed.is_some() && opened.is_none() {
             let path = fields.path("encrypted_content");
             self.notes.add(format!("{path} was ignored: this server, as it runs, did not seal it"));
@@ -324,25 +319,37 @@ impl Reader<'_> {
 
     /// A string, or parts that are texts.
     fn content(&mut self, value: Option<Value>, path: &str) -> Result<Content, ApiError> {
+        self.told(value, path, false)
+    }
+
+    /// The same; where somebody `shows` something, parts may be images.
+    fn told(&mut self, value: Option<Value>, path: &str, shows: bool) -> Result<Content, ApiError> {
         let parts = match value {
             None => return Ok(nothing()),
             Some(Value::String(text)) => return Ok(Content::Text(text)),
             Some(Value::Array(parts)) => parts,
             Some(other) => return Err(wrong(path, "a string or an array of parts", &other)),
         };
-        let mut texts = Vec::with_capacity(parts.len());
+        let mut read = Vec::with_capacity(parts.len());
         for (i, part) in parts.into_iter().enumerate() {
-            texts.extend(self.part(part, &format!("{path}[{i}]"))?);
+            read.extend(self.part(part, &format!("{path}[{i}]"), shows)?);
         }
-        Ok(of_texts(texts))
+        Ok(Content::of(read))
     }
 
-    fn part(&mut self, value: Value, path: &str) -> Result<Option<String>, ApiError> {
+    fn part(&mut self, value: Value, path: &str, shows: bool) -> Result<Option<Part>, ApiError> {
         let mut fields = Fields::of(value, path)?;
         let kind = text(fields.require("type")?, &fields.path("type"))?;
-        if UNBUILT_PARTS.contains(&kind.as_str()) {
-            let message = format!("{path} is of type {kind}: this server takes text");
+        let is_image = kind == "input_image";
+        if UNBUILT_PARTS.contains(&kind.as_str()) || (is_image && !shows) {
+            let message = format!("{path} is of type {kind}: this server takes text there");
             return Err(ApiError::unsupported(path, message));
+        }
+        if is_image {
+            let image = image(&mut fields, path)?;
+            PART_SILENT.iter().for_each(|name| drop(fields.take(name)));
+            fields.finish(&[], self.notes)?;
+            return Ok(Some(Part::Image(image)));
         }
         let Some((_, member)) = TEXTS.iter().find(|(name, _)| *name == kind) else {
             let kind = shown(&kind);
@@ -352,29 +359,30 @@ impl Reader<'_> {
         let text = text(fields.require(member)?, &fields.path(member))?;
         PART_SILENT.iter().for_each(|name| drop(fields.take(name)));
         fields.finish(&[], self.notes)?;
-        Ok(Some(text))
+        Ok(Some(Part::Text(text)))
     }
+}
+
+/// An image by its address; those that are uploads are not built.
+fn image(fields: &mut Fields, path: &str) -> Result<Image, ApiError> {
+    if let Some(id) = fields.take("file_id") {
+        let path = fields.path("file_id");
+        let message = format!("{path} is {id}: images are sent as data URLs");
+        return Err(ApiError::unsupported(path, message));
+    }
+    let url = text(fields.require("image_url")?, &fields.path("image_url"))?;
+    Image::of_url(path.to_owned(), &url, &fields.path("image_url"))
 }
 
 fn nothing() -> Content {
     Content::Text(String::new())
 }
 
-/// One text is a text: a prompt is the same whether it came as a string or as a part.
-fn of_texts(mut texts: Vec<String>) -> Content {
-    match texts.len() {
-        0 => nothing(),
-        1 => Content::Text(texts.remove(0)),
-        _ => Content::Parts(texts),
-    }
-}
-
 /// Two contents, one after the other.
 fn joined(one: Content, other: Content) -> Content {
-    let texts = |content: Content| match content {
+    let parts = |content: Content| match content {
         Content::Text(text) if text.is_empty() => Vec::new(),
-        Content::Text(text) => vec![text],
-        Content::Parts(parts) => parts,
+        content => content.into_parts(),
     };
-    of_texts(texts(one).into_iter().chain(texts(other)).collect())
+    Content::of([parts(one), parts(other)].concat())
 }

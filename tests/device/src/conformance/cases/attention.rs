@@ -1,8 +1,8 @@
 //! Rotation, storing, attention over caches and fresh keys, latent attention.
 
 use tokenmill_ir::{
-    AttendSource, CacheKind, Expr, HeadNorm, KvFormat, Mask, NormKind, Op, PositionScale, Rope,
-    RopeId, RopePairing, Store, op,
+    AttendSource, Batch, CacheKind, Expr, HeadNorm, KvFormat, Mask, NormKind, Op, PositionScale,
+    Rope, RopeId, RopePairing, Store, op,
 };
 
 use crate::conformance::lab::Lab;
@@ -16,6 +16,7 @@ struct Shape {
     dim: u32,
     v_dim: u32,
     mask: Mask,
+    blocks: bool,
     softcap: Option<f32>,
     sinks: bool,
     norm: Option<NormKind>,
@@ -32,6 +33,7 @@ const PLAIN: Shape = Shape {
     dim: 24,
     v_dim: 24,
     mask: Mask::Causal,
+    blocks: false,
     softcap: None,
     sinks: false,
     norm: None,
@@ -40,7 +42,7 @@ const PLAIN: Shape = Shape {
     position_scale: None,
 };
 
-const SHAPES: [Shape; 11] = [
+const SHAPES: [Shape; 14] = [
     PLAIN,
     Shape { name: "9 heads on 3", heads: 9, kv_heads: 3, dim: 64, v_dim: 64, rotated: 64, ..PLAIN },
     Shape {
@@ -56,6 +58,9 @@ const SHAPES: [Shape; 11] = [
     Shape { name: "window of 20", mask: Mask::Window(20), heads: 6, kv_heads: 2, ..PLAIN },
     Shape { name: "window of 1", mask: Mask::Window(1), ..PLAIN },
     Shape { name: "chunks of 20", mask: Mask::Chunk(20), heads: 6, kv_heads: 2, ..PLAIN },
+    Shape { name: "blocks, 9 heads on 3", heads: 9, kv_heads: 3, blocks: true, ..PLAIN },
+    Shape { name: "window of 20 and blocks", mask: Mask::Window(20), blocks: true, ..PLAIN },
+    Shape { name: "chunks of 20 and blocks", mask: Mask::Chunk(20), blocks: true, ..PLAIN },
     Shape {
         name: "queries that grow, no rotation",
         position_scale: Some(PositionScale { beta: 0.5, every: 9, offset: 1 }),
@@ -92,10 +97,10 @@ pub(super) fn cases(block: u32) -> Vec<Case> {
         }
     }
     all.push(cached(&Shape { name: "every key", mask: Mask::None, ..PLAIN }, KvFormat::F32, block));
-    all.push(rotated_only(block));
-    all.extend(
-        [Mask::None, Mask::Causal, Mask::Window(9), Mask::Around(5)].map(|mask| fresh(mask, block)),
-    );
+    all.extend([rotated_only(false, block), rotated_only(true, block)]);
+    let masks = [Mask::None, Mask::Causal, Mask::Window(9), Mask::Around(5), Mask::Block];
+    all.extend(masks.map(|mask| fresh(mask, false, block)));
+    all.push(fresh(Mask::Window(3), true, block));
     all.extend([KvFormat::F32, KvFormat::Bf16, KvFormat::Int8].map(|f| latent(f, block)));
     all
 }
@@ -115,7 +120,8 @@ fn rope(lab: &mut Lab, dims: u32, pairing: RopePairing) -> RopeId {
     let half = dims / 2;
     let inv_freq: Vec<f32> = (0..half).map(|i| 500f32.powf(-(i as f32) / half as f32)).collect();
     let factors = half.is_multiple_of(16).then(|| lab.vector(half, 2.0, 0.3));
-    lab.program.ropes.push(Rope { pairing, inv_freq, factors, magnitude: 1.1 });
+    let axes = Vec::new();
+    lab.program.ropes.push(Rope { pairing, inv_freq, factors, magnitude: 1.1, axes });
     RopeId(lab.program.ropes.len() as u32 - 1)
 }
 
@@ -162,6 +168,7 @@ fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
         v_dim,
         scale: 2.0 / (dim as f32).sqrt(),
         mask,
+        blocks: shape.blocks,
         softcap,
         sinks,
         out: out.buffer,
@@ -171,13 +178,41 @@ fn cached(shape: &Shape, format: KvFormat, block: u32) -> Case {
     if mask == Mask::None {
         return lab.finish_with(name, out, tolerance, block, pager::whole);
     }
+    if shape.blocks {
+        return lab.finish_with(name, out, tolerance, block, |program, limits, block| {
+            with_blocks(pager::steps(program, limits, block))
+        });
+    }
     lab.finish(name, out, tolerance, block)
 }
 
-fn rotated_only(block: u32) -> Case {
+/// Blocks of many lengths in every span, some tokens between them in none.
+fn with_blocks(mut steps: Vec<Batch>) -> Vec<Batch> {
+    for batch in &mut steps {
+        batch.blocks = vec![[0; 2]; batch.tokens.len()];
+        for span in &batch.spans {
+            let mut at = span.first % 3;
+            for len in [5, 1, 17, 2, 11].into_iter().cycle().skip(span.first as usize % 5) {
+                let len = len.min(span.len.saturating_sub(at));
+                let rows = &mut batch.blocks[(span.first + at.min(span.len)) as usize..];
+                rows[..len as usize].fill([span.context + at, span.context + at + len]);
+                at += len + at % 2;
+                if at >= span.len {
+                    break;
+                }
+            }
+        }
+    }
+    steps
+}
+
+fn rotated_only(several: bool, block: u32) -> Case {
     let mut lab = Lab::new(30);
     let q = lab.inputs(&[4, 5 * 48])[1];
     let rope = Some(rope(&mut lab, 32, RopePairing::Interleaved));
+    if several {
+        lab.program.ropes[0].axes = (0..16).map(|i| [0, 1, 2, 1][i % 4]).collect();
+    }
     let weight = lab.vector(5 * 48, 1.0, 0.2);
     let q_norm = Some(HeadNorm { kind: NormKind::Layer, weight, offset: 0.0, eps: 1e-5 });
     let out = lab.out(5 * 48);
@@ -194,10 +229,21 @@ fn rotated_only(block: u32) -> Case {
         store: None,
         out: id,
     }));
-    lab.finish("rotation of queries alone".into(), out, Tolerance::F32, block)
+    if !several {
+        return lab.finish("rotation of queries alone".into(), out, Tolerance::F32, block);
+    }
+    let name = "rotation by positions on three axes".into();
+    lab.finish_with(name, out, Tolerance::F32, block, |program, limits, block| {
+        let mut steps = pager::steps(program, limits, block);
+        // The first step has one position a token.
+        for batch in &mut steps[1..] {
+            batch.grid = batch.positions.iter().map(|p| [p * 3 % 50, p / 2 + 7]).collect();
+        }
+        steps
+    })
 }
 
-fn fresh(mask: Mask, block: u32) -> Case {
+fn fresh(mask: Mask, blocks: bool, block: u32) -> Case {
     let mut lab = Lab::new(31);
     let (heads, kv_heads, dim, v_dim) = (6, 3, 40, 24);
     let inputs = lab.inputs(&[heads * dim, kv_heads * dim, kv_heads * v_dim]);
@@ -211,12 +257,17 @@ fn fresh(mask: Mask, block: u32) -> Case {
         v_dim,
         scale: 0.3,
         mask,
+        blocks,
         softcap: None,
         sinks: None,
         out: out.buffer,
     }));
-    let name = format!("attention over fresh keys, {mask:?}");
-    lab.finish_with(name, out, Tolerance::F32, block, pager::whole)
+    let name =
+        format!("attention over fresh keys, {mask:?}{}", if blocks { " and blocks" } else { "" });
+    lab.finish_with(name, out, Tolerance::F32, block, |program, limits, block| {
+        let steps = pager::whole(program, limits, block);
+        if blocks || mask == Mask::Block { with_blocks(steps) } else { steps }
+    })
 }
 
 fn latent(format: KvFormat, block: u32) -> Case {

@@ -3,6 +3,7 @@
 mod attention;
 mod dense;
 mod experts;
+mod media;
 mod output;
 mod recurrent;
 
@@ -16,6 +17,7 @@ pub fn all(block: u32) -> Vec<Case> {
         recurrent::cases(block),
         experts::cases(block),
         output::cases(block),
+        media::cases(block),
     ];
     families.into_iter().flatten().collect()
 }

@@ -33,7 +33,7 @@ fn pool(kind: PoolKind, normalise: bool, block: u32) -> Case {
     lab.push(Op::Pool { x, kind, normalise, out: hidden.buffer });
     lab.program.whole_sequences = true;
     lab.program.hidden = 70;
-    lab.push(Op::Sample { logits: None, hidden });
+    lab.push(Op::Sample { logits: None, hidden, more: Vec::new() });
     lab.case(format!("pool {kind:?}"), Tolerance::F32, block, |program, limits, block| {
         let mut steps = pager::whole(program, limits, block);
         for batch in &mut steps {
@@ -54,13 +54,13 @@ fn head(format: FormatId, block: u32) -> Case {
     let (positions, token_types) = (None, None);
     lab.push(Op::Embed { table, scale: 9.0, positions, token_types, out: x.buffer });
     let hidden = lab.program.buffer(Rows::Outputs, k);
-    lab.push(Op::TakeRows { x, out: hidden.buffer });
+    lab.push(Op::TakeRows { x, run: 1, out: hidden.buffer });
     let logits = lab.program.buffer(Rows::Outputs, IDS);
     let (scale, softcap) = (0.7, (format == FormatId::Q8_0).then_some(5.0));
     lab.push(Op::Head { x: hidden, weight: table, scale, softcap, out: logits.buffer });
     lab.program.vocab = IDS;
     lab.program.hidden = k;
-    lab.push(Op::Sample { logits: Some(logits), hidden });
+    lab.push(Op::Sample { logits: Some(logits), hidden, more: Vec::new() });
     let tolerance = product_tolerance(format);
     lab.case(format!("tied head {format}"), tolerance, block, |program, limits, block| {
         let mut steps = pager::steps(program, limits, block);
@@ -81,12 +81,12 @@ fn sampling(block: u32) -> Case {
     let x = lab.inputs(&[IDS, 6])[0];
     let out = lab.program.buffer(Rows::Outputs, IDS + 6);
     let whole = View { start: 0, cols: IDS + 6, ..x };
-    lab.push(Op::TakeRows { x: whole, out: out.buffer });
+    lab.push(Op::TakeRows { x: whole, run: 1, out: out.buffer });
     let logits = View { buffer: out.buffer, start: 0, cols: IDS };
     let hidden = View { buffer: out.buffer, start: IDS, cols: 6 };
     lab.program.vocab = IDS;
     lab.program.hidden = 6;
-    lab.push(Op::Sample { logits: Some(logits), hidden });
+    lab.push(Op::Sample { logits: Some(logits), hidden, more: Vec::new() });
     lab.case("sampling".into(), Tolerance::F32, block, sampling_steps)
 }
 

@@ -173,7 +173,12 @@ fn what_is_wrong_is_named() {
         (json!({ "input": [{ "role": "user" }] }), "input[0].content", None),
         (
             part(json!({ "type": "input_image", "image_url": "data:," })),
-            "input[0].content[0]",
+            "input[0].content[0].image_url",
+            None,
+        ),
+        (
+            part(json!({ "type": "input_image", "file_id": "f" })),
+            "input[0].content[0].file_id",
             Some("unsupported"),
         ),
         (

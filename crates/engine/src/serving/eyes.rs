@@ -1,0 +1,133 @@
+//! From pictures to a prompt: what the model's processor makes of them, and what stands for them.
+
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokenmill_ir::TokenId;
+use tokenmill_media::{MediaError, Picture, Processor, Tower};
+use tokenmill_models::vision::VisionSpec;
+use tokenmill_sched::Inputs;
+
+use crate::handle::Engine;
+use crate::pictures::{Encode, PictureError, Tile};
+use crate::sight::Sight;
+
+/// How a model sees pictures.
+#[derive(Debug, Clone)]
+pub struct Eyes {
+    sight: Sight,
+    processor: Processor,
+}
+
+/// Why pictures cannot be put into a prompt.
+#[derive(Debug, Error)]
+pub enum EyesError {
+    /// The processor does not take one of them.
+    #[error("{error}")]
+    Picture {
+        /// Which.
+        index: usize,
+        /// Why not.
+        error: MediaError,
+    },
+    /// They become more rows than the context has.
+    #[error("the prompt has {tokens} tokens, its images among them; the context has {context}")]
+    Context {
+        /// Of the prompt.
+        tokens: usize,
+        /// Most of prompt and answer together.
+        context: u32,
+    },
+    /// Its encoder, or what its template writes.
+    #[error(transparent)]
+    Prompt(#[from] PictureError),
+}
+
+impl Eyes {
+    /// Of a model whose files say how it sees.
+    ///
+    /// # Errors
+    /// A processor that is not built, or whose description makes no sense.
+    pub fn new(sight: Sight) -> Result<Self, MediaError> {
+        let VisionSpec { patch, merge, .. } = &sight.vision;
+        let tower = Tower { patch: patch.size, merge: *merge };
+        let read = sight.preprocessor.as_deref().map(serde_json::from_str);
+        let config = match read {
+            Some(Ok(config)) => config,
+            Some(Err(error)) => {
+                let what =
+                    format!("described in preprocessor_config.json, which is no JSON ({error})");
+                return Err(MediaError::Unsupported { what, known: "objects of JSON".to_owned() });
+            }
+            None => usual(&sight.vision),
+        };
+        Ok(Self { processor: Processor::read(&config, tower)?, sight })
+    }
+
+    /// A rendered prompt with its pictures, which stand where the template wrote that they come. Computes
+    /// their rows, or finds them kept; waits for the encoder.
+    ///
+    /// # Errors
+    /// [`EyesError`].
+    pub fn prompt(
+        &self,
+        engine: &Engine,
+        rendered: &[TokenId],
+        pictures: Vec<Picture>,
+        (encode, account): (Encode<'_>, u64),
+    ) -> Result<(Vec<TokenId>, Inputs), EyesError> {
+        let (alone, mut tokens) = (pictures.len() == 1, rendered.len());
+        let not_seen = |index: usize| move |error| EyesError::Picture { index, error };
+        for (index, picture) in pictures.iter().enumerate() {
+            let layout = self.processor.layout(picture.width(), picture.height(), alone);
+            tokens = tokens.saturating_add(layout.map_err(not_seen(index))?.merged());
+        }
+        let context = engine.longest();
+        if tokens > context as usize {
+            return Err(EyesError::Context { tokens, context });
+        }
+        let mut images = Vec::with_capacity(pictures.len());
+        for (index, picture) in pictures.into_iter().enumerate() {
+            images.push(self.tiles(picture, alone).map_err(not_seen(index))?);
+        }
+        Ok(self.sight.prompt(engine, rendered, images, encode, account)?)
+    }
+
+    /// A picture as its encoder takes it.
+    fn tiles(&self, picture: Picture, alone: bool) -> Result<Vec<Tile>, MediaError> {
+        let found = self.processor.patches(picture, alone)?;
+        let mut numbers = found.data.into_iter();
+        let tile = |tile: &tokenmill_media::Tile| Tile {
+            grid: tile.grid,
+            part: tile.part,
+            patches: numbers.by_ref().take(tile.patches() * found.columns).collect(),
+        };
+        Ok(found.layout.tiles.iter().map(tile).collect())
+    }
+}
+
+/// What the processor of an encoder's family is where no file describes it, as beside `mmproj` files.
+fn usual(vision: &VisionSpec) -> Value {
+    let side = vision.side.unwrap_or(24) * vision.patch.size;
+    let square = json!({ "height": side, "width": side });
+    let half = json!([0.5, 0.5, 0.5]);
+    match vision.arch {
+        "qwen2_vl" | "qwen2_5_vl" => json!({ "image_processor_type": "Qwen2VLImageProcessor" }),
+        "qwen3_vl" => json!({
+            "image_processor_type": "Qwen2VLImageProcessor", "image_mean": half, "image_std": half,
+            "min_pixels": 65_536, "max_pixels": 16_777_216,
+        }),
+        "gemma3" => json!({ "image_processor_type": "Gemma3ImageProcessor", "size": square }),
+        "idefics3" => json!({
+            "image_processor_type": "Idefics3ImageProcessor",
+            "size": { "longest_edge": 4 * side }, "max_image_size": { "longest_edge": side },
+        }),
+        "llava" => json!({
+            "image_processor_type": "CLIPImageProcessor",
+            "size": { "shortest_edge": side }, "crop_size": square,
+        }),
+        "mistral3" => json!({
+            "image_processor_type": "PixtralImageProcessor", "size": { "longest_edge": 1540 },
+        }),
+        other => json!({ "image_processor_type": format!("of {other}") }),
+    }
+}

@@ -1,0 +1,413 @@
+//! `preprocessor_config.json` as a [`Processor`]: what it says, and what the class that it names does
+//! where it says nothing (transformers 5).
+
+use serde_json::Value;
+
+use crate::error::MediaError;
+use crate::picture::Transparency;
+use crate::processor::{Processor, Shape};
+use crate::resample::{Backend, Filter};
+use crate::sizes::PanAndScan;
+
+/// What of the encoder a processor goes by; the files of some say it themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tower {
+    /// Side of a patch, pixels.
+    pub patch: u32,
+    /// Patches to a side of the square that becomes one row of the model.
+    pub merge: u32,
+}
+
+/// Mean and deviation of the pixels that CLIP was trained with.
+const CLIP: [[f32; 3]; 2] =
+    [[0.481_454_66, 0.457_827_5, 0.408_210_73], [0.268_629_54, 0.261_302_6, 0.275_777_1]];
+/// Between -1 and 1.
+const HALF: [[f32; 3]; 2] = [[0.5; 3]; 2];
+
+/// How the shape is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Native,
+    Fixed,
+    Centre,
+    Split,
+    Next,
+    OneVision,
+    Longest,
+    Tiles,
+}
+
+/// Classes, without `Fast` or `Pil` behind: what each does where its file is silent.
+const CLASSES: &[(&str, Kind, Filter, [[f32; 3]; 2])] = &[
+    ("Qwen2VLImageProcessor", Kind::Native, Filter::Bicubic, CLIP),
+    ("Qwen2_5_VLImageProcessor", Kind::Native, Filter::Bicubic, CLIP),
+    ("SiglipImageProcessor", Kind::Fixed, Filter::Bicubic, HALF),
+    ("Gemma3ImageProcessor", Kind::Fixed, Filter::Bilinear, HALF),
+    ("CLIPImageProcessor", Kind::Centre, Filter::Bicubic, CLIP),
+    ("CLIPFeatureExtractor", Kind::Centre, Filter::Bicubic, CLIP),
+    ("LlavaImageProcessor", Kind::Centre, Filter::Bicubic, CLIP),
+    ("Idefics3ImageProcessor", Kind::Split, Filter::Lanczos, HALF),
+    ("SmolVLMImageProcessor", Kind::Split, Filter::Lanczos, HALF),
+    ("LlavaNextImageProcessor", Kind::Next, Filter::Bicubic, CLIP),
+    ("LlavaOnevisionImageProcessor", Kind::OneVision, Filter::Bicubic, CLIP),
+    ("PixtralImageProcessor", Kind::Longest, Filter::Bicubic, CLIP),
+    ("GotOcr2ImageProcessor", Kind::Tiles, Filter::Bicubic, CLIP),
+];
+
+/// Longest side that a file may ask for, pixels.
+const MOST_SIDE: u64 = 16_384;
+/// Most canvases, and most tiles.
+const MOST_TILES: u64 = 128;
+
+impl Processor {
+    /// Reads the description of a processor.
+    ///
+    /// # Errors
+    /// A class that is not built, or a value that makes no sense.
+    pub fn read(config: &Value, tower: Tower) -> Result<Self, MediaError> {
+        let keys = Keys(config);
+        let named = ["image_processor_type", "feature_extractor_type"];
+        let class = named.iter().find_map(|key| config.get(key)?.as_str()).unwrap_or_default();
+        let base = class.strip_suffix("Fast").or(class.strip_suffix("Pil")).unwrap_or(class);
+        let Some(&(_, kind, filter, [mean, std])) = CLASSES.iter().find(|row| row.0 == base) else {
+            let what = match class {
+                "" => "without a name (image_processor_type)".to_owned(),
+                other => other.chars().take(80).collect(),
+            };
+            let known: Vec<&str> = CLASSES.iter().map(|row| row.0).collect();
+            return Err(MediaError::Unsupported { what, known: known.join(", ") });
+        };
+        if keys.flag("do_resize")? == Some(false) {
+            return Err(wrong("do_resize", &Value::Bool(false), "images have to be resized"));
+        }
+        let filter = keys.filter()?.unwrap_or(filter);
+        let rescale = match keys.flag("do_rescale")? {
+            Some(false) => 1.0,
+            _ => keys.number("rescale_factor", [1e-6, 1e6])?.unwrap_or(1.0 / 255.0),
+        };
+        if keys.flag("do_normalize")? == Some(false) {
+            return Err(wrong("do_normalize", &Value::Bool(false), "values have to be shifted"));
+        }
+        let mean = keys.channels("image_mean")?.unwrap_or(mean);
+        let std = keys.channels("image_std")?.unwrap_or(std);
+        if let Some(zero) = std.iter().find(|s| s.abs() < 1e-6) {
+            return Err(wrong("image_std", &Value::from(*zero), "values are divided by it"));
+        }
+        let native = kind == Kind::Native;
+        let own = |key, default| {
+            if native { keys.size(key, 256).map(|v| v.unwrap_or(default)) } else { Ok(default) }
+        };
+        Ok(Self {
+            shape: keys.shape(kind, class)?,
+            patch: bounded("patch_size", own("patch_size", tower.patch)?, 256)?,
+            merge: bounded("merge_size", own("merge_size", tower.merge)?, 16)?,
+            frames: bounded("temporal_patch_size", own("temporal_patch_size", frames(native))?, 8)?,
+            filter,
+            backend: keys.backend(class, filter)?,
+            rescale,
+            mean,
+            std,
+            transparency: match kind {
+                Kind::Split => Transparency::White,
+                _ => Transparency::Dropped,
+            },
+        })
+    }
+}
+
+/// Frames that an image is taken for where a file does not say.
+fn frames(native: bool) -> u32 {
+    if native { 2 } else { 1 }
+}
+
+fn bounded(key: &'static str, value: u32, most: u32) -> Result<u32, MediaError> {
+    match (1..=most).contains(&value) {
+        true => Ok(value),
+        false => Err(wrong(key, &Value::from(value), "it is out of range")),
+    }
+}
+
+fn wrong(key: &'static str, value: &Value, reason: &'static str) -> MediaError {
+    let value = value.to_string().chars().take(80).collect();
+    MediaError::Config { key, value, reason }
+}
+
+/// The keys of a file; null says nothing.
+struct Keys<'a>(&'a Value);
+
+impl Keys<'_> {
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(key).filter(|value| !value.is_null())
+    }
+
+    fn flag(&self, key: &'static str) -> Result<Option<bool>, MediaError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| wrong(key, value, "it must be true or false"))
+    }
+
+    fn number(&self, key: &'static str, [low, high]: [f64; 2]) -> Result<Option<f64>, MediaError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let number = value.as_f64().filter(|number| (low..=high).contains(number));
+        number.map(Some).ok_or_else(|| wrong(key, value, "it is no number in range"))
+    }
+
+    fn size(&self, key: &'static str, most: u64) -> Result<Option<u32>, MediaError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        side(key, value, most).map(Some)
+    }
+
+    /// Three numbers, or one for all.
+    fn channels(&self, key: &'static str) -> Result<Option<[f32; 3]>, MediaError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let one = |value: &Value| value.as_f64().filter(|n| n.abs() < 1e6).map(|n| n as f32);
+        let read = match value {
+            Value::Array(items) => {
+                let read: Option<Vec<f32>> = items.iter().map(one).collect();
+                read.and_then(|numbers| <[f32; 3]>::try_from(numbers).ok())
+            }
+            value => one(value).map(|number| [number; 3]),
+        };
+        read.map(Some).ok_or_else(|| wrong(key, value, "it must be three numbers"))
+    }
+
+    /// By Pillow's numbers.
+    fn filter(&self) -> Result<Option<Filter>, MediaError> {
+        let Some(value) = self.get("resample") else { return Ok(None) };
+        match value.as_u64() {
+            Some(1) => Ok(Some(Filter::Lanczos)),
+            Some(2) => Ok(Some(Filter::Bilinear)),
+            Some(3) => Ok(Some(Filter::Bicubic)),
+            _ => {
+                Err(wrong("resample", value, "1 (Lanczos), 2 (bilinear) and 3 (bicubic) are built"))
+            }
+        }
+    }
+
+    /// torchvision's, but for Lanczos, which models were trained with before it had that, and for
+    /// files that ask for Pillow's.
+    fn backend(&self, class: &str, filter: Filter) -> Result<Backend, MediaError> {
+        let pillow = self.flag("use_fast")? == Some(false)
+            || class.ends_with("Pil")
+            || filter == Filter::Lanczos;
+        Ok(if pillow { Backend::Pillow } else { Backend::Torchvision })
+    }
+
+    /// Height and width of a key that is an object of both, of one edge, or a number.
+    fn square(&self, key: &'static str) -> Result<Option<[u32; 2]>, MediaError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let sides = match value {
+            Value::Object(sides) => {
+                let edge = sides.get("shortest_edge").or(sides.get("longest_edge"));
+                [sides.get("height").or(edge), sides.get("width").or(edge)]
+            }
+            value => [Some(value); 2],
+        };
+        let reason = "it must have height and width";
+        let read = |one: Option<&Value>| {
+            side(key, one.ok_or_else(|| wrong(key, value, reason))?, MOST_SIDE)
+        };
+        Ok(Some([read(sides[0])?, read(sides[1])?]))
+    }
+
+    fn shape(&self, kind: Kind, class: &str) -> Result<Shape, MediaError> {
+        match kind {
+            Kind::Native => self.native(),
+            Kind::Fixed => Ok(Shape::Fixed {
+                size: self.square("size")?.unwrap_or([224; 2]),
+                parts: self.pan_and_scan()?,
+            }),
+            Kind::Centre => self.centre(class),
+            Kind::Split => Ok(Shape::Split {
+                edge: self.square("size")?.map_or(4 * 364, |size| size[0]),
+                tile: self.square("max_image_size")?.map_or(364, |size| size[0]),
+                cut: self.flag("do_image_splitting")?.unwrap_or(true),
+            }),
+            Kind::Next | Kind::OneVision => self.anyres(kind),
+            Kind::Longest => {
+                Ok(Shape::Longest { edge: self.square("size")?.map_or(1024, |size| size[0]) })
+            }
+            Kind::Tiles => self.tiles(),
+        }
+    }
+
+    fn native(&self) -> Result<Shape, MediaError> {
+        let size = self.get("size");
+        let area = |edge: &str, key: &'static str, default: u64| {
+            let value = self.get(key).or_else(|| {
+                size.and_then(|size| size.get(edge).or(size.get(key))).filter(|v| !v.is_null())
+            });
+            let Some(value) = value else { return Ok(default) };
+            let number = value.as_u64().filter(|n| (1..=1 << 26).contains(n));
+            number.ok_or_else(|| wrong(key, value, "it is no number of pixels in range"))
+        };
+        let least = area("shortest_edge", "min_pixels", 56 * 56)?;
+        let most = area("longest_edge", "max_pixels", 28 * 28 * 1280)?;
+        match least <= most {
+            true => Ok(Shape::Native { least, most }),
+            false => Err(wrong("min_pixels", &least.into(), "it is more than max_pixels")),
+        }
+    }
+
+    fn pan_and_scan(&self) -> Result<Option<PanAndScan>, MediaError> {
+        if self.flag("do_pan_and_scan")? != Some(true) {
+            return Ok(None);
+        }
+        Ok(Some(PanAndScan {
+            least: self.size("pan_and_scan_min_crop_size", MOST_SIDE)?.unwrap_or(256),
+            most: self.size("pan_and_scan_max_num_crops", MOST_TILES)?.unwrap_or(4),
+            ratio: self.number("pan_and_scan_min_ratio_to_activate", [1.0, 1e6])?.unwrap_or(1.2),
+        }))
+    }
+
+    fn centre(&self, class: &str) -> Result<Shape, MediaError> {
+        let size = self.square("size")?.unwrap_or([224; 2]);
+        let by_edge = self.get("size").is_none_or(|size| {
+            size.is_number() || size.get("shortest_edge").is_some_and(|edge| !edge.is_null())
+        });
+        let crops = self.flag("do_center_crop")? != Some(false);
+        if !by_edge {
+            return Ok(Shape::Fixed { size, parts: None });
+        }
+        let crop = self.square("crop_size")?.unwrap_or([224; 2]);
+        if !crops || crop.iter().any(|side| *side > size[0]) {
+            let value = self.get("crop_size").cloned().unwrap_or_default();
+            return Err(wrong(
+                "crop_size",
+                &value,
+                "the middle that is cut out must lie within size",
+            ));
+        }
+        let square = class.starts_with("Llava") && self.flag("do_pad")? == Some(true);
+        Ok(Shape::Centre { edge: size[0], crop, square })
+    }
+
+    fn anyres(&self, kind: Kind) -> Result<Shape, MediaError> {
+        let default = if kind == Kind::OneVision { 384 } else { 336 };
+        let size = self.square("size")?.unwrap_or([default; 2]);
+        let crop = self.square("crop_size")?.unwrap_or(size);
+        if size[0] != size[1] || crop != size {
+            let value = self.get("size").cloned().unwrap_or_default();
+            return Err(wrong(
+                "size",
+                &value,
+                "tiles must be square, and no part of them cut away",
+            ));
+        }
+        let tile = size[0];
+        let canvases = match self.get("image_grid_pinpoints") {
+            Some(value) => pinpoints(value, tile)?,
+            None if kind == Kind::OneVision => {
+                let grid = (1..=6).flat_map(|rows| (1..=6).map(move |columns| [rows, columns]));
+                grid.map(|side| side.map(|n| n * tile)).collect()
+            }
+            None => [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3]].map(|c| c.map(|n| n * tile)).into(),
+        };
+        Ok(Shape::Anyres { canvases, tile, alone: kind == Kind::OneVision })
+    }
+
+    fn tiles(&self) -> Result<Shape, MediaError> {
+        let tile = self.square("size")?.unwrap_or([384; 2]);
+        // InternVL's own processor cuts whatever this file says.
+        let class = self.get("processor_class").and_then(Value::as_str).unwrap_or_default();
+        let cut = class == "InternVLProcessor" || self.flag("crop_to_patches")? == Some(true);
+        let least = self.size("min_patches", MOST_TILES)?.unwrap_or(1);
+        let most = self.size("max_patches", MOST_TILES)?.unwrap_or(12);
+        if least > most {
+            return Err(wrong("min_patches", &least.into(), "it is more than max_patches"));
+        }
+        Ok(match cut {
+            true => Shape::Tiles { tile, least, most },
+            false => Shape::Tiles { tile, least: 1, most: 1 },
+        })
+    }
+}
+
+fn side(key: &'static str, value: &Value, most: u64) -> Result<u32, MediaError> {
+    let number = value.as_u64().filter(|number| (1..=most).contains(number));
+    match number.map(u32::try_from) {
+        Some(Ok(number)) => Ok(number),
+        _ => Err(wrong(key, value, "it is no number in range")),
+    }
+}
+
+/// Pairs of height and width.
+fn pinpoints(value: &Value, tile: u32) -> Result<Vec<[u32; 2]>, MediaError> {
+    const KEY: &str = "image_grid_pinpoints";
+    let bad = || wrong(KEY, value, "it must be pairs of multiples of a tile's side");
+    let items = value.as_array().filter(|items| !items.is_empty()).ok_or_else(bad)?;
+    if items.len() as u64 > MOST_TILES {
+        return Err(bad());
+    }
+    let pair = |item: &Value| {
+        let pair = item.as_array().filter(|pair| pair.len() == 2).ok_or_else(bad)?;
+        let sides = [side(KEY, &pair[0], MOST_SIDE)?, side(KEY, &pair[1], MOST_SIDE)?];
+        let fits = sides.iter().all(|side| side.is_multiple_of(tile));
+        if fits { Ok(sides) } else { Err(bad()) }
+    };
+    items.iter().map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const TOWER: Tower = Tower { patch: 14, merge: 1 };
+
+    #[test]
+    fn files_say_what_their_class_does_not() {
+        let qwen = json!({
+            "image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 16,
+            "size": { "shortest_edge": 65536, "longest_edge": 16777216 },
+            "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+        });
+        let read = Processor::read(&qwen, TOWER).expect("reads");
+        assert_eq!(read.shape, Shape::Native { least: 65536, most: 16_777_216 });
+        assert_eq!((read.patch, read.merge, read.frames), (16, 1, 2));
+        assert_eq!((read.backend, read.mean), (Backend::Torchvision, [0.5; 3]));
+        let old = json!({
+            "image_processor_type": "Qwen2VLImageProcessor", "merge_size": 2,
+            "min_pixels": 3136, "max_pixels": 12845056, "use_fast": false,
+        });
+        let read = Processor::read(&old, TOWER).expect("reads");
+        assert_eq!(read.shape, Shape::Native { least: 3136, most: 12_845_056 });
+        assert_eq!((read.merge, read.backend, read.mean), (2, Backend::Pillow, CLIP[0]));
+        let smol = json!({
+            "image_processor_type": "SmolVLMImageProcessor", "size": { "longest_edge": 2048 },
+            "max_image_size": { "longest_edge": 512 }, "resample": 1,
+        });
+        let read = Processor::read(&smol, TOWER).expect("reads");
+        assert_eq!(read.shape, Shape::Split { edge: 2048, tile: 512, cut: true });
+        assert_eq!((read.backend, read.transparency), (Backend::Pillow, Transparency::White));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let of = |mut config: Value, key: &str, value: Value| {
+            config[key] = value;
+            Processor::read(&config, TOWER).expect_err("refused").to_string()
+        };
+        let clip = json!({ "image_processor_type": "CLIPImageProcessor" });
+        let next = json!({ "image_processor_type": "LlavaNextImageProcessor" });
+        for (config, key, value) in [
+            (&clip, "resample", json!(0)),
+            (&clip, "size", json!({ "shortest_edge": 0 })),
+            (&clip, "size", json!({ "shortest_edge": 100_000 })),
+            (&clip, "crop_size", json!(300)),
+            (&clip, "image_std", json!([0.5, 0.0, 0.5])),
+            (&clip, "image_mean", json!([0.5])),
+            (&clip, "rescale_factor", json!("a")),
+            (&clip, "do_resize", json!(false)),
+            (&clip, "do_normalize", json!(false)),
+            (&next, "image_grid_pinpoints", json!([[336, 300]])),
+            (&next, "image_grid_pinpoints", json!([])),
+        ] {
+            let told = of(config.clone(), key, value.clone());
+            assert!(told.contains(key), "{key} {value}: {told}");
+        }
+        let told = of(clip, "image_processor_type", json!("DonutImageProcessor"));
+        assert!(told.contains("Donut") && told.contains("Qwen2VLImageProcessor"), "{told}");
+        assert!(Processor::read(&json!({}), TOWER).is_err());
+        assert!(Processor::read(&json!([]), TOWER).is_err());
+    }
+}

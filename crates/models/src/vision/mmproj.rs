@@ -1,0 +1,236 @@
+//! Encoders in files of their own (`mmproj-*.gguf`), as llama.cpp's converter writes them: keys behind
+//! `clip.vision.`, tensors `v.*` and `mm.*`. What such a file does not say stands in the language
+//! model's.
+
+use tokenmill_ir::{Act, Checkpoint, Container, Mask, MetaError, MetaValue};
+
+use super::keys::by_halves;
+use super::qwen2_vl::merger;
+use super::{
+    Deepstack, Gather, Learned, NormAt, Patch, Projector, Script, Stretch, VisionSpec, attention,
+    tower,
+};
+use crate::error::ModelError;
+use crate::hyper::{HIDDEN, Hyper};
+use crate::neutral;
+use crate::params::Params;
+use crate::spec::{Axes, Ffn, Norm};
+
+/// Before the keys.
+const PREFIX: &str = "clip.vision.";
+
+/// Whether a GGUF file holds an encoder and no language model.
+pub fn is_mmproj(checkpoint: &Checkpoint) -> bool {
+    let arch = checkpoint.meta.opt_str("general.architecture").ok().flatten();
+    checkpoint.container == Container::Gguf && arch == Some("clip")
+}
+
+/// The encoder of an `mmproj` file beside its language model.
+///
+/// # Errors
+/// [`ModelError::Unsupported`] for projectors that are not known, and for keys and values that are
+/// not.
+pub fn vision_of_mmproj(mmproj: &Checkpoint, text: &Checkpoint) -> Result<VisionSpec, ModelError> {
+    let f = File::of(mmproj, text)?;
+    let kind = match mmproj.meta.opt_str("clip.vision.projector_type")? {
+        Some(kind) => kind,
+        None => mmproj.meta.str("clip.projector_type")?,
+    };
+    let found = match kind {
+        "qwen2vl_merger" => f.qwen(Kind::Two)?,
+        "qwen2.5vl_merger" => f.qwen(Kind::TwoAndAHalf)?,
+        "qwen3vl_merger" => f.qwen(Kind::Three)?,
+        "gemma3" => f.siglip(Script::Framed)?,
+        "idefics3" => f.siglip(Script::Tiled)?,
+        other => return Err(ModelError::unsupported("clip.projector_type", other)),
+    };
+    for key in ["projector_type", "projection_dim"] {
+        f.params.note(&f.key(key));
+    }
+    f.params.note("general.type");
+    neutral::check(&f.params, None, PREFIX)?;
+    Ok(found)
+}
+
+/// Of Qwen's towers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Two,
+    TwoAndAHalf,
+    Three,
+}
+
+struct File<'a> {
+    mmproj: &'a Checkpoint,
+    text: Hyper<'a>,
+    params: Params,
+}
+
+impl<'a> File<'a> {
+    fn of(mmproj: &'a Checkpoint, text: &'a Checkpoint) -> Result<Self, ModelError> {
+        let params = Params::of_map(&mmproj.meta, Container::Gguf, PREFIX.to_owned(), None)?;
+        Ok(Self { mmproj, text: Hyper::new(text)?, params })
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{PREFIX}{key}")
+    }
+
+    fn u32(&self, key: &str) -> Result<u32, MetaError> {
+        self.params.u32(&self.key(key))
+    }
+
+    /// Width, layers and heads.
+    fn widths(&self, by: u32) -> Result<(u32, u32, u32), ModelError> {
+        let (hidden, heads) = (self.u32("embedding_length")?, self.u32("attention.head_count")?);
+        match u64::from(hidden).is_multiple_of(u64::from(by) * u64::from(heads)) {
+            true => Ok((hidden, self.u32("block_count")?, heads)),
+            false => {
+                let found = format!("{heads} of {hidden} columns");
+                Err(ModelError::unsupported("clip.vision.attention.head_count", found))
+            }
+        }
+    }
+
+    fn eps(&self) -> Result<f32, MetaError> {
+        self.params.f32(&self.key("attention.layer_norm_epsilon"))
+    }
+
+    /// The feed-forward part by the file's flags.
+    fn ffn(&self, gated: bool) -> Result<Ffn, ModelError> {
+        let width = self.u32("feed_forward_length")?;
+        let flag = |key: &str| self.mmproj.meta.opt_bool(key).map(|f| f.unwrap_or(false));
+        let act = match (flag("clip.use_gelu")?, flag("clip.use_silu")?) {
+            (true, false) => Act::GeluTanh,
+            (false, true) => Act::Silu,
+            (false, false) if !gated => return Ok(Ffn::Swish { width, beta: 1.702 }),
+            both => {
+                return Err(ModelError::unsupported(
+                    "clip.use_gelu, use_silu",
+                    format!("{both:?}"),
+                ));
+            }
+        };
+        Ok(if gated { Ffn::gated(width, act) } else { Ffn::Plain { width, act } })
+    }
+
+    /// The numbers of a patch. Kernels over two frames are two tensors here, and an image comes once.
+    fn patch(&self) -> Result<Patch, ModelError> {
+        Ok(Patch { channels: 3, frames: 1, size: self.u32("patch_size")? })
+    }
+
+    /// Which axis turns each pair of the language model.
+    fn axes(&self, kind: Kind) -> Result<Axes, ModelError> {
+        let key = self.text.own("", "rope.dimension_sections");
+        let list = self.text.meta().opt_list(&key)?.unwrap_or_default();
+        let sections: Vec<u32> =
+            list.iter().take(3).map(|n| n.as_u32().unwrap_or(u32::MAX)).collect();
+        if sections.len() < 3 {
+            return Err(MetaError::Missing { key }.into());
+        }
+        Ok(match kind {
+            Kind::Three => Axes::Interleaved(sections),
+            _ => Axes::Sections(sections),
+        })
+    }
+
+    fn qwen(&self, kind: Kind) -> Result<VisionSpec, ModelError> {
+        let (hidden, depth, heads) = self.widths(4)?;
+        let (eps, patch) = (self.eps()?, self.patch()?);
+        let norm = if kind == Kind::TwoAndAHalf { Norm::rms(eps) } else { Norm::layer(eps) };
+        let merge = self.params.opt_u32(&self.key("spatial_merge_size"))?.unwrap_or(2);
+        // (Of the sizes that images are made of.)
+        self.params.note(&self.key("image_size"));
+        let full = self.full_layers(kind)?;
+        let rope = by_halves(hidden / heads);
+        let layers = |i| {
+            let mask =
+                if full.is_some_and(|n| (i + 1) % n != 0) { Mask::Block } else { Mask::None };
+            attention(hidden, heads, Some(rope.clone()), mask)
+        };
+        let ffn = self.ffn(kind == Kind::TwoAndAHalf)?;
+        let window = self.params.opt_u32(&self.key("window_size"))?.unwrap_or(112);
+        let side = self.params.opt_u32(&self.key("image_size"))?.unwrap_or(0) / patch.size;
+        let learned = Learned { side, stretch: Stretch::Bilinear };
+        let after = merger(hidden, merge, norm, NormAt::Merged);
+        let deep = |layers| Deepstack { layers, projector: after };
+        Ok(VisionSpec {
+            arch: "mmproj",
+            tower: tower((hidden, depth), norm, layers, &ffn),
+            patch,
+            positions: (kind == Kind::Three).then_some(learned),
+            class_token: false,
+            skipped: 0,
+            merge,
+            window: full.map(|_| (window / merge / patch.size).max(1)),
+            side: None,
+            projector: merger(hidden, merge, norm, NormAt::Patch),
+            deepstack: self.deep_layers()?.map(deep),
+            out: self.text.u32(HIDDEN)?,
+            axes: self.axes(kind)?,
+            blocks: false,
+            image_token: None,
+            script: Script::Plain("<|image_pad|>"),
+        })
+    }
+
+    /// Every so many layers see all of an image, where the others see windows.
+    fn full_layers(&self, kind: Kind) -> Result<Option<u32>, ModelError> {
+        if kind != Kind::TwoAndAHalf {
+            return Ok(None);
+        }
+        match self.params.opt_u32(&self.key("n_wa_pattern"))? {
+            None | Some(0) => Ok(None),
+            every => Ok(every),
+        }
+    }
+
+    /// Layers whose rows go to the language model's first ones.
+    fn deep_layers(&self) -> Result<Option<Vec<u32>>, ModelError> {
+        let list = self.params.opt_list(&self.key("is_deepstack_layers"))?.unwrap_or_default();
+        let is =
+            |(i, flag): (usize, &MetaValue)| (*flag == MetaValue::Bool(true)).then_some(i as u32);
+        let layers: Vec<u32> = list.iter().enumerate().filter_map(is).collect();
+        Ok(Some(layers).filter(|l| !l.is_empty()))
+    }
+
+    /// Towers of images of one size.
+    fn siglip(&self, script: Script) -> Result<VisionSpec, ModelError> {
+        let (hidden, depth, heads) = self.widths(1)?;
+        let (eps, patch) = (self.eps()?, self.patch()?);
+        let norm = Norm::layer(eps);
+        let ffn = self.ffn(false)?;
+        let mut spec =
+            tower((hidden, depth), norm, |_| attention(hidden, heads, None, Mask::None), &ffn);
+        spec.final_norm = Some(norm);
+        let side = self.u32("image_size")? / patch.size;
+        let usual = 4;
+        let merge = self.params.opt_u32(&self.key("projector.scale_factor"))?.unwrap_or(usual);
+        if !(1..=16).contains(&merge) || side == 0 || !side.is_multiple_of(merge) {
+            let found = format!("{merge} for {side} × {side} patches");
+            return Err(ModelError::unsupported("clip.vision.projector.scale_factor", found));
+        }
+        let (gather, norm) = match script {
+            Script::Framed => (Gather::Mean, Some((Norm::rms(eps), NormAt::Merged))),
+            _ => (Gather::Concat, None),
+        };
+        Ok(VisionSpec {
+            arch: "mmproj",
+            tower: spec,
+            patch,
+            positions: Some(Learned { side, stretch: Stretch::None }),
+            class_token: false,
+            skipped: 0,
+            merge,
+            window: None,
+            side: Some(side),
+            projector: Projector { gather, norm, merging: false, inner: None },
+            deepstack: None,
+            out: self.text.u32(HIDDEN)?,
+            axes: Axes::One,
+            blocks: script == Script::Framed,
+            image_token: None,
+            script,
+        })
+    }
+}

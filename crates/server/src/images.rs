@@ -1,0 +1,318 @@
+//! Images in requests: how dialects write them, and what of them a model sees.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use tokenmill_engine::{EyesError, Inputs, NOBODY, PictureError, RowsError};
+use tokenmill_ir::TokenId;
+use tokenmill_media::{Ceilings, MediaError, Picture, decode};
+use tokenmill_text::{Encoder, Special};
+
+use crate::ask::Ask;
+use crate::config::Limits;
+use crate::conversation::Conversation;
+use crate::error::ApiError;
+use crate::fields::shown;
+use crate::shared::{Model, Shared};
+
+/// Base64 with or without padding.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// Media types that clients may name; which format it is, the bytes say.
+const TYPES: &[&str] = &[
+    "image/png",
+    "image/jpeg",
+    "image/jpg",
+    "image/webp",
+    "image/gif",
+    "image/bmp",
+    "image/x-ms-bmp",
+];
+
+/// An image of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// The part of the request that it is, such as `messages[0].content[1]`.
+    pub path: String,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// Where an image comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The request itself: the file.
+    File(Arc<[u8]>),
+    /// An address, http or https.
+    Address(String),
+}
+
+impl Image {
+    /// By an address, or a data URL; `member` is the one that has it.
+    ///
+    /// # Errors
+    /// 400 for any other kind of URL, and for data that are no image in base64.
+    pub fn of_url(path: String, url: &str, member: &str) -> Result<Self, ApiError> {
+        let (scheme, rest) = url.split_once(':').unwrap_or_default();
+        match scheme.to_ascii_lowercase().as_str() {
+            "http" | "https" => Ok(Self { path, source: Source::Address(url.to_owned()) }),
+            "data" => Self::of_data(path, rest, member),
+            other => {
+                let scheme = shown(other);
+                let message =
+                    format!("{member} is no data, http or https URL (its scheme is {scheme:?})");
+                Err(ApiError::bad(member, message))
+            }
+        }
+    }
+
+    /// By what stands behind `data:`.
+    fn of_data(path: String, rest: &str, member: &str) -> Result<Self, ApiError> {
+        let (head, data) = rest.split_once(',').unwrap_or((rest, ""));
+        let (media, is_base64) = match head.rsplit_once(';') {
+            Some((media, coding)) => (media, coding.trim().eq_ignore_ascii_case("base64")),
+            None => (head, false),
+        };
+        if !is_base64 {
+            let message = format!("{member} is a data URL that is not in base64");
+            return Err(ApiError::bad(member, message));
+        }
+        let media = media.split(';').next().unwrap_or_default();
+        Self::of_base64(path, data, (Some(media), member))
+    }
+
+    /// By its file in base64, of a media type if that is told.
+    ///
+    /// # Errors
+    /// 400 for what is no base64, or of a type that is not read.
+    pub fn of_base64(
+        path: String,
+        data: &str,
+        (media, member): (Option<&str>, &str),
+    ) -> Result<Self, ApiError> {
+        let media = media.map(|media| media.trim().to_ascii_lowercase());
+        if let Some(media) = media.filter(|media| !TYPES.contains(&media.as_str())) {
+            let (media, known) = (shown(&media), TYPES.join(", "));
+            let message = format!("{member} is of type {media:?}; images are of {known}");
+            return Err(ApiError::bad(member, message));
+        }
+        let file = BASE64
+            .decode(data)
+            .map_err(|error| ApiError::bad(member, format!("{member} is not base64: {error}")))?;
+        if file.is_empty() {
+            return Err(ApiError::bad(member, format!("{member} has no bytes")));
+        }
+        Ok(Self { path, source: Source::File(file.into()) })
+    }
+
+    /// Whether its file is still to be fetched.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self.source, Source::Address(_))
+    }
+
+    /// 400: the model reads text alone.
+    pub fn unseen(&self, model: &str) -> ApiError {
+        let path = &self.path;
+        let message = format!("{path} is an image; the model {model:?} takes text");
+        ApiError::unsupported(path, message)
+    }
+
+    /// Its pixels.
+    ///
+    /// # Errors
+    /// 400 for what is no image, or one too large; 413 for a file too long.
+    pub fn picture(&self, limits: &Limits) -> Result<Picture, ApiError> {
+        let path = &self.path;
+        let file = match &self.source {
+            Source::File(file) => file,
+            Source::Address(_) => {
+                let message = format!(
+                    "{path} is an image elsewhere, and this server fetches none: send it as a data URL, or \
+                     start the server with --fetch-images"
+                );
+                return Err(ApiError::unsupported(path, message));
+            }
+        };
+        decode(file, &limits.images_ceilings()).map_err(|error| not_seen(&error, path))
+    }
+}
+
+/// What is wrong with an image.
+fn not_seen(error: &MediaError, path: &str) -> ApiError {
+    let bad =
+        ApiError { code: Some("invalid_image"), ..ApiError::bad(path, format!("{path}: {error}")) };
+    match error {
+        MediaError::Bytes { .. } => ApiError { status: StatusCode::PAYLOAD_TOO_LARGE, ..bad },
+        MediaError::Config { .. } | MediaError::Unsupported { .. } => {
+            ApiError { code: Some("unsupported"), ..bad }
+        }
+        _ => bad,
+    }
+}
+
+/// The pixels of all images of a conversation, in order.
+///
+/// # Errors
+/// 400 for more than a request may have, and for the first that is none.
+fn pictures(talk: &Conversation, limits: &Limits) -> Result<Vec<Picture>, ApiError> {
+    let Some(first) = talk.images().next() else { return Ok(Vec::new()) };
+    let (found, most) = (talk.images().count(), limits.images);
+    if found > most {
+        let message = format!("the request has {found} images, the limit is {most}");
+        return Err(ApiError::bad(&first.path, message));
+    }
+    talk.images().map(|image| image.picture(limits)).collect()
+}
+
+/// A rendered prompt with the images of its conversation.
+///
+/// # Errors
+/// 400 for an image that is none or of no use to the model, and where the template does not write it; what
+/// the encoder says.
+pub fn seen(
+    model: &Model,
+    talk: &Conversation,
+    tokens: Vec<TokenId>,
+    (encoder, limits): (&Encoder<'_>, &Limits),
+) -> Result<(Vec<TokenId>, Option<Inputs>), ApiError> {
+    let pictures = pictures(talk, limits)?;
+    let (Some(eyes), false) = (&model.served.eyes, pictures.is_empty()) else {
+        return Ok((tokens, None));
+    };
+    let encode = |text: &str| encoder.encode(text, Special::Parse).map_err(|e| e.to_string());
+    let found = eyes.prompt(&model.served.engine, &tokens, pictures, (&encode, NOBODY));
+    let (tokens, inputs) = found.map_err(|error| not_shown(error, talk))?;
+    Ok((tokens, Some(inputs)))
+}
+
+fn not_shown(error: EyesError, talk: &Conversation) -> ApiError {
+    match error {
+        EyesError::Picture { index, error } => {
+            let path = talk.images().nth(index).map_or("messages", |image| image.path.as_str());
+            not_seen(&error, path)
+        }
+        EyesError::Context { tokens, context } => {
+            ApiError::context_length(tokens, context, "messages")
+        }
+        EyesError::Prompt(PictureError::Rows(RowsError::Refused(refusal))) => refusal.into(),
+        EyesError::Prompt(PictureError::Rows(RowsError::Failed(error))) => error.into(),
+        EyesError::Prompt(other) => ApiError::bad("messages", other.to_string()),
+    }
+}
+
+/// Whether images are to be fetched before a request can be prepared.
+pub fn are_elsewhere(shared: &Shared, ask: &mut Ask) -> bool {
+    let elsewhere = |talk: &mut Conversation| talk.images().any(Image::is_elsewhere);
+    shared.fetcher.is_some() && ask.conversation_mut().is_some_and(elsewhere)
+}
+
+/// A request with the files of its images, fetched where that is on, for a model that sees them.
+///
+/// # Errors
+/// 400 naming the first that cannot be had.
+pub async fn fetched(shared: &Shared, model: &Model, mut ask: Ask) -> Result<Ask, ApiError> {
+    let (Some(fetcher), true) = (&shared.fetcher, model.sees()) else { return Ok(ask) };
+    let limits = &shared.config.limits;
+    let Some(talk) = ask.conversation_mut() else { return Ok(ask) };
+    if talk.images().count() > limits.images {
+        return Ok(ask); // (which is refused by their number)
+    }
+    let mut elsewhere: Vec<&mut Image> = talk.images_mut().filter(|i| i.is_elsewhere()).collect();
+    let wanted: Vec<(String, String)> = elsewhere
+        .iter()
+        .filter_map(|image| match &image.source {
+            Source::Address(url) => Some((image.path.clone(), url.clone())),
+            Source::File(_) => None,
+        })
+        .collect();
+    let files = fetcher.files(&wanted, (limits.image_bytes, limits.body_bytes)).await?;
+    for (image, file) in elsewhere.iter_mut().zip(files) {
+        image.source = Source::File(file.into());
+    }
+    Ok(ask)
+}
+
+impl Limits {
+    /// How large an image may be.
+    pub fn images_ceilings(&self) -> Ceilings {
+        Ceilings { bytes: self.image_bytes, pixels: self.image_pixels, ..Ceilings::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::{Content, Message, Part, Role};
+
+    fn of_url(url: &str) -> Result<Image, ApiError> {
+        Image::of_url("m[0]".into(), url, "m[0].url")
+    }
+
+    #[test]
+    fn urls_are_data_or_addresses() {
+        for url in [
+            "data:image/png;base64,aGVsbG8=",
+            "DATA:image/PNG;base64,aGVsbG8",
+            "data:image/jpeg;name=a.jpg;BASE64,aGVsbG8=",
+        ] {
+            let image = of_url(url).expect(url);
+            assert_eq!(image.source, Source::File(b"hello"[..].into()), "{url}");
+        }
+        for url in ["http://a/b.png", "HTTPS://a/b.png"] {
+            assert!(of_url(url).expect(url).is_elsewhere());
+        }
+        for url in [
+            "",
+            "a.png",
+            "/etc/passwd",
+            "file:///etc/passwd",
+            "ftp://a/b",
+            "gopher://a",
+            "javascript:alert(1)",
+            "data:",
+            "data:,",
+            "data:image/png,aGVsbG8=",
+            "data:image/png;base64,",
+            "data:image/png;base64,a%20b",
+            "data:image/svg+xml;base64,aGVsbG8=",
+            "data:text/html;base64,aGVsbG8=",
+            "data:application/pdf;base64,aGVsbG8=",
+            "data:;base64,aGVsbG8=",
+        ] {
+            let error = of_url(url).expect_err(url);
+            assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("m[0].url")));
+        }
+    }
+
+    #[test]
+    fn what_is_no_image_is_told_by_its_place() {
+        let limits = Limits { image_bytes: 100, ..Limits::default() };
+        let of = |file: &[u8]| {
+            let source = Source::File(file.into());
+            Image { path: "m[0]".into(), source }.picture(&limits).expect_err("refused")
+        };
+        for (file, status) in [(&b"hello"[..], 400), (b"\x89PNG\r\n\x1a\n", 400), (&[7; 101], 413)]
+        {
+            let error = of(file);
+            assert_eq!(error.status.as_u16(), status, "{error:?}");
+            assert_eq!((error.code, error.param.as_deref()), (Some("invalid_image"), Some("m[0]")));
+        }
+        let said = |url: &str| Message {
+            content: Content::Parts(vec![Part::Image(of_url(url).expect(url))]),
+            ..Message::text(Role::User, "")
+        };
+        let many = ["http://a/", "http://b/"].map(said).into();
+        let talk = Conversation { messages: many, ..Conversation::default() };
+        let error = pictures(&talk, &Limits { images: 1, ..limits.clone() }).expect_err("two");
+        assert!(error.message.contains("2 images, the limit is 1"), "{}", error.message);
+        let elsewhere = of_url("http://127.0.0.1/").expect("an address");
+        let error = elsewhere.picture(&limits).expect_err("it is not fetched");
+        assert_eq!(error.code, Some("unsupported"));
+        assert!(error.message.contains("--fetch-images"), "{}", error.message);
+    }
+}

@@ -1,0 +1,484 @@
+#!/usr/bin/env python3
+"""Record tiny models that see from HF transformers: rows of images, logits of a prompt with two images
+among its tokens, and what comes next greedily.
+
+    pip install torch transformers safetensors torchvision pillow
+    python tests/golden/vision/sight.py                # all
+    python tests/golden/vision/sight.py qwen2_vl       # some
+    python tests/golden/vision/sight.py --twins LLAMA_CPP qwen2_vl   # its GGUF files (needs gguf too)
+
+Weights and patches are integer hashes of their names (../README.md). Patches stand square after square
+of those that become one row, as processors of Qwen give them; every tower gets the same numbers. A
+folder has config.json (as hubs have it), tensors.json, golden.json (`ids`, `images`: rows and columns
+of patches, `image_token`, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary]; with
+--twins, twin.json and mmproj.json: the files of llama.cpp's converter without their numbers
+(../twins.py).
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import families  # noqa: E402
+from hashed import Tensors, config, decoder, prompt_ids, values_of  # noqa: E402
+
+STEPS = 32
+
+# ------------------------------------------------------------------------------------ the families
+
+
+def text(arch, model_type, vocab, **fields):
+    """The dimensions of all language models."""
+    base = dict(vocab_size=vocab, hidden_size=64, intermediate_size=120, num_hidden_layers=2,
+                num_attention_heads=4, num_key_value_heads=2, rope_scaling=None)
+    return config(arch, model_type, **(base | fields))
+
+
+def renamed(rows, prefix, head):
+    """Names of a language model inside another."""
+    for row in rows:
+        if row["name"] == "lm_head.weight":
+            row["name"] = head
+        else:
+            row["name"] = prefix + row["name"].removeprefix("model.")
+    return rows
+
+
+def llama_layer(c, bias="", qk=None):
+    def layer(t, i, p):
+        t.norm(f"{p}.input_layernorm", c["hidden_size"])
+        t.attention(f"{p}.self_attn", c, bias=bias)
+        if qk:
+            t.qk_norm(f"{p}.self_attn", qk, qk)
+        t.norm(f"{p}.post_attention_layernorm", c["hidden_size"])
+        t.gated(f"{p}.mlp", c["hidden_size"], c["intermediate_size"])
+    return layer
+
+
+def block(t, p, hidden, inner, names, bias=True, norm_bias=True):
+    """A layer of a Qwen tower."""
+    t.norm(f"{p}.norm1", hidden, bias=norm_bias)
+    t.linear(f"{p}.attn.qkv", 3 * hidden, hidden, 1.7, bias)
+    t.linear(f"{p}.attn.proj", hidden, hidden, 1.5, bias)
+    t.norm(f"{p}.norm2", hidden, bias=norm_bias)
+    *ups, down = names
+    for name in ups:
+        t.linear(f"{p}.mlp.{name}", inner, hidden, 1.3, bias)
+    t.linear(f"{p}.mlp.{down}", hidden, inner, 1.6, bias)
+
+
+def merger(t, p, hidden, out, names, norm_bias=True, after=False):
+    norm, up, down = names
+    t.norm(f"{p}.{norm}", 4 * hidden if after else hidden, bias=norm_bias)
+    t.linear(f"{p}.{up}", 4 * hidden, 4 * hidden, 1.3, True)
+    t.linear(f"{p}.{down}", out, 4 * hidden, 1.6, True)
+
+
+def qwen2_vl():
+    c = text("Qwen2VLForConditionalGeneration", "qwen2_vl", 157, rope_theta=1000000.0,
+             tie_word_embeddings=False, use_sliding_window=False, sliding_window=32,
+             max_window_layers=2, rope_scaling={"type": "mrope", "mrope_section": [2, 3, 3]},
+             image_token_id=155, video_token_id=156, vision_start_token_id=153,
+             vision_end_token_id=154, vision_token_id=152,
+             vision_config={"depth": 2, "embed_dim": 32, "mlp_ratio": 3, "num_heads": 2,
+                            "in_chans": 3, "hidden_size": 64, "patch_size": 4,
+                            "spatial_merge_size": 2, "spatial_patch_size": 4,
+                            "temporal_patch_size": 2})
+    del c["attention_bias"]
+    rows = decoder(c, llama_layer(c, "qkv"))
+    t = Tensors()
+    t.add("visual.patch_embed.proj.weight", [32, 3, 2, 4, 4], 0.3)
+    for i in range(2):
+        block(t, f"visual.blocks.{i}", 32, 96, ("fc1", "fc2"))
+    merger(t, "visual.merger", 32, 64, ("ln_q", "mlp.0", "mlp.2"))
+    return c, rows + t.rows, [(6, 8), (4, 2)]
+
+
+def qwen2_5_vl():
+    c, _, _ = qwen2_vl()
+    c.update(architectures=["Qwen2_5_VLForConditionalGeneration"], model_type="qwen2_5_vl",
+             vision_config={"depth": 3, "hidden_act": "silu", "hidden_size": 32,
+                            "intermediate_size": 88, "num_heads": 2, "in_chans": 3,
+                            "out_hidden_size": 64, "patch_size": 4, "spatial_merge_size": 2,
+                            "spatial_patch_size": 4, "window_size": 16,
+                            "fullatt_block_indexes": [1], "tokens_per_second": 2,
+                            "temporal_patch_size": 2})
+    rows = decoder(c, llama_layer(c, "qkv"))
+    t = Tensors()
+    t.add("visual.patch_embed.proj.weight", [32, 3, 2, 4, 4], 0.3)
+    for i in range(3):
+        block(t, f"visual.blocks.{i}", 32, 88, ("gate_proj", "up_proj", "down_proj"),
+              norm_bias=False)
+    merger(t, "visual.merger", 32, 64, ("ln_q", "mlp.0", "mlp.2"), norm_bias=False)
+    return c, rows + t.rows, [(6, 10), (8, 4)]
+
+
+def gemma3():
+    inner = text("", "gemma3_text", 157, num_hidden_layers=2, num_key_value_heads=1, head_dim=24,
+                 intermediate_size=56, hidden_activation="gelu_pytorch_tanh",
+                 query_pre_attn_scalar=24, sliding_window=12, sliding_window_pattern=2,
+                 rope_theta=1000000.0, rope_local_base_freq=10000.0,
+                 rope_scaling={"factor": 8.0, "rope_type": "linear"}, bos_token_id=2,
+                 eos_token_id=1, pad_token_id=0)
+    for key in ("architectures", "hidden_act", "tie_word_embeddings", "attention_bias"):
+        del inner[key]
+    c = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+         "torch_dtype": "float32", "boi_token_index": 153, "eoi_token_index": 154,
+         "image_token_index": 155, "mm_tokens_per_image": 16, "initializer_range": 0.02,
+         "text_config": inner,
+         "vision_config": {"hidden_size": 40, "image_size": 32, "intermediate_size": 72,
+                           "model_type": "siglip_vision_model", "num_attention_heads": 2,
+                           "num_hidden_layers": 2, "patch_size": 4, "vision_use_head": False}}
+
+    def layer(t, i, p):
+        t.norm(f"{p}.input_layernorm", 64, 0.0)
+        t.attention(f"{p}.self_attn", inner)
+        t.qk_norm(f"{p}.self_attn", 24, 24, 0.6)
+        t.norm(f"{p}.post_attention_layernorm", 64, 0.2)
+        t.norm(f"{p}.pre_feedforward_layernorm", 64, 0.0)
+        t.norm(f"{p}.post_feedforward_layernorm", 64, 0.2)
+        t.gated(f"{p}.mlp", 64, 56)
+    rows = decoder(inner | {"tie_word_embeddings": True}, layer, norm_offset=0.0, embed_std=0.12)
+    rows = renamed(rows, "language_model.model.", "")
+    t = Tensors()
+    siglip(t, "vision_tower.vision_model", 40, 72, 2, 64)
+    t.norm("multi_modal_projector.mm_soft_emb_norm", 40, 0.0)
+    t.add("multi_modal_projector.mm_input_projection_weight", [40, 64], 0.6)
+    return c, rows + t.rows, [(8, 8), (8, 8)]
+
+
+def siglip(t, p, hidden, inner, layers, positions):
+    t.add(f"{p}.embeddings.patch_embedding.weight", [hidden, 3, 4, 4], 0.5)
+    t.bias(f"{p}.embeddings.patch_embedding.bias", hidden)
+    t.add(f"{p}.embeddings.position_embedding.weight", [positions, hidden], 1.6)
+    for i in range(layers):
+        q = f"{p}.encoder.layers.{i}"
+        t.norm(f"{q}.layer_norm1", hidden, bias=True)
+        for name, gain in (("q_proj", 1.7), ("k_proj", 1.7), ("v_proj", 1.2), ("out_proj", 1.5)):
+            t.linear(f"{q}.self_attn.{name}", hidden, hidden, gain, True)
+        t.norm(f"{q}.layer_norm2", hidden, bias=True)
+        t.linear(f"{q}.mlp.fc1", inner, hidden, 1.6, True)
+        t.linear(f"{q}.mlp.fc2", hidden, inner, 2.5, True)
+    t.norm(f"{p}.post_layernorm", hidden, bias=True)
+
+
+def qwen3_vl():
+    inner = text("", "qwen3_vl_text", 157, head_dim=32, num_hidden_layers=3, rope_theta=5000000.0,
+                 rope_scaling={"mrope_interleaved": True, "mrope_section": [6, 5, 5],
+                               "rope_type": "default"})
+    for key in ("architectures", "tie_word_embeddings"):
+        del inner[key]
+    c = {"architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl",
+         "image_token_id": 155, "video_token_id": 156, "vision_start_token_id": 153,
+         "vision_end_token_id": 154, "tie_word_embeddings": False, "text_config": inner,
+         "vision_config": {"deepstack_visual_indexes": [0, 2], "depth": 3,
+                           "hidden_act": "gelu_pytorch_tanh", "hidden_size": 32,
+                           "in_channels": 3, "initializer_range": 0.02, "intermediate_size": 88,
+                           "model_type": "qwen3_vl", "num_heads": 2, "num_position_embeddings": 25,
+                           "out_hidden_size": 64, "patch_size": 4, "spatial_merge_size": 2,
+                           "temporal_patch_size": 2}}
+    rows = renamed(decoder(inner, llama_layer(inner, qk=32)), "model.language_model.",
+                   "lm_head.weight")
+    t = Tensors()
+    qwen3_tower(t, "model.visual", 2)
+    return c, rows + t.rows, [(6, 8), (4, 10)]
+
+
+def qwen3_tower(t, v, deep):
+    t.add(f"{v}.patch_embed.proj.weight", [32, 3, 2, 4, 4], 0.3)
+    t.bias(f"{v}.patch_embed.proj.bias", 32)
+    t.add(f"{v}.pos_embed.weight", [25, 32], 1.6)
+    for i in range(3):
+        block(t, f"{v}.blocks.{i}", 32, 88, ("linear_fc1", "linear_fc2"))
+    names = ("norm", "linear_fc1", "linear_fc2")
+    merger(t, f"{v}.merger", 32, 64, names)
+    for i in range(deep):
+        merger(t, f"{v}.deepstack_merger_list.{i}", 32, 64, names, after=True)
+
+
+def qwen3_5():
+    inner, rows = families.qwen3_5()
+    inner["rope_parameters"] |= {"mrope_section": [2, 1, 1]}
+    c, _, images = qwen3_vl()
+    vision = c["vision_config"] | {"model_type": "qwen3_5"}
+    del vision["deepstack_visual_indexes"]
+    c |= {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
+          "text_config": {k: v for k, v in inner.items()
+                          if k not in ("architectures", "tie_word_embeddings")},
+          "vision_config": vision}
+    rows = renamed(rows, "model.language_model.", "lm_head.weight")
+    t = Tensors()
+    qwen3_tower(t, "model.visual", 0)
+    return c, rows + t.rows, images
+
+
+def inner_llama(model_type="llama", **fields):
+    inner = text("", model_type, 157, head_dim=16, **fields)
+    for key in ("architectures", "tie_word_embeddings"):
+        del inner[key]
+    return inner
+
+
+def idefics3():
+    inner = inner_llama()
+    c = {"architectures": ["Idefics3ForConditionalGeneration"], "model_type": "idefics3",
+         "torch_dtype": "float32", "image_token_id": 155, "scale_factor": 3,
+         "tie_word_embeddings": False, "pad_token_id": 0, "use_cache": True,
+         "text_config": inner,
+         "vision_config": {"hidden_size": 40, "image_size": 24, "intermediate_size": 72,
+                           "model_type": "idefics3", "num_attention_heads": 2,
+                           "num_hidden_layers": 2, "patch_size": 4, "tie_word_embeddings": False,
+                           "use_base_siglip": False}}
+    rows = renamed(decoder(inner, llama_layer(inner)), "model.text_model.", "lm_head.weight")
+    t = Tensors()
+    siglip(t, "model.vision_model", 40, 72, 2, 36)
+    t.linear("model.connector.modality_projection.proj", 64, 40 * 9, 1.6)
+    return c, rows + t.rows, [(6, 6), (6, 6)]
+
+
+def llava():
+    inner = inner_llama()
+    c = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava",
+         "torch_dtype": "float32", "ignore_index": -100, "image_token_index": 155,
+         "projector_hidden_act": "gelu", "tie_word_embeddings": False, "text_config": inner,
+         "vision_feature_layer": -2, "vision_feature_select_strategy": "default",
+         "vision_config": {"hidden_size": 40, "image_size": 16, "intermediate_size": 72,
+                           "model_type": "clip_vision_model", "num_attention_heads": 2,
+                           "num_hidden_layers": 3, "patch_size": 4, "projection_dim": 24,
+                           "vocab_size": 157}}
+    rows = decoder(inner, llama_layer(inner))
+    for row in rows:
+        row["name"] = "language_model." + row["name"]
+    t = Tensors()
+    v = "vision_tower.vision_model"
+    siglip(t, v, 40, 72, 3, 17)
+    t.rows = [r for r in t.rows if not r["name"].endswith("patch_embedding.bias")]
+    t.add(f"{v}.embeddings.class_embedding", [40], 1.6)
+    t.norm(f"{v}.pre_layrnorm", 40, bias=True)
+    t.linear("multi_modal_projector.linear_1", 64, 40, 1.6, True)
+    t.linear("multi_modal_projector.linear_2", 64, 64, 2.0, True)
+    return c, rows + t.rows, [(4, 4), (4, 4)]
+
+
+def mistral3():
+    inner = inner_llama("mistral", sliding_window=None)
+    for key in ("attention_bias",):
+        del inner[key]
+    c = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
+         "torch_dtype": "float32", "image_token_index": 155, "multimodal_projector_bias": False,
+         "projector_hidden_act": "gelu", "spatial_merge_size": 2, "vision_feature_layer": -1,
+         "tie_word_embeddings": False, "text_config": inner,
+         "vision_config": {"attention_dropout": 0.0, "head_dim": 16, "hidden_act": "silu",
+                           "hidden_size": 32, "image_size": 64, "initializer_range": 0.02,
+                           "intermediate_size": 88, "model_type": "pixtral",
+                           "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 2,
+                           "patch_size": 4, "rope_theta": 1000.0}}
+    rows = decoder(inner, llama_layer(inner))
+    for row in rows:
+        row["name"] = "language_model." + row["name"]
+    t = Tensors()
+    t.add("vision_tower.patch_conv.weight", [32, 3, 4, 4], 0.5)
+    t.norm("vision_tower.ln_pre", 32)
+    for i in range(2):
+        p = f"vision_tower.transformer.layers.{i}"
+        t.norm(f"{p}.attention_norm", 32)
+        for name, gain in (("q_proj", 1.7), ("k_proj", 1.7), ("v_proj", 1.2), ("o_proj", 1.5)):
+            t.linear(f"{p}.attention.{name}", 32, 32, gain)
+        t.norm(f"{p}.ffn_norm", 32)
+        t.gated(f"{p}.feed_forward", 32, 88)
+    m = "multi_modal_projector"
+    t.norm(f"{m}.norm", 32)
+    t.linear(f"{m}.patch_merger.merging_layer", 32, 128, 1.3)
+    t.linear(f"{m}.linear_1", 64, 32, 1.6)
+    t.linear(f"{m}.linear_2", 64, 64, 2.0)
+    return c, rows + t.rows, [(6, 8), (4, 6)]
+
+
+FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_5, idefics3, llava, mistral3)
+
+# --------------------------------------------------------------------------------------- recording
+
+
+def geometry(c):
+    """Side of a patch, frames, patches along the side of what merges, the token of an image."""
+    v = c["vision_config"]
+    if "mm_tokens_per_image" in c:
+        merge = v["image_size"] // v["patch_size"] // math.isqrt(c["mm_tokens_per_image"])
+    else:
+        merge = v.get("spatial_merge_size", c.get("spatial_merge_size", c.get("scale_factor", 1)))
+    image = c.get("image_token_id", c.get("image_token_index"))
+    return v["patch_size"], v.get("temporal_patch_size", 1), merge, image
+
+
+def patches(name, index, grid, size, frames):
+    """[patches, channels × frames × size × size], all frames alike."""
+    row = {"name": f"patches:{name}:{index}", "dtype": "F32", "scale": 3.0, "offset": 0.0,
+           "shape": [grid[0] * grid[1], 3, size * size]}
+    return np.repeat(values_of(row, ""), frames, axis=1).reshape(grid[0] * grid[1], -1)
+
+
+def picture(rows, grid, merge, size):
+    """The image whose patches these are, for towers that cut it themselves."""
+    (h, w), m = grid, merge
+    x = rows.reshape(h // m, w // m, m, m, 3, size, size)
+    return x.transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, h * size, w * size)
+
+
+def prompt(name, c, images, merge, image):
+    text = prompt_ids("vision/" + name, 15, 150)
+    ids = text[:5]
+    for at, (h, w) in enumerate(images):
+        ids += [image] * (h // merge * (w // merge)) + text[5 + 5 * at:10 + 5 * at]
+    return ids
+
+
+def record(family, salt):
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+    torch.set_grad_enabled(False)
+    c, rows, images = family()
+    name = family.__name__
+    size, frames, merge, image = geometry(c)
+    pixels = [patches(name, i, grid, size, frames) for i, grid in enumerate(images)]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        state = {r["name"]: torch.from_numpy(values_of(r, salt).copy()) for r in rows}
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(c))
+        model, info = transformers.AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    for key, found in info.items():
+        assert not found, f"{key}: {found}"
+    model = model.float().eval()
+    if frames == 1:
+        whole = [picture(p, g, merge, size) for p, g in zip(pixels, images)]
+        height, width = (max(p.shape[axis] for p in whole) for axis in (1, 2))
+        padded = [np.pad(p, ((0, 0), (0, height - p.shape[1]), (0, width - p.shape[2])))
+                  for p in whole]
+        seen = {"pixel_values": torch.from_numpy(np.stack(padded))}
+        if name == "idefics3":
+            seen["pixel_values"] = seen["pixel_values"][None]
+        if name == "mistral3":
+            seen["image_sizes"] = torch.tensor([p.shape[1:] for p in whole])
+    else:
+        seen = {"pixel_values": torch.from_numpy(np.concatenate(pixels)),
+                "image_grid_thw": torch.tensor([[1, h, w] for h, w in images])}
+    ids = prompt(name, c, images, merge, image)
+
+    def run(sequence):
+        tokens = torch.tensor([sequence])
+        kinds = (tokens == image).long()
+        return model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False,
+                     **seen, **{key: kinds for key in KINDS.get(name, [])}).logits[0].numpy()
+
+    taken = rows_of(model, name, seen)
+    logits = run(ids)
+    sequence, least = list(ids), math.inf
+    for _ in range(STEPS):
+        last = run(sequence)[-1]
+        best = np.sort(last)[::-1]
+        least = min(least, float(best[0] - best[1]))
+        sequence.append(int(last.argmax()))
+    greedy = sequence[len(ids):]
+    if least < 1e-3 or image in greedy or len(set(greedy)) < 6:
+        return None
+    target = HERE / name
+    target.mkdir(exist_ok=True)
+    (target / "config.json").write_text(json.dumps(c, indent=2) + "\n")
+    (target / "tensors.json").write_text(
+        '{"salt": ' + json.dumps(salt) + ', "tensors": [\n'
+        + ",\n".join(json.dumps(r) for r in rows) + "\n]}\n")
+    golden = {"ids": ids, "greedy": greedy, "images": images, "image_token": image, "meta": {"greedy_margin": least,
+              "transformers": transformers.__version__}}
+    (target / "golden.json").write_text(json.dumps(golden) + "\n")
+    taken.astype("<f4").tofile(target / "rows.f32")
+    logits.astype("<f4").tofile(target / "logits.f32")
+    return f"{name}: {len(ids)} ids, rows {taken.shape}, margin {least:.4f}"
+
+
+# What the models want to know of each token beside its id.
+KINDS = {"qwen2_vl": ["mm_token_type_ids"], "qwen2_5_vl": ["mm_token_type_ids"],
+         "qwen3_vl": ["mm_token_type_ids"], "qwen3_5": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
+
+
+def rows_of(model, name, seen):
+    """What stands in the place of the images' tokens, columns of later layers behind the first."""
+    if "image_grid_thw" not in seen:
+        out = model.model.get_image_features(**seen)
+        out = getattr(out, "pooler_output", out)
+        parts = out if isinstance(out, (list, tuple)) else [out]
+        return np.concatenate([p.reshape(-1, p.shape[-1]).numpy() for p in parts])
+    found = model.model.visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"])
+    if hasattr(found, "pooler_output"):
+        deep = getattr(found, "deepstack_features", None) or []
+        parts = [found.pooler_output, *deep]
+    elif isinstance(found, tuple):
+        parts = [found[0], *found[1]]
+    else:
+        parts = [found]
+    return np.concatenate([p.numpy() for p in parts], axis=1)
+
+
+def write_twins(name, converter):
+    """What llama.cpp's converter makes of a recording: the language model and the encoder."""
+    import torch
+    from safetensors.torch import save_file
+    import record as texts
+    import twins
+    target = HERE / name
+    listed = json.loads((target / "tensors.json").read_text())
+    sources = [values_of(r, listed["salt"]) for r in listed["tensors"]]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        state = {r["name"]: torch.from_numpy(v.copy())
+                 for r, v in zip(listed["tensors"], sources)}
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        c = json.loads((target / "config.json").read_text())
+        inner = c.get("text_config", c)
+        c["vocab_size"] = inner["vocab_size"]
+        (folder / "config.json").write_text(json.dumps(c))
+        side = c["vision_config"].get("image_size", 224)
+        (folder / "preprocessor_config.json").write_text(json.dumps(
+            {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"longest_edge": side},
+             "min_pixels": 64, "max_pixels": 4096, "patch_size": c["vision_config"]["patch_size"]}))
+        flats = [s.ravel() for s in sources]
+        for file, flags in (("twin", []), ("mmproj", ["--mmproj"])):
+            out = folder / f"{file}.gguf"
+            texts.convert(name, folder, converter, out, flags)
+            found = sorted(folder.glob(f"*{file}.gguf"))[0]
+            (target / f"{file}.json").write_text(twins.describe(found, flats))
+    return f"{name}: twins"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--twins", metavar="DIR", help="llama.cpp folder: only the GGUF files")
+    args = parser.parse_args()
+    wanted = args.names
+    for family in FAMILIES:
+        if wanted and family.__name__ not in wanted:
+            continue
+        if args.twins:
+            print(write_twins(family.__name__, args.twins))
+            continue
+        for salt in ["", *(f"#{i}" for i in range(1, 20))]:
+            told = record(family, salt)
+            if told:
+                print(told, f"salt {salt!r}")
+                break
+        else:
+            sys.exit(f"{family.__name__}: no salt will do")
+
+
+if __name__ == "__main__":
+    main()
