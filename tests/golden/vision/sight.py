@@ -387,6 +387,8 @@ def record(family, salt):
         last = run(sequence)[-1]
         best = np.sort(last)[::-1]
         least = min(least, float(best[0] - best[1]))
+        if last.argmax() == image:
+            return None
         sequence.append(int(last.argmax()))
     greedy = sequence[len(ids):]
     if least < 1e-3 or image in greedy or len(set(greedy)) < 6:
