@@ -60,14 +60,14 @@ fn seeing(images: u64) -> (Engine, SimControl) {
     let encoding = SimControl::default();
     let model = engine(&[GroupKind::Full], VOCAB, &SimControl::default());
     let encoder = engine(&[], 0, &encoding);
-    model.give_vision(Vision::new(encoder, 2, "encoder".to_owned(), images * 5 * 4));
+    model.give_vision(Vision::new(encoder, "encoder".to_owned(), images * 5 * 4));
     (model, encoding)
 }
 
 /// An image that becomes five rows.
 fn image(seed: u32) -> Patches {
     let data = (0..10).map(|i| (seed * 100 + i) as f32).collect();
-    Patches { cols: 1, data, ..Patches::default() }
+    Patches { cols: 1, data, outputs: vec![0, 2, 4, 6, 8], ..Patches::default() }
 }
 
 /// Greedy tokens of a prompt with images, and what was found in the cache.
@@ -135,10 +135,13 @@ fn what_cannot_be_seen_is_refused() {
     let refused = |found| matches!(found, Err(RowsError::Refused(Refusal::BadParameter { .. })));
     assert!(refused(blind.see(vec![image(1)], 0)));
     let (model, _) = seeing(9);
-    for patches in [0, 3, 40] {
-        let data = vec![0.5; patches];
-        assert!(refused(model.see(vec![Patches { cols: 1, data, ..Patches::default() }], 0)));
+    for patches in [0, 8, 40] {
+        assert!(refused(model.see(vec![Patches { data: vec![0.5; patches], ..image(1) }], 0)));
     }
+    for order in [vec![0, 1, 2, 3], vec![0, 1, 2, 3, 3]] {
+        assert!(refused(model.see(vec![Patches { order, ..image(1) }], 0)));
+    }
+    assert!(refused(model.see(vec![Patches { outputs: Vec::new(), ..image(1) }], 0)));
     assert!(refused(model.see(vec![Patches { cols: 2, ..image(1) }], 0)), "other columns");
     let rows = model.see(vec![image(1)], 0).unwrap();
     let (prompt, inputs) = Inputs::place(&[1, PLACE, 2], PLACE, &rows).unwrap();

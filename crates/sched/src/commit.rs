@@ -60,7 +60,7 @@ impl Scheduler {
             Want::Tokens { .. } => accept(seq, grant, out, at.output, report),
             Want::Numbers(Numbers::Scores { .. }) => scored(seq, grant, out, at.output, report),
             Want::Numbers(Numbers::Logits { .. }) => rows(seq, grant, out, widths.0, at, report),
-            Want::Numbers(Numbers::Hidden | Numbers::Pair { .. } | Numbers::Every { .. }) => {
+            Want::Numbers(Numbers::Hidden | Numbers::Pair { .. } | Numbers::Listed) => {
                 rows(seq, grant, out, widths.1, at, report)
             }
         };
@@ -181,12 +181,12 @@ fn rows(
     at: &mut Taken,
     report: &mut impl FnMut(Outcome),
 ) -> Rows {
-    let (first, run) = match seq.want {
-        Want::Numbers(Numbers::Every { run }) => (grant.context.next_multiple_of(run), run),
-        _ => (grant.context + grant.tokens - grant.outputs, 1),
-    };
+    let end = grant.context + grant.tokens;
     for row in 0..grant.outputs {
-        let position = first + row * run;
+        let position = match seq.want {
+            Want::Numbers(Numbers::Listed) => seq.listed(grant.context, end)[row as usize],
+            _ => end - grant.outputs + row,
+        };
         let numbers = out.rows.get(at.number..at.number + width);
         if !numbers.is_some_and(|n| n.iter().all(|x| x.is_finite())) {
             at.number += width * (grant.outputs - row) as usize;

@@ -88,10 +88,9 @@ fn fill_outputs(seq: &Sequence, grant: &Grant, first: u32, batch: &mut Batch) {
             let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Logits };
             batch.outputs.extend(rows.map(row));
         }
-        Want::Numbers(Numbers::Every { run }) => {
-            let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Hidden };
-            let first = grant.context.next_multiple_of(*run);
-            batch.outputs.extend((first..end).step_by(*run as usize).map(row));
+        Want::Numbers(Numbers::Listed) => {
+            let row = |&position| OutputRow { row: row_of(position), kind: OutputKind::Hidden };
+            batch.outputs.extend(seq.listed(grant.context, end).iter().map(row));
         }
         Want::Numbers(Numbers::Hidden | Numbers::Pair { .. }) => {
             let row = |position| OutputRow { row: row_of(position), kind: OutputKind::Hidden };

@@ -73,6 +73,8 @@ pub struct Inputs {
     pub positions: Vec<[u32; 3]>,
     /// Position of the token behind those of `positions`; later ones count on from it.
     pub next: u32,
+    /// Tokens whose final rows are wanted, in order; see [`Numbers::Listed`](crate::Numbers::Listed).
+    pub outputs: Vec<u32>,
 }
 
 impl Inputs {
@@ -130,9 +132,14 @@ impl Inputs {
             }
             end = after;
         }
-        match self.positions.len() <= prompt.len() {
+        let (positions, tokens) = (self.positions.len(), prompt.len());
+        if positions > tokens {
+            return Err(format!("{positions} positions of {tokens} tokens"));
+        }
+        let last = self.outputs.last().is_none_or(|&row| (row as usize) < tokens);
+        match last && self.outputs.is_sorted_by(|a, b| a < b) {
             true => Ok(()),
-            false => Err(format!("{} positions of {} tokens", self.positions.len(), prompt.len())),
+            false => Err(format!("rows {:?} of {tokens} tokens", self.outputs)),
         }
     }
 

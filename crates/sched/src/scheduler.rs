@@ -52,7 +52,7 @@ pub enum Refused {
     /// Generation by a program that takes whole sequences and keeps nothing.
     #[error("the model keeps no cache to generate with")]
     KeepsNothing,
-    /// Rows of a text in runs, by a program that does not take whole sequences.
+    /// Rows that are listed, of a program that does not take whole sequences.
     #[error("the model does not take whole sequences")]
     KeepsCache,
     /// More output rows than a step has.
@@ -208,14 +208,14 @@ impl Scheduler {
     /// Whether its rows and the tokens that see each other fit a step.
     fn check_rows(&self, new: &NewSequence) -> Result<(), Refused> {
         let whole = self.config.whole_sequences;
-        if let Want::Numbers(Numbers::Every { run }) = new.want {
+        if new.want == Want::Numbers(Numbers::Listed) {
             let limit = self.config.limits.outputs;
-            let rows = (new.tokens.len() as u32).div_ceil(run.max(1));
-            return match rows <= limit {
-                _ if run == 0 => Err(Refused::Empty),
+            let rows = new.inputs.as_ref().map_or(0, |inputs| inputs.outputs.len() as u32);
+            return match rows {
+                0 => Err(Refused::Empty),
                 _ if !whole => Err(Refused::KeepsCache),
-                true => Ok(()),
-                false => Err(Refused::ManyRows { rows, limit }),
+                _ if rows > limit => Err(Refused::ManyRows { rows, limit }),
+                _ => Ok(()),
             };
         }
         let (len, limit) = (new.longest_block(), self.longest_block());

@@ -31,12 +31,8 @@ pub enum Numbers {
     },
     /// The hidden (or pooled) row of the last token.
     Hidden,
-    /// The final rows of the first token and of each `run`-th one after it, of a program that takes
-    /// whole sequences.
-    Every {
-        /// Not 0.
-        run: u32,
-    },
+    /// The final rows that [`Inputs::outputs`] names, of a program that takes whole sequences.
+    Listed,
     /// The same of two texts, the second of which begins at `second`.
     Pair {
         /// Index of its first token.
@@ -250,6 +246,13 @@ impl Sequence {
         }
     }
 
+    /// Of the listed rows, those of tokens `from..to`.
+    pub fn listed(&self, from: u32, to: u32) -> &[u32] {
+        let all = self.inputs.as_ref().map_or(&[][..], |inputs| &inputs.outputs);
+        let at = |token: u32| all.partition_point(|&row| row < token);
+        &all[at(from)..at(to)]
+    }
+
     /// The block of tokens that see each other which a grant up to there would end inside of.
     pub fn block_around(&self, end: u32) -> Option<[u32; 2]> {
         self.inputs.as_ref()?.block_around(end)
@@ -270,25 +273,26 @@ impl Sequence {
     pub fn first_output(&self) -> u32 {
         match self.want {
             Want::Tokens { .. } => self.known - 1,
-            Want::Numbers(
-                Numbers::Scores { .. } | Numbers::Logits { .. } | Numbers::Every { .. },
-            ) => self.delivered,
+            Want::Numbers(Numbers::Scores { .. } | Numbers::Logits { .. } | Numbers::Listed) => {
+                self.delivered
+            }
             Want::Numbers(Numbers::Hidden) | Want::Numbers(Numbers::Pair { .. }) => self.known - 1,
         }
     }
 
     /// Output rows among the next `n` tokens.
     pub fn outputs_in(&self, n: u32) -> u32 {
-        if let Want::Numbers(Numbers::Every { run }) = self.want {
-            return (self.computed + n).div_ceil(run) - self.computed.div_ceil(run);
+        if self.want == Want::Numbers(Numbers::Listed) {
+            return self.listed(self.computed, self.computed + n).len() as u32;
         }
         (self.computed + n).saturating_sub(self.first_output().max(self.computed))
     }
 
     /// Most of the next tokens that have at most `rows` output rows.
     pub fn tokens_for_outputs(&self, rows: u32) -> u32 {
-        if let Want::Numbers(Numbers::Every { run }) = self.want {
-            return rows.saturating_mul(run);
+        if self.want == Want::Numbers(Numbers::Listed) {
+            let first_left = self.listed(self.computed, u32::MAX).get(rows as usize);
+            return first_left.map_or(u32::MAX, |row| row - self.computed);
         }
         self.first_output().saturating_sub(self.computed) + rows
     }

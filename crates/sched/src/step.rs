@@ -14,7 +14,7 @@ pub struct Grant {
     pub context: u32,
     /// Tokens granted.
     pub tokens: u32,
-    /// Output rows among them; they are the last ones, or every so many.
+    /// Output rows among them; they are the last ones, or those that are listed.
     pub outputs: u32,
 }
 

@@ -185,20 +185,28 @@ fn penalties_see_words_only() {
 }
 
 #[test]
-fn rows_of_runs_come_from_models_of_whole_sequences() {
-    let every = || Want::Numbers(Numbers::Every { run: 3 });
+fn listed_rows_come_from_models_of_whole_sequences() {
+    let listed = || Want::Numbers(Numbers::Listed);
     let rows = image(1, 12);
-    let patches = || Inputs::place(&[PLACE], PLACE, &[Arc::clone(&rows)]).unwrap();
+    let patches = |outputs: &[u32]| {
+        let (tokens, inputs) = Inputs::place(&[PLACE], PLACE, &[Arc::clone(&rows)]).unwrap();
+        (tokens, Inputs { outputs: outputs.to_vec(), ..inputs })
+    };
+    let asked = |outputs: &[u32]| sequence(patches(outputs), listed());
     let mut keeps = Scheduler::new(config(&[GroupKind::Full]));
-    assert_eq!(keeps.submit(sequence(patches(), every())), Err(Refused::KeepsCache));
+    assert_eq!(keeps.submit(asked(&[0])), Err(Refused::KeepsCache));
     let mut whole = Scheduler::new(Config { whole_sequences: true, ..config(&[]) });
-    whole.submit(sequence(patches(), every())).unwrap();
+    whole.submit(asked(&[1, 4, 8, 9])).unwrap();
     let batches = run(&mut whole);
     let outputs: Vec<u32> = batches[0].outputs.iter().map(|o| o.row).collect();
-    assert_eq!((batches.len(), &outputs[..]), (1, &[0, 3, 6, 9][..]));
-    let many = Want::Numbers(Numbers::Every { run: 1 });
-    let refused = Refused::ManyRows { rows: 12, limit: 8 };
-    assert_eq!(whole.submit(sequence(patches(), many)), Err(refused));
+    assert_eq!((batches.len(), &outputs[..]), (1, &[1, 4, 8, 9][..]));
+    let many = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+    assert_eq!(whole.submit(asked(&many)), Err(Refused::ManyRows { rows: 9, limit: 8 }));
+    assert_eq!(whole.submit(asked(&[])), Err(Refused::Empty));
+    for wrong in [&[3, 2][..], &[4, 4], &[12]] {
+        let (tokens, inputs) = patches(wrong);
+        assert!(inputs.check(&tokens, 2).is_err(), "{wrong:?}");
+    }
 }
 
 #[test]

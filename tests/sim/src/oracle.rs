@@ -175,14 +175,14 @@ pub fn rows(scene: &Scene, request: &Request) -> Option<Rows> {
                 answer.numbers.extend_from_slice(&model.row);
             }
         }
-        Numbers::Hidden | Numbers::Pair { .. } | Numbers::Every { .. } => {
+        Numbers::Hidden | Numbers::Pair { .. } | Numbers::Listed => {
             let (whole, last) = (scene.config.whole_sequences, tokens.len() - 1);
             let rows = match request.numbers? {
-                Numbers::Every { run } => (0..tokens.len()).step_by(run as usize).collect(),
-                _ => vec![last],
+                Numbers::Listed => request.inputs.as_ref()?.outputs.clone(),
+                _ => vec![last as u32],
             };
             answer.width = scene.config.hidden as usize;
-            for row in rows {
+            for row in rows.into_iter().map(|row| row as usize) {
                 if scene.nan.contains(&tokens[row]) {
                     return None;
                 }

@@ -245,7 +245,8 @@ impl Sights {
         if self.images.is_empty() || plain || d.once_in(3) {
             return;
         }
-        let (mut inputs, mut at) = (Inputs::default(), d.range(0, 9));
+        // (Often with the same words before it.)
+        let (mut inputs, mut at) = (Inputs::default(), d.pick(&[0, 0, 0, 2, 5]));
         for _ in 0..d.range(1, 2) {
             let rows = d.pick(&self.images);
             let end = at + rows.len() as u32;
@@ -271,8 +272,10 @@ impl Sights {
             }
         }
         if let Some(outputs) = self.outputs.filter(|_| d.once_in(2)) {
-            let least = (request.prompt.len() as u32).div_ceil(outputs);
-            request.numbers = Some(Numbers::Every { run: least + d.range(0, 2) });
+            let all = request.prompt.len() as u32;
+            let run = all.div_ceil(outputs) + d.range(0, 2);
+            inputs.outputs = (d.range(0, run.min(all) - 1)..all).step_by(run as usize).collect();
+            request.numbers = Some(Numbers::Listed);
         }
         request.inputs = Some(Arc::new(inputs));
     }

@@ -21,8 +21,6 @@ pub struct Encoder {
     pub weights: Weights,
     /// Bounds of a step: the patches of a largest image.
     pub limits: Limits,
-    /// Patches that become one row.
-    pub run: u32,
     /// Rows of an image that see each other in the model, at most; 0: they are read as text is.
     pub longest_block: u32,
     /// What rows depend on beside the patches: its files and how they are computed.
@@ -39,7 +37,7 @@ impl Encoder {
         device: Arc<dyn Device>,
         options: ServeOptions,
     ) -> Result<Vision, DeviceError> {
-        let Self { program, weights, limits, run, identity, kept_bytes, .. } = self;
+        let Self { program, weights, limits, identity, kept_bytes, .. } = self;
         let caps = device.caps().clone();
         let config = Config {
             groups: program.groups(),
@@ -69,6 +67,6 @@ impl Encoder {
             claim: None,
         };
         let engine = host.add(None, parts, (None, None));
-        Ok(Vision::new(engine, run, identity, kept_bytes))
+        Ok(Vision::new(engine, identity, kept_bytes))
     }
 }

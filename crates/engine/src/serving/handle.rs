@@ -508,11 +508,16 @@ impl Engine {
                 Err(Refusal::BadParameter { name, reason })
             }
             None => self.check_answer(request, prompt_tokens),
-            Some(numbers) => self.check_numbers(numbers, prompt_tokens),
+            Some(numbers) => self.check_numbers(numbers, prompt_tokens, request.inputs.as_deref()),
         }
     }
 
-    fn check_numbers(&self, numbers: Numbers, prompt_tokens: u32) -> Result<(), Refusal> {
+    fn check_numbers(
+        &self,
+        numbers: Numbers,
+        prompt_tokens: u32,
+        inputs: Option<&Inputs>,
+    ) -> Result<(), Refusal> {
         let facts = &self.shared.facts;
         if prompt_tokens > facts.longest {
             let limit = facts.longest;
@@ -529,13 +534,13 @@ impl Engine {
             Numbers::Logits { from } if from >= prompt_tokens => {
                 bad("from", format!("{from} of {prompt_tokens} tokens"))
             }
-            Numbers::Every { run } if run == 0 || prompt_tokens.div_ceil(run) > facts.outputs => {
-                let limit = facts.outputs;
-                bad("run", format!("one row in {run} of {prompt_tokens}, at most {limit} rows"))
-            }
-            Numbers::Every { .. } if !facts.whole_sequences => {
+            Numbers::Listed if !facts.whole_sequences => {
                 bad("model", "this model does not take whole sequences".to_string())
             }
+            Numbers::Listed => match inputs.map_or(0, |inputs| inputs.outputs.len()) {
+                rows if rows > 0 && rows <= facts.outputs as usize => Ok(()),
+                rows => bad("rows", format!("{rows}, at least 1 and at most {}", facts.outputs)),
+            },
             Numbers::Scores { .. } | Numbers::Logits { .. } if facts.vocab == 0 => {
                 bad("model", "this model gives embeddings only".to_string())
             }

@@ -1,5 +1,5 @@
 //! Images on their way into prompts: an encoder that serves beside its model makes rows of their
-//! patches, and the rows of images that were seen lately are kept.
+//! patches, and rows of images that were seen lately are kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,8 +9,8 @@ use tokenmill_sched::{Embeddings, Inputs, Media, Numbers};
 use crate::handle::{Engine, Events, RowsError};
 use crate::request::{Event, Refusal, Request, RequestError};
 
-/// What an encoder reads of one image, in the order it wants: patches that become one row are
-/// neighbours.
+/// What an encoder reads of one image, in the order it wants: patches that become one row follow each
+/// other.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Patches {
     /// Numbers of a patch: as many as the encoder's program reads.
@@ -21,13 +21,15 @@ pub struct Patches {
     pub positions: Vec<[u32; 3]>,
     /// Patches that see each other where the encoder looks at windows: begin and end, in order.
     pub blocks: Vec<[u32; 2]>,
+    /// The first patch of each row that comes out, in order.
+    pub outputs: Vec<u32>,
+    /// The place of each of these rows among the image's; empty: as they come.
+    pub order: Vec<u32>,
 }
 
 /// An encoder that serves beside a model.
 pub struct Vision {
     encoder: Engine,
-    /// Patches that become one row.
-    run: u32,
     identity: String,
     kept: Mutex<Kept>,
 }
@@ -41,11 +43,11 @@ struct Kept {
 }
 
 impl Vision {
-    /// Of an encoder that makes a row of `run` patches; rows are told apart by `identity` too: all that
-    /// they depend on beside the patches, its program and weights. Keeps at most so many bytes of rows.
-    pub fn new(encoder: Engine, run: u32, identity: String, most_bytes: u64) -> Self {
+    /// Of an encoder whose rows are told apart by `identity` too: all that they depend on beside the
+    /// patches, its program and weights. Keeps at most so many bytes of rows.
+    pub fn new(encoder: Engine, identity: String, most_bytes: u64) -> Self {
         let kept = Kept { rows: HashMap::new(), bytes: 0, most_bytes, looks: 0 };
-        Self { encoder, run, identity, kept: Mutex::new(kept) }
+        Self { encoder, identity, kept: Mutex::new(kept) }
     }
 
     /// The encoder.
@@ -69,12 +71,13 @@ impl Vision {
             }
             let rows = self.kept().look(key);
             if rows.is_none() {
-                asked.push((key, self.ask(key, patches, account)?));
+                let order = patches.order.clone();
+                asked.push((key, order, self.ask(key, patches, account)?));
             }
             known.insert(key, rows);
         }
-        for (key, events) in asked {
-            let rows = Arc::new(answer(key, events)?);
+        for (key, order, events) in asked {
+            let rows = Arc::new(answer(key, &order, events)?);
             self.kept().keep(key, &rows);
             known.insert(key, Some(rows));
         }
@@ -88,13 +91,15 @@ impl Vision {
         let mut hash = blake3::Hasher::new();
         hash.update(self.identity.as_bytes());
         hash.update(&[0]);
-        let lengths = [patches.data.len(), patches.positions.len(), patches.blocks.len()];
-        for length in lengths.into_iter().chain([patches.cols as usize]) {
+        let Patches { cols, data, positions, blocks, outputs, order } = patches;
+        let lengths = [data.len(), positions.len(), blocks.len(), outputs.len(), order.len()];
+        for length in lengths.into_iter().chain([*cols as usize]) {
             hash.update(&(length as u64).to_le_bytes());
         }
-        let numbers: Vec<u8> = patches.data.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let numbers: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
         hash.update(&numbers);
-        let places = patches.positions.iter().flatten().chain(patches.blocks.iter().flatten());
+        let places = positions.iter().flatten().chain(blocks.iter().flatten());
+        let places = places.chain(outputs).chain(order);
         let bytes: Vec<u8> = places.flat_map(|place| place.to_le_bytes()).collect();
         hash.update(&bytes);
         let mut key = [0; 16];
@@ -103,21 +108,23 @@ impl Vision {
     }
 
     fn ask(&self, key: u128, patches: Patches, account: u64) -> Result<Events, Refusal> {
-        let Patches { cols, data, positions, blocks } = patches;
+        let Patches { cols, data, positions, blocks, outputs, order } = patches;
         let rows = Arc::new(Embeddings::new(cols, data, key));
-        let (count, run) = (rows.len() as u32, self.run);
-        if count == 0 || !count.is_multiple_of(run) {
-            let reason = format!("{count} patches, of which {run} become a row");
-            return Err(Refusal::BadParameter { name: "image", reason });
+        let bad = |reason| Err(Refusal::BadParameter { name: "image", reason });
+        let (count, limit) = (rows.len(), self.encoder.longest() as usize);
+        if count == 0 || count > limit {
+            return bad(format!("{count} patches, at least 1 and at most {limit}"));
         }
-        if count > self.encoder.longest() {
-            let reason = format!("{count} patches, the limit is {}", self.encoder.longest());
-            return Err(Refusal::BadParameter { name: "image", reason });
+        let mut places = order.clone();
+        places.sort_unstable();
+        let is_order = places.iter().zip(0..).all(|(&place, i)| place == i);
+        if !order.is_empty() && (order.len() != outputs.len() || !is_order) {
+            return bad(format!("{} places for {} rows", order.len(), outputs.len()));
         }
         let mut request = Request::new(rows.ids.clone());
         let media = vec![Media { at: 0, rows }];
-        request.inputs = Some(Arc::new(Inputs { media, blocks, positions, next: 0 }));
-        (request.numbers, request.account) = (Some(Numbers::Every { run }), account);
+        request.inputs = Some(Arc::new(Inputs { media, blocks, positions, next: 0, outputs }));
+        (request.numbers, request.account) = (Some(Numbers::Listed), account);
         self.encoder.submit(request)
     }
 
@@ -126,12 +133,19 @@ impl Vision {
     }
 }
 
-/// The rows that an encoder answers.
-fn answer(key: u128, events: Events) -> Result<Embeddings, RowsError> {
+/// The rows that an encoder answers, each at its place.
+fn answer(key: u128, order: &[u32], events: Events) -> Result<Embeddings, RowsError> {
     for event in events {
         match event {
             Event::Rows(rows) => {
-                return Ok(Embeddings::new(rows.width as u32, rows.numbers, key));
+                let (width, mut numbers) = (rows.width, rows.numbers);
+                if !order.is_empty() {
+                    let given = numbers.clone();
+                    for (row, &place) in given.chunks_exact(width.max(1)).zip(order) {
+                        numbers[place as usize * width..][..width].copy_from_slice(row);
+                    }
+                }
+                return Ok(Embeddings::new(width as u32, numbers, key));
             }
             Event::Failed(error) => return Err(error.into()),
             _ => {}

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tokenmill_ir::SamplingParams;
+use tokenmill_ir::{SamplingParams, TokenId};
 use tokenmill_sched::SeqId;
 
 use super::masks::AHEAD_WORK;
