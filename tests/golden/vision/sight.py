@@ -122,9 +122,9 @@ def qwen2_5_vl():
 
 
 def gemma3():
-    inner = text("", "gemma3_text", 157, num_hidden_layers=2, num_key_value_heads=1, head_dim=24,
+    inner = text("", "gemma3_text", 157, num_hidden_layers=6, num_key_value_heads=1, head_dim=24,
                  intermediate_size=56, hidden_activation="gelu_pytorch_tanh",
-                 query_pre_attn_scalar=24, sliding_window=12, sliding_window_pattern=2,
+                 query_pre_attn_scalar=24, sliding_window=12, sliding_window_pattern=6,
                  rope_theta=1000000.0, rope_local_base_freq=10000.0,
                  rope_scaling={"factor": 8.0, "rope_type": "linear"}, bos_token_id=2,
                  eos_token_id=1, pad_token_id=0)
@@ -146,7 +146,7 @@ def gemma3():
         t.norm(f"{p}.pre_feedforward_layernorm", 64, 0.0)
         t.norm(f"{p}.post_feedforward_layernorm", 64, 0.2)
         t.gated(f"{p}.mlp", 64, 56)
-    rows = decoder(inner | {"tie_word_embeddings": True}, layer, norm_offset=0.0, embed_std=0.12)
+    rows = decoder(inner | {"tie_word_embeddings": True}, layer, norm_offset=0.0, embed_std=0.07)
     rows = renamed(rows, "language_model.model.", "")
     t = Tensors()
     siglip(t, "vision_tower.vision_model", 40, 72, 2, 64)
@@ -387,9 +387,11 @@ def record(family, salt):
         last = run(sequence)[-1]
         best = np.sort(last)[::-1]
         least = min(least, float(best[0] - best[1]))
+        if last.argmax() == image:
+            return None
         sequence.append(int(last.argmax()))
     greedy = sequence[len(ids):]
-    if least < 1e-3 or image in greedy or len(set(greedy)) < 6:
+    if least < 1e-3 or len(set(greedy)) < 6:
         return None
     target = HERE / name
     target.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tokenmill_backend::Device;
 use tokenmill_files::OpenModel;
-use tokenmill_ir::{Container, Limits, Program};
+use tokenmill_ir::{Container, Limits, Meta, MetaValue, Program};
 use tokenmill_models::vision::{Grid, VisionSpec, vision_of, vision_of_mmproj};
 use tokenmill_models::{ModelError, ModelSpec, lower, lower_vision};
 
@@ -126,8 +126,13 @@ fn lowered(
         return Err(ModelError::UnusedTensors { count, first }.into());
     }
     let (limits, memory) = bounds(&vision, &encoder.program, device, options)?;
-    let preprocessor = files.sidecars.preprocessor_config.as_ref();
-    let preprocessor = preprocessor.and_then(|path| std::fs::read_to_string(path).ok());
+    let preprocessor = match &own {
+        Some(own) => preprocessor_of(&own.checkpoint.meta),
+        None => {
+            let path = files.sidecars.preprocessor_config.as_ref();
+            path.and_then(|path| std::fs::read_to_string(path).ok())
+        }
+    };
     let longest_block = match (vision.blocks, vision.side) {
         (true, Some(side)) => {
             let rows = vision.merged(Grid { rows: side, cols: side })?;
@@ -151,6 +156,32 @@ fn beside(path: &Path) -> Option<PathBuf> {
     };
     let mut found = names.filter(is_one);
     found.next().filter(|_| found.next().is_none())
+}
+
+/// What `preprocessor_config.json` would say, by the keys of an `mmproj` file.
+fn preprocessor_of(meta: &Meta) -> Option<String> {
+    let text = |key: &str| meta.opt_str(key).ok().flatten();
+    let kind = text("clip.vision.projector_type").or_else(|| text("clip.projector_type"));
+    let class = match kind? {
+        "qwen2vl_merger" | "qwen2.5vl_merger" | "qwen3vl_merger" => "Qwen2VLImageProcessor",
+        "gemma3" => "Gemma3ImageProcessor",
+        "idefics3" => "Idefics3ImageProcessor",
+        _ => return None,
+    };
+    let list = |key: &str| -> Option<Vec<f64>> {
+        let values = meta.opt_list(key).ok().flatten()?;
+        values.iter().map(MetaValue::as_f64).collect()
+    };
+    let side = meta.opt_u32("clip.vision.image_size").ok().flatten();
+    let size = side.filter(|_| class == "Gemma3ImageProcessor");
+    let written = serde_json::json!({
+        "image_processor_type": class,
+        "image_mean": list("clip.vision.image_mean"),
+        "image_std": list("clip.vision.image_std"),
+        "patch_size": meta.opt_u32("clip.vision.patch_size").ok().flatten(),
+        "size": size.map(|side| serde_json::json!({ "height": side, "width": side })),
+    });
+    Some(written.to_string())
 }
 
 /// The largest steps of an encoder that its part of memory has room for, and what it takes then.
