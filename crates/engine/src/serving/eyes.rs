@@ -52,7 +52,7 @@ impl Eyes {
         let tower = Tower { patch: patch.size, merge: *merge };
         let read = sight.preprocessor.as_deref().map(serde_json::from_str);
         let config = match read {
-            Some(Ok(config)) => config,
+            Some(Ok(config)) => sized(config, &sight.vision),
             Some(Err(error)) => {
                 let what =
                     format!("described in preprocessor_config.json, which is no JSON ({error})");
@@ -103,6 +103,21 @@ impl Eyes {
         };
         Ok(found.layout.tiles.iter().map(tile).collect())
     }
+}
+
+/// A description, with the encoder's own size where it names none.
+fn sized(mut config: Value, vision: &VisionSpec) -> Value {
+    let named = |key: &str| config.get(key).is_some_and(|value| !value.is_null());
+    let sizes = ["size", "crop_size", "max_image_size"];
+    if vision.side.is_some() && config.is_object() && !sizes.into_iter().any(named) {
+        let usual = usual(vision);
+        for key in sizes {
+            if let Some(size) = usual.get(key) {
+                config[key] = size.clone();
+            }
+        }
+    }
+    config
 }
 
 /// What the processor of an encoder's family is where no file describes it, as beside `mmproj` files.

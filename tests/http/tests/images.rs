@@ -1,0 +1,214 @@
+//! Images over HTTP, seen by a recorded model of tests/golden on the reference device: in every dialect
+//! the same prompt, cached like text.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use tokenmill_backend::reference::ReferenceDevice;
+use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::start::ServeOptions;
+use tokenmill_engine::{Defaults, DraftMode, Engine, Eyes};
+use tokenmill_golden_tests::{Golden, Variant};
+use tokenmill_http_tests::{Client, Reply};
+use tokenmill_ir::{KvFormat, Mode};
+use tokenmill_server::{ImageHosts, Running, ServedModel, ServerConfig, spawn};
+use tokenmill_text::{ChatTemplate, GgufVocab, Tokenizer};
+
+const TEMPLATE: &str = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
+    {% for p in m.content %}{% if p.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>\
+    {% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>{% endfor %}";
+/// Rows of a picture of 56 x 56 pixels: patches of 4, four of which merge.
+const ROWS: u64 = 49;
+
+/// ASCII, and the marks of a model with 157 tokens.
+fn tokenizer() -> Tokenizer {
+    let printable = |byte: u8| matches!(byte, 0x21..=0x7e);
+    let mut next = 0x100;
+    let mut spell = |byte: u8| {
+        let code = if printable(byte) { u32::from(byte) } else { next };
+        next += u32::from(!printable(byte));
+        char::from_u32(code).expect("a character").to_string()
+    };
+    let mut tokens: Vec<String> = (0..=127).map(&mut spell).collect();
+    let pair = ["\u{100}", "\u{101}"];
+    tokens.push(pair.concat());
+    let mut token_types = vec![1; 129];
+    tokens.extend((129..152).map(|id| format!("<|unused {id}|>")));
+    let marks = ["im_end", "vision_start", "vision_end", "image_pad", "video_pad"];
+    tokens.extend(marks.map(|mark| format!("<|{mark}|>")));
+    token_types.resize(tokens.len(), 3);
+    let vocab = GgufVocab {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        token_types,
+        merges: vec![pair.join(" ")],
+        eos: Some(152),
+        ..GgufVocab::default()
+    };
+    Tokenizer::from_gguf(vocab).expect("a tokenizer")
+}
+
+struct Seeing {
+    server: Option<Running>,
+    engine: Engine,
+    client: Client,
+}
+
+impl Seeing {
+    fn new() -> Self {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let path = Golden::read("vision/qwen2_vl").path(Variant::Config, scratch.path());
+        let options = LoadOptions {
+            mode: Mode::F32,
+            kv: KvFormat::F32,
+            context: Some(320),
+            sequences: 4,
+            step_tokens: 64,
+            memory_bytes: 1 << 32,
+        };
+        let loaded = load(&path, Arc::new(ReferenceDevice::new(8)), &options, |_, _| {});
+        let options = ServeOptions { queue: 16, step_s: 10.0, draft: DraftMode::None };
+        let served = loaded.expect("loaded").start(options).expect("started");
+        let tokenizer = Arc::new(tokenizer());
+        let template = ChatTemplate::new(TEMPLATE, tokenizer.template_tokens());
+        let eyes = Eyes::new(served.sight.expect("it sees")).expect("its processor is built");
+        let engine = served.engine;
+        let model = ServedModel {
+            names: vec!["eyes".into()],
+            engine: engine.clone(),
+            tokenizer,
+            template: Ok(Arc::new(template.expect("a template"))),
+            context: engine.longest(),
+            eyes: Some(Arc::new(eyes)),
+            defaults: Defaults::default(),
+            created: 1_700_000_000,
+        };
+        let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+        config.fetch_images = Some(ImageHosts { named: vec!["127.0.0.1".into()] });
+        let server = spawn(config, vec![model]).expect("the server starts");
+        let client = Client::new(server.address());
+        Self { server: Some(server), engine, client }
+    }
+
+    /// The answer of a chat about these images, and what it took.
+    fn chat(&self, urls: &[&str]) -> Reply {
+        let image = |url: &&str| json!({ "type": "image_url", "image_url": { "url": url } });
+        let mut parts: Vec<Value> = urls.iter().map(image).collect();
+        parts.push(json!({ "type": "text", "text": "What is it?" }));
+        let messages = json!([{ "role": "user", "content": parts }]);
+        let body = json!({ "messages": messages, "max_tokens": 6, "temperature": 0 });
+        self.client.post("/v1/chat/completions", &body)
+    }
+}
+
+impl Drop for Seeing {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        self.engine.shut_down();
+    }
+}
+
+/// A picture of 56 x 56 pixels as a bitmap.
+fn bitmap(colour: impl Fn(u32, u32) -> [u8; 3]) -> Vec<u8> {
+    let mut file = b"BM".to_vec();
+    for number in [54 + 56 * 56 * 3, 0, 54, 40, 56, 56, 1 | 24 << 16, 0, 0, 0, 0, 0, 0u32] {
+        file.extend(number.to_le_bytes());
+    }
+    (0..56 * 56).for_each(|i| file.extend(colour(i % 56, i / 56)));
+    file
+}
+
+fn url(file: &[u8]) -> String {
+    format!("data:image/bmp;base64,{}", BASE64_STANDARD.encode(file))
+}
+
+fn told(reply: &Reply) -> (String, u64, u64) {
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let body = reply.json();
+    let usage = &body["usage"];
+    let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or_default();
+    let text = body["choices"][0]["message"]["content"].as_str().unwrap_or_default();
+    (text.to_owned(), usage["prompt_tokens"].as_u64().expect("a count"), cached)
+}
+
+#[test]
+fn images_are_part_of_the_prompt_and_cached_like_text() {
+    let site = Seeing::new();
+    let (red, blue) = (bitmap(|x, _| [0, 0, x as u8 * 4]), bitmap(|_, y| [y as u8 * 4, 9, 0]));
+    let (text, tokens, cached) = told(&site.chat(&[&url(&red)]));
+    // Two marks, the words, the end of the turn.
+    assert_eq!((tokens, cached), (ROWS + 2 + 11 + 1, 0));
+    let (again, same, cached) = told(&site.chat(&[&url(&red)]));
+    assert_eq!((&again, same), (&text, tokens));
+    assert!(cached > 30, "{cached} tokens of the same image were found");
+    let (_, same, cached) = told(&site.chat(&[&url(&blue)]));
+    assert!(same == tokens && cached < 16, "{cached} tokens of another image were found");
+    let (_, two, _) = told(&site.chat(&[&url(&red), &url(&blue)]));
+    assert_eq!(two, 2 * (ROWS + 2) + 12);
+    // Other dialects, and an image that is fetched: the same prompt, found whole.
+    let data = BASE64_STANDARD.encode(&red);
+    let source = json!({ "type": "base64", "media_type": "image/bmp", "data": data });
+    let parts =
+        json!([{ "type": "image", "source": source }, { "type": "text", "text": "What is it?" }]);
+    let messages = json!([{ "role": "user", "content": parts }]);
+    let body = json!({ "model": "eyes", "max_tokens": 6, "temperature": 0, "messages": messages });
+    let reply = site.client.post("/v1/messages", &body).json();
+    assert_eq!(reply["content"][0]["text"], text, "{reply}");
+    let messages = json!([{ "role": "user", "content": "What is it?", "images": [data] }]);
+    let options = json!({ "temperature": 0, "num_predict": 6 });
+    let body =
+        json!({ "model": "eyes", "messages": messages, "stream": false, "options": options });
+    let reply = site.client.post("/api/chat", &body).json();
+    assert_eq!(reply["message"]["content"], text, "{reply}");
+    let fetched = format!("http://127.0.0.1:{}/red.bmp", serving(red));
+    assert_eq!(told(&site.chat(&[&fetched])).0, text);
+}
+
+/// A site that gives one file once.
+fn serving(file: Vec<u8>) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("somebody asks");
+        let _ = stream.read(&mut [0; 4096]);
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", file.len());
+        let _ = stream.write_all(&[head.into_bytes(), file].concat());
+    });
+    port
+}
+
+#[test]
+fn what_cannot_be_seen_is_refused_by_its_place() {
+    let site = Seeing::new();
+    let whole = bitmap(|x, y| [x as u8, y as u8, 0]);
+    let mut huge = whole.clone();
+    huge[18..26].copy_from_slice(&[0xff, 0xff, 0xff, 0x0f, 0xff, 0xff, 0xff, 0x0f]);
+    for (file, words) in [
+        (&b"GIF89a"[..], "the GIF image is broken"),
+        (b"<svg/>", "this is no image of a format"),
+        (&whole[..40], "the BMP image is broken"),
+        (&huge, "image"),
+    ] {
+        let reply = site.chat(&[&url(&whole), &url(file)]);
+        assert_eq!(
+            (reply.status, reply.error("code").as_str()),
+            (400, "invalid_image"),
+            "{reply:?}"
+        );
+        assert_eq!(reply.error("param"), "messages[0].content[1]");
+        assert!(reply.error("message").contains(words), "{reply:?}");
+    }
+    for address in ["http://localhost:1/", "http://169.254.169.254/latest/", "http://[::1]:1/"] {
+        let reply = site.chat(&[address]);
+        assert_eq!((reply.status, reply.error("code").as_str()), (400, "image_not_fetched"));
+        assert!(reply.error("message").contains("no public address"), "{reply:?}");
+    }
+    let many = vec![url(&whole); 7];
+    let reply = site.chat(&many.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(reply.error("code"), "context_length_exceeded", "{reply:?}");
+}
