@@ -105,7 +105,10 @@ impl<'a> File<'a> {
             (false, true) => Act::Silu,
             (false, false) if !gated => return Ok(Ffn::Swish { width, beta: 1.702 }),
             both => {
-                return Err(ModelError::unsupported("clip.use_gelu, use_silu", format!("{both:?}")));
+                return Err(ModelError::unsupported(
+                    "clip.use_gelu, use_silu",
+                    format!("{both:?}"),
+                ));
             }
         };
         Ok(if gated { Ffn::gated(width, act) } else { Ffn::Plain { width, act } })
