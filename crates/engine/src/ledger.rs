@@ -37,6 +37,12 @@ impl Memory {
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
+    /// That and more.
+    pub(crate) fn and(mut self, more: Memory) -> Memory {
+        self.add(more);
+        self
+    }
+
     fn add(&mut self, more: Memory) {
         self.weight_bytes += more.weight_bytes;
         self.cache_bytes += more.cache_bytes;

@@ -9,8 +9,10 @@ pub mod planner;
 pub mod residency;
 pub mod serving;
 
-pub use loading::{describe, door, encoder, library, load, packaged, plan, start, vocabulary};
-use serving::{answer, draft, queue, repeats, rows, stats, vision};
+pub use loading::{
+    describe, door, encoder, library, load, packaged, plan, sight, start, vocabulary,
+};
+use serving::{answer, draft, pictures, queue, repeats, rows, stats, vision};
 pub use serving::{
     backlog, constraint, draft_model, engine, handle, host, request, sampling, tier, timeline,
 };
@@ -21,6 +23,7 @@ pub use engine::{Clock, Core, EngineParts, Rebuild, Turn};
 pub use handle::{Cancel, Engine, Events, LeasesAsk, LeasesSink, RowsError, system_clock};
 pub use host::{Host, ModelId, Rota};
 pub use ledger::{Entry, Ledger, Memory, State};
+pub use pictures::{PictureError, Tile};
 pub use queue::NOBODY;
 pub use repeats::{RepeatRule, Repeated};
 pub use request::{
@@ -30,6 +33,7 @@ pub use request::{
 pub use residency::KeepAlive;
 pub use rows::{Rows, Scored};
 pub use sampling::Sampling;
+pub use sight::Sight;
 pub use stats::{EngineStats, STEP_BOUNDS_S};
 pub use timeline::{Chunk, Ending, Part, Timekeeper, Timeline};
 pub use tokenmill_ir::{Defaults, SamplingValues};

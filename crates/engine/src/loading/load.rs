@@ -19,6 +19,7 @@ use crate::library::{Book, Library, Opened};
 use crate::packaged::packaged;
 use crate::plan::{self, Fit, fit};
 use crate::residency::Needs;
+use crate::sight::{Seeing, Sight};
 use crate::vocabulary::{Vocabulary, VocabularyError, vocabulary};
 
 /// Longest text of a model that takes texts whole, unless a longer context is asked for.
@@ -137,6 +138,8 @@ pub struct LoadedModel {
     pub draft: Option<DraftModel>,
     /// What makes rows of images for it, where it sees.
     pub encoder: Option<Encoder>,
+    /// How it sees them.
+    pub sight: Option<Sight>,
     /// Its place in the ledger of the host that loaded it.
     pub(crate) claim: Option<Claim>,
 }
@@ -330,7 +333,13 @@ fn load_inside(
 ) -> Result<LoadedModel, LoadFailure> {
     let Lowered { path, files, spec, program } = &opened.lowered;
     let mut options = whole_texts(options, spec, program);
+    let seeing = Seeing::of((path, files, spec), device.as_ref(), &options);
+    let (spec, program) = seeing.as_ref().map_or((spec, program), |s| (&s.spec, &s.program));
+    let beside = seeing.as_ref().map(Seeing::memory).unwrap_or_default();
+    options.step_tokens = seeing.as_ref().map_or(options.step_tokens, |s| s.step_tokens(&options));
+    options.memory_bytes = options.memory_bytes.saturating_sub(beside.sum());
     let mut choose = |free_bytes: u64| {
+        let free_bytes = free_bytes.saturating_sub(beside.sum());
         let wanted = fit(spec, program, device.as_ref(), &options).ok();
         let (limits, fit) = match wanted.filter(|(_, fit)| fit.needed_bytes() <= free_bytes) {
             // As much as it was measured to take: the same each time it comes.
@@ -340,7 +349,7 @@ fn load_inside(
                 fit(spec, program, device.as_ref(), &options)?
             }
         };
-        Ok::<_, LoadFailure>((fit.memory(), (limits, fit)))
+        Ok::<_, LoadFailure>((fit.memory().and(beside), (limits, fit)))
     };
     let (limits, fit) = match &claim {
         Some(claim) => claim.take(choose)?,
@@ -366,8 +375,14 @@ fn load_inside(
         Some(book) => book.defaults.clone(),
         None => packaged(&files.checkpoint),
     };
+    let encoder =
+        seeing.as_ref().map(|s| s.upload(files, device.as_ref(), &options)).transpose()?;
     let Lowered { path, spec, program, .. } = library.note(opened, options.kv, vocabulary.as_ref());
-    let (device, draft, encoder) = (Arc::clone(device), None, None);
+    let (spec, program, sight) = match seeing {
+        Some(Seeing { spec, program, sight, .. }) => (spec, program, Some(sight)),
+        None => (spec, program, None),
+    };
+    let (device, draft) = (Arc::clone(device), None);
     Ok(LoadedModel {
         path,
         spec,
@@ -380,6 +395,7 @@ fn load_inside(
         fit,
         draft,
         encoder,
+        sight,
         claim,
     })
 }

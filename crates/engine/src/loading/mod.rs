@@ -9,5 +9,6 @@ pub mod library;
 pub mod load;
 pub mod packaged;
 pub mod plan;
+pub mod sight;
 pub mod start;
 pub mod vocabulary;

@@ -18,6 +18,7 @@ use crate::ledger::Claim;
 use crate::load::LoadedModel;
 use crate::loading::identity::Identity;
 use crate::plan::Fit;
+use crate::sight::Sight;
 use crate::tier::{Tier, TierError, identify};
 
 /// How an engine serves.
@@ -39,6 +40,8 @@ pub struct Served {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Chat template, or why there is none.
     pub template: Result<Arc<ChatTemplate>, TemplateError>,
+    /// How it sees images, where it does.
+    pub sight: Option<Sight>,
     /// How its packager wants it to be run: its files, until who knows more says more.
     pub defaults: Defaults,
     /// Architecture.
@@ -132,7 +135,7 @@ impl LoadedModel {
             claim.note_blocks(footprint.block_bytes);
         }
         let name = claim.as_ref().and_then(Claim::name);
-        let defaults = std::mem::take(&mut self.defaults);
+        let (defaults, sight) = (std::mem::take(&mut self.defaults), self.sight.take());
         let parts = EngineParts {
             device: executable,
             config,
@@ -159,7 +162,7 @@ impl LoadedModel {
         let engine = host.add(name, parts, (tier, draft_model));
         engine.identify(identity);
         vision.into_iter().for_each(|vision| engine.give_vision(vision));
-        Ok(Served { engine, tokenizer, template, defaults, arch, fit, caps, disk })
+        Ok(Served { engine, tokenizer, template, sight, defaults, arch, fit, caps, disk })
     }
 
     fn config(&self, caps: &DeviceCaps, options: ServeOptions) -> Config {

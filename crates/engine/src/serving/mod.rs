@@ -10,6 +10,7 @@ pub mod engine;
 pub(crate) mod guide;
 pub mod handle;
 pub mod host;
+pub mod pictures;
 pub(crate) mod queue;
 pub mod repeats;
 pub mod request;

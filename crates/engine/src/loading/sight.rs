@@ -1,0 +1,222 @@
+//! What makes a model one that sees: its encoder, from the files of the model or from an `mmproj` file
+//! beside them, and its language model lowered to take the encoder's rows.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use tokenmill_backend::Device;
+use tokenmill_files::OpenModel;
+use tokenmill_ir::{Container, Limits, Meta, MetaValue, Program};
+use tokenmill_models::vision::{Grid, VisionSpec, vision_of, vision_of_mmproj};
+use tokenmill_models::{ModelError, ModelSpec, lower, lower_vision};
+
+use super::encoder::Encoder;
+use super::load::{LoadFailure, LoadOptions};
+use super::plan::Needs;
+use crate::ledger::Memory;
+
+/// Patches that an encoder takes of one image, the most that memory has room for.
+const PATCHES: [u32; 3] = [16_384, 8192, 4096];
+/// What buffers of an encoder may take of a model's memory.
+const BUFFERS_PART: u64 = 8;
+/// Bytes of rows that are kept.
+const KEPT_BYTES: u64 = 256 << 20;
+/// Images in a step.
+const IMAGES: u32 = 16;
+
+/// How a model sees: what of an image its encoder reads.
+#[derive(Debug, Clone)]
+pub struct Sight {
+    /// The encoder, and what stands for an image in a prompt.
+    pub vision: VisionSpec,
+    /// `preprocessor_config.json`, where there is one.
+    pub preprocessor: Option<String>,
+}
+
+/// A model and its encoder, lowered.
+pub(super) struct Seeing {
+    /// The language model.
+    pub spec: ModelSpec,
+    /// The same.
+    pub program: Program,
+    pub sight: Sight,
+    encoder: Program,
+    /// The encoder's, where it has files of its own.
+    files: Option<OpenModel>,
+    limits: Limits,
+    memory: Memory,
+    longest_block: u32,
+}
+
+impl Seeing {
+    /// Of a model that was read, where it has an encoder and the device can compute both; what it lacks
+    /// is told to who watches, and the model reads text.
+    pub fn of(
+        (path, files, spec): (&Path, &OpenModel, &ModelSpec),
+        device: &dyn Device,
+        options: &LoadOptions,
+    ) -> Option<Seeing> {
+        let found = lowered((path, files, spec), device, options);
+        found.unwrap_or_else(|error| {
+            tracing::warn!(%error, path = %path.display(), "the model sees no images");
+            None
+        })
+    }
+
+    /// What it takes of memory beside the language model.
+    pub fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// Tokens that a step of the language model must have room for.
+    pub fn step_tokens(&self, options: &LoadOptions) -> u32 {
+        let beside = self.longest_block.saturating_add(options.sequences);
+        options.step_tokens.max(if self.longest_block > 0 { beside } else { 0 })
+    }
+
+    /// The encoder, its weights uploaded.
+    ///
+    /// # Errors
+    /// What the device or the files say.
+    pub fn upload(
+        &self,
+        files: &OpenModel,
+        device: &dyn Device,
+        options: &LoadOptions,
+    ) -> Result<Encoder, LoadFailure> {
+        let files = self.files.as_ref().unwrap_or(files);
+        let watch = &mut |_| ControlFlow::Continue(());
+        let weights = device.upload(&self.encoder, files, options.mode, watch)?;
+        Ok(Encoder {
+            program: self.encoder.clone(),
+            weights,
+            limits: self.limits.clone(),
+            longest_block: self.longest_block,
+            identity: blake3::hash(self.encoder.dump().as_bytes()).to_hex().to_string(),
+            kept_bytes: KEPT_BYTES,
+        })
+    }
+}
+
+fn lowered(
+    (path, files, spec): (&Path, &OpenModel, &ModelSpec),
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<Option<Seeing>, LoadFailure> {
+    let own = match files.checkpoint.container {
+        Container::Hf => None,
+        Container::Gguf => match beside(path) {
+            Some(mmproj) => Some(tokenmill_files::open(&mmproj)?),
+            None => return Ok(None),
+        },
+    };
+    let vision = match &own {
+        Some(own) => Some(vision_of_mmproj(&own.checkpoint, &files.checkpoint)?),
+        None => vision_of(&files.checkpoint)?,
+    };
+    let Some(vision) = vision else { return Ok(None) };
+    let mut text = spec.clone();
+    vision.see(&mut text)?;
+    let program = lower(&text, &files.checkpoint, options.kv)?.program;
+    Needs::of(&text, &program, device, options)?;
+    let checkpoint = own.as_ref().map_or(&files.checkpoint, |own| &own.checkpoint);
+    let encoder = lower_vision(&vision, checkpoint)?;
+    if let Some(first) = encoder.unused.first() {
+        let (count, first) = (encoder.unused.len(), first.chars().take(200).collect());
+        return Err(ModelError::UnusedTensors { count, first }.into());
+    }
+    let (limits, memory) = bounds(&vision, &encoder.program, device, options)?;
+    let preprocessor = match &own {
+        Some(own) => preprocessor_of(&own.checkpoint.meta),
+        None => {
+            let path = files.sidecars.preprocessor_config.as_ref();
+            path.and_then(|path| std::fs::read_to_string(path).ok())
+        }
+    };
+    let longest_block = match (vision.blocks, vision.side) {
+        (true, Some(side)) => {
+            let rows = vision.merged(Grid { rows: side, cols: side })?;
+            rows.rows * rows.cols
+        }
+        (true, None) => limits.outputs,
+        (false, _) => 0,
+    };
+    let (sight, encoder) = (Sight { vision, preprocessor }, encoder.program);
+    let (spec, files) = (text, own);
+    Ok(Some(Seeing { spec, program, sight, encoder, files, limits, memory, longest_block }))
+}
+
+/// The one `mmproj` file in the folder of a GGUF file.
+fn beside(path: &Path) -> Option<PathBuf> {
+    let folder = if path.is_dir() { path } else { path.parent()? };
+    let names = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("mmproj") && name.ends_with(".gguf")
+    };
+    let mut found = names.filter(is_one);
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// What `preprocessor_config.json` would say, by the keys of an `mmproj` file.
+fn preprocessor_of(meta: &Meta) -> Option<String> {
+    let text = |key: &str| meta.opt_str(key).ok().flatten();
+    let kind = text("clip.vision.projector_type").or_else(|| text("clip.projector_type"));
+    let class = match kind? {
+        "qwen2vl_merger" | "qwen2.5vl_merger" | "qwen3vl_merger" => "Qwen2VLImageProcessor",
+        "gemma3" => "Gemma3ImageProcessor",
+        "idefics3" => "Idefics3ImageProcessor",
+        _ => return None,
+    };
+    let list = |key: &str| -> Option<Vec<f64>> {
+        let values = meta.opt_list(key).ok().flatten()?;
+        values.iter().map(MetaValue::as_f64).collect()
+    };
+    let side = meta.opt_u32("clip.vision.image_size").ok().flatten();
+    let size = side.filter(|_| class == "Gemma3ImageProcessor");
+    let written = serde_json::json!({
+        "image_processor_type": class,
+        "image_mean": list("clip.vision.image_mean"),
+        "image_std": list("clip.vision.image_std"),
+        "patch_size": meta.opt_u32("clip.vision.patch_size").ok().flatten(),
+        "size": size.map(|side| serde_json::json!({ "height": side, "width": side })),
+    });
+    Some(written.to_string())
+}
+
+/// The largest steps of an encoder that its part of memory has room for, and what it takes then.
+fn bounds(
+    vision: &VisionSpec,
+    encoder: &Program,
+    device: &dyn Device,
+    options: &LoadOptions,
+) -> Result<(Limits, Memory), LoadFailure> {
+    let class = u32::from(vision.class_token);
+    let of_side = vision.side.map(|side| IMAGES * (side * side + class));
+    let run = vision.merge * vision.merge;
+    let limits = |tokens: u32| Limits {
+        step_tokens: tokens,
+        sequences: IMAGES,
+        outputs: tokens.div_ceil(run),
+        context: tokens,
+        group_blocks: Vec::new(),
+        top_logprobs: 0,
+    };
+    let mut least = None;
+    for patches in PATCHES {
+        let one = vision.side.map_or(0, |side| side * side + class);
+        let limits = limits(patches.min(of_side.unwrap_or(patches)).max(one));
+        let footprint = device.footprint(encoder, &limits, options.mode)?;
+        let fits = footprint.buffer_bytes <= options.memory_bytes / BUFFERS_PART;
+        let memory = Memory {
+            weight_bytes: footprint.weight_bytes,
+            buffer_bytes: footprint.buffer_bytes + KEPT_BYTES,
+            ..Memory::default()
+        };
+        least = Some((limits, memory));
+        if fits {
+            break;
+        }
+    }
+    least.ok_or_else(|| ModelError::unsupported("an encoder", "without patches").into())
+}

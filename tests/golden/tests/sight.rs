@@ -1,0 +1,132 @@
+//! Recorded models that see, through the engine: loaded with their encoders, images as rows in
+//! prompts, in chunks, out of the prefix cache, beside others.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokenmill_backend::Device;
+use tokenmill_backend::reference::ReferenceDevice;
+use tokenmill_cpu::{CpuDevice, CpuOptions};
+use tokenmill_engine::load::{LoadOptions, load};
+use tokenmill_engine::start::{ServeOptions, Served};
+use tokenmill_engine::{DraftMode, Event, Events, Request, Tile};
+use tokenmill_golden_tests::{Golden, Sight, Variant, worst_difference};
+use tokenmill_ir::{FIRST_MEDIA, KvFormat, Mode, TokenId};
+
+/// What a template would write for an image, whatever the family: these models have no vocabulary.
+const WRITTEN: TokenId = 1_000_000;
+
+fn start(path: &Path, device: Arc<dyn Device>, step_tokens: u32) -> Served {
+    let options = LoadOptions {
+        mode: Mode::F32,
+        kv: KvFormat::F32,
+        context: Some(160),
+        sequences: 4,
+        step_tokens,
+        memory_bytes: 1 << 32,
+    };
+    let loaded = load(path, device, &options, |_, _| {}).expect("loaded");
+    let options = ServeOptions { queue: 64, step_s: 10.0, draft: DraftMode::Suffix };
+    loaded.start(options).expect("started")
+}
+
+/// The prompt of a recording, of images multiplied by `scale`. What a processor writes around the rows is
+/// in its text.
+fn request(sight: &Sight, served: &Served, scale: f32) -> Request {
+    let how = served.sight.as_ref().expect("a model that sees");
+    let tile = |image: usize| {
+        let grid = [sight.images[image].rows, sight.images[image].cols];
+        let patches = sight.patches(image, how.vision.patch);
+        Tile { grid, part: None, patches: patches.iter().map(|x| x * scale).collect() }
+    };
+    let images: Vec<Vec<Tile>> = (0..sight.images.len()).map(|image| vec![tile(image)]).collect();
+    // Rows come where the recording has the token for each of them.
+    let (mut rendered, mut left) = (Vec::new(), 0);
+    let mut shapes = sight.images.iter();
+    for &id in &sight.golden.ids {
+        match (id == sight.image_token, left) {
+            (false, _) => rendered.push(id),
+            (true, 0) => {
+                let grid = how.vision.merged(*shapes.next().expect("an image")).expect("taken");
+                rendered.push(WRITTEN);
+                left = grid.rows * grid.cols - 1;
+            }
+            (true, _) => left -= 1,
+        }
+    }
+    let plain = |text: &str| match text == how.vision.script.written() {
+        true => Ok(vec![WRITTEN]),
+        false => Ok(Vec::new()),
+    };
+    let placed = how.prompt(&served.engine, &rendered, images, &plain, 0);
+    let (prompt, inputs) = placed.expect("a prompt");
+    let inputs = Some(Arc::new(inputs));
+    Request { inputs, max_tokens: Some(32), ignore_eos: true, ..Request::new(prompt) }
+}
+
+/// Its tokens, and how many were found in the cache.
+fn answer(events: Events) -> (Vec<TokenId>, u32) {
+    let (mut ids, mut cached) = (Vec::new(), 0);
+    for event in events {
+        match event {
+            Event::Piece { tokens, .. } => ids.extend(tokens.iter().map(|t| t.id)),
+            Event::Finished(usage) => cached = usage.cached_tokens,
+            Event::Failed(error) => panic!("{error}"),
+            _ => {}
+        }
+    }
+    (ids, cached)
+}
+
+/// `small`: blocks of the cache are smaller than prompts.
+fn check(sight: &Sight, served: &Served, small: bool) {
+    let name = &sight.golden.arch;
+    let ask = |request: &Request| served.engine.submit(request.clone()).expect("accepted");
+    let seen = request(sight, served, 1.0);
+    let rows: Vec<f32> = {
+        let inputs = seen.inputs.as_ref().expect("rows");
+        inputs.media.iter().flat_map(|m| m.rows.data.iter().copied()).collect()
+    };
+    let (worst, at) = worst_difference(&rows, &sight.golden.floats("rows.f32"));
+    assert!(worst <= 2e-4, "{name}: rows {worst} at {at}");
+    assert_eq!(answer(ask(&seen)).0, sight.golden.greedy, "{name} alone");
+    let (again, cached) = answer(ask(&request(sight, served, 1.0)));
+    assert_eq!(again, sight.golden.greedy, "{name} again");
+    let first = seen.prompt.iter().position(|id| *id >= FIRST_MEDIA).expect("an image") as u32;
+    // (Where an image is computed whole, blocks of the cache that end inside it are of no use.)
+    let whole = served.sight.as_ref().is_some_and(|s| s.vision.blocks);
+    assert!(!small || whole || cached > first, "{name}: {cached} tokens were found");
+    // The same text with other images is another prompt.
+    let other = request(sight, served, -1.0);
+    assert_eq!(other.prompt.len(), seen.prompt.len());
+    let (_, cached) = answer(ask(&other));
+    assert!(cached <= first, "{name}: {cached} tokens of another image were found");
+    let crowd = [&other, &seen, &other].map(ask).map(answer);
+    assert_eq!(crowd[1].0, sight.golden.greedy, "{name} in a crowd");
+    assert_eq!(crowd[0].0, crowd[2].0, "{name}");
+}
+
+fn check_all(device: &dyn Fn() -> Arc<dyn Device>, step_tokens: u32, small: bool) {
+    for name in Golden::all_seeing() {
+        let sight = Sight::read(&name);
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let path = sight.golden.path(Variant::Config, scratch.path());
+        check(&sight, &start(&path, device(), step_tokens), small);
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        if sight.golden.open_mmproj(scratch.path()).is_some() {
+            let path = sight.golden.path(Variant::Gguf, scratch.path());
+            check(&sight, &start(&path, device(), step_tokens), small);
+        }
+    }
+}
+
+#[test]
+fn every_recording_through_the_engine_on_the_reference_device() {
+    check_all(&|| Arc::new(ReferenceDevice::new(4)), 7, true);
+}
+
+#[test]
+fn every_recording_through_the_engine_on_the_cpu() {
+    let options = || CpuOptions { threads: 2, ..CpuOptions::default() };
+    check_all(&|| Arc::new(CpuDevice::new(options()).expect("a CPU")), 33, false);
+}
