@@ -745,7 +745,7 @@ tool.main()
 """
 
 
-def convert(arch, folder, converter, out, more=()):
+def convert(arch, folder, converter, out):
     """Runs the converter on a folder."""
     vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
     # The converter reads this file only to count the rows of the embedding.
@@ -754,7 +754,7 @@ def convert(arch, folder, converter, out, more=()):
     # Layers that draft tokens are expected otherwise.
     flags = ["--no-mtp"] if arch.startswith(("qwen3_5", "qwen3_next")) else []
     subprocess.run([sys.executable, "-c", CONVERT, str(converter), str(folder), str(out),
-                    f"golden {arch}", *flags, *more], check=True,
+                    f"golden {arch}", *flags], check=True,
                    env={"NO_LOCAL_GGUF": "1", "PATH": "/usr/bin"})
 
 

@@ -5,13 +5,13 @@ among its tokens, and what comes next greedily.
     pip install torch transformers safetensors torchvision pillow
     python tests/golden/vision/sight.py                # all
     python tests/golden/vision/sight.py qwen2_vl       # some
-    python tests/golden/vision/sight.py --twins LLAMA_CPP qwen2_vl   # its GGUF files (needs gguf too)
+    python tests/golden/vision/sight.py --mmproj qwen2_vl   # its encoder in a file (needs gguf too)
 
 Weights and patches are integer hashes of their names (../README.md). Patches stand square after square
 of those that become one row, as processors of Qwen give them; every tower gets the same numbers. A
 folder has config.json (as hubs have it), tensors.json, golden.json (`ids`, `images`: rows and columns
 of patches, `image_token`, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary]; with
---twins, twin.json and mmproj.json: the files of llama.cpp's converter without their numbers
+--mmproj, mmproj.json: the encoder as llama.cpp's converter lays it out, without its numbers
 (../twins.py).
 """
 
@@ -19,6 +19,7 @@ import argparse
 import json
 import math
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -124,7 +125,7 @@ def qwen2_5_vl():
 def gemma3():
     inner = text("", "gemma3_text", 157, num_hidden_layers=6, num_key_value_heads=1, head_dim=24,
                  intermediate_size=56, hidden_activation="gelu_pytorch_tanh",
-                 query_pre_attn_scalar=24, sliding_window=12, sliding_window_pattern=6,
+                 query_pre_attn_scalar=24, sliding_window=18, sliding_window_pattern=6,
                  rope_theta=1000000.0, rope_local_base_freq=10000.0,
                  rope_scaling={"factor": 8.0, "rope_type": "linear"}, bos_token_id=2,
                  eos_token_id=1, pad_token_id=0)
@@ -171,7 +172,7 @@ def siglip(t, p, hidden, inner, layers, positions):
 
 
 def qwen3_vl():
-    inner = text("", "qwen3_vl_text", 157, head_dim=32, num_hidden_layers=3, rope_theta=5000000.0,
+    inner = text("", "qwen3_vl_text", 157, head_dim=32, num_hidden_layers=3, rope_theta=1000.0,
                  rope_scaling={"mrope_interleaved": True, "mrope_section": [6, 5, 5],
                                "rope_type": "default"})
     for key in ("architectures", "tie_word_embeddings"):
@@ -430,48 +431,125 @@ def rows_of(model, name, seen):
     return np.concatenate([p.numpy() for p in parts], axis=1)
 
 
-def write_twins(name, converter):
-    """What llama.cpp's converter makes of a recording: the language model and the encoder."""
-    import torch
-    from safetensors.torch import save_file
-    import record as texts
+# How the encoders' files of llama.cpp call tensors; `{l}` is the layer. (conversion/qwenvl.py,
+# qwen3vl.py, gemma.py and smolvlm.py there say which, and what becomes of each.)
+NAMES = [
+    (r"patch_embed\.proj|embeddings\.patch_embedding", "v.patch_embd"),
+    (r"pos_embed|embeddings\.position_embedding", "v.position_embd"),
+    (r"blocks\.(\d+)\.norm(\d)", r"v.blk.\1.ln\2"),
+    (r"encoder\.layers\.(\d+)\.layer_norm(\d)", r"v.blk.\1.ln\2"),
+    (r"blocks\.(\d+)\.attn\.qkv", r"v.blk.\1.attn_qkv"),
+    (r"blocks\.(\d+)\.attn\.proj", r"v.blk.\1.attn_out"),
+    (r"encoder\.layers\.(\d+)\.self_attn\.([qkv])_proj", r"v.blk.\1.attn_\2"),
+    (r"encoder\.layers\.(\d+)\.self_attn\.out_proj", r"v.blk.\1.attn_out"),
+    (r"(?:blocks|encoder\.layers)\.(\d+)\.mlp\.(?:linear_)?(?:fc1|up_proj)", r"v.blk.\1.ffn_up"),
+    (r"(?:blocks|encoder\.layers)\.(\d+)\.mlp\.(?:linear_)?(?:fc2|down_proj)", r"v.blk.\1.ffn_down"),
+    (r"blocks\.(\d+)\.mlp\.gate_proj", r"v.blk.\1.ffn_gate"),
+    (r"merger\.ln_q|merger\.norm|post_layernorm", "v.post_ln"),
+    (r"merger\.mlp\.0|merger\.linear_fc1", "mm.0"),
+    (r"merger\.mlp\.2|merger\.linear_fc2", "mm.2"),
+    (r"mm_soft_emb_norm", "mm.soft_emb_norm"),
+    (r"mm_input_projection_weight", "mm.input_projection.weight"),
+    (r"modality_projection\.proj", "mm.model.fc"),
+    (r"deepstack_merger_list\.(\d+)\.(?:linear_)?(norm|fc1|fc2)", r"v.deepstack.\1.\2"),
+]
+PREFIXES = ("visual.", "model.visual.", "vision_tower.vision_model.", "multi_modal_projector.",
+            "model.vision_model.", "model.connector.")
+PROJECTORS = {"qwen2_vl": "qwen2vl_merger", "qwen2_5_vl": "qwen2.5vl_merger",
+              "qwen3_vl": "qwen3vl_merger", "gemma3": "gemma3", "idefics3": "idefics3"}
+
+
+def encoder_name(name, deep):
+    prefix = max((p for p in PREFIXES if name.startswith(p)), key=len, default=None)
+    if prefix is None:
+        return None
+    stem = name[len(prefix):]
+    for pattern, new in NAMES:
+        found = re.match(pattern, stem)
+        if found:
+            new = found.expand(new)
+            if new.startswith("v.deepstack."):
+                parts = new.split(".")
+                parts[2] = str(deep[int(parts[2])])
+                new = ".".join(parts)
+            return new + stem[found.end():]
+    raise SystemExit(f"no name for {name}")
+
+
+def write_mmproj(name):
+    """The encoder of a recording as a file of its own, as llama.cpp's converter lays it out."""
+    import gguf
     import twins
     target = HERE / name
+    c = json.loads((target / "config.json").read_text())
+    v = c["vision_config"]
     listed = json.loads((target / "tensors.json").read_text())
-    sources = [values_of(r, listed["salt"]) for r in listed["tensors"]]
+    flats = [values_of(r, listed["salt"]) for r in listed["tensors"]]
+    side = v.get("image_size") or math.isqrt(v.get("num_position_embeddings", 0)) * v["patch_size"]
+    hidden = v.get("embed_dim", v["hidden_size"])
     with tempfile.TemporaryDirectory() as scratch:
-        folder = pathlib.Path(scratch)
-        state = {r["name"]: torch.from_numpy(v.copy())
-                 for r, v in zip(listed["tensors"], sources)}
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-        c = json.loads((target / "config.json").read_text())
-        inner = c.get("text_config", c)
-        c["vocab_size"] = inner["vocab_size"]
-        (folder / "config.json").write_text(json.dumps(c))
-        side = c["vision_config"].get("image_size", 224)
-        (folder / "preprocessor_config.json").write_text(json.dumps(
-            {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"longest_edge": side},
-             "min_pixels": 64, "max_pixels": 4096, "patch_size": c["vision_config"]["patch_size"]}))
-        flats = [s.ravel() for s in sources]
-        for file, flags in (("twin", []), ("mmproj", ["--mmproj"])):
-            out = folder / f"{file}.gguf"
-            texts.convert(name, folder, converter, out, flags)
-            found = sorted(folder.glob(f"*{file}.gguf"))[0]
-            (target / f"{file}.json").write_text(twins.describe(found, flats))
-    return f"{name}: twins"
+        path = pathlib.Path(scratch) / "mmproj.gguf"
+        w = gguf.GGUFWriter(path, "clip")
+        w.add_bool("clip.has_vision_encoder", True)
+        w.add_string("clip.projector_type", PROJECTORS[name])
+        numbers = {"embedding_length": hidden, "block_count": v.get("depth", v.get("num_hidden_layers")),
+                   "attention.head_count": v.get("num_heads", v.get("num_attention_heads")),
+                   "feed_forward_length": v.get("intermediate_size", int(hidden * v.get("mlp_ratio", 0))),
+                   "patch_size": v["patch_size"], "image_size": side or 560,
+                   "projection_dim": c.get("text_config", c)["hidden_size"]}
+        if "spatial_merge_size" in v:
+            numbers["spatial_merge_size"] = v["spatial_merge_size"]
+        if name == "gemma3":
+            numbers["projector.scale_factor"] = 2
+        if name == "idefics3":
+            numbers["projector.scale_factor"] = c["scale_factor"]
+        if name == "qwen2_5_vl":
+            numbers |= {"n_wa_pattern": v["fullatt_block_indexes"][0] + 1,
+                        "window_size": v["window_size"]}
+            w.add_bool("clip.use_silu", True)
+        elif name != "qwen2_vl":
+            w.add_bool("clip.use_gelu", True)
+        for key, value in numbers.items():
+            w.add_uint32(f"clip.vision.{key}", value)
+        w.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
+        for key in ("image_mean", "image_std"):
+            w.add_array(f"clip.vision.{key}", [0.5, 0.5, 0.5])
+        deep = v.get("deepstack_visual_indexes", [])
+        if name == "qwen3_vl":
+            w.add_array("clip.vision.is_deepstack_layers", [i in deep for i in range(v["depth"])])
+        for row, data in zip(listed["tensors"], flats):
+            new = encoder_name(row["name"], deep)
+            if new is None:
+                continue
+            if data.ndim == 5:
+                w.add_tensor(new, data[:, :, 0].copy())
+                w.add_tensor(new + ".1", data[:, :, 1].copy())
+            elif ".attn_qkv." in new and not name.startswith("qwen3"):
+                for part, third in zip("qkv", np.split(data, 3)):
+                    w.add_tensor(new.replace("attn_qkv", f"attn_{part}"), third.copy())
+            else:
+                # (Norms around one are stored as they count.)
+                w.add_tensor(new, data + np.float32(1) if "soft_emb_norm" in new else data)
+        w.write_header_to_file()
+        w.write_kv_data_to_file()
+        w.write_tensors_to_file()
+        w.close()
+        (target / "mmproj.json").write_text(twins.describe(path, [f.ravel() for f in flats]))
+    return f"{name}: mmproj.json"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--twins", metavar="DIR", help="llama.cpp folder: only the GGUF files")
+    parser.add_argument("--mmproj", action="store_true", help="only the encoders' files")
     args = parser.parse_args()
     wanted = args.names
     for family in FAMILIES:
         if wanted and family.__name__ not in wanted:
             continue
-        if args.twins:
-            print(write_twins(family.__name__, args.twins))
+        if args.mmproj:
+            if family.__name__ in PROJECTORS:
+                print(write_mmproj(family.__name__))
             continue
         for salt in ["", *(f"#{i}" for i in range(1, 20))]:
             told = record(family, salt)
