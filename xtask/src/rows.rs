@@ -52,7 +52,7 @@ pub fn archs(root: &Path) -> Vec<ArchRow> {
 
 /// All encoders of images, by name.
 fn towers(root: &Path) -> Vec<ArchRow> {
-    rows_of(root, TOWERS, "Tower = Tower {", SIGHT)
+    rows_of(root, TOWERS, "Tower {", SIGHT)
 }
 
 /// Rows that begin so in the files of a folder.

@@ -138,26 +138,7 @@ impl<'a> Compiler<'a> {
 
     fn op(&mut self, op: &Op, next: Option<&Op>) -> Done {
         match op {
-            Op::Embed { table, scale, positions, token_types, out } => {
-                let out = self.whole(*out);
-                self.need_row(out.cols);
-                let optional = |w: &Option<WeightId>| w.map(|w| self.weight(w));
-                let (positions, token_types) = (optional(positions), optional(token_types));
-                let table = self.weight(*table);
-                let (scale, input_cols) = (*scale, self.program.input_cols as usize);
-                let kernel = embed::Embed { table, scale, positions, token_types, input_cols, out };
-                self.by_rows(kernel, op, false);
-            }
-            Op::Input { start, out } => {
-                let (start, out) = (*start as usize, self.whole(*out));
-                let input_cols = self.program.input_cols as usize;
-                self.by_rows(embed::Input { input_cols, start, out }, op, false);
-            }
-            Op::Gather { x, table, out } => {
-                let (x, table, out) = ((*x).into(), self.weight(*table), self.whole(*out));
-                self.need_row(out.cols);
-                self.by_rows(embed::Gather { x, table, out }, op, false);
-            }
+            Op::Embed { .. } | Op::Input { .. } | Op::Gather { .. } => self.input(op),
             Op::Norm(norm) => self.norm(norm, op),
             Op::Linear { x, weight, out } => {
                 let product = self.product(*x, *weight, self.whole(*out))?;
@@ -217,6 +198,33 @@ impl<'a> Compiler<'a> {
             Op::Experts(experts) => self.experts(experts)?,
         }
         Ok(())
+    }
+
+    /// What a program begins with.
+    fn input(&mut self, op: &Op) {
+        let input_cols = self.program.input_cols as usize;
+        match op {
+            Op::Embed { table, scale, positions, token_types, out } => {
+                let out = self.whole(*out);
+                self.need_row(out.cols);
+                let optional = |w: &Option<WeightId>| w.map(|w| self.weight(w));
+                let (positions, token_types) = (optional(positions), optional(token_types));
+                let table = self.weight(*table);
+                let scale = *scale;
+                let kernel = embed::Embed { table, scale, positions, token_types, input_cols, out };
+                self.by_rows(kernel, op, false);
+            }
+            Op::Input { start, out } => {
+                let (start, out) = (*start as usize, self.whole(*out));
+                self.by_rows(embed::Input { input_cols, start, out }, op, false);
+            }
+            Op::Gather { x, table, out } => {
+                let (x, table, out) = ((*x).into(), self.weight(*table), self.whole(*out));
+                self.need_row(out.cols);
+                self.by_rows(embed::Gather { x, table, out }, op, false);
+            }
+            _ => {}
+        }
     }
 
     fn norm(&mut self, norm: &op::Norm, op: &Op) {

@@ -53,6 +53,14 @@ fn encoders_of_repositories_are_read_as_they_are_meant() {
             "mistral3: 24 layers of 1024 in 16 heads, patches of 14, 2 by 2 to a row of 5120",
         ),
         (
+            "Qwen__Qwen2.5-VL-3B-Instruct",
+            "qwen2_5_vl: 32 layers of 1280 in 16 heads, patches of 14, 2 by 2 to a row of 2048",
+        ),
+        (
+            "Qwen__Qwen3-VL-4B-Instruct",
+            "qwen3_vl: 24 layers of 1024 in 16 heads, patches of 16, 2 by 2 to a row of 2560",
+        ),
+        (
             "llava-hf__llava-1.5-7b-hf",
             "llava: 23 layers of 1024 in 16 heads, patches of 14, 1 by 1 to a row of 4096",
         ),

@@ -104,8 +104,7 @@ impl Scheduler {
     pub(crate) fn passer_by(&self, salt: u64, tokens: &[TokenId]) -> Sequence {
         let (tokens, want) = (tokens.to_vec(), Want::Numbers(Numbers::Hidden));
         let max_len = tokens.len() as u32;
-        let (inputs, account, priority) = (None, 0, 0);
-        let new = NewSequence { key: 0, max_len, tokens, inputs, want, salt, account, priority };
+        let new = NewSequence { salt, ..NewSequence::new(tokens, max_len, want) };
         let place = Place { slot: 0, arrival: 0, account: 0 };
         Sequence::new(new, place, self.config.block_tokens, self.config.groups.len())
     }

@@ -85,6 +85,12 @@ pub struct NewSequence {
 }
 
 impl NewSequence {
+    /// A plain text, for nobody in particular.
+    pub fn new(tokens: Vec<TokenId>, max_len: u32, want: Want) -> Self {
+        let (key, inputs, salt, account, priority) = (0, None, 0, 0, 0);
+        Self { key, tokens, inputs, max_len, want, salt, account, priority }
+    }
+
     /// Tokens of its longest block.
     pub(crate) fn longest_block(&self) -> u32 {
         self.inputs.as_ref().map_or(0, |inputs| inputs.longest_block())

@@ -35,16 +35,7 @@ fn text(seed: u32, len: u32) -> Vec<TokenId> {
 fn submit(sched: &mut Scheduler, prompt: &[TokenId]) {
     let want = Want::tokens(Default::default());
     let (tokens, max_len) = (prompt.to_vec(), prompt.len() as u32 + 1);
-    let new = NewSequence {
-        key: 0,
-        tokens,
-        inputs: None,
-        max_len,
-        want,
-        salt: 1,
-        account: 0,
-        priority: 0,
-    };
+    let new = NewSequence { salt: 1, ..NewSequence::new(tokens, max_len, want) };
     sched.submit(new).unwrap();
 }
 

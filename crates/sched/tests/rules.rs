@@ -56,16 +56,7 @@ impl Bench {
     fn add(&mut self, tokens: Vec<TokenId>, generate: u32) -> SeqId {
         let max_len = tokens.len() as u32 + generate;
         let want = Want::tokens(SamplingParams::default());
-        let new = NewSequence {
-            key: 0,
-            tokens,
-            inputs: None,
-            max_len,
-            want,
-            salt: 0,
-            account: 0,
-            priority: 0,
-        };
+        let new = NewSequence::new(tokens, max_len, want);
         self.sched.submit(new).unwrap()
     }
 
@@ -196,7 +187,8 @@ fn prompts_of_light_accounts_pass_those_of_greedy_ones() {
         let want = Want::tokens(SamplingParams::default());
         let tokens = text(account << 10 | u64::from(len), len);
         let (key, salt, priority, max_len) = (0, 0, 0, len + most);
-        let new = NewSequence { key, tokens, inputs: None, max_len, want, salt, account, priority };
+        let new =
+            NewSequence { key, salt, account, priority, ..NewSequence::new(tokens, max_len, want) };
         b.sched.submit(new).unwrap()
     };
     for i in 0..4 {
@@ -220,8 +212,7 @@ fn the_account_that_was_served_least_comes_first() {
     let ask = |b: &mut Bench, account: u64, len: u32| {
         let want = Want::tokens(SamplingParams::default());
         let (key, tokens, max_len) = (account, text(account << 10 | u64::from(len), len), len + 1);
-        let new =
-            NewSequence { key, tokens, inputs: None, max_len, want, salt: 0, account, priority: 0 };
+        let new = NewSequence { key, account, ..NewSequence::new(tokens, max_len, want) };
         b.sched.submit(new).unwrap();
     };
     (100..103).for_each(|len| ask(&mut b, 1, len));
@@ -348,16 +339,7 @@ fn an_account_with_fewer_places_gets_one_and_urgent_sequences_pass_their_own() {
     let ask = |b: &mut Bench, account, priority| {
         let tokens = text(b.sched.counts().waiting.into(), 9);
         let want = Want::tokens(SamplingParams::default());
-        let new = NewSequence {
-            key: 0,
-            tokens,
-            inputs: None,
-            max_len: 99,
-            want,
-            salt: 0,
-            account,
-            priority,
-        };
+        let new = NewSequence { account, priority, ..NewSequence::new(tokens, 99, want) };
         b.sched.submit(new).unwrap()
     };
     let greedy: Vec<SeqId> = (0..20).map(|_| ask(&mut b, 1, 0)).collect();
@@ -388,16 +370,7 @@ fn urgent_sequences_do_not_pass_an_older_one_for_ever() {
     let ask = |b: &mut Bench, priority| {
         let tokens = text(b.sched.counts().waiting.into(), 60);
         let want = Want::tokens(SamplingParams::default());
-        let new = NewSequence {
-            key: 0,
-            tokens,
-            inputs: None,
-            max_len: 61,
-            want,
-            salt: 0,
-            account: 1,
-            priority,
-        };
+        let new = NewSequence { account: 1, priority, ..NewSequence::new(tokens, 61, want) };
         b.sched.submit(new).unwrap()
     };
     // More than a step can read, and most urgent, comes in every step.
@@ -425,16 +398,7 @@ fn a_short_prompt_does_not_wait_for_a_long_one_to_end() {
             let want = Want::tokens(SamplingParams::default());
             let tokens = text(u64::from(len), len);
             let (key, max_len) = (0, len + 1);
-            let new = NewSequence {
-                key,
-                tokens,
-                inputs: None,
-                max_len,
-                want,
-                salt: 0,
-                account,
-                priority: 0,
-            };
+            let new = NewSequence { key, account, ..NewSequence::new(tokens, max_len, want) };
             b.sched.submit(new).unwrap()
         };
         // Four steps of 64.
@@ -467,16 +431,7 @@ fn guesses_leave_a_row_for_who_waits() {
     let mut b = Bench::new(config(&[FULL], &[200]));
     let ask = |b: &mut Bench, account, tokens| {
         let want = Want::tokens(SamplingParams::default());
-        let new = NewSequence {
-            key: 0,
-            tokens,
-            inputs: None,
-            max_len: 200,
-            want,
-            salt: 0,
-            account,
-            priority: 0,
-        };
+        let new = NewSequence { account, ..NewSequence::new(tokens, 200, want) };
         b.sched.submit(new).unwrap()
     };
     // Sixteen streams with three guesses each: all 64 rows of a step.
@@ -499,16 +454,8 @@ fn an_accounts_priorities_mean_nothing_to_others() {
     let ask = |b: &mut Bench, account, priority| {
         let want = Want::tokens(SamplingParams::default());
         let tokens = text(account, 9);
-        let new = NewSequence {
-            key: 0,
-            tokens,
-            inputs: None,
-            max_len: 50,
-            want,
-            salt: account,
-            account,
-            priority,
-        };
+        let new =
+            NewSequence { salt: account, account, priority, ..NewSequence::new(tokens, 50, want) };
         b.sched.submit(new).unwrap()
     };
     let first = ask(&mut b, 2, 0);
@@ -571,16 +518,7 @@ fn another_salt_shares_nothing() {
     let want = Want::tokens(SamplingParams::default());
     for (salt, cached) in [(1, 0), (2, 0), (1, 16), (2, 16), (3, 0)] {
         let tokens = text(1, 20);
-        let new = NewSequence {
-            key: 0,
-            tokens,
-            inputs: None,
-            max_len: 21,
-            want: want.clone(),
-            salt,
-            account: 0,
-            priority: 0,
-        };
+        let new = NewSequence { salt, ..NewSequence::new(tokens, 21, want.clone()) };
         b.sched.submit(new).unwrap();
         assert_eq!(b.turn()[0].1, cached, "salt {salt}");
         assert_eq!(b.finished(), 1);
@@ -728,16 +666,7 @@ fn what_can_never_run_is_refused() {
     let mut b = Bench::new(config(&[FULL, GroupKind::Window { tokens: 8 }], &[4, 2]));
     assert_eq!(b.sched.longest(), 33);
     let want = Want::tokens(SamplingParams::default());
-    let new = |len, max_len| NewSequence {
-        key: 0,
-        tokens: text(1, len),
-        inputs: None,
-        max_len,
-        want: want.clone(),
-        salt: 0,
-        account: 0,
-        priority: 0,
-    };
+    let new = |len, max_len| NewSequence::new(text(1, len), max_len, want.clone());
     let refused = Err(Refused::TooLong { len: 34, limit: 33 });
     assert_eq!(b.sched.submit(new(30, 34)), refused);
     assert_eq!(b.sched.submit(new(0, 4)), Err(Refused::Empty));
@@ -753,16 +682,7 @@ fn whole_sequences_are_never_cut() {
     let add = |b: &mut Bench, len| {
         let tokens = text(u64::from(len), len);
         let want = Want::Numbers(Numbers::Hidden);
-        b.sched.submit(NewSequence {
-            key: 0,
-            tokens,
-            inputs: None,
-            max_len: len,
-            want,
-            salt: 0,
-            account: 0,
-            priority: 0,
-        })
+        b.sched.submit(NewSequence::new(tokens, len, want))
     };
     assert_eq!(add(&mut b, 65), Err(Refused::TooLong { len: 65, limit: 64 }));
     let [x, y, z] = [40, 30, 20].map(|len| add(&mut b, len).unwrap());
@@ -783,16 +703,7 @@ fn whole_sequences_are_never_cut() {
     assert_eq!(rows.count(), 2);
     assert!(b.sched.is_idle());
     let want = Want::tokens(SamplingParams::default());
-    let new = NewSequence {
-        key: 0,
-        tokens: text(1, 3),
-        inputs: None,
-        max_len: 5,
-        want,
-        salt: 0,
-        account: 0,
-        priority: 0,
-    };
+    let new = NewSequence::new(text(1, 3), 5, want);
     assert_eq!(b.sched.submit(new), Err(Refused::KeepsNothing));
 }
 

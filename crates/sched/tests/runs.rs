@@ -43,18 +43,7 @@ fn text(len: u32) -> Vec<TokenId> {
 fn compute(sched: &mut Scheduler, prompt: &[TokenId]) -> u32 {
     let want = Want::tokens(Default::default());
     let (tokens, max_len) = (prompt.to_vec(), prompt.len() as u32 + 1);
-    sched
-        .submit(NewSequence {
-            key: 0,
-            tokens,
-            inputs: None,
-            max_len,
-            want,
-            salt: 1,
-            account: 0,
-            priority: 0,
-        })
-        .unwrap();
+    sched.submit(NewSequence { salt: 1, ..NewSequence::new(tokens, max_len, want) }).unwrap();
     let (mut step, mut progress, mut computed) = (Step::default(), Vec::new(), 0);
     loop {
         sched.plan(&mut step);

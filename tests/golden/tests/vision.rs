@@ -152,7 +152,9 @@ const CHANGES: &[(&str, Change)] = &[
     ("window", |v| each(&mut v.window, |n| *n += 1)),
     ("projector.gather", |v| {
         v.projector.gather = match v.projector.gather {
-            Gather::Concat => Gather::Mean,
+            // (Of one row both are that.)
+            Gather::Concat if v.merge > 1 => Gather::Mean,
+            Gather::Concat => Gather::Concat,
             Gather::Mean => Gather::Concat,
         }
     }),
@@ -180,7 +182,7 @@ const CHANGES: &[(&str, Change)] = &[
     }),
     ("axes.sections", |v| {
         if let Axes::Sections(s) | Axes::Interleaved(s) = &mut v.axes {
-            (s[0], s[1]) = (s[0] + 1, s[1] - 1)
+            (s[0], s[1]) = (s[0] + 2, s[1] - 2)
         }
     }),
     ("blocks", |v| v.blocks = !v.blocks),

@@ -125,7 +125,7 @@ def qwen2_5_vl():
 def gemma3():
     inner = text("", "gemma3_text", 157, num_hidden_layers=6, num_key_value_heads=1, head_dim=24,
                  intermediate_size=56, hidden_activation="gelu_pytorch_tanh",
-                 query_pre_attn_scalar=24, sliding_window=12, sliding_window_pattern=6,
+                 query_pre_attn_scalar=24, sliding_window=18, sliding_window_pattern=6,
                  rope_theta=1000000.0, rope_local_base_freq=10000.0,
                  rope_scaling={"factor": 8.0, "rope_type": "linear"}, bos_token_id=2,
                  eos_token_id=1, pad_token_id=0)
@@ -172,7 +172,7 @@ def siglip(t, p, hidden, inner, layers, positions):
 
 
 def qwen3_vl():
-    inner = text("", "qwen3_vl_text", 157, head_dim=32, num_hidden_layers=3, rope_theta=5000000.0,
+    inner = text("", "qwen3_vl_text", 157, head_dim=32, num_hidden_layers=3, rope_theta=1000.0,
                  rope_scaling={"mrope_interleaved": True, "mrope_section": [6, 5, 5],
                                "rope_type": "default"})
     for key in ("architectures", "tie_word_embeddings"):

@@ -61,13 +61,16 @@ fn taken(request: &Request, index: usize, token: TokenId) -> TokenId {
     content(row.unwrap_or(token), at, axes, block.copied().unwrap_or_default())
 }
 
+/// A prompt without its rows, which are no words.
+fn words(request: &Request) -> Vec<TokenId> {
+    request.prompt.iter().copied().filter(|token| *token < FIRST_MEDIA).collect()
+}
+
 /// The course of one choice.
 pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Course {
     let mut model = Model::new(scene);
     let mut text = SimText::new(&scene.config.groups);
-    // Rows are no words.
-    let is_word = |token: &TokenId| *token < FIRST_MEDIA;
-    let mut history: Vec<TokenId> = request.prompt.iter().copied().filter(is_word).collect();
+    let mut history = words(request);
     let (given, mut digest) = (history.len(), 0);
     for (index, &token) in request.prompt.iter().enumerate() {
         digest = text.push(taken(request, index, token));
@@ -116,9 +119,9 @@ pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Co
             break;
         }
         let logprob = params.logprobs.map(|_| sampled.logprob);
-        course.tokens.push(Expected { id: sampled.token, logprob, top });
-        history.push(sampled.token);
         last = sampled.token;
+        course.tokens.push(Expected { id: last, logprob, top });
+        history.push(last);
         digest = text.push(taken(request, request.prompt.len() + index as usize, last));
         if let Some(matcher) = &mut matcher {
             matcher.accept(sampled.token).expect("one of those that may come");

@@ -326,6 +326,24 @@ impl Host {
     }
 }
 
+/// Weights, and the vocabulary that is built while they are uploaded.
+fn with_vocabulary(
+    opened: &Opened,
+    upload: &mut dyn FnMut() -> Result<Weights, DeviceError>,
+) -> Result<(Option<Vocabulary>, Weights), LoadFailure> {
+    if let Some(book) = &opened.book {
+        return Ok((book.vocabulary.clone(), upload()?));
+    }
+    let Lowered { path, files, .. } = &opened.lowered;
+    std::thread::scope(|scope| {
+        let text = scope.spawn(|| vocabulary_of(path, files));
+        let weights = upload();
+        // (It is behind the door too, so that it cannot panic.)
+        let text = text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((text?, weights?))
+    })
+}
+
 fn load_inside(
     opened: Opened,
     device: &Arc<dyn Device>,
@@ -357,22 +375,11 @@ fn load_inside(
         Some(claim) => claim.take(choose)?,
         None => choose(u64::MAX)?.1,
     };
-    let (vocabulary, weights) = match &opened.book {
-        Some(book) => {
-            let watch = &mut |there| watch(there, program.weights.len());
-            let weights = device.upload(program, files, options.mode, watch)?;
-            (book.vocabulary.clone(), weights)
-        }
-        // The vocabulary is built while weights are uploaded.
-        None => std::thread::scope(|scope| {
-            let text = scope.spawn(|| vocabulary_of(path, files));
-            let watch = &mut |there| watch(there, program.weights.len());
-            let weights = device.upload(program, files, options.mode, watch);
-            // (It is behind the door too, so that it cannot panic.)
-            let text = text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok::<_, LoadFailure>((text?, weights?))
-        })?,
+    let upload = &mut || {
+        let watch = &mut |there| watch(there, program.weights.len());
+        device.upload(program, files, options.mode, watch)
     };
+    let (vocabulary, weights) = with_vocabulary(&opened, upload)?;
     let defaults = match &opened.book {
         Some(book) => book.defaults.clone(),
         None => packaged(&files.checkpoint),

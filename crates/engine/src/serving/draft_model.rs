@@ -434,16 +434,7 @@ mod tests {
             checkpoint_slots: 0,
             longest_block: 0,
         });
-        let new = NewSequence {
-            key: 0,
-            tokens: vec![1],
-            inputs: None,
-            max_len: 1,
-            want: Want::Numbers(Numbers::Hidden),
-            salt: 0,
-            account: 0,
-            priority: 0,
-        };
+        let new = NewSequence::new(vec![1], 1, Want::Numbers(Numbers::Hidden));
         (0..count).map(|_| sched.submit(new.clone()).unwrap()).collect()
     }
 

@@ -149,7 +149,8 @@ impl<'a> Keys<'a> {
         let inside = match self.params.map("rope_parameters")? {
             Some(map) => {
                 let name = map.opt_str("rope_type")?.unwrap_or("default");
-                if name != "default" {
+                // (`axial` is what a newer transformers calls this one.)
+                if !["default", "axial"].contains(&name) {
                     return Err(ModelError::unsupported("rope_parameters.rope_type", name));
                 }
                 map.get("rope_theta").map(|v| self.params.real("rope_theta", v)).transpose()?

@@ -245,8 +245,17 @@ impl VisionSpec {
             return Err(ModelError::unsupported("deepstack_visual_indexes", found));
         }
         text.media = self.media();
+        let rows = self.side.map_or(0, |side| (side / self.merge.max(1)).pow(2));
         for (_, a) in text.attention_mut() {
             a.blocks = self.blocks;
+            // (Transformers ends what a token sees of its image behind it at the window.)
+            if let Mask::Window(n) = a.mask
+                && self.blocks
+                && n < rows
+            {
+                let found = format!("{n} beside images of {rows} tokens");
+                return Err(ModelError::unsupported("sliding_window", found));
+            }
             let Some(rope) = &mut a.rope else { continue };
             if let Axes::Sections(sections) | Axes::Interleaved(sections) = &self.axes {
                 let all = sections.iter().fold(0u32, |sum, n| sum.saturating_add(*n));

@@ -58,7 +58,7 @@ const SHAPES: [Shape; 14] = [
     Shape { name: "window of 20", mask: Mask::Window(20), heads: 6, kv_heads: 2, ..PLAIN },
     Shape { name: "window of 1", mask: Mask::Window(1), ..PLAIN },
     Shape { name: "chunks of 20", mask: Mask::Chunk(20), heads: 6, kv_heads: 2, ..PLAIN },
-    Shape { name: "blocks, 9 heads on 3", heads: 9, kv_heads: 3, blocks: true, ..PLAIN },
+    Shape { name: "9 heads on 3 and blocks", heads: 9, kv_heads: 3, blocks: true, ..PLAIN },
     Shape { name: "window of 20 and blocks", mask: Mask::Window(20), blocks: true, ..PLAIN },
     Shape { name: "chunks of 20 and blocks", mask: Mask::Chunk(20), blocks: true, ..PLAIN },
     Shape {
