@@ -9,7 +9,7 @@ among its tokens, and what comes next greedily.
 
 Weights and patches are integer hashes of their names (../README.md). Patches stand square after square
 of those that become one row, as processors of Qwen give them; every tower gets the same numbers. A
-folder has config.json (as hubs have it), tensors.json, golden.json (`ids`, `images`: rows and columns
+folder has config.json (as hubs have it), config.v5.json (as transformers 5 writes it), tensors.json, golden.json (`ids`, `images`: rows and columns
 of patches, `image_token`, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary]; with
 --mmproj, mmproj.json: the encoder as llama.cpp's converter lays it out, without its numbers
 (../twins.py).
@@ -405,6 +405,7 @@ def record(family, salt):
     (target / "golden.json").write_text(json.dumps(golden) + "\n")
     taken.astype("<f4").tofile(target / "rows.f32")
     logits.astype("<f4").tofile(target / "logits.f32")
+    write_v5(name)
     return f"{name}: {len(ids)} ids, rows {taken.shape}, margin {least:.4f}"
 
 
@@ -429,6 +430,19 @@ def rows_of(model, name, seen):
     else:
         parts = [found]
     return np.concatenate([p.numpy() for p in parts], axis=1)
+
+
+def write_v5(name):
+    """The same configuration as transformers 5 writes it."""
+    import transformers
+    with tempfile.TemporaryDirectory() as scratch:
+        text = (HERE / name / "config.json").read_text()
+        (pathlib.Path(scratch) / "config.json").write_text(text)
+        auto = transformers.AutoConfig.from_pretrained(scratch)
+    found = json.loads(auto.to_json_string(use_diff=False))
+    for key in ("transformers_version", "_name_or_path"):
+        found.pop(key, None)
+    (HERE / name / "config.v5.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 # How the encoders' files of llama.cpp call tensors; `{l}` is the layer. (conversion/qwenvl.py,
