@@ -86,6 +86,7 @@ impl House {
             device: build().expect("it compiles"),
             rebuild: Box::new(move |_| build()),
             ids: VOCAB,
+            input_cols: 0,
             config,
             tokenizer: None,
             eos: Vec::new(),
