@@ -147,6 +147,7 @@ impl World {
             device: build().expect("it compiles"),
             rebuild: Box::new(move |_| build()),
             ids: self.config.vocab,
+            input_cols: 0,
             config: self.config.clone(),
             tokenizer: None,
             eos: Vec::new(),
