@@ -209,7 +209,7 @@ def qwen3_vl_moe():
     c, rows, images = qwen3_vl()
     inner = c["text_config"]
     inner |= {"model_type": "qwen3_vl_moe_text", "decoder_sparse_step": 1, "mlp_only_layers": [],
-              "moe_intermediate_size": 32, "norm_topk_prob": True, "num_experts": 6,
+              "moe_intermediate_size": 40, "norm_topk_prob": True, "num_experts": 6,
               "num_experts_per_tok": 2}
     c |= {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe"}
     c["vision_config"]["model_type"] = "qwen3_vl_moe"
@@ -218,8 +218,8 @@ def qwen3_vl_moe():
     for i in range(inner["num_hidden_layers"]):
         m = f"model.language_model.layers.{i}.mlp"
         t.linear(f"{m}.gate", 6, 64, 2.0)
-        t.add(f"{m}.experts.gate_up_proj", [6, 64, 64], 0.55)
-        t.add(f"{m}.experts.down_proj", [6, 32, 64], 0.9)
+        t.add(f"{m}.experts.gate_up_proj", [6, 64, 80], 0.55)
+        t.add(f"{m}.experts.down_proj", [6, 40, 64], 0.8)
     return c, rows + t.rows, images
 
 
