@@ -205,6 +205,24 @@ def qwen3_tower(t, v, deep):
         merger(t, f"{v}.deepstack_merger_list.{i}", 32, 64, names, after=True)
 
 
+def qwen3_vl_moe():
+    c, rows, images = qwen3_vl()
+    inner = c["text_config"]
+    inner |= {"model_type": "qwen3_vl_moe_text", "decoder_sparse_step": 1, "mlp_only_layers": [],
+              "moe_intermediate_size": 40, "norm_topk_prob": True, "num_experts": 6,
+              "num_experts_per_tok": 2}
+    c |= {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe"}
+    c["vision_config"]["model_type"] = "qwen3_vl_moe"
+    rows = [r for r in rows if ".mlp." not in r["name"] or "visual" in r["name"]]
+    t = Tensors()
+    for i in range(inner["num_hidden_layers"]):
+        m = f"model.language_model.layers.{i}.mlp"
+        t.linear(f"{m}.gate", 6, 64, 2.0)
+        t.add(f"{m}.experts.gate_up_proj", [6, 64, 80], 0.55)
+        t.add(f"{m}.experts.down_proj", [6, 40, 64], 0.8)
+    return c, rows + t.rows, images
+
+
 def qwen3_5():
     inner, rows = families.qwen3_5()
     inner["rope_parameters"] |= {"mrope_section": [2, 1, 1]}
@@ -303,7 +321,7 @@ def mistral3():
     return c, rows + t.rows, [(6, 8), (4, 6)]
 
 
-FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_5, idefics3, llava, mistral3)
+FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_vl_moe, qwen3_5, idefics3, llava, mistral3)
 
 # --------------------------------------------------------------------------------------- recording
 
@@ -411,7 +429,8 @@ def record(family, salt):
 
 # What the models want to know of each token beside its id.
 KINDS = {"qwen2_vl": ["mm_token_type_ids"], "qwen2_5_vl": ["mm_token_type_ids"],
-         "qwen3_vl": ["mm_token_type_ids"], "qwen3_5": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
+         "qwen3_vl": ["mm_token_type_ids"], "qwen3_5": ["mm_token_type_ids"],
+         "qwen3_vl_moe": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
 
 
 def rows_of(model, name, seen):

@@ -10,8 +10,11 @@ use super::{Deepstack, Learned, NormAt, Script, Stretch, Tower, VisionSpec, atte
 use crate::error::ModelError;
 use crate::spec::Norm;
 
-pub const TOWER: Tower =
-    Tower { name: "qwen3_vl", spellings: &["qwen3_vl", "qwen3_5", "qwen3_5_moe"], spec };
+pub const TOWER: Tower = Tower {
+    name: "qwen3_vl",
+    spellings: &["qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"],
+    spec,
+};
 
 fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let (hidden, heads) = k.widths("hidden_size", "num_heads", true)?;
