@@ -110,7 +110,8 @@ impl Bench {
         let tables = (0..blocks).map(|b| BlockId((b * 641 % blocks) as u32)).collect();
         let q: Vec<f32> = row.iter().cycle().take(2048 * heads * layout.k_dim).copied().collect();
         let freq = (0..layout.k_dim / 2).map(|i| 0.8_f32.powi(i as i32)).collect();
-        let rotation = Rotation { pairing: RopePairing::Half, freq, magnitude: 1.0 };
+        let rotation =
+            Rotation { pairing: RopePairing::Half, freq, magnitude: 1.0, axes: Vec::new() };
         let middles = Some(Arc::new(Middles::new(&rotation, COLD_TOKENS)));
         let bias = row[..layout.kv_heads * layout.k_dim].to_vec();
         let queries = &q[..heads * layout.k_dim];
