@@ -9,7 +9,7 @@ among its tokens, and what comes next greedily.
 
 Weights and patches are integer hashes of their names (../README.md). Patches stand square after square
 of those that become one row, as processors of Qwen give them; every tower gets the same numbers. A
-folder has config.json (as hubs have it), tensors.json, golden.json (`ids`, `images`: rows and columns
+folder has config.json (as hubs have it), config.v5.json (as transformers 5 writes it), tensors.json, golden.json (`ids`, `images`: rows and columns
 of patches, `image_token`, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary]; with
 --mmproj, mmproj.json: the encoder as llama.cpp's converter lays it out, without its numbers
 (../twins.py).
@@ -205,6 +205,24 @@ def qwen3_tower(t, v, deep):
         merger(t, f"{v}.deepstack_merger_list.{i}", 32, 64, names, after=True)
 
 
+def qwen3_vl_moe():
+    c, rows, images = qwen3_vl()
+    inner = c["text_config"]
+    inner |= {"model_type": "qwen3_vl_moe_text", "decoder_sparse_step": 1, "mlp_only_layers": [],
+              "moe_intermediate_size": 40, "norm_topk_prob": True, "num_experts": 6,
+              "num_experts_per_tok": 2}
+    c |= {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe"}
+    c["vision_config"]["model_type"] = "qwen3_vl_moe"
+    rows = [r for r in rows if ".mlp." not in r["name"] or "visual" in r["name"]]
+    t = Tensors()
+    for i in range(inner["num_hidden_layers"]):
+        m = f"model.language_model.layers.{i}.mlp"
+        t.linear(f"{m}.gate", 6, 64, 2.0)
+        t.add(f"{m}.experts.gate_up_proj", [6, 64, 80], 0.55)
+        t.add(f"{m}.experts.down_proj", [6, 40, 64], 0.8)
+    return c, rows + t.rows, images
+
+
 def qwen3_5():
     inner, rows = families.qwen3_5()
     inner["rope_parameters"] |= {"mrope_section": [2, 1, 1]}
@@ -303,7 +321,7 @@ def mistral3():
     return c, rows + t.rows, [(6, 8), (4, 6)]
 
 
-FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_5, idefics3, llava, mistral3)
+FAMILIES = (qwen2_vl, qwen2_5_vl, gemma3, qwen3_vl, qwen3_vl_moe, qwen3_5, idefics3, llava, mistral3)
 
 # --------------------------------------------------------------------------------------- recording
 
@@ -405,12 +423,14 @@ def record(family, salt):
     (target / "golden.json").write_text(json.dumps(golden) + "\n")
     taken.astype("<f4").tofile(target / "rows.f32")
     logits.astype("<f4").tofile(target / "logits.f32")
+    write_v5(name)
     return f"{name}: {len(ids)} ids, rows {taken.shape}, margin {least:.4f}"
 
 
 # What the models want to know of each token beside its id.
 KINDS = {"qwen2_vl": ["mm_token_type_ids"], "qwen2_5_vl": ["mm_token_type_ids"],
-         "qwen3_vl": ["mm_token_type_ids"], "qwen3_5": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
+         "qwen3_vl": ["mm_token_type_ids"], "qwen3_5": ["mm_token_type_ids"],
+         "qwen3_vl_moe": ["mm_token_type_ids"], "gemma3": ["token_type_ids"]}
 
 
 def rows_of(model, name, seen):
@@ -429,6 +449,19 @@ def rows_of(model, name, seen):
     else:
         parts = [found]
     return np.concatenate([p.numpy() for p in parts], axis=1)
+
+
+def write_v5(name):
+    """The same configuration as transformers 5 writes it."""
+    import transformers
+    with tempfile.TemporaryDirectory() as scratch:
+        text = (HERE / name / "config.json").read_text()
+        (pathlib.Path(scratch) / "config.json").write_text(text)
+        auto = transformers.AutoConfig.from_pretrained(scratch)
+    found = json.loads(auto.to_json_string(use_diff=False))
+    for key in ("transformers_version", "_name_or_path"):
+        found.pop(key, None)
+    (HERE / name / "config.v5.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 # How the encoders' files of llama.cpp call tensors; `{l}` is the layer. (conversion/qwenvl.py,

@@ -7,12 +7,19 @@ use crate::error::ModelError;
 use crate::hyper::*;
 use crate::spec::{Experts, Ffn, GateUp, ModelSpec, Weigh};
 
-pub const ARCH: Arch = Arch { name: "qwen3_moe", spellings: &["qwen3_moe", "qwen3moe"], spec };
+pub const ARCH: Arch = Arch {
+    name: "qwen3_moe",
+    spellings: &["qwen3_moe", "qwen3moe", "qwen3_vl_moe_text", "qwen3vlmoe"],
+    spec,
+};
 
 fn spec(h: &Hyper<'_>) -> Result<ModelSpec, ModelError> {
     let mut model = qwen2::with_windows(h, |_| true)?;
     qwen3::norms(h, &mut model)?;
-    let experts = softmax_experts(h)?;
+    let mut experts = softmax_experts(h)?;
+    if h.class().is_some_and(|c| c.name == "qwen3_vl_moe_text") {
+        experts.fused = GateUp::Turned;
+    }
     let sparse = sparse_layers(h, model.layers.len())?;
     for (_, ffn) in model.ffn_mut().filter(|(i, _)| sparse[*i]) {
         *ffn = Ffn::Experts(experts.clone());

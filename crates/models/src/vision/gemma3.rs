@@ -12,6 +12,9 @@ use crate::spec::{Axes, Norm};
 
 pub const TOWER: Tower = Tower { name: "gemma3", spellings: &["gemma3"], spec };
 
+/// Patches along each side of what becomes one row, at most.
+const MOST_MERGED: u32 = 64;
+
 fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let (hidden, heads) = k.widths("hidden_size", "num_attention_heads", false)?;
     let eps = k.params().f32("layer_norm_eps")?;
@@ -26,7 +29,8 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     k.params().note("vision_use_head");
     let rows = k.outer(&["mm_tokens_per_image"])?.unwrap_or(256);
     let along = rows.isqrt();
-    if along == 0 || along * along != rows || !side.is_multiple_of(along) || side == 0 {
+    let square = along > 0 && along * along == rows && side > 0 && side.is_multiple_of(along);
+    if !square || side / along > MOST_MERGED {
         let found = format!("{rows} for {side} × {side} patches");
         return Err(ModelError::unsupported("mm_tokens_per_image", found));
     }

@@ -146,18 +146,28 @@ impl<'a> Keys<'a> {
 
     /// The base of the encoder's rotation.
     pub(super) fn theta(&self) -> Result<f64, ModelError> {
-        let inside = match self.params.map("rope_parameters")? {
-            Some(map) => {
-                let name = map.opt_str("rope_type")?.unwrap_or("default");
-                // (`axial` is what a newer transformers calls this one.)
-                if !["default", "axial"].contains(&name) {
-                    return Err(ModelError::unsupported("rope_parameters.rope_type", name));
+        const MAP: &str = "rope_parameters";
+        let mut inside = None;
+        for (key, value) in self.params.map(MAP)?.into_iter().flat_map(Meta::iter) {
+            let known = match key {
+                "rope_theta" => {
+                    inside = Some(self.params.real(key, value)?);
+                    true
                 }
-                map.get("rope_theta").map(|v| self.params.real("rope_theta", v)).transpose()?
+                // (`axial` is what a newer transformers calls rotations by rows and columns.)
+                "rope_type" | "type" => ["default", "axial"].contains(&value.shown().as_str()),
+                _ => ["null", "1"].contains(&value.shown().as_str()),
+            };
+            if !known {
+                return Err(ModelError::unsupported(&format!("{MAP}.{key}"), value.shown()));
             }
-            None => None,
-        };
+        }
         Ok(inside.or(self.params.opt_f64("rope_theta")?).unwrap_or(10_000.0))
+    }
+
+    /// The rotation of a tower by rows and columns.
+    pub(super) fn by_halves(&self, head_dim: u32) -> Result<RopeSpec, ModelError> {
+        Ok(RopeSpec { theta: self.theta()?, ..by_halves(head_dim) })
     }
 
     /// The whole file.

@@ -151,6 +151,9 @@ impl<'a> File<'a> {
         let ffn = self.ffn(kind == Kind::TwoAndAHalf)?;
         let window = self.params.opt_u32(&self.key("window_size"))?.unwrap_or(112);
         let side = self.params.opt_u32(&self.key("image_size"))?.unwrap_or(0) / patch.size;
+        if kind == Kind::Three && side == 0 {
+            return Err(ModelError::unsupported("clip.vision.image_size", "less than a patch"));
+        }
         let learned = Learned { side, stretch: Stretch::Bilinear };
         let after = merger(hidden, merge, norm, NormAt::Merged);
         let deep = |layers| Deepstack { layers, projector: after };

@@ -3,7 +3,7 @@
 
 use tokenmill_ir::Mask;
 
-use super::keys::{Keys, by_halves};
+use super::keys::Keys;
 use super::qwen2_vl::{EPS, merger};
 use super::{NormAt, Script, Tower, VisionSpec, attention, tower};
 use crate::error::ModelError;
@@ -16,7 +16,7 @@ fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let (hidden, heads) = k.widths("hidden_size", "num_heads", true)?;
     let depth = k.u32("depth")?;
     let full = k.layers_of("fullatt_block_indexes", depth)?;
-    let rope = by_halves(hidden / heads);
+    let rope = k.by_halves(hidden / heads)?;
     let layers = |i| {
         let mask = if full.contains(&i) { Mask::None } else { Mask::Block };
         attention(hidden, heads, Some(rope.clone()), mask)

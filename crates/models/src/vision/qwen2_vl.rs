@@ -3,7 +3,7 @@
 
 use tokenmill_ir::{Act, Mask};
 
-use super::keys::{Keys, by_halves};
+use super::keys::Keys;
 use super::{Gather, NormAt, Projector, Script, Tower, VisionSpec, attention, tower};
 use crate::error::ModelError;
 use crate::spec::Norm;
@@ -16,7 +16,7 @@ pub const EPS: f32 = 1e-6;
 fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let (hidden, heads) = k.widths("embed_dim", "num_heads", true)?;
     let ratio = k.params().f32("mlp_ratio")?;
-    let rope = by_halves(hidden / heads);
+    let rope = k.by_halves(hidden / heads)?;
     let layers = |_| attention(hidden, heads, Some(rope.clone()), Mask::None);
     let ffn = k.plain((hidden as f32 * ratio) as u32)?;
     let norm = Norm::layer(EPS);

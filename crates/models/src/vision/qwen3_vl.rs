@@ -4,19 +4,22 @@
 
 use tokenmill_ir::Mask;
 
-use super::keys::{Keys, by_halves};
+use super::keys::Keys;
 use super::qwen2_vl::{EPS, merger};
 use super::{Deepstack, Learned, NormAt, Script, Stretch, Tower, VisionSpec, attention, tower};
 use crate::error::ModelError;
 use crate::spec::Norm;
 
-pub const TOWER: Tower =
-    Tower { name: "qwen3_vl", spellings: &["qwen3_vl", "qwen3_5", "qwen3_5_moe"], spec };
+pub const TOWER: Tower = Tower {
+    name: "qwen3_vl",
+    spellings: &["qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"],
+    spec,
+};
 
 fn spec(k: &Keys<'_>) -> Result<VisionSpec, ModelError> {
     let (hidden, heads) = k.widths("hidden_size", "num_heads", true)?;
     let depth = k.u32("depth")?;
-    let rope = by_halves(hidden / heads);
+    let rope = k.by_halves(hidden / heads)?;
     let layers = |_| attention(hidden, heads, Some(rope.clone()), Mask::None);
     let ffn = k.plain(k.u32("intermediate_size")?)?;
     let norm = Norm::layer(EPS);
