@@ -113,7 +113,7 @@ fn check_all(device: &dyn Fn() -> Arc<dyn Device>, step_tokens: u32, small: bool
         let path = sight.golden.path(Variant::Config, scratch.path());
         check(&sight, &start(&path, device(), step_tokens), small);
         let scratch = tempfile::tempdir().expect("a scratch folder");
-        if sight.golden.open_mmproj(scratch.path()).is_some() {
+        if sight.golden.has(Variant::Gguf) && sight.golden.open_mmproj(scratch.path()).is_some() {
             let path = sight.golden.path(Variant::Gguf, scratch.path());
             check(&sight, &start(&path, device(), step_tokens), small);
         }

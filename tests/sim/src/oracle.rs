@@ -66,15 +66,21 @@ fn words(request: &Request) -> Vec<TokenId> {
     request.prompt.iter().copied().filter(|token| *token < FIRST_MEDIA).collect()
 }
 
-/// The course of one choice.
-pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Course {
-    let mut model = Model::new(scene);
-    let mut text = SimText::new(&scene.config.groups);
-    let mut history = words(request);
-    let (given, mut digest) = (history.len(), 0);
+/// The text of a prompt, and the digest of its last row.
+fn begun(scene: &Scene, request: &Request) -> (SimText, u64) {
+    let (mut text, mut digest) = (SimText::new(&scene.config.groups), 0);
     for (index, &token) in request.prompt.iter().enumerate() {
         digest = text.push(taken(request, index, token));
     }
+    (text, digest)
+}
+
+/// The course of one choice.
+pub fn course(scene: &Scene, request: &Request, choice: u32, longest: u32) -> Course {
+    let mut model = Model::new(scene);
+    let (mut text, mut digest) = begun(scene, request);
+    let mut history = words(request);
+    let given = history.len();
     let mut last = *request.prompt.last().expect("a prompt");
     let most = request.max_tokens.unwrap_or(longest - request.prompt.len() as u32);
     let mut course = Course { tokens: Vec::new(), end: Some(StopReason::Length), generated: 0 };
