@@ -12,7 +12,7 @@ use tokenmill_backend::DeviceError;
 use tokenmill_engine::library::Book;
 use tokenmill_engine::load::{LoadFailure, Share, read, vocabulary_of};
 use tokenmill_engine::packaged::packaged;
-use tokenmill_engine::{Defaults, Eyes, Host};
+use tokenmill_engine::{Defaults, Eyes, Host, Sight};
 use tokenmill_ir::{Container, KvFormat};
 use tokenmill_output::Format;
 use tokenmill_server::{
@@ -200,11 +200,7 @@ impl ModelLoader {
             served.engine.limit_wait(longest);
         }
         let context = served.engine.longest();
-        let (eyes, blind) = match served.sight.map(Eyes::new) {
-            None => (None, None),
-            Some(Ok(eyes)) => (Some(Arc::new(eyes)), None),
-            Some(Err(error)) => (None, Some(format!("images are not seen: {error}"))),
-        };
+        let (eyes, blind) = eyes(served.sight);
         let mut lines = vec![format!(
             "{id} on {} · context {context} · weights {}, cache {} ({} a token)",
             served.caps.name,
@@ -237,6 +233,15 @@ impl ModelLoader {
         }
         lines.extend(kept.into_iter().chain(blind));
         Ok((model, lines))
+    }
+}
+
+/// How a model sees, where it does, or why not.
+fn eyes(sight: Option<Sight>) -> (Option<Arc<Eyes>>, Option<String>) {
+    match sight.map(Eyes::new) {
+        None => (None, None),
+        Some(Ok(eyes)) => (Some(Arc::new(eyes)), None),
+        Some(Err(error)) => (None, Some(format!("images are not seen: {error}"))),
     }
 }
 

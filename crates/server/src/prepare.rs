@@ -65,8 +65,6 @@ pub fn generate(
         sampling.default_tokens = tokens;
     }
     let encoder = model.served.tokenizer.within(reach(&model, wanted));
-    let mut asked = asked(&model, input, (&manner, limits), &encoder, &mut warnings)?;
-    let inputs = asked.inputs.take().map(Arc::new);
     let Asked {
         prompts,
         param,
@@ -77,23 +75,14 @@ pub fn generate(
         tools,
         mut also_end,
         unlisted,
-        ..
-    } = asked;
+        inputs,
+    } = asked(&model, input, (&manner, limits), &encoder, &mut warnings)?;
     also_end.extend(&manner.also_end);
     let is_raw = reading.is_none() && param == "prompt";
     let told = manner.logprobs.filter(|_| !echo.is_empty());
     let echoed = told.map(|top| echoed(&prompts, top, unlisted)).transpose()?;
     let reasoning_tokens = limited(manner.thinking, reading.as_ref(), &mut warnings);
-    let held = match &manner.constrained {
-        // What the text must hold stands above what calls hold.
-        Some(constrained) => {
-            let what = (constrained, &tools);
-            Some(form(&model, what, (&mut reading, reasons), &mut warnings)?)
-        }
-        // Who wants to go on behind the end wants no grammar, which has one.
-        None if manner.ignore_eos && !tools.must_hold() => None,
-        None => holding::held(&model, &tools, (reading.as_ref(), reasons), &mut warnings)?,
-    };
+    let held = grammar(&model, (&manner, &tools), (&mut reading, reasons), &mut warnings)?;
     let rules = sampling.rules(&encoder).map_err(|e| not_encoded(e, &model, "bad_words"))?;
     let prediction = encoder.encode(&manner.prediction, Special::Plain);
     let prediction = prediction.map_err(|e| not_encoded(e, &model, "prediction"))?;
@@ -122,12 +111,30 @@ pub fn generate(
         timeout: manner.timeout,
         diagnose: manner.diagnose,
         lease: manner.lease,
-        inputs,
+        inputs: inputs.map(Arc::new),
         ..Request::new(Vec::new())
     };
     let within = Within::of(&model, manner.context, &mut head.warnings);
     let requests = within_context(within, &sampling, common, (prompts, param), &mut head.warnings)?;
     Ok(Prepared { model, requests, head, echoed })
+}
+
+/// What an answer is held to, if anything.
+fn grammar(
+    model: &Model,
+    (manner, tools): (&Manner, &Tools),
+    (reading, reasons): (&mut Option<Reading>, bool),
+    warnings: &mut Vec<String>,
+) -> Result<Option<Held>, ApiError> {
+    match &manner.constrained {
+        // What the text must hold stands above what calls hold.
+        Some(constrained) => {
+            form(model, (constrained, tools), (reading, reasons), warnings).map(Some)
+        }
+        // Who wants to go on behind the end wants no grammar, which has one.
+        None if manner.ignore_eos && !tools.must_hold() => Ok(None),
+        None => holding::held(model, tools, (reading.as_ref(), reasons), warnings),
+    }
 }
 
 /// What is known of an answer by its prompts, and by how it is made.
