@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(of([100, 200]), Ok([112, 196]));
         assert_eq!(of([3000, 4000]), Ok([840, 1148]));
         assert_eq!(of([5, 7]), Ok([56, 84]));
-        assert_eq!(of([14, 14 * 150]), Ok([28, 2100]), "one and a half is even");
+        assert_eq!(of([14, 14 * 150]), Ok([28, 700]), "half a square rounds to none, so it grows");
         assert!(of([1, 201]).is_err());
     }
 

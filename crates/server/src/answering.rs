@@ -403,10 +403,7 @@ impl Came {
                     let ready = ready(shared, model, ask, warnings, (job_key.as_deref(), wanted))?;
                     Ok(Step::Ready(Box::new(ready)))
                 }
-                None => {
-                    let waits = Waits { ask, warnings, pending, body };
-                    Ok(Step::Waits(Box::new(waits)))
-                }
+                None => Ok(Step::Waits(Box::new(Waits { ask, warnings, pending, body }))),
             }
         };
         let waits = match shared.workshop.run(self.party, bytes, job).await? {
