@@ -19,8 +19,10 @@ use crate::ledger::Memory;
 const PATCHES: [u32; 3] = [16_384, 8192, 4096];
 /// What buffers of an encoder may take of a model's memory.
 const BUFFERS_PART: u64 = 8;
-/// Bytes of rows that are kept.
+/// Most bytes of rows that are kept.
 const KEPT_BYTES: u64 = 256 << 20;
+/// What they may take of a model's memory.
+const KEPT_PART: u64 = 16;
 /// Images in a step.
 const IMAGES: u32 = 16;
 
@@ -45,6 +47,7 @@ pub(super) struct Seeing {
     files: Option<OpenModel>,
     limits: Limits,
     memory: Memory,
+    kept_bytes: u64,
     longest_block: u32,
 }
 
@@ -93,7 +96,7 @@ impl Seeing {
             limits: self.limits.clone(),
             longest_block: self.longest_block,
             identity: blake3::hash(self.encoder.dump().as_bytes()).to_hex().to_string(),
-            kept_bytes: KEPT_BYTES,
+            kept_bytes: self.kept_bytes,
         })
     }
 }
@@ -143,7 +146,17 @@ fn lowered(
     };
     let (sight, encoder) = (Sight { vision, preprocessor }, encoder.program);
     let (spec, files) = (text, own);
-    Ok(Some(Seeing { spec, program, sight, encoder, files, limits, memory, longest_block }))
+    Ok(Some(Seeing {
+        spec,
+        program,
+        sight,
+        encoder,
+        files,
+        limits,
+        memory,
+        kept_bytes: kept_bytes(options),
+        longest_block,
+    }))
 }
 
 /// The one `mmproj` file in the folder of a GGUF file.
@@ -184,6 +197,11 @@ fn preprocessor_of(meta: &Meta) -> Option<String> {
     Some(written.to_string())
 }
 
+/// What rows made lately may take of a model's memory.
+fn kept_bytes(options: &LoadOptions) -> u64 {
+    KEPT_BYTES.min(options.memory_bytes / KEPT_PART)
+}
+
 /// The largest steps of an encoder that its part of memory has room for, and what it takes then.
 fn bounds(
     vision: &VisionSpec,
@@ -210,7 +228,7 @@ fn bounds(
         let fits = footprint.buffer_bytes <= options.memory_bytes / BUFFERS_PART;
         let memory = Memory {
             weight_bytes: footprint.weight_bytes,
-            buffer_bytes: footprint.buffer_bytes + KEPT_BYTES,
+            buffer_bytes: footprint.buffer_bytes + kept_bytes(options),
             ..Memory::default()
         };
         least = Some((limits, memory));
