@@ -123,7 +123,7 @@ impl Golden {
         open(&self.path(variant, scratch)).expect("the hashed model opens")
     }
 
-    /// Opens the encoder that llama.cpp's converter made of a model that sees, if it was recorded.
+    /// Opens the encoder of a model that sees as a GGUF file of its own, if it was written down.
     pub fn open_mmproj(&self, scratch: &Path) -> Option<OpenModel> {
         let twin = self.folder.join("mmproj.json");
         let path = scratch.join("mmproj.gguf");

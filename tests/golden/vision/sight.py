@@ -5,14 +5,14 @@ among its tokens, and what comes next greedily.
     pip install torch transformers safetensors torchvision pillow
     python tests/golden/vision/sight.py                # all
     python tests/golden/vision/sight.py qwen2_vl       # some
-    python tests/golden/vision/sight.py --mmproj qwen2_vl   # its encoder in a file (needs gguf too)
+    python tests/golden/vision/sight.py --mmproj qwen2_vl   # as two GGUF files (needs numpy and gguf alone)
 
 Weights and patches are integer hashes of their names (../README.md). Patches stand square after square
 of those that become one row, as processors of Qwen give them; every tower gets the same numbers. A
 folder has config.json (as hubs have it), config.v5.json (as transformers 5 writes it), tensors.json, golden.json (`ids`, `images`: rows and columns
 of patches, `image_token`, `greedy`), rows.f32 [rows of all images, columns] and logits.f32 [ids, vocabulary]; with
---mmproj, mmproj.json: the encoder as llama.cpp's converter lays it out, without its numbers
-(../twins.py).
+--mmproj, mmproj.json and twin.json: the encoder and the language model in GGUF files, without their numbers
+(../twins.py). They are laid out here as llama.cpp's converter would; it did not make them.
 """
 
 import argparse
@@ -571,10 +571,69 @@ def write_mmproj(name):
     return f"{name}: mmproj.json"
 
 
+TEXTS = {"qwen2_vl": "qwen2vl", "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
+TEXT_NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm": "attn_norm",
+              "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+              "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+              "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm",
+              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def text_name(name):
+    """The name in GGUF of a tensor of Qwen's language models; none for others."""
+    if name == "lm_head.weight":
+        return "output.weight"
+    found = re.match(r"(?:model\.)?(?:language_model\.)?(?:layers\.(\d+)\.)?(.*)\.(weight|bias)$", name)
+    if not found or found[2] not in TEXT_NAMES or "visual" in name:
+        return None
+    layer = "" if found[1] is None else f"blk.{found[1]}."
+    return f"{layer}{TEXT_NAMES[found[2]]}.{found[3]}"
+
+
+def write_text(name):
+    """The language model of a recording as a GGUF file, to stand beside its mmproj file."""
+    import gguf
+    import twins
+    target = HERE / name
+    c = json.loads((target / "config.json").read_text())
+    t = c.get("text_config", c)
+    listed = json.loads((target / "tensors.json").read_text())
+    flats = [values_of(r, listed["salt"]) for r in listed["tensors"]]
+    with tempfile.TemporaryDirectory() as scratch:
+        path, arch = pathlib.Path(scratch) / "text.gguf", TEXTS[name]
+        w = gguf.GGUFWriter(path, arch)
+        w.add_block_count(t["num_hidden_layers"])
+        w.add_context_length(t["max_position_embeddings"])
+        w.add_embedding_length(t["hidden_size"])
+        w.add_feed_forward_length(t["intermediate_size"])
+        w.add_head_count(t["num_attention_heads"])
+        w.add_head_count_kv(t["num_key_value_heads"])
+        w.add_layer_norm_rms_eps(t["rms_norm_eps"])
+        w.add_vocab_size(t["vocab_size"])
+        w.add_string("tokenizer.ggml.model", "none")
+        rope = t.get("rope_scaling") or t["rope_parameters"]
+        w.add_rope_freq_base(t.get("rope_theta") or rope["rope_theta"])
+        w.add_array(f"{arch}.rope.dimension_sections", [*rope["mrope_section"], 0])
+        if "head_dim" in t:
+            w.add_key_length(t["head_dim"])
+            w.add_value_length(t["head_dim"])
+        if deep := c["vision_config"].get("deepstack_visual_indexes"):
+            w.add_uint32(f"{arch}.n_deepstack_layers", len(deep))
+        for row, data in zip(listed["tensors"], flats):
+            if new := text_name(row["name"]):
+                w.add_tensor(new, data)
+        w.write_header_to_file()
+        w.write_kv_data_to_file()
+        w.write_tensors_to_file()
+        w.close()
+        (target / "twin.json").write_text(twins.describe(path, [f.ravel() for f in flats]))
+    return f"{name}: twin.json"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--mmproj", action="store_true", help="only the encoders' files")
+    parser.add_argument("--mmproj", action="store_true", help="only the GGUF files")
     args = parser.parse_args()
     wanted = args.names
     for family in FAMILIES:
@@ -583,6 +642,8 @@ def main():
         if args.mmproj:
             if family.__name__ in PROJECTORS:
                 print(write_mmproj(family.__name__))
+            if family.__name__ in TEXTS:
+                print(write_text(family.__name__))
             continue
         for salt in ["", *(f"#{i}" for i in range(1, 20))]:
             told = record(family, salt)
